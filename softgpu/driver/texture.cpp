@@ -223,13 +223,6 @@ CUresult describe_sampler(const CUDA_TEXTURE_DESC& given, Texture* made) {
   return CUDA_SUCCESS;
 }
 
-template <class Object>
-void destroy_objects_of(const Context& context) {
-  const auto gone = handle_table<Object>().remove_if(
-      [&](const Object& object) { return object.context == &context; });
-  for (const auto& object : gone) texture::objects().remove(object->handle());
-}
-
 }  // namespace
 
 CUresult texture_of(const Context& context, const CUDA_RESOURCE_DESC& resource,
@@ -261,9 +254,23 @@ CUresult surface_of(const CUDA_RESOURCE_DESC& resource, texture::Surface* made) 
   return CUDA_SUCCESS;
 }
 
-void destroy_textures_of(Context& context) {
-  destroy_objects_of<TextureObject>(context);
-  destroy_objects_of<SurfaceObject>(context);
+// The tables live as long as the process, like all tables of handles.
+ObjectTable<TextureObject>& texture_objects() {
+  static auto* table = new ObjectTable<TextureObject>;
+  return *table;
+}
+ObjectTable<SurfaceObject>& surface_objects() {
+  static auto* table = new ObjectTable<SurfaceObject>;
+  return *table;
+}
+
+void destroy_textures_of(const Context& context) {
+  for (const uint64_t handle : texture_objects().remove_of(context)) {
+    texture::objects().remove(handle);
+  }
+  for (const uint64_t handle : surface_objects().remove_of(context)) {
+    texture::objects().remove(handle);
+  }
 }
 
 }  // namespace softgpu::driver

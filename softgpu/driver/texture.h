@@ -6,7 +6,11 @@
 // with it. Any thread; nothing blocks.
 #pragma once
 
+#include <cstdint>
+#include <map>
+#include <mutex>
 #include <optional>
+#include <vector>
 
 #include <cuda.h>
 
@@ -17,20 +21,54 @@ namespace softgpu::driver {
 class Context;
 
 struct TextureObject {
-  Context* context = nullptr;
+  const Context* context = nullptr;
   CUDA_RESOURCE_DESC resource{};
   CUDA_TEXTURE_DESC sampler{};
   std::optional<CUDA_RESOURCE_VIEW_DESC> view;
-
-  CUtexObject handle() const { return reinterpret_cast<CUtexObject>(this); }
 };
 
 struct SurfaceObject {
-  Context* context = nullptr;
+  const Context* context = nullptr;
   CUDA_RESOURCE_DESC resource{};
-
-  CUsurfObject handle() const { return reinterpret_cast<CUsurfObject>(this); }
 };
+
+// The descriptors of the live objects of one kind, by handle.
+template <class Object>
+class ObjectTable {
+ public:
+  void insert(uint64_t handle, const Object& object) {
+    std::lock_guard lock(mutex_);
+    objects_.emplace(handle, object);
+  }
+  std::optional<Object> find(uint64_t handle) const {
+    std::lock_guard lock(mutex_);
+    const auto found = objects_.find(handle);
+    return found == objects_.end() ? std::nullopt : std::optional(found->second);
+  }
+  // False if there is none.
+  bool remove(uint64_t handle) {
+    std::lock_guard lock(mutex_);
+    return objects_.erase(handle) != 0;
+  }
+  // Removes those of a context and returns their handles.
+  std::vector<uint64_t> remove_of(const Context& context) {
+    std::vector<uint64_t> handles;
+    std::lock_guard lock(mutex_);
+    for (auto it = objects_.begin(); it != objects_.end();) {
+      const auto here = it++;
+      if (here->second.context != &context) continue;
+      handles.push_back(here->first);
+      objects_.erase(here);
+    }
+    return handles;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<uint64_t, Object> objects_;
+};
+ObjectTable<TextureObject>& texture_objects();
+ObjectTable<SurfaceObject>& surface_objects();
 
 // What the descriptors describe; `view` may be nullptr. CUDA_ERROR_INVALID_VALUE for what a driver
 // 580 with an H100 refuses; it refuses less than its documentation says.
@@ -39,7 +77,7 @@ CUresult texture_of(const Context& context, const CUDA_RESOURCE_DESC& resource,
                     texture::Texture* made);
 CUresult surface_of(const CUDA_RESOURCE_DESC& resource, texture::Surface* made);
 
-// Invalidates the handles, also for kernels that start later.
-void destroy_textures_of(Context& context);
+// Invalidates the handles of a context that ends.
+void destroy_textures_of(const Context& context);
 
 }  // namespace softgpu::driver

@@ -16,23 +16,28 @@ auto find_in(const Map& map, uint64_t handle) {
 const Texture* Snapshot::texture(uint64_t handle) const { return find_in(textures, handle); }
 const Surface* Snapshot::surface(uint64_t handle) const { return find_in(surfaces, handle); }
 
-void Objects::add(uint64_t handle, Texture texture) {
+uint64_t Objects::add(Texture texture) {
   std::lock_guard lock(mutex_);
   published_ = nullptr;
-  objects_.textures[handle] = std::make_shared<const Texture>(std::move(texture));
+  objects_.textures.emplace(++last_handle_, std::make_shared<const Texture>(std::move(texture)));
+  return last_handle_;
 }
 
-void Objects::add(uint64_t handle, Surface surface) {
+uint64_t Objects::add(Surface surface) {
   std::lock_guard lock(mutex_);
   published_ = nullptr;
-  objects_.surfaces[handle] = std::make_shared<const Surface>(std::move(surface));
+  objects_.surfaces.emplace(++last_handle_, std::make_shared<const Surface>(std::move(surface)));
+  return last_handle_;
 }
 
 void Objects::remove(uint64_t handle) {
   std::lock_guard lock(mutex_);
+  removed_.push_back(handle);
+  if (removed_.size() <= kKept) return;
   published_ = nullptr;
-  objects_.textures.erase(handle);
-  objects_.surfaces.erase(handle);
+  objects_.textures.erase(removed_.front());
+  objects_.surfaces.erase(removed_.front());
+  removed_.pop_front();
 }
 
 std::shared_ptr<const Snapshot> Objects::snapshot() {

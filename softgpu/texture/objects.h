@@ -1,11 +1,14 @@
-// The live texture and surface objects of the process, by handle.
+// The texture and surface objects of the process, by handle.
 //
-// The driver chooses the handles, which kernels pass around as numbers. A launch takes a snapshot
-// and keeps it while its grid runs: kernels look handles up without a lock, and an object that is
-// destroyed meanwhile stays readable. Any thread; one mutex, held briefly.
+// A handle is a number that kernels pass around; it is never used twice. Kernels look handles up
+// without a lock, in a snapshot that their launch takes when it begins. A program may destroy an
+// object while kernels that use it are still queued (CuPy does). As on hardware, the object stays
+// readable then: until kKept others have been destroyed. Any thread; one mutex, held briefly.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -25,14 +28,20 @@ struct Snapshot {
 
 class Objects {
  public:
-  void add(uint64_t handle, Texture texture);
-  void add(uint64_t handle, Surface surface);
+  static constexpr size_t kKept = 256;
+
+  // Both return the new handle.
+  uint64_t add(Texture texture);
+  uint64_t add(Surface surface);
+  // Called once for each handle.
   void remove(uint64_t handle);
   std::shared_ptr<const Snapshot> snapshot();
 
  private:
   std::mutex mutex_;
+  uint64_t last_handle_ = 0;
   Snapshot objects_;
+  std::deque<uint64_t> removed_;               // still in objects_; the oldest first
   std::shared_ptr<const Snapshot> published_;  // a copy of objects_; nullptr after a change
 };
 Objects& objects();

@@ -430,6 +430,88 @@ def images():
     equal("erosion", eroded, windows.min(axis=(2, 3)).astype("int32"))
 
 
+# The mean of each texel and its neighbours, `down` and `right` parts of a texel away; the outermost texels are
+# repeated.
+def between_texels(image, down, right):
+    padded = numpy.pad(image, ((0, 1), (0, 1)), mode="edge").astype("float32")
+    rows = padded[:-1] * numpy.float32(1 - down) + padded[1:] * numpy.float32(down)
+    return rows[:, :-1] * numpy.float32(1 - right) + rows[:, 1:] * numpy.float32(right)
+
+
+TEXTURES = r"""
+extern "C" __global__ void fetch(cudaTextureObject_t texture, float* out, int count) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count) out[i] = tex1Dfetch<float>(texture, i) + 1;
+}
+extern "C" __global__ void colors(cudaTextureObject_t texture, float4* out, int width, int height) {
+    int x = threadIdx.x, y = threadIdx.y;
+    out[y * width + x] = tex2D<float4>(texture, (x + 0.5f) / width, (y + 0.5f) / height);
+}
+extern "C" __global__ void transpose(cudaSurfaceObject_t from, cudaSurfaceObject_t to) {
+    int x = threadIdx.x, y = threadIdx.y;
+    surf2Dwrite(surf2Dread<float>(from, x * 4, y), to, y * 4, x);
+}
+"""
+
+
+@section
+def textures():
+    texture, runtime = cupy.cuda.texture, cupy.cuda.runtime
+    image = integers(24, 40, low=0, high=200).astype("float32")
+    there = cupy.asarray(image)
+    # cupyx reads the output's place times this matrix.
+    shift = cupy.eye(3, dtype="float32")
+    shift[0, 2], shift[1, 2] = 0.25, 0.5
+    moved = cupyx.scipy.ndimage.affine_transform(there, shift, order=1, mode="nearest", texture_memory=True)
+    equal("affine_2d", moved.get(), between_texels(image, 0.25, 0.5))
+    moved = cupyx.scipy.ndimage.affine_transform(there, shift, order=0, mode="constant", cval=7, texture_memory=True)
+    nearest = numpy.pad(image[:, 1:], ((0, 0), (0, 1)), constant_values=7)
+    equal("affine_2d_nearest", moved.get(), nearest)
+    volume = integers(6, 10, 12, low=0, high=200).astype("float32")
+    shift = cupy.eye(4, dtype="float32")
+    shift[0, 3] = 0.5
+    moved = cupyx.scipy.ndimage.affine_transform(cupy.asarray(volume), shift, order=1, mode="nearest",
+                                                 texture_memory=True)
+    padded = numpy.pad(volume, ((0, 1), (0, 0), (0, 0)), mode="edge")
+    equal("affine_3d", moved.get(), ((padded[:-1] + padded[1:]) / 2).astype("float32"))
+
+    module = cupy.RawModule(code=TEXTURES)
+    floats_32 = texture.ChannelFormatDescriptor(32, 0, 0, 0, runtime.cudaChannelFormatKindFloat)
+    clamp, wrap = runtime.cudaAddressModeClamp, runtime.cudaAddressModeWrap
+    line = cupy.asarray(floats(1000))
+    resource = texture.ResourceDescriptor(runtime.cudaResourceTypeLinear, arr=line, chDesc=floats_32,
+                                          sizeInBytes=line.nbytes)
+    element = texture.TextureDescriptor((clamp, ), runtime.cudaFilterModePoint, runtime.cudaReadModeElementType)
+    out = cupy.zeros(1000, "float32")
+    module.get_function("fetch")((4, ), (256, ), (texture.TextureObject(resource, element), out, 1000))
+    equal("fetched", out.get(), line.get() + numpy.float32(1))
+
+    pixels = integers(8, 16 * 4, low=0, high=255).astype("uint8")
+    bytes_4 = texture.ChannelFormatDescriptor(8, 8, 8, 8, runtime.cudaChannelFormatKindUnsigned)
+    array = texture.CUDAarray(bytes_4, 16, 8)
+    array.copy_from(pixels)
+    resource = texture.ResourceDescriptor(runtime.cudaResourceTypeArray, cuArr=array)
+    normalised = texture.TextureDescriptor((wrap, wrap), runtime.cudaFilterModePoint,
+                                           runtime.cudaReadModeNormalizedFloat, normalizedCoords=1)
+    out = cupy.zeros((8, 16 * 4), "float32")
+    module.get_function("colors")((1, ), (16, 8), (texture.TextureObject(resource, normalised), out, 16, 8))
+    equal("colors", out.get(), (pixels.astype("float64") / 255).astype("float32"))
+    back = numpy.zeros_like(pixels)
+    array.copy_to(back)
+    equal("array", back, pixels)
+
+    flags = runtime.cudaArraySurfaceLoadStore
+    first, second = texture.CUDAarray(floats_32, 16, 16, 0, flags), texture.CUDAarray(floats_32, 16, 16, 0, flags)
+    square = floats(16, 16)
+    first.copy_from(square)
+    surfaces = [texture.SurfaceObject(texture.ResourceDescriptor(runtime.cudaResourceTypeArray, cuArr=one))
+                for one in (first, second)]
+    module.get_function("transpose")((1, ), (16, 16), tuple(surfaces))
+    turned = numpy.zeros_like(square)
+    second.copy_to(turned)
+    equal("surfaces", turned, square.T.copy())
+
+
 @section
 def files():
     host = integers(10, 10)

@@ -1,6 +1,6 @@
 // Texture and surface objects through the driver: descriptors, and kernels that use them.
 #include <cstring>
-#include <string>
+#include <future>
 
 #include "tests/unit/softgpu/driver/core_fixture.h"
 
@@ -274,8 +274,35 @@ TEST_F(TextureTest, KernelsWithoutTheirArrayFault) {
   module_ = nullptr;  // goes with the failed context
 }
 
+TEST_F(TextureTest, QueuedKernelsOutliveTheirObject) {
+  const CUDA_RESOURCE_DESC of = resource(array(8, 4));
+  CUtexObject object = 0;
+  CUDA_OK(create(of, &object));
+  CUstream stream = nullptr;
+  CUDA_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  std::promise<void> go;
+  CUDA_OK(cuLaunchHostFunc(
+      stream, [](void* promise) { static_cast<std::promise<void>*>(promise)->get_future().wait(); },
+      &go));
+  float x = 2.5f, y = 1.5f;
+  void* parameters[] = {&out_, &object, &x, &y};
+  CUDA_OK(cuLaunchKernel(kernel("read"), 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
+  CUDA_OK(cuTexObjectDestroy(object));
+  CUtexObject other = 0;
+  CUDA_OK(create(of, &other));
+  EXPECT_NE(other, object);
+  go.set_value();
+  CUDA_OK(cuStreamSynchronize(stream));
+  float value = 0;
+  std::memcpy(&value, read(out_, 4).data(), 4);
+  EXPECT_EQ(value, 12);
+  CUDA_OK(cuTexObjectDestroy(other));
+  CUDA_OK(cuStreamDestroy_v2(stream));
+  CUDA_OK(cuArrayDestroy(of.res.array.hArray));
+}
+
 TEST_F(TextureTest, UnknownHandlesFault) {
-  EXPECT_EQ(run("read", out_, CUtexObject{12345}, 0.5f, 0.5f), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_EQ(run("read", out_, CUtexObject{1} << 40, 0.5f, 0.5f), CUDA_ERROR_ILLEGAL_ADDRESS);
   module_ = nullptr;
 }
 
