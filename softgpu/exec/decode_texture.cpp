@@ -124,8 +124,14 @@ bool Decoder::decode_texture_read(const ptx::Instruction& source, Instr* out) {
                                                             : 0;
   if (source.operands.size() != 2 + extra) return false;
 
+  // {d...}|p: the predicate tells whether all texels are in memory.
+  const Operand* results = &source.operands[0];
+  if (results->kind == Operand::Kind::kPair) {
+    if (!predicate_destination(results->elements[1], &out->d)) return false;
+    results = &results->elements[0];
+  }
   Operands operands;
-  if (!vector(source.operands[0], false, form, &operands) || form.d_bytes != 4) return false;
+  if (!vector(*results, false, form, &operands) || form.d_bytes != 4) return false;
   std::vector<Slot>& list = operands.list;
   if (!texture_place(source.operands[1], how.shape, form.type2, &out->a, &list)) return false;
   for (size_t k = 0; k < extra; ++k) {

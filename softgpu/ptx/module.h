@@ -103,7 +103,7 @@ struct Operand {
     kAddress,    // [elements[0] + offset]: a register, variable, symbol or immediate; more
                  // contents of the brackets (a tensor's coordinates) follow in elements
     kVector,     // {elements...}
-    kPair,       // elements[0] | elements[1]: setp's and shfl's second destination
+    kPair,       // elements[0] | elements[1]: the second destination of setp, shfl and tex
     kList,       // (elements...): arguments of call
     kTable,      // index: into Function::branch_tables (brx) or Function::prototypes (call)
   };

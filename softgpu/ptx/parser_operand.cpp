@@ -127,8 +127,11 @@ void Parser::branch_target(Label::Kind wanted, std::vector<Operand>* operands) {
 
 void Parser::operand(Operand* result) {
   if (accept('[')) return address_operand(result);
-  if (accept('{')) return operand_list('}', Operand::Kind::kVector, result);
-  simple_operand(result);
+  if (accept('{')) {
+    operand_list('}', Operand::Kind::kVector, result);
+  } else {
+    simple_operand(result);
+  }
   if (lexer_.peek().is('|')) {
     Operand pair;
     pair.kind = Operand::Kind::kPair;

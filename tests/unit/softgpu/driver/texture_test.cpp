@@ -15,15 +15,16 @@ constexpr char kPtx[] = R"(
 .address_size 64
 .visible .entry read(.param .u64 out, .param .u64 object, .param .f32 x, .param .f32 y)
 {
+  .reg .pred %p<2>;
   .reg .f32 %f<7>;
   .reg .b64 %rd<4>;
   ld.param.u64 %rd1, [out];
   ld.param.u64 %rd2, [object];
   ld.param.f32 %f1, [x];
   ld.param.f32 %f2, [y];
-  tex.2d.v4.f32.f32 {%f3, %f4, %f5, %f6}, [%rd2, {%f1, %f2}];
+  tex.2d.v4.f32.f32 {%f3, %f4, %f5, %f6}|%p1, [%rd2, {%f1, %f2}];
   cvta.to.global.u64 %rd3, %rd1;
-  st.global.v4.f32 [%rd3], {%f3, %f4, %f5, %f6};
+  @%p1 st.global.v4.f32 [%rd3], {%f3, %f4, %f5, %f6};
   ret;
 }
 .visible .entry increment(.param .u64 object, .param .u32 x, .param .u32 y)

@@ -109,6 +109,20 @@ constexpr Emitted kEmitted[] = {
      "shared.v4.u32 u32 volatile.global.u32 volatile.shared.u32"},
     {"sub", "cc.u32 f32 f64 s16 s32 s64"},
     {"subc", "cc.u32 u32"},
+    {"suld",
+     "b.1d.v4.b32.trap b.2d.b32.trap b.2d.b64.trap b.2d.b8.trap b.2d.v2.b64.trap "
+     "b.2d.v4.b32.clamp b.2d.v4.b8.trap b.3d.v4.b32.zero b.a1d.v4.b32.trap b.a2d.v4.b32.trap"},
+    {"sust",
+     "b.1d.v4.b32.trap b.2d.b32.zero b.2d.v4.b32.trap b.2d.v4.b8.clamp b.3d.v4.b32.trap "
+     "b.a1d.v4.b32.trap b.a2d.v4.b32.trap"},
+    {"tex",
+     "1d.v4.f32.f32 1d.v4.f32.s32 1d.v4.s32.s32 1d.v4.u32.s32 2d.v4.f32.f32 2d.v4.s32.f32 "
+     "2d.v4.u32.f32 3d.v4.f32.f32 a1d.v4.f32.f32 a2d.v4.f32.f32 acube.v4.f32.f32 "
+     "cube.v4.f32.f32 grad.1d.v4.f32.f32 grad.2d.v4.f32.f32 grad.3d.v4.f32.f32 "
+     "grad.a1d.v4.f32.f32 grad.a2d.v4.f32.f32 grad.cube.v4.f32.f32 level.1d.v4.f32.f32 "
+     "level.2d.v4.f32.f32 level.3d.v4.f32.f32 level.a1d.v4.f32.f32 level.a2d.v4.f32.f32 "
+     "level.acube.v4.f32.f32 level.cube.v4.f32.f32"},
+    {"tld4", "a.2d.v4.f32.f32 g.2d.v4.u32.f32 r.2d.v4.f32.f32"},
     {"trap", "-"},
     {"vote", "ballot.sync.b32 sync.all.pred sync.any.pred sync.ballot.b32"},
     {"xor", "b32 b64 pred"},
