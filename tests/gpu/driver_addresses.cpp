@@ -232,6 +232,22 @@ void place_module() {
     size_t bytes = 0;
     return cu.cuModuleGetGlobal_v2(out, &bytes, module, "words");
   });
+  CUfunction function = nullptr;
+  cu.cuModuleGetFunction(&function, module, "nothing");
+  const CUresult launched =
+      cu.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, nullptr);
+  const CUresult ended = cu.cuCtxSynchronize();
+  CUcontext before = nullptr;
+  CUcontext other = nullptr;
+  cu.cuCtxGetCurrent(&before);
+  const CUresult made = cu.cuCtxCreate_v4 ? cu.cuCtxCreate_v4(&other, nullptr, 0, 0)
+                                          : cu.cuCtxCreate_v2(&other, 0, 0);
+  place("plain 4M, other context", 4u << 20,
+        [](CUdeviceptr* out) { return cu.cuMemAlloc_v2(out, 4u << 20); });
+  const CUresult sized = cu.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 16u << 10);
+  cu.cuCtxDestroy_v2(other);
+  cu.cuCtxSetCurrent(before);
+  std::printf("  launch %d, end %d, other context %d, stack size %d\n", launched, ended, made, sized);
 }
 
 void place_all() {
