@@ -1,20 +1,15 @@
 #include "server/worker/device_set.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <climits>
 #include <cstring>
 #include <string>
-
-#include <fcntl.h>
-#include <sys/mman.h>
 
 #include "common/cuda/uuid_text.h"
 
 namespace rcuda::server {
 namespace {
 
-constexpr size_t kAlignment = 2u << 20;
 constexpr int kPeerAttributes[] = {1, 2, 3, 4};  // CUdevice_P2PAttribute
 
 bool inside(const wire::AddressWindow& window, uint64_t address) {
@@ -43,13 +38,13 @@ std::string list_of(const std::vector<uint32_t>& ordinals) {
 
 Result<std::unique_ptr<DeviceSet>> DeviceSet::prepare(const api::DriverTable& driver,
                                                       const std::vector<uint32_t>& ordinals,
-                                                      uint64_t staging_bytes,
+                                                      std::unique_ptr<StagingMemory> staging,
                                                       const DeviceScope& scope) {
   int count = 0;
   if (CUresult result = driver.cuDeviceGetCount(&count); result != CUDA_SUCCESS) {
     return Status::from_cuda(result, "counting devices");
   }
-  std::unique_ptr<DeviceSet> set(new DeviceSet(driver));
+  std::unique_ptr<DeviceSet> set(new DeviceSet(driver, std::move(staging)));
   for (const DeviceScope::Device& wanted : scope.devices) {
     const Result<uint32_t> ordinal = set->find(wanted, static_cast<uint32_t>(count));
     if (!ordinal.ok()) return ordinal.status();
@@ -69,15 +64,12 @@ Result<std::unique_ptr<DeviceSet>> DeviceSet::prepare(const api::DriverTable& dr
     RCUDA_RETURN_IF_ERROR(set->add(ordinal, ordinal));
   }
   if (set->devices_.empty()) return Status(Code::kNotFound, "there are no devices");
-  RCUDA_RETURN_IF_ERROR(set->make_staging(staging_bytes));
+  RCUDA_RETURN_IF_ERROR(set->lock_staging());
   return set;
 }
 
 DeviceSet::~DeviceSet() {
-  if (pinned_) {
-    driver_.cuMemHostUnregister(pinned_);
-    ::munmap(pinned_, pinned_bytes_);
-  }
+  if (locked_) driver_.cuMemHostUnregister(staging_->data());
   for (const Device& device : devices_) driver_.cuDevicePrimaryCtxRelease_v2(device.device);
 }
 
@@ -142,25 +134,16 @@ Status DeviceSet::add(uint32_t ordinal, uint32_t number) {
   return {};
 }
 
-Status DeviceSet::make_staging(uint64_t bytes) {
-  staging_bytes_ = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  pinned_bytes_ = staging_bytes_ + kReplyMemoryBytes;
-  // The memory is a file, so clients on this host can map it and fill it without another copy.
-  staging_file_.reset(::memfd_create("rcuda-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!staging_file_ || ::ftruncate(staging_file_.get(), static_cast<off_t>(pinned_bytes_)) != 0) {
-    return Status::from_errno(errno, "making the staging region");
-  }
-  void* base =
-      ::mmap(nullptr, pinned_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, staging_file_.get(), 0);
-  if (base == MAP_FAILED) return Status::from_errno(errno, "mapping the staging region");
-  pinned_ = static_cast<std::byte*>(base);
+Status DeviceSet::lock_staging() {
+  staging_->wait();
   driver_.cuCtxSetCurrent(devices_.front().primary);
-  if (CUresult result =
-          driver_.cuMemHostRegister_v2(base, pinned_bytes_, CU_MEMHOSTREGISTER_PORTABLE);
+  if (CUresult result = driver_.cuMemHostRegister_v2(staging_->data(), staging_->bytes(),
+                                                     CU_MEMHOSTREGISTER_PORTABLE);
       result != CUDA_SUCCESS) {
-    return Status::from_cuda(result, "page-locking " + std::to_string(pinned_bytes_ >> 20) +
+    return Status::from_cuda(result, "page-locking " + std::to_string(staging_->bytes() >> 20) +
                                          " MiB of staging memory (--staging-bytes, ulimit -l)");
   }
+  locked_ = true;
   return {};
 }
 
@@ -205,13 +188,13 @@ Status DeviceSet::select(const std::vector<uint32_t>& wanted, wire::Welcome* wel
   }
   welcome->priority_least = static_cast<uint32_t>(least);
   welcome->priority_greatest = greatest;
-  welcome->staging_bytes = staging_bytes_;
+  welcome->staging_bytes = staging_->staging_bytes();
   resources->driver = &driver_;
-  resources->staging = pinned_;
-  resources->staging_bytes = staging_bytes_;
-  resources->staging_file = staging_file_.get();
-  resources->reply_memory = pinned_ + staging_bytes_;
-  resources->pinned_bytes = pinned_bytes_;
+  resources->staging = staging_->data();
+  resources->staging_bytes = staging_->staging_bytes();
+  resources->staging_file = staging_->file();
+  resources->reply_memory = staging_->data() + staging_->staging_bytes();
+  resources->pinned_bytes = staging_->bytes();
   return {};
 }
 

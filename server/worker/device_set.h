@@ -10,16 +10,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <cuda.h>
 
 #include "api/driver_table.h"
 #include "common/base/status.h"
-#include "common/base/unique_fd.h"
 #include "common/wire/handshake.h"
 #include "server/executor/session_resources.h"
 #include "server/worker/device_scope.h"
+#include "server/worker/staging_memory.h"
 #include "server/worker/worker_messages.h"
 
 namespace rcuda::server {
@@ -30,7 +31,7 @@ class DeviceSet {
   // the scope's numbers.
   static Result<std::unique_ptr<DeviceSet>> prepare(const api::DriverTable& driver,
                                                     const std::vector<uint32_t>& ordinals,
-                                                    uint64_t staging_bytes,
+                                                    std::unique_ptr<StagingMemory> staging,
                                                     const DeviceScope& scope = {});
   ~DeviceSet();
 
@@ -53,18 +54,17 @@ class DeviceSet {
     wire::DeviceInfo info;  // without peers and session ordinal
   };
 
-  explicit DeviceSet(const api::DriverTable& driver) : driver_(driver) {}
+  DeviceSet(const api::DriverTable& driver, std::unique_ptr<StagingMemory> staging)
+      : driver_(driver), staging_(std::move(staging)) {}
   Status add(uint32_t ordinal, uint32_t number);
   Result<uint32_t> find(const DeviceScope::Device& wanted, uint32_t count) const;
-  Status make_staging(uint64_t bytes);
+  Status lock_staging();
 
   const api::DriverTable& driver_;
   std::vector<uint32_t> ordinals_;
   std::vector<Device> devices_;  // in the order of ordinals_
-  UniqueFd staging_file_;
-  std::byte* pinned_ = nullptr;  // staging memory, then reply memory
-  size_t pinned_bytes_ = 0;
-  size_t staging_bytes_ = 0;
+  std::unique_ptr<StagingMemory> staging_;
+  bool locked_ = false;  // the staging memory is page-locked
 };
 
 // "0, 1 and 3"

@@ -18,6 +18,7 @@
 #include "server/worker/device_set.h"
 #include "server/worker/driver_loader.h"
 #include "server/worker/private_dev.h"
+#include "server/worker/staging_memory.h"
 #include "server/worker/worker_messages.h"
 #include "server/worker/worker_session.h"
 
@@ -105,10 +106,12 @@ Status work(const Settings& settings, int daemon, uint32_t window_index) {
   std::string warning;
   const Result<DeviceScope> scope = enter_scope(settings, &warning);
   if (!scope.ok()) return fail(daemon, scope.status());
+  auto staging = StagingMemory::make(settings.staging_bytes.get());
+  if (!staging.ok()) return fail(daemon, staging.status());
   Result<LoadedDriver> driver = load_driver(settings.driver.get());
   if (!driver.ok()) return fail(daemon, driver.status());
-  auto devices = DeviceSet::prepare(driver->table, settings.devices.get(),
-                                    settings.staging_bytes.get(), *scope);
+  auto devices =
+      DeviceSet::prepare(driver->table, settings.devices.get(), std::move(staging).value(), *scope);
   if (!devices.ok()) return fail(daemon, devices.status());
   if (window.bytes && !(*devices)->allocates_in(window)) {
     RCUDA_WARN(

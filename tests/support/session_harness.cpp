@@ -26,7 +26,12 @@ TestDriver& TestDriver::get() {
       ADD_FAILURE() << "no driver: " << loaded.message();
       std::abort();
     }
-    auto devices = server::DeviceSet::prepare(made->table, {}, 8u << 20);
+    auto staging = server::StagingMemory::make(8u << 20);
+    if (!staging.ok()) {
+      ADD_FAILURE() << staging.status().message();
+      std::abort();
+    }
+    auto devices = server::DeviceSet::prepare(made->table, {}, std::move(staging).value());
     if (!devices.ok()) {
       ADD_FAILURE() << devices.status().message();
       std::abort();

@@ -23,6 +23,7 @@
 #include "server/worker/address_fence.h"
 #include "server/worker/driver_loader.h"
 #include "server/worker/end_watch.h"
+#include "server/worker/staging_memory.h"
 #include "server/worker/worker_messages.h"
 
 namespace rcuda::server {
@@ -404,6 +405,19 @@ TEST(BlobsTest, TheOldestGoesWhenThereAreTooMany) {
   EXPECT_EQ(blobs.read(second, 0, 64).size(), 4u);
   blobs.drop_at(second, 4);
   EXPECT_TRUE(blobs.read(second, 0, 64).empty());
+}
+
+TEST(StagingMemoryTest, AllPagesAreThereAfterTheWait) {
+  Result<std::unique_ptr<StagingMemory>> made = StagingMemory::make((2u << 20) + 1);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  StagingMemory& memory = **made;
+  EXPECT_EQ(memory.staging_bytes(), 4u << 20);
+  EXPECT_GT(memory.bytes(), memory.staging_bytes());
+  memory.wait();
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> present((memory.bytes() + page - 1) / page);
+  ASSERT_EQ(::mincore(memory.data(), memory.bytes(), present.data()), 0);
+  EXPECT_TRUE(std::ranges::all_of(present, [](unsigned char byte) { return byte & 1; }));
 }
 
 }  // namespace
