@@ -1,34 +1,53 @@
 // rcuda-run: starts a program with the client library preloaded and the remote GPUs selected.
 //
 //   rcuda-run --devices node1:0,node2:0 -- ./app arguments
+//   rcuda-run --demo
 //
 // Sets LD_PRELOAD, RCUDA_DEVICES and the variables of its other options, puts the folder with
 // libcuda.so first in LD_LIBRARY_PATH, for programs that search it there, and executes the program.
+// --demo: the program is tools/demo; if no GPUs are named, a server of this machine serves it.
 
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/transport/media.h"
+#include "tools/rcuda-run/demo_server.h"
 
+namespace rcuda::tools {
 namespace {
 
 namespace fs = std::filesystem;
 
+struct Options {
+  std::string devices, transport, wait, log, trace, library;
+  bool synchronous = false;
+  bool demo = false;
+  std::vector<std::string> program;
+};
+
+fs::path own_folder() {
+  std::error_code error;
+  return fs::read_symlink("/proc/self/exe", error).parent_path();
+}
+
 // The client library, relative to this binary: in a build folder and in an installed tree.
 fs::path find_library() {
   std::error_code error;
-  const fs::path self = fs::read_symlink("/proc/self/exe", error).parent_path();
-  for (const char* candidate : {"../lib/librcuda.so", "../lib64/librcuda.so",
-                                "../lib/x86_64-linux-gnu/librcuda.so", "librcuda.so"}) {
-    const fs::path library = fs::weakly_canonical(self / candidate, error);
+  for (const char* candidate :
+       {"../lib/librcuda.so", "../lib64/librcuda.so", "../lib/x86_64-linux-gnu/librcuda.so",
+        "../lib/aarch64-linux-gnu/librcuda.so", "librcuda.so"}) {
+    const fs::path library = fs::weakly_canonical(own_folder() / candidate, error);
     if (!error && fs::exists(library, error)) return library;
   }
   return {};
@@ -39,74 +58,151 @@ std::string value_of(const char* variable) {
   return value ? value : "";
 }
 
-}  // namespace
+int fail(const std::string& message, int status) {
+  std::cerr << "rcuda-run: " << message << "\n";
+  return status;
+}
 
-int main(int argc, char** argv) {
-  CLI::App app("Runs a CUDA program on remote GPUs: rcuda-run [OPTIONS] -- PROGRAM [ARGUMENTS]");
-  std::string devices, transport, wait, log, trace, library;
-  bool synchronous = false;
-  app.add_option("-d,--devices", devices, "the pool, host[@port]:gpu,... (default: RCUDA_DEVICES)");
+// The exit status, if the arguments are not those of a run.
+std::optional<int> parse(int argc, char** argv, Options* options) {
+  CLI::App app("Runs a CUDA program on remote GPUs: rcuda-run [OPTIONS] -- PROGRAM [ARGUMENTS]",
+               "rcuda-run");
+  app.add_option("-d,--devices", options->devices,
+                 "the pool, host[@port]:gpu,... (default: RCUDA_DEVICES)");
   std::vector<std::string> transports = {"auto"};
-  for (const auto& medium : rcuda::transport::media()) transports.push_back(medium.name());
-  app.add_option("-t,--transport", transport, "auto, " + rcuda::transport::medium_names())
+  for (const auto& medium : transport::media()) transports.push_back(medium.name());
+  app.add_option("-t,--transport", options->transport, "auto, " + transport::medium_names())
       ->check(CLI::IsMember(transports));
-  app.add_option("--wait", wait,
+  app.add_option("--wait", options->wait,
                  "how long to wait for a turn at a busy server, such as 60s (RCUDA_WAIT)");
-  app.add_option("--log", log,
+  app.add_option("--log", options->log,
                  "trace, debug, info, warn, error or off; LEVEL:FILE writes to a file");
-  app.add_option("--trace", trace,
+  app.add_option("--trace", options->trace,
                  "write a timeline of the calls for Perfetto; %p in the name is the process's id");
-  app.add_flag("--sync", synchronous, "make every call a round trip, for debugging");
-  app.add_option("--library", library,
+  app.add_flag("--sync", options->synchronous, "make every call a round trip, for debugging");
+  app.add_option("--library", options->library,
                  "librcuda.so to preload, if not the one next to this program");
+  app.add_flag("--demo", options->demo,
+               "run a small program that comes with rcuda; if no GPUs are named, on a server that "
+               "is started for it");
   // The program and its arguments are not a positional option, because CLI11 splits arguments in
   // brackets.
   app.prefix_command();
-  CLI11_PARSE(app, argc, argv);
-  std::vector<std::string> program = app.remaining();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  }
+  std::vector<std::string>& program = options->program;
+  program = app.remaining();
   if (!program.empty() && program[0] == "--") {
     program.erase(program.begin());
   } else if (!program.empty() && program[0].starts_with("-")) {
-    std::cerr << "rcuda-run: unknown option " << program[0] << "; see --help\n";
-    return 2;
+    return fail("unknown option " + program[0] + "; see --help", 2);
   }
-  if (program.empty()) {
-    std::cerr << "rcuda-run: no program is named; write it and its arguments after --\n";
-    return 2;
+  if (options->demo && !program.empty()) {
+    return fail("--demo has a program of its own and takes none", 2);
   }
+  if (!options->demo && program.empty()) {
+    return fail("no program is named; write it and its arguments after --", 2);
+  }
+  return std::nullopt;
+}
 
-  std::error_code error;
-  const fs::path client = library.empty() ? find_library() : fs::absolute(library, error);
-  if (client.empty() || !fs::exists(client, error)) {
-    std::cerr
-        << "rcuda-run: librcuda.so was not found next to this program; name it with --library\n";
-    return 127;
-  }
-  if (!devices.empty()) setenv("RCUDA_DEVICES", devices.c_str(), 1);
-  if (!std::getenv("RCUDA_DEVICES") && !std::getenv("RCUDA_DEVICE_COUNT")) {
-    std::cerr
-        << "rcuda-run: no GPUs are named; write --devices host:gpu,... or set RCUDA_DEVICES\n";
-    return 2;
-  }
-  if (!transport.empty()) setenv("RCUDA_TRANSPORT", transport.c_str(), 1);
-  if (!wait.empty()) setenv("RCUDA_WAIT", wait.c_str(), 1);
-  if (!log.empty()) setenv("RCUDA_LOG", log.c_str(), 1);
-  if (!trace.empty()) setenv("RCUDA_TRACE", trace.c_str(), 1);
-  if (synchronous) setenv("RCUDA_SYNC", "1", 1);
+bool has_pool() { return std::getenv("RCUDA_DEVICES") || std::getenv("RCUDA_DEVICE_COUNT"); }
+
+void set_environment(const Options& options, const fs::path& client) {
+  if (!options.transport.empty()) setenv("RCUDA_TRANSPORT", options.transport.c_str(), 1);
+  if (!options.wait.empty()) setenv("RCUDA_WAIT", options.wait.c_str(), 1);
+  if (!options.log.empty()) setenv("RCUDA_LOG", options.log.c_str(), 1);
+  if (!options.trace.empty()) setenv("RCUDA_TRACE", options.trace.c_str(), 1);
+  if (options.synchronous) setenv("RCUDA_SYNC", "1", 1);
   // After the user's preloads: a sanitizer's runtime must come first.
   const std::string preloads = value_of("LD_PRELOAD");
   setenv("LD_PRELOAD",
          (preloads.empty() ? client.string() : preloads + ":" + client.string()).c_str(), 1);
+  std::error_code error;
   if (const fs::path links = client.parent_path() / "rcuda"; fs::exists(links, error)) {
     const std::string folders = value_of("LD_LIBRARY_PATH");
     setenv("LD_LIBRARY_PATH",
            (folders.empty() ? links.string() : links.string() + ":" + folders).c_str(), 1);
   }
+}
 
+// Returns the exit status if the program cannot be executed.
+int execute(std::vector<std::string> program) {
   std::vector<char*> arguments;
   for (std::string& argument : program) arguments.push_back(argument.data());
   arguments.push_back(nullptr);
   execvp(arguments[0], arguments.data());
-  std::cerr << "rcuda-run: cannot run " << program[0] << ": " << std::strerror(errno) << "\n";
-  return errno == ENOENT ? 127 : 126;
+  const int error = errno;
+  return fail("cannot run " + program[0] + ": " + std::strerror(error),
+              error == ENOENT ? 127 : 126);
 }
+
+// What the server's log says of its sessions.
+void print_sessions(const std::string& log) {
+  std::istringstream lines(log);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t place = line.find("session of ");
+    if (place != std::string::npos && line.find(" over after ") != std::string::npos) {
+      std::cout << "demo: the server reports: " << line.substr(place) << std::endl;
+    }
+  }
+}
+
+// Runs the program on a server that this starts and ends.
+int run_on_own_server(const Options& options, const fs::path& client) {
+  const fs::path binary = own_folder() / "rcuda-server";
+  std::error_code error;
+  if (!fs::exists(binary, error)) {
+    return fail("no GPUs are named, and there is no " + binary.string() +
+                    " that could serve the demonstration; write --devices host:gpu,..., or install "
+                    "rcuda-server and, where there is no GPU, rcuda-softgpu",
+                2);
+  }
+  auto server = DemoServer::start(binary.string());
+  if (!server.ok()) return fail(server.status().context(), 1);
+  const std::string pool = "127.0.0.1@" + server->port() + ":0";
+  std::cout << "demo: started " << binary.string() << " on port " << server->port()
+            << "\ndemo: rcuda-run --devices " << pool << " -- " << options.program[0] << std::endl;
+  const pid_t child = ::fork();
+  if (child < 0) return fail(std::string("fork: ") + std::strerror(errno), 1);
+  if (child == 0) {
+    setenv("RCUDA_DEVICES", pool.c_str(), 1);
+    set_environment(options, client);
+    ::_exit(execute(options.program));
+  }
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  server->stop();
+  print_sessions(server->log());
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return 0;
+  std::cerr << server->log();
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+int run(int argc, char** argv) {
+  Options options;
+  if (const std::optional<int> status = parse(argc, argv, &options)) return *status;
+  std::error_code error;
+  const fs::path client =
+      options.library.empty() ? find_library() : fs::absolute(options.library, error);
+  if (client.empty() || !fs::exists(client, error)) {
+    return fail("librcuda.so was not found next to this program; name it with --library", 127);
+  }
+  if (options.demo) options.program = {(client.parent_path() / "rcuda/demo").string()};
+  if (!options.devices.empty()) setenv("RCUDA_DEVICES", options.devices.c_str(), 1);
+  if (!has_pool()) {
+    if (options.demo) return run_on_own_server(options, client);
+    return fail("no GPUs are named; write --devices host:gpu,... or set RCUDA_DEVICES", 2);
+  }
+  set_environment(options, client);
+  return execute(options.program);
+}
+
+}  // namespace
+}  // namespace rcuda::tools
+
+int main(int argc, char** argv) { return rcuda::tools::run(argc, argv); }

@@ -1,0 +1,106 @@
+#include "tools/rcuda-run/demo_server.h"
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace rcuda::tools {
+namespace {
+
+// What the user has set for servers is for those of others.
+void forget_server_settings() {
+  std::vector<std::string> names;
+  for (char** variable = environ; *variable; ++variable) {
+    const std::string_view text = *variable;
+    if (text.starts_with("RCUDA_SERVER_")) names.emplace_back(text.substr(0, text.find('=')));
+  }
+  for (const std::string& name : names) unsetenv(name.c_str());
+}
+
+// Runs in the child.
+[[noreturn]] void become_server(const std::string& binary, int ready, int log, pid_t parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (::getppid() != parent) ::_exit(1);  // it ended before that call
+  ::fcntl(ready, F_SETFD, 0);
+  ::dup2(log, STDOUT_FILENO);
+  ::dup2(log, STDERR_FILENO);
+  forget_server_settings();
+  setenv("RCUDA_LOG", "info", 1);
+  const std::string ready_text = std::to_string(ready);
+  ::execl(binary.c_str(), binary.c_str(), "--config", "/dev/null", "--port", "0", "--pool", "1",
+          "--image-cache", "none", "--ready-fd", ready_text.c_str(), nullptr);
+  ::dprintf(log, "cannot run %s: %m\n", binary.c_str());
+  ::_exit(127);
+}
+
+// What is written until all writers have closed the pipe, without the end of the line.
+std::string read_line(int fd) {
+  std::string text;
+  char part[64];
+  for (;;) {
+    const ssize_t length = ::read(fd, part, sizeof part);
+    if (length < 0 && errno == EINTR) continue;
+    if (length <= 0) break;
+    text.append(part, static_cast<size_t>(length));
+    if (text.back() == '\n') break;
+  }
+  return text.substr(0, text.find('\n'));
+}
+
+}  // namespace
+
+DemoServer::DemoServer(DemoServer&& other) noexcept
+    : process_(std::exchange(other.process_, -1)),
+      log_(std::move(other.log_)),
+      port_(std::move(other.port_)) {}
+
+Result<DemoServer> DemoServer::start(const std::string& binary) {
+  DemoServer server;
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return Status::from_errno(errno, "pipe2");
+  UniqueFd ready(ends[0]), write_end(ends[1]);
+  server.log_.reset(::memfd_create("rcuda-server.log", MFD_CLOEXEC));
+  if (!server.log_) return Status::from_errno(errno, "memfd_create");
+  const pid_t parent = ::getpid();
+  server.process_ = ::fork();
+  if (server.process_ < 0) return Status::from_errno(errno, "fork");
+  if (server.process_ == 0) become_server(binary, write_end.get(), server.log_.get(), parent);
+  write_end.reset();
+  server.port_ = read_line(ready.get());
+  if (server.port_.empty()) {
+    server.stop();
+    return Status(Code::kUnavailable, binary + " did not start:\n" + server.log());
+  }
+  return server;
+}
+
+void DemoServer::stop() {
+  if (process_ < 0) return;
+  ::kill(process_, SIGTERM);
+  while (::waitpid(process_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  process_ = -1;
+}
+
+std::string DemoServer::log() const {
+  std::string text;
+  char part[4096];
+  // By offset: the server's place in the file is its place to write.
+  for (;;) {
+    const ssize_t length = ::pread(log_.get(), part, sizeof part, static_cast<off_t>(text.size()));
+    if (length < 0 && errno == EINTR) continue;
+    if (length <= 0) return text;
+    text.append(part, static_cast<size_t>(length));
+  }
+}
+
+}  // namespace rcuda::tools
