@@ -30,9 +30,18 @@ namespace {
 
 constexpr int kWorkerControl = 3;
 
+// The exit status for settings that are not usable (EX_CONFIG of sysexits.h): systemd's unit does not
+// start such a server again. What may work later is 1, also a user who is not known at the start.
+constexpr int kUnusableSettings = 78;
+
 int report(const Status& status) {
   std::fprintf(stderr, "rcuda-server: %s\n", status.context().c_str());
   return 1;
+}
+
+int report_settings(const Status& status) {
+  report(status);
+  return kUnusableSettings;
 }
 
 void add_option(CLI::App* app, const std::string& names, config::SettingBase* setting) {
@@ -76,7 +85,8 @@ int run_daemon(const Settings& settings, int ready) {
   if (!stop) return report(Status::from_errno(errno, "signalfd"));
   Daemon daemon(settings, stop.get(), ready);
   const Status status = daemon.run();
-  return status.ok() ? 0 : report(status);
+  if (status.ok()) return 0;
+  return status.code() == Code::kInvalidArgument ? report_settings(status) : report(status);
 }
 
 int start(int argc, char** argv) {
@@ -146,14 +156,20 @@ int start(int argc, char** argv) {
     settings.config_file = config_file;
     if (Status status = config::load_toml_file(settings.registry, config_file, "limits");
         !status.ok()) {
-      return report(status);
+      return report_settings(status);
     }
   }
-  if (Status status = settings.registry.load_environment(); !status.ok()) return report(status);
-  CLI11_PARSE(app, argc, argv);
+  if (Status status = settings.registry.load_environment(); !status.ok()) {
+    return report_settings(status);
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kUnusableSettings;
+  }
 
   if (!set_log_level(settings.log.get().c_str())) {
-    return report(Status(
+    return report_settings(Status(
         Code::kInvalidArgument,
         "RCUDA_LOG=" + settings.log.get() + " is not usable: it takes " + settings.log.help()));
   }
@@ -163,14 +179,15 @@ int start(int argc, char** argv) {
   }
   set_log_name("rcuda-server");
   if (check_config) {
-    if (const Status status = Gate(settings).check(); !status.ok()) return report(status);
-    if (const auto rules = read_rules(settings); !rules.ok()) return report(rules.status());
+    if (const Status status = Gate(settings).check(); !status.ok()) return report_settings(status);
+    if (const auto rules = read_rules(settings); !rules.ok())
+      return report_settings(rules.status());
     std::puts("the configuration is usable");
     return 0;
   }
   if (list_settings) {
     const Result<Rules> rules = read_rules(settings);
-    if (!rules.ok()) return report(rules.status());
+    if (!rules.ok()) return report_settings(rules.status());
     std::fputs(settings.registry.describe().c_str(), stdout);
     std::fputs(rules->text().c_str(), stdout);
     return 0;

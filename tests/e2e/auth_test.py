@@ -20,7 +20,7 @@ import tempfile
 import threading
 import unittest
 
-from servers import client_environment, eventually, message, read_message, run_tests, Server
+from servers import client_environment, eventually, message, read_message, run_tests, Server, UNUSABLE_SETTINGS
 
 BUILD = PROGRAMS = None
 EXPECTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../programs/expected")
@@ -467,7 +467,7 @@ class AuthTest(unittest.TestCase):
                 result = subprocess.run([os.path.join(BUILD, "bin/rcuda-server"), "--port", "0",
                                          "--driver", "softgpu", *options],
                                         capture_output=True, text=True, timeout=60)
-                self.assertEqual(result.returncode, 1)
+                self.assertEqual(result.returncode, UNUSABLE_SETTINGS)
                 self.assertIn("public address", result.stderr)
 
     def test_a_configuration_is_checked_without_a_start(self):
@@ -493,14 +493,14 @@ class AuthTest(unittest.TestCase):
                                  (("--security", "some"), "insecure-public")):
             with self.subTest(options=options):
                 result = check(*options)
-                self.assertEqual((result.returncode, result.stdout), (1, ""))
+                self.assertEqual((result.returncode, result.stdout), (UNUSABLE_SETTINGS, ""))
                 self.assertIn(culprit, result.stderr)
 
     def test_a_setting_that_is_none(self):
         result = subprocess.run([os.path.join(BUILD, "bin/rcuda-server"), "--port", "0", "--driver",
                                  "softgpu", "--security", "some"],
                                 capture_output=True, text=True, timeout=60)
-        self.assertEqual(result.returncode, 1)
+        self.assertEqual(result.returncode, UNUSABLE_SETTINGS)
         self.assertIn("tls, plain, insecure or insecure-public", result.stderr)
 
     # ---- messages in the wrong order, by another TLS client ----

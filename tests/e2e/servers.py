@@ -116,6 +116,8 @@ class Server:
 
 PROTOCOL_VERSION = 2
 
+UNUSABLE_SETTINGS = 78  # the exit status of a server that does not start because of them
+
 # A sanitizer's runtime, which is preloaded before libraries that are built with it.
 PRELOAD = ""
 
