@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""How many round trips the calls of a program take over TCP.
+
+    round_trips.py --build FOLDER [--before FOLDER] [--driver softgpu] [--delay-ms 20] [--rounds 15]
+
+Starts a server, and between it and the client a proxy that delivers everything --delay-ms later in each
+direction. Each call then takes its round trips times twice the delay, next to which all else is small.
+The table has the median time of each call and that number. --before names the build folder of another
+commit, which is measured as well.
+The calls are those of the driver API, made by this program through ctypes: it needs no CUDA toolkit.
+"""
+
+import argparse
+import ctypes
+import os
+import queue
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "../../tests/e2e"))
+from servers import Server  # noqa: E402
+
+
+class DelayingProxy:
+    """Passes connections on to `port`, with everything `delay` seconds late."""
+
+    def __init__(self, port, delay):
+        self.target, self.delay = port, delay
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            client = self.listener.accept()[0]
+            server = socket.create_connection(("127.0.0.1", self.target))
+            for end in (client, server):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for source, destination in ((client, server), (server, client)):
+                late = queue.SimpleQueue()
+                threading.Thread(target=self.take, args=(source, late), daemon=True).start()
+                threading.Thread(target=self.deliver, args=(late, destination), daemon=True).start()
+
+    def take(self, source, late):
+        data = b"more"
+        while data:
+            try:
+                data = source.recv(1 << 18)
+            except OSError:
+                data = b""
+            late.put((time.monotonic() + self.delay, data))
+
+    def deliver(self, late, destination):
+        try:
+            while True:
+                due, data = late.get()
+                time.sleep(max(0.0, due - time.monotonic()))
+                if not data:
+                    return destination.shutdown(socket.SHUT_WR)
+                destination.sendall(data)
+        except OSError:
+            pass  # that end has gone
+
+
+class Driver:
+    """The driver API of the preloaded client. Handles and addresses are 64-bit numbers."""
+
+    def __init__(self):
+        self.library = ctypes.CDLL("libcuda.so.1")
+
+    def __getattr__(self, name):
+        def call(*arguments):
+            values = [ctypes.c_uint64(a) if isinstance(a, int) else a for a in arguments]
+            result = getattr(self.library, name)(*values)
+            if result:
+                raise RuntimeError(f"{name}: error {result}")
+        return call
+
+    def make(self, name, *arguments):
+        """Calls a function whose first parameter is where the handle or address goes."""
+        made = ctypes.c_uint64()
+        getattr(self, name)(ctypes.byref(made), *arguments)
+        return made.value
+
+
+def calls(driver):
+    """{what: a function to be timed}, and before each of them one launch's worth of work is queued."""
+    driver.cuInit(0)
+    driver.cuCtxSetCurrent(driver.make("cuDevicePrimaryCtxRetain", 0))
+    stream, event = driver.make("cuStreamCreate", 1), driver.make("cuEventCreate", 2)
+    most = 256 << 10
+    device, pinned = driver.make("cuMemAlloc_v2", most), driver.make("cuMemHostAlloc", most, 0)
+    block = ctypes.create_string_buffer(most)
+    pageable = ctypes.addressof(block)
+
+    def synchronize():
+        driver.cuStreamSynchronize(stream)
+
+    def copied(function, *arguments):
+        def run():
+            getattr(driver, function)(*arguments)
+            if "Async" in function:
+                synchronize()
+        return run
+
+    def wait_for_event():
+        driver.cuEventRecord(event, stream)
+        driver.cuEventSynchronize(event)
+
+    timed = {"fill + synchronise": synchronize, "fill + event record + event synchronise": wait_for_event}
+    for size, text in ((4, "4 B"), (64 << 10, "64 KB"), (most, "256 KB")):
+        for memory, kind in ((pageable, "pageable"), (pinned, "pinned")):
+            timed[f"{text} to {kind} memory, asynchronous + synchronise"] = copied(
+                "cuMemcpyDtoHAsync_v2", memory, device, size, stream)
+            timed[f"{text} to {kind} memory, blocking"] = copied("cuMemcpyDtoH_v2", memory, device, size)
+            timed[f"{text} from {kind} memory, asynchronous + synchronise"] = copied(
+                "cuMemcpyHtoDAsync_v2", device, memory, size, stream)
+            timed[f"{text} from {kind} memory, blocking"] = copied("cuMemcpyHtoD_v2", device, memory, size)
+
+    def allocate_and_free():
+        driver.cuMemFree_v2(driver.make("cuMemAlloc_v2", 4096))
+
+    timed["allocate + free"] = allocate_and_free
+    return timed, lambda: driver.cuMemsetD32Async(device, 1, 16, stream), (block, synchronize)
+
+
+def client(rounds):
+    timed, queue_work, (_kept, synchronize) = calls(Driver())
+    for what, run in timed.items():
+        times = []
+        for _ in range(rounds + 1):  # the first may have to prepare something
+            synchronize()
+            queue_work()
+            begin = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - begin)
+        print(f"{statistics.median(times[1:]) * 1e3:.2f}\t{what}")
+
+
+def measure(build, arguments):
+    """{what: milliseconds}."""
+    server = Server(build, driver=arguments.driver, options=["--insecure"])
+    proxy = DelayingProxy(int(server.port), arguments.delay_ms / 1e3)
+    try:
+        result = subprocess.run(
+            [sys.executable, __file__, "--build", build, "--client", "--rounds", str(arguments.rounds)],
+            env=dict(os.environ, RCUDA_DEVICES=f"127.0.0.1@{proxy.port}:0", RCUDA_TRANSPORT="tcp",
+                     RCUDA_SECURITY="none", LD_LIBRARY_PATH=os.path.join(build, "lib/rcuda")),
+            capture_output=True, text=True, timeout=600)
+    finally:
+        server.stop()
+    if result.returncode:
+        raise SystemExit(result.stderr)
+    return {what: float(value) for value, what in
+            (line.split("\t") for line in result.stdout.splitlines())}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", required=True)
+    parser.add_argument("--before")
+    parser.add_argument("--driver", default="softgpu")
+    parser.add_argument("--delay-ms", type=float, default=20)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--client", action="store_true", help="what the other process does")
+    arguments = parser.parse_args()
+    if arguments.client:
+        return client(arguments.rounds)
+    columns = {"now": measure(arguments.build, arguments)}
+    if arguments.before:
+        columns["before"] = measure(arguments.before, arguments)
+    print(f"| {'call':55} |" + "".join(f" {name:>8} ms | trips |" for name in columns))
+    for what in columns["now"]:
+        row = f"| {what:55} |"
+        for figures in columns.values():
+            row += f" {figures[what]:11.1f} | {figures[what] / (2 * arguments.delay_ms):5.1f} |"
+        print(row)
+
+
+if __name__ == "__main__":
+    main()
