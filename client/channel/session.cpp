@@ -108,9 +108,12 @@ Status Session::connect(const ServerDevices& server, const SessionOptions& optio
   hello.devices = server.gpus;
   RCUDA_RETURN_IF_ERROR(wire::present_lease(server.host, server.port, credentials, &hello));
   WaitReport report(address);
-  Result<wire::Welcome> welcome =
-      wire::request_session(&*connection, hello, options.answer_timeout,
-                            [&](const wire::Queued& queued) { report.tell(queued); });
+  Result<wire::Welcome> welcome = wire::request_session(&*connection, hello, options.answer_timeout,
+                                                        [&](const wire::Queued& queued) {
+                                                          report.tell(queued);
+                                                          if (options.while_waiting)
+                                                            options.while_waiting();
+                                                        });
   if (!welcome) return Status(welcome.status()).with_context(address);
   welcome_ = std::move(welcome).value();
   if (welcome_.devices.size() != server.gpus.size()) {
@@ -508,6 +511,10 @@ CUresult Session::lose(const Status& why) {
 }
 
 void Session::abandon() noexcept { link_->abandon(); }
+
+void Session::keep_alive() {
+  (void)post(in_context(0), static_cast<uint16_t>(wire::Custom::kPing), {});
+}
 
 void Session::end() {
   if (lost()) {

@@ -70,6 +70,8 @@ struct SessionOptions {
   transport::LinkOptions link;
   bool synchronous = false;  // RCUDA_SYNC=1: every post() is a round trip
   const wire::Credentials* credentials = nullptr;  // null: the defaults; outlives open()
+  // Called about once a second while open() waits for the program's turn (RCUDA_WAIT); may be null.
+  std::function<void()> while_waiting;
 };
 
 class Session {
@@ -171,6 +173,8 @@ class Session {
 
   // See Link::abandon().
   void abandon() noexcept;
+  // Tells the worker that the program has not forgotten the session, which is idle for a reason.
+  void keep_alive();
   // Tells the worker that the session ends on purpose. No call may follow.
   void end();
 

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 from servers import client_environment, eventually, run_tests, Server, UNUSABLE_SETTINGS
@@ -102,7 +103,8 @@ class QuotasTest(unittest.TestCase):
 
     def environment(self, server, transport, **more):
         security = dict(RCUDA_SECURITY="tls", RCUDA_TOKEN_FILE=self.token()) if transport == "tls" else {}
-        return client_environment(BUILD, [server], transport.replace("tls", "tcp"), **security, **more)
+        servers = server if isinstance(server, list) else [server]
+        return client_environment(BUILD, servers, transport.replace("tls", "tcp"), **security, **more)
 
     def start(self, server, transport, wait="", devices=None, program=None, arguments=(), stdin=None):
         """A program with a session, or one that waits for it. Its stderr goes to a file."""
@@ -226,6 +228,21 @@ class QuotasTest(unittest.TestCase):
         self.assertTrue(eventually(lambda: self.waiting(server) == 1))
         self.end(first)
         self.assertEqual(third.stdout.readline(), "running\n", self.said(third))
+
+    def test_a_session_is_not_idle_while_its_program_waits_for_another_server(self):
+        first = self.server("[limits.session]\nidle_time = \"3s\"\n")
+        second = self.server(options=["--max-sessions", "1"])
+        for transport in TRANSPORTS:
+            with self.subTest(transport=transport):
+                other = self.start_session(second, transport)
+                program = self.start([first, second], transport, wait="10m")
+                self.check_waits(program, "place 1: ")
+                time.sleep(5)
+                self.end(other)
+                self.assertEqual(program.stdout.readline(), "running\n", self.said(program) + first.text())
+                self.assertNotIn("idle", self.said(program))
+                self.end(program)
+                self.assertTrue(eventually(lambda: not second.sessions(BUILD)))
 
     def test_a_killed_worker_leaves_nothing_taken(self):
         server = self.server("[limits.user]\nsessions = 1\ndevices = 1\ndevice_memory = \"8G\"\n"
