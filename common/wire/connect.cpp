@@ -18,6 +18,7 @@
 #include "common/base/socket_io.h"
 #include "common/tls/keyed.h"
 #include "common/wire/same_host.h"
+#include "common/wire/socket_keys.h"
 
 namespace rcuda::wire {
 namespace {
@@ -135,12 +136,12 @@ Result<UniqueFd> connect_any(const addrinfo* addresses, const std::string& where
                 "cannot connect to " + where + " (" + std::strerror(error) + "); " + remedy);
 }
 
-// The daemon has passed the connection to a worker: encrypts it with the session's key, if it has
-// one.
+// The daemon has passed the connection to a worker: encrypts it if the session has a key.
 Status meet_worker(Connection* connection, Clock::time_point deadline) {
   if (!connection->key) return {};
+  const tls::Key key = socket_key(*connection->key, kControlSocket);
   Result<Socket> stream =
-      tls::encrypt(connection->socket.release(), *connection->key, tls::Role::kClient, deadline);
+      tls::encrypt(connection->socket.release(), key, tls::Role::kClient, deadline);
   if (!stream) return stream.status();
   connection->socket = std::move(stream).value();
   return {};
@@ -314,12 +315,13 @@ Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,
     Result<UniqueFd> socket = connect_again(control, deadline);
     if (!socket) return socket.status();
     Attach attach;
-    std::memcpy(attach.token, token, sizeof attach.token);
     attach.index = static_cast<uint32_t>(index);
+    std::ranges::copy(attach_token(token, attach.index), attach.token);
     RCUDA_RETURN_IF_ERROR(
         write_message(socket->get(), MessageType::kAttach, encode(attach), deadline));
     if (!key) return Socket(std::move(socket).value());
-    return tls::encrypt(std::move(socket).value(), *key, tls::Role::kClient, deadline);
+    return tls::encrypt(std::move(socket).value(), socket_key(*key, attach.index),
+                        tls::Role::kClient, deadline);
   };
   return transport::make_link(*connection.medium, std::move(bootstrap), options);
 }

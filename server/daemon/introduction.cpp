@@ -166,7 +166,8 @@ bool Daemon::pass_on(Connection& connection, MessageType type, const std::vector
       status = attach.status();
     } else if (!pool_->attach(*attach, connection.socket.release())) {
       RCUDA_LOG(tells_of_stranger() ? LogLevel::kWarn : LogLevel::kDebug,
-                "%s wants to join a session that does not exist", connection.name.c_str());
+                "%s wants to join a session that does not exist, or a second time",
+                connection.name.c_str());
     }
   } else {
     const Result<wire::PeerHello> hello = wire::decode_peer_hello(body);

@@ -286,11 +286,11 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
     if (!body.ok()) return body.status();
     WorkerMessage message;
     message.type = WorkerMessageType::kSession;
-    if (::getrandom(worker.token.data(), worker.token.size(), 0) !=
-        static_cast<ssize_t>(worker.token.size())) {
-      return false;
+    if (::getrandom(message.token, sizeof message.token, 0) != sizeof message.token) return false;
+    worker.attach_tokens.clear();
+    for (uint32_t index = 0; index < wire::kMostSockets; ++index) {
+      worker.attach_tokens.emplace_back(wire::attach_token(message.token, index));
     }
-    std::memcpy(message.token, worker.token.data(), sizeof message.token);
     message.body = *body;
     message.descriptor = std::move(*socket);
     Status sent = send_all(worker.control.get(), *ledgers);
@@ -351,11 +351,12 @@ SessionGrant WorkerPool::grant_to(const Identity& identity, const Worker& worker
 }
 
 bool WorkerPool::attach(const wire::Attach& attach, UniqueFd socket) {
+  if (attach.index >= wire::kMostSockets) return false;
   for (Worker& worker : workers_) {
-    if (!worker.is(State::kBusy) ||
-        CRYPTO_memcmp(worker.token.data(), attach.token, sizeof attach.token) != 0) {
-      continue;
-    }
+    if (!worker.is(State::kBusy)) continue;
+    std::optional<wire::AttachToken>& token = worker.attach_tokens[attach.index];
+    if (!token || CRYPTO_memcmp(token->data(), attach.token, token->size()) != 0) continue;
+    token.reset();
     WorkerMessage message;
     message.type = WorkerMessageType::kAttach;
     message.index = attach.index;

@@ -15,7 +15,6 @@
 // messages counts as dead. Errors: last_failure() says why no worker starts.
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <list>
@@ -31,6 +30,7 @@
 #include "common/base/unique_fd.h"
 #include "common/tls/connection.h"
 #include "common/wire/handshake.h"
+#include "common/wire/socket_keys.h"
 #include "server/daemon/admission.h"
 #include "server/daemon/audit.h"
 #include "server/daemon/cgroup.h"
@@ -42,8 +42,6 @@
 #include "server/worker/worker_messages.h"
 
 namespace rcuda::server {
-
-using Token = std::array<uint8_t, 16>;
 
 class WorkerPool {
  public:
@@ -79,7 +77,8 @@ class WorkerPool {
   Result<bool> assign(const wire::Hello& hello, const Identity& identity,
                       const std::optional<tls::Key>& key, UniqueFd* socket,
                       std::unique_ptr<Admission::Permit>* permit);
-  // Passes on a further socket of a session. Returns false if no worker has the token.
+  // Passes on a further socket of a session. Returns false if no worker has the token, or if the
+  // socket has come before.
   bool attach(const wire::Attach& attach, UniqueFd socket);
 
   // Passes on a connection from another worker of a session. Returns false if the worker that it is
@@ -123,7 +122,7 @@ class WorkerPool {
     uint32_t sm_percent = 0;
     UniqueFd control;
     uint32_t window = 0;
-    Token token{};
+    std::vector<std::optional<wire::AttachToken>> attach_tokens;  // of sockets that may still come
     Clock::time_point since;
     wire::ServerStatus::Session session;  // while busy, like the next four
     Identity identity;

@@ -15,6 +15,7 @@
 #include "common/tls/keyed.h"
 #include "common/wire/address_ranges.h"
 #include "common/wire/connect.h"
+#include "common/wire/socket_keys.h"
 #include "p2p/planner/measurements.h"
 
 namespace rcuda::server {
@@ -246,7 +247,7 @@ Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt,
   const Status sent =
       wire::write_message(socket, wire::MessageType::kPeerHello, wire::encode(hello), deadline);
   Result<Socket> stream =
-      secured(introduction, connection->socket.release(), tls::Role::kClient, deadline);
+      secured(introduction, 0, connection->socket.release(), tls::Role::kClient, deadline);
   if (!stream) return sent.ok() ? stream.status() : sent;
   // A server that does not serve this user refuses before it reads, and that answer says more.
   auto answer = wire::read_message(*stream, deadline);
@@ -272,20 +273,17 @@ Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt,
     own.stream = static_cast<uint32_t>(index) + 1;
     RCUDA_RETURN_IF_ERROR(wire::write_message(further->get(), wire::MessageType::kPeerHello,
                                               wire::encode(own), until));
-    return secured(introduction, *std::move(further), tls::Role::kClient, until);
+    return secured(introduction, own.stream, *std::move(further), tls::Role::kClient, until);
   };
   return link_over(medium, std::move(bootstrap));
 }
 
 Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(Attempt& attempt, size_t tries) {
-  Result<Caller> caller = wait_for_caller(attempt, 0);
-  if (!caller) return caller.status();
-  if (!note_socket(attempt, caller->socket.get())) return session_ends();
-  const auto deadline = Clock::now() + options_.handshake_timeout;
-  const transport::Medium* const medium = transport::find_medium(caller->hello.medium);
-  Result<Socket> stream =
-      secured(attempt.introduction, std::move(caller->socket), tls::Role::kServer, deadline);
+  std::string name;
+  Result<Socket> stream = take_caller(attempt, 0, &name);
   if (!stream) return stream.status();
+  const auto deadline = Clock::now() + options_.handshake_timeout;
+  const transport::Medium* const medium = transport::find_medium(name);
   const Status usable = medium ? medium->usable(stream->fd())
                                : Status(Code::kUnsupported, "the other worker's medium is unknown");
   if (!usable.ok()) {
@@ -302,17 +300,14 @@ Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(Attempt& attempt,
   bootstrap.control = *std::move(stream);
   bootstrap.server = true;
   bootstrap.accept_stream = [&](int index) -> Result<Socket> {
-    Result<Caller> further = wait_for_caller(attempt, static_cast<uint32_t>(index) + 1);
-    if (!further) return further.status();
-    return secured(attempt.introduction, std::move(further->socket), tls::Role::kServer,
-                   Clock::now() + options_.handshake_timeout);
+    return take_caller(attempt, static_cast<uint32_t>(index) + 1, nullptr);
   };
   return link_over(*medium, std::move(bootstrap));
 }
 
 // A Unix socket stays on this machine.
-Result<Socket> PeerHub::secured(const Introduction& introduction, UniqueFd socket, tls::Role role,
-                                Clock::time_point deadline) const {
+Result<Socket> PeerHub::secured(const Introduction& introduction, uint32_t stream, UniqueFd socket,
+                                tls::Role role, Clock::time_point deadline) const {
   sockaddr_storage own{};
   socklen_t bytes = sizeof own;
   const bool network =
@@ -321,7 +316,8 @@ Result<Socket> PeerHub::secured(const Introduction& introduction, UniqueFd socke
   if (!introduction.encrypted || !network) return Socket(std::move(socket));
   tls::Key secret;
   std::memcpy(secret.data(), introduction.token.data(), secret.size());
-  return tls::encrypt(std::move(socket), tls::derive(secret, "rcuda peer link"), role, deadline);
+  return tls::encrypt(std::move(socket), wire::peer_socket_key(secret, introduction.link, stream),
+                      role, deadline);
 }
 
 bool PeerHub::begin_pause(p2p::Pause what) {
@@ -347,18 +343,36 @@ void PeerHub::called_on(const wire::PeerHello& hello, UniqueFd socket) {
     }
     return;
   }
-  callers_[{hello.link, hello.stream}] = {hello, std::move(socket), now};
+  callers_.emplace(StreamKey{hello.link, hello.stream}, Caller{hello, std::move(socket), now});
   changed_.notify_all();
 }
 
-Result<PeerHub::Caller> PeerHub::wait_for_caller(const Attempt& attempt, uint32_t stream) {
+// A PeerHello can be seen on the network and sent again. The first one of a name has precedence. If
+// the connections are encrypted, one that does not have its key only makes room for the next one.
+Result<Socket> PeerHub::take_caller(Attempt& attempt, uint32_t stream, std::string* medium) {
+  const auto deadline = Clock::now() + options_.handshake_timeout;
+  for (;;) {
+    Result<Caller> caller = wait_for_caller(attempt, stream, deadline);
+    if (!caller) return caller.status();
+    if (stream == 0 && !note_socket(attempt, caller->socket.get())) return session_ends();
+    Result<Socket> socket = secured(attempt.introduction, stream, std::move(caller->socket),
+                                    tls::Role::kServer, deadline);
+    if (medium) *medium = caller->hello.medium;
+    if (socket || socket.status().code() == Code::kTimeout) return socket;
+    RCUDA_WARN("a connection for worker %u is dropped: %s", attempt.introduction.worker,
+               socket.status().message().c_str());
+  }
+}
+
+Result<PeerHub::Caller> PeerHub::wait_for_caller(const Attempt& attempt, uint32_t stream,
+                                                 Clock::time_point deadline) {
   std::unique_lock lock(mutex_);
   const StreamKey key{attempt.introduction.link, stream};
-  const bool come = changed_.wait_until(lock, Clock::now() + options_.handshake_timeout,
+  const bool come = changed_.wait_until(lock, deadline,
                                         [&] { return callers_.contains(key) || attempt.given_up; });
   if (attempt.given_up) return session_ends();
   if (!come) return Status(Code::kTimeout, "the other worker did not connect in time");
-  const auto found = callers_.find(key);
+  const auto found = callers_.lower_bound(key);  // the first that came
   Caller caller = std::move(found->second);
   callers_.erase(found);
   return caller;

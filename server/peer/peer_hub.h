@@ -155,9 +155,12 @@ class PeerHub {
                                                    const transport::Medium* wanted);
   Result<std::unique_ptr<transport::Link>> be_called_on(Attempt& attempt, size_t tries);
   // Encrypts a socket between the two workers, if the client has said so.
-  Result<Socket> secured(const Introduction& introduction, UniqueFd socket, tls::Role role,
-                         Clock::time_point deadline) const;
-  Result<Caller> wait_for_caller(const Attempt& attempt, uint32_t stream);
+  Result<Socket> secured(const Introduction& introduction, uint32_t stream, UniqueFd socket,
+                         tls::Role role, Clock::time_point deadline) const;
+  // `medium`: of its PeerHello; may be null.
+  Result<Socket> take_caller(Attempt& attempt, uint32_t stream, std::string* medium);
+  Result<Caller> wait_for_caller(const Attempt& attempt, uint32_t stream,
+                                 Clock::time_point deadline);
   Result<std::unique_ptr<transport::Link>> link_over(const transport::Medium& medium,
                                                      transport::Bootstrap bootstrap) const;
   bool shutting() const;
@@ -178,7 +181,7 @@ class PeerHub {
   std::condition_variable changed_;
   bool shut_ = false;
   std::vector<Clock::time_point> failed_;  // when the attempts that failed recently began
-  std::map<StreamKey, Caller> callers_;
+  std::multimap<StreamKey, Caller> callers_;
   bool said_crowded_ = false;  // that there are too many callers
   std::set<p2p::PeerId> settled_;
   std::list<Use> uses_;

@@ -12,13 +12,6 @@
 
 namespace rcuda::server {
 
-namespace {
-
-// More than any medium opens.
-constexpr uint32_t kMostStreams = 64;
-
-}  // namespace
-
 DaemonListener::DaemonListener(int socket, std::function<void(WorkerMessage)> peer,
                                std::function<void(std::string why, bool only_this)> stop)
     : socket_(socket),
@@ -58,11 +51,8 @@ void DaemonListener::run() {
     Result<WorkerMessage> message = receive_worker_message(socket_);
     if (message.ok() && message->type == WorkerMessageType::kAttach) {
       std::lock_guard lock(mutex_);
-      // Whoever has seen the session's token on the network can send an Attach. It takes no place
-      // of another one, and few in all; the link then asks for the session's key.
-      if (message->index < kMostStreams) {
-        streams_.try_emplace(message->index, std::move(message->descriptor));
-      }
+      // The daemon passes on one for each index, and few in all.
+      streams_.try_emplace(message->index, std::move(message->descriptor));
       changed_.notify_all();
       continue;
     }

@@ -28,7 +28,7 @@ struct SessionGrant {
   std::optional<uint32_t> uid;   // the user that a root worker becomes
   uint32_t gid = 0;              // with uid
   std::vector<uint32_t> groups;  // with uid: supplementary groups
-  std::optional<tls::Key> key;   // every socket of the session is encrypted with it
+  std::optional<tls::Key> key;   // each socket is encrypted with a key that is derived from it
   // The client has proved to be the daemon's own user, who owns all that the worker holds.
   bool own_user = false;
   // Limits of the process, where no cgroup limits the session; 0: none.

@@ -40,7 +40,7 @@ enum class WorkerMessageType : uint32_t {
 struct WorkerMessage {
   WorkerMessageType type{};
   uint32_t index = 0;      // kAttach: index of the stream
-  uint8_t token[16] = {};  // kSession: names the session in Attach
+  uint8_t token[16] = {};  // kSession: for Welcome
   // kSession: the SessionStart; kPeer: the PeerHello; kReady: WorkerReady; kFailed: the reason;
   // kEnded: SessionTotals; kStop: why the session ends, empty if the server stops
   std::vector<std::byte> body;

@@ -14,6 +14,7 @@
 #include "common/base/log.h"
 #include "common/tls/keyed.h"
 #include "common/wire/handshake.h"
+#include "common/wire/socket_keys.h"
 #include "p2p/planner/planner.h"
 #include "server/peer/peer_hub.h"
 #include "server/quota/quota.h"
@@ -94,7 +95,7 @@ Status WorkerSession::serve(WorkerMessage message) {
     return {};
   }
   status = admit(message);
-  Result<Socket> client = encrypted(std::move(message.descriptor));
+  Result<Socket> client = encrypted(std::move(message.descriptor), wire::kControlSocket);
   if (!client.ok()) return left(client.status());
   if (status.ok()) status = listen().with_context("the server's worker");
   if (!status.ok()) {
@@ -124,10 +125,10 @@ void WorkerSession::tell_daemon(const SessionTotals& totals) const {
   (void)send_worker_message(worker_.daemon, ended, Clock::now());
 }
 
-// Encrypts a socket of the client with the session's key, if it has one.
-Result<Socket> WorkerSession::encrypted(UniqueFd socket) const {
+// Encrypts a socket of the client, if the session has a key.
+Result<Socket> WorkerSession::encrypted(UniqueFd socket, uint32_t index) const {
   if (!grant_.key) return Socket(std::move(socket));
-  return tls::encrypt(std::move(socket), *grant_.key, tls::Role::kServer,
+  return tls::encrypt(std::move(socket), wire::socket_key(*grant_.key, index), tls::Role::kServer,
                       Clock::now() + worker_.settings.handshake_timeout.milliseconds());
 }
 
@@ -253,7 +254,7 @@ Status WorkerSession::connect(Socket client) {
   bootstrap.accept_stream = [&](int index) -> Result<Socket> {
     Result<UniqueFd> socket = listener_->wait_for_stream(index, Clock::now() + timeout);
     if (!socket.ok()) return socket.status();
-    return encrypted(std::move(socket).value());
+    return encrypted(std::move(socket).value(), static_cast<uint32_t>(index));
   };
   transport::LinkOptions options = resources_.peers.link;
   options.window_bytes = wire::WorkerWindow::kBytes;

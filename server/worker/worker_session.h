@@ -70,7 +70,7 @@ class WorkerSession {
   Status listen();
   Status left(const Status& why) const;
   void tell_daemon(const SessionTotals& totals) const;
-  Result<Socket> encrypted(UniqueFd socket) const;
+  Result<Socket> encrypted(UniqueFd socket, uint32_t index) const;
   Status connect(Socket client);
   void prepare();
   Status run();

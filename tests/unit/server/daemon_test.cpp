@@ -1,4 +1,5 @@
 // The daemon: the real binary, on softgpu, reached over its sockets.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -24,6 +25,7 @@
 #include "common/transport/link.h"
 #include "common/wire/connect.h"
 #include "common/wire/handshake.h"
+#include "common/wire/socket_keys.h"
 #include "server/daemon/accounts.h"
 #include "server/worker/address_fence.h"
 #include "tests/support/server_process.h"
@@ -255,6 +257,42 @@ TEST(DaemonTest, BadPeersAreDroppedAndOthersServed) {
   }
 }
 
+// As if somebody had seen the session's messages on the network.
+TEST(DaemonTest, AnAttachServesOnce) {
+  const Server server;
+  Outcome outcome = introduce(server, hello("tcp"));
+  ASSERT_TRUE(outcome.session) << outcome.refusal;
+  const auto& token = outcome.session->welcome.token;
+  wire::Attach bare, again, beyond;
+  std::ranges::copy(token, bare.token);
+  std::ranges::copy(wire::attach_token(token, 0), again.token);
+  beyond.index = wire::kMostSockets;
+  std::ranges::copy(wire::attach_token(token, beyond.index), beyond.token);
+  const auto is_closed = [&](const UniqueFd& socket) {
+    char byte;
+    return ::recv(socket.get(), &byte, 1, MSG_DONTWAIT) == 0;
+  };
+  const auto attach = [&](const wire::Attach& message) {
+    UniqueFd socket = server.connect_tcp();
+    EXPECT_TRUE(wire::write_message(socket.get(), wire::MessageType::kAttach, wire::encode(message),
+                                    patience())
+                    .ok());
+    return socket;
+  };
+  for (const wire::Attach& message : {bare, again, beyond}) {
+    const UniqueFd socket = attach(message);
+    EXPECT_TRUE(eventually([&] { return is_closed(socket); }));
+  }
+  EXPECT_TRUE(answers(*outcome.session));
+  // A socket that the session has not opened. The second one does not take its place.
+  wire::Attach unused;
+  unused.index = wire::kMostSockets - 1;
+  std::ranges::copy(wire::attach_token(token, unused.index), unused.token);
+  const UniqueFd first = attach(unused), second = attach(unused);
+  EXPECT_TRUE(eventually([&] { return is_closed(second) || is_closed(first); }));
+  EXPECT_FALSE(is_closed(first));
+}
+
 TEST(DaemonTest, TheServerMayOpenAllFilesThatTheHardLimitAllows) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
@@ -293,11 +331,11 @@ TEST(DaemonTest, AWorkerThatReadsNothingDoesNotHoldTheDaemon) {
   const auto worker = static_cast<pid_t>(outcome.session->welcome.worker_pid);
   ASSERT_EQ(::kill(worker, SIGSTOP), 0);
   // More than its socket can buffer.
-  wire::Attach attach;
-  std::memcpy(attach.token, outcome.session->welcome.token, sizeof attach.token);
+  wire::PeerHello caller;
+  wire::session_name(hello("shm").session, caller.session);
   for (int i = 0; i < 1000; ++i) {
-    ASSERT_TRUE(wire::write_message(server.connect_tcp().get(), wire::MessageType::kAttach,
-                                    wire::encode(attach), patience())
+    ASSERT_TRUE(wire::write_message(server.connect_tcp().get(), wire::MessageType::kPeerHello,
+                                    wire::encode(caller), patience())
                     .ok());
   }
   UniqueFd socket = server.connect_tcp();

@@ -1,15 +1,21 @@
 // A worker waits for another worker to connect, and something else happens: the copies end with an
 // error, and the wait ends too.
 #include <array>
+#include <cerrno>
 #include <condition_variable>
+#include <cstring>
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/tls/keyed.h"
+#include "common/wire/socket_keys.h"
 #include "server/peer/peer_hub.h"
 #include "tests/support/session_harness.h"
 
@@ -32,11 +38,16 @@ class PeerCallersTest : public ::testing::Test {
   }
   static const api::DriverTable& driver() { return test::TestDriver::get().table; }
 
-  void wait_for_a_caller(std::chrono::milliseconds patience = std::chrono::seconds(60)) {
+  void make_hub(std::chrono::milliseconds patience = std::chrono::seconds(60)) {
     PeerHub::Options options;
     options.handshake_timeout = patience;
     hub_ = std::make_unique<PeerHub>(driver(), std::move(options));
-    PeerHub::Introduction introduction;
+  }
+  void wait_for_a_caller(std::chrono::milliseconds patience = std::chrono::seconds(60)) {
+    make_hub(patience);
+    introduce({});
+  }
+  void introduce(PeerHub::Introduction introduction) {
     introduction.link = kLink;
     ASSERT_TRUE(hub_->introduce(introduction, {{0, context_}}).ok());
     EXPECT_EQ(hub_->introduce(introduction, {{0, context_}}).code(), Code::kInvalidArgument);
@@ -60,6 +71,20 @@ class PeerCallersTest : public ::testing::Test {
     hello.medium = medium;
     hub_->called_on(hello, UniqueFd(ends[0]));
     return UniqueFd(ends[1]);
+  }
+  static std::pair<UniqueFd, UniqueFd> tcp_pair() {
+    const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t bytes = sizeof address;
+    auto* const generic = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(::bind(listener.get(), generic, bytes), 0);
+    EXPECT_EQ(::listen(listener.get(), 1), 0);
+    EXPECT_EQ(::getsockname(listener.get(), generic, &bytes), 0);
+    UniqueFd client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(::connect(client.get(), generic, bytes), 0);
+    return {std::move(client), UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC))};
   }
   static void expect_welcome(const UniqueFd& socket) {
     const auto answer = wire::read_message(socket.get(), Clock::now() + std::chrono::seconds(60));
@@ -111,6 +136,48 @@ TEST_F(PeerCallersTest, CallersOfOtherNamesAreNoSubstitute) {
   const UniqueFd stream = call("shm", kLink, 3);
   const UniqueFd odd = call("shm", UINT32_MAX, UINT32_MAX);
   EXPECT_EQ(outcome().code(), Code::kTimeout) << outcome().message();
+}
+
+// As if somebody had seen the PeerHello on the network and sent it again.
+TEST_F(PeerCallersTest, ASecondCallerOfANameTakesNoPlace) {
+  make_hub();
+  const UniqueFd first = call("tcp"), second = call("tcp");
+  introduce({});
+  expect_welcome(first);
+  char byte;
+  EXPECT_EQ(::recv(second.get(), &byte, 1, MSG_DONTWAIT), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  hub_->shut();
+}
+
+TEST_F(PeerCallersTest, ACallerWithoutTheKeyTakesNoPlace) {
+  make_hub();
+  PeerHub::Introduction introduction;
+  introduction.encrypted = true;
+  introduction.token.fill(std::byte{0x5a});
+  const auto [stranger, theirs] = tcp_pair();
+  const auto [peer, ours] = tcp_pair();
+  wire::PeerHello hello;
+  hello.link = kLink;
+  hello.medium = "tcp";
+  hub_->called_on(hello, UniqueFd(::dup(theirs.get())));
+  hub_->called_on(hello, UniqueFd(::dup(ours.get())));
+  introduce(introduction);
+  tls::Key secret;
+  std::memcpy(secret.data(), introduction.token.data(), secret.size());
+  const auto deadline = Clock::now() + std::chrono::seconds(60);
+  // The key of another socket of this Link.
+  EXPECT_FALSE(tls::encrypt(UniqueFd(::dup(stranger.get())),
+                            wire::peer_socket_key(secret, kLink, 1), tls::Role::kClient, deadline)
+                   .ok());
+  Result<Socket> socket =
+      tls::encrypt(UniqueFd(::dup(peer.get())), wire::peer_socket_key(secret, kLink, 0),
+                   tls::Role::kClient, deadline);
+  ASSERT_TRUE(socket.ok()) << socket.status().message();
+  const auto answer = wire::read_message(*socket, deadline);
+  ASSERT_TRUE(answer.ok()) << answer.status().message();
+  EXPECT_EQ(answer->first, wire::MessageType::kPeerWelcome);
+  hub_->shut();
 }
 
 TEST_F(PeerCallersTest, AFloodOfCallersLeavesRoomForNoMore) {
