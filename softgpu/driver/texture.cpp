@@ -51,12 +51,12 @@ Image image_of(const Array& array) {
           array.slice_bytes()};
 }
 
-int64_t limit(const Context& context, CUdevice_attribute attribute) {
-  return const_cast<Context&>(context).device().attribute(attribute).value_or(0);
+size_t limit(const Device& device, CUdevice_attribute attribute) {
+  return static_cast<size_t>(device.attribute(attribute).value_or(1));
 }
 
-bool is_aligned(const Context& context, uint64_t value, CUdevice_attribute attribute) {
-  return value % static_cast<uint64_t>(limit(context, attribute)) == 0;
+bool is_aligned(const Device& device, uint64_t value, CUdevice_attribute attribute) {
+  return value % std::max<size_t>(limit(device, attribute), 1) == 0;
 }
 
 CUresult describe_array(const Array& array, Texture* made) {
@@ -78,12 +78,11 @@ CUresult describe_mipmapped_array(const MipmappedArray& array, Texture* made) {
   return CUDA_SUCCESS;
 }
 
-CUresult describe_linear(const Context& context, const CUDA_RESOURCE_DESC& resource,
-                         Texture* made) {
+CUresult describe_linear(const Device& device, const CUDA_RESOURCE_DESC& resource, Texture* made) {
   const auto& linear = resource.res.linear;
   const auto format = texture::format_of(linear.format, linear.numChannels);
   if (!format || linear.devPtr == 0 ||
-      !is_aligned(context, linear.devPtr, CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT)) {
+      !is_aligned(device, linear.devPtr, CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const size_t texels = std::min<size_t>(linear.sizeInBytes / format->texel_bytes(),
@@ -97,19 +96,18 @@ CUresult describe_linear(const Context& context, const CUDA_RESOURCE_DESC& resou
   return CUDA_SUCCESS;
 }
 
-CUresult describe_pitched(const Context& context, const CUDA_RESOURCE_DESC& resource,
-                          Texture* made) {
+CUresult describe_pitched(const Device& device, const CUDA_RESOURCE_DESC& resource, Texture* made) {
   const auto& pitched = resource.res.pitch2D;
   const auto format = texture::format_of(pitched.format, pitched.numChannels);
   const auto within = [&](size_t value, CUdevice_attribute attribute) {
-    return value <= static_cast<size_t>(limit(context, attribute));
+    return value <= limit(device, attribute);
   };
   if (!format || pitched.devPtr == 0 ||
       !within(pitched.width, CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_WIDTH) ||
       !within(pitched.height, CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_HEIGHT) ||
       !within(pitched.pitchInBytes, CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_PITCH) ||
-      !is_aligned(context, pitched.devPtr, CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT) ||
-      !is_aligned(context, pitched.pitchInBytes, CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT)) {
+      !is_aligned(device, pitched.devPtr, CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT) ||
+      !is_aligned(device, pitched.pitchInBytes, CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   made->format = *format;
@@ -125,7 +123,7 @@ CUresult describe_pitched(const Context& context, const CUDA_RESOURCE_DESC& reso
   return CUDA_SUCCESS;
 }
 
-CUresult describe_resource(const Context& context, const CUDA_RESOURCE_DESC& resource,
+CUresult describe_resource(const Device& device, const CUDA_RESOURCE_DESC& resource,
                            Texture* made) {
   if (resource.flags != 0) return CUDA_ERROR_INVALID_VALUE;
   switch (resource.resType) {
@@ -138,9 +136,9 @@ CUresult describe_resource(const Context& context, const CUDA_RESOURCE_DESC& res
       return array ? describe_mipmapped_array(*array, made) : CUDA_ERROR_INVALID_VALUE;
     }
     case CU_RESOURCE_TYPE_LINEAR:
-      return describe_linear(context, resource, made);
+      return describe_linear(device, resource, made);
     case CU_RESOURCE_TYPE_PITCH2D:
-      return describe_pitched(context, resource, made);
+      return describe_pitched(device, resource, made);
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }
@@ -225,10 +223,10 @@ CUresult describe_sampler(const CUDA_TEXTURE_DESC& given, Texture* made) {
 
 }  // namespace
 
-CUresult texture_of(const Context& context, const CUDA_RESOURCE_DESC& resource,
+CUresult texture_of(const Device& device, const CUDA_RESOURCE_DESC& resource,
                     const CUDA_TEXTURE_DESC& sampler, const CUDA_RESOURCE_VIEW_DESC* view,
                     Texture* made) {
-  if (CUresult result = describe_resource(context, resource, made)) return result;
+  if (CUresult result = describe_resource(device, resource, made)) return result;
   const bool is_array = resource.resType == CU_RESOURCE_TYPE_ARRAY ||
                         resource.resType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
   if (view && is_array) {

@@ -19,6 +19,7 @@
 namespace softgpu::driver {
 
 class Context;
+class Device;
 
 struct TextureObject {
   const Context* context = nullptr;
@@ -72,7 +73,7 @@ ObjectTable<SurfaceObject>& surface_objects();
 
 // What the descriptors describe; `view` may be nullptr. CUDA_ERROR_INVALID_VALUE for what a driver
 // 580 with an H100 refuses; it refuses less than its documentation says.
-CUresult texture_of(const Context& context, const CUDA_RESOURCE_DESC& resource,
+CUresult texture_of(const Device& device, const CUDA_RESOURCE_DESC& resource,
                     const CUDA_TEXTURE_DESC& sampler, const CUDA_RESOURCE_VIEW_DESC* view,
                     texture::Texture* made);
 CUresult surface_of(const CUDA_RESOURCE_DESC& resource, texture::Surface* made);

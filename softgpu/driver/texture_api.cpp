@@ -43,7 +43,8 @@ CUresult CUDAAPI cuTexObjectCreate(CUtexObject* handle, const CUDA_RESOURCE_DESC
   if (CUresult result = enter(&context)) return result;
   if (!handle || !resource || !sampler) return CUDA_ERROR_INVALID_VALUE;
   softgpu::texture::Texture texture;
-  if (CUresult result = texture_of(*context, *resource, *sampler, view, &texture)) return result;
+  if (CUresult result = texture_of(context->device(), *resource, *sampler, view, &texture))
+    return result;
   TextureObject object{context, *resource, *sampler, std::nullopt};
   if (view) object.view = *view;
   *handle = softgpu::texture::objects().add(std::move(texture));

@@ -24,7 +24,7 @@ float level_for_steps(const Texture& texture, const std::array<float, 3>& dx,
                            static_cast<double>(image.slices)};
   // Both steps in texels: the longest combination of theirs is the long axis of an ellipse.
   double xx = 0, yy = 0, xy = 0;
-  for (uint32_t k = 0; k < axes; ++k) {
+  for (uint32_t k = 0; k < std::min(axes, 3u); ++k) {
     const double scale = texture.sampler.is_normalised ? sizes[k] : 1;
     const double x = static_cast<double>(dx[k]) * scale, y = static_cast<double>(dy[k]) * scale;
     xx += x * x;

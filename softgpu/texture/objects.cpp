@@ -23,10 +23,10 @@ uint64_t Objects::add(Texture texture) {
   return last_handle_;
 }
 
-uint64_t Objects::add(Surface surface) {
+uint64_t Objects::add(const Surface& surface) {
   std::lock_guard lock(mutex_);
   published_ = nullptr;
-  objects_.surfaces.emplace(++last_handle_, std::make_shared<const Surface>(std::move(surface)));
+  objects_.surfaces.emplace(++last_handle_, std::make_shared<const Surface>(surface));
   return last_handle_;
 }
 
