@@ -99,7 +99,6 @@ int start(int argc, char** argv) {
       "certificate, under TLS. docs/security.md describes all of it.");
   std::string config_file;
   int ready = -1;
-  int worker_window = -1;
   bool list_settings = false;
   app.add_option("--config", config_file,
                  "TOML file; the environment and options win over it [" + default_config_file() +
@@ -139,11 +138,11 @@ int start(int argc, char** argv) {
       "say whether the settings, the certificate, the tokens, the users and the limits are usable, "
       "and start nothing");
   app.add_flag("--list-settings", list_settings, "print every setting and where it came from");
-  app.add_option("--worker", worker_window)->group("");
+  bool is_worker = false;
+  app.add_flag("--worker", is_worker)->group("");
 
   // Options override the environment, which overrides the file. CLI11 calls the setters while it
   // parses, so the file and the environment are loaded before that, and --config is looked up here.
-  bool is_worker = false;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--config" && i + 1 < argc) config_file = argv[i + 1];
@@ -173,9 +172,9 @@ int start(int argc, char** argv) {
         Code::kInvalidArgument,
         "RCUDA_LOG=" + settings.log.get() + " is not usable: it takes " + settings.log.help()));
   }
-  if (worker_window >= 0) {
+  if (is_worker) {
     ::fcntl(kWorkerControl, F_SETFD, FD_CLOEXEC);
-    return run_worker(settings, UniqueFd(kWorkerControl), static_cast<uint32_t>(worker_window));
+    return run_worker(settings, UniqueFd(kWorkerControl));
   }
   set_log_name("rcuda-server");
   if (check_config) {

@@ -37,6 +37,7 @@
 #include "server/worker/driver_loader.h"
 #include "server/worker/session_grant.h"
 #include "server/worker/settings.h"
+#include "server/worker/window_guard.h"
 #include "server/worker/worker_messages.h"
 
 namespace rcuda::server {
@@ -49,8 +50,6 @@ struct PreparedWorker {
   int daemon;  // the socket to the daemon
   const DeviceSet& devices;
   const LoadedDriver& driver;
-  wire::AddressWindow window;
-  std::vector<AddressRange> closed;
   std::vector<UniqueFd> ledgers;  // of the grant's allowances
 };
 
@@ -66,6 +65,7 @@ class WorkerSession {
  private:
   Status become(const WorkerMessage& message);
   Status admit(const WorkerMessage& message);
+  Status take_window();
   Status limit_devices();
   Status listen();
   Status left(const Status& why) const;
@@ -85,6 +85,7 @@ class WorkerSession {
   UniqueFd image_folder_;
   wire::Hello hello_;
   wire::Welcome welcome_;
+  std::optional<WindowGuard> guard_;  // the driver of resources_, if the session has a window
   SessionResources resources_;
   const transport::Medium* medium_ = nullptr;
 

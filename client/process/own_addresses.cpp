@@ -1,0 +1,38 @@
+#include "client/process/own_addresses.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/base/address_space.h"
+#include "common/wire/address_ranges.h"
+
+namespace rcuda::client {
+namespace {
+
+// Heaps and mappings grow beside those that exist.
+constexpr uint64_t kRoom = 16 * wire::kWindowUnit;
+
+}  // namespace
+
+std::vector<wire::AddressWindow> own_addresses() {
+  const Result<std::vector<AddressRange>> mappings = own_mappings();
+  std::vector<wire::AddressWindow> used;
+  if (!mappings.ok()) return used;
+  for (const wire::AddressSpan& span : wire::kDeviceRanges) {
+    uint64_t last_end = 0;
+    for (const AddressRange& mapping : *mappings) {
+      const uint64_t begin = std::max(mapping.begin - std::min(mapping.begin, kRoom), span.begin);
+      const uint64_t end = std::min(mapping.end + kRoom, span.end);
+      if (begin >= end) continue;
+      if (begin <= last_end) {
+        used.back().bytes = std::max(last_end, end) - used.back().base;
+      } else {
+        used.push_back({begin, end - begin});
+      }
+      last_end = std::max(last_end, end);
+    }
+  }
+  return used;
+}
+
+}  // namespace rcuda::client
