@@ -9,7 +9,7 @@ from emit import NOTICE
 PROTOCOL_FILES = (
     "common/wire/address_ranges.h", "common/wire/codec.cpp", "common/wire/codec.h",
     "common/wire/exported_name.h", "common/wire/frame.h", "common/wire/handshake.cpp", "common/wire/handshake.h",
-    "common/wire/protocol.h", "common/wire/ring.cpp", "common/wire/ring.h",
+    "common/wire/protocol.h", "common/wire/ring.cpp", "common/wire/ring.h", "common/wire/socket_keys.cpp",
     "p2p/pipeline/messages.h")
 
 
