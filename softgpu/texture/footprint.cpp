@@ -9,6 +9,14 @@ uint32_t half_down(uint32_t weight, uint32_t share) {
   return (weight * share + kOne / 2 - 1) / kOne;
 }
 
+// Beyond the outermost centres in clamp mode, both texels are the same one, which has all of the
+// weight.
+Pair clamped(Pair pair, const Axis& axis) {
+  const bool is_one = resolve(pair.first, axis) == resolve(pair.first + 1, axis);
+  if (axis.mode == Address::kClamp && is_one) pair.weight = 0;
+  return pair;
+}
+
 // The four texels around a point of one slice.
 void add_slice(const Pair (&pairs)[3], const std::array<Axis, 3>& axes, int32_t slice,
                uint32_t whole, Footprint* footprint) {
@@ -42,7 +50,7 @@ Footprint nearest_texel(const Place& place, const std::array<Axis, 3>& axes, uin
 Footprint enclosing_texels(const Place& place, const std::array<Axis, 3>& axes, uint32_t whole) {
   Pair pairs[3] = {};
   for (uint32_t k = 0; k < place.axes; ++k) {
-    pairs[k] = enclosing(place.coordinates[k], axes[k]);
+    pairs[k] = clamped(enclosing(place.coordinates[k], axes[k]), axes[k]);
   }
   Footprint footprint;
   if (place.axes < 3) {

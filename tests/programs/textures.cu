@@ -384,15 +384,15 @@ void gathers() {
 void descriptors() {
   const Array<float> array(8, 8, small_numbers(64, 8));
   cudaTextureDesc how = sampler(cudaAddressModeMirror, cudaFilterModeLinear, true);
-  how.borderColor[2] = 5;
   const Texture texture(array.resource(), how);
   cudaResourceDesc resource{};
   CUDA(cudaGetTextureObjectResourceDesc(&resource, texture.get()));
   CHECK(resource.resType == cudaResourceTypeArray && resource.res.array.array == array.get());
   cudaTextureDesc told{};
   CUDA(cudaGetTextureObjectTextureDesc(&told, texture.get()));
+  // Drivers do not tell the border color.
   CHECK(told.addressMode[1] == cudaAddressModeMirror && told.filterMode == cudaFilterModeLinear &&
-        told.normalizedCoords == 1 && told.borderColor[2] == 5);
+        told.normalizedCoords == 1);
   cudaChannelFormatDesc format{};
   cudaExtent extent{};
   unsigned flags = 99;

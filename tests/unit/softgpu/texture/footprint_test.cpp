@@ -32,6 +32,14 @@ TEST(FootprintTest, WeightsAddUp) {
   }
 }
 
+TEST(FootprintTest, ClampedTexelsAreNotMixedWithThemselves) {
+  const Axis axis{Address::kClamp, 4, false};
+  const Footprint footprint = enclosing_texels({{-0.7f, 3.9f, 0}, 2, 0}, {axis, axis, axis}, kOne);
+  EXPECT_EQ(footprint.taps[0].x, 0);
+  EXPECT_EQ(footprint.taps[0].y, 3);
+  EXPECT_EQ(footprint.taps[0].weight, kOne);
+}
+
 TEST(FootprintTest, VolumesHaveTwoSlices) {
   const Axis axis{Address::kClamp, 4, false};
   const Footprint footprint =

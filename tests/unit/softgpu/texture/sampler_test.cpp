@@ -61,7 +61,7 @@ TEST_F(SamplerTest, FilteredTexels) {
   EXPECT_EQ(red(Shape::k1d, {1.75f}), 1.25f);
   EXPECT_EQ(red(Shape::k2d, {1.75f, 2.0f}), 16.25f);
   EXPECT_EQ(red(Shape::k3d, {1.75f, 2.0f, 1.0f}), 66.25f);
-  EXPECT_EQ(red(Shape::k2d, {0, 0.5f}), 0);  // half of texel -1, which is texel 0
+  EXPECT_EQ(red(Shape::k2d, {0, 0.5f}), 0);  // nothing lies to the left of it
 }
 
 TEST_F(SamplerTest, NormalisedCoordinatesCoverTheTexture) {
