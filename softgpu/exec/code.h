@@ -78,6 +78,7 @@ enum InstrFlag : uint8_t {
   kAddress32 = 16,     // the address register has 32 bits
   kHasCount = 32,      // bar: a thread count is given
   kActiveLanes = 64,   // a collective of the lanes that are present (before sm_70): no waiting
+  kReference = 128,    // tex, suld, ...: the object's handle is in the variable at the address a
 };
 
 inline constexpr uint32_t kNoGuard = ~0u;

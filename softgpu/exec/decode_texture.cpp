@@ -3,7 +3,8 @@
 //   tex.level.2d.v4.f32.f32 {d...}, [handle, {x, y}], level;
 //   suld.b.a2d.v2.b32.clamp {d, d}, [handle, {layer, x, y, unused}];
 //
-// The handle is a register (a texture or surface object). Offsets, depth comparison, multisample
+// The handle is a register (a texture or surface object) or the name of a variable (a reference,
+// which holds a handle). Offsets, depth comparison, multisample
 // textures and 16-bit results are not supported.
 #include <cstring>
 #include <string_view>
@@ -74,16 +75,25 @@ bool Decoder::texture_vector(const Operand& operand, uint32_t needed, Type type,
   return true;
 }
 
+// The object of [handle, ...].
+bool Decoder::texture_object(const Operand& operand, Instr* out) {
+  if (operand.kind != Operand::Kind::kAddress || operand.offset != 0) return false;
+  const Operand& object = operand.elements[0];
+  if (object.kind != Operand::Kind::kSymbol) return source(object, 8, Type::kNone, &out->a);
+  uint64_t address = 0;
+  bool frame_relative = false;
+  if (!address_value(object, &address, &frame_relative)) return false;
+  out->flags |= kReference;
+  out->a = constant(address, 8);
+  return true;
+}
+
 // [handle, {coordinates}]. The layer comes first and is an integer.
-bool Decoder::texture_place(const Operand& operand, Shape shape, Type type, Slot* handle,
+bool Decoder::texture_place(const Operand& operand, Shape shape, Type type, Instr* out,
                             std::vector<Slot>* list) {
-  if (operand.kind != Operand::Kind::kAddress || operand.elements.size() != 2 ||
-      operand.offset != 0) {
-    return false;
-  }
-  return source(operand.elements[0], 8, Type::kNone, handle) &&
-         texture_vector(operand.elements[1],
-                        texture::axes_of(shape) + (texture::is_layered(shape) ? 1 : 0), type, list);
+  if (!texture_object(operand, out) || operand.elements.size() != 2) return false;
+  const uint32_t layers = texture::is_layered(shape) ? 1 : 0;
+  return texture_vector(operand.elements[1], texture::axes_of(shape) + layers, type, list);
 }
 
 bool Decoder::decode_texture(const ptx::Instruction& source, const Pattern& pattern, Instr* out,
@@ -133,7 +143,7 @@ bool Decoder::decode_texture_read(const ptx::Instruction& source, Instr* out) {
   Operands operands;
   if (!vector(*results, false, form, &operands) || form.d_bytes != 4) return false;
   std::vector<Slot>& list = operands.list;
-  if (!texture_place(source.operands[1], how.shape, form.type2, &out->a, &list)) return false;
+  if (!texture_place(source.operands[1], how.shape, form.type2, out, &list)) return false;
   for (size_t k = 0; k < extra; ++k) {
     const uint32_t needed = how.read == TextureRead::kLevel ? 1 : texture::axes_of(how.shape);
     if (!texture_vector(source.operands[2 + k], needed, form.type2, &list)) return false;
@@ -157,7 +167,7 @@ bool Decoder::decode_surface_access(const ptx::Instruction& source, Op op, Instr
   how.value_bytes = static_cast<uint8_t>(ptx::size_of(form.type));
   how.register_bytes = form.d_bytes;
   if (how.values * how.value_bytes > 16) return false;
-  if (!texture_place(source.operands[is_store ? 0 : 1], how.shape, Type::kNone, &out->a,
+  if (!texture_place(source.operands[is_store ? 0 : 1], how.shape, Type::kNone, out,
                      &operands.list)) {
     return false;
   }
@@ -170,15 +180,11 @@ bool Decoder::decode_surface_access(const ptx::Instruction& source, Op op, Instr
 // txq.width.b32 d, [handle];
 bool Decoder::decode_texture_query(const ptx::Instruction& source, Instr* out) {
   if (source.operands.size() != 2) return false;
-  const Operand& place = source.operands[1];
-  if (place.kind != Operand::Kind::kAddress || place.elements.size() != 1 || place.offset != 0) {
-    return false;
-  }
   TextureQuery query = TextureQuery::kWidth;
   apply(source, kQueries, &query);
   out->imm = static_cast<int64_t>(query);
-  return destination(source.operands[0], 4, &out->d) &&
-         this->source(place.elements[0], 8, Type::kNone, &out->a);
+  return destination(source.operands[0], 4, &out->d) && source.operands[1].elements.size() == 1 &&
+         texture_object(source.operands[1], out);
 }
 
 }  // namespace softgpu::exec

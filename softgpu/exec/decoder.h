@@ -80,8 +80,9 @@ class Decoder {
   bool decode_texture_query(const ptx::Instruction& source, Instr* out);
   bool texture_vector(const ptx::Operand& operand, uint32_t needed, ptx::Type type,
                       std::vector<Slot>* list);
-  bool texture_place(const ptx::Operand& operand, texture::Shape shape, ptx::Type type,
-                     Slot* handle, std::vector<Slot>* list);
+  bool texture_object(const ptx::Operand& operand, Instr* out);
+  bool texture_place(const ptx::Operand& operand, texture::Shape shape, ptx::Type type, Instr* out,
+                     std::vector<Slot>* list);
 
   Slot register_slot(uint32_t index) const {
     return Slot(Bank::kRegisters, register_offset_[index]);

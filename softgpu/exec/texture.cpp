@@ -49,11 +49,15 @@ template <class Object>
 class Finder {
  public:
   Finder(Lanes& x, const Instr& i, bool write)
-      : x_(x), handles_(x.at<uint64_t>(i.a)), write_(write) {}
+      : x_(x),
+        handles_(x.at<uint64_t>(i.a)),
+        is_reference_((i.flags & kReference) != 0),
+        write_(write) {}
 
   // nullptr after recording a fault.
   const Object* find(uint32_t lane) {
-    const uint64_t handle = handles_[lane];
+    uint64_t handle = handles_[lane];
+    if (is_reference_ && !load_handle(lane, &handle)) return nullptr;
     if (found_ != nullptr && handle == handle_) return found_;
     found_ = nullptr;
     const Object* object = look_up(handle);
@@ -70,6 +74,14 @@ class Finder {
   }
 
  private:
+  // Replaces the address of a reference by the handle in it.
+  bool load_handle(uint32_t lane, uint64_t* handle) {
+    const std::byte* variable =
+        host_address(x_, lane, ptx::Space::kGlobal, *handle, sizeof *handle, false);
+    if (variable == nullptr) return false;
+    *handle = __atomic_load_n(reinterpret_cast<const uint64_t*>(variable), __ATOMIC_ACQUIRE);
+    return true;
+  }
   const Object* look_up(uint64_t handle) const {
     if (x_.textures == nullptr) return nullptr;
     if constexpr (std::is_same_v<Object, Texture>) {
@@ -81,6 +93,7 @@ class Finder {
 
   Lanes& x_;
   const uint64_t* handles_;
+  const bool is_reference_;
   const bool write_;
   uint64_t handle_ = 0;
   const Object* found_ = nullptr;

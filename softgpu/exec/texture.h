@@ -1,9 +1,9 @@
 // Texture and surface instructions: the handlers, and what decode tells them.
 //
-// The object's handle is in register a. The other registers are in Function::lists from
-// Instr::target on: results or stored values, then coordinates, then a level, or two steps of a
-// gradient. One version serves all instruction sets. A handler runs on the block's worker; nothing
-// blocks.
+// The object's handle is in register a, or in the variable whose address it holds. The other
+// registers are in Function::lists from Instr::target on: results or stored values, then
+// coordinates, then a level, or two steps of a gradient. One version serves all instruction sets. A
+// handler runs on the block's worker; nothing blocks.
 #pragma once
 
 #include <cstdint>

@@ -7,8 +7,9 @@
 namespace softgpu::driver {
 namespace {
 
-// read(out, texture, x, y): a texel at float coordinates. load and store: the same for a surface,
-// with a byte offset. size(out, texture, surface): width, height, depth; height.
+// read(out, texture, x, y): a texel at float coordinates. increment(surface, x, y): adds 1 to a
+// word at a byte offset. copy(x, y): from a texture reference to a surface reference. size(out,
+// texture, surface): width, height, depth of the texture, height of the surface.
 constexpr char kPtx[] = R"(
 .version 8.0
 .target sm_75
@@ -37,6 +38,21 @@ constexpr char kPtx[] = R"(
   suld.b.2d.b32.trap {%r3}, [%rd1, {%r1, %r2}];
   add.s32 %r4, %r3, 1;
   sust.b.2d.b32.trap [%rd1, {%r1, %r2}], {%r4};
+  ret;
+}
+.global .texref picture;
+.global .surfref canvas;
+.visible .entry copy(.param .u32 x, .param .u32 y)
+{
+  .reg .f32 %f<7>;
+  .reg .b32 %r<4>;
+  ld.param.u32 %r1, [x];
+  ld.param.u32 %r2, [y];
+  cvt.rn.f32.u32 %f1, %r1;
+  cvt.rn.f32.u32 %f2, %r2;
+  tex.2d.v4.f32.f32 {%f3, %f4, %f5, %f6}, [picture, {%f1, %f2}];
+  shl.b32 %r3, %r1, 2;
+  sust.b.2d.b32.trap [canvas, {%r3, %r2}], {%f3};
   ret;
 }
 .visible .entry size(.param .u64 out, .param .u64 object, .param .u64 surface)
@@ -300,6 +316,32 @@ TEST_F(TextureTest, QueuedKernelsOutliveTheirObject) {
   CUDA_OK(cuTexObjectDestroy(other));
   CUDA_OK(cuStreamDestroy_v2(stream));
   CUDA_OK(cuArrayDestroy(of.res.array.hArray));
+}
+
+TEST_F(TextureTest, ReferencesAreBoundToArrays) {
+  const CUarray from = array(8, 4), to = array(8, 4, CUDA_ARRAY3D_SURFACE_LDST);
+  CUtexref picture = nullptr, again = nullptr;
+  CUsurfref canvas = nullptr;
+  CUDA_OK(cuModuleGetTexRef(&picture, module_, "picture"));
+  CUDA_OK(cuModuleGetTexRef(&again, module_, "picture"));
+  EXPECT_EQ(picture, again);
+  EXPECT_EQ(cuModuleGetTexRef(&again, module_, "nothing"), CUDA_ERROR_NOT_FOUND);
+  CUDA_OK(cuModuleGetSurfRef(&canvas, module_, "canvas"));
+  CUarray bound = nullptr;
+  EXPECT_EQ(cuTexRefGetArray(&bound, picture), CUDA_ERROR_INVALID_VALUE);
+  CUDA_OK(cuTexRefSetAddressMode(picture, 0, CU_TR_ADDRESS_MODE_CLAMP));
+  CUDA_OK(cuTexRefSetArray(picture, from, CU_TRSA_OVERRIDE_FORMAT));
+  CUDA_OK(cuSurfRefSetArray(canvas, to, 0));
+  CUDA_OK(cuTexRefGetArray(&bound, picture));
+  EXPECT_EQ(bound, from);
+  CUtexObject written = 0;
+  CUDA_OK(create(resource(to), &written));
+  CUDA_OK(run("copy", 5u, 3u));
+  EXPECT_EQ(texel(written, 5.5f, 3.5f), 35);  // as it was, and as it is now
+  CUDA_OK(cuTexRefSetFilterMode(picture, CU_TR_FILTER_MODE_LINEAR));
+  CUDA_OK(run("copy", 5u, 3u));
+  EXPECT_EQ(texel(written, 5.5f, 3.5f), 29.5f);  // between four texels
+  CUDA_OK(cuTexObjectDestroy(written));
 }
 
 TEST_F(TextureTest, UnknownHandlesFault) {

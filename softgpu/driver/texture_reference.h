@@ -1,0 +1,57 @@
+// Texture and surface references: variables of a module that a program binds to memory.
+//
+// In PTX a reference is a .texref or .surfref variable. Here the variable holds the handle of a
+// texture or surface object; kernels read it when they execute. Every change of a bound reference
+// makes a new object and stores its handle, so a change reaches also kernels that are queued and
+// have not begun; on hardware it reaches later launches only. Any thread; nothing blocks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include <cuda.h>
+
+namespace softgpu::driver {
+
+class Context;
+class Module;
+
+struct TextureReference {
+  CUtexref handle() { return reinterpret_cast<CUtexref>(this); }
+
+  Context* context = nullptr;
+  std::weak_ptr<Module> module;  // of `variable`
+  CUdeviceptr variable = 0;      // 0: made by cuTexRefCreate
+  std::mutex mutex;              // guards the members below
+  bool is_bound = false;
+  CUDA_RESOURCE_DESC resource{};
+  CUDA_TEXTURE_DESC sampler{};
+  CUarray_format format = CU_AD_FORMAT_UNSIGNED_INT8;
+  unsigned channels = 1;
+  uint64_t object = 0;  // the handle in the variable; 0: none
+};
+
+struct SurfaceReference {
+  CUsurfref handle() { return reinterpret_cast<CUsurfref>(this); }
+
+  std::weak_ptr<Module> module;
+  CUdeviceptr variable = 0;
+  std::mutex mutex;  // guards the members below
+  CUarray array = nullptr;
+  uint64_t object = 0;
+};
+
+// The reference of a module's variable, always the same one. CUDA_ERROR_NOT_FOUND if there is no
+// such variable.
+CUresult texture_reference_of(const std::shared_ptr<Module>& module, const std::string& name,
+                              std::shared_ptr<TextureReference>* reference);
+CUresult surface_reference_of(const std::shared_ptr<Module>& module, const std::string& name,
+                              std::shared_ptr<SurfaceReference>* reference);
+
+// Makes the object of a reference anew, after a change. The caller holds the mutex.
+CUresult update(TextureReference& reference);
+CUresult update(SurfaceReference& reference);
+
+}  // namespace softgpu::driver
