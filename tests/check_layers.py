@@ -14,7 +14,7 @@ import sys
 # Folders from the ground up, and what each may include beside itself. A folder that is not named belongs to the
 # nearest one above it that is.
 COMMON = ("common/base", "common/cuda", "common/config", "common/identity", "common/image", "common/interop",
-          "common/tls", "common/transport", "common/wire")
+          "common/nvml", "common/tls", "common/transport", "common/wire")
 ENGINE = ("common/base", "common/cuda", "common/config", "common/identity", "common/tls", "common/transport",
           "common/wire")
 STREAMS = ("server/executor/objects", "server/executor/answers", "server/executor/streams")
@@ -28,12 +28,14 @@ MAY_INCLUDE = {
     "common/identity": ("common/base",),
     "common/image": ("common/base",),
     "common/interop": ("common/base",),
+    "common/nvml": (),
     "common/tls": ("common/base", "common/identity"),
     "common/transport": ("common/base",),
     "common/wire": ("common/base", "common/config", "common/identity", "common/tls", "common/transport"),
     "p2p": ENGINE,
     "server/auth": ("common/base", "common/identity", "common/tls", "common/wire"),
     "server/names": ("common/base", "common/wire"),
+    "server/monitor": ("common/base", "common/nvml", "common/wire"),
     "server/quota": ("common/base", "common/config"),
     "server/peer": ("api", *COMMON, "p2p", "server/names"),
     "server/executor/objects": ("api", *COMMON),
@@ -47,7 +49,8 @@ MAY_INCLUDE = {
     "server/executor/handlers": ("api", *COMMON, "p2p", "server/names", "server/peer", "server/quota", *COMPONENTS,
                                  "server/executor"),
     "server/worker": ("api", *COMMON, "p2p", "server/names", "server/peer", "server/quota", *COMPONENTS, "server/executor"),
-    "server/daemon": ("api", *COMMON, "p2p", "server/auth", "server/quota", "server/worker"),
+    "server/daemon": ("api", *COMMON, "p2p", "server/auth", "server/monitor", "server/quota",
+                      "server/worker"),
     "client": (),  # all of it is in the folders below
     "client/base": ("api", *COMMON),
     "client/channel": ("api", *COMMON, "client/base"),
@@ -56,7 +59,8 @@ MAY_INCLUDE = {
     "client/calls": ("api", "generated", *COMMON, *CLIENT_GROUND, "client/process"),
     "client/memory": ("api", "generated", *COMMON, *CLIENT_GROUND, "client/process", "client/calls"),
     "client/entry": ("api", "generated", *COMMON, *CLIENT_GROUND, "client/process", "client/calls", "client/memory"),
-    "softgpu": ("api", "common/base", "common/cuda", "common/image", "common/interop"),
+    "client/nvml": (*COMMON, "client/base"),
+    "softgpu": ("api", "common/base", "common/cuda", "common/image", "common/interop", "common/nvml"),
 }
 # In these there is no circle of components either.
 NO_CIRCLES = ("client", "p2p", "server")

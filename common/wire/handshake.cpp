@@ -4,6 +4,7 @@
 #include <span>
 
 #include "common/base/socket_io.h"
+#include "common/wire/gpu_report.h"
 #include "common/wire/message_codec.h"
 #include "common/wire/protocol.h"
 
@@ -380,8 +381,7 @@ Status check_header(const MessageHeader& header) {
   }
   const auto type = static_cast<uint32_t>(header.type);
   if (type < static_cast<uint32_t>(MessageType::kHello) ||
-      type > static_cast<uint32_t>(MessageType::kLeaseAnswer) ||
-      header.body_bytes > kMaxMessageBytes) {
+      type > static_cast<uint32_t>(kGpuReport) || header.body_bytes > kMaxMessageBytes) {
     return malformed("handshake");
   }
   return {};

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/wire/handshake.h"
+#include "common/wire/gpu_report.h"
 #include "common/wire/lease_messages.h"
 
 namespace rcuda::wire {
@@ -29,6 +30,7 @@ inline void fuzz_handshake(const uint8_t* data, size_t size) {
   if (auto welcome = decode_welcome(body); welcome.ok() && encode(*welcome) != body) std::abort();
   if (auto refusal = decode_refusal(body); refusal.ok() && encode(*refusal) != body) std::abort();
   if (auto status = decode_status(body); status.ok() && encode(*status) != body) std::abort();
+  if (auto gpus = decode_gpu_report(body); gpus.ok() && encode(*gpus) != body) std::abort();
   if (auto lease = decode_lease_request(body); lease.ok() && encode(*lease) != body) std::abort();
   if (auto leases = decode_lease_answer(body); leases.ok() && encode(*leases) != body) std::abort();
 }

@@ -1,19 +1,10 @@
 #include "tools/base/server_query.h"
 
 #include <charconv>
-#include <chrono>
-#include <utility>
 
-#include "common/base/unique_fd.h"
-#include "common/wire/connect.h"
-#include "common/wire/identify.h"
+#include "common/wire/ask.h"
 
 namespace rcuda::tools {
-namespace {
-
-constexpr auto kPatience = std::chrono::seconds(5);
-
-}  // namespace
 
 Result<Server> parse_server(const std::string& text) {
   Server server;
@@ -36,29 +27,7 @@ Result<Server> parse_server(const std::string& text) {
 
 Result<std::vector<std::byte>> ask(const Server& server, wire::MessageType question,
                                    const std::vector<std::byte>& body, wire::MessageType wanted) {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  Result<UniqueFd> socket = wire::connect_tcp(server.host, server.port, deadline);
-  if (!socket.ok()) return socket.status();
-  wire::Connection connection;
-  connection.socket = std::move(socket).value();
-  wire::Credentials credentials;
-  RCUDA_RETURN_IF_ERROR(credentials.registry.load_environment());
-  RCUDA_RETURN_IF_ERROR(wire::identify(&connection, server.host, server.port, credentials, deadline)
-                            .with_context(server.text()));
-  RCUDA_RETURN_IF_ERROR(wire::write_message(connection.socket, question, body, deadline));
-  auto answer = wire::read_message(connection.socket, deadline);
-  if (!answer.ok()) return Status(answer.status()).with_context(server.text());
-  if (answer->first == wire::MessageType::kRefusal) {
-    Result<wire::Refusal> refusal = wire::decode_refusal(answer->second);
-    if (!refusal.ok()) return refusal.status();
-    const bool for_now = refusal->code == static_cast<uint32_t>(Code::kUnavailable);
-    return Status(for_now ? Code::kUnavailable : Code::kDenied,
-                  server.text() + ": " + refusal->reason);
-  }
-  if (answer->first != wanted) {
-    return Status(Code::kProtocol, server.text() + " answered with the wrong message");
-  }
-  return std::move(answer->second);
+  return wire::ask(server.host, server.port, question, body, wanted);
 }
 
 std::string printable(std::string text) {

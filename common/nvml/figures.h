@@ -1,0 +1,133 @@
+// The functions of NVML that return plain figures of one device: the only list of them. The
+// server's monitor calls each of them and puts what it returns into a report
+// (common/wire/gpu_report.h); client/nvml answers each of them from the report.
+//
+// A new function is added at the end of its list. Plain declarations; nothing blocks.
+#pragma once
+
+#include <cstdint>
+
+#include "common/nvml/nvml_api.h"
+
+// X(name, type, count): nvmlReturn_t name(nvmlDevice_t, type* values), with `count` values of the
+// type, one after the other.
+#define RCUDA_NVML_VALUES(X)                                            \
+  X(nvmlDeviceGetUtilizationRates, unsigned, 2)                         \
+  X(nvmlDeviceGetPowerUsage, unsigned, 1)                               \
+  X(nvmlDeviceGetEnforcedPowerLimit, unsigned, 1)                       \
+  X(nvmlDeviceGetPowerManagementLimit, unsigned, 1)                     \
+  X(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, 1)              \
+  X(nvmlDeviceGetPowerManagementMode, unsigned, 1)                      \
+  X(nvmlDeviceGetPowerState, unsigned, 1)                               \
+  X(nvmlDeviceGetPowerSource, unsigned, 1)                              \
+  X(nvmlDeviceGetPerformanceState, unsigned, 1)                         \
+  X(nvmlDeviceGetFanSpeed, unsigned, 1)                                 \
+  X(nvmlDeviceGetNumFans, unsigned, 1)                                  \
+  X(nvmlDeviceGetBrand, unsigned, 1)                                    \
+  X(nvmlDeviceGetArchitecture, unsigned, 1)                             \
+  X(nvmlDeviceGetComputeMode, unsigned, 1)                              \
+  X(nvmlDeviceGetPersistenceMode, unsigned, 1)                          \
+  X(nvmlDeviceGetDisplayMode, unsigned, 1)                              \
+  X(nvmlDeviceGetDisplayActive, unsigned, 1)                            \
+  X(nvmlDeviceGetDefaultEccMode, unsigned, 1)                           \
+  X(nvmlDeviceGetMinorNumber, unsigned, 1)                              \
+  X(nvmlDeviceGetBoardId, unsigned, 1)                                  \
+  X(nvmlDeviceGetModuleId, unsigned, 1)                                 \
+  X(nvmlDeviceGetMultiGpuBoard, unsigned, 1)                            \
+  X(nvmlDeviceGetBusType, unsigned, 1)                                  \
+  X(nvmlDeviceGetMemoryBusWidth, unsigned, 1)                           \
+  X(nvmlDeviceGetNumGpuCores, unsigned, 1)                              \
+  X(nvmlDeviceGetIrqNum, unsigned, 1)                                   \
+  X(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, 1)                   \
+  X(nvmlDeviceGetCurrPcieLinkWidth, unsigned, 1)                        \
+  X(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, 1)                    \
+  X(nvmlDeviceGetMaxPcieLinkWidth, unsigned, 1)                         \
+  X(nvmlDeviceGetGpuMaxPcieLinkGeneration, unsigned, 1)                 \
+  X(nvmlDeviceGetPcieLinkMaxSpeed, unsigned, 1)                         \
+  X(nvmlDeviceGetPcieSpeed, unsigned, 1)                                \
+  X(nvmlDeviceGetPcieReplayCounter, unsigned, 1)                        \
+  X(nvmlDeviceGetAdaptiveClockInfoStatus, unsigned, 1)                  \
+  X(nvmlDeviceGetAccountingMode, unsigned, 1)                           \
+  X(nvmlDeviceGetRetiredPagesPendingStatus, unsigned, 1)                \
+  X(nvmlDeviceGetVirtualizationMode, unsigned, 1)                       \
+  X(nvmlDeviceGetMaxMigDeviceCount, unsigned, 1)                        \
+  X(nvmlDeviceGetTotalEnergyConsumption, unsigned long long, 1)         \
+  X(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, 1)      \
+  X(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long, 1)   \
+  X(nvmlDeviceGetSupportedClocksEventReasons, unsigned long long, 1)    \
+  X(nvmlDeviceGetSupportedClocksThrottleReasons, unsigned long long, 1) \
+  X(nvmlDeviceGetBAR1MemoryInfo, unsigned long long, 3)
+
+// X(name, count): nvmlReturn_t name(nvmlDevice_t, unsigned which, unsigned* value), with `which`
+// below `count`.
+#define RCUDA_NVML_CHOICES(X)                 \
+  X(nvmlDeviceGetTemperature, 1)              \
+  X(nvmlDeviceGetTemperatureThreshold, 8)     \
+  X(nvmlDeviceGetClockInfo, 4)                \
+  X(nvmlDeviceGetMaxClockInfo, 4)             \
+  X(nvmlDeviceGetApplicationsClock, 4)        \
+  X(nvmlDeviceGetDefaultApplicationsClock, 4) \
+  X(nvmlDeviceGetMaxCustomerBoostClock, 4)    \
+  X(nvmlDeviceGetNvLinkState, kNvmlNvLinks)   \
+  X(nvmlDeviceGetNvLinkVersion, kNvmlNvLinks) \
+  X(nvmlDeviceGetNvLinkRemoteDeviceType, kNvmlNvLinks)
+
+// X(name, type): nvmlReturn_t name(nvmlDevice_t, type* first, type* second).
+#define RCUDA_NVML_PAIRS(X)                                 \
+  X(nvmlDeviceGetCudaComputeCapability, int)                \
+  X(nvmlDeviceGetEccMode, unsigned)                         \
+  X(nvmlDeviceGetMigMode, unsigned)                         \
+  X(nvmlDeviceGetGpuOperationMode, unsigned)                \
+  X(nvmlDeviceGetGspFirmwareMode, unsigned)                 \
+  X(nvmlDeviceGetAutoBoostedClocksEnabled, unsigned)        \
+  X(nvmlDeviceGetPowerManagementLimitConstraints, unsigned) \
+  X(nvmlDeviceGetEncoderUtilization, unsigned)              \
+  X(nvmlDeviceGetDecoderUtilization, unsigned)              \
+  X(nvmlDeviceGetJpgUtilization, unsigned)                  \
+  X(nvmlDeviceGetOfaUtilization, unsigned)
+
+// X(name): nvmlReturn_t name(nvmlDevice_t, char* text, unsigned length).
+#define RCUDA_NVML_TEXTS(X)       \
+  X(nvmlDeviceGetSerial)          \
+  X(nvmlDeviceGetVbiosVersion)    \
+  X(nvmlDeviceGetBoardPartNumber) \
+  X(nvmlDeviceGetInforomImageVersion)
+
+extern "C" {
+#define DECLARE_VALUES(name, type, count) nvmlReturn_t name(nvmlDevice_t device, type* values);
+#define DECLARE_CHOICE(name, count) \
+  nvmlReturn_t name(nvmlDevice_t device, unsigned which, unsigned* value);
+#define DECLARE_PAIR(name, type) nvmlReturn_t name(nvmlDevice_t device, type* first, type* second);
+#define DECLARE_TEXT(name) nvmlReturn_t name(nvmlDevice_t device, char* text, unsigned length);
+RCUDA_NVML_VALUES(DECLARE_VALUES)
+RCUDA_NVML_CHOICES(DECLARE_CHOICE)
+RCUDA_NVML_PAIRS(DECLARE_PAIR)
+RCUDA_NVML_TEXTS(DECLARE_TEXT)
+#undef DECLARE_VALUES
+#undef DECLARE_CHOICE
+#undef DECLARE_PAIR
+#undef DECLARE_TEXT
+}
+
+namespace rcuda::nvml {
+
+// Where a function's values begin in a report: figure_NAME and its successors.
+enum Figure : uint32_t {
+#define PLACE_VALUES(name, type, count) figure_##name, last_of_##name = figure_##name + (count)-1,
+#define PLACE_CHOICE(name, count) figure_##name, last_of_##name = figure_##name + (count)-1,
+#define PLACE_PAIR(name, type) figure_##name, last_of_##name = figure_##name + 1,
+  RCUDA_NVML_VALUES(PLACE_VALUES) RCUDA_NVML_CHOICES(PLACE_CHOICE) RCUDA_NVML_PAIRS(PLACE_PAIR)
+#undef PLACE_VALUES
+#undef PLACE_CHOICE
+#undef PLACE_PAIR
+      kFigures
+};
+
+enum Text : uint32_t {
+#define PLACE_TEXT(name) text_##name,
+  RCUDA_NVML_TEXTS(PLACE_TEXT)
+#undef PLACE_TEXT
+      kTexts
+};
+
+}  // namespace rcuda::nvml

@@ -1,0 +1,44 @@
+#include "common/wire/ask.h"
+
+#include <chrono>
+#include <utility>
+
+#include "common/base/unique_fd.h"
+#include "common/wire/connect.h"
+#include "common/wire/identify.h"
+
+namespace rcuda::wire {
+namespace {
+
+constexpr auto kPatience = std::chrono::seconds(5);
+
+}  // namespace
+
+Result<std::vector<std::byte>> ask(const std::string& host, uint16_t port, MessageType question,
+                                   const std::vector<std::byte>& body, MessageType wanted) {
+  const std::string server = host + ":" + std::to_string(port);
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  Result<UniqueFd> socket = connect_tcp(host, port, deadline);
+  if (!socket.ok()) return socket.status();
+  Connection connection;
+  connection.socket = std::move(socket).value();
+  Credentials credentials;
+  RCUDA_RETURN_IF_ERROR(credentials.registry.load_environment());
+  RCUDA_RETURN_IF_ERROR(
+      identify(&connection, host, port, credentials, deadline).with_context(server));
+  RCUDA_RETURN_IF_ERROR(write_message(connection.socket, question, body, deadline));
+  auto answer = read_message(connection.socket, deadline);
+  if (!answer.ok()) return Status(answer.status()).with_context(server);
+  if (answer->first == MessageType::kRefusal) {
+    Result<Refusal> refusal = decode_refusal(answer->second);
+    if (!refusal.ok()) return refusal.status();
+    const bool for_now = refusal->code == static_cast<uint32_t>(Code::kUnavailable);
+    return Status(for_now ? Code::kUnavailable : Code::kDenied, server + ": " + refusal->reason);
+  }
+  if (answer->first != wanted) {
+    return Status(Code::kProtocol, server + " answered with the wrong message");
+  }
+  return std::move(answer->second);
+}
+
+}  // namespace rcuda::wire

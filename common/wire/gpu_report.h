@@ -1,0 +1,58 @@
+// GpuReport: what a server tells about its GPUs without a session, for client/nvml.
+//
+//   client -> daemon   after it has identified itself as for a StatusQuery: GpuQuery, empty body
+//   daemon -> client   GpuReport, and the end of the connection; or Refusal
+//
+// Plain values. Nothing blocks. Errors: decode_gpu_report() returns kProtocol for what no encoder
+// made.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/wire/handshake.h"
+
+namespace rcuda::wire {
+
+// Of MessageType. They are here and not in its list because all of rcuda includes that header.
+inline constexpr MessageType kGpuQuery{19};
+inline constexpr MessageType kGpuReport{20};
+
+// A figure that the server's NVML does not tell.
+inline constexpr uint64_t kUnknownFigure = ~uint64_t{0};
+
+struct GpuReport {
+  // A session on the GPU that the asker may know of.
+  struct Process {
+    std::string host;  // of the client
+    uint32_t pid = 0;  // the client's
+    uint64_t used_bytes = kUnknownFigure;
+  };
+  // The way to another GPU of the report.
+  struct Path {
+    uint32_t ancestor = 0;             // nvmlGpuTopologyLevel_t
+    std::vector<uint32_t> p2p_status;  // nvmlGpuP2PStatus_t, by nvmlGpuP2PCapsIndex_t
+  };
+  struct Gpu {
+    uint32_t ordinal = 0;  // the server's number
+    std::string name, uuid, pci_bus_id;
+    uint32_t pci_device = 0, pci_subsystem = 0;
+    // As the asker may use it: the quota, where there is one.
+    uint64_t total_bytes = 0, used_bytes = kUnknownFigure, reserved_bytes = 0;
+    std::vector<uint64_t> figures;   // by nvml::Figure; empty: the server has no NVML
+    std::vector<std::string> texts;  // by nvml::Text; empty: unknown
+    std::vector<Process> processes;
+    std::vector<Path> paths;  // to each GPU of the report, itself included; or empty
+  };
+  std::string driver_version;  // "580.95.05"; empty: unknown
+  uint32_t cuda_version = 0;   // 13000
+  std::vector<Gpu> gpus;
+};
+
+std::vector<std::byte> encode(const GpuReport& report);
+Result<GpuReport> decode_gpu_report(const std::vector<std::byte>& body);
+
+}  // namespace rcuda::wire
