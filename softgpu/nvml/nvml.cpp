@@ -1,0 +1,198 @@
+// softgpu's libnvidia-ml.so.1: what NVML tells of the devices that softgpu's libcuda.so.1 makes
+// from the same environment (softgpu/driver/config.h). It has the functions that an rcuda-server
+// calls (server/monitor). The figures are those of an idle GPU, constant, and different for each
+// device.
+//
+// Any thread. Nothing blocks. Errors: as nvmlReturn_t.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <string>
+#include <type_traits>
+
+#include "common/nvml/figures.h"
+#include "softgpu/driver/config.h"
+
+namespace {
+
+constexpr unsigned kFirstBus = 0x10;  // as softgpu/driver/device_model.cpp
+constexpr const char kDriverVersion[] = "580.0.0-softgpu";
+
+const softgpu::driver::Configuration& machine() {
+  static const softgpu::driver::Configuration configuration = [] {
+    const auto read = softgpu::driver::read_configuration();
+    return read.ok() ? *read : softgpu::driver::Configuration{};  // the driver reports errors
+  }();
+  return configuration;
+}
+
+// A handle is a pointer to the device's element.
+char places[64];
+
+bool ordinal_of(nvmlDevice_t handle, unsigned* ordinal) {
+  const char* place = reinterpret_cast<const char*>(handle);
+  if (place < places || place >= places + machine().devices) return false;
+  *ordinal = static_cast<unsigned>(place - places);
+  return true;
+}
+
+struct Known {
+  const char* function;
+  unsigned long long values[4];
+  bool grows;  // the first value is one more for each further device
+};
+constexpr Known kKnown[] = {
+    {"nvmlDeviceGetUtilizationRates", {7, 3}, true},
+    {"nvmlDeviceGetPowerUsage", {71'000}, true},
+    {"nvmlDeviceGetEnforcedPowerLimit", {700'000}, false},
+    {"nvmlDeviceGetPowerManagementLimit", {700'000}, false},
+    {"nvmlDeviceGetPowerManagementDefaultLimit", {700'000}, false},
+    {"nvmlDeviceGetPowerManagementLimitConstraints", {200'000, 700'000}, false},
+    {"nvmlDeviceGetPowerManagementMode", {1}, false},
+    {"nvmlDeviceGetTemperature", {31}, true},
+    {"nvmlDeviceGetTemperatureThreshold", {92, 89, 95, 87}, false},
+    {"nvmlDeviceGetClockInfo", {345, 345, 2619, 765}, false},
+    {"nvmlDeviceGetMaxClockInfo", {1980, 1980, 2619, 1545}, false},
+    {"nvmlDeviceGetPerformanceState", {0}, false},
+    {"nvmlDeviceGetPowerState", {0}, false},
+    {"nvmlDeviceGetNumFans", {0}, false},
+    {"nvmlDeviceGetBrand", {14}, false},
+    {"nvmlDeviceGetArchitecture", {9}, false},
+    {"nvmlDeviceGetComputeMode", {0}, false},
+    {"nvmlDeviceGetPersistenceMode", {1}, false},
+    {"nvmlDeviceGetDisplayActive", {0}, false},
+    {"nvmlDeviceGetMinorNumber", {0}, true},
+    {"nvmlDeviceGetEccMode", {1, 1}, false},
+    {"nvmlDeviceGetMigMode", {0, 0}, false},
+    {"nvmlDeviceGetCurrPcieLinkGeneration", {5}, false},
+    {"nvmlDeviceGetCurrPcieLinkWidth", {16}, false},
+    {"nvmlDeviceGetMaxPcieLinkGeneration", {5}, false},
+    {"nvmlDeviceGetMaxPcieLinkWidth", {16}, false},
+    {"nvmlDeviceGetEncoderUtilization", {0, 167'000}, false},
+    {"nvmlDeviceGetDecoderUtilization", {0, 167'000}, false},
+    {"nvmlDeviceGetCurrentClocksEventReasons", {1}, false},
+    {"nvmlDeviceGetTotalEnergyConsumption", {1'000'000}, true},
+    {"nvmlDeviceGetBAR1MemoryInfo", {131072ull << 20, 131071ull << 20, 1ull << 20}, false},
+};
+
+// Value `index` of a function.
+template <typename T>
+nvmlReturn_t get(const char* function, nvmlDevice_t handle, unsigned index, T* value) {
+  unsigned ordinal = 0;
+  if (!ordinal_of(handle, &ordinal) || !value) return NVML_ERROR_INVALID_ARGUMENT;
+  const auto* known = std::find_if(std::begin(kKnown), std::end(kKnown), [&](const Known& one) {
+    return std::strcmp(one.function, function) == 0;
+  });
+  if (known == std::end(kKnown) || index >= std::size(known->values)) {
+    return NVML_ERROR_NOT_SUPPORTED;
+  }
+  *value = static_cast<T>(known->values[index] + (known->grows && index == 0 ? ordinal : 0));
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t compute_capability(nvmlDevice_t handle, int* major, int* minor) {
+  unsigned ordinal = 0;
+  if (!ordinal_of(handle, &ordinal) || !major || !minor) return NVML_ERROR_INVALID_ARGUMENT;
+  *major = static_cast<int>(machine().compute_capability / 10);
+  *minor = static_cast<int>(machine().compute_capability % 10);
+  return NVML_SUCCESS;
+}
+
+template <typename T>
+nvmlReturn_t get_pair(const char* function, nvmlDevice_t handle, T* first, T* second) {
+  if constexpr (std::is_same_v<T, int>) return compute_capability(handle, first, second);
+  const nvmlReturn_t result = get(function, handle, 0, first);
+  return result == NVML_SUCCESS ? get(function, handle, 1, second) : result;
+}
+
+}  // namespace
+
+extern "C" {
+
+nvmlReturn_t nvmlInit_v2() {
+  return machine().devices > 0 ? NVML_SUCCESS : NVML_ERROR_DRIVER_NOT_LOADED;
+}
+nvmlReturn_t nvmlShutdown() { return NVML_SUCCESS; }
+
+nvmlReturn_t nvmlSystemGetDriverVersion(char* version, unsigned length) {
+  if (!version || length < sizeof kDriverVersion) return NVML_ERROR_INSUFFICIENT_SIZE;
+  std::memcpy(version, kDriverVersion, sizeof kDriverVersion);
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char* address, nvmlDevice_t* device) {
+  unsigned domain = 0, bus = 0, slot = 0;
+  if (!address || !device) return NVML_ERROR_INVALID_ARGUMENT;
+  if (std::sscanf(address, "%x:%x:%x", &domain, &bus, &slot) != 3 || domain != 0 || slot != 0 ||
+      bus < kFirstBus || bus >= kFirstBus + static_cast<unsigned>(machine().devices)) {
+    return NVML_ERROR_NOT_FOUND;
+  }
+  *device = reinterpret_cast<nvmlDevice_t>(&places[bus - kFirstBus]);
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t* pci) {
+  unsigned ordinal = 0;
+  if (!ordinal_of(device, &ordinal) || !pci) return NVML_ERROR_INVALID_ARGUMENT;
+  *pci = {};
+  pci->bus = kFirstBus + ordinal;
+  pci->pciDeviceId = 0x233510de;  // an H200, as the name says
+  std::snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "0000:%02X:00.0", pci->bus);
+  std::snprintf(pci->busId, sizeof pci->busId, "00000000:%02X:00.0", pci->bus);
+  return NVML_SUCCESS;
+}
+
+// What the processes use is not known: each has devices of its own.
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) {
+  unsigned ordinal = 0;
+  if (!ordinal_of(device, &ordinal) || !memory) return NVML_ERROR_INVALID_ARGUMENT;
+  *memory = {machine().memory_bytes, machine().memory_bytes, 0};
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t one, nvmlDevice_t other,
+                                                 unsigned* level) {
+  unsigned first = 0, second = 0;
+  if (!ordinal_of(one, &first) || !ordinal_of(other, &second) || !level) {
+    return NVML_ERROR_INVALID_ARGUMENT;
+  }
+  *level = first == second ? NVML_TOPOLOGY_INTERNAL : NVML_TOPOLOGY_NODE;
+  return NVML_SUCCESS;
+}
+
+// As cuDeviceGetP2PAttribute: all devices reach each other, over PCIe.
+nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t, nvmlDevice_t, unsigned what, unsigned* status) {
+  if (!status) return NVML_ERROR_INVALID_ARGUMENT;
+  *status = what == NVML_P2P_CAPS_INDEX_NVLINK ? NVML_P2P_STATUS_NOT_SUPPORTED : NVML_P2P_STATUS_OK;
+  return NVML_SUCCESS;
+}
+
+#define DEFINE_VALUES(name, type, count)                               \
+  nvmlReturn_t name(nvmlDevice_t device, type* values) {               \
+    nvmlReturn_t result = NVML_SUCCESS;                                \
+    for (unsigned i = 0; i < (count) && result == NVML_SUCCESS; ++i) { \
+      result = get(#name, device, i, values ? values + i : nullptr);   \
+    }                                                                  \
+    return result;                                                     \
+  }
+RCUDA_NVML_VALUES(DEFINE_VALUES)
+
+#define DEFINE_CHOICE(name, count)                                          \
+  nvmlReturn_t name(nvmlDevice_t device, unsigned which, unsigned* value) { \
+    return get(#name, device, which, value);                                \
+  }
+RCUDA_NVML_CHOICES(DEFINE_CHOICE)
+
+#define DEFINE_PAIR(name, type)                                       \
+  nvmlReturn_t name(nvmlDevice_t device, type* first, type* second) { \
+    return get_pair(#name, device, first, second);                    \
+  }
+RCUDA_NVML_PAIRS(DEFINE_PAIR)
+
+#define DEFINE_TEXT(name) \
+  nvmlReturn_t name(nvmlDevice_t, char*, unsigned) { return NVML_ERROR_NOT_SUPPORTED; }
+RCUDA_NVML_TEXTS(DEFINE_TEXT)
+
+}  // extern "C"
