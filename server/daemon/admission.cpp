@@ -42,6 +42,23 @@ Status check_countable(const std::vector<uint32_t>& devices, const UserRules& ru
                     "server's limits");
 }
 
+// As same_user() tells users apart.
+std::string key_of(const Identity& user) {
+  if (user.method == "insecure") return "insecure";
+  return user.uid ? "uid " + std::to_string(*user.uid) : "name " + user.user;
+}
+
+std::string key_of_group(gid_t gid) { return "gid " + std::to_string(gid); }
+
+// `room`: that of the limits so far.
+void narrow(std::optional<Admission::Room>* room, uint64_t limit, uint64_t used) {
+  if (limit == 0) return;
+  const uint64_t free = limit - std::min(limit, used);
+  if (!*room) *room = Admission::Room{limit, free};
+  (*room)->limit = std::min((*room)->limit, limit);
+  (*room)->free = std::min((*room)->free, free);
+}
+
 }  // namespace
 
 struct Admission::Account {
@@ -94,6 +111,37 @@ std::vector<int> Admission::Permit::ledgers() const {
   return descriptors;
 }
 
+template <typename Visit>
+void Admission::Permit::for_each_memory_limit(const Visit& visit) const {
+  auto allowance = allowances_.begin();
+  const auto pass = [&](const Ledger& ledger) {
+    if (allowance->device_memory != 0) visit(*allowance, ledger);
+    ++allowance;
+  };
+  if (own_) pass(*own_);
+  for (const Place& place : places_) {
+    if (place.account->ledger) pass(*place.account->ledger);
+  }
+}
+
+std::optional<Admission::Room> Admission::Permit::device_room(uint32_t device) const {
+  std::optional<Room> room;
+  if (device >= Ledger::kDevices) return room;
+  for_each_memory_limit([&](const Allowance& allowance, const Ledger& ledger) {
+    narrow(&room, allowance.device_memory, ledger.sum(device));
+  });
+  return room;
+}
+
+std::optional<uint64_t> Admission::Permit::device_use(uint32_t device) const {
+  std::optional<uint64_t> use;
+  if (device >= Ledger::kDevices) return use;
+  for_each_memory_limit([&](const Allowance& allowance, const Ledger& ledger) {
+    use = ledger.of(device, allowance.slot);
+  });
+  return use;
+}
+
 Admission::Applicant::~Applicant() {
   if (std::erase(admission_->queue_, this) != 0) admission_->review();
 }
@@ -127,9 +175,7 @@ Admission::Admission(size_t max_sessions, size_t most_waiting)
 
 Admission::~Admission() = default;
 
-Result<std::unique_ptr<Admission::Applicant>> Admission::apply(const Identity& user,
-                                                               const std::vector<uint32_t>& devices,
-                                                               bool may_wait) {
+UserRules Admission::rules_for(const Identity& user) const {
   const bool known = user.uid && user.method != "insecure";
   std::vector<gid_t> groups;
   if (known) {
@@ -137,7 +183,30 @@ Result<std::unique_ptr<Admission::Applicant>> Admission::apply(const Identity& u
     groups.push_back(user.gid);
     groups.insert(groups.end(), user.account_groups.begin(), user.account_groups.end());
   }
-  const UserRules rules = rules_.of(known ? user.uid : std::nullopt, user.user, groups);
+  return rules_.of(known ? user.uid : std::nullopt, user.user, groups);
+}
+
+std::optional<Admission::Room> Admission::device_room(const Identity& user, uint32_t device) const {
+  if (device >= Ledger::kDevices) return std::nullopt;
+  const UserRules rules = rules_for(user);
+  const auto used = [&](const std::string& key) {
+    const auto found = accounts_.find(key);
+    const AccountPointer account = found == accounts_.end() ? nullptr : found->second.lock();
+    return account && account->ledger ? account->ledger->sum(device) : 0;
+  };
+  std::optional<Room> room;
+  narrow(&room, rules.session.allowance.device_memory, 0);
+  narrow(&room, rules.user.allowance.device_memory, used(key_of(user)));
+  for (const auto& [gid, limits] : rules.groups) {
+    narrow(&room, limits.allowance.device_memory, used(key_of_group(gid)));
+  }
+  return room;
+}
+
+Result<std::unique_ptr<Admission::Applicant>> Admission::apply(const Identity& user,
+                                                               const std::vector<uint32_t>& devices,
+                                                               bool may_wait) {
+  const UserRules rules = rules_for(user);
   const auto count = static_cast<uint32_t>(std::set(devices.begin(), devices.end()).size());
   const Count& most = rules.session.devices;
   if (most.most != 0 && count > most.most) return never_fits(count, "a session", most);
@@ -172,15 +241,11 @@ Result<std::unique_ptr<Admission::Applicant>> Admission::apply(const Identity& u
 Result<std::vector<Admission::AccountPointer>> Admission::accounts_of(const Identity& user,
                                                                       const UserRules& rules) {
   std::vector<AccountPointer> accounts = {server_};
-  // As same_user() tells users apart.
-  const std::string who = user.method == "insecure" ? "insecure"
-                          : user.uid                ? "uid " + std::to_string(*user.uid)
-                                                    : "name " + user.user;
-  Result<AccountPointer> of_user = account(who, rules.user);
+  Result<AccountPointer> of_user = account(key_of(user), rules.user);
   if (!of_user.ok()) return of_user.status();
   accounts.push_back(std::move(of_user).value());
   for (const auto& [gid, limits] : rules.groups) {
-    Result<AccountPointer> of_group = account("gid " + std::to_string(gid), limits);
+    Result<AccountPointer> of_group = account(key_of_group(gid), limits);
     if (!of_group.ok()) return of_group.status();
     accounts.push_back(std::move(of_group).value());
   }

@@ -43,6 +43,12 @@ class Admission {
   // Applicants that may wait at the same time. One user has a quarter of the places.
   static constexpr size_t kMostWaiting = 1024;
 
+  // The smallest limit of a device's memory, and what is free by the one with the least left.
+  struct Room {
+    uint64_t limit = 0;
+    uint64_t free = 0;
+  };
+
   // Must not outlive its Admission, and neither must an Applicant.
   class Permit {
    public:
@@ -54,6 +60,10 @@ class Admission {
     // The memory of each allowance's Ledger; it stays the Permit's.
     std::vector<int> ledgers() const;
     const SessionLimits& limits() const { return limits_; }
+    // What is left of a device's memory for the session, and what is booked for the session itself;
+    // none if there is no limit.
+    std::optional<Room> device_room(uint32_t device) const;
+    std::optional<uint64_t> device_use(uint32_t device) const;
 
    private:
     friend class Admission;
@@ -62,6 +72,9 @@ class Admission {
       uint32_t slot = 0;
     };
     Permit() = default;
+    // Calls visit(allowance, ledger) for each allowance of device memory.
+    template <typename Visit>
+    void for_each_memory_limit(const Visit& visit) const;
 
     Admission* admission_ = nullptr;
     uint32_t devices_ = 0;
@@ -114,6 +127,8 @@ class Admission {
   // it is admitted, or there is an error.
   Result<std::unique_ptr<Applicant>> apply(const Identity& user,
                                            const std::vector<uint32_t>& devices, bool may_wait);
+  // What a session that the user starts now could use of a device's memory; none without a limit.
+  std::optional<Room> device_room(const Identity& user, uint32_t device) const;
   bool limits_groups() const { return rules_.limits_groups(); }
   size_t waiting() const { return queue_.size(); }
   // How many may wait at the same time, in all and of one user. Those that wait for a lease to end,
@@ -122,6 +137,7 @@ class Admission {
   size_t most_waiting_of_user() const { return (most_waiting_ + 3) / 4; }
 
  private:
+  UserRules rules_for(const Identity& user) const;
   Result<std::vector<AccountPointer>> accounts_of(const Identity& user, const UserRules& rules);
   Result<AccountPointer> account(const std::string& key, const AccountLimits& limits);
   Status check_queue(const Applicant& applicant) const;

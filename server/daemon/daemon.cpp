@@ -118,6 +118,7 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   std::vector<pollfd> items = {{stop_, POLLIN, 0},
                                {accounts, POLLIN, 0},
                                {munge, POLLIN, 0},
+                               {monitor_.descriptor(), POLLIN, 0},
                                {accepts ? listener_.tcp.get() : -1, POLLIN, 0},
                                {accepts ? listener_.local.get() : -1, POLLIN, 0}};
   const size_t first_connection = items.size();
@@ -133,13 +134,14 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   }
   if (items[0].revents) return false;
   if (items[1].revents || items[2].revents) gate_.acknowledge();
+  if (items[3].revents) monitor_.acknowledge();
   pool_->handle(items);
   end_leases();
   serve(items.data() + first_connection, Clock::now());
   // First, so that new connections replace none that has just introduced itself.
   serve_waiting();
-  if (items[3].revents) accept_some(listener_.tcp.get(), false);
-  if (items[4].revents) accept_some(listener_.local.get(), true);
+  if (items[4].revents) accept_some(listener_.tcp.get(), false);
+  if (items[5].revents) accept_some(listener_.local.get(), true);
   reassure_waiting();
   return true;
 }
@@ -157,6 +159,8 @@ void Daemon::serve(const pollfd* events, Clock::time_point now) {
       const Result<bool> answered = answer_lease_request(*connection);
       if (!answered.ok()) refuse(*connection, answered.status());
       keep = answered.ok() && !*answered;
+    } else if (connection->gpus_asked) {
+      keep = !answer_gpu_query(*connection);
     } else if (connection->proof) {
       const Status status = finish_proof(*connection);
       if (!status.ok()) refuse(*connection, status);

@@ -43,6 +43,7 @@
 #include "server/daemon/served_users.h"
 #include "server/daemon/tickets.h"
 #include "server/daemon/worker_pool.h"
+#include "server/monitor/gpu_monitor.h"
 #include "server/worker/settings.h"
 
 namespace rcuda::server {
@@ -84,6 +85,7 @@ class Daemon {
     Clock::time_point deadline;
     Clock::time_point spared_until{};  // it has got on: others of its origin are dropped first
     std::vector<std::byte> received;
+    std::optional<Clock::time_point> gpus_asked;  // a GpuQuery that waits for its answer
     bool waits = false;  // for its turn, then for a worker
     wire::Hello hello;   // while it waits, like the following
     Clock::time_point waits_since;
@@ -93,7 +95,7 @@ class Daemon {
     std::unique_ptr<Admission::Applicant> applicant;  // from then until its turn has come
     std::unique_ptr<Admission::Permit> permit;        // from then on
 
-    bool reads() const { return !waits && !proof && !lease_request; }
+    bool reads() const { return !waits && !proof && !lease_request && !gpus_asked; }
     // The Admission and has_devices() bound the others.
     bool is_newcomer() const { return !applicant && !permit && lease_obstacle.empty(); }
   };
@@ -156,6 +158,10 @@ class Daemon {
   void note_lease(const char* what, const Lease& lease, const std::optional<Identity>& by);
   Status save_leases() const;
 
+  // gpu_reports.cpp: what clients ask of the GPUs
+  void take_gpu_query(Connection& connection);
+  bool answer_gpu_query(Connection& connection);
+
   const Settings& settings_;
   const int stop_;
   const int ready_;
@@ -166,6 +172,7 @@ class Daemon {
   Gate gate_;
   Audit audit_;
   std::unique_ptr<WorkerPool> pool_;  // between open() and close()
+  GpuMonitor monitor_;
   Leases leases_;
   std::string leases_path_;            // empty: they are not kept
   std::list<Connection> connections_;  // the oldest first

@@ -114,6 +114,15 @@ bool Daemon::shake_hands(Connection& connection) {
 bool Daemon::introduce(Connection& connection, MessageType type,
                        const std::vector<std::byte>& body) {
   Status status;
+  if (type == wire::kGpuQuery) {
+    status = admit(connection);
+    if (!status.ok()) {
+      refuse(connection, status);
+      return false;
+    }
+    take_gpu_query(connection);
+    return !answer_gpu_query(connection);
+  }
   switch (type) {
     case MessageType::kTicketQuery:
       give_ticket(connection, body);

@@ -101,19 +101,6 @@ size_t WorkerPool::sessions() const {
                                            [](const Worker& w) { return w.is(State::kBusy); }));
 }
 
-void WorkerPool::report(wire::ServerStatus* status, const Identity& to) const {
-  const bool all = to.method != "insecure" && (to.uid == ::geteuid() || to.uid == 0u);
-  status->driver = offer_.driver;
-  status->devices = offer_.devices;
-  for (const Worker& worker : workers_) {
-    if (worker.is(State::kIdle)) ++status->idle_workers;
-    if (!worker.is(State::kBusy) || !(all || same_user(worker.identity, to))) continue;
-    status->sessions.push_back(worker.session);
-    status->sessions.back().user = worker.identity.user;
-    status->sessions.back().seconds = seconds_since(worker.since);
-  }
-}
-
 size_t WorkerPool::starting() const {
   return static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(),
                                            [](const Worker& w) { return w.is(State::kStarting); }));

@@ -19,6 +19,7 @@
 #include <chrono>
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,7 @@
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "common/tls/connection.h"
+#include "common/wire/gpu_report.h"
 #include "common/wire/handshake.h"
 #include "common/wire/socket_keys.h"
 #include "server/daemon/admission.h"
@@ -100,9 +102,13 @@ class WorkerPool {
   std::vector<Leases::Use> uses() const;
 
   size_t sessions() const;
-  // Adds the idle workers and the sessions: all of them for the server's own user and root, and for
-  // others their own.
+  // worker_pool_report.cpp: adds the idle workers and the sessions, as far as `to` may see them.
   void report(wire::ServerStatus* status, const Identity& to) const;
+  // Adds the sessions that use a GPU, as far as `to` may see them. `memory_of`: by worker process.
+  // Returns what is left for the user's session that has the least left; none without a limit.
+  std::optional<Admission::Room> report(wire::GpuReport::Gpu* gpu,
+                                        const std::map<uint32_t, uint64_t>& memory_of,
+                                        const Identity& to) const;
   size_t starting() const;
   bool ever_ready() const { return !offer_.driver.empty(); }
   const WorkerReady& offer() const { return offer_; }  // of the latest worker that became ready
@@ -139,6 +145,7 @@ class WorkerPool {
 
   Status start(const DeviceSets::Key& devices, uint32_t sm_percent);
   Status hold(Worker* worker);
+  bool shows(const Worker& worker, const Identity& to) const;
   bool suits(const Worker& worker, const Waiting& client) const;
   SessionGrant grant_to(const Identity& identity, const Worker& worker) const;
   void give_up(Worker& worker, const Status& why);

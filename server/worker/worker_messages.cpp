@@ -85,6 +85,8 @@ std::vector<std::byte> encode(const WorkerReady& ready) {
   wire::Encoder out(kMaxWorkerMessageBytes);
   out.string(ready.driver.c_str());
   out.string(ready.warning.c_str());
+  out.string(ready.driver_path.c_str());
+  out.value(ready.driver_version);
   out.value(static_cast<uint32_t>(ready.devices.size()));
   for (size_t i = 0; i < ready.devices.size(); ++i) {
     const bool identified = i < ready.identities.size();
@@ -106,6 +108,8 @@ Result<WorkerReady> decode_worker_ready(const std::vector<std::byte>& body) {
   };
   ready.driver = text();
   ready.warning = text();
+  ready.driver_path = text();
+  ready.driver_version = in.value<uint32_t>();
   const auto count = in.value<uint32_t>();
   for (uint32_t i = 0; in.ok() && i < count; ++i) {
     wire::ServerStatus::Device device;

@@ -64,6 +64,8 @@ struct WorkerReady {
   };
   std::vector<Identity> identities;
   std::string warning;  // what the worker could not do, which the daemon says once; empty: nothing
+  std::string driver_path{};  // of its file
+  uint32_t driver_version = 0;
   std::vector<uint32_t> ordinals() const;
 };
 // What a worker says of its session when that ends, for the audit.

@@ -67,6 +67,8 @@ WorkerReady offer_of(const LoadedDriver& driver, const DeviceSet& devices, std::
   ready.identities = devices.identities();
   ready.driver = "CUDA " + std::to_string(driver.version / 1000) + "." +
                  std::to_string(driver.version % 1000 / 10) + " by " + driver.path;
+  ready.driver_path = driver.path;
+  ready.driver_version = static_cast<uint32_t>(driver.version);
   wire::Welcome welcome;
   SessionResources resources;
   if (!devices.select(devices.ordinals(), &welcome, &resources).ok()) return ready;

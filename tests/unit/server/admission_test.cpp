@@ -274,12 +274,48 @@ TEST(AdmissionTest, MemoryIsLimitedOnlyOfDevicesThatALedgerHas) {
   EXPECT_TRUE(hall.session(user("bob"), {Ledger::kDevices}));
 }
 
+TEST(AdmissionTest, TheRoomOnADeviceIsThatOfTheTightestLimit) {
+  constexpr uint64_t kGib = 1u << 30;
+  Hall hall(
+      "[limits.session]\ndevice_memory = \"3G\"\n[limits.user]\ndevice_memory = \"5G\"\n"
+      "[limits.groups.students]\ndevice_memory = \"4G\"\n");
+  const Identity ada = user("ada", {'s'});
+  EXPECT_EQ(hall.admission.device_room(ada, 0)->limit, 3 * kGib);
+  EXPECT_EQ(hall.admission.device_room(ada, 0)->free, 3 * kGib);
+  const Permit one = hall.session(ada), other = hall.session(ada);
+  ASSERT_TRUE(one && other);
+  // As a worker books with all three ledgers.
+  const auto book = [](const Permit& permit, uint64_t bytes) {
+    const std::vector<int> ledgers = permit->ledgers();
+    ASSERT_EQ(ledgers.size(), 3u);
+    for (size_t i = 0; i < ledgers.size(); ++i) {
+      Ledger ledger = std::move(Ledger::open(UniqueFd(::dup(ledgers[i])))).value();
+      ledger.add(1, permit->allowances()[i].slot, bytes);
+    }
+  };
+  book(one, kGib);
+  EXPECT_EQ(one->device_use(1), kGib);
+  EXPECT_EQ(one->device_room(1)->free, 2 * kGib);  // by its own limit
+  EXPECT_EQ(other->device_room(1)->free, 3 * kGib);
+  book(other, 2 * kGib);
+  EXPECT_EQ(one->device_use(1), kGib);
+  EXPECT_EQ(one->device_room(1)->limit, 3 * kGib);
+  EXPECT_EQ(one->device_room(1)->free, kGib);  // by the group's
+  EXPECT_EQ(hall.admission.device_room(ada, 1)->free, kGib);
+  EXPECT_EQ(hall.admission.device_room(user("bob"), 1)->free, 3 * kGib);
+  EXPECT_EQ(one->device_room(0)->free, 3 * kGib);
+  EXPECT_FALSE(one->device_room(Ledger::kDevices));
+}
+
 TEST(AdmissionTest, WithoutLimitsNothingIsCounted) {
   Hall hall("");
   const Permit session = hall.session(user("ada"));
   ASSERT_TRUE(session);
   EXPECT_TRUE(session->allowances().empty());
   EXPECT_TRUE(session->ledgers().empty());
+  EXPECT_FALSE(session->device_room(0));
+  EXPECT_FALSE(session->device_use(0));
+  EXPECT_FALSE(hall.admission.device_room(user("ada"), 0));
 }
 
 }  // namespace

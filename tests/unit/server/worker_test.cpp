@@ -164,7 +164,9 @@ TEST(WorkerMessagesTest, WhatAWorkerOffersSurvives) {
   const WorkerReady sent{"a driver",
                          {{3, "one", 10}, {1, "other", 20}},
                          {{"GPU-3", "03:00"}, {"GPU-1", "01:00"}},
-                         "no"};
+                         "no",
+                         "/lib/a",
+                         13000};
   Result<WorkerReady> got = decode_worker_ready(encode(sent));
   ASSERT_TRUE(got.ok());
   EXPECT_EQ(got->ordinals(), (std::vector<uint32_t>{3, 1}));
@@ -174,6 +176,8 @@ TEST(WorkerMessagesTest, WhatAWorkerOffersSurvives) {
   EXPECT_EQ(got->devices[1].total_bytes, 20u);
   EXPECT_EQ(got->identities[1].uuid, "GPU-1");
   EXPECT_EQ(got->identities[0].pci_bus_id, "03:00");
+  EXPECT_EQ(got->driver_path, "/lib/a");
+  EXPECT_EQ(got->driver_version, 13000u);
   EXPECT_FALSE(decode_worker_ready({}).ok());
   EXPECT_FALSE(decode_worker_ready(std::vector<std::byte>(6, std::byte{0xff})).ok());
 }

@@ -1,0 +1,68 @@
+// The part of the daemon that tells clients about its GPUs without a session (GpuQuery).
+#include <utility>
+
+#include "server/daemon/daemon.h"
+
+namespace rcuda::server {
+namespace {
+
+// NVML starts within this time unless something is broken. Less than a client waits.
+constexpr auto kLongestReading = std::chrono::seconds(4);
+
+// What NVML tells of a device, and what the worker pool knows of it.
+wire::GpuReport::Gpu gpu_of(const WorkerReady& offer, size_t index, const GpuSample* sample) {
+  wire::GpuReport::Gpu gpu;
+  if (sample && sample->gpus[index].known) gpu = sample->gpus[index].told;
+  const wire::ServerStatus::Device& device = offer.devices[index];
+  gpu.ordinal = device.ordinal;
+  gpu.name = device.name;
+  if (gpu.total_bytes == 0) gpu.total_bytes = device.total_bytes;
+  gpu.uuid = offer.identities[index].uuid;
+  gpu.pci_bus_id = offer.identities[index].pci_bus_id;
+  return gpu;
+}
+
+// As far as it is the asker's to use.
+void limit(wire::GpuReport::Gpu* gpu, const std::optional<Admission::Room>& room) {
+  if (!room || room->limit >= gpu->total_bytes) return;
+  gpu->total_bytes = room->limit;
+  gpu->used_bytes = room->limit - room->free;
+  gpu->reserved_bytes = 0;
+}
+
+}  // namespace
+
+void Daemon::take_gpu_query(Connection& connection) {
+  connection.gpus_asked = Clock::now();
+  connection.deadline = *connection.gpus_asked + kLongestReading;
+}
+
+// Returns false while NVML is being read.
+bool Daemon::answer_gpu_query(Connection& connection) {
+  const WorkerReady& offer = pool_->offer();
+  std::vector<std::string> addresses;
+  for (const WorkerReady::Identity& identity : offer.identities) {
+    addresses.push_back(identity.pci_bus_id);
+  }
+  std::shared_ptr<const GpuSample> sample;
+  const bool read = monitor_.find(offer.driver_path, addresses, *connection.gpus_asked, &sample);
+  if (!read && Clock::now() < connection.deadline) return false;
+
+  const Identity& asker = *connection.identity;
+  wire::GpuReport report;
+  if (sample) report.driver_version = sample->driver_version;
+  report.cuda_version = offer.driver_version;
+  for (size_t i = 0; i < offer.devices.size(); ++i) {
+    wire::GpuReport::Gpu gpu = gpu_of(offer, i, sample.get());
+    std::optional<Admission::Room> room = pool_->report(
+        &gpu, sample ? sample->gpus[i].memory_of : std::map<uint32_t, uint64_t>(), asker);
+    if (!room) room = admission_.device_room(asker, gpu.ordinal);
+    limit(&gpu, room);
+    report.gpus.push_back(std::move(gpu));
+  }
+  (void)wire::write_message(connection.socket, wire::kGpuReport, wire::encode(report),
+                            Clock::now());
+  return true;
+}
+
+}  // namespace rcuda::server

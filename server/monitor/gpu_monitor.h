@@ -1,0 +1,52 @@
+// GpuMonitor: samples of the server's GPUs for a thread that must not wait, the daemon's.
+//
+// A thread of this class reads NVML when a sample is asked for, and only then. A sample serves
+// everybody who asks within a tenth of a second, so many clients cost no more than one.
+//
+// Threads: one thread calls. Blocking: nothing, not even the destructor; a read that hangs keeps
+// its thread until it returns. Errors: without NVML every sample is null; one line of the log says
+// why.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/monitor/nvml_reader.h"
+
+namespace rcuda::server {
+
+class GpuMonitor {
+ public:
+  using Clock = std::chrono::steady_clock;
+  // Returns null if nothing is known.
+  using Read = std::function<std::unique_ptr<GpuSample>(const std::string& driver_path,
+                                                        const std::vector<std::string>& gpus)>;
+  static constexpr auto kFresh = std::chrono::milliseconds(100);
+
+  // Reads NVML, which is opened by the first call.
+  static Read from_nvml();
+  // `read` runs on another thread, perhaps after this object is gone.
+  explicit GpuMonitor(Read read = from_nvml());
+  ~GpuMonitor();
+  GpuMonitor(const GpuMonitor&) = delete;
+  GpuMonitor& operator=(const GpuMonitor&) = delete;
+
+  // Makes `sample` the latest one and returns true, if that is fresh at `asked`. Otherwise returns
+  // false, and a sample is being taken; then descriptor() becomes readable. `gpus`: PCI addresses.
+  bool find(const std::string& driver_path, const std::vector<std::string>& gpus,
+            Clock::time_point asked, std::shared_ptr<const GpuSample>* sample);
+  int descriptor() const;
+  // Makes descriptor() unreadable until the next sample.
+  void acknowledge();
+
+ private:
+  struct State;
+  static void work(const std::shared_ptr<State>& state);
+
+  std::shared_ptr<State> state_;  // shared with the thread
+};
+
+}  // namespace rcuda::server

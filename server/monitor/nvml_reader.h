@@ -1,0 +1,51 @@
+// NvmlReader: what the NVML of this machine's driver tells about GPUs. NVML is opened at run time;
+// a machine may have none.
+//
+// Threads: one at a time. Blocking: as NVML, which asks the kernel's driver: milliseconds, seconds
+// for the first call after no program has used the GPU, and as long as a broken GPU takes. Errors:
+// open() says why there is no NVML. Figures that NVML does not tell stay unknown.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/wire/gpu_report.h"
+
+namespace rcuda::server {
+
+// What NVML tells, for GPUs in the order in which they were asked for.
+struct GpuSample {
+  std::string driver_version;
+  struct Gpu {
+    bool known = false;  // NVML knows the GPU
+    // The members that NVML tells: figures, texts, paths, PCI numbers, and the whole device's
+    // memory. The rest is empty.
+    wire::GpuReport::Gpu told;
+    std::map<uint32_t, uint64_t> memory_of;  // by process id
+  };
+  std::vector<Gpu> gpus;
+};
+
+class NvmlReader {
+ public:
+  // `driver_path`: the file of the driver in use. The NVML beside it is the driver's own; otherwise
+  // the system's is used.
+  static Result<std::unique_ptr<NvmlReader>> open(const std::string& driver_path);
+  ~NvmlReader();
+  NvmlReader(const NvmlReader&) = delete;
+  NvmlReader& operator=(const NvmlReader&) = delete;
+
+  GpuSample read(const std::vector<std::string>& pci_bus_ids) const;
+
+ private:
+  struct Functions;
+  NvmlReader();
+
+  std::unique_ptr<Functions> nvml_;
+};
+
+}  // namespace rcuda::server
