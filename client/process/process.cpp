@@ -13,6 +13,7 @@
 
 #include "api/api_hash.h"
 #include "api/exports/driver_version.h"
+#include "client/base/pci_address.h"
 #include "client/base/trace.h"
 #include "client/objects/named.h"
 #include "client/process/own_addresses.h"
@@ -283,26 +284,16 @@ Status Process::connect() {
   return {};
 }
 
-// GPUs of different servers may have the same PCI address, and applications tell devices apart by
-// it. The later GPU therefore gets a different PCI domain.
 void Process::tell_apart(Device* device) const {
-  const auto taken = [&](const std::string& address) {
+  const auto domain = other_pci_domain(device->info.pci_bus_id, [&](const std::string& address) {
     return std::any_of(devices_.begin(), devices_.end(), [&](const auto& known) {
       return known && known->info.pci_bus_id == address;
     });
-  };
-  const size_t colon = device->info.pci_bus_id.find(':');
-  if (colon == std::string::npos || !taken(device->info.pci_bus_id)) return;
-  const std::string rest = device->info.pci_bus_id.substr(colon);
-  for (int domain = 1; domain < 0x10000; ++domain) {
-    char text[8];
-    std::snprintf(text, sizeof text, "%04x", domain);
-    if (taken(text + rest)) continue;
-    device->info.pci_bus_id = text + rest;
-    if (device->info.attributes.size() > CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID) {
-      device->info.attributes[CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID] = domain;
-    }
-    return;
+  });
+  if (!domain) return;
+  device->info.pci_bus_id = with_pci_domain(device->info.pci_bus_id, *domain);
+  if (device->info.attributes.size() > CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID) {
+    device->info.attributes[CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID] = *domain;
   }
 }
 

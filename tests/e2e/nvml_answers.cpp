@@ -1,14 +1,17 @@
 // libnvidia-ml.so.1 as programs load it: by name, without linking. First checks the answers before
-// CUDA is initialised, then that the answers about devices agree with the driver API.
+// CUDA is initialised, then that the answers about devices agree with the driver API. nvml_test.py
+// checks what Python's programs print.
 #include <cstdio>
 #include <cstring>
 #include <initializer_list>
 
 #include <cuda.h>
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include "../programs/driver_checks.h"
-#include "client/nvml/nvml_api.h"
+#include "common/nvml/figures.h"
+#include "common/nvml/nvml_functions.h"
 
 namespace {
 
@@ -32,28 +35,33 @@ void before_cuda_runs() {
   CHECK(NVML(nvmlInit_v2)() == NVML_SUCCESS);
   CHECK(NVML(nvmlInitWithFlags)(1) == NVML_SUCCESS);
   CHECK(NVML(nvmlShutdown)() == NVML_SUCCESS);
-  // None of these calls initialises CUDA, so a program may still fork.
-  CHECK(NVML(nvmlDeviceGetCount_v2)(&count) == NVML_ERROR_NOT_SUPPORTED);
-  CHECK(count == 77);
+  // PyTorch counts in this way, and forks afterwards: none of these calls initialises CUDA.
+  CHECK(NVML(nvmlInit)() == NVML_SUCCESS);
+  CHECK(NVML(nvmlDeviceGetCount_v2)(&count) == NVML_SUCCESS);
+  CHECK(count > 0 && count != 77);
+  char uuid[96];
+  CHECK(NVML(nvmlDeviceGetHandleByIndex_v2)(0, &device) == NVML_SUCCESS);
+  CHECK(NVML(nvmlDeviceGetUUID)(device, uuid, sizeof uuid) == NVML_SUCCESS);
+  CHECK(NVML(nvmlShutdown)() == NVML_SUCCESS);
   int devices;
   EXPECT(CUDA_ERROR_NOT_INITIALIZED, cuDeviceGetCount(&devices));
-
-  // Symbols that PyTorch works without.
-  CHECK(!dlsym(library, "nvmlInit"));
-  CHECK(!dlsym(library, "nvmlDeviceGetGpuFabricInfoV"));
 }
 
 void of_the_system() {
   int version = 0, nvml_version = 0;
   char name[80] = "as it was";
+  char one[1];
   CU(cuDriverGetVersion(&version));
   CHECK(NVML(nvmlSystemGetCudaDriverVersion)(&nvml_version) == NVML_SUCCESS);
   CHECK(nvml_version == version);
   CHECK(NVML(nvmlSystemGetCudaDriverVersion_v2)(&nvml_version) == NVML_SUCCESS);
   CHECK(nvml_version == version);
   CHECK(NVML(nvmlSystemGetCudaDriverVersion_v2)(nullptr) == NVML_ERROR_INVALID_ARGUMENT);
-  CHECK(NVML(nvmlSystemGetDriverVersion)(name, sizeof name) == NVML_ERROR_NOT_SUPPORTED);
-  CHECK(std::strcmp(name, "as it was") == 0);
+  CHECK(NVML(nvmlSystemGetDriverVersion)(one, sizeof one) == NVML_ERROR_INSUFFICIENT_SIZE);
+  CHECK(NVML(nvmlSystemGetDriverVersion)(name, sizeof name) == NVML_SUCCESS);
+  CHECK(std::strcmp(name, "580.0.0-softgpu") == 0);
+  CHECK(NVML(nvmlSystemGetNVMLVersion)(name, sizeof name) == NVML_SUCCESS);
+  CHECK(std::strstr(name, ".580.0.0-softgpu"));
   CHECK(std::strcmp(NVML(nvmlErrorString)(NVML_SUCCESS), "Success") == 0);
   CHECK(std::strcmp(NVML(nvmlErrorString)(NVML_ERROR_NOT_FOUND), "Not Found") == 0);
   CHECK(std::strcmp(NVML(nvmlErrorString)(static_cast<nvmlReturn_t>(31)), "Unknown Error") == 0);
@@ -76,6 +84,67 @@ nvmlDevice_t find_device(CUdevice device) {
   return by_index;
 }
 
+void names_of(nvmlDevice_t handle, CUdevice device) {
+  char name[96], nvml_name[96], uuid[96], expected[96];
+  CUuuid bytes;
+  CU(cuDeviceGetName(name, sizeof name, device));
+  CHECK(NVML(nvmlDeviceGetName)(handle, nvml_name, sizeof nvml_name) == NVML_SUCCESS);
+  CHECK(std::strcmp(name, nvml_name) == 0);
+  CU(cuDeviceGetUuid(&bytes, device));
+  CHECK(NVML(nvmlDeviceGetUUID)(handle, uuid, sizeof uuid) == NVML_SUCCESS);
+  char* to = expected + std::snprintf(expected, sizeof expected, "GPU-");
+  for (int i = 0; i < 16; ++i) {
+    const char* dash = i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "";
+    to += std::sprintf(to, "%s%02x", dash, static_cast<unsigned char>(bytes.bytes[i]));
+  }
+  CHECK(std::strcmp(uuid, expected) == 0);
+  nvmlDevice_t by_uuid;
+  CHECK(NVML(nvmlDeviceGetHandleByUUID)(uuid, &by_uuid) == NVML_SUCCESS);
+  CHECK(by_uuid == handle);
+  CHECK(NVML(nvmlDeviceGetHandleByUUID)("GPU-0", &by_uuid) == NVML_ERROR_NOT_FOUND);
+}
+
+void memory_of(nvmlDevice_t handle, CUdevice device) {
+  size_t total;
+  CU(cuDeviceTotalMem(&total, device));
+  nvmlMemory_t memory;
+  CHECK(NVML(nvmlDeviceGetMemoryInfo)(handle, &memory) == NVML_SUCCESS);
+  CHECK(memory.total == total && memory.used + memory.free == total);
+  nvmlMemory_v2_t apart;
+  apart.version = nvml_version(sizeof apart, 1);
+  CHECK(NVML(nvmlDeviceGetMemoryInfo_v2)(handle, &apart) == NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+  apart.version = nvml_version(sizeof apart, 2);
+  CHECK(NVML(nvmlDeviceGetMemoryInfo_v2)(handle, &apart) == NVML_SUCCESS);
+  CHECK(apart.reserved + apart.used + apart.free == total);
+
+  // This process has a session on each device.
+  unsigned count = 0;
+  nvmlProcessInfo_v1_t process;
+  nvmlProcessInfo_v2_t processes[4];
+  CHECK(NVML(nvmlDeviceGetComputeRunningProcesses)(handle, &count, nullptr) ==
+        NVML_ERROR_INSUFFICIENT_SIZE);
+  CHECK(count == 1);
+  CHECK(NVML(nvmlDeviceGetComputeRunningProcesses)(handle, &count, &process) == NVML_SUCCESS);
+  CHECK(process.pid == static_cast<unsigned>(getpid()));
+  count = 4;
+  CHECK(NVML(nvmlDeviceGetComputeRunningProcesses_v3)(handle, &count, processes) == NVML_SUCCESS);
+  CHECK(count == 1 && processes[0].pid == process.pid);
+  count = 4;
+  CHECK(NVML(nvmlDeviceGetGraphicsRunningProcesses_v3)(handle, &count, processes) == NVML_SUCCESS);
+  CHECK(count == 0);
+}
+
+// Functions that rcuda lacks are there, and none changes a GPU.
+void settings_of(nvmlDevice_t handle) {
+  using Setter = nvmlReturn_t (*)(nvmlDevice_t, unsigned);
+  for (const char* name : {"nvmlDeviceSetPowerManagementLimit", "nvmlDeviceSetPersistenceMode",
+                           "nvmlDeviceSetComputeMode", "nvmlDeviceSetEccMode"}) {
+    CHECK(reinterpret_cast<Setter>(find(name))(handle, 1) == NVML_ERROR_NO_PERMISSION);
+  }
+  CHECK(reinterpret_cast<Setter>(find("nvmlDeviceGetSamples"))(handle, 1) ==
+        NVML_ERROR_NOT_SUPPORTED);
+}
+
 void of_a_device(CUdevice device) {
   const nvmlDevice_t handle = find_device(device);
   int major, minor, nvml_major, nvml_minor;
@@ -84,14 +153,24 @@ void of_a_device(CUdevice device) {
   CHECK(NVML(nvmlDeviceGetCudaComputeCapability)(handle, &nvml_major, &nvml_minor) == NVML_SUCCESS);
   CHECK(nvml_major == major && nvml_minor == minor);
 
-  int type;
+  unsigned type, index;
   CHECK(NVML(nvmlDeviceGetNvLinkRemoteDeviceType)(handle, 0, &type) == NVML_ERROR_NOT_SUPPORTED);
-  char pci[128];
-  CHECK(NVML(nvmlDeviceGetNvLinkRemotePciInfo_v2)(
-            handle, 0, reinterpret_cast<nvmlPciInfo_t*>(pci)) == NVML_ERROR_NOT_SUPPORTED);
-  unsigned processes = 8;
-  CHECK(NVML(nvmlDeviceGetComputeRunningProcesses)(handle, &processes, nullptr) == NVML_SUCCESS);
-  CHECK(processes == 0);
+  CHECK(NVML(nvmlDeviceGetNvLinkRemoteDeviceType)(handle, 99, &type) ==
+        NVML_ERROR_INVALID_ARGUMENT);
+  nvmlPciInfo_t pci;
+  CHECK(NVML(nvmlDeviceGetNvLinkRemotePciInfo_v2)(handle, 0, &pci) == NVML_ERROR_NOT_SUPPORTED);
+  CHECK(NVML(nvmlDeviceGetIndex)(handle, &index) == NVML_SUCCESS);
+  CHECK(static_cast<int>(index) == device);
+  nvmlGpuFabricInfo_v2_t fabric;
+  fabric.version = nvml_version(sizeof fabric, 2);
+  fabric.state = 3;
+  CHECK(NVML(nvmlDeviceGetGpuFabricInfoV)(handle, &fabric) == NVML_SUCCESS);
+  CHECK(fabric.state == 0);
+  fabric.version = 7;
+  CHECK(NVML(nvmlDeviceGetGpuFabricInfoV)(handle, &fabric) == NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+  names_of(handle, device);
+  memory_of(handle, device);
+  settings_of(handle);
 }
 
 void of_a_pair(CUdevice device, CUdevice peer) {
@@ -110,8 +189,14 @@ void of_a_pair(CUdevice device, CUdevice peer) {
   CHECK(NVML(nvmlDeviceGetP2PStatus)(handle, peer_handle, NVML_P2P_CAPS_INDEX_ATOMICS, &status) ==
         NVML_SUCCESS);
   CHECK(status == (can ? NVML_P2P_STATUS_OK : NVML_P2P_STATUS_NOT_SUPPORTED));
-  CHECK(NVML(nvmlDeviceGetP2PStatus)(handle, peer_handle, static_cast<nvmlGpuP2PCapsIndex_t>(2),
-                                     &status) == NVML_ERROR_NOT_SUPPORTED);
+  CHECK(NVML(nvmlDeviceGetP2PStatus)(handle, peer_handle, kNvmlP2PCaps, &status) ==
+        NVML_ERROR_INVALID_ARGUMENT);
+  // Devices of one server are closer to each other than devices of two.
+  unsigned level;
+  CHECK(NVML(nvmlDeviceGetTopologyCommonAncestor)(handle, peer_handle, &level) == NVML_SUCCESS);
+  CHECK(level == (device == peer ? NVML_TOPOLOGY_INTERNAL
+                  : can          ? NVML_TOPOLOGY_NODE
+                                 : NVML_TOPOLOGY_SYSTEM));
 }
 
 void of_what_is_not_there(unsigned count) {
@@ -139,10 +224,10 @@ int main() {
   CHECK(library);
   before_cuda_runs();
 
-  // A query of a device initialises CUDA.
   nvmlDevice_t first;
   unsigned count;
   int devices;
+  CU(cuInit(0));
   CHECK(NVML(nvmlDeviceGetHandleByIndex_v2)(0, &first) == NVML_SUCCESS);
   CHECK(NVML(nvmlDeviceGetCount_v2)(&count) == NVML_SUCCESS);
   CU(cuDeviceGetCount(&devices));

@@ -1,0 +1,126 @@
+// Memory of devices, and the processes that use it. The server tells both: where it limits what
+// this user may use, the limit is the device's size and what counts against it is in use.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "client/nvml/handles.h"
+#include "common/base/host_name.h"
+#include "common/nvml/nvml_functions.h"
+
+namespace rcuda::client::nvml {
+namespace {
+
+constexpr unsigned kNoInstance = ~0u;  // the GPU is not partitioned
+
+// The sessions of this machine's processes. The ids of others mean nothing here.
+nvmlReturn_t processes_of(nvmlDevice_t handle, std::vector<wire::GpuReport::Process>* found) {
+  View view;
+  if (const nvmlReturn_t result = look(handle, &view, true); result != NVML_SUCCESS) return result;
+  const std::string here = host_name();
+  for (const wire::GpuReport::Process& process : view.gpu().processes) {
+    if (process.host == here) found->push_back(process);
+  }
+  return NVML_SUCCESS;
+}
+
+void write(const wire::GpuReport::Process& process, nvmlProcessInfo_v1_t* to) {
+  *to = {process.pid, process.used_bytes};  // NVML writes what is unknown as rcuda does
+}
+void write(const wire::GpuReport::Process& process, nvmlProcessInfo_v2_t* to) {
+  *to = {process.pid, process.used_bytes, kNoInstance, kNoInstance};
+}
+static_assert(wire::kUnknownFigure == kNvmlNotAvailable);
+
+template <typename Info>
+nvmlReturn_t list_processes(nvmlDevice_t handle, unsigned* count, Info* list) {
+  std::vector<wire::GpuReport::Process> found;
+  const nvmlReturn_t result = processes_of(handle, &found);
+  if (result != NVML_SUCCESS) return result;
+  if (!count || (*count != 0 && !list)) return NVML_ERROR_INVALID_ARGUMENT;
+  const bool fits = found.size() <= *count;
+  *count = static_cast<unsigned>(found.size());
+  if (!fits) return NVML_ERROR_INSUFFICIENT_SIZE;
+  for (const wire::GpuReport::Process& process : found) write(process, list++);
+  return NVML_SUCCESS;
+}
+
+// Of kinds that rcuda does not serve.
+nvmlReturn_t list_none(nvmlDevice_t handle, unsigned* count) {
+  uint32_t index = 0;
+  if (const nvmlReturn_t result = index_of(handle, &index); result != NVML_SUCCESS) return result;
+  if (!count) return NVML_ERROR_INVALID_ARGUMENT;
+  *count = 0;
+  return NVML_SUCCESS;
+}
+
+}  // namespace
+}  // namespace rcuda::client::nvml
+
+using namespace rcuda::client::nvml;
+
+extern "C" {
+
+// In this version, `used` has what the driver reserves in it.
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) {
+  View view;
+  if (const nvmlReturn_t result = look(device, &view, true); result != NVML_SUCCESS) return result;
+  if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
+  const rcuda::wire::GpuReport::Gpu& gpu = view.gpu();
+  if (gpu.used_bytes == rcuda::wire::kUnknownFigure) return NVML_ERROR_NOT_SUPPORTED;
+  const uint64_t used = std::min(gpu.used_bytes + gpu.reserved_bytes, gpu.total_bytes);
+  *memory = {gpu.total_bytes, gpu.total_bytes - used, used};
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t* memory) {
+  View view;
+  if (const nvmlReturn_t result = look(device, &view, true); result != NVML_SUCCESS) return result;
+  if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
+  if (memory->version != nvml_version(sizeof *memory, 2)) {
+    return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  }
+  const rcuda::wire::GpuReport::Gpu& gpu = view.gpu();
+  if (gpu.used_bytes == rcuda::wire::kUnknownFigure) return NVML_ERROR_NOT_SUPPORTED;
+  const uint64_t taken = std::min(gpu.used_bytes + gpu.reserved_bytes, gpu.total_bytes);
+  *memory = {memory->version, gpu.total_bytes, gpu.reserved_bytes, gpu.total_bytes - taken,
+             gpu.used_bytes};
+  return NVML_SUCCESS;
+}
+
+// PyTorch calls the first one when memory runs out, and treats any code but success as a bug.
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned* count,
+                                                  nvmlProcessInfo_v1_t* list) {
+  return list_processes(device, count, list);
+}
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned* count,
+                                                     nvmlProcessInfo_v2_t* list) {
+  return list_processes(device, count, list);
+}
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned* count,
+                                                     nvmlProcessInfo_v2_t* list) {
+  return list_processes(device, count, list);
+}
+
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned* count, void*) {
+  return list_none(device, count);
+}
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned* count, void*) {
+  return list_none(device, count);
+}
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned* count, void*) {
+  return list_none(device, count);
+}
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned* count, void*) {
+  return list_none(device, count);
+}
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned* count,
+                                                        void*) {
+  return list_none(device, count);
+}
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned* count,
+                                                        void*) {
+  return list_none(device, count);
+}
+
+}  // extern "C"

@@ -1,0 +1,134 @@
+#include "client/nvml/pool.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "client/base/pci_address.h"
+#include "common/base/log.h"
+#include "common/wire/ask.h"
+
+namespace rcuda::client::nvml {
+namespace {
+
+constexpr auto kFresh = std::chrono::milliseconds(200);
+constexpr auto kRetry = std::chrono::seconds(1);
+
+// The place of a GPU in the report; its end if it is not there.
+size_t place_of(const wire::GpuReport& report, uint32_t gpu) {
+  const auto found = std::find_if(report.gpus.begin(), report.gpus.end(),
+                                  [gpu](const auto& one) { return one.ordinal == gpu; });
+  return static_cast<size_t>(found - report.gpus.begin());
+}
+
+}  // namespace
+
+Pool& Pool::get() {
+  static auto* pool = new Pool;  // programs may call until their very end
+  return *pool;
+}
+
+nvmlReturn_t Pool::count(uint32_t* count) {
+  std::lock_guard lock(mutex_);
+  if (const nvmlReturn_t result = read_list(); result != NVML_SUCCESS) return result;
+  *count = static_cast<uint32_t>(devices_.size());
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t Pool::look(uint32_t index, View* view, bool now) {
+  std::lock_guard lock(mutex_);
+  if (const nvmlReturn_t result = read_list(); result != NVML_SUCCESS) return result;
+  if (index >= devices_.size()) return NVML_ERROR_INVALID_ARGUMENT;
+  name_addresses();
+  const Device& device = devices_[index];
+  Server& server = servers_[device.server];
+  ask(&server, now);
+  if (!server.report) return NVML_ERROR_GPU_IS_LOST;
+  view->place = place_of(*server.report, device.gpu);
+  if (view->place == server.report->gpus.size()) return NVML_ERROR_GPU_IS_LOST;
+  view->index = index;
+  view->server = device.server;
+  view->pci_bus_id = device.pci_bus_id;
+  view->report = server.report;
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t Pool::read_list() {
+  if (std::exchange(read_, true)) return result_;
+  if (const char* level = std::getenv("RCUDA_LOG")) {
+    // A file belongs to the CUDA library of this process.
+    const std::string text(level);
+    if (!set_log_level(text.c_str())) set_log_level(LogLevel::kOff);
+  }
+  const auto fail = [&](const Status& status) {
+    RCUDA_ERROR("NVML has no GPUs: %s", status.context().c_str());
+    return result_ = NVML_ERROR_UNKNOWN;
+  };
+  const auto pool =
+      devices_from([](const char* name) { return static_cast<const char*>(std::getenv(name)); });
+  if (!pool.ok()) return fail(pool.status());
+  const auto servers = group_by_server(*pool);
+  if (!servers.ok()) return fail(servers.status());
+  devices_.resize(pool->size());
+  for (const ServerDevices& named : *servers) {
+    // Another medium to the same server is the same server here.
+    auto known = std::find_if(servers_.begin(), servers_.end(), [&](const Server& server) {
+      return server.host == named.host && server.port == named.port;
+    });
+    if (known == servers_.end()) {
+      Server server;
+      server.host = named.host;
+      server.port = named.port;
+      known = servers_.insert(servers_.end(), std::move(server));
+    }
+    for (size_t i = 0; i < named.gpus.size(); ++i) {
+      devices_[named.ordinals[i]] = {static_cast<uint32_t>(known - servers_.begin()), named.gpus[i],
+                                     ""};
+    }
+  }
+  return NVML_SUCCESS;
+}
+
+// Afterwards the server has a fresh report, or none.
+void Pool::ask(Server* server, bool now) {
+  const bool asked = server->asked_at != Clock::time_point::min();
+  const auto age = asked ? Clock::now() - server->asked_at : Clock::duration::max();
+  if (server->report ? !now && age < kFresh : age < kRetry) return;
+  server->report = nullptr;
+  const auto body = wire::ask(server->host, server->port, wire::kGpuQuery, {}, wire::kGpuReport);
+  auto report = body.ok() ? wire::decode_gpu_report(*body) : Result<wire::GpuReport>(body.status());
+  server->asked_at = Clock::now();
+  if (report.ok()) {
+    server->report = std::make_shared<const wire::GpuReport>(std::move(report).value());
+    server->failure.clear();
+  } else if (server->failure != report.status().context()) {
+    server->failure = report.status().context();
+    RCUDA_WARN("NVML: %s", server->failure.c_str());
+  }
+}
+
+// Addresses as cuDeviceGetPCIBusId() gives them, once and for all. A server that does not answer
+// is left out until it does.
+void Pool::name_addresses() {
+  for (uint32_t number = 0; number < servers_.size(); ++number) {
+    const auto lacks = [&](const Device& device) {
+      return device.server == number && device.pci_bus_id.empty();
+    };
+    if (std::none_of(devices_.begin(), devices_.end(), lacks)) continue;
+    ask(&servers_[number]);
+    const auto& report = servers_[number].report;
+    if (!report) continue;
+    for (Device& device : devices_) {
+      const size_t place = lacks(device) ? place_of(*report, device.gpu) : report->gpus.size();
+      if (place == report->gpus.size()) continue;
+      const std::string& own = report->gpus[place].pci_bus_id;
+      const auto domain = other_pci_domain(own, [&](const std::string& address) {
+        return std::any_of(devices_.begin(), devices_.end(),
+                           [&](const Device& known) { return known.pci_bus_id == address; });
+      });
+      device.pci_bus_id = domain ? with_pci_domain(own, *domain) : own;
+    }
+  }
+}
+
+}  // namespace rcuda::client::nvml

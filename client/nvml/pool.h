@@ -1,0 +1,73 @@
+// Pool: the GPUs of RCUDA_DEVICES as NVML shows them. All of them, in the order of the list, as
+// NVML does not know CUDA_VISIBLE_DEVICES.
+//
+// The servers are asked without a session (common/wire/gpu_report.h), so nothing here starts CUDA
+// or a thread, and a program may fork afterwards. A report serves for a fifth of a second,
+// but memory and processes are always asked for.
+//
+// Threads: any. Blocking: look() asks the servers, a few milliseconds, or five seconds for one that
+// does not answer; then the server is not asked again for a second. Errors: as nvmlReturn_t; each
+// cause is logged once.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "client/base/device_list.h"
+#include "common/base/status.h"
+#include "common/nvml/nvml_api.h"
+#include "common/wire/gpu_report.h"
+
+namespace rcuda::client::nvml {
+
+// One GPU, as its server told it at one time.
+struct View {
+  uint32_t index = 0;      // in the pool
+  uint32_t server = 0;     // the same number: the same server
+  size_t place = 0;        // in the report
+  std::string pci_bus_id;  // differs from that of every other GPU of the pool
+  std::shared_ptr<const wire::GpuReport> report;
+  const wire::GpuReport::Gpu& gpu() const { return report->gpus[place]; }
+};
+
+class Pool {
+ public:
+  static Pool& get();
+
+  // Reads RCUDA_DEVICES. Asks no server.
+  nvmlReturn_t count(uint32_t* count);
+  // NVML_ERROR_GPU_IS_LOST if the server does not answer or has no such GPU any more.
+  // `now`: what has changed since the latest report matters, so the server is asked again.
+  nvmlReturn_t look(uint32_t index, View* view, bool now = false);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Server {
+    std::string host;
+    uint16_t port = 0;
+    std::shared_ptr<const wire::GpuReport> report;
+    Clock::time_point asked_at = Clock::time_point::min();
+    std::string failure;  // that has been logged
+  };
+  struct Device {
+    uint32_t server = 0;
+    uint32_t gpu = 0;  // the server's number
+    std::string pci_bus_id;
+  };
+
+  nvmlReturn_t read_list();
+  void ask(Server* server, bool now = false);
+  void name_addresses();
+
+  std::mutex mutex_;  // guards the rest
+  bool read_ = false;
+  nvmlReturn_t result_ = NVML_SUCCESS;
+  std::vector<Server> servers_;
+  std::vector<Device> devices_;
+};
+
+}  // namespace rcuda::client::nvml
