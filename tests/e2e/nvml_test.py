@@ -6,16 +6,18 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 import unittest
 
-from servers import run_tests, Server
+from servers import message, read_message, run_tests, Server
 
 BUILD = WHEELS = None
 GIB = 1 << 30
 DRIVER = "580.0.0-softgpu"
+REFUSAL, GPU_QUERY = 4, 19  # of common/wire/handshake.h and gpu_report.h
 
 # Prints one line of JSON with what NVML tells of each device.
 LOOK = """
@@ -175,6 +177,15 @@ class NvmlTest(unittest.TestCase):
         self.assertIn("softgpu", result.stdout)
         self.assertEqual(result.stderr.count("NVML"), 1, result.stderr)  # said once
         self.assertIn(gone.port, result.stderr)
+
+    def test_a_stranger_learns_nothing(self):
+        server = self.server()
+        # By TCP from the server's machine, without a ticket.
+        with socket.create_connection(("127.0.0.1", int(server.port))) as connection:
+            connection.sendall(message(GPU_QUERY))
+            kind, text = read_message(connection)
+        self.assertEqual(kind, REFUSAL)
+        self.assertIn("brings no ticket", text)
 
     def test_without_a_pool(self):
         look = "import pynvml as n\nn.nvmlInit()\nprint(n.nvmlDeviceGetCount())\n"
