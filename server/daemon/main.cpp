@@ -30,8 +30,9 @@ namespace {
 
 constexpr int kWorkerControl = 3;
 
-// The exit status for settings that are not usable (EX_CONFIG of sysexits.h): systemd's unit does not
-// start such a server again. What may work later is 1, also a user who is not known at the start.
+// The exit status for settings that are not usable (EX_CONFIG of sysexits.h): systemd's unit does
+// not start such a server again. What may work later is 1, also a user who is not known at the
+// start.
 constexpr int kUnusableSettings = 78;
 
 int report(const Status& status) {
