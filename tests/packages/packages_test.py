@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""Debian packages of a build: lintian finds nothing, and in a new Debian they serve a program, without a compiler
+or a CUDA toolkit.
+
+    packages_test.py --build FOLDER [unittest arguments]
+
+Exits with 77 and says why where that cannot be tried. Takes some minutes: most of them for the new Debian.
+"""
+
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SOURCE = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, os.path.join(SOURCE, "tests/e2e"))
+from servers import run_tests, UNUSABLE_SETTINGS  # noqa: E402
+
+BUILD = None
+SECTIONS = ("packages", "bare")
+TREE = "/usr/lib/rcuda"
+# Runs a command in the new Debian, in which it sees this machine's devices and its own processes.
+INSIDE = """
+mount -t proc proc "$0/proc"
+mount --rbind /dev "$0/dev"
+mount -t sysfs sysfs "$0/sys" 2>/dev/null || mount --rbind /sys "$0/sys"
+exec chroot "$0" "$@"
+"""
+
+
+def skip(reason):
+    print(f"packages: SKIPPED: {reason}")
+    sys.exit(77)
+
+
+def missing_packages():
+    return subprocess.run([os.path.join(SOURCE, "scripts/missing_packages"), *SECTIONS], check=True,
+                          capture_output=True, text=True).stdout.split()
+
+
+def install_missing():
+    if not shutil.which("apt-get"):
+        skip("the packages are Debian's, and there is no apt-get")
+    if os.geteuid() != 0:
+        skip("only root can make a Debian")
+    if subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"], stderr=subprocess.DEVNULL).returncode != 0:
+        skip("no mount namespaces here")
+    missing = missing_packages()
+    if not missing:
+        return
+    print("packages: installing", *missing, flush=True)
+    environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
+    for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *missing]):
+        if subprocess.run(["apt-get", *command], env=environment, stdout=subprocess.DEVNULL).returncode != 0:
+            skip(f"could not install {' '.join(missing)}")
+
+
+class PackagesTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        temporary = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(temporary.cleanup)
+        cls.folder = temporary.name
+        os.chmod(cls.folder, 0o755)
+        cls.make_packages()
+        cls.root = os.path.join(cls.folder, "debian")
+        os.mkdir(cls.root)
+        # A failure here is not of these packages.
+        made = subprocess.run([os.path.join(SOURCE, "tests/support/make_debian"), cls.root, "--skip=cleanup/apt/lists"],
+                              capture_output=True, text=True)
+        if made.returncode != 0:
+            print(made.stderr)
+            skip("mmdebstrap could not make a Debian here")
+        for file in ("/etc/resolv.conf", "/etc/hosts"):
+            shutil.copy(file, cls.root + file)
+        os.mkdir(cls.root + "/packages")
+        for package in glob.glob(os.path.join(cls.folder, "*.deb")):
+            shutil.copy(package, cls.root + "/packages")
+        # With systemd, which the server's packages do not need but machines have.
+        cls.inside("sh", "-ec", "apt-get install -y -qq --no-install-recommends systemd /packages/*.deb",
+                   DEBIAN_FRONTEND="noninteractive")
+        cls.inside("useradd", "--groups", "rcuda", "ada")
+        cls.inside("useradd", "eve")
+
+    @classmethod
+    def make_packages(cls):
+        source = os.path.join(cls.folder, "source")
+        os.mkdir(source)
+        for name in ("debian", "docs"):
+            shutil.copytree(os.path.join(SOURCE, name), os.path.join(source, name))
+        shutil.copy(os.path.join(SOURCE, "README.md"), source)
+        # -d: what a build needs was there for BUILD. Compression takes longer than all else.
+        made = subprocess.run(["dpkg-buildpackage", "-b", "-us", "-uc", "-d"], cwd=source, capture_output=True, text=True,
+                              env=dict(os.environ, RCUDA_BUILD=BUILD, DEB_BUILD_OPTIONS="noautodbgsym",
+                                       DPKG_DEB_COMPRESSOR_TYPE="gzip", DPKG_DEB_COMPRESSOR_LEVEL="1"))
+        if made.returncode != 0:
+            raise AssertionError(made.stdout[-4000:] + made.stderr[-4000:])
+
+    @classmethod
+    def command(cls, *command, user=None):
+        if user:
+            command = ("setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", *command)
+        return ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-ec", INSIDE, cls.root, *command]
+
+    @classmethod
+    def inside(cls, *command, user=None, status=0, **variables):
+        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "HOME": "/", **variables}
+        result = subprocess.run(cls.command(*command, user=user), env=environment, stdin=subprocess.DEVNULL,
+                                capture_output=True, text=True)
+        if result.returncode != status:
+            raise AssertionError(f"{command}: {result.returncode}\n{result.stdout}{result.stderr}")
+        return result.stdout + result.stderr
+
+    def test_lintian_finds_nothing(self):
+        (changes,) = glob.glob(os.path.join(self.folder, "*.changes"))
+        result = subprocess.run(["lintian", "--allow-root", "--fail-on", "error,warning", changes],
+                                capture_output=True, text=True)
+        self.assertEqual((result.returncode, result.stdout), (0, ""), result.stderr)
+
+    def test_neither_compiler_nor_toolkit_is_there(self):
+        for program in ("cc", "gcc", "clang", "nvcc", "python3"):
+            self.inside("sh", "-c", f"command -v {program}", status=127)
+        self.assertNotIn("cuda", self.inside("ldconfig", "-p"))
+
+    def test_the_demonstration(self):
+        shown = self.inside("rcuda-run", "--demo", user="ada")
+        self.assertIn("started /usr/lib/rcuda/bin/rcuda-server", shown)
+        self.assertIn("softgpu", shown)
+        self.assertIn(" on 1 device, 0 wrong", shown)
+
+    def test_the_service_serves_its_group(self):
+        """The server as the service starts it, with the installed configuration."""
+        shown = self.inside("bash", "-c", """
+mkfifo /ready
+rcuda-server --port 0 --ready-fd 9 9<>/ready &
+read -r port </ready
+for user in ada eve; do
+  setpriv --reuid=$user --regid=$user --init-groups rcuda-run --demo --devices 127.0.0.1@$port:0
+  echo "$user: $?"
+done
+rcuda-token create --user ada
+kill %1
+wait %1
+echo "server: $?"
+""")
+        self.assertIn("\nada: 0\n", shown)
+        self.assertRegex(shown, r"(?m)^eve: [1-9]")
+        self.assertIn("--users", shown)  # the refusal names the remedy
+        self.assertRegex(shown, r"(?m)^rcuda1\.")
+        self.assertIn("\nserver: 0\n", shown)
+
+    def test_the_configuration(self):
+        self.assertIn("/etc/rcuda/server.toml", self.inside("dpkg-query", "-W", "-f=${Conffiles}", "rcuda-server"))
+        self.assertIn("is usable", self.inside("rcuda-server", "--check-config"))
+        self.inside("rcuda-server", "--check-config", status=UNUSABLE_SETTINGS, RCUDA_SERVER_PORT="none")
+
+    def test_the_unit(self):
+        unit = "/lib/systemd/system/rcuda-server.service"
+        # There is no man here to find the page with.
+        self.assertEqual(self.inside("systemd-analyze", "verify", "--man=no", unit, SYSTEMD_LOG_TARGET="console"), "")
+        with open(self.root + unit) as file:
+            self.assertIn(f"RestartPreventExitStatus={UNUSABLE_SETTINGS}\n", file.read())
+        exposure = self.inside("systemd-analyze", "security", "--offline=true", "--no-pager", unit)
+        (level,) = re.findall(r"Overall exposure level.*?: ([0-9.]+)", exposure)
+        self.assertLess(float(level), 5.0, exposure)
+
+    def test_manuals_and_completions(self):
+        tools = sorted(os.path.basename(tool) for tool in glob.glob(f"{self.root}{TREE}/bin/*"))
+        self.assertEqual(len(tools), 7)
+        for tool in tools:
+            self.inside("test", "-x", f"/usr/bin/{tool}")
+            self.inside("test", "-e", f"/usr/share/man/man1/{tool}.1.gz")
+            completed = self.inside("bash", "-ec", f"source /usr/share/bash-completion/completions/{tool}; "
+                                    f"COMP_WORDS=({tool} --h); _{tool.replace('-', '_')} {tool} --h {tool}; "
+                                    "echo ${COMPREPLY[@]}")
+            self.assertEqual(completed, "--help\n", tool)
+
+
+if __name__ == "__main__":
+    install_missing()
+    run_tests(globals())
