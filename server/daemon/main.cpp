@@ -90,78 +90,114 @@ int run_daemon(const Settings& settings, int ready) {
   return status.code() == Code::kInvalidArgument ? report_settings(status) : report(status);
 }
 
+// What the command line says beside the settings.
+struct Order {
+  std::string config_file;
+  int ready = -1;
+  bool is_worker = false;
+  bool check_config = false;
+  bool list_settings = false;
+};
+
+void add_flag(CLI::App* app, const std::string& name, config::SettingBase* setting,
+              const std::string& value, const std::string& help) {
+  app->add_flag_callback(
+      name, [=] { (void)setting->set(value, name, "the command line"); }, help);
+}
+
+void add_options(CLI::App* app, Settings* settings, Order* order) {
+  app->add_option("--config", order->config_file,
+                  "TOML file; the environment and options win over it [" + default_config_file() +
+                      " if there is one]");
+  add_option(app, "--listen", &settings->listen);
+  add_option(app, "--port", &settings->port);
+  add_option(app, "--devices", &settings->devices);
+  add_option(app, "--driver", &settings->driver);
+  add_option(app, "--pool", &settings->pool);
+  add_option(app, "--max-sessions", &settings->max_sessions);
+  add_option(app, "--staging-bytes", &settings->staging_bytes);
+  add_option(app, "--image-cache", &settings->image_cache);
+  add_option(app, "--image-cache-bytes", &settings->image_cache_bytes);
+  add_option(app, "--users", &settings->users);
+  add_option(app, "--operators", &settings->operators);
+  add_option(app, "--certificate", &settings->certificate);
+  add_option(app, "--client-authorities", &settings->client_authorities);
+  add_option(app, "--tokens", &settings->tokens);
+  add_option(app, "--audit", &settings->audit);
+  add_option(app, "--security", &settings->security);
+  add_flag(app, "--insecure", &settings->security, "insecure",
+           "short for --security insecure: no identity, no encryption");
+  add_flag(app, "--require-lease", &settings->require_lease, "1", settings->require_lease.help());
+  add_flag(app, "--allow-faults", &settings->allow_faults, "1", settings->allow_faults.help());
+  app->add_option("--ready-fd", order->ready,
+                  "descriptor to write the port to once clients are served");
+  app->add_flag(
+      "--check-config", order->check_config,
+      "say whether the settings, the certificate, the tokens, the users and the limits are usable, "
+      "and start nothing");
+  app->add_flag("--list-settings", order->list_settings,
+                "print every setting and where it came from");
+  app->add_flag("--worker", order->is_worker)->group("");
+}
+
+// Options override the environment, which overrides the file. CLI11 calls the setters while it
+// parses, so the file and the environment are loaded before that, and --config is looked up here.
+Status load_settings(int argc, char** argv, Settings* settings) {
+  std::string file;
+  bool is_worker = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--config" && i + 1 < argc) file = argv[i + 1];
+    if (argument.rfind("--config=", 0) == 0) file = argument.substr(9);
+    // A worker has its settings from the daemon, by the environment.
+    if (argument == "--worker") is_worker = true;
+  }
+  if (file.empty() && !is_worker) file = existing(default_config_file());
+  if (!file.empty()) {
+    settings->config_file = file;
+    RCUDA_RETURN_IF_ERROR(config::load_toml_file(settings->registry, file, "limits"));
+  }
+  return settings->registry.load_environment();
+}
+
+int check_config(const Settings& settings) {
+  if (const Status status = Gate(settings).check(); !status.ok()) return report_settings(status);
+  if (const auto rules = read_rules(settings); !rules.ok()) return report_settings(rules.status());
+  std::puts("the configuration is usable");
+  return 0;
+}
+
+int list_settings(const Settings& settings) {
+  const Result<Rules> rules = read_rules(settings);
+  if (!rules.ok()) return report_settings(rules.status());
+  std::fputs(settings.registry.describe().c_str(), stdout);
+  std::fputs(rules->text().c_str(), stdout);
+  return 0;
+}
+
+// Workers are started by the binary's path, so that ps shows it. If there is no such file, because
+// the binary has already been replaced, /proc/self/exe is used, which still works.
+void find_worker_binary(Settings* settings) {
+  char binary[4096];
+  const ssize_t length = ::readlink("/proc/self/exe", binary, sizeof binary - 1);
+  if (length > 0 && ::access(std::string(binary, static_cast<size_t>(length)).c_str(), X_OK) == 0) {
+    settings->worker_binary.assign(binary, static_cast<size_t>(length));
+  }
+}
+
 int start(int argc, char** argv) {
   Settings settings;
+  Order order;
   CLI::App app("Offers this machine's GPUs to CUDA programs elsewhere.", "rcuda-server");
   app.footer(
       "It serves programs of its own user, of root and of the users that --users names. Clients "
       "of\n"
       "other machines identify themselves by a token (rcuda-token create), by MUNGE or by a\n"
       "certificate, under TLS. docs/security.md describes all of it.");
-  std::string config_file;
-  int ready = -1;
-  bool list_settings = false;
-  app.add_option("--config", config_file,
-                 "TOML file; the environment and options win over it [" + default_config_file() +
-                     " if there is one]");
-  add_option(&app, "--listen", &settings.listen);
-  add_option(&app, "--port", &settings.port);
-  add_option(&app, "--devices", &settings.devices);
-  add_option(&app, "--driver", &settings.driver);
-  add_option(&app, "--pool", &settings.pool);
-  add_option(&app, "--max-sessions", &settings.max_sessions);
-  add_option(&app, "--staging-bytes", &settings.staging_bytes);
-  add_option(&app, "--image-cache", &settings.image_cache);
-  add_option(&app, "--image-cache-bytes", &settings.image_cache_bytes);
-  add_option(&app, "--users", &settings.users);
-  add_option(&app, "--operators", &settings.operators);
-  add_option(&app, "--certificate", &settings.certificate);
-  add_option(&app, "--client-authorities", &settings.client_authorities);
-  add_option(&app, "--tokens", &settings.tokens);
-  add_option(&app, "--audit", &settings.audit);
-  add_option(&app, "--security", &settings.security);
-  app.add_flag_callback(
-      "--insecure",
-      [&] { (void)settings.security.set("insecure", "--insecure", "the command line"); },
-      "short for --security insecure: no identity, no encryption");
-  app.add_flag_callback(
-      "--require-lease",
-      [&] { (void)settings.require_lease.set("1", "--require-lease", "the command line"); },
-      settings.require_lease.help());
-  app.add_flag_callback(
-      "--allow-faults",
-      [&] { (void)settings.allow_faults.set("1", "--allow-faults", "the command line"); },
-      settings.allow_faults.help());
-  app.add_option("--ready-fd", ready, "descriptor to write the port to once clients are served");
-  bool check_config = false;
-  app.add_flag(
-      "--check-config", check_config,
-      "say whether the settings, the certificate, the tokens, the users and the limits are usable, "
-      "and start nothing");
-  app.add_flag("--list-settings", list_settings, "print every setting and where it came from");
-  bool is_worker = false;
-  app.add_flag("--worker", is_worker)->group("");
-
-  // Options override the environment, which overrides the file. CLI11 calls the setters while it
-  // parses, so the file and the environment are loaded before that, and --config is looked up here.
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    if (argument == "--config" && i + 1 < argc) config_file = argv[i + 1];
-    if (argument.rfind("--config=", 0) == 0) config_file = argument.substr(9);
-    // A worker has its settings from the daemon, by the environment.
-    if (argument == "--worker") is_worker = true;
+  if (const Status loaded = load_settings(argc, argv, &settings); !loaded.ok()) {
+    return report_settings(loaded);
   }
-  if (config_file.empty() && !is_worker) config_file = existing(default_config_file());
-  if (!config_file.empty()) {
-    settings.config_file = config_file;
-    if (Status status = config::load_toml_file(settings.registry, config_file, "limits");
-        !status.ok()) {
-      return report_settings(status);
-    }
-  }
-  if (Status status = settings.registry.load_environment(); !status.ok()) {
-    return report_settings(status);
-  }
+  add_options(&app, &settings, &order);  // after that: the help shows what the settings are now
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -173,34 +209,16 @@ int start(int argc, char** argv) {
         Code::kInvalidArgument,
         "RCUDA_LOG=" + settings.log.get() + " is not usable: it takes " + settings.log.help()));
   }
-  if (is_worker) {
+  if (order.is_worker) {
     ::fcntl(kWorkerControl, F_SETFD, FD_CLOEXEC);
     return run_worker(settings, UniqueFd(kWorkerControl));
   }
   set_log_name("rcuda-server");
-  if (check_config) {
-    if (const Status status = Gate(settings).check(); !status.ok()) return report_settings(status);
-    if (const auto rules = read_rules(settings); !rules.ok())
-      return report_settings(rules.status());
-    std::puts("the configuration is usable");
-    return 0;
-  }
-  if (list_settings) {
-    const Result<Rules> rules = read_rules(settings);
-    if (!rules.ok()) return report_settings(rules.status());
-    std::fputs(settings.registry.describe().c_str(), stdout);
-    std::fputs(rules->text().c_str(), stdout);
-    return 0;
-  }
-  if (ready >= 0) ::fcntl(ready, F_SETFD, FD_CLOEXEC);
-  // Workers are started by the binary's path, so that ps shows it. If there is no such file,
-  // because the binary has already been replaced, /proc/self/exe is used, which still works.
-  char binary[4096];
-  const ssize_t length = ::readlink("/proc/self/exe", binary, sizeof binary - 1);
-  if (length > 0 && ::access(std::string(binary, static_cast<size_t>(length)).c_str(), X_OK) == 0) {
-    settings.worker_binary.assign(binary, static_cast<size_t>(length));
-  }
-  return run_daemon(settings, ready);
+  if (order.check_config) return check_config(settings);
+  if (order.list_settings) return list_settings(settings);
+  if (order.ready >= 0) ::fcntl(order.ready, F_SETFD, FD_CLOEXEC);
+  find_worker_binary(&settings);
+  return run_daemon(settings, order.ready);
 }
 
 }  // namespace
