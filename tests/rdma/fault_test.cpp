@@ -1,5 +1,6 @@
 // Faults under a verbs Link and its error messages: the host runs out of memory at every step of
 // making the Link and later, and queue pairs go into error. Runs in the rig.
+#include <algorithm>
 #include <future>
 
 #include <gtest/gtest.h>
@@ -242,6 +243,120 @@ TEST_F(VerbsFault, PutsOfManyThreadsShareADoorbell) {
   EXPECT_EQ(after.work_requests - before.work_requests, 1u + kThreads);
   EXPECT_EQ(after.doorbells - before.doorbells, 2u);
   while (load(*server_, 16 + 8 * (kThreads - 1)) != 1) std::this_thread::yield();
+}
+
+// A session that uses the address and the key of another one's memory: its requests are changed on
+// their way to the adapter.
+class VerbsThief : public VerbsFault {
+ protected:
+  struct Memory {
+    uint64_t address;
+    uint32_t key;
+  };
+  static inline Memory wanted;
+  static inline uint32_t own_key = 0;
+
+  static int redirected_post_send(ibv_qp* qp, ibv_send_wr* list, ibv_send_wr** bad) {
+    for (ibv_send_wr* request = list; request != nullptr; request = request->next) {
+      const bool one_sided = request->opcode == IBV_WR_RDMA_WRITE ||
+                             request->opcode == IBV_WR_RDMA_READ ||
+                             request->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+      if (!one_sided || request->wr.rdma.rkey != own_key) continue;
+      request->wr.rdma.remote_addr = wanted.address;
+      request->wr.rdma.rkey = wanted.key;
+    }
+    return real_post_send(qp, list, bad);
+  }
+
+  static Memory memory_of(const ibv_mr* registered) {
+    return {reinterpret_cast<uint64_t>(registered->addr), registered->rkey};
+  }
+  static ibv_mr* find(const void* base) {
+    for (ibv_mr* memory : remote_memory()) {
+      if (memory->addr == base) return memory;
+    }
+    return nullptr;
+  }
+
+  // Makes a session whose client writes to this memory, or reads it, in the place of its own.
+  void expect_refused(const Memory& memory, bool writes) {
+    connect();
+    SharedBlock own(4096);
+    const Result<Region> region = server_->expose(own.bytes.data(), own.bytes.size(), own.fd);
+    ASSERT_TRUE(region.ok()) << region.status().message();
+    ASSERT_NE(find(own.bytes.data()), nullptr);
+    wanted = memory_of(find(own.bytes.data()));
+    own_key = wanted.key;
+    // All clients of this process have one context of their device.
+    ibv_context_ops& ops = queue_pairs().front()->context->ops;
+    real_post_send = ops.post_send;
+    ops.post_send = redirected_post_send;
+    // To its own memory first, which is allowed.
+    std::vector<std::byte> bytes(own.bytes.size(), std::byte{0x5a});
+    EXPECT_TRUE(write_and_wait(*client_, region->id, 0, bytes).ok());
+    EXPECT_EQ(own.bytes.back(), std::byte{0x5a});
+    wanted = memory;
+    std::promise<Status> outcome;
+    const auto done = [&](const Status& status) { outcome.set_value(status); };
+    std::fill(bytes.begin(), bytes.end(), std::byte{0x66});
+    if (writes) {
+      client_->write(region->id, 0, bytes.data(), bytes.size(), done);
+    } else {
+      client_->read(region->id, 0, bytes.data(), bytes.size(), done);
+    }
+    // The adapter of the other side refuses, and stops its queue pair: the Link of that side ends,
+    // and the client may learn of that first.
+    const Status end = wait_for_end(*client_);
+    EXPECT_TRUE(end.context().find("remote access error") != std::string::npos ||
+                end.context().find("the peer closed the connection") != std::string::npos)
+        << end.message();
+    EXPECT_FALSE(outcome.get_future().get().ok());
+    ops.post_send = real_post_send;
+    EXPECT_TRUE(writes || std::count(bytes.begin(), bytes.end(), std::byte{0x66}) == 4096);
+    client_.reset();
+    server_.reset();
+  }
+};
+
+TEST_F(VerbsThief, TheAdapterRefusesAKeyOfAnotherSession) {
+  connect();
+  const std::unique_ptr<Link> other_client = std::move(client_);
+  const std::unique_ptr<Link> other_server = std::move(server_);
+  SharedBlock block(1 << 20);
+  const Result<Region> region =
+      other_server->expose(block.bytes.data(), block.bytes.size(), block.fd);
+  ASSERT_TRUE(region.ok()) << region.status().message();
+  std::vector<std::byte> bytes(block.bytes.size());
+  fill_pattern(bytes, 5);
+  ASSERT_TRUE(write_and_wait(*other_client, region->id, 0, bytes).ok());
+  // The region and both windows.
+  const std::vector<ibv_mr*> of_other = remote_memory();
+  ASSERT_GE(of_other.size(), 3u);
+  for (const ibv_mr* memory : of_other) {
+    expect_refused(memory_of(memory), true);
+    expect_refused(memory_of(memory), false);
+  }
+  EXPECT_TRUE(has_pattern(block.bytes, 5));
+  fill_pattern(bytes, 6);
+  EXPECT_TRUE(write_and_wait(*other_client, region->id, 0, bytes).ok());
+  EXPECT_TRUE(has_pattern(block.bytes, 6));
+}
+
+TEST_F(VerbsThief, AKeyEndsWithItsSession) {
+  const size_t before = remote_memory().size();
+  connect();
+  SharedBlock block(1 << 20);
+  fill_pattern(block.bytes, 7);
+  const Result<Region> region = server_->expose(block.bytes.data(), block.bytes.size(), block.fd);
+  ASSERT_TRUE(region.ok()) << region.status().message();
+  ASSERT_NE(find(block.bytes.data()), nullptr);
+  const Memory ended = memory_of(find(block.bytes.data()));
+  client_.reset();
+  server_.reset();
+  EXPECT_EQ(remote_memory().size(), before);
+  expect_refused(ended, true);
+  expect_refused(ended, false);
+  EXPECT_TRUE(has_pattern(block.bytes, 7));
 }
 
 }  // namespace

@@ -53,6 +53,23 @@ QueuePairs& made() {
   return *instance;
 }
 
+struct RemoteMemory {
+  std::mutex mutex;
+  std::vector<ibv_mr*> registered;
+};
+RemoteMemory& remote() {
+  static RemoteMemory* instance = new RemoteMemory;
+  return *instance;
+}
+
+ibv_mr* noted(ibv_mr* memory, unsigned access) {
+  if (memory && access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)) {
+    std::lock_guard lock(remote().mutex);
+    remote().registered.push_back(memory);
+  }
+  return memory;
+}
+
 // The reported event: at most one at a time, kept until it is acknowledged.
 struct Reported {
   std::mutex mutex;
@@ -122,6 +139,11 @@ std::vector<ibv_qp*> queue_pairs() {
   return made().alive;
 }
 
+std::vector<ibv_mr*> remote_memory() {
+  std::lock_guard lock(remote().mutex);
+  return remote().registered;
+}
+
 void break_queue_pair(ibv_qp* qp) {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_ERR;
@@ -137,6 +159,7 @@ void report_event(ibv_context* context, const ibv_async_event& event) {
 }  // namespace rcuda::test
 
 using rcuda::test::next;
+using rcuda::test::noted;
 using rcuda::test::refused;
 
 extern "C" {
@@ -159,13 +182,23 @@ void* mmap(void* address, size_t bytes, int protection, int flags, int fd, off_t
 
 ibv_mr* ibv_reg_mr(ibv_pd* pd, void* base, size_t bytes, int access) {
   if (refused()) return nullptr;
-  return next<ibv_mr*(ibv_pd*, void*, size_t, int)>("ibv_reg_mr")(pd, base, bytes, access);
+  return noted(next<ibv_mr*(ibv_pd*, void*, size_t, int)>("ibv_reg_mr")(pd, base, bytes, access),
+               static_cast<unsigned>(access));
 }
 
 ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* base, size_t bytes, uint64_t iova, unsigned access) {
   if (refused()) return nullptr;
-  return next<ibv_mr*(ibv_pd*, void*, size_t, uint64_t, unsigned)>("ibv_reg_mr_iova2")(
-      pd, base, bytes, iova, access);
+  return noted(next<ibv_mr*(ibv_pd*, void*, size_t, uint64_t, unsigned)>("ibv_reg_mr_iova2")(
+                   pd, base, bytes, iova, access),
+               access);
+}
+
+int ibv_dereg_mr(ibv_mr* memory) {
+  {
+    std::lock_guard lock(rcuda::test::remote().mutex);
+    std::erase(rcuda::test::remote().registered, memory);
+  }
+  return next<int(ibv_mr*)>("ibv_dereg_mr")(memory);
 }
 
 ibv_pd* ibv_alloc_pd(ibv_context* context) {

@@ -25,6 +25,9 @@ void refuse_threads(long first);
 std::vector<ibv_qp*> queue_pairs();
 void break_queue_pair(ibv_qp* qp);
 
+// The memory that this process has registered for access by its peers and not deregistered.
+std::vector<ibv_mr*> remote_memory();
+
 // The next ibv_get_async_event() of the device returns this event, whatever the kernel reports. The
 // caller must make the device's descriptor readable.
 void report_event(ibv_context* context, const ibv_async_event& event);
