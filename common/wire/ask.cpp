@@ -6,6 +6,7 @@
 #include "common/base/unique_fd.h"
 #include "common/wire/connect.h"
 #include "common/wire/identify.h"
+#include "common/wire/refusal.h"
 
 namespace rcuda::wire {
 namespace {
@@ -30,10 +31,7 @@ Result<std::vector<std::byte>> ask(const std::string& host, uint16_t port, Messa
   auto answer = read_message(connection.socket, deadline);
   if (!answer.ok()) return Status(answer.status()).with_context(server);
   if (answer->first == MessageType::kRefusal) {
-    Result<Refusal> refusal = decode_refusal(answer->second);
-    if (!refusal.ok()) return refusal.status();
-    const bool for_now = refusal->code == static_cast<uint32_t>(Code::kUnavailable);
-    return Status(for_now ? Code::kUnavailable : Code::kDenied, server + ": " + refusal->reason);
+    return refusal_error(answer->second, server, Code::kDenied, {Code::kUnavailable});
   }
   if (answer->first != wanted) {
     return Status(Code::kProtocol, server + " answered with the wrong message");

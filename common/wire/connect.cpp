@@ -17,6 +17,7 @@
 
 #include "common/base/socket_io.h"
 #include "common/tls/keyed.h"
+#include "common/wire/refusal.h"
 #include "common/wire/same_host.h"
 #include "common/wire/socket_keys.h"
 
@@ -198,9 +199,7 @@ Result<bool> present_ticket(int socket, Clock::time_point deadline) {
                                               answer.status().context() + "): see its log");
   }
   if (answer->first == MessageType::kRefusal) {
-    const Result<Refusal> refusal = decode_refusal(answer->second);
-    if (!refusal) return refusal.status();
-    return Status(Code::kDenied, "no ticket was given: " + refusal->reason);
+    return refusal_error(answer->second, "no ticket was given", Code::kDenied);
   }
   if (answer->first != MessageType::kTicket) {
     return Status(Code::kProtocol, "the server answered a TicketQuery with the wrong message");
@@ -283,11 +282,8 @@ Result<Welcome> request_session(Connection* connection, const Hello& hello,
         continue;
       case MessageType::kWelcome:
         return decode_welcome(message->second);
-      case MessageType::kRefusal: {
-        Result<Refusal> refusal = decode_refusal(message->second);
-        if (!refusal) return refusal.status();
-        return Status(Code::kUnavailable, "the session was refused: " + refusal->reason);
-      }
+      case MessageType::kRefusal:
+        return refusal_error(message->second, "the session was refused", Code::kUnavailable);
       default:
         return Status(Code::kProtocol, "the server answered with message type " +
                                            std::to_string(static_cast<uint32_t>(message->first)));

@@ -9,6 +9,7 @@
 #include "common/identity/token_file.h"
 #include "common/tls/client.h"
 #include "common/wire/lease_messages.h"
+#include "common/wire/refusal.h"
 #include "common/wire/same_host.h"
 
 namespace rcuda::wire {
@@ -40,9 +41,7 @@ Result<std::vector<std::byte>> read_answer(const Socket& socket, MessageType wan
   auto answer = read_message(socket, deadline);
   if (!answer) return no_server(answer.status());
   if (answer->first == MessageType::kRefusal) {
-    const Result<Refusal> refusal = decode_refusal(answer->second);
-    if (!refusal) return refusal.status();
-    return Status(Code::kDenied, "the server refused: " + refusal->reason);
+    return refusal_error(answer->second, "the server refused", Code::kDenied);
   }
   if (answer->first != wanted) {
     return Status(Code::kProtocol, "the server answered with the wrong message");

@@ -15,6 +15,7 @@
 #include "common/tls/keyed.h"
 #include "common/wire/address_ranges.h"
 #include "common/wire/connect.h"
+#include "common/wire/refusal.h"
 #include "common/wire/socket_keys.h"
 #include "p2p/planner/measurements.h"
 
@@ -250,11 +251,8 @@ Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt,
   auto answer = wire::read_message(*stream, deadline);
   if (!answer) return sent.ok() ? answer.status() : sent;
   if (answer->first == wire::MessageType::kRefusal) {
-    Result<wire::Refusal> refusal = wire::decode_refusal(answer->second);
-    if (!refusal) return refusal.status();
-    const auto code = static_cast<Code>(refusal->code);
-    return Status(code == Code::kUnsupported || code == Code::kDenied ? code : Code::kUnavailable,
-                  "the other worker refused: " + refusal->reason);
+    return wire::refusal_error(answer->second, "the other worker refused", Code::kUnavailable,
+                               {Code::kUnsupported, Code::kDenied});
   }
   if (answer->first != wire::MessageType::kPeerWelcome) {
     return Status(Code::kProtocol, "the other worker answered with the wrong message");

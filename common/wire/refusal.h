@@ -1,0 +1,18 @@
+// A Refusal of the other side, as an error.
+#pragma once
+
+#include <cstddef>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+
+namespace rcuda::wire {
+
+// "what: the reason". `body`: of the Refusal; kProtocol if it is malformed. The error has the
+// Refusal's code if that is one of `kept`, and otherwise `code`.
+Status refusal_error(const std::vector<std::byte>& body, const std::string& what, Code code,
+                     std::initializer_list<Code> kept = {});
+
+}  // namespace rcuda::wire
