@@ -67,13 +67,25 @@ nvmlReturn_t get_pci(nvmlDevice_t handle, nvmlPciInfo_t* pci, bool with_bus_id) 
   return NVML_SUCCESS;
 }
 
+// Empty if the server's lists are other ones.
+const std::vector<uint64_t>& figures_of(const View& view) {
+  static const std::vector<uint64_t> none;
+  return view.report->layout == figures::layout() ? view.gpu().figures : none;
+}
+
+const std::string& text_of(const View& view, uint32_t which) {
+  static const std::string none;
+  const std::vector<std::string>& all = view.gpu().texts;
+  return view.report->layout == figures::layout() && which < all.size() ? all[which] : none;
+}
+
 // `count` values of the report, from `first` on.
 template <typename T>
 nvmlReturn_t get(nvmlDevice_t handle, uint32_t first, uint32_t count, T* values) {
   View view;
   if (const nvmlReturn_t result = look(handle, &view); result != NVML_SUCCESS) return result;
   if (!values) return NVML_ERROR_INVALID_ARGUMENT;
-  const std::vector<uint64_t>& all = view.gpu().figures;
+  const std::vector<uint64_t>& all = figures_of(view);
   for (uint32_t i = 0; i < count; ++i) {
     if (first + i >= all.size() || all[first + i] == wire::kUnknownFigure) {
       return NVML_ERROR_NOT_SUPPORTED;
@@ -94,11 +106,33 @@ nvmlReturn_t get_pair(nvmlDevice_t handle, uint32_t first, T* one, T* other) {
   return NVML_SUCCESS;
 }
 
+void read_field(const View& view, nvmlFieldValue_t* value) {
+  value->timestamp = value->latencyUsec = 0;
+  value->nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
+  const std::vector<uint64_t>& all = figures_of(view);
+  if (all.size() < figures::kFigures || value->scopeId != 0) return;
+  const auto read = [&](uint32_t place) {
+    if (all[place] == wire::kUnknownFigure) return;
+    value->valueType = static_cast<unsigned>(all[place]);
+    value->value = all[place + 1];
+    value->nvmlReturn = NVML_SUCCESS;
+  };
+  switch (value->fieldId) {
+#define CASE(number)               \
+  case number:                     \
+    read(figures::field_##number); \
+    break;
+    RCUDA_NVML_FIELDS(CASE)
+#undef CASE
+    default:
+      break;
+  }
+}
+
 nvmlReturn_t get_text(nvmlDevice_t handle, uint32_t which, char* text, unsigned length) {
   View view;
   if (const nvmlReturn_t result = look(handle, &view); result != NVML_SUCCESS) return result;
-  const std::vector<std::string>& all = view.gpu().texts;
-  return put(which < all.size() ? all[which] : "", text, length);
+  return put(text_of(view, which), text, length);
 }
 
 }  // namespace
@@ -126,6 +160,13 @@ RCUDA_NVML_CHOICES(DEFINE_CHOICE)
     return get_pair(device, figures::figure_##name, first, second);   \
   }
 RCUDA_NVML_PAIRS(DEFINE_PAIR)
+
+#define DEFINE_GRID(name, type, count, others)                                          \
+  nvmlReturn_t name(nvmlDevice_t device, unsigned which, unsigned other, type* value) { \
+    if (which >= (count) || other >= (others)) return NVML_ERROR_INVALID_ARGUMENT;      \
+    return get(device, figures::figure_##name + which * (others) + other, 1, value);    \
+  }
+RCUDA_NVML_GRIDS(DEFINE_GRID)
 
 #define DEFINE_TEXT(name)                                               \
   nvmlReturn_t name(nvmlDevice_t device, char* text, unsigned length) { \
@@ -156,9 +197,7 @@ nvmlReturn_t nvmlDeviceGetHandleBySerial(const char* serial, nvmlDevice_t* devic
   if (!serial) return NVML_ERROR_INVALID_ARGUMENT;
   return find(
       [serial](const View& view) {
-        const std::vector<std::string>& texts = view.gpu().texts;
-        return texts.size() > figures::text_nvmlDeviceGetSerial &&
-               texts[figures::text_nvmlDeviceGetSerial] == serial;
+        return text_of(view, figures::text_nvmlDeviceGetSerial) == serial;
       },
       device);
 }
@@ -228,13 +267,13 @@ nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned* is) {
   return NVML_SUCCESS;
 }
 
-// Each value says itself that it is not known.
+// Each value has a result of its own.
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t* values) {
-  uint32_t index = 0;
-  const nvmlReturn_t result = index_of(device, &index);
+  View view;
+  const nvmlReturn_t result = look(device, &view);
   if (result != NVML_SUCCESS) return result;
   if (count < 0 || (count > 0 && !values)) return NVML_ERROR_INVALID_ARGUMENT;
-  for (int i = 0; i < count; ++i) values[i].nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
+  for (int i = 0; i < count; ++i) read_field(view, &values[i]);
   return NVML_SUCCESS;
 }
 

@@ -2,7 +2,7 @@
 // server's monitor calls each of them and puts what it returns into a report
 // (common/wire/gpu_report.h); client/nvml answers each of them from the report.
 //
-// A new function is added at the end of its list. Plain declarations; nothing blocks.
+// Plain declarations; nothing blocks.
 #pragma once
 
 #include <cstdint>
@@ -86,6 +86,24 @@
   X(nvmlDeviceGetJpgUtilization, unsigned)                  \
   X(nvmlDeviceGetOfaUtilization, unsigned)
 
+// X(name, type, count, others): nvmlReturn_t name(nvmlDevice_t, unsigned which, unsigned other,
+// type* value), with `which` below `count` and `other` below `others`.
+#define RCUDA_NVML_GRIDS(X)                                \
+  X(nvmlDeviceGetTotalEccErrors, unsigned long long, 2, 2) \
+  X(nvmlDeviceGetClock, unsigned, 4, 4)
+
+// X(number): a field of nvmlDeviceGetFieldValues(), without a scope: ECC's mode and errors; times
+// of throttling; the memory's temperature, energy, links, PCIe replays; power and temperature
+// limits; what an operator should do.
+// clang-format off
+#define RCUDA_NVML_FIELDS(X) \
+  X(1) X(2) X(3) X(4) \
+  X(74) X(75) X(76) X(77) X(78) X(79) X(80) X(81) X(251) X(252) X(253) \
+  X(82) X(83) X(91) X(94) \
+  X(185) X(186) X(191) X(193) X(194) X(195) X(196) \
+  X(230)
+// clang-format on
+
 // X(name): nvmlReturn_t name(nvmlDevice_t, char* text, unsigned length).
 #define RCUDA_NVML_TEXTS(X)       \
   X(nvmlDeviceGetSerial)          \
@@ -98,14 +116,18 @@ extern "C" {
 #define DECLARE_CHOICE(name, count) \
   nvmlReturn_t name(nvmlDevice_t device, unsigned which, unsigned* value);
 #define DECLARE_PAIR(name, type) nvmlReturn_t name(nvmlDevice_t device, type* first, type* second);
+#define DECLARE_GRID(name, type, count, others) \
+  nvmlReturn_t name(nvmlDevice_t device, unsigned which, unsigned other, type* value);
 #define DECLARE_TEXT(name) nvmlReturn_t name(nvmlDevice_t device, char* text, unsigned length);
 RCUDA_NVML_VALUES(DECLARE_VALUES)
 RCUDA_NVML_CHOICES(DECLARE_CHOICE)
 RCUDA_NVML_PAIRS(DECLARE_PAIR)
+RCUDA_NVML_GRIDS(DECLARE_GRID)
 RCUDA_NVML_TEXTS(DECLARE_TEXT)
 #undef DECLARE_VALUES
 #undef DECLARE_CHOICE
 #undef DECLARE_PAIR
+#undef DECLARE_GRID
 #undef DECLARE_TEXT
 }
 
@@ -116,11 +138,18 @@ enum Figure : uint32_t {
 #define PLACE_VALUES(name, type, count) figure_##name, last_of_##name = figure_##name + (count)-1,
 #define PLACE_CHOICE(name, count) figure_##name, last_of_##name = figure_##name + (count)-1,
 #define PLACE_PAIR(name, type) figure_##name, last_of_##name = figure_##name + 1,
+#define PLACE_GRID(name, type, count, others) \
+  figure_##name, last_of_##name = figure_##name + (count) * (others)-1,
+// The field's type (nvmlValueType_t), and the value.
+#define PLACE_FIELD(number) field_##number, last_of_##number = field_##number + 1,
   RCUDA_NVML_VALUES(PLACE_VALUES) RCUDA_NVML_CHOICES(PLACE_CHOICE) RCUDA_NVML_PAIRS(PLACE_PAIR)
+      RCUDA_NVML_GRIDS(PLACE_GRID) RCUDA_NVML_FIELDS(PLACE_FIELD)
 #undef PLACE_VALUES
 #undef PLACE_CHOICE
 #undef PLACE_PAIR
-      kFigures
+#undef PLACE_GRID
+#undef PLACE_FIELD
+          kFigures
 };
 
 enum Text : uint32_t {
@@ -129,5 +158,19 @@ enum Text : uint32_t {
 #undef PLACE_TEXT
       kTexts
 };
+
+// A hash (FNV-1a) of the lists: sides with different lists do not understand each other's figures.
+constexpr uint64_t layout() {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char* text : {
+#define NAME(name, ...) #name " " #__VA_ARGS__ ",",
+           RCUDA_NVML_VALUES(NAME) RCUDA_NVML_CHOICES(NAME) RCUDA_NVML_PAIRS(NAME)
+               RCUDA_NVML_GRIDS(NAME) RCUDA_NVML_FIELDS(NAME) RCUDA_NVML_TEXTS(NAME)
+#undef NAME
+       }) {
+    for (; *text; ++text) hash = (hash ^ static_cast<unsigned char>(*text)) * 0x100000001b3;
+  }
+  return hash;
+}
 
 }  // namespace rcuda::nvml

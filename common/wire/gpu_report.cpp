@@ -77,6 +77,7 @@ std::vector<std::byte> encode(const GpuReport& report) {
   MessageWriter out;
   out.string(report.driver_version);
   out.number(report.cuda_version);
+  out.number(report.layout);
   out.number(static_cast<uint32_t>(report.gpus.size()));
   for (const GpuReport::Gpu& gpu : report.gpus) write(out, gpu);
   return out.take();
@@ -87,6 +88,7 @@ Result<GpuReport> decode_gpu_report(const std::vector<std::byte>& body) {
   GpuReport report;
   in.string(&report.driver_version);
   in.number(&report.cuda_version);
+  in.number(&report.layout);
   uint32_t count = 0;
   if (!in.count(&count, kMaxDevices, kLeastGpu)) return malformed("GPU report");
   report.gpus.resize(count);

@@ -49,6 +49,7 @@ struct GpuReport {
   };
   std::string driver_version;  // "580.95.05"; empty: unknown
   uint32_t cuda_version = 0;   // 13000
+  uint64_t layout = 0;  // nvml::layout() of the server; another one: ignore figures and texts
   std::vector<Gpu> gpus;
 };
 

@@ -1,6 +1,7 @@
 // The part of the daemon that tells clients about its GPUs without a session (GpuQuery).
 #include <utility>
 
+#include "common/nvml/figures.h"
 #include "server/daemon/daemon.h"
 
 namespace rcuda::server {
@@ -52,6 +53,7 @@ bool Daemon::answer_gpu_query(Connection& connection) {
   wire::GpuReport report;
   if (sample) report.driver_version = sample->driver_version;
   report.cuda_version = offer.driver_version;
+  report.layout = nvml::layout();
   for (size_t i = 0; i < offer.devices.size(); ++i) {
     wire::GpuReport::Gpu gpu = gpu_of(offer, i, sample.get());
     std::optional<Admission::Room> room = pool_->report(

@@ -1,5 +1,6 @@
 #include "server/monitor/nvml_reader.h"
 
+#include <iterator>
 #include <utility>
 
 #include <dlfcn.h>
@@ -42,11 +43,13 @@ struct NvmlReader::Functions {
   nvmlReturn_t (*pci)(nvmlDevice_t, nvmlPciInfo_t*) = nullptr;
   nvmlReturn_t (*processes)(nvmlDevice_t, unsigned*, nvmlProcessInfo_v2_t*) = nullptr;
   nvmlReturn_t (*ancestor)(nvmlDevice_t, nvmlDevice_t, unsigned*) = nullptr;
+  nvmlReturn_t (*fields)(nvmlDevice_t, int, nvmlFieldValue_t*) = nullptr;
   nvmlReturn_t (*p2p)(nvmlDevice_t, nvmlDevice_t, unsigned, unsigned*) = nullptr;
 #define POINTER(name, ...) decltype(&::name) name = nullptr;
   RCUDA_NVML_VALUES(POINTER)
   RCUDA_NVML_CHOICES(POINTER)
   RCUDA_NVML_PAIRS(POINTER)
+  RCUDA_NVML_GRIDS(POINTER)
   RCUDA_NVML_TEXTS(POINTER)
 #undef POINTER
 
@@ -61,15 +64,18 @@ struct NvmlReader::Functions {
     find(library, "nvmlDeviceGetComputeRunningProcesses_v3", &processes);
     find(library, "nvmlDeviceGetTopologyCommonAncestor", &ancestor);
     find(library, "nvmlDeviceGetP2PStatus", &p2p);
+    find(library, "nvmlDeviceGetFieldValues", &fields);
 #define FIND(name, ...) find(library, #name, &name);
     RCUDA_NVML_VALUES(FIND)
     RCUDA_NVML_CHOICES(FIND)
     RCUDA_NVML_PAIRS(FIND)
+    RCUDA_NVML_GRIDS(FIND)
     RCUDA_NVML_TEXTS(FIND)
 #undef FIND
   }
 
   void read_figures(nvmlDevice_t device, std::vector<uint64_t>* figures) const;
+  void read_fields(nvmlDevice_t device, std::vector<uint64_t>* figures) const;
   void read_texts(nvmlDevice_t device, std::vector<std::string>* texts) const;
   void read_memory(nvmlDevice_t device, Gpu* gpu) const;
   std::map<uint32_t, uint64_t> read_processes(nvmlDevice_t device) const;
@@ -100,6 +106,31 @@ void NvmlReader::Functions::read_figures(nvmlDevice_t device,
   }
   RCUDA_NVML_PAIRS(READ_PAIR)
 #undef READ_PAIR
+#define READ_GRID(name, type, count, others)                                      \
+  for (unsigned i = 0; name && i < (count) * (others); ++i) {                     \
+    type value{};                                                                 \
+    const nvmlReturn_t result = name(device, i / (others), i % (others), &value); \
+    if (result == NVML_SUCCESS) all[nvml::figure_##name + i] = value;             \
+  }
+  RCUDA_NVML_GRIDS(READ_GRID)
+#undef READ_GRID
+}
+
+void NvmlReader::Functions::read_fields(nvmlDevice_t device, std::vector<uint64_t>* figures) const {
+#define NUMBER(number) nvmlFieldValue_t{number, 0, 0, 0, 0, NVML_ERROR_NOT_SUPPORTED, 0},
+  nvmlFieldValue_t values[] = {RCUDA_NVML_FIELDS(NUMBER)};
+#undef NUMBER
+  const auto count = static_cast<int>(std::size(values));
+  if (!fields || fields(device, count, values) != NVML_SUCCESS) return;
+  const nvmlFieldValue_t* value = values;
+#define READ_FIELD(number)                               \
+  if (value->nvmlReturn == NVML_SUCCESS) {               \
+    (*figures)[nvml::field_##number] = value->valueType; \
+    (*figures)[nvml::field_##number + 1] = value->value; \
+  }                                                      \
+  ++value;
+  RCUDA_NVML_FIELDS(READ_FIELD)
+#undef READ_FIELD
 }
 
 void NvmlReader::Functions::read_texts(nvmlDevice_t device, std::vector<std::string>* texts) const {
@@ -200,6 +231,7 @@ GpuSample NvmlReader::read(const std::vector<std::string>& pci_bus_ids) const {
     gpu.known = nvml_->by_pci_bus_id(pci_bus_ids[i].c_str(), &devices[i]) == NVML_SUCCESS;
     if (!gpu.known) continue;
     nvml_->read_figures(devices[i], &gpu.told.figures);
+    nvml_->read_fields(devices[i], &gpu.told.figures);
     nvml_->read_texts(devices[i], &gpu.told.texts);
     nvml_->read_memory(devices[i], &gpu.told);
     gpu.memory_of = nvml_->read_processes(devices[i]);

@@ -191,6 +191,22 @@ RCUDA_NVML_CHOICES(DEFINE_CHOICE)
   }
 RCUDA_NVML_PAIRS(DEFINE_PAIR)
 
+#define DEFINE_GRID(name, type, count, others) \
+  nvmlReturn_t name(nvmlDevice_t, unsigned, unsigned, type*) { return NVML_ERROR_NOT_SUPPORTED; }
+RCUDA_NVML_GRIDS(DEFINE_GRID)
+
+// The energy only.
+nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t* values) {
+  constexpr unsigned kEnergy = 83, kUnsignedLongLong = 3;
+  for (int i = 0; i < count; ++i) {
+    values[i].nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
+    if (values[i].fieldId != kEnergy) continue;
+    values[i].valueType = kUnsignedLongLong;
+    values[i].nvmlReturn = nvmlDeviceGetTotalEnergyConsumption(device, &values[i].value);
+  }
+  return NVML_SUCCESS;
+}
+
 #define DEFINE_TEXT(name) \
   nvmlReturn_t name(nvmlDevice_t, char*, unsigned) { return NVML_ERROR_NOT_SUPPORTED; }
 RCUDA_NVML_TEXTS(DEFINE_TEXT)

@@ -37,6 +37,7 @@ def device(handle):
         temperature=n.nvmlDeviceGetTemperature(handle, n.NVML_TEMPERATURE_GPU),
         sm_clock=n.nvmlDeviceGetClockInfo(handle, n.NVML_CLOCK_SM), ecc=n.nvmlDeviceGetEccMode(handle),
         state=n.nvmlDeviceGetPerformanceState(handle), fan=known(n.nvmlDeviceGetFanSpeed, handle),
+        fields=[(f.nvmlReturn, f.value.ullVal) for f in n.nvmlDeviceGetFieldValues(handle, [83, 186, 999])],
         setting=known(n.nvmlDeviceSetPowerManagementLimit, handle, 200000),
         processes=[(p.pid, p.usedGpuMemory) for p in n.nvmlDeviceGetComputeRunningProcesses(handle)])
 handles = [n.nvmlDeviceGetHandleByIndex(i) for i in range(n.nvmlDeviceGetCount())]
@@ -115,6 +116,10 @@ class NvmlTest(unittest.TestCase):
             self.assertEqual((device["utilization"], device["temperature"]), (7 + number, 31 + number))
             self.assertEqual((device["power"], device["sm_clock"]), (71000 + number, 345))
             self.assertEqual((device["ecc"], device["state"], device["processes"]), ([1, 1], 0, []))
+            not_supported = 3
+            energy, power, unknown = device["fields"]
+            self.assertEqual(energy, [0, 1000000 + number])
+            self.assertEqual((power[0], unknown[0]), (not_supported, not_supported))
             self.assertEqual((device["fan"], device["setting"]), ("Not Supported", "Insufficient Permissions"))
 
     def test_memory_is_the_quota(self):

@@ -20,7 +20,7 @@ GpuReport sample() {
   gpu.texts = {"serial", ""};
   gpu.processes = {{"here", 12, 30}, {"there", 13}};
   gpu.paths = {{0, {0, 0}}, {40, {0, 5}}};
-  GpuReport report{"580.1", 13000, {gpu, gpu}};
+  GpuReport report{"580.1", 13000, 77, {gpu, gpu}};
   report.gpus[1].paths.clear();
   return report;
 }
@@ -32,6 +32,7 @@ TEST(GpuReportTest, SurvivesTheWire) {
   EXPECT_EQ(encode(*got), body);
   EXPECT_EQ(got->driver_version, "580.1");
   EXPECT_EQ(got->cuda_version, 13000u);
+  EXPECT_EQ(got->layout, 77u);
   ASSERT_EQ(got->gpus.size(), 2u);
   const GpuReport::Gpu& gpu = got->gpus[0];
   EXPECT_EQ(gpu.ordinal, 3u);
