@@ -1,6 +1,10 @@
 // The functions of NVML that rcuda does not have. So that programs which look them up find all of
 // NVML's functions, each of them exists and answers with an error. The rest of the list is in the
 // other files of this folder. Any thread; nothing blocks.
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+
 #include "client/nvml/handles.h"
 
 using rcuda::client::nvml::check_initialized;
@@ -11,6 +15,17 @@ nvmlReturn_t answer(nvmlReturn_t otherwise) {
   const nvmlReturn_t result = check_initialized();
   return result == NVML_SUCCESS ? otherwise : result;
 }
+
+nvmlReturn_t unpublished_function() { return answer(NVML_ERROR_NOT_SUPPORTED); }
+
+// As NVML's: its size in bytes, then its functions. That of 580 has 269 of them.
+struct UnpublishedTable {
+  UnpublishedTable() {
+    std::fill(std::begin(functions), std::end(functions), unpublished_function);
+  }
+  size_t bytes = sizeof(UnpublishedTable);
+  nvmlReturn_t (*functions[1023])();
+};
 
 }  // namespace
 
@@ -346,10 +361,14 @@ LACKING(nvmlVgpuTypeGetResolution)
 
 // clang-format on
 
-// NVIDIA's own tools ask it for tables of unpublished functions.
-nvmlReturn_t nvmlInternalGetExportTable(const void** table, const void*) {
-  if (table) *table = nullptr;
-  return answer(NVML_ERROR_NOT_SUPPORTED);
+// NVIDIA's own tools ask for tables of unpublished functions, by a number that changes with the
+// driver. nvidia-smi (580) gives up without one, and goes on if the functions say that they are not
+// supported. So every number gets a table of such functions.
+nvmlReturn_t nvmlInternalGetExportTable(const void** table, const void* number) {
+  if (!table || !number) return answer(NVML_ERROR_INVALID_ARGUMENT);
+  static const UnpublishedTable unpublished;
+  *table = &unpublished;
+  return NVML_SUCCESS;
 }
 
 }  // extern "C"

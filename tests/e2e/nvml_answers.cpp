@@ -145,6 +145,22 @@ void settings_of(nvmlDevice_t handle) {
         NVML_ERROR_NOT_SUPPORTED);
 }
 
+// nvidia-smi asks for such a table.
+void of_unpublished_functions() {
+  struct Table {
+    size_t bytes;
+    nvmlReturn_t (*functions[1])();
+  };
+  using Get = nvmlReturn_t (*)(const Table**, const void*);
+  const auto get = reinterpret_cast<Get>(find("nvmlInternalGetExportTable"));
+  const Table* table = nullptr;
+  CHECK(get(&table, nullptr) == NVML_ERROR_INVALID_ARGUMENT);
+  CHECK(get(&table, "any 16 bytes....") == NVML_SUCCESS);
+  const size_t count = table->bytes / sizeof(void*) - 1;
+  CHECK(count > 269);
+  for (size_t i = 0; i < count; ++i) CHECK(table->functions[i]() == NVML_ERROR_NOT_SUPPORTED);
+}
+
 void of_a_device(CUdevice device) {
   const nvmlDevice_t handle = find_device(device);
   int major, minor, nvml_major, nvml_minor;
@@ -239,6 +255,7 @@ int main() {
     for (CUdevice peer = 0; peer < devices; ++peer) of_a_pair(device, peer);
   }
   of_what_is_not_there(count);
+  of_unpublished_functions();
   CHECK(NVML(nvmlShutdown)() == NVML_SUCCESS);
   CHECK(NVML(nvmlDeviceGetHandleByIndex_v2)(0, &first) == NVML_ERROR_UNINITIALIZED);
 }

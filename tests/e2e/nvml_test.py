@@ -168,6 +168,15 @@ class NvmlTest(unittest.TestCase):
         self.assertEqual([device["address"] for device in seen["devices"]],
                          ["00000000:10:00.0", "00000001:10:00.0", "00000000:11:00.0"])
 
+    def test_every_function_exists(self):
+        look = ("import ctypes, inspect, pynvml, re\nlibrary = ctypes.CDLL('libnvidia-ml.so.1')\n"
+                "names = set(re.findall(r'_nvmlGetFunctionPointer\\(\"(\\w+)\"', inspect.getsource(pynvml)))\n"
+                "print(len(names), [name for name in names if not hasattr(library, name)])\n")
+        result = self.run_python([""], "-c", look)
+        count, _, missing = result.stdout.strip().partition(" ")
+        self.assertEqual(missing, "[]", result.stderr)
+        self.assertGreater(int(count), 300)
+
     def test_a_server_that_is_gone(self):
         there = self.server()
         gone = Server(BUILD, index=1)
