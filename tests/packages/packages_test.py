@@ -24,8 +24,10 @@ from servers import run_tests, UNUSABLE_SETTINGS  # noqa: E402
 BUILD = None
 SECTIONS = ("packages", "bare")
 TREE = "/usr/lib/rcuda"
+UNIT = "/lib/systemd/system/rcuda-server.service"
 # Runs a command in the new Debian, in which it sees this machine's devices and its own processes.
 INSIDE = """
+mount --bind "$0" "$0"
 mount -t proc proc "$0/proc"
 mount --rbind /dev "$0/dev"
 mount -t sysfs sysfs "$0/sys" 2>/dev/null || mount --rbind /sys "$0/sys"
@@ -88,16 +90,18 @@ class PackagesTest(unittest.TestCase):
         cls.inside("useradd", "eve")
 
     @classmethod
+    def tearDownClass(cls):
+        cls.inside("apt-get", "purge", "-y", "-qq", "rcuda-.*", DEBIAN_FRONTEND="noninteractive")
+        left = [path for path in ("/etc/rcuda", TREE, UNIT) if os.path.exists(cls.root + path)]
+        if left:
+            raise AssertionError(f"left after a purge: {left}")
+
+    @classmethod
     def make_packages(cls):
-        source = os.path.join(cls.folder, "source")
-        os.mkdir(source)
-        for name in ("debian", "docs"):
-            shutil.copytree(os.path.join(SOURCE, name), os.path.join(source, name))
-        shutil.copy(os.path.join(SOURCE, "README.md"), source)
-        # -d: what a build needs was there for BUILD. Compression takes longer than all else.
-        made = subprocess.run(["dpkg-buildpackage", "-b", "-us", "-uc", "-d"], cwd=source, capture_output=True, text=True,
-                              env=dict(os.environ, RCUDA_BUILD=BUILD, DEB_BUILD_OPTIONS="noautodbgsym",
-                                       DPKG_DEB_COMPRESSOR_TYPE="gzip", DPKG_DEB_COMPRESSOR_LEVEL="1"))
+        # Compression takes longer than all else.
+        made = subprocess.run([os.path.join(SOURCE, "scripts/make_packages"), "--build", BUILD, "--output", cls.folder],
+                              env=dict(os.environ, DPKG_DEB_COMPRESSOR_TYPE="gzip", DPKG_DEB_COMPRESSOR_LEVEL="1"),
+                              capture_output=True, text=True)
         if made.returncode != 0:
             raise AssertionError(made.stdout[-4000:] + made.stderr[-4000:])
 
@@ -122,6 +126,14 @@ class PackagesTest(unittest.TestCase):
                                 capture_output=True, text=True)
         self.assertEqual((result.returncode, result.stdout), (0, ""), result.stderr)
 
+    def test_the_archive(self):
+        (archive,) = glob.glob(os.path.join(self.folder, "rcuda-*.tar.xz"))
+        os.mkdir(self.root + "/archive")
+        subprocess.run(["tar", "-xf", archive, "--strip-components=1", "-C", self.root + "/archive"], check=True)
+        self.assertIn(" on 1 device, 0 wrong", self.inside("/archive/bin/rcuda-run", "--demo"))
+        for file in ("examples/rcuda-server.service", "examples/server.toml"):
+            self.inside("test", "-e", f"/archive/share/rcuda/{file}")
+
     def test_neither_compiler_nor_toolkit_is_there(self):
         for program in ("cc", "gcc", "clang", "nvcc", "python3"):
             self.inside("sh", "-c", f"command -v {program}", status=127)
@@ -134,10 +146,13 @@ class PackagesTest(unittest.TestCase):
         self.assertIn(" on 1 device, 0 wrong", shown)
 
     def test_the_service_serves_its_group(self):
-        """The server as the service starts it, with the installed configuration."""
+        """With the installed configuration, and the capabilities that the unit grants."""
+        with open(self.root + UNIT) as file:
+            (granted,) = re.findall(r"(?m)^CapabilityBoundingSet=(.*)$", file.read())
+        bounds = ",".join(["-all", *(name.lower().replace("cap_", "+") for name in granted.split())])
         shown = self.inside("bash", "-c", """
 mkfifo /ready
-rcuda-server --port 0 --ready-fd 9 9<>/ready &
+setpriv --no-new-privs --bounding-set="$0" rcuda-server --port 0 --ready-fd 9 9<>/ready &
 read -r port </ready
 for user in ada eve; do
   setpriv --reuid=$user --regid=$user --init-groups rcuda-run --demo --devices 127.0.0.1@$port:0
@@ -147,12 +162,13 @@ rcuda-token create --user ada
 kill %1
 wait %1
 echo "server: $?"
-""")
+""", bounds)
         self.assertIn("\nada: 0\n", shown)
         self.assertRegex(shown, r"(?m)^eve: [1-9]")
         self.assertIn("--users", shown)  # the refusal names the remedy
         self.assertRegex(shown, r"(?m)^rcuda1\.")
         self.assertIn("\nserver: 0\n", shown)
+        self.assertNotIn("workers see the device nodes", shown)  # CAP_SYS_ADMIN suffices to hide them
 
     def test_the_configuration(self):
         self.assertIn("/etc/rcuda/server.toml", self.inside("dpkg-query", "-W", "-f=${Conffiles}", "rcuda-server"))
@@ -160,12 +176,11 @@ echo "server: $?"
         self.inside("rcuda-server", "--check-config", status=UNUSABLE_SETTINGS, RCUDA_SERVER_PORT="none")
 
     def test_the_unit(self):
-        unit = "/lib/systemd/system/rcuda-server.service"
         # There is no man here to find the page with.
-        self.assertEqual(self.inside("systemd-analyze", "verify", "--man=no", unit, SYSTEMD_LOG_TARGET="console"), "")
-        with open(self.root + unit) as file:
+        self.assertEqual(self.inside("systemd-analyze", "verify", "--man=no", UNIT, SYSTEMD_LOG_TARGET="console"), "")
+        with open(self.root + UNIT) as file:
             self.assertIn(f"RestartPreventExitStatus={UNUSABLE_SETTINGS}\n", file.read())
-        exposure = self.inside("systemd-analyze", "security", "--offline=true", "--no-pager", unit)
+        exposure = self.inside("systemd-analyze", "security", "--offline=true", "--no-pager", UNIT)
         (level,) = re.findall(r"Overall exposure level.*?: ([0-9.]+)", exposure)
         self.assertLess(float(level), 5.0, exposure)
 

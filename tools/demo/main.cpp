@@ -1,6 +1,6 @@
-// What rcuda-run --demo runs: a CUDA program like any other. It uses the driver API, and its kernel
-// is PTX, so it was built without nvcc. It knows nothing of rcuda: with NVIDIA's driver it runs on
-// local GPUs.
+// What rcuda-run --demo runs: a CUDA program like any other. It uses the driver API, and its kernel is
+// PTX, so it is built without nvcc. It knows nothing of rcuda, but is linked to find the libcuda.so.1
+// beside it.
 //
 // Each device computes a band of a picture of the Mandelbrot set. The bands are copied to the first
 // device (between servers if the devices have different ones), from there to the host in one piece,

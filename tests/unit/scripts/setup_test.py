@@ -41,6 +41,14 @@ class SetupTest(unittest.TestCase):
         self.write("bin/nvcc", "")
         self.assertEqual(self.setup(), (0, "", ""))
 
+    def test_packages_need_more(self):
+        self.write("bin/nvcc", "")
+        self.write("scripts/missing_packages", '[[ " $* " != *" packages "* ]] || echo debhelper')
+        self.assertEqual(self.setup(), (0, "", ""))
+        status, _, errors = self.setup("--packages")
+        self.assertEqual(status, 1)
+        self.assertIn("apt-get was not found", errors)
+
     def test_without_nvcc(self):
         self.assertEqual(self.setup(), (0, "wheels toolkit\n", ""))
 
