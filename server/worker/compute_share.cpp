@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
+
+#include "server/worker/end_watch.h"
 
 namespace rcuda::server {
 namespace {
@@ -48,7 +51,13 @@ bool any_mps(const api::DriverTable& driver, const std::vector<SessionDevice>& d
                      [&](const SessionDevice& device) { return has_mps(driver, device.device); });
 }
 
-Status check_contexts(const api::DriverTable& driver, const std::vector<SessionDevice>& devices) {
+Status check_contexts(const api::DriverTable& driver, const std::vector<SessionDevice>& devices,
+                      std::chrono::nanoseconds patience,
+                      std::function<void(const Status& why)> expire) {
+  if (!any_mps(driver, devices)) return {};
+  EndWatch watch([] { return Status(Code::kUnavailable, "NVIDIA's MPS does not answer"); },
+                 patience, std::move(expire));
+  RCUDA_RETURN_IF_ERROR(watch.start());
   for (const SessionDevice& device : devices) {
     if (!has_mps(driver, device.device)) continue;
     CUresult result = driver.cuCtxSetCurrent(device.primary);

@@ -10,11 +10,13 @@
 //
 // MPS has a price: a kernel that faults ends the contexts of all its clients on that GPU.
 //
-// Any thread. Blocking: check_contexts(), for the driver. Errors name what is missing and the
-// remedy.
+// Any thread. Blocking: check_contexts(), for the driver, but not for ever. Errors name what is
+// missing and the remedy.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -35,7 +37,11 @@ Status check_share(const api::DriverTable& driver, const std::vector<SessionDevi
 bool any_mps(const api::DriverTable& driver, const std::vector<SessionDevice>& devices);
 
 // Whether the contexts of an idle worker still live. Only with MPS may another process have ended
-// them.
-Status check_contexts(const api::DriverTable& driver, const std::vector<SessionDevice>& devices);
+// them. No session's EndWatch runs yet, and a worker that waits for MPS would keep its session's
+// place for ever: after `patience` without an answer of the driver, `expire` runs. By default it
+// ends the process.
+Status check_contexts(const api::DriverTable& driver, const std::vector<SessionDevice>& devices,
+                      std::chrono::nanoseconds patience,
+                      std::function<void(const Status& why)> expire = {});
 
 }  // namespace rcuda::server

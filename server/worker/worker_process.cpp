@@ -81,7 +81,8 @@ WorkerReady offer_of(const LoadedDriver& driver, const DeviceSet& devices, std::
 
 // Blocks until the daemon has sent something. An error if another client of MPS has ended this
 // worker's contexts: MPS serves nobody until every process that had such contexts has ended.
-Status wait_for_daemon(int daemon, const api::DriverTable& driver, const DeviceSet& devices) {
+Status wait_for_daemon(int daemon, const api::DriverTable& driver, const DeviceSet& devices,
+                       std::chrono::nanoseconds patience) {
   constexpr int kLookMs = 1000;
   wire::Welcome welcome;
   SessionResources resources;
@@ -89,7 +90,7 @@ Status wait_for_daemon(int daemon, const api::DriverTable& driver, const DeviceS
   if (!any_mps(driver, resources.devices)) return {};
   pollfd item{daemon, POLLIN, 0};
   while (::poll(&item, 1, kLookMs) == 0) {
-    RCUDA_RETURN_IF_ERROR(check_contexts(driver, resources.devices));
+    RCUDA_RETURN_IF_ERROR(check_contexts(driver, resources.devices, patience));
   }
   return {};
 }
@@ -111,7 +112,8 @@ Status work(const Settings& settings, int daemon) {
   ready.body = encode(offer_of(*driver, **devices, std::move(warning)));
   // If the daemon has died, this worker is not needed, and nothing is logged.
   if (!send_worker_message(daemon, ready, Deadline::max()).ok()) return {};
-  RCUDA_RETURN_IF_ERROR(wait_for_daemon(daemon, driver->table, **devices));
+  RCUDA_RETURN_IF_ERROR(
+      wait_for_daemon(daemon, driver->table, **devices, settings.stop_timeout.get()));
   std::vector<UniqueFd> ledgers;
   Result<WorkerMessage> message = receive_worker_message(daemon);
   while (message.ok() && message->type == WorkerMessageType::kLedger) {

@@ -164,7 +164,8 @@ Status WorkerSession::admit(const WorkerMessage& message) {
   RCUDA_RETURN_IF_ERROR(worker_.devices.select(hello_.devices, &welcome_, &resources_));
   RCUDA_RETURN_IF_ERROR(
       check_share(worker_.driver.table, resources_.devices, grant_.limits.sm_percent));
-  RCUDA_RETURN_IF_ERROR(check_contexts(worker_.driver.table, resources_.devices));
+  RCUDA_RETURN_IF_ERROR(check_contexts(worker_.driver.table, resources_.devices,
+                                       worker_.settings.stop_timeout.get()));
   const auto medium = medium_for(hello_, message.descriptor.get());
   if (!medium.ok()) return medium.status();
   medium_ = *medium;

@@ -1,12 +1,17 @@
 #include "server/worker/compute_share.h"
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <string>
+#include <thread>
 
 #include <gtest/gtest.h>
 
 namespace rcuda::server {
 namespace {
 
+constexpr std::chrono::seconds kPatience(60);  // a working test does not reach it
 int served = 0;
 
 CUresult CUDAAPI attribute(int* value, CUdevice_attribute which, CUdevice) {
@@ -56,11 +61,32 @@ TEST_F(ComputeShareTest, AnotherClientOfMpsMayHaveEndedAnIdleWorkersContexts) {
   const std::vector<SessionDevice> devices = {{0, nullptr}};
   state = CUDA_SUCCESS;
   served = 1;
-  EXPECT_TRUE(check_contexts(driver_, devices).ok());
+  EXPECT_TRUE(check_contexts(driver_, devices, kPatience).ok());
   state = CUDA_ERROR_ILLEGAL_ADDRESS;
-  EXPECT_FALSE(check_contexts(driver_, devices).ok());
+  EXPECT_FALSE(check_contexts(driver_, devices, kPatience).ok());
   served = 0;
-  EXPECT_TRUE(check_contexts(driver_, devices).ok()) << "asked only with MPS";
+  EXPECT_TRUE(check_contexts(driver_, devices, kPatience).ok()) << "asked only with MPS";
+}
+
+// No session is there yet whose end could be noticed.
+TEST_F(ComputeShareTest, AWorkerDoesNotWaitForMpsForEver) {
+  static std::atomic<bool> gives_up = false;
+  gives_up = false;
+  served = 1;
+  driver_.cuCtxSynchronize = [] {
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    while (!gives_up && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    return CUDA_ERROR_MPS_RPC_FAILURE;
+  };
+  std::string why;
+  const Status status = check_contexts(driver_, {{0, nullptr}}, std::chrono::milliseconds(10),
+                                       [&](const Status& expired) {
+                                         why = expired.context();
+                                         gives_up = true;
+                                       });
+  EXPECT_FALSE(status.ok());
+  EXPECT_TRUE(gives_up);
+  EXPECT_NE(why.find("MPS does not answer"), std::string::npos);
 }
 
 }  // namespace
