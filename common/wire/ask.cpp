@@ -29,7 +29,9 @@ Result<std::vector<std::byte>> ask(const std::string& host, uint16_t port, Messa
       identify(&connection, host, port, credentials, deadline).with_context(server));
   RCUDA_RETURN_IF_ERROR(write_message(connection.socket, question, body, deadline));
   auto answer = read_message(connection.socket, deadline);
-  if (!answer.ok()) return Status(answer.status()).with_context(server);
+  if (!answer.ok()) {
+    return Status(Code::kTimeout, server + ": no answer came: " + answer.status().context());
+  }
   if (answer->first == MessageType::kRefusal) {
     return refusal_error(answer->second, server, Code::kDenied, {Code::kUnavailable});
   }

@@ -34,7 +34,9 @@ enum class LeaseOperation : uint32_t { kTake = 1, kExtend = 2, kRevoke = 3, kLis
 
 struct LeaseRequest {
   LeaseOperation operation{};
-  std::string id;    // kExtend, kRevoke: the lease; empty: the one of `job`
+  // kExtend, kRevoke: the lease; empty: the one of `job`. kTake: the new lease's id, chosen at
+  // random; who asks again with it gets the same lease. kList: only leases with ids above this one.
+  std::string id;
   std::string job;   // free text, such as "slurm 4711"; kList: of this job only
   std::string user;  // kTake: who may use it, by name or number; empty: who has the key
   std::vector<uint32_t> devices;  // kTake: these; empty: `count` that the server chooses
@@ -56,7 +58,9 @@ struct LeaseInfo {
 struct LeaseAnswer {
   std::string message;            // for people; may be empty
   LeaseSecret secret{};           // kTake: of the only lease; otherwise zero
-  std::vector<LeaseInfo> leases;  // the one that was taken, extended or revoked; or the list
+  // The one that was taken, extended or revoked; or the next part of the list, in the order of
+  // ids. None: the list is at its end.
+  std::vector<LeaseInfo> leases;
 };
 
 std::vector<std::byte> encode(const LeaseRequest& message);

@@ -173,6 +173,13 @@ void Daemon::serve(const pollfd* events, Clock::time_point now) {
 }
 
 bool Daemon::expire(Connection& connection) {
+  if (connection.lease_request && pool_->offer().ordinals().empty()) {
+    refuse(connection,
+           Status(Code::kUnavailable,
+                  "the server has just started and does not know its devices before its "
+                  "first worker is ready: try again (rcuda-lease take --wait)"));
+    return false;
+  }
   if (connection.lease_request) {
     refuse(connection, Status(Code::kTimeout,
                               "the server could not find out in time who the lease's user is: the "

@@ -6,6 +6,7 @@
 
 #include "common/identity/encoding.h"
 #include "common/identity/private_file.h"
+#include "server/auth/default_paths.h"
 #include "server/auth/token_store.h"
 
 namespace rcuda::server {
@@ -44,7 +45,13 @@ bool parse_devices(std::string_view text, std::vector<uint32_t>* devices) {
   return !devices->empty();
 }
 
-std::string or_dash(const std::string& text) { return text.empty() ? "-" : text; }
+bool only_dashes(std::string_view text) { return text.find_first_not_of('-') == text.npos; }
+
+// A dash stands for no name. So a name of dashes gets one more.
+std::string or_dash(const std::string& name) { return only_dashes(name) ? name + "-" : name; }
+std::string_view without_dash(std::string_view word) {
+  return only_dashes(word) ? word.substr(0, word.size() - 1) : word;
+}
 
 // False if the line is no lease.
 bool parse_line(std::string_view line, Lease* lease) {
@@ -63,11 +70,12 @@ bool parse_line(std::string_view line, Lease* lease) {
     if (!parse_number(uid, &lease->uid.emplace())) return false;
   }
   const std::string_view user = next_word(&line);
-  if (user != "-") lease->user = user;
   const std::string_view creator = next_word(&line);
-  if (creator != "-") lease->creator = creator;
+  if (user.empty() || creator.empty()) return false;
+  lease->user = without_dash(user);
+  lease->creator = without_dash(creator);
   lease->job = line;
-  return !user.empty() && !creator.empty();
+  return true;
 }
 
 }  // namespace
@@ -113,6 +121,15 @@ Result<std::vector<Lease>> load_leases(const std::string& path) {
   Result<std::vector<Lease>> leases = parse_leases(*text);
   if (!leases.ok()) return Status(leases.status()).with_context(path);
   return leases;
+}
+
+std::string leases_path(const Settings& settings) {
+  std::string path = settings.leases.get();
+  if (path == "auto") {
+    const auto port = static_cast<uint16_t>(settings.port.get());
+    path = port == 0 ? "none" : default_leases_file(port);
+  }
+  return path == "none" ? "" : path;
 }
 
 Status save_leases(const std::string& path, const std::vector<Lease>& leases) {

@@ -5,7 +5,8 @@
 //   <id> <secret in hex> <exclusive or shared> <devices> <created> <until, or never> <uid, or ->
 //     <user, or -> <creator, without spaces> <job>          (in one line)
 //
-// Times are in UTC, 2025-01-31T12:00:00Z. The job is the rest of the line and may be empty. The
+// A user or creator whose name consists of dashes has one dash more. Times are in UTC,
+// 2025-01-31T12:00:00Z. The job is the rest of the line and may be empty. The
 // file holds secrets: it is written with mode 600, replaced atomically, and refused when others
 // have access to it. Threads: one. Blocking: for the file system. Errors name the file and the
 // line.
@@ -17,6 +18,7 @@
 
 #include "common/base/status.h"
 #include "server/daemon/leases.h"
+#include "server/worker/settings.h"
 
 namespace rcuda::server {
 
@@ -27,5 +29,8 @@ std::string format_leases(const std::vector<Lease>& leases);
 Result<std::vector<Lease>> load_leases(const std::string& path);
 // Makes the folders above the file as well.
 Status save_leases(const std::string& path, const std::vector<Lease>& leases);
+
+// The file of a server with these settings. Empty: its leases are not kept.
+std::string leases_path(const Settings& settings);
 
 }  // namespace rcuda::server

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
-#include "server/auth/default_paths.h"
 #include "server/auth/token_store.h"
 #include "server/daemon/daemon.h"
 #include "server/daemon/lease_file.h"
@@ -81,12 +80,7 @@ wire::LeaseInfo describe(const Lease& lease, const std::vector<Leases::Use>& use
 }  // namespace
 
 Status Daemon::open_leases() {
-  leases_path_ = settings_.leases.get();
-  if (leases_path_ == "auto") {
-    const auto port = static_cast<uint16_t>(settings_.port.get());
-    leases_path_ = port == 0 ? "none" : default_leases_file(port);
-  }
-  if (leases_path_ == "none") leases_path_.clear();
+  leases_path_ = leases_path(settings_);
   if (leases_path_.empty()) return {};
   Result<std::vector<Lease>> leases = load_leases(leases_path_);
   if (!leases.ok()) return leases.status();
@@ -242,15 +236,17 @@ Result<bool> Daemon::lend(const Connection& connection, wire::LeaseAnswer* answe
     if (!unknown) wish.uid = (*account)->uid;
     if (unknown && number) wish.uid = *number;
   }
+  wish.id = request.id;
   wish.job = request.job;
   wish.creator = creator_of(*connection.identity);
   wish.devices = request.devices;
   wish.count = request.count;
   wish.exclusive = !request.shared;
   wish.until = end_after(request.seconds);
+  const std::vector<uint32_t> offered = pool_->offer().ordinals();
+  if (wish.devices.empty() && offered.empty() && pool_->starting() != 0) return false;
   const std::vector<Leases::Use> uses = pool_->uses();
-  const Result<Leases::Taken> taken =
-      leases_.take(wish, pool_->offer().ordinals(), uses, wall_clock());
+  const Result<Leases::Taken> taken = leases_.take(wish, offered, uses, wall_clock());
   if (!taken.ok()) return taken.status();
   if (taken->is_new) {
     // A lease that a restart would forget is none.
@@ -293,11 +289,12 @@ void Daemon::list_leases(const Connection& connection, wire::LeaseAnswer* answer
   const std::string& job = connection.lease_request->job;
   const bool all = gate_.is_operator(who);
   const std::vector<Leases::Use> uses = pool_->uses();
-  for (const Lease& lease : leases_.all()) {
-    if (!job.empty() && lease.job != job) continue;
-    if (all || (!lease.user.empty() && is_for(lease, who))) {
-      answer->leases.push_back(describe(lease, uses));
-    }
+  const auto shown = [&](const Lease& lease) {
+    return (job.empty() || lease.job == job) &&
+           (all || (!lease.user.empty() && is_for(lease, who)));
+  };
+  for (const Lease* lease : leases_.page(connection.lease_request->id, shown)) {
+    answer->leases.push_back(describe(*lease, uses));
   }
 }
 

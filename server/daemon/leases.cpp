@@ -156,9 +156,12 @@ Result<std::vector<uint32_t>> Leases::choose(const Wish& wish, const std::vector
 Result<Leases::Taken> Leases::again(const Lease& lease, const Wish& wish) const {
   const bool same_devices = wish.devices.empty() ? lease.devices.size() == wish.count
                                                  : lease.devices == sorted(wish.devices);
-  if (same_devices && lease.exclusive == wish.exclusive && lease.user == wish.user) {
+  const bool same_job =
+      lease.job == wish.job && (!wish.job.empty() || lease.creator == wish.creator);
+  if (same_devices && same_job && lease.exclusive == wish.exclusive && lease.user == wish.user) {
     return Taken{lease, false};
   }
+  if (!same_job) return Status(Code::kInvalidArgument, "there is another lease " + lease.id);
   return Status(Code::kInvalidArgument, wish.job + " already has lease " + lease.id + ": " +
                                             (lease.exclusive ? "exclusively " : "shared, ") +
                                             devices_text(lease.devices) +
@@ -168,11 +171,13 @@ Result<Leases::Taken> Leases::again(const Lease& lease, const Wish& wish) const 
 
 Result<Leases::Taken> Leases::take(const Wish& wish, const std::vector<uint32_t>& offered,
                                    const std::vector<Use>& uses, Time now) {
+  // First: after a start the server does not know its devices yet, but its leases.
+  if (const Lease* lease = find({}, wish.job)) return again(*lease, wish);
+  if (const Lease* lease = find(wish.id, {})) return again(*lease, wish);
   RCUDA_RETURN_IF_ERROR(check(wish, offered));
   if (wish.until && *wish.until <= now) {
     return Status(Code::kInvalidArgument, "the lease would have ended already");
   }
-  if (const Lease* lease = find({}, wish.job)) return again(*lease, wish);
   if (leases_.size() >= kMost) {
     return Status(Code::kUnavailable, "the server has " + std::to_string(kMost) +
                                           " leases, as many as it can have: revoke some");
@@ -180,15 +185,18 @@ Result<Leases::Taken> Leases::take(const Wish& wish, const std::vector<uint32_t>
   Result<std::vector<uint32_t>> devices = choose(wish, offered, uses);
   if (!devices.ok()) return devices.status();
   Lease lease;
-  std::array<uint8_t, 4> id;
-  do {
-    if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size()) ||
-        ::getrandom(lease.secret.data(), lease.secret.size(), 0) !=
-            static_cast<ssize_t>(lease.secret.size())) {
+  if (::getrandom(lease.secret.data(), lease.secret.size(), 0) !=
+      static_cast<ssize_t>(lease.secret.size())) {
+    return Status::from_errno(errno, "getrandom");
+  }
+  lease.id = wish.id;
+  while (lease.id.empty() || find(lease.id, {})) {
+    std::array<uint8_t, 4> id;
+    if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size())) {
       return Status::from_errno(errno, "getrandom");
     }
     lease.id = identity::to_hex(id);
-  } while (find(lease.id, {}));
+  }
   lease.uid = wish.uid;
   lease.user = wish.user;
   lease.job = wish.job;
@@ -227,6 +235,18 @@ std::vector<Lease> Leases::expire(Time now) {
   std::copy_if(leases_.begin(), leases_.end(), std::back_inserter(ended), has_ended);
   std::erase_if(leases_, has_ended);
   return ended;
+}
+
+std::vector<const Lease*> Leases::page(const std::string& after,
+                                       const std::function<bool(const Lease&)>& shown) const {
+  std::vector<const Lease*> found;
+  for (const Lease& lease : leases_) {
+    if (lease.id > after && shown(lease)) found.push_back(&lease);
+  }
+  std::sort(found.begin(), found.end(),
+            [](const Lease* a, const Lease* b) { return a->id < b->id; });
+  found.resize(std::min(found.size(), kMostInPage));
+  return found;
 }
 
 std::optional<Leases::Time> Leases::next_end() const {

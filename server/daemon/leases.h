@@ -14,6 +14,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -50,7 +51,9 @@ bool is_for(const Lease& lease, const Identity& who);
 class Leases {
  public:
   using Time = std::chrono::sys_seconds;
-  static constexpr size_t kMost = 1000;  // a LeaseAnswer holds them all
+  static constexpr size_t kMost = 1000;
+  // In one LeaseAnswer, which must fit into the room of a socket: the daemon waits for no reader.
+  static constexpr size_t kMostInPage = 32;
 
   // A session that runs. Its identity says under which lease.
   struct Use {
@@ -58,6 +61,7 @@ class Leases {
     std::vector<uint32_t> devices;
   };
   struct Wish {
+    std::string id;            // chosen by who asks; empty: the server chooses
     std::optional<uid_t> uid;  // as in Lease
     std::string user, job, creator;
     std::vector<uint32_t> devices;  // these; empty: `count` of them
@@ -73,7 +77,8 @@ class Leases {
   // `offered`: the server's devices; empty if they are not known yet. Then only named devices can
   // be had. Devices with the fewest leases and sessions are chosen first. An exclusive lease gets
   // devices without other leases and without sessions of other users (without any if it is nobody's
-  // in particular). A job that has a lease of the same devices gets it again, with its old end.
+  // in particular). A job that has a lease of the same devices gets it again, with its old end, and
+  // so does who asks again with the id that it has chosen.
   // kUnavailable if devices are taken, with who has them.
   Result<Taken> take(const Wish& wish, const std::vector<uint32_t>& offered,
                      const std::vector<Use>& uses, Time now);
@@ -93,6 +98,10 @@ class Leases {
   // kDenied if no wait would help; kUnavailable while other leases keep the devices.
   Status admit(const std::vector<uint32_t>& devices, const std::string& id,
                const std::vector<uint32_t>& offered) const;
+
+  // Of those that are `shown`, the first with an id above `after`, in the order of their ids.
+  std::vector<const Lease*> page(const std::string& after,
+                                 const std::function<bool(const Lease&)>& shown) const;
 
   const std::vector<Lease>& all() const { return leases_; }
   void restore(std::vector<Lease> leases) { leases_ = std::move(leases); }

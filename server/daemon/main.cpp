@@ -21,6 +21,7 @@
 #include "server/auth/default_paths.h"
 #include "server/daemon/daemon.h"
 #include "server/daemon/gate.h"
+#include "server/daemon/lease_file.h"
 #include "server/daemon/rules_file.h"
 #include "server/worker/settings.h"
 #include "server/worker/worker_process.h"
@@ -133,8 +134,8 @@ void add_options(CLI::App* app, Settings* settings, Order* order) {
                   "descriptor to write the port to once clients are served");
   app->add_flag(
       "--check-config", order->check_config,
-      "say whether the settings, the certificate, the tokens, the users and the limits are usable, "
-      "and start nothing");
+      "say whether the settings, the certificate, the tokens, the users, the limits and the leases "
+      "are usable, and start nothing");
   app->add_flag("--list-settings", order->list_settings,
                 "print every setting and where it came from");
   app->add_flag("--worker", order->is_worker)->group("");
@@ -163,6 +164,9 @@ Status load_settings(int argc, char** argv, Settings* settings) {
 int check_config(const Settings& settings) {
   if (const Status status = Gate(settings).check(); !status.ok()) return report_settings(status);
   if (const auto rules = read_rules(settings); !rules.ok()) return report_settings(rules.status());
+  if (const std::string path = leases_path(settings); !path.empty()) {
+    if (const auto leases = load_leases(path); !leases.ok()) return report_settings(leases.status());
+  }
   std::puts("the configuration is usable");
   return 0;
 }

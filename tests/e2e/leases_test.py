@@ -275,11 +275,32 @@ class LeasesTest(unittest.TestCase):
         server.process.wait()
         server = self.server("--port", port, **settings)
         self.assertEqual(self.take(server, "--job", "slurm 1"), lease)
+        # It waits for the first worker, which knows the devices.
+        self.take(server, "--devices", "3", "--job", "slurm 2")
+        self.must(server, "revoke", "--job", "slurm 2")
         self.check_refused(self.environment(server, "shm"), "device 0 is leased exclusively")
         self.check_works(self.environment(server, "shm", **lease))
         self.must(server, "revoke", "--job", "slurm 1")
         with open(self.path("leases")) as file:
             self.assertNotIn("slurm 1", file.read())
+
+    def test_a_bad_file_is_found_before_the_start(self):
+        with open(self.path("leases"), "w") as file:
+            file.write("1a2b3c4d\n")
+        os.chmod(self.path("leases"), 0o600)
+        result = subprocess.run([os.path.join(BUILD, "bin/rcuda-server"), "--check-config"], text=True,
+                                capture_output=True, timeout=60,
+                                env=dict(os.environ, RCUDA_SERVER_LEASES=self.path("leases")))
+        self.assertEqual(result.returncode, 1, result.stdout)
+        self.assertIn(f"{self.path('leases')}: line 1 is no lease", result.stderr)
+
+    def test_a_long_list_comes_in_parts(self):
+        server = self.server()
+        jobs = [f"slurm {number}" for number in range(40)]
+        for job in jobs:
+            self.take(server, "--shared", "--job", job)
+        listed = [lease["job"] for lease in self.leases(server)]
+        self.assertEqual(sorted(listed), sorted(jobs))
 
     # ---- users ----
 

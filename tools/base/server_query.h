@@ -26,6 +26,7 @@ Result<Server> parse_server(const std::string& text);
 
 // Sends a message and returns the body of the answer, which must be of the type `wanted`. A refusal
 // has the server's reason; it is kUnavailable if another time may do, else kDenied.
+// kTimeout: the question was sent, and no answer came.
 Result<std::vector<std::byte>> ask(const Server& server, wire::MessageType question,
                                    const std::vector<std::byte>& body, wire::MessageType wanted);
 

@@ -7,18 +7,24 @@
 //
 // take prints the variables that a program needs, and nothing else on stdout.
 
+#include <algorithm>
+#include <array>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <ctime>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <sys/random.h>
 
 #include "common/base/json_text.h"
 #include "common/base/status.h"
+#include "common/identity/encoding.h"
 #include "common/wire/lease_messages.h"
 #include "tools/base/server_query.h"
 
@@ -124,6 +130,34 @@ std::string place_of(const tools::Server& server) {
   return place + ":";
 }
 
+// The lease's public id, so that the request can be repeated when its answer was lost.
+Status choose_id(wire::LeaseRequest* request) {
+  std::array<uint8_t, 4> id;
+  if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size())) {
+    return Status::from_errno(errno, "getrandom");
+  }
+  request->id = identity::to_hex(id);
+  return {};
+}
+
+// All parts of the list, the oldest lease first.
+Result<wire::LeaseAnswer> ask_for_list(const tools::Server& server, wire::LeaseRequest request) {
+  wire::LeaseAnswer all;
+  while (true) {
+    Result<wire::LeaseAnswer> part = ask(server, request);
+    if (!part.ok()) return part;
+    if (part->leases.empty()) break;
+    for (wire::LeaseInfo& lease : part->leases) {
+      if (lease.id <= request.id) return Status(Code::kProtocol, "the list is out of order");
+      request.id = lease.id;
+      all.leases.push_back(std::move(lease));
+    }
+  }
+  std::stable_sort(all.leases.begin(), all.leases.end(),
+                   [](const auto& a, const auto& b) { return a.created < b.created; });
+  return all;
+}
+
 // Devices of an ended lease are busy until its sessions have ended, so a batch system waits.
 Status take(const Options& options, const tools::Server& server, wire::LeaseRequest request) {
   uint64_t patience = 0;
@@ -132,13 +166,24 @@ Status take(const Options& options, const tools::Server& server, wire::LeaseRequ
                   "--wait " + options.wait + " is not usable: write a time such as 30s");
   }
   RCUDA_RETURN_IF_ERROR(parse_devices(options.devices, &request));
+  RCUDA_RETURN_IF_ERROR(choose_id(&request));
   request.user = options.user;
   request.shared = options.shared;
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(patience);
   Result<wire::LeaseAnswer> answer = ask(server, request);
-  while (answer.status().code() == Code::kUnavailable && std::chrono::steady_clock::now() < end) {
-    std::this_thread::sleep_for(kRetryInterval);
+  for (bool lost = false; !answer.ok();) {
+    // With the same id the server takes no second lease.
+    const bool repeats = answer.status().code() == Code::kTimeout && !std::exchange(lost, true);
+    const bool waits =
+        answer.status().code() == Code::kUnavailable && std::chrono::steady_clock::now() < end;
+    if (!repeats && !waits) break;
+    if (waits) std::this_thread::sleep_for(kRetryInterval);
     answer = ask(server, request);
+  }
+  if (answer.status().code() == Code::kTimeout && request.job.empty()) {
+    return Status(Code::kTimeout, answer.status().context() + ". Lease " + request.id +
+                                      " may have been taken: revoke it (rcuda-lease revoke " +
+                                      options.node + " " + request.id + ")");
   }
   if (!answer.ok()) return answer.status();
   // The id goes into files that scripts read.
@@ -192,7 +237,9 @@ Status carry_out(const Options& options, wire::LeaseOperation operation) {
   request.job = options.job;
   request.seconds = *seconds;
   if (operation == wire::LeaseOperation::kTake) return take(options, *server, std::move(request));
-  const Result<wire::LeaseAnswer> answer = ask(*server, request);
+  const Result<wire::LeaseAnswer> answer = operation == wire::LeaseOperation::kList
+                                               ? ask_for_list(*server, request)
+                                               : ask(*server, request);
   if (!answer.ok()) return answer.status();
   if (!answer->message.empty()) {
     std::fprintf(stderr, "rcuda-lease: %s: %s\n", server->text().c_str(),

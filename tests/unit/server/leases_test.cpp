@@ -159,6 +159,52 @@ TEST_F(LeasesTest, AJobHasOneLease) {
   EXPECT_NE(must_take(wish(1)).id, first.id) << "no job is no job's";
 }
 
+// Right after a start no worker has told the devices yet.
+TEST_F(LeasesTest, AJobGetsItsLeaseAgainBeforeTheDevicesAreKnown) {
+  const Lease first = must_take(wish(2, "slurm 1"));
+  const Result<Leases::Taken> again = leases_.take(wish(2, "slurm 1"), {}, {}, kNow);
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_EQ(again->lease, first);
+}
+
+// The answer to the first request was lost.
+TEST_F(LeasesTest, WhoAsksAgainWithTheSameIdGetsTheSameLease) {
+  Leases::Wish chosen = wish(1);
+  chosen.id = "1a2b3c4d";
+  const Lease first = must_take(chosen);
+  EXPECT_EQ(first.id, "1a2b3c4d");
+  const Result<Leases::Taken> again = take(chosen);
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_FALSE(again->is_new);
+  EXPECT_EQ(again->lease, first);
+  EXPECT_EQ(leases_.all().size(), 1u);
+  Leases::Wish other = chosen;
+  other.creator = "ada";
+  EXPECT_EQ(take(other).status().code(), Code::kInvalidArgument);
+  other = chosen;
+  other.job = "slurm 1";
+  EXPECT_EQ(take(other).status().code(), Code::kInvalidArgument);
+}
+
+TEST_F(LeasesTest, AListComesInParts) {
+  constexpr size_t kHidden = 3, kShown = 2 * Leases::kMostInPage + 1;
+  for (size_t i = 0; i < kShown; ++i) must_take(wish(1, "", false));
+  for (size_t i = 0; i < kHidden; ++i) must_take(wish(1, "job " + std::to_string(i), false));
+  const auto shown = [](const Lease& lease) { return lease.job.empty(); };
+  std::vector<size_t> parts;
+  std::string last;
+  do {
+    const std::vector<const Lease*> part = leases_.page(last, shown);
+    parts.push_back(part.size());
+    for (const Lease* lease : part) {
+      EXPECT_GT(lease->id, last);
+      EXPECT_TRUE(lease->job.empty());
+      last = lease->id;
+    }
+  } while (parts.back() != 0);
+  EXPECT_EQ(parts, (std::vector<size_t>{Leases::kMostInPage, Leases::kMostInPage, 1, 0}));
+}
+
 TEST_F(LeasesTest, AKeyOpensItsLeaseOnly) {
   Leases::Wish for_ada = wish(1);
   for_ada.user = "ada";
@@ -249,6 +295,19 @@ TEST_F(LeasesTest, LeasesOutliveTheDaemon) {
   EXPECT_EQ(*read, leases_.all());
   ASSERT_EQ(::chmod(path.c_str(), 0644), 0);
   EXPECT_EQ(load_leases(path).status().code(), Code::kDenied);
+}
+
+// A dash stands for nobody in the file.
+TEST_F(LeasesTest, AUserWhoseNameIsADashKeepsItsLease) {
+  for (const char* name : {"-", "--", "", "-a"}) {
+    Leases::Wish named = wish(1, "", false);
+    named.user = name;
+    named.creator = name;
+    must_take(named);
+  }
+  const Result<std::vector<Lease>> read = parse_leases(format_leases(leases_.all()));
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(*read, leases_.all());
 }
 
 TEST_F(LeasesTest, ADamagedFileIsNamedByItsLine) {
