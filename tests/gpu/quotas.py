@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 """Quotas of device memory, held by frameworks on a real GPU.
 
-    tests/gpu/quotas.py BUILD_FOLDER
+    tests/gpu/quotas.py BUILD_FOLDER [DRIVER]
 
 Starts a server that allows a session 8 GiB on each device, and a user 12 GiB. PyTorch with each of its
 allocators, CuPy and JAX, whatever of them this Python has, must find these limits in what they are told
-and in what they get. Prints a line for each check; exits with 1 if one fails. Needs an NVIDIA GPU with
-16 GiB to spare.
+and in what they get. Memory that one process exports to another must count in both, and a session
+without its device must not get it (left out with a single device). Prints a line for each check; exits
+with 1 if one fails. Needs an NVIDIA GPU with 16 GiB to spare, unless DRIVER is softgpu, on which no
+framework runs.
 """
 
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -83,6 +86,38 @@ print("held", flush=True)
 sys.stdin.read()
 """
 
+# Exports 3 GiB. IMPORT runs in another process, with the descriptor and the devices that it is given.
+EXPORT = """
+import ctypes, os, struct, subprocess, sys
+cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+handle, descriptor = ctypes.c_uint64(), ctypes.c_int()
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+properties = struct.pack("<iiiiQQ", 1, 1, 1, 0, 0, 0)  # pinned, by descriptor, on device 0
+assert cuda.cuMemCreate(ctypes.byref(handle), ctypes.c_size_t(3 << 30), properties, ctypes.c_ulonglong(0)) == 0
+assert cuda.cuMemExportToShareableHandle(ctypes.byref(descriptor), handle, 1, ctypes.c_ulonglong(0)) == 0
+subprocess.run([sys.executable, "-c", sys.argv[1], str(descriptor.value)], check=True, pass_fds=[descriptor.value],
+               env=dict(os.environ, RCUDA_DEVICES=sys.argv[2]))
+"""
+
+IMPORT = """
+import ctypes, sys
+cuda, context, address = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
+handles = [ctypes.c_uint64() for _ in range(2)]
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+def free():
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+    return free.value >> 30
+def import_to(handle):
+    return cuda.cuMemImportFromShareableHandle(ctypes.byref(handle), ctypes.c_void_p(int(sys.argv[1])), 1)
+assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(6 << 30)) == 0
+refused = import_to(handles[0])
+assert cuda.cuMemFree_v2(address) == 0
+print(refused, *map(import_to, handles), free(), *map(cuda.cuMemRelease, handles), free())
+"""
+
 CASES = (
     ("PyTorch", "torch", TORCH, {}),
     ("PyTorch, expandable segments", "torch", TORCH, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
@@ -113,6 +148,25 @@ class Checks:
         for line in result.stdout.splitlines():
             self.say(f"{transport}: {name}: {line}", "False" not in line)
 
+    def share(self, exporting, importing):
+        """What IMPORT prints. Each argument is a device."""
+        place = self.server.address
+        environment = dict(self.environment("shm", {}), RCUDA_DEVICES=place(exporting))
+        result = subprocess.run([sys.executable, "-c", EXPORT, IMPORT, place(importing)], env=environment,
+                                capture_output=True, text=True, timeout=180)
+        if result.returncode:
+            print(result.stderr[-2000:])
+        return result.stdout
+
+    def check_imports(self):
+        said = self.share(0, 0)
+        self.say(f"imported memory counts once, from its import to its release: {said.strip()}", said == "2 0 0 5 0 0 8\n")
+        if not re.search(r"serving .*: devices", self.server.text()):
+            print("left out: memory of a device that the session does not have: there is a single device")
+            return
+        said = self.share(1, 0)
+        self.say(f"memory of another device is not imported: {said.strip()}", said.startswith("101 101 101 8 "))
+
     def hold(self, transport, gibibytes):
         return subprocess.Popen([sys.executable, "-c", HOLD, str(gibibytes)], stdin=subprocess.PIPE,
                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -137,19 +191,21 @@ class Checks:
 
 def main():
     build = os.path.abspath(sys.argv[1])
+    driver = sys.argv[2] if len(sys.argv) > 2 else "nvidia"
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "server.toml")
         with open(path, "w") as file:
             file.write(LIMITS)
-        server = Server(build, driver="nvidia", options=["--config", path, "--pool", "2"])
+        server = Server(build, driver=driver, options=["--config", path, "--pool", "2"])
         checks = Checks(build, server)
         for name, module, program, more in CASES:
-            if importlib.util.find_spec(module) is None:
-                print(f"left out: {name}: no module {module}")
+            if driver == "softgpu" or importlib.util.find_spec(module) is None:
+                print(f"left out: {name}: no module {module}, or no GPU")
                 continue
             for transport in ("shm", "tcp"):
                 checks.run(name, transport, program, more)
-        if importlib.util.find_spec("torch"):
+        checks.check_imports()
+        if driver != "softgpu" and importlib.util.find_spec("torch"):
             checks.check_user()
         outcome = server.stop()
         checks.say(f"the server ends: {outcome}", outcome == 0)
