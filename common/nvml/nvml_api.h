@@ -73,6 +73,7 @@ inline constexpr unsigned kNvmlNvLinks = 18;
 inline constexpr unsigned long long kNvmlNotAvailable = ~0ull;  // NVML_VALUE_NOT_AVAILABLE
 
 typedef struct nvmlDevice_st* nvmlDevice_t;
+typedef struct nvmlEventSet_st* nvmlEventSet_t;
 
 struct nvmlPciInfo_t {
   char busIdLegacy[16];

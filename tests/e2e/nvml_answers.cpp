@@ -145,6 +145,17 @@ void settings_of(nvmlDevice_t handle) {
         NVML_ERROR_NOT_SUPPORTED);
 }
 
+void of_events(nvmlDevice_t handle) {
+  nvmlEventSet_t set = nullptr;
+  unsigned long long types = 1;
+  CHECK(NVML(nvmlDeviceGetSupportedEventTypes)(handle, &types) == NVML_SUCCESS);
+  CHECK(types == 0);
+  CHECK(NVML(nvmlEventSetFree)(set) == NVML_ERROR_INVALID_ARGUMENT);
+  CHECK(NVML(nvmlEventSetCreate)(&set) == NVML_SUCCESS);
+  CHECK(NVML(nvmlEventSetWait_v2)(set, nullptr, 1) == NVML_ERROR_TIMEOUT);
+  CHECK(NVML(nvmlEventSetFree)(set) == NVML_SUCCESS);
+}
+
 // nvidia-smi asks for such a table.
 void of_unpublished_functions() {
   struct Table {
@@ -255,6 +266,7 @@ int main() {
     for (CUdevice peer = 0; peer < devices; ++peer) of_a_pair(device, peer);
   }
   of_what_is_not_there(count);
+  of_events(first);
   of_unpublished_functions();
   CHECK(NVML(nvmlShutdown)() == NVML_SUCCESS);
   CHECK(NVML(nvmlDeviceGetHandleByIndex_v2)(0, &first) == NVML_ERROR_UNINITIALIZED);
