@@ -13,6 +13,8 @@ namespace {
 
 constexpr auto kFresh = std::chrono::milliseconds(200);
 constexpr auto kRetry = std::chrono::seconds(1);
+// A server that does not answer holds up questions about others only this often.
+constexpr auto kRetryForOthers = std::chrono::seconds(60);
 
 // The place of a GPU in the report; its end if it is not there.
 size_t place_of(const wire::GpuReport& report, uint32_t gpu) {
@@ -115,6 +117,9 @@ void Pool::name_addresses() {
       return device.server == number && device.pci_bus_id.empty();
     };
     if (std::none_of(devices_.begin(), devices_.end(), lacks)) continue;
+    const Server& server = servers_[number];
+    const bool failed = !server.report && server.asked_at != Clock::time_point::min();
+    if (failed && Clock::now() - server.asked_at < kRetryForOthers) continue;
     ask(&servers_[number]);
     const auto& report = servers_[number].report;
     if (!report) continue;

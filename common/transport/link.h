@@ -172,10 +172,10 @@ class Link {
                     TransferDone done) = 0;
 
   // Writes up to kMaxRegionPut bytes into the peer's region, in order with puts: a put issued later
-  // becomes visible after them. So a put can tell the peer that they are there, where write() needs
-  // the peer's answer first. All bytes are copied before the return. Blocks as put(), and wakes
-  // nobody. Bytes outside of the peer's region break the Link; for a withdrawn region they are
-  // dropped. kUnsupported without has_region_puts.
+  // becomes visible after them, and a transfer issued later happens after them. So a put can tell
+  // the peer that they are there, where write() needs the peer's answer first. All bytes are copied
+  // before the return. Blocks as put(), and wakes nobody. Bytes outside of the peer's region break
+  // the Link; for a withdrawn region they are dropped. kUnsupported without has_region_puts.
   virtual Status put_region(RegionId, uint64_t, Bytes) {
     return {Code::kUnsupported, std::string(medium()) + " has no puts into regions"};
   }

@@ -1,6 +1,7 @@
 // The part of the daemon that tells clients about its GPUs without a session (GpuQuery).
 #include <utility>
 
+#include "common/base/log.h"
 #include "common/nvml/figures.h"
 #include "server/daemon/daemon.h"
 
@@ -41,6 +42,9 @@ void Daemon::take_gpu_query(Connection& connection) {
 // Returns false while NVML is being read.
 bool Daemon::answer_gpu_query(Connection& connection) {
   const WorkerReady& offer = pool_->offer();
+  // The first worker finds out which devices there are.
+  const bool knows = !offer.devices.empty() || pool_->starting() == 0;
+  if (!knows && Clock::now() < connection.deadline) return false;
   std::vector<std::string> addresses;
   for (const WorkerReady::Identity& identity : offer.identities) {
     addresses.push_back(identity.pci_bus_id);
@@ -62,8 +66,9 @@ bool Daemon::answer_gpu_query(Connection& connection) {
     limit(&gpu, room);
     report.gpus.push_back(std::move(gpu));
   }
-  (void)wire::write_message(connection.socket, wire::kGpuReport, wire::encode(report),
-                            Clock::now());
+  const Status sent =
+      wire::write_message(connection.socket, wire::kGpuReport, wire::encode(report), Clock::now());
+  if (!sent.ok()) RCUDA_WARN("a report of the GPUs was not sent: %s", sent.message().c_str());
   return true;
 }
 

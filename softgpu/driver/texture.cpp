@@ -165,8 +165,9 @@ CUresult apply_view(const CUDA_RESOURCE_VIEW_DESC& view, Texture* made) {
   const bool has_layers =
       made->shape != Shape::k1d && made->shape != Shape::k2d && made->shape != Shape::k3d;
   if (!has_layers && view.lastLayer != 0) return CUDA_ERROR_INVALID_VALUE;
+  const size_t end = std::min(size_t{view.lastMipmapLevel} + 1, levels);
   made->levels = {made->levels.begin() + view.firstMipmapLevel,
-                  made->levels.begin() + std::min<ptrdiff_t>(view.lastMipmapLevel + 1, levels)};
+                  made->levels.begin() + static_cast<ptrdiff_t>(end)};
   for (Image& level : made->levels) {
     if (!has_layers) break;
     level.memory += view.firstLayer * level.slice_bytes;

@@ -7,10 +7,10 @@ namespace softgpu::texture {
 
 Levels levels_of(const Texture& texture, float level) {
   const auto last = static_cast<float>(texture.levels.size() - 1);
-  if (texture.levels.size() == 1 || std::isnan(level)) return {};
   const Sampler& sampler = texture.sampler;
-  const float wanted =
-      std::min(std::max(level + sampler.level_bias, sampler.least_level), sampler.greatest_level);
+  const float biased = level + sampler.level_bias;
+  if (texture.levels.size() == 1 || std::isnan(biased)) return {};
+  const float wanted = std::min(std::max(biased, sampler.least_level), sampler.greatest_level);
   const float at = std::clamp(wanted, 0.0f, last);
   if (!sampler.filters_levels) return {static_cast<uint32_t>(std::floor(at + 0.5f)), 0};
   const auto fixed = static_cast<uint32_t>(at * kOne);

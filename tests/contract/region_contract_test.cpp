@@ -299,6 +299,35 @@ TEST_P(RegionContract, APutAfterAPutIntoARegionIsSeenAfterItsBytes) {
   ::mprotect(block.bytes.data(), block.bytes.size(), PROT_READ | PROT_WRITE);
 }
 
+TEST_P(RegionContract, TransfersAfterAPutIntoARegionHappenAfterIt) {
+  connect();
+  if (!traits().has_region_puts) return;
+  SharedBlock block(1 << 20);
+  const Result<Region> region = client().expose(block.bytes.data(), block.bytes.size(), block.fd);
+  ASSERT_TRUE(region.ok());
+  std::vector<std::byte> bytes(transport::kMaxRegionPut);
+  std::vector<std::byte> other(bytes.size() * 2);
+  const int count = rounds(200, faulty());
+  for (int i = 1; i <= count; ++i) {
+    // What is read is what was put.
+    std::memset(bytes.data(), i % 251 + 1, bytes.size());
+    ASSERT_TRUE(server().put_region(region->id, 0, bytes).ok());
+    Pending read;
+    server().read(region->id, 0, other.data(), bytes.size(), read.begin());
+    ASSERT_TRUE(read.wait());
+    ASSERT_EQ(other[0], bytes[0]);
+    ASSERT_EQ(other[bytes.size() - 1], bytes[0]);
+    // What is written stays.
+    std::memset(other.data(), 0xff, other.size());
+    ASSERT_TRUE(server().put_region(region->id, 0, bytes).ok());
+    ASSERT_TRUE(write_and_wait(server(), region->id, 0, other).ok());
+    ASSERT_TRUE(put_word(server(), 0, i).ok());
+    ASSERT_TRUE(client().wait([&] { return load(client(), 0) == uint64_t(i); }, soon()).ok());
+    ASSERT_EQ(block.bytes[0], std::byte{0xff});
+    ASSERT_EQ(block.bytes[bytes.size() - 1], std::byte{0xff});
+  }
+}
+
 TEST_P(RegionContract, RefusesWhatIsOutsideOrUnknown) {
   connect({.peer_timeout = std::chrono::milliseconds(2000)},
           {.peer_timeout = std::chrono::milliseconds(2000)});

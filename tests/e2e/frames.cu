@@ -45,6 +45,11 @@ int main(int argc, char** argv) {
       {"pinned_up", [&] { CUDA(cudaMemcpy(device, pinned, 4, up)); }},
       {"pinned_down", [&] { CUDA(cudaMemcpy(pinned, device, 4, down)); }},
       {"pinned_down_64k", [&] { CUDA(cudaMemcpy(pinned, device, 64 << 10, down)); }},
+      {"memset_synchronize",
+       [&] {
+         CUDA(cudaMemsetAsync(device, 0, 64, stream));
+         CUDA(cudaStreamSynchronize(stream));
+       }},
       {"synchronize", [&] { CUDA(cudaStreamSynchronize(stream)); }},
       {"allocate",
        [] {

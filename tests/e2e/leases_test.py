@@ -14,7 +14,7 @@ import tempfile
 import unittest
 
 from auth_test import Proxy
-from servers import client_environment, eventually, run_tests, Server
+from servers import client_environment, eventually, run_tests, Server, UNUSABLE_SETTINGS
 
 BUILD = PROGRAMS = None
 TRANSPORTS = ("shm", "tcp")
@@ -291,7 +291,7 @@ class LeasesTest(unittest.TestCase):
         result = subprocess.run([os.path.join(BUILD, "bin/rcuda-server"), "--check-config"], text=True,
                                 capture_output=True, timeout=60,
                                 env=dict(os.environ, RCUDA_SERVER_LEASES=self.path("leases")))
-        self.assertEqual(result.returncode, 1, result.stdout)
+        self.assertEqual(result.returncode, UNUSABLE_SETTINGS, result.stdout)
         self.assertIn(f"{self.path('leases')}: line 1 is no lease", result.stderr)
 
     def test_a_long_list_comes_in_parts(self):

@@ -47,7 +47,7 @@ Status FaultLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake)
       offset > peer_window_bytes() - total) {
     return inner_->put(offset, pieces, wake);  // the inner Link refuses it
   }
-  LatePut late{std::nullopt, offset, {}, wake, {}};
+  LatePut late{offset, {}, wake, {}};
   late.bytes.reserve(total);
   for (Bytes piece : pieces) late.bytes.insert(late.bytes.end(), piece.begin(), piece.end());
   return queue(std::move(late));
@@ -55,7 +55,10 @@ Status FaultLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake)
 
 Status FaultLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
   if (!traits().has_region_puts) return Link::put_region(region, offset, bytes);
-  return queue({region, offset, {bytes.begin(), bytes.end()}, Wake::kNo, {}});
+  // Transfers come after it, and puts before it: so it is not late itself.
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return ending_ || puts_.empty(); });
+  return inner_->put_region(region, offset, bytes);
 }
 
 Status FaultLink::queue(LatePut late) {
@@ -143,9 +146,7 @@ void FaultLink::deliver() {
       const LatePut put = std::move(puts_.front());
       lock.unlock();
       const Bytes bytes(put.bytes);
-      // The next put reports an error.
-      (void)(put.region ? inner_->put_region(*put.region, put.offset, bytes)
-                        : inner_->put(put.offset, std::span(&bytes, 1), put.wake));
+      (void)inner_->put(put.offset, std::span(&bytes, 1), put.wake);  // the next put() reports
       lock.lock();
       puts_.pop_front();
       changed_.notify_all();

@@ -15,7 +15,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
@@ -84,7 +83,6 @@ class FaultLink final : public transport::Link {
   static constexpr size_t kMaxQueuedPuts = 256;
 
   struct LatePut {
-    std::optional<transport::RegionId> region;  // none: the peer's window
     uint64_t offset;
     std::vector<std::byte> bytes;
     transport::Wake wake;

@@ -8,8 +8,10 @@
 #include <vector>
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -42,11 +44,20 @@ void forget_server_settings() {
   ::_exit(127);
 }
 
-// What is written until all writers have closed the pipe, without the end of the line.
+// A driver that hangs keeps the server from starting, and perhaps from ending.
+constexpr int kStartMs = 60'000;
+constexpr int kEndMs = 10'000;
+
+// What is written until all writers have closed the pipe, without the end of the line. Empty if
+// nothing comes in time.
 std::string read_line(int fd) {
   std::string text;
   char part[64];
   for (;;) {
+    pollfd item{fd, POLLIN, 0};
+    const int ready = ::poll(&item, 1, kStartMs);
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0) return {};
     const ssize_t length = ::read(fd, part, sizeof part);
     if (length < 0 && errno == EINTR) continue;
     if (length <= 0) break;
@@ -86,6 +97,14 @@ Result<DemoServer> DemoServer::start(const std::string& binary) {
 void DemoServer::stop() {
   if (process_ < 0) return;
   ::kill(process_, SIGTERM);
+  const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, process_, 0)));
+  pollfd item{process.get(), POLLIN, 0};
+  while (process) {
+    const int ended = ::poll(&item, 1, kEndMs);
+    if (ended < 0 && errno == EINTR) continue;
+    if (ended == 0) ::kill(process_, SIGKILL);
+    break;
+  }
   while (::waitpid(process_, nullptr, 0) < 0 && errno == EINTR) {
   }
   process_ = -1;

@@ -222,6 +222,7 @@ bool BulkStream::next_message(uint64_t most) {
   message.header.offset = piece.offset;
   message.header.bytes = piece.bytes;
   message.header.immediate = piece.immediate;
+  message.header.after_puts = piece.after_puts;
   if (piece.to_peer) {
     message.payload = piece.local;
     message.payload_bytes = piece.bytes;
@@ -289,6 +290,8 @@ std::string BulkStream::receive_one() {
   std::string why = receive_bytes(writable_bytes_of(header).data(), sizeof header);
   if (!why.empty()) return why;
   if (header.bytes > kMaxPieceBytes) return "protocol violation: oversized piece of a transfer";
+  const bool is_request = header.kind == BulkHeader::kWrite || header.kind == BulkHeader::kRead;
+  if (is_request && !regions_.wait_for_puts(header.after_puts)) return "the session was closed";
   switch (header.kind) {
     case BulkHeader::kWrite:
       return take_write(header);
@@ -505,7 +508,7 @@ bool TcpBulk::in_burst() {
   return ++burst_ > kFewOfBurst;
 }
 
-void TcpBulk::transfer(const TransferRequest& what, TransferDone done) {
+void TcpBulk::transfer(const TransferRequest& what, uint32_t after_puts, TransferDone done) {
   if (what.bytes == 0) return done({});
   const bool among_many = what.immediate == 0 ? in_burst() : what.company == Company::kMany;
   const uint64_t share = (what.bytes + streams_.size() - 1) / streams_.size();
@@ -529,6 +532,7 @@ void TcpBulk::transfer(const TransferRequest& what, TransferDone done) {
     piece.local = what.local + at;
     piece.bytes = std::min<uint64_t>(piece_bytes, what.bytes - at);
     piece.immediate = what.immediate;
+    piece.after_puts = after_puts;
     piece.as_pages = what.immediate != 0 && among_many && piece.bytes >= kMinPages;
     piece.transfer = transfer;
     // With several pieces, the caller would send one after the other what the threads send in

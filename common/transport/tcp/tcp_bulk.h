@@ -59,7 +59,7 @@ struct BulkHeader {
   uint64_t offset = 0;     // kWrite, kRead
   uint64_t bytes = 0;      // kWrite, kRead, kData
   uint32_t immediate = 0;  // kWrite: passed to the receiver's user with the piece, unless 0
-  uint32_t unused = 0;
+  uint32_t after_puts = 0;  // kWrite, kRead: puts into regions that were sent before
 };
 static_assert(sizeof(BulkHeader) == 48);
 
@@ -76,6 +76,7 @@ class BulkStream {
     std::byte* local = nullptr;
     uint64_t bytes = 0;
     uint32_t immediate = 0;
+    uint32_t after_puts = 0;
     bool as_pages = false;
     std::shared_ptr<PendingTransfer> transfer;
   };
@@ -189,7 +190,8 @@ class TcpBulk {
           const ImmediateArrived& on_immediate, const BulkStream::OnError& on_error);
 
   Status start();
-  void transfer(const TransferRequest& what, TransferDone done);
+  // `after_puts`: how many puts into regions were sent before.
+  void transfer(const TransferRequest& what, uint32_t after_puts, TransferDone done);
   void stop(const Status& why);
   // See BulkStream::join(). Call it before any stream is destroyed: a stream's thread may use
   // others.

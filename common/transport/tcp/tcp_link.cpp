@@ -150,6 +150,7 @@ class TcpLink final : public LinkCore {
   const std::chrono::nanoseconds receive_spin_;
   DoorbellState doorbell_state_;
   ExposedRegions regions_;
+  std::atomic<uint32_t> region_puts_sent_{0};
   std::mutex put_mutex_;
   std::mutex end_mutex_;
   std::condition_variable receiver_ended_;
@@ -219,6 +220,7 @@ void TcpLink::close() {
 
 void TcpLink::on_broken() {
   const Status why = status();
+  regions_.stop_waiting();
   bulk_.stop(why);
   sender_.stop();
   if (!closing_) ::shutdown(control_.fd(), SHUT_RDWR);
@@ -267,6 +269,7 @@ Status TcpLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
   if (!sender_.send(message, sizeof header + header.bytes, Wake::kNo)) {
     return broken() ? status() : Status{Code::kUnavailable, "the session was closed"};
   }
+  region_puts_sent_.fetch_add(1, std::memory_order_release);
   transfer_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
   copied_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
   return {};
@@ -305,7 +308,7 @@ void TcpLink::transfer(const TransferRequest& what, TransferDone done) {
     }
     done(status);
   };
-  bulk_.transfer(what, counted);
+  bulk_.transfer(what, region_puts_sent_.load(std::memory_order_acquire), counted);
 }
 
 void TcpLink::receive() {
@@ -436,6 +439,7 @@ std::string TcpLink::take_region_put(const PutHeader& header, bool* whole) {
     const ExposedRegions::Pin pin(**entry);
     if (pin) std::memcpy((*entry)->base + place.offset, message + sizeof place, bytes);
   }
+  regions_.count_put();
   begin_ += sizeof header + header.bytes;
   *whole = true;
   return {};

@@ -225,7 +225,10 @@ HandlerResult launch_on_devices(LaunchServices& services, const Command& command
       services.driver.cuLaunchCooperativeKernelMultiDevice(given.data(), body.count, body.flags));
 }
 
-HandlerResult note_work(LaunchServices&, const Command&, const wire::NoteWorkBody&) { return {}; }
+HandlerResult note_work(LaunchServices& services, const Command&, const wire::NoteWorkBody& body) {
+  SessionStream stream;
+  return {services.objects.use_stream(body.stream, &stream), false, false};
+}
 
 HandlerResult launch_host(LaunchServices& services, const Command&,
                           const wire::LaunchHostBody& body) {

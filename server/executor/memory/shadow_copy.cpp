@@ -32,17 +32,20 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
     bool busy = false;
   };
 
-  Transfer(transport::Link& link, Answers& answers, bool to_client, std::vector<Item> items)
-      : link_(link), answers_(answers), to_client_(to_client), items_(std::move(items)) {}
+  // `puts`: small pieces go to the client by puts.
+  Transfer(transport::Link& link, Answers& answers, bool to_client, bool puts,
+           std::vector<Item> items)
+      : link_(link),
+        answers_(answers),
+        to_client_(to_client),
+        puts_(puts && to_client),
+        items_(std::move(items)) {}
 
   size_t size() const { return items_.size(); }
 
   void start(size_t index) {
     Item& item = items_[index];
-    if (to_client_ && link_.traits().has_region_puts &&
-        item.piece.bytes <= transport::kMaxRegionPut) {
-      return send(item);
-    }
+    if (puts_ && item.piece.bytes <= transport::kMaxRegionPut) return send(item);
     {
       std::lock_guard lock(mutex_);
       item.busy = true;
@@ -77,6 +80,7 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
   transport::Link& link_;
   Answers& answers_;
   const bool to_client_;
+  const bool puts_;
   std::vector<Item> items_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -141,7 +145,7 @@ std::shared_ptr<ShadowCopies::Transfer> ShadowCopies::prepare(bool to_client,
     if (!range || !range->shadow) return nullptr;
     items.push_back({piece, static_cast<transport::RegionId>(range->region), piece.address - base});
   }
-  return std::make_shared<Transfer>(link_, answers_, to_client, std::move(items));
+  return std::make_shared<Transfer>(link_, answers_, to_client, puts_, std::move(items));
 }
 
 bool ShadowCopies::is_shadow(uint64_t address, uint64_t bytes) const {

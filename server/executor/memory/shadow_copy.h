@@ -30,9 +30,15 @@ namespace rcuda::server {
 class ShadowCopies {
  public:
   // All outlive this object, and the streams' work.
+  // `only_server`: no other worker copies from or to the client's memory. One that waits for a
+  // stream of this worker could be there before bytes that nobody has acknowledged.
   ShadowCopies(const api::DriverTable& driver, transport::Link& link, Answers& answers,
-               const HostMemory& host_memory)
-      : driver_(driver), link_(link), answers_(answers), host_memory_(host_memory) {}
+               const HostMemory& host_memory, bool only_server)
+      : driver_(driver),
+        link_(link),
+        answers_(answers),
+        host_memory_(host_memory),
+        puts_(only_server && link.traits().has_region_puts) {}
 
   // A range of client memory that lies in one shadow.
   struct Piece {
@@ -72,6 +78,7 @@ class ShadowCopies {
   transport::Link& link_;
   Answers& answers_;
   const HostMemory& host_memory_;
+  const bool puts_;  // small pieces go to the client by puts
 };
 
 }  // namespace rcuda::server
