@@ -2,14 +2,13 @@
 // started. The windows of servers rest on this (docs/architecture.md, "Addresses").
 //
 //   driver_addresses               every scenario, each in a process of its own
-//   driver_addresses NAME [...]    some scenarios: free, hints, early, late, narrow, used
+//   driver_addresses NAME [...]    one scenario: free, hints, early, late, narrow
 //
 //   free     no address is closed: where does each kind of memory lie?
 //   hints    where in the 47 bits can cuMemAddressReserve() be sent, and how much can it reserve?
 //   early    all addresses outside a window are closed before the driver starts
 //   late     they are closed after the driver has a context, page-locked memory and a freed block
 //   narrow   as late, with a window of one and a half times the device's memory
-//   used     as late, after all room outside of the window was used up
 //
 // Lines: kind, address, and for windows "in" or "OUT". Needs a GPU. Exit status: 0, or 2 without a
 // result.
@@ -35,7 +34,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kUserEnd = 0x7fff'ffff'f000;
-constexpr uint64_t kLowest = 0x3'0000'0000;  // lower addresses are the driver's own
+constexpr uint64_t kLowest = 1ull << 32;
 constexpr uint64_t kTiB = 1ull << 40;
 constexpr uint64_t kGiB = 1ull << 30;
 constexpr size_t kPage = size_t{2} << 20;
@@ -330,29 +329,8 @@ void scenario_early(uint64_t base, uint64_t bytes, bool below) {
   place_all();
 }
 
-// Allocates what the driver still has room for outside of the window, from large to small pieces.
-void use_up_outside() {
-  const Clock::time_point begin = Clock::now();
-  size_t kept = 0;
-  size_t calls = 0;
-  for (size_t bytes = 64u << 20; bytes >= 512; bytes /= 2) {
-    size_t pieces = 0;
-    for (CUdeviceptr address = 0;; ++pieces) {
-      ++calls;
-      if (cu.cuMemAlloc_v2(&address, bytes) != CUDA_SUCCESS) break;
-      if (address >= window.begin && address < window.end) {
-        cu.cuMemFree_v2(address);
-        break;
-      }
-    }
-    if (pieces) std::printf("  %zu pieces of %zu outside\n", pieces, bytes);
-    kept += pieces * bytes;
-  }
-  std::printf("  used up %zu KiB by %zu calls in %.1f ms\n", kept >> 10, calls, since(begin));
-}
-
 // factor: the window's size in halves of the device's memory.
-void scenario_late(uint64_t base, uint64_t factor, bool below, bool use_up = false) {
+void scenario_late(uint64_t base, uint64_t factor, bool below) {
   start();
   void* pinned = nullptr;
   cu.cuMemHostAlloc(&pinned, 8u << 20, 0);
@@ -365,7 +343,6 @@ void scenario_late(uint64_t base, uint64_t factor, bool below, bool use_up = fal
   const Clock::time_point begin = Clock::now();
   close_outside(base, bytes, below);
   std::printf("  closed in %.2f ms\n", since(begin));
-  if (use_up) use_up_outside();
   place_all();
 }
 
@@ -411,9 +388,5 @@ int main(int argc, char** argv) {
     run("late", [] { scenario_late(0x4f00'0000'0000, 10, true); });
   }
   if (wanted("narrow")) run("narrow", [] { scenario_late(0x2100'0000'0000, 3, true); });
-  if (wanted("used")) {
-    run("used", [] { scenario_late(0x2100'0000'0000, 40, true, true); });
-    run("used", [] { scenario_late(0x6500'0000'0000, 40, true, true); });
-  }
   return 0;
 }
