@@ -1,8 +1,6 @@
 // Device memory. The worker allocates it and the client records it. So routing, pointer attributes
 // and copy directions need no round trip, and an invalid pointer is refused at once.
 
-#include <atomic>
-
 #include <cuda.h>
 
 #include "api/stubs/shared.h"
@@ -13,7 +11,6 @@
 #include "client/objects/allocation.h"
 #include "client/objects/arena.h"
 #include "client/process/process.h"
-#include "common/base/log.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -37,11 +34,8 @@ CUresult record(const Target& target, CUdeviceptr address, size_t bytes, Placeme
   allocation.of_graph = of_graph;
   allocation.pool = pool;
   // This fails only if a worker breaks the rules for addresses and returns memory that is still
-  // known, or another server's (RCUDA_FENCE=0).
-  if (registry().add(std::move(allocation))) return CUDA_SUCCESS;
-  RCUDA_ERROR("%s returned device memory at 0x%llx, which is in use already: it is refused",
-              target.session->name().c_str(), address);
-  return CUDA_ERROR_UNKNOWN;
+  // known.
+  return registry().add(std::move(allocation)) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
 }
 
 bool is_device(Placement placement) {
@@ -87,17 +81,6 @@ CUresult record_async(const Target& target, CUdeviceptr address, size_t bytes, C
   // Memory that was freed in stream order may still be recorded at this address.
   (void)registry().remove(address);
   return record(target, address, bytes, Placement::kDeviceAsync, may_capture(stream), pool);
-}
-
-// Says once why a reservation fails that a local driver might grant.
-void tell_window(const Session& session, size_t bytes) {
-  static std::atomic<bool> told{false};
-  if (told.exchange(true)) return;
-  RCUDA_WARN(
-      "%s cannot reserve %zu MiB of addresses: it has %llu GiB in this program, for memory, pools "
-      "and reservations together; free some, or name fewer servers in RCUDA_DEVICES",
-      session.name().c_str(), bytes >> 20,
-      static_cast<unsigned long long>(session.welcome().window.bytes >> 30));
 }
 
 }  // namespace
@@ -205,12 +188,8 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignmen
   const rcuda::wire::AddressWindow& window = session->welcome().window;
   if (hint - window.base >= window.bytes) hint = 0;
   const CUresult result = forward_cuMemAddressReserve(address, bytes, alignment, hint, flags);
-  if (result == CUDA_ERROR_OUT_OF_MEMORY) tell_window(*session, bytes);
-  if (result != CUDA_SUCCESS || registry().reserve(*address, bytes, session)) return result;
-  RCUDA_ERROR("%s reserved addresses at 0x%llx, which another server has: they are refused",
-              session->name().c_str(), *address);
-  (void)forward_cuMemAddressFree(*address, bytes);
-  return CUDA_ERROR_OUT_OF_MEMORY;
+  if (result == CUDA_SUCCESS) registry().reserve(*address, bytes, session);
+  return result;
 }
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {

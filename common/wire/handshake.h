@@ -109,11 +109,8 @@ struct Hello {
   std::string user;
   uint8_t session[16] = {};       // random, the same for all servers of one client process
   std::vector<uint32_t> devices;  // ordinals on that server, in the client's order
-  // Addresses that the worker must not hand out: the client's own, and the windows of its other
-  // workers.
-  std::vector<AddressWindow> taken;
+  std::vector<AddressWindow> taken_windows;  // windows of this client's other workers
   uint32_t worker = 0;                 // index of this worker among the client's workers, from 0
-  uint32_t servers = 0;                // how many workers the client will have
   std::string p2p_strategy, p2p_path;  // RCUDA_P2P_STRATEGY and RCUDA_P2P_PATH of the client
   uint32_t wait_ms = 0;  // how long the client waits for its turn (RCUDA_WAIT); 0: not at all
   std::string lease;     // the id of the lease for these devices; empty: none
@@ -203,7 +200,7 @@ struct Welcome {
   uint32_t driver_version = 0;
   uint32_t worker_pid = 0;
   std::string server;    // host name, for messages
-  AddressWindow window;  // device addresses of this worker; empty: anywhere
+  AddressWindow window;  // device addresses of this worker
   uint64_t staging_bytes = 0;
   uint32_t priority_least = 0;
   int32_t priority_greatest = 0;

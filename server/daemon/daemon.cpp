@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -89,7 +90,9 @@ Status Daemon::open() {
   admission_.set_rules(std::move(rules).value());
   RCUDA_RETURN_IF_ERROR(audit_.open(settings_.audit.get()));
   RCUDA_RETURN_IF_ERROR(open_leases());
-  pool_ = std::make_unique<WorkerPool>(settings_);
+  const auto first_window =
+      static_cast<uint32_t>(std::hash<std::string>()(host_name() + listener_.address));
+  pool_ = std::make_unique<WorkerPool>(settings_, first_window);
   pool_->record_in(&audit_);
   return pool_->prepare();
 }

@@ -12,7 +12,7 @@
 namespace rcuda::server {
 
 // `control`: the worker's end of its socket pair. `environment`: all of it, as NAME=value.
-Result<pid_t> spawn_worker(const std::string& binary, int control,
+Result<pid_t> spawn_worker(const std::string& binary, int control, uint32_t window,
                            std::vector<std::string> environment);
 
 }  // namespace rcuda::server

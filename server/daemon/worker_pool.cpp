@@ -20,6 +20,7 @@
 #include "common/wire/connect.h"
 #include "server/daemon/owner.h"
 #include "server/daemon/spawn_worker.h"
+#include "server/worker/address_fence.h"
 #include "server/worker/compute_share.h"
 #include "server/worker/driver_loader.h"
 #include "server/worker/session_grant.h"
@@ -29,6 +30,12 @@ namespace {
 
 constexpr auto kLongestPause = std::chrono::seconds(30);
 constexpr auto kCollectPause = std::chrono::milliseconds(10);
+
+bool taken(const wire::Hello& hello, uint32_t window) {
+  const wire::AddressWindow ours = address_window(window);
+  return std::any_of(hello.taken_windows.begin(), hello.taken_windows.end(),
+                     [&](const wire::AddressWindow& theirs) { return overlap(ours, theirs); });
+}
 
 // Starting many more workers at once than there are cores only slows each of them down. Workers
 // that hang count too: if the driver hangs, they must not become more and more.
@@ -72,7 +79,10 @@ std::string outcome(int status) {
 
 }  // namespace
 
-WorkerPool::WorkerPool(const Settings& settings) : settings_(settings), device_sets_(settings) {}
+WorkerPool::WorkerPool(const Settings& settings, uint32_t first_window)
+    : settings_(settings),
+      first_window_(first_window % wire::kWindowCount),
+      device_sets_(settings) {}
 
 WorkerPool::~WorkerPool() { shutdown(); }
 
@@ -112,9 +122,29 @@ bool WorkerPool::may_start() const {
   return starting() + hanging < most_starting();
 }
 
+uint32_t WorkerPool::choose_window(const wire::Hello* hello) const {
+  // Chooses the window with the fewest starting or idle workers, so that idle workers are in
+  // different windows.
+  uint32_t best = first_window_;
+  size_t fewest = ~size_t{0};
+  for (uint32_t i = 0; i < wire::kWindowCount; ++i) {
+    const uint32_t window = (first_window_ + i) % wire::kWindowCount;
+    if (hello && taken(*hello, window)) continue;
+    const auto users =
+        static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(), [&](const Worker& w) {
+          return w.is_spare() && w.window == window;
+        }));
+    if (users < fewest) {
+      fewest = users;
+      best = window;
+    }
+  }
+  return best;
+}
+
 bool WorkerPool::suits(const Worker& worker, const Waiting& client) const {
   return worker.devices == device_sets_.key_of(client.hello->devices) &&
-         worker.sm_percent == client.sm_percent;
+         worker.sm_percent == client.sm_percent && !taken(*client.hello, worker.window);
 }
 
 void WorkerPool::refill(const std::vector<Waiting>& waiting) {
@@ -134,7 +164,8 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting) {
     if (device_sets_.needs_scout()) break;
     if (take([&](const Worker* worker) { return suits(*worker, client); })) continue;
     if (!may_start()) return;
-    const Status status = start(device_sets_.key_of(client.hello->devices), client.sm_percent);
+    const Status status = start(choose_window(client.hello),
+                                device_sets_.key_of(client.hello->devices), client.sm_percent);
     if (!status.ok()) return failed(status);
   }
   const auto pool = static_cast<size_t>(settings_.pool.get());
@@ -145,7 +176,9 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting) {
     };
     if (take(is_wanted)) continue;
     if (!may_start()) return;
-    if (Status status = start(devices, 0); !status.ok()) return failed(status);
+    if (Status status = start(choose_window(nullptr), devices, 0); !status.ok()) {
+      return failed(status);
+    }
   }
   // The other idle workers were started for clients that have left, or are for devices that other
   // sessions have not asked for lately.
@@ -163,7 +196,7 @@ void WorkerPool::stop(Worker& worker) {
   worker.state = State::kEnding;
 }
 
-Status WorkerPool::start(const DeviceSets::Key& devices, uint32_t sm_percent) {
+Status WorkerPool::start(uint32_t window, const DeviceSets::Key& devices, uint32_t sm_percent) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     return Status::from_errno(errno, "socketpair");
@@ -173,11 +206,12 @@ Status WorkerPool::start(const DeviceSets::Key& devices, uint32_t sm_percent) {
   std::ranges::move(device_sets_.environment(devices), std::back_inserter(own));
   std::ranges::move(share_environment(sm_percent), std::back_inserter(own));
   const Result<pid_t> pid =
-      spawn_worker(settings_.worker_binary, theirs.get(), worker_environment(own));
+      spawn_worker(settings_.worker_binary, theirs.get(), window, worker_environment(own));
   if (!pid.ok()) return pid.status();
   Worker worker;
   worker.pid = *pid;
   worker.control = std::move(ours);
+  worker.window = window;
   worker.devices = devices;
   worker.sm_percent = sm_percent;
   worker.since = Clock::now();
@@ -186,7 +220,7 @@ Status WorkerPool::start(const DeviceSets::Key& devices, uint32_t sm_percent) {
     ::waitpid(worker.pid, nullptr, 0);
     return status;
   }
-  RCUDA_DEBUG("worker %d starts", worker.pid);
+  RCUDA_DEBUG("worker %d starts in window %u", worker.pid, window);
   workers_.push_back(std::move(worker));
   return {};
 }

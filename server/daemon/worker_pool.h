@@ -1,10 +1,9 @@
 // WorkerPool: the worker processes of a daemon, from their start to their reaping.
 //
-// The pool keeps some started workers idle and assigns sessions to them. Any of them suits any
-// client, because a worker chooses its window of addresses when it gets a session
-// (address_window.h). A worker that dies is reaped and logged; only its client notices. If workers
-// fail to start, the pool tries again after growing pauses, and keeps the reason for clients that
-// wait.
+// The pool keeps some started workers idle, each in a different window of addresses, and assigns
+// sessions to them. It starts more workers if a client's other servers already use the windows of
+// the idle ones. A worker that dies is reaped and logged; only its client notices. If workers fail
+// to start, the pool tries again after growing pauses, and keeps the reason for clients that wait.
 //
 // A worker that restricts itself to some devices does so before its driver starts, so a session
 // needs a worker of its set of devices (DeviceSets), and of its compute share (compute_share.h).
@@ -50,7 +49,9 @@ class WorkerPool {
  public:
   using Clock = std::chrono::steady_clock;
 
-  explicit WorkerPool(const Settings& settings);
+  // `first_window`: the window of the first worker. Servers with different first windows seldom
+  // clash in one client.
+  WorkerPool(const Settings& settings, uint32_t first_window);
   ~WorkerPool();
 
   // Where ended sessions are recorded; nowhere without a call.
@@ -68,7 +69,8 @@ class WorkerPool {
   void refill(const std::vector<Waiting>& waiting);
   // Whether a session of that user can run here. assign() checks it as well.
   static Status check_user(const Identity& identity);
-  // Whether an idle worker suits the client: its devices and its share.
+  // Whether an idle worker suits the client: its devices, its share, and a window that it does not
+  // use.
   bool has_worker_for(const Waiting& client) const;
   // Assigns a session to such a worker. Returns false if there is none. On success it takes the
   // socket and closes it here, and it takes the permit and keeps it until the worker is reaped. An
@@ -125,6 +127,7 @@ class WorkerPool {
     DeviceSets::Key devices;
     uint32_t sm_percent = 0;
     UniqueFd control;
+    uint32_t window = 0;
     std::vector<std::optional<wire::AttachToken>> attach_tokens;  // of sockets that may still come
     Clock::time_point since;
     wire::ServerStatus::Session session;  // while busy, like the next four
@@ -143,7 +146,7 @@ class WorkerPool {
     bool is_spare() const { return is(State::kStarting) || is(State::kIdle); }
   };
 
-  Status start(const DeviceSets::Key& devices, uint32_t sm_percent);
+  Status start(uint32_t window, const DeviceSets::Key& devices, uint32_t sm_percent);
   Status hold(Worker* worker);
   bool shows(const Worker& worker, const Identity& to) const;
   bool suits(const Worker& worker, const Waiting& client) const;
@@ -154,6 +157,7 @@ class WorkerPool {
   void record_end(const Worker& worker, int status);
   void stop(Worker& worker);
   bool may_start() const;
+  uint32_t choose_window(const wire::Hello* hello) const;
   void read(Worker& worker);
   // Returns false while waitpid() does not report the end, because of a tracer.
   bool reap(Worker& worker);
@@ -162,6 +166,7 @@ class WorkerPool {
 
   const Settings& settings_;
   Audit* audit_ = nullptr;
+  const uint32_t first_window_;
   DeviceSets device_sets_;
   std::unique_ptr<Cgroups> cgroups_;  // none: processes have limits of their own
   std::list<Worker> workers_;

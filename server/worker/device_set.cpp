@@ -10,10 +10,6 @@
 namespace rcuda::server {
 namespace {
 
-// The pieces in which a driver cuts up a block of addresses, and a limit to what is used up so.
-constexpr size_t kLargestPiece = 64u << 20;
-constexpr size_t kSmallestPiece = 512;
-constexpr size_t kMostUsedUp = 256u << 20;
 constexpr int kPeerAttributes[] = {1, 2, 3, 4};  // CUdevice_P2PAttribute
 
 bool inside(const wire::AddressWindow& window, uint64_t address) {
@@ -202,31 +198,17 @@ Status DeviceSet::select(const std::vector<uint32_t>& wanted, wire::Welcome* wel
   return {};
 }
 
-// Allocates from large to small pieces, each until one lies inside. That one is freed at once:
-// while the driver has a fresh block, it takes smaller pieces from there.
-bool DeviceSet::settle_in(const wire::AddressWindow& window,
-                          const std::vector<uint32_t>& ordinals) const {
-  bool settled = true;
-  CUcontext before = nullptr;
-  driver_.cuCtxGetCurrent(&before);
-  for (const Device& device : devices_) {
-    if (std::find(ordinals.begin(), ordinals.end(), device.ordinal) == ordinals.end()) continue;
-    driver_.cuCtxSetCurrent(device.primary);
-    size_t used_up = 0;
-    for (size_t bytes = kLargestPiece; bytes >= kSmallestPiece; bytes /= 2) {
-      CUdeviceptr address = 0;
-      while (used_up < kMostUsedUp && driver_.cuMemAlloc_v2(&address, bytes) == CUDA_SUCCESS) {
-        if (inside(window, address)) {
-          driver_.cuMemFree_v2(address);
-          break;
-        }
-        used_up += bytes;
-      }
-    }
-    settled = settled && used_up < kMostUsedUp;
-  }
-  driver_.cuCtxSetCurrent(before);
-  return settled;
+bool DeviceSet::allocates_in(const wire::AddressWindow& window) const {
+  CUdeviceptr plain = 0;
+  void* pinned = nullptr;
+  driver_.cuCtxSetCurrent(devices_.front().primary);
+  const bool plain_ok = driver_.cuMemAlloc_v2(&plain, 4u << 20) == CUDA_SUCCESS;
+  const bool pinned_ok = driver_.cuMemHostAlloc(&pinned, 1u << 20, 0) == CUDA_SUCCESS;
+  const bool inside_both = plain_ok && pinned_ok && inside(window, plain) &&
+                           inside(window, reinterpret_cast<uint64_t>(pinned));
+  if (plain_ok) driver_.cuMemFree_v2(plain);
+  if (pinned_ok) driver_.cuMemFreeHost(pinned);
+  return inside_both;
 }
 
 }  // namespace rcuda::server

@@ -43,11 +43,8 @@ class DeviceSet {
                 SessionResources* resources) const;
   // Of each device, in the order of ordinals().
   std::vector<WorkerReady::Identity> identities() const;
-  // Makes the drivers of these devices take new addresses, by using up the room that they still
-  // have outside of the window: on an H100 some 20 MiB that belong to blocks of addresses from the
-  // start of the context. To be called after the fence was raised. Returns whether memory lands in
-  // the window from now on.
-  bool settle_in(const wire::AddressWindow& window, const std::vector<uint32_t>& ordinals) const;
+  // Whether plain and pinned memory land in the window.
+  bool allocates_in(const wire::AddressWindow& window) const;
 
  private:
   struct Device {

@@ -12,6 +12,7 @@
 #include "common/base/executable.h"
 #include "common/base/log.h"
 #include "common/tls/keyed.h"
+#include "server/worker/address_fence.h"
 #include "server/worker/compute_share.h"
 #include "server/worker/device_scope.h"
 #include "server/worker/device_set.h"
@@ -95,7 +96,16 @@ Status wait_for_daemon(int daemon, const api::DriverTable& driver, const DeviceS
   return {};
 }
 
-Status work(const Settings& settings, int daemon) {
+Status work(const Settings& settings, int daemon, uint32_t window_index) {
+  wire::AddressWindow window = address_window(window_index);
+  std::vector<AddressRange> closed;
+  if (settings.fence.get()) {
+    auto raised = raise_fence(window);
+    if (!raised.ok()) return fail(daemon, raised.status());
+    closed = std::move(raised).value();
+  } else {
+    window = {};
+  }
   std::string warning;
   const Result<DeviceScope> scope = enter_scope(settings, &warning);
   if (!scope.ok()) return fail(daemon, scope.status());
@@ -106,6 +116,11 @@ Status work(const Settings& settings, int daemon) {
   auto devices =
       DeviceSet::prepare(driver->table, settings.devices.get(), std::move(staging).value(), *scope);
   if (!devices.ok()) return fail(daemon, devices.status());
+  if (window.bytes && !(*devices)->allocates_in(window)) {
+    RCUDA_WARN(
+        "this driver allocates outside of its window of addresses: pointers of several "
+        "servers in one program may clash");
+  }
   tls::prepare();
   WorkerMessage ready;
   ready.type = WorkerMessageType::kReady;
@@ -121,18 +136,19 @@ Status work(const Settings& settings, int daemon) {
     message = receive_worker_message(daemon);
   }
   if (!message.ok() || message->type != WorkerMessageType::kSession) return {};
-  WorkerSession session({settings, daemon, **devices, *driver, std::move(ledgers)});
+  WorkerSession session(
+      {settings, daemon, **devices, *driver, window, std::move(closed), std::move(ledgers)});
   return session.serve(std::move(message).value());
 }
 
 }  // namespace
 
-int run_worker(const Settings& settings, UniqueFd daemon) {
+int run_worker(const Settings& settings, UniqueFd daemon, uint32_t window_index) {
   set_log_name("rcuda-worker");
   // What the daemon itself inherited is nothing for a session.
   ::close_range(static_cast<unsigned>(daemon.get()) + 1, ~0u, 0);
   keep_log_apart();
-  const Status status = work(settings, daemon.get());
+  const Status status = work(settings, daemon.get(), window_index);
   if (!status.ok()) RCUDA_WARN("worker: %s", status.message().c_str());
   // The driver's threads still run, and its exit handlers have nothing to save.
   ::_exit(status.ok() ? 0 : 2);

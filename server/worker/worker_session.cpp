@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "api/api_hash.h"
-#include "common/base/address_space.h"
 #include "common/base/host_name.h"
 #include "common/base/leak_check.h"
 #include "common/base/log.h"
@@ -19,8 +18,6 @@
 #include "p2p/planner/planner.h"
 #include "server/peer/peer_hub.h"
 #include "server/quota/quota.h"
-#include "server/worker/address_fence.h"
-#include "server/worker/address_window.h"
 #include "server/worker/compute_share.h"
 #include "server/worker/end_watch.h"
 #include "server/worker/image_folder.h"
@@ -176,7 +173,6 @@ Status WorkerSession::admit(const WorkerMessage& message) {
   if (!quota.ok()) return quota.status();
   resources_.quota = std::make_shared<Quota>(std::move(quota).value());
   resources_.limits = grant_.limits;
-  RCUDA_RETURN_IF_ERROR(take_window());
   RCUDA_RETURN_IF_ERROR(limit_devices());
   resources_.owner = grant_.owner;
   resources_.only_server = hello_.servers == 1;
@@ -195,30 +191,7 @@ Status WorkerSession::admit(const WorkerMessage& message) {
   welcome_.driver_version = static_cast<uint32_t>(worker_.driver.version);
   welcome_.worker_pid = static_cast<uint32_t>(::getpid());
   welcome_.server = host_name();
-  return {};
-}
-
-// Chooses the window of addresses, and keeps the driver inside of it from now on.
-Status WorkerSession::take_window() {
-  if (!worker_.settings.fence.get()) return {};
-  uint64_t memory_bytes = 0;
-  for (const wire::DeviceInfo& device : welcome_.devices) memory_bytes += device.total_bytes;
-  Result<std::vector<AddressRange>> mappings = own_mappings();
-  if (!mappings.ok()) return mappings.status();
-  const Result<wire::AddressWindow> window =
-      choose_window(window_request(hello_, memory_bytes, std::move(mappings).value()));
-  if (!window.ok()) return window.status();
-  Result<std::vector<AddressRange>> closed = raise_fence(*window);
-  if (!closed.ok()) return closed.status();
-  resources_.host_memory.closed = std::move(closed).value();
-  guard_.emplace(*resources_.driver, *window);
-  resources_.driver = &guard_->table();
-  welcome_.window = *window;
-  if (!worker_.devices.settle_in(*window, hello_.devices)) {
-    RCUDA_WARN(
-        "this driver allocates outside of its window of addresses: memory may be refused, and "
-        "pointers of several servers in one program may clash");
-  }
+  welcome_.window = worker_.window;
   return {};
 }
 
@@ -308,6 +281,7 @@ void WorkerSession::prepare() {
   resources_.allow_faults = settings.allow_faults.get();
   resources_.gpudirect = settings.gpudirect.get();
   resources_.most_streams = static_cast<size_t>(most_streams());
+  resources_.host_memory.closed = std::move(worker_.closed);
 }
 
 // mutex_ is held.

@@ -37,7 +37,6 @@
 #include "server/worker/driver_loader.h"
 #include "server/worker/session_grant.h"
 #include "server/worker/settings.h"
-#include "server/worker/window_guard.h"
 #include "server/worker/worker_messages.h"
 
 namespace rcuda::server {
@@ -50,6 +49,8 @@ struct PreparedWorker {
   int daemon;  // the socket to the daemon
   const DeviceSet& devices;
   const LoadedDriver& driver;
+  wire::AddressWindow window;
+  std::vector<AddressRange> closed;
   std::vector<UniqueFd> ledgers;  // of the grant's allowances
 };
 
@@ -65,7 +66,6 @@ class WorkerSession {
  private:
   Status become(const WorkerMessage& message);
   Status admit(const WorkerMessage& message);
-  Status take_window();
   Status limit_devices();
   Status listen();
   Status left(const Status& why) const;
@@ -85,7 +85,6 @@ class WorkerSession {
   UniqueFd image_folder_;
   wire::Hello hello_;
   wire::Welcome welcome_;
-  std::optional<WindowGuard> guard_;  // the driver of resources_, if the session has a window
   SessionResources resources_;
   const transport::Medium* medium_ = nullptr;
 

@@ -202,11 +202,10 @@ Status Pair::open(const LiveQuery& query, uint64_t most_bytes) {
   if (::getrandom(hello.session, sizeof hello.session, 0) != sizeof hello.session) {
     return Status::from_errno(errno, "getrandom");
   }
-  hello.servers = 2;
   auto source = Worker::open(*from, hello);
   if (!source) return source.status();
   from_ = *std::move(source);
-  hello.taken.push_back(from_->window());
+  hello.taken_windows.push_back(from_->window());
   hello.worker = 1;
   auto destination = Worker::open(*to, hello);
   if (!destination) return destination.status();

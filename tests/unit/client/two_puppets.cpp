@@ -11,8 +11,7 @@ namespace {
 
 wire::Welcome welcome(uint32_t devices, uint32_t window, uint32_t driver_version) {
   wire::Welcome made = test::PuppetServer::welcome_with(devices);
-  made.window = {wire::kDeviceRanges[0].begin + window * wire::kSmallWindowBytes,
-                 wire::kSmallWindowBytes};
+  made.window = {wire::kWindowBase + window * wire::kWindowBytes, wire::kWindowBytes};
   made.driver_version = driver_version;
   return made;
 }

@@ -27,6 +27,7 @@
 #include "common/wire/handshake.h"
 #include "common/wire/socket_keys.h"
 #include "server/daemon/accounts.h"
+#include "server/worker/address_fence.h"
 #include "tests/support/server_process.h"
 #include "tests/support/session_harness.h"
 
@@ -115,10 +116,6 @@ Outcome introduce(const Server& server, const wire::Hello& message,
   return outcome;
 }
 
-bool contains(const wire::AddressWindow& window, uint64_t address) {
-  return address - window.base < window.bytes;
-}
-
 bool answers(Session& session) {
   return session.client->call(static_cast<uint16_t>(wire::Custom::kPing), {}).has_value();
 }
@@ -140,7 +137,7 @@ TEST(DaemonTest, SessionsRunOverEveryMedium) {
     ASSERT_TRUE(answer && answer->result == CUDA_SUCCESS);
     CUdeviceptr address = 0;
     std::memcpy(&address, answer->body.data(), sizeof address);
-    EXPECT_TRUE(contains(outcome.session->welcome.window, address));
+    EXPECT_TRUE(overlap(outcome.session->welcome.window, {address, 4096}));
   }
 }
 
@@ -206,28 +203,25 @@ TEST(DaemonTest, ARefusalNamesTheMend) {
   EXPECT_NE(introduce(server, message).refusal.find("RCUDA_TRANSPORT"), std::string::npos);
 }
 
-// One idle worker suits every client.
 TEST(DaemonTest, TheWindowIsOneThatTheClientDoesNotUse) {
   Server server;
   wire::Hello message = hello("shm");
-  message.servers = 6;
   std::vector<Outcome> outcomes;
   std::set<uint64_t> windows;
-  for (uint32_t i = 0; i < message.servers; ++i) {
-    message.worker = i;
+  // Each session claims to use another server, so that more windows are requested than workers are
+  // idle.
+  for (int i = 0; i < 6; ++i) {
     outcomes.push_back(introduce(server, message));
     ASSERT_TRUE(outcomes.back().session) << outcomes.back().refusal;
     const wire::AddressWindow window = outcomes.back().session->welcome.window;
-    for (const wire::AddressWindow& taken : message.taken) {
-      EXPECT_FALSE(contains(taken, window.base));
-      EXPECT_FALSE(contains(window, taken.base));
-    }
+    for (const wire::AddressWindow& taken : message.taken_windows)
+      EXPECT_FALSE(overlap(taken, window));
     windows.insert(window.base);
-    message.taken.push_back(window);
+    message.taken_windows.push_back(window);
   }
   EXPECT_EQ(windows.size(), 6u);
-  message.taken = {{0, uint64_t{1} << 63}};
-  EXPECT_NE(introduce(server, message).refusal.find("name fewer servers"), std::string::npos);
+  message.taken_windows = {{wire::kWindowBase, wire::kWindowCount * wire::kWindowBytes}};
+  EXPECT_NE(introduce(server, message).refusal.find("windows"), std::string::npos);
 }
 
 TEST(DaemonTest, BadPeersAreDroppedAndOthersServed) {

@@ -64,7 +64,7 @@ uint32_t idle(const WorkerPool& pool) {
 
 TEST(WorkerPoolTest, WorkersThatEndWithoutAWordAreRetriedWithGrowingPauses) {
   const PoolSettings settings("4", "/bin/false");
-  WorkerPool pool(settings);
+  WorkerPool pool(settings, 0);
   Clock::duration last{};
   for (int round = 0; round < 2; ++round) {
     while (pool.starting() == 0) {
@@ -85,7 +85,7 @@ TEST(WorkerPoolTest, WorkersThatEndWithoutAWordAreRetriedWithGrowingPauses) {
 // A worker's driver starts with its share, so no other worker will do.
 TEST(WorkerPoolTest, ASessionWithAComputeShareGetsAWorkerOfItsOwn) {
   const PoolSettings settings("1", RCUDA_TEST_SERVER);
-  WorkerPool pool(settings);
+  WorkerPool pool(settings, 0);
   const wire::Hello message = hello();
   const WorkerPool::Waiting whole{&message}, quarter{&message, 25}, half{&message, 50};
   pool.refill({});
@@ -104,7 +104,7 @@ TEST(WorkerPoolTest, ASessionWithAComputeShareGetsAWorkerOfItsOwn) {
 
 TEST(WorkerPoolTest, WhatClientsThatLeftWaitedForIsNotKept) {
   const PoolSettings settings("1", RCUDA_TEST_SERVER);
-  WorkerPool pool(settings);
+  WorkerPool pool(settings, 0);
   const wire::Hello message = hello();
   const std::vector<WorkerPool::Waiting> waiting(4, {&message});
   pool.refill(waiting);
@@ -126,7 +126,7 @@ TEST(WorkerPoolTest, AWorkerThatHangsInItsStartIsReplacedBeforeItEnds) {
   PoolSettings settings("1", path.c_str());
   ASSERT_TRUE(settings.start_timeout.set("50ms", "start timeout", "the test").ok());
   ASSERT_TRUE(settings.stop_timeout.set("50ms", "stop timeout", "the test").ok());
-  WorkerPool pool(settings);
+  WorkerPool pool(settings, 0);
   pool.refill({});
   ASSERT_EQ(pool.starting(), 1u);
   // Without descriptors, the pool does not notice that a worker has ended.
@@ -146,7 +146,7 @@ TEST(WorkerPoolTest, AWorkerThatHangsInItsStartIsReplacedBeforeItEnds) {
 TEST(WorkerPoolTest, AWorkerThatCannotBeKilledIsLeftBehind) {
   PoolSettings settings("1", RCUDA_TEST_HELD_WORKER);
   ASSERT_TRUE(settings.stop_timeout.set("50ms", "stop timeout", "the test").ok());
-  WorkerPool pool(settings);
+  WorkerPool pool(settings, 0);
   pool.refill({});
   run_until(pool, [&] { return pool.starting() == 0; });
   ASSERT_EQ(idle(pool), 1u) << pool.last_failure().message() << " (ptrace is not allowed here?)";
@@ -158,7 +158,7 @@ TEST(WorkerPoolTest, AWorkerThatCannotBeKilledIsLeftBehind) {
 TEST(WorkerPoolTest, ATracedWorkerThatEndedHoldsNobody) {
   PoolSettings settings("1", RCUDA_TEST_HELD_WORKER);
   ASSERT_TRUE(settings.stop_timeout.set("50ms", "stop timeout", "the test").ok());
-  WorkerPool pool(settings);
+  WorkerPool pool(settings, 0);
   pool.refill({});
   run_until(pool, [&] { return pool.starting() == 0; });
   ASSERT_EQ(idle(pool), 1u) << pool.last_failure().message() << " (ptrace is not allowed here?)";
@@ -183,7 +183,7 @@ TEST(WorkerPoolTest, ATracedWorkerThatEndedHoldsNobody) {
 
 TEST(WorkerPoolTest, AWorkerOfAnotherBuildThanTheClientsRefusesIt) {
   const PoolSettings settings("1", RCUDA_TEST_SERVER);
-  WorkerPool pool(settings);
+  WorkerPool pool(settings, 0);
   pool.refill({});
   run_until(pool, [&] { return idle(pool) == 1; });
   int ends[2];

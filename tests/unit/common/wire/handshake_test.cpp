@@ -28,12 +28,10 @@ Hello sample_hello() {
   hello.user = "ada";
   for (int i = 0; i < 16; ++i) hello.session[i] = static_cast<uint8_t>(i);
   hello.devices = {3, 0};
-  hello.worker = 2;
-  hello.servers = 64;
   hello.wait_ms = 60'000;
   hello.lease = "1a2b3c4d";
   hello.lease_secret[15] = 8;
-  hello.taken = {{0x6000'0000'0000, 1ull << 40}, {0x6100'0000'0000, 1ull << 40}};
+  hello.taken_windows = {{0x6000'0000'0000, 1ull << 40}, {0x6100'0000'0000, 1ull << 40}};
   return hello;
 }
 
@@ -81,11 +79,9 @@ TEST(HandshakeTest, HelloSurvivesTheWire) {
   EXPECT_EQ(got->user, sent.user);
   EXPECT_EQ(std::memcmp(got->session, sent.session, 16), 0);
   EXPECT_EQ(got->devices, sent.devices);
-  ASSERT_EQ(got->taken.size(), 2u);
-  EXPECT_EQ(got->taken[1].base, sent.taken[1].base);
-  EXPECT_EQ(got->taken[1].bytes, sent.taken[1].bytes);
-  EXPECT_EQ(got->worker, sent.worker);
-  EXPECT_EQ(got->servers, sent.servers);
+  ASSERT_EQ(got->taken_windows.size(), 2u);
+  EXPECT_EQ(got->taken_windows[1].base, sent.taken_windows[1].base);
+  EXPECT_EQ(got->taken_windows[1].bytes, sent.taken_windows[1].bytes);
   EXPECT_EQ(got->wait_ms, sent.wait_ms);
   EXPECT_EQ(got->lease, sent.lease);
   EXPECT_EQ(std::memcmp(got->lease_secret, sent.lease_secret, 16), 0);
