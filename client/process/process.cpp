@@ -230,10 +230,12 @@ Status Process::connect() {
   Result<std::vector<ServerDevices>> servers = group_by_server(chosen);
   if (!servers) return servers.status();
 
+  options.hello.servers = static_cast<uint32_t>(servers->size());
   // A server may end sessions that are idle, and those of the servers before are.
   options.while_waiting = [this] {
     for (const auto& session : sessions_) session->keep_alive();
   };
+
   devices_.resize(chosen.size());
   for (const ServerDevices& server : *servers) {
     Result<std::unique_ptr<Session>> session = Session::open(server, options);

@@ -59,6 +59,7 @@ std::vector<std::byte> encode(const Hello& message) {
   out.number(static_cast<uint32_t>(message.taken_windows.size()));
   for (const AddressWindow& window : message.taken_windows) put_window(out, window);
   out.number(message.worker);
+  out.number(message.servers);
   out.string(message.p2p_strategy);
   out.string(message.p2p_path);
   out.number(message.wait_ms);
@@ -82,6 +83,7 @@ Result<Hello> decode_hello(const std::vector<std::byte>& body) {
   message.taken_windows.resize(windows);
   for (AddressWindow& window : message.taken_windows) get_window(in, &window);
   in.number(&message.worker);
+  in.number(&message.servers);
   in.string(&message.p2p_strategy);
   in.string(&message.p2p_path);
   in.number(&message.wait_ms);

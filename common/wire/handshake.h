@@ -111,6 +111,7 @@ struct Hello {
   std::vector<uint32_t> devices;  // ordinals on that server, in the client's order
   std::vector<AddressWindow> taken_windows;  // windows of this client's other workers
   uint32_t worker = 0;                 // index of this worker among the client's workers, from 0
+  uint32_t servers = 0;                // how many workers the client will have
   std::string p2p_strategy, p2p_path;  // RCUDA_P2P_STRATEGY and RCUDA_P2P_PATH of the client
   uint32_t wait_ms = 0;  // how long the client waits for its turn (RCUDA_WAIT); 0: not at all
   std::string lease;     // the id of the lease for these devices; empty: none
