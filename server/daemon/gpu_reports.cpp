@@ -53,6 +53,8 @@ bool Daemon::answer_gpu_query(Connection& connection) {
   const bool read = monitor_.find(offer.driver_path, addresses, *connection.gpus_asked, &sample);
   if (!read && Clock::now() < connection.deadline) return false;
 
+  if (sample && sample->gpus.size() != offer.devices.size()) sample.reset();
+
   const Identity& asker = *connection.identity;
   wire::GpuReport report;
   if (sample) report.driver_version = sample->driver_version;

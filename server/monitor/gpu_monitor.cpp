@@ -18,9 +18,10 @@ struct GpuMonitor::State {
   UniqueFd event;
   std::mutex mutex;  // guards the rest
   std::string driver_path;
-  std::vector<std::string> gpus;
+  std::vector<std::string> gpus;  // of the reading
   bool reading = false;
   std::shared_ptr<const GpuSample> latest;
+  std::vector<std::string> latest_of;                     // the GPUs that it tells of
   Clock::time_point taken_at = Clock::time_point::min();  // when its reading began
 };
 
@@ -57,7 +58,7 @@ bool GpuMonitor::find(const std::string& driver_path, const std::vector<std::str
                       Clock::time_point asked, std::shared_ptr<const GpuSample>* sample) {
   std::lock_guard lock(state_->mutex);
   const bool taken = state_->taken_at != Clock::time_point::min();
-  if (taken && state_->taken_at + kFresh >= asked && state_->gpus == gpus) {
+  if (taken && state_->taken_at + kFresh >= asked && state_->latest_of == gpus) {
     *sample = state_->latest;
     return true;
   }
@@ -83,6 +84,7 @@ void GpuMonitor::work(const std::shared_ptr<State>& state) {
   std::shared_ptr<const GpuSample> sample = state->read(driver_path, gpus);
   lock.lock();
   state->latest = std::move(sample);
+  state->latest_of = gpus;
   state->taken_at = begin;
   state->reading = false;
   const uint64_t one = 1;

@@ -30,7 +30,7 @@ EVERYWHERE = {
     "pageable_down": (1, 1),
     "pinned_down": (1, 1),
     "memset_synchronize": (2, 1),
-    "synchronize": (0, 0),  # nothing was queued since
+    "synchronize": (1, 1),
     "allocate": (2, 2),
 }
 # Page-locked memory that cannot be shared travels with the command, and the wait is a separate

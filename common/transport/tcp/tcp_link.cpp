@@ -266,10 +266,12 @@ Status TcpLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
   const RegionPlace place{static_cast<uint64_t>(region), offset};
   const PutHeader header{static_cast<uint32_t>(sizeof place + bytes.size()), kRegionPut};
   const std::array<Bytes, 3> message{bytes_of(header), bytes_of(place), bytes};
+  // Before it is sent: a transfer that another thread issues may wait for one put too many, but
+  // never for one too few.
+  region_puts_sent_.fetch_add(1, std::memory_order_release);
   if (!sender_.send(message, sizeof header + header.bytes, Wake::kNo)) {
     return broken() ? status() : Status{Code::kUnavailable, "the session was closed"};
   }
-  region_puts_sent_.fetch_add(1, std::memory_order_release);
   transfer_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
   copied_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
   return {};

@@ -49,6 +49,26 @@ TEST(GpuMonitorTest, OneReadingServesEverybodyWhoAsksMeanwhile) {
   EXPECT_EQ(reads, 2);
 }
 
+// A server learns of its GPUs from its first worker, while a reading of none is under way.
+TEST(GpuMonitorTest, ASampleOfOtherGpusServesNobody) {
+  std::promise<void> second_goes_on;
+  GpuMonitor monitor([&](const std::string&, const std::vector<std::string>& gpus) {
+    if (!gpus.empty()) second_goes_on.get_future().wait();
+    auto sample = std::make_unique<GpuSample>();
+    sample->gpus.resize(gpus.size());
+    return sample;
+  });
+  const Clock::time_point asked = Clock::now();
+  Sample sample;
+  EXPECT_FALSE(monitor.find("", {}, asked, &sample));
+  EXPECT_TRUE(readable(monitor, 60'000));
+  monitor.acknowledge();
+  EXPECT_FALSE(monitor.find("", kGpus, asked, &sample));  // starts the second reading
+  EXPECT_FALSE(monitor.find("", kGpus, asked, &sample));
+  second_goes_on.set_value();
+  EXPECT_EQ(wait(monitor, asked)->gpus.size(), 1u);
+}
+
 TEST(GpuMonitorTest, AReadingThatHangsBlocksNobody) {
   std::promise<void> begun;
   auto goes_on = std::make_shared<std::promise<void>>();
