@@ -41,10 +41,10 @@ nvmlReturn_t Pool::look(uint32_t index, View* view, bool now) {
   std::lock_guard lock(mutex_);
   if (const nvmlReturn_t result = read_list(); result != NVML_SUCCESS) return result;
   if (index >= devices_.size()) return NVML_ERROR_INVALID_ARGUMENT;
-  name_addresses();
   const Device& device = devices_[index];
   Server& server = servers_[device.server];
   ask(&server, now);
+  name_addresses();
   if (!server.report) return NVML_ERROR_GPU_IS_LOST;
   view->place = place_of(*server.report, device.gpu);
   if (view->place == server.report->gpus.size()) return NVML_ERROR_GPU_IS_LOST;
@@ -97,7 +97,8 @@ void Pool::ask(Server* server, bool now) {
   const auto age = asked ? Clock::now() - server->asked_at : Clock::duration::max();
   if (server->report ? !now && age < kFresh : age < kRetry) return;
   server->report = nullptr;
-  const auto body = wire::ask(server->host, server->port, wire::kGpuQuery, {}, wire::kGpuReport);
+  const auto body = wire::ask(server->host, server->port, wire::MessageType::kGpuQuery, {},
+                              wire::MessageType::kGpuReport);
   auto report = body.ok() ? wire::decode_gpu_report(*body) : Result<wire::GpuReport>(body.status());
   server->asked_at = Clock::now();
   if (report.ok()) {

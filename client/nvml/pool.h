@@ -6,8 +6,8 @@
 // but memory and processes are always asked for.
 //
 // Threads: any. Blocking: look() asks the servers, a few milliseconds, or five seconds for one that
-// does not answer; then the server is not asked again for a second. Errors: as nvmlReturn_t; each
-// cause is logged once.
+// does not answer. Then that server is not asked again for a second, and for a minute not by
+// questions about GPUs of others. Errors: as nvmlReturn_t; each cause is logged once.
 #pragma once
 
 #include <chrono>

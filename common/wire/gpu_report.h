@@ -17,10 +17,6 @@
 
 namespace rcuda::wire {
 
-// Of MessageType. They are here and not in its list because all of rcuda includes that header.
-inline constexpr MessageType kGpuQuery{19};
-inline constexpr MessageType kGpuReport{20};
-
 // A figure that the server's NVML does not tell.
 inline constexpr uint64_t kUnknownFigure = ~uint64_t{0};
 

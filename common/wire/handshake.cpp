@@ -381,7 +381,8 @@ Status check_header(const MessageHeader& header) {
   }
   const auto type = static_cast<uint32_t>(header.type);
   if (type < static_cast<uint32_t>(MessageType::kHello) ||
-      type > static_cast<uint32_t>(kGpuReport) || header.body_bytes > kMaxMessageBytes) {
+      type > static_cast<uint32_t>(MessageType::kGpuReport) ||
+      header.body_bytes > kMaxMessageBytes) {
     return malformed("handshake");
   }
   return {};

@@ -79,6 +79,8 @@ enum class MessageType : uint32_t {
   kAssigned = 16,      // empty body
   kLeaseRequest = 17,  // lease_messages.h; the daemon answers with kLeaseAnswer and closes
   kLeaseAnswer = 18,
+  kGpuQuery = 19,  // gpu_report.h; the daemon answers with kGpuReport and closes
+  kGpuReport = 20,
 };
 
 struct MessageHeader {

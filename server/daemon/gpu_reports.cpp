@@ -53,8 +53,6 @@ bool Daemon::answer_gpu_query(Connection& connection) {
   const bool read = monitor_.find(offer.driver_path, addresses, *connection.gpus_asked, &sample);
   if (!read && Clock::now() < connection.deadline) return false;
 
-  if (sample && sample->gpus.size() != offer.devices.size()) sample.reset();
-
   const Identity& asker = *connection.identity;
   wire::GpuReport report;
   if (sample) report.driver_version = sample->driver_version;
@@ -68,8 +66,8 @@ bool Daemon::answer_gpu_query(Connection& connection) {
     limit(&gpu, room);
     report.gpus.push_back(std::move(gpu));
   }
-  const Status sent =
-      wire::write_message(connection.socket, wire::kGpuReport, wire::encode(report), Clock::now());
+  const Status sent = wire::write_message(connection.socket, wire::MessageType::kGpuReport,
+                                          wire::encode(report), Clock::now());
   if (!sent.ok()) RCUDA_WARN("a report of the GPUs was not sent: %s", sent.message().c_str());
   return true;
 }

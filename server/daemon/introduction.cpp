@@ -115,7 +115,7 @@ bool Daemon::shake_hands(Connection& connection) {
 bool Daemon::introduce(Connection& connection, MessageType type,
                        const std::vector<std::byte>& body) {
   Status status;
-  if (type == wire::kGpuQuery) {
+  if (type == wire::MessageType::kGpuQuery) {
     status = admit(connection);
     if (!status.ok()) {
       refuse(connection, status);
