@@ -50,18 +50,7 @@ Status FaultLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake)
   LatePut late{offset, {}, wake, {}};
   late.bytes.reserve(total);
   for (Bytes piece : pieces) late.bytes.insert(late.bytes.end(), piece.begin(), piece.end());
-  return queue(std::move(late));
-}
 
-Status FaultLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
-  if (!traits().has_region_puts) return Link::put_region(region, offset, bytes);
-  // Transfers come after it, and puts before it: so it is not late itself.
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return ending_ || puts_.empty(); });
-  return inner_->put_region(region, offset, bytes);
-}
-
-Status FaultLink::queue(LatePut late) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return ending_ || puts_.size() < kMaxQueuedPuts; });
   if (Status status = inner_->status(); !status.ok()) return status;
@@ -73,6 +62,14 @@ Status FaultLink::queue(LatePut late) {
   lock.unlock();
   if (spurious) inner_->interrupt();
   return {};
+}
+
+Status FaultLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
+  if (!traits().has_region_puts) return Link::put_region(region, offset, bytes);
+  // Transfers come after it, and puts before it: so it is not late itself.
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return ending_ || puts_.empty(); });
+  return inner_->put_region(region, offset, bytes);
 }
 
 Status FaultLink::wait(const std::function<bool()>& ready,

@@ -93,7 +93,6 @@ class FaultLink final : public transport::Link {
     Clock::time_point due;
   };
 
-  Status queue(LatePut late);
   std::chrono::microseconds draw_locked(std::chrono::microseconds most);
   bool count_operation_locked();  // true: the operation that breaks the medium
   void deliver();

@@ -1,0 +1,110 @@
+#include "common/transport/tcp/tcp_sockets.h"
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include "common/base/log.h"
+#include "common/base/start_thread.h"
+
+namespace rcuda::transport {
+namespace {
+
+constexpr uint64_t kStreamMagic = 0x336b6c6261647563;  // "cudablk3"
+
+struct StreamHello {
+  uint64_t magic = kStreamMagic;
+  uint64_t index = 0;
+};
+
+template <typename T>
+void set_option(int socket, int level, int name, const T& value) {
+  if (::setsockopt(socket, level, name, &value, sizeof value) != 0) {
+    RCUDA_DEBUG("setsockopt %d: %s", name, std::strerror(errno));
+  }
+}
+
+// The further sockets of a Link while they are made. Each takes a few round trips and, with a
+// cipher, a millisecond of both sides, so all are made at once.
+class Streams {
+ public:
+  Streams(const Bootstrap& bootstrap, size_t count, Deadline deadline)
+      : bootstrap_(bootstrap), deadline_(deadline), sockets_(count) {}
+
+  Result<std::vector<Socket>> make_all() {
+    std::vector<std::thread> threads(sockets_.size());
+    for (size_t i = 1; i < threads.size(); ++i) {
+      // Without a thread it is made here, which only takes longer.
+      if (!start_thread(&threads[i], [this, i] { make(i); }).ok()) make(i);
+    }
+    make(0);
+    for (std::thread& thread : threads) {
+      if (thread.joinable()) thread.join();
+    }
+    if (!status_.ok()) return status_;
+    return std::move(sockets_);
+  }
+
+ private:
+  void make(size_t index) {
+    const auto& make_socket = bootstrap_.server ? bootstrap_.accept_stream : bootstrap_.open_stream;
+    Result<Socket> stream = make_socket(static_cast<int>(index));
+    Status status = stream.status();
+    StreamHello hello{kStreamMagic, index};
+    if (status.ok()) {
+      status = bootstrap_.server ? recv_all(*stream, writable_bytes_of(hello), deadline_)
+                                 : send_all(*stream, bytes_of(hello), deadline_);
+    }
+    std::lock_guard lock(mutex_);
+    if (!status.ok()) {
+      if (status_.ok()) status_ = std::move(status);
+    } else if (hello.magic != kStreamMagic || hello.index >= sockets_.size() ||
+               sockets_[hello.index]) {
+      status_ = Status(Code::kProtocol, "a bulk connection does not belong to this session");
+    } else {
+      sockets_[hello.index] = std::move(*stream);
+    }
+  }
+
+  const Bootstrap& bootstrap_;
+  const Deadline deadline_;
+  std::mutex mutex_;
+  std::vector<Socket> sockets_;
+  Status status_;  // the first error
+};
+
+}  // namespace
+
+// Buffer sizes are left to the kernel: its automatic tuning grows them further than an unprivileged
+// process may ask for (tcp_rmem and tcp_wmem, against rmem_max and wmem_max).
+void tune(int socket, std::chrono::milliseconds peer_timeout) {
+  set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 30);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 10);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
+  // Not for a peer that may be stopped: the kernel also counts the time that a window stays closed.
+  if (peer_timeout.count() != 0) {
+    set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(peer_timeout.count()));
+  }
+}
+
+void set_receive_timeout(int socket, std::chrono::milliseconds timeout) {
+  set_option(socket, SOL_SOCKET, SO_RCVTIMEO,
+             timeval{timeout.count() / 1000, timeout.count() % 1000 * 1000});
+}
+
+Result<std::vector<Socket>> make_streams(const Bootstrap& bootstrap, size_t count,
+                                         Deadline deadline) {
+  return Streams(bootstrap, count, deadline).make_all();
+}
+
+}  // namespace rcuda::transport

@@ -1,0 +1,26 @@
+// The sockets of a TCP Link before it runs: their options, and the further ones for transfers.
+//
+// Threads: any. Blocking: make_streams(), until its deadline. Errors: an option that the kernel
+// refuses is logged, and the Link works without it.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <vector>
+
+#include "common/base/socket.h"
+#include "common/base/socket_io.h"
+#include "common/base/status.h"
+#include "common/transport/link.h"
+
+namespace rcuda::transport {
+
+// No delays, and a lost host is noticed. `peer_timeout`: LinkOptions::peer_timeout.
+void tune(int socket, std::chrono::milliseconds peer_timeout);
+// recv() returns after this time without data.
+void set_receive_timeout(int socket, std::chrono::milliseconds timeout);
+// Makes `count` further sockets to the peer, which makes as many, in the same order on both sides.
+Result<std::vector<Socket>> make_streams(const Bootstrap& bootstrap, size_t count,
+                                         Deadline deadline);
+
+}  // namespace rcuda::transport
