@@ -1,11 +1,15 @@
 #include "server/peer/cuda_device_ops.h"
 
-#include <cstdio>
+#include <array>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "common/cuda/uuid_text.h"
+#include "server/base/context_guard.h"
+#include "server/base/device_uuid.h"
 
 namespace rcuda::server {
 namespace {
@@ -20,22 +24,6 @@ constexpr size_t kLineBytes = 64;
 // The number of streams that can be held at once. If it is exceeded, enter() fails with
 // kOutOfMemory.
 constexpr size_t kGates = 4096;
-
-class ContextGuard {
- public:
-  ContextGuard(const api::DriverTable& driver, CUcontext context) : driver_(driver) {
-    result_ = driver.cuCtxPushCurrent_v2(context);
-  }
-  ~ContextGuard() {
-    CUcontext popped = nullptr;
-    if (result_ == CUDA_SUCCESS) driver_.cuCtxPopCurrent_v2(&popped);
-  }
-  CUresult result() const { return result_; }
-
- private:
-  const api::DriverTable& driver_;
-  CUresult result_;
-};
 
 }  // namespace
 
@@ -150,15 +138,9 @@ std::vector<p2p::EngineDevice> CudaDeviceOps::devices() {
   std::vector<p2p::EngineDevice> list;
   for (const Device& device : devices_) {
     p2p::EngineDevice entry;
-    CUuuid uuid{};
-    if (driver_.cuDeviceGetUuid_v2(&uuid, device.device) == CUDA_SUCCESS) {
-      char text[48];
-      const auto* b = reinterpret_cast<const unsigned char*>(uuid.bytes);
-      std::snprintf(text, sizeof text,
-                    "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
-                    b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12],
-                    b[13], b[14], b[15]);
-      entry.uuid = text;
+    std::array<uint8_t, 16> uuid;
+    if (read_uuid(driver_, device.device, uuid) == CUDA_SUCCESS) {
+      entry.uuid = cuda::uuid_text(uuid);
     }
     char bus[32] = {};
     if (driver_.cuDeviceGetPCIBusId(bus, sizeof bus, device.device) == CUDA_SUCCESS) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "common/cuda/uuid_text.h"
+#include "server/base/device_uuid.h"
 
 namespace rcuda::server {
 namespace {
@@ -14,15 +15,6 @@ constexpr int kPeerAttributes[] = {1, 2, 3, 4};  // CUdevice_P2PAttribute
 
 bool inside(const wire::AddressWindow& window, uint64_t address) {
   return address >= window.base && address - window.base < window.bytes;
-}
-
-bool read_uuid(const api::DriverTable& driver, CUdevice device, uint8_t (&bytes)[16]) {
-  CUuuid uuid{};
-  const auto get_uuid =
-      driver.cuDeviceGetUuid_v2 ? driver.cuDeviceGetUuid_v2 : driver.cuDeviceGetUuid;
-  if (!get_uuid || get_uuid(&uuid, device) != CUDA_SUCCESS) return false;
-  std::memcpy(bytes, uuid.bytes, sizeof bytes);
-  return true;
 }
 
 }  // namespace
@@ -78,7 +70,7 @@ Result<uint32_t> DeviceSet::find(const DeviceScope::Device& wanted, uint32_t cou
     CUdevice device = 0;
     uint8_t uuid[16] = {};
     if (driver_.cuDeviceGet(&device, static_cast<int>(ordinal)) == CUDA_SUCCESS &&
-        read_uuid(driver_, device, uuid) && cuda::uuid_text(uuid) == wanted.uuid) {
+        read_uuid(driver_, device, uuid) == CUDA_SUCCESS && cuda::uuid_text(uuid) == wanted.uuid) {
       return ordinal;
     }
   }

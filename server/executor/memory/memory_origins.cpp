@@ -1,12 +1,12 @@
 #include "server/executor/memory/memory_origins.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <utility>
 
 #include "common/base/log.h"
 #include "common/cuda/uuid_text.h"
+#include "server/base/device_uuid.h"
 
 namespace rcuda::server {
 
@@ -24,15 +24,8 @@ MemoryOrigins::MemoryOrigins(const api::DriverTable& driver,
 }
 
 CUresult MemoryOrigins::of_device(CUdevice device, ExportOrigin* origin) const {
-  const auto get_uuid =
-      driver_.cuDeviceGetUuid_v2 ? driver_.cuDeviceGetUuid_v2 : driver_.cuDeviceGetUuid;
-  if (!get_uuid) return CUDA_ERROR_NOT_SUPPORTED;
-  CUuuid uuid{};
-  if (CUresult result = get_uuid(&uuid, device); result != CUDA_SUCCESS) return result;
   *origin = {.place = Place::kDevice};
-  static_assert(sizeof uuid.bytes == sizeof origin->device);
-  std::memcpy(origin->device.data(), uuid.bytes, sizeof uuid.bytes);
-  return CUDA_SUCCESS;
+  return read_uuid(driver_, device, origin->device);
 }
 
 CUresult MemoryOrigins::of_address(CUdeviceptr address, ExportOrigin* origin) const {

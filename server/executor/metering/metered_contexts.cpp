@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "server/base/context_guard.h"
 #include "server/executor/metering/meters.h"
 
 namespace rcuda::server {
@@ -21,10 +22,7 @@ uint64_t free_bytes_of(CUdevice device) {
   CUcontext primary = nullptr;
   if (driver.cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS) return 0;
   uint64_t free = 0;
-  if (driver.cuCtxPushCurrent_v2(primary) == CUDA_SUCCESS) {
-    free = free_bytes();
-    driver.cuCtxPopCurrent_v2(&primary);
-  }
+  if (const ContextGuard inside(driver, primary); inside.ok()) free = free_bytes();
   driver.cuDevicePrimaryCtxRelease_v2(device);
   return free;
 }

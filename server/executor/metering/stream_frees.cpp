@@ -3,24 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/base/context_guard.h"
+
 namespace rcuda::server {
 namespace {
-
-// Makes a context current for its life.
-class InContext {
- public:
-  InContext(const api::DriverTable& driver, CUcontext context)
-      : driver_(driver), entered_(driver.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS) {}
-  ~InContext() {
-    CUcontext popped = nullptr;
-    if (entered_) driver_.cuCtxPopCurrent_v2(&popped);
-  }
-  explicit operator bool() const { return entered_; }
-
- private:
-  const api::DriverTable& driver_;
-  const bool entered_;
-};
 
 // A query or a record during a capture would invalidate it, or become part of it.
 bool captures_nothing(const api::DriverTable& driver, CUstream stream) {
@@ -48,9 +34,9 @@ StreamFrees::Line* StreamFrees::line_of(CUstream stream) {
 }
 
 bool StreamFrees::mark(Line& line) {
-  const InContext inside(driver_, line.context);
+  const ContextGuard inside(driver_, line.context);
   Mark made;
-  if (!inside || !captures_nothing(driver_, line.stream) ||
+  if (!inside.ok() || !captures_nothing(driver_, line.stream) ||
       driver_.cuEventCreate(&made.reached, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
     return false;
   }
@@ -64,8 +50,8 @@ bool StreamFrees::mark(Line& line) {
 }
 
 bool StreamFrees::is_idle(const Line& line) const {
-  const InContext inside(driver_, line.context);
-  return inside && captures_nothing(driver_, line.stream) &&
+  const ContextGuard inside(driver_, line.context);
+  return inside.ok() && captures_nothing(driver_, line.stream) &&
          driver_.cuStreamQuery(line.stream) == CUDA_SUCCESS;
 }
 

@@ -1,0 +1,32 @@
+// Makes a context current on this thread, and what was current before again at its end.
+//
+// Threads: its own. Blocking: none. Errors: result(), and then nothing is made current.
+#pragma once
+
+#include <cuda.h>
+
+#include "api/driver_table.h"
+
+namespace rcuda::server {
+
+class ContextGuard {
+ public:
+  // The table outlives this object.
+  ContextGuard(const api::DriverTable& driver, CUcontext context)
+      : driver_(driver), result_(driver.cuCtxPushCurrent_v2(context)) {}
+  ~ContextGuard() {
+    CUcontext popped = nullptr;
+    if (result_ == CUDA_SUCCESS) driver_.cuCtxPopCurrent_v2(&popped);
+  }
+  ContextGuard(const ContextGuard&) = delete;
+  ContextGuard& operator=(const ContextGuard&) = delete;
+
+  CUresult result() const { return result_; }
+  bool ok() const { return result_ == CUDA_SUCCESS; }
+
+ private:
+  const api::DriverTable& driver_;
+  const CUresult result_;
+};
+
+}  // namespace rcuda::server
