@@ -1,67 +1,17 @@
 // A quota of device memory against programs that try to break it: each kind of memory on softgpu,
 // through a metered table.
 #include <atomic>
-#include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "server/executor/metering/metered_driver.h"
 #include "server/executor/metering/stream_frees.h"
-#include "server/quota/ledger.h"
-#include "server/quota/quota.h"
-#include "tests/support/session_harness.h"
+#include "tests/unit/server/metering_fixture.h"
 
 namespace rcuda::server {
 namespace {
-
-constexpr uint64_t kMiB = 1u << 20;
-constexpr uint64_t kLimit = 64 * kMiB;
-constexpr uint32_t kOrdinal = 5;  // the server's number of the first device
-
-class MeteringTest : public ::testing::Test {
- protected:
-  MeteringTest() {
-    ledger_.clear(0);
-    ledger_.clear(1);
-    quota_ = quota_of(0);
-    table().cuDevicePrimaryCtxRetain(&context_, 0);
-    std::vector<SessionDevice> devices{{0, context_, kOrdinal}};
-    metered_.emplace(plain(), devices, quota_, SessionLimits{.priorities = 1});
-    plain().cuCtxSetCurrent(context_);
-  }
-  ~MeteringTest() override { plain().cuDevicePrimaryCtxRelease_v2(0); }
-
-  static const api::DriverTable& plain() { return test::TestDriver::get().table; }
-  const api::DriverTable& table() { return metered_ ? metered_->table() : plain(); }
-  uint64_t booked() { return ledger_.sum(kOrdinal); }
-  // Of a session of the same user.
-  std::shared_ptr<Quota> quota_of(uint32_t slot) {
-    std::vector<UniqueFd> ledgers;
-    ledgers.emplace_back(::fcntl(ledger_.descriptor(), F_DUPFD_CLOEXEC, 0));
-    return std::make_shared<Quota>(
-        std::move(
-            Quota::make(
-                {{.of = "user ada", .device_memory = kLimit, .host_memory = kLimit, .slot = slot}},
-                std::move(ledgers)))
-            .value());
-  }
-
-  CUdeviceptr allocate(uint64_t bytes) {
-    CUdeviceptr address = 0;
-    EXPECT_EQ(table().cuMemAlloc_v2(&address, bytes), CUDA_SUCCESS);
-    return address;
-  }
-
-  Ledger ledger_ = std::move(Ledger::make()).value();
-  std::shared_ptr<Quota> quota_;
-  CUcontext context_ = nullptr;
-  std::optional<MeteredDriver> metered_;
-};
 
 TEST_F(MeteringTest, ATableIsUntouchedWithoutALimit) {
   const MeteredDriver free(plain(), {}, std::make_shared<Quota>(), {});
@@ -604,150 +554,6 @@ TEST_F(MeteringTest, APoolOfAnotherDeviceCountsThere) {
   }
   plain().cuStreamDestroy_v2(stream);
   plain().cuDevicePrimaryCtxRelease_v2(1);
-}
-
-class MappedMemoryTest : public MeteringTest {
- protected:
-  MappedMemoryTest() {
-    plain().cuMemAddressReserve(&area_, 4 * kLimit, 0, 0, 0);
-    properties_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties_.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
-    properties_.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  }
-  ~MappedMemoryTest() override { plain().cuMemAddressFree(area_, 4 * kLimit); }
-
-  CUresult create(uint64_t bytes) { return table().cuMemCreate(&memory_, bytes, &properties_, 0); }
-
-  CUdeviceptr area_ = 0;
-  CUmemAllocationProp properties_{};
-  CUmemGenericAllocationHandle memory_ = 0;
-};
-
-TEST_F(MappedMemoryTest, EndsAtTheLimit) {
-  EXPECT_EQ(create(80 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
-  EXPECT_EQ(create(1), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(booked(), 0u);
-  ASSERT_EQ(create(40 * kMiB), CUDA_SUCCESS);
-  CUdeviceptr plain_memory = 0;
-  EXPECT_EQ(table().cuMemAlloc_v2(&plain_memory, 40 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
-  EXPECT_EQ(table().cuMemRelease(memory_), CUDA_SUCCESS);
-  EXPECT_EQ(booked(), 0u);
-}
-
-TEST_F(MappedMemoryTest, LivesAsLongAsAHandleOrAMapping) {
-  ASSERT_EQ(create(40 * kMiB), CUDA_SUCCESS);
-  ASSERT_EQ(table().cuMemMap(area_, 40 * kMiB, 0, memory_, 0), CUDA_SUCCESS);
-  ASSERT_EQ(table().cuMemMap(area_ + kLimit, 20 * kMiB, 0, memory_, 0), CUDA_SUCCESS);
-  ASSERT_EQ(table().cuMemRelease(memory_), CUDA_SUCCESS);
-  EXPECT_EQ(table().cuMemUnmap(area_, 20 * kMiB), CUDA_ERROR_INVALID_VALUE);
-  ASSERT_EQ(table().cuMemUnmap(area_, 40 * kMiB), CUDA_SUCCESS);
-  EXPECT_EQ(booked(), 40 * kMiB);
-  CUmemGenericAllocationHandle again = 0;
-  ASSERT_EQ(table().cuMemRetainAllocationHandle(&again,
-                                                reinterpret_cast<void*>(area_ + kLimit + 2 * kMiB)),
-            CUDA_SUCCESS);
-  ASSERT_EQ(table().cuMemUnmap(area_ + kLimit, 20 * kMiB), CUDA_SUCCESS);
-  EXPECT_EQ(booked(), 40 * kMiB);
-  ASSERT_EQ(table().cuMemRelease(again), CUDA_SUCCESS);
-  EXPECT_EQ(booked(), 0u);
-}
-
-// Its exporter has no limit and does not tell the size.
-TEST_F(MappedMemoryTest, ImportedMemoryOfUnknownSizeCountsByItsMapping) {
-  ASSERT_EQ(plain().cuMemCreate(&memory_, 80 * kMiB, &properties_, 0), CUDA_SUCCESS);
-  int file = -1;
-  ASSERT_EQ(plain().cuMemExportToShareableHandle(&file, memory_,
-                                                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-            CUDA_SUCCESS);
-  plain().cuMemRelease(memory_);
-  CUmemGenericAllocationHandle imported = 0;
-  ASSERT_EQ(table().cuMemImportFromShareableHandle(
-                &imported, reinterpret_cast<void*>(static_cast<intptr_t>(file)),
-                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-            CUDA_SUCCESS);
-  ::close(file);
-  EXPECT_EQ(table().cuMemMap(area_, 80 * kMiB, 0, imported, 0), CUDA_ERROR_OUT_OF_MEMORY);
-  ASSERT_EQ(table().cuMemMap(area_, 40 * kMiB, 0, imported, 0), CUDA_SUCCESS);
-  EXPECT_EQ(booked(), 40 * kMiB);
-  ASSERT_EQ(table().cuMemRelease(imported), CUDA_SUCCESS);
-  ASSERT_EQ(table().cuMemUnmap(area_, 40 * kMiB), CUDA_SUCCESS);
-  EXPECT_EQ(booked(), 0u);
-}
-
-// What another session of the user has made and exported.
-class ImportedMemoryTest : public MappedMemoryTest {
- protected:
-  ImportedMemoryTest() {
-    EXPECT_EQ(plain().cuMemCreate(&memory_, 40 * kMiB, &properties_, 0), CUDA_SUCCESS);
-    EXPECT_EQ(plain().cuMemExportToShareableHandle(&file_, memory_,
-                                                   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-              CUDA_SUCCESS);
-    EXPECT_EQ(plain().cuMemRelease(memory_), CUDA_SUCCESS);
-  }
-  ~ImportedMemoryTest() override { ::close(file_); }
-
-  CUresult import(CUmemGenericAllocationHandle* handle) {
-    return metered_->import_allocation(
-        handle, reinterpret_cast<void*>(static_cast<intptr_t>(file_)), origin_, 0);
-  }
-
-  int file_ = -1;
-  ExportOrigin origin_{
-      .place = ExportOrigin::Place::kDevice, .bytes = 40 * kMiB, .memory = {1, 2, 3}};
-};
-
-TEST_F(ImportedMemoryTest, CountsFromItsImportToItsRelease) {
-  CUmemGenericAllocationHandle imported = 0;
-  const CUdeviceptr other = allocate(40 * kMiB);
-  EXPECT_EQ(import(&imported), CUDA_ERROR_OUT_OF_MEMORY);
-  EXPECT_EQ(imported, 0u) << "the driver was asked";
-  ASSERT_EQ(table().cuMemFree_v2(other), CUDA_SUCCESS);
-  ASSERT_EQ(import(&imported), CUDA_SUCCESS);
-  EXPECT_EQ(booked(), 40 * kMiB);
-  ASSERT_EQ(table().cuMemMap(area_, 40 * kMiB, 0, imported, 0), CUDA_SUCCESS);
-  EXPECT_EQ(booked(), 40 * kMiB);
-  ASSERT_EQ(table().cuMemRelease(imported), CUDA_SUCCESS);
-  EXPECT_EQ(booked(), 40 * kMiB);
-  ASSERT_EQ(table().cuMemUnmap(area_, 40 * kMiB), CUDA_SUCCESS);
-  EXPECT_EQ(booked(), 0u);
-}
-
-TEST_F(ImportedMemoryTest, CountsOnceHoweverOftenItIsImported) {
-  CUmemGenericAllocationHandle first = 0, second = 0;
-  ASSERT_EQ(import(&first), CUDA_SUCCESS);
-  ASSERT_EQ(import(&second), CUDA_SUCCESS);
-  EXPECT_EQ(booked(), 40 * kMiB);
-  ASSERT_EQ(table().cuMemRelease(first), CUDA_SUCCESS);
-  EXPECT_EQ(booked(), 40 * kMiB);
-  ASSERT_EQ(table().cuMemRelease(second), CUDA_SUCCESS);
-  EXPECT_EQ(booked(), 0u);
-  ASSERT_EQ(import(&first), CUDA_SUCCESS);
-  EXPECT_EQ(booked(), 40 * kMiB);
-  ASSERT_EQ(table().cuMemRelease(first), CUDA_SUCCESS);
-  EXPECT_EQ(booked(), 0u);
-}
-
-TEST_F(ImportedMemoryTest, WhatTheDriverRefusesIsNotBooked) {
-  CUmemGenericAllocationHandle imported = 0;
-  EXPECT_NE(
-      metered_->import_allocation(&imported, reinterpret_cast<void*>(intptr_t{-1}), origin_, 0),
-      CUDA_SUCCESS);
-  EXPECT_EQ(booked(), 0u);
-}
-
-// The descriptor keeps the memory in the driver.
-TEST_F(MappedMemoryTest, ExportedMemoryCountsAsLongAsItsName) {
-  ASSERT_EQ(create(40 * kMiB), CUDA_SUCCESS);
-  ExportOrigin first, second;
-  std::shared_ptr<const void> kept = metered_->describe(memory_, &first);
-  ASSERT_TRUE(kept);
-  EXPECT_EQ(first.bytes, 40 * kMiB);
-  EXPECT_TRUE(metered_->describe(memory_, &second));
-  EXPECT_EQ(first, second) << "the same memory has the same key";
-  ASSERT_EQ(table().cuMemRelease(memory_), CUDA_SUCCESS);
-  EXPECT_EQ(booked(), 40 * kMiB);
-  kept.reset();
-  EXPECT_EQ(booked(), 0u);
 }
 
 }  // namespace
