@@ -49,17 +49,6 @@ def session_start(build, environment):
     return float(result.stdout) * 1e3
 
 
-def await_pool(build, address, pool):
-    """Until no worker is starting, which takes much of a processor's time and holds up the next session."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        status = subprocess.run([os.path.join(build, "bin/rcuda-smi"), address], capture_output=True, text=True)
-        if f", {pool} idle worker" in status.stdout:
-            return
-        time.sleep(0.05)
-    raise SystemExit(f"{address} does not get {pool} idle workers")
-
-
 class Strangers:
     """Keeps up to `count` connections open, of all kinds. They have the same origin as the client that
     is measured, which is the hardest case."""
@@ -152,19 +141,19 @@ def main():
                                                         "RCUDA_SECURITY": "none"}),
         }
         servers = [server, open_door]
-        pools = [(build, f"127.0.0.1@{one.port}") for one in servers]
+        builds = [build, build]
         if arguments.before:
             before = os.path.abspath(arguments.before)
             servers.append(Server(before, arguments.driver, options=options))
-            pools.append((before, f"127.0.0.1@{servers[-1].port}"))
+            builds.append(before)
             for transport in ("shm", "tcp"):
                 ways[f"{transport}, before"] = (before, {"RCUDA_DEVICES": servers[-1].address(),
                                                          "RCUDA_TRANSPORT": transport})
         times = {way: [] for way in ways}
         for _ in range(arguments.runs):
             for way, (its_build, environment) in ways.items():
-                for each_build, address in pools:
-                    await_pool(each_build, address, POOL)
+                for each, each_build in zip(servers, builds):
+                    each.await_pool(each_build, POOL)
                 times[way].append(session_start(its_build, environment))
         print_header("start of a session")
         for way, values in times.items():

@@ -3,29 +3,17 @@
 //
 //   managed             the patterns, for remote_vs_native.py
 //   managed --updates   what a device and the host keep of updates that both make at once
-#include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <vector>
 
 #include <cuda_runtime.h>
 
-#define CHECK(call)                                                       \
-  do {                                                                    \
-    const cudaError_t error = (call);                                     \
-    if (error != cudaSuccess) {                                           \
-      std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(error)); \
-      std::exit(1);                                                       \
-    }                                                                     \
-  } while (0)
+#include "../cuda_bench.h"
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr size_t kCount = 32 << 20;  // ints: 128 MiB
 constexpr size_t kPage = 4096 / sizeof(int);
@@ -51,10 +39,9 @@ void measure(const char* name, int rounds, const Work& work) {
   for (int round = 0; round < rounds; ++round) {
     const auto start = Clock::now();
     work();
-    times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
+    times.push_back(us_since(start));
   }
-  std::sort(times.begin(), times.end());
-  std::printf("%s %.5g\n", name, times[times.size() / 2]);
+  std::printf("%s %.5g\n", name, median(times));
 }
 
 void patterns() {

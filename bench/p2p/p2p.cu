@@ -20,7 +20,7 @@
 
 #include <cuda_runtime.h>
 
-#include "cuda_bench.h"
+#include "../cuda_bench.h"
 
 namespace {
 

@@ -16,7 +16,7 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
-#include "cuda_bench.h"
+#include "../cuda_bench.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 
 #include <cuda_runtime.h>
 
-#include "cuda_bench.h"
+#include "../cuda_bench.h"
 
 int main(int argc, char** argv) {
   const int per_server = argc > 1 ? std::atoi(argv[1]) : 1;

@@ -33,7 +33,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cuda_bench.h"
+#include "../cuda_bench.h"
 
 namespace {
 

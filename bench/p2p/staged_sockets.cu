@@ -37,7 +37,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cuda_bench.h"
+#include "../cuda_bench.h"
 
 namespace {
 

@@ -18,7 +18,7 @@
 
 #include <cuda_runtime.h>
 
-#include "cuda_bench.h"
+#include "../cuda_bench.h"
 
 namespace {
 

@@ -4,8 +4,6 @@
 //
 //   figures            everything except the start of the process
 //   figures --first    only a first result, for timing a whole process
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,26 +12,13 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
-#define CHECK(call)                                                       \
-  do {                                                                    \
-    const cudaError_t error = (call);                                     \
-    if (error != cudaSuccess) {                                           \
-      std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(error)); \
-      std::exit(1);                                                       \
-    }                                                                     \
-  } while (0)
+#include "../cuda_bench.h"
 
 __global__ void empty() {}
 __global__ void spin(long long cycles) {
   const long long end = clock64() + cycles;
   while (clock64() < end) {
   }
-}
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 // Median of `rounds` timings of `work`, each over `count` calls, in microseconds a call.
@@ -43,10 +28,9 @@ double median_us(int rounds, int count, const Work& work) {
   for (int round = 0; round < rounds; ++round) {
     const auto start = Clock::now();
     for (int i = 0; i < count; ++i) work();
-    times.push_back(seconds_since(start) * 1e6 / count);
+    times.push_back(us_since(start) / count);
   }
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
+  return median(times);
 }
 
 void print(const char* name, double value) { std::printf("%s %.4g\n", name, value); }
@@ -72,23 +56,20 @@ void latencies() {
     // Few enough to fit every queue, so only the caller's cost is measured.
     auto start = Clock::now();
     for (int i = 0; i < 500; ++i) launch(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
-    part.push_back(seconds_since(start) * 1e6 / 500);
+    part.push_back(us_since(start) / 500);
     CHECK(cudaDeviceSynchronize());
     start = Clock::now();
     for (int i = 0; i < 500; ++i) empty<<<1, 1>>>();
-    queued.push_back(seconds_since(start) * 1e6 / 500);
+    queued.push_back(us_since(start) / 500);
     CHECK(cudaDeviceSynchronize());
     const auto rate_start = Clock::now();
     for (int i = 0; i < 20000; ++i) empty<<<1, 1>>>();
     CHECK(cudaDeviceSynchronize());
-    total.push_back(seconds_since(rate_start) * 1e6 / 20000);
+    total.push_back(us_since(rate_start) / 20000);
   }
-  std::sort(part.begin(), part.end());
-  std::sort(queued.begin(), queued.end());
-  std::sort(total.begin(), total.end());
-  print("queue_driver_part_us", part[4]);
-  print("queue_a_launch_us", queued[4]);
-  print("launch_carried_out_us", total[4]);
+  print("queue_driver_part_us", median(part));
+  print("queue_a_launch_us", median(queued));
+  print("launch_carried_out_us", median(total));
   print("launch_and_synchronize_us", median_us(9, 500, [] {
           empty<<<1, 1>>>();
           cudaStreamSynchronize(0);
@@ -145,11 +126,10 @@ void copies() {
         const auto start = Clock::now();
         for (int i = 0; i < count; ++i) copy(bytes);
         CHECK(cudaDeviceSynchronize());
-        times.push_back(seconds_since(start) / count);
+        times.push_back(us_since(start) / 1e6 / count);
       }
-      std::sort(times.begin(), times.end());
       std::snprintf(name, sizeof name, "%s_%zuk_gbps", way.name, bytes >> 10);
-      print(name, static_cast<double>(bytes) / times[times.size() / 2] / 1e9);
+      print(name, static_cast<double>(bytes) / median(times) / 1e9);
     }
   }
   std::free(pageable);

@@ -26,7 +26,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../../tests/e2e"))
-from servers import eventually, Server  # noqa: E402
+from servers import Server  # noqa: E402
 
 TORCH = "import torch; assert torch.ones(3, device='cuda').sum().item() == 3"
 CHEAP = ("none", "kernel")
@@ -57,19 +57,6 @@ def batch(command, environment, at_once):
         if process.returncode:
             raise RuntimeError(f"{' '.join(command)}: exit code {process.returncode}: {error.decode()[-500:]}")
     return elapsed
-
-
-def rest(build, servers):
-    """Until the servers have all their idle workers and no session."""
-    for _, server in servers.values():
-        ready = f", {DEFAULT_POOL} idle worker"
-        if not eventually(lambda: ready in status_of(build, server) and not server.sessions(build)):
-            raise RuntimeError("the server does not get its idle workers:\n" + server.text())
-
-
-def status_of(build, server):
-    return subprocess.run([os.path.join(build, "bin/rcuda-smi"), f"127.0.0.1@{server.port}"],
-                          capture_output=True, text=True).stdout
 
 
 def measure(command, modes, at_once, starts, budget, before_each):
@@ -132,8 +119,8 @@ def main():
             modes = modes_of(arguments, servers)
 
             def before_each():
-                if arguments.rested:
-                    rest(arguments.build, servers)
+                for build, server in servers.values() if arguments.rested else ():
+                    server.await_pool(build, DEFAULT_POOL)
 
             first, *others = modes
             print(f"| program   | at once | {first} s |" + "".join(f" {mode} s | ratio |" for mode in others) +

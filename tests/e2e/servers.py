@@ -91,12 +91,24 @@ class Server:
         with open(f"/proc/{pid}/task/{pid}/children") as children:
             return [int(child) for child in children.read().split()]
 
+    def status(self, build):
+        """What rcuda-smi tells."""
+        return subprocess.run([os.path.join(build, "bin/rcuda-smi"), f"127.0.0.1@{self.port}"],
+                              capture_output=True, text=True, check=True).stdout
+
     def sessions(self, build):
         """{client's process id: its worker's process id}, from rcuda-smi."""
-        text = subprocess.run([os.path.join(build, "bin/rcuda-smi"), f"127.0.0.1@{self.port}"],
-                              capture_output=True, text=True, check=True).stdout
         return {int(client): int(worker)
-                for client, worker in re.findall(r"pid (\d+), over .* worker (\d+):", text)}
+                for client, worker in re.findall(r"pid (\d+), over .* worker (\d+):", self.status(build))}
+
+    def await_pool(self, build, pool):
+        """Until the server has no session and `pool` idle workers. A worker that starts takes much of a
+        processor's time and holds up the next session, so benchmarks wait for it."""
+        def is_rested():
+            return f", {pool} idle worker" in self.status(build) and not self.sessions(build)
+
+        if not eventually(is_rested):
+            raise SystemExit(f"the server does not get {pool} idle workers:\n{self.text()}")
 
     def settle(self):
         """Returns when the daemon, which does one thing at a time, has finished everything it had

@@ -1,4 +1,4 @@
-// Shared by the CUDA programs of this folder: error checks that end the program, and timing.
+// Shared by the CUDA programs of bench/: error checks that end the program, and timing.
 #pragma once
 
 #include <algorithm>
