@@ -25,6 +25,7 @@ gpus=$(nvidia-smi -L | wc -l)
 seconds=${SECONDS_PER_PROGRAM:-60}
 servers=() runs=()
 trap 'kill "${servers[@]}" 2>/dev/null; rm -rf "$work"' EXIT
+trap 'echo "--- stopped; done by then: $(wc -l <"$work/times")"; sort -rn "$work/times" | head -8; exit 143' TERM
 
 start_server() {  # PORT GPU
   RCUDA_DRIVER=${RCUDA_DRIVER:-nvidia} RCUDA_LOG=info \
@@ -90,14 +91,23 @@ for name in "${names[@]}"; do
   done
 done
 at_once=$((${AT_ONCE:-8}))
+echo 0 >"$work/next"
+next_task() {  # the number of a task that nobody has taken
+  local number
+  { flock 9; number=$(<"$work/next"); echo $((number + 1)) >"$work/next"; } 9>>"$work/next.lock"
+  echo "$number"
+}
 for ((worker = 0; worker < at_once; ++worker)); do
-  for ((i = worker; i < ${#tasks[@]}; i += at_once)); do
+  while i=$(next_task); ((i < ${#tasks[@]})); do
     read -r name mode <<<"${tasks[i]}"
+    start=$SECONDS
     differs "$name" "$mode" >"$work/$name.$mode.first" || rm "$work/$name.$mode.first"
+    echo "$((SECONDS - start)) s $name $mode" >>"$work/times"
   done &
   runs+=($!)
 done
 wait "${runs[@]}"
+echo "--- the slowest: $(sort -rn "$work/times" | head -8 | paste -sd';')"
 echo "--- after $SECONDS s, to be run again alone: $(cd "$work" && ls -- *.first 2>/dev/null | paste -sd' ')"
 for task in "${tasks[@]}"; do
   read -r name mode <<<"$task"
