@@ -438,11 +438,10 @@ CUresult Session::wait_word(uint32_t index, uint64_t sequence) {
 
 CUresult Session::post_and_wait(const Target& target, wire::Custom opcode,
                                 std::span<const std::byte> body, Word word) {
-  const bool whole = opcode == wire::Custom::kSynchronizeContext;
-  const bool in_default_stream = !whole && (!target.timeline || target.timeline->stream() == 0);
-  std::optional<Timelines::Positions> before;
-  if (whole) before = timelines_.now(Timelines::Scope::kContext, target.context);
-  if (in_default_stream) before = timelines_.now(Timelines::Scope::kDefaultStream, target.context);
+  const std::optional<Timelines::Positions> covered =
+      opcode == wire::Custom::kSynchronizeContext
+          ? timelines_.now(Timelines::Scope::kContext, target.context)
+          : covered_by_wait(target);
   uint64_t position = 0;
   CUresult result =
       post(target, static_cast<uint16_t>(opcode), body, {}, transport::Wake::kNow, &position);
@@ -451,8 +450,8 @@ CUresult Session::post_and_wait(const Target& target, wire::Custom opcode,
   words_.release(word);
   timelines_.add_news();
   if (waited == CUDA_SUCCESS) {
-    if (before) timelines_.done(*before);
-    if (target.timeline) target.timeline->advance(position);
+    if (covered) timelines_.waited(*covered);
+    if (target.timeline) target.timeline->waited(position);
   }
   if (result == CUDA_SUCCESS) result = waited;
   const MirrorHooks* const hooks = mirror_hooks_.load(std::memory_order_acquire);
@@ -460,12 +459,22 @@ CUresult Session::post_and_wait(const Target& target, wire::Custom opcode,
   return result == CUDA_SUCCESS ? take_error() : result;
 }
 
+std::optional<Timelines::Positions> Session::covered_by_wait(const Target& target) {
+  if (target.timeline && target.timeline->stream() != 0) return std::nullopt;
+  return timelines_.now(Timelines::Scope::kDefaultStream, target.context);
+}
+
+bool Session::is_awaited(const Target& target) {
+  if (target.timeline && target.timeline->stream() != 0) return target.timeline->is_awaited();
+  return timelines_.is_awaited(Timelines::Scope::kDefaultStream, target.context);
+}
+
 CUresult Session::synchronize(const Target& target) {
   return post_and_wait(target, wire::Custom::kSignal, wire::SignalBody{stream_id(target), 0, 0});
 }
 
 CUresult Session::synchronize_context(wire::ObjectId context) {
-  if (timelines_.is_quiet(Timelines::Scope::kContext, context)) return take_error();
+  if (timelines_.is_awaited(Timelines::Scope::kContext, context)) return take_error();
   return post_and_wait(in_context(context), wire::Custom::kSynchronizeContext, wire::SignalBody{});
 }
 

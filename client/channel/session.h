@@ -148,6 +148,11 @@ class Session {
   // Blocks until everything posted so far on the target's stream (or in the context) is done.
   // Prints the output of kernels and returns errors of earlier commands.
   CUresult synchronize(const Target& target);
+  // Whether synchronize() has nothing to wait for: other waits have covered the target's stream.
+  bool is_awaited(const Target& target);
+  // For copies that end with a wait in the target's stream: what that wait covers besides the
+  // stream, asked before its commands are sent, for Timelines::waited().
+  std::optional<Timelines::Positions> covered_by_wait(const Target& target);
   CUresult synchronize_context(wire::ObjectId context);
   Timelines& timelines() { return timelines_; }
   uint64_t commands();  // number of commands sent

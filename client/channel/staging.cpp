@@ -249,6 +249,7 @@ CUresult Staging::to_host(const Target& target, void* destination, CUdeviceptr s
   const size_t chunks = (bytes + chunk - 1) / chunk;
   const size_t lanes = std::min(chunks, copy_threads());
   std::atomic<int> first_error{CUDA_SUCCESS};
+  const std::optional<Timelines::Positions> covered = session_.covered_by_wait(target);
   // Each lane uses two slots: the worker fills one while the lane empties the other.
   run_parallel(lanes, [&](size_t lane) {
     struct Pending {
@@ -285,7 +286,7 @@ CUresult Staging::to_host(const Target& target, void* destination, CUdeviceptr s
       pending.pop_front();
       CUresult result = session_.wait_word(done.slot.word.index, done.slot.word.sequence);
       if (result == CUDA_SUCCESS) {
-        if (target.timeline) target.timeline->advance(done.position);
+        if (target.timeline) target.timeline->waited(done.position);
         result = drain(done.slot, static_cast<std::byte*>(destination) + done.begin, done.length);
       }
       note(&first_error, result);
@@ -293,7 +294,9 @@ CUresult Staging::to_host(const Target& target, void* destination, CUdeviceptr s
     }
   });
   const auto result = static_cast<CUresult>(first_error.load());
-  return result == CUDA_SUCCESS ? session_.take_error() : result;
+  if (result != CUDA_SUCCESS) return result;
+  if (covered) session_.timelines().waited(*covered);
+  return session_.take_error();
 }
 
 }  // namespace rcuda::client

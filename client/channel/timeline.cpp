@@ -18,6 +18,12 @@ constexpr uint64_t kBetweenMarks = kMost / 4;
 std::mutex host_write_mutex;
 std::atomic<int> host_writers{0};  // timelines with a host write in progress
 
+void raise(std::atomic<uint64_t>& value, uint64_t to) {
+  uint64_t known = value.load(std::memory_order_acquire);
+  while (known < to && !value.compare_exchange_weak(known, to, std::memory_order_acq_rel)) {
+  }
+}
+
 }  // namespace
 
 Timeline::Timeline(Session& session, wire::ObjectId context, wire::ObjectId stream)
@@ -36,14 +42,16 @@ uint64_t Timeline::count(uint64_t room) {
 }
 
 void Timeline::advance(uint64_t position) {
-  uint64_t known = reached_.load(std::memory_order_acquire);
-  if (known >= position) return;
+  if (reached_.load(std::memory_order_acquire) >= position) return;
   // Before the new position becomes visible: a thread that acts on the position must find the news.
   session_.timelines().add_news();
-  while (known < position &&
-         !reached_.compare_exchange_weak(known, position, std::memory_order_acq_rel)) {
-  }
+  raise(reached_, position);
   if (host_write_.load(std::memory_order_acquire) != 0) settle_host_writes();
+}
+
+void Timeline::waited(uint64_t position) {
+  advance(position);
+  raise(awaited_, position);
 }
 
 bool Timeline::has_reached(uint64_t position) {

@@ -7,8 +7,12 @@
 // stream, and marks. A mark is a kSignal command in the queue: its completion word tells when the
 // worker has reached the mark's position.
 //
-// These questions are answered from the two positions:
+// `awaited` is the last position that a wait has covered: also the output of kernels up to there is
+// printed, which a query or a mark does not bring.
+//
+// These questions are answered from the positions:
 // - Is the stream done? reached >= sent.
+// - Has a wait for the stream nothing to do? awaited >= sent.
 // - Is an event done? reached >= the position of its record (event_state.h).
 // - Is the queue full? sent - reached against a limit: pace().
 // - Is a context idle? All its timelines are level (timelines.h).
@@ -73,6 +77,10 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   bool is_level() const { return reached_.load(std::memory_order_acquire) >= sent(); }
   // Notes that everything up to `position` is done.
   void advance(uint64_t position);
+  // Notes that a wait for `position` has ended: everything up to it is done, and what its kernels
+  // printed is out. A query or a mark does not bring the output.
+  void waited(uint64_t position);
+  bool is_awaited() const { return awaited_.load(std::memory_order_acquire) >= sent(); }
   // Whether everything up to `position` is known to be done. Sends nothing.
   bool has_reached(uint64_t position);
 
@@ -116,6 +124,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
 
   std::atomic<uint64_t> sent_{0};
   std::atomic<uint64_t> reached_{0};
+  std::atomic<uint64_t> awaited_{0};     // at most reached_
   std::atomic<uint64_t> pace_at_{0};     // below this position, pace() returns at once
   std::atomic<uint64_t> paced_from_{0};  // pace() ignores commands up to this position
   // The position of the last command that may write to host memory; 0 if none is in progress.

@@ -15,7 +15,7 @@ WithLegacy covers(Timelines::Scope scope, const Timeline& timeline) {
   return all ? WithLegacy::kYes : timeline.with_legacy();
 }
 
-bool is_over(const std::shared_ptr<Timeline>& timeline) {
+bool has_ended(const std::shared_ptr<Timeline>& timeline) {
   return timeline->is_closed() && timeline->has_reached(timeline->sent());
 }
 
@@ -34,7 +34,7 @@ void Timelines::end_stream(const std::shared_ptr<Timeline>& timeline) {
   std::lock_guard lock(mutex_);
   const auto found = contexts_.find(timeline->context());
   if (found == contexts_.end()) return;
-  std::erase_if(found->second.timelines, is_over);
+  std::erase_if(found->second.timelines, has_ended);
 }
 
 void Timelines::end_context(wire::ObjectId context) {
@@ -63,28 +63,47 @@ Timelines::Positions Timelines::now(Scope scope, wire::ObjectId context) {
 
 void Timelines::done(const Positions& positions) {
   for (const auto& [timeline, position] : positions.timelines) timeline->advance(position);
+  note(positions, &OfContext::unplaced_reached);
+}
+
+void Timelines::waited(const Positions& positions) {
+  for (const auto& [timeline, position] : positions.timelines) timeline->waited(position);
+  note(positions, &OfContext::unplaced_reached);
+  note(positions, &OfContext::unplaced_awaited);
+}
+
+void Timelines::note(const Positions& positions, ByScope OfContext::*unplaced) {
   std::lock_guard lock(mutex_);
   const auto found = contexts_.find(positions.context);
   if (found == contexts_.end()) return;
   OfContext& context = found->second;
   // A wait for the context also covers its default stream.
-  for (size_t i = index_of(positions.scope); i < context.unplaced_reached.size(); ++i) {
-    context.unplaced_reached[i] = std::max(context.unplaced_reached[i], positions.unplaced);
+  ByScope& reached = context.*unplaced;
+  for (size_t i = index_of(positions.scope); i < reached.size(); ++i) {
+    reached[i] = std::max(reached[i], positions.unplaced);
   }
-  std::erase_if(context.timelines, is_over);
+  std::erase_if(context.timelines, has_ended);
 }
 
 bool Timelines::is_quiet(Scope scope, wire::ObjectId context) {
+  return is_over(scope, context, &Timeline::is_level, &OfContext::unplaced_reached);
+}
+
+bool Timelines::is_awaited(Scope scope, wire::ObjectId context) {
+  return is_over(scope, context, &Timeline::is_awaited, &OfContext::unplaced_awaited);
+}
+
+bool Timelines::is_over(Scope scope, wire::ObjectId context, bool (Timeline::*over)() const,
+                        ByScope OfContext::*unplaced) {
   std::lock_guard lock(mutex_);
   const auto found = contexts_.find(context);
   if (found == contexts_.end()) return false;
-  if (found->second.unplaced_reached[index_of(scope)] !=
-      unplaced_.load(std::memory_order_acquire)) {
+  if ((found->second.*unplaced)[index_of(scope)] != unplaced_.load(std::memory_order_acquire)) {
     return false;
   }
   return std::all_of(found->second.timelines.begin(), found->second.timelines.end(),
                      [&](const auto& timeline) {
-                       return covers(scope, *timeline) == WithLegacy::kNo || timeline->is_level();
+                       return covers(scope, *timeline) == WithLegacy::kNo || (*timeline.*over)();
                      });
 }
 

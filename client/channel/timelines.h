@@ -2,10 +2,10 @@
 // nothing to wait for costs no round trip.
 //
 // A context is quiet when the timelines of its streams and of its legacy default stream are level,
-// and a wait has covered the commands that were sent to no stream that the client knows. These are
-// counted for the whole session, since they may work in any context.
-// Threads: any. The session calls count_unplaced() while it holds the lock that orders its
-// commands.
+// and the commands that were sent to no stream that the client knows are known to be done. These
+// are counted for the whole session, since they may work in any context. It is awaited when waits
+// have told so, which also bring the output of kernels. Threads: any. The session calls
+// count_unplaced() while it holds the lock that orders its commands.
 #pragma once
 
 #include <array>
@@ -44,9 +44,14 @@ class Timelines {
     std::vector<std::pair<std::shared_ptr<Timeline>, uint64_t>> timelines;
   };
   Positions now(Scope scope, wire::ObjectId context);
-  // The wait that was sent after now() has succeeded.
+  // A command that was sent after now() and comes after all this work has told that it is done.
   void done(const Positions& positions);
+  // A wait that was sent after now() has succeeded, so what kernels printed is out, too.
+  void waited(const Positions& positions);
+  // Whether all work is known to be done.
   bool is_quiet(Scope scope, wire::ObjectId context);
+  // Whether waits have covered all work.
+  bool is_awaited(Scope scope, wire::ObjectId context);
 
   // Grows before a caller learns that work is done. Other work that was unfinished at an earlier
   // query may then be done too, although its own word has not arrived yet. One count for the
@@ -55,10 +60,15 @@ class Timelines {
   static void add_news() { news_.fetch_add(1, std::memory_order_acq_rel); }
 
  private:
+  using ByScope = std::array<uint64_t, 2>;
   struct OfContext {
     std::vector<std::shared_ptr<Timeline>> timelines;
-    std::array<uint64_t, 2> unplaced_reached{};  // by Scope
+    ByScope unplaced_reached{}, unplaced_awaited{};
   };
+
+  void note(const Positions& positions, ByScope OfContext::*unplaced);
+  bool is_over(Scope scope, wire::ObjectId context, bool (Timeline::*over)() const,
+               ByScope OfContext::*unplaced);
 
   static inline std::atomic<uint64_t> news_{1};
   std::atomic<uint64_t> unplaced_{0};

@@ -42,6 +42,13 @@ int main(int argc, char** argv) {
       {"pinned_down_async", [&] { CUDA(cudaMemcpyAsync(pinned, device, 64, down, stream)); }},
       {"pageable_up", [&] { CUDA(cudaMemcpy(device, pageable, 4, up)); }},
       {"pageable_down", [&] { CUDA(cudaMemcpy(pageable, device, 4, down)); }},
+      {"pageable_down_synchronize",
+       [&] {
+         CUDA(cudaMemcpyAsync(pageable, device, 4, down, stream));
+         CUDA(cudaStreamSynchronize(stream));
+         CUDA(cudaMemcpyAsync(pageable, device, 4, down, nullptr));
+         CUDA(cudaStreamSynchronize(nullptr));
+       }},
       {"pinned_up", [&] { CUDA(cudaMemcpy(device, pinned, 4, up)); }},
       {"pinned_down", [&] { CUDA(cudaMemcpy(pinned, device, 4, down)); }},
       {"pinned_down_64k", [&] { CUDA(cudaMemcpy(pinned, device, 64 << 10, down)); }},
@@ -51,6 +58,7 @@ int main(int argc, char** argv) {
          CUDA(cudaStreamSynchronize(stream));
        }},
       {"synchronize", [&] { CUDA(cudaStreamSynchronize(stream)); }},
+      {"synchronize_device", [] { CUDA(cudaDeviceSynchronize()); }},
       {"allocate",
        [] {
          void* memory;

@@ -30,7 +30,10 @@ EVERYWHERE = {
     "pageable_down": (1, 1),
     "pinned_down": (1, 1),
     "memset_synchronize": (2, 1),
-    "synchronize": (1, 1),
+    # Nothing was queued since the wait before.
+    "pageable_down_synchronize": (2, 2),
+    "synchronize": (0, 0),
+    "synchronize_device": (0, 0),
     "allocate": (2, 2),
 }
 # Page-locked memory that cannot be shared travels with the command, and the wait is a separate

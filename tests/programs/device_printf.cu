@@ -19,6 +19,43 @@ __global__ void speak(int which, const char* name, Pair pair) {
   printf("arguments of the last: %d\n", written);
 }
 
+__global__ void say(const char* what, int* value) {
+  printf("%s\n", what);
+  *value += 1;
+}
+
+// What a kernel prints is there behind each kind of wait, also if a query said before that it is
+// done.
+void print_before_the_host() {
+  DeviceArray<char> name(std::vector<char>{'k', 'e', 'r', 'n', 'e', 'l', '\0'});
+  DeviceArray<int> value(std::vector<int>{0});
+  int seen = 0;
+  say<<<1, 1>>>(name.get(), value.get());
+  CUDA(cudaMemcpy(&seen, value.get(), sizeof seen, cudaMemcpyDeviceToHost));
+  std::printf("host, behind a copy: %d\n", seen);
+
+  cudaStream_t stream;
+  cudaEvent_t event;
+  CUDA(cudaStreamCreate(&stream));
+  CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  for (const cudaStream_t at : {cudaStream_t(nullptr), stream}) {
+    CUDA(cudaStreamSynchronize(at));
+    say<<<1, 1, 0, at>>>(name.get(), value.get());
+    while (cudaStreamQuery(at) == cudaErrorNotReady) {
+    }
+    CUDA(cudaStreamSynchronize(at));
+    std::printf("host, behind a query and a wait for the stream\n");
+    say<<<1, 1, 0, at>>>(name.get(), value.get());
+    CUDA(cudaEventRecord(event, at));
+    while (cudaEventQuery(event) == cudaErrorNotReady) {
+    }
+    CUDA(cudaDeviceSynchronize());
+    std::printf("host, behind a query and a wait for the device\n");
+  }
+  CUDA(cudaEventDestroy(event));
+  CUDA(cudaStreamDestroy(stream));
+}
+
 int main() {
   DeviceArray<char> name(std::vector<char>{'n', 'a', 'm', 'e', '\0'});
   for (const int which : {0, 33}) {
@@ -30,4 +67,5 @@ int main() {
     FINISH();
   }
   std::printf("host\n");
+  print_before_the_host();
 }

@@ -92,6 +92,7 @@ CUresult fetch(const CopyStream& stream, std::byte* destination, CUdeviceptr sou
   const size_t pieces = std::min((bytes + kMaxReplyBytes - 1) / kMaxReplyBytes, kMost);
   const size_t piece = (bytes + pieces - 1) / pieces;
   std::array<Session::PendingCall, kMost> calls;
+  const std::optional<Timelines::Positions> covered = session.covered_by_wait(stream.target);
   CUresult result = CUDA_SUCCESS;
   size_t asked = 0, taken = 0;  // bytes
   size_t first = 0, last = 0;   // calls in flight
@@ -115,12 +116,13 @@ CUresult fetch(const CopyStream& stream, std::byte* destination, CUdeviceptr sou
     if (copied == CUDA_SUCCESS && reply.body().size() != length) copied = CUDA_ERROR_UNKNOWN;
     if (copied == CUDA_SUCCESS) {
       std::memcpy(destination + taken, reply.body().data(), length);
-      if (stream.target.timeline) stream.target.timeline->advance(call.position);
+      if (stream.target.timeline) stream.target.timeline->waited(call.position);
     } else if (result == CUDA_SUCCESS) {
       result = copied;
     }
     taken += length;
   }
+  if (result == CUDA_SUCCESS && covered) session.timelines().waited(*covered);
   return result;
 }
 

@@ -218,6 +218,7 @@ CUresult to_pageable(const CopyStream& where, const ShapeSide& destination, cons
   Session& session = *where.target.session;
   Staging& staging = session.staging();
   std::vector<std::byte> packed;
+  const std::optional<Timelines::Positions> covered = session.covered_by_wait(where.target);
   CUresult result = for_each_piece(extent, [&](const Piece& piece) {
     const Staging::Slot slot = staging.acquire(where.target.timeline);
     wire::CopyShapeBody body = piece_body(piece, slot);
@@ -235,11 +236,12 @@ CUresult to_pageable(const CopyStream& where, const ShapeSide& destination, cons
         memory = packed.data();
       }
       if (copied == CUDA_SUCCESS) copy_rows(memory, destination.wire, piece, false);
-      if (where.target.timeline) where.target.timeline->advance(position);
+      if (where.target.timeline) where.target.timeline->waited(position);
     }
     staging.release(slot);
     return posted != CUDA_SUCCESS ? posted : copied;
   });
+  if (result == CUDA_SUCCESS && covered) session.timelines().waited(*covered);
   if (result == CUDA_SUCCESS) result = pull_mirrors(session);
   return result == CUDA_SUCCESS ? session.take_error() : result;
 }

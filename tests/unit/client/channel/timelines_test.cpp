@@ -70,6 +70,28 @@ TEST_F(TimelinesTest, AWaitForAQuietContextSendsNothing) {
   EXPECT_TRUE(lone_.puppet.taken(Custom::kSynchronizeContext).empty());
 }
 
+TEST_F(TimelinesTest, WorkThatIsOnlyKnownToBeDoneIsWaitedForBecauseOfItsOutput) {
+  send(Custom::kLaunch, stream_->timeline.get());
+  stream_->timeline->advance(stream_->timeline->sent());  // a query has told
+  EXPECT_TRUE(quiet(Scope::kContext, 1));
+  EXPECT_FALSE(timelines().is_awaited(Scope::kContext, 1));
+  (void)lone_.puppet.taken(Custom::kSynchronizeContext);
+  wait(Scope::kContext, 1);
+  EXPECT_FALSE(lone_.puppet.taken(Custom::kSynchronizeContext).empty());
+  EXPECT_TRUE(timelines().is_awaited(Scope::kContext, 1));
+  EXPECT_TRUE(stream_->timeline->is_awaited());
+}
+
+TEST_F(TimelinesTest, ACommandThatTellsOfEarlierWorkIsNoWaitForIt) {
+  send(Custom::kLaunch, nullptr);
+  timelines().done(timelines().now(Scope::kContext, 1));
+  EXPECT_TRUE(quiet(Scope::kContext, 1));
+  EXPECT_FALSE(timelines().is_awaited(Scope::kContext, 1));
+  timelines().waited(timelines().now(Scope::kContext, 1));
+  EXPECT_TRUE(timelines().is_awaited(Scope::kContext, 1));
+  EXPECT_TRUE(timelines().is_awaited(Scope::kDefaultStream, 1));
+}
+
 TEST_F(TimelinesTest, WhatHasNoKnownStreamMayBeInAnyContext) {
   send(Custom::kLaunch, nullptr);
   EXPECT_FALSE(quiet(Scope::kContext, 1));
