@@ -13,58 +13,12 @@ The calls are those of the driver API, made by this program through ctypes: it n
 import argparse
 import ctypes
 import os
-import queue
-import socket
 import statistics
 import subprocess
 import sys
-import threading
 import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "../../tests/e2e"))
-from servers import Server  # noqa: E402
-
-
-class DelayingProxy:
-    """Passes connections on to `port`, with everything `delay` seconds late."""
-
-    def __init__(self, port, delay):
-        self.target, self.delay = port, delay
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self):
-        while True:
-            client = self.listener.accept()[0]
-            server = socket.create_connection(("127.0.0.1", self.target))
-            for end in (client, server):
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            for source, destination in ((client, server), (server, client)):
-                late = queue.SimpleQueue()
-                threading.Thread(target=self.take, args=(source, late), daemon=True).start()
-                threading.Thread(target=self.deliver, args=(late, destination), daemon=True).start()
-
-    def take(self, source, late):
-        data = b"more"
-        while data:
-            try:
-                data = source.recv(1 << 18)
-            except OSError:
-                data = b""
-            late.put((time.monotonic() + self.delay, data))
-
-    def deliver(self, late, destination):
-        try:
-            while True:
-                due, data = late.get()
-                time.sleep(max(0.0, due - time.monotonic()))
-                if not data:
-                    return destination.shutdown(socket.SHUT_WR)
-                destination.sendall(data)
-        except OSError:
-            pass  # that end has gone
+from network import Network
 
 
 class Driver:
@@ -144,16 +98,15 @@ def client(rounds):
 
 def measure(build, arguments):
     """{what: milliseconds}."""
-    server = Server(build, driver=arguments.driver, options=["--insecure"])
-    proxy = DelayingProxy(int(server.port), arguments.delay_ms / 1e3)
+    network = Network(build, arguments.driver)
     try:
         result = subprocess.run(
             [sys.executable, __file__, "--build", build, "--client", "--rounds", str(arguments.rounds)],
-            env=dict(os.environ, RCUDA_DEVICES=f"127.0.0.1@{proxy.port}:0", RCUDA_TRANSPORT="tcp",
-                     RCUDA_SECURITY="none", LD_LIBRARY_PATH=os.path.join(build, "lib/rcuda")),
+            env=dict(network.environment(round(2000 * arguments.delay_ms)),
+                     LD_LIBRARY_PATH=os.path.join(build, "lib/rcuda")),
             capture_output=True, text=True, timeout=600)
     finally:
-        server.stop()
+        network.stop()
     if result.returncode:
         raise SystemExit(result.stderr)
     return {what: float(value) for value, what in
