@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/interop/compile_cache.h"
 #include "common/interop/context_storage.h"
 #include "common/interop/integrity.h"
 
@@ -73,7 +74,7 @@ constexpr char kOptionalName[] = "F8CFF951";
 constexpr char kLibrariesName[] = "21318C60";
 constexpr char kTopologyName[] = "1734DC26";
 constexpr char kModulesName[] = "6E163FBE";
-constexpr char kNvrtcName[] = "DA9151D3";
+constexpr char kCompiledName[] = "DA9151D3";
 
 CUresult primary_context(CUcontext* context, CUdevice device) {
   return provider().primary_context(device, context);
@@ -199,7 +200,7 @@ struct Tables {
   Table<kLibrariesName, 0x2e8 / 8> libraries;
   Table<kTopologyName, 0x88 / 8> topology;
   Table<kModulesName, 0x318 / 8> modules;
-  Table<kNvrtcName, 0x38 / 8> nvrtc;
+  Table<kCompiledName, 0x38 / 8> compiled;
 
   Tables() {
     cudart.with(2, slot(&primary_context)).with(6, slot(&load_fatbin));
@@ -215,6 +216,9 @@ struct Tables {
     libraries.with(51, slot(&library_stream_handle));
     topology.with(4, slot(&topology_map)).with(13, slot(&topology_release));
     modules.with(7, slot(&enumerate_functions));
+    compiled.with(1, slot(&open_compile_entry)).with(2, slot(&close_compile_entry));
+    compiled.with(3, slot(&find_compiled)).with(4, slot(&insert_compiled));
+    compiled.with(6, slot(&release_compiled));
   }
 };
 
@@ -281,9 +285,9 @@ const std::array<KnownTable, 11>& known_tables() {
       {{0x6e, 0x16, 0x3f, 0xbe, 0xb9, 0x58, 0x44, 0x4d, 0x83, 0x5c, 0xe1, 0x82, 0xaf, 0xf1, 0x99,
         0x1e},
        tables().modules.words.data()},
-      {{0xda, 0x91, 0x51, 0xd3, 0x3a, 0xe6, 0xcc, 0x41, 0x5a, 0x3f, 0x4f, 0x26, 0xd5, 0x32, 0xe3,
+      {{0xda, 0x91, 0x51, 0xd3, 0x3a, 0xe6, 0xcc, 0x41, 0xa5, 0xc0, 0x4f, 0x26, 0xd5, 0x33, 0xe3,
         0x28},
-       tables().nvrtc.words.data()},
+       tables().compiled.words.data()},
   }};
   return *known;
 }

@@ -25,7 +25,7 @@ Status wrong(const std::string& path) { return Status::from_errno(errno, path); 
 }  // namespace
 
 Result<UniqueFd> open_image_folder(const std::string& cache, const SessionGrant& grant) {
-  Result<UniqueFd> own = open_image_directory(cache);
+  Result<UniqueFd> own = open_cache_directory(cache);
   if (!own.ok() || grant.own_user) return own;
   const uid_t owner = ::geteuid() == 0 ? grant.uid.value_or(0) : ::geteuid();
   // Only this process's user can write the two folders above, so none of the names is a trap.

@@ -1,10 +1,7 @@
 // ImageCache: module images by SHA-256, on disk, shared by the workers of a server.
 //
-// A file is written under a temporary name, synced and renamed, so a reader always finds it whole.
-// Afterwards it is only mapped and read. When the cache exceeds its bound, the least recently used
-// files are removed; those that are mapped stay readable. The directory must belong to the user of
-// the process, and no other user may write it, because its files are passed to the driver. It is
-// opened once and its path is not used again, so it may lie where this user cannot reach it by path
+// The files are in a FileCache, mapped while they are used. Its folder must belong to the user of
+// the process, and no other user may write it, because its files are passed to the driver
 // (server/worker/image_folder.h). If no directory can be used, images are kept in memory for their
 // session, and the reason is logged once.
 // Threads: any; sessions share one object. Blocking: find() and insert(), for the file system.
@@ -17,6 +14,7 @@
 #include <span>
 #include <string>
 
+#include "common/base/file_cache.h"
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 
@@ -57,19 +55,11 @@ class ImageCache {
   // kInvalidArgument if the bytes do not have that hash.
   Result<ImagePointer> insert(const Sha256& hash, std::span<const std::byte> bytes);
 
-  bool keeps_images() const { return static_cast<bool>(folder_); }
+  bool keeps_images() const { return files_.keeps_files(); }
 
  private:
-  Status write_file(const std::string& name, std::span<const std::byte> bytes);
-  void evict();
-
-  UniqueFd folder_;
-  const uint64_t max_bytes_;
+  FileCache files_;
 };
-
-// Opens a directory that belongs to the process's user and that no other user may write; makes it
-// and its parents where they are missing.
-Result<UniqueFd> open_image_directory(const std::string& directory);
 
 // The directory for images unless the settings name another: the service's cache directory under
 // systemd, else $XDG_CACHE_HOME/rcuda or ~/.cache/rcuda, else none.

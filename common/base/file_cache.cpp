@@ -1,0 +1,135 @@
+#include "common/base/file_cache.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace rcuda {
+namespace {
+
+constexpr const char* kTemporaryPrefix = ".incoming-";
+
+bool write_all(int fd, const void* data, size_t count) {
+  const auto* at = static_cast<const char*>(data);
+  while (count > 0) {
+    const ssize_t written = ::write(fd, at, count);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    at += written;
+    count -= static_cast<size_t>(written);
+  }
+  return true;
+}
+
+}  // namespace
+
+Result<UniqueFd> open_cache_directory(const std::string& directory) {
+  for (size_t slash = directory.find('/', 1); slash != std::string::npos;
+       slash = directory.find('/', slash + 1)) {
+    ::mkdir(directory.substr(0, slash).c_str(), 0755);
+  }
+  ::mkdir(directory.c_str(), 0700);
+  UniqueFd folder(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  struct stat status;
+  if (!folder || ::fstat(folder.get(), &status) != 0) return Status::from_errno(errno, directory);
+  if (status.st_uid != ::geteuid() || (status.st_mode & 022) != 0) {
+    return Status(Code::kInvalidArgument,
+                  directory + " must be a directory that only this user can write (chmod 700)");
+  }
+  if (::access(directory.c_str(), W_OK) != 0) return Status::from_errno(errno, directory);
+  return folder;
+}
+
+FileCache::FileCache(UniqueFd folder, uint64_t max_bytes)
+    : folder_(std::move(folder)), max_bytes_(max_bytes) {}
+
+UniqueFd FileCache::open(const std::string& name) const {
+  UniqueFd file;
+  if (!folder_) return file;
+  file = UniqueFd(::openat(folder_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (file) ::futimens(file.get(), nullptr);  // marks it as used now, for evict()
+  return file;
+}
+
+Status FileCache::insert(const std::string& name,
+                         std::initializer_list<std::span<const std::byte>> parts) const {
+  static std::atomic<uint32_t> counter{0};
+  const std::string temporary =
+      kTemporaryPrefix + std::to_string(::getpid()) + "-" + std::to_string(counter.fetch_add(1));
+  Status status = write(temporary, parts);
+  if (status.ok() &&
+      ::renameat(folder_.get(), temporary.c_str(), folder_.get(), name.c_str()) != 0) {
+    status = Status::from_errno(errno, name);
+  }
+  if (!status.ok()) {
+    ::unlinkat(folder_.get(), temporary.c_str(), 0);
+    return status;
+  }
+  evict();
+  return {};
+}
+
+// Synced before it gets its name, so that a name stands for a whole file even after a power cut.
+Status FileCache::write(const std::string& temporary,
+                        std::initializer_list<std::span<const std::byte>> parts) const {
+  const UniqueFd file(
+      ::openat(folder_.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file) return Status::from_errno(errno, temporary);
+  for (const std::span<const std::byte> part : parts) {
+    if (!write_all(file.get(), part.data(), part.size())) {
+      return Status::from_errno(errno, temporary);
+    }
+  }
+  return ::fsync(file.get()) == 0 ? Status() : Status::from_errno(errno, temporary);
+}
+
+void FileCache::evict() const {
+  struct File {
+    timespec used;
+    uint64_t bytes;
+    std::string name;
+  };
+  std::vector<File> files;
+  uint64_t total = 0;
+  // Opened again, because a duplicate would share its position with other listings.
+  UniqueFd listed(::openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  DIR* directory = listed ? ::fdopendir(listed.get()) : nullptr;
+  if (!directory) return;
+  (void)listed.release();  // closed by closedir()
+  timespec now;
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  while (const dirent* item = ::readdir(directory)) {
+    struct stat status;
+    if (::fstatat(folder_.get(), item->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0 ||
+        !S_ISREG(status.st_mode)) {
+      continue;
+    }
+    if (std::strncmp(item->d_name, kTemporaryPrefix, std::strlen(kTemporaryPrefix)) == 0) {
+      // Left behind by a worker that was killed while it wrote.
+      if (now.tv_sec - status.st_mtim.tv_sec > 3600) ::unlinkat(folder_.get(), item->d_name, 0);
+      continue;
+    }
+    files.push_back({status.st_mtim, static_cast<uint64_t>(status.st_size), item->d_name});
+    total += files.back().bytes;
+  }
+  ::closedir(directory);
+  if (total <= max_bytes_) return;
+  std::sort(files.begin(), files.end(), [](const File& a, const File& b) {
+    return a.used.tv_sec != b.used.tv_sec ? a.used.tv_sec < b.used.tv_sec
+                                          : a.used.tv_nsec < b.used.tv_nsec;
+  });
+  for (const File& file : files) {
+    if (total <= max_bytes_) break;
+    if (::unlinkat(folder_.get(), file.name.c_str(), 0) == 0) total -= file.bytes;
+  }
+}
+
+}  // namespace rcuda

@@ -1,0 +1,47 @@
+// FileCache: files that can be recreated, by name, in one folder that several processes share.
+//
+// A file is written under a temporary name, synced and renamed, so a reader always finds it whole, also
+// after a power cut. Afterwards it is only read. When the folder exceeds its bound, the least recently
+// used files are removed; those that are open stay readable. The folder is opened once and its path is
+// not used again, so it may lie where this user cannot reach it by path.
+// Threads: any; an object has no state that changes. Blocking: open() and insert(), for the file system.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+
+namespace rcuda {
+
+class FileCache {
+ public:
+  FileCache() = default;  // keeps nothing
+  FileCache(UniqueFd folder, uint64_t max_bytes);
+
+  bool keeps_files() const { return static_cast<bool>(folder_); }
+  uint64_t max_bytes() const { return max_bytes_; }
+  // The file, for reading, which counts as a use; invalid if it is not there.
+  UniqueFd open(const std::string& name) const;
+  // Writes the parts one behind the other, and replaces a file of that name.
+  Status insert(const std::string& name,
+                std::initializer_list<std::span<const std::byte>> parts) const;
+
+ private:
+  Status write(const std::string& temporary,
+               std::initializer_list<std::span<const std::byte>> parts) const;
+  void evict() const;
+
+  UniqueFd folder_;
+  uint64_t max_bytes_ = 0;
+};
+
+// Opens a directory that belongs to the process's user and that no other user may write, because what
+// it holds is trusted. Makes it and its parents where they are missing.
+Result<UniqueFd> open_cache_directory(const std::string& directory);
+
+}  // namespace rcuda

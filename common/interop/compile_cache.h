@@ -1,0 +1,35 @@
+// CompileCache: what NVRTC has compiled, kept on disk between runs.
+//
+// A local driver keeps this for NVRTC (12.8 and later), which reaches it by an export table: each
+// compilation asks twice, for the PTX and for the cubin that come of its intermediate code. Without it
+// every run compiles everything again: cuDNN's attention takes 300 ms more for each length of a
+// sequence, also within one process.
+//
+// The files are the user's own, in a folder "rcuda" in $CUDA_CACHE_PATH, else in the folder for caches
+// (common/base/cache_folder.h). CUDA_CACHE_DISABLE=1 and CUDA_CACHE_MAXSIZE (bytes) mean what they mean
+// to a local driver. A file holds its whole question, which is compared: a name is only a hash of it.
+// If no folder can be used, nothing is found, and what is given is dropped.
+// Threads: any; an entry is used by one at a time. Blocking: for the file system.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <cuda.h>
+
+namespace rcuda::interop {
+
+class CompileEntry;  // one question: what comes of this input with these options?
+
+// The functions of the table. All strings and `input` are copied. `kind` is 1 for a cubin and 2 for PTX;
+// `host` and `build` name the compiler; `architecture` is 90 for sm_90.
+CUresult open_compile_entry(CompileEntry** entry, uint32_t kind, const void* input,
+                            size_t input_bytes, const char* options, const char* host,
+                            const char* build, uint32_t architecture);
+CUresult close_compile_entry(CompileEntry* entry);
+// CUDA_ERROR_NOT_FOUND if there is no answer. The caller owns *data: release_compiled().
+CUresult find_compiled(CompileEntry* entry, uint32_t reserved, void** data, uint32_t* bytes);
+CUresult insert_compiled(CompileEntry* entry, uint32_t reserved, const void* data, size_t bytes);
+CUresult release_compiled(void* data);
+
+}  // namespace rcuda::interop
