@@ -346,17 +346,19 @@ void PeerHub::called_on(const wire::PeerHello& hello, UniqueFd socket) {
 }
 
 // A PeerHello can be seen on the network and sent again. The first one of a name has precedence. If
-// the connections are encrypted, one that does not have its key only makes room for the next one.
+// the connections are encrypted, one that does not have its key, or says nothing, only makes room
+// for the next one: each has a part of the time.
 Result<Socket> PeerHub::take_caller(Attempt& attempt, uint32_t stream, std::string* medium) {
   const auto deadline = Clock::now() + options_.handshake_timeout;
   for (;;) {
     Result<Caller> caller = wait_for_caller(attempt, stream, deadline);
     if (!caller) return caller.status();
     if (stream == 0 && !note_socket(attempt, caller->socket.get())) return session_ends();
+    const auto patience = std::min(deadline, Clock::now() + options_.handshake_timeout / 4);
     Result<Socket> socket = secured(attempt.introduction, stream, std::move(caller->socket),
-                                    tls::Role::kServer, deadline);
+                                    tls::Role::kServer, patience);
     if (medium) *medium = caller->hello.medium;
-    if (socket || socket.status().code() == Code::kTimeout) return socket;
+    if (socket || Clock::now() >= deadline) return socket;
     RCUDA_WARN("a connection for worker %u is dropped: %s", attempt.introduction.worker,
                socket.status().message().c_str());
   }

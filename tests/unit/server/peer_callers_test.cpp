@@ -86,6 +86,34 @@ class PeerCallersTest : public ::testing::Test {
     EXPECT_EQ(::connect(client.get(), generic, bytes), 0);
     return {std::move(client), UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC))};
   }
+  // As call(), for connections that are to be encrypted.
+  UniqueFd call_over_tcp() {
+    auto [theirs, ours] = tcp_pair();
+    wire::PeerHello hello;
+    hello.link = kLink;
+    hello.medium = "tcp";
+    hub_->called_on(hello, std::move(ours));
+    return std::move(theirs);
+  }
+  static PeerHub::Introduction encrypted() {
+    PeerHub::Introduction introduction;
+    introduction.encrypted = true;
+    introduction.token.fill(std::byte{0x5a});
+    return introduction;
+  }
+  static Result<Socket> encrypt(const UniqueFd& socket, uint32_t stream) {
+    tls::Key secret;
+    secret.fill(0x5a);
+    return tls::encrypt(UniqueFd(::dup(socket.get())), wire::peer_socket_key(secret, kLink, stream),
+                        tls::Role::kClient, Clock::now() + std::chrono::seconds(60));
+  }
+  static void expect_encrypted_welcome(const UniqueFd& caller) {
+    Result<Socket> socket = encrypt(caller, 0);
+    ASSERT_TRUE(socket.ok()) << socket.status().message();
+    const auto answer = wire::read_message(*socket, Clock::now() + std::chrono::seconds(60));
+    ASSERT_TRUE(answer.ok()) << answer.status().message();
+    EXPECT_EQ(answer->first, wire::MessageType::kPeerWelcome);
+  }
   static void expect_welcome(const UniqueFd& socket) {
     const auto answer = wire::read_message(socket.get(), Clock::now() + std::chrono::seconds(60));
     ASSERT_TRUE(answer.ok()) << answer.status().message();
@@ -152,31 +180,19 @@ TEST_F(PeerCallersTest, ASecondCallerOfANameTakesNoPlace) {
 
 TEST_F(PeerCallersTest, ACallerWithoutTheKeyTakesNoPlace) {
   make_hub();
-  PeerHub::Introduction introduction;
-  introduction.encrypted = true;
-  introduction.token.fill(std::byte{0x5a});
-  const auto [stranger, theirs] = tcp_pair();
-  const auto [peer, ours] = tcp_pair();
-  wire::PeerHello hello;
-  hello.link = kLink;
-  hello.medium = "tcp";
-  hub_->called_on(hello, UniqueFd(::dup(theirs.get())));
-  hub_->called_on(hello, UniqueFd(::dup(ours.get())));
-  introduce(introduction);
-  tls::Key secret;
-  std::memcpy(secret.data(), introduction.token.data(), secret.size());
-  const auto deadline = Clock::now() + std::chrono::seconds(60);
+  const UniqueFd stranger = call_over_tcp(), peer = call_over_tcp();
+  introduce(encrypted());
   // The key of another socket of this Link.
-  EXPECT_FALSE(tls::encrypt(UniqueFd(::dup(stranger.get())),
-                            wire::peer_socket_key(secret, kLink, 1), tls::Role::kClient, deadline)
-                   .ok());
-  Result<Socket> socket =
-      tls::encrypt(UniqueFd(::dup(peer.get())), wire::peer_socket_key(secret, kLink, 0),
-                   tls::Role::kClient, deadline);
-  ASSERT_TRUE(socket.ok()) << socket.status().message();
-  const auto answer = wire::read_message(*socket, deadline);
-  ASSERT_TRUE(answer.ok()) << answer.status().message();
-  EXPECT_EQ(answer->first, wire::MessageType::kPeerWelcome);
+  EXPECT_FALSE(encrypt(stranger, 1).ok());
+  expect_encrypted_welcome(peer);
+  hub_->shut();
+}
+
+TEST_F(PeerCallersTest, ACallerThatSaysNothingLeavesTimeForTheNextOne) {
+  make_hub(std::chrono::seconds(8));
+  const UniqueFd silent = call_over_tcp(), peer = call_over_tcp();
+  introduce(encrypted());
+  expect_encrypted_welcome(peer);
   hub_->shut();
 }
 
