@@ -29,4 +29,5 @@ class Network:
         for proxy in self.proxies:
             proxy.kill()
             proxy.wait()
+            proxy.stdout.close()
         self.server.stop()

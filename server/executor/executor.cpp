@@ -44,7 +44,7 @@ Executor::Executor(const SessionResources& given)
       mirrors(driver, link, objects, answers, completions, host_memory),
       graph_keeper(driver, objects, client_resources, idle),
       host_callbacks(driver, link, answers.events(), client_resources, graph_keeper, mirrors),
-      shadow_copies(driver, link, answers, host_memory, resources.only_server),
+      shadow_copies(driver, link, answers, host_memory, names, resources.only_server),
       gpu_direct(*given.driver, link, answers, host_memory),
       graph_copies(driver, graph_keeper, {host_memory, mirrors, shadow_copies, host_callbacks},
                    resources.quota->limits_bandwidth()),

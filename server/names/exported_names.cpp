@@ -57,6 +57,7 @@ Status ExportedNames::listen_locked() {
 }
 
 Result<wire::ExportedName> ExportedNames::mint_locked(Kept kept) {
+  used_.store(true, std::memory_order_release);
   RCUDA_RETURN_IF_ERROR(listen_locked());
   const Result<LookupKey> secret = make_lookup_key();
   if (!secret) return secret.status();
@@ -118,6 +119,7 @@ std::optional<LookupServer::Item> ExportedNames::find(uint32_t kind, const Looku
 }
 
 Result<LookupResult> ExportedNames::look_up(const wire::ExportedName& name) {
+  used_.store(true, std::memory_order_release);
   const auto kind = static_cast<uint32_t>(name.kind);
   // A descriptor of this session, for example of one of its pools that it imports itself.
   if (const std::optional<LookupServer::Item> own = find(kind, name.secret)) {

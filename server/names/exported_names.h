@@ -21,6 +21,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -57,6 +58,9 @@ class ExportedNames {
   static constexpr size_t kMostHandles = 65536;
 
   explicit ExportedNames(std::string owner = {}) : owner_(std::move(owner)) {}
+  // Whether the session has exported or imported anything. From then on another process may see how
+  // far its streams are, by an event or by memory. Never false again.
+  bool are_used() const { return used_.load(std::memory_order_acquire); }
   ExportedNames(const ExportedNames&) = delete;
   ExportedNames& operator=(const ExportedNames&) = delete;
 
@@ -93,6 +97,7 @@ class ExportedNames {
   Result<LookupResult> look_up(const wire::ExportedName& name);
 
   const std::string owner_;
+  std::atomic<bool> used_{false};
   std::mutex mutex_;
   LookupKey worker_{};
   std::map<LookupKey, Kept> kept_;

@@ -32,11 +32,12 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
     bool busy = false;
   };
 
-  // `puts`: small pieces go to the client by puts.
-  Transfer(transport::Link& link, Answers& answers, bool to_client, bool puts,
-           std::vector<Item> items)
+  // `puts`: small pieces go to the client by puts unless `names` are used.
+  Transfer(transport::Link& link, Answers& answers, const ExportedNames& names, bool to_client,
+           bool puts, std::vector<Item> items)
       : link_(link),
         answers_(answers),
+        names_(names),
         to_client_(to_client),
         puts_(puts && to_client),
         items_(std::move(items)) {}
@@ -45,7 +46,9 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
 
   void start(size_t index) {
     Item& item = items_[index];
-    if (puts_ && item.piece.bytes <= transport::kMaxRegionPut) return send(item);
+    if (puts_ && !names_.are_used() && item.piece.bytes <= transport::kMaxRegionPut) {
+      return send(item);
+    }
     {
       std::lock_guard lock(mutex_);
       item.busy = true;
@@ -79,6 +82,7 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
 
   transport::Link& link_;
   Answers& answers_;
+  const ExportedNames& names_;
   const bool to_client_;
   const bool puts_;
   std::vector<Item> items_;
@@ -145,7 +149,7 @@ std::shared_ptr<ShadowCopies::Transfer> ShadowCopies::prepare(bool to_client,
     if (!range || !range->shadow) return nullptr;
     items.push_back({piece, static_cast<transport::RegionId>(range->region), piece.address - base});
   }
-  return std::make_shared<Transfer>(link_, answers_, to_client, puts_, std::move(items));
+  return std::make_shared<Transfer>(link_, answers_, names_, to_client, puts_, std::move(items));
 }
 
 bool ShadowCopies::is_shadow(uint64_t address, uint64_t bytes) const {

@@ -24,6 +24,7 @@
 #include "server/executor/answers/answers.h"
 #include "server/executor/memory/host_memory.h"
 #include "server/executor/objects/objects.h"
+#include "server/names/exported_names.h"
 
 namespace rcuda::server {
 
@@ -31,13 +32,15 @@ class ShadowCopies {
  public:
   // All outlive this object, and the streams' work.
   // `only_server`: no other worker copies from or to the client's memory. One that waits for a
-  // stream of this worker could be there before bytes that nobody has acknowledged.
+  // stream of this worker could be there before bytes that nobody has acknowledged. So could
+  // another process that shares memory or an event with this session, by `names`.
   ShadowCopies(const api::DriverTable& driver, transport::Link& link, Answers& answers,
-               const HostMemory& host_memory, bool only_server)
+               const HostMemory& host_memory, const ExportedNames& names, bool only_server)
       : driver_(driver),
         link_(link),
         answers_(answers),
         host_memory_(host_memory),
+        names_(names),
         puts_(only_server && link.traits().has_region_puts) {}
 
   // A range of client memory that lies in one shadow.
@@ -78,7 +81,8 @@ class ShadowCopies {
   transport::Link& link_;
   Answers& answers_;
   const HostMemory& host_memory_;
-  const bool puts_;  // small pieces go to the client by puts
+  const ExportedNames& names_;
+  const bool puts_;  // small pieces go to the client by puts while nobody else can see the stream
 };
 
 }  // namespace rcuda::server
