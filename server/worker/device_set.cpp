@@ -127,7 +127,7 @@ Status DeviceSet::add(uint32_t ordinal, uint32_t number) {
 }
 
 Status DeviceSet::lock_staging() {
-  staging_->wait();
+  RCUDA_RETURN_IF_ERROR(staging_->wait());
   driver_.cuCtxSetCurrent(devices_.front().primary);
   if (CUresult result = driver_.cuMemHostRegister_v2(staging_->data(), staging_->bytes(),
                                                      CU_MEMHOSTREGISTER_PORTABLE);

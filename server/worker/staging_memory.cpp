@@ -1,6 +1,8 @@
 #include "server/worker/staging_memory.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <string>
 
 #include <pthread.h>
 #include <sys/mman.h>
@@ -14,16 +16,24 @@ namespace {
 
 constexpr size_t kAlignment = 2u << 20;
 
-// One page at a time: the driver maps memory meanwhile, and a call for all pages would hold it up.
-void touch(std::byte* data, size_t bytes) {
-  pthread_setname_np(pthread_self(), "rcuda-staging");
-  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-  for (size_t at = 0; at < bytes; at += page) {
-    *const_cast<volatile std::byte*>(data + at) = std::byte{0};
-  }
-}
+// Some pages at a time: the driver maps memory meanwhile, and a call for all pages would hold it
+// up.
+constexpr size_t kPopulatedAtOnce = 256u << 10;
 
 }  // namespace
+
+Status populate(std::byte* data, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += kPopulatedAtOnce) {
+    const size_t some = std::min(kPopulatedAtOnce, bytes - at);
+    if (::madvise(data + at, some, MADV_POPULATE_WRITE) == 0) continue;
+    if (errno == EINVAL) return {};  // a kernel before 5.14
+    const int error = errno == EFAULT ? ENOMEM : errno;
+    return Status::from_errno(error, "staging memory of " + std::to_string(bytes >> 20) +
+                                         " MiB (--staging-bytes, the memory limit of the server's "
+                                         "or session's cgroup)");
+  }
+  return {};
+}
 
 Result<std::unique_ptr<StagingMemory>> StagingMemory::make(uint64_t staging_bytes) {
   std::unique_ptr<StagingMemory> made(new StagingMemory);
@@ -37,17 +47,21 @@ Result<std::unique_ptr<StagingMemory>> StagingMemory::make(uint64_t staging_byte
       ::mmap(nullptr, made->bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, made->file_.get(), 0);
   if (data == MAP_FAILED) return Status::from_errno(errno, "mapping the staging region");
   made->data_ = static_cast<std::byte*>(data);
-  (void)start_thread(&made->toucher_, [raw = made.get()] { touch(raw->data_, raw->bytes_); });
+  (void)start_thread(&made->populating_, [raw = made.get()] {
+    pthread_setname_np(pthread_self(), "rcuda-staging");
+    raw->populated_ = populate(raw->data_, raw->bytes_);
+  });
   return made;
 }
 
 StagingMemory::~StagingMemory() {
-  wait();
+  (void)wait();
   if (data_) ::munmap(data_, bytes_);
 }
 
-void StagingMemory::wait() {
-  if (toucher_.joinable()) toucher_.join();
+Status StagingMemory::wait() {
+  if (populating_.joinable()) populating_.join();
+  return populated_;
 }
 
 }  // namespace rcuda::server

@@ -3,8 +3,8 @@
 //
 // It is a file without a name, so a client on this host can map it and fill it without another
 // copy. Page-locking memory that has no pages yet takes ten times as long (31 ms against 3 ms for
-// 66 MB on an H100's host), so a thread touches the pages while the driver starts. Threads: one of
-// its own, from make() to wait(). Blocking: wait() and the destructor, until that thread has ended.
+// 66 MB on an H100's host), so a thread populates it while the driver starts. Threads: one of its
+// own, from make() to wait(). Blocking: wait() and the destructor, until that thread has ended.
 // Errors name what the system refused. Without the thread, the pages come with the page-locking.
 #pragma once
 
@@ -26,8 +26,9 @@ class StagingMemory {
   StagingMemory(const StagingMemory&) = delete;
   StagingMemory& operator=(const StagingMemory&) = delete;
 
-  // Waits until the pages are there.
-  void wait();
+  // Waits until the pages are there. An error if the machine or the cgroup has too little memory,
+  // which a thread that touches the pages would not survive.
+  Status wait();
 
   std::byte* data() const { return data_; }
   size_t staging_bytes() const { return staging_bytes_; }
@@ -41,7 +42,11 @@ class StagingMemory {
   std::byte* data_ = nullptr;
   size_t staging_bytes_ = 0;
   size_t bytes_ = 0;
-  std::thread toucher_;
+  std::thread populating_;
+  Status populated_;  // valid when the thread has ended
 };
+
+// Gets pages for shared memory. An error if there are not enough.
+Status populate(std::byte* data, size_t bytes);
 
 }  // namespace rcuda::server

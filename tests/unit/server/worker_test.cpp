@@ -417,11 +417,24 @@ TEST(StagingMemoryTest, AllPagesAreThereAfterTheWait) {
   StagingMemory& memory = **made;
   EXPECT_EQ(memory.staging_bytes(), 4u << 20);
   EXPECT_GT(memory.bytes(), memory.staging_bytes());
-  memory.wait();
+  EXPECT_TRUE(memory.wait().ok());
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   std::vector<unsigned char> present((memory.bytes() + page - 1) / page);
   ASSERT_EQ(::mincore(memory.data(), memory.bytes(), present.data()), 0);
   EXPECT_TRUE(std::ranges::all_of(present, [](unsigned char byte) { return byte & 1; }));
+}
+
+// A file that is too short has no pages to give, like a machine without memory.
+TEST(StagingMemoryTest, PagesThatCannotBeHadAreAnError) {
+  const UniqueFd file(::memfd_create("short", MFD_CLOEXEC));
+  ASSERT_TRUE(file);
+  constexpr size_t kBytes = 4u << 20;
+  void* const data = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  ASSERT_NE(data, MAP_FAILED);
+  const Status status = populate(static_cast<std::byte*>(data), kBytes);
+  EXPECT_FALSE(status.ok());
+  EXPECT_NE(status.message().find("--staging-bytes"), std::string::npos) << status.message();
+  ::munmap(data, kBytes);
 }
 
 }  // namespace
