@@ -15,11 +15,11 @@ namespace {
 // The references of variables, by the variable's address. A later module may get the address.
 template <class Reference>
 CUresult reference_of(const std::shared_ptr<Module>& module, const std::string& name,
-                      std::shared_ptr<Reference>* reference) {
+                      ptx::Reference kind, std::shared_ptr<Reference>* reference) {
   static auto* mutex = new std::mutex;
   static auto* references = new std::map<CUdeviceptr, std::shared_ptr<Reference>>;
   const exec::Global* variable = module->program().find_global(name);
-  if (variable == nullptr || variable->size_bytes != sizeof(uint64_t)) return CUDA_ERROR_NOT_FOUND;
+  if (variable == nullptr || variable->reference != kind) return CUDA_ERROR_NOT_FOUND;
   std::lock_guard lock(*mutex);
   std::shared_ptr<Reference>& known = (*references)[variable->address];
   if (!known || known->module.lock() != module) {
@@ -46,14 +46,16 @@ void replace_object(Reference& reference, uint64_t object) {
 
 CUresult texture_reference_of(const std::shared_ptr<Module>& module, const std::string& name,
                               std::shared_ptr<TextureReference>* reference) {
-  if (CUresult result = reference_of(module, name, reference)) return result;
+  if (CUresult result = reference_of(module, name, ptx::Reference::kTexture, reference)) {
+    return result;
+  }
   (*reference)->context = &module->context();
   return CUDA_SUCCESS;
 }
 
 CUresult surface_reference_of(const std::shared_ptr<Module>& module, const std::string& name,
                               std::shared_ptr<SurfaceReference>* reference) {
-  return reference_of(module, name, reference);
+  return reference_of(module, name, ptx::Reference::kSurface, reference);
 }
 
 CUresult update(TextureReference& reference) {

@@ -20,6 +20,9 @@ class Module;
 
 struct TextureReference {
   CUtexref handle() { return reinterpret_cast<CUtexref>(this); }
+  TextureReference() {
+    for (CUaddress_mode& mode : sampler.addressMode) mode = CU_TR_ADDRESS_MODE_CLAMP;
+  }
 
   Context* context = nullptr;
   std::weak_ptr<Module> module;  // of `variable`
@@ -28,7 +31,7 @@ struct TextureReference {
   bool is_bound = false;
   CUDA_RESOURCE_DESC resource{};
   CUDA_TEXTURE_DESC sampler{};
-  CUarray_format format = CU_AD_FORMAT_UNSIGNED_INT8;
+  CUarray_format format = CU_AD_FORMAT_FLOAT;
   unsigned channels = 1;
   uint64_t object = 0;  // the handle in the variable; 0: none
 };

@@ -23,7 +23,7 @@ CUresult with(Handle handle, Use use) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
   const std::shared_ptr<Reference> reference = handle_table<Reference>().find(handle);
-  if (!reference) return CUDA_ERROR_INVALID_VALUE;
+  if (!reference) return CUDA_ERROR_INVALID_HANDLE;
   std::lock_guard lock(reference->mutex);
   return use(*reference);
 }
@@ -67,6 +67,15 @@ CUresult tell_bound(Result* result, CUtexref handle, CUresourcetype type, Part p
   });
 }
 
+bool is_bound_to_array(const TextureReference& reference) {
+  return reference.is_bound && reference.resource.resType == CU_RESOURCE_TYPE_ARRAY &&
+         array_from_handle(reference.resource.res.array.hArray);
+}
+
+constexpr unsigned kFlags = CU_TRSF_READ_AS_INTEGER | CU_TRSF_NORMALIZED_COORDINATES |
+                            CU_TRSF_SRGB | CU_TRSF_DISABLE_TRILINEAR_OPTIMIZATION |
+                            CU_TRSF_SEAMLESS_CUBEMAP;
+
 }  // namespace
 
 extern "C" {
@@ -95,6 +104,21 @@ CUresult CUDAAPI cuModuleGetSurfRef(CUsurfref* handle, CUmodule module_handle, c
   return CUDA_SUCCESS;
 }
 
+// Kernels name their references, so there is nothing to bind.
+CUresult CUDAAPI cuParamSetTexRef(CUfunction function_handle, int unit, CUtexref handle) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  std::shared_ptr<Function> function;
+  if (CUresult result = function_from_handle(function_handle, &function)) return result;
+  if (unit != CU_PARAM_TR_DEFAULT) return CUDA_ERROR_INVALID_VALUE;
+  return with<TextureReference>(handle, [](TextureReference& reference) {
+    const bool has_array =
+        reference.is_bound &&
+        (reference.resource.resType != CU_RESOURCE_TYPE_ARRAY || is_bound_to_array(reference));
+    return has_array ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  });
+}
+
 CUresult CUDAAPI cuTexRefCreate(CUtexref* handle) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
@@ -110,22 +134,23 @@ CUresult CUDAAPI cuTexRefDestroy(CUtexref handle) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
   const auto reference = handle_table<TextureReference>().find(handle);
-  if (!reference || reference->variable != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!reference) return CUDA_ERROR_INVALID_HANDLE;
+  if (reference->variable != 0) return CUDA_ERROR_INVALID_VALUE;
   handle_table<TextureReference>().remove(handle);
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuTexRefSetArray(CUtexref handle, CUarray array, unsigned flags) {
   if (flags != CU_TRSA_OVERRIDE_FORMAT) return CUDA_ERROR_INVALID_VALUE;
+  const auto found = array_from_handle(array);
+  if (!found) return CUDA_ERROR_INVALID_HANDLE;
   return change(handle, [&](TextureReference& reference) {
     reference.is_bound = true;
     reference.resource = {};
     reference.resource.resType = CU_RESOURCE_TYPE_ARRAY;
     reference.resource.res.array.hArray = array;
-    if (const auto found = array_from_handle(array)) {
-      reference.format = found->descriptor.Format;
-      reference.channels = found->descriptor.NumChannels;
-    }
+    reference.format = found->descriptor.Format;
+    reference.channels = found->descriptor.NumChannels;
   });
 }
 
@@ -220,6 +245,7 @@ CUresult CUDAAPI cuTexRefSetBorderColor(CUtexref handle, float* color) {
 }
 
 CUresult CUDAAPI cuTexRefSetFlags(CUtexref handle, unsigned flags) {
+  if (flags & ~kFlags) return CUDA_ERROR_INVALID_VALUE;
   return change(handle, [&](TextureReference& r) { r.sampler.flags = flags; });
 }
 
@@ -229,8 +255,12 @@ CUresult CUDAAPI cuTexRefGetAddress_v2(CUdeviceptr* address, CUtexref handle) {
 }
 
 CUresult CUDAAPI cuTexRefGetArray(CUarray* array, CUtexref handle) {
-  return tell_bound(array, handle, CU_RESOURCE_TYPE_ARRAY,
-                    [](const CUDA_RESOURCE_DESC& bound) { return bound.res.array.hArray; });
+  if (!array) return CUDA_ERROR_INVALID_VALUE;
+  return with<TextureReference>(handle, [&](TextureReference& reference) {
+    if (!is_bound_to_array(reference)) return CUDA_ERROR_INVALID_VALUE;
+    *array = reference.resource.res.array.hArray;
+    return CUDA_SUCCESS;
+  });
 }
 
 CUresult CUDAAPI cuTexRefGetMipmappedArray(CUmipmappedArray* array, CUtexref handle) {
@@ -291,6 +321,9 @@ CUresult CUDAAPI cuTexRefGetFlags(unsigned* flags, CUtexref handle) {
 
 CUresult CUDAAPI cuSurfRefSetArray(CUsurfref handle, CUarray array, unsigned flags) {
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  const auto found = array_from_handle(array);
+  if (!found) return CUDA_ERROR_INVALID_HANDLE;
+  if (!(found->descriptor.Flags & CUDA_ARRAY3D_SURFACE_LDST)) return CUDA_ERROR_INVALID_VALUE;
   return with<SurfaceReference>(handle, [&](SurfaceReference& reference) {
     const CUarray before = reference.array;
     reference.array = array;

@@ -204,7 +204,8 @@ Status Linker::allocate(const LoadOptions& options) {
   for (const Placed& placed : placed_) {
     globals_.push_back({std::string(placed.variable->name),
                         arena_base_[static_cast<int>(placed.arena)] + placed.offset,
-                        placed.variable->size_bytes, placed.variable->managed});
+                        placed.variable->size_bytes, placed.variable->managed,
+                        placed.variable->reference});
   }
   return {};
 }

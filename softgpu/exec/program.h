@@ -58,6 +58,7 @@ struct Global {
   CUdeviceptr address = 0;
   size_t size_bytes = 0;
   bool managed = false;
+  ptx::Reference reference = ptx::Reference::kNone;
 };
 
 // Memory for a program's globals and constants, from the device it is loaded on. It must be

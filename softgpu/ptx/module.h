@@ -68,6 +68,8 @@ struct Relocation {
 
 enum class Linkage : uint8_t { kInternal, kVisible, kExtern, kWeak, kCommon };
 
+enum class Reference : uint8_t { kNone, kTexture, kSampler, kSurface };
+
 struct Variable {
   std::string_view name;
   Space space = Space::kGlobal;
@@ -76,6 +78,7 @@ struct Variable {
   uint64_t size_bytes = 0;  // 0 for `extern .shared x[]`: dynamic shared memory
   uint32_t align_bytes = 1;
   bool managed = false;          // .attribute(.managed)
+  Reference reference = Reference::kNone;
   std::vector<uint8_t> initial;  // empty, or at most size_bytes; the rest is zero
   std::vector<Relocation> relocations;
 };

@@ -70,6 +70,7 @@ class Parser {
     uint32_t align_bytes = 1;
     uint32_t vector = 1;
     bool managed = false;
+    Reference reference = Reference::kNone;
     bool unsized = false;              // the first dimension is []
     std::vector<uint64_t> dimensions;  // 0 for the unsized one
     uint64_t size_bytes = 0;

@@ -48,6 +48,9 @@ void Parser::declaration_type(Declaration* declaration) {
       declaration->vector = static_cast<uint32_t>(word[2] - '0');
     } else if (word == ".texref" || word == ".samplerref" || word == ".surfref") {
       declaration->element = Type::kB64;  // an opaque handle
+      declaration->reference = word == ".texref"    ? Reference::kTexture
+                               : word == ".surfref" ? Reference::kSurface
+                                                    : Reference::kSampler;
     } else if (const Type type = type_from_name(word.substr(1)); type != Type::kNone) {
       if (type == Type::kPred) fail_at(token, "predicates live in registers only");
       declaration->element = type;
@@ -95,6 +98,7 @@ Variable Parser::make_variable(const Declaration& declaration, Space space, Link
   variable.size_bytes = declaration.size_bytes;
   variable.align_bytes = declaration.align_bytes;
   variable.managed = declaration.managed;
+  variable.reference = declaration.reference;
   return variable;
 }
 
