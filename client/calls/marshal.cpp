@@ -30,9 +30,14 @@ CUresult resolve_stream(const void* handle, Target* target, wire::ObjectId* id, 
   if (per_thread || !handle || handle == CU_STREAM_LEGACY) {
     Context* context;
     if (CUresult result = find_current(&context); result != CUDA_SUCCESS) return result;
+    // A driver has no such streams in a green context (580 on an H100).
+    if (per_thread && context->green) return CUDA_ERROR_INVALID_HANDLE;
     if (!target->session) *target = target_of(*context);
     if (!per_thread) {
       *id = 0;
+      const bool is_owners =
+          target->session == context->session && target->context == owner_of(*context).id;
+      if (is_owners) target->context = context->id;  // whose default stream it is
       const bool is_its = target->session == context->session && target->context == context->id;
       target->timeline = is_its ? context->timeline.get() : nullptr;
       target->stream = nullptr;
@@ -115,7 +120,7 @@ CUresult target_current(Target* target) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   Context* context;
   if (CUresult result = find_current(&context); result != CUDA_SUCCESS) return result;
-  *target = target_of(*context);
+  *target = target_of(owner_of(*context));
   return CUDA_SUCCESS;
 }
 
@@ -259,8 +264,26 @@ void RetiredEarly::add(Object* object) {
 }
 
 CUresult await_idle(Session& session, wire::ObjectId context) {
-  return any_capture() ? CUDA_SUCCESS : session.synchronize_context(context);
+  return any_capture() ? CUDA_SUCCESS : synchronize_with_greens(session, context);
 }
+
+CUresult synchronize_with_greens(Session& session, wire::ObjectId context) {
+  const CUresult result = session.synchronize_context(context);
+  if (result != CUDA_SUCCESS) return result;
+  std::vector<wire::ObjectId> greens;
+  select<Context>([&](Context& other) {
+    if (other.green && other.session == &session && owner_of(other).id == context) {
+      greens.push_back(other.id);
+    }
+    return false;
+  });
+  for (const wire::ObjectId green : greens) {
+    if (CUresult waited = session.synchronize_context(green); waited != CUDA_SUCCESS) return waited;
+  }
+  return CUDA_SUCCESS;
+}
+
+wire::ObjectId owner_of(const Target& target) { return owner_of(*context_of(target)).id; }
 
 CUresult post(const Target& target, uint16_t opcode, std::span<const std::byte> body) {
   const CUresult result = target.session->post(target, opcode, body);

@@ -112,6 +112,10 @@ class RetiredEarly {
 // worker's executor thread serves all commands and must not block. Other threads may keep using the
 // context. Does nothing while any capture is in progress.
 CUresult await_idle(Session& session, wire::ObjectId context);
+// Waits until the context is idle, and with a primary context until its green contexts are.
+CUresult synchronize_with_greens(Session& session, wire::ObjectId context);
+// The context to which objects belong that are made in the target's context.
+wire::ObjectId owner_of(const Target& target);
 
 // Sends a command for an entry point that reports asynchronous errors. Returns kSessionLost, the
 // error of an earlier command, or CUDA_SUCCESS.

@@ -92,6 +92,12 @@ void await_device(const Context& ending) {
   for (const wire::ObjectId context : contexts) (void)await_idle(*ending.session, context);
 }
 
+std::vector<Context*> greens_of(const Context& primary) {
+  return select<Context>([&](const Context& context) {
+    return context.green && context.session == primary.session && context.device == primary.device;
+  });
+}
+
 CUresult find_device(CUdevice ordinal, Device** device) {
   if (CUresult result = check(); result != CUDA_SUCCESS) return result;
   *device = Process::get().device(ordinal);
@@ -142,6 +148,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   Device* device;
   if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  if (!greens_of(*device->primary).empty()) return CUDA_ERROR_NOT_PERMITTED;
   await_device(*device->primary);
   std::lock_guard lock(device->mutex);
   if (device->primary->given_back) return CUDA_SUCCESS;
@@ -203,7 +210,9 @@ CUresult cuCtxDestroy_v2(CUcontext handle) {
   if (CUresult result = check(); result != CUDA_SUCCESS) return result;
   auto* context = find<Context>(handle);
   if (!context) return handle ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
-  if (context->id < rcuda::wire::kFirstCreatedContext) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context->id < rcuda::wire::kFirstCreatedContext || context->green) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
   await_device(*context);
   RetiredEarly retired;
   const std::vector<Allocation> host = forget_context(*context, &retired);
@@ -332,7 +341,7 @@ CUresult cuCtxSynchronize_v2(CUcontext handle) {
   if (CUresult result = find_alive(handle, &context); result != CUDA_SUCCESS) return result;
   if (CUresult result = check_context_wait(*context); result != CUDA_SUCCESS) return result;
   if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
-  return context->session->synchronize_context(context->id);
+  return synchronize_with_greens(*context->session, context->id);
 }
 
 CUresult cuCtxSynchronize() { return cuCtxSynchronize_v2(nullptr); }

@@ -66,7 +66,8 @@ CUresult record(CUevent handle, CUstream stream, unsigned flags) {
       result != CUDA_SUCCESS) {
     return result;
   }
-  if (target.session != event->session || target.context != event->context) {
+  if (target.session != event->session ||
+      (target.context != event->context && owner_of(target) != event->context)) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
   if (flags) event->state.leave_to_worker();  // it becomes a graph node, and the launches record

@@ -13,6 +13,7 @@
 #include "client/calls/marshal.h"
 #include "client/calls/parameters.h"
 #include "client/memory/host_memory.h"
+#include "client/objects/named.h"
 #include "client/process/mirror.h"
 #include "client/process/process.h"
 
@@ -42,15 +43,21 @@ class LaunchTail {
 };
 
 // All blocks of a cooperative launch must be resident on the device at once.
-CUresult check_cooperative(CUfunction function, const LaunchShape& shape, const Device& device) {
+CUresult check_cooperative(CUfunction function, const LaunchShape& shape, const Target& target,
+                           const Device& device) {
   int blocks = 0;
   const CUresult result = cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
       &blocks, function, static_cast<int>(shape.block[0] * shape.block[1] * shape.block[2]),
       shape.shared_bytes, 0);
   if (result != CUDA_SUCCESS) return result;
-  const uint64_t resident =
-      static_cast<uint64_t>(blocks) *
-      static_cast<uint64_t>(device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
+  Target queue = target;
+  if (target.stream) queue.context = target.stream->context;
+  const Context* const context = context_of(queue);
+  const auto multiprocessors =
+      context && context->green
+          ? context->multiprocessors
+          : static_cast<unsigned>(device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
+  const uint64_t resident = static_cast<uint64_t>(blocks) * multiprocessors;
   const uint64_t wanted = uint64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2];
   return wanted > resident ? CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE : CUDA_SUCCESS;
 }
@@ -153,7 +160,8 @@ CUresult check(CUfunction function, const LaunchShape& shape, bool cooperative,
     return result;
   }
   if (cooperative) {
-    if (CUresult result = check_cooperative(function, shape, device); result != CUDA_SUCCESS) {
+    if (CUresult result = check_cooperative(function, shape, launch->target, device);
+        result != CUDA_SUCCESS) {
       return result;
     }
   }
@@ -239,10 +247,11 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
 // ---- one kernel on several devices -------------------------------------------------------------
 
 // Appends one launch to the tail of a LaunchOnDevices command.
-CUresult append_launch(const CUDA_LAUNCH_PARAMS& given, const Stream& stream,
+CUresult append_launch(const CUDA_LAUNCH_PARAMS& given, Stream& stream,
                        std::vector<std::byte>* tail) {
   Launch launch;
   launch.target = target_of(stream);
+  launch.target.stream = &stream;
   const LaunchShape shape{{given.gridDimX, given.gridDimY, given.gridDimZ},
                           {given.blockDimX, given.blockDimY, given.blockDimZ},
                           given.sharedMemBytes};

@@ -92,18 +92,32 @@ CUresult begin_capture(CUstream stream, CUstreamCaptureMode mode, const Begin& b
   return result;
 }
 
+// The client's data about a new stream.
+void adorn(CUstream stream, unsigned flags, int priority) {
+  auto* object = find<Stream>(stream);
+  object->flags = flags;
+  object->priority = priority;
+  object->timeline->set_with_legacy(flags & CU_STREAM_NON_BLOCKING ? Timeline::WithLegacy::kNo
+                                                                   : Timeline::WithLegacy::kYes);
+}
+
 CUresult create_stream(CUstream* stream, unsigned flags, int priority) {
   Target target;
   if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
   if (!stream || (flags & ~unsigned{CU_STREAM_NON_BLOCKING})) return CUDA_ERROR_INVALID_VALUE;
   const int clamped = priority_in_range(*target.session, priority);
-  const CUresult result = forward_cuStreamCreateWithPriority(stream, flags, clamped);
+  Context* const current = current_context().get();
+  CUresult result;
+  if (current && current->green) {
+    // A driver makes a stream of the green context, which is non-blocking (580 on an H100).
+    flags |= CU_STREAM_NON_BLOCKING;
+    result =
+        forward_rcuda_green_stream(reinterpret_cast<CUcontext>(current), flags, clamped, stream);
+  } else {
+    result = forward_cuStreamCreateWithPriority(stream, flags, clamped);
+  }
   if (result != CUDA_SUCCESS) return result;
-  auto* object = find<Stream>(*stream);
-  object->flags = flags;
-  object->priority = clamped;
-  object->timeline->set_with_legacy(flags & CU_STREAM_NON_BLOCKING ? Timeline::WithLegacy::kNo
-                                                                   : Timeline::WithLegacy::kYes);
+  adorn(*stream, flags, clamped);
   return CUDA_SUCCESS;
 }
 
@@ -114,6 +128,18 @@ using namespace rcuda::client;  // NOLINT: entry points live outside every names
 namespace wire = rcuda::wire;
 
 extern "C" {
+
+CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green, unsigned flags, int priority) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  const auto* context = find<Context>(green);
+  if (!context || !context->green) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!stream || flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
+  const int clamped = priority_in_range(*context->session, priority);
+  const CUresult result =
+      forward_rcuda_green_stream(reinterpret_cast<CUcontext>(green), flags, clamped, stream);
+  if (result == CUDA_SUCCESS) adorn(*stream, flags, clamped);
+  return result;
+}
 
 CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
   return create_stream(stream, flags, 0);
@@ -176,12 +202,13 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
   return CUDA_SUCCESS;
 }
 
+// For a stream of a green context: that context and the primary one.
 CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green) {
-  CUcontext found = nullptr;  // in this version both outputs are optional
-  const CUresult result = cuStreamGetCtx(stream, &found);
-  if (result != CUDA_SUCCESS) return result;
-  if (context) *context = found;
-  if (green) *green = nullptr;
+  StreamView view;  // in this version both outputs are optional
+  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+  Context* const found = context_of(view.target);
+  if (context) *context = reinterpret_cast<CUcontext>(&owner_of(*found));
+  if (green) *green = found->green ? reinterpret_cast<CUgreenCtx>(found) : nullptr;
   return CUDA_SUCCESS;
 }
 
@@ -189,7 +216,8 @@ CUresult cuStreamGetGreenCtx(CUstream stream, CUgreenCtx* green) {
   StreamView view;
   if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
   if (!green) return CUDA_ERROR_INVALID_VALUE;
-  *green = nullptr;  // a stream of an ordinary context
+  Context* const found = context_of(view.target);
+  *green = found->green ? reinterpret_cast<CUgreenCtx>(found) : nullptr;
   return CUDA_SUCCESS;
 }
 

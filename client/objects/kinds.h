@@ -51,10 +51,10 @@ auto with_type(wire::Kind kind, const Use& use) {
       return use.template operator()<UserObject>();
     case wire::Kind::kAllocation:
       return use.template operator()<AllocationHandle>();
-    case wire::Kind::kGreenContext:
-      return use.template operator()<GreenContext>();
-    case wire::Kind::kExternal:
-      return use.template operator()<External>();
+    case wire::Kind::kTextureReference:
+      return use.template operator()<TextureReference>();
+    case wire::Kind::kSurfaceReference:
+      return use.template operator()<SurfaceReference>();
     case wire::Kind::kNone:
     case wire::Kind::kCount:
       break;

@@ -48,7 +48,7 @@ using Array = PlainObject<wire::Kind::kArray>;
 using MipmappedArray = PlainObject<wire::Kind::kMipmappedArray>;
 using Texture = PlainObject<wire::Kind::kTexture>;
 using Surface = PlainObject<wire::Kind::kSurface>;
-using GreenContext = PlainObject<wire::Kind::kGreenContext>;
-using External = PlainObject<wire::Kind::kExternal>;
+using TextureReference = PlainObject<wire::Kind::kTextureReference>;
+using SurfaceReference = PlainObject<wire::Kind::kSurfaceReference>;
 
 }  // namespace rcuda::client

@@ -33,6 +33,10 @@ struct Context : WorkQueue {
   unsigned flags = 0;  // as given at creation
   // A primary context that is not active: not retained so far, released, or reset.
   std::atomic<bool> given_back{false};
+  // A green context has streams only: whatever else is made in it belongs to the device's primary
+  // context, which it keeps active. Its CUgreenCtx is its CUcontext, as with a driver.
+  bool green = false;
+  unsigned multiprocessors = 0;  // of a green context
 };
 
 struct Stream : WorkQueue {

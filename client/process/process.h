@@ -94,6 +94,12 @@ class Process {
   Peers peers_;
 };
 
+// The context to which objects belong that are made while this one is current.
+inline Context& owner_of(Context& context) {
+  return context.green ? *Process::get().device(static_cast<CUdevice>(context.device))->primary
+                       : context;
+}
+
 // The first step of an entry point: checks the process, and finds the object of a handle.
 // `if_none`: the result if the handle is not a live object of this type; by default that of graphs.
 template <typename T>

@@ -126,8 +126,8 @@ enum class Kind : uint8_t {
   kLinkState,
   kUserObject,
   kAllocation,  // CUmemGenericAllocationHandle
-  kGreenContext,
-  kExternal,
+  kTextureReference,
+  kSurfaceReference,
   kCount
 };
 using ObjectId = uint32_t;

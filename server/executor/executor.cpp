@@ -52,7 +52,7 @@ Executor::Executor(const SessionResources& given)
       images(resources.images),
       blob_services{blobs},
       context_services{driver, resources,   objects,     answers, output,
-                       peers,  completions, host_memory, links},
+                       peers,  completions, host_memory, links,   device_resources},
       copy_services{driver,      resources,    objects,       answers,    output,      completions,
                     host_memory, graph_keeper, shadow_copies, gpu_direct, copied_bytes},
       graph_services{driver, objects, host_memory, graph_keeper, graph_copies, host_callbacks},

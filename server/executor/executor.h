@@ -33,6 +33,7 @@
 #include "server/executor/memory/mirrors.h"
 #include "server/executor/memory/shadow_copy.h"
 #include "server/executor/metering/metered_driver.h"
+#include "server/executor/objects/device_resources.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/peers/copy_outcomes.h"
 #include "server/executor/peers/device_waits.h"
@@ -89,6 +90,7 @@ class Executor {
   CopyPace pace;
   ImageStore images;
   LinkStates links;
+  DeviceResources device_resources;
   Blobs blobs;
 
   BlobServices blob_services;

@@ -16,6 +16,7 @@ class Blobs;
 class Completions;
 class CopyOutcomes;
 class DeviceOutput;
+class DeviceResources;
 class DeviceWaits;
 class ExportedNames;
 class GpuDirect;
@@ -51,6 +52,7 @@ struct ContextServices {
   Completions& completions;
   HostMemory& host_memory;
   LinkStates& links;
+  DeviceResources& device_resources;
 };
 
 struct CopyServices {

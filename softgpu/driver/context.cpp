@@ -43,6 +43,12 @@ void print(std::string_view text, bool is_stderr) {
 
 Context::Context(Device& device, bool primary) : device_(device), primary_(primary) {}
 
+Context::Context(std::shared_ptr<Context> primary, int multiprocessors)
+    : device_(primary->device()),
+      primary_(false),
+      primary_of_green_(std::move(primary)),
+      multiprocessors_(multiprocessors) {}
+
 Context::~Context() = default;
 
 std::shared_ptr<Context> Context::from_handle(CUcontext handle) {
@@ -56,6 +62,7 @@ std::shared_ptr<Context> Context::from_handle(CUcontext handle) {
 void Context::fail(CUresult error, const std::string& why) {
   // While the context is being torn down, the work that it drops is expected to fail.
   if (stopping_.load(std::memory_order_relaxed)) return;
+  if (is_green()) return primary_of_green_->fail(error, why);
   int expected = CUDA_SUCCESS;
   const bool first = sticky_.compare_exchange_strong(expected, error, std::memory_order_acq_rel);
   // Work that the end of its context cut short is not a failure: programs end like that.
@@ -69,6 +76,7 @@ void Context::fail(CUresult error, const std::string& why) {
 }
 
 exec::Environment Context::environment() {
+  if (is_green()) return primary_of_green_->environment();
   exec::Environment environment;
   environment.memory = &device_.memory();
   environment.print = print;
@@ -287,7 +295,7 @@ CUresult enter(Context** context) {
   if (!current) return CUDA_ERROR_INVALID_CONTEXT;
   if (!current->alive()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (CUresult sticky = current->sticky()) return sticky;
-  *context = current;
+  *context = &current->owner();
   return CUDA_SUCCESS;
 }
 

@@ -57,6 +57,9 @@ CUresult check_unsafe_call();
 class Context : public std::enable_shared_from_this<Context> {
  public:
   Context(Device& device, bool primary);
+  // A green context: some multiprocessors of the device, and streams. Whatever else is made in it
+  // belongs to the primary context, which must be alive as long as it is. So does its error.
+  Context(std::shared_ptr<Context> primary, int multiprocessors);
   ~Context();
 
   CUcontext handle() { return reinterpret_cast<CUcontext>(this); }
@@ -65,6 +68,11 @@ class Context : public std::enable_shared_from_this<Context> {
 
   Device& device() { return device_; }
   bool is_primary() const { return primary_; }
+  bool is_green() const { return primary_of_green_ != nullptr; }
+  // The context to which objects belong that are made in this one.
+  Context& owner() { return is_green() ? *primary_of_green_ : *this; }
+  // Those that work in this context may use.
+  int multiprocessors() const { return is_green() ? multiprocessors_ : device_.multiprocessors(); }
   uint64_t id() const { return id_.load(std::memory_order_relaxed); }
   unsigned flags() const { return flags_.load(std::memory_order_relaxed); }
   void set_flags(unsigned flags) { flags_.store(flags, std::memory_order_relaxed); }
@@ -76,7 +84,10 @@ class Context : public std::enable_shared_from_this<Context> {
   const std::atomic<bool>& stopping() const { return stopping_; }
 
   // The first asynchronous error, which every later call returns; CUDA_SUCCESS if there is none.
-  CUresult sticky() const { return static_cast<CUresult>(sticky_.load(std::memory_order_acquire)); }
+  CUresult sticky() const {
+    const Context& holder = is_green() ? *primary_of_green_ : *this;
+    return static_cast<CUresult>(holder.sticky_.load(std::memory_order_acquire));
+  }
   // Makes `error` sticky and logs `why` once. Later errors are only logged, at debug level.
   void fail(CUresult error, const std::string& why);
 
@@ -120,6 +131,8 @@ class Context : public std::enable_shared_from_this<Context> {
 
   Device& device_;
   const bool primary_;
+  const std::shared_ptr<Context> primary_of_green_;  // null unless this is a green context
+  const int multiprocessors_ = 0;                    // of a green context
   std::atomic<uint64_t> id_{0};
   std::atomic<unsigned> flags_{0};
   std::atomic<bool> alive_{false};
@@ -144,9 +157,9 @@ void set_current_context(std::shared_ptr<Context> context);
 void push_current_context(std::shared_ptr<Context> context);
 
 // The check with which nearly every entry point begins: the driver is initialised, a context is
-// current and alive, and it has no sticky error. Otherwise CUDA_ERROR_NOT_INITIALIZED,
-// _INVALID_CONTEXT, _CONTEXT_IS_DESTROYED or the sticky error; CUDA_ERROR_NOT_PERMITTED inside a
-// host function.
+// current and alive, and it has no sticky error. `*context` is its owner(). Otherwise
+// CUDA_ERROR_NOT_INITIALIZED, _INVALID_CONTEXT, _CONTEXT_IS_DESTROYED or the sticky error;
+// CUDA_ERROR_NOT_PERMITTED inside a host function.
 CUresult enter(Context** context);
 // The same for calls that need no context: `*context` is nullptr if none is current or it is dead.
 CUresult enter_anywhere(Context** context);

@@ -9,6 +9,7 @@
 #include "softgpu/driver/capture.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/device.h"
+#include "softgpu/driver/green.h"
 #include "softgpu/driver/handle_table.h"
 #include "softgpu/driver/pools.h"
 
@@ -39,6 +40,16 @@ bool valid_flags(unsigned flags) {
 // Flags for features that this driver lacks.
 constexpr unsigned kCoredumpFlags = CU_CTX_COREDUMP_ENABLE | CU_CTX_USER_COREDUMP_ENABLE;
 
+std::vector<std::shared_ptr<Context>> greens_of(Context& primary) {
+  std::vector<std::shared_ptr<Context>> greens;
+  handle_table<Context>().for_each([&](Context& context) {
+    if (context.is_green() && &context.owner() == &primary) {
+      greens.push_back(context.shared_from_this());
+    }
+  });
+  return greens;
+}
+
 CUresult create_context(CUcontext* handle, unsigned flags, CUdevice ordinal) {
   if (CUresult result = check_initialized()) return result;
   if (!handle || !valid_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
@@ -54,7 +65,12 @@ CUresult create_context(CUcontext* handle, unsigned flags, CUdevice ordinal) {
 }
 
 CUresult synchronize(Context& context) {
-  const CUresult result = context.synchronize();
+  CUresult result = context.synchronize();
+  if (context.is_primary()) {  // with its green contexts
+    for (const std::shared_ptr<Context>& green : greens_of(context)) {
+      if (const CUresult waited = green->synchronize(); result == CUDA_SUCCESS) result = waited;
+    }
+  }
   observe_frees(context.device());
   return result;
 }
@@ -98,6 +114,13 @@ CUresult find_context(CUcontext handle, std::shared_ptr<Context>* context) {
   *context = handle ? Context::from_handle(handle) : current_context_shared();
   if (!*context) return error_of_missing(handle);
   return (*context)->alive() ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+CUresult find_green(CUgreenCtx handle, std::shared_ptr<Context>* context) {
+  if (CUresult result = check_initialized()) return result;
+  *context = Context::from_handle(reinterpret_cast<CUcontext>(handle));
+  if (!*context) return error_of_missing(reinterpret_cast<CUcontext>(handle));
+  return (*context)->is_green() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 // The current context, whatever its sticky error: queries still work after a fault.
@@ -154,6 +177,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
   if (CUresult result = check_initialized()) return result;
   Device* device = device_at(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  if (!greens_of(device->primary()).empty()) return CUDA_ERROR_NOT_PERMITTED;
   wait_to_end(device->primary());
   PrimaryState& state = primary_state();
   std::lock_guard lock(state.mutex);
@@ -223,6 +247,7 @@ CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
   // Primary contexts are not in the table: only release and reset end them.
   std::shared_ptr<Context> context = handle_table<Context>().find(handle);
   if (!context) return error_of_missing(handle);
+  if (context->is_green()) return CUDA_ERROR_INVALID_CONTEXT;
   wait_to_end(*context);
   context->stop();
   {
@@ -344,6 +369,7 @@ CUresult CUDAAPI cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
 CUresult CUDAAPI cuCtxSynchronize(void) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
+  context = current_context();
   if (CUresult result = refuse_context_wait(*context)) return result;
   if (CUresult result = check_unsafe_call()) return result;
   return synchronize(*context);
@@ -438,6 +464,82 @@ CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peer_handle) {
   std::shared_ptr<Context> peer;
   if (CUresult result = find_context(peer_handle, &peer)) return result;
   return context->disable_peer(*peer);
+}
+
+// ---- green contexts ----------------------------------------------------------------------------
+
+CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx* handle, CUdevResourceDesc desc, CUdevice ordinal,
+                                  unsigned int flags) {
+  if (CUresult result = check_initialized()) return result;
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  Device* device = device_at(ordinal);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  if (flags != CU_GREEN_CTX_DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
+  int multiprocessors = device->multiprocessors();
+  if (CUresult result = multiprocessors_of(desc, *device, &multiprocessors)) return result;
+  CUcontext primary;
+  if (CUresult result = cuDevicePrimaryCtxRetain(&primary, ordinal)) return result;
+  auto context = std::make_shared<Context>(device->primary_shared(), multiprocessors);
+  context->set_flags(CU_CTX_MAP_HOST);
+  context->start();
+  *handle = green_handle(*context);
+  handle_table<Context>().insert(std::move(context));
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx handle) {
+  std::shared_ptr<Context> context;
+  if (CUresult result = find_green(handle, &context)) return result;
+  context->synchronize();
+  context->stop();
+  {
+    DestroyedHandles& destroyed = destroyed_handles();
+    std::lock_guard lock(destroyed.mutex);
+    destroyed.handles.insert(context->handle());
+  }
+  handle_table<Context>().remove(context.get());
+  return cuDevicePrimaryCtxRelease_v2(context->device().ordinal());
+}
+
+CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext* handle, CUgreenCtx green) {
+  std::shared_ptr<Context> context;
+  if (CUresult result = find_green(green, &context)) return result;
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  *handle = context->handle();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuGreenCtxGetId(CUgreenCtx green, unsigned long long* id) {
+  std::shared_ptr<Context> context;
+  if (CUresult result = find_green(green, &context)) return result;
+  return cuCtxGetId(context->handle(), id);
+}
+
+CUresult CUDAAPI cuGreenCtxRecordEvent(CUgreenCtx green, CUevent event) {
+  std::shared_ptr<Context> context;
+  if (CUresult result = find_green(green, &context)) return result;
+  return cuCtxRecordEvent(context->handle(), event);
+}
+
+CUresult CUDAAPI cuGreenCtxWaitEvent(CUgreenCtx green, CUevent event) {
+  std::shared_ptr<Context> context;
+  if (CUresult result = find_green(green, &context)) return result;
+  return cuCtxWaitEvent(context->handle(), event);
+}
+
+CUresult CUDAAPI cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green, unsigned int flags,
+                                        int priority) {
+  std::shared_ptr<Context> context;
+  if (CUresult result = find_green(green, &context)) return result;
+  if (!stream || flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
+  return create_stream_in(*context, stream, flags, priority);
+}
+
+CUresult CUDAAPI cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource* resource,
+                                          CUdevResourceType type) {
+  std::shared_ptr<Context> context;
+  if (CUresult result = find_green(green, &context)) return result;
+  return cuCtxGetDevResource(context->handle(), resource, type);
 }
 
 }  // extern "C"

@@ -54,7 +54,8 @@ CUresult record_event(CUevent handle, CUstream stream_handle, unsigned flags) {
   std::shared_ptr<Stream> stream;
   if (CUresult result = enter_stream(stream_handle, &context, &stream)) return result;
   const std::shared_ptr<Event> event = event_from_handle(handle);
-  if (event == nullptr || &event->context() != &stream->context()) return CUDA_ERROR_INVALID_HANDLE;
+  if (event == nullptr || &event->context() != &stream->context().owner())
+    return CUDA_ERROR_INVALID_HANDLE;
   if ((flags & ~CU_EVENT_RECORD_EXTERNAL) != 0) return CUDA_ERROR_INVALID_VALUE;
   if ((flags & CU_EVENT_RECORD_EXTERNAL) == 0) return record_now(*stream, event);
   return capture_operation(*stream, EventRecordOperation{event});
@@ -220,7 +221,7 @@ CUresult CUDAAPI cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) {
   std::shared_ptr<Context> context;
   if (CUresult result = live_context(hCtx, &context)) return result;
   const std::shared_ptr<Event> event = event_from_handle(hEvent);
-  if (event == nullptr || &event->context() != context.get()) return CUDA_ERROR_INVALID_HANDLE;
+  if (event == nullptr || &event->context() != &context->owner()) return CUDA_ERROR_INVALID_HANDLE;
   if (CUresult result = refuse_context_wait(*context)) return result;
   auto record = std::make_shared<EventRecord>();
   if (CUresult result =

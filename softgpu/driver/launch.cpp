@@ -40,6 +40,15 @@ bool fits_kernel(const exec::Kernel& kernel, const LaunchShape& shape) {
              [](uint32_t given, uint32_t required) { return given == std::max(required, 1u); });
 }
 
+// Whether all blocks run at once in the context.
+bool is_resident(const Context& context, Function& function, const LaunchShape& shape) {
+  const uint64_t blocks = uint64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2];
+  const uint32_t threads = shape.block[0] * shape.block[1] * shape.block[2];
+  return blocks <=
+         uint64_t{active_blocks_per_multiprocessor(function, threads, shape.dynamic_shared_bytes)} *
+             static_cast<uint64_t>(context.multiprocessors());
+}
+
 CUresult read_extra(const exec::Kernel& kernel, void* const* extra,
                     std::vector<std::byte>* packed) {
   const std::byte* buffer = nullptr;
@@ -149,10 +158,10 @@ CUresult function_in_context(CUfunction handle, Context& context,
                              std::shared_ptr<Function>* function) {
   if (handle == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (const auto kernel = kernel_from_handle(reinterpret_cast<CUkernel>(handle))) {
-    return kernel->function_in(context, function);
+    return kernel->function_in(context.owner(), function);
   }
   if (CUresult result = function_from_handle(handle, function)) return result;
-  return &(*function)->context() == &context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  return &(*function)->context() == &context.owner() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 CUresult check_launch(Function& function, const LaunchShape& shape) {
@@ -173,13 +182,8 @@ CUresult check_launch(Function& function, const LaunchShape& shape) {
                 kernel.unsupported.c_str());
     return CUDA_ERROR_NOT_SUPPORTED;
   }
-  if (shape.cooperative) {
-    const uint64_t blocks = uint64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2];
-    const uint32_t threads = shape.block[0] * shape.block[1] * shape.block[2];
-    const uint64_t resident =
-        uint64_t{active_blocks_per_multiprocessor(function, threads, shape.dynamic_shared_bytes)} *
-        static_cast<uint64_t>(function.context().device().multiprocessors());
-    if (blocks > resident) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+  if (shape.cooperative && !is_resident(function.context(), function, shape)) {
+    return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
   }
   return CUDA_SUCCESS;
 }
@@ -204,6 +208,9 @@ CUresult make_kernel_operation(Context& context, CUfunction handle, const Launch
                                KernelOperation* operation) {
   if (CUresult result = function_in_context(handle, context, &operation->function)) return result;
   if (CUresult result = check_launch(*operation->function, shape)) return result;
+  if (shape.cooperative && !is_resident(context, *operation->function, shape)) {
+    return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+  }
   if (CUresult result = pack_parameters(operation->function->kernel(), parameters, extra,
                                         &operation->parameters)) {
     return result;

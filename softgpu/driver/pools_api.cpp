@@ -50,7 +50,7 @@ CUresult allocate(CUdeviceptr* address, size_t bytes, CUstream handle,
   if (!address) return CUDA_ERROR_INVALID_VALUE;
   *address = 0;
   if (bytes == 0) return CUDA_SUCCESS;
-  Context& owner = stream->context();
+  Context& owner = stream->context().owner();
   if (!pool) pool = current_pool(owner.device());
   AllocateOperation operation;
   if (is_capturing(handle)) {

@@ -436,6 +436,8 @@ CUresult resolve_stream(CUstream handle, std::shared_ptr<Stream>* stream) {
     Context* context = current_context();
     if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
     if (!context->alive()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    // A driver has no such streams in a green context (580 on an H100).
+    if (handle == CU_STREAM_PER_THREAD && context->is_green()) return CUDA_ERROR_INVALID_HANDLE;
     StreamSet& set = streams_of(*context);
     *stream = handle == CU_STREAM_PER_THREAD ? set.per_thread() : set.legacy();
     return CUDA_SUCCESS;

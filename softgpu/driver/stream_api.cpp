@@ -7,6 +7,7 @@
 #include "softgpu/driver/capture.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/device.h"
+#include "softgpu/driver/green.h"
 #include "softgpu/driver/handle_table.h"
 #include "softgpu/driver/memory.h"
 #include "softgpu/driver/pools.h"
@@ -46,11 +47,21 @@ CUresult create_stream(CUstream* stream, unsigned flags, int priority) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
   if (stream == nullptr || (flags & ~CU_STREAM_NON_BLOCKING) != 0) return CUDA_ERROR_INVALID_VALUE;
-  const std::shared_ptr<Stream> made = streams_of(*context).create(flags, priority);
+  return create_stream_in(*current_context(), stream, flags, priority);
+}
+
+}  // namespace
+
+CUresult softgpu::driver::create_stream_in(Context& context, CUstream* stream, unsigned flags,
+                                           int priority) {
+  if (context.is_green()) flags |= CU_STREAM_NON_BLOCKING;  // as driver 580 on an H100
+  const std::shared_ptr<Stream> made = streams_of(context).create(flags, priority);
   if (made == nullptr) return CUDA_ERROR_CONTEXT_IS_DESTROYED;  // destroyed by another thread
   *stream = made->handle();
   return CUDA_SUCCESS;
 }
+
+namespace {
 
 CUresult destroy_stream(CUstream handle) {
   if (CUresult result = check_initialized()) return result;
@@ -124,11 +135,11 @@ CUresult CUDAAPI cuStreamGetCtx(CUstream hStream, CUcontext* pctx) {
 }
 
 CUresult CUDAAPI cuStreamGetCtx_v2(CUstream hStream, CUcontext* pCtx, CUgreenCtx* pGreenCtx) {
-  CUcontext found = nullptr;  // unlike in the first version, both outputs are optional
-  const CUresult result = cuStreamGetCtx(hStream, &found);
-  if (result != CUDA_SUCCESS) return result;
-  if (pCtx != nullptr) *pCtx = found;
-  if (pGreenCtx != nullptr) *pGreenCtx = nullptr;
+  Context* context = nullptr;  // unlike in the first version, both outputs are optional
+  std::shared_ptr<Stream> stream;
+  if (CUresult result = enter_stream(hStream, &context, &stream)) return result;
+  if (pCtx != nullptr) *pCtx = context->owner().handle();
+  if (pGreenCtx != nullptr) *pGreenCtx = green_handle(*context);
   return CUDA_SUCCESS;
 }
 
@@ -137,7 +148,7 @@ CUresult CUDAAPI cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx* phCtx) {
   std::shared_ptr<Stream> stream;
   if (CUresult result = enter_stream(hStream, &context, &stream)) return result;
   if (phCtx == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *phCtx = nullptr;  // there are no green contexts
+  *phCtx = green_handle(*context);
   return CUDA_SUCCESS;
 }
 

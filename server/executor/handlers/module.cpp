@@ -168,11 +168,26 @@ Object* name_here(SessionObjects& objects, wire::Kind kind, void* handle) {
   return objects.of(kind).find(objects.of(kind).name(handle, context ? context->id : 0));
 }
 
+// Names a texture or surface reference, which ends with its module.
+void name_part(SessionObjects& objects, wire::Kind kind, void* handle, CUmodule module) {
+  if (Object* const named = name_here(objects, kind, handle)) {
+    named->owner_kind = wire::Kind::kModule;
+    named->owner = objects.of(wire::Kind::kModule).id_of(module);
+  }
+}
+
+void unbind_parts(SessionObjects& objects, wire::ObjectId module) {
+  for (const wire::Kind kind :
+       {wire::Kind::kFunction, wire::Kind::kTextureReference, wire::Kind::kSurfaceReference}) {
+    objects.of(kind).unbind_owned(wire::Kind::kModule, module);
+  }
+}
+
 }  // namespace
 
 CUresult serve_cuModuleUnload(ModuleServices& services, CUmodule hmod) {
   const wire::ObjectId id = services.objects.of(wire::Kind::kModule).id_of(hmod);
-  services.objects.of(wire::Kind::kFunction).unbind_owned(wire::Kind::kModule, id);
+  unbind_parts(services.objects, id);
   return unload_when_idle(services, services.driver.cuModuleUnload, hmod);
 }
 
@@ -183,7 +198,7 @@ CUresult serve_cuLibraryUnload(ModuleServices& services, CUlibrary library) {
   // The library's modules and their functions end as well.
   objects.of(wire::Kind::kModule).for_each([&](wire::ObjectId module, const Object& object) {
     if (object.owner == id && object.owner_kind == wire::Kind::kLibrary && id != 0) {
-      objects.of(wire::Kind::kFunction).unbind_owned(wire::Kind::kModule, module);
+      unbind_parts(objects, module);
     }
   });
   for (const wire::Kind kind : {wire::Kind::kKernel, wire::Kind::kFunction, wire::Kind::kModule}) {
@@ -216,6 +231,26 @@ CUresult serve_cuKernelGetFunction(ModuleServices& services, CUfunction* functio
     named->owner = of->owner;
   }
   return CUDA_SUCCESS;
+}
+
+CUresult serve_cuModuleGetTexRef(ModuleServices& services, CUtexref* reference, CUmodule module,
+                                 const char* name) {
+  if (!services.driver.cuModuleGetTexRef) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = services.driver.cuModuleGetTexRef(reference, module, name);
+  if (result == CUDA_SUCCESS) {
+    name_part(services.objects, wire::Kind::kTextureReference, *reference, module);
+  }
+  return result;
+}
+
+CUresult serve_cuModuleGetSurfRef(ModuleServices& services, CUsurfref* reference, CUmodule module,
+                                  const char* name) {
+  if (!services.driver.cuModuleGetSurfRef) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = services.driver.cuModuleGetSurfRef(reference, module, name);
+  if (result == CUDA_SUCCESS) {
+    name_part(services.objects, wire::Kind::kSurfaceReference, *reference, module);
+  }
+  return result;
 }
 
 HandlerResult image_query(ModuleServices& services, const Command&,

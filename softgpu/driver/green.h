@@ -1,0 +1,26 @@
+// Green contexts (context.h) and device resources: parts of a device's multiprocessors, by count.
+// Kernels run on threads of the process, wherever they are launched.
+//
+// Any thread; nothing blocks. green_api.cpp defines cuDev*Resource*; context_api.cpp defines
+// cuGreenCtx*.
+#pragma once
+
+#include <cuda.h>
+
+#include "softgpu/driver/context.h"
+
+namespace softgpu::driver {
+
+// Null for a context that is no green one.
+inline CUgreenCtx green_handle(Context& context) {
+  return context.is_green() ? reinterpret_cast<CUgreenCtx>(context.handle()) : nullptr;
+}
+
+// Those of a descriptor; all of the device's if there is none. CUDA_ERROR_INVALID_VALUE for a
+// descriptor that does not exist, CUDA_ERROR_INVALID_DEVICE for one of another device.
+CUresult multiprocessors_of(CUdevResourceDesc desc, const Device& device, int* count);
+
+// Defined in stream_api.cpp. A stream of a green context is non-blocking whatever the flags.
+CUresult create_stream_in(Context& context, CUstream* stream, unsigned flags, int priority);
+
+}  // namespace softgpu::driver
