@@ -51,7 +51,7 @@ MAY_INCLUDE = {
                                  "server/executor"),
     "server/worker": ("api", *COMMON, "p2p", "server/base", "server/names", "server/peer", "server/quota", *COMPONENTS,
                       "server/executor"),
-    "server/daemon": ("api", *COMMON, "p2p", "server/auth", "server/monitor", "server/quota",
+    "server/daemon": ("api", *COMMON, "p2p", "server/auth", "server/base", "server/monitor", "server/quota",
                       "server/worker"),
     "client": (),  # all of it is in the folders below
     "client/base": ("api", *COMMON),

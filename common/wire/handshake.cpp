@@ -309,6 +309,21 @@ Result<Refusal> decode_refusal(const std::vector<std::byte>& body) {
   return message;
 }
 
+namespace {
+
+void put(Writer& out, const ServerStatus::Work& work) {
+  out.number(work.commands);
+  out.number(work.copied_bytes);
+  out.number(work.link_bytes);
+}
+
+bool get(Reader& in, ServerStatus::Work* work) {
+  return in.number(&work->commands) && in.number(&work->copied_bytes) &&
+         in.number(&work->link_bytes);
+}
+
+}  // namespace
+
 std::vector<std::byte> encode(const ServerStatus& message) {
   Writer out;
   out.string(message.server);
@@ -333,6 +348,17 @@ std::vector<std::byte> encode(const ServerStatus& message) {
     out.number(session.seconds);
     out.numbers(session.devices);
     out.string(session.job);
+    put(out, session.work);
+  }
+  out.number(message.totals.refused);
+  out.number(message.totals.worker_starts);
+  out.number(message.totals.worker_failures);
+  out.number(message.totals.worker_start_us);
+  out.number(static_cast<uint32_t>(message.totals.media.size()));
+  for (const ServerStatus::Medium& medium : message.totals.media) {
+    out.string(medium.name);
+    out.number(medium.sessions);
+    put(out, medium.work);
   }
   return out.take();
 }
@@ -342,7 +368,9 @@ Result<ServerStatus> decode_status(const std::vector<std::byte>& body) {
   ServerStatus message;
   uint32_t devices = 0, sessions = 0;
   constexpr size_t kMinDeviceBytes = 4 + 4 + 8;
-  constexpr size_t kMinSessionBytes = 3 * 4 + 4 + 4 + 4 + 8 + 4 + 4;
+  constexpr size_t kMinSessionBytes = 3 * 4 + 4 + 4 + 4 + 8 + 4 + 4 + 3 * 8;
+  constexpr size_t kMinMediumBytes = 4 + 4 * 8;
+  constexpr size_t kMaxMedia = 16;
   if (!in.string(&message.server) || !in.string(&message.driver) ||
       !in.number(&message.idle_workers) || !in.number(&message.max_sessions) ||
       !in.number(&message.waiting) || !in.count(&devices, kMaxDevices, kMinDeviceBytes)) {
@@ -361,7 +389,21 @@ Result<ServerStatus> decode_status(const std::vector<std::byte>& body) {
     if (!in.string(&session.user) || !in.string(&session.program) || !in.string(&session.host) ||
         !in.number(&session.client_pid) || !in.number(&session.worker_pid) ||
         !get_medium(in, &session.medium) || !in.number(&session.seconds) ||
-        !in.numbers(&session.devices, kMaxDevices) || !in.string(&session.job)) {
+        !in.numbers(&session.devices, kMaxDevices) || !in.string(&session.job) ||
+        !get(in, &session.work)) {
+      return malformed("status");
+    }
+  }
+  ServerStatus::Totals& totals = message.totals;
+  uint32_t media = 0;
+  if (!in.number(&totals.refused) || !in.number(&totals.worker_starts) ||
+      !in.number(&totals.worker_failures) || !in.number(&totals.worker_start_us) ||
+      !in.count(&media, kMaxMedia, kMinMediumBytes)) {
+    return malformed("status");
+  }
+  totals.media.resize(media);
+  for (ServerStatus::Medium& medium : totals.media) {
+    if (!get_medium(in, &medium.name) || !in.number(&medium.sessions) || !get(in, &medium.work)) {
       return malformed("status");
     }
   }

@@ -222,6 +222,12 @@ struct ServerStatus {
     std::string name;
     uint64_t total_bytes = 0;
   };
+  // What sessions have done.
+  struct Work {
+    uint64_t commands = 0;
+    uint64_t copied_bytes = 0;  // of copies, on the device
+    uint64_t link_bytes = 0;    // that the worker sent or fetched: answers and bulk data
+  };
   struct Session {
     std::string user, program, host;
     uint32_t client_pid = 0, worker_pid = 0;
@@ -229,6 +235,19 @@ struct ServerStatus {
     uint64_t seconds = 0;
     std::vector<uint32_t> devices;
     std::string job{};  // of the session's lease
+    Work work{};        // so far
+  };
+  // Since the server's start. Only for those who may see all sessions; otherwise empty.
+  struct Medium {
+    std::string name;
+    uint64_t sessions = 0;
+    Work work;
+  };
+  struct Totals {
+    uint64_t refused = 0;  // clients
+    uint64_t worker_starts = 0, worker_failures = 0;
+    uint64_t worker_start_us = 0;  // of all starts that succeeded, until they were ready
+    std::vector<Medium> media;     // by which sessions came
   };
   std::string server;  // host name
   std::string driver;
@@ -237,6 +256,7 @@ struct ServerStatus {
   uint32_t waiting = 0;  // clients whose turn has not come
   std::vector<Device> devices;
   std::vector<Session> sessions;
+  Totals totals;
 };
 
 // First frame of the event ring after the Link is made.

@@ -354,6 +354,7 @@ void Daemon::drop_newcomer(Crowd* crowd) {
 }
 
 void Daemon::refuse(Connection& connection, const Status& status) {
+  ++refused_;
   const bool served = connection.identity &&
                       (!connection.local || gate_.served().contains(*connection.identity->uid,
                                                                     connection.identity->groups));
@@ -389,6 +390,7 @@ void Daemon::report(Connection& connection) {
   status.max_sessions = static_cast<uint32_t>(settings_.max_sessions.get());
   status.waiting = static_cast<uint32_t>(admission_.waiting());
   pool_->report(&status, *connection.identity);
+  if (WorkerPool::sees_all(*connection.identity)) status.totals.refused = refused_;
   (void)wire::write_message(connection.socket, wire::MessageType::kStatus, wire::encode(status),
                             Clock::now());
 }

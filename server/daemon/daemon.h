@@ -180,6 +180,7 @@ class Daemon {
   Clock::time_point say_crowded_from_{};  // time of the next warning of a flood
   // Refusals of strangers since strangers_since_. Only some of them are told one by one.
   size_t strangers_refused_ = 0;
+  uint64_t refused_ = 0;  // since the start
   Clock::time_point strangers_since_{};
   Clock::time_point accept_from_{};       // set to a later time after a failure
 };

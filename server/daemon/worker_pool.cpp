@@ -48,15 +48,22 @@ CgroupLimits limits_of(const Settings& settings) {
               : static_cast<uint64_t>(settings.session_cpu_weight.get())};
 }
 
-// One message for each allowance.
-Result<std::vector<WorkerMessage>> ledger_messages(const Admission::Permit& permit) {
+Status add_memory(WorkerMessageType type, int memory, std::vector<WorkerMessage>* messages) {
+  WorkerMessage& message = messages->emplace_back();
+  message.type = type;
+  message.descriptor.reset(::fcntl(memory, F_DUPFD_CLOEXEC, 3));
+  return message.descriptor ? Status() : Status::from_errno(errno, "passing memory to a worker");
+}
+
+// The memory that a worker shares with the daemon: a ledger for each allowance, and the page for
+// what it does.
+Result<std::vector<WorkerMessage>> memory_messages(const Admission::Permit* permit,
+                                                   const WorkPage& work) {
   std::vector<WorkerMessage> messages;
-  for (const int ledger : permit.ledgers()) {
-    WorkerMessage& message = messages.emplace_back();
-    message.type = WorkerMessageType::kLedger;
-    message.descriptor.reset(::fcntl(ledger, F_DUPFD_CLOEXEC, 3));
-    if (!message.descriptor) return Status::from_errno(errno, "passing a ledger to a worker");
+  for (const int ledger : permit ? permit->ledgers() : std::vector<int>()) {
+    RCUDA_RETURN_IF_ERROR(add_memory(WorkerMessageType::kLedger, ledger, &messages));
   }
+  RCUDA_RETURN_IF_ERROR(add_memory(WorkerMessageType::kWork, work.descriptor(), &messages));
   return messages;
 }
 
@@ -256,9 +263,10 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
                                 const std::optional<tls::Key>& key, UniqueFd* socket,
                                 std::unique_ptr<Admission::Permit>* permit) {
   RCUDA_RETURN_IF_ERROR(check_user(identity));
-  Result<std::vector<WorkerMessage>> ledgers = std::vector<WorkerMessage>();
-  if (*permit) ledgers = ledger_messages(**permit);
-  if (!ledgers.ok()) return ledgers.status();
+  Result<WorkPage> work = WorkPage::make();
+  if (!work.ok()) return work.status();
+  const Result<std::vector<WorkerMessage>> memory = memory_messages(permit->get(), *work);
+  if (!memory.ok()) return memory.status();
   const Waiting client{&hello, *permit ? (*permit)->limits().sm_percent : 0};
   for (Worker& worker : workers_) {
     if (!worker.is(State::kIdle) || !suits(worker, client)) continue;
@@ -280,7 +288,7 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
     }
     message.body = *body;
     message.descriptor = std::move(*socket);
-    Status sent = send_all(worker.control.get(), *ledgers);
+    Status sent = send_all(worker.control.get(), *memory);
     if (sent.ok()) sent = send_worker_message(worker.control.get(), message, Clock::now());
     if (!sent.ok()) {
       *socket = std::move(message.descriptor);
@@ -288,6 +296,7 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
       continue;
     }
     worker.permit = std::move(*permit);
+    worker.work = std::move(work).value();
     hand_over(worker, hello, identity);
     return true;
   }
@@ -442,6 +451,9 @@ void WorkerPool::read(Worker& worker) {
     if (scout || !device_sets_.per_session()) offer_ = std::move(ready).value();
     failures_ = 0;
     last_failure_ = {};
+    ++totals_.worker_starts;
+    totals_.worker_start_us += static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - worker.since).count());
     RCUDA_DEBUG("worker %d is ready after %.0f ms", worker.pid,
                 std::chrono::duration<double, std::milli>(Clock::now() - worker.since).count());
     if (scout) stop(worker);
@@ -483,6 +495,7 @@ bool WorkerPool::reap(Worker& worker) {
 }
 
 void WorkerPool::record_end(const Worker& worker, int status) {
+  count_end(worker);
   if (!audit_) return;
   std::optional<SessionTotals> totals;
   pollfd item{worker.control.get(), POLLIN, 0};
@@ -525,6 +538,7 @@ void WorkerPool::report_end(const Worker& worker, int status) {
 void WorkerPool::failed(const Status& status) {
   last_failure_ = status;
   ++failures_;
+  ++totals_.worker_failures;
   const auto pause = std::min<Clock::duration>(
       kLongestPause, std::chrono::milliseconds(100) * (1 << std::min(failures_, 9)));
   retry_at_ = Clock::now() + pause;

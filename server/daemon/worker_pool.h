@@ -33,6 +33,7 @@
 #include "common/wire/gpu_report.h"
 #include "common/wire/handshake.h"
 #include "common/wire/socket_keys.h"
+#include "server/base/work_page.h"
 #include "server/daemon/admission.h"
 #include "server/daemon/audit.h"
 #include "server/daemon/cgroup.h"
@@ -104,6 +105,8 @@ class WorkerPool {
   std::vector<Leases::Use> uses() const;
 
   size_t sessions() const;
+  // Whether a user may know of all sessions: the server's own user, and root.
+  static bool sees_all(const Identity& to);
   // worker_pool_report.cpp: adds the idle workers and the sessions, as far as `to` may see them.
   void report(wire::ServerStatus* status, const Identity& to) const;
   // Adds the sessions that use a GPU, as far as `to` may see them. `memory_of`: by worker process.
@@ -130,9 +133,10 @@ class WorkerPool {
     uint32_t window = 0;
     std::vector<std::optional<wire::AttachToken>> attach_tokens;  // of sockets that may still come
     Clock::time_point since;
-    wire::ServerStatus::Session session;  // while busy, like the next four
+    wire::ServerStatus::Session session;  // while busy, like the next five
     Identity identity;
     std::unique_ptr<Admission::Permit> permit;
+    std::optional<WorkPage> work;
     uint8_t client[16] = {};              // session_name() of Hello::session
     uint32_t index = 0;                   // Hello::worker
     bool said_why = false;                // why it could not start is already reported to failed()
@@ -149,6 +153,8 @@ class WorkerPool {
   Status start(uint32_t window, const DeviceSets::Key& devices, uint32_t sm_percent);
   Status hold(Worker* worker);
   bool shows(const Worker& worker, const Identity& to) const;
+  // Adds a session that has ended to the totals.
+  void count_end(const Worker& worker);
   bool suits(const Worker& worker, const Waiting& client) const;
   SessionGrant grant_to(const Identity& identity, const Worker& worker) const;
   void give_up(Worker& worker, const Status& why);
@@ -170,6 +176,8 @@ class WorkerPool {
   DeviceSets device_sets_;
   std::unique_ptr<Cgroups> cgroups_;  // none: processes have limits of their own
   std::list<Worker> workers_;
+  // Of workers' starts and of ended sessions, by medium.
+  wire::ServerStatus::Totals totals_;
   WorkerReady offer_;
   std::string warning_;  // of the latest worker, and already logged
   Status last_failure_;

@@ -1,6 +1,8 @@
 // What the pool tells of its sessions: all of them to the server's own user and to root, and to
 // others their own.
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include <unistd.h>
 
@@ -8,15 +10,43 @@
 
 namespace rcuda::server {
 
+namespace {
+
+wire::ServerStatus::Medium& medium_of(wire::ServerStatus::Totals* totals, const std::string& name) {
+  std::vector<wire::ServerStatus::Medium>& media = totals->media;
+  const auto found = std::find_if(media.begin(), media.end(),
+                                  [&](const auto& medium) { return medium.name == name; });
+  return found != media.end() ? *found
+                              : media.emplace_back(wire::ServerStatus::Medium{name, 0, {}});
+}
+
+void add_session(wire::ServerStatus::Totals* totals, const std::string& medium_name,
+                 const wire::ServerStatus::Work& work) {
+  wire::ServerStatus::Medium& medium = medium_of(totals, medium_name);
+  ++medium.sessions;
+  medium.work.commands += work.commands;
+  medium.work.copied_bytes += work.copied_bytes;
+  medium.work.link_bytes += work.link_bytes;
+}
+
+}  // namespace
+
+bool WorkerPool::sees_all(const Identity& to) {
+  return to.method != "insecure" && (to.uid == ::geteuid() || to.uid == 0u);
+}
+
 bool WorkerPool::shows(const Worker& worker, const Identity& to) const {
-  if (!worker.is(State::kBusy)) return false;
-  const bool all = to.method != "insecure" && (to.uid == ::geteuid() || to.uid == 0u);
-  return all || same_user(worker.identity, to);
+  return worker.is(State::kBusy) && (sees_all(to) || same_user(worker.identity, to));
+}
+
+void WorkerPool::count_end(const Worker& worker) {
+  if (worker.work) add_session(&totals_, worker.session.medium, worker.work->read());
 }
 
 void WorkerPool::report(wire::ServerStatus* status, const Identity& to) const {
   status->driver = offer_.driver;
   status->devices = offer_.devices;
+  if (sees_all(to)) status->totals = totals_;
   for (const Worker& worker : workers_) {
     if (worker.is(State::kIdle)) ++status->idle_workers;
     if (!shows(worker, to)) continue;
@@ -24,6 +54,10 @@ void WorkerPool::report(wire::ServerStatus* status, const Identity& to) const {
     status->sessions.back().user = worker.identity.user;
     status->sessions.back().seconds = static_cast<uint64_t>(
         std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - worker.since).count());
+    if (!worker.work) continue;
+    const wire::ServerStatus::Work work = worker.work->read();
+    status->sessions.back().work = work;
+    if (sees_all(to)) add_session(&status->totals, worker.session.medium, work);
   }
 }
 

@@ -118,6 +118,7 @@ Status SessionLoop::run() {
   ::prctl(PR_SET_TIMERSLACK, 1);
   RCUDA_RETURN_IF_ERROR(executor_.answers.events().ready(*staging));
   Status status = serve();
+  count_work();
   if (status.ok()) {
     flush_trace();
     if (stop_.load() && !stop_why_.empty()) tell_end(stop_why_);
@@ -146,6 +147,7 @@ Status SessionLoop::serve() {
       RCUDA_RETURN_IF_ERROR(check_limits());
     if (worked) {
       last_activity_ = Clock::now();
+      count_work();
     } else {
       RCUDA_RETURN_IF_ERROR(idle());
     }
@@ -215,6 +217,13 @@ Result<bool> SessionLoop::next() {
   }
   RCUDA_RETURN_IF_ERROR(handle(*frame));
   return true;
+}
+
+void SessionLoop::count_work() {
+  if (!options_.work) return;
+  const transport::LinkCounters link = link_.counters();
+  options_.work->write(
+      {executor_.commands, executor_.copied_bytes, link.transfer_bytes + link.window_bytes});
 }
 
 Status SessionLoop::idle() {

@@ -25,6 +25,7 @@
 #include "common/base/status.h"
 #include "common/wire/protocol.h"
 #include "common/wire/ring.h"
+#include "server/base/work_page.h"
 #include "server/executor/executor.h"
 #include "server/executor/peers/peer_waits.h"
 #include "server/worker/context_watch.h"
@@ -40,6 +41,7 @@ struct SessionLoopOptions {
   // The clock of the session's limits, in nanoseconds: that of Ledger::book_copy(). After it has
   // jumped, Link::interrupt() makes the loop look at it.
   std::function<uint64_t()> now;  // empty: the monotonic clock
+  WorkPage* work = nullptr;       // where to count what the session does; null: nowhere
 };
 
 class SessionLoop {
@@ -81,6 +83,7 @@ class SessionLoop {
   HandlerResult dispatch(const wire::CommandHeader& header, std::span<const std::byte> body,
                          const ReplyTarget& target);
   Status idle();
+  void count_work();
   void trace_device(const wire::CommandHeader& header, std::span<const std::byte> body,
                     uint64_t number);
   void flush_trace();

@@ -4,6 +4,7 @@
 // worker -> daemon   kReady or kFailed, once; kEnded, when the session is over. The daemon reads
 //                    the latter when the worker has ended, and believes none of it
 // daemon -> worker   kLedger (+ the memory of a Ledger), one for each allowance of the session;
+//                    kWork (+ the memory of a WorkPage), once;
 //                    kSession (+ the client's socket, then the encoded SessionStart), once;
 //                    kAttach (+ a further socket of that client); kPeer (+ the socket of another
 //                    worker of that client, then its PeerHello); kStop (+ why, if it is for this
@@ -34,7 +35,8 @@ enum class WorkerMessageType : uint32_t {
   kPeer,
   kStop,
   kEnded,
-  kLedger
+  kLedger,
+  kWork
 };
 
 struct WorkerMessage {
@@ -44,7 +46,7 @@ struct WorkerMessage {
   // kSession: the SessionStart; kPeer: the PeerHello; kReady: WorkerReady; kFailed: the reason;
   // kEnded: SessionTotals; kStop: why the session ends, empty if the server stops
   std::vector<std::byte> body;
-  UniqueFd descriptor;  // kSession, kAttach, kPeer, kLedger
+  UniqueFd descriptor;  // kSession, kAttach, kPeer, kLedger, kWork
 };
 
 inline constexpr size_t kMaxWorkerMessageBytes = 96u << 10;

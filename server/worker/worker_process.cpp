@@ -12,6 +12,7 @@
 #include "common/base/executable.h"
 #include "common/base/log.h"
 #include "common/tls/keyed.h"
+#include "server/base/work_page.h"
 #include "server/worker/address_fence.h"
 #include "server/worker/compute_share.h"
 #include "server/worker/device_scope.h"
@@ -135,9 +136,13 @@ Status work(const Settings& settings, int daemon, uint32_t window_index) {
     ledgers.push_back(std::move(message->descriptor));
     message = receive_worker_message(daemon);
   }
+  if (!message.ok() || message->type != WorkerMessageType::kWork) return {};
+  Result<WorkPage> work = WorkPage::open(std::move(message->descriptor));
+  if (!work.ok()) return fail(daemon, work.status());
+  message = receive_worker_message(daemon);
   if (!message.ok() || message->type != WorkerMessageType::kSession) return {};
   WorkerSession session(
-      {settings, daemon, **devices, *driver, window, std::move(closed), std::move(ledgers)});
+      {settings, daemon, **devices, *driver, window, std::move(closed), std::move(ledgers), *work});
   return session.serve(std::move(message).value());
 }
 

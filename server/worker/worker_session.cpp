@@ -299,7 +299,7 @@ Status WorkerSession::run() {
       },
       worker_.settings.stop_timeout.get());
   RCUDA_RETURN_IF_ERROR(watch.start());
-  SessionLoop session(resources_, {spin_time(worker_.settings)});
+  SessionLoop session(resources_, {spin_time(worker_.settings), {}, &worker_.work});
   {
     std::lock_guard lock(mutex_);
     loop_ = &session;

@@ -29,6 +29,7 @@
 #include "common/base/unique_fd.h"
 #include "common/transport/media.h"
 #include "common/wire/handshake.h"
+#include "server/base/work_page.h"
 #include "server/executor/answers/output_capture.h"
 #include "server/executor/images/image_cache.h"
 #include "server/executor/session_resources.h"
@@ -52,6 +53,7 @@ struct PreparedWorker {
   wire::AddressWindow window;
   std::vector<AddressRange> closed;
   std::vector<UniqueFd> ledgers;  // of the grant's allowances
+  WorkPage& work;
 };
 
 class WorkerSession {

@@ -1,0 +1,42 @@
+// WorkPage: what a worker has done for its session, in a page of memory that the daemon reads.
+//
+// The daemon makes it and passes it on with the session. It reads what the worker wrote and believes none
+// of it: the numbers are for people and their monitoring.
+// Threads: one writes, any read. Blocking: none. Errors: those of the system; kProtocol for memory that is
+// no such page.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+#include "common/wire/handshake.h"
+
+namespace rcuda::server {
+
+class WorkPage {
+ public:
+  // The memory's size is sealed, so no process can take it from another.
+  static Result<WorkPage> make();
+  static Result<WorkPage> open(UniqueFd memory);
+  WorkPage(WorkPage&& other) noexcept;
+  WorkPage& operator=(WorkPage&& other) noexcept;
+  ~WorkPage();
+
+  int descriptor() const { return memory_.get(); }
+
+  void write(const wire::ServerStatus::Work& work);
+  wire::ServerStatus::Work read() const;
+
+ private:
+  struct Page {
+    std::atomic<uint64_t> commands, copied_bytes, link_bytes;
+  };
+  WorkPage(UniqueFd memory, Page* page);
+
+  UniqueFd memory_;
+  Page* page_ = nullptr;
+};
+
+}  // namespace rcuda::server
