@@ -25,7 +25,9 @@ gpus=$(nvidia-smi -L | wc -l)
 seconds=${SECONDS_PER_PROGRAM:-60}
 servers=() runs=()
 trap 'kill "${servers[@]}" 2>/dev/null; rm -rf "$work"' EXIT
-trap 'echo "--- stopped; done by then: $(wc -l <"$work/times")"; sort -rn "$work/times" | head -8; exit 143' TERM
+trap 'echo "--- stopped; done by then: $(wc -l <"$work/times"); of these differed:"
+      while read -r _ _ name mode; do [[ -e $work/$name.$mode.first ]] && cat "$work/$name.$mode.first"; done <"$work/times"
+      sort -rn "$work/times" | head -8; exit 143' TERM
 
 start_server() {  # PORT GPU
   RCUDA_DRIVER=${RCUDA_DRIVER:-nvidia} RCUDA_LOG=info \

@@ -186,7 +186,7 @@ echo "server: $?"
 
     def test_manuals_and_completions(self):
         tools = sorted(os.path.basename(tool) for tool in glob.glob(f"{self.root}{TREE}/bin/*"))
-        self.assertEqual(len(tools), 7)
+        self.assertEqual(len(tools), 8)
         for tool in tools:
             self.inside("test", "-x", f"/usr/bin/{tool}")
             self.inside("test", "-e", f"/usr/share/man/man1/{tool}.1.gz")

@@ -30,6 +30,18 @@ Result<std::vector<std::byte>> ask(const Server& server, wire::MessageType quest
   return wire::ask(server.host, server.port, question, body, wanted);
 }
 
+Result<wire::ServerStatus> status_of(const Server& server) {
+  const auto answer = ask(server, wire::MessageType::kStatusQuery, {}, wire::MessageType::kStatus);
+  if (!answer.ok()) return answer.status();
+  return wire::decode_status(*answer);
+}
+
+Result<wire::GpuReport> gpus_of(const Server& server) {
+  const auto answer = ask(server, wire::MessageType::kGpuQuery, {}, wire::MessageType::kGpuReport);
+  if (!answer.ok()) return answer.status();
+  return wire::decode_gpu_report(*answer);
+}
+
 std::string printable(std::string text) {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/wire/gpu_report.h"
 #include "common/wire/handshake.h"
 
 namespace rcuda::tools {
@@ -29,6 +30,10 @@ Result<Server> parse_server(const std::string& text);
 // kTimeout: the question was sent, and no answer came.
 Result<std::vector<std::byte>> ask(const Server& server, wire::MessageType question,
                                    const std::vector<std::byte>& body, wire::MessageType wanted);
+
+// What a server tells of its sessions and of its GPUs.
+Result<wire::ServerStatus> status_of(const Server& server);
+Result<wire::GpuReport> gpus_of(const Server& server);
 
 // Texts come from clients: characters that could control a terminal are replaced.
 std::string printable(std::string text);

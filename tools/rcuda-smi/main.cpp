@@ -20,13 +20,6 @@ namespace {
 using tools::printable;
 using tools::Server;
 
-Result<wire::ServerStatus> status_of(const Server& server) {
-  const auto answer =
-      tools::ask(server, wire::MessageType::kStatusQuery, {}, wire::MessageType::kStatus);
-  if (!answer.ok()) return answer.status();
-  return wire::decode_status(*answer);
-}
-
 void print(const std::string& address, const wire::ServerStatus& status) {
   const std::string waiting =
       status.waiting == 0 ? "" : std::to_string(status.waiting) + " waiting, ";
@@ -67,7 +60,7 @@ int start(int argc, char** argv) {
   for (const std::string& text : servers) {
     const Result<Server> server = tools::parse_server(text);
     const Result<wire::ServerStatus> status =
-        server.ok() ? status_of(*server) : Result<wire::ServerStatus>(server.status());
+        server.ok() ? tools::status_of(*server) : Result<wire::ServerStatus>(server.status());
     if (status.ok()) {
       print(server->text(), *status);
     } else {

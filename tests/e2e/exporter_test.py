@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""rcuda-exporter: what Prometheus reads of servers, checked against what a program did, and by promtool.
+
+    exporter_test.py --build FOLDER [unittest arguments]
+"""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+import urllib.request
+
+from servers import Server, client_environment, eventually, run_tests
+
+BUILD = None
+HERE = os.path.dirname(os.path.abspath(__file__))
+CONTRIB = os.path.join(HERE, "../../contrib/prometheus")
+
+# Holds device memory until its input ends.
+HOLD = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(3 << 20)) == 0
+print("holds it", flush=True)
+sys.stdin.read()
+"""
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+class ExporterTest(unittest.TestCase):
+    def setUp(self):
+        # With a limit, the server counts each session's memory itself.
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as limits:
+            limits.write('[limits.session]\ndevice_memory = "1G"\n')
+            limits.flush()
+            self.server = Server(BUILD, options=["--config", limits.name])
+        self.addCleanup(self.server.stop)
+
+    def export(self, *names):
+        """Starts an exporter and waits until it listens."""
+        self.port = free_port()
+        exporter = subprocess.Popen(
+            [os.path.join(BUILD, "bin/rcuda-exporter"), "--listen", f"127.0.0.1:{self.port}", *names],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(exporter.stderr.close)
+        self.addCleanup(exporter.stdout.close)
+        self.addCleanup(exporter.wait)
+        self.addCleanup(exporter.terminate)
+        self.assertIn("/metrics", exporter.stdout.readline())
+        return exporter
+
+    def scrape(self):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics") as answer:
+            return answer.read().decode()
+
+    def values(self, text, name, **labels):
+        """Of all metrics of that name that have these labels."""
+        found = []
+        for line in text.splitlines():
+            match = re.fullmatch(re.escape(name) + r"\{(.*)\} (\S+)", line)
+            if match and all(f'{label}="{value}"' in match[1] for label, value in labels.items()):
+                found.append(float(match[2]))
+        return found
+
+    def value(self, text, name, **labels):
+        value, = self.values(text, name, **labels)
+        return value
+
+    def run_call(self, medium, count):
+        subprocess.run([os.path.join(BUILD, "tests/e2e/frames"), "launch", str(count)], check=True,
+                       env=client_environment(BUILD, [self.server], medium))
+
+    def ended(self, sessions, medium):
+        """What is scraped when so many sessions have ended."""
+        text = None
+
+        def all_over():
+            nonlocal text
+            text = self.scrape()
+            return (sum(self.values(text, "rcuda_sessions_started_total", medium=medium)) == sessions
+                    and not self.values(text, "rcuda_sessions"))
+        self.assertTrue(eventually(all_over), text)
+        return text
+
+    def test_what_sessions_did_is_counted_by_medium(self):
+        self.export(f"localhost:{self.server.port}")
+        self.run_call("shm", 10)
+        few = self.ended(1, "shm")
+        self.run_call("shm", 210)
+        many = self.ended(2, "shm")
+        commands = [self.value(text, "rcuda_commands_total", medium="shm") for text in (few, many)]
+        self.assertEqual(commands[1] - 2 * commands[0], 200)
+        self.run_call("tcp", 10)
+        text = self.ended(1, "tcp")
+        self.assertEqual(self.value(text, "rcuda_commands_total", medium="shm"), commands[1])
+        self.assertGreater(self.value(text, "rcuda_link_bytes_total", medium="tcp"), 0)
+        self.assertGreaterEqual(self.value(text, "rcuda_worker_starts_total"), 3)
+        self.assertGreater(self.value(text, "rcuda_worker_start_seconds_total"), 0)
+        self.assertEqual(self.value(text, "rcuda_refused_clients_total"), 0)
+
+    def test_a_session_and_its_memory(self):
+        self.export(f"localhost:{self.server.port}")
+        program = subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   env=client_environment(BUILD, [self.server], "tcp"))
+        self.addCleanup(program.stdout.close)
+        program.stdout.readline()
+        text = self.scrape()
+        self.assertEqual(self.value(text, "rcuda_sessions", medium="tcp"), 1)
+        self.assertEqual(self.value(text, "rcuda_gpu_sessions", gpu="0"), 1)
+        self.assertGreater(self.value(text, "rcuda_commands_total", medium="tcp"), 0)
+        self.assertGreaterEqual(self.value(text, "rcuda_user_gpu_memory_bytes", gpu="0"), 3 << 20)
+        program.stdin.close()
+        program.wait()
+        self.ended(1, "tcp")
+
+    def test_what_promtool_says(self):
+        self.export(f"localhost:{self.server.port}")
+        for _ in range(2):
+            text = self.scrape()
+            checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
+            self.assertEqual((checked.returncode, checked.stdout + checked.stderr), (0, ""), text)
+        for figure in ("power_watts", "temperature_celsius", "utilization_ratio", "memory_total_bytes"):
+            self.assertEqual(len(self.values(text, f"rcuda_gpu_{figure}")), 1, text)
+        self.assertEqual(len(self.values(text, "rcuda_gpu_clock_hertz")), 4)
+
+    def test_the_alerts_use_metrics_that_exist(self):
+        rules = os.path.join(CONTRIB, "rcuda.rules.yml")
+        subprocess.run(["promtool", "check", "rules", rules], check=True, capture_output=True)
+        subprocess.run(["promtool", "test", "rules", os.path.join(CONTRIB, "rcuda.rules.test.yml")],
+                       check=True, capture_output=True)
+        self.export(f"localhost:{self.server.port}")
+        self.run_call("shm", 1)
+        known = set(re.findall(r"^# TYPE (rcuda_\w+)", self.ended(1, "shm"), re.MULTILINE))
+        for name in ("rcuda.rules.yml", "rcuda.dashboard.json"):
+            with open(os.path.join(CONTRIB, name)) as file:
+                used = set(re.findall(r"\brcuda_\w+", file.read()))
+            # A server without sessions or their memory does not have these.
+            self.assertLessEqual(used, known | {"rcuda_sessions", "rcuda_user_gpu_memory_bytes"}, name)
+
+    def test_a_server_that_is_not_there_is_down_and_said_once(self):
+        nobody = free_port()
+        exporter = self.export(f"localhost:{self.server.port}", f"localhost:{nobody}")
+        for _ in range(3):
+            text = self.scrape()
+            self.assertEqual(self.value(text, "rcuda_up", server=f"localhost:{nobody}"), 0)
+            self.assertEqual(self.value(text, "rcuda_up", server=f"localhost:{self.server.port}"), 1)
+        exporter.terminate()
+        self.assertEqual(exporter.stderr.read().count("cannot connect"), 1)
+
+    def test_an_address_that_is_taken_is_an_error(self):
+        self.export(f"localhost:{self.server.port}")
+        other = subprocess.run([os.path.join(BUILD, "bin/rcuda-exporter"), "--listen", f"127.0.0.1:{self.port}"],
+                               capture_output=True, text=True, timeout=60)
+        self.assertEqual(other.returncode, 1)
+        self.assertIn(f"cannot serve 127.0.0.1:{self.port}", other.stderr)
+
+
+if __name__ == "__main__":
+    run_tests(globals())

@@ -1,0 +1,194 @@
+#include "tools/rcuda-exporter/families.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "common/nvml/figures.h"
+
+namespace rcuda::exporter {
+namespace {
+
+using prometheus::MetricType;
+
+struct Described {
+  const char* name;
+  MetricType type;
+  const char* help;
+};
+
+// Every metric there is.
+constexpr std::array kMetrics{
+    Described{"rcuda_up", MetricType::Gauge, "Whether the server answered"},
+    Described{"rcuda_server_info", MetricType::Gauge, "The server's host and driver"},
+    Described{"rcuda_sessions", MetricType::Gauge, "Sessions under way"},
+    Described{"rcuda_session_seconds", MetricType::Gauge, "Age of the oldest session"},
+    Described{"rcuda_sessions_limit", MetricType::Gauge, "The most sessions at a time"},
+    Described{"rcuda_waiting_clients", MetricType::Gauge, "Clients whose turn has not come"},
+    Described{"rcuda_idle_workers", MetricType::Gauge, "Workers that wait for a session"},
+    Described{"rcuda_sessions_started_total", MetricType::Counter, "Sessions that began"},
+    Described{"rcuda_commands_total", MetricType::Counter, "Commands of clients that were executed"},
+    Described{"rcuda_copied_bytes_total", MetricType::Counter, "Bytes copied on the GPUs"},
+    Described{"rcuda_link_bytes_total", MetricType::Counter, "Answers and bulk data that workers sent to and fetched from clients"},
+    Described{"rcuda_refused_clients_total", MetricType::Counter, "Clients that were refused"},
+    Described{"rcuda_worker_starts_total", MetricType::Counter, "Workers that became ready"},
+    Described{"rcuda_worker_failures_total", MetricType::Counter, "Workers that could not start"},
+    Described{"rcuda_worker_start_seconds_total", MetricType::Counter,
+              "Time that the workers which became ready took"},
+    Described{"rcuda_gpu_info", MetricType::Gauge, "The GPU's name"},
+    Described{"rcuda_gpu_sessions", MetricType::Gauge, "Sessions that have the GPU"},
+    Described{"rcuda_gpu_memory_total_bytes", MetricType::Gauge, "Memory of the GPU"},
+    Described{"rcuda_gpu_memory_used_bytes", MetricType::Gauge, "Memory of the GPU in use"},
+    Described{"rcuda_user_gpu_memory_bytes", MetricType::Gauge, "Memory in use by a user's sessions"},
+    Described{"rcuda_gpu_utilization_ratio", MetricType::Gauge, "Part of the time in which kernels ran"},
+    Described{"rcuda_gpu_memory_utilization_ratio", MetricType::Gauge,
+              "Part of the time in which memory was read or written"},
+    Described{"rcuda_gpu_temperature_celsius", MetricType::Gauge, "Temperature of the GPU"},
+    Described{"rcuda_gpu_power_watts", MetricType::Gauge, "Power that the GPU takes"},
+    Described{"rcuda_gpu_power_limit_watts", MetricType::Gauge, "Power that the GPU may take"},
+    Described{"rcuda_gpu_energy_joules_total", MetricType::Counter,
+              "Energy that the GPU took since the driver was loaded"},
+    Described{"rcuda_gpu_clock_hertz", MetricType::Gauge, "Clocks of the GPU"},
+};
+
+struct Figure {
+  const char* name;
+  nvml::Figure figure;
+  double unit;
+};
+
+constexpr std::array kFigures{
+    Figure{"rcuda_gpu_utilization_ratio", nvml::figure_nvmlDeviceGetUtilizationRates, 0.01},
+    Figure{"rcuda_gpu_temperature_celsius", nvml::figure_nvmlDeviceGetTemperature, 1},
+    Figure{"rcuda_gpu_power_watts", nvml::figure_nvmlDeviceGetPowerUsage, 1e-3},
+    Figure{"rcuda_gpu_power_limit_watts", nvml::figure_nvmlDeviceGetEnforcedPowerLimit, 1e-3},
+    Figure{"rcuda_gpu_energy_joules_total", nvml::figure_nvmlDeviceGetTotalEnergyConsumption, 1e-3},
+};
+
+// By nvmlClockType_t.
+constexpr std::array kClocks{"graphics", "sm", "memory", "video"};
+
+// kUnknownFigure if NVML does not tell it, or speaks of other figures.
+uint64_t figure_of(const wire::GpuReport& report, const wire::GpuReport::Gpu& gpu, size_t figure) {
+  return report.layout == nvml::layout() && figure < gpu.figures.size() ? gpu.figures[figure]
+                                                                        : wire::kUnknownFigure;
+}
+
+}  // namespace
+
+void Families::add(const char* name, const Labels& labels, double value) {
+  const auto described = std::find_if(kMetrics.begin(), kMetrics.end(), [&](const Described& metric) {
+    return std::string_view(metric.name) == name;
+  });
+  prometheus::MetricFamily& family = families_[name];
+  family.name = name;
+  family.help = described->help;
+  family.type = described->type;
+  prometheus::ClientMetric metric;
+  for (const auto& [label, text] : labels) metric.label.push_back({label, text});
+  (family.type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
+  family.metric.push_back(std::move(metric));
+}
+
+void Families::add_missing(const std::string& server) { add("rcuda_up", {{"server", server}}, 0); }
+
+void Families::add_server(const std::string& server, const wire::ServerStatus& status) {
+  const Labels labels{{"server", server}};
+  add("rcuda_up", labels, 1);
+  add("rcuda_server_info", {{"server", server}, {"host", status.server}, {"driver", status.driver}}, 1);
+  add("rcuda_sessions_limit", labels, status.max_sessions);
+  add("rcuda_waiting_clients", labels, status.waiting);
+  add("rcuda_idle_workers", labels, status.idle_workers);
+  std::map<std::pair<std::string, std::string>, int> sessions;
+  uint64_t oldest = 0;
+  for (const wire::ServerStatus::Session& session : status.sessions) {
+    ++sessions[{session.user, session.medium}];
+    oldest = std::max(oldest, session.seconds);
+  }
+  for (const auto& [of, count] : sessions) {
+    add("rcuda_sessions", {{"server", server}, {"user", of.first}, {"medium", of.second}}, count);
+  }
+  add("rcuda_session_seconds", labels, static_cast<double>(oldest));
+  add_totals(server, status.totals);
+}
+
+void Families::add_totals(const std::string& server, const wire::ServerStatus::Totals& totals) {
+  if (totals.worker_starts == 0) return;  // not for this user, or nothing has happened
+  const auto count = [&](const char* name, Labels labels, uint64_t value) {
+    add(name, labels, static_cast<double>(value));
+  };
+  const Labels labels{{"server", server}};
+  count("rcuda_refused_clients_total", labels, totals.refused);
+  count("rcuda_worker_starts_total", labels, totals.worker_starts);
+  count("rcuda_worker_failures_total", labels, totals.worker_failures);
+  add("rcuda_worker_start_seconds_total", labels, static_cast<double>(totals.worker_start_us) * 1e-6);
+  for (const wire::ServerStatus::Medium& medium : totals.media) {
+    const Labels by_medium{{"server", server}, {"medium", medium.name}};
+    count("rcuda_sessions_started_total", by_medium, medium.sessions);
+    count("rcuda_commands_total", by_medium, medium.work.commands);
+    count("rcuda_copied_bytes_total", by_medium, medium.work.copied_bytes);
+    count("rcuda_link_bytes_total", by_medium, medium.work.link_bytes);
+  }
+}
+
+void Families::add_gpus(const std::string& server, const wire::ServerStatus& status,
+                        const wire::GpuReport& report) {
+  for (const wire::GpuReport::Gpu& gpu : report.gpus) {
+    Labels labels{{"server", server}, {"gpu", std::to_string(gpu.ordinal)}, {"uuid", gpu.uuid}};
+    const auto with = [&](const char* label, const std::string& text) {
+      Labels more = labels;
+      more[label] = text;
+      return more;
+    };
+    add("rcuda_gpu_info", with("name", gpu.name), 1);
+    add("rcuda_gpu_memory_total_bytes", labels, static_cast<double>(gpu.total_bytes));
+    if (gpu.used_bytes != wire::kUnknownFigure) {
+      add("rcuda_gpu_memory_used_bytes", labels, static_cast<double>(gpu.used_bytes));
+    }
+    int sessions = 0;
+    for (const auto& session : status.sessions) {
+      sessions += static_cast<int>(
+          std::count(session.devices.begin(), session.devices.end(), gpu.ordinal));
+    }
+    add("rcuda_gpu_sessions", labels, sessions);
+    std::map<std::string, double> memory_of;
+    for (const wire::GpuReport::Process& process : gpu.processes) {
+      const auto session =
+          std::find_if(status.sessions.begin(), status.sessions.end(), [&](const auto& candidate) {
+            return candidate.client_pid == process.pid && candidate.host == process.host;
+          });
+      if (session == status.sessions.end() || process.used_bytes == wire::kUnknownFigure) continue;
+      memory_of[session->user] += static_cast<double>(process.used_bytes);
+    }
+    for (const auto& [user, bytes] : memory_of) {
+      add("rcuda_user_gpu_memory_bytes", with("user", user), bytes);
+    }
+    for (const Figure& figure : kFigures) {
+      const uint64_t value = figure_of(report, gpu, figure.figure);
+      if (value != wire::kUnknownFigure) {
+        add(figure.name, labels, static_cast<double>(value) * figure.unit);
+      }
+    }
+    const uint64_t memory_busy =
+        figure_of(report, gpu, nvml::figure_nvmlDeviceGetUtilizationRates + 1);
+    if (memory_busy != wire::kUnknownFigure) {
+      add("rcuda_gpu_memory_utilization_ratio", labels, static_cast<double>(memory_busy) * 0.01);
+    }
+    for (size_t i = 0; i < kClocks.size(); ++i) {
+      const uint64_t megahertz = figure_of(report, gpu, nvml::figure_nvmlDeviceGetClockInfo + i);
+      if (megahertz != wire::kUnknownFigure) {
+        add("rcuda_gpu_clock_hertz", with("clock", kClocks[i]), static_cast<double>(megahertz) * 1e6);
+      }
+    }
+  }
+}
+
+std::vector<prometheus::MetricFamily> Families::take() {
+  std::vector<prometheus::MetricFamily> taken;
+  for (auto& [name, family] : families_) taken.push_back(std::move(family));
+  families_.clear();
+  return taken;
+}
+
+}  // namespace rcuda::exporter

@@ -1,0 +1,38 @@
+// The metrics of a server, from what it tells of its sessions and its GPUs.
+//
+// Pure; nothing blocks. Units are those of Prometheus: seconds, bytes, watts, hertz, joules. A figure that
+// the server does not know is left out. Labels are bounded: servers, GPUs, users and media, and no
+// programs, processes or jobs.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include <prometheus/metric_family.h>
+
+#include "common/wire/gpu_report.h"
+#include "common/wire/handshake.h"
+
+namespace rcuda::exporter {
+
+// Collects the metrics of several servers into families, one for each name.
+class Families {
+ public:
+  // `server`: as the exporter was asked for it. A server that did not answer: only rcuda_up, which is 0.
+  void add_server(const std::string& server, const wire::ServerStatus& status);
+  void add_gpus(const std::string& server, const wire::ServerStatus& status,
+                const wire::GpuReport& report);
+  void add_missing(const std::string& server);
+
+  std::vector<prometheus::MetricFamily> take();
+
+ private:
+  using Labels = std::map<std::string, std::string>;
+  void add_totals(const std::string& server, const wire::ServerStatus::Totals& totals);
+  void add(const char* name, const Labels& labels, double value);
+
+  std::map<std::string, prometheus::MetricFamily> families_;
+};
+
+}  // namespace rcuda::exporter

@@ -1,0 +1,111 @@
+// rcuda-exporter: sessions and GPUs of rcuda servers as metrics for Prometheus.
+//
+//   rcuda-exporter                                   this machine's server, on 127.0.0.1:9309/metrics
+//   rcuda-exporter --listen 10.0.0.7:9309 node1 node2
+//
+// It asks the servers at each scrape, as rcuda-smi does, and tells what its user may know: run it as the
+// servers' user or root, and all sessions are seen. It is a process of its own, so a server's daemon, which
+// may be root's, has no web server in it.
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <prometheus/collectable.h>
+#include <prometheus/exposer.h>
+
+#include "common/base/status.h"
+#include "tools/base/server_query.h"
+#include "tools/rcuda-exporter/families.h"
+
+namespace rcuda {
+namespace {
+
+using tools::Server;
+
+class Servers : public prometheus::Collectable {
+ public:
+  explicit Servers(std::vector<Server> servers) : servers_(std::move(servers)) {}
+
+  // On a thread of the web server. A server that does not answer in its few seconds is missing.
+  std::vector<prometheus::MetricFamily> Collect() const override {
+    exporter::Families families;
+    for (const Server& server : servers_) {
+      const Result<wire::ServerStatus> status = tools::status_of(server);
+      tell_change(server.text(), status.status());
+      if (!status.ok()) {
+        families.add_missing(server.text());
+        continue;
+      }
+      families.add_server(server.text(), *status);
+      const Result<wire::GpuReport> gpus = tools::gpus_of(server);
+      if (gpus.ok()) families.add_gpus(server.text(), *status, *gpus);
+    }
+    return families.take();
+  }
+
+ private:
+  // One line when a server stops answering and one when it answers again, not one for each scrape.
+  void tell_change(const std::string& server, const Status& status) const {
+    std::lock_guard lock(mutex_);
+    if (status.ok() ? missing_.erase(server) == 0 : !missing_.insert(server).second) return;
+    std::fprintf(stderr, "rcuda-exporter: %s\n",
+                 status.ok() ? (server + " answers again").c_str() : status.context().c_str());
+  }
+
+  const std::vector<Server> servers_;
+  mutable std::mutex mutex_;  // scrapes may come at the same time
+  mutable std::set<std::string> missing_;
+};
+
+int run(const std::string& address, std::vector<Server> servers) {
+  sigset_t ends;
+  sigemptyset(&ends);
+  sigaddset(&ends, SIGINT);
+  sigaddset(&ends, SIGTERM);
+  ::pthread_sigmask(SIG_BLOCK, &ends, nullptr);  // before there are other threads
+  const auto collected = std::make_shared<Servers>(std::move(servers));
+  prometheus::Exposer exposer(address);
+  exposer.RegisterCollectable(collected);
+  std::printf("http://%s/metrics\n", address.c_str());
+  std::fflush(stdout);
+  int signal = 0;
+  ::sigwait(&ends, &signal);
+  return 0;
+}
+
+int start(int argc, char** argv) {
+  CLI::App app("Sessions and GPUs of rcuda servers as metrics for Prometheus.", "rcuda-exporter");
+  std::string address = "127.0.0.1:9309";
+  std::vector<std::string> names = {"localhost"};
+  app.add_option("--listen", address, "address:port where /metrics is served; whoever reaches it reads it")
+      ->capture_default_str();
+  app.add_option("server", names, "host or host:port, 8308 unless given")->type_name("");
+  CLI11_PARSE(app, argc, argv);
+  std::vector<Server> servers;
+  for (const std::string& name : names) {
+    Result<Server> server = tools::parse_server(name);
+    if (!server.ok()) {
+      std::fprintf(stderr, "rcuda-exporter: %s\n", server.status().context().c_str());
+      return 1;
+    }
+    servers.push_back(std::move(server).value());
+  }
+  try {
+    return run(address, std::move(servers));
+  } catch (const std::exception& error) {  // prometheus-cpp and its web server throw
+    std::fprintf(stderr, "rcuda-exporter: cannot serve %s: %s\n", address.c_str(), error.what());
+    return 1;
+  }
+}
+
+}  // namespace
+}  // namespace rcuda
+
+int main(int argc, char** argv) { return rcuda::start(argc, argv); }
