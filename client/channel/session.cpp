@@ -454,9 +454,15 @@ CUresult Session::post_and_wait(const Target& target, wire::Custom opcode,
     if (target.timeline) target.timeline->waited(position);
   }
   if (result == CUDA_SUCCESS) result = waited;
+  return result == CUDA_SUCCESS ? finish_wait() : result;
+}
+
+CUresult Session::finish_wait() {
   const MirrorHooks* const hooks = mirror_hooks_.load(std::memory_order_acquire);
-  if (result == CUDA_SUCCESS && hooks) result = hooks->pull(*this);
-  return result == CUDA_SUCCESS ? take_error() : result;
+  if (hooks) {
+    if (CUresult result = hooks->pull(*this); result != CUDA_SUCCESS) return result;
+  }
+  return take_error();
 }
 
 std::optional<Timelines::Positions> Session::covered_by_wait(const Target& target) {
@@ -470,11 +476,12 @@ bool Session::is_awaited(const Target& target) {
 }
 
 CUresult Session::synchronize(const Target& target) {
+  if (is_awaited(target)) return finish_wait();
   return post_and_wait(target, wire::Custom::kSignal, wire::SignalBody{stream_id(target), 0, 0});
 }
 
 CUresult Session::synchronize_context(wire::ObjectId context) {
-  if (timelines_.is_awaited(Timelines::Scope::kContext, context)) return take_error();
+  if (timelines_.is_awaited(Timelines::Scope::kContext, context)) return finish_wait();
   return post_and_wait(in_context(context), wire::Custom::kSynchronizeContext, wire::SignalBody{});
 }
 

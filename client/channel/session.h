@@ -146,10 +146,9 @@ class Session {
     return post_and_wait(target, opcode, std::as_bytes(std::span(&body, 1)), word);
   }
   // Blocks until everything posted so far on the target's stream (or in the context) is done.
-  // Prints the output of kernels and returns errors of earlier commands.
+  // Prints the output of kernels and returns errors of earlier commands. Sends nothing if other
+  // waits have covered that already.
   CUresult synchronize(const Target& target);
-  // Whether synchronize() has nothing to wait for: other waits have covered the target's stream.
-  bool is_awaited(const Target& target);
   // For copies that end with a wait in the target's stream: what that wait covers besides the
   // stream, asked before its commands are sent, for Timelines::waited().
   std::optional<Timelines::Positions> covered_by_wait(const Target& target);
@@ -186,6 +185,11 @@ class Session {
  private:
   friend class Reply;
   Session();
+
+  // Whether waits have covered all work of the target's stream.
+  bool is_awaited(const Target& target);
+  // What ends every wait: fetches mirrored memory and returns errors of earlier commands.
+  CUresult finish_wait();
 
   // Connects, shakes hands and makes the Link.
   Status connect(const ServerDevices& server, const SessionOptions& options);

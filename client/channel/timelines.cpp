@@ -34,7 +34,17 @@ void Timelines::end_stream(const std::shared_ptr<Timeline>& timeline) {
   std::lock_guard lock(mutex_);
   const auto found = contexts_.find(timeline->context());
   if (found == contexts_.end()) return;
-  std::erase_if(found->second.timelines, has_ended);
+  erase_ended(found->second);
+}
+
+// A query can tell that a stream is done before its kernels' output is out, and with its timeline
+// goes what says so. So the erased stream counts as unplaced work: the next wait is no empty one.
+void Timelines::erase_ended(OfContext& context) {
+  std::erase_if(context.timelines, [this](const std::shared_ptr<Timeline>& timeline) {
+    if (!has_ended(timeline)) return false;
+    if (!timeline->is_awaited()) count_unplaced();
+    return true;
+  });
 }
 
 void Timelines::end_context(wire::ObjectId context) {
@@ -82,7 +92,7 @@ void Timelines::note(const Positions& positions, ByScope OfContext::*unplaced) {
   for (size_t i = index_of(positions.scope); i < reached.size(); ++i) {
     reached[i] = std::max(reached[i], positions.unplaced);
   }
-  std::erase_if(context.timelines, has_ended);
+  erase_ended(context);
 }
 
 bool Timelines::is_quiet(Scope scope, wire::ObjectId context) {

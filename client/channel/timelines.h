@@ -66,6 +66,7 @@ class Timelines {
     ByScope unplaced_reached{}, unplaced_awaited{};
   };
 
+  void erase_ended(OfContext& context);
   void note(const Positions& positions, ByScope OfContext::*unplaced);
   bool is_over(Scope scope, wire::ObjectId context, bool (Timeline::*over)() const,
                ByScope OfContext::*unplaced);

@@ -235,11 +235,7 @@ CUresult cuStreamSynchronize(CUstream stream) {
   bool capturing;
   if (CUresult result = check_wait(stream, view, &capturing); result != CUDA_SUCCESS) return result;
   if (capturing) return forward_cuStreamQuery(stream);
-  Session& session = *view.target.session;
-  if (!session.is_awaited(view.target)) return session.synchronize(view.target);
-  // As after a copy to pageable memory: nothing has been queued since.
-  if (CUresult result = pull_mirrors(session); result != CUDA_SUCCESS) return result;
-  return session.take_error();
+  return view.target.session->synchronize(view.target);
 }
 
 CUresult cuStreamQuery(CUstream stream) {

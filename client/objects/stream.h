@@ -35,7 +35,8 @@ struct Context : WorkQueue {
   std::atomic<bool> given_back{false};
   // A green context has streams only: whatever else is made in it belongs to the device's primary
   // context, which it keeps active. Its CUgreenCtx is its CUcontext, as with a driver.
-  bool green = false;
+  // Set last when one is made: other threads may find it before.
+  std::atomic<bool> green{false};
   unsigned multiprocessors = 0;  // of a green context
 };
 

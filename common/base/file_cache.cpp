@@ -1,9 +1,10 @@
 #include "common/base/file_cache.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,11 @@ bool write_all(int fd, const void* data, size_t count) {
     count -= static_cast<size_t>(written);
   }
   return true;
+}
+
+uint64_t random_number() {
+  std::random_device device;
+  return uint64_t{device()} << 32 | device();
 }
 
 }  // namespace
@@ -61,34 +67,24 @@ UniqueFd FileCache::open(const std::string& name) const {
 
 Status FileCache::insert(const std::string& name,
                          std::initializer_list<std::span<const std::byte>> parts) const {
-  static std::atomic<uint32_t> counter{0};
-  const std::string temporary =
-      kTemporaryPrefix + std::to_string(::getpid()) + "-" + std::to_string(counter.fetch_add(1));
-  Status status = write(temporary, parts);
-  if (status.ok() &&
+  // Random, because processes of other hosts and containers may share the folder and their numbers.
+  const std::string temporary = kTemporaryPrefix + std::to_string(random_number());
+  const UniqueFd file(
+      ::openat(folder_.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file) return Status::from_errno(errno, temporary);
+  // Synced before it gets its name, so that a name stands for a whole file even after a power cut.
+  const bool written =
+      std::all_of(parts.begin(), parts.end(), [&](std::span<const std::byte> part) {
+        return write_all(file.get(), part.data(), part.size());
+      });
+  if (!written || ::fsync(file.get()) != 0 ||
       ::renameat(folder_.get(), temporary.c_str(), folder_.get(), name.c_str()) != 0) {
-    status = Status::from_errno(errno, name);
-  }
-  if (!status.ok()) {
+    const Status status = Status::from_errno(errno, name);
     ::unlinkat(folder_.get(), temporary.c_str(), 0);
     return status;
   }
   evict();
   return {};
-}
-
-// Synced before it gets its name, so that a name stands for a whole file even after a power cut.
-Status FileCache::write(const std::string& temporary,
-                        std::initializer_list<std::span<const std::byte>> parts) const {
-  const UniqueFd file(
-      ::openat(folder_.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!file) return Status::from_errno(errno, temporary);
-  for (const std::span<const std::byte> part : parts) {
-    if (!write_all(file.get(), part.data(), part.size())) {
-      return Status::from_errno(errno, temporary);
-    }
-  }
-  return ::fsync(file.get()) == 0 ? Status() : Status::from_errno(errno, temporary);
 }
 
 void FileCache::evict() const {

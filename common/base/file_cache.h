@@ -32,8 +32,6 @@ class FileCache {
                 std::initializer_list<std::span<const std::byte>> parts) const;
 
  private:
-  Status write(const std::string& temporary,
-               std::initializer_list<std::span<const std::byte>> parts) const;
   void evict() const;
 
   UniqueFd folder_;

@@ -1,6 +1,7 @@
 #include "common/interop/compile_cache.h"
 
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -39,7 +40,10 @@ FileCache open_cache() {
   if (folder.empty()) return {};
   uint64_t most = kDefaultMaxBytes;
   if (const char* const given = std::getenv("CUDA_CACHE_MAXSIZE")) {
-    most = std::strtoull(given, nullptr, 10);
+    uint64_t read = 0;
+    const char* const end = given + std::strlen(given);
+    const auto [rest, error] = std::from_chars(given, end, read);
+    if (error == std::errc() && rest == end) most = read;
   }
   Result<UniqueFd> opened = open_cache_directory(folder);
   if (opened.ok()) return FileCache(std::move(opened).value(), most);

@@ -153,5 +153,15 @@ TEST_F(TimelinesTest, ADestroyedStreamsWorkGoesOn) {
   EXPECT_TRUE(quiet(Scope::kContext, 1));
 }
 
+TEST_F(TimelinesTest, TheOutputOfADestroyedStreamIsStillToCome) {
+  send(Custom::kLaunch, stream_->timeline.get());
+  stream_->timeline->advance(stream_->timeline->sent());  // a query has told
+  destroy(stream_);
+  stream_ = nullptr;
+  EXPECT_FALSE(timelines().is_awaited(Scope::kContext, 1));
+  wait(Scope::kContext, 1);
+  EXPECT_TRUE(timelines().is_awaited(Scope::kContext, 1));
+}
+
 }  // namespace
 }  // namespace rcuda::client

@@ -91,8 +91,10 @@ TEST_F(LocateTest, NeighbouringMappingsOfOneReservationAreOnePiece) {
 }
 
 TEST_F(LocateTest, ACopyInAnotherServersStreamWaitsForItFirst) {
-  push_context(process().device(1)->primary);
+  Context& second = *process().device(1)->primary;
+  push_context(&second);
   (void)sent_to_second(wire::Custom::kSignal);
+  second.timeline->count();  // something is queued in its default stream
   CopyStream stream;
   const Target owner{&first_session(), wire::primary_context_id(0), 0};
   ASSERT_EQ(stream_at(owner, nullptr, &stream), CUDA_SUCCESS);
