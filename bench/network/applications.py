@@ -26,12 +26,10 @@ from network import HERE, Network
 
 
 def steps(environment, programs):
-    """{program: milliseconds}."""
-    result = subprocess.run([sys.executable, os.path.join(HERE, "torch_applications.py"), *programs],
-                            env=environment, capture_output=True, text=True, timeout=400)
-    if result.returncode:
-        print(result.stderr[-2000:], file=sys.stderr)
-    return {name: float(value) for name, value in (line.split() for line in result.stdout.splitlines())}
+    """{program: milliseconds}, of those that ended."""
+    with subprocess.Popen([sys.executable, os.path.join(HERE, "torch_applications.py"), *programs],
+                          env=environment, stdout=subprocess.PIPE, text=True) as process:
+        return {name: float(value) for name, value in (line.split() for line in process.stdout)}
 
 
 def fit(points):
@@ -53,8 +51,10 @@ def measure(arguments, round_trips, rates, programs):
                 environment = dict(os.environ) if case == "native" else dict(
                     network.environment(*case), CUDA_VISIBLE_DEVICES="0",
                     LD_PRELOAD=os.path.join(network.build, "lib/librcuda.so"))
-                for name, value in steps(environment, programs).items():
+                figures = steps(environment, programs)
+                for name, value in figures.items():
                     samples[case].setdefault(name, []).append(value)
+                print(f"{case}: {figures}", file=sys.stderr, flush=True)  # so that a run that is cut says something
     finally:
         network.stop()
     return {case: {name: statistics.median(values) for name, values in figures.items()}
