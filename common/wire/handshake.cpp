@@ -311,15 +311,13 @@ Result<Refusal> decode_refusal(const std::vector<std::byte>& body) {
 
 namespace {
 
-void put(Writer& out, const ServerStatus::Work& work) {
-  out.number(work.commands);
-  out.number(work.copied_bytes);
-  out.number(work.link_bytes);
+void put(Writer& out, const Work& work) {
+  for (const uint64_t count : work.counts) out.number(count);
 }
 
-bool get(Reader& in, ServerStatus::Work* work) {
-  return in.number(&work->commands) && in.number(&work->copied_bytes) &&
-         in.number(&work->link_bytes);
+bool get(Reader& in, Work* work) {
+  return std::all_of(work->counts.begin(), work->counts.end(),
+                     [&](uint64_t& count) { return in.number(&count); });
 }
 
 }  // namespace
@@ -331,6 +329,7 @@ std::vector<std::byte> encode(const ServerStatus& message) {
   out.number(message.idle_workers);
   out.number(message.max_sessions);
   out.number(message.waiting);
+  out.flag(message.draining);
   out.number(static_cast<uint32_t>(message.devices.size()));
   for (const ServerStatus::Device& device : message.devices) {
     out.number(device.ordinal);
@@ -354,11 +353,12 @@ std::vector<std::byte> encode(const ServerStatus& message) {
   out.number(message.totals.worker_starts);
   out.number(message.totals.worker_failures);
   out.number(message.totals.worker_start_us);
-  out.number(static_cast<uint32_t>(message.totals.media.size()));
-  for (const ServerStatus::Medium& medium : message.totals.media) {
-    out.string(medium.name);
-    out.number(medium.sessions);
-    put(out, medium.work);
+  out.number(static_cast<uint32_t>(message.totals.accounts.size()));
+  for (const ServerStatus::Account& account : message.totals.accounts) {
+    out.string(account.user);
+    out.string(account.medium);
+    out.number(account.sessions);
+    put(out, account.work);
   }
   return out.take();
 }
@@ -368,12 +368,12 @@ Result<ServerStatus> decode_status(const std::vector<std::byte>& body) {
   ServerStatus message;
   uint32_t devices = 0, sessions = 0;
   constexpr size_t kMinDeviceBytes = 4 + 4 + 8;
-  constexpr size_t kMinSessionBytes = 3 * 4 + 4 + 4 + 4 + 8 + 4 + 4 + 3 * 8;
-  constexpr size_t kMinMediumBytes = 4 + 4 * 8;
-  constexpr size_t kMaxMedia = 16;
+  constexpr size_t kMinSessionBytes = 3 * 4 + 4 + 4 + 4 + 8 + 4 + 4 + sizeof(Work);
+  constexpr size_t kMinAccountBytes = 4 + 4 + 8 + sizeof(Work);
   if (!in.string(&message.server) || !in.string(&message.driver) ||
       !in.number(&message.idle_workers) || !in.number(&message.max_sessions) ||
-      !in.number(&message.waiting) || !in.count(&devices, kMaxDevices, kMinDeviceBytes)) {
+      !in.number(&message.waiting) || !in.flag(&message.draining) ||
+      !in.count(&devices, kMaxDevices, kMinDeviceBytes)) {
     return malformed("status");
   }
   message.devices.resize(devices);
@@ -395,15 +395,16 @@ Result<ServerStatus> decode_status(const std::vector<std::byte>& body) {
     }
   }
   ServerStatus::Totals& totals = message.totals;
-  uint32_t media = 0;
+  uint32_t accounts = 0;
   if (!in.number(&totals.refused) || !in.number(&totals.worker_starts) ||
       !in.number(&totals.worker_failures) || !in.number(&totals.worker_start_us) ||
-      !in.count(&media, kMaxMedia, kMinMediumBytes)) {
+      !in.count(&accounts, kMaxAccounts, kMinAccountBytes)) {
     return malformed("status");
   }
-  totals.media.resize(media);
-  for (ServerStatus::Medium& medium : totals.media) {
-    if (!get_medium(in, &medium.name) || !in.number(&medium.sessions) || !get(in, &medium.work)) {
+  totals.accounts.resize(accounts);
+  for (ServerStatus::Account& account : totals.accounts) {
+    if (!in.string(&account.user) || !get_medium(in, &account.medium) ||
+        !in.number(&account.sessions) || !get(in, &account.work)) {
       return malformed("status");
     }
   }
@@ -423,7 +424,7 @@ Status check_header(const MessageHeader& header) {
   }
   const auto type = static_cast<uint32_t>(header.type);
   if (type < static_cast<uint32_t>(MessageType::kHello) ||
-      type > static_cast<uint32_t>(MessageType::kGpuReport) ||
+      type > static_cast<uint32_t>(MessageType::kControlAnswer) ||
       header.body_bytes > kMaxMessageBytes) {
     return malformed("handshake");
   }

@@ -53,6 +53,7 @@
 
 #include "common/base/socket.h"
 #include "common/base/status.h"
+#include "common/wire/work.h"
 
 namespace rcuda::wire {
 
@@ -81,6 +82,8 @@ enum class MessageType : uint32_t {
   kLeaseAnswer = 18,
   kGpuQuery = 19,  // gpu_report.h; the daemon answers with kGpuReport and closes
   kGpuReport = 20,
+  kControlRequest = 21,  // control_messages.h; the daemon answers with kControlAnswer and closes
+  kControlAnswer = 22,
 };
 
 struct MessageHeader {
@@ -215,18 +218,14 @@ struct Refusal {
   std::string reason;  // one sentence that includes the remedy
 };
 
+inline constexpr size_t kMaxAccounts = 256;
+
 // The state of a server, for rcuda-smi.
 struct ServerStatus {
   struct Device {
     uint32_t ordinal = 0;
     std::string name;
     uint64_t total_bytes = 0;
-  };
-  // What sessions have done.
-  struct Work {
-    uint64_t commands = 0;
-    uint64_t copied_bytes = 0;  // of copies, on the device
-    uint64_t link_bytes = 0;    // that the worker sent or fetched: answers and bulk data
   };
   struct Session {
     std::string user, program, host;
@@ -238,22 +237,23 @@ struct ServerStatus {
     Work work{};        // so far
   };
   // Since the server's start. Only for those who may see all sessions; otherwise empty.
-  struct Medium {
-    std::string name;
+  struct Account {
+    std::string user, medium;
     uint64_t sessions = 0;
-    Work work;
+    Work work{};
   };
   struct Totals {
     uint64_t refused = 0;  // clients
     uint64_t worker_starts = 0, worker_failures = 0;
     uint64_t worker_start_us = 0;  // of all starts that succeeded, until they were ready
-    std::vector<Medium> media;     // by which sessions came
+    std::vector<Account> accounts;  // what each user did over each medium; at most kMaxAccounts
   };
   std::string server;  // host name
   std::string driver;
   uint32_t idle_workers = 0;
   uint32_t max_sessions = 0;
   uint32_t waiting = 0;  // clients whose turn has not come
+  bool draining = false;
   std::vector<Device> devices;
   std::vector<Session> sessions;
   Totals totals;

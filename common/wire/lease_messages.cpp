@@ -14,15 +14,6 @@ namespace {
 constexpr uint32_t kMaxLeases = 10'000;
 constexpr size_t kIdDigits = 8;
 
-void put_flag(MessageWriter& out, bool flag) { out.number(static_cast<uint8_t>(flag)); }
-
-bool get_flag(MessageReader& in, bool* flag) {
-  uint8_t value = 0;
-  if (!in.number(&value) || value > 1) return in.fail();
-  *flag = value == 1;
-  return true;
-}
-
 std::string lower(std::string_view text) {
   std::string result(text);
   for (char& c : result) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -73,7 +64,7 @@ std::vector<std::byte> encode(const LeaseRequest& message) {
   out.string(message.user);
   out.numbers(message.devices);
   out.number(message.count);
-  put_flag(out, message.shared);
+  out.flag(message.shared);
   out.number(message.seconds);
   return out.take();
 }
@@ -88,7 +79,7 @@ Result<LeaseRequest> decode_lease_request(const std::vector<std::byte>& body) {
   in.string(&message.user);
   in.numbers(&message.devices, kMaxDevices);
   in.number(&message.count);
-  get_flag(in, &message.shared);
+  in.flag(&message.shared);
   in.number(&message.seconds);
   message.operation = static_cast<LeaseOperation>(operation);
   if (!in.complete() || operation < static_cast<uint32_t>(LeaseOperation::kTake) ||
@@ -109,7 +100,7 @@ std::vector<std::byte> encode(const LeaseAnswer& message) {
     out.string(lease.user);
     out.string(lease.creator);
     out.numbers(lease.devices);
-    put_flag(out, lease.shared);
+    out.flag(lease.shared);
     out.number(lease.created);
     out.number(lease.until);
     out.number(lease.sessions);
@@ -133,7 +124,7 @@ Result<LeaseAnswer> decode_lease_answer(const std::vector<std::byte>& body) {
     in.string(&lease.user);
     in.string(&lease.creator);
     in.numbers(&lease.devices, kMaxDevices);
-    get_flag(in, &lease.shared);
+    in.flag(&lease.shared);
     in.number(&lease.created);
     in.number(&lease.until);
     if (!in.number(&lease.sessions)) return malformed("LeaseAnswer");

@@ -30,6 +30,7 @@ class MessageWriter {
     static_assert(std::is_integral_v<T>);
     bytes(&value, sizeof value);
   }
+  void flag(bool value) { number(static_cast<uint8_t>(value)); }
   void bytes(const void* data, size_t count) {
     const auto* from = static_cast<const std::byte*>(data);
     out_.insert(out_.end(), from, from + count);
@@ -56,6 +57,12 @@ class MessageReader {
   explicit MessageReader(const std::vector<std::byte>& in)
       : at_(in.data()), end_(in.data() + in.size()) {}
 
+  bool flag(bool* value) {
+    uint8_t number_read = 0;
+    if (!number(&number_read) || number_read > 1) return fail();
+    *value = number_read == 1;
+    return true;
+  }
   bool bytes(void* to, size_t count) {
     if (failed_ || static_cast<size_t>(end_ - at_) < count) return fail();
     if (count) std::memcpy(to, at_, count);

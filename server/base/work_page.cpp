@@ -52,16 +52,18 @@ Result<WorkPage> WorkPage::open(UniqueFd memory) {
   return WorkPage(std::move(memory), static_cast<Page*>(page));  // new pages are zero
 }
 
-void WorkPage::write(const wire::ServerStatus::Work& work) {
-  page_->commands.store(work.commands, std::memory_order_relaxed);
-  page_->copied_bytes.store(work.copied_bytes, std::memory_order_relaxed);
-  page_->link_bytes.store(work.link_bytes, std::memory_order_relaxed);
+void WorkPage::write(const wire::Work& work) {
+  for (size_t i = 0; i < work.counts.size(); ++i) {
+    (*page_)[i].store(work.counts[i], std::memory_order_relaxed);
+  }
 }
 
-wire::ServerStatus::Work WorkPage::read() const {
-  return {page_->commands.load(std::memory_order_relaxed),
-          page_->copied_bytes.load(std::memory_order_relaxed),
-          page_->link_bytes.load(std::memory_order_relaxed)};
+wire::Work WorkPage::read() const {
+  wire::Work work;
+  for (size_t i = 0; i < work.counts.size(); ++i) {
+    work.counts[i] = (*page_)[i].load(std::memory_order_relaxed);
+  }
+  return work;
 }
 
 }  // namespace rcuda::server

@@ -6,12 +6,13 @@
 // no such page.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
-#include "common/wire/handshake.h"
+#include "common/wire/work.h"
 
 namespace rcuda::server {
 
@@ -24,15 +25,15 @@ class WorkPage {
   WorkPage& operator=(WorkPage&& other) noexcept;
   ~WorkPage();
 
+  // To pass the page on; closed with close_descriptor(), which leaves the page.
   int descriptor() const { return memory_.get(); }
+  void close_descriptor() { memory_.reset(); }
 
-  void write(const wire::ServerStatus::Work& work);
-  wire::ServerStatus::Work read() const;
+  void write(const wire::Work& work);
+  wire::Work read() const;
 
  private:
-  struct Page {
-    std::atomic<uint64_t> commands, copied_bytes, link_bytes;
-  };
+  using Page = std::array<std::atomic<uint64_t>, wire::kWorkNames.size()>;
   WorkPage(UniqueFd memory, Page* page);
 
   UniqueFd memory_;

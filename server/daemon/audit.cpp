@@ -118,9 +118,9 @@ void Audit::ended(const EndedSession& ended, const std::optional<SessionTotals>&
   line.raw("quota", quota_json(ended.allowances, ended.limits));
   line.add("seconds", session.seconds);
   if (totals) {
-    line.add("commands", totals->commands);
-    line.add("copied_bytes", totals->copied_bytes);
-    line.add("link_bytes", totals->link_bytes);
+    for (size_t i = 0; i < wire::kWorkNames.size(); ++i) {
+      line.add(wire::kWorkNames[i], totals->work.counts[i]);
+    }
   }
   line.add("end", outcome);
   write(line.take());

@@ -135,7 +135,7 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   if (::poll(items.data(), items.size(), static_cast<int>(wait.count())) < 0 && errno != EINTR) {
     return Status::from_errno(errno, "poll");
   }
-  if (items[0].revents) return false;
+  if (items[0].revents && !takes_signal()) return false;
   if (items[1].revents || items[2].revents) gate_.acknowledge();
   if (items[3].revents) monitor_.acknowledge();
   pool_->handle(items);
@@ -146,7 +146,7 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   if (items[4].revents) accept_some(listener_.tcp.get(), false);
   if (items[5].revents) accept_some(listener_.local.get(), true);
   reassure_waiting();
-  return true;
+  return !is_drained();
 }
 
 // `events`: of all connections, in their order.
@@ -258,6 +258,7 @@ std::chrono::milliseconds Daemon::time_to_next_deadline() const {
     if (connection.proof) next = std::min(next, connection.proof_by);
   }
   if (accept_from_ > Clock::now()) next = std::min(next, accept_from_);
+  if (drain_until_) next = std::min(next, *drain_until_);
   if (const std::optional<Leases::Time> end = leases_.next_end()) {
     next = std::min(next, Clock::now() + (*end - std::chrono::system_clock::now()));
   }
@@ -389,6 +390,7 @@ void Daemon::report(Connection& connection) {
   status.server = host_name();
   status.max_sessions = static_cast<uint32_t>(settings_.max_sessions.get());
   status.waiting = static_cast<uint32_t>(admission_.waiting());
+  status.draining = draining_;
   pool_->report(&status, *connection.identity);
   if (WorkerPool::sees_all(*connection.identity)) status.totals.refused = refused_;
   (void)wire::write_message(connection.socket, wire::MessageType::kStatus, wire::encode(status),
@@ -409,6 +411,7 @@ void Daemon::serve_waiting() {
 
 // Takes a client on as far as is possible now. Returns true once it is passed to a worker.
 Result<bool> Daemon::advance(Connection& connection) {
+  RCUDA_RETURN_IF_ERROR(check_draining());
   if (!connection.permit) {
     if (!connection.applicant && !knows_account(connection)) return false;
     Result<bool> turn = has_turn(connection);

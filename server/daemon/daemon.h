@@ -13,8 +13,8 @@
 // clients out. One that has just got on in its handshake is spared for a moment.
 //
 // Threads: the caller of run(). Blocking: run(), until `stop` becomes readable; it then ends all
-// sessions within the stop timeout. Errors: run() fails if it cannot listen or if the first worker
-// cannot start.
+// sessions within the stop timeout, or lets them go on for the drain timeout first. Errors: run()
+// fails if it cannot listen or if the first worker cannot start.
 #pragma once
 
 #include <chrono>
@@ -31,6 +31,7 @@
 
 #include "common/base/socket.h"
 #include "common/base/status.h"
+#include "common/wire/control_messages.h"
 #include "common/wire/handshake.h"
 #include "common/wire/lease_messages.h"
 #include "server/daemon/accounts.h"
@@ -158,6 +159,13 @@ class Daemon {
   void note_lease(const char* what, const Lease& lease, const std::optional<Identity>& by);
   Status save_leases() const;
 
+  // control.cpp: what operators ask
+  Status control(Connection& connection, const std::vector<std::byte>& body);
+  void set_draining(bool draining, const std::string& why);
+  Status check_draining() const;
+  bool takes_signal();  // false: the server is to stop
+  bool is_drained() const;
+
   // gpu_reports.cpp: what clients ask of the GPUs
   void take_gpu_query(Connection& connection);
   bool answer_gpu_query(Connection& connection);
@@ -177,6 +185,8 @@ class Daemon {
   std::string leases_path_;            // empty: they are not kept
   std::list<Connection> connections_;  // the oldest first
   bool announced_ = false;
+  bool draining_ = false;                         // no new sessions; stops when the last has ended
+  std::optional<Clock::time_point> drain_until_;  // when it stops anyway, after a signal
   Clock::time_point say_crowded_from_{};  // time of the next warning of a flood
   // Refusals of strangers since strangers_since_. Only some of them are told one by one.
   size_t strangers_refused_ = 0;

@@ -151,6 +151,11 @@ bool Daemon::introduce(Connection& connection, MessageType type,
       status = answered.status();
       break;
     }
+    case MessageType::kControlRequest:
+      status = admit(connection);
+      if (status.ok()) status = control(connection, body);
+      if (!status.ok()) break;
+      return false;
     case MessageType::kHello:
       status = admit(connection);
       if (status.ok()) status = take_hello(connection, body);

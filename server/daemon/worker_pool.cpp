@@ -297,6 +297,7 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
     }
     worker.permit = std::move(*permit);
     worker.work = std::move(work).value();
+    worker.work->close_descriptor();
     hand_over(worker, hello, identity);
     return true;
   }
@@ -381,14 +382,31 @@ bool WorkerPool::call_on(const wire::PeerHello& hello, UniqueFd* socket) {
 
 void WorkerPool::end_leased(const std::string& lease, const std::string& why) {
   for (Worker& worker : workers_) {
-    if (!worker.is(State::kBusy) || worker.identity.lease != lease || worker.kill_at) continue;
-    WorkerMessage message;
-    message.type = WorkerMessageType::kStop;
-    const auto* text = reinterpret_cast<const std::byte*>(why.data());
-    message.body.assign(text, text + why.size());
-    (void)send_worker_message(worker.control.get(), message, Clock::now());
-    worker.kill_at = Clock::now() + 2 * settings_.stop_timeout.get();
+    if (worker.is(State::kBusy) && worker.identity.lease == lease) end(worker, why);
   }
+}
+
+Status WorkerPool::end_session(uint32_t worker_pid,
+                               const std::function<bool(const Identity& owner)>& may_end,
+                               const std::string& why) {
+  for (Worker& worker : workers_) {
+    if (worker.pid != static_cast<pid_t>(worker_pid) || !worker.is(State::kBusy)) continue;
+    if (!may_end(worker.identity)) break;
+    end(worker, why);
+    return {};
+  }
+  return Status(Code::kNotFound, "no session of yours has worker " + std::to_string(worker_pid) +
+                                     " here: rcuda-smi lists the workers of sessions");
+}
+
+void WorkerPool::end(Worker& worker, const std::string& why) {
+  if (worker.kill_at) return;
+  WorkerMessage message;
+  message.type = WorkerMessageType::kStop;
+  const auto* text = reinterpret_cast<const std::byte*>(why.data());
+  message.body.assign(text, text + why.size());
+  (void)send_worker_message(worker.control.get(), message, Clock::now());
+  worker.kill_at = Clock::now() + 2 * settings_.stop_timeout.get();
 }
 
 std::vector<Leases::Use> WorkerPool::uses() const {

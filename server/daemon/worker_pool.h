@@ -101,6 +101,9 @@ class WorkerPool {
   // Ends the sessions under a lease. The worker tells the client why; a worker that does not end
   // within twice the stop timeout is killed.
   void end_leased(const std::string& lease, const std::string& why);
+  // Ends the session of that worker, likewise. kNotFound if there is none that `may_end`.
+  Status end_session(uint32_t worker_pid, const std::function<bool(const Identity& owner)>& may_end,
+                     const std::string& why);
   // What runs, and under which leases.
   std::vector<Leases::Use> uses() const;
 
@@ -154,6 +157,7 @@ class WorkerPool {
   Status hold(Worker* worker);
   bool shows(const Worker& worker, const Identity& to) const;
   // Adds a session that has ended to the totals.
+  void end(Worker& worker, const std::string& why);
   void count_end(const Worker& worker);
   bool suits(const Worker& worker, const Waiting& client) const;
   SessionGrant grant_to(const Identity& identity, const Worker& worker) const;

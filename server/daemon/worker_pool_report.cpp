@@ -12,21 +12,26 @@ namespace rcuda::server {
 
 namespace {
 
-wire::ServerStatus::Medium& medium_of(wire::ServerStatus::Totals* totals, const std::string& name) {
-  std::vector<wire::ServerStatus::Medium>& media = totals->media;
-  const auto found = std::find_if(media.begin(), media.end(),
-                                  [&](const auto& medium) { return medium.name == name; });
-  return found != media.end() ? *found
-                              : media.emplace_back(wire::ServerStatus::Medium{name, 0, {}});
+// The names of users come from outside: those beyond the bound are counted as one.
+wire::ServerStatus::Account& account_of(wire::ServerStatus::Totals* totals, const std::string& user,
+                                        const std::string& medium) {
+  std::vector<wire::ServerStatus::Account>& accounts = totals->accounts;
+  const auto found = std::find_if(accounts.begin(), accounts.end(), [&](const auto& account) {
+    return account.user == user && account.medium == medium;
+  });
+  if (found != accounts.end()) return *found;
+  if (accounts.size() == wire::kMaxAccounts - 1) {
+    return accounts.emplace_back(wire::ServerStatus::Account{"others", medium});
+  }
+  if (accounts.size() == wire::kMaxAccounts) return accounts.back();
+  return accounts.emplace_back(wire::ServerStatus::Account{user, medium});
 }
 
-void add_session(wire::ServerStatus::Totals* totals, const std::string& medium_name,
-                 const wire::ServerStatus::Work& work) {
-  wire::ServerStatus::Medium& medium = medium_of(totals, medium_name);
-  ++medium.sessions;
-  medium.work.commands += work.commands;
-  medium.work.copied_bytes += work.copied_bytes;
-  medium.work.link_bytes += work.link_bytes;
+void add_session(wire::ServerStatus::Totals* totals, const std::string& user,
+                 const std::string& medium, const wire::Work& work) {
+  wire::ServerStatus::Account& account = account_of(totals, user, medium);
+  ++account.sessions;
+  account.work += work;
 }
 
 }  // namespace
@@ -40,7 +45,8 @@ bool WorkerPool::shows(const Worker& worker, const Identity& to) const {
 }
 
 void WorkerPool::count_end(const Worker& worker) {
-  if (worker.work) add_session(&totals_, worker.session.medium, worker.work->read());
+  if (!worker.work) return;
+  add_session(&totals_, worker.identity.user, worker.session.medium, worker.work->read());
 }
 
 void WorkerPool::report(wire::ServerStatus* status, const Identity& to) const {
@@ -55,9 +61,10 @@ void WorkerPool::report(wire::ServerStatus* status, const Identity& to) const {
     status->sessions.back().seconds = static_cast<uint64_t>(
         std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - worker.since).count());
     if (!worker.work) continue;
-    const wire::ServerStatus::Work work = worker.work->read();
+    const wire::Work work = worker.work->read();
     status->sessions.back().work = work;
-    if (sees_all(to)) add_session(&status->totals, worker.session.medium, work);
+    if (!sees_all(to)) continue;
+    add_session(&status->totals, worker.identity.user, worker.session.medium, work);
   }
 }
 

@@ -53,15 +53,15 @@ Executor::Executor(const SessionResources& given)
       blob_services{blobs},
       context_services{driver, resources,   objects,     answers, output,
                        peers,  completions, host_memory, links,   device_resources},
-      copy_services{driver,      resources,    objects,       answers,    output,      completions,
-                    host_memory, graph_keeper, shadow_copies, gpu_direct, copied_bytes},
+      copy_services{driver,      resources,    objects,       answers,    output, completions,
+                    host_memory, graph_keeper, shadow_copies, gpu_direct, done},
       graph_services{driver, objects, host_memory, graph_keeper, graph_copies, host_callbacks},
       interprocess_services{driver, names, origins},
       launch_services{driver, objects, completions, host_callbacks},
       memory_services{driver, metered, pool_frees, host_memory, mirrors, names, origins},
       module_services{driver, resources, objects, answers, output, device_waits, images, links},
-      peer_services{resources, objects,     answers,       work,        idle,
-                    peers,     peer_memory, copy_outcomes, copied_bytes},
+      peer_services{resources, objects,     answers,       work, idle,
+                    peers,     peer_memory, copy_outcomes, done},
       stream_services{driver, resources, objects, answers, output, completions, idle} {
   metered.before_trimming([this] {
     if (peers.holding()) return false;

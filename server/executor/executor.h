@@ -61,8 +61,7 @@ class Executor {
   MeteredDriver metered;
   const api::DriverTable& driver;  // for what the program asks for; resources.driver: for others
   transport::Link& link;
-  uint64_t commands = 0;  // so far; logged at the end of the session, like copied_bytes
-  uint64_t copied_bytes = 0;
+  wire::Work done;  // so far
 
   SessionObjects objects;
   WorkCount work;

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "api/driver_table.h"
+#include "common/wire/work.h"
 
 namespace rcuda::server {
 
@@ -66,7 +67,7 @@ struct CopyServices {
   GraphKeeper& graph_keeper;
   ShadowCopies& shadow_copies;
   GpuDirect& gpu_direct;
-  uint64_t& copied_bytes;
+  wire::Work& done;
 };
 
 struct GraphServices {
@@ -121,7 +122,7 @@ struct PeerServices {
   PeerHub& peers;
   PeerMemory& memory;
   CopyOutcomes& outcomes;
-  uint64_t& copied_bytes;
+  wire::Work& done;
 };
 
 struct StreamServices {

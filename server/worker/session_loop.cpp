@@ -118,7 +118,7 @@ Status SessionLoop::run() {
   ::prctl(PR_SET_TIMERSLACK, 1);
   RCUDA_RETURN_IF_ERROR(executor_.answers.events().ready(*staging));
   Status status = serve();
-  count_work();
+  publish_work();
   if (status.ok()) {
     flush_trace();
     if (stop_.load() && !stop_why_.empty()) tell_end(stop_why_);
@@ -147,7 +147,7 @@ Status SessionLoop::serve() {
       RCUDA_RETURN_IF_ERROR(check_limits());
     if (worked) {
       last_activity_ = Clock::now();
-      count_work();
+      publish_work();
     } else {
       RCUDA_RETURN_IF_ERROR(idle());
     }
@@ -159,7 +159,8 @@ Status SessionLoop::check_limits() {
   const uint64_t at = now();
   if (const Status lost = contexts_.look(at); !lost.ok()) return end_for(lost.context());
   if (!time_.limits()) return {};
-  if (std::exchange(commands_seen_, executor_.commands) != executor_.commands) time_.used(at);
+  const uint64_t commands = executor_.done[wire::Counter::kCommands];
+  if (std::exchange(commands_seen_, commands) != commands) time_.used(at);
   if (at < time_.due()) return {};
   const std::optional<SessionTime::Notice> notice = time_.poll(at, [this] {
     return !held_back_.empty() || executor_.peers.copying() || executor_.idle.any_work();
@@ -219,11 +220,21 @@ Result<bool> SessionLoop::next() {
   return true;
 }
 
-void SessionLoop::count_work() {
-  if (!options_.work) return;
-  const transport::LinkCounters link = link_.counters();
-  options_.work->write(
-      {executor_.commands, executor_.copied_bytes, link.transfer_bytes + link.window_bytes});
+void SessionLoop::count(uint16_t opcode, CUresult result) {
+  wire::Work& done = executor_.done;
+  if (result == CUDA_ERROR_NOT_READY) return;  // the answer of a query
+  if (result != CUDA_SUCCESS) {
+    ++done[wire::Counter::kFailedCommands];
+  } else if (opcode == static_cast<uint16_t>(wire::Custom::kLaunch) ||
+             opcode == static_cast<uint16_t>(wire::Custom::kLaunchOnDevices)) {
+    ++done[wire::Counter::kLaunches];
+  } else if (opcode == static_cast<uint16_t>(api::Opcode::cuGraphLaunch)) {
+    ++done[wire::Counter::kGraphLaunches];
+  }
+}
+
+void SessionLoop::publish_work() {
+  if (options_.work) options_.work->write(executor_.done);
 }
 
 Status SessionLoop::idle() {
@@ -269,7 +280,7 @@ Status SessionLoop::handle(std::span<const std::byte> frame) {
   if (header.call != 0 && !slot_exists(header)) {
     return malformed(header.opcode, "no such reply slot");
   }
-  const uint64_t number = ++executor_.commands;
+  const uint64_t number = ++executor_.done[wire::Counter::kCommands];
   if (header.opcode == static_cast<uint16_t>(wire::Custom::kSessionEnd)) {
     ended_ = true;
     return {};
@@ -324,12 +335,14 @@ Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const
     if (current != CUDA_SUCCESS) executor_.objects.forget_current();
     if (traced) [[unlikely]]
       trace_device(header, body, number);
-    const uint64_t copied = executor_.copied_bytes;
+    const uint64_t copies = executor_.done[wire::Counter::kCopies];
     result = dispatch(header, body, target);
+    count(header.opcode, result.result);
     // Only what the handler has accepted counts: a hostile client names any number of bytes.
     const bool launched = header.opcode == static_cast<uint16_t>(api::Opcode::cuGraphLaunch) &&
                           result.result == CUDA_SUCCESS;
-    if (executor_.pace.limits() && (launched || executor_.copied_bytes != copied)) [[unlikely]] {
+    if (executor_.pace.limits() && (launched || executor_.done[wire::Counter::kCopies] != copies))
+        [[unlikely]] {
       executor_.pace.book(header.opcode, body, this->now());
     }
     const bool frees = traits.frees == api::Frees::kAtOnce || traits.frees == api::Frees::kContext;

@@ -83,7 +83,9 @@ class SessionLoop {
   HandlerResult dispatch(const wire::CommandHeader& header, std::span<const std::byte> body,
                          const ReplyTarget& target);
   Status idle();
-  void count_work();
+  // Counts a command that was carried out.
+  void count(uint16_t opcode, CUresult result);
+  void publish_work();
   void trace_device(const wire::CommandHeader& header, std::span<const std::byte> body,
                     uint64_t number);
   void flush_trace();

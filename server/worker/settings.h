@@ -98,6 +98,10 @@ struct Settings {
       registry, "RCUDA_SERVER_STOP_TIMEOUT", std::chrono::seconds(5),
       "how long a session gets to end when its client has left or the server "
       "stops"};
+  config::Duration drain_timeout{registry, "RCUDA_SERVER_DRAIN_TIMEOUT", std::chrono::seconds(0),
+                                 "how long sessions may go on after a signal to stop, while no new "
+                                 "ones begin; a second signal "
+                                 "ends them"};
   config::Duration peer_timeout{registry, "RCUDA_SERVER_PEER_TIMEOUT", std::chrono::seconds(10),
                                 "a client silent for so long is given up; 0: never"};
   config::Duration spin{registry, "RCUDA_SERVER_SPIN", std::chrono::nanoseconds(0),

@@ -54,9 +54,7 @@ Result<WorkerMessage> receive_worker_message(int socket) {
 
 std::vector<std::byte> encode(const SessionTotals& totals) {
   wire::Encoder out(kMaxWorkerMessageBytes);
-  out.value(totals.commands);
-  out.value(totals.copied_bytes);
-  out.value(totals.link_bytes);
+  for (const uint64_t count : totals.work.counts) out.value(count);
   out.string(totals.outcome.substr(0, kMostOutcomeBytes).c_str());
   return {out.body().begin(), out.body().end()};
 }
@@ -64,9 +62,7 @@ std::vector<std::byte> encode(const SessionTotals& totals) {
 Result<SessionTotals> decode_session_totals(const std::vector<std::byte>& body) {
   wire::Decoder in(body);
   SessionTotals totals;
-  totals.commands = in.value<uint64_t>();
-  totals.copied_bytes = in.value<uint64_t>();
-  totals.link_bytes = in.value<uint64_t>();
+  for (uint64_t& count : totals.work.counts) count = in.value<uint64_t>();
   const char* const outcome = in.string();
   if (!in.complete() || !outcome) {
     return Status(Code::kProtocol, "what a worker says of its session is malformed");

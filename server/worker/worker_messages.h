@@ -72,9 +72,7 @@ struct WorkerReady {
 };
 // What a worker says of its session when that ends, for the audit.
 struct SessionTotals {
-  uint64_t commands = 0;
-  uint64_t copied_bytes = 0;  // of copies, on the device
-  uint64_t link_bytes = 0;    // between client and worker
+  wire::Work work;
   std::string outcome;
 };
 std::vector<std::byte> encode(const SessionTotals& totals);

@@ -328,19 +328,19 @@ void WorkerSession::end(const Status& status, SessionLoop& session) {
   const std::string outcome = !ended_by.empty() ? ended_by
                               : status.ok()     ? "ended by the client"
                                                 : status.message();
+  const wire::Work& work = session.executor().done;
   const transport::LinkCounters counters = link_->counters();
   RCUDA_INFO(
       "session of %s (pid %u) over after %.1f s: %llu commands, %llu answers, %llu bytes copied, "
       "%llu bytes over the link; %s",
       grant_.user.c_str(), hello_.pid, seconds,
-      static_cast<unsigned long long>(session.executor().commands),
+      static_cast<unsigned long long>(work[wire::Counter::kCommands]),
       static_cast<unsigned long long>(counters.puts),
-      static_cast<unsigned long long>(session.executor().copied_bytes),
+      static_cast<unsigned long long>(work.copied_bytes()),
       static_cast<unsigned long long>(counters.transfer_bytes + counters.window_bytes),
       outcome.c_str());
   link_->close();
-  tell_daemon({session.executor().commands, session.executor().copied_bytes,
-               counters.transfer_bytes + counters.window_bytes, outcome});
+  tell_daemon({work, outcome});
   look_for_leaks();
   ::_exit(status.ok() || status.code() == Code::kUnavailable ? 0 : 2);
 }

@@ -157,7 +157,7 @@ class AuthTest(unittest.TestCase):
         record = self.audit(server)[-1]
         self.assertEqual((record["event"], record["method"], record["claims"]["program"]),
                          ("session", "token", "vector_add"))
-        self.assertGreater(record["copied_bytes"], 0)
+        self.assertGreater(record["bytes_to_device"], 0)
 
     def test_without_encryption_the_same_bytes_are_readable(self):
         # Shows that the test above can fail.

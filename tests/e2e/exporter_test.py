@@ -32,6 +32,36 @@ sys.stdin.read()
 """
 
 
+# Copies of known sizes, a graph, and a command that fails.
+COPIES = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+def call(name, *arguments, result=0):
+    answer = getattr(cuda, name)(*arguments)
+    assert answer == result, (name, answer)
+size = ctypes.c_size_t
+context, memory, other = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_uint64()
+graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
+host = (ctypes.c_char * (5 << 20))()
+call("cuInit", 0)
+call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+call("cuCtxSetCurrent", context)
+call("cuMemAlloc_v2", ctypes.byref(memory), size(5 << 20))
+call("cuMemAlloc_v2", ctypes.byref(other), size(5 << 20))
+call("cuMemcpyHtoD_v2", memory, host, size(20000))
+call("cuMemcpyHtoD_v2", memory, host, size(8))
+call("cuMemcpyDtoH_v2", host, memory, size(4096))
+call("cuMemcpyDtoH_v2", host, memory, size(1))
+call("cuMemcpyDtoD_v2", other, memory, size(1 << 20))
+call("cuMemAlloc_v2", ctypes.byref(ctypes.c_uint64()), size(1 << 45), result=2)
+call("cuGraphCreate", ctypes.byref(graph), 0)
+call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_uint64())
+for _ in range(3):
+    call("cuGraphLaunch", executable, None)
+call("cuCtxSynchronize")
+"""
+
+
 def free_port():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()[1]
@@ -100,13 +130,29 @@ class ExporterTest(unittest.TestCase):
         many = self.ended(2, "shm")
         commands = [self.value(text, "rcuda_commands_total", medium="shm") for text in (few, many)]
         self.assertEqual(commands[1] - 2 * commands[0], 200)
+        launches = [self.value(text, "rcuda_launches_total", medium="shm") for text in (few, many)]
+        self.assertEqual(launches[1] - 2 * launches[0], 200)
         self.run_call("tcp", 10)
         text = self.ended(1, "tcp")
         self.assertEqual(self.value(text, "rcuda_commands_total", medium="shm"), commands[1])
-        self.assertGreater(self.value(text, "rcuda_link_bytes_total", medium="tcp"), 0)
+        self.assertEqual(self.value(text, "rcuda_launches_total", medium="tcp"),
+                         self.value(few, "rcuda_launches_total", medium="shm"))
         self.assertGreaterEqual(self.value(text, "rcuda_worker_starts_total"), 3)
         self.assertGreater(self.value(text, "rcuda_worker_start_seconds_total"), 0)
         self.assertEqual(self.value(text, "rcuda_refused_clients_total"), 0)
+
+    def test_copies_failures_and_graphs_are_counted(self):
+        self.export(f"localhost:{self.server.port}")
+        subprocess.run([sys.executable, "-c", COPIES], check=True,
+                       env=client_environment(BUILD, [self.server], "tcp"))
+        text = self.ended(1, "tcp")
+        moved = {direction: self.value(text, "rcuda_copied_bytes_total", medium="tcp", direction=direction)
+                 for direction in ("to_device", "to_host", "on_server", "to_server", "from_server")}
+        self.assertEqual(moved, {"to_device": 20000 + 8, "to_host": 4096 + 1, "on_server": 1 << 20,
+                                 "to_server": 0, "from_server": 0})
+        self.assertEqual(self.value(text, "rcuda_copies_total"), 5)
+        self.assertEqual(self.value(text, "rcuda_failed_commands_total"), 1)
+        self.assertEqual(self.value(text, "rcuda_graph_launches_total"), 3)
 
     def test_a_session_and_its_memory(self):
         self.export(f"localhost:{self.server.port}")
@@ -156,6 +202,15 @@ class ExporterTest(unittest.TestCase):
             self.assertEqual(self.value(text, "rcuda_up", server=f"localhost:{self.server.port}"), 1)
         exporter.terminate()
         self.assertEqual(exporter.stderr.read().count("cannot connect"), 1)
+
+    def test_servers_that_are_silent_do_not_add_up(self):
+        silent = [socket.create_server(("127.0.0.1", 0)) for _ in range(4)]
+        for listener in silent:
+            self.addCleanup(listener.close)
+        names = [f"localhost:{listener.getsockname()[1]}" for listener in silent]
+        self.export(*names, f"localhost:{self.server.port}", f"localhost:{self.server.port}")
+        text = self.scrape()
+        self.assertEqual(self.values(text, "rcuda_up"), [0, 0, 0, 0, 1])
 
     def test_an_address_that_is_taken_is_an_error(self):
         self.export(f"localhost:{self.server.port}")

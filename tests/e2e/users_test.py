@@ -95,6 +95,27 @@ class UsersTest(unittest.TestCase):
         self.check_served(server, 0)
         self.assertEqual(self.smi(server, NOBODY).returncode, 0)
 
+    def control(self, server, user, *command):
+        return run_as(user, [os.path.join(BUILD, "bin/rcuda-smi"), *map(str, command)], text=True)
+
+    def test_who_may_end_sessions_and_drain_the_server(self):
+        server = self.server(options=["--users", f"{NOBODY},{OTHER}"])
+        at = f"127.0.0.1:{server.port}"
+        session = subprocess.Popen([os.path.join(BUILD, "tests/e2e/endless")], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, user=NOBODY, group=NOBODY, extra_groups=[],
+                                   cwd="/", env=client_environment(BUILD, [server], "tcp"))
+        self.addCleanup(session.kill)
+        session.stdout.readline()
+        worker, = server.sessions(BUILD).values()
+        for command in (("drain", at), ("resume", at)):
+            denied = self.control(server, NOBODY, *command)
+            self.assertEqual(denied.returncode, 1)
+            self.assertIn("only an operator may drain", denied.stderr)
+        self.assertIn("no session of yours", self.control(server, OTHER, "end", at, worker).stderr)
+        self.assertIsNone(session.poll())
+        self.assertEqual(self.control(server, NOBODY, "end", at, worker).returncode, 0)
+        self.assertIn("ended the session", session.communicate(timeout=60)[1])
+
     def test_the_daemon_turns_another_user_away_itself(self):
         """The client of this test makes no checks itself."""
         server = self.server()

@@ -8,8 +8,9 @@
 #include <cstdlib>
 #include <vector>
 
-#include "common/wire/handshake.h"
+#include "common/wire/control_messages.h"
 #include "common/wire/gpu_report.h"
+#include "common/wire/handshake.h"
 #include "common/wire/lease_messages.h"
 
 namespace rcuda::wire {
@@ -31,6 +32,8 @@ inline void fuzz_handshake(const uint8_t* data, size_t size) {
   if (auto refusal = decode_refusal(body); refusal.ok() && encode(*refusal) != body) std::abort();
   if (auto status = decode_status(body); status.ok() && encode(*status) != body) std::abort();
   if (auto gpus = decode_gpu_report(body); gpus.ok() && encode(*gpus) != body) std::abort();
+  if (auto asked = decode_control_request(body); asked.ok() && encode(*asked) != body) std::abort();
+  if (auto told = decode_control_answer(body); told.ok() && encode(*told) != body) std::abort();
   if (auto lease = decode_lease_request(body); lease.ok() && encode(*lease) != body) std::abort();
   if (auto leases = decode_lease_answer(body); leases.ok() && encode(*leases) != body) std::abort();
 }

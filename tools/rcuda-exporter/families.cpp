@@ -28,9 +28,15 @@ constexpr std::array kMetrics{
     Described{"rcuda_waiting_clients", MetricType::Gauge, "Clients whose turn has not come"},
     Described{"rcuda_idle_workers", MetricType::Gauge, "Workers that wait for a session"},
     Described{"rcuda_sessions_started_total", MetricType::Counter, "Sessions that began"},
-    Described{"rcuda_commands_total", MetricType::Counter, "Commands of clients that were executed"},
-    Described{"rcuda_copied_bytes_total", MetricType::Counter, "Bytes copied on the GPUs"},
-    Described{"rcuda_link_bytes_total", MetricType::Counter, "Answers and bulk data that workers sent to and fetched from clients"},
+    Described{"rcuda_commands_total", MetricType::Counter,
+              "Commands of clients that were executed"},
+    Described{"rcuda_failed_commands_total", MetricType::Counter,
+              "Commands that ended with an error"},
+    Described{"rcuda_launches_total", MetricType::Counter, "Launches of kernels"},
+    Described{"rcuda_graph_launches_total", MetricType::Counter, "Launches of graphs"},
+    Described{"rcuda_copies_total", MetricType::Counter, "Copies, without those of graphs"},
+    Described{"rcuda_copied_bytes_total", MetricType::Counter,
+              "Bytes copied, without those of graphs"},
     Described{"rcuda_refused_clients_total", MetricType::Counter, "Clients that were refused"},
     Described{"rcuda_worker_starts_total", MetricType::Counter, "Workers that became ready"},
     Described{"rcuda_worker_failures_total", MetricType::Counter, "Workers that could not start"},
@@ -40,8 +46,10 @@ constexpr std::array kMetrics{
     Described{"rcuda_gpu_sessions", MetricType::Gauge, "Sessions that have the GPU"},
     Described{"rcuda_gpu_memory_total_bytes", MetricType::Gauge, "Memory of the GPU"},
     Described{"rcuda_gpu_memory_used_bytes", MetricType::Gauge, "Memory of the GPU in use"},
-    Described{"rcuda_user_gpu_memory_bytes", MetricType::Gauge, "Memory in use by a user's sessions"},
-    Described{"rcuda_gpu_utilization_ratio", MetricType::Gauge, "Part of the time in which kernels ran"},
+    Described{"rcuda_user_gpu_memory_bytes", MetricType::Gauge,
+              "Memory in use by a user's sessions"},
+    Described{"rcuda_gpu_utilization_ratio", MetricType::Gauge,
+              "Part of the time in which kernels ran"},
     Described{"rcuda_gpu_memory_utilization_ratio", MetricType::Gauge,
               "Part of the time in which memory was read or written"},
     Described{"rcuda_gpu_temperature_celsius", MetricType::Gauge, "Temperature of the GPU"},
@@ -64,6 +72,28 @@ constexpr std::array kFigures{
     Figure{"rcuda_gpu_power_watts", nvml::figure_nvmlDeviceGetPowerUsage, 1e-3},
     Figure{"rcuda_gpu_power_limit_watts", nvml::figure_nvmlDeviceGetEnforcedPowerLimit, 1e-3},
     Figure{"rcuda_gpu_energy_joules_total", nvml::figure_nvmlDeviceGetTotalEnergyConsumption, 1e-3},
+};
+
+struct Count {
+  const char* name;
+  wire::Counter counter;
+};
+
+constexpr std::array kCounts{
+    Count{"rcuda_commands_total", wire::Counter::kCommands},
+    Count{"rcuda_failed_commands_total", wire::Counter::kFailedCommands},
+    Count{"rcuda_launches_total", wire::Counter::kLaunches},
+    Count{"rcuda_graph_launches_total", wire::Counter::kGraphLaunches},
+    Count{"rcuda_copies_total", wire::Counter::kCopies},
+};
+
+// Values of the label `direction` of rcuda_copied_bytes_total.
+constexpr std::array kDirections{
+    Count{"to_device", wire::Counter::kBytesToDevice},
+    Count{"to_host", wire::Counter::kBytesToHost},
+    Count{"on_server", wire::Counter::kBytesOnServer},
+    Count{"to_server", wire::Counter::kBytesToServer},
+    Count{"from_server", wire::Counter::kBytesFromServer},
 };
 
 // By nvmlClockType_t.
@@ -114,8 +144,9 @@ void Families::add_server(const std::string& server, const wire::ServerStatus& s
 }
 
 void Families::add_totals(const std::string& server, const wire::ServerStatus::Totals& totals) {
-  if (totals.worker_starts == 0) return;  // not for this user, or nothing has happened
-  const auto count = [&](const char* name, Labels labels, uint64_t value) {
+  // Zeros, too, are what a user is told who may not see all sessions.
+  if (totals.worker_starts == 0 && totals.worker_failures == 0 && totals.refused == 0) return;
+  const auto count = [&](const char* name, const Labels& labels, uint64_t value) {
     add(name, labels, static_cast<double>(value));
   };
   const Labels labels{{"server", server}};
@@ -123,12 +154,14 @@ void Families::add_totals(const std::string& server, const wire::ServerStatus::T
   count("rcuda_worker_starts_total", labels, totals.worker_starts);
   count("rcuda_worker_failures_total", labels, totals.worker_failures);
   add("rcuda_worker_start_seconds_total", labels, static_cast<double>(totals.worker_start_us) * 1e-6);
-  for (const wire::ServerStatus::Medium& medium : totals.media) {
-    const Labels by_medium{{"server", server}, {"medium", medium.name}};
-    count("rcuda_sessions_started_total", by_medium, medium.sessions);
-    count("rcuda_commands_total", by_medium, medium.work.commands);
-    count("rcuda_copied_bytes_total", by_medium, medium.work.copied_bytes);
-    count("rcuda_link_bytes_total", by_medium, medium.work.link_bytes);
+  for (const wire::ServerStatus::Account& account : totals.accounts) {
+    Labels of{{"server", server}, {"user", account.user}, {"medium", account.medium}};
+    count("rcuda_sessions_started_total", of, account.sessions);
+    for (const auto& [name, counter] : kCounts) count(name, of, account.work[counter]);
+    for (const auto& [direction, counter] : kDirections) {
+      of["direction"] = direction;
+      count("rcuda_copied_bytes_total", of, account.work[counter]);
+    }
   }
 }
 

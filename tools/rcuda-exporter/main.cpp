@@ -6,9 +6,11 @@
 // It asks the servers at each scrape, as rcuda-smi does, and tells what its user may know: run it as the
 // servers' user or root, and all sessions are seen. It is a process of its own, so a server's daemon, which
 // may be root's, has no web server in it.
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -33,24 +35,36 @@ class Servers : public prometheus::Collectable {
  public:
   explicit Servers(std::vector<Server> servers) : servers_(std::move(servers)) {}
 
-  // On a thread of the web server. A server that does not answer in its few seconds is missing.
+  // On a thread of the web server. All servers are asked at once, so one that does not answer in
+  // its few seconds, and is missing, delays no other.
   std::vector<prometheus::MetricFamily> Collect() const override {
-    exporter::Families families;
+    std::vector<std::future<Answer>> asked;
     for (const Server& server : servers_) {
-      const Result<wire::ServerStatus> status = tools::status_of(server);
-      tell_change(server.text(), status.status());
-      if (!status.ok()) {
-        families.add_missing(server.text());
+      asked.push_back(std::async(std::launch::async, [&server] {
+        return Answer{tools::status_of(server), tools::gpus_of(server)};
+      }));
+    }
+    exporter::Families families;
+    for (size_t i = 0; i < servers_.size(); ++i) {
+      const std::string name = servers_[i].text();
+      const Answer answer = asked[i].get();
+      tell_change(name, answer.status.status());
+      if (!answer.status.ok()) {
+        families.add_missing(name);
         continue;
       }
-      families.add_server(server.text(), *status);
-      const Result<wire::GpuReport> gpus = tools::gpus_of(server);
-      if (gpus.ok()) families.add_gpus(server.text(), *status, *gpus);
+      families.add_server(name, *answer.status);
+      if (answer.gpus.ok()) families.add_gpus(name, *answer.status, *answer.gpus);
     }
     return families.take();
   }
 
  private:
+  struct Answer {
+    Result<wire::ServerStatus> status;
+    Result<wire::GpuReport> gpus;
+  };
+
   // One line when a server stops answering and one when it answers again, not one for each scrape.
   void tell_change(const std::string& server, const Status& status) const {
     std::lock_guard lock(mutex_);
@@ -95,7 +109,10 @@ int start(int argc, char** argv) {
       std::fprintf(stderr, "rcuda-exporter: %s\n", server.status().context().c_str());
       return 1;
     }
-    servers.push_back(std::move(server).value());
+    const std::string text = server->text();
+    const bool known = std::any_of(servers.begin(), servers.end(),
+                                   [&](const Server& other) { return other.text() == text; });
+    if (!known) servers.push_back(std::move(server).value());
   }
   try {
     return run(address, std::move(servers));

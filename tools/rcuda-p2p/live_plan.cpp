@@ -291,14 +291,14 @@ Result<double> Pair::copy_us(uint64_t bytes) {
 
 }  // namespace
 
-Status print_live_plan(const LiveQuery& query, std::FILE* out) {
+Status measure_copies(const LiveQuery& query, const std::function<void(const std::string&)>& begun,
+                      const std::function<void(const LiveCopy&)>& copied) {
   if (query.sizes.empty()) return {Code::kInvalidArgument, "no sizes"};
   Pair pair;
   RCUDA_RETURN_IF_ERROR(
       pair.open(query, *std::max_element(query.sizes.begin(), query.sizes.end())));
   RCUDA_RETURN_IF_ERROR(pair.wait_until_measured());
-  std::fprintf(out, "%s\n%10s %12s %12s %8s  plan\n", pair.names().c_str(), "size", "predicted us",
-               "measured us", "GB/s");
+  begun(pair.names());
   for (const uint64_t bytes : query.sizes) {
     // The planner makes and corrects its plans for this size during the first copies.
     constexpr int kCopies = 11;
@@ -311,12 +311,22 @@ Status print_live_plan(const LiveQuery& query, std::FILE* out) {
     std::nth_element(times.begin(), times.begin() + kCopies / 2, times.end());
     const auto forecast = pair.forecast(bytes);
     if (!forecast) return forecast.status();
-    std::fprintf(out, "%10s %12.1f %12.1f %8.2f  %s\n", p2p::bytes_text(bytes).c_str(),
-                 forecast->predicted_us, times[kCopies / 2],
-                 static_cast<double>(bytes) / times[kCopies / 2] * 1e-3, forecast->text.c_str());
-    std::fflush(out);
+    copied({bytes, forecast->predicted_us, times[kCopies / 2], forecast->text});
   }
   return {};
+}
+
+Status print_live_plan(const LiveQuery& query, std::FILE* out) {
+  const auto begun = [&](const std::string& names) {
+    std::fprintf(out, "%s\n%10s %12s %12s %8s  plan\n", names.c_str(), "size", "predicted us",
+                 "measured us", "GB/s");
+  };
+  const auto copied = [&](const LiveCopy& copy) {
+    std::fprintf(out, "%10s %12.1f %12.1f %8.2f  %s\n", p2p::bytes_text(copy.bytes).c_str(),
+                 copy.predicted_us, copy.measured_us, copy.gbps(), copy.plan.c_str());
+    std::fflush(out);
+  };
+  return measure_copies(query, begun, copied);
 }
 
 }  // namespace rcuda::tools

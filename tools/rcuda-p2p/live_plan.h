@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -16,9 +17,20 @@ struct LiveQuery {
   std::vector<uint64_t> sizes;
 };
 
+struct LiveCopy {
+  uint64_t bytes = 0;
+  double predicted_us = 0, measured_us = 0;  // the latter: median of several copies
+  std::string plan;
+  double gbps() const { return static_cast<double>(bytes) / measured_us * 1e-3; }  // GB/s
+};
+
 // Opens a session with each server, has the two workers connect and measure their legs, then
-// requests the plan of each size and copies that size several times. Writes one line per size as it
-// goes. Blocks for seconds.
+// requests the plan of each size and copies that size several times. `begun` gets the names of the
+// two GPUs, then `copied` each size as it is done. Blocks for seconds.
+Status measure_copies(const LiveQuery& query, const std::function<void(const std::string&)>& begun,
+                      const std::function<void(const LiveCopy&)>& copied);
+
+// The same as a table, a line at a time.
 Status print_live_plan(const LiveQuery& query, std::FILE* out);
 
 }  // namespace rcuda::tools

@@ -2,73 +2,189 @@
 //
 //   rcuda-smi                     this machine's server
 //   rcuda-smi node1 node2:9000    other servers
-
-#include <algorithm>
+//   rcuda-smi --json node1        for programs
+//   rcuda-smi top node1 node2     what they do, every two seconds
+//   rcuda-smi topo node1 node2    the ways between their GPUs, measured
+//   rcuda-smi end node1 4711      ends the session of worker 4711
+//   rcuda-smi drain node1         no new sessions; waits until the last has ended and the server
+//   stops rcuda-smi resume node1        takes the drain back
+#include <chrono>
 #include <cstdio>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "common/base/status.h"
-#include "common/wire/handshake.h"
+#include "common/wire/control_messages.h"
 #include "tools/base/server_query.h"
+#include "tools/rcuda-smi/look.h"
+#include "tools/rcuda-smi/topology.h"
 
 namespace rcuda {
 namespace {
 
-using tools::printable;
+using smi::Look;
 using tools::Server;
+using wire::ControlOperation;
 
-void print(const std::string& address, const wire::ServerStatus& status) {
-  const std::string waiting =
-      status.waiting == 0 ? "" : std::to_string(status.waiting) + " waiting, ";
-  std::printf("%s (%s): %zu of %u sessions, %s%u idle worker%s; %s\n", address.c_str(),
-              printable(status.server).c_str(), status.sessions.size(), status.max_sessions,
-              waiting.c_str(), status.idle_workers, status.idle_workers == 1 ? "" : "s",
-              printable(status.driver).c_str());
-  for (const wire::ServerStatus::Device& device : status.devices) {
-    const auto users =
-        std::count_if(status.sessions.begin(), status.sessions.end(), [&](const auto& session) {
-          return std::count(session.devices.begin(), session.devices.end(), device.ordinal) > 0;
-        });
-    std::printf("  device %-3u %-32s %6.1f GiB  %ld session%s\n", device.ordinal,
-                printable(device.name).c_str(),
-                static_cast<double>(device.total_bytes) / (1ull << 30), static_cast<long>(users),
-                users == 1 ? "" : "s");
+constexpr auto kDrainInterval = std::chrono::seconds(1);
+
+int fail(const Status& status) {
+  std::fprintf(stderr, "rcuda-smi: %s\n", status.context().c_str());
+  return 1;
+}
+
+// A server that cannot be named is an error of the command line.
+std::vector<Server> servers_of(const std::vector<std::string>& names) {
+  std::vector<Server> servers;
+  for (const std::string& name : names) {
+    Result<Server> server = tools::parse_server(name);
+    if (!server.ok()) throw CLI::ValidationError(server.status().context());
+    servers.push_back(std::move(server).value());
   }
-  for (const wire::ServerStatus::Session& session : status.sessions) {
-    std::string devices;
-    for (uint32_t ordinal : session.devices) {
-      devices += (devices.empty() ? "" : ",") + std::to_string(ordinal);
+  return servers;
+}
+
+int show(const std::vector<std::string>& names, bool as_json) {
+  const std::vector<Look> looks = smi::look(servers_of(names));
+  nlohmann::json json = nlohmann::json::array();
+  int failed = 0;
+  for (const Look& look : looks) {
+    if (as_json) json.push_back(smi::json_of(look));
+    if (!look.error.ok()) {
+      failed = fail(look.error);
+    } else if (!as_json) {
+      std::fputs(smi::text_of(look).c_str(), stdout);
     }
-    std::printf("  session %-8s %s on %s, pid %u, over %s, %llu s, worker %u: %s%s\n",
-                devices.c_str(), printable(session.user).c_str(), printable(session.host).c_str(),
-                session.client_pid, printable(session.medium).c_str(),
-                static_cast<unsigned long long>(session.seconds), session.worker_pid,
-                printable(session.program).c_str(),
-                session.job.empty() ? "" : (", job " + printable(session.job)).c_str());
   }
+  // Texts come from clients and need not be UTF-8.
+  constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
+  if (as_json) std::printf("%s\n", json.dump(2, ' ', false, kReplace).c_str());
+  return failed;
+}
+
+// `rounds`: how many times; 0: until a signal ends it.
+int top(const std::vector<std::string>& names, double seconds, int rounds) {
+  const std::vector<Server> servers = servers_of(names);
+  const bool screen = ::isatty(STDOUT_FILENO);
+  std::vector<Look> before = smi::look(servers);
+  for (int round = 0; rounds == 0 || round < rounds; ++round) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+    std::vector<Look> now = smi::look(servers);
+    // Home, then the rest of the screen is cleared: no flicker.
+    std::printf("%s%s%s", screen ? "\x1b[H\x1b[2J" : "", smi::top_of(before, now).c_str(),
+                screen ? "" : "\n");
+    std::fflush(stdout);
+    before = std::move(now);
+  }
+  return 0;
+}
+
+int topology(const std::vector<std::string>& names, bool matrix_only) {
+  const std::vector<Look> looks = smi::look(servers_of(names));
+  for (const Look& look : looks) {
+    if (!look.error.ok()) return fail(look.error);
+  }
+  std::fputs(smi::matrix_of(looks).c_str(), stdout);
+  if (!matrix_only) std::fputs(smi::network_of(looks).c_str(), stdout);
+  return 0;
+}
+
+Result<wire::ControlAnswer> control(const Server& server, const wire::ControlRequest& request) {
+  const auto answer = tools::ask(server, wire::MessageType::kControlRequest, wire::encode(request),
+                                 wire::MessageType::kControlAnswer);
+  if (!answer.ok()) return answer.status();
+  return wire::decode_control_answer(*answer);
+}
+
+int end(const std::string& name, uint32_t worker) {
+  const Result<wire::ControlAnswer> answer =
+      control(servers_of({name}).front(), {ControlOperation::kEnd, worker});
+  return answer.ok() ? 0 : fail(answer.status());
+}
+
+// Waits until the server has stopped, unless told otherwise.
+int drain(const std::string& name, bool wait) {
+  const Server server = servers_of({name}).front();
+  Result<wire::ControlAnswer> answer = control(server, {ControlOperation::kDrain, 0});
+  if (!answer.ok()) return fail(answer.status());
+  uint32_t sessions = answer->sessions;
+  for (;;) {
+    std::printf("%s: drained, %u session%s left\n", server.text().c_str(), sessions,
+                sessions == 1 ? "" : "s");
+    std::fflush(stdout);
+    if (!wait) return 0;
+    for (const uint32_t told = sessions; sessions == told;) {
+      std::this_thread::sleep_for(kDrainInterval);
+      answer = control(server, {ControlOperation::kAsk, 0});
+      if (!answer.ok()) {  // it was there, and stops when it is drained
+        std::printf("%s: stopped\n", server.text().c_str());
+        return 0;
+      }
+      if (!answer->draining) {
+        return fail(Status(Code::kUnavailable, server.text() + " is no longer drained: an operator "
+                                                               "has said rcuda-smi resume"));
+      }
+      sessions = answer->sessions;
+    }
+  }
+}
+
+int resume(const std::string& name) {
+  const Result<wire::ControlAnswer> answer =
+      control(servers_of({name}).front(), {ControlOperation::kResume, 0});
+  return answer.ok() ? 0 : fail(answer.status());
 }
 
 int start(int argc, char** argv) {
   CLI::App app("Shows the devices and sessions of rcuda servers.", "rcuda-smi");
-  std::vector<std::string> servers = {"localhost"};
-  app.add_option("server", servers, "host or host:port, 8308 unless given")->type_name("");
-  CLI11_PARSE(app, argc, argv);
-  int failed = 0;
-  for (const std::string& text : servers) {
-    const Result<Server> server = tools::parse_server(text);
-    const Result<wire::ServerStatus> status =
-        server.ok() ? tools::status_of(*server) : Result<wire::ServerStatus>(server.status());
-    if (status.ok()) {
-      print(server->text(), *status);
-    } else {
-      std::fprintf(stderr, "rcuda-smi: %s\n", status.status().context().c_str());
-      failed = 1;
-    }
+  std::vector<std::string> names = {"localhost"};
+  std::string name;
+  constexpr const char* kServer = "host or host:port, 8308 unless given";
+  bool as_json = false, no_wait = false, matrix_only = false;
+  double seconds = 2;
+  int rounds = 0;
+  uint32_t worker = 0;
+  app.add_option("server", names, kServer)->type_name("");
+  app.add_flag("--json", as_json, "for programs: a list with an object for each server");
+  app.require_subcommand(0, 1);
+  CLI::App* const top_command = app.add_subcommand("top", "what sessions do, again and again");
+  top_command->add_option("server", names, kServer)->type_name("");
+  top_command->add_option("--every", seconds, "seconds between two looks")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  top_command->add_option("--rounds", rounds, "end after so many; 0: never")->capture_default_str();
+  CLI::App* const topology_command = app.add_subcommand(
+      "topo", "the ways between GPUs; copies between servers are measured, as rcuda-p2p does");
+  topology_command->add_option("server", names, kServer)->type_name("");
+  topology_command->add_flag("-m,--matrix", matrix_only, "the matrix only: nothing is measured");
+  CLI::App* const end_command =
+      app.add_subcommand("end", "ends a session: its own user and operators may");
+  end_command->add_option("server", name, kServer)->required()->type_name("");
+  end_command->add_option("worker", worker, "the session's worker, as rcuda-smi lists it")
+      ->required()
+      ->type_name("");
+  CLI::App* const drain_command = app.add_subcommand(
+      "drain", "for operators: no new sessions; the server stops when the last one has ended");
+  drain_command->add_option("server", name, kServer)->required()->type_name("");
+  drain_command->add_flag("--no-wait", no_wait, "do not wait until the server has stopped");
+  CLI::App* const resume_command = app.add_subcommand("resume", "for operators: ends a drain");
+  resume_command->add_option("server", name, kServer)->required()->type_name("");
+  try {
+    app.parse(argc, argv);
+    if (*top_command) return top(names, seconds, rounds);
+    if (*topology_command) return topology(names, matrix_only);
+    if (*end_command) return end(name, worker);
+    if (*drain_command) return drain(name, !no_wait);
+    if (*resume_command) return resume(name);
+    return show(names, as_json);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
   }
-  return failed;
 }
 
 }  // namespace

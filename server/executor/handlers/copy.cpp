@@ -54,7 +54,7 @@ HandlerResult copy_inline(CopyServices& services, const Command& command,
   // The source is pageable, so the driver copies the bytes before it returns.
   const CUresult result = services.driver.cuMemcpyHtoDAsync_v2(body.destination, bytes.data(),
                                                                bytes.size(), stream.handle);
-  if (result == CUDA_SUCCESS) services.copied_bytes += body.bytes;
+  if (result == CUDA_SUCCESS) services.done.copied(wire::Counter::kBytesToDevice, body.bytes);
   return {result, false, false};
 }
 
@@ -72,7 +72,7 @@ HandlerResult copy_to_reply(CopyServices& services, const Command& command,
   const CUresult result =
       services.driver.cuMemcpyDtoHAsync_v2(memory, body.source, body.bytes, stream.handle);
   if (result != CUDA_SUCCESS) return {result, false, false};
-  services.copied_bytes += body.bytes;
+  services.done.copied(wire::Counter::kBytesToHost, body.bytes);
   ContextState* const context = stream.context;
   services.completions.add(
       stream, [&output = services.output, &answers = services.answers, context, memory,
@@ -107,30 +107,40 @@ HandlerResult copy_staged(CopyServices& services, const Command&,
     // returned.
     return {body.to_device ? result : CUDA_SUCCESS, false, false};
   }
-  services.copied_bytes += body.bytes;
+  services.done.copied(body.to_device ? wire::Counter::kBytesToDevice : wire::Counter::kBytesToHost,
+                       body.bytes);
   services.completions.add(stream, signal, body.to_device == 0);
   return {};
 }
 
 namespace {
 
+// kBytesOnServer also for a copy within the client's memory.
+wire::Counter direction(bool from_client, bool to_client) {
+  if (from_client == to_client) return wire::Counter::kBytesOnServer;
+  return from_client ? wire::Counter::kBytesToDevice : wire::Counter::kBytesToHost;
+}
+
+wire::Counter direction_of(const HostMemory& host_memory, const wire::CopyBody& body) {
+  return direction(host_memory.find(body.source, body.bytes) != nullptr,
+                   host_memory.find(body.destination, body.bytes) != nullptr);
+}
+
 // For memory that the driver knows. If only one side is client memory, the call names the
 // direction. So the driver need not look up both addresses, and a graph's node has the right memory
 // types.
-CUresult queue_linear(CopyServices& services, const wire::CopyBody& body, CUstream stream,
-                      bool captured) {
+CUresult queue_linear(CopyServices& services, const wire::CopyBody& body, wire::Counter direction,
+                      CUstream stream, bool captured) {
   const api::DriverTable& driver = services.driver;
-  const bool from_host = services.host_memory.find(body.source, body.bytes) != nullptr;
-  const bool to_host = services.host_memory.find(body.destination, body.bytes) != nullptr;
-  if (from_host && !to_host) {
+  if (direction == wire::Counter::kBytesToDevice) {
     return driver.cuMemcpyHtoDAsync_v2(body.destination, reinterpret_cast<void*>(body.source),
                                        body.bytes, stream);
   }
-  if (to_host && !from_host) {
+  if (direction == wire::Counter::kBytesToHost) {
     return driver.cuMemcpyDtoHAsync_v2(reinterpret_cast<void*>(body.destination), body.source,
                                        body.bytes, stream);
   }
-  if (captured && !from_host && !to_host) {
+  if (captured && services.host_memory.find(body.source, body.bytes) == nullptr) {
     return driver.cuMemcpyDtoDAsync_v2(body.destination, body.source, body.bytes, stream);
   }
   return driver.cuMemcpyAsync(body.destination, body.source, body.bytes, stream);
@@ -151,10 +161,11 @@ CUresult queue_copy(CopyServices& services, const wire::CopyBody& body,
       !reachable(services, stream.handle, body.source, body.bytes)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  const wire::Counter direction = direction_of(services.host_memory, body);
   if (!(body.flags & (wire::kSourceMirrored | wire::kDestinationMirrored))) {
     const auto direct = services.gpu_direct.copy(stream, body.destination, body.source, body.bytes);
     if (direct) {
-      if (*direct == CUDA_SUCCESS) services.copied_bytes += body.bytes;
+      if (*direct == CUDA_SUCCESS) services.done.copied(direction, body.bytes);
       return *direct;
     }
   }
@@ -166,12 +177,12 @@ CUresult queue_copy(CopyServices& services, const wire::CopyBody& body,
     result = services.shadow_copies.copy(stream, body);
   } else if (captured || (body.destination_context == 0 && body.source_context == 0)) {
     // A driver cannot capture a copy between contexts. It also finds the devices by the addresses.
-    result = queue_linear(services, body, stream.handle, captured);
+    result = queue_linear(services, body, direction, stream.handle, captured);
     if (result == CUDA_SUCCESS) hand_to_graph(services, stream, {body.destination, body.source});
   } else {
     result = copy_between(services, body, stream.handle);
   }
-  if (result == CUDA_SUCCESS && !captured) services.copied_bytes += body.bytes;
+  if (result == CUDA_SUCCESS && !captured) services.done.copied(direction, body.bytes);
   return result;
 }
 
@@ -342,6 +353,11 @@ bool shadow_rows(CopyServices& services, const wire::CopyShapeSide& side, bool h
   return true;
 }
 
+bool is_clients(const HostMemory& host_memory, const Side& side) {
+  return side.type == CU_MEMORYTYPE_HOST ||
+         (side.type != CU_MEMORYTYPE_ARRAY && host_memory.find(side.device, 1) != nullptr);
+}
+
 CUresult queue_shape(CopyServices& services, const wire::CopyShapeBody& body,
                      const SessionStream& stream, const Side& source, const Side& destination) {
   const api::DriverTable& driver = services.driver;
@@ -360,7 +376,9 @@ CUresult queue_shape(CopyServices& services, const wire::CopyShapeBody& body,
   }
   // Only of a copy that the driver accepts is the volume a number that fits.
   if (result == CUDA_SUCCESS && !captured) {
-    services.copied_bytes += body.width_bytes * body.height * body.depth;
+    services.done.copied(direction(is_clients(services.host_memory, source),
+                                   is_clients(services.host_memory, destination)),
+                         body.width_bytes * body.height * body.depth);
   }
   return result;
 }

@@ -115,9 +115,11 @@ HandlerResult peer_copy(PeerServices& services, const Command&, const wire::Peer
     }
   }
   const uint64_t bytes = copy.memory.bytes();
+  const bool outgoing = copy.outgoing;
   const Status queued = peers.copy(std::move(copy), std::move(failure));
   if (queued.ok()) {
-    services.copied_bytes += bytes;
+    services.done.copied(outgoing ? wire::Counter::kBytesToServer : wire::Counter::kBytesFromServer,
+                         bytes);
     return answer(CUDA_SUCCESS);
   }
   services.work.note();  // the copy holds no stream, so a later copy does not follow a hold

@@ -20,7 +20,8 @@ TEST(AuditTest, ASessionAndARefusalAreALineEach) {
   identity.from = "10.0.0.7:51312";
   wire::ServerStatus::Session session{"mallory\n", "./train", "login1", 7, 8, "tcp", 12, {3, 0}};
   EndedSession ended{identity, session, {}, {}};
-  audit.ended(ended, SessionTotals{5, 6, 7, "ended by the client"}, "ended by the client");
+  audit.ended(ended, SessionTotals{{{5, 1, 2, 0, 4, 6, 7}}, "ended by the client"},
+              "ended by the client");
   ended.allowances = {{.of = "user ada", .device_memory = 9, .bandwidth = 8},
                       {.of = "group \"x\"", .host_memory = 7}};
   ended.limits = {std::chrono::seconds(60), std::chrono::milliseconds(1500), 0, 50};
@@ -28,16 +29,18 @@ TEST(AuditTest, ASessionAndARefusalAreALineEach) {
   audit.refused("10.0.0.8:1", {}, "no");
   const std::string text = folder.read("audit");
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);
-  for (
-      const char* const part :
-      {R"("event":"session","user":"ada","uid":1000,"method":"token","from":"10.0.0.7:51312")",
-       R"("claims":{"user":"mallory\u000a","host":"login1","program":"./train","pid":7})",
-       R"("devices":[3,0],"medium":"tcp","quota":[],"seconds":12,"commands":5,"copied_bytes":6,"link_bytes":7)",
-       R"("quota":[{"of":"user ada","device_memory":9,"bandwidth":8},)"
-       R"({"of":"group \"x\"","host_memory":7},)"
-       R"({"session_seconds":60,"idle_seconds":2,"priorities":0,"sm_percent":50}],)",
-       R"("seconds":12,"end":"signal Killed"})",
-       R"("event":"refused","from":"10.0.0.8:1","why":"no"})"}) {
+  for (const char* const part :
+       {R"("event":"session","user":"ada","uid":1000,"method":"token","from":"10.0.0.7:51312")",
+        R"("claims":{"user":"mallory\u000a","host":"login1","program":"./train","pid":7})",
+        R"("devices":[3,0],"medium":"tcp","quota":[],"seconds":12,)"
+        R"("commands":5,"failed_commands":1,"launches":2,"graph_launches":0,"copies":4,)"
+        R"("bytes_to_device":6,"bytes_to_host":7,"bytes_on_server":0,"bytes_to_server":0,)"
+        R"("bytes_from_server":0,"end":"ended by the client"})",
+        R"("quota":[{"of":"user ada","device_memory":9,"bandwidth":8},)"
+        R"({"of":"group \"x\"","host_memory":7},)"
+        R"({"session_seconds":60,"idle_seconds":2,"priorities":0,"sm_percent":50}],)",
+        R"("seconds":12,"end":"signal Killed"})",
+        R"("event":"refused","from":"10.0.0.8:1","why":"no"})"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
 }
@@ -86,11 +89,11 @@ TEST(AuditTest, AFileThatCannotBeWrittenIsNamed) {
 }
 
 TEST(AuditTest, WhatAWorkerSaysIsCheckedAndBounded) {
-  const SessionTotals totals{1, 2, 3, std::string(5000, 'x')};
+  const SessionTotals totals{{{1, 2, 3}}, std::string(5000, 'x')};
   const std::vector<std::byte> body = encode(totals);
   const Result<SessionTotals> decoded = decode_session_totals(body);
   ASSERT_TRUE(decoded.ok());
-  EXPECT_EQ(decoded->link_bytes, 3u);
+  EXPECT_EQ(decoded->work.counts, totals.work.counts);
   EXPECT_EQ(decoded->outcome.size(), 1024u);
   for (size_t bytes = 0; bytes < 40; ++bytes) {
     const std::vector<std::byte> cut(body.begin(), body.begin() + static_cast<ptrdiff_t>(bytes));

@@ -191,7 +191,9 @@ ServerStatus sample_status() {
   session.medium = "verbs";
   session.seconds = 12;
   session.devices = {3};
+  session.work.counts = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
   status.sessions = {session, session};
+  status.totals = {7, 8, 9, 10, {{"ada", "verbs", 11, session.work}, {"bob", "tcp", 12}}};
   return status;
 }
 
@@ -208,6 +210,46 @@ TEST(HandshakeTest, StatusSurvivesTheWire) {
   EXPECT_EQ(got->sessions[1].program, "./train");
   EXPECT_EQ(got->sessions[1].medium, "verbs");
   EXPECT_EQ(got->sessions[1].devices, std::vector<uint32_t>{3});
+  EXPECT_EQ(got->sessions[1].work.counts, sample_status().sessions[1].work.counts);
+  EXPECT_EQ(got->totals.refused, 7u);
+  EXPECT_EQ(got->totals.worker_start_us, 10u);
+  ASSERT_EQ(got->totals.accounts.size(), 2u);
+  EXPECT_EQ(got->totals.accounts[0].user, "ada");
+  EXPECT_EQ(got->totals.accounts[0].medium, "verbs");
+  EXPECT_EQ(got->totals.accounts[0].sessions, 11u);
+  EXPECT_EQ(got->totals.accounts[0].work.counts, sample_status().sessions[0].work.counts);
+  EXPECT_EQ(got->totals.accounts[1].sessions, 12u);
+}
+
+TEST(HandshakeTest, AShortOrLongStatusIsRejected) {
+  std::vector<std::byte> status = encode(sample_status());
+  for (size_t n = 0; n < status.size(); ++n) {
+    EXPECT_FALSE(decode_status({status.begin(), status.begin() + static_cast<long>(n)}).ok()) << n;
+  }
+  status.push_back(std::byte{0});
+  EXPECT_FALSE(decode_status(status).ok());
+}
+
+TEST(WorkTest, ASumStopsAtTheLargestNumber) {
+  Work sum, more;
+  sum[Counter::kCopies] = 5;
+  more[Counter::kCopies] = 3;
+  sum += more;
+  EXPECT_EQ(sum[Counter::kCopies], 8u);
+  more[Counter::kCopies] = ~uint64_t{0};
+  sum += more;
+  EXPECT_EQ(sum[Counter::kCopies], ~uint64_t{0});
+}
+
+TEST(WorkTest, CopiedBytesAreThoseOfAllDirections) {
+  Work work;
+  work.copied(Counter::kBytesToDevice, 1);
+  work.copied(Counter::kBytesToHost, 10);
+  work.copied(Counter::kBytesOnServer, 100);
+  work.copied(Counter::kBytesToServer, 1000);
+  work.copied(Counter::kBytesFromServer, 10000);
+  EXPECT_EQ(work[Counter::kCopies], 5u);
+  EXPECT_EQ(work.copied_bytes(), 11111u);
 }
 
 TEST(HandshakeTest, EveryTruncationIsRejected) {

@@ -1,0 +1,44 @@
+#include "common/wire/control_messages.h"
+
+#include "common/wire/message_codec.h"
+
+namespace rcuda::wire {
+
+std::vector<std::byte> encode(const ControlRequest& message) {
+  MessageWriter out;
+  out.number(static_cast<uint32_t>(message.operation));
+  out.number(message.worker_pid);
+  return out.take();
+}
+
+Result<ControlRequest> decode_control_request(const std::vector<std::byte>& body) {
+  MessageReader in(body);
+  ControlRequest message;
+  uint32_t operation = 0;
+  in.number(&operation);
+  in.number(&message.worker_pid);
+  message.operation = static_cast<ControlOperation>(operation);
+  if (!in.complete() || operation < static_cast<uint32_t>(ControlOperation::kEnd) ||
+      operation > static_cast<uint32_t>(ControlOperation::kAsk)) {
+    return malformed("ControlRequest");
+  }
+  return message;
+}
+
+std::vector<std::byte> encode(const ControlAnswer& message) {
+  MessageWriter out;
+  out.number(message.sessions);
+  out.flag(message.draining);
+  return out.take();
+}
+
+Result<ControlAnswer> decode_control_answer(const std::vector<std::byte>& body) {
+  MessageReader in(body);
+  ControlAnswer message;
+  in.number(&message.sessions);
+  in.flag(&message.draining);
+  if (!in.complete()) return malformed("ControlAnswer");
+  return message;
+}
+
+}  // namespace rcuda::wire

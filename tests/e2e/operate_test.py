@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+"""rcuda-smi: what operators see of servers and do to them.
+
+    operate_test.py --build FOLDER [unittest arguments]
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import unittest
+
+from servers import Server, client_environment, eventually, run_tests
+
+BUILD = None
+
+# Launches kernels, or nothing, until its input ends.
+SESSION = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(3 << 20)) == 0
+print("ready", flush=True)
+for line in sys.stdin:
+    host = (ctypes.c_char * (1 << 20))()
+    assert cuda.cuMemcpyHtoD_v2(memory, host, ctypes.c_size_t(1 << 20)) == 0
+    print("copied", flush=True)
+result = cuda.cuCtxSynchronize()
+print(result, flush=True)
+"""
+
+
+class OperateTest(unittest.TestCase):
+    def server(self, *options, **settings):
+        server = Server(BUILD, options=options, environment=settings)
+        self.addCleanup(server.stop)
+        return server
+
+    def session(self, server, medium="tcp"):
+        program = subprocess.Popen([sys.executable, "-c", SESSION], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True,
+                                   env=client_environment(BUILD, [server], medium))
+        for pipe in (program.stdin, program.stdout, program.stderr):
+            self.addCleanup(pipe.close)
+        self.addCleanup(program.wait)
+        self.addCleanup(program.kill)
+        self.assertEqual(program.stdout.readline(), "ready\n")
+        return program
+
+    def smi(self, *arguments, result=0):
+        run = subprocess.run([os.path.join(BUILD, "bin/rcuda-smi"), *map(str, arguments)], capture_output=True,
+                             text=True, timeout=120)
+        self.assertEqual(run.returncode, result, run.stdout + run.stderr)
+        return run.stdout + run.stderr
+
+    def at(self, server):
+        return f"127.0.0.1:{server.port}"
+
+    def worker_of(self, server, program):
+        return server.sessions(BUILD)[program.pid]
+
+    # ---- what they see ----
+
+    def test_json_has_what_the_text_has(self):
+        server = self.server()
+        program = self.session(server)
+        program.stdin.write("\n")
+        program.stdin.flush()
+        program.stdout.readline()
+
+        def copied():
+            nonlocal one
+            one, = json.loads(self.smi("--json", self.at(server)))
+            return one["sessions"][0]["bytes_to_device"] == 1 << 20
+        one = None
+        self.assertTrue(eventually(copied), one)
+        session, = one["sessions"]
+        self.assertEqual((session["pid"], session["medium"], session["devices"]), (program.pid, "tcp", [0]))
+        self.assertEqual(session["worker"], self.worker_of(server, program))
+        self.assertEqual((one["draining"], one["waiting"]), (False, 0))
+        device = one["devices"][0]
+        self.assertEqual(device["sessions"], 1)
+        self.assertGreater(device["total_bytes"], device["used_bytes"])
+        self.assertIn(device["name"], self.smi(self.at(server)))
+
+    def test_json_names_the_server_that_is_not_there(self):
+        server = self.server()
+        gone = self.server()
+        gone.stop()
+        run = subprocess.run([os.path.join(BUILD, "bin/rcuda-smi"), "--json", self.at(gone), self.at(server)],
+                             capture_output=True, text=True)
+        self.assertEqual(run.returncode, 1)
+        first, second = json.loads(run.stdout)
+        self.assertIn("cannot connect", first["error"])
+        self.assertEqual(second["server"], self.at(server))
+
+    def test_top_shows_rates(self):
+        server = self.server()
+        program = self.session(server)
+        top = subprocess.Popen([os.path.join(BUILD, "bin/rcuda-smi"), "top", "--every", "0.5", "--rounds", "40",
+                                self.at(server)], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(top.stdout.close)
+        self.addCleanup(top.wait)
+        self.addCleanup(top.kill)
+        seen = []
+        for line in top.stdout:
+            if str(program.pid) in line:
+                seen.append(line.split()[9])  # TO GPU/s
+                if seen[-1] != "0":
+                    break
+                program.stdin.write("\n")
+                program.stdin.flush()
+        self.assertRegex(seen[-1], r"^[\d.]+[kM]$", seen)
+
+    def test_topology_of_two_servers(self):
+        first = self.server(SOFTGPU_DEVICES="2")
+        second = self.server(SOFTGPU_NODE="1")
+        text = self.smi("topo", self.at(first), self.at(second))
+        rows = [line.split()[3:] for line in text.splitlines()[1:4]]
+        self.assertEqual([row[2] for row in rows], ["NET", "NET", "X"], text)
+        self.assertEqual([rows[0][0], rows[1][1], rows[2][0]], ["X", "X", "NET"])
+        self.assertIn(rows[0][1], ("NVL", "PIX", "PXB", "PHB", "NODE", "SYS"))
+        measured = text.splitlines()[4:]
+        self.assertEqual(len(measured), 2)
+        for line in measured:
+            self.assertRegex(line, r": [\d.]+ us, [\d.]+ GB/s \(.+\)$")
+        self.assertEqual(len(self.smi("topo", "-m", self.at(first), self.at(second)).splitlines()), 4)
+
+    # ---- what they do ----
+
+    def test_end_ends_that_session_only(self):
+        server = self.server()
+        ends, stays = self.session(server), self.session(server, "shm")
+        self.smi("end", self.at(server), self.worker_of(server, ends))
+        output, errors = ends.communicate("\n", timeout=60)
+        self.assertIn("ended the session", errors, output)
+        self.assertEqual(stays.communicate("\n", timeout=60)[0].split()[-1], "0")
+        self.assertIn("no session of yours", self.smi("end", self.at(server), ends.pid, result=1))
+
+    def test_a_drained_server_takes_no_sessions_and_stops_behind_the_last(self):
+        server = self.server()
+        program = self.session(server)
+        drain = subprocess.Popen([os.path.join(BUILD, "bin/rcuda-smi"), "drain", self.at(server)],
+                                 stdout=subprocess.PIPE, text=True)
+        self.addCleanup(drain.stdout.close)
+        self.addCleanup(drain.wait)
+        self.assertIn("drained, 1 session left", drain.stdout.readline())
+        refused = subprocess.run([sys.executable, "-c", SESSION], stdin=subprocess.DEVNULL, capture_output=True,
+                                 text=True, env=client_environment(BUILD, [server], "tcp"))
+        self.assertIn("rcuda-smi resume", refused.stderr)
+        self.assertIn("drained, ", self.smi(self.at(server)))
+        self.assertEqual(program.communicate("\n", timeout=60)[0].split(), ["copied", "0"])
+        self.assertIn("stopped", drain.communicate(timeout=60)[0])
+        self.assertEqual(server.process.wait(timeout=60), 0)
+
+    def test_a_drain_can_be_taken_back(self):
+        server = self.server()
+        program = self.session(server)
+        self.smi("drain", "--no-wait", self.at(server))
+        self.smi("resume", self.at(server))
+        self.session(server).kill()
+        program.kill()
+        program.wait()
+        self.assertTrue(eventually(lambda: not server.sessions(BUILD)))
+        self.session(server)
+
+    def test_a_signal_drains_for_a_time_and_a_second_one_stops(self):
+        for ends_by in ("the program", "the time", "a second signal"):
+            with self.subTest(ends_by):
+                server = self.server(RCUDA_SERVER_DRAIN_TIMEOUT="2s" if ends_by == "the time" else "10min")
+                program = self.session(server)
+                server.process.send_signal(signal.SIGTERM)
+                self.assertTrue(eventually(lambda: "drained, " in self.smi(self.at(server))))
+                if ends_by == "the program":
+                    self.assertEqual(program.communicate("\n", timeout=60)[0].split(), ["copied", "0"])
+                elif ends_by == "a second signal":
+                    server.process.send_signal(signal.SIGTERM)
+                self.assertEqual(server.process.wait(timeout=60), 0)
+
+
+if __name__ == "__main__":
+    run_tests(globals())

@@ -1,0 +1,59 @@
+// Figures of one look at a server. What the server does not know is nothing.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+
+#include "common/nvml/figures.h"
+#include "tools/rcuda-smi/look.h"
+
+namespace rcuda::smi {
+
+inline std::optional<uint64_t> known(uint64_t figure) {
+  return figure == wire::kUnknownFigure ? std::nullopt : std::optional(figure);
+}
+
+inline std::optional<uint64_t> figure_of(const Look& look, const wire::GpuReport::Gpu& gpu,
+                                         size_t figure) {
+  if (look.gpus.layout != nvml::layout() || figure >= gpu.figures.size()) return std::nullopt;
+  return known(gpu.figures[figure]);
+}
+
+// Part of the time in which kernels ran.
+inline std::optional<double> utilization(const Look& look, const wire::GpuReport::Gpu& gpu) {
+  const auto percent = figure_of(look, gpu, nvml::figure_nvmlDeviceGetUtilizationRates);
+  return percent ? std::optional(static_cast<double>(*percent) / 100) : std::nullopt;
+}
+
+inline std::optional<double> power_watts(const Look& look, const wire::GpuReport::Gpu& gpu) {
+  const auto milliwatts = figure_of(look, gpu, nvml::figure_nvmlDeviceGetPowerUsage);
+  return milliwatts ? std::optional(static_cast<double>(*milliwatts) / 1000) : std::nullopt;
+}
+
+inline const wire::GpuReport::Gpu* gpu_of(const Look& look, uint32_t ordinal) {
+  const auto found = std::find_if(look.gpus.gpus.begin(), look.gpus.gpus.end(),
+                                  [&](const auto& gpu) { return gpu.ordinal == ordinal; });
+  return found == look.gpus.gpus.end() ? nullptr : &*found;
+}
+
+inline long sessions_on(const wire::ServerStatus& status, uint32_t ordinal) {
+  return std::count_if(status.sessions.begin(), status.sessions.end(), [&](const auto& session) {
+    return std::count(session.devices.begin(), session.devices.end(), ordinal) > 0;
+  });
+}
+
+// Device memory of the session, on all its GPUs.
+inline std::optional<uint64_t> memory_of(const Look& look,
+                                         const wire::ServerStatus::Session& session) {
+  std::optional<uint64_t> bytes;
+  for (const wire::GpuReport::Gpu& gpu : look.gpus.gpus) {
+    for (const wire::GpuReport::Process& process : gpu.processes) {
+      if (process.pid != session.client_pid || process.host != session.host) continue;
+      if (known(process.used_bytes)) bytes = bytes.value_or(0) + process.used_bytes;
+    }
+  }
+  return bytes;
+}
+
+}  // namespace rcuda::smi
