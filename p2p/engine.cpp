@@ -13,6 +13,7 @@
 
 #include <pthread.h>
 
+#include "common/base/cpu_pause.h"
 #include "common/base/log.h"
 #include "common/base/start_thread.h"
 #include "p2p/pipeline/authentication.h"
@@ -229,7 +230,7 @@ class Engine::Runner {
 
   static void back_off(Clock::duration waited) {
     if (waited < kSpin) {
-      __builtin_ia32_pause();
+      cpu_pause();
     } else if (waited < kYield) {
       std::this_thread::yield();
     } else {

@@ -42,6 +42,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/base/cpu_pause.h"
 #include "common/base/log.h"
 #include "common/transport/link.h"
 #include "p2p/engine.h"
@@ -273,7 +274,7 @@ class Worker {
       barrier();
       while (over_ < copies) {
         keep_ahead();
-        __builtin_ia32_pause();
+        cpu_pause();
       }
       barrier();
     }
@@ -350,7 +351,7 @@ class Worker {
     if (options_.streams) {
       check(driver_.table.cuStreamSynchronize(stream_), "cuStreamSynchronize");
     } else {
-      while (over_ < copies) __builtin_ia32_pause();
+      while (over_ < copies) cpu_pause();
     }
   }
   void start(uint64_t bytes, bool outgoing) {

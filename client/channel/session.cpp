@@ -10,6 +10,7 @@
 #include "client/base/trace.h"
 #include "client/channel/capture_answers.h"
 #include "client/channel/staging.h"
+#include "common/base/cpu_pause.h"
 #include "common/base/log.h"
 #include "common/cuda/errors.h"
 #include "common/wire/connect.h"
@@ -370,7 +371,7 @@ CUresult Session::wait_until(const Ready& ready) {
   for (Clock::duration waited{0}; waited < spin_; waited = Clock::now() - begin) {
     for (int i = 0; i < 64; ++i) {
       if (ready()) return CUDA_SUCCESS;
-      __builtin_ia32_pause();
+      cpu_pause();
     }
     if (waited > kAnswer) std::this_thread::yield();
   }

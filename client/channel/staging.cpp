@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "common/base/cpu_pause.h"
 #include "common/base/log.h"
 
 namespace rcuda::client {
@@ -36,7 +37,7 @@ class LinkTransfer {
     const auto spin_end = std::chrono::steady_clock::now() + spin_;
     while (shared_->over.load(std::memory_order_acquire) == 0) {
       if (std::chrono::steady_clock::now() < spin_end) {
-        __builtin_ia32_pause();
+        cpu_pause();
       } else {
         shared_->over.wait(0, std::memory_order_acquire);
       }

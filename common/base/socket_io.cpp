@@ -9,6 +9,8 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include "common/base/cpu_pause.h"
+
 namespace rcuda {
 namespace {
 
@@ -61,7 +63,7 @@ ssize_t recv_spinning(const Socket& socket, void* data, size_t bytes, int flags,
     do {
       const ssize_t count = socket.recv(data, bytes, (flags & ~MSG_WAITALL) | MSG_DONTWAIT);
       if (count >= 0 || !would_block(errno)) return count;
-      for (int i = 0; i < kPauses; ++i) __builtin_ia32_pause();
+      for (int i = 0; i < kPauses; ++i) cpu_pause();
       std::this_thread::yield();
     } while (std::chrono::steady_clock::now() < end);
   }

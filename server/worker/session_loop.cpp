@@ -11,6 +11,7 @@
 
 #include "api/opcodes.h"
 #include "api/traits.h"
+#include "common/base/cpu_pause.h"
 #include "common/base/log.h"
 #include "server/executor/custom.h"
 #include "server/executor/dispatch.h"
@@ -246,7 +247,7 @@ Status SessionLoop::idle() {
   const auto quiet = now - last_activity_;
   const bool polls = !executor_.completions.empty() || peer_waits_.crowded();
   if (quiet < (polls || copying ? kSpinsForCompletions * options_.spin : options_.spin)) {
-    __builtin_ia32_pause();
+    cpu_pause();
     return {};
   }
   flush_trace();

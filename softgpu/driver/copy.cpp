@@ -5,6 +5,7 @@
 #include <cstring>
 #include <thread>
 
+#include "common/base/cpu_pause.h"
 #include "softgpu/driver/array.h"
 #include "softgpu/driver/config.h"
 #include "softgpu/driver/context.h"
@@ -168,7 +169,7 @@ bool wait_until(std::chrono::steady_clock::time_point when, const Context& conte
   }
   while (std::chrono::steady_clock::now() < when) {
     if (stopping()) return false;
-    __builtin_ia32_pause();
+    rcuda::cpu_pause();
   }
   return true;
 }

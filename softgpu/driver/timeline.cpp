@@ -6,6 +6,8 @@
 #include <sched.h>
 #include <time.h>
 
+#include "common/base/cpu_pause.h"
+
 namespace softgpu::driver {
 namespace {
 
@@ -14,8 +16,6 @@ namespace {
 constexpr int64_t kSpinNs = 20'000;
 
 constexpr int64_t kYieldAfterNs = 3'000;
-
-inline void relax() { __builtin_ia32_pause(); }
 
 }  // namespace
 
@@ -30,7 +30,7 @@ bool spin_until(const std::function<bool()>& done, int64_t spin_ns) {
   const int64_t start_ns = now_ns();
   for (;;) {
     for (int i = 0; i < 16; ++i) {
-      relax();
+      rcuda::cpu_pause();
       if (done()) return true;
     }
     const int64_t spun_ns = now_ns() - start_ns;

@@ -15,6 +15,7 @@
 #include "api/api_hash.h"
 #include "api/opcodes.h"
 #include "client/base/device_list.h"
+#include "common/base/cpu_pause.h"
 #include "common/transport/link.h"
 #include "common/wire/codec.h"
 #include "common/wire/connect.h"
@@ -152,7 +153,7 @@ Status Worker::wait_word(uint32_t word, uint64_t sequence) {
     return wire::CompletionWord::sequence(value.load(std::memory_order_acquire)) >= sequence;
   };
   const Clock::time_point spin_end = Clock::now() + std::chrono::milliseconds(50);
-  while (!reached() && Clock::now() < spin_end) __builtin_ia32_pause();
+  while (!reached() && Clock::now() < spin_end) cpu_pause();
   if (!reached()) RCUDA_RETURN_IF_ERROR(link_->wait(reached, Clock::now() + kTimeout));
   const uint32_t result = wire::CompletionWord::result(value.load());
   return result == kCuSuccess ? Status() : Status::from_cuda(static_cast<int>(result), "the copy");

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include "common/base/cpu_pause.h"
 #include "common/base/peer_order.h"
 #include "common/base/socket_io.h"
 #include "common/base/start_thread.h"
@@ -54,7 +55,7 @@ using Clock = std::chrono::steady_clock;
 
 // The pause leaves the socket to the kernel, and more bytes gather.
 void pause_briefly() {
-  for (int i = 0; i < 64; ++i) __builtin_ia32_pause();
+  for (int i = 0; i < 64; ++i) cpu_pause();
   std::this_thread::yield();
 }
 
