@@ -1,4 +1,5 @@
-# Where the CUDA toolkit is. Only its headers are needed to build; nvcc builds the test programs.
+# Where the CUDA toolkit is. Only its headers are needed to build; nvcc builds the test programs. A build for another
+# machine uses the headers of this one, and a stub made of them.
 #
 # RCUDA_NVCC              nvcc: of CUDA_HOME, /usr/local/cuda, PATH, or what scripts/setup installed
 # RCUDA_CUDA_INCLUDE_DIR  its headers
@@ -10,10 +11,12 @@ set(toolkit_of_setup "${CMAKE_CURRENT_SOURCE_DIR}/build/wheels/toolkit")
 find_program(RCUDA_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin PATHS "${toolkit_of_setup}/bin")
 if(RCUDA_NVCC STREQUAL "${toolkit_of_setup}/bin/nvcc")
   # Not headers that lie elsewhere without a compiler.
-  find_path(RCUDA_CUDA_INCLUDE_DIR cuda.h PATHS "${toolkit_of_setup}/include" NO_DEFAULT_PATH)
+  find_path(RCUDA_CUDA_INCLUDE_DIR cuda.h PATHS "${toolkit_of_setup}/include"
+    NO_DEFAULT_PATH NO_CMAKE_FIND_ROOT_PATH)
 else()
   find_path(RCUDA_CUDA_INCLUDE_DIR cuda.h
-    HINTS $ENV{CUDA_HOME}/include /usr/local/cuda/include /usr/local/cuda/targets/x86_64-linux/include)
+    HINTS $ENV{CUDA_HOME}/include /usr/local/cuda/include /usr/local/cuda/targets/x86_64-linux/include
+    NO_CMAKE_FIND_ROOT_PATH)
 endif()
 if(NOT RCUDA_CUDA_INCLUDE_DIR)
   message(FATAL_ERROR "cuda.h was not found: run scripts/setup, or install the CUDA Toolkit (13.0 or later) and set CUDA_HOME")

@@ -41,16 +41,23 @@ fs::path own_folder() {
   return fs::read_symlink("/proc/self/exe", error).parent_path();
 }
 
-// The client library, relative to this binary: in a build folder and in an installed tree.
+// The client library, relative to this binary: in a build folder, in an installed tree, and in a
+// wheel, where the file has the name that programs search for, because a wheel has no links.
 fs::path find_library() {
   std::error_code error;
   for (const char* candidate :
        {"../lib/librcuda.so", "../lib64/librcuda.so", "../lib/x86_64-linux-gnu/librcuda.so",
-        "../lib/aarch64-linux-gnu/librcuda.so", "librcuda.so"}) {
+        "../lib/aarch64-linux-gnu/librcuda.so", "librcuda.so", "../lib/rcuda/libcuda.so.1"}) {
     const fs::path library = fs::weakly_canonical(own_folder() / candidate, error);
     if (!error && fs::exists(library, error)) return library;
   }
   return {};
+}
+
+// The folder with the usual names of libraries, and the demonstration.
+fs::path names_folder(const fs::path& client) {
+  const fs::path folder = client.parent_path();
+  return client.filename() == "libcuda.so.1" ? folder : folder / "rcuda";
 }
 
 std::string value_of(const char* variable) {
@@ -122,7 +129,7 @@ void set_environment(const Options& options, const fs::path& client) {
   setenv("LD_PRELOAD",
          (preloads.empty() ? client.string() : preloads + ":" + client.string()).c_str(), 1);
   std::error_code error;
-  if (const fs::path links = client.parent_path() / "rcuda"; fs::exists(links, error)) {
+  if (const fs::path links = names_folder(client); fs::exists(links, error)) {
     const std::string folders = value_of("LD_LIBRARY_PATH");
     setenv("LD_LIBRARY_PATH",
            (folders.empty() ? links.string() : links.string() + ":" + folders).c_str(), 1);
@@ -192,7 +199,7 @@ int run(int argc, char** argv) {
   if (client.empty() || !fs::exists(client, error)) {
     return fail("librcuda.so was not found next to this program; name it with --library", 127);
   }
-  if (options.demo) options.program = {(client.parent_path() / "rcuda/demo").string()};
+  if (options.demo) options.program = {(names_folder(client) / "demo").string()};
   if (!options.devices.empty()) setenv("RCUDA_DEVICES", options.devices.c_str(), 1);
   if (!has_pool()) {
     if (options.demo) return run_on_own_server(options, client);

@@ -1,0 +1,28 @@
+#pragma once
+
+// Included first in every source of a wheel (toolchain.cmake). Wheels are built for glibc 2.17. These
+// are the kernel's functions that glibc has had since 2.25, 2.27 and 2.30.
+
+#include <features.h>
+
+#if !__GLIBC_PREREQ(2, 30)
+
+#include <linux/memfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#if !__GLIBC_PREREQ(2, 25)
+inline ssize_t getrandom(void* buffer, size_t bytes, unsigned flags) {
+  return syscall(SYS_getrandom, buffer, bytes, flags);
+}
+#endif
+
+#if !__GLIBC_PREREQ(2, 27)
+inline int memfd_create(const char* name, unsigned flags) {
+  return static_cast<int>(syscall(SYS_memfd_create, name, flags));
+}
+#endif
+
+inline pid_t gettid() { return static_cast<pid_t>(syscall(SYS_gettid)); }
+
+#endif

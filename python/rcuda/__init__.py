@@ -1,0 +1,15 @@
+"""GPUs of other machines, for unmodified CUDA programs.
+
+    import rcuda
+    rcuda.connect("node1:0,node2:0")   # before torch, cupy or another CUDA library is imported
+    import torch
+
+A program that is not to be changed runs as `rcuda-run --devices node1:0 -- python program.py`.
+"""
+
+from importlib import metadata
+
+from ._connect import connect, Error
+
+__all__ = ["connect", "Error"]
+__version__ = metadata.version("rcuda")

@@ -1,0 +1,92 @@
+"""rcuda.connect()."""
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+LIBRARIES = os.path.join(FOLDER, "lib", "rcuda")
+# In this order: libcuda.so needs libcuda.so.1.
+NAMES = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1")
+# They look for a driver when they are imported, or keep what they found.
+CUDA_MODULES = ("torch", "cupy", "jax", "jaxlib", "numba.cuda", "cuda.bindings", "pycuda", "tensorflow", "triton", "pynvml")
+
+_pool = None     # what this process is connected to
+_devices = None  # the names of its GPUs
+
+
+class Error(RuntimeError):
+    """The message says what is wrong and what to do."""
+
+
+def connect(devices=None):
+    """Gives this process the GPUs of `devices`: "host[@port]:gpu,...", by default RCUDA_DEVICES.
+
+    Must be called before a CUDA library is imported. Asks the servers once and returns the names of the GPUs in
+    the order of the list; raises Error if one cannot be reached. A session begins when the program first uses
+    CUDA. Child processes have the same GPUs. A second call with the same list does nothing. Takes as long as
+    the servers need to answer, some milliseconds.
+    """
+    global _pool, _devices
+    pool = devices or os.environ.get("RCUDA_DEVICES")
+    if not pool:
+        raise Error('no GPUs are named: write rcuda.connect("host:gpu,...") or set RCUDA_DEVICES')
+    if _pool is not None:
+        if pool != _pool:
+            raise Error(f"this process is connected to {_pool}, and cannot change to {pool}: start another one")
+        return list(_devices)
+    is_loaded = _is_loaded_for(pool)
+    names = _ask(pool)
+    if not is_loaded:
+        _load(pool)
+    _pool, _devices = pool, names
+    return list(names)
+
+
+def _mapped_libraries():
+    """The paths of this process's files named libcuda.so* and libnvidia-ml.so*."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        paths = {line.split(None, 5)[5].strip() for line in maps if len(line.split(None, 5)) == 6}
+    return sorted(path for path in paths
+                  if os.path.basename(path).startswith(("libcuda.so", "libnvidia-ml.so", "librcuda.so")))
+
+
+def _is_loaded_for(pool):
+    """Whether rcuda-run has started this process with this pool. Raises Error if another library is in the way."""
+    loaded = _mapped_libraries()
+    own = os.path.realpath(LIBRARIES) + os.sep
+    if any(os.path.basename(path).startswith("librcuda.so") or os.path.realpath(path).startswith(own)
+           for path in loaded):
+        if pool != os.environ.get("RCUDA_DEVICES"):
+            raise Error(f"rcuda-run has given this process other GPUs than {pool}: leave out rcuda-run, or its "
+                        "devices of connect()")
+        return True
+    if loaded:
+        raise Error(f"this process has already loaded {loaded[0]}: call rcuda.connect() before any CUDA library is "
+                    "imported, or start the program with rcuda-run")
+    for name in CUDA_MODULES:
+        if name in sys.modules:
+            raise Error(f"{name} is already imported: call rcuda.connect() before, or start the program with "
+                        "rcuda-run")
+    return False
+
+
+def _ask(pool):
+    """The names of the GPUs. In a process of its own, whose messages are the reason of a failure."""
+    environment = dict(os.environ, RCUDA_DEVICES=pool, RCUDA_LOG="warn")
+    asked = subprocess.run([sys.executable, "-I", os.path.join(FOLDER, "_ask.py"), os.path.join(LIBRARIES, NAMES[2])],
+                           env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if asked.returncode != 0:
+        raise Error(f"no connection to {pool}:\n{asked.stderr.strip()}")
+    return json.loads(asked.stdout)
+
+
+def _load(pool):
+    os.environ["RCUDA_DEVICES"] = pool
+    # For the processes that this one starts.
+    os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (LIBRARIES, os.environ.get("LD_LIBRARY_PATH"))))
+    # From here on, a library that opens one of these names gets ours.
+    for name in NAMES:
+        ctypes.CDLL(os.path.join(LIBRARIES, name), ctypes.RTLD_GLOBAL)
