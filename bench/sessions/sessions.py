@@ -13,7 +13,8 @@ native. The spread is the slowest batch divided by the fastest, of the mode wher
 The servers keep images in a cache and hold as many idle workers as they do by default. Batches follow
 one another without a pause, so with few programs at once a figure also shows how fast new workers get
 ready. With --rested every batch waits until the servers are idle and have their idle workers.
-With --driver softgpu there is no native mode, and ratios are to the first transport.
+With --driver softgpu, native programs use softgpu as well, and starts cost what they cost on an H100,
+unless the variables of softgpu/driver/start_cost.h say otherwise. Only "none" and "kernel" run on it.
 """
 
 import argparse
@@ -31,6 +32,8 @@ from servers import Server  # noqa: E402
 TORCH = "import torch; assert torch.ones(3, device='cuda').sum().item() == 3"
 CHEAP = ("none", "kernel")
 DEFAULT_POOL = 2
+# What starts cost on an H100 with driver 580.
+H100 = {"SOFTGPU_INIT_MS": "320", "SOFTGPU_CONTEXT_MS": "105", "SOFTGPU_CONTEXT_END_MS": "60"}
 
 
 def start_server(build, driver, folder, name):
@@ -75,7 +78,10 @@ def measure(command, modes, at_once, starts, budget, before_each):
 
 
 def modes_of(arguments, servers):
-    modes = {} if arguments.driver == "softgpu" else {"native": dict(os.environ)}
+    native = dict(os.environ)
+    if arguments.driver == "softgpu":
+        native["LD_LIBRARY_PATH"] = os.path.join(arguments.build, "softgpu/lib")
+    modes = {"native": native}
     for name, (build, server) in servers.items():
         for transport in arguments.transports.split(","):
             modes[f"{transport}{name}"] = dict(
@@ -100,7 +106,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", required=True)
     parser.add_argument("--before")
-    parser.add_argument("--programs", default="none,kernel,cublas,cufft,cusolver,torch")
+    parser.add_argument("--programs")
     parser.add_argument("--at-once", default="1,8,32")
     parser.add_argument("--transports", default="shm,tcp")
     parser.add_argument("--starts", type=int, default=20)
@@ -108,7 +114,11 @@ def main():
     parser.add_argument("--rested", action="store_true")
     parser.add_argument("--driver", default="nvidia", choices=["nvidia", "softgpu"])
     arguments = parser.parse_args()
-    programs = arguments.programs.split(",")
+    if arguments.driver == "softgpu":
+        for name, milliseconds in H100.items():
+            os.environ.setdefault(name, milliseconds)
+    usual = "none,kernel" if arguments.driver == "softgpu" else "none,kernel,cublas,cufft,cusolver,torch"
+    programs = (arguments.programs or usual).split(",")
     counts = [int(count) for count in arguments.at_once.split(",")]
     with tempfile.TemporaryDirectory() as folder:
         servers = {"": (arguments.build, start_server(arguments.build, arguments.driver, folder, "now"))}

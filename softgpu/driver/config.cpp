@@ -19,6 +19,7 @@ using rcuda::Status;
 
 constexpr int kMaxConnections = 32;  // the largest CUDA_DEVICE_MAX_CONNECTIONS
 constexpr int kMaxThreads = 1024;
+constexpr int kMaxMilliseconds = 60'000;
 
 Configuration& stored() {
   static auto* instance = new Configuration;
@@ -86,6 +87,7 @@ Result<Configuration> read_configuration() {
   result.driver_version = *version;
   if (const char* text = std::getenv("SOFTGPU_NODE")) result.node = text;
   if (const char* text = std::getenv("SOFTGPU_COPY_LOG")) result.copy_log = text;
+  int init_ms = 0, context_ms = 0, context_end_ms = 0;
   const struct {
     const char* name;
     int most;
@@ -93,6 +95,9 @@ Result<Configuration> read_configuration() {
   } counts[] = {{"SOFTGPU_DEVICES", kMaxDevices, &result.devices},
                 {"SOFTGPU_CONNECTIONS", kMaxConnections, &result.connections},
                 {"SOFTGPU_THREADS", kMaxThreads, &result.threads},
+                {"SOFTGPU_INIT_MS", kMaxMilliseconds, &init_ms},
+                {"SOFTGPU_CONTEXT_MS", kMaxMilliseconds, &context_ms},
+                {"SOFTGPU_CONTEXT_END_MS", kMaxMilliseconds, &context_end_ms},
                 {"SOFTGPU_MPS", 1, &result.mps},
                 {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", 100, &result.mps_percent}};
   for (const auto& count : counts) {
@@ -106,6 +111,9 @@ Result<Configuration> read_configuration() {
     }
     *count.value = static_cast<int>(number);
   }
+  result.init_time = std::chrono::milliseconds(init_ms);
+  result.context_time = std::chrono::milliseconds(context_ms);
+  result.context_end_time = std::chrono::milliseconds(context_end_ms);
   if (const char* text = std::getenv("SOFTGPU_MEMORY")) {
     Result<size_t> bytes = parse_bytes("SOFTGPU_MEMORY", text);
     if (!bytes) return bytes.status();

@@ -15,6 +15,10 @@
 //                               stream has its own
 //   SOFTGPU_THREADS             threads that run blocks, for all devices together, up to 1024;
 //                               default 0: one per core
+//   SOFTGPU_INIT_MS             what cuInit takes, up to 60000; default 0
+//   SOFTGPU_CONTEXT_MS          what making a context takes, one at a time over all processes of
+//                               the machine (start_cost.h); default 0
+//   SOFTGPU_CONTEXT_END_MS      the same for its end; default 0
 //   SOFTGPU_MPS                 1: the devices count as served by NVIDIA's multi-process service,
 //   and
 //                               a process has CUDA_MPS_ACTIVE_THREAD_PERCENTAGE of their
@@ -25,6 +29,7 @@
 // An absent setting has its default. A malformed setting is an error that names it.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -47,6 +52,8 @@ struct Configuration {
   int threads = 0;      // 0: one per core
   int mps = 0;          // 1: as if by MPS
   int mps_percent = 100;
+  std::chrono::milliseconds init_time{0};
+  std::chrono::milliseconds context_time{0}, context_end_time{0};
   std::string node;
   std::string copy_log;
 };

@@ -14,6 +14,7 @@
 #include "softgpu/driver/module.h"
 #include "softgpu/driver/operation.h"
 #include "softgpu/driver/pools.h"
+#include "softgpu/driver/start_cost.h"
 #include "softgpu/driver/texture.h"
 #include "softgpu/exec/program.h"
 #include "softgpu/texture/objects.h"
@@ -204,6 +205,7 @@ uint32_t Context::peer_devices() const {
 }
 
 void Context::start() {
+  if (!is_green()) pay_for_context();
   id_.store(next_context_id.fetch_add(1), std::memory_order_relaxed);
   sticky_.store(CUDA_SUCCESS, std::memory_order_relaxed);
   stopping_.store(false, std::memory_order_relaxed);
@@ -222,6 +224,7 @@ void Context::start() {
 void Context::abandon() {
   if (!alive() || stopping_.exchange(true, std::memory_order_acq_rel)) return;
   streams_->stop();
+  if (!is_green()) pay_for_context_end();
 }
 
 void Context::stop() {
@@ -229,6 +232,7 @@ void Context::stop() {
   // First the runtime's storage: its destructors may still use the context.
   rcuda::interop::context_destroyed(handle());
   if (!alive_.exchange(false, std::memory_order_acq_rel)) return;
+  if (!is_green()) pay_for_context_end();
   stopping_.store(true, std::memory_order_release);
   streams_->stop();
   unload_modules_of(*this);

@@ -19,6 +19,7 @@
 #include "softgpu/driver/handle_table.h"
 #include "softgpu/driver/operation.h"
 #include "softgpu/driver/pools.h"
+#include "softgpu/driver/start_cost.h"
 #include "softgpu/exec/program.h"
 
 namespace softgpu::driver {
@@ -138,6 +139,7 @@ CUresult initialize() {
   rcuda::api::set_driver_version(read->driver_version);
   exec::set_worker_count(static_cast<unsigned>(read->threads));
   if (read->devices == 0) return shared.result = CUDA_ERROR_NO_DEVICE;
+  pay_for_init();
   for (int i = 0; i < read->devices; ++i) {
     shared.devices.push_back(std::make_unique<Device>(i));
     default_pool(*shared.devices.back());  // at once, so that no stale handle can match it later

@@ -79,7 +79,8 @@ class ConfigurationTest : public testing::Test {
     for (const char* name :
          {"SOFTGPU_DEVICES", "SOFTGPU_MEMORY", "SOFTGPU_COMPUTE_CAPABILITY", "SOFTGPU_PCIE_GBPS",
           "SOFTGPU_PCIE_LATENCY_US", "SOFTGPU_PEER_GBPS", "SOFTGPU_CONNECTIONS", "SOFTGPU_COPY_LOG",
-          "SOFTGPU_THREADS", "SOFTGPU_MPS", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}) {
+          "SOFTGPU_INIT_MS", "SOFTGPU_CONTEXT_MS", "SOFTGPU_CONTEXT_END_MS", "SOFTGPU_THREADS",
+          "SOFTGPU_MPS", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}) {
       ::unsetenv(name);
     }
   }
@@ -93,6 +94,9 @@ TEST_F(ConfigurationTest, HasDefaults) {
   EXPECT_EQ(read->compute_capability, 90u);
   EXPECT_EQ(read->pcie_bytes_per_ns, 0);
   EXPECT_EQ(read->connections, 0);
+  EXPECT_EQ(read->init_time.count(), 0);
+  EXPECT_EQ(read->context_time.count(), 0);
+  EXPECT_EQ(read->context_end_time.count(), 0);
   EXPECT_EQ(read->threads, 0);
   EXPECT_EQ(read->mps, 0);
   EXPECT_EQ(read->mps_percent, 100);
@@ -105,6 +109,9 @@ TEST_F(ConfigurationTest, ReadsSettings) {
   ::setenv("SOFTGPU_PCIE_GBPS", "55.5", 1);
   ::setenv("SOFTGPU_PCIE_LATENCY_US", "1.5", 1);
   ::setenv("SOFTGPU_CONNECTIONS", "32", 1);
+  ::setenv("SOFTGPU_INIT_MS", "320", 1);
+  ::setenv("SOFTGPU_CONTEXT_MS", "105", 1);
+  ::setenv("SOFTGPU_CONTEXT_END_MS", "60", 1);
   ::setenv("SOFTGPU_THREADS", "3", 1);
   ::setenv("SOFTGPU_MPS", "1", 1);
   ::setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25", 1);
@@ -116,6 +123,9 @@ TEST_F(ConfigurationTest, ReadsSettings) {
   EXPECT_EQ(read->pcie_bytes_per_ns, 55.5);
   EXPECT_EQ(read->pcie_latency_ns, 1500);
   EXPECT_EQ(read->connections, 32);
+  EXPECT_EQ(read->init_time.count(), 320);
+  EXPECT_EQ(read->context_time.count(), 105);
+  EXPECT_EQ(read->context_end_time.count(), 60);
   EXPECT_EQ(read->threads, 3);
   EXPECT_EQ(read->mps, 1);
   EXPECT_EQ(read->mps_percent, 25);
@@ -134,6 +144,9 @@ TEST_F(ConfigurationTest, NamesWhatIsMalformed) {
       {"SOFTGPU_PCIE_GBPS", "fast"},
       {"SOFTGPU_PEER_GBPS", "-3"},
       {"SOFTGPU_CONNECTIONS", "33"},
+      {"SOFTGPU_INIT_MS", "60001"},
+      {"SOFTGPU_CONTEXT_MS", "-1"},
+      {"SOFTGPU_CONTEXT_END_MS", "1s"},
       {"SOFTGPU_THREADS", "4abc"},
       {"SOFTGPU_THREADS", "1025"},
       {"SOFTGPU_MPS", "2"},
