@@ -10,8 +10,6 @@
 #include <openssl/crypto.h>
 #include <signal.h>
 #include <sys/random.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,10 +17,7 @@
 #include "common/base/socket_io.h"
 #include "common/wire/connect.h"
 #include "server/daemon/owner.h"
-#include "server/daemon/spawn_worker.h"
 #include "server/worker/address_fence.h"
-#include "server/worker/compute_share.h"
-#include "server/worker/driver_loader.h"
 #include "server/worker/session_grant.h"
 
 namespace rcuda::server {
@@ -30,23 +25,6 @@ namespace {
 
 constexpr auto kLongestPause = std::chrono::seconds(30);
 constexpr auto kCollectPause = std::chrono::milliseconds(10);
-
-bool taken(const wire::Hello& hello, uint32_t window) {
-  const wire::AddressWindow ours = address_window(window);
-  return std::any_of(hello.taken_windows.begin(), hello.taken_windows.end(),
-                     [&](const wire::AddressWindow& theirs) { return overlap(ours, theirs); });
-}
-
-// Starting many more workers at once than there are cores only slows each of them down. Workers
-// that hang count too: if the driver hangs, they must not become more and more.
-size_t most_starting() { return std::max(4u, 2 * std::thread::hardware_concurrency()); }
-
-CgroupLimits limits_of(const Settings& settings) {
-  return {settings.session_memory.get(), static_cast<uint64_t>(settings.session_processes.get()),
-          settings.session_cpu_weight.is_default()
-              ? 0
-              : static_cast<uint64_t>(settings.session_cpu_weight.get())};
-}
 
 Status add_memory(WorkerMessageType type, int memory, std::vector<WorkerMessage>* messages) {
   WorkerMessage& message = messages->emplace_back();
@@ -89,7 +67,9 @@ std::string outcome(int status) {
 WorkerPool::WorkerPool(const Settings& settings, uint32_t first_window)
     : settings_(settings),
       first_window_(first_window % wire::kWindowCount),
-      device_sets_(settings) {}
+      device_sets_(settings),
+      demand_(static_cast<size_t>(settings.pool.get()),
+              static_cast<size_t>(settings.pool_most.get()), settings.pool_time.get()) {}
 
 WorkerPool::~WorkerPool() { shutdown(); }
 
@@ -116,132 +96,6 @@ Status WorkerPool::prepare() {
 size_t WorkerPool::sessions() const {
   return static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(),
                                            [](const Worker& w) { return w.is(State::kBusy); }));
-}
-
-size_t WorkerPool::starting() const {
-  return static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(),
-                                           [](const Worker& w) { return w.is(State::kStarting); }));
-}
-
-bool WorkerPool::may_start() const {
-  const auto hanging = static_cast<size_t>(
-      std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return w.hangs; }));
-  return starting() + hanging < most_starting();
-}
-
-uint32_t WorkerPool::choose_window(const wire::Hello* hello) const {
-  // Chooses the window with the fewest starting or idle workers, so that idle workers are in
-  // different windows.
-  uint32_t best = first_window_;
-  size_t fewest = ~size_t{0};
-  for (uint32_t i = 0; i < wire::kWindowCount; ++i) {
-    const uint32_t window = (first_window_ + i) % wire::kWindowCount;
-    if (hello && taken(*hello, window)) continue;
-    const auto users =
-        static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(), [&](const Worker& w) {
-          return w.is_spare() && w.window == window;
-        }));
-    if (users < fewest) {
-      fewest = users;
-      best = window;
-    }
-  }
-  return best;
-}
-
-bool WorkerPool::suits(const Worker& worker, const Waiting& client) const {
-  return worker.devices == device_sets_.key_of(client.hello->devices) &&
-         worker.sm_percent == client.sm_percent && !taken(*client.hello, worker.window);
-}
-
-void WorkerPool::refill(const std::vector<Waiting>& waiting) {
-  if (Clock::now() < retry_at_) return;
-  std::vector<Worker*> spare;
-  for (Worker& worker : workers_) {
-    if (worker.is_spare()) spare.push_back(&worker);
-  }
-  const auto take = [&](const auto& is_right) {
-    const auto found = std::find_if(spare.begin(), spare.end(), is_right);
-    if (found == spare.end()) return false;
-    spare.erase(found);
-    return true;
-  };
-  // Workers that suit none of the waiting clients count for the pool only.
-  for (const Waiting& client : waiting) {
-    if (device_sets_.needs_scout()) break;
-    if (take([&](const Worker* worker) { return suits(*worker, client); })) continue;
-    if (!may_start()) return;
-    const Status status = start(choose_window(client.hello),
-                                device_sets_.key_of(client.hello->devices), client.sm_percent);
-    if (!status.ok()) return failed(status);
-  }
-  const auto pool = static_cast<size_t>(settings_.pool.get());
-  const size_t idle = device_sets_.needs_scout() && !waiting.empty() ? 1 : pool;
-  for (const DeviceSets::Key& devices : device_sets_.wanted(idle)) {
-    const auto is_wanted = [&](const Worker* worker) {
-      return worker->devices == devices && worker->sm_percent == 0;
-    };
-    if (take(is_wanted)) continue;
-    if (!may_start()) return;
-    if (Status status = start(choose_window(nullptr), devices, 0); !status.ok()) {
-      return failed(status);
-    }
-  }
-  // The other idle workers were started for clients that have left, or are for devices that other
-  // sessions have not asked for lately.
-  for (; !spare.empty(); spare.pop_back()) {
-    if (spare.back()->is(State::kIdle)) stop(*spare.back());
-  }
-}
-
-void WorkerPool::stop(Worker& worker) {
-  WorkerMessage message;
-  message.type = WorkerMessageType::kStop;
-  (void)send_worker_message(worker.control.get(), message, Clock::now());
-  // If the worker does not read the message, the end of the socket tells it the same.
-  worker.control.reset();
-  worker.state = State::kEnding;
-}
-
-Status WorkerPool::start(uint32_t window, const DeviceSets::Key& devices, uint32_t sm_percent) {
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-    return Status::from_errno(errno, "socketpair");
-  }
-  UniqueFd ours(ends[0]), theirs(ends[1]);
-  std::vector<std::string> own = settings_.registry.environment();
-  std::ranges::move(device_sets_.environment(devices), std::back_inserter(own));
-  std::ranges::move(share_environment(sm_percent), std::back_inserter(own));
-  const Result<pid_t> pid =
-      spawn_worker(settings_.worker_binary, theirs.get(), window, worker_environment(own));
-  if (!pid.ok()) return pid.status();
-  Worker worker;
-  worker.pid = *pid;
-  worker.control = std::move(ours);
-  worker.window = window;
-  worker.devices = devices;
-  worker.sm_percent = sm_percent;
-  worker.since = Clock::now();
-  if (Status status = hold(&worker); !status.ok()) {
-    ::kill(worker.pid, SIGKILL);
-    ::waitpid(worker.pid, nullptr, 0);
-    return status;
-  }
-  RCUDA_DEBUG("worker %d starts in window %u", worker.pid, window);
-  workers_.push_back(std::move(worker));
-  return {};
-}
-
-// Opens a process that has just been started, and puts it into a cgroup of its own.
-Status WorkerPool::hold(Worker* worker) {
-  // glibc 2.36 declares pidfd_open() without C linkage.
-  worker->process.reset(static_cast<int>(::syscall(SYS_pidfd_open, worker->pid, 0)));
-  if (!worker->process) return Status::from_errno(errno, "pidfd_open");
-  if (!cgroups_) return {};
-  Result<std::unique_ptr<WorkerCgroup>> cgroup = cgroups_->make(worker->pid);
-  if (!cgroup.ok()) return cgroup.status();
-  worker->cgroup = std::move(cgroup).value();
-  return worker->cgroup->limit(limits_of(settings_));
 }
 
 // A session runs code of its client. Root's worker becomes the client's user before that.
@@ -316,6 +170,7 @@ void WorkerPool::hand_over(Worker& worker, const wire::Hello& hello, const Ident
   device_sets_.used(worker.devices);
   worker.state = State::kBusy;
   worker.since = Clock::now();
+  demand_.taken(worker.since);
   wire::session_name(hello.session, worker.client);
   worker.index = hello.worker;
   worker.identity = identity;
@@ -564,8 +419,9 @@ void WorkerPool::failed(const Status& status) {
 }
 
 WorkerPool::Clock::time_point WorkerPool::next_deadline() const {
-  Clock::time_point next = Clock::time_point::max();
-  if (retry_at_ > Clock::now()) next = retry_at_;
+  const Clock::time_point now = Clock::now();
+  Clock::time_point next = demand_.next_change(now);
+  if (retry_at_ > now) next = std::min(next, retry_at_);
   for (const Worker& worker : workers_) {
     if (worker.ask_at) next = std::min(next, *worker.ask_at);
     if (worker.kill_at) next = std::min(next, *worker.kill_at);

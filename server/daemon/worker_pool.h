@@ -1,9 +1,12 @@
 // WorkerPool: the worker processes of a daemon, from their start to their reaping.
 //
 // The pool keeps some started workers idle, each in a different window of addresses, and assigns
-// sessions to them. It starts more workers if a client's other servers already use the windows of
-// the idle ones. A worker that dies is reaped and logged; only its client notices. If workers fail
-// to start, the pool tries again after growing pauses, and keeps the reason for clients that wait.
+// sessions to them: RCUDA_SERVER_POOL of them, and more for a while after many sessions came at
+// once (pool_demand.h). It starts more workers for clients that wait, a few at a time; the client
+// that has waited longest gets the first that is ready. It also does so if a client's other servers
+// already use the windows of the idle ones. A worker that dies is reaped and logged; only its
+// client notices. If workers fail to start, the pool tries again after growing pauses, and keeps
+// the reason for clients that wait.
 //
 // A worker that restricts itself to some devices does so before its driver starts, so a session
 // needs a worker of its set of devices (DeviceSets), and of its compute share (compute_share.h).
@@ -40,6 +43,7 @@
 #include "server/daemon/device_sets.h"
 #include "server/daemon/identity.h"
 #include "server/daemon/leases.h"
+#include "server/daemon/pool_demand.h"
 #include "server/worker/session_grant.h"
 #include "server/worker/settings.h"
 #include "server/worker/worker_messages.h"
@@ -65,8 +69,8 @@ class WorkerPool {
     const wire::Hello* hello = nullptr;
     uint32_t sm_percent = 0;
   };
-  // Starts the workers that are missing for the idle target and for the `waiting` sessions, and
-  // ends idle workers beyond that.
+  // worker_pool_fill.cpp: starts the workers that are missing for the idle target and for the
+  // `waiting` sessions, and ends idle workers beyond that.
   void refill(const std::vector<Waiting>& waiting);
   // Whether a session of that user can run here. assign() checks it as well.
   static Status check_user(const Identity& identity);
@@ -178,6 +182,7 @@ class WorkerPool {
   Audit* audit_ = nullptr;
   const uint32_t first_window_;
   DeviceSets device_sets_;
+  PoolDemand demand_;
   std::unique_ptr<Cgroups> cgroups_;  // none: processes have limits of their own
   std::list<Worker> workers_;
   // Of workers' starts and of ended sessions, by medium.

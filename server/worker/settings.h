@@ -80,6 +80,11 @@ struct Settings {
   config::Integer pool{registry, "RCUDA_SERVER_POOL",
                        2,        0,
                        64,       "workers kept ready, each with its driver initialised"};
+  config::Integer pool_most{registry, "RCUDA_SERVER_POOL_MOST",
+                            8,        0,
+                            64,       "workers kept ready after as many programs came at once"};
+  config::Duration pool_time{registry, "RCUDA_SERVER_POOL_TIME", std::chrono::seconds(10),
+                             "how long workers beyond the usual ones are kept ready"};
   config::Integer max_sessions{registry, "RCUDA_SERVER_MAX_SESSIONS", 256, 1,
                                100000,   "sessions at the same time"};
   config::Bytes staging_bytes{registry, "RCUDA_SERVER_STAGING_BYTES", 64ull << 20,

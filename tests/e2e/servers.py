@@ -102,10 +102,11 @@ class Server:
                 for client, worker in re.findall(r"pid (\d+), over .* worker (\d+):", self.status(build))}
 
     def await_pool(self, build, pool):
-        """Until the server has no session and `pool` idle workers. A worker that starts takes much of a
-        processor's time and holds up the next session, so benchmarks wait for it."""
+        """Until the server has no session and `pool` idle workers or more. A worker that starts takes
+        much of a processor's time and holds up the next session, so benchmarks wait for it."""
         def is_rested():
-            return f", {pool} idle worker" in self.status(build) and not self.sessions(build)
+            idle = re.search(r"(\d+) idle worker", self.status(build))
+            return idle and int(idle[1]) >= pool and not self.sessions(build)
 
         if not eventually(is_rested):
             raise SystemExit(f"the server does not get {pool} idle workers:\n{self.text()}")

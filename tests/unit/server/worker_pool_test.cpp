@@ -118,6 +118,33 @@ TEST(WorkerPoolTest, WhatClientsThatLeftWaitedForIsNotKept) {
   EXPECT_TRUE(pool.last_failure().ok());
 }
 
+TEST(WorkerPoolTest, AfterManySessionsAtOnceAsManyWorkersAreKeptReady) {
+  PoolSettings settings("1", RCUDA_TEST_SERVER);
+  ASSERT_TRUE(settings.pool_most.set("3", "most", "the test").ok());
+  ASSERT_TRUE(settings.pool_time.set("1s", "time", "the test").ok());
+  WorkerPool pool(settings, 0);
+  const wire::Hello message = hello();
+  pool.refill(std::vector<WorkerPool::Waiting>(4, {&message}));
+  run_until(pool, [&] { return pool.starting() == 0; });
+  ASSERT_EQ(idle(pool), 4u);
+  std::vector<UniqueFd> clients;
+  for (int i = 0; i < 4; ++i) {
+    int ends[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    clients.emplace_back(ends[0]);
+    UniqueFd theirs(ends[1]);
+    std::unique_ptr<Admission::Permit> permit;
+    ASSERT_TRUE(*pool.assign(message, our_user(), {}, &theirs, &permit));
+  }
+  pool.refill({});
+  EXPECT_EQ(pool.starting(), 3u);
+  ASSERT_NE(pool.next_deadline(), Clock::time_point::max());
+  run_until(pool, [&] {
+    pool.refill({});
+    return pool.starting() == 0 && idle(pool) == 1;
+  });
+}
+
 // A worker that is stuck in its driver may survive even SIGKILL for a while.
 TEST(WorkerPoolTest, AWorkerThatHangsInItsStartIsReplacedBeforeItEnds) {
   const std::string path = ::testing::TempDir() + "/rcuda-hanging-" + std::to_string(::getpid());
