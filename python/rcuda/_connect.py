@@ -11,7 +11,8 @@ LIBRARIES = os.path.join(FOLDER, "lib", "rcuda")
 # In this order: libcuda.so needs libcuda.so.1.
 NAMES = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1")
 # They look for a driver when they are imported, or keep what they found.
-CUDA_MODULES = ("torch", "cupy", "jax", "jaxlib", "numba.cuda", "cuda.bindings", "pycuda", "tensorflow", "triton", "pynvml")
+CUDA_MODULES = ("torch", "cupy", "jax", "jaxlib", "numba.cuda", "cuda.bindings", "pycuda", "tensorflow", "triton",
+                "pynvml")
 
 _pool = None     # what this process is connected to
 _devices = None  # the names of its GPUs

@@ -11,6 +11,7 @@ where it cannot.
 import glob
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -26,8 +27,9 @@ from wheel_test import USE  # noqa: E402
 BUILD = None
 WHEEL = os.path.join(SOURCE, "build/wheel/aarch64")
 # Of tests/programs: what needs the driver API only and has its kernels as PTX in itself.
-PROGRAMS = ("driver_objects", "linking", "null_pointers", "optional_pointers", "primary_context", "frees",
-            "context_lives")
+PROGRAMS = ("absent_features", "context_lives", "driver_error_names", "driver_objects", "frees", "green_contexts", "linking",
+            "null_pointers", "optional_pointers", "primary_context", "shaped_launches", "sparse_arrays",
+            "texture_references")
 
 
 def skip(reason):
@@ -35,9 +37,12 @@ def skip(reason):
     sys.exit(77)
 
 
-def unpack(folder, option, architecture, *packages):
+def unpack(folder, option, architecture, section):
+    """The packages of a section of packages.txt."""
     if os.path.exists(folder):
         return
+    with open(os.path.join(SOURCE, "scripts/packages.txt")) as file:
+        packages = re.search(rf"(?m)^\[{section}\]\n((?:.+\n)*)", file.read())[1].split()
     unpacked = subprocess.run([os.path.join(SOURCE, "scripts/unpack_packages"), option, architecture, folder + ".new",
                                *packages], capture_output=True, text=True)
     if unpacked.returncode != 0:
@@ -56,8 +61,8 @@ class Aarch64Test(unittest.TestCase):
                         cls.folder], check=True, stdout=subprocess.DEVNULL)
         (wheel,) = glob.glob(cls.folder + "/*.whl")
         # qemu before 8 takes gigabytes for the reservation of device addresses.
-        unpack(WHEEL + "/qemu", "--backports", {"x86_64": "amd64"}.get(platform.machine(), "arm64"), "qemu-user")
-        unpack(WHEEL + "/debian", "--dependencies", "arm64", "python3-minimal", "libpython3-stdlib")
+        unpack(WHEEL + "/qemu", "--backports", {"x86_64": "amd64"}.get(platform.machine(), "arm64"), "emulator")
+        unpack(WHEEL + "/debian", "--dependencies", "arm64", "aarch64")
         cls.emulate = cls.script("emulate", f'exec {WHEEL}/qemu/usr/bin/qemu-aarch64 -L {WHEEL}/debian "$@"')
         cls.make_venv(wheel)
 
@@ -81,8 +86,8 @@ class Aarch64Test(unittest.TestCase):
             file.write(f"home = {WHEEL}/debian/usr/bin\n")
         cls.python = cls.script("venv/bin/python", f'exec {cls.emulate} -0 "$0" {interpreter} "$@"')
         subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps",
-                        "--disable-pip-version-check", "--only-binary=:all:", "--platform=manylinux_2_17_aarch64",
-                        "--target", packages, wheel], check=True)
+                        "--disable-pip-version-check", "--root-user-action=ignore", "--only-binary=:all:",
+                        "--platform=manylinux_2_17_aarch64", "--target", packages, wheel], check=True)
         cls.package = os.path.join(packages, "rcuda")
 
     def setUp(self):
@@ -121,15 +126,16 @@ class Aarch64Test(unittest.TestCase):
         self.assertIn("over tcp", self.servers[0].text())
 
     def test_programs(self):
-        """Print what they print on a GPU."""
+        """Print what they print on a GPU. Over TCP, as from another machine: with shared memory, registered memory
+        is moved by mremap() in a form that qemu does not know."""
         for name in PROGRAMS:
             with self.subTest(name):
                 program = os.path.join(self.folder, name)
-                subprocess.run([WHEEL + "/bin/c++", "-std=c++20", "-O1", "-isystem", self.cuda_headers(), "-o", program,
-                                os.path.join(SOURCE, "tests/programs", name + ".cpp"), WHEEL + "/build/stubs/libcuda.so"],
-                               check=True)
+                subprocess.run([WHEEL + "/bin/c++", "-std=c++20", "-O1", "-w", "-isystem", self.cuda_headers(),
+                                "-o", program, os.path.join(SOURCE, "tests/programs", name + ".cpp"),
+                                WHEEL + "/build/stubs/libcuda.so"], check=True)
                 result = self.run_program(self.emulate, program, RCUDA_DEVICES=self.servers[0].address(),
-                                          LD_LIBRARY_PATH=self.package + "/lib/rcuda")
+                                          RCUDA_TRANSPORT="tcp", LD_LIBRARY_PATH=self.package + "/lib/rcuda")
                 with open(os.path.join(SOURCE, "tests/programs/expected", name + ".txt")) as expected:
                     self.assertEqual(result.stdout, expected.read(), result.stderr)
                 self.assertEqual(result.returncode, 0)

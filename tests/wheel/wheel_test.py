@@ -61,7 +61,8 @@ class WheelTest(unittest.TestCase):
         subprocess.run([os.path.join(WHEELS, "python-cuda13/bin/python"), "-m", "venv", "--without-pip", cls.venv],
                        check=True)
         subprocess.run([sys.executable, "-m", "pip", "--python", cls.venv + "/bin/python", "install", "--quiet",
-                        "--no-index", "--disable-pip-version-check", cls.wheel], check=True)
+                        "--no-index", "--disable-pip-version-check", "--root-user-action=ignore", cls.wheel],
+                       check=True)
         (packages,) = glob.glob(cls.venv + "/lib/python*/site-packages")
         with open(os.path.join(packages, "clients.pth"), "w") as file:
             for group in ("python-cuda13", "python-nvml"):
