@@ -49,9 +49,10 @@ bool parse_key(std::string_view text, LeaseKey* key) {
     if (!parse_place(text.substr(0, equals), key)) return false;
     text.remove_prefix(equals + 1);
   }
-  if (text.size() <= kIdDigits || text[kIdDigits] != ':') return false;
   key->id = text.substr(0, kIdDigits);
-  return is_lease_id(key->id) && identity::from_hex(text.substr(kIdDigits + 1), key->secret);
+  if (!is_lease_id(key->id)) return false;
+  if (text.size() == kIdDigits) return true;
+  return text[kIdDigits] == ':' && identity::from_hex(text.substr(kIdDigits + 1), key->secret);
 }
 
 }  // namespace
@@ -104,6 +105,9 @@ std::vector<std::byte> encode(const LeaseAnswer& message) {
     out.number(lease.created);
     out.number(lease.until);
     out.number(lease.sessions);
+    out.number(lease.begun);
+    out.number(lease.device_ms);
+    for (const uint64_t count : lease.work.counts) out.number(count);
   }
   return out.take();
 }
@@ -112,7 +116,7 @@ Result<LeaseAnswer> decode_lease_answer(const std::vector<std::byte>& body) {
   MessageReader in(body);
   LeaseAnswer message;
   uint32_t leases = 0;
-  constexpr size_t kMinLeaseBytes = 4 * 4 + 4 + 1 + 8 + 8 + 4;
+  constexpr size_t kMinLeaseBytes = 4 * 4 + 4 + 1 + 8 + 8 + 4 + 8 + 8 + sizeof(Work);
   if (!in.string(&message.message) || !in.bytes(message.secret.data(), message.secret.size()) ||
       !in.count(&leases, kMaxLeases, kMinLeaseBytes)) {
     return malformed("LeaseAnswer");
@@ -127,7 +131,12 @@ Result<LeaseAnswer> decode_lease_answer(const std::vector<std::byte>& body) {
     in.flag(&lease.shared);
     in.number(&lease.created);
     in.number(&lease.until);
-    if (!in.number(&lease.sessions)) return malformed("LeaseAnswer");
+    in.number(&lease.sessions);
+    in.number(&lease.begun);
+    in.number(&lease.device_ms);
+    for (uint64_t& count : lease.work.counts) {
+      if (!in.number(&count)) return malformed("LeaseAnswer");
+    }
   }
   if (!in.complete()) return malformed("LeaseAnswer");
   return message;
@@ -146,6 +155,7 @@ std::string format(const LeaseKey& key) {
     if (key.port != 0 && key.port != kDefaultPort) place += "@" + std::to_string(key.port);
     place += "=";
   }
+  if (key.secret == kNoLeaseSecret) return place + key.id;
   return place + key.id + ":" + identity::to_hex(key.secret);
 }
 
@@ -157,7 +167,8 @@ Result<std::vector<LeaseKey>> parse_lease_keys(std::string_view text) {
     if (!parse_key(text.substr(0, end), &key)) {
       return Status(Code::kInvalidArgument,
                     "entry " + std::to_string(number) +
-                        " of RCUDA_LEASE is not usable: write host[@port]=ID:SECRET, as "
+                        " of RCUDA_LEASE is not usable: write host[@port]=ID:SECRET or, for a "
+                        "lease of your user, host[@port]=ID, as "
                         "\"rcuda-lease take\" prints it");
     }
     const auto same = [&](const LeaseKey& other) {

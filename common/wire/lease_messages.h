@@ -4,10 +4,11 @@
 //   operator -> daemon   LeaseRequest, on an identified connection like a Hello's
 //   daemon -> operator   LeaseAnswer, or Refusal; the daemon closes
 //
-// A client uses a lease by its key: the lease's public id and its secret. RCUDA_LEASE holds the
-// keys of a program, one for each server:
+// A client uses a lease by its key: the lease's public id and its secret. The user whom a lease is
+// for needs no secret, because the server knows who that is. RCUDA_LEASE holds the keys of a
+// program, one for each server:
 //
-//   RCUDA_LEASE=[host[@port]=]ID:SECRET[,...]    e.g. node1=1a2b3c4d:0123...,node2@9000=...
+//   RCUDA_LEASE=[host[@port]=]ID[:SECRET][,...]    e.g. node1=1a2b3c4d:0123...,node2@9000=...
 //
 // An entry without a host is for every server that no other entry names. Threads: any; nothing
 // blocks. Errors contain no secret. The decoders are fuzzed.
@@ -22,10 +23,12 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/wire/work.h"
 
 namespace rcuda::wire {
 
 using LeaseSecret = std::array<uint8_t, 16>;
+inline constexpr LeaseSecret kNoLeaseSecret{};
 
 // What a job or a user may be called.
 inline constexpr size_t kMostLeaseText = 256;
@@ -52,7 +55,12 @@ struct LeaseInfo {
   bool shared = false;
   uint64_t created = 0;
   uint64_t until = 0;  // seconds since 1970, as `created`; 0: no end
-  uint32_t sessions = 0;
+  uint32_t sessions = 0;  // under way
+  // What its sessions have done since the server's start, those under way as well. The time is
+  // that of each session times its devices.
+  uint64_t begun = 0;  // sessions
+  uint64_t device_ms = 0;
+  Work work{};
 };
 
 struct LeaseAnswer {
@@ -72,7 +80,7 @@ struct LeaseKey {
   std::string host;   // empty: every server
   uint16_t port = 0;  // 0: kDefaultPort, with a host
   std::string id;
-  LeaseSecret secret{};
+  LeaseSecret secret = kNoLeaseSecret;
 };
 
 // Eight lower-case hexadecimal digits.

@@ -63,7 +63,8 @@ Status check_request(const wire::LeaseRequest& request) {
   return {};
 }
 
-wire::LeaseInfo describe(const Lease& lease, const std::vector<Leases::Use>& uses) {
+wire::LeaseInfo describe(const Lease& lease, const std::vector<Leases::Use>& uses,
+                         const WorkerPool& pool) {
   wire::LeaseInfo info;
   info.id = lease.id;
   info.job = lease.job;
@@ -74,6 +75,7 @@ wire::LeaseInfo describe(const Lease& lease, const std::vector<Leases::Use>& use
   info.created = seconds_of(lease.created);
   if (lease.until) info.until = seconds_of(*lease.until);
   for (const Leases::Use& use : uses) info.sessions += use.who.lease == lease.id;
+  pool.report(&info);
   return info;
 }
 
@@ -257,7 +259,7 @@ Result<bool> Daemon::lend(const Connection& connection, wire::LeaseAnswer* answe
     note_lease("taken", taken->lease, connection.identity);
   }
   answer->secret = taken->lease.secret;
-  answer->leases.push_back(describe(taken->lease, uses));
+  answer->leases.push_back(describe(taken->lease, uses, *pool_));
   return true;
 }
 
@@ -267,7 +269,7 @@ Status Daemon::change_lease(const Connection& connection, wire::LeaseAnswer* ans
     const Result<Lease> lease = leases_.extend(request.id, request.job, end_after(request.seconds));
     if (!lease.ok()) return lease.status();
     note_lease("extended", *lease, connection.identity);
-    answer->leases.push_back(describe(*lease, pool_->uses()));
+    answer->leases.push_back(describe(*lease, pool_->uses(), *pool_));
     return save_leases();
   }
   const std::optional<Lease> lease = leases_.revoke(request.id, request.job);
@@ -278,7 +280,7 @@ Status Daemon::change_lease(const Connection& connection, wire::LeaseAnswer* ans
     return save_leases();  // the first time may have failed
   }
   note_lease("revoked", *lease, connection.identity);
-  answer->leases.push_back(describe(*lease, pool_->uses()));
+  answer->leases.push_back(describe(*lease, pool_->uses(), *pool_));
   pool_->end_leased(lease->id, "the lease " + text_of(*lease) + " was revoked");
   return save_leases();
 }
@@ -294,7 +296,7 @@ void Daemon::list_leases(const Connection& connection, wire::LeaseAnswer* answer
            (all || (!lease.user.empty() && is_for(lease, who)));
   };
   for (const Lease* lease : leases_.page(connection.lease_request->id, shown)) {
-    answer->leases.push_back(describe(*lease, uses));
+    answer->leases.push_back(describe(*lease, uses, *pool_));
   }
 }
 

@@ -262,7 +262,9 @@ Result<Lease> Leases::unlock(const std::string& id, const wire::LeaseSecret& sec
   // An id that is none is not repeated in an error: it is any text of a peer.
   if (!wire::is_lease_id(id)) return Status(Code::kProtocol, "the client sent no lease's id");
   const Lease* const lease = find(id, {});
-  if (!lease || CRYPTO_memcmp(lease->secret.data(), secret.data(), lease->secret.size()) != 0) {
+  const bool without = lease && !lease->user.empty() && secret == wire::kNoLeaseSecret;
+  if (!lease ||
+      (!without && CRYPTO_memcmp(lease->secret.data(), secret.data(), lease->secret.size()) != 0)) {
     return Status(Code::kDenied, "the lease " + id +
                                      " in RCUDA_LEASE has ended, or is not this server's: take "
                                      "another (rcuda-lease take), or unset RCUDA_LEASE");

@@ -91,7 +91,8 @@ class Leases {
   std::optional<Time> next_end() const;
 
   // Checks a client's key. kDenied if the lease is unknown, has ended, has another secret, or is
-  // for another user. The time of the call does not depend on the secret.
+  // for another user. Its own user needs no secret (kNoLeaseSecret): `who` is proved. The time of
+  // the call does not depend on the secret.
   Result<Lease> unlock(const std::string& id, const wire::LeaseSecret& secret,
                        const Identity& who) const;
   // Whether a session may use these devices: under the lease `id`, or without one if that is empty.

@@ -237,8 +237,11 @@ bool WorkerPool::call_on(const wire::PeerHello& hello, UniqueFd* socket) {
 
 void WorkerPool::end_leased(const std::string& lease, const std::string& why) {
   for (Worker& worker : workers_) {
-    if (worker.is(State::kBusy) && worker.identity.lease == lease) end(worker, why);
+    if (!worker.is(State::kBusy) || worker.identity.lease != lease) continue;
+    worker.lease_ended = true;
+    end(worker, why);
   }
+  lease_totals_.erase(lease);
 }
 
 Status WorkerPool::end_session(uint32_t worker_pid,

@@ -110,6 +110,8 @@ class WorkerPool {
                      const std::string& why);
   // What runs, and under which leases.
   std::vector<Leases::Use> uses() const;
+  // worker_pool_report.cpp: adds what the sessions under a lease have done, until end_leased().
+  void report(wire::LeaseInfo* lease) const;
 
   size_t sessions() const;
   // Whether a user may know of all sessions: the server's own user, and root.
@@ -152,6 +154,7 @@ class WorkerPool {
     // debugger) is notified first: when to call waitpid() again.
     std::optional<Clock::time_point> ask_at;
     std::optional<Clock::time_point> kill_at;  // its session should have ended by then
+    bool lease_ended = false;                  // what the session does counts for no lease
 
     bool is(State what) const { return state == what && !ask_at; }
     bool is_spare() const { return is(State::kStarting) || is(State::kIdle); }
@@ -160,8 +163,10 @@ class WorkerPool {
   Status start(uint32_t window, const DeviceSets::Key& devices, uint32_t sm_percent);
   Status hold(Worker* worker);
   bool shows(const Worker& worker, const Identity& to) const;
-  // Adds a session that has ended to the totals.
   void end(Worker& worker, const std::string& why);
+  // Adds a session to what those of a lease have done.
+  static void add_to_lease(const Worker& worker, wire::LeaseInfo* lease);
+  // Adds a session that has ended to the totals and to its lease's.
   void count_end(const Worker& worker);
   bool suits(const Worker& worker, const Waiting& client) const;
   SessionGrant grant_to(const Identity& identity, const Worker& worker) const;
@@ -187,6 +192,8 @@ class WorkerPool {
   std::list<Worker> workers_;
   // Of workers' starts and of ended sessions, by medium.
   wire::ServerStatus::Totals totals_;
+  // Of ended sessions, by the id of their lease, which has not ended.
+  std::map<std::string, wire::LeaseInfo> lease_totals_;
   WorkerReady offer_;
   std::string warning_;  // of the latest worker, and already logged
   Status last_failure_;

@@ -1,6 +1,7 @@
 // What the pool tells of its sessions: all of them to the server's own user and to root, and to
 // others their own.
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,13 @@ void add_session(wire::ServerStatus::Totals* totals, const std::string& user,
 
 }  // namespace
 
+void WorkerPool::add_to_lease(const Worker& worker, wire::LeaseInfo* lease) {
+  const auto age = std::chrono::floor<std::chrono::milliseconds>(Clock::now() - worker.since);
+  ++lease->begun;
+  lease->device_ms += static_cast<uint64_t>(age.count()) * worker.session.devices.size();
+  if (worker.work) lease->work += worker.work->read();
+}
+
 bool WorkerPool::sees_all(const Identity& to) {
   return to.method != "insecure" && (to.uid == ::geteuid() || to.uid == 0u);
 }
@@ -45,8 +53,22 @@ bool WorkerPool::shows(const Worker& worker, const Identity& to) const {
 }
 
 void WorkerPool::count_end(const Worker& worker) {
-  if (!worker.work) return;
-  add_session(&totals_, worker.identity.user, worker.session.medium, worker.work->read());
+  if (worker.work) {
+    add_session(&totals_, worker.identity.user, worker.session.medium, worker.work->read());
+  }
+  const std::string& lease = worker.identity.lease;
+  if (!lease.empty() && !worker.lease_ended) add_to_lease(worker, &lease_totals_[lease]);
+}
+
+void WorkerPool::report(wire::LeaseInfo* lease) const {
+  if (const auto ended = lease_totals_.find(lease->id); ended != lease_totals_.end()) {
+    lease->begun += ended->second.begun;
+    lease->device_ms += ended->second.device_ms;
+    lease->work += ended->second.work;
+  }
+  for (const Worker& worker : workers_) {
+    if (worker.is(State::kBusy) && worker.identity.lease == lease->id) add_to_lease(worker, lease);
+  }
 }
 
 void WorkerPool::report(wire::ServerStatus* status, const Identity& to) const {

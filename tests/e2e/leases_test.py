@@ -138,6 +138,28 @@ class LeasesTest(unittest.TestCase):
         for text in (server.text(), str(self.audit("session")), str(self.audit("refused"))):
             self.assertNotIn(secret, text)
 
+    def test_the_user_of_a_lease_needs_no_secret(self):
+        server = self.server()
+        for options, works in ((["--user", str(os.geteuid())], True), ([], False)):
+            self.take(server, *options, "--id", "1a2b3c4d")
+            for transport in TRANSPORTS:
+                environment = self.environment(server, transport, RCUDA_LEASE="1a2b3c4d")
+                self.check_works(environment) if works else self.check_refused(environment, "has ended, or is not")
+            self.must(server, "revoke", "1a2b3c4d")
+
+    def test_what_the_sessions_of_a_lease_did(self):
+        server = self.server()
+        lease = self.take(server, "--devices", "2", "--job", "slurm 1")
+        for _ in range(2):
+            self.check_works(self.environment(server, "tcp", **lease))
+        self.assertTrue(eventually(lambda: self.leases(server)[0]["sessions"] == 0))
+        done = json.loads(self.must(server, "revoke", "--job", "slurm 1", "--json").stdout)[0]
+        self.assertEqual(done["begun"], 2)
+        for counter in ("device_ms", "commands", "launches", "bytes_to_device"):
+            self.assertGreater(done[counter], 0, counter)
+        lease = self.take(server, "--devices", "2", "--job", "slurm 1")
+        self.assertEqual(self.leases(server)[0]["begun"], 0)
+
     def test_a_server_can_demand_leases(self):
         server = self.server("--require-lease")
         self.check_refused(self.environment(server, "shm"), "only sessions with a lease", "rcuda-lease take")

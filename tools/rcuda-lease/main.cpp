@@ -43,6 +43,8 @@ lease's devices only. When a lease ends, so do its sessions.
     RCUDA_LEASE=node1=1a2b3c4d:...
 The second holds a secret. Entries of several servers are joined by commas in both.
 
+The user whom a lease is for (--user) needs no secret: RCUDA_LEASE=node1=1a2b3c4d suffices.
+
 A job has at most one lease on a server. Taking it again prints the same; revoking a lease that is
 gone is no error. So prologs and epilogs may run twice.)";
 
@@ -166,7 +168,12 @@ Status take(const Options& options, const tools::Server& server, wire::LeaseRequ
                   "--wait " + options.wait + " is not usable: write a time such as 30s");
   }
   RCUDA_RETURN_IF_ERROR(parse_devices(options.devices, &request));
-  RCUDA_RETURN_IF_ERROR(choose_id(&request));
+  if (!request.id.empty() && !wire::is_lease_id(request.id)) {
+    return Status(Code::kInvalidArgument, "--id " + request.id +
+                                              " is not usable: an id has eight lower-case "
+                                              "hexadecimal digits");
+  }
+  if (request.id.empty()) RCUDA_RETURN_IF_ERROR(choose_id(&request));
   request.user = options.user;
   request.shared = options.shared;
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(patience);
@@ -197,18 +204,30 @@ Status take(const Options& options, const tools::Server& server, wire::LeaseRequ
   return {};
 }
 
+// The counters of what the lease's sessions have done, as the audit names them.
+std::string work_json(const wire::LeaseInfo& lease) {
+  std::string json = "\"begun\": " + std::to_string(lease.begun) +
+                     ", \"device_ms\": " + std::to_string(lease.device_ms);
+  for (size_t i = 0; i < wire::kWorkNames.size(); ++i) {
+    json +=
+        std::string(", \"") + wire::kWorkNames[i] + "\": " + std::to_string(lease.work.counts[i]);
+  }
+  return json;
+}
+
 void print_json(const std::vector<wire::LeaseInfo>& leases) {
   std::printf("[");
   const char* before = "";
   for (const wire::LeaseInfo& lease : leases) {
     std::printf(
         "%s\n  {\"id\": %s, \"job\": %s, \"user\": %s, \"creator\": %s, \"devices\": [%s], "
-        "\"exclusive\": %s, \"created\": %s, \"until\": %s, \"sessions\": %u}",
+        "\"exclusive\": %s, \"created\": %s, \"until\": %s, \"sessions\": %u, %s}",
         before, json_text(lease.id).c_str(), json_text(lease.job).c_str(),
         json_text(lease.user).c_str(), json_text(lease.creator).c_str(),
         device_list(lease.devices, "").c_str(), lease.shared ? "false" : "true",
         json_text(time_text(lease.created)).c_str(),
-        lease.until == 0 ? "null" : json_text(time_text(lease.until)).c_str(), lease.sessions);
+        lease.until == 0 ? "null" : json_text(time_text(lease.until)).c_str(), lease.sessions,
+        work_json(lease).c_str());
     before = ",";
   }
   std::printf("%s]\n", leases.empty() ? "" : "\n");
@@ -245,7 +264,7 @@ Status carry_out(const Options& options, wire::LeaseOperation operation) {
     std::fprintf(stderr, "rcuda-lease: %s: %s\n", server->text().c_str(),
                  printable(answer->message).c_str());
   }
-  if (operation == wire::LeaseOperation::kList && options.json) print_json(answer->leases);
+  if (options.json) print_json(answer->leases);
   if (operation == wire::LeaseOperation::kList && !options.json) print_table(answer->leases);
   return {};
 }
@@ -281,6 +300,8 @@ int start(int argc, char** argv) {
   }
   taking->add_option("--user", options.user, "who may use it; without, whoever has its key")
       ->type_name("NAME");
+  taking->add_option("--id", options.id, "the new lease's id, such as one for several servers")
+      ->type_name("ID");
   taking->add_option("--job", options.job, "free text; a job has one lease on a server")
       ->type_name("TEXT");
   taking->add_flag("--shared", options.shared, "others may have leases of the same devices");
@@ -290,7 +311,10 @@ int start(int argc, char** argv) {
   add_lease(extending, &options);
   add_lease(revoking, &options);
   listing->add_option("--job", options.job, "only the lease of this job")->type_name("TEXT");
-  listing->add_flag("--json", options.json, "print JSON");
+  for (CLI::App* command : {revoking, listing}) {
+    command->add_flag("--json", options.json,
+                      "print the leases, and what their sessions have done, as JSON");
+  }
   app.footer(kFooter);  // last, so that the subcommands do not have it as well
   CLI11_PARSE(app, argc, argv);
 

@@ -225,6 +225,21 @@ TEST_F(LeasesTest, AKeyOpensItsLeaseOnly) {
   EXPECT_FALSE(leases_.unlock("no id\n", lease.secret, kAdaHerself).ok());
 }
 
+TEST_F(LeasesTest, TheUserOfALeaseNeedsNoSecret) {
+  Leases::Wish for_ada = wish(1);
+  for_ada.user = "ada";
+  for_ada.uid = kAda;
+  const Lease lease = must_take(for_ada);
+  const Lease anybodys = must_take(wish(1));
+  EXPECT_TRUE(leases_.unlock(lease.id, wire::kNoLeaseSecret, kAdaHerself).ok());
+  EXPECT_FALSE(leases_.unlock(lease.id, wire::kNoLeaseSecret, kBobHimself).ok());
+  Identity borrowed = kAdaHerself;
+  borrowed.method = "insecure";
+  EXPECT_FALSE(leases_.unlock(lease.id, wire::kNoLeaseSecret, borrowed).ok());
+  EXPECT_FALSE(leases_.unlock(anybodys.id, wire::kNoLeaseSecret, kAdaHerself).ok());
+  EXPECT_FALSE(leases_.unlock("12345678", wire::kNoLeaseSecret, kAdaHerself).ok());
+}
+
 TEST_F(LeasesTest, ALeaseEndsAtItsTime) {
   Leases::Wish short_one = wish(2);
   short_one.until = kNow + seconds(60);

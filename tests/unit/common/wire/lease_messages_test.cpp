@@ -34,7 +34,8 @@ TEST(LeaseMessagesTest, AnAnswerSurvivesTheWire) {
   LeaseAnswer sent;
   sent.message = "done";
   sent.secret[15] = 7;
-  sent.leases = {{"1a2b3c4d", "slurm 1", "ada", "root", {0, 3}, true, 5, 6, 7}, {}};
+  sent.leases = {{"1a2b3c4d", "slurm 1", "ada", "root", {0, 3}, true, 5, 6, 7, 8, 9}, {}};
+  sent.leases[0].work[Counter::kBytesFromServer] = 10;
   const std::vector<std::byte> body = encode(sent);
   const Result<LeaseAnswer> got = decode_lease_answer(body);
   ASSERT_TRUE(got.ok()) << got.status().message();
@@ -44,6 +45,8 @@ TEST(LeaseMessagesTest, AnAnswerSurvivesTheWire) {
   EXPECT_EQ(got->leases[0].creator, "root");
   EXPECT_EQ(got->leases[0].until, 6u);
   EXPECT_EQ(got->leases[0].sessions, 7u);
+  EXPECT_EQ(got->leases[0].device_ms, 9u);
+  EXPECT_EQ(got->leases[0].work.counts, sent.leases[0].work.counts);
   for (size_t bytes = 0; bytes < body.size(); ++bytes) {
     const std::vector<std::byte> cut(body.begin(), body.begin() + static_cast<ptrdiff_t>(bytes));
     EXPECT_FALSE(decode_lease_answer(cut).ok()) << bytes;
@@ -51,11 +54,13 @@ TEST(LeaseMessagesTest, AnAnswerSurvivesTheWire) {
 }
 
 TEST(LeaseMessagesTest, KeysAreFoundByTheirServer) {
-  const auto keys = parse_lease_keys(
-      "Node1=11111111:" + kSecret + ",[fe80::1]@9000=22222222:" + kSecret + ",33333333:" + kSecret);
+  const auto keys = parse_lease_keys("Node1=11111111:" + kSecret +
+                                     ",[fe80::1]@9000=22222222:" + kSecret + ",33333333");
   ASSERT_TRUE(keys.ok()) << keys.status().message();
   ASSERT_EQ(keys->size(), 3u);
   EXPECT_EQ((*keys)[0].secret[15], 15);
+  EXPECT_EQ((*keys)[2].secret, kNoLeaseSecret);
+  EXPECT_EQ(format((*keys)[2]), "33333333");
   EXPECT_EQ(find_lease_key(*keys, "node1", kDefaultPort)->id, "11111111");
   EXPECT_EQ(find_lease_key(*keys, "FE80::1", 9000)->id, "22222222");
   EXPECT_EQ(find_lease_key(*keys, "node1", 9000)->id, "33333333");
@@ -71,9 +76,9 @@ TEST(LeaseMessagesTest, KeysAreFoundByTheirServer) {
 TEST(LeaseMessagesTest, WhatIsNoKeyIsNamedWithoutIt) {
   for (const std::string& text :
        {"1111111:" + kSecret, "11111111:" + kSecret + "0", "11111111" + kSecret,
-        "=11111111:" + kSecret, "node1@=11111111:" + kSecret, "node1@0=11111111:" + kSecret,
-        "[fe80=11111111:" + kSecret, "[]=11111111:" + kSecret, "node1=1111111X:" + kSecret,
-        std::string("node1=")}) {
+        "=11111111:" + kSecret, std::string("11111111:"), "node1@=11111111:" + kSecret,
+        "node1@0=11111111:" + kSecret, "[fe80=11111111:" + kSecret, "[]=11111111:" + kSecret,
+        "node1=1111111X:" + kSecret, std::string("node1=")}) {
     const Status status = parse_lease_keys("22222222:" + kSecret + "," + text).status();
     EXPECT_EQ(status.code(), Code::kInvalidArgument) << text;
     EXPECT_NE(status.message().find("entry 2 of RCUDA_LEASE"), std::string::npos);
