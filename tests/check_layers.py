@@ -62,6 +62,7 @@ MAY_INCLUDE = {
     "client/memory": ("api", "generated", *COMMON, *CLIENT_GROUND, "client/process", "client/calls"),
     "client/entry": ("api", "generated", *COMMON, *CLIENT_GROUND, "client/process", "client/calls", "client/memory"),
     "client/nvml": (*COMMON, "client/base"),
+    "integrations/slurm": (),
     "softgpu": ("api", "common/base", "common/cuda", "common/image", "common/interop", "common/nvml"),
 }
 # In these there is no circle of components either.

@@ -81,7 +81,8 @@ class PackagesTest(unittest.TestCase):
         for file in ("/etc/resolv.conf", "/etc/hosts"):
             shutil.copy(file, cls.root + file)
         os.mkdir(cls.root + "/packages")
-        for package in glob.glob(os.path.join(cls.folder, "*.deb")):
+        # That of Slurm needs Slurm, and Python; tests/slurm runs what is in it.
+        for package in set(glob.glob(os.path.join(cls.folder, "*.deb"))) - set(cls.slurm_package()):
             shutil.copy(package, cls.root + "/packages")
         # With systemd, which the server's packages do not need but machines have.
         cls.inside("sh", "-ec", "apt-get install -y -qq --no-install-recommends systemd /packages/*.deb",
@@ -95,6 +96,10 @@ class PackagesTest(unittest.TestCase):
         left = [path for path in ("/etc/rcuda", TREE, UNIT) if os.path.exists(cls.root + path)]
         if left:
             raise AssertionError(f"left after a purge: {left}")
+
+    @classmethod
+    def slurm_package(cls):
+        return glob.glob(os.path.join(cls.folder, "rcuda-slurm_*.deb"))
 
     @classmethod
     def make_packages(cls):
@@ -138,6 +143,18 @@ class PackagesTest(unittest.TestCase):
         for program in ("cc", "gcc", "clang", "nvcc", "python3"):
             self.inside("sh", "-c", f"command -v {program}", status=127)
         self.assertNotIn("cuda", self.inside("ldconfig", "-p"))
+
+    def test_the_package_for_slurm(self):
+        (package,) = self.slurm_package()
+        depends = subprocess.run(["dpkg-deb", "--field", package, "Depends"], capture_output=True, text=True, check=True)
+        self.assertRegex(depends.stdout, r"slurm-wlm-basic-plugins \(>= \d+\.\d+\), slurm-wlm-basic-plugins \(<< ")
+        self.assertIn("rcuda-tools (=", depends.stdout)
+        folder = os.path.join(self.folder, "slurm")
+        subprocess.run(["dpkg-deb", "--extract", package, folder], check=True)
+        files = os.listdir(folder + TREE + "/lib/slurm")
+        self.assertEqual(sorted(files), ["job_submit.lua", "pool.py", "rcuda-hetjob", "rcuda-slurm", "rcuda-slurmctld",
+                                         "rcuda.lua", "spank_rcuda.so", "state.py"])
+        self.assertTrue(os.path.exists(folder + "/usr/lib/tmpfiles.d/rcuda-slurm.conf"))
 
     def test_the_demonstration(self):
         shown = self.inside("rcuda-run", "--demo", user="ada")

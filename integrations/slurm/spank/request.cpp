@@ -1,0 +1,125 @@
+#include "integrations/slurm/spank/request.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace rcuda::slurm {
+namespace {
+
+template <typename Number>
+bool parse_number(std::string_view text, Number* value) {
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, *value);
+  return error == std::errc() && rest == end;
+}
+
+bool is_type(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-';
+  });
+}
+
+// Takes what is before the separator off the text.
+std::string_view next(std::string_view* text, char separator) {
+  const size_t end = std::min(text->find(separator), text->size());
+  const std::string_view part = text->substr(0, end);
+  text->remove_prefix(std::min(end + 1, text->size()));
+  return part;
+}
+
+bool is_lease(std::string_view text) {
+  return text.size() == 8 && text.find_first_not_of("0123456789abcdef") == text.npos;
+}
+
+// Adds "gpu1:0-3,6" to the list.
+bool add_server(std::string_view text, Grant* grant) {
+  const size_t colon = text.rfind(':');
+  if (colon == text.npos || colon == 0) return false;
+  const std::string server(text.substr(0, colon + 1));
+  for (std::string_view devices = text.substr(colon + 1); !devices.empty();) {
+    std::string_view range = next(&devices, ',');
+    uint32_t first = 0, last = 0;
+    const std::string_view start = next(&range, '-');
+    if (!parse_number(start, &first) || !parse_number(range.empty() ? start : range, &last) ||
+        last < first || last - first >= kMostDevices - grant->count) {
+      return false;
+    }
+    for (uint32_t device = first; device <= last; ++device, ++grant->count) {
+      grant->devices += (grant->devices.empty() ? "" : ",") + server + std::to_string(device);
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+std::optional<Request> parse_request(std::string_view text, std::string* error) {
+  Request request;
+  const size_t colon = text.find(':');
+  if (colon != text.npos) request.type = text.substr(colon + 1);
+  if (!parse_number(text.substr(0, colon), &request.count) || request.count == 0 ||
+      request.count > kMostDevices || (colon != text.npos && !is_type(request.type))) {
+    *error = "--rcuda=" + std::string(text) +
+             " is not usable: write how many remote GPUs the job needs, and which if there are "
+             "several types (--rcuda=2 or --rcuda=2:h100)";
+    return std::nullopt;
+  }
+  return request;
+}
+
+std::optional<uint64_t> parse_memory(std::string_view text, std::string* error) {
+  const std::string_view number = text.substr(0, text.empty() ? 0 : text.size() - 1);
+  const char unit = text.empty() ? ' ' : text.back();
+  const uint64_t mib = unit == 'M' ? 1 : unit == 'G' ? 1024 : unit == 'T' ? 1024 * 1024 : 0;
+  constexpr uint64_t kMost = uint64_t{1} << 40;
+  uint64_t count = 0;
+  if (mib == 0 || !parse_number(number, &count) || count == 0 || count > kMost / mib) {
+    *error = "--rcuda-mem=" + std::string(text) +
+             " is not usable: write how much memory each GPU must have, with its unit (20G)";
+    return std::nullopt;
+  }
+  return count * mib;
+}
+
+std::optional<Bind> parse_bind(std::string_view text, std::string* error) {
+  if (text == "node") return Bind::kNode;
+  if (text == "task") return Bind::kTask;
+  if (text == "job") return Bind::kJob;
+  *error = "--rcuda-bind=" + std::string(text) +
+           " is not usable: it takes node (the tasks of a node see its part of the job's GPUs), "
+           "task (each sees its own) or job (each sees all)";
+  return std::nullopt;
+}
+
+std::optional<Grant> parse_grant(std::string_view comment) {
+  Grant grant;
+  grant.text = comment;
+  if (next(&comment, ' ') != "rcuda:") return std::nullopt;
+  grant.lease = next(&comment, ' ');
+  if (!is_lease(grant.lease)) return std::nullopt;
+  while (!comment.empty()) {
+    if (!add_server(next(&comment, ' '), &grant)) return std::nullopt;
+  }
+  return grant.count == 0 ? std::nullopt : std::optional(grant);
+}
+
+std::vector<uint32_t> share(uint32_t count, Bind bind, const Place& place) {
+  const uint64_t parts = bind == Bind::kNode ? place.nodes : bind == Bind::kTask ? place.tasks : 1;
+  const uint64_t part = bind == Bind::kNode ? place.node : bind == Bind::kTask ? place.task : 0;
+  std::vector<uint32_t> devices;
+  if (count == 0 || part >= parts) return devices;
+  if (parts > count) return {static_cast<uint32_t>(part % count)};
+  for (uint64_t i = count * part / parts; i < count * (part + 1) / parts; ++i) {
+    devices.push_back(static_cast<uint32_t>(i));
+  }
+  return devices;
+}
+
+std::string visible_devices(const std::vector<uint32_t>& devices) {
+  std::string text;
+  for (const uint32_t device : devices) text += (text.empty() ? "" : ",") + std::to_string(device);
+  return text;
+}
+
+}  // namespace rcuda::slurm
