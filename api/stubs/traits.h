@@ -31,6 +31,13 @@ enum class Frees : uint8_t {
   kContext,   // all memory of a context
 };
 
+// What is left of the command when its session is over. The values are in order.
+enum class Leaves : uint8_t {
+  kNothing,
+  kContext,  // what ends with the context, and what the worker destroys (server/worker/cleaning.h)
+  kProcess,  // or it is not known
+};
+
 struct CommandTraits {
   // Offsets in a custom command's body; members have 32 bits (`sequence`: 64 bits).
   static constexpr uint16_t kNone = 0xffff;
@@ -38,6 +45,7 @@ struct CommandTraits {
   WhileHeld while_held = WhileHeld::kWaits;
   Queues queues = Queues::kWork;
   Frees frees = Frees::kNothing;
+  Leaves leaves = Leaves::kProcess;
   bool waits_for_device = false;  // a driver returns only when the device is idle
   bool any_context = false;       // executed even if its context is not valid
   bool holds_stream = false;      // in some cases; see holds_stream() below
