@@ -3,7 +3,7 @@
 
     sessions.py --build FOLDER [--programs none,kernel,cublas,cufft,cusolver,torch] [--at-once 1,8,32]
                 [--transports shm,tcp] [--starts 20] [--budget SECONDS] [--driver nvidia] [--before FOLDER]
-                [--rested]
+                [--rested] [--server-user UID]
 
 The programs are those of starts.cu, and PyTorch with one operation. A batch is as many processes as run
 at once; batches of all modes take turns until each mode has had --starts starts (five times as many of
@@ -13,6 +13,7 @@ native. The spread is the slowest batch divided by the fastest, of the mode wher
 The servers keep images in a cache and hold as many idle workers as they do by default. Batches follow
 one another without a pause, so with few programs at once a figure also shows how fast new workers get
 ready. With --rested every batch waits until the servers are idle and have their idle workers.
+Workers of a server of root serve one session each; with --server-user the servers run as that user.
 With --driver softgpu, native programs use softgpu as well, and starts cost what they cost on an H100,
 unless the variables of softgpu/driver/start_cost.h say otherwise. Only "none" and "kernel" run on it.
 """
@@ -36,10 +37,13 @@ DEFAULT_POOL = 2
 H100 = {"SOFTGPU_INIT_MS": "320", "SOFTGPU_CONTEXT_MS": "105", "SOFTGPU_CONTEXT_END_MS": "60"}
 
 
-def start_server(build, driver, folder, name):
+def start_server(build, driver, folder, name, user):
     cache = os.path.join(folder, name)
     os.mkdir(cache)
-    return Server(build, driver=driver, options=["--pool", str(DEFAULT_POOL)],
+    if user is not None:
+        os.chmod(folder, 0o755)
+        os.chown(cache, user, user)
+    return Server(build, driver=driver, options=["--pool", str(DEFAULT_POOL)], user=user,
                   environment={"RCUDA_SERVER_IMAGE_CACHE": cache})
 
 
@@ -104,14 +108,15 @@ def row_of(program, at_once, times):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", required=True)
-    parser.add_argument("--before")
+    parser.add_argument("--build", required=True, type=os.path.abspath)
+    parser.add_argument("--before", type=os.path.abspath)
     parser.add_argument("--programs")
     parser.add_argument("--at-once", default="1,8,32")
     parser.add_argument("--transports", default="shm,tcp")
     parser.add_argument("--starts", type=int, default=20)
     parser.add_argument("--budget", type=float, default=1e9)
     parser.add_argument("--rested", action="store_true")
+    parser.add_argument("--server-user", type=int)
     parser.add_argument("--driver", default="nvidia", choices=["nvidia", "softgpu"])
     arguments = parser.parse_args()
     if arguments.driver == "softgpu":
@@ -121,9 +126,10 @@ def main():
     programs = (arguments.programs or usual).split(",")
     counts = [int(count) for count in arguments.at_once.split(",")]
     with tempfile.TemporaryDirectory() as folder:
-        servers = {"": (arguments.build, start_server(arguments.build, arguments.driver, folder, "now"))}
+        servers = {"": (arguments.build, start_server(arguments.build, arguments.driver, folder, "now",
+                                                    arguments.server_user))}
         if arguments.before:
-            server = start_server(arguments.before, arguments.driver, folder, "before")
+            server = start_server(arguments.before, arguments.driver, folder, "before", arguments.server_user)
             servers[" before"] = (arguments.before, server)
         try:
             modes = modes_of(arguments, servers)

@@ -107,7 +107,8 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   std::vector<WorkerPool::Waiting> waiting;
   for (const Connection& connection : connections_) {
     if (!connection.permit) continue;
-    waiting.push_back({&connection.hello, connection.permit->limits().sm_percent});
+    waiting.push_back(
+        {&connection.hello, connection.permit->limits().sm_percent, &*connection.identity});
   }
   pool_->refill(waiting);
   if (!announced_) {
@@ -455,7 +456,8 @@ Result<bool> Daemon::has_turn(Connection& connection) {
 
 // Passes a client to a worker. Returns false if there is none yet.
 Result<bool> Daemon::assign(Connection& connection) {
-  if (!pool_->has_worker_for({&connection.hello, connection.permit->limits().sm_percent})) {
+  if (!pool_->has_worker_for(
+          {&connection.hello, connection.permit->limits().sm_percent, &*connection.identity})) {
     return false;
   }
   // A lease may have begun or ended while the client waited.

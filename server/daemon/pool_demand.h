@@ -20,10 +20,10 @@ class PoolDemand {
   using Time = std::chrono::steady_clock::time_point;
   static constexpr auto kSpan = std::chrono::seconds(1);
 
-  // `least`: idle workers without demand. `most`: with any demand; not below `least`. `keep`: how
-  // long the pool stays large.
+  // `least`: idle workers without demand; 0: none are ever wanted. `most`: with any demand; not
+  // below `least`. `keep`: how long the pool stays large.
   PoolDemand(size_t least, size_t most, std::chrono::nanoseconds keep)
-      : least_(least), most_(std::max(least, most)), keep_(keep) {}
+      : least_(least), most_(least ? std::max(least, most) : 0), keep_(keep) {}
 
   // A session has taken a worker from the pool.
   void taken(Time now);

@@ -113,6 +113,17 @@ bool WorkerPool::has_worker_for(const Waiting& client) const {
   });
 }
 
+// Those that can serve nobody else come first.
+std::vector<WorkerPool::Worker*> WorkerPool::idle_for(const Waiting& client) {
+  std::vector<Worker*> all;
+  for (Worker& worker : workers_) {
+    if (worker.is(State::kIdle) && suits(worker, client)) all.push_back(&worker);
+  }
+  std::stable_partition(all.begin(), all.end(),
+                        [](const Worker* worker) { return worker->is_kept(); });
+  return all;
+}
+
 Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identity,
                                 const std::optional<tls::Key>& key, UniqueFd* socket,
                                 std::unique_ptr<Admission::Permit>* permit) {
@@ -121,9 +132,9 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
   if (!work.ok()) return work.status();
   const Result<std::vector<WorkerMessage>> memory = memory_messages(permit->get(), *work);
   if (!memory.ok()) return memory.status();
-  const Waiting client{&hello, *permit ? (*permit)->limits().sm_percent : 0};
-  for (Worker& worker : workers_) {
-    if (!worker.is(State::kIdle) || !suits(worker, client)) continue;
+  const Waiting client{&hello, *permit ? (*permit)->limits().sm_percent : 0, &identity};
+  for (Worker* const suitable : idle_for(client)) {
+    Worker& worker = *suitable;
     SessionGrant grant = grant_to(identity, worker);
     grant.owner = owner_of(identity, hello);
     grant.key = key;
@@ -169,6 +180,9 @@ void WorkerPool::give_up(Worker& worker, const Status& why) {
 void WorkerPool::hand_over(Worker& worker, const wire::Hello& hello, const Identity& identity) {
   device_sets_.used(worker.devices);
   worker.state = State::kBusy;
+  worker.owner = owner_of(identity, hello);
+  worker.totals.reset();
+  worker.heard = !reuses();
   worker.since = Clock::now();
   demand_.taken(worker.since);
   wire::session_name(hello.session, worker.client);
@@ -278,7 +292,7 @@ std::vector<Leases::Use> WorkerPool::uses() const {
 void WorkerPool::add_descriptors(std::vector<pollfd>* items) const {
   for (const Worker& worker : workers_) {
     if (!worker.ask_at) items->push_back({worker.process.get(), POLLIN, 0});
-    if (worker.is(State::kStarting)) items->push_back({worker.control.get(), POLLIN, 0});
+    if (worker.is_read()) items->push_back({worker.control.get(), POLLIN, 0});
   }
 }
 
@@ -290,7 +304,7 @@ void WorkerPool::handle(const std::vector<pollfd>& items) {
   };
   const Clock::time_point now = Clock::now();
   for (auto worker = workers_.begin(); worker != workers_.end();) {
-    if (worker->is(State::kStarting) && is_ready(worker->control.get())) read(*worker);
+    if (worker->is_read() && is_ready(worker->control.get())) read(*worker);
     if (worker->is(State::kStarting) && now - worker->since > settings_.start_timeout.get()) {
       failed(Status(Code::kTimeout, "a worker did not initialise its driver in time"));
       ::kill(worker->pid, SIGKILL);
@@ -310,9 +324,13 @@ void WorkerPool::handle(const std::vector<pollfd>& items) {
 
 void WorkerPool::read(Worker& worker) {
   Result<WorkerMessage> message = receive_worker_message(worker.control.get());
-  if (!message.ok()) return;  // it died; its pidfd reports that too
-  if (message->type == WorkerMessageType::kReady) {
-    Result<WorkerReady> ready = decode_worker_ready(message->body);
+  if (!worker.is(State::kStarting)) return read_session(worker, std::move(message));
+  if (message.ok()) read_start(worker, *message);  // otherwise it died; its pidfd reports that too
+}
+
+void WorkerPool::read_start(Worker& worker, const WorkerMessage& message) {
+  if (message.type == WorkerMessageType::kReady) {
+    Result<WorkerReady> ready = decode_worker_ready(message.body);
     if (!ready.ok()) {
       worker.said_why = true;
       return failed(ready.status());
@@ -333,11 +351,11 @@ void WorkerPool::read(Worker& worker) {
     RCUDA_DEBUG("worker %d is ready after %.0f ms", worker.pid,
                 std::chrono::duration<double, std::milli>(Clock::now() - worker.since).count());
     if (scout) stop(worker);
-  } else if (message->type == WorkerMessageType::kFailed) {
+  } else if (message.type == WorkerMessageType::kFailed) {
     worker.said_why = true;
     failed(Status(
         Code::kUnavailable,
-        std::string(reinterpret_cast<const char*>(message->body.data()), message->body.size())));
+        std::string(reinterpret_cast<const char*>(message.body.data()), message.body.size())));
   }
 }
 
@@ -355,7 +373,12 @@ bool WorkerPool::reap(Worker& worker) {
   }
   const bool clean = WIFEXITED(status) && WEXITSTATUS(status) == 0;
   if (worker.is(State::kBusy)) {
-    record_end(worker, status);
+    // What it said of its session may still be in the socket.
+    pollfd item{worker.control.get(), POLLIN, 0};
+    if (!worker.totals && ::poll(&item, 1, 0) > 0) {
+      read_session(worker, receive_worker_message(worker.control.get()));
+    }
+    record_end(worker, worker.totals ? worker.totals->outcome : outcome(status));
     if (clean) {
       RCUDA_DEBUG("worker %d ended with its session", worker.pid);
     } else {
@@ -364,31 +387,24 @@ bool WorkerPool::reap(Worker& worker) {
   } else if (worker.is(State::kStarting) && !worker.said_why) {
     failed(Status(Code::kUnavailable,
                   "a worker ended with " + outcome(status) + " before it was ready"));
+  } else if (worker.is(State::kCleaning)) {
+    RCUDA_DEBUG("worker %d is not clean and ended with %s", worker.pid, outcome(status).c_str());
   } else if (worker.is(State::kIdle)) {
     RCUDA_WARN("idle worker %d ended with %s", worker.pid, outcome(status).c_str());
   }
   return true;
 }
 
-void WorkerPool::record_end(const Worker& worker, int status) {
+void WorkerPool::record_end(const Worker& worker, const std::string& outcome) {
   count_end(worker);
   if (!audit_) return;
-  std::optional<SessionTotals> totals;
-  pollfd item{worker.control.get(), POLLIN, 0};
-  if (::poll(&item, 1, 0) > 0) {
-    Result<WorkerMessage> message = receive_worker_message(worker.control.get());
-    if (message.ok() && message->type == WorkerMessageType::kEnded) {
-      Result<SessionTotals> said = decode_session_totals(message->body);
-      if (said.ok()) totals = std::move(said).value();
-    }
-  }
   EndedSession ended{worker.identity, worker.session, {}, {}};
   ended.session.seconds = seconds_since(worker.since);
   if (worker.permit) {
     ended.allowances = worker.permit->allowances();
     ended.limits = worker.permit->limits();
   }
-  audit_->ended(ended, totals, totals ? totals->outcome : outcome(status));
+  audit_->ended(ended, worker.totals, outcome);
 }
 
 // A session that has ended badly.
@@ -427,6 +443,12 @@ WorkerPool::Clock::time_point WorkerPool::next_deadline() const {
   if (retry_at_ > now) next = std::min(next, retry_at_);
   for (const Worker& worker : workers_) {
     if (worker.ask_at) next = std::min(next, *worker.ask_at);
+    if (worker.is(State::kCleaning) && waiting_ > 0 && clean_by(worker) > now) {
+      next = std::min(next, clean_by(worker));
+    }
+    if (worker.is(State::kIdle) && worker.is_kept()) {
+      next = std::min(next, worker.since + settings_.pool_time.get());
+    }
     if (worker.kill_at) next = std::min(next, *worker.kill_at);
     if (worker.is(State::kStarting)) {
       next = std::min(next, worker.since + settings_.start_timeout.get());

@@ -8,6 +8,10 @@
 // client notices. If workers fail to start, the pool tries again after growing pauses, and keeps
 // the reason for clients that wait.
 //
+// A worker whose session is over and that can be clean again serves other sessions of the same
+// owner (owner.h), if RCUDA_SERVER_REUSE is set and the server is not root. It is kept as long as
+// the pool is large.
+//
 // A worker that restricts itself to some devices does so before its driver starts, so a session
 // needs a worker of its set of devices (DeviceSets), and of its compute share (compute_share.h).
 // Idle workers have no share; a session with one waits for the start of its worker. Where
@@ -68,6 +72,7 @@ class WorkerPool {
   struct Waiting {
     const wire::Hello* hello = nullptr;
     uint32_t sm_percent = 0;
+    const Identity* identity = nullptr;  // null: it gets no worker that has served somebody
   };
   // worker_pool_fill.cpp: starts the workers that are missing for the idle target and for the
   // `waiting` sessions, and ends idle workers beyond that.
@@ -130,7 +135,8 @@ class WorkerPool {
   const Status& last_failure() const { return last_failure_; }
 
  private:
-  enum class State { kStarting, kIdle, kBusy, kEnding };
+  // A worker that serves another session goes from kBusy to kCleaning to kIdle.
+  enum class State { kStarting, kIdle, kBusy, kCleaning, kEnding };
   struct Worker {
     State state = State::kStarting;
     pid_t pid = -1;
@@ -142,10 +148,13 @@ class WorkerPool {
     uint32_t window = 0;
     std::vector<std::optional<wire::AttachToken>> attach_tokens;  // of sockets that may still come
     Clock::time_point since;
-    wire::ServerStatus::Session session;  // while busy, like the next five
+    std::string owner;  // of its sessions so far, who alone may have it; empty: none so far
+    wire::ServerStatus::Session session;  // while busy, like the next seven
     Identity identity;
     std::unique_ptr<Admission::Permit> permit;
     std::optional<WorkPage> work;
+    std::optional<SessionTotals> totals;  // once it has said that its session is over
+    bool heard = false;                   // nothing more of it is read in this session
     uint8_t client[16] = {};              // session_name() of Hello::session
     uint32_t index = 0;                   // Hello::worker
     bool said_why = false;                // why it could not start is already reported to failed()
@@ -157,7 +166,13 @@ class WorkerPool {
     bool lease_ended = false;                  // what the session does counts for no lease
 
     bool is(State what) const { return state == what && !ask_at; }
-    bool is_spare() const { return is(State::kStarting) || is(State::kIdle); }
+    bool is_spare() const {
+      return is(State::kStarting) || is(State::kIdle) || is(State::kCleaning);
+    }
+    bool is_kept() const { return !owner.empty() && (is(State::kIdle) || is(State::kCleaning)); }
+    bool is_read() const {
+      return is(State::kStarting) || (!heard && (is(State::kBusy) || is(State::kCleaning)));
+    }
   };
 
   Status start(uint32_t window, const DeviceSets::Key& devices, uint32_t sm_percent);
@@ -170,14 +185,24 @@ class WorkerPool {
   void count_end(const Worker& worker);
   bool suits(const Worker& worker, const Waiting& client) const;
   SessionGrant grant_to(const Identity& identity, const Worker& worker) const;
+  std::vector<Worker*> idle_for(const Waiting& client);
   void give_up(Worker& worker, const Status& why);
   void hand_over(Worker& worker, const wire::Hello& hello, const Identity& identity);
   void report_end(const Worker& worker, int status);
-  void record_end(const Worker& worker, int status);
+  void record_end(const Worker& worker, const std::string& outcome);
   void stop(Worker& worker);
   bool may_start() const;
   uint32_t choose_window(const wire::Hello* hello) const;
   void read(Worker& worker);
+  void read_start(Worker& worker, const WorkerMessage& message);
+  // worker_pool_reuse.cpp
+  void read_session(Worker& worker, Result<WorkerMessage> message);
+  bool wants_back(const Worker& worker) const;
+  void rest(Worker& worker);
+  bool reuses() const;
+  // Until when clients wait for a worker that is being cleaned: for as long as the start of another
+  // one takes.
+  Clock::time_point clean_by(const Worker& worker) const;
   // Returns false while waitpid() does not report the end, because of a tracer.
   bool reap(Worker& worker);
   void collect(Clock::time_point deadline);
@@ -190,6 +215,7 @@ class WorkerPool {
   PoolDemand demand_;
   std::unique_ptr<Cgroups> cgroups_;  // none: processes have limits of their own
   std::list<Worker> workers_;
+  size_t waiting_ = 0;  // clients, at the last refill()
   // Of workers' starts and of ended sessions, by medium.
   wire::ServerStatus::Totals totals_;
   // Of ended sessions, by the id of their lease, which has not ended.

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "server/daemon/owner.h"
 #include "server/daemon/spawn_worker.h"
 #include "server/daemon/worker_pool.h"
 #include "server/worker/address_fence.h"
@@ -74,11 +75,15 @@ uint32_t WorkerPool::choose_window(const wire::Hello* hello) const {
 
 bool WorkerPool::suits(const Worker& worker, const Waiting& client) const {
   return worker.devices == device_sets_.key_of(client.hello->devices) &&
-         worker.sm_percent == client.sm_percent && !taken(*client.hello, worker.window);
+         worker.sm_percent == client.sm_percent && !taken(*client.hello, worker.window) &&
+         (worker.owner.empty() ||
+          (client.identity && worker.owner == owner_of(*client.identity, *client.hello)));
 }
 
 void WorkerPool::refill(const std::vector<Waiting>& waiting) {
-  if (Clock::now() < retry_at_) return;
+  waiting_ = waiting.size();
+  const Clock::time_point now = Clock::now();
+  if (now < retry_at_) return;
   std::vector<Worker*> spare;
   for (Worker& worker : workers_) {
     if (worker.is_spare()) spare.push_back(&worker);
@@ -92,17 +97,26 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting) {
   // Workers that suit none of the waiting clients count for the pool only.
   for (const Waiting& client : waiting) {
     if (device_sets_.needs_scout()) break;
-    if (take([&](const Worker* worker) { return suits(*worker, client); })) continue;
+    const auto is_right = [&](const Worker* worker) {
+      return suits(*worker, client) && (!worker->is(State::kCleaning) || now < clean_by(*worker));
+    };
+    if (take(is_right)) continue;
     if (!may_start()) return;
     const Status status = start(choose_window(client.hello),
                                 device_sets_.key_of(client.hello->devices), client.sm_percent);
     if (!status.ok()) return failed(status);
   }
-  const size_t wanted = demand_.idle(Clock::now());
+  const size_t wanted = demand_.idle(now);
   const size_t idle = device_sets_.needs_scout() && !waiting.empty() ? 1 : wanted;
+  // The usual ones must suit everybody; those that many sessions at once will need may be kept
+  // ones.
+  size_t for_everybody = static_cast<size_t>(settings_.pool.get());
   for (const DeviceSets::Key& devices : device_sets_.wanted(idle)) {
+    const bool any = for_everybody == 0;
+    if (!any) --for_everybody;
     const auto is_wanted = [&](const Worker* worker) {
-      return worker->devices == devices && worker->sm_percent == 0;
+      return worker->devices == devices && worker->sm_percent == 0 &&
+             (any || worker->owner.empty());
     };
     if (take(is_wanted)) continue;
     if (!may_start()) return;
@@ -111,9 +125,11 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting) {
     }
   }
   // The other idle workers were started for clients that have left, or are for devices that other
-  // sessions have not asked for lately.
+  // sessions have not asked for lately, or have served an owner who has not come again.
   for (; !spare.empty(); spare.pop_back()) {
-    if (spare.back()->is(State::kIdle)) stop(*spare.back());
+    Worker& worker = *spare.back();
+    const bool is_young = worker.is_kept() && now - worker.since < settings_.pool_time.get();
+    if (worker.is(State::kIdle) && !is_young) stop(worker);
   }
 }
 

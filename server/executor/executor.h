@@ -10,13 +10,15 @@
 // component says otherwise. That thread never blocks in the driver: a command that has to wait
 // becomes a Completion.
 // Ownership: everything that `resources` points to outlives the Executor. Objects that the client
-// created belong to the process and end with it, because a worker serves one session.
+// created belong to the process; what the driver still has of them when the session is over is
+// destroyed by the worker, or ends with it (server/worker/cleaning.h).
 // Errors are CUresults, because they are the application's answers. HandlerResult::malformed marks
 // a malformed command, which ends the session.
 #pragma once
 
 #include <cstdint>
 
+#include "api/stubs/traits.h"
 #include "server/executor/answers/answers.h"
 #include "server/executor/answers/blobs.h"
 #include "server/executor/answers/client_resources.h"
@@ -62,6 +64,7 @@ class Executor {
   const api::DriverTable& driver;  // for what the program asks for; resources.driver: for others
   transport::Link& link;
   wire::Work done;  // so far
+  api::Leaves leaves = api::Leaves::kNothing;  // what the commands so far may have left
 
   SessionObjects objects;
   WorkCount work;

@@ -282,6 +282,7 @@ Status SessionLoop::handle(std::span<const std::byte> frame) {
     return malformed(header.opcode, "no such reply slot");
   }
   const uint64_t number = ++executor_.done[wire::Counter::kCommands];
+  executor_.leaves = std::max(executor_.leaves, api::traits_of(header.opcode).leaves);
   if (header.opcode == static_cast<uint16_t>(wire::Custom::kSessionEnd)) {
     ended_ = true;
     return {};

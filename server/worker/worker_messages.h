@@ -1,14 +1,16 @@
 // Messages between the daemon and its workers, over the sequenced-packet socket pair that a worker
 // is started with. Both ends are the same binary, so the packets are plain structs.
 //
-// worker -> daemon   kReady or kFailed, once; kEnded, when the session is over. The daemon reads
-//                    the latter when the worker has ended, and believes none of it
+// worker -> daemon   kReady or kFailed, once; kEnded, when a session is over, with index 1 if the
+//                    worker could serve another one; kClean, when it can. The daemon believes
+//                    nothing of what kEnded says of the session
 // daemon -> worker   kLedger (+ the memory of a Ledger), one for each allowance of the session;
-//                    kWork (+ the memory of a WorkPage), once;
-//                    kSession (+ the client's socket, then the encoded SessionStart), once;
+//                    kWork (+ the memory of a WorkPage);
+//                    kSession (+ the client's socket, then the encoded SessionStart);
 //                    kAttach (+ a further socket of that client); kPeer (+ the socket of another
 //                    worker of that client, then its PeerHello); kStop (+ why, if it is for this
-//                    session only)
+//                    session only); kClean, after kEnded: make yourself clean for another session,
+//                    for which ledgers, page and session come again
 // If the daemon dies, the socket ends, and the worker ends its session and exits. Neither side has
 // more than a few messages in flight. A worker that does not read (in a debugger, or flooded by a
 // client) does not block the daemon, whose deadline for sending is now.
@@ -36,12 +38,13 @@ enum class WorkerMessageType : uint32_t {
   kStop,
   kEnded,
   kLedger,
-  kWork
+  kWork,
+  kClean
 };
 
 struct WorkerMessage {
   WorkerMessageType type{};
-  uint32_t index = 0;      // kAttach: index of the stream
+  uint32_t index = 0;      // kAttach: index of the stream; kEnded: 1 if an answer is waited for
   uint8_t token[16] = {};  // kSession: for Welcome
   // kSession: the SessionStart; kPeer: the PeerHello; kReady: WorkerReady; kFailed: the reason;
   // kEnded: SessionTotals; kStop: why the session ends, empty if the server stops

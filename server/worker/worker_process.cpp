@@ -1,6 +1,7 @@
 #include "server/worker/worker_process.h"
 
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,10 +11,12 @@
 #include <unistd.h>
 
 #include "common/base/executable.h"
+#include "common/base/leak_check.h"
 #include "common/base/log.h"
 #include "common/tls/keyed.h"
 #include "server/base/work_page.h"
 #include "server/worker/address_fence.h"
+#include "server/worker/cleaning.h"
 #include "server/worker/compute_share.h"
 #include "server/worker/device_scope.h"
 #include "server/worker/device_set.h"
@@ -81,6 +84,24 @@ WorkerReady offer_of(const LoadedDriver& driver, const DeviceSet& devices, std::
   return ready;
 }
 
+// Blocks until the daemon has sent a session. Nothing: the worker is not needed any more.
+Result<std::optional<SessionOrder>> receive_order(int daemon) {
+  SessionOrder order;
+  Result<WorkerMessage> message = receive_worker_message(daemon);
+  while (message.ok() && message->type == WorkerMessageType::kLedger) {
+    order.ledgers.push_back(std::move(message->descriptor));
+    message = receive_worker_message(daemon);
+  }
+  if (!message.ok() || message->type != WorkerMessageType::kWork) return {std::nullopt};
+  Result<WorkPage> work = WorkPage::open(std::move(message->descriptor));
+  if (!work.ok()) return work.status();
+  order.work.emplace(std::move(work).value());
+  message = receive_worker_message(daemon);
+  if (!message.ok() || message->type != WorkerMessageType::kSession) return {std::nullopt};
+  order.message = std::move(message).value();
+  return {std::move(order)};
+}
+
 // Blocks until the daemon has sent something. An error if another client of MPS has ended this
 // worker's contexts: MPS serves nobody until every process that had such contexts has ended.
 Status wait_for_daemon(int daemon, const api::DriverTable& driver, const DeviceSet& devices,
@@ -95,6 +116,38 @@ Status wait_for_daemon(int daemon, const api::DriverTable& driver, const DeviceS
     RCUDA_RETURN_IF_ERROR(check_contexts(driver, resources.devices, patience));
   }
   return {};
+}
+
+// Serves one session after the other, as long as nothing is left of the last one. Returns when the
+// process should end.
+Status serve_sessions(const PreparedWorker& worker, std::vector<AddressRange> closed) {
+  std::optional<SessionGrant> user;
+  ProcessState before = process_state();
+  for (;;) {
+    Result<std::optional<SessionOrder>> order = receive_order(worker.daemon);
+    if (!order.ok()) return fail(worker.daemon, order.status());
+    if (!*order) {
+      look_for_leaks();
+      return {};
+    }
+    {
+      WorkerSession session(worker, **order, {&user, &before, closed});
+      const Status served = session.serve(std::move((*order)->message));
+      if (!served.ok() || !session.may_be_followed()) return served;
+      if (const Status cleaned = session.clean(); !cleaned.ok()) {
+        RCUDA_DEBUG("this worker serves no other session: %s", cleaned.message().c_str());
+        return {};
+      }
+      closed = session.left_closed();
+    }
+    order = std::optional<SessionOrder>();
+    if (const Status clean = compare(before, process_state()); !clean.ok()) {
+      return Status(clean).with_context("the worker serves no other session: its process");
+    }
+    WorkerMessage message;
+    message.type = WorkerMessageType::kClean;
+    if (!send_worker_message(worker.daemon, message, Deadline::max()).ok()) return {};
+  }
 }
 
 Status work(const Settings& settings, int daemon, uint32_t window_index) {
@@ -130,20 +183,7 @@ Status work(const Settings& settings, int daemon, uint32_t window_index) {
   if (!send_worker_message(daemon, ready, Deadline::max()).ok()) return {};
   RCUDA_RETURN_IF_ERROR(
       wait_for_daemon(daemon, driver->table, **devices, settings.stop_timeout.get()));
-  std::vector<UniqueFd> ledgers;
-  Result<WorkerMessage> message = receive_worker_message(daemon);
-  while (message.ok() && message->type == WorkerMessageType::kLedger) {
-    ledgers.push_back(std::move(message->descriptor));
-    message = receive_worker_message(daemon);
-  }
-  if (!message.ok() || message->type != WorkerMessageType::kWork) return {};
-  Result<WorkPage> work = WorkPage::open(std::move(message->descriptor));
-  if (!work.ok()) return fail(daemon, work.status());
-  message = receive_worker_message(daemon);
-  if (!message.ok() || message->type != WorkerMessageType::kSession) return {};
-  WorkerSession session(
-      {settings, daemon, **devices, *driver, window, std::move(closed), std::move(ledgers), *work});
-  return session.serve(std::move(message).value());
+  return serve_sessions({settings, daemon, **devices, *driver, window}, std::move(closed));
 }
 
 }  // namespace

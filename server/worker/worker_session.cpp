@@ -80,7 +80,9 @@ std::string path_in(const UniqueFd& folder, const std::string& file) {
 
 }  // namespace
 
-WorkerSession::WorkerSession(PreparedWorker worker) : worker_(std::move(worker)) {}
+WorkerSession::WorkerSession(const PreparedWorker& worker, SessionOrder& order,
+                             SessionHistory history)
+    : worker_(worker), order_(order), history_(std::move(history)) {}
 
 WorkerSession::~WorkerSession() = default;
 
@@ -118,9 +120,10 @@ Status WorkerSession::left(const Status& why) const {
 }
 
 // What the audit says of the session.
-void WorkerSession::tell_daemon(const SessionTotals& totals) const {
+void WorkerSession::tell_daemon(const SessionTotals& totals, bool waits) const {
   WorkerMessage ended;
   ended.type = WorkerMessageType::kEnded;
+  ended.index = waits ? 1 : 0;
   ended.body = encode(totals);
   (void)send_worker_message(worker_.daemon, ended, Clock::now());
 }
@@ -153,7 +156,15 @@ Status WorkerSession::become(const WorkerMessage& message) {
                  folder.status().message().c_str());
     }
   }
-  return hand_over(grant_);
+  std::optional<SessionGrant>& user = *history_.user;
+  if (user && (user->owner != grant_.owner || user->own_user != grant_.own_user)) {
+    return {Code::kDenied, "this worker has served another user"};
+  }
+  if (user) return {};
+  user = grant_;
+  RCUDA_RETURN_IF_ERROR(hand_over(grant_));
+  note_limits(history_.before);
+  return {};
 }
 
 // Checks the client's request. An error becomes the refusal.
@@ -169,7 +180,7 @@ Status WorkerSession::admit(const WorkerMessage& message) {
   const auto planner = p2p::parse_planner_options(hello_.p2p_strategy, hello_.p2p_path);
   if (!planner.ok()) return planner.status();
 
-  Result<Quota> quota = Quota::make(std::move(grant_.allowances), std::move(worker_.ledgers));
+  Result<Quota> quota = Quota::make(std::move(grant_.allowances), std::move(order_.ledgers));
   if (!quota.ok()) return quota.status();
   resources_.quota = std::make_shared<Quota>(std::move(quota).value());
   resources_.limits = grant_.limits;
@@ -281,7 +292,12 @@ void WorkerSession::prepare() {
   resources_.allow_faults = settings.allow_faults.get();
   resources_.gpudirect = settings.gpudirect.get();
   resources_.most_streams = static_cast<size_t>(most_streams());
-  resources_.host_memory.closed = std::move(worker_.closed);
+  resources_.host_memory.closed = history_.closed;
+}
+
+bool WorkerSession::stopped_now() const {
+  std::lock_guard lock(mutex_);
+  return !stopped_.empty();
 }
 
 // mutex_ is held.
@@ -299,7 +315,7 @@ Status WorkerSession::run() {
       },
       worker_.settings.stop_timeout.get());
   RCUDA_RETURN_IF_ERROR(watch.start());
-  SessionLoop session(resources_, {spin_time(worker_.settings), {}, &worker_.work});
+  SessionLoop session(resources_, {spin_time(worker_.settings), {}, &*order_.work});
   {
     std::lock_guard lock(mutex_);
     loop_ = &session;
@@ -312,11 +328,48 @@ Status WorkerSession::run() {
   RCUDA_INFO("session of %s (%s, pid %u on %s) over %s: device%s %s", grant_.user.c_str(),
              hello_.program.c_str(), hello_.pid, hello_.host.c_str(), link_->medium(),
              hello_.devices.size() == 1 ? "" : "s", list_of(hello_.devices).c_str());
-  end(session.run(), session);
+  const Status status = session.run();
+  end(status, session);
+  return status;
 }
 
-// The process ends here. The driver's threads may still be in this session's host functions, so no
-// object is destroyed first.
+bool WorkerSession::may_be_followed(const Status& status, SessionLoop& session) const {
+  // Of older drivers the worker itself keeps what it has loaded (kernel_book.h).
+  constexpr int kOldestDriver = 12'040;
+  return worker_.settings.reuse.get() && status.ok() && !stopped_now() &&
+         session.executor().leaves != api::Leaves::kProcess &&
+         worker_.driver.version >= kOldestDriver && grant_.limits.sm_percent == 0 &&
+         !any_mps(worker_.driver.table, resources_.devices);
+}
+
+// Blocks until the daemon says whether this worker may serve another session. What comes for the
+// last session meanwhile is dropped.
+bool WorkerSession::daemon_wants_more() const {
+  for (;;) {
+    const Result<WorkerMessage> message = receive_worker_message(worker_.daemon);
+    if (!message.ok() && message.status().code() == Code::kSystem) continue;  // a lost descriptor
+    if (!message.ok() || message->type == WorkerMessageType::kStop) return false;
+    if (message->type == WorkerMessageType::kClean) return true;
+  }
+}
+
+Status WorkerSession::clean() {
+  EndWatch watch([] { return Status(Code::kTimeout, "its worker is being cleaned"); },
+                 worker_.settings.stop_timeout.get());
+  RCUDA_RETURN_IF_ERROR(watch.start());
+  std::vector<uint32_t> used;
+  for (const SessionDevice& device : resources_.devices) used.push_back(device.ordinal);
+  const Clock::time_point begin = Clock::now();
+  // A driver prints the rest of what kernels have written; a program that ends does not.
+  if (output_) output_->discard();
+  RCUDA_RETURN_IF_ERROR(worker_.devices.renew(*left_, used));
+  RCUDA_DEBUG("clean again after %.1f ms",
+              std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
+  return {};
+}
+
+// The process ends here, unless another session may follow. The driver's threads may still be in
+// this session's host functions, so no object is destroyed before the end of the process.
 void WorkerSession::end(const Status& status, SessionLoop& session) {
   std::string ended_by;
   {
@@ -340,7 +393,21 @@ void WorkerSession::end(const Status& status, SessionLoop& session) {
       static_cast<unsigned long long>(counters.transfer_bytes + counters.window_bytes),
       outcome.c_str());
   link_->close();
-  tell_daemon({work, outcome});
+  const SessionTotals totals{work, outcome};
+  if (may_be_followed(status, session)) {
+    Leftovers left = leftovers_of(session.executor());
+    const Status settled = settle(worker_.driver.table, left, [&] { tell_daemon(totals); });
+    listener_.reset();  // from here on, this thread reads what the daemon says
+    if (settled.ok() && !stopped_now()) {
+      tell_daemon(totals, true);
+      if (daemon_wants_more()) {
+        left_ = std::move(left);
+        return;
+      }
+      ::_exit(0);
+    }
+  }
+  tell_daemon(totals);
   look_for_leaks();
   ::_exit(status.ok() || status.code() == Code::kUnavailable ? 0 : 2);
 }

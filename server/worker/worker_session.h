@@ -1,15 +1,22 @@
-// WorkerSession: the one session of a worker, from the client's Hello to the end of the process.
+// WorkerSession: a session of a worker, from the client's Hello to the end of the process, or until
+// the worker is clean again.
 //
 // Its phases, each a function of that name:
-//   become    makes the process the session's user (isolation.h)
+//   become    makes the process the session's user (isolation.h); only before the first session
 //   admit     checks the client's request and makes the Welcome
 //   listen    starts to listen to the daemon: further sockets of the client, other workers, kStop
 //   connect   sends the Welcome and makes the Link
 //   prepare   makes the image cache and the capture of output
 //   run       runs the executor's loop, under the EndWatch
-//   end       logs the last line and calls _exit
+//   end       logs the last line, and calls _exit unless another session may follow
+//   clean     makes the worker as it was before the session (cleaning.h)
 // Until connect() has succeeded, the client may leave or be refused, and serve() returns. After
-// that the process ends with the session.
+// that the process ends with the session, unless
+//   - RCUDA_SERVER_REUSE is set, and no context is shared through MPS
+//   - the client ended the session, and no error is left in a context
+//   - no command may have left more than what clean() destroys (`leaves` of api/table)
+//   - no kernel runs any more
+//   - the daemon wants the worker for a later session of the same owner
 //
 // Threads: serve() runs on the worker's main thread, which becomes the executor thread. The
 // listener has a thread of its own; mutex_ guards the data that the two share. Blocking: serve(),
@@ -33,6 +40,7 @@
 #include "server/executor/answers/output_capture.h"
 #include "server/executor/images/image_cache.h"
 #include "server/executor/session_resources.h"
+#include "server/worker/cleaning.h"
 #include "server/worker/daemon_listener.h"
 #include "server/worker/device_set.h"
 #include "server/worker/driver_loader.h"
@@ -48,22 +56,38 @@ class SessionLoop;
 struct PreparedWorker {
   const Settings& settings;
   int daemon;  // the socket to the daemon
-  const DeviceSet& devices;
+  DeviceSet& devices;
   const LoadedDriver& driver;
   wire::AddressWindow window;
-  std::vector<AddressRange> closed;
+};
+
+// What the daemon sends for a session.
+struct SessionOrder {
   std::vector<UniqueFd> ledgers;  // of the grant's allowances
-  WorkPage& work;
+  std::optional<WorkPage> work;
+  WorkerMessage message{};  // kSession
+};
+
+// What passes from one session of a worker to the next.
+struct SessionHistory {
+  std::optional<SessionGrant>* user;  // the first session's grant; none before it
+  ProcessState* before;               // what the process had
+  std::vector<AddressRange> closed;   // addresses that are inaccessible
 };
 
 class WorkerSession {
  public:
-  explicit WorkerSession(PreparedWorker worker);
+  // What `worker`, `order` and `history` point to outlives this object.
+  WorkerSession(const PreparedWorker& worker, SessionOrder& order, SessionHistory history);
   ~WorkerSession();
 
   // `message`: kSession. Returns ok if there was no session, because the client was refused or
   // left.
   Status serve(WorkerMessage message);
+  // After serve(): whether the process goes on. Then it is clean() that ends the session.
+  bool may_be_followed() const { return left_.has_value(); }
+  Status clean();
+  const std::vector<AddressRange>& left_closed() const { return left_->kept; }
 
  private:
   Status become(const WorkerMessage& message);
@@ -71,17 +95,23 @@ class WorkerSession {
   Status limit_devices();
   Status listen();
   Status left(const Status& why) const;
-  void tell_daemon(const SessionTotals& totals) const;
+  void tell_daemon(const SessionTotals& totals, bool waits = false) const;
+  bool daemon_wants_more() const;
   Result<Socket> encrypted(UniqueFd socket, uint32_t index) const;
   Status connect(Socket client);
   void prepare();
   Status run();
-  [[noreturn]] void end(const Status& status, SessionLoop& session);
+  void end(const Status& status, SessionLoop& session);
+  bool may_be_followed(const Status& status, SessionLoop& session) const;
   void stop(SessionLoop& session) const;
+  bool stopped_now() const;
 
   void called_on(WorkerMessage peer);
 
-  PreparedWorker worker_;
+  const PreparedWorker worker_;
+  SessionOrder& order_;
+  SessionHistory history_;
+  std::optional<Leftovers> left_;  // once the session has ended and another one may follow
   std::chrono::steady_clock::time_point begin_;
   SessionGrant grant_;
   UniqueFd image_folder_;
@@ -90,7 +120,7 @@ class WorkerSession {
   SessionResources resources_;
   const transport::Medium* medium_ = nullptr;
 
-  std::mutex mutex_;  // guards the next four members
+  mutable std::mutex mutex_;  // guards the next four members
   SessionLoop* loop_ = nullptr;
   std::vector<std::pair<wire::PeerHello, UniqueFd>> early_;  // until loop_ is set
   std::string stopped_;     // why the session must end; empty: it continues

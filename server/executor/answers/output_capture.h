@@ -30,6 +30,8 @@ class OutputCapture {
   ~OutputCapture();
 
   void set_sink(EventSink* sink);
+  // From now on, output goes nowhere.
+  void discard();
   // Publishes everything that was written so far.
   void drain();
 
@@ -46,6 +48,7 @@ class OutputCapture {
 
   std::mutex mutex_;  // held from reading to publishing, to keep the text in order
   EventSink* sink_ = nullptr;
+  bool discards_ = false;
   Stream streams_[2];
   UniqueFd stop_event_;
   std::thread thread_;

@@ -58,7 +58,7 @@ TEST(PoolDemandTest, SessionsOneAfterTheOtherAreNoDemand) {
 }
 
 TEST(PoolDemandTest, WithoutAPoolNothingIsKept) {
-  PoolDemand demand(0, 0, seconds(10));
+  PoolDemand demand(0, 8, seconds(10));
   demand.taken(kBegin);
   EXPECT_EQ(demand.idle(kBegin), 0u);
 }
