@@ -284,7 +284,9 @@ void WorkerPool::end(Worker& worker, const std::string& why) {
 std::vector<Leases::Use> WorkerPool::uses() const {
   std::vector<Leases::Use> uses;
   for (const Worker& worker : workers_) {
-    if (worker.is(State::kBusy)) uses.push_back({worker.identity, worker.session.devices});
+    // While a worker is being cleaned, the memory of its session may still be there.
+    const bool uses_devices = worker.is(State::kBusy) || worker.is(State::kCleaning);
+    if (uses_devices) uses.push_back({worker.identity, worker.session.devices});
   }
   return uses;
 }
