@@ -185,8 +185,13 @@ class JobsTest(SlurmCase):
         self.assertEqual(shown, self.expected("vector_add"))
 
     def test_sbatch(self):
-        job = self.submit("--rcuda=2:soft", "--rcuda-mem=16G", "--wrap",
-                          f"env; {self.program()} && srun --ntasks=1 {self.program()}")
+        self.cluster.write("script", f"""#!/bin/bash
+#SBATCH --rcuda=2:soft
+#SBATCH --rcuda-mem=16G
+env
+{self.program()} && srun --ntasks=1 {self.program()}
+""")
+        job = self.submit(self.cluster.path("script"))
         output = self.output_of(job)
         self.assertEqual(output.count(self.expected("vector_add")), 2)
         server = self.servers_of(output)
@@ -252,6 +257,19 @@ echo "status $?"
         shown = self.must("srun", "-N2", "--ntasks-per-node=2", "--rcuda=4", "--rcuda-bind=task", self.program())
         self.assertEqual(sorted(shown.splitlines()), sorted(self.expected("vector_add").splitlines() * 4))
 
+    def test_the_controller_is_asked_once(self):
+        self.cluster.run("scontrol", "setdebug", "debug2")
+        self.addCleanup(self.cluster.run, "scontrol", "setdebug", "verbose")
+        done = self.cluster.path("jobs/done")  # squeue would ask, too
+        for command in (("srun", "-N3", "--rcuda=3", "touch", done),
+                        ("sbatch", "-N3", "--rcuda=3", "--output=/dev/null", "--wrap", f"srun true; srun true; touch {done}")):
+            before = len(self.cluster.text("state/slurmctld.log"))
+            self.must(*command)
+            self.assertTrue(eventually(lambda: os.path.exists(done)), self.said())
+            os.remove(done)
+            said = self.cluster.text("state/slurmctld.log")[before:]
+            self.assertEqual(said.count("RPC: REQUEST_JOB_INFO_SINGLE "), 1, said)
+
     def test_a_lease_is_for_its_user(self):
         job = self.submit("--rcuda=1", "--wrap", "env; sleep 1000")
         self.await_state(job, "RUNNING")
@@ -295,6 +313,14 @@ echo "status $?"
         self.must("scancel", job)
         self.assert_all_free()
         self.assertTrue(eventually(lambda: not any(server.sessions(BUILD) for server in self.servers)))
+
+    def test_a_node_that_fails_keeps_no_gpu(self):
+        job = self.submit("--rcuda=4", "--no-requeue", "--nodelist=n2", "--wrap", "sleep 1000")
+        self.await_state(job, "RUNNING")
+        self.addCleanup(self.cluster.run, "scontrol", "update", "NodeName=n2", "State=RESUME")
+        self.cluster.run("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=test")
+        self.await_state(job, "NODE_FAIL")
+        self.assert_all_free()
 
     def test_prolog_and_epilog_may_run_twice(self):
         job = self.submit("--rcuda=2", "--wrap", "sleep 1000")

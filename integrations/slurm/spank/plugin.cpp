@@ -5,10 +5,9 @@
 //
 // In srun, sbatch and salloc it checks the options; job_submit.lua of the controller turns them
 // into licences, and the controller's prolog takes the devices and writes them into the job's
-// AdminComment (rcuda-slurm). In slurmstepd, it sets the variables of each task. For the first step
-// on a node it asks the controller for the AdminComment: once for a batch job, and once for each
-// node of a step that srun starts without a batch script. Steps within a job find the answer in
-// their environment.
+// AdminComment (rcuda-slurm). In slurmstepd, it sets the variables of each task. Who is first asks
+// the controller for the AdminComment: slurmstepd for a batch script, else srun, which passes the
+// answer on to all nodes. Steps within a job find it in their environment.
 //
 // Threads: those of Slurm, which calls one function at a time. Blocking: the question to the
 // controller, at most MessageTimeout. Errors: one line for the user, and the task does not start.
@@ -40,6 +39,7 @@ extern "C" {
 #define RCUDA_SPANK [[gnu::visibility("default")]]
 RCUDA_SPANK int slurm_spank_init(spank_t spank, int count, char** arguments);
 RCUDA_SPANK int slurm_spank_init_post_opt(spank_t spank, int count, char** arguments);
+RCUDA_SPANK int slurm_spank_local_user_init(spank_t spank, int count, char** arguments);
 RCUDA_SPANK int slurm_spank_user_init(spank_t spank, int count, char** arguments);
 RCUDA_SPANK int slurm_spank_task_init(spank_t spank, int count, char** arguments);
 }
@@ -192,6 +192,21 @@ int slurm_spank_init_post_opt(spank_t, int, char**) {
   if (options.memory_mib && !options.request) {
     return fail("--rcuda-mem needs --rcuda=N: how many GPUs of that memory?");
   }
+  return 0;
+}
+
+// In srun, when it has an allocation: asks once for all nodes of the step. What it sets goes to the
+// tasks with the rest of its environment.
+int slurm_spank_local_user_init(spank_t spank, int, char**) {
+  uint32_t job = 0;
+  if (!options.request || spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS) return 0;
+  const char* const known = std::getenv(kJobVariable);
+  if (known && known == std::to_string(job)) return 0;
+  std::string error;
+  const std::optional<Grant> found = ask_controller(job, &error);
+  if (!found) return 0;  // the nodes ask again, and say what is wrong
+  ::setenv(kJobVariable, std::to_string(job).c_str(), 1);
+  ::setenv(kGrantVariable, found->text.c_str(), 1);
   return 0;
 }
 
