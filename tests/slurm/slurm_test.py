@@ -54,6 +54,7 @@ class SlurmCase(unittest.TestCase):
         cls.frail = cls.start_server(1)
         cls.cluster = clusters.Cluster(folder.name, cpus=32, accounting=cls.ACCOUNTING, settings=f"""
 JobSubmitPlugins=lua
+LaunchParameters=use_interactive_step
 PrologSlurmctld={folder.name}/controller
 EpilogSlurmctld={folder.name}/controller
 """ + cls.SETTINGS)
@@ -204,6 +205,14 @@ env
         self.assertIn(self.expected("vector_add"), shown)
         self.assertEqual(len(self.servers_of(shown)), 2)
         self.assertIn("\nCUDA_VISIBLE_DEVICES=0,1,2\n", shown)
+
+    def test_the_shell_of_salloc_on_a_node(self):
+        self.cluster.write("typed", f"env\n{self.program()}\nexit\n")
+        with open(self.cluster.path("typed")) as typed:
+            shown = self.must("script", "--quiet", "--return", "--command", "salloc --rcuda=2", "/dev/null",
+                              stdin=typed, environment={"SHELL": "/bin/sh"}).replace("\r", "")
+        self.assertIn("\nCUDA_VISIBLE_DEVICES=0,1\n", shown)
+        self.assertIn(self.expected("vector_add"), shown)
 
     def test_a_job_without_remote_gpus_has_none(self):
         shown = self.must("srun", "env")
