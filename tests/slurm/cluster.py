@@ -16,7 +16,7 @@ import time
 
 SBIN = "/usr/sbin:/sbin:/usr/bin:/bin"
 NEEDED = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client",
-          "slurmdbd": "slurmdbd", "mariadbd": "mariadb-server-core", "ip": "iproute2"}
+          "slurmdbd": "slurmdbd", "mariadbd": "mariadb-server-core", "my_print_defaults": "mariadb-client-core", "ip": "iproute2"}
 NAME = "rig"
 CONTROLLER_PORT, DATABASE_PORT, STORE_PORT, NODE_PORT = 6817, 6819, 3306, 17000
 NAMESPACES = ["unshare", "--mount", "--pid", "--net", "--uts", "--fork", "--kill-child", "--mount-proc"]
