@@ -293,6 +293,18 @@ class AuthTest(unittest.TestCase):
         self.assertTrue(eventually(lambda: os.path.exists(folder + "/socket")))
         return folder + "/socket"
 
+    def test_the_user_of_a_lease_proves_it_by_munge(self):
+        """As on a node of a batch system: no secret of the lease has come there."""
+        munge = self.start_munged()
+        server = self.server(RCUDA_MUNGE_SOCKET=munge, RCUDA_SERVER_REQUIRE_LEASE="true")
+        proxy = self.proxy(server)
+        for identifier, user, works in (("11111111", str(os.geteuid()), True), ("22222222", "65534", False)):
+            subprocess.run([os.path.join(BUILD, "bin/rcuda-lease"), "take", f"127.0.0.1:{server.port}", "--shared",
+                            "--id", identifier, "--user", user], check=True, stdout=subprocess.DEVNULL)
+            result = self.run_program([proxy.address()], RCUDA_MUNGE_SOCKET=munge, RCUDA_LEASE=identifier)
+            self.assert_works(result) if works else self.assert_refused(result, "is for user")
+        self.assertNotIn(b"11111111", proxy.seen)
+
     def test_munge_with_and_without_encryption(self):
         munge = self.start_munged()
         server = self.server(RCUDA_MUNGE_SOCKET=munge)
