@@ -105,7 +105,7 @@ function slurm_job_modify(job, record, partitions, user) return slurm.SUCCESS en
 export SLURM_CONF={cluster.path('slurm.conf')} RCUDA_SLURM_POOL={cluster.path('pool')} \
 RCUDA_SLURM_STATE={cluster.path('given')}
 [ $SLURM_SCRIPT_CONTEXT = prolog_slurmctld ] || [ ! -e {cluster.path('broken')} ] || exit 1
-exec {tree}/rcuda-slurmctld 2>>{cluster.path('given')}/controller.log
+exec {tree}/rcuda-slurmctld 2>>{cluster.path('state')}/controller.log
 """, mode=0o755)
 
     def program(self, name="vector_add"):
@@ -136,7 +136,7 @@ exec {tree}/rcuda-slurmctld 2>>{cluster.path('given')}/controller.log
         self.assertEqual(result.returncode, status, self.said())
 
     def said(self):
-        return self.cluster.text("given/controller.log") + self.cluster.text("state/slurmctld.log")[-3000:]
+        return self.cluster.text("state/controller.log") + self.cluster.text("state/slurmctld.log")[-3000:]
 
     def leases(self):
         found = []
@@ -335,6 +335,15 @@ echo "status $?"
         self.must("scancel", job)
         self.assert_all_free()
         self.assertTrue(eventually(lambda: not any(server.sessions(BUILD) for server in self.servers)))
+
+    def test_a_controller_that_cannot_keep_its_state_says_so(self):
+        os.rename(self.cluster.path("given"), self.cluster.path("moved"))
+        self.addCleanup(os.rename, self.cluster.path("moved"), self.cluster.path("given"))
+        with open(self.cluster.path("given"), "w"):
+            pass  # where the folder should be
+        self.addCleanup(os.remove, self.cluster.path("given"))
+        self.assertIn(f"Not a directory: '{self.cluster.path('given')}/lock'",
+                      self.run_command("srun", "--rcuda=1", "true").stderr)
 
     def test_a_node_that_fails_keeps_no_gpu(self):
         job = self.submit("--rcuda=4", "--no-requeue", "--nodelist=n2", "--wrap", "sleep 1000")
