@@ -96,10 +96,8 @@ frail  16G  127.0.0.1@{cls.frail.port}:0
                                                         os.environ, RCUDA_SLURM_POOL=cluster.path("pool"))).stdout)
         cluster.write("plugstack.conf", f"required {tree}/spank_rcuda.so\n")
         cluster.write("job_submit.lua", f"""
-local rcuda = dofile("{tree}/rcuda.lua")
+dofile("{tree}/job_submit.lua")
 rcuda.pool = "{cluster.path('pool')}"
-function slurm_job_submit(job, partitions, user) return rcuda.submit(job) end
-function slurm_job_modify(job, record, partitions, user) return slurm.SUCCESS end
 """)
         cluster.write("controller", f"""#!/bin/sh
 export SLURM_CONF={cluster.path('slurm.conf')} RCUDA_SLURM_POOL={cluster.path('pool')} \
