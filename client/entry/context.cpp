@@ -71,6 +71,7 @@ void end_primary(CUdevice dev, Device& device) {
   Process::get().peers().forget(*device.session);
   interop::context_destroyed(reinterpret_cast<CUcontext>(device.primary));
   device.primary->given_back.store(true, std::memory_order_release);
+  device.primary->limits.forget();
   RetiredEarly retired;
   const std::vector<Allocation> host = forget_context(*device.primary, &retired);
   device.renewed = forward_cuDevicePrimaryCtxReset_v2(dev);
@@ -308,7 +309,22 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
       return result;
     }
   }
-  return forward_cuCtxSetLimit(limit, value);
+  context->limits.forget();
+  const CUresult result = forward_cuCtxSetLimit(limit, value);
+  context->limits.forget();  // what another thread has asked meanwhile
+  return result;
+}
+
+// cuDNN asks for each kernel that it makes for a shape, so answers are kept until they may change.
+CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
+  Context* context;
+  if (CUresult result = find_alive(nullptr, &context); result != CUDA_SUCCESS) return result;
+  if (!value || context->green) return forward_cuCtxGetLimit(value, limit);
+  const KnownLimits::Moment asked = context->limits.now();
+  if (context->limits.find(limit, asked, value)) return context->session->take_error();
+  const CUresult result = forward_cuCtxGetLimit(value, limit);
+  if (result == CUDA_SUCCESS) context->limits.keep(limit, asked, *value);
+  return result;
 }
 
 CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {

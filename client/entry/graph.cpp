@@ -13,6 +13,7 @@
 #include "client/calls/marshal.h"
 #include "client/channel/timeline.h"
 #include "client/objects/arena.h"
+#include "client/objects/code.h"
 #include "client/process/mirror.h"
 #include "client/process/process.h"
 #include "generated/client/forward.h"
@@ -81,6 +82,7 @@ CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
   if (CUresult result = push_mirrors(target); result != CUDA_SUCCESS) {
     return result;
   }
+  note_stack_change();
   const HostWrite writing(target.timeline);
   // A driver refuses the launch if memory that an earlier launch allocated is not freed yet. So the
   // client waits for the answer if a graph has ever allocated memory.

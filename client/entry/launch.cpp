@@ -239,6 +239,7 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
     result = push_mirrors(launch.target);
     if (result != CUDA_SUCCESS) return result;
   }
+  launch.callable.info->note_launch(launch.target.context);
   if (attribute_count == 0) [[likely]]
     return launch.post();
   return send_with_attributes(launch, shape, attributes, attribute_count);
@@ -266,6 +267,7 @@ CUresult append_launch(const CUDA_LAUNCH_PARAMS& given, Stream& stream,
   std::memcpy(body.grid, shape.grid, sizeof body.grid);
   std::memcpy(body.block, shape.block, sizeof body.block);
   body.shared_bytes = shape.shared_bytes;
+  launch.callable.info->note_launch(launch.target.context);
   mirror_reachable(launch.target, std::span<const std::byte>(launch.tail.bytes()));
   if (any_mirrored()) result = push_mirrors(launch.target);
   const auto head = std::as_bytes(std::span(&body, 1));

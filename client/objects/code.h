@@ -47,6 +47,12 @@ struct JitOptions {
 };
 
 // Data about a function, or about a kernel on one device. The client asks the worker once.
+// Grows with the first launch of each kernel in a context, and with launches of graphs: afterwards
+// the stack of the context's threads may be larger.
+inline std::atomic<uint64_t> stack_change_count{0};
+inline uint64_t stack_changes() { return stack_change_count.load(std::memory_order_acquire); }
+inline void note_stack_change() { stack_change_count.fetch_add(1, std::memory_order_acq_rel); }
+
 struct FunctionInfo {
   const Session* session = nullptr;
   wire::ObjectId id = 0;  // id of the function or kernel in its session
@@ -67,6 +73,14 @@ struct FunctionInfo {
   std::set<std::vector<std::byte>> accepted_launches;
 
   cuda::ShapedLaunch shaped;  // of cuFuncSetBlockShape and cuParamSet*
+
+  void note_launch(wire::ObjectId context) {
+    if (launched_in.load(std::memory_order_relaxed) == context) [[likely]]
+      return;
+    launched_in.store(context, std::memory_order_relaxed);
+    note_stack_change();
+  }
+  std::atomic<wire::ObjectId> launched_in{0};  // the context of the last launch
 };
 
 // The variables of a module or library that the application has looked up: address to buffer id (of

@@ -1,6 +1,7 @@
 #include "client/objects/stream.h"
 
 #include "client/channel/session.h"
+#include "client/objects/code.h"
 
 namespace rcuda::client {
 
@@ -16,6 +17,33 @@ Context::~Context() {
 
 Stream::~Stream() {
   if (session) session->timelines().end_stream(timeline);
+}
+
+KnownLimits::Moment KnownLimits::now() const {
+  std::lock_guard lock(mutex_);
+  return {forgotten_, stack_changes()};
+}
+
+bool KnownLimits::find(CUlimit limit, const Moment& now, size_t* value) const {
+  std::lock_guard lock(mutex_);
+  const auto found = known_.find(limit);
+  if (found == known_.end()) return false;
+  if (limit == CU_LIMIT_STACK_SIZE && stack_known_at_ != now.stack_changes) return false;
+  *value = found->second;
+  return true;
+}
+
+void KnownLimits::keep(CUlimit limit, const Moment& asked, size_t value) {
+  std::lock_guard lock(mutex_);
+  if (asked.forgotten != forgotten_) return;
+  known_[limit] = value;
+  if (limit == CU_LIMIT_STACK_SIZE) stack_known_at_ = asked.stack_changes;
+}
+
+void KnownLimits::forget() {
+  std::lock_guard lock(mutex_);
+  known_.clear();
+  ++forgotten_;
 }
 
 }  // namespace rcuda::client

@@ -3,8 +3,13 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
+
+#include <cuda.h>
 
 #include "client/channel/event_state.h"
 #include "client/objects/object.h"
@@ -25,6 +30,27 @@ struct WorkQueue : Object {
   ~WorkQueue() = default;
 };
 
+// What cuCtxGetLimit has told of a context. A driver enlarges the stack of a context's threads by
+// itself when a kernel is launched that needs more, so the size of the stack is valid until there
+// was another first launch (stack_changes() of code.h). Threads: any; nothing blocks.
+class KnownLimits {
+ public:
+  // Taken before the worker is asked, so that an answer which is older than a change is not kept.
+  struct Moment {
+    uint64_t forgotten, stack_changes;
+  };
+  Moment now() const;
+  bool find(CUlimit limit, const Moment& now, size_t* value) const;
+  void keep(CUlimit limit, const Moment& asked, size_t value);
+  void forget();
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<CUlimit, size_t> known_;
+  uint64_t forgotten_ = 0;  // how often
+  uint64_t stack_known_at_ = 0;
+};
+
 struct Context : WorkQueue {
   static constexpr wire::Kind kKind = wire::Kind::kContext;
   explicit Context(const Identity& identity) : WorkQueue(kKind, identity, 0) {}
@@ -38,6 +64,7 @@ struct Context : WorkQueue {
   // Set last when one is made: other threads may find it before.
   std::atomic<bool> green{false};
   unsigned multiprocessors = 0;  // of a green context
+  KnownLimits limits;
 };
 
 struct Stream : WorkQueue {

@@ -1,5 +1,6 @@
 // Exported functions: contexts and modules that end while other threads continue, and the ids of
 // objects.
+#include <cstring>
 #include <set>
 #include <thread>
 
@@ -129,6 +130,43 @@ TEST_F(ContextTest, AWaitForAnEventHasNoUnknownFlags) {
   EXPECT_EQ(cuStreamWaitEvent(nullptr, event, 2), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuStreamWaitEvent(nullptr, event, CU_EVENT_WAIT_DEFAULT), CUDA_SUCCESS);
   EXPECT_EQ(cuEventDestroy_v2(event), CUDA_SUCCESS);
+}
+
+TEST_F(ContextTest, ALimitIsAskedForOnceUntilItMayHaveChanged) {
+  size_t told = 1024;
+  first().on(static_cast<uint16_t>(api::Opcode::cuCtxGetLimit), [&](const Command&) {
+    test::PuppetServer::Answer answer;
+    answer.body.resize(sizeof told);
+    std::memcpy(answer.body.data(), &told, sizeof told);
+    return answer;
+  });
+  const auto asks = [&](CUlimit limit) {
+    size_t value = 0;
+    EXPECT_EQ(cuCtxGetLimit(&value, limit), CUDA_SUCCESS);
+    EXPECT_EQ(value, told);
+    return !sent(static_cast<uint16_t>(api::Opcode::cuCtxGetLimit)).empty();
+  };
+  for (const CUlimit limit : {CU_LIMIT_STACK_SIZE, CU_LIMIT_PRINTF_FIFO_SIZE}) {
+    EXPECT_TRUE(asks(limit));
+    EXPECT_FALSE(asks(limit));
+  }
+  FunctionInfo function;
+  function.note_launch(1);
+  EXPECT_TRUE(asks(CU_LIMIT_STACK_SIZE));  // a driver may have enlarged it
+  EXPECT_FALSE(asks(CU_LIMIT_PRINTF_FIFO_SIZE));
+  function.note_launch(1);
+  EXPECT_FALSE(asks(CU_LIMIT_STACK_SIZE));
+  function.note_launch(2);
+  EXPECT_TRUE(asks(CU_LIMIT_STACK_SIZE));
+  told = 2048;
+  EXPECT_EQ(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, told), CUDA_SUCCESS);
+  EXPECT_TRUE(asks(CU_LIMIT_PRINTF_FIFO_SIZE));
+  EXPECT_EQ(cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
+  CUcontext context = nullptr;
+  EXPECT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  EXPECT_TRUE(asks(CU_LIMIT_PRINTF_FIFO_SIZE));
+  EXPECT_EQ(cuDevicePrimaryCtxRelease_v2(0), CUDA_SUCCESS);
+  first().on(static_cast<uint16_t>(api::Opcode::cuCtxGetLimit), nullptr);
 }
 
 }  // namespace
