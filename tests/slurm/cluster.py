@@ -180,9 +180,10 @@ class Cluster:
 
     def start_accounting(self):
         store = self.path("store")
-        subprocess.run(["mariadb-install-db", "--no-defaults", f"--datadir={store}", "--user=root",
-                        "--skip-test-db"],
-                       env=self.environment, stdout=subprocess.DEVNULL, check=True)
+        made = subprocess.run(["mariadb-install-db", "--no-defaults", f"--datadir={store}", "--user=root",
+                               "--skip-test-db"], env=self.environment, capture_output=True, text=True)
+        if made.returncode != 0:
+            raise SystemExit(made.stdout + made.stderr)
         self.write("store.sql", "CREATE USER slurm@'127.0.0.1' IDENTIFIED BY 'slurm';\n"
                                 "GRANT ALL ON slurm.* TO slurm@'127.0.0.1';")
         self.spawn("mariadbd", ["mariadbd", "--no-defaults", "--datadir", store, "--socket", self.path("store.socket"),
