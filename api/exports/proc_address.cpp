@@ -8,6 +8,8 @@
 
 namespace rcuda::api {
 
+__attribute__((weak)) bool lacks_command(uint16_t) { return false; }
+
 ProcAddress find_proc(const char* name, int version, bool per_thread) {
   const ProcEntry* const end = kProcTable + kProcCount;
   const ProcEntry* entry =
@@ -16,6 +18,7 @@ ProcAddress find_proc(const char* name, int version, bool per_thread) {
       });
   ProcAddress found;
   for (; entry != end && std::strcmp(entry->name, name) == 0; ++entry) {
+    if (entry->opcode != 0 && lacks_command(entry->opcode)) continue;
     if (entry->version > version) {
       // A driver does not know symbols that were introduced after it.
       const bool is_known =

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include <cuda.h>
 
@@ -20,6 +21,7 @@ struct ProcEntry {
   int version;  // first CUDA version with this symbol, as 1000 * major + 10 * minor
   void* function;
   void* per_thread;  // its _ptds or _ptsz variant; equals `function` if it has none
+  uint16_t opcode;   // of the command that it sends; 0: it sends none of its own
 };
 // Generated; sorted by name, then version.
 extern const ProcEntry kProcTable[];
@@ -31,5 +33,10 @@ struct ProcAddress {
 };
 // Selects the newest symbol that is not newer than `version` (the driver's or an earlier one).
 ProcAddress find_proc(const char* name, int version, bool per_thread);
+
+// Whether a server is of another build and cannot execute the command: its function then does not
+// exist, as in an older driver. False until the servers are known. The weak definition in this
+// folder returns false.
+bool lacks_command(uint16_t opcode);
 
 }  // namespace rcuda::api

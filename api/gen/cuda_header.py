@@ -55,6 +55,7 @@ class Toolkit:
     symbols: tuple  # every symbol a libcuda.so.1 exports, sorted; some have no prototype
     versions: dict  # base name -> sorted CUDA versions at which its symbol changed
     cuda_version: int
+    layouts: dict = dataclasses.field(default_factory=dict)  # see parse_layouts()
 
 
 def normalise_type(text):
@@ -87,6 +88,25 @@ def parse_prototypes(preprocessed):
                 parse_parameter(part, i) for i, part in enumerate(arguments.split(",")))
         found[match[1]] = Prototype(match[1], parameters)
     return dict(sorted(found.items()))
+
+
+def parse_layouts(preprocessed):
+    """Name of a struct, union or other name of CUDA's for a type -> the text that defines it. Enumerations are
+    left out: they grow, and all have one size."""
+    text = re.sub(r"\s+", " ", re.sub(r"^#.*$", "", preprocessed, flags=re.M))
+    found = {}
+    for match in re.finditer(r"\b(typedef )?(?:struct|union) (\w+ )?\{", text):
+        depth, end = 1, match.end()
+        while depth:
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            end += 1
+        names = text[end:text.index(";", end)] if match[1] else ""
+        for name in [match[2] or "", *names.split(",")]:
+            if re.fullmatch(r"\s*(CU|cu)\w+\s*", name):
+                found[name.strip()] = text[match.start():end]
+    for kind, name in re.findall(r"\btypedef ((?:struct |union )?\w+(?: \w+)*) ((?:CU|cu)\w+) ?;", text):
+        found.setdefault(name, kind)
+    return found
 
 
 def parse_versions(typedefs):
@@ -130,4 +150,4 @@ def read_toolkit(compiler, include_dir, nm="nm", stub_library=None):
         typedefs += path.read_text(encoding="utf-8", errors="replace")
     symbols = tuple(sorted(set(prototypes) | exported_symbols(nm, stub_library)))
     cuda_version = int(re.search(r"rcuda_version\s+(\d+)", text)[1])
-    return Toolkit(prototypes, symbols, parse_versions(typedefs), cuda_version)
+    return Toolkit(prototypes, symbols, parse_versions(typedefs), cuda_version, parse_layouts(text))

@@ -155,8 +155,19 @@ def newer_functions(toolkit):
     return result
 
 
-def emit_proc_table(toolkit):
+def opcodes_by_symbol(functions):
+    """symbol -> the opcode of the command that it sends, for those that send one of their own."""
+    opcodes = {}
+    for function in functions.values():
+        sent = functions.get(function.alias, function)
+        if sent.travels:
+            opcodes |= {symbol: sent.opcode for symbol in (function.name, *function.older)}
+    return opcodes
+
+
+def emit_proc_table(toolkit, functions):
     rows = symbol_of_versions(toolkit)
+    opcodes = opcodes_by_symbol(functions)
     undeclared = [s for s in toolkit.symbols if s not in toolkit.prototypes]
     lines = [NOTICE, '#include <cuda.h>\n#include <cudaProfiler.h>\n\n',
              '#include "api/exports/proc_address.h"\n\n']
@@ -168,7 +179,7 @@ def emit_proc_table(toolkit):
     for base, version, symbol in rows:
         per_thread = per_thread_symbol(toolkit, symbol)
         lines.append(f'    {{"{base}", {version}, RCUDA_ADDRESS({symbol}), '
-                     f"RCUDA_ADDRESS({per_thread})}},\n")
+                     f"RCUDA_ADDRESS({per_thread}), 0x{opcodes.get(symbol, 0):03x}}},\n")
     lines.append(f"}};\nconst size_t kProcCount = {len(rows)};\n\n}}  // namespace rcuda::api\n")
     return "".join(lines)
 

@@ -32,7 +32,7 @@ def generated_files(toolkit, adaptations, old_versions, functions):
         "api/weak_definitions.cpp": exports.emit_definitions(toolkit, adaptations),
         "api/weak_definitions_client.cpp":
             exports.emit_definitions(toolkit, adaptations, functions.functions),
-        "api/proc_table.cpp": exports.emit_proc_table(toolkit),
+        "api/proc_table.cpp": exports.emit_proc_table(toolkit, functions.functions),
         "api/exports.map": exports.emit_version_script(toolkit),
         "api/driver_table.h": driver_table.emit_header(toolkit),
         "api/driver_functions.h": driver_table.emit_visitor(toolkit),
@@ -40,7 +40,7 @@ def generated_files(toolkit, adaptations, old_versions, functions):
         "api/coverage.md": coverage.emit(functions, toolkit, old_versions),
         "api/opcodes.h": shared_tables.emit_opcodes(functions),
         "api/opcode_names.cpp": shared_tables.emit_names(functions),
-        "api/api_hash.h": shared_tables.emit_hash(functions, REPOSITORY),
+        "api/command_hashes.cpp": shared_tables.emit_hashes(functions, toolkit, REPOSITORY),
         "api/layouts.cpp": printer.emit(functions),
         "api/client_fixups.h": client.emit_fixups(functions),
         "api/server_fixups.h": server.emit_fixups(functions),

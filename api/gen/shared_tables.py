@@ -1,6 +1,7 @@
 """Generates the parts shared by both sides and the tools: opcodes, their names, the hash of the interface."""
 
 import hashlib
+import re
 
 from emit import NOTICE
 
@@ -42,13 +43,63 @@ def emit_names(table):
     return "".join(lines)
 
 
-def emit_hash(table, repository):
-    digest = hashlib.sha256(table.digest.encode())
+def layouts_of(types, layouts):
+    """The definitions of these C types, and of what they consist of."""
+    found, open_names = {}, re.findall(r"\w+", " ".join(types))
+    while open_names:
+        name = open_names.pop()
+        if name in layouts and name not in found:
+            found[name] = layouts[name]
+            open_names += re.findall(r"\w+", layouts[name])
+    return sorted(found.items())
+
+
+def description_of_function(function, table, layouts):
+    """All that client and worker must agree on to use it. Its traits are not: each side asks its own table."""
+    arguments = [(a.form, a.element, a.kind, a.nullable, a.count, a.count_from) for a in function.arguments]
+    elements = [a.element for a in function.arguments]
+    for name in elements:  # grows
+        elements += [f.type for f in table.types.structs[name].fixups if f.type not in elements] \
+            if name in table.types.structs else []
+    fixups = [(name, [(f.path, f.form, f.type, f.count, f.when, f.direction) for f in table.types.structs[name].fixups])
+              for name in elements if name in table.types.structs]
+    return (function.name, function.klass, function.prototype.types, arguments, function.always_outputs, fixups,
+            layouts_of([*function.prototype.types, *elements], layouts))
+
+
+def description_of_command(command):
+    def members(of):
+        return [(m.type, m.name, m.length) for m in of]
+    return (command.name, command.klass, members(command.body), command.tail, members(command.reply),
+            command.reply_tail)
+
+
+def hash_of(description):
+    """Of 32 bits, never 0."""
+    return int(hashlib.sha256(repr(description).encode()).hexdigest()[:8], 16) or 1
+
+
+def protocol_hash(repository):
+    """Over the declarations of the messages, whatever their comments and spaces are."""
+    digest = hashlib.sha256()
     for name in PROTOCOL_FILES:
-        digest.update((repository / name).read_bytes())
-    value = digest.hexdigest()[:16]
-    return ("// kApiHash: the same on two sides that understand one another. It covers the table, its\n"
-            "// prototypes and the messages' declarations, and travels in the handshake.\n" + NOTICE +
-            "#pragma once\n\n#include <cstdint>\n\nnamespace rcuda::api {\n\n"
-            f"inline constexpr uint64_t kApiHash = 0x{value}ull;\n\n"
-            "}  // namespace rcuda::api\n")
+        text = re.sub(r"//.*", "", (repository / name).read_text(encoding="utf-8"))
+        digest.update("".join(text.split()).encode())
+    return digest.hexdigest()[:16]
+
+
+def command_hashes(table, layouts):
+    """opcode -> hash."""
+    hashes = {c.opcode: hash_of(description_of_command(c)) for c in table.commands.values()}
+    return hashes | {f.opcode: hash_of(description_of_function(f, table, layouts)) for f in by_opcode(table)}
+
+
+def emit_hashes(table, toolkit, repository):
+    hashes = command_hashes(table, toolkit.layouts)
+    lines = [NOTICE, '#include "api/command_hashes.h"\n\nnamespace rcuda::api {\n\n'
+             f"const uint64_t kProtocolHash = 0x{protocol_hash(repository)}ull;\n\n"
+             "namespace internal {\nconst uint32_t kHashes[] = {\n"]
+    lines += [f"    0x{hashes.get(opcode, 0):08x},\n" for opcode in range(max(hashes) + 1)]
+    lines.append(f"}};\nconst size_t kHashCount = {max(hashes) + 1};\n}}  // namespace internal\n\n"
+                 "}  // namespace rcuda::api\n")
+    return "".join(lines)

@@ -19,7 +19,6 @@ its parameters has a form:
 """
 
 import dataclasses
-import hashlib
 import pathlib
 import re
 import tomllib
@@ -135,7 +134,6 @@ class Table:
     unsupported: dict  # name -> reason
     skipped: list  # table entries the header does not have
     unknown: list  # functions of the header that are neither in the table nor excused
-    digest: str
 
 
 def load_types(path):
@@ -325,14 +323,11 @@ def load(folder, toolkit, old_versions, update_lock=False):
     folder = pathlib.Path(folder)
     types = load_types(folder / "types.toml")
     functions, custom, families, skipped, unsupported = {}, {}, [], [], {}
-    digest = hashlib.sha256()
     for path in sorted(folder.glob("*.toml")):
         if path.name in ("types.toml", "old_versions.toml"):
-            digest.update(path.read_bytes())
             continue
         with open(path, "rb") as file:
             raw = tomllib.load(file)
-        digest.update(path.read_bytes())
         family = path.stem
         if family == commands.FAMILY:
             custom = commands.load(raw)
@@ -359,16 +354,12 @@ def load(folder, toolkit, old_versions, update_lock=False):
             functions[new].older += (old,)
     lock_path = folder / "opcodes.lock"
     assign_opcodes(functions, custom, lock_path, update_lock)
-    digest.update(lock_path.read_bytes())
-    for function in functions.values():
-        digest.update(repr((function.name, function.opcode, function.prototype)).encode())
-    digest.update(str(toolkit.cuda_version).encode())
     keep_used_structs(types, functions)
     unknown = [p.name for p in toolkit.prototypes.values()
                if p.name not in functions and p.name not in unsupported
                and p.name not in old_versions and not PER_THREAD_SUFFIX.search(p.name)
                and not has_32_bit_addresses(p)]
-    return Table(functions, custom, families, types, unsupported, skipped, unknown, digest.hexdigest())
+    return Table(functions, custom, families, types, unsupported, skipped, unknown)
 
 
 def keep_used_structs(types, functions):

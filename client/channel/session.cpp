@@ -121,6 +121,11 @@ Status Session::connect(const ServerDevices& server, const SessionOptions& optio
     return Status(Code::kProtocol,
                   address + " granted a different number of devices than requested");
   }
+  lacking_.set(welcome_.lacking);
+  if (!welcome_.lacking.empty()) {
+    RCUDA_INFO("%s is of another build of rcuda: %zu of this one's commands are not supported",
+               name_.c_str(), welcome_.lacking.size());
+  }
   reserve_window(welcome_.window, name_);
 
   transport::LinkOptions link_options = options.link;
@@ -235,6 +240,9 @@ uint64_t room_of(uint16_t opcode, std::span<const std::byte> body) {
 CUresult Session::send(const wire::CommandHeader& header, Timeline* timeline,
                        std::span<const std::byte> body, std::span<const std::byte> tail,
                        transport::Wake wake, Sent* sent) {
+  if (lacking_.contains(header.opcode)) [[unlikely]] {
+    return lacking_.refuse(header.opcode, name_);
+  }
   if (body.size() + tail.size() + sizeof header > wire::kMaxCommandBytes) {
     RCUDA_ERROR("a command (opcode %u) of %zu bytes exceeds the limit of %u: it is not sent",
                 header.opcode, body.size() + tail.size() + sizeof header, wire::kMaxCommandBytes);

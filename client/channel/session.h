@@ -33,6 +33,7 @@
 #include "client/base/trace.h"
 #include "client/channel/completion_words.h"
 #include "client/channel/ids.h"
+#include "client/channel/lacking_commands.h"
 #include "client/channel/reply.h"
 #include "client/channel/target.h"
 #include "client/channel/timelines.h"
@@ -91,9 +92,11 @@ class Session {
   transport::Link& link() { return *link_; }
   Staging& staging() { return *staging_; }
   Ids& ids() { return ids_; }
+  const LackingCommands& lacking() const { return lacking_; }
 
   // Sends one command: a header, `body`, `tail`. An error means that the command was not sent:
-  // kSessionLost, or CUDA_ERROR_INVALID_VALUE if it exceeds wire::kMaxCommandBytes. With RCUDA_SYNC
+  // kSessionLost, CUDA_ERROR_INVALID_VALUE if it exceeds wire::kMaxCommandBytes, or
+  // CUDA_ERROR_NOT_SUPPORTED if it is one of lacking(). With RCUDA_SYNC
   // or while awaits_answers() is true (capture_answers.h), post() waits for the worker's answer and
   // returns the worker's error. Errors of earlier commands are left to take_error(). *position
   // becomes the command's position in the target's timeline.
@@ -218,6 +221,7 @@ class Session {
   ServerDevices server_;
   uint32_t index_ = 0;
   wire::Welcome welcome_;
+  LackingCommands lacking_;
   bool encrypted_ = false;  // its connection, over a network
   bool synchronous_ = false;
   transport::MediumTraits traits_;

@@ -11,8 +11,9 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "api/api_hash.h"
+#include "api/command_hashes.h"
 #include "api/exports/driver_version.h"
+#include "api/exports/proc_address.h"
 #include "client/base/pci_address.h"
 #include "client/base/trace.h"
 #include "client/objects/named.h"
@@ -111,7 +112,8 @@ Status configure_log() {
 
 Result<wire::Hello> make_hello() {
   wire::Hello hello;
-  hello.api_hash = api::kApiHash;
+  hello.protocol_hash = api::kProtocolHash;
+  hello.commands.assign(api::command_hashes().begin(), api::command_hashes().end());
   hello.pid = static_cast<uint32_t>(getpid());
   hello.uid = getuid();
   hello.host = host_name();
@@ -301,6 +303,12 @@ int Process::driver_version() {
   return oldest_driver();
 }
 
+bool Process::lacks_command(uint16_t opcode) {
+  if (!instance || instance->state_.load(std::memory_order_acquire) != CUDA_SUCCESS) return false;
+  return std::any_of(instance->sessions_.begin(), instance->sessions_.end(),
+                     [opcode](const auto& session) { return session->lacking().contains(opcode); });
+}
+
 int Process::oldest_driver() const {
   int version = CUDA_VERSION;
   for (const auto& session : sessions_) {
@@ -352,4 +360,6 @@ Ref<Context> pop_context() {
 
 // Connects to the servers, because only they know their drivers' versions. A runtime calls
 // cuDriverGetVersion early and does not continue without an answer.
+bool rcuda::api::lacks_command(uint16_t opcode) { return client::Process::lacks_command(opcode); }
+
 int rcuda::api::find_driver_version() { return client::Process::get().driver_version(); }

@@ -70,6 +70,8 @@ class Process {
   // The driver version that this library reports: that of the oldest driver of all servers, or of
   // cuda.h if that is older. Connects if no call has tried to connect.
   int driver_version();
+  // Whether a server of the session lacks the command. False until they are connected.
+  static bool lacks_command(uint16_t opcode);
 
   void fork_child() noexcept;
 

@@ -14,6 +14,7 @@ namespace {
 // More limits of what a message may claim to contain.
 constexpr uint32_t kMaxWindows = 4096;
 constexpr uint32_t kMaxAttributes = 4096;
+constexpr uint32_t kMaxCommands = 4096;  // api::kMaxOpcodes
 constexpr uint32_t kMaxSessions = 100'000;
 
 constexpr char kWhere[] = "in the handshake";
@@ -47,7 +48,8 @@ bool get_endpoint(Reader& in, Endpoint* endpoint) {
 
 std::vector<std::byte> encode(const Hello& message) {
   Writer out;
-  out.number(message.api_hash);
+  out.number(message.protocol_hash);
+  out.numbers(message.commands);
   out.string(message.medium);
   out.number(message.pid);
   out.number(message.uid);
@@ -72,9 +74,9 @@ Result<Hello> decode_hello(const std::vector<std::byte>& body) {
   Reader in(body);
   Hello message;
   uint32_t windows = 0;
-  if (!in.number(&message.api_hash) || !get_medium(in, &message.medium) ||
-      !in.number(&message.pid) || !in.number(&message.uid) || !in.string(&message.host) ||
-      !in.string(&message.program) || !in.string(&message.user) ||
+  if (!in.number(&message.protocol_hash) || !in.numbers(&message.commands, kMaxCommands) ||
+      !get_medium(in, &message.medium) || !in.number(&message.pid) || !in.number(&message.uid) ||
+      !in.string(&message.host) || !in.string(&message.program) || !in.string(&message.user) ||
       !in.bytes(message.session, sizeof message.session) ||
       !in.numbers(&message.devices, kMaxDevices) ||
       !in.count(&windows, kMaxWindows, sizeof(AddressWindow))) {
@@ -91,6 +93,12 @@ Result<Hello> decode_hello(const std::vector<std::byte>& body) {
   in.bytes(message.lease_secret, sizeof message.lease_secret);
   if (!in.complete()) return malformed("Hello");
   return message;
+}
+
+Result<uint64_t> protocol_hash_of_hello(const std::vector<std::byte>& body) {
+  uint64_t hash = 0;
+  if (!Reader(body).number(&hash)) return malformed("Hello");
+  return hash;
 }
 
 std::vector<std::byte> encode(const Queued& message) {
@@ -265,6 +273,7 @@ std::vector<std::byte> encode(const Welcome& message) {
     out.numbers(device.attributes);
     out.numbers(device.peer_attributes);
   }
+  out.numbers(message.lacking);
   return out.take();
 }
 
@@ -289,6 +298,7 @@ Result<Welcome> decode_welcome(const std::vector<std::byte>& body) {
       return malformed("Welcome");
     }
   }
+  in.numbers(&message.lacking, kMaxCommands);
   if (!in.complete()) return malformed("Welcome");
   return message;
 }

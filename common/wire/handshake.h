@@ -106,8 +106,8 @@ struct AddressWindow {
 };
 
 struct Hello {
-  // Hash of the generated table: both sides must have been built from the same table.
-  uint64_t api_hash = 0;
+  uint64_t protocol_hash = 0;      // api::kProtocolHash: the same on both sides; stays first
+  std::vector<uint32_t> commands;  // api::command_hashes()
   std::string medium;     // transport::Medium::name(); never empty
   uint32_t pid = 0, uid = 0;
   std::string host, program;  // for the server's log
@@ -211,6 +211,8 @@ struct Welcome {
   uint32_t priority_least = 0;
   int32_t priority_greatest = 0;
   std::vector<DeviceInfo> devices;
+  // Opcodes of the client's commands that the worker does not have, or not as the client has them.
+  std::vector<uint32_t> lacking;
 };
 
 struct Refusal {
@@ -282,6 +284,8 @@ std::vector<std::byte> encode(const Welcome& message);
 std::vector<std::byte> encode(const Refusal& message);
 std::vector<std::byte> encode(const ServerStatus& message);
 Result<Hello> decode_hello(const std::vector<std::byte>& body);
+// Hello::protocol_hash alone, with which every Hello begins, whatever its sender's protocol is.
+Result<uint64_t> protocol_hash_of_hello(const std::vector<std::byte>& body);
 Result<Queued> decode_queued(const std::vector<std::byte>& body);
 Result<Attach> decode_attach(const std::vector<std::byte>& body);
 Result<PeerHello> decode_peer_hello(const std::vector<std::byte>& body);

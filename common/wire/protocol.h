@@ -27,8 +27,9 @@
 
 namespace rcuda::wire {
 
-// The version of the handshake's framing. If the declarations of two sides differ in anything else,
-// their Hello::api_hash differs and they refuse each other; no number has to be raised for that.
+// The version of the handshake's framing. If the declarations of two sides differ in anything else
+// but commands, their Hello::protocol_hash differs and they refuse each other; no number has to be
+// raised for that. Commands that differ are not used (api/command_hashes.h).
 inline constexpr uint32_t kProtocolVersion = 2;
 
 // ---- events: worker to client, in the event ring ----------------------------------------------

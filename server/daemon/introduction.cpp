@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "api/api_hash.h"
+#include "api/command_hashes.h"
 #include "common/base/log.h"
 #include "common/transport/media.h"
 #include "common/wire/same_host.h"
@@ -317,6 +317,14 @@ Status Daemon::admit(Connection& connection) const {
 }
 
 Status Daemon::take_hello(Connection& connection, const std::vector<std::byte>& body) {
+  // The rest may have another form.
+  const Result<uint64_t> protocol = wire::protocol_hash_of_hello(body);
+  if (!protocol.ok()) return protocol.status();
+  if (*protocol != api::kProtocolHash) {
+    return Status(Code::kProtocol,
+                  "client and server are of versions of rcuda that do not understand each other: "
+                  "install the same build on both");
+  }
   Result<wire::Hello> hello = wire::decode_hello(body);
   if (!hello.ok()) return hello.status();
   RCUDA_RETURN_IF_ERROR(check(*hello));
@@ -336,11 +344,6 @@ Status Daemon::take_hello(Connection& connection, const std::vector<std::byte>& 
 }
 
 Status Daemon::check(const wire::Hello& hello) const {
-  if (hello.api_hash != api::kApiHash) {
-    return Status(Code::kProtocol,
-                  "client and server were built from different versions of rcuda or of cuda.h: "
-                  "install the same build on both");
-  }
   if (!transport::find_medium(hello.medium)) {
     return Status(Code::kProtocol,
                   "this server does not know the transport that the client chose;"

@@ -8,7 +8,7 @@
 
 #include <unistd.h>
 
-#include "api/api_hash.h"
+#include "api/command_hashes.h"
 #include "common/base/host_name.h"
 #include "common/base/leak_check.h"
 #include "common/base/log.h"
@@ -141,7 +141,7 @@ Status WorkerSession::become(const WorkerMessage& message) {
   Result<SessionStart> start = decode_session(message.body);
   // The daemon starts workers by the path of its binary, and has accepted this Hello. So if the
   // Hello is wrong here, the binary has changed.
-  if (!start.ok() || start->hello.api_hash != api::kApiHash) {
+  if (!start.ok() || start->hello.protocol_hash != api::kProtocolHash) {
     return {Code::kProtocol,
             "another build of rcuda was installed while the server ran: restart rcuda-server"};
   }
@@ -203,6 +203,11 @@ Status WorkerSession::admit(const WorkerMessage& message) {
   welcome_.worker_pid = static_cast<uint32_t>(::getpid());
   welcome_.server = host_name();
   welcome_.window = worker_.window;
+  welcome_.lacking = api::lacking_commands(hello_.commands, api::command_hashes());
+  if (!welcome_.lacking.empty()) {
+    RCUDA_INFO("the client is of another build: it does not use %zu commands",
+               welcome_.lacking.size());
+  }
   return {};
 }
 

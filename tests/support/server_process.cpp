@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "api/api_hash.h"
+#include "api/command_hashes.h"
 #include "common/wire/connect.h"
 
 extern char** environ;
@@ -85,7 +85,7 @@ UniqueFd ServerProcess::connect_tcp(const std::string& address) const {
 
 wire::Hello hello(const char* medium) {
   wire::Hello message;
-  message.api_hash = api::kApiHash;
+  message.protocol_hash = api::kProtocolHash;
   message.medium = medium;
   message.pid = static_cast<uint32_t>(::getpid());
   message.program = "daemon_test";

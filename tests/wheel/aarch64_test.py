@@ -109,6 +109,12 @@ class Aarch64Test(unittest.TestCase):
         self.assertEqual((result.returncode, result.stderr), (0, ""), result.stdout)
         return result.stdout
 
+    def test_every_command_is_the_servers(self):
+        """The generator reads the same from the headers, whichever compiler preprocesses them."""
+        hashes = "generated/api/command_hashes.cpp"
+        with open(os.path.join(WHEEL, "build", hashes)) as ours, open(os.path.join(BUILD, hashes)) as theirs:
+            self.assertEqual(ours.read(), theirs.read())
+
     def test_the_architecture(self):
         self.assertEqual(self.check(self.run_program(self.python, "-c", "import platform; print(platform.machine())")),
                          "aarch64\n")

@@ -12,7 +12,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "api/api_hash.h"
+#include "api/command_hashes.h"
 #include "api/opcodes.h"
 #include "client/base/device_list.h"
 #include "common/base/cpu_pause.h"
@@ -194,7 +194,8 @@ Status Pair::open(const LiveQuery& query, uint64_t most_bytes) {
   const auto to = client::parse_device(query.to);
   if (!to) return to.status();
   wire::Hello hello;
-  hello.api_hash = api::kApiHash;
+  hello.protocol_hash = api::kProtocolHash;
+  hello.commands.assign(api::command_hashes().begin(), api::command_hashes().end());
   hello.pid = static_cast<uint32_t>(::getpid());
   hello.uid = ::getuid();
   hello.program = "rcuda-p2p";

@@ -300,17 +300,51 @@ class WrongTraitsTest(unittest.TestCase):
 
 
 class HashTest(unittest.TestCase):
-    def test_any_change_of_the_table_changes_it(self):
-        repository = HERE.parents[2]
-        before = shared_tables.emit_hash(load(), repository)
-        self.assertEqual(before, shared_tables.emit_hash(load(), repository))
-        text = (GOLDEN / "table" / "widget.toml").read_text().replace('"out?"', '"out"')
-        with changed_table({"widget.toml": text}) as folder:
-            self.assertNotEqual(before, shared_tables.emit_hash(load(folder), repository))
+    def hashes(self, folder=GOLDEN / "table", layouts=None):
+        """By name."""
+        loaded = load(folder)
+        hashes = shared_tables.command_hashes(loaded, layouts or toolkit().layouts)
+        return {c.name: hashes[c.opcode] for c in [*loaded.commands.values(), *shared_tables.by_opcode(loaded)]}
 
-    def test_any_change_of_a_message_changes_it(self):
+    def changed_by(self, **changes):
+        before, after = self.hashes(), self.hashes(**changes)
+        return {name for name in before if before[name] != after[name]}
+
+    def changed_by_text(self, file, old, new):
+        text = (GOLDEN / "table" / file).read_text()
+        self.assertIn(old, text)
+        with changed_table({file: text.replace(old, new)}) as folder:
+            return self.changed_by(folder=folder)
+
+    def test_a_change_of_the_table_changes_one_command(self):
+        self.assertEqual(self.changed_by(), set())
+        self.assertEqual(self.changed_by_text("widget.toml", '"out?"', '"out"'), {"cuWidgetGetSize"})
+        self.assertEqual(self.changed_by_text("widget.toml", "in[3]", "in[4]"), {"cuWidgetPaint"})
+        self.assertEqual(self.changed_by_text("commands.toml", "uint32_t width", "uint64_t width"), {"Ask"})
+        self.assertEqual(self.changed_by_text("widget.toml", '"out?"', '"out?"\nnote = "none"'), set())
+
+    def test_traits_are_each_sides_own(self):
+        self.assertEqual(self.changed_by_text("widget.toml", 'while_held = "queues"', 'while_held = "passes"'), set())
+
+    def test_the_layout_of_a_struct_changes_who_takes_it(self):
+        layouts = toolkit().layouts
+        self.assertIn("void *hint;", layouts["CUwidgetParams"])
+        layouts["CUwidgetParams"] = layouts["CUwidgetParams"].replace("void *hint;", "void *hint; int more;")
+        self.assertEqual(self.changed_by(layouts=layouts), {"cuWidgetCreate_v2"})
+
+    def test_a_layout_includes_what_it_consists_of(self):
+        layouts = cuda_header.parse_layouts(
+            "typedef struct CUinner_st { union { int a; struct { char b; } c; } d; } CUinner_v1;\n"
+            "typedef CUinner_v1 CUinner;\ntypedef struct { CUinner in[2]; CUthing *t; } CUouter;\n"
+            "typedef struct CUthing_st *CUthing;\n# 1 \"x\"\nstruct cuNamed { int a; };\ntypedef enum { A } CUkind;\n")
+        self.assertEqual([name for name, _ in shared_tables.layouts_of(["const CUouter*"], layouts)],
+                         ["CUinner", "CUinner_st", "CUinner_v1", "CUouter"])
+        self.assertIn("cuNamed", layouts)
+        self.assertNotIn("CUkind", layouts)
+
+    def test_a_change_of_a_message_changes_the_protocol(self):
         repository = HERE.parents[2]
-        before = shared_tables.emit_hash(load(), repository)
+        before = shared_tables.protocol_hash(repository)
         for changed in shared_tables.PROTOCOL_FILES:
             with tempfile.TemporaryDirectory() as folder:
                 copy = pathlib.Path(folder)
@@ -318,8 +352,11 @@ class HashTest(unittest.TestCase):
                     (copy / name).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy(repository / name, copy / name)
                 with open(copy / changed, "a") as file:
-                    file.write("\n")
-                self.assertNotEqual(before, shared_tables.emit_hash(load(), copy), changed)
+                    file.write("\n// A comment.\n")
+                self.assertEqual(before, shared_tables.protocol_hash(copy), changed)
+                with open(copy / changed, "a") as file:
+                    file.write("struct More;\n")
+                self.assertNotEqual(before, shared_tables.protocol_hash(copy), changed)
 
     def test_what_it_covers_is_what_the_build_watches(self):
         build = (HERE.parents[2] / "api" / "CMakeLists.txt").read_text()

@@ -196,7 +196,7 @@ TEST(DaemonTest, ARefusalNamesTheMend) {
   message.devices = {};
   EXPECT_NE(introduce(server, message).refusal.find("no device"), std::string::npos);
   message.devices = {1};
-  message.api_hash ^= 1;
+  message.protocol_hash ^= 1;
   EXPECT_NE(introduce(server, message).refusal.find("same build"), std::string::npos);
   message = hello("verbs");
   message.devices = {1};

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "api/api_hash.h"
+#include "api/command_hashes.h"
 
 namespace rcuda::server {
 namespace {
@@ -29,7 +29,7 @@ struct PoolSettings : Settings {
 
 wire::Hello hello() {
   wire::Hello message;
-  message.api_hash = api::kApiHash;
+  message.protocol_hash = api::kProtocolHash;
   message.medium = "shm";
   message.devices = {0};
   return message;
@@ -217,7 +217,7 @@ TEST(WorkerPoolTest, AWorkerOfAnotherBuildThanTheClientsRefusesIt) {
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
   UniqueFd ours(ends[0]), theirs(ends[1]);
   wire::Hello message = hello();
-  message.api_hash ^= 1;
+  message.protocol_hash ^= 1;
   std::unique_ptr<Admission::Permit> permit;
   ASSERT_TRUE(*pool.assign(message, our_user(), {}, &theirs, &permit));
   auto answer = wire::read_message(ours.get(), Clock::now() + std::chrono::seconds(60));

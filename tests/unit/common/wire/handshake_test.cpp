@@ -19,7 +19,8 @@ using std::chrono::steady_clock;
 
 Hello sample_hello() {
   Hello hello;
-  hello.api_hash = 0x0123456789abcdefull;
+  hello.protocol_hash = 0x0123456789abcdefull;
+  hello.commands = {0, 0xfedcba98, 3};
   hello.medium = "shm";
   hello.pid = 42;
   hello.uid = 1000;
@@ -52,6 +53,7 @@ Welcome sample_welcome() {
   device.attributes = {1, INT32_MIN, 1024};
   device.peer_attributes = {0, 1, 1, 0};
   welcome.devices = {device, device};
+  welcome.lacking = {0x101, 0x203};
   return welcome;
 }
 
@@ -70,7 +72,10 @@ TEST(HandshakeTest, HelloSurvivesTheWire) {
   const Hello sent = sample_hello();
   Result<Hello> got = decode_hello(encode(sent));
   ASSERT_TRUE(got.ok()) << got.status().message();
-  EXPECT_EQ(got->api_hash, sent.api_hash);
+  EXPECT_EQ(got->protocol_hash, sent.protocol_hash);
+  EXPECT_EQ(got->commands, sent.commands);
+  EXPECT_EQ(*protocol_hash_of_hello(encode(sent)), sent.protocol_hash);
+  EXPECT_FALSE(protocol_hash_of_hello({}).ok());
   EXPECT_EQ(got->medium, sent.medium);
   EXPECT_EQ(got->pid, sent.pid);
   EXPECT_EQ(got->uid, sent.uid);
@@ -129,6 +134,7 @@ TEST(HandshakeTest, WelcomeSurvivesTheWire) {
   EXPECT_EQ(got->devices[1].total_bytes, sent.devices[1].total_bytes);
   EXPECT_EQ(got->devices[1].attributes, sent.devices[1].attributes);
   EXPECT_EQ(got->devices[1].peer_attributes, sent.devices[1].peer_attributes);
+  EXPECT_EQ(got->lacking, sent.lacking);
 }
 
 TEST(HandshakeTest, AttachAndRefusalSurviveTheWire) {

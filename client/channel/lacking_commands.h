@@ -1,0 +1,37 @@
+// The commands that a session's worker cannot execute, because the server is of another build: it
+// does not know them, or knows others by their numbers (api/command_hashes.h). They are never sent.
+//
+// set() is called before the first command; the rest may be called by any thread and does not
+// block, but for writing to the log.
+#pragma once
+
+#include <bitset>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <cuda.h>
+
+#include "api/command_hashes.h"
+
+namespace rcuda::client {
+
+class LackingCommands {
+ public:
+  // As the server says; numbers that are none of ours are left out.
+  void set(const std::vector<uint32_t>& opcodes);
+  bool contains(uint16_t opcode) const {
+    return any_ && opcode < api::kMaxOpcodes && opcodes_[opcode];
+  }
+  // Returns CUDA_ERROR_NOT_SUPPORTED, and logs each command once. `server` is for the message.
+  CUresult refuse(uint16_t opcode, const std::string& server);
+
+ private:
+  bool any_ = false;
+  std::bitset<api::kMaxOpcodes> opcodes_;
+  std::mutex mutex_;
+  std::bitset<api::kMaxOpcodes> logged_;  // guarded by mutex_
+};
+
+}  // namespace rcuda::client

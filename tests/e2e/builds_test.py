@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""A client and a server of different builds use what both know. The server is of tests/support/skewed_commands.cpp.
+
+    builds_test.py --build FOLDER --softgpu LIBRARY [unittest arguments]
+"""
+
+import socket
+import subprocess
+import sys
+import threading
+import unittest
+
+from servers import client_environment, local_connection, message, PROTOCOL_VERSION, read_message, run_tests, Server
+
+BUILD = SOFTGPU = None
+
+# Prints what becomes of commands that the server lacks, and of others; then on the second device, if there is one.
+USE = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+count, memory, pool, context = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_void_p(), ctypes.c_void_p()
+def found(name):
+    address, status = ctypes.c_void_p(), ctypes.c_int()
+    assert cuda.cuGetProcAddress_v2(name, ctypes.byref(address), 13000, ctypes.c_uint64(0), ctypes.byref(status)) == 0
+    assert (address.value is not None) == (status.value == 0)
+    return status.value
+names = [b"cuMemsetD16Async", b"cuMemPoolCreate", b"cuMemPoolTrimTo", b"cuMemsetD32Async", b"cuMemPoolDestroy"]
+print("found", *map(found, names))
+assert cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0
+for device in range(count.value):
+    assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
+    assert cuda.cuCtxSetCurrent(context) == 0
+    assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(8)) == 0
+    words = (ctypes.c_uint32 * 2)()
+    results = [cuda.cuMemsetD32_v2(memory, ctypes.c_uint32(77), ctypes.c_size_t(2)) for _ in range(2)]
+    results += [cuda.cuMemsetD16_v2(memory, ctypes.c_uint16(3), ctypes.c_size_t(4)) for _ in range(2)]
+    assert cuda.cuDeviceGetDefaultMemPool(ctypes.byref(pool), device) == 0
+    results.append(cuda.cuMemPoolTrimTo(pool, ctypes.c_size_t(0)))
+    assert cuda.cuMemcpyDtoH_v2(words, memory, ctypes.c_size_t(8)) == 0
+    print("device", device, *results, *words)
+"""
+# Messages of protocol version 1: a Hello, and a Refusal that says "gone".
+OLD_HELLO = bytes.fromhex("43554441 01000000 01000000 08000000 0123456789abcdef")
+OLD_REFUSAL = bytes.fromhex("43554441 01000000 04000000 0c000000 05000000 04000000 676f6e65")
+NOT_FOUND = 1  # CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
+NOT_SUPPORTED = 801
+
+
+class BuildsTest(unittest.TestCase):
+    def server(self, **more):
+        server = Server(BUILD, driver=SOFTGPU, **more)
+
+        def stop():
+            self.assertEqual(server.stop(), 0, server.text())
+        self.addCleanup(stop)
+        return server
+
+    def other(self):
+        return self.server(binary="tests/e2e/rcuda-server-skewed")
+
+    def use(self, *servers, **variables):
+        result = subprocess.run([sys.executable, "-c", USE], capture_output=True, text=True,
+                                env=client_environment(BUILD, servers, **variables))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result
+
+    def test_the_same_build(self):
+        result = self.use(self.server())
+        self.assertEqual(result.stdout, f"found 0 0 0 0 0\ndevice 0 0 0 0 0 0 {0x30003} {0x30003}\n")
+        self.assertEqual(result.stderr, "")
+
+    def test_another_build(self):
+        for transport in ("shm", "tcp"):
+            server = self.other()
+            result = self.use(server, transport=transport)
+            self.assertEqual(result.stdout, f"found {NOT_FOUND} {NOT_FOUND} {NOT_FOUND} 0 0\n"
+                             f"device 0 0 0 {NOT_SUPPORTED} {NOT_SUPPORTED} {NOT_SUPPORTED} 77 77\n")
+            for name in ("cuMemsetD16Async", "cuMemPoolTrimTo"):  # once each
+                self.assertEqual(result.stderr.count(f"has no {name} like"), 1, result.stderr)
+            self.assertIn("the client is of another build: it does not use 3 commands", server.text())
+
+    def test_a_session_over_two_builds(self):
+        result = self.use(self.server(), self.other())
+        self.assertEqual(result.stdout, f"found {NOT_FOUND} {NOT_FOUND} {NOT_FOUND} 0 0\n"
+                         f"device 0 0 0 0 0 0 {0x30003} {0x30003}\n"
+                         f"device 1 0 0 {NOT_SUPPORTED} {NOT_SUPPORTED} {NOT_SUPPORTED} 77 77\n")
+
+    def test_a_server_of_an_older_protocol(self):
+        with socket.socket() as tcp, socket.socket(socket.AF_UNIX) as local:
+            tcp.bind(("127.0.0.1", 0))  # nobody else gets the port
+            port = tcp.getsockname()[1]
+            local.bind(f"\0rcuda-{port}")
+            local.listen()
+
+            def serve():
+                connection, _ = local.accept()
+                with connection:
+                    connection.recv(1 << 16)
+                    connection.sendall(OLD_REFUSAL)
+            thread = threading.Thread(target=serve)
+            thread.start()
+            environment = dict(client_environment(BUILD, []), RCUDA_DEVICES=f"127.0.0.1@{port}:0")
+            result = subprocess.run([sys.executable, "-c", USE], capture_output=True, text=True, env=environment)
+            thread.join()
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(f"the peer speaks protocol version 1, this side version {PROTOCOL_VERSION}", result.stderr)
+
+    def test_a_client_of_another_protocol(self):
+        server = self.server()
+        with local_connection(server.port) as connection:
+            connection.sendall(OLD_HELLO)
+            kind, text = read_message(connection)
+            self.assertEqual(kind, 4)
+            self.assertIn("protocol version 1", text)
+        # Of this version of the framing, with other messages inside.
+        with local_connection(server.port) as connection:
+            connection.sendall(message(1, OLD_HELLO[16:] + b"of another form"))
+            kind, text = read_message(connection)
+            self.assertEqual(kind, 4)
+            self.assertIn("install the same build on both", text)
+
+
+if __name__ == "__main__":
+    run_tests(globals(), "softgpu")
