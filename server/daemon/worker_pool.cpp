@@ -441,7 +441,7 @@ void WorkerPool::failed(const Status& status) {
 
 WorkerPool::Clock::time_point WorkerPool::next_deadline() const {
   const Clock::time_point now = Clock::now();
-  Clock::time_point next = demand_.next_change(now);
+  Clock::time_point next = reuses() ? Clock::time_point::max() : demand_.next_change(now);
   if (retry_at_ > now) next = std::min(next, retry_at_);
   for (const Worker& worker : workers_) {
     if (worker.ask_at) next = std::min(next, *worker.ask_at);

@@ -192,6 +192,7 @@ class WorkerPool {
   void record_end(const Worker& worker, const std::string& outcome);
   void stop(Worker& worker);
   bool may_start() const;
+  bool cleans() const;
   uint32_t choose_window(const wire::Hello* hello) const;
   void read(Worker& worker);
   void read_start(Worker& worker, const WorkerMessage& message);

@@ -29,8 +29,8 @@ bool taken(const wire::Hello& hello, uint32_t window) {
 
 // More workers that start at once than these are not ready sooner, and delay the first of them: the
 // driver makes one context after the other (105 ms each on an H100, of the 430 that a worker takes
-// alone), and the rest takes processors. Workers that hang count too: if the driver hangs, they
-// must not become more and more.
+// alone), and the rest takes processors. Workers that are being cleaned need the driver as well.
+// Workers that hang count too: if the driver hangs, they must not become more and more.
 size_t most_starting() { return std::clamp(std::thread::hardware_concurrency(), 4u, 8u); }
 
 CgroupLimits limits_of(const Settings& settings) {
@@ -47,10 +47,16 @@ size_t WorkerPool::starting() const {
                                            [](const Worker& w) { return w.is(State::kStarting); }));
 }
 
+bool WorkerPool::cleans() const {
+  return std::any_of(workers_.begin(), workers_.end(),
+                     [](const Worker& w) { return w.is(State::kCleaning); });
+}
+
 bool WorkerPool::may_start() const {
-  const auto hanging = static_cast<size_t>(
-      std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return w.hangs; }));
-  return starting() + hanging < most_starting();
+  const auto others = std::count_if(workers_.begin(), workers_.end(), [this](const Worker& w) {
+    return w.hangs || (w.is(State::kCleaning) && Clock::now() < clean_by(w));
+  });
+  return starting() + static_cast<size_t>(others) < most_starting();
 }
 
 uint32_t WorkerPool::choose_window(const wire::Hello* hello) const {
@@ -106,11 +112,16 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting) {
                                 device_sets_.key_of(client.hello->devices), client.sm_percent);
     if (!status.ok()) return failed(status);
   }
-  const size_t wanted = demand_.idle(now);
-  const size_t idle = device_sets_.needs_scout() && !waiting.empty() ? 1 : wanted;
+  // Workers that serve again are kept after many sessions at once anyway.
+  const auto usual = static_cast<size_t>(settings_.pool.get());
+  const size_t wanted = reuses() ? usual : demand_.idle(now);
+  const bool scouts = device_sets_.needs_scout();
+  const size_t idle = scouts && !waiting.empty() ? 1 : wanted;
+  // A start would hold up the cleaning of workers that clients wait for.
+  const bool later = reuses() && !scouts && (cleans() || !waiting.empty());
   // The usual ones must suit everybody; those that many sessions at once will need may be kept
   // ones.
-  size_t for_everybody = static_cast<size_t>(settings_.pool.get());
+  size_t for_everybody = usual;
   for (const DeviceSets::Key& devices : device_sets_.wanted(idle)) {
     const bool any = for_everybody == 0;
     if (!any) --for_everybody;
@@ -119,7 +130,7 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting) {
              (any || worker->owner.empty());
     };
     if (take(is_wanted)) continue;
-    if (!may_start()) return;
+    if (later || !may_start()) return;
     if (Status status = start(choose_window(nullptr), devices, 0); !status.ok()) {
       return failed(status);
     }

@@ -120,6 +120,7 @@ TEST(WorkerPoolTest, WhatClientsThatLeftWaitedForIsNotKept) {
 
 TEST(WorkerPoolTest, AfterManySessionsAtOnceAsManyWorkersAreKeptReady) {
   PoolSettings settings("1", RCUDA_TEST_SERVER);
+  ASSERT_TRUE(settings.reuse.set("0", "reuse", "the test").ok());
   ASSERT_TRUE(settings.pool_most.set("3", "most", "the test").ok());
   ASSERT_TRUE(settings.pool_time.set("1s", "time", "the test").ok());
   WorkerPool pool(settings, 0);
