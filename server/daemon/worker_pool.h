@@ -2,15 +2,17 @@
 //
 // The pool keeps some started workers idle, each in a different window of addresses, and assigns
 // sessions to them: RCUDA_SERVER_POOL of them, and more for a while after many sessions came at
-// once (pool_demand.h). It starts more workers for clients that wait, a few at a time; the client
-// that has waited longest gets the first that is ready. It also does so if a client's other servers
-// already use the windows of the idle ones. A worker that dies is reaped and logged; only its
-// client notices. If workers fail to start, the pool tries again after growing pauses, and keeps
-// the reason for clients that wait.
+// once (pool_demand.h), if workers serve one session each. It starts more workers for clients that
+// wait, a few at a time; the client that has waited longest gets the first that is ready. It also
+// does so if a client's other servers already use the windows of the idle ones. A worker that dies
+// is reaped and logged; only its client notices. If workers fail to start, the pool tries again
+// after growing pauses, and keeps the reason for clients that wait.
 //
 // A worker whose session is over and that can be clean again serves other sessions of the same
-// owner (owner.h), if RCUDA_SERVER_REUSE is set and the server is not root. It is kept as long as
-// the pool is large.
+// owner (owner.h), if RCUDA_SERVER_REUSE is set and the server is not root
+// (worker_pool_reuse.cpp). It is kept for RCUDA_SERVER_POOL_TIME, and as many as
+// RCUDA_SERVER_POOL_MOST. The pool then does not grow otherwise, and starts no worker beside those
+// that are being cleaned, which would hold them up.
 //
 // A worker that restricts itself to some devices does so before its driver starts, so a session
 // needs a worker of its set of devices (DeviceSets), and of its compute share (compute_share.h).
