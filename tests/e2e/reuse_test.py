@@ -71,6 +71,7 @@ class ReuseTest(unittest.TestCase):
             self.assertEqual(self.run_program(server, transport, "look"), clean)
             if same_worker is not None:
                 self.assertEqual(self.starts(server) - before, 0 if same_worker else 1, server.text())
+        server.stop()  # at once, because a test has many of them; the cleanup looks at the outcome
 
     def test_what_goes(self):
         for transport in "shm", "tcp":
