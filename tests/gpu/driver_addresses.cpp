@@ -2,13 +2,13 @@
 // started. The windows of servers rest on this (docs/architecture.md, "Addresses").
 //
 //   driver_addresses               every scenario, each in a process of its own
-//   driver_addresses NAME [...]    one scenario: free, hints, early, late, narrow
+//   driver_addresses NAME [...]    one scenario: free, hints, early, based
 //
 //   free     no address is closed: where does each kind of memory lie?
 //   hints    where in the 47 bits can cuMemAddressReserve() be sent, and how much can it reserve?
 //   early    all addresses outside a window are closed before the driver starts
-//   late     they are closed after the driver has a context, page-locked memory and a freed block
-//   narrow   as late, with a window of one and a half times the device's memory
+//   based    as a worker does it: the driver starts in a base, all else is closed. Then a window is
+//            opened elsewhere, and memory of every kind must lie in one of the two
 //
 // Lines: kind, address, and for windows "in" or "OUT". Needs a GPU. Exit status: 0, or 2 without a
 // result.
@@ -35,6 +35,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kUserEnd = 0x7fff'ffff'f000;
 constexpr uint64_t kLowest = 1ull << 32;
+constexpr uint64_t kFenceBegin = 0x3'0000'0000;  // as in common/wire/address_ranges.h
 constexpr uint64_t kTiB = 1ull << 40;
 constexpr uint64_t kGiB = 1ull << 30;
 constexpr size_t kPage = size_t{2} << 20;
@@ -53,7 +54,17 @@ struct Range {
 
 rcuda::api::DriverTable cu;
 Range window;  // empty: none
+Range base;    // in which the driver started; empty: none
 uint64_t device_bytes = 0;
+size_t outside_count = 0;
+
+bool lies_in(const Range& range, uint64_t address, uint64_t bytes) {
+  return address >= range.begin && address < range.end && bytes <= range.end - address;
+}
+
+bool is_inside(uint64_t address, uint64_t bytes) {
+  return lies_in(window, address, bytes) || lies_in(base, address, bytes);
+}
 
 double since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
@@ -66,9 +77,8 @@ void say(const char* kind, CUresult result, uint64_t address, uint64_t bytes, do
     return;
   }
   if (window.end) {
-    where = address >= window.begin && bytes <= window.end - address && address < window.end
-                ? " in"
-                : " OUT";
+    where = is_inside(address, bytes) ? " in" : " OUT";
+    outside_count += !is_inside(address, bytes);
   }
   std::printf("  %-26s %#" PRIx64 "%s (%.1f ms)\n", kind, address, where, ms);
 }
@@ -199,8 +209,9 @@ void place_small(size_t bytes) {
   for (size_t i = 0; i < count; ++i) {
     CUdeviceptr address = 0;
     if (cu.cuMemAlloc_v2(&address, bytes) != CUDA_SUCCESS) break;
-    if (address >= window.begin && address < window.end) continue;
+    if (is_inside(address, bytes)) continue;
     ++outside;
+    ++outside_count;
     last = i;
     if (outside == 1) std::printf("  first outside: number %zu, %#llx\n", i, address);
   }
@@ -329,21 +340,133 @@ void scenario_early(uint64_t base, uint64_t bytes, bool below) {
   place_all();
 }
 
-// factor: the window's size in halves of the device's memory.
-void scenario_late(uint64_t base, uint64_t factor, bool below) {
+// ---- based -------------------------------------------------------------------------------------
+
+// Address space of the driver's start that is in use, and the lowest and highest mapping there.
+void show_base() {
+  uint64_t used = 0, low = 0, low_used = 0;
+  for (const Range& range : mappings()) {
+    if (lies_in(base, range.begin, range.end - range.begin)) used += range.end - range.begin;
+    if (range.end <= kFenceBegin) {
+      low = std::max(low, range.end);
+      low_used += range.end - range.begin;
+    }
+  }
+  std::printf("  the start took %" PRIu64 " MiB of the base, and %" PRIu64 " MiB below %#" PRIx64
+              " (up to %#" PRIx64 ")\n",
+              used >> 20, low_used >> 20, kFenceBegin, low);
+}
+
+void open_window(uint64_t begin, uint64_t bytes) {
+  window = {begin, begin + bytes};
+  const Clock::time_point start = Clock::now();
+  ::munmap(reinterpret_cast<void*>(begin), bytes);
+  std::printf("  window %#" PRIx64 ", %" PRIu64 " GiB, opened in %.2f ms\n", begin, bytes / kGiB,
+              since(start));
+}
+
+// Takes and gives back memory of many sizes, so that the driver gives back its own mappings too.
+void churn() {
+  std::vector<std::pair<CUdeviceptr, bool>> held;
+  uint32_t state = 12345;
+  const auto random = [&](uint32_t below) {
+    state = state * 1664525 + 1013904223;
+    return (state >> 8) % below;
+  };
+  size_t outside = 0;
+  for (int round = 0; round < 3000; ++round) {
+    if (!held.empty() && random(2)) {
+      const size_t which = random(static_cast<uint32_t>(held.size()));
+      const auto [address, pinned] = held[which];
+      if (pinned) {
+        cu.cuMemFreeHost(reinterpret_cast<void*>(address));
+      } else {
+        cu.cuMemFree_v2(address);
+      }
+      held.erase(held.begin() + static_cast<std::ptrdiff_t>(which));
+      continue;
+    }
+    const size_t bytes = size_t{512} << random(18);
+    const bool pinned = random(4) == 0;
+    CUdeviceptr address = 0;
+    void* host = nullptr;
+    const CUresult result =
+        pinned ? cu.cuMemHostAlloc(&host, bytes, 0) : cu.cuMemAlloc_v2(&address, bytes);
+    if (result != CUDA_SUCCESS) continue;
+    if (pinned) address = reinterpret_cast<CUdeviceptr>(host);
+    outside += !is_inside(address, bytes);
+    held.emplace_back(address, pinned);
+  }
+  outside_count += outside;
+  std::printf("  taken and given back 3000 times: %zu outside\n", outside);
+}
+
+// Free addresses outside of base and window, which the driver left when it gave mappings back.
+void show_holes() {
+  uint64_t at = kFenceBegin;
+  size_t holes = 0;
+  const auto hole = [&](uint64_t begin, uint64_t end) {
+    if (begin >= end || lies_in(window, begin, 1) || lies_in(base, begin, 1)) return;
+    if (++holes <= 5) std::printf("  hole %#" PRIx64 "-%#" PRIx64 "\n", begin, end);
+  };
+  for (const Range& range : mappings()) {
+    if (range.end <= at) continue;
+    if (range.begin > kUserEnd) break;
+    hole(at, range.begin);
+    at = range.end;
+  }
+  std::printf("  %zu holes\n", holes);
+}
+
+// Memory of another process, which knows no fence.
+void place_foreign(int handles) {
+  CUipcMemHandle handle{};
+  if (::read(handles, &handle, sizeof handle) != sizeof handle) {
+    std::printf("  no memory of another process\n");
+    return;
+  }
+  place("memory of another process", 64u << 20, [&](CUdeviceptr* out) {
+    return cu.cuIpcOpenMemHandle_v2(out, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  });
+}
+
+// Starts a process that exports memory. It ends when the other end of its pipe is closed.
+int start_exporter() {
+  int handles[2] = {-1, -1};
+  if (::pipe(handles) != 0 || ::fork() != 0) {
+    ::close(handles[1]);
+    return handles[0];
+  }
+  ::alarm(30);
+  std::freopen("/dev/null", "w", stdout);
+  start();
+  CUdeviceptr address = 0;
+  CUipcMemHandle handle{};
+  cu.cuMemAlloc_v2(&address, 64u << 20);
+  if (cu.cuIpcGetMemHandle(&handle, address) == CUDA_SUCCESS) {
+    (void)!::write(handles[1], &handle, sizeof handle);
+  }
+  ::sleep(20);
+  ::_exit(0);
+}
+
+void scenario_based(uint64_t base_bytes, uint64_t window_begin, uint64_t window_bytes) {
+  const int handles = start_exporter();
+  base = {0x6800'0000'0000, 0x6800'0000'0000 + base_bytes};
+  std::printf(" base of %" PRIu64 " GiB\n", base_bytes / kGiB);
+  close_range(kFenceBegin, base.begin);
+  close_range(base.end, kUserEnd);
   start();
   void* pinned = nullptr;
-  cu.cuMemHostAlloc(&pinned, 8u << 20, 0);
-  CUdeviceptr probe = 0;
-  cu.cuMemAlloc_v2(&probe, 4u << 20);
-  cu.cuMemFree_v2(probe);
-  const uint64_t bytes = (device_bytes * factor / 2 + kGiB - 1) / kGiB * kGiB;
-  std::printf(" window %#" PRIx64 ", %" PRIu64 " GiB, %s\n", base, bytes / kGiB,
-              below ? "closed on both sides" : "closed above");
-  const Clock::time_point begin = Clock::now();
-  close_outside(base, bytes, below);
-  std::printf("  closed in %.2f ms\n", since(begin));
+  cu.cuMemHostAlloc(&pinned, 256u << 20, 0);
+  show_base();
+  open_window(window_begin, window_bytes);
   place_all();
+  place_foreign(handles);
+  churn();
+  show_holes();
+  std::printf(" base of %" PRIu64 " GiB: %zu addresses outside\n", base_bytes / kGiB,
+              outside_count);
 }
 
 void run(const char* title, void (*scenario)()) {
@@ -351,7 +474,7 @@ void run(const char* title, void (*scenario)()) {
   std::fflush(stdout);
   const pid_t child = ::fork();
   if (child == 0) {
-    ::alarm(15);
+    ::alarm(30);
     scenario();
     std::fflush(stdout);
     ::_exit(0);
@@ -381,12 +504,12 @@ int main(int argc, char** argv) {
     run("early", [] { scenario_early(0x6800'0000'0000, kTiB, true); });
     run("early", [] { scenario_early(0x2100'0000'0000, kTiB, true); });
   }
-  if (wanted("late")) {
-    run("late", [] { scenario_late(0x6800'0000'0000, 10, false); });
-    run("late", [] { scenario_late(0x6800'0000'0000, 10, true); });
-    run("late", [] { scenario_late(0x2100'0000'0000, 10, true); });
-    run("late", [] { scenario_late(0x4f00'0000'0000, 10, true); });
+  if (wanted("based")) {
+    run("based", [] { scenario_based(kTiB, 0x2100'0000'0000, 3 * kTiB / 2); });
+    run("based", [] { scenario_based(64 * kGiB, 0x2100'0000'0000, 3 * kTiB / 2); });
+    run("based", [] { scenario_based(64 * kGiB, 0x7000'0000'0000, 3 * kTiB / 2); });
+    run("based", [] { scenario_based(16 * kGiB, 0x0200'0000'0000, kTiB / 4); });
+    run("based", [] { scenario_based(4 * kGiB, 0x2100'0000'0000, 3 * kTiB / 2); });
   }
-  if (wanted("narrow")) run("narrow", [] { scenario_late(0x2100'0000'0000, 3, true); });
   return 0;
 }
