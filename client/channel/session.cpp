@@ -126,7 +126,7 @@ Status Session::connect(const ServerDevices& server, const SessionOptions& optio
     RCUDA_INFO("%s is of another build of rcuda: %zu of this one's commands are not supported",
                name_.c_str(), welcome_.lacking.size());
   }
-  reserve_window(welcome_.window, name_);
+  for (const wire::AddressWindow& window : welcome_.windows) reserve_window(window, name_);
 
   transport::LinkOptions link_options = options.link;
   link_options.window_bytes = Window::kBytes;

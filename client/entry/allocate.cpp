@@ -1,6 +1,8 @@
 // Device memory. The worker allocates it and the client records it. So routing, pointer attributes
 // and copy directions need no round trip, and an invalid pointer is refused at once.
 
+#include <atomic>
+
 #include <cuda.h>
 
 #include "api/stubs/shared.h"
@@ -11,6 +13,7 @@
 #include "client/objects/allocation.h"
 #include "client/objects/arena.h"
 #include "client/process/process.h"
+#include "common/base/log.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -34,8 +37,11 @@ CUresult record(const Target& target, CUdeviceptr address, size_t bytes, Placeme
   allocation.of_graph = of_graph;
   allocation.pool = pool;
   // This fails only if a worker breaks the rules for addresses and returns memory that is still
-  // known.
-  return registry().add(std::move(allocation)) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+  // known, or another server's (RCUDA_FENCE=0).
+  if (registry().add(std::move(allocation))) return CUDA_SUCCESS;
+  RCUDA_ERROR("%s returned device memory at 0x%llx, which is in use already: it is refused",
+              target.session->name().c_str(), address);
+  return CUDA_ERROR_UNKNOWN;
 }
 
 bool is_device(Placement placement) {
@@ -81,6 +87,18 @@ CUresult record_async(const Target& target, CUdeviceptr address, size_t bytes, C
   // Memory that was freed in stream order may still be recorded at this address.
   (void)registry().remove(address);
   return record(target, address, bytes, Placement::kDeviceAsync, may_capture(stream), pool);
+}
+
+// Says once why a reservation fails that a local driver might grant.
+void tell_window(const Session& session, size_t bytes) {
+  static std::atomic<bool> told{false};
+  if (told.exchange(true)) return;
+  uint64_t room = 0;
+  for (const auto& window : session.welcome().windows) room += window.bytes;
+  RCUDA_WARN(
+      "%s cannot reserve %zu MiB of addresses: it has %llu GiB in this program, for memory, pools "
+      "and reservations together; free some, or name fewer servers in RCUDA_DEVICES",
+      session.name().c_str(), bytes >> 20, static_cast<unsigned long long>(room >> 30));
 }
 
 }  // namespace
@@ -185,11 +203,14 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignmen
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   // A hint in another worker's window would make the memory look like that worker's.
   rcuda::client::Session* const session = target_anywhere().session;
-  const rcuda::wire::AddressWindow& window = session->welcome().window;
-  if (hint - window.base >= window.bytes) hint = 0;
+  if (!rcuda::wire::contains(session->welcome().windows, hint)) hint = 0;
   const CUresult result = forward_cuMemAddressReserve(address, bytes, alignment, hint, flags);
-  if (result == CUDA_SUCCESS) registry().reserve(*address, bytes, session);
-  return result;
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) tell_window(*session, bytes);
+  if (result != CUDA_SUCCESS || registry().reserve(*address, bytes, session)) return result;
+  RCUDA_ERROR("%s reserved addresses at 0x%llx, which another server has: they are refused",
+              session->name().c_str(), *address);
+  (void)forward_cuMemAddressFree(*address, bytes);
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {

@@ -32,7 +32,14 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsi
   allocation.context = target.context;
   allocation.device = target.device;
   // Fails if the same memory is already open. The driver counts the openings.
-  (void)Process::get().memory().add(std::move(allocation));
+  Registry& memory = Process::get().memory();
+  if (!memory.add(std::move(allocation))) {
+    const auto known = memory.find(opened);
+    if (!known || known->session != target.session) {  // it is another server's
+      (void)forward_cuIpcCloseMemHandle(opened);
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+  }
   *address = opened;
   return CUDA_SUCCESS;
 }

@@ -17,6 +17,7 @@
 #include "client/base/pci_address.h"
 #include "client/base/trace.h"
 #include "client/objects/named.h"
+#include "client/process/own_addresses.h"
 #include "client/process/remote_attributes.h"
 #include "common/base/host_name.h"
 #include "common/base/log.h"
@@ -53,10 +54,23 @@ Result<bool> flag_from_environment(const char* name) {
   return Status(Code::kInvalidArgument, std::string(name) + "=" + text + " must be 0 or 1");
 }
 
+// The connections between all servers grow with the square of their number, and each takes threads
+// and descriptors of two workers. So many servers connect when they first need to.
+constexpr size_t kMostEagerServers = 16;
+// A worker makes no more connections at a time (server/peer/peer_hub.cpp).
+constexpr size_t kMostServersAtOnce = 64;
+
 // Whether the workers of several servers are introduced to one another at the start.
-Result<bool> eager_from_environment() {
+Result<bool> eager_from_environment(size_t servers) {
   const char* text = std::getenv("RCUDA_P2P");
-  if (!text || !*text || std::strcmp(text, "eager") == 0) return true;
+  if (!text || !*text) return servers <= kMostEagerServers;
+  if (std::strcmp(text, "eager") == 0) {
+    if (servers <= kMostServersAtOnce) return true;
+    return Status(Code::kInvalidArgument, "RCUDA_P2P=eager connects at most " +
+                                              std::to_string(kMostServersAtOnce) +
+                                              " servers at once, and RCUDA_DEVICES names " +
+                                              std::to_string(servers) + ": use lazy");
+  }
   if (std::strcmp(text, "lazy") == 0) return false;
   return Status(Code::kInvalidArgument,
                 std::string("RCUDA_P2P=") + text + " is not usable: it takes eager or lazy");
@@ -211,8 +225,6 @@ Status Process::connect() {
   Result<wire::Hello> hello = make_hello();
   if (!hello) return hello.status();
   options.hello = std::move(hello).value();
-  Result<bool> eager = eager_from_environment();
-  if (!eager) return eager.status();
   RCUDA_RETURN_IF_ERROR(check_number("RCUDA_COPY_THREADS", 1, 64));
   RCUDA_RETURN_IF_ERROR(check_number("RCUDA_VERBS_CACHE", 0, transport::verbs::kMaxKeptMiB));
   const Result<uint32_t> wait_ms = wait_from_environment();
@@ -232,7 +244,16 @@ Status Process::connect() {
   Result<std::vector<ServerDevices>> servers = group_by_server(chosen);
   if (!servers) return servers.status();
 
+  if (servers->size() > wire::kMostServers) {
+    return Status(Code::kInvalidArgument, "RCUDA_DEVICES names " + std::to_string(servers->size()) +
+                                              " servers; a program can use " +
+                                              std::to_string(wire::kMostServers));
+  }
+  const Result<bool> eager = eager_from_environment(servers->size());
+  if (!eager) return eager.status();
   options.hello.servers = static_cast<uint32_t>(servers->size());
+  options.hello.devices_left = static_cast<uint32_t>(chosen.size());
+  options.hello.taken = own_addresses();
   // A server may end sessions that are idle, and those of the servers before are.
   options.while_waiting = [this] {
     for (const auto& session : sessions_) session->keep_alive();
@@ -243,8 +264,12 @@ Status Process::connect() {
     Result<std::unique_ptr<Session>> session = Session::open(server, options);
     if (!session) return session.status();
     const wire::Welcome& welcome = (*session)->welcome();
-    options.hello.taken_windows.push_back(welcome.window);
+    for (const wire::AddressWindow& window : welcome.windows) {
+      options.hello.taken.push_back(window);
+      memory_.grant(window.base, window.bytes, session->get());
+    }
     ++options.hello.worker;
+    options.hello.devices_left -= static_cast<uint32_t>(welcome.devices.size());
     for (uint32_t i = 0; i < welcome.devices.size(); ++i) {
       auto device = std::make_unique<Device>();
       device->session = session->get();
@@ -292,8 +317,7 @@ uint32_t Process::ordinal_of(const Session& session, uint32_t worker_ordinal) co
 
 Session* Process::session_of_address(CUdeviceptr address) const {
   for (const auto& session : sessions_) {
-    const wire::AddressWindow& window = session->welcome().window;
-    if (address - window.base < window.bytes) return session.get();
+    if (wire::contains(session->welcome().windows, address)) return session.get();
   }
   return nullptr;
 }

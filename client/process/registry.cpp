@@ -15,7 +15,11 @@ bool is_host(Placement placement) {
 
 bool Registry::add(Allocation allocation) {
   std::unique_lock lock(mutex_);
-  forget_stale(allocation.base, allocation.bytes);
+  forget_stale(allocation);
+  if (allocation.session &&
+      reserved_elsewhere(allocation.base, allocation.bytes, allocation.session)) {
+    return false;
+  }
   auto next = allocations_.lower_bound(allocation.base);
   if (next != allocations_.end() && next->first < allocation.base + allocation.bytes) return false;
   if (next != allocations_.begin()) {
@@ -29,13 +33,16 @@ bool Registry::add(Allocation allocation) {
   return true;
 }
 
-void Registry::forget_stale(uint64_t base, size_t bytes) {
-  auto it = allocations_.upper_bound(base);
+void Registry::forget_stale(const Allocation& allocation) {
+  auto it = allocations_.upper_bound(allocation.base);
   if (it != allocations_.begin()) --it;
-  while (it != allocations_.end() && it->first < base + bytes) {
+  while (it != allocations_.end() && it->first < allocation.base + allocation.bytes) {
     const bool goes_unannounced = it->second.placement == Placement::kGlobal ||
                                   it->second.placement == Placement::kDeviceAsync;
-    const bool stale = goes_unannounced && it->first + it->second.bytes > base;
+    // A worker reuses only its own addresses.
+    const bool of_another = allocation.session && it->second.session != allocation.session;
+    const bool stale =
+        goes_unannounced && !of_another && it->first + it->second.bytes > allocation.base;
     it = stale ? allocations_.erase(it) : std::next(it);
   }
 }
@@ -49,9 +56,35 @@ std::optional<Allocation> Registry::find(uint64_t address) const {
   return candidate;
 }
 
-void Registry::reserve(uint64_t base, size_t bytes, Session* session) {
+bool Registry::reserve(uint64_t base, size_t bytes, Session* session) {
   std::unique_lock lock(mutex_);
+  if (reserved_elsewhere(base, bytes, session)) return false;
+  auto it = allocations_.upper_bound(base);
+  if (it != allocations_.begin()) --it;
+  for (; it != allocations_.end() && it->first < base + bytes; ++it) {
+    if (it->second.session != session && it->first + it->second.bytes > base) return false;
+  }
   reservations_[base] = {bytes, session};
+  return true;
+}
+
+void Registry::grant(uint64_t base, uint64_t bytes, const Session* session) {
+  std::unique_lock lock(mutex_);
+  grants_.push_back({base, bytes, session});
+}
+
+bool Registry::reserved_elsewhere(uint64_t base, size_t bytes, const Session* session) const {
+  for (const Grant& grant : grants_) {
+    if (grant.session != session && base < grant.base + grant.bytes && grant.base < base + bytes) {
+      return true;
+    }
+  }
+  auto it = reservations_.upper_bound(base);
+  if (it != reservations_.begin()) --it;
+  for (; it != reservations_.end() && it->first < base + bytes; ++it) {
+    if (it->second.session != session && it->first + it->second.bytes > base) return true;
+  }
+  return false;
 }
 
 void Registry::unreserve(uint64_t base) {

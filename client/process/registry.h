@@ -56,7 +56,8 @@ inline bool is_managed(const Allocation& allocation) {
 
 class Registry {
  public:
-  // Sets buffer_id. Returns false if the allocation overlaps a known one that is not stale.
+  // Sets buffer_id. Returns false if the allocation overlaps a known one that is not stale, or what
+  // another session has.
   bool add(Allocation allocation);
   // the allocation that contains the address
   std::optional<Allocation> find(uint64_t address) const;
@@ -68,8 +69,10 @@ class Registry {
   // Removes the allocations of a context that ends. Returns those in host memory, which the caller
   // must free. Memory of pools and mapped memory belong to the device and stay.
   std::vector<Allocation> remove_context(uint32_t device, wire::ObjectId context);
-  // Records a range of cuMemAddressReserve. It may lie outside of the window of its worker.
-  void reserve(uint64_t base, size_t bytes, Session* session);
+  // Gives a session addresses of its own: nothing of another session is added there.
+  void grant(uint64_t base, uint64_t bytes, const Session* session);
+  // Records a range of cuMemAddressReserve. Returns false if another session has a part of it.
+  bool reserve(uint64_t base, size_t bytes, Session* session);
   void unreserve(uint64_t base);
   Session* reserved_by(uint64_t address) const;  // null if it is not reserved
   void set_flags(uint64_t base, unsigned flags);
@@ -80,7 +83,9 @@ class Registry {
   // Removes stale entries in the range, before a new allocation takes their place. The client is
   // not notified when a module's variables end, or when memory of a graph ends with the graph or
   // with a node that frees it.
-  void forget_stale(uint64_t base, size_t bytes);
+  void forget_stale(const Allocation& allocation);
+  // Whether another session has reserved or been granted a part of the range.
+  bool reserved_elsewhere(uint64_t base, size_t bytes, const Session* session) const;
 
   mutable std::shared_mutex mutex_;
   struct Reservation {
@@ -88,6 +93,12 @@ class Registry {
     Session* session = nullptr;
   };
 
+  struct Grant {
+    uint64_t base = 0, bytes = 0;
+    const Session* session = nullptr;
+  };
+
+  std::vector<Grant> grants_;                     // two of each session
   std::map<uint64_t, Allocation> allocations_;    // by base
   std::map<uint64_t, Reservation> reservations_;  // by base
   uint64_t next_buffer_id_ = 1;

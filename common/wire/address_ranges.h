@@ -1,16 +1,15 @@
 // Addresses that the processes of a session agree on. Device and host pointers share one number
 // space (docs/architecture.md: Addresses). Constants only.
 //
-// Device memory: window k is the k-th kWindowBytes from kWindowBase, and each worker of a client
-// has one window. Page-locked client memory lies in the host range, which every worker keeps free.
-// So it has the same address in client and worker, and a kernel can use the host pointer. Both
-// ranges avoid ordinary mappings, which grow down from 0x7fff'ffff'f000; position-independent
-// programs (0x55..., 0x56...); and the shadow and the heap of AddressSanitizer (a little over 4 TiB
-// from 0x6000'0000'0000), because the client's program may be built with it.
-//
-// NVIDIA's stream-ordered pools lie elsewhere: for each pool the driver takes the lowest free
-// addresses from kPoolBase, twice the size of the device's memory. Worker k leaves the first k *
-// kPoolBytes of them unused, so pools of several workers do not overlap either.
+// Device memory: each worker of a client has two ranges of addresses. Its driver starts in a base,
+// one of kBaseCount that lie one after the other in kBases. When the worker gets its session, it
+// also takes a window in one of kWindowRanges, whose size follows from the session's devices
+// (server/worker/address_window.h). Page-locked client memory lies in the host range, which every
+// worker keeps free. So it has the same address in client and worker, and a kernel can use the host
+// pointer. All of these avoid ordinary mappings, which grow down from 0x7fff'ffff'f000;
+// position-independent programs (0x5555'..., 0x56...); and the heap of AddressSanitizer (4 TiB from
+// 0x6000'0000'0000). Where a program has other mappings there, such as AddressSanitizer's shadow in
+// the lowest 16 TiB, the client says so in its Hello.
 //
 // ThreadSanitizer allows mappings in a few ranges only (compiler-rt: tsan_platform.h). A build with
 // ThreadSanitizer has its own, smaller ranges inside those. All processes of a session must then be
@@ -21,20 +20,46 @@
 
 namespace rcuda::wire {
 
+struct AddressSpan {
+  uint64_t begin, end;
+};
+
 #if defined(__SANITIZE_THREAD__)
-inline constexpr uint64_t kWindowBase = 0x7e80'0000'0000;
-inline constexpr uint64_t kWindowBytes = 24ull << 30;
+inline constexpr AddressSpan kBases = {0x7e80'0000'0000, 0x7ea0'0000'0000};
+inline constexpr uint64_t kBaseBytes = 4ull << 30;
+inline constexpr AddressSpan kWindowRanges[] = {{0x7ea0'0000'0000, 0x7ee0'0000'0000}};
 inline constexpr uint64_t kHostRangeBase = 0x5660'0000'0000;
 inline constexpr uint64_t kHostRangeBytes = 64ull << 30;
-inline constexpr uint64_t kPoolBytes = 0;  // softgpu's pools lie in the window
+inline constexpr uint64_t kFenceBegin = kBases.begin;
+inline constexpr uint64_t kLeastWindowTimes = 0;
+inline constexpr uint64_t kWindowOwnBytes = 8ull << 30;
+inline constexpr uint64_t kSmallWindowBytes = 24ull << 30;
+inline constexpr uint64_t kMostWindowTimes = 0;
 #else
-inline constexpr uint64_t kWindowBase = 0x6500'0000'0000;
-inline constexpr uint64_t kWindowBytes = 1ull << 40;
+inline constexpr AddressSpan kBases = {0x6500'0000'0000, 0x7500'0000'0000};
+inline constexpr uint64_t kBaseBytes = 32ull << 30;
+// Together they have 91 TiB.
+inline constexpr AddressSpan kWindowRanges[] = {{0x0200'0000'0000, 0x5000'0000'0000},
+                                                {0x5700'0000'0000, 0x6000'0000'0000},
+                                                {0x5100'0000'0000, 0x5500'0000'0000}};
 inline constexpr uint64_t kHostRangeBase = 0x5000'0000'0000;
 inline constexpr uint64_t kHostRangeBytes = 1ull << 40;
-inline constexpr uint64_t kPoolBytes = 4ull << 40;
+// A worker closes the addresses outside of its base and its window from here on. Lower ones are the
+// driver's own.
+inline constexpr uint64_t kFenceBegin = 0x3'0000'0000;
+// A window has at least kLeastWindowTimes the memory of the session's devices, and kWindowOwnBytes
+// for what the worker itself maps there. That is room for all the memory and a pool or a
+// reservation of twice its size. It has at most kMostWindowTimes the memory, or kSmallWindowBytes.
+inline constexpr uint64_t kLeastWindowTimes = 3;
+inline constexpr uint64_t kWindowOwnBytes = 16ull << 30;
+inline constexpr uint64_t kSmallWindowBytes = 1ull << 40;
+inline constexpr uint64_t kMostWindowTimes = 64;
 #endif
-inline constexpr uint32_t kWindowCount = 16;
-inline constexpr uint64_t kPoolBase = 0x3'0000'0000;  // lower addresses are the driver's own
+inline constexpr uint64_t kWindowUnit = 1ull << 30;
+
+inline constexpr uint32_t kBaseCount = (kBases.end - kBases.begin) / kBaseBytes;
+
+// No session has more servers. Bounds what a client can make a worker remember and connect to.
+inline constexpr uint32_t kMostServers = 256;
 
 }  // namespace rcuda::wire

@@ -26,13 +26,23 @@ bool get_medium(Reader& in, std::string* name) {
   return in.string(name) && ((!name->empty() && name->size() <= kMaxMediumName) || in.fail());
 }
 
-void put_window(Writer& out, const AddressWindow& window) {
-  out.number(window.base);
-  out.number(window.bytes);
+void put_windows(Writer& out, const std::vector<AddressWindow>& windows) {
+  out.number(static_cast<uint32_t>(windows.size()));
+  for (const AddressWindow& window : windows) {
+    out.number(window.base);
+    out.number(window.bytes);
+  }
 }
 
-bool get_window(Reader& in, AddressWindow* window) {
-  return in.number(&window->base) && in.number(&window->bytes);
+bool get_windows(Reader& in, std::vector<AddressWindow>* windows) {
+  uint32_t count = 0;
+  if (!in.count(&count, kMaxWindows, sizeof(AddressWindow))) return false;
+  windows->resize(count);
+  for (AddressWindow& window : *windows) {
+    in.number(&window.base);
+    in.number(&window.bytes);
+  }
+  return true;
 }
 
 void put_endpoint(Writer& out, const Endpoint& endpoint) {
@@ -58,10 +68,10 @@ std::vector<std::byte> encode(const Hello& message) {
   out.string(message.user);
   out.bytes(message.session, sizeof message.session);
   out.numbers(message.devices);
-  out.number(static_cast<uint32_t>(message.taken_windows.size()));
-  for (const AddressWindow& window : message.taken_windows) put_window(out, window);
+  put_windows(out, message.taken);
   out.number(message.worker);
   out.number(message.servers);
+  out.number(message.devices_left);
   out.string(message.p2p_strategy);
   out.string(message.p2p_path);
   out.number(message.wait_ms);
@@ -73,19 +83,16 @@ std::vector<std::byte> encode(const Hello& message) {
 Result<Hello> decode_hello(const std::vector<std::byte>& body) {
   Reader in(body);
   Hello message;
-  uint32_t windows = 0;
   if (!in.number(&message.protocol_hash) || !in.numbers(&message.commands, kMaxCommands) ||
       !get_medium(in, &message.medium) || !in.number(&message.pid) || !in.number(&message.uid) ||
       !in.string(&message.host) || !in.string(&message.program) || !in.string(&message.user) ||
       !in.bytes(message.session, sizeof message.session) ||
-      !in.numbers(&message.devices, kMaxDevices) ||
-      !in.count(&windows, kMaxWindows, sizeof(AddressWindow))) {
+      !in.numbers(&message.devices, kMaxDevices) || !get_windows(in, &message.taken)) {
     return malformed("Hello");
   }
-  message.taken_windows.resize(windows);
-  for (AddressWindow& window : message.taken_windows) get_window(in, &window);
   in.number(&message.worker);
   in.number(&message.servers);
+  in.number(&message.devices_left);
   in.string(&message.p2p_strategy);
   in.string(&message.p2p_path);
   in.number(&message.wait_ms);
@@ -259,7 +266,7 @@ std::vector<std::byte> encode(const Welcome& message) {
   out.number(message.driver_version);
   out.number(message.worker_pid);
   out.string(message.server);
-  put_window(out, message.window);
+  put_windows(out, message.windows);
   out.number(message.staging_bytes);
   out.number(message.priority_least);
   out.number(message.priority_greatest);
@@ -284,7 +291,7 @@ Result<Welcome> decode_welcome(const std::vector<std::byte>& body) {
   constexpr size_t kMinDeviceBytes = 4 + 4 + 16 + 8 + 4 + 4 + 4;
   if (!in.bytes(message.token, sizeof message.token) || !in.number(&message.driver_version) ||
       !in.number(&message.worker_pid) || !in.string(&message.server) ||
-      !get_window(in, &message.window) || !in.number(&message.staging_bytes) ||
+      !get_windows(in, &message.windows) || !in.number(&message.staging_bytes) ||
       !in.number(&message.priority_least) || !in.number(&message.priority_greatest) ||
       !in.count(&devices, kMaxDevices, kMinDeviceBytes)) {
     return malformed("Welcome");

@@ -105,6 +105,13 @@ struct AddressWindow {
   uint64_t bytes = 0;
 };
 
+inline bool contains(const std::vector<AddressWindow>& windows, uint64_t address) {
+  for (const AddressWindow& window : windows) {
+    if (address - window.base < window.bytes) return true;
+  }
+  return false;
+}
+
 struct Hello {
   uint64_t protocol_hash = 0;      // api::kProtocolHash: the same on both sides; stays first
   std::vector<uint32_t> commands;  // api::command_hashes()
@@ -114,9 +121,12 @@ struct Hello {
   std::string user;
   uint8_t session[16] = {};       // random, the same for all servers of one client process
   std::vector<uint32_t> devices;  // ordinals on that server, in the client's order
-  std::vector<AddressWindow> taken_windows;  // windows of this client's other workers
+  // Addresses that the worker must not hand out: the client's own, and the windows of its other
+  // workers.
+  std::vector<AddressWindow> taken;
   uint32_t worker = 0;                 // index of this worker among the client's workers, from 0
   uint32_t servers = 0;                // how many workers the client will have
+  uint32_t devices_left = 0;           // on servers that have no window yet, this one included
   std::string p2p_strategy, p2p_path;  // RCUDA_P2P_STRATEGY and RCUDA_P2P_PATH of the client
   uint32_t wait_ms = 0;  // how long the client waits for its turn (RCUDA_WAIT); 0: not at all
   std::string lease;     // the id of the lease for these devices; empty: none
@@ -206,7 +216,7 @@ struct Welcome {
   uint32_t driver_version = 0;
   uint32_t worker_pid = 0;
   std::string server;    // host name, for messages
-  AddressWindow window;  // device addresses of this worker
+  std::vector<AddressWindow> windows;  // device addresses of this worker; none: anywhere
   uint64_t staging_bytes = 0;
   uint32_t priority_least = 0;
   int32_t priority_greatest = 0;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <functional>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -90,9 +89,7 @@ Status Daemon::open() {
   admission_.set_rules(std::move(rules).value());
   RCUDA_RETURN_IF_ERROR(audit_.open(settings_.audit.get()));
   RCUDA_RETURN_IF_ERROR(open_leases());
-  const auto first_window =
-      static_cast<uint32_t>(std::hash<std::string>()(host_name() + listener_.address));
-  pool_ = std::make_unique<WorkerPool>(settings_, first_window);
+  pool_ = std::make_unique<WorkerPool>(settings_, Bases(host_name(), listener_.port));
   pool_->record_in(&audit_);
   return pool_->prepare();
 }

@@ -13,7 +13,7 @@
 #include "common/transport/media.h"
 #include "common/wire/same_host.h"
 #include "server/daemon/daemon.h"
-#include "server/worker/address_fence.h"
+#include "server/worker/address_window.h"
 #include "server/worker/device_set.h"
 
 namespace rcuda::server {
@@ -358,16 +358,13 @@ Status Daemon::check(const wire::Hello& hello) const {
                                          "; it offers " + list_of(offered));
     }
   }
-  for (uint32_t window = 0; window < wire::kWindowCount; ++window) {
-    const wire::AddressWindow ours = address_window(window);
-    if (std::none_of(hello.taken_windows.begin(), hello.taken_windows.end(),
-                     [&](const wire::AddressWindow& theirs) { return overlap(ours, theirs); })) {
-      return {};
-    }
+  for (uint32_t base = 0; base < wire::kBaseCount; ++base) {
+    if (!is_taken(hello, Base{base}.range())) return {};
   }
-  return Status(Code::kUnavailable, "the client's other servers use all " +
-                                        std::to_string(wire::kWindowCount) +
-                                        " address windows: name fewer servers in RCUDA_DEVICES");
+  return Status(Code::kUnavailable,
+                "the program and its other servers use all " + std::to_string(wire::kBaseCount) +
+                    " ranges of addresses in which workers start: name fewer servers in "
+                    "RCUDA_DEVICES");
 }
 
 }  // namespace rcuda::server

@@ -95,7 +95,7 @@ int run_daemon(const Settings& settings, int ready) {
 struct Order {
   std::string config_file;
   int ready = -1;
-  int worker_window = -1;
+  int worker_base = -1;
   bool check_config = false;
   bool list_settings = false;
 };
@@ -138,7 +138,7 @@ void add_options(CLI::App* app, Settings* settings, Order* order) {
       "are usable, and start nothing");
   app->add_flag("--list-settings", order->list_settings,
                 "print every setting and where it came from");
-  app->add_option("--worker", order->worker_window)->group("");
+  app->add_option("--worker", order->worker_base)->group("");
 }
 
 // Options override the environment, which overrides the file. CLI11 calls the setters while it
@@ -213,10 +213,9 @@ int start(int argc, char** argv) {
         Code::kInvalidArgument,
         "RCUDA_LOG=" + settings.log.get() + " is not usable: it takes " + settings.log.help()));
   }
-  if (order.worker_window >= 0) {
+  if (order.worker_base >= 0) {
     ::fcntl(kWorkerControl, F_SETFD, FD_CLOEXEC);
-    return run_worker(settings, UniqueFd(kWorkerControl),
-                      static_cast<uint32_t>(order.worker_window));
+    return run_worker(settings, UniqueFd(kWorkerControl), static_cast<uint32_t>(order.worker_base));
   }
   set_log_name("rcuda-server");
   if (order.check_config) return check_config(settings);

@@ -12,13 +12,13 @@ constexpr int kWorkerControl = 3;  // the worker's end of its socket pair
 
 }  // namespace
 
-Result<pid_t> spawn_worker(const std::string& binary, int control, uint32_t window,
+Result<pid_t> spawn_worker(const std::string& binary, int control, uint32_t base,
                            std::vector<std::string> environment) {
   std::vector<char*> environment_pointers;
   environment_pointers.reserve(environment.size() + 1);
   for (std::string& line : environment) environment_pointers.push_back(line.data());
   environment_pointers.push_back(nullptr);
-  std::string name = "rcuda-worker", flag = "--worker", number = std::to_string(window);
+  std::string name = "rcuda-worker", flag = "--worker", number = std::to_string(base);
   char* arguments[] = {name.data(), flag.data(), number.data(), nullptr};
 
   posix_spawn_file_actions_t actions;

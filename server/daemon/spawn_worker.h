@@ -11,8 +11,9 @@
 
 namespace rcuda::server {
 
-// `control`: the worker's end of its socket pair. `environment`: all of it, as NAME=value.
-Result<pid_t> spawn_worker(const std::string& binary, int control, uint32_t window,
+// `control`: the worker's end of its socket pair. `base`: the number of its Base.
+// `environment`: all of it, as NAME=value.
+Result<pid_t> spawn_worker(const std::string& binary, int control, uint32_t base,
                            std::vector<std::string> environment);
 
 }  // namespace rcuda::server

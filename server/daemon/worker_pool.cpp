@@ -17,7 +17,6 @@
 #include "common/base/socket_io.h"
 #include "common/wire/connect.h"
 #include "server/daemon/owner.h"
-#include "server/worker/address_fence.h"
 #include "server/worker/session_grant.h"
 
 namespace rcuda::server {
@@ -64,9 +63,10 @@ std::string outcome(int status) {
 
 }  // namespace
 
-WorkerPool::WorkerPool(const Settings& settings, uint32_t first_window)
+WorkerPool::WorkerPool(const Settings& settings, const Bases& bases)
     : settings_(settings),
-      first_window_(first_window % wire::kWindowCount),
+      bases_(bases),
+      doublings_(doublings_for(gpu_nodes().size())),
       device_sets_(settings),
       demand_(static_cast<size_t>(settings.pool.get()),
               static_cast<size_t>(settings.pool_most.get()), settings.pool_time.get()) {}
@@ -308,7 +308,8 @@ void WorkerPool::handle(const std::vector<pollfd>& items) {
   for (auto worker = workers_.begin(); worker != workers_.end();) {
     if (worker->is_read() && is_ready(worker->control.get())) read(*worker);
     if (worker->is(State::kStarting) && now - worker->since > settings_.start_timeout.get()) {
-      failed(Status(Code::kTimeout, "a worker did not initialise its driver in time"));
+      did_not_start(*worker,
+                    Status(Code::kTimeout, "a worker did not initialise its driver in time"));
       ::kill(worker->pid, SIGKILL);
       // It may be stuck in the driver and live on. Another one takes its place.
       worker->state = State::kEnding;
@@ -335,7 +336,7 @@ void WorkerPool::read_start(Worker& worker, const WorkerMessage& message) {
     Result<WorkerReady> ready = decode_worker_ready(message.body);
     if (!ready.ok()) {
       worker.said_why = true;
-      return failed(ready.status());
+      return did_not_start(worker, ready.status());
     }
     worker.state = State::kIdle;
     if (!ready->warning.empty() && ready->warning != warning_) {
@@ -355,9 +356,9 @@ void WorkerPool::read_start(Worker& worker, const WorkerMessage& message) {
     if (scout) stop(worker);
   } else if (message.type == WorkerMessageType::kFailed) {
     worker.said_why = true;
-    failed(Status(
-        Code::kUnavailable,
-        std::string(reinterpret_cast<const char*>(message.body.data()), message.body.size())));
+    did_not_start(worker, Status(Code::kUnavailable,
+                                 std::string(reinterpret_cast<const char*>(message.body.data()),
+                                             message.body.size())));
   }
 }
 
@@ -387,8 +388,8 @@ bool WorkerPool::reap(Worker& worker) {
       report_end(worker, status);
     }
   } else if (worker.is(State::kStarting) && !worker.said_why) {
-    failed(Status(Code::kUnavailable,
-                  "a worker ended with " + outcome(status) + " before it was ready"));
+    did_not_start(worker, Status(Code::kUnavailable, "a worker ended with " + outcome(status) +
+                                                         " before it was ready"));
   } else if (worker.is(State::kCleaning)) {
     RCUDA_DEBUG("worker %d is not clean and ended with %s", worker.pid, outcome(status).c_str());
   } else if (worker.is(State::kIdle)) {
@@ -427,6 +428,12 @@ void WorkerPool::report_end(const Worker& worker, int status) {
     RCUDA_WARN("worker %d, which served a session, ended with %s", worker.pid,
                outcome(status).c_str());
   }
+}
+
+void WorkerPool::did_not_start(const Worker& worker, const Status& status) {
+  // Perhaps the driver does not start in so few addresses.
+  doublings_ = std::min(std::max(doublings_, worker.base.doublings + 1), kMostDoublings);
+  failed(status);
 }
 
 void WorkerPool::failed(const Status& status) {

@@ -1,12 +1,12 @@
 // WorkerPool: the worker processes of a daemon, from their start to their reaping.
 //
-// The pool keeps some started workers idle, each in a different window of addresses, and assigns
+// The pool keeps some started workers idle, each with a different base of addresses, and assigns
 // sessions to them: RCUDA_SERVER_POOL of them, and more for a while after many sessions came at
 // once (pool_demand.h), if workers serve one session each. It starts more workers for clients that
 // wait, a few at a time; the client that has waited longest gets the first that is ready. It also
-// does so if a client's other servers already use the windows of the idle ones. A worker that dies
-// is reaped and logged; only its client notices. If workers fail to start, the pool tries again
-// after growing pauses, and keeps the reason for clients that wait.
+// does so if a client's other servers already use the bases of the idle ones (address_window.h). A
+// worker that dies is reaped and logged; only its client notices. If workers fail to start, the
+// pool tries again after growing pauses, and keeps the reason for clients that wait.
 //
 // A worker whose session is over and that can be clean again serves other sessions of the same
 // owner (owner.h), if RCUDA_SERVER_REUSE is set and the server is not root
@@ -50,6 +50,7 @@
 #include "server/daemon/identity.h"
 #include "server/daemon/leases.h"
 #include "server/daemon/pool_demand.h"
+#include "server/worker/address_window.h"
 #include "server/worker/session_grant.h"
 #include "server/worker/settings.h"
 #include "server/worker/worker_messages.h"
@@ -60,9 +61,8 @@ class WorkerPool {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `first_window`: the window of the first worker. Servers with different first windows seldom
-  // clash in one client.
-  WorkerPool(const Settings& settings, uint32_t first_window);
+  // `bases`: of this server's workers. Servers with different bases do not clash in one client.
+  WorkerPool(const Settings& settings, const Bases& bases);
   ~WorkerPool();
 
   // Where ended sessions are recorded; nowhere without a call.
@@ -81,7 +81,7 @@ class WorkerPool {
   void refill(const std::vector<Waiting>& waiting);
   // Whether a session of that user can run here. assign() checks it as well.
   static Status check_user(const Identity& identity);
-  // Whether an idle worker suits the client: its devices, its share, and a window that it does not
+  // Whether an idle worker suits the client: its devices, its share, and a base that it does not
   // use.
   bool has_worker_for(const Waiting& client) const;
   // Assigns a session to such a worker. Returns false if there is none. On success it takes the
@@ -147,7 +147,7 @@ class WorkerPool {
     DeviceSets::Key devices;
     uint32_t sm_percent = 0;
     UniqueFd control;
-    uint32_t window = 0;
+    Base base;
     std::vector<std::optional<wire::AttachToken>> attach_tokens;  // of sockets that may still come
     Clock::time_point since;
     std::string owner;  // of its sessions so far, who alone may have it; empty: none so far
@@ -177,7 +177,7 @@ class WorkerPool {
     }
   };
 
-  Status start(uint32_t window, const DeviceSets::Key& devices, uint32_t sm_percent);
+  Status start(const Base& base, const DeviceSets::Key& devices, uint32_t sm_percent);
   Status hold(Worker* worker);
   bool shows(const Worker& worker, const Identity& to) const;
   void end(Worker& worker, const std::string& why);
@@ -195,7 +195,7 @@ class WorkerPool {
   void stop(Worker& worker);
   bool may_start() const;
   bool cleans() const;
-  uint32_t choose_window(const wire::Hello* hello) const;
+  Base choose_base(const wire::Hello* hello) const;
   void read(Worker& worker);
   void read_start(Worker& worker, const WorkerMessage& message);
   // worker_pool_reuse.cpp
@@ -209,11 +209,14 @@ class WorkerPool {
   // Returns false while waitpid() does not report the end, because of a tracer.
   bool reap(Worker& worker);
   void collect(Clock::time_point deadline);
+  // The next worker has a larger base.
+  void did_not_start(const Worker& worker, const Status& status);
   void failed(const Status& status);
 
   const Settings& settings_;
   Audit* audit_ = nullptr;
-  const uint32_t first_window_;
+  const Bases bases_;
+  uint32_t doublings_;  // of the bases' size: for this machine's GPUs, or more if drivers need more
   DeviceSets device_sets_;
   PoolDemand demand_;
   std::unique_ptr<Cgroups> cgroups_;  // none: processes have limits of their own

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <iterator>
+#include <optional>
 #include <thread>
 
 #include <signal.h>
@@ -14,18 +15,12 @@
 #include "server/daemon/owner.h"
 #include "server/daemon/spawn_worker.h"
 #include "server/daemon/worker_pool.h"
-#include "server/worker/address_fence.h"
+#include "server/worker/address_window.h"
 #include "server/worker/compute_share.h"
 #include "server/worker/driver_loader.h"
 
 namespace rcuda::server {
 namespace {
-
-bool taken(const wire::Hello& hello, uint32_t window) {
-  const wire::AddressWindow ours = address_window(window);
-  return std::any_of(hello.taken_windows.begin(), hello.taken_windows.end(),
-                     [&](const wire::AddressWindow& theirs) { return overlap(ours, theirs); });
-}
 
 // More workers that start at once than these are not ready sooner, and delay the first of them: the
 // driver makes one context after the other (105 ms each on an H100, of the 430 that a worker takes
@@ -59,29 +54,32 @@ bool WorkerPool::may_start() const {
   return starting() + static_cast<size_t>(others) < most_starting();
 }
 
-uint32_t WorkerPool::choose_window(const wire::Hello* hello) const {
-  // Chooses the window with the fewest starting or idle workers, so that idle workers are in
-  // different windows.
-  uint32_t best = first_window_;
-  size_t fewest = ~size_t{0};
-  for (uint32_t i = 0; i < wire::kWindowCount; ++i) {
-    const uint32_t window = (first_window_ + i) % wire::kWindowCount;
-    if (hello && taken(*hello, window)) continue;
-    const auto users =
-        static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(), [&](const Worker& w) {
-          return w.is_spare() && w.window == window;
-        }));
-    if (users < fewest) {
-      fewest = users;
-      best = window;
+Base WorkerPool::choose_base(const wire::Hello* hello) const {
+  // Chooses the base with the fewest starting or idle workers, so that idle workers have different
+  // ones. A smaller base if the client leaves none of the size that drivers are known to start in.
+  for (uint32_t doublings = doublings_;; --doublings) {
+    std::optional<Base> best;
+    size_t fewest = ~size_t{0};
+    for (uint32_t i = 0; i < wire::kBaseCount && fewest > 0; ++i) {
+      const Base base{bases_.at(i), doublings};
+      if (hello && is_taken(*hello, base.range())) continue;
+      const auto users =
+          static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(), [&](const Worker& w) {
+            return w.is_spare() && w.base.number() == base.number();
+          }));
+      if (users < fewest) {
+        fewest = users;
+        best = base;
+      }
     }
+    if (best) return *best;
+    if (doublings == 0) return {bases_.at(0), 0};  // Daemon::check() refuses such a client
   }
-  return best;
 }
 
 bool WorkerPool::suits(const Worker& worker, const Waiting& client) const {
   return worker.devices == device_sets_.key_of(client.hello->devices) &&
-         worker.sm_percent == client.sm_percent && !taken(*client.hello, worker.window) &&
+         worker.sm_percent == client.sm_percent && !is_taken(*client.hello, worker.base.range()) &&
          (worker.owner.empty() ||
           (client.identity && worker.owner == owner_of(*client.identity, *client.hello)));
 }
@@ -108,7 +106,7 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting) {
     };
     if (take(is_right)) continue;
     if (!may_start()) return;
-    const Status status = start(choose_window(client.hello),
+    const Status status = start(choose_base(client.hello),
                                 device_sets_.key_of(client.hello->devices), client.sm_percent);
     if (!status.ok()) return failed(status);
   }
@@ -131,7 +129,7 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting) {
     };
     if (take(is_wanted)) continue;
     if (later || !may_start()) return;
-    if (Status status = start(choose_window(nullptr), devices, 0); !status.ok()) {
+    if (Status status = start(choose_base(nullptr), devices, 0); !status.ok()) {
       return failed(status);
     }
   }
@@ -153,7 +151,7 @@ void WorkerPool::stop(Worker& worker) {
   worker.state = State::kEnding;
 }
 
-Status WorkerPool::start(uint32_t window, const DeviceSets::Key& devices, uint32_t sm_percent) {
+Status WorkerPool::start(const Base& base, const DeviceSets::Key& devices, uint32_t sm_percent) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     return Status::from_errno(errno, "socketpair");
@@ -163,12 +161,12 @@ Status WorkerPool::start(uint32_t window, const DeviceSets::Key& devices, uint32
   std::ranges::move(device_sets_.environment(devices), std::back_inserter(own));
   std::ranges::move(share_environment(sm_percent), std::back_inserter(own));
   const Result<pid_t> pid =
-      spawn_worker(settings_.worker_binary, theirs.get(), window, worker_environment(own));
+      spawn_worker(settings_.worker_binary, theirs.get(), base.number(), worker_environment(own));
   if (!pid.ok()) return pid.status();
   Worker worker;
   worker.pid = *pid;
   worker.control = std::move(ours);
-  worker.window = window;
+  worker.base = base;
   worker.devices = devices;
   worker.sm_percent = sm_percent;
   worker.since = Clock::now();
@@ -177,7 +175,7 @@ Status WorkerPool::start(uint32_t window, const DeviceSets::Key& devices, uint32
     ::waitpid(worker.pid, nullptr, 0);
     return status;
   }
-  RCUDA_DEBUG("worker %d starts in window %u", worker.pid, window);
+  RCUDA_DEBUG("worker %d starts with base %u", worker.pid, base.number());
   workers_.push_back(std::move(worker));
   return {};
 }

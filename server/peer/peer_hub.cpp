@@ -26,11 +26,8 @@ namespace {
 // no flood.
 constexpr size_t kMostCallers = 1024;
 
-// The most workers among which staging memory is divided, whatever number a client sends.
-constexpr uint32_t kMostWorkers = 256;
-
-// The other workers of a session: each has a window of addresses.
-constexpr size_t kMostPeers = wire::kWindowCount - 1;
+// The other workers of a session.
+constexpr size_t kMostPeers = wire::kMostServers - 1;
 
 // Connections in progress, together with those that have failed within the last handshake timeout.
 constexpr size_t kMostAttempts = 64;
@@ -63,7 +60,7 @@ Status PeerHub::introduce(const Introduction& introduction,
     ops_ = *std::move(ops);
     p2p::EngineOptions engine;
     engine.planner = options_.planner;
-    engine.peers = std::clamp(introduction.workers, 2u, kMostWorkers) - 1;
+    engine.peers = std::clamp(introduction.workers, 2u, wire::kMostServers) - 1;
     engine.measurements_path =
         options_.measurements_path.value_or(p2p::default_measurements_path());
     engine.host_name = host_name();
@@ -102,7 +99,7 @@ Status PeerHub::admit(const Introduction& introduction) {
   if (links_.contains(introduction.link)) {
     return {Code::kInvalidArgument, "a worker introduced twice"};
   }
-  if (introduction.worker >= kMostWorkers || introduction.link >= kMostLinks ||
+  if (introduction.worker >= wire::kMostServers || introduction.link >= kMostLinks ||
       introduction.host.size() > kMostHostBytes) {
     return {Code::kProtocol, "an introduction of a worker that no client has"};
   }

@@ -7,7 +7,7 @@
 // over TCP. A thread for each connection does this; meanwhile copies wait in the engine. If a
 // connection cannot be made, its copies end with an error, and `report` says so.
 // A client could name any address, so introductions are bounded: a worker has one address for the
-// whole session, a session has as many other workers as there are windows of addresses, and the
+// whole session, a session has a most number of workers (wire::kMostServers), and the
 // number of connections in progress and of recent failures has a limit. If no worker of the session
 // welcomes this one, the client gets the same answer at the end of the handshake's timeout,
 // whatever is at the address; the log has the reason. The first introduction makes the engine.

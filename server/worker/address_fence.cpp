@@ -2,93 +2,141 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cinttypes>
-#include <cstdio>
-#include <cstring>
 
 #include <sys/mman.h>
-#include <sys/resource.h>
+
+#include "common/wire/address_ranges.h"
 
 namespace rcuda::server {
 namespace {
 
 constexpr uint64_t kUserEnd = 0x7fff'ffff'f000;
-// The room that stays free below the main thread's stack, which grows downwards.
-constexpr uint64_t kLeastStackRoom = 64ull << 20;
-constexpr uint64_t kMostStackRoom = 1ull << 30;
 
-uint64_t stack_room() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
-    return kMostStackRoom;
-  }
-  return std::clamp<uint64_t>(limit.rlim_cur * 2, kLeastStackRoom, kMostStackRoom);
+// Maps free addresses inaccessible. False, with errno, if they are not free.
+bool close_range(const AddressRange& range) {
+  void* const wanted = reinterpret_cast<void*>(range.begin);
+  void* const got =
+      ::mmap(wanted, range.end - range.begin, PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+  if (got == wanted) return true;
+  if (got == MAP_FAILED) return false;
+  ::munmap(got, range.end - range.begin);  // an old kernel took the address for a hint
+  errno = EEXIST;
+  return false;
 }
 
-Result<std::vector<AddressRange>> own_mappings() {
-  std::FILE* file = std::fopen("/proc/self/maps", "re");
-  if (!file) return Status::from_errno(errno, "/proc/self/maps");
-  std::vector<AddressRange> mappings;
-  char line[4096 + 256];
-  while (std::fgets(line, sizeof line, file)) {
-    AddressRange mapping;
-    if (std::sscanf(line, "%" SCNx64 "-%" SCNx64, &mapping.begin, &mapping.end) != 2) continue;
-    if (std::strstr(line, "[stack]")) mapping.begin -= std::min(mapping.begin, stack_room());
-    mappings.push_back(mapping);
-  }
-  std::fclose(file);
-  std::sort(mappings.begin(), mappings.end(),
-            [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
-  return mappings;
+AddressRange range_of(const wire::AddressWindow& window) {
+  return {window.base, window.base + window.bytes};
 }
 
 }  // namespace
 
-wire::AddressWindow address_window(uint32_t index) {
-  return {wire::kWindowBase + index * wire::kWindowBytes, wire::kWindowBytes};
-}
-
-bool overlap(const wire::AddressWindow& a, const wire::AddressWindow& b) {
-  return a.base < b.base ? b.base - a.base < a.bytes : a.base - b.base < b.bytes;
-}
-
-std::vector<AddressRange> gaps(const std::vector<AddressRange>& mappings, uint64_t from,
-                               uint64_t to) {
-  std::vector<AddressRange> free;
-  uint64_t at = from;
-  for (const AddressRange& mapping : mappings) {
-    if (mapping.end <= at) continue;
-    if (mapping.begin >= to) break;
-    if (mapping.begin > at) free.push_back({at, mapping.begin});
-    at = mapping.end;
-  }
-  if (at < to) free.push_back({at, to});
-  return free;
-}
-
-Result<std::vector<AddressRange>> raise_fence(const wire::AddressWindow& window) {
+Result<AddressFence> AddressFence::raise(const wire::AddressWindow& base) {
   Result<std::vector<AddressRange>> mappings = own_mappings();
   if (!mappings.ok()) return mappings.status();
-  const uint64_t top = window.base + window.bytes;
-  const std::vector<AddressRange> inside = gaps(*mappings, window.base, top);
-  if (inside.size() != 1 || inside[0].end - inside[0].begin != window.bytes) {
-    return Status(Code::kInvalidArgument, "this process already uses addresses of its window");
+  const AddressRange own = range_of(base);
+  const std::vector<AddressRange> free = gaps(*mappings, own.begin, own.end);
+  if (free.size() != 1 || free[0].begin != own.begin || free[0].end != own.end) {
+    return Status(Code::kInvalidArgument, "this process already uses addresses of its base");
   }
-  std::vector<AddressRange> closed = gaps(*mappings, top, kUserEnd);
-  const uint64_t index = (window.base - wire::kWindowBase) / wire::kWindowBytes;
-  const uint64_t pools = wire::kPoolBase + index * wire::kPoolBytes;
-  for (const AddressRange& gap : gaps(*mappings, wire::kPoolBase, pools)) closed.push_back(gap);
-  for (const AddressRange& gap : closed) {
-    void* wanted = reinterpret_cast<void*>(gap.begin);
-    void* got = ::mmap(wanted, gap.end - gap.begin, PROT_NONE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-    if (got != wanted) {
-      const int error = errno;
-      if (got != MAP_FAILED) ::munmap(got, gap.end - gap.begin);
-      return Status::from_errno(error, "closing the addresses above the window");
+  AddressFence fence;
+  fence.inside_ = {base};
+  fence.closed_ = gaps(*mappings, wire::kFenceBegin, own.begin);
+  for (const AddressRange& gap : gaps(*mappings, own.end, kUserEnd)) fence.closed_.push_back(gap);
+  for (const AddressRange& gap : fence.closed_) {
+    if (!close_range(gap))
+      return Status::from_errno(errno, "closing addresses outside of the base");
+  }
+  return fence;
+}
+
+Status AddressFence::open(const wire::AddressWindow& window) {
+  const AddressRange opened = range_of(window);
+  const auto around = std::find_if(closed_.begin(), closed_.end(), [&](const AddressRange& range) {
+    return range.begin <= opened.begin && opened.end <= range.end;
+  });
+  if (around == closed_.end() || window.bytes == 0) {
+    return Status(Code::kInvalidArgument, "this process uses addresses of its window");
+  }
+  if (::munmap(reinterpret_cast<void*>(opened.begin), window.bytes) != 0) {
+    return Status::from_errno(errno, "opening the window of addresses");
+  }
+  const AddressRange whole = *around;
+  auto at = closed_.erase(around);
+  if (opened.end < whole.end) at = closed_.insert(at, {opened.end, whole.end});
+  if (whole.begin < opened.begin) closed_.insert(at, {whole.begin, opened.begin});
+  inside_.push_back(window);
+  return {};
+}
+
+// Closes what is free in the window.
+Status AddressFence::close_rest_of_window() {
+  if (inside_.size() < 2) return {};
+  const AddressRange window = range_of(inside_.back());
+  Result<std::vector<AddressRange>> mappings = own_mappings();
+  if (!mappings.ok()) return mappings.status();
+  for (const AddressRange& gap : gaps(*mappings, window.begin, window.end)) {
+    if (!close_range(gap)) return Status::from_errno(errno, "closing the window of addresses");
+    closed_again_ += gap.end - gap.begin;
+  }
+  return {};
+}
+
+Status AddressFence::begin_closing() {
+  closed_again_ = 0;
+  return close_rest_of_window();
+}
+
+Status AddressFence::end_closing() {
+  if (inside_.size() < 2) return {};
+  RCUDA_RETURN_IF_ERROR(close_rest_of_window());
+  const AddressRange window = range_of(inside_.back());
+  if (closed_again_ != window.end - window.begin) {
+    return Status(Code::kInternal, "the driver still uses addresses of the session's window");
+  }
+  inside_.pop_back();
+  closed_.push_back(window);
+  std::sort(closed_.begin(), closed_.end(),
+            [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
+  std::vector<AddressRange> merged;
+  for (const AddressRange& range : closed_) {
+    if (!merged.empty() && merged.back().end == range.begin) {
+      merged.back().end = range.end;
+    } else {
+      merged.push_back(range);
     }
   }
-  return closed;
+  closed_ = std::move(merged);
+  return {};
+}
+
+std::vector<AddressRange> AddressFence::outside(const AddressRange& range) const {
+  std::vector<AddressRange> own;
+  for (const wire::AddressWindow& window : inside_) own.push_back(range_of(window));
+  std::sort(own.begin(), own.end(),
+            [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
+  return gaps(own, range.begin, range.end);
+}
+
+size_t AddressFence::close_holes() const {
+  if (closed_.empty()) return 0;
+  Result<std::vector<AddressRange>> mappings = own_mappings();
+  if (!mappings.ok()) return 0;
+  std::vector<AddressRange> used = std::move(mappings).value();
+  for (const wire::AddressWindow& window : inside_) used.push_back(range_of(window));
+  std::sort(used.begin(), used.end(),
+            [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
+  // Another thread may take a hole first; then it is no hole.
+  const std::vector<AddressRange> holes = gaps(used, wire::kFenceBegin, kUserEnd);
+  return static_cast<size_t>(std::count_if(holes.begin(), holes.end(), close_range));
+}
+
+bool AddressFence::contains(uint64_t address, uint64_t bytes) const {
+  return inside_.empty() ||
+         std::any_of(inside_.begin(), inside_.end(), [&](const wire::AddressWindow& window) {
+           return address >= window.base && address - window.base < window.bytes &&
+                  bytes <= window.bytes - (address - window.base);
+         });
 }
 
 }  // namespace rcuda::server

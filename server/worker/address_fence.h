@@ -1,37 +1,64 @@
-// AddressFence: makes a worker's driver allocate inside the worker's own window of addresses.
+// AddressFence: makes a worker's driver allocate inside the worker's own addresses.
 //
 // Device pointers of several servers and the client's own host pointers share one number space
-// (common/wire/address_ranges.h). A driver takes addresses from the kernel, which hands them out
-// from the top. So before the driver is initialised, all free addresses above the window are mapped
-// inaccessible, and allocations land in the window. Stream-ordered pools take the lowest free
-// addresses from kPoolBase instead, so the addresses from there to the worker's share are mapped
-// inaccessible as well. Measured with driver 580: plain, pinned and managed memory follow the first
-// rule, pools the second, with every window.
-// Threads: raise_fence() is called once, before any other thread exists. Blocking: it maps a few
-// ranges in microseconds and commits no memory. Errors: as the function says.
+// (common/wire/address_ranges.h). A driver takes free addresses of its process: plain and pinned
+// memory where the kernel finds room, from the top; stream-ordered pools and reservations from the
+// bottom. So all free addresses outside of the worker's base are mapped inaccessible before the
+// driver starts. When the session begins, its window is opened. The kernel refuses what fits into
+// neither.
+//
+// Rejected: to raise the fence only when the session begins, around a window without a base. A
+// driver that has started has room left in what it mapped, and gives back mappings of its own
+// outside.
+//
+// Threads: raise() before any other thread exists; open(), begin_closing() and end_closing() while
+// no session runs; the others any. Blocking: close_holes() reads a file of /proc; the rest takes
+// microseconds. No memory is committed. Errors: as the functions say.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "common/base/address_space.h"
 #include "common/base/status.h"
-#include "common/wire/address_ranges.h"
 #include "common/wire/handshake.h"
-#include "server/executor/memory/address_range.h"
 
 namespace rcuda::server {
 
-// The window with this index, which must be less than wire::kWindowCount.
-wire::AddressWindow address_window(uint32_t index);
-bool overlap(const wire::AddressWindow& a, const wire::AddressWindow& b);
+class AddressFence {
+ public:
+  AddressFence() = default;  // closes nothing, and every address is inside
+  // The same with these addresses inside, for tests.
+  explicit AddressFence(std::vector<wire::AddressWindow> inside) : inside_(std::move(inside)) {}
 
-// The free ranges of [from, to) between `mappings`, which are sorted and do not overlap.
-std::vector<AddressRange> gaps(const std::vector<AddressRange>& mappings, uint64_t from,
-                               uint64_t to);
+  // Makes all free addresses outside of the base inaccessible, but not those below kFenceBegin and
+  // not the room for the stack. kInvalidArgument if an address of the base is in use.
+  static Result<AddressFence> raise(const wire::AddressWindow& base);
+  // Makes the window's addresses free again. kInvalidArgument if it is not wholly closed.
+  Status open(const wire::AddressWindow& window);
+  // Closes the window again, in two steps: first what is free there, then what the driver has given
+  // back meanwhile. An error if something is left, or in the way.
+  Status begin_closing();
+  Status end_closing();
+  // Closes addresses outside that were in use when the fence was raised and are free now. Returns
+  // how many ranges.
+  size_t close_holes() const;
 
-// Makes the free addresses above the window and below its pools inaccessible, and returns these
-// ranges. kInvalidArgument if an address of the window is in use.
-Result<std::vector<AddressRange>> raise_fence(const wire::AddressWindow& window);
+  // The worker's own addresses: its base, and its window once it is open.
+  const std::vector<wire::AddressWindow>& inside() const { return inside_; }
+  bool contains(uint64_t address, uint64_t bytes) const;
+  // The parts of a range that are not inside.
+  std::vector<AddressRange> outside(const AddressRange& range) const;
+  // The addresses that are closed, sorted.
+  const std::vector<AddressRange>& closed() const { return closed_; }
+
+ private:
+  Status close_rest_of_window();
+
+  std::vector<wire::AddressWindow> inside_;
+  std::vector<AddressRange> closed_;
+  uint64_t closed_again_ = 0;  // bytes of the window
+};
 
 }  // namespace rcuda::server

@@ -23,8 +23,8 @@
 
 #include "api/driver_table.h"
 #include "api/stubs/traits.h"
+#include "common/base/address_space.h"
 #include "common/base/status.h"
-#include "server/executor/memory/address_range.h"
 
 namespace rcuda::server {
 

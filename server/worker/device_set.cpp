@@ -13,10 +13,6 @@ namespace {
 
 constexpr int kPeerAttributes[] = {1, 2, 3, 4};  // CUdevice_P2PAttribute
 
-bool inside(const wire::AddressWindow& window, uint64_t address) {
-  return address >= window.base && address - window.base < window.bytes;
-}
-
 }  // namespace
 
 std::string list_of(const std::vector<uint32_t>& ordinals) {
@@ -244,14 +240,15 @@ Status DeviceSet::reset(Device& device) {
                "making the context");
 }
 
-bool DeviceSet::allocates_in(const wire::AddressWindow& window) const {
+bool DeviceSet::allocates_in(const AddressFence& fence) const {
   CUdeviceptr plain = 0;
   void* pinned = nullptr;
   driver_.cuCtxSetCurrent(devices_.front().primary);
-  const bool plain_ok = driver_.cuMemAlloc_v2(&plain, 4u << 20) == CUDA_SUCCESS;
-  const bool pinned_ok = driver_.cuMemHostAlloc(&pinned, 1u << 20, 0) == CUDA_SUCCESS;
-  const bool inside_both = plain_ok && pinned_ok && inside(window, plain) &&
-                           inside(window, reinterpret_cast<uint64_t>(pinned));
+  constexpr size_t kPlain = 4u << 20, kPinned = 1u << 20;
+  const bool plain_ok = driver_.cuMemAlloc_v2(&plain, kPlain) == CUDA_SUCCESS;
+  const bool pinned_ok = driver_.cuMemHostAlloc(&pinned, kPinned, 0) == CUDA_SUCCESS;
+  const bool inside_both = plain_ok && pinned_ok && fence.contains(plain, kPlain) &&
+                           fence.contains(reinterpret_cast<uint64_t>(pinned), kPinned);
   if (plain_ok) driver_.cuMemFree_v2(plain);
   if (pinned_ok) driver_.cuMemFreeHost(pinned);
   return inside_both;

@@ -19,6 +19,7 @@
 #include "common/base/status.h"
 #include "common/wire/handshake.h"
 #include "server/executor/session_resources.h"
+#include "server/worker/address_fence.h"
 #include "server/worker/cleaning.h"
 #include "server/worker/device_scope.h"
 #include "server/worker/staging_memory.h"
@@ -49,8 +50,8 @@ class DeviceSet {
   // the session, in the server's numbers. An error if a device is not as it was; the worker must
   // then end.
   Status renew(const Leftovers& left, const std::vector<uint32_t>& used);
-  // Whether plain and pinned memory land in the window.
-  bool allocates_in(const wire::AddressWindow& window) const;
+  // Whether plain and pinned memory land inside the fence.
+  bool allocates_in(const AddressFence& fence) const;
 
  private:
   struct Device {

@@ -16,6 +16,7 @@
 #include "common/tls/keyed.h"
 #include "server/base/work_page.h"
 #include "server/worker/address_fence.h"
+#include "server/worker/address_window.h"
 #include "server/worker/cleaning.h"
 #include "server/worker/compute_share.h"
 #include "server/worker/device_scope.h"
@@ -120,9 +121,10 @@ Status wait_for_daemon(int daemon, const api::DriverTable& driver, const DeviceS
 
 // Serves one session after the other, as long as nothing is left of the last one. Returns when the
 // process should end.
-Status serve_sessions(const PreparedWorker& worker, std::vector<AddressRange> closed) {
+Status serve_sessions(const PreparedWorker& worker) {
   std::optional<SessionGrant> user;
   ProcessState before = process_state();
+  std::vector<AddressRange> closed;  // for clients that were here
   for (;;) {
     Result<std::optional<SessionOrder>> order = receive_order(worker.daemon);
     if (!order.ok()) return fail(worker.daemon, order.status());
@@ -150,15 +152,12 @@ Status serve_sessions(const PreparedWorker& worker, std::vector<AddressRange> cl
   }
 }
 
-Status work(const Settings& settings, int daemon, uint32_t window_index) {
-  wire::AddressWindow window = address_window(window_index);
-  std::vector<AddressRange> closed;
+Status work(const Settings& settings, int daemon, uint32_t base_number) {
+  AddressFence fence;
   if (settings.fence.get()) {
-    auto raised = raise_fence(window);
+    auto raised = AddressFence::raise(Base::from_number(base_number).range());
     if (!raised.ok()) return fail(daemon, raised.status());
-    closed = std::move(raised).value();
-  } else {
-    window = {};
+    fence = std::move(raised).value();
   }
   std::string warning;
   const Result<DeviceScope> scope = enter_scope(settings, &warning);
@@ -170,10 +169,10 @@ Status work(const Settings& settings, int daemon, uint32_t window_index) {
   auto devices =
       DeviceSet::prepare(driver->table, settings.devices.get(), std::move(staging).value(), *scope);
   if (!devices.ok()) return fail(daemon, devices.status());
-  if (window.bytes && !(*devices)->allocates_in(window)) {
+  if (!(*devices)->allocates_in(fence)) {
     RCUDA_WARN(
-        "this driver allocates outside of its window of addresses: pointers of several "
-        "servers in one program may clash");
+        "this driver allocates outside of its addresses: memory may be refused, and pointers of "
+        "several servers in one program may clash");
   }
   tls::prepare();
   WorkerMessage ready;
@@ -183,17 +182,17 @@ Status work(const Settings& settings, int daemon, uint32_t window_index) {
   if (!send_worker_message(daemon, ready, Deadline::max()).ok()) return {};
   RCUDA_RETURN_IF_ERROR(
       wait_for_daemon(daemon, driver->table, **devices, settings.stop_timeout.get()));
-  return serve_sessions({settings, daemon, **devices, *driver, window}, std::move(closed));
+  return serve_sessions({settings, daemon, **devices, *driver, fence});
 }
 
 }  // namespace
 
-int run_worker(const Settings& settings, UniqueFd daemon, uint32_t window_index) {
+int run_worker(const Settings& settings, UniqueFd daemon, uint32_t base_number) {
   set_log_name("rcuda-worker");
   // What the daemon itself inherited is nothing for a session.
   ::close_range(static_cast<unsigned>(daemon.get()) + 1, ~0u, 0);
   keep_log_apart();
-  const Status status = work(settings, daemon.get(), window_index);
+  const Status status = work(settings, daemon.get(), base_number);
   if (!status.ok()) RCUDA_WARN("worker: %s", status.message().c_str());
   // The driver's threads still run, and its exit handlers have nothing to save.
   ::_exit(status.ok() ? 0 : 2);

@@ -1,12 +1,11 @@
 // A worker: the process that serves one session and ends with it.
 //
-// run_worker() is the whole life of a worker. It closes the addresses above its window, initialises
-// the driver and the devices, reports to the daemon that it is ready, waits for a session, and
-// serves it. Contexts, faults and addresses of a session belong to the worker alone, and everything
-// that a client leaves behind ends with the process.
-// Threads: the process's main thread. Blocking: until the session is over, or until the daemon has
-// died or sends kStop. Errors: a worker that cannot start reports the reason to the daemon and
-// exits with status 2.
+// run_worker() is the whole life of a worker. It closes the addresses outside of its base,
+// initialises the driver and the devices, reports to the daemon that it is ready, waits for a
+// session, and serves it. Contexts, faults and addresses of a session belong to the worker alone,
+// and everything that a client leaves behind ends with the process. Threads: the process's main
+// thread. Blocking: until the session is over, or until the daemon has died or sends kStop. Errors:
+// a worker that cannot start reports the reason to the daemon and exits with status 2.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +15,6 @@
 
 namespace rcuda::server {
 
-int run_worker(const Settings& settings, UniqueFd daemon, uint32_t window_index);
+int run_worker(const Settings& settings, UniqueFd daemon, uint32_t base_number);
 
 }  // namespace rcuda::server

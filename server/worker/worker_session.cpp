@@ -18,6 +18,7 @@
 #include "p2p/planner/planner.h"
 #include "server/peer/peer_hub.h"
 #include "server/quota/quota.h"
+#include "server/worker/address_window.h"
 #include "server/worker/compute_share.h"
 #include "server/worker/end_watch.h"
 #include "server/worker/image_folder.h"
@@ -184,6 +185,7 @@ Status WorkerSession::admit(const WorkerMessage& message) {
   if (!quota.ok()) return quota.status();
   resources_.quota = std::make_shared<Quota>(std::move(quota).value());
   resources_.limits = grant_.limits;
+  RCUDA_RETURN_IF_ERROR(take_window());
   RCUDA_RETURN_IF_ERROR(limit_devices());
   resources_.owner = grant_.owner;
   resources_.only_server = hello_.servers == 1;
@@ -202,12 +204,35 @@ Status WorkerSession::admit(const WorkerMessage& message) {
   welcome_.driver_version = static_cast<uint32_t>(worker_.driver.version);
   welcome_.worker_pid = static_cast<uint32_t>(::getpid());
   welcome_.server = host_name();
-  welcome_.window = worker_.window;
   welcome_.lacking = api::lacking_commands(hello_.commands, api::command_hashes());
   if (!welcome_.lacking.empty()) {
     RCUDA_INFO("the client is of another build: it does not use %zu commands",
                welcome_.lacking.size());
   }
+  return {};
+}
+
+// Chooses the window of addresses and opens it. From now on the driver is kept inside.
+Status WorkerSession::take_window() {
+  AddressFence& fence = worker_.fence;
+  resources_.host_memory.closed = history_.closed;
+  if (fence.inside().empty()) return {};
+  uint64_t memory_bytes = 0;
+  for (const wire::DeviceInfo& device : welcome_.devices) memory_bytes += device.total_bytes;
+  const Result<wire::AddressWindow> window =
+      choose_window(window_request(hello_, memory_bytes, fence.closed()));
+  if (!window.ok()) return window.status();
+  RCUDA_RETURN_IF_ERROR(fence.open(*window));
+  guard_.emplace(*resources_.driver, fence);
+  resources_.driver = &guard_->table();
+  // Where memory of earlier clients was, as far as it is not the worker's own now.
+  resources_.host_memory.closed = fence.closed();
+  for (const AddressRange& kept : history_.closed) {
+    for (const AddressRange& outside : fence.outside(kept)) {
+      resources_.host_memory.closed.push_back(outside);
+    }
+  }
+  welcome_.windows = fence.inside();
   return {};
 }
 
@@ -297,7 +322,6 @@ void WorkerSession::prepare() {
   resources_.allow_faults = settings.allow_faults.get();
   resources_.gpudirect = settings.gpudirect.get();
   resources_.most_streams = static_cast<size_t>(most_streams());
-  resources_.host_memory.closed = history_.closed;
 }
 
 bool WorkerSession::stopped_now() const {
@@ -367,7 +391,10 @@ Status WorkerSession::clean() {
   const Clock::time_point begin = Clock::now();
   // A driver prints the rest of what kernels have written; a program that ends does not.
   if (output_) output_->discard();
+  // New contexts must lie in the base, as those of a new worker do.
+  RCUDA_RETURN_IF_ERROR(worker_.fence.begin_closing());
   RCUDA_RETURN_IF_ERROR(worker_.devices.renew(*left_, used));
+  RCUDA_RETURN_IF_ERROR(worker_.fence.end_closing());
   RCUDA_DEBUG("clean again after %.1f ms",
               std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
   return {};

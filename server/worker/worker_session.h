@@ -40,12 +40,14 @@
 #include "server/executor/answers/output_capture.h"
 #include "server/executor/images/image_cache.h"
 #include "server/executor/session_resources.h"
+#include "server/worker/address_fence.h"
 #include "server/worker/cleaning.h"
 #include "server/worker/daemon_listener.h"
 #include "server/worker/device_set.h"
 #include "server/worker/driver_loader.h"
 #include "server/worker/session_grant.h"
 #include "server/worker/settings.h"
+#include "server/worker/window_guard.h"
 #include "server/worker/worker_messages.h"
 
 namespace rcuda::server {
@@ -58,7 +60,7 @@ struct PreparedWorker {
   int daemon;  // the socket to the daemon
   DeviceSet& devices;
   const LoadedDriver& driver;
-  wire::AddressWindow window;
+  AddressFence& fence;  // without a base if the worker has none (RCUDA_FENCE=0)
 };
 
 // What the daemon sends for a session.
@@ -92,6 +94,7 @@ class WorkerSession {
  private:
   Status become(const WorkerMessage& message);
   Status admit(const WorkerMessage& message);
+  Status take_window();
   Status limit_devices();
   Status listen();
   Status left(const Status& why) const;
@@ -117,6 +120,7 @@ class WorkerSession {
   UniqueFd image_folder_;
   wire::Hello hello_;
   wire::Welcome welcome_;
+  std::optional<WindowGuard> guard_;  // the driver of resources_, if the session has a window
   SessionResources resources_;
   const transport::Medium* medium_ = nullptr;
 

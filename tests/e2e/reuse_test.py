@@ -52,7 +52,7 @@ class ReuseTest(unittest.TestCase):
         process.communicate()
 
     def starts(self, server):
-        return len(re.findall(r"worker \d+ starts in window", server.text()))
+        return len(re.findall(r"worker \d+ starts with base", server.text()))
 
     def is_quiet(self, server):
         """Whether every worker that started has ended or is idle."""

@@ -39,7 +39,7 @@ class Worker {
   static Result<std::unique_ptr<Worker>> open(const client::DeviceAddress& address,
                                               wire::Hello hello);
 
-  const wire::AddressWindow& window() const { return welcome_.window; }
+  const std::vector<wire::AddressWindow>& windows() const { return welcome_.windows; }
   std::string gpu() const { return welcome_.server + " " + welcome_.devices.at(0).name; }
 
   template <typename Body>
@@ -204,10 +204,11 @@ Status Pair::open(const LiveQuery& query, uint64_t most_bytes) {
   if (::getrandom(hello.session, sizeof hello.session, 0) != sizeof hello.session) {
     return Status::from_errno(errno, "getrandom");
   }
+  hello.servers = 2;
   auto source = Worker::open(*from, hello);
   if (!source) return source.status();
   from_ = *std::move(source);
-  hello.taken_windows.push_back(from_->window());
+  hello.taken = from_->windows();
   hello.worker = 1;
   auto destination = Worker::open(*to, hello);
   if (!destination) return destination.status();

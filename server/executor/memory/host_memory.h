@@ -18,10 +18,10 @@
 #include <cuda.h>
 
 #include "api/driver_table.h"
+#include "common/base/address_space.h"
 #include "common/transport/link.h"
 #include "common/wire/protocol.h"
 #include "server/executor/answers/client_resources.h"
-#include "server/executor/memory/address_range.h"
 #include "server/executor/memory/host_meter.h"
 
 namespace rcuda::server {

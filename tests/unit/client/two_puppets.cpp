@@ -11,7 +11,9 @@ namespace {
 
 wire::Welcome welcome(uint32_t devices, uint32_t window, uint32_t driver_version) {
   wire::Welcome made = test::PuppetServer::welcome_with(devices);
-  made.window = {wire::kWindowBase + window * wire::kWindowBytes, wire::kWindowBytes};
+  made.windows = {
+      {wire::kWindowRanges[0].begin + window * wire::kSmallWindowBytes, wire::kSmallWindowBytes},
+      {wire::kBases.begin + window * wire::kBaseBytes, wire::kBaseBytes}};
   made.driver_version = driver_version;
   return made;
 }
@@ -55,7 +57,7 @@ void TwoPuppetsTest::TearDown() {
 
 CUdeviceptr TwoPuppetsTest::allocate(Session& session, uint64_t offset, size_t bytes) {
   Allocation allocation;
-  allocation.base = session.welcome().window.base + offset;
+  allocation.base = session.welcome().windows.front().base + offset;
   allocation.bytes = bytes;
   allocation.session = &session;
   allocation.context = wire::primary_context_id(0);

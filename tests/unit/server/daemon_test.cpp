@@ -27,7 +27,7 @@
 #include "common/wire/handshake.h"
 #include "common/wire/socket_keys.h"
 #include "server/daemon/accounts.h"
-#include "server/worker/address_fence.h"
+#include "server/worker/address_window.h"
 #include "tests/support/server_process.h"
 #include "tests/support/session_harness.h"
 
@@ -128,7 +128,7 @@ TEST(DaemonTest, SessionsRunOverEveryMedium) {
     ASSERT_TRUE(outcome.session) << outcome.refusal;
     EXPECT_TRUE(answers(*outcome.session));
     EXPECT_EQ(outcome.session->welcome.devices.size(), 1u);
-    EXPECT_NE(outcome.session->welcome.window.base, 0u);
+    EXPECT_EQ(outcome.session->welcome.windows.size(), 2u);
     // Commands reach the device: memory is allocated in the window.
     wire::Encoder body;
     body.value(size_t{4096});
@@ -137,7 +137,7 @@ TEST(DaemonTest, SessionsRunOverEveryMedium) {
     ASSERT_TRUE(answer && answer->result == CUDA_SUCCESS);
     CUdeviceptr address = 0;
     std::memcpy(&address, answer->body.data(), sizeof address);
-    EXPECT_TRUE(overlap(outcome.session->welcome.window, {address, 4096}));
+    EXPECT_TRUE(wire::contains(outcome.session->welcome.windows, address));
   }
 }
 
@@ -203,25 +203,26 @@ TEST(DaemonTest, ARefusalNamesTheMend) {
   EXPECT_NE(introduce(server, message).refusal.find("RCUDA_TRANSPORT"), std::string::npos);
 }
 
-TEST(DaemonTest, TheWindowIsOneThatTheClientDoesNotUse) {
+TEST(DaemonTest, AWorkerHasAddressesThatTheClientDoesNotUse) {
   Server server;
   wire::Hello message = hello("shm");
+  message.servers = 6;
   std::vector<Outcome> outcomes;
   std::set<uint64_t> windows;
-  // Each session claims to use another server, so that more windows are requested than workers are
-  // idle.
-  for (int i = 0; i < 6; ++i) {
+  for (uint32_t i = 0; i < message.servers; ++i) {
+    message.worker = i;
     outcomes.push_back(introduce(server, message));
     ASSERT_TRUE(outcomes.back().session) << outcomes.back().refusal;
-    const wire::AddressWindow window = outcomes.back().session->welcome.window;
-    for (const wire::AddressWindow& taken : message.taken_windows)
-      EXPECT_FALSE(overlap(taken, window));
-    windows.insert(window.base);
-    message.taken_windows.push_back(window);
+    const std::vector<wire::AddressWindow> own = outcomes.back().session->welcome.windows;
+    for (const wire::AddressWindow& window : own) {
+      EXPECT_FALSE(is_taken(message, window));
+      windows.insert(window.base);
+    }
+    message.taken.insert(message.taken.end(), own.begin(), own.end());
   }
-  EXPECT_EQ(windows.size(), 6u);
-  message.taken_windows = {{wire::kWindowBase, wire::kWindowCount * wire::kWindowBytes}};
-  EXPECT_NE(introduce(server, message).refusal.find("windows"), std::string::npos);
+  EXPECT_EQ(windows.size(), 12u);
+  message.taken = {{0, uint64_t{1} << 63}};
+  EXPECT_NE(introduce(server, message).refusal.find("name fewer servers"), std::string::npos);
 }
 
 TEST(DaemonTest, BadPeersAreDroppedAndOthersServed) {

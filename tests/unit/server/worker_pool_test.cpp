@@ -5,6 +5,7 @@
 #include <fstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -64,7 +65,7 @@ uint32_t idle(const WorkerPool& pool) {
 
 TEST(WorkerPoolTest, WorkersThatEndWithoutAWordAreRetriedWithGrowingPauses) {
   const PoolSettings settings("4", "/bin/false");
-  WorkerPool pool(settings, 0);
+  WorkerPool pool(settings, Bases("node0", 0));
   Clock::duration last{};
   for (int round = 0; round < 2; ++round) {
     while (pool.starting() == 0) {
@@ -82,10 +83,36 @@ TEST(WorkerPoolTest, WorkersThatEndWithoutAWordAreRetriedWithGrowingPauses) {
   }
 }
 
+// Perhaps the driver needs more addresses than the base has.
+TEST(WorkerPoolTest, AWorkerThatDidNotStartIsFollowedByOneWithALargerBase) {
+  const std::string path = ::testing::TempDir() + "/rcuda-failing-" + std::to_string(::getpid());
+  const std::string bases = path + "-bases";
+  std::ofstream(path) << "#!/bin/sh\necho $2 >> " << bases << "\nexit 1\n";
+  ASSERT_EQ(::chmod(path.c_str(), 0700), 0);
+  const PoolSettings settings("2", path.c_str());
+  WorkerPool pool(settings, Bases("node3", 0));
+  for (int round = 0; round < 3; ++round) {
+    while (pool.starting() == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      pool.refill({});
+    }
+    run_until(pool, [&] { return pool.starting() == 0; });
+  }
+  std::vector<uint32_t> doublings;
+  std::ifstream numbers(bases);
+  for (uint32_t number = 0; numbers >> number;) {
+    doublings.push_back(Base::from_number(number).doublings);
+  }
+  ASSERT_EQ(doublings.size(), 6u);
+  for (size_t i = 2; i < 6; ++i) EXPECT_EQ(doublings[i], doublings[i - 2] + 1);
+  ::unlink(path.c_str());
+  ::unlink(bases.c_str());
+}
+
 // A worker's driver starts with its share, so no other worker will do.
 TEST(WorkerPoolTest, ASessionWithAComputeShareGetsAWorkerOfItsOwn) {
   const PoolSettings settings("1", RCUDA_TEST_SERVER);
-  WorkerPool pool(settings, 0);
+  WorkerPool pool(settings, Bases("node0", 0));
   const wire::Hello message = hello();
   const WorkerPool::Waiting whole{&message}, quarter{&message, 25}, half{&message, 50};
   pool.refill({});
@@ -104,7 +131,7 @@ TEST(WorkerPoolTest, ASessionWithAComputeShareGetsAWorkerOfItsOwn) {
 
 TEST(WorkerPoolTest, WhatClientsThatLeftWaitedForIsNotKept) {
   const PoolSettings settings("1", RCUDA_TEST_SERVER);
-  WorkerPool pool(settings, 0);
+  WorkerPool pool(settings, Bases("node0", 0));
   const wire::Hello message = hello();
   const std::vector<WorkerPool::Waiting> waiting(4, {&message});
   pool.refill(waiting);
@@ -123,7 +150,7 @@ TEST(WorkerPoolTest, AfterManySessionsAtOnceAsManyWorkersAreKeptReady) {
   ASSERT_TRUE(settings.reuse.set("0", "reuse", "the test").ok());
   ASSERT_TRUE(settings.pool_most.set("3", "most", "the test").ok());
   ASSERT_TRUE(settings.pool_time.set("1s", "time", "the test").ok());
-  WorkerPool pool(settings, 0);
+  WorkerPool pool(settings, Bases("node0", 0));
   const wire::Hello message = hello();
   pool.refill(std::vector<WorkerPool::Waiting>(4, {&message}));
   run_until(pool, [&] { return pool.starting() == 0; });
@@ -154,7 +181,7 @@ TEST(WorkerPoolTest, AWorkerThatHangsInItsStartIsReplacedBeforeItEnds) {
   PoolSettings settings("1", path.c_str());
   ASSERT_TRUE(settings.start_timeout.set("50ms", "start timeout", "the test").ok());
   ASSERT_TRUE(settings.stop_timeout.set("50ms", "stop timeout", "the test").ok());
-  WorkerPool pool(settings, 0);
+  WorkerPool pool(settings, Bases("node0", 0));
   pool.refill({});
   ASSERT_EQ(pool.starting(), 1u);
   // Without descriptors, the pool does not notice that a worker has ended.
@@ -174,7 +201,7 @@ TEST(WorkerPoolTest, AWorkerThatHangsInItsStartIsReplacedBeforeItEnds) {
 TEST(WorkerPoolTest, AWorkerThatCannotBeKilledIsLeftBehind) {
   PoolSettings settings("1", RCUDA_TEST_HELD_WORKER);
   ASSERT_TRUE(settings.stop_timeout.set("50ms", "stop timeout", "the test").ok());
-  WorkerPool pool(settings, 0);
+  WorkerPool pool(settings, Bases("node0", 0));
   pool.refill({});
   run_until(pool, [&] { return pool.starting() == 0; });
   ASSERT_EQ(idle(pool), 1u) << pool.last_failure().message() << " (ptrace is not allowed here?)";
@@ -186,7 +213,7 @@ TEST(WorkerPoolTest, AWorkerThatCannotBeKilledIsLeftBehind) {
 TEST(WorkerPoolTest, ATracedWorkerThatEndedHoldsNobody) {
   PoolSettings settings("1", RCUDA_TEST_HELD_WORKER);
   ASSERT_TRUE(settings.stop_timeout.set("50ms", "stop timeout", "the test").ok());
-  WorkerPool pool(settings, 0);
+  WorkerPool pool(settings, Bases("node0", 0));
   pool.refill({});
   run_until(pool, [&] { return pool.starting() == 0; });
   ASSERT_EQ(idle(pool), 1u) << pool.last_failure().message() << " (ptrace is not allowed here?)";
@@ -211,7 +238,7 @@ TEST(WorkerPoolTest, ATracedWorkerThatEndedHoldsNobody) {
 
 TEST(WorkerPoolTest, AWorkerOfAnotherBuildThanTheClientsRefusesIt) {
   const PoolSettings settings("1", RCUDA_TEST_SERVER);
-  WorkerPool pool(settings, 0);
+  WorkerPool pool(settings, Bases("node0", 0));
   pool.refill({});
   run_until(pool, [&] { return idle(pool) == 1; });
   int ends[2];

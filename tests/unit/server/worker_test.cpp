@@ -13,14 +13,12 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "server/executor/answers/blobs.h"
 #include "server/executor/images/image_cache.h"
 #include "server/executor/images/image_store.h"
 #include "server/executor/objects/object_table.h"
-#include "server/worker/address_fence.h"
 #include "server/worker/driver_loader.h"
 #include "server/worker/end_watch.h"
 #include "server/worker/staging_memory.h"
@@ -82,60 +80,6 @@ TEST(EndWatchTest, ASessionThatEndsIsLeftAlone) {
   ASSERT_TRUE(watch.start().ok());
   while (!asked) std::this_thread::yield();
 }
-
-// ---- address fence -----------------------------------------------------------------------------
-
-TEST(AddressFenceTest, GapsLieBetweenMappings) {
-  const std::vector<AddressRange> mappings = {{10, 20}, {20, 30}, {50, 60}, {90, 100}};
-  const auto free = gaps(mappings, 15, 95);
-  ASSERT_EQ(free.size(), 2u);
-  EXPECT_EQ(free[0].begin, 30u);
-  EXPECT_EQ(free[0].end, 50u);
-  EXPECT_EQ(free[1].begin, 60u);
-  EXPECT_EQ(free[1].end, 90u);
-  EXPECT_EQ(gaps({}, 5, 9).size(), 1u);
-  EXPECT_TRUE(gaps({{0, 100}}, 5, 9).empty());
-}
-
-TEST(AddressFenceTest, WindowsAreDisjoint) {
-  for (uint32_t a = 0; a < wire::kWindowCount; ++a) {
-    for (uint32_t b = 0; b < wire::kWindowCount; ++b) {
-      EXPECT_EQ(overlap(address_window(a), address_window(b)), a == b);
-    }
-  }
-}
-
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-TEST(AddressFenceTest, AllocationsLandInTheWindow) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const wire::AddressWindow window = address_window(5);
-    if (!raise_fence(window).ok()) ::_exit(1);
-    for (int i = 0; i < 100; ++i) {
-      void* got =
-          ::mmap(nullptr, 1u << 30, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      const auto address = reinterpret_cast<uint64_t>(got);
-      if (address < window.base || address >= window.base + window.bytes) ::_exit(2);
-    }
-    // As a driver looks for addresses for its pools.
-    for (uint64_t at = wire::kPoolBase; at < wire::kPoolBase + 6 * wire::kPoolBytes;
-         at += wire::kPoolBytes) {
-      const bool closed = at < wire::kPoolBase + 5 * wire::kPoolBytes;
-      void* got = ::mmap(reinterpret_cast<void*>(at), 1u << 20, PROT_NONE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-      if ((got == MAP_FAILED) != closed) ::_exit(4);
-    }
-    // The stack can still grow, and the window cannot be fenced twice.
-    volatile char deep[1 << 20];
-    deep[0] = 1;
-    ::_exit(raise_fence(window).ok() ? 3 : deep[0] - 1);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0);
-}
-#endif
 
 // ---- environment -------------------------------------------------------------------------------
 

@@ -53,7 +53,7 @@ TEST_F(LocateTest, NothingRunsOutOfItsAllocation) {
 }
 
 TEST_F(LocateTest, AddressesOfAWindowThatAreNoAllocationsAreRefused) {
-  EXPECT_EQ(at(first_session().welcome().window.base + 0x5'0000'0000, 1), kInvalid);
+  EXPECT_EQ(at(first_session().welcome().windows.front().base + 0x5'0000'0000, 1), kInvalid);
   const CUdeviceptr freed = allocate(second_session(), 0x30000, 64);
   ASSERT_TRUE(process().memory().remove(freed));
   EXPECT_EQ(at(freed, 1), kInvalid);
@@ -76,7 +76,7 @@ TEST_F(LocateTest, PageLockedMemoryIsEverywhere) {
 }
 
 TEST_F(LocateTest, NeighbouringMappingsOfOneReservationAreOnePiece) {
-  const CUdeviceptr base = first_session().welcome().window.base + 0x40'0000;
+  const CUdeviceptr base = first_session().welcome().windows.front().base + 0x40'0000;
   for (uint64_t piece = 0; piece < 2; ++piece) {
     Allocation mapped;
     mapped.base = base + piece * 0x20'0000;

@@ -30,9 +30,14 @@ TEST_F(ProcessTest, DevicesAreInTheOrderOfTheList) {
 }
 
 TEST_F(ProcessTest, EachServerHearsWhichWindowsAreTaken) {
-  EXPECT_TRUE(first().hello().taken_windows.empty());
-  ASSERT_EQ(second().hello().taken_windows.size(), 1u);
-  EXPECT_EQ(second().hello().taken_windows[0].base, first_session().welcome().window.base);
+  const auto& taken = second().hello().taken;
+  const auto& windows = first_session().welcome().windows;
+  ASSERT_EQ(taken.size(), first().hello().taken.size() + windows.size());
+  EXPECT_EQ(taken.back().base, windows.back().base);
+  EXPECT_EQ(taken.back().bytes, windows.back().bytes);
+  EXPECT_EQ(first().hello().devices_left, 3u);
+  EXPECT_EQ(second().hello().devices_left, 1u);
+  EXPECT_EQ(first().hello().servers, 2u);
   EXPECT_EQ(first().hello().worker, 0u);
   EXPECT_EQ(second().hello().worker, 1u);
   EXPECT_TRUE(
@@ -57,11 +62,12 @@ TEST_F(ProcessTest, DevicesShareNothingWithThisMachine) {
 TEST_F(ProcessTest, TheOldestDriverIsTheVersion) { EXPECT_EQ(process().driver_version(), 12080); }
 
 TEST_F(ProcessTest, WindowsTellWhoseAnAddressIs) {
-  const wire::AddressWindow window = second_session().welcome().window;
-  EXPECT_EQ(process().session_of_address(window.base), &second_session());
-  EXPECT_EQ(process().session_of_address(window.base + window.bytes - 1), &second_session());
-  EXPECT_EQ(process().session_of_address(window.base + window.bytes), nullptr);
-  EXPECT_EQ(process().session_of_address(window.base - 1), nullptr);
+  for (const wire::AddressWindow& window : second_session().welcome().windows) {
+    EXPECT_EQ(process().session_of_address(window.base), &second_session());
+    EXPECT_EQ(process().session_of_address(window.base + window.bytes - 1), &second_session());
+    EXPECT_EQ(process().session_of_address(window.base + window.bytes), nullptr);
+    EXPECT_EQ(process().session_of_address(window.base - 1), nullptr);
+  }
 }
 
 TEST_F(ProcessTest, AWrongAttributeIsZeroAndNoCrash) {
@@ -98,7 +104,7 @@ TEST_F(ProcessTest, AnUnknownAddressGoesToItsWindowsServer) {
   ASSERT_EQ(target_address(there + 8, &target), CUDA_SUCCESS);
   EXPECT_EQ(target.session, &second_session());
   // In the window but in no known allocation, such as memory of a pool.
-  ASSERT_EQ(target_address(second_session().welcome().window.base + 0x100000, &target),
+  ASSERT_EQ(target_address(second_session().welcome().windows.front().base + 0x100000, &target),
             CUDA_SUCCESS);
   EXPECT_EQ(target.session, &second_session());
   EXPECT_EQ(target.device, 1u);

@@ -37,7 +37,7 @@ TEST(RegistryTest, RefusesWhatOverlaps) {
 TEST(RegistryTest, KnowsWhoReservedAnAddress) {
   Registry registry;
   auto* const session = reinterpret_cast<Session*>(0x10);
-  registry.reserve(0x1000, 0x100, session);
+  EXPECT_TRUE(registry.reserve(0x1000, 0x100, session));
   EXPECT_EQ(registry.reserved_by(0xfff), nullptr);
   EXPECT_EQ(registry.reserved_by(0x1000), session);
   EXPECT_EQ(registry.reserved_by(0x10ff), session);
@@ -45,6 +45,37 @@ TEST(RegistryTest, KnowsWhoReservedAnAddress) {
   EXPECT_FALSE(registry.find(0x1000));
   registry.unreserve(0x1000);
   EXPECT_EQ(registry.reserved_by(0x1000), nullptr);
+}
+
+TEST(RegistryTest, NoAddressBelongsToTwoServers) {
+  Registry registry;
+  auto* const one = reinterpret_cast<Session*>(0x10);
+  auto* const other = reinterpret_cast<Session*>(0x20);
+  const auto of = [](Session* session, uint64_t base, Placement placement, size_t bytes = 0x100) {
+    Allocation made = allocation(base, bytes, placement);
+    made.session = session;
+    return made;
+  };
+  registry.grant(0x8000, 0x1000, one);
+  EXPECT_FALSE(registry.reserve(0x8fff, 0x100, other));
+  EXPECT_FALSE(registry.add(of(other, 0x7f01, Placement::kDevice)));
+  EXPECT_FALSE(registry.add(of(other, 0x7000, Placement::kDevice, 0x3000)));
+  EXPECT_TRUE(registry.add(of(other, 0x7f00, Placement::kDevice)));
+  EXPECT_TRUE(registry.add(of(one, 0x8f00, Placement::kDevice)));
+
+  ASSERT_TRUE(registry.reserve(0x1000, 0x100, one));
+  EXPECT_FALSE(registry.reserve(0x10ff, 0x100, other));
+  EXPECT_FALSE(registry.reserve(0xf01, 0x100, other));
+  EXPECT_TRUE(registry.reserve(0xf00, 0x100, other));
+  EXPECT_FALSE(registry.add(of(other, 0x10ff, Placement::kDevice)));
+  EXPECT_TRUE(registry.add(of(one, 0x1000, Placement::kMapped)));
+
+  ASSERT_TRUE(registry.add(of(one, 0x2000, Placement::kDeviceAsync)));
+  EXPECT_FALSE(registry.reserve(0x2000, 0x100, other));
+  EXPECT_FALSE(registry.add(of(other, 0x2080, Placement::kDevice)))
+      << "nothing of another is stale";
+  EXPECT_EQ(registry.find(0x2000)->session, one);
+  EXPECT_TRUE(registry.add(of(one, 0x2080, Placement::kDevice)));
 }
 
 TEST(RegistryTest, BufferIdsAreNeverUsedAgain) {

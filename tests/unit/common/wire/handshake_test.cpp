@@ -29,10 +29,13 @@ Hello sample_hello() {
   hello.user = "ada";
   for (int i = 0; i < 16; ++i) hello.session[i] = static_cast<uint8_t>(i);
   hello.devices = {3, 0};
+  hello.worker = 2;
+  hello.servers = 64;
+  hello.devices_left = 65;
   hello.wait_ms = 60'000;
   hello.lease = "1a2b3c4d";
   hello.lease_secret[15] = 8;
-  hello.taken_windows = {{0x6000'0000'0000, 1ull << 40}, {0x6100'0000'0000, 1ull << 40}};
+  hello.taken = {{0x6000'0000'0000, 1ull << 40}, {0x6100'0000'0000, 1ull << 40}};
   return hello;
 }
 
@@ -42,7 +45,7 @@ Welcome sample_welcome() {
   welcome.driver_version = 13000;
   welcome.worker_pid = 77;
   welcome.server = "node1";
-  welcome.window = {0x6200'0000'0000, 1ull << 40};
+  welcome.windows = {{0x6200'0000'0000, 1ull << 40}, {0x1100'0000'0000, 4096}};
   welcome.staging_bytes = 64 << 20;
   welcome.priority_greatest = -5;
   DeviceInfo device;
@@ -84,9 +87,12 @@ TEST(HandshakeTest, HelloSurvivesTheWire) {
   EXPECT_EQ(got->user, sent.user);
   EXPECT_EQ(std::memcmp(got->session, sent.session, 16), 0);
   EXPECT_EQ(got->devices, sent.devices);
-  ASSERT_EQ(got->taken_windows.size(), 2u);
-  EXPECT_EQ(got->taken_windows[1].base, sent.taken_windows[1].base);
-  EXPECT_EQ(got->taken_windows[1].bytes, sent.taken_windows[1].bytes);
+  ASSERT_EQ(got->taken.size(), 2u);
+  EXPECT_EQ(got->taken[1].base, sent.taken[1].base);
+  EXPECT_EQ(got->taken[1].bytes, sent.taken[1].bytes);
+  EXPECT_EQ(got->worker, sent.worker);
+  EXPECT_EQ(got->servers, sent.servers);
+  EXPECT_EQ(got->devices_left, sent.devices_left);
   EXPECT_EQ(got->wait_ms, sent.wait_ms);
   EXPECT_EQ(got->lease, sent.lease);
   EXPECT_EQ(std::memcmp(got->lease_secret, sent.lease_secret, 16), 0);
@@ -125,7 +131,9 @@ TEST(HandshakeTest, WelcomeSurvivesTheWire) {
   EXPECT_EQ(got->driver_version, sent.driver_version);
   EXPECT_EQ(got->worker_pid, sent.worker_pid);
   EXPECT_EQ(got->server, sent.server);
-  EXPECT_EQ(got->window.base, sent.window.base);
+  ASSERT_EQ(got->windows.size(), 2u);
+  EXPECT_EQ(got->windows[0].base, sent.windows[0].base);
+  EXPECT_EQ(got->windows[1].bytes, 4096u);
   EXPECT_EQ(got->staging_bytes, sent.staging_bytes);
   EXPECT_EQ(got->priority_greatest, -5);
   ASSERT_EQ(got->devices.size(), 2u);

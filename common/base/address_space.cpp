@@ -1,0 +1,58 @@
+#include "common/base/address_space.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+
+#include <sys/resource.h>
+
+namespace rcuda {
+namespace {
+
+// The room that stays free below the main thread's stack, which grows downwards.
+constexpr uint64_t kLeastStackRoom = 64ull << 20;
+constexpr uint64_t kMostStackRoom = 1ull << 30;
+
+uint64_t stack_room() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return kMostStackRoom;
+  }
+  return std::clamp<uint64_t>(limit.rlim_cur * 2, kLeastStackRoom, kMostStackRoom);
+}
+
+}  // namespace
+
+Result<std::vector<AddressRange>> own_mappings() {
+  std::FILE* file = std::fopen("/proc/self/maps", "re");
+  if (!file) return Status::from_errno(errno, "/proc/self/maps");
+  std::vector<AddressRange> mappings;
+  char line[4096 + 256];
+  while (std::fgets(line, sizeof line, file)) {
+    AddressRange mapping;
+    if (std::sscanf(line, "%" SCNx64 "-%" SCNx64, &mapping.begin, &mapping.end) != 2) continue;
+    if (std::strstr(line, "[stack]")) mapping.begin -= std::min(mapping.begin, stack_room());
+    mappings.push_back(mapping);
+  }
+  std::fclose(file);
+  std::sort(mappings.begin(), mappings.end(),
+            [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
+  return mappings;
+}
+
+std::vector<AddressRange> gaps(const std::vector<AddressRange>& used, uint64_t from, uint64_t to) {
+  std::vector<AddressRange> free;
+  uint64_t at = from;
+  for (const AddressRange& range : used) {
+    if (range.end <= at) continue;
+    if (range.begin >= to) break;
+    if (range.begin > at) free.push_back({at, range.begin});
+    at = range.end;
+  }
+  if (at < to) free.push_back({at, to});
+  return free;
+}
+
+}  // namespace rcuda

@@ -1,0 +1,25 @@
+// The addresses that this process uses.
+//
+// Threads: any; another thread may change the mappings while they are read. Blocking: reads one
+// file of /proc, a fraction of a millisecond. Errors: that file cannot be opened.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/base/status.h"
+
+namespace rcuda {
+
+struct AddressRange {
+  uint64_t begin = 0, end = 0;
+};
+
+// Every mapping, sorted; they do not overlap. The main thread's stack includes the room that it may
+// grow into.
+Result<std::vector<AddressRange>> own_mappings();
+
+// The free ranges of [from, to) between `used`, which is sorted by `begin` and may overlap.
+std::vector<AddressRange> gaps(const std::vector<AddressRange>& used, uint64_t from, uint64_t to);
+
+}  // namespace rcuda

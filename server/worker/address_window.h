@@ -1,0 +1,71 @@
+// The addresses of workers: a base for the start, and a window for the session.
+//
+// A worker is started before anybody knows its session. So its driver starts in a base that the
+// daemon chooses, and the worker chooses its window when it gets the session. An idle worker suits
+// every session none of whose other servers has the same base. A window is a fair share of the free
+// addresses, between a least and a most size that follow from the memory of the session's devices
+// (common/wire/address_ranges.h).
+//
+// Pure functions; any thread. Nothing blocks. Errors: as the functions say.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/base/address_space.h"
+#include "common/base/status.h"
+#include "common/wire/address_ranges.h"
+#include "common/wire/handshake.h"
+
+namespace rcuda::server {
+
+// A base. Those of the least size (wire::kBaseBytes) lie one after the other, and so do those of
+// each double of it, in the same range.
+struct Base {
+  uint32_t index = 0;      // any number; those that end in the same base are equal
+  uint32_t doublings = 0;  // of the size, kMostDoublings at most
+  // As one number, for a worker's command line. Bases of the same addresses have the same number.
+  uint32_t number() const;
+  static Base from_number(uint32_t number);  // any number
+  wire::AddressWindow range() const;
+};
+inline constexpr uint32_t kMostDoublings = 5;
+// For the workers of a machine with so many GPUs. The start of driver 580 takes 9.1 GiB for an
+// H100; a base has 16 GiB for each GPU, whether or not a worker uses it.
+uint32_t doublings_for(size_t gpus);
+
+// The bases of a server's workers, in the order of preference: at(0) for the first idle worker,
+// at(1) for the next. Nodes are often numbered and a session often has consecutive ones. So a
+// number at the end of the host's name decides, and servers with consecutive numbers share no base
+// among their first ones. Otherwise the name's hash decides. The port tells servers of one host
+// apart.
+class Bases {
+ public:
+  Bases(const std::string& host, uint16_t port);
+  uint32_t at(uint32_t preference) const;
+
+ private:
+  uint32_t first_;
+};
+
+// Whether the client, or another of its servers, uses addresses of the range.
+bool is_taken(const wire::Hello& hello, const wire::AddressWindow& range);
+
+struct WindowRequest {
+  uint64_t memory_bytes = 0;        // of the session's devices on this worker
+  uint32_t devices = 1;             // how many they are
+  uint32_t devices_left = 1;        // of the session, on servers without a window, these included
+  std::vector<AddressRange> free;   // closed in this process; sorted
+  std::vector<AddressRange> taken;  // by the client and its other workers; any order
+};
+
+// `hello` comes from the client; its ranges are limited to the 47 bits of user space.
+WindowRequest window_request(const wire::Hello& hello, uint64_t memory_bytes,
+                             const std::vector<AddressRange>& closed);
+
+// kUnavailable if the least window does not fit; the text says what fits and the remedy.
+Result<wire::AddressWindow> choose_window(WindowRequest request);
+
+}  // namespace rcuda::server
