@@ -206,6 +206,7 @@ SessionGrant WorkerPool::grant_to(const Identity& identity, const Worker& worker
   grant.gid = identity.gid;
   grant.groups = identity.groups;
   grant.own_user = identity.uid == ::geteuid() && identity.method != "insecure";
+  grant.may_be_followed = reuses();
   const auto in_cgroup = [&](const char* controller) {
     return worker.cgroup && cgroups_->has(controller);
   };

@@ -64,6 +64,7 @@ Result<std::vector<std::byte>> encode_session(const SessionStart& start) {
   out.value(uint8_t{grant.key.has_value()});
   out.value(grant.key.value_or(tls::Key{}));
   out.value(uint8_t{grant.own_user});
+  out.value(uint8_t{grant.may_be_followed});
   out.value(grant.most_data_bytes);
   out.value(grant.most_processes);
   encode_limits(&out, grant);
@@ -86,6 +87,7 @@ Result<SessionStart> decode_session(const std::vector<std::byte>& body) {
   const bool has_key = in.value<uint8_t>() != 0;
   const auto key = in.value<tls::Key>();
   grant.own_user = in.value<uint8_t>() != 0;
+  grant.may_be_followed = in.value<uint8_t>() != 0;
   grant.most_data_bytes = in.value<uint64_t>();
   grant.most_processes = in.value<uint64_t>();
   decode_limits(&in, &grant);

@@ -12,7 +12,8 @@
 //   clean     makes the worker as it was before the session (cleaning.h)
 // Until connect() has succeeded, the client may leave or be refused, and serve() returns. After
 // that the process ends with the session, unless
-//   - RCUDA_SERVER_REUSE is set, and no context is shared through MPS
+//   - the daemon keeps workers (SessionGrant::may_be_followed), and none of its contexts is shared
+//     through MPS
 //   - the client ended the session, and no error is left in a context
 //   - no command may have left more than what clean() destroys (`leaves` of api/table)
 //   - no kernel runs any more

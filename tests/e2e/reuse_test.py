@@ -112,6 +112,9 @@ class ReuseTest(unittest.TestCase):
         for _ in range(2):
             self.run_program(server, "shm", "leave", "nothing")
         self.assertEqual(self.starts(server), 2)
+        # They end at once: nobody is asked whether they may go on.
+        self.assertTrue(eventually(lambda: not server.workers()))
+        self.assertNotIn("does not return", server.text())
 
     def test_a_client_waits_for_a_worker_that_is_being_cleaned(self):
         # Another worker would take longer.

@@ -140,6 +140,7 @@ TEST(HandOverTest, TheDaemonsOwnUserMayDebugItsWorker) {
 
 TEST(SessionGrantTest, ItSurvivesThePacket) {
   SessionStart sent{grant_to(7), {}};
+  sent.grant.may_be_followed = true;
   sent.grant.most_processes = 5;
   sent.grant.most_data_bytes = 6;
   sent.hello.medium = "shm";
@@ -153,6 +154,7 @@ TEST(SessionGrantTest, ItSurvivesThePacket) {
   EXPECT_EQ(got->grant.gid, 10'007u);
   EXPECT_EQ(got->grant.groups, sent.grant.groups);
   EXPECT_FALSE(got->grant.own_user);
+  EXPECT_TRUE(got->grant.may_be_followed);
   EXPECT_EQ(got->grant.most_processes, 5u);
   EXPECT_EQ(got->grant.most_data_bytes, 6u);
   EXPECT_EQ(got->hello.devices, sent.hello.devices);
