@@ -226,6 +226,8 @@ uint64_t room_of(uint16_t opcode, std::span<const std::byte> body) {
   const api::CommandTraits& traits = api::traits_of(opcode);
   if (traits.queues == api::Queues::kIfItHolds) return api::holds_stream(traits, body) ? 1 : 0;
   if (traits.queues != api::Queues::kWork) return 0;
+  // Its answer comes when its work is done, and waits that fetch end with it.
+  if (opcode == static_cast<uint16_t>(wire::Custom::kMirrorFetch)) return 0;
   // A copy that writes a completion word queues an event after itself.
   if (!traits.signals() || traits.device_work == api::CommandTraits::kNone ||
       body.size() < traits.body_bytes)

@@ -124,9 +124,7 @@ HandlerResult Mirrors::fetch(uint64_t address, const ReplyTarget& target) {
     Fetch& fetch = **owner;
     std::lock_guard lock(fetch.mirror->mutex);
     if (fetch.mirror->removed) return;
-    fetch.ok =
-        fetch.mirrors->send(*fetch.mirror, reinterpret_cast<const void*>(fetch.mirror->address),
-                            fetch.mirror->bytes, fetch.mirror->fetch_offset);
+    fetch.ok = fetch.mirrors->answer_with(*fetch.mirror);
   };
   auto owner = std::make_unique<std::shared_ptr<Fetch>>(fetch);
   const CUresult queued = driver_.cuLaunchHostFunc(context->fetch_stream, run, owner.get());
@@ -146,6 +144,17 @@ HandlerResult Mirrors::fetch(uint64_t address, const ReplyTarget& target) {
 
 bool Mirrors::send(Mirror& mirror, const void* from, uint64_t bytes, uint64_t offset) {
   return move(link_, true, mirror.region, offset, const_cast<void*>(from), bytes);
+}
+
+bool Mirrors::answer_with(Mirror& mirror) {
+  const auto* const bytes = reinterpret_cast<const std::byte*>(mirror.address);
+  if (mirror.bytes <= transport::kMaxRegionPut) {
+    // A put need not be acknowledged: the answer comes behind it.
+    const Status put = link_.put_region(static_cast<transport::RegionId>(mirror.region),
+                                        mirror.fetch_offset, {bytes, mirror.bytes});
+    if (put.code() != Code::kUnsupported) return put.ok();
+  }
+  return send(mirror, bytes, mirror.bytes, mirror.fetch_offset);
 }
 
 Mirrors::Loan::Loan(Mirrors& mirrors) : mirrors_(mirrors) {

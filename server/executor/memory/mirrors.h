@@ -74,6 +74,8 @@ class Mirrors {
     bool removed = false;
   };
   bool send(Mirror& mirror, const void* from, uint64_t bytes, uint64_t offset);
+  // Sends the bytes so that they are there when the client gets an answer that follows.
+  bool answer_with(Mirror& mirror);
 
   const api::DriverTable& driver_;
   transport::Link& link_;
