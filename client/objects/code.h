@@ -46,13 +46,13 @@ struct JitOptions {
   std::vector<void*> library_values;
 };
 
-// Data about a function, or about a kernel on one device. The client asks the worker once.
 // Grows with the first launch of each kernel in a context, and with launches of graphs: afterwards
 // the stack of the context's threads may be larger.
 inline std::atomic<uint64_t> stack_change_count{0};
 inline uint64_t stack_changes() { return stack_change_count.load(std::memory_order_acquire); }
 inline void note_stack_change() { stack_change_count.fetch_add(1, std::memory_order_acq_rel); }
 
+// Data about a function, or about a kernel on one device. The client asks the worker once.
 struct FunctionInfo {
   const Session* session = nullptr;
   wire::ObjectId id = 0;  // id of the function or kernel in its session

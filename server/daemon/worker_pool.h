@@ -222,7 +222,7 @@ class WorkerPool {
   std::unique_ptr<Cgroups> cgroups_;  // none: processes have limits of their own
   std::list<Worker> workers_;
   size_t waiting_ = 0;  // clients, at the last refill()
-  // Of workers' starts and of ended sessions, by medium.
+  // Of workers' starts and of ended sessions, by user and medium.
   wire::ServerStatus::Totals totals_;
   // Of ended sessions, by the id of their lease, which has not ended.
   std::map<std::string, wire::LeaseInfo> lease_totals_;

@@ -15,7 +15,7 @@
 // guard (MeteredDriver is above it), so kept pieces do not count.
 //
 // The entries of a table are plain functions, so the guard is known to the process: only one may
-// exist at a time. A worker serves one session.
+// exist at a time. A worker serves one session at a time.
 // Threads: any. Blocking: as the driver's own. Errors: the first refusal is logged.
 #pragma once
 
