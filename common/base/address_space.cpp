@@ -37,9 +37,13 @@ Result<std::vector<AddressRange>> own_mappings() {
     mappings.push_back(mapping);
   }
   std::fclose(file);
-  std::sort(mappings.begin(), mappings.end(),
-            [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
+  sort_by_begin(&mappings);
   return mappings;
+}
+
+void sort_by_begin(std::vector<AddressRange>* ranges) {
+  std::sort(ranges->begin(), ranges->end(),
+            [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
 }
 
 std::vector<AddressRange> gaps(const std::vector<AddressRange>& used, uint64_t from, uint64_t to) {

@@ -19,6 +19,8 @@ struct AddressRange {
 // grow into.
 Result<std::vector<AddressRange>> own_mappings();
 
+void sort_by_begin(std::vector<AddressRange>* ranges);
+
 // The free ranges of [from, to) between `used`, which is sorted by `begin` and may overlap.
 std::vector<AddressRange> gaps(const std::vector<AddressRange>& used, uint64_t from, uint64_t to);
 

@@ -326,19 +326,6 @@ Result<Refusal> decode_refusal(const std::vector<std::byte>& body) {
   return message;
 }
 
-namespace {
-
-void put(Writer& out, const Work& work) {
-  for (const uint64_t count : work.counts) out.number(count);
-}
-
-bool get(Reader& in, Work* work) {
-  return std::all_of(work->counts.begin(), work->counts.end(),
-                     [&](uint64_t& count) { return in.number(&count); });
-}
-
-}  // namespace
-
 std::vector<std::byte> encode(const ServerStatus& message) {
   Writer out;
   out.string(message.server);
@@ -364,7 +351,7 @@ std::vector<std::byte> encode(const ServerStatus& message) {
     out.number(session.seconds);
     out.numbers(session.devices);
     out.string(session.job);
-    put(out, session.work);
+    out.array(session.work.counts);
   }
   out.number(message.totals.refused);
   out.number(message.totals.worker_starts);
@@ -375,7 +362,7 @@ std::vector<std::byte> encode(const ServerStatus& message) {
     out.string(account.user);
     out.string(account.medium);
     out.number(account.sessions);
-    put(out, account.work);
+    out.array(account.work.counts);
   }
   return out.take();
 }
@@ -407,7 +394,7 @@ Result<ServerStatus> decode_status(const std::vector<std::byte>& body) {
         !in.number(&session.client_pid) || !in.number(&session.worker_pid) ||
         !get_medium(in, &session.medium) || !in.number(&session.seconds) ||
         !in.numbers(&session.devices, kMaxDevices) || !in.string(&session.job) ||
-        !get(in, &session.work)) {
+        !in.array(&session.work.counts)) {
       return malformed("status");
     }
   }
@@ -421,7 +408,7 @@ Result<ServerStatus> decode_status(const std::vector<std::byte>& body) {
   totals.accounts.resize(accounts);
   for (ServerStatus::Account& account : totals.accounts) {
     if (!in.string(&account.user) || !get_medium(in, &account.medium) ||
-        !in.number(&account.sessions) || !get(in, &account.work)) {
+        !in.number(&account.sessions) || !in.array(&account.work.counts)) {
       return malformed("status");
     }
   }

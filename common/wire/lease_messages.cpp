@@ -107,7 +107,7 @@ std::vector<std::byte> encode(const LeaseAnswer& message) {
     out.number(lease.sessions);
     out.number(lease.begun);
     out.number(lease.device_ms);
-    for (const uint64_t count : lease.work.counts) out.number(count);
+    out.array(lease.work.counts);
   }
   return out.take();
 }
@@ -134,9 +134,7 @@ Result<LeaseAnswer> decode_lease_answer(const std::vector<std::byte>& body) {
     in.number(&lease.sessions);
     in.number(&lease.begun);
     in.number(&lease.device_ms);
-    for (uint64_t& count : lease.work.counts) {
-      if (!in.number(&count)) return malformed("LeaseAnswer");
-    }
+    if (!in.array(&lease.work.counts)) return malformed("LeaseAnswer");
   }
   if (!in.complete()) return malformed("LeaseAnswer");
   return message;

@@ -41,15 +41,11 @@ void WorkerPool::read_session(Worker& worker, Result<WorkerMessage> message) {
   if (!totals.ok()) return;
   worker.totals = std::move(totals).value();
   if (message->index != 1) return;
-  if (!wants_back(worker)) {
-    WorkerMessage answer;
-    answer.type = WorkerMessageType::kStop;
-    (void)send_worker_message(worker.control.get(), answer, Clock::now());
-    return;  // it is busy until it has ended
-  }
+  const bool wanted = wants_back(worker);
   WorkerMessage answer;
-  answer.type = WorkerMessageType::kClean;
-  if (!send_worker_message(worker.control.get(), answer, Clock::now()).ok()) return;
+  answer.type = wanted ? WorkerMessageType::kClean : WorkerMessageType::kStop;
+  const Status sent = send_worker_message(worker.control.get(), answer, Clock::now());
+  if (!wanted || !sent.ok()) return;  // it is busy until it has ended
   record_end(worker, worker.totals->outcome);
   worker.state = State::kCleaning;
   worker.heard = false;

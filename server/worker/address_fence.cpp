@@ -96,8 +96,7 @@ Status AddressFence::end_closing() {
   }
   inside_.pop_back();
   closed_.push_back(window);
-  std::sort(closed_.begin(), closed_.end(),
-            [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
+  sort_by_begin(&closed_);
   std::vector<AddressRange> merged;
   for (const AddressRange& range : closed_) {
     if (!merged.empty() && merged.back().end == range.begin) {
@@ -113,8 +112,7 @@ Status AddressFence::end_closing() {
 std::vector<AddressRange> AddressFence::outside(const AddressRange& range) const {
   std::vector<AddressRange> own;
   for (const wire::AddressWindow& window : inside_) own.push_back(range_of(window));
-  std::sort(own.begin(), own.end(),
-            [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
+  sort_by_begin(&own);
   return gaps(own, range.begin, range.end);
 }
 
@@ -124,8 +122,7 @@ size_t AddressFence::close_holes() const {
   if (!mappings.ok()) return 0;
   std::vector<AddressRange> used = std::move(mappings).value();
   for (const wire::AddressWindow& window : inside_) used.push_back(range_of(window));
-  std::sort(used.begin(), used.end(),
-            [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
+  sort_by_begin(&used);
   // Another thread may take a hole first; then it is no hole.
   const std::vector<AddressRange> holes = gaps(used, wire::kFenceBegin, kUserEnd);
   return static_cast<size_t>(std::count_if(holes.begin(), holes.end(), close_range));

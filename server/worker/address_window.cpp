@@ -114,8 +114,7 @@ WindowRequest window_request(const wire::Hello& hello, uint64_t memory_bytes,
 }
 
 Result<wire::AddressWindow> choose_window(WindowRequest request) {
-  std::sort(request.taken.begin(), request.taken.end(),
-            [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
+  sort_by_begin(&request.taken);
   const std::vector<AddressRange> free = free_units(request);
   uint64_t largest = 0;
   for (const AddressRange& range : free) largest = std::max(largest, size_of(range));

@@ -337,14 +337,14 @@ Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const
     if (current != CUDA_SUCCESS) executor_.objects.forget_current();
     if (traced) [[unlikely]]
       trace_device(header, body, number);
-    const uint64_t copies = executor_.done[wire::Counter::kCopies];
+    const auto copies = [&done = executor_.done] {
+      return done[wire::Counter::kCopies] + done[wire::Counter::kGraphLaunches];
+    };
+    const uint64_t before = copies();
     result = dispatch(header, body, target);
     count(header.opcode, result.result);
     // Only what the handler has accepted counts: a hostile client names any number of bytes.
-    const bool launched = header.opcode == static_cast<uint16_t>(api::Opcode::cuGraphLaunch) &&
-                          result.result == CUDA_SUCCESS;
-    if (executor_.pace.limits() && (launched || executor_.done[wire::Counter::kCopies] != copies))
-        [[unlikely]] {
+    if (executor_.pace.limits() && copies() != before) [[unlikely]] {
       executor_.pace.book(header.opcode, body, this->now());
     }
     const bool frees = traits.frees == api::Frees::kAtOnce || traits.frees == api::Frees::kContext;

@@ -13,20 +13,14 @@ import tempfile
 import unittest
 import urllib.request
 
-from servers import Server, client_environment, eventually, run_tests
+from servers import Server, client_environment, eventually, run_tests, WITH_MEMORY
 
 BUILD = None
 HERE = os.path.dirname(os.path.abspath(__file__))
 CONTRIB = os.path.join(HERE, "../../contrib/prometheus")
 
 # Holds device memory until its input ends.
-HOLD = """
-import ctypes, sys
-cuda = ctypes.CDLL("libcuda.so.1")
-context, memory = ctypes.c_void_p(), ctypes.c_uint64()
-assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
-assert cuda.cuCtxSetCurrent(context) == 0
-assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(3 << 20)) == 0
+HOLD = WITH_MEMORY + """
 print("holds it", flush=True)
 sys.stdin.read()
 """

@@ -11,18 +11,12 @@ import subprocess
 import sys
 import unittest
 
-from servers import Server, client_environment, eventually, run_tests
+from servers import Server, client_environment, eventually, run_tests, WITH_MEMORY
 
 BUILD = None
 
-# Launches kernels, or nothing, until its input ends.
-SESSION = """
-import ctypes, sys
-cuda = ctypes.CDLL("libcuda.so.1")
-context, memory = ctypes.c_void_p(), ctypes.c_uint64()
-assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
-assert cuda.cuCtxSetCurrent(context) == 0
-assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(3 << 20)) == 0
+# Copies 1 MiB for each line of its input, until that ends.
+SESSION = WITH_MEMORY + """
 print("ready", flush=True)
 for line in sys.stdin:
     host = (ctypes.c_char * (1 << 20))()

@@ -17,6 +17,17 @@ import time
 import unittest
 
 
+# The beginning of a program for python -c: a session with 3 MiB of device memory at `memory`.
+WITH_MEMORY = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(3 << 20)) == 0
+"""
+
+
 class Server:
     def __init__(self, build, driver="softgpu", devices="", index=0, options=(), environment=(),
                  binary="bin/rcuda-server", user=None, wrapper=()):

@@ -1,7 +1,10 @@
 #include "tools/base/server_query.h"
 
 #include <charconv>
+#include <future>
+#include <utility>
 
+#include "common/nvml/figures.h"
 #include "common/wire/ask.h"
 
 namespace rcuda::tools {
@@ -40,6 +43,31 @@ Result<wire::GpuReport> gpus_of(const Server& server) {
   const auto answer = ask(server, wire::MessageType::kGpuQuery, {}, wire::MessageType::kGpuReport);
   if (!answer.ok()) return answer.status();
   return wire::decode_gpu_report(*answer);
+}
+
+std::vector<Told> ask_all(const std::vector<Server>& servers) {
+  std::vector<std::future<Told>> asked;
+  for (const Server& server : servers) {
+    asked.push_back(std::async(std::launch::async, [&server]() -> Told {
+      Result<wire::ServerStatus> status = status_of(server);
+      if (!status.ok()) return {status.status(), status.status()};
+      return {std::move(status), gpus_of(server)};
+    }));
+  }
+  std::vector<Told> told;
+  for (std::future<Told>& one : asked) told.push_back(one.get());
+  return told;
+}
+
+std::optional<uint64_t> known(uint64_t figure) {
+  return figure == wire::kUnknownFigure ? std::nullopt : std::optional(figure);
+}
+
+std::optional<uint64_t> figure_of(const wire::GpuReport& report, const wire::GpuReport::Gpu& gpu,
+                                  size_t figure) {
+  // A server whose NVML is of another build speaks of other figures.
+  if (report.layout != nvml::layout() || figure >= gpu.figures.size()) return std::nullopt;
+  return known(gpu.figures[figure]);
 }
 
 std::string printable(std::string text) {

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,19 @@ Result<std::vector<std::byte>> ask(const Server& server, wire::MessageType quest
 // What a server tells of its sessions and of its GPUs.
 Result<wire::ServerStatus> status_of(const Server& server);
 Result<wire::GpuReport> gpus_of(const Server& server);
+
+// Both, of all servers at once, so that one that does not answer delays no other. In the given
+// order. The GPUs of a server that does not tell its sessions are not asked for.
+struct Told {
+  Result<wire::ServerStatus> status;
+  Result<wire::GpuReport> gpus;
+};
+std::vector<Told> ask_all(const std::vector<Server>& servers);
+
+// A figure of the server's NVML, by nvml::Figure; nothing if it is not known.
+std::optional<uint64_t> known(uint64_t figure);
+std::optional<uint64_t> figure_of(const wire::GpuReport& report, const wire::GpuReport::Gpu& gpu,
+                                  size_t figure);
 
 // Texts come from clients: characters that could control a terminal are replaced.
 std::string printable(std::string text);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/nvml/figures.h"
+#include "tools/base/server_query.h"
 
 namespace rcuda::exporter {
 namespace {
@@ -98,12 +99,6 @@ constexpr std::array kDirections{
 
 // By nvmlClockType_t.
 constexpr std::array kClocks{"graphics", "sm", "memory", "video"};
-
-// kUnknownFigure if NVML does not tell it, or speaks of other figures.
-uint64_t figure_of(const wire::GpuReport& report, const wire::GpuReport::Gpu& gpu, size_t figure) {
-  return report.layout == nvml::layout() && figure < gpu.figures.size() ? gpu.figures[figure]
-                                                                        : wire::kUnknownFigure;
-}
 
 }  // namespace
 
@@ -198,20 +193,20 @@ void Families::add_gpus(const std::string& server, const wire::ServerStatus& sta
       add("rcuda_user_gpu_memory_bytes", with("user", user), bytes);
     }
     for (const Figure& figure : kFigures) {
-      const uint64_t value = figure_of(report, gpu, figure.figure);
-      if (value != wire::kUnknownFigure) {
-        add(figure.name, labels, static_cast<double>(value) * figure.unit);
+      if (const auto value = tools::figure_of(report, gpu, figure.figure)) {
+        add(figure.name, labels, static_cast<double>(*value) * figure.unit);
       }
     }
-    const uint64_t memory_busy =
-        figure_of(report, gpu, nvml::figure_nvmlDeviceGetUtilizationRates + 1);
-    if (memory_busy != wire::kUnknownFigure) {
-      add("rcuda_gpu_memory_utilization_ratio", labels, static_cast<double>(memory_busy) * 0.01);
+    const auto memory_busy =
+        tools::figure_of(report, gpu, nvml::figure_nvmlDeviceGetUtilizationRates + 1);
+    if (memory_busy) {
+      add("rcuda_gpu_memory_utilization_ratio", labels, static_cast<double>(*memory_busy) * 0.01);
     }
     for (size_t i = 0; i < kClocks.size(); ++i) {
-      const uint64_t megahertz = figure_of(report, gpu, nvml::figure_nvmlDeviceGetClockInfo + i);
-      if (megahertz != wire::kUnknownFigure) {
-        add("rcuda_gpu_clock_hertz", with("clock", kClocks[i]), static_cast<double>(megahertz) * 1e6);
+      const auto megahertz = tools::figure_of(report, gpu, nvml::figure_nvmlDeviceGetClockInfo + i);
+      if (megahertz) {
+        add("rcuda_gpu_clock_hertz", with("clock", kClocks[i]),
+            static_cast<double>(*megahertz) * 1e6);
       }
     }
   }

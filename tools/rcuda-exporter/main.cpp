@@ -10,7 +10,6 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
-#include <future>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -35,36 +34,24 @@ class Servers : public prometheus::Collectable {
  public:
   explicit Servers(std::vector<Server> servers) : servers_(std::move(servers)) {}
 
-  // On a thread of the web server. All servers are asked at once, so one that does not answer in
-  // its few seconds, and is missing, delays no other.
+  // On a thread of the web server. A server that does not answer in its few seconds is missing.
   std::vector<prometheus::MetricFamily> Collect() const override {
-    std::vector<std::future<Answer>> asked;
-    for (const Server& server : servers_) {
-      asked.push_back(std::async(std::launch::async, [&server] {
-        return Answer{tools::status_of(server), tools::gpus_of(server)};
-      }));
-    }
+    const std::vector<tools::Told> told = tools::ask_all(servers_);
     exporter::Families families;
     for (size_t i = 0; i < servers_.size(); ++i) {
       const std::string name = servers_[i].text();
-      const Answer answer = asked[i].get();
-      tell_change(name, answer.status.status());
-      if (!answer.status.ok()) {
+      tell_change(name, told[i].status.status());
+      if (!told[i].status.ok()) {
         families.add_missing(name);
         continue;
       }
-      families.add_server(name, *answer.status);
-      if (answer.gpus.ok()) families.add_gpus(name, *answer.status, *answer.gpus);
+      families.add_server(name, *told[i].status);
+      if (told[i].gpus.ok()) families.add_gpus(name, *told[i].status, *told[i].gpus);
     }
     return families.take();
   }
 
  private:
-  struct Answer {
-    Result<wire::ServerStatus> status;
-    Result<wire::GpuReport> gpus;
-  };
-
   // One line when a server stops answering and one when it answers again, not one for each scrape.
   void tell_change(const std::string& server, const Status& status) const {
     std::lock_guard lock(mutex_);

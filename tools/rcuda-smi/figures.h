@@ -10,24 +10,14 @@
 
 namespace rcuda::smi {
 
-inline std::optional<uint64_t> known(uint64_t figure) {
-  return figure == wire::kUnknownFigure ? std::nullopt : std::optional(figure);
-}
-
-inline std::optional<uint64_t> figure_of(const Look& look, const wire::GpuReport::Gpu& gpu,
-                                         size_t figure) {
-  if (look.gpus.layout != nvml::layout() || figure >= gpu.figures.size()) return std::nullopt;
-  return known(gpu.figures[figure]);
-}
-
 // Part of the time in which kernels ran.
 inline std::optional<double> utilization(const Look& look, const wire::GpuReport::Gpu& gpu) {
-  const auto percent = figure_of(look, gpu, nvml::figure_nvmlDeviceGetUtilizationRates);
+  const auto percent = tools::figure_of(look.gpus, gpu, nvml::figure_nvmlDeviceGetUtilizationRates);
   return percent ? std::optional(static_cast<double>(*percent) / 100) : std::nullopt;
 }
 
 inline std::optional<double> power_watts(const Look& look, const wire::GpuReport::Gpu& gpu) {
-  const auto milliwatts = figure_of(look, gpu, nvml::figure_nvmlDeviceGetPowerUsage);
+  const auto milliwatts = tools::figure_of(look.gpus, gpu, nvml::figure_nvmlDeviceGetPowerUsage);
   return milliwatts ? std::optional(static_cast<double>(*milliwatts) / 1000) : std::nullopt;
 }
 
@@ -50,7 +40,7 @@ inline std::optional<uint64_t> memory_of(const Look& look,
   for (const wire::GpuReport::Gpu& gpu : look.gpus.gpus) {
     for (const wire::GpuReport::Process& process : gpu.processes) {
       if (process.pid != session.client_pid || process.host != session.host) continue;
-      if (known(process.used_bytes)) bytes = bytes.value_or(0) + process.used_bytes;
+      if (tools::known(process.used_bytes)) bytes = bytes.value_or(0) + process.used_bytes;
     }
   }
   return bytes;

@@ -1,7 +1,6 @@
 #include "tools/rcuda-smi/look.h"
 
-#include <algorithm>
-#include <future>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -12,28 +11,18 @@ namespace rcuda::smi {
 
 using tools::printable;
 
-Look look(const tools::Server& server) {
-  Look look;
-  look.server = server.text();
-  look.at = std::chrono::steady_clock::now();
-  Result<wire::ServerStatus> status = tools::status_of(server);
-  if (!status.ok()) {
-    look.error = status.status();
-    return look;
-  }
-  look.status = std::move(status).value();
-  Result<wire::GpuReport> gpus = tools::gpus_of(server);
-  if (gpus.ok()) look.gpus = std::move(gpus).value();
-  return look;
-}
-
 std::vector<Look> look(const std::vector<tools::Server>& servers) {
-  std::vector<std::future<Look>> asked;
-  for (const tools::Server& server : servers) {
-    asked.push_back(std::async(std::launch::async, [&server] { return look(server); }));
-  }
+  const auto at = std::chrono::steady_clock::now();
+  std::vector<tools::Told> told = tools::ask_all(servers);
   std::vector<Look> looks;
-  for (std::future<Look>& one : asked) looks.push_back(one.get());
+  for (size_t i = 0; i < servers.size(); ++i) {
+    Look& look = looks.emplace_back();
+    look.server = servers[i].text();
+    look.at = at;
+    look.error = told[i].status.status();
+    if (told[i].status.ok()) look.status = std::move(told[i].status).value();
+    if (told[i].gpus.ok()) look.gpus = std::move(told[i].gpus).value();
+  }
   return looks;
 }
 
@@ -83,7 +72,7 @@ nlohmann::json device_json(const Look& look, const wire::ServerStatus::Device& d
     json["uuid"] = gpu->uuid;
     json["pci_bus_id"] = gpu->pci_bus_id;
     json["total_bytes"] = gpu->total_bytes;  // the asker's limit, if there is one
-    json["used_bytes"] = number_of(known(gpu->used_bytes));
+    json["used_bytes"] = number_of(tools::known(gpu->used_bytes));
     json["utilization"] = number_of(utilization(look, *gpu));
     json["power_watts"] = number_of(power_watts(look, *gpu));
   }

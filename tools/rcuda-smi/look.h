@@ -25,8 +25,6 @@ struct Look {
   std::chrono::steady_clock::time_point at;
 };
 
-Look look(const tools::Server& server);
-// At once, so that one that does not answer delays no other. In the given order.
 std::vector<Look> look(const std::vector<tools::Server>& servers);
 
 // Lines as `rcuda-smi` prints them.

@@ -81,13 +81,12 @@ std::string server_lines(const Look& look) {
     const wire::GpuReport::Gpu* const gpu = gpu_of(look, device.ordinal);
     const auto busy = gpu ? utilization(look, *gpu) : std::nullopt;
     const auto watts = gpu ? power_watts(look, *gpu) : std::nullopt;
-    text += fmt::format("  gpu {:<3} {:<24} {:>7} of {:<7} {:>4} {:>6}  {} sessions\n",
-                        device.ordinal, cut(device.name, 24),
-                        memory_text(gpu ? known(gpu->used_bytes) : std::nullopt),
-                        memory_text(gpu ? gpu->total_bytes : device.total_bytes),
-                        busy ? fmt::format("{:.0f}%", *busy * 100) : "-",
-                        watts ? fmt::format("{:.0f} W", *watts) : "-",
-                        sessions_on(look.status, device.ordinal));
+    text += fmt::format(
+        "  gpu {:<3} {:<24} {:>7} of {:<7} {:>4} {:>6}  {} sessions\n", device.ordinal,
+        cut(device.name, 24), memory_text(gpu ? tools::known(gpu->used_bytes) : std::nullopt),
+        memory_text(gpu ? gpu->total_bytes : device.total_bytes),
+        busy ? fmt::format("{:.0f}%", *busy * 100) : "-",
+        watts ? fmt::format("{:.0f} W", *watts) : "-", sessions_on(look.status, device.ordinal));
   }
   return text;
 }
