@@ -4,6 +4,7 @@ Each step ends with one value (or one small array) that the program looks at, so
 The models have the shapes of GPT-2 and ResNet-50, and random weights.
 """
 
+import functools
 import statistics
 import sys
 import time
@@ -85,7 +86,7 @@ def milliseconds(step, warm_up, count):
     return statistics.median(times) * 1e3
 
 
-def decode():
+def decode(measure=milliseconds):
     model = Gpt2().cuda().half().eval()
     with torch.inference_mode():
         logits, past = model(torch.randint(0, 50257, (1, 64), device="cuda"))
@@ -97,10 +98,10 @@ def decode():
             token = logits[:, -1].argmax(-1, keepdim=True)
             return token.item()
 
-        return milliseconds(step, 10, 40)
+        return measure(step, 10, 40)
 
 
-def training(batch=32):
+def training(measure=milliseconds, batch=32):
     model = resnet50()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     images = torch.randn(batch, 3, 224, 224).pin_memory()
@@ -114,18 +115,36 @@ def training(batch=32):
         optimizer.step()
         return loss.item()
 
-    return milliseconds(step, 4, 12)
+    return measure(step, 4, 12)
 
 
-def inference(batch):
+def inference(batch, measure=milliseconds):
     model = resnet50().eval()
     images = torch.randn(batch, 3, 224, 224).pin_memory()
     with torch.inference_mode():
-        return milliseconds(lambda: model(images.cuda(non_blocking=True)).cpu(), 5, 25)
+        return measure(lambda: model(images.cuda(non_blocking=True)).cpu(), 5, 25)
 
 
-PROGRAMS = {"decode": decode, "training": training, "inference_1": lambda: inference(1),
-            "inference_32": lambda: inference(32)}
+def small_training(measure=milliseconds):
+    """Launches of small kernels only: a step is as long as PyTorch and the driver take to queue it."""
+    model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 10)).cuda()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    inputs = torch.randn(64, 256, device="cuda")
+    labels = torch.randint(0, 10, (64,), device="cuda")
+
+    def steps():
+        for _ in range(20):
+            optimizer.zero_grad()
+            functional.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+        torch.cuda.synchronize()
+
+    return measure(steps, 1, 10) / 20
+
+
+# Each takes the function that measures its step: (step, calls to warm up, calls) -> milliseconds.
+PROGRAMS = {"decode": decode, "training": training, "small_training": small_training,
+            "inference_1": functools.partial(inference, 1), "inference_32": functools.partial(inference, 32)}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or PROGRAMS:

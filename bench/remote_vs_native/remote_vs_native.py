@@ -2,11 +2,13 @@
 """Compares a local GPU with the same GPU behind rcuda, alternately in one run.
 
     remote_vs_native.py --build FOLDER [--rounds 3] [--torch-rounds 1] [--transports shm,tcp] [--device 0]
-                        [--before FOLDER] [--budget SECONDS] [--driver nvidia] [--managed]
+                        [--before FOLDER] [--budget SECONDS] [--driver nvidia] [--managed] [--torch [PART ...]]
 
 Starts an rcuda-server on this machine, runs bench/remote_vs_native/figures natively and over every
 transport in turn, and prints the median of each figure and its ratio to native: above 1 is better than
-native, for latencies as for bandwidths. If PyTorch is installed, it also runs a small training loop.
+native, for latencies as for bandwidths; the spread is native's largest value divided by its smallest. If
+PyTorch is installed, the first --torch-rounds rounds also run torch_figures.py, and a second table shows the
+CPU time of its threads and the workers'. --torch runs nothing else (all its parts, or those named).
 The transport "tls" is tcp with a token and encryption, as a client of another machine has it.
 --before names the build folder of another commit, which then runs in turn as well. A second table has
 the ratio to that build, and the largest ratio between two rounds of that build, which shows the noise.
@@ -24,6 +26,7 @@ import sys
 import tempfile
 import time
 
+CPU = "cpu:"  # what names of figures of torch_figures.py begin with
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../../tests/e2e"))
 from servers import Server  # noqa: E402
@@ -72,7 +75,7 @@ def make_token(build, folder):
     return {"RCUDA_SERVER_TOKENS": tokens, "RCUDA_SERVER_CERTIFICATE": certificate}
 
 
-def run_rounds(environments, program, first, rounds, torch_rounds, budget):
+def run_rounds(environments, program, first, rounds, torch_rounds, torch_parts, budget):
     """By mode and figure: the values of the rounds."""
     samples = {mode: {} for mode in environments}
     start, longest = time.perf_counter(), 0.0
@@ -85,11 +88,12 @@ def run_rounds(environments, program, first, rounds, torch_rounds, budget):
         order = list(environments.items())
         for mode, environment in order if round_number % 2 == 0 else reversed(order):
             figures = first_result([program, "--first"], environment) if first else {}
-            figures.update(measure([program], environment))
+            if program:
+                figures.update(measure([program], environment))
             if round_number < torch_rounds:
                 # PyTorch counts devices by NVML, which knows this machine's GPUs, not the pool.
                 seen = environment if mode == "native" else dict(environment, CUDA_VISIBLE_DEVICES="0")
-                figures.update(measure([sys.executable, os.path.join(HERE, "torch_loop.py")], seen))
+                figures.update(measure([sys.executable, os.path.join(HERE, "torch_figures.py"), *torch_parts], seen))
             for name, value in figures.items():
                 samples[mode].setdefault(name, []).append(value)
         longest = max(longest, time.perf_counter() - begin)
@@ -97,12 +101,14 @@ def run_rounds(environments, program, first, rounds, torch_rounds, budget):
 
 
 def print_against_base(samples, base_mode, modes):
-    print(f"| {'figure':32} | {base_mode:>10} |" +
+    print(f"| {'figure':32} | {base_mode:>10} | {'spread':>6} |" +
           "".join(f" {mode:>10} | {'ratio':>6} |" for mode in modes))
-    print("|" + "-" * 34 + "|" + "-" * 12 + "|" + ("-" * 12 + "|" + "-" * 8 + "|") * len(modes))
+    print("|" + "-" * 34 + "|" + "-" * 12 + "|" + "-" * 8 + "|" + ("-" * 12 + "|" + "-" * 8 + "|") * len(modes))
     for name, values in samples[base_mode].items():
+        if name.startswith(CPU):
+            continue
         base = statistics.median(values)
-        row = f"| {name:32} | {base:10.4g} |"
+        row = f"| {name:32} | {base:10.4g} | {max(values) / min(values):6.2f} |"
         for mode in modes:
             if name not in samples[mode]:
                 row += f" {'failed':>10} | {'':6} |"
@@ -110,6 +116,17 @@ def print_against_base(samples, base_mode, modes):
             value = statistics.median(samples[mode][name])
             row += f" {value:10.4g} | {ratio(name, value, base):6.2f} |"
         print(row)
+
+
+def print_cpu(samples, modes):
+    names = sorted({name for mode in modes for name in samples[mode] if name.startswith(CPU)})
+    if not names:
+        return
+    print(f"\n| {'CPU time of a step, ms':52} |" + "".join(f" {mode:>10} |" for mode in modes))
+    print("|" + "-" * 54 + "|" + ("-" * 12 + "|") * len(modes))
+    for name in names:
+        print(f"| {name.removeprefix(CPU):52} |" + "".join(
+            f" {statistics.median(samples[mode].get(name, [0])):10.3g} |" for mode in modes))
 
 
 def print_against_before(samples, modes):
@@ -139,6 +156,7 @@ def main():
     parser.add_argument("--torch-rounds", type=int,
                         default=1 if importlib.util.find_spec("torch") else 0)
     parser.add_argument("--managed", action="store_true")
+    parser.add_argument("--torch", nargs="*", metavar="PART")
     arguments = parser.parse_args()
     builds = {"": os.path.abspath(arguments.build)}
     if arguments.before:
@@ -157,9 +175,11 @@ def main():
                                                                   arguments.device, folder.name)
     program = os.path.join(builds[""], "bench", "managed/managed" if arguments.managed else "remote_vs_native/figures")
     torch_rounds = 0 if arguments.managed else arguments.torch_rounds
+    if only_torch := arguments.torch is not None:
+        program, torch_rounds = None, arguments.rounds
     try:
-        samples = run_rounds(environments, program, not arguments.managed, arguments.rounds, torch_rounds,
-                             arguments.budget)
+        samples = run_rounds(environments, program, not arguments.managed and not only_torch, arguments.rounds,
+                             torch_rounds, arguments.torch or [], arguments.budget)
     finally:
         for server in servers.values():
             outcome = server.stop()
@@ -167,6 +187,7 @@ def main():
                 print(f"rcuda-server: {outcome}\n{server.text()}", file=sys.stderr)
     base = next(iter(environments))
     print_against_base(samples, base, [mode for mode in transports if mode != base])
+    print_cpu(samples, [base, *transports])
     if arguments.before:
         print_against_before(samples, transports)
 

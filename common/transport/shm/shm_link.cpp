@@ -310,6 +310,7 @@ Status ShmLink::run_copy(const Copy& copy) {
 }
 
 void ShmLink::run_copies() {
+  ::pthread_setname_np(::pthread_self(), "rcuda-shm-copy");
   std::unique_lock lock(copy_mutex_);
   while (true) {
     copy_wanted_.wait(lock, [this] { return stop_copies_ || !copies_.empty(); });

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include <poll.h>
+#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -166,6 +167,7 @@ void BulkStream::leave(Lock& lock) {
 }
 
 void BulkStream::receive() {
+  ::pthread_setname_np(::pthread_self(), "rcuda-bulk-recv");
   std::string why;
   while (why.empty()) why = receive_one();
   bool ours;
@@ -181,6 +183,7 @@ void BulkStream::receive() {
 }
 
 void BulkStream::send() {
+  ::pthread_setname_np(::pthread_self(), "rcuda-bulk-send");
   Lock lock(mutex_);
   while (true) {
     if (!has_work() && spin_.count() > 0) {

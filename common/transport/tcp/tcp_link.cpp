@@ -22,6 +22,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <pthread.h>
 #include <sys/socket.h>
 
 #include "common/base/log.h"
@@ -308,6 +309,7 @@ void TcpLink::transfer(const TransferRequest& what, TransferDone done) {
 }
 
 void TcpLink::receive() {
+  ::pthread_setname_np(::pthread_self(), "rcuda-tcp-recv");
   std::string why;
   while (why.empty()) {
     why = fill();

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include <poll.h>
+#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -205,6 +206,7 @@ void TcpSender::join() {
 }
 
 void TcpSender::run() {
+  ::pthread_setname_np(::pthread_self(), "rcuda-tcp-send");
   Lock lock(mutex_);
   Clock::time_point linger_until{};
   while (!stopped_) {
