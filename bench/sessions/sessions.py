@@ -3,7 +3,7 @@
 
     sessions.py --build FOLDER [--programs none,kernel,cublas,cufft,cusolver,torch] [--at-once 1,8,32]
                 [--transports shm,tcp] [--starts 20] [--budget SECONDS] [--driver nvidia] [--before FOLDER]
-                [--rested] [--server-user UID]
+                [--rested] [--server-user UID] [--under-way]
 
 The programs are those of starts.cu, and PyTorch with one operation. A batch is as many processes as run
 at once; batches of all modes take turns until each mode has had --starts starts (five times as many of
@@ -14,6 +14,9 @@ The servers keep images in a cache and hold as many idle workers as they do by d
 one another without a pause, so with few programs at once a figure also shows how fast new workers get
 ready. With --rested every batch waits until the servers are idle and have their idle workers.
 Workers of a server of root serve one session each; with --server-user the servers run as that user.
+--under-way shows instead what a program that launches kernels all the time loses while others come and go
+in the same way, as many at once as --at-once says: its launches per second alone and beside them, --rounds
+times in turn, medians.
 With --driver softgpu, native programs use softgpu as well, and starts cost what they cost on an H100,
 unless the variables of softgpu/driver/start_cost.h say otherwise. Only "none" and "kernel" run on it.
 """
@@ -81,6 +84,31 @@ def measure(command, modes, at_once, starts, budget, before_each):
     return times
 
 
+def launch_rate(command, environment, seconds, program, at_once):
+    """Launches per second of a program that runs for `seconds`, beside programs that come and go."""
+    with subprocess.Popen([*command, "rate", str(seconds)], env=environment, stdout=subprocess.PIPE,
+                          text=True) as running:
+        while at_once and running.poll() is None:
+            batch([*command, program], environment, at_once)
+        return float(running.communicate()[0])
+
+
+def under_way(command, modes, programs, counts, rounds):
+    print("| beside it         | mode | alone, launches/s | beside | lost, % | spread |")
+    for program in programs:
+        for at_once in counts:
+            rates = {mode: ([], []) for mode in modes}
+            for turn in range(rounds):
+                order = list(modes.items())
+                for mode, environment in order if turn % 2 == 0 else reversed(order):
+                    for beside, values in zip((0, at_once), rates[mode]):
+                        values.append(launch_rate(command, environment, 3, program, beside))
+            for mode, (alone, beside) in rates.items():
+                lost = 100 * (1 - statistics.median(beside) / statistics.median(alone))
+                print(f"| {program:9} {at_once:2} at once | {mode} | {statistics.median(alone):.0f} |"
+                      f" {statistics.median(beside):.0f} | {lost:.1f} | {max(alone) / min(alone):.2f} |", flush=True)
+
+
 def modes_of(arguments, servers):
     native = dict(os.environ)
     if arguments.driver == "softgpu":
@@ -117,6 +145,8 @@ def main():
     parser.add_argument("--budget", type=float, default=1e9)
     parser.add_argument("--rested", action="store_true")
     parser.add_argument("--server-user", type=int)
+    parser.add_argument("--under-way", action="store_true")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--driver", default="nvidia", choices=["nvidia", "softgpu"])
     arguments = parser.parse_args()
     if arguments.driver == "softgpu":
@@ -138,6 +168,10 @@ def main():
                 for build, server in servers.values() if arguments.rested else ():
                     server.await_pool(build, DEFAULT_POOL)
 
+            if arguments.under_way:
+                under_way([os.path.join(arguments.build, "bench/sessions/starts")], modes, programs, counts,
+                          arguments.rounds)
+                return
             first, *others = modes
             print(f"| program   | at once | {first} s |" + "".join(f" {mode} s | ratio |" for mode in others) +
                   " spread | batches |", flush=True)

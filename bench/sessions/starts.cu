@@ -1,9 +1,11 @@
 // A short CUDA program, for timing whole processes: it gets one result from one library and ends.
 //
 //   starts none | kernel | cublas | cufft | cusolver
+//   starts rate SECONDS     launches for so long, a hundred kernels at a time, and prints kernels per second
 //
 // The libraries are opened at run time, so it builds where they are not installed. Exit code 2: the
 // library is not there.
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -75,6 +77,20 @@ float with_kernel() {
   return first_of(value);
 }
 
+float rate(double seconds) {
+  using Clock = std::chrono::steady_clock;
+  float* value = device_copy({0.0f});
+  const Clock::time_point begin = Clock::now();
+  long launched = 0;
+  std::chrono::duration<double> elapsed{0};
+  for (; elapsed.count() < seconds; elapsed = Clock::now() - begin) {
+    for (int i = 0; i < 100; ++i, ++launched) twice<<<1, 1>>>(value);
+    CHECK(cudaDeviceSynchronize());
+  }
+  std::printf("%.0f\n", launched / elapsed.count());
+  return 4 + first_of(value);
+}
+
 float with_cublas() {
   void* library = open_library("libcublas");
   void* handle = nullptr;
@@ -124,6 +140,7 @@ int main(int count, char** arguments) {
   CHECK(cudaFree(nullptr));
   float result = 4;
   if (!std::strcmp(what, "kernel")) result = with_kernel();
+  if (!std::strcmp(what, "rate")) result = rate(count > 2 ? std::atof(arguments[2]) : 1);
   if (!std::strcmp(what, "cublas")) result = with_cublas();
   if (!std::strcmp(what, "cufft")) result = with_cufft();
   if (!std::strcmp(what, "cusolver")) result = with_cusolver();

@@ -40,12 +40,11 @@ namespace rcuda::transport {
 
 // Whether put() must wake a peer that sleeps in wait().
 //   kNo: no. A peer that polls sees the put; a sleeping peer sees it with the next put that wakes.
-//   kYes: yes.
+//   kYes: yes. Over tcp, when puts of this kind or the last follow each other within
+//       LinkOptions::receive_spin, a thread of the Link sends them. It stays awake for that time.
 //   kNow: yes, and a thread waits for the peer's answer. A medium that gathers puts (tcp) sends
 //       this one and all before it before put() returns.
-//   kHandOver: as kNow, but the calling thread has other work. Over tcp, when puts of this kind
-//       follow each other within LinkOptions::receive_spin, a thread of the Link sends them
-//       instead. It stays awake for that time.
+//   kHandOver: as kNow where no thread of the Link is awake to send it, else as kYes.
 enum class Wake : uint8_t { kNo, kYes, kNow, kHandOver };
 
 // Names a region of the peer. Assigned by the side that exposes it, unique within a Link, never
@@ -217,7 +216,7 @@ struct LinkOptions {
   // tcp: sockets for transfers; verbs: queue pairs for transfers. The server's value is used.
   int bulk_streams = 4;
   // tcp: how long a receiving thread polls for more data after it has received some, before it
-  // sleeps.
+  // sleeps; that of puts up to four times as long (tcp/adaptive_spin.h).
   std::chrono::nanoseconds receive_spin = default_receive_spin();
   // verbs: the PCI address of the GPU that uses this Link ("0000:3b:00.0"). The adapter nearest to
   // it is used. Empty: no preference.

@@ -32,6 +32,7 @@
 #include "common/transport/gather.h"
 #include "common/transport/link_core.h"
 #include "common/transport/mapping.h"
+#include "common/transport/tcp/adaptive_spin.h"
 #include "common/transport/tcp/medium.h"
 #include "common/transport/tcp/tcp_bulk.h"
 #include "common/transport/tcp/tcp_sender.h"
@@ -142,7 +143,7 @@ class TcpLink final : public LinkCore {
   const Mapping window_;
   const size_t peer_window_bytes_;
   const std::chrono::milliseconds peer_timeout_;
-  const std::chrono::nanoseconds receive_spin_;
+  AdaptiveSpin receive_spin_;  // of the receiver
   DoorbellState doorbell_state_;
   ExposedRegions regions_;
   std::atomic<uint32_t> region_puts_sent_{0};
@@ -327,10 +328,12 @@ void TcpLink::receive() {
 
 // One recv(). With a timeout for silence, it returns now and then to check the peer (SO_RCVTIMEO).
 std::string TcpLink::receive_some(std::byte* data, size_t bytes, size_t* received) {
+  const Clock::time_point begin = Clock::now();
   while (true) {
-    const ssize_t count = recv_spinning(control_, data, bytes, 0, receive_spin_);
+    const ssize_t count = recv_spinning(control_, data, bytes, 0, receive_spin_.limit());
     if (count > 0) {
       last_heard_ = Clock::now();
+      receive_spin_.waited(last_heard_ - begin);
       *received = static_cast<size_t>(count);
       return {};
     }

@@ -7,8 +7,9 @@
 // somebody waits for is sent by the calling thread, with everything before it, because waking the
 // flusher takes longer than sending. A thread that is about to sleep in Link::wait flushes too.
 //
-// Puts with Wake::kHandOver that follow each other within `hand_over` wake the flusher. It stays
-// awake for that time and sends such puts.
+// A put that nobody waits for and that follows another within `hand_over` wakes the flusher, which
+// then stays awake for that time after each send, and sends such puts. A send takes 3 to 10 us,
+// which PyTorch would spend for each launch, as it launches every 10 to 30 us.
 //
 // Any thread may call send(), which blocks while kMaxPending bytes wait for the peer. The flusher
 // also sends the heartbeats. Errors go to the callback, on the thread that met them.
