@@ -3,10 +3,12 @@
 
     nccl_ranks.py --build FOLDER [--transports shm,tcp] [--megabytes 64]
 
-One server has all GPUs of this machine, and each rank uses one of them. Then two servers have a GPU
-each, which NCCL cannot join: the ranks must say so and end. Prints a table of what each way computed,
-with the bus bandwidth of an all-reduce (as NCCL's own tests define it); exits with 1 if a result is
-wrong or missing. Needs two GPUs and PyTorch with NCCL.
+One server has all GPUs of this machine. Each rank names them all and uses its own, by its index or by
+CUDA_VISIBLE_DEVICES. Then what cannot work, and must end with an error: ranks that name only their own GPU,
+whose sessions may not import memory of the others; ranks on two servers. The last two lines are for
+information: two servers with NCCL told not to look for peer access, and not for memory that ranks share
+either. Prints a table of what each way computed, with the bus bandwidth of an all-reduce as NCCL's own
+tests define it; exits with 1 if one is not as said. Needs two GPUs and PyTorch with NCCL.
 """
 
 import argparse
@@ -18,14 +20,14 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../e2e"))
-SECONDS = 60  # for all ranks of one way
+SECONDS = 40  # for all ranks of one way
 
 
 def rank_main():
     import torch
     import torch.distributed as dist
     rank, ranks, megabytes = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MEGABYTES"))
-    torch.cuda.set_device(0)
+    torch.cuda.set_device(int(os.environ["DEVICE"]))
     dist.init_process_group("nccl", init_method=os.environ["MEET"], rank=rank, world_size=ranks)
 
     def check(name, tensor, expected):
@@ -64,7 +66,7 @@ def run(ranks, environment_of, megabytes):
     with tempfile.TemporaryDirectory() as folder:
         running = [subprocess.Popen(
             [sys.executable, os.path.abspath(__file__)], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env=dict(environment_of(rank), RANK=str(rank), WORLD_SIZE=str(ranks), MEGABYTES=str(megabytes),
+            env=dict(environment_of(rank), NCCL_DEBUG="WARN", RANK=str(rank), WORLD_SIZE=str(ranks), MEGABYTES=str(megabytes),
                      MEET=f"file://{folder}/meet")) for rank in range(ranks)]
         deadline = time.monotonic() + SECONDS
         said = []
@@ -78,8 +80,8 @@ def run(ranks, environment_of, megabytes):
     if not bad:
         return said[0][0].strip(), True
     lines = [line for line in "\n".join(bad).splitlines() if line.strip()]
-    telling = [line for line in lines if "rcuda" in line or "NCCL" in line or "Error" in line] or lines
-    return " / ".join(dict.fromkeys(telling[-4:])), False
+    telling = [line for line in lines if "rcuda" in line or "NCCL WARN" in line or "Error" in line] or lines
+    return " / ".join(dict.fromkeys(telling[-3:])), False
 
 
 def main():
@@ -94,27 +96,41 @@ def main():
         print("needs two GPUs")
         return 1
 
-    def remote(transport, device_of):
-        return lambda rank: dict(os.environ, RCUDA_TRANSPORT=transport, RCUDA_DEVICES=device_of(rank),
-                                 CUDA_VISIBLE_DEVICES="0", RCUDA_SECURITY="none",
-                                 LD_PRELOAD=os.path.join(arguments.build, "lib/librcuda.so"))
+    def remote(transport, devices_of, device_of, **more):
+        return lambda rank: dict(os.environ, RCUDA_TRANSPORT=transport, RCUDA_DEVICES=devices_of(rank),
+                                 RCUDA_SECURITY="none", DEVICE=str(device_of(rank)),
+                                 LD_PRELOAD=os.path.join(arguments.build, "lib/librcuda.so"),
+                                 **{name: value(rank) for name, value in more.items()})
 
     def start(devices):
         return Server(arguments.build, driver="nvidia", devices=devices, options=["--insecure", "--pool", "2"])
 
     servers = [start(",".join(map(str, range(gpus)))), *(start(str(gpu)) for gpu in (0, 1))]
+    def everything(_):
+        return ",".join(f"127.0.0.1@{servers[0].port}:{gpu}" for gpu in range(gpus))
+
+    def one_of_each(rank):
+        return f"127.0.0.1@{servers[1 + rank].port}:{rank}"
+
+    # name: (environment of a rank, number of ranks, whether it must work; None: for information)
+    ways = {"native": (lambda rank: dict(os.environ, DEVICE=str(rank)), gpus, True)}
+    for transport in arguments.transports.split(","):
+        ways[transport] = remote(transport, everything, str), gpus, True
+        ways[f"{transport}, one visible"] = (
+            remote(transport, everything, lambda _: 0, CUDA_VISIBLE_DEVICES=str), gpus, True)
+    ways["only the own GPU"] = (
+        remote("shm", lambda rank: f"127.0.0.1@{servers[0].port}:{rank}", lambda _: 0), gpus, False)
+    ways["two servers"] = remote("shm", one_of_each, lambda _: 0), 2, False
+    ways["two servers, no P2P"] = (
+        remote("shm", one_of_each, lambda _: 0, NCCL_P2P_DISABLE=lambda _: "1"), 2, None)
+    ways["two servers, sockets"] = (
+        remote("shm", one_of_each, lambda _: 0, NCCL_P2P_DISABLE=lambda _: "1", NCCL_SHM_DISABLE=lambda _: "1"), 2, None)
     failed = False
     try:
-        ways = {"native": lambda rank: dict(os.environ, CUDA_VISIBLE_DEVICES=str(rank))}
-        for transport in arguments.transports.split(","):
-            ways[transport] = remote(transport, lambda rank: f"127.0.0.1@{servers[0].port}:{rank}")
-        for way, environment_of in ways.items():
-            words, good = run(gpus, environment_of, arguments.megabytes)
-            print(f"| {way:12} | {gpus} ranks | {words} |", flush=True)
-            failed |= not good
-        words, good = run(2, remote("shm", lambda rank: f"127.0.0.1@{servers[1 + rank].port}:{rank}"), 1)
-        print(f"| two servers  | 2 ranks | {words} |")
-        failed |= good or "still running" in words
+        for way, (environment_of, ranks, works) in ways.items():
+            words, good = run(ranks, environment_of, arguments.megabytes)
+            print(f"| {way:20} | {ranks} ranks | {words} |", flush=True)
+            failed |= works is not None and (good != works or "still running" in words)
     finally:
         for server in servers:
             server.stop()

@@ -20,6 +20,9 @@ namespace {
 // Puts that follow each other within this time are a burst. A send costs 3 to 10 us, so gathering
 // always wins within this time. The answer to a call takes longer to arrive.
 constexpr auto kBurstGap = std::chrono::microseconds(10);
+// So many puts that nobody waits for, each within `hand_over` of the last, are worth waking the
+// flusher, which may cost as much as five sends.
+constexpr int kRun = 8;
 // How long the flusher stays awake after a burst, so that the next one needs no wake-up.
 constexpr auto kLinger = std::chrono::microseconds(50);
 constexpr size_t kMaxPieces = kMaxPutPieces + 1;
@@ -67,7 +70,8 @@ bool TcpSender::send(std::span<const Bytes> pieces, size_t total, Wake wake) {
   const Clock::time_point now = Clock::now();
   const auto gap = now - std::exchange(last_put_, now);
   if (stopped_) return false;
-  const bool close = wake != Wake::kNow && gap < hand_over_;
+  run_ = wake != Wake::kNow && gap < hand_over_ ? run_ + 1 : 0;
+  const bool close = run_ >= (wake == Wake::kHandOver ? 1 : kRun);
   if (close && flusher_awake_) {
     urgent = false;
   } else if ((urgent || gap >= kBurstGap) && idle()) {

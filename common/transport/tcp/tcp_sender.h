@@ -7,9 +7,9 @@
 // somebody waits for is sent by the calling thread, with everything before it, because waking the
 // flusher takes longer than sending. A thread that is about to sleep in Link::wait flushes too.
 //
-// A put that nobody waits for and that follows another within `hand_over` wakes the flusher, which
-// then stays awake for that time after each send, and sends such puts. A send takes 3 to 10 us,
-// which PyTorch would spend for each launch, as it launches every 10 to 30 us.
+// Some puts that nobody waits for, each within `hand_over` of the last (with Wake::kHandOver, one),
+// wake the flusher. It then stays awake for that time after each send, and sends such puts. A send
+// takes 3 to 10 us, which PyTorch would spend for each launch, as it launches every 10 to 30 us.
 //
 // Any thread may call send(), which blocks while kMaxPending bytes wait for the peer. The flusher
 // also sends the heartbeats. Errors go to the callback, on the thread that met them.
@@ -85,6 +85,7 @@ class TcpSender {
   bool flusher_asleep_ = false;  // and has not been called
   bool flusher_awake_ = false;   // after a call the flusher takes time to wake up
   bool stopped_ = false;
+  int run_ = 0;  // puts that nobody waits for, one soon after another
   Clock::time_point last_put_{};
   Clock::time_point last_send_{};
 };
