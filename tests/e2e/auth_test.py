@@ -21,6 +21,7 @@ import tempfile
 import threading
 import unittest
 
+from proxy import Proxy
 from servers import client_environment, eventually, message, read_message, run_tests, Server, UNUSABLE_SETTINGS
 
 BUILD = PROGRAMS = None
@@ -29,53 +30,6 @@ TLS_HANDSHAKE = 0x16
 REFUSAL, STATUS, AUTH_QUERY, CHALLENGE, AUTHENTICATE, AUTHENTICATED = 4, 6, 12, 13, 14, 15
 HANGS = "munged.* does not answer"
 PLAIN_LINK = b"cudatcp1"  # the first bytes of a TCP Link, of a client as of a peer worker
-
-
-class Proxy:
-    """Forwards connections to a port of this machine, and keeps what passes."""
-
-    def __init__(self, port):
-        self.target = int(port)
-        self.seen = bytearray()
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self):
-        while True:
-            try:
-                client, _ = self.listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self.serve, args=(client,), daemon=True).start()
-
-    def serve(self, client):
-        with client, socket.create_connection(("127.0.0.1", self.target)) as server:
-            back = threading.Thread(target=self.forward, args=(server, client), daemon=True)
-            back.start()
-            self.forward(client, server)
-            back.join()
-
-    def forward(self, source, sink):
-        source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        try:
-            while data := source.recv(1 << 16):
-                self.seen += data
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
-        except OSError:  # one side is gone, so the other one ends too
-            for end in (source, sink):
-                try:
-                    end.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    pass
-
-    def address(self):
-        return f"127.0.0.1@{self.port}:0"
-
-    def close(self):
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
 
 
 class AuthTest(unittest.TestCase):
