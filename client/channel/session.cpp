@@ -83,29 +83,27 @@ Session::Session()
 
 Status Session::connect(const ServerDevices& server, const SessionOptions& options) {
   const std::string address = server.host + ":" + std::to_string(server.port);
+  const transport::Medium* const wanted = server.medium ? server.medium : options.medium;
   Result<wire::Connection> connection =
-      wire::connect_server(server.host, server.port, server.medium ? server.medium : options.medium,
-                           options.connect_timeout);
+      wire::connect_server(server.host, server.port, wanted, options.connect_timeout);
   if (!connection) return connection.status();
-  const transport::MediumTraits& traits = connection->medium->traits;
   const wire::Credentials defaults;
   const wire::Credentials& credentials = options.credentials ? *options.credentials : defaults;
-  if (traits.reach == transport::Reach::kNetwork) {
+  std::string why = "the server is on this machine";  // of the medium
+  if (connection->medium->traits.reach == transport::Reach::kNetwork) {
     RCUDA_RETURN_IF_ERROR(wire::identify(&*connection, server.host, server.port, credentials,
                                          Clock::now() + options.answer_timeout)
                               .with_context(address));
+    if (!wanted) why = wire::choose_medium(&*connection);
+    if (why.empty()) why = "both ends have what it takes";
   }
 
-  name_ = address + " over " + traits.name;
   server_ = server;
   index_ = options.hello.worker;
   synchronous_ = options.synchronous;
-  traits_ = traits;
   encrypted_ = connection->key.has_value();
-  spin_ = spin_time(traits);
 
   wire::Hello hello = options.hello;
-  hello.medium = traits.name;
   hello.devices = server.gpus;
   RCUDA_RETURN_IF_ERROR(wire::present_lease(server.host, server.port, credentials, &hello));
   WaitReport report(address);
@@ -117,6 +115,7 @@ Status Session::connect(const ServerDevices& server, const SessionOptions& optio
                                                         });
   if (!welcome) return Status(welcome.status()).with_context(address);
   welcome_ = std::move(welcome).value();
+  if (!welcome_.fell_back.empty()) why = "the server: " + welcome_.fell_back;
   if (welcome_.devices.size() != server.gpus.size()) {
     return Status(Code::kProtocol,
                   address + " granted a different number of devices than requested");
@@ -124,16 +123,22 @@ Status Session::connect(const ServerDevices& server, const SessionOptions& optio
   lacking_.set(welcome_.lacking);
   if (!welcome_.lacking.empty()) {
     RCUDA_INFO("%s is of another build of rcuda: %zu of this one's commands are not supported",
-               name_.c_str(), welcome_.lacking.size());
+               address.c_str(), welcome_.lacking.size());
   }
-  for (const wire::AddressWindow& window : welcome_.windows) reserve_window(window, name_);
+  for (const wire::AddressWindow& window : welcome_.windows) reserve_window(window, address);
 
+  const std::string medium = connection->medium->name();
+  name_ = address + " over " + medium;
   transport::LinkOptions link_options = options.link;
   link_options.window_bytes = Window::kBytes;
   auto link = wire::link_to_worker(std::move(connection).value(), welcome_.token, link_options,
                                    {options.handshake_timeout, options.connect_timeout});
   if (!link) return Status(link.status()).with_context(name_);
   link_ = std::move(link).value();
+  traits_ = link_->traits();
+  spin_ = spin_time(traits_);
+  name_ = address + " over " + traits_.name;
+  if (!wanted && medium == traits_.name) RCUDA_INFO("%s: %s", name_.c_str(), why.c_str());
   if (link_->peer_window_bytes() < wire::WorkerWindow::kBytes ||
       link_->window().size() < Window::kBytes) {
     return Status(Code::kProtocol, name_ + ": the worker's window is too small");

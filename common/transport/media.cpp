@@ -21,12 +21,26 @@ const Medium& plain_medium(Reach reach) {
   std::abort();
 }
 
-const Medium& best_medium(Reach reach, int control_socket) {
-  const Medium* best = nullptr;
-  for (const Medium& medium : media()) {
-    if (medium.traits.reach == reach && medium.usable(control_socket).ok()) best = &medium;
+Status Medium::suits(int control_socket, const std::string& encrypts_because) const {
+  if (traits.moves_in_clear && !encrypts_because.empty()) {
+    return {Code::kUnsupported, std::string(name()) + " does not encrypt, and " + encrypts_because};
   }
-  return best ? *best : plain_medium(reach);
+  if (fit_host) RCUDA_RETURN_IF_ERROR(fit_host());
+  return usable(control_socket);
+}
+
+Choice best_medium(Reach reach, int control_socket, const std::string& encrypts_because) {
+  Choice choice{&plain_medium(reach), {}};
+  for (const Medium& medium : media()) {
+    if (medium.traits.reach != reach) continue;
+    const Status suits = medium.suits(control_socket, encrypts_because);
+    if (suits.ok()) {
+      choice = {&medium, {}};
+    } else {
+      choice.why += (choice.why.empty() ? "" : "; ") + suits.context();
+    }
+  }
+  return choice;
 }
 
 std::string medium_names(std::optional<Reach> reach) {

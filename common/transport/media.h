@@ -20,24 +20,34 @@ struct Medium {
   // Whether make() can work on this side of a control socket; kUnsupported with the reason if it
   // cannot. Null: it always can. May block while a library is loaded.
   Status (*usable_over)(int control_socket) = nullptr;
+  // Whether this host is fit for the medium, for users who have not asked for it; kUnsupported with
+  // the reason if it is not. Null: it always is. Loads no library.
+  Status (*fit_host)() = nullptr;
   Result<std::unique_ptr<Link>> (*make)(Bootstrap bootstrap, const LinkOptions& options) = nullptr;
 
   const char* name() const { return traits.name; }
   Status usable(int control_socket) const {
     return usable_over ? usable_over(control_socket) : Status();
   }
+  // Whether to use it over this socket although nobody has asked for it; kUnsupported with the
+  // reason if not. `encrypts_because` says why everything must be encrypted; empty: it need not be.
+  Status suits(int control_socket, const std::string& encrypts_because) const;
 };
 
 // All media. Among media of the same reach, the first needs only a socket (usable_over is null),
-// and a later one is preferred if it is usable.
+// and a later one is preferred if it suits.
 std::span<const Medium> media();
 
 // Null if no medium has that name.
 const Medium* find_medium(std::string_view name);
 // The first medium of that reach. It works wherever a socket does.
 const Medium& plain_medium(Reach reach);
-// The last medium of that reach that is usable over this socket.
-const Medium& best_medium(Reach reach, int control_socket);
+// The medium to use where nobody has asked for one: the last of that reach that suits.
+struct Choice {
+  const Medium* medium = nullptr;  // never null
+  std::string why;                 // why it is no better one; empty: there is none
+};
+Choice best_medium(Reach reach, int control_socket, const std::string& encrypts_because);
 // "shm, tcp or verbs", for messages. With `reach`, only the media of that reach.
 std::string medium_names(std::optional<Reach> reach = {});
 

@@ -33,6 +33,8 @@ struct MediumTraits {
   // once for all transfers, device memory too if the platform allows it; loop_back() proves that
   // the adapter reaches it; adapter() names the adapter.
   bool has_adapter = false;
+  // What it moves leaves the machine without the encryption of the session's sockets.
+  bool moves_in_clear = false;
 };
 
 }  // namespace rcuda::transport

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <fcntl.h>
@@ -15,6 +16,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include "common/base/log.h"
 #include "common/base/socket_io.h"
 #include "common/tls/keyed.h"
 #include "common/wire/refusal.h"
@@ -148,6 +150,16 @@ Status meet_worker(Connection* connection, Clock::time_point deadline) {
   return {};
 }
 
+// If the worker does not take the connection's medium, the connection falls back.
+Result<Welcome> welcomed(Connection* connection, Result<Welcome> welcome) {
+  if (!welcome || welcome->fell_back.empty()) return welcome;
+  if (!connection->fallback) {
+    return Status(Code::kProtocol, "the worker chose a medium that the client has not offered");
+  }
+  connection->medium = std::exchange(connection->fallback, nullptr);
+  return welcome;
+}
+
 }  // namespace
 
 LocalAddress::LocalAddress(uint16_t port) {
@@ -166,18 +178,25 @@ Result<UniqueFd> connect_tcp(const std::string& host, uint16_t port, Clock::time
   return connect_any(addresses->get(), label(host, port), deadline);
 }
 
-Result<UniqueFd> connect_again(int socket, Clock::time_point deadline) {
-  sockaddr_storage peer{};
-  auto* const address = reinterpret_cast<sockaddr*>(&peer);
-  socklen_t bytes = sizeof peer;
-  if (::getpeername(socket, address, &bytes) != 0) return Status::from_errno(errno, "getpeername");
+Result<PeerAddress> peer_address(int socket) {
+  PeerAddress peer;
+  peer.bytes = sizeof peer.storage;
+  if (::getpeername(socket, reinterpret_cast<sockaddr*>(&peer.storage), &peer.bytes) != 0) {
+    return Status::from_errno(errno, "getpeername");
+  }
+  return peer;
+}
+
+Result<UniqueFd> connect_again(const PeerAddress& peer, Clock::time_point deadline) {
+  PeerAddress copy = peer;
+  auto* const address = reinterpret_cast<sockaddr*>(&copy.storage);
   char host[NI_MAXHOST] = "", port[NI_MAXSERV] = "";
-  getnameinfo(address, bytes, host, sizeof host, port, sizeof port,
+  getnameinfo(address, copy.bytes, host, sizeof host, port, sizeof port,
               NI_NUMERICHOST | NI_NUMERICSERV);
   addrinfo only{};
-  only.ai_family = peer.ss_family;
+  only.ai_family = copy.storage.ss_family;
   only.ai_addr = address;
-  only.ai_addrlen = bytes;
+  only.ai_addrlen = copy.bytes;
   return connect_any(&only, std::string(host) + ":" + port, deadline);
 }
 
@@ -238,6 +257,16 @@ Result<Connection> connect_server(const std::string& host, uint16_t port,
   return Connection{std::move(socket).value(), medium ? medium : &plain_medium(Reach::kNetwork)};
 }
 
+std::string choose_medium(Connection* connection) {
+  const transport::Choice choice =
+      transport::best_medium(connection->medium->traits.reach, connection->socket.fd(),
+                             connection->must_encrypt ? "RCUDA_SECURITY is tls" : "");
+  const transport::Medium& plain = transport::plain_medium(connection->medium->traits.reach);
+  connection->medium = choice.medium;
+  connection->fallback = choice.medium == &plain ? nullptr : &plain;
+  return choice.why;
+}
+
 Status no_server(const Status& status) {
   constexpr const char* kRemedy =
       ": is it an rcuda-server? Check host and port in RCUDA_DEVICES, and the server's log";
@@ -252,9 +281,11 @@ Status no_server(const Status& status) {
   return status;
 }
 
-Result<Welcome> request_session(Connection* connection, const Hello& hello,
+Result<Welcome> request_session(Connection* connection, Hello hello,
                                 std::chrono::milliseconds patience,
                                 const std::function<void(const Queued&)>& waits) {
+  hello.medium = connection->medium->name();
+  hello.fallback = connection->fallback ? connection->fallback->name() : "";
   // A server that refuses a connection closes it without reading, so this write may fail; the
   // server's reason can still be read.
   const Status sent = write_message(connection->socket, MessageType::kHello, encode(hello),
@@ -281,7 +312,7 @@ Result<Welcome> request_session(Connection* connection, const Hello& hello,
         RCUDA_RETURN_IF_ERROR(meet_worker(connection, Clock::now() + patience));
         continue;
       case MessageType::kWelcome:
-        return decode_welcome(message->second);
+        return welcomed(connection, decode_welcome(message->second));
       case MessageType::kRefusal:
         return refusal_error(message->second, "the session was refused", Code::kUnavailable);
       default:
@@ -302,24 +333,42 @@ Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,
                                                         const uint8_t (&token)[16],
                                                         const transport::LinkOptions& options,
                                                         const LinkTimeouts& timeouts) {
-  transport::Bootstrap bootstrap;
-  bootstrap.control = std::move(connection.socket);
-  bootstrap.timeout = timeouts.whole;
-  bootstrap.open_stream = [&, key = connection.key,
-                           control = bootstrap.control.fd()](int index) -> Result<Socket> {
+  const bool local = connection.medium->traits.reach == transport::Reach::kThisMachine;
+  const Result<PeerAddress> worker = local ? PeerAddress() : peer_address(connection.socket.fd());
+  if (!worker) return worker.status();
+  const auto open_stream = [&](int number) -> Result<Socket> {
+    const auto index = static_cast<uint32_t>(number);
     const Clock::time_point deadline = Clock::now() + timeouts.connecting;
-    Result<UniqueFd> socket = connect_again(control, deadline);
+    Result<UniqueFd> socket = connect_again(*worker, deadline);
     if (!socket) return socket.status();
     Attach attach;
-    attach.index = static_cast<uint32_t>(index);
-    std::ranges::copy(attach_token(token, attach.index), attach.token);
+    attach.index = index;
+    std::ranges::copy(attach_token(token, index), attach.token);
     RCUDA_RETURN_IF_ERROR(
         write_message(socket->get(), MessageType::kAttach, encode(attach), deadline));
-    if (!key) return Socket(std::move(socket).value());
-    return tls::encrypt(std::move(socket).value(), socket_key(*key, attach.index),
+    if (!connection.key) return Socket(std::move(socket).value());
+    return tls::encrypt(std::move(socket).value(), socket_key(*connection.key, index),
                         tls::Role::kClient, deadline);
   };
-  return transport::make_link(*connection.medium, std::move(bootstrap), options);
+  const auto over = [&](const transport::Medium& medium, Socket control,
+                        std::chrono::milliseconds timeout) {
+    transport::Bootstrap bootstrap;
+    bootstrap.control = std::move(control);
+    bootstrap.timeout = timeout;
+    bootstrap.open_stream = open_stream;
+    return transport::make_link(medium, std::move(bootstrap), options);
+  };
+  if (!connection.fallback) {
+    return over(*connection.medium, std::move(connection.socket), timeouts.whole);
+  }
+  auto link = over(*connection.medium, std::move(connection.socket), timeouts.whole / kTryingPart);
+  if (link) return link;
+  RCUDA_WARN("the session goes over %s, because no connection over %s comes about: %s",
+             connection.fallback->name(), connection.medium->name(),
+             link.status().context().c_str());
+  Result<Socket> control = open_stream(kFallbackSocket);
+  if (!control) return control.status();
+  return over(*connection.fallback, std::move(control).value(), timeouts.whole);
 }
 
 }  // namespace rcuda::wire

@@ -23,9 +23,13 @@ namespace rcuda::wire {
 struct Connection {
   Socket socket;
   const transport::Medium* medium = nullptr;  // the medium to use over this socket; never null
+  // The medium to use if the worker does not take `medium`, or no Link comes about over it. Null:
+  // none.
+  const transport::Medium* fallback = nullptr;
   // The session's key. Set if the client identified itself under TLS: every socket of the session
   // is then encrypted with it.
   std::optional<tls::Key> key;
+  bool must_encrypt = false;  // RCUDA_SECURITY=tls: only media that encrypt are chosen
 };
 
 // If `medium` is null, chooses one: the plain medium of this machine if `host` is this machine and
@@ -36,6 +40,11 @@ Result<Connection> connect_server(const std::string& host, uint16_t port,
                                   const transport::Medium* medium,
                                   std::chrono::milliseconds timeout);
 
+// For a connection whose medium the user has not chosen: takes the best one of its reach that suits
+// this side, with the plain one as fallback. Returns why it is no better one. Call it after
+// identify(). May block while a library is loaded.
+std::string choose_medium(Connection* connection);
+
 // If both ends of `socket` are on this machine, gets a ticket over the server's local socket and
 // presents it. Returns false if it presents none: the server is on another machine, or it has no
 // local socket here (a proxy). identify.h says what comes then.
@@ -45,22 +54,26 @@ Result<bool> present_ticket(int socket, std::chrono::steady_clock::time_point de
 Status no_server(const Status& status);
 
 // Asks for a session and waits until a worker welcomes the client, which is then at the other end.
+// The media of `hello` are the connection's. If the worker falls back, so does the connection.
 // `patience`: how long the server may be silent; while the client waits, it says so every second.
 // `waits`: is called each time with the client's place, if it has one (Hello::wait_ms). A refusal
 // is kUnavailable, with the server's reason.
-Result<Welcome> request_session(Connection* connection, const Hello& hello,
+Result<Welcome> request_session(Connection* connection, Hello hello,
                                 std::chrono::milliseconds patience,
                                 const std::function<void(const Queued&)>& waits = {});
 
 // The name by which connections between workers call a session. It does not tell the session's id.
 void session_name(const uint8_t (&session)[16], uint8_t (&name)[16]);
 
-// Makes the client's end of a session's Link. `connection` is the one on which the worker's Welcome
-// arrived, with that token. Errors: see transport::make_link().
 struct LinkTimeouts {
   std::chrono::milliseconds whole;       // for the worker to do its part of the Link
   std::chrono::milliseconds connecting;  // for each further socket
 };
+// Until when a Link that has a fallback must have come about, as a part of the whole time.
+inline constexpr int kTryingPart = 4;
+// Makes the client's end of a session's Link. `connection` is the one on which the worker's Welcome
+// arrived, with that token. If no Link comes about and there is a fallback, makes one over that,
+// and says so in the log. Errors: see transport::make_link().
 Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,
                                                         const uint8_t (&token)[16],
                                                         const transport::LinkOptions& options,
@@ -82,8 +95,14 @@ class LocalAddress {
 
 Result<UniqueFd> connect_tcp(const std::string& host, uint16_t port,
                              std::chrono::steady_clock::time_point deadline);
-// Opens another connection to the peer address of `socket`, a TCP socket. A host name could resolve
-// to another host this time.
-Result<UniqueFd> connect_again(int socket, std::chrono::steady_clock::time_point deadline);
+// The other end of a TCP socket, and another connection to it. A host name could resolve to another
+// host this time.
+struct PeerAddress {
+  sockaddr_storage storage{};
+  socklen_t bytes = 0;
+};
+Result<PeerAddress> peer_address(int socket);
+Result<UniqueFd> connect_again(const PeerAddress& peer,
+                               std::chrono::steady_clock::time_point deadline);
 
 }  // namespace rcuda::wire

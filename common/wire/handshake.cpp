@@ -61,6 +61,7 @@ std::vector<std::byte> encode(const Hello& message) {
   out.number(message.protocol_hash);
   out.numbers(message.commands);
   out.string(message.medium);
+  out.string(message.fallback);
   out.number(message.pid);
   out.number(message.uid);
   out.string(message.host);
@@ -84,8 +85,9 @@ Result<Hello> decode_hello(const std::vector<std::byte>& body) {
   Reader in(body);
   Hello message;
   if (!in.number(&message.protocol_hash) || !in.numbers(&message.commands, kMaxCommands) ||
-      !get_medium(in, &message.medium) || !in.number(&message.pid) || !in.number(&message.uid) ||
-      !in.string(&message.host) || !in.string(&message.program) || !in.string(&message.user) ||
+      !get_medium(in, &message.medium) || !in.string(&message.fallback) ||
+      !in.number(&message.pid) || !in.number(&message.uid) || !in.string(&message.host) ||
+      !in.string(&message.program) || !in.string(&message.user) ||
       !in.bytes(message.session, sizeof message.session) ||
       !in.numbers(&message.devices, kMaxDevices) || !get_windows(in, &message.taken)) {
     return malformed("Hello");
@@ -281,6 +283,7 @@ std::vector<std::byte> encode(const Welcome& message) {
     out.numbers(device.peer_attributes);
   }
   out.numbers(message.lacking);
+  out.string(message.fell_back);
   return out.take();
 }
 
@@ -306,6 +309,7 @@ Result<Welcome> decode_welcome(const std::vector<std::byte>& body) {
     }
   }
   in.numbers(&message.lacking, kMaxCommands);
+  in.string(&message.fell_back);
   if (!in.complete()) return malformed("Welcome");
   return message;
 }

@@ -7,7 +7,8 @@
 //   daemon -> worker   the socket and the Hello, over their socket pair
 //   worker -> client   Welcome: devices with all attributes, window of addresses, staging; or
 //                      Refusal
-//   both               transport::make_link() on the same socket
+//   both               transport::make_link() on the same socket; if it fails and the Hello has a
+//                      fallback, once more on a further socket (kFallbackSocket)
 //   worker -> client   the first frame of the event ring: ReadyEvent, which names the staging
 //                      region. From now on the client may send commands
 //
@@ -116,6 +117,9 @@ struct Hello {
   uint64_t protocol_hash = 0;      // api::kProtocolHash: the same on both sides; stays first
   std::vector<uint32_t> commands;  // api::command_hashes()
   std::string medium;     // transport::Medium::name(); never empty
+  // Where the user has left the choice: the medium to use if the worker does not take `medium`, or
+  // no Link comes about over it. Empty: none.
+  std::string fallback;
   uint32_t pid = 0, uid = 0;
   std::string host, program;  // for the server's log
   std::string user;
@@ -223,6 +227,7 @@ struct Welcome {
   std::vector<DeviceInfo> devices;
   // Opcodes of the client's commands that the worker does not have, or not as the client has them.
   std::vector<uint32_t> lacking;
+  std::string fell_back;  // why the session is over Hello::fallback; empty: over Hello::medium
 };
 
 struct Refusal {

@@ -166,6 +166,7 @@ Status identify(Connection* connection, const std::string& host, uint16_t port,
                 const Credentials& credentials, Clock::time_point deadline) {
   const Result<Security> security = parse_security(credentials.security.get());
   if (!security) return security.status();
+  connection->must_encrypt = *security == Security::kTls;
   if (*security == Security::kAuto) {
     const Result<bool> presented = present_ticket(connection->socket.fd(), deadline);
     if (!presented) return presented.status();

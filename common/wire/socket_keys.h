@@ -10,7 +10,9 @@
 namespace rcuda::wire {
 
 // A session's further sockets have the indexes 0 to kMostSockets - 1, more than any medium opens.
+// The last is the control socket of a Link in the place of one that did not come about.
 inline constexpr uint32_t kMostSockets = 32;
+inline constexpr uint32_t kFallbackSocket = kMostSockets - 1;
 inline constexpr uint32_t kControlSocket = ~0u;  // in the place of an index
 
 using AttachToken = std::array<uint8_t, 16>;

@@ -54,14 +54,14 @@ Result<WorkPage> WorkPage::open(UniqueFd memory) {
 
 void WorkPage::write(const wire::Work& work) {
   for (size_t i = 0; i < work.counts.size(); ++i) {
-    (*page_)[i].store(work.counts[i], std::memory_order_relaxed);
+    page_->counts[i].store(work.counts[i], std::memory_order_relaxed);
   }
 }
 
 wire::Work WorkPage::read() const {
   wire::Work work;
   for (size_t i = 0; i < work.counts.size(); ++i) {
-    work.counts[i] = (*page_)[i].load(std::memory_order_relaxed);
+    work.counts[i] = page_->counts[i].load(std::memory_order_relaxed);
   }
   return work;
 }

@@ -1,9 +1,9 @@
-// WorkPage: what a worker has done for its session, in a page of memory that the daemon reads.
+// WorkPage: what a worker has done for its session, and whether the session is over its client's
+// second choice of a medium, in a page of memory that the daemon reads.
 //
-// The daemon makes it and passes it on with the session. It reads what the worker wrote and believes none
-// of it: the numbers are for people and their monitoring.
-// Threads: one writes, any read. Blocking: none. Errors: those of the system; kProtocol for memory that is
-// no such page.
+// The daemon makes it and passes it on with the session. It reads what the worker wrote and
+// believes none of it: the numbers are for people and their monitoring. Threads: one writes, any
+// read. Blocking: none. Errors: those of the system; kProtocol for memory that is no such page.
 #pragma once
 
 #include <array>
@@ -31,9 +31,14 @@ class WorkPage {
 
   void write(const wire::Work& work);
   wire::Work read() const;
+  void set_fell_back() { page_->fell_back.store(true, std::memory_order_relaxed); }
+  bool fell_back() const { return page_->fell_back.load(std::memory_order_relaxed); }
 
  private:
-  using Page = std::array<std::atomic<uint64_t>, wire::kWorkNames.size()>;
+  struct Page {
+    std::array<std::atomic<uint64_t>, wire::kWorkNames.size()> counts;
+    std::atomic<bool> fell_back;
+  };
   WorkPage(UniqueFd memory, Page* page);
 
   UniqueFd memory_;

@@ -344,7 +344,7 @@ Status Daemon::take_hello(Connection& connection, const std::vector<std::byte>& 
 }
 
 Status Daemon::check(const wire::Hello& hello) const {
-  if (!transport::find_medium(hello.medium)) {
+  if (!transport::find_medium(hello.medium) && !transport::find_medium(hello.fallback)) {
     return Status(Code::kProtocol,
                   "this server does not know the transport that the client chose;"
                   " it takes " +

@@ -51,11 +51,6 @@ Status send_all(int control, const std::vector<WorkerMessage>& messages) {
   return {};
 }
 
-uint64_t seconds_since(WorkerPool::Clock::time_point time) {
-  const auto passed = WorkerPool::Clock::now() - time;
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(passed).count());
-}
-
 std::string outcome(int status) {
   if (WIFEXITED(status)) return "exit status " + std::to_string(WEXITSTATUS(status));
   return std::string("signal ") + ::strsignal(WTERMSIG(status));
@@ -187,6 +182,7 @@ void WorkerPool::hand_over(Worker& worker, const wire::Hello& hello, const Ident
   demand_.taken(worker.since);
   wire::session_name(hello.session, worker.client);
   worker.index = hello.worker;
+  worker.fallback = hello.fallback;
   worker.identity = identity;
   worker.session = {hello.user,
                     hello.program,
@@ -402,8 +398,7 @@ bool WorkerPool::reap(Worker& worker) {
 void WorkerPool::record_end(const Worker& worker, const std::string& outcome) {
   count_end(worker);
   if (!audit_) return;
-  EndedSession ended{worker.identity, worker.session, {}, {}};
-  ended.session.seconds = seconds_since(worker.since);
+  EndedSession ended{worker.identity, session_of(worker), {}, {}};
   if (worker.permit) {
     ended.allowances = worker.permit->allowances();
     ended.limits = worker.permit->limits();

@@ -165,6 +165,7 @@ class WorkerPool {
     // debugger) is notified first: when to call waitpid() again.
     std::optional<Clock::time_point> ask_at;
     std::optional<Clock::time_point> kill_at;  // its session should have ended by then
+    std::string fallback;                      // Hello::fallback
     bool lease_ended = false;                  // what the session does counts for no lease
 
     bool is(State what) const { return state == what && !ask_at; }
@@ -185,6 +186,8 @@ class WorkerPool {
   static void add_to_lease(const Worker& worker, wire::LeaseInfo* lease);
   // Adds a session that has ended to the totals and to its lease's.
   void count_end(const Worker& worker);
+  // The session, as it is now.
+  static wire::ServerStatus::Session session_of(const Worker& worker);
   bool suits(const Worker& worker, const Waiting& client) const;
   SessionGrant grant_to(const Identity& identity, const Worker& worker) const;
   std::vector<Worker*> idle_for(const Waiting& client);

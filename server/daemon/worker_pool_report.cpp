@@ -52,9 +52,21 @@ bool WorkerPool::shows(const Worker& worker, const Identity& to) const {
   return worker.is(State::kBusy) && (sees_all(to) || same_user(worker.identity, to));
 }
 
+wire::ServerStatus::Session WorkerPool::session_of(const Worker& worker) {
+  wire::ServerStatus::Session session = worker.session;
+  session.user = worker.identity.user;
+  session.seconds = static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - worker.since).count());
+  if (!worker.work) return session;
+  session.work = worker.work->read();
+  if (worker.work->fell_back() && !worker.fallback.empty()) session.medium = worker.fallback;
+  return session;
+}
+
 void WorkerPool::count_end(const Worker& worker) {
   if (worker.work) {
-    add_session(&totals_, worker.identity.user, worker.session.medium, worker.work->read());
+    const wire::ServerStatus::Session session = session_of(worker);
+    add_session(&totals_, session.user, session.medium, session.work);
   }
   const std::string& lease = worker.identity.lease;
   if (!lease.empty() && !worker.lease_ended) add_to_lease(worker, &lease_totals_[lease]);
@@ -78,15 +90,10 @@ void WorkerPool::report(wire::ServerStatus* status, const Identity& to) const {
   for (const Worker& worker : workers_) {
     if (worker.is(State::kIdle)) ++status->idle_workers;
     if (!shows(worker, to)) continue;
-    status->sessions.push_back(worker.session);
-    status->sessions.back().user = worker.identity.user;
-    status->sessions.back().seconds = static_cast<uint64_t>(
-        std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - worker.since).count());
-    if (!worker.work) continue;
-    const wire::Work work = worker.work->read();
-    status->sessions.back().work = work;
-    if (!sees_all(to)) continue;
-    add_session(&status->totals, worker.identity.user, worker.session.medium, work);
+    const wire::ServerStatus::Session session = session_of(worker);
+    status->sessions.push_back(session);
+    if (!worker.work || !sees_all(to)) continue;
+    add_session(&status->totals, session.user, session.medium, session.work);
   }
 }
 

@@ -20,6 +20,9 @@
 #include "p2p/planner/measurements.h"
 
 namespace rcuda::server {
+
+using transport::Reach;
+
 namespace {
 
 // The number of sockets that may wait for an introduction: enough for all Links of a session, but
@@ -201,9 +204,18 @@ bool PeerHub::note_socket(Attempt& attempt, int socket) {
   return !attempt.given_up;
 }
 
+std::string PeerHub::encrypts_because(const Introduction& introduction) const {
+  return introduction.encrypted && !options_.trusted_fabric ? kNoTrust : "";
+}
+
+bool PeerHub::may_fall_back(const transport::Medium& medium) const {
+  return !options_.planner.medium && &medium != &transport::plain_medium(Reach::kNetwork);
+}
+
 Result<std::unique_ptr<transport::Link>> PeerHub::link_over(const transport::Medium& medium,
                                                             transport::Bootstrap bootstrap) const {
   bootstrap.timeout = options_.handshake_timeout;
+  if (may_fall_back(medium)) bootstrap.timeout /= wire::kTryingPart;
   return transport::make_link(medium, std::move(bootstrap),
                               p2p::Engine::link_options(options_.link));
 }
@@ -212,10 +224,11 @@ Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt) {
   const transport::Medium* const wanted = options_.planner.medium;
   auto link = call_on(attempt, wanted);
   if (wanted) return link;
-  // Either the other worker cannot use this medium, or the other server on this machine belongs to
-  // another user and its local socket refuses us. Over TCP the session's id is enough.
+  // Either the other worker cannot use this medium, or no connection comes about over it, or the
+  // other server on this machine belongs to another user and its local socket refuses us. Over TCP
+  // the session's id is enough.
   if (link.status().code() == Code::kUnsupported || link.status().code() == Code::kDenied) {
-    const transport::Medium& plain = transport::plain_medium(transport::Reach::kNetwork);
+    const transport::Medium& plain = transport::plain_medium(Reach::kNetwork);
     RCUDA_INFO("peer-to-peer with worker %u goes over %s: %s", attempt.introduction.worker,
                plain.name(), link.status().message().c_str());
     return call_on(attempt, &plain);
@@ -234,7 +247,14 @@ Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt,
   const int socket = connection->socket.fd();
   if (!note_socket(attempt, socket)) return session_ends();
   const transport::Medium& medium =
-      wanted ? *wanted : transport::best_medium(connection->medium->traits.reach, socket);
+      wanted ? *wanted
+             : *transport::best_medium(connection->medium->traits.reach, socket,
+                                       encrypts_because(introduction))
+                    .medium;
+  const Result<wire::PeerAddress> worker = connection->medium->traits.reach == Reach::kNetwork
+                                               ? wire::peer_address(socket)
+                                               : wire::PeerAddress();
+  if (!worker) return worker.status();
   wire::PeerHello hello;
   uint8_t session[16];
   std::copy(options_.session.begin(), options_.session.end(), session);
@@ -262,7 +282,7 @@ Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt,
   bootstrap.control = *std::move(stream);
   bootstrap.open_stream = [&](int index) -> Result<Socket> {
     const auto until = Clock::now() + options_.handshake_timeout;
-    Result<UniqueFd> further = wire::connect_again(socket, until);
+    Result<UniqueFd> further = wire::connect_again(*worker, until);
     if (!further) return further.status();
     wire::PeerHello own = hello;
     own.stream = static_cast<uint32_t>(index) + 1;
@@ -270,7 +290,9 @@ Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt,
                                               wire::encode(own), until));
     return secured(introduction, own.stream, *std::move(further), tls::Role::kClient, until);
   };
-  return link_over(medium, std::move(bootstrap));
+  auto link = link_over(medium, std::move(bootstrap));
+  if (link || !may_fall_back(medium)) return link;
+  return Status(Code::kUnsupported, link.status().message());
 }
 
 Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(Attempt& attempt, size_t tries) {
@@ -279,8 +301,10 @@ Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(Attempt& attempt,
   if (!stream) return stream.status();
   const auto deadline = Clock::now() + options_.handshake_timeout;
   const transport::Medium* const medium = transport::find_medium(name);
-  const Status usable = medium ? medium->usable(stream->fd())
-                               : Status(Code::kUnsupported, "the other worker's medium is unknown");
+  const Status usable = !medium ? Status(Code::kUnsupported, "the other worker's medium is unknown")
+                        : options_.planner.medium
+                            ? medium->usable(stream->fd())
+                            : medium->suits(stream->fd(), encrypts_because(attempt.introduction));
   if (!usable.ok()) {
     const wire::Refusal refusal{static_cast<uint32_t>(Code::kUnsupported), usable.context()};
     (void)wire::write_message(*stream, wire::MessageType::kRefusal, wire::encode(refusal),
@@ -297,7 +321,10 @@ Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(Attempt& attempt,
   bootstrap.accept_stream = [&](int index) -> Result<Socket> {
     return take_caller(attempt, static_cast<uint32_t>(index) + 1, nullptr);
   };
-  return link_over(*medium, std::move(bootstrap));
+  auto link = link_over(*medium, std::move(bootstrap));
+  if (link || !may_fall_back(*medium) || tries == 0) return link;
+  RCUDA_INFO("no connection over %s: %s", medium->name(), link.status().message().c_str());
+  return be_called_on(attempt, tries - 1);
 }
 
 // A Unix socket stays on this machine.

@@ -163,6 +163,10 @@ class PeerHub {
                                  Clock::time_point deadline);
   Result<std::unique_ptr<transport::Link>> link_over(const transport::Medium& medium,
                                                      transport::Bootstrap bootstrap) const;
+  // Why the connection must be encrypted, as Medium::suits() takes it.
+  std::string encrypts_because(const Introduction& introduction) const;
+  // Whether TCP comes next if no Link comes about over this medium.
+  bool may_fall_back(const transport::Medium& medium) const;
   bool shutting() const;
   bool in_use(const Use& memory) const;
   void copy_over(std::list<Use>::iterator use);

@@ -13,9 +13,14 @@
 
 namespace rcuda::server {
 
+// Why a connection of an encrypted session is not over a medium that does not encrypt.
+inline constexpr char kNoTrust[] =
+    "the session is encrypted (RCUDA_SERVER_TRUSTED_FABRIC is not set)";
+
 struct PeerSettings {
   std::array<uint8_t, 16> session{};  // Hello::session
   p2p::PlannerOptions planner;
+  bool trusted_fabric = false;  // encrypted sessions may use media that do not encrypt
   std::chrono::milliseconds handshake_timeout{10'000};
   std::chrono::nanoseconds spin{0};  // EngineOptions::spin
   // Where what copies take is kept; none: the file of the process's user.

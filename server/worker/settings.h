@@ -121,6 +121,9 @@ struct Settings {
       16,       "queue pairs (verbs) or sockets (tcp) of a connection for copies"};
   config::Bool gpudirect{registry, "RCUDA_SERVER_GPUDIRECT", true,
                          "let the RDMA adapter reach GPU memory where a probe transfer proves it"};
+  config::Bool trusted_fabric{registry, "RCUDA_SERVER_TRUSTED_FABRIC", false,
+                              "the RDMA network is trusted: encrypted sessions that leave the "
+                              "choice use verbs, which does not encrypt what it moves"};
   config::Integer verbs_cache{registry,
                               "RCUDA_VERBS_CACHE",
                               transport::verbs::kKeptMiB,

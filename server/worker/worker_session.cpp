@@ -13,6 +13,7 @@
 #include "common/base/leak_check.h"
 #include "common/base/log.h"
 #include "common/tls/keyed.h"
+#include "common/wire/connect.h"
 #include "common/wire/handshake.h"
 #include "common/wire/socket_keys.h"
 #include "p2p/planner/planner.h"
@@ -45,20 +46,6 @@ std::chrono::nanoseconds spin_time(const Settings& settings) {
   // With few cores, polling may keep the client from running.
   const unsigned cores = std::thread::hardware_concurrency();
   return std::chrono::microseconds(cores >= 8 ? 80 : cores >= 4 ? 20 : 5);
-}
-
-// The medium that a client requests, if this worker can use it.
-Result<const transport::Medium*> medium_for(const wire::Hello& hello, int socket) {
-  const transport::Medium* const medium = transport::find_medium(hello.medium);
-  if (!medium) {
-    return Status(Code::kProtocol, "this server takes " + transport::medium_names() + " only");
-  }
-  if (Status usable = medium->usable(socket); !usable.ok()) {
-    return std::move(usable).with_context(
-        std::string("this server cannot use ") + medium->name() + " (set RCUDA_TRANSPORT to " +
-        transport::plain_medium(medium->traits.reach).name() + ")");
-  }
-  return medium;
 }
 
 std::string pci_address(const api::DriverTable& driver, CUdevice device) {
@@ -168,6 +155,32 @@ Status WorkerSession::become(const WorkerMessage& message) {
   return {};
 }
 
+// Takes the medium that the client requests, if this worker can use it. If the client has left the
+// choice and the medium does not suit this worker, takes its second choice.
+Status WorkerSession::choose_medium(int socket) {
+  medium_ = transport::find_medium(hello_.medium);
+  fallback_ = transport::find_medium(hello_.fallback);
+  Status usable =
+      !medium_ ? Status(Code::kProtocol, "this server takes " + transport::medium_names() + " only")
+      : fallback_ ? medium_->suits(socket, encrypts_because())
+                  : medium_->usable(socket);
+  if (usable.ok()) return {};
+  if (fallback_) {
+    welcome_.fell_back = usable.context();
+    medium_ = std::exchange(fallback_, nullptr);
+    return medium_->usable(socket);
+  }
+  if (!medium_) return usable;
+  return std::move(usable).with_context(
+      std::string("this server cannot use ") + medium_->name() + " (set RCUDA_TRANSPORT to " +
+      transport::plain_medium(medium_->traits.reach).name() + ")");
+}
+
+std::string WorkerSession::encrypts_because() const {
+  if (!grant_.key || worker_.settings.trusted_fabric.get()) return {};
+  return kNoTrust;
+}
+
 // Checks the client's request. An error becomes the refusal.
 Status WorkerSession::admit(const WorkerMessage& message) {
   RCUDA_RETURN_IF_ERROR(worker_.devices.select(hello_.devices, &welcome_, &resources_));
@@ -175,9 +188,7 @@ Status WorkerSession::admit(const WorkerMessage& message) {
       check_share(worker_.driver.table, resources_.devices, grant_.limits.sm_percent));
   RCUDA_RETURN_IF_ERROR(check_contexts(worker_.driver.table, resources_.devices,
                                        worker_.settings.stop_timeout.get()));
-  const auto medium = medium_for(hello_, message.descriptor.get());
-  if (!medium.ok()) return medium.status();
-  medium_ = *medium;
+  RCUDA_RETURN_IF_ERROR(choose_medium(message.descriptor.get()));
   const auto planner = p2p::parse_planner_options(hello_.p2p_strategy, hello_.p2p_path);
   if (!planner.ok()) return planner.status();
 
@@ -193,6 +204,7 @@ Status WorkerSession::admit(const WorkerMessage& message) {
   PeerSettings& peers = resources_.peers;
   std::memcpy(peers.session.data(), hello_.session, sizeof hello_.session);
   peers.planner = *planner;
+  peers.trusted_fabric = settings.trusted_fabric.get();
   peers.handshake_timeout = settings.handshake_timeout.milliseconds();
   peers.link.peer_timeout = settings.peer_timeout.milliseconds();
   peers.link.bulk_streams = static_cast<int>(settings.bulk_streams.get());
@@ -290,20 +302,34 @@ Status WorkerSession::connect(Socket client) {
   const auto timeout = worker_.settings.handshake_timeout.milliseconds();
   RCUDA_RETURN_IF_ERROR(wire::write_message(client, wire::MessageType::kWelcome,
                                             wire::encode(welcome_), Clock::now() + timeout));
-  transport::Bootstrap bootstrap;
-  bootstrap.control = std::move(client);
-  bootstrap.server = true;
-  bootstrap.timeout = timeout;
-  bootstrap.accept_stream = [&](int index) -> Result<Socket> {
+  const auto accept_stream = [&](int index) -> Result<Socket> {
     Result<UniqueFd> socket = listener_->wait_for_stream(index, Clock::now() + timeout);
     if (!socket.ok()) return socket.status();
     return encrypted(std::move(socket).value(), static_cast<uint32_t>(index));
   };
-  transport::LinkOptions options = resources_.peers.link;
-  options.window_bytes = wire::WorkerWindow::kBytes;
-  auto link = transport::make_link(*medium_, std::move(bootstrap), options);
+  const auto over = [&](const transport::Medium& medium, Socket control,
+                        std::chrono::milliseconds patience) {
+    transport::Bootstrap bootstrap;
+    bootstrap.control = std::move(control);
+    bootstrap.server = true;
+    bootstrap.timeout = patience;
+    bootstrap.accept_stream = accept_stream;
+    transport::LinkOptions options = resources_.peers.link;
+    options.window_bytes = wire::WorkerWindow::kBytes;
+    return transport::make_link(medium, std::move(bootstrap), options);
+  };
+  auto link = over(*medium_, std::move(client), fallback_ ? timeout / wire::kTryingPart : timeout);
+  bool fell_back = !welcome_.fell_back.empty();
+  if (!link.ok() && fallback_) {
+    RCUDA_INFO("no connection over %s: %s", medium_->name(), link.status().message().c_str());
+    Result<Socket> again = accept_stream(wire::kFallbackSocket);
+    if (!again.ok()) return again.status();
+    link = over(*fallback_, std::move(again).value(), timeout);
+    fell_back = true;
+  }
   if (!link.ok()) return link.status();
   link_ = std::move(link).value();
+  if (fell_back && order_.work) order_.work->set_fell_back();
   return {};
 }
 

@@ -97,6 +97,8 @@ class WorkerSession {
   Status admit(const WorkerMessage& message);
   Status take_window();
   Status limit_devices();
+  Status choose_medium(int socket);
+  std::string encrypts_because() const;
   Status listen();
   Status left(const Status& why) const;
   void tell_daemon(const SessionTotals& totals, bool waits = false) const;
@@ -124,6 +126,7 @@ class WorkerSession {
   std::optional<WindowGuard> guard_;  // the driver of resources_, if the session has a window
   SessionResources resources_;
   const transport::Medium* medium_ = nullptr;
+  const transport::Medium* fallback_ = nullptr;  // where no Link comes about over medium_, or null
 
   mutable std::mutex mutex_;  // guards the next four members
   SessionLoop* loop_ = nullptr;

@@ -1,6 +1,7 @@
 // Replaces common/transport/media_table.cpp: the same table, with a line for each medium of
-// late_media.h.
+// late_media.h and fickle_medium.h.
 #include "common/transport/verbs/medium.h"
+#include "tests/support/fickle_medium.h"
 #include "tests/support/late_media.h"
 
 namespace rcuda::transport {
@@ -12,6 +13,7 @@ std::span<const Medium> media() {
       verbs::kMedium,  //
       test::kLateShm,  // added
       test::kLateTcp,  // added
+      test::kFickle,   // added
   };
   return kMedia;
 }

@@ -171,10 +171,12 @@ Finding probe_medium(const std::string& host, uint16_t port, const Medium& mediu
     return {Verdict::kNote, what + usable.context(),
             "name the server by its address on the RDMA network"};
   }
+  const Result<wire::PeerAddress> server = wire::peer_address(control->get());
+  if (!server) return {Verdict::kBad, what + server.status().message(), kMend};
   Bootstrap bootstrap;
   bootstrap.control = std::move(*control);
-  bootstrap.open_stream = [socket = bootstrap.control.fd()](int) -> Result<Socket> {
-    Result<UniqueFd> stream = request(wire::connect_again(socket, Clock::now() + kPatience), {});
+  bootstrap.open_stream = [&server](int) -> Result<Socket> {
+    Result<UniqueFd> stream = request(wire::connect_again(*server, Clock::now() + kPatience), {});
     if (!stream) return stream.status();
     return Socket(std::move(*stream));
   };

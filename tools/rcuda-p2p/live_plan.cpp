@@ -72,7 +72,6 @@ Result<std::unique_ptr<Worker>> Worker::open(const client::DeviceAddress& addres
       wire::connect_server(address.host, address.port, address.medium, std::chrono::seconds(5));
   if (!connection) return connection.status();
   const transport::Medium& medium = *connection->medium;
-  hello.medium = medium.name();
   hello.devices = {address.gpu};
   wire::Credentials credentials;
   RCUDA_RETURN_IF_ERROR(credentials.registry.load_environment());

@@ -4,12 +4,14 @@
 #include <string>
 #include <vector>
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <link.h>
 #include <unistd.h>
 
 #include "common/base/executable.h"
 #include "common/base/log.h"
+#include "common/transport/verbs/locked_memory.h"
 #include "common/transport/verbs/medium.h"
 #include "common/transport/verbs/plugin.h"
 
@@ -72,6 +74,20 @@ const Result<const VerbsPlugin*>& plugin() {
 }
 
 }  // namespace
+
+Status verbs::fit_host() {
+  DIR* const adapters = ::opendir("/sys/class/infiniband");
+  bool any = false;
+  while (const dirent* entry = adapters ? ::readdir(adapters) : nullptr) {
+    any |= entry->d_name[0] != '.';
+  }
+  if (adapters) ::closedir(adapters);
+  if (!any) return {Code::kUnsupported, "this host has no RDMA adapter"};
+  const LockedMemoryLimit limit = locked_memory_limit();
+  if (limit.none) return {};
+  return {Code::kUnsupported, "locked memory is limited to " + std::to_string(limit.bytes >> 10) +
+                                  " KiB on this host (ulimit -l unlimited)"};
+}
 
 Status verbs::usable_by_plugin(int control_socket) {
   const Result<const VerbsPlugin*>& loaded = plugin();

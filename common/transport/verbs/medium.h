@@ -9,14 +9,22 @@ namespace rcuda::transport::verbs {
 // kUnsupported with the reason, unless the plug-in can be loaded and the socket's local address
 // belongs to an RDMA device (or RCUDA_VERBS_DEVICE names one).
 Status usable_by_plugin(int control_socket);
+// kUnsupported with the reason if this host has no RDMA adapter, or limits the memory that this
+// process may lock: allocations of page-locked memory could then fail, which over TCP they do not.
+Status fit_host();
 // Loads the plug-in librcuda-verbs.so from rcuda/ beside the calling library, from the lib folder
 // of the calling program's tree, or from RCUDA_PLUGIN_DIR. kUnsupported with the reason if there is
 // none.
 Result<std::unique_ptr<Link>> make_by_plugin(Bootstrap bootstrap, const LinkOptions& options);
 
-inline constexpr MediumTraits kTraits{
-    .name = "verbs", .reach = Reach::kNetwork, .has_immediates = true, .has_adapter = true};
-inline constexpr Medium kMedium{
-    .traits = kTraits, .usable_over = usable_by_plugin, .make = make_by_plugin};
+inline constexpr MediumTraits kTraits{.name = "verbs",
+                                      .reach = Reach::kNetwork,
+                                      .has_immediates = true,
+                                      .has_adapter = true,
+                                      .moves_in_clear = true};
+inline constexpr Medium kMedium{.traits = kTraits,
+                                .usable_over = usable_by_plugin,
+                                .fit_host = fit_host,
+                                .make = make_by_plugin};
 
 }  // namespace rcuda::transport::verbs

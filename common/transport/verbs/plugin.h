@@ -14,7 +14,7 @@ inline constexpr char kVerbsPluginFile[] = "librcuda-verbs.so";
 inline constexpr char kVerbsPluginEntry[] = "rcuda_verbs_plugin";
 // Changes with every type that crosses this interface: both sides must be built with the same
 // headers.
-inline constexpr char kVerbsPluginVersion[] = "rcuda-verbs-6";
+inline constexpr char kVerbsPluginVersion[] = "rcuda-verbs-7";
 
 struct VerbsPlugin {
   const char* version;

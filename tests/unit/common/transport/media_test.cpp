@@ -1,7 +1,8 @@
-// The table of media. It must be the only code that knows a medium: this program's table has two
+// The table of media. It must be the only code that knows a medium: this program's table has three
 // more media than the product's (tests/support/media_table.cpp), and no other code here knows them.
 #include "common/transport/media.h"
 
+#include <cstdlib>
 #include <set>
 #include <string>
 
@@ -43,10 +44,26 @@ TEST(MediaTest, TraitsFitTogether) {
 TEST(MediaTest, TheFirstOfAReachIsThePlainOneAndTheLastUsableTheBest) {
   EXPECT_STREQ(plain_medium(Reach::kThisMachine).name(), "shm");
   EXPECT_STREQ(plain_medium(Reach::kNetwork).name(), "tcp");
-  EXPECT_EQ(&best_medium(Reach::kThisMachine, -1), find_medium("late-shm"));
-  EXPECT_EQ(&best_medium(Reach::kNetwork, -1), find_medium("late-tcp"));
-  EXPECT_EQ(medium_names(), "shm, tcp, verbs, late-shm or late-tcp");
+  EXPECT_EQ(best_medium(Reach::kThisMachine, -1, "").medium, find_medium("late-shm"));
+  EXPECT_EQ(best_medium(Reach::kNetwork, -1, "").medium, find_medium("late-tcp"));
+  EXPECT_EQ(medium_names(), "shm, tcp, verbs, late-shm, late-tcp or fickle");
   EXPECT_EQ(medium_names(Reach::kThisMachine), "shm or late-shm");
+}
+
+TEST(MediaTest, TheChoiceSaysWhyItIsNoBetterMedium) {
+  ::setenv("RCUDA_TEST_FICKLE", "works", 1);
+  Choice choice = best_medium(Reach::kNetwork, -1, "");
+  EXPECT_EQ(choice.medium, find_medium("fickle"));
+  EXPECT_EQ(choice.why, "");
+  choice = best_medium(Reach::kNetwork, -1, "it is a secret");
+  EXPECT_EQ(choice.medium, find_medium("late-tcp"));
+  EXPECT_EQ(choice.why, "fickle does not encrypt, and it is a secret");
+  ::setenv("RCUDA_TEST_FICKLE", "unusable", 1);
+  choice = best_medium(Reach::kNetwork, -1, "");
+  EXPECT_EQ(choice.medium, find_medium("late-tcp"));
+  EXPECT_EQ(choice.why, "fickle is not usable here");
+  ::unsetenv("RCUDA_TEST_FICKLE");
+  EXPECT_EQ(best_medium(Reach::kNetwork, -1, "").why, "this host is not fit for fickle");
 }
 
 TEST(MediaTest, ALinkHasTheTraitsOfTheTable) {
@@ -61,6 +78,7 @@ TEST(MediaTest, ALinkHasTheTraitsOfTheTable) {
       EXPECT_EQ(link->traits().copies_by_cpu, medium.traits.copies_by_cpu);
       EXPECT_EQ(link->traits().has_immediates, medium.traits.has_immediates);
       EXPECT_EQ(link->traits().has_adapter, medium.traits.has_adapter);
+      EXPECT_EQ(link->traits().moves_in_clear, medium.traits.moves_in_clear);
     }
   }
 }

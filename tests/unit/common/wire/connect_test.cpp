@@ -135,7 +135,9 @@ TEST(ConnectTest, AFurtherConnectionGoesToTheSameHost) {
   const auto socket = connect_tcp(HostName::kName, host.port(), deadline);
   ASSERT_TRUE(socket.ok()) << socket.status().message();
   EXPECT_TRUE(host.accept().to_first);
-  const auto further = connect_again(socket->get(), deadline);
+  const auto peer = peer_address(socket->get());
+  ASSERT_TRUE(peer.ok()) << peer.status().message();
+  const auto further = connect_again(*peer, deadline);
   ASSERT_TRUE(further.ok()) << further.status().message();
   EXPECT_TRUE(host.accept().to_first);
   // The name now resolves to the other host.

@@ -22,6 +22,7 @@ Hello sample_hello() {
   hello.protocol_hash = 0x0123456789abcdefull;
   hello.commands = {0, 0xfedcba98, 3};
   hello.medium = "shm";
+  hello.fallback = "tcp";
   hello.pid = 42;
   hello.uid = 1000;
   hello.host = "login1";
@@ -57,6 +58,7 @@ Welcome sample_welcome() {
   device.peer_attributes = {0, 1, 1, 0};
   welcome.devices = {device, device};
   welcome.lacking = {0x101, 0x203};
+  welcome.fell_back = "no adapter";
   return welcome;
 }
 
@@ -80,6 +82,7 @@ TEST(HandshakeTest, HelloSurvivesTheWire) {
   EXPECT_EQ(*protocol_hash_of_hello(encode(sent)), sent.protocol_hash);
   EXPECT_FALSE(protocol_hash_of_hello({}).ok());
   EXPECT_EQ(got->medium, sent.medium);
+  EXPECT_EQ(got->fallback, sent.fallback);
   EXPECT_EQ(got->pid, sent.pid);
   EXPECT_EQ(got->uid, sent.uid);
   EXPECT_EQ(got->host, sent.host);
@@ -143,6 +146,7 @@ TEST(HandshakeTest, WelcomeSurvivesTheWire) {
   EXPECT_EQ(got->devices[1].attributes, sent.devices[1].attributes);
   EXPECT_EQ(got->devices[1].peer_attributes, sent.devices[1].peer_attributes);
   EXPECT_EQ(got->lacking, sent.lacking);
+  EXPECT_EQ(got->fell_back, sent.fell_back);
 }
 
 TEST(HandshakeTest, AttachAndRefusalSurviveTheWire) {

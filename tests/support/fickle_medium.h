@@ -1,0 +1,31 @@
+// A medium that exists only in tests: like verbs it is better than TCP, needs more than a socket,
+// moves data in the clear, and may fail. RCUDA_TEST_FICKLE says how it behaves in a process:
+//
+//   not set    the host is not fit for it
+//   unusable   it cannot be used over the socket
+//   fails      this side makes no Link
+//   silent     this side makes no Link, and says so only when its time is over
+//   works      it is TCP under another name
+#pragma once
+
+#include "common/transport/media.h"
+#include "tests/support/late_media.h"
+
+namespace rcuda::test {
+
+Status fickle_host();
+Status fickle_over(int control_socket);
+Result<std::unique_ptr<transport::Link>> make_fickle(transport::Bootstrap bootstrap,
+                                                     const transport::LinkOptions& options);
+
+inline constexpr transport::MediumTraits kFickleTraits = [] {
+  transport::MediumTraits traits = named(transport::tcp::kTraits, "fickle");
+  traits.moves_in_clear = true;
+  return traits;
+}();
+inline constexpr transport::Medium kFickle{.traits = kFickleTraits,
+                                           .usable_over = fickle_over,
+                                           .fit_host = fickle_host,
+                                           .make = make_fickle};
+
+}  // namespace rcuda::test
