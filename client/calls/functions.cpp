@@ -4,7 +4,7 @@
 #include <cstring>
 #include <span>
 
-#include "client/channel/session.h"
+#include "client/channel/capture_answers.h"
 #include "client/objects/arena.h"
 
 namespace rcuda::client {
@@ -46,32 +46,48 @@ bool read_function_info(std::span<const std::byte> answer, FunctionInfo* info) {
 
 }  // namespace
 
-CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId owner,
-                      bool is_kernel, const char* name, std::unique_ptr<FunctionInfo>* info) {
+CUresult FunctionQuestion::send(Session& session, wire::ObjectId context, wire::ObjectId owner,
+                                bool is_kernel, const char* name) {
   const size_t length = std::strlen(name);
   if (length > 32768) return CUDA_ERROR_NOT_FOUND;
-  const wire::Kind kind = is_kernel ? wire::Kind::kKernel : wire::Kind::kFunction;
-  auto found = std::make_unique<FunctionInfo>();
-  found->session = &session;
-  found->id = session.ids().mint(kind);
-  if (found->id == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  session_ = &session;
+  kind_ = is_kernel ? wire::Kind::kKernel : wire::Kind::kFunction;
+  found_ = std::make_unique<FunctionInfo>();
+  found_->session = &session;
+  found_->id = session.ids().mint(kind_);
+  if (found_->id == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   wire::FunctionInfoBody body{};
-  body.object = found->id;
+  body.object = found_->id;
   body.owner = owner;
   body.is_kernel = is_kernel;
   body.name_bytes = static_cast<uint16_t>(length);
+  session.begin(session.in_context(context), static_cast<uint16_t>(wire::Custom::kFunctionInfo),
+                std::as_bytes(std::span(&body, 1)), std::as_bytes(std::span(name, length)),
+                wire::ClientWindow::kLargeReplyBytes - 64, true, &call_);
+  return CUDA_SUCCESS;
+}
+
+CUresult FunctionQuestion::answer(std::unique_ptr<FunctionInfo>* info) {
   Reply reply;
-  const CUresult result =
-      session.call(session.in_context(context), static_cast<uint16_t>(wire::Custom::kFunctionInfo),
-                   std::as_bytes(std::span(&body, 1)), std::as_bytes(std::span(name, length)),
-                   wire::ClientWindow::kLargeReplyBytes - 64, &reply);
+  const CUresult result = session_->finish(call_, &reply);
   if (result != CUDA_SUCCESS) {
-    session.ids().release(kind, found->id);
+    session_->ids().release(kind_, found_->id);
     return result;
   }
-  if (!read_function_info(reply.body(), found.get())) return CUDA_ERROR_UNKNOWN;
-  *info = std::move(found);
+  if (!read_function_info(reply.body(), found_.get())) return CUDA_ERROR_UNKNOWN;
+  *info = std::move(found_);
   return CUDA_SUCCESS;
+}
+
+CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId owner,
+                      bool is_kernel, const char* name, std::unique_ptr<FunctionInfo>* info) {
+  FunctionQuestion question;
+  CUresult result = question.send(session, context, owner, is_kernel, name);
+  if (result != CUDA_SUCCESS) return result;
+  result = question.answer(info);
+  if (result == CUDA_ERROR_NOT_READY) result = CUDA_ERROR_INVALID_HANDLE;  // the owner has gone
+  if (result != CUDA_SUCCESS) note_refusal(result);
+  return result;
 }
 
 CUresult resolve_callable(CUfunction handle, const Target& target, Callable* callable) {

@@ -10,6 +10,8 @@
 
 #include <cuda.h>
 
+#include "client/calls/module_images.h"
+#include "client/channel/session.h"
 #include "client/channel/target.h"
 #include "client/objects/code.h"
 #include "common/wire/protocol.h"
@@ -21,7 +23,23 @@ namespace rcuda::client {
 // Notes a setting that was sent to the worker.
 void note_attribute(FunctionInfo& info, int which, int value);
 
-// Looks up a function or kernel on a session. `owner`: the id of its module or library there.
+// A question about a function or kernel that is on its way to the worker.
+class FunctionQuestion {
+ public:
+  // Sends it. `owner`: the id of its module or library there. After CUDA_SUCCESS, the caller must
+  // call answer().
+  CUresult send(Session& session, wire::ObjectId context, wire::ObjectId owner, bool is_kernel,
+                const char* name);
+  // Blocks until the worker has answered.
+  CUresult answer(std::unique_ptr<FunctionInfo>* info);
+
+ private:
+  Session* session_ = nullptr;
+  wire::Kind kind_{};
+  std::unique_ptr<FunctionInfo> found_;
+  Session::PendingCall call_;
+};
+// Both of it.
 CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId owner,
                       bool is_kernel, const char* name, std::unique_ptr<FunctionInfo>* info);
 
@@ -43,8 +61,12 @@ void forget_variables(Variables& variables);
 
 // ---- libraries ---------------------------------------------------------------------------------
 
-// Returns the library's id on a session. Loads the library there if it is not loaded.
-CUresult id_on(Library& library, Session& session, wire::ObjectId context, wire::ObjectId* id);
+// Returns the library's id on a session. Loads the library there if it is not loaded; `only`: as
+// for load_image().
+CUresult id_on(Library& library, Session& session, wire::ObjectId context, wire::ObjectId* id,
+               OnlyFunction* only = nullptr);
+// Adds the kernel of a library that has just been loaded for the target.
+void add_kernel(Library& library, const Target& target, OnlyFunction only);
 // Returns the module of a library in the target's context.
 CUresult library_module(Library& library, const Target& target, CUmodule* module);
 // Returns the library's kernel with this name. The first call for a name looks it up on `target`.

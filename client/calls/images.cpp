@@ -5,10 +5,13 @@
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <mutex>
+#include <vector>
 
 #include <openssl/sha.h>
 
+#include "client/channel/capture_answers.h"
 #include "client/channel/staging.h"
 
 namespace rcuda::client {
@@ -45,6 +48,77 @@ CUresult send_chunk(Session& session, wire::ObjectId context, const ImageHash& h
   return result;
 }
 
+CUresult send_bytes(Session& session, wire::ObjectId context, const ImageHash& hash,
+                    std::span<const std::byte> image) {
+  for (size_t offset = 0; offset < image.size(); offset += Staging::kSlotBytes) {
+    const size_t length = std::min(Staging::kSlotBytes, image.size() - offset);
+    if (CUresult result = send_chunk(session, context, hash, image, offset, length);
+        result != CUDA_SUCCESS) {
+      return result;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult read_answer(Session& session, Session::PendingCall& question, bool* present) {
+  Reply reply;
+  const CUresult result = session.finish(question, &reply);
+  if (result != CUDA_SUCCESS) return result;
+  uint32_t answer = 0;
+  if (reply.body().size() < sizeof answer) return CUDA_ERROR_UNKNOWN;
+  std::memcpy(&answer, reply.body().data(), sizeof answer);
+  *present = answer != 0;
+  return CUDA_SUCCESS;
+}
+
+// Asks for the parts from `first` to `last`, and adds those that the worker lacks to `missing`. The
+// questions are sent together, and then what `also` sends.
+CUresult ask(Session& session, wire::ObjectId context, const ImageParts& image, size_t first,
+             size_t last, std::vector<size_t>* missing, const std::function<void()>& also) {
+  std::vector<Session::PendingCall> questions(last - first);
+  for (size_t i = first; i < last; ++i) {
+    wire::ImageQueryBody query{};
+    std::memcpy(query.sha256, image.hashes[i].data(), image.hashes[i].size());
+    query.bytes = image.parts[i].size();
+    session.begin(session.in_context(context), static_cast<uint16_t>(wire::Custom::kImageQuery),
+                  bytes_of(query), {}, sizeof(wire::ImageQueryReply), true, &questions[i - first]);
+  }
+  also();
+  CUresult failed = CUDA_SUCCESS;
+  for (size_t i = first; i < last; ++i) {
+    bool present = false;
+    const CUresult result = read_answer(session, questions[i - first], &present);
+    if (result != CUDA_SUCCESS) failed = result;
+    if (!present) missing->push_back(i);
+  }
+  return failed;
+}
+
+// Sends the parts that the worker lacks. After the last questions, calls `also` if the worker lacks
+// none so far. Sets `lacked` to whether one was sent.
+CUresult send_missing(Session& session, wire::ObjectId context, const ImageParts& image,
+                      const std::function<void()>& also, bool* lacked) {
+  constexpr size_t kAtOnce = 64;  // few of the reply slots
+  const std::lock_guard lock(session.image_mutex());
+  std::vector<size_t> missing;
+  const size_t count = image.parts.size();
+  for (size_t first = 0; first < count; first += kAtOnce) {
+    const size_t last = std::min(count, first + kAtOnce);
+    const CUresult result = ask(session, context, image, first, last, &missing, [&] {
+      if (last == count && missing.empty()) also();
+    });
+    if (result != CUDA_SUCCESS) return result;
+  }
+  *lacked = !missing.empty();
+  for (const size_t i : missing) {
+    if (CUresult result = send_bytes(session, context, image.hashes[i], image.parts[i]);
+        result != CUDA_SUCCESS) {
+      return result;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 ImageHash hash_image(std::span<const std::byte> image) {
@@ -56,31 +130,36 @@ ImageHash hash_image(std::span<const std::byte> image) {
   return hash;
 }
 
-CUresult send_image(Session& session, wire::ObjectId context, const ImageHash& hash,
-                    std::span<const std::byte> image) {
-  const std::lock_guard lock(session.image_mutex());
-  wire::ImageQueryBody query{};
-  std::memcpy(query.sha256, hash.data(), hash.size());
-  query.bytes = image.size();
-  uint32_t present = 0;
-  {
-    Reply reply;
-    const CUresult result =
-        session.call(session.in_context(context), static_cast<uint16_t>(wire::Custom::kImageQuery),
-                     bytes_of(query), {}, sizeof(wire::ImageQueryReply), &reply);
-    if (result != CUDA_SUCCESS) return result;
-    if (reply.body().size() < sizeof present) return CUDA_ERROR_UNKNOWN;
-    std::memcpy(&present, reply.body().data(), sizeof present);
-  }
-  if (present) return CUDA_SUCCESS;
-  for (size_t offset = 0; offset < image.size(); offset += Staging::kSlotBytes) {
-    const size_t length = std::min(Staging::kSlotBytes, image.size() - offset);
-    if (CUresult result = send_chunk(session, context, hash, image, offset, length);
-        result != CUDA_SUCCESS) {
-      return result;
+CUresult call_with_images(Session& session, wire::ObjectId context, const ImageParts& image,
+                          const ImageCommand& command, std::optional<Reply>* reply) {
+  const Target target = session.in_context(context);
+  std::optional<Session::PendingCall> early;
+  const auto send_early = [&] {
+    session.begin(target, command.opcode, command.body, command.tail, command.reply_bytes, true,
+                  &early.emplace());
+    if (command.behind) command.behind();
+  };
+  bool lacked = false;
+  CUresult result = send_missing(session, context, image, send_early, &lacked);
+  if (early) {
+    const CUresult answer = session.finish(*early, &reply->emplace());
+    if (result == CUDA_SUCCESS && !lacked) {
+      if (answer != CUDA_SUCCESS) note_refusal(answer);
+      return answer;
     }
   }
-  return CUDA_SUCCESS;
+  if (result != CUDA_SUCCESS) return result;
+  result = session.call(target, command.opcode, command.body, command.tail, command.reply_bytes,
+                        &reply->emplace());
+  // The worker still lacks an image: what arrived there is not what was sent.
+  return result == CUDA_ERROR_NOT_READY ? CUDA_ERROR_INVALID_IMAGE : result;
+}
+
+CUresult send_image(Session& session, wire::ObjectId context, const ImageHash& hash,
+                    std::span<const std::byte> image) {
+  bool lacked = false;
+  return send_missing(
+      session, context, {{image}, {hash}, {}}, [] {}, &lacked);
 }
 
 }  // namespace rcuda::client

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
 
 #include <cuda.h>
@@ -15,8 +17,23 @@ namespace rcuda::client {
 
 ImageHash hash_image(std::span<const std::byte> image);
 
-// Makes sure that the worker has the image. Blocks for a round trip, for sending the bytes if the
-// worker does not have them, and while another thread sends an image.
+// A command that names images of the worker by their hashes.
+struct ImageCommand {
+  uint16_t opcode;
+  std::span<const std::byte> body, tail;
+  size_t reply_bytes;
+  // Sends what belongs to the command and finds it executed; called once at most.
+  std::function<void()> behind{};
+};
+
+// Runs the command once the worker has the images. Questions and command are sent together: it is
+// one round trip if the worker has the images, for which the command may be sent in vain. Blocks
+// for that, for sending the bytes that the worker lacks, and while another thread sends an image.
+// `behind` is sent with the first command only, so likewise in vain.
+CUresult call_with_images(Session& session, wire::ObjectId context, const ImageParts& image,
+                          const ImageCommand& command, std::optional<Reply>* reply);
+
+// Makes sure that the worker has the image. Blocks likewise.
 CUresult send_image(Session& session, wire::ObjectId context, const ImageHash& hash,
                     std::span<const std::byte> image);
 

@@ -81,9 +81,19 @@ void destroy_kernel(Kernel* kernel) {
   destroy(kernel);
 }
 
+// Returns the library's kernel of that name: `created`, unless another thread was first.
+Kernel* adopt(Library& library, Kernel* created) {
+  std::unique_lock gone(kernels_mutex());
+  std::lock_guard lock(library.mutex);
+  const auto [known, is_new] = library.kernels.emplace(created->name, created);
+  if (!is_new) destroy(created);
+  return known->second;
+}
+
 }  // namespace
 
-CUresult id_on(Library& library, Session& session, wire::ObjectId context, wire::ObjectId* id) {
+CUresult id_on(Library& library, Session& session, wire::ObjectId context, wire::ObjectId* id,
+               OnlyFunction* only) {
   std::lock_guard lock(library.mutex);
   if (auto found = library.ids.find(&session); found != library.ids.end()) {
     *id = found->second;
@@ -92,7 +102,7 @@ CUresult id_on(Library& library, Session& session, wire::ObjectId context, wire:
   const wire::ObjectId minted = session.ids().mint(wire::Kind::kLibrary);
   if (minted == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = load_image(session, context, wire::Custom::kLibraryLoad, minted,
-                                     library.image, library.options);
+                                     library.image, library.options, only);
   if (result != CUDA_SUCCESS) {
     session.ids().release(wire::Kind::kLibrary, minted);
     return result;
@@ -130,16 +140,18 @@ CUresult find_kernel(Library& library, const Target& target, const char* name, K
     destroy(created);
     return result;
   }
-  std::unique_lock gone(kernels_mutex());
-  std::lock_guard lock(library.mutex);
-  Kernel*& known = library.kernels[name];
-  if (known) {
-    destroy(created);  // another thread has created it first
-  } else {
-    known = created;
-  }
-  *kernel = known;
+  *kernel = adopt(library, created);
   return CUDA_SUCCESS;
+}
+
+void add_kernel(Library& library, const Target& target, OnlyFunction only) {
+  auto* created = create<Kernel>({}, library, only.name);
+  if (!created) return;
+  std::unique_ptr<FunctionInfo>& info = created->infos[target.device];
+  info = std::move(only.info);
+  created->first_device = target.device;
+  created->first_info.store(info.get(), std::memory_order_release);
+  adopt(library, created);
 }
 
 void unload(Library& library) {

@@ -6,12 +6,15 @@
 #include <span>
 #include <vector>
 
+#include "client/calls/functions.h"
 #include "client/calls/images.h"
 #include "client/calls/jit_options.h"
 #include "client/calls/marshal.h"
 #include "client/channel/session.h"
 #include "common/base/log.h"
+#include "common/image/cubin.h"
 #include "common/image/image.h"
+#include "common/image/ptx_kernels.h"
 #include "common/wire/codec.h"
 
 namespace rcuda::client {
@@ -21,6 +24,20 @@ template <typename Item>
 void append(const std::vector<Item>& items, std::vector<std::byte>* bytes) {
   const auto more = std::as_bytes(std::span(items));
   bytes->insert(bytes->end(), more.begin(), more.end());
+}
+
+// The name of the image's function, if it has one and no other. Empty for containers, whose entries
+// may be compressed.
+std::string only_function(const ImageParts& image) {
+  if (image.parts.size() != 1) return {};
+  const Result<image::Image> known = image::inspect(image.parts.front());
+  if (!known || known->format == image::Format::kFatbin) return {};
+  const image::Bytes bytes = known->parts.front();
+  const auto functions =
+      known->format == image::Format::kElf
+          ? image::cubin_kernels(bytes)
+          : image::ptx_kernels({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  return functions && functions->size() == 1 ? functions->front().name : std::string();
 }
 
 }  // namespace
@@ -55,7 +72,8 @@ CUresult measure_image(const void* pointer, std::optional<size_t> bytes, ImagePa
 }
 
 CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcode,
-                    wire::ObjectId id, const ImageParts& image, JitOptions& options) {
+                    wire::ObjectId id, const ImageParts& image, JitOptions& options,
+                    OnlyFunction* only) {
   const LogBuffers buffers = log_buffers(options.keys, options.values.data());
   constexpr size_t kLogLimit = 24u << 10;  // of each log; both fit into a large reply slot
   const std::vector<wire::JitOption> values = numbers_of(options.keys, options.values.data());
@@ -81,17 +99,23 @@ CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcod
         (wire::kMaxBodyBytes - sizeof body) / sizeof(ImageHash));
     return CUDA_ERROR_NOT_SUPPORTED;
   }
-  for (size_t i = 0; i < image.parts.size(); ++i) {
-    if (CUresult result = send_image(session, context, image.hashes[i], image.parts[i]);
-        result != CUDA_SUCCESS) {
-      return result;
-    }
-  }
-  Reply reply;
-  const CUresult result = session.call(session.in_context(context), static_cast<uint16_t>(opcode),
-                                       std::as_bytes(std::span(&body, 1)), tail,
-                                       32 + body.info_log_bytes + body.error_log_bytes, &reply);
-  fill_logs(buffers, reply.body());
+  if (only) only->name = only_function(image);
+  FunctionQuestion question;
+  bool asked = false;
+  const auto ask = [&] {
+    if (!only || only->name.empty()) return;
+    asked = question.send(session, context, id, opcode == wire::Custom::kLibraryLoad,
+                          only->name.c_str()) == CUDA_SUCCESS;
+  };
+  std::optional<Reply> reply;
+  const CUresult result =
+      call_with_images(session, context, image,
+                       {static_cast<uint16_t>(opcode), std::as_bytes(std::span(&body, 1)), tail,
+                        32 + body.info_log_bytes + body.error_log_bytes, ask},
+                       &reply);
+  // If the image was not there, neither was the function; whoever looks it up asks again.
+  if (asked) (void)question.answer(&only->info);
+  if (reply) fill_logs(buffers, reply->body());
   return result;
 }
 

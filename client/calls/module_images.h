@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <cuda.h>
@@ -18,9 +20,16 @@ CUresult read_file(const char* path, std::vector<char>* contents);
 // Finds the extent of the image behind `pointer` and hashes its parts. `bytes`: the exact size, for
 // the contents of a file. CUDA_ERROR_INVALID_IMAGE if the format is not known.
 CUresult measure_image(const void* pointer, std::optional<size_t> bytes, ImageParts* image);
-// Sends the image, then kModuleLoad or kLibraryLoad. Fills the log buffers of the options. Blocks
-// for at least a round trip.
+// The function of an image that has no other, as code that is compiled at run time often has none.
+struct OnlyFunction {
+  std::string name;
+  std::unique_ptr<FunctionInfo> info;  // null: there is none, or nothing is known of it
+};
+// Sends what the worker lacks of the image, then kModuleLoad or kLibraryLoad. Fills the log buffers
+// of the options. Blocks for a round trip if the worker has the image. `only`: the worker is asked
+// about the image's only function in the same round trip; may be null.
 CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcode,
-                    wire::ObjectId id, const ImageParts& image, JitOptions& options);
+                    wire::ObjectId id, const ImageParts& image, JitOptions& options,
+                    OnlyFunction* only);
 
 }  // namespace rcuda::client

@@ -27,6 +27,18 @@ void return_values(const JitOptions& options, void** values) {
   for (size_t i = 0; i < options.values.size(); ++i) values[i] = options.values[i];
 }
 
+// The module's mutex is held.
+CUresult add_function(Module& module, const std::string& name, std::unique_ptr<FunctionInfo> info,
+                      Function** function) {
+  const Identity identity{info->id, module.context, module.session, module.device};
+  auto* created = create<Function>(identity, std::move(info));
+  if (!created) return CUDA_ERROR_OUT_OF_MEMORY;
+  remember_named(created);
+  module.functions.emplace(name, created);
+  *function = created;
+  return CUDA_SUCCESS;
+}
+
 // `bytes`: as for measure_image(). `values`: the application's array that `options` was read from.
 CUresult load_module(CUmodule* handle, const void* pointer, std::optional<size_t> bytes,
                      JitOptions options, void** values = nullptr) {
@@ -45,14 +57,21 @@ CUresult load_module(CUmodule* handle, const void* pointer, std::optional<size_t
   if (CUresult result = mint(target, wire::Kind::kModule, &created, &id); result != CUDA_SUCCESS) {
     return result;
   }
-  const CUresult result =
-      load_image(*target.session, target.context, wire::Custom::kModuleLoad, id, image, options);
+  OnlyFunction only;
+  const CUresult result = load_image(*target.session, target.context, wire::Custom::kModuleLoad, id,
+                                     image, options, &only);
   if (values) return_values(options, values);
   if (result != CUDA_SUCCESS) {
     retire(created, wire::Kind::kModule);
     return result;
   }
   *handle = static_cast<CUmodule>(created);
+  if (only.info) {
+    auto& module = *static_cast<Module*>(static_cast<Object*>(created));
+    std::lock_guard lock(module.mutex);
+    Function* function;
+    (void)add_function(module, only.name, std::move(only.info), &function);
+  }
   return CUDA_SUCCESS;
 }
 
@@ -118,11 +137,13 @@ CUresult load_library(CUlibrary* handle, const void* pointer, std::optional<size
   // driver.
   const Target target = target_anywhere();
   wire::ObjectId id;
-  if (CUresult result = id_on(*library, *target.session, target.context, &id);
+  OnlyFunction only;
+  if (CUresult result = id_on(*library, *target.session, target.context, &id, &only);
       result != CUDA_SUCCESS) {
     destroy(library);
     return result;
   }
+  if (only.info) add_kernel(*library, target, std::move(only));
   // The log buffers are the application's again.
   forget_logs(&library->options);
   *handle = reinterpret_cast<CUlibrary>(library);
@@ -306,13 +327,10 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* 
       result != CUDA_SUCCESS) {
     return result;
   }
-  const Identity identity{info->id, module->context, module->session, module->device};
-  auto* created = create<Function>(identity, std::move(info));
-  if (!created) return CUDA_ERROR_OUT_OF_MEMORY;
-  remember_named(created);
-  module->functions.emplace(name, created);
-  *function = reinterpret_cast<CUfunction>(created);
-  return CUDA_SUCCESS;
+  Function* created;
+  const CUresult result = add_function(*module, name, std::move(info), &created);
+  if (result == CUDA_SUCCESS) *function = reinterpret_cast<CUfunction>(created);
+  return result;
 }
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule handle,

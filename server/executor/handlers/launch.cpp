@@ -252,8 +252,8 @@ HandlerResult function_info(LaunchServices& services, const Command& command,
   void* owner = nullptr;
   CUresult result = services.objects.find_handle(
       is_kernel ? wire::Kind::kLibrary : wire::Kind::kModule, body.owner, &owner);
-  if (result != CUDA_SUCCESS) return done(result);
-  if (!owner) return done(CUDA_ERROR_INVALID_HANDLE);
+  // The client asks while the owner is being loaded, for which an image may have been missing.
+  if (result != CUDA_SUCCESS || !owner) return done(CUDA_ERROR_NOT_READY);
   void* handle = nullptr;
   if (is_kernel) {
     if (!driver.cuLibraryGetKernel) return done(CUDA_ERROR_NOT_SUPPORTED);

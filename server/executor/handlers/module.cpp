@@ -90,7 +90,8 @@ HandlerResult load(ModuleServices& services, const Command& command,
     uint8_t hash[32];
     if (!in.read(&hash)) return kMalformed;
     ImagePointer image = services.images.find(hash_of(hash));
-    if (!image) return done(CUDA_ERROR_INVALID_IMAGE);
+    // A client that has just asked for the image may not have sent it yet, and sends this again.
+    if (!image) return done(CUDA_ERROR_NOT_READY);
     images.push_back(std::move(image));
   }
   // The logs share the reply's slot with their sizes.

@@ -544,7 +544,7 @@ TEST_F(SessionTest, AnImageWithAnotherHashIsRefused) {
   load.image_count = 1;
   answer = client().call(Custom::kModuleLoad, load, std::as_bytes(std::span(hash)));
   ASSERT_TRUE(answer);
-  EXPECT_EQ(answer->result, CUDA_ERROR_INVALID_IMAGE);
+  EXPECT_EQ(answer->result, CUDA_ERROR_NOT_READY);
 }
 
 TEST_F(SessionTest, TracedCommandsAreTimed) {

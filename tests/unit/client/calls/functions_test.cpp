@@ -221,7 +221,7 @@ TEST(LoadImage, AProgramOfTooManyPartsIsAnErrorAndNoLoss) {
   image.parts.resize(2000);
   image.hashes.resize(2000);
   JitOptions none;
-  EXPECT_EQ(load_image(*lone.session, 1, wire::Custom::kModuleLoad, 5, image, none),
+  EXPECT_EQ(load_image(*lone.session, 1, wire::Custom::kModuleLoad, 5, image, none, nullptr),
             CUDA_ERROR_NOT_SUPPORTED);
   EXPECT_EQ(lone.ping(), CUDA_SUCCESS);
   EXPECT_TRUE(lone.puppet.taken(wire::Custom::kImageQuery).empty());

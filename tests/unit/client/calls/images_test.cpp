@@ -2,14 +2,18 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <barrier>
 #include <cstring>
 #include <map>
+#include <optional>
+#include <span>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "client/calls/module_images.h"
 #include "client/channel/staging.h"
 #include "tests/unit/client/two_puppets.h"
 
@@ -59,6 +63,89 @@ TEST(ImagesTest, ThreadsThatLoadTheSameImageSendItOnce) {
   EXPECT_EQ(lone.ping(), CUDA_SUCCESS);
   EXPECT_EQ(lone.puppet.taken(wire::Custom::kImageQuery).size(), size_t{kImages} * kThreads);
   EXPECT_EQ(lone.puppet.taken(wire::Custom::kImageChunk).size(), kImages * kChunks);
+}
+
+// A worker that has the image, or gets it with the first chunk.
+class LoadTest : public ::testing::Test {
+ protected:
+  using Command = test::PuppetServer::Command;
+  using Answer = test::PuppetServer::Answer;
+
+  LoadTest() {
+    puppet().on(wire::Custom::kImageQuery, [this](const auto&) {
+      return Answer{CUDA_SUCCESS, bytes_of(std::array<uint32_t, 2>{has_image_.load(), 0})};
+    });
+    puppet().on(wire::Custom::kImageChunk, [this](const auto&) {
+      has_image_ = takes_image_.load();
+      return Answer{};
+    });
+    puppet().on(wire::Custom::kModuleLoad, [this](const auto&) {
+      return Answer{has_image_ ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY,
+                    bytes_of(std::array<uint32_t, 2>{})};
+    });
+    puppet().on(wire::Custom::kFunctionInfo, [this](const auto&) {
+      const std::array<int32_t, 2 + wire::kFunctionAttributeCount> info{};
+      return has_image_ ? Answer{CUDA_SUCCESS, bytes_of(info)} : Answer{CUDA_ERROR_NOT_READY, {}};
+    });
+  }
+  template <typename Body>
+  static std::vector<std::byte> bytes_of(const Body& body) {
+    const auto bytes = std::as_bytes(std::span(body));
+    return {bytes.begin(), bytes.end()};
+  }
+  test::PuppetServer& puppet() { return lone_.puppet; }
+  CUresult load(const char* text) {
+    ImageParts image;
+    EXPECT_EQ(measure_image(text, std::nullopt, &image), CUDA_SUCCESS);
+    JitOptions none;
+    return load_image(*lone_.session, wire::primary_context_id(0), wire::Custom::kModuleLoad, 5,
+                      image, none, &only_);
+  }
+  // How often each command came, after all have come.
+  std::vector<size_t> came() {
+    EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
+    std::vector<size_t> counts;
+    for (const auto opcode : {wire::Custom::kImageQuery, wire::Custom::kImageChunk,
+                              wire::Custom::kModuleLoad, wire::Custom::kFunctionInfo}) {
+      counts.push_back(puppet().taken(opcode).size());
+    }
+    return counts;
+  }
+
+  static constexpr char kOne[] = ".version 8.0\n.target sm_90\n.visible .entry only() {}\n";
+  static constexpr char kTwo[] =
+      ".version 8.0\n.target sm_90\n.visible .entry one() {}\n.visible .entry two() {}\n";
+  std::atomic<bool> has_image_{true}, takes_image_{true};
+  OnlyFunction only_;
+  LoneSession lone_;
+};
+
+TEST_F(LoadTest, TheOnlyFunctionOfAnImageIsAskedForWithIt) {
+  EXPECT_EQ(load(kOne), CUDA_SUCCESS);
+  EXPECT_EQ(only_.name, "only");
+  EXPECT_TRUE(only_.info);
+  EXPECT_EQ(came(), (std::vector<size_t>{1, 0, 1, 1}));
+}
+
+TEST_F(LoadTest, OneOfSeveralFunctionsIsNot) {
+  EXPECT_EQ(load(kTwo), CUDA_SUCCESS);
+  EXPECT_FALSE(only_.info);
+  EXPECT_EQ(came(), (std::vector<size_t>{1, 0, 1, 0}));
+}
+
+// Without waiting for the worker's answer, it was also told to load the image.
+TEST_F(LoadTest, AnImageThatTheWorkerLacksIsSentAndLoadedThen) {
+  has_image_ = false;
+  EXPECT_EQ(load(kOne), CUDA_SUCCESS);
+  EXPECT_FALSE(only_.info);
+  EXPECT_EQ(came(), (std::vector<size_t>{1, 1, 2, 1}));
+}
+
+TEST_F(LoadTest, AnImageThatDoesNotArriveIsAnError) {
+  has_image_ = takes_image_ = false;
+  EXPECT_EQ(load(kOne), CUDA_ERROR_INVALID_IMAGE);
+  EXPECT_FALSE(only_.info);
+  EXPECT_EQ(came(), (std::vector<size_t>{1, 1, 2, 1}));
 }
 
 }  // namespace
