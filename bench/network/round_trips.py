@@ -2,20 +2,29 @@
 """How many round trips the calls of a program take over TCP.
 
     round_trips.py --build FOLDER [--before FOLDER] [--driver softgpu] [--delay-ms 20] [--rounds 15]
+    round_trips.py --build FOLDER [--driver softgpu] [--delay-ms 20] --program COMMAND...
 
 Starts a server, and between it and the client a proxy that delivers everything --delay-ms later in each
 direction. Each call then takes its round trips times twice the delay, next to which all else is small.
 The table has the median time of each call and that number. --before names the build folder of another
 commit, which is measured as well.
 The calls are those of the driver API, made by this program through ctypes: it needs no CUDA toolkit.
+
+--program runs a whole program instead, with a trace. The table has, for each function of the driver that waited
+for the worker: how often it was called, how often a call waited, and how many round trips the waits took. The
+two are equal where each wait is one round trip; work of the GPU and of the worker adds to the latter. Round trips
+that the trace itself makes are left out.
 """
 
 import argparse
+import collections
 import ctypes
+import json
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 from network import Network
@@ -80,6 +89,20 @@ def calls(driver):
         driver.cuMemFree_v2(driver.make("cuMemAlloc_v2", 4096))
 
     timed["allocate + free"] = allocate_and_free
+
+    def load_and_find(text):
+        image, name = ctypes.create_string_buffer(text), ctypes.create_string_buffer(b"one")
+
+        def run():
+            module = driver.make("cuModuleLoadData", ctypes.addressof(image))
+            driver.make("cuModuleGetFunction", module, ctypes.addressof(name))
+            driver.cuModuleUnload(module)
+        return run
+
+    for names, text in ((["one"], "the only function"), (["one", "two"], "one of two functions")):
+        entries = "".join(f".visible .entry {name}() {{ ret; }}\n" for name in names)
+        timed[f"load a module + find {text}"] = load_and_find(
+            f".version 7.0\n.target sm_52\n.address_size 64\n{entries}".encode())
     return timed, lambda: driver.cuMemsetD32Async(device, 1, 16, stream), (block, synchronize)
 
 
@@ -113,6 +136,41 @@ def measure(build, arguments):
             (line.split("\t") for line in result.stdout.splitlines())}
 
 
+def program(arguments):
+    """Runs a program with a trace, and prints which calls waited."""
+    round_trip_us = 2000 * arguments.delay_ms
+    with tempfile.TemporaryDirectory() as folder:
+        network = Network(arguments.build, arguments.driver)
+        try:
+            environment = dict(network.environment(round(round_trip_us)),
+                               LD_PRELOAD=os.path.join(arguments.build, "lib/librcuda.so"),
+                               RCUDA_TRACE=os.path.join(folder, "trace.json"))
+            subprocess.run(arguments.program, env=environment, check=True, stdout=subprocess.DEVNULL)
+        finally:
+            network.stop()
+        with open(os.path.join(folder, "trace.json")) as file:
+            slices = [event for event in json.load(file) if event["ph"] == "X"]
+    slices.sort(key=lambda event: event["ts"])
+    calls, waits, waited = collections.Counter(), collections.Counter(), collections.Counter()
+    inside = {}  # by thread: the latest call of the driver
+    for event in slices:
+        thread = event["pid"], event["tid"]
+        if event["cat"] == "api":
+            inside[thread] = event
+            calls[event["name"]] += 1
+        elif event["cat"] in ("call", "wait") and thread in inside and event["name"] != "call Ping":
+            call = inside[thread]
+            name = call["name"] if event["ts"] < call["ts"] + call["dur"] else "between calls"
+            # Answers to commands that were sent together come together: only the first is waited for.
+            waits[name] += event["dur"] > round_trip_us / 2
+            waited[name] += event["dur"] / round_trip_us
+    print(f"| {'call':32} | calls | waits | round trips |")
+    for name, count in waits.most_common():
+        if count:
+            print(f"| {name:32} | {calls[name]:5} | {count:5} | {waited[name]:11.1f} |")
+    print(f"| {'all':32} | {sum(calls.values()):5} | {sum(waits.values()):5} | {sum(waited.values()):11.1f} |")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -122,7 +180,11 @@ def main():
     parser.add_argument("--delay-ms", type=float, default=20)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--client", action="store_true", help="what the other process does")
+    parser.add_argument("--program", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
+    if arguments.program:
+        arguments.build = os.path.abspath(arguments.build)
+        return program(arguments)
     if arguments.client:
         return client(arguments.rounds)
     columns = {"now": measure(arguments.build, arguments)}
