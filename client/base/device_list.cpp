@@ -8,6 +8,7 @@ namespace rcuda::client {
 namespace {
 
 constexpr std::string_view kThisMachine = "local";
+constexpr uint32_t kMostNumbered = 1024;
 
 Status malformed(const std::string& text, const std::string& why) {
   return Status(Code::kInvalidArgument,
@@ -37,6 +38,46 @@ std::string_view trimmed(std::string_view text) {
   const size_t first = text.find_first_not_of(" \t");
   if (first == std::string_view::npos) return {};
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
+using Devices = std::vector<DeviceAddress>;
+
+Result<Devices> devices_of_list(std::string_view list) {
+  Devices devices;
+  while (true) {
+    const size_t comma = list.find(',');
+    const std::string entry(trimmed(list.substr(0, comma)));
+    if (!entry.empty()) {
+      Result<DeviceAddress> device = parse_device(entry);
+      if (!device) return Status(device.status()).with_context("RCUDA_DEVICES");
+      devices.push_back(*device);
+    }
+    if (comma == std::string_view::npos) break;
+    list.remove_prefix(comma + 1);
+  }
+  if (devices.empty()) {
+    return Status(Code::kInvalidArgument,
+                  "RCUDA_DEVICES is empty; write for example RCUDA_DEVICES=node1:0");
+  }
+  return devices;
+}
+
+// Those of the first `count` numbers that have a variable; `all`: it is an error if one has none.
+Result<Devices> numbered_devices(const Environment& environment, uint32_t count, bool all) {
+  Devices devices;
+  for (uint32_t i = 0; i < count; ++i) {
+    const std::string name = numbered_variable(i);
+    const char* entry = environment(name.c_str());
+    if (!entry && !all) continue;
+    if (!entry) {
+      return Status(Code::kInvalidArgument,
+                    name + " is not set, but RCUDA_DEVICE_COUNT is " + std::to_string(count));
+    }
+    Result<DeviceAddress> device = parse_device(entry);
+    if (!device) return Status(device.status()).with_context(name);
+    devices.push_back(*device);
+  }
+  return devices;
 }
 
 }  // namespace
@@ -71,48 +112,31 @@ Result<DeviceAddress> parse_device(const std::string& text) {
   return device;
 }
 
+std::string device_text(const DeviceAddress& device) {
+  const bool is_v6 = device.host.find(':') != std::string::npos;
+  return (device.medium ? std::string(device.medium->name()) + ":" : std::string()) +
+         (is_v6 ? "[" + device.host + "]" : device.host) + "@" + std::to_string(device.port) + ":" +
+         std::to_string(device.gpu);
+}
+
+std::string numbered_variable(uint32_t number) { return "RCUDA_DEVICE_" + std::to_string(number); }
+
 Result<std::vector<DeviceAddress>> devices_from(const Environment& environment) {
-  std::vector<DeviceAddress> devices;
-  if (const char* list = environment("RCUDA_DEVICES")) {
-    std::string_view rest = list;
-    while (true) {
-      const size_t comma = rest.find(',');
-      const std::string entry(trimmed(rest.substr(0, comma)));
-      if (!entry.empty()) {
-        Result<DeviceAddress> device = parse_device(entry);
-        if (!device) return Status(device.status()).with_context("RCUDA_DEVICES");
-        devices.push_back(*device);
-      }
-      if (comma == std::string_view::npos) break;
-      rest.remove_prefix(comma + 1);
+  if (const char* list = environment("RCUDA_DEVICES")) return devices_of_list(list);
+  if (const char* count_text = environment("RCUDA_DEVICE_COUNT")) {
+    uint32_t count = 0;
+    if (!parse_number(std::string_view(count_text), &count) || count == 0 ||
+        count > kMostNumbered) {
+      return Status(Code::kInvalidArgument, "RCUDA_DEVICE_COUNT=" + std::string(count_text) +
+                                                " is no number of devices (1 to 1024)");
     }
-    if (devices.empty()) {
-      return Status(Code::kInvalidArgument,
-                    "RCUDA_DEVICES is empty; write for example RCUDA_DEVICES=node1:0");
-    }
-    return devices;
+    return numbered_devices(environment, count, true);
   }
-  const char* count_text = environment("RCUDA_DEVICE_COUNT");
-  if (!count_text) {
+  Result<Devices> devices = numbered_devices(environment, kMostNumbered, false);
+  if (devices.ok() && devices->empty()) {
     return Status(Code::kNotFound,
                   "RCUDA_DEVICES is not set; name the remote GPUs, for example "
                   "RCUDA_DEVICES=node1:0,node2:0");
-  }
-  uint32_t count = 0;
-  if (!parse_number(std::string_view(count_text), &count) || count == 0 || count > 1024) {
-    return Status(Code::kInvalidArgument, "RCUDA_DEVICE_COUNT=" + std::string(count_text) +
-                                              " is no number of devices (1 to 1024)");
-  }
-  for (uint32_t i = 0; i < count; ++i) {
-    const std::string name = "RCUDA_DEVICE_" + std::to_string(i);
-    const char* entry = environment(name.c_str());
-    if (!entry) {
-      return Status(Code::kInvalidArgument,
-                    name + " is not set, but RCUDA_DEVICE_COUNT is " + count_text);
-    }
-    Result<DeviceAddress> device = parse_device(entry);
-    if (!device) return Status(device.status()).with_context(name);
-    devices.push_back(*device);
   }
   return devices;
 }

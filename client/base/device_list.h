@@ -1,11 +1,13 @@
 // Reads the list of remote GPUs from the environment.
 //
 //   RCUDA_DEVICES=host[@port]:gpu[,host[@port]:gpu ...]    e.g. node1:0,node1:1,node2@9000:0
-//   RCUDA_DEVICE_COUNT=2 RCUDA_DEVICE_0=node1:0 RCUDA_DEVICE_1=node2@9000:0   (the older form)
-// An entry may begin with a medium: shm:node1:0, tcp:node1:0, verbs:node1:0. The host "local" is
-// this machine, over shared memory whatever RCUDA_TRANSPORT says: local:0,node1:0. An IPv6 address
-// needs brackets: [fe80::1]@8308:0. The functions are pure. An error names the entry and shows the
-// right form.
+//   RCUDA_DEVICE_0=node1:0 RCUDA_DEVICE_1=node2@9000:0   (numbered)
+// Numbered variables are for what gives a container each GPU by itself (rcuda-run --cdi): the pool
+// has those that are set, in the order of their numbers. With RCUDA_DEVICE_COUNT=2, all of the
+// first two must be. An entry may begin with a medium: shm:node1:0, tcp:node1:0, verbs:node1:0. The
+// host "local" is this machine, over shared memory whatever RCUDA_TRANSPORT says: local:0,node1:0.
+// An IPv6 address needs brackets: [fe80::1]@8308:0. The functions are pure. An error names the
+// entry and shows the right form.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +31,10 @@ struct DeviceAddress {
 using Environment = std::function<const char*(const char* name)>;  // like getenv()
 
 Result<DeviceAddress> parse_device(const std::string& text);
+// Parses back to the device.
+std::string device_text(const DeviceAddress& device);
+// The variable of the numbered form.
+std::string numbered_variable(uint32_t number);
 // Returns kNotFound if neither form is set. The order is that of the application's devices.
 Result<std::vector<DeviceAddress>> devices_from(const Environment& environment);
 

@@ -2,10 +2,12 @@
 //
 //   rcuda-run --devices node1:0,node2:0 -- ./app arguments
 //   rcuda-run --demo
+//   rcuda-run --devices node1:0,node2:0 --cdi > /etc/cdi/rcuda.json
 //
 // Sets LD_PRELOAD, RCUDA_DEVICES and the variables of its other options, puts the folder with
 // libcuda.so first in LD_LIBRARY_PATH, for programs that search it there, and executes the program.
 // --demo: the program is tools/demo; if no GPUs are named, a server of this machine serves it.
+// --cdi: prints how container tools do the same for a container (cdi.h), and executes nothing.
 
 #include <cerrno>
 #include <cstdlib>
@@ -21,7 +23,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "client/base/device_list.h"
 #include "common/transport/media.h"
+#include "tools/rcuda-run/cdi.h"
 #include "tools/rcuda-run/demo_server.h"
 
 namespace rcuda::tools {
@@ -33,6 +37,7 @@ struct Options {
   std::string devices, transport, wait, log, trace, library;
   bool synchronous = false;
   bool demo = false;
+  bool cdi = false;
   std::vector<std::string> program;
 };
 
@@ -92,6 +97,10 @@ std::optional<int> parse(int argc, char** argv, Options* options) {
   app.add_flag("--demo", options->demo,
                "run a small program that comes with rcuda; if no GPUs are named, on a server that "
                "is started for it");
+  app.add_flag(
+      "--cdi", options->cdi,
+      "print a CDI specification, by which podman, Docker and others give containers these "
+      "GPUs: rcuda/gpu=all, rcuda/gpu=0, ...");
   // The program and its arguments are not a positional option, because CLI11 splits arguments in
   // brackets.
   app.prefix_command();
@@ -107,23 +116,29 @@ std::optional<int> parse(int argc, char** argv, Options* options) {
   } else if (!program.empty() && program[0].starts_with("-")) {
     return fail("unknown option " + program[0] + "; see --help", 2);
   }
-  if (options->demo && !program.empty()) {
-    return fail("--demo has a program of its own and takes none", 2);
+  if ((options->demo || options->cdi) && !program.empty()) {
+    return fail("--demo and --cdi take no program", 2);
   }
-  if (!options->demo && program.empty()) {
+  if (!options->demo && !options->cdi && program.empty()) {
     return fail("no program is named; write it and its arguments after --", 2);
   }
   return std::nullopt;
 }
 
-bool has_pool() { return std::getenv("RCUDA_DEVICES") || std::getenv("RCUDA_DEVICE_COUNT"); }
+bool has_pool() {
+  const auto pool = client::devices_from([](const char* name) { return std::getenv(name); });
+  return pool.status().code() != Code::kNotFound;
+}
 
-void set_environment(const Options& options, const fs::path& client) {
+void set_settings(const Options& options) {
   if (!options.transport.empty()) setenv("RCUDA_TRANSPORT", options.transport.c_str(), 1);
   if (!options.wait.empty()) setenv("RCUDA_WAIT", options.wait.c_str(), 1);
   if (!options.log.empty()) setenv("RCUDA_LOG", options.log.c_str(), 1);
   if (!options.trace.empty()) setenv("RCUDA_TRACE", options.trace.c_str(), 1);
   if (options.synchronous) setenv("RCUDA_SYNC", "1", 1);
+}
+
+void set_libraries(const fs::path& client) {
   // After the user's preloads: a sanitizer's runtime must come first.
   const std::string preloads = value_of("LD_PRELOAD");
   setenv("LD_PRELOAD",
@@ -145,6 +160,13 @@ int execute(std::vector<std::string> program) {
   const int error = errno;
   return fail("cannot run " + program[0] + ": " + std::strerror(error),
               error == ENOENT ? 127 : 126);
+}
+
+int print_cdi(const fs::path& client) {
+  const Result<std::string> text = cdi_specification(client, names_folder(client));
+  if (!text.ok()) return fail(text.status().context(), 2);
+  std::cout << *text << std::flush;
+  return std::cout ? 0 : fail("the specification could not be written", 1);
 }
 
 // What the server's log says of its sessions.
@@ -177,7 +199,8 @@ int run_on_own_server(const Options& options, const fs::path& client) {
   if (child < 0) return fail(std::string("fork: ") + std::strerror(errno), 1);
   if (child == 0) {
     setenv("RCUDA_DEVICES", pool.c_str(), 1);
-    set_environment(options, client);
+    set_settings(options);
+    set_libraries(client);
     ::_exit(execute(options.program));
   }
   int status = 0;
@@ -205,7 +228,9 @@ int run(int argc, char** argv) {
     if (options.demo) return run_on_own_server(options, client);
     return fail("no GPUs are named; write --devices host:gpu,... or set RCUDA_DEVICES", 2);
   }
-  set_environment(options, client);
+  set_settings(options);
+  if (options.cdi) return print_cdi(client);
+  set_libraries(client);
   return execute(options.program);
 }
 

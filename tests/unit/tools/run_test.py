@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""rcuda-run: the program gets its arguments as they are written.
+"""rcuda-run: the program gets its arguments as they are written, and containers get the same by --cdi.
 
     run_test.py RCUDA_RUN
 """
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import unittest
 
 RUN = ""
@@ -37,6 +39,48 @@ class RunTest(unittest.TestCase):
             self.assertNotEqual(result.returncode, 0, arguments)
             self.assertEqual(result.stdout, "")
             self.assertIn("rcuda-run: ", result.stderr)
+
+    def cdi(self, pool, *options, status=0, **variables):
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("RCUDA_")}
+        environment.update(variables)
+        result = subprocess.run([RUN, *(["--devices", pool] if pool else []), "--library", "/dev/null", *options, "--cdi"],
+                                capture_output=True, text=True, env=environment)
+        self.assertEqual(result.returncode, status, result.stderr)
+        return json.loads(result.stdout) if status == 0 else result.stderr
+
+    def test_a_cdi_specification(self):
+        with tempfile.TemporaryDirectory() as home:
+            spec = self.cdi("node1:0,tcp:[fe80::1]@9000:3", "--wait", "60s", XDG_CONFIG_HOME=home,
+                            RCUDA_SERVER_PORT="1", RCUDA_PLUGIN_DIR="/here")
+        self.assertEqual((spec["cdiVersion"], spec["kind"]), ("0.5.0", "rcuda/gpu"))
+        edits = {device["name"]: device["containerEdits"]["env"] for device in spec["devices"]}
+        first, second = "RCUDA_DEVICE_0=node1@8308:0", "RCUDA_DEVICE_1=tcp:[fe80::1]@9000:3"
+        self.assertEqual(edits, {"0": [first], "1": [second], "all": [first, second]})
+        self.assertEqual(spec["containerEdits"]["env"], ["LD_PRELOAD=/opt/rcuda/lib/null",
+                                                         "LD_LIBRARY_PATH=/opt/rcuda/lib/rcuda", "RCUDA_WAIT=60s"])
+        for mount in spec["containerEdits"]["mounts"]:
+            self.assertIn("ro", mount["options"])
+
+    def test_cdi_mounts_credentials_and_holds_none(self):
+        with tempfile.TemporaryDirectory() as home:
+            os.mkdir(home + "/rcuda")
+            token = home + "/rcuda/token"
+            with open(token, "w") as file:
+                file.write("a secret")
+            spec = self.cdi("node1:0", XDG_CONFIG_HOME=home, RCUDA_TLS_AUTHORITIES=token)
+            mounts = {mount["containerPath"]: mount["hostPath"] for mount in spec["containerEdits"]["mounts"]}
+            self.assertEqual((mounts["/opt/rcuda/token"], mounts["/opt/rcuda/authorities.pem"]), (token, token))
+            self.assertIn("RCUDA_TOKEN_FILE=/opt/rcuda/token", spec["containerEdits"]["env"])
+            self.assertIn("RCUDA_TLS_AUTHORITIES=/opt/rcuda/authorities.pem", spec["containerEdits"]["env"])
+            self.assertNotIn("secret", json.dumps(spec))
+            error = self.cdi("node1:0", status=2, RCUDA_TOKEN_FILE=home + "/none")
+            self.assertIn(f"RCUDA_TOKEN_FILE: there is no file {home}/none", error)
+
+    def test_what_no_cdi_specification_can_be_made_of(self):
+        self.assertIn("no GPUs are named", self.cdi("", status=2))
+        self.assertIn("\":gpu\" is missing", self.cdi("node1", status=2))
+        self.assertIn("named twice", self.cdi("node1:0,node1:0", status=2))
+        self.assertIn("take no program", self.run_with("--cdi", "--", *SAY).stderr)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,20 @@ TEST(DeviceListTest, ReadsEveryFormOfAnEntry) {
   EXPECT_EQ(all[4].host, "::1");
 }
 
+TEST(DeviceListTest, TheTextOfADeviceParsesBackToIt) {
+  for (const char* text : {"node1:0", "tcp:node2@9000:3", "[fe80::1]@8309:2", "local:1"}) {
+    const auto device = parse_device(text);
+    ASSERT_TRUE(device.ok());
+    const auto again = parse_device(device_text(*device));
+    ASSERT_TRUE(again.ok()) << device_text(*device);
+    EXPECT_EQ(device_text(*again), device_text(*device));
+    EXPECT_EQ(again->medium, device->medium);
+    EXPECT_EQ(again->host, device->host);
+    EXPECT_EQ(again->port, device->port);
+    EXPECT_EQ(again->gpu, device->gpu);
+  }
+}
+
 TEST(DeviceListTest, AHostMayBeCalledLikeAMedium) {
   const auto list = devices_from(environment({{"RCUDA_DEVICES", "tcp:0,shm@9000:1"}}));
   ASSERT_TRUE(list.ok());
@@ -85,7 +99,19 @@ TEST(DeviceListTest, ErrorsNameTheEntryAndWhatItShouldLookLike) {
   EXPECT_THAT(error_of(" , "), HasSubstr("RCUDA_DEVICES is empty"));
 }
 
-TEST(DeviceListTest, TheOlderFormNamesWhatIsMissing) {
+TEST(DeviceListTest, WithoutACountThePoolHasTheNumbersThatAreSet) {
+  const auto list = devices_from(environment(
+      {{"RCUDA_DEVICE_10", "c:0"}, {"RCUDA_DEVICE_0", "a:1"}, {"RCUDA_DEVICE_1023", "d:2"}}));
+  ASSERT_TRUE(list.ok()) << list.status().context();
+  ASSERT_EQ(list->size(), 3u);
+  EXPECT_EQ((*list)[0].host, "a");
+  EXPECT_EQ((*list)[1].host, "c");
+  EXPECT_EQ((*list)[2].gpu, 2u);
+  const auto bad = devices_from(environment({{"RCUDA_DEVICE_3", "a"}}));
+  EXPECT_THAT(bad.status().context(), HasSubstr("RCUDA_DEVICE_3"));
+}
+
+TEST(DeviceListTest, ACountNamesWhatIsMissing) {
   const auto list = devices_from(environment(
       {{"RCUDA_DEVICE_COUNT", "2"}, {"RCUDA_DEVICE_0", "a:1"}, {"RCUDA_DEVICE_1", "b@9:0"}}));
   ASSERT_TRUE(list.ok());
