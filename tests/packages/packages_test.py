@@ -19,10 +19,11 @@ import unittest
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(SOURCE, "tests/e2e"))
+sys.path.insert(0, os.path.join(SOURCE, "tests/support"))
+from new_debian import install_missing, make_debian, make_packages  # noqa: E402
 from servers import run_tests, UNUSABLE_SETTINGS  # noqa: E402
 
 BUILD = None
-SECTIONS = ("packages", "bare")
 TREE = "/usr/lib/rcuda"
 UNIT = "/lib/systemd/system/rcuda-server.service"
 # Runs a command in the new Debian, in which it sees this machine's devices and its own processes.
@@ -35,33 +36,6 @@ exec chroot "$0" "$@"
 """
 
 
-def skip(reason):
-    print(f"packages: SKIPPED: {reason}")
-    sys.exit(77)
-
-
-def missing_packages():
-    return subprocess.run([os.path.join(SOURCE, "scripts/missing_packages"), *SECTIONS], check=True,
-                          capture_output=True, text=True).stdout.split()
-
-
-def install_missing():
-    if not shutil.which("apt-get"):
-        skip("the packages are Debian's, and there is no apt-get")
-    if os.geteuid() != 0:
-        skip("only root can make a Debian")
-    if subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"], stderr=subprocess.DEVNULL).returncode != 0:
-        skip("no mount namespaces here")
-    missing = missing_packages()
-    if not missing:
-        return
-    print("packages: installing", *missing, flush=True)
-    environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
-    for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *missing]):
-        if subprocess.run(["apt-get", *command], env=environment, stdout=subprocess.DEVNULL).returncode != 0:
-            skip(f"could not install {' '.join(missing)}")
-
-
 class PackagesTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -69,15 +43,10 @@ class PackagesTest(unittest.TestCase):
         cls.addClassCleanup(temporary.cleanup)
         cls.folder = temporary.name
         os.chmod(cls.folder, 0o755)
-        cls.make_packages()
+        make_packages(BUILD, cls.folder)
         cls.root = os.path.join(cls.folder, "debian")
         os.mkdir(cls.root)
-        # A failure here is not of these packages.
-        made = subprocess.run([os.path.join(SOURCE, "tests/support/make_debian"), cls.root, "--skip=cleanup/apt/lists"],
-                              capture_output=True, text=True)
-        if made.returncode != 0:
-            print(made.stderr)
-            skip("mmdebstrap could not make a Debian here")
+        make_debian("packages", cls.root, "--skip=cleanup/apt/lists")
         for file in ("/etc/resolv.conf", "/etc/hosts"):
             shutil.copy(file, cls.root + file)
         os.mkdir(cls.root + "/packages")
@@ -100,15 +69,6 @@ class PackagesTest(unittest.TestCase):
     @classmethod
     def slurm_package(cls):
         return glob.glob(os.path.join(cls.folder, "rcuda-slurm_*.deb"))
-
-    @classmethod
-    def make_packages(cls):
-        # Compression takes longer than all else.
-        made = subprocess.run([os.path.join(SOURCE, "scripts/make_packages"), "--build", BUILD, "--output", cls.folder],
-                              env=dict(os.environ, DPKG_DEB_COMPRESSOR_TYPE="gzip", DPKG_DEB_COMPRESSOR_LEVEL="1"),
-                              capture_output=True, text=True)
-        if made.returncode != 0:
-            raise AssertionError(made.stdout[-4000:] + made.stderr[-4000:])
 
     @classmethod
     def command(cls, *command, user=None):
@@ -214,5 +174,5 @@ echo "server: $?"
 
 
 if __name__ == "__main__":
-    install_missing()
+    install_missing("packages", "packages", "bare")
     run_tests(globals())

@@ -1,0 +1,53 @@
+"""What tests of installed files need: Debian's packages on this machine, our packages, and a new Debian.
+
+Each function exits with 77 and says why where that cannot be had. `test` is the test's name, for that line.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def skip(test, reason):
+    print(f"{test}: SKIPPED: {reason}")
+    sys.exit(77)
+
+
+def install_missing(test, *sections):
+    """Installs those of these sections of scripts/packages.txt that are not there."""
+    if not shutil.which("apt-get"):
+        skip(test, "the packages are Debian's, and there is no apt-get")
+    if os.geteuid() != 0:
+        skip(test, "only root can make a Debian")
+    if subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"], stderr=subprocess.DEVNULL).returncode != 0:
+        skip(test, "no mount namespaces here")
+    missing = subprocess.run([os.path.join(SOURCE, "scripts/missing_packages"), *sections], check=True,
+                             capture_output=True, text=True).stdout.split()
+    if not missing:
+        return
+    print(f"{test}: installing", *missing, flush=True)
+    environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
+    for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *missing]):
+        if subprocess.run(["apt-get", *command], env=environment, stdout=subprocess.DEVNULL).returncode != 0:
+            skip(test, f"could not install {' '.join(missing)}")
+
+
+def make_debian(test, target, *options):
+    """A folder, or a file if the name ends with .tar."""
+    made = subprocess.run([os.path.join(SOURCE, "tests/support/make_debian"), target, *options],
+                          capture_output=True, text=True)
+    if made.returncode != 0:  # which is no failure of what is tested
+        print(made.stderr)
+        skip(test, "mmdebstrap could not make a Debian here")
+
+
+def make_packages(build, folder):
+    # Compression takes longer than all else.
+    made = subprocess.run([os.path.join(SOURCE, "scripts/make_packages"), "--build", build, "--output", folder],
+                          env=dict(os.environ, DPKG_DEB_COMPRESSOR_TYPE="gzip", DPKG_DEB_COMPRESSOR_LEVEL="1"),
+                          capture_output=True, text=True)
+    if made.returncode != 0:
+        raise AssertionError(made.stdout[-4000:] + made.stderr[-4000:])
