@@ -1,5 +1,6 @@
 #include "client/calls/parameters.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace rcuda::client {
@@ -30,7 +31,7 @@ CUresult parameter_bytes(const FunctionInfo& info, void** parameters, void** ext
   if (extra && !parameters) {
     std::span<const std::byte> buffer;
     if (CUresult result = extra_buffer(extra, &buffer); result != CUDA_SUCCESS) return result;
-    *bytes = buffer.size();
+    *bytes = std::max<size_t>(buffer.size(), info.parameter_bytes);
     return CUDA_SUCCESS;
   }
   if (info.parameter_bytes > 0 && !parameters) return CUDA_ERROR_INVALID_VALUE;

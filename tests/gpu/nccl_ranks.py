@@ -76,9 +76,9 @@ def run(ranks, environment_of, megabytes):
             except subprocess.TimeoutExpired:
                 process.kill()
                 said.append(("", "still running: " + process.communicate()[1][-300:]))
-    bad = [text for process, (_, text) in zip(running, said) if process.returncode]
+    bad = ["\n".join(streams) for process, streams in zip(running, said) if process.returncode]
     if not bad:
-        return said[0][0].strip(), True
+        return said[0][0].strip().splitlines()[-1], True
     lines = [line for line in "\n".join(bad).splitlines() if line.strip()]
     telling = [line for line in lines if "rcuda" in line or "NCCL WARN" in line or "Error" in line] or lines
     return " / ".join(dict.fromkeys(telling[-3:])), False
@@ -100,6 +100,7 @@ def main():
         return lambda rank: dict(os.environ, RCUDA_TRANSPORT=transport, RCUDA_DEVICES=devices_of(rank),
                                  RCUDA_SECURITY="none", DEVICE=str(device_of(rank)),
                                  LD_PRELOAD=os.path.join(arguments.build, "lib/librcuda.so"),
+                                 LD_LIBRARY_PATH=os.path.join(arguments.build, "lib/rcuda"),  # for NVML
                                  **{name: value(rank) for name, value in more.items()})
 
     def start(devices):

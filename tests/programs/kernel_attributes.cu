@@ -72,5 +72,9 @@ int main() {
   CHECK(cuLaunchKernel(function, 1, 1, 1, 64, 1, 1, 0, nullptr, nullptr, extra) == CUDA_SUCCESS);
   FINISH();
   CHECK(out.values()[63] == 7 + 'b' && out.values()[64] == 41 + 'a');
+  packed_bytes = 16;  // what is left out is 0
+  CHECK(cuLaunchKernel(function, 1, 1, 1, 64, 1, 1, 0, nullptr, nullptr, extra) == CUDA_SUCCESS);
+  FINISH();
+  CHECK(out.values()[63] == 7);
   std::printf("launched by handle\n");
 }

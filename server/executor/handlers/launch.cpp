@@ -128,7 +128,7 @@ HandlerResult launch(LaunchServices& services, const Command& command,
   if (!object->parameters_known) {
     remember_parameters(*object, parameters_of(driver, object->handle, body.is_kernel));
   }
-  // The driver reads all of the kernel's parameters, whatever size it is given.
+  // The client fills up what the program has left out; a driver might read all of it.
   if (body.parameter_bytes < object->parameter_bytes) return done(CUDA_ERROR_INVALID_VALUE);
   const auto function = static_cast<CUfunction>(object->handle);
   SessionStream stream;

@@ -68,6 +68,21 @@ TEST(ParametersTest, ABufferIsTakenAsItIs) {
   EXPECT_EQ(parameter_bytes(info, parameters, extra, &bytes), CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST(ParametersTest, WhatABufferLeavesOutIsZero) {
+  const ThreeParameters info;
+  uint64_t buffer[] = {1, ~uint64_t{0}};
+  size_t buffer_bytes = 8;
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, buffer, CU_LAUNCH_PARAM_BUFFER_SIZE,
+                   &buffer_bytes, CU_LAUNCH_PARAM_END};
+  size_t bytes = 0;
+  ASSERT_EQ(parameter_bytes(info, nullptr, extra, &bytes), CUDA_SUCCESS);
+  ASSERT_EQ(bytes, info.parameter_bytes);
+  std::vector<std::byte> packed(bytes);
+  ASSERT_EQ(pack_parameters(info, nullptr, extra, packed), CUDA_SUCCESS);
+  EXPECT_EQ(at<uint64_t>(packed, 0), 1u);
+  EXPECT_EQ(at<uint64_t>(packed, 8), 0u);
+}
+
 TEST(ParametersTest, RefusesAMalformedExtra) {
   const ThreeParameters info;
   size_t bytes = 0;
