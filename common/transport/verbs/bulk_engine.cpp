@@ -81,6 +81,19 @@ Status BulkEngine::retire_remote(uint64_t id) {
   return {};
 }
 
+Result<PutQueue::Target> BulkEngine::place_of(RegionId region, uint64_t offset, uint64_t bytes) {
+  const auto id = static_cast<uint64_t>(region);
+  std::lock_guard lock(mutex_);
+  if (id > highest_remote_) return Status(Code::kUnavailable, "a region that is not announced yet");
+  const auto found = remotes_.find(id);
+  if (found == remotes_.end()) return not_found(id);
+  const Remote& remote = *found->second;
+  if (bytes > remote.bytes || offset > remote.bytes - bytes) {
+    return Status(Code::kInvalidArgument, "put outside of the peer's region");
+  }
+  return PutQueue::Target{remote.address + offset, remote.rkey};
+}
+
 bool BulkEngine::transfer(const TransferRequest& what, std::chrono::milliseconds patience,
                           TransferDone done) {
   if (what.bytes == 0) {

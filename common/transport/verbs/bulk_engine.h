@@ -34,6 +34,7 @@
 #include "common/transport/verbs/handles.h"
 #include "common/transport/verbs/local_memory.h"
 #include "common/transport/verbs/loss.h"
+#include "common/transport/verbs/put_queue.h"
 
 namespace rcuda::transport::verbs {
 
@@ -64,6 +65,11 @@ class BulkEngine {
   // The peer's regions, as announced. Called by the control thread.
   Status add_remote(uint64_t id, uint64_t bytes, uint64_t address, uint64_t rkey);
   Status retire_remote(uint64_t id);
+
+  // Where bytes of the peer's region lie, for who writes there himself: the region must not be
+  // retired before the write is confirmed. kNotFound if it has been withdrawn, kUnavailable if it
+  // has not been announced yet.
+  Result<PutQueue::Target> place_of(RegionId region, uint64_t offset, uint64_t bytes);
 
   // Returns true if the transfer waits for the region's announcement; expire() then has a new
   // deadline.

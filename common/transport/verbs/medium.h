@@ -19,6 +19,7 @@ Result<std::unique_ptr<Link>> make_by_plugin(Bootstrap bootstrap, const LinkOpti
 
 inline constexpr MediumTraits kTraits{.name = "verbs",
                                       .reach = Reach::kNetwork,
+                                      .has_region_puts = true,
                                       .has_immediates = true,
                                       .has_adapter = true,
                                       .moves_in_clear = true};

@@ -113,14 +113,23 @@ std::byte* PutQueue::stage(size_t bytes) {
   return place;
 }
 
-PutQueue::Entry& PutQueue::add(uint64_t offset, uint32_t bytes) {
+PutQueue::Entry& PutQueue::add(const Target& at, uint32_t bytes) {
   Entry& entry = gathered_.emplace_back();
   entry.request = {};
   entry.request.opcode = IBV_WR_RDMA_WRITE;
-  entry.request.wr.rdma.remote_addr = window_.address + offset;
-  entry.request.wr.rdma.rkey = window_.rkey;
+  entry.request.wr.rdma.remote_addr = at.address;
+  entry.request.wr.rdma.rkey = at.rkey;
   entry.piece = {0, bytes, staging_mr_->lkey};
   return entry;
+}
+
+// Where the entry's bytes go until they are sent.
+std::byte* PutQueue::room_in(Entry& entry) {
+  const bool is_inline = entry.piece.length <= inline_bytes_;
+  std::byte* const room = is_inline ? entry.data : stage(entry.piece.length);
+  entry.piece.addr = reinterpret_cast<uint64_t>(room);
+  if (is_inline) entry.request.send_flags |= IBV_SEND_INLINE;
+  return room;
 }
 
 void PutQueue::finish(Entry& entry, bool force_signal) {
@@ -136,14 +145,36 @@ void PutQueue::finish(Entry& entry, bool force_signal) {
   }
 }
 
-Status PutQueue::put(uint64_t offset, std::span<const Bytes> pieces, size_t total,
-                     const std::function<bool()>& wakes, uint32_t immediate) {
-  Lock lock(mutex_);
+void PutQueue::await_split(Lock& lock) const {
   while (splitting_) {
     lock.unlock();
     std::this_thread::yield();
     lock.lock();
   }
+}
+
+Status PutQueue::put_into(const Target& place, Bytes bytes, uint64_t* number) {
+  const auto size = static_cast<uint32_t>(bytes.size());
+  Lock lock(mutex_);
+  await_split(lock);
+  RCUDA_RETURN_IF_ERROR(wait_for_room(lock, size <= inline_bytes_ ? 0 : 2 * bytes.size()));
+  Entry& entry = add(place, size);
+  std::memcpy(room_in(entry), bytes.data(), bytes.size());
+  finish(entry, true);
+  *number = added_;
+  return post(lock);
+}
+
+bool PutQueue::confirmed(uint64_t number) {
+  (void)poll();  // notes errors
+  std::lock_guard lock(mutex_);
+  return confirmed_ >= number || stopped_ || sign_ != Loss::Sign::kNone;
+}
+
+Status PutQueue::put(uint64_t offset, std::span<const Bytes> pieces, size_t total,
+                     const std::function<bool()>& wakes, uint32_t immediate) {
+  Lock lock(mutex_);
+  await_split(lock);
   if (total > kMaxStaged) splitting_ = true;
   Status status = add_put(lock, offset, pieces, total, wakes, immediate);
   if (total > kMaxStaged) splitting_ = false;
@@ -156,12 +187,9 @@ Status PutQueue::add_put(Lock& lock, uint64_t offset, std::span<const Bytes> pie
   size_t within = 0;  // offset in the first of `pieces`
   for (size_t done = 0; done < total;) {
     const auto bytes = static_cast<uint32_t>(std::min(kMaxStaged, total - done));
-    const bool is_inline = bytes <= inline_bytes_;
-    RCUDA_RETURN_IF_ERROR(wait_for_room(lock, is_inline ? 0 : 2 * bytes));
-    Entry& entry = add(offset + done, bytes);
-    std::byte* place = is_inline ? entry.data : stage(bytes);
-    entry.piece.addr = reinterpret_cast<uint64_t>(place);
-    if (is_inline) entry.request.send_flags |= IBV_SEND_INLINE;
+    RCUDA_RETURN_IF_ERROR(wait_for_room(lock, bytes <= inline_bytes_ ? 0 : 2 * bytes));
+    Entry& entry = add({window_.address + offset + done, window_.rkey}, bytes);
+    std::byte* const place = room_in(entry);
     for (size_t copied = 0; copied < bytes;) {
       const Bytes rest = pieces.front().subspan(within);
       const size_t count = std::min(rest.size(), bytes - copied);
@@ -188,7 +216,7 @@ Status PutQueue::signal(uint32_t immediate, const std::function<void()>& before)
   Lock lock(mutex_);
   RCUDA_RETURN_IF_ERROR(wait_for_room(lock, 0));
   before();
-  Entry& entry = add(0, 0);
+  Entry& entry = add(window_, 0);
   entry.request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
   entry.request.imm_data = htonl(immediate);
   finish(entry, true);

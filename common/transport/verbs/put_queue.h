@@ -56,6 +56,12 @@ class PutQueue {
   // `wakes` is called in the order of the puts and decides whether this put carries immediate data.
   Status put(uint64_t offset, std::span<const Bytes> pieces, size_t total,
              const std::function<bool()>& wakes, uint32_t immediate);
+  // Writes bytes to another place of the peer's memory, in order with puts. At most kMaxStaged.
+  // `*number`: for confirmed().
+  Status put_into(const Target& place, Bytes bytes, uint64_t* number);
+  // Polls, and returns whether the peer's adapter has confirmed the write. Also true if it never
+  // will.
+  bool confirmed(uint64_t number);
   // An empty write with immediate data. `before` is called in the order of the puts.
   Status signal(uint32_t immediate, const std::function<void()>& before);
 
@@ -80,7 +86,9 @@ class PutQueue {
                  const std::function<bool()>& wakes, uint32_t immediate);
   Status wait_for_room(Lock& lock, size_t staged_bytes);
   std::byte* stage(size_t bytes);
-  Entry& add(uint64_t offset, uint32_t bytes);
+  void await_split(Lock& lock) const;
+  Entry& add(const Target& at, uint32_t bytes);
+  std::byte* room_in(Entry& entry);
   void finish(Entry& entry, bool force_signal);
   Status post(Lock& lock);
   void poll_locked();

@@ -182,8 +182,11 @@ Status VerbsLink::on_control(const ControlMessage& message) {
   switch (message.kind) {
     case ControlMessage::kAnnounce:
       return bulk_.add_remote(message.region, message.bytes, message.address, message.key);
-    case ControlMessage::kRetire:
+    case ControlMessage::kRetire: {
+      std::lock_guard lock(region_puts_mutex_);
+      await_region_puts();
       return bulk_.retire_remote(message.region);
+    }
     case ControlMessage::kRetired: {
       std::lock_guard lock(regions_mutex_);
       if (retiring_.erase(message.region) == 0) break;
@@ -213,7 +216,47 @@ void VerbsLink::read(RegionId region, uint64_t offset, void* local, size_t bytes
   transfer({false, region, offset, static_cast<std::byte*>(local), bytes}, std::move(done));
 }
 
+// On the queue pair of the puts, so that the order is that of the puts.
+Status VerbsLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
+  if (broken()) return status();
+  if (bytes.empty() || bytes.size() > kMaxRegionPut) {
+    return {Code::kInvalidArgument,
+            "put of " + std::to_string(bytes.size()) + " bytes into a region"};
+  }
+  const bool for_ever = peer_timeout_.count() == 0;
+  const auto deadline = for_ever ? Clock::time_point::max() : Clock::now() + peer_timeout_;
+  for (;; std::this_thread::sleep_for(std::chrono::microseconds(50))) {
+    std::lock_guard lock(region_puts_mutex_);
+    const Result<PutQueue::Target> place = bulk_.place_of(region, offset, bytes.size());
+    if (place) {
+      uint64_t number = 0;
+      RCUDA_RETURN_IF_ERROR(put_queue_.put_into(*place, bytes, &number));
+      last_region_put_.store(number, std::memory_order_release);
+      transfer_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
+      copied_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
+      return {};
+    }
+    if (place.status().code() == Code::kNotFound) return {};  // withdrawn
+    if (place.status().code() == Code::kInvalidArgument) {
+      fail(End::kLost, place.status().context());
+      return status();
+    }
+    if (broken()) return status();
+    if (Clock::now() >= deadline) return {Code::kNotFound, "the peer does not announce the region"};
+  }
+}
+
+void VerbsLink::await_region_puts() {
+  uint64_t last = last_region_put_.load(std::memory_order_acquire);
+  if (last == 0) [[likely]]
+    return;
+  while (!put_queue_.confirmed(last)) std::this_thread::yield();
+  last_region_put_.compare_exchange_strong(last, 0);
+}
+
 void VerbsLink::transfer(const TransferRequest& what, TransferDone done) {
+  // Transfers have queue pairs of their own, and must come behind what was put into regions.
+  await_region_puts();
   // A transfer that waits for an announcement has a deadline; the progress thread keeps it.
   if (bulk_.transfer(what, peer_timeout_, std::move(done))) poke();
 }

@@ -69,6 +69,7 @@ class VerbsLink final : public LinkCore {
              TransferDone done) override;
   void read(RegionId region, uint64_t offset, void* local, size_t bytes,
             TransferDone done) override;
+  Status put_region(RegionId region, uint64_t offset, Bytes bytes) override;
   void write_with_immediate(RegionId region, uint64_t offset, const void* local, size_t bytes,
                             uint32_t immediate, Company company, TransferDone done) override;
   void close() override;
@@ -97,6 +98,7 @@ class VerbsLink final : public LinkCore {
   void on_broken() override;
   void before_sleep() override;
   void transfer(const TransferRequest& what, TransferDone done);
+  void await_region_puts();
   Status on_control(const ControlMessage& message);
   Region add_region(std::shared_ptr<Registration> registration, bool for_peer);
   void on_control_end(bool intended, const std::string& why);
@@ -133,6 +135,11 @@ class VerbsLink final : public LinkCore {
   std::atomic<bool> armed_{false};       // this side has asked for a wake-up and has not had it
   std::atomic<bool> peer_armed_{false};  // written only in the order of the puts
   std::atomic<bool> closing_{false};
+
+  // Held while bytes are put into a region of the peer's, and while one is retired: nothing may be
+  // put there any more when the peer learns of that.
+  std::mutex region_puts_mutex_;
+  std::atomic<uint64_t> last_region_put_{0};  // PutQueue's number; 0: all are confirmed
 
   std::mutex regions_mutex_;
   std::condition_variable retired_;
