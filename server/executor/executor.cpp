@@ -44,7 +44,7 @@ Executor::Executor(const SessionResources& given)
       mirrors(driver, link, objects, answers, completions, host_memory),
       graph_keeper(driver, objects, client_resources, idle),
       host_callbacks(driver, link, answers.events(), client_resources, graph_keeper, mirrors),
-      shadow_copies(driver, link, answers, host_memory, names, resources.only_server),
+      shadow_copies(driver, link, answers, host_memory, names),
       gpu_direct(*given.driver, link, answers, host_memory),
       graph_copies(driver, graph_keeper, {host_memory, mirrors, shadow_copies, host_callbacks},
                    resources.quota->limits_bandwidth()),
@@ -60,8 +60,8 @@ Executor::Executor(const SessionResources& given)
       launch_services{driver, objects, completions, host_callbacks},
       memory_services{driver, metered, pool_frees, host_memory, mirrors, names, origins},
       module_services{driver, resources, objects, answers, output, device_waits, images, links},
-      peer_services{resources, objects,     answers,       work, idle,
-                    peers,     peer_memory, copy_outcomes, done},
+      peer_services{resources, objects,     answers,       work,          idle,
+                    peers,     peer_memory, shadow_copies, copy_outcomes, done},
       stream_services{driver, resources, objects, answers, output, completions, idle} {
   metered.before_trimming([this] {
     if (peers.holding()) return false;

@@ -121,6 +121,7 @@ struct PeerServices {
   IdleCheck& idle;
   PeerHub& peers;
   PeerMemory& memory;
+  ShadowCopies& shadow_copies;
   CopyOutcomes& outcomes;
   wire::Work& done;
 };

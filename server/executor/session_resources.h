@@ -34,7 +34,6 @@ struct SessionResources {
   ImageCache* images = nullptr;
   OutputCapture* output = nullptr;  // null: device output is not captured
   bool allow_faults = false;
-  bool only_server = false;  // the client has no worker but this one
   bool gpudirect = true;  // use it if the Link has an adapter and a probe succeeds
   // The largest number of streams of a device that may have work in progress while one of them is
   // held for another worker. 0: no limit.

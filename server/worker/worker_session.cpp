@@ -199,7 +199,6 @@ Status WorkerSession::admit(const WorkerMessage& message) {
   RCUDA_RETURN_IF_ERROR(take_window());
   RCUDA_RETURN_IF_ERROR(limit_devices());
   resources_.owner = grant_.owner;
-  resources_.only_server = hello_.servers == 1;
   const Settings& settings = worker_.settings;
   PeerSettings& peers = resources_.peers;
   std::memcpy(peers.session.data(), hello_.session, sizeof hello_.session);

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <future>
+#include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include "server/executor/streams/capture.h"
 
@@ -22,6 +25,46 @@ std::vector<ShadowCopies::Piece> chunks_of(uint64_t address, uint64_t bytes) {
 
 }  // namespace
 
+// Small pieces that go to the client without an acknowledgement, while nobody else can see how far
+// a stream is. Any thread.
+class ShadowCopies::Puts {
+ public:
+  Puts(transport::Link& link, const ExportedNames& names)
+      : link_(link), names_(names), over_(!link.traits().has_region_puts) {}
+
+  // Returns false if the bytes must be written with an acknowledgement.
+  bool put(transport::RegionId region, uint64_t offset, transport::Bytes bytes, Status* sent) {
+    if (bytes.size() > transport::kMaxRegionPut) return false;
+    std::lock_guard lock(mutex_);
+    if (over_ || names_.are_used()) return false;
+    last_ = {region, offset};
+    *sent = link_.put_region(region, offset, bytes);
+    return true;
+  }
+
+  void end() {
+    std::optional<std::pair<transport::RegionId, uint64_t>> last;
+    {
+      std::lock_guard lock(mutex_);
+      if (std::exchange(over_, true)) return;
+      last = last_;
+    }
+    if (!last) return;
+    // A transfer happens after all puts, so its end is their acknowledgement.
+    std::byte byte;
+    std::promise<void> done;
+    link_.read(last->first, last->second, &byte, 1, [&done](const Status&) { done.set_value(); });
+    done.get_future().wait();
+  }
+
+ private:
+  transport::Link& link_;
+  const ExportedNames& names_;
+  std::mutex mutex_;  // guards the members below
+  bool over_;
+  std::optional<std::pair<transport::RegionId, uint64_t>> last_;  // where one was put
+};
+
 // Host functions start the items and wait for them; threads of the Link complete them.
 class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
  public:
@@ -32,23 +75,19 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
     bool busy = false;
   };
 
-  // `puts`: small pieces go to the client by puts unless `names` are used.
-  Transfer(transport::Link& link, Answers& answers, const ExportedNames& names, bool to_client,
-           bool puts, std::vector<Item> items)
+  Transfer(transport::Link& link, Answers& answers, std::shared_ptr<Puts> puts, bool to_client,
+           std::vector<Item> items)
       : link_(link),
         answers_(answers),
-        names_(names),
+        puts_(std::move(puts)),
         to_client_(to_client),
-        puts_(puts && to_client),
         items_(std::move(items)) {}
 
   size_t size() const { return items_.size(); }
 
   void start(size_t index) {
     Item& item = items_[index];
-    if (puts_ && !names_.are_used() && item.piece.bytes <= transport::kMaxRegionPut) {
-      return send(item);
-    }
+    if (to_client_ && put(item)) return;
     {
       std::lock_guard lock(mutex_);
       item.busy = true;
@@ -73,18 +112,18 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
   }
 
  private:
-  // A put needs no answer. What tells the client that the stream has passed comes behind it.
-  void send(const Item& item) {
+  bool put(const Item& item) {
     const auto* const local = reinterpret_cast<const std::byte*>(item.piece.address);
-    const Status sent = link_.put_region(item.region, item.offset, {local, item.piece.bytes});
+    Status sent;
+    if (!puts_->put(item.region, item.offset, {local, item.piece.bytes}, &sent)) return false;
     if (!sent.ok()) answers_.latch(not_moved(sent));
+    return true;
   }
 
   transport::Link& link_;
   Answers& answers_;
-  const ExportedNames& names_;
+  const std::shared_ptr<Puts> puts_;
   const bool to_client_;
-  const bool puts_;
   std::vector<Item> items_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -121,6 +160,16 @@ struct ShadowCopies::Steps {
   }
 };
 
+ShadowCopies::ShadowCopies(const api::DriverTable& driver, transport::Link& link, Answers& answers,
+                           const HostMemory& host_memory, const ExportedNames& names)
+    : driver_(driver),
+      link_(link),
+      answers_(answers),
+      host_memory_(host_memory),
+      puts_(std::make_shared<Puts>(link, names)) {}
+
+void ShadowCopies::begin_acknowledging() { puts_->end(); }
+
 void CUDA_CB ShadowCopies::run(void* argument) {
   const std::unique_ptr<Step> step = Steps::get().take(argument);
   for (size_t i = step->start_from; i < step->start_to; ++i) step->transfer->start(i);
@@ -149,7 +198,7 @@ std::shared_ptr<ShadowCopies::Transfer> ShadowCopies::prepare(bool to_client,
     if (!range || !range->shadow) return nullptr;
     items.push_back({piece, static_cast<transport::RegionId>(range->region), piece.address - base});
   }
-  return std::make_shared<Transfer>(link_, answers_, names_, to_client, puts_, std::move(items));
+  return std::make_shared<Transfer>(link_, answers_, puts_, to_client, std::move(items));
 }
 
 bool ShadowCopies::is_shadow(uint64_t address, uint64_t bytes) const {

@@ -31,17 +31,17 @@ namespace rcuda::server {
 class ShadowCopies {
  public:
   // All outlive this object, and the streams' work.
-  // `only_server`: no other worker copies from or to the client's memory. One that waits for a
-  // stream of this worker could be there before bytes that nobody has acknowledged. So could
-  // another process that shares memory or an event with this session, by `names`.
   ShadowCopies(const api::DriverTable& driver, transport::Link& link, Answers& answers,
-               const HostMemory& host_memory, const ExportedNames& names, bool only_server)
-      : driver_(driver),
-        link_(link),
-        answers_(answers),
-        host_memory_(host_memory),
-        names_(names),
-        puts_(only_server && link.traits().has_region_puts) {}
+               const HostMemory& host_memory, const ExportedNames& names);
+
+  // From now on a stream passes a copy to the client only when the client has acknowledged the
+  // bytes. Until then small copies are not acknowledged, because what the client learns of the
+  // stream comes behind them. Another worker that waits for a stream of this one could be there
+  // before the bytes, so this is called before it learns anything. Blocks for a round trip the
+  // first time, until earlier copies have arrived. (Another process that shares memory or an event
+  // with this session, by `names`, could be there first, too: names that are used have the same
+  // effect.)
+  void begin_acknowledging();
 
   // A range of client memory that lies in one shadow.
   struct Piece {
@@ -70,6 +70,7 @@ class ShadowCopies {
  private:
   struct Step;
   struct Steps;
+  class Puts;
 
   bool is_shadow(uint64_t address, uint64_t bytes) const;
   bool fetches(const wire::CopyBody& body) const;
@@ -81,8 +82,7 @@ class ShadowCopies {
   transport::Link& link_;
   Answers& answers_;
   const HostMemory& host_memory_;
-  const ExportedNames& names_;
-  const bool puts_;  // small pieces go to the client by puts while nobody else can see the stream
+  const std::shared_ptr<Puts> puts_;
 };
 
 }  // namespace rcuda::server
