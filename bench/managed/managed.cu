@@ -2,10 +2,14 @@
 // pattern. The way the program is started decides whether its device is local or remote.
 //
 //   managed             the patterns, for remote_vs_native.py
+//   managed --moved     instead of times: the megabytes that the loopback interface carried. Over
+//                       TCP to a server on this machine these are the bytes that travelled.
 //   managed --updates   what a device and the host keep of updates that both make at once
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -27,14 +31,38 @@ __global__ void count_up(unsigned* counters, int rounds) {
   for (int i = 0; i < rounds; ++i) atomicAdd_system(&counters[threadIdx.x % 8], 1u);
 }
 
+__global__ void largest(const int* values, size_t count, int* result) {
+  int most = 0;
+  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
+    most = max(most, values[i]);
+  if (most > *result) atomicMax(result, most);
+}
+
 void launch(int* values, size_t count) {
   add<<<1024, 256>>>(values, count, 1);
   CHECK(cudaGetLastError());
 }
 
+bool count_bytes = false;
+
+// That the loopback interface has carried.
+double loopback_bytes() {
+  std::ifstream file("/sys/class/net/lo/statistics/tx_bytes");
+  double bytes = 0;
+  file >> bytes;
+  return bytes;
+}
+
 template <typename Work>
 void measure(const char* name, int rounds, const Work& work) {
   work();
+  if (count_bytes) {
+    const double before = loopback_bytes();
+    work();
+    std::printf("%.*s_mb %.3f\n", static_cast<int>(std::strlen(name) - 3), name,
+                (loopback_bytes() - before) / 1e6);
+    return;
+  }
   std::vector<double> times;
   for (int round = 0; round < rounds; ++round) {
     const auto start = Clock::now();
@@ -45,8 +73,10 @@ void measure(const char* name, int rounds, const Work& work) {
 }
 
 void patterns() {
-  int* values = nullptr;
+  int *values = nullptr, *result = nullptr;
   CHECK(cudaMallocManaged(&values, kCount * sizeof(int)));
+  CHECK(cudaMallocManaged(&result, sizeof(int)));
+  *result = 0;
   std::memset(values, 0, kCount * sizeof(int));
   const cudaMemLocation device = {cudaMemLocationTypeDevice, 0},
                         host = {cudaMemLocationTypeHost, 0};
@@ -79,6 +109,26 @@ void patterns() {
     launch(values, kCount);
     CHECK(cudaDeviceSynchronize());
   });
+  measure("host_and_device_add_in_turn_4_times_us", 3, [&] {
+    for (int turn = 0; turn < 4; ++turn) {
+      for (size_t i = 0; i < kCount; ++i) values[i] += 1;
+      launch(values, kCount);
+      CHECK(cudaDeviceSynchronize());
+    }
+  });
+  measure("device_only_reads_us", 5, [&] {
+    largest<<<1024, 256>>>(values, kCount, result);
+    CHECK(cudaDeviceSynchronize());
+    sink = *result;
+  });
+  measure("solver_20_steps_host_reads_a_word_us", 5, [&] {
+    for (int step = 0; step < 20; ++step) {
+      launch(values, kCount);
+      largest<<<1024, 256>>>(values, kCount, result);
+      CHECK(cudaDeviceSynchronize());
+      sink = *result;
+    }
+  });
   measure("one_word_back_us", 50, [&] {
     launch(values, 1);
     CHECK(cudaDeviceSynchronize());
@@ -90,6 +140,7 @@ void patterns() {
     sink = values[kCount / 2 + kPage];
   });
   CHECK(cudaFree(values));
+  CHECK(cudaFree(result));
   measure("allocate_touch_free_1mb_us", 20, [&] {
     int* small = nullptr;
     CHECK(cudaMallocManaged(&small, 1 << 20));
@@ -144,6 +195,9 @@ void both_sides() {
   CHECK(cudaHostAlloc(&mapped, 4096, cudaHostAllocMapped));
   updates("managed", managed);
   updates("mapped", mapped);
+  if (attribute(cudaDevAttrPageableMemoryAccess)) {
+    updates("malloc", static_cast<unsigned*>(std::aligned_alloc(4096, 4096)));
+  }
 }
 
 }  // namespace
@@ -152,6 +206,7 @@ int main(int count, char** arguments) {
   if (count > 1 && !std::strcmp(arguments[1], "--updates")) {
     both_sides();
   } else {
+    count_bytes = count > 1 && !std::strcmp(arguments[1], "--moved");
     patterns();
   }
 }
