@@ -4,6 +4,7 @@
 #include <cuda.h>
 
 #include "client/calls/marshal.h"
+#include "client/calls/refused_import.h"
 #include "client/process/process.h"
 #include "generated/client/forward.h"
 
@@ -18,7 +19,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsi
   CUdeviceptr opened = 0;
   if (CUresult result = forward_cuIpcOpenMemHandle_v2(&opened, handle, flags);
       result != CUDA_SUCCESS) {
-    return result;
+    return explain_import(result);
   }
   Allocation allocation;
   allocation.base = opened;

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "client/calls/marshal.h"
+#include "client/calls/refused_import.h"
 #include "client/channel/session.h"
 #include "client/objects/allocation.h"
 #include "client/objects/arena.h"
@@ -129,7 +130,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
   wire::ExportedName token;
   if (!read_token(shareable, &token)) return CUDA_ERROR_INVALID_VALUE;
   forget_closed();
-  return forward_rcuda_allocation_import(handle, &token, sizeof token);
+  return explain_import(forward_rcuda_allocation_import(handle, &token, sizeof token));
 }
 
 CUresult cuMemPoolExportToShareableHandle(void* shareable, CUmemoryPool pool,
@@ -155,7 +156,7 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* shareable,
       !read_token(shareable, &token)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  return forward_rcuda_pool_import(pool, &token, sizeof token);
+  return explain_import(forward_rcuda_pool_import(pool, &token, sizeof token));
 }
 
 CUresult cuMemPoolImportPointer(CUdeviceptr* address, CUmemoryPool pool,
@@ -165,7 +166,8 @@ CUresult cuMemPoolImportPointer(CUdeviceptr* address, CUmemoryPool pool,
   if (!address || !data || !imported) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
   CUdeviceptr found = 0;
-  const CUresult result = forward_rcuda_pool_import_pointer(&found, &allocation.bytes, pool, data);
+  const CUresult result =
+      explain_import(forward_rcuda_pool_import_pointer(&found, &allocation.bytes, pool, data));
   if (result != CUDA_SUCCESS) return result;
   allocation.base = found;
   allocation.placement = Placement::kDeviceAsync;

@@ -1,11 +1,7 @@
 #include "server/executor/memory/memory_origins.h"
 
 #include <algorithm>
-#include <string>
-#include <utility>
 
-#include "common/base/log.h"
-#include "common/cuda/uuid_text.h"
 #include "server/base/device_uuid.h"
 
 namespace rcuda::server {
@@ -47,7 +43,7 @@ CUresult MemoryOrigins::of_allocation(CUmemGenericAllocationHandle handle,
   return CUDA_SUCCESS;
 }
 
-CUresult MemoryOrigins::may_import(const ExportOrigin& origin, CUdevice* device) {
+CUresult MemoryOrigins::may_import(const ExportOrigin& origin, CUdevice* device) const {
   if (origin.place == Place::kHost) return CUDA_SUCCESS;
   const auto own = std::find_if(own_.begin(), own_.end(), [&](const Own& known) {
     return origin.place == Place::kDevice && known.uuid == origin.device;
@@ -55,16 +51,6 @@ CUresult MemoryOrigins::may_import(const ExportOrigin& origin, CUdevice* device)
   if (own != own_.end()) {
     if (device) *device = own->device;
     return CUDA_SUCCESS;
-  }
-  if (!std::exchange(warned_, true)) {
-    const std::string where = origin.place == Place::kDevice
-                                  ? "device " + cuda::uuid_text(origin.device)
-                                  : "a device that its exporter does not tell";
-    RCUDA_WARN(
-        "the program asked to import memory of %s, which this session does not have: it gets "
-        "CUDA_ERROR_INVALID_DEVICE. A session may import memory of its own devices only: name the "
-        "device in RCUDA_DEVICES as well, under a lease that has it if it is leased",
-        where.c_str());
   }
   return CUDA_ERROR_INVALID_DEVICE;
 }

@@ -5,7 +5,7 @@
 // device that it did not get: one that is leased to others, or one beyond its limit on devices.
 //
 // Executor thread only. Blocking: as the driver's queries, which wait for nothing. Errors are the
-// CUresults that a program gets; the session's first refusal is logged with the remedy.
+// CUresults that a program gets; the client tells the remedy (client/calls/refused_import.h).
 #pragma once
 
 #include <array>
@@ -30,7 +30,7 @@ class MemoryOrigins {
 
   // CUDA_ERROR_INVALID_DEVICE, as a driver returns to a process without the device. Also for memory
   // whose exporter does not tell its device. `device`: written for memory of a device; may be null.
-  CUresult may_import(const ExportOrigin& origin, CUdevice* device = nullptr);
+  CUresult may_import(const ExportOrigin& origin, CUdevice* device = nullptr) const;
 
  private:
   CUresult of_device(CUdevice device, ExportOrigin* origin) const;
@@ -41,7 +41,6 @@ class MemoryOrigins {
     std::array<uint8_t, 16> uuid{};
   };
   std::vector<Own> own_;
-  bool warned_ = false;
 };
 
 }  // namespace rcuda::server
