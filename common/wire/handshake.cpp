@@ -357,7 +357,7 @@ std::vector<std::byte> encode(const ServerStatus& message) {
     out.string(session.job);
     out.array(session.work.counts);
   }
-  out.number(message.totals.refused);
+  out.numbers(message.totals.refused);
   out.number(message.totals.worker_starts);
   out.number(message.totals.worker_failures);
   out.number(message.totals.worker_start_us);
@@ -404,7 +404,7 @@ Result<ServerStatus> decode_status(const std::vector<std::byte>& body) {
   }
   ServerStatus::Totals& totals = message.totals;
   uint32_t accounts = 0;
-  if (!in.number(&totals.refused) || !in.number(&totals.worker_starts) ||
+  if (!in.numbers(&totals.refused, kMaxCodes) || !in.number(&totals.worker_starts) ||
       !in.number(&totals.worker_failures) || !in.number(&totals.worker_start_us) ||
       !in.count(&accounts, kMaxAccounts, kMinAccountBytes)) {
     return malformed("status");
@@ -444,17 +444,11 @@ namespace {
 template <typename Socket>
 Status write_to(const Socket& socket, MessageType type, const std::vector<std::byte>& body,
                 Deadline deadline) {
-  if (body.size() > kMaxMessageBytes) {
+  const std::vector<std::byte> all = message_bytes(type, body);
+  if (all.empty()) {
     return Status(Code::kInternal,
                   "a handshake message of " + std::to_string(body.size()) + " bytes is too long");
   }
-  MessageHeader header;
-  header.version = kProtocolVersion;
-  header.type = type;
-  header.body_bytes = static_cast<uint32_t>(body.size());
-  std::vector<std::byte> all(sizeof header + body.size());
-  std::memcpy(all.data(), &header, sizeof header);
-  if (!body.empty()) std::memcpy(all.data() + sizeof header, body.data(), body.size());
   return send_all(socket, all, deadline).with_context(kWhere);
 }
 
@@ -473,6 +467,18 @@ Result<std::pair<MessageType, std::vector<std::byte>>> read_from(const Socket& s
 }
 
 }  // namespace
+
+std::vector<std::byte> message_bytes(MessageType type, const std::vector<std::byte>& body) {
+  if (body.size() > kMaxMessageBytes) return {};
+  MessageHeader header;
+  header.version = kProtocolVersion;
+  header.type = type;
+  header.body_bytes = static_cast<uint32_t>(body.size());
+  std::vector<std::byte> all(sizeof header + body.size());
+  std::memcpy(all.data(), &header, sizeof header);
+  if (!body.empty()) std::memcpy(all.data() + sizeof header, body.data(), body.size());
+  return all;
+}
 
 Status write_message(int socket, MessageType type, const std::vector<std::byte>& body,
                      std::chrono::steady_clock::time_point deadline) {

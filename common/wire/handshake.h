@@ -236,6 +236,7 @@ struct Refusal {
 };
 
 inline constexpr size_t kMaxAccounts = 256;
+inline constexpr uint32_t kMaxCodes = 64;  // above the values of Code
 
 // The state of a server, for rcuda-smi.
 struct ServerStatus {
@@ -260,7 +261,7 @@ struct ServerStatus {
     Work work{};
   };
   struct Totals {
-    uint64_t refused = 0;  // clients
+    std::vector<uint64_t> refused;  // clients, by the Code of the reason
     uint64_t worker_starts = 0, worker_failures = 0;
     uint64_t worker_start_us = 0;  // of all starts that succeeded, until they were ready
     std::vector<Account> accounts;  // what each user did over each medium; at most kMaxAccounts
@@ -317,6 +318,8 @@ Result<ServerStatus> decode_status(const std::vector<std::byte>& body);
 Status check_header(const MessageHeader& header);
 
 // On a connected stream socket. A wrong version or magic is kProtocol and names both versions.
+// As they are sent. At most kMaxMessageBytes of body, or empty.
+std::vector<std::byte> message_bytes(MessageType type, const std::vector<std::byte>& body);
 Status write_message(int socket, MessageType type, const std::vector<std::byte>& body,
                      std::chrono::steady_clock::time_point deadline);
 Result<std::pair<MessageType, std::vector<std::byte>>> read_message(

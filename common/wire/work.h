@@ -2,10 +2,13 @@
 // the worker to the metrics (pages, messages, the audit) takes all of them as they come.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <string>
+#include <string_view>
 
 namespace rcuda::wire {
 
@@ -14,18 +17,52 @@ enum class Counter : size_t {
   kFailedCommands,  // of these, with an error other than CUDA_ERROR_NOT_READY
   kLaunches,        // of kernels, without those of graphs
   kGraphLaunches,
-  kCopies,          // without those of graphs, like the bytes below
-  kBytesToDevice,   // from the client's memory
-  kBytesToHost,     // to the client's memory
-  kBytesOnServer,   // between memories of this server's devices
-  kBytesToServer,   // to another server's device
+  kCopies,         // without those of graphs, like the bytes below
+  kBytesToDevice,  // from the client's memory
+  kBytesToHost,    // to the client's memory
+  kBytesOnServer,  // between memories of this server's devices
+  kBytesToServer,  // to another server's device
   kBytesFromServer,
+  kPeerCopies,  // to another server, that have ended well; by route and strategy from here on
 };
 
-// As the audit names them.
+// As the audit names them. Those of copies to another server are "peer_copies_", the route, "_" and
+// the strategy (p2p/planner/strategy.h).
 inline constexpr std::array kWorkNames{
-    "commands",        "failed_commands", "launches",        "graph_launches",  "copies",
-    "bytes_to_device", "bytes_to_host",   "bytes_on_server", "bytes_to_server", "bytes_from_server"};
+    "commands",
+    "failed_commands",
+    "launches",
+    "graph_launches",
+    "copies",
+    "bytes_to_device",
+    "bytes_to_host",
+    "bytes_on_server",
+    "bytes_to_server",
+    "bytes_from_server",
+    "peer_copies_shm_v2b",
+    "peer_copies_shm_v3b",
+    "peer_copies_shm_v4b",
+    "peer_copies_tcp_v2b",
+    "peer_copies_tcp_v3b",
+    "peer_copies_tcp_v4b",
+    "peer_copies_verbs_v1",
+    "peer_copies_verbs_v2a",
+    "peer_copies_verbs_v2b",
+    "peer_copies_verbs_v3a",
+    "peer_copies_verbs_v3b",
+    "peer_copies_verbs_v4a",
+    "peer_copies_verbs_v4b",
+    "peer_copies_ipc_ipc",
+    "peer_copies_other_other",
+};
+inline constexpr std::string_view kPeerCopiesName = "peer_copies_";
+
+// The counter of copies over this route and by this strategy; the last one if they have none.
+inline Counter peer_copies(std::string_view route, std::string_view strategy) {
+  const std::string name = std::string(kPeerCopiesName).append(route).append("_").append(strategy);
+  const auto found = std::find(kWorkNames.begin(), kWorkNames.end() - 1, name);
+  return static_cast<Counter>(found - kWorkNames.begin());
+}
 
 struct Work {
   std::array<uint64_t, kWorkNames.size()> counts{};
@@ -54,6 +91,7 @@ struct Work {
     return bytes;
   }
 };
-static_assert(kWorkNames.size() == static_cast<size_t>(Counter::kBytesFromServer) + 1);
+static_assert(std::string_view(kWorkNames[static_cast<size_t>(Counter::kPeerCopies)])
+                  .starts_with(kPeerCopiesName));
 
 }  // namespace rcuda::wire

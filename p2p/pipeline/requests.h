@@ -81,6 +81,8 @@ struct EngineOptions {
   std::chrono::nanoseconds spin{0};
   // Called when a peer has become open or is lost. On the engine thread; must not block.
   std::function<void(PeerId)> on_settled;
+  // Called when a copy to a peer has ended well, with how it was made. Likewise.
+  std::function<void(const Plan&)> on_sent;
 
   static constexpr uint64_t kLeastInboxBytes = 1ull << 20;
 };

@@ -405,6 +405,10 @@ void Sender::finish(Outgoing& copy, PeerLink* link, const Status& status) {
     RCUDA_DEBUG("peer copy %llu to peer %u: %s", static_cast<unsigned long long>(copy.id), peer_,
                 status.message().c_str());
   }
+  // Before a program can learn of the end.
+  if (status.ok() && copy.plan && environment_.options.on_sent) {
+    environment_.options.on_sent(*copy.plan);
+  }
   environment_.orders.release(copy.order, copy.request->reports ? status : Status());
   if (copy.request->done) copy.request->done(status);
 }

@@ -119,6 +119,9 @@ void Audit::ended(const EndedSession& ended, const std::optional<SessionTotals>&
   line.add("seconds", session.seconds);
   if (totals) {
     for (size_t i = 0; i < wire::kWorkNames.size(); ++i) {
+      // Most sessions have none of most ways of copies to other servers.
+      const bool rare = i >= static_cast<size_t>(wire::Counter::kPeerCopies);
+      if (rare && totals->work.counts[i] == 0) continue;
       line.add(wire::kWorkNames[i], totals->work.counts[i]);
     }
   }

@@ -32,6 +32,8 @@ constexpr auto kCrowdedInterval = std::chrono::seconds(10);
 // How many refusals of strangers are told in an interval.
 constexpr size_t kMostStrangersTold = 100;
 constexpr auto kStrangersInterval = std::chrono::seconds(10);
+// How long a client may take to read a long answer.
+constexpr auto kReadsAnswer = std::chrono::seconds(5);
 
 // Leaves descriptors for sessions and workers.
 size_t most_newcomers() {
@@ -124,9 +126,7 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
                                {accepts ? listener_.local.get() : -1, POLLIN, 0}};
   const size_t first_connection = items.size();
   for (const Connection& connection : connections_) {
-    // A client that waits sends nothing more, but may disconnect.
-    items.push_back(
-        {connection.socket.fd(), static_cast<short>(connection.reads() ? POLLIN : POLLRDHUP), 0});
+    items.push_back({connection.socket.fd(), connection.events(), 0});
   }
   pool_->add_descriptors(&items);
   const auto wait = std::min(longest_wait, time_to_next_deadline());
@@ -153,6 +153,8 @@ void Daemon::serve(const pollfd* events, Clock::time_point now) {
     bool keep = true;
     if (events->revents != 0 && connection->reads()) {
       keep = read(*connection);
+    } else if (events->revents != 0 && !connection->unsent.empty()) {
+      keep = !connection->unsent.send(connection->socket);
     } else if (events->revents != 0) {
       RCUDA_INFO("%s went away while it waited", connection->name.c_str());
       keep = false;
@@ -173,7 +175,25 @@ void Daemon::serve(const pollfd* events, Clock::time_point now) {
   }
 }
 
+bool Daemon::send_answer(Connection& connection, wire::MessageType type,
+                         const std::vector<std::byte>& body) {
+  std::vector<std::byte> message = wire::message_bytes(type, body);
+  if (message.empty()) {
+    RCUDA_WARN("an answer of %zu bytes to %s is too long", body.size(), connection.name.c_str());
+    return true;
+  }
+  connection.gpus_asked.reset();
+  connection.lease_request.reset();
+  connection.deadline = Clock::now() + kReadsAnswer;
+  connection.unsent.put(std::move(message));
+  return connection.unsent.send(connection.socket);
+}
+
 bool Daemon::expire(Connection& connection) {
+  if (!connection.unsent.empty()) {
+    RCUDA_WARN("%s does not read the answer to its question", connection.name.c_str());
+    return false;
+  }
   if (connection.lease_request && pool_->offer().ordinals().empty()) {
     refuse(connection,
            Status(Code::kUnavailable,
@@ -339,7 +359,7 @@ void Daemon::drop_newcomer(Crowd* crowd) {
         most->second, oldest->origin.c_str());
     say_crowded_from_ = now + kCrowdedInterval;
   }
-  if (!oldest->tls || oldest->shaken) {
+  if ((!oldest->tls || oldest->shaken) && oldest->unsent.empty()) {
     send_refusal(
         oldest->socket,
         Status(Code::kUnavailable,
@@ -353,7 +373,7 @@ void Daemon::drop_newcomer(Crowd* crowd) {
 }
 
 void Daemon::refuse(Connection& connection, const Status& status) {
-  ++refused_;
+  ++refused_[static_cast<size_t>(status.code())];
   const bool served = connection.identity &&
                       (!connection.local || gate_.served().contains(*connection.identity->uid,
                                                                     connection.identity->groups));
@@ -383,7 +403,7 @@ bool Daemon::tells_of_stranger() {
   return ++strangers_refused_ <= kMostStrangersTold;
 }
 
-void Daemon::report(Connection& connection) {
+bool Daemon::report(Connection& connection) {
   wire::ServerStatus status;
   status.server = host_name();
   status.max_sessions = static_cast<uint32_t>(settings_.max_sessions.get());
@@ -391,8 +411,7 @@ void Daemon::report(Connection& connection) {
   status.draining = draining_;
   pool_->report(&status, *connection.identity);
   if (WorkerPool::sees_all(*connection.identity)) status.totals.refused = refused_;
-  (void)wire::write_message(connection.socket, wire::MessageType::kStatus, wire::encode(status),
-                            Clock::now());
+  return send_answer(connection, wire::MessageType::kStatus, wire::encode(status));
 }
 
 void Daemon::serve_waiting() {

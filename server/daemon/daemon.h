@@ -43,6 +43,7 @@
 #include "server/daemon/listener.h"
 #include "server/daemon/served_users.h"
 #include "server/daemon/tickets.h"
+#include "server/daemon/unsent.h"
 #include "server/daemon/worker_pool.h"
 #include "server/monitor/gpu_monitor.h"
 #include "server/worker/settings.h"
@@ -87,6 +88,7 @@ class Daemon {
     Clock::time_point spared_until{};  // it has got on: others of its origin are dropped first
     std::vector<std::byte> received;
     std::optional<Clock::time_point> gpus_asked;  // a GpuQuery that waits for its answer
+    Unsent unsent;                                // of its last answer
     bool waits = false;  // for its turn, then for a worker
     wire::Hello hello;   // while it waits, like the following
     Clock::time_point waits_since;
@@ -96,7 +98,13 @@ class Daemon {
     std::unique_ptr<Admission::Applicant> applicant;  // from then until its turn has come
     std::unique_ptr<Admission::Permit> permit;        // from then on
 
-    bool reads() const { return !waits && !proof && !lease_request && !gpus_asked; }
+    bool reads() const {
+      return !waits && !proof && !lease_request && !gpus_asked && unsent.empty();
+    }
+    short events() const {
+      // A client that waits sends nothing more, but may disconnect.
+      return unsent.empty() ? (reads() ? POLLIN : POLLRDHUP) : POLLOUT;
+    }
     // The Admission and has_devices() bound the others.
     bool is_newcomer() const { return !applicant && !permit && lease_obstacle.empty(); }
   };
@@ -104,6 +112,10 @@ class Daemon {
   // daemon.cpp: the loop
   void serve(const pollfd* events, Clock::time_point now);
   bool expire(Connection& connection);
+  // The last message to a client, however long. Returns whether the connection is finished; if not,
+  // the socket has no room, and serve() goes on when it has.
+  bool send_answer(Connection& connection, wire::MessageType type,
+                   const std::vector<std::byte>& body);
   void accept_some(int listening, bool local);
   // The connections that have not introduced themselves or whose user is being looked up, by
   // origin.
@@ -116,7 +128,7 @@ class Daemon {
   void drop_newcomer(Crowd* crowd);
   void refuse(Connection& connection, const Status& status);
   bool tells_of_stranger();
-  void report(Connection& connection);
+  bool report(Connection& connection);
   void serve_waiting();
   Result<bool> advance(Connection& connection);
   bool knows_account(Connection& connection);
@@ -190,7 +202,8 @@ class Daemon {
   Clock::time_point say_crowded_from_{};  // time of the next warning of a flood
   // Refusals of strangers since strangers_since_. Only some of them are told one by one.
   size_t strangers_refused_ = 0;
-  uint64_t refused_ = 0;  // since the start
+  // Since the start, by Code, of which this is the last.
+  std::vector<uint64_t> refused_ = std::vector<uint64_t>(static_cast<size_t>(Code::kDenied) + 1);
   Clock::time_point strangers_since_{};
   Clock::time_point accept_from_{};       // set to a later time after a failure
 };

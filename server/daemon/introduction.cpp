@@ -143,8 +143,7 @@ bool Daemon::introduce(Connection& connection, MessageType type,
     case MessageType::kStatusQuery:
       status = admit(connection);
       if (!status.ok()) break;
-      report(connection);
-      return false;
+      return !report(connection);
     case MessageType::kLeaseRequest: {
       const Result<bool> answered = take_lease_request(connection, body);
       if (answered.ok()) return !*answered;

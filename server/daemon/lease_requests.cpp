@@ -216,9 +216,7 @@ Result<bool> Daemon::answer_lease_request(Connection& connection) {
       list_leases(connection, &answer);
       break;
   }
-  (void)wire::write_message(connection.socket, wire::MessageType::kLeaseAnswer,
-                            wire::encode(answer), Clock::now());
-  return true;
+  return send_answer(connection, wire::MessageType::kLeaseAnswer, wire::encode(answer));
 }
 
 Result<bool> Daemon::lend(const Connection& connection, wire::LeaseAnswer* answer) {

@@ -75,6 +75,10 @@ Status PeerHub::introduce(const Introduction& introduction,
       }
       if (options_.on_change) options_.on_change();
     };
+    engine.on_sent = [this](const p2p::Plan& plan) {
+      const auto counter = wire::peer_copies(to_string(plan.route), to_string(plan.strategy));
+      sent_[static_cast<size_t>(counter) - kFirstCounter].fetch_add(1, std::memory_order_relaxed);
+    };
     auto started = p2p::Engine::create(*ops_, std::move(engine));
     if (!started) {
       ops_.reset();
@@ -445,6 +449,13 @@ void PeerHub::copy_over(std::list<Use>::iterator use) {
     }
   }
   for (const Awaiting& awaiting : free_now) awaiting.done();
+}
+
+void PeerHub::count_copies(wire::Work* work) const {
+  if (!active()) return;
+  for (size_t i = 0; i < sent_.size(); ++i) {
+    work->counts[kFirstCounter + i] = sent_[i].load(std::memory_order_relaxed);
+  }
 }
 
 void PeerHub::when_unused(p2p::DeviceAddress base, uint64_t bytes, std::function<void()> done) {

@@ -42,6 +42,7 @@
 #include "common/tls/connection.h"
 #include "common/transport/media.h"
 #include "common/wire/handshake.h"
+#include "common/wire/work.h"
 #include "p2p/engine.h"
 #include "server/peer/cuda_device_ops.h"
 #include "server/peer/peer_settings.h"
@@ -103,6 +104,8 @@ class PeerHub {
   void forget_context(CUcontext context) {
     if (ops_) ops_->forget_context(context);
   }
+  // Sets the counters of copies that this worker has sent.
+  void count_copies(wire::Work* work) const;
   bool copying() const { return copying_.load(std::memory_order_relaxed) > 0; }
   // Runs `done` when no copy in progress uses the memory and no peer maps it. `done` may run before
   // this returns, or on the engine's thread.
@@ -180,6 +183,9 @@ class PeerHub {
   std::unique_ptr<CudaDeviceOps> ops_;
   std::unique_ptr<p2p::Engine> engine_;
   std::atomic<int> copying_{0};  // copies in progress
+  // Copies sent, from Counter::kPeerCopies on. The engine's thread counts.
+  static constexpr size_t kFirstCounter = static_cast<size_t>(wire::Counter::kPeerCopies);
+  std::array<std::atomic<uint64_t>, wire::kWorkNames.size() - kFirstCounter> sent_{};
 
   mutable std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;

@@ -235,6 +235,7 @@ void SessionLoop::count(uint16_t opcode, CUresult result) {
 }
 
 void SessionLoop::publish_work() {
+  executor_.peers.count_copies(&executor_.done);
   if (options_.work) options_.work->write(executor_.done);
 }
 

@@ -133,7 +133,7 @@ class ExporterTest(unittest.TestCase):
                          self.value(few, "rcuda_launches_total", medium="shm"))
         self.assertGreaterEqual(self.value(text, "rcuda_worker_starts_total"), 3)
         self.assertGreater(self.value(text, "rcuda_worker_start_seconds_total"), 0)
-        self.assertEqual(self.value(text, "rcuda_refused_clients_total"), 0)
+        self.assertEqual(sum(self.values(text, "rcuda_refused_clients_total")), 0)
 
     def test_copies_failures_and_graphs_are_counted(self):
         self.export(f"localhost:{self.server.port}")
@@ -147,6 +147,34 @@ class ExporterTest(unittest.TestCase):
         self.assertEqual(self.value(text, "rcuda_copies_total"), 5)
         self.assertEqual(self.value(text, "rcuda_failed_commands_total"), 1)
         self.assertEqual(self.value(text, "rcuda_graph_launches_total"), 3)
+
+    def test_copies_to_another_server_are_counted_by_their_way(self):
+        other = Server(BUILD, index=1)
+        self.addCleanup(other.stop)
+        self.export(f"localhost:{self.server.port}", f"localhost:{other.port}")
+        for path, strategy in (("shm", "v4b"), ("tcp", "v2b")):
+            subprocess.run([os.path.join(BUILD, "tests/programs/peer_trains")], check=True, stdout=subprocess.DEVNULL,
+                           env=client_environment(BUILD, [self.server, other], "tcp", RCUDA_P2P_PATH=path,
+                                                  RCUDA_P2P_STRATEGY=strategy))
+        text = self.ended(2 + 2, "tcp")
+        for server in (self.server, other):
+            labels = dict(server=f"localhost:{server.port}")
+            ways = [self.value(text, "rcuda_peer_copies_total", route=route, strategy=strategy, **labels)
+                    for route, strategy in (("shm", "v4b"), ("tcp", "v2b"))]
+            self.assertGreater(ways[0], 0)
+            self.assertEqual(ways[0], ways[1])  # the same program
+            self.assertEqual(len(self.values(text, "rcuda_peer_copies_total", **labels)), 2)
+
+    def test_refusals_are_counted_by_their_reason(self):
+        self.export(f"localhost:{self.server.port}")
+        for address in (self.server.address(7), self.server.address(8)):
+            failed = subprocess.run([sys.executable, "-c", "import ctypes; print(ctypes.CDLL('libcuda.so.1').cuInit(0))"],
+                                    env=dict(client_environment(BUILD, [self.server]), RCUDA_DEVICES=address),
+                                    capture_output=True, text=True)
+            self.assertEqual(failed.stdout, "100\n", failed.stderr)
+        text = self.scrape()
+        self.assertEqual(self.value(text, "rcuda_refused_clients_total", reason="denied"), 0)
+        self.assertEqual(sum(self.values(text, "rcuda_refused_clients_total")), 2)
 
     def test_a_session_and_its_memory(self):
         self.export(f"localhost:{self.server.port}")
@@ -184,8 +212,9 @@ class ExporterTest(unittest.TestCase):
         for name in ("rcuda.rules.yml", "rcuda.dashboard.json"):
             with open(os.path.join(CONTRIB, name)) as file:
                 used = set(re.findall(r"\brcuda_\w+", file.read()))
-            # A server without sessions or their memory does not have these.
-            self.assertLessEqual(used, known | {"rcuda_sessions", "rcuda_user_gpu_memory_bytes"}, name)
+            # A server without sessions, their memory or copies to others does not have these.
+            self.assertLessEqual(used, known | {"rcuda_sessions", "rcuda_user_gpu_memory_bytes",
+                                                "rcuda_peer_copies_total"}, name)
 
     def test_a_server_that_is_not_there_is_down_and_said_once(self):
         nobody = free_port()

@@ -1,5 +1,6 @@
 #include "tools/base/server_query.h"
 
+#include <algorithm>
 #include <charconv>
 #include <future>
 #include <utility>
@@ -57,6 +58,17 @@ std::vector<Told> ask_all(const std::vector<Server>& servers) {
   std::vector<Told> told;
   for (std::future<Told>& one : asked) told.push_back(one.get());
   return told;
+}
+
+const wire::ServerStatus::Session* session_of(const wire::ServerStatus& status,
+                                              const wire::GpuReport::Gpu& gpu,
+                                              const wire::GpuReport::Process& process) {
+  const auto found =
+      std::find_if(status.sessions.begin(), status.sessions.end(), [&](const auto& session) {
+        return session.client_pid == process.pid && session.host == process.host &&
+               std::count(session.devices.begin(), session.devices.end(), gpu.ordinal) > 0;
+      });
+  return found == status.sessions.end() ? nullptr : &*found;
 }
 
 std::optional<uint64_t> known(uint64_t figure) {

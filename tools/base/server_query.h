@@ -44,6 +44,11 @@ struct Told {
 };
 std::vector<Told> ask_all(const std::vector<Server>& servers);
 
+// The session that a GPU's process stands for; null if the asker is not told of it.
+const wire::ServerStatus::Session* session_of(const wire::ServerStatus& status,
+                                              const wire::GpuReport::Gpu& gpu,
+                                              const wire::GpuReport::Process& process);
+
 // A figure of the server's NVML, by nvml::Figure; nothing if it is not known.
 std::optional<uint64_t> known(uint64_t figure);
 std::optional<uint64_t> figure_of(const wire::GpuReport& report, const wire::GpuReport::Gpu& gpu,

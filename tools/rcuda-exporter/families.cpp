@@ -38,6 +38,8 @@ constexpr std::array kMetrics{
     Described{"rcuda_copies_total", MetricType::Counter, "Copies, without those of graphs"},
     Described{"rcuda_copied_bytes_total", MetricType::Counter,
               "Bytes copied, without those of graphs"},
+    Described{"rcuda_peer_copies_total", MetricType::Counter,
+              "Copies that were sent to another server"},
     Described{"rcuda_refused_clients_total", MetricType::Counter, "Clients that were refused"},
     Described{"rcuda_worker_starts_total", MetricType::Counter, "Workers that became ready"},
     Described{"rcuda_worker_failures_total", MetricType::Counter, "Workers that could not start"},
@@ -97,6 +99,17 @@ constexpr std::array kDirections{
     Count{"from_server", wire::Counter::kBytesFromServer},
 };
 
+// What "peer_copies_shm_v4b" says.
+struct PeerWay {
+  std::string route, strategy;
+};
+
+PeerWay way_of(std::string_view name) {
+  name.remove_prefix(wire::kPeerCopiesName.size());
+  const size_t gap = name.find('_');
+  return {std::string(name.substr(0, gap)), std::string(name.substr(gap + 1))};
+}
+
 // By nvmlClockType_t.
 constexpr std::array kClocks{"graphics", "sm", "memory", "video"};
 
@@ -140,12 +153,18 @@ void Families::add_server(const std::string& server, const wire::ServerStatus& s
 
 void Families::add_totals(const std::string& server, const wire::ServerStatus::Totals& totals) {
   // Zeros, too, are what a user is told who may not see all sessions.
-  if (totals.worker_starts == 0 && totals.worker_failures == 0 && totals.refused == 0) return;
+  const bool refused = std::any_of(totals.refused.begin(), totals.refused.end(),
+                                   [](uint64_t clients) { return clients != 0; });
+  if (totals.worker_starts == 0 && totals.worker_failures == 0 && !refused) return;
   const auto count = [&](const char* name, const Labels& labels, uint64_t value) {
     add(name, labels, static_cast<double>(value));
   };
   const Labels labels{{"server", server}};
-  count("rcuda_refused_clients_total", labels, totals.refused);
+  for (size_t code = 1; code < totals.refused.size(); ++code) {  // 0 is no error
+    count("rcuda_refused_clients_total",
+          {{"server", server}, {"reason", to_string(static_cast<Code>(code))}},
+          totals.refused[code]);
+  }
   count("rcuda_worker_starts_total", labels, totals.worker_starts);
   count("rcuda_worker_failures_total", labels, totals.worker_failures);
   add("rcuda_worker_start_seconds_total", labels, static_cast<double>(totals.worker_start_us) * 1e-6);
@@ -153,6 +172,16 @@ void Families::add_totals(const std::string& server, const wire::ServerStatus::T
     Labels of{{"server", server}, {"user", account.user}, {"medium", account.medium}};
     count("rcuda_sessions_started_total", of, account.sessions);
     for (const auto& [name, counter] : kCounts) count(name, of, account.work[counter]);
+    for (size_t i = static_cast<size_t>(wire::Counter::kPeerCopies); i < wire::kWorkNames.size();
+         ++i) {
+      // Most users have none of most ways.
+      if (account.work.counts[i] == 0) continue;
+      const auto [route, strategy] = way_of(wire::kWorkNames[i]);
+      Labels way = of;
+      way["route"] = route;
+      way["strategy"] = strategy;
+      count("rcuda_peer_copies_total", way, account.work.counts[i]);
+    }
     for (const auto& [direction, counter] : kDirections) {
       of["direction"] = direction;
       count("rcuda_copied_bytes_total", of, account.work[counter]);
@@ -182,11 +211,8 @@ void Families::add_gpus(const std::string& server, const wire::ServerStatus& sta
     add("rcuda_gpu_sessions", labels, sessions);
     std::map<std::string, double> memory_of;
     for (const wire::GpuReport::Process& process : gpu.processes) {
-      const auto session =
-          std::find_if(status.sessions.begin(), status.sessions.end(), [&](const auto& candidate) {
-            return candidate.client_pid == process.pid && candidate.host == process.host;
-          });
-      if (session == status.sessions.end() || process.used_bytes == wire::kUnknownFigure) continue;
+      const wire::ServerStatus::Session* const session = tools::session_of(status, gpu, process);
+      if (!session || process.used_bytes == wire::kUnknownFigure) continue;
       memory_of[session->user] += static_cast<double>(process.used_bytes);
     }
     for (const auto& [user, bytes] : memory_of) {

@@ -33,13 +33,13 @@ inline long sessions_on(const wire::ServerStatus& status, uint32_t ordinal) {
   });
 }
 
-// Device memory of the session, on all its GPUs.
+// Device memory of the session, which is one of the look's, on all its GPUs.
 inline std::optional<uint64_t> memory_of(const Look& look,
                                          const wire::ServerStatus::Session& session) {
   std::optional<uint64_t> bytes;
   for (const wire::GpuReport::Gpu& gpu : look.gpus.gpus) {
     for (const wire::GpuReport::Process& process : gpu.processes) {
-      if (process.pid != session.client_pid || process.host != session.host) continue;
+      if (tools::session_of(look.status, gpu, process) != &session) continue;
       if (tools::known(process.used_bytes)) bytes = bytes.value_or(0) + process.used_bytes;
     }
   }

@@ -209,9 +209,9 @@ ServerStatus sample_status() {
   session.medium = "verbs";
   session.seconds = 12;
   session.devices = {3};
-  session.work.counts = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+  for (size_t i = 0; i < session.work.counts.size(); ++i) session.work.counts[i] = i + 1;
   status.sessions = {session, session};
-  status.totals = {7, 8, 9, 10, {{"ada", "verbs", 11, session.work}, {"bob", "tcp", 12}}};
+  status.totals = {{0, 7}, 8, 9, 10, {{"ada", "verbs", 11, session.work}, {"bob", "tcp", 12}}};
   return status;
 }
 
@@ -229,7 +229,7 @@ TEST(HandshakeTest, StatusSurvivesTheWire) {
   EXPECT_EQ(got->sessions[1].medium, "verbs");
   EXPECT_EQ(got->sessions[1].devices, std::vector<uint32_t>{3});
   EXPECT_EQ(got->sessions[1].work.counts, sample_status().sessions[1].work.counts);
-  EXPECT_EQ(got->totals.refused, 7u);
+  EXPECT_EQ(got->totals.refused, (std::vector<uint64_t>{0, 7}));
   EXPECT_EQ(got->totals.worker_start_us, 10u);
   ASSERT_EQ(got->totals.accounts.size(), 2u);
   EXPECT_EQ(got->totals.accounts[0].user, "ada");
@@ -257,6 +257,13 @@ TEST(WorkTest, ASumStopsAtTheLargestNumber) {
   more[Counter::kCopies] = ~uint64_t{0};
   sum += more;
   EXPECT_EQ(sum[Counter::kCopies], ~uint64_t{0});
+}
+
+TEST(WorkTest, AWayOfPeerCopiesHasItsCounter) {
+  EXPECT_STREQ(kWorkNames[static_cast<size_t>(peer_copies("tcp", "v4b"))], "peer_copies_tcp_v4b");
+  EXPECT_STREQ(kWorkNames[static_cast<size_t>(peer_copies("ipc", "ipc"))], "peer_copies_ipc_ipc");
+  EXPECT_EQ(peer_copies("shm", "v2b"), Counter::kPeerCopies);
+  EXPECT_EQ(static_cast<size_t>(peer_copies("tcp", "v1")), kWorkNames.size() - 1);
 }
 
 TEST(WorkTest, CopiedBytesAreThoseOfAllDirections) {

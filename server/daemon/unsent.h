@@ -1,0 +1,43 @@
+// The part of a message for which its socket had no room.
+//
+// For one thread. Blocking: never. Errors: a connection that fails counts as done, because nobody
+// reads the rest.
+#pragma once
+
+#include <cerrno>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include <sys/socket.h>
+
+#include "common/base/socket.h"
+
+namespace rcuda::server {
+
+class Unsent {
+ public:
+  // Only when nothing is left of the message before.
+  void put(std::vector<std::byte> message) {
+    message_ = std::move(message);
+    sent_ = 0;
+  }
+  bool empty() const { return sent_ == message_.size(); }
+  // Sends what the socket takes. Returns whether the message is done; if not, poll for POLLOUT.
+  bool send(const Socket& socket) {
+    while (!empty()) {
+      const ssize_t sent =
+          socket.send(message_.data() + sent_, message_.size() - sent_, MSG_DONTWAIT);
+      if (sent < 0 && errno == EINTR) continue;
+      if (sent < 0) return errno != EAGAIN && errno != EWOULDBLOCK;
+      sent_ += static_cast<size_t>(sent);
+    }
+    return true;
+  }
+
+ private:
+  std::vector<std::byte> message_;
+  size_t sent_ = 0;
+};
+
+}  // namespace rcuda::server
