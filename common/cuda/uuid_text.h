@@ -1,4 +1,5 @@
-// The text by which NVIDIA's tools name a device: "GPU-00112233-4455-6677-8899-aabbccddeeff".
+// The text by which NVIDIA's tools name a device: "GPU-00112233-4455-6677-8899-aabbccddeeff"; for a
+// part of a GPU (a MIG device) it begins with "MIG-".
 #pragma once
 
 #include <cstddef>
@@ -6,11 +7,15 @@
 #include <cstdio>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace rcuda::cuda {
 
-inline std::string uuid_text(std::span<const uint8_t, 16> uuid) {
-  std::string text = "GPU-";
+// By the name that the CUDA driver gives a device; it tells so in no other way.
+inline bool is_mig_name(std::string_view name) { return name.find(" MIG ") != name.npos; }
+
+inline std::string uuid_text(std::span<const uint8_t, 16> uuid, bool mig = false) {
+  std::string text = mig ? "MIG-" : "GPU-";
   for (size_t i = 0; i < uuid.size(); ++i) {
     char digits[3];
     std::snprintf(digits, sizeof digits, "%02x", uuid[i]);

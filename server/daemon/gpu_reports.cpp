@@ -35,22 +35,23 @@ void limit(wire::GpuReport::Gpu* gpu, const std::optional<Admission::Room>& room
 }  // namespace
 
 void Daemon::take_gpu_query(Connection& connection) {
+  pool_->find_out();
   connection.gpus_asked = Clock::now();
   connection.deadline = *connection.gpus_asked + kLongestReading;
 }
 
-// Returns false while NVML is being read.
+// Returns false while NVML is being read, and while the client has yet to read the answer.
 bool Daemon::answer_gpu_query(Connection& connection) {
   const WorkerReady& offer = pool_->offer();
   // The first worker finds out which devices there are.
-  const bool knows = !offer.devices.empty() || pool_->starting() == 0;
+  const bool knows = !offer.devices.empty() || (pool_->starting() == 0 && !pool_->finding_out());
   if (!knows && Clock::now() < connection.deadline) return false;
-  std::vector<std::string> addresses;
+  std::vector<GpuName> names;
   for (const WorkerReady::Identity& identity : offer.identities) {
-    addresses.push_back(identity.pci_bus_id);
+    names.push_back({identity.pci_bus_id, identity.uuid});
   }
   std::shared_ptr<const GpuSample> sample;
-  const bool read = monitor_.find(offer.driver_path, addresses, *connection.gpus_asked, &sample);
+  const bool read = monitor_.find(offer.driver_path, names, *connection.gpus_asked, &sample);
   if (!read && Clock::now() < connection.deadline) return false;
 
   const Identity& asker = *connection.identity;
@@ -66,10 +67,7 @@ bool Daemon::answer_gpu_query(Connection& connection) {
     limit(&gpu, room);
     report.gpus.push_back(std::move(gpu));
   }
-  const Status sent = wire::write_message(connection.socket, wire::MessageType::kGpuReport,
-                                          wire::encode(report), Clock::now());
-  if (!sent.ok()) RCUDA_WARN("a report of the GPUs was not sent: %s", sent.message().c_str());
-  return true;
+  return send_answer(connection, wire::MessageType::kGpuReport, wire::encode(report));
 }
 
 }  // namespace rcuda::server

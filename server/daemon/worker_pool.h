@@ -133,6 +133,10 @@ class WorkerPool {
   size_t starting() const;
   bool ever_ready() const { return !offer_.driver.empty(); }
   const WorkerReady& offer() const { return offer_; }  // of the latest worker that became ready
+  // A client asks for the devices. If no worker has told them yet, the next refill() starts one,
+  // also without a pool; it ends when it has.
+  void find_out() { asked_ = true; }
+  bool finding_out() const { return asked_ && !ever_ready() && last_failure_.ok(); }
   // Why the latest worker did not start; ok if it did.
   const Status& last_failure() const { return last_failure_; }
 
@@ -232,6 +236,7 @@ class WorkerPool {
   WorkerReady offer_;
   std::string warning_;  // of the latest worker, and already logged
   Status last_failure_;
+  bool asked_ = false;  // for the devices
   int failures_ = 0;  // in a row
   Clock::time_point retry_at_{};
 };

@@ -114,7 +114,8 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting) {
   const auto usual = static_cast<size_t>(settings_.pool.get());
   const size_t wanted = reuses() ? usual : demand_.idle(now);
   const bool scouts = device_sets_.needs_scout();
-  const size_t idle = scouts && !waiting.empty() ? 1 : wanted;
+  const bool one_more = finding_out() && waiting.empty();
+  const size_t idle = scouts && !waiting.empty() ? 1 : std::max<size_t>(wanted, one_more ? 1 : 0);
   // A start would hold up the cleaning of workers that clients wait for.
   const bool later = reuses() && !scouts && (cleans() || !waiting.empty());
   // The usual ones must suit everybody; those that many sessions at once will need may be kept

@@ -18,10 +18,10 @@ struct GpuMonitor::State {
   UniqueFd event;
   std::mutex mutex;  // guards the rest
   std::string driver_path;
-  std::vector<std::string> gpus;  // of the reading
+  std::vector<GpuName> gpus;  // of the reading
   bool reading = false;
   std::shared_ptr<const GpuSample> latest;
-  std::vector<std::string> latest_of;                     // the GPUs that it tells of
+  std::vector<GpuName> latest_of;                         // the GPUs that it tells of
   Clock::time_point taken_at = Clock::time_point::min();  // when its reading began
 };
 
@@ -32,7 +32,7 @@ GpuMonitor::Read GpuMonitor::from_nvml() {
   };
   return [nvml = std::make_shared<Nvml>()](
              const std::string& driver_path,
-             const std::vector<std::string>& gpus) -> std::unique_ptr<GpuSample> {
+             const std::vector<GpuName>& gpus) -> std::unique_ptr<GpuSample> {
     if (!std::exchange(nvml->tried, true)) {
       auto reader = NvmlReader::open(driver_path);
       if (reader.ok()) {
@@ -54,7 +54,7 @@ GpuMonitor::GpuMonitor(Read read) : state_(std::make_shared<State>()) {
 
 GpuMonitor::~GpuMonitor() = default;
 
-bool GpuMonitor::find(const std::string& driver_path, const std::vector<std::string>& gpus,
+bool GpuMonitor::find(const std::string& driver_path, const std::vector<GpuName>& gpus,
                       Clock::time_point asked, std::shared_ptr<const GpuSample>* sample) {
   std::lock_guard lock(state_->mutex);
   const bool taken = state_->taken_at != Clock::time_point::min();
@@ -78,7 +78,7 @@ bool GpuMonitor::find(const std::string& driver_path, const std::vector<std::str
 void GpuMonitor::work(const std::shared_ptr<State>& state) {
   std::unique_lock lock(state->mutex);
   const std::string driver_path = state->driver_path;
-  const std::vector<std::string> gpus = state->gpus;
+  const std::vector<GpuName> gpus = state->gpus;
   lock.unlock();
   const Clock::time_point begin = Clock::now();
   std::shared_ptr<const GpuSample> sample = state->read(driver_path, gpus);

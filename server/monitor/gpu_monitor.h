@@ -23,7 +23,7 @@ class GpuMonitor {
   using Clock = std::chrono::steady_clock;
   // Returns null if nothing is known.
   using Read = std::function<std::unique_ptr<GpuSample>(const std::string& driver_path,
-                                                        const std::vector<std::string>& gpus)>;
+                                                        const std::vector<GpuName>& gpus)>;
   static constexpr auto kFresh = std::chrono::milliseconds(100);
 
   // Reads NVML, which is opened by the first call.
@@ -35,8 +35,8 @@ class GpuMonitor {
   GpuMonitor& operator=(const GpuMonitor&) = delete;
 
   // Makes `sample` the latest one and returns true, if that is fresh at `asked`. Otherwise returns
-  // false, and a sample is being taken; then descriptor() becomes readable. `gpus`: PCI addresses.
-  bool find(const std::string& driver_path, const std::vector<std::string>& gpus,
+  // false, and a sample is being taken; then descriptor() becomes readable.
+  bool find(const std::string& driver_path, const std::vector<GpuName>& gpus,
             Clock::time_point asked, std::shared_ptr<const GpuSample>* sample);
   int descriptor() const;
   // Makes descriptor() unreadable until the next sample.

@@ -38,6 +38,7 @@ struct NvmlReader::Functions {
   nvmlReturn_t (*shutdown)() = nullptr;
   nvmlReturn_t (*driver_version)(char*, unsigned) = nullptr;
   nvmlReturn_t (*by_pci_bus_id)(const char*, nvmlDevice_t*) = nullptr;
+  nvmlReturn_t (*by_uuid)(const char*, nvmlDevice_t*) = nullptr;
   nvmlReturn_t (*memory)(nvmlDevice_t, nvmlMemory_t*) = nullptr;
   nvmlReturn_t (*memory_v2)(nvmlDevice_t, nvmlMemory_v2_t*) = nullptr;
   nvmlReturn_t (*pci)(nvmlDevice_t, nvmlPciInfo_t*) = nullptr;
@@ -58,6 +59,7 @@ struct NvmlReader::Functions {
     find(library, "nvmlShutdown", &shutdown);
     find(library, "nvmlSystemGetDriverVersion", &driver_version);
     find(library, "nvmlDeviceGetHandleByPciBusId_v2", &by_pci_bus_id);
+    find(library, "nvmlDeviceGetHandleByUUID", &by_uuid);
     find(library, "nvmlDeviceGetMemoryInfo", &memory);
     find(library, "nvmlDeviceGetMemoryInfo_v2", &memory_v2);
     find(library, "nvmlDeviceGetPciInfo_v3", &pci);
@@ -217,24 +219,28 @@ Result<std::unique_ptr<NvmlReader>> NvmlReader::open(const std::string& driver_p
   return reader;
 }
 
-GpuSample NvmlReader::read(const std::vector<std::string>& pci_bus_ids) const {
+GpuSample NvmlReader::read(const std::vector<GpuName>& names) const {
   GpuSample sample;
   char version[kMaxText]{};
   if (nvml_->driver_version && nvml_->driver_version(version, kMaxText) == NVML_SUCCESS) {
     version[kMaxText - 1] = '\0';
     sample.driver_version = version;
   }
-  sample.gpus.resize(pci_bus_ids.size());
-  std::vector<nvmlDevice_t> devices(pci_bus_ids.size());
+  sample.gpus.resize(names.size());
+  std::vector<nvmlDevice_t> devices(names.size());  // the whole GPUs
   for (size_t i = 0; i < devices.size(); ++i) {
     GpuSample::Gpu& gpu = sample.gpus[i];
-    gpu.known = nvml_->by_pci_bus_id(pci_bus_ids[i].c_str(), &devices[i]) == NVML_SUCCESS;
+    gpu.known = nvml_->by_pci_bus_id(names[i].pci_bus_id.c_str(), &devices[i]) == NVML_SUCCESS;
+    nvmlDevice_t own = devices[i];
+    if (gpu.known && names[i].uuid.starts_with("MIG-")) {
+      gpu.known = nvml_->by_uuid && nvml_->by_uuid(names[i].uuid.c_str(), &own) == NVML_SUCCESS;
+    }
     if (!gpu.known) continue;
-    nvml_->read_figures(devices[i], &gpu.told.figures);
-    nvml_->read_fields(devices[i], &gpu.told.figures);
-    nvml_->read_texts(devices[i], &gpu.told.texts);
-    nvml_->read_memory(devices[i], &gpu.told);
-    gpu.memory_of = nvml_->read_processes(devices[i]);
+    nvml_->read_figures(own, &gpu.told.figures);
+    nvml_->read_fields(own, &gpu.told.figures);
+    nvml_->read_texts(own, &gpu.told.texts);
+    nvml_->read_memory(own, &gpu.told);
+    gpu.memory_of = nvml_->read_processes(own);
     if (nvmlPciInfo_t pci{}; nvml_->pci && nvml_->pci(devices[i], &pci) == NVML_SUCCESS) {
       gpu.told.pci_device = pci.pciDeviceId;
       gpu.told.pci_subsystem = pci.pciSubSystemId;

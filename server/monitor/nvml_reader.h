@@ -17,6 +17,13 @@
 
 namespace rcuda::server {
 
+// A device as the CUDA driver names it.
+struct GpuName {
+  std::string pci_bus_id;
+  std::string uuid;  // common/cuda/uuid_text.h
+  friend bool operator==(const GpuName&, const GpuName&) = default;
+};
+
 // What NVML tells, for GPUs in the order in which they were asked for.
 struct GpuSample {
   std::string driver_version;
@@ -39,7 +46,9 @@ class NvmlReader {
   NvmlReader(const NvmlReader&) = delete;
   NvmlReader& operator=(const NvmlReader&) = delete;
 
-  GpuSample read(const std::vector<std::string>& pci_bus_ids) const;
+  // Of a part of a GPU (MIG), the memory, processes and figures are the part's own; figures that
+  // NVML tells of the whole GPU only are unknown.
+  GpuSample read(const std::vector<GpuName>& names) const;
 
  private:
   struct Functions;

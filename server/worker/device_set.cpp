@@ -65,8 +65,11 @@ Result<uint32_t> DeviceSet::find(const DeviceScope::Device& wanted, uint32_t cou
   for (uint32_t ordinal = 0; ordinal < count; ++ordinal) {
     CUdevice device = 0;
     uint8_t uuid[16] = {};
+    char name[256] = {};
     if (driver_.cuDeviceGet(&device, static_cast<int>(ordinal)) == CUDA_SUCCESS &&
-        read_uuid(driver_, device, uuid) == CUDA_SUCCESS && cuda::uuid_text(uuid) == wanted.uuid) {
+        driver_.cuDeviceGetName(name, sizeof name - 1, device) == CUDA_SUCCESS &&
+        read_uuid(driver_, device, uuid) == CUDA_SUCCESS &&
+        cuda::uuid_text(uuid, cuda::is_mig_name(name)) == wanted.uuid) {
       return ordinal;
     }
   }
@@ -79,7 +82,8 @@ Result<uint32_t> DeviceSet::find(const DeviceScope::Device& wanted, uint32_t cou
 std::vector<WorkerReady::Identity> DeviceSet::identities() const {
   std::vector<WorkerReady::Identity> all;
   for (const Device& device : devices_) {
-    all.push_back({cuda::uuid_text(device.info.uuid), device.info.pci_bus_id});
+    const bool mig = cuda::is_mig_name(device.info.name);
+    all.push_back({cuda::uuid_text(device.info.uuid, mig), device.info.pci_bus_id});
   }
   return all;
 }

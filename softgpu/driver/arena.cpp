@@ -1,5 +1,7 @@
 #include "softgpu/driver/arena.h"
 
+#include <utility>
+
 #include <fcntl.h>
 #include <sys/mman.h>
 
@@ -44,8 +46,8 @@ void FreeRanges::give_back(uint64_t offset, uint64_t bytes) {
   free_.emplace(offset, bytes);
 }
 
-Arena::Arena(const char* name, rcuda::UniqueFd file)
-    : name_(name), file_(std::move(file)), offsets_(kArenaFileBytes) {}
+Arena::Arena(std::string name, rcuda::UniqueFd file)
+    : name_(std::move(name)), file_(std::move(file)), offsets_(kArenaFileBytes) {}
 
 Arena::~Arena() {
   for (const auto& [address, chunk] : chunks_) {
@@ -60,7 +62,7 @@ int Arena::file() {
 
 int Arena::file_locked() {
   if (file_) return file_.get();
-  rcuda::UniqueFd made(::memfd_create(name_, MFD_CLOEXEC));
+  rcuda::UniqueFd made(::memfd_create(name_.c_str(), MFD_CLOEXEC));
   if (!made || ::ftruncate(made.get(), static_cast<off_t>(kArenaFileBytes)) != 0) {
     RCUDA_ERROR("no memory file for a device: %m");
     return -1;

@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 
 #include "common/base/unique_fd.h"
 
@@ -53,7 +54,8 @@ class Arena {
 
   // Takes ownership of a memory file, such as another process's. Without one, the arena makes its
   // own when it is needed.
-  explicit Arena(const char* name, rcuda::UniqueFd file = {});
+  // `name`: of the file, as /proc shows it.
+  explicit Arena(std::string name, rcuda::UniqueFd file = {});
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -79,7 +81,7 @@ class Arena {
   void unmap_locked(uint64_t address, uint64_t file_offset, size_t bytes);
   void give_back_locked(uint64_t file_offset, size_t bytes);
 
-  const char* const name_;
+  const std::string name_;
   std::mutex mutex_;
   rcuda::UniqueFd file_;
   FreeRanges offsets_;

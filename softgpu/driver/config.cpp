@@ -6,8 +6,12 @@
 #include <cstring>
 #include <string>
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include "api/exports/driver_version.h"
 #include "common/base/log.h"
+#include "common/base/unique_fd.h"
 #include "softgpu/driver/device.h"
 
 namespace softgpu::driver {
@@ -99,6 +103,7 @@ Result<Configuration> read_configuration() {
                 {"SOFTGPU_CONTEXT_MS", kMaxMilliseconds, &context_ms},
                 {"SOFTGPU_CONTEXT_END_MS", kMaxMilliseconds, &context_end_ms},
                 {"SOFTGPU_MPS", 1, &result.mps},
+                {"SOFTGPU_MIG", 1, &result.mig},
                 {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", 100, &result.mps_percent}};
   for (const auto& count : counts) {
     const char* text = std::getenv(count.name);
@@ -147,6 +152,28 @@ Result<Configuration> read_configuration() {
   }
   return result;
 }
+
+// FNV-1a over the machine's id, the node's name and the ordinal, twice.
+CUuuid device_uuid(const Configuration& configuration, int ordinal) {
+  char machine[64] = {};
+  rcuda::UniqueFd file(::open("/etc/machine-id", O_RDONLY | O_CLOEXEC));
+  if (!file || ::read(file.get(), machine, sizeof machine - 1) <= 0) {
+    ::gethostname(machine, sizeof machine - 1);
+  }
+  CUuuid uuid{};
+  for (uint64_t half = 0; half < 2; ++half) {
+    uint64_t hash = 0xcbf29ce484222325 ^ (half + 1);
+    auto mix = [&hash](unsigned char byte) { hash = (hash ^ byte) * 0x100000001b3; };
+    for (const char* c = machine; *c; ++c) mix(static_cast<unsigned char>(*c));
+    for (const char* c = "softgpu"; *c; ++c) mix(static_cast<unsigned char>(*c));
+    for (const char c : configuration.node) mix(static_cast<unsigned char>(c));
+    mix(static_cast<unsigned char>(ordinal));
+    std::memcpy(uuid.bytes + 8 * half, &hash, 8);
+  }
+  return uuid;
+}
+
+std::string device_file_name(int ordinal) { return "softgpu-device-" + std::to_string(ordinal); }
 
 int driver_version() {
   static const int version = [] {

@@ -23,6 +23,8 @@
 //   and
 //                               a process has CUDA_MPS_ACTIVE_THREAD_PERCENTAGE of their
 //                               multiprocessors; default 0
+//   SOFTGPU_MIG                 1: each device is a part of a GPU that has seven times its memory;
+//                               default 0
 //   SOFTGPU_COPY_LOG            file that gets a line per copy over a link (copy_log.h)
 //   SOFTGPU_LOG                 trace, debug, info, warn (default), error or off
 //
@@ -52,6 +54,7 @@ struct Configuration {
   int threads = 0;      // 0: one per core
   int mps = 0;          // 1: as if by MPS
   int mps_percent = 100;
+  int mig = 0;  // 1: parts of GPUs
   std::chrono::milliseconds init_time{0};
   std::chrono::milliseconds context_time{0}, context_end_time{0};
   std::string node;
@@ -59,6 +62,14 @@ struct Configuration {
 };
 
 rcuda::Result<Configuration> read_configuration();
+
+// The UUID of a device, which is equal in all processes of this machine and differs between
+// machines, nodes and devices. Reads the machine's id.
+CUuuid device_uuid(const Configuration& configuration, int ordinal);
+
+// What /proc calls the files with the memory of a device. By this, softgpu's NVML finds out what a
+// process uses.
+std::string device_file_name(int ordinal);
 
 // SOFTGPU_DRIVER_VERSION alone, because programs ask for the version before cuInit. The default if
 // the setting is malformed; cuInit will report that.

@@ -6,13 +6,10 @@
 #include <cstring>
 #include <vector>
 
-#include <fcntl.h>
 #include <pthread.h>
-#include <unistd.h>
 
 #include "api/exports/driver_version.h"
 #include "common/base/log.h"
-#include "common/base/unique_fd.h"
 #include "softgpu/driver/config.h"
 #include "softgpu/driver/connections.h"
 #include "softgpu/driver/context.h"
@@ -55,27 +52,6 @@ void shut_down_at_exit() {
   handle_table<Context>().for_each([](Context& context) { context.abandon(); });
 }
 
-// A UUID that is equal in all processes of this machine and differs between machines and devices:
-// FNV-1a over the machine's id, the node's name and the ordinal, twice.
-CUuuid make_uuid(int ordinal) {
-  char machine[64] = {};
-  rcuda::UniqueFd file(::open("/etc/machine-id", O_RDONLY | O_CLOEXEC));
-  if (!file || ::read(file.get(), machine, sizeof machine - 1) <= 0) {
-    ::gethostname(machine, sizeof machine - 1);
-  }
-  CUuuid uuid{};
-  for (uint64_t half = 0; half < 2; ++half) {
-    uint64_t hash = 0xcbf29ce484222325 ^ (half + 1);
-    auto mix = [&hash](unsigned char byte) { hash = (hash ^ byte) * 0x100000001b3; };
-    for (const char* c = machine; *c; ++c) mix(static_cast<unsigned char>(*c));
-    for (const char* c = "softgpu"; *c; ++c) mix(static_cast<unsigned char>(*c));
-    for (const char c : configuration().node) mix(static_cast<unsigned char>(c));
-    mix(static_cast<unsigned char>(ordinal));
-    std::memcpy(uuid.bytes + 8 * half, &hash, 8);
-  }
-  return uuid;
-}
-
 }  // namespace
 
 CopyEngine::Slot CopyEngine::book(size_t bytes) {
@@ -100,7 +76,7 @@ Device::Device(int ordinal)
     : ordinal_(ordinal),
       compute_capability_(configuration().compute_capability),
       total_bytes_(configuration().memory_bytes),
-      uuid_(make_uuid(ordinal)),
+      uuid_(device_uuid(configuration(), ordinal)),
       host_to_device_(configuration().pcie_bytes_per_ns, configuration().pcie_latency_ns),
       device_to_host_(configuration().pcie_bytes_per_ns, configuration().pcie_latency_ns),
       peer_out_(configuration().peer_bytes_per_ns, 0),

@@ -261,7 +261,9 @@ std::optional<int> fixed_attribute(CUdevice_attribute attribute) {
 
 }  // namespace
 
-const char* Device::name() const { return "NVIDIA H200 (softgpu)"; }
+const char* Device::name() const {
+  return configuration().mig ? "NVIDIA H200 MIG 1g.18gb (softgpu)" : "NVIDIA H200 (softgpu)";
+}
 int Device::multiprocessors() const { return multiprocessors_of_process(); }
 
 std::optional<int> Device::attribute(CUdevice_attribute attribute) const {

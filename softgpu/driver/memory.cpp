@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 #include "common/base/log.h"
+#include "softgpu/driver/config.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/device.h"
 #include "softgpu/driver/pools.h"
@@ -214,7 +215,7 @@ std::shared_ptr<Arena> device_arena(Device& device) {
   static auto* arenas = new std::map<int, std::shared_ptr<Arena>>;
   std::lock_guard lock(mutex);
   std::shared_ptr<Arena>& arena = (*arenas)[device.ordinal()];
-  if (!arena) arena = std::make_shared<Arena>("softgpu-device");
+  if (!arena) arena = std::make_shared<Arena>(device_file_name(device.ordinal()));
   return arena;
 }
 

@@ -1,7 +1,7 @@
 // softgpu's libnvidia-ml.so.1: what NVML tells of the devices that softgpu's libcuda.so.1 makes
 // from the same environment (softgpu/driver/config.h). It has the functions that an rcuda-server
-// calls (server/monitor). The figures are those of an idle GPU, constant, and different for each
-// device.
+// calls (server/monitor). Memory is what this process and its children use; the other figures are
+// those of an idle GPU, constant, and different for each device.
 //
 // Any thread. Nothing blocks. Errors: as nvmlReturn_t.
 #include <algorithm>
@@ -11,9 +11,12 @@
 #include <iterator>
 #include <string>
 #include <type_traits>
+#include <utility>
 
+#include "common/cuda/uuid_text.h"
 #include "common/nvml/figures.h"
 #include "softgpu/driver/config.h"
+#include "softgpu/nvml/processes.h"
 
 namespace {
 
@@ -28,13 +31,20 @@ const softgpu::driver::Configuration& machine() {
   return configuration;
 }
 
-// A handle is a pointer to the device's element.
-char places[64];
+// A handle is a pointer to the device's element: of the first array for a GPU, of the second for a
+// part of one (MIG).
+char places[64], parts[64];
+
+bool is_part(nvmlDevice_t handle) {
+  const char* place = reinterpret_cast<const char*>(handle);
+  return place >= parts && place < parts + machine().devices;
+}
 
 bool ordinal_of(nvmlDevice_t handle, unsigned* ordinal) {
   const char* place = reinterpret_cast<const char*>(handle);
-  if (place < places || place >= places + machine().devices) return false;
-  *ordinal = static_cast<unsigned>(place - places);
+  const char* const first = is_part(handle) ? parts : places;
+  if (place < first || place >= first + machine().devices) return false;
+  *ordinal = static_cast<unsigned>(place - first);
   return true;
 }
 
@@ -85,7 +95,8 @@ nvmlReturn_t get(const char* function, nvmlDevice_t handle, unsigned index, T* v
   const auto* known = std::find_if(std::begin(kKnown), std::end(kKnown), [&](const Known& one) {
     return std::strcmp(one.function, function) == 0;
   });
-  if (known == std::end(kKnown) || index >= std::size(known->values)) {
+  // A part has its memory only.
+  if (is_part(handle) || known == std::end(kKnown) || index >= std::size(known->values)) {
     return NVML_ERROR_NOT_SUPPORTED;
   }
   *value = static_cast<T>(known->values[index] + (known->grows && index == 0 ? ordinal : 0));
@@ -133,6 +144,20 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char* address, nvmlDevice_t*
   return NVML_SUCCESS;
 }
 
+// Of parts only; nothing asks for others.
+nvmlReturn_t nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* device) {
+  if (!uuid || !device) return NVML_ERROR_INVALID_ARGUMENT;
+  for (int i = 0; machine().mig && i < machine().devices; ++i) {
+    const CUuuid bytes = softgpu::driver::device_uuid(machine(), i);
+    uint8_t plain[sizeof bytes.bytes];
+    std::memcpy(plain, bytes.bytes, sizeof plain);
+    if (rcuda::cuda::uuid_text(plain, true) != uuid) continue;
+    *device = reinterpret_cast<nvmlDevice_t>(&parts[i]);
+    return NVML_SUCCESS;
+  }
+  return NVML_ERROR_NOT_FOUND;
+}
+
 nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t* pci) {
   unsigned ordinal = 0;
   if (!ordinal_of(device, &ordinal) || !pci) return NVML_ERROR_INVALID_ARGUMENT;
@@ -144,11 +169,35 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t* pci) {
   return NVML_SUCCESS;
 }
 
-// What the processes use is not known: each has devices of its own.
+// Each process has devices of its own; here they share one.
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) {
   unsigned ordinal = 0;
   if (!ordinal_of(device, &ordinal) || !memory) return NVML_ERROR_INVALID_ARGUMENT;
-  *memory = {machine().memory_bytes, machine().memory_bytes, 0};
+  const unsigned long long bytes =
+      machine().memory_bytes * (machine().mig && !is_part(device) ? 7 : 1);
+  unsigned long long used = 0;
+  for (const auto& [pid, of_process] : softgpu::nvml::memory_of_processes(ordinal)) {
+    used += of_process;
+  }
+  used = std::min(used, bytes);
+  *memory = {bytes, bytes - used, used};
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned* count,
+                                                     nvmlProcessInfo_v2_t* infos) {
+  unsigned ordinal = 0;
+  if (!ordinal_of(device, &ordinal) || !count) return NVML_ERROR_INVALID_ARGUMENT;
+  const auto processes = softgpu::nvml::memory_of_processes(ordinal);
+  const unsigned room = std::exchange(*count, static_cast<unsigned>(processes.size()));
+  if (room < processes.size()) return NVML_ERROR_INSUFFICIENT_SIZE;
+  if (!processes.empty() && !infos) return NVML_ERROR_INVALID_ARGUMENT;
+  for (const auto& [pid, bytes] : processes) {
+    *infos = {};
+    infos->pid = pid;
+    infos->usedGpuMemory = bytes;
+    ++infos;
+  }
   return NVML_SUCCESS;
 }
 

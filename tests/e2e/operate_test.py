@@ -78,7 +78,29 @@ class OperateTest(unittest.TestCase):
         device = one["devices"][0]
         self.assertEqual(device["sessions"], 1)
         self.assertGreater(device["total_bytes"], device["used_bytes"])
+        # By the server's NVML: there is no limit by which the server counts it.
+        self.assertGreaterEqual(session["used_bytes"], 3 << 20)
+        self.assertGreaterEqual(device["used_bytes"], session["used_bytes"])
         self.assertIn(device["name"], self.smi(self.at(server)))
+
+    def test_a_part_of_a_gpu_is_told_as_such(self):
+        server = self.server(SOFTGPU_MIG="1", SOFTGPU_DEVICES="2", SOFTGPU_MEMORY="8G")
+        one, = json.loads(self.smi("--json", self.at(server)))
+        uuids = set()
+        for device in one["devices"]:
+            self.assertIn(" MIG ", device["name"])
+            self.assertRegex(device["uuid"], "^MIG-")
+            self.assertEqual(device["total_bytes"], 8 << 30)  # not of the whole GPU
+            self.assertIsNone(device["utilization"])
+            uuids.add(device["uuid"])
+        self.assertEqual(len(uuids), 2)
+
+    def test_a_server_without_a_pool_tells_its_gpus_at_once(self):
+        server = self.server("--pool", "0")
+        one, = json.loads(self.smi("--json", self.at(server)))
+        self.assertEqual([device["ordinal"] for device in one["devices"]], [0])
+        self.assertTrue(eventually(lambda: not server.workers()), server.text())
+        self.assertIn("device 0", self.smi(self.at(server)))
 
     def test_json_names_the_server_that_is_not_there(self):
         server = self.server()

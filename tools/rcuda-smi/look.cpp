@@ -22,6 +22,11 @@ std::vector<Look> look(const std::vector<tools::Server>& servers) {
     look.error = told[i].status.status();
     if (told[i].status.ok()) look.status = std::move(told[i].status).value();
     if (told[i].gpus.ok()) look.gpus = std::move(told[i].gpus).value();
+    // A server without a pool may have learned of its GPUs only when it was asked for them.
+    if (!look.status.devices.empty()) continue;
+    for (const wire::GpuReport::Gpu& gpu : look.gpus.gpus) {
+      look.status.devices.push_back({gpu.ordinal, gpu.name, gpu.total_bytes});
+    }
   }
   return looks;
 }

@@ -13,7 +13,7 @@ namespace {
 using Clock = GpuMonitor::Clock;
 using Sample = std::shared_ptr<const GpuSample>;
 
-const std::vector<std::string> kGpus = {"0000:10:00.0"};
+const std::vector<GpuName> kGpus = {{"0000:10:00.0", "GPU-0"}};
 
 bool readable(const GpuMonitor& monitor, int timeout_ms) {
   pollfd item{monitor.descriptor(), POLLIN, 0};
@@ -32,7 +32,7 @@ Sample wait(GpuMonitor& monitor, Clock::time_point asked) {
 
 TEST(GpuMonitorTest, OneReadingServesEverybodyWhoAsksMeanwhile) {
   std::atomic<int> reads{0};
-  GpuMonitor monitor([&](const std::string&, const std::vector<std::string>& gpus) {
+  GpuMonitor monitor([&](const std::string&, const std::vector<GpuName>& gpus) {
     EXPECT_EQ(gpus, kGpus);
     auto sample = std::make_unique<GpuSample>();
     sample->driver_version = std::to_string(++reads);
@@ -52,7 +52,7 @@ TEST(GpuMonitorTest, OneReadingServesEverybodyWhoAsksMeanwhile) {
 // A server learns of its GPUs from its first worker, while a reading of none is under way.
 TEST(GpuMonitorTest, ASampleOfOtherGpusServesNobody) {
   std::promise<void> second_goes_on;
-  GpuMonitor monitor([&](const std::string&, const std::vector<std::string>& gpus) {
+  GpuMonitor monitor([&](const std::string&, const std::vector<GpuName>& gpus) {
     if (!gpus.empty()) second_goes_on.get_future().wait();
     auto sample = std::make_unique<GpuSample>();
     sample->gpus.resize(gpus.size());
@@ -73,7 +73,7 @@ TEST(GpuMonitorTest, AReadingThatHangsBlocksNobody) {
   std::promise<void> begun;
   auto goes_on = std::make_shared<std::promise<void>>();
   {
-    GpuMonitor monitor([&begun, goes_on](const std::string&, const std::vector<std::string>&) {
+    GpuMonitor monitor([&begun, goes_on](const std::string&, const std::vector<GpuName>&) {
       begun.set_value();
       goes_on->get_future().wait();
       return std::make_unique<GpuSample>();
@@ -88,9 +88,8 @@ TEST(GpuMonitorTest, AReadingThatHangsBlocksNobody) {
 }
 
 TEST(GpuMonitorTest, WithoutNvmlThereIsAnAnswerWithoutFigures) {
-  GpuMonitor monitor([](const std::string&, const std::vector<std::string>&) {
-    return std::unique_ptr<GpuSample>();
-  });
+  GpuMonitor monitor(
+      [](const std::string&, const std::vector<GpuName>&) { return std::unique_ptr<GpuSample>(); });
   EXPECT_EQ(wait(monitor, Clock::now()), nullptr);
 }
 

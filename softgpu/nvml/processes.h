@@ -1,0 +1,15 @@
+// What processes use of a device's memory: this one and its children, as a server's workers are.
+//
+// Any thread. Blocking: for /proc. Errors: a process that cannot be read, or has ended meanwhile, is
+// left out.
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+namespace softgpu::nvml {
+
+// Bytes by process id; processes that use none are left out.
+std::map<uint32_t, uint64_t> memory_of_processes(unsigned ordinal);
+
+}  // namespace softgpu::nvml
