@@ -1,6 +1,5 @@
 // How devices are connected. The server tells it for its own GPUs; GPUs of different servers have
 // nothing in common.
-#include <cstdio>
 #include <cstring>
 
 #include "client/nvml/handles.h"
@@ -43,9 +42,10 @@ nvmlReturn_t get_remote_pci(nvmlDevice_t device, unsigned link, nvmlPciInfo_t* p
   if (!pci) return NVML_ERROR_INVALID_ARGUMENT;
   (void)nvmlDeviceGetNvLinkRemoteDeviceType(device, link, &other_end);
   if (!active || other_end == NVML_NVLINK_DEVICE_TYPE_GPU) return NVML_ERROR_NOT_SUPPORTED;
-  *pci = {};
-  std::snprintf(pci->busId, sizeof pci->busId, "%s", "FFFFFFF:FFFF:FF.F");
-  std::snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "%s", "FFFF:FFFF:FF.F");
+  // Driver 580 answers this there: addresses as text and as numbers, and no ids.
+  constexpr nvmlPciInfo_t kHidden = {"FFFFFFF:FF:FF.0", 0xffffffff, 0xff, 0xff, 0, 0,
+                                     "FFFFFFFF:FF:FF.0"};
+  *pci = kHidden;
   return NVML_SUCCESS;
 }
 
