@@ -7,10 +7,10 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 
 #include <cuda.h>
 
-#include "client/calls/module_images.h"
 #include "client/channel/session.h"
 #include "client/channel/target.h"
 #include "client/objects/code.h"
@@ -42,6 +42,12 @@ class FunctionQuestion {
 // Both of it.
 CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId owner,
                       bool is_kernel, const char* name, std::unique_ptr<FunctionInfo>* info);
+
+// The function of an image that has no other, as code that is compiled at run time often has none.
+struct OnlyFunction {
+  std::string name;
+  std::unique_ptr<FunctionInfo> info;  // null: there is none, or nothing is known of it
+};
 
 // A CUfunction or CUkernel, resolved for a launch.
 struct Callable {

@@ -3,9 +3,7 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include <cuda.h>
@@ -15,16 +13,13 @@
 
 namespace rcuda::client {
 
+struct OnlyFunction;  // functions.h
+
 // The contents of a file. CUDA_ERROR_FILE_NOT_FOUND if it cannot be read.
 CUresult read_file(const char* path, std::vector<char>* contents);
 // Finds the extent of the image behind `pointer` and hashes its parts. `bytes`: the exact size, for
 // the contents of a file. CUDA_ERROR_INVALID_IMAGE if the format is not known.
 CUresult measure_image(const void* pointer, std::optional<size_t> bytes, ImageParts* image);
-// The function of an image that has no other, as code that is compiled at run time often has none.
-struct OnlyFunction {
-  std::string name;
-  std::unique_ptr<FunctionInfo> info;  // null: there is none, or nothing is known of it
-};
 // Sends what the worker lacks of the image, then kModuleLoad or kLibraryLoad. Fills the log buffers
 // of the options. Blocks for a round trip if the worker has the image. `only`: the worker is asked
 // about the image's only function in the same round trip; may be null.

@@ -13,6 +13,7 @@
 
 #include <gtest/gtest.h>
 
+#include "client/calls/functions.h"
 #include "client/calls/module_images.h"
 #include "client/channel/staging.h"
 #include "tests/unit/client/two_puppets.h"
