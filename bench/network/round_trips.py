@@ -11,7 +11,8 @@ commit, which is measured as well.
 The calls are those of the driver API, made by this program through ctypes: it needs no CUDA toolkit.
 
 --program runs a whole program instead, with a trace. The table has, for each function of the driver that waited
-for the worker: how often it was called, how often a call waited, and how many round trips the waits took. The
+for the worker: how often it was called, how often a call waited, how many round trips the waits took, and which
+commands it sent. The
 two are equal where each wait is one round trip; work of the GPU and of the worker adds to the latter. Round trips
 that the trace itself makes are left out.
 """
@@ -152,22 +153,28 @@ def program(arguments):
             slices = [event for event in json.load(file) if event["ph"] == "X"]
     slices.sort(key=lambda event: event["ts"])
     calls, waits, waited = collections.Counter(), collections.Counter(), collections.Counter()
+    sent = collections.defaultdict(collections.Counter)  # commands, by the function that sent them
     inside = {}  # by thread: the latest call of the driver
     for event in slices:
         thread = event["pid"], event["tid"]
         if event["cat"] == "api":
             inside[thread] = event
             calls[event["name"]] += 1
-        elif event["cat"] in ("call", "wait") and thread in inside and event["name"] != "call Ping":
+        elif event["cat"] in ("call", "post", "wait") and thread in inside and event["name"] != "call Ping":
             call = inside[thread]
             name = call["name"] if event["ts"] < call["ts"] + call["dur"] else "between calls"
+            if event["cat"] != "wait":
+                sent[name][event["name"].split()[-1]] += 1
+            if event["cat"] == "post":
+                continue
             # Answers to commands that were sent together come together: only the first is waited for.
             waits[name] += event["dur"] > round_trip_us / 2
             waited[name] += event["dur"] / round_trip_us
-    print(f"| {'call':32} | calls | waits | round trips |")
+    print(f"| {'call':32} | calls | waits | round trips | commands")
     for name, count in waits.most_common():
         if count:
-            print(f"| {name:32} | {calls[name]:5} | {count:5} | {waited[name]:11.1f} |")
+            commands = ", ".join(f"{times} {command}" for command, times in sent[name].most_common(5))
+            print(f"| {name:32} | {calls[name]:5} | {count:5} | {waited[name]:11.1f} | {commands}")
     print(f"| {'all':32} | {sum(calls.values()):5} | {sum(waits.values()):5} | {sum(waited.values()):11.1f} |")
 
 
