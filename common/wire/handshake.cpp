@@ -26,6 +26,10 @@ bool get_medium(Reader& in, std::string* name) {
   return in.string(name) && ((!name->empty() && name->size() <= kMaxMediumName) || in.fail());
 }
 
+bool get_fallback(Reader& in, std::string* name) {
+  return in.string(name) && (name->size() <= kMaxMediumName || in.fail());
+}
+
 void put_windows(Writer& out, const std::vector<AddressWindow>& windows) {
   out.number(static_cast<uint32_t>(windows.size()));
   for (const AddressWindow& window : windows) {
@@ -85,7 +89,7 @@ Result<Hello> decode_hello(const std::vector<std::byte>& body) {
   Reader in(body);
   Hello message;
   if (!in.number(&message.protocol_hash) || !in.numbers(&message.commands, kMaxCommands) ||
-      !get_medium(in, &message.medium) || !in.string(&message.fallback) ||
+      !get_medium(in, &message.medium) || !get_fallback(in, &message.fallback) ||
       !in.number(&message.pid) || !in.number(&message.uid) || !in.string(&message.host) ||
       !in.string(&message.program) || !in.string(&message.user) ||
       !in.bytes(message.session, sizeof message.session) ||

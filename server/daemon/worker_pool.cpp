@@ -15,6 +15,7 @@
 
 #include "common/base/log.h"
 #include "common/base/socket_io.h"
+#include "common/transport/media.h"
 #include "common/wire/connect.h"
 #include "server/daemon/owner.h"
 #include "server/worker/session_grant.h"
@@ -182,7 +183,7 @@ void WorkerPool::hand_over(Worker& worker, const wire::Hello& hello, const Ident
   demand_.taken(worker.since);
   wire::session_name(hello.session, worker.client);
   worker.index = hello.worker;
-  worker.fallback = hello.fallback;
+  worker.fallback = transport::find_medium(hello.fallback) ? hello.fallback : "";
   worker.identity = identity;
   worker.session = {hello.user,
                     hello.program,

@@ -119,6 +119,11 @@ TEST(HandshakeTest, AMediumHasANameOfSomeLetters) {
     peer.medium = name;
     EXPECT_EQ(decode_peer_hello(encode(peer)).status().code(), Code::kProtocol) << name;
   }
+  Hello hello = sample_hello();
+  hello.fallback = std::string(kMaxMediumName + 1, 'm');
+  EXPECT_EQ(decode_hello(encode(hello)).status().code(), Code::kProtocol);
+  hello.fallback = "";
+  EXPECT_TRUE(decode_hello(encode(hello)).ok());
   PeerHello peer;
   peer.medium = std::string(kMaxMediumName, 'm');
   const Result<PeerHello> got = decode_peer_hello(encode(peer));
