@@ -1,5 +1,6 @@
-// What a session has done, as counters. A counter is a line of kWorkNames; what carries counters from
-// the worker to the metrics (pages, messages, the audit) takes all of them as they come.
+// What a session has done, as counters. A counter is a line of kWorkNames; what carries counters
+// from the worker to the metrics (pages, messages, the audit) takes all of them as they come. Of
+// several sessions together, counters are sums, and peaks the largest.
 #pragma once
 
 #include <algorithm>
@@ -23,6 +24,7 @@ enum class Counter : size_t {
   kBytesOnServer,  // between memories of this server's devices
   kBytesToServer,  // to another server's device
   kBytesFromServer,
+  kPeakMemory,  // bytes: the most that the session held on one device (MemoryMeter)
   kPeerCopies,  // to another server, that have ended well; by route and strategy from here on
 };
 
@@ -39,6 +41,7 @@ inline constexpr std::array kWorkNames{
     "bytes_on_server",
     "bytes_to_server",
     "bytes_from_server",
+    "peak_memory",
     "peer_copies_shm_v2b",
     "peer_copies_shm_v3b",
     "peer_copies_shm_v4b",
@@ -73,9 +76,15 @@ struct Work {
     ++(*this)[Counter::kCopies];
     (*this)[direction] += bytes;
   }
+  void held(uint64_t bytes_on_a_device) {
+    uint64_t& peak = (*this)[Counter::kPeakMemory];
+    peak = std::max(peak, bytes_on_a_device);
+  }
   // Stops at the largest number: what a worker says is not believed, and a sum must not fall.
   Work& operator+=(const Work& other) {
+    held(other[Counter::kPeakMemory]);
     for (size_t i = 0; i < counts.size(); ++i) {
+      if (i == static_cast<size_t>(Counter::kPeakMemory)) continue;
       if (__builtin_add_overflow(counts[i], other.counts[i], &counts[i])) {
         counts[i] = std::numeric_limits<uint64_t>::max();
       }

@@ -66,4 +66,12 @@ wire::Work WorkPage::read() const {
   return work;
 }
 
+void WorkPage::hold(uint32_t device, uint64_t bytes) {
+  if (device < kDevices) page_->held[device].store(bytes, std::memory_order_relaxed);
+}
+
+uint64_t WorkPage::held(uint32_t device) const {
+  return device < kDevices ? page_->held[device].load(std::memory_order_relaxed) : 0;
+}
+
 }  // namespace rcuda::server

@@ -1,5 +1,5 @@
-// WorkPage: what a worker has done for its session, and whether the session is over its client's
-// second choice of a medium, in a page of memory that the daemon reads.
+// WorkPage: what a worker has done for its session, what memory the session holds, and whether it is
+// over its client's second choice of a medium, in a page of memory that the daemon reads.
 //
 // The daemon makes it and passes it on with the session. It reads what the worker wrote and
 // believes none of it: the numbers are for people and their monitoring. Threads: one writes, any
@@ -18,6 +18,8 @@ namespace rcuda::server {
 
 class WorkPage {
  public:
+  static constexpr uint32_t kDevices = 64;  // by the server's numbers
+
   // The memory's size is sealed, so no process can take it from another.
   static Result<WorkPage> make();
   static Result<WorkPage> open(UniqueFd memory);
@@ -31,12 +33,16 @@ class WorkPage {
 
   void write(const wire::Work& work);
   wire::Work read() const;
+  // Bytes that the session holds on a device now. Of numbers from kDevices on nothing is kept.
+  void hold(uint32_t device, uint64_t bytes);
+  uint64_t held(uint32_t device) const;
   void set_fell_back() { page_->fell_back.store(true, std::memory_order_relaxed); }
   bool fell_back() const { return page_->fell_back.load(std::memory_order_relaxed); }
 
  private:
   struct Page {
     std::array<std::atomic<uint64_t>, wire::kWorkNames.size()> counts;
+    std::array<std::atomic<uint64_t>, kDevices> held;
     std::atomic<bool> fell_back;
   };
   WorkPage(UniqueFd memory, Page* page);

@@ -108,6 +108,7 @@ std::optional<Admission::Room> WorkerPool::report(wire::GpuReport::Gpu* gpu,
       continue;
     }
     wire::GpuReport::Process process{worker.session.host, worker.session.client_pid};
+    if (worker.work) process.used_bytes = worker.work->held(gpu->ordinal);
     const auto told = memory_of.find(static_cast<uint32_t>(worker.pid));
     if (told != memory_of.end()) process.used_bytes = told->second;
     if (worker.permit) {

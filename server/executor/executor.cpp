@@ -23,7 +23,7 @@ PeerHub::Options peer_options(const PeerSettings& settings, Answers& answers, Jo
 
 Executor::Executor(const SessionResources& given)
     : resources(given),
-      metered(given),
+      metered(given, &done),
       driver(metered.table()),
       link(*given.link),
       objects(driver, resources.devices),

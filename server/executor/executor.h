@@ -60,10 +60,10 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
 
   const SessionResources resources;
+  wire::Work done;  // so far
   MeteredDriver metered;
   const api::DriverTable& driver;  // for what the program asks for; resources.driver: for others
   transport::Link& link;
-  wire::Work done;  // so far
   api::Leaves leaves = api::Leaves::kNothing;  // what the commands so far may have left
 
   SessionObjects objects;

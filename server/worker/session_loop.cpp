@@ -236,7 +236,12 @@ void SessionLoop::count(uint16_t opcode, CUresult result) {
 
 void SessionLoop::publish_work() {
   executor_.peers.count_copies(&executor_.done);
-  if (options_.work) options_.work->write(executor_.done);
+  executor_.metered.note_peak();
+  if (!options_.work) return;
+  options_.work->write(executor_.done);
+  for (const SessionDevice& device : executor_.resources.devices) {
+    options_.work->hold(device.ordinal, executor_.metered.held(device.ordinal));
+  }
 }
 
 Status SessionLoop::idle() {

@@ -26,7 +26,7 @@ bool LibraryMeter::book(const Sizes& sizes) {
     uint64_t all = 0;
     if (__builtin_mul_overflow(bytes, contexts_.at(device), &all)) all = UINT64_MAX;
     if (!meter_.take(device, all)) {
-      give(booked);
+      give_back(booked);
       return false;
     }
     booked[device] = bytes;
@@ -36,6 +36,12 @@ bool LibraryMeter::book(const Sizes& sizes) {
 
 void LibraryMeter::give(const Sizes& sizes) {
   for (const auto& [device, bytes] : sizes) meter_.give(device, bytes * contexts_.at(device));
+}
+
+void LibraryMeter::give_back(const Sizes& sizes) {
+  for (const auto& [device, bytes] : sizes) {
+    meter_.give_back(device, bytes * contexts_.at(device));
+  }
 }
 
 LibraryMeter::Sizes LibraryMeter::remove(CUlibrary library) {

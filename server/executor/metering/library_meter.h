@@ -33,6 +33,7 @@ class LibraryMeter {
   // False: the variables do not fit into all contexts, and nothing is booked.
   bool book(const Sizes& sizes);
   void give(const Sizes& sizes);
+  void give_back(const Sizes& sizes);  // as MemoryMeter has it
   // What is booked belongs to the library from now on.
   void put(CUlibrary library, Sizes sizes) { libraries_[library] = std::move(sizes); }
   Sizes remove(CUlibrary library);

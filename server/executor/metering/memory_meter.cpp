@@ -23,8 +23,10 @@ uint64_t rounded(uint64_t bytes, uint64_t unit) {
 uint64_t held_by(uint64_t bytes) { return rounded(bytes, bytes < kPage / 2 ? kSmallest : kPage); }
 
 MemoryMeter::MemoryMeter(const api::DriverTable& driver, const std::vector<SessionDevice>& devices,
-                         std::shared_ptr<Quota> quota)
-    : driver_(driver), devices_(devices), quota_(std::move(quota)) {}
+                         std::shared_ptr<Quota> quota, wire::Work* done)
+    : driver_(driver), quota_(std::move(quota)), done_(done) {
+  for (const SessionDevice& device : devices) devices_.push_back({device.device, device.ordinal});
+}
 
 CUresult MemoryMeter::current(Place* place) const {
   if (CUresult result = driver_.cuCtxGetCurrent(&place->context); result != CUDA_SUCCESS) {
@@ -33,17 +35,33 @@ CUresult MemoryMeter::current(Place* place) const {
   return driver_.cuCtxGetDevice(&place->device);
 }
 
-std::optional<uint32_t> MemoryMeter::ordinal_of(CUdevice device) const {
-  const auto found =
-      std::find_if(devices_.begin(), devices_.end(),
-                   [&](const SessionDevice& known) { return known.device == device; });
-  return found == devices_.end() ? std::nullopt : std::optional(found->ordinal);
+const MemoryMeter::Device* MemoryMeter::find(CUdevice device) const {
+  const auto found = std::find_if(devices_.begin(), devices_.end(),
+                                  [&](const Device& known) { return known.device == device; });
+  return found == devices_.end() ? nullptr : &*found;
+}
+
+MemoryMeter::Device* MemoryMeter::find(CUdevice device) {
+  return const_cast<Device*>(std::as_const(*this).find(device));
+}
+
+void MemoryMeter::note_peak() {
+  for (const Device& device : devices_) done_->held(device.held);
+}
+
+uint64_t MemoryMeter::held(uint32_t ordinal) const {
+  const auto found = std::find_if(devices_.begin(), devices_.end(),
+                                  [&](const Device& known) { return known.ordinal == ordinal; });
+  return found == devices_.end() ? 0 : found->held;
 }
 
 bool MemoryMeter::try_take(CUdevice device, uint64_t bytes) {
   if (device == kHost) return quota_->take_host(bytes);
-  const auto ordinal = ordinal_of(device);
-  return ordinal && quota_->take_device(*ordinal, bytes);
+  Device* const known = find(device);
+  if (!known) return !quota_->limits_device_memory();  // the driver says what is wrong
+  if (!quota_->take_device(known->ordinal, bytes)) return false;
+  known->held += bytes;
+  return true;
 }
 
 bool MemoryMeter::take(CUdevice device, uint64_t bytes) {
@@ -58,26 +76,38 @@ bool MemoryMeter::take(CUdevice device, uint64_t bytes) {
 
 void MemoryMeter::add(CUdevice device, uint64_t bytes) {
   if (device == kHost) quota_->add_host(bytes);
-  if (const auto ordinal = ordinal_of(device)) quota_->add_device(*ordinal, bytes);
+  Device* const known = find(device);
+  if (!known) return;
+  quota_->add_device(known->ordinal, bytes);
+  known->held += bytes;
 }
 
 void MemoryMeter::give(CUdevice device, uint64_t bytes) {
+  note_peak();
+  give_back(device, bytes);
+}
+
+void MemoryMeter::give_back(CUdevice device, uint64_t bytes) {
   if (device == kHost) quota_->give_host(bytes);
-  if (const auto ordinal = ordinal_of(device)) quota_->give_device(*ordinal, bytes);
+  Device* const known = find(device);
+  if (!known) return;
+  quota_->give_device(known->ordinal, bytes);
+  known->held -= bytes;
 }
 
 std::optional<Quota::Room> MemoryMeter::room(CUdevice device) const {
   if (device == kHost) return quota_->host_room();
-  const auto ordinal = ordinal_of(device);
-  return ordinal ? quota_->device_room(*ordinal) : std::nullopt;
+  const Device* const known = find(device);
+  return known ? quota_->device_room(known->ordinal) : std::nullopt;
 }
 
 void MemoryMeter::warn(CUdevice device, uint64_t bytes) {
   const auto free = room(device);
   if (!free || std::exchange(warned_, true)) return;
   const bool host = device == kHost;
+  const Device* const known = find(device);
   const std::string where =
-      host ? "page-locked host memory" : "device " + std::to_string(ordinal_of(device).value_or(0));
+      host ? "page-locked host memory" : "device " + std::to_string(known ? known->ordinal : 0);
   RCUDA_WARN(
       "the program asked for %.1f MiB of %s, but %s may use %.1f MiB of it and %.1f MiB are left: "
       "it gets CUDA_ERROR_OUT_OF_MEMORY. It can free memory or end other sessions of its user; or "

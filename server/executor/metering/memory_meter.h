@@ -1,4 +1,5 @@
-// MemoryMeter: books memory of devices, and of the host, with the session's Quota.
+// MemoryMeter: books memory of devices, and of the host, with the session's Quota, and counts what
+// the session holds on each device, with a limit or without.
 //
 // Executor thread only. Blocking: none by itself; take() calls the function that reclaims memory,
 // which calls the driver. Errors: what does not fit is refused with false, and the session's first
@@ -16,6 +17,7 @@
 #include <cuda.h>
 
 #include "api/driver_table.h"
+#include "common/wire/work.h"
 #include "server/executor/objects/objects.h"
 #include "server/quota/quota.h"
 
@@ -31,9 +33,9 @@ class MemoryMeter {
  public:
   static constexpr CUdevice kHost = -1;  // stands for the host's memory
 
-  // The driver outlives this object.
+  // The driver and `done`, where the peak is noted, outlive this object.
   MemoryMeter(const api::DriverTable& driver, const std::vector<SessionDevice>& devices,
-              std::shared_ptr<Quota> quota);
+              std::shared_ptr<Quota> quota, wire::Work* done);
 
   // Called before anything is refused: gives back what the driver only keeps for reuse.
   std::function<void()> reclaim;
@@ -51,16 +53,27 @@ class MemoryMeter {
   bool try_take(CUdevice device, uint64_t bytes);
   void add(CUdevice device, uint64_t bytes);  // bytes that are in use already
   void give(CUdevice device, uint64_t bytes);
+  // Gives bytes back that were booked for what the driver did not make: they are in no peak.
+  void give_back(CUdevice device, uint64_t bytes);
+  void note_peak();  // to be called before the peak is read
   std::optional<Quota::Room> room(CUdevice device) const;
+  uint64_t held(uint32_t ordinal) const;  // bytes that are booked on a device of the session
   // Logs the session's first refusal.
   void warn(CUdevice device, uint64_t bytes);
 
  private:
-  std::optional<uint32_t> ordinal_of(CUdevice device) const;
+  struct Device {
+    CUdevice device = 0;
+    uint32_t ordinal = 0;
+    uint64_t held = 0;
+  };
+  Device* find(CUdevice device);
+  const Device* find(CUdevice device) const;
 
   const api::DriverTable& driver_;
-  const std::vector<SessionDevice> devices_;
+  std::vector<Device> devices_;
   const std::shared_ptr<Quota> quota_;
+  wire::Work* const done_;
   bool warned_ = false;
 };
 

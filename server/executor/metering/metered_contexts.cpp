@@ -43,10 +43,10 @@ CUresult set_limit(CUlimit limit, size_t value) {
   const bool fits = all.memory.take(place.device, growth);
   const CUresult result = fits ? all.driver.cuCtxSetLimit(limit, value) : CUDA_ERROR_OUT_OF_MEMORY;
   if (result == CUDA_SUCCESS) {
-    all.memory.give(place.device, before.bytes + growth - value);
+    all.memory.give_back(place.device, before.bytes + growth - value);
     booked->put(context, {place, value});
   } else {
-    if (fits) all.memory.give(place.device, growth);
+    if (fits) all.memory.give_back(place.device, growth);
     booked->put(context, before);
   }
   return result;
@@ -55,6 +55,7 @@ CUresult set_limit(CUlimit limit, size_t value) {
 // No call tells what a context takes, so the device's free memory does.
 CUresult create_context(CUcontext* context, unsigned flags, CUdevice device) {
   Meters& all = meters();
+  if (!all.limits) return all.driver.cuCtxCreate_v2(context, flags, device);
   const uint64_t before = free_bytes_of(device);
   const CUresult result = all.driver.cuCtxCreate_v2(context, flags, device);
   if (result != CUDA_SUCCESS) return result;
@@ -62,7 +63,7 @@ CUresult create_context(CUcontext* context, unsigned flags, CUdevice device) {
   const uint64_t bytes = std::min(before - after, kLargestContext);
   bool fits = all.memory.take(device, bytes);
   if (fits && !all.libraries.add(*context, device)) {
-    all.memory.give(device, bytes);
+    all.memory.give_back(device, bytes);
     fits = false;
   }
   if (!fits) {

@@ -30,31 +30,38 @@ void Meters::reclaim() {
 
 MeteredDriver::MeteredDriver(const api::DriverTable& driver,
                              const std::vector<SessionDevice>& devices,
-                             const std::shared_ptr<Quota>& quota, const SessionLimits& limits)
+                             const std::shared_ptr<Quota>& quota, const SessionLimits& limits,
+                             wire::Work* done)
     : plain_(driver) {
-  const bool memory = quota->limits_device_memory() || quota->limits_host_memory();
-  if (!memory && !limits.priorities) return;
+  auto meters = std::make_unique<Meters>(driver, devices, quota, done);
+  if (of_process && !meters->limits && !limits.priorities) return;
   metered_ = driver;
-  meters_ = std::make_unique<Meters>(driver, devices, quota);
+  meters_ = std::move(meters);
   of_process = meters_.get();
   if (limits.priorities) {
     meters_->priorities = *limits.priorities;
     limit_priorities(&metered_);
   }
-  if (!memory) return;
-  books_ = true;
   meter_allocations(&metered_);
   meter_arrays(&metered_);
   meter_contexts(&metered_);
   meter_pools(&metered_);
   meter_mappings(&metered_);
-  if (!quota->limits_device_memory()) return;
   meter_graphs(&metered_);
-  meter_modules(&metered_);
+  if (quota->limits_device_memory()) meter_modules(&metered_);
 }
 
-MeteredDriver::MeteredDriver(const SessionResources& resources)
-    : MeteredDriver(*resources.driver, resources.devices, resources.quota, resources.limits) {}
+MeteredDriver::MeteredDriver(const SessionResources& resources, wire::Work* done)
+    : MeteredDriver(*resources.driver, resources.devices, resources.quota, resources.limits, done) {
+}
+
+void MeteredDriver::note_peak() {
+  if (meters_) meters_->memory.note_peak();
+}
+
+uint64_t MeteredDriver::held(uint32_t ordinal) const {
+  return meters_ ? meters_->memory.held(ordinal) : 0;
+}
 
 bool MeteredDriver::take_host(uint64_t bytes) {
   return !meters_ || meters_->memory.take(MemoryMeter::kHost, bytes);
@@ -66,12 +73,12 @@ void MeteredDriver::give_host(uint64_t bytes) {
 
 std::shared_ptr<const void> MeteredDriver::describe(CUmemGenericAllocationHandle handle,
                                                     ExportOrigin* origin) {
-  return books_ ? meters_->physical.describe(handle, origin) : nullptr;
+  return meters_ ? meters_->physical.describe(handle, origin) : nullptr;
 }
 
 CUresult MeteredDriver::import_allocation(CUmemGenericAllocationHandle* handle, void* descriptor,
                                           const ExportOrigin& origin, CUdevice device) {
-  if (!books_ || origin.bytes == 0) {
+  if (!meters_ || origin.bytes == 0) {
     return table().cuMemImportFromShareableHandle(handle, descriptor,
                                                   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   }

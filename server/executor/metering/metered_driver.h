@@ -4,11 +4,13 @@
 // above its own.
 //
 // A session calls the driver through this for what its program asks for. What the worker allocates
-// for itself comes from the plain table, and is not counted. Without a limit table() is the plain
-// table.
+// for itself comes from the plain table, and is not counted. Without a limit memory is counted as
+// well, but nothing that costs more than questions to the driver is done for that: variables of
+// code and contexts are left out, and memory freed in stream order counts as free at once.
 //
 // The entries of a table are plain functions, so what they book is known to the process: only one
-// session with a limit may exist in a process at a time. A worker serves one.
+// session with a limit may exist in a process at a time, and one without is not counted beside
+// another. A worker serves one.
 // Executor thread only. Blocking: as the driver's own; before a refusal they trim the session's
 // pools.
 #pragma once
@@ -19,6 +21,7 @@
 #include <vector>
 
 #include "api/driver_table.h"
+#include "common/wire/work.h"
 #include "server/executor/memory/host_meter.h"
 #include "server/executor/objects/objects.h"
 #include "server/names/exported_names.h"
@@ -32,10 +35,10 @@ struct SessionResources;
 
 class MeteredDriver final : public HostMeter {
  public:
-  // `driver` outlives this object.
+  // `driver` and `done`, where the peak of the memory is noted, outlive this object.
   MeteredDriver(const api::DriverTable& driver, const std::vector<SessionDevice>& devices,
-                const std::shared_ptr<Quota>& quota, const SessionLimits& limits);
-  explicit MeteredDriver(const SessionResources& resources);
+                const std::shared_ptr<Quota>& quota, const SessionLimits& limits, wire::Work* done);
+  MeteredDriver(const SessionResources& resources, wire::Work* done);
   ~MeteredDriver() override;
   MeteredDriver(const MeteredDriver&) = delete;
   MeteredDriver& operator=(const MeteredDriver&) = delete;
@@ -57,13 +60,15 @@ class MeteredDriver final : public HostMeter {
   CUresult import_allocation(CUmemGenericAllocationHandle* handle, void* descriptor,
                              const ExportOrigin& origin, CUdevice device);
 
+  void note_peak();                       // to be called before the peak is read
+  uint64_t held(uint32_t ordinal) const;  // bytes that the program has now on a device
+
   const api::DriverTable& table() const { return meters_ ? metered_ : plain_; }
 
  private:
   const api::DriverTable& plain_;
   api::DriverTable metered_;
-  std::unique_ptr<Meters> meters_;  // null: nothing is limited
-  bool books_ = false;              // memory
+  std::unique_ptr<Meters> meters_;  // null: nothing is counted
 };
 
 }  // namespace rcuda::server

@@ -40,9 +40,17 @@ CUresult destroy_graph(CUgraph graph) {
   return result;
 }
 
+// Nothing is limited: what the driver has reserved by then is looked at.
+CUresult count(CUgraphExec executable, CUresult result) {
+  Meters& all = meters();
+  if (result == CUDA_SUCCESS && all.graphs.has_memory(executable)) all.graphs.book_growth();
+  return result;
+}
+
 CUresult upload(CUgraphExec executable, CUstream stream) {
   Meters& all = meters();
   all.graphs.changed(executable);
+  if (!all.limits) return count(executable, all.driver.cuGraphUpload(executable, stream));
   // Nothing to book, but the program wants the upload.
   if (!all.graphs.has_memory(executable)) return all.driver.cuGraphUpload(executable, stream);
   return all.graphs.prepare(executable, stream);
@@ -51,6 +59,7 @@ CUresult upload(CUgraphExec executable, CUstream stream) {
 // A launch in a stream that captures becomes a node of a graph.
 CUresult launch(CUgraphExec executable, CUstream stream) {
   Meters& all = meters();
+  if (!all.limits) return count(executable, all.driver.cuGraphLaunch(executable, stream));
   if (!captures(stream)) {
     const CUresult prepared = all.graphs.prepare(executable, stream);
     if (prepared != CUDA_SUCCESS) return prepared;

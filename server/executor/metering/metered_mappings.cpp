@@ -20,7 +20,7 @@ CUresult create(CUmemGenericAllocationHandle* handle, size_t bytes,
   if (result == CUDA_SUCCESS) {
     all.physical.created(*handle, device, bytes);
   } else {
-    all.memory.give(device, bytes);
+    all.memory.give_back(device, bytes);
   }
   return result;
 }

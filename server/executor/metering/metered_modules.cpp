@@ -83,7 +83,7 @@ CUresult load_library(CUlibrary* library, const void* code, CUjit_option* jit_op
   if (result == CUDA_SUCCESS) {
     all.libraries.put(*library, std::move(*sizes));
   } else {
-    all.libraries.give(*sizes);
+    all.libraries.give_back(*sizes);
   }
   return result;
 }

@@ -15,12 +15,23 @@ CUmemoryPool pool_of(CUdeviceptr address, CUmemoryPool otherwise) {
   return result == CUDA_SUCCESS && pool ? pool : otherwise;
 }
 
+// Nothing is limited: only what the pool holds now is looked at. A capture's memory has no pool.
+void count(CUdeviceptr address) {
+  meters().pools.know_defaults();
+  if (const CUmemoryPool pool = pool_of(address, nullptr)) meters().pools.book_growth(pool);
+}
+
 // `pool`: null if the memory comes from the current pool of the stream's device.
 template <typename Allocate>
 CUresult allocate(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream stream,
                   Allocate allocate_now) {
-  if (captures(stream)) return allocate_now();
   Meters& all = meters();
+  if (!all.limits) {
+    const CUresult result = allocate_now();
+    if (result == CUDA_SUCCESS) count(*address);
+    return result;
+  }
+  if (captures(stream)) return allocate_now();
   MemoryMeter::Place place;
   if (CUresult result = all.memory.current(&place); result != CUDA_SUCCESS) return result;
   if (!pool) pool = all.pools.current_of(place.device);
@@ -50,7 +61,9 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
   const auto booking = all.allocations.remove(address);
   const CUresult result = all.driver.cuMemFreeAsync(address, stream);
   if (!booking) return result;
-  if (result != CUDA_SUCCESS || !all.stream_frees.add(*booking, stream, all.allocations)) {
+  if (result == CUDA_SUCCESS && !all.limits) {
+    all.allocations.give(*booking);
+  } else if (result != CUDA_SUCCESS || !all.stream_frees.add(*booking, stream, all.allocations)) {
     all.allocations.put(address, *booking);  // until its context ends
   }
   return result;

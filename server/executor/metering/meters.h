@@ -22,9 +22,10 @@ namespace rcuda::server {
 
 struct Meters {
   Meters(const api::DriverTable& table, const std::vector<SessionDevice>& devices,
-         std::shared_ptr<Quota> quota)
+         std::shared_ptr<Quota> quota, wire::Work* done)
       : driver(table),
-        memory(table, devices, std::move(quota)),
+        limits(quota->limits_device_memory() || quota->limits_host_memory()),
+        memory(table, devices, std::move(quota), done),
         allocations(memory),
         arrays(memory),
         modules(memory),
@@ -32,7 +33,7 @@ struct Meters {
         contexts(memory),
         heaps(memory),
         printf_buffers(memory),
-        pools(table, memory, devices),
+        pools(table, memory, devices, limits),
         stream_frees(table),
         physical(memory),
         graphs(table, memory, devices) {
@@ -49,6 +50,7 @@ struct Meters {
   void reclaim();
 
   const api::DriverTable& driver;  // not metered
+  const bool limits;               // memory; else it is only counted, as cheaply as that can be
   MemoryMeter memory;
   Bookings allocations;
   Bookings arrays;
@@ -82,7 +84,7 @@ CUresult make_booked(Bookings& bookings, uint64_t bytes, const Object* object, M
   if (result == CUDA_SUCCESS) {
     bookings.put(number_of(*object), {place, bytes});
   } else {
-    meter.give(place.device, bytes);
+    meter.give_back(place.device, bytes);
   }
   return result;
 }

@@ -57,7 +57,7 @@ bool PoolMeter::may_hold(CUmemoryPool pool, uint64_t bytes) {
   const uint64_t held = found->second.booked;
   if (bytes <= held) return true;
   if (!meter_.take(found->second.device, bytes - held)) return false;
-  meter_.give(found->second.device, bytes - held);
+  meter_.give_back(found->second.device, bytes - held);
   return true;
 }
 
@@ -98,6 +98,11 @@ void PoolMeter::trim() {
 CUresult PoolMeter::destroy(CUmemoryPool handle) {
   const auto found = pools_.find(handle);
   if (found == pools_.end() || !found->second.created || found->second.ending) {
+    return driver_.cuMemPoolDestroy(handle);
+  }
+  if (!may_delay_) {
+    meter_.give(found->second.device, found->second.booked);
+    pools_.erase(found);
     return driver_.cuMemPoolDestroy(handle);
   }
   const CUdevice device = found->second.device;

@@ -4,7 +4,8 @@
 // A pool allocates and releases memory by the driver's own rules, so its size is read from the
 // driver whenever it may have changed. A pool that the program destroys lives on in the driver
 // until its memory has been freed. Then nobody could ask for its size, so destroy() delays the
-// destruction until the pool is empty.
+// destruction until the pool is empty. Where nothing is limited it does not, and the pool's memory
+// counts as free.
 //
 // Executor thread only. Blocking: trim() and destroy(), as the driver. Errors: a pool whose size
 // the driver does not tell keeps what is booked for it.
@@ -26,12 +27,13 @@ class PoolMeter {
  public:
   // All outlive this object.
   PoolMeter(const api::DriverTable& driver, MemoryMeter& meter,
-            const std::vector<SessionDevice>& devices)
-      : driver_(driver), meter_(meter), devices_(devices) {}
+            const std::vector<SessionDevice>& devices, bool may_delay)
+      : driver_(driver), meter_(meter), devices_(devices), may_delay_(may_delay) {}
 
   // A pool that the driver made, or that the program did.
   void know_default(CUmemoryPool pool, const CUmemLocation& location);
   void know_created(CUmemoryPool pool, const CUmemLocation& location);
+  void know_defaults();  // those of the session's devices
 
   // Whether `bytes` may fit into a pool. Not if the pool would be too large even when everything in
   // it were free.
@@ -54,13 +56,13 @@ class PoolMeter {
     bool ending = false;   // the program has destroyed it
   };
   void know(CUmemoryPool pool, const CUmemLocation& location, bool created);
-  void know_defaults();
   std::optional<uint64_t> size_of(CUmemoryPool pool) const;
   void book_release(CUmemoryPool handle, Pool& pool);
 
   const api::DriverTable& driver_;
   MemoryMeter& meter_;
   const std::vector<SessionDevice> devices_;
+  const bool may_delay_;
   bool defaults_known_ = false;
   std::map<CUmemoryPool, Pool> pools_;
 };

@@ -35,7 +35,7 @@ TEST(AuditTest, ASessionAndARefusalAreALineEach) {
         R"("devices":[3,0],"medium":"tcp","quota":[],"seconds":12,)"
         R"("commands":5,"failed_commands":1,"launches":2,"graph_launches":0,"copies":4,)"
         R"("bytes_to_device":6,"bytes_to_host":7,"bytes_on_server":0,"bytes_to_server":0,)"
-        R"("bytes_from_server":0,"end":"ended by the client"})",
+        R"("bytes_from_server":0,"peak_memory":0,"end":"ended by the client"})",
         R"("quota":[{"of":"user ada","device_memory":9,"bandwidth":8},)"
         R"({"of":"group \"x\"","host_memory":7},)"
         R"({"session_seconds":60,"idle_seconds":2,"priorities":0,"sm_percent":50}],)",

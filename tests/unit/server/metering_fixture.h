@@ -28,7 +28,7 @@ class MeteringTest : public ::testing::Test {
     quota_ = quota_of(0);
     table().cuDevicePrimaryCtxRetain(&context_, 0);
     std::vector<SessionDevice> devices{{0, context_, kOrdinal}};
-    metered_.emplace(plain(), devices, quota_, SessionLimits{.priorities = 1});
+    metered_.emplace(plain(), devices, quota_, SessionLimits{.priorities = 1}, &done_);
     plain().cuCtxSetCurrent(context_);
   }
   ~MeteringTest() override { plain().cuDevicePrimaryCtxRelease_v2(0); }
@@ -57,6 +57,7 @@ class MeteringTest : public ::testing::Test {
   Ledger ledger_ = std::move(Ledger::make()).value();
   std::shared_ptr<Quota> quota_;
   CUcontext context_ = nullptr;
+  wire::Work done_;
   std::optional<MeteredDriver> metered_;
 };
 

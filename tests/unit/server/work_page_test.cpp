@@ -18,9 +18,14 @@ TEST(WorkPageTest, OneSideWritesAndTheOtherReads) {
   daemons->close_descriptor();
   EXPECT_EQ(daemons->read().counts, wire::Work().counts);
   wire::Work work;
-  work.counts = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+  work.counts = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
   workers->write(work);
   EXPECT_EQ(daemons->read().counts, work.counts);
+  EXPECT_EQ(daemons->held(3), 0u);
+  workers->hold(3, 12);
+  EXPECT_EQ(daemons->held(3), 12u);
+  workers->hold(WorkPage::kDevices, 13);
+  EXPECT_EQ(daemons->held(WorkPage::kDevices), 0u);
 }
 
 TEST(WorkPageTest, NobodyCanChangeItsSize) {
