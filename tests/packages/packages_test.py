@@ -115,6 +115,10 @@ class PackagesTest(unittest.TestCase):
         self.assertEqual(sorted(files), ["job_submit.lua", "pool.py", "rcuda-hetjob", "rcuda-slurm", "rcuda-slurmctld",
                                          "rcuda.lua", "spank_rcuda.so", "state.py"])
         self.assertTrue(os.path.exists(folder + "/usr/lib/tmpfiles.d/rcuda-slurm.conf"))
+        units = [folder + f"/lib/systemd/system/rcuda-slurm.{kind}" for kind in ("service", "timer")]
+        with open(units[0]) as file:
+            (program,) = re.findall("(?m)^ExecStart=([^ ]*)", file.read())
+        self.assertTrue(os.access(folder + program, os.X_OK))
 
     def test_the_demonstration(self):
         shown = self.inside("rcuda-run", "--demo", user="ada")
@@ -154,7 +158,6 @@ echo "server: $?"
 
     def test_the_unit(self):
         # There is no man here to find the page with.
-        self.assertEqual(self.inside("systemd-analyze", "verify", "--man=no", UNIT, SYSTEMD_LOG_TARGET="console"), "")
         with open(self.root + UNIT) as file:
             self.assertIn(f"RestartPreventExitStatus={UNUSABLE_SETTINGS}\n", file.read())
         exposure = self.inside("systemd-analyze", "security", "--offline=true", "--no-pager", UNIT)

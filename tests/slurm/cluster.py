@@ -17,6 +17,9 @@ import time
 SBIN = "/usr/sbin:/sbin:/usr/bin:/bin"
 NEEDED = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client",
           "slurmdbd": "slurmdbd", "mariadbd": "mariadb-server-core", "my_print_defaults": "mariadb-client-core", "ip": "iproute2"}
+# Open MPI, and the name by which Debian's Slurm loads PMIx.
+FILES = {"/usr/lib/python3/dist-packages/mpi4py": "python3-mpi4py",
+         f"/usr/lib/{os.uname().machine}-linux-gnu/pmix2/lib/libpmix.so": "libpmix-dev"}
 NAME = "rig"
 CONTROLLER_PORT, DATABASE_PORT, STORE_PORT, NODE_PORT = 6817, 6819, 3306, 17000
 NAMESPACES = ["unshare", "--mount", "--pid", "--net", "--uts", "--fork", "--kill-child", "--mount-proc"]
@@ -32,6 +35,7 @@ CredType=cred/munge
 AuthInfo=socket={folder}/munge/socket
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
+TmpFS={folder}/tmp-%n
 SlurmctldPidFile={folder}/state/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/state/slurmctld.log
@@ -73,7 +77,8 @@ StorageLoc=slurm
 
 def missing():
     """Debian's packages that this needs and the machine lacks."""
-    return sorted({package for program, package in NEEDED.items() if not shutil.which(program, path=SBIN)})
+    return sorted({package for program, package in NEEDED.items() if not shutil.which(program, path=SBIN)} |
+                  {package for file, package in FILES.items() if not os.path.exists(file)})
 
 
 def enter_namespaces():
@@ -119,6 +124,9 @@ class Cluster:
         slurm = pwd.getpwnam("slurm")
         for name in ("state", "munge", *(f"spool-n{node}" for node in range(nodes))):
             os.mkdir(self.path(name), 0o755)
+        for node in range(nodes):  # of PMIx; nodes that are one machine may not share it
+            os.mkdir(self.path(f"tmp-n{node}"))
+            os.chmod(self.path(f"tmp-n{node}"), 0o1777)
         os.chown(self.path("state"), slurm.pw_uid, slurm.pw_gid)
         self.write("slurm.conf", CONFIGURATION.format(
             name=NAME, folder=folder, controller_port=CONTROLLER_PORT) + "".join(

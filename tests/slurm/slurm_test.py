@@ -52,8 +52,8 @@ class SlurmCase(unittest.TestCase):
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
-        cls.servers = [cls.start_server(GPUS), cls.start_server(GPUS), cls.start_server(3)]
-        cls.frail = cls.start_server(1)
+        cls.servers = [cls.start_server(GPUS, 0), cls.start_server(GPUS, 1), cls.start_server(3, 2)]
+        cls.frail = cls.start_server(1, 3)
         cls.cluster = clusters.Cluster(folder.name, cpus=32, accounting=cls.ACCOUNTING, settings=f"""
 JobSubmitPlugins=lua
 LaunchParameters=use_interactive_step
@@ -65,8 +65,8 @@ EpilogSlurmctld={folder.name}/controller
         cls.cluster.start()
 
     @classmethod
-    def start_server(cls, gpus):
-        server = Server(BUILD, options=("--users", "*", "--operators", "slurm", "--require-lease"),
+    def start_server(cls, gpus, index):
+        server = Server(BUILD, index=index, options=("--users", "*", "--operators", "slurm", "--require-lease"),
                         environment={"SOFTGPU_DEVICES": str(gpus)})
         cls.addClassCleanup(server.stop)
         return server
@@ -277,6 +277,17 @@ echo "status $?"
         shown = self.must("srun", "-N2", "--ntasks-per-node=2", "--rcuda=4", "--rcuda-bind=task", self.program())
         self.assertEqual(sorted(shown.splitlines()), sorted(self.expected("vector_add").splitlines() * 4))
 
+    def test_ranks_of_an_mpi_library(self):
+        """Open MPI, which srun starts by PMIx: on one node, and on two, which cannot share memory as two machines cannot."""
+        program = os.path.join(HERE, "mpi_ranks.py")
+        two = dict(OMPI_MCA_btl="self,tcp", OMPI_MCA_btl_tcp_if_include="lo")
+        for bind, nodes, settings in (("node", 1, {}), ("node", 2, two), ("task", 2, two)):
+            shown = self.must("srun", "--mpi=pmix", f"-N{nodes}", f"--ntasks-per-node={4 // nodes}", "--rcuda=4", f"--rcuda-bind={bind}",
+                              "/usr/bin/python3", program, environment=settings)
+            ranks = re.findall(r"^rank (\d) of 4: sum 10 on ([0-9a-f]{32})$", shown, re.M)
+            self.assertEqual([rank for rank, _ in ranks], list("0123"), shown)
+            self.assertEqual(len({gpu for _, gpu in ranks}), 4, shown)
+
     def test_the_controller_is_asked_once(self):
         self.cluster.run("scontrol", "setdebug", "debug2")
         self.addCleanup(self.cluster.run, "scontrol", "setdebug", "verbose")
@@ -398,6 +409,34 @@ echo "status $?"
     def test_a_dead_server_is_passed_over(self):
         self.assertEqual(self.must("srun", "--rcuda=1:half", self.program()), self.expected("vector_add"))
 
+    def check_pool(self, count):
+        """Runs what the timer runs; `count`: licences of type half that are held then."""
+        done = self.run_command(f"{BUILD}/lib/slurm/rcuda-slurm", "check", user="slurm", environment=dict(
+            RCUDA_SLURM_POOL=self.cluster.path("pool"), RCUDA_SLURM_STATE=self.cluster.path("given")))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(self.must("scontrol", "show", "licenses", "-o"), f"LicenseName=rcuda_half .*Reserved={count} ")
+        return done.stdout
+
+    def operate(self, server, *what):
+        subprocess.run([f"{BUILD}/bin/rcuda-smi", *what, f"127.0.0.1:{server.port}"], check=True, capture_output=True)
+
+    def test_a_job_waits_in_the_queue_for_a_server_that_is_away(self):
+        self.addCleanup(self.cluster.run, "scontrol", "delete", "ReservationName=rcuda")
+        self.assertRegex(self.check_pool(1), rf"(?m)^{DEAD}: cannot connect to 127\.0\.0\.1:1 ")
+        # A drained server stops behind its last session.
+        running = self.submit("--rcuda=1:half", "--wrap", f"exec {BUILD}/tests/e2e/endless")
+        self.assertTrue(eventually(lambda: "running" in self.cluster.text(f"jobs/{running}")), self.said())
+        self.operate(self.servers[2], "drain", "--no-wait")
+        self.addCleanup(self.operate, self.servers[2], "resume")
+        self.assertIn("is drained", self.check_pool(2))
+        waiting = self.submit("--rcuda=1:half", "--wrap", self.program())
+        self.assertTrue(eventually(lambda: self.state_of(waiting, "%T %r") in ("PENDING Licenses", "PENDING Reservation")),
+                        self.state_of(waiting, "%T %r"))
+        self.assertEqual(self.must("squeue", "-h", "-t", "R", "-o", "%A").split(), [running])
+        self.operate(self.servers[2], "resume")
+        self.check_pool(1)
+        self.assertIn(self.expected("vector_add"), self.output_of(waiting))
+
     def test_without_a_live_server_a_job_is_requeued_and_says_why(self):
         why = r"cannot connect to 127\.0\.0\.1:1 \(Connection refused\)"
         job = self.submit("--rcuda=1:dead", "--wrap", "true")
@@ -440,7 +479,8 @@ class AccountingTest(SlurmCase):
         self.assertRegex(given, r"^rcuda: [0-9a-f]{8} 127\.0\.0\.1@\d+:0-1$")
         figures = dict(word.split("=") for word in done.removeprefix("rcuda: ").split())
         self.assertEqual((figures["sessions"], figures["bytes_to_server"]), ("2", "0"), done)
-        for name in ("device_seconds", "launches", "bytes_to_device", "bytes_to_host"):
+        self.assertLess(int(figures["peak_memory"]), 1 << 30, done)
+        for name in ("device_seconds", "launches", "bytes_to_device", "bytes_to_host", "peak_memory"):
             self.assertGreater(float(figures[name]), 0, done)
 
 

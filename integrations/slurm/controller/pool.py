@@ -136,6 +136,22 @@ def choose(one, count, used, avoided):
     return chosen
 
 
+def usable(one, jobs, away):
+    """Licences of a type that can be had: by jobs that have them, or now. `jobs`: {name: entry}, as State has them.
+    Of a server that is away only those count that a job has; a device that was not given back counts for nobody."""
+    count = one.shares * sum(len(devices) for server, devices in one.servers.items() if server not in away)
+    for name, entry in jobs.items():
+        if entry.type != one.name:
+            continue
+        for server, devices in entry.devices.items():
+            is_there = server in one.servers and server not in away
+            if "/" in name and is_there:
+                count -= len(devices)
+            elif "/" not in name and not is_there:
+                count += len(devices)
+    return count
+
+
 def list_text(devices):
     """0-3,6"""
     parts = []

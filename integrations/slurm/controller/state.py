@@ -91,6 +91,9 @@ class State:
     def avoid(self, server, why):
         self.failures[server] = f"{time.time()} {why}"
 
+    def forgive(self, server):
+        self.failures.pop(server, None)
+
     def avoided(self):
         """{server: why}"""
         found = {}

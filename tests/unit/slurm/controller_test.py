@@ -9,7 +9,7 @@ import unittest
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 sys.path.insert(0, os.path.join(ROOT, "integrations/slurm/controller"))
-from pool import choose, list_text, parse_licences, parse_pool  # noqa: E402
+from pool import choose, list_text, parse_licences, parse_pool, usable  # noqa: E402
 from state import Entry, State  # noqa: E402
 
 POOL = """
@@ -72,6 +72,36 @@ class ChooseTest(unittest.TestCase):
         self.assertEqual(choose(part, 1, {("a", 0): 1}, {}), {"a": [1]})
         self.assertEqual(choose(part, 2, {("a", 0): 1}, {}), {"a": [0, 1]})
         self.assertIsNone(choose(part, 2, {("a", 0): 2}, {}))
+
+
+class UsableTest(unittest.TestCase):
+    """a, b and c have four devices each."""
+    h100 = parse_pool("h100 80G a:0-3 b:0-3 c:0-3")["h100"]
+
+    def usable(self, jobs, *away):
+        return usable(self.h100, jobs, away)
+
+    def test_what_is_there(self):
+        self.assertEqual(self.usable({}), 12)
+        self.assertEqual(self.usable({}, "a", "x"), 8)
+
+    def test_jobs_keep_what_they_have_of_a_server_that_is_away(self):
+        jobs = {"1": Entry("h100", "1a2b3c4d", {"a": [0, 1], "b": [0]}), "2": Entry("l4", "1a2b3c4d", {"a": [0]})}
+        self.assertEqual(self.usable(jobs), 12)
+        self.assertEqual(self.usable(jobs, "a"), 10)
+
+    def test_what_was_not_given_back_is_nobodys(self):
+        jobs = {"1/1a2b3c4d": Entry("h100", "1a2b3c4d", {"a": [0, 1]})}
+        self.assertEqual(self.usable(jobs), 10)
+        self.assertEqual(self.usable(jobs, "a"), 8)
+
+    def test_servers_that_have_left_the_pool(self):
+        self.assertEqual(self.usable({"1": Entry("h100", "1a2b3c4d", {"d": [0]})}), 13)
+        self.assertEqual(self.usable({"1/1a2b3c4d": Entry("h100", "1a2b3c4d", {"d": [0]})}), 12)
+
+    def test_shared_devices_count_as_often(self):
+        part = parse_pool("part 20G shares=2 a:0-1 b:0")["part"]
+        self.assertEqual(usable(part, {"1": Entry("part", "1a2b3c4d", {"b": [0]})}, ["b"]), 5)
 
 
 class StateTest(unittest.TestCase):
