@@ -8,6 +8,7 @@
 #include "softgpu/driver/device.h"
 #include "softgpu/driver/handle_table.h"
 #include "softgpu/driver/memory.h"
+#include "softgpu/driver/sparse.h"
 
 namespace softgpu::driver {
 namespace {
@@ -17,8 +18,8 @@ constexpr size_t kLevelAlignment = 512;
 
 constexpr unsigned kFlagsKnown = CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST |
                                  CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_TEXTURE_GATHER |
-                                 CUDA_ARRAY3D_VIDEO_ENCODE_DECODE;
-constexpr unsigned kFlagsLacking = CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING;
+                                 CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_VIDEO_ENCODE_DECODE;
+constexpr unsigned kFlagsLacking = CUDA_ARRAY3D_DEFERRED_MAPPING;
 
 bool has_flag(const CUDA_ARRAY3D_DESCRIPTOR& descriptor, unsigned flag) {
   return (descriptor.Flags & flag) != 0;
@@ -122,6 +123,7 @@ bool extents_fit(const Device& device, const CUDA_ARRAY3D_DESCRIPTOR& descriptor
 // The rules between extents that no limit expresses.
 bool shape_is_valid(const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
   if (descriptor.Width == 0) return false;
+  if (has_flag(descriptor, CUDA_ARRAY3D_SPARSE) && descriptor.Height == 0) return false;
   switch (kind_of(descriptor)) {
     case ArrayKind::k3d:
       return descriptor.Height != 0;
@@ -194,8 +196,11 @@ unsigned most_levels(const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
 CUresult make_array(Context& context, const CUDA_ARRAY3D_DESCRIPTOR& descriptor,
                     std::shared_ptr<Array>* made) {
   std::shared_ptr<Array> array = describe_array(context, descriptor);
+  size_t bytes = array->bytes();
+  if (has_flag(descriptor, CUDA_ARRAY3D_SPARSE))
+    array->tiles = lay_out_tiles({array}, false, &bytes);
   if (CUresult result =
-          allocate_device_memory(context, array->bytes(), MemoryKind::kModule, &array->memory)) {
+          allocate_device_memory(context, bytes, MemoryKind::kModule, &array->memory)) {
     return result;
   }
   handle_table<Array>().insert(array);
@@ -215,6 +220,9 @@ CUresult make_mipmapped_array(Context& context, const CUDA_ARRAY3D_DESCRIPTOR& d
     array->memory = bytes;  // relative, until the memory exists
     bytes += (array->bytes() + kLevelAlignment - 1) / kLevelAlignment * kLevelAlignment;
     whole->levels.push_back(std::move(array));
+  }
+  if (has_flag(descriptor, CUDA_ARRAY3D_SPARSE)) {
+    whole->tiles = lay_out_tiles(whole->levels, true, &bytes);
   }
   if (CUresult result =
           allocate_device_memory(context, bytes, MemoryKind::kModule, &whole->memory)) {

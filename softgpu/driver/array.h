@@ -1,8 +1,9 @@
 // Arrays: the objects behind CUarray and CUmipmappedArray.
 //
 // An array is device memory with a shape and a texel format: rows without gaps, slices without
-// gaps. Copies address it by coordinates, textures and surfaces through an Image of it. A mipmapped
-// array is one allocation, and each of its levels is an Array without memory of its own.
+// gaps, unless it is sparse (sparse.h). Copies address it by coordinates, textures and surfaces
+// through an Image of it. A mipmapped array is one allocation, and each of its levels is an Array
+// without memory of its own.
 //
 // An array belongs to the context that it was made in and is destroyed with it. Any thread; nothing
 // blocks.
@@ -21,6 +22,7 @@ namespace softgpu::driver {
 class Context;
 class Device;
 struct MipmappedArray;
+struct Tiles;
 
 struct Array {
   Context* context = nullptr;
@@ -28,13 +30,16 @@ struct Array {
   texture::Format format;
   size_t element_bytes = 0;
   CUdeviceptr memory = 0;
+  size_t row_pitch = 0, slice_pitch = 0;     // bytes; 0: no gaps
+  std::shared_ptr<Tiles> tiles;              // of a sparse array that is no level
   const MipmappedArray* level_of = nullptr;  // owns the memory; nullptr: the array itself does
 
   CUarray handle() { return reinterpret_cast<CUarray>(this); }
   size_t rows() const { return descriptor.Height ? descriptor.Height : 1; }
   size_t slices() const { return descriptor.Depth ? descriptor.Depth : 1; }
-  size_t pitch_bytes() const { return descriptor.Width * element_bytes; }
-  size_t slice_bytes() const { return pitch_bytes() * rows(); }
+  size_t row_bytes() const { return descriptor.Width * element_bytes; }
+  size_t pitch_bytes() const { return row_pitch ? row_pitch : row_bytes(); }
+  size_t slice_bytes() const { return slice_pitch ? slice_pitch : pitch_bytes() * rows(); }
   size_t bytes() const { return slice_bytes() * slices(); }
 };
 
@@ -42,6 +47,7 @@ struct MipmappedArray {
   Context* context = nullptr;
   CUDA_ARRAY3D_DESCRIPTOR descriptor{};
   CUdeviceptr memory = 0;
+  std::shared_ptr<Tiles> tiles;  // of a sparse one
   std::vector<std::shared_ptr<Array>> levels;
 
   CUmipmappedArray handle() { return reinterpret_cast<CUmipmappedArray>(this); }

@@ -1,5 +1,5 @@
 // cuArray* and cuMipmappedArray*: create, describe and destroy arrays. The copy functions move
-// their contents.
+// their contents. What concerns tiles is in sparse.cpp.
 #include <algorithm>
 
 #include <cuda.h>
@@ -98,15 +98,9 @@ CUresult CUDAAPI cuArrayGetPlane(CUarray* plane, CUarray handle, unsigned) {
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-// Only arrays with deferred mapping have requirements, and only sparse ones have properties.
+// Only arrays with deferred mapping have requirements.
 CUresult CUDAAPI cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS*, CUarray handle,
                                               CUdevice) {
-  Context* context = nullptr;
-  if (CUresult result = enter(&context)) return result;
-  return array_from_handle(handle) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
-}
-
-CUresult CUDAAPI cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES*, CUarray handle) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
   return array_from_handle(handle) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
@@ -153,13 +147,6 @@ CUresult CUDAAPI cuMipmappedArrayDestroy(CUmipmappedArray handle) {
 
 CUresult CUDAAPI cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS*,
                                                        CUmipmappedArray handle, CUdevice) {
-  Context* context = nullptr;
-  if (CUresult result = enter(&context)) return result;
-  return mipmapped_from_handle(handle) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
-}
-
-CUresult CUDAAPI cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES*,
-                                                     CUmipmappedArray handle) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
   return mipmapped_from_handle(handle) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;

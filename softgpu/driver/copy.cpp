@@ -55,12 +55,12 @@ CUresult layout_of(const End& end, size_t width, size_t height, size_t depth, La
   if (end.type == CU_MEMORYTYPE_ARRAY) {
     std::shared_ptr<Array> array = array_from_handle(end.array);
     if (!array) return CUDA_ERROR_INVALID_HANDLE;
-    if (end.x_bytes + width > array->pitch_bytes() || end.y + height > array->rows() ||
+    if (end.x_bytes + width > array->row_bytes() || end.y + height > array->rows() ||
         end.z + depth > array->slices()) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     layout->pitch_bytes = array->pitch_bytes();
-    layout->slice_bytes = layout->pitch_bytes * array->rows();
+    layout->slice_bytes = array->slice_bytes();
     layout->first = array->memory;
   } else {
     const bool rows = height > 1 || depth > 1 || end.y > 0 || end.z > 0;

@@ -200,6 +200,7 @@ std::optional<int> fixed_attribute(CUdevice_attribute attribute) {
       return 1;
     case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1:
       return 1;
+    case CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH:
       return 1;
     case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:

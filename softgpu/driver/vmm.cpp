@@ -154,6 +154,12 @@ PhysicalMemory::~PhysicalMemory() {
   if (charged) device->refund(bytes);
 }
 
+std::shared_ptr<PhysicalMemory> find_physical(CUmemGenericAllocationHandle handle) {
+  Vmm& state = vmm();
+  std::lock_guard lock(state.mutex);
+  return find_locked(state, handle);
+}
+
 bool find_reservation(CUdeviceptr address, CUdeviceptr* base, size_t* bytes) {
   Vmm& state = vmm();
   std::lock_guard lock(state.mutex);

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include <cuda.h>
 
@@ -36,6 +37,8 @@ struct PhysicalMemory {
   int file() { return own_file ? own_file.get() : arena->file(); }
 };
 
+// The memory of a handle; null if there is none.
+std::shared_ptr<PhysicalMemory> find_physical(CUmemGenericAllocationHandle handle);
 // The reserved range that contains `address`, mapped or not; false if there is none.
 bool find_reservation(CUdeviceptr address, CUdeviceptr* base, size_t* bytes);
 
