@@ -4,8 +4,9 @@ import array
 import ctypes
 
 import numpy
-from cuda.core import (Buffer, Device, DeviceMemoryResource, DeviceMemoryResourceOptions, EventOptions, LaunchConfig,
-                       LegacyPinnedMemoryResource, ObjectCode, Program, ProgramOptions, StreamOptions, launch)
+from cuda.core import (Buffer, ContextOptions, Device, DeviceMemoryResource, DeviceMemoryResourceOptions, EventOptions,
+                       LaunchConfig, LegacyPinnedMemoryResource, ObjectCode, Program, ProgramOptions,
+                       SMResourceOptions, StreamOptions, launch)
 from cuda.core.graph import GraphBuilder, GraphDefinition
 
 import checks
@@ -224,6 +225,43 @@ def graphs_by_hand():
     graph.update(definition(3))
     graph.launch(STREAM)
     equal("updated", to_host(copy, "int32"), numpy.full(COUNT, 0x01010101 * 3 + 1, "int32"))
+
+
+@section
+def green_contexts():
+    """Two halves of the multiprocessors, each with a stream; memory and code are the primary context's."""
+    values, n = numpy.arange(COUNT, dtype="int32"), numpy.uint32(COUNT)
+    whole = GPU.resources.sm
+    equal("whole", whole.sm_count, GPU.properties.multiprocessor_count)
+    show("smallest", whole.min_partition_size)
+    (first,), rest = whole.split(SMResourceOptions(count=16))
+    equal("first", first.sm_count, 16)
+    equal("rest", rest.sm_count, whole.sm_count - 16)
+    planned, _ = whole.split(SMResourceOptions(count=16), dry_run=True)
+    equal("planned", [one.sm_count for one in planned], [16])
+    scale, data = MODULE.get_kernel("scale"), to_device(values)
+    contexts = [GPU.create_context(ContextOptions(resources=[part])) for part in (first, rest)]
+    equal("green", [context.is_green for context in contexts], [True, True])
+    equal("provisioned", [context.resources.sm.sm_count for context in contexts], [16, whole.sm_count - 16])
+    left, right = (context.create_stream() for context in contexts)
+    equal("of_stream", left.context == contexts[0], True)
+    launch(left, ALL, scale, data, numpy.int32(3), n)
+    right.wait(left.record())
+    launch(right, ALL, scale, data, numpy.int32(5), n)
+    right.sync()
+    equal("scaled", to_host(data, "int32"), (values * 3 + 1) * 5 + 1)
+    before = GPU.set_current(contexts[0])
+    inside = to_device(values, left)
+    launch(left, ALL, scale, inside, numpy.int32(2), n)
+    equal("inside", to_host(inside, "int32", left), values * 2 + 1)
+    GPU.set_current(before)
+    raises("workqueues", RuntimeError, lambda: GPU.resources.workqueue, "requires CUDA driver")  # of CUDA 13.1
+    raises("too_many", Exception, lambda: whole.split(SMResourceOptions(count=100000)))
+    for stream in (left, right):
+        stream.close()
+    for context in contexts:
+        context.close()
+    equal("closed", [context.is_closed for context in contexts], [True, True])
 
 
 if __name__ == "__main__":
