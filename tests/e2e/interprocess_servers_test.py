@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Memory of another process: on one server it is opened; on another one, a line says why it cannot be.
+
+    interprocess_servers_test.py --build FOLDER [unittest arguments]
+"""
+
+import os
+import subprocess
+import sys
+import unittest
+
+from servers import client_environment, run_tests, Server, WITH_MEMORY
+
+BUILD = None
+
+EXPORTER = WITH_MEMORY + """
+handle = (ctypes.c_uint8 * 64)()
+assert cuda.cuIpcGetMemHandle(handle, memory) == 0
+print(bytes(handle).hex(), flush=True)
+sys.stdin.readline()
+"""
+
+IMPORTER = WITH_MEMORY + """
+class Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_uint8 * 64)]
+for name in (sys.argv[1], "00" * 64):
+    handle, opened = Handle.from_buffer_copy(bytes.fromhex(name)), ctypes.c_uint64()
+    print(cuda.cuIpcOpenMemHandle_v2(ctypes.byref(opened), handle, 1))
+"""
+
+
+class InterprocessServersTest(unittest.TestCase):
+    def setUp(self):
+        self.servers = [Server(BUILD, index=index) for index in range(2)]
+        for server in self.servers:
+            self.addCleanup(server.stop)
+
+    def environment(self, server):
+        return client_environment(BUILD, [server], LD_LIBRARY_PATH=os.path.join(BUILD, "lib/rcuda"))
+
+    def results_of(self, importer):
+        """What an importer on that server gets, and says."""
+        with subprocess.Popen([sys.executable, "-c", EXPORTER], env=self.environment(self.servers[0]), text=True,
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE) as exporter:
+            name = exporter.stdout.readline().strip()
+            done = subprocess.run([sys.executable, "-c", IMPORTER, name], env=self.environment(importer),
+                                  capture_output=True, text=True, timeout=60)
+            exporter.stdin.close()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout.split(), done.stderr
+
+    def test_on_one_server_it_is_opened(self):
+        self.assertEqual(self.results_of(self.servers[0]), (["0", "1"], ""))
+
+    def test_of_another_server_a_line_says_what_is_missing(self):
+        results, said = self.results_of(self.servers[1])
+        self.assertEqual(results, ["101", "1"], "CUDA_ERROR_INVALID_DEVICE")
+        self.assertEqual(said.count("\n"), 1, said)
+        self.assertIn("memory of another process could not be imported", said)
+
+
+if __name__ == "__main__":
+    run_tests(globals())
