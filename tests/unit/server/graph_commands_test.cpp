@@ -150,9 +150,30 @@ TEST_F(GraphCommandsTest, MemoryThatNoGraphTookIsReleasedWhenItGoes) {
   EXPECT_EQ(next_event<wire::ReleasedEvent>().callback, 5u);
 }
 
+// A driver whose answer about a kernel node can be changed. The session copies its entries.
+struct ChangedNodes {
+  ChangedNodes() : table(test::TestDriver::get().table), real(table.cuGraphKernelNodeGetParams_v2) {
+    current = this;
+    table.cuGraphKernelNodeGetParams_v2 = [](CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
+      const CUresult result = current->real(node, params);
+      EXPECT_NE(params->func, nullptr);
+      EXPECT_NE(params->kern, nullptr);
+      current->change(params);
+      return result;
+    };
+  }
+  ~ChangedNodes() { table.cuGraphKernelNodeGetParams_v2 = real; }
+
+  static inline ChangedNodes* current = nullptr;
+  api::DriverTable& table;
+  decltype(table.cuGraphKernelNodeGetParams_v2) const real;
+  void (*change)(CUDA_KERNEL_NODE_PARAMS*) = nullptr;
+};
+class KernelNodesTest : public ChangedNodes, public GraphCommandsTest {};
+
 // Drivers differ in how a node names a library's kernel, and return parameters in the form in which
 // they were given. In every case the client gets its own kernel and the bytes of the parameters.
-TEST_F(GraphCommandsTest, KernelNodesAreTheClientsHoweverTheDriverNamesThem) {
+TEST_F(KernelNodesTest, AreTheClientsHoweverTheDriverNamesThem) {
   constexpr wire::ObjectId kLibrary = 1, kKernel = 9;
   const std::string image = R"(
 .version 7.0
@@ -180,16 +201,6 @@ TEST_F(GraphCommandsTest, KernelNodesAreTheClientsHoweverTheDriverNamesThem) {
   auto known = client().call(Custom::kFunctionInfo, info, std::as_bytes(std::span("both", 4)));
   ASSERT_TRUE(known && known->result == CUDA_SUCCESS);
 
-  api::DriverTable& table = test::TestDriver::get().table;
-  static auto* const real = table.cuGraphKernelNodeGetParams_v2;
-  static void (*change)(CUDA_KERNEL_NODE_PARAMS*);
-  table.cuGraphKernelNodeGetParams_v2 = [](CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
-    const CUresult result = real(node, params);
-    EXPECT_NE(params->func, nullptr);
-    EXPECT_NE(params->kern, nullptr);
-    change(params);
-    return result;
-  };
   void (*const forms[])(CUDA_KERNEL_NODE_PARAMS*) = {
       [](CUDA_KERNEL_NODE_PARAMS*) {},
       [](CUDA_KERNEL_NODE_PARAMS* params) { params->func = nullptr; },
@@ -254,7 +265,6 @@ TEST_F(GraphCommandsTest, KernelNodesAreTheClientsHoweverTheDriverNamesThem) {
     ASSERT_TRUE(answer);
     EXPECT_EQ(answer->result, CUDA_ERROR_INVALID_HANDLE);
   }
-  table.cuGraphKernelNodeGetParams_v2 = real;
 }
 
 // A graph's DOT output that is too large for one reply: the worker keeps the rest until the client

@@ -27,8 +27,10 @@ class ModuleHandlersTest : public testing::Test {
       return CUDA_SUCCESS;
     };
     resources_.driver = &driver_;
-    executor_.emplace(resources_);
+    restart();
   }
+  // After a change of the driver's entries, of which an executor has a copy.
+  void restart() { executor_.emplace(resources_); }
   ObjectTable& table(wire::Kind kind) { return executor_->objects.of(kind); }
   // Adds an object that a library or module owns.
   void add(wire::Kind kind, wire::ObjectId id, void* at, wire::Kind owner_kind,
@@ -78,6 +80,7 @@ TEST_F(ModuleHandlersTest, LinkStatesEndWithTheirContext) {
     *state = handle<CUlinkState>(0x400);
     return CUDA_SUCCESS;
   };
+  restart();
   ASSERT_EQ(executor_->objects.make_current(wire::primary_context_id(0)), CUDA_SUCCESS);
   CUlinkState state = nullptr;
   ASSERT_EQ(serve_rcuda_link_create(executor_->module_services, 0, nullptr, nullptr, 8, 8, &state),
@@ -175,6 +178,7 @@ class UnloadTest : public PeerHandlersTest {
   UnloadTest() {
     unloaded = 0;
     driver_.cuModuleUnload = count;
+    restart();
   }
   void hold() {
     introduce();
