@@ -125,8 +125,8 @@ class OperateTest(unittest.TestCase):
         seen = []
         for line in top.stdout:
             if str(program.pid) in line:
-                self.assertEqual(line.split()[6], "4.0M", "MEMORY")
-                seen.append(line.split()[9])  # TO GPU/s
+                self.assertEqual(line.split()[6:8], ["4.0M", "4.0M"], "MEMORY and PEAK")
+                seen.append(line.split()[10])  # TO GPU/s
                 if seen[-1] != "0":
                     break
                 program.stdin.write("\n")

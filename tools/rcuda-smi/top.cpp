@@ -92,8 +92,9 @@ std::string server_lines(const Look& look) {
 }
 
 // The columns of a session, or their titles.
-std::string line_of(const std::array<std::string, 13>& columns) {
-  constexpr std::array kWidths = {-20, 7, -10, 7, -6, -5, 7, 9, 8, 8, 8, 7};  // negative: to the left
+std::string line_of(const std::array<std::string, 14>& columns) {
+  constexpr std::array kWidths = {-20, 7, -10, 7, -6, -5, 7,
+                                  7,   9, 8,   8, 8,  7};  // negative: to the left
   std::string line;
   for (size_t i = 0; i < kWidths.size(); ++i) {
     line += kWidths[i] < 0 ? fmt::format("{:<{}} ", columns[i], -kWidths[i])
@@ -115,15 +116,16 @@ std::string top_of(const std::vector<Look>& before, const std::vector<Look>& now
   std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
     return a.rate(Counter::kLaunches) > b.rate(Counter::kLaunches);
   });
-  text += "\n" + line_of({"SERVER", "WORKER", "USER", "PID", "GPU", "OVER", "MEMORY", "LAUNCH/s",
-                          "GRAPH/s", "TO GPU/s", "FROM/s", "TIME", "PROGRAM"});
+  text += "\n" + line_of({"SERVER", "WORKER", "USER", "PID", "GPU", "OVER", "MEMORY", "PEAK",
+                          "LAUNCH/s", "GRAPH/s", "TO GPU/s", "FROM/s", "TIME", "PROGRAM"});
   for (const Row& row : rows) {
     const Session& session = *row.session;
     text += line_of(
         {cut(row.look->server, 20), std::to_string(session.worker_pid), cut(session.user, 10),
          std::to_string(session.client_pid),
          cut(fmt::format("{}", fmt::join(session.devices, ",")), 6), cut(session.medium, 5),
-         memory_text(memory_of(*row.look, session)), scaled(row.rate(Counter::kLaunches)),
+         memory_text(memory_of(*row.look, session)),
+         memory_text(session.work[Counter::kPeakMemory]), scaled(row.rate(Counter::kLaunches)),
          scaled(row.rate(Counter::kGraphLaunches)), scaled(row.rate(Counter::kBytesToDevice), 1024),
          scaled(row.rate(Counter::kBytesToHost), 1024), fmt::format("{}s", session.seconds),
          printable(session.host) + ": " + printable(session.program) +
