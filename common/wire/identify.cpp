@@ -151,30 +151,27 @@ Status identify_under_tls(Connection* connection, const std::string& host, uint1
   return exchange_credentials(connection->socket, bytes, munge, deadline);
 }
 
-Result<Security> parse_security(const std::string& text) {
-  if (text == "auto") return Security::kAuto;
-  if (text == "tls") return Security::kTls;
-  if (text == "plain") return Security::kPlain;
-  if (text == "none") return Security::kNone;
-  return Status(Code::kInvalidArgument,
-                "RCUDA_SECURITY=" + text + " is not usable: it takes auto, tls, plain or none");
+Security security_of(const Credentials& credentials) {
+  const std::string_view word = credentials.security.get();
+  if (word == "tls") return Security::kTls;
+  if (word == "plain") return Security::kPlain;
+  return word == "none" ? Security::kNone : Security::kAuto;
 }
 
 }  // namespace
 
 Status identify(Connection* connection, const std::string& host, uint16_t port,
                 const Credentials& credentials, Clock::time_point deadline) {
-  const Result<Security> security = parse_security(credentials.security.get());
-  if (!security) return security.status();
-  connection->must_encrypt = *security == Security::kTls;
-  if (*security == Security::kAuto) {
+  const Security security = security_of(credentials);
+  connection->must_encrypt = security == Security::kTls;
+  if (security == Security::kAuto) {
     const Result<bool> presented = present_ticket(connection->socket.fd(), deadline);
     if (!presented) return presented.status();
     if (*presented) return {};
   }
   identity::munge::Settings munge;
   munge.socket = credentials.munge_socket.get();
-  switch (*security) {
+  switch (security) {
     case Security::kNone:
       return {};
     case Security::kPlain:

@@ -28,7 +28,9 @@ enum class Security : uint8_t {
 // A program's credentials, from its environment.
 struct Credentials {
   config::Registry registry{"RCUDA_"};
-  config::String security{registry, "RCUDA_SECURITY", "auto",
+  config::Choice security{registry,
+                          "RCUDA_SECURITY",
+                          {"auto", "tls", "plain", "none"},
                           "auto (a ticket on the server's own machine, else tls), tls, plain "
                           "(MUNGE without encryption) or none (a server with --insecure)"};
   config::String token_file{registry, "RCUDA_TOKEN_FILE", "",

@@ -33,7 +33,9 @@ struct Settings {
                         "file that keeps leases while the server is not running; auto: "
                         "leases-PORT in the folder of the settings, unless the port is picked "
                         "(0); none"};
-  config::String security{registry, "RCUDA_SERVER_SECURITY", "tls",
+  config::Choice security{registry,
+                          "RCUDA_SERVER_SECURITY",
+                          {"tls", "plain", "insecure", "insecure-public"},
                           "what other machines need: tls (identity and encryption), plain (MUNGE "
                           "without encryption is enough), insecure (nothing), insecure-public "
                           "(the same on a public address)"};

@@ -1,102 +1,28 @@
 #!/usr/bin/env python3
-"""Clients of other machines: how they identify themselves, and that nobody between them and the
-server reads along. A proxy stands for the network: the server has no local socket at the proxy's
-port, so a client that connects to it gets no ticket.
+"""Clients of other machines: how they identify themselves, and that nobody between them and the server reads along.
+By MUNGE: munge_test.py.
 
     auth_test.py --build FOLDER --programs FOLDER [unittest arguments]
 """
 
 import base64
-import contextlib
-import json
 import os
-import select
 import shutil
-import signal
 import socket
 import ssl
 import struct
 import subprocess
-import tempfile
 import threading
-import unittest
 
-from proxy import Proxy
-from servers import client_environment, eventually, message, read_message, run_tests, Server, UNUSABLE_SETTINGS
+from auth_case import AUTHENTICATE, AUTHENTICATED, AUTH_QUERY, AuthCase, CHALLENGE, EXPECTED, REFUSAL, STATUS
+from servers import eventually, message, read_message, run_tests, Server, UNUSABLE_SETTINGS
 
 BUILD = PROGRAMS = None
-EXPECTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../programs/expected")
 TLS_HANDSHAKE = 0x16
-REFUSAL, STATUS, AUTH_QUERY, CHALLENGE, AUTHENTICATE, AUTHENTICATED = 4, 6, 12, 13, 14, 15
-HANGS = "munged.* does not answer"
 PLAIN_LINK = b"cudatcp1"  # the first bytes of a TCP Link, of a client as of a peer worker
 
 
-class AuthTest(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-        os.chmod(self.folder.name, 0o755)
-
-    def path(self, name):
-        return os.path.join(self.folder.name, name)
-
-    def server(self, name="server", index=0, **settings):
-        environment = {"RCUDA_SERVER_TOKENS": self.path(name + ".tokens"),
-                       "RCUDA_SERVER_CERTIFICATE": self.path(name + ".pem"),
-                       "RCUDA_SERVER_AUDIT": self.path(name + ".audit"), **settings}
-        server = Server(BUILD, index=index, environment=environment)
-        server.name = name
-
-        def stop():
-            self.assertEqual(server.stop(), 0, server.text())
-        self.addCleanup(stop)
-        return server
-
-    def proxy(self, server):
-        proxy = Proxy(server.port)
-        self.addCleanup(proxy.close)
-        return proxy
-
-    def rcuda_token(self, server, *arguments):
-        return subprocess.run(
-            [os.path.join(BUILD, "bin/rcuda-token"), arguments[0], "--file",
-             self.path(server.name + ".tokens"), *arguments[1:]],
-            capture_output=True, text=True, check=True).stdout.strip()
-
-    def make_token(self, server, *options):
-        return self.rcuda_token(server, "create", "--certificate", self.path(server.name + ".pem"),
-                                *options)
-
-    def token_file(self, *lines, mode=0o600):
-        path = self.path("token")
-        with open(path, "w") as file:
-            file.write("\n".join(lines) + "\n")
-        os.chmod(path, mode)
-        return path
-
-    def run_program(self, addresses, program="vector_add", **settings):
-        environment = client_environment(BUILD, [], "tcp")
-        environment.update(RCUDA_DEVICES=",".join(addresses), HOME=self.folder.name,
-                           XDG_CONFIG_HOME=self.folder.name, RCUDA_MUNGE_SOCKET=self.path("none"))
-        environment.update(settings)
-        return subprocess.run([os.path.join(PROGRAMS, program)], env=environment, text=True,
-                              capture_output=True, timeout=300)
-
-    def assert_works(self, result, program="vector_add"):
-        self.assertEqual(result.returncode, 0, result.stderr)
-        with open(os.path.join(EXPECTED, program + ".txt")) as expected:
-            self.assertEqual(result.stdout, expected.read())
-
-    def assert_refused(self, result, *reasons):
-        self.assertNotEqual(result.returncode, 0, result.stdout)
-        for reason in reasons:
-            self.assertIn(reason, result.stderr)
-
-    def audit(self, server):
-        with open(self.path(server.name + ".audit")) as file:
-            return [json.loads(line) for line in file]
-
+class AuthTest(AuthCase):
     # ---- tokens ----
 
     def test_a_token_gives_an_encrypted_session(self):
@@ -208,7 +134,7 @@ class AuthTest(unittest.TestCase):
                 result = self.run_program([proxy.address()], RCUDA_SECURITY=security)
                 self.assert_refused(result)
         self.assert_refused(self.run_program([proxy.address()], RCUDA_SECURITY="som"),
-                            "RCUDA_SECURITY=som", "auto, tls, plain or none")
+                            "RCUDA_SECURITY=som", "auto | tls | plain | none")
 
     def test_a_stranger_learns_nothing_of_sessions(self):
         server = self.server()
@@ -218,159 +144,6 @@ class AuthTest(unittest.TestCase):
             kind, text = read_message(connection)
         self.assertEqual(kind, 4)
         self.assertIn("no ticket", text)
-
-    # ---- MUNGE ----
-
-    def start_munged(self, name="munge", key=None):
-        munged = shutil.which("munged", path="/usr/sbin:/usr/bin:/sbin")
-        if not munged:
-            self.skipTest("munged is not installed")
-        folder = self.path(name)
-        os.mkdir(folder, 0o755)
-        key_file = os.path.join(folder, "key")
-        with open(key_file, "wb") as file:
-            file.write(key or os.urandom(128))
-        os.chmod(key_file, 0o600)
-        private = os.path.join(folder, "private")
-        os.mkdir(private, 0o700)
-        self.munged = subprocess.Popen(
-            [munged, "--foreground", "--force", "--socket", folder + "/socket", "--key-file", key_file,
-             "--pid-file", folder + "/pid", "--log-file", private + "/log",
-             "--seed-file", private + "/seed"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-        def stop(process=self.munged):
-            process.send_signal(signal.SIGCONT)
-            process.terminate()
-            process.wait()
-        self.addCleanup(stop)
-        self.assertTrue(eventually(lambda: os.path.exists(folder + "/socket")))
-        return folder + "/socket"
-
-    def test_the_user_of_a_lease_proves_it_by_munge(self):
-        """As on a node of a batch system: no secret of the lease has come there."""
-        munge = self.start_munged()
-        server = self.server(RCUDA_MUNGE_SOCKET=munge, RCUDA_SERVER_REQUIRE_LEASE="true")
-        proxy = self.proxy(server)
-        for identifier, user, works in (("11111111", str(os.geteuid()), True), ("22222222", "65534", False)):
-            subprocess.run([os.path.join(BUILD, "bin/rcuda-lease"), "take", f"127.0.0.1:{server.port}", "--shared",
-                            "--id", identifier, "--user", user], check=True, stdout=subprocess.DEVNULL)
-            result = self.run_program([proxy.address()], RCUDA_MUNGE_SOCKET=munge, RCUDA_LEASE=identifier)
-            self.assert_works(result) if works else self.assert_refused(result, "is for user")
-        self.assertNotIn(b"11111111", proxy.seen)
-
-    def test_munge_with_and_without_encryption(self):
-        munge = self.start_munged()
-        server = self.server(RCUDA_MUNGE_SOCKET=munge)
-        proxy = self.proxy(server)
-        self.assert_works(self.run_program([proxy.address()], RCUDA_MUNGE_SOCKET=munge))
-        self.assertNotIn(b"vector_add", proxy.seen)
-        self.assert_refused(self.run_program([proxy.address()], RCUDA_MUNGE_SOCKET=munge,
-                                             RCUDA_SECURITY="plain"), "demands encryption")
-        lax = self.server("lax", RCUDA_MUNGE_SOCKET=munge, RCUDA_SERVER_SECURITY="plain")
-        plain = self.proxy(lax)
-        self.assert_works(self.run_program([plain.address()], RCUDA_MUNGE_SOCKET=munge,
-                                           RCUDA_SECURITY="plain"))
-        self.assertIn(b"vector_add", plain.seen)
-        self.assertTrue(eventually(lambda: len(self.audit(lax)) == 1))
-        self.assertEqual(self.audit(lax)[0]["method"], "munge")
-        self.assert_refused(self.run_program([plain.address()], RCUDA_SECURITY="none"),
-                            "no ticket")
-
-    def silent_munged(self):
-        """A socket at which nobody accepts, with room for one connection: further ones hang in
-        connect()."""
-        path = self.path("silent")
-        listener = socket.socket(socket.AF_UNIX)
-        self.addCleanup(listener.close)
-        listener.bind(path)
-        listener.listen(0)
-        return path
-
-    def knock_with_credentials(self, server, count):
-        """Connections for which the server has to ask munged."""
-        connections = contextlib.ExitStack()
-        self.addCleanup(connections.close)
-        self.hanging = []
-        for _ in range(count):
-            connection = connections.enter_context(
-                socket.create_connection(("127.0.0.1", int(server.port)), timeout=60))
-            connection.sendall(message(AUTH_QUERY))
-            self.assertEqual(read_message(connection)[0], CHALLENGE)
-            credential = b"MUNGE:AwQFBgcI:"
-            connection.sendall(message(AUTHENTICATE, struct.pack("<2I32xI", 3, 0, len(credential))
-                                       + credential))
-            self.hanging.append(connection)
-        return connections
-
-    def serves_others(self, server):
-        """Whether clients that hang are answered later than one that came after them."""
-        # More than the server checks at a time.
-        connections = self.knock_with_credentials(server, 8)
-        server.settle()
-        poll = select.poll()
-        for connection in self.hanging:
-            poll.register(connection, select.POLLIN)
-        if not poll.poll(0):
-            return True
-        connections.close()
-        return False
-
-    def looks_nothing_up(self, server):
-        """The daemon has further threads only while they ask munged or the user database."""
-        return len(os.listdir(f"/proc/{server.process.pid}/task")) == 1
-
-    def own_descriptors(self, server):
-        """Without the two for each idle worker, whose number follows the demand."""
-        return server.descriptors() - 2 * len(server.workers())
-
-    def assert_survives_munged_that_hangs(self, server, good, knock):
-        """`good`: munged of the client's machine. `knock`: makes clients that hang."""
-        proxy = self.proxy(server)
-        token = self.token_file(self.make_token(server))
-        self.assert_works(self.run_program([proxy.address()], RCUDA_TOKEN_FILE=token))
-        self.assertTrue(eventually(  # its worker has ended
-            lambda: any(line.get("method") == "token" for line in self.audit(server))))
-        server.settle()
-        self.assertTrue(eventually(lambda: self.looks_nothing_up(server)))
-        before = self.own_descriptors(server)
-        self.assertTrue(knock())
-        self.assert_works(self.run_program([proxy.address()], RCUDA_TOKEN_FILE=token))
-        for connection in self.hanging:
-            kind, told = read_message(connection)
-            self.assertEqual(kind, REFUSAL)
-            self.assertRegex(told, HANGS)
-        refused = self.run_program([proxy.address()], RCUDA_MUNGE_SOCKET=good)
-        self.assert_refused(refused)
-        self.assertRegex(refused.stderr, HANGS)
-        self.assertTrue(eventually(
-            lambda: self.looks_nothing_up(server) and self.own_descriptors(server) == before))
-
-    def test_a_munged_that_hangs_keeps_nobody_else(self):
-        key = os.urandom(128)
-        good = self.start_munged("good", key)
-        stopped = self.start_munged("stopped", key)
-        server = self.server(RCUDA_MUNGE_SOCKET=stopped, RCUDA_SERVER_SECURITY="plain")
-        proxy = self.proxy(server)
-        self.assert_works(self.run_program([proxy.address()], RCUDA_MUNGE_SOCKET=good))
-        self.munged.send_signal(signal.SIGSTOP)
-        self.assert_survives_munged_that_hangs(
-            server, good, lambda: eventually(lambda: self.serves_others(server)))
-        # That of the client's own machine.
-        self.assert_refused(self.run_program([proxy.address()], RCUDA_MUNGE_SOCKET=stopped),
-                            "munged does not answer at " + stopped)
-        self.munged.send_signal(signal.SIGCONT)
-        self.assert_works(self.run_program([proxy.address()], RCUDA_MUNGE_SOCKET=good))
-
-    def test_a_munged_that_accepts_nothing_keeps_nobody_else(self):
-        good = self.start_munged()
-        silent = self.silent_munged()
-        server = self.server(RCUDA_MUNGE_SOCKET=silent, RCUDA_SERVER_SECURITY="plain")
-        # libmunge gives up sooner or later than the server, by how busy the machine is.
-        self.assert_survives_munged_that_hangs(
-            server, good, lambda: self.knock_with_credentials(server, 8))
-        self.assert_refused(self.run_program([self.proxy(server).address()], RCUDA_MUNGE_SOCKET=silent),
-                            "munged does not answer at " + silent)
 
     # ---- certificates ----
 
@@ -490,7 +263,7 @@ class AuthTest(unittest.TestCase):
                                  "softgpu", "--security", "some"],
                                 capture_output=True, text=True, timeout=60)
         self.assertEqual(result.returncode, UNUSABLE_SETTINGS)
-        self.assertIn("tls, plain, insecure or insecure-public", result.stderr)
+        self.assertIn("tls | plain | insecure | insecure-public", result.stderr)
 
     # ---- messages in the wrong order, by another TLS client ----
 

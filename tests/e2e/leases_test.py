@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import unittest
 
-from auth_test import Proxy
+from proxy import Proxy
 from servers import client_environment, eventually, run_tests, Server, UNUSABLE_SETTINGS
 
 BUILD = PROGRAMS = None

@@ -1,0 +1,84 @@
+"""What tests of clients of other machines share. A proxy stands for the network: the server has no local socket at
+the proxy's port, so a client that connects to it gets no ticket.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from proxy import Proxy
+from servers import client_environment, Server
+
+EXPECTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../programs/expected")
+REFUSAL, STATUS, AUTH_QUERY, CHALLENGE, AUTHENTICATE, AUTHENTICATED = 4, 6, 12, 13, 14, 15
+
+
+class AuthCase(unittest.TestCase):
+    def setUp(self):
+        test = sys.modules[type(self).__module__]  # has the options
+        self.build, self.programs = test.BUILD, test.PROGRAMS
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        os.chmod(self.folder.name, 0o755)
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def server(self, name="server", index=0, **settings):
+        environment = {"RCUDA_SERVER_TOKENS": self.path(name + ".tokens"),
+                       "RCUDA_SERVER_CERTIFICATE": self.path(name + ".pem"),
+                       "RCUDA_SERVER_AUDIT": self.path(name + ".audit"), **settings}
+        server = Server(self.build, index=index, environment=environment)
+        server.name = name
+
+        def stop():
+            self.assertEqual(server.stop(), 0, server.text())
+        self.addCleanup(stop)
+        return server
+
+    def proxy(self, server):
+        proxy = Proxy(server.port)
+        self.addCleanup(proxy.close)
+        return proxy
+
+    def rcuda_token(self, server, *arguments):
+        return subprocess.run(
+            [os.path.join(self.build, "bin/rcuda-token"), arguments[0], "--file",
+             self.path(server.name + ".tokens"), *arguments[1:]],
+            capture_output=True, text=True, check=True).stdout.strip()
+
+    def make_token(self, server, *options):
+        return self.rcuda_token(server, "create", "--certificate", self.path(server.name + ".pem"),
+                                *options)
+
+    def token_file(self, *lines, mode=0o600):
+        path = self.path("token")
+        with open(path, "w") as file:
+            file.write("\n".join(lines) + "\n")
+        os.chmod(path, mode)
+        return path
+
+    def run_program(self, addresses, program="vector_add", **settings):
+        environment = client_environment(self.build, [], "tcp")
+        environment.update(RCUDA_DEVICES=",".join(addresses), HOME=self.folder.name,
+                           XDG_CONFIG_HOME=self.folder.name, RCUDA_MUNGE_SOCKET=self.path("none"))
+        environment.update(settings)
+        return subprocess.run([os.path.join(self.programs, program)], env=environment, text=True,
+                              capture_output=True, timeout=300)
+
+    def assert_works(self, result, program="vector_add"):
+        self.assertEqual(result.returncode, 0, result.stderr)
+        with open(os.path.join(EXPECTED, program + ".txt")) as expected:
+            self.assertEqual(result.stdout, expected.read())
+
+    def assert_refused(self, result, *reasons):
+        self.assertNotEqual(result.returncode, 0, result.stdout)
+        for reason in reasons:
+            self.assertIn(reason, result.stderr)
+
+    def audit(self, server):
+        with open(self.path(server.name + ".audit")) as file:
+            return [json.loads(line) for line in file]
