@@ -1,82 +1,22 @@
 // After any fault both halves end with an error, the streams continue, and memory is freed.
-#include <random>
-#include <string>
+#include <memory>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/unit/p2p/pipeline/session.h"
+#include "tests/unit/p2p/pipeline/two_workers.h"
 
 namespace rcuda::p2p {
 namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
-
-EngineOptions quiet_options() {
-  EngineOptions options;
-  options.measure = false;
-  return options;
-}
-
-struct Pair {
-  explicit Pair(const char* medium, const std::string& strategy = "v4b", bool special = false,
-                const SimWire& wire = {}, EngineOptions options = quiet_options())
-      : session(strategy, std::move(options)) {
-    for (int i = 0; i < 2; ++i) {
-      SimDevices& devices = session.add();
-      devices.allow_gpudirect(special);
-      devices.allow_ipc(special);
-    }
-    cable = session.connect(0, 1, medium, wire);
-    session.settle();
-    streams[0] = a().make_stream();
-    streams[1] = b().make_stream();
-  }
-  SimDevices& a() { return *session.workers[0].devices; }
-  SimDevices& b() { return *session.workers[1].devices; }
-  std::shared_ptr<CopyResult> start(uint64_t id, uint64_t bytes) {
-    CopyRequest request;
-    request.id = id;
-    source = a().make_memory(bytes);
-    destination = b().make_memory(bytes);
-    fill(source, bytes, static_cast<uint32_t>(id));
-    expected.assign(source, source + bytes);
-    request.source = Shape::plain(address_of(source), bytes);
-    request.destination = Shape::plain(address_of(destination), bytes);
-    request.source_stream = streams[0];
-    request.destination_stream = streams[1];
-    return start_copy(session, request);
-  }
-  void expect_streams_free() {
-    EXPECT_TRUE(a().stream_idle(streams[0]));
-    EXPECT_TRUE(b().stream_idle(streams[1]));
-    EXPECT_EQ(a().held_orders(), 0u);
-    EXPECT_EQ(b().held_orders(), 0u);
-  }
-  void expect_works(uint64_t id) {
-    const auto result = start(id, 3 * kMiB + 5);
-    session.settle();
-    ASSERT_TRUE(result->over());
-    ASSERT_TRUE(result->source.ok()) << result->source.message();
-    EXPECT_EQ(std::memcmp(expected.data(), destination, expected.size()), 0);
-  }
-
-  SimSession session;
-  SimLinkPair cable;
-  uint64_t streams[2] = {};
-  std::byte* source = nullptr;
-  std::byte* destination = nullptr;
-  std::vector<std::byte> expected;
-};
-
 TEST(FaultTest, AFailedCopyEndsBothHalvesAndNothingElse) {
   for (const char* medium : {"shm", "tcp"}) {
     for (const Lane lane : {Lane::kOut, Lane::kIn}) {
       for (const int nth : {1, 5, 40}) {
-        Pair pair(medium, "v4b:256Kx8");
+        TwoWorkers pair(medium, "v4b:256Kx8");
         (lane == Lane::kOut ? pair.a() : pair.b()).fail_copy(lane, nth);
         const auto result = pair.start(1, 16 * kMiB);
         pair.session.settle();
@@ -100,7 +40,7 @@ TEST(FaultTest, ACopyThatIsRefusedHalfwayIsNotOverBeforeWhatWasIssued) {
   for (const char* medium : {"shm", "tcp"}) {
     for (const Lane lane : {Lane::kOut, Lane::kIn}) {
       for (const int nth : {1, 3, 12}) {
-        Pair pair(medium, "v4b:256Kx8");
+        TwoWorkers pair(medium, "v4b:256Kx8");
         SimDevices& devices = lane == Lane::kOut ? pair.a() : pair.b();
         devices.set_speeds({{500, 10, 0}, {500, 10, 0}, {500, 10, 0}});
         devices.refuse_copy(lane, nth);
@@ -129,7 +69,7 @@ TEST(FaultTest, LateBytesOfAFailedCopyDoNotLandOnTheNext) {
   wire.uneven_us = 5000;
   for (const Lane lane : {Lane::kOut, Lane::kIn}) {
     for (const int nth : {1, 2, 3, 4}) {
-      Pair pair("tcp", "v4b:256Kx4", false, wire, options);
+      TwoWorkers pair("tcp", "v4b:256Kx4", false, wire, options);
       (lane == Lane::kOut ? pair.a() : pair.b()).fail_copy(lane, nth);
       const auto failed = pair.start(1, 4 * kMiB);
       pair.session.run([&] { return failed->over(); });
@@ -143,7 +83,7 @@ TEST(FaultTest, LateBytesOfAFailedCopyDoNotLandOnTheNext) {
 TEST(FaultTest, ACutLinkEndsCopiesAtAnyMoment) {
   for (const char* medium : {"shm", "tcp"}) {
     for (double cut_us = 0.5; cut_us < 3000; cut_us *= 1.7) {
-      Pair pair(medium, "v4b:256Kx8");
+      TwoWorkers pair(medium, "v4b:256Kx8");
       const auto result = pair.start(1, 16 * kMiB);
       pair.session.world.after_us(cut_us, pair.cable.cut);
       pair.session.settle();
@@ -187,7 +127,7 @@ TEST(FaultTest, ACutLinkInTheMiddleOfMeasurements) {
 
 // If the program is never idle, the Link of a lost peer stays.
 TEST(FaultTest, MessagesToAndFromALostPeerAreNoWork) {
-  Pair pair("tcp");
+  TwoWorkers pair("tcp");
   Core& receiver = pair.session.core(1);
   pair.b().allow_pauses(Pause::kHolds);
   for (uint64_t id = 1; id <= 2; ++id) pair.start(id, kMiB);
@@ -267,7 +207,7 @@ TEST(FaultTest, RefusedRegistrationOfTheInboxIsTheConnectionsError) {
 
 TEST(FaultTest, RefusedRegistrationOfV1FallsBackToStaging) {
   for (const bool source_refuses : {true, false}) {
-    Pair pair("verbs", "v1", true);
+    TwoWorkers pair("verbs", "v1", true);
     pair.cable.refuse_registration(source_refuses);
     pair.expect_works(1);
     pair.expect_works(2);
@@ -280,7 +220,7 @@ TEST(FaultTest, RefusedRegistrationOfV1FallsBackToStaging) {
 TEST(FaultTest, WhatStandsInForV1TakesLittleMoreThanStagingDoes) {
   double took_us[2];
   for (const bool refused : {false, true}) {
-    Pair pair("verbs", refused ? "v1" : "v4b", true);
+    TwoWorkers pair("verbs", refused ? "v1" : "v4b", true);
     if (refused) pair.cable.refuse_registration(false);
     const double begin_us = pair.session.world.now_us();
     const auto result = pair.start(1, 16 * kMiB);
@@ -316,7 +256,7 @@ TEST(FaultTest, WithoutAnInboxInGpuMemoryThereIsNoGpudirect) {
 
 TEST(FaultTest, HalvesThatDisagreeFailOnBothSides) {
   for (const bool ipc : {false, true}) {
-    Pair pair("shm", ipc ? "ipc" : "v4b", ipc);
+    TwoWorkers pair("shm", ipc ? "ipc" : "v4b", ipc);
     CopyRequest request;
     request.source = Shape::plain(address_of(pair.a().make_memory(kMiB)), kMiB);
     request.destination = Shape::plain(address_of(pair.b().make_memory(kMiB)), kMiB - 8);
@@ -331,7 +271,7 @@ TEST(FaultTest, HalvesThatDisagreeFailOnBothSides) {
 
 TEST(FaultTest, AHalfThatCannotTakeItsPlaceEndsTheOther) {
   for (const bool source : {true, false}) {
-    Pair pair("tcp");
+    TwoWorkers pair("tcp");
     CopyRequest request;
     request.source = Shape::plain(address_of(pair.a().make_memory(kMiB)), kMiB);
     request.destination = Shape::plain(address_of(pair.b().make_memory(kMiB)), kMiB);
@@ -354,7 +294,7 @@ TEST(FaultTest, AHalfThatCannotTakeItsPlaceEndsTheOther) {
 }
 
 TEST(FaultTest, ACopyMayFailBeforeTheOneBeforeItInItsStreamBegins) {
-  Pair pair("tcp");
+  TwoWorkers pair("tcp");
   pair.a().run_kernel(pair.streams[0], 10'000, [] {});
   CopyRequest request;
   request.source = Shape::plain(address_of(pair.a().make_memory(kMiB)), kMiB);
@@ -384,7 +324,7 @@ TEST(FaultTest, ACopyMayFailBeforeTheOneBeforeItInItsStreamBegins) {
 TEST(FaultTest, TheEnginesEndInTheMiddleOfCopies) {
   for (const char* medium : {"shm", "tcp"}) {
     for (const double stop_us : {10.0, 300.0, 900.0}) {
-      Pair pair(medium, "v4b:256Kx8");
+      TwoWorkers pair(medium, "v4b:256Kx8");
       const auto result = pair.start(1, 16 * kMiB);
       bool stop = false;
       pair.session.world.after_us(stop_us, [&] { stop = true; });
@@ -397,216 +337,6 @@ TEST(FaultTest, TheEnginesEndInTheMiddleOfCopies) {
       pair.expect_streams_free();
     }
   }
-}
-
-TEST(EventTest, SignalsCrossInOrderWithStreams) {
-  Pair pair("tcp");
-  double kernel_us = 0;
-  double after_us = 0;
-  pair.a().run_kernel(pair.streams[0], 500, [&] { kernel_us = pair.session.world.now_us(); });
-  pair.session.core(0).signal(1, 77, {pair.streams[0], 0},
-                              *pair.a().enter({pair.streams[0], 0}, false), {});
-  pair.session.core(1).await(0, 77, {pair.streams[1], 0}, order_in(pair.b(), pair.streams[1]));
-  pair.b().run_kernel(pair.streams[1], 1, [&] { after_us = pair.session.world.now_us(); });
-  pair.session.settle();
-  EXPECT_GT(kernel_us, 0);
-  EXPECT_GT(after_us, kernel_us);
-  // The signal comes first, the wait later.
-  pair.session.core(1).signal(0, 5, {pair.streams[1], 0},
-                              *pair.b().enter({pair.streams[1], 0}, false), {});
-  pair.session.settle();
-  pair.session.core(0).await(1, 5, {pair.streams[0], 0}, order_in(pair.a(), pair.streams[0]));
-  pair.session.settle();
-  pair.expect_streams_free();
-}
-
-// The waiting stream gets the error, whether the signal or the wait comes first: the driver's error
-// for the event's place, or that of the stream that does not reach it.
-TEST(EventTest, ASignalOfAFailedStreamFailsTheOtherOne) {
-  for (const bool signal_first : {false, true}) {
-    for (const bool refused : {false, true}) {
-      Pair pair("tcp");
-      const StreamRef stream{pair.streams[0], 0};
-      const auto signal = [&] {
-        const Status failure = refused ? Status::from_cuda(400, "cuEventRecord") : Status();
-        pair.a().fail_stream(pair.streams[0], 700);
-        pair.session.core(0).signal(
-            1, 9, stream, refused ? Order::kNone : *pair.a().enter(stream, false), failure);
-        pair.session.settle();
-      };
-      if (signal_first) signal();
-      pair.session.core(1).await(0, 9, {pair.streams[1], 0}, order_in(pair.b(), pair.streams[1]));
-      pair.session.settle();
-      if (!signal_first) signal();
-      pair.expect_streams_free();
-      const std::vector<Status>& errors = pair.b().stream_errors(pair.streams[1]);
-      ASSERT_EQ(errors.size(), 1u) << signal_first;
-      EXPECT_EQ(errors[0].cuda(), refused ? 400 : 700) << signal_first;
-    }
-  }
-}
-
-// The copy fails after the signal was queued. A stream of a third worker waits for both.
-TEST(EventTest, ASignalTakesTheErrorOfACopyInFrontOfIt) {
-  for (const bool failed : {false, true}) {
-    Pair pair("tcp");
-    const auto outcome = std::make_shared<Status>();
-    pair.a().run_kernel(pair.streams[0], 500, [&] {
-      if (failed) *outcome = Status::from_cuda(400, "a copy");
-    });
-    pair.session.core(0).signal(1, 9, {pair.streams[0], 0},
-                                *pair.a().enter({pair.streams[0], 0}, false), {}, outcome);
-    pair.session.core(1).await(0, 9, {pair.streams[1], 0}, order_in(pair.b(), pair.streams[1]));
-    pair.session.settle();
-    pair.expect_streams_free();
-    const std::vector<Status>& errors = pair.b().stream_errors(pair.streams[1]);
-    ASSERT_EQ(errors.size(), failed ? 1u : 0u);
-    if (failed) {
-      EXPECT_EQ(errors[0].cuda(), 400);
-    }
-  }
-}
-
-// The driver has refused the waiting stream's place. The signal has no waiter and is not kept. If
-// it were kept, the second signal with the same id would violate the protocol.
-TEST(EventTest, ASignalForAWaitThatWasRefusedIsTaken) {
-  for (const bool signal_first : {false, true}) {
-    Pair pair("tcp");
-    const auto signal = [&] {
-      pair.session.core(0).signal(1, 9, {pair.streams[0], 0},
-                                  *pair.a().enter({pair.streams[0], 0}, false), {});
-      pair.session.settle();
-    };
-    for (int round = 0; round < 2; ++round) {
-      if (signal_first) signal();
-      pair.session.core(1).await(0, 9, {pair.streams[1], 0}, Order::kNone);
-      pair.session.settle();
-      if (!signal_first) signal();
-    }
-    EXPECT_TRUE(pair.session.core(1).peer(0).lost().ok());
-    pair.expect_streams_free();
-  }
-}
-
-TEST(EventTest, ASignalWithoutAPlaceMayOutliveThePeer) {
-  Pair pair("tcp");
-  Core& core = pair.session.core(0);
-  core.signal(1, 9, {}, Order::kNone, Status::from_cuda(400, "cuEventRecord"));
-  core.lose(1, {Code::kUnavailable, "enough"});
-  pair.session.settle();
-  pair.expect_streams_free();
-}
-
-TEST(EventTest, ASecondWaitForASignalIsAnError) {
-  Pair pair("tcp");
-  const uint64_t other = pair.b().make_stream();
-  pair.session.core(1).await(0, 9, {pair.streams[1], 0}, order_in(pair.b(), pair.streams[1]));
-  pair.session.core(1).await(0, 9, {other, 0}, order_in(pair.b(), other));
-  pair.session.settle();
-  EXPECT_TRUE(pair.b().stream_idle(other));
-  EXPECT_EQ(pair.b().stream_errors(other).size(), 1u);
-  pair.session.core(0).signal(1, 9, {pair.streams[0], 0},
-                              *pair.a().enter({pair.streams[0], 0}, false), {});
-  pair.session.settle();
-  pair.expect_streams_free();
-  EXPECT_TRUE(pair.b().stream_errors(pair.streams[1]).empty());
-}
-
-TEST(EventTest, ALostPeerReleasesAwaitingStreamsWithAnError) {
-  Pair pair("tcp");
-  pair.session.core(1).await(0, 1, {pair.streams[1], 0}, order_in(pair.b(), pair.streams[1]));
-  pair.session.settle();
-  EXPECT_FALSE(pair.b().stream_idle(pair.streams[1]));
-  pair.cable.cut();
-  pair.session.settle();
-  pair.expect_streams_free();
-  EXPECT_EQ(pair.b().stream_errors(pair.streams[1]).size(), 1u);
-}
-
-TEST(MappedMemoryTest, FreeingWaitsForThePeersToUnmap) {
-  Pair pair("shm", "ipc", true);
-  const uint64_t bytes = 4 * kMiB;
-  std::byte* source = pair.a().make_memory(bytes);
-  CopyRequest request;
-  request.id = 1;
-  request.source = Shape::plain(address_of(source) + 100, bytes - 100);
-  request.destination = Shape::plain(address_of(pair.b().make_memory(bytes)), bytes - 100);
-  const uint64_t opened = pair.b().opened();
-  auto result = start_copy(pair.session, request);
-  pair.session.settle();
-  ASSERT_TRUE(result->over() && result->source.ok());
-  request.id = 2;
-  result = start_copy(pair.session, request);  // one mapping for both copies
-  pair.session.settle();
-  ASSERT_TRUE(result->over() && result->source.ok());
-  EXPECT_EQ(pair.b().opened(), opened + 1);
-
-  bool forgotten = false;
-  pair.session.core(0).release_memory(address_of(source), bytes, [&] { forgotten = true; });
-  EXPECT_FALSE(forgotten);
-  pair.session.settle();
-  EXPECT_TRUE(forgotten);
-  // Memory that no peer has mapped is released at once.
-  bool unknown = false;
-  pair.session.core(0).release_memory(4096, 64, [&] { unknown = true; });
-  EXPECT_TRUE(unknown);
-  pair.a().free_memory(source);
-}
-
-TEST(MappedMemoryTest, MemoryOfALostPeerIsUnmapped) {
-  Pair pair("shm", "ipc", true);
-  pair.expect_works(1);
-  EXPECT_GT(pair.b().mapped(), 0u);
-  pair.cable.cut();
-  pair.session.settle();
-  EXPECT_EQ(pair.a().mapped(), 0u);
-  EXPECT_EQ(pair.b().mapped(), 0u);
-}
-
-TEST(MappedMemoryTest, MemoryThatCannotBeMappedIsStaged) {
-  Pair pair("shm", "ipc", true);
-  pair.b().fail_mapping(1);
-  const uint64_t opened = pair.b().opened();
-  pair.expect_works(1);
-  EXPECT_EQ(pair.b().opened(), opened);
-  pair.expect_streams_free();
-  pair.expect_works(2);
-  EXPECT_EQ(pair.b().opened(), opened + 1);
-}
-
-// The copies of a stream land in its order, whichever of them is staged.
-TEST(MappedMemoryTest, AStagedCopyKeepsItsPlaceAmongMappedOnes) {
-  constexpr uint64_t kBytes[] = {16 * kMiB, kMiB, 4096};
-  for (const int refused : {1, 2, 3}) {
-    Pair pair("shm", "ipc", true);
-    pair.b().fail_mapping(refused);
-    std::byte* destination = pair.b().make_memory(kBytes[0]);
-    std::vector<std::byte> expected(kBytes[0]);
-    std::vector<std::shared_ptr<CopyResult>> results;
-    for (uint64_t id = 1; id <= 3; ++id) {
-      const uint64_t bytes = kBytes[id - 1];
-      std::byte* source = pair.a().make_memory(bytes);
-      fill(source, bytes, static_cast<uint32_t>(id));
-      std::memcpy(expected.data(), source, bytes);
-      CopyRequest request;
-      request.id = id;
-      request.source = Shape::plain(address_of(source), bytes);
-      request.destination = Shape::plain(address_of(destination), bytes);
-      request.source_stream = pair.streams[0];
-      request.follows = id > 1;
-      results.push_back(start_copy(pair.session, request));
-    }
-    pair.session.settle();
-    for (const auto& result : results) EXPECT_TRUE(result->over() && result->source.ok());
-    EXPECT_EQ(std::memcmp(expected.data(), destination, expected.size()), 0) << refused;
-    pair.expect_streams_free();
-  }
-}
-
-TEST(MappedMemoryTest, MemoryThatCannotBeExportedIsStaged) {
-  Pair pair("shm", "ipc", true);
-  pair.a().allow_ipc(false);
-  pair.expect_works(1);
 }
 
 }  // namespace
