@@ -3,6 +3,7 @@
 // are packed in the kernel's layout, so the command carries plain bytes.
 
 #include <cstring>
+#include <string>
 
 #include <cuda.h>
 
@@ -87,12 +88,11 @@ CUresult pack_attributes(const CUlaunchAttribute* attributes, unsigned count, co
 // The key of everything against which a driver checks the attributes: the attributes without their
 // events, the block, and whether the grid consists of whole clusters. The grid itself would make
 // too many keys.
-std::vector<std::byte> attributes_key(const LaunchShape& shape, const CUlaunchAttribute* attributes,
-                                      unsigned count) {
-  std::vector<std::byte> key;
+std::string attributes_key(const LaunchShape& shape, const CUlaunchAttribute* attributes,
+                           unsigned count) {
+  std::string key;
   const auto append = [&key](const void* from, size_t bytes) {
-    const auto* first = static_cast<const std::byte*>(from);
-    key.insert(key.end(), first, first + bytes);
+    key.append(static_cast<const char*>(from), bytes);
   };
   append(shape.block, sizeof shape.block);
   append(&shape.shared_bytes, sizeof shape.shared_bytes);
@@ -194,7 +194,7 @@ CUresult send_with_attributes(Launch& launch, const LaunchShape& shape,
                               const CUlaunchAttribute* attributes, unsigned attribute_count) {
   constexpr size_t kMaxKept = 1024;  // per function; further launches are round trips
   FunctionInfo& info = *launch.callable.info;
-  std::vector<std::byte> key = attributes_key(shape, attributes, attribute_count);
+  std::string key = attributes_key(shape, attributes, attribute_count);
   const bool was_accepted = [&] {
     std::lock_guard lock(info.launches_mutex);
     return info.accepted_launches.contains(key);

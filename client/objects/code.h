@@ -70,7 +70,7 @@ struct FunctionInfo {
   // against. A launch with other attributes is a round trip, so that a refusal comes from the
   // launch itself.
   std::mutex launches_mutex;
-  std::set<std::vector<std::byte>> accepted_launches;
+  std::set<std::string> accepted_launches;  // bytes
 
   cuda::ShapedLaunch shaped;  // of cuFuncSetBlockShape and cuParamSet*
 
