@@ -362,6 +362,17 @@ echo "status $?"
         self.await_state(job, "NODE_FAIL")
         self.assert_all_free()
 
+    def test_a_job_of_a_failed_node_runs_again_elsewhere(self):
+        job = self.submit("--rcuda=4", "--requeue", "--nodelist=n2", "--wrap",
+                          f"[ $SLURM_RESTART_COUNT ] && {self.program()} || exec {BUILD}/tests/e2e/endless")
+        self.assertTrue(eventually(lambda: "running" in self.cluster.text(f"jobs/{job}")), self.said())
+        self.addCleanup(self.cluster.run, "scontrol", "update", "NodeName=n2", "State=RESUME")
+        self.cluster.run("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=test")
+        self.await_state(job, "PENDING")
+        self.must("scontrol", "update", f"JobId={job}", "ReqNodeList=", "StartTime=now")
+        self.assertIn(self.expected("vector_add"), self.output_of(job))
+        self.assertTrue(eventually(lambda: not any(server.sessions(BUILD) for server in self.servers)))
+
     def test_prolog_and_epilog_may_run_twice(self):
         job = self.submit("--rcuda=2", "--wrap", "sleep 1000")
         self.await_state(job, "RUNNING")
