@@ -224,6 +224,37 @@ CUresult cuCtxDestroy_v2(CUcontext handle) {
   return result;
 }
 
+// The usage count (deprecated). cuCtxDestroy does not ask for it, and primary contexts have none; a
+// green context stands for its primary one (580 on an H100).
+
+CUresult cuCtxAttach(CUcontext* handle, unsigned flags) {
+  Context* context;
+  if (CUresult result = find_alive(nullptr, &context); result != CUDA_SUCCESS) return result;
+  if (!handle || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (context->green) {
+    context = Process::get().device(static_cast<CUdevice>(context->device))->primary;
+  }
+  ++context->usage;
+  *handle = reinterpret_cast<CUcontext>(context);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxDetach(CUcontext handle) {
+  if (CUresult result = check(); result != CUDA_SUCCESS) return result;
+  const Ref<Context> current = current_context();
+  Context* const context = current.get();
+  if (!handle || handle != reinterpret_cast<CUcontext>(current.handle()) ||
+      (context && context->green)) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  if (!context || context->given_back) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (context->id < rcuda::wire::kFirstCreatedContext) return CUDA_SUCCESS;
+  uint32_t usage = context->usage.load();
+  while (usage > 1 && !context->usage.compare_exchange_weak(usage, usage - 1)) {
+  }
+  return usage > 1 ? CUDA_SUCCESS : cuCtxDestroy_v2(handle);
+}
+
 // ---- the stack ---------------------------------------------------------------------------------
 
 CUresult cuCtxPushCurrent_v2(CUcontext handle) {

@@ -64,6 +64,7 @@ struct Context : WorkQueue {
   // Set last when one is made: other threads may find it before.
   std::atomic<bool> green{false};
   unsigned multiprocessors = 0;  // of a green context
+  std::atomic<uint32_t> usage{1};  // of cuCtxAttach and cuCtxDetach
   KnownLimits limits;
 };
 

@@ -74,6 +74,14 @@ class Context : public std::enable_shared_from_this<Context> {
   // Those that work in this context may use.
   int multiprocessors() const { return is_green() ? multiprocessors_ : device_.multiprocessors(); }
   uint64_t id() const { return id_.load(std::memory_order_relaxed); }
+  // The usage count of cuCtxAttach and cuCtxDetach. detach() is false for the last one.
+  void attach() { ++usage_; }
+  bool detach() {
+    uint32_t usage = usage_.load();
+    while (usage > 1 && !usage_.compare_exchange_weak(usage, usage - 1)) {
+    }
+    return usage > 1;
+  }
   unsigned flags() const { return flags_.load(std::memory_order_relaxed); }
   void set_flags(unsigned flags) { flags_.store(flags, std::memory_order_relaxed); }
   bool sync_memops() const { return (flags() & CU_CTX_SYNC_MEMOPS) != 0; }
@@ -135,6 +143,7 @@ class Context : public std::enable_shared_from_this<Context> {
   const int multiprocessors_ = 0;                    // of a green context
   std::atomic<uint64_t> id_{0};
   std::atomic<unsigned> flags_{0};
+  std::atomic<uint32_t> usage_{1};
   std::atomic<bool> alive_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<int> sticky_{0};

@@ -260,6 +260,27 @@ CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
   return CUDA_SUCCESS;
 }
 
+// Primary contexts have no usage count, and a green context stands for its primary one.
+CUresult CUDAAPI cuCtxAttach(CUcontext* handle, unsigned int flags) {
+  std::shared_ptr<Context> context;
+  if (CUresult result = check_initialized()) return result;
+  if (CUresult result = find_context(nullptr, &context)) return result;
+  if (!handle || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  context->owner().attach();
+  *handle = context->owner().handle();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxDetach(CUcontext handle) {
+  if (CUresult result = check_initialized()) return result;
+  Context* const context = current_context();
+  if (!context || context->handle() != handle || context->is_green()) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  if (!context->alive()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  return context->is_primary() || context->detach() ? CUDA_SUCCESS : cuCtxDestroy_v2(handle);
+}
+
 CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext handle) {
   if (CUresult result = check_initialized()) return result;
   if (!handle) return CUDA_ERROR_INVALID_CONTEXT;
