@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Memory of another process: on one server it is opened; on another one, a line says why it cannot be.
+"""Memory of another process: it is opened if the process sees its GPU on the server; otherwise a line says what is
+missing.
 
     interprocess_servers_test.py --build FOLDER [unittest arguments]
 """
@@ -31,19 +32,21 @@ for name in (sys.argv[1], "00" * 64):
 
 class InterprocessServersTest(unittest.TestCase):
     def setUp(self):
-        self.servers = [Server(BUILD, index=index) for index in range(2)]
+        self.servers = [Server(BUILD, index=index, environment={"SOFTGPU_DEVICES": "2"}) for index in range(2)]
         for server in self.servers:
             self.addCleanup(server.stop)
 
-    def environment(self, server):
-        return client_environment(BUILD, [server], LD_LIBRARY_PATH=os.path.join(BUILD, "lib/rcuda"))
+    def environment(self, server, visible):
+        """All GPUs of the server, of which the program sees some, as in a job of Slurm."""
+        return dict(client_environment(BUILD, []), RCUDA_DEVICES=f"{server.address(0)},{server.address(1)}",
+                    CUDA_VISIBLE_DEVICES=visible, LD_LIBRARY_PATH=os.path.join(BUILD, "lib/rcuda"))
 
-    def results_of(self, importer):
-        """What an importer on that server gets, and says."""
-        with subprocess.Popen([sys.executable, "-c", EXPORTER], env=self.environment(self.servers[0]), text=True,
+    def results_of(self, importer, visible="1,0"):
+        """What an importer on that server gets of memory of the first server's GPU 0, and says."""
+        with subprocess.Popen([sys.executable, "-c", EXPORTER], env=self.environment(self.servers[0], "0"), text=True,
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE) as exporter:
             name = exporter.stdout.readline().strip()
-            done = subprocess.run([sys.executable, "-c", IMPORTER, name], env=self.environment(importer),
+            done = subprocess.run([sys.executable, "-c", IMPORTER, name], env=self.environment(importer, visible),
                                   capture_output=True, text=True, timeout=60)
             exporter.stdin.close()
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -52,11 +55,13 @@ class InterprocessServersTest(unittest.TestCase):
     def test_on_one_server_it_is_opened(self):
         self.assertEqual(self.results_of(self.servers[0]), (["0", "1"], ""))
 
-    def test_of_another_server_a_line_says_what_is_missing(self):
-        results, said = self.results_of(self.servers[1])
-        self.assertEqual(results, ["101", "1"], "CUDA_ERROR_INVALID_DEVICE")
-        self.assertEqual(said.count("\n"), 1, said)
-        self.assertIn("memory of another process could not be imported", said)
+    def test_otherwise_a_line_says_what_is_missing(self):
+        for what, server, visible in (("another server", 1, "0,1"), ("a GPU that is not seen", 0, "1")):
+            with self.subTest(what):
+                results, said = self.results_of(self.servers[server], visible)
+                self.assertEqual(results, ["101", "1"], "CUDA_ERROR_INVALID_DEVICE")
+                self.assertEqual(said.count("\n"), 1, said)
+                self.assertIn("memory of another process could not be imported", said)
 
 
 if __name__ == "__main__":
