@@ -232,7 +232,10 @@ uint64_t room_of(uint16_t opcode, std::span<const std::byte> body) {
   if (traits.queues == api::Queues::kIfItHolds) return api::holds_stream(traits, body) ? 1 : 0;
   if (traits.queues != api::Queues::kWork) return 0;
   // Its answer comes when its work is done, and waits that fetch end with it.
-  if (opcode == static_cast<uint16_t>(wire::Custom::kMirrorFetch)) return 0;
+  if (opcode == static_cast<uint16_t>(wire::Custom::kMirrorFetch) ||
+      opcode == static_cast<uint16_t>(wire::Custom::kMirrorChanges)) {
+    return 0;
+  }
   // A copy that writes a completion word queues an event after itself.
   if (!traits.signals() || traits.device_work == api::CommandTraits::kNone ||
       body.size() < traits.body_bytes)

@@ -297,7 +297,7 @@ CUresult Staging::to_host(const Target& target, void* destination, CUdeviceptr s
   const auto result = static_cast<CUresult>(first_error.load());
   if (result != CUDA_SUCCESS) return result;
   if (covered) session_.timelines().waited(*covered);
-  return session_.take_error();
+  return CUDA_SUCCESS;
 }
 
 }  // namespace rcuda::client

@@ -38,8 +38,7 @@ class Staging {
   static constexpr uint32_t kMostSlots = wire::ClientWindow::kCompletionCount / 2;
 
   // Both copy in the order of the target's stream. An error of the copy itself is returned; a part
-  // of the copy may have been sent. Errors of earlier commands: to_device() leaves them to the
-  // caller, to_host() returns them after the copy has succeeded.
+  // of the copy may have been sent. Errors of earlier commands are left to the caller.
   CUresult to_device(const Target& target, CUdeviceptr destination, const void* source,
                      size_t bytes);
   CUresult to_host(const Target& target, void* destination, CUdeviceptr source, size_t bytes);

@@ -66,7 +66,8 @@ CUresult free_device(CUdeviceptr address) {
   const auto allocation = registry().find(address);
   if (!allocation || allocation->base != address) return CUDA_ERROR_INVALID_VALUE;
   if (allocation->placement == Placement::kManaged) {
-    return free_host(reinterpret_cast<void*>(address));
+    const CUresult result = free_host(reinterpret_cast<void*>(address));
+    return result == CUDA_SUCCESS && allocation->session ? forward_cuMemFree_v2(address) : result;
   }
   if (!is_device(allocation->placement)) return CUDA_ERROR_INVALID_VALUE;
   if (allocation->of_graph) return forward_cuMemFree_v2(address);

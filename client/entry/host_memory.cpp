@@ -68,16 +68,4 @@ CUresult cuMemHostGetFlags(unsigned* flags, void* pointer) {
   return CUDA_SUCCESS;
 }
 
-// Managed memory is page-locked client memory. It is coherent because it has one place, and kernels
-// read it over the bus. So placement hints have nothing to move.
-CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned flags) {
-  if (!pointer || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  void* memory = nullptr;
-  const CUresult result = allocate_host(&memory, bytes, flags, true);
-  if (result == CUDA_SUCCESS) *pointer = reinterpret_cast<uintptr_t>(memory);
-  return result;
-}
-
 }  // extern "C"

@@ -1,6 +1,14 @@
-// Hints about managed memory, and queries of its location. Managed memory is page-locked client
-// memory that kernels access in place (client/memory/host_memory.h), so hints move nothing. The
-// calls make the same checks as a driver, and queries return the hints that were given.
+// Managed memory: allocation, hints, and queries of its location.
+//
+// It is one of two things. More than 64 KB, in a session with one server whose medium does not
+// share pages, are managed memory of the worker's driver, which this process has at the same
+// address and keeps equal (client/process/mirror.h). Otherwise it is page-locked client memory that
+// kernels access in place (client/memory/host_memory.h): it has one place, so it is coherent, and
+// nothing moves.
+//
+// Hints are checked as a driver checks them, and queries return the hints that were given. They
+// move nothing: the worker's driver moves pages when kernels touch them, and this process fetches
+// what has changed.
 
 #include <algorithm>
 #include <map>
@@ -9,12 +17,20 @@
 
 #include <cuda.h>
 
+#include "client/calls/capture.h"
 #include "client/calls/marshal.h"
+#include "client/memory/host_memory.h"
+#include "client/process/absent_pages.h"
+#include "client/process/mirror.h"
 #include "client/process/process.h"
 #include "common/cuda/managed_advice.h"
+#include "generated/client/forward.h"
 
 namespace rcuda::client {
 namespace {
+
+// Smaller managed memory is fetched in one round trip (client/process/mirror.h).
+constexpr size_t kLargeBytes = 64 << 10;
 
 struct Advice {
   uint64_t buffer_id = 0;  // of the allocation; a newer one may have the same address
@@ -61,6 +77,45 @@ CUresult check_location(const CUmemLocation& location) {
   }
 }
 
+// In place, other sessions' kernels reach it too, and over a medium that shares pages nothing has
+// to be sent. But then every access of a kernel crosses the bus.
+bool is_in_worker() {
+  const auto& sessions = Process::get().sessions();
+  return sessions.size() == 1 &&
+         (!sessions.front()->traits().shares_pages || AbsentPages::possible());
+}
+
+// CUDA_ERROR_NOT_SUPPORTED if the memory can be in the client only.
+CUresult allocate_in_worker(const Target& target, CUdeviceptr* pointer, size_t bytes,
+                            unsigned flags) {
+  if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
+  Allocation allocation;
+  allocation.bytes = bytes;
+  allocation.placement = Placement::kManaged;
+  allocation.session = target.session;
+  allocation.context = target.context;
+  allocation.device = target.device;
+  allocation.flags = flags;
+  CUdeviceptr address = 0;
+  // A driver packs small allocations into pages. These must be whole ones.
+  CUresult result = forward_cuMemAllocManaged(
+      &address, (bytes + kLargeBytes - 1) / kLargeBytes * kLargeBytes, flags);
+  if (result != CUDA_SUCCESS) return result;
+  allocation.base = address;
+  result = mirror_managed(*target.session, target.context, address, bytes);
+  if (result == CUDA_SUCCESS && !Process::get().memory().add(std::move(allocation))) {
+    unmirror(reinterpret_cast<void*>(address));
+    unmap_managed(address, bytes);
+    result = CUDA_ERROR_UNKNOWN;
+  }
+  if (result != CUDA_SUCCESS) {
+    (void)forward_cuMemFree_v2(address);
+    return result;
+  }
+  *pointer = address;
+  return CUDA_SUCCESS;
+}
+
 // Checks the whole batch, then notes the locations. Without locations the batch is only discarded,
 // which needs no action: discarded memory may have any contents.
 CUresult prefetch_batch(const CUdeviceptr* addresses, const size_t* bytes, size_t count,
@@ -101,6 +156,22 @@ using namespace rcuda::client;  // NOLINT: entry points live outside every names
 namespace wire = rcuda::wire;
 
 extern "C" {
+
+CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned flags) {
+  if (!pointer || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  if (bytes > kLargeBytes && is_in_worker()) {
+    const CUresult result = allocate_in_worker(target, pointer, bytes, flags);
+    if (result != CUDA_ERROR_NOT_SUPPORTED) return result;
+  }
+  void* memory = nullptr;
+  const CUresult result = allocate_host(&memory, bytes, flags, true);
+  if (result == CUDA_SUCCESS) *pointer = reinterpret_cast<uintptr_t>(memory);
+  return result;
+}
 
 CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice,
                         CUmemLocation location) {

@@ -346,6 +346,10 @@ void end_host_memory(const Allocation& memory) {
     return;
   }
   unmirror(address);
+  if (memory.session) {  // managed memory of a worker
+    unmap_managed(memory.base, memory.bytes);
+    return;
+  }
   unexpose_all(memory.exposed, memory.base, target);
   unmap_from_range(address, round_up(memory.bytes, page_bytes()));
 }

@@ -11,38 +11,16 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "client/channel/staging.h"
+#include "client/process/mirror_exchange.h"
 #include "common/base/log.h"
 #include "common/base/unique_fd.h"
 
 namespace rcuda::client {
 namespace {
 
-constexpr size_t kBlockBytes = 4096;
-
-struct Mirror {
-  Session* session = nullptr;
-  wire::ObjectId context = 0;
-  std::byte* address = nullptr;
-  size_t bytes = 0;
-  // Guarded by mirrors_mutex.
-  std::vector<std::byte> known;  // the bytes at the last exchange, equal on both sides
-  bool sent = false;             // exchanged at least once; before, `known` has no meaning
-  uint64_t version = 0;          // of `known`
-  uint64_t loan = 0;             // the last one whose bytes were merged
-  bool removed = false;          // `address` may be unmapped already
-  // The two halves of the region. The worker writes and reads `exchanged` around host functions,
-  // and writes `fetched` on request.
-  std::byte* exchanged = nullptr;
-  std::byte* fetched = nullptr;
-  transport::RegionId region{};
-};
 using Shared = std::shared_ptr<Mirror>;
 
 std::atomic<size_t> mirror_count{0};
-// Held only briefly: the thread of the host functions takes it, and a thread that waits for the
-// worker may be waiting for a host function.
-std::mutex mirrors_mutex;
 // Ensures that bytes enter the command ring in the order in which they were found changed, and that
 // none are sent after the worker has dropped the memory.
 std::mutex push_mutex;
@@ -62,111 +40,15 @@ std::vector<Shared> of_session(const Session& session) {
   return found;
 }
 
-// Does not report errors of earlier commands: these bytes are sent anyway, and the launch that
-// follows reports the errors.
-CUresult send(const Target& target, const std::byte* to, const std::byte* from, size_t bytes) {
-  const auto destination = static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(to));
-  if (bytes > wire::kMaxInlineBytes) {
-    return target.session->staging().to_device(target, destination, from, bytes);
-  }
-  const wire::CopyInlineBody body{destination, static_cast<uint32_t>(bytes), stream_id(target)};
-  return target.session->post(target, static_cast<uint16_t>(wire::Custom::kCopyInline),
-                              std::as_bytes(std::span(&body, 1)), {from, bytes});
-}
-
-struct Run {
-  size_t at, bytes;
-};
-
-// Returns the runs of blocks that the application changed; `content` gets their bytes.
-std::vector<Run> changed(const Mirror& mirror, std::vector<std::byte>* content) {
-  std::vector<Run> runs;
-  std::lock_guard lock(mirrors_mutex);
-  for (size_t at = 0; at < mirror.bytes; at += kBlockBytes) {
-    const size_t length = std::min(kBlockBytes, mirror.bytes - at);
-    if (mirror.sent && std::memcmp(mirror.address + at, mirror.known.data() + at, length) == 0) {
-      continue;
-    }
-    if (runs.empty() || runs.back().at + runs.back().bytes != at) {
-      runs.push_back({at, length});
-    } else {
-      runs.back().bytes += length;
-    }
-    content->insert(content->end(), mirror.address + at, mirror.address + at + length);
-  }
-  return runs;
-}
-
-// Notes that both sides have these bytes now. Bytes that could not be sent stay changed, for the
-// next push.
-void note_sent(Mirror& mirror, const Run& run, const std::byte* content) {
-  std::lock_guard lock(mirrors_mutex);
-  std::memcpy(mirror.known.data() + run.at, content, run.bytes);
-  ++mirror.version;
-}
-
-// Sends the blocks that the application changed. After a failure the rest stays unsent.
-CUresult push(const Target& target, Mirror& mirror, std::vector<std::byte>* content) {
-  content->clear();
-  const std::vector<Run> runs = changed(mirror, content);
-  const std::byte* from = content->data();
-  for (const Run& run : runs) {
-    const CUresult result = send(target, mirror.address + run.at, from, run.bytes);
-    if (result != CUDA_SUCCESS) return result;
-    note_sent(mirror, run, from);
-    from += run.bytes;
-  }
-  std::lock_guard lock(mirrors_mutex);
-  mirror.sent = true;
-  return CUDA_SUCCESS;
-}
-
-// Copies the bytes that the worker changed since the last exchange into the application's memory.
-void merge(Mirror& mirror, const std::byte* there) {
-  for (size_t at = 0; at < mirror.bytes; at += kBlockBytes) {
-    const size_t length = std::min(kBlockBytes, mirror.bytes - at);
-    std::byte* known = mirror.known.data() + at;
-    if (mirror.sent && std::memcmp(there + at, known, length) == 0) continue;
-    for (size_t i = 0; i < length; ++i) {
-      if (!mirror.sent || there[at + i] != known[i]) mirror.address[at + i] = there[at + i];
-    }
-    std::memcpy(known, there + at, length);
-  }
-  mirror.sent = true;
-  ++mirror.version;
-}
-
-CUresult pull(Mirror& mirror) {
-  const wire::MirrorFetchBody body{reinterpret_cast<uintptr_t>(mirror.address)};
-  for (int attempt = 0;; ++attempt) {
-    uint64_t version;
-    {
-      std::lock_guard lock(mirrors_mutex);
-      version = mirror.version;
-    }
-    Reply reply;
-    const CUresult result = mirror.session->call(mirror.session->in_context(mirror.context),
-                                                 static_cast<uint16_t>(wire::Custom::kMirrorFetch),
-                                                 std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
-    std::lock_guard lock(mirrors_mutex);
-    // Another thread is freeing the memory, and the worker may already know.
-    if (mirror.removed && result != kSessionLost) return CUDA_SUCCESS;
-    if (result != CUDA_SUCCESS) return result;
-    // Another exchange took place during the call, so these bytes may be older: fetch them again.
-    // The number of attempts is limited, because a stream whose work never ends must not keep the
-    // caller for ever. The bytes of the last attempt are used in any case.
-    constexpr int kAttempts = 4;
-    if (mirror.version != version && attempt < kAttempts) continue;
-    merge(mirror, mirror.fetched);
-    return CUDA_SUCCESS;
-  }
+size_t whole_pages(size_t bytes) {
+  static const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return (bytes + page - 1) / page * page;
 }
 
 // Exposes the region for the worker's bytes and tells the worker about the mirror. Without both,
 // the memory is not mirrored.
 CUresult introduce(Mirror& mirror) {
-  static const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  const size_t half = (wire::MirrorLoan::region_bytes(mirror.bytes) + page - 1) / page * page;
+  const size_t half = whole_pages(wire::MirrorLoan::region_bytes(mirror.bytes));
   UniqueFd backing(memfd_create("rcuda-mirror", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!backing || ftruncate(backing.get(), static_cast<off_t>(2 * half)) != 0) {
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -181,15 +63,24 @@ CUresult introduce(Mirror& mirror) {
     munmap(memory, 2 * half);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  mirror.exchanged = static_cast<std::byte*>(memory);
-  mirror.fetched = mirror.exchanged + half;
+  mirror.lent = static_cast<std::byte*>(memory);
+  mirror.fetched = mirror.lent + half;
   mirror.region = region->id;
   const wire::MirrorBody body{reinterpret_cast<uintptr_t>(mirror.address), mirror.bytes,
                               static_cast<uint64_t>(region->id), half};
   Reply reply;
-  const CUresult result = mirror.session->call(mirror.session->in_context(mirror.context),
-                                               static_cast<uint16_t>(wire::Custom::kMirror),
-                                               std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
+  const CUresult result = mirror.session->call(
+      mirror.session->in_context(mirror.context), static_cast<uint16_t>(wire::Custom::kMirror),
+      std::as_bytes(std::span(&body, 1)), {}, sizeof(wire::MirrorReply), &reply);
+  wire::MirrorReply told{};
+  if (result == CUDA_SUCCESS && reply.body().size() == sizeof told) {
+    std::memcpy(&told, reply.body().data(), sizeof told);
+  }
+  if (told.block_bytes % kMirrorBlockBytes == 0 && told.block_bytes != 0) {
+    mirror.changes_bytes = told.block_bytes;
+    mirror.fetches =
+        std::make_shared<Timeline>(*mirror.session, mirror.context, wire::kFetchStream);
+  }
   if (result != CUDA_SUCCESS) {
     (void)mirror.session->link().unexpose(region->id);
     munmap(memory, 2 * half);
@@ -199,31 +90,47 @@ CUresult introduce(Mirror& mirror) {
 
 // The reverse of introduce().
 void withdraw(Mirror& mirror) {
+  if (mirror.absent) mirror.absent->stop();
   const wire::MirrorFetchBody body{reinterpret_cast<uintptr_t>(mirror.address)};
   Reply reply;
-  (void)mirror.session->call(mirror.session->in_context(0),
-                             static_cast<uint16_t>(wire::Custom::kUnmirror),
-                             std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
+  const auto in = [&](wire::ObjectId context) {
+    return mirror.session->call(mirror.session->in_context(context),
+                                static_cast<uint16_t>(wire::Custom::kUnmirror),
+                                std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
+  };
+  // The context may have ended.
+  if (in(mirror.context) != CUDA_SUCCESS) (void)in(0);
   (void)mirror.session->link().unexpose(mirror.region);
   std::scoped_lock lock(pull_mutex, mirrors_mutex);
-  munmap(mirror.exchanged, 2 * static_cast<size_t>(mirror.fetched - mirror.exchanged));
-  mirror.exchanged = mirror.fetched = nullptr;
+  munmap(mirror.lent, 2 * static_cast<size_t>(mirror.fetched - mirror.lent));
+  mirror.lent = mirror.fetched = nullptr;
 }
 
 // `from_worker`: the worker has the first bytes. They are fetched before other threads can push the
 // memory, which is still zero here.
 CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_t bytes,
-             bool from_worker) {
+             bool from_worker, WriteTracker* tracker = nullptr) {
   auto mirror = std::make_shared<Mirror>();
   mirror->session = &session;
   mirror->context = context;
   mirror->address = address;
   mirror->bytes = bytes;
-  mirror->known.resize(bytes);
+  mirror->tracker = tracker;
+  mirror->all_written = !tracker;
+  mirror->exchanged.resize((bytes + kMirrorBlockBytes - 1) / kMirrorBlockBytes);
+  void* const known = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (known == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  mirror->known = {static_cast<std::byte*>(known), UnmapPages{bytes}};
   if (CUresult result = introduce(*mirror); result != CUDA_SUCCESS) {
     RCUDA_WARN("%zu bytes at %p are not mirrored with %s: CUDA error %d", bytes,
                static_cast<void*>(address), session.name().c_str(), static_cast<int>(result));
     return result;
+  }
+  if (tracker && mirror->changes_bytes != 0) {
+    mirror->absent = AbsentPages::make(
+        *tracker, address, bytes, mirror->known.get(),
+        [raw = mirror.get()](std::byte* to, const Run& run) { return fetch_run(*raw, run, to); });
   }
   if (from_worker) {
     const CUresult pulled = [&] {
@@ -278,6 +185,31 @@ CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address
   return add(session, context, reinterpret_cast<std::byte*>(address), bytes, true);
 }
 
+CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr address,
+                        size_t bytes) {
+  // The pages lie in the window that the session reserved without access.
+  void* const wanted = reinterpret_cast<void*>(address);
+  const size_t mapped = whole_pages(bytes);
+  if (address != whole_pages(address)) return CUDA_ERROR_NOT_SUPPORTED;
+  if (mmap(wanted, mapped, PROT_READ | PROT_WRITE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != wanted) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  // A large page is protected, and loses its protection, in one step.
+  (void)madvise(wanted, mapped, MADV_HUGEPAGE);
+  WriteTracker* tracker = WriteTracker::get();
+  if (tracker && !tracker->watch(wanted, mapped)) tracker = nullptr;
+  const CUresult result =
+      add(session, context, static_cast<std::byte*>(wanted), bytes, false, tracker);
+  if (result != CUDA_SUCCESS) unmap_managed(address, bytes);
+  return result;
+}
+
+void unmap_managed(CUdeviceptr address, size_t bytes) {
+  (void)mmap(reinterpret_cast<void*>(address), whole_pages(bytes), PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
 void unmirror(const void* address) {
   std::vector<Shared> removed;
   {
@@ -309,7 +241,7 @@ CUresult push_mirrors(const Target& target) {
   if (!any_mirrored()) [[likely]]
     return CUDA_SUCCESS;
   std::lock_guard lock(push_mutex);
-  std::vector<std::byte> content;
+  static std::vector<std::byte> content;  // guarded by push_mutex
   for (const Shared& mirror : of_session(*target.session)) {
     const CUresult result = push(target, *mirror, &content);
     if (result != CUDA_SUCCESS) return result;
@@ -335,11 +267,11 @@ CUresult pull_mirrors(Session& session) {
 void mirrors_arrived(Session& session, uint64_t loan) {
   for (const Shared& mirror : of_session(session)) {
     std::lock_guard lock(mirrors_mutex);
-    if (mirror->removed || !mirror->exchanged || !mirror->sent) continue;
-    uint64_t lent = 0;
-    std::memcpy(&lent, mirror->exchanged + wire::MirrorLoan::offset(mirror->bytes), sizeof lent);
-    if (lent != loan) continue;
-    merge(*mirror, mirror->exchanged);
+    if (mirror->removed || !mirror->lent || !mirror->sent) continue;
+    uint64_t of_loan = 0;
+    std::memcpy(&of_loan, mirror->lent + wire::MirrorLoan::offset(mirror->bytes), sizeof of_loan);
+    if (of_loan != loan) continue;
+    merge(*mirror, mirror->lent, {{0, mirror->bytes}});
     mirror->loan = loan;
   }
 }
@@ -347,9 +279,13 @@ void mirrors_arrived(Session& session, uint64_t loan) {
 void mirrors_leave(Session& session, uint64_t loan) {
   for (const Shared& mirror : of_session(session)) {
     std::lock_guard lock(mirrors_mutex);
-    if (mirror->removed || !mirror->exchanged || mirror->loan != loan) continue;
-    std::memcpy(mirror->known.data(), mirror->address, mirror->bytes);
-    std::memcpy(mirror->exchanged, mirror->known.data(), mirror->bytes);
+    if (mirror->removed || !mirror->lent || mirror->loan != loan) continue;
+    for (size_t at = 0; at < mirror->bytes; at += kMirrorBlockBytes) {
+      if (mirror->is_absent(at)) continue;
+      const size_t length = mirror->block_length(at);
+      std::memcpy(mirror->known.get() + at, mirror->address + at, length);
+      std::memcpy(mirror->lent + at, mirror->known.get() + at, length);
+    }
     ++mirror->version;
   }
 }

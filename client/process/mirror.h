@@ -1,19 +1,23 @@
 // Mirrored memory: memory for host and kernels whose pages client and worker cannot share. Both
-// have a copy, and the copies are kept equal. Managed variables of modules are mirrored on every
-// medium. Managed memory and page-locked memory that kernels may use are mirrored on media that do
-// not share pages (TCP, verbs).
+// have a copy, and the copies are kept equal. Variables of modules and managed memory in the worker
+// (entry/managed.cpp) are mirrored on every medium; page-locked memory that kernels may use, on
+// media that do not share pages (TCP, verbs).
 //
 // Before the client posts work that may read or write mirrored memory, it sends the blocks that the
-// application changed, in the stream's order. After a synchronising call returns, the client
-// fetches the bytes that the GPU changed. Copies in between use the worker's bytes
+// application changed, in the stream's order. It finds them by write tracking (write_tracker.h)
+// where the memory is its own, and by comparing. After a synchronising call returns, it fetches the
+// bytes that the GPU changed: all bytes of up to 64 KB in one round trip; of larger memory the
+// blocks that the worker names, or none, if they can be fetched when they are accessed
+// (absent_pages.h). Copies in between use the worker's bytes
 // (server/executor/memory/shadow_copy.h). Around each host function, the worker sends all mirrored
 // memory and takes back the bytes that the function changed (server/executor/memory/mirrors.h). If
 // both sides changed a byte in between, the GPU's value wins; CUDA forbids such concurrent access
 // anyway.
 //
-// Cost: none while nothing is mirrored; every synchronising call and every host function moves all
-// mirrored memory, which is slow for large regions. Threads: any. A thread that waits for the
-// worker holds no lock that a host function needs.
+// Cost: none while nothing is mirrored. Every launch asks for the pages written since the last one,
+// every wait for the blocks changed; every host function moves all mirrored memory, which is slow
+// for large regions. Threads: any. A thread that waits for the worker holds no lock that a host
+// function needs.
 #pragma once
 
 #include <cstddef>
@@ -29,6 +33,12 @@ namespace rcuda::client {
 void mirror(Session& session, wire::ObjectId context, void* address, size_t bytes);
 // Maps the address range here first, then mirrors it: a managed variable, at the worker's address.
 CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes);
+// The same for managed memory that the worker has just allocated: whole pages.
+// CUDA_ERROR_NOT_SUPPORTED if they are none of this process, whose pages may be larger.
+CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr address,
+                        size_t bytes);
+// Ends the mapping of managed memory that is mirrored no more.
+void unmap_managed(CUdeviceptr address, size_t bytes);
 void unmirror(const void* address);
 // Whether any memory is mirrored, so that host memory may be older than the worker's bytes.
 bool any_mirrored();

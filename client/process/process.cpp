@@ -94,6 +94,14 @@ Status check_number(const char* name, unsigned least, unsigned most) {
                                             std::to_string(least) + " to " + std::to_string(most));
 }
 
+// Checks RCUDA_MANAGED, which process/write_tracker.h reads.
+Status check_managed() {
+  const std::string text = text_from_environment("RCUDA_MANAGED");
+  if (text.empty() || text == "tracked" || text == "compared") return {};
+  return Status(Code::kInvalidArgument,
+                "RCUDA_MANAGED=" + text + " is not usable: it takes tracked or compared");
+}
+
 // How long to wait for a turn at a busy server.
 Result<uint32_t> wait_from_environment() {
   const std::string text = text_from_environment("RCUDA_WAIT");
@@ -226,6 +234,7 @@ Status Process::connect() {
   if (!hello) return hello.status();
   options.hello = std::move(hello).value();
   RCUDA_RETURN_IF_ERROR(check_number("RCUDA_COPY_THREADS", 1, 64));
+  RCUDA_RETURN_IF_ERROR(check_managed());
   RCUDA_RETURN_IF_ERROR(check_number("RCUDA_VERBS_CACHE", 0, transport::verbs::kMaxKeptMiB));
   const Result<uint32_t> wait_ms = wait_from_environment();
   if (!wait_ms) return wait_ms.status();

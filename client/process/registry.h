@@ -27,8 +27,8 @@ enum class Placement : uint8_t {
   kGlobal,       // a module's variable
   kHost,         // page-locked client memory, usable by kernels at the same address
   kRegistered,   // cuMemHostRegister
-  kManaged,
-  kMapped,  // cuMemMap
+  kManaged,      // page-locked client memory; with a session: managed memory of its worker
+  kMapped,       // cuMemMap
 };
 
 struct Allocation {

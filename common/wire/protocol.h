@@ -73,6 +73,12 @@ struct MirrorLoan {
   }
 };
 
+// Blocks of a mirror that the GPU has changed (MirrorChanges).
+struct MirrorRun {
+  uint64_t first, count;
+};
+static_assert(sizeof(MirrorRun) == 16);
+
 // No graph and no launch in progress holds the callback that the client named `callback`: the
 // client may forget it. Sent once for each callback that reached a graph.
 struct ReleasedEvent {

@@ -20,7 +20,8 @@ CUresult locate(uint64_t address, size_t bytes, Side side, Location* location) {
                  known->placement == Placement::kDeviceAsync,
                  address,
                  bytes};
-    return side == Side::kHost ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    // Managed memory is the host's as well.
+    return side == Side::kHost && !is_managed(*known) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
   }
   // A copy can use only one region. If the workers have the range in several regions, it is copied
   // like pageable memory, by this process's CPU.

@@ -62,11 +62,13 @@ CUresult prepare_copy(const Location& destination, const Location& source, CUstr
     return CUDA_SUCCESS;
   }
   // For a copy from device memory to device memory of the same context, the host need not wait,
-  // even in a synchronous function. Between two contexts, a synchronous copy is ordered in the
-  // default streams of both.
+  // even in a synchronous function, unless it has the memory too (managed memory). Between two
+  // contexts, a synchronous copy is ordered in the default streams of both.
   const bool between =
       to_device && from_device && destination.owner.context != source.owner.context;
-  if (synchronous && (between || !(to_device && from_device))) plan->waits = true;
+  if (synchronous && (between || plan->mirrored != 0 || !(to_device && from_device))) {
+    plan->waits = true;
+  }
   if (!synchronous || !between) return CUDA_SUCCESS;
   return source.owner.session->synchronize(in_default_stream(source.owner));
 }

@@ -19,8 +19,9 @@ HandlerResult host_unexpose(MemoryServices& services, const Command&,
   return {services.host_memory.unexpose(body), false, false};
 }
 
-HandlerResult mirror(MemoryServices& services, const Command&, const wire::MirrorBody& body) {
-  return {services.mirrors.add(body), false, false};
+HandlerResult mirror(MemoryServices& services, const Command& command, const wire::MirrorBody& body,
+                     std::vector<std::byte>*) {
+  return services.mirrors.add(body, command.target);
 }
 
 HandlerResult unmirror(MemoryServices& services, const Command&,
@@ -31,6 +32,16 @@ HandlerResult unmirror(MemoryServices& services, const Command&,
 HandlerResult mirror_fetch(MemoryServices& services, const Command& command,
                            const wire::MirrorFetchBody& body) {
   return services.mirrors.fetch(body.address, command.target);
+}
+
+HandlerResult mirror_changes(MemoryServices& services, const Command& command,
+                             const wire::MirrorFetchBody& body, std::vector<std::byte>*) {
+  return services.mirrors.changes(body.address, command.target);
+}
+
+HandlerResult mirror_note(MemoryServices& services, const Command&,
+                          const wire::MirrorNoteBody& body) {
+  return {services.mirrors.note(body), false, false};
 }
 
 // ---- memory of pools ---------------------------------------------------------------------------

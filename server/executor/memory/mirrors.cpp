@@ -48,30 +48,61 @@ struct Mirrors::Loan::Sent {
 
 Mirrors::~Mirrors() = default;
 
-CUresult Mirrors::add(const wire::MirrorBody& body) {
-  if (body.bytes == 0 || body.bytes > kMostBytes || body.address + body.bytes < body.address) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  // This process's CPU reads and writes the memory, so only client memory and managed memory are
-  // accepted.
-  if (!host_memory_.find(body.address, body.bytes)) {
-    const auto ask = driver_.cuPointerGetAttribute;
-    for (const uint64_t address : {body.address, body.address + body.bytes - 1}) {
-      unsigned managed = 0;
-      if (!ask || ask(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) != CUDA_SUCCESS ||
-          !managed) {
-        return CUDA_ERROR_INVALID_VALUE;
-      }
+bool Mirrors::is_on_host(const wire::MirrorBody& body) const {
+  if (host_memory_.find(body.address, body.bytes)) return true;
+  const auto ask = driver_.cuPointerGetAttribute;
+  for (const uint64_t address : {body.address, body.address + body.bytes - 1}) {
+    unsigned managed = 0;
+    if (!ask || ask(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) != CUDA_SUCCESS ||
+        !managed) {
+      return false;
     }
+  }
+  return true;
+}
+
+// The digests of the bytes that are there now are the first ones.
+CUresult Mirrors::track(Mirror& mirror, SessionStream* stream) {
+  CUresult result = objects_.use_stream(wire::kFetchStream, stream);
+  if (result != CUDA_SUCCESS) return result;
+  mirror.digests = BlockDigests::make(driver_, *stream->context, mirror.address, mirror.bytes);
+  if (!mirror.digests) return CUDA_ERROR_NOT_SUPPORTED;
+  result = mirror.digests->note(*stream, 0, mirror.bytes);
+  if (result != CUDA_SUCCESS) mirror.digests.reset();
+  return result;
+}
+
+HandlerResult Mirrors::add(const wire::MirrorBody& body, const ReplyTarget& target) {
+  if (body.bytes == 0 || body.bytes > kMostBytes || body.address + body.bytes < body.address ||
+      !is_on_host(body)) {
+    return {CUDA_ERROR_INVALID_VALUE, false, false};
   }
   auto mirror = std::make_shared<Mirror>();
   mirror->address = body.address;
   mirror->bytes = body.bytes;
   mirror->region = body.region;
   mirror->fetch_offset = body.fetch_offset;
-  std::lock_guard lock(mutex_);
-  return mirrors_.emplace(body.address, std::move(mirror)).second ? CUDA_SUCCESS
-                                                                  : CUDA_ERROR_INVALID_VALUE;
+  {
+    std::lock_guard lock(mutex_);
+    if (!mirrors_.emplace(body.address, mirror).second) {
+      return {CUDA_ERROR_INVALID_VALUE, false, false};
+    }
+  }
+  wire::MirrorReply reply{};
+  SessionStream stream;
+  // Smaller mirrors are fetched in one round trip, bytes included.
+  if (body.bytes <= transport::kMaxRegionPut ||
+      body.address % BlockDigests::kLeastBlockBytes != 0 ||
+      track(*mirror, &stream) != CUDA_SUCCESS) {
+    answers_.reply(target, CUDA_SUCCESS, std::as_bytes(std::span(&reply, 1)));
+    return kDeferred;
+  }
+  reply.block_bytes = mirror->digests->block_bytes();
+  // No work of the program may change the memory before its digests are known.
+  completions_.add(stream, [this, reply, target](CUresult result) {
+    answers_.reply(target, result, std::as_bytes(std::span(&reply, 1)));
+  });
+  return kDeferred;
 }
 
 CUresult Mirrors::remove(uint64_t address) {
@@ -97,20 +128,20 @@ bool Mirrors::covers(uint64_t address, uint64_t bytes) const {
   return offset <= mirror.bytes && bytes <= mirror.bytes - offset;
 }
 
+std::shared_ptr<Mirrors::Mirror> Mirrors::find(uint64_t address) const {
+  std::lock_guard lock(mutex_);
+  const auto found = mirrors_.find(address);
+  return found == mirrors_.end() ? nullptr : found->second;
+}
+
 HandlerResult Mirrors::fetch(uint64_t address, const ReplyTarget& target) {
   const auto failed = [](CUresult result) { return HandlerResult{result, false, false}; };
-  std::shared_ptr<Mirror> mirror;
-  {
-    std::lock_guard lock(mutex_);
-    auto found = mirrors_.find(address);
-    if (found == mirrors_.end()) return failed(CUDA_ERROR_INVALID_VALUE);
-    mirror = found->second;
-  }
-  ContextState* context = objects_.current_context();
-  if (!context || !driver_.cuLaunchHostFunc) return failed(CUDA_ERROR_INVALID_CONTEXT);
-  if (!context->fetch_stream) {
-    const CUresult made = driver_.cuStreamCreate(&context->fetch_stream, CU_STREAM_NON_BLOCKING);
-    if (made != CUDA_SUCCESS) return failed(made);
+  std::shared_ptr<Mirror> mirror = find(address);
+  if (!mirror) return failed(CUDA_ERROR_INVALID_VALUE);
+  if (!driver_.cuLaunchHostFunc) return failed(CUDA_ERROR_NOT_SUPPORTED);
+  SessionStream stream;
+  if (CUresult result = objects_.use_stream(wire::kFetchStream, &stream); result != CUDA_SUCCESS) {
+    return failed(result);
   }
   struct Fetch {
     Mirrors* mirrors;
@@ -127,19 +158,63 @@ HandlerResult Mirrors::fetch(uint64_t address, const ReplyTarget& target) {
     fetch.ok = fetch.mirrors->answer_with(*fetch.mirror);
   };
   auto owner = std::make_unique<std::shared_ptr<Fetch>>(fetch);
-  const CUresult queued = driver_.cuLaunchHostFunc(context->fetch_stream, run, owner.get());
+  const CUresult queued = driver_.cuLaunchHostFunc(stream.handle, run, owner.get());
   if (queued != CUDA_SUCCESS) return failed(queued);
   (void)owner.release();
-  SessionStream stream;
-  stream.handle = context->fetch_stream;
-  stream.context = context;
-  stream.object = &context->fetch_uses;
-  stream.key = kFetchKey | context->id;
   completions_.add(stream, [this, fetch, target](CUresult result) {
     if (result == CUDA_SUCCESS && !fetch->ok) result = CUDA_ERROR_INVALID_VALUE;
     answers_.reply(target, result, {});
   });
   return kDeferred;
+}
+
+namespace {
+
+// The runs of changed blocks, at most `most` of them: runs with small gaps are joined until they
+// are few enough.
+std::vector<wire::MirrorRun> changed_runs(const BlockDigests& digests, size_t most) {
+  std::vector<wire::MirrorRun> runs;
+  for (uint64_t gap = 1;; gap *= 2) {
+    runs.clear();
+    for (uint64_t block = 0; block < digests.block_count(); ++block) {
+      if (!digests.changed(block)) continue;
+      if (!runs.empty() && block - (runs.back().first + runs.back().count) < gap) {
+        runs.back().count = block + 1 - runs.back().first;
+      } else {
+        runs.push_back({block, 1});
+      }
+    }
+    if (runs.size() <= most) return runs;
+  }
+}
+
+}  // namespace
+
+HandlerResult Mirrors::changes(uint64_t address, const ReplyTarget& target) {
+  const auto failed = [](CUresult result) { return HandlerResult{result, false, false}; };
+  std::shared_ptr<Mirror> mirror = find(address);
+  if (!mirror || !mirror->digests) return failed(CUDA_ERROR_INVALID_VALUE);
+  SessionStream stream;
+  CUresult result = objects_.use_stream(wire::kFetchStream, &stream);
+  if (result == CUDA_SUCCESS) result = mirror->digests->compare(stream);
+  if (result != CUDA_SUCCESS) return failed(result);
+  completions_.add(stream, [this, mirror, target](CUresult done) {
+    std::vector<wire::MirrorRun> runs;
+    if (done == CUDA_SUCCESS) {
+      runs = changed_runs(*mirror->digests, target.capacity() / sizeof(wire::MirrorRun));
+    }
+    answers_.reply(target, done, std::as_bytes(std::span(runs)));
+  });
+  return kDeferred;
+}
+
+CUresult Mirrors::note(const wire::MirrorNoteBody& body) {
+  const std::shared_ptr<Mirror> mirror = find(body.address);
+  if (!mirror) return CUDA_SUCCESS;  // another thread has freed the memory
+  if (!mirror->digests) return CUDA_ERROR_INVALID_VALUE;
+  SessionStream stream;
+  const CUresult result = objects_.use_stream(body.stream, &stream);
+  return result == CUDA_SUCCESS ? mirror->digests->note(stream, body.offset, body.bytes) : result;
 }
 
 bool Mirrors::send(Mirror& mirror, const void* from, uint64_t bytes, uint64_t offset) {

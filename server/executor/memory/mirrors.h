@@ -23,6 +23,7 @@
 #include "common/wire/protocol.h"
 #include "server/executor/answers/answers.h"
 #include "server/executor/answers/handler.h"
+#include "server/executor/memory/block_digests.h"
 #include "server/executor/memory/host_memory.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/streams/completions.h"
@@ -42,12 +43,18 @@ class Mirrors {
         host_memory_(host_memory) {}
   ~Mirrors();
 
-  CUresult add(const wire::MirrorBody& body);
+  // Replies with a wire::MirrorReply.
+  HandlerResult add(const wire::MirrorBody& body, const ReplyTarget& target);
+  // The device must be idle.
   CUresult remove(uint64_t address);
   // Whether one mirror contains all of [address, address + bytes).
   bool covers(uint64_t address, uint64_t bytes) const;
   // Sends the bytes to the client, and replies when they have arrived.
   HandlerResult fetch(uint64_t address, const ReplyTarget& target);
+  // Replies with the blocks that the GPU has changed, when it has looked for them.
+  HandlerResult changes(uint64_t address, const ReplyTarget& target);
+  // The bytes that the client has sent in the stream count as unchanged.
+  CUresult note(const wire::MirrorNoteBody& body);
 
   // While it exists, the client's regions have the bytes of the mirrors.
   class Loan {
@@ -70,9 +77,14 @@ class Mirrors {
  private:
   struct Mirror {
     uint64_t address = 0, bytes = 0, region = 0, fetch_offset = 0;
+    std::unique_ptr<BlockDigests> digests;  // may be null; executor thread only
     std::mutex mutex;  // held while its bytes are read or written
     bool removed = false;
   };
+  std::shared_ptr<Mirror> find(uint64_t address) const;
+  // Whether this process's CPU can read and write the memory.
+  bool is_on_host(const wire::MirrorBody& body) const;
+  CUresult track(Mirror& mirror, SessionStream* stream);
   bool send(Mirror& mirror, const void* from, uint64_t bytes, uint64_t offset);
   // Sends the bytes so that they are there when the client gets an answer that follows.
   bool answer_with(Mirror& mirror);

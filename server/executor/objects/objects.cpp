@@ -75,6 +75,14 @@ CUresult SessionObjects::use_stream(wire::ObjectId id, SessionStream* stream) {
   if (id == 0) {
     if (!current_) return CUDA_ERROR_INVALID_CONTEXT;
     *stream = {nullptr, current_, &current_->legacy_stream, 0, kLegacyKey | current_->id};
+  } else if (id == wire::kFetchStream) {
+    if (!current_) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!current_->fetch_stream) {
+      const CUresult made = driver_.cuStreamCreate(&current_->fetch_stream, CU_STREAM_NON_BLOCKING);
+      if (made != CUDA_SUCCESS) return made;
+    }
+    *stream = {current_->fetch_stream, current_, &current_->fetch_uses, 0,
+               kFetchKey | current_->id};
   } else {
     Object* object = of(wire::Kind::kStream).find(id);
     if (!object) return CUDA_ERROR_INVALID_HANDLE;
@@ -142,6 +150,7 @@ void SessionObjects::forget_objects_of(ContextState& context) {
   context.free_streams.clear();
   context.idle_stream = nullptr;
   context.fetch_stream = nullptr;
+  context.block_digests = nullptr;
   for (size_t kind = 0; kind < tables_.size(); ++kind) {
     if (belongs_to_no_context(static_cast<wire::Kind>(kind))) continue;
     std::vector<wire::ObjectId> gone;

@@ -38,11 +38,12 @@ struct ContextState {
   std::vector<CUevent> free_events;    // without timing
   std::vector<CUstream> free_streams;  // non-blocking ones, for moved watches
   CUstream idle_stream = nullptr;      // never gets work: synchronising it flushes device printf
-  CUstream fetch_stream = nullptr;     // for Mirrors::fetch(); waits for no other stream
+  CUstream fetch_stream = nullptr;     // wire::kFetchStream; waits for no other stream
   Object fetch_uses;                   // fetch_stream's use counts; handle stays null
   Object legacy_stream;                // the legacy stream's use counts; handle stays null
   uint64_t idle_at = 0;                // WorkCount::all() when everything was last known to be done
   std::vector<std::shared_ptr<Departed>> departed;
+  CUfunction block_digests = nullptr;  // the kernel of BlockDigests, once it is loaded
   uint64_t generation = 0;  // counts resets; objects of an earlier generation have ended
 };
 
@@ -82,7 +83,8 @@ class SessionObjects {
   // A driver call may have changed the thread's current context.
   void forget_current() { current_ = nullptr; }
 
-  // 0 is the legacy default stream of the current context. Counts as a use of the stream.
+  // 0 is the legacy default stream of the current context, wire::kFetchStream the one for fetches,
+  // which is made when it is first used. Counts as a use of the stream.
   CUresult use_stream(wire::ObjectId id, SessionStream* stream);
   // The driver's handle; null for id 0. Counts as a use if it is a stream.
   CUresult find_handle(wire::Kind kind, wire::ObjectId id, void** handle);

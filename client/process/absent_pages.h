@@ -1,0 +1,73 @@
+// AbsentPages: pages of a mirror whose newest bytes only the worker has. The first access fetches
+// them, with some that follow; longer pieces while the application reads on.
+//
+// A thread of this process serves the faults of a userfaultfd (write_tracker.h). System calls fault
+// like the application's threads, for which a kernel wants a privilege: CAP_SYS_PTRACE,
+// vm.unprivileged_userfaultfd=1, or access to /dev/userfaultfd. Without it no page may be absent,
+// because read(2) into such a page would fail.
+//
+// Threads: any. The thread that serves faults takes no lock of mirror.cpp, so its locks may be held
+// by a thread that accesses an absent page; that of an AbsentPages may not. Blocking: an access of
+// an absent page, until its bytes are here; install() and drop() for an access in progress. Errors:
+// if a page cannot be fetched, because the session is lost, it is zero, and one line says so.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <cuda.h>
+
+#include "client/process/write_tracker.h"
+
+namespace rcuda::client {
+
+class AbsentPages : public std::enable_shared_from_this<AbsentPages> {
+ public:
+  static constexpr size_t kPageBytes = 4096;
+  // Reads the worker's bytes of a run into `to`.
+  using Fetch = std::function<CUresult(std::byte* to, const Run& run)>;
+
+  // Whether pages of this process may be absent.
+  static bool possible();
+  // For memory that `tracker` watches. `known` gets the bytes of fetched pages. Null if this
+  // process cannot. stop() must be called before `known` and what `fetch` uses go away.
+  static std::shared_ptr<AbsentPages> make(WriteTracker& tracker, std::byte* address, size_t bytes,
+                                           std::byte* known, Fetch fetch);
+  void stop();
+
+  bool is_absent(size_t at) const {
+    return absent_[at / kPageBytes].load(std::memory_order_acquire) != 0;
+  }
+  size_t count() const { return count_.load(std::memory_order_relaxed); }  // of absent pages
+  // Drops the bytes of whole pages, which are absent from now on. Returns false if it cannot; then
+  // they stay.
+  bool drop(const Run& run);
+  // The bytes of absent pages have come in another way.
+  void install(const Run& run, const std::byte* from);
+
+ private:
+  AbsentPages(WriteTracker& tracker, std::byte* address, size_t bytes, std::byte* known,
+              Fetch fetch);
+  static bool start_serving(WriteTracker& tracker);
+  static void serve_all(WriteTracker& tracker);
+  void serve(size_t at);
+  Run run_at(size_t at, size_t most) const;
+  void install_locked(const Run& run, const std::byte* from);
+
+  WriteTracker& tracker_;
+  std::byte* const address_;
+  const size_t bytes_;  // whole pages
+  std::byte* const known_;
+  std::mutex mutex_;
+  Fetch fetch_;                                     // null once stopped
+  bool faults_ = false;                             // accesses of empty pages fault
+  std::vector<std::atomic<unsigned char>> absent_;  // by page; changed with mutex_ held
+  std::atomic<size_t> count_{0};
+  size_t next_ = 0, piece_ = 0;  // where the last piece ended, and its size
+};
+
+}  // namespace rcuda::client

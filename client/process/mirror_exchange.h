@@ -1,0 +1,89 @@
+// What mirrored memory (mirror.h) is made of: the state of one mirror, and the exchange of its
+// bytes with the worker.
+//
+// Threads: any; each function says which locks its caller holds. Blocking: push() for room in the
+// command ring and in the staging region, pull() and fetch_run() for the worker. Errors: those of
+// the session.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <cuda.h>
+#include <sys/mman.h>
+
+#include "client/channel/session.h"
+#include "client/channel/timeline.h"
+#include "client/process/absent_pages.h"
+#include "client/process/runs.h"
+#include "client/process/write_tracker.h"
+
+namespace rcuda::client {
+
+// Of memory that is compared, and sent if it differs.
+inline constexpr size_t kMirrorBlockBytes = 4096;
+// Of the work of one thread when several compare or merge.
+inline constexpr size_t kMirrorPieceBytes = 1 << 20;
+
+// Held only briefly: the thread of the host functions takes it, and a thread that waits for the
+// worker may be waiting for a host function.
+inline std::mutex mirrors_mutex;
+
+struct UnmapPages {
+  size_t bytes = 0;
+  void operator()(std::byte* memory) const { munmap(memory, bytes); }
+};
+
+// Memory that is mirrored with one worker.
+struct Mirror {
+  Session* session = nullptr;
+  wire::ObjectId context = 0;
+  std::byte* address = nullptr;
+  size_t bytes = 0;
+  size_t changes_bytes = 0;         // of a block of MirrorChanges; 0: the worker tracks no changes
+  WriteTracker* tracker = nullptr;  // null: the application's changes are found by comparing
+  std::shared_ptr<Timeline> fetches;  // of wire::kFetchStream; for changes_bytes
+  // Guarded by push_mutex.
+  std::vector<uint8_t> exchanged;  // by block: whether it was ever sent
+  bool all_written = true;         // `tracker` does not know all writes
+  bool rewritten = false;          // the application last changed most of what it may have written
+  // Null if every page is here. A page becomes absent with mirrors_mutex held.
+  std::shared_ptr<AbsentPages> absent;
+  // Guarded by pull_mutex.
+  bool reads_all = false;    // the application accesses most of what the GPU has changed
+  size_t sample = 0;         // with reads_all: a page that was dropped nevertheless
+  size_t dropped_pages = 0;  // absent after the last pull
+  // Guarded by mirrors_mutex.
+  std::unique_ptr<std::byte[], UnmapPages>
+      known;             // the bytes at the last exchange, equal on both sides
+  bool sent = false;     // exchanged at least once; before, `known` has no meaning
+  uint64_t version = 0;  // of `known`
+  uint64_t loan = 0;     // the last one whose bytes were merged
+  bool removed = false;  // `address` may be unmapped already
+  // The two halves of the region. The worker writes and reads `lent` around host functions, and
+  // writes `fetched` on request.
+  std::byte* lent = nullptr;
+  std::byte* fetched = nullptr;
+  transport::RegionId region{};
+
+  bool is_absent(size_t at) const { return absent && absent->is_absent(at); }
+  size_t block_length(size_t at) const { return std::min(kMirrorBlockBytes, bytes - at); }
+};
+
+// Sends the blocks that the application changed. After a failure the rest stays unsent. push_mutex
+// is held; `content` is memory to work with.
+CUresult push(const Target& target, Mirror& mirror, std::vector<std::byte>* content);
+// Fetches what the GPU changed, or makes its pages absent. pull_mutex is held.
+CUresult pull(Mirror& mirror);
+// Copies the bytes that the worker changed since the last exchange into the application's memory.
+// `there`: the worker's bytes of the whole mirror; only those in `runs` are looked at.
+// mirrors_mutex is held.
+void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs);
+// Reads the worker's bytes, beside all streams.
+CUresult fetch_run(Mirror& mirror, const Run& run, std::byte* to);
+
+}  // namespace rcuda::client

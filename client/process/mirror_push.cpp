@@ -1,0 +1,144 @@
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "client/channel/staging.h"
+#include "client/channel/task_pool.h"
+#include "client/process/mirror_exchange.h"
+
+namespace rcuda::client {
+namespace {
+
+// Of memory whose changes are copied before they are sent.
+constexpr size_t kBatchBytes = 16 << 20;
+
+// Does not report errors of earlier commands: these bytes are sent anyway, and the launch that
+// follows reports the errors.
+CUresult send(const Target& target, const std::byte* to, const std::byte* from, size_t bytes) {
+  const auto destination = static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(to));
+  if (bytes > wire::kMaxInlineBytes) {
+    return target.session->staging().to_device(target, destination, from, bytes);
+  }
+  const wire::CopyInlineBody body{destination, static_cast<uint32_t>(bytes), stream_id(target)};
+  return target.session->post(target, static_cast<uint16_t>(wire::Custom::kCopyInline),
+                              std::as_bytes(std::span(&body, 1)), {from, bytes});
+}
+
+// Where the application may have written since the last call: whole blocks, in ascending order.
+std::vector<Run> written(Mirror& mirror) {
+  std::vector<Run> runs;
+  if (mirror.tracker && !std::exchange(mirror.all_written, false)) {
+    // To compare a page costs less than the fault of a protected one, if most are written again.
+    if (mirror.tracker->take(mirror.address, mirror.bytes, &runs, !mirror.rewritten)) return runs;
+    runs.clear();
+  }
+  return {{0, mirror.bytes}};
+}
+
+// Returns those of the runs' blocks that the application changed; `content`, from begin on, gets
+// their bytes.
+std::vector<Run> changed(Mirror& mirror, const std::vector<Run>& runs, size_t begin,
+                         std::byte* content) {
+  const std::vector<Run> pieces = pieces_of(runs, kMirrorPieceBytes);
+  std::vector<std::vector<Run>> found(pieces.size());
+  std::lock_guard lock(mirrors_mutex);
+  run_parallel(pieces.size(), [&](size_t index) {
+    const Run& piece = pieces[index];
+    for (size_t at = piece.at; at < piece.at + piece.bytes; at += kMirrorBlockBytes) {
+      const size_t length = mirror.block_length(at);
+      if (mirror.is_absent(at)) continue;
+      if (mirror.exchanged[at / kMirrorBlockBytes] &&
+          std::memcmp(mirror.address + at, mirror.known.get() + at, length) == 0) {
+        continue;
+      }
+      std::memcpy(content + (at - begin), mirror.address + at, length);
+      append(&found[index], {at, length});
+    }
+  });
+  std::vector<Run> all;
+  for (const std::vector<Run>& part : found) {
+    for (const Run& run : part) append(&all, run);
+  }
+  return all;
+}
+
+// Notes that both sides have these bytes now. Bytes that could not be sent stay changed, for the
+// next push.
+void note_sent(Mirror& mirror, const Run& run, const std::byte* content) {
+  const std::vector<Run> pieces = pieces_of({run}, kMirrorPieceBytes);
+  std::lock_guard lock(mirrors_mutex);
+  run_parallel(pieces.size(), [&](size_t index) {
+    const Run& piece = pieces[index];
+    std::memcpy(mirror.known.get() + piece.at, content + (piece.at - run.at), piece.bytes);
+    std::fill_n(mirror.exchanged.begin() + static_cast<ptrdiff_t>(piece.at / kMirrorBlockBytes),
+                (piece.bytes + kMirrorBlockBytes - 1) / kMirrorBlockBytes, uint8_t{1});
+  });
+  ++mirror.version;
+}
+
+// Tells the worker that it knows these bytes, so that they do not come back.
+CUresult note_in_worker(const Target& target, const Mirror& mirror, const Run& run) {
+  const wire::MirrorNoteBody body{reinterpret_cast<uintptr_t>(mirror.address), run.at, run.bytes,
+                                  stream_id(target), 0};
+  return target.session->post(target, static_cast<uint16_t>(wire::Custom::kMirrorNote),
+                              std::as_bytes(std::span(&body, 1)));
+}
+
+// Sends those of the runs' blocks that the application changed. Adds their bytes to *sent_bytes.
+CUresult push_runs(const Target& target, Mirror& mirror, const std::vector<Run>& runs,
+                   std::byte* content, size_t* sent_bytes) {
+  const size_t begin = runs.front().at;
+  for (const Run& run : changed(mirror, runs, begin, content)) {
+    const std::byte* const from = content + (run.at - begin);
+    CUresult result = send(target, mirror.address + run.at, from, run.bytes);
+    if (result == CUDA_SUCCESS && mirror.changes_bytes != 0) {
+      result = note_in_worker(target, mirror, run);
+    }
+    if (result != CUDA_SUCCESS) return result;
+    note_sent(mirror, run, from);
+    *sent_bytes += run.bytes;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult push(const Target& target, Mirror& mirror, std::vector<std::byte>* content) {
+  std::vector<Run> batch;  // of runs that lie in kBatchBytes of memory
+  size_t sent_bytes = 0;
+  const auto send_batch = [&] {
+    if (batch.empty()) return CUDA_SUCCESS;
+    content->resize(kBatchBytes);
+    const CUresult result = push_runs(target, mirror, batch, content->data(), &sent_bytes);
+    batch.clear();
+    return result;
+  };
+  CUresult result = CUDA_SUCCESS;
+  const std::vector<Run> all = written(mirror);
+  for (Run run : all) {
+    while (run.bytes != 0 && result == CUDA_SUCCESS) {
+      const size_t begin = batch.empty() ? run.at : batch.front().at;
+      if (run.at - begin >= kBatchBytes) {
+        result = send_batch();
+        continue;
+      }
+      const size_t length = std::min(run.bytes, kBatchBytes - (run.at - begin));
+      batch.push_back({run.at, length});
+      run = {run.at + length, run.bytes - length};
+    }
+  }
+  if (result == CUDA_SUCCESS) result = send_batch();
+  if (!all.empty()) mirror.rewritten = sent_bytes > bytes_of(all) / 2;
+  std::lock_guard lock(mirrors_mutex);
+  if (result == CUDA_SUCCESS) {
+    mirror.sent = true;
+  } else {
+    mirror.all_written = true;
+  }
+  return result;
+}
+
+}  // namespace rcuda::client

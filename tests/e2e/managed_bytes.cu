@@ -1,0 +1,56 @@
+// Managed memory of 16 MiB, used in one way: the argument. managed_bytes_test.py counts the bytes
+// that travel.
+#include <cstring>
+#include <string>
+
+#include "program.h"
+
+constexpr int kCount = 4 << 20;
+
+__global__ void add(int* values, int n) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+    ++values[i];
+}
+
+__global__ void read(const int* values, int n, int* result) {
+  int most = 0;
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+    most = max(most, values[i]);
+  atomicMax(result, most);
+}
+
+int main(int, char** arguments) {
+  const std::string way = arguments[1];
+  int *values, *result;
+  CUDA(cudaMallocManaged(&values, kCount * sizeof(int)));
+  CUDA(cudaMallocManaged(&result, sizeof(int)));
+  if (way != "device") {
+    for (int i = 0; i < kCount; ++i) values[i] = i;
+  }
+  const auto step = [&] {
+    if (way == "reads") {
+      read<<<16, 256>>>(values, kCount, result);
+    } else {
+      add<<<16, 256>>>(values, way == "word" ? 1 : kCount);
+    }
+    FINISH();
+  };
+  step();
+  for (int round = 0; round < 4; ++round) {
+    if (way == "sparse") {
+      for (int i = 0; i < kCount; i += kCount / 16) values[i] = 0;
+    }
+    step();
+    if (way == "word") CHECK(values[0] == round + 2);
+  }
+  if (way == "lost") {  // the test ends the server now
+    std::puts("ready");
+    std::fflush(stdout);
+    (void)std::getchar();
+    std::printf("%d\n", values[kCount / 2]);
+    return cudaDeviceSynchronize() == cudaSuccess;
+  }
+  if (way == "all") {
+    for (int i = 0; i < kCount; ++i) CHECK(values[i] == i + 5);
+  }
+}

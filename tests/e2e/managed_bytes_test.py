@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""What travels of managed memory: only what one side has changed, and of that only what the host
+accesses where its pages may be absent.
+
+    managed_bytes_test.py --build FOLDER [unittest arguments]
+"""
+
+import ctypes
+import os
+import re
+import subprocess
+import unittest
+
+from servers import Server, client_environment, run_tests
+
+BUILD = None
+ALL = 16 << 20
+# What five rounds of commands, and pages that share a block with written ones, may add.
+LITTLE = 1 << 20
+
+
+def serves_faults():
+    """Whether a program of this user may have pages that are fetched when a system call accesses them."""
+    if os.access("/dev/userfaultfd", os.R_OK | os.W_OK):
+        return True
+    number = {"x86_64": 323, "aarch64": 282}[os.uname().machine]
+    descriptor = ctypes.CDLL(None).syscall(number, os.O_CLOEXEC)
+    if descriptor >= 0:
+        os.close(descriptor)
+    return descriptor >= 0
+
+
+with_absent_pages = unittest.skipUnless(serves_faults(), "this process may not serve faults of system calls")
+
+
+class ManagedBytesTest(unittest.TestCase):
+    def travelled(self, way, mode=""):
+        """The bytes that the worker of a program has copied."""
+        server = Server(BUILD)
+        environment = client_environment(BUILD, [server], "tcp", RCUDA_MANAGED=mode)
+        program = os.path.join(BUILD, "tests/e2e/managed_bytes")
+        result = subprocess.run([program, way], env=environment, capture_output=True, text=True, timeout=100)
+        self.assertEqual(server.stop(), 0)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        return int(re.search(r"(\d+) bytes copied", server.text())[1])
+
+    @with_absent_pages
+    def test_what_only_the_device_uses_stays_there(self):
+        self.assertLess(self.travelled("device"), LITTLE)
+
+    def test_what_the_device_reads_does_not_come_back(self):
+        for mode in ("", "tracked", "compared"):
+            with self.subTest(mode):
+                self.assertLess(self.travelled("reads", mode), ALL + LITTLE)
+
+    def test_a_word_costs_a_block(self):
+        for mode in ("", "tracked", "compared"):
+            with self.subTest(mode):
+                self.assertLess(self.travelled("word", mode), ALL + LITTLE)
+
+    @with_absent_pages
+    def test_sparse_writes_cost_their_blocks(self):
+        # The access of an absent page fetches 64 KB, so four rounds of 16 words fetch 4 MB.
+        self.assertLess(self.travelled("sparse"), ALL + 5 * LITTLE)
+
+    def test_without_absent_pages_all_comes_back_once_a_round(self):
+        for mode in ("tracked", "compared"):
+            with self.subTest(mode):
+                self.assertLess(self.travelled("all", mode), 6 * ALL + LITTLE)
+
+    @with_absent_pages
+    def test_an_access_ends_when_the_session_is_lost(self):
+        server = Server(BUILD)
+        program = subprocess.Popen([os.path.join(BUILD, "tests/e2e/managed_bytes"), "lost"], text=True,
+                                   env=client_environment(BUILD, [server], "tcp"), stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.assertEqual(program.stdout.readline(), "ready\n")
+        server.stop()
+        out, errors = program.communicate("\n", timeout=60)
+        self.assertEqual((program.returncode, out), (0, "0\n"))
+        self.assertIn("could not be fetched", errors)
+
+    @with_absent_pages
+    def test_all_comes_back_once(self):
+        self.assertLess(self.travelled("all"), 2 * ALL + LITTLE)
+
+
+if __name__ == "__main__":
+    run_tests(globals())
