@@ -6,9 +6,9 @@
 // kernels access in place (client/memory/host_memory.h): it has one place, so it is coherent, and
 // nothing moves.
 //
-// Hints are checked as a driver checks them, and queries return the hints that were given. They
-// move nothing: the worker's driver moves pages when kernels touch them, and this process fetches
-// what has changed.
+// Hints are checked as a driver checks them, and queries return the hints that were given. After a
+// prefetch to the host, the next wait fetches what has changed. Others move nothing: the worker's
+// driver moves pages when kernels touch them.
 
 #include <algorithm>
 #include <map>
@@ -116,6 +116,13 @@ CUresult allocate_in_worker(const Target& target, CUdeviceptr* pointer, size_t b
   return CUDA_SUCCESS;
 }
 
+// With advice_mutex held.
+void note_prefetch(CUdeviceptr address, size_t bytes, const Allocation& allocation,
+                   const CUmemLocation& location) {
+  advice_locked(allocation).given.prefetched_to(location);
+  if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) expect_reads(address, bytes);
+}
+
 // Checks the whole batch, then notes the locations. Without locations the batch is only discarded,
 // which needs no action: discarded memory may have any contents.
 CUresult prefetch_batch(const CUdeviceptr* addresses, const size_t* bytes, size_t count,
@@ -144,7 +151,7 @@ CUresult prefetch_batch(const CUdeviceptr* addresses, const size_t* bytes, size_
     return result;
   std::lock_guard lock(advice_mutex);
   for (size_t i = 0; i < count; ++i) {
-    if (places[i]) advice_locked(ranges[i]).given.prefetched_to(*places[i]);
+    if (places[i]) note_prefetch(addresses[i], bytes[i], ranges[i], *places[i]);
   }
   return CUDA_SUCCESS;
 }
@@ -199,7 +206,7 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation 
   if (CUresult result = resolve_without_pacing(stream, &target, &id); result != CUDA_SUCCESS)
     return result;
   std::lock_guard lock(advice_mutex);
-  advice_locked(allocation).given.prefetched_to(location);
+  note_prefetch(address, bytes, allocation, location);
   return CUDA_SUCCESS;
 }
 

@@ -237,6 +237,14 @@ bool is_mirrored(const Session& session, uint64_t address, size_t bytes) {
   });
 }
 
+void expect_reads(CUdeviceptr address, size_t bytes) {
+  std::lock_guard lock(mirrors_mutex);
+  for (const Shared& known : mirrors()) {
+    const auto base = reinterpret_cast<uintptr_t>(known->address);
+    if (address < base + known->bytes && base < address + bytes) known->expected = true;
+  }
+}
+
 CUresult push_mirrors(const Target& target) {
   if (!any_mirrored()) [[likely]]
     return CUDA_SUCCESS;

@@ -45,6 +45,9 @@ bool any_mirrored();
 // Whether any part of [address, address + bytes) is mirrored with this worker.
 bool is_mirrored(const Session& session, uint64_t address, size_t bytes);
 
+// The application will read this memory after the next wait, which then fetches what has changed.
+void expect_reads(CUdeviceptr address, size_t bytes);
+
 // Sends the blocks that the application changed. On error, not all were sent; the next push sends
 // the rest. Errors of earlier commands are not reported here.
 CUresult push_mirrors(const Target& target);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -53,6 +54,7 @@ struct Mirror {
   bool rewritten = false;          // the application last changed most of what it may have written
   // Null if every page is here. A page becomes absent with mirrors_mutex held.
   std::shared_ptr<AbsentPages> absent;
+  std::atomic<bool> expected{false};  // the application has said that it will read the memory
   // Guarded by pull_mutex.
   bool reads_all = false;    // the application accesses most of what the GPU has changed
   size_t sample = 0;         // with reads_all: a page that was dropped nevertheless

@@ -108,6 +108,7 @@ void drop_unread(Mirror& mirror, std::vector<Run>* runs) {
   const size_t still_absent = mirror.absent->count();
   mirror.reads_all =
       mirror.reads_all ? !mirror.is_absent(mirror.sample) : still_absent < mirror.dropped_pages / 2;
+  if (mirror.expected.exchange(false)) mirror.reads_all = true;
   if (!mirror.reads_all) {
     drop(mirror, runs);
   } else {
