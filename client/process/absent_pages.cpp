@@ -138,9 +138,16 @@ bool AbsentPages::drop(const Run& run) {
   if (!faults_ && !(faults_ = tracker_.watch(address_, bytes_, true))) return false;
   const size_t end =
       std::min((run.at + run.bytes + kPageBytes - 1) / kPageBytes * kPageBytes, bytes_);
-  if (madvise(address_ + run.at, end - run.at, MADV_DONTNEED) != 0) return false;
-  for (size_t at = run.at; at < end; at += kPageBytes) {
-    if (absent_[at / kPageBytes].exchange(1, std::memory_order_release) == 0) ++count_;
+  for (size_t at = run.at; at < end;) {
+    at += run_at(at, end - at).bytes;
+    const size_t begin = at;
+    while (at < end && !is_absent(at)) at += kPageBytes;
+    if (begin == at) continue;
+    if (madvise(address_ + begin, at - begin, MADV_DONTNEED) != 0) return false;
+    for (size_t page = begin / kPageBytes; page < at / kPageBytes; ++page) {
+      absent_[page].store(1, std::memory_order_release);
+    }
+    count_ += (at - begin) / kPageBytes;
   }
   return true;
 }

@@ -112,20 +112,21 @@ void drop_unread(Mirror& mirror, std::vector<Run>* runs) {
   if (!mirror.reads_all) {
     drop(mirror, runs);
   } else {
-    // Whether the application accesses a few pages in the middle decides about the next time.
+    // Whether the application accesses a few pages decides about the next time. They are not at
+    // the middle or another simple fraction, which programs access for reasons of their own.
     Run& longest = *std::max_element(runs->begin(), runs->end(),
                                      [](const Run& a, const Run& b) { return a.bytes < b.bytes; });
     const size_t end = longest.at + longest.bytes;
-    const size_t middle = longest.at + longest.bytes / 2 / kSampleBytes * kSampleBytes;
-    std::vector<Run> sample = {{middle, std::min(kSampleBytes, end - middle)}};
-    longest.bytes = middle - longest.at;
-    const Run rest = {middle + sample[0].bytes, end - middle - sample[0].bytes};
+    const size_t chosen = longest.at + longest.bytes / 1000 * 618 / kSampleBytes * kSampleBytes;
+    std::vector<Run> sample = {{chosen, std::min(kSampleBytes, end - chosen)}};
+    longest.bytes = chosen - longest.at;
+    const Run rest = {chosen + sample[0].bytes, end - chosen - sample[0].bytes};
     drop(mirror, &sample);
     runs->insert(runs->end(), sample.begin(), sample.end());
     runs->push_back(rest);
     std::erase_if(*runs, [](const Run& run) { return run.bytes == 0; });
     join(runs);
-    mirror.sample = middle;
+    mirror.sample = chosen;
   }
   mirror.dropped_pages = mirror.absent->count();
 }
