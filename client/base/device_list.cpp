@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <string_view>
 
 namespace rcuda::client {
@@ -139,6 +140,27 @@ Result<std::vector<DeviceAddress>> devices_from(const Environment& environment) 
                   "RCUDA_DEVICES=node1:0,node2:0");
   }
   return devices;
+}
+
+std::vector<DeviceAddress> visible_devices(const std::vector<DeviceAddress>& pool,
+                                           const Environment& environment) {
+  const char* text = environment("CUDA_VISIBLE_DEVICES");
+  if (!text) return pool;
+  std::vector<DeviceAddress> chosen;
+  std::vector<bool> taken(pool.size());
+  for (const char* position = text; *position;) {
+    char* end = nullptr;
+    const long index = std::strtol(position, &end, 10);
+    if (end == position || index < 0 || static_cast<size_t>(index) >= pool.size() ||
+        taken[static_cast<size_t>(index)]) {
+      break;
+    }
+    taken[static_cast<size_t>(index)] = true;
+    chosen.push_back(pool[static_cast<size_t>(index)]);
+    position = *end == ',' ? end + 1 : end;
+    if (*end && *end != ',') break;
+  }
+  return chosen;
 }
 
 Result<std::vector<ServerDevices>> group_by_server(const std::vector<DeviceAddress>& devices) {

@@ -38,6 +38,11 @@ std::string numbered_variable(uint32_t number);
 // Returns kNotFound if neither form is set. The order is that of the application's devices.
 Result<std::vector<DeviceAddress>> devices_from(const Environment& environment);
 
+// The devices of the pool that CUDA_VISIBLE_DEVICES selects by their positions. As with local
+// devices, the list ends at the first invalid entry.
+std::vector<DeviceAddress> visible_devices(const std::vector<DeviceAddress>& pool,
+                                           const Environment& environment);
+
 // One server and the devices requested from it.
 struct ServerDevices {
   const transport::Medium* medium = nullptr;  // null: auto

@@ -15,8 +15,7 @@ CUresult explain_import(CUresult result) {
     RCUDA_WARN(
         "memory of another process could not be imported: it is on a GPU that this session does "
         "not have. Name all GPUs whose memory the processes share in RCUDA_DEVICES, under a lease "
-        "that has them if they are leased, and choose those of this process by "
-        "CUDA_VISIBLE_DEVICES");
+        "that has them if they are leased, and let CUDA_VISIBLE_DEVICES hide none of them");
   } else {
     RCUDA_WARN(
         "memory of another process could not be imported: the server of this GPU does not know "

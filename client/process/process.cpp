@@ -149,28 +149,6 @@ Result<wire::Hello> make_hello() {
   return hello;
 }
 
-// The devices of the pool that CUDA_VISIBLE_DEVICES selects by their positions. As with local
-// devices, the list ends at the first invalid entry.
-std::vector<DeviceAddress> visible(const std::vector<DeviceAddress>& pool) {
-  const char* text = std::getenv("CUDA_VISIBLE_DEVICES");
-  if (!text) return pool;
-  std::vector<DeviceAddress> chosen;
-  std::vector<bool> taken(pool.size());
-  for (const char* position = text; *position;) {
-    char* end = nullptr;
-    const long index = std::strtol(position, &end, 10);
-    if (end == position || index < 0 || static_cast<size_t>(index) >= pool.size() ||
-        taken[static_cast<size_t>(index)]) {
-      break;
-    }
-    taken[static_cast<size_t>(index)] = true;
-    chosen.push_back(pool[static_cast<size_t>(index)]);
-    position = *end == ',' ? end + 1 : end;
-    if (*end && *end != ',') break;
-  }
-  return chosen;
-}
-
 }  // namespace
 
 Process& Process::get() {
@@ -243,10 +221,12 @@ Status Process::connect() {
   options.hello.p2p_strategy = text_from_environment("RCUDA_P2P_STRATEGY");
   options.hello.p2p_path = text_from_environment("RCUDA_P2P_PATH");
 
-  Result<std::vector<DeviceAddress>> pool =
-      devices_from([](const char* name) { return static_cast<const char*>(std::getenv(name)); });
+  const auto environment = [](const char* name) {
+    return static_cast<const char*>(std::getenv(name));
+  };
+  Result<std::vector<DeviceAddress>> pool = devices_from(environment);
   if (!pool) return pool.status();
-  const std::vector<DeviceAddress> chosen = visible(*pool);
+  const std::vector<DeviceAddress> chosen = visible_devices(*pool, environment);
   if (chosen.empty()) {
     return Status(Code::kNotFound, "CUDA_VISIBLE_DEVICES leaves no device of RCUDA_DEVICES");
   }

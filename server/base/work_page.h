@@ -1,5 +1,5 @@
-// WorkPage: what a worker has done for its session, what memory the session holds, and whether it is
-// over its client's second choice of a medium, in a page of memory that the daemon reads.
+// WorkPage: what a worker has done for its session, what memory the session holds, and whether it
+// is over its client's second choice of a medium, in a page of memory that the daemon reads.
 //
 // The daemon makes it and passes it on with the session. It reads what the worker wrote and
 // believes none of it: the numbers are for people and their monitoring. Threads: one writes, any

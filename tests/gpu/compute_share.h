@@ -1,4 +1,5 @@
-// What the parts of compute_share share: its kernels, the driver, and green contexts of a part of a device.
+// What the parts of compute_share share: its kernels, the driver, and green contexts of a part of a
+// device.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,5 @@
-// compute_share places: on which multiprocessors kernels run, by the way in which they are launched.
+// compute_share places: on which multiprocessors kernels run, by the way in which they are
+// launched.
 #include <cstdint>
 #include <cstdio>
 #include <cstring>

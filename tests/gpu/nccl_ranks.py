@@ -3,12 +3,12 @@
 
     nccl_ranks.py --build FOLDER [--transports shm,tcp] [--megabytes 64]
 
-One server has all GPUs of this machine. Each rank names them all and uses its own, by its index or by
-CUDA_VISIBLE_DEVICES. Then what cannot work, and must end with an error: ranks that name only their own GPU,
-whose sessions may not import memory of the others; ranks on two servers. The last two lines are for
-information: two servers with NCCL told not to look for peer access, and not for memory that ranks share
-either. Prints a table of what each way computed, with the bus bandwidth of an all-reduce as NCCL's own
-tests define it; exits with 1 if one is not as said. Needs two GPUs and PyTorch with NCCL.
+One server has all GPUs of this machine. The ranks see them all and use one each, or see one each, by
+CUDA_VISIBLE_DEVICES or because they name no other. Then ranks on two servers, which must end with an error.
+The last two lines are for information: two servers with NCCL told not to look for peer access, and not for
+memory that ranks share either. Prints a table of what each way computed, with the bus bandwidth of an
+all-reduce as NCCL's own tests define it; exits with 1 if one is not as said. Needs two GPUs and PyTorch
+with NCCL.
 """
 
 import argparse
@@ -120,7 +120,7 @@ def main():
         ways[f"{transport}, one visible"] = (
             remote(transport, everything, lambda _: 0, CUDA_VISIBLE_DEVICES=str), gpus, True)
     ways["only the own GPU"] = (
-        remote("shm", lambda rank: f"127.0.0.1@{servers[0].port}:{rank}", lambda _: 0), gpus, False)
+        remote("shm", lambda rank: f"127.0.0.1@{servers[0].port}:{rank}", lambda _: 0), gpus, True)
     ways["two servers"] = remote("shm", one_of_each, lambda _: 0), 2, False
     ways["two servers, no P2P"] = (
         remote("shm", one_of_each, lambda _: 0, NCCL_P2P_DISABLE=lambda _: "1"), 2, None)

@@ -1,6 +1,6 @@
-// Page-locked memory that a stream of one device writes, and a stream of another device reads when it
-// has waited for the first. With one device, both streams are its own. The output does not depend
-// on the number of devices.
+// Page-locked memory that a stream of one device writes, and a stream of another device reads when
+// it has waited for the first. With one device, both streams are its own. The output does not
+// depend on the number of devices.
 #include "program.h"
 
 int main() {

@@ -32,8 +32,8 @@ Result<std::unique_ptr<transport::Link>> make_fickle(transport::Bootstrap bootst
   if (behaviour() != "works") return Status(Code::kUnavailable, "fickle does not connect");
   auto link = transport::tcp::make_link(std::move(bootstrap), options);
   if (!link) return link;
-  return std::unique_ptr<transport::Link>(std::make_unique<FaultLink>(
-      std::move(link).value(), FaultPlan{.traits = &kFickleTraits}));
+  return std::unique_ptr<transport::Link>(
+      std::make_unique<FaultLink>(std::move(link).value(), FaultPlan{.traits = &kFickleTraits}));
 }
 
 }  // namespace rcuda::test

@@ -13,7 +13,6 @@
 #include "common/base/config_folder.h"
 #include "common/base/json_text.h"
 
-
 namespace rcuda::tools {
 namespace {
 
@@ -34,8 +33,8 @@ constexpr std::array kFiles{
 // What a container does not get: the pool and the files have another form there, and the rest names
 // files of this machine.
 constexpr std::array<std::string_view, 9> kNotPassed{
-    "RCUDA_DEVICE",          "RCUDA_SERVER_",      "RCUDA_DRIVER",
-    "RCUDA_PLUGIN_DIR",      "RCUDA_MUNGE_SOCKET", "RCUDA_TOKEN_FILE",
+    "RCUDA_DEVICE",          "RCUDA_SERVER_",         "RCUDA_DRIVER",
+    "RCUDA_PLUGIN_DIR",      "RCUDA_MUNGE_SOCKET",    "RCUDA_TOKEN_FILE",
     "RCUDA_TLS_CERTIFICATE", "RCUDA_TLS_AUTHORITIES", "RCUDA_P2P_CACHE"};
 
 struct Mount {

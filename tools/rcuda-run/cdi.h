@@ -14,9 +14,9 @@
 
 namespace rcuda::tools {
 
-// `client` is the library, `names` the folder with its usual names, below or beside it. The pool and
-// the settings are those of the environment, which no other thread may change. Blocks for the file
-// system only; asks no server. kNotFound if no GPUs are named; other errors name the variable.
+// `client` is the library, `names` the folder with its usual names, below or beside it. The pool
+// and the settings are those of the environment, which no other thread may change. Blocks for the
+// file system only; asks no server. kNotFound if no GPUs are named; other errors name the variable.
 Result<std::string> cdi_specification(const std::filesystem::path& client,
                                       const std::filesystem::path& names);
 

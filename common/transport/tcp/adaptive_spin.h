@@ -1,8 +1,8 @@
-// AdaptiveSpin: how long a thread polls for what comes next before it sleeps. Being woken takes 10 to
-// 100 us, so a thread that slept in each turn of a program's loop would make each turn longer, and
-// therefore sleep in the next one, too. A thread that was woken soon after it slept polls longer the
-// next time, up to kMost times the least; after a longer sleep it polls for the least again. So it
-// wastes kMost times the least once for each pause of the program. For one thread.
+// AdaptiveSpin: how long a thread polls for what comes next before it sleeps. Being woken takes 10
+// to 100 us, so a thread that slept in each turn of a program's loop would make each turn longer,
+// and therefore sleep in the next one, too. A thread that was woken soon after it slept polls
+// longer the next time, up to kMost times the least; after a longer sleep it polls for the least
+// again. So it wastes kMost times the least once for each pause of the program. For one thread.
 #pragma once
 
 #include <algorithm>

@@ -125,8 +125,10 @@ TEST_F(CountingTest, MemoryOfGraphsCountsFromTheirLaunch) {
   parameters.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
   parameters.bytesize = 40 * kMiB;
   CUgraphNode allocation = nullptr, end = nullptr;
-  ASSERT_EQ(table().cuGraphAddMemAllocNode(&allocation, graph, nullptr, 0, &parameters), CUDA_SUCCESS);
-  ASSERT_EQ(table().cuGraphAddMemFreeNode(&end, graph, &allocation, 1, parameters.dptr), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuGraphAddMemAllocNode(&allocation, graph, nullptr, 0, &parameters),
+            CUDA_SUCCESS);
+  ASSERT_EQ(table().cuGraphAddMemFreeNode(&end, graph, &allocation, 1, parameters.dptr),
+            CUDA_SUCCESS);
   CUgraphExec executable = nullptr;
   ASSERT_EQ(table().cuGraphInstantiateWithFlags(&executable, graph, 0), CUDA_SUCCESS);
   ASSERT_EQ(table().cuGraphLaunch(executable, nullptr), CUDA_SUCCESS);

@@ -401,8 +401,7 @@ TEST_F(SessionTest, AnErrorOfAnEarlierCommandLeavesNoCopyHalfDone) {
   EXPECT_EQ(session().staging().to_device(in_context(), 0x1000, memory.data(), kBytes),
             CUDA_SUCCESS);
   EXPECT_EQ(bytes_asked(), kBytes);
-  EXPECT_EQ(session().staging().to_host(in_context(), memory.data(), 0x1000, kBytes),
-            CUDA_SUCCESS);
+  EXPECT_EQ(session().staging().to_host(in_context(), memory.data(), 0x1000, kBytes), CUDA_SUCCESS);
   EXPECT_EQ(bytes_asked(), kBytes);
   EXPECT_EQ(session().take_error(), CUDA_ERROR_INVALID_VALUE);
 }

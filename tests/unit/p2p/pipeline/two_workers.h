@@ -24,7 +24,7 @@ inline EngineOptions quiet_options() {
 
 struct TwoWorkers {
   explicit TwoWorkers(const char* medium, const std::string& strategy = "v4b", bool special = false,
-                const SimWire& wire = {}, EngineOptions options = quiet_options())
+                      const SimWire& wire = {}, EngineOptions options = quiet_options())
       : session(strategy, std::move(options)) {
     for (int i = 0; i < 2; ++i) {
       SimDevices& devices = session.add();
