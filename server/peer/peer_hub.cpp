@@ -213,7 +213,8 @@ std::string PeerHub::encrypts_because(const Introduction& introduction) const {
 }
 
 bool PeerHub::may_fall_back(const transport::Medium& medium) const {
-  return !options_.planner.medium && &medium != &transport::plain_medium(Reach::kNetwork);
+  return !options_.planner.medium && medium.traits.reach == Reach::kNetwork &&
+         &medium != &transport::plain_medium(Reach::kNetwork);
 }
 
 Result<std::unique_ptr<transport::Link>> PeerHub::link_over(const transport::Medium& medium,

@@ -168,7 +168,7 @@ class PeerHub {
                                                      transport::Bootstrap bootstrap) const;
   // Why the connection must be encrypted, as Medium::suits() takes it.
   std::string encrypts_because(const Introduction& introduction) const;
-  // Whether TCP comes next if no Link comes about over this medium.
+  // Whether TCP comes next if no Link comes about over this medium: within a host it does not.
   bool may_fall_back(const transport::Medium& medium) const;
   bool shutting() const;
   bool in_use(const Use& memory) const;

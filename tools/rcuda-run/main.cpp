@@ -117,7 +117,9 @@ std::optional<int> parse(int argc, char** argv, Options* options) {
     return fail("unknown option " + program[0] + "; see --help", 2);
   }
   if ((options->demo || options->cdi) && !program.empty()) {
-    return fail("--demo and --cdi take no program", 2);
+    return fail(options->demo ? "--demo has a program of its own and takes none"
+                              : "--cdi only prints, and takes no program",
+                2);
   }
   if (!options->demo && !options->cdi && program.empty()) {
     return fail("no program is named; write it and its arguments after --", 2);

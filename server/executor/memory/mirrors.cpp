@@ -209,6 +209,7 @@ HandlerResult Mirrors::changes(uint64_t address, const ReplyTarget& target) {
 }
 
 CUresult Mirrors::note(const wire::MirrorNoteBody& body) {
+  if (body.bytes > UINT64_MAX - body.offset) return CUDA_ERROR_INVALID_VALUE;
   const std::shared_ptr<Mirror> mirror = find(body.address);
   if (!mirror) return CUDA_SUCCESS;  // another thread has freed the memory
   if (!mirror->digests) return CUDA_ERROR_INVALID_VALUE;
