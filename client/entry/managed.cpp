@@ -11,6 +11,8 @@
 // driver moves pages when kernels touch them.
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -78,11 +80,14 @@ CUresult check_location(const CUmemLocation& location) {
 }
 
 // In place, other sessions' kernels reach it too, and over a medium that shares pages nothing has
-// to be sent. But then every access of a kernel crosses the bus.
+// to be sent, and both sides see each other's writes at once. But every access of a kernel crosses
+// the bus, so RCUDA_MANAGED=moved leaves that to whoever knows the program.
 bool is_in_worker() {
   const auto& sessions = Process::get().sessions();
-  return sessions.size() == 1 &&
-         (!sessions.front()->traits().shares_pages || AbsentPages::possible());
+  if (sessions.size() != 1) return false;
+  if (!sessions.front()->traits().shares_pages) return true;
+  const char* const setting = std::getenv("RCUDA_MANAGED");
+  return setting && std::strcmp(setting, "moved") == 0 && AbsentPages::possible();
 }
 
 // CUDA_ERROR_NOT_SUPPORTED if the memory can be in the client only.

@@ -49,7 +49,6 @@ struct Mirror {
   WriteTracker* tracker = nullptr;  // null: the application's changes are found by comparing
   std::shared_ptr<Timeline> fetches;  // of wire::kFetchStream; for changes_bytes
   // Guarded by push_mutex.
-  std::vector<uint8_t> exchanged;  // by block: whether it was ever sent
   bool all_written = true;         // `tracker` does not know all writes
   bool rewritten = false;          // the application last changed most of what it may have written
   // Null if every page is here. A page becomes absent with mirrors_mutex held.
@@ -63,6 +62,9 @@ struct Mirror {
   std::unique_ptr<std::byte[], UnmapPages>
       known;             // the bytes at the last exchange, equal on both sides
   bool sent = false;     // exchanged at least once; before, `known` has no meaning
+  // By block: whether it was ever sent or fetched. What was fetched counts as written by the
+  // application, and must not be sent back over newer results.
+  std::vector<uint8_t> exchanged;
   uint64_t version = 0;  // of `known`
   uint64_t loan = 0;     // the last one whose bytes were merged
   bool removed = false;  // `address` may be unmapped already

@@ -28,6 +28,7 @@ void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs)
       std::byte* const here = mirror.address + at;
       if (mirror.is_absent(at)) {
         mirror.absent->install({at, length}, there + at);
+        mirror.exchanged[at / kMirrorBlockBytes] = 1;
         continue;
       }
       if (mirror.sent && std::memcmp(there + at, known, length) == 0) continue;
@@ -39,6 +40,7 @@ void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs)
         }
       }
       std::memcpy(known, there + at, length);
+      mirror.exchanged[at / kMirrorBlockBytes] = 1;
     }
   });
   mirror.sent = true;

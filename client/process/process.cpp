@@ -97,9 +97,9 @@ Status check_number(const char* name, unsigned least, unsigned most) {
 // Checks RCUDA_MANAGED, which process/write_tracker.h reads.
 Status check_managed() {
   const std::string text = text_from_environment("RCUDA_MANAGED");
-  if (text.empty() || text == "tracked" || text == "compared") return {};
+  if (text.empty() || text == "moved" || text == "tracked" || text == "compared") return {};
   return Status(Code::kInvalidArgument,
-                "RCUDA_MANAGED=" + text + " is not usable: it takes tracked or compared");
+                "RCUDA_MANAGED=" + text + " is not usable: it takes moved, tracked or compared");
 }
 
 // How long to wait for a turn at a busy server.

@@ -184,8 +184,11 @@ std::unique_ptr<BlockDigests> BlockDigests::make(const api::DriverTable& driver,
 
 CUresult BlockDigests::note(const SessionStream& stream, uint64_t offset, uint64_t bytes) {
   if (bytes == 0 || offset >= bytes_ || bytes > bytes_ - offset) return CUDA_ERROR_INVALID_VALUE;
-  const uint64_t first = offset / block_bytes_;
-  return launch(stream, first, (offset + bytes - 1) / block_bytes_ - first + 1, false);
+  // Only whole blocks, and the last one: the GPU may have changed the rest of another, which would
+  // never be told. A block that is told once too often is compared in the client.
+  const uint64_t first = (offset + block_bytes_ - 1) / block_bytes_;
+  const uint64_t end = offset + bytes == bytes_ ? block_count_ : (offset + bytes) / block_bytes_;
+  return first < end ? launch(stream, first, end - first, false) : CUDA_SUCCESS;
 }
 
 CUresult BlockDigests::compare(const SessionStream& stream) {

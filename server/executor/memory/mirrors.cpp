@@ -84,9 +84,12 @@ HandlerResult Mirrors::add(const wire::MirrorBody& body, const ReplyTarget& targ
   mirror->fetch_offset = body.fetch_offset;
   {
     std::lock_guard lock(mutex_);
-    if (!mirrors_.emplace(body.address, mirror).second) {
-      return {CUDA_ERROR_INVALID_VALUE, false, false};
+    const auto after = mirrors_.upper_bound(body.address + body.bytes - 1);
+    if (after != mirrors_.begin()) {
+      const Mirror& last = *std::prev(after)->second;
+      if (last.address + last.bytes > body.address) return {CUDA_ERROR_INVALID_VALUE, false, false};
     }
+    mirrors_.emplace(body.address, mirror);
   }
   wire::MirrorReply reply{};
   SessionStream stream;
