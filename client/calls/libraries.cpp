@@ -147,10 +147,13 @@ CUresult find_kernel(Library& library, const Target& target, const char* name, K
 void add_kernel(Library& library, const Target& target, OnlyFunction only) {
   auto* created = create<Kernel>({}, library, only.name);
   if (!created) return;
-  std::unique_ptr<FunctionInfo>& info = created->infos[target.device];
-  info = std::move(only.info);
-  created->first_device = target.device;
-  created->first_info.store(info.get(), std::memory_order_release);
+  {
+    std::lock_guard lock(created->mutex);  // other threads look at the kernels of all libraries
+    std::unique_ptr<FunctionInfo>& info = created->infos[target.device];
+    info = std::move(only.info);
+    created->first_device = target.device;
+    created->first_info.store(info.get(), std::memory_order_release);
+  }
   adopt(library, created);
 }
 

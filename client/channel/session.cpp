@@ -102,6 +102,7 @@ Status Session::connect(const ServerDevices& server, const SessionOptions& optio
   index_ = options.hello.worker;
   synchronous_ = options.synchronous;
   encrypted_ = connection->key.has_value();
+  must_encrypt_ = connection->must_encrypt;
 
   wire::Hello hello = options.hello;
   hello.devices = server.gpus;

@@ -85,6 +85,8 @@ class Session {
   const wire::Welcome& welcome() const { return welcome_; }
   const ServerDevices& server() const { return server_; }
   bool encrypted() const { return encrypted_; }
+  // RCUDA_SECURITY=tls: no medium that does not encrypt is chosen, between servers neither.
+  bool must_encrypt() const { return must_encrypt_; }
   uint64_t serial() const { return serial_; }        // unique among all sessions, also ended ones
   uint32_t index() const { return index_; }          // among the process's sessions, from 0
   const std::string& name() const { return name_; }  // "node1:8308 over shm", for messages
@@ -223,6 +225,7 @@ class Session {
   wire::Welcome welcome_;
   LackingCommands lacking_;
   bool encrypted_ = false;  // its connection, over a network
+  bool must_encrypt_ = false;
   bool synchronous_ = false;
   transport::MediumTraits traits_;
   uint32_t trace_ = 0;  // this session's number in the trace

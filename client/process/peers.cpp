@@ -49,7 +49,9 @@ CUresult Peers::link(Session& one, Session& other, uint32_t* link) {
   wire::PeerIntroduceBody body{};
   body.link = next_link_++;
   body.workers = workers_;
-  body.encrypted = one.encrypted() || other.encrypted();
+  body.encrypted = one.must_encrypt() || other.must_encrypt() ? 2
+                   : one.encrypted() || other.encrypted()     ? 1
+                                                              : 0;
   if (getrandom(body.token, sizeof body.token, 0) != sizeof body.token) {
     return CUDA_ERROR_OPERATING_SYSTEM;
   }

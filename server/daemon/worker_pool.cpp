@@ -190,7 +190,7 @@ void WorkerPool::hand_over(Worker& worker, const wire::Hello& hello, const Ident
                     hello.host,
                     hello.pid,
                     static_cast<uint32_t>(worker.pid),
-                    hello.medium,
+                    transport::find_medium(hello.medium) ? hello.medium : worker.fallback,
                     0,
                     hello.devices,
                     identity.job};

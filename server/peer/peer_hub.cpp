@@ -209,6 +209,7 @@ bool PeerHub::note_socket(Attempt& attempt, int socket) {
 }
 
 std::string PeerHub::encrypts_because(const Introduction& introduction) const {
+  if (introduction.must_encrypt) return "RCUDA_SECURITY is tls";
   return introduction.encrypted && !options_.trusted_fabric ? kNoTrust : "";
 }
 

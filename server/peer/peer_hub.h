@@ -70,6 +70,7 @@ class PeerHub {
     p2p::SessionToken token{};
     bool connects = false;
     bool encrypted = false;  // over a network, with a key derived from the token
+    bool must_encrypt = false;  // also if the server trusts its fabric
     std::string host;  // of the other worker's server
     uint16_t port = 0;
   };

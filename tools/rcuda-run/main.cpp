@@ -118,7 +118,7 @@ std::optional<int> parse(int argc, char** argv, Options* options) {
   }
   if ((options->demo || options->cdi) && !program.empty()) {
     return fail(options->demo ? "--demo has a program of its own and takes none"
-                              : "--cdi only prints, and takes no program",
+                              : "--cdi prints a specification and can take no program",
                 2);
   }
   if (!options->demo && !options->cdi && program.empty()) {

@@ -89,7 +89,7 @@ class State:
         return used
 
     def avoid(self, server, why):
-        self.failures[server] = f"{time.time()} {why}"
+        self.failures[server] = f"{time.time()} {' '.join(why.split())}"  # a line of the file
 
     def forgive(self, server):
         self.failures.pop(server, None)

@@ -42,7 +42,7 @@ HandlerResult peer_introduce(PeerServices& services, const Command& command,
                              const wire::PeerIntroduceBody& body) {
   BodyReader in(command.tail);
   std::span<const std::byte> host;
-  if (body.connects > 1 || body.encrypted > 1 || !in.bytes(body.host_bytes, &host))
+  if (body.connects > 1 || body.encrypted > 2 || !in.bytes(body.host_bytes, &host))
     return kMalformed;
   PeerHub::Introduction introduction;
   introduction.link = body.link;
@@ -50,7 +50,8 @@ HandlerResult peer_introduce(PeerServices& services, const Command& command,
   introduction.workers = body.workers;
   std::memcpy(introduction.token.data(), body.token, introduction.token.size());
   introduction.connects = body.connects == 1;
-  introduction.encrypted = body.encrypted == 1;
+  introduction.encrypted = body.encrypted != 0;
+  introduction.must_encrypt = body.encrypted == 2;
   introduction.host.assign(reinterpret_cast<const char*>(host.data()), host.size());
   introduction.port = body.port;
   const Status status = services.peers.introduce(introduction, devices_of(services));
