@@ -35,8 +35,9 @@ class BlockDigests {
   uint64_t block_bytes() const { return block_bytes_; }
   uint64_t block_count() const { return block_count_; }
 
-  // Queues the computation for the blocks that overlap [offset, offset + bytes). They then count as
-  // unchanged.
+  // Queues the computation for the blocks that lie in [offset, offset + bytes), the last one of the
+  // memory included if the range ends there. They then count as unchanged. A block that lies in the
+  // range in part only may be told as changed.
   CUresult note(const SessionStream& stream, uint64_t offset, uint64_t bytes);
   // Queues the comparison of all blocks. Once it is done, changed() answers until the next one. A
   // block that no earlier call covered has changed.

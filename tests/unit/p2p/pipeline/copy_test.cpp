@@ -11,7 +11,6 @@
 namespace rcuda::p2p {
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr size_t kGuard = 64;
 
 struct Way {

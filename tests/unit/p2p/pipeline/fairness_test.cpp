@@ -10,11 +10,6 @@
 namespace rcuda::p2p {
 namespace {
 
-constexpr uint64_t kKiB = 1024;
-constexpr uint64_t kMiB = 1024 * kKiB;
-
-double us_at(uint64_t bytes, double gbps) { return static_cast<double>(bytes) / gbps * 1e-3; }
-
 // Many to one: the receiver's copy-in is the bottleneck and is shared evenly. A small copy does not
 // wait for large ones.
 TEST(FairnessTest, ManyToOneShareAndASmallCopyOvertakes) {

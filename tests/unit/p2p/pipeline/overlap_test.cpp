@@ -13,11 +13,6 @@
 namespace rcuda::p2p {
 namespace {
 
-constexpr uint64_t kKiB = 1024;
-constexpr uint64_t kMiB = 1024 * kKiB;
-
-double us_at(uint64_t bytes, double gbps) { return static_cast<double>(bytes) / gbps * 1e-3; }
-
 struct Setting {
   const char* medium = "tcp";
   SimDevices::Speeds speeds{{6, 10, 2}, {5, 12, 2}, {3, 100, 1}};

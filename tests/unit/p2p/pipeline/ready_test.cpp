@@ -9,9 +9,6 @@
 namespace rcuda::p2p {
 namespace {
 
-constexpr uint64_t kKiB = 1024;
-constexpr uint64_t kMiB = 1024 * kKiB;
-
 // A copy has a place in both streams: the source may be written by work for which the destination's
 // stream waits.
 TEST(ReadyTest, TheSourceIsNotReadBeforeTheDestinationsStreamIsThere) {

@@ -19,6 +19,14 @@ using testing::SimWire;
 using testing::SimWorld;
 using testing::Speed;
 
+inline constexpr uint64_t kKiB = 1024;
+inline constexpr uint64_t kMiB = 1024 * kKiB;
+
+// How long this many bytes take at this many GB/s.
+inline double us_at(uint64_t bytes, double gbps) {
+  return static_cast<double>(bytes) / gbps * 1e-3;
+}
+
 inline SessionToken token_of(uint8_t fill) {
   SessionToken token;
   token.fill(std::byte{fill});

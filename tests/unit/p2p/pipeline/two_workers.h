@@ -13,8 +13,6 @@
 
 namespace rcuda::p2p {
 
-inline constexpr uint64_t kMiB = uint64_t{1} << 20;
-
 // Nothing is measured, so all work is the test's.
 inline EngineOptions quiet_options() {
   EngineOptions options;
