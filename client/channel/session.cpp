@@ -227,6 +227,13 @@ Session::~Session() {
 
 namespace {
 
+// Whether the GPU may write to the program's memory after the command, given the room that it
+// takes.
+bool may_write(const wire::CommandHeader& header, const Timeline* timeline, uint64_t room) {
+  return room > 0 && !api::traits_of(header.opcode).waits_for_device &&
+         !(timeline && timeline->stream() == wire::kFetchStream);
+}
+
 // The number of places that the command takes in a driver's queue.
 uint64_t room_of(uint16_t opcode, std::span<const std::byte> body) {
   const api::CommandTraits& traits = api::traits_of(opcode);
@@ -282,6 +289,7 @@ CUresult Session::send(const wire::CommandHeader& header, Timeline* timeline,
   } else if (room > 0) {
     timelines_.count_unplaced();
   }
+  if (may_write(header, timeline, room)) work_sent_.fetch_add(1, std::memory_order_relaxed);
   const Status appended = commands_ring_->append(first, tail, wake);
   if (!appended.ok()) return lost() ? session_lost() : lose(appended);
   return CUDA_SUCCESS;
@@ -343,11 +351,31 @@ CUresult Session::call(const Target& target, uint16_t opcode, std::span<const st
                        std::span<const std::byte> tail, size_t reply_bytes, Reply* reply,
                        uint64_t* position) {
   PendingCall call;
+  const uint64_t work = work_sent_.load(std::memory_order_relaxed);
   begin(target, opcode, body, tail, reply_bytes, true, &call, true);
   if (position) *position = call.position;
   const CUresult result = finish(call, reply);
-  if (result != CUDA_SUCCESS) note_refusal(result);
+  if (result != CUDA_SUCCESS) {
+    note_refusal(result);
+  } else if (api::traits_of(opcode).waits_for_device) {
+    return fetch_mirrors(target.context, work);
+  }
   return result;
+}
+
+CUresult Session::fetch_mirrors(wire::ObjectId context, uint64_t work) {
+  const MirrorHooks* const hooks = mirror_hooks_.load(std::memory_order_acquire);
+  if (!hooks) return CUDA_SUCCESS;
+  std::unique_lock lock(fetched_mutex_);
+  if (fetched_context_ == context && fetched_work_ == work) return CUDA_SUCCESS;
+  lock.unlock();
+  const CUresult result = hooks->pull(*this);
+  // The command itself has been executed. The next push or wait fetches again, and tells.
+  if (result != CUDA_SUCCESS) return lost() ? kSessionLost : CUDA_SUCCESS;
+  lock.lock();
+  fetched_context_ = context;
+  fetched_work_ = work;
+  return CUDA_SUCCESS;
 }
 
 bool Session::acquire_slot(size_t reply_bytes, bool patient, PendingCall* call) {

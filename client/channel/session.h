@@ -105,7 +105,9 @@ class Session {
   CUresult post(const Target& target, uint16_t opcode, std::span<const std::byte> body,
                 std::span<const std::byte> tail = {}, transport::Wake wake = transport::Wake::kYes,
                 uint64_t* position = nullptr);
-  // Sends one command and waits for its reply. The result is the worker's.
+  // Sends one command and waits for its reply. The result is the worker's. If a driver returns from
+  // it when the device is idle (waits_for_device of the command table), it counts as a wait, after
+  // which the host sees what the GPU wrote (fetch_mirrors()).
   CUresult call(const Target& target, uint16_t opcode, std::span<const std::byte> body,
                 std::span<const std::byte> tail, size_t reply_bytes, Reply* reply,
                 uint64_t* position = nullptr);
@@ -158,6 +160,9 @@ class Session {
   // stream, asked before its commands are sent, for Timelines::waited().
   std::optional<Timelines::Positions> covered_by_wait(const Target& target);
   CUresult synchronize_context(wire::ObjectId context);
+  // Ends every call that has waited for work of the GPU or found it done: fetches mirrored memory
+  // and returns errors of earlier commands.
+  CUresult finish_wait();
   Timelines& timelines() { return timelines_; }
   uint64_t commands();  // number of commands sent
 
@@ -193,8 +198,9 @@ class Session {
 
   // Whether waits have covered all work of the target's stream.
   bool is_awaited(const Target& target);
-  // What ends every wait: fetches mirrored memory and returns errors of earlier commands.
-  CUresult finish_wait();
+  // Fetches mirrored memory after a call of this context in which a driver waits until the device
+  // is idle. `work`: work_sent_ before the call.
+  CUresult fetch_mirrors(wire::ObjectId context, uint64_t work);
 
   // Connects, shakes hands and makes the Link.
   Status connect(const ServerDevices& server, const SessionOptions& options);
@@ -241,6 +247,11 @@ class Session {
   std::mutex image_mutex_;
   std::mutex references_mutex_;
   std::atomic<const MirrorHooks*> mirror_hooks_{nullptr};
+  std::atomic<uint64_t> work_sent_{0};  // number of commands after which the GPU may write
+  // The last fetch of fetch_mirrors(): its context and work. Programs free much in a row.
+  std::mutex fetched_mutex_;
+  wire::ObjectId fetched_context_ = 0;
+  uint64_t fetched_work_ = UINT64_MAX;
   std::atomic<uint32_t> next_call_{1};
   std::atomic<uint64_t> reported_error_{0};  // the error word's value when last reported
   std::atomic<bool> loss_logged_{false};

@@ -10,7 +10,6 @@
 #include "client/calls/marshal.h"
 #include "client/channel/timeline.h"
 #include "client/objects/arena.h"
-#include "client/process/mirror.h"
 #include "client/process/process.h"
 #include "common/wire/codec.h"
 #include "generated/client/forward.h"
@@ -27,8 +26,7 @@ CUresult find_event(CUevent handle, Event** event) {
 
 // The result of a call that has found an event done, or has waited for it.
 CUresult finished(Session& session, CUresult result) {
-  if (result == CUDA_SUCCESS) result = pull_mirrors(session);
-  return result == CUDA_SUCCESS ? session.take_error() : result;
+  return result == CUDA_SUCCESS ? session.finish_wait() : result;
 }
 
 // A captured event must not be queried or waited for, and only the worker knows whether the event is

@@ -12,7 +12,6 @@
 #include "client/memory/copy/peer.h"
 #include "client/objects/arena.h"
 #include "client/objects/named.h"
-#include "client/process/mirror.h"
 #include "client/process/process.h"
 #include "common/base/thread_object.h"
 #include "common/wire/codec.h"
@@ -247,7 +246,7 @@ CUresult cuStreamQuery(CUstream stream) {
   Session& session = *view.target.session;
   if (!view.object) {
     const CUresult result = forward_cuStreamQuery(stream);
-    return result == CUDA_SUCCESS ? pull_mirrors(session) : result;
+    return result == CUDA_SUCCESS ? session.finish_wait() : result;
   }
   Timeline& timeline = *view.object->timeline;
   const uint64_t position = timeline.sent();
@@ -256,8 +255,7 @@ CUresult cuStreamQuery(CUstream stream) {
     case Progress::kPending:
       return session.lost() ? kSessionLost : CUDA_ERROR_NOT_READY;
     case Progress::kDone:
-      if (result == CUDA_SUCCESS) result = pull_mirrors(session);
-      return result == CUDA_SUCCESS ? session.take_error() : result;
+      return result == CUDA_SUCCESS ? session.finish_wait() : result;
     case Progress::kUnknown:
       break;
   }
@@ -266,8 +264,7 @@ CUresult cuStreamQuery(CUstream stream) {
   if (result == CUDA_ERROR_NOT_READY) timeline.found_busy(news);
   if (result != CUDA_SUCCESS) return result;
   timeline.advance(position);
-  result = pull_mirrors(session);
-  return result == CUDA_SUCCESS ? session.take_error() : result;
+  return session.finish_wait();
 }
 
 // ---- capture -----------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ namespace {
 using Shared = std::shared_ptr<Mirror>;
 
 std::atomic<size_t> mirror_count{0};
+std::atomic<bool> sessions_ordered{false};
 // Ensures that bytes enter the command ring in the order in which they were found changed, and that
 // none are sent after the worker has dropped the memory.
 std::mutex push_mutex;
@@ -31,13 +32,18 @@ std::vector<Shared>& mirrors() {
   return *instance;
 }
 
-std::vector<Shared> of_session(const Session& session) {
+template <typename Choose>
+std::vector<Shared> chosen(const Choose& choose) {
   std::vector<Shared> found;
   std::lock_guard lock(mirrors_mutex);
   for (const Shared& mirror : mirrors()) {
-    if (mirror->session == &session) found.push_back(mirror);
+    if (choose(*mirror)) found.push_back(mirror);
   }
   return found;
+}
+
+std::vector<Shared> of_session(const Session& session) {
+  return chosen([&](const Mirror& mirror) { return mirror.session == &session; });
 }
 
 size_t whole_pages(size_t bytes) {
@@ -257,17 +263,25 @@ CUresult push_mirrors(const Target& target) {
   return CUDA_SUCCESS;
 }
 
+void note_order_between_sessions() { sessions_ordered.store(true, std::memory_order_release); }
+
 CUresult pull_mirrors(Session& session) {
   if (!any_mirrored()) [[likely]]
     return CUDA_SUCCESS;
   std::lock_guard lock(pull_mutex);
-  for (const Shared& mirror : of_session(session)) {
+  const bool all = sessions_ordered.load(std::memory_order_acquire);
+  for (const Shared& mirror : chosen([&](const Mirror& known) {
+         return known.session == &session || (all && !known.session->lost());
+       })) {
     {
       // The GPU cannot have changed memory that was never sent.
       std::lock_guard state(mirrors_mutex);
       if (!mirror->sent || !mirror->fetched) continue;
     }
-    if (CUresult result = pull(*mirror); result != CUDA_SUCCESS) return result;
+    const CUresult result = pull(*mirror);
+    if (result != CUDA_SUCCESS && (mirror->session == &session || !mirror->session->lost())) {
+      return result;
+    }
   }
   return CUDA_SUCCESS;
 }

@@ -52,6 +52,8 @@ void expect_reads(CUdeviceptr address, size_t bytes);
 // the rest. Errors of earlier commands are not reported here.
 CUresult push_mirrors(const Target& target);
 CUresult pull_mirrors(Session& session);
+// Work of one session waits for work of another. From now on, a wait fetches from all sessions.
+void note_order_between_sessions();
 
 // Called before and after a host function. The session's worker has sent its bytes before the first
 // call, and takes the client's bytes after the second. Only mirrors whose region has bytes of this

@@ -135,8 +135,7 @@ CUresult copy_to_pageable(const CopyStream& stream, void* destination, CUdevicep
   } else {
     result = fetch(stream, static_cast<std::byte*>(destination), source, bytes);
   }
-  if (result == CUDA_SUCCESS) result = pull_mirrors(session);
-  return result == CUDA_SUCCESS ? session.take_error() : result;
+  return result == CUDA_SUCCESS ? session.finish_wait() : result;
 }
 
 // Adds the copy to the graph that the stream captures. A round trip: if the worker refuses the

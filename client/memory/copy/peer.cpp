@@ -10,6 +10,7 @@
 #include "client/calls/capture.h"
 #include "client/objects/arena.h"
 #include "client/objects/named.h"
+#include "client/process/mirror.h"
 #include "client/process/process.h"
 #include "generated/client/forward.h"
 
@@ -156,6 +157,7 @@ CUresult signal_then_await(const StreamPoint& earlier, const StreamPoint& later,
     return result;
   }
   wire::PeerSignalBody body{};
+  note_order_between_sessions();
   body.id = peers.next_id();
   body.copy = copy;
   body.link = link;

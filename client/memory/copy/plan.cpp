@@ -25,6 +25,12 @@ CUresult prepare_mirrors(const Location& destination, const Location& source, bo
   return push_mirrors(plan->stream.target);
 }
 
+// CUDA waits for the stream before a synchronous copy of pageable memory to the device. Without
+// mirrored memory nobody can tell.
+CUresult wait_before_copy(const Target& target) {
+  return any_mirrored() ? target.session->synchronize(target) : CUDA_SUCCESS;
+}
+
 }  // namespace
 
 CUresult prepare_copy(const Location& destination, const Location& source, CUstream stream,
@@ -59,7 +65,7 @@ CUresult prepare_copy(const Location& destination, const Location& source, CUstr
   plan->waits = plan->stream.is_elsewhere;
   if (pageable) {
     plan->way = to_device ? CopyWay::kFromPageable : CopyWay::kToPageable;
-    return CUDA_SUCCESS;
+    return synchronous && to_device ? wait_before_copy(plan->stream.target) : CUDA_SUCCESS;
   }
   // For a copy from device memory to device memory of the same context, the host need not wait,
   // even in a synchronous function, unless it has the memory too (managed memory). Between two

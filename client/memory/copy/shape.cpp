@@ -242,8 +242,7 @@ CUresult to_pageable(const CopyStream& where, const ShapeSide& destination, cons
     return posted != CUDA_SUCCESS ? posted : copied;
   });
   if (result == CUDA_SUCCESS && covered) session.timelines().waited(*covered);
-  if (result == CUDA_SUCCESS) result = pull_mirrors(session);
-  return result == CUDA_SUCCESS ? session.take_error() : result;
+  return result == CUDA_SUCCESS ? session.finish_wait() : result;
 }
 
 // Adds the copy to the graph that the stream captures, like capture_copy() in linear.cpp.
