@@ -1,18 +1,22 @@
 #include "client/process/absent_pages.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <new>
 #include <thread>
 #include <utility>
 
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "client/channel/reply.h"
 #include "client/channel/task_pool.h"
 #include "common/base/log.h"
 #include "common/base/start_thread.h"
+#include "common/cuda/errors.h"
 
 namespace rcuda::client {
 namespace {
@@ -22,6 +26,11 @@ constexpr size_t kLeastPiece = 64 << 10;
 constexpr size_t kMostPiece = 16 << 20;
 // Of memory that one thread installs at a time.
 constexpr size_t kInstallBytes = 512 << 10;
+// An access that cannot be served is tried again this often, about ten seconds in all.
+constexpr int kAttempts = 200;
+constexpr auto kPause = std::chrono::milliseconds(50);
+// Of a large page. Pages move in one step if both addresses have the same place in one.
+constexpr size_t kLargePage = 2 << 20;
 
 std::mutex ranges_mutex;
 // By the address behind the range. Never destroyed, as the thread that serves faults does not end.
@@ -30,16 +39,52 @@ std::map<const std::byte*, std::shared_ptr<AbsentPages>>& ranges() {
   return *instance;
 }
 
+size_t whole_pages(size_t bytes) {
+  return (bytes + AbsentPages::kPageBytes - 1) / AbsentPages::kPageBytes * AbsentPages::kPageBytes;
+}
+
+// Addresses without memory, which lie like `like` in a large page. Null if there are none.
+std::byte* reserve(const std::byte* like, size_t bytes) {
+  void* const all = mmap(nullptr, bytes + kLargePage, PROT_NONE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (all == MAP_FAILED) return nullptr;
+  auto* const first = static_cast<std::byte*>(all);
+  const size_t before =
+      (reinterpret_cast<uintptr_t>(like) - reinterpret_cast<uintptr_t>(first)) % kLargePage;
+  if (before != 0) munmap(first, before);
+  if (before != kLargePage) munmap(first + before + bytes, kLargePage - before);
+  return first + before;
+}
+
+// For a page that nobody has written to. If that fails, the access faults again.
+void fill_with_zeros(WriteTracker& tracker, std::byte* at) {
+  const uintptr_t within = reinterpret_cast<uintptr_t>(at) % AbsentPages::kPageBytes;
+  if (tracker.put_zeros(at - within, AbsentPages::kPageBytes)) return;
+  std::this_thread::sleep_for(kPause);
+  tracker.wake(at - within, AbsentPages::kPageBytes);
+}
+
+// Frees the memory of reserved addresses.
+void empty(std::byte* reserved, size_t bytes) {
+  if (mmap(reserved, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+           0) != reserved) {
+    (void)madvise(reserved, bytes, MADV_DONTNEED);
+  }
+}
+
 }  // namespace
 
 AbsentPages::AbsentPages(WriteTracker& tracker, std::byte* address, size_t bytes, std::byte* known,
-                         Fetch fetch)
+                         std::byte* spare, Fetch fetch)
     : tracker_(tracker),
       address_(address),
-      bytes_((bytes + kPageBytes - 1) / kPageBytes * kPageBytes),
+      bytes_(whole_pages(bytes)),
       known_(known),
+      spare_(spare),
       fetch_(std::move(fetch)),
       absent_(bytes_ / kPageBytes) {}
+
+AbsentPages::~AbsentPages() { munmap(spare_, bytes_); }
 
 bool AbsentPages::possible() {
   const WriteTracker* const tracker = WriteTracker::get();
@@ -49,10 +94,12 @@ bool AbsentPages::possible() {
 std::shared_ptr<AbsentPages> AbsentPages::make(WriteTracker& tracker, std::byte* address,
                                                size_t bytes, std::byte* known, Fetch fetch) {
   if (!possible()) return nullptr;
-  static const bool serving = start_serving(tracker);
+  static const bool serving = start_serving();
   if (!serving) return nullptr;
+  std::byte* const spare = reserve(address, whole_pages(bytes));
+  if (!spare) return nullptr;
   std::shared_ptr<AbsentPages> made(
-      new AbsentPages(tracker, address, bytes, known, std::move(fetch)));
+      new AbsentPages(tracker, address, bytes, known, spare, std::move(fetch)));
   std::lock_guard lock(ranges_mutex);
   ranges()[address + made->bytes_] = made;
   return made;
@@ -67,9 +114,9 @@ void AbsentPages::stop() {
   fetch_ = nullptr;
 }
 
-bool AbsentPages::start_serving(WriteTracker& tracker) {
+bool AbsentPages::start_serving() {
   std::thread thread;
-  const Status started = start_thread(&thread, [&tracker] { serve_all(tracker); });
+  const Status started = start_thread(&thread, [] { serve_all(*WriteTracker::get()); });
   if (!started.ok()) {
     RCUDA_WARN("managed memory is fetched after each wait: %s", started.message().c_str());
     return false;
@@ -90,7 +137,7 @@ void AbsentPages::serve_all(WriteTracker& tracker) {
     if (range) {
       range->serve(static_cast<size_t>(at - range->address_));
     } else {  // freed meanwhile
-      tracker.put_zeros(at, kPageBytes);
+      fill_with_zeros(tracker, at);
     }
   }
 }
@@ -103,53 +150,121 @@ Run AbsentPages::run_at(size_t at, size_t most) const {
 }
 
 void AbsentPages::serve(size_t at) {
-  std::lock_guard lock(mutex_);
   at = at / kPageBytes * kPageBytes;
+  std::unique_lock lock(mutex_);
   if (!is_absent(at) || !fetch_) {
     // Nobody has written there yet, or another fault was served with this page.
-    tracker_.put_zeros(address_ + at, kPageBytes);
+    fill_with_zeros(tracker_, address_ + at);
     return;
   }
+  CUresult result = CUDA_SUCCESS;
+  if (fetch_from(at, &result)) {
+    failures_ = 0;
+    return;
+  }
+  const bool in_vain = cuda::is_sticky(result) || result == kSessionLost;
+  if ((in_vain || ++failures_ >= kAttempts) && give_up(at, result)) return;
+  lock.unlock();
+  std::this_thread::sleep_for(kPause);
+  tracker_.wake(address_ + at, kPageBytes);  // the access faults again
+}
+
+// Whether the page is there now. *result is an error of the fetch.
+bool AbsentPages::fetch_from(size_t at, CUresult* result) {
   piece_ = at == next_ ? std::clamp(2 * piece_, kLeastPiece, kMostPiece) : kLeastPiece;
   const Run run = run_at(at, piece_);
-  next_ = run.at + run.bytes;
   static std::byte* const buffer = [] {
     void* memory = mmap(nullptr, kMostPiece, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return memory == MAP_FAILED ? nullptr : static_cast<std::byte*>(memory);
   }();
-  const CUresult result = buffer ? fetch_(buffer, run) : CUDA_ERROR_OUT_OF_MEMORY;
-  if (result == CUDA_SUCCESS) {
-    install_locked(run, buffer);
-    return;
+  try {
+    *result = buffer ? fetch_(buffer, run) : CUDA_ERROR_OUT_OF_MEMORY;
+  } catch (const std::bad_alloc&) {
+    *result = CUDA_ERROR_OUT_OF_MEMORY;
   }
-  static std::atomic<bool> told{false};
-  if (!told.exchange(true)) {
-    RCUDA_ERROR("managed memory at %p could not be fetched (CUDA error %d): it is zero",
-                static_cast<void*>(address_ + at), static_cast<int>(result));
-  }
-  absent_[at / kPageBytes].store(0, std::memory_order_release);
-  --count_;
-  tracker_.put_zeros(address_ + at, kPageBytes);
+  if (*result != CUDA_SUCCESS) return false;
+  next_ = run.at + run.bytes;
+  install_locked(run, buffer);
+  if (is_absent(at)) *result = CUDA_ERROR_OUT_OF_MEMORY;
+  return !is_absent(at);
 }
 
-bool AbsentPages::drop(const Run& run) {
+// Returns false if the kernel has no memory for that.
+bool AbsentPages::give_up(size_t at, CUresult why) {
+  static std::atomic<bool> told{false};
+  if (!told.exchange(true)) {
+    RCUDA_ERROR(
+        "managed memory at %p could not be fetched (CUDA error %d): its newest bytes are on "
+        "the server only, so accesses get SIGBUS",
+        static_cast<void*>(address_ + at), static_cast<int>(why));
+  }
+  return tracker_.poison(address_ + at, kPageBytes);
+}
+
+void AbsentPages::drop(const Run& run, std::vector<Run>* stay) {
   std::lock_guard lock(mutex_);
-  if (!faults_ && !(faults_ = tracker_.watch(address_, bytes_, true))) return false;
-  const size_t end =
-      std::min((run.at + run.bytes + kPageBytes - 1) / kPageBytes * kPageBytes, bytes_);
+  if (!faults_ && !(faults_ = tracker_.watch(address_, bytes_, true))) return append(stay, run);
+  const size_t end = std::min(whole_pages(run.at + run.bytes), bytes_);
   for (size_t at = run.at; at < end;) {
     at += run_at(at, end - at).bytes;
     const size_t begin = at;
     while (at < end && !is_absent(at)) at += kPageBytes;
-    if (begin == at) continue;
-    if (madvise(address_ + begin, at - begin, MADV_DONTNEED) != 0) return false;
-    for (size_t page = begin / kPageBytes; page < at / kPageBytes; ++page) {
-      absent_[page].store(1, std::memory_order_release);
-    }
-    count_ += (at - begin) / kPageBytes;
+    if (begin != at) drop_present({begin, at - begin}, stay);
   }
-  return true;
+}
+
+// A page that is compared in place could be written to between the comparison and the drop. So the
+// pages are moved first: from then on an access faults, and waits for mutex_.
+void AbsentPages::drop_present(const Run& run, std::vector<Run>* stay) {
+  if (!tracker_.move_out(address_ + run.at, spare_ + run.at, run.bytes)) return append(stay, run);
+  mark(run, true);
+  for (const Run& changed : differing(run)) {
+    put_back(changed);
+    append(stay, changed);
+  }
+  empty(spare_ + run.at, run.bytes);
+}
+
+// Those of the moved pages that differ from `known_`.
+std::vector<Run> AbsentPages::differing(const Run& run) const {
+  std::vector<Run> present;
+  if (!tracker_.present(spare_ + run.at, run.bytes, &present)) present = {{0, run.bytes}};
+  for (Run& part : present) part.at += run.at;
+  const std::vector<Run> pieces = pieces_of(present, kInstallBytes);
+  std::vector<std::vector<Run>> found(pieces.size());
+  run_parallel(pieces.size(), [&](size_t index) {
+    const Run& piece = pieces[index];
+    for (size_t at = piece.at; at < piece.at + piece.bytes; at += kPageBytes) {
+      if (std::memcmp(spare_ + at, known_ + at, kPageBytes) != 0) {
+        append(&found[index], {at, kPageBytes});
+      }
+    }
+  });
+  std::vector<Run> all;
+  for (const std::vector<Run>& part : found) {
+    for (const Run& changed : part) append(&all, changed);
+  }
+  return all;
+}
+
+// The only copy of these bytes is here, so this waits until the kernel has memory for them.
+void AbsentPages::put_back(const Run& run) {
+  mark(run, false);
+  for (size_t done = 0;;) {
+    const size_t at = run.at + done;
+    done += tracker_.put_pages(address_ + at, spare_ + at, run.bytes - done, true);
+    if (done == run.bytes) return;
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+// For pages that change.
+void AbsentPages::mark(const Run& run, bool absent) {
+  for (size_t page = run.at / kPageBytes; page < (run.at + run.bytes) / kPageBytes; ++page) {
+    absent_[page].store(absent, std::memory_order_release);
+  }
+  absent ? count_ += run.bytes / kPageBytes : count_ -= run.bytes / kPageBytes;
 }
 
 void AbsentPages::install(const Run& run, const std::byte* from) {
@@ -161,17 +276,16 @@ void AbsentPages::install(const Run& run, const std::byte* from) {
   }
 }
 
-// `from` has whole pages.
+// `from` has whole pages. A page is marked before it is there: then a write that follows at once is
+// not taken for one of an absent page.
 void AbsentPages::install_locked(const Run& run, const std::byte* from) {
   run_parallel((run.bytes + kInstallBytes - 1) / kInstallBytes, [&](size_t index) {
-    const size_t begin = index * kInstallBytes;
-    const size_t length = std::min(kInstallBytes, run.bytes - begin);
-    std::memcpy(known_ + run.at + begin, from + begin, length);
-    for (size_t at = begin; at < begin + length; at += kPageBytes) {
-      absent_[(run.at + at) / kPageBytes].store(0, std::memory_order_release);
-    }
-    count_ -= (length + kPageBytes - 1) / kPageBytes;
-    tracker_.put_pages(address_ + run.at + begin, from + begin, length);
+    const size_t begin = run.at + index * kInstallBytes;
+    const size_t length = whole_pages(std::min(kInstallBytes, run.at + run.bytes - begin));
+    std::memcpy(known_ + begin, from + (begin - run.at), length);
+    mark({begin, length}, false);
+    const size_t put = tracker_.put_pages(address_ + begin, from + (begin - run.at), length);
+    if (put < length) mark({begin + put, length - put}, true);
   });
 }
 

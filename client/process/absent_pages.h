@@ -9,7 +9,9 @@
 // Threads: any. The thread that serves faults takes no lock of mirror.cpp, so its locks may be held
 // by a thread that accesses an absent page; that of an AbsentPages may not. Blocking: an access of
 // an absent page, until its bytes are here; install() and drop() for an access in progress. Errors:
-// if a page cannot be fetched, because the session is lost, it is zero, and one line says so.
+// a page that cannot be fetched or filled stays absent, and the access is tried again. If that is
+// in vain, because the session is lost, the access gets SIGBUS (a system call EFAULT), and one line
+// says so. So no page ever holds other bytes than the worker's or the application's.
 #pragma once
 
 #include <atomic>
@@ -38,23 +40,31 @@ class AbsentPages : public std::enable_shared_from_this<AbsentPages> {
   static std::shared_ptr<AbsentPages> make(WriteTracker& tracker, std::byte* address, size_t bytes,
                                            std::byte* known, Fetch fetch);
   void stop();
+  ~AbsentPages();
 
   bool is_absent(size_t at) const {
     return absent_[at / kPageBytes].load(std::memory_order_acquire) != 0;
   }
   size_t count() const { return count_.load(std::memory_order_relaxed); }  // of absent pages
-  // Drops the bytes of whole pages, which are absent from now on. Returns false if it cannot; then
-  // they stay.
-  bool drop(const Run& run);
-  // The bytes of absent pages have come in another way.
+  // Drops the bytes of whole pages, which are absent from now on. Adds to *stay those that differ
+  // from `known`, because the application has changed them, and those that cannot be dropped.
+  // Other threads may access the memory meanwhile: what they write is not lost.
+  void drop(const Run& run, std::vector<Run>* stay);
+  // The bytes of absent pages have come in another way. Pages that cannot be filled stay absent.
   void install(const Run& run, const std::byte* from);
 
  private:
   AbsentPages(WriteTracker& tracker, std::byte* address, size_t bytes, std::byte* known,
-              Fetch fetch);
-  static bool start_serving(WriteTracker& tracker);
+              std::byte* spare, Fetch fetch);
+  static bool start_serving();
   static void serve_all(WriteTracker& tracker);
   void serve(size_t at);
+  bool fetch_from(size_t at, CUresult* result);
+  bool give_up(size_t at, CUresult why);
+  void drop_present(const Run& run, std::vector<Run>* stay);
+  std::vector<Run> differing(const Run& run) const;
+  void put_back(const Run& run);
+  void mark(const Run& run, bool absent);
   Run run_at(size_t at, size_t most) const;
   void install_locked(const Run& run, const std::byte* from);
 
@@ -62,12 +72,14 @@ class AbsentPages : public std::enable_shared_from_this<AbsentPages> {
   std::byte* const address_;
   const size_t bytes_;  // whole pages
   std::byte* const known_;
+  std::byte* const spare_;  // as many addresses, where pages are compared before they are dropped
   std::mutex mutex_;
   Fetch fetch_;                                     // null once stopped
   bool faults_ = false;                             // accesses of empty pages fault
   std::vector<std::atomic<unsigned char>> absent_;  // by page; changed with mutex_ held
   std::atomic<size_t> count_{0};
   size_t next_ = 0, piece_ = 0;  // where the last piece ended, and its size
+  int failures_ = 0;             // since the last piece that was fetched
 };
 
 }  // namespace rcuda::client

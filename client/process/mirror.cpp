@@ -156,6 +156,14 @@ CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_
   return CUDA_SUCCESS;
 }
 
+// Repeats a fetch that failed.
+CUresult catch_up(Mirror& mirror) {
+  if (!mirror.behind) [[likely]]
+    return CUDA_SUCCESS;
+  std::lock_guard lock(pull_mutex);
+  return mirror.behind ? pull(mirror) : CUDA_SUCCESS;
+}
+
 }  // namespace
 
 void mirror(Session& session, wire::ObjectId context, void* address, size_t bytes) {
@@ -257,7 +265,8 @@ CUresult push_mirrors(const Target& target) {
   std::lock_guard lock(push_mutex);
   static std::vector<std::byte> content;  // guarded by push_mutex
   for (const Shared& mirror : of_session(*target.session)) {
-    const CUresult result = push(target, *mirror, &content);
+    CUresult result = catch_up(*mirror);
+    if (result == CUDA_SUCCESS) result = push(target, *mirror, &content);
     if (result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;

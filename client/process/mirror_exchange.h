@@ -54,7 +54,10 @@ struct Mirror {
   // Null if every page is here. A page becomes absent with mirrors_mutex held.
   std::shared_ptr<AbsentPages> absent;
   std::atomic<bool> expected{false};  // the application has said that it will read the memory
+  // The last fetch failed. Nothing may be sent before the next: it would be older than `unfetched`.
+  std::atomic<bool> behind{false};
   // Guarded by pull_mutex.
+  std::vector<Run> unfetched;  // what the GPU has changed, as far as told, and the client has not
   bool reads_all = false;    // the application accesses most of what the GPU has changed
   size_t sample = 0;         // with reads_all: a page that was dropped nevertheless
   size_t dropped_pages = 0;  // absent after the last pull
@@ -81,7 +84,8 @@ struct Mirror {
 // Sends the blocks that the application changed. After a failure the rest stays unsent. push_mutex
 // is held; `content` is memory to work with.
 CUresult push(const Target& target, Mirror& mirror, std::vector<std::byte>* content);
-// Fetches what the GPU changed, or makes its pages absent. pull_mutex is held.
+// Fetches what the GPU changed, or makes its pages absent. What cannot be fetched is left to the
+// next call. pull_mutex is held.
 CUresult pull(Mirror& mirror);
 // Copies the bytes that the worker changed since the last exchange into the application's memory.
 // `there`: the worker's bytes of the whole mirror; only those in `runs` are looked at.

@@ -18,6 +18,35 @@ CUresult fetch_run(Mirror& mirror, const Run& run, std::byte* to) {
                                            std::min(run.bytes, mirror.bytes - run.at));
 }
 
+namespace {
+
+// Takes the bytes that the worker changed, and writes no others, which threads of the application
+// may be writing now.
+void take_changes(std::byte* here, std::byte* known, const std::byte* there, size_t length) {
+  constexpr size_t kWord = sizeof(uint32_t);
+  size_t at = 0;
+  for (; at + kWord <= length; at += kWord) {
+    uint32_t now, before, mine;
+    std::memcpy(&now, there + at, kWord);
+    std::memcpy(&before, known + at, kWord);
+    if (now == before) continue;
+    std::memcpy(&mine, here + at, kWord);
+    if (mine == before) {
+      std::memcpy(here + at, &now, kWord);
+      continue;
+    }
+    for (size_t i = at; i < at + kWord; ++i) {  // both sides have changed the word
+      if (there[i] != known[i]) here[i] = there[i];
+    }
+  }
+  for (; at < length; ++at) {
+    if (there[at] != known[at]) here[at] = there[at];
+  }
+  std::memcpy(known, there, length);
+}
+
+}  // namespace
+
 void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs) {
   const std::vector<Run> pieces = pieces_of(runs, kMirrorPieceBytes);
   run_parallel(pieces.size(), [&](size_t index) {
@@ -28,18 +57,14 @@ void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs)
       std::byte* const here = mirror.address + at;
       if (mirror.is_absent(at)) {
         mirror.absent->install({at, length}, there + at);
-        mirror.exchanged[at / kMirrorBlockBytes] = 1;
+      } else if (!mirror.sent) {
+        std::memcpy(here, there + at, length);
+        std::memcpy(known, there + at, length);
+      } else if (std::memcmp(there + at, known, length) != 0) {
+        take_changes(here, known, there + at, length);
+      } else {
         continue;
       }
-      if (mirror.sent && std::memcmp(there + at, known, length) == 0) continue;
-      if (!mirror.sent || std::memcmp(here, known, length) == 0) {
-        std::memcpy(here, there + at, length);
-      } else {  // both sides have changed the block
-        for (size_t i = 0; i < length; ++i) {
-          if (there[at + i] != known[i]) here[i] = there[at + i];
-        }
-      }
-      std::memcpy(known, there + at, length);
       mirror.exchanged[at / kMirrorBlockBytes] = 1;
     }
   });
@@ -55,10 +80,10 @@ constexpr size_t kSampleBytes = 64 << 10;
 constexpr size_t kMostReplyBytes = wire::ClientWindow::kLargeReplyBytes - 1024;
 
 // Fetches the bytes of the whole mirror in one round trip.
-CUresult fetch_all(Mirror& mirror, std::vector<Run>* runs) {
+CUresult fetch_all(Mirror& mirror) {
   const wire::MirrorFetchBody body{reinterpret_cast<uintptr_t>(mirror.address)};
   Reply reply;
-  *runs = {{0, mirror.bytes}};
+  mirror.unfetched = {{0, mirror.bytes}};
   return mirror.session->call(mirror.session->in_context(mirror.context),
                               static_cast<uint16_t>(wire::Custom::kMirrorFetch),
                               std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
@@ -69,37 +94,7 @@ CUresult fetch_all(Mirror& mirror, std::vector<Run>* runs) {
 void drop(Mirror& mirror, std::vector<Run>* runs) {
   std::vector<Run> stay;
   std::lock_guard lock(mirrors_mutex);
-  for (const Run& run : *runs) {
-    std::vector<Run> present;
-    if (!mirror.tracker->present(mirror.address + run.at, run.bytes, &present)) {
-      present = {{0, run.bytes}};
-    }
-    for (Run& part : present) part.at += run.at;
-    const std::vector<Run> pieces = pieces_of(present, kMirrorPieceBytes);
-    std::vector<std::vector<Run>> changed(pieces.size());
-    run_parallel(pieces.size(), [&](size_t index) {
-      const Run& piece = pieces[index];
-      for (size_t at = piece.at; at < piece.at + piece.bytes; at += kMirrorBlockBytes) {
-        const size_t length = mirror.block_length(at);
-        if (!mirror.is_absent(at) &&
-            std::memcmp(mirror.address + at, mirror.known.get() + at, length) != 0) {
-          append(&changed[index], {at, length});
-        }
-      }
-    });
-    size_t at = run.at;
-    const auto drop_until = [&](size_t end) {
-      if (at < end && !mirror.absent->drop({at, end - at})) append(&stay, {at, end - at});
-    };
-    for (const std::vector<Run>& part : changed) {
-      for (const Run& kept : part) {
-        drop_until(kept.at);
-        append(&stay, kept);
-        at = kept.at + kept.bytes;
-      }
-    }
-    drop_until(run.at + run.bytes);
-  }
+  for (const Run& run : *runs) mirror.absent->drop(run, &stay);
   *runs = std::move(stay);
 }
 
@@ -133,30 +128,38 @@ void drop_unread(Mirror& mirror, std::vector<Run>* runs) {
   mirror.dropped_pages = mirror.absent->count();
 }
 
-// Asks which blocks the GPU has changed, and fetches these, unless their pages can be absent. *runs
-// has blocks of an earlier attempt, and gets the new ones as well.
-CUresult fetch_changes(Mirror& mirror, std::vector<Run>* runs) {
+// Asks which blocks the GPU has changed.
+CUresult ask_changes(Mirror& mirror, std::vector<Run>* runs) {
   const wire::MirrorFetchBody body{reinterpret_cast<uintptr_t>(mirror.address)};
-  {
-    Reply reply;
-    const CUresult result =
-        mirror.session->call(mirror.session->in_context(mirror.context),
-                             static_cast<uint16_t>(wire::Custom::kMirrorChanges),
-                             std::as_bytes(std::span(&body, 1)), {}, kMostReplyBytes, &reply);
-    if (result != CUDA_SUCCESS) return result;
-    for (size_t at = 0; at + sizeof(wire::MirrorRun) <= reply.body().size();
-         at += sizeof(wire::MirrorRun)) {
-      wire::MirrorRun run;
-      std::memcpy(&run, reply.body().data() + at, sizeof run);
-      const size_t begin = run.first * mirror.changes_bytes;
-      if (begin >= mirror.bytes || run.count > mirror.bytes) return CUDA_ERROR_UNKNOWN;
-      runs->push_back({begin, std::min(run.count * mirror.changes_bytes, mirror.bytes - begin)});
-    }
+  Reply reply;
+  const CUresult result =
+      mirror.session->call(mirror.session->in_context(mirror.context),
+                           static_cast<uint16_t>(wire::Custom::kMirrorChanges),
+                           std::as_bytes(std::span(&body, 1)), {}, kMostReplyBytes, &reply);
+  if (result != CUDA_SUCCESS) return result;
+  for (size_t at = 0; at + sizeof(wire::MirrorRun) <= reply.body().size();
+       at += sizeof(wire::MirrorRun)) {
+    wire::MirrorRun run;
+    std::memcpy(&run, reply.body().data() + at, sizeof run);
+    const size_t begin = run.first * mirror.changes_bytes;
+    if (begin >= mirror.bytes || run.count > mirror.bytes) return CUDA_ERROR_UNKNOWN;
+    runs->push_back({begin, std::min(run.count * mirror.changes_bytes, mirror.bytes - begin)});
   }
-  join(runs);
-  if (mirror.absent) drop_unread(mirror, runs);
-  for (const Run& run : *runs) {
-    const CUresult result = fetch_run(mirror, run, mirror.fetched + run.at);
+  return CUDA_SUCCESS;
+}
+
+// Fetches the blocks that the GPU has changed, unless their pages can be absent.
+CUresult fetch_changes(Mirror& mirror) {
+  std::vector<Run>& runs = mirror.unfetched;
+  CUresult result = ask_changes(mirror, &runs);
+  if (result != CUDA_SUCCESS) {
+    runs = {{0, mirror.bytes}};  // the worker tells each change once, and the answer is lost
+    return result;
+  }
+  join(&runs);
+  if (mirror.absent) drop_unread(mirror, &runs);
+  for (const Run& run : runs) {
+    result = fetch_run(mirror, run, mirror.fetched + run.at);
     if (result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;
@@ -165,26 +168,25 @@ CUresult fetch_changes(Mirror& mirror, std::vector<Run>* runs) {
 }  // namespace
 
 CUresult pull(Mirror& mirror) {
-  std::vector<Run> runs;
   for (int attempt = 0;; ++attempt) {
     uint64_t version;
     {
       std::lock_guard lock(mirrors_mutex);
       version = mirror.version;
     }
-    const CUresult result =
-        mirror.changes_bytes != 0 ? fetch_changes(mirror, &runs) : fetch_all(mirror, &runs);
+    const CUresult result = mirror.changes_bytes != 0 ? fetch_changes(mirror) : fetch_all(mirror);
     std::lock_guard lock(mirrors_mutex);
     // Another thread is freeing the memory, and the worker may already know.
     if (mirror.removed && result != kSessionLost) return CUDA_SUCCESS;
+    mirror.behind = result != CUDA_SUCCESS;
     if (result != CUDA_SUCCESS) return result;
-    if (runs.empty()) return CUDA_SUCCESS;
     // Another exchange took place during the call, so these bytes may be older: fetch them again.
     // The number of attempts is limited, because a stream whose work never ends must not keep the
     // caller for ever. The bytes of the last attempt are used in any case.
     constexpr int kAttempts = 4;
-    if (mirror.version != version && attempt < kAttempts) continue;
-    merge(mirror, mirror.fetched, runs);
+    if (!mirror.unfetched.empty() && mirror.version != version && attempt < kAttempts) continue;
+    if (!mirror.unfetched.empty()) merge(mirror, mirror.fetched, mirror.unfetched);
+    mirror.unfetched.clear();
     return CUDA_SUCCESS;
   }
 }

@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -40,6 +41,13 @@ struct ScanArgument {  // struct pm_scan_arg
   uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
 };
 constexpr unsigned long kPagemapScan = _IOWR('f', 16, ScanArgument);  // PAGEMAP_SCAN
+
+struct PoisonArgument {  // struct uffdio_poison, Linux 6.6
+  uffdio_range range;
+  uint64_t mode;
+  int64_t updated;
+};
+constexpr unsigned long kPoison = _IOWR(UFFDIO, 0x08, PoisonArgument);  // UFFDIO_POISON
 
 // From USERFAULTFD_IOC_NEW of include/uapi/linux/userfaultfd.h, Linux 6.1.
 constexpr unsigned long kNewFaults = _IO(0xAA, 0x00);
@@ -145,31 +153,69 @@ void* WriteTracker::next_fault() {
   }
 }
 
-void WriteTracker::put_zeros(void* address, size_t bytes) {
-  const uintptr_t page = reinterpret_cast<uintptr_t>(address) / kPageBytes * kPageBytes;
-  uffdio_zeropage zeros{};
-  zeros.range = {page, bytes};
-  while (ioctl(faults_, UFFDIO_ZEROPAGE, &zeros) != 0 && errno == EAGAIN) zeros.zeropage = 0;
-  uffdio_range range = {page, bytes};
-  (void)ioctl(faults_, UFFDIO_WAKE, &range);  // if the page was there
+bool WriteTracker::put_zeros(void* address, size_t bytes) {
+  const auto begin = reinterpret_cast<uintptr_t>(address);
+  for (size_t done = 0; done < bytes;) {
+    uffdio_zeropage zeros{};
+    zeros.range = {begin + done, bytes - done};
+    if (ioctl(faults_, UFFDIO_ZEROPAGE, &zeros) == 0) break;
+    if (zeros.zeropage > 0) {
+      done += static_cast<size_t>(zeros.zeropage);
+    } else if (errno == EEXIST) {
+      done += kPageBytes;
+    } else if (errno == ENOMEM) {
+      return false;
+    } else if (errno != EAGAIN) {
+      break;  // the memory is gone
+    }
+  }
+  wake(address, bytes);
+  return true;
 }
 
-void WriteTracker::put_pages(void* address, const void* from, size_t bytes) {
+size_t WriteTracker::put_pages(void* address, const void* from, size_t bytes, bool written) {
   for (size_t done = 0; done < bytes;) {
     uffdio_copy copy{};
     copy.dst = reinterpret_cast<uintptr_t>(address) + done;
     copy.src = reinterpret_cast<uintptr_t>(from) + done;
     copy.len = bytes - done;
-    copy.mode = UFFDIO_COPY_MODE_WP;
-    if (ioctl(faults_, UFFDIO_COPY, &copy) == 0) return;
+    copy.mode = written ? 0 : UFFDIO_COPY_MODE_WP;
+    if (ioctl(faults_, UFFDIO_COPY, &copy) == 0) break;
     if (copy.copy > 0) {
       done += static_cast<size_t>(copy.copy);
-    } else if (errno != EAGAIN) {  // the page is there, or the memory is gone
-      uffdio_range range = {copy.dst, kPageBytes};
-      (void)ioctl(faults_, UFFDIO_WAKE, &range);
+    } else if (errno == EEXIST) {
+      wake(reinterpret_cast<void*>(copy.dst), kPageBytes);
       done += kPageBytes;
+    } else if (errno == ENOENT || errno == ESRCH) {  // the memory is gone
+      wake(reinterpret_cast<void*>(copy.dst), bytes - done);
+      break;
+    } else if (errno != EAGAIN) {
+      return done;
     }
   }
+  return bytes;
+}
+
+bool WriteTracker::poison(void* address, size_t bytes) {
+  PoisonArgument argument{};
+  argument.range = {reinterpret_cast<uintptr_t>(address), bytes};
+  while (ioctl(faults_, kPoison, &argument) != 0) {
+    if (errno != EAGAIN) return false;
+    argument.updated = 0;
+  }
+  return true;
+}
+
+void WriteTracker::wake(void* address, size_t bytes) {
+  uffdio_range range = {reinterpret_cast<uintptr_t>(address), bytes};
+  (void)ioctl(faults_, UFFDIO_WAKE, &range);
+}
+
+// Without an event for it, the pages leave the userfaultfd, which keeps the range that they were
+// in.
+bool WriteTracker::move_out(void* address, void* to, size_t bytes) {
+  constexpr int kFlags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+  return mremap(address, bytes, bytes, kFlags, to) == to;
 }
 
 }  // namespace rcuda::client

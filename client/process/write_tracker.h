@@ -23,6 +23,7 @@ namespace rcuda::client {
 
 class WriteTracker {
  public:
+  virtual ~WriteTracker() = default;
   // Null if the kernel cannot, or does not let this process, or RCUDA_MANAGED=compared.
   static WriteTracker* get();
 
@@ -41,10 +42,24 @@ class WriteTracker {
   bool serves_faults() const { return serves_faults_; }
   // The page of the next fault. Blocks. Null if the kernel tells no more.
   void* next_fault();
-  // Fill empty pages and wake who waits for them. Pages that are there stay what they are. What
-  // put_pages() fills counts as not written.
-  void put_zeros(void* address, size_t bytes);
-  void put_pages(void* address, const void* from, size_t bytes);
+  // The following take whole pages, and wake who waits for those that are there afterwards.
+  // Fills empty pages with zeros. Returns false if the kernel has no memory for one.
+  bool put_zeros(void* address, size_t bytes);
+  // Fills empty pages from `from`; pages that are there stay what they are. Returns the number of
+  // bytes up to the first page for which the kernel has no memory. The pages count as written only
+  // with `written`.
+  virtual size_t put_pages(void* address, const void* from, size_t bytes, bool written = false);
+  // Accesses of these empty pages get SIGBUS, and system calls EFAULT. put_pages() ends that.
+  // Returns false if the kernel has no memory for it.
+  bool poison(void* address, size_t bytes);
+  // Accesses that wait for these pages are made again, and may fault again.
+  void wake(void* address, size_t bytes);
+  // Moves the pages to `to`, which is mapped already, in one step for all threads: what they wrote
+  // before is there, and the next access faults. Returns false if the pages are still in place.
+  virtual bool move_out(void* address, void* to, size_t bytes);
+
+ protected:
+  WriteTracker(const WriteTracker&) = default;  // of the same descriptors
 
  private:
   WriteTracker(int faults, int pagemap, bool serves_faults)

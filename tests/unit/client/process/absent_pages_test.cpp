@@ -2,7 +2,12 @@
 #include "client/process/absent_pages.h"
 
 #include <atomic>
+#include <cerrno>
+#include <csetjmp>
+#include <csignal>
 #include <cstring>
+#include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -10,11 +15,31 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "client/channel/reply.h"
+
 namespace rcuda::client {
 namespace {
 
 constexpr size_t kPage = AbsentPages::kPageBytes;
 constexpr size_t kBytes = 4 << 20;
+
+// A kernel that runs out of memory.
+class ShortOfMemory : public WriteTracker {
+ public:
+  ShortOfMemory() : WriteTracker(*WriteTracker::get()) {}
+
+  size_t put_pages(void* address, const void* from, size_t bytes, bool written) override {
+    if (failures-- <= 0) return WriteTracker::put_pages(address, from, bytes, written);
+    const size_t half = bytes / kPage / 2 * kPage;
+    return half == 0 ? 0 : WriteTracker::put_pages(address, from, half, written);
+  }
+  bool move_out(void* address, void* to, size_t bytes) override {
+    return moves && WriteTracker::move_out(address, to, bytes);
+  }
+
+  std::atomic<int> failures{0};
+  std::atomic<bool> moves{true};
+};
 
 class AbsentPagesTest : public ::testing::Test {
  protected:
@@ -27,13 +52,15 @@ class AbsentPagesTest : public ::testing::Test {
     ASSERT_NE(memory, MAP_FAILED);
     memory_ = static_cast<std::byte*>(memory);
     for (size_t i = 0; i < kBytes; ++i) worker_[i] = static_cast<std::byte>(i / kPage + i);
-    WriteTracker& tracker = *WriteTracker::get();
-    ASSERT_TRUE(tracker.watch(memory_, kBytes));
-    absent_ = AbsentPages::make(tracker, memory_, kBytes, known_.data(),
+    tracker_ = std::make_unique<ShortOfMemory>();
+    ASSERT_TRUE(tracker_->watch(memory_, kBytes));
+    absent_ = AbsentPages::make(*tracker_, memory_, kBytes, known_.data(),
                                 [this](std::byte* to, const client::Run& run) {
                                   fetched_ += run.bytes;
                                   ++fetches_;
-                                  if (fails_) return CUDA_ERROR_UNKNOWN;
+                                  if (lost_) return kSessionLost;
+                                  if (failures_-- > 0) return CUDA_ERROR_UNKNOWN;
+                                  std::lock_guard lock(worker_mutex_);
                                   std::memcpy(to, worker_.data() + run.at, run.bytes);
                                   return CUDA_SUCCESS;
                                 });
@@ -44,16 +71,42 @@ class AbsentPagesTest : public ::testing::Test {
     if (memory_) munmap(memory_, kBytes);
   }
 
+  // Both sides have the same bytes.
+  void drop(const client::Run& run) {
+    std::memcpy(known_.data() + run.at, memory_ + run.at, run.bytes);
+    std::vector<client::Run> stay;
+    absent_->drop(run, &stay);
+    ASSERT_TRUE(stay.empty());
+  }
+  // Sends the pages that the application has changed.
+  void push() {
+    std::vector<client::Run> runs;
+    ASSERT_TRUE(tracker_->take(memory_, kBytes, &runs));
+    std::vector<std::byte> page(kPage);
+    for (const client::Run& run : runs) {
+      for (size_t at = run.at; at < run.at + run.bytes; at += kPage) {
+        if (absent_->is_absent(at)) continue;
+        std::memcpy(page.data(), memory_ + at, kPage);
+        std::lock_guard lock(worker_mutex_);
+        std::memcpy(worker_.data() + at, page.data(), kPage);
+        std::memcpy(known_.data() + at, page.data(), kPage);
+      }
+    }
+  }
+
+  std::unique_ptr<ShortOfMemory> tracker_;
+  std::mutex worker_mutex_;
   std::vector<std::byte> worker_ = std::vector<std::byte>(kBytes);
   std::vector<std::byte> known_ = std::vector<std::byte>(kBytes);
   std::byte* memory_ = nullptr;
   std::shared_ptr<AbsentPages> absent_;
   std::atomic<size_t> fetched_{0}, fetches_{0};
-  std::atomic<bool> fails_{false};
+  std::atomic<int> failures_{0};
+  std::atomic<bool> lost_{false};
 };
 
 TEST_F(AbsentPagesTest, OneWordFetchesLittle) {
-  ASSERT_TRUE(absent_->drop({0, kBytes}));
+  drop({0, kBytes});
   EXPECT_TRUE(absent_->is_absent(100 * kPage));
   EXPECT_EQ(fetched_, 0u);
   EXPECT_EQ(memory_[100 * kPage + 7], worker_[100 * kPage + 7]);
@@ -65,7 +118,7 @@ TEST_F(AbsentPagesTest, OneWordFetchesLittle) {
 }
 
 TEST_F(AbsentPagesTest, ReadingOnFetchesLongPieces) {
-  ASSERT_TRUE(absent_->drop({0, kBytes}));
+  drop({0, kBytes});
   EXPECT_EQ(std::memcmp(memory_, worker_.data(), kBytes), 0);
   EXPECT_EQ(fetched_, kBytes);
   EXPECT_LE(fetches_, 8u);
@@ -73,7 +126,7 @@ TEST_F(AbsentPagesTest, ReadingOnFetchesLongPieces) {
 
 TEST_F(AbsentPagesTest, OtherPagesStay) {
   std::memset(memory_, 0x55, kBytes);
-  ASSERT_TRUE(absent_->drop({8 * kPage, 2 * kPage}));
+  drop({8 * kPage, 2 * kPage});
   EXPECT_EQ(memory_[7 * kPage], std::byte{0x55});
   EXPECT_EQ(memory_[10 * kPage], std::byte{0x55});
   EXPECT_EQ(fetches_, 0u);
@@ -84,7 +137,7 @@ TEST_F(AbsentPagesTest, OtherPagesStay) {
 }
 
 TEST_F(AbsentPagesTest, SystemCallsFetchToo) {
-  ASSERT_TRUE(absent_->drop({0, kBytes}));
+  drop({0, kBytes});
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
   ASSERT_EQ(write(ends[1], memory_ + 5 * kPage, kPage), static_cast<ssize_t>(kPage));
@@ -99,7 +152,7 @@ TEST_F(AbsentPagesTest, SystemCallsFetchToo) {
 }
 
 TEST_F(AbsentPagesTest, FetchedPagesCountAsUnwritten) {
-  ASSERT_TRUE(absent_->drop({0, kBytes}));
+  drop({0, kBytes});
   EXPECT_EQ(memory_[0], worker_[0]);
   memory_[3 * kPage] = std::byte{1};
   std::vector<client::Run> runs;
@@ -110,14 +163,14 @@ TEST_F(AbsentPagesTest, FetchedPagesCountAsUnwritten) {
 }
 
 TEST_F(AbsentPagesTest, BytesThatCameAnotherWayAreNotFetched) {
-  ASSERT_TRUE(absent_->drop({0, kBytes}));
+  drop({0, kBytes});
   absent_->install({16 * kPage, 4 * kPage}, worker_.data() + 16 * kPage);
   EXPECT_EQ(std::memcmp(memory_ + 16 * kPage, worker_.data() + 16 * kPage, 4 * kPage), 0);
   EXPECT_EQ(fetches_, 0u);
 }
 
 TEST_F(AbsentPagesTest, ThreadsThatAccessAtOnceAllGetTheBytes) {
-  ASSERT_TRUE(absent_->drop({0, kBytes}));
+  drop({0, kBytes});
   std::vector<std::thread> threads;
   std::atomic<int> wrong{0};
   for (size_t t = 0; t < 4; ++t) {
@@ -132,10 +185,137 @@ TEST_F(AbsentPagesTest, ThreadsThatAccessAtOnceAllGetTheBytes) {
   EXPECT_EQ(fetched_, kBytes);
 }
 
-TEST_F(AbsentPagesTest, AFailedFetchEndsTheWait) {
-  fails_ = true;
-  ASSERT_TRUE(absent_->drop({0, kBytes}));
-  EXPECT_EQ(memory_[5], std::byte{0});
+TEST_F(AbsentPagesTest, WhatTheApplicationChangedStays) {
+  std::memset(memory_, 0x11, kBytes);
+  push();
+  memory_[7 * kPage + 3] = std::byte{0x22};
+  std::vector<client::Run> stay, written;
+  absent_->drop({0, kBytes}, &stay);
+  ASSERT_EQ(stay.size(), 1u);
+  EXPECT_EQ(stay[0].at, 7 * kPage);
+  EXPECT_EQ(stay[0].bytes, kPage);
+  EXPECT_EQ(absent_->count(), kBytes / kPage - 1);
+  EXPECT_EQ(memory_[7 * kPage + 3], std::byte{0x22});
+  EXPECT_EQ(memory_[7 * kPage + 4], std::byte{0x11});
+  EXPECT_EQ(fetches_, 0u);
+  ASSERT_TRUE(tracker_->take(memory_, kBytes, &written));  // and is still to be sent
+  ASSERT_EQ(written.size(), 1u);
+  EXPECT_EQ(written[0].at, 7 * kPage);
+}
+
+TEST_F(AbsentPagesTest, PagesThatCannotMoveStay) {
+  tracker_->moves = false;
+  std::memset(memory_, 0x11, kBytes);
+  std::vector<client::Run> stay;
+  absent_->drop({0, kBytes}, &stay);
+  ASSERT_EQ(stay.size(), 1u);
+  EXPECT_EQ(stay[0].bytes, kBytes);
+  EXPECT_EQ(absent_->count(), 0u);
+  EXPECT_EQ(memory_[kBytes - 1], std::byte{0x11});
+}
+
+// While pages come and go, each thread finds what it wrote last.
+TEST_F(AbsentPagesTest, NoWriteIsLostWhenPagesAreDropped) {
+  constexpr size_t kThreads = 3, kRounds = 3000, kUsed = 8;
+  std::memset(memory_, 0, kBytes);
+  push();
+  std::atomic<bool> over{false};
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::vector<uint32_t> last(kUsed);
+      uint32_t random = static_cast<uint32_t>(t) + 1;
+      for (uint32_t value = 1; !over; ++value) {
+        random = random * 1664525 + 1013904223;
+        const size_t page = random >> 16 & (kUsed - 1);
+        auto& word = *reinterpret_cast<std::atomic<uint32_t>*>(memory_ + page * kPage + 64 * t);
+        if (word.load(std::memory_order_relaxed) != last[page]) ++wrong;
+        word.store(value, std::memory_order_relaxed);
+        last[page] = value;
+      }
+      for (size_t page = 0; page < kUsed; ++page) {
+        uint32_t found;
+        std::memcpy(&found, memory_ + page * kPage + 64 * t, sizeof found);
+        if (found != last[page]) ++wrong;
+      }
+    });
+  }
+  for (size_t round = 0; round < kRounds; ++round) {
+    if (round % 2 == 0) push();
+    std::vector<client::Run> stay;
+    absent_->drop({0, kUsed * kPage}, &stay);
+    if (round % 8 == 0) std::this_thread::yield();
+  }
+  over = true;
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(fetches_, 0u);
+}
+
+TEST_F(AbsentPagesTest, AFailedFetchIsTriedAgain) {
+  failures_ = 3;
+  drop({0, kBytes});
+  EXPECT_EQ(memory_[5 * kPage + 5], worker_[5 * kPage + 5]);
+  EXPECT_EQ(fetches_, 4u);
+}
+
+TEST_F(AbsentPagesTest, APageThatTheKernelDoesNotTakeIsTriedAgain) {
+  drop({0, kBytes});
+  tracker_->failures = 7;
+  EXPECT_EQ(std::memcmp(memory_, worker_.data(), 1 << 20), 0);
+  EXPECT_LT(tracker_->failures, 0);
+}
+
+TEST_F(AbsentPagesTest, BytesThatTheKernelDoesNotTakeAreFetchedLater) {
+  drop({0, kBytes});
+  tracker_->failures = 1;
+  absent_->install({16 * kPage, 4 * kPage}, worker_.data() + 16 * kPage);
+  EXPECT_FALSE(absent_->is_absent(17 * kPage));
+  EXPECT_TRUE(absent_->is_absent(18 * kPage));
+  EXPECT_TRUE(absent_->is_absent(19 * kPage));
+  EXPECT_EQ(absent_->count(), kBytes / kPage - 2);
+  EXPECT_EQ(std::memcmp(memory_ + 16 * kPage, worker_.data() + 16 * kPage, 4 * kPage), 0);
+}
+
+TEST_F(AbsentPagesTest, WhatTheApplicationChangedWaitsForTheKernelsMemory) {
+  std::memset(memory_, 0x11, kBytes);
+  tracker_->failures = 3;
+  std::vector<client::Run> stay;
+  absent_->drop({0, 8 * kPage}, &stay);
+  ASSERT_EQ(stay.size(), 1u);
+  EXPECT_LT(tracker_->failures, 0);
+  for (size_t i = 0; i < 8 * kPage; ++i) ASSERT_EQ(memory_[i], std::byte{0x11});
+}
+
+// It is not zero, and nothing of it is sent. The worker may come back (in this test).
+sigjmp_buf after_access;
+
+TEST_F(AbsentPagesTest, WithoutTheWorkerAnAccessEndsInASignal) {
+  lost_ = true;
+  drop({0, kBytes});
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  EXPECT_EQ(write(ends[1], memory_ + 3 * kPage, 1), -1);
+  EXPECT_EQ(errno, EFAULT);
+  close(ends[0]);
+  close(ends[1]);
+  struct sigaction jumps {
+  }, before{};
+  jumps.sa_handler = [](int) { siglongjmp(after_access, 1); };
+  ASSERT_EQ(sigaction(SIGBUS, &jumps, &before), 0);
+  volatile bool read = false;
+  if (sigsetjmp(after_access, 1) == 0) {
+    [[maybe_unused]] volatile std::byte byte = memory_[5 * kPage];
+    read = true;
+  }
+  ASSERT_EQ(sigaction(SIGBUS, &before, nullptr), 0);
+  EXPECT_FALSE(read);
+  EXPECT_TRUE(absent_->is_absent(3 * kPage));
+  EXPECT_TRUE(absent_->is_absent(5 * kPage));
+  lost_ = false;
+  absent_->install({0, 16 * kPage}, worker_.data());
+  EXPECT_EQ(std::memcmp(memory_, worker_.data(), kBytes), 0);
 }
 
 }  // namespace

@@ -172,6 +172,28 @@ TEST_F(MirrorTest, ChangesOfBothSidesMeetByteByByteAndTheWorkersWin) {
   EXPECT_EQ(worker_[10], std::byte{0x01});
 }
 
+// The program goes on after the error. What it sends must not be older than the worker's bytes.
+TEST_F(MirrorTest, AfterAFailedFetchNothingIsSentUntilOneSucceeds) {
+  (void)pushed();
+  worker_[11] = std::byte{0x02};
+  lone_.puppet.on(wire::Custom::kMirrorFetch, [](const auto&) {
+    return test::PuppetServer::Answer{CUDA_ERROR_OUT_OF_MEMORY, {}};
+  });
+  EXPECT_EQ(pulled(), CUDA_ERROR_OUT_OF_MEMORY);
+  memory_[12] = std::byte{0x03};
+  before_peer(&lone_.puppet);
+  EXPECT_EQ(push_mirrors(lone_.session->in_context(1)), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_TRUE(lone_.puppet.taken(wire::Custom::kCopyInline).empty());
+  lone_.puppet.on(wire::Custom::kMirrorFetch, [this](const auto&) {
+    std::memcpy(fetched_, worker_.data(), kBytes);
+    return test::PuppetServer::Answer{};
+  });
+  EXPECT_EQ(pushed().size(), 1u);
+  EXPECT_EQ(memory_[11], std::byte{0x02});
+  EXPECT_EQ(worker_[11], std::byte{0x02});
+  EXPECT_EQ(worker_[12], std::byte{0x03});
+}
+
 TEST_F(MirrorTest, NothingIsFetchedBeforeAnythingWasSent) {
   worker_[0] = std::byte{0xcc};
   const std::byte mine = memory_[0];
