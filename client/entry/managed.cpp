@@ -11,8 +11,6 @@
 // driver moves pages when kernels touch them.
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -23,6 +21,7 @@
 #include "client/calls/marshal.h"
 #include "client/memory/host_memory.h"
 #include "client/process/absent_pages.h"
+#include "client/process/managed_mode.h"
 #include "client/process/mirror.h"
 #include "client/process/process.h"
 #include "common/cuda/managed_advice.h"
@@ -86,8 +85,7 @@ bool is_in_worker() {
   const auto& sessions = Process::get().sessions();
   if (sessions.size() != 1) return false;
   if (!sessions.front()->traits().shares_pages) return true;
-  const char* const setting = std::getenv("RCUDA_MANAGED");
-  return setting && std::strcmp(setting, "moved") == 0 && AbsentPages::possible();
+  return is_managed_mode(ManagedMode::kMoved) && AbsentPages::possible();
 }
 
 // CUDA_ERROR_NOT_SUPPORTED if the memory can be in the client only.
@@ -102,9 +100,10 @@ CUresult allocate_in_worker(const Target& target, CUdeviceptr* pointer, size_t b
   allocation.device = target.device;
   allocation.flags = flags;
   CUdeviceptr address = 0;
-  // A driver packs small allocations into pages. These must be whole ones.
+  // A driver packs small allocations into pages. These must be whole ones. They are not attached
+  // anywhere in the worker, whose own kernels read them as well.
   CUresult result = forward_cuMemAllocManaged(
-      &address, (bytes + kLargeBytes - 1) / kLargeBytes * kLargeBytes, flags);
+      &address, (bytes + kLargeBytes - 1) / kLargeBytes * kLargeBytes, CU_MEM_ATTACH_GLOBAL);
   if (result != CUDA_SUCCESS) return result;
   allocation.base = address;
   result = mirror_managed(*target.session, target.context, address, bytes);
@@ -258,7 +257,8 @@ CUresult cuMemRangeGetAttributes(void** data, size_t* data_bytes, CUmem_range_at
   return CUDA_SUCCESS;
 }
 
-// Only checks its arguments: memory attached to one stream stays accessible to all.
+// Only checks its arguments. Attachment limits who may access the memory while kernels run; here
+// the host always may, and all streams see the memory.
 CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t bytes,
                                 unsigned flags) {
   Target target;

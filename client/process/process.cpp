@@ -17,6 +17,7 @@
 #include "client/base/pci_address.h"
 #include "client/base/trace.h"
 #include "client/objects/named.h"
+#include "client/process/managed_mode.h"
 #include "client/process/own_addresses.h"
 #include "client/process/remote_attributes.h"
 #include "common/base/host_name.h"
@@ -92,14 +93,6 @@ Status check_number(const char* name, unsigned least, unsigned most) {
   return Status(Code::kInvalidArgument, std::string(name) + "=" + text +
                                             " is not usable: it takes a number from " +
                                             std::to_string(least) + " to " + std::to_string(most));
-}
-
-// Checks RCUDA_MANAGED, which process/write_tracker.h reads.
-Status check_managed() {
-  const std::string text = text_from_environment("RCUDA_MANAGED");
-  if (text.empty() || text == "moved" || text == "tracked" || text == "compared") return {};
-  return Status(Code::kInvalidArgument,
-                "RCUDA_MANAGED=" + text + " is not usable: it takes moved, tracked or compared");
 }
 
 // How long to wait for a turn at a busy server.
@@ -212,7 +205,7 @@ Status Process::connect() {
   if (!hello) return hello.status();
   options.hello = std::move(hello).value();
   RCUDA_RETURN_IF_ERROR(check_number("RCUDA_COPY_THREADS", 1, 64));
-  RCUDA_RETURN_IF_ERROR(check_managed());
+  RCUDA_RETURN_IF_ERROR(managed_mode().status());
   RCUDA_RETURN_IF_ERROR(check_number("RCUDA_VERBS_CACHE", 0, transport::verbs::kMaxKeptMiB));
   const Result<uint32_t> wait_ms = wait_from_environment();
   if (!wait_ms) return wait_ms.status();

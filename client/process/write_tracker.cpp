@@ -4,9 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <string_view>
 
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
@@ -15,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "client/process/managed_mode.h"
 #include "common/base/log.h"
 #include "common/base/unique_fd.h"
 
@@ -69,16 +68,14 @@ UniqueFd open_for_all_faults() {
 }  // namespace
 
 WriteTracker* WriteTracker::open() {
-  const char* const setting = std::getenv("RCUDA_MANAGED");
-  const std::string_view mode = setting ? setting : "";
-  if (mode == "compared") return nullptr;
+  if (is_managed_mode(ManagedMode::kCompared)) return nullptr;
   const auto refused = [](const char* what) -> WriteTracker* {
     RCUDA_DEBUG("writes to managed memory are found by comparing: %s: %s", what,
                 std::strerror(errno));
     return nullptr;
   };
   UniqueFd faults;
-  if (mode != "tracked") faults = open_for_all_faults();
+  if (!is_managed_mode(ManagedMode::kTracked)) faults = open_for_all_faults();
   const bool serves_faults = static_cast<bool>(faults);
   // Write protection needs no handling of faults, so the mode that needs no privilege will do.
   if (!faults) faults = open_faults(UFFD_USER_MODE_ONLY);
@@ -89,6 +86,10 @@ WriteTracker* WriteTracker::open() {
   if (ioctl(faults.get(), UFFDIO_API, &api) != 0) return refused("asynchronous write protection");
   UniqueFd pagemap(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
   if (!pagemap) return refused("/proc/self/pagemap");
+  RCUDA_DEBUG("managed memory is fetched %s",
+              serves_faults ? "when it is accessed"
+                            : "after each wait: this process may not serve faults of system calls, "
+                              "or RCUDA_MANAGED=tracked");
   return new WriteTracker(faults.release(), pagemap.release(), serves_faults);
 }
 

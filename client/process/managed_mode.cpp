@@ -1,0 +1,24 @@
+#include "client/process/managed_mode.h"
+
+#include <cstdlib>
+#include <string>
+
+namespace rcuda::client {
+
+Result<ManagedMode> managed_mode() {
+  const char* const text = std::getenv("RCUDA_MANAGED");
+  const std::string mode = text ? text : "";
+  if (mode.empty()) return ManagedMode::kDefault;
+  if (mode == "moved") return ManagedMode::kMoved;
+  if (mode == "tracked") return ManagedMode::kTracked;
+  if (mode == "compared") return ManagedMode::kCompared;
+  return Status(Code::kInvalidArgument,
+                "RCUDA_MANAGED=" + mode + " is not usable: it takes moved, tracked or compared");
+}
+
+bool is_managed_mode(ManagedMode mode) {
+  const Result<ManagedMode> asked = managed_mode();
+  return asked && *asked == mode;
+}
+
+}  // namespace rcuda::client
