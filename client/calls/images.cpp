@@ -13,6 +13,7 @@
 
 #include "client/channel/capture_answers.h"
 #include "client/channel/staging.h"
+#include "client/process/mirror.h"
 
 namespace rcuda::client {
 namespace {
@@ -50,6 +51,13 @@ CUresult send_chunk(Session& session, wire::ObjectId context, const ImageHash& h
 
 CUresult send_bytes(Session& session, wire::ObjectId context, const ImageHash& hash,
                     std::span<const std::byte> image) {
+  // Locks of the session are held while bytes are sent. So they must not come from a page that is
+  // fetched through the session (process/absent_pages.h).
+  std::vector<std::byte> copy;
+  if (any_mirrored()) {
+    copy.assign(image.begin(), image.end());
+    image = copy;
+  }
   for (size_t offset = 0; offset < image.size(); offset += Staging::kSlotBytes) {
     const size_t length = std::min(Staging::kSlotBytes, image.size() - offset);
     if (CUresult result = send_chunk(session, context, hash, image, offset, length);

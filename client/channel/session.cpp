@@ -227,11 +227,14 @@ Session::~Session() {
 
 namespace {
 
+bool is_of_fetches(const Timeline* timeline) {
+  return timeline && timeline->stream() == wire::kFetchStream;
+}
+
 // Whether the GPU may write to the program's memory after the command, given the room that it
 // takes.
 bool may_write(const wire::CommandHeader& header, const Timeline* timeline, uint64_t room) {
-  return room > 0 && !api::traits_of(header.opcode).waits_for_device &&
-         !(timeline && timeline->stream() == wire::kFetchStream);
+  return room > 0 && !api::traits_of(header.opcode).waits_for_device && !is_of_fetches(timeline);
 }
 
 // The number of places that the command takes in a driver's queue.
@@ -475,12 +478,12 @@ bool Session::word_reached(uint32_t index, uint64_t sequence, CUresult* result) 
   return true;
 }
 
-CUresult Session::wait_word(uint32_t index, uint64_t sequence) {
+CUresult Session::wait_word(uint32_t index, uint64_t sequence, const Timeline* of) {
   trace::Span span("wait for the worker's word", "wait");
   CUresult result = CUDA_SUCCESS;
   const auto reached = [&] { return word_reached(index, sequence, &result); };
   if (CUresult waited = wait_until(reached); waited != CUDA_SUCCESS) return waited;
-  events_->drain_output();
+  if (!is_of_fetches(of)) events_->drain_output();
   return result;
 }
 

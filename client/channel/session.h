@@ -138,8 +138,10 @@ class Session {
   CompletionWords& words() { return words_; }
   bool word_reached(uint32_t index, uint64_t sequence, CUresult* result) const;
   // Blocks until the word has reached `sequence` and returns the word's result, or kSessionLost.
-  // Prints the output of kernels up to that point.
-  CUresult wait_word(uint32_t index, uint64_t sequence);
+  // Prints the output of kernels up to that point, unless the word is of a command of `of` and that
+  // is a timeline of wire::kFetchStream: who waits for a fetch may hold stdout, and nothing that
+  // prints comes before a fetch.
+  CUresult wait_word(uint32_t index, uint64_t sequence, const Timeline* of = nullptr);
   // Blocks until `ready` returns true, or returns kSessionLost. `ready` is called again whenever
   // the worker has written something, and after Link::interrupt().
   CUresult wait_for(const std::function<bool()>& ready);

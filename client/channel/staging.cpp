@@ -153,7 +153,7 @@ Staging::Slot Staging::acquire(const Timeline* user) {
     --waiting_;
     if (waited != CUDA_SUCCESS) slot = take_any();
   }
-  if (!is_ready(*slot)) (void)session_.wait_word(slot->word.index, slot->word.sequence);
+  if (!is_ready(*slot)) (void)session_.wait_word(slot->word.index, slot->word.sequence, user);
   ++slot->word.sequence;
   return *slot;
 }
@@ -285,7 +285,8 @@ CUresult Staging::to_host(const Target& target, void* destination, CUdeviceptr s
       if (pending.empty()) break;
       const Pending done = pending.front();
       pending.pop_front();
-      CUresult result = session_.wait_word(done.slot.word.index, done.slot.word.sequence);
+      CUresult result =
+          session_.wait_word(done.slot.word.index, done.slot.word.sequence, target.timeline);
       if (result == CUDA_SUCCESS) {
         if (target.timeline) target.timeline->waited(done.position);
         result = drain(done.slot, static_cast<std::byte*>(destination) + done.begin, done.length);

@@ -154,7 +154,7 @@ void Timeline::pace() {
       if (sequence == 0) return;
       oldest = {word_->index, sequence};
     }
-    (void)session_.wait_word(oldest.index, oldest.sequence);
+    (void)session_.wait_word(oldest.index, oldest.sequence, this);
     if (session_.lost()) return;
   }
 }

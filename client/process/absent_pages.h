@@ -6,12 +6,15 @@
 // vm.unprivileged_userfaultfd=1, or access to /dev/userfaultfd. Without it no page may be absent,
 // because read(2) into such a page would fail.
 //
-// Threads: any. The thread that serves faults takes no lock of mirror.cpp, so its locks may be held
-// by a thread that accesses an absent page; that of an AbsentPages may not. Blocking: an access of
-// an absent page, until its bytes are here; install() and drop() for an access in progress. Errors:
-// a page that cannot be fetched or filled stays absent, and the access is tried again. If that is
-// in vain, because the session is lost, the access gets SIGBUS (a system call EFAULT), and one line
-// says so. So no page ever holds other bytes than the worker's or the application's.
+// Threads: any. The thread that serves faults must take no lock that a thread may hold while it
+// accesses an absent page. It takes those of an AbsentPages, and those of the session that a fetch
+// needs (its ring, its staging); nobody reads the application's managed memory while holding one of
+// these. It takes none of mirror.cpp, and none of a stream of stdio: it leaves the output of
+// kernels to others. Blocking: an access of an absent page, until its bytes are here; install() and
+// drop() for an access in progress. Errors: a page that cannot be fetched or filled stays absent,
+// and the access is tried again. If that is in vain, because the session is lost, the access gets
+// SIGBUS (a system call EFAULT), and one line says so. So no page ever holds other bytes than the
+// worker's or the application's.
 #pragma once
 
 #include <atomic>

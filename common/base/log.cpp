@@ -11,7 +11,6 @@
 #include <spdlog/details/null_mutex.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/basic_file_sink.h>
-#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -63,11 +62,12 @@ class DescriptorSink : public spdlog::sinks::base_sink<spdlog::details::null_mut
   const int descriptor_;
 };
 
-// The sink is created at first use, so a process that never logs has none.
+// The sink is created at first use, so a process that never logs has none. It does not use the
+// application's stream stderr, which a thread may hold while it waits for this one.
 spdlog::logger& sink_locked(Logger& log) {
   if (!log.sink) {
-    auto sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
-    log.sink = std::make_shared<spdlog::logger>(log.name, std::move(sink));
+    log.sink =
+        std::make_shared<spdlog::logger>(log.name, std::make_shared<DescriptorSink>(STDERR_FILENO));
     log.sink->set_level(spdlog::level::trace);
     log.sink->set_pattern(kLinePattern);
   }

@@ -2,6 +2,7 @@
 // for the kernels or find them done, whether or not their purpose is to wait.
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <numeric>
 #include <thread>
@@ -161,6 +162,21 @@ void wait_on_another_device(const Shared& shared) {
   std::printf("a stream of another device\n");
 }
 
+__global__ void say() { printf("the device prints\n"); }
+
+// Output of a kernel arrives while a thread accesses the memory and has stdout.
+void access_with_stdout(Shared& shared) {
+  shared.launch(nullptr);
+  FINISH();
+  say<<<1, 1>>>();
+  CUDA(cudaGetLastError());
+  flockfile(stdout);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  shared.expect();
+  funlockfile(stdout);
+  FINISH();
+}
+
 // Calls that wait for the default stream.
 void copy_and_fill(Shared& shared) {
   constexpr size_t kSide = 512;
@@ -265,6 +281,7 @@ void free_something(Shared& shared) {
 
 int main() {
   Shared shared;
+  access_with_stdout(shared);
   wait_in_a_stream(shared);
   copy_and_fill(shared);
   free_something(shared);
