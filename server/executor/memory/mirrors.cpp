@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <iterator>
+#include <new>
 #include <utility>
 
 #include "common/base/log.h"
@@ -12,6 +13,8 @@ namespace rcuda::server {
 namespace {
 
 constexpr uint64_t kMostBytes = 1ull << 40;
+// Of memory that is taken back at a time after a host function.
+constexpr size_t kPieceBytes = 1 << 20;
 
 // Moves bytes between this process and a region of the client, and waits for the transfer.
 bool move(transport::Link& link, bool to_client, uint64_t region, uint64_t offset, void* local,
@@ -51,12 +54,17 @@ Mirrors::~Mirrors() = default;
 bool Mirrors::is_on_host(const wire::MirrorBody& body) const {
   if (host_memory_.find(body.address, body.bytes)) return true;
   const auto ask = driver_.cuPointerGetAttribute;
-  for (const uint64_t address : {body.address, body.address + body.bytes - 1}) {
+  const uint64_t end = body.address + body.bytes;
+  for (uint64_t at = body.address; at < end;) {
     unsigned managed = 0;
-    if (!ask || ask(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) != CUDA_SUCCESS ||
-        !managed) {
+    CUdeviceptr first = 0;
+    size_t bytes = 0;
+    if (!ask || ask(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, at) != CUDA_SUCCESS || !managed ||
+        ask(&first, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, at) != CUDA_SUCCESS ||
+        ask(&bytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE, at) != CUDA_SUCCESS || first + bytes <= at) {
       return false;
     }
+    at = first + bytes;
   }
   return true;
 }
@@ -237,6 +245,18 @@ bool Mirrors::answer_with(Mirror& mirror) {
 }
 
 Mirrors::Loan::Loan(Mirrors& mirrors) : mirrors_(mirrors) {
+  try {
+    lend();
+  } catch (const std::bad_alloc&) {
+    // The function must not see older bytes than the stream has left.
+    RCUDA_ERROR(
+        "no memory for a copy of the managed and mapped memory that a host function may use: the "
+        "session ends. Use less of such memory, or raise the limit of the worker's memory");
+    mirrors_.link_.close();
+  }
+}
+
+void Mirrors::Loan::lend() {
   std::vector<std::shared_ptr<Mirror>> all;
   const auto collect = [&] {
     std::lock_guard lock(mirrors_.mutex_);
@@ -246,6 +266,7 @@ Mirrors::Loan::Loan(Mirrors& mirrors) : mirrors_(mirrors) {
   if (all.empty()) return;
   one_at_a_time_ = std::unique_lock(mirrors_.lent_);
   number_ = ++mirrors_.loans_;
+  piece_.resize(kPieceBytes);
   for (auto& mirror : all) {
     Sent sent{mirror, {}};
     {
@@ -265,27 +286,33 @@ Mirrors::Loan::Loan(Mirrors& mirrors) : mirrors_(mirrors) {
   }
 }
 
-Mirrors::Loan::~Loan() {
-  std::vector<std::byte> now;
-  for (Sent& sent : sent_) {
-    now.resize(sent.mirror->bytes);
-    if (!move(mirrors_.link_, false, sent.mirror->region, 0, now.data(), now.size())) {
+// Takes over the bytes of [at, at + bytes) that the client has changed.
+void Mirrors::Loan::take_back(const Sent& sent, size_t at, size_t bytes) {
+  std::lock_guard lock(sent.mirror->mutex);
+  if (sent.mirror->removed) return;
+  const std::byte* const before = sent.bytes.data() + at;
+  auto* const to = reinterpret_cast<std::byte*>(sent.mirror->address) + at;
+  for (size_t i = 0; i < bytes;) {
+    // Skips unchanged bytes in large steps, because most are unchanged.
+    constexpr size_t kStep = 64;
+    const size_t step = std::min(kStep, bytes - i);
+    if (std::memcmp(&piece_[i], before + i, step) == 0) {
+      i += step;
       continue;
     }
-    std::lock_guard lock(sent.mirror->mutex);
-    if (sent.mirror->removed) continue;
-    auto* to = reinterpret_cast<std::byte*>(sent.mirror->address);
-    for (size_t i = 0; i < now.size();) {
-      // Skips unchanged bytes in large steps, because most are unchanged.
-      constexpr size_t kStep = 64;
-      const size_t step = std::min(kStep, now.size() - i);
-      if (std::memcmp(&now[i], &sent.bytes[i], step) == 0) {
-        i += step;
-        continue;
-      }
-      for (const size_t end = i + step; i < end; ++i) {
-        if (now[i] != sent.bytes[i]) to[i] = now[i];
-      }
+    for (const size_t end = i + step; i < end; ++i) {
+      if (piece_[i] != before[i]) to[i] = piece_[i];
+    }
+  }
+}
+
+Mirrors::Loan::~Loan() {
+  for (const Sent& sent : sent_) {
+    const size_t all = sent.mirror->bytes;
+    for (size_t at = 0; at < all; at += piece_.size()) {
+      const size_t bytes = std::min(piece_.size(), all - at);
+      if (!move(mirrors_.link_, false, sent.mirror->region, at, piece_.data(), bytes)) break;
+      take_back(sent, at, bytes);
     }
   }
 }

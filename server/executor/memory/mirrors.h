@@ -8,7 +8,8 @@
 // only the bytes that the client changed.
 // Threads: add(), remove() and fetch() on the executor thread, a Loan on the driver's threads,
 // covers() on any. Blocking: remove() waits for transfers in progress, a Loan for the Link. Errors:
-// the CUresults that a program gets; a Loan skips mirrors whose transfer failed.
+// the CUresults that a program gets; a Loan skips mirrors whose transfer failed, and closes the
+// Link if there is no memory for its copy.
 #pragma once
 
 #include <cstddef>
@@ -68,10 +69,14 @@ class Mirrors {
 
    private:
     struct Sent;
+    void lend();
+    void take_back(const Sent& sent, size_t at, size_t bytes);
+
     Mirrors& mirrors_;
     std::unique_lock<std::mutex> one_at_a_time_;
     uint64_t number_ = 0;
     std::vector<Sent> sent_;
+    std::vector<std::byte> piece_;  // allocated in advance, as the destructor must not fail
   };
 
  private:

@@ -73,6 +73,39 @@ TEST_F(HostileSessionTest, NoRoomForExposedMemoryIsOutOfMemory) {
 }
 #endif
 
+// Managed memory at both ends, and device memory, which the CPU cannot read, in between.
+TEST_F(HostileSessionTest, AMirrorLiesInMemoryOfTheHostFromEndToEnd) {
+  constexpr CUdeviceptr kFirst = 0x10000, kEach = 0x10000;
+  fuzz::World& world = fuzz::World::get();
+  const auto before = world.driver.cuPointerGetAttribute;
+  world.driver.cuPointerGetAttribute = [](void* data, CUpointer_attribute attribute,
+                                          CUdeviceptr address) {
+    if (attribute == CU_POINTER_ATTRIBUTE_IS_MANAGED) {
+      *static_cast<unsigned*>(data) = address / kEach != kFirst / kEach + 1;
+    } else if (attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR) {
+      *static_cast<CUdeviceptr*>(data) = address / kEach * kEach;
+    } else if (attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE) {
+      *static_cast<size_t*>(data) = kEach;
+    }
+    return CUDA_SUCCESS;
+  };
+  {
+    fuzz::MemoryLink link(world.worker_window, world.client_window);
+    server::ImageCache images("", 0);
+    server::Executor executor(world.resources(link, images));
+    const server::ReplyTarget reply{1, wire::ClientWindow::kSmallReplies,
+                                    wire::ClientWindow::kSmallReplyBytes};
+    const auto refuses = [&](size_t bytes) {
+      return executor.mirrors.add({kFirst + 8, bytes - 8, 1, 0}, reply).result ==
+             CUDA_ERROR_INVALID_VALUE;
+    };
+    EXPECT_TRUE(refuses(3 * kEach));
+    EXPECT_TRUE(refuses(2 * kEach));
+    EXPECT_FALSE(refuses(kEach));
+  }
+  world.driver.cuPointerGetAttribute = before;
+}
+
 TEST_F(HostileSessionTest, EveryTruncationEnds) {
   const std::string whole = well_formed_session();
   for (size_t size = 1; size < whole.size(); ++size) run(whole.substr(0, size));
