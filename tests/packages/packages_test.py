@@ -96,8 +96,13 @@ class PackagesTest(unittest.TestCase):
         os.mkdir(self.root + "/archive")
         subprocess.run(["tar", "-xf", archive, "--strip-components=1", "-C", self.root + "/archive"], check=True)
         self.assertIn(" on 1 device, 0 wrong", self.inside("/archive/bin/rcuda-run", "--demo"))
-        for file in ("examples/rcuda-server.service", "examples/server.toml"):
-            self.inside("test", "-e", f"/archive/share/rcuda/{file}")
+        for file in ("rcuda-server.service", "server.toml", "60-rcuda-userfaultfd.rules"):
+            self.inside("test", "-e", f"/archive/share/rcuda/examples/{file}")
+
+    def test_access_to_userfaultfd_is_left_to_the_administrator(self):
+        rules = "60-rcuda-userfaultfd.rules"
+        self.inside("test", "-e", f"/usr/share/rcuda/examples/{rules}")
+        self.inside("sh", "-c", f"ls /etc/udev/rules.d/{rules} /lib/udev/rules.d/{rules} 2>/dev/null", status=2)
 
     def test_neither_compiler_nor_toolkit_is_there(self):
         for program in ("cc", "gcc", "clang", "nvcc", "python3"):
