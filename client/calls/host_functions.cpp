@@ -6,6 +6,7 @@
 #include "client/calls/marshal.h"
 #include "client/channel/session.h"
 #include "client/channel/timeline.h"
+#include "client/process/mirror.h"
 
 namespace rcuda::client {
 namespace {
@@ -15,7 +16,14 @@ CUresult find_stream(CUstream stream, Target* target, wire::LaunchHostBody* body
   return resolve(stream, wire::Kind::kStream, target, &body->stream);
 }
 
-CUresult send(const Target& target, const wire::LaunchHostBody& body) {
+// `in_graph`: each launch of the graph sends the mirrored memory instead.
+CUresult send(const Target& target, const wire::LaunchHostBody& body, bool in_graph) {
+  if (!in_graph) {
+    if (CUresult result = push_mirrors(target); result != CUDA_SUCCESS) {
+      target.session->events().remove_callback(body.callback);
+      return result;
+    }
+  }
   const HostWrite writing(target.timeline);
   const CUresult result = post(target, wire::Custom::kLaunchHost, body);
   // While the session lives, an error is that of an earlier command, and this command was sent.
@@ -28,13 +36,14 @@ CUresult launch(CUstream stream, WorkerEvents::GraphCallback callback) {
   wire::LaunchHostBody body{};
   if (CUresult result = find_stream(stream, &target, &body); result != CUDA_SUCCESS) return result;
   WorkerEvents& events = target.session->events();
-  const Result<uint64_t> id = may_capture(stream)
+  const bool captures = may_capture(stream);
+  const Result<uint64_t> id = captures
                                   ? events.add_graph_callback(std::move(callback))
                                   : events.add_callback([function = std::move(callback.function)](
                                                             CUresult) { function(); });
   if (!id) return CUDA_ERROR_OUT_OF_MEMORY;
   body.callback = *id;
-  return send(target, body);
+  return send(target, body, captures);
 }
 
 }  // namespace
@@ -62,7 +71,7 @@ CUresult launch_stream_callback(CUstream stream, std::function<void(CUresult)> c
   if (!id) return CUDA_ERROR_OUT_OF_MEMORY;
   body.callback = *id;
   body.is_stream_callback = 1;
-  return send(target, body);
+  return send(target, body, false);
 }
 
 }  // namespace rcuda::client

@@ -103,6 +103,10 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   // Whether work of any timeline of the process may still write to page-locked memory.
   static bool host_writes_pending();
 
+  // The last push of mirrored memory for which the queue waits. Guarded by a lock of
+  // process/mirror.cpp.
+  uint64_t awaited_push = 0;
+
  private:
   friend class HostWrite;
 

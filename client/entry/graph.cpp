@@ -79,8 +79,8 @@ CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
   wire::ObjectId id;
   if (CUresult result = resolve_without_pacing(stream, &target, &id); result != CUDA_SUCCESS)
     return result;
-  if (CUresult result = push_mirrors(target); result != CUDA_SUCCESS) {
-    return result;
+  if (any_mirrored() && !may_capture(stream)) {
+    if (CUresult result = push_mirrors(target); result != CUDA_SUCCESS) return result;
   }
   note_stack_change();
   const HostWrite writing(target.timeline);

@@ -253,6 +253,7 @@ CUresult append_launch(const CUDA_LAUNCH_PARAMS& given, Stream& stream,
   Launch launch;
   launch.target = target_of(stream);
   launch.target.stream = &stream;
+  launch.target.timeline = stream.timeline.get();
   const LaunchShape shape{{given.gridDimX, given.gridDimY, given.gridDimZ},
                           {given.blockDimX, given.blockDimY, given.blockDimZ},
                           given.sharedMemBytes};

@@ -46,6 +46,15 @@ std::vector<Shared> of_session(const Session& session) {
   return chosen([&](const Mirror& mirror) { return mirror.session == &session; });
 }
 
+// The mirrors of a context share a stream.
+std::shared_ptr<Timeline> exchanges_in(Session& session, wire::ObjectId context) {
+  std::lock_guard lock(mirrors_mutex);
+  for (const Shared& mirror : mirrors()) {
+    if (mirror->session == &session && mirror->context == context) return mirror->exchanges;
+  }
+  return std::make_shared<Timeline>(session, context, wire::kFetchStream);
+}
+
 size_t whole_pages(size_t bytes) {
   static const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   return (bytes + page - 1) / page * page;
@@ -84,8 +93,6 @@ CUresult introduce(Mirror& mirror) {
   }
   if (told.block_bytes % kMirrorBlockBytes == 0 && told.block_bytes != 0) {
     mirror.changes_bytes = told.block_bytes;
-    mirror.fetches =
-        std::make_shared<Timeline>(*mirror.session, mirror.context, wire::kFetchStream);
   }
   if (result != CUDA_SUCCESS) {
     (void)mirror.session->link().unexpose(region->id);
@@ -123,6 +130,7 @@ CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_
   mirror->bytes = bytes;
   mirror->tracker = tracker;
   mirror->all_written = !tracker;
+  mirror->exchanges = exchanges_in(session, context);
   mirror->exchanged.resize((bytes + kMirrorBlockBytes - 1) / kMirrorBlockBytes);
   void* const known = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -259,17 +267,43 @@ void expect_reads(CUdeviceptr address, size_t bytes) {
   }
 }
 
+namespace {
+
+uint64_t pushes = 0;  // so far, of all sessions; guarded by push_mutex
+
+// Lets the target's stream wait for all pushes so far, unless it does.
+CUresult await_pushes(const Target& target) {
+  if (pushes == 0 || (target.timeline && target.timeline->awaited_push == pushes)) {
+    return CUDA_SUCCESS;
+  }
+  const wire::MirrorAwaitBody body{stream_id(target)};
+  const CUresult result =
+      target.session->post(target, static_cast<uint16_t>(wire::Custom::kMirrorAwait),
+                           std::as_bytes(std::span(&body, 1)));
+  if (result == CUDA_SUCCESS && target.timeline) target.timeline->awaited_push = pushes;
+  return result;
+}
+
+}  // namespace
+
 CUresult push_mirrors(const Target& target) {
   if (!any_mirrored()) [[likely]]
     return CUDA_SUCCESS;
   std::lock_guard lock(push_mutex);
   static std::vector<std::byte> content;  // guarded by push_mutex
   for (const Shared& mirror : of_session(*target.session)) {
+    size_t sent_bytes = 0;
     CUresult result = catch_up(*mirror);
-    if (result == CUDA_SUCCESS) result = push(target, *mirror, &content);
+    if (result == CUDA_SUCCESS) result = push(*mirror, &content, &sent_bytes);
+    if (sent_bytes != 0) {  // perhaps not all of it
+      ++pushes;
+      const CUresult told = mirror->session->post(
+          mirror->target(), static_cast<uint16_t>(wire::Custom::kMirrorSent), {});
+      if (result == CUDA_SUCCESS) result = told;
+    }
     if (result != CUDA_SUCCESS) return result;
   }
-  return CUDA_SUCCESS;
+  return await_pushes(target);
 }
 
 void note_order_between_sessions() { sessions_ordered.store(true, std::memory_order_release); }

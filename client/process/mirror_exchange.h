@@ -47,7 +47,7 @@ struct Mirror {
   size_t bytes = 0;
   size_t changes_bytes = 0;         // of a block of MirrorChanges; 0: the worker tracks no changes
   WriteTracker* tracker = nullptr;  // null: the application's changes are found by comparing
-  std::shared_ptr<Timeline> fetches;  // of wire::kFetchStream; for changes_bytes
+  std::shared_ptr<Timeline> exchanges;  // of wire::kFetchStream, in which bytes go either way
   // Guarded by push_mutex.
   bool all_written = true;         // `tracker` does not know all writes
   bool rewritten = false;          // the application last changed most of what it may have written
@@ -77,13 +77,15 @@ struct Mirror {
   std::byte* fetched = nullptr;
   transport::RegionId region{};
 
+  // Where its bytes are exchanged, beside all streams of the application.
+  Target target() const { return {session, context, 0, exchanges.get(), nullptr}; }
   bool is_absent(size_t at) const { return absent && absent->is_absent(at); }
   size_t block_length(size_t at) const { return std::min(kMirrorBlockBytes, bytes - at); }
 };
 
-// Sends the blocks that the application changed. After a failure the rest stays unsent. push_mutex
-// is held; `content` is memory to work with.
-CUresult push(const Target& target, Mirror& mirror, std::vector<std::byte>* content);
+// Sends the blocks that the application changed, and adds their bytes to *sent_bytes. After a
+// failure the rest stays unsent. push_mutex is held; `content` is memory to work with.
+CUresult push(Mirror& mirror, std::vector<std::byte>* content, size_t* sent_bytes);
 // Fetches what the GPU changed, or makes its pages absent. What cannot be fetched is left to the
 // next call. pull_mutex is held.
 CUresult pull(Mirror& mirror);

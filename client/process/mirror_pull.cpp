@@ -12,9 +12,8 @@
 namespace rcuda::client {
 
 CUresult fetch_run(Mirror& mirror, const Run& run, std::byte* to) {
-  const Target target{mirror.session, mirror.context, 0, mirror.fetches.get(), nullptr};
   const auto from = static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(mirror.address + run.at));
-  return mirror.session->staging().to_host(target, to, from,
+  return mirror.session->staging().to_host(mirror.target(), to, from,
                                            std::min(run.bytes, mirror.bytes - run.at));
 }
 

@@ -22,6 +22,7 @@ CUresult send(const Target& target, const std::byte* to, const std::byte* from, 
   if (bytes > wire::kMaxInlineBytes) {
     return target.session->staging().to_device(target, destination, from, bytes);
   }
+  target.timeline->pace();
   const wire::CopyInlineBody body{destination, static_cast<uint32_t>(bytes), stream_id(target)};
   return target.session->post(target, static_cast<uint16_t>(wire::Custom::kCopyInline),
                               std::as_bytes(std::span(&body, 1)), {from, bytes});
@@ -80,7 +81,8 @@ void note_sent(Mirror& mirror, const Run& run, const std::byte* content) {
 }
 
 // Tells the worker that it knows these bytes, so that they do not come back.
-CUresult note_in_worker(const Target& target, const Mirror& mirror, const Run& run) {
+CUresult note_in_worker(const Mirror& mirror, const Run& run) {
+  const Target target = mirror.target();
   const wire::MirrorNoteBody body{reinterpret_cast<uintptr_t>(mirror.address), run.at, run.bytes,
                                   stream_id(target), 0};
   return target.session->post(target, static_cast<uint16_t>(wire::Custom::kMirrorNote),
@@ -88,14 +90,14 @@ CUresult note_in_worker(const Target& target, const Mirror& mirror, const Run& r
 }
 
 // Sends those of the runs' blocks that the application changed. Adds their bytes to *sent_bytes.
-CUresult push_runs(const Target& target, Mirror& mirror, const std::vector<Run>& runs,
-                   std::byte* content, size_t* sent_bytes) {
+CUresult push_runs(Mirror& mirror, const std::vector<Run>& runs, std::byte* content,
+                   size_t* sent_bytes) {
   const size_t begin = runs.front().at;
   for (const Run& run : changed(mirror, runs, begin, content)) {
     const std::byte* const from = content + (run.at - begin);
-    CUresult result = send(target, mirror.address + run.at, from, run.bytes);
+    CUresult result = send(mirror.target(), mirror.address + run.at, from, run.bytes);
     if (result == CUDA_SUCCESS && mirror.changes_bytes != 0) {
-      result = note_in_worker(target, mirror, run);
+      result = note_in_worker(mirror, run);
     }
     if (result != CUDA_SUCCESS) return result;
     note_sent(mirror, run, from);
@@ -106,13 +108,13 @@ CUresult push_runs(const Target& target, Mirror& mirror, const std::vector<Run>&
 
 }  // namespace
 
-CUresult push(const Target& target, Mirror& mirror, std::vector<std::byte>* content) {
+CUresult push(Mirror& mirror, std::vector<std::byte>* content, size_t* sent_bytes) {
   std::vector<Run> batch;  // of runs that lie in kBatchBytes of memory
-  size_t sent_bytes = 0;
+  const size_t sent_before = *sent_bytes;
   const auto send_batch = [&] {
     if (batch.empty()) return CUDA_SUCCESS;
     content->resize(kBatchBytes);
-    const CUresult result = push_runs(target, mirror, batch, content->data(), &sent_bytes);
+    const CUresult result = push_runs(mirror, batch, content->data(), sent_bytes);
     batch.clear();
     return result;
   };
@@ -131,7 +133,7 @@ CUresult push(const Target& target, Mirror& mirror, std::vector<std::byte>* cont
     }
   }
   if (result == CUDA_SUCCESS) result = send_batch();
-  if (!all.empty()) mirror.rewritten = sent_bytes > bytes_of(all) / 2;
+  if (!all.empty()) mirror.rewritten = *sent_bytes - sent_before > bytes_of(all) / 2;
   std::lock_guard lock(mirrors_mutex);
   if (result == CUDA_SUCCESS) {
     mirror.sent = true;

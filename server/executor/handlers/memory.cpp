@@ -44,6 +44,15 @@ HandlerResult mirror_note(MemoryServices& services, const Command&,
   return {services.mirrors.note(body), false, false};
 }
 
+HandlerResult mirror_sent(MemoryServices& services, const Command&) {
+  return {services.mirrors.sent(), false, false};
+}
+
+HandlerResult mirror_await(MemoryServices& services, const Command&,
+                           const wire::MirrorAwaitBody& body) {
+  return {services.mirrors.await(body.stream), false, false};
+}
+
 // ---- memory of pools ---------------------------------------------------------------------------
 
 CUresult serve_cuMemFreeAsync(MemoryServices& services, CUdeviceptr dptr, CUstream hStream) {

@@ -229,6 +229,28 @@ CUresult Mirrors::note(const wire::MirrorNoteBody& body) {
   return result == CUDA_SUCCESS ? mirror->digests->note(stream, body.offset, body.bytes) : result;
 }
 
+CUresult Mirrors::sent() {
+  SessionStream stream;
+  CUresult result = objects_.use_stream(wire::kFetchStream, &stream);
+  if (result != CUDA_SUCCESS) return result;
+  CUevent& event = stream.context->mirrors_sent;
+  if (!event) {
+    result = driver_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+  }
+  return result == CUDA_SUCCESS ? driver_.cuEventRecord(event, stream.handle) : result;
+}
+
+CUresult Mirrors::await(wire::ObjectId id) {
+  SessionStream stream;
+  CUresult result = objects_.use_stream(id, &stream);
+  objects_.for_each_context([&](const ContextState& context) {
+    if (result == CUDA_SUCCESS && context.mirrors_sent) {
+      result = driver_.cuStreamWaitEvent(stream.handle, context.mirrors_sent, 0);
+    }
+  });
+  return result;
+}
+
 bool Mirrors::send(Mirror& mirror, const void* from, uint64_t bytes, uint64_t offset) {
   return move(link_, true, mirror.region, offset, const_cast<void*>(from), bytes);
 }

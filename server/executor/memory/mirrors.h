@@ -56,6 +56,10 @@ class Mirrors {
   HandlerResult changes(uint64_t address, const ReplyTarget& target);
   // The bytes that the client has sent in the stream count as unchanged.
   CUresult note(const wire::MirrorNoteBody& body);
+  // What the client has sent in the current context's fetch stream is what await() means.
+  CUresult sent();
+  // The stream's later work finds what the client has sent. The stream must not be capturing.
+  CUresult await(wire::ObjectId stream);
 
   // While it exists, the client's regions have the bytes of the mirrors.
   class Loan {

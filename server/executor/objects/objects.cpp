@@ -150,6 +150,7 @@ void SessionObjects::forget_objects_of(ContextState& context) {
   context.free_streams.clear();
   context.idle_stream = nullptr;
   context.fetch_stream = nullptr;
+  context.mirrors_sent = nullptr;
   context.block_digests = nullptr;
   for (size_t kind = 0; kind < tables_.size(); ++kind) {
     if (belongs_to_no_context(static_cast<wire::Kind>(kind))) continue;

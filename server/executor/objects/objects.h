@@ -39,6 +39,7 @@ struct ContextState {
   std::vector<CUstream> free_streams;  // non-blocking ones, for moved watches
   CUstream idle_stream = nullptr;      // never gets work: synchronising it flushes device printf
   CUstream fetch_stream = nullptr;     // wire::kFetchStream; waits for no other stream
+  CUevent mirrors_sent = nullptr;      // in fetch_stream, behind what the client has last sent
   Object fetch_uses;                   // fetch_stream's use counts; handle stays null
   Object legacy_stream;                // the legacy stream's use counts; handle stays null
   uint64_t idle_at = 0;                // WorkCount::all() when everything was last known to be done
