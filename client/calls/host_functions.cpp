@@ -37,10 +37,10 @@ CUresult launch(CUstream stream, WorkerEvents::GraphCallback callback) {
   if (CUresult result = find_stream(stream, &target, &body); result != CUDA_SUCCESS) return result;
   WorkerEvents& events = target.session->events();
   const bool captures = may_capture(stream);
-  const Result<uint64_t> id = captures
-                                  ? events.add_graph_callback(std::move(callback))
-                                  : events.add_callback([function = std::move(callback.function)](
-                                                            CUresult) { function(); });
+  const Result<uint64_t> id =
+      captures ? events.add_graph_callback(std::move(callback))
+               : events.add_callback(
+                     [function = std::move(callback.function)](CUresult) { function(); });
   if (!id) return CUDA_ERROR_OUT_OF_MEMORY;
   body.callback = *id;
   return send(target, body, captures);

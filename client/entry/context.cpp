@@ -11,6 +11,7 @@
 #include "client/calls/marshal.h"
 #include "client/memory/host_memory.h"
 #include "client/objects/kinds.h"
+#include "client/process/mirror.h"
 #include "client/process/process.h"
 #include "common/interop/export_tables.h"
 #include "generated/client/forward.h"
@@ -54,7 +55,11 @@ std::vector<Allocation> forget_context(const Context& context, RetiredEarly* ret
   retire_all<Function>(context, retired);
   retire_all<Array>(context, retired);
   retire_all<LinkState>(context, retired);
-  return Process::get().memory().remove_context(context.device, context.id);
+  std::vector<Allocation> host = Process::get().memory().remove_context(context.device, context.id);
+  // Its managed memory ends here before the worker may use the addresses again.
+  unmirror_context(*context.session, context.id);
+  std::erase_if(host, [](const Allocation& memory) { return memory.session != nullptr; });
+  return host;
 }
 
 void end_all(const std::vector<Allocation>& host) {

@@ -106,10 +106,10 @@ CUresult allocate_in_worker(const Target& target, CUdeviceptr* pointer, size_t b
       &address, (bytes + kLargeBytes - 1) / kLargeBytes * kLargeBytes, CU_MEM_ATTACH_GLOBAL);
   if (result != CUDA_SUCCESS) return result;
   allocation.base = address;
-  result = mirror_managed(*target.session, target.context, address, bytes);
+  const Device& device = *Process::get().device(static_cast<CUdevice>(target.device));
+  result = mirror_managed(*target.session, target.context, address, bytes, device.info.total_bytes);
   if (result == CUDA_SUCCESS && !Process::get().memory().add(std::move(allocation))) {
     unmirror(reinterpret_cast<void*>(address));
-    unmap_managed(address, bytes);
     result = CUDA_ERROR_UNKNOWN;
   }
   if (result != CUDA_SUCCESS) {

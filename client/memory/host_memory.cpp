@@ -184,12 +184,13 @@ bool shares_pages(const std::unique_ptr<Session>& session) {
 
 // Mirrors memory that kernels may read and write, with every worker that does not map the same
 // pages.
-void mirror_where_needed(const Target& target, void* address, size_t bytes) {
+void mirror_where_needed(void* address, size_t bytes) {
   for (const auto& session : Process::get().sessions()) {
     if (shares_pages(session) || session->lost()) continue;
     for (const auto& [piece, length] :
          pieces_in_runs(reinterpret_cast<uintptr_t>(address), bytes)) {
-      mirror(*session, any_context(*session, target), reinterpret_cast<void*>(piece), length);
+      // The memory may be used, and live, longer than the current context.
+      mirror(*session, wire::primary_context_id(0), reinterpret_cast<void*>(piece), length);
     }
   }
 }
@@ -324,7 +325,7 @@ CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool manage
     return result;
   }
   if (managed || (flags & CU_MEMHOSTALLOC_DEVICEMAP)) {
-    mirror_where_needed(target, memory, bytes);
+    mirror_where_needed(memory, bytes);
   } else {
     unmirrored().add(memory, bytes);
   }
@@ -346,10 +347,7 @@ void end_host_memory(const Allocation& memory) {
     return;
   }
   unmirror(address);
-  if (memory.session) {  // managed memory of a worker
-    unmap_managed(memory.base, memory.bytes);
-    return;
-  }
+  if (memory.session) return;  // managed memory of a worker
   unexpose_all(memory.exposed, memory.base, target);
   unmap_from_range(address, round_up(memory.bytes, page_bytes()));
 }
@@ -413,7 +411,7 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
     return result;
   }
   if (ready && (flags & CU_MEMHOSTREGISTER_DEVICEMAP)) {
-    mirror_where_needed(target, address, bytes);
+    mirror_where_needed(address, bytes);
   } else if (ready) {
     unmirrored().add(address, bytes);
   }
@@ -427,7 +425,7 @@ void mirror_reachable(const Target& target, const void* address) {
   // A copy in progress may still write to the memory here. The bytes sent now would overwrite that
   // in the worker.
   if (Timeline::host_writes_pending()) (void)await_idle(*target.session, target.context);
-  mirror_where_needed(target, reinterpret_cast<void*>(base), bytes);
+  mirror_where_needed(reinterpret_cast<void*>(base), bytes);
 }
 
 CUresult mirror_for(const Target& target, CUstream stream, uint64_t address) {

@@ -202,6 +202,35 @@ bool AbsentPages::give_up(size_t at, CUresult why) {
   return tracker_.poison(address_ + at, kPageBytes);
 }
 
+// With mutex_ held, so that no page is filled after it was seen empty.
+bool AbsentPages::make_empty_absent() {
+  if (!faults_ && !(faults_ = tracker_.watch(address_, bytes_, true))) return false;
+  std::vector<Run> filled;
+  if (!tracker_.present(address_, bytes_, &filled)) return false;
+  filled.push_back({bytes_, 0});
+  size_t at = 0;
+  for (const Run& run : filled) {
+    for (; at < run.at; at += kPageBytes) {
+      if (!is_absent(at)) mark({at, kPageBytes}, true);
+    }
+    at = whole_pages(run.at + run.bytes);
+  }
+  return true;
+}
+
+bool AbsentPages::present(bool with_empty, std::vector<Run>* runs) {
+  std::lock_guard lock(mutex_);
+  if (!with_empty && !empty_are_absent_ && !(empty_are_absent_ = make_empty_absent())) return false;
+  if (count() == bytes_ / kPageBytes) return true;
+  for (size_t at = 0; at < bytes_;) {
+    at += run_at(at, bytes_ - at).bytes;
+    const size_t begin = at;
+    while (at < bytes_ && !is_absent(at)) at += kPageBytes;
+    if (begin < at) append(runs, {begin, at - begin});
+  }
+  return true;
+}
+
 void AbsentPages::drop(const Run& run, std::vector<Run>* stay) {
   std::lock_guard lock(mutex_);
   if (!faults_ && !(faults_ = tracker_.watch(address_, bytes_, true))) return append(stay, run);

@@ -48,6 +48,10 @@ class AbsentPages : public std::enable_shared_from_this<AbsentPages> {
   bool is_absent(size_t at) const {
     return absent_[at / kPageBytes].load(std::memory_order_acquire) != 0;
   }
+  // Adds the runs of pages that are not absent, in ascending order. Without `with_empty`, pages
+  // that nobody has accessed are absent from now on. Waits for accesses in progress: what they
+  // fetch may be older than the call, and is told. Returns false if it cannot tell.
+  bool present(bool with_empty, std::vector<Run>* runs);
   size_t count() const { return count_.load(std::memory_order_relaxed); }  // of absent pages
   // Drops the bytes of whole pages, which are absent from now on. Adds to *stay those that differ
   // from `known`, because the application has changed them, and those that cannot be dropped.
@@ -68,6 +72,7 @@ class AbsentPages : public std::enable_shared_from_this<AbsentPages> {
   std::vector<Run> differing(const Run& run) const;
   void put_back(const Run& run);
   void mark(const Run& run, bool absent);
+  bool make_empty_absent();
   Run run_at(size_t at, size_t most) const;
   void install_locked(const Run& run, const std::byte* from);
 
@@ -79,6 +84,7 @@ class AbsentPages : public std::enable_shared_from_this<AbsentPages> {
   std::mutex mutex_;
   Fetch fetch_;                                     // null once stopped
   bool faults_ = false;                             // accesses of empty pages fault
+  bool empty_are_absent_ = false;                   // since present() was called without them
   std::vector<std::atomic<unsigned char>> absent_;  // by page; changed with mutex_ held
   std::atomic<size_t> count_{0};
   size_t next_ = 0, piece_ = 0;  // where the last piece ended, and its size

@@ -119,11 +119,19 @@ void withdraw(Mirror& mirror) {
   mirror.lent = mirror.fetched = nullptr;
 }
 
-// `from_worker`: the worker has the first bytes. They are fetched before other threads can push the
-// memory, which is still zero here.
+// Ends the mapping of managed memory that is mirrored no more.
+void unmap_managed(CUdeviceptr address, size_t bytes) {
+  (void)mmap(reinterpret_cast<void*>(address), whole_pages(bytes), PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+// The first bytes of a variable are fetched before other threads can push the memory, which is
+// still zero here.
 CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_t bytes,
-             bool from_worker, WriteTracker* tracker = nullptr) {
+             MirroredMemory memory, WriteTracker* tracker = nullptr, bool reads_empty = true) {
   auto mirror = std::make_shared<Mirror>();
+  mirror->memory = memory;
+  mirror->reads_empty = reads_empty;
   mirror->session = &session;
   mirror->context = context;
   mirror->address = address;
@@ -132,6 +140,7 @@ CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_
   mirror->all_written = !tracker;
   mirror->exchanges = exchanges_in(session, context);
   mirror->exchanged.resize((bytes + kMirrorBlockBytes - 1) / kMirrorBlockBytes);
+  mirror->unnoted.resize(mirror->exchanged.size());
   void* const known = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (known == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -141,12 +150,16 @@ CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_
                static_cast<void*>(address), session.name().c_str(), static_cast<int>(result));
     return result;
   }
-  if (tracker && mirror->changes_bytes != 0) {
+  if (memory == MirroredMemory::kManaged && mirror->changes_bytes == 0) {
+    withdraw(*mirror);
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  if (tracker) {
     mirror->absent = AbsentPages::make(
         *tracker, address, bytes, mirror->known.get(),
         [raw = mirror.get()](std::byte* to, const Run& run) { return fetch_run(*raw, run, to); });
   }
-  if (from_worker) {
+  if (memory == MirroredMemory::kVariable) {
     const CUresult pulled = [&] {
       std::lock_guard lock(pull_mutex);
       return pull(*mirror);
@@ -175,7 +188,7 @@ CUresult catch_up(Mirror& mirror) {
 }  // namespace
 
 void mirror(Session& session, wire::ObjectId context, void* address, size_t bytes) {
-  (void)add(session, context, static_cast<std::byte*>(address), bytes, false);
+  (void)add(session, context, static_cast<std::byte*>(address), bytes, MirroredMemory::kHost);
 }
 
 CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes) {
@@ -204,11 +217,29 @@ CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
   }
-  return add(session, context, reinterpret_cast<std::byte*>(address), bytes, true);
+  return add(session, context, reinterpret_cast<std::byte*>(address), bytes,
+             MirroredMemory::kVariable);
 }
 
-CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr address,
-                        size_t bytes) {
+namespace {
+
+// Whether all managed memory, with these bytes, is a small part of the device's. Then the worker
+// may read all of it, also what no kernel has ever touched, which takes memory of the device.
+bool is_small_part(size_t bytes, size_t device_bytes) {
+  constexpr size_t kPart = 8;
+  std::lock_guard lock(mirrors_mutex);
+  for (const Shared& mirror : mirrors()) {
+    if (mirror->memory == MirroredMemory::kManaged) bytes += mirror->bytes;
+  }
+  return bytes <= device_bytes / kPart;
+}
+
+}  // namespace
+
+CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes,
+                        size_t device_bytes) {
+  const bool small = is_small_part(bytes, device_bytes);
+  if (!small && !AbsentPages::possible()) return CUDA_ERROR_NOT_SUPPORTED;
   // The pages lie in the window that the session reserved without access.
   void* const wanted = reinterpret_cast<void*>(address);
   const size_t mapped = whole_pages(bytes);
@@ -221,30 +252,47 @@ CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr ad
   (void)madvise(wanted, mapped, MADV_HUGEPAGE);
   WriteTracker* tracker = WriteTracker::get();
   if (tracker && !tracker->watch(wanted, mapped)) tracker = nullptr;
-  const CUresult result =
-      add(session, context, static_cast<std::byte*>(wanted), bytes, false, tracker);
+  const CUresult result = add(session, context, static_cast<std::byte*>(wanted), bytes,
+                              MirroredMemory::kManaged, tracker, small);
   if (result != CUDA_SUCCESS) unmap_managed(address, bytes);
   return result;
 }
 
-void unmap_managed(CUdeviceptr address, size_t bytes) {
-  (void)mmap(reinterpret_cast<void*>(address), whole_pages(bytes), PROT_NONE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-}
+namespace {
 
-void unmirror(const void* address) {
+template <typename Choose>
+void end_mirrors(const Choose& choose) {
   std::vector<Shared> removed;
   {
     std::scoped_lock lock(push_mutex, mirrors_mutex);
     std::vector<Shared>& all = mirrors();
-    const auto first = std::stable_partition(
-        all.begin(), all.end(), [&](const Shared& known) { return known->address != address; });
+    const auto first = std::stable_partition(all.begin(), all.end(),
+                                             [&](const Shared& known) { return !choose(*known); });
     removed.assign(first, all.end());
     all.erase(first, all.end());
     for (const Shared& mirror : removed) mirror->removed = true;
     mirror_count.fetch_sub(removed.size(), std::memory_order_release);
   }
-  for (const Shared& mirror : removed) withdraw(*mirror);
+  for (const Shared& mirror : removed) {
+    withdraw(*mirror);
+    if (mirror->memory == MirroredMemory::kManaged) {
+      unmap_managed(reinterpret_cast<uintptr_t>(mirror->address), mirror->bytes);
+    }
+  }
+}
+
+}  // namespace
+
+void unmirror(const void* address) {
+  end_mirrors([&](const Mirror& mirror) { return mirror.address == address; });
+}
+
+void unmirror_context(const Session& session, wire::ObjectId context) {
+  if (!any_mirrored()) return;
+  end_mirrors([&](const Mirror& mirror) {
+    return mirror.memory != MirroredMemory::kHost && mirror.session == &session &&
+           mirror.context == context;
+  });
 }
 
 bool any_mirrored() { return mirror_count.load(std::memory_order_acquire) != 0; }
@@ -263,7 +311,11 @@ void expect_reads(CUdeviceptr address, size_t bytes) {
   std::lock_guard lock(mirrors_mutex);
   for (const Shared& known : mirrors()) {
     const auto base = reinterpret_cast<uintptr_t>(known->address);
-    if (address < base + known->bytes && base < address + bytes) known->expected = true;
+    if (address >= base + known->bytes || base >= address + bytes) continue;
+    const size_t begin =
+        address > base ? (address - base) / kMirrorBlockBytes * kMirrorBlockBytes : 0;
+    known->expected.push_back(
+        {begin, std::min<size_t>(address + bytes - base, known->bytes) - begin});
   }
 }
 
@@ -336,7 +388,7 @@ void mirrors_arrived(Session& session, uint64_t loan) {
     uint64_t of_loan = 0;
     std::memcpy(&of_loan, mirror->lent + wire::MirrorLoan::offset(mirror->bytes), sizeof of_loan);
     if (of_loan != loan) continue;
-    merge(*mirror, mirror->lent, {{0, mirror->bytes}});
+    merge(*mirror, mirror->lent, {{0, mirror->bytes}}, false);
     mirror->loan = loan;
   }
 }
@@ -348,7 +400,10 @@ void mirrors_leave(Session& session, uint64_t loan) {
     for (size_t at = 0; at < mirror->bytes; at += kMirrorBlockBytes) {
       if (mirror->is_absent(at)) continue;
       const size_t length = mirror->block_length(at);
-      std::memcpy(mirror->known.get() + at, mirror->address + at, length);
+      if (std::memcmp(mirror->known.get() + at, mirror->address + at, length) != 0) {
+        std::memcpy(mirror->known.get() + at, mirror->address + at, length);
+        mirror->note_missing(at);
+      }
       std::memcpy(mirror->lent + at, mirror->known.get() + at, length);
     }
     ++mirror->version;

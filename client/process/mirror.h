@@ -4,8 +4,10 @@
 // media that do not share pages (TCP, verbs).
 //
 // Before the client posts work that may read or write mirrored memory, it sends the blocks that the
-// application changed, in the stream's order. It finds them by write tracking (write_tracker.h)
-// where the memory is its own, and by comparing. After a synchronising call returns, it fetches the
+// application changed. It finds them by write tracking (write_tracker.h) where the memory is its
+// own, and by comparing. They go in a stream of their own, and each stream of the application waits
+// for all that was sent before its next work: so a stream that is held keeps nothing from the
+// others. After a synchronising call returns, it fetches the
 // bytes that the GPU changed: all bytes of up to 64 KB in one round trip; of larger memory the
 // blocks that the worker names, or none, if they can be fetched when they are accessed
 // (absent_pages.h). Copies in between use the worker's bytes
@@ -34,12 +36,15 @@ void mirror(Session& session, wire::ObjectId context, void* address, size_t byte
 // Maps the address range here first, then mirrors it: a managed variable, at the worker's address.
 CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes);
 // The same for managed memory that the worker has just allocated: whole pages.
-// CUDA_ERROR_NOT_SUPPORTED if they are none of this process, whose pages may be larger.
-CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr address,
-                        size_t bytes);
-// Ends the mapping of managed memory that is mirrored no more.
-void unmap_managed(CUdeviceptr address, size_t bytes);
+// CUDA_ERROR_NOT_SUPPORTED if they are none of this process, whose pages may be larger, if the
+// worker cannot find changes, or if it would have to read more than an eighth of `device_bytes` for
+// that, because no page can be absent.
+CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes,
+                        size_t device_bytes);
+// The memory of a managed allocation is unmapped, too.
 void unmirror(const void* address);
+// To be called before a context ends: ends the mirrors of its managed memory and variables.
+void unmirror_context(const Session& session, wire::ObjectId context);
 // Whether any memory is mirrored, so that host memory may be older than the worker's bytes.
 bool any_mirrored();
 // Whether any part of [address, address + bytes) is mirrored with this worker.
@@ -48,7 +53,8 @@ bool is_mirrored(const Session& session, uint64_t address, size_t bytes);
 // The application will read this memory after the next wait, which then fetches what has changed.
 void expect_reads(CUdeviceptr address, size_t bytes);
 
-// Sends the blocks that the application changed. On error, not all were sent; the next push sends
+// Sends the blocks that the application changed, and lets the target's stream, which must not be
+// capturing, wait for these and for earlier ones. On error, not all were sent; the next push sends
 // the rest. Errors of earlier commands are not reported here.
 CUresult push_mirrors(const Target& target);
 CUresult pull_mirrors(Session& session);

@@ -39,6 +39,12 @@ struct UnmapPages {
   void operator()(std::byte* memory) const { munmap(memory, bytes); }
 };
 
+enum class MirroredMemory {
+  kHost,      // of this process; ends with no context of the worker
+  kVariable,  // of a module, with the worker's first contents
+  kManaged,   // of the worker's driver; its pages here end with it
+};
+
 // Memory that is mirrored with one worker.
 struct Mirror {
   Session* session = nullptr;
@@ -46,6 +52,8 @@ struct Mirror {
   std::byte* address = nullptr;
   size_t bytes = 0;
   size_t changes_bytes = 0;         // of a block of MirrorChanges; 0: the worker tracks no changes
+  MirroredMemory memory = MirroredMemory::kHost;
+  bool reads_empty = true;          // the worker may read all of it to find changes
   WriteTracker* tracker = nullptr;  // null: the application's changes are found by comparing
   std::shared_ptr<Timeline> exchanges;  // of wire::kFetchStream, in which bytes go either way
   // Guarded by push_mutex.
@@ -53,7 +61,6 @@ struct Mirror {
   bool rewritten = false;          // the application last changed most of what it may have written
   // Null if every page is here. A page becomes absent with mirrors_mutex held.
   std::shared_ptr<AbsentPages> absent;
-  std::atomic<bool> expected{false};  // the application has said that it will read the memory
   // The last fetch failed. Nothing may be sent before the next: it would be older than `unfetched`.
   std::atomic<bool> behind{false};
   // Guarded by pull_mutex.
@@ -68,6 +75,10 @@ struct Mirror {
   // By block: whether it was ever sent or fetched. What was fetched counts as written by the
   // application, and must not be sent back over newer results.
   std::vector<uint8_t> exchanged;
+  // By block: whether it was exchanged around a host function, of which the worker has no note.
+  std::vector<uint8_t> unnoted;
+  std::atomic<bool> any_unnoted{false};
+  std::vector<Run> expected;  // the application has said that it will read these
   uint64_t version = 0;  // of `known`
   uint64_t loan = 0;     // the last one whose bytes were merged
   bool removed = false;  // `address` may be unmapped already
@@ -80,6 +91,10 @@ struct Mirror {
   // Where its bytes are exchanged, beside all streams of the application.
   Target target() const { return {session, context, 0, exchanges.get(), nullptr}; }
   bool is_absent(size_t at) const { return absent && absent->is_absent(at); }
+  void note_missing(size_t at) {
+    unnoted[at / kMirrorBlockBytes] = 1;
+    any_unnoted.store(true);
+  }
   size_t block_length(size_t at) const { return std::min(kMirrorBlockBytes, bytes - at); }
 };
 
@@ -90,10 +105,13 @@ CUresult push(Mirror& mirror, std::vector<std::byte>* content, size_t* sent_byte
 // next call. pull_mutex is held.
 CUresult pull(Mirror& mirror);
 // Copies the bytes that the worker changed since the last exchange into the application's memory.
-// `there`: the worker's bytes of the whole mirror; only those in `runs` are looked at.
-// mirrors_mutex is held.
-void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs);
-// Reads the worker's bytes, beside all streams.
+// `there`: the worker's bytes of the whole mirror; only those in `runs` are looked at. `noted`: the
+// worker knows that they come. mirrors_mutex is held.
+void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs, bool noted);
+// Tells the worker that both sides have the bytes that it gets, or sends, at this point of the
+// mirror's stream.
+CUresult note_in_worker(const Mirror& mirror, const Run& run);
+// Reads the worker's bytes, beside all streams. The worker notes them.
 CUresult fetch_run(Mirror& mirror, const Run& run, std::byte* to);
 
 }  // namespace rcuda::client

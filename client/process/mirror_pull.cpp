@@ -12,9 +12,13 @@
 namespace rcuda::client {
 
 CUresult fetch_run(Mirror& mirror, const Run& run, std::byte* to) {
+  const size_t bytes = std::min(run.bytes, mirror.bytes - run.at);
+  // Before the copy: if a kernel changes the memory in between, the worker finds a difference.
+  if (CUresult result = note_in_worker(mirror, {run.at, bytes}); result != CUDA_SUCCESS) {
+    return result;
+  }
   const auto from = static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(mirror.address + run.at));
-  return mirror.session->staging().to_host(mirror.target(), to, from,
-                                           std::min(run.bytes, mirror.bytes - run.at));
+  return mirror.session->staging().to_host(mirror.target(), to, from, bytes);
 }
 
 namespace {
@@ -46,7 +50,7 @@ void take_changes(std::byte* here, std::byte* known, const std::byte* there, siz
 
 }  // namespace
 
-void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs) {
+void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs, bool noted) {
   const std::vector<Run> pieces = pieces_of(runs, kMirrorPieceBytes);
   run_parallel(pieces.size(), [&](size_t index) {
     const Run& piece = pieces[index];
@@ -64,6 +68,7 @@ void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs)
       } else {
         continue;
       }
+      if (!noted) mirror.note_missing(at);
       mirror.exchanged[at / kMirrorBlockBytes] = 1;
     }
   });
@@ -98,13 +103,13 @@ void drop(Mirror& mirror, std::vector<Run>* runs) {
 }
 
 // Drops pages that the application may not access, judging by what it did so far. Leaves in *runs
-// what is to be fetched now.
-void drop_unread(Mirror& mirror, std::vector<Run>* runs) {
+// what is to be fetched now. `expected`: the application has said that it will.
+void drop_unread(Mirror& mirror, bool expected, std::vector<Run>* runs) {
   if (bytes_of(*runs) <= kFetchAtOnce) return;
   const size_t still_absent = mirror.absent->count();
   mirror.reads_all =
       mirror.reads_all ? !mirror.is_absent(mirror.sample) : still_absent < mirror.dropped_pages / 2;
-  if (mirror.expected.exchange(false)) mirror.reads_all = true;
+  mirror.reads_all = mirror.reads_all || expected;
   if (!mirror.reads_all) {
     drop(mirror, runs);
   } else {
@@ -127,14 +132,55 @@ void drop_unread(Mirror& mirror, std::vector<Run>* runs) {
   mirror.dropped_pages = mirror.absent->count();
 }
 
-// Asks which blocks the GPU has changed.
-CUresult ask_changes(Mirror& mirror, std::vector<Run>* runs) {
-  const wire::MirrorFetchBody body{reinterpret_cast<uintptr_t>(mirror.address)};
+// Takes what the worker has no note of, and the absent pages that the application will read.
+// Returns whether there are such pages.
+bool take_known(Mirror& mirror, std::vector<Run>* runs) {
+  std::lock_guard lock(mirrors_mutex);
+  if (mirror.any_unnoted.exchange(false)) {
+    for (size_t at = 0; at < mirror.bytes; at += kMirrorBlockBytes) {
+      if (!std::exchange(mirror.unnoted[at / kMirrorBlockBytes], 0)) continue;
+      append(runs, {at, mirror.block_length(at)});
+    }
+  }
+  bool any = false;
+  for (const Run& run : std::exchange(mirror.expected, {})) {
+    for (size_t at = run.at; at < run.at + run.bytes; at += kMirrorBlockBytes) {
+      if (!mirror.is_absent(at)) continue;
+      append(runs, {at, mirror.block_length(at)});
+    }
+    any = true;
+  }
+  return any;
+}
+
+// The runs in blocks as the worker counts them, with the gaps between them if they are too many.
+std::vector<wire::MirrorRun> in_blocks(const Mirror& mirror, const std::vector<Run>& runs) {
+  constexpr size_t kMost = 2048;
+  std::vector<wire::MirrorRun> blocks;
+  for (size_t gap = 1;; gap *= 2) {
+    blocks.clear();
+    for (const Run& run : runs) {
+      const uint64_t first = run.at / mirror.changes_bytes;
+      const uint64_t end = (std::min(run.at + run.bytes, mirror.bytes) + mirror.changes_bytes - 1) /
+                           mirror.changes_bytes;
+      if (!blocks.empty() && first < blocks.back().first + blocks.back().count + gap) {
+        blocks.back().count = end - blocks.back().first;
+      } else {
+        blocks.push_back({first, end - first});
+      }
+    }
+    if (blocks.size() <= kMost) return blocks;
+  }
+}
+
+// Asks which of these blocks differ in the worker; without any, of all. Adds them to *runs.
+CUresult ask(Mirror& mirror, const std::vector<wire::MirrorRun>& blocks, std::vector<Run>* runs) {
+  const wire::MirrorChangesBody body{reinterpret_cast<uintptr_t>(mirror.address), blocks.size()};
   Reply reply;
-  const CUresult result =
-      mirror.session->call(mirror.session->in_context(mirror.context),
-                           static_cast<uint16_t>(wire::Custom::kMirrorChanges),
-                           std::as_bytes(std::span(&body, 1)), {}, kMostReplyBytes, &reply);
+  const CUresult result = mirror.session->call(
+      mirror.session->in_context(mirror.context),
+      static_cast<uint16_t>(wire::Custom::kMirrorChanges), std::as_bytes(std::span(&body, 1)),
+      std::as_bytes(std::span(blocks)), kMostReplyBytes, &reply);
   if (result != CUDA_SUCCESS) return result;
   for (size_t at = 0; at + sizeof(wire::MirrorRun) <= reply.body().size();
        at += sizeof(wire::MirrorRun)) {
@@ -147,16 +193,25 @@ CUresult ask_changes(Mirror& mirror, std::vector<Run>* runs) {
   return CUDA_SUCCESS;
 }
 
-// Fetches the blocks that the GPU has changed, unless their pages can be absent.
+// Finds out which blocks the GPU has changed, and fetches these, unless their pages can be absent.
+// The GPU is asked about pages that are not absent: what absent ones have in the worker matters
+// when they are accessed.
 CUresult fetch_changes(Mirror& mirror) {
   std::vector<Run>& runs = mirror.unfetched;
-  CUresult result = ask_changes(mirror, &runs);
-  if (result != CUDA_SUCCESS) {
-    runs = {{0, mirror.bytes}};  // the worker tells each change once, and the answer is lost
-    return result;
+  const bool expected = take_known(mirror, &runs);
+  std::vector<Run> here;
+  bool asks = true;
+  if (mirror.absent) {
+    const size_t absent_before = mirror.absent->count();
+    if (mirror.absent->present(mirror.reads_empty, &here)) asks = !here.empty();
+    // Empty pages count as dropped.
+    const size_t absent_now = mirror.absent->count();
+    if (absent_now > absent_before) mirror.dropped_pages += absent_now - absent_before;
   }
+  CUresult result = asks ? ask(mirror, in_blocks(mirror, here), &runs) : CUDA_SUCCESS;
+  if (result != CUDA_SUCCESS) return result;
   join(&runs);
-  if (mirror.absent) drop_unread(mirror, &runs);
+  if (mirror.absent) drop_unread(mirror, expected, &runs);
   for (const Run& run : runs) {
     result = fetch_run(mirror, run, mirror.fetched + run.at);
     if (result != CUDA_SUCCESS) return result;
@@ -184,7 +239,7 @@ CUresult pull(Mirror& mirror) {
     // caller for ever. The bytes of the last attempt are used in any case.
     constexpr int kAttempts = 4;
     if (!mirror.unfetched.empty() && mirror.version != version && attempt < kAttempts) continue;
-    if (!mirror.unfetched.empty()) merge(mirror, mirror.fetched, mirror.unfetched);
+    if (!mirror.unfetched.empty()) merge(mirror, mirror.fetched, mirror.unfetched, true);
     mirror.unfetched.clear();
     return CUDA_SUCCESS;
   }

@@ -80,15 +80,6 @@ void note_sent(Mirror& mirror, const Run& run, const std::byte* content) {
   ++mirror.version;
 }
 
-// Tells the worker that it knows these bytes, so that they do not come back.
-CUresult note_in_worker(const Mirror& mirror, const Run& run) {
-  const Target target = mirror.target();
-  const wire::MirrorNoteBody body{reinterpret_cast<uintptr_t>(mirror.address), run.at, run.bytes,
-                                  stream_id(target), 0};
-  return target.session->post(target, static_cast<uint16_t>(wire::Custom::kMirrorNote),
-                              std::as_bytes(std::span(&body, 1)));
-}
-
 // Sends those of the runs' blocks that the application changed. Adds their bytes to *sent_bytes.
 CUresult push_runs(Mirror& mirror, const std::vector<Run>& runs, std::byte* content,
                    size_t* sent_bytes) {
@@ -107,6 +98,15 @@ CUresult push_runs(Mirror& mirror, const std::vector<Run>& runs, std::byte* cont
 }
 
 }  // namespace
+
+CUresult note_in_worker(const Mirror& mirror, const Run& run) {
+  const Target target = mirror.target();
+  target.timeline->pace();
+  const wire::MirrorNoteBody body{reinterpret_cast<uintptr_t>(mirror.address), run.at, run.bytes,
+                                  stream_id(target), 0};
+  return target.session->post(target, static_cast<uint16_t>(wire::Custom::kMirrorNote),
+                              std::as_bytes(std::span(&body, 1)));
+}
 
 CUresult push(Mirror& mirror, std::vector<std::byte>* content, size_t* sent_bytes) {
   std::vector<Run> batch;  // of runs that lie in kBatchBytes of memory

@@ -52,6 +52,7 @@ struct ContextServices {
   PeerHub& peers;
   Completions& completions;
   HostMemory& host_memory;
+  Mirrors& mirrors;
   LinkStates& links;
   DeviceResources& device_resources;
 };

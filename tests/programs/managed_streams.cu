@@ -1,5 +1,6 @@
-// Memory that host and device share, used in several streams: what the host has written is there for
-// whatever is queued afterwards, in whichever stream, while another stream still waits for something.
+// Memory that host and device share, used in several streams: what the host has written is there
+// for whatever is queued afterwards, in whichever stream, while another stream still waits for
+// something.
 #include <atomic>
 #include <cstring>
 #include <functional>
@@ -161,25 +162,24 @@ void uses(const char* memory, int* values) {
                            expect_in(cudaStreamPerThread, expected);
                          }).join();
                        });
-  behind_a_held_stream("a kernel, then a graph", values, kernel,
-                       [&](unsigned long long expected) {
-                         second_graph.launch(other);
-                         expect_in(other, expected);
-                       });
-  behind_a_held_stream("a graph, then a kernel", values,
-                       [&](cudaStream_t stream) { first_graph.launch(stream); }, in_other);
-  behind_a_held_stream("a kernel, then a copy", values, kernel,
-                       [&](unsigned long long expected) {
-                         std::vector<int> copied(kCount);
-                         CUDA(cudaMemcpyAsync(copied.data(), values, kBytes, cudaMemcpyDefault, other));
-                         CUDA(cudaStreamSynchronize(other));
-                         unsigned long long sum = 0;
-                         for (int value : copied) sum += static_cast<unsigned>(value);
-                         CHECK(sum == expected);
-                       });
-  behind_a_held_stream("a fill, then a kernel", values,
-                       [&](cudaStream_t stream) { CUDA(cudaMemsetAsync(values, 0, 8, stream)); },
-                       in_other);
+  behind_a_held_stream("a kernel, then a graph", values, kernel, [&](unsigned long long expected) {
+    second_graph.launch(other);
+    expect_in(other, expected);
+  });
+  behind_a_held_stream(
+      "a graph, then a kernel", values, [&](cudaStream_t stream) { first_graph.launch(stream); },
+      in_other);
+  behind_a_held_stream("a kernel, then a copy", values, kernel, [&](unsigned long long expected) {
+    std::vector<int> copied(kCount);
+    CUDA(cudaMemcpyAsync(copied.data(), values, kBytes, cudaMemcpyDefault, other));
+    CUDA(cudaStreamSynchronize(other));
+    unsigned long long sum = 0;
+    for (int value : copied) sum += static_cast<unsigned>(value);
+    CHECK(sum == expected);
+  });
+  behind_a_held_stream(
+      "a fill, then a kernel", values,
+      [&](cudaStream_t stream) { CUDA(cudaMemsetAsync(values, 0, 8, stream)); }, in_other);
   behind_a_held_stream("a kernel, then a kernel behind an event", values, kernel,
                        [&](unsigned long long expected) {
                          Stream last;

@@ -4,6 +4,7 @@
 #include "server/executor/answers/device_output.h"
 #include "server/executor/images/link_states.h"
 #include "server/executor/memory/host_memory.h"
+#include "server/executor/memory/mirrors.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/services.h"
 #include "server/executor/session_resources.h"
@@ -18,6 +19,7 @@ namespace {
 void forget(ContextServices& services, ContextState& context) {
   services.completions.drop_context(context, CUDA_ERROR_CONTEXT_IS_DESTROYED);
   services.peers.forget_context(context.handle);
+  services.mirrors.forget_context(context);
   services.objects.forget_objects_of(context);
 }
 

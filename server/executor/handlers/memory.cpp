@@ -1,4 +1,7 @@
 // Handlers of memory: client memory that the GPUs can reach, and memory of pools.
+#include <cstring>
+#include <vector>
+
 #include "api/server_commands.h"
 #include "api/server_handlers.h"
 #include "common/base/log.h"
@@ -35,8 +38,16 @@ HandlerResult mirror_fetch(MemoryServices& services, const Command& command,
 }
 
 HandlerResult mirror_changes(MemoryServices& services, const Command& command,
-                             const wire::MirrorFetchBody& body, std::vector<std::byte>*) {
-  return services.mirrors.changes(body.address, command.target);
+                             const wire::MirrorChangesBody& body, std::vector<std::byte>*) {
+  BodyReader in(command.tail);
+  std::span<const std::byte> bytes;
+  if (body.count > wire::kMaxCommandBytes / sizeof(wire::MirrorRun) ||
+      !in.bytes(body.count * sizeof(wire::MirrorRun), &bytes)) {
+    return kMalformed;
+  }
+  std::vector<wire::MirrorRun> asked(body.count);
+  if (!asked.empty()) std::memcpy(asked.data(), bytes.data(), bytes.size());
+  return services.mirrors.changes(body.address, asked, command.target);
 }
 
 HandlerResult mirror_note(MemoryServices& services, const Command&,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "common/base/log.h"
 
@@ -23,15 +24,16 @@ constexpr char kKernel[] = R"(
 .address_size 64
 
 .visible .entry rcuda_block_digests(
-  .param .u64 memory,        // the range
+  .param .u64 memory,        // the range; null: as if it were all zero
   .param .u64 bytes,
   .param .u64 block_bytes,
   .param .u64 first,         // block
   .param .u64 count,         // of blocks
   .param .u64 digests,       // two words for each block of the range
-  .param .u64 flags)         // a byte for each: 1 if its digest was another; null: not compared
+  .param .u64 flags)         // a byte for each: 1 asks whether it differs from its digest, and stays
+                             // if it does. Null: computes the digests
 {
-  .reg .pred %more, %other, %same, %compares;
+  .reg .pred %more, %other, %zero, %compares;
   .reg .b16 %flag;
   .reg .b32 %lane, %warp, %warps, %group, %groups, %mask, %low, %high;
   .reg .b64 %memory, %bytes, %block_bytes, %first, %count, %digests, %flags;
@@ -44,6 +46,7 @@ constexpr char kKernel[] = R"(
   ld.param.u64 %count, [count];
   ld.param.u64 %digests, [digests];
   ld.param.u64 %flags, [flags];
+  setp.eq.u64 %zero, %memory, 0;
   cvta.to.global.u64 %memory, %memory;
   cvta.to.global.u64 %digests, %digests;
   setp.ne.u64 %compares, %flags, 0;
@@ -64,6 +67,12 @@ next_block:
   setp.ge.u64 %more, %index, %count;
   @%more bra end;
   add.u64 %block, %first, %index;
+  @!%compares bra compute;
+  add.u64 %y, %flags, %block;
+  ld.global.u8 %flag, [%y];
+  setp.eq.u16 %other, %flag, 0;
+  @%other bra advance;
+compute:
   mul.lo.u64 %begin, %block, %block_bytes;
   add.u64 %end, %begin, %block_bytes;
   min.u64 %end, %end, %bytes;
@@ -76,7 +85,9 @@ next_words:
   setp.ge.u64 %more, %at, %end;
   @%more bra sum;
   add.u64 %x, %memory, %at;
-  ld.global.v2.u64 {%w0, %w1}, [%x];
+  mov.u64 %w0, 0;
+  mov.u64 %w1, 0;
+  @!%zero ld.global.v2.u64 {%w0, %w1}, [%x];
   mul.lo.u64 %place, %at, 0x9e3779b97f4a7c15;
 )"
 #define RCUDA_MIX(SUM, COMBINE, WORD, FIRST, SECOND)                                      \
@@ -122,6 +133,7 @@ next_lanes:
   selp.b16 %flag, 1, 0, %other;
   add.u64 %y, %flags, %block;
   st.global.u8 [%y], %flag;
+  bra advance;
 store:
   st.global.v2.u64 [%x], {%a, %b};
 
@@ -149,27 +161,39 @@ CUresult kernel_in(const api::DriverTable& driver, ContextState& context, CUfunc
 
 }  // namespace
 
-BlockDigests::BlockDigests(const api::DriverTable& driver, uint64_t address, uint64_t bytes)
-    : driver_(driver), address_(address), bytes_(bytes), block_bytes_(kLeastBlockBytes) {
+BlockDigests::BlockDigests(const api::DriverTable& driver, HostMeter& meter, wire::ObjectId context,
+                           uint64_t address, uint64_t bytes)
+    : driver_(driver),
+      meter_(meter),
+      context_(context),
+      address_(address),
+      bytes_(bytes),
+      block_bytes_(kLeastBlockBytes) {
   while ((bytes + block_bytes_ - 1) / block_bytes_ > kMostBlocks) block_bytes_ *= 2;
   block_count_ = (bytes + block_bytes_ - 1) / block_bytes_;
 }
 
 BlockDigests::~BlockDigests() {
-  if (memory_) (void)driver_.cuMemFreeHost(memory_);
+  if (!memory_) return;
+  (void)driver_.cuMemFreeHost(memory_);
+  meter_.give_host(memory_bytes());
 }
 
-std::unique_ptr<BlockDigests> BlockDigests::make(const api::DriverTable& driver,
+uint64_t BlockDigests::memory_bytes() const { return block_count_ * (kDigestBytes + 1); }
+
+std::unique_ptr<BlockDigests> BlockDigests::make(const api::DriverTable& driver, HostMeter& meter,
                                                  ContextState& context, uint64_t address,
                                                  uint64_t bytes) {
   if (!driver.cuMemHostAlloc || !driver.cuMemFreeHost || !driver.cuLaunchKernel) return nullptr;
   CUfunction kernel;
   CUresult result = kernel_in(driver, context, &kernel);
-  std::unique_ptr<BlockDigests> made(new BlockDigests(driver, address, bytes));
-  const uint64_t needed = made->block_count_ * (kDigestBytes + 1);
+  std::unique_ptr<BlockDigests> made(new BlockDigests(driver, meter, context.id, address, bytes));
+  const uint64_t needed = made->memory_bytes();
+  if (result == CUDA_SUCCESS && !meter.take_host(needed)) result = CUDA_ERROR_OUT_OF_MEMORY;
   if (result == CUDA_SUCCESS) {
     result = driver.cuMemHostAlloc(&made->memory_, needed,
                                    CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+    if (result != CUDA_SUCCESS) meter.give_host(needed);
   }
   if (result != CUDA_SUCCESS) {
     made->memory_ = nullptr;
@@ -177,32 +201,72 @@ std::unique_ptr<BlockDigests> BlockDigests::make(const api::DriverTable& driver,
                static_cast<unsigned long long>(bytes), static_cast<int>(result));
     return nullptr;
   }
-  std::memset(made->memory_, 0, needed);
-  made->flags_ = static_cast<const uint8_t*>(made->memory_) + made->block_count_ * kDigestBytes;
+  std::memset(made->memory_, 0xff, needed);
+  made->flags_ = static_cast<uint8_t*>(made->memory_) + made->block_count_ * kDigestBytes;
   return made;
+}
+
+CUresult BlockDigests::note_zeros(const SessionStream& stream) {
+  return launch(stream, 0, 0, block_count_, false);
 }
 
 CUresult BlockDigests::note(const SessionStream& stream, uint64_t offset, uint64_t bytes) {
   if (bytes == 0 || offset >= bytes_ || bytes > bytes_ - offset) return CUDA_ERROR_INVALID_VALUE;
-  // Only whole blocks, and the last one: the GPU may have changed the rest of another, which would
-  // never be told. A block that is told once too often is compared in the client.
   const uint64_t first = (offset + block_bytes_ - 1) / block_bytes_;
   const uint64_t end = offset + bytes == bytes_ ? block_count_ : (offset + bytes) / block_bytes_;
-  return first < end ? launch(stream, first, end - first, false) : CUDA_SUCCESS;
+  // Of a block that lies in the range in part, the GPU may have changed the rest.
+  CUresult result = CUDA_SUCCESS;
+  if (offset % block_bytes_ != 0) result = forget(stream, offset / block_bytes_);
+  if (result == CUDA_SUCCESS && end < block_count_ && (offset + bytes) % block_bytes_ != 0) {
+    result = forget(stream, end);
+  }
+  if (result != CUDA_SUCCESS || first >= end) return result;
+  return launch(stream, address_, first, end - first, false);
 }
 
-CUresult BlockDigests::compare(const SessionStream& stream) {
-  return launch(stream, 0, block_count_, true);
+// No block has this digest.
+CUresult BlockDigests::forget(const SessionStream& stream, uint64_t block) {
+  if (!driver_.cuMemsetD32Async) return CUDA_ERROR_NOT_SUPPORTED;
+  const auto digests = reinterpret_cast<CUdeviceptr>(memory_);
+  return driver_.cuMemsetD32Async(digests + block * kDigestBytes, 0xffffffff,
+                                  kDigestBytes / sizeof(uint32_t), stream.handle);
 }
 
-CUresult BlockDigests::launch(const SessionStream& stream, uint64_t first, uint64_t count,
-                              bool compares) {
+CUresult BlockDigests::compare(const SessionStream& stream,
+                               std::span<const wire::MirrorRun> asked) {
+  // A launch costs more than the flags of blocks that nobody asks for.
+  constexpr uint64_t kLeastGap = 1024;
+  const wire::MirrorRun all[] = {{0, block_count_}};
+  if (asked.empty()) asked = all;
+  std::memset(flags_, 0, block_count_);
+  std::vector<wire::MirrorRun> launches;
+  for (const wire::MirrorRun& run : asked) {
+    const uint64_t known = launches.empty() ? 0 : launches.back().first + launches.back().count;
+    if (run.first < known || run.first >= block_count_ || run.count > block_count_ - run.first) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    std::memset(flags_ + run.first, 1, run.count);
+    if (!launches.empty() && run.first - known < kLeastGap) {
+      launches.back().count = run.first + run.count - launches.back().first;
+    } else {
+      launches.push_back(run);
+    }
+  }
+  CUresult result = CUDA_SUCCESS;
+  for (const wire::MirrorRun& run : launches) {
+    if (result == CUDA_SUCCESS) result = launch(stream, address_, run.first, run.count, true);
+  }
+  return result;
+}
+
+CUresult BlockDigests::launch(const SessionStream& stream, uint64_t address, uint64_t first,
+                              uint64_t count, bool compares) {
   CUfunction kernel;
   const CUresult result = kernel_in(driver_, *stream.context, &kernel);
   if (result != CUDA_SUCCESS) return result;
   auto digests = reinterpret_cast<CUdeviceptr>(memory_);
   CUdeviceptr flags = compares ? digests + block_count_ * kDigestBytes : 0;
-  uint64_t address = address_, bytes = bytes_, block_bytes = block_bytes_;
+  uint64_t bytes = bytes_, block_bytes = block_bytes_;
   void* parameters[] = {&address, &bytes, &block_bytes, &first, &count, &digests, &flags};
   constexpr uint64_t kBlocksInGroup = kThreads / kWarp;
   const uint64_t groups =

@@ -1,10 +1,12 @@
-// BlockDigests: which blocks of a range of memory have changed. A kernel computes a digest of 128
-// bits for each block and compares it with the last one, so nothing has to be copied to find out.
+// BlockDigests: which blocks of a range of memory differ from what the client has of them. When the
+// client gets or sends the bytes of a block, a kernel computes their digest of 128 bits. Later it
+// computes that of the present bytes, and compares. So nothing has to be copied to find out, and
+// only blocks are read that the client has, or that it asks for.
 //
 // The range may be device, managed or page-locked memory. A block in which one word of 8 bytes has
 // changed always gets another digest; other changes go unnoticed with a chance of 2^-128.
 // Digests and results are in page-locked memory of this process, which kernels of all contexts
-// reach: 17 bytes for each block.
+// reach: 17 bytes for each block, which count as host memory of the session.
 // Executor thread only. Nothing blocks, except that make() may allocate and load the kernel. The
 // caller must not destroy a BlockDigests while its kernels may be running. Errors: the driver's.
 #pragma once
@@ -12,9 +14,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <vector>
+#include <span>
 
 #include "api/driver_table.h"
+#include "server/executor/memory/host_meter.h"
 #include "server/executor/objects/objects.h"
 
 namespace rcuda::server {
@@ -25,34 +28,47 @@ class BlockDigests {
   // A range has at most this many blocks; larger ranges have larger blocks.
   static constexpr uint64_t kMostBlocks = 1 << 20;
 
-  // Null if the driver refuses it. The current context must be `context`.
-  static std::unique_ptr<BlockDigests> make(const api::DriverTable& driver, ContextState& context,
-                                            uint64_t address, uint64_t bytes);
+  // Null if the driver refuses it, or if its memory is beyond the session's quota. The current
+  // context must be `context`; `meter` outlives this object.
+  static std::unique_ptr<BlockDigests> make(const api::DriverTable& driver, HostMeter& meter,
+                                            ContextState& context, uint64_t address,
+                                            uint64_t bytes);
   ~BlockDigests();
   BlockDigests(const BlockDigests&) = delete;
   BlockDigests& operator=(const BlockDigests&) = delete;
 
+  // With this context ends its memory.
+  wire::ObjectId context() const { return context_; }
   uint64_t block_bytes() const { return block_bytes_; }
   uint64_t block_count() const { return block_count_; }
 
-  // Queues the computation for the blocks that lie in [offset, offset + bytes), the last one of the
-  // memory included if the range ends there. They then count as unchanged. A block that lies in the
-  // range in part only may be told as changed.
+  // Each of these queues the computation in the stream.
+  // The client has zeros everywhere. Reads nothing.
+  CUresult note_zeros(const SessionStream& stream);
+  // The client has, or is about to get, the bytes of [offset, offset + bytes). A block that lies in
+  // the range in part only counts as changed until it lies in one as a whole, or to its end.
   CUresult note(const SessionStream& stream, uint64_t offset, uint64_t bytes);
-  // Queues the comparison of all blocks. Once it is done, changed() answers until the next one. A
-  // block that no earlier call covered has changed.
-  CUresult compare(const SessionStream& stream);
+  // Compares the blocks of the runs, which ascend; without runs, all. Once it is done, changed()
+  // answers until the next one: false for blocks that were not asked for, true for blocks that no
+  // note covers.
+  CUresult compare(const SessionStream& stream, std::span<const wire::MirrorRun> asked);
   bool changed(uint64_t block) const { return flags_[block] != 0; }
 
  private:
-  BlockDigests(const api::DriverTable& driver, uint64_t address, uint64_t bytes);
-  CUresult launch(const SessionStream& stream, uint64_t first, uint64_t count, bool compares);
+  BlockDigests(const api::DriverTable& driver, HostMeter& meter, wire::ObjectId context,
+               uint64_t address, uint64_t bytes);
+  uint64_t memory_bytes() const;
+  CUresult forget(const SessionStream& stream, uint64_t block);
+  CUresult launch(const SessionStream& stream, uint64_t address, uint64_t first, uint64_t count,
+                  bool compares);
 
   const api::DriverTable& driver_;
+  HostMeter& meter_;
+  const wire::ObjectId context_;
   const uint64_t address_, bytes_;
   uint64_t block_bytes_ = 0, block_count_ = 0;
-  void* memory_ = nullptr;  // page-locked: the digests, then a flag for each block
-  const volatile uint8_t* flags_ = nullptr;
+  void* memory_ = nullptr;    // page-locked: the digests, then a flag for each block
+  uint8_t* flags_ = nullptr;  // of the blocks
 };
 
 }  // namespace rcuda::server

@@ -69,15 +69,16 @@ bool Mirrors::is_on_host(const wire::MirrorBody& body) const {
   return true;
 }
 
-// The digests of the bytes that are there now are the first ones.
-CUresult Mirrors::track(Mirror& mirror, SessionStream* stream) {
-  CUresult result = objects_.use_stream(wire::kFetchStream, stream);
+CUresult Mirrors::track(Mirror& mirror) {
+  SessionStream stream;
+  const CUresult result = objects_.use_stream(wire::kFetchStream, &stream);
   if (result != CUDA_SUCCESS) return result;
-  mirror.digests = BlockDigests::make(driver_, *stream->context, mirror.address, mirror.bytes);
+  mirror.digests =
+      BlockDigests::make(driver_, meter_, *stream.context, mirror.address, mirror.bytes);
   if (!mirror.digests) return CUDA_ERROR_NOT_SUPPORTED;
-  result = mirror.digests->note(*stream, 0, mirror.bytes);
-  if (result != CUDA_SUCCESS) mirror.digests.reset();
-  return result;
+  // The client has zeros, or its own bytes, and sends these before it asks for changes.
+  if (!std::exchange(mirror.is_tracked, true)) return mirror.digests->note_zeros(stream);
+  return CUDA_SUCCESS;
 }
 
 HandlerResult Mirrors::add(const wire::MirrorBody& body, const ReplyTarget& target) {
@@ -90,6 +91,9 @@ HandlerResult Mirrors::add(const wire::MirrorBody& body, const ReplyTarget& targ
   mirror->bytes = body.bytes;
   mirror->region = body.region;
   mirror->fetch_offset = body.fetch_offset;
+  if (!host_memory_.find(body.address, body.bytes)) {
+    mirror->context = objects_.current_context() ? objects_.current_context()->id : 0;
+  }
   {
     std::lock_guard lock(mutex_);
     const auto after = mirrors_.upper_bound(body.address + body.bytes - 1);
@@ -100,19 +104,12 @@ HandlerResult Mirrors::add(const wire::MirrorBody& body, const ReplyTarget& targ
     mirrors_.emplace(body.address, mirror);
   }
   wire::MirrorReply reply{};
-  SessionStream stream;
   // Smaller mirrors are fetched in one round trip, bytes included.
-  if (body.bytes <= transport::kMaxRegionPut ||
-      body.address % BlockDigests::kLeastBlockBytes != 0 ||
-      track(*mirror, &stream) != CUDA_SUCCESS) {
-    answers_.reply(target, CUDA_SUCCESS, std::as_bytes(std::span(&reply, 1)));
-    return kDeferred;
+  if (body.bytes > transport::kMaxRegionPut && body.address % BlockDigests::kLeastBlockBytes == 0 &&
+      track(*mirror) == CUDA_SUCCESS) {
+    reply.block_bytes = mirror->digests->block_bytes();
   }
-  reply.block_bytes = mirror->digests->block_bytes();
-  // No work of the program may change the memory before its digests are known.
-  completions_.add(stream, [this, reply, target](CUresult result) {
-    answers_.reply(target, result, std::as_bytes(std::span(&reply, 1)));
-  });
+  answers_.reply(target, CUDA_SUCCESS, std::as_bytes(std::span(&reply, 1)));
   return kDeferred;
 }
 
@@ -125,9 +122,27 @@ CUresult Mirrors::remove(uint64_t address) {
     mirror = std::move(found->second);
     mirrors_.erase(found);
   }
-  std::lock_guard lock(mirror->mutex);
-  mirror->removed = true;
+  end(*mirror);
   return CUDA_SUCCESS;
+}
+
+void Mirrors::end(Mirror& mirror) {
+  mirror.digests.reset();
+  std::lock_guard lock(mirror.mutex);
+  mirror.removed = true;
+}
+
+void Mirrors::forget_context(const ContextState& context) {
+  std::vector<std::shared_ptr<Mirror>> ended;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [address, mirror] : mirrors_) {
+      if (mirror->context == context.id) ended.push_back(mirror);
+      if (mirror->digests && mirror->digests->context() == context.id) mirror->digests.reset();
+    }
+    for (const auto& mirror : ended) mirrors_.erase(mirror->address);
+  }
+  for (const auto& mirror : ended) end(*mirror);
 }
 
 bool Mirrors::covers(uint64_t address, uint64_t bytes) const {
@@ -201,16 +216,19 @@ std::vector<wire::MirrorRun> changed_runs(const BlockDigests& digests, size_t mo
 
 }  // namespace
 
-HandlerResult Mirrors::changes(uint64_t address, const ReplyTarget& target) {
+HandlerResult Mirrors::changes(uint64_t address, std::span<const wire::MirrorRun> asked,
+                               const ReplyTarget& target) {
   const auto failed = [](CUresult result) { return HandlerResult{result, false, false}; };
   std::shared_ptr<Mirror> mirror = find(address);
-  if (!mirror || !mirror->digests) return failed(CUDA_ERROR_INVALID_VALUE);
+  if (!mirror || !mirror->is_tracked) return failed(CUDA_ERROR_INVALID_VALUE);
   SessionStream stream;
   CUresult result = objects_.use_stream(wire::kFetchStream, &stream);
-  if (result == CUDA_SUCCESS) result = mirror->digests->compare(stream);
+  if (result == CUDA_SUCCESS && !mirror->digests) result = track(*mirror);
+  if (result == CUDA_SUCCESS) result = mirror->digests->compare(stream, asked);
   if (result != CUDA_SUCCESS) return failed(result);
   completions_.add(stream, [this, mirror, target](CUresult done) {
     std::vector<wire::MirrorRun> runs;
+    if (!mirror->digests) done = CUDA_ERROR_INVALID_VALUE;  // it has ended meanwhile
     if (done == CUDA_SUCCESS) {
       runs = changed_runs(*mirror->digests, target.capacity() / sizeof(wire::MirrorRun));
     }
@@ -223,7 +241,8 @@ CUresult Mirrors::note(const wire::MirrorNoteBody& body) {
   if (body.bytes > UINT64_MAX - body.offset) return CUDA_ERROR_INVALID_VALUE;
   const std::shared_ptr<Mirror> mirror = find(body.address);
   if (!mirror) return CUDA_SUCCESS;  // another thread has freed the memory
-  if (!mirror->digests) return CUDA_ERROR_INVALID_VALUE;
+  if (!mirror->is_tracked) return CUDA_ERROR_INVALID_VALUE;
+  if (!mirror->digests) return CUDA_SUCCESS;  // all blocks count as changed at the next question
   SessionStream stream;
   const CUresult result = objects_.use_stream(body.stream, &stream);
   return result == CUDA_SUCCESS ? mirror->digests->note(stream, body.offset, body.bytes) : result;

@@ -26,6 +26,7 @@
 #include "server/executor/answers/handler.h"
 #include "server/executor/memory/block_digests.h"
 #include "server/executor/memory/host_memory.h"
+#include "server/executor/memory/host_meter.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/streams/completions.h"
 
@@ -35,26 +36,34 @@ class Mirrors {
  public:
   // All outlive this object.
   Mirrors(const api::DriverTable& driver, transport::Link& link, SessionObjects& objects,
-          Answers& answers, Completions& completions, const HostMemory& host_memory)
+          Answers& answers, Completions& completions, const HostMemory& host_memory,
+          HostMeter& meter)
       : driver_(driver),
         link_(link),
         objects_(objects),
         answers_(answers),
         completions_(completions),
-        host_memory_(host_memory) {}
+        host_memory_(host_memory),
+        meter_(meter) {}
   ~Mirrors();
 
   // Replies with a wire::MirrorReply.
   HandlerResult add(const wire::MirrorBody& body, const ReplyTarget& target);
   // The device must be idle.
   CUresult remove(uint64_t address);
+  // To be called before a context is destroyed or reset. Its memory is mirrored no more. Changes of
+  // other memory are tracked anew, in the context that next asks for them.
+  void forget_context(const ContextState& context);
   // Whether one mirror contains all of [address, address + bytes).
   bool covers(uint64_t address, uint64_t bytes) const;
   // Sends the bytes to the client, and replies when they have arrived.
   HandlerResult fetch(uint64_t address, const ReplyTarget& target);
-  // Replies with the blocks that the GPU has changed, when it has looked for them.
-  HandlerResult changes(uint64_t address, const ReplyTarget& target);
-  // The bytes that the client has sent in the stream count as unchanged.
+  // Replies with the blocks that differ from what the client has, when the GPU has looked for them.
+  // `asked`: as BlockDigests::compare() takes them.
+  HandlerResult changes(uint64_t address, std::span<const wire::MirrorRun> asked,
+                        const ReplyTarget& target);
+  // The bytes that the client has sent in the stream, or is about to fetch in it, count as
+  // unchanged.
   CUresult note(const wire::MirrorNoteBody& body);
   // What the client has sent in the current context's fetch stream is what await() means.
   CUresult sent();
@@ -86,14 +95,19 @@ class Mirrors {
  private:
   struct Mirror {
     uint64_t address = 0, bytes = 0, region = 0, fetch_offset = 0;
-    std::unique_ptr<BlockDigests> digests;  // may be null; executor thread only
-    std::mutex mutex;  // held while its bytes are read or written
+    wire::ObjectId context = 0;  // of managed memory; 0: it ends with no context
+    // Executor thread only, which also destroys it: the driver's threads may have the last
+    // reference to a mirror.
+    std::unique_ptr<BlockDigests> digests;
+    bool is_tracked = false;  // has digests, or had some whose context has ended
+    std::mutex mutex;         // held while its bytes are read or written
     bool removed = false;
   };
+  void end(Mirror& mirror);
   std::shared_ptr<Mirror> find(uint64_t address) const;
   // Whether this process's CPU can read and write the memory.
   bool is_on_host(const wire::MirrorBody& body) const;
-  CUresult track(Mirror& mirror, SessionStream* stream);
+  CUresult track(Mirror& mirror);
   bool send(Mirror& mirror, const void* from, uint64_t bytes, uint64_t offset);
   // Sends the bytes so that they are there when the client gets an answer that follows.
   bool answer_with(Mirror& mirror);
@@ -104,6 +118,7 @@ class Mirrors {
   Answers& answers_;
   Completions& completions_;
   const HostMemory& host_memory_;
+  HostMeter& meter_;
   std::mutex lent_;           // one host function at a time, as the client runs them
   uint64_t loans_ = 0;        // so far; guarded by lent_
   mutable std::mutex mutex_;  // guards mirrors_
