@@ -258,6 +258,51 @@ void in_turn(int* values) {
   std::printf("in turn\n");
 }
 
+// A kernel changes the memory, the host sees that, and a kernel changes it back.
+void there_and_back(int* values) {
+  Stream stream;
+  const auto expect = [&](int offset) {
+    for (int i = 0; i < kCount; ++i) CHECK(values[i] == i + offset);
+  };
+  const auto change = [&](int more) { add<<<32, 128, 0, stream>>>(values, kCount, more); };
+  fill(values, 0);
+  change(1);
+  CUDA(cudaStreamSynchronize(stream));
+  expect(1);
+  // In a host function.
+  change(2);
+  int seen = 0;
+  struct Look {
+    const int* values;
+    int* seen;
+  } look{values, &seen};
+  const auto at_all = [](void* argument) {
+    const auto* given = static_cast<Look*>(argument);
+    for (int i = 0; i < kCount; ++i) *given->seen += given->values[i] == i + 3;
+  };
+  CUDA(cudaLaunchHostFunc(stream, at_all, &look));
+  change(-2);
+  CUDA(cudaStreamSynchronize(stream));
+  CHECK(seen == kCount);
+  expect(1);
+  // After a wait, in some places.
+  change(5);
+  CUDA(cudaStreamSynchronize(stream));
+  for (int i = 0; i < kCount; i += kCount / 5) CHECK(values[i] == i + 6);
+  change(-5);
+  CUDA(cudaStreamSynchronize(stream));
+  expect(1);
+  // In a fill.
+  CUDA(cudaMemsetAsync(values, 0, kBytes, stream));
+  CUDA(cudaStreamSynchronize(stream));
+  CHECK(values[7] == 0 && values[kCount - 1] == 0);
+  fill(values, 0);
+  change(1);
+  CUDA(cudaStreamSynchronize(stream));
+  expect(1);
+  std::printf("there and back\n");
+}
+
 // Several threads write to parts of their own, and launch in streams of their own.
 void by_threads(int* values) {
   constexpr int kThreads = 4, kPart = 73 * 1024;  // whole pages
@@ -291,9 +336,11 @@ int main() {
   CUDA(cudaHostAlloc(&mapped, kBytes, cudaHostAllocMapped));
   uses("managed", managed);
   in_turn(managed);
+  there_and_back(managed);
   by_threads(managed);
   uses("mapped", mapped);
   in_turn(mapped);
+  there_and_back(mapped);
   CUDA(cudaFree(managed));
   CUDA(cudaFreeHost(mapped));
 }

@@ -105,6 +105,34 @@ class AbsentPagesTest : public ::testing::Test {
   std::atomic<bool> lost_{false};
 };
 
+// Pages that nobody has accessed may have any bytes in the worker.
+TEST_F(AbsentPagesTest, EmptyPagesCanBeAbsent) {
+  ASSERT_EQ(madvise(memory_, kBytes, MADV_NOHUGEPAGE), 0);
+  memory_[3 * kPage] = std::byte{1};
+  const std::byte read = static_cast<const volatile std::byte*>(memory_)[9 * kPage];
+  EXPECT_EQ(read, std::byte{0});
+  const auto ends = [&](bool with_empty) {
+    std::vector<client::Run> runs;
+    EXPECT_TRUE(absent_->present(with_empty, &runs));
+    std::vector<size_t> all;
+    for (const client::Run& run : runs) {
+      all.push_back(run.at / kPage);
+      all.push_back((run.at + run.bytes) / kPage);
+    }
+    return all;
+  };
+  using Ends = std::vector<size_t>;
+  EXPECT_EQ(ends(true), (Ends{0, kBytes / kPage}));
+  EXPECT_EQ(absent_->count(), 0u);
+  EXPECT_EQ(ends(false), (Ends{3, 4, 9, 10}));
+  EXPECT_EQ(absent_->count(), kBytes / kPage - 2);
+  EXPECT_EQ(memory_[3 * kPage], std::byte{1});
+  EXPECT_EQ(memory_[9 * kPage], std::byte{0});
+  EXPECT_EQ(memory_[4 * kPage], worker_[4 * kPage]);
+  EXPECT_EQ(memory_[kBytes - 1], worker_[kBytes - 1]);
+  EXPECT_GT(ends(false).back(), 10u);
+}
+
 TEST_F(AbsentPagesTest, OneWordFetchesLittle) {
   drop({0, kBytes});
   EXPECT_TRUE(absent_->is_absent(100 * kPage));

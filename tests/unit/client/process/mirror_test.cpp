@@ -243,6 +243,33 @@ TEST_F(MirrorTest, BytesOfAnEarlierLoanAreNotTaken) {
   EXPECT_EQ(worker_, memory_);
 }
 
+// Also if another stream's work sent it.
+TEST_F(MirrorTest, EachStreamWaitsOnceForWhatWasSent) {
+  Timeline one(*lone_.session, 1, 11), another(*lone_.session, 1, 12);
+  const auto waiting_after = [&](Timeline* timeline) {
+    Target target = lone_.session->in_context(1);
+    target.timeline = timeline;
+    EXPECT_EQ(push_mirrors(target), CUDA_SUCCESS);
+    EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
+    std::vector<wire::ObjectId> streams;
+    for (const auto& command : lone_.puppet.taken(wire::Custom::kMirrorAwait)) {
+      streams.push_back(command.as<wire::MirrorAwaitBody>().stream);
+    }
+    return streams;
+  };
+  using Streams = std::vector<wire::ObjectId>;
+  EXPECT_EQ(waiting_after(&one), Streams{11});
+  EXPECT_EQ(lone_.puppet.taken(wire::Custom::kMirrorSent).size(), 1u);
+  EXPECT_EQ(waiting_after(&one), Streams{});
+  EXPECT_EQ(waiting_after(&another), Streams{12});
+  EXPECT_TRUE(lone_.puppet.taken(wire::Custom::kMirrorSent).empty());
+  memory_[0] = std::byte{0xff};
+  EXPECT_EQ(waiting_after(&another), Streams{12});
+  EXPECT_EQ(lone_.puppet.taken(wire::Custom::kMirrorSent).size(), 1u);
+  EXPECT_EQ(waiting_after(&one), Streams{11});
+  EXPECT_EQ(waiting_after(&another), Streams{});
+}
+
 TEST_F(MirrorTest, OtherSessionsAreNotAsked) {
   LoneSession other;
   ASSERT_EQ(push_mirrors(other.session->in_context(1)), CUDA_SUCCESS);
