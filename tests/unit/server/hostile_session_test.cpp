@@ -106,6 +106,43 @@ TEST_F(HostileSessionTest, AMirrorLiesInMemoryOfTheHostFromEndToEnd) {
   world.driver.cuPointerGetAttribute = before;
 }
 
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // they need room themselves
+// A host function must not run with older bytes, and an exception must not reach the driver.
+TEST_F(HostileSessionTest, ALoanWithoutMemoryEndsTheSession) {
+  std::vector<std::byte> memory(64 << 20);
+  fuzz::World& world = fuzz::World::get();
+  const auto before = world.driver.cuPointerGetAttribute;
+  world.driver.cuPointerGetAttribute = [](void* data, CUpointer_attribute attribute, CUdeviceptr) {
+    if (attribute == CU_POINTER_ATTRIBUTE_IS_MANAGED) *static_cast<unsigned*>(data) = 1;
+    if (attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR) *static_cast<CUdeviceptr*>(data) = 0;
+    if (attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE) *static_cast<size_t*>(data) = SIZE_MAX;
+    return CUDA_SUCCESS;
+  };
+  fuzz::MemoryLink link(world.worker_window, world.client_window);
+  server::ImageCache images("", 0);
+  server::Executor executor(world.resources(link, images));
+  const server::ReplyTarget reply{1, wire::ClientWindow::kSmallReplies,
+                                  wire::ClientWindow::kSmallReplyBytes};
+  // Not at the begin of a block, so it is not tracked.
+  const auto address = reinterpret_cast<uintptr_t>(memory.data()) / 4096 * 4096 + 4096 + 8;
+  const auto added = executor.mirrors.add({address, memory.size() - 8192, 1, 0}, reply);
+  world.driver.cuPointerGetAttribute = before;
+  ASSERT_EQ(added.result, CUDA_SUCCESS);
+  rlimit room{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &room), 0);
+  const rlimit none{0, room.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &none), 0);
+  uint64_t number = 1;
+  {
+    const server::Mirrors::Loan loan(executor.mirrors);
+    number = loan.number();
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &room), 0);
+  EXPECT_EQ(number, 0u);
+  EXPECT_FALSE(link.status().ok());
+}
+#endif
+
 TEST_F(HostileSessionTest, EveryTruncationEnds) {
   const std::string whole = well_formed_session();
   for (size_t size = 1; size < whole.size(); ++size) run(whole.substr(0, size));
