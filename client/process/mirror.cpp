@@ -223,23 +223,23 @@ CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address
 
 namespace {
 
-// Whether all managed memory, with these bytes, is a small part of the device's. Then the worker
-// may read all of it, also what no kernel has ever touched, which takes memory of the device.
-bool is_small_part(size_t bytes, size_t device_bytes) {
-  constexpr size_t kPart = 8;
+size_t managed_bytes() {
+  size_t bytes = 0;
   std::lock_guard lock(mirrors_mutex);
   for (const Shared& mirror : mirrors()) {
     if (mirror->memory == MirroredMemory::kManaged) bytes += mirror->bytes;
   }
-  return bytes <= device_bytes / kPart;
+  return bytes;
 }
 
 }  // namespace
 
 CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes,
                         size_t device_bytes) {
-  const bool small = is_small_part(bytes, device_bytes);
-  if (!small && !AbsentPages::possible()) return CUDA_ERROR_NOT_SUPPORTED;
+  // To read what no kernel has ever touched takes memory of the device.
+  constexpr size_t kReadPart = 8;
+  const size_t all_bytes = managed_bytes() + bytes;
+  if (all_bytes > device_bytes && !AbsentPages::possible()) return CUDA_ERROR_NOT_SUPPORTED;
   // The pages lie in the window that the session reserved without access.
   void* const wanted = reinterpret_cast<void*>(address);
   const size_t mapped = whole_pages(bytes);
@@ -252,8 +252,9 @@ CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr ad
   (void)madvise(wanted, mapped, MADV_HUGEPAGE);
   WriteTracker* tracker = WriteTracker::get();
   if (tracker && !tracker->watch(wanted, mapped)) tracker = nullptr;
-  const CUresult result = add(session, context, static_cast<std::byte*>(wanted), bytes,
-                              MirroredMemory::kManaged, tracker, small);
+  const CUresult result =
+      add(session, context, static_cast<std::byte*>(wanted), bytes, MirroredMemory::kManaged,
+          tracker, all_bytes <= device_bytes / kReadPart);
   if (result != CUDA_SUCCESS) unmap_managed(address, bytes);
   return result;
 }

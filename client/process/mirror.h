@@ -37,8 +37,8 @@ void mirror(Session& session, wire::ObjectId context, void* address, size_t byte
 CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes);
 // The same for managed memory that the worker has just allocated: whole pages.
 // CUDA_ERROR_NOT_SUPPORTED if they are none of this process, whose pages may be larger, if the
-// worker cannot find changes, or if it would have to read more than an eighth of `device_bytes` for
-// that, because no page can be absent.
+// worker cannot find changes, or if it would have to read more than `device_bytes` for that,
+// because no page can be absent.
 CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes,
                         size_t device_bytes);
 // The memory of a managed allocation is unmapped, too.

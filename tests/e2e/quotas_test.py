@@ -284,6 +284,12 @@ class QuotasTest(unittest.TestCase):
         self.assertEqual(server.text().count("each session may use 64.0 MiB of it"), len(TRANSPORTS))
         self.assertIn("raise device_memory", server.text())
 
+    def test_digests_of_managed_memory_count_as_host_memory(self):
+        server = self.server('[limits.session]\ndevice_memory = "512M"\nhost_memory = "1M"\n')
+        # 34 KB for each piece of 8 MB, of which there are 30.
+        self.assertIn("managed 240 then out of memory, free 272\n",
+                      self.meet_limits("fill", server, "tcp", RCUDA_MANAGED="tracked"))
+
     def test_imported_memory_counts(self):
         server = self.server('[limits.session]\ndevice_memory = "64M"\n')
         for transport in TRANSPORTS:
