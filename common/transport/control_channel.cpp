@@ -22,22 +22,24 @@ constexpr size_t kMaxQueued = 1u << 18;
 
 }  // namespace
 
-ControlChannel::ControlChannel(Socket socket, UniqueFd peer_process, Timing timing,
-                               Callbacks callbacks)
-    : socket_(std::move(socket)),
-      peer_process_(std::move(peer_process)),
-      timing_(timing),
-      callbacks_(std::move(callbacks)) {}
+ControlChannel::ControlChannel(UniqueFd peer_process, Timing timing, Callbacks callbacks)
+    : peer_process_(std::move(peer_process)), timing_(timing), callbacks_(std::move(callbacks)) {}
 
 ControlChannel::~ControlChannel() { join(); }
 
-Status ControlChannel::start() {
+Status ControlChannel::prepare() {
   poke_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!poke_) return Status::from_errno(errno, "eventfd");
+  return start_thread(&thread_, [this] { run(); });
+}
+
+void ControlChannel::begin(Socket socket) {
+  std::lock_guard lock(mutex_);
+  if (finished_) return;  // hung up already: so does this socket
+  socket_ = std::move(socket);
   last_heard_ = last_sent_ = Clock::now();
-  const Status started = start_thread(&thread_, [this] { run(); });
-  if (!started.ok()) hang_up();  // the peer must see a loss, not a farewell
-  return started;
+  begun_ = true;
+  begins_.notify_one();
 }
 
 void ControlChannel::poke() {
@@ -75,6 +77,8 @@ void ControlChannel::enqueue(ControlMessage message, UniqueFd fd) {
 void ControlChannel::finish() {
   std::lock_guard lock(mutex_);
   if (std::exchange(finished_, true)) return;
+  begins_.notify_one();
+  if (!begun_) return;
   queue_.push_back({ControlMessage{.kind = ControlMessage::kFarewell}, 0, UniqueFd()});
   (void)flush_locked();
   queue_.clear();
@@ -89,6 +93,8 @@ void ControlChannel::join() {
 void ControlChannel::hang_up() {
   std::lock_guard lock(mutex_);
   if (std::exchange(finished_, true)) return;
+  begins_.notify_one();
+  if (!begun_) return;
   queue_.clear();
   ::shutdown(socket_.fd(), SHUT_RDWR);
   poke();
@@ -113,6 +119,10 @@ Status ControlChannel::flush_locked() {
 }
 
 void ControlChannel::run() {
+  {
+    std::unique_lock lock(mutex_);
+    begins_.wait(lock, [this] { return begun_ || finished_; });
+  }
   bool intended = false;
   std::string why;
   while (why.empty()) {

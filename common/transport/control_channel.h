@@ -2,6 +2,9 @@
 // socket carries announcements of regions (with their descriptors), heartbeats and the farewell.
 // When it closes, the peer is gone.
 //
+// prepare() does all that can fail. So a side can tell its peer that it is ready, and then begin()
+// cannot fail.
+//
 // One thread sleeps in poll() on the socket and on the peer's pidfd. (The pidfd matters if the peer
 // has forked: after the parent is killed, the child still holds the socket open.) Any thread may
 // call send(), which never blocks: bytes that the socket does not accept at once are queued, and
@@ -9,6 +12,7 @@
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -55,12 +59,15 @@ class ControlChannel {
     std::chrono::milliseconds expect_within{0};  // zero: silence is allowed
   };
 
-  // Takes ownership of the socket. `peer_process` may be empty.
-  ControlChannel(Socket socket, UniqueFd peer_process, Timing timing, Callbacks callbacks);
+  // `peer_process` may be empty.
+  ControlChannel(UniqueFd peer_process, Timing timing, Callbacks callbacks);
   ~ControlChannel();  // calls join()
   ControlChannel(const ControlChannel&) = delete;
 
-  Status start();
+  // Starts the thread, which sleeps until begin(). Errors: no descriptor, or no thread.
+  Status prepare();
+  // After prepare(), once: takes ownership of the socket. Until then the channel must not be used.
+  void begin(Socket socket);
   void send(const ControlMessage& message);
   // The same with a descriptor, unless `fd` is -1. The descriptor is duplicated. If this process
   // has no free descriptor, nothing is sent.
@@ -90,7 +97,7 @@ class ControlChannel {
   Status flush_locked();
   void poke();
 
-  Socket socket_;
+  Socket socket_;  // set under mutex_ by begin()
   UniqueFd peer_process_;
   UniqueFd poke_;  // eventfd: there is something to send, or the thread must end
   const Timing timing_;
@@ -98,6 +105,8 @@ class ControlChannel {
   std::thread thread_;
 
   std::mutex mutex_;  // guards the members below
+  std::condition_variable begins_;
+  bool begun_ = false;
   std::deque<Outgoing> queue_;
   bool finished_ = false;
 

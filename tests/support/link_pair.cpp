@@ -135,7 +135,7 @@ const Medium& medium_named(std::string_view name) {
   return *medium;
 }
 
-Result<LinkPair> make_link_pair(const Medium& medium, const LinkOptions& client,
+Result<LinkEnds> make_link_ends(const Medium& medium, const LinkOptions& client,
                                 const LinkOptions& server) {
   Listener listener;
   RCUDA_RETURN_IF_ERROR(open_if_needed(medium, listener));
@@ -149,14 +149,21 @@ Result<LinkPair> make_link_pair(const Medium& medium, const LinkOptions& client,
   Result<std::unique_ptr<Link>> client_link =
       make_end(medium, std::move(sockets->ours), false, listener, client);
   other.join();
-  // The side that gave up knows the reason; the other side only sees the connection end.
-  if (!server_link && server_link.status().code() != Code::kUnavailable) {
-    return server_link.status();
-  }
-  if (!client_link) return client_link.status();
-  if (!server_link) return server_link.status();
-  return LinkPair{std::move(*client_link), std::move(*server_link),
+  return LinkEnds{std::move(client_link), std::move(server_link),
                   [cutter] { ::shutdown(cutter->get(), SHUT_RDWR); }};
+}
+
+Result<LinkPair> make_link_pair(const Medium& medium, const LinkOptions& client,
+                                const LinkOptions& server) {
+  Result<LinkEnds> ends = make_link_ends(medium, client, server);
+  if (!ends) return ends.status();
+  // The side that gave up knows the reason; the other side only sees the connection end.
+  if (!ends->server && ends->server.status().code() != Code::kUnavailable) {
+    return ends->server.status();
+  }
+  if (!ends->client) return ends->client.status();
+  if (!ends->server) return ends->server.status();
+  return LinkPair{std::move(*ends->client), std::move(*ends->server), std::move(ends->cut)};
 }
 
 Result<RawPair> make_socket_pair(const Medium& medium) {

@@ -29,6 +29,14 @@ struct LinkPair {
   std::function<void()> cut;
 };
 
+// What each side got. Either both sides have a Link, or none has.
+struct LinkEnds {
+  Result<std::unique_ptr<transport::Link>> client;
+  Result<std::unique_ptr<transport::Link>> server;
+  std::function<void()> cut;
+};
+Result<LinkEnds> make_link_ends(const Medium& medium, const transport::LinkOptions& client = {},
+                                const transport::LinkOptions& server = {});
 Result<LinkPair> make_link_pair(const Medium& medium, const transport::LinkOptions& client = {},
                                 const transport::LinkOptions& server = {});
 

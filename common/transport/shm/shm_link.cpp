@@ -175,9 +175,11 @@ Status ShmLink::start(Socket control, UniqueFd peer_process, ControlChannel::Tim
   callbacks.on_end = [this](bool intended, const std::string& why) {
     fail(intended ? End::kIntended : End::kLost, why);
   };
-  control_ = std::make_unique<ControlChannel>(std::move(control), std::move(peer_process), timing,
-                                              std::move(callbacks));
-  return control_->start();
+  control_ =
+      std::make_unique<ControlChannel>(std::move(peer_process), timing, std::move(callbacks));
+  RCUDA_RETURN_IF_ERROR(control_->prepare());
+  control_->begin(std::move(control));
+  return {};
 }
 
 ShmLink::~ShmLink() {

@@ -102,14 +102,21 @@ Status VerbsLink::connect(Bootstrap bootstrap, const LinkOptions& options) {
       static_cast<uint32_t>(std::clamp<int>(options.bulk_streams, 1, static_cast<int>(kMaxQueues)));
   Status stands = open(control, bootstrap.server, &own, &peer, deadline);
   if (stands.ok()) stands = connect_queues(control, bootstrap.server, own, peer, deadline);
+  if (stands.ok()) stands = prepare(control, peer);
   if (!stands.ok()) {
     send_refusal(control, stands);  // the peer waits for this side, unless it gave up itself
     return stands;
   }
-  // Neither side may use the other before both are ready.
-  RCUDA_RETURN_IF_ERROR(send_ready(control, deadline));
-  RCUDA_RETURN_IF_ERROR(receive_ready(control, deadline));
-  return start(std::move(bootstrap.control), peer);
+  // Neither side may use the other before both are ready. After that nothing may fail here: the
+  // peer has a Link then, and would not fall back to another medium with this side.
+  stands = send_ready(control, deadline);
+  if (stands.ok()) stands = receive_ready(control, deadline);
+  if (!stands.ok()) {
+    fail(End::kIntended, stands.context());  // the threads end; the caller says why
+    return stands;
+  }
+  control_->begin(std::move(bootstrap.control));
+  return {};
 }
 
 Status VerbsLink::connect_queues(const Socket& control, bool server, const Hello& own,
@@ -134,7 +141,7 @@ Status VerbsLink::connect_queues(const Socket& control, bool server, const Hello
   return {};
 }
 
-Status VerbsLink::start(Socket control, const Hello& peer) {
+Status VerbsLink::prepare(const Socket& control, const Hello& peer) {
   peer_window_bytes_ = peer.window_bytes;
   const int on = 1;
   ::setsockopt(control.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
@@ -149,11 +156,12 @@ Status VerbsLink::start(Socket control, const Hello& peer) {
   callbacks.on_end = [this](bool intended, const std::string& why) {
     on_control_end(intended, why);
   };
-  control_ = std::make_unique<ControlChannel>(std::move(control), UniqueFd(), timing,
-                                              std::move(callbacks));
+  control_ = std::make_unique<ControlChannel>(UniqueFd(), timing, std::move(callbacks));
   adapter_.begin(connection_.context(), this, note_);
-  RCUDA_RETURN_IF_ERROR(start_thread(&progress_, [this] { run(); }));
-  return control_->start();
+  Status prepared = control_->prepare();
+  if (prepared.ok()) prepared = start_thread(&progress_, [this] { run(); });
+  if (!prepared.ok()) fail(End::kIntended, prepared.context());  // the caller says why
+  return prepared;
 }
 
 Status usable(int control_socket) {

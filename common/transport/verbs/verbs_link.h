@@ -93,7 +93,7 @@ class VerbsLink final : public LinkCore {
   Status connect_queues(const Socket& control, bool server, const Hello& own, const Hello& peer,
                         Deadline deadline);
   std::vector<QueuePairPlan> plans(size_t queues);
-  Status start(Socket control, const Hello& peer);
+  Status prepare(const Socket& control, const Hello& peer);
 
   void on_broken() override;
   void before_sleep() override;
