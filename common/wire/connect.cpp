@@ -21,6 +21,7 @@
 #include "common/tls/keyed.h"
 #include "common/wire/refusal.h"
 #include "common/wire/same_host.h"
+#include "common/wire/session_link.h"
 #include "common/wire/socket_keys.h"
 
 namespace rcuda::wire {
@@ -350,25 +351,19 @@ Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,
     return tls::encrypt(std::move(socket).value(), socket_key(*connection.key, index),
                         tls::Role::kClient, deadline);
   };
-  const auto over = [&](const transport::Medium& medium, Socket control,
-                        std::chrono::milliseconds timeout) {
-    transport::Bootstrap bootstrap;
-    bootstrap.control = std::move(control);
-    bootstrap.timeout = timeout;
-    bootstrap.open_stream = open_stream;
-    return transport::make_link(medium, std::move(bootstrap), options);
-  };
-  if (!connection.fallback) {
-    return over(*connection.medium, std::move(connection.socket), timeouts.whole);
+  transport::Bootstrap bootstrap;
+  bootstrap.control = std::move(connection.socket);
+  bootstrap.timeout = timeouts.whole;
+  bootstrap.open_stream = open_stream;
+  Result<SessionLink> made =
+      make_session_link({connection.medium, connection.fallback}, std::move(bootstrap), options);
+  if (!made) return made.status();
+  if (!made->refused.ok()) {
+    RCUDA_WARN("the session goes over %s, because no connection over %s comes about: %s",
+               connection.fallback->name(), connection.medium->name(),
+               made->refused.context().c_str());
   }
-  auto link = over(*connection.medium, std::move(connection.socket), timeouts.whole / kTryingPart);
-  if (link) return link;
-  RCUDA_WARN("the session goes over %s, because no connection over %s comes about: %s",
-             connection.fallback->name(), connection.medium->name(),
-             link.status().context().c_str());
-  Result<Socket> control = open_stream(kFallbackSocket);
-  if (!control) return control.status();
-  return over(*connection.fallback, std::move(control).value(), timeouts.whole);
+  return std::move(made->link);
 }
 
 }  // namespace rcuda::wire

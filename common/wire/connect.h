@@ -69,8 +69,6 @@ struct LinkTimeouts {
   std::chrono::milliseconds whole;       // for the worker to do its part of the Link
   std::chrono::milliseconds connecting;  // for each further socket
 };
-// Until when a Link that has a fallback must have come about, as a part of the whole time.
-inline constexpr int kTryingPart = 4;
 // Makes the client's end of a session's Link. `connection` is the one on which the worker's Welcome
 // arrived, with that token. If no Link comes about and there is a fallback, makes one over that,
 // and says so in the log. Errors: see transport::make_link().

@@ -16,6 +16,7 @@
 #include "common/wire/address_ranges.h"
 #include "common/wire/connect.h"
 #include "common/wire/refusal.h"
+#include "common/wire/session_link.h"
 #include "common/wire/socket_keys.h"
 #include "p2p/planner/measurements.h"
 

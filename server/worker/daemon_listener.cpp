@@ -17,26 +17,46 @@ DaemonListener::DaemonListener(int socket, std::function<void(WorkerMessage)> pe
     : socket_(socket),
       peer_(std::move(peer)),
       stop_(std::move(stop)),
-      end_event_(::eventfd(0, EFD_CLOEXEC)) {}
+      event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 DaemonListener::~DaemonListener() {
-  const uint64_t one = 1;
-  [[maybe_unused]] ssize_t written = ::write(end_event_.get(), &one, sizeof one);
+  {
+    std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  wake();
   if (thread_.joinable()) thread_.join();
+}
+
+void DaemonListener::wake() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(event_.get(), &one, sizeof one);
 }
 
 Status DaemonListener::start() {
   return start_thread(&thread_, [this] { run(); });
 }
 
+void DaemonListener::watch(UniqueFd client) {
+  {
+    std::lock_guard lock(mutex_);
+    client_ = std::move(client);
+    client_left_ = false;
+  }
+  wake();
+}
+
 Result<UniqueFd> DaemonListener::wait_for_stream(int index, Clock::time_point deadline) {
   std::unique_lock lock(mutex_);
   const auto key = static_cast<uint32_t>(index);
-  if (!changed_.wait_until(lock, deadline, [&] { return streams_.contains(key) || stopped_; })) {
+  const auto over = [&] { return streams_.contains(key) || stopped_ || client_left_; };
+  if (!changed_.wait_until(lock, deadline, over)) {
     return Status(Code::kTimeout, "the client did not open its further connections");
   }
   auto found = streams_.find(key);
-  if (found == streams_.end()) return Status(Code::kUnavailable, "the server stops");
+  if (found == streams_.end()) {
+    return Status(Code::kUnavailable, stopped_ ? "the server stops" : "the client has gone");
+  }
   UniqueFd stream = std::move(found->second);
   streams_.erase(found);
   return stream;
@@ -45,39 +65,57 @@ Result<UniqueFd> DaemonListener::wait_for_stream(int index, Clock::time_point de
 void DaemonListener::run() {
   pthread_setname_np(pthread_self(), "rcuda-daemon");
   for (;;) {
-    pollfd items[2] = {{socket_, POLLIN, 0}, {end_event_.get(), POLLIN, 0}};
-    if (::poll(items, 2, -1) < 0) continue;
-    if (items[1].revents) return;
-    Result<WorkerMessage> message = receive_worker_message(socket_);
-    if (message.ok() && message->type == WorkerMessageType::kAttach) {
-      std::lock_guard lock(mutex_);
-      // The daemon passes on one for each index, and few in all.
-      streams_.try_emplace(message->index, std::move(message->descriptor));
-      changed_.notify_all();
-      continue;
-    }
-    if (message.ok() && message->type == WorkerMessageType::kPeer) {
-      peer_(std::move(message).value());
-      continue;
-    }
-    // A descriptor was lost, and with it one connection. The session goes on.
-    if (message.status().code() == Code::kSystem) {
-      RCUDA_WARN("a connection is dropped: %s", message.status().message().c_str());
-      continue;
-    }
+    pollfd items[3] = {{socket_, POLLIN, 0}, {event_.get(), POLLIN, 0}, {-1, POLLRDHUP, 0}};
     {
       std::lock_guard lock(mutex_);
-      stopped_ = true;
+      if (ends_) return;
+      if (!client_left_) items[2].fd = client_.get();
+    }
+    if (::poll(items, std::size(items), -1) < 0) continue;
+    if (items[1].revents != 0) {
+      uint64_t count;
+      [[maybe_unused]] const ssize_t got = ::read(event_.get(), &count, sizeof count);
+      continue;  // what is watched may be another connection
+    }
+    if (items[2].revents != 0) {
+      std::lock_guard lock(mutex_);
+      client_left_ = static_cast<bool>(client_);
       changed_.notify_all();
     }
-    if (message.ok() && message->type == WorkerMessageType::kStop && !message->body.empty()) {
-      const auto* text = reinterpret_cast<const char*>(message->body.data());
-      stop_(std::string(text, message->body.size()), true);
-    } else {
-      stop_(message.ok() ? "the server stops" : "the server is gone", false);
-    }
-    return;
+    if (items[0].revents != 0 && !take_message()) return;
   }
+}
+
+bool DaemonListener::take_message() {
+  Result<WorkerMessage> message = receive_worker_message(socket_);
+  if (message.ok() && message->type == WorkerMessageType::kAttach) {
+    std::lock_guard lock(mutex_);
+    // The daemon passes on one for each index, and few in all.
+    streams_.try_emplace(message->index, std::move(message->descriptor));
+    changed_.notify_all();
+    return true;
+  }
+  if (message.ok() && message->type == WorkerMessageType::kPeer) {
+    peer_(std::move(message).value());
+    return true;
+  }
+  // A descriptor was lost, and with it one connection. The session goes on.
+  if (message.status().code() == Code::kSystem) {
+    RCUDA_WARN("a connection is dropped: %s", message.status().message().c_str());
+    return true;
+  }
+  {
+    std::lock_guard lock(mutex_);
+    stopped_ = true;
+    changed_.notify_all();
+  }
+  if (message.ok() && message->type == WorkerMessageType::kStop && !message->body.empty()) {
+    const auto* text = reinterpret_cast<const char*>(message->body.data());
+    stop_(std::string(text, message->body.size()), true);
+  } else {
+    stop_(message.ok() ? "the server stops" : "the server is gone", false);
+  }
+  return false;
 }
 
 }  // namespace rcuda::server

@@ -1,6 +1,6 @@
 // DaemonListener: receives the daemon's messages while a session begins and runs: further sockets
 // of the client, sockets of the session's other workers, and the order to stop. It also notices the
-// daemon's death.
+// daemon's death, and, while the session begins, that of the client.
 //
 // Threads: one of its own, from start() to the destructor. It calls `peer`, and at most once
 // `stop`. Blocking: wait_for_stream(), until the deadline. Errors: start() fails if the thread
@@ -35,21 +35,30 @@ class DaemonListener {
 
   Status start();
 
+  // Watches for the end of this connection of the client's, until the next call; empty: of none.
+  void watch(UniqueFd client);
+
   // Waits for the client's socket with this index. kTimeout at the deadline; kUnavailable if the
-  // server stops.
+  // server stops, or the connection that is watched has ended.
   Result<UniqueFd> wait_for_stream(int index, Clock::time_point deadline);
 
  private:
   void run();
+  void wake();
+  // Whether the listener goes on.
+  bool take_message();
 
   const int socket_;
   const std::function<void(WorkerMessage)> peer_;
   const std::function<void(std::string, bool)> stop_;
-  UniqueFd end_event_;
+  UniqueFd event_;  // wakes the thread
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<uint32_t, UniqueFd> streams_;  // guarded by mutex_, like stopped_
   bool stopped_ = false;
+  UniqueFd client_;  // watched; guarded by mutex_, like the next two
+  bool client_left_ = false;
+  bool ends_ = false;
   std::thread thread_;
 };
 

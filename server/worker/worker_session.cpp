@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "api/command_hashes.h"
@@ -15,6 +16,7 @@
 #include "common/tls/keyed.h"
 #include "common/wire/connect.h"
 #include "common/wire/handshake.h"
+#include "common/wire/session_link.h"
 #include "common/wire/socket_keys.h"
 #include "p2p/planner/planner.h"
 #include "server/peer/peer_hub.h"
@@ -301,33 +303,32 @@ Status WorkerSession::connect(Socket client) {
   const auto timeout = worker_.settings.handshake_timeout.milliseconds();
   RCUDA_RETURN_IF_ERROR(wire::write_message(client, wire::MessageType::kWelcome,
                                             wire::encode(welcome_), Clock::now() + timeout));
+  const auto watch_client = [&](int control) {
+    listener_->watch(UniqueFd(::fcntl(control, F_DUPFD_CLOEXEC, 0)));
+  };
   const auto accept_stream = [&](int index) -> Result<Socket> {
     Result<UniqueFd> socket = listener_->wait_for_stream(index, Clock::now() + timeout);
     if (!socket.ok()) return socket.status();
+    if (index == int{wire::kFallbackSocket}) watch_client(socket->get());
     return encrypted(std::move(socket).value(), static_cast<uint32_t>(index));
   };
-  const auto over = [&](const transport::Medium& medium, Socket control,
-                        std::chrono::milliseconds patience) {
-    transport::Bootstrap bootstrap;
-    bootstrap.control = std::move(control);
-    bootstrap.server = true;
-    bootstrap.timeout = patience;
-    bootstrap.accept_stream = accept_stream;
-    transport::LinkOptions options = resources_.peers.link;
-    options.window_bytes = wire::WorkerWindow::kBytes;
-    return transport::make_link(medium, std::move(bootstrap), options);
-  };
-  auto link = over(*medium_, std::move(client), fallback_ ? timeout / wire::kTryingPart : timeout);
-  bool fell_back = !welcome_.fell_back.empty();
-  if (!link.ok() && fallback_) {
-    RCUDA_INFO("no connection over %s: %s", medium_->name(), link.status().message().c_str());
-    Result<Socket> again = accept_stream(wire::kFallbackSocket);
-    if (!again.ok()) return again.status();
-    link = over(*fallback_, std::move(again).value(), timeout);
-    fell_back = true;
+  watch_client(client.fd());
+  transport::Bootstrap bootstrap;
+  bootstrap.control = std::move(client);
+  bootstrap.server = true;
+  bootstrap.timeout = timeout;
+  bootstrap.accept_stream = accept_stream;
+  transport::LinkOptions options = resources_.peers.link;
+  options.window_bytes = wire::WorkerWindow::kBytes;
+  Result<wire::SessionLink> made =
+      wire::make_session_link({medium_, fallback_}, std::move(bootstrap), options);
+  listener_->watch({});
+  if (!made.ok()) return made.status();
+  if (!made->refused.ok()) {
+    RCUDA_INFO("no connection over %s: %s", medium_->name(), made->refused.message().c_str());
   }
-  if (!link.ok()) return link.status();
-  link_ = std::move(link).value();
+  link_ = std::move(made->link);
+  const bool fell_back = !made->refused.ok() || !welcome_.fell_back.empty();
   if (fell_back && order_.work) order_.work->set_fell_back();
   return {};
 }

@@ -97,6 +97,15 @@ class MediaTest(unittest.TestCase):
         result = self.run_program([proxy], "works")
         self.assert_over("tcp", result, "over tcp, because no connection over fickle comes about")
 
+    def test_the_worker_of_a_client_that_is_gone_is_free(self):
+        # The worker would wait an hour for another connection, or a quarter of it for this one.
+        for fickle in ("fails", "works"):
+            with self.subTest(server=fickle):
+                server, proxy = self.server(fickle, RCUDA_SERVER_HANDSHAKE_TIMEOUT="60m")
+                result = self.run_program([proxy], "dies")
+                self.assertEqual(result.returncode, 3, result.stderr)
+                self.assertTrue(eventually(lambda: "left before its session began" in server.text()), server.text())
+
     def test_a_medium_that_was_asked_for_is_taken_or_nothing(self):
         for server, client, reason in (("works", "fails", "fickle does not connect"),
                                        ("unusable", "works", "this server cannot use fickle"),

@@ -4,6 +4,8 @@
 #include <string>
 #include <thread>
 
+#include <unistd.h>
+
 #include "tests/support/fault_link.h"
 
 namespace rcuda::test {
@@ -29,7 +31,12 @@ Status fickle_over(int) {
 Result<std::unique_ptr<transport::Link>> make_fickle(transport::Bootstrap bootstrap,
                                                      const transport::LinkOptions& options) {
   if (behaviour() == "silent") std::this_thread::sleep_for(bootstrap.timeout);
-  if (behaviour() != "works") return Status(Code::kUnavailable, "fickle does not connect");
+  if (behaviour() == "dies") ::_exit(3);
+  if (behaviour() != "works") {
+    constexpr char kRefusal[64] = "fickle does not connect";  // no Hello of TCP
+    (void)bootstrap.control.send(kRefusal, sizeof kRefusal, 0);
+    return Status(Code::kUnavailable, kRefusal);
+  }
   auto link = transport::tcp::make_link(std::move(bootstrap), options);
   if (!link) return link;
   return std::unique_ptr<transport::Link>(

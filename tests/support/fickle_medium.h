@@ -3,8 +3,9 @@
 //
 //   not set    the host is not fit for it
 //   unusable   it cannot be used over the socket
-//   fails      this side makes no Link
+//   fails      this side makes no Link, and says so
 //   silent     this side makes no Link, and says so only when its time is over
+//   dies       the process ends when it should make a Link
 //   works      it is TCP under another name
 #pragma once
 
