@@ -4,8 +4,6 @@
 #include <memory>
 #include <thread>
 
-#include <sys/mman.h>
-
 #include "api/traits.h"
 #include "client/base/trace.h"
 #include "client/channel/capture_answers.h"
@@ -13,7 +11,6 @@
 #include "common/base/cpu_pause.h"
 #include "common/base/log.h"
 #include "common/cuda/errors.h"
-#include "common/wire/connect.h"
 
 namespace rcuda::client {
 namespace {
@@ -21,51 +18,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Window = wire::ClientWindow;
 constexpr auto kForever = std::chrono::hours(24);
-
-// How long a waiting thread spins before it sleeps. A local driver spins until the wait ends.
-// Waking a thread whose core sleeps may take 100 us. A wait of milliseconds hides this time, a
-// shorter wait does not. With few cores, a spinning thread may keep the worker from running, and
-// with copies_by_cpu also the threads that move the bytes.
-std::chrono::nanoseconds spin_time(const transport::MediumTraits& medium) {
-  const unsigned cores = std::thread::hardware_concurrency();
-  if (cores < 4) return std::chrono::microseconds(3);
-  if (medium.copies_by_cpu) return std::chrono::microseconds(50);
-  return std::chrono::microseconds(cores < 8 ? 200 : 5000);
-}
-
-// The client never accesses device addresses. Reserving them keeps its own mappings out of the
-// range, so that a number is either a device address or a host address, never both.
-void reserve_window(const wire::AddressWindow& window, const std::string& server) {
-  if (window.bytes == 0) return;
-  void* wanted = reinterpret_cast<void*>(window.base);
-  void* got = mmap(wanted, window.bytes, PROT_NONE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-  if (got == wanted) return;
-  if (got != MAP_FAILED) munmap(got, window.bytes);
-  RCUDA_WARN(
-      "the device addresses of %s overlap memory of this process at %p: pointers of both may "
-      "be confused",
-      server.c_str(), wanted);
-}
-
-// Says that the program waits for its turn, and later when its place has changed.
-class WaitReport {
- public:
-  explicit WaitReport(std::string server) : server_(std::move(server)) {}
-  void tell(const wire::Queued& queued) {
-    const Clock::time_point now = Clock::now();
-    if (queued.place == told_ || (told_ != 0 && now < told_at_ + kPause)) return;
-    RCUDA_WARN("%s: waiting, place %u: %s", server_.c_str(), queued.place, queued.reason.c_str());
-    told_ = queued.place;
-    told_at_ = now;
-  }
-
- private:
-  static constexpr auto kPause = std::chrono::seconds(5);
-  const std::string server_;
-  uint32_t told_ = 0;  // the place
-  Clock::time_point told_at_{};
-};
 
 }  // namespace
 
@@ -80,118 +32,6 @@ Session::Session()
         static std::atomic<uint64_t> sessions{0};
         return ++sessions;
       }()) {}
-
-Status Session::connect(const ServerDevices& server, const SessionOptions& options) {
-  const std::string address = server.host + ":" + std::to_string(server.port);
-  const transport::Medium* const wanted = server.medium ? server.medium : options.medium;
-  Result<wire::Connection> connection =
-      wire::connect_server(server.host, server.port, wanted, options.connect_timeout);
-  if (!connection) return connection.status();
-  const wire::Credentials defaults;
-  const wire::Credentials& credentials = options.credentials ? *options.credentials : defaults;
-  std::string why = "the server is on this machine";  // of the medium
-  if (connection->medium->traits.reach == transport::Reach::kNetwork) {
-    RCUDA_RETURN_IF_ERROR(wire::identify(&*connection, server.host, server.port, credentials,
-                                         Clock::now() + options.answer_timeout)
-                              .with_context(address));
-    if (!wanted) why = wire::choose_medium(&*connection);
-    if (why.empty()) why = "both ends have what it takes";
-  }
-
-  server_ = server;
-  index_ = options.hello.worker;
-  synchronous_ = options.synchronous;
-  encrypted_ = connection->key.has_value();
-  must_encrypt_ = connection->must_encrypt;
-
-  wire::Hello hello = options.hello;
-  hello.devices = server.gpus;
-  RCUDA_RETURN_IF_ERROR(wire::present_lease(server.host, server.port, credentials, &hello));
-  WaitReport report(address);
-  Result<wire::Welcome> welcome = wire::request_session(&*connection, hello, options.answer_timeout,
-                                                        [&](const wire::Queued& queued) {
-                                                          report.tell(queued);
-                                                          if (options.while_waiting)
-                                                            options.while_waiting();
-                                                        });
-  if (!welcome) return Status(welcome.status()).with_context(address);
-  welcome_ = std::move(welcome).value();
-  if (!welcome_.fell_back.empty()) why = "the server: " + welcome_.fell_back;
-  if (welcome_.devices.size() != server.gpus.size()) {
-    return Status(Code::kProtocol,
-                  address + " granted a different number of devices than requested");
-  }
-  lacking_.set(welcome_.lacking);
-  if (!welcome_.lacking.empty()) {
-    RCUDA_INFO("%s is of another build of rcuda: %zu of this one's commands are not supported",
-               address.c_str(), welcome_.lacking.size());
-  }
-  for (const wire::AddressWindow& window : welcome_.windows) reserve_window(window, address);
-
-  const std::string medium = connection->medium->name();
-  name_ = address + " over " + medium;
-  transport::LinkOptions link_options = options.link;
-  link_options.window_bytes = Window::kBytes;
-  auto link = wire::link_to_worker(std::move(connection).value(), welcome_.token, link_options,
-                                   {options.handshake_timeout, options.connect_timeout});
-  if (!link) return Status(link.status()).with_context(name_);
-  link_ = std::move(link).value();
-  traits_ = link_->traits();
-  spin_ = spin_time(traits_);
-  name_ = address + " over " + traits_.name;
-  if (!wanted && medium == traits_.name) RCUDA_INFO("%s: %s", name_.c_str(), why.c_str());
-  if (link_->peer_window_bytes() < wire::WorkerWindow::kBytes ||
-      link_->window().size() < Window::kBytes) {
-    return Status(Code::kProtocol, name_ + ": the worker's window is too small");
-  }
-  return {};
-}
-
-Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
-                                               const SessionOptions& options) {
-  std::unique_ptr<Session> session(new Session);
-  RCUDA_RETURN_IF_ERROR(session->connect(server, options));
-  session->commands_ring_ =
-      std::make_unique<wire::RingWriter>(*session->link_, wire::kCommandRingLayout);
-  session->events_ = std::make_unique<WorkerEvents>(*session->link_);
-  session->events_->set_mirror_hooks(
-      [raw = session.get()](uint64_t loan) {
-        if (const MirrorHooks* hooks = raw->mirror_hooks_) hooks->arrived(*raw, loan);
-      },
-      [raw = session.get()](uint64_t loan) {
-        if (const MirrorHooks* hooks = raw->mirror_hooks_) hooks->leave(*raw, loan);
-      });
-  session->events_->set_notice_sink([raw = session.get()](bool ends, const std::string& text) {
-    if (ends) {
-      (void)raw->lose(Status(Code::kUnavailable, text));
-    } else {
-      RCUDA_WARN("%s: %s", raw->name_.c_str(), text.c_str());
-    }
-  });
-  if (Status started = session->events_->start(); !started.ok()) {
-    return std::move(started).with_context(session->name_);
-  }
-
-  for (uint32_t i = Window::kSmallReplyCount; i-- > 0;) {
-    session->small_slots_.push_back(
-        static_cast<uint32_t>(Window::kSmallReplies + uint64_t{i} * Window::kSmallReplyBytes));
-  }
-  for (uint32_t i = Window::kLargeReplyCount; i-- > 0;) {
-    session->large_slots_.push_back(
-        static_cast<uint32_t>(Window::kLargeReplies + uint64_t{i} * Window::kLargeReplyBytes));
-  }
-
-  Result<wire::ReadyEvent> ready =
-      session->events_->ready(Clock::now() + options.handshake_timeout);
-  if (!ready) return Status(ready.status()).with_context(session->name_);
-  auto staging = Staging::open(*session, *ready);
-  if (!staging) return Status(staging.status()).with_context(session->name_);
-  session->staging_ = std::move(staging).value();
-  if (trace::on()) session->trace();
-  RCUDA_INFO("connected to %s: %zu device(s), driver %u, worker %u", session->name_.c_str(),
-             server.gpus.size(), session->welcome_.driver_version, session->welcome_.worker_pid);
-  return session;
-}
 
 // Adds the worker's reports to the trace. Some round trips measure the difference of the clocks.
 void Session::trace() {

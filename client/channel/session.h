@@ -10,6 +10,7 @@
 // trips in which a driver would wait for the device.
 // Blocking: post() blocks while the ring is full, and until the answer has arrived if it must wait
 // for one. call() and wait_word() block until the worker has answered or the Link is broken.
+// Files: session_connect.cpp has open(), session.cpp the rest.
 // Errors: CUresult after open(), because callers are entry points. A broken Link becomes
 // kSessionLost, permanently; it is logged once, with the reason.
 #pragma once
@@ -204,8 +205,13 @@ class Session {
   // is idle. `work`: work_sent_ before the call.
   CUresult fetch_mirrors(wire::ObjectId context, uint64_t work);
 
-  // Connects, shakes hands and makes the Link.
+  // Connects, shakes hands and makes the Link, in the steps that follow.
   Status connect(const ServerDevices& server, const SessionOptions& options);
+  struct Approach;
+  static Result<Approach> reach(const ServerDevices& server, const SessionOptions& options,
+                                const wire::Credentials& credentials);
+  Status adopt(wire::Welcome welcome);
+  Status link_up(Approach approach, const SessionOptions& options);
   bool acquire_slot(size_t reply_bytes, bool patient, PendingCall* call);
   void release_slot(uint32_t offset);
   struct Sent {
