@@ -120,6 +120,8 @@ class ReuseTest(unittest.TestCase):
         # Another worker would take longer.
         server = self.server(SOFTGPU_CONTEXT_END_MS="1000", SOFTGPU_INIT_MS="4000")
         self.run_program(server, "shm", "leave", "module")
+        # Until the worker has said that it can be cleaned, the next client gets another one.
+        self.assertTrue(eventually(lambda: not server.sessions(BUILD)), server.text())
         self.run_program(server, "shm", "look")
         self.assertEqual(self.starts(server), 1, server.text())
 
