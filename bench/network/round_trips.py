@@ -20,8 +20,10 @@ that the trace itself makes are left out.
 import argparse
 import collections
 import ctypes
+import itertools
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -91,10 +93,14 @@ def calls(driver):
 
     timed["allocate + free"] = allocate_and_free
 
-    def load_and_find(text):
-        image, name = ctypes.create_string_buffer(text), ctypes.create_string_buffer(b"one")
+    def load_and_find(text, new=False):
+        name = ctypes.create_string_buffer(b"one")
+        numbers = itertools.count()
+        number = random.randrange(1 << 60)  # the server may keep images of an earlier run
 
         def run():
+            comment = f"// {number + next(numbers)}\n".encode() if new else b""
+            image = ctypes.create_string_buffer(text + comment)
             module = driver.make("cuModuleLoadData", ctypes.addressof(image))
             driver.make("cuModuleGetFunction", module, ctypes.addressof(name))
             driver.cuModuleUnload(module)
@@ -102,8 +108,9 @@ def calls(driver):
 
     for names, text in ((["one"], "the only function"), (["one", "two"], "one of two functions")):
         entries = "".join(f".visible .entry {name}() {{ ret; }}\n" for name in names)
-        timed[f"load a module + find {text}"] = load_and_find(
-            f".version 7.0\n.target sm_52\n.address_size 64\n{entries}".encode())
+        image = f".version 7.0\n.target sm_52\n.address_size 64\n{entries}".encode()
+        timed[f"load a module + find {text}"] = load_and_find(image)
+        timed[f"load a module that the server lacks + find {text}"] = load_and_find(image, new=True)
     return timed, lambda: driver.cuMemsetD32Async(device, 1, 16, stream), (block, synchronize)
 
 
@@ -197,9 +204,9 @@ def main():
     columns = {"now": measure(arguments.build, arguments)}
     if arguments.before:
         columns["before"] = measure(arguments.before, arguments)
-    print(f"| {'call':55} |" + "".join(f" {name:>8} ms | trips |" for name in columns))
+    print(f"| {'call':62} |" + "".join(f" {name:>8} ms | trips |" for name in columns))
     for what in columns["now"]:
-        row = f"| {what:55} |"
+        row = f"| {what:62} |"
         for figures in columns.values():
             row += f" {figures[what]:11.1f} | {figures[what] / (2 * arguments.delay_ms):5.1f} |"
         print(row)

@@ -27,8 +27,9 @@ struct ImageCommand {
 };
 
 // Runs the command once the worker has the images. Questions and command are sent together: it is
-// one round trip if the worker has the images, for which the command may be sent in vain. Blocks
-// for that, for sending the bytes that the worker lacks, and while another thread sends an image.
+// one round trip if the worker has the images, for which the command may be sent in vain, or if
+// they are small and go with the questions. Blocks for that, for sending the bytes that the worker
+// lacks, and while another thread sends an image.
 // `behind` is sent with the first command only, so likewise in vain.
 CUresult call_with_images(Session& session, wire::ObjectId context, const ImageParts& image,
                           const ImageCommand& command, std::optional<Reply>* reply);

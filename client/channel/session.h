@@ -172,6 +172,10 @@ class Session {
   // Held while an image is sent. The next thread with the same image then learns that the worker
   // has it.
   std::mutex& image_mutex() { return image_mutex_; }
+  // Whether the worker lacked the last image that it was asked for. At first it is taken to.
+  // image_mutex() is held.
+  bool lacked_image() const { return lacked_image_; }
+  void note_image(bool lacked) { lacked_image_ = lacked; }
   // Held while a reference to an allocation's handle is taken or released, so that the worker gets
   // these commands in the order of the count (client/entry/shareable.cpp).
   std::mutex& references_mutex() { return references_mutex_; }
@@ -253,6 +257,7 @@ class Session {
   Ids ids_;
 
   std::mutex image_mutex_;
+  bool lacked_image_ = true;  // guarded by image_mutex_
   std::mutex references_mutex_;
   std::atomic<const MirrorHooks*> mirror_hooks_{nullptr};
   std::atomic<uint64_t> work_sent_{0};  // number of commands after which the GPU may write

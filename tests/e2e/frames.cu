@@ -10,6 +10,18 @@
 
 __global__ void empty() {}
 
+// Loads a kernel, and unloads it. Each `number` is another image.
+void load_kernel(int number) {
+  const std::string text =
+      ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry one() { ret; }\n// " +
+      std::to_string(number) + "\n";
+  cudaLibrary_t library;
+  cudaKernel_t kernel;
+  CUDA(cudaLibraryLoadData(&library, text.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0));
+  CUDA(cudaLibraryGetKernel(&kernel, library, "one"));
+  CUDA(cudaLibraryUnload(library));
+}
+
 int main(int argc, char** argv) {
   CHECK(argc == 3);
   cudaStream_t stream;
@@ -59,6 +71,8 @@ int main(int argc, char** argv) {
        }},
       {"synchronize", [&] { CUDA(cudaStreamSynchronize(stream)); }},
       {"synchronize_device", [] { CUDA(cudaDeviceSynchronize()); }},
+      {"load_new_kernel", [loaded = 0]() mutable { load_kernel(++loaded); }},
+      {"load_kernel_again", [] { load_kernel(0); }},
       {"allocate",
        [] {
          void* memory;
