@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <cuda.h>
 
@@ -43,11 +44,13 @@ class FunctionQuestion {
 CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId owner,
                       bool is_kernel, const char* name, std::unique_ptr<FunctionInfo>* info);
 
-// The function of an image that has no other, as code that is compiled at run time often has none.
-struct OnlyFunction {
+// A function of an image that has few, as code that is compiled at run time has. The worker is
+// asked about them in the round trip that loads the image.
+struct LoadedFunction {
   std::string name;
-  std::unique_ptr<FunctionInfo> info;  // null: there is none, or nothing is known of it
+  std::unique_ptr<FunctionInfo> info;
 };
+using LoadedFunctions = std::vector<LoadedFunction>;
 
 // A CUfunction or CUkernel, resolved for a launch.
 struct Callable {
@@ -67,12 +70,12 @@ void forget_variables(Variables& variables);
 
 // ---- libraries ---------------------------------------------------------------------------------
 
-// Returns the library's id on a session. Loads the library there if it is not loaded; `only`: as
-// for load_image().
+// Returns the library's id on a session. Loads the library there if it is not loaded; `functions`:
+// as for load_image().
 CUresult id_on(Library& library, Session& session, wire::ObjectId context, wire::ObjectId* id,
-               OnlyFunction* only = nullptr);
-// Adds the kernel of a library that has just been loaded for the target.
-void add_kernel(Library& library, const Target& target, OnlyFunction only);
+               LoadedFunctions* functions = nullptr);
+// Adds a kernel of a library that has just been loaded for the target.
+void add_kernel(Library& library, const Target& target, LoadedFunction function);
 // Returns the module of a library in the target's context.
 CUresult library_module(Library& library, const Target& target, CUmodule* module);
 // Returns the library's kernel with this name. The first call for a name looks it up on `target`.

@@ -93,7 +93,7 @@ Kernel* adopt(Library& library, Kernel* created) {
 }  // namespace
 
 CUresult id_on(Library& library, Session& session, wire::ObjectId context, wire::ObjectId* id,
-               OnlyFunction* only) {
+               LoadedFunctions* functions) {
   std::lock_guard lock(library.mutex);
   if (auto found = library.ids.find(&session); found != library.ids.end()) {
     *id = found->second;
@@ -102,7 +102,7 @@ CUresult id_on(Library& library, Session& session, wire::ObjectId context, wire:
   const wire::ObjectId minted = session.ids().mint(wire::Kind::kLibrary);
   if (minted == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = load_image(session, context, wire::Custom::kLibraryLoad, minted,
-                                     library.image, library.options, only);
+                                     library.image, library.options, functions);
   if (result != CUDA_SUCCESS) {
     session.ids().release(wire::Kind::kLibrary, minted);
     return result;
@@ -144,13 +144,13 @@ CUresult find_kernel(Library& library, const Target& target, const char* name, K
   return CUDA_SUCCESS;
 }
 
-void add_kernel(Library& library, const Target& target, OnlyFunction only) {
-  auto* created = create<Kernel>({}, library, only.name);
+void add_kernel(Library& library, const Target& target, LoadedFunction function) {
+  auto* created = create<Kernel>({}, library, function.name);
   if (!created) return;
   {
     std::lock_guard lock(created->mutex);  // other threads look at the kernels of all libraries
     std::unique_ptr<FunctionInfo>& info = created->infos[target.device];
-    info = std::move(only.info);
+    info = std::move(function.info);
     created->first_device = target.device;
     created->first_info.store(info.get(), std::memory_order_release);
   }

@@ -1,6 +1,7 @@
 #include "client/calls/module_images.h"
 
 #include <algorithm>
+#include <deque>
 #include <fstream>
 #include <iterator>
 #include <span>
@@ -26,9 +27,15 @@ void append(const std::vector<Item>& items, std::vector<std::byte>* bytes) {
   bytes->insert(bytes->end(), more.begin(), more.end());
 }
 
-// The name of the image's function, if it has one and no other. Empty for containers, whose entries
-// may be compressed.
-std::string only_function(const ImageParts& image) {
+// More functions are not asked for: a program that loads many uses few of them, and each answer
+// takes the worker some ten microseconds. Where pages are shared, a round trip takes no longer.
+size_t most_asked(const Session& session) {
+  constexpr size_t kOverNetwork = 4;
+  return session.traits().shares_pages ? 1 : kOverNetwork;
+}
+
+// The names of the image's functions. None for containers, whose entries may be compressed.
+std::vector<std::string> functions_of(const ImageParts& image) {
   if (image.parts.size() != 1) return {};
   const Result<image::Image> known = image::inspect(image.parts.front());
   if (!known || known->format == image::Format::kFatbin) return {};
@@ -37,8 +44,50 @@ std::string only_function(const ImageParts& image) {
       known->format == image::Format::kElf
           ? image::cubin_kernels(bytes)
           : image::ptx_kernels({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-  return functions && functions->size() == 1 ? functions->front().name : std::string();
+  if (!functions) return {};
+  std::vector<std::string> names;
+  for (const auto& function : *functions) names.push_back(function.name);
+  return names;
 }
+
+// Asks about the functions, behind the command that loads them.
+class Questions {
+ public:
+  Questions(Session& session, wire::ObjectId context, std::vector<std::string> names)
+      : session_(session), context_(context) {
+    if (names.size() <= most_asked(session)) names_ = std::move(names);
+  }
+  void send(wire::ObjectId owner, bool are_kernels) {
+    for (const std::string& name : names_) {
+      Sent& sent = sent_.emplace_back();
+      sent.name = name;
+      if (sent.question.send(session_, context_, owner, are_kernels, name.c_str()) !=
+          CUDA_SUCCESS) {
+        sent_.pop_back();
+      }
+    }
+  }
+  // If the image was not there, neither were the functions. They are asked for when they are looked
+  // up.
+  void take(LoadedFunctions* functions) {
+    for (Sent& sent : sent_) {
+      LoadedFunction function{sent.name, nullptr};
+      if (sent.question.answer(&function.info) == CUDA_SUCCESS) {
+        functions->push_back(std::move(function));
+      }
+    }
+  }
+
+ private:
+  Session& session_;
+  const wire::ObjectId context_;
+  std::vector<std::string> names_;
+  struct Sent {
+    std::string name;
+    FunctionQuestion question;
+  };
+  std::deque<Sent> sent_;  // a question does not move
+};
 
 }  // namespace
 
@@ -73,7 +122,7 @@ CUresult measure_image(const void* pointer, std::optional<size_t> bytes, ImagePa
 
 CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcode,
                     wire::ObjectId id, const ImageParts& image, JitOptions& options,
-                    OnlyFunction* only) {
+                    LoadedFunctions* functions) {
   const LogBuffers buffers = log_buffers(options.keys, options.values.data());
   constexpr size_t kLogLimit = 24u << 10;  // of each log; both fit into a large reply slot
   const std::vector<wire::JitOption> values = numbers_of(options.keys, options.values.data());
@@ -99,22 +148,16 @@ CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcod
         (wire::kMaxBodyBytes - sizeof body) / sizeof(ImageHash));
     return CUDA_ERROR_NOT_SUPPORTED;
   }
-  if (only) only->name = only_function(image);
-  FunctionQuestion question;
-  bool asked = false;
-  const auto ask = [&] {
-    if (!only || only->name.empty()) return;
-    asked = question.send(session, context, id, opcode == wire::Custom::kLibraryLoad,
-                          only->name.c_str()) == CUDA_SUCCESS;
-  };
+  Questions questions(session, context,
+                      functions ? functions_of(image) : std::vector<std::string>());
+  const auto ask = [&] { questions.send(id, opcode == wire::Custom::kLibraryLoad); };
   std::optional<Reply> reply;
   const CUresult result =
       call_with_images(session, context, image,
                        {static_cast<uint16_t>(opcode), std::as_bytes(std::span(&body, 1)), tail,
                         32 + body.info_log_bytes + body.error_log_bytes, ask},
                        &reply);
-  // If the image was not there, neither was the function; whoever looks it up asks again.
-  if (asked) (void)question.answer(&only->info);
+  if (functions) questions.take(functions);
   if (reply) fill_logs(buffers, reply->body());
   return result;
 }

@@ -8,12 +8,11 @@
 
 #include <cuda.h>
 
+#include "client/calls/functions.h"
 #include "client/objects/code.h"
 #include "common/wire/protocol.h"
 
 namespace rcuda::client {
-
-struct OnlyFunction;  // functions.h
 
 // The contents of a file. CUDA_ERROR_FILE_NOT_FOUND if it cannot be read.
 CUresult read_file(const char* path, std::vector<char>* contents);
@@ -21,10 +20,10 @@ CUresult read_file(const char* path, std::vector<char>* contents);
 // the contents of a file. CUDA_ERROR_INVALID_IMAGE if the format is not known.
 CUresult measure_image(const void* pointer, std::optional<size_t> bytes, ImageParts* image);
 // Sends what the worker lacks of the image, then kModuleLoad or kLibraryLoad. Fills the log buffers
-// of the options. Blocks for a round trip if the worker has the image. `only`: the worker is asked
-// about the image's only function in the same round trip; may be null.
+// of the options. Blocks for a round trip if the worker has the image. `functions`: the worker is
+// asked about the functions of the image in the same round trip, if they are few; may be null.
 CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcode,
                     wire::ObjectId id, const ImageParts& image, JitOptions& options,
-                    OnlyFunction* only);
+                    LoadedFunctions* functions);
 
 }  // namespace rcuda::client

@@ -57,20 +57,20 @@ CUresult load_module(CUmodule* handle, const void* pointer, std::optional<size_t
   if (CUresult result = mint(target, wire::Kind::kModule, &created, &id); result != CUDA_SUCCESS) {
     return result;
   }
-  OnlyFunction only;
+  LoadedFunctions functions;
   const CUresult result = load_image(*target.session, target.context, wire::Custom::kModuleLoad, id,
-                                     image, options, &only);
+                                     image, options, &functions);
   if (values) return_values(options, values);
   if (result != CUDA_SUCCESS) {
     retire(created, wire::Kind::kModule);
     return result;
   }
   *handle = static_cast<CUmodule>(created);
-  if (only.info) {
-    auto& module = *static_cast<Module*>(static_cast<Object*>(created));
+  auto& module = *static_cast<Module*>(static_cast<Object*>(created));
+  for (LoadedFunction& loaded : functions) {
     std::lock_guard lock(module.mutex);
     Function* function;
-    (void)add_function(module, only.name, std::move(only.info), &function);
+    (void)add_function(module, loaded.name, std::move(loaded.info), &function);
   }
   return CUDA_SUCCESS;
 }
@@ -137,13 +137,13 @@ CUresult load_library(CUlibrary* handle, const void* pointer, std::optional<size
   // driver.
   const Target target = target_anywhere();
   wire::ObjectId id;
-  OnlyFunction only;
-  if (CUresult result = id_on(*library, *target.session, target.context, &id, &only);
+  LoadedFunctions functions;
+  if (CUresult result = id_on(*library, *target.session, target.context, &id, &functions);
       result != CUDA_SUCCESS) {
     destroy(library);
     return result;
   }
-  if (only.info) add_kernel(*library, target, std::move(only));
+  for (LoadedFunction& function : functions) add_kernel(*library, target, std::move(function));
   // The log buffers are the application's again.
   forget_logs(&library->options);
   *handle = reinterpret_cast<CUlibrary>(library);

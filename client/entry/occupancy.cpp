@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
 
 #include <cuda.h>
 
@@ -16,6 +19,31 @@ namespace {
 
 int32_t attribute(const FunctionInfo& info, CUfunction_attribute which) {
   return info.attributes[which].load(std::memory_order_relaxed);
+}
+
+// All that the answer of cuOccupancyMaxActiveClusters depends on, as bytes. A stream may belong to
+// a context with fewer multiprocessors; a question with one has no key.
+std::optional<std::string> cluster_question(const Target& target, const FunctionInfo& info,
+                                            const CUlaunchConfig& config) {
+  if (config.hStream || (config.numAttrs > 0 && !config.attrs)) return std::nullopt;
+  std::string key;
+  const auto append = [&key](const auto& value) {
+    key.append(reinterpret_cast<const char*>(&value), sizeof value);
+  };
+  append(target.device);
+  append(target.context);
+  for (const unsigned number : {config.gridDimX, config.gridDimY, config.gridDimZ, config.blockDimX,
+                                config.blockDimY, config.blockDimZ, config.sharedMemBytes}) {
+    append(number);
+  }
+  for (size_t i = 0; i < info.attributes.size(); ++i) {
+    append(info.attributes[i].load(std::memory_order_relaxed));
+  }
+  for (unsigned i = 0; i < config.numAttrs; ++i) {
+    append(config.attrs[i].id);
+    append(config.attrs[i].value);
+  }
+  return key;
 }
 
 }  // namespace
@@ -111,6 +139,35 @@ CUresult cuOccupancyMaxPotentialBlockSize(int* grid_size, int* block_size, CUfun
                                           int limit) {
   return cuOccupancyMaxPotentialBlockSizeWithFlags(grid_size, block_size, function, shared_of_block,
                                                    shared_bytes, limit, 0);
+}
+
+CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction function,
+                                      const CUlaunchConfig* config) {
+  constexpr size_t kMostKept = 1024;  // per function; other questions are round trips
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  if (!clusters || !config) return CUDA_ERROR_INVALID_VALUE;
+  Callable callable;
+  if (CUresult result = resolve_callable(function, target, &callable); result != CUDA_SUCCESS) {
+    return result;
+  }
+  FunctionInfo& info = *callable.info;
+  std::optional<std::string> question = cluster_question(target, info, *config);
+  if (question) {
+    std::lock_guard lock(info.occupancy_mutex);
+    if (auto known = info.active_clusters.find(*question); known != info.active_clusters.end()) {
+      *clusters = known->second;
+      return CUDA_SUCCESS;
+    }
+  }
+  const CUresult result = forward_cuOccupancyMaxActiveClusters(clusters, function, config);
+  if (result == CUDA_SUCCESS && question) {
+    std::lock_guard lock(info.occupancy_mutex);
+    if (info.active_clusters.size() < kMostKept) {
+      info.active_clusters.emplace(std::move(*question), *clusters);
+    }
+  }
+  return result;
 }
 
 }  // extern "C"

@@ -65,6 +65,8 @@ struct FunctionInfo {
   using OccupancyQuestion = std::tuple<uint32_t, int, size_t, unsigned, int32_t, int32_t>;
   std::mutex occupancy_mutex;
   std::map<OccupancyQuestion, int> occupancy;
+  // The same for cuOccupancyMaxActiveClusters, by the bytes of its question.
+  std::map<std::string, int> active_clusters;
 
   // Launch attributes that the driver has accepted, with the launch shapes that it checks them
   // against. A launch with other attributes is a round trip, so that a refusal comes from the

@@ -10,15 +10,17 @@
 
 __global__ void empty() {}
 
-// Loads a kernel, and unloads it. Each `number` is another image.
-void load_kernel(int number) {
-  const std::string text =
-      ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry one() { ret; }\n// " +
-      std::to_string(number) + "\n";
+// Loads an image of so many kernels, and unloads it. Each `number` is another image.
+void load_kernels(int kernels, int number) {
+  std::string text = ".version 8.0\n.target sm_75\n.address_size 64\n";
+  for (int i = 1; i <= kernels; ++i) {
+    text += ".visible .entry kernel" + std::to_string(i) + "() { ret; }\n";
+  }
+  text += "// " + std::to_string(number) + "\n";
   cudaLibrary_t library;
   cudaKernel_t kernel;
   CUDA(cudaLibraryLoadData(&library, text.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0));
-  CUDA(cudaLibraryGetKernel(&kernel, library, "one"));
+  CUDA(cudaLibraryGetKernel(&kernel, library, "kernel1"));
   CUDA(cudaLibraryUnload(library));
 }
 
@@ -71,8 +73,17 @@ int main(int argc, char** argv) {
        }},
       {"synchronize", [&] { CUDA(cudaStreamSynchronize(stream)); }},
       {"synchronize_device", [] { CUDA(cudaDeviceSynchronize()); }},
-      {"load_new_kernel", [loaded = 0]() mutable { load_kernel(++loaded); }},
-      {"load_kernel_again", [] { load_kernel(0); }},
+      {"load_new_kernel", [loaded = 0]() mutable { load_kernels(1, ++loaded); }},
+      {"load_kernel_again", [] { load_kernels(1, 0); }},
+      {"load_one_of_three", [] { load_kernels(3, 0); }},
+      {"load_one_of_many", [] { load_kernels(9, 0); }},
+      {"active_clusters",
+       [] {
+         cudaLaunchConfig_t config{};
+         config.gridDim = config.blockDim = 1;
+         int clusters;
+         CUDA(cudaOccupancyMaxActiveClusters(&clusters, empty, &config));
+       }},
       {"allocate",
        [] {
          void* memory;

@@ -37,14 +37,20 @@ EVERYWHERE = {
     "allocate": (2, 2),
     # Is the image there, load it, what is its function, unload it. The image is not sent again.
     "load_kernel_again": (4, 3),
+    "load_one_of_many": (4, 3),
+    # The answer is known.
+    "active_clusters": (0, 0),
 }
 # A kernel that the server lacks goes with the question, and the load and the question about its function behind it.
 # Over shared memory the load and the question about the function are sent in vain, and again behind the kernel.
+# Over TCP all functions of an image that has few are asked for while it is loaded.
 # Page-locked memory that cannot be shared travels with the command, and the wait is a separate
 # command. A copy of 64 KB comes in two answers, which are both requested at once.
 BY_MEDIUM = {
-    "shm": {"pinned_up": (1, 1), "pinned_down_64k": (1, 1), "load_new_kernel": (7, 5)},
-    "tcp": {"pinned_up": (2, 1), "pinned_down_64k": (2, 2), "load_new_kernel": (5, 3)},
+    "shm": {"pinned_up": (1, 1), "pinned_down_64k": (1, 1),
+            "load_new_kernel": (7, 5), "load_one_of_three": (4, 3)},
+    "tcp": {"pinned_up": (2, 1), "pinned_down_64k": (2, 2),
+            "load_new_kernel": (5, 3), "load_one_of_three": (6, 5)},
 }
 
 
