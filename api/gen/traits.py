@@ -10,7 +10,8 @@ from errors import TableError
 FIRST_OPCODE = 0x100  # of functions; those of custom commands are below it
 ENUMERATIONS = {
     "while_held": {"waits": "kWaits", "asks": "kAsks", "queues": "kQueues", "passes": "kPasses"},
-    "queues": {"work": "kWork", "if_it_holds": "kIfItHolds", "nothing": "kNothing"},
+    "queues": {"work": "kWork", "if_it_holds": "kIfItHolds", "answered": "kAnswered",
+               "nothing": "kNothing"},
     "leaves": {"process": "kProcess", "context": "kContext", "nothing": "kNothing"},
     "frees": {"": "kNothing", "at_once": "kAtOnce", "in_stream": "kInStream", "context": "kContext"},
 }

@@ -22,6 +22,7 @@ enum class WhileHeld : uint8_t {
 enum class Queues : uint8_t {
   kWork,       // afterwards a stream may have more work, or memory may be gone
   kIfItHolds,  // only if it holds the stream; the worker's handler reports that itself
+  kAnswered,   // as kWork until the command is answered, and nothing then
   kNothing,
 };
 enum class Frees : uint8_t {

@@ -91,6 +91,21 @@ def calls(driver):
     def allocate_and_free():
         driver.cuMemFree_v2(driver.make("cuMemAlloc_v2", 4096))
 
+    # A variable that host and kernels share: waits show the host what kernels wrote to it.
+    shared = ctypes.create_string_buffer(
+        b".version 7.0\n.target sm_52\n.address_size 64\n.visible .global .attribute(.managed) .u32 shared;\n"
+        b".visible .entry one() { ret; }\n")
+    variable = ctypes.create_string_buffer(b"shared")
+    found = ctypes.c_uint64()
+
+    def beside_a_variable(run):
+        def run_beside():
+            if not found.value:  # with the first turn, which does not count
+                module = driver.make("cuModuleLoadData", ctypes.addressof(shared))
+                driver.cuModuleGetGlobal_v2(ctypes.byref(found), ctypes.c_void_p(), module, ctypes.addressof(variable))
+            run()
+        return run_beside
+
     timed["allocate + free"] = allocate_and_free
 
     def load_and_find(text, new=False):
@@ -111,6 +126,11 @@ def calls(driver):
         image = f".version 7.0\n.target sm_52\n.address_size 64\n{entries}".encode()
         timed[f"load a module + find {text}"] = load_and_find(image)
         timed[f"load a module that the server lacks + find {text}"] = load_and_find(image, new=True)
+    timed["fill + synchronise, beside a managed variable"] = beside_a_variable(synchronize)
+    timed["4 B to pageable memory, blocking, beside a managed variable"] = beside_a_variable(
+        copied("cuMemcpyDtoH_v2", pageable, device, 4))
+    timed["4 B to pageable memory, asynchronous + synchronise, beside a managed variable"] = beside_a_variable(
+        copied("cuMemcpyDtoHAsync_v2", pageable, device, 4, stream))
     return timed, lambda: driver.cuMemsetD32Async(device, 1, 16, stream), (block, synchronize)
 
 
@@ -204,9 +224,9 @@ def main():
     columns = {"now": measure(arguments.build, arguments)}
     if arguments.before:
         columns["before"] = measure(arguments.before, arguments)
-    print(f"| {'call':62} |" + "".join(f" {name:>8} ms | trips |" for name in columns))
+    print(f"| {'call':80} |" + "".join(f" {name:>8} ms | trips |" for name in columns))
     for what in columns["now"]:
-        row = f"| {what:62} |"
+        row = f"| {what:80} |"
         for figures in columns.values():
             row += f" {figures[what]:11.1f} | {figures[what] / (2 * arguments.delay_ms):5.1f} |"
         print(row)

@@ -82,11 +82,6 @@ uint64_t room_of(uint16_t opcode, std::span<const std::byte> body) {
   const api::CommandTraits& traits = api::traits_of(opcode);
   if (traits.queues == api::Queues::kIfItHolds) return api::holds_stream(traits, body) ? 1 : 0;
   if (traits.queues != api::Queues::kWork) return 0;
-  // Its answer comes when its work is done, and waits that fetch end with it.
-  if (opcode == static_cast<uint16_t>(wire::Custom::kMirrorFetch) ||
-      opcode == static_cast<uint16_t>(wire::Custom::kMirrorChanges)) {
-    return 0;
-  }
   // A copy that writes a completion word queues an event after itself.
   if (!traits.signals() || traits.device_work == api::CommandTraits::kNone ||
       body.size() < traits.body_bytes)
@@ -212,7 +207,7 @@ CUresult Session::fetch_mirrors(wire::ObjectId context, uint64_t work) {
   std::unique_lock lock(fetched_mutex_);
   if (fetched_context_ == context && fetched_work_ == work) return CUDA_SUCCESS;
   lock.unlock();
-  const CUresult result = hooks->pull(*this);
+  const CUresult result = hooks->pull(*this, nullptr);
   // The command itself has been executed. The next push or wait fetches again, and tells.
   if (result != CUDA_SUCCESS) return lost() ? kSessionLost : CUDA_SUCCESS;
   lock.lock();
@@ -336,6 +331,7 @@ CUresult Session::post_and_wait(const Target& target, wire::Custom opcode,
   uint64_t position = 0;
   CUresult result =
       post(target, static_cast<uint16_t>(opcode), body, {}, transport::Wake::kNow, &position);
+  const std::unique_ptr<FetchesBehind> behind = result == CUDA_SUCCESS ? ask_behind(word) : nullptr;
   // The worker writes the word even if it refuses the command.
   const CUresult waited = lost() ? session_lost() : wait_word(word.index, word.sequence);
   words_.release(word);
@@ -345,15 +341,53 @@ CUresult Session::post_and_wait(const Target& target, wire::Custom opcode,
     if (target.timeline) target.timeline->waited(position);
   }
   if (result == CUDA_SUCCESS) result = waited;
-  return result == CUDA_SUCCESS ? finish_wait() : result;
+  return result == CUDA_SUCCESS ? finish_wait(behind.get()) : result;
 }
 
-CUresult Session::finish_wait() {
+std::unique_ptr<FetchesBehind> Session::ask_behind(Word word) {
+  const MirrorHooks* const hooks = mirror_hooks_.load(std::memory_order_acquire);
+  if (!hooks) return nullptr;
+  const uint64_t waits = timelines_.waits_of_others();
+  std::unique_ptr<FetchesBehind> behind = hooks->ask(*this, word);
+  if (behind) behind->waits_of_others = waits;
+  return behind;
+}
+
+std::unique_ptr<FetchesBehind> Session::ask_behind(const Target& target) {
+  if (!mirror_hooks_.load(std::memory_order_acquire)) return nullptr;
+  Word word = words_.acquire();
+  ++word.sequence;
+  std::unique_ptr<FetchesBehind> behind = ask_behind(word);
+  if (!behind) {
+    --word.sequence;  // no command carries this sequence
+    words_.release(word);
+    return nullptr;
+  }
+  behind->words = &words_;
+  behind->word = word;
+  // If it is not sent, the session is lost, which ends the fetches as well.
+  const wire::SignalBody body{stream_id(target), word.index, word.sequence};
+  (void)post(target, static_cast<uint16_t>(wire::Custom::kSignal),
+             std::as_bytes(std::span(&body, 1)), {}, transport::Wake::kNo);
+  return behind;
+}
+
+CUresult Session::finish_wait(FetchesBehind* behind) {
   const MirrorHooks* const hooks = mirror_hooks_.load(std::memory_order_acquire);
   if (hooks) {
-    if (CUresult result = hooks->pull(*this); result != CUDA_SUCCESS) return result;
+    const uint64_t waits = timelines_.waits();
+    const uint64_t of_others = timelines_.waits_of_others();
+    if (CUresult result = hooks->pull(*this, behind); result != CUDA_SUCCESS) return result;
+    // What was asked for with this wait does not show what other threads have waited for since.
+    if (!behind || behind->waits_of_others == of_others) shown_.store(waits);
   }
   return take_error();
+}
+
+CUresult Session::finish_awaited() {
+  const bool shown = shown_.load() == timelines_.waits();
+  if (shown || !mirror_hooks_.load(std::memory_order_acquire)) return take_error();
+  return finish_wait();
 }
 
 std::optional<Timelines::Positions> Session::covered_by_wait(const Target& target) {
@@ -367,12 +401,12 @@ bool Session::is_awaited(const Target& target) {
 }
 
 CUresult Session::synchronize(const Target& target) {
-  if (is_awaited(target)) return finish_wait();
+  if (is_awaited(target)) return finish_awaited();
   return post_and_wait(target, wire::Custom::kSignal, wire::SignalBody{stream_id(target), 0, 0});
 }
 
 CUresult Session::synchronize_context(wire::ObjectId context) {
-  if (timelines_.is_awaited(Timelines::Scope::kContext, context)) return finish_wait();
+  if (timelines_.is_awaited(Timelines::Scope::kContext, context)) return finish_awaited();
   return post_and_wait(in_context(context), wire::Custom::kSynchronizeContext, wire::SignalBody{});
 }
 

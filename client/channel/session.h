@@ -52,13 +52,28 @@ class Staging;
 
 class Session;
 
+// What was asked for together with a wait, to be fetched when it is over. Gives back the word that
+// tells the worker so, if it is no wait's own.
+class FetchesBehind {
+ public:
+  virtual ~FetchesBehind() {
+    if (words) words->release(word);
+  }
+  CompletionWords* words = nullptr;
+  Word word;
+  uint64_t waits_of_others = 0;  // Timelines::waits_of_others() before it was asked for
+};
+
 // The functions that mirrored memory (process/mirror.h) adds to a session's waits.
 struct MirrorHooks {
   // before and after a host function, with the number of the worker's loan (wire::MirrorLoan)
   void (*arrived)(Session&, uint64_t loan);
   void (*leave)(Session&, uint64_t loan);
-  // after a wait; fetches the worker's bytes into the application's memory
-  CUresult (*pull)(Session&);
+  // with a wait: asks for bytes as they are when the word is signalled; null: for none
+  std::unique_ptr<FetchesBehind> (*ask)(Session&, Word);
+  // after a wait; fetches the worker's bytes into the application's memory. The second: what was
+  // asked for, or null
+  CUresult (*pull)(Session&, FetchesBehind*);
 };
 
 struct SessionOptions {
@@ -164,8 +179,12 @@ class Session {
   std::optional<Timelines::Positions> covered_by_wait(const Target& target);
   CUresult synchronize_context(wire::ObjectId context);
   // Ends every call that has waited for work of the GPU or found it done: fetches mirrored memory
-  // and returns errors of earlier commands.
-  CUresult finish_wait();
+  // and returns errors of earlier commands. `behind`: what was asked for before the wait.
+  CUresult finish_wait(FetchesBehind* behind = nullptr);
+  // For a call that waits for more of the target's stream without a word: asks for mirrored memory
+  // as it is when the stream gets here. Call it before the call's own commands. Null: nothing was
+  // asked for.
+  std::unique_ptr<FetchesBehind> ask_behind(const Target& target);
   Timelines& timelines() { return timelines_; }
   uint64_t commands();  // number of commands sent
 
@@ -205,6 +224,10 @@ class Session {
 
   // Whether waits have covered all work of the target's stream.
   bool is_awaited(const Target& target);
+  // The same as finish_wait() for a call that has nothing to wait for. Fetches nothing if a fetch
+  // has begun since the last wait: that one has shown what the work wrote.
+  CUresult finish_awaited();
+  std::unique_ptr<FetchesBehind> ask_behind(Word word);
   // Fetches mirrored memory after a call of this context in which a driver waits until the device
   // is idle. `work`: work_sent_ before the call.
   CUresult fetch_mirrors(wire::ObjectId context, uint64_t work);
@@ -260,6 +283,8 @@ class Session {
   bool lacked_image_ = true;  // guarded by image_mutex_
   std::mutex references_mutex_;
   std::atomic<const MirrorHooks*> mirror_hooks_{nullptr};
+  // Timelines::waits() when the last fetch of all mirrored memory began.
+  std::atomic<uint64_t> shown_{UINT64_MAX};
   std::atomic<uint64_t> work_sent_{0};  // number of commands after which the GPU may write
   // The last fetch of fetch_mirrors(): its context and work. Programs free much in a row.
   std::mutex fetched_mutex_;

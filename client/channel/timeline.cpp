@@ -50,6 +50,8 @@ void Timeline::advance(uint64_t position) {
 }
 
 void Timeline::waited(uint64_t position) {
+  // Fetches of mirrored memory are no work of the program.
+  if (stream_ != wire::kFetchStream) session_.timelines().add_wait();
   advance(position);
   raise(awaited_, position);
 }

@@ -77,6 +77,7 @@ void Timelines::done(const Positions& positions) {
 }
 
 void Timelines::waited(const Positions& positions) {
+  add_wait();
   for (const auto& [timeline, position] : positions.timelines) timeline->waited(position);
   note(positions, &OfContext::unplaced_reached);
   note(positions, &OfContext::unplaced_awaited);

@@ -53,6 +53,15 @@ class Timelines {
   // Whether waits have covered all work.
   bool is_awaited(Scope scope, wire::ObjectId context);
 
+  // Grows before any work counts as covered by a wait.
+  uint64_t waits() const { return waits_.load(); }
+  // The same, but stays as it is when the calling thread has waited.
+  uint64_t waits_of_others() const { return waits_.load() - own_waits_; }
+  void add_wait() {
+    waits_.fetch_add(1);
+    ++own_waits_;
+  }
+
   // Grows before a caller learns that work is done. Other work that was unfinished at an earlier
   // query may then be done too, although its own word has not arrived yet. One count for the
   // process, because streams of different servers may wait for each other. Starts at 1.
@@ -72,6 +81,8 @@ class Timelines {
                ByScope OfContext::*unplaced);
 
   static inline std::atomic<uint64_t> news_{1};
+  std::atomic<uint64_t> waits_{0};
+  static inline thread_local uint64_t own_waits_ = 0;
   std::atomic<uint64_t> unplaced_{0};
   std::mutex mutex_;  // locked before a timeline's mutex
   std::unordered_map<wire::ObjectId, OfContext> contexts_;

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "client/process/mirror_behind.h"
 #include "client/process/mirror_exchange.h"
 #include "common/base/log.h"
 #include "common/base/unique_fd.h"
@@ -169,7 +170,7 @@ CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_
       return pulled;
     }
   }
-  static constexpr MirrorHooks kHooks{mirrors_arrived, mirrors_leave, pull_mirrors};
+  static constexpr MirrorHooks kHooks{mirrors_arrived, mirrors_leave, ask_behind, pull_mirrors};
   session.set_mirror_hooks(&kHooks);
   std::lock_guard lock(mirrors_mutex);
   mirrors().push_back(std::move(mirror));
@@ -361,7 +362,14 @@ CUresult push_mirrors(const Target& target) {
 
 void note_order_between_sessions() { sessions_ordered.store(true, std::memory_order_release); }
 
-CUresult pull_mirrors(Session& session) {
+std::unique_ptr<FetchesBehind> ask_behind(Session& session, Word word) {
+  auto behind = std::make_unique<MirrorsBehind>(session);
+  for (const Shared& mirror : of_session(session)) behind->ask(mirror, word);
+  if (behind->empty()) return nullptr;
+  return behind;
+}
+
+CUresult pull_mirrors(Session& session, FetchesBehind* behind) {
   if (!any_mirrored()) [[likely]]
     return CUDA_SUCCESS;
   std::lock_guard lock(pull_mutex);
@@ -374,6 +382,7 @@ CUresult pull_mirrors(Session& session) {
       std::lock_guard state(mirrors_mutex);
       if (!mirror->sent || !mirror->fetched) continue;
     }
+    if (behind && static_cast<MirrorsBehind*>(behind)->take(*mirror)) continue;
     const CUresult result = pull(*mirror);
     if (result != CUDA_SUCCESS && (mirror->session == &session || !mirror->session->lost())) {
       return result;

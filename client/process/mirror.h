@@ -10,11 +10,11 @@
 // others. After a synchronising call returns, it fetches the
 // bytes that the GPU changed: all bytes of up to 64 KB in one round trip; of larger memory the
 // blocks that the worker names, or none, if they can be fetched when they are accessed
-// (absent_pages.h). Copies in between use the worker's bytes
-// (server/executor/memory/shadow_copy.h). Around each host function, the worker sends all mirrored
-// memory and takes back the bytes that the function changed (server/executor/memory/mirrors.h). If
-// both sides changed a byte in between, the GPU's value wins; CUDA forbids such concurrent access
-// anyway.
+// (absent_pages.h). Few bytes are asked for together with the wait (mirror_behind.h). Copies in
+// between use the worker's bytes (server/executor/memory/shadow_copy.h). Around each host function,
+// the worker sends all mirrored memory and takes back the bytes that the function changed
+// (server/executor/memory/mirrors.h). If both sides changed a byte in between, the GPU's value
+// wins; CUDA forbids such concurrent access anyway.
 //
 // Cost: none while nothing is mirrored. Every launch asks for the pages written since the last one,
 // every wait for the blocks changed; every host function moves all mirrored memory, which is slow
@@ -24,6 +24,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include <cuda.h>
 
@@ -57,7 +58,10 @@ void expect_reads(CUdeviceptr address, size_t bytes);
 // capturing, wait for these and for earlier ones. On error, not all were sent; the next push sends
 // the rest. Errors of earlier commands are not reported here.
 CUresult push_mirrors(const Target& target);
-CUresult pull_mirrors(Session& session);
+// `behind`: what ask_behind() has asked for, and the wait is over; may be null.
+CUresult pull_mirrors(Session& session, FetchesBehind* behind = nullptr);
+// Asks for mirrors of the session as they are when the word is signalled. Null: for none.
+std::unique_ptr<FetchesBehind> ask_behind(Session& session, Word word);
 // Work of one session waits for work of another. From now on, a wait fetches from all sessions.
 void note_order_between_sessions();
 

@@ -29,6 +29,7 @@
 #include "server/executor/graphs/host_callbacks.h"
 #include "server/executor/images/image_store.h"
 #include "server/executor/images/link_states.h"
+#include "server/executor/memory/fetches_behind.h"
 #include "server/executor/memory/gpu_direct.h"
 #include "server/executor/memory/host_memory.h"
 #include "server/executor/memory/memory_origins.h"
@@ -84,6 +85,7 @@ class Executor {
   ClientResources client_resources;
   HostMemory host_memory;
   Mirrors mirrors;
+  FetchesBehind fetches_behind;
   GraphKeeper graph_keeper;
   HostCallbacks host_callbacks;
   ShadowCopies shadow_copies;

@@ -31,6 +31,7 @@ class LinkStates;
 class MemoryOrigins;
 class MeteredDriver;
 class Mirrors;
+class FetchesBehind;
 class PeerHub;
 class PeerMemory;
 class PoolFrees;
@@ -99,6 +100,7 @@ struct MemoryServices {
   PoolFrees& pool_frees;
   HostMemory& host_memory;
   Mirrors& mirrors;
+  FetchesBehind& fetches_behind;
   ExportedNames& names;
   MemoryOrigins& origins;
 };

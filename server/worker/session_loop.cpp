@@ -141,6 +141,7 @@ Status SessionLoop::serve() {
     }
     if (executor_.jobs.run() || peer_waits_.run_freed()) worked = true;
     if (executor_.completions.poll()) worked = true;
+    if (executor_.fetches_behind.poll()) worked = true;
     if (device_trace_) [[unlikely]]
       device_trace_->poll(&trace_);
     RCUDA_RETURN_IF_ERROR(failure_);
@@ -251,7 +252,8 @@ Status SessionLoop::idle() {
   const bool copying = executor_.peers.copying();
   if (std::exchange(copied_, copying) && !copying) last_activity_ = now;
   const auto quiet = now - last_activity_;
-  const bool polls = !executor_.completions.empty() || peer_waits_.crowded();
+  const bool polls =
+      !executor_.completions.empty() || !executor_.fetches_behind.empty() || peer_waits_.crowded();
   if (quiet < (polls || copying ? kSpinsForCompletions * options_.spin : options_.spin)) {
     cpu_pause();
     return {};
@@ -332,7 +334,9 @@ Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const
   const uint64_t begin_ns = traced ? monotonic_ns() : 0;
   reply_.clear();
   const api::CommandTraits& traits = api::traits_of(header.opcode);
-  if (traits.queues == api::Queues::kWork) executor_.work.note();
+  if (traits.queues == api::Queues::kWork || traits.queues == api::Queues::kAnswered) {
+    executor_.work.note();
+  }
   HandlerResult result;
   if (CUresult current = executor_.objects.make_current(header.context);
       current != CUDA_SUCCESS && !traits.signals() && !traits.any_context) {

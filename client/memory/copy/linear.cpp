@@ -129,13 +129,14 @@ CUresult fetch(const CopyStream& stream, std::byte* destination, CUdeviceptr sou
 CUresult copy_to_pageable(const CopyStream& stream, void* destination, CUdeviceptr source,
                           size_t bytes) {
   Session& session = *stream.target.session;
+  const std::unique_ptr<FetchesBehind> behind = session.ask_behind(stream.target);
   CUresult result;
   if (bytes > (session.traits().copies_by_cpu ? kSmallOverSockets : kSmallToHost)) {
     result = session.staging().to_host(stream.target, destination, source, bytes);
   } else {
     result = fetch(stream, static_cast<std::byte*>(destination), source, bytes);
   }
-  return result == CUDA_SUCCESS ? session.finish_wait() : result;
+  return result == CUDA_SUCCESS ? session.finish_wait(behind.get()) : result;
 }
 
 // Adds the copy to the graph that the stream captures. A round trip: if the worker refuses the

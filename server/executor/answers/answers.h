@@ -36,6 +36,8 @@ class Answers {
 
   // `wake`: kYes if no thread of the client is likely to wait.
   void signal(WordSignal signal, CUresult result, transport::Wake wake = transport::Wake::kNow);
+  // Whether the word has this sequence or a later one.
+  bool has_signalled(WordSignal signal) { return words_.has(signal); }
   void reply(const ReplyTarget& target, CUresult result, std::span<const std::byte> body);
   // Sets the session's error word after a posted command failed, or work failed asynchronously. A
   // sticky error is never overwritten. The engine of peer copies latches a stream's error before it

@@ -14,4 +14,9 @@ void CompletionWords::signal(WordSignal signal, CUresult result, transport::Wake
                   std::as_bytes(std::span(&value, 1)), {}, wake);
 }
 
+bool CompletionWords::has(WordSignal signal) {
+  std::lock_guard lock(mutex_);
+  return latest_[signal.word] >= signal.sequence;
+}
+
 }  // namespace rcuda::server

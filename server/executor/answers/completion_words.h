@@ -28,6 +28,8 @@ class CompletionWords {
   // Drops a signal that is older than the word's value: the word may have a new owner while a
   // destroyed stream still has to signal it. The word must exist.
   void signal(WordSignal signal, CUresult result, transport::Wake wake);
+  // Whether the word has this sequence or a later one. The word must exist.
+  bool has(WordSignal signal);
 
  private:
   transport::Link& link_;

@@ -6,6 +6,7 @@
 #include "api/server_handlers.h"
 #include "common/base/log.h"
 #include "server/executor/custom.h"
+#include "server/executor/memory/fetches_behind.h"
 #include "server/executor/memory/host_memory.h"
 #include "server/executor/memory/mirrors.h"
 #include "server/executor/streams/pool_frees.h"
@@ -35,6 +36,12 @@ HandlerResult unmirror(MemoryServices& services, const Command&,
 HandlerResult mirror_fetch(MemoryServices& services, const Command& command,
                            const wire::MirrorFetchBody& body) {
   return services.mirrors.fetch(body.address, command.target);
+}
+
+HandlerResult mirror_fetch_behind(MemoryServices& services, const Command& command,
+                                  const wire::MirrorFetchBehindBody& body,
+                                  std::vector<std::byte>*) {
+  return services.fetches_behind.add(body, command.target);
 }
 
 HandlerResult mirror_changes(MemoryServices& services, const Command& command,

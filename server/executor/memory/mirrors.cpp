@@ -160,38 +160,60 @@ std::shared_ptr<Mirrors::Mirror> Mirrors::find(uint64_t address) const {
   return found == mirrors_.end() ? nullptr : found->second;
 }
 
+struct Mirrors::Fetch {
+  Mirrors* mirrors;
+  std::shared_ptr<Mirror> mirror;
+  ReplyTarget target;
+  bool into_reply = false;
+  bool ok = false;
+  std::vector<std::byte> bytes{};  // for the reply
+};
+
 HandlerResult Mirrors::fetch(uint64_t address, const ReplyTarget& target) {
-  const auto failed = [](CUresult result) { return HandlerResult{result, false, false}; };
-  std::shared_ptr<Mirror> mirror = find(address);
-  if (!mirror) return failed(CUDA_ERROR_INVALID_VALUE);
-  if (!driver_.cuLaunchHostFunc) return failed(CUDA_ERROR_NOT_SUPPORTED);
+  const CUresult result = begin(std::make_shared<Fetch>(Fetch{this, find(address), target}));
+  return result == CUDA_SUCCESS ? kDeferred : HandlerResult{result, false, false};
+}
+
+CUresult Mirrors::fetch_into_reply(uint64_t address, const ReplyTarget& target) {
+  return begin(std::make_shared<Fetch>(Fetch{this, find(address), target, true}));
+}
+
+// Reads the memory on a thread of the driver, when no error of the context prevents it. Replies
+// behind that.
+CUresult Mirrors::begin(std::shared_ptr<Fetch> fetch) {
+  if (!fetch->mirror) return CUDA_ERROR_INVALID_VALUE;
+  if (fetch->into_reply && fetch->mirror->bytes > fetch->target.capacity()) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (!driver_.cuLaunchHostFunc) return CUDA_ERROR_NOT_SUPPORTED;
   SessionStream stream;
   if (CUresult result = objects_.use_stream(wire::kFetchStream, &stream); result != CUDA_SUCCESS) {
-    return failed(result);
+    return result;
   }
-  struct Fetch {
-    Mirrors* mirrors;
-    std::shared_ptr<Mirror> mirror;
-    bool ok = false;
-  };
-  auto fetch = std::make_shared<Fetch>(Fetch{this, std::move(mirror), false});
   const auto run = [](void* argument) {
     const std::unique_ptr<std::shared_ptr<Fetch>> owner(
         static_cast<std::shared_ptr<Fetch>*>(argument));
     Fetch& fetch = **owner;
     std::lock_guard lock(fetch.mirror->mutex);
     if (fetch.mirror->removed) return;
-    fetch.ok = fetch.mirrors->answer_with(*fetch.mirror);
+    if (fetch.into_reply) {
+      const auto* const from = reinterpret_cast<const std::byte*>(fetch.mirror->address);
+      fetch.bytes.assign(from, from + fetch.mirror->bytes);
+      fetch.ok = true;
+    } else {
+      fetch.ok = fetch.mirrors->put_for_answer(*fetch.mirror);
+    }
   };
   auto owner = std::make_unique<std::shared_ptr<Fetch>>(fetch);
   const CUresult queued = driver_.cuLaunchHostFunc(stream.handle, run, owner.get());
-  if (queued != CUDA_SUCCESS) return failed(queued);
+  if (queued != CUDA_SUCCESS) return queued;
   (void)owner.release();
-  completions_.add(stream, [this, fetch, target](CUresult result) {
+  completions_.add(stream, [this, fetch](CUresult result) {
     if (result == CUDA_SUCCESS && !fetch->ok) result = CUDA_ERROR_INVALID_VALUE;
-    answers_.reply(target, result, {});
+    answers_.reply(fetch->target, result,
+                   result == CUDA_SUCCESS ? fetch->bytes : transport::Bytes());
   });
-  return kDeferred;
+  return CUDA_SUCCESS;
 }
 
 namespace {
@@ -274,7 +296,7 @@ bool Mirrors::send(Mirror& mirror, const void* from, uint64_t bytes, uint64_t of
   return move(link_, true, mirror.region, offset, const_cast<void*>(from), bytes);
 }
 
-bool Mirrors::answer_with(Mirror& mirror) {
+bool Mirrors::put_for_answer(Mirror& mirror) {
   const auto* const bytes = reinterpret_cast<const std::byte*>(mirror.address);
   if (mirror.bytes <= transport::kMaxRegionPut) {
     // A put need not be acknowledged: the answer comes behind it.

@@ -58,6 +58,8 @@ class Mirrors {
   bool covers(uint64_t address, uint64_t bytes) const;
   // Sends the bytes to the client, and replies when they have arrived.
   HandlerResult fetch(uint64_t address, const ReplyTarget& target);
+  // The same, with the bytes in the reply. After an error nothing is replied.
+  CUresult fetch_into_reply(uint64_t address, const ReplyTarget& target);
   // Replies with the blocks that differ from what the client has, when the GPU has looked for them.
   // `asked`: as BlockDigests::compare() takes them.
   HandlerResult changes(uint64_t address, std::span<const wire::MirrorRun> asked,
@@ -105,12 +107,14 @@ class Mirrors {
   };
   void end(Mirror& mirror);
   std::shared_ptr<Mirror> find(uint64_t address) const;
+  struct Fetch;
+  CUresult begin(std::shared_ptr<Fetch> fetch);
   // Whether this process's CPU can read and write the memory.
   bool is_on_host(const wire::MirrorBody& body) const;
   CUresult track(Mirror& mirror);
   bool send(Mirror& mirror, const void* from, uint64_t bytes, uint64_t offset);
   // Sends the bytes so that they are there when the client gets an answer that follows.
-  bool answer_with(Mirror& mirror);
+  bool put_for_answer(Mirror& mirror);
 
   const api::DriverTable& driver_;
   transport::Link& link_;

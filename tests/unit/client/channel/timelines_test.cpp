@@ -104,7 +104,9 @@ TEST_F(TimelinesTest, WhatHasNoKnownStreamMayBeInAnyContext) {
 TEST_F(TimelinesTest, WhatAsksOrStaysOutsideStreamsQueuesNothing) {
   send(Custom::kPing, nullptr);
   send(Custom::kWatchEvent, nullptr);
-  send(Custom::kMirrorFetch, nullptr);
+  for (const Custom asks :
+       {Custom::kMirrorFetch, Custom::kMirrorFetchBehind, Custom::kMirrorChanges})
+    send(asks, nullptr);
   wire::PeerCopyBody copy{};
   const auto bytes = std::as_bytes(std::span(&copy, 1));
   send(Custom::kPeerCopy, nullptr, bytes);

@@ -292,6 +292,91 @@ TEST_F(MirrorTest, MemoryThatGoesMeanwhileIsNoErrorOfAPull) {
   freeing.join();
 }
 
+// A mirror whose bytes fit into a small reply: its worker is asked for them with the wait.
+class SmallMirrorTest : public ::testing::Test {
+ protected:
+  using Answer = test::PuppetServer::Answer;
+
+  void SetUp() override {
+    lone_.puppet.on(wire::Custom::kMirror, [this](const auto& command) {
+      const auto body = command.template as<wire::MirrorBody>();
+      auto mapped = lone_.puppet.link().map(static_cast<transport::RegionId>(body.region),
+                                            2 * body.fetch_offset);
+      if (!mapped.ok()) return Answer{CUDA_ERROR_UNKNOWN, {}};
+      fetched_ = static_cast<std::byte*>(*mapped) + body.fetch_offset;
+      return Answer{};
+    });
+    lone_.puppet.on(wire::Custom::kMirrorFetch, [this](const auto&) {
+      std::memcpy(fetched_, worker_.data(), worker_.size());
+      return Answer{};
+    });
+    lone_.puppet.on(wire::Custom::kMirrorFetchBehind, [this](const auto&) {
+      return Answer{CUDA_SUCCESS, worker_};
+    });
+    mirror(*lone_.session, 1, memory_.data(), memory_.size());
+    ASSERT_TRUE(any_mirrored());
+    ASSERT_EQ(push_mirrors(target()), CUDA_SUCCESS);  // work, which can be waited for
+  }
+  void TearDown() override { unmirror(memory_.data()); }
+  Target target() { return lone_.session->in_context(1); }
+  // How often the worker was asked with a wait, and behind it.
+  std::vector<size_t> asked() {
+    EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
+    return {lone_.puppet.taken(wire::Custom::kMirrorFetchBehind).size(),
+            lone_.puppet.taken(wire::Custom::kMirrorFetch).size()};
+  }
+
+  LoneSession lone_;
+  std::vector<std::byte> memory_ = std::vector<std::byte>(64);
+  std::vector<std::byte> worker_ = std::vector<std::byte>(64);
+  std::byte* fetched_ = nullptr;
+};
+
+TEST_F(SmallMirrorTest, ItIsAskedForWithTheWait) {
+  worker_[5] = std::byte{0x50};
+  before_peer(&lone_.puppet);
+  ASSERT_EQ(lone_.session->synchronize(target()), CUDA_SUCCESS);
+  EXPECT_EQ(memory_[5], std::byte{0x50});
+  EXPECT_EQ(asked(), (std::vector<size_t>{1, 0}));
+}
+
+TEST_F(SmallMirrorTest, ACallWithoutAWordAsksBeforeItsOwnCommands) {
+  const std::unique_ptr<FetchesBehind> behind = lone_.session->ask_behind(target());
+  ASSERT_TRUE(behind);
+  worker_[6] = std::byte{0x60};
+  before_peer(&lone_.puppet);
+  EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
+  ASSERT_EQ(lone_.session->finish_wait(behind.get()), CUDA_SUCCESS);
+  EXPECT_EQ(asked(), (std::vector<size_t>{1, 0}));
+}
+
+// Another thread's launch has sent newer bytes while this one waited.
+TEST_F(SmallMirrorTest, AnExchangeDuringTheWaitMakesTheBytesOld) {
+  lone_.puppet.on(wire::Custom::kMirrorFetchBehind, [this](const auto&) {
+    Answer old{CUDA_SUCCESS, worker_};
+    memory_[0] = worker_[0] = std::byte{0x11};
+    EXPECT_EQ(push_mirrors(target()), CUDA_SUCCESS);
+    worker_[7] = std::byte{0x70};
+    return old;
+  });
+  before_peer(&lone_.puppet);
+  ASSERT_EQ(lone_.session->synchronize(target()), CUDA_SUCCESS);
+  after_peer(&lone_.puppet);
+  EXPECT_EQ(memory_, worker_);
+  EXPECT_EQ(asked(), (std::vector<size_t>{1, 1}));
+}
+
+TEST_F(SmallMirrorTest, AFetchThatFailsIsTriedAgain) {
+  worker_[9] = std::byte{0x90};
+  lone_.puppet.on(wire::Custom::kMirrorFetchBehind, [](const auto&) {
+    return Answer{CUDA_ERROR_OUT_OF_MEMORY, {}};
+  });
+  before_peer(&lone_.puppet);
+  ASSERT_EQ(lone_.session->synchronize(target()), CUDA_SUCCESS);
+  EXPECT_EQ(memory_[9], std::byte{0x90});
+  EXPECT_EQ(asked(), (std::vector<size_t>{1, 1}));
+}
+
 TEST_F(MirrorTest, NothingIsLeftOfMemoryThatTheWorkerRefuses) {
   const auto mapped = [] {
     std::ifstream maps("/proc/self/maps");

@@ -1,0 +1,70 @@
+#include "client/process/mirror_behind.h"
+
+#include <algorithm>
+#include <mutex>
+#include <span>
+
+namespace rcuda::client {
+namespace {
+
+// Larger ones would hold the large reply slots, which copies need, for as long as the wait.
+constexpr size_t kMostBytes =
+    wire::ClientWindow::kSmallReplyBytes - sizeof(wire::ReplyHeader) - sizeof(uint64_t);
+
+}  // namespace
+
+MirrorsBehind::~MirrorsBehind() {
+  for (Question& question : questions_) {
+    Reply reply;
+    if (!question.answered) (void)answer(question, &reply);
+  }
+}
+
+void MirrorsBehind::ask(const std::shared_ptr<Mirror>& mirror, Word word) {
+  if (mirror->bytes > kMostBytes || mirror->changes_bytes != 0) return;
+  uint64_t version;
+  {
+    std::lock_guard lock(mirrors_mutex);
+    if (!mirror->sent || !mirror->fetched || mirror->removed) return;
+    version = mirror->version;
+  }
+  wire::MirrorFetchBehindBody body{};
+  body.address = reinterpret_cast<uintptr_t>(mirror->address);
+  body.word_behind = word.index;
+  body.sequence_behind = word.sequence;
+  Question& question = questions_.emplace_back();
+  question.mirror = mirror;
+  question.version = version;
+  if (!session_.begin(session_.in_context(mirror->context),
+                      static_cast<uint16_t>(wire::Custom::kMirrorFetchBehind),
+                      std::as_bytes(std::span(&body, 1)), {}, mirror->bytes, false,
+                      &question.call)) {
+    questions_.pop_back();
+  }
+}
+
+CUresult MirrorsBehind::answer(Question& question, Reply* reply) {
+  question.answered = true;
+  return session_.finish(question.call, reply);
+}
+
+bool MirrorsBehind::take(Mirror& mirror) {
+  const auto found = std::find_if(questions_.begin(), questions_.end(), [&](const Question& asked) {
+    return asked.mirror.get() == &mirror && !asked.answered;
+  });
+  if (found == questions_.end()) return false;
+  Reply reply;
+  const CUresult result = answer(*found, &reply);
+  std::lock_guard lock(mirrors_mutex);
+  if (mirror.removed) return true;
+  if (result != CUDA_SUCCESS || reply.body().size() != mirror.bytes ||
+      mirror.version != found->version) {
+    return false;
+  }
+  merge(mirror, reply.body().data(), {{0, mirror.bytes}});
+  mirror.behind = false;
+  mirror.unfetched.clear();
+  return true;
+}
+
+}  // namespace rcuda::client

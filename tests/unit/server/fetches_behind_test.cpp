@@ -1,0 +1,116 @@
+// Fetches that a client asks for together with a wait.
+#include "server/executor/memory/fetches_behind.h"
+
+#include <atomic>
+#include <cstring>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/session_harness.h"
+
+namespace rcuda::server {
+namespace {
+
+using wire::Custom;
+using Window = wire::ClientWindow;
+
+class FetchesBehindTest : public ::testing::Test {
+ protected:
+  static constexpr uint32_t kWord = 9, kCall = 77, kSlot = Window::kSmallReplyBytes * 100;
+
+  void SetUp() override {
+    CUdevice device;
+    CUcontext context;
+    CUdeviceptr address;
+    driver().cuDeviceGet(&device, 0);
+    driver().cuDevicePrimaryCtxRetain(&context, device);
+    driver().cuCtxSetCurrent(context);
+    ASSERT_EQ(driver().cuMemAllocManaged(&address, sizeof(uint64_t), CU_MEM_ATTACH_GLOBAL),
+              CUDA_SUCCESS);
+    memory_ = reinterpret_cast<uint64_t*>(address);
+    *memory_ = 1;
+    auto added =
+        client().call(Custom::kMirror, wire::MirrorBody{address, sizeof *memory_, 0, 4096});
+    ASSERT_TRUE(added);
+    ASSERT_EQ(added->result, CUDA_SUCCESS);
+  }
+  void TearDown() override { driver().cuDevicePrimaryCtxRelease_v2(0); }
+
+  test::ProtocolClient& client() { return session_.client(); }
+  const api::DriverTable& driver() { return session_.driver(); }
+
+  // Asks for the memory at `address` as it is when the word has this sequence.
+  void ask(uint64_t sequence, const void* address) {
+    wire::CommandHeader header{};
+    header.opcode = static_cast<uint16_t>(Custom::kMirrorFetchBehind);
+    header.context = wire::primary_context_id(0);
+    header.call = kCall;
+    header.reply_slot = slot();
+    header.reply_bytes = Window::kSmallReplyBytes;
+    header.thread = 1;
+    const wire::MirrorFetchBehindBody body{reinterpret_cast<uint64_t>(address), sequence, kWord, 0};
+    ASSERT_TRUE(
+        client()
+            .send_frame(test::ProtocolClient::join(header, std::as_bytes(std::span(&body, 1))))
+            .ok());
+  }
+  static uint32_t slot() { return static_cast<uint32_t>(Window::kSmallReplies) + kSlot; }
+  uint64_t stamp() {
+    auto* const at = client().link().window().data() + slot() + Window::kSmallReplyBytes - 8;
+    return reinterpret_cast<std::atomic<uint64_t>*>(at)->load(std::memory_order_acquire);
+  }
+  bool answered() { return wire::ReplyStamp::call(stamp()) == kCall; }
+  // The result, and the bytes of the reply.
+  CUresult answer(std::vector<std::byte>* bytes) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    EXPECT_TRUE(client().link().wait([this] { return answered(); }, deadline).ok());
+    const uint32_t length = wire::ReplyStamp::body_bytes(stamp());
+    const std::byte* const end =
+        client().link().window().data() + slot() + Window::kSmallReplyBytes - 8;
+    const std::byte* const begin = end - ((length + 7) & ~7u);
+    wire::ReplyHeader header;
+    std::memcpy(&header, begin, sizeof header);
+    bytes->assign(begin + sizeof header, begin + length);
+    return static_cast<CUresult>(header.result);
+  }
+  void ping() { EXPECT_TRUE(client().call(static_cast<uint16_t>(Custom::kPing), {})); }
+  void signal(uint64_t sequence) {
+    EXPECT_TRUE(client().post(Custom::kSignal, wire::SignalBody{0, kWord, sequence}).ok());
+  }
+
+  test::SessionHarness session_;
+  uint64_t* memory_ = nullptr;
+};
+
+TEST_F(FetchesBehindTest, TheBytesAreThoseAtTheEndOfTheWait) {
+  ask(5, memory_);
+  signal(4);
+  EXPECT_TRUE(client().wait_word(kWord, 4));
+  ping();
+  EXPECT_FALSE(answered());
+  *memory_ = 42;
+  signal(5);
+  std::vector<std::byte> bytes;
+  ASSERT_EQ(answer(&bytes), CUDA_SUCCESS);
+  ASSERT_EQ(bytes.size(), sizeof *memory_);
+  EXPECT_EQ(std::memcmp(bytes.data(), memory_, bytes.size()), 0);
+}
+
+TEST_F(FetchesBehindTest, AWaitThatIsOverIsAnsweredAtOnce) {
+  signal(5);
+  EXPECT_TRUE(client().wait_word(kWord, 5));
+  ask(5, memory_);
+  std::vector<std::byte> bytes;
+  EXPECT_EQ(answer(&bytes), CUDA_SUCCESS);
+}
+
+TEST_F(FetchesBehindTest, MemoryThatIsNotMirroredIsRefused) {
+  ask(5, memory_ + 1);
+  signal(5);
+  std::vector<std::byte> bytes;
+  EXPECT_EQ(answer(&bytes), CUDA_ERROR_INVALID_VALUE);
+}
+
+}  // namespace
+}  // namespace rcuda::server
