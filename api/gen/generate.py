@@ -56,6 +56,7 @@ def generated_files(toolkit, adaptations, old_versions, functions):
         "api/traits.h": traits.emit(functions),
         "client/forward.h": client.emit_header(functions),
         "common/wire/commands.h": commands.emit_header(functions),
+        "common/wire/form_hashes.h": shared_tables.emit_forms(REPOSITORY),
     }
     for family in functions.families:
         files[f"api/client_{family}.cpp"] = client.emit_family(functions, family)

@@ -14,6 +14,18 @@ PROTOCOL_FILES = (
     "p2p/pipeline/messages.h")
 
 
+# Messages by which tools ask a server, and the files that define each (common/wire/forms.h). All of them are watched
+# as those above are.
+CODECS = ("common/wire/message_codec.h", "common/wire/work_codec.h")
+FORMS = {
+    "Status": ("common/wire/handshake.cpp", "common/wire/handshake.h"),
+    "GpuReport": ("common/wire/gpu_report.cpp", "common/wire/gpu_report.h"),
+    "Lease": ("common/wire/lease_messages.cpp", "common/wire/lease_messages.h"),
+    "Control": ("common/wire/control_messages.cpp", "common/wire/control_messages.h"),
+}
+FORM_FILES = (*CODECS, *(name for files in FORMS.values() for name in files))
+
+
 def by_opcode(table):
     return sorted((f for f in table.functions.values() if f.travels), key=lambda f: f.opcode)
 
@@ -79,13 +91,30 @@ def hash_of(description):
     return int(hashlib.sha256(repr(description).encode()).hexdigest()[:8], 16) or 1
 
 
-def protocol_hash(repository):
-    """Over the declarations of the messages, whatever their comments and spaces are."""
+def hash_of_files(repository, names):
+    """Over the declarations in them, whatever their comments and spaces are."""
     digest = hashlib.sha256()
-    for name in PROTOCOL_FILES:
+    for name in names:
         text = re.sub(r"//.*", "", (repository / name).read_text(encoding="utf-8"))
         digest.update("".join(text.split()).encode())
     return digest.hexdigest()[:16]
+
+
+def protocol_hash(repository):
+    return hash_of_files(repository, PROTOCOL_FILES)
+
+
+def form_hashes(repository):
+    return {form: hash_of_files(repository, (*files, *CODECS)) for form, files in FORMS.items()}
+
+
+def emit_forms(repository):
+    lines = ["// What common/wire/forms.h compares.\n", NOTICE, "#pragma once\n\n#include <cstdint>\n\n"
+             "namespace rcuda::wire {\n\n"]
+    lines += [f"inline constexpr uint64_t k{form}Form = 0x{value}ull;\n"
+              for form, value in form_hashes(repository).items()]
+    lines.append("\n}  // namespace rcuda::wire\n")
+    return "".join(lines)
 
 
 def command_hashes(table, layouts):

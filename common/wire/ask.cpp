@@ -5,6 +5,7 @@
 
 #include "common/base/unique_fd.h"
 #include "common/wire/connect.h"
+#include "common/wire/forms.h"
 #include "common/wire/identify.h"
 #include "common/wire/refusal.h"
 
@@ -38,6 +39,8 @@ Result<std::vector<std::byte>> ask(const std::string& host, uint16_t port, Messa
   if (answer->first != wanted) {
     return Status(Code::kProtocol, server + " answered with the wrong message");
   }
+  MessageReader in(answer->second);
+  if (form_of(wanted) != 0) RCUDA_RETURN_IF_ERROR(read_form(in, wanted).with_context(server));
   return std::move(answer->second);
 }
 

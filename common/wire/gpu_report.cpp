@@ -1,5 +1,6 @@
 #include "common/wire/gpu_report.h"
 
+#include "common/wire/forms.h"
 #include "common/wire/message_codec.h"
 
 namespace rcuda::wire {
@@ -75,6 +76,7 @@ bool read(MessageReader& in, GpuReport::Gpu* gpu) {
 
 std::vector<std::byte> encode(const GpuReport& report) {
   MessageWriter out;
+  out.number(form_of(MessageType::kGpuReport));
   out.string(report.driver_version);
   out.number(report.cuda_version);
   out.number(report.layout);
@@ -85,6 +87,7 @@ std::vector<std::byte> encode(const GpuReport& report) {
 
 Result<GpuReport> decode_gpu_report(const std::vector<std::byte>& body) {
   MessageReader in(body);
+  RCUDA_RETURN_IF_ERROR(read_form(in, MessageType::kGpuReport));
   GpuReport report;
   in.string(&report.driver_version);
   in.number(&report.cuda_version);

@@ -4,9 +4,11 @@
 #include <span>
 
 #include "common/base/socket_io.h"
+#include "common/wire/forms.h"
 #include "common/wire/gpu_report.h"
 #include "common/wire/message_codec.h"
 #include "common/wire/protocol.h"
+#include "common/wire/work_codec.h"
 
 namespace rcuda::wire {
 namespace {
@@ -336,6 +338,7 @@ Result<Refusal> decode_refusal(const std::vector<std::byte>& body) {
 
 std::vector<std::byte> encode(const ServerStatus& message) {
   Writer out;
+  out.number(form_of(MessageType::kStatus));
   out.string(message.server);
   out.string(message.driver);
   out.number(message.idle_workers);
@@ -359,7 +362,7 @@ std::vector<std::byte> encode(const ServerStatus& message) {
     out.number(session.seconds);
     out.numbers(session.devices);
     out.string(session.job);
-    out.array(session.work.counts);
+    write(out, session.work);
   }
   out.numbers(message.totals.refused);
   out.number(message.totals.worker_starts);
@@ -370,18 +373,19 @@ std::vector<std::byte> encode(const ServerStatus& message) {
     out.string(account.user);
     out.string(account.medium);
     out.number(account.sessions);
-    out.array(account.work.counts);
+    write(out, account.work);
   }
   return out.take();
 }
 
 Result<ServerStatus> decode_status(const std::vector<std::byte>& body) {
   Reader in(body);
+  RCUDA_RETURN_IF_ERROR(read_form(in, MessageType::kStatus));
   ServerStatus message;
   uint32_t devices = 0, sessions = 0;
   constexpr size_t kMinDeviceBytes = 4 + 4 + 8;
-  constexpr size_t kMinSessionBytes = 3 * 4 + 4 + 4 + 4 + 8 + 4 + 4 + sizeof(Work);
-  constexpr size_t kMinAccountBytes = 4 + 4 + 8 + sizeof(Work);
+  constexpr size_t kMinSessionBytes = 3 * 4 + 4 + 4 + 4 + 8 + 4 + 4 + 4;
+  constexpr size_t kMinAccountBytes = 4 + 4 + 8 + 4;
   if (!in.string(&message.server) || !in.string(&message.driver) ||
       !in.number(&message.idle_workers) || !in.number(&message.max_sessions) ||
       !in.number(&message.waiting) || !in.flag(&message.draining) ||
@@ -402,7 +406,7 @@ Result<ServerStatus> decode_status(const std::vector<std::byte>& body) {
         !in.number(&session.client_pid) || !in.number(&session.worker_pid) ||
         !get_medium(in, &session.medium) || !in.number(&session.seconds) ||
         !in.numbers(&session.devices, kMaxDevices) || !in.string(&session.job) ||
-        !in.array(&session.work.counts)) {
+        !read(in, &session.work)) {
       return malformed("status");
     }
   }
@@ -416,7 +420,7 @@ Result<ServerStatus> decode_status(const std::vector<std::byte>& body) {
   totals.accounts.resize(accounts);
   for (ServerStatus::Account& account : totals.accounts) {
     if (!in.string(&account.user) || !get_medium(in, &account.medium) ||
-        !in.number(&account.sessions) || !in.array(&account.work.counts)) {
+        !in.number(&account.sessions) || !read(in, &account.work)) {
       return malformed("status");
     }
   }

@@ -5,8 +5,10 @@
 #include <charconv>
 
 #include "common/identity/encoding.h"
+#include "common/wire/forms.h"
 #include "common/wire/handshake.h"
 #include "common/wire/message_codec.h"
+#include "common/wire/work_codec.h"
 
 namespace rcuda::wire {
 namespace {
@@ -59,6 +61,7 @@ bool parse_key(std::string_view text, LeaseKey* key) {
 
 std::vector<std::byte> encode(const LeaseRequest& message) {
   MessageWriter out;
+  out.number(form_of(MessageType::kLeaseRequest));
   out.number(static_cast<uint32_t>(message.operation));
   out.string(message.id);
   out.string(message.job);
@@ -72,6 +75,7 @@ std::vector<std::byte> encode(const LeaseRequest& message) {
 
 Result<LeaseRequest> decode_lease_request(const std::vector<std::byte>& body) {
   MessageReader in(body);
+  RCUDA_RETURN_IF_ERROR(read_form(in, MessageType::kLeaseRequest));
   LeaseRequest message;
   uint32_t operation = 0;
   in.number(&operation);
@@ -92,6 +96,7 @@ Result<LeaseRequest> decode_lease_request(const std::vector<std::byte>& body) {
 
 std::vector<std::byte> encode(const LeaseAnswer& message) {
   MessageWriter out;
+  out.number(form_of(MessageType::kLeaseAnswer));
   out.string(message.message);
   out.bytes(message.secret.data(), message.secret.size());
   out.number(static_cast<uint32_t>(message.leases.size()));
@@ -107,16 +112,17 @@ std::vector<std::byte> encode(const LeaseAnswer& message) {
     out.number(lease.sessions);
     out.number(lease.begun);
     out.number(lease.device_ms);
-    out.array(lease.work.counts);
+    write(out, lease.work);
   }
   return out.take();
 }
 
 Result<LeaseAnswer> decode_lease_answer(const std::vector<std::byte>& body) {
   MessageReader in(body);
+  RCUDA_RETURN_IF_ERROR(read_form(in, MessageType::kLeaseAnswer));
   LeaseAnswer message;
   uint32_t leases = 0;
-  constexpr size_t kMinLeaseBytes = 4 * 4 + 4 + 1 + 8 + 8 + 4 + 8 + 8 + sizeof(Work);
+  constexpr size_t kMinLeaseBytes = 4 * 4 + 4 + 1 + 8 + 8 + 4 + 8 + 8 + 4;
   if (!in.string(&message.message) || !in.bytes(message.secret.data(), message.secret.size()) ||
       !in.count(&leases, kMaxLeases, kMinLeaseBytes)) {
     return malformed("LeaseAnswer");
@@ -134,7 +140,7 @@ Result<LeaseAnswer> decode_lease_answer(const std::vector<std::byte>& body) {
     in.number(&lease.sessions);
     in.number(&lease.begun);
     in.number(&lease.device_ms);
-    if (!in.array(&lease.work.counts)) return malformed("LeaseAnswer");
+    if (!read(in, &lease.work)) return malformed("LeaseAnswer");
   }
   if (!in.complete()) return malformed("LeaseAnswer");
   return message;

@@ -6,7 +6,6 @@
 // is what a decoder then returns.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -41,11 +40,6 @@ class MessageWriter {
     number(static_cast<uint32_t>(text.size()));
     bytes(text.data(), text.size());
   }
-  // Of a fixed length, which is not sent.
-  template <typename T, size_t N>
-  void array(const std::array<T, N>& values) {
-    for (T value : values) number(value);
-  }
   template <typename T>
   void numbers(const std::vector<T>& values) {
     number(static_cast<uint32_t>(values.size()));
@@ -63,11 +57,6 @@ class MessageReader {
   explicit MessageReader(const std::vector<std::byte>& in)
       : at_(in.data()), end_(in.data() + in.size()) {}
 
-  template <typename T, size_t N>
-  bool array(std::array<T, N>* values) {
-    for (T& value : *values) number(&value);
-    return !failed_;
-  }
   bool flag(bool* value) {
     uint8_t number_read = 0;
     if (!number(&number_read) || number_read > 1) return fail();

@@ -4,6 +4,7 @@
     builds_test.py --build FOLDER --softgpu LIBRARY [unittest arguments]
 """
 
+import os
 import socket
 import subprocess
 import sys
@@ -38,6 +39,13 @@ for device in range(count.value):
     results.append(cuda.cuMemPoolTrimTo(pool, ctypes.c_size_t(0)))
     assert cuda.cuMemcpyDtoH_v2(words, memory, ctypes.c_size_t(8)) == 0
     print("device", device, *results, *words)
+"""
+# Asks NVML for the name of the first GPU, in vain.
+NAME_OF_GPU = """
+import ctypes
+nvml, gpu, name = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), (ctypes.c_char * 96)()
+assert nvml.nvmlInit_v2() == 0 and nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(gpu)) == 0
+assert nvml.nvmlDeviceGetName(gpu, name, 96) != 0
 """
 # Messages of protocol version 1: a Hello, and a Refusal that says "gone".
 OLD_HELLO = bytes.fromhex("43554441 01000000 01000000 08000000 0123456789abcdef")
@@ -104,6 +112,23 @@ class BuildsTest(unittest.TestCase):
             thread.join()
         self.assertEqual(result.returncode, 1)
         self.assertIn(f"the peer speaks protocol version 1, this side version {PROTOCOL_VERSION}", result.stderr)
+
+    def test_tools_say_that_a_server_is_of_another_build(self):
+        server = self.other()
+        name = f"127.0.0.1:{server.port}"
+        for command in (["rcuda-smi", name], ["rcuda-smi", "top", name, "--rounds", "1"], ["rcuda-smi", "topo", name],
+                        ["rcuda-smi", "drain", name], ["rcuda-smi", "end", name, "1"], ["rcuda-lease", "list", name],
+                        ["rcuda-lease", "take", name, "--devices", "1"]):
+            result = subprocess.run([os.path.join(BUILD, "bin", command[0]), *command[1:]], capture_output=True, text=True)
+            said = result.stdout + result.stderr
+            self.assertIn(name, said)
+            self.assertIn("different builds", said)
+            self.assertIn("install the same build on both", said)
+        result = subprocess.run([sys.executable, "-c", NAME_OF_GPU], capture_output=True, text=True,
+                                env=dict(client_environment(BUILD, [server]), LD_PRELOAD="",
+                                         LD_LIBRARY_PATH=os.path.join(BUILD, "lib/rcuda")))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("install the same build on both", result.stderr)
 
     def test_a_client_of_another_protocol(self):
         server = self.server()

@@ -343,24 +343,35 @@ class HashTest(unittest.TestCase):
         self.assertNotIn("CUkind", layouts)
 
     def test_a_change_of_a_message_changes_the_protocol(self):
+        self.check_changes(shared_tables.PROTOCOL_FILES, shared_tables.protocol_hash)
+
+    def test_a_change_of_a_tools_message_changes_its_form(self):
+        for form, files in shared_tables.FORMS.items():
+            self.check_changes(shared_tables.FORM_FILES, lambda tree: shared_tables.form_hashes(tree)[form],
+                               (*files, *shared_tables.CODECS))
+
+    def check_changes(self, files, hash_of, changing=None):
+        """A comment in one of `files` leaves the hash as it is. Another change makes it another if the file is one of
+        `changing`, by default any."""
         repository = HERE.parents[2]
-        before = shared_tables.protocol_hash(repository)
-        for changed in shared_tables.PROTOCOL_FILES:
+        before = hash_of(repository)
+        for changed in files:
             with tempfile.TemporaryDirectory() as folder:
                 copy = pathlib.Path(folder)
-                for name in shared_tables.PROTOCOL_FILES:
+                for name in files:
                     (copy / name).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy(repository / name, copy / name)
                 with open(copy / changed, "a") as file:
                     file.write("\n// A comment.\n")
-                self.assertEqual(before, shared_tables.protocol_hash(copy), changed)
+                self.assertEqual(before, hash_of(copy), changed)
                 with open(copy / changed, "a") as file:
                     file.write("struct More;\n")
-                self.assertNotEqual(before, shared_tables.protocol_hash(copy), changed)
+                changes = changing is None or changed in changing
+                self.assertEqual(changes, before != hash_of(copy), changed)
 
     def test_what_it_covers_is_what_the_build_watches(self):
         build = (HERE.parents[2] / "api" / "CMakeLists.txt").read_text()
-        for name in shared_tables.PROTOCOL_FILES:
+        for name in (*shared_tables.PROTOCOL_FILES, *shared_tables.FORM_FILES):
             self.assertIn(name.removeprefix("common/wire/"), build)
 
 

@@ -30,5 +30,13 @@ TEST(ControlMessagesTest, AnAnswerSurvivesTheWire) {
   EXPECT_FALSE(decode_control_answer(body).ok());
 }
 
+TEST(ControlMessagesTest, ARequestOfAnotherBuildIsToldApart) {
+  std::vector<std::byte> body = encode(ControlRequest{ControlOperation::kEnd, 4711});
+  body.front() ^= std::byte{1};
+  const Status error = decode_control_request(body).status();
+  EXPECT_EQ(error.code(), Code::kProtocol);
+  EXPECT_NE(error.context().find("install the same build on both"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace rcuda::wire

@@ -8,7 +8,9 @@
 #include <sys/socket.h>
 
 #include "common/base/unique_fd.h"
+#include "common/wire/message_codec.h"
 #include "common/wire/protocol.h"
+#include "common/wire/work_codec.h"
 #include "tests/fuzz/handshake_target.h"
 
 namespace rcuda::wire {
@@ -262,6 +264,24 @@ TEST(WorkTest, ASumStopsAtTheLargestNumber) {
   more[Counter::kCopies] = ~uint64_t{0};
   sum += more;
   EXPECT_EQ(sum[Counter::kCopies], ~uint64_t{0});
+}
+
+TEST(WorkTest, CountersTravelByName) {
+  // Of a build that has one more counter, and lacks all but two of this one.
+  MessageWriter out;
+  out.number(uint32_t{3});
+  for (const char* name : {"copies", "of_another_build", "launches"}) {
+    out.string(name);
+    out.number(uint64_t{7});
+  }
+  const std::vector<std::byte> body = out.take();
+  MessageReader in(body);
+  Work work;
+  EXPECT_TRUE(read(in, &work));
+  EXPECT_TRUE(in.complete());
+  Work expected;
+  expected[Counter::kCopies] = expected[Counter::kLaunches] = 7;
+  EXPECT_EQ(work.counts, expected.counts);
 }
 
 TEST(WorkTest, AWayOfPeerCopiesHasItsCounter) {
