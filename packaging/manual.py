@@ -20,12 +20,14 @@ SETTING = re.compile(r"^(?P<name>[A-Z_0-9]+)=(?P<value>.*)  \((?P<origin>[^;]*);
 
 
 class Help:
-    """One answer to --help. `items` maps a section to its [name, text] pairs."""
+    """One answer of the program `name` to --help. `items` maps a section to its [name, text] pairs."""
 
-    def __init__(self, text):
+    def __init__(self, name, text):
         lines = text.splitlines()
-        # A usage of the program's own follows a colon.
-        self.purpose, _, own_usage = lines[0].strip().rstrip(".").partition(": ")
+        # A usage of the program's own follows a colon. Any other colon is a part of the sentence.
+        self.purpose, own_usage = lines[0].strip().rstrip("."), ""
+        if f": {name} " in self.purpose:
+            self.purpose, own_usage = self.purpose.split(": ", 1)
         self.usage, self.footer = "", []
         self.items = {section: [] for section in SECTIONS}
         section = None
@@ -150,8 +152,8 @@ def main():
     parser.add_argument("--completion", required=True)
     arguments = parser.parse_args()
     name = os.path.basename(arguments.program)
-    help = Help(ask(arguments.program, "--help"))
-    subcommands = [Help(ask(arguments.program, command, "--help")) for command in help.subcommands()]
+    help = Help(name, ask(arguments.program, "--help"))
+    subcommands = [Help(name, ask(arguments.program, command, "--help")) for command in help.subcommands()]
     settings = ask(arguments.program, "--config", "/dev/null", "--list-settings") if arguments.settings else ""
     for path, text in ((arguments.man, page(name, arguments.version, help, subcommands, settings)),
                        (arguments.completion, completion(name, help, subcommands))):

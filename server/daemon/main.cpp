@@ -48,14 +48,14 @@ int report_settings(const Status& status) {
 
 void add_option(CLI::App* app, const std::string& names, config::SettingBase* setting) {
   const std::string first = names.substr(0, names.find(','));
+  const std::string now = setting->text().empty() ? "" : ", now " + setting->text();
   app->add_option_function<std::string>(
          names,
          [setting, first](const std::string& text) {
            const Status status = setting->set(text, first, "the command line");
            if (!status.ok()) throw CLI::ValidationError(status.context());
          },
-         std::string(setting->help()) + " [" + setting->variable() + ", now " + setting->text() +
-             "]")
+         std::string(setting->help()) + " [" + setting->variable() + now + "]")
       ->type_name("")
       ->take_last();
 }

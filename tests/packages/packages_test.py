@@ -179,6 +179,7 @@ echo "server: $?"
                                     f"COMP_WORDS=({tool} --h); _{tool.replace('-', '_')} {tool} --h {tool}; "
                                     "echo ${COMPREPLY[@]}")
             self.assertEqual(completed, "--help\n", tool)
+        self.assertNotIn(", now ]", self.inside("rcuda-server", "--help"))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ Subcommands:
 END
   ;;
   "take --help") cat <<END
-take a thing
+take a thing: anybody may, and so on
 Usage: some-tool take [OPTIONS] name
 
 Positionals:
@@ -72,7 +72,7 @@ class ManualTest(unittest.TestCase):
         page = (self.folder / "man/page").read_text()
         for line in ('.TH SOME-TOOL 1 "" "rcuda 1.2" "User Commands"', "some-tool \\- does things",
                      "some\\-tool [OPTIONS] \\-\\- WHAT", "some\\-tool take [OPTIONS] name", ".B \\-w,\\-\\-way TEXT",
-                     "which way; C:\\enew and how far", ".SS take", ".B name TEXT REQUIRED", ".B \\-\\-all",
+                     "which way; C:\\enew and how far", ".SS take\ntake a thing: anybody may, and so on.", ".B name TEXT REQUIRED", ".B \\-\\-all",
                      "\\&.A footer with an example:", "    some\\-tool take it", ".B RCUDA_SERVER_PORT",
                      "the port (TCP) (a number; default: 8308)"):
             self.assertIn(line + "\n", page)
