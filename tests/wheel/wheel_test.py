@@ -56,13 +56,16 @@ class WheelTest(unittest.TestCase):
             subprocess.run([os.path.join(SOURCE, "scripts/make_wheel"), "--build", BUILD, "--output", cls.folder],
                            check=True, stdout=subprocess.DEVNULL)
         (cls.wheel,) = glob.glob(cls.folder + "/*.whl")
+        # make_wheel makes those of both architectures, of which pip takes the one that fits.
+        other = "aarch64" if platform.machine() == "x86_64" else "x86_64"
+        shutil.copy(cls.wheel, cls.wheel.replace(platform.machine(), other))
         cls.venv = os.path.join(cls.folder, "venv")
         # By the Python for which CuPy is there.
         subprocess.run([os.path.join(WHEELS, "python-cuda13/bin/python"), "-m", "venv", "--without-pip", cls.venv],
                        check=True)
         subprocess.run([sys.executable, "-m", "pip", "--python", cls.venv + "/bin/python", "install", "--quiet",
-                        "--no-index", "--disable-pip-version-check", "--root-user-action=ignore", cls.wheel],
-                       check=True)
+                        "--no-index", "--disable-pip-version-check", "--root-user-action=ignore",
+                        "--find-links", cls.folder, "rcuda"], check=True)
         (packages,) = glob.glob(cls.venv + "/lib/python*/site-packages")
         with open(os.path.join(packages, "clients.pth"), "w") as file:
             for group in ("python-cuda13", "python-nvml"):
