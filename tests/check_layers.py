@@ -35,7 +35,7 @@ MAY_INCLUDE = {
     "p2p": ENGINE,
     "server/auth": ("common/base", "common/identity", "common/tls", "common/wire"),
     "server/names": ("common/base", "common/wire"),
-    "server/monitor": ("common/base", "common/nvml", "common/wire"),
+    "server/monitor": ("common/base", "common/nvml", "common/transport", "common/wire"),
     "server/quota": ("common/base", "common/config"),
     "server/base": ("api", *COMMON),
     "server/peer": ("api", *COMMON, "p2p", "server/base", "server/names"),

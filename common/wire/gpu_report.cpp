@@ -37,6 +37,8 @@ void write(MessageWriter& out, const GpuReport::Gpu& gpu) {
     out.number(path.ancestor);
     out.numbers(path.p2p_status);
   }
+  out.string(gpu.adapter);
+  out.number(gpu.adapter_ancestor);
 }
 
 // After a failed read, all further ones fail.
@@ -64,12 +66,12 @@ bool read(MessageReader& in, GpuReport::Gpu* gpu) {
   }
   if (!in.count(&count, kMaxDevices, 8)) return false;
   gpu->paths.resize(count);
-  bool ok = true;
   for (GpuReport::Path& path : gpu->paths) {
     in.number(&path.ancestor);
-    ok = in.numbers(&path.p2p_status, kMaxP2PStatus);
+    in.numbers(&path.p2p_status, kMaxP2PStatus);
   }
-  return ok;
+  in.string(&gpu->adapter);
+  return in.number(&gpu->adapter_ancestor);
 }
 
 }  // namespace
@@ -80,6 +82,7 @@ std::vector<std::byte> encode(const GpuReport& report) {
   out.string(report.driver_version);
   out.number(report.cuda_version);
   out.number(report.layout);
+  out.string(report.host);
   out.number(static_cast<uint32_t>(report.gpus.size()));
   for (const GpuReport::Gpu& gpu : report.gpus) write(out, gpu);
   return out.take();
@@ -92,6 +95,7 @@ Result<GpuReport> decode_gpu_report(const std::vector<std::byte>& body) {
   in.string(&report.driver_version);
   in.number(&report.cuda_version);
   in.number(&report.layout);
+  in.string(&report.host);
   uint32_t count = 0;
   if (!in.count(&count, kMaxDevices, kLeastGpu)) return malformed("GPU report");
   report.gpus.resize(count);

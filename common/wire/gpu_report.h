@@ -42,10 +42,14 @@ struct GpuReport {
     std::vector<std::string> texts;  // by nvml::Text; empty: unknown
     std::vector<Process> processes;
     std::vector<Path> paths;  // to each GPU of the report, itself included; or empty
+    // The RDMA adapter that is nearest by PCI, as in /sys/class/infiniband; empty: none is known.
+    std::string adapter;
+    uint32_t adapter_ancestor = 0;  // with `adapter`: as Path::ancestor
   };
   std::string driver_version;  // "580.95.05"; empty: unknown
   uint32_t cuda_version = 0;   // 13000
   uint64_t layout = 0;  // nvml::layout() of the server; another one: ignore figures and texts
+  std::string host;     // the running kernel: of servers of one machine the same; empty: unknown
   std::vector<Gpu> gpus;
 };
 

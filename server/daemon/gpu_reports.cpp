@@ -3,6 +3,7 @@
 
 #include "common/base/log.h"
 #include "common/nvml/figures.h"
+#include "p2p/pipeline/host_identity.h"
 #include "server/daemon/daemon.h"
 
 namespace rcuda::server {
@@ -59,6 +60,7 @@ bool Daemon::answer_gpu_query(Connection& connection) {
   if (sample) report.driver_version = sample->driver_version;
   report.cuda_version = offer.driver_version;
   report.layout = nvml::layout();
+  report.host = p2p::host_identity();
   for (size_t i = 0; i < offer.devices.size(); ++i) {
     wire::GpuReport::Gpu gpu = gpu_of(offer, i, sample.get());
     std::optional<Admission::Room> room = pool_->report(

@@ -10,6 +10,7 @@
 #include "common/base/log.h"
 #include "common/base/start_thread.h"
 #include "common/base/unique_fd.h"
+#include "server/monitor/adapters.h"
 
 namespace rcuda::server {
 
@@ -43,7 +44,9 @@ GpuMonitor::Read GpuMonitor::from_nvml() {
       }
     }
     if (!nvml->reader) return nullptr;
-    return std::make_unique<GpuSample>(nvml->reader->read(gpus));
+    auto sample = std::make_unique<GpuSample>(nvml->reader->read(gpus));
+    find_adapters("/", gpus, sample.get());
+    return sample;
   };
 }
 

@@ -30,7 +30,7 @@ struct GpuSample {
   struct Gpu {
     bool known = false;  // NVML knows the GPU
     // The members that NVML tells: figures, texts, paths, PCI numbers, and the whole device's
-    // memory. The rest is empty.
+    // memory. find_adapters() adds the nearest adapter. The rest is empty.
     wire::GpuReport::Gpu told;
     std::map<uint32_t, uint64_t> memory_of;  // by process id
   };

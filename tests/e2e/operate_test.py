@@ -138,14 +138,19 @@ class OperateTest(unittest.TestCase):
         second = self.server(SOFTGPU_NODE="1")
         text = self.smi("topo", self.at(first), self.at(second))
         rows = [line.split()[3:] for line in text.splitlines()[1:4]]
-        self.assertEqual([row[2] for row in rows], ["NET", "NET", "X"], text)
-        self.assertEqual([rows[0][0], rows[1][1], rows[2][0]], ["X", "X", "NET"])
+        # Both servers are on this machine, and no adapter is near a GPU in software.
+        self.assertEqual([row[2] for row in rows], ["HOST", "HOST", "X"], text)
+        self.assertEqual([rows[0][0], rows[1][1], rows[2][0]], ["X", "X", "HOST"])
         self.assertIn(rows[0][1], ("NVL", "PIX", "PXB", "PHB", "NODE", "SYS"))
-        measured = text.splitlines()[4:]
+        self.assertEqual([row[3] for row in rows], ["-", "-", "-"])
+        for word in (rows[0][1], "HOST", "NET", "NIC"):
+            self.assertRegex(text, rf"(?m)^  {word} +[a-z]")  # the legend
+        matrix, measured = text.split("\nCopies between the first GPUs")
+        measured = measured.splitlines()[1:]
         self.assertEqual(len(measured), 2)
         for line in measured:
-            self.assertRegex(line, r": [\d.]+ us, [\d.]+ GB/s \(.+\)$")
-        self.assertEqual(len(self.smi("topo", "-m", self.at(first), self.at(second)).splitlines()), 4)
+            self.assertRegex(line, r": [\d.]+ us, [\d.]+ GB/s \([^,]+\)$")
+        self.assertEqual(self.smi("topo", "-m", "--no-measure", self.at(first), self.at(second)), matrix)
 
     # ---- what they do ----
 

@@ -84,13 +84,13 @@ int top(const std::vector<std::string>& names, double seconds, int rounds) {
   return 0;
 }
 
-int topology(const std::vector<std::string>& names, bool matrix_only) {
+int topology(const std::vector<std::string>& names, bool measure) {
   const std::vector<Look> looks = smi::look(servers_of(names));
   for (const Look& look : looks) {
     if (!look.error.ok()) return fail(look.error);
   }
   std::fputs(smi::matrix_of(looks).c_str(), stdout);
-  if (!matrix_only) std::fputs(smi::network_of(looks).c_str(), stdout);
+  if (measure) std::fputs(smi::network_of(looks).c_str(), stdout);
   return 0;
 }
 
@@ -145,7 +145,7 @@ int start(int argc, char** argv) {
   std::vector<std::string> names = {"localhost"};
   std::string name;
   constexpr const char* kServer = "host or host:port, 8308 unless given";
-  bool as_json = false, no_wait = false, matrix_only = false;
+  bool as_json = false, no_wait = false, matrix = false, no_measure = false;
   double seconds = 2;
   int rounds = 0;
   uint32_t worker = 0;
@@ -161,7 +161,9 @@ int start(int argc, char** argv) {
   CLI::App* const topology_command = app.add_subcommand(
       "topo", "the ways between GPUs; copies between servers are measured, as rcuda-p2p does");
   topology_command->add_option("server", names, kServer)->type_name("");
-  topology_command->add_flag("-m,--matrix", matrix_only, "the matrix only: nothing is measured");
+  topology_command->add_flag("-m,--matrix", matrix,
+                             "as for nvidia-smi: the matrix, which is shown in any case");
+  topology_command->add_flag("--no-measure", no_measure, "the matrix only: nothing is copied");
   CLI::App* const end_command =
       app.add_subcommand("end", "ends a session: its own user and operators may");
   end_command->add_option("server", name, kServer)->required()->type_name("");
@@ -177,7 +179,7 @@ int start(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     if (*top_command) return top(names, seconds, rounds);
-    if (*topology_command) return topology(names, matrix_only);
+    if (*topology_command) return topology(names, !no_measure);
     if (*end_command) return end(name, worker);
     if (*drain_command) return drain(name, !no_wait);
     if (*resume_command) return resume(name);

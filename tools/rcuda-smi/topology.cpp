@@ -1,5 +1,8 @@
 #include "tools/rcuda-smi/topology.h"
 
+#include <algorithm>
+#include <cstdint>
+
 #include <fmt/format.h>
 
 #include "common/nvml/nvml_api.h"
@@ -11,6 +14,22 @@ namespace {
 
 constexpr uint64_t kLatencyBytes = 8, kBandwidthBytes = 64ull << 20;
 
+constexpr char kLegend[] = R"(
+  X     the GPU itself
+  NVL   NVLink
+  INT   on one board
+  PIX   behind one PCIe switch
+  PXB   behind several PCIe switches
+  PHB   under one PCIe host bridge
+  NODE  on one NUMA node
+  SYS   on different NUMA nodes
+  HOST  of different servers of one machine
+  NET   of different machines
+  -     not known
+  *     the two GPUs have the same NIC
+  NIC   the RDMA adapter that is nearest to the GPU, and the way to it
+)";
+
 struct Place {
   const Look* look;
   size_t gpu;  // by its place in the report
@@ -18,9 +37,38 @@ struct Place {
   std::string name() const { return fmt::format("{} {}", look->server, report().ordinal); }
 };
 
-std::string way(const Place& from, const Place& to) {
-  if (from.look != to.look) return "NET";
-  if (from.gpu == to.gpu) return "X";
+// The words of nvidia-smi.
+const char* word_of(uint32_t ancestor) {
+  switch (ancestor) {
+    case NVML_TOPOLOGY_INTERNAL:
+      return "INT";
+    case NVML_TOPOLOGY_SINGLE:
+      return "PIX";
+    case NVML_TOPOLOGY_MULTIPLE:
+      return "PXB";
+    case NVML_TOPOLOGY_HOSTBRIDGE:
+      return "PHB";
+    case NVML_TOPOLOGY_NODE:
+      return "NODE";
+    case NVML_TOPOLOGY_SYSTEM:
+      return "SYS";
+    default:
+      return "-";
+  }
+}
+
+bool on_one_machine(const Place& a, const Place& b) {
+  const std::string& host = a.look->gpus.host;
+  return a.look == b.look || (!host.empty() && host == b.look->gpus.host);
+}
+
+bool share_adapter(const Place& a, const Place& b) {
+  const std::string& adapter = a.report().adapter;
+  return !adapter.empty() && adapter == b.report().adapter && on_one_machine(a, b);
+}
+
+const char* way(const Place& from, const Place& to) {
+  if (from.look != to.look) return on_one_machine(from, to) ? "HOST" : "NET";
   const std::vector<wire::GpuReport::Path>& paths = from.report().paths;
   if (to.gpu >= paths.size()) return "-";
   const wire::GpuReport::Path& path = paths[to.gpu];
@@ -28,15 +76,22 @@ std::string way(const Place& from, const Place& to) {
       path.p2p_status[NVML_P2P_CAPS_INDEX_NVLINK] == NVML_P2P_STATUS_OK) {
     return "NVL";
   }
-  switch (path.ancestor) {
-    case NVML_TOPOLOGY_INTERNAL: return "INT";
-    case NVML_TOPOLOGY_SINGLE: return "PIX";
-    case NVML_TOPOLOGY_MULTIPLE: return "PXB";
-    case NVML_TOPOLOGY_HOSTBRIDGE: return "PHB";
-    case NVML_TOPOLOGY_NODE: return "NODE";
-    case NVML_TOPOLOGY_SYSTEM: return "SYS";
-    default: return "-";
-  }
+  return word_of(path.ancestor);
+}
+
+std::string cell(const Place& from, const Place& to) {
+  if (from.look == to.look && from.gpu == to.gpu) return "X ";
+  return fmt::format("{}{}", way(from, to), share_adapter(from, to) ? "*" : " ");
+}
+
+std::string adapter_of(const wire::GpuReport::Gpu& gpu) {
+  if (gpu.adapter.empty()) return "-";
+  return fmt::format("{} {}", tools::printable(gpu.adapter), word_of(gpu.adapter_ancestor));
+}
+
+// Strategy and route. The rest of a plan is for rcuda-p2p.
+std::string route_of(const std::string& plan) {
+  return tools::printable(plan.substr(0, plan.find(',')));
 }
 
 // As RCUDA_DEVICES has it: host@port:gpu.
@@ -57,7 +112,7 @@ std::string measured(const Look& from, const Look& to) {
   const std::string pair = fmt::format("{} to {}", query.from, query.to);
   if (!status.ok()) return fmt::format("{}: {}\n", pair, status.context());
   return fmt::format("{}: {:.1f} us, {:.2f} GB/s ({})\n", pair, copies.at(0).measured_us,
-                     copies.at(1).gbps(), tools::printable(copies.at(1).plan));
+                     copies.at(1).gbps(), route_of(copies.at(1).plan));
 }
 
 }  // namespace
@@ -67,13 +122,17 @@ std::string matrix_of(const std::vector<Look>& looks) {
   for (const Look& look : looks) {
     for (size_t gpu = 0; gpu < look.gpus.gpus.size(); ++gpu) places.push_back({&look, gpu});
   }
-  std::string text = fmt::format("{:<24}", "");
-  for (size_t i = 0; i < places.size(); ++i) text += fmt::format(" {:>4}", i);
+  size_t width = 0;
+  for (const Place& place : places) width = std::max(width, place.name().size());
+  std::string text = fmt::format("{:{}}", "", 4 + width);
+  for (size_t i = 0; i < places.size(); ++i) text += fmt::format("  {:>4} ", i);
+  text += "  NIC";
   for (size_t i = 0; i < places.size(); ++i) {
-    text += fmt::format("\n{:>3} {:<20}", i, places[i].name());
-    for (const Place& to : places) text += fmt::format(" {:>4}", way(places[i], to));
+    text += fmt::format("\n{:>3} {:{}}", i, places[i].name(), width);
+    for (const Place& to : places) text += fmt::format("  {:>5}", cell(places[i], to));
+    text += "  " + adapter_of(places[i].report());
   }
-  return text + "\n";
+  return text + "\n" + kLegend;
 }
 
 std::string network_of(const std::vector<Look>& looks) {
@@ -81,10 +140,13 @@ std::string network_of(const std::vector<Look>& looks) {
   for (const Look& from : looks) {
     for (const Look& to : looks) {
       if (&from == &to || from.status.devices.empty() || to.status.devices.empty()) continue;
-      text += measured(from, to);
+      text += "  " + measured(from, to);
     }
   }
-  return text;
+  if (text.empty()) return text;
+  return "\nCopies between the first GPUs of each two servers: the time of 8 bytes, the rate of 64 "
+         "MiB\n" +
+         text;
 }
 
 }  // namespace rcuda::smi

@@ -1,5 +1,6 @@
 #include "common/transport/verbs/pci_distance.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cstdlib>
 #include <fstream>
@@ -82,6 +83,34 @@ const char* describe(PciDistance::Level level) {
   }
 }
 
+namespace {
+
+std::optional<PciDistance> adapter_distance(const fs::path& root, const PciDevice& gpu,
+                                            const std::string& adapter) {
+  const auto device = pci_device(root / "sys/class/infiniband" / adapter / "device");
+  if (!device || !is_pci_address(device->address)) return std::nullopt;
+  return pci_distance(gpu, *device);
+}
+
+}  // namespace
+
+std::optional<NearAdapter> adapter_near(const fs::path& root, const std::string& gpu) {
+  const std::optional<PciDevice> target = pci_device_at(root, gpu);
+  if (!target) return std::nullopt;
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(root / "sys/class/infiniband", error)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  std::optional<NearAdapter> nearest;
+  for (const std::string& name : names) {
+    const auto distance = adapter_distance(root, *target, name);
+    if (distance && (!nearest || *distance < nearest->distance)) nearest = {name, *distance};
+  }
+  return nearest;
+}
+
 size_t nearest_adapter(const fs::path& root, const std::string& gpu,
                        const std::vector<std::string>& adapters, std::string* why) {
   const std::optional<PciDevice> target = pci_device_at(root, gpu);
@@ -90,11 +119,10 @@ size_t nearest_adapter(const fs::path& root, const std::string& gpu,
   std::optional<PciDistance> least;
   bool differ = false;
   for (size_t i = 0; i < adapters.size(); ++i) {
-    const auto adapter = pci_device(root / "sys/class/infiniband" / adapters[i] / "device");
-    if (!adapter || !is_pci_address(adapter->address)) continue;
-    const PciDistance distance = pci_distance(*target, *adapter);
-    differ = differ || (least && distance != *least);
-    if (least && distance >= *least) continue;
+    const auto distance = adapter_distance(root, *target, adapters[i]);
+    if (!distance) continue;
+    differ = differ || (least && *distance != *least);
+    if (least && *distance >= *least) continue;
     least = distance;
     best = i;
   }

@@ -3,7 +3,7 @@
 //
 // `root` is "/" in real use and a made-up tree in tests. The results depend on the files only, and
 // nothing blocks except reading them. A device that sysfs does not know has no distance. Used by
-// the verbs plug-in and by rcuda-doctor.
+// the verbs plug-in, by the daemon for what it reports of GPUs, and by rcuda-doctor.
 #pragma once
 
 #include <compare>
@@ -50,5 +50,13 @@ const char* describe(PciDistance::Level level);  // "behind the same PCIe switch
 // is left unchanged if the distance did not decide.
 size_t nearest_adapter(const std::filesystem::path& root, const std::string& gpu,
                        const std::vector<std::string>& adapters, std::string* why);
+
+// The adapter of /sys/class/infiniband that is nearest to the GPU at a PCI address; among equals,
+// the first by name. Nothing if sysfs cannot place the GPU or any adapter.
+struct NearAdapter {
+  std::string name;
+  PciDistance distance;
+};
+std::optional<NearAdapter> adapter_near(const std::filesystem::path& root, const std::string& gpu);
 
 }  // namespace rcuda::transport

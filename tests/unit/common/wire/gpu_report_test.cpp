@@ -20,7 +20,9 @@ GpuReport sample() {
   gpu.texts = {"serial", ""};
   gpu.processes = {{"here", 12, 30}, {"there", 13}};
   gpu.paths = {{0, {0, 0}}, {40, {0, 5}}};
-  GpuReport report{"580.1", 13000, 77, {gpu, gpu}};
+  gpu.adapter = "mlx5_0";
+  gpu.adapter_ancestor = 10;
+  GpuReport report{"580.1", 13000, 77, "a host", {gpu, gpu}};
   report.gpus[1].paths.clear();
   return report;
 }

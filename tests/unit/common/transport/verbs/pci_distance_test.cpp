@@ -97,5 +97,17 @@ TEST_F(PciDistanceTest, AnAdapterWithAPlaceBeatsOneWithout) {
   EXPECT_NE(why_.find("on different NUMA nodes"), std::string::npos);
 }
 
+TEST_F(PciDistanceTest, TheAdapterOfAGpu) {
+  const auto near = adapter_near(root_, "00000000:03:00.0");
+  ASSERT_TRUE(near);
+  EXPECT_EQ(near->name, "beside");
+  EXPECT_EQ(near->distance.level, Level::kSameSwitch);
+  EXPECT_FALSE(adapter_near(root_, "0000:ff:00.0"));
+  add("pci0000:80/0000:80:02.0/0000:82:00.0", "sys/bus/pci/devices/0000:82:00.0", "1");
+  EXPECT_EQ(adapter_near(root_, "0000:82:00.0")->name, "far");
+  fs::remove_all(root_ / "sys/class");
+  EXPECT_FALSE(adapter_near(root_, "0000:03:00.0"));
+}
+
 }  // namespace
 }  // namespace rcuda::transport
