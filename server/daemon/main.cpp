@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/base/version.h"
 #include "common/config/toml_file.h"
 #include "server/auth/default_paths.h"
 #include "server/daemon/daemon.h"
@@ -193,6 +194,7 @@ int start(int argc, char** argv) {
   Settings settings;
   Order order;
   CLI::App app("Offers this machine's GPUs to CUDA programs elsewhere.", "rcuda-server");
+  app.set_version_flag("--version", version_of("rcuda-server"));
   app.footer(
       "It serves programs of its own user, of root and of the users that --users names. Clients "
       "of\n"

@@ -68,6 +68,15 @@ class InstallTest(unittest.TestCase):
                 for path in re.findall(r"R(?:UN)?PATH.*\[(.*)\]", dynamic):
                     self.assertNotIn(BUILD, path, file)
 
+    def test_every_tool_says_its_version(self):
+        answers = set()
+        for tool in sorted(os.listdir(os.path.join(self.prefix, "bin"))):
+            said = subprocess.run([os.path.join(self.prefix, "bin", tool), "--version"], check=True, capture_output=True,
+                                  text=True).stdout
+            self.assertRegex(said, rf"^{tool} \d+\.\d+\.\d+\n$")
+            answers.add(said.split()[1])
+        self.assertEqual(len(answers), 1)
+
     def test_preloaded(self):
         self.program("vector_add", LD_PRELOAD=os.path.join(self.libraries, "librcuda.so"))
 

@@ -11,6 +11,7 @@
 
 #include "common/base/log.h"
 #include "common/base/unique_fd.h"
+#include "common/base/version.h"
 #include "common/transport/media.h"
 #include "common/transport/verbs/locked_memory.h"
 #include "tools/rcuda-doctor/checks.h"
@@ -73,6 +74,7 @@ Findings check_transport() {
 
 int main(int argc, char** argv) {
   CLI::App app{"Checks whether this node is ready for RDMA and GPUDirect"};
+  app.set_version_flag("--version", version_of("rcuda-doctor"));
   bool listen = false;
   std::string address;
   std::string target;

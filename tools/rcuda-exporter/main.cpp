@@ -22,6 +22,7 @@
 #include <prometheus/exposer.h>
 
 #include "common/base/status.h"
+#include "common/base/version.h"
 #include "tools/base/server_query.h"
 #include "tools/rcuda-exporter/families.h"
 
@@ -83,6 +84,7 @@ int run(const std::string& address, std::vector<Server> servers) {
 
 int start(int argc, char** argv) {
   CLI::App app("Sessions and GPUs of rcuda servers as metrics for Prometheus.", "rcuda-exporter");
+  app.set_version_flag("--version", version_of("rcuda-exporter"));
   std::string address = "127.0.0.1:9309";
   std::vector<std::string> names = {"localhost"};
   app.add_option("--listen", address, "address:port where /metrics is served; whoever reaches it reads it")

@@ -24,6 +24,7 @@
 
 #include "common/base/json_text.h"
 #include "common/base/status.h"
+#include "common/base/version.h"
 #include "common/identity/encoding.h"
 #include "common/wire/lease_messages.h"
 #include "tools/base/server_query.h"
@@ -280,6 +281,7 @@ void add_lease(CLI::App* command, Options* options) {
 int start(int argc, char** argv) {
   Options options;
   CLI::App app("Leases devices of rcuda servers to users and jobs.", "rcuda-lease");
+  app.set_version_flag("--version", version_of("rcuda-lease"));
   app.require_subcommand(1);
   CLI::App* const taking =
       app.add_subcommand("take", "take a lease and print the variables for it");

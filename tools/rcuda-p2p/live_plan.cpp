@@ -16,6 +16,7 @@
 #include "api/opcodes.h"
 #include "client/base/device_list.h"
 #include "common/base/cpu_pause.h"
+#include "common/base/host_name.h"
 #include "common/transport/link.h"
 #include "common/wire/codec.h"
 #include "common/wire/connect.h"
@@ -197,6 +198,7 @@ Status Pair::open(const LiveQuery& query, uint64_t most_bytes) {
   hello.commands.assign(api::command_hashes().begin(), api::command_hashes().end());
   hello.pid = static_cast<uint32_t>(::getpid());
   hello.uid = ::getuid();
+  hello.host = host_name();
   hello.program = "rcuda-p2p";
   hello.p2p_strategy = query.strategy;
   hello.p2p_path = query.path;

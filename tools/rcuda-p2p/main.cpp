@@ -14,6 +14,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "common/base/version.h"
 #include "p2p/planner/measurements.h"
 #include "tools/rcuda-p2p/live_plan.h"
 #include "tools/rcuda-p2p/outlook.h"
@@ -32,6 +33,7 @@ int main(int argc, char** argv) {
   using namespace rcuda;
 
   CLI::App app("What the peer-to-peer planner does and why");
+  app.set_version_flag("--version", version_of("rcuda-p2p"));
   app.require_subcommand(1);
   std::string cache = p2p::default_measurements_path();
   app.add_option("--cache", cache, "Measurements file")->capture_default_str();

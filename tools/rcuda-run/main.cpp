@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "client/base/device_list.h"
+#include "common/base/version.h"
 #include "common/transport/media.h"
 #include "tools/rcuda-run/cdi.h"
 #include "tools/rcuda-run/demo_server.h"
@@ -79,6 +80,7 @@ int fail(const std::string& message, int status) {
 std::optional<int> parse(int argc, char** argv, Options* options) {
   CLI::App app("Runs a CUDA program on remote GPUs: rcuda-run [OPTIONS] -- PROGRAM [ARGUMENTS]",
                "rcuda-run");
+  app.set_version_flag("--version", version_of("rcuda-run"));
   app.add_option("-d,--devices", options->devices,
                  "the pool, host[@port]:gpu,... (default: RCUDA_DEVICES)");
   std::vector<std::string> transports = {"auto"};

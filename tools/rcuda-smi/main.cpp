@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "common/base/status.h"
+#include "common/base/version.h"
 #include "common/wire/control_messages.h"
 #include "tools/base/server_query.h"
 #include "tools/rcuda-smi/look.h"
@@ -142,6 +143,7 @@ int resume(const std::string& name) {
 
 int start(int argc, char** argv) {
   CLI::App app("Shows the devices and sessions of rcuda servers.", "rcuda-smi");
+  app.set_version_flag("--version", version_of("rcuda-smi"));
   std::vector<std::string> names = {"localhost"};
   std::string name;
   constexpr const char* kServer = "host or host:port, 8308 unless given";

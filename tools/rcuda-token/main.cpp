@@ -21,6 +21,7 @@
 
 #include "common/base/host_name.h"
 #include "common/base/status.h"
+#include "common/base/version.h"
 #include "common/identity/certificate.h"
 #include "common/identity/token.h"
 #include "server/auth/default_paths.h"
@@ -148,6 +149,7 @@ int start(int argc, char** argv) {
   Options options;
   CLI::App app("Makes, lists and revokes the tokens of this machine's rcuda-server.",
                "rcuda-token");
+  app.set_version_flag("--version", version_of("rcuda-token"));
   app.require_subcommand(1);
 
   CLI::App* creating = app.add_subcommand("create", "make a token and print it");
