@@ -187,9 +187,13 @@ class ExporterTest(unittest.TestCase):
         self.assertEqual(self.value(text, "rcuda_gpu_sessions", gpu="0"), 1)
         self.assertGreater(self.value(text, "rcuda_commands_total", medium="tcp"), 0)
         self.assertGreaterEqual(self.value(text, "rcuda_user_gpu_memory_bytes", gpu="0"), 3 << 20)
+        user, = re.findall(r'rcuda_user_gpu_memory_bytes\{.*user="([^"]*)"', text)
+        worker = self.server.sessions(BUILD)[program.pid]
+        self.assertEqual(self.values(text, "rcuda_session_gpu_memory_bytes", worker=worker, user=user, gpu="0"),
+                         self.values(text, "rcuda_user_gpu_memory_bytes", gpu="0"))
         program.stdin.close()
         program.wait()
-        self.ended(1, "tcp")
+        self.assertEqual(self.values(self.ended(1, "tcp"), "rcuda_session_gpu_memory_bytes"), [])
 
     def test_what_promtool_says(self):
         self.export(f"localhost:{self.server.port}")
@@ -215,6 +219,8 @@ class ExporterTest(unittest.TestCase):
             # A server without sessions, their memory or copies to others does not have these.
             self.assertLessEqual(used, known | {"rcuda_sessions", "rcuda_user_gpu_memory_bytes",
                                                 "rcuda_peer_copies_total"}, name)
+        with open(os.path.join(HERE, "../../docs/monitoring.md")) as file:
+            self.assertLessEqual(known, set(re.findall(r"\brcuda_\w+", file.read())))
 
     def test_a_server_that_is_not_there_is_down_and_said_once(self):
         nobody = free_port()

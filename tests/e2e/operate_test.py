@@ -6,6 +6,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import unittest
 from servers import Server, client_environment, eventually, run_tests, WITH_MEMORY
 
 BUILD = None
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 # Copies 1 MiB for each line of its input, until that ends.
 SESSION = WITH_MEMORY + """
@@ -103,6 +105,17 @@ class OperateTest(unittest.TestCase):
         self.assertTrue(eventually(lambda: not server.workers()), server.text())
         self.assertIn("device 0", self.smi(self.at(server)))
 
+    def test_the_keys_of_json_are_documented(self):
+        server = self.server()
+        self.session(server)
+        one, = json.loads(self.smi("--json", self.at(server)))
+        with open(os.path.join(SOURCE, "docs/monitoring.md")) as file:
+            documented = set(re.findall(r"`(\w+)", file.read()))
+        (device, *_), (session, *_) = one["devices"], one["sessions"]
+        counters = [key for key in session if key.startswith(("bytes_", "peer_copies_"))]
+        self.assertLess(0, len(counters))
+        self.assertLessEqual({*one, *device, *session} - set(counters), documented)
+
     def test_json_names_the_server_that_is_not_there(self):
         server = self.server()
         gone = self.server()
@@ -145,6 +158,8 @@ class OperateTest(unittest.TestCase):
         self.assertEqual([row[3] for row in rows], ["-", "-", "-"])
         for word in (rows[0][1], "HOST", "NET", "NIC"):
             self.assertRegex(text, rf"(?m)^  {word} +[a-z]")  # the legend
+        self.assertIn("(rcuda-p2p, pid", first.text())
+        self.assertNotIn(" on )", first.text())  # the client's host
         matrix, measured = text.split("\nCopies between the first GPUs")
         measured = measured.splitlines()[1:]
         self.assertEqual(len(measured), 2)

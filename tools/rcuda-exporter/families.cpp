@@ -51,6 +51,7 @@ constexpr std::array kMetrics{
     Described{"rcuda_gpu_memory_used_bytes", MetricType::Gauge, "Memory of the GPU in use"},
     Described{"rcuda_user_gpu_memory_bytes", MetricType::Gauge,
               "Memory in use by a user's sessions"},
+    Described{"rcuda_session_gpu_memory_bytes", MetricType::Gauge, "Memory in use by a session"},
     Described{"rcuda_gpu_utilization_ratio", MetricType::Gauge,
               "Part of the time in which kernels ran"},
     Described{"rcuda_gpu_memory_utilization_ratio", MetricType::Gauge,
@@ -210,13 +211,21 @@ void Families::add_gpus(const std::string& server, const wire::ServerStatus& sta
     }
     add("rcuda_gpu_sessions", labels, sessions);
     std::map<std::string, double> memory_of;
+    std::map<const wire::ServerStatus::Session*, double> memory_of_session;
     for (const wire::GpuReport::Process& process : gpu.processes) {
       const wire::ServerStatus::Session* const session = tools::session_of(status, gpu, process);
       if (!session || process.used_bytes == wire::kUnknownFigure) continue;
-      memory_of[session->user] += static_cast<double>(process.used_bytes);
+      const auto bytes = static_cast<double>(process.used_bytes);
+      memory_of[session->user] += bytes;
+      memory_of_session[session] += bytes;
     }
     for (const auto& [user, bytes] : memory_of) {
       add("rcuda_user_gpu_memory_bytes", with("user", user), bytes);
+    }
+    for (const auto& [session, bytes] : memory_of_session) {
+      Labels of = with("user", session->user);
+      of["worker"] = std::to_string(session->worker_pid);
+      add("rcuda_session_gpu_memory_bytes", of, bytes);
     }
     for (const Figure& figure : kFigures) {
       if (const auto value = tools::figure_of(report, gpu, figure.figure)) {

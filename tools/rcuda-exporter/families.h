@@ -1,8 +1,9 @@
 // The metrics of a server, from what it tells of its sessions and its GPUs.
 //
-// Pure; nothing blocks. Units are those of Prometheus: seconds, bytes, watts, hertz, joules. A figure that
-// the server does not know is left out. Labels are bounded: servers, GPUs, users and media, and no
-// programs, processes or jobs.
+// Pure; nothing blocks. Units are those of Prometheus: seconds, bytes, watts, hertz, joules. A
+// figure that the server does not know is left out. Labels are servers, GPUs, users and media, and
+// no programs, hosts of clients or jobs. Only memory is told by session, under the id of its
+// worker: so many series at a time as the server has sessions, which end with them.
 #pragma once
 
 #include <map>
