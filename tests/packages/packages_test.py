@@ -26,6 +26,7 @@ from servers import run_tests, UNUSABLE_SETTINGS  # noqa: E402
 BUILD = None
 TREE = "/usr/lib/rcuda"
 UNIT = "/lib/systemd/system/rcuda-server.service"
+EXPORTER_UNIT = "/lib/systemd/system/rcuda-exporter.service"
 # Runs a command in the new Debian, in which it sees this machine's devices and its own processes.
 INSIDE = """
 mount --bind "$0" "$0"
@@ -53,6 +54,7 @@ class PackagesTest(unittest.TestCase):
         # That of Slurm needs Slurm, and Python; tests/slurm runs what is in it.
         for package in set(glob.glob(os.path.join(cls.folder, "*.deb"))) - set(cls.slurm_package()):
             shutil.copy(package, cls.root + "/packages")
+        cls.demo_of_archive = cls.try_archive()
         # With systemd, which the server's packages do not need but machines have.
         cls.inside("sh", "-ec", "apt-get install -y -qq --no-install-recommends systemd /packages/*.deb",
                    DEBIAN_FRONTEND="noninteractive")
@@ -62,9 +64,25 @@ class PackagesTest(unittest.TestCase):
     @classmethod
     def tearDownClass(cls):
         cls.inside("apt-get", "purge", "-y", "-qq", "rcuda-.*", DEBIAN_FRONTEND="noninteractive")
-        left = [path for path in ("/etc/rcuda", TREE, UNIT) if os.path.exists(cls.root + path)]
+        left = [path for path in ("/etc/rcuda", TREE, UNIT, EXPORTER_UNIT, "/var/lib/rcuda-exporter")
+                if os.path.exists(cls.root + path)]
         if left:
             raise AssertionError(f"left after a purge: {left}")
+
+    @classmethod
+    def try_archive(cls):
+        """In the new Debian as it is, with only the libraries that README names for the archive. Returns what the
+        demonstration prints."""
+        with open(os.path.join(SOURCE, "README.md")) as file:
+            (libraries,) = re.findall(r"(?m)^    apt install (libssl3 .*)$", file.read())
+        (archive,) = glob.glob(os.path.join(cls.folder, "rcuda-*.tar.xz"))
+        os.mkdir(cls.root + "/archive")
+        subprocess.run(["tar", "-xf", archive, "--strip-components=1", "-C", cls.root + "/archive"], check=True)
+        cls.inside("sh", "-ec", f"apt-get install -y -qq --no-install-recommends {libraries}",
+                   DEBIAN_FRONTEND="noninteractive")
+        for tool in os.listdir(cls.root + "/archive/bin"):
+            cls.inside(f"/archive/bin/{tool}", "--version")
+        return cls.inside("/archive/bin/rcuda-run", "--demo")
 
     @classmethod
     def slurm_package(cls):
@@ -92,12 +110,10 @@ class PackagesTest(unittest.TestCase):
         self.assertEqual((result.returncode, result.stdout), (0, ""), result.stderr)
 
     def test_the_archive(self):
-        (archive,) = glob.glob(os.path.join(self.folder, "rcuda-*.tar.xz"))
-        os.mkdir(self.root + "/archive")
-        subprocess.run(["tar", "-xf", archive, "--strip-components=1", "-C", self.root + "/archive"], check=True)
-        self.assertIn(" on 1 device, 0 wrong", self.inside("/archive/bin/rcuda-run", "--demo"))
-        for file in ("rcuda-server.service", "server.toml", "60-rcuda-userfaultfd.rules"):
-            self.inside("test", "-e", f"/archive/share/rcuda/examples/{file}")
+        self.assertIn(" on 1 device, 0 wrong", self.demo_of_archive)
+        for file in ("examples/rcuda-server.service", "examples/server.toml", "examples/rcuda-exporter.service",
+                     "examples/60-rcuda-userfaultfd.rules"):
+            self.inside("test", "-e", f"/archive/share/rcuda/{file}")
 
     def test_access_to_userfaultfd_is_left_to_the_administrator(self):
         rules = "60-rcuda-userfaultfd.rules"
@@ -169,11 +185,46 @@ echo "server: $?"
         (level,) = re.findall(r"Overall exposure level.*?: ([0-9.]+)", exposure)
         self.assertLess(float(level), 5.0, exposure)
 
+    def test_the_exporter_is_a_user_of_its_own(self):
+        with open(self.root + EXPORTER_UNIT) as file:
+            self.assertIn("\nUser=rcuda-exporter\n", file.read())
+        self.assertFalse(os.path.exists(self.root + "/etc/systemd/system/multi-user.target.wants/rcuda-exporter.service"))
+        exposure = self.inside("systemd-analyze", "security", "--offline=true", "--no-pager", EXPORTER_UNIT)
+        (level,) = re.findall(r"Overall exposure level.*?: ([0-9.]+)", exposure)
+        self.assertLess(float(level), 3.0, exposure)
+        # As docs/monitoring.md has it: with a token of root, it tells of all sessions of a server of this machine.
+        shown = self.inside("bash", "-ec", """
+rcuda-token create >/token
+mkfifo /exporter-ready
+rcuda-server --ready-fd 9 9<>/exporter-ready &
+read -r port </exporter-ready
+install -D -m 600 -o rcuda-exporter /token /var/lib/rcuda-exporter/token
+chown rcuda-exporter /var/lib/rcuda-exporter
+set -a
+. /etc/default/rcuda-exporter
+scrape() {
+  setpriv --reuid=rcuda-exporter --regid=rcuda-exporter --clear-groups rcuda-exporter $ARGS &
+  exporter=$!
+  until exec 8<>/dev/tcp/127.0.0.1/9309; do sleep 0.1; done 2>/dev/null
+  printf 'GET /metrics HTTP/1.0\r\n\r\n' >&8
+  echo "$1"; cat <&8
+  kill $exporter
+  wait $exporter
+}
+scrape without
+RCUDA_TOKEN_FILE=/var/lib/rcuda-exporter/token RCUDA_SECURITY=tls scrape with
+kill %1
+wait %1
+""")
+        without, _, with_token = shown.partition("\nwith\n")
+        self.assertNotIn("rcuda_worker_starts_total{", without)
+        self.assertRegex(with_token, r"rcuda_worker_starts_total\{.*\} [1-9]")
+
     def test_manuals_and_completions(self):
         tools = sorted(os.path.basename(tool) for tool in glob.glob(f"{self.root}{TREE}/bin/*"))
         self.assertEqual(len(tools), 8)
         for tool in tools:
-            self.inside("test", "-x", f"/usr/bin/{tool}")
+            self.assertRegex(self.inside(f"/usr/bin/{tool}", "--version"), rf"^{tool} [0-9.]+\n$")
             self.inside("test", "-e", f"/usr/share/man/man1/{tool}.1.gz")
             completed = self.inside("bash", "-ec", f"source /usr/share/bash-completion/completions/{tool}; "
                                     f"COMP_WORDS=({tool} --h); _{tool.replace('-', '_')} {tool} --h {tool}; "
