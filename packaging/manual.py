@@ -16,6 +16,7 @@ import tempfile
 SECTIONS = ("Positionals:", "Options:", "Subcommands:")
 ITEM = re.compile(r"^  (?P<name>\S.*?)(?:\s{2,}(?P<text>\S.*))?$")
 CHOICES = re.compile(r":\{(?P<values>[^}]*)\}")
+RANGE = re.compile(r":\w+ in \[[^\]]*\]")
 SETTING = re.compile(r"^(?P<name>[A-Z_0-9]+)=(?P<value>.*)  \((?P<origin>[^;]*); (?P<type>.*)\)$")
 
 
@@ -77,7 +78,7 @@ def escape(text):
 def items_of(pairs):
     lines = []
     for name, text in pairs:
-        lines += [".TP", f".B {escape(CHOICES.sub('', name))}", escape(text)]
+        lines += [".TP", f".B {escape(RANGE.sub('', CHOICES.sub('', name)))}", escape(text)]
     return lines
 
 

@@ -22,6 +22,8 @@ Options:
   -w,--way TEXT:{slow,fast}
                               which way; C:\\new
                               and how far
+  --every FLOAT:FLOAT in [0.1 - 3600]=2
+                              seconds
 
 Subcommands:
   take                        take a thing
@@ -72,13 +74,13 @@ class ManualTest(unittest.TestCase):
         page = (self.folder / "man/page").read_text()
         for line in ('.TH SOME-TOOL 1 "" "rcuda 1.2" "User Commands"', "some-tool \\- does things",
                      "some\\-tool [OPTIONS] \\-\\- WHAT", "some\\-tool take [OPTIONS] name", ".B \\-w,\\-\\-way TEXT",
-                     "which way; C:\\enew and how far", ".SS take\ntake a thing: anybody may, and so on.", ".B name TEXT REQUIRED", ".B \\-\\-all",
+                     "which way; C:\\enew and how far", ".B \\-\\-every FLOAT=2", ".SS take\ntake a thing: anybody may, and so on.", ".B name TEXT REQUIRED", ".B \\-\\-all",
                      "\\&.A footer with an example:", "    some\\-tool take it", ".B RCUDA_SERVER_PORT",
                      "the port (TCP) (a number; default: 8308)"):
             self.assertIn(line + "\n", page)
 
     def test_the_completion(self):
-        self.assertEqual(self.complete("-"), ["-h", "--help", "-w", "--way"])
+        self.assertEqual(self.complete("-"), ["-h", "--help", "-w", "--way", "--every"])
         self.assertEqual(self.complete("t"), ["take"])
         self.assertEqual(self.complete("take", "--"), ["--all"])
         self.assertEqual(self.complete("--way", "f"), ["fast"])
