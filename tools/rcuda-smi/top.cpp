@@ -73,20 +73,22 @@ Row row_of(const std::vector<Look>& before, const Look& look, const Session& ses
 
 std::string server_lines(const Look& look) {
   if (!look.error.ok()) return fmt::format("{}: {}\n", look.server, look.error.context());
-  std::string text = fmt::format("{}: {}{} sessions, {} waiting, {} idle workers\n", look.server,
-                                 look.status.draining ? "drained, " : "",
-                                 look.status.sessions.size(), look.status.waiting,
-                                 look.status.idle_workers);
+  std::string text =
+      fmt::format("{}: {}{} session{}, {} waiting, {} idle worker{}\n", look.server,
+                  look.status.draining ? "drained, " : "", look.status.sessions.size(),
+                  look.status.sessions.size() == 1 ? "" : "s", look.status.waiting,
+                  look.status.idle_workers, look.status.idle_workers == 1 ? "" : "s");
   for (const wire::ServerStatus::Device& device : look.status.devices) {
     const wire::GpuReport::Gpu* const gpu = gpu_of(look, device.ordinal);
     const auto busy = gpu ? utilization(look, *gpu) : std::nullopt;
     const auto watts = gpu ? power_watts(look, *gpu) : std::nullopt;
+    const long sessions = sessions_on(look.status, device.ordinal);
     text += fmt::format(
-        "  gpu {:<3} {:<24} {:>7} of {:<7} {:>4} {:>6}  {} sessions\n", device.ordinal,
+        "  gpu {:<3} {:<24} {:>7} of {:<7} {:>4} {:>6}  {} session{}\n", device.ordinal,
         cut(device.name, 24), memory_text(gpu ? tools::known(gpu->used_bytes) : std::nullopt),
         memory_text(gpu ? gpu->total_bytes : device.total_bytes),
         busy ? fmt::format("{:.0f}%", *busy * 100) : "-",
-        watts ? fmt::format("{:.0f} W", *watts) : "-", sessions_on(look.status, device.ordinal));
+        watts ? fmt::format("{:.0f} W", *watts) : "-", sessions, sessions == 1 ? "" : "s");
   }
   return text;
 }
