@@ -173,11 +173,19 @@ class Link {
   // Writes up to kMaxRegionPut bytes into the peer's region, in order with puts: a put issued later
   // becomes visible after them, and a transfer issued later happens after them. So a put can tell
   // the peer that they are there, where write() needs the peer's answer first. All bytes are copied
-  // before the return. Blocks as put(), and wakes nobody. Bytes outside of the peer's region break
-  // the Link; for a withdrawn region they are dropped. kUnsupported without has_region_puts.
+  // before the return. They may stay here until the next put, transfer or flush(). Blocks as put(),
+  // and wakes nobody. Bytes outside of the peer's region break the Link; for a withdrawn region
+  // they are dropped. kUnsupported without has_region_puts.
   virtual Status put_region(RegionId, uint64_t, Bytes) {
     return {Code::kUnsupported, std::string(medium()) + " has no puts into regions"};
   }
+
+  // Sends what put_region() has kept here. Blocks no longer than one send.
+  virtual void flush() {}
+  // With has_region_puts: each put() calls `first` before anything else, on its thread, which may
+  // hold locks of the caller. `first` may call put_region(), so what it puts arrives before
+  // whatever the peer learns next. To be called once, before other threads use the Link.
+  virtual void before_puts(std::function<void()>) {}
 
   // RDMA write with immediate: the write itself tells the peer that it has arrived. Without it, the
   // write's completion must come back to this side before a put can tell the peer. kUnsupported

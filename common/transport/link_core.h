@@ -31,6 +31,7 @@ class LinkCore : public Link {
   Status status() const final;
   LinkCounters counters() const final;
   void on_immediate(ImmediateArrived arrived) final;
+  void before_puts(std::function<void()> first) final { before_put_ = std::move(first); }
   // Refuse the call. Verbs overrides them.
   Result<Region> expose_device(void* base, size_t bytes, const DeviceMemory& memory) override;
   Status loop_back(void* to, const void* from, size_t bytes) override;
@@ -48,6 +49,10 @@ class LinkCore : public Link {
   // asks the peer for a wake-up.
   virtual void before_sleep() {}
 
+  // put() of a medium with has_region_puts calls this first.
+  void run_before_put() const {
+    if (before_put_) before_put_();
+  }
   // `bytes` more of a write with this immediate have arrived.
   void immediate_arrived(uint32_t immediate, uint64_t bytes);
 
@@ -81,6 +86,7 @@ class LinkCore : public Link {
   std::atomic<bool> broken_{false};
   mutable std::mutex status_mutex_;
   Status status_;  // guarded by status_mutex_; set before broken_
+  std::function<void()> before_put_;
   std::mutex immediate_mutex_;
   ImmediateArrived on_immediate_;  // guarded by immediate_mutex_
 };

@@ -41,11 +41,13 @@ Executor::Executor(const SessionResources& given)
       device_waits(objects, idle, jobs, peers),
       client_resources(answers.events()),
       host_memory(driver, link, client_resources, metered, resources.host_memory),
+      region_puts(
+          std::make_shared<RegionPuts>(driver, link, answers, completions, names, resources.marks)),
       mirrors(driver, link, objects, answers, completions, host_memory, metered),
       fetches_behind(objects, answers, mirrors),
       graph_keeper(driver, objects, client_resources, idle),
       host_callbacks(driver, link, answers.events(), client_resources, graph_keeper, mirrors),
-      shadow_copies(driver, link, answers, host_memory, names),
+      shadow_copies(driver, link, answers, host_memory, region_puts),
       gpu_direct(*given.driver, link, answers, host_memory),
       graph_copies(driver, graph_keeper, {host_memory, mirrors, shadow_copies, host_callbacks},
                    resources.quota->limits_bandwidth()),
@@ -59,17 +61,21 @@ Executor::Executor(const SessionResources& given)
       graph_services{driver, objects, host_memory, graph_keeper, graph_copies, host_callbacks},
       interprocess_services{driver, names, origins},
       launch_services{driver, objects, completions, host_callbacks},
-      memory_services{driver,  metered,        pool_frees, host_memory,
-                      mirrors, fetches_behind, names,      origins},
+      memory_services{driver,         metered,      pool_frees, host_memory, mirrors,
+                      fetches_behind, *region_puts, names,      origins},
       module_services{driver, resources, objects, answers, output, device_waits, images, links},
-      peer_services{resources, objects,     answers,       work,          idle,
-                    peers,     peer_memory, shadow_copies, copy_outcomes, done},
+      peer_services{resources, objects,     answers,      work,          idle,
+                    peers,     peer_memory, *region_puts, copy_outcomes, done},
       stream_services{driver, resources, objects, answers, output, completions, idle} {
+  link.before_puts([puts = region_puts] { puts->deliver(); });
+  names.before_first_use([puts = region_puts.get()] { puts->settle(); });
   metered.before_trimming([this] {
     if (peers.holding()) return false;
     pool_frees.reached_all();
     return true;
   });
 }
+
+Executor::~Executor() { region_puts->end(); }
 
 }  // namespace rcuda::server

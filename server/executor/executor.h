@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "api/stubs/traits.h"
 #include "server/executor/answers/answers.h"
@@ -34,6 +35,7 @@
 #include "server/executor/memory/host_memory.h"
 #include "server/executor/memory/memory_origins.h"
 #include "server/executor/memory/mirrors.h"
+#include "server/executor/memory/region_puts.h"
 #include "server/executor/memory/shadow_copy.h"
 #include "server/executor/metering/metered_driver.h"
 #include "server/executor/objects/device_resources.h"
@@ -57,6 +59,7 @@ namespace rcuda::server {
 class Executor {
  public:
   explicit Executor(const SessionResources& resources);
+  ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
@@ -84,6 +87,7 @@ class Executor {
   DeviceWaits device_waits;
   ClientResources client_resources;
   HostMemory host_memory;
+  const std::shared_ptr<RegionPuts> region_puts;  // streams' work has shares
   Mirrors mirrors;
   FetchesBehind fetches_behind;
   GraphKeeper graph_keeper;

@@ -35,6 +35,7 @@ class FetchesBehind;
 class PeerHub;
 class PeerMemory;
 class PoolFrees;
+class RegionPuts;
 class SessionObjects;
 class ShadowCopies;
 class WorkCount;
@@ -101,6 +102,7 @@ struct MemoryServices {
   HostMemory& host_memory;
   Mirrors& mirrors;
   FetchesBehind& fetches_behind;
+  RegionPuts& region_puts;
   ExportedNames& names;
   MemoryOrigins& origins;
 };
@@ -124,7 +126,7 @@ struct PeerServices {
   IdleCheck& idle;
   PeerHub& peers;
   PeerMemory& memory;
-  ShadowCopies& shadow_copies;
+  RegionPuts& region_puts;
   CopyOutcomes& outcomes;
   wire::Work& done;
 };

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct SessionResources {
   size_t staging_bytes = 0;
   int staging_file = -1;  // a memfd behind the staging region; -1: none
   std::byte* reply_memory = nullptr;
+  std::span<std::byte> marks;  // page-locked memory behind it for what GPUs mark; may be empty
   size_t pinned_bytes = 0;  // from `staging` on; registered with CUDA in one piece
   ImageCache* images = nullptr;
   OutputCapture* output = nullptr;  // null: device output is not captured
@@ -49,5 +51,6 @@ struct SessionResources {
 
 inline constexpr size_t kReplyMemoryBytes =
     wire::ClientWindow::kEventRing - wire::ClientWindow::kSmallReplies;
+inline constexpr size_t kMarkMemoryBytes = 4096;
 
 }  // namespace rcuda::server

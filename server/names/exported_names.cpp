@@ -56,8 +56,13 @@ Status ExportedNames::listen_locked() {
       [this](uint32_t kind, const LookupKey& secret) { return find(kind, secret); });
 }
 
-Result<wire::ExportedName> ExportedNames::mint_locked(Kept kept) {
+void ExportedNames::use() {
+  if (!are_used() && before_first_use_) before_first_use_();
   used_.store(true, std::memory_order_release);
+}
+
+Result<wire::ExportedName> ExportedNames::mint_locked(Kept kept) {
+  use();
   RCUDA_RETURN_IF_ERROR(listen_locked());
   const Result<LookupKey> secret = make_lookup_key();
   if (!secret) return secret.status();
@@ -119,7 +124,7 @@ std::optional<LookupServer::Item> ExportedNames::find(uint32_t kind, const Looku
 }
 
 Result<LookupResult> ExportedNames::look_up(const wire::ExportedName& name) {
-  used_.store(true, std::memory_order_release);
+  use();
   const auto kind = static_cast<uint32_t>(name.kind);
   // A descriptor of this session, for example of one of its pools that it imports itself.
   if (const std::optional<LookupServer::Item> own = find(kind, name.secret)) {

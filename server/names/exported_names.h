@@ -25,6 +25,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -61,6 +62,8 @@ class ExportedNames {
   // Whether the session has exported or imported anything. From then on another process may see how
   // far its streams are, by an event or by memory. Never false again.
   bool are_used() const { return used_.load(std::memory_order_acquire); }
+  // Is called once, before are_used() becomes true. To be set before anything else is called.
+  void before_first_use(std::function<void()> call) { before_first_use_ = std::move(call); }
   ExportedNames(const ExportedNames&) = delete;
   ExportedNames& operator=(const ExportedNames&) = delete;
 
@@ -91,12 +94,14 @@ class ExportedNames {
   };
   using HandleKey = std::pair<wire::ExportKind, wire::HandleBytes>;
 
+  void use();
   Status listen_locked();
   Result<wire::ExportedName> mint_locked(Kept kept);
   std::optional<LookupServer::Item> find(uint32_t kind, const LookupKey& secret);
   Result<LookupResult> look_up(const wire::ExportedName& name);
 
   const std::string owner_;
+  std::function<void()> before_first_use_;
   std::atomic<bool> used_{false};
   std::mutex mutex_;
   LookupKey worker_{};

@@ -187,6 +187,7 @@ Status DeviceSet::select(const std::vector<uint32_t>& wanted, wire::Welcome* wel
   resources->staging_bytes = staging_->staging_bytes();
   resources->staging_file = staging_->file();
   resources->reply_memory = staging_->data() + staging_->staging_bytes();
+  resources->marks = {resources->reply_memory + kReplyMemoryBytes, kMarkMemoryBytes};
   resources->pinned_bytes = staging_->bytes();
   return {};
 }

@@ -47,6 +47,7 @@ Status FaultLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake)
       offset > peer_window_bytes() - total) {
     return inner_->put(offset, pieces, wake);  // the inner Link refuses it
   }
+  if (before_put_) before_put_();
   LatePut late{offset, {}, wake, {}};
   late.bytes.reserve(total);
   for (Bytes piece : pieces) late.bytes.insert(late.bytes.end(), piece.begin(), piece.end());

@@ -48,6 +48,8 @@ class FaultLink final : public transport::Link {
   Status put(uint64_t offset, std::span<const transport::Bytes> pieces,
              transport::Wake wake) override;
   Status put_region(transport::RegionId region, uint64_t offset, transport::Bytes bytes) override;
+  void flush() override { inner_->flush(); }
+  void before_puts(std::function<void()> first) override { before_put_ = std::move(first); }
   Status wait(const std::function<bool()>& ready,
               std::chrono::steady_clock::time_point deadline) override;
   void interrupt() override { inner_->interrupt(); }
@@ -101,6 +103,7 @@ class FaultLink final : public transport::Link {
 
   const std::unique_ptr<transport::Link> inner_;
   const FaultPlan plan_;
+  std::function<void()> before_put_;
 
   std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;

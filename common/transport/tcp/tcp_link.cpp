@@ -109,6 +109,7 @@ class TcpLink final : public LinkCore {
   size_t peer_window_bytes() const override { return peer_window_bytes_; }
   Status put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) override;
   Status put_region(RegionId region, uint64_t offset, Bytes bytes) override;
+  void flush() override { sender_.flush(); }
   Result<Region> expose(void* base, size_t bytes, int backing, uint64_t backing_offset) override;
   Status unexpose(RegionId region) override { return regions_.remove(region); }
   Result<void*> map(RegionId, size_t, void*) override { return static_cast<void*>(nullptr); }
@@ -238,6 +239,7 @@ void TcpLink::abandon() noexcept {
 Status TcpLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
   const size_t total = total_bytes(pieces);
   RCUDA_RETURN_IF_ERROR(check_put(offset, pieces.size(), total, peer_window_bytes_));
+  run_before_put();
   const uint32_t kind = wake == Wake::kNo ? kPut : kPutAndWake;
   before_peer(regions_.peer_order());
   const PutHeader header{static_cast<uint32_t>(total), static_cast<uint32_t>(offset) | kind};
@@ -265,7 +267,7 @@ Status TcpLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
   // Before it is sent: a transfer that another thread issues may wait for one put too many, but
   // never for one too few.
   region_puts_sent_.fetch_add(1, std::memory_order_release);
-  if (!sender_.send(message, sizeof header + header.bytes, Wake::kNo)) {
+  if (!sender_.keep(message, sizeof header + header.bytes)) {
     return broken() ? status() : Status{Code::kUnavailable, "the session was closed"};
   }
   transfer_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
@@ -306,7 +308,9 @@ void TcpLink::transfer(const TransferRequest& what, TransferDone done) {
     }
     done(status);
   };
-  bulk_.transfer(what, region_puts_sent_.load(std::memory_order_acquire), counted);
+  const uint32_t region_puts = region_puts_sent_.load(std::memory_order_acquire);
+  if (region_puts != 0) sender_.flush();  // the transfer waits for them
+  bulk_.transfer(what, region_puts, counted);
 }
 
 void TcpLink::receive() {

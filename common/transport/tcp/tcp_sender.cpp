@@ -81,7 +81,26 @@ bool TcpSender::send(std::span<const Bytes> pieces, size_t total, Wake wake) {
     return sent;
   }
 
-  // A message larger than the buffer is accepted when the buffer is empty.
+  if (!make_room(lock, total)) return false;
+  append(pieces, 0);
+  if (urgent && !sending_) {
+    flush(lock);
+  } else {
+    call_flusher(lock);
+  }
+  return true;
+}
+
+bool TcpSender::keep(std::span<const Bytes> pieces, size_t total) {
+  Lock lock(mutex_, std::defer_lock);
+  lock_soon(lock);
+  if (stopped_ || !make_room(lock, total)) return false;
+  append(pieces, 0);
+  return true;
+}
+
+// A message larger than the buffer is accepted when the buffer is empty.
+bool TcpSender::make_room(Lock& lock, size_t total) {
   while (!pending_.empty() && pending_.size() + total > kMaxPending) {
     if (sending_) {
       space_.wait(lock);
@@ -89,12 +108,6 @@ bool TcpSender::send(std::span<const Bytes> pieces, size_t total, Wake wake) {
       drain(lock, Clock::time_point::max());
     }
     if (stopped_) return false;
-  }
-  append(pieces, 0);
-  if (urgent && !sending_) {
-    flush(lock);
-  } else {
-    call_flusher(lock);
   }
   return true;
 }

@@ -42,6 +42,8 @@ class TcpSender {
   // `pieces` form one message of `total` bytes. It is not held back if `wake` says that somebody
   // waits for the answer. Returns false once stopped.
   bool send(std::span<const Bytes> pieces, size_t total, Wake wake);
+  // Appends a message to the gathered bytes. It goes with the next send() or flush().
+  bool keep(std::span<const Bytes> pieces, size_t total);
   // Sends gathered bytes as far as the socket takes them without blocking.
   void flush();
   // Sends gathered bytes and `farewell`, until the deadline at most, then stops.
@@ -56,6 +58,7 @@ class TcpSender {
   static constexpr size_t kMaxPending = 1u << 20;
 
   using Lock = std::unique_lock<std::mutex>;
+  bool make_room(Lock& lock, size_t total);
   bool idle() const { return !sending_ && outgoing_.size() == sent_ && pending_.empty(); }
   void call_flusher(Lock& lock);
   bool send_now(Lock& lock, std::span<const Bytes> pieces, size_t total);

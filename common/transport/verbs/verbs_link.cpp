@@ -84,6 +84,7 @@ void VerbsLink::poke() {
 Status VerbsLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
   const size_t total = total_bytes(pieces);
   RCUDA_RETURN_IF_ERROR(check_put(offset, pieces.size(), total, peer_window_bytes_));
+  run_before_put();
   const auto wakes = [this, wake] {
     if (wake == Wake::kNo || !peer_armed_.load(std::memory_order_relaxed)) return false;
     peer_armed_.store(false, std::memory_order_relaxed);

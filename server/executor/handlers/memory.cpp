@@ -9,6 +9,7 @@
 #include "server/executor/memory/fetches_behind.h"
 #include "server/executor/memory/host_memory.h"
 #include "server/executor/memory/mirrors.h"
+#include "server/executor/memory/region_puts.h"
 #include "server/executor/streams/pool_frees.h"
 
 namespace rcuda::server {
@@ -20,6 +21,7 @@ HandlerResult host_expose(MemoryServices& services, const Command&,
 
 HandlerResult host_unexpose(MemoryServices& services, const Command&,
                             const wire::HostUnexposeBody& body) {
+  services.region_puts.withdraw(static_cast<transport::RegionId>(body.region));
   return {services.host_memory.unexpose(body), false, false};
 }
 

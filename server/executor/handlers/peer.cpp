@@ -8,7 +8,7 @@
 #include "common/base/log.h"
 #include "server/executor/answers/answers.h"
 #include "server/executor/custom.h"
-#include "server/executor/memory/shadow_copy.h"
+#include "server/executor/memory/region_puts.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/peers/copy_outcomes.h"
 #include "server/executor/peers/peer_memory.h"
@@ -67,7 +67,7 @@ HandlerResult peer_introduce(PeerServices& services, const Command& command,
 }
 
 HandlerResult peer_copy(PeerServices& services, const Command&, const wire::PeerCopyBody& body) {
-  services.shadow_copies.begin_acknowledging();
+  services.region_puts.begin_acknowledging();
   const WordSignal word{body.word, body.sequence};
   // An error is reported once: by one of the two halves, in the word of the caller that waits, or
   // by the worker that gets a signal.
@@ -131,7 +131,7 @@ HandlerResult peer_copy(PeerServices& services, const Command&, const wire::Peer
 
 HandlerResult peer_signal(PeerServices& services, const Command&,
                           const wire::PeerSignalBody& body) {
-  services.shadow_copies.begin_acknowledging();
+  services.region_puts.begin_acknowledging();
   const CopyOutcomes::Outcome outcome = services.outcomes.take(body.copy);
   if (!services.peers.knows(body.link)) return answer(kNoPeer);
   // A stream or event that does not exist has no context. The engine cannot use it, and reports

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <future>
-#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -25,46 +23,6 @@ std::vector<ShadowCopies::Piece> chunks_of(uint64_t address, uint64_t bytes) {
 
 }  // namespace
 
-// Small pieces that go to the client without an acknowledgement, while nobody else can see how far
-// a stream is. Any thread.
-class ShadowCopies::Puts {
- public:
-  Puts(transport::Link& link, const ExportedNames& names)
-      : link_(link), names_(names), over_(!link.traits().has_region_puts) {}
-
-  // Returns false if the bytes must be written with an acknowledgement.
-  bool put(transport::RegionId region, uint64_t offset, transport::Bytes bytes, Status* sent) {
-    if (bytes.size() > transport::kMaxRegionPut) return false;
-    std::lock_guard lock(mutex_);
-    if (over_ || names_.are_used()) return false;
-    last_ = {region, offset};
-    *sent = link_.put_region(region, offset, bytes);
-    return true;
-  }
-
-  void end() {
-    std::optional<std::pair<transport::RegionId, uint64_t>> last;
-    {
-      std::lock_guard lock(mutex_);
-      if (std::exchange(over_, true)) return;
-      last = last_;
-    }
-    if (!last) return;
-    // A transfer happens after all puts, so its end is their acknowledgement.
-    std::byte byte;
-    std::promise<void> done;
-    link_.read(last->first, last->second, &byte, 1, [&done](const Status&) { done.set_value(); });
-    done.get_future().wait();
-  }
-
- private:
-  transport::Link& link_;
-  const ExportedNames& names_;
-  std::mutex mutex_;  // guards the members below
-  bool over_;
-  std::optional<std::pair<transport::RegionId, uint64_t>> last_;  // where one was put
-};
-
 // Host functions start the items and wait for them; threads of the Link complete them.
 class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
  public:
@@ -75,8 +33,8 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
     bool busy = false;
   };
 
-  Transfer(transport::Link& link, Answers& answers, std::shared_ptr<Puts> puts, bool to_client,
-           std::vector<Item> items)
+  Transfer(transport::Link& link, Answers& answers, std::shared_ptr<RegionPuts> puts,
+           bool to_client, std::vector<Item> items)
       : link_(link),
         answers_(answers),
         puts_(std::move(puts)),
@@ -87,7 +45,10 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
 
   void start(size_t index) {
     Item& item = items_[index];
-    if (to_client_ && put(item)) return;
+    // What the stream has copied before comes first.
+    puts_->deliver();
+    const auto* const bytes = reinterpret_cast<const std::byte*>(item.piece.address);
+    if (to_client_ && puts_->put(item.region, item.offset, {bytes, item.piece.bytes})) return;
     {
       std::lock_guard lock(mutex_);
       item.busy = true;
@@ -106,23 +67,22 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
     }
   }
 
+  // For a transfer of one item. Returns false if it must be started.
+  bool put_when_reached(const SessionStream& stream) {
+    const Item& item = items_.front();
+    const auto* const bytes = reinterpret_cast<const std::byte*>(item.piece.address);
+    return puts_->put_when_reached(stream, item.region, item.offset, {bytes, item.piece.bytes});
+  }
+
   void wait(size_t index) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return !items_[index].busy; });
   }
 
  private:
-  bool put(const Item& item) {
-    const auto* const local = reinterpret_cast<const std::byte*>(item.piece.address);
-    Status sent;
-    if (!puts_->put(item.region, item.offset, {local, item.piece.bytes}, &sent)) return false;
-    if (!sent.ok()) answers_.latch(not_moved(sent));
-    return true;
-  }
-
   transport::Link& link_;
   Answers& answers_;
-  const std::shared_ptr<Puts> puts_;
+  const std::shared_ptr<RegionPuts> puts_;
   const bool to_client_;
   std::vector<Item> items_;
   std::mutex mutex_;
@@ -161,14 +121,12 @@ struct ShadowCopies::Steps {
 };
 
 ShadowCopies::ShadowCopies(const api::DriverTable& driver, transport::Link& link, Answers& answers,
-                           const HostMemory& host_memory, const ExportedNames& names)
+                           const HostMemory& host_memory, std::shared_ptr<RegionPuts> puts)
     : driver_(driver),
       link_(link),
       answers_(answers),
       host_memory_(host_memory),
-      puts_(std::make_shared<Puts>(link, names)) {}
-
-void ShadowCopies::begin_acknowledging() { puts_->end(); }
+      puts_(std::move(puts)) {}
 
 void CUDA_CB ShadowCopies::run(void* argument) {
   const std::unique_ptr<Step> step = Steps::get().take(argument);
@@ -244,8 +202,9 @@ CUresult ShadowCopies::copy(const SessionStream& stream, const wire::CopyBody& b
       result = driver_.cuMemcpyAsync(body.destination + offset, chunks[i].address, chunks[i].bytes,
                                      stream.handle);
     }
-    // The stream passes the copy only when the client has all bytes.
-    if (result == CUDA_SUCCESS && out) {
+    // The stream passes the copy only when the client has all bytes, or will have them before it
+    // learns of that.
+    if (result == CUDA_SUCCESS && out && !(chunks.size() == 1 && out->put_when_reached(stream))) {
       const bool last = i + 1 == chunks.size();
       result = queue(stream, {out, i, i + 1, 0, last ? out->size() : 0});
     }

@@ -2,7 +2,8 @@
 //
 // The bytes move over the Link when the stream reaches the copy. Host functions in the stream start
 // the transfers and wait for them, in chunks, so that the network carries one chunk while the DMA
-// engine works on another. A stream in capture gets only the copy; the graph's executables add the
+// engine works on another. The bytes of a small copy to the client follow it without a host
+// function (region_puts.h). A stream in capture gets only the copy; the graph's executables add the
 // transfers (graph_copies.h). For mirrored memory (mirrors.h) no bytes are moved, because the
 // shadow already has the stream's bytes.
 // Threads: all functions on the executor thread, carry_out() on any. The host functions run on the
@@ -23,8 +24,8 @@
 #include "common/wire/protocol.h"
 #include "server/executor/answers/answers.h"
 #include "server/executor/memory/host_memory.h"
+#include "server/executor/memory/region_puts.h"
 #include "server/executor/objects/objects.h"
-#include "server/names/exported_names.h"
 
 namespace rcuda::server {
 
@@ -32,16 +33,7 @@ class ShadowCopies {
  public:
   // All outlive this object, and the streams' work.
   ShadowCopies(const api::DriverTable& driver, transport::Link& link, Answers& answers,
-               const HostMemory& host_memory, const ExportedNames& names);
-
-  // From now on a stream passes a copy to the client only when the client has acknowledged the
-  // bytes. Until then small copies are not acknowledged, because what the client learns of the
-  // stream comes behind them. Another worker that waits for a stream of this one could be there
-  // before the bytes, so this is called before it learns anything. Blocks for a round trip the
-  // first time, until earlier copies have arrived. (Another process that shares memory or an event
-  // with this session, by `names`, could be there first, too: names that are used have the same
-  // effect.)
-  void begin_acknowledging();
+               const HostMemory& host_memory, std::shared_ptr<RegionPuts> puts);
 
   // A range of client memory that lies in one shadow.
   struct Piece {
@@ -70,7 +62,6 @@ class ShadowCopies {
  private:
   struct Step;
   struct Steps;
-  class Puts;
 
   bool is_shadow(uint64_t address, uint64_t bytes) const;
   bool fetches(const wire::CopyBody& body) const;
@@ -82,7 +73,7 @@ class ShadowCopies {
   transport::Link& link_;
   Answers& answers_;
   const HostMemory& host_memory_;
-  const std::shared_ptr<Puts> puts_;
+  const std::shared_ptr<RegionPuts> puts_;
 };
 
 }  // namespace rcuda::server

@@ -179,18 +179,33 @@ void Completions::finish(Watch& watch, CUresult result) {
   answers_.signal(watch.signal, result);
 }
 
+// A query of an event that is reached takes 1.5 us, of one that is not a tenth (H100). So the last
+// event is asked first, and if a stream has reached that, it has reached all.
+bool Completions::finish_reached(Queue& queue) {
+  bool any = false;
+  while (!queue.pending.empty()) {
+    size_t reached = queue.pending.size();
+    CUresult result = driver_.cuEventQuery(queue.pending.back().event);
+    if (result == CUDA_ERROR_NOT_READY && reached > 1) {
+      reached = 1;
+      result = driver_.cuEventQuery(queue.pending.front().event);
+    }
+    if (result == CUDA_ERROR_NOT_READY) break;
+    for (; reached > 0 && !queue.pending.empty(); --reached) {
+      Pending pending = std::move(queue.pending.front());
+      queue.pending.pop_front();
+      finish(pending, queue.key, result);
+    }
+    any = true;
+  }
+  return any;
+}
+
 bool Completions::poll() {
   bool any = false;
   for (size_t i = 0; i < active_.size();) {
     Queue& queue = *active_[i];
-    while (!queue.pending.empty()) {
-      const CUresult result = driver_.cuEventQuery(queue.pending.front().event);
-      if (result == CUDA_ERROR_NOT_READY) break;
-      Pending pending = std::move(queue.pending.front());
-      queue.pending.pop_front();
-      finish(pending, queue.key, result);
-      any = true;
-    }
+    any |= finish_reached(queue);
     if (queue.pending.empty()) {
       queue.active = false;
       if (queue.forgotten) queues_.erase(queue.key);

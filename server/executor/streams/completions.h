@@ -100,6 +100,7 @@ class Completions {
     WordSignal signal;
   };
 
+  bool finish_reached(Queue& queue);
   CUresult take_event(ContextState& context, CUevent* event);
   void enqueue(const SessionStream& stream, Pending pending);
   void finish(Pending& pending, uint64_t key, CUresult result);

@@ -1,0 +1,98 @@
+// RegionPuts: small pieces of shadows that go to the client in order with everything else that the
+// client learns (Link::put_region()), without an acknowledgement.
+//
+// A copy to the client's memory could end with a host function that sends its bytes. The driver
+// runs one 40 us after the copy (H100), the stream waits meanwhile, and `x.item()` of PyTorch is
+// such a copy. So put_when_reached() queues a mark behind the copy instead, a word that the GPU
+// writes, and the stream goes on. The bytes of a mark that is there are sent before anything else
+// that is put: deliver() is called by each put of the Link (Link::before_puts()), on whatever
+// thread, and by the executor. So whoever learns that a stream has passed the copy has the bytes.
+//
+// That holds for what the client learns from this worker. Another worker that waits for a stream of
+// this one, or another process with memory or an event of it, could be faster. So
+// begin_acknowledging() and the first use of an exported name wait for the marks that are queued, a
+// second at most. From then on all copies are acknowledged.
+//
+// Threads: put_when_reached() and withdraw() on the executor thread, everything else on any.
+// Blocking: as Link::put(); settle() and begin_acknowledging() as said. Errors: those of the Link
+// are latched.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <cuda.h>
+
+#include "api/driver_table.h"
+#include "common/transport/link.h"
+#include "server/executor/answers/answers.h"
+#include "server/executor/objects/objects.h"
+#include "server/executor/streams/completions.h"
+#include "server/names/exported_names.h"
+
+namespace rcuda::server {
+
+class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
+ public:
+  // `marks`: page-locked memory that the GPUs can write; copies beyond one per word take the other
+  // way. The references are not used after end().
+  RegionPuts(const api::DriverTable& driver, transport::Link& link, Answers& answers,
+             Completions& completions, const ExportedNames& names, std::span<std::byte> marks);
+
+  // Sends the bytes now. Returns false if they must be written with an acknowledgement.
+  bool put(transport::RegionId region, uint64_t offset, transport::Bytes bytes);
+  // Puts them when the stream has got here. They must not move until then. False: nothing is
+  // queued. The stream must not be in capture.
+  bool put_when_reached(const SessionStream& stream, transport::RegionId region, uint64_t offset,
+                        transport::Bytes bytes);
+  // Sends the bytes of all marks that are there.
+  void deliver();
+  // The region ends. Its bytes are not sent any more, if their mark is not there.
+  void withdraw(transport::RegionId region);
+  // Waits for the marks that are queued, a second at most.
+  void settle();
+  // From now on bytes must be acknowledged. Blocks for a round trip the first time, until earlier
+  // puts have arrived.
+  void begin_acknowledging();
+  // Nothing is sent any more.
+  void end();
+
+ private:
+  struct Marked {
+    uint32_t ticket;  // the word's value when the stream has got here
+    uint32_t place;   // of the word
+    transport::RegionId region;
+    uint64_t offset;
+    transport::Bytes bytes;
+    bool reached = false;  // as the event behind the mark says
+  };
+
+  bool is_there(const Marked& marked) const;
+  bool puts_locked() const;
+  void reached(uint32_t ticket, CUresult result);
+  Status send_locked(const Marked& marked);
+
+  const api::DriverTable& driver_;
+  transport::Link& link_;
+  Answers& answers_;
+  Completions& completions_;
+  const ExportedNames& names_;
+  uint32_t* const marks_;
+  std::atomic<size_t> waiting_{0};  // size of marked_
+  std::mutex mutex_;                // guards the members below
+  bool over_ = false;
+  bool acknowledges_;
+  uint32_t last_ticket_ = 0;
+  std::vector<uint32_t> free_places_;
+  std::vector<Marked> marked_;                                    // the oldest first
+  std::optional<std::pair<transport::RegionId, uint64_t>> last_;  // where one was put
+};
+
+}  // namespace rcuda::server
