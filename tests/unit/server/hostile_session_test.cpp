@@ -1,6 +1,7 @@
 // Hostile rings against a whole session, on a driver that does nothing: the session fuzzer's corpus
 // and fixed mutations of it. Nothing may be read or written out of bounds (run under
 // AddressSanitizer to check).
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -104,6 +105,49 @@ TEST_F(HostileSessionTest, AMirrorLiesInMemoryOfTheHostFromEndToEnd) {
     EXPECT_FALSE(refuses(kEach));
   }
   world.driver.cuPointerGetAttribute = before;
+}
+
+// A client that does not end its mirrors before a context: the page-locked memory of the digests
+// ends with it, so it must be freed before, and not later.
+TEST_F(HostileSessionTest, AMirrorOfManagedMemoryEndsWithItsContext) {
+  static int allocated;
+  allocated = 0;
+  fuzz::World& world = fuzz::World::get();
+  const api::DriverTable before = world.driver;
+  world.driver.cuPointerGetAttribute = [](void* data, CUpointer_attribute attribute, CUdeviceptr) {
+    if (attribute == CU_POINTER_ATTRIBUTE_IS_MANAGED) *static_cast<unsigned*>(data) = 1;
+    if (attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR) *static_cast<CUdeviceptr*>(data) = 0;
+    if (attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE) *static_cast<size_t*>(data) = SIZE_MAX;
+    return CUDA_SUCCESS;
+  };
+  world.driver.cuMemHostAlloc = [](void** memory, size_t bytes, unsigned) {
+    ++allocated;
+    *memory = std::malloc(bytes);
+    return CUDA_SUCCESS;
+  };
+  world.driver.cuMemFreeHost = [](void* memory) {
+    --allocated;
+    std::free(memory);
+    return CUDA_SUCCESS;
+  };
+  {
+    constexpr CUdeviceptr kAddress = 1 << 20;
+    constexpr size_t kBytes = 1 << 20;
+    fuzz::MemoryLink link(world.worker_window, world.client_window);
+    server::ImageCache images("", 0);
+    server::Executor executor(world.resources(link, images));
+    const server::ReplyTarget reply{1, wire::ClientWindow::kSmallReplies,
+                                    wire::ClientWindow::kSmallReplyBytes};
+    ASSERT_EQ(executor.objects.make_current(wire::primary_context_id(0)), CUDA_SUCCESS);
+    ASSERT_EQ(executor.mirrors.add({kAddress, kBytes, 1, kBytes}, reply).result, CUDA_SUCCESS);
+    EXPECT_TRUE(executor.mirrors.covers(kAddress, kBytes));
+    EXPECT_EQ(allocated, 1);
+    executor.mirrors.forget_context(*executor.objects.current_context());
+    EXPECT_FALSE(executor.mirrors.covers(kAddress, kBytes));
+    EXPECT_EQ(allocated, 0);
+    EXPECT_EQ(executor.mirrors.changes(kAddress, {}, reply).result, CUDA_ERROR_INVALID_VALUE);
+  }
+  world.driver = before;
 }
 
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // they need room themselves
