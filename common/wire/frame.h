@@ -140,7 +140,7 @@ inline constexpr ObjectId kFirstCreatedContext = 1024;
 
 // Stream 0 is the legacy default stream. Per-thread default streams are ordinary streams that the
 // client creates when a thread first uses one. kFetchStream is a stream of the worker's own in each
-// context: the client fetches bytes in it beside the program's streams.
+// context: the bytes of mirrored memory go in it, both ways, beside the program's streams.
 inline constexpr ObjectId kFetchStream = 0x7fff'ffffu;
 
 // ---- parts of bodies of custom commands --------------------------------------------------------
