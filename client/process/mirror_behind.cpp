@@ -61,7 +61,7 @@ bool MirrorsBehind::take(Mirror& mirror) {
       mirror.version != found->version) {
     return false;
   }
-  merge(mirror, reply.body().data(), {{0, mirror.bytes}});
+  merge(mirror, reply.body().data(), {{0, mirror.bytes}}, true);
   mirror.behind = false;
   mirror.unfetched.clear();
   return true;
