@@ -24,6 +24,8 @@ namespace {
 // Of a fetch: the first of accesses that follow no other, and the largest.
 constexpr size_t kLeastPiece = 64 << 10;
 constexpr size_t kMostPiece = 16 << 20;
+// Of pages whose absent ones are counted, so that a look at all need not look at each.
+constexpr size_t kGroupPages = 512;
 // Of memory that one thread installs at a time.
 constexpr size_t kInstallBytes = 512 << 10;
 // An access that cannot be served is tried again this often, about ten seconds in all.
@@ -82,7 +84,8 @@ AbsentPages::AbsentPages(WriteTracker& tracker, std::byte* address, size_t bytes
       known_(known),
       spare_(spare),
       fetch_(std::move(fetch)),
-      absent_(bytes_ / kPageBytes) {}
+      absent_(bytes_ / kPageBytes),
+      absent_in_((absent_.size() + kGroupPages - 1) / kGroupPages) {}
 
 AbsentPages::~AbsentPages() { munmap(spare_, bytes_); }
 
@@ -221,12 +224,18 @@ bool AbsentPages::make_empty_absent() {
 bool AbsentPages::present(bool with_empty, std::vector<Run>* runs) {
   std::lock_guard lock(mutex_);
   if (!with_empty && !empty_are_absent_ && !(empty_are_absent_ = make_empty_absent())) return false;
-  if (count() == bytes_ / kPageBytes) return true;
-  for (size_t at = 0; at < bytes_;) {
-    at += run_at(at, bytes_ - at).bytes;
-    const size_t begin = at;
-    while (at < bytes_ && !is_absent(at)) at += kPageBytes;
-    if (begin < at) append(runs, {begin, at - begin});
+  for (size_t group = 0; group < absent_in_.size(); ++group) {
+    const size_t begin = group * kGroupPages * kPageBytes;
+    const size_t end = std::min(begin + kGroupPages * kPageBytes, bytes_);
+    const size_t absent = absent_in_[group].load(std::memory_order_relaxed);
+    if (absent == (end - begin) / kPageBytes) continue;
+    if (absent == 0) {
+      append(runs, {begin, end - begin});
+      continue;
+    }
+    for (size_t at = begin; at < end; at += kPageBytes) {
+      if (!is_absent(at)) append(runs, {at, kPageBytes});
+    }
   }
   return true;
 }
@@ -290,10 +299,15 @@ void AbsentPages::put_back(const Run& run) {
 
 // For pages that change.
 void AbsentPages::mark(const Run& run, bool absent) {
-  for (size_t page = run.at / kPageBytes; page < (run.at + run.bytes) / kPageBytes; ++page) {
-    absent_[page].store(absent, std::memory_order_release);
+  const size_t end = (run.at + run.bytes) / kPageBytes;
+  for (size_t page = run.at / kPageBytes; page < end;) {
+    const size_t group = page / kGroupPages;
+    const size_t stop = std::min(end, (group + 1) * kGroupPages);
+    const size_t pages = stop - page;
+    for (; page < stop; ++page) absent_[page].store(absent, std::memory_order_release);
+    absent ? absent_in_[group] += pages : absent_in_[group] -= pages;
+    absent ? count_ += pages : count_ -= pages;
   }
-  absent ? count_ += run.bytes / kPageBytes : count_ -= run.bytes / kPageBytes;
 }
 
 void AbsentPages::install(const Run& run, const std::byte* from) {

@@ -86,6 +86,7 @@ class AbsentPages : public std::enable_shared_from_this<AbsentPages> {
   bool faults_ = false;                             // accesses of empty pages fault
   bool empty_are_absent_ = false;                   // since present() was called without them
   std::vector<std::atomic<unsigned char>> absent_;  // by page; changed with mutex_ held
+  std::vector<std::atomic<size_t>> absent_in_;      // how many pages of each group
   std::atomic<size_t> count_{0};
   size_t next_ = 0, piece_ = 0;  // where the last piece ended, and its size
   int failures_ = 0;             // since the last piece that was fetched

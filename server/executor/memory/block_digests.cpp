@@ -259,6 +259,13 @@ CUresult BlockDigests::compare(const SessionStream& stream,
   return result;
 }
 
+uint64_t BlockDigests::next_changed(uint64_t block) const {
+  if (block >= block_count_) return block_count_;
+  const auto* const found = static_cast<const uint8_t*>(
+      std::memchr(flags_ + block, 1, static_cast<size_t>(block_count_ - block)));
+  return found ? static_cast<uint64_t>(found - flags_) : block_count_;
+}
+
 CUresult BlockDigests::launch(const SessionStream& stream, uint64_t address, uint64_t first,
                               uint64_t count, bool compares) {
   CUfunction kernel;

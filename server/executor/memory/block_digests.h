@@ -48,11 +48,12 @@ class BlockDigests {
   // The client has, or is about to get, the bytes of [offset, offset + bytes). A block that lies in
   // the range in part only counts as changed until it lies in one as a whole, or to its end.
   CUresult note(const SessionStream& stream, uint64_t offset, uint64_t bytes);
-  // Compares the blocks of the runs, which ascend; without runs, all. Once it is done, changed()
-  // answers until the next one: false for blocks that were not asked for, true for blocks that no
-  // note covers.
+  // Compares the blocks of the runs, which ascend; without runs, all. Once it is done,
+  // next_changed() answers until the next one. Blocks that were not asked for are none of them,
+  // blocks that no note covers are.
   CUresult compare(const SessionStream& stream, std::span<const wire::MirrorRun> asked);
-  bool changed(uint64_t block) const { return flags_[block] != 0; }
+  // The first changed block from there on; block_count() if there is none.
+  uint64_t next_changed(uint64_t block) const;
 
  private:
   BlockDigests(const api::DriverTable& driver, HostMeter& meter, wire::ObjectId context,

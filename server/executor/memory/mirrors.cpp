@@ -224,8 +224,8 @@ std::vector<wire::MirrorRun> changed_runs(const BlockDigests& digests, size_t mo
   std::vector<wire::MirrorRun> runs;
   for (uint64_t gap = 1;; gap *= 2) {
     runs.clear();
-    for (uint64_t block = 0; block < digests.block_count(); ++block) {
-      if (!digests.changed(block)) continue;
+    for (uint64_t block = digests.next_changed(0); block < digests.block_count();
+         block = digests.next_changed(block + 1)) {
       if (!runs.empty() && block - (runs.back().first + runs.back().count) < gap) {
         runs.back().count = block + 1 - runs.back().first;
       } else {
