@@ -74,7 +74,15 @@ bool is_of_fetches(const Timeline* timeline) {
 // Whether the GPU may write to the program's memory after the command, given the room that it
 // takes.
 bool may_write(const wire::CommandHeader& header, const Timeline* timeline, uint64_t room) {
-  return room > 0 && !api::traits_of(header.opcode).waits_for_device && !is_of_fetches(timeline);
+  switch (header.opcode) {
+    case static_cast<uint16_t>(wire::Custom::kSignal):
+    case static_cast<uint16_t>(wire::Custom::kCopyInline):  // note_write()
+    case static_cast<uint16_t>(wire::Custom::kCopyStaged):
+      return false;
+    default:
+      return room > 0 && !api::traits_of(header.opcode).waits_for_device &&
+             !is_of_fetches(timeline);
+  }
 }
 
 // The number of places that the command takes in a driver's queue.
@@ -204,15 +212,26 @@ CUresult Session::call(const Target& target, uint16_t opcode, std::span<const st
 CUresult Session::fetch_mirrors(wire::ObjectId context, uint64_t work) {
   const MirrorHooks* const hooks = mirror_hooks_.load(std::memory_order_acquire);
   if (!hooks) return CUDA_SUCCESS;
+  const Fetched fetch{context, 0, work};
   std::unique_lock lock(fetched_mutex_);
-  if (fetched_context_ == context && fetched_work_ == work) return CUDA_SUCCESS;
+  if (fetched_ == fetch) return CUDA_SUCCESS;
   lock.unlock();
   const CUresult result = hooks->pull(*this, nullptr);
   // The command itself has been executed. The next push or wait fetches again, and tells.
   if (result != CUDA_SUCCESS) return lost() ? kSessionLost : CUDA_SUCCESS;
   lock.lock();
-  fetched_context_ = context;
-  fetched_work_ = work;
+  fetched_ = fetch;
+  return CUDA_SUCCESS;
+}
+
+CUresult Session::await_writes(const Target& target) {
+  const Fetched wait{target.context, stream_id(target), work_sent_.load(std::memory_order_relaxed)};
+  std::unique_lock lock(fetched_mutex_);
+  if (awaited_ == wait) return CUDA_SUCCESS;
+  lock.unlock();
+  if (CUresult result = synchronize(target); result != CUDA_SUCCESS) return result;
+  lock.lock();
+  awaited_ = wait;
   return CUDA_SUCCESS;
 }
 

@@ -174,6 +174,11 @@ class Session {
   // Prints the output of kernels and returns errors of earlier commands. Sends nothing if other
   // waits have covered that already.
   CUresult synchronize(const Target& target);
+  // The same, so that the host sees what the GPU wrote; not if it cannot have written since the
+  // last such call.
+  CUresult await_writes(const Target& target);
+  // For commands that do not show that they write to mirrored memory: copies of pageable memory.
+  void note_write() { work_sent_.fetch_add(1, std::memory_order_relaxed); }
   // For copies that end with a wait in the target's stream: what that wait covers besides the
   // stream, asked before its commands are sent, for Timelines::waited().
   std::optional<Timelines::Positions> covered_by_wait(const Target& target);
@@ -286,10 +291,14 @@ class Session {
   // Timelines::waits() when the last fetch of all mirrored memory began.
   std::atomic<uint64_t> shown_{UINT64_MAX};
   std::atomic<uint64_t> work_sent_{0};  // number of commands after which the GPU may write
-  // The last fetch of fetch_mirrors(): its context and work. Programs free much in a row.
+  // The last fetches of fetch_mirrors() and await_writes(): programs free, and copy, much in a row.
+  struct Fetched {
+    wire::ObjectId context = 0, stream = 0;
+    uint64_t work = UINT64_MAX;
+    bool operator==(const Fetched&) const = default;
+  };
   std::mutex fetched_mutex_;
-  wire::ObjectId fetched_context_ = 0;
-  uint64_t fetched_work_ = UINT64_MAX;
+  Fetched fetched_, awaited_;
   std::atomic<uint32_t> next_call_{1};
   std::atomic<uint64_t> reported_error_{0};  // the error word's value when last reported
   std::atomic<bool> loss_logged_{false};

@@ -277,6 +277,23 @@ void free_something(Shared& shared) {
        [](cudaArray_t array) { CUDA(cudaFreeArray(array)); });
 }
 
+// The second time, nothing but the copy can have changed the memory.
+void free_behind_a_copy() {
+  std::vector<int> pageable(kCopyBytes / sizeof(int));
+  int* managed;
+  std::array<int*, 4> freed;
+  CUDA(cudaMallocManaged(&managed, kCopyBytes));
+  for (int*& one : freed) CUDA(cudaMalloc(&one, kCopyBytes));
+  for (int round = 0; round < 4; ++round) {
+    pageable.assign(pageable.size(), round + 1);
+    CUDA(cudaMemcpyAsync(managed, pageable.data(), kCopyBytes, cudaMemcpyDefault));
+    CUDA(cudaFree(freed[round]));
+    for (size_t i = 0; i < pageable.size(); ++i) CHECK(managed[i] == round + 1);
+  }
+  CUDA(cudaFree(managed));
+  std::printf("cudaFree behind a copy\n");
+}
+
 }  // namespace
 
 int main() {
@@ -285,5 +302,6 @@ int main() {
   wait_in_a_stream(shared);
   copy_and_fill(shared);
   free_something(shared);
+  free_behind_a_copy();
   wait_on_another_device(shared);
 }

@@ -212,6 +212,7 @@ CUresult copy_from_pageable(const LinearCopy& copy, const Location& destination,
   if (needs_access(destination, plan.stream)) answers.emplace(true);
   const CUresult result = send_pageable(plan.stream, copy.destination,
                                         reinterpret_cast<const void*>(copy.source), copy.bytes);
+  if (plan.mirrored) plan.stream.target.session->note_write();
   const bool waits = plan.waits || (plan.mirrored && copy.synchronous);
   return result == CUDA_SUCCESS && waits
              ? plan.stream.target.session->synchronize(plan.stream.target)

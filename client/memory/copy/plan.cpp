@@ -28,7 +28,7 @@ CUresult prepare_mirrors(const Location& destination, const Location& source, bo
 // CUDA waits for the stream before a synchronous copy of pageable memory to the device. Without
 // mirrored memory nobody can tell.
 CUresult wait_before_copy(const Target& target) {
-  return any_mirrored() ? target.session->synchronize(target) : CUDA_SUCCESS;
+  return any_mirrored() ? target.session->await_writes(target) : CUDA_SUCCESS;
 }
 
 }  // namespace

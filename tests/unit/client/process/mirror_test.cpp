@@ -433,5 +433,20 @@ TEST_F(MirrorTest, FreedMemoryIsTouchedNoMore) {
   EXPECT_EQ(other.ping(), CUDA_SUCCESS);
 }
 
+// Before each copy of pageable memory to the device.
+TEST_F(MirrorTest, AWaitForWritesIsNotRepeatedWithoutWork) {
+  (void)pushed();
+  const Target target = lone_.session->in_context(1);
+  const auto waits = [&] {
+    before_peer(&lone_.puppet);
+    EXPECT_EQ(lone_.session->await_writes(target), CUDA_SUCCESS);
+    return lone_.puppet.taken(wire::Custom::kSignal).size();
+  };
+  EXPECT_EQ(waits(), 1u);
+  EXPECT_EQ(waits(), 0u);
+  lone_.session->note_write();
+  EXPECT_EQ(waits(), 1u);
+}
+
 }  // namespace
 }  // namespace rcuda::client
