@@ -250,6 +250,17 @@ void AbsentPages::drop(const Run& run, std::vector<Run>* stay) {
     while (at < end && !is_absent(at)) at += kPageBytes;
     if (begin != at) drop_present({begin, at - begin}, stay);
   }
+  free_tables({run.at, end - run.at});
+}
+
+// Moved pages leave their page tables behind, which each look for written pages walks.
+void AbsentPages::free_tables(const Run& run) {
+  const size_t end = run.at + run.bytes;
+  for (size_t at = run.at; run.bytes >= kLargePage && at < end;) {
+    const Run absent = run_at(at, end - at);
+    if (absent.bytes >= kLargePage) (void)madvise(address_ + at, absent.bytes, MADV_DONTNEED);
+    at += std::max(absent.bytes, kPageBytes);
+  }
 }
 
 // A page that is compared in place could be written to between the comparison and the drop. So the

@@ -71,6 +71,7 @@ class AbsentPages : public std::enable_shared_from_this<AbsentPages> {
   void drop_present(const Run& run, std::vector<Run>* stay);
   std::vector<Run> differing(const Run& run) const;
   void put_back(const Run& run);
+  void free_tables(const Run& run);
   void mark(const Run& run, bool absent);
   bool make_empty_absent();
   Run run_at(size_t at, size_t most) const;
