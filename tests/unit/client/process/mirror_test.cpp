@@ -340,6 +340,15 @@ TEST_F(SmallMirrorTest, ItIsAskedForWithTheWait) {
   EXPECT_EQ(asked(), (std::vector<size_t>{1, 0}));
 }
 
+TEST_F(SmallMirrorTest, AWaitWithNothingToWaitForFetchesOnlyWhatAnotherWaitMayHaveMissed) {
+  ASSERT_EQ(lone_.session->synchronize(target()), CUDA_SUCCESS);
+  ASSERT_EQ(lone_.session->synchronize(target()), CUDA_SUCCESS);
+  EXPECT_EQ(asked(), (std::vector<size_t>{1, 0}));
+  lone_.session->timelines().add_wait();  // of a thread that has not fetched yet
+  ASSERT_EQ(lone_.session->synchronize(target()), CUDA_SUCCESS);
+  EXPECT_EQ(asked(), (std::vector<size_t>{0, 1}));
+}
+
 TEST_F(SmallMirrorTest, ACallWithoutAWordAsksBeforeItsOwnCommands) {
   const std::unique_ptr<FetchesBehind> behind = lone_.session->ask_behind(target());
   ASSERT_TRUE(behind);
