@@ -18,11 +18,10 @@
 namespace rcuda::client {
 namespace {
 
-// Images that together take no more may be sent with the question, in commands. As many bytes
-// travel in commands as copies over sockets (memory/copy/linear.cpp): a sixteenth of the ring, 0.2
-// ms at 10 Gb/s. A larger image takes staging slots, which have to be free, and longer than the
-// answer.
-constexpr size_t kMostWithQuestion = 256u << 10;
+// Images that together take no more are sent in commands, as copies of this size are over sockets
+// (memory/copy/linear.cpp). That is a sixteenth of the ring, and 0.2 ms at 10 Gb/s. Larger ones
+// take staging slots, and filling one is a round trip.
+constexpr size_t kMostInCommands = 256u << 10;
 
 template <typename Body>
 std::span<const std::byte> bytes_of(const Body& body) {
@@ -56,7 +55,7 @@ CUresult send_chunk(Session& session, wire::ObjectId context, const ImageHash& h
 }
 
 CUresult send_bytes(Session& session, wire::ObjectId context, const ImageHash& hash,
-                    std::span<const std::byte> image, size_t chunk_bytes = Staging::kSlotBytes) {
+                    std::span<const std::byte> image, size_t chunk_bytes) {
   // Locks of the session are held while bytes are sent. So they must not come from a page that is
   // fetched through the session (process/absent_pages.h).
   std::vector<std::byte> copy;
@@ -85,15 +84,19 @@ CUresult read_answer(Session& session, Session::PendingCall& question, bool* pre
   return CUDA_SUCCESS;
 }
 
-// Whether the image is sent with the question. Over shared memory the answer comes faster than the
-// bytes. Elsewhere it is sent if the worker lacked the last image: a program that compiles its
-// kernels, or whose server keeps no images, sends one after the other, and one whose images are all
-// there sends one in vain.
-bool goes_with_question(Session& session, const ImageParts& image) {
-  if (session.traits().shares_pages || !session.lacked_image()) return false;
+// Whether the image is sent in commands. Over shared memory slots cost no round trip.
+bool goes_in_commands(const Session& session, const ImageParts& image) {
   size_t bytes = 0;
   for (const std::span<const std::byte> part : image.parts) bytes += part.size();
-  return bytes <= kMostWithQuestion;
+  return bytes <= kMostInCommands && !session.traits().shares_pages;
+}
+
+// Whether the image is sent with the question: if the worker is likely to lack some of it.
+bool goes_with_question(Session& session, const ImageParts& image) {
+  const ImageBook& images = session.images();
+  return images.expects_lack() && goes_in_commands(session, image) &&
+         !std::ranges::all_of(image.hashes,
+                              [&](const ImageHash& hash) { return images.knows(hash); });
 }
 
 // Asks for the parts from `first` to `last`, and adds those that the worker lacks to `missing`. The
@@ -120,7 +123,7 @@ CUresult ask(Session& session, wire::ObjectId context, const ImageParts& image, 
     bool present = false;
     const CUresult result = read_answer(session, questions[i - first], &present);
     if (result != CUDA_SUCCESS) failed = result;
-    session.note_image(!present);
+    if (result == CUDA_SUCCESS) session.images().note(image.hashes[i], !present);
     if (!present && !with_bytes) missing->push_back(i);
   }
   return failed;
@@ -134,6 +137,8 @@ CUresult send_missing(Session& session, wire::ObjectId context, const ImageParts
   constexpr size_t kAtOnce = 64;  // few of the reply slots
   const std::lock_guard lock(session.image_mutex());
   const bool with_bytes = goes_with_question(session, image);
+  const size_t chunk_bytes =
+      goes_in_commands(session, image) ? wire::kMaxInlineBytes : Staging::kSlotBytes;
   std::vector<size_t> missing;
   const size_t count = image.parts.size();
   for (size_t first = 0; first < count; first += kAtOnce) {
@@ -145,7 +150,8 @@ CUresult send_missing(Session& session, wire::ObjectId context, const ImageParts
   }
   *lacked = !missing.empty();
   for (const size_t i : missing) {
-    if (CUresult result = send_bytes(session, context, image.hashes[i], image.parts[i]);
+    if (CUresult result =
+            send_bytes(session, context, image.hashes[i], image.parts[i], chunk_bytes);
         result != CUDA_SUCCESS) {
       return result;
     }

@@ -34,6 +34,7 @@
 #include "client/base/trace.h"
 #include "client/channel/completion_words.h"
 #include "client/channel/ids.h"
+#include "client/channel/image_book.h"
 #include "client/channel/lacking_commands.h"
 #include "client/channel/reply.h"
 #include "client/channel/target.h"
@@ -196,10 +197,8 @@ class Session {
   // Held while an image is sent. The next thread with the same image then learns that the worker
   // has it.
   std::mutex& image_mutex() { return image_mutex_; }
-  // Whether the worker lacked the last image that it was asked for. At first it is taken to.
-  // image_mutex() is held.
-  bool lacked_image() const { return lacked_image_; }
-  void note_image(bool lacked) { lacked_image_ = lacked; }
+  // What is known of the worker's images, by their hashes. image_mutex() is held.
+  ImageBook& images() { return images_; }
   // Held while a reference to an allocation's handle is taken or released, so that the worker gets
   // these commands in the order of the count (client/entry/shareable.cpp).
   std::mutex& references_mutex() { return references_mutex_; }
@@ -285,7 +284,7 @@ class Session {
   Ids ids_;
 
   std::mutex image_mutex_;
-  bool lacked_image_ = true;  // guarded by image_mutex_
+  ImageBook images_;  // guarded by image_mutex_
   std::mutex references_mutex_;
   std::atomic<const MirrorHooks*> mirror_hooks_{nullptr};
   // Timelines::waits() when the last fetch of all mirrored memory began.

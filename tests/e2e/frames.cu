@@ -75,6 +75,11 @@ int main(int argc, char** argv) {
       {"synchronize_device", [] { CUDA(cudaDeviceSynchronize()); }},
       {"load_new_kernel", [loaded = 0]() mutable { load_kernels(1, ++loaded); }},
       {"load_kernel_again", [] { load_kernels(1, 0); }},
+      {"load_new_and_known_kernel",
+       [loaded = 0]() mutable {
+         load_kernels(1, ++loaded);
+         load_kernels(1, 0);
+       }},
       {"load_one_of_three", [] { load_kernels(3, 0); }},
       {"load_one_of_many", [] { load_kernels(9, 0); }},
       {"active_clusters",
