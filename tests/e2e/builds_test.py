@@ -63,8 +63,8 @@ class BuildsTest(unittest.TestCase):
         self.addCleanup(stop)
         return server
 
-    def other(self):
-        return self.server(binary="tests/e2e/rcuda-server-skewed")
+    def other(self, **variables):
+        return self.server(binary="tests/e2e/rcuda-server-skewed", environment=variables)
 
     def use(self, *servers, **variables):
         result = subprocess.run([sys.executable, "-c", USE], capture_output=True, text=True,
@@ -129,6 +129,16 @@ class BuildsTest(unittest.TestCase):
                                          LD_LIBRARY_PATH=os.path.join(BUILD, "lib/rcuda")))
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("install the same build on both", result.stderr)
+
+    def test_a_server_whose_gpus_are_told_in_another_form(self):
+        server = self.other(SKEWED_GPUS_ONLY="1")
+        name = f"127.0.0.1:{server.port}"
+        for command, status, rest in (([name], 0, "0 of 256 sessions"), (["top", name, "--rounds", "1"], 0, "0 sessions"),
+                                      (["--json", name], 0, '"sessions": []'), (["topo", name], 1, "")):
+            result = subprocess.run([os.path.join(BUILD, "bin/rcuda-smi"), *command], capture_output=True, text=True)
+            self.assertEqual(result.returncode, status)
+            self.assertIn("install the same build on both", result.stdout + result.stderr)
+            self.assertIn(rest, result.stdout)
 
     def test_a_client_of_another_protocol(self):
         server = self.server()

@@ -1,8 +1,12 @@
 // A server of another build. It replaces command_hashes() of api/stubs/own_commands.cpp: some
 // commands are missing, one has another meaning, and one is new. And form_of() of
-// common/wire/forms.cpp: what it tells tools has another form.
+// common/wire/forms.cpp: what it tells tools has another form; with SKEWED_GPUS_ONLY in its
+// environment, only what it tells of GPUs.
+#include <cstdlib>
+
 #include "api/command_hashes.h"
 #include "api/opcodes.h"
+#include "common/wire/form_hashes.h"
 #include "common/wire/forms.h"
 
 namespace rcuda::api {
@@ -29,6 +33,9 @@ std::span<const uint32_t> command_hashes() {
 
 namespace rcuda::wire {
 
-uint64_t form_of(MessageType) { return 4711; }
+uint64_t form_of(MessageType type) {
+  static const bool gpus_only = std::getenv("SKEWED_GPUS_ONLY") != nullptr;
+  return gpus_only && type == MessageType::kStatus ? kStatusForm : 4711;
+}
 
 }  // namespace rcuda::wire

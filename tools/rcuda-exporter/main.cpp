@@ -41,7 +41,9 @@ class Servers : public prometheus::Collectable {
     exporter::Families families;
     for (size_t i = 0; i < servers_.size(); ++i) {
       const std::string name = servers_[i].text();
-      tell_change(name, told[i].status.status());
+      // Without its sessions, a server is not asked for its GPUs.
+      const Status& error = told[i].status.ok() ? told[i].gpus.status() : told[i].status.status();
+      tell_change(name, error);
       if (!told[i].status.ok()) {
         families.add_missing(name);
         continue;

@@ -21,7 +21,11 @@ std::vector<Look> look(const std::vector<tools::Server>& servers) {
     look.at = at;
     look.error = told[i].status.status();
     if (told[i].status.ok()) look.status = std::move(told[i].status).value();
-    if (told[i].gpus.ok()) look.gpus = std::move(told[i].gpus).value();
+    if (told[i].gpus.ok()) {
+      look.gpus = std::move(told[i].gpus).value();
+    } else if (look.error.ok()) {
+      look.gpus_error = told[i].gpus.status();
+    }
     // A server without a pool may have learned of its GPUs only when it was asked for them.
     if (!look.status.devices.empty()) continue;
     for (const wire::GpuReport::Gpu& gpu : look.gpus.gpus) {
@@ -113,6 +117,7 @@ nlohmann::json json_of(const Look& look) {
                          {"max_sessions", status.max_sessions},
                          {"waiting", status.waiting},
                          {"idle_workers", status.idle_workers},
+                         {"gpus_error", look.gpus_error.context()},
                          {"devices", nlohmann::json::array()},
                          {"sessions", nlohmann::json::array()}};
   for (const auto& device : status.devices) json["devices"].push_back(device_json(look, device));

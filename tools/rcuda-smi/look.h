@@ -22,6 +22,7 @@ struct Look {
   Status error;        // why the rest is empty
   wire::ServerStatus status;
   wire::GpuReport gpus;  // empty if the server does not tell
+  Status gpus_error;     // why not, if the rest is there
   std::chrono::steady_clock::time_point at;
 };
 

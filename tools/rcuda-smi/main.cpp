@@ -60,6 +60,8 @@ int show(const std::vector<std::string>& names, bool as_json) {
       failed = fail(look.error);
     } else if (!as_json) {
       std::fputs(smi::text_of(look).c_str(), stdout);
+      // Sessions are told all the same.
+      if (!look.gpus_error.ok()) fail(look.gpus_error);
     }
   }
   // Texts come from clients and need not be UTF-8.
@@ -89,6 +91,7 @@ int topology(const std::vector<std::string>& names, bool measure) {
   const std::vector<Look> looks = smi::look(servers_of(names));
   for (const Look& look : looks) {
     if (!look.error.ok()) return fail(look.error);
+    if (!look.gpus_error.ok()) return fail(look.gpus_error);
   }
   std::fputs(smi::matrix_of(looks).c_str(), stdout);
   if (measure) std::fputs(smi::network_of(looks).c_str(), stdout);

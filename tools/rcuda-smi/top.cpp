@@ -78,6 +78,7 @@ std::string server_lines(const Look& look) {
                   look.status.draining ? "drained, " : "", look.status.sessions.size(),
                   look.status.sessions.size() == 1 ? "" : "s", look.status.waiting,
                   look.status.idle_workers, look.status.idle_workers == 1 ? "" : "s");
+  if (!look.gpus_error.ok()) text += fmt::format("  {}\n", look.gpus_error.context());
   for (const wire::ServerStatus::Device& device : look.status.devices) {
     const wire::GpuReport::Gpu* const gpu = gpu_of(look, device.ordinal);
     const auto busy = gpu ? utilization(look, *gpu) : std::nullopt;
