@@ -447,6 +447,7 @@ WorkerPool::Clock::time_point WorkerPool::next_deadline() const {
   const Clock::time_point now = Clock::now();
   Clock::time_point next = reuses() ? Clock::time_point::max() : demand_.next_change(now);
   if (retry_at_ > now) next = std::min(next, retry_at_);
+  if (waiting_ > 0 && counted_at() > now) next = std::min(next, counted_at());
   for (const Worker& worker : workers_) {
     if (worker.ask_at) next = std::min(next, *worker.ask_at);
     if (worker.is(State::kCleaning) && waiting_ > 0 && clean_by(worker) > now) {

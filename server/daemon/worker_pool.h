@@ -12,7 +12,7 @@
 // owner (owner.h), if RCUDA_SERVER_REUSE is set and the server is not root
 // (worker_pool_reuse.cpp). It is kept for RCUDA_SERVER_POOL_TIME, and as many as
 // RCUDA_SERVER_POOL_MOST. The pool then does not grow otherwise, and starts no worker beside those
-// that are being cleaned, which would hold them up.
+// that are being cleaned, which would hold them up; of a crowd of one owner most wait for those.
 //
 // A worker that restricts itself to some devices does so before its driver starts, so a session
 // needs a worker of its set of devices (DeviceSets), and of its compute share (compute_share.h).
@@ -200,7 +200,10 @@ class WorkerPool {
   void report_end(const Worker& worker, int status);
   void record_end(const Worker& worker, const std::string& outcome);
   void stop(Worker& worker);
-  bool may_start() const;
+  bool may_start(size_t most) const;  // whether fewer than `most` start, hang or are being cleaned
+  size_t most_starting_for(const Waiting& client) const;
+  // When it shows how many clients come at once.
+  Clock::time_point counted_at() const { return waiting_since_ + std::chrono::milliseconds(50); }
   bool cleans() const;
   Base choose_base(const wire::Hello* hello) const;
   void read(Worker& worker);
@@ -228,7 +231,8 @@ class WorkerPool {
   PoolDemand demand_;
   std::unique_ptr<Cgroups> cgroups_;  // none: processes have limits of their own
   std::list<Worker> workers_;
-  size_t waiting_ = 0;  // clients, at the last refill()
+  size_t waiting_ = 0;               // clients, at the last refill()
+  Clock::time_point waiting_since_;  // the first of them
   // Of workers' starts and of ended sessions, by user and medium.
   wire::ServerStatus::Totals totals_;
   // Of ended sessions, by the id of their lease, which has not ended.

@@ -47,11 +47,26 @@ bool WorkerPool::cleans() const {
                      [](const Worker& w) { return w.is(State::kCleaning); });
 }
 
-bool WorkerPool::may_start() const {
+bool WorkerPool::may_start(size_t most) const {
   const auto others = std::count_if(workers_.begin(), workers_.end(), [this](const Worker& w) {
     return w.hangs || (w.is(State::kCleaning) && Clock::now() < clean_by(w));
   });
-  return starting() + static_cast<size_t>(others) < most_starting();
+  return starting() + static_cast<size_t>(others) < most;
+}
+
+// Programs of one owner that come in crowds are short, and a worker that is cleaned serves the next
+// one sooner than one that starts. Of 32 programs with a kernel, with two idle workers, all were
+// done in 9.8 and 12.5 s with one worker starting at a time, in 14.8 and 18.3 s with eight, and
+// natively in 9.2 and 12.5 s; of eight programs in 2.5 and 3.2, 1.9 and 2.2, and 2.0 and 2.6 s
+// (H200). So for a crowd, which is more than can start at once, one worker starts at a time. How
+// many come shows only after a moment.
+size_t WorkerPool::most_starting_for(const Waiting& client) const {
+  const bool has_worker = std::any_of(workers_.begin(), workers_.end(), [&](const Worker& worker) {
+    return (worker.is(State::kBusy) || worker.is(State::kCleaning)) && !worker.owner.empty() &&
+           suits(worker, client);
+  });
+  if (!reuses() || !has_worker) return most_starting();
+  return Clock::now() < counted_at() || waiting_ > most_starting() ? 1 : most_starting();
 }
 
 Base WorkerPool::choose_base(const wire::Hello* hello) const {
@@ -85,8 +100,9 @@ bool WorkerPool::suits(const Worker& worker, const Waiting& client) const {
 }
 
 void WorkerPool::refill(const std::vector<Waiting>& waiting) {
-  waiting_ = waiting.size();
   const Clock::time_point now = Clock::now();
+  if (waiting_ == 0) waiting_since_ = now;
+  waiting_ = waiting.size();
   if (now < retry_at_) return;
   std::vector<Worker*> spare;
   for (Worker& worker : workers_) {
@@ -105,7 +121,7 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting) {
       return suits(*worker, client) && (!worker->is(State::kCleaning) || now < clean_by(*worker));
     };
     if (take(is_right)) continue;
-    if (!may_start()) return;
+    if (!may_start(most_starting_for(client))) return;
     const Status status = start(choose_base(client.hello),
                                 device_sets_.key_of(client.hello->devices), client.sm_percent);
     if (!status.ok()) return failed(status);
@@ -129,7 +145,7 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting) {
              (any || worker->owner.empty());
     };
     if (take(is_wanted)) continue;
-    if (later || !may_start()) return;
+    if (later || !may_start(most_starting())) return;
     if (Status status = start(choose_base(nullptr), devices, 0); !status.ok()) {
       return failed(status);
     }
