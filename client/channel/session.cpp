@@ -85,9 +85,13 @@ bool may_write(const wire::CommandHeader& header, const Timeline* timeline, uint
   }
 }
 
-// The number of places that the command takes in a driver's queue.
-uint64_t room_of(uint16_t opcode, std::span<const std::byte> body) {
+// The number of places that the command takes in a driver's queue. `moves_bytes`: copies of
+// page-locked memory move its bytes, which takes two more (a mark and an event, or host functions).
+uint64_t room_of(uint16_t opcode, std::span<const std::byte> body, bool moves_bytes) {
   const api::CommandTraits& traits = api::traits_of(opcode);
+  if (moves_bytes && opcode == static_cast<uint16_t>(wire::Custom::kCopy)) {
+    return 2 + room_of(opcode, body, false);
+  }
   if (traits.queues == api::Queues::kIfItHolds) return api::holds_stream(traits, body) ? 1 : 0;
   if (traits.queues != api::Queues::kWork) return 0;
   // A copy that writes a completion word queues an event after itself.
@@ -129,7 +133,7 @@ CUresult Session::send(const wire::CommandHeader& header, Timeline* timeline,
   }
   std::lock_guard lock(order_mutex_);
   sent->number = ++commands_;
-  const uint64_t room = room_of(header.opcode, body);
+  const uint64_t room = room_of(header.opcode, body, traits().has_region_puts);
   if (timeline) {
     sent->position = timeline->count(room);
   } else if (room > 0) {

@@ -182,9 +182,9 @@ class Link {
 
   // Sends what put_region() has kept here. Blocks no longer than one send.
   virtual void flush() {}
-  // With has_region_puts: each put() calls `first` before anything else, on its thread, which may
-  // hold locks of the caller. `first` may call put_region(), so what it puts arrives before
-  // whatever the peer learns next. To be called once, before other threads use the Link.
+  // With has_region_puts: each put and each transfer calls `first` before anything else, on its
+  // thread, which may hold locks of the caller. `first` may call put_region(), so what it puts
+  // arrives before whatever happens next. To be called once, before other threads use the Link.
   virtual void before_puts(std::function<void()>) {}
 
   // RDMA write with immediate: the write itself tells the peer that it has arrived. Without it, the

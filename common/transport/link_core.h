@@ -49,7 +49,7 @@ class LinkCore : public Link {
   // asks the peer for a wake-up.
   virtual void before_sleep() {}
 
-  // put() of a medium with has_region_puts calls this first.
+  // Each put and transfer of a medium with has_region_puts calls this first.
   void run_before_put() const {
     if (before_put_) before_put_();
   }

@@ -64,8 +64,8 @@ Executor::Executor(const SessionResources& given)
       memory_services{driver,         metered,      pool_frees, host_memory, mirrors,
                       fetches_behind, *region_puts, names,      origins},
       module_services{driver, resources, objects, answers, output, device_waits, images, links},
-      peer_services{resources, objects,     answers,      work,          idle,
-                    peers,     peer_memory, *region_puts, copy_outcomes, done},
+      peer_services{resources, objects,     answers,       work,          idle,
+                    peers,     peer_memory, shadow_copies, copy_outcomes, done},
       stream_services{driver, resources, objects, answers, output, completions, idle} {
   link.before_puts([puts = region_puts] { puts->deliver(); });
   names.before_first_use([puts = region_puts.get()] { puts->settle(); });

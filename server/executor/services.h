@@ -126,7 +126,7 @@ struct PeerServices {
   IdleCheck& idle;
   PeerHub& peers;
   PeerMemory& memory;
-  RegionPuts& region_puts;
+  ShadowCopies& shadow_copies;
   CopyOutcomes& outcomes;
   wire::Work& done;
 };

@@ -51,6 +51,6 @@ struct SessionResources {
 
 inline constexpr size_t kReplyMemoryBytes =
     wire::ClientWindow::kEventRing - wire::ClientWindow::kSmallReplies;
-inline constexpr size_t kMarkMemoryBytes = 4096;
+inline constexpr size_t kMarkMemoryBytes = 512;
 
 }  // namespace rcuda::server

@@ -140,11 +140,9 @@ Status SessionLoop::serve() {
       worked = true;
     }
     if (executor_.jobs.run() || peer_waits_.run_freed()) worked = true;
-    const bool finished = executor_.completions.poll();
-    if (executor_.fetches_behind.poll() || finished) {
-      worked = true;
-      link_.flush();  // bytes that were put into regions
-    }
+    if (executor_.completions.poll()) worked = true;
+    if (executor_.fetches_behind.poll()) worked = true;
+    executor_.region_puts->flush();
     if (device_trace_) [[unlikely]]
       device_trace_->poll(&trace_);
     RCUDA_RETURN_IF_ERROR(failure_);

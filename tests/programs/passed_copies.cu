@@ -170,6 +170,76 @@ void many() {
   CUDA(cudaFreeHost(pinned));
 }
 
+struct Gate {
+  std::atomic<bool> open{false};
+};
+void CUDART_CB pass(void* argument) {
+  while (!static_cast<Gate*>(argument)->open) std::this_thread::yield();
+}
+
+// As many copies wait in a stream as a driver's queue takes. Other streams go on.
+void behind_a_gate() {
+  constexpr int kCopies = 600;
+  std::vector<unsigned> numbers(kCopies);
+  for (int i = 0; i < kCopies; ++i) numbers[i] = i + 1;
+  const DeviceArray<unsigned> device(numbers);
+  unsigned* pinned;
+  CUDA(cudaMallocHost(&pinned, (kCopies + 1) * 4));
+  cudaStream_t stream, other;
+  CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  CUDA(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+  CUDA(cudaMemcpyAsync(pinned, device.get(), 4, cudaMemcpyDeviceToHost, stream));
+  CUDA(cudaStreamSynchronize(stream));
+  Gate gate;
+  CUDA(cudaLaunchHostFunc(stream, pass, &gate));
+  std::thread opens([&] {
+    unsigned* const last = pinned + kCopies;
+    CUDA(cudaMemcpyAsync(last, device.get() + 6, 4, cudaMemcpyDeviceToHost, other));
+    CUDA(cudaStreamSynchronize(other));
+    CHECK(*last == 7);
+    gate.open = true;
+  });
+  for (int i = 0; i < kCopies; ++i) {
+    CUDA(cudaMemcpyAsync(pinned + i, device.get() + i, 4, cudaMemcpyDeviceToHost, stream));
+  }
+  opens.join();
+  CUDA(cudaStreamSynchronize(stream));
+  for (int i = 0; i < kCopies; ++i) CHECK(pinned[i] == numbers[i]);
+  CUDA(cudaStreamDestroy(other));
+  CUDA(cudaStreamDestroy(stream));
+  CUDA(cudaFreeHost(pinned));
+}
+
+// Several copies to one place: each arrives once, and the last one stays.
+void to_one_place() {
+  const DeviceArray<unsigned> values(std::vector<unsigned>{1, 2});
+  const DeviceArray<unsigned> large(std::vector<unsigned>(1 << 18, 3));
+  unsigned* pinned;
+  CUDA(cudaMallocHost(&pinned, large.bytes()));
+  cudaStream_t stream;
+  CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  volatile unsigned* const word = pinned;
+  for (int time = 0; time < 200; ++time) {
+    *word = 0;
+    CUDA(cudaMemcpyAsync(pinned, values.get(), 4, cudaMemcpyDeviceToHost, stream));
+    CUDA(cudaMemcpyAsync(pinned, values.get() + 1, 4, cudaMemcpyDeviceToHost, stream));
+    while (*word != 2) {
+    }
+    *word = 0;
+    CUDA(cudaStreamSynchronize(stream));
+    CHECK(*word == 0);
+  }
+  for (int time = 0; time < 10; ++time) {
+    *word = 0;
+    CUDA(cudaMemcpyAsync(pinned, values.get(), 4, cudaMemcpyDeviceToHost, stream));
+    CUDA(cudaMemcpyAsync(pinned, large.get(), large.bytes(), cudaMemcpyDeviceToHost, stream));
+    CUDA(cudaStreamSynchronize(stream));
+    CHECK(*word == 3);
+  }
+  CUDA(cudaStreamDestroy(stream));
+  CUDA(cudaFreeHost(pinned));
+}
+
 // Memory, stream and device end right behind a copy.
 void ends() {
   for (int time = 0; time < 10; ++time) {
@@ -207,6 +277,10 @@ int main() {
   std::puts("the default stream");
   many();
   std::puts("many");
+  behind_a_gate();
+  std::puts("behind a gate");
+  to_one_place();
+  std::puts("to one place");
   ends();
   std::puts("ends");
 }

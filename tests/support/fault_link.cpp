@@ -106,6 +106,7 @@ void FaultLink::write_with_immediate(RegionId region, uint64_t offset, const voi
 }
 
 void FaultLink::begin_later(std::function<void()> begin) {
+  if (before_put_) before_put_();
   {
     std::lock_guard lock(mutex_);
     if (!ending_) {

@@ -308,6 +308,7 @@ void TcpLink::transfer(const TransferRequest& what, TransferDone done) {
     }
     done(status);
   };
+  run_before_put();
   const uint32_t region_puts = region_puts_sent_.load(std::memory_order_acquire);
   if (region_puts != 0) sender_.flush();  // the transfer waits for them
   bulk_.transfer(what, region_puts, counted);

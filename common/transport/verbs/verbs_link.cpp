@@ -256,6 +256,7 @@ void VerbsLink::await_region_puts() {
 }
 
 void VerbsLink::transfer(const TransferRequest& what, TransferDone done) {
+  run_before_put();
   // Transfers have queue pairs of their own, and must come behind what was put into regions.
   await_region_puts();
   // A transfer that waits for an announcement has a deadline; the progress thread keeps it.

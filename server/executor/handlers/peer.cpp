@@ -8,7 +8,7 @@
 #include "common/base/log.h"
 #include "server/executor/answers/answers.h"
 #include "server/executor/custom.h"
-#include "server/executor/memory/region_puts.h"
+#include "server/executor/memory/shadow_copy.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/peers/copy_outcomes.h"
 #include "server/executor/peers/peer_memory.h"
@@ -67,7 +67,6 @@ HandlerResult peer_introduce(PeerServices& services, const Command& command,
 }
 
 HandlerResult peer_copy(PeerServices& services, const Command&, const wire::PeerCopyBody& body) {
-  services.region_puts.begin_acknowledging();
   const WordSignal word{body.word, body.sequence};
   // An error is reported once: by one of the two halves, in the word of the caller that waits, or
   // by the worker that gets a signal.
@@ -103,11 +102,13 @@ HandlerResult peer_copy(PeerServices& services, const Command&, const wire::Peer
     answers.signal(word, result);
   };
   Status failure = services.memory.check(copy.memory);
+  SessionStream stream;
+  bool has_stream = false;
   if (in_stream) {
-    SessionStream stream;
     if (CUresult found = services.objects.use_stream(body.stream, &stream); found != CUDA_SUCCESS) {
       failure = Status::from_cuda(found, "the stream of a peer copy");
     } else {
+      has_stream = true;
       copy.stream = CudaDeviceOps::stream_ref(stream.handle, stream.context->handle);
       if (copy.hold) {
         copy.stream->follows = services.work.note_hold(stream.key);
@@ -117,6 +118,7 @@ HandlerResult peer_copy(PeerServices& services, const Command&, const wire::Peer
       }
     }
   }
+  services.shadow_copies.begin_acknowledging(has_stream ? &stream : nullptr);
   const uint64_t bytes = copy.memory.bytes();
   const bool outgoing = copy.outgoing;
   const Status queued = peers.copy(std::move(copy), std::move(failure));
@@ -131,7 +133,6 @@ HandlerResult peer_copy(PeerServices& services, const Command&, const wire::Peer
 
 HandlerResult peer_signal(PeerServices& services, const Command&,
                           const wire::PeerSignalBody& body) {
-  services.region_puts.begin_acknowledging();
   const CopyOutcomes::Outcome outcome = services.outcomes.take(body.copy);
   if (!services.peers.knows(body.link)) return answer(kNoPeer);
   // A stream or event that does not exist has no context. The engine cannot use it, and reports
@@ -143,9 +144,11 @@ HandlerResult peer_signal(PeerServices& services, const Command&,
     if (context) {
       signalled = CudaDeviceOps::event_ref(static_cast<CUevent>(event->handle), context->handle);
     }
+    services.shadow_copies.begin_acknowledging(nullptr);
   } else {
     SessionStream stream;
     if (services.objects.use_stream(body.place, &stream) == CUDA_SUCCESS) {
+      services.shadow_copies.begin_acknowledging(&stream);
       signalled = CudaDeviceOps::stream_ref(stream.handle, stream.context->handle);
     }
   }

@@ -35,6 +35,7 @@ bool RegionPuts::put(transport::RegionId region, uint64_t offset, transport::Byt
     if (!puts_locked()) return false;
     last_ = {region, offset};
     sent = link_.put_region(region, offset, bytes);
+    if (sent.ok()) known_.insert(region);
   }
   link_.flush();
   if (!sent.ok()) answers_.latch(not_moved(sent));
@@ -47,7 +48,7 @@ bool RegionPuts::put_when_reached(const SessionStream& stream, transport::Region
   Marked marked{0, 0, region, offset, bytes};
   {
     std::lock_guard lock(mutex_);
-    if (!puts_locked() || free_places_.empty()) return false;
+    if (!puts_locked() || free_places_.empty() || !known_.contains(region)) return false;
     marked.place = free_places_.back();
     free_places_.pop_back();
     if (++last_ticket_ == 0) ++last_ticket_;
@@ -59,7 +60,7 @@ bool RegionPuts::put_when_reached(const SessionStream& stream, transport::Region
   const CUresult queued = driver_.cuStreamWriteValue32_v2(
       stream.handle, reinterpret_cast<CUdeviceptr>(marks_ + marked.place), marked.ticket, 0);
   if (queued != CUDA_SUCCESS) {
-    reached(marked.ticket, queued);
+    drop(marked.ticket);
     return false;
   }
   // If the stream fails, the mark never comes.
@@ -74,43 +75,75 @@ bool RegionPuts::is_there(const Marked& marked) const {
          std::atomic_ref(marks_[marked.place]).load(std::memory_order_acquire) == marked.ticket;
 }
 
-void RegionPuts::reached(uint32_t ticket, CUresult result) {
-  {
-    std::lock_guard lock(mutex_);
-    const auto marked = std::find_if(marked_.begin(), marked_.end(),
-                                     [&](const Marked& each) { return each.ticket == ticket; });
-    if (marked == marked_.end()) return;
-    marked->reached = true;
-    if (result != CUDA_SUCCESS) marked->region = transport::RegionId::kNone;
-  }
-  deliver();
+void RegionPuts::drop(uint32_t ticket) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(marked_, [&](const Marked& marked) {
+    if (marked.ticket != ticket) return false;
+    free_places_.push_back(marked.place);
+    return true;
+  });
+  waiting_.store(marked_.size(), std::memory_order_release);
 }
 
-void RegionPuts::deliver() {
-  if (waiting_.load(std::memory_order_acquire) == 0) return;
+void RegionPuts::reached(uint32_t ticket, CUresult result) {
+  deliver();
+  // The event behind the mark could not be made: the mark itself still comes.
+  const bool comes_later = result == CUDA_ERROR_OUT_OF_MEMORY;
   Status failed;
   {
     std::lock_guard lock(mutex_);
-    std::erase_if(marked_, [&](const Marked& marked) {
-      if (!is_there(marked)) return false;
-      if (const Status sent = send_locked(marked); !sent.ok()) failed = sent;
-      free_places_.push_back(marked.place);
-      return true;
-    });
-    waiting_.store(marked_.size(), std::memory_order_release);
+    for (Marked& marked : marked_) {
+      if (marked.ticket == ticket && result == CUDA_SUCCESS) marked.reached = true;
+    }
+    failed = std::exchange(failed_, Status());
+  }
+  if (result == CUDA_SUCCESS) {
+    deliver();
+  } else if (!comes_later) {
+    drop(ticket);
   }
   if (!failed.ok()) answers_.latch(not_moved(failed));
 }
 
-Status RegionPuts::send_locked(const Marked& marked) {
-  if (over_ || marked.region == transport::RegionId::kNone) return {};
+// Latches nothing: a put of whatever kind calls it, also one that holds the lock of the latch.
+void RegionPuts::deliver() {
+  if (waiting_.load(std::memory_order_acquire) == 0) return;
+  std::lock_guard lock(mutex_);
+  std::erase_if(marked_, [&](const Marked& marked) {
+    if (!is_there(marked)) return false;
+    send_locked(marked);
+    free_places_.push_back(marked.place);
+    return true;
+  });
+  waiting_.store(marked_.size(), std::memory_order_release);
+}
+
+void RegionPuts::send_locked(const Marked& marked) {
+  if (over_ || marked.region == transport::RegionId::kNone) return;
   last_ = {marked.region, marked.offset};
-  return link_.put_region(marked.region, marked.offset, marked.bytes);
+  Status sent = link_.put_region(marked.region, marked.offset, marked.bytes);
+  if (!sent.ok()) failed_ = std::move(sent);
+  kept_.store(true, std::memory_order_release);
+}
+
+void RegionPuts::flush() {
+  if (kept_.load(std::memory_order_acquire) && kept_.exchange(false)) link_.flush();
+}
+
+bool RegionPuts::overlaps(uint64_t address, uint64_t bytes) {
+  deliver();
+  if (waiting_.load(std::memory_order_acquire) == 0) return false;
+  std::lock_guard lock(mutex_);
+  return std::any_of(marked_.begin(), marked_.end(), [&](const Marked& marked) {
+    const auto first = reinterpret_cast<uint64_t>(marked.bytes.data());
+    return first < address + bytes && address < first + marked.bytes.size();
+  });
 }
 
 void RegionPuts::withdraw(transport::RegionId region) {
   deliver();
   std::lock_guard lock(mutex_);
+  known_.erase(region);
   for (Marked& marked : marked_) {
     if (marked.region == region) marked.region = transport::RegionId::kNone;
   }
@@ -125,12 +158,22 @@ void RegionPuts::settle() {
   }
 }
 
-void RegionPuts::begin_acknowledging() {
-  settle();
+bool RegionPuts::begin_acknowledging() {
+  deliver();
+  bool first;
+  {
+    std::lock_guard lock(mutex_);
+    first = !std::exchange(acknowledges_, true);
+  }
+  if (first) acknowledge();
+  return waiting_.load(std::memory_order_acquire) != 0;
+}
+
+void RegionPuts::acknowledge() {
+  deliver();
   std::optional<std::pair<transport::RegionId, uint64_t>> last;
   {
     std::lock_guard lock(mutex_);
-    if (std::exchange(acknowledges_, true)) return;
     last = last_;
   }
   if (!last) return;

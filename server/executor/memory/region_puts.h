@@ -9,13 +9,16 @@
 // thread, and by the executor. So whoever learns that a stream has passed the copy has the bytes.
 //
 // That holds for what the client learns from this worker. Another worker that waits for a stream of
-// this one, or another process with memory or an event of it, could be faster. So
-// begin_acknowledging() and the first use of an exported name wait for the marks that are queued, a
-// second at most. From then on all copies are acknowledged.
+// this one, or another process with memory or an event of it, could be faster. So both
+// begin_acknowledging() and the first use of an exported name end the marks. Marks that are queued
+// by then are waited for, a second at most, unless a stream can wait for them (ShadowCopies).
 //
-// Threads: put_when_reached() and withdraw() on the executor thread, everything else on any.
-// Blocking: as Link::put(); settle() and begin_acknowledging() as said. Errors: those of the Link
-// are latched.
+// A mark sends what the memory holds when the mark is there. A copy to the same memory behind it
+// must not begin before that: the caller asks overlaps() and queues a host function in front of it.
+//
+// Threads: put_when_reached(), withdraw() and begin_acknowledging() on the executor thread,
+// everything else on any. Blocking: as Link::put(); settle() as said. Errors: those of the Link are
+// latched, by the executor thread.
 #pragma once
 
 #include <atomic>
@@ -24,6 +27,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -49,18 +53,24 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   // Sends the bytes now. Returns false if they must be written with an acknowledgement.
   bool put(transport::RegionId region, uint64_t offset, transport::Bytes bytes);
   // Puts them when the stream has got here. They must not move until then. False: nothing is
-  // queued. The stream must not be in capture.
+  // queued, as for the first bytes of a region, whose put may have to wait until the client has
+  // announced it. The stream must not be in capture.
   bool put_when_reached(const SessionStream& stream, transport::RegionId region, uint64_t offset,
                         transport::Bytes bytes);
-  // Sends the bytes of all marks that are there.
+  // Sends the bytes of all marks that are there, with the next put, transfer or flush().
   void deliver();
+  void flush();
+  // Whether a mark that is not there yet sends some of these bytes.
+  bool overlaps(uint64_t address, uint64_t bytes);
   // The region ends. Its bytes are not sent any more, if their mark is not there.
   void withdraw(transport::RegionId region);
   // Waits for the marks that are queued, a second at most.
   void settle();
   // From now on bytes must be acknowledged. Blocks for a round trip the first time, until earlier
-  // puts have arrived.
-  void begin_acknowledging();
+  // puts have arrived. Returns whether there are marks that are not there yet.
+  bool begin_acknowledging();
+  // Blocks until the puts so far have arrived.
+  void acknowledge();
   // Nothing is sent any more.
   void end();
 
@@ -77,7 +87,8 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   bool is_there(const Marked& marked) const;
   bool puts_locked() const;
   void reached(uint32_t ticket, CUresult result);
-  Status send_locked(const Marked& marked);
+  void drop(uint32_t ticket);
+  void send_locked(const Marked& marked);
 
   const api::DriverTable& driver_;
   transport::Link& link_;
@@ -86,12 +97,15 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   const ExportedNames& names_;
   uint32_t* const marks_;
   std::atomic<size_t> waiting_{0};  // size of marked_
+  std::atomic<bool> kept_{false};   // flush() has something to do
   std::mutex mutex_;                // guards the members below
   bool over_ = false;
   bool acknowledges_;
   uint32_t last_ticket_ = 0;
   std::vector<uint32_t> free_places_;
-  std::vector<Marked> marked_;                                    // the oldest first
+  std::vector<Marked> marked_;           // the oldest first
+  std::set<transport::RegionId> known_;  // regions into which something was put
+  Status failed_;                        // what reached() latches
   std::optional<std::pair<transport::RegionId, uint64_t>> last_;  // where one was put
 };
 

@@ -89,11 +89,14 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
   std::condition_variable changed_;
 };
 
-// The work of one host function: first start some items, then wait for some.
+// The work of one host function: first send the bytes of earlier marks, then start some items, then
+// wait for some.
 struct ShadowCopies::Step {
   std::shared_ptr<Transfer> transfer;
   size_t start_from = 0, start_to = 0;
   size_t wait_from = 0, wait_to = 0;
+  std::shared_ptr<RegionPuts> puts;  // null: no marks are looked at
+  bool acknowledges = false;         // waits until the client has their bytes
 };
 
 // The steps that are queued in the driver. It never runs a step whose context was reset before.
@@ -128,8 +131,23 @@ ShadowCopies::ShadowCopies(const api::DriverTable& driver, transport::Link& link
       host_memory_(host_memory),
       puts_(std::move(puts)) {}
 
+void ShadowCopies::begin_acknowledging(const SessionStream* stream) {
+  if (!puts_->begin_acknowledging()) return;
+  Step step;
+  step.puts = puts_;
+  step.acknowledges = true;
+  if (stream && !captured_into(driver_, stream->handle) &&
+      queue(*stream, std::move(step)) == CUDA_SUCCESS) {
+    return;
+  }
+  if (std::exchange(has_settled_, true)) return;
+  puts_->settle();
+  puts_->acknowledge();
+}
+
 void CUDA_CB ShadowCopies::run(void* argument) {
   const std::unique_ptr<Step> step = Steps::get().take(argument);
+  if (step->puts) step->acknowledges ? step->puts->acknowledge() : step->puts->deliver();
   for (size_t i = step->start_from; i < step->start_to; ++i) step->transfer->start(i);
   for (size_t i = step->wait_from; i < step->wait_to; ++i) step->transfer->wait(i);
 }
@@ -188,6 +206,11 @@ CUresult ShadowCopies::copy(const SessionStream& stream, const wire::CopyBody& b
     if (!out) return CUDA_ERROR_INVALID_VALUE;
   }
   CUresult result = CUDA_SUCCESS;
+  if (out && puts_->overlaps(body.destination, body.bytes)) {
+    Step step;
+    step.puts = puts_;
+    result = queue(stream, std::move(step));
+  }
   // With kSourceReady all reads start now, otherwise when the stream reaches the first chunk. They
   // run ahead of the copies.
   size_t unread = in ? in->size() : 0;

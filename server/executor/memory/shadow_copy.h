@@ -35,6 +35,12 @@ class ShadowCopies {
   ShadowCopies(const api::DriverTable& driver, transport::Link& link, Answers& answers,
                const HostMemory& host_memory, std::shared_ptr<RegionPuts> puts);
 
+  // From now on a stream passes a copy to the client only when the client has acknowledged the
+  // bytes, because another worker is about to learn how far `stream` is, or an event if it is null.
+  // What small copies before have put there (RegionPuts) comes before the stream's next work; an
+  // event waits for it a second at most. Blocks for a round trip the first time.
+  void begin_acknowledging(const SessionStream* stream);
+
   // A range of client memory that lies in one shadow.
   struct Piece {
     uint64_t address = 0;
@@ -74,6 +80,7 @@ class ShadowCopies {
   Answers& answers_;
   const HostMemory& host_memory_;
   const std::shared_ptr<RegionPuts> puts_;
+  bool has_settled_ = false;
 };
 
 }  // namespace rcuda::server

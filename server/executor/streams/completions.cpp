@@ -27,6 +27,7 @@ void Completions::enqueue(const SessionStream& stream, Pending pending) {
   if (result == CUDA_SUCCESS) {
     result = driver_.cuEventRecord(pending.event, stream.handle);
   }
+  pending.number = ++last_number_;
   pending.context = stream.context;
   pending.stream = stream.id;
   pending.use = stream.object->last_use;
@@ -184,14 +185,15 @@ void Completions::finish(Watch& watch, CUresult result) {
 bool Completions::finish_reached(Queue& queue) {
   bool any = false;
   while (!queue.pending.empty()) {
-    size_t reached = queue.pending.size();
+    uint64_t reached = queue.pending.back().number;
     CUresult result = driver_.cuEventQuery(queue.pending.back().event);
-    if (result == CUDA_ERROR_NOT_READY && reached > 1) {
-      reached = 1;
+    if (result == CUDA_ERROR_NOT_READY && queue.pending.size() > 1) {
+      reached = queue.pending.front().number;
       result = driver_.cuEventQuery(queue.pending.front().event);
     }
     if (result == CUDA_ERROR_NOT_READY) break;
-    for (; reached > 0 && !queue.pending.empty(); --reached) {
+    // What finish() calls may end some of them, and add others.
+    while (!queue.pending.empty() && queue.pending.front().number <= reached) {
       Pending pending = std::move(queue.pending.front());
       queue.pending.pop_front();
       finish(pending, queue.key, result);

@@ -76,6 +76,7 @@ class Completions {
 
  private:
   struct Pending {
+    uint64_t number = 0;  // of this object's completions
     CUevent event = nullptr;
     ContextState* context = nullptr;
     WordSignal signal;
@@ -119,6 +120,7 @@ class Completions {
   std::unordered_map<uint64_t, std::unique_ptr<Queue>> queues_;
   std::vector<Queue*> active_;  // queues that are not empty, or are being emptied
   std::vector<Watch> watches_;
+  uint64_t last_number_ = 0;
 };
 
 }  // namespace rcuda::server
