@@ -352,6 +352,18 @@ void end_host_memory(const Allocation& memory) {
   unmap_from_range(address, round_up(memory.bytes, page_bytes()));
 }
 
+namespace {
+
+// The bytes of mirrored memory travel around each host function, so functions that are due must be
+// over before the mirror ends. (The call waits for the device in any case.)
+void await_host_functions(const Allocation& memory) {
+  for (const Target& target : mirrored_in(memory.base, memory.bytes)) {
+    (void)await_idle(*target.session, target.context);
+  }
+}
+
+}  // namespace
+
 CUresult free_host(void* address) {
   if (CUresult result = check_not_destroyed(); result != CUDA_SUCCESS) return result;
   if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
@@ -362,6 +374,7 @@ CUresult free_host(void* address) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // another thread was first
+  await_host_functions(*found);
   end_host_memory(*found);
   return check_current_session();
 }
@@ -455,6 +468,7 @@ CUresult unregister_host(void* address) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // another thread was first
+  await_host_functions(*found);
   end_host_memory(*found);
   return check_current_session();
 }

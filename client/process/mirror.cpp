@@ -299,6 +299,20 @@ void unmirror_context(const Session& session, wire::ObjectId context) {
 
 bool any_mirrored() { return mirror_count.load(std::memory_order_acquire) != 0; }
 
+std::vector<Target> mirrored_in(uint64_t address, size_t bytes) {
+  std::vector<Target> targets;
+  if (!any_mirrored()) [[likely]]
+    return targets;
+  std::lock_guard lock(mirrors_mutex);
+  for (const Shared& known : mirrors()) {
+    const auto base = reinterpret_cast<uintptr_t>(known->address);
+    if (address < base + known->bytes && base < address + bytes) {
+      targets.push_back(known->target());
+    }
+  }
+  return targets;
+}
+
 bool is_mirrored(const Session& session, uint64_t address, size_t bytes) {
   if (!any_mirrored()) [[likely]]
     return false;
@@ -412,6 +426,7 @@ void mirrors_leave(Session& session, uint64_t loan) {
       const size_t length = mirror->block_length(at);
       if (std::memcmp(mirror->known.get() + at, mirror->address + at, length) != 0) {
         std::memcpy(mirror->known.get() + at, mirror->address + at, length);
+        mirror->exchanged[at / kMirrorBlockBytes] = 1;
         mirror->note_missing(at);
       }
       std::memcpy(mirror->lent + at, mirror->known.get() + at, length);

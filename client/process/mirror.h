@@ -13,8 +13,8 @@
 // (absent_pages.h). Few bytes are asked for together with the wait (mirror_behind.h). Copies in
 // between use the worker's bytes (server/executor/memory/shadow_copy.h). Around each host function,
 // the worker sends all mirrored memory and takes back the bytes that the function changed
-// (server/executor/memory/mirrors.h). If both sides changed a byte in between, the GPU's value
-// wins; CUDA forbids such concurrent access anyway.
+// (server/executor/memory/mirrors.h). If both sides changed a byte in between, a fetch keeps the
+// GPU's value, and a block that is sent overwrites it; CUDA forbids such concurrent access anyway.
 //
 // Cost: none while nothing is mirrored. Every launch asks for the pages written since the last one,
 // every wait for the blocks changed; every host function moves all mirrored memory, which is slow
@@ -25,6 +25,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include <cuda.h>
 
@@ -48,6 +49,9 @@ void unmirror(const void* address);
 void unmirror_context(const Session& session, wire::ObjectId context);
 // Whether any memory is mirrored, so that host memory may be older than the worker's bytes.
 bool any_mirrored();
+// Where any part of [address, address + bytes) is mirrored: the sessions, and the contexts in which
+// they exchange it.
+std::vector<Target> mirrored_in(uint64_t address, size_t bytes);
 // Whether any part of [address, address + bytes) is mirrored with this worker.
 bool is_mirrored(const Session& session, uint64_t address, size_t bytes);
 

@@ -11,6 +11,9 @@ namespace {
 constexpr size_t kMostBytes =
     wire::ClientWindow::kSmallReplyBytes - sizeof(wire::ReplyHeader) - sizeof(uint64_t);
 
+// Each holds a reply slot for as long as the wait, and other threads need slots to end it.
+constexpr size_t kMostQuestions = 4;
+
 }  // namespace
 
 MirrorsBehind::~MirrorsBehind() {
@@ -22,6 +25,7 @@ MirrorsBehind::~MirrorsBehind() {
 
 void MirrorsBehind::ask(const std::shared_ptr<Mirror>& mirror, Word word) {
   if (mirror->bytes > kMostBytes || mirror->changes_bytes != 0) return;
+  if (questions_.size() == kMostQuestions) return;
   uint64_t version;
   {
     std::lock_guard lock(mirrors_mutex);

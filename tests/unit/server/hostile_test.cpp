@@ -235,6 +235,8 @@ TEST(HostileTest, RandomBodiesNeverCrash) {
       // Would write into memory that is neither the client's nor the GPU's, because this process is
       // the client too.
       if (command.opcode == Custom::kHostExpose) continue;
+      // Is answered when its word is signalled, which may be never.
+      if (command.opcode == Custom::kMirrorFetchBehind) continue;
       if (!session.client().call(static_cast<uint16_t>(command.opcode), body, random() % 3)) break;
     }
   }

@@ -341,11 +341,15 @@ TEST_F(SmallMirrorTest, ItIsAskedForWithTheWait) {
 }
 
 TEST_F(SmallMirrorTest, AWaitWithNothingToWaitForFetchesOnlyWhatAnotherWaitMayHaveMissed) {
-  ASSERT_EQ(lone_.session->synchronize(target()), CUDA_SUCCESS);
-  ASSERT_EQ(lone_.session->synchronize(target()), CUDA_SUCCESS);
-  EXPECT_EQ(asked(), (std::vector<size_t>{1, 0}));
+  const auto timeline = lone_.session->timelines().make(*lone_.session, 1, 3);
+  Target idle = target();
+  idle.timeline = timeline.get();
+  ASSERT_EQ(lone_.session->synchronize(idle), CUDA_SUCCESS);
+  EXPECT_EQ(asked(), (std::vector<size_t>{0, 1}));
+  ASSERT_EQ(lone_.session->synchronize(idle), CUDA_SUCCESS);
+  EXPECT_EQ(asked(), (std::vector<size_t>{0, 0}));
   lone_.session->timelines().add_wait();  // of a thread that has not fetched yet
-  ASSERT_EQ(lone_.session->synchronize(target()), CUDA_SUCCESS);
+  ASSERT_EQ(lone_.session->synchronize(idle), CUDA_SUCCESS);
   EXPECT_EQ(asked(), (std::vector<size_t>{0, 1}));
 }
 
