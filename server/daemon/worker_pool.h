@@ -155,6 +155,7 @@ class WorkerPool {
     std::vector<std::optional<wire::AttachToken>> attach_tokens;  // of sockets that may still come
     Clock::time_point since;
     std::string owner;  // of its sessions so far, who alone may have it; empty: none so far
+    std::optional<Clock::time_point> returned;  // when its last session was over
     wire::ServerStatus::Session session;  // while busy, like the next seven
     Identity identity;
     std::unique_ptr<Admission::Permit> permit;
@@ -200,8 +201,8 @@ class WorkerPool {
   void report_end(const Worker& worker, int status);
   void record_end(const Worker& worker, const std::string& outcome);
   void stop(Worker& worker);
-  bool may_start(size_t most) const;  // whether fewer than `most` start, hang or are being cleaned
-  size_t most_starting_for(const Waiting& client) const;
+  bool may_start() const;
+  bool had_better_wait(const Waiting& client) const;
   // When it shows how many clients come at once.
   Clock::time_point counted_at() const { return waiting_since_ + std::chrono::milliseconds(50); }
   bool cleans() const;

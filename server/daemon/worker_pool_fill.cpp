@@ -47,26 +47,34 @@ bool WorkerPool::cleans() const {
                      [](const Worker& w) { return w.is(State::kCleaning); });
 }
 
-bool WorkerPool::may_start(size_t most) const {
+bool WorkerPool::may_start() const {
   const auto others = std::count_if(workers_.begin(), workers_.end(), [this](const Worker& w) {
     return w.hangs || (w.is(State::kCleaning) && Clock::now() < clean_by(w));
   });
-  return starting() + static_cast<size_t>(others) < most;
+  return starting() + static_cast<size_t>(others) < most_starting();
 }
 
 // Programs of one owner that come in crowds are short, and a worker that is cleaned serves the next
 // one sooner than one that starts. Of 32 programs with a kernel, with two idle workers, all were
 // done in 9.8 and 12.5 s with one worker starting at a time, in 14.8 and 18.3 s with eight, and
 // natively in 9.2 and 12.5 s; of eight programs in 2.5 and 3.2, 1.9 and 2.2, and 2.0 and 2.6 s
-// (H200). So for a crowd, which is more than can start at once, one worker starts at a time. How
-// many come shows only after a moment.
-size_t WorkerPool::most_starting_for(const Waiting& client) const {
-  const bool has_worker = std::any_of(workers_.begin(), workers_.end(), [&](const Worker& worker) {
-    return (worker.is(State::kBusy) || worker.is(State::kCleaning)) && !worker.owner.empty() &&
-           suits(worker, client);
-  });
-  if (!reuses() || !has_worker) return most_starting();
-  return Clock::now() < counted_at() || waiting_ > most_starting() ? 1 : most_starting();
+// (H200). So a client of a crowd, which is more than can start at once, waits while one of its
+// owner's workers starts or is being cleaned, if sessions of that owner have ended lately. How many
+// come at once, and whether they are short, shows only after a moment.
+bool WorkerPool::had_better_wait(const Waiting& client) const {
+  constexpr auto kLately = std::chrono::seconds(5);
+  const Clock::time_point now = Clock::now();
+  bool has_worker = false, ends_soon = false, comes = false;
+  for (const Worker& worker : workers_) {
+    if (!suits(worker, client)) continue;
+    const bool cleans = worker.is(State::kCleaning) && now < clean_by(worker);
+    comes = comes || cleans || worker.is(State::kStarting);
+    if (worker.owner.empty()) continue;
+    has_worker = true;
+    ends_soon = ends_soon || cleans || (worker.returned && now - *worker.returned < kLately);
+  }
+  if (!reuses() || !has_worker || !comes) return false;
+  return now < counted_at() || (ends_soon && waiting_ > most_starting());
 }
 
 Base WorkerPool::choose_base(const wire::Hello* hello) const {
@@ -121,7 +129,8 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting) {
       return suits(*worker, client) && (!worker->is(State::kCleaning) || now < clean_by(*worker));
     };
     if (take(is_right)) continue;
-    if (!may_start(most_starting_for(client))) return;
+    if (!may_start()) return;
+    if (had_better_wait(client)) continue;
     const Status status = start(choose_base(client.hello),
                                 device_sets_.key_of(client.hello->devices), client.sm_percent);
     if (!status.ok()) return failed(status);
@@ -145,7 +154,7 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting) {
              (any || worker->owner.empty());
     };
     if (take(is_wanted)) continue;
-    if (later || !may_start(most_starting())) return;
+    if (later || !may_start()) return;
     if (Status status = start(choose_base(nullptr), devices, 0); !status.ok()) {
       return failed(status);
     }

@@ -50,6 +50,7 @@ void WorkerPool::read_session(Worker& worker, Result<WorkerMessage> message) {
   worker.state = State::kCleaning;
   worker.heard = false;
   worker.since = Clock::now();
+  worker.returned = worker.since;
   worker.kill_at = Clock::now() + 2 * settings_.stop_timeout.get();
 }
 

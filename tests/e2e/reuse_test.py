@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 import unittest
 
 from servers import client_environment, eventually, run_tests, Server
@@ -157,6 +158,33 @@ class ReuseTest(unittest.TestCase):
         server = self.server(RCUDA_SERVER_POOL_TIME="200ms")
         self.run_program(server, "shm", "leave", "module")
         self.assertTrue(eventually(lambda: not server.workers()), server.text())
+
+    def crowd(self, server, size):
+        """So many clients of one user come at once, beside one that stays."""
+        holder = self.start(server, "shm", "leave", "killed")
+        self.assertEqual(holder.stdout.readline(), "ready\n")
+        connected = server.text().count(" connected")
+        server.process.send_signal(signal.SIGSTOP)
+        crowd = [self.start(server, "shm", "leave", "nothing") for _ in range(size)]
+        time.sleep(1)  # they connect
+        server.process.send_signal(signal.SIGCONT)
+        self.assertTrue(eventually(lambda: server.text().count(" connected") >= size + connected), server.text())
+        time.sleep(0.5)  # a start takes 3 s
+        starts = self.starts(server)
+        holder.kill()
+        for process in [holder, *crowd]:
+            err = process.communicate(timeout=120)[1]
+            self.assertEqual(process.returncode, -9 if process is holder else 0, err + server.text())
+        return starts
+
+    def test_a_crowd_waits_for_the_workers_that_are_there(self):
+        server = self.server(SOFTGPU_INIT_MS="3000")
+        self.run_program(server, "shm", "leave", "nothing")
+        self.assertEqual(self.crowd(server, 16), 2, "one for the program and the holder, and one for the crowd")
+
+    def test_a_crowd_does_not_wait_for_sessions_that_may_be_long(self):
+        server = self.server(SOFTGPU_INIT_MS="3000")
+        self.assertGreater(self.crowd(server, 16), 2)
 
     def test_many_at_once(self):
         server = self.server("2")

@@ -173,49 +173,6 @@ TEST(WorkerPoolTest, AfterManySessionsAtOnceAsManyWorkersAreKeptReady) {
   });
 }
 
-// Workers of root do not serve again.
-TEST(WorkerPoolTest, OfACrowdMostWaitForTheWorkersThatAreThere) {
-  constexpr uid_t kUser = 65534;
-  const bool is_root = ::geteuid() == 0;
-  if (is_root) {
-    ASSERT_EQ(::seteuid(kUser), 0);
-  }
-  const PoolSettings settings("1", RCUDA_TEST_SERVER);
-  WorkerPool pool(settings, Bases("node0", 0));
-  const wire::Hello message = hello();
-  const Identity user = our_user();
-  const auto waiting = [&](size_t count) {
-    return std::vector<WorkerPool::Waiting>(count, {&message, 0, &user});
-  };
-  pool.refill({});
-  run_until(pool, [&] { return pool.starting() == 0; });
-  int ends[2];
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-  UniqueFd client(ends[0]);
-  UniqueFd theirs(ends[1]);
-  std::unique_ptr<Admission::Permit> permit;
-  ASSERT_TRUE(*pool.assign(message, user, {}, &theirs, &permit));
-
-  pool.refill(waiting(2));
-  EXPECT_EQ(pool.starting(), 1u) << "more may come";
-  EXPECT_LE(pool.next_deadline(), Clock::now() + std::chrono::milliseconds(50));
-  std::this_thread::sleep_for(std::chrono::milliseconds(60));
-  pool.refill(waiting(9));
-  EXPECT_EQ(pool.starting(), 1u) << "a crowd";
-  pool.refill(waiting(3));
-  EXPECT_EQ(pool.starting(), 3u) << "few";
-  Identity other = user;
-  other.uid = kUser - 1;
-  other.user = "other";
-  pool.refill(std::vector<WorkerPool::Waiting>(9, {&message, 0, &other}));
-  EXPECT_GT(pool.starting(), 3u) << "no worker serves them later";
-  client.reset();
-  pool.shutdown();
-  if (is_root) {
-    ASSERT_EQ(::seteuid(0), 0);
-  }
-}
-
 // A worker that is stuck in its driver may survive even SIGKILL for a while.
 TEST(WorkerPoolTest, AWorkerThatHangsInItsStartIsReplacedBeforeItEnds) {
   const std::string path = ::testing::TempDir() + "/rcuda-hanging-" + std::to_string(::getpid());
