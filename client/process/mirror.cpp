@@ -83,7 +83,8 @@ CUresult introduce(Mirror& mirror) {
   mirror.fetched = mirror.lent + half;
   mirror.region = region->id;
   const wire::MirrorBody body{reinterpret_cast<uintptr_t>(mirror.address), mirror.bytes,
-                              static_cast<uint64_t>(region->id), half};
+                              static_cast<uint64_t>(region->id), half,
+                              mirror.memory == MirroredMemory::kVariable};
   Reply reply;
   const CUresult result = mirror.session->call(
       mirror.session->in_context(mirror.context), static_cast<uint16_t>(wire::Custom::kMirror),
@@ -292,7 +293,7 @@ void unmirror(const void* address) {
 void unmirror_context(const Session& session, wire::ObjectId context) {
   if (!any_mirrored()) return;
   end_mirrors([&](const Mirror& mirror) {
-    return mirror.memory != MirroredMemory::kHost && mirror.session == &session &&
+    return mirror.memory == MirroredMemory::kManaged && mirror.session == &session &&
            mirror.context == context;
   });
 }

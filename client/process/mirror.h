@@ -45,7 +45,8 @@ CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr ad
                         size_t device_bytes);
 // The memory of a managed allocation is unmapped, too.
 void unmirror(const void* address);
-// To be called before a context ends: ends the mirrors of its managed memory and variables.
+// To be called before a context ends: ends the mirrors of its managed memory. (Variables end with
+// their modules. Those of libraries outlive contexts.)
 void unmirror_context(const Session& session, wire::ObjectId context);
 // Whether any memory is mirrored, so that host memory may be older than the worker's bytes.
 bool any_mirrored();

@@ -41,7 +41,7 @@ struct UnmapPages {
 
 enum class MirroredMemory {
   kHost,      // of this process; ends with no context of the worker
-  kVariable,  // of a module, with the worker's first contents
+  kVariable,  // of a module or library, with the worker's first contents
   kManaged,   // of the worker's driver; its pages here end with it
 };
 

@@ -91,7 +91,7 @@ HandlerResult Mirrors::add(const wire::MirrorBody& body, const ReplyTarget& targ
   mirror->bytes = body.bytes;
   mirror->region = body.region;
   mirror->fetch_offset = body.fetch_offset;
-  if (!host_memory_.find(body.address, body.bytes)) {
+  if (body.outlives_context == 0 && !host_memory_.find(body.address, body.bytes)) {
     mirror->context = objects_.current_context() ? objects_.current_context()->id : 0;
   }
   {
