@@ -2,6 +2,7 @@
 // for whatever is queued afterwards, in whichever stream, while another stream still waits for
 // something.
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <thread>
@@ -303,6 +304,47 @@ void there_and_back(int* values) {
   std::printf("there and back\n");
 }
 
+// A host function is the first to write, and kernels behind it change that, queued before it has
+// run and after.
+void behind_a_host_function() {
+  struct Fill {
+    int* values;
+    std::atomic<bool> done{false};
+  } order;
+  CUDA(cudaMallocManaged(&order.values, kBytes));
+  Stream stream;
+  CUDA(cudaLaunchHostFunc(
+      stream,
+      [](void* argument) {
+        auto* const given = static_cast<Fill*>(argument);
+        for (int i = 0; i < kCount; ++i) given->values[i] = i;
+        given->done = true;
+      },
+      &order));
+  add<<<32, 128, 0, stream>>>(order.values, kCount, 1);
+  while (!order.done) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the kernel runs
+  add<<<32, 128, 0, stream>>>(order.values, kCount, 1);
+  CUDA(cudaStreamSynchronize(stream));
+  for (int i = 0; i < kCount; ++i) CHECK(order.values[i] == i + 2);
+  // One that is due when the memory is freed sees what the kernel before it has made.
+  struct Look {
+    const int* values;
+    int seen = 0;
+  } look{order.values};
+  add<<<32, 128, 0, stream>>>(order.values, kCount, 1);
+  CUDA(cudaLaunchHostFunc(
+      stream,
+      [](void* argument) {
+        auto* const given = static_cast<Look*>(argument);
+        for (int i = 0; i < kCount; ++i) given->seen += given->values[i] == i + 3;
+      },
+      &look));
+  CUDA(cudaFree(order.values));
+  CHECK(look.seen == kCount);
+  std::printf("behind a host function\n");
+}
+
 // Several threads write to parts of their own, and launch in streams of their own.
 void by_threads(int* values) {
   constexpr int kThreads = 4, kPart = 73 * 1024;  // whole pages
@@ -328,16 +370,31 @@ void by_threads(int* values) {
   std::printf("by threads\n");
 }
 
+// A driver loads a kernel when it is first used, and may wait for the device then, which a gate
+// would hold up.
+void load_kernels(int* memory) {
+  cudaFuncAttributes attributes;
+  CUDA(cudaFuncGetAttributes(&attributes, wait_for));
+  CUDA(cudaFuncGetAttributes(&attributes, open_gate));
+  CUDA(cudaFuncGetAttributes(&attributes, add_up));
+  CUDA(cudaFuncGetAttributes(&attributes, add));
+  CUDA(cudaMemset(memory, 0, 8));
+  FINISH();
+}
+
 }  // namespace
 
 int main() {
   int *managed, *mapped;
   CUDA(cudaMallocManaged(&managed, kBytes));
   CUDA(cudaHostAlloc(&mapped, kBytes, cudaHostAllocMapped));
+  load_kernels(managed);
+  load_kernels(mapped);
   uses("managed", managed);
   in_turn(managed);
   there_and_back(managed);
   by_threads(managed);
+  behind_a_host_function();
   uses("mapped", mapped);
   in_turn(mapped);
   there_and_back(mapped);
