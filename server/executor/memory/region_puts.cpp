@@ -8,6 +8,7 @@
 #include "server/executor/memory/host_memory.h"
 
 namespace rcuda::server {
+
 RegionPuts::RegionPuts(const api::DriverTable& driver, transport::Link& link, Answers& answers,
                        Completions& completions, const ExportedNames& names,
                        std::span<std::byte> marks)
@@ -29,6 +30,7 @@ bool RegionPuts::puts_locked() const { return !over_ && !acknowledges_ && !names
 
 bool RegionPuts::put(transport::RegionId region, uint64_t offset, transport::Bytes bytes) {
   if (bytes.size() > transport::kMaxRegionPut) return false;
+  deliver();  // what the stream has copied before comes first
   Status sent;
   {
     std::lock_guard lock(mutex_);
@@ -71,8 +73,7 @@ bool RegionPuts::put_when_reached(const SessionStream& stream, transport::Region
 }
 
 bool RegionPuts::is_there(const Marked& marked) const {
-  return marked.reached ||
-         std::atomic_ref(marks_[marked.place]).load(std::memory_order_acquire) == marked.ticket;
+  return std::atomic_ref(marks_[marked.place]).load(std::memory_order_acquire) == marked.ticket;
 }
 
 void RegionPuts::drop(uint32_t ticket) {
@@ -87,20 +88,12 @@ void RegionPuts::drop(uint32_t ticket) {
 
 void RegionPuts::reached(uint32_t ticket, CUresult result) {
   deliver();
-  // The event behind the mark could not be made: the mark itself still comes.
-  const bool comes_later = result == CUDA_ERROR_OUT_OF_MEMORY;
+  // If only the event behind the mark could not be made, the mark still comes.
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY) drop(ticket);
   Status failed;
   {
     std::lock_guard lock(mutex_);
-    for (Marked& marked : marked_) {
-      if (marked.ticket == ticket && result == CUDA_SUCCESS) marked.reached = true;
-    }
     failed = std::exchange(failed_, Status());
-  }
-  if (result == CUDA_SUCCESS) {
-    deliver();
-  } else if (!comes_later) {
-    drop(ticket);
   }
   if (!failed.ok()) answers_.latch(not_moved(failed));
 }

@@ -81,7 +81,6 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
     transport::RegionId region;
     uint64_t offset;
     transport::Bytes bytes;
-    bool reached = false;  // as the event behind the mark says
   };
 
   bool is_there(const Marked& marked) const;

@@ -45,8 +45,6 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
 
   void start(size_t index) {
     Item& item = items_[index];
-    // What the stream has copied before comes first.
-    puts_->deliver();
     const auto* const bytes = reinterpret_cast<const std::byte*>(item.piece.address);
     if (to_client_ && puts_->put(item.region, item.offset, {bytes, item.piece.bytes})) return;
     {
