@@ -306,10 +306,7 @@ std::vector<Target> mirrored_in(uint64_t address, size_t bytes) {
     return targets;
   std::lock_guard lock(mirrors_mutex);
   for (const Shared& known : mirrors()) {
-    const auto base = reinterpret_cast<uintptr_t>(known->address);
-    if (address < base + known->bytes && base < address + bytes) {
-      targets.push_back(known->target());
-    }
+    if (known->overlaps(address, bytes)) targets.push_back(known->target());
   }
   return targets;
 }
@@ -319,16 +316,15 @@ bool is_mirrored(const Session& session, uint64_t address, size_t bytes) {
     return false;
   std::lock_guard lock(mirrors_mutex);
   return std::any_of(mirrors().begin(), mirrors().end(), [&](const Shared& known) {
-    const auto base = reinterpret_cast<uintptr_t>(known->address);
-    return known->session == &session && address < base + known->bytes && base < address + bytes;
+    return known->session == &session && known->overlaps(address, bytes);
   });
 }
 
 void expect_reads(CUdeviceptr address, size_t bytes) {
   std::lock_guard lock(mirrors_mutex);
   for (const Shared& known : mirrors()) {
+    if (!known->overlaps(address, bytes)) continue;
     const auto base = reinterpret_cast<uintptr_t>(known->address);
-    if (address >= base + known->bytes || base >= address + bytes) continue;
     const size_t begin =
         address > base ? (address - base) / kMirrorBlockBytes * kMirrorBlockBytes : 0;
     known->expected.push_back(

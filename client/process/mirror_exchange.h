@@ -90,6 +90,10 @@ struct Mirror {
 
   // Where its bytes are exchanged, beside all streams of the application.
   Target target() const { return {session, context, 0, exchanges.get(), nullptr}; }
+  bool overlaps(uint64_t at, size_t length) const {
+    const auto base = reinterpret_cast<uintptr_t>(address);
+    return at < base + bytes && base < at + length;
+  }
   bool is_absent(size_t at) const { return absent && absent->is_absent(at); }
   void note_missing(size_t at) {
     unnoted[at / kMirrorBlockBytes] = 1;

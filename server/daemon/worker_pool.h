@@ -217,6 +217,8 @@ class WorkerPool {
   // Until when clients wait for a worker that is being cleaned: for as long as the start of another
   // one takes.
   Clock::time_point clean_by(const Worker& worker) const;
+  // Whether it is being cleaned, and will be ready before a worker that starts now.
+  bool is_clean_soon(const Worker& worker) const;
   // Returns false while waitpid() does not report the end, because of a tracer.
   bool reap(Worker& worker);
   void collect(Clock::time_point deadline);

@@ -49,7 +49,7 @@ bool WorkerPool::cleans() const {
 
 bool WorkerPool::may_start() const {
   const auto others = std::count_if(workers_.begin(), workers_.end(), [this](const Worker& w) {
-    return w.hangs || (w.is(State::kCleaning) && Clock::now() < clean_by(w));
+    return w.hangs || is_clean_soon(w);
   });
   return starting() + static_cast<size_t>(others) < most_starting();
 }
@@ -67,7 +67,7 @@ bool WorkerPool::had_better_wait(const Waiting& client) const {
   bool has_worker = false, ends_soon = false, comes = false;
   for (const Worker& worker : workers_) {
     if (!suits(worker, client)) continue;
-    const bool cleans = worker.is(State::kCleaning) && now < clean_by(worker);
+    const bool cleans = is_clean_soon(worker);
     comes = comes || cleans || worker.is(State::kStarting);
     if (worker.owner.empty()) continue;
     has_worker = true;
@@ -126,7 +126,7 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting) {
   for (const Waiting& client : waiting) {
     if (device_sets_.needs_scout()) break;
     const auto is_right = [&](const Worker* worker) {
-      return suits(*worker, client) && (!worker->is(State::kCleaning) || now < clean_by(*worker));
+      return suits(*worker, client) && (!worker->is(State::kCleaning) || is_clean_soon(*worker));
     };
     if (take(is_right)) continue;
     if (!may_start()) return;

@@ -29,6 +29,10 @@ WorkerPool::Clock::time_point WorkerPool::clean_by(const Worker& worker) const {
   return worker.since + std::chrono::microseconds(totals_.worker_start_us / starts);
 }
 
+bool WorkerPool::is_clean_soon(const Worker& worker) const {
+  return worker.is(State::kCleaning) && Clock::now() < clean_by(worker);
+}
+
 void WorkerPool::read_session(Worker& worker, Result<WorkerMessage> message) {
   worker.heard = true;  // it says one thing; its pidfd reports its end
   if (!message.ok()) return;
