@@ -137,6 +137,14 @@ struct Door {
   std::mutex mutex;
   std::condition_variable changed;
   bool open = false;
+
+  void let_pass() {
+    {
+      std::lock_guard lock(mutex);
+      open = true;
+    }
+    changed.notify_all();
+  }
 };
 void CUDART_CB pass(void* argument) {
   auto* door = static_cast<Door*>(argument);
@@ -156,11 +164,7 @@ void host_goes_on(int from, int to) {
     CUDA(cudaLaunchHostFunc(streams[side], &pass, &door));
     CUDA(cudaMemcpyPeerAsync(destination.data, to, source.data, from, kBytes, streams[side]));
     EXPECT(cudaErrorNotReady, cudaStreamQuery(streams[side]));
-    {
-      std::lock_guard lock(door.mutex);
-      door.open = true;
-    }
-    door.changed.notify_all();
+    door.let_pass();
     CUDA(cudaStreamSynchronize(streams[side]));
     CHECK(holds(destination.values(), 0, kBytes, 0, 21 + side));
   }
@@ -182,11 +186,7 @@ void long_queue(int from, int to) {
     CUDA(cudaMemcpyPeerAsync(destination.data, to, source.data, from, kBytes, streams[side]));
     for (int i = 0; i < kLaunches; ++i) add<<<1, 128, 0, streams[side]>>>(here.data, kBytes, 1);
     CUDA(cudaGetLastError());
-    {
-      std::lock_guard lock(door.mutex);
-      door.open = true;
-    }
-    door.changed.notify_all();
+    door.let_pass();
     Memory meanwhile(side, kBytes);
     CUDA(cudaStreamSynchronize(streams[side]));
     CHECK(holds(here.values(), 0, kBytes, 0, 25 + side, static_cast<unsigned char>(kLaunches)));

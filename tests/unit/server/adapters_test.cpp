@@ -1,24 +1,18 @@
 #include "server/monitor/adapters.h"
 
-#include <fstream>
-
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include "common/nvml/nvml_api.h"
+#include "tests/support/sys_tree.h"
 
 namespace rcuda::server {
 namespace {
 
-namespace fs = std::filesystem;
-
 // An artificial /sys with two sockets. The first has a switch with a GPU and an adapter, and a GPU
 // at its own root port; the second has a GPU.
-class AdaptersTest : public testing::Test {
+class AdaptersTest : public test::SysTreeTest {
  protected:
   void SetUp() override {
-    std::string pattern = testing::TempDir() + "adaptersXXXXXX";
-    root_ = ::mkdtemp(pattern.data());
     add("pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0",
         "sys/bus/pci/devices/0000:03:00.0", "0");
     add("pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0",
@@ -26,16 +20,6 @@ class AdaptersTest : public testing::Test {
     add("pci0000:00/0000:00:02.0/0000:05:00.0", "sys/bus/pci/devices/0000:05:00.0", "0");
     add("pci0000:80/0000:80:01.0/0000:81:00.0", "sys/bus/pci/devices/0000:81:00.0", "1");
   }
-  void TearDown() override { fs::remove_all(root_); }
-
-  void add(const std::string& path, const std::string& link, const std::string& node) {
-    fs::create_directories(root_ / "sys/devices" / path);
-    std::ofstream(root_ / "sys/devices" / path / "numa_node") << node << '\n';
-    fs::create_directories((root_ / link).parent_path());
-    fs::create_symlink(root_ / "sys/devices" / path, root_ / link);
-  }
-
-  fs::path root_;
 };
 
 TEST_F(AdaptersTest, TheWayIsWordedAsNvmlDoes) {

@@ -31,6 +31,15 @@ class HostileSessionTest : public testing::Test {
   void TearDown() override { set_log_level("warn"); }
 };
 
+// A session whose client is not there.
+struct LoneExecutor {
+  fuzz::MemoryLink link{fuzz::World::get().worker_window, fuzz::World::get().client_window};
+  server::ImageCache images{"", 0};
+  server::Executor executor{fuzz::World::get().resources(link, images)};
+};
+constexpr server::ReplyTarget kReply{1, wire::ClientWindow::kSmallReplies,
+                                     wire::ClientWindow::kSmallReplyBytes};
+
 TEST_F(HostileSessionTest, AWellFormedSessionIsServed) {
   fuzz::reached = {};
   EXPECT_TRUE(run(well_formed_session()));
@@ -59,16 +68,13 @@ TEST_F(HostileSessionTest, ExposedMemoryTakesNoAddressesThatAreInUse) {
 
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // they need room themselves
 TEST_F(HostileSessionTest, NoRoomForExposedMemoryIsOutOfMemory) {
-  fuzz::World& world = fuzz::World::get();
-  fuzz::MemoryLink link(world.worker_window, world.client_window);
-  server::ImageCache images("", 0);
-  server::Executor executor(world.resources(link, images));
+  LoneExecutor lone;
   const wire::HostExposeBody body{fuzz::World::kHostRange, 4096, 1, 0, 0, 0};
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
   const rlimit none{0, before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_AS, &none), 0);
-  const CUresult result = executor.host_memory.expose(body);
+  const CUresult result = lone.executor.host_memory.expose(body);
   ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
   EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
 }
@@ -91,13 +97,9 @@ TEST_F(HostileSessionTest, AMirrorLiesInMemoryOfTheHostFromEndToEnd) {
     return CUDA_SUCCESS;
   };
   {
-    fuzz::MemoryLink link(world.worker_window, world.client_window);
-    server::ImageCache images("", 0);
-    server::Executor executor(world.resources(link, images));
-    const server::ReplyTarget reply{1, wire::ClientWindow::kSmallReplies,
-                                    wire::ClientWindow::kSmallReplyBytes};
+    LoneExecutor lone;
     const auto refuses = [&](size_t bytes) {
-      return executor.mirrors.add({kFirst + 8, bytes - 8, 1, 0}, reply).result ==
+      return lone.executor.mirrors.add({kFirst + 8, bytes - 8, 1, 0}, kReply).result ==
              CUDA_ERROR_INVALID_VALUE;
     };
     EXPECT_TRUE(refuses(3 * kEach));
@@ -133,19 +135,16 @@ TEST_F(HostileSessionTest, AMirrorOfManagedMemoryEndsWithItsContext) {
   {
     constexpr CUdeviceptr kAddress = 1 << 20;
     constexpr size_t kBytes = 1 << 20;
-    fuzz::MemoryLink link(world.worker_window, world.client_window);
-    server::ImageCache images("", 0);
-    server::Executor executor(world.resources(link, images));
-    const server::ReplyTarget reply{1, wire::ClientWindow::kSmallReplies,
-                                    wire::ClientWindow::kSmallReplyBytes};
-    ASSERT_EQ(executor.objects.make_current(wire::primary_context_id(0)), CUDA_SUCCESS);
-    ASSERT_EQ(executor.mirrors.add({kAddress, kBytes, 1, kBytes}, reply).result, CUDA_SUCCESS);
-    EXPECT_TRUE(executor.mirrors.covers(kAddress, kBytes));
+    LoneExecutor lone;
+    ASSERT_EQ(lone.executor.objects.make_current(wire::primary_context_id(0)), CUDA_SUCCESS);
+    ASSERT_EQ(lone.executor.mirrors.add({kAddress, kBytes, 1, kBytes}, kReply).result,
+              CUDA_SUCCESS);
+    EXPECT_TRUE(lone.executor.mirrors.covers(kAddress, kBytes));
     EXPECT_EQ(allocated, 1);
-    executor.mirrors.forget_context(*executor.objects.current_context());
-    EXPECT_FALSE(executor.mirrors.covers(kAddress, kBytes));
+    lone.executor.mirrors.forget_context(*lone.executor.objects.current_context());
+    EXPECT_FALSE(lone.executor.mirrors.covers(kAddress, kBytes));
     EXPECT_EQ(allocated, 0);
-    EXPECT_EQ(executor.mirrors.changes(kAddress, {}, reply).result, CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(lone.executor.mirrors.changes(kAddress, {}, kReply).result, CUDA_ERROR_INVALID_VALUE);
   }
   world.driver = before;
 }
@@ -162,14 +161,10 @@ TEST_F(HostileSessionTest, ALoanWithoutMemoryEndsTheSession) {
     if (attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE) *static_cast<size_t*>(data) = SIZE_MAX;
     return CUDA_SUCCESS;
   };
-  fuzz::MemoryLink link(world.worker_window, world.client_window);
-  server::ImageCache images("", 0);
-  server::Executor executor(world.resources(link, images));
-  const server::ReplyTarget reply{1, wire::ClientWindow::kSmallReplies,
-                                  wire::ClientWindow::kSmallReplyBytes};
+  LoneExecutor lone;
   // Not at the begin of a block, so it is not tracked.
   const auto address = reinterpret_cast<uintptr_t>(memory.data()) / 4096 * 4096 + 4096 + 8;
-  const auto added = executor.mirrors.add({address, memory.size() - 8192, 1, 0}, reply);
+  const auto added = lone.executor.mirrors.add({address, memory.size() - 8192, 1, 0}, kReply);
   world.driver.cuPointerGetAttribute = before;
   ASSERT_EQ(added.result, CUDA_SUCCESS);
   rlimit room{};
@@ -178,12 +173,12 @@ TEST_F(HostileSessionTest, ALoanWithoutMemoryEndsTheSession) {
   ASSERT_EQ(::setrlimit(RLIMIT_AS, &none), 0);
   uint64_t number = 1;
   {
-    const server::Mirrors::Loan loan(executor.mirrors);
+    const server::Mirrors::Loan loan(lone.executor.mirrors);
     number = loan.number();
   }
   ASSERT_EQ(::setrlimit(RLIMIT_AS, &room), 0);
   EXPECT_EQ(number, 0u);
-  EXPECT_FALSE(link.status().ok());
+  EXPECT_FALSE(lone.link.status().ok());
 }
 #endif
 

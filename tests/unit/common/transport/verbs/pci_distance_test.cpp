@@ -1,9 +1,8 @@
 #include "common/transport/verbs/pci_distance.h"
 
-#include <fstream>
-
 #include <gtest/gtest.h>
-#include <stdlib.h>
+
+#include "tests/support/sys_tree.h"
 
 namespace rcuda::transport {
 namespace {
@@ -13,11 +12,9 @@ using Level = PciDistance::Level;
 
 // An artificial /sys with two sockets. The first has a switch with a GPU and an adapter, another
 // switch below that one, and an adapter at its own root port. The second has another adapter.
-class PciDistanceTest : public testing::Test {
+class PciDistanceTest : public test::SysTreeTest {
  protected:
   void SetUp() override {
-    std::string pattern = testing::TempDir() + "pciXXXXXX";
-    root_ = ::mkdtemp(pattern.data());
     const std::string below_switch = "pci0000:00/0000:00:01.0/0000:01:00.0/";
     add(below_switch + "0000:02:00.0/0000:03:00.0", "sys/bus/pci/devices/0000:03:00.0", "0");
     add(below_switch + "0000:02:01.0/0000:04:00.0", "sys/class/infiniband/beside/device", "0");
@@ -27,14 +24,6 @@ class PciDistanceTest : public testing::Test {
     add("pci0000:40/0000:40:01.0/0000:41:00.0", "sys/class/infiniband/same_node/device", "0");
     add("pci0000:80/0000:80:01.0/0000:81:00.0", "sys/class/infiniband/far/device", "1");
     add("virtual/net/lo", "sys/class/infiniband/rxe0/device", "-1");
-  }
-  void TearDown() override { fs::remove_all(root_); }
-
-  void add(const std::string& path, const std::string& link, const std::string& node) {
-    fs::create_directories(root_ / "sys/devices" / path);
-    std::ofstream(root_ / "sys/devices" / path / "numa_node") << node << '\n';
-    fs::create_directories((root_ / link).parent_path());
-    fs::create_symlink(root_ / "sys/devices" / path, root_ / link);
   }
 
   PciDistance from_gpu(const std::string& adapter) {
@@ -47,7 +36,6 @@ class PciDistanceTest : public testing::Test {
     return nearest_adapter(root_, gpu, adapters, &why_);
   }
 
-  fs::path root_;
   std::string why_;
 };
 
