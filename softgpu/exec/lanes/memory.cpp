@@ -1,7 +1,8 @@
 // ld, st, cp.async, address conversions.
 //
 // Weak accesses are plain loads and stores. Volatile, relaxed, acquire and release accesses are
-// atomic and use up more of a strand's turn, because spin loops consist of them.
+// atomic and use up more of a strand's turn, because spin loops consist of them. 16 bytes are one
+// access, weak or not, as they are on a GPU: CUB's scans pass a status and its value that way.
 #include "softgpu/exec/lanes/address.h"
 #include "softgpu/exec/lanes/handlers.h"
 
@@ -14,6 +15,10 @@ using ptx::Type;
 struct Wide128 {
   uint64_t low, high;
 };
+// What GCC moves by one instruction, which is atomic at an aligned address on processors with AVX
+// (Intel SDM volume 3, 9.1.1; AMD APM volume 2, 7.3.2). Copied memory of a thread need not be
+// aligned.
+using Unit128 [[gnu::may_alias]] = long long __attribute__((vector_size(16), aligned(1)));
 
 // ThreadSanitizer is to find races of the interpreter, not those of a kernel.
 #if defined(__SANITIZE_THREAD__)
@@ -33,6 +38,17 @@ SOFTGPU_WEAK_ACCESS void store_weak(uint64_t host, M v) {
   __builtin_memcpy(reinterpret_cast<void*>(host), &v, sizeof v);
 }
 
+template <>
+SOFTGPU_WEAK_ACCESS Wide128 load_weak<Wide128>(uint64_t host) {
+  const Unit128 v = *reinterpret_cast<const volatile Unit128*>(host);
+  return {static_cast<uint64_t>(v[0]), static_cast<uint64_t>(v[1])};
+}
+template <>
+SOFTGPU_WEAK_ACCESS void store_weak<Wide128>(uint64_t host, Wide128 v) {
+  *reinterpret_cast<volatile Unit128*>(host) =
+      Unit128{static_cast<long long>(v.low), static_cast<long long>(v.high)};
+}
+
 // Converts all lanes, vectorised.
 template <class M, class R>
 SOFTGPU_WEAK_ACCESS void load_row(R* row, const M* source) {
@@ -43,6 +59,8 @@ SOFTGPU_WEAK_ACCESS void store_row(M* target, const R* row) {
   SOFTGPU_LANE_LOOP target[l] = static_cast<M>(row[l]);
 }
 
+// 16 bytes have no __atomic operation that is inlined. Their order is that of x86: a load has what
+// an acquire needs and a store what a release needs, so only the compiler must be held.
 template <class M, bool kStrong>
 SOFTGPU_INLINE M load_element(uint64_t host) {
   if constexpr (kStrong && sizeof(M) <= 8) {
@@ -50,7 +68,9 @@ SOFTGPU_INLINE M load_element(uint64_t host) {
     __atomic_load(reinterpret_cast<M*>(host), &v, __ATOMIC_ACQUIRE);
     return v;
   } else {
-    return load_weak<M>(host);
+    const M v = load_weak<M>(host);
+    if constexpr (kStrong) __atomic_signal_fence(__ATOMIC_ACQUIRE);
+    return v;
   }
 }
 template <class M, bool kStrong>
@@ -58,6 +78,7 @@ SOFTGPU_INLINE void store_element(uint64_t host, M v) {
   if constexpr (kStrong && sizeof(M) <= 8) {
     __atomic_store(reinterpret_cast<M*>(host), &v, __ATOMIC_RELEASE);
   } else {
+    if constexpr (kStrong) __atomic_signal_fence(__ATOMIC_RELEASE);
     store_weak(host, v);
   }
 }
@@ -116,19 +137,63 @@ void st(Lanes& x, const Instr& i) {
   }
 }
 
+// The elements of a vector, in as few accesses as there are units of at most 16 bytes: other
+// threads see a unit whole.
+template <class Unit, class M, class R, bool kStrong>
+SOFTGPU_INLINE void load_units(const Addresses& at, uint32_t count, R (*values)[kLanes]) {
+  constexpr uint32_t kElements = sizeof(Unit) / sizeof(M);
+  for (uint32_t k = 0; k < count; k += kElements) {
+    for (uint32_t l = 0; l < kLanes; ++l) {
+      const Unit unit = load_element<Unit, kStrong>(at.host[l] + k * sizeof(M));
+      M elements[kElements];
+      __builtin_memcpy(elements, &unit, sizeof unit);
+      for (uint32_t e = 0; e < kElements; ++e) values[k + e][l] = widen<R>(elements[e]);
+    }
+  }
+}
+template <class Unit, class M, class R, bool kStrong>
+SOFTGPU_INLINE void store_units(const Addresses& at, const Lanes& x, const Instr& i) {
+  constexpr uint32_t kElements = sizeof(Unit) / sizeof(M);
+  const Slot* slots = x.lists + i.target;
+  for (uint32_t k = 0; k < i.count; k += kElements) {
+    for (uint32_t rest = x.mask; rest != 0; rest &= rest - 1) {
+      const uint32_t l = static_cast<uint32_t>(__builtin_ctz(rest));
+      M elements[kElements];
+      for (uint32_t e = 0; e < kElements; ++e) elements[e] = widen<M>(x.at<R>(slots[k + e])[l]);
+      Unit unit;
+      __builtin_memcpy(&unit, elements, sizeof unit);
+      store_element<Unit, kStrong>(at.host[l] + k * sizeof(M), unit);
+    }
+  }
+}
+
+// Calls f with a value of the unit's type. Vectors have 2, 4 or 8 elements.
+template <class M, class F>
+SOFTGPU_INLINE void with_unit(uint32_t bytes, F f) {
+  if constexpr (sizeof(M) == 1) {
+    if (bytes == 2) return f(uint16_t{});
+  }
+  if constexpr (sizeof(M) <= 2) {
+    if (bytes == 4) return f(uint32_t{});
+  }
+  if constexpr (sizeof(M) <= 4) {
+    if (sizeof(M) == 1 || bytes == 8) return f(uint64_t{});
+  }
+  if constexpr (sizeof(M) > 1) f(Wide128{});
+}
+
 template <class M, class R, bool kStrong>
 void ld_vector(Lanes& x, const Instr& i) {
   if constexpr (kStrong) x.fuel -= kSpinCost;
+  const uint32_t bytes = static_cast<uint32_t>(sizeof(M)) * i.count;
   Addresses at;
-  if (!resolve(x, i, static_cast<uint32_t>(sizeof(M)) * i.count, false, at)) return;
+  if (!resolve(x, i, bytes, false, at)) return;
   const Slot* slots = x.lists + i.target;
   // All elements are read before any is written: a destination may be the address register.
   alignas(64) R values[8][kLanes];
-  for (uint32_t k = 0; k < i.count; ++k) {
-    for (uint32_t l = 0; l < kLanes; ++l) {
-      values[k][l] = widen<R>(load_element<M, kStrong>(at.host[l] + k * sizeof(M)));
-    }
-  }
+  with_unit<M>(bytes, [&](auto unit) SOFTGPU_LAMBDA {
+    load_units<decltype(unit), M, R, kStrong>(at, i.count, values);
+  });
   for (uint32_t k = 0; k < i.count; ++k) {
     const R* from = values[k];
     store_lanes(x.at<R>(slots[k]), x.mask, [=](uint32_t l) SOFTGPU_LAMBDA { return from[l]; });
@@ -138,37 +203,11 @@ void ld_vector(Lanes& x, const Instr& i) {
 template <class M, class R, bool kStrong>
 void st_vector(Lanes& x, const Instr& i) {
   if constexpr (kStrong) x.fuel -= kSpinCost;
+  const uint32_t bytes = static_cast<uint32_t>(sizeof(M)) * i.count;
   Addresses at;
-  if (!resolve(x, i, static_cast<uint32_t>(sizeof(M)) * i.count, true, at)) return;
-  const Slot* slots = x.lists + i.target;
-  for (uint32_t k = 0; k < i.count; ++k) {
-    const R* b = x.at<R>(slots[k]);
-    for (uint32_t rest = x.mask; rest != 0; rest &= rest - 1) {
-      const uint32_t l = static_cast<uint32_t>(__builtin_ctz(rest));
-      store_element<M, kStrong>(at.host[l] + k * sizeof(M), widen<M>(b[l]));
-    }
-  }
-}
-
-// Pairs (also v2.b64, v4.b32) that other threads poll are read and written as one unit if x86 can.
-template <bool kStore>
-void strong_64(Lanes& x, const Instr& i) {
-  x.fuel -= kSpinCost;
-  Addresses at;
-  if (!resolve(x, i, 8, kStore, at)) return;
-  const Slot* slots = x.lists + i.target;
-  uint32_t* low = x.at<uint32_t>(slots[0]);
-  uint32_t* high = x.at<uint32_t>(slots[1]);
-  for (uint32_t rest = x.mask; rest != 0; rest &= rest - 1) {
-    const uint32_t l = static_cast<uint32_t>(__builtin_ctz(rest));
-    if constexpr (kStore) {
-      store_element<uint64_t, true>(at.host[l], static_cast<uint64_t>(high[l]) << 32 | low[l]);
-    } else {
-      const uint64_t both = load_element<uint64_t, true>(at.host[l]);
-      low[l] = static_cast<uint32_t>(both);
-      high[l] = static_cast<uint32_t>(both >> 32);
-    }
-  }
+  if (!resolve(x, i, bytes, true, at)) return;
+  with_unit<M>(bytes, [&](auto unit)
+                          SOFTGPU_LAMBDA { store_units<decltype(unit), M, R, kStrong>(at, x, i); });
 }
 
 // cp.async copies at once, so the groups that wait for it have nothing to do.
@@ -257,9 +296,6 @@ Handler find_access(const Form& form, bool store) {
   const Shape shape = store ? (vector ? Shape::kStoreVector : Shape::kStore)
                             : (vector ? Shape::kLoadVector : Shape::kLoad);
   const uint32_t width = ptx::size_of(form.type);
-  if (form.strong && form.elements == 2 && width == 4 && form.d_bytes == 4) {
-    return store ? strong_64<true> : strong_64<false>;
-  }
   if (width == 16)
     return form.d_bytes == 16 ? access<Wide128, Wide128>(shape, form.strong) : nullptr;
   if (!store) {

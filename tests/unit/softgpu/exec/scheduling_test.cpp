@@ -124,6 +124,35 @@ LAST:
   EXPECT_EQ(out[1], 40u);
 }
 
+// One block writes pairs of equal words, the other must never see halves of two of them.
+TEST_F(SchedulingTest, SixteenBytesAreOneAccess) {
+  for (const char* store : {"st.relaxed.gpu.global", "st.volatile.global", "st.global.cg"}) {
+    std::string load = store;
+    load.replace(0, 2, "ld");
+    const auto out = run(kernel(R"(
+  .reg .b64 %low, %high;
+  mov.u32 %r1, 0;
+  setp.eq.u32 %p1, %b, 0;
+  @%p1 bra READ;
+WRITE:
+  add.u32 %r1, %r1, 1;
+  cvt.u64.u32 %low, %r1;
+  )" + std::string(store) + R"(.v2.b64 [%out+16], {%low, %low};
+  setp.lt.u32 %p2, %r1, 20000;
+  @%p2 bra WRITE;
+  ret;
+READ:
+  )" + load + R"(.v2.b64 {%low, %high}, [%out+16];
+  setp.ne.u64 %p2, %low, %high;
+  @%p2 st.global.u32 [%out], 1;
+  setp.lt.u64 %p2, %low, 20000;
+  @%p2 bra READ;
+)"),
+                         {2}, {1}, 8);
+    EXPECT_EQ(out[0], 0u) << "torn by " << store;
+  }
+}
+
 TEST_F(SchedulingTest, GridWaitsForAnotherGrid) {
   device_.load_body(kernel(R"(
 WAIT:
