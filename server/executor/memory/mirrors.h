@@ -12,6 +12,7 @@
 // Link if there is no memory for its copy.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -102,6 +103,8 @@ class Mirrors {
     // reference to a mirror.
     std::unique_ptr<BlockDigests> digests;
     bool is_tracked = false;  // has digests, or had some whose context has ended
+    // The client's region has been announced: bytes were put there.
+    std::atomic<bool> was_put{false};
     std::mutex mutex;         // held while its bytes are read or written
     bool removed = false;
   };
@@ -109,6 +112,11 @@ class Mirrors {
   std::shared_ptr<Mirror> find(uint64_t address) const;
   struct Fetch;
   CUresult begin(std::shared_ptr<Fetch> fetch);
+  bool read_may_block(const Fetch& fetch) const;
+  // On any thread.
+  void read(Fetch& fetch);
+  // In a host function of the stream.
+  CUresult read_by_driver(const SessionStream& stream, std::shared_ptr<Fetch> fetch);
   // Whether this process's CPU can read and write the memory.
   bool is_on_host(const wire::MirrorBody& body) const;
   CUresult track(Mirror& mirror);

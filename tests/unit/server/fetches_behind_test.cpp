@@ -15,6 +15,25 @@ namespace {
 using wire::Custom;
 using Window = wire::ClientWindow;
 
+// Counts the host functions that the worker launches. To be made before its session.
+class CountedHostFunctions {
+ public:
+  CountedHostFunctions() {
+    launch_ = test::TestDriver::get().table.cuLaunchHostFunc;
+    count_ = 0;
+    test::TestDriver::get().table.cuLaunchHostFunc = [](CUstream stream, CUhostFn run, void* with) {
+      ++count_;
+      return launch_(stream, run, with);
+    };
+  }
+  ~CountedHostFunctions() { test::TestDriver::get().table.cuLaunchHostFunc = launch_; }
+  int count() const { return count_; }
+
+ private:
+  static inline decltype(api::DriverTable::cuLaunchHostFunc) launch_;
+  static inline std::atomic<int> count_;
+};
+
 class FetchesBehindTest : public ::testing::Test {
  protected:
   static constexpr uint32_t kWord = 9, kCall = 77, kSlot = Window::kSmallReplyBytes * 100;
@@ -79,6 +98,7 @@ class FetchesBehindTest : public ::testing::Test {
     EXPECT_TRUE(client().post(Custom::kSignal, wire::SignalBody{0, kWord, sequence}).ok());
   }
 
+  CountedHostFunctions host_functions_;
   test::SessionHarness session_;
   uint64_t* memory_ = nullptr;
 };
@@ -95,6 +115,7 @@ TEST_F(FetchesBehindTest, TheBytesAreThoseAtTheEndOfTheWait) {
   ASSERT_EQ(answer(&bytes), CUDA_SUCCESS);
   ASSERT_EQ(bytes.size(), sizeof *memory_);
   EXPECT_EQ(std::memcmp(bytes.data(), memory_, bytes.size()), 0);
+  EXPECT_EQ(host_functions_.count(), 0);  // a driver runs them late
 }
 
 TEST_F(FetchesBehindTest, AWaitThatIsOverIsAnsweredAtOnce) {
@@ -110,6 +131,37 @@ TEST_F(FetchesBehindTest, MemoryThatIsNotMirroredIsRefused) {
   signal(5);
   std::vector<std::byte> bytes;
   EXPECT_EQ(answer(&bytes), CUDA_ERROR_INVALID_VALUE);
+}
+
+// The first bytes may have to wait until the client has announced the region.
+TEST(FetchTest, OnlyTheFirstBytesOfARegionNeedAHostFunction) {
+  CountedHostFunctions host_functions;
+  test::SessionHarness session({.medium = &test::medium_named("tcp")});
+  test::ProtocolClient& client = session.client();
+  const api::DriverTable& driver = session.driver();
+  CUdevice device;
+  CUcontext context;
+  CUdeviceptr address;
+  ASSERT_EQ(driver.cuDeviceGet(&device, 0), CUDA_SUCCESS);
+  ASSERT_EQ(driver.cuDevicePrimaryCtxRetain(&context, device), CUDA_SUCCESS);
+  ASSERT_EQ(driver.cuCtxSetCurrent(context), CUDA_SUCCESS);
+  constexpr size_t kBytes = transport::kMaxRegionPut;
+  ASSERT_EQ(driver.cuMemAllocManaged(&address, kBytes, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+  std::vector<std::byte> here(2 * kBytes);
+  auto region = client.link().expose(here.data(), here.size());
+  ASSERT_TRUE(region.ok());
+  const wire::MirrorBody body{address, kBytes, static_cast<uint64_t>(region->id), kBytes};
+  ASSERT_EQ(client.call(Custom::kMirror, body)->result, CUDA_SUCCESS);
+  auto* const memory = reinterpret_cast<std::byte*>(address);
+  for (int round = 1; round <= 3; ++round) {
+    memory[0] = memory[kBytes - 1] = static_cast<std::byte>(round);
+    ASSERT_EQ(client.call(Custom::kMirrorFetch, wire::MirrorFetchBody{address})->result,
+              CUDA_SUCCESS);
+    EXPECT_EQ(std::memcmp(here.data() + kBytes, memory, kBytes), 0);
+    EXPECT_EQ(host_functions.count(), 1);
+  }
+  EXPECT_TRUE(session.end().ok());
+  driver.cuDevicePrimaryCtxRelease_v2(0);
 }
 
 }  // namespace
