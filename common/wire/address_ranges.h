@@ -7,9 +7,9 @@
 // (server/worker/address_window.h). Page-locked client memory lies in the host range, which every
 // worker keeps free. So it has the same address in client and worker, and a kernel can use the host
 // pointer. All of these avoid ordinary mappings, which grow down from 0x7fff'ffff'f000;
-// position-independent programs (0x5555'..., 0x56...); and the heap of AddressSanitizer (4 TiB from
-// 0x6000'0000'0000). Where a program has other mappings there, such as AddressSanitizer's shadow in
-// the lowest 16 TiB, the client says so in its Hello.
+// position-independent programs (0x5555'..., 0x56...). Where a program has other mappings there,
+// such as AddressSanitizer's shadow in the lowest 16 TiB and its heap of 4 TiB from
+// 0x6000'0000'0000, the client says so in its Hello.
 //
 // ThreadSanitizer allows mappings in a few ranges only (compiler-rt: tsan_platform.h). A build with
 // ThreadSanitizer has its own, smaller ranges inside those. All processes of a session must then be
@@ -38,9 +38,9 @@ inline constexpr uint64_t kMostWindowTimes = 0;
 #else
 inline constexpr AddressSpan kBases = {0x6500'0000'0000, 0x7500'0000'0000};
 inline constexpr uint64_t kBaseBytes = 32ull << 30;
-// Together they have 91 TiB.
+// Together they have 95 TiB. Eight windows of 11 TiB fit in.
 inline constexpr AddressSpan kWindowRanges[] = {{0x0200'0000'0000, 0x5000'0000'0000},
-                                                {0x5700'0000'0000, 0x6000'0000'0000},
+                                                {0x5700'0000'0000, 0x6400'0000'0000},
                                                 {0x5100'0000'0000, 0x5500'0000'0000}};
 inline constexpr uint64_t kHostRangeBase = 0x5000'0000'0000;
 inline constexpr uint64_t kHostRangeBytes = 1ull << 40;

@@ -195,7 +195,7 @@ TEST(AddressWindowTest, EightServersOfEightLargeDevices) {
   const auto windows = windows_of(8, {8, kBlackwell});
   ASSERT_EQ(windows.size(), 8u);
   expect_disjoint(windows);
-  for (const auto& window : windows) EXPECT_GE(window.bytes, 4 * 8 * kBlackwell);
+  for (const auto& window : windows) EXPECT_GE(window.bytes, 5 * 8 * kBlackwell);
 }
 
 TEST(AddressWindowTest, ALargeServerAfterManySmallOnesHasItsShare) {
