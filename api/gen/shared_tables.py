@@ -8,9 +8,9 @@ from emit import NOTICE
 # Files that define the messages between client and worker, and between workers. api/CMakeLists.txt has
 # the same list.
 PROTOCOL_FILES = (
-    "common/wire/address_ranges.h", "common/wire/codec.cpp", "common/wire/codec.h",
+    "common/wire/address_ranges.h", "common/wire/block_digest.h", "common/wire/codec.cpp", "common/wire/codec.h",
     "common/wire/exported_name.h", "common/wire/frame.h", "common/wire/handshake.cpp", "common/wire/handshake.h",
-    "common/wire/protocol.h", "common/wire/ring.cpp", "common/wire/ring.h", "common/wire/socket_keys.cpp",
+    "common/wire/marked_bytes.h", "common/wire/protocol.h", "common/wire/ring.cpp", "common/wire/ring.h", "common/wire/socket_keys.cpp",
     "p2p/pipeline/messages.h")
 
 

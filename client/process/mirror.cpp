@@ -15,6 +15,7 @@
 #include "client/process/mirror_exchange.h"
 #include "common/base/log.h"
 #include "common/base/unique_fd.h"
+#include "common/wire/marked_bytes.h"
 
 namespace rcuda::client {
 namespace {
@@ -360,7 +361,7 @@ CUresult push_mirrors(const Target& target) {
     size_t sent_bytes = 0;
     CUresult result = catch_up(*mirror);
     if (result == CUDA_SUCCESS) result = push(*mirror, &content, &sent_bytes);
-    if (sent_bytes != 0) {  // perhaps not all of it
+    if (sent_bytes != 0 && !mirror->is_patched()) {  // perhaps not all of it
       ++pushes;
       const CUresult told = mirror->session->post(
           mirror->target(), static_cast<uint16_t>(wire::Custom::kMirrorSent), {});
@@ -421,12 +422,15 @@ void mirrors_leave(Session& session, uint64_t loan) {
     for (size_t at = 0; at < mirror->bytes; at += kMirrorBlockBytes) {
       if (mirror->is_absent(at)) continue;
       const size_t length = mirror->block_length(at);
-      if (std::memcmp(mirror->known.get() + at, mirror->address + at, length) != 0) {
-        std::memcpy(mirror->known.get() + at, mirror->address + at, length);
-        mirror->exchanged[at / kMirrorBlockBytes] = 1;
-        mirror->note_missing(at);
-      }
-      std::memcpy(mirror->lent + at, mirror->known.get() + at, length);
+      std::byte* const known = mirror->known.get() + at;
+      if (std::memcmp(known, mirror->address + at, length) == 0) continue;
+      // The rest stays as it came, also what was sent meanwhile: the worker may have newer bytes.
+      uint8_t mask[wire::mask_bytes(kMirrorBlockBytes)];
+      wire::mark_differences(mirror->address + at, known, length, mask);
+      wire::copy_marked(mirror->lent + at, mirror->address + at, length, mask);
+      wire::copy_marked(known, mirror->lent + at, length, mask);
+      mirror->exchanged[at / kMirrorBlockBytes] = 1;
+      mirror->note_missing(at);
     }
     ++mirror->version;
   }

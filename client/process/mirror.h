@@ -7,7 +7,8 @@
 // application changed. It finds them by write tracking (write_tracker.h) where the memory is its
 // own, and by comparing. They go in a stream of their own, and each stream of the application waits
 // for all that was sent before its next work: so a stream that is held keeps nothing from the
-// others. After a synchronising call returns, it fetches the
+// others. Of page-locked memory, the worker writes only the bytes that changed, and at once
+// (mirror_patch.h). After a synchronising call returns, it fetches the
 // bytes that the GPU changed: all bytes of up to 64 KB in one round trip; of larger memory the
 // blocks that the worker names, or none, if they can be fetched when they are accessed
 // (absent_pages.h). Few bytes are asked for together with the wait (mirror_behind.h). Copies in

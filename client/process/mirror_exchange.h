@@ -94,6 +94,9 @@ struct Mirror {
     const auto base = reinterpret_cast<uintptr_t>(address);
     return at < base + bytes && base < at + length;
   }
+  // Its changes are sent as patches (mirror_patch.h). CUDA lets the host write to page-locked
+  // memory beside a running kernel; to other mirrored memory it may not write then.
+  bool is_patched() const { return memory == MirroredMemory::kHost; }
   bool is_absent(size_t at) const { return absent && absent->is_absent(at); }
   void note_missing(size_t at) {
     unnoted[at / kMirrorBlockBytes] = 1;

@@ -8,6 +8,8 @@
 #include "client/channel/staging.h"
 #include "client/channel/task_pool.h"
 #include "client/process/mirror_exchange.h"
+#include "client/process/mirror_patch.h"
+#include "common/wire/marked_bytes.h"
 
 namespace rcuda::client {
 namespace {
@@ -39,10 +41,18 @@ std::vector<Run> written(Mirror& mirror) {
   return {{0, mirror.bytes}};
 }
 
-// Returns those of the runs' blocks that the application changed; `content`, from begin on, gets
-// their bytes.
-std::vector<Run> changed(Mirror& mirror, const std::vector<Run>& runs, size_t begin,
-                         std::byte* content) {
+// What is sent at a time, and of page-locked memory the marks of the bytes that changed. Both begin
+// at `begin` in the mirror.
+struct Batch {
+  size_t begin = 0;
+  std::byte* content = nullptr;
+  uint8_t* marks = nullptr;
+  std::byte* bytes_of(size_t at) const { return content + (at - begin); }
+  uint8_t* marks_of(size_t at) const { return marks + (at - begin) / 8; }
+};
+
+// Returns those of the runs' blocks that the application changed, and fills the batch with them.
+std::vector<Run> changed(Mirror& mirror, const std::vector<Run>& runs, const Batch& batch) {
   const std::vector<Run> pieces = pieces_of(runs, kMirrorPieceBytes);
   std::vector<std::vector<Run>> found(pieces.size());
   std::lock_guard lock(mirrors_mutex);
@@ -51,11 +61,15 @@ std::vector<Run> changed(Mirror& mirror, const std::vector<Run>& runs, size_t be
     for (size_t at = piece.at; at < piece.at + piece.bytes; at += kMirrorBlockBytes) {
       const size_t length = mirror.block_length(at);
       if (mirror.is_absent(at)) continue;
-      if (mirror.exchanged[at / kMirrorBlockBytes] &&
-          std::memcmp(mirror.address + at, mirror.known.get() + at, length) == 0) {
-        continue;
+      const std::byte* const known = mirror.known.get() + at;
+      const bool exchanged = mirror.exchanged[at / kMirrorBlockBytes] != 0;
+      if (exchanged && std::memcmp(mirror.address + at, known, length) == 0) continue;
+      std::memcpy(batch.bytes_of(at), mirror.address + at, length);
+      if (mirror.is_patched() && exchanged) {
+        wire::mark_differences(batch.bytes_of(at), known, length, batch.marks_of(at));
+      } else if (mirror.is_patched()) {
+        wire::mark_all(length, batch.marks_of(at));
       }
-      std::memcpy(content + (at - begin), mirror.address + at, length);
       append(&found[index], {at, length});
     }
   });
@@ -68,30 +82,40 @@ std::vector<Run> changed(Mirror& mirror, const std::vector<Run>& runs, size_t be
 
 // Notes that both sides have these bytes now. Bytes that could not be sent stay changed, for the
 // next push.
-void note_sent(Mirror& mirror, const Run& run, const std::byte* content) {
+void note_sent(Mirror& mirror, const Run& run, const Batch& batch) {
   const std::vector<Run> pieces = pieces_of({run}, kMirrorPieceBytes);
   std::lock_guard lock(mirrors_mutex);
   run_parallel(pieces.size(), [&](size_t index) {
     const Run& piece = pieces[index];
-    std::memcpy(mirror.known.get() + piece.at, content + (piece.at - run.at), piece.bytes);
+    std::byte* const known = mirror.known.get() + piece.at;
+    if (mirror.is_patched()) {
+      wire::copy_marked(known, batch.bytes_of(piece.at), piece.bytes, batch.marks_of(piece.at));
+    } else {
+      std::memcpy(known, batch.bytes_of(piece.at), piece.bytes);
+    }
     std::fill_n(mirror.exchanged.begin() + static_cast<ptrdiff_t>(piece.at / kMirrorBlockBytes),
                 (piece.bytes + kMirrorBlockBytes - 1) / kMirrorBlockBytes, uint8_t{1});
   });
   ++mirror.version;
 }
 
+// In the mirror's stream: whole blocks.
+CUresult send_blocks(const Mirror& mirror, const Run& run, const std::byte* content) {
+  CUresult result = send(mirror.target(), mirror.address + run.at, content, run.bytes);
+  if (result == CUDA_SUCCESS && mirror.changes_bytes != 0) result = note_in_worker(mirror, run);
+  return result;
+}
+
 // Sends those of the runs' blocks that the application changed. Adds their bytes to *sent_bytes.
-CUresult push_runs(Mirror& mirror, const std::vector<Run>& runs, std::byte* content,
+CUresult push_runs(Mirror& mirror, const std::vector<Run>& runs, const Batch& batch,
                    size_t* sent_bytes) {
-  const size_t begin = runs.front().at;
-  for (const Run& run : changed(mirror, runs, begin, content)) {
-    const std::byte* const from = content + (run.at - begin);
-    CUresult result = send(mirror.target(), mirror.address + run.at, from, run.bytes);
-    if (result == CUDA_SUCCESS && mirror.changes_bytes != 0) {
-      result = note_in_worker(mirror, run);
-    }
+  for (const Run& run : changed(mirror, runs, batch)) {
+    const std::byte* const content = batch.bytes_of(run.at);
+    const CUresult result = mirror.is_patched()
+                                ? send_patch(mirror, run, content, batch.marks_of(run.at))
+                                : send_blocks(mirror, run, content);
     if (result != CUDA_SUCCESS) return result;
-    note_sent(mirror, run, from);
+    note_sent(mirror, run, batch);
     *sent_bytes += run.bytes;
   }
   return CUDA_SUCCESS;
@@ -113,8 +137,10 @@ CUresult push(Mirror& mirror, std::vector<std::byte>* content, size_t* sent_byte
   const size_t sent_before = *sent_bytes;
   const auto send_batch = [&] {
     if (batch.empty()) return CUDA_SUCCESS;
-    content->resize(kBatchBytes);
-    const CUresult result = push_runs(mirror, batch, content->data(), sent_bytes);
+    content->resize(kBatchBytes + wire::mask_bytes(kBatchBytes));
+    const Batch changes{batch.front().at, content->data(),
+                        reinterpret_cast<uint8_t*>(content->data() + kBatchBytes)};
+    const CUresult result = push_runs(mirror, batch, changes, sent_bytes);
     batch.clear();
     return result;
   };

@@ -73,6 +73,9 @@ struct MirrorLoan {
   }
 };
 
+// Of the blocks of 4 KB in a MirrorPatch, whose bytes, marks and digests fit into a command.
+inline constexpr uint32_t kMostPatchBlocks = 12;
+
 // Blocks of a mirror that the GPU has changed (MirrorChanges).
 struct MirrorRun {
   uint64_t first, count;

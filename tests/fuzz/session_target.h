@@ -299,6 +299,8 @@ inline std::string well_formed_session() {
   expose.address = World::kHostRange;
   expose.bytes = 65536;
   expose.region = 1;
+  const wire::MirrorBody mirror{World::kHostRange, 8192, 1, 16384, 0};
+  const wire::MirrorPatchBody patch{World::kHostRange, 4096, 4096, 0};
   text += command(of(Custom::kPing), kCall, "");
   text += command(of(Custom::kImageQuery), kCall | kContext, bytes_of(query));
   text += command(of(Custom::kImageChunk), kContext, bytes_of(chunk) + image);
@@ -312,6 +314,9 @@ inline std::string well_formed_session() {
   text += command(of(Custom::kCopy), kContext, bytes_of(between));
   text += command(of(Custom::kCopyShape), kContext, bytes_of(shape));
   text += command(of(Custom::kHostExpose), kCall | kContext, bytes_of(expose));
+  text += command(of(Custom::kMirror), kCall | kContext, bytes_of(mirror));
+  text += command(of(Custom::kMirrorPatch), kContext,
+                  bytes_of(patch) + std::string(4096 + 4096 / 8 + 16, 'm'));
   text += command(of(Custom::kSignal), kContext, bytes_of(signal));
   text += command(of(Custom::kSynchronizeContext), kContext | 16, bytes_of(signal));
   return text;

@@ -5,6 +5,7 @@
 #include "api/server_commands.h"
 #include "api/server_handlers.h"
 #include "common/base/log.h"
+#include "common/wire/marked_bytes.h"
 #include "server/executor/custom.h"
 #include "server/executor/memory/fetches_behind.h"
 #include "server/executor/memory/host_memory.h"
@@ -62,6 +63,24 @@ HandlerResult mirror_changes(MemoryServices& services, const Command& command,
 HandlerResult mirror_note(MemoryServices& services, const Command&,
                           const wire::MirrorNoteBody& body) {
   return {services.mirrors.note(body), false, false};
+}
+
+HandlerResult mirror_patch(MemoryServices& services, const Command& command,
+                           const wire::MirrorPatchBody& body) {
+  constexpr uint64_t kBlock = BlockDigests::kLeastBlockBytes;
+  if (body.bytes == 0 || body.bytes > wire::kMostPatchBlocks * kBlock) return kMalformed;
+  BodyReader in(command.tail);
+  std::span<const std::byte> bytes, mask, digests;
+  const size_t blocks = (body.bytes + kBlock - 1) / kBlock;
+  if (!in.bytes(body.bytes, &bytes) || !in.bytes(wire::mask_bytes(body.bytes), &mask) ||
+      !in.bytes(blocks * sizeof(wire::BlockDigest), &digests)) {
+    return kMalformed;
+  }
+  std::vector<wire::BlockDigest> aligned(blocks);
+  std::memcpy(aligned.data(), digests.data(), digests.size());
+  return {
+      services.mirrors.patch(body, bytes, reinterpret_cast<const uint8_t*>(mask.data()), aligned),
+      false, false};
 }
 
 HandlerResult mirror_sent(MemoryServices& services, const Command&) {

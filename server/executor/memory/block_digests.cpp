@@ -9,15 +9,11 @@
 namespace rcuda::server {
 namespace {
 
-constexpr uint64_t kDigestBytes = 16;
+constexpr uint64_t kDigestBytes = sizeof(wire::BlockDigest);
 constexpr unsigned kThreads = 256, kWarp = 32, kMostGroups = 2048;
 
-// A warp computes the digest of a block: two sums over its words of 8 bytes. The word at offset `o`
-// adds to the first sum mix(word ^ place) and to the second, with other factors, mix(word + place),
-// where place is o times a constant for the first word of a pair and the complement of that for the
-// second. mix() multiplies, shifts, multiplies and shifts again; it maps no two words to the same
-// value. The bytes behind the end of the range, up to the next multiple of 16, are in its last
-// page.
+// A warp computes the digest of a block as wire::block_digest() does. The bytes behind the end of
+// the range, up to the next multiple of 16, are in its last page.
 constexpr char kKernel[] = R"(
 .version 6.0
 .target sm_50
@@ -224,7 +220,13 @@ CUresult BlockDigests::note(const SessionStream& stream, uint64_t offset, uint64
   return launch(stream, address_, first, end - first, false);
 }
 
-// No block has this digest.
+void BlockDigests::set(uint64_t first, std::span<const wire::BlockDigest> digests) {
+  if (first >= block_count_) return;
+  const uint64_t count = std::min<uint64_t>(digests.size(), block_count_ - first);
+  std::memcpy(static_cast<std::byte*>(memory_) + first * kDigestBytes, digests.data(),
+              count * kDigestBytes);
+}
+
 CUresult BlockDigests::forget(const SessionStream& stream, uint64_t block) {
   if (!driver_.cuMemsetD32Async) return CUDA_ERROR_NOT_SUPPORTED;
   const auto digests = reinterpret_cast<CUdeviceptr>(memory_);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/base/log.h"
+#include "common/wire/marked_bytes.h"
 
 namespace rcuda::server {
 namespace {
@@ -287,6 +288,23 @@ CUresult Mirrors::note(const wire::MirrorNoteBody& body) {
   SessionStream stream;
   const CUresult result = objects_.use_stream(body.stream, &stream);
   return result == CUDA_SUCCESS ? mirror->digests->note(stream, body.offset, body.bytes) : result;
+}
+
+CUresult Mirrors::patch(const wire::MirrorPatchBody& body, std::span<const std::byte> bytes,
+                        const uint8_t* mask, std::span<const wire::BlockDigest> digests) {
+  const std::shared_ptr<Mirror> mirror = find(body.address);
+  if (!mirror) return CUDA_SUCCESS;  // another thread has freed the memory
+  if (body.offset > mirror->bytes || bytes.size() > mirror->bytes - body.offset ||
+      body.offset % BlockDigests::kLeastBlockBytes != 0 ||
+      !host_memory_.find(body.address + body.offset, bytes.size())) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  wire::copy_marked(reinterpret_cast<std::byte*>(body.address + body.offset), bytes.data(),
+                    bytes.size(), mask);
+  if (mirror->digests && mirror->digests->block_bytes() == BlockDigests::kLeastBlockBytes) {
+    mirror->digests->set(body.offset / BlockDigests::kLeastBlockBytes, digests);
+  }
+  return CUDA_SUCCESS;
 }
 
 CUresult Mirrors::sent() {

@@ -15,6 +15,8 @@
 
 #include "client/calls/capture.h"
 #include "common/base/peer_order.h"
+#include "common/wire/block_digest.h"
+#include "common/wire/marked_bytes.h"
 #include "tests/unit/client/two_puppets.h"
 
 namespace rcuda::client {
@@ -44,7 +46,7 @@ class MirrorTest : public ::testing::Test {
       std::memcpy(fetched_, worker_.data(), kBytes);
       return test::PuppetServer::Answer{};
     });
-    lone_.puppet.on(wire::Custom::kCopyInline,
+    lone_.puppet.on(wire::Custom::kMirrorPatch,
                     [this](const auto& command) { return take(command); });
     for (size_t i = 0; i < kBytes; ++i) memory_[i] = static_cast<std::byte>(i % 255);
     mirror(*lone_.session, 1, memory_.data(), kBytes);
@@ -55,11 +57,31 @@ class MirrorTest : public ::testing::Test {
     EXPECT_FALSE(any_mirrored());
   }
 
+  // What a MirrorPatch has behind its body.
+  struct Patch {
+    size_t at;
+    std::vector<std::byte> content;
+    std::vector<uint8_t> mask;
+    std::vector<wire::BlockDigest> digests;
+  };
+  static Patch read_patch(const test::PuppetServer::Command& command) {
+    const auto body = command.as<wire::MirrorPatchBody>();
+    const auto tail = command.behind<wire::MirrorPatchBody>();
+    Patch patch{body.offset, {tail.begin(), tail.begin() + body.bytes}, {}, {}};
+    patch.mask.resize(wire::mask_bytes(body.bytes));
+    patch.digests.resize((body.bytes + kBlock - 1) / kBlock);
+    const std::byte* from = tail.data() + body.bytes;
+    std::memcpy(patch.mask.data(), from, patch.mask.size());
+    from += patch.mask.size();
+    EXPECT_EQ(tail.data() + tail.size(), from + patch.digests.size() * sizeof(wire::BlockDigest));
+    std::memcpy(patch.digests.data(), from, patch.digests.size() * sizeof(wire::BlockDigest));
+    return patch;
+  }
+
   test::PuppetServer::Answer take(const test::PuppetServer::Command& command) {
-    const auto body = command.as<wire::CopyInlineBody>();
-    const auto bytes = command.behind<wire::CopyInlineBody>();
-    const size_t at = body.destination - reinterpret_cast<uintptr_t>(memory_.data());
-    std::memcpy(worker_.data() + at, bytes.data(), bytes.size());
+    const Patch patch = read_patch(command);
+    wire::copy_marked(worker_.data() + patch.at, patch.content.data(), patch.content.size(),
+                      patch.mask.data());
     return {};
   }
 
@@ -68,11 +90,9 @@ class MirrorTest : public ::testing::Test {
     EXPECT_EQ(push_mirrors(lone_.session->in_context(1)), CUDA_SUCCESS);
     EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
     std::vector<Run> runs;
-    for (const auto& command : lone_.puppet.taken(wire::Custom::kCopyInline)) {
-      const auto body = command.as<wire::CopyInlineBody>();
-      const auto bytes = command.behind<wire::CopyInlineBody>();
-      runs.push_back({body.destination - reinterpret_cast<uintptr_t>(memory_.data()),
-                      {bytes.begin(), bytes.end()}});
+    for (const auto& command : lone_.puppet.taken(wire::Custom::kMirrorPatch)) {
+      Patch patch = read_patch(command);
+      runs.push_back({patch.at, std::move(patch.content)});
     }
     return runs;
   }
@@ -133,7 +153,7 @@ TEST_F(MirrorTest, WhatCouldNotBeSentIsSentWithTheNextPush) {
   (void)pushed();
   memory_[0] = memory_[2 * kBlock] = memory_[4 * kBlock] = std::byte{0xff};
   int commands = 0;
-  lone_.puppet.on(wire::Custom::kCopyInline, [&](const auto& command) {
+  lone_.puppet.on(wire::Custom::kMirrorPatch, [&](const auto& command) {
     if (++commands == 2) return test::PuppetServer::Answer{CUDA_ERROR_OUT_OF_MEMORY, {}};
     return take(command);
   });
@@ -141,7 +161,7 @@ TEST_F(MirrorTest, WhatCouldNotBeSentIsSentWithTheNextPush) {
     const CaptureAnswers answers(true);  // each command reports whether it was executed
     EXPECT_EQ(push_mirrors(lone_.session->in_context(1)), CUDA_ERROR_OUT_OF_MEMORY);
   }
-  EXPECT_EQ(lone_.puppet.taken(wire::Custom::kCopyInline).size(), 2u);
+  EXPECT_EQ(lone_.puppet.taken(wire::Custom::kMirrorPatch).size(), 2u);
   const auto runs = pushed();
   ASSERT_EQ(runs.size(), 2u);
   EXPECT_EQ(runs[0].at, 2 * kBlock);
@@ -183,7 +203,7 @@ TEST_F(MirrorTest, AfterAFailedFetchNothingIsSentUntilOneSucceeds) {
   memory_[12] = std::byte{0x03};
   before_peer(&lone_.puppet);
   EXPECT_EQ(push_mirrors(lone_.session->in_context(1)), CUDA_ERROR_OUT_OF_MEMORY);
-  EXPECT_TRUE(lone_.puppet.taken(wire::Custom::kCopyInline).empty());
+  EXPECT_TRUE(lone_.puppet.taken(wire::Custom::kMirrorPatch).empty());
   lone_.puppet.on(wire::Custom::kMirrorFetch, [this](const auto&) {
     std::memcpy(fetched_, worker_.data(), kBytes);
     return test::PuppetServer::Answer{};
@@ -212,6 +232,35 @@ TEST_F(MirrorTest, AHostFunctionSeesTheWorkersBytesAndLeavesItsOwn) {
   EXPECT_EQ(exchanged_[7], std::byte{0x70});
   EXPECT_EQ(exchanged_[8], std::byte{0x80});
   EXPECT_TRUE(pushed().empty());  // the worker has them
+}
+
+// The program goes on in another thread, and a kernel works on what that has sent.
+TEST_F(MirrorTest, WhatIsSentDuringAHostFunctionIsNotSentBackAfterIt) {
+  (void)pushed();
+  lend(1);
+  const std::vector<std::byte> lent(exchanged_, exchanged_ + kBytes);
+  mirrors_arrived(*lone_.session, 1);
+  memory_[9] = std::byte{0x90};
+  (void)pushed();
+  memory_[10] = std::byte{0xa0};  // changed by the host function
+  mirrors_leave(*lone_.session, 1);
+  std::vector<std::byte> expected = lent;
+  expected[10] = std::byte{0xa0};
+  EXPECT_EQ(std::vector<std::byte>(exchanged_, exchanged_ + kBytes), expected);
+}
+
+// A kernel writes its results beside what the host writes.
+TEST_F(MirrorTest, APushWritesOnlyTheBytesThatTheApplicationChanged) {
+  (void)pushed();
+  worker_[16] = std::byte{0xee};  // by a kernel that nobody has waited for
+  memory_[15] = memory_[17] = std::byte{0xff};
+  ASSERT_EQ(pushed().size(), 1u);
+  EXPECT_EQ(worker_[15], std::byte{0xff});
+  EXPECT_EQ(worker_[16], std::byte{0xee});
+  EXPECT_EQ(worker_[17], std::byte{0xff});
+  ASSERT_EQ(pulled(), CUDA_SUCCESS);
+  EXPECT_EQ(memory_[16], std::byte{0xee});
+  EXPECT_EQ(memory_, worker_);
 }
 
 // The memory was mirrored, and pushed by another thread's launch, while the worker was lending its
@@ -243,31 +292,11 @@ TEST_F(MirrorTest, BytesOfAnEarlierLoanAreNotTaken) {
   EXPECT_EQ(worker_, memory_);
 }
 
-// Also if another stream's work sent it.
-TEST_F(MirrorTest, EachStreamWaitsOnceForWhatWasSent) {
-  Timeline one(*lone_.session, 1, 11), another(*lone_.session, 1, 12);
-  const auto waiting_after = [&](Timeline* timeline) {
-    Target target = lone_.session->in_context(1);
-    target.timeline = timeline;
-    EXPECT_EQ(push_mirrors(target), CUDA_SUCCESS);
-    EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
-    std::vector<wire::ObjectId> streams;
-    for (const auto& command : lone_.puppet.taken(wire::Custom::kMirrorAwait)) {
-      streams.push_back(command.as<wire::MirrorAwaitBody>().stream);
-    }
-    return streams;
-  };
-  using Streams = std::vector<wire::ObjectId>;
-  EXPECT_EQ(waiting_after(&one), Streams{11});
-  EXPECT_EQ(lone_.puppet.taken(wire::Custom::kMirrorSent).size(), 1u);
-  EXPECT_EQ(waiting_after(&one), Streams{});
-  EXPECT_EQ(waiting_after(&another), Streams{12});
+// The worker writes it at once, so no stream waits for it.
+TEST_F(MirrorTest, PatchesNeedNoStream) {
+  ASSERT_EQ(pushed().size(), 1u);
   EXPECT_TRUE(lone_.puppet.taken(wire::Custom::kMirrorSent).empty());
-  memory_[0] = std::byte{0xff};
-  EXPECT_EQ(waiting_after(&another), Streams{12});
-  EXPECT_EQ(lone_.puppet.taken(wire::Custom::kMirrorSent).size(), 1u);
-  EXPECT_EQ(waiting_after(&one), Streams{11});
-  EXPECT_EQ(waiting_after(&another), Streams{});
+  EXPECT_TRUE(lone_.puppet.taken(wire::Custom::kMirrorAwait).empty());
 }
 
 TEST_F(MirrorTest, OtherSessionsAreNotAsked) {
@@ -275,7 +304,7 @@ TEST_F(MirrorTest, OtherSessionsAreNotAsked) {
   ASSERT_EQ(push_mirrors(other.session->in_context(1)), CUDA_SUCCESS);
   ASSERT_EQ(pull_mirrors(*other.session), CUDA_SUCCESS);
   EXPECT_EQ(other.ping(), CUDA_SUCCESS);
-  EXPECT_TRUE(other.puppet.taken(wire::Custom::kCopyInline).empty());
+  EXPECT_TRUE(other.puppet.taken(wire::Custom::kMirrorPatch).empty());
   EXPECT_TRUE(other.puppet.taken(wire::Custom::kMirrorFetch).empty());
 }
 
@@ -444,6 +473,42 @@ TEST_F(MirrorTest, FreedMemoryIsTouchedNoMore) {
   freeing.join();
   // The worker got no command for memory that it had already been told to forget.
   EXPECT_EQ(other.ping(), CUDA_SUCCESS);
+}
+
+// Also if another stream's work sent it.
+TEST(MirroredVariableTest, EachStreamWaitsOnceForWhatWasSent) {
+  LoneSession lone;
+  void* const memory =
+      ::mmap(nullptr, kBlock, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  ASSERT_EQ(mirror_at(*lone.session, 1, reinterpret_cast<uintptr_t>(memory), kBlock), CUDA_SUCCESS);
+  auto* const variable = static_cast<volatile std::byte*>(memory);
+  variable[0] = std::byte{0x01};
+  Timeline one(*lone.session, 1, 11), another(*lone.session, 1, 12);
+  const auto waiting_after = [&](Timeline* timeline) {
+    Target target = lone.session->in_context(1);
+    target.timeline = timeline;
+    EXPECT_EQ(push_mirrors(target), CUDA_SUCCESS);
+    EXPECT_EQ(lone.ping(), CUDA_SUCCESS);
+    std::vector<wire::ObjectId> streams;
+    for (const auto& command : lone.puppet.taken(wire::Custom::kMirrorAwait)) {
+      streams.push_back(command.as<wire::MirrorAwaitBody>().stream);
+    }
+    return streams;
+  };
+  using Streams = std::vector<wire::ObjectId>;
+  EXPECT_EQ(waiting_after(&one), Streams{11});
+  EXPECT_EQ(lone.puppet.taken(wire::Custom::kMirrorSent).size(), 1u);
+  EXPECT_EQ(waiting_after(&one), Streams{});
+  EXPECT_EQ(waiting_after(&another), Streams{12});
+  EXPECT_TRUE(lone.puppet.taken(wire::Custom::kMirrorSent).empty());
+  variable[0] = std::byte{0xff};
+  EXPECT_EQ(waiting_after(&another), Streams{12});
+  EXPECT_EQ(lone.puppet.taken(wire::Custom::kMirrorSent).size(), 1u);
+  EXPECT_EQ(waiting_after(&one), Streams{11});
+  EXPECT_EQ(waiting_after(&another), Streams{});
+  unmirror(memory);
+  ::munmap(memory, kBlock);
 }
 
 // Before each copy of pageable memory to the device.

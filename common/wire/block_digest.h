@@ -1,0 +1,52 @@
+// The digest of a block of mirrored memory. The client computes that of what it has, a GPU of the
+// worker that of what is there (server/executor/memory/block_digests.h), and equal digests mean
+// equal bytes.
+//
+// Plain functions: any thread, nothing blocks or fails.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace rcuda::wire {
+
+// Two sums over the block's words of 8 bytes. To the first, each word adds mix(word ^ place), to
+// the second, with other factors, mix(word + place). `place` is the word's offset times a constant
+// for the first word of each 16 bytes, and the complement of its neighbour's for the second. mix()
+// multiplies, shifts, multiplies and shifts again; it maps no two words to the same value.
+struct BlockDigest {
+  static constexpr uint64_t kPlace = 0x9e3779b97f4a7c15;
+  static constexpr uint64_t kFirst[2] = {0xbf58476d1ce4e5b9, 0x94d049bb133111eb};
+  static constexpr uint64_t kSecond[2] = {0xff51afd7ed558ccd, 0xc4ceb9fe1a85ec53};
+
+  uint64_t first, second;
+
+  // That of no block: it differs from whatever is there.
+  static constexpr BlockDigest none() { return {UINT64_MAX, UINT64_MAX}; }
+  bool operator==(const BlockDigest&) const = default;
+};
+static_assert(sizeof(BlockDigest) == 16);
+
+// `bytes`, a multiple of 16, at this offset of the mirrored memory.
+inline BlockDigest block_digest(const std::byte* block, size_t bytes, uint64_t offset) {
+  const auto mix = [](uint64_t x, const uint64_t(&factors)[2]) {
+    x *= factors[0];
+    x ^= x >> 32;
+    x *= factors[1];
+    return x ^ x >> 29;
+  };
+  BlockDigest sum{0, 0};
+  for (size_t at = 0; at < bytes; at += 16) {
+    uint64_t words[2];
+    std::memcpy(words, block + at, sizeof words);
+    const uint64_t place = (offset + at) * BlockDigest::kPlace;
+    sum.first += mix(words[0] ^ place, BlockDigest::kFirst);
+    sum.second += mix(words[0] + place, BlockDigest::kSecond);
+    sum.first += mix(words[1] ^ ~place, BlockDigest::kFirst);
+    sum.second += mix(words[1] + ~place, BlockDigest::kSecond);
+  }
+  return sum;
+}
+
+}  // namespace rcuda::wire

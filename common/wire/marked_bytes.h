@@ -1,0 +1,64 @@
+// Which bytes of a range are meant: a bit for each, in ascending order from bit 0 of mask[0].
+//
+// Plain functions: any thread, nothing blocks or fails.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace rcuda::wire {
+
+constexpr size_t mask_bytes(size_t bytes) { return (bytes + 7) / 8; }
+
+// Marks the bytes that differ.
+inline void mark_differences(const std::byte* now, const std::byte* before, size_t bytes,
+                             uint8_t* mask) {
+  size_t at = 0;
+  for (; at + 8 <= bytes; at += 8) {
+    uint64_t a, b;
+    std::memcpy(&a, now + at, sizeof a);
+    std::memcpy(&b, before + at, sizeof b);
+    // Folds each byte into its lowest bit, and collects these in the highest byte.
+    uint64_t differs = a ^ b;
+    differs |= differs >> 4;
+    differs |= differs >> 2;
+    differs |= differs >> 1;
+    mask[at / 8] =
+        static_cast<uint8_t>(((differs & 0x0101010101010101) * 0x0102040810204080) >> 56);
+  }
+  if (at == bytes) return;
+  mask[at / 8] = 0;
+  for (size_t i = at; i < bytes; ++i) {
+    if (now[i] != before[i]) mask[at / 8] |= static_cast<uint8_t>(1u << (i - at));
+  }
+}
+
+inline void mark_all(size_t bytes, uint8_t* mask) {
+  std::memset(mask, 0xff, bytes / 8);
+  if (bytes % 8 != 0) mask[bytes / 8] = static_cast<uint8_t>((1u << bytes % 8) - 1);
+}
+
+// Copies the marked bytes, and writes no others. Words of 4 and 8 bytes that are marked as a whole
+// are written as a whole. Marks behind the last byte are ignored.
+inline void copy_marked(std::byte* to, const std::byte* from, size_t bytes, const uint8_t* mask) {
+  for (size_t at = 0; at < bytes; at += 8) {
+    const size_t length = bytes - at < 8 ? bytes - at : 8;
+    uint32_t marks = mask[at / 8] & ((1u << length) - 1);
+    if (marks == 0xff) {
+      std::memcpy(to + at, from + at, 8);
+      continue;
+    }
+    for (size_t half = 0; half < 8; half += 4) {
+      if ((marks >> half & 0xf) != 0xf) continue;
+      std::memcpy(to + at + half, from + at + half, 4);
+      marks &= ~(0xfu << half);
+    }
+    for (; marks != 0; marks &= marks - 1) {
+      const auto i = at + static_cast<size_t>(__builtin_ctz(marks));
+      to[i] = from[i];
+    }
+  }
+}
+
+}  // namespace rcuda::wire

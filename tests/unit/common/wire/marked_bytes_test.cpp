@@ -1,0 +1,57 @@
+#include "common/wire/marked_bytes.h"
+
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace rcuda::wire {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+TEST(MarkedBytesTest, OnlyBytesThatDifferAreCopied) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 2000; ++round) {
+    const size_t bytes = 1 + random() % 40;
+    Bytes before(bytes), now, to(bytes);
+    for (size_t i = 0; i < bytes; ++i) before[i] = static_cast<std::byte>(random());
+    now = before;
+    // One bit, so that every bit is found, or whole words.
+    for (size_t i = 0; i < bytes; ++i) {
+      if (random() % 3 == 0) now[i] ^= static_cast<std::byte>(1u << random() % 8);
+      if (round % 2 != 0 && i % 8 < 4) now[i] ^= std::byte{0xff};
+      to[i] = static_cast<std::byte>(random());
+    }
+    std::vector<uint8_t> mask(mask_bytes(bytes), 0xaa);
+    mark_differences(now.data(), before.data(), bytes, mask.data());
+    Bytes expected = to;
+    for (size_t i = 0; i < bytes; ++i) {
+      EXPECT_EQ((mask[i / 8] >> i % 8 & 1) != 0, now[i] != before[i]) << i << " of " << bytes;
+      if (now[i] != before[i]) expected[i] = now[i];
+    }
+    copy_marked(to.data(), now.data(), bytes, mask.data());
+    EXPECT_EQ(to, expected);
+  }
+}
+
+TEST(MarkedBytesTest, MarksBehindTheLastByteAreIgnored) {
+  Bytes from(16, std::byte{1}), to(16);
+  const uint8_t mask[] = {0xff, 0xff};
+  copy_marked(to.data(), from.data(), 13, mask);
+  for (size_t i = 0; i < 16; ++i) EXPECT_EQ(to[i], std::byte{i < 13}) << i;
+}
+
+TEST(MarkedBytesTest, AllIsEveryByte) {
+  for (size_t bytes = 1; bytes < 20; ++bytes) {
+    Bytes from(bytes, std::byte{1}), to(bytes);
+    std::vector<uint8_t> mask(mask_bytes(bytes));
+    mark_all(bytes, mask.data());
+    copy_marked(to.data(), from.data(), bytes, mask.data());
+    EXPECT_EQ(to, from);
+    EXPECT_EQ(mask.back() >> ((bytes - 1) % 8), 1);  // no mark behind the last byte
+  }
+}
+
+}  // namespace
+}  // namespace rcuda::wire

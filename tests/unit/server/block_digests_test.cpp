@@ -1,0 +1,109 @@
+// Digests that a kernel computes, and those that a client sends.
+#include "server/executor/memory/block_digests.h"
+
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/session_harness.h"
+
+namespace rcuda::server {
+namespace {
+
+struct Unlimited final : HostMeter {
+  bool take_host(uint64_t) override { return true; }
+  void give_host(uint64_t) override {}
+};
+
+class BlockDigestsTest : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kBlock = BlockDigests::kLeastBlockBytes;
+  static constexpr uint64_t kBytes = 5 * kBlock + 160;  // the last block is short
+
+  void SetUp() override {
+    CUdevice device;
+    ASSERT_EQ(driver_.cuDeviceGet(&device, 0), CUDA_SUCCESS);
+    ASSERT_EQ(driver_.cuDevicePrimaryCtxRetain(&context_.handle, device), CUDA_SUCCESS);
+    ASSERT_EQ(driver_.cuCtxSetCurrent(context_.handle), CUDA_SUCCESS);
+    CUdeviceptr address;
+    ASSERT_EQ(driver_.cuMemAllocManaged(&address, kBytes, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+    memory_ = reinterpret_cast<std::byte*>(address);
+    for (uint64_t i = 0; i < kBytes; ++i) memory_[i] = static_cast<std::byte>(i * i % 251);
+    digests_ = BlockDigests::make(driver_, meter_, context_, address, kBytes);
+    ASSERT_NE(digests_, nullptr);
+    stream_.context = &context_;
+  }
+  void TearDown() override {
+    digests_.reset();
+    driver_.cuMemFree_v2(reinterpret_cast<CUdeviceptr>(memory_));
+    driver_.cuDevicePrimaryCtxRelease_v2(0);
+  }
+
+  // Of the blocks from `first` on, as a client computes them.
+  std::vector<wire::BlockDigest> of_client(uint64_t first, uint64_t count) const {
+    std::vector<wire::BlockDigest> digests;
+    for (uint64_t block = first; block < first + count; ++block) {
+      const uint64_t at = block * kBlock;
+      digests.push_back(wire::block_digest(memory_ + at, std::min(kBlock, kBytes - at), at));
+    }
+    return digests;
+  }
+  std::vector<uint64_t> changed() {
+    EXPECT_EQ(digests_->compare(stream_, {}), CUDA_SUCCESS);
+    EXPECT_EQ(driver_.cuCtxSynchronize(), CUDA_SUCCESS);
+    std::vector<uint64_t> blocks;
+    for (uint64_t block = digests_->next_changed(0); block < digests_->block_count();
+         block = digests_->next_changed(block + 1)) {
+      blocks.push_back(block);
+    }
+    return blocks;
+  }
+
+  const api::DriverTable& driver_ = test::TestDriver::get().table;
+  Unlimited meter_;
+  ContextState context_;
+  SessionStream stream_;
+  std::byte* memory_ = nullptr;
+  std::unique_ptr<BlockDigests> digests_;
+};
+
+using Blocks = std::vector<uint64_t>;
+
+TEST_F(BlockDigestsTest, AClientComputesTheSameDigests) {
+  EXPECT_EQ(changed(), (Blocks{0, 1, 2, 3, 4, 5}));
+  digests_->set(0, of_client(0, 6));
+  EXPECT_EQ(changed(), Blocks{});
+  memory_[2 * kBlock + 17] ^= std::byte{0x10};
+  memory_[kBytes - 1] ^= std::byte{0x01};
+  EXPECT_EQ(changed(), (Blocks{2, 5}));
+  digests_->set(2, of_client(2, 1));
+  EXPECT_EQ(changed(), Blocks{5});
+}
+
+TEST_F(BlockDigestsTest, WhatAKernelNotesIsEqualToo) {
+  ASSERT_EQ(digests_->note(stream_, 0, kBytes), CUDA_SUCCESS);
+  EXPECT_EQ(changed(), Blocks{});
+  digests_->set(1, of_client(1, 2));
+  EXPECT_EQ(changed(), Blocks{});
+}
+
+TEST_F(BlockDigestsTest, NoBlockHasTheDigestOfNone) {
+  digests_->set(0, of_client(0, 6));
+  const std::vector<wire::BlockDigest> none = {wire::BlockDigest::none()};
+  digests_->set(3, none);
+  EXPECT_EQ(changed(), Blocks{3});
+}
+
+TEST_F(BlockDigestsTest, DigestsBehindTheEndAreIgnored) {
+  digests_->set(0, of_client(0, 6));
+  const std::vector<wire::BlockDigest> many(10, wire::BlockDigest::none());
+  digests_->set(4, many);
+  EXPECT_EQ(changed(), (Blocks{4, 5}));
+  digests_->set(600, many);
+  EXPECT_EQ(changed(), (Blocks{4, 5}));
+}
+
+}  // namespace
+}  // namespace rcuda::server
