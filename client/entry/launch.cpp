@@ -3,6 +3,7 @@
 // are packed in the kernel's layout, so the command carries plain bytes.
 
 #include <cstring>
+#include <span>
 #include <string>
 
 #include <cuda.h>
@@ -91,35 +92,35 @@ CUresult pack_attributes(const CUlaunchAttribute* attributes, unsigned count, co
 std::string attributes_key(const LaunchShape& shape, const CUlaunchAttribute* attributes,
                            unsigned count) {
   std::string key;
-  const auto append = [&key](const void* from, size_t bytes) {
-    key.append(static_cast<const char*>(from), bytes);
+  const auto append = [&key](std::span<const std::byte> bytes) {
+    key.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   };
-  append(shape.block, sizeof shape.block);
-  append(&shape.shared_bytes, sizeof shape.shared_bytes);
+  append(std::as_bytes(std::span(shape.block)));
+  append(std::as_bytes(std::span(&shape.shared_bytes, 1)));
   for (unsigned i = 0; i < count; ++i) {
     const CUlaunchAttribute& attribute = attributes[i];
-    append(&attribute.id, sizeof attribute.id);
+    append(std::as_bytes(std::span(&attribute.id, 1)));
     switch (attribute.id) {
       case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
       case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
         break;  // an event this launch may not use is reported by its handle
       case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
-        append(shape.grid, sizeof shape.grid);  // the driver checks that all blocks fit
-        append(&attribute.value.cooperative, sizeof attribute.value.cooperative);
+        append(std::as_bytes(std::span(shape.grid)));  // the driver checks that all blocks fit
+        append(value_of(attribute));
         break;
       case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: {
         const auto& cluster = attribute.value.clusterDim;
         const bool is_whole[] = {cluster.x && shape.grid[0] % cluster.x == 0,
                                  cluster.y && shape.grid[1] % cluster.y == 0,
                                  cluster.z && shape.grid[2] % cluster.z == 0};
-        append(is_whole, sizeof is_whole);
-        append(&cluster, sizeof cluster);
+        append(std::as_bytes(std::span(is_whole)));
+        append(value_of(attribute));
         break;
       }
       case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
         break;  // a hint about addresses, which differ in each launch
       default:
-        append(&attribute.value, sizeof attribute.value);
+        append(value_of(attribute));
         break;
     }
   }

@@ -10,6 +10,7 @@
 #include <cuda.h>
 
 #include "client/calls/functions.h"
+#include "client/calls/launch_shape.h"
 #include "client/calls/marshal.h"
 #include "client/process/process.h"
 #include "generated/client/forward.h"
@@ -41,7 +42,8 @@ std::optional<std::string> cluster_question(const Target& target, const Function
   }
   for (unsigned i = 0; i < config.numAttrs; ++i) {
     append(config.attrs[i].id);
-    append(config.attrs[i].value);
+    const auto value = value_of(config.attrs[i]);
+    key.append(reinterpret_cast<const char*>(value.data()), value.size());
   }
   return key;
 }

@@ -10,6 +10,21 @@
 
 __global__ void empty() {}
 
+// One block with one attribute of 1, whose other bytes differ each time.
+cudaLaunchConfig_t with_attribute(cudaLaunchAttributeID id) {
+  static cudaLaunchAttribute attribute;
+  static unsigned char garbage = 0;
+  std::memset(&attribute, ++garbage, sizeof attribute);
+  const int one = 1;
+  attribute.id = id;
+  std::memcpy(&attribute.val, &one, sizeof one);
+  cudaLaunchConfig_t config{};
+  config.gridDim = config.blockDim = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return config;
+}
+
 // Loads an image of so many kernels, and unloads it. Each `number` is another image.
 void load_kernels(int kernels, int number) {
   std::string text = ".version 8.0\n.target sm_75\n.address_size 64\n";
@@ -88,6 +103,18 @@ int main(int argc, char** argv) {
          config.gridDim = config.blockDim = 1;
          int clusters;
          CUDA(cudaOccupancyMaxActiveClusters(&clusters, empty, &config));
+       }},
+      {"active_clusters_with_attributes",
+       [&] {
+         const cudaLaunchConfig_t config = with_attribute(cudaLaunchAttributePriority);
+         int clusters;
+         CUDA(cudaOccupancyMaxActiveClusters(&clusters, empty, &config));
+       }},
+      {"launch_with_attributes",
+       [&] {
+         const cudaLaunchConfig_t config =
+             with_attribute(cudaLaunchAttributeProgrammaticStreamSerialization);
+         CUDA(cudaLaunchKernelEx(&config, empty));
        }},
       {"allocate",
        [] {

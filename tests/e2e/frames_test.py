@@ -40,6 +40,8 @@ EVERYWHERE = {
     "load_one_of_many": (4, 3),
     # The answer is known.
     "active_clusters": (0, 0),
+    "active_clusters_with_attributes": (0, 0),
+    "launch_with_attributes": (1, 0),
 }
 # A kernel that the server lacks goes with the question, and the load and the question about its function behind it.
 # Over shared memory the load and the question about the function are sent in vain, and again behind the kernel.
