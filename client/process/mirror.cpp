@@ -13,6 +13,7 @@
 
 #include "client/process/mirror_behind.h"
 #include "client/process/mirror_exchange.h"
+#include "client/process/mirror_patch.h"
 #include "common/base/log.h"
 #include "common/base/unique_fd.h"
 #include "common/wire/marked_bytes.h"
@@ -407,10 +408,11 @@ void mirrors_arrived(Session& session, uint64_t loan) {
   for (const Shared& mirror : of_session(session)) {
     std::lock_guard lock(mirrors_mutex);
     if (mirror->removed || !mirror->lent || !mirror->sent) continue;
-    uint64_t of_loan = 0;
-    std::memcpy(&of_loan, mirror->lent + wire::MirrorLoan::offset(mirror->bytes), sizeof of_loan);
-    if (of_loan != loan) continue;
-    merge(*mirror, mirror->lent, {{0, mirror->bytes}}, false);
+    wire::MirrorLoan lent{};
+    std::memcpy(&lent, mirror->lent + wire::MirrorLoan::offset(mirror->bytes), sizeof lent);
+    if (lent.number != loan) continue;
+    const std::vector<std::byte> patched = with_later_patches(*mirror, mirror->lent, lent.patches);
+    merge(*mirror, patched.empty() ? mirror->lent : patched.data(), {{0, mirror->bytes}}, false);
     mirror->loan = loan;
   }
 }

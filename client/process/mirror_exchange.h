@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -45,6 +46,14 @@ enum class MirroredMemory {
   kManaged,   // of the worker's driver; its pages here end with it
 };
 
+// What the worker was sent of a mirror, but may not have had when it took the bytes for a host
+// function.
+struct SentPatch {
+  uint64_t number;  // of its last command
+  Run run;
+  std::vector<uint8_t> marks;
+};
+
 // Memory that is mirrored with one worker.
 struct Mirror {
   Session* session = nullptr;
@@ -59,6 +68,7 @@ struct Mirror {
   // Guarded by push_mutex.
   bool all_written = true;         // `tracker` does not know all writes
   bool rewritten = false;          // the application last changed most of what it may have written
+  uint64_t patches = 0;            // commands so far
   // Null if every page is here. A page becomes absent with mirrors_mutex held.
   std::shared_ptr<AbsentPages> absent;
   // The last fetch failed. Nothing may be sent before the next: it would be older than `unfetched`.
@@ -80,6 +90,8 @@ struct Mirror {
   std::atomic<bool> any_unnoted{false};
   std::vector<Run> expected;  // the application has said that it will read these
   uint64_t version = 0;  // of `known`
+  std::deque<SentPatch> recent;  // the last ones, in order
+  size_t recent_bytes = 0;       // of their marks
   uint64_t loan = 0;     // the last one whose bytes were merged
   bool removed = false;  // `address` may be unmapped already
   // The two halves of the region. The worker writes and reads `lent` around host functions, and

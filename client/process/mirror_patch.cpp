@@ -29,8 +29,7 @@ wire::BlockDigest digest_of(const Mirror& mirror, size_t at, const std::byte* co
 
 }  // namespace
 
-CUresult send_patch(const Mirror& mirror, const Run& run, const std::byte* content,
-                    const uint8_t* mask) {
+CUresult send_patch(Mirror& mirror, const Run& run, const std::byte* content, const uint8_t* mask) {
   std::vector<std::byte> tail;
   CUresult result = CUDA_SUCCESS;
   for (size_t done = 0; done < run.bytes && result == CUDA_SUCCESS; done += kMostBytes) {
@@ -43,12 +42,38 @@ CUresult send_patch(const Mirror& mirror, const Run& run, const std::byte* conte
       append(&tail, &digest, 1);
     }
     const wire::MirrorPatchBody body{reinterpret_cast<uintptr_t>(mirror.address), run.at + done,
-                                     static_cast<uint32_t>(bytes), 0};
+                                     ++mirror.patches, static_cast<uint32_t>(bytes), 0};
     result =
         mirror.session->post(mirror.target(), static_cast<uint16_t>(wire::Custom::kMirrorPatch),
                              std::as_bytes(std::span(&body, 1)), tail);
   }
   return result;
+}
+
+void note_patch(Mirror& mirror, const Run& run, const uint8_t* mask) {
+  // Host functions take nothing back of what is kept here. It is on its way for a moment only.
+  const size_t most_bytes = mirror.bytes / 8 + kMirrorBlockBytes;
+  mirror.recent.push_back({mirror.patches, run, {mask, mask + wire::mask_bytes(run.bytes)}});
+  mirror.recent_bytes += run.bytes / 8;
+  while (mirror.recent_bytes > most_bytes) {
+    mirror.recent_bytes -= mirror.recent.front().run.bytes / 8;
+    mirror.recent.pop_front();
+  }
+}
+
+std::vector<std::byte> with_later_patches(Mirror& mirror, const std::byte* there, uint64_t number) {
+  while (!mirror.recent.empty() && mirror.recent.front().number <= number) {
+    mirror.recent_bytes -= mirror.recent.front().run.bytes / 8;
+    mirror.recent.pop_front();
+  }
+  std::vector<std::byte> bytes;
+  if (mirror.recent.empty()) return bytes;
+  bytes.assign(there, there + mirror.bytes);
+  for (const SentPatch& sent : mirror.recent) {
+    const Run& run = sent.run;
+    wire::copy_marked(&bytes[run.at], mirror.known.get() + run.at, run.bytes, sent.marks.data());
+  }
+  return bytes;
 }
 
 }  // namespace rcuda::client

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include <cuda.h>
 
@@ -15,7 +16,12 @@ namespace rcuda::client {
 // Sends the marked bytes (common/wire/marked_bytes.h) of these whole blocks. `content`: all bytes
 // of the run, as the application has them; a block that has the same ones in the worker counts as
 // unchanged. Any thread. Blocks for room in the command ring; errors are those of the session.
-CUresult send_patch(const Mirror& mirror, const Run& run, const std::byte* content,
-                    const uint8_t* mask);
+// push_mutex is held.
+CUresult send_patch(Mirror& mirror, const Run& run, const std::byte* content, const uint8_t* mask);
+// Notes that it was sent. mirrors_mutex is held.
+void note_patch(Mirror& mirror, const Run& run, const uint8_t* mask);
+// `there`: the worker's bytes of the whole mirror after the patch of this number. Returns them with
+// all that was sent later; nothing if nothing was. Forgets earlier patches. mirrors_mutex is held.
+std::vector<std::byte> with_later_patches(Mirror& mirror, const std::byte* there, uint64_t number);
 
 }  // namespace rcuda::client

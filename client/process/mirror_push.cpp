@@ -85,6 +85,7 @@ std::vector<Run> changed(Mirror& mirror, const std::vector<Run>& runs, const Bat
 void note_sent(Mirror& mirror, const Run& run, const Batch& batch) {
   const std::vector<Run> pieces = pieces_of({run}, kMirrorPieceBytes);
   std::lock_guard lock(mirrors_mutex);
+  if (mirror.is_patched()) note_patch(mirror, run, batch.marks_of(run.at));
   run_parallel(pieces.size(), [&](size_t index) {
     const Run& piece = pieces[index];
     std::byte* const known = mirror.known.get() + piece.at;

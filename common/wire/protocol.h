@@ -62,16 +62,20 @@ struct HostCallbackEvent {
 static_assert(sizeof(HostCallbackEvent) == 40);
 
 // Around a host function the worker lends the mirrors: it writes their bytes into their regions of
-// the client. The number of the loan, from 1, follows the bytes. It tells the client which regions
-// have bytes of this loan. A mirror that was made meanwhile has none, nor has one whose transfer
-// failed.
+// the client, and this behind them.
 struct MirrorLoan {
-  // Of the number, in the region of a mirror of `bytes` bytes.
+  // From 1. Tells the client which regions have bytes of this loan. A mirror that was made
+  // meanwhile has none, nor has one whose transfer failed.
+  uint64_t number;
+  uint64_t patches;  // the bytes are those after the mirror's patch of this number (MirrorPatch)
+
+  // In the region of a mirror of `bytes` bytes.
   static constexpr uint64_t offset(uint64_t bytes) { return (bytes + 7) / 8 * 8; }
   static constexpr uint64_t region_bytes(uint64_t bytes) {
-    return offset(bytes) + sizeof(uint64_t);
+    return offset(bytes) + sizeof(MirrorLoan);
   }
 };
+static_assert(sizeof(MirrorLoan) == 16);
 
 // Of the blocks of 4 KB in a MirrorPatch, whose bytes, marks and digests fit into a command.
 inline constexpr uint32_t kMostPatchBlocks = 12;

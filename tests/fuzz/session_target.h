@@ -300,7 +300,7 @@ inline std::string well_formed_session() {
   expose.bytes = 65536;
   expose.region = 1;
   const wire::MirrorBody mirror{World::kHostRange, 8192, 1, 16384, 0};
-  const wire::MirrorPatchBody patch{World::kHostRange, 4096, 4096, 0};
+  const wire::MirrorPatchBody patch{World::kHostRange, 4096, 1, 4096, 0};
   text += command(of(Custom::kPing), kCall, "");
   text += command(of(Custom::kImageQuery), kCall | kContext, bytes_of(query));
   text += command(of(Custom::kImageChunk), kContext, bytes_of(chunk) + image);

@@ -47,7 +47,7 @@ bool move(transport::Link& link, bool to_client, uint64_t region, uint64_t offse
 
 struct Mirrors::Loan::Sent {
   std::shared_ptr<Mirror> mirror;
-  std::vector<std::byte> bytes;  // those of the mirror, then the loan's number
+  std::vector<std::byte> bytes;  // those of the mirror, then a wire::MirrorLoan
 };
 
 Mirrors::~Mirrors() = default;
@@ -299,8 +299,12 @@ CUresult Mirrors::patch(const wire::MirrorPatchBody& body, std::span<const std::
       !host_memory_.find(body.address + body.offset, bytes.size())) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  wire::copy_marked(reinterpret_cast<std::byte*>(body.address + body.offset), bytes.data(),
-                    bytes.size(), mask);
+  {
+    std::lock_guard lock(mirror->mutex);
+    wire::copy_marked(reinterpret_cast<std::byte*>(body.address + body.offset), bytes.data(),
+                      bytes.size(), mask);
+    mirror->patches = body.number;
+  }
   if (mirror->digests && mirror->digests->block_bytes() == BlockDigests::kLeastBlockBytes) {
     mirror->digests->set(body.offset / BlockDigests::kLeastBlockBytes, digests);
   }
@@ -378,7 +382,8 @@ void Mirrors::Loan::lend() {
       const auto* from = reinterpret_cast<const std::byte*>(mirror->address);
       sent.bytes.assign(from, from + mirror->bytes);
       sent.bytes.resize(wire::MirrorLoan::region_bytes(mirror->bytes));
-      std::memcpy(&sent.bytes[wire::MirrorLoan::offset(mirror->bytes)], &number_, sizeof number_);
+      const wire::MirrorLoan behind{number_, mirror->patches};
+      std::memcpy(&sent.bytes[wire::MirrorLoan::offset(mirror->bytes)], &behind, sizeof behind);
     }
     if (mirrors_.send(*mirror, sent.bytes.data(), sent.bytes.size(), 0)) {
       sent_.push_back(std::move(sent));

@@ -111,6 +111,7 @@ class Mirrors {
     std::atomic<bool> was_put{false};
     std::mutex mutex;         // held while its bytes are read or written
     bool removed = false;
+    uint64_t patches = 0;  // number of the last one; guarded by `mutex`
   };
   void end(Mirror& mirror);
   std::shared_ptr<Mirror> find(uint64_t address) const;

@@ -82,6 +82,7 @@ class MirrorTest : public ::testing::Test {
     const Patch patch = read_patch(command);
     wire::copy_marked(worker_.data() + patch.at, patch.content.data(), patch.content.size(),
                       patch.mask.data());
+    patches_ = command.as<wire::MirrorPatchBody>().number;
     return {};
   }
 
@@ -98,8 +99,9 @@ class MirrorTest : public ::testing::Test {
   }
 
   // What the worker does before a host function.
-  void lend(uint64_t loan) {
+  void lend(uint64_t number) {
     std::memcpy(exchanged_, worker_.data(), kBytes);
+    const wire::MirrorLoan loan{number, patches_};
     std::memcpy(exchanged_ + wire::MirrorLoan::offset(kBytes), &loan, sizeof loan);
   }
 
@@ -113,6 +115,7 @@ class MirrorTest : public ::testing::Test {
   LoneSession lone_;
   std::vector<std::byte> memory_ = std::vector<std::byte>(kBytes);
   std::vector<std::byte> worker_ = std::vector<std::byte>(kBytes);
+  uint64_t patches_ = 0;  // number of the last one
   std::byte* exchanged_ = nullptr;
   std::byte* fetched_ = nullptr;
 };
@@ -247,6 +250,28 @@ TEST_F(MirrorTest, WhatIsSentDuringAHostFunctionIsNotSentBackAfterIt) {
   std::vector<std::byte> expected = lent;
   expected[10] = std::byte{0xa0};
   EXPECT_EQ(std::vector<std::byte>(exchanged_, exchanged_ + kBytes), expected);
+}
+
+// The worker had taken its bytes when the client sent more.
+TEST_F(MirrorTest, AHostFunctionTakesNothingBackThatWasSentMeanwhile) {
+  (void)pushed();
+  worker_[7] = std::byte{0x70};
+  lend(1);
+  const std::vector<std::byte> lent(exchanged_, exchanged_ + kBytes);
+  memory_[9] = std::byte{0x90};
+  ASSERT_EQ(pushed().size(), 1u);
+  mirrors_arrived(*lone_.session, 1);
+  EXPECT_EQ(memory_[7], std::byte{0x70});
+  EXPECT_EQ(memory_[9], std::byte{0x90});
+  mirrors_leave(*lone_.session, 1);
+  EXPECT_EQ(std::vector<std::byte>(exchanged_, exchanged_ + kBytes), lent);
+  EXPECT_TRUE(pushed().empty());
+  // A kernel has changed it since.
+  worker_[9] = std::byte{0x91};
+  lend(2);
+  mirrors_arrived(*lone_.session, 2);
+  EXPECT_EQ(memory_[9], std::byte{0x91});
+  mirrors_leave(*lone_.session, 2);
 }
 
 // A kernel writes its results beside what the host writes.
