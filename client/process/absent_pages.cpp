@@ -58,12 +58,14 @@ std::byte* reserve(const std::byte* like, size_t bytes) {
   return first + before;
 }
 
-// For a page that nobody has written to. If that fails, the access faults again.
-void fill_with_zeros(WriteTracker& tracker, std::byte* at) {
-  const uintptr_t within = reinterpret_cast<uintptr_t>(at) % AbsentPages::kPageBytes;
-  if (tracker.put_zeros(at - within, AbsentPages::kPageBytes)) return;
-  std::this_thread::sleep_for(kPause);
-  tracker.wake(at - within, AbsentPages::kPageBytes);
+void tell_once(const std::byte* at, CUresult why) {
+  static std::atomic<bool> told{false};
+  if (told.exchange(true)) return;
+  RCUDA_ERROR(
+      "managed memory at %p could not be fetched or filled (CUDA error %d): accesses of such "
+      "memory "
+      "get SIGBUS, and calls that use it fail",
+      static_cast<const void*>(at), static_cast<int>(why));
 }
 
 // Frees the memory of reserved addresses.
@@ -140,28 +142,24 @@ void AbsentPages::serve_all(WriteTracker& tracker) {
     if (range) {
       range->serve(static_cast<size_t>(at - range->address_));
     } else {  // freed meanwhile
-      fill_with_zeros(tracker, at);
+      std::byte* const page = at - reinterpret_cast<uintptr_t>(at) % kPageBytes;
+      if (!tracker.put_zeros(page, kPageBytes)) (void)tracker.poison(page, kPageBytes);
     }
   }
 }
 
-// The absent pages from there on.
+// The pages from there on whose bytes the worker has.
 Run AbsentPages::run_at(size_t at, size_t most) const {
   size_t end = at;
-  while (end < bytes_ && end - at < most && is_absent(end)) end += kPageBytes;
+  while (end < bytes_ && end - at < most && state(end) == State::kAbsent) end += kPageBytes;
   return {at, end - at};
 }
 
 void AbsentPages::serve(size_t at) {
   at = at / kPageBytes * kPageBytes;
   std::unique_lock lock(mutex_);
-  if (!is_absent(at) || !fetch_) {
-    // Nobody has written there yet, or another fault was served with this page.
-    fill_with_zeros(tracker_, address_ + at);
-    return;
-  }
-  CUresult result = CUDA_SUCCESS;
-  if (fetch_from(at, &result)) {
+  CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+  if (bring(at, &result)) {
     failures_ = 0;
     return;
   }
@@ -170,6 +168,19 @@ void AbsentPages::serve(size_t at) {
   lock.unlock();
   std::this_thread::sleep_for(kPause);
   tracker_.wake(address_ + at, kPageBytes);  // the access faults again
+}
+
+// Whether the page is there now. *result is an error of a fetch.
+bool AbsentPages::bring(size_t at, CUresult* result) {
+  const Run page{at, kPageBytes};
+  if (state(at) == State::kAside) {
+    const bool there = put_back_locked(page);
+    free_spare(page);
+    return there;
+  }
+  if (state(at) == State::kAbsent && fetch_) return fetch_from(at, result);
+  // Nobody has written there yet, or another fault was served with this page.
+  return tracker_.put_zeros(address_ + at, kPageBytes);
 }
 
 // Whether the page is there now. *result is an error of the fetch.
@@ -195,14 +206,11 @@ bool AbsentPages::fetch_from(size_t at, CUresult* result) {
 
 // Returns false if the kernel has no memory for that.
 bool AbsentPages::give_up(size_t at, CUresult why) {
-  static std::atomic<bool> told{false};
-  if (!told.exchange(true)) {
-    RCUDA_ERROR(
-        "managed memory at %p could not be fetched (CUDA error %d): its newest bytes are on "
-        "the server only, so accesses get SIGBUS",
-        static_cast<void*>(address_ + at), static_cast<int>(why));
-  }
-  return tracker_.poison(address_ + at, kPageBytes);
+  tell_once(address_ + at, why);
+  if (!tracker_.poison(address_ + at, kPageBytes)) return false;
+  // What nobody has written the worker has as well.
+  if (state(at) == State::kHere) mark({at, kPageBytes}, State::kAbsent);
+  return true;
 }
 
 // With mutex_ held, so that no page is filled after it was seen empty.
@@ -214,7 +222,7 @@ bool AbsentPages::make_empty_absent() {
   size_t at = 0;
   for (const Run& run : filled) {
     for (; at < run.at; at += kPageBytes) {
-      if (!is_absent(at)) mark({at, kPageBytes}, true);
+      if (!is_absent(at)) mark({at, kPageBytes}, State::kAbsent);
     }
     at = whole_pages(run.at + run.bytes);
   }
@@ -245,7 +253,7 @@ void AbsentPages::drop(const Run& run, std::vector<Run>* stay) {
   if (!faults_ && !(faults_ = tracker_.watch(address_, bytes_, true))) return append(stay, run);
   const size_t end = std::min(whole_pages(run.at + run.bytes), bytes_);
   for (size_t at = run.at; at < end;) {
-    at += run_at(at, end - at).bytes;
+    while (at < end && is_absent(at)) at += kPageBytes;
     const size_t begin = at;
     while (at < end && !is_absent(at)) at += kPageBytes;
     if (begin != at) drop_present({begin, at - begin}, stay);
@@ -267,12 +275,23 @@ void AbsentPages::free_tables(const Run& run) {
 // pages are moved first: from then on an access faults, and waits for mutex_.
 void AbsentPages::drop_present(const Run& run, std::vector<Run>* stay) {
   if (!tracker_.move_out(address_ + run.at, spare_ + run.at, run.bytes)) return append(stay, run);
-  mark(run, true);
+  mark(run, State::kAbsent);
   for (const Run& changed : differing(run)) {
-    put_back(changed);
+    mark(changed, State::kAside);
+    (void)put_back_locked(changed);
     append(stay, changed);
   }
-  empty(spare_ + run.at, run.bytes);
+  free_spare(run);
+}
+
+// Frees what is not aside.
+void AbsentPages::free_spare(const Run& run) {
+  const size_t end = run.at + run.bytes;
+  for (size_t at = run.at; at < end; at += kPageBytes) {
+    const size_t begin = at;
+    while (at < end && state(at) != State::kAside) at += kPageBytes;
+    if (at != begin) empty(spare_ + begin, at - begin);
+  }
 }
 
 // Those of the moved pages that differ from `known_`.
@@ -297,27 +316,45 @@ std::vector<Run> AbsentPages::differing(const Run& run) const {
   return all;
 }
 
-// The only copy of these bytes is here, so this waits until the kernel has memory for them.
-void AbsentPages::put_back(const Run& run) {
-  mark(run, false);
-  for (size_t done = 0;;) {
-    const size_t at = run.at + done;
-    done += tracker_.put_pages(address_ + at, spare_ + at, run.bytes - done, true);
-    if (done == run.bytes) return;
-    std::this_thread::sleep_for(kPause);
-  }
+// Of pages that are aside, which have the only copy of their bytes. Those for which the kernel has
+// no memory stay aside. A page is marked before it is there, as in install_locked().
+bool AbsentPages::put_back_locked(const Run& run) {
+  mark(run, State::kHere);
+  const size_t put = tracker_.put_pages(address_ + run.at, spare_ + run.at, run.bytes, true);
+  if (put < run.bytes) mark({run.at + put, run.bytes - put}, State::kAside);
+  return put == run.bytes;
 }
 
-// For pages that change.
-void AbsentPages::mark(const Run& run, bool absent) {
+bool AbsentPages::put_back() {
+  for (int attempt = 0; aside_.load(std::memory_order_acquire) != 0; ++attempt) {
+    if (attempt == kAttempts) {
+      tell_once(address_, CUDA_ERROR_OUT_OF_MEMORY);
+      return false;
+    }
+    if (attempt != 0) std::this_thread::sleep_for(kPause);
+    std::lock_guard lock(mutex_);
+    for (size_t at = 0; at < bytes_; at += kPageBytes) {
+      if (state(at) != State::kAside) continue;
+      if (!put_back_locked({at, kPageBytes})) break;
+      free_spare({at, kPageBytes});
+    }
+  }
+  return true;
+}
+
+// For pages of one state.
+void AbsentPages::mark(const Run& run, State to) {
+  const State from = state(run.at);
   const size_t end = (run.at + run.bytes) / kPageBytes;
   for (size_t page = run.at / kPageBytes; page < end;) {
     const size_t group = page / kGroupPages;
     const size_t stop = std::min(end, (group + 1) * kGroupPages);
     const size_t pages = stop - page;
-    for (; page < stop; ++page) absent_[page].store(absent, std::memory_order_release);
-    absent ? absent_in_[group] += pages : absent_in_[group] -= pages;
-    absent ? count_ += pages : count_ -= pages;
+    for (; page < stop; ++page) absent_[page].store(to, std::memory_order_release);
+    if (from == State::kHere) absent_in_[group] += pages, count_ += pages;
+    if (to == State::kHere) absent_in_[group] -= pages, count_ -= pages;
+    if (from == State::kAside) aside_ -= pages;
+    if (to == State::kAside) aside_ += pages;
   }
 }
 
@@ -337,9 +374,9 @@ void AbsentPages::install_locked(const Run& run, const std::byte* from) {
     const size_t begin = run.at + index * kInstallBytes;
     const size_t length = whole_pages(std::min(kInstallBytes, run.at + run.bytes - begin));
     std::memcpy(known_ + begin, from + (begin - run.at), length);
-    mark({begin, length}, false);
+    mark({begin, length}, State::kHere);
     const size_t put = tracker_.put_pages(address_ + begin, from + (begin - run.at), length);
-    if (put < length) mark({begin + put, length - put}, true);
+    if (put < length) mark({begin + put, length - put}, State::kAbsent);
   });
 }
 

@@ -69,7 +69,8 @@ struct Mirror {
   bool all_written = true;         // `tracker` does not know all writes
   bool rewritten = false;          // the application last changed most of what it may have written
   uint64_t patches = 0;            // commands so far
-  // Null if every page is here. A page becomes absent with mirrors_mutex held.
+  // Null if every page is here. A page becomes absent with mirrors_mutex held, unless one that had
+  // become present finds no memory.
   std::shared_ptr<AbsentPages> absent;
   // The last fetch failed. Nothing may be sent before the next: it would be older than `unfetched`.
   std::atomic<bool> behind{false};

@@ -102,6 +102,9 @@ void drop(Mirror& mirror, std::vector<Run>* runs) {
   *runs = std::move(stay);
 }
 
+// Whether all that the application has changed is in its pages.
+bool is_whole(Mirror& mirror) { return !mirror.absent || mirror.absent->put_back(); }
+
 // Drops pages that the application may not access, judging by what it did so far. Leaves in *runs
 // what is to be fetched now. `expected`: the application has said that it will.
 void drop_unread(Mirror& mirror, bool expected, std::vector<Run>* runs) {
@@ -198,6 +201,7 @@ CUresult ask(Mirror& mirror, const std::vector<wire::MirrorRun>& blocks, std::ve
 // when they are accessed.
 CUresult fetch_changes(Mirror& mirror) {
   std::vector<Run>& runs = mirror.unfetched;
+  if (!is_whole(mirror)) return CUDA_ERROR_OUT_OF_MEMORY;  // what an earlier drop has left aside
   const bool expected = take_known(mirror, &runs);
   std::vector<Run> here;
   bool asks = true;
@@ -212,6 +216,7 @@ CUresult fetch_changes(Mirror& mirror) {
   if (result != CUDA_SUCCESS) return result;
   join(&runs);
   if (mirror.absent) drop_unread(mirror, expected, &runs);
+  if (!is_whole(mirror)) return CUDA_ERROR_OUT_OF_MEMORY;
   for (const Run& run : runs) {
     result = fetch_run(mirror, run, mirror.fetched + run.at);
     if (result != CUDA_SUCCESS) return result;

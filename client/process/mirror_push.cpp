@@ -33,6 +33,7 @@ CUresult send(const Target& target, const std::byte* to, const std::byte* from, 
 // Where the application may have written since the last call: whole blocks, in ascending order.
 std::vector<Run> written(Mirror& mirror) {
   std::vector<Run> runs;
+  std::lock_guard lock(mirrors_mutex);  // pages that are about to be dropped are not in their place
   if (mirror.tracker && !std::exchange(mirror.all_written, false)) {
     // To compare a page costs less than the fault of a protected one, if most are written again.
     if (mirror.tracker->take(mirror.address, mirror.bytes, &runs, !mirror.rewritten)) return runs;
@@ -145,6 +146,7 @@ CUresult push(Mirror& mirror, std::vector<std::byte>* content, size_t* sent_byte
     batch.clear();
     return result;
   };
+  if (mirror.absent && !mirror.absent->put_back()) return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = CUDA_SUCCESS;
   const std::vector<Run> all = written(mirror);
   for (Run run : all) {

@@ -22,6 +22,7 @@ namespace {
 
 constexpr size_t kPage = AbsentPages::kPageBytes;
 constexpr size_t kBytes = 4 << 20;
+constexpr int kNever = 1 << 30;  // failures before the kernel has memory again
 
 // A kernel that runs out of memory.
 class ShortOfMemory : public WriteTracker {
@@ -307,13 +308,65 @@ TEST_F(AbsentPagesTest, BytesThatTheKernelDoesNotTakeAreFetchedLater) {
 }
 
 TEST_F(AbsentPagesTest, WhatTheApplicationChangedWaitsForTheKernelsMemory) {
-  std::memset(memory_, 0x11, kBytes);
+  std::memset(memory_, 0, kBytes);
+  push();
+  std::memset(memory_, 0x11, 8 * kPage);
   tracker_->failures = 3;
   std::vector<client::Run> stay;
   absent_->drop({0, 8 * kPage}, &stay);
   ASSERT_EQ(stay.size(), 1u);
+  EXPECT_EQ(stay[0].bytes, 8 * kPage);
+  EXPECT_TRUE(absent_->put_back());
   EXPECT_LT(tracker_->failures, 0);
+  EXPECT_EQ(absent_->count(), 0u);
   for (size_t i = 0; i < 8 * kPage; ++i) ASSERT_EQ(memory_[i], std::byte{0x11});
+  std::vector<client::Run> written;
+  ASSERT_TRUE(tracker_->take(memory_, kBytes, &written));
+  ASSERT_EQ(written.size(), 1u);
+  EXPECT_EQ(written[0].bytes, 8 * kPage);
+}
+
+// Neither the worker's bytes nor another drop takes its place meanwhile.
+TEST_F(AbsentPagesTest, WhatTheApplicationChangedIsServedOnceThereIsMemory) {
+  std::memset(memory_, 0x11, kBytes);
+  tracker_->failures = kNever;
+  std::vector<client::Run> stay;
+  absent_->drop({0, kBytes}, &stay);
+  ASSERT_EQ(bytes_of(stay), kBytes);
+  EXPECT_GT(absent_->count(), 8u);
+  absent_->install({0, kBytes}, worker_.data());
+  absent_->drop({0, kBytes}, &stay);
+  tracker_->failures = 5;
+  for (size_t i = 0; i < kBytes; ++i) ASSERT_EQ(memory_[i], std::byte{0x11});
+  EXPECT_EQ(absent_->count(), 0u);
+  EXPECT_EQ(fetches_, 0u);
+}
+
+// Other threads go on with other pages. The memory may come back (in this test).
+TEST_F(AbsentPagesTest, WithoutMemoryAnAccessEndsInAnError) {
+  std::memset(memory_, 0x11, kBytes);
+  push();
+  std::memset(memory_ + 8 * kPage, 0x22, 8 * kPage);
+  tracker_->failures = kNever;
+  std::vector<client::Run> stay;
+  absent_->drop({0, kBytes}, &stay);
+  EXPECT_EQ(bytes_of(stay), 8 * kPage);
+  std::atomic<bool> is_back{true};
+  std::thread waits([&] { is_back = absent_->put_back(); });
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  EXPECT_EQ(write(ends[1], memory_ + 15 * kPage, 1), -1);
+  EXPECT_EQ(errno, EFAULT);
+  close(ends[0]);
+  close(ends[1]);
+  std::vector<client::Run> present;
+  EXPECT_TRUE(absent_->present(true, &present));
+  waits.join();
+  EXPECT_FALSE(is_back);
+  tracker_->failures = 0;
+  EXPECT_TRUE(absent_->put_back());
+  for (size_t i = 8 * kPage; i < 16 * kPage; ++i) ASSERT_EQ(memory_[i], std::byte{0x22});
+  EXPECT_EQ(memory_[16 * kPage], worker_[16 * kPage]);
 }
 
 // It is not zero, and nothing of it is sent. The worker may come back (in this test).
