@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -254,6 +255,8 @@ CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr ad
   }
   // A large page is protected, and loses its protection, in one step.
   (void)madvise(wanted, mapped, MADV_HUGEPAGE);
+  // Nobody would fetch what the GPU has changed for a child. With a local GPU it has no access, either.
+  (void)madvise(wanted, mapped, MADV_DONTFORK);
   WriteTracker* tracker = WriteTracker::get();
   if (tracker && !tracker->watch(wanted, mapped)) tracker = nullptr;
   const CUresult result =
@@ -329,8 +332,10 @@ void expect_reads(CUdeviceptr address, size_t bytes) {
     const auto base = reinterpret_cast<uintptr_t>(known->address);
     const size_t begin =
         address > base ? (address - base) / kMirrorBlockBytes * kMirrorBlockBytes : 0;
-    known->expected.push_back(
-        {begin, std::min<size_t>(address + bytes - base, known->bytes) - begin});
+    std::vector<Run>& runs = known->expected;
+    runs.push_back({begin, std::min<size_t>(address + bytes - base, known->bytes) - begin});
+    // Now and then, so that those that say the same take no room.
+    if (std::has_single_bit(runs.size())) join(&runs);
   }
 }
 

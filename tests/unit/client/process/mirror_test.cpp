@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <sys/mman.h>
 
 #include "client/calls/capture.h"
@@ -140,6 +141,19 @@ TEST_F(MirrorTest, ChangedBlocksTravelInRuns) {
   EXPECT_EQ(runs[1].at, 5 * kBlock);
   EXPECT_EQ(runs[1].content.size(), kBytes - 5 * kBlock);
   EXPECT_EQ(worker_, memory_);
+}
+
+// A program may prefetch to the host for ever without a wait.
+TEST_F(MirrorTest, ExpectedReadsTakeNoRoomWhenTheyAreRepeated) {
+  const auto used = [] {
+    const struct mallinfo2 all = mallinfo2();
+    return all.uordblks + all.hblkhd;
+  };
+  const size_t before = used();
+  for (size_t i = 0; i < 100'000; ++i) {
+    expect_reads(reinterpret_cast<uintptr_t>(memory_.data()) + i % 3 * 2 * kBlock, 1);
+  }
+  EXPECT_LT(used(), before + (64 << 10));
 }
 
 // The launch must report the error.
