@@ -92,7 +92,7 @@ struct Mirror {
   std::vector<Run> expected;  // the application has said that it will read these
   uint64_t version = 0;  // of `known`
   std::deque<SentPatch> recent;  // the last ones, in order
-  size_t recent_bytes = 0;       // of their marks
+  size_t recent_bytes = 0;       // that these take
   uint64_t loan = 0;     // the last one whose bytes were merged
   bool removed = false;  // `address` may be unmapped already
   // The two halves of the region. The worker writes and reads `lent` around host functions, and

@@ -13,10 +13,10 @@
 
 namespace rcuda::client {
 
-// Sends the marked bytes (common/wire/marked_bytes.h) of these whole blocks. `content`: all bytes
-// of the run, as the application has them; a block that has the same ones in the worker counts as
-// unchanged. Any thread. Blocks for room in the command ring; errors are those of the session.
-// push_mutex is held.
+// Sends the marked bytes (common/wire/marked_bytes.h) of a run of whole blocks. `content`: all
+// bytes of the run, as the application has them; a block that then has the same ones in the worker
+// counts as unchanged. Any thread, with push_mutex held. Blocks for room in the command ring;
+// errors are those of the session.
 CUresult send_patch(Mirror& mirror, const Run& run, const std::byte* content, const uint8_t* mask);
 // Notes that it was sent. mirrors_mutex is held.
 void note_patch(Mirror& mirror, const Run& run, const uint8_t* mask);

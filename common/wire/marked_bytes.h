@@ -39,6 +39,19 @@ inline void mark_all(size_t bytes, uint8_t* mask) {
   if (bytes % 8 != 0) mask[bytes / 8] = static_cast<uint8_t>((1u << bytes % 8) - 1);
 }
 
+// The part that has all marked bytes. It begins at a multiple of 8 bytes.
+struct MarkedPart {
+  size_t at, bytes;
+};
+inline MarkedPart marked_part(size_t bytes, const uint8_t* mask) {
+  size_t first = 0, end = mask_bytes(bytes);
+  while (first < end && mask[first] == 0) ++first;
+  if (first == end) return {0, 0};
+  while (mask[end - 1] == 0) --end;
+  const size_t at = 8 * first;
+  return {at, 8 * end < bytes ? 8 * end - at : bytes - at};
+}
+
 // Copies the marked bytes, and writes no others. Words of 4 and 8 bytes that are marked as a whole
 // are written as a whole. Marks behind the last byte are ignored.
 inline void copy_marked(std::byte* to, const std::byte* from, size_t bytes, const uint8_t* mask) {

@@ -77,7 +77,7 @@ struct MirrorLoan {
 };
 static_assert(sizeof(MirrorLoan) == 16);
 
-// Of the blocks of 4 KB in a MirrorPatch, whose bytes, marks and digests fit into a command.
+// As many blocks of 4 KB may a MirrorPatch have: bytes, marks and digests fit into a command.
 inline constexpr uint32_t kMostPatchBlocks = 12;
 
 // Blocks of a mirror that the GPU has changed (MirrorChanges).

@@ -68,10 +68,13 @@ HandlerResult mirror_note(MemoryServices& services, const Command&,
 HandlerResult mirror_patch(MemoryServices& services, const Command& command,
                            const wire::MirrorPatchBody& body) {
   constexpr uint64_t kBlock = BlockDigests::kLeastBlockBytes;
-  if (body.bytes == 0 || body.bytes > wire::kMostPatchBlocks * kBlock) return kMalformed;
+  if (body.bytes == 0 || body.bytes > wire::kMostPatchBlocks * kBlock ||
+      body.offset > UINT64_MAX - body.bytes) {
+    return kMalformed;
+  }
   BodyReader in(command.tail);
   std::span<const std::byte> bytes, mask, digests;
-  const size_t blocks = (body.bytes + kBlock - 1) / kBlock;
+  const size_t blocks = (body.offset + body.bytes - 1) / kBlock - body.offset / kBlock + 1;
   if (!in.bytes(body.bytes, &bytes) || !in.bytes(wire::mask_bytes(body.bytes), &mask) ||
       !in.bytes(blocks * sizeof(wire::BlockDigest), &digests)) {
     return kMalformed;

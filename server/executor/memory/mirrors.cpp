@@ -295,7 +295,6 @@ CUresult Mirrors::patch(const wire::MirrorPatchBody& body, std::span<const std::
   const std::shared_ptr<Mirror> mirror = find(body.address);
   if (!mirror) return CUDA_SUCCESS;  // another thread has freed the memory
   if (body.offset > mirror->bytes || bytes.size() > mirror->bytes - body.offset ||
-      body.offset % BlockDigests::kLeastBlockBytes != 0 ||
       !host_memory_.find(body.address + body.offset, bytes.size())) {
     return CUDA_ERROR_INVALID_VALUE;
   }

@@ -68,8 +68,8 @@ class Mirrors {
   // The bytes that the client has sent in the stream, or is about to fetch in it, count as
   // unchanged.
   CUresult note(const wire::MirrorNoteBody& body);
-  // Writes the marked bytes (common/wire/marked_bytes.h) to memory of the client. `digests`: of all
-  // bytes, one for each block.
+  // Writes the marked bytes (common/wire/marked_bytes.h) to memory of the client. `digests`: of the
+  // blocks that these touch.
   CUresult patch(const wire::MirrorPatchBody& body, std::span<const std::byte> bytes,
                  const uint8_t* mask, std::span<const wire::BlockDigest> digests);
   // What the client has sent in the current context's fetch stream is what await() means.

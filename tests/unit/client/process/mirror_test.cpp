@@ -70,7 +70,7 @@ class MirrorTest : public ::testing::Test {
     const auto tail = command.behind<wire::MirrorPatchBody>();
     Patch patch{body.offset, {tail.begin(), tail.begin() + body.bytes}, {}, {}};
     patch.mask.resize(wire::mask_bytes(body.bytes));
-    patch.digests.resize((body.bytes + kBlock - 1) / kBlock);
+    patch.digests.resize((body.offset + body.bytes - 1) / kBlock - body.offset / kBlock + 1);
     const std::byte* from = tail.data() + body.bytes;
     std::memcpy(patch.mask.data(), from, patch.mask.size());
     from += patch.mask.size();
@@ -129,7 +129,7 @@ TEST_F(MirrorTest, TheFirstPushSendsEverythingAndTheNextNothing) {
   EXPECT_TRUE(pushed().empty());
 }
 
-TEST_F(MirrorTest, ChangedBlocksTravelInRuns) {
+TEST_F(MirrorTest, ChangedBytesTravelInRunsOfBlocks) {
   (void)pushed();
   memory_[kBlock + 1] = std::byte{0xff};  // block 1
   memory_[2 * kBlock] = std::byte{0xff};  // and its neighbour: one run
@@ -137,9 +137,9 @@ TEST_F(MirrorTest, ChangedBlocksTravelInRuns) {
   const auto runs = pushed();
   ASSERT_EQ(runs.size(), 2u);
   EXPECT_EQ(runs[0].at, kBlock);
-  EXPECT_EQ(runs[0].content.size(), 2 * kBlock);
-  EXPECT_EQ(runs[1].at, 5 * kBlock);
-  EXPECT_EQ(runs[1].content.size(), kBytes - 5 * kBlock);
+  EXPECT_EQ(runs[0].content.size(), kBlock + 8);
+  EXPECT_EQ(runs[1].at, kBytes - 4);
+  EXPECT_EQ(runs[1].content.size(), 4u);
   EXPECT_EQ(worker_, memory_);
 }
 

@@ -1,6 +1,7 @@
 #include "common/wire/marked_bytes.h"
 
 #include <random>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -40,6 +41,19 @@ TEST(MarkedBytesTest, MarksBehindTheLastByteAreIgnored) {
   const uint8_t mask[] = {0xff, 0xff};
   copy_marked(to.data(), from.data(), 13, mask);
   for (size_t i = 0; i < 16; ++i) EXPECT_EQ(to[i], std::byte{i < 13}) << i;
+}
+
+TEST(MarkedBytesTest, APartHasAllMarks) {
+  const auto part_of = [](size_t bytes, const std::vector<uint8_t>& mask) {
+    const MarkedPart part = marked_part(bytes, mask.data());
+    return std::pair(part.at, part.bytes);
+  };
+  using Part = std::pair<size_t, size_t>;
+  EXPECT_EQ(part_of(32, {0, 0x10, 0, 0}), Part(8, 8));
+  EXPECT_EQ(part_of(32, {0, 0x10, 0x80, 0}), Part(8, 16));
+  EXPECT_EQ(part_of(27, {1, 0, 0, 4}), Part(0, 27));
+  EXPECT_EQ(part_of(27, {0, 0, 0, 4}), Part(24, 3));
+  EXPECT_EQ(part_of(27, {0, 0, 0, 0}).second, 0u);
 }
 
 TEST(MarkedBytesTest, AllIsEveryByte) {
