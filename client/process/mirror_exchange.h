@@ -79,6 +79,7 @@ struct Mirror {
   bool reads_all = false;    // the application accesses most of what the GPU has changed
   size_t sample = 0;         // with reads_all: a page that was dropped nevertheless
   size_t dropped_pages = 0;  // absent after the last pull
+  int pulls_to_free = 0;     // after so many small ones, `fetched` gives its memory back
   // Guarded by mirrors_mutex.
   std::unique_ptr<std::byte[], UnmapPages>
       known;             // the bytes at the last exchange, equal on both sides

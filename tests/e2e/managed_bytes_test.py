@@ -35,15 +35,24 @@ with_absent_pages = unittest.skipUnless(serves_faults(), "this process may not s
 
 
 class ManagedBytesTest(unittest.TestCase):
-    def travelled(self, way, mode=""):
-        """The bytes that the worker of a program has copied."""
+    def run_program(self, way, mode):
+        """What a program prints, and what its server does."""
         server = Server(BUILD)
         environment = client_environment(BUILD, [server], "tcp", RCUDA_MANAGED=mode)
         program = os.path.join(BUILD, "tests/e2e/managed_bytes")
         result = subprocess.run([program, way], env=environment, capture_output=True, text=True, timeout=100)
         self.assertEqual(server.stop(), 0)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
-        return int(re.search(r"(\d+) bytes copied", server.text())[1])
+        return result.stdout, server.text()
+
+    def travelled(self, way, mode=""):
+        """The bytes that the worker of a program has copied."""
+        return int(re.search(r"(\d+) bytes copied", self.run_program(way, mode)[1])[1])
+
+    def test_a_large_fetch_leaves_no_memory_behind_for_ever(self):
+        for mode in ("tracked", "compared"):
+            with self.subTest(mode):
+                self.assertLess(int(self.run_program("memory", mode)[0]), ALL // 2)
 
     @with_absent_pages
     def test_what_only_the_device_uses_stays_there(self):
