@@ -1,8 +1,10 @@
 // ld, st, cp.async, address conversions.
 //
 // Weak accesses are plain loads and stores. Volatile, relaxed, acquire and release accesses are
-// atomic and use up more of a strand's turn, because spin loops consist of them. 16 bytes are one
-// access, weak or not, as they are on a GPU: CUB's scans pass a status and its value that way.
+// atomic and use up more of a strand's turn, because spin loops consist of them. Two promises are a
+// GPU's and not PTX's, and kernels rely on them. 16 bytes are one access, weak or not: CUB's scans
+// pass a status and its value that way. Lanes that load the same bytes get the same value: a warp
+// that polls a word leaves its loop as a whole.
 #include "softgpu/exec/lanes/address.h"
 #include "softgpu/exec/lanes/handlers.h"
 
@@ -99,12 +101,12 @@ void ld(Lanes& x, const Instr& i) {
   Addresses at;
   if (!resolve(x, i, sizeof(M), false, at)) return;
   R* d = x.at<R>(i.d);
-  if constexpr (!kStrong) {
-    if (at.uniform) {
-      const R value = widen<R>(load_element<M, false>(at.host[0]));
-      store_lanes(d, x.mask, [=](uint32_t) SOFTGPU_LAMBDA { return value; });
-      return;
-    }
+  if (at.uniform) {
+    const R value = widen<R>(load_element<M, kStrong>(at.host[0]));
+    store_lanes(d, x.mask, [=](uint32_t) SOFTGPU_LAMBDA { return value; });
+    return;
+  }
+  if constexpr (!kStrong && sizeof(M) <= 8) {
     if (at.contiguous) {
       load_row(d, reinterpret_cast<const M*>(at.host[0]));
       return;
@@ -125,7 +127,7 @@ void st(Lanes& x, const Instr& i) {
   Addresses at;
   if (!resolve(x, i, sizeof(M), true, at)) return;
   const R* b = x.at<R>(i.b);
-  if constexpr (!kStrong) {
+  if constexpr (!kStrong && sizeof(M) <= 8) {
     if (at.contiguous) {
       store_row(reinterpret_cast<M*>(at.host[0]), b);
       return;
@@ -143,8 +145,9 @@ template <class Unit, class M, class R, bool kStrong>
 SOFTGPU_INLINE void load_units(const Addresses& at, uint32_t count, R (*values)[kLanes]) {
   constexpr uint32_t kElements = sizeof(Unit) / sizeof(M);
   for (uint32_t k = 0; k < count; k += kElements) {
+    Unit unit;
     for (uint32_t l = 0; l < kLanes; ++l) {
-      const Unit unit = load_element<Unit, kStrong>(at.host[l] + k * sizeof(M));
+      if (l == 0 || !at.uniform) unit = load_element<Unit, kStrong>(at.host[l] + k * sizeof(M));
       M elements[kElements];
       __builtin_memcpy(elements, &unit, sizeof unit);
       for (uint32_t e = 0; e < kElements; ++e) values[k + e][l] = widen<R>(elements[e]);

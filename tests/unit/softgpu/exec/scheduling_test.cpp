@@ -153,6 +153,65 @@ READ:
   }
 }
 
+// As above, with 32 lanes that access consecutive scalars.
+TEST_F(SchedulingTest, ScalarsOfSixteenBytesAreOneAccess) {
+  const auto out = run(kernel(R"(
+  .reg .b64 %low, %high, %at;
+  .reg .b128 %both;
+  mul.wide.u32 %at, %t, 16;
+  add.u64 %at, %out, %at;
+  mov.u32 %r1, 0;
+  setp.eq.u32 %p1, %b, 0;
+  @%p1 bra READ;
+WRITE:
+  add.u32 %r1, %r1, 1;
+  cvt.u64.u32 %low, %r1;
+  mov.b128 %both, {%low, %low};
+  st.global.b128 [%at+16], %both;
+  setp.lt.u32 %p2, %r1, 20000;
+  @%p2 bra WRITE;
+  ret;
+READ:
+  ld.global.b128 %both, [%at+16];
+  mov.b128 {%low, %high}, %both;
+  setp.ne.u64 %p2, %low, %high;
+  @%p2 st.global.u32 [%out], 1;
+  setp.lt.u64 %p2, %low, 20000;
+  @%p2 bra READ;
+)"),
+                       {2}, {32}, 4 + 32 * 4);
+  EXPECT_EQ(out[0], 0u);
+}
+
+// One block counts, and the lanes of the other compare what each of them sees.
+TEST_F(SchedulingTest, LanesSeeTheSameBytesAlike) {
+  for (const char* load : {"ld.volatile.global.u32 %r1, [%out+16]",
+                           "ld.relaxed.gpu.global.v2.u32 {%r1, %r2}, [%out+16]"}) {
+    const auto out = run(kernel(R"(
+  mov.u32 %r1, 0;
+  setp.eq.u32 %p1, %b, 0;
+  @%p1 bra READ;
+  setp.ne.u32 %p1, %t, 0;
+  @%p1 exit;
+WRITE:
+  add.u32 %r1, %r1, 1;
+  st.volatile.global.u32 [%out+16], %r1;
+  setp.lt.u32 %p2, %r1, 100000;
+  @%p2 bra WRITE;
+  ret;
+READ:
+  )" + std::string(load) + R"(;
+  shfl.sync.idx.b32 %r3, %r1, 0, 31, 0xffffffff;
+  setp.ne.u32 %p2, %r1, %r3;
+  @%p2 st.global.u32 [%out], 1;
+  setp.lt.u32 %p2, %r3, 100000;
+  @%p2 bra READ;
+)"),
+                         {2}, {32}, 8);
+    EXPECT_EQ(out[0], 0u) << load;
+  }
+}
+
 TEST_F(SchedulingTest, GridWaitsForAnotherGrid) {
   device_.load_body(kernel(R"(
 WAIT:
