@@ -44,7 +44,7 @@ inline CUresult touch_read(const void* memory, size_t bytes) {
 
 // Counts calls, so that a test can check how far the corpus gets.
 struct Reached {
-  int launches = 0, copies = 0;
+  int launches = 0, copies = 0, host_functions = 0;
 };
 inline Reached reached;
 
@@ -72,6 +72,8 @@ inline api::DriverTable memory_driver() {
   table.cuModuleLoadDataEx = [](CUmodule* module, const void*, unsigned, CUjit_option*, void**) {
     return make(module);
   };
+  table.cuLibraryLoadData = [](CUlibrary* library, const void*, CUjit_option*, void**, unsigned,
+                               CUlibraryOption*, void**, unsigned) { return make(library); };
   table.cuModuleGetFunction = [](CUfunction* function, CUmodule, const char*) {
     return make(function);
   };
@@ -83,6 +85,14 @@ inline api::DriverTable memory_driver() {
   };
   table.cuKernelGetParamInfo = [](CUkernel, size_t, size_t*, size_t*) {
     return CUDA_ERROR_INVALID_VALUE;
+  };
+  table.cuMemHostAlloc = [](void** memory, size_t bytes, unsigned) {
+    *memory = std::malloc(bytes);
+    return *memory ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  };
+  table.cuMemFreeHost = [](void* memory) {
+    std::free(memory);
+    return CUDA_SUCCESS;
   };
   table.cuStreamIsCapturing = [](CUstream, CUstreamCaptureStatus* status) {
     *status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -104,8 +114,13 @@ inline api::DriverTable memory_driver() {
     if (bytes != 0) std::memset(to, 0x5a, bytes);
     return CUDA_SUCCESS;
   };
-  // No client would acknowledge a host function, so no stream accepts any.
-  table.cuLaunchHostFunc = [](CUstream, CUhostFn, void*) { return CUDA_ERROR_NOT_SUPPORTED; };
+  // A stream has nothing to do, so a host function runs at once. One of the client's is not
+  // acknowledged, which ends the session.
+  table.cuLaunchHostFunc = [](CUstream, CUhostFn function, void* argument) {
+    ++reached.host_functions;
+    function(argument);
+    return CUDA_SUCCESS;
+  };
   table.cuStreamAddCallback = [](CUstream, CUstreamCallback, void*, unsigned) {
     return CUDA_ERROR_NOT_SUPPORTED;
   };
@@ -115,7 +130,7 @@ inline api::DriverTable memory_driver() {
   };
   table.cuLaunchKernel = [](CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                             unsigned, CUstream, void**, void** extra) {
-    ++reached.launches;
+    reached.launches += extra != nullptr;  // others are the worker's own
     return extra ? touch_read(extra[1], *static_cast<size_t*>(extra[3])) : CUDA_SUCCESS;
   };
   table.cuLaunchKernelEx = [](const CUlaunchConfig* config, CUfunction, void**, void** extra) {
@@ -249,10 +264,46 @@ std::string bytes_of(const Body& body) {
 
 inline constexpr uint8_t kCall = 1, kContext = 4;
 
-// A session with an image, a module, a function, launches and copies, each well-formed.
+inline uint16_t of(wire::Custom opcode) { return static_cast<uint16_t>(opcode); }
+
+// Exposed memory with two mirrors: one that is tracked, and one that fits a reply. A word has been
+// signalled before. The client's end of the second mirror is left out.
+inline std::string well_formed_mirrors(const wire::SignalBody& signalled) {
+  using wire::Custom;
+  constexpr uint64_t kBytes = 256 << 10, kSmallBytes = 4096, kRegion = 2;
+  const wire::HostExposeBody exposed{World::kHostRange + (1 << 20), kBytes, kRegion, 0, 0, 0};
+  const wire::MirrorBody large{exposed.address, kBytes - kSmallBytes, 3, kBytes, 0};
+  const wire::MirrorBody small{large.address + large.bytes, kSmallBytes, 4, 2 * kSmallBytes, 0};
+  const wire::MirrorRun blocks[] = {{0, 2}, {8, 1}};
+  const wire::MirrorChangesBody changes{large.address, std::size(blocks)};
+  const wire::MirrorNoteBody note{large.address, 8, kSmallBytes, signalled.stream, 0};
+  const wire::MirrorFetchBehindBody behind{small.address, signalled.sequence, signalled.word, 0};
+  std::string text = command(of(Custom::kHostExpose), kCall | kContext, bytes_of(exposed));
+  for (const wire::MirrorBody& mirror : {large, small}) {
+    text += command(of(Custom::kMirror), kCall | kContext, bytes_of(mirror));
+  }
+  text += command(of(Custom::kMirrorSent), kContext, "");
+  text += command(of(Custom::kMirrorAwait), kContext,
+                  bytes_of(wire::MirrorAwaitBody{signalled.stream}));
+  text += command(of(Custom::kMirrorNote), kContext, bytes_of(note));
+  text +=
+      command(of(Custom::kMirrorChanges), kCall | kContext, bytes_of(changes) + bytes_of(blocks));
+  for (const wire::MirrorBody& mirror : {large, small}) {
+    text += command(of(Custom::kMirrorFetch), kCall | kContext,
+                    bytes_of(wire::MirrorFetchBody{mirror.address}));
+  }
+  text += command(of(Custom::kMirrorFetchBehind), kCall | kContext | 2, bytes_of(behind));
+  text += command(of(Custom::kUnmirror), kCall | kContext,
+                  bytes_of(wire::MirrorFetchBody{large.address}));
+  text += command(of(Custom::kHostUnexpose), kCall | kContext,
+                  bytes_of(wire::HostUnexposeBody{exposed.address, exposed.region}));
+  return text;
+}
+
+// A session with an image, a module, a library, launches, copies, mirrors and a host function, each
+// well-formed.
 inline std::string well_formed_session() {
   using wire::Custom;
-  const auto of = [](Custom opcode) { return static_cast<uint16_t>(opcode); };
   std::string text(1, '\1');
   const std::string image = ".version 8.0\n.target sm_75\n.address_size 64\n";
   const server::Sha256 hash = server::sha256(std::as_bytes(std::span(image)));
@@ -319,6 +370,13 @@ inline std::string well_formed_session() {
                   bytes_of(patch) + std::string(4096 + 4096 / 8 + 16, 'm'));
   text += command(of(Custom::kSignal), kContext, bytes_of(signal));
   text += command(of(Custom::kSynchronizeContext), kContext | 16, bytes_of(signal));
+  text += well_formed_mirrors(signal);
+  info.is_kernel = 1;
+  text += command(of(Custom::kLibraryLoad), kCall | kContext,
+                  bytes_of(load) + std::string(hash.begin(), hash.end()));
+  text += command(of(Custom::kFunctionInfo), kCall | kContext | 2, bytes_of(info) + "function");
+  text += command(of(Custom::kNoteWork), kContext, bytes_of(wire::NoteWorkBody{}));
+  text += command(of(Custom::kLaunchHost), kContext, bytes_of(wire::LaunchHostBody{1, 0, 0}));
   return text;
 }
 

@@ -23,6 +23,8 @@ HandlerResult host_expose(MemoryServices& services, const Command&,
 HandlerResult host_unexpose(MemoryServices& services, const Command&,
                             const wire::HostUnexposeBody& body) {
   services.region_puts.withdraw(static_cast<transport::RegionId>(body.region));
+  const HostMemory::Range* const range = services.host_memory.find(body.address, 1);
+  if (range) services.mirrors.forget_memory(body.address, range->bytes);
   return {services.host_memory.unexpose(body), false, false};
 }
 

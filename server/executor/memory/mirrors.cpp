@@ -133,17 +133,30 @@ void Mirrors::end(Mirror& mirror) {
   mirror.removed = true;
 }
 
-void Mirrors::forget_context(const ContextState& context) {
+template <typename Ends>
+void Mirrors::end_if(const Ends& ends) {
   std::vector<std::shared_ptr<Mirror>> ended;
   {
     std::lock_guard lock(mutex_);
     for (const auto& [address, mirror] : mirrors_) {
-      if (mirror->context == context.id) ended.push_back(mirror);
-      if (mirror->digests && mirror->digests->context() == context.id) mirror->digests.reset();
+      if (ends(*mirror)) ended.push_back(mirror);
     }
     for (const auto& mirror : ended) mirrors_.erase(mirror->address);
   }
   for (const auto& mirror : ended) end(*mirror);
+}
+
+void Mirrors::forget_context(const ContextState& context) {
+  end_if([&](Mirror& mirror) {
+    if (mirror.digests && mirror.digests->context() == context.id) mirror.digests.reset();
+    return mirror.context == context.id;
+  });
+}
+
+void Mirrors::forget_memory(uint64_t address, uint64_t bytes) {
+  end_if([&](const Mirror& mirror) {
+    return mirror.address < address + bytes && address < mirror.address + mirror.bytes;
+  });
 }
 
 bool Mirrors::covers(uint64_t address, uint64_t bytes) const {

@@ -55,6 +55,9 @@ class Mirrors {
   // To be called before a context is destroyed or reset. Its memory is mirrored no more. Changes of
   // other memory are tracked anew, in the context that next asks for them.
   void forget_context(const ContextState& context);
+  // To be called before memory of the client is taken away, with the device idle: whatever is
+  // mirrored there ends, also if the client has not ended it.
+  void forget_memory(uint64_t address, uint64_t bytes);
   // Whether one mirror contains all of [address, address + bytes).
   bool covers(uint64_t address, uint64_t bytes) const;
   // Sends the bytes to the client, and replies when they have arrived.
@@ -114,6 +117,8 @@ class Mirrors {
     uint64_t patches = 0;  // number of the last one; guarded by `mutex`
   };
   void end(Mirror& mirror);
+  template <typename Ends>
+  void end_if(const Ends& ends);
   std::shared_ptr<Mirror> find(uint64_t address) const;
   struct Fetch;
   CUresult begin(std::shared_ptr<Fetch> fetch);

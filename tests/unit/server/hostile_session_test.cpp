@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include "api/server_commands.h"
 #include "common/base/log.h"
 #include "server/executor/executor.h"
 #include "tests/fuzz/mutate.h"
@@ -45,6 +46,7 @@ TEST_F(HostileSessionTest, AWellFormedSessionIsServed) {
   EXPECT_TRUE(run(well_formed_session()));
   EXPECT_EQ(fuzz::reached.launches, 1);
   EXPECT_EQ(fuzz::reached.copies, 4);
+  EXPECT_EQ(fuzz::reached.host_functions, 4) << "three fetches, and one of the client's";
 }
 
 #if !defined(__SANITIZE_THREAD__)  // its programs cannot map memory there
@@ -148,6 +150,24 @@ TEST_F(HostileSessionTest, AMirrorOfManagedMemoryEndsWithItsContext) {
   }
   world.driver = before;
 }
+
+#if !defined(__SANITIZE_THREAD__)  // its programs cannot map memory there
+// A client that does not end the mirrors of memory that it takes back.
+TEST_F(HostileSessionTest, AMirrorOfExposedMemoryEndsWithIt) {
+  LoneExecutor lone;
+  const wire::HostExposeBody exposed{fuzz::World::kHostRange, 4096, 1, 0, 0, 0};
+  ASSERT_EQ(lone.executor.host_memory.expose(exposed), CUDA_SUCCESS);
+  ASSERT_EQ(lone.executor.mirrors.add({exposed.address, exposed.bytes, 2, 0, 0}, kReply).result,
+            CUDA_SUCCESS);
+  EXPECT_TRUE(lone.executor.mirrors.covers(exposed.address, exposed.bytes));
+  const wire::HostUnexposeBody taken{exposed.address, exposed.region};
+  const wire::CommandHeader header{};
+  EXPECT_EQ(
+      server::host_unexpose(lone.executor.memory_services, {header, {}, kReply}, taken).result,
+      CUDA_SUCCESS);
+  EXPECT_FALSE(lone.executor.mirrors.covers(exposed.address, exposed.bytes));
+}
+#endif
 
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // they need room themselves
 // A host function must not run with older bytes, and an exception must not reach the driver.
