@@ -3,6 +3,7 @@
 //
 //   remains leave WHAT    leaves WHAT; "killed" waits until it is killed
 //   remains look          prints what it finds; equal in every clean process
+//   remains told ...      does that once it gets a line
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -280,7 +281,14 @@ void look() {
 }  // namespace
 
 int main(int count, char** arguments) {
-  const std::string mode = count > 1 ? arguments[1] : "";
+  std::string mode = count > 1 ? arguments[1] : "";
+  if (mode == "told" && count > 2) {
+    std::printf("waits\n");
+    std::fflush(stdout);
+    (void)std::getchar();
+    ++arguments, --count;
+    mode = arguments[1];
+  }
   CU(cuInit(0));
   CUcontext primary;
   CU(cuDevicePrimaryCtxRetain(&primary, 0));

@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 import unittest
 
 from servers import client_environment, eventually, run_tests, Server
@@ -159,32 +158,40 @@ class ReuseTest(unittest.TestCase):
         self.run_program(server, "shm", "leave", "module")
         self.assertTrue(eventually(lambda: not server.workers()), server.text())
 
-    def crowd(self, server, size):
-        """So many clients of one user come at once, beside one that stays."""
+    def crowd(self, server, size, before=lambda: None):
+        """So many clients of one user come at once, right after `before` and beside a program that stays. Returns
+        how many workers start for them until the first of these is ready."""
+        crowd = [self.start(server, "shm", "told", "leave", "nothing", stdin=subprocess.PIPE) for _ in range(size)]
+        for process in crowd:
+            self.assertEqual(process.stdout.readline(), "waits\n")
         holder = self.start(server, "shm", "leave", "killed")
         self.assertEqual(holder.stdout.readline(), "ready\n")
-        connected = server.text().count(" connected")
+        before()
+        known = len(server.text())
         server.process.send_signal(signal.SIGSTOP)
-        crowd = [self.start(server, "shm", "leave", "nothing") for _ in range(size)]
-        time.sleep(1)  # they connect
+        for process in crowd:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        self.assertTrue(eventually(lambda: server.connecting() == size))
         server.process.send_signal(signal.SIGCONT)
-        self.assertTrue(eventually(lambda: server.text().count(" connected") >= size + connected), server.text())
-        time.sleep(0.5)  # a start takes 3 s
-        starts = self.starts(server)
+        self.assertTrue(eventually(lambda: " is ready after" in server.text()[known:]), server.text())
         holder.kill()
         for process in [holder, *crowd]:
             err = process.communicate(timeout=120)[1]
             self.assertEqual(process.returncode, -9 if process is holder else 0, err + server.text())
-        return starts
+        return server.text()[known:].split(" is ready after")[0].count(" starts with base")
 
     def test_a_crowd_waits_for_the_workers_that_are_there(self):
         server = self.server(SOFTGPU_INIT_MS="3000")
-        self.run_program(server, "shm", "leave", "nothing")
-        self.assertEqual(self.crowd(server, 16), 2, "one for the program and the holder, and one for the crowd")
+
+        def before():
+            self.run_program(server, "shm", "leave", "nothing")
+            self.assertTrue(eventually(lambda: " is clean again" in server.text()), server.text())
+        self.assertEqual(self.crowd(server, 16, before), 1)
 
     def test_a_crowd_does_not_wait_for_sessions_that_may_be_long(self):
         server = self.server(SOFTGPU_INIT_MS="3000")
-        self.assertGreater(self.crowd(server, 16), 2)
+        self.assertGreater(self.crowd(server, 16), 1)
 
     def test_many_at_once(self):
         server = self.server("2")
