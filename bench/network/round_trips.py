@@ -131,7 +131,28 @@ def calls(driver):
         copied("cuMemcpyDtoH_v2", pageable, device, 4))
     timed["4 B to pageable memory, asynchronous + synchronise, beside a managed variable"] = beside_a_variable(
         copied("cuMemcpyDtoHAsync_v2", pageable, device, 4, stream))
+    timed.update(beside_managed(driver, stream, synchronize))
     return timed, lambda: driver.cuMemsetD32Async(device, 1, 16, stream), (block, synchronize)
+
+
+def beside_managed(driver, stream, synchronize, count=8, size=1 << 20):
+    """Waits of a program that has several managed allocations, each too large to travel as a whole."""
+    memory = []
+    values = itertools.count(1)
+
+    def fill_some_of(filled):
+        def run():
+            if not memory:  # with the first turn, which does not count
+                memory.extend(driver.make("cuMemAllocManaged", size, 1) for _ in range(count))
+            for address in memory[:filled]:
+                driver.cuMemsetD32Async(address + size // 2, next(values), 16, stream)
+            synchronize()
+        return run
+
+    beside = f"beside {count} managed allocations of {size >> 20} MB"
+    return {f"fill + synchronise, {beside}": fill_some_of(0),
+            f"fill + fill some of one + synchronise, {beside}": fill_some_of(1),
+            f"fill + fill some of each + synchronise, {beside}": fill_some_of(count)}
 
 
 def client(rounds):

@@ -246,25 +246,36 @@ CUresult Staging::to_device(const Target& target, CUdeviceptr destination, const
 
 CUresult Staging::to_host(const Target& target, void* destination, CUdeviceptr source,
                           size_t bytes) {
+  const Part whole{static_cast<std::byte*>(destination), source, bytes};
+  return to_host(target, std::span(&whole, 1));
+}
+
+CUresult Staging::to_host(const Target& target, std::span<const Part> parts) {
+  size_t bytes = 0;
+  for (const Part& part : parts) bytes += part.bytes;
   const size_t chunk = chunk_bytes(bytes);
-  const size_t chunks = (bytes + chunk - 1) / chunk;
-  const size_t lanes = std::min(chunks, copy_threads());
+  std::vector<Part> chunks;
+  for (const Part& part : parts) {
+    for (size_t at = 0; at < part.bytes; at += chunk) {
+      chunks.push_back({part.to + at, part.from + at, std::min(chunk, part.bytes - at)});
+    }
+  }
+  const size_t lanes = std::min(chunks.size(), copy_threads());
   std::atomic<int> first_error{CUDA_SUCCESS};
   const std::optional<Timelines::Positions> covered = session_.covered_by_wait(target);
   // Each lane uses two slots: the worker fills one while the lane empties the other.
   run_parallel(lanes, [&](size_t lane) {
     struct Pending {
       Slot slot;
-      size_t begin, length;
+      const Part& chunk;
       uint64_t position;  // of its copy in the timeline
     };
     std::deque<Pending> pending;
     const auto ask = [&](size_t index, const Slot& slot) {
-      const size_t begin = index * chunk;
-      Pending next{slot, begin, std::min(chunk, bytes - begin), 0};
+      Pending next{slot, chunks[index], 0};
       if (target.timeline) target.timeline->pace();
       const auto body =
-          staged_copy(next.slot, source + begin, next.length, stream_id(target), false);
+          staged_copy(next.slot, next.chunk.from, next.chunk.bytes, stream_id(target), false);
       note(&first_error, session_.post(target, static_cast<uint16_t>(wire::Custom::kCopyStaged),
                                        std::as_bytes(std::span(&body, 1)), {},
                                        transport::Wake::kNow, &next.position));
@@ -274,7 +285,7 @@ CUresult Staging::to_host(const Target& target, void* destination, CUdeviceptr s
     while (true) {
       // The second slot is taken only if one is free: lanes that each hold one slot and wait for
       // another would deadlock.
-      while (next < chunks && pending.size() < 2 && first_error.load() == CUDA_SUCCESS) {
+      while (next < chunks.size() && pending.size() < 2 && first_error.load() == CUDA_SUCCESS) {
         const std::optional<Slot> slot = pending.empty()
                                              ? std::optional<Slot>(acquire(target.timeline))
                                              : try_acquire(target.timeline);
@@ -289,7 +300,7 @@ CUresult Staging::to_host(const Target& target, void* destination, CUdeviceptr s
           session_.wait_word(done.slot.word.index, done.slot.word.sequence, target.timeline);
       if (result == CUDA_SUCCESS) {
         if (target.timeline) target.timeline->waited(done.position);
-        result = drain(done.slot, static_cast<std::byte*>(destination) + done.begin, done.length);
+        result = drain(done.slot, done.chunk.to, done.chunk.bytes);
       }
       note(&first_error, result);
       release(done.slot);

@@ -18,6 +18,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include <cuda.h>
@@ -42,6 +43,13 @@ class Staging {
   CUresult to_device(const Target& target, CUdeviceptr destination, const void* source,
                      size_t bytes);
   CUresult to_host(const Target& target, void* destination, CUdeviceptr source, size_t bytes);
+  struct Part {
+    std::byte* to;
+    CUdeviceptr from;
+    size_t bytes;
+  };
+  // The same for several parts, which are in flight together.
+  CUresult to_host(const Target& target, std::span<const Part> parts);
   // Whether at least half of the slots are ready, so that a copy of one slot does not block.
   bool has_room();
 

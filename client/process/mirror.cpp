@@ -167,7 +167,7 @@ CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_
   if (memory == MirroredMemory::kVariable) {
     const CUresult pulled = [&] {
       std::lock_guard lock(pull_mutex);
-      return pull(*mirror);
+      return pull({mirror}).front();
     }();
     if (pulled != CUDA_SUCCESS) {
       withdraw(*mirror);
@@ -183,11 +183,11 @@ CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_
 }
 
 // Repeats a fetch that failed.
-CUresult catch_up(Mirror& mirror) {
-  if (!mirror.behind) [[likely]]
+CUresult catch_up(const Shared& mirror) {
+  if (!mirror->behind) [[likely]]
     return CUDA_SUCCESS;
   std::lock_guard lock(pull_mutex);
-  return mirror.behind ? pull(mirror) : CUDA_SUCCESS;
+  return mirror->behind ? pull({mirror}).front() : CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -365,7 +365,7 @@ CUresult push_mirrors(const Target& target) {
   static std::vector<std::byte> content;  // guarded by push_mutex
   for (const Shared& mirror : of_session(*target.session)) {
     size_t sent_bytes = 0;
-    CUresult result = catch_up(*mirror);
+    CUresult result = catch_up(mirror);
     if (result == CUDA_SUCCESS) result = push(*mirror, &content, &sent_bytes);
     if (sent_bytes != 0 && !mirror->is_patched()) {  // perhaps not all of it
       ++pushes;
@@ -392,6 +392,7 @@ CUresult pull_mirrors(Session& session, FetchesBehind* behind) {
     return CUDA_SUCCESS;
   std::lock_guard lock(pull_mutex);
   const bool all = sessions_ordered.load(std::memory_order_acquire);
+  std::vector<Shared> due;
   for (const Shared& mirror : chosen([&](const Mirror& known) {
          return known.session == &session || (all && !known.session->lost());
        })) {
@@ -401,10 +402,12 @@ CUresult pull_mirrors(Session& session, FetchesBehind* behind) {
       if (!mirror->sent || !mirror->fetched) continue;
     }
     if (behind && static_cast<MirrorsBehind*>(behind)->take(*mirror)) continue;
-    const CUresult result = pull(*mirror);
-    if (result != CUDA_SUCCESS && (mirror->session == &session || !mirror->session->lost())) {
-      return result;
-    }
+    due.push_back(mirror);
+  }
+  const std::vector<CUresult> results = pull(due);
+  for (size_t i = 0; i < due.size(); ++i) {
+    if (results[i] == CUDA_SUCCESS) continue;
+    if (due[i]->session == &session || !due[i]->session->lost()) return results[i];
   }
   return CUDA_SUCCESS;
 }

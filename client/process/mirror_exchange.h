@@ -102,6 +102,9 @@ struct Mirror {
   std::byte* fetched = nullptr;
   transport::RegionId region{};
 
+  CUdeviceptr in_worker(size_t at) const {  // which has it at the same address
+    return static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(address + at));
+  }
   // Where its bytes are exchanged, beside all streams of the application.
   Target target() const { return {session, context, 0, exchanges.get(), nullptr}; }
   bool overlaps(uint64_t at, size_t length) const {
@@ -122,9 +125,10 @@ struct Mirror {
 // Sends the blocks that the application changed, and adds their bytes to *sent_bytes. After a
 // failure the rest stays unsent. push_mutex is held; `content` is memory to work with.
 CUresult push(Mirror& mirror, std::vector<std::byte>* content, size_t* sent_bytes);
-// Fetches what the GPU changed, or makes its pages absent. What cannot be fetched is left to the
-// next call. pull_mutex is held.
-CUresult pull(Mirror& mirror);
+// Fetches what the GPU changed, or makes its pages absent: asks for all mirrors together, then
+// fetches together. Returns a result for each. What cannot be fetched is left to the next call.
+// pull_mutex is held.
+std::vector<CUresult> pull(const std::vector<std::shared_ptr<Mirror>>& mirrors);
 // Copies the bytes that the worker changed since the last exchange into the application's memory.
 // `there`: the worker's bytes of the whole mirror; only those in `runs` are looked at. `noted`: the
 // worker knows that they come. mirrors_mutex is held.

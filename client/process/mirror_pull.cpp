@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "client/channel/calls_in_flight.h"
 #include "client/channel/staging.h"
 #include "client/channel/task_pool.h"
 #include "client/process/mirror_exchange.h"
@@ -17,8 +19,7 @@ CUresult fetch_run(Mirror& mirror, const Run& run, std::byte* to) {
   if (CUresult result = note_in_worker(mirror, {run.at, bytes}); result != CUDA_SUCCESS) {
     return result;
   }
-  const auto from = static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(mirror.address + run.at));
-  return mirror.session->staging().to_host(mirror.target(), to, from, bytes);
+  return mirror.session->staging().to_host(mirror.target(), to, mirror.in_worker(run.at), bytes);
 }
 
 namespace {
@@ -81,17 +82,6 @@ namespace {
 // Changes of the GPU that are fetched after a wait, whether or not the application accesses them.
 constexpr size_t kFetchAtOnce = 128 << 10;
 constexpr size_t kSampleBytes = 64 << 10;
-constexpr size_t kMostReplyBytes = wire::ClientWindow::kLargeReplyBytes - 1024;
-
-// Fetches the bytes of the whole mirror in one round trip.
-CUresult fetch_all(Mirror& mirror) {
-  const wire::MirrorFetchBody body{reinterpret_cast<uintptr_t>(mirror.address)};
-  Reply reply;
-  mirror.unfetched = {{0, mirror.bytes}};
-  return mirror.session->call(mirror.session->in_context(mirror.context),
-                              static_cast<uint16_t>(wire::Custom::kMirrorFetch),
-                              std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
-}
 
 // Makes the runs' pages absent. Leaves in *runs those that the application has changed as well, and
 // those that cannot be absent.
@@ -176,52 +166,125 @@ std::vector<wire::MirrorRun> in_blocks(const Mirror& mirror, const std::vector<R
   }
 }
 
-// Asks which of these blocks differ in the worker; without any, of all. Adds them to *runs.
-CUresult ask(Mirror& mirror, const std::vector<wire::MirrorRun>& blocks, std::vector<Run>* runs) {
-  const wire::MirrorChangesBody body{reinterpret_cast<uintptr_t>(mirror.address), blocks.size()};
-  Reply reply;
-  const CUresult result = mirror.session->call(
-      mirror.session->in_context(mirror.context),
-      static_cast<uint16_t>(wire::Custom::kMirrorChanges), std::as_bytes(std::span(&body, 1)),
-      std::as_bytes(std::span(blocks)), kMostReplyBytes, &reply);
-  if (result != CUDA_SUCCESS) return result;
+// What pull() does for one mirror.
+struct Pull {
+  std::shared_ptr<Mirror> mirror;
+  CUresult result = CUDA_SUCCESS;
+  uint64_t version = 0;   // of the mirror, before the worker was asked
+  bool expected = false;  // the application has said that it will read some of it
+};
+
+// Fetches the bytes of the whole mirror.
+void ask_for_all(Pull& pull, CallsInFlight* calls) {
+  Mirror& mirror = *pull.mirror;
+  mirror.unfetched = {{0, mirror.bytes}};
+  const wire::MirrorFetchBody body{reinterpret_cast<uintptr_t>(mirror.address)};
+  calls->add(mirror.session->in_context(mirror.context),
+             static_cast<uint16_t>(wire::Custom::kMirrorFetch), std::as_bytes(std::span(&body, 1)),
+             {}, 0, [&pull](CUresult result, const Reply&) { pull.result = result; });
+}
+
+// Adds the runs of blocks that the worker names.
+CUresult take_runs(Mirror& mirror, const Reply& reply) {
   for (size_t at = 0; at + sizeof(wire::MirrorRun) <= reply.body().size();
        at += sizeof(wire::MirrorRun)) {
     wire::MirrorRun run;
     std::memcpy(&run, reply.body().data() + at, sizeof run);
     const size_t begin = run.first * mirror.changes_bytes;
     if (begin >= mirror.bytes || run.count > mirror.bytes) return CUDA_ERROR_UNKNOWN;
-    runs->push_back({begin, std::min(run.count * mirror.changes_bytes, mirror.bytes - begin)});
+    mirror.unfetched.push_back(
+        {begin, std::min(run.count * mirror.changes_bytes, mirror.bytes - begin)});
   }
   return CUDA_SUCCESS;
 }
 
-// Finds out which blocks the GPU has changed, and fetches these, unless their pages can be absent.
-// The GPU is asked about pages that are not absent: what absent ones have in the worker matters
-// when they are accessed.
-CUresult fetch_changes(Mirror& mirror) {
-  std::vector<Run>& runs = mirror.unfetched;
-  if (!is_whole(mirror)) return CUDA_ERROR_OUT_OF_MEMORY;  // what an earlier drop has left aside
-  const bool expected = take_known(mirror, &runs);
+// Asks which blocks the GPU has changed. It is asked about pages that are not absent: what absent
+// ones have in the worker matters when they are accessed.
+void ask_for_changes(Pull& pull, CallsInFlight* calls) {
+  Mirror& mirror = *pull.mirror;
+  if (!is_whole(mirror)) {  // what an earlier drop has left aside
+    pull.result = CUDA_ERROR_OUT_OF_MEMORY;
+    return;
+  }
+  pull.expected = take_known(mirror, &mirror.unfetched);
   std::vector<Run> here;
-  bool asks = true;
   if (mirror.absent) {
     const size_t absent_before = mirror.absent->count();
-    if (mirror.absent->present(mirror.reads_empty, &here)) asks = !here.empty();
+    const bool told = mirror.absent->present(mirror.reads_empty, &here);
     // Empty pages count as dropped.
     const size_t absent_now = mirror.absent->count();
     if (absent_now > absent_before) mirror.dropped_pages += absent_now - absent_before;
+    if (told && here.empty()) return;
   }
-  CUresult result = asks ? ask(mirror, in_blocks(mirror, here), &runs) : CUDA_SUCCESS;
-  if (result != CUDA_SUCCESS) return result;
-  join(&runs);
-  if (mirror.absent) drop_unread(mirror, expected, &runs);
-  if (!is_whole(mirror)) return CUDA_ERROR_OUT_OF_MEMORY;
-  for (const Run& run : runs) {
-    result = fetch_run(mirror, run, mirror.fetched + run.at);
-    if (result != CUDA_SUCCESS) return result;
+  // Without any: of all blocks.
+  const std::vector<wire::MirrorRun> blocks = in_blocks(mirror, here);
+  const wire::MirrorChangesBody body{reinterpret_cast<uintptr_t>(mirror.address), blocks.size()};
+  calls->add(mirror.session->in_context(mirror.context),
+             static_cast<uint16_t>(wire::Custom::kMirrorChanges),
+             std::as_bytes(std::span(&body, 1)), std::as_bytes(std::span(blocks)),
+             CallsInFlight::kMostReplyBytes, [&pull](CUresult result, const Reply& reply) {
+               pull.result = result == CUDA_SUCCESS ? take_runs(*pull.mirror, reply) : result;
+             });
+}
+
+void ask(const std::vector<Pull*>& pulls) {
+  CallsInFlight calls;
+  for (Pull* const pull : pulls) {
+    {
+      std::lock_guard lock(mirrors_mutex);
+      pull->version = pull->mirror->version;
+    }
+    pull->mirror->changes_bytes != 0 ? ask_for_changes(*pull, &calls) : ask_for_all(*pull, &calls);
   }
-  return CUDA_SUCCESS;
+}
+
+// Fetches what the worker has named and will not come with its answer. Small runs travel in
+// replies, in one round trip, larger ones through the staging region, which uses more sockets.
+void fetch(const std::vector<Pull*>& pulls) {
+  constexpr size_t kMostInReplies = 256 << 10;
+  struct Staged {
+    std::vector<Pull*> pulls;
+    std::vector<Staging::Part> parts;
+  };
+  std::map<Timeline*, Staged> staged;  // by the stream of the exchange
+  CallsInFlight calls;
+  for (Pull* const pull : pulls) {
+    Mirror& mirror = *pull->mirror;
+    if (mirror.changes_bytes == 0) continue;
+    for (const Run& run : mirror.unfetched) {
+      const size_t bytes = std::min(run.bytes, mirror.bytes - run.at);
+      if (pull->result == CUDA_SUCCESS) pull->result = note_in_worker(mirror, {run.at, bytes});
+      if (pull->result != CUDA_SUCCESS) break;
+      std::byte* const to = mirror.fetched + run.at;
+      if (bytes <= kMostInReplies) {
+        calls.add_copy(mirror.target(), to, mirror.in_worker(run.at), bytes, &pull->result);
+      } else {
+        Staged& of_stream = staged[mirror.exchanges.get()];
+        of_stream.pulls.push_back(pull);
+        of_stream.parts.push_back({to, mirror.in_worker(run.at), bytes});
+      }
+    }
+  }
+  for (const auto& [stream, all] : staged) {
+    const Mirror& mirror = *all.pulls.front()->mirror;
+    const CUresult result = mirror.session->staging().to_host(mirror.target(), all.parts);
+    for (Pull* const pull : all.pulls) {
+      if (pull->result == CUDA_SUCCESS) pull->result = result;
+    }
+  }
+}
+
+// Asks for all mirrors, and then fetches what the GPU has changed, unless its pages can be absent.
+void fetch_changes(const std::vector<Pull*>& pulls) {
+  ask(pulls);
+  for (Pull* const pull : pulls) {
+    Mirror& mirror = *pull->mirror;
+    if (pull->result != CUDA_SUCCESS || mirror.changes_bytes == 0) continue;
+    join(&mirror.unfetched);
+    if (mirror.absent) drop_unread(mirror, pull->expected, &mirror.unfetched);
+    if (!is_whole(mirror)) pull->result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  fetch(pulls);
 }
 
 // Gives the memory of a large fetch back when many pulls after it have fetched little. New pages
@@ -238,32 +301,45 @@ void free_fetched(Mirror& mirror) {
   }
 }
 
+// Takes over what was fetched. Returns false if it is to be fetched again, unless `last`.
+bool take_over(Pull& pull, bool last) {
+  Mirror& mirror = *pull.mirror;
+  std::unique_lock lock(mirrors_mutex);
+  // Another thread is freeing the memory, and the worker may already know.
+  if (mirror.removed && pull.result != kSessionLost) {
+    pull.result = CUDA_SUCCESS;
+    return true;
+  }
+  mirror.behind = pull.result != CUDA_SUCCESS;
+  if (pull.result != CUDA_SUCCESS) return true;
+  // Another exchange took place during the call, so these bytes may be older.
+  if (!mirror.unfetched.empty() && mirror.version != pull.version && !last) return false;
+  if (!mirror.unfetched.empty()) merge(mirror, mirror.fetched, mirror.unfetched, true);
+  lock.unlock();
+  free_fetched(mirror);
+  mirror.unfetched.clear();
+  return true;
+}
+
 }  // namespace
 
-CUresult pull(Mirror& mirror) {
-  for (int attempt = 0;; ++attempt) {
-    uint64_t version;
-    {
-      std::lock_guard lock(mirrors_mutex);
-      version = mirror.version;
-    }
-    const CUresult result = mirror.changes_bytes != 0 ? fetch_changes(mirror) : fetch_all(mirror);
-    std::unique_lock lock(mirrors_mutex);
-    // Another thread is freeing the memory, and the worker may already know.
-    if (mirror.removed && result != kSessionLost) return CUDA_SUCCESS;
-    mirror.behind = result != CUDA_SUCCESS;
-    if (result != CUDA_SUCCESS) return result;
-    // Another exchange took place during the call, so these bytes may be older: fetch them again.
-    // The number of attempts is limited, because a stream whose work never ends must not keep the
-    // caller for ever. The bytes of the last attempt are used in any case.
-    constexpr int kAttempts = 4;
-    if (!mirror.unfetched.empty() && mirror.version != version && attempt < kAttempts) continue;
-    if (!mirror.unfetched.empty()) merge(mirror, mirror.fetched, mirror.unfetched, true);
-    lock.unlock();
-    free_fetched(mirror);
-    mirror.unfetched.clear();
-    return CUDA_SUCCESS;
+std::vector<CUresult> pull(const std::vector<std::shared_ptr<Mirror>>& mirrors) {
+  std::vector<Pull> pulls(mirrors.size());
+  std::vector<Pull*> due;
+  for (size_t i = 0; i < mirrors.size(); ++i) {
+    pulls[i].mirror = mirrors[i];
+    due.push_back(&pulls[i]);
   }
+  // The number of attempts is limited, because a stream whose work never ends must not keep the
+  // caller for ever. The bytes of the last attempt are used in any case.
+  constexpr int kAttempts = 4;
+  for (int attempt = 0; !due.empty(); ++attempt) {
+    fetch_changes(due);
+    std::erase_if(due, [&](Pull* pull) { return take_over(*pull, attempt == kAttempts); });
+  }
+  std::vector<CUresult> results;
+  for (const Pull& pull : pulls) results.push_back(pull.result);
+  return results;
 }
 
 }  // namespace rcuda::client

@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <optional>
 #include <vector>
 
 #include "client/calls/capture.h"
+#include "client/channel/calls_in_flight.h"
 #include "client/channel/staging.h"
 #include "client/channel/timeline.h"
 #include "client/memory/copy/copy.h"
@@ -19,13 +19,11 @@
 namespace rcuda::client {
 namespace {
 
-// Capacity of one reply.
-constexpr size_t kMaxReplyBytes = wire::ClientWindow::kLargeReplyBytes - 1024;
 // Copies of pageable memory up to these sizes travel in commands and replies. Larger ones go
 // through the staging region. This saves the worker one copy of the bytes, but over sockets it
 // costs the client round trips.
 constexpr size_t kSmallToDevice = 8u << 10;
-constexpr size_t kSmallToHost = kMaxReplyBytes;
+constexpr size_t kSmallToHost = CallsInFlight::kMostReplyBytes;
 constexpr size_t kSmallOverSockets = 256u << 10;
 // A driver stages pageable memory of up to 64 KB itself, so such a copy never waits for its stream.
 constexpr size_t kStagedByDrivers = 64u << 10;
@@ -84,44 +82,14 @@ CUresult send_pageable(const CopyStream& stream, CUdeviceptr destination, const 
   return session.take_error();
 }
 
-// Copies through replies. Requests all pieces before it waits for the first, as far as there are
-// free reply slots.
+// Copies through replies, which are all asked for before the first is awaited.
 CUresult fetch(const CopyStream& stream, std::byte* destination, CUdeviceptr source, size_t bytes) {
-  constexpr size_t kMost = kSmallOverSockets / kMaxReplyBytes + 1;
   Session& session = *stream.target.session;
-  const size_t pieces = std::min((bytes + kMaxReplyBytes - 1) / kMaxReplyBytes, kMost);
-  const size_t piece = (bytes + pieces - 1) / pieces;
-  std::array<Session::PendingCall, kMost> calls;
   const std::optional<Timelines::Positions> covered = session.covered_by_wait(stream.target);
   CUresult result = CUDA_SUCCESS;
-  size_t asked = 0, taken = 0;  // bytes
-  size_t first = 0, last = 0;   // calls in flight
-  while (taken < bytes) {
-    while (asked < bytes) {
-      const size_t length = std::min(piece, bytes - asked);
-      const wire::CopyToReplyBody body{source + asked, static_cast<uint32_t>(length),
-                                       stream_id(stream.target)};
-      if (!session.begin(stream.target, static_cast<uint16_t>(wire::Custom::kCopyToReply),
-                         std::as_bytes(std::span(&body, 1)), {}, length, first == last,
-                         &calls[last % kMost])) {
-        break;
-      }
-      ++last;
-      asked += length;
-    }
-    const size_t length = std::min(piece, bytes - taken);
-    Reply reply;
-    Session::PendingCall& call = calls[first++ % kMost];
-    CUresult copied = session.finish(call, &reply);
-    if (copied == CUDA_SUCCESS && reply.body().size() != length) copied = CUDA_ERROR_UNKNOWN;
-    if (copied == CUDA_SUCCESS) {
-      std::memcpy(destination + taken, reply.body().data(), length);
-      if (stream.target.timeline) stream.target.timeline->waited(call.position);
-    } else if (result == CUDA_SUCCESS) {
-      result = copied;
-    }
-    taken += length;
-  }
+  CallsInFlight calls;
+  calls.add_copy(stream.target, destination, source, bytes, &result);
+  calls.finish();
   if (result == CUDA_SUCCESS && covered) session.timelines().waited(*covered);
   return result;
 }

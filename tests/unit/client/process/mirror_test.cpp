@@ -2,10 +2,16 @@
 // win.
 #include "client/process/mirror.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <fstream>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -563,6 +569,146 @@ TEST_F(MirrorTest, AWaitForWritesIsNotRepeatedWithoutWork) {
   EXPECT_EQ(waits(), 0u);
   lone_.session->note_write();
   EXPECT_EQ(waits(), 1u);
+}
+
+// Several mirrors whose worker tracks changes.
+class LargeMirrorsTest : public ::testing::Test {
+ protected:
+  using Answer = test::PuppetServer::Answer;
+  using Command = test::PuppetServer::Command;
+  static constexpr size_t kMirrors = 3, kLarge = 40 * kBlock;
+
+  // Withholds the answers to a command until it has come for each mirror: who awaits one before it
+  // sends the next gets none. The test fails then, and goes on.
+  class Together {
+   public:
+    Together(test::PuppetServer& puppet, wire::Custom opcode,
+             std::function<Answer(const Command&)> answer)
+        : puppet_(puppet), answer_(std::move(answer)) {
+      puppet.on(opcode, [this](const Command& command) -> std::optional<Answer> {
+        std::lock_guard lock(mutex_);
+        if (over_) return answer_(command);
+        held_.push_back(command);
+        changed_.notify_all();
+        return std::nullopt;
+      });
+      thread_ = std::thread([this] { release(); });
+    }
+    ~Together() {
+      {
+        std::lock_guard lock(mutex_);
+        over_ = true;
+        changed_.notify_all();
+      }
+      thread_.join();
+    }
+
+   private:
+    void release() {
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, std::chrono::seconds(30),
+                        [&] { return over_ || held_.size() == kMirrors; });
+      EXPECT_EQ(held_.size(), kMirrors);
+      over_ = true;
+      before_peer(&puppet_);
+      for (const Command& command : held_) send(command.header, answer_(command));
+    }
+    void send(const wire::CommandHeader& header, const Answer& answer) {
+      const wire::ReplyHeader head{static_cast<uint32_t>(answer.result), 0};
+      const size_t bytes = sizeof head + answer.body.size();
+      const uint64_t stamp = wire::ReplyStamp::make(header.call, static_cast<uint32_t>(bytes));
+      std::vector<std::byte> reply((bytes + 7) / 8 * 8 + sizeof stamp);
+      std::memcpy(reply.data(), &head, sizeof head);
+      std::copy(answer.body.begin(), answer.body.end(), reply.begin() + sizeof head);
+      std::memcpy(&reply[reply.size() - sizeof stamp], &stamp, sizeof stamp);
+      EXPECT_TRUE(puppet_.link()
+                      .put(header.reply_slot + header.reply_bytes - reply.size(), reply, {},
+                           transport::Wake::kYes)
+                      .ok());
+    }
+
+    test::PuppetServer& puppet_;
+    const std::function<Answer(const Command&)> answer_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::vector<Command> held_;
+    bool over_ = false;
+    std::thread thread_;
+  };
+
+  void SetUp() override {
+    lone_.puppet.on(wire::Custom::kMirror, [](const auto&) {
+      const wire::MirrorReply reply{kBlock};
+      const auto bytes = std::as_bytes(std::span(&reply, 1));
+      return Answer{CUDA_SUCCESS, {bytes.begin(), bytes.end()}};
+    });
+    for (auto& memory : memory_) mirror(*lone_.session, 1, memory.data(), memory.size());
+    ASSERT_EQ(push_mirrors(lone_.session->in_context(1)), CUDA_SUCCESS);
+    before_peer(&lone_.puppet);
+  }
+  void TearDown() override {
+    for (auto& memory : memory_) unmirror(memory.data());
+  }
+  // The worker's answers: the blocks from 2 on have changed, and all their bytes are 7.
+  static Answer changes(const Command&, uint64_t blocks) {
+    const wire::MirrorRun run{2, blocks};
+    const auto bytes = std::as_bytes(std::span(&run, 1));
+    return {CUDA_SUCCESS, {bytes.begin(), bytes.end()}};
+  }
+  static Answer copied(const Command& command) {
+    const auto body = command.as<wire::CopyToReplyBody>();
+    return {CUDA_SUCCESS, std::vector<std::byte>(body.bytes, std::byte{7})};
+  }
+  std::vector<std::byte> expected(size_t blocks) {
+    std::vector<std::byte> bytes(kLarge);
+    std::fill_n(bytes.begin() + 2 * kBlock, blocks * kBlock, std::byte{7});
+    return bytes;
+  }
+
+  LoneSession lone_;
+  std::vector<std::vector<std::byte>> memory_{kMirrors, std::vector<std::byte>(kLarge)};
+};
+
+// One round trip for all questions, and one for all bytes.
+TEST_F(LargeMirrorsTest, AreAskedAndFetchedTogether) {
+  Together questions(lone_.puppet, wire::Custom::kMirrorChanges,
+                     [](const Command& command) { return changes(command, 3); });
+  Together bytes(lone_.puppet, wire::Custom::kCopyToReply, copied);
+  EXPECT_EQ(pull_mirrors(*lone_.session), CUDA_SUCCESS);
+  after_peer(&lone_.puppet);
+  for (const auto& memory : memory_) EXPECT_EQ(memory, expected(3));
+  EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
+  EXPECT_EQ(lone_.puppet.taken(wire::Custom::kMirrorNote).size(), 2 * kMirrors);  // pushed, fetched
+}
+
+TEST_F(LargeMirrorsTest, ARunOfMoreThanAReplyComesInSeveral) {
+  lone_.puppet.on(wire::Custom::kMirrorChanges,
+                  [](const Command& command) { return changes(command, 33); });
+  lone_.puppet.on(wire::Custom::kCopyToReply, copied);
+  EXPECT_EQ(pull_mirrors(*lone_.session), CUDA_SUCCESS);
+  after_peer(&lone_.puppet);
+  for (const auto& memory : memory_) EXPECT_EQ(memory, expected(33));
+  EXPECT_EQ(lone_.puppet.taken(wire::Custom::kCopyToReply).size(), 3 * kMirrors);
+}
+
+TEST_F(LargeMirrorsTest, AFailureOfOneIsRepeatedForThatOne) {
+  const auto first = reinterpret_cast<uintptr_t>(memory_[0].data());
+  lone_.puppet.on(wire::Custom::kMirrorChanges, [first](const Command& command) {
+    if (command.as<wire::MirrorChangesBody>().address == first) {
+      return Answer{CUDA_ERROR_OUT_OF_MEMORY, {}};
+    }
+    return changes(command, 3);
+  });
+  lone_.puppet.on(wire::Custom::kCopyToReply, copied);
+  EXPECT_EQ(pull_mirrors(*lone_.session), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(memory_[1], expected(3));
+  EXPECT_EQ(memory_[2], expected(3));
+  (void)lone_.puppet.taken(wire::Custom::kMirrorChanges);
+  lone_.puppet.on(wire::Custom::kMirrorChanges,
+                  [](const Command& command) { return changes(command, 3); });
+  EXPECT_EQ(push_mirrors(lone_.session->in_context(1)), CUDA_SUCCESS);
+  EXPECT_EQ(memory_[0], expected(3));
+  EXPECT_EQ(lone_.puppet.taken(wire::Custom::kMirrorChanges).size(), 1u);
 }
 
 }  // namespace
