@@ -29,14 +29,13 @@ RegionPuts::RegionPuts(const api::DriverTable& driver, transport::Link& link, An
 bool RegionPuts::puts_locked() const { return !over_ && !acknowledges_ && !names_.are_used(); }
 
 bool RegionPuts::put(transport::RegionId region, uint64_t offset, transport::Bytes bytes) {
-  if (bytes.size() > transport::kMaxRegionPut) return false;
+  if (bytes.size() > kMostBytes) return false;
   deliver();  // what the stream has copied before comes first
   Status sent;
   {
     std::lock_guard lock(mutex_);
     if (!puts_locked()) return false;
-    last_ = {region, offset};
-    sent = link_.put_region(region, offset, bytes);
+    sent = put_locked(region, offset, bytes);
     if (sent.ok()) known_.insert(region);
   }
   link_.flush();
@@ -46,7 +45,7 @@ bool RegionPuts::put(transport::RegionId region, uint64_t offset, transport::Byt
 
 bool RegionPuts::put_when_reached(const SessionStream& stream, transport::RegionId region,
                                   uint64_t offset, transport::Bytes bytes) {
-  if (bytes.size() > transport::kMaxRegionPut || !driver_.cuStreamWriteValue32_v2) return false;
+  if (bytes.size() > kMostBytes || !driver_.cuStreamWriteValue32_v2) return false;
   Marked marked{0, 0, region, offset, bytes};
   {
     std::lock_guard lock(mutex_);
@@ -113,10 +112,20 @@ void RegionPuts::deliver() {
 
 void RegionPuts::send_locked(const Marked& marked) {
   if (over_ || marked.region == transport::RegionId::kNone) return;
-  last_ = {marked.region, marked.offset};
-  Status sent = link_.put_region(marked.region, marked.offset, marked.bytes);
+  Status sent = put_locked(marked.region, marked.offset, marked.bytes);
   if (!sent.ok()) failed_ = std::move(sent);
   kept_.store(true, std::memory_order_release);
+}
+
+Status RegionPuts::put_locked(transport::RegionId region, uint64_t offset, transport::Bytes bytes) {
+  last_ = {region, offset};
+  while (!bytes.empty()) {
+    const transport::Bytes piece = bytes.first(std::min(bytes.size(), transport::kMaxRegionPut));
+    RCUDA_RETURN_IF_ERROR(link_.put_region(region, offset, piece));
+    offset += piece.size();
+    bytes = bytes.subspan(piece.size());
+  }
+  return {};
 }
 
 void RegionPuts::flush() {

@@ -45,6 +45,9 @@ namespace rcuda::server {
 
 class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
  public:
+  // Of one copy. As many bytes of pageable memory travel in replies over sockets.
+  static constexpr size_t kMostBytes = 4 * transport::kMaxRegionPut;
+
   // `marks`: page-locked memory that the GPUs can write; copies beyond one per word take the other
   // way. The references are not used after end().
   RegionPuts(const api::DriverTable& driver, transport::Link& link, Answers& answers,
@@ -88,6 +91,7 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   void reached(uint32_t ticket, CUresult result);
   void drop(uint32_t ticket);
   void send_locked(const Marked& marked);
+  Status put_locked(transport::RegionId region, uint64_t offset, transport::Bytes bytes);
 
   const api::DriverTable& driver_;
   transport::Link& link_;

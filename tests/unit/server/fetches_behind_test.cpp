@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/counted_host_functions.h"
 #include "tests/support/session_harness.h"
 
 namespace rcuda::server {
@@ -14,25 +15,6 @@ namespace {
 
 using wire::Custom;
 using Window = wire::ClientWindow;
-
-// Counts the host functions that the worker launches. To be made before its session.
-class CountedHostFunctions {
- public:
-  CountedHostFunctions() {
-    launch_ = test::TestDriver::get().table.cuLaunchHostFunc;
-    count_ = 0;
-    test::TestDriver::get().table.cuLaunchHostFunc = [](CUstream stream, CUhostFn run, void* with) {
-      ++count_;
-      return launch_(stream, run, with);
-    };
-  }
-  ~CountedHostFunctions() { test::TestDriver::get().table.cuLaunchHostFunc = launch_; }
-  int count() const { return count_; }
-
- private:
-  static inline decltype(api::DriverTable::cuLaunchHostFunc) launch_;
-  static inline std::atomic<int> count_;
-};
 
 class FetchesBehindTest : public ::testing::Test {
  protected:
@@ -98,7 +80,7 @@ class FetchesBehindTest : public ::testing::Test {
     EXPECT_TRUE(client().post(Custom::kSignal, wire::SignalBody{0, kWord, sequence}).ok());
   }
 
-  CountedHostFunctions host_functions_;
+  test::CountedHostFunctions host_functions_;
   test::SessionHarness session_;
   uint64_t* memory_ = nullptr;
 };
@@ -135,7 +117,7 @@ TEST_F(FetchesBehindTest, MemoryThatIsNotMirroredIsRefused) {
 
 // The first bytes may have to wait until the client has announced the region.
 TEST(FetchTest, OnlyTheFirstBytesOfARegionNeedAHostFunction) {
-  CountedHostFunctions host_functions;
+  test::CountedHostFunctions host_functions;
   test::SessionHarness session({.medium = &test::medium_named("tcp")});
   test::ProtocolClient& client = session.client();
   const api::DriverTable& driver = session.driver();

@@ -678,7 +678,7 @@ TEST_F(LargeMirrorsTest, AreAskedAndFetchedTogether) {
   after_peer(&lone_.puppet);
   for (const auto& memory : memory_) EXPECT_EQ(memory, expected(3));
   EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
-  EXPECT_EQ(lone_.puppet.taken(wire::Custom::kMirrorNote).size(), 2 * kMirrors);  // pushed, fetched
+  EXPECT_EQ(lone_.puppet.taken(wire::Custom::kMirrorNote).size(), kMirrors);
 }
 
 TEST_F(LargeMirrorsTest, ARunOfMoreThanAReplyComesInSeveral) {

@@ -1,0 +1,32 @@
+// Counts the host functions that workers of this process launch (session_harness.h).
+//
+// To be made before the session and destroyed behind it; one at a time.
+#pragma once
+
+#include <atomic>
+
+#include "tests/support/session_harness.h"
+
+namespace rcuda::test {
+
+class CountedHostFunctions {
+ public:
+  CountedHostFunctions() {
+    launch_ = TestDriver::get().table.cuLaunchHostFunc;
+    count_ = 0;
+    TestDriver::get().table.cuLaunchHostFunc = [](CUstream stream, CUhostFn run, void* with) {
+      ++count_;
+      return launch_(stream, run, with);
+    };
+  }
+  ~CountedHostFunctions() { TestDriver::get().table.cuLaunchHostFunc = launch_; }
+  CountedHostFunctions(const CountedHostFunctions&) = delete;
+  CountedHostFunctions& operator=(const CountedHostFunctions&) = delete;
+  int count() const { return count_; }
+
+ private:
+  static inline decltype(api::DriverTable::cuLaunchHostFunc) launch_;
+  static inline std::atomic<int> count_;
+};
+
+}  // namespace rcuda::test
