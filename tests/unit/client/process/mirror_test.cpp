@@ -584,7 +584,7 @@ class LargeMirrorsTest : public ::testing::Test {
    public:
     Together(test::PuppetServer& puppet, wire::Custom opcode,
              std::function<Answer(const Command&)> answer)
-        : puppet_(puppet), answer_(std::move(answer)) {
+        : puppet_(puppet), opcode_(opcode), answer_(std::move(answer)) {
       puppet.on(opcode, [this](const Command& command) -> std::optional<Answer> {
         std::lock_guard lock(mutex_);
         if (over_) return answer_(command);
@@ -601,6 +601,7 @@ class LargeMirrorsTest : public ::testing::Test {
         changed_.notify_all();
       }
       thread_.join();
+      puppet_.on(opcode_, answer_);
     }
 
    private:
@@ -628,6 +629,7 @@ class LargeMirrorsTest : public ::testing::Test {
     }
 
     test::PuppetServer& puppet_;
+    const wire::Custom opcode_;
     const std::function<Answer(const Command&)> answer_;
     std::mutex mutex_;
     std::condition_variable changed_;
@@ -638,7 +640,8 @@ class LargeMirrorsTest : public ::testing::Test {
 
   void SetUp() override {
     lone_.puppet.on(wire::Custom::kMirror, [](const auto&) {
-      const wire::MirrorReply reply{kBlock};
+      wire::MirrorReply reply{};
+      reply.block_bytes = kBlock;
       const auto bytes = std::as_bytes(std::span(&reply, 1));
       return Answer{CUDA_SUCCESS, {bytes.begin(), bytes.end()}};
     });
