@@ -223,16 +223,14 @@ class Unmirrored {
     count_.store(ranges_.size(), std::memory_order_relaxed);
   }
   bool empty() const { return count_.load(std::memory_order_relaxed) == 0; }
-  // Removes the range that contains the address, and returns it. 0 bytes if there is none.
-  std::pair<uint64_t, size_t> take(uint64_t address) {
+  // The range that contains the address. 0 bytes if there is none.
+  std::pair<uint64_t, size_t> find(uint64_t address) {
     std::lock_guard lock(mutex_);
     auto after = ranges_.upper_bound(address);
     if (after == ranges_.begin()) return {};
     const auto range = std::prev(after);
     const std::pair<uint64_t, size_t> found = *range;
     if (address - found.first >= found.second) return {};
-    ranges_.erase(range);
-    count_.store(ranges_.size(), std::memory_order_relaxed);
     return found;
   }
 
@@ -433,12 +431,17 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
 
 void mirror_reachable(const Target& target, const void* address) {
   if (unmirrored().empty()) return;
-  const auto [base, bytes] = unmirrored().take(reinterpret_cast<uintptr_t>(address));
+  if (unmirrored().find(reinterpret_cast<uintptr_t>(address)).second == 0) return;
+  // Another thread's work must not use the memory before it is mirrored.
+  static std::mutex one_at_a_time;
+  std::lock_guard lock(one_at_a_time);
+  const auto [base, bytes] = unmirrored().find(reinterpret_cast<uintptr_t>(address));
   if (bytes == 0) return;
   // A copy in progress may still write to the memory here. The bytes sent now would overwrite that
   // in the worker.
   if (Timeline::host_writes_pending()) (void)await_idle(*target.session, target.context);
   mirror_where_needed(reinterpret_cast<void*>(base), bytes);
+  unmirrored().remove(reinterpret_cast<void*>(base));
 }
 
 CUresult mirror_for(const Target& target, CUstream stream, uint64_t address) {

@@ -17,7 +17,6 @@
 #include "client/process/mirror_patch.h"
 #include "common/base/log.h"
 #include "common/base/unique_fd.h"
-#include "common/wire/marked_bytes.h"
 
 namespace rcuda::client {
 namespace {
@@ -419,29 +418,19 @@ void mirrors_arrived(Session& session, uint64_t loan) {
     wire::MirrorLoan lent{};
     std::memcpy(&lent, mirror->lent + wire::MirrorLoan::offset(mirror->bytes), sizeof lent);
     if (lent.number != loan) continue;
-    const std::vector<std::byte> patched = with_later_patches(*mirror, mirror->lent, lent.patches);
-    merge(*mirror, patched.empty() ? mirror->lent : patched.data(), {{0, mirror->bytes}}, false);
+    // The worker has taken back what earlier host functions have left.
+    merge_lent(*mirror, mirror->lent, {lent.patches, loan - 1});
     mirror->loan = loan;
   }
 }
 
 void mirrors_leave(Session& session, uint64_t loan) {
   for (const Shared& mirror : of_session(session)) {
+    // The function may have changed pages that are aside.
+    if (mirror->absent) (void)mirror->absent->put_back();
     std::lock_guard lock(mirrors_mutex);
     if (mirror->removed || !mirror->lent || mirror->loan != loan) continue;
-    for (size_t at = 0; at < mirror->bytes; at += kMirrorBlockBytes) {
-      if (mirror->is_absent(at)) continue;
-      const size_t length = mirror->block_length(at);
-      std::byte* const known = mirror->known.get() + at;
-      if (std::memcmp(known, mirror->address + at, length) == 0) continue;
-      // The rest stays as it came, also what was sent meanwhile: the worker may have newer bytes.
-      uint8_t mask[wire::mask_bytes(kMirrorBlockBytes)];
-      wire::mark_differences(mirror->address + at, known, length, mask);
-      wire::copy_marked(mirror->lent + at, mirror->address + at, length, mask);
-      wire::copy_marked(known, mirror->lent + at, length, mask);
-      mirror->exchanged[at / kMirrorBlockBytes] = 1;
-      mirror->note_missing(at);
-    }
+    return_changes(*mirror);
     ++mirror->version;
   }
 }

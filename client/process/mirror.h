@@ -15,7 +15,7 @@
 // between use the worker's bytes (server/executor/memory/shadow_copy.h). Around each host function,
 // the worker sends all mirrored memory and takes back the bytes that the function changed
 // (server/executor/memory/mirrors.h). If both sides changed a byte in between, a fetch keeps the
-// GPU's value, and a block that is sent overwrites it; CUDA forbids such concurrent access anyway.
+// GPU's value, and what is sent overwrites it; CUDA forbids such concurrent access anyway.
 //
 // Cost: none while nothing is mirrored. Every launch asks for the pages written since the last one,
 // every wait for the blocks changed; every host function moves all mirrored memory, which is slow

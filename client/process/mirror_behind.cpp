@@ -1,15 +1,19 @@
 #include "client/process/mirror_behind.h"
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 #include <span>
+#include <vector>
+
+#include "client/process/mirror_patch.h"
 
 namespace rcuda::client {
 namespace {
 
 // Larger ones would hold the large reply slots, which copies need, for as long as the wait.
-constexpr size_t kMostBytes =
-    wire::ClientWindow::kSmallReplyBytes - sizeof(wire::ReplyHeader) - sizeof(uint64_t);
+constexpr size_t kMostBytes = wire::ClientWindow::kSmallReplyBytes - sizeof(wire::ReplyHeader) -
+                              sizeof(uint64_t) - sizeof(wire::MirrorState);
 
 // Each holds a reply slot for as long as the wait, and other threads need slots to end it.
 constexpr size_t kMostQuestions = 4;
@@ -41,8 +45,8 @@ void MirrorsBehind::ask(const std::shared_ptr<Mirror>& mirror, Word word) {
   question.version = version;
   if (!session_.begin(session_.in_context(mirror->context),
                       static_cast<uint16_t>(wire::Custom::kMirrorFetchBehind),
-                      std::as_bytes(std::span(&body, 1)), {}, mirror->bytes, false,
-                      &question.call)) {
+                      std::as_bytes(std::span(&body, 1)), {},
+                      sizeof(wire::MirrorState) + mirror->bytes, false, &question.call)) {
     questions_.pop_back();
   }
 }
@@ -61,11 +65,14 @@ bool MirrorsBehind::take(Mirror& mirror) {
   const CUresult result = answer(*found, &reply);
   std::lock_guard lock(mirrors_mutex);
   if (mirror.removed) return true;
-  if (result != CUDA_SUCCESS || reply.body().size() != mirror.bytes ||
+  wire::MirrorState state{};
+  if (result != CUDA_SUCCESS || reply.body().size() != sizeof state + mirror.bytes ||
       mirror.version != found->version) {
     return false;
   }
-  merge(mirror, reply.body().data(), {{0, mirror.bytes}}, true);
+  std::memcpy(&state, reply.body().data(), sizeof state);
+  std::vector<std::byte> bytes(reply.body().begin() + sizeof state, reply.body().end());
+  merge_fetched(mirror, bytes.data(), {{0, mirror.bytes}}, state);
   mirror.behind = false;
   mirror.unfetched.clear();
   return true;

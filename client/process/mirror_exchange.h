@@ -46,12 +46,11 @@ enum class MirroredMemory {
   kManaged,   // of the worker's driver; its pages here end with it
 };
 
-// What the worker was sent of a mirror, but may not have had when it took the bytes for a host
-// function.
-struct SentPatch {
-  uint64_t number;  // of its last command
+// Bytes that are on their way to the worker, or were a moment ago.
+struct SentBytes {
+  uint64_t number;  // of the patch or the loan
   Run run;
-  std::vector<uint8_t> marks;
+  std::vector<uint8_t> marks;  // common/wire/marked_bytes.h
 };
 
 // Memory that is mirrored with one worker.
@@ -68,7 +67,6 @@ struct Mirror {
   // Guarded by push_mutex.
   bool all_written = true;         // `tracker` does not know all writes
   bool rewritten = false;          // the application last changed most of what it may have written
-  uint64_t patches = 0;            // commands so far
   // Null if every page is here. A page becomes absent with mirrors_mutex held, unless one that had
   // become present finds no memory.
   std::shared_ptr<AbsentPages> absent;
@@ -92,8 +90,10 @@ struct Mirror {
   std::atomic<bool> any_unnoted{false};
   std::vector<Run> expected;  // the application has said that it will read these
   uint64_t version = 0;  // of `known`
-  std::deque<SentPatch> recent;  // the last ones, in order
-  size_t recent_bytes = 0;       // that these take
+  uint64_t patches = 0;  // so far
+  std::deque<SentBytes> recent;     // patches, in order; the worker may not have them yet
+  size_t recent_bytes = 0;          // that these take
+  std::vector<SentBytes> returned;  // after the last host function, in order; the same
   uint64_t loan = 0;     // the last one whose bytes were merged
   bool removed = false;  // `address` may be unmapped already
   // The two halves of the region. The worker writes and reads `lent` around host functions, and

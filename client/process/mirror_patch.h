@@ -17,11 +17,18 @@ namespace rcuda::client {
 // bytes of the run, as the application has them; a block that then has the same ones in the worker
 // counts as unchanged. Any thread, with push_mutex held. Blocks for room in the command ring;
 // errors are those of the session.
-CUresult send_patch(Mirror& mirror, const Run& run, const std::byte* content, const uint8_t* mask);
-// Notes that it was sent. mirrors_mutex is held.
-void note_patch(Mirror& mirror, const Run& run, const uint8_t* mask);
-// `there`: the worker's bytes of the whole mirror after the patch of this number. Returns them with
-// all that was sent later; nothing if nothing was. Forgets earlier patches. mirrors_mutex is held.
-std::vector<std::byte> with_later_patches(Mirror& mirror, const std::byte* there, uint64_t number);
+CUresult send_patch(const Mirror& mirror, uint64_t number, const Run& run, const std::byte* content,
+                    const uint8_t* mask);
+
+// For all of these, mirrors_mutex is held.
+// Notes before it is sent that both sides have the patch. Returns its number.
+uint64_t note_patch(Mirror& mirror, const Run& run, const std::byte* content, const uint8_t* mask);
+// Puts what a host function has changed into `lent`, for the worker to take back.
+void return_changes(Mirror& mirror);
+// As merge(), with bytes of the worker that may be older than what it was sent: `state` says which
+// they have. `there` is changed meanwhile.
+void merge_lent(Mirror& mirror, std::byte* there, const wire::MirrorState& state);
+void merge_fetched(Mirror& mirror, std::byte* there, const std::vector<Run>& runs,
+                   const wire::MirrorState& state);
 
 }  // namespace rcuda::client

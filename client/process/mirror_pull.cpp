@@ -10,6 +10,7 @@
 #include "client/channel/staging.h"
 #include "client/channel/task_pool.h"
 #include "client/process/mirror_exchange.h"
+#include "client/process/mirror_patch.h"
 
 namespace rcuda::client {
 
@@ -30,13 +31,14 @@ void take_changes(std::byte* here, std::byte* known, const std::byte* there, siz
   constexpr size_t kWord = sizeof(uint32_t);
   size_t at = 0;
   for (; at + kWord <= length; at += kWord) {
-    uint32_t now, before, mine;
+    uint32_t now, before;
     std::memcpy(&now, there + at, kWord);
     std::memcpy(&before, known + at, kWord);
     if (now == before) continue;
-    std::memcpy(&mine, here + at, kWord);
-    if (mine == before) {
-      std::memcpy(here + at, &now, kWord);
+    // Unless the application has changed the word, also at this moment.
+    if (reinterpret_cast<uintptr_t>(here + at) % kWord == 0 &&
+        __atomic_compare_exchange(reinterpret_cast<uint32_t*>(here + at), &before, &now, false,
+                                  __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
       continue;
     }
     for (size_t i = at; i < at + kWord; ++i) {  // both sides have changed the word
@@ -172,7 +174,15 @@ struct Pull {
   CUresult result = CUDA_SUCCESS;
   uint64_t version = 0;   // of the mirror, before the worker was asked
   bool expected = false;  // the application has said that it will read some of it
+  // Of what was fetched, or is about to be. Memory about which nobody is asked is absent.
+  wire::MirrorState state{UINT64_MAX, UINT64_MAX};
 };
+
+bool take_state(Pull& pull, const Reply& reply) {
+  if (reply.body().size() < sizeof pull.state) return false;
+  std::memcpy(&pull.state, reply.body().data(), sizeof pull.state);
+  return true;
+}
 
 // Fetches the bytes of the whole mirror.
 void ask_for_all(Pull& pull, CallsInFlight* calls) {
@@ -181,12 +191,17 @@ void ask_for_all(Pull& pull, CallsInFlight* calls) {
   const wire::MirrorFetchBody body{reinterpret_cast<uintptr_t>(mirror.address)};
   calls->add(mirror.session->in_context(mirror.context),
              static_cast<uint16_t>(wire::Custom::kMirrorFetch), std::as_bytes(std::span(&body, 1)),
-             {}, 0, [&pull](CUresult result, const Reply&) { pull.result = result; });
+             {}, sizeof(wire::MirrorState), [&pull](CUresult result, const Reply& reply) {
+               if (result == CUDA_SUCCESS && !take_state(pull, reply)) result = CUDA_ERROR_UNKNOWN;
+               pull.result = result;
+             });
 }
 
 // Adds the runs of blocks that the worker names.
-CUresult take_runs(Mirror& mirror, const Reply& reply) {
-  for (size_t at = 0; at + sizeof(wire::MirrorRun) <= reply.body().size();
+CUresult take_runs(Pull& pull, const Reply& reply) {
+  if (!take_state(pull, reply)) return CUDA_ERROR_UNKNOWN;
+  Mirror& mirror = *pull.mirror;
+  for (size_t at = sizeof pull.state; at + sizeof(wire::MirrorRun) <= reply.body().size();
        at += sizeof(wire::MirrorRun)) {
     wire::MirrorRun run;
     std::memcpy(&run, reply.body().data() + at, sizeof run);
@@ -223,7 +238,7 @@ void ask_for_changes(Pull& pull, CallsInFlight* calls) {
              static_cast<uint16_t>(wire::Custom::kMirrorChanges),
              std::as_bytes(std::span(&body, 1)), std::as_bytes(std::span(blocks)),
              CallsInFlight::kMostReplyBytes, [&pull](CUresult result, const Reply& reply) {
-               pull.result = result == CUDA_SUCCESS ? take_runs(*pull.mirror, reply) : result;
+               pull.result = result == CUDA_SUCCESS ? take_runs(pull, reply) : result;
              });
 }
 
@@ -314,7 +329,9 @@ bool take_over(Pull& pull, bool last) {
   if (pull.result != CUDA_SUCCESS) return true;
   // Another exchange took place during the call, so these bytes may be older.
   if (!mirror.unfetched.empty() && mirror.version != pull.version && !last) return false;
-  if (!mirror.unfetched.empty()) merge(mirror, mirror.fetched, mirror.unfetched, true);
+  if (!mirror.unfetched.empty()) {
+    merge_fetched(mirror, mirror.fetched, mirror.unfetched, pull.state);
+  }
   lock.unlock();
   free_fetched(mirror);
   mirror.unfetched.clear();

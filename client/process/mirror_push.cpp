@@ -53,10 +53,10 @@ struct Batch {
 };
 
 // Returns those of the runs' blocks that the application changed, and fills the batch with them.
+// mirrors_mutex is held.
 std::vector<Run> changed(Mirror& mirror, const std::vector<Run>& runs, const Batch& batch) {
   const std::vector<Run> pieces = pieces_of(runs, kMirrorPieceBytes);
   std::vector<std::vector<Run>> found(pieces.size());
-  std::lock_guard lock(mirrors_mutex);
   run_parallel(pieces.size(), [&](size_t index) {
     const Run& piece = pieces[index];
     for (size_t at = piece.at; at < piece.at + piece.bytes; at += kMirrorBlockBytes) {
@@ -81,43 +81,74 @@ std::vector<Run> changed(Mirror& mirror, const std::vector<Run>& runs, const Bat
   return all;
 }
 
-// Notes that both sides have these bytes now. Bytes that could not be sent stay changed, for the
-// next push.
-void note_sent(Mirror& mirror, const Run& run, const Batch& batch) {
-  const std::vector<Run> pieces = pieces_of({run}, kMirrorPieceBytes);
-  std::lock_guard lock(mirrors_mutex);
-  if (mirror.is_patched()) note_patch(mirror, run, batch.marks_of(run.at));
-  run_parallel(pieces.size(), [&](size_t index) {
-    const Run& piece = pieces[index];
-    std::byte* const known = mirror.known.get() + piece.at;
-    if (mirror.is_patched()) {
-      wire::copy_marked(known, batch.bytes_of(piece.at), piece.bytes, batch.marks_of(piece.at));
-    } else {
-      std::memcpy(known, batch.bytes_of(piece.at), piece.bytes);
-    }
-    std::fill_n(mirror.exchanged.begin() + static_cast<ptrdiff_t>(piece.at / kMirrorBlockBytes),
-                (piece.bytes + kMirrorBlockBytes - 1) / kMirrorBlockBytes, uint8_t{1});
-  });
-  ++mirror.version;
+void note_exchanged(Mirror& mirror, const Run& run, bool exchanged) {
+  std::fill_n(mirror.exchanged.begin() + static_cast<ptrdiff_t>(run.at / kMirrorBlockBytes),
+              (run.bytes + kMirrorBlockBytes - 1) / kMirrorBlockBytes, uint8_t{exchanged});
 }
 
-// In the mirror's stream: whole blocks.
-CUresult send_blocks(const Mirror& mirror, const Run& run, const std::byte* content) {
+// In the mirror's stream: whole blocks. Notes that both sides have them; what could not be sent
+// stays changed, for the next push.
+CUresult push_blocks(Mirror& mirror, const Run& run, const std::byte* content) {
   CUresult result = send(mirror.target(), mirror.address + run.at, content, run.bytes);
   if (result == CUDA_SUCCESS && mirror.changes_bytes != 0) result = note_in_worker(mirror, run);
+  if (result != CUDA_SUCCESS) return result;
+  const std::vector<Run> pieces = pieces_of({run}, kMirrorPieceBytes);
+  std::lock_guard lock(mirrors_mutex);
+  run_parallel(pieces.size(), [&](size_t index) {
+    const Run& piece = pieces[index];
+    std::memcpy(mirror.known.get() + piece.at, content + (piece.at - run.at), piece.bytes);
+  });
+  note_exchanged(mirror, run, true);
+  ++mirror.version;
+  return CUDA_SUCCESS;
+}
+
+// Both sides count as having a patch as soon as it is found, so that what a fetch brings meanwhile
+// is compared with it.
+CUresult push_patches(Mirror& mirror, const std::vector<Run>& runs, const Batch& batch,
+                      size_t* sent_bytes) {
+  std::vector<std::pair<Run, uint64_t>> patches;  // with their numbers
+  std::unique_lock lock(mirrors_mutex);
+  for (const Run& run : changed(mirror, runs, batch)) {
+    patches.emplace_back(run,
+                         note_patch(mirror, run, batch.bytes_of(run.at), batch.marks_of(run.at)));
+    note_exchanged(mirror, run, true);
+  }
+  if (patches.empty()) return CUDA_SUCCESS;
+  const uint64_t version = ++mirror.version;
+  lock.unlock();
+  CUresult result = CUDA_SUCCESS;
+  size_t sent = 0;
+  for (; sent < patches.size() && result == CUDA_SUCCESS; ++sent) {
+    const auto& [run, number] = patches[sent];
+    result = send_patch(mirror, number, run, batch.bytes_of(run.at), batch.marks_of(run.at));
+    if (result != CUDA_SUCCESS) break;
+    *sent_bytes += run.bytes;
+  }
+  lock.lock();
+  for (size_t i = sent; i < patches.size(); ++i) note_exchanged(mirror, patches[i].first, false);
+  if (mirror.version == version) return result;
+  // The digests do not have what has come meanwhile.
+  for (const auto& [run, number] : patches) {
+    for (size_t at = run.at; at < run.at + run.bytes; at += kMirrorBlockBytes) {
+      mirror.note_missing(at);
+    }
+  }
   return result;
 }
 
 // Sends those of the runs' blocks that the application changed. Adds their bytes to *sent_bytes.
 CUresult push_runs(Mirror& mirror, const std::vector<Run>& runs, const Batch& batch,
                    size_t* sent_bytes) {
-  for (const Run& run : changed(mirror, runs, batch)) {
-    const std::byte* const content = batch.bytes_of(run.at);
-    const CUresult result = mirror.is_patched()
-                                ? send_patch(mirror, run, content, batch.marks_of(run.at))
-                                : send_blocks(mirror, run, content);
-    if (result != CUDA_SUCCESS) return result;
-    note_sent(mirror, run, batch);
+  if (mirror.is_patched()) return push_patches(mirror, runs, batch, sent_bytes);
+  std::unique_lock lock(mirrors_mutex);
+  const std::vector<Run> found = changed(mirror, runs, batch);
+  lock.unlock();
+  for (const Run& run : found) {
+    if (CUresult result = push_blocks(mirror, run, batch.bytes_of(run.at));
+        result != CUDA_SUCCESS) {
+      return result;
+    }
     *sent_bytes += run.bytes;
   }
   return CUDA_SUCCESS;

@@ -77,6 +77,13 @@ struct MirrorLoan {
 };
 static_assert(sizeof(MirrorLoan) == 16);
 
+// In answers about a mirror: its bytes are those after this patch (MirrorPatch) and after what the
+// host function of this loan has left, or newer.
+struct MirrorState {
+  uint64_t patches, loan;
+};
+static_assert(sizeof(MirrorState) == 16);
+
 // As many blocks of 4 KB may a MirrorPatch have: bytes, marks and digests fit into a command.
 inline constexpr uint32_t kMostPatchBlocks = 12;
 

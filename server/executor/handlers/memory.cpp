@@ -39,7 +39,7 @@ HandlerResult unmirror(MemoryServices& services, const Command&,
 }
 
 HandlerResult mirror_fetch(MemoryServices& services, const Command& command,
-                           const wire::MirrorFetchBody& body) {
+                           const wire::MirrorFetchBody& body, std::vector<std::byte>*) {
   return services.mirrors.fetch(body.address, command.target);
 }
 

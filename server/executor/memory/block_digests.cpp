@@ -220,13 +220,17 @@ CUresult BlockDigests::note(const SessionStream& stream, uint64_t offset, uint64
   return launch(stream, address_, first, end - first, false);
 }
 
-void BlockDigests::set(uint64_t first, std::span<const wire::BlockDigest> digests) {
-  if (first >= block_count_) return;
-  const uint64_t count = std::min<uint64_t>(digests.size(), block_count_ - first);
-  std::memcpy(static_cast<std::byte*>(memory_) + first * kDigestBytes, digests.data(),
-              count * kDigestBytes);
+void BlockDigests::set(uint64_t offset, std::span<const wire::BlockDigest> digests) {
+  auto* const all = static_cast<wire::BlockDigest*>(memory_);
+  for (const wire::BlockDigest& digest : digests) {
+    if (offset >= bytes_) return;
+    all[offset / block_bytes_] =
+        block_bytes_ == kLeastBlockBytes ? digest : wire::BlockDigest::none();
+    offset += kLeastBlockBytes;
+  }
 }
 
+// No block has this digest.
 CUresult BlockDigests::forget(const SessionStream& stream, uint64_t block) {
   if (!driver_.cuMemsetD32Async) return CUDA_ERROR_NOT_SUPPORTED;
   const auto digests = reinterpret_cast<CUdeviceptr>(memory_);

@@ -77,9 +77,10 @@ CUresult Mirrors::track(Mirror& mirror) {
   mirror.digests =
       BlockDigests::make(driver_, meter_, *stream.context, mirror.address, mirror.bytes);
   if (!mirror.digests) return CUDA_ERROR_NOT_SUPPORTED;
-  // The client has zeros, or its own bytes, and sends these before it asks for changes.
-  if (!std::exchange(mirror.is_tracked, true)) return mirror.digests->note_zeros(stream);
-  return CUDA_SUCCESS;
+  const bool is_new = !std::exchange(mirror.is_tracked, true);
+  // Managed memory is new here, and has zeros on both sides. The client's own memory is sent first.
+  const bool has_zeros = is_new && !host_memory_.find(mirror.address, mirror.bytes);
+  return has_zeros ? mirror.digests->note_zeros(stream) : CUDA_SUCCESS;
 }
 
 HandlerResult Mirrors::add(const wire::MirrorBody& body, const ReplyTarget& target) {
@@ -179,7 +180,8 @@ struct Mirrors::Fetch {
   ReplyTarget target;
   bool into_reply = false;
   bool ok = false;
-  std::vector<std::byte> bytes{};  // for the reply
+  wire::MirrorState state{};
+  std::vector<std::byte> bytes{};
 };
 
 HandlerResult Mirrors::fetch(uint64_t address, const ReplyTarget& target) {
@@ -193,16 +195,17 @@ CUresult Mirrors::fetch_into_reply(uint64_t address, const ReplyTarget& target) 
 
 void Mirrors::read(Fetch& fetch) {
   Mirror& mirror = *fetch.mirror;
-  std::lock_guard lock(mirror.mutex);
-  if (mirror.removed) return;
-  if (fetch.into_reply) {
+  {
+    std::lock_guard lock(mirror.mutex);
+    if (mirror.removed) return;
     const auto* const from = reinterpret_cast<const std::byte*>(mirror.address);
     fetch.bytes.assign(from, from + mirror.bytes);
-    fetch.ok = true;
-  } else {
-    fetch.ok = put_for_answer(mirror);
-    mirror.was_put = mirror.was_put || fetch.ok;
+    fetch.state = mirror.state;
   }
+  fetch.ok = fetch.into_reply || put_for_answer(mirror, fetch.bytes);
+  if (fetch.into_reply) return;
+  mirror.was_put = mirror.was_put || fetch.ok;
+  fetch.bytes.clear();
 }
 
 // Whether read() may wait for the client: for the answer to a transfer, or until the client has
@@ -216,7 +219,8 @@ bool Mirrors::read_may_block(const Fetch& fetch) const {
 // thread does so, as it learns of that sooner than a thread of the driver (40 us on an H100).
 CUresult Mirrors::begin(std::shared_ptr<Fetch> fetch) {
   if (!fetch->mirror) return CUDA_ERROR_INVALID_VALUE;
-  if (fetch->into_reply && fetch->mirror->bytes > fetch->target.capacity()) {
+  const uint64_t in_reply = fetch->into_reply ? fetch->mirror->bytes : 0;
+  if (sizeof(wire::MirrorState) + in_reply > fetch->target.capacity()) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   SessionStream stream;
@@ -230,10 +234,18 @@ CUresult Mirrors::begin(std::shared_ptr<Fetch> fetch) {
   completions_.add(stream, [this, by_driver, fetch](CUresult result) {
     if (result == CUDA_SUCCESS && !by_driver) read(*fetch);
     if (result == CUDA_SUCCESS && !fetch->ok) result = CUDA_ERROR_INVALID_VALUE;
-    answers_.reply(fetch->target, result,
-                   result == CUDA_SUCCESS ? fetch->bytes : transport::Bytes());
+    answer(fetch->target, result, fetch->state, fetch->bytes);
   });
   return CUDA_SUCCESS;
+}
+
+void Mirrors::answer(const ReplyTarget& target, CUresult result, const wire::MirrorState& state,
+                     transport::Bytes bytes) {
+  if (result != CUDA_SUCCESS) return answers_.reply(target, result, {});
+  std::vector<std::byte> body(sizeof state);
+  std::memcpy(body.data(), &state, sizeof state);
+  body.insert(body.end(), bytes.begin(), bytes.end());
+  answers_.reply(target, result, body);
 }
 
 CUresult Mirrors::read_by_driver(const SessionStream& stream, std::shared_ptr<Fetch> fetch) {
@@ -241,7 +253,10 @@ CUresult Mirrors::read_by_driver(const SessionStream& stream, std::shared_ptr<Fe
   using Argument = std::pair<Mirrors*, std::shared_ptr<Fetch>>;
   const auto run = [](void* argument) {
     const std::unique_ptr<Argument> owner(static_cast<Argument*>(argument));
-    owner->first->read(*owner->second);
+    try {
+      owner->first->read(*owner->second);
+    } catch (const std::bad_alloc&) {  // the fetch fails
+    }
   };
   auto owner = std::make_unique<Argument>(this, std::move(fetch));
   const CUresult queued = driver_.cuLaunchHostFunc(stream.handle, run, owner.get());
@@ -275,7 +290,9 @@ HandlerResult Mirrors::changes(uint64_t address, std::span<const wire::MirrorRun
                                const ReplyTarget& target) {
   const auto failed = [](CUresult result) { return HandlerResult{result, false, false}; };
   std::shared_ptr<Mirror> mirror = find(address);
-  if (!mirror || !mirror->is_tracked) return failed(CUDA_ERROR_INVALID_VALUE);
+  if (!mirror || !mirror->is_tracked || target.capacity() < 2 * sizeof(wire::MirrorRun)) {
+    return failed(CUDA_ERROR_INVALID_VALUE);
+  }
   SessionStream stream;
   CUresult result = objects_.use_stream(wire::kFetchStream, &stream);
   if (result == CUDA_SUCCESS && !mirror->digests) result = track(*mirror);
@@ -285,9 +302,12 @@ HandlerResult Mirrors::changes(uint64_t address, std::span<const wire::MirrorRun
     std::vector<wire::MirrorRun> runs;
     if (!mirror->digests) done = CUDA_ERROR_INVALID_VALUE;  // it has ended meanwhile
     if (done == CUDA_SUCCESS) {
-      runs = changed_runs(*mirror->digests, target.capacity() / sizeof(wire::MirrorRun));
+      runs = changed_runs(*mirror->digests, target.capacity() / sizeof(wire::MirrorRun) - 1);
     }
-    answers_.reply(target, done, std::as_bytes(std::span(runs)));
+    std::unique_lock lock(mirror->mutex);
+    const wire::MirrorState state = mirror->state;
+    lock.unlock();
+    answer(target, done, state, std::as_bytes(std::span(runs)));
   });
   return kDeferred;
 }
@@ -313,13 +333,11 @@ CUresult Mirrors::patch(const wire::MirrorPatchBody& body, std::span<const std::
   }
   {
     std::lock_guard lock(mirror->mutex);
-    wire::copy_marked(reinterpret_cast<std::byte*>(body.address + body.offset), bytes.data(),
-                      bytes.size(), mask);
-    mirror->patches = body.number;
+    wire::write_marked(reinterpret_cast<std::byte*>(body.address + body.offset), bytes.data(),
+                       bytes.size(), mask);
+    if (body.goes_on == 0) mirror->state.patches = body.number;
   }
-  if (mirror->digests && mirror->digests->block_bytes() == BlockDigests::kLeastBlockBytes) {
-    mirror->digests->set(body.offset / BlockDigests::kLeastBlockBytes, digests);
-  }
+  if (mirror->digests) mirror->digests->set(body.offset, digests);
   return CUDA_SUCCESS;
 }
 
@@ -349,15 +367,14 @@ bool Mirrors::send(Mirror& mirror, const void* from, uint64_t bytes, uint64_t of
   return move(link_, true, mirror.region, offset, const_cast<void*>(from), bytes);
 }
 
-bool Mirrors::put_for_answer(Mirror& mirror) {
-  const auto* const bytes = reinterpret_cast<const std::byte*>(mirror.address);
-  if (mirror.bytes <= transport::kMaxRegionPut) {
+bool Mirrors::put_for_answer(Mirror& mirror, transport::Bytes bytes) {
+  if (bytes.size() <= transport::kMaxRegionPut) {
     // A put need not be acknowledged: the answer comes behind it.
     const Status put = link_.put_region(static_cast<transport::RegionId>(mirror.region),
-                                        mirror.fetch_offset, {bytes, mirror.bytes});
+                                        mirror.fetch_offset, bytes);
     if (put.code() != Code::kUnsupported) return put.ok();
   }
-  return send(mirror, bytes, mirror.bytes, mirror.fetch_offset);
+  return send(mirror, bytes.data(), bytes.size(), mirror.fetch_offset);
 }
 
 Mirrors::Loan::Loan(Mirrors& mirrors) : mirrors_(mirrors) {
@@ -394,7 +411,7 @@ void Mirrors::Loan::lend() {
       const auto* from = reinterpret_cast<const std::byte*>(mirror->address);
       sent.bytes.assign(from, from + mirror->bytes);
       sent.bytes.resize(wire::MirrorLoan::region_bytes(mirror->bytes));
-      const wire::MirrorLoan behind{number_, mirror->patches};
+      const wire::MirrorLoan behind{number_, mirror->state.patches};
       std::memcpy(&sent.bytes[wire::MirrorLoan::offset(mirror->bytes)], &behind, sizeof behind);
     }
     if (mirrors_.send(*mirror, sent.bytes.data(), sent.bytes.size(), 0)) {
@@ -431,6 +448,8 @@ Mirrors::Loan::~Loan() {
       if (!move(mirrors_.link_, false, sent.mirror->region, at, piece_.data(), bytes)) break;
       take_back(sent, at, bytes);
     }
+    std::lock_guard lock(sent.mirror->mutex);
+    sent.mirror->state.loan = number_;
   }
 }
 

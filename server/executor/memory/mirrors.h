@@ -6,10 +6,10 @@
 // the bytes that the function writes. Before each host function, the bytes of all mirrors go to
 // regions of the client, which merges them. Afterwards they come back, and the worker takes over
 // only the bytes that the client changed.
-// Threads: add(), remove() and fetch() on the executor thread, a Loan on the driver's threads,
-// covers() on any. Blocking: remove() waits for transfers in progress, a Loan for the Link. Errors:
-// the CUresults that a program gets; a Loan skips mirrors whose transfer failed, and closes the
-// Link if there is no memory for its copy.
+// Threads: a Loan on the driver's threads, covers() on any, all else on the executor thread.
+// Blocking: remove() and patch() for a copy of bytes in progress, a Loan for the Link. Errors: the
+// CUresults that a program gets; a Loan skips mirrors whose transfer failed, and closes the Link if
+// there is no memory for its copy.
 #pragma once
 
 #include <atomic>
@@ -60,12 +60,12 @@ class Mirrors {
   void forget_memory(uint64_t address, uint64_t bytes);
   // Whether one mirror contains all of [address, address + bytes).
   bool covers(uint64_t address, uint64_t bytes) const;
-  // Sends the bytes to the client, and replies when they have arrived.
+  // Sends the bytes to the client, and replies with a wire::MirrorState when they have arrived.
   HandlerResult fetch(uint64_t address, const ReplyTarget& target);
-  // The same, with the bytes in the reply. After an error nothing is replied.
+  // The same, with the bytes in the reply behind that. After an error nothing is replied.
   CUresult fetch_into_reply(uint64_t address, const ReplyTarget& target);
-  // Replies with the blocks that differ from what the client has, when the GPU has looked for them.
-  // `asked`: as BlockDigests::compare() takes them.
+  // Replies with a wire::MirrorState and the blocks that differ from what the client has, when the
+  // GPU has looked for them. `asked`: as BlockDigests::compare() takes them.
   HandlerResult changes(uint64_t address, std::span<const wire::MirrorRun> asked,
                         const ReplyTarget& target);
   // The bytes that the client has sent in the stream, or is about to fetch in it, count as
@@ -112,9 +112,9 @@ class Mirrors {
     bool is_tracked = false;  // has digests, or had some whose context has ended
     // The client's region has been announced: bytes were put there.
     std::atomic<bool> was_put{false};
-    std::mutex mutex;         // held while its bytes are read or written
+    std::mutex mutex;  // held while its bytes are read or written; nobody waits then
     bool removed = false;
-    uint64_t patches = 0;  // number of the last one; guarded by `mutex`
+    wire::MirrorState state{};  // guarded by `mutex`
   };
   void end(Mirror& mirror);
   template <typename Ends>
@@ -122,6 +122,8 @@ class Mirrors {
   std::shared_ptr<Mirror> find(uint64_t address) const;
   struct Fetch;
   CUresult begin(std::shared_ptr<Fetch> fetch);
+  void answer(const ReplyTarget& target, CUresult result, const wire::MirrorState& state,
+              transport::Bytes bytes);
   bool read_may_block(const Fetch& fetch) const;
   // On any thread.
   void read(Fetch& fetch);
@@ -132,7 +134,7 @@ class Mirrors {
   CUresult track(Mirror& mirror);
   bool send(Mirror& mirror, const void* from, uint64_t bytes, uint64_t offset);
   // Sends the bytes so that they are there when the client gets an answer that follows.
-  bool put_for_answer(Mirror& mirror);
+  bool put_for_answer(Mirror& mirror, transport::Bytes bytes);
 
   const api::DriverTable& driver_;
   transport::Link& link_;

@@ -78,30 +78,30 @@ TEST_F(BlockDigestsTest, AClientComputesTheSameDigests) {
   memory_[2 * kBlock + 17] ^= std::byte{0x10};
   memory_[kBytes - 1] ^= std::byte{0x01};
   EXPECT_EQ(changed(), (Blocks{2, 5}));
-  digests_->set(2, of_client(2, 1));
+  digests_->set(2 * kBlock, of_client(2, 1));
   EXPECT_EQ(changed(), Blocks{5});
 }
 
 TEST_F(BlockDigestsTest, WhatAKernelNotesIsEqualToo) {
   ASSERT_EQ(digests_->note(stream_, 0, kBytes), CUDA_SUCCESS);
   EXPECT_EQ(changed(), Blocks{});
-  digests_->set(1, of_client(1, 2));
+  digests_->set(kBlock, of_client(1, 2));
   EXPECT_EQ(changed(), Blocks{});
 }
 
 TEST_F(BlockDigestsTest, NoBlockHasTheDigestOfNone) {
   digests_->set(0, of_client(0, 6));
   const std::vector<wire::BlockDigest> none = {wire::BlockDigest::none()};
-  digests_->set(3, none);
+  digests_->set(3 * kBlock, none);
   EXPECT_EQ(changed(), Blocks{3});
 }
 
 TEST_F(BlockDigestsTest, DigestsBehindTheEndAreIgnored) {
   digests_->set(0, of_client(0, 6));
   const std::vector<wire::BlockDigest> many(10, wire::BlockDigest::none());
-  digests_->set(4, many);
+  digests_->set(4 * kBlock, many);
   EXPECT_EQ(changed(), (Blocks{4, 5}));
-  digests_->set(600, many);
+  digests_->set(600 * kBlock, many);
   EXPECT_EQ(changed(), (Blocks{4, 5}));
 }
 

@@ -46,7 +46,7 @@ TEST_F(HostileSessionTest, AWellFormedSessionIsServed) {
   EXPECT_TRUE(run(well_formed_session()));
   EXPECT_EQ(fuzz::reached.launches, 1);
   EXPECT_EQ(fuzz::reached.copies, 4);
-  EXPECT_EQ(fuzz::reached.host_functions, 4) << "three fetches, and one of the client's";
+  EXPECT_EQ(fuzz::reached.host_functions, 3) << "two fetches, and one of the client's";
 }
 
 #if !defined(__SANITIZE_THREAD__)  // its programs cannot map memory there

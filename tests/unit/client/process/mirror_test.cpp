@@ -31,6 +31,16 @@ namespace {
 
 constexpr size_t kBlock = 4096, kBytes = 5 * kBlock + 100;
 
+// The worker's answer about a mirror.
+test::PuppetServer::Answer answer_with(const wire::MirrorState& state,
+                                       std::span<const std::byte> bytes = {}) {
+  test::PuppetServer::Answer answer;
+  answer.body.resize(sizeof state);
+  std::memcpy(answer.body.data(), &state, sizeof state);
+  answer.body.insert(answer.body.end(), bytes.begin(), bytes.end());
+  return answer;
+}
+
 class MirrorTest : public ::testing::Test {
  protected:
   struct Run {
@@ -51,7 +61,7 @@ class MirrorTest : public ::testing::Test {
     });
     lone_.puppet.on(wire::Custom::kMirrorFetch, [this](const auto&) {
       std::memcpy(fetched_, worker_.data(), kBytes);
-      return test::PuppetServer::Answer{};
+      return answer_with({patches_, loan_});
     });
     lone_.puppet.on(wire::Custom::kMirrorPatch,
                     [this](const auto& command) { return take(command); });
@@ -123,6 +133,7 @@ class MirrorTest : public ::testing::Test {
   std::vector<std::byte> memory_ = std::vector<std::byte>(kBytes);
   std::vector<std::byte> worker_ = std::vector<std::byte>(kBytes);
   uint64_t patches_ = 0;  // number of the last one
+  uint64_t loan_ = 0;     // the last one that was taken back
   std::byte* exchanged_ = nullptr;
   std::byte* fetched_ = nullptr;
 };
@@ -229,7 +240,7 @@ TEST_F(MirrorTest, AfterAFailedFetchNothingIsSentUntilOneSucceeds) {
   EXPECT_TRUE(lone_.puppet.taken(wire::Custom::kMirrorPatch).empty());
   lone_.puppet.on(wire::Custom::kMirrorFetch, [this](const auto&) {
     std::memcpy(fetched_, worker_.data(), kBytes);
-    return test::PuppetServer::Answer{};
+    return answer_with({patches_, loan_});
   });
   EXPECT_EQ(pushed().size(), 1u);
   EXPECT_EQ(memory_[11], std::byte{0x02});
@@ -292,6 +303,59 @@ TEST_F(MirrorTest, AHostFunctionTakesNothingBackThatWasSentMeanwhile) {
   mirrors_arrived(*lone_.session, 2);
   EXPECT_EQ(memory_[9], std::byte{0x91});
   mirrors_leave(*lone_.session, 2);
+}
+
+// A value that another thread has sent while the function ran, and that the host has set back
+// since: the worker has lent the old value, and takes only what differs from that.
+TEST_F(MirrorTest, WhatWasSetBackDuringAHostFunctionGoesWithTheNextPush) {
+  (void)pushed();
+  lend(1);
+  mirrors_arrived(*lone_.session, 1);
+  const std::byte before = memory_[9];
+  memory_[9] = std::byte{0xee};
+  ASSERT_EQ(pushed().size(), 1u);
+  memory_[9] = before;
+  mirrors_leave(*lone_.session, 1);
+  EXPECT_EQ(pushed().size(), 1u);
+  EXPECT_EQ(worker_[9], before);
+}
+
+// Another thread waits before the worker has taken back what a host function has left.
+TEST_F(MirrorTest, AFetchTakesNothingBackThatAHostFunctionHasLeft) {
+  (void)pushed();
+  lend(1);
+  mirrors_arrived(*lone_.session, 1);
+  memory_[8] = std::byte{0x80};
+  mirrors_leave(*lone_.session, 1);
+  worker_[20] = std::byte{0x44};
+  ASSERT_EQ(pulled(), CUDA_SUCCESS);
+  EXPECT_EQ(memory_[8], std::byte{0x80});
+  EXPECT_EQ(memory_[20], std::byte{0x44});
+  EXPECT_TRUE(pushed().empty());
+  worker_[8] = std::byte{0x81};  // taken back, and changed by a kernel
+  loan_ = 1;
+  ASSERT_EQ(pulled(), CUDA_SUCCESS);
+  EXPECT_EQ(memory_[8], std::byte{0x81});
+}
+
+// Another thread sends all the time while this one fetches, so that each answer is older.
+TEST_F(MirrorTest, AFetchTakesNothingBackThatWasSentMeanwhile) {
+  (void)pushed();
+  int value = 0;
+  lone_.puppet.on(wire::Custom::kMirrorFetch, [&](const auto&) {
+    std::memcpy(fetched_, worker_.data(), kBytes);
+    const wire::MirrorState state{patches_, loan_};
+    memory_[9] = static_cast<std::byte>(++value);
+    std::thread([this] {
+      EXPECT_EQ(push_mirrors(lone_.session->in_context(1)), CUDA_SUCCESS);
+    }).join();
+    return answer_with(state);
+  });
+  worker_[20] = std::byte{0x44};
+  ASSERT_EQ(pulled(), CUDA_SUCCESS);
+  EXPECT_GT(value, 3);
+  EXPECT_EQ(memory_[9], static_cast<std::byte>(value));
+  EXPECT_EQ(memory_[20], std::byte{0x44});
 }
 
 // A kernel writes its results beside what the host writes.
@@ -382,10 +446,10 @@ class SmallMirrorTest : public ::testing::Test {
     });
     lone_.puppet.on(wire::Custom::kMirrorFetch, [this](const auto&) {
       std::memcpy(fetched_, worker_.data(), worker_.size());
-      return Answer{};
+      return answer_with({UINT64_MAX, 0});
     });
     lone_.puppet.on(wire::Custom::kMirrorFetchBehind, [this](const auto&) {
-      return Answer{CUDA_SUCCESS, worker_};
+      return answer_with({UINT64_MAX, 0}, worker_);
     });
     mirror(*lone_.session, 1, memory_.data(), memory_.size());
     ASSERT_TRUE(any_mirrored());
@@ -440,7 +504,7 @@ TEST_F(SmallMirrorTest, ACallWithoutAWordAsksBeforeItsOwnCommands) {
 // Another thread's launch has sent newer bytes while this one waited.
 TEST_F(SmallMirrorTest, AnExchangeDuringTheWaitMakesTheBytesOld) {
   lone_.puppet.on(wire::Custom::kMirrorFetchBehind, [this](const auto&) {
-    Answer old{CUDA_SUCCESS, worker_};
+    const Answer old = answer_with({1, 0}, worker_);
     memory_[0] = worker_[0] = std::byte{0x11};
     EXPECT_EQ(push_mirrors(target()), CUDA_SUCCESS);
     worker_[7] = std::byte{0x70};
@@ -497,6 +561,7 @@ TEST_F(MirrorTest, NothingIsLeftOfMemoryThatTheWorkerRefuses) {
 TEST_F(MirrorTest, FreedMemoryIsTouchedNoMore) {
   constexpr int kRounds = 200;
   LoneSession other;
+  other.puppet.on(wire::Custom::kMirrorFetch, [](const auto&) { return answer_with({}); });
   std::atomic<bool> over{false};
   std::thread freeing([&] {
     for (int round = 0; round < kRounds; ++round) {
@@ -523,6 +588,7 @@ TEST_F(MirrorTest, FreedMemoryIsTouchedNoMore) {
 // Also if another stream's work sent it.
 TEST(MirroredVariableTest, EachStreamWaitsOnceForWhatWasSent) {
   LoneSession lone;
+  lone.puppet.on(wire::Custom::kMirrorFetch, [](const auto&) { return answer_with({}); });
   void* const memory =
       ::mmap(nullptr, kBlock, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(memory, MAP_FAILED);
@@ -655,8 +721,7 @@ class LargeMirrorsTest : public ::testing::Test {
   // The worker's answers: the blocks from 2 on have changed, and all their bytes are 7.
   static Answer changes(const Command&, uint64_t blocks) {
     const wire::MirrorRun run{2, blocks};
-    const auto bytes = std::as_bytes(std::span(&run, 1));
-    return {CUDA_SUCCESS, {bytes.begin(), bytes.end()}};
+    return answer_with({UINT64_MAX, 0}, std::as_bytes(std::span(&run, 1)));
   }
   static Answer copied(const Command& command) {
     const auto body = command.as<wire::CopyToReplyBody>();

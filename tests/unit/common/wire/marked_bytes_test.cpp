@@ -1,6 +1,8 @@
 #include "common/wire/marked_bytes.h"
 
+#include <atomic>
 #include <random>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -31,9 +33,41 @@ TEST(MarkedBytesTest, OnlyBytesThatDifferAreCopied) {
       EXPECT_EQ((mask[i / 8] >> i % 8 & 1) != 0, now[i] != before[i]) << i << " of " << bytes;
       if (now[i] != before[i]) expected[i] = now[i];
     }
+    Bytes shared = to;
     copy_marked(to.data(), now.data(), bytes, mask.data());
     EXPECT_EQ(to, expected);
+    write_marked(shared.data(), now.data(), bytes, mask.data());
+    EXPECT_EQ(shared, expected);
   }
+}
+
+// Words are written as they were stored, and nothing beside them.
+TEST(MarkedBytesTest, WordsThatOthersReadAreWrittenAtOnce) {
+  alignas(8) uint32_t words[2] = {255, 7};
+  std::atomic<bool> over{false};
+  std::thread other([&] {
+    auto* const beside = reinterpret_cast<volatile uint32_t*>(words) + 1;
+    for (uint32_t i = 0; !over; ++i) *beside = i;
+    *beside = 9;
+  });
+  std::thread reader([&] {
+    auto* const word = reinterpret_cast<volatile uint32_t*>(words);
+    while (!over) {
+      const uint32_t seen = *word;
+      EXPECT_TRUE(seen == 255 || seen == 256) << seen;
+      if (seen != 255 && seen != 256) break;
+    }
+  });
+  for (int i = 0; i < 200'000; ++i) {
+    const uint32_t next[2] = {i % 2 == 0 ? 256u : 255u, 1};
+    const uint8_t mask = 3;  // both bytes in which they differ
+    write_marked(reinterpret_cast<std::byte*>(words), reinterpret_cast<const std::byte*>(next), 8,
+                 &mask);
+  }
+  over = true;
+  other.join();
+  reader.join();
+  EXPECT_EQ(words[1], 9u);
 }
 
 TEST(MarkedBytesTest, MarksBehindTheLastByteAreIgnored) {
