@@ -11,6 +11,7 @@
 
 #include "client/calls/functions.h"
 #include "client/calls/jit_options.h"
+#include "client/calls/known_globals.h"
 #include "client/calls/marshal.h"
 #include "client/calls/module_images.h"
 #include "client/objects/arena.h"
@@ -379,6 +380,7 @@ CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_optio
 CUresult cuLibraryUnload(CUlibrary handle) {
   Library* library;
   if (CUresult result = find_library(handle, &library); result != CUDA_SUCCESS) return result;
+  KnownGlobals::get().forget(library);
   unload(*library);
   return CUDA_SUCCESS;
 }
@@ -405,17 +407,20 @@ CUresult cuLibraryGetModule(CUmodule* module, CUlibrary handle) {
 CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary library,
                             const char* name) {
   if (!address && !bytes) return CUDA_ERROR_INVALID_VALUE;  // one may be null
-  CUdeviceptr found = 0;
-  size_t size = 0;
-  const CUresult result = forward_cuLibraryGetGlobal(&found, &size, library, name);
-  if (result != CUDA_SUCCESS) return result;
   Target target;
-  auto* object = find<Library>(library);
-  if (object && target_current(&target) == CUDA_SUCCESS) {
-    add_variable(object->variables, found, size, target, false);
+  auto* const object = find<Library>(library);
+  const bool known = object && name && target_current(&target) == CUDA_SUCCESS;
+  Module::Global found;
+  if (!known || !KnownGlobals::get().find(object, target, name, &found)) {
+    const CUresult result = forward_cuLibraryGetGlobal(&found.address, &found.bytes, library, name);
+    if (result != CUDA_SUCCESS) return result;
+    if (known) {
+      add_variable(object->variables, found.address, found.bytes, target, false);
+      KnownGlobals::get().note(object, target, name, found);
+    }
   }
-  if (address) *address = found;
-  if (bytes) *bytes = size;
+  if (address) *address = found.address;
+  if (bytes) *bytes = found.bytes;
   return CUDA_SUCCESS;
 }
 

@@ -8,6 +8,8 @@
 
 #include "program.h"
 
+__device__ int variable;
+
 __global__ void empty() {}
 
 // One block with one attribute of 1, whose other bytes differ each time.
@@ -70,6 +72,7 @@ int main(int argc, char** argv) {
       {"pinned_up_async", [&] { CUDA(cudaMemcpyAsync(device, pinned, 64, up, stream)); }},
       {"pinned_down_async", [&] { CUDA(cudaMemcpyAsync(pinned, device, 64, down, stream)); }},
       {"pageable_up", [&] { CUDA(cudaMemcpy(device, pageable, 4, up)); }},
+      {"symbol_up", [&] { CUDA(cudaMemcpyToSymbol(variable, pageable, sizeof variable)); }},
       {"pageable_down", [&] { CUDA(cudaMemcpy(pageable, device, 4, down)); }},
       {"pageable_down_synchronize",
        [&] {

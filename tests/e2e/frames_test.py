@@ -27,6 +27,8 @@ EVERYWHERE = {
     "pinned_up_async": (1, 0),
     "pinned_down_async": (1, 0),
     "pageable_up": (1, 0),
+    # Where the variable lies was asked once.
+    "symbol_up": (1, 0),
     "pageable_down": (1, 1),
     "pinned_down": (1, 1),
     "memset_synchronize": (2, 1),
