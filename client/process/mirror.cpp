@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "client/channel/calls_in_flight.h"
 #include "client/process/mirror_behind.h"
 #include "client/process/mirror_exchange.h"
 #include "client/process/mirror_patch.h"
@@ -64,8 +65,9 @@ size_t whole_pages(size_t bytes) {
 }
 
 // Exposes the region for the worker's bytes and tells the worker about the mirror. Without both,
-// the memory is not mirrored.
-CUresult introduce(Mirror& mirror) {
+// the memory is not mirrored. *fetched: whether the worker has put its bytes there as well, for
+// which a variable is asked at once.
+CUresult introduce(Mirror& mirror, bool* fetched) {
   const size_t half = whole_pages(wire::MirrorLoan::region_bytes(mirror.bytes));
   UniqueFd backing(memfd_create("rcuda-mirror", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!backing || ftruncate(backing.get(), static_cast<off_t>(2 * half)) != 0) {
@@ -87,14 +89,25 @@ CUresult introduce(Mirror& mirror) {
   const wire::MirrorBody body{reinterpret_cast<uintptr_t>(mirror.address), mirror.bytes,
                               static_cast<uint64_t>(region->id), half,
                               mirror.memory == MirroredMemory::kVariable};
-  Reply reply;
-  const CUresult result = mirror.session->call(
-      mirror.session->in_context(mirror.context), static_cast<uint16_t>(wire::Custom::kMirror),
-      std::as_bytes(std::span(&body, 1)), {}, sizeof(wire::MirrorReply), &reply);
+  const wire::MirrorFetchBody fetch{reinterpret_cast<uintptr_t>(mirror.address)};
+  const Target target = mirror.session->in_context(mirror.context);
+  CUresult result = CUDA_SUCCESS;
   wire::MirrorReply told{};
-  if (result == CUDA_SUCCESS && reply.body().size() == sizeof told) {
-    std::memcpy(&told, reply.body().data(), sizeof told);
+  CallsInFlight calls;
+  calls.add(target, static_cast<uint16_t>(wire::Custom::kMirror),
+            std::as_bytes(std::span(&body, 1)), {}, sizeof told,
+            [&](CUresult answer, const Reply& reply) {
+              result = answer;
+              if (reply.body().size() == sizeof told) {
+                std::memcpy(&told, reply.body().data(), sizeof told);
+              }
+            });
+  if (mirror.memory == MirroredMemory::kVariable && mirror.bytes <= transport::kMaxRegionPut) {
+    calls.add(target, static_cast<uint16_t>(wire::Custom::kMirrorFetch),
+              std::as_bytes(std::span(&fetch, 1)), {}, 0,
+              [&](CUresult answer, const Reply&) { *fetched = answer == CUDA_SUCCESS; });
   }
+  calls.finish();
   if (told.block_bytes % kMirrorBlockBytes == 0 && told.block_bytes != 0) {
     mirror.changes_bytes = told.block_bytes;
   }
@@ -149,7 +162,8 @@ CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (known == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   mirror->known = {static_cast<std::byte*>(known), UnmapPages{bytes}};
-  if (CUresult result = introduce(*mirror); result != CUDA_SUCCESS) {
+  bool fetched = false;
+  if (CUresult result = introduce(*mirror, &fetched); result != CUDA_SUCCESS) {
     RCUDA_WARN("%zu bytes at %p are not mirrored with %s: CUDA error %d", bytes,
                static_cast<void*>(address), session.name().c_str(), static_cast<int>(result));
     return result;
@@ -166,7 +180,10 @@ CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_
   if (memory == MirroredMemory::kVariable) {
     const CUresult pulled = [&] {
       std::lock_guard lock(pull_mutex);
-      return pull({mirror}).front();
+      if (!fetched) return pull({mirror}).front();
+      std::lock_guard state(mirrors_mutex);
+      merge(*mirror, mirror->fetched, {{0, bytes}}, true);
+      return CUDA_SUCCESS;
     }();
     if (pulled != CUDA_SUCCESS) {
       withdraw(*mirror);
