@@ -4,6 +4,7 @@
 // that preloads this library.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <mutex>
@@ -13,6 +14,7 @@
 
 #include "client/channel/capture_answers.h"
 #include "client/channel/staging.h"
+#include "client/channel/task_pool.h"
 #include "client/process/mirror.h"
 
 namespace rcuda::client {
@@ -63,14 +65,24 @@ CUresult send_bytes(Session& session, wire::ObjectId context, const ImageHash& h
     copy.assign(image.begin(), image.end());
     image = copy;
   }
-  for (size_t offset = 0; offset < image.size(); offset += chunk_bytes) {
-    const size_t length = std::min(chunk_bytes, image.size() - offset);
-    if (CUresult result = send_chunk(session, context, hash, image, offset, length);
-        result != CUDA_SUCCESS) {
-      return result;
-    }
+  const size_t chunks = (image.size() + chunk_bytes - 1) / chunk_bytes;
+  std::atomic<int> first_error{CUDA_SUCCESS};
+  const auto send = [&](size_t index) {
+    if (first_error.load() != CUDA_SUCCESS) return;
+    const size_t offset = index * chunk_bytes;
+    const CUresult result = send_chunk(session, context, hash, image, offset,
+                                       std::min(chunk_bytes, image.size() - offset));
+    int none = CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS) first_error.compare_exchange_strong(none, result);
+  };
+  // Filling a slot is a round trip, which the others need not wait for. The worker takes the chunks
+  // in any order.
+  if (chunk_bytes > wire::kMaxInlineBytes) {
+    run_parallel(chunks, send);
+  } else {
+    for (size_t i = 0; i < chunks; ++i) send(i);
   }
-  return CUDA_SUCCESS;
+  return static_cast<CUresult>(first_error.load());
 }
 
 CUresult read_answer(Session& session, Session::PendingCall& question, bool* present) {
