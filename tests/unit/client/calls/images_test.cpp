@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <barrier>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "client/calls/functions.h"
 #include "client/calls/module_images.h"
 #include "client/channel/staging.h"
+#include "tests/support/withheld_answers.h"
 #include "tests/unit/client/two_puppets.h"
 
 namespace rcuda::client {
@@ -64,6 +66,30 @@ TEST(ImagesTest, ThreadsThatLoadTheSameImageSendItOnce) {
   EXPECT_EQ(lone.ping(), CUDA_SUCCESS);
   EXPECT_EQ(lone.puppet.taken(wire::Custom::kImageQuery).size(), size_t{kImages} * kThreads);
   EXPECT_EQ(lone.puppet.taken(wire::Custom::kImageChunk).size(), kImages * kChunks);
+}
+
+// Over a network, filling a slot is a round trip. Here the command behind it is one, as each is in
+// a session of RCUDA_SYNC.
+TEST(ImagesTest, SlotsOfALargeImageAreFilledAtTheSameTime) {
+  using Answer = test::PuppetServer::Answer;
+  ::setenv("RCUDA_COPY_THREADS", "2", 0);
+  test::PuppetServer puppet(test::PuppetServer::welcome_with(1));
+  SessionOptions options;
+  options.medium = transport::find_medium("shm");
+  options.synchronous = true;
+  auto session = Session::open({nullptr, "127.0.0.1", puppet.port(), {0}, {0}}, options);
+  ASSERT_TRUE(session.ok()) << session.status().message();
+  puppet.on(wire::Custom::kImageQuery, [](const auto&) {
+    const std::array<uint32_t, 2> lacks{};
+    const auto body = std::as_bytes(std::span(lacks));
+    return Answer{CUDA_SUCCESS, {body.begin(), body.end()}};
+  });
+  const test::WithheldAnswers chunks(puppet, {wire::Custom::kImageChunk}, 2,
+                                     [](const auto&) { return Answer{}; });
+  const std::vector<std::byte> image(3 * Staging::kSlotBytes);
+  EXPECT_EQ(send_image(**session, wire::primary_context_id(0), hash_image(image), image),
+            CUDA_SUCCESS);
+  EXPECT_EQ(puppet.taken(wire::Custom::kImageChunk).size(), 3u);
 }
 
 // A worker that has the image, or gets it with the first chunk.

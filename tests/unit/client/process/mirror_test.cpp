@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
 #include <fstream>
-#include <functional>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -24,6 +22,7 @@
 #include "common/base/peer_order.h"
 #include "common/wire/block_digest.h"
 #include "common/wire/marked_bytes.h"
+#include "tests/support/withheld_answers.h"
 #include "tests/unit/client/two_puppets.h"
 
 namespace rcuda::client {
@@ -622,6 +621,33 @@ TEST(MirroredVariableTest, EachStreamWaitsOnceForWhatWasSent) {
   ::munmap(memory, kBlock);
 }
 
+TEST(MirroredVariableTest, ItsFirstBytesAreAskedForTogetherWithTheMirror) {
+  LoneSession lone;
+  void* const memory =
+      ::mmap(nullptr, kBlock, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  std::byte* fetched = nullptr;
+  const auto answer = [&](const test::PuppetServer::Command& command) {
+    if (command.header.opcode == static_cast<uint16_t>(wire::Custom::kMirror)) {
+      const auto body = command.as<wire::MirrorBody>();
+      auto mapped = lone.puppet.link().map(static_cast<transport::RegionId>(body.region),
+                                           2 * body.fetch_offset);
+      EXPECT_TRUE(mapped.ok());
+      fetched = static_cast<std::byte*>(*mapped) + body.fetch_offset;
+    } else {
+      fetched[5] = std::byte{0x50};
+    }
+    return test::PuppetServer::Answer{};
+  };
+  const test::WithheldAnswers together(
+      lone.puppet, {wire::Custom::kMirror, wire::Custom::kMirrorFetch}, 2, answer);
+  EXPECT_EQ(mirror_at(*lone.session, 1, reinterpret_cast<uintptr_t>(memory), kBlock), CUDA_SUCCESS);
+  after_peer(&lone.puppet);
+  EXPECT_EQ(static_cast<std::byte*>(memory)[5], std::byte{0x50});
+  unmirror(memory);
+  ::munmap(memory, kBlock);
+}
+
 // Before each copy of pageable memory to the device.
 TEST_F(MirrorTest, AWaitForWritesIsNotRepeatedWithoutWork) {
   (void)pushed();
@@ -643,66 +669,6 @@ class LargeMirrorsTest : public ::testing::Test {
   using Answer = test::PuppetServer::Answer;
   using Command = test::PuppetServer::Command;
   static constexpr size_t kMirrors = 3, kLarge = 40 * kBlock;
-
-  // Withholds the answers to a command until it has come for each mirror: who awaits one before it
-  // sends the next gets none. The test fails then, and goes on.
-  class Together {
-   public:
-    Together(test::PuppetServer& puppet, wire::Custom opcode,
-             std::function<Answer(const Command&)> answer)
-        : puppet_(puppet), opcode_(opcode), answer_(std::move(answer)) {
-      puppet.on(opcode, [this](const Command& command) -> std::optional<Answer> {
-        std::lock_guard lock(mutex_);
-        if (over_) return answer_(command);
-        held_.push_back(command);
-        changed_.notify_all();
-        return std::nullopt;
-      });
-      thread_ = std::thread([this] { release(); });
-    }
-    ~Together() {
-      {
-        std::lock_guard lock(mutex_);
-        over_ = true;
-        changed_.notify_all();
-      }
-      thread_.join();
-      puppet_.on(opcode_, answer_);
-    }
-
-   private:
-    void release() {
-      std::unique_lock lock(mutex_);
-      changed_.wait_for(lock, std::chrono::seconds(30),
-                        [&] { return over_ || held_.size() == kMirrors; });
-      EXPECT_EQ(held_.size(), kMirrors);
-      over_ = true;
-      before_peer(&puppet_);
-      for (const Command& command : held_) send(command.header, answer_(command));
-    }
-    void send(const wire::CommandHeader& header, const Answer& answer) {
-      const wire::ReplyHeader head{static_cast<uint32_t>(answer.result), 0};
-      const size_t bytes = sizeof head + answer.body.size();
-      const uint64_t stamp = wire::ReplyStamp::make(header.call, static_cast<uint32_t>(bytes));
-      std::vector<std::byte> reply((bytes + 7) / 8 * 8 + sizeof stamp);
-      std::memcpy(reply.data(), &head, sizeof head);
-      std::copy(answer.body.begin(), answer.body.end(), reply.begin() + sizeof head);
-      std::memcpy(&reply[reply.size() - sizeof stamp], &stamp, sizeof stamp);
-      EXPECT_TRUE(puppet_.link()
-                      .put(header.reply_slot + header.reply_bytes - reply.size(), reply, {},
-                           transport::Wake::kYes)
-                      .ok());
-    }
-
-    test::PuppetServer& puppet_;
-    const wire::Custom opcode_;
-    const std::function<Answer(const Command&)> answer_;
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::vector<Command> held_;
-    bool over_ = false;
-    std::thread thread_;
-  };
 
   void SetUp() override {
     lone_.puppet.on(wire::Custom::kMirror, [](const auto&) {
@@ -739,9 +705,9 @@ class LargeMirrorsTest : public ::testing::Test {
 
 // One round trip for all questions, and one for all bytes.
 TEST_F(LargeMirrorsTest, AreAskedAndFetchedTogether) {
-  Together questions(lone_.puppet, wire::Custom::kMirrorChanges,
-                     [](const Command& command) { return changes(command, 3); });
-  Together bytes(lone_.puppet, wire::Custom::kCopyToReply, copied);
+  const test::WithheldAnswers questions(lone_.puppet, {wire::Custom::kMirrorChanges}, kMirrors,
+                                        [](const Command& command) { return changes(command, 3); });
+  const test::WithheldAnswers bytes(lone_.puppet, {wire::Custom::kCopyToReply}, kMirrors, copied);
   EXPECT_EQ(pull_mirrors(*lone_.session), CUDA_SUCCESS);
   after_peer(&lone_.puppet);
   for (const auto& memory : memory_) EXPECT_EQ(memory, expected(3));

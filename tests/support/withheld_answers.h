@@ -1,0 +1,93 @@
+// Withholds a puppet's answers to some kinds of commands until so many of them have come. A client
+// that awaits an answer before it sends the next command gets none: the test fails then, and goes
+// on.
+//
+// Afterwards the puppet answers each at once, also when the object has gone.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "common/base/peer_order.h"
+#include "tests/support/puppet_server.h"
+
+namespace rcuda::test {
+
+class WithheldAnswers {
+ public:
+  using Answer = PuppetServer::Answer;
+  using Command = PuppetServer::Command;
+
+  WithheldAnswers(PuppetServer& puppet, std::vector<wire::Custom> kinds, size_t count,
+                  std::function<Answer(const Command&)> answer)
+      : puppet_(puppet), kinds_(std::move(kinds)), count_(count), answer_(std::move(answer)) {
+    for (const wire::Custom kind : kinds_) {
+      puppet.on(kind, [this](const Command& command) -> std::optional<Answer> {
+        std::lock_guard lock(mutex_);
+        if (over_) return answer_(command);
+        held_.push_back(command);
+        changed_.notify_all();
+        return std::nullopt;
+      });
+    }
+    thread_ = std::thread([this] { release(); });
+  }
+  ~WithheldAnswers() {
+    {
+      std::lock_guard lock(mutex_);
+      over_ = true;
+      changed_.notify_all();
+    }
+    thread_.join();
+    for (const wire::Custom kind : kinds_) puppet_.on(kind, answer_);
+  }
+  WithheldAnswers(const WithheldAnswers&) = delete;
+  WithheldAnswers& operator=(const WithheldAnswers&) = delete;
+
+ private:
+  void release() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(30),
+                      [&] { return over_ || held_.size() >= count_; });
+    EXPECT_GE(held_.size(), count_);
+    over_ = true;
+    before_peer(&puppet_);
+    for (const Command& command : held_) send(command.header, answer_(command));
+  }
+  void send(const wire::CommandHeader& header, const Answer& answer) {
+    const wire::ReplyHeader head{static_cast<uint32_t>(answer.result), 0};
+    const size_t bytes = sizeof head + answer.body.size();
+    const uint64_t stamp = wire::ReplyStamp::make(header.call, static_cast<uint32_t>(bytes));
+    std::vector<std::byte> reply((bytes + 7) / 8 * 8 + sizeof stamp);
+    std::memcpy(reply.data(), &head, sizeof head);
+    if (!answer.body.empty()) {
+      std::memcpy(&reply[sizeof head], answer.body.data(), answer.body.size());
+    }
+    std::memcpy(&reply[reply.size() - sizeof stamp], &stamp, sizeof stamp);
+    EXPECT_TRUE(puppet_.link()
+                    .put(header.reply_slot + header.reply_bytes - reply.size(), reply, {},
+                         transport::Wake::kYes)
+                    .ok());
+  }
+
+  PuppetServer& puppet_;
+  const std::vector<wire::Custom> kinds_;
+  const size_t count_;
+  const std::function<Answer(const Command&)> answer_;
+  std::mutex mutex_;  // guards the members below
+  std::condition_variable changed_;
+  std::vector<Command> held_;
+  bool over_ = false;
+  std::thread thread_;
+};
+
+}  // namespace rcuda::test
