@@ -108,13 +108,13 @@ def calls(driver):
 
     timed["allocate + free"] = allocate_and_free
 
-    def load_and_find(text, new=False, padding=0):
+    def load_and_find(text, new=False):
         name = ctypes.create_string_buffer(b"one")
         numbers = itertools.count()
         number = random.randrange(1 << 60)  # the server may keep images of an earlier run
 
         def run():
-            comment = f"// {number + next(numbers)}\n".encode() * (1 + padding // 20) if new else b""
+            comment = f"// {number + next(numbers)}\n".encode() if new else b""
             image = ctypes.create_string_buffer(text + comment)
             module = driver.make("cuModuleLoadData", ctypes.addressof(image))
             driver.make("cuModuleGetFunction", module, ctypes.addressof(name))
@@ -126,8 +126,6 @@ def calls(driver):
         image = f".version 7.0\n.target sm_52\n.address_size 64\n{entries}".encode()
         timed[f"load a module + find {text}"] = load_and_find(image)
         timed[f"load a module that the server lacks + find {text}"] = load_and_find(image, new=True)
-    timed["load a module of 12 MB that the server lacks + find one of two functions"] = load_and_find(
-        image, new=True, padding=12 << 20)
     timed["fill + synchronise, beside a managed variable"] = beside_a_variable(synchronize)
     timed["4 B to pageable memory, blocking, beside a managed variable"] = beside_a_variable(
         copied("cuMemcpyDtoH_v2", pageable, device, 4))
