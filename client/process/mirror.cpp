@@ -75,6 +75,7 @@ CUresult introduce(Mirror& mirror, bool* fetched) {
   }
   void* memory = mmap(nullptr, 2 * half, PROT_READ | PROT_WRITE, MAP_SHARED, backing.get(), 0);
   if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  (void)madvise(memory, 2 * half, MADV_DONTFORK);
   Result<transport::Region> region =
       mirror.session->link().expose(memory, 2 * half, backing.get(), 0);
   if (!region) {
@@ -161,6 +162,8 @@ CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_
   void* const known = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (known == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  // A child needs neither this nor the region, and would keep their memory when they end here.
+  (void)madvise(known, bytes, MADV_DONTFORK);
   mirror->known = {static_cast<std::byte*>(known), UnmapPages{bytes}};
   bool fetched = false;
   if (CUresult result = introduce(*mirror, &fetched); result != CUDA_SUCCESS) {
