@@ -105,7 +105,7 @@ CUresult introduce(Mirror& mirror, bool* fetched) {
             });
   if (mirror.memory == MirroredMemory::kVariable && mirror.bytes <= transport::kMaxRegionPut) {
     calls.add(target, static_cast<uint16_t>(wire::Custom::kMirrorFetch),
-              std::as_bytes(std::span(&fetch, 1)), {}, 0,
+              std::as_bytes(std::span(&fetch, 1)), {}, sizeof(wire::MirrorState),
               [&](CUresult answer, const Reply&) { *fetched = answer == CUDA_SUCCESS; });
   }
   calls.finish();
