@@ -62,7 +62,8 @@ void join_recent(Mirror& mirror) {
   mirror.recent.push_back(std::move(all));
 }
 
-// Forgets what the worker has.
+}  // namespace
+
 void forget_confirmed(Mirror& mirror, const wire::MirrorState& state) {
   while (!mirror.recent.empty() && mirror.recent.front().number <= state.patches) {
     forget_oldest(mirror);
@@ -71,6 +72,8 @@ void forget_confirmed(Mirror& mirror, const wire::MirrorState& state) {
     mirror.returned.clear();
   }
 }
+
+namespace {
 
 // Replaces the bytes of the whole mirror that are on their way.
 template <typename Replaced>
@@ -119,8 +122,11 @@ uint64_t note_patch(Mirror& mirror, const Run& run, const std::byte* content, co
     const size_t at = piece.at - run.at;
     wire::copy_marked(mirror.known.get() + piece.at, content + at, piece.bytes, mask + at / 8);
   });
-  mirror.recent.push_back(sent_bytes(++mirror.patches, run, mask));
-  mirror.recent_bytes += bytes_of(mirror.recent.back());
+  SentBytes sent = sent_bytes(mirror.patches + 1, run, mask);
+  if (sent.run.bytes == 0) return mirror.patches;  // changed back just now
+  ++mirror.patches;
+  mirror.recent_bytes += bytes_of(sent);
+  mirror.recent.push_back(std::move(sent));
   // Every answer about the mirror confirms patches, but a program need not wait for long.
   const size_t most_bytes = mirror.bytes / 4 + (256 << 10);
   if (mirror.recent_bytes > most_bytes) join_recent(mirror);
@@ -129,6 +135,9 @@ uint64_t note_patch(Mirror& mirror, const Run& run, const std::byte* content, co
 
 void return_changes(Mirror& mirror) {
   mirror.returned.clear();
+  // What the worker takes back is newer than these patches, and older than later ones.
+  const wire::MirrorLoan loan{mirror.loan, mirror.patches};
+  std::memcpy(mirror.lent + wire::MirrorLoan::offset(mirror.bytes), &loan, sizeof loan);
   for (size_t at = 0; at < mirror.bytes; at += kMirrorBlockBytes) {
     if (mirror.is_absent(at)) continue;
     const size_t length = mirror.block_length(at);

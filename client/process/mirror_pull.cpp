@@ -175,7 +175,7 @@ struct Pull {
   uint64_t version = 0;   // of the mirror, before the worker was asked
   bool expected = false;  // the application has said that it will read some of it
   // Of what was fetched, or is about to be. Memory about which nobody is asked is absent.
-  wire::MirrorState state{UINT64_MAX, UINT64_MAX};
+  wire::MirrorState state{UINT64_MAX, 0};
 };
 
 bool take_state(Pull& pull, const Reply& reply) {
@@ -327,6 +327,7 @@ bool take_over(Pull& pull, bool last) {
   }
   mirror.behind = pull.result != CUDA_SUCCESS;
   if (pull.result != CUDA_SUCCESS) return true;
+  forget_confirmed(mirror, pull.state);
   // Another exchange took place during the call, so these bytes may be older.
   if (!mirror.unfetched.empty() && mirror.version != pull.version && !last) return false;
   if (!mirror.unfetched.empty()) {

@@ -74,35 +74,47 @@ inline void copy_marked(std::byte* to, const std::byte* from, size_t bytes, cons
   }
 }
 
-// The same, into memory that others write at the same time. Marked bytes of one aligned word of 4
-// or 8 bytes change at once, as when they were stored.
+// Writes the marked bytes of one word, which others may write at the same time, at once.
+template <typename Word>
+void write_word(std::byte* to, const std::byte* from, uint32_t marks) {
+  Word now, word, marked = 0;
+  std::memcpy(&word, from, sizeof word);
+  for (; marks != 0; marks &= marks - 1) marked |= Word{0xff} << 8 * __builtin_ctz(marks);
+  auto* const there = reinterpret_cast<Word*>(to);
+  __atomic_load(there, &now, __ATOMIC_RELAXED);
+  for (Word next;
+       next = (now & ~marked) | (word & marked),
+       !__atomic_compare_exchange(there, &now, &next, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);) {
+  }
+}
+
+// As copy_marked(), into memory that others write at the same time. Marked bytes of one aligned
+// word of 4 or 8 bytes change at once, as when they were stored.
 inline void write_marked(std::byte* to, const std::byte* from, size_t bytes, const uint8_t* mask) {
-  const auto replace = [&](auto word, size_t at, uint32_t marks) {
-    using Word = decltype(word);
-    Word now, marked = 0;
-    std::memcpy(&word, from + at, sizeof word);
-    for (; marks != 0; marks &= marks - 1) marked |= Word{0xff} << 8 * __builtin_ctz(marks);
-    auto* const there = reinterpret_cast<Word*>(to + at);
-    __atomic_load(there, &now, __ATOMIC_RELAXED);
-    for (Word next; next = (now & ~marked) | (word & marked),
-                    !__atomic_compare_exchange(there, &now, &next, false, __ATOMIC_RELEASE,
-                                               __ATOMIC_RELAXED);) {
-    }
+  const uintptr_t unaligned = reinterpret_cast<uintptr_t>(to) % 8;
+  if (unaligned % 4 != 0) return copy_marked(to, from, bytes, mask);
+  const auto write_half = [&](size_t at, uint32_t marks) {
+    if (marks != 0) write_word<uint32_t>(to + at, from + at, marks);
   };
-  if (reinterpret_cast<uintptr_t>(to) % 8 != 0) return copy_marked(to, from, bytes, mask);
-  const size_t whole = bytes / 8 * 8;
-  for (size_t at = 0; at < whole; at += 8) {
+  size_t at = 0;
+  for (; at + 8 <= bytes; at += 8) {
     const uint32_t marks = mask[at / 8];
-    if (marks == 0xff) {
+    if (unaligned == 0 && marks == 0xff) {
       std::memcpy(to + at, from + at, 8);
-    } else if ((marks & 0x0f) != 0 && (marks & 0xf0) != 0) {
-      replace(uint64_t{}, at, marks);
+    } else if (unaligned == 0 && (marks & 0x0f) != 0 && (marks & 0xf0) != 0) {
+      write_word<uint64_t>(to + at, from + at, marks);
     } else if (marks != 0) {
-      const size_t half = (marks & 0x0f) != 0 ? 0 : 4;
-      replace(uint32_t{}, at + half, marks >> half);
+      write_half(at, marks & 0x0f);
+      write_half(at + 4, marks >> 4);
     }
   }
-  copy_marked(to + whole, from + whole, bytes - whole, mask + whole / 8);
+  if (at == bytes) return;
+  uint8_t marks = mask[at / 8];
+  if (bytes - at >= 4) {
+    write_half(at, marks & 0x0f);
+    marks &= 0xf0;
+  }
+  copy_marked(to + at, from + at, bytes - at, &marks);
 }
 
 }  // namespace rcuda::wire

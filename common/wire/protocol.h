@@ -62,12 +62,13 @@ struct HostCallbackEvent {
 static_assert(sizeof(HostCallbackEvent) == 40);
 
 // Around a host function the worker lends the mirrors: it writes their bytes into their regions of
-// the client, and this behind them.
+// the client, and this behind them. The client answers in the same place.
 struct MirrorLoan {
   // From 1. Tells the client which regions have bytes of this loan. A mirror that was made
   // meanwhile has none, nor has one whose transfer failed.
   uint64_t number;
-  uint64_t patches;  // the bytes are those after the mirror's patch of this number (MirrorPatch)
+  // The bytes are those after the mirror's patch of this number (MirrorPatch).
+  uint64_t patches;
 
   // In the region of a mirror of `bytes` bytes.
   static constexpr uint64_t offset(uint64_t bytes) { return (bytes + 7) / 8 * 8; }

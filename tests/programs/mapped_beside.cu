@@ -25,6 +25,10 @@ __global__ void add_up(const T* values, int n, int first, unsigned long long* su
   atomicAdd(sum, mine);
 }
 template <typename T>
+__global__ void copy_one(const T* from, T* to) {
+  *to = *from;
+}
+template <typename T>
 __global__ void twice(T* values, int n, int first) {
   for (int i = 4 * (blockIdx.x * blockDim.x + threadIdx.x) + first; i < n;
        i += 4 * gridDim.x * blockDim.x)
@@ -166,6 +170,65 @@ void beside_a_host_function(Mapped<T>& memory) {
   std::printf("beside a host function\n");
 }
 
+// The host resets what a host function has set, at once, and launches.
+template <typename T>
+void behind_a_host_function(Mapped<T>& memory) {
+  Stream one, other;
+  DeviceArray<T> seen(1);
+  memory.values[0] = 0;
+  for (int round = 0; round < 50; ++round) {
+    CUDA(cudaLaunchHostFunc(
+        one, [](void* flag) { *static_cast<volatile T*>(flag) = 1; }, memory.values));
+    while (*static_cast<volatile T*>(memory.values) != 1) std::this_thread::yield();
+    memory.values[0] = 0;
+    copy_one<<<1, 1, 0, other>>>(memory.values, seen.get());
+    CUDA(cudaGetLastError());
+    T found = 1;
+    CUDA(cudaMemcpyAsync(&found, seen.get(), sizeof found, cudaMemcpyDeviceToHost, other));
+    other.wait();
+    CHECK(found == 0);
+    one.wait();
+    CHECK(memory.values[0] == 0);
+  }
+  std::printf("behind a host function\n");
+}
+
+// A host function writes for the kernel behind it, while another stream gets work all the time.
+template <typename T>
+void beside_launches(Mapped<T>& memory) {
+  Stream one, other;
+  DeviceArray<unsigned long long> sum(1);
+  DeviceArray<T> ignored(1);
+  struct Function {
+    Mapped<T>* memory;
+    int value;
+    std::atomic<bool> is_over{false};
+  } function{&memory, 0};
+  for (int round = 1; round <= 10; ++round) {
+    sum.clear();
+    function.value = round;
+    function.is_over = false;
+    CUDA(cudaLaunchHostFunc(
+        one,
+        [](void* argument) {
+          auto* const mine = static_cast<Function*>(argument);
+          mine->memory->write(1, mine->value);
+          mine->is_over = true;
+        },
+        &function));
+    add_up<<<8, 128, 0, one>>>(memory.values, memory.count, 1, sum.get());
+    CUDA(cudaGetLastError());
+    while (!function.is_over) copy_one<<<1, 1, 0, other>>>(memory.values, ignored.get());
+    one.wait();
+    unsigned long long expected = 0;
+    for (int i = 1; i < memory.count; i += 4) expected += static_cast<T>(round + i / 4);
+    CHECK(sum.values()[0] == expected);
+    other.wait();
+    memory.expect(1, round);
+  }
+  std::printf("beside launches\n");
+}
+
 template <typename T>
 void all(const char* name, int count) {
   std::printf("%s\n", name);
@@ -173,6 +236,8 @@ void all(const char* name, int count) {
   beside_results(memory);
   set_back(memory);
   beside_a_host_function(memory);
+  behind_a_host_function(memory);
+  beside_launches(memory);
 }
 
 }  // namespace

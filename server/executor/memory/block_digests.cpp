@@ -222,6 +222,7 @@ CUresult BlockDigests::note(const SessionStream& stream, uint64_t offset, uint64
 
 void BlockDigests::set(uint64_t offset, std::span<const wire::BlockDigest> digests) {
   auto* const all = static_cast<wire::BlockDigest*>(memory_);
+  offset -= offset % kLeastBlockBytes;
   for (const wire::BlockDigest& digest : digests) {
     if (offset >= bytes_) return;
     all[offset / block_bytes_] =

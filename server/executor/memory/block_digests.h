@@ -49,8 +49,8 @@ class BlockDigests {
   // The client has, or is about to get, the bytes of [offset, offset + bytes). A block that lies in
   // the range in part only counts as changed until it lies in one as a whole, or to its end.
   CUresult note(const SessionStream& stream, uint64_t offset, uint64_t bytes);
-  // The client has bytes with these digests, of kLeastBlockBytes each from the offset on. (Larger
-  // blocks count as changed.) Takes effect at once, before what is queued.
+  // The client has bytes with these digests, of kLeastBlockBytes each, from the block at the offset
+  // on. (Larger blocks count as changed.) Takes effect at once, before what is queued.
   void set(uint64_t offset, std::span<const wire::BlockDigest> digests);
   // Compares the blocks of the runs, which ascend; without runs, all. Once it is done,
   // next_changed() answers until the next one. Blocks that were not asked for are none of them,

@@ -1,6 +1,7 @@
 #include "server/executor/memory/mirrors.h"
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <iterator>
@@ -16,6 +17,8 @@ namespace {
 constexpr uint64_t kMostBytes = 1ull << 40;
 // Of memory that is taken back at a time after a host function.
 constexpr size_t kPieceBytes = 1 << 20;
+// What the client sends behind the end of a host function overtakes the bytes of that by no more.
+constexpr size_t kMostPatches = 256;
 
 // Moves bytes between this process and a region of the client, and waits for the transfer.
 bool move(transport::Link& link, bool to_client, uint64_t region, uint64_t offset, void* local,
@@ -132,6 +135,7 @@ void Mirrors::end(Mirror& mirror) {
   mirror.digests.reset();
   std::lock_guard lock(mirror.mutex);
   mirror.removed = true;
+  mirror.patched.notify_all();
 }
 
 template <typename Ends>
@@ -195,17 +199,26 @@ CUresult Mirrors::fetch_into_reply(uint64_t address, const ReplyTarget& target) 
 
 void Mirrors::read(Fetch& fetch) {
   Mirror& mirror = *fetch.mirror;
-  {
+  const auto copy = [&](uint64_t at, uint64_t bytes) {
+    const auto* const from = reinterpret_cast<const std::byte*>(mirror.address + at);
     std::lock_guard lock(mirror.mutex);
-    if (mirror.removed) return;
-    const auto* const from = reinterpret_cast<const std::byte*>(mirror.address);
-    fetch.bytes.assign(from, from + mirror.bytes);
-    fetch.state = mirror.state;
+    if (at == 0) fetch.state = mirror.state;
+    if (!mirror.removed) fetch.bytes.assign(from, from + bytes);
+    return !mirror.removed;
+  };
+  if (fetch.into_reply) {
+    fetch.ok = copy(0, mirror.bytes);
+  } else if (mirror.bytes <= transport::kMaxRegionPut) {
+    fetch.ok = copy(0, mirror.bytes) && put_for_answer(mirror, fetch.bytes);
+    mirror.was_put = mirror.was_put || fetch.ok;
+  } else {
+    fetch.ok = true;
+    for (uint64_t at = 0; at < mirror.bytes && fetch.ok; at += kPieceBytes) {
+      fetch.ok = copy(at, std::min<uint64_t>(kPieceBytes, mirror.bytes - at)) &&
+                 send(mirror, fetch.bytes.data(), fetch.bytes.size(), mirror.fetch_offset + at);
+    }
   }
-  fetch.ok = fetch.into_reply || put_for_answer(mirror, fetch.bytes);
-  if (fetch.into_reply) return;
-  mirror.was_put = mirror.was_put || fetch.ok;
-  fetch.bytes.clear();
+  if (!fetch.into_reply) fetch.bytes.clear();
 }
 
 // Whether read() may wait for the client: for the answer to a transfer, or until the client has
@@ -335,8 +348,14 @@ CUresult Mirrors::patch(const wire::MirrorPatchBody& body, std::span<const std::
     std::lock_guard lock(mirror->mutex);
     wire::write_marked(reinterpret_cast<std::byte*>(body.address + body.offset), bytes.data(),
                        bytes.size(), mask);
+    if (mirror->is_lent) {
+      if (mirror->patches_while_lent.size() == kMostPatches) mirror->patches_while_lent.pop_front();
+      mirror->patches_while_lent.push_back(
+          {body.number, body.offset, {mask, mask + wire::mask_bytes(bytes.size())}});
+    }
     if (body.goes_on == 0) mirror->state.patches = body.number;
   }
+  mirror->patched.notify_all();
   if (mirror->digests) mirror->digests->set(body.offset, digests);
   return CUDA_SUCCESS;
 }
@@ -368,12 +387,10 @@ bool Mirrors::send(Mirror& mirror, const void* from, uint64_t bytes, uint64_t of
 }
 
 bool Mirrors::put_for_answer(Mirror& mirror, transport::Bytes bytes) {
-  if (bytes.size() <= transport::kMaxRegionPut) {
-    // A put need not be acknowledged: the answer comes behind it.
-    const Status put = link_.put_region(static_cast<transport::RegionId>(mirror.region),
-                                        mirror.fetch_offset, bytes);
-    if (put.code() != Code::kUnsupported) return put.ok();
-  }
+  // A put need not be acknowledged: the answer comes behind it.
+  const Status put =
+      link_.put_region(static_cast<transport::RegionId>(mirror.region), mirror.fetch_offset, bytes);
+  if (put.code() != Code::kUnsupported) return put.ok();
   return send(mirror, bytes.data(), bytes.size(), mirror.fetch_offset);
 }
 
@@ -399,7 +416,7 @@ void Mirrors::Loan::lend() {
   if (all.empty()) return;
   one_at_a_time_ = std::unique_lock(mirrors_.lent_);
   number_ = ++mirrors_.loans_;
-  piece_.resize(kPieceBytes);
+  piece_.resize(kPieceBytes + 2 * sizeof(wire::MirrorLoan));
   for (auto& mirror : all) {
     Sent sent{mirror, {}};
     {
@@ -411,6 +428,7 @@ void Mirrors::Loan::lend() {
       const auto* from = reinterpret_cast<const std::byte*>(mirror->address);
       sent.bytes.assign(from, from + mirror->bytes);
       sent.bytes.resize(wire::MirrorLoan::region_bytes(mirror->bytes));
+      mirror->is_lent = true;
       const wire::MirrorLoan behind{number_, mirror->state.patches};
       std::memcpy(&sent.bytes[wire::MirrorLoan::offset(mirror->bytes)], &behind, sizeof behind);
     }
@@ -420,36 +438,74 @@ void Mirrors::Loan::lend() {
   }
 }
 
-// Takes over the bytes of [at, at + bytes) that the client has changed.
-void Mirrors::Loan::take_back(const Sent& sent, size_t at, size_t bytes) {
-  std::lock_guard lock(sent.mirror->mutex);
-  if (sent.mirror->removed) return;
-  const std::byte* const before = sent.bytes.data() + at;
-  auto* const to = reinterpret_cast<std::byte*>(sent.mirror->address) + at;
-  for (size_t i = 0; i < bytes;) {
-    // Skips unchanged bytes in large steps, because most are unchanged.
-    constexpr size_t kStep = 64;
-    const size_t step = std::min(kStep, bytes - i);
-    if (std::memcmp(&piece_[i], before + i, step) == 0) {
-      i += step;
-      continue;
+namespace {
+
+// Clears those of the marks of [at, at + bytes) that `others`, which begin at others_at, have.
+void unmark(const std::vector<uint8_t>& others, uint64_t others_at, uint64_t at, uint64_t bytes,
+            uint8_t* mask) {
+  const uint64_t begin = std::max(at, others_at);
+  const uint64_t end = std::min(at + bytes, others_at + 8 * others.size());
+  for (uint64_t place = begin; place < end; place += 8) {
+    mask[(place - at) / 8] &= static_cast<uint8_t>(~others[(place - others_at) / 8]);
+  }
+}
+
+}  // namespace
+
+// Takes over the bytes of [at, at + bytes) that the client has changed, and not again since it has
+// sent these patches.
+void Mirrors::Loan::take_piece(const Sent& sent, size_t at, size_t bytes, uint64_t patches) {
+  constexpr size_t kBlock = BlockDigests::kLeastBlockBytes;
+  Mirror& mirror = *sent.mirror;
+  std::lock_guard lock(mirror.mutex);
+  if (mirror.removed) return;
+  for (size_t begin = 0; begin < bytes; begin += kBlock) {
+    const size_t length = std::min(kBlock, bytes - begin);
+    const std::byte* const before = sent.bytes.data() + at + begin;
+    if (std::memcmp(&piece_[begin], before, length) == 0) continue;
+    uint8_t mask[wire::mask_bytes(kBlock)];
+    wire::mark_differences(&piece_[begin], before, length, mask);
+    for (const Mirror::Patch& patch : mirror.patches_while_lent) {
+      if (patch.number > patches) unmark(patch.marks, patch.at, at + begin, length, mask);
     }
-    for (const size_t end = i + step; i < end; ++i) {
-      if (piece_[i] != before[i]) to[i] = piece_[i];
-    }
+    wire::write_marked(reinterpret_cast<std::byte*>(mirror.address + at + begin), &piece_[begin],
+                       length, mask);
+  }
+}
+
+void Mirrors::Loan::take_back(const Sent& sent) {
+  // Long enough for commands that are on their way. The executor may be inside of a call of the
+  // driver that waits for this host function.
+  constexpr auto kMostWait = std::chrono::milliseconds(100);
+  Mirror& mirror = *sent.mirror;
+  const size_t all = mirror.bytes, last = (all - 1) / kPieceBytes * kPieceBytes;
+  const auto get = [&](size_t at, size_t bytes) {
+    return move(mirrors_.link_, false, mirror.region, at, piece_.data(), bytes);
+  };
+  // The last piece first: behind it the client says which patches it had sent by then.
+  if (!get(last, wire::MirrorLoan::region_bytes(all) - last)) return;
+  wire::MirrorLoan left{};
+  std::memcpy(&left, &piece_[wire::MirrorLoan::offset(all) - last], sizeof left);
+  {
+    std::unique_lock lock(mirror.mutex);
+    mirror.patched.wait_for(lock, kMostWait,
+                            [&] { return mirror.removed || mirror.state.patches >= left.patches; });
+  }
+  take_piece(sent, last, all - last, left.patches);
+  for (size_t at = last; at != 0;) {
+    at -= kPieceBytes;
+    if (!get(at, kPieceBytes)) return;
+    take_piece(sent, at, kPieceBytes, left.patches);
   }
 }
 
 Mirrors::Loan::~Loan() {
   for (const Sent& sent : sent_) {
-    const size_t all = sent.mirror->bytes;
-    for (size_t at = 0; at < all; at += piece_.size()) {
-      const size_t bytes = std::min(piece_.size(), all - at);
-      if (!move(mirrors_.link_, false, sent.mirror->region, at, piece_.data(), bytes)) break;
-      take_back(sent, at, bytes);
-    }
+    take_back(sent);
     std::lock_guard lock(sent.mirror->mutex);
     sent.mirror->state.loan = number_;
+    sent.mirror->is_lent = false;
+    sent.mirror->patches_while_lent.clear();
   }
 }
 

@@ -13,8 +13,10 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -93,7 +95,8 @@ class Mirrors {
    private:
     struct Sent;
     void lend();
-    void take_back(const Sent& sent, size_t at, size_t bytes);
+    void take_back(const Sent& sent);
+    void take_piece(const Sent& sent, size_t at, size_t bytes, uint64_t patches);
 
     Mirrors& mirrors_;
     std::unique_lock<std::mutex> one_at_a_time_;
@@ -114,7 +117,15 @@ class Mirrors {
     std::atomic<bool> was_put{false};
     std::mutex mutex;  // held while its bytes are read or written; nobody waits then
     bool removed = false;
-    wire::MirrorState state{};  // guarded by `mutex`
+    // Guarded by `mutex`.
+    wire::MirrorState state{};
+    std::condition_variable patched;  // state.patches has changed
+    bool is_lent = false;
+    struct Patch {
+      uint64_t number, at;
+      std::vector<uint8_t> marks;
+    };
+    std::deque<Patch> patches_while_lent;  // the last ones
   };
   void end(Mirror& mirror);
   template <typename Ends>

@@ -89,6 +89,14 @@ TEST_F(BlockDigestsTest, WhatAKernelNotesIsEqualToo) {
   EXPECT_EQ(changed(), Blocks{});
 }
 
+// As a patch that begins inside a block.
+TEST_F(BlockDigestsTest, TheFirstDigestIsThatOfTheBlockAtTheOffset) {
+  digests_->set(0, of_client(0, 6));
+  const std::vector<wire::BlockDigest> none(2, wire::BlockDigest::none());
+  digests_->set(4 * kBlock + 4000, none);
+  EXPECT_EQ(changed(), (Blocks{4, 5}));
+}
+
 TEST_F(BlockDigestsTest, NoBlockHasTheDigestOfNone) {
   digests_->set(0, of_client(0, 6));
   const std::vector<wire::BlockDigest> none = {wire::BlockDigest::none()};
