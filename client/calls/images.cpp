@@ -70,10 +70,8 @@ CUresult send_bytes(Session& session, wire::ObjectId context, const ImageHash& h
   const auto send = [&](size_t index) {
     if (first_error.load() != CUDA_SUCCESS) return;
     const size_t offset = index * chunk_bytes;
-    const CUresult result = send_chunk(session, context, hash, image, offset,
-                                       std::min(chunk_bytes, image.size() - offset));
-    int none = CUDA_SUCCESS;
-    if (result != CUDA_SUCCESS) first_error.compare_exchange_strong(none, result);
+    note_failure(&first_error, send_chunk(session, context, hash, image, offset,
+                                          std::min(chunk_bytes, image.size() - offset)));
   };
   // Filling a slot is a round trip, which the others need not wait for. The worker takes the chunks
   // in any order.

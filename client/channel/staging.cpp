@@ -211,12 +211,6 @@ wire::CopyStagedBody staged_copy(const Staging::Slot& slot, CUdeviceptr device_a
   return body;
 }
 
-// Keeps the first failure of several threads.
-void note(std::atomic<int>* first, CUresult result) {
-  int none = CUDA_SUCCESS;
-  if (result != CUDA_SUCCESS) first->compare_exchange_strong(none, result);
-}
-
 }  // namespace
 
 CUresult Staging::to_device(const Target& target, CUdeviceptr destination, const void* source,
@@ -238,7 +232,7 @@ CUresult Staging::to_device(const Target& target, CUdeviceptr destination, const
     } else {
       --slot.word.sequence;  // the worker will not write the word
     }
-    note(&first_error, result);
+    note_failure(&first_error, result);
     release(slot);
   });
   return static_cast<CUresult>(first_error.load());
@@ -276,9 +270,10 @@ CUresult Staging::to_host(const Target& target, std::span<const Part> parts) {
       if (target.timeline) target.timeline->pace();
       const auto body =
           staged_copy(next.slot, next.chunk.from, next.chunk.bytes, stream_id(target), false);
-      note(&first_error, session_.post(target, static_cast<uint16_t>(wire::Custom::kCopyStaged),
-                                       std::as_bytes(std::span(&body, 1)), {},
-                                       transport::Wake::kNow, &next.position));
+      note_failure(&first_error,
+                   session_.post(target, static_cast<uint16_t>(wire::Custom::kCopyStaged),
+                                 std::as_bytes(std::span(&body, 1)), {}, transport::Wake::kNow,
+                                 &next.position));
       pending.push_back(next);
     };
     size_t next = lane;
@@ -302,7 +297,7 @@ CUresult Staging::to_host(const Target& target, std::span<const Part> parts) {
         if (target.timeline) target.timeline->waited(done.position);
         result = drain(done.slot, done.chunk.to, done.chunk.bytes);
       }
-      note(&first_error, result);
+      note_failure(&first_error, result);
       release(done.slot);
     }
   });

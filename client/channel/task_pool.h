@@ -2,8 +2,11 @@
 // process share them.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
+
+#include <cuda.h>
 
 namespace rcuda::client {
 
@@ -16,5 +19,11 @@ size_t copy_threads();
 // After the first exception no further task begins; the caller gets it when the running tasks have
 // ended.
 void run_parallel(size_t count, const std::function<void(size_t)>& task);
+
+// Keeps the first failure of several tasks; *first begins as CUDA_SUCCESS.
+inline void note_failure(std::atomic<int>* first, CUresult result) {
+  int none = CUDA_SUCCESS;
+  if (result != CUDA_SUCCESS) first->compare_exchange_strong(none, result);
+}
 
 }  // namespace rcuda::client

@@ -63,8 +63,7 @@ void tell_once(const std::byte* at, CUresult why) {
   if (told.exchange(true)) return;
   RCUDA_ERROR(
       "managed memory at %p could not be fetched or filled (CUDA error %d): accesses of such "
-      "memory "
-      "get SIGBUS, and calls that use it fail",
+      "memory get SIGBUS, and calls that use it fail",
       static_cast<const void*>(at), static_cast<int>(why));
 }
 

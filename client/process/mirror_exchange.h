@@ -119,6 +119,10 @@ struct Mirror {
     unnoted[at / kMirrorBlockBytes] = 1;
     any_unnoted.store(true);
   }
+  void note_missing(const Run& run) {
+    const size_t first = run.at / kMirrorBlockBytes * kMirrorBlockBytes;
+    for (size_t at = first; at < run.at + run.bytes; at += kMirrorBlockBytes) note_missing(at);
+  }
   size_t block_length(size_t at) const { return std::min(kMirrorBlockBytes, bytes - at); }
 };
 

@@ -62,19 +62,6 @@ void join_recent(Mirror& mirror) {
   mirror.recent.push_back(std::move(all));
 }
 
-}  // namespace
-
-void forget_confirmed(Mirror& mirror, const wire::MirrorState& state) {
-  while (!mirror.recent.empty() && mirror.recent.front().number <= state.patches) {
-    forget_oldest(mirror);
-  }
-  if (!mirror.returned.empty() && mirror.returned.front().number <= state.loan) {
-    mirror.returned.clear();
-  }
-}
-
-namespace {
-
 // Replaces the bytes of the whole mirror that are on their way.
 template <typename Replaced>
 void bring_up_to_date(Mirror& mirror, std::byte* there, const Replaced& replaced) {
@@ -164,6 +151,15 @@ void return_changes(Mirror& mirror) {
   }
 }
 
+void forget_confirmed(Mirror& mirror, const wire::MirrorState& state) {
+  while (!mirror.recent.empty() && mirror.recent.front().number <= state.patches) {
+    forget_oldest(mirror);
+  }
+  if (!mirror.returned.empty() && mirror.returned.front().number <= state.loan) {
+    mirror.returned.clear();
+  }
+}
+
 void merge_lent(Mirror& mirror, std::byte* there, const wire::MirrorState& state) {
   forget_confirmed(mirror, state);
   std::vector<std::pair<Run, std::vector<std::byte>>> before;
@@ -184,12 +180,7 @@ void merge_fetched(Mirror& mirror, std::byte* there, const std::vector<Run>& run
   bring_up_to_date(mirror, there, [&](const Run& run) { replaced.push_back(run); });
   merge(mirror, there, runs, true);
   // The worker has noted other bytes for these.
-  for (const Run& run : replaced) {
-    const size_t first = run.at / kMirrorBlockBytes * kMirrorBlockBytes;
-    for (size_t at = first; at < run.at + run.bytes; at += kMirrorBlockBytes) {
-      mirror.note_missing(at);
-    }
-  }
+  for (const Run& run : replaced) mirror.note_missing(run);
 }
 
 }  // namespace rcuda::client

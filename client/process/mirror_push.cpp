@@ -119,7 +119,7 @@ CUresult push_patches(Mirror& mirror, const std::vector<Run>& runs, const Batch&
   lock.unlock();
   CUresult result = CUDA_SUCCESS;
   size_t sent = 0;
-  for (; sent < patches.size() && result == CUDA_SUCCESS; ++sent) {
+  for (; sent < patches.size(); ++sent) {
     const auto& [run, number] = patches[sent];
     result = send_patch(mirror, number, run, batch.bytes_of(run.at), batch.marks_of(run.at));
     if (result != CUDA_SUCCESS) break;
@@ -129,11 +129,7 @@ CUresult push_patches(Mirror& mirror, const std::vector<Run>& runs, const Batch&
   for (size_t i = sent; i < patches.size(); ++i) note_exchanged(mirror, patches[i].first, false);
   if (mirror.version == version) return result;
   // The digests do not have what has come meanwhile.
-  for (const auto& [run, number] : patches) {
-    for (size_t at = run.at; at < run.at + run.bytes; at += kMirrorBlockBytes) {
-      mirror.note_missing(at);
-    }
-  }
+  for (const auto& [run, number] : patches) mirror.note_missing(run);
   return result;
 }
 

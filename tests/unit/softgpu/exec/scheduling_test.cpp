@@ -124,38 +124,10 @@ LAST:
   EXPECT_EQ(out[1], 40u);
 }
 
-// One block writes pairs of equal words, the other must never see halves of two of them.
-TEST_F(SchedulingTest, SixteenBytesAreOneAccess) {
-  for (const char* store : {"st.relaxed.gpu.global", "st.volatile.global", "st.global.cg"}) {
-    std::string load = store;
-    load.replace(0, 2, "ld");
-    const auto out = run(kernel(R"(
-  .reg .b64 %low, %high;
-  mov.u32 %r1, 0;
-  setp.eq.u32 %p1, %b, 0;
-  @%p1 bra READ;
-WRITE:
-  add.u32 %r1, %r1, 1;
-  cvt.u64.u32 %low, %r1;
-  )" + std::string(store) + R"(.v2.b64 [%out+16], {%low, %low};
-  setp.lt.u32 %p2, %r1, 20000;
-  @%p2 bra WRITE;
-  ret;
-READ:
-  )" + load + R"(.v2.b64 {%low, %high}, [%out+16];
-  setp.ne.u64 %p2, %low, %high;
-  @%p2 st.global.u32 [%out], 1;
-  setp.lt.u64 %p2, %low, 20000;
-  @%p2 bra READ;
-)"),
-                         {2}, {1}, 8);
-    EXPECT_EQ(out[0], 0u) << "torn by " << store;
-  }
-}
-
-// As above, with 32 lanes that access consecutive scalars.
-TEST_F(SchedulingTest, ScalarsOfSixteenBytesAreOneAccess) {
-  const auto out = run(kernel(R"(
+// The lanes of one block write pairs of equal words, each at its own %at, and those of the other
+// must never see halves of two of them. The texts store {%low, %low} and load {%low, %high}.
+std::string pairs(const std::string& store, const std::string& load) {
+  return kernel(R"(
   .reg .b64 %low, %high, %at;
   .reg .b128 %both;
   mul.wide.u32 %at, %t, 16;
@@ -166,19 +138,34 @@ TEST_F(SchedulingTest, ScalarsOfSixteenBytesAreOneAccess) {
 WRITE:
   add.u32 %r1, %r1, 1;
   cvt.u64.u32 %low, %r1;
-  mov.b128 %both, {%low, %low};
-  st.global.b128 [%at+16], %both;
+  )" + store + R"(
   setp.lt.u32 %p2, %r1, 20000;
   @%p2 bra WRITE;
   ret;
 READ:
-  ld.global.b128 %both, [%at+16];
-  mov.b128 {%low, %high}, %both;
+  )" + load + R"(
   setp.ne.u64 %p2, %low, %high;
   @%p2 st.global.u32 [%out], 1;
   setp.lt.u64 %p2, %low, 20000;
   @%p2 bra READ;
-)"),
+)");
+}
+
+TEST_F(SchedulingTest, SixteenBytesAreOneAccess) {
+  for (const char* store : {"st.relaxed.gpu.global", "st.volatile.global", "st.global.cg"}) {
+    std::string load = store;
+    load.replace(0, 2, "ld");
+    const auto out = run(pairs(std::string(store) + ".v2.b64 [%at+16], {%low, %low};",
+                               load + ".v2.b64 {%low, %high}, [%at+16];"),
+                         {2}, {1}, 8);
+    EXPECT_EQ(out[0], 0u) << "torn by " << store;
+  }
+}
+
+// With 32 lanes that access consecutive scalars.
+TEST_F(SchedulingTest, ScalarsOfSixteenBytesAreOneAccess) {
+  const auto out = run(pairs("mov.b128 %both, {%low, %low};\n  st.global.b128 [%at+16], %both;",
+                             "ld.global.b128 %both, [%at+16];\n  mov.b128 {%low, %high}, %both;"),
                        {2}, {32}, 4 + 32 * 4);
   EXPECT_EQ(out[0], 0u);
 }
