@@ -2,7 +2,8 @@
 """Compares a local GPU with the same GPU behind rcuda, alternately in one run.
 
     remote_vs_native.py --build FOLDER [--rounds 3] [--torch-rounds 1] [--transports shm,tcp] [--device 0]
-                        [--before FOLDER] [--budget SECONDS] [--driver nvidia] [--managed] [--torch [PART ...]]
+                        [--before FOLDER] [--budget SECONDS] [--driver nvidia] [--managed | --short]
+                        [--torch [PART ...]]
 
 Starts an rcuda-server on this machine, runs bench/remote_vs_native/figures natively and over every
 transport in turn, and prints the median of each figure and its ratio to native: above 1 is better than
@@ -12,7 +13,8 @@ CPU time of its threads and the workers'. --torch runs nothing else (all its par
 The transport "tls" is tcp with a token and encryption, as a client of another machine has it.
 --before names the build folder of another commit, which then runs in turn as well. A second table has
 the ratio to that build, and the largest ratio between two rounds of that build, which shows the noise.
---managed runs bench/managed instead: managed memory by access pattern.
+--managed runs bench/managed instead: managed memory by access pattern. --short runs short_waits instead:
+the column "least" is what any forwarding over shared memory takes.
 --budget prevents rounds that would end after this time.
 Needs an NVIDIA GPU; with --driver softgpu the first transport takes the place of native.
 """
@@ -155,7 +157,9 @@ def main():
     parser.add_argument("--driver", default="nvidia", help="softgpu: without a native run")
     parser.add_argument("--torch-rounds", type=int,
                         default=1 if importlib.util.find_spec("torch") else 0)
-    parser.add_argument("--managed", action="store_true")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--managed", action="store_const", dest="program", const="managed/managed")
+    instead.add_argument("--short", action="store_const", dest="program", const="remote_vs_native/short_waits")
     parser.add_argument("--torch", nargs="*", metavar="PART")
     arguments = parser.parse_args()
     builds = {"": os.path.abspath(arguments.build)}
@@ -169,16 +173,18 @@ def main():
     environments = {}
     if arguments.driver == "nvidia":
         environments["native"] = dict(os.environ, CUDA_VISIBLE_DEVICES=str(arguments.device))
+        if arguments.program and arguments.program.endswith("short_waits"):
+            environments["least"] = dict(environments["native"], LEAST="1")
     for transport in transports:
         for suffix, build in builds.items():
             environments[transport + suffix] = remote_environment(build, servers[suffix], transport,
                                                                   arguments.device, folder.name)
-    program = os.path.join(builds[""], "bench", "managed/managed" if arguments.managed else "remote_vs_native/figures")
-    torch_rounds = 0 if arguments.managed else arguments.torch_rounds
+    program = os.path.join(builds[""], "bench", arguments.program or "remote_vs_native/figures")
+    torch_rounds = 0 if arguments.program else arguments.torch_rounds
     if only_torch := arguments.torch is not None:
         program, torch_rounds = None, arguments.rounds
     try:
-        samples = run_rounds(environments, program, not arguments.managed and not only_torch, arguments.rounds,
+        samples = run_rounds(environments, program, not arguments.program and not only_torch, arguments.rounds,
                              torch_rounds, arguments.torch or [], arguments.budget)
     finally:
         for server in servers.values():
@@ -186,7 +192,8 @@ def main():
             if outcome != 0:
                 print(f"rcuda-server: {outcome}\n{server.text()}", file=sys.stderr)
     base = next(iter(environments))
-    print_against_base(samples, base, [mode for mode in transports if mode != base])
+    print_against_base(samples, base, [mode for mode in ("least", *transports)
+                                       if mode in samples and mode != base])
     print_cpu(samples, [base, *transports])
     if arguments.before:
         print_against_before(samples, transports)

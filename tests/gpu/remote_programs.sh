@@ -11,7 +11,9 @@
 # MODES="shm tcp" runs only these.
 #
 # A native process spends most of its time in starting, so several programs run at once; what differs
-# then is run once more alone, since some programs look at how much memory is free. At the end no session may be left.
+# then is run once more alone, since some programs look at how much memory is free. Programs that make or
+# reset contexts run alone only: a driver makes one context at a time on the whole machine, and beside others
+# that start, such a program may wait for minutes. At the end no session may be left.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "$1" && pwd)
@@ -25,7 +27,7 @@ gpus=$(nvidia-smi -L | wc -l)
 seconds=${SECONDS_PER_PROGRAM:-60}
 servers=() runs=()
 trap 'kill "${servers[@]}" 2>/dev/null; rm -rf "$work"' EXIT
-trap 'echo "--- stopped; done by then: $(wc -l <"$work/times"); of these differed:"
+trap 'echo "--- stopped; done by then: $(wc -l <"$work/times") of ${#tasks[@]}, not ${tasks[*]:$(<"$work/next")}; of these differed:"
       while read -r _ _ name mode; do [[ -e $work/$name.$mode.first ]] && cat "$work/$name.$mode.first"; done <"$work/times"
       sort -rn "$work/times" | head -8; exit 143' TERM
 
@@ -82,14 +84,21 @@ if ((!${#names[@]})); then
 fi
 read -ra modes <<<"${MODES:-native shm tcp two gpus}"
 several=" context_lives device_queries foreign_memory full_queues interprocess lifetimes peer_copies peer_trains several_devices shared_descriptors virtual_memory "
+makes_contexts=$(cd "$here/.." && grep -lE 'cuCtxCreate|PrimaryCtxRe(set|lease)|cudaDeviceReset' programs/*.c* |
+                 xargs -n1 basename | sed 's/\.[^.]*$//' | paste -sd' ')
 declare -A passed failed
-tasks=()
+tasks=() all=()
 for name in "${names[@]}"; do
   [[ -x $programs/$name || -x $generations/$name ]] || continue
   for mode in "${modes[@]}"; do
     [[ $mode == gpus && $several != *" $name "* ]] && continue
     [[ $mode == two && $gpus == 1 && $name == device_queries ]] && continue  # one GPU twice
-    tasks+=("$name $mode")
+    all+=("$name $mode")
+    if [[ " $makes_contexts " == *" $name "* ]]; then
+      touch "$work/$name.$mode.first"
+    else
+      tasks+=("$name $mode")
+    fi
   done
 done
 at_once=$((${AT_ONCE:-8}))
@@ -111,7 +120,7 @@ done
 wait "${runs[@]}"
 echo "--- the slowest: $(sort -rn "$work/times" | head -8 | paste -sd';')"
 echo "--- after $SECONDS s, to be run again alone: $(cd "$work" && ls -- *.first 2>/dev/null | paste -sd' ')"
-for task in "${tasks[@]}"; do
+for task in "${all[@]}"; do
   read -r name mode <<<"$task"
   if [[ -e $work/$name.$mode.first ]] && differs "$name" "$mode"; then
     failed[$mode]+=" $name"
