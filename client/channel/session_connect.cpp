@@ -143,6 +143,7 @@ Status Session::link_up(Approach approach, const SessionOptions& options) {
   name_ = address + " over " + medium;
   transport::LinkOptions link_options = options.link;
   link_options.window_bytes = Window::kBytes;
+  link_options.answers = Window::kAnswers;
   auto link = wire::link_to_worker(std::move(approach.connection), welcome_.token, link_options,
                                    {options.handshake_timeout, options.connect_timeout});
   if (!link) return Status(link.status()).with_context(name_);

@@ -186,8 +186,8 @@ void WorkerEvents::run_events() {
   pthread_setname_np(pthread_self(), "rcuda-events");
   bool readable = true;
   while (readable && !stop_.load()) {
-    const Status status =
-        link_.wait([this] { return stop_.load() || ring_.pending(); }, Clock::now() + kForever);
+    const Status status = link_.wait([this] { return stop_.load() || ring_.pending(); },
+                                     Clock::now() + kForever, transport::WokenBy::kNotAnswers);
     if (!status.ok() && status.code() != Code::kTimeout) break;
     while (!stop_.load() && readable) {
       taking_.store(true, std::memory_order_relaxed);  // before try_next() clears a header

@@ -1,11 +1,11 @@
 // Doorbell: lets a thread sleep until a word in memory changes. The thread that changes the word
 // wakes the sleeper, and makes no system call if nobody sleeps.
 //
-// Every Link uses one. With shared memory, its state lies in the header page of the window and both
-// processes use it; otherwise it is private. Any number of threads may call sleep(); the thread
-// that made something visible calls ring(). Neither allocates. A peer that corrupts the shared
-// state can only cause spurious or lost wake-ups in this session: ring_always() does not depend on
-// the count of sleepers.
+// Every Link uses one or two. With shared memory, the state lies in the header page of the window
+// and both processes use it; otherwise it is private. Any number of threads may call sleep(); the
+// thread that made something visible calls ring(). Neither allocates. A peer that corrupts the
+// shared state can only cause spurious or lost wake-ups in this session: ring_always() does not
+// depend on the count of sleepers.
 //
 // Why no wake-up is lost: a sleeper counts itself (S1), then checks the data (S2), and sleeps only
 // while `sequence` has the value it had before S2. A ringer stores the data (R1), then reads the

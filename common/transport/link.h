@@ -47,6 +47,19 @@ namespace rcuda::transport {
 //   kHandOver: as kNow where no thread of the Link is awake to send it, else as kYes.
 enum class Wake : uint8_t { kNo, kYes, kNow, kHandOver };
 
+// Which puts end the sleep of a thread in wait().
+//   kAny: all that wake.
+//   kNotAnswers: all that wake but those into LinkOptions::answers, where the medium can tell them
+//       apart (shm, tcp; not verbs, nor shm with a peer of an older build).
+enum class WokenBy : uint8_t { kAny, kNotAnswers };
+
+// A part of a window.
+struct WindowPart {
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  bool holds(uint64_t at) const { return at >= offset && at - offset < bytes; }
+};
+
 // Names a region of the peer. Assigned by the side that exposes it, unique within a Link, never
 // reused.
 enum class RegionId : uint64_t { kNone = 0 };
@@ -125,9 +138,11 @@ class Link {
 
   // Sleeps until `ready` returns true, the deadline passes (kTimeout) or the Link breaks. Calls
   // `ready` on this thread before it sleeps and after every wake-up. Several threads may wait. A
-  // caller that wants to spin does so before the call.
+  // caller that wants to spin does so before the call. With kNotAnswers `ready` must not depend on
+  // LinkOptions::answers.
   virtual Status wait(const std::function<bool()>& ready,
-                      std::chrono::steady_clock::time_point deadline) = 0;
+                      std::chrono::steady_clock::time_point deadline,
+                      WokenBy woken_by = WokenBy::kAny) = 0;
   // Makes every thread in wait() call its `ready` again. Local; for shutdown and timers.
   virtual void interrupt() = 0;
 
@@ -221,6 +236,9 @@ std::chrono::nanoseconds default_receive_spin();
 
 struct LinkOptions {
   size_t window_bytes = 8u << 20;  // of this side's own window; at most 1 GiB
+  // The part of this side's own window that has the answers to its calls. A thread that listens for
+  // something else sleeps through them (WokenBy::kNotAnswers): to wake it takes the peer 1.7 us.
+  WindowPart answers;
   // tcp: sockets for transfers; verbs: queue pairs for transfers. The server's value is used.
   int bulk_streams = 4;
   // tcp: how long a receiving thread polls for more data after it has received some, before it

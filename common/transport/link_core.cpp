@@ -18,17 +18,23 @@ std::chrono::milliseconds heartbeat_interval(uint32_t timeout_ms) {
 }
 
 Status LinkCore::wait(const std::function<bool()>& ready,
-                      std::chrono::steady_clock::time_point deadline) {
+                      std::chrono::steady_clock::time_point deadline, WokenBy woken_by) {
   bool satisfied = false;
   const auto look = [&] {
     satisfied = ready();
     if (!satisfied) before_sleep();
     return satisfied || broken();
   };
-  const bool woken = doorbell_.sleep(look, deadline);
+  const bool apart = tells_answers_apart_ && woken_by == WokenBy::kNotAnswers;
+  const bool woken = (apart ? elsewhere_ : doorbell_).sleep(look, deadline);
   if (satisfied) return {};
   if (woken) return status();
   return {Code::kTimeout, "waiting for the peer"};
+}
+
+void LinkCore::interrupt() {
+  doorbell_.ring_always();
+  if (tells_answers_apart_) elsewhere_.ring_always();
 }
 
 Status LinkCore::status() const {
@@ -46,7 +52,7 @@ void LinkCore::fail(End end, const std::string& why) {
   }
   if (end == End::kLost) RCUDA_WARN("%s link: %s", medium(), why.c_str());
   on_broken();
-  doorbell_.ring_always();
+  interrupt();
 }
 
 void LinkCore::on_immediate(ImmediateArrived arrived) {

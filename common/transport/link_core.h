@@ -25,9 +25,9 @@ std::chrono::milliseconds heartbeat_interval(uint32_t timeout_ms);
 
 class LinkCore : public Link {
  public:
-  Status wait(const std::function<bool()>& ready,
-              std::chrono::steady_clock::time_point deadline) final;
-  void interrupt() final { doorbell_.ring_always(); }
+  Status wait(const std::function<bool()>& ready, std::chrono::steady_clock::time_point deadline,
+              WokenBy woken_by = WokenBy::kAny) final;
+  void interrupt() final;
   Status status() const final;
   LinkCounters counters() const final;
   void on_immediate(ImmediateArrived arrived) final;
@@ -39,7 +39,11 @@ class LinkCore : public Link {
  protected:
   enum class End { kIntended, kLost };
 
-  LinkCore(DoorbellState* doorbell, bool shared) : doorbell_(doorbell, shared) {}
+  // `elsewhere`: rung by puts outside of LinkOptions::answers. Null: nobody tells them apart.
+  LinkCore(DoorbellState* doorbell, DoorbellState* elsewhere, bool shared)
+      : doorbell_(doorbell, shared),
+        elsewhere_(elsewhere, shared),
+        tells_answers_apart_(elsewhere != nullptr) {}
 
   bool broken() const { return broken_.load(std::memory_order_acquire); }
   void fail(End end, const std::string& why);
@@ -67,7 +71,9 @@ class LinkCore : public Link {
     bump(window_bytes_, total);
   }
 
-  Doorbell doorbell_;  // threads sleep on it until this side's window changes
+  Doorbell doorbell_;   // threads sleep on it until this side's window changes
+  Doorbell elsewhere_;  // and on this one, until it changes outside of the answers
+  const bool tells_answers_apart_;
 
   std::atomic<uint64_t> puts_{0};
   std::atomic<uint64_t> wakes_{0};

@@ -42,6 +42,10 @@ struct ClientWindow {
       kSmallReplies + 1ull * kSmallReplyCount * kSmallReplyBytes;
   static constexpr uint32_t kLargeReplyCount = 64;
   static constexpr uint32_t kLargeReplyBytes = 64u << 10;
+  // The words and the replies: what calls wait for, and the thread that takes events does not.
+  static constexpr transport::WindowPart kAnswers{
+      kCompletionWords,
+      kLargeReplies + 1ull * kLargeReplyCount* kLargeReplyBytes - kCompletionWords};
   static constexpr uint64_t kEventRing = kLargeReplies + 1ull * kLargeReplyCount * kLargeReplyBytes;
   static constexpr uint64_t kEventRingBytes = 1u << 20;
   static constexpr uint64_t kBytes = kEventRing + kEventRingBytes;

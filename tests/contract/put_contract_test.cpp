@@ -12,6 +12,7 @@ using transport::Bytes;
 using transport::Link;
 using transport::LinkOptions;
 using transport::Wake;
+using transport::WokenBy;
 
 class PutContract : public LinkContract {
  protected:
@@ -215,6 +216,47 @@ TEST_P(PutContract, APutWithoutWakeIsSeenWithTheNextThatWakes) {
   ASSERT_TRUE(put_word(client(), 64, 2, Wake::kNo).ok());
   ASSERT_TRUE(put_word(client(), 0, 1, Wake::kYes).ok());
   sleeper.join();
+}
+
+TEST_P(PutContract, WhoListensForSomethingElseSleepsThroughAnswers) {
+  constexpr transport::WindowPart kAnswers{4096, 4096};
+  connect({.answers = kAnswers});
+  std::atomic<int> looks{0};
+  std::thread listener([&] {
+    const auto ready = [&] {
+      ++looks;
+      return load(client(), 64) == 1;
+    };
+    EXPECT_TRUE(client().wait(ready, soon(), WokenBy::kNotAnswers).ok());
+  });
+  // It looks before it counts itself as a sleeper, and once more before it sleeps.
+  while (looks < 2) std::this_thread::yield();
+  constexpr int kPuts = 200;
+  for (int i = 1; i <= kPuts; ++i) {
+    ASSERT_TRUE(put_word(server(), kAnswers.offset, i, Wake::kNow).ok());
+    ASSERT_TRUE(
+        client().wait([&] { return load(client(), kAnswers.offset) == uint64_t(i); }, soon()).ok());
+  }
+  // The kernel may wake a thread for no reason, but not often.
+  if (!traits().has_adapter) EXPECT_LT(looks, kPuts / 4);
+  ASSERT_TRUE(put_word(server(), 64, 1, Wake::kYes).ok());
+  listener.join();
+}
+
+TEST_P(PutContract, WhoListensForSomethingElseLearnsOfInterruptsAndOfTheEnd) {
+  connect({.answers = {4096, 4096}});
+  std::atomic<bool> flag{false};
+  std::thread listener([&] {
+    const auto wait = [&](bool value) {
+      return client().wait([&, value] { return flag == value; }, soon(), WokenBy::kNotAnswers);
+    };
+    EXPECT_TRUE(wait(true).ok());
+    EXPECT_EQ(wait(false).code(), Code::kUnavailable);
+  });
+  flag = true;
+  client().interrupt();
+  client().close();
+  listener.join();
 }
 
 TEST_P(PutContract, WaitEndsAtItsDeadlineAndWhenInterrupted) {

@@ -32,7 +32,8 @@ class MemoryLink final : public transport::Link {
     }
     return {};
   }
-  Status wait(const std::function<bool()>& ready, std::chrono::steady_clock::time_point) override {
+  Status wait(const std::function<bool()>& ready, std::chrono::steady_clock::time_point,
+              transport::WokenBy) override {
     if (ready()) return {};
     closed_.store(true);
     return Status(Code::kUnavailable, "nobody is there");

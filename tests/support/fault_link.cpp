@@ -74,8 +74,9 @@ Status FaultLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
 }
 
 Status FaultLink::wait(const std::function<bool()>& ready,
-                       std::chrono::steady_clock::time_point deadline) {
-  return inner_->wait(ready, deadline);
+                       std::chrono::steady_clock::time_point deadline,
+                       transport::WokenBy woken_by) {
+  return inner_->wait(ready, deadline, woken_by);
 }
 
 Result<transport::Region> FaultLink::expose(void* base, size_t bytes, int backing,

@@ -50,8 +50,8 @@ class FaultLink final : public transport::Link {
   Status put_region(transport::RegionId region, uint64_t offset, transport::Bytes bytes) override;
   void flush() override { inner_->flush(); }
   void before_puts(std::function<void()> first) override { before_put_ = std::move(first); }
-  Status wait(const std::function<bool()>& ready,
-              std::chrono::steady_clock::time_point deadline) override;
+  Status wait(const std::function<bool()>& ready, std::chrono::steady_clock::time_point deadline,
+              transport::WokenBy woken_by) override;
   void interrupt() override { inner_->interrupt(); }
   Result<transport::Region> expose(void* base, size_t bytes, int backing,
                                    uint64_t backing_offset) override;

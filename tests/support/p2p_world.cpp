@@ -410,7 +410,8 @@ class SimLink final : public transport::Link {
     return {};
   }
 
-  Status wait(const std::function<bool()>& ready, std::chrono::steady_clock::time_point) override {
+  Status wait(const std::function<bool()>& ready, std::chrono::steady_clock::time_point,
+              transport::WokenBy) override {
     if (ready()) return {};
     if (!cable_->broken.ok()) return cable_->broken;
     return {Code::kTimeout, "simulated links do not sleep"};

@@ -43,8 +43,11 @@ constexpr size_t kInlineCopyBytes = 64u << 10;
 // A long copy checks after each piece of this size whether the Link still works.
 constexpr size_t kCopyPieceBytes = 1u << 20;
 
+// What follows the first doorbell is zero with a peer of an older build, which rings only that one.
 struct WindowHeader {
   DoorbellState doorbell;
+  alignas(128) DoorbellState elsewhere;  // for puts outside of the answers
+  WindowPart answers;                    // LinkOptions::answers of the window's owner
 };
 static_assert(sizeof(WindowHeader) <= kHeaderBytes);
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
@@ -53,7 +56,7 @@ struct Hello {
   uint64_t magic = kHelloMagic;
   uint64_t window_bytes = 0;
   uint32_t peer_timeout_ms = 0;  // this side expects a sign of life within this time
-  uint32_t reserved = 0;
+  uint32_t rings_elsewhere = 1;  // WindowHeader::elsewhere as well; an older build says 0
 };
 static_assert(sizeof(Hello) == 24);
 
@@ -73,7 +76,7 @@ Result<Mapping> map_window(int file, size_t bytes) {
   return Mapping(base, bytes);
 }
 
-Result<Window> make_window(size_t window_bytes) {
+Result<Window> make_window(size_t window_bytes, const WindowPart& answers) {
   RCUDA_RETURN_IF_ERROR(check_window_bytes(window_bytes, "own"));
   Window window;
   window.file.reset(::memfd_create("rcuda-window", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -86,7 +89,7 @@ Result<Window> make_window(size_t window_bytes) {
   Result<Mapping> memory = map_window(window.file.get(), bytes);
   if (!memory) return memory.status();
   window.memory = std::move(*memory);
-  new (window.memory.data()) WindowHeader;
+  new (window.memory.data()) WindowHeader{.answers = answers};
   return window;
 }
 
@@ -105,11 +108,15 @@ Result<Window> adopt_window(UniqueFd file, uint64_t window_bytes) {
 
 class ShmLink final : public LinkCore {
  public:
-  ShmLink(Window own, Window peer, std::chrono::milliseconds peer_timeout)
-      : LinkCore(&own.header()->doorbell, true),
+  ShmLink(Window own, Window peer, bool peer_rings_elsewhere,
+          std::chrono::milliseconds peer_timeout)
+      : LinkCore(&own.header()->doorbell, peer_rings_elsewhere ? &own.header()->elsewhere : nullptr,
+                 true),
         own_(std::move(own)),
         peer_(std::move(peer)),
         peer_bell_(&peer_.header()->doorbell, true),
+        peer_elsewhere_(&peer_.header()->elsewhere, true),
+        peer_answers_(peer_.header()->answers),
         peer_timeout_(peer_timeout) {}
   ~ShmLink() override;
 
@@ -149,6 +156,8 @@ class ShmLink final : public LinkCore {
   const Window own_;
   const Window peer_;
   Doorbell peer_bell_;
+  Doorbell peer_elsewhere_;
+  const WindowPart peer_answers_;  // what the peer said at the start
   const std::chrono::milliseconds peer_timeout_;
   std::mutex put_mutex_;
 
@@ -210,7 +219,10 @@ Status ShmLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
   begin_put();
   store_pieces(peer_.bytes().data() + offset, pieces, total);
   count_put(total);
-  if (wake != Wake::kNo && peer_bell_.ring()) bump(wakes_, 1);
+  if (wake == Wake::kNo) return {};
+  if (peer_bell_.ring()) bump(wakes_, 1);
+  const bool has_answers = peer_answers_.bytes != 0;
+  if (has_answers && !peer_answers_.holds(offset) && peer_elsewhere_.ring()) bump(wakes_, 1);
   return {};
 }
 
@@ -355,7 +367,7 @@ Result<Greeting> hear(int socket, Deadline deadline) {
 
 Result<std::unique_ptr<Link>> shm::make_link(Bootstrap bootstrap, const LinkOptions& options) {
   const Deadline deadline = std::chrono::steady_clock::now() + bootstrap.timeout;
-  Result<Window> own = make_window(options.window_bytes);
+  Result<Window> own = make_window(options.window_bytes, options.answers);
   if (!own) return own.status();
   Hello hello;
   hello.window_bytes = options.window_bytes;
@@ -369,7 +381,9 @@ Result<std::unique_ptr<Link>> shm::make_link(Bootstrap bootstrap, const LinkOpti
   own->file.reset();
   peer->file.reset();
 
-  auto link = std::make_unique<ShmLink>(std::move(*own), std::move(*peer), options.peer_timeout);
+  auto link =
+      std::make_unique<ShmLink>(std::move(*own), std::move(*peer),
+                                peer_says->hello.rings_elsewhere != 0, options.peer_timeout);
   const ControlChannel::Timing timing{
       .send_every = heartbeat_interval(peer_says->hello.peer_timeout_ms),
       .expect_within = options.peer_timeout};

@@ -98,6 +98,7 @@ class TcpLink final : public LinkCore {
     std::chrono::milliseconds heartbeat{0};
     std::chrono::milliseconds peer_timeout{0};
     std::chrono::nanoseconds receive_spin{0};
+    WindowPart answers;
   };
 
   explicit TcpLink(Setup setup);
@@ -145,7 +146,9 @@ class TcpLink final : public LinkCore {
   const size_t peer_window_bytes_;
   const std::chrono::milliseconds peer_timeout_;
   AdaptiveSpin receive_spin_;  // of the receiver
+  const WindowPart answers_;
   DoorbellState doorbell_state_;
+  DoorbellState elsewhere_state_;
   ExposedRegions regions_;
   std::atomic<uint32_t> region_puts_sent_{0};
   std::mutex put_mutex_;
@@ -166,12 +169,13 @@ class TcpLink final : public LinkCore {
 };
 
 TcpLink::TcpLink(Setup setup)
-    : LinkCore(&doorbell_state_, false),
+    : LinkCore(&doorbell_state_, &elsewhere_state_, false),
       control_(std::move(setup.control)),
       window_(std::move(setup.window)),
       peer_window_bytes_(setup.peer_window_bytes),
       peer_timeout_(setup.peer_timeout),
       receive_spin_(setup.receive_spin),
+      answers_(setup.answers),
       sender_(control_, bytes_of(kHeartbeatFrame), setup.heartbeat, setup.receive_spin,
               [this](const std::string& why) { lost(why); }),
       bulk_(
@@ -379,7 +383,11 @@ std::string TcpLink::fill() {
 
 std::string TcpLink::take_puts() {
   std::string why;
-  bool wake = false;
+  bool wake = false, wake_elsewhere = false;
+  const auto ring = [&] {
+    if (std::exchange(wake, false)) doorbell_.ring();
+    if (std::exchange(wake_elsewhere, false)) elsewhere_.ring();
+  };
   while (why.empty() && end_ - begin_ >= sizeof(PutHeader)) {
     PutHeader header;
     std::memcpy(&header, buffer_.data() + begin_, sizeof header);
@@ -407,7 +415,7 @@ std::string TcpLink::take_puts() {
     }
     after_peer(regions_.peer_order());  // transfers whose end the peer has seen
     if (header.bytes > kBufferedPut) {
-      if (std::exchange(wake, false)) doorbell_.ring();  // the rest may take long to arrive
+      ring();  // the rest may take long to arrive
       why = take_large_put(header);
     } else {
       if (end_ - begin_ < sizeof header + header.bytes) break;
@@ -417,9 +425,9 @@ std::string TcpLink::take_puts() {
       begin_ += sizeof header + header.bytes;
     }
     wake = wake || kind == kPutAndWake;
+    wake_elsewhere = wake_elsewhere || (kind == kPutAndWake && !answers_.holds(offset));
   }
-  // One wake-up for all puts that arrived together.
-  if (wake) doorbell_.ring();
+  ring();  // once for all puts that arrived together
   return why;
 }
 
@@ -532,6 +540,7 @@ Result<std::unique_ptr<Link>> tcp::make_link(Bootstrap bootstrap, const LinkOpti
   setup.heartbeat = heartbeat_interval(peer.peer_timeout_ms);
   setup.peer_timeout = options.peer_timeout;
   setup.receive_spin = options.receive_spin;
+  setup.answers = options.answers;
   auto link = std::make_unique<TcpLink>(std::move(setup));
   RCUDA_RETURN_IF_ERROR(link->start());
   return std::unique_ptr<Link>(std::move(link));

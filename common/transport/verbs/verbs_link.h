@@ -35,7 +35,7 @@ Result<std::unique_ptr<Link>> make_link(Bootstrap bootstrap, const LinkOptions& 
 class VerbsLink final : public LinkCore {
  public:
   explicit VerbsLink(const LinkOptions& options)
-      : LinkCore(&doorbell_state_, false),
+      : LinkCore(&doorbell_state_, nullptr, false),
         peer_timeout_(options.peer_timeout),
         near_pci_(options.near_pci),
         loss_([this] { poke(); }),
