@@ -11,6 +11,7 @@
 #include "client/channel/task_pool.h"
 #include "client/process/mirror_exchange.h"
 #include "client/process/mirror_patch.h"
+#include "client/process/take_changes.h"
 
 namespace rcuda::client {
 
@@ -22,36 +23,6 @@ CUresult fetch_run(Mirror& mirror, const Run& run, std::byte* to) {
   }
   return mirror.session->staging().to_host(mirror.target(), to, mirror.in_worker(run.at), bytes);
 }
-
-namespace {
-
-// Takes the bytes that the worker changed, and writes no others, which threads of the application
-// may be writing now.
-void take_changes(std::byte* here, std::byte* known, const std::byte* there, size_t length) {
-  constexpr size_t kWord = sizeof(uint32_t);
-  size_t at = 0;
-  for (; at + kWord <= length; at += kWord) {
-    uint32_t now, before;
-    std::memcpy(&now, there + at, kWord);
-    std::memcpy(&before, known + at, kWord);
-    if (now == before) continue;
-    // Unless the application has changed the word, also at this moment.
-    if (reinterpret_cast<uintptr_t>(here + at) % kWord == 0 &&
-        __atomic_compare_exchange(reinterpret_cast<uint32_t*>(here + at), &before, &now, false,
-                                  __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
-      continue;
-    }
-    for (size_t i = at; i < at + kWord; ++i) {  // both sides have changed the word
-      if (there[i] != known[i]) here[i] = there[i];
-    }
-  }
-  for (; at < length; ++at) {
-    if (there[at] != known[at]) here[at] = there[at];
-  }
-  std::memcpy(known, there, length);
-}
-
-}  // namespace
 
 void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs, bool noted) {
   const std::vector<Run> pieces = pieces_of(runs, kMirrorPieceBytes);
@@ -66,9 +37,7 @@ void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs,
       } else if (!mirror.sent) {
         std::memcpy(here, there + at, length);
         std::memcpy(known, there + at, length);
-      } else if (std::memcmp(there + at, known, length) != 0) {
-        take_changes(here, known, there + at, length);
-      } else {
+      } else if (!take_changes(here, known, there + at, length)) {
         continue;
       }
       if (!noted) mirror.note_missing(at);
