@@ -109,6 +109,11 @@ bool WorkerEvents::copy_given(uint64_t id, CUDA_MEMCPY3D* given) {
   return true;
 }
 
+bool WorkerEvents::has_had_callbacks() {
+  std::lock_guard lock(mutex_);
+  return next_callback_ != kFirstCallback;
+}
+
 bool WorkerEvents::remove_callback(uint64_t id) {
   // destroyed after the lock is released: destroying its contents may need the event thread
   Shared forgotten;

@@ -71,6 +71,9 @@ class WorkerEvents {
   // The same for a copy.
   bool copy_given(uint64_t id, CUDA_MEMCPY3D* given);
 
+  // Whether any callback was ever registered. Without, no function of the program is due.
+  bool has_had_callbacks();
+
   // Removes a function whose id the worker does not know; nothing is called. Returns false if the
   // function is no longer registered: it was called or will be called.
   bool remove_callback(uint64_t id);
@@ -144,7 +147,8 @@ class WorkerEvents {
   wire::ReadyEvent ready_{};
   std::map<uint64_t, Once> callbacks_;  // oldest first
   std::unordered_map<uint64_t, Shared> graph_callbacks_;
-  uint64_t next_callback_ = 1;
+  static constexpr uint64_t kFirstCallback = 1;
+  uint64_t next_callback_ = kFirstCallback;
   TraceSink trace_sink_;
   NoticeSink notice_sink_;
   std::function<void(uint64_t loan)> mirrors_arrived_, mirrors_leave_;

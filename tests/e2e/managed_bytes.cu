@@ -1,5 +1,6 @@
 // Managed memory of 16 MiB, used in one way: the argument. managed_bytes_test.py counts the bytes
-// that travel. "memory" prints what the client's buffers take in the end.
+// that travel. "memory" prints what the client's buffers take in the end. "frees" uses other
+// memory.
 #include <cstring>
 #include <fstream>
 #include <string>
@@ -35,8 +36,31 @@ size_t resident_in_buffers() {
   return all;
 }
 
+// Three times, without and with a host function that is due when the memory is freed.
+void allocate_use_free(bool with_host_function) {
+  for (int round = 0; round < 3; ++round) {
+    int* values;
+    CUDA(cudaMallocManaged(&values, 1 << 20));
+    values[0] = round;
+    add<<<1, 1>>>(values, 1);
+    CUDA(cudaGetLastError());
+    CUDA(cudaStreamSynchronize(nullptr));
+    CHECK(values[0] == round + 1);
+    if (with_host_function) {
+      CUDA(cudaLaunchHostFunc(
+          nullptr, [](void* word) { CHECK(*static_cast<volatile int*>(word) != 0); }, values));
+    }
+    CUDA(cudaFree(values));
+  }
+}
+
 int main(int, char** arguments) {
   const std::string way = arguments[1];
+  if (way == "frees") {
+    allocate_use_free(false);
+    allocate_use_free(true);
+    return 0;
+  }
   int *values, *result;
   CUDA(cudaMallocManaged(&values, kCount * sizeof(int)));
   CUDA(cudaMallocManaged(&result, sizeof(int)));

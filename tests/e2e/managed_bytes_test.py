@@ -10,9 +10,10 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import unittest
 
-from servers import Server, client_environment, run_tests
+from servers import Server, client_environment, load_trace, run_tests
 
 BUILD = None
 ALL = 16 << 20
@@ -35,10 +36,10 @@ with_absent_pages = unittest.skipUnless(serves_faults(), "this process may not s
 
 
 class ManagedBytesTest(unittest.TestCase):
-    def run_program(self, way, mode):
+    def run_program(self, way, mode, **more):
         """What a program prints, and what its server does."""
         server = Server(BUILD)
-        environment = client_environment(BUILD, [server], "tcp", RCUDA_MANAGED=mode)
+        environment = client_environment(BUILD, [server], "tcp", RCUDA_MANAGED=mode, **more)
         program = os.path.join(BUILD, "tests/e2e/managed_bytes")
         result = subprocess.run([program, way], env=environment, capture_output=True, text=True, timeout=100)
         self.assertEqual(server.stop(), 0)
@@ -90,6 +91,17 @@ class ManagedBytesTest(unittest.TestCase):
         # Not with zeros, which the program would take for results.
         self.assertEqual((program.returncode, out), (-signal.SIGBUS, ""))
         self.assertIn("could not be fetched", errors)
+
+    def test_a_free_waits_once_unless_a_host_function_may_be_due(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trace = os.path.join(folder, "trace.json")
+            self.run_program("frees", "", RCUDA_TRACE=trace)
+            slices = [event for event in load_trace(trace) if event["ph"] == "X"]
+        frees = [event for event in slices if event["name"] == "cuMemFree_v2" and event["cat"] == "api"]
+        commands = [[event["name"].split()[1] for event in slices
+                     if event["cat"] in ("call", "post") and event["tid"] == free["tid"]
+                     and free["ts"] <= event["ts"] < free["ts"] + free["dur"]] for free in frees]
+        self.assertEqual(["SynchronizeContext" in sent for sent in commands], [False] * 3 + [True] * 3)
 
     @with_absent_pages
     def test_all_comes_back_once(self):
