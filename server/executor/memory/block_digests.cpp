@@ -157,10 +157,10 @@ CUresult kernel_in(const api::DriverTable& driver, ContextState& context, CUfunc
 
 }  // namespace
 
-BlockDigests::BlockDigests(const api::DriverTable& driver, HostMeter& meter, wire::ObjectId context,
-                           uint64_t address, uint64_t bytes)
+BlockDigests::BlockDigests(const api::DriverTable& driver, DigestMemory& all,
+                           wire::ObjectId context, uint64_t address, uint64_t bytes)
     : driver_(driver),
-      meter_(meter),
+      all_(all),
       context_(context),
       address_(address),
       bytes_(bytes),
@@ -170,29 +170,21 @@ BlockDigests::BlockDigests(const api::DriverTable& driver, HostMeter& meter, wir
 }
 
 BlockDigests::~BlockDigests() {
-  if (!memory_) return;
-  (void)driver_.cuMemFreeHost(memory_);
-  meter_.give_host(memory_bytes());
+  if (memory_) all_.give(context_, memory_, memory_bytes());
 }
 
 uint64_t BlockDigests::memory_bytes() const { return block_count_ * (kDigestBytes + 1); }
 
-std::unique_ptr<BlockDigests> BlockDigests::make(const api::DriverTable& driver, HostMeter& meter,
-                                                 ContextState& context, uint64_t address,
-                                                 uint64_t bytes) {
-  if (!driver.cuMemHostAlloc || !driver.cuMemFreeHost || !driver.cuLaunchKernel) return nullptr;
+std::unique_ptr<BlockDigests> BlockDigests::make(const api::DriverTable& driver,
+                                                 DigestMemory& memory, ContextState& context,
+                                                 uint64_t address, uint64_t bytes) {
+  if (!driver.cuLaunchKernel) return nullptr;
   CUfunction kernel;
   CUresult result = kernel_in(driver, context, &kernel);
-  std::unique_ptr<BlockDigests> made(new BlockDigests(driver, meter, context.id, address, bytes));
+  std::unique_ptr<BlockDigests> made(new BlockDigests(driver, memory, context.id, address, bytes));
   const uint64_t needed = made->memory_bytes();
-  if (result == CUDA_SUCCESS && !meter.take_host(needed)) result = CUDA_ERROR_OUT_OF_MEMORY;
-  if (result == CUDA_SUCCESS) {
-    result = driver.cuMemHostAlloc(&made->memory_, needed,
-                                   CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
-    if (result != CUDA_SUCCESS) meter.give_host(needed);
-  }
+  if (result == CUDA_SUCCESS) made->memory_ = memory.take(context.id, needed, &result);
   if (result != CUDA_SUCCESS) {
-    made->memory_ = nullptr;
     RCUDA_WARN("changes of %llu bytes of shared memory are not tracked: CUDA error %d",
                static_cast<unsigned long long>(bytes), static_cast<int>(result));
     return nullptr;

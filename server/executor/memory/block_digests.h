@@ -18,7 +18,7 @@
 
 #include "api/driver_table.h"
 #include "common/wire/block_digest.h"
-#include "server/executor/memory/host_meter.h"
+#include "server/executor/memory/digest_memory.h"
 #include "server/executor/objects/objects.h"
 
 namespace rcuda::server {
@@ -30,8 +30,8 @@ class BlockDigests {
   static constexpr uint64_t kMostBlocks = 1 << 20;
 
   // Null if the driver refuses it, or if its memory is beyond the session's quota. The current
-  // context must be `context`; `meter` outlives this object.
-  static std::unique_ptr<BlockDigests> make(const api::DriverTable& driver, HostMeter& meter,
+  // context must be `context`; `memory` outlives this object.
+  static std::unique_ptr<BlockDigests> make(const api::DriverTable& driver, DigestMemory& memory,
                                             ContextState& context, uint64_t address,
                                             uint64_t bytes);
   ~BlockDigests();
@@ -60,7 +60,7 @@ class BlockDigests {
   uint64_t next_changed(uint64_t block) const;
 
  private:
-  BlockDigests(const api::DriverTable& driver, HostMeter& meter, wire::ObjectId context,
+  BlockDigests(const api::DriverTable& driver, DigestMemory& all, wire::ObjectId context,
                uint64_t address, uint64_t bytes);
   uint64_t memory_bytes() const;
   CUresult forget(const SessionStream& stream, uint64_t block);
@@ -68,7 +68,7 @@ class BlockDigests {
                   bool compares);
 
   const api::DriverTable& driver_;
-  HostMeter& meter_;
+  DigestMemory& all_;
   const wire::ObjectId context_;
   const uint64_t address_, bytes_;
   uint64_t block_bytes_ = 0, block_count_ = 0;

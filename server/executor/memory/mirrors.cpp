@@ -78,7 +78,7 @@ CUresult Mirrors::track(Mirror& mirror) {
   const CUresult result = objects_.use_stream(wire::kFetchStream, &stream);
   if (result != CUDA_SUCCESS) return result;
   mirror.digests =
-      BlockDigests::make(driver_, meter_, *stream.context, mirror.address, mirror.bytes);
+      BlockDigests::make(driver_, digest_memory_, *stream.context, mirror.address, mirror.bytes);
   if (!mirror.digests) return CUDA_ERROR_NOT_SUPPORTED;
   const bool is_new = !std::exchange(mirror.is_tracked, true);
   // Managed memory is new here, and has zeros on both sides. The client's own memory is sent first.
@@ -156,6 +156,7 @@ void Mirrors::forget_context(const ContextState& context) {
     if (mirror.digests && mirror.digests->context() == context.id) mirror.digests.reset();
     return mirror.context == context.id;
   });
+  digest_memory_.forget_context(context.id);
 }
 
 void Mirrors::forget_memory(uint64_t address, uint64_t bytes) {

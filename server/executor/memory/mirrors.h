@@ -47,7 +47,7 @@ class Mirrors {
         answers_(answers),
         completions_(completions),
         host_memory_(host_memory),
-        meter_(meter) {}
+        digest_memory_(driver, meter) {}
   ~Mirrors();
 
   // Replies with a wire::MirrorReply.
@@ -153,7 +153,7 @@ class Mirrors {
   Answers& answers_;
   Completions& completions_;
   const HostMemory& host_memory_;
-  HostMeter& meter_;
+  DigestMemory digest_memory_;
   std::mutex lent_;           // one host function at a time, as the client runs them
   uint64_t loans_ = 0;        // so far; guarded by lent_
   mutable std::mutex mutex_;  // guards mirrors_

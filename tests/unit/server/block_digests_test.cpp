@@ -31,12 +31,13 @@ class BlockDigestsTest : public ::testing::Test {
     ASSERT_EQ(driver_.cuMemAllocManaged(&address, kBytes, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
     memory_ = reinterpret_cast<std::byte*>(address);
     for (uint64_t i = 0; i < kBytes; ++i) memory_[i] = static_cast<std::byte>(i * i % 251);
-    digests_ = BlockDigests::make(driver_, meter_, context_, address, kBytes);
+    digests_ = BlockDigests::make(driver_, digest_memory_, context_, address, kBytes);
     ASSERT_NE(digests_, nullptr);
     stream_.context = &context_;
   }
   void TearDown() override {
     digests_.reset();
+    digest_memory_.forget_context(context_.id);
     driver_.cuMemFree_v2(reinterpret_cast<CUdeviceptr>(memory_));
     driver_.cuDevicePrimaryCtxRelease_v2(0);
   }
@@ -63,6 +64,7 @@ class BlockDigestsTest : public ::testing::Test {
 
   const api::DriverTable& driver_ = test::TestDriver::get().table;
   Unlimited meter_;
+  DigestMemory digest_memory_{driver_, meter_};
   ContextState context_;
   SessionStream stream_;
   std::byte* memory_ = nullptr;
