@@ -243,10 +243,12 @@ bool Session::acquire_slot(size_t reply_bytes, bool patient, PendingCall* call) 
   const bool small =
       reply_bytes + sizeof(wire::ReplyHeader) + sizeof(uint64_t) <= Window::kSmallReplyBytes;
   std::vector<uint32_t>& slots = small ? small_slots_ : large_slots_;
+  const size_t all = small ? Window::kSmallReplyCount : Window::kLargeReplyCount;
+  const size_t kept = patient ? 0 : all / 4;
   while (true) {
     {
       std::lock_guard lock(slots_mutex_);
-      if (!slots.empty()) {
+      if (slots.size() > kept) {
         call->slot = slots.back();
         call->slot_bytes = small ? Window::kSmallReplyBytes : Window::kLargeReplyBytes;
         slots.pop_back();

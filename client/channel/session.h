@@ -132,8 +132,10 @@ class Session {
   Target in_context(wire::ObjectId context) { return {this, context}; }
 
   // A call in two steps, so that several can be in flight. begin() sends the command. If no reply
-  // slot is free, it waits for one (`patient`) or returns false and sends nothing. After true, the
-  // caller must call finish(); the order of several finish() calls does not matter. `at_once`:
+  // slot is free, it waits for one (`patient`) or returns false and sends nothing. It also returns
+  // false if only a quarter of the slots is free: what is in flight may wait for as long as the
+  // application does, and that may end only when other threads get answers. After true, the caller
+  // must call finish(); the order of several finish() calls does not matter. `at_once`:
   // finish() follows directly. Otherwise a trace shows the command as posted and the wait
   // separately, because slices that overlap on one thread cannot be drawn.
   struct PendingCall {

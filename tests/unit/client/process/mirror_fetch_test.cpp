@@ -114,6 +114,15 @@ TEST_F(SmallMirrorTest, AFetchThatFailsIsTriedAgain) {
   EXPECT_EQ(asked(), (std::vector<size_t>{1, 1}));
 }
 
+// Each question holds a reply slot until its wait is over. Threads that wait may wait for others,
+// which need slots for that.
+TEST_F(SmallMirrorTest, QuestionsLeaveSlotsToOtherThreads) {
+  std::vector<std::unique_ptr<FetchesBehind>> waits;
+  while (auto behind = lone_.session->ask_behind(target())) waits.push_back(std::move(behind));
+  EXPECT_GT(waits.size(), size_t{wire::ClientWindow::kSmallReplyCount} / 2);
+  EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
+}
+
 // Several mirrors whose worker tracks changes.
 class LargeMirrorsTest : public ::testing::Test {
  protected:
