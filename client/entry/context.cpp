@@ -74,7 +74,6 @@ unsigned valid_flags() {
 // The worker ends the primary context and makes a new one.
 void end_primary(CUdevice dev, Device& device) {
   Process::get().peers().forget(*device.session);
-  interop::context_destroyed(reinterpret_cast<CUcontext>(device.primary));
   device.primary->given_back.store(true, std::memory_order_release);
   device.primary->limits.forget();
   RetiredEarly retired;
@@ -137,11 +136,13 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice dev) {
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
   Device* device;
   if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  const auto handle = reinterpret_cast<CUcontext>(device->primary);
   std::unique_lock lock(device->mutex);
   if (device->primary_references == 1) {
     lock.unlock();
     await_device(*device->primary);
     lock.lock();
+    if (device->primary_references == 1) rcuda::interop::context_destroyed(handle, lock);
   }
   if (device->primary_references == 0) return CUDA_ERROR_INVALID_CONTEXT;
   if (--device->primary_references == 0 && !device->primary->given_back) end_primary(dev, *device);
@@ -156,7 +157,9 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
   if (!greens_of(*device->primary).empty()) return CUDA_ERROR_NOT_PERMITTED;
   await_device(*device->primary);
-  std::lock_guard lock(device->mutex);
+  const auto handle = reinterpret_cast<CUcontext>(device->primary);
+  std::unique_lock lock(device->mutex);
+  if (!device->primary->given_back) rcuda::interop::context_destroyed(handle, lock);
   if (device->primary->given_back) return CUDA_SUCCESS;
   end_primary(dev, *device);
   return device->session->lost() ? kSessionLost : CUDA_SUCCESS;

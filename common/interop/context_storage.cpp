@@ -41,6 +41,12 @@ std::optional<void*> ContextStorage::get(CUcontext context, void* key) {
   return found->second.value;
 }
 
+bool ContextStorage::has_values(CUcontext context) {
+  std::lock_guard lock(mutex_);
+  const auto first = values_.lower_bound({context, nullptr});
+  return first != values_.end() && first->first.first == context;
+}
+
 void ContextStorage::destroy(CUcontext context) {
   std::vector<std::pair<void*, Value>> gone;
   {

@@ -2,7 +2,7 @@
 //
 // The runtime looks up a value in most of its calls. Each thread caches its last lookup, valid
 // while the storage's generation is unchanged, so get() of the same value costs two comparisons.
-// put, remove and destroy take a mutex. Any thread. Destructors run outside the mutex.
+// The other functions take a mutex. Any thread. Destructors run outside the mutex.
 #pragma once
 
 #include <atomic>
@@ -24,6 +24,7 @@ class ContextStorage {
   // False if there is no such value. Does not run the destructor; the caller owns the value.
   bool remove(CUcontext context, void* key);
   std::optional<void*> get(CUcontext context, void* key);
+  bool has_values(CUcontext context);
   // Removes all values of `context` and runs their destructors.
   void destroy(CUcontext context);
 

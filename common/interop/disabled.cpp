@@ -13,4 +13,6 @@ CUresult get_export_table(const void** table, const CUuuid* id) {
 
 void context_destroyed(CUcontext) {}
 
+void context_destroyed(CUcontext, std::unique_lock<std::mutex>&) {}
+
 }  // namespace rcuda::interop

@@ -8,6 +8,7 @@
 // unknown table; with RCUDA_INTEROP=OFF every table is unknown.
 #pragma once
 
+#include <mutex>
 #include <vector>
 
 #include <cuda.h>
@@ -42,7 +43,12 @@ void set_provider(Provider* provider);
 CUresult get_export_table(const void** table, const CUuuid* id);
 
 // Runs the destructors of the values stored with a context, on the calling thread, in no particular
-// order. Call it before the context is destroyed, while it still works.
+// order. Call it before the context is destroyed, while it still works, and without a lock that the
+// driver's functions take: NVIDIA's runtime takes a lock of its own in a destructor, and holds that
+// lock in some calls of the driver.
 void context_destroyed(CUcontext context);
+// The same for the holder of such a lock, which is released meanwhile. Returns when no values are
+// left, also none that other threads have stored since.
+void context_destroyed(CUcontext context, std::unique_lock<std::mutex>& lock);
 
 }  // namespace rcuda::interop

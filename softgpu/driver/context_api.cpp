@@ -6,6 +6,7 @@
 
 #include <cuda.h>
 
+#include "common/interop/export_tables.h"
 #include "softgpu/driver/capture.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/device.h"
@@ -162,6 +163,9 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
     lock.unlock();
     wait_to_end(device->primary());
     lock.lock();
+    if (state.retained[ordinal] == 1) {
+      rcuda::interop::context_destroyed(device->primary().handle(), lock);
+    }
   }
   if (state.retained[ordinal] == 0) return CUDA_ERROR_INVALID_CONTEXT;
   if (--state.retained[ordinal] == 0) device->primary().stop();
@@ -180,7 +184,8 @@ CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
   if (!greens_of(device->primary()).empty()) return CUDA_ERROR_NOT_PERMITTED;
   wait_to_end(device->primary());
   PrimaryState& state = primary_state();
-  std::lock_guard lock(state.mutex);
+  std::unique_lock lock(state.mutex);
+  rcuda::interop::context_destroyed(device->primary().handle(), lock);
   device->primary().stop();
   return CUDA_SUCCESS;
 }

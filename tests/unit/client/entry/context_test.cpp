@@ -76,6 +76,39 @@ TEST_F(ContextTest, IdsOfAModulesFunctionsStayTakenUntilItIsUnloaded) {
                              [&] { return cuModuleUnload(static_cast<CUmodule>(module)); }));
 }
 
+// As NVIDIA's runtime does it. The destructor takes a lock of the runtime there, with which another
+// thread may be inside of a function that asks for the device's state.
+TEST_F(ContextTest, WhatTheRuntimeKeepsWithItIsDestroyedWithoutTheDevicesLock) {
+  constexpr unsigned char kStorage[] = {0xc6, 0x93, 0x33, 0x6e, 0x11, 0x21, 0xdf, 0x11,
+                                        0xa8, 0xc3, 0x68, 0xf3, 0x55, 0xd8, 0x95, 0x93};
+  CUuuid id{};
+  std::memcpy(id.bytes, kStorage, sizeof kStorage);
+  const void* table = nullptr;
+  ASSERT_EQ(cuGetExportTable(&table, &id), CUDA_SUCCESS);
+  using Destructor = void (*)(CUcontext, void*, void*);
+  const auto put = reinterpret_cast<CUresult (*)(CUcontext, void*, void*, Destructor)>(
+      static_cast<void* const*>(table)[0]);
+  const auto ask = [](CUcontext, void*, void* count) {
+    unsigned flags;
+    int active = 0;
+    EXPECT_EQ(cuDevicePrimaryCtxGetState(0, &flags, &active), CUDA_SUCCESS);
+    EXPECT_EQ(active, 1);  // it still works
+    ++*static_cast<int*>(count);
+  };
+  int key = 0, destroyed = 0;
+  CUcontext context = nullptr;
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(put(context, &key, &destroyed, ask), CUDA_SUCCESS);
+  ASSERT_EQ(cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
+  EXPECT_EQ(destroyed, 1);
+  ASSERT_EQ(cuDevicePrimaryCtxRelease_v2(0), CUDA_SUCCESS);
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(put(context, &key, &destroyed, ask), CUDA_SUCCESS);
+  while (cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS) {
+  }
+  EXPECT_EQ(destroyed, 2);
+}
+
 TEST_F(ContextTest, OneThatAnotherThreadDestroyedIsNotUsed) {
   CUcontext context = nullptr;
   ASSERT_EQ(cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);

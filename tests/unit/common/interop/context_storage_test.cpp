@@ -51,7 +51,10 @@ TEST(ContextStorage, RunsDestructorsWhenTheContextGoes) {
   storage.put(context(1), word(3), word(13), nullptr);
   storage.put(context(2), word(1), word(21), record);
   ASSERT_TRUE(storage.remove(context(1), word(2)));
+  EXPECT_TRUE(storage.has_values(context(1)));
   storage.destroy(context(1));
+  EXPECT_FALSE(storage.has_values(context(1)));
+  EXPECT_TRUE(storage.has_values(context(2)));
   ASSERT_EQ(destroyed().size(), 1u);
   EXPECT_EQ(destroyed()[0], std::make_tuple(context(1), word(1), word(11)));
   EXPECT_EQ(storage.get(context(1), word(3)), std::nullopt);
