@@ -333,9 +333,16 @@ Reply::~Reply() {
 bool Session::word_reached(uint32_t index, uint64_t sequence, CUresult* result) const {
   const uint64_t value =
       client_word(Window::kCompletionWords + 8ull * index).load(std::memory_order_acquire);
-  if (wire::CompletionWord::sequence(value) < sequence) return false;
-  *result = static_cast<CUresult>(wire::CompletionWord::result(value));
-  return true;
+  if (wire::CompletionWord::sequence(value) >= sequence) {
+    *result = static_cast<CUresult>(wire::CompletionWord::result(value));
+    return true;
+  }
+  // The GPU's mark is there before the worker's word.
+  const auto mark = static_cast<uint32_t>(sequence);
+  if (index >= marks_.size() || mark == 0) return false;
+  const auto& written = reinterpret_cast<const std::atomic<uint32_t>&>(marks_[index]);
+  *result = CUDA_SUCCESS;
+  return written.load(std::memory_order_acquire) == mark;
 }
 
 CUresult Session::wait_word(uint32_t index, uint64_t sequence, const Timeline* of) {

@@ -264,6 +264,7 @@ class Session {
   CUresult post_and_wait(const Target& target, wire::Custom opcode, std::span<const std::byte> body,
                          Word word);
   const std::atomic<uint64_t>& client_word(uint64_t offset) const;
+  Status map_marks(const wire::ReadyEvent& ready);
 
   const uint64_t serial_;
   std::string name_;
@@ -283,6 +284,7 @@ class Session {
   std::unique_ptr<wire::RingWriter> commands_ring_;
   std::unique_ptr<WorkerEvents> events_;
   std::unique_ptr<Staging> staging_;
+  std::span<const uint32_t> marks_;  // wire::ReadyEvent::marks_region; may be empty
   Ids ids_;
 
   std::mutex image_mutex_;

@@ -137,6 +137,23 @@ Status Session::adopt(wire::Welcome welcome) {
   return {};
 }
 
+Status Session::map_marks(const wire::ReadyEvent& ready) {
+  if (ready.marks_region == 0) return {};
+  constexpr size_t kMostBytes = sizeof(uint32_t) * Window::kCompletionCount;
+  if (ready.marks_bytes == 0 || ready.marks_bytes > kMostBytes) {
+    return Status(Code::kProtocol,
+                  "the worker offers marks of " + std::to_string(ready.marks_bytes) + " bytes");
+  }
+  const auto region = static_cast<transport::RegionId>(ready.marks_region);
+  Result<void*> mapping = link_->map(region, ready.marks_bytes);
+  if (!mapping) return mapping.status();
+  // Null where the medium cannot map. The Link keeps the mapping until it ends.
+  if (*mapping) {
+    marks_ = {static_cast<const uint32_t*>(*mapping), ready.marks_bytes / sizeof(uint32_t)};
+  }
+  return {};
+}
+
 Status Session::link_up(Approach approach, const SessionOptions& options) {
   const std::string address = address_of(server_);
   const std::string medium = approach.connection.medium->name();
@@ -202,6 +219,9 @@ Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
   auto staging = Staging::open(*session, *ready);
   if (!staging) return Status(staging.status()).with_context(session->name_);
   session->staging_ = std::move(staging).value();
+  if (Status mapped = session->map_marks(*ready); !mapped.ok()) {
+    return std::move(mapped).with_context(session->name_);
+  }
   if (trace::on()) session->trace();
   RCUDA_INFO("connected to %s: %zu device(s), driver %u, worker %u", session->name_.c_str(),
              server.gpus.size(), session->welcome_.driver_version, session->welcome_.worker_pid);

@@ -1,5 +1,6 @@
 #include "client/channel/worker_events.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <utility>
@@ -238,7 +239,8 @@ void WorkerEvents::handle(std::span<const std::byte> frame) {
   switch (static_cast<uint32_t>(header.event)) {
     case wire::kReadyEvent: {
       std::lock_guard lock(mutex_);
-      is_ready_ = read_body(frame, &ready_);
+      is_ready_ = frame.size() >= wire::kLeastReadyBytes;
+      if (is_ready_) std::memcpy(&ready_, frame.data(), std::min(frame.size(), sizeof ready_));
       changed_.notify_all();
       return;
     }

@@ -9,11 +9,11 @@ Result<ManagedMode> managed_mode() {
   const char* const text = std::getenv("RCUDA_MANAGED");
   const std::string mode = text ? text : "";
   if (mode.empty()) return ManagedMode::kDefault;
-  if (mode == "moved") return ManagedMode::kMoved;
+  if (mode == "in_place") return ManagedMode::kInPlace;
   if (mode == "tracked") return ManagedMode::kTracked;
   if (mode == "compared") return ManagedMode::kCompared;
   return Status(Code::kInvalidArgument,
-                "RCUDA_MANAGED=" + mode + " is not usable: it takes moved, tracked or compared");
+                "RCUDA_MANAGED=" + mode + " is not usable: it takes in_place, tracked or compared");
 }
 
 bool is_managed_mode(ManagedMode mode) {

@@ -9,8 +9,8 @@
 namespace rcuda::client {
 
 enum class ManagedMode {
-  kDefault,   // in place where pages are shared, otherwise in the worker
-  kMoved,     // in the worker
+  kDefault,   // in the worker, over shared memory only where pages can be absent
+  kInPlace,   // in the client where kernels reach its pages
   kTracked,   // fetched after each wait, not when it is accessed
   kCompared,  // and writes of the application are found by comparing
 };

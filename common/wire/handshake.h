@@ -280,11 +280,17 @@ struct ServerStatus {
 // First frame of the event ring after the Link is made.
 struct ReadyEvent {
   uint32_t event;       // wire::Event value 4
-  uint32_t body_bytes;  // 16
+  uint32_t body_bytes;  // 32
   uint64_t staging_region;
   uint64_t staging_bytes;
+  // A region of u32. The GPU writes the low half of a kSignal's sequence into the one with the
+  // word's index, unless the answer has to wait for something else. 0: no such region. An older
+  // build ends the event before this.
+  uint64_t marks_region;
+  uint64_t marks_bytes;
 };
-static_assert(sizeof(ReadyEvent) == 24);
+static_assert(sizeof(ReadyEvent) == 40);
+inline constexpr size_t kLeastReadyBytes = 24;
 inline constexpr uint32_t kReadyEvent = 4;
 
 std::vector<std::byte> encode(const Hello& message);

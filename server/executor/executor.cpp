@@ -36,7 +36,7 @@ Executor::Executor(const SessionResources& given)
       peer_frees(driver, peers, jobs),
       peer_memory(driver, work),
       pool_frees(driver, objects, peers),
-      completions(driver, objects, work, answers, output, pool_frees),
+      completions(driver, objects, work, answers, output, pool_frees, resources.wait_marks),
       idle(driver, objects, work, completions),
       device_waits(objects, idle, jobs, peers),
       client_resources(answers.events()),

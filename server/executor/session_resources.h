@@ -31,7 +31,10 @@ struct SessionResources {
   size_t staging_bytes = 0;
   int staging_file = -1;  // a memfd behind the staging region; -1: none
   std::byte* reply_memory = nullptr;
-  std::span<std::byte> marks;  // page-locked memory behind it for what GPUs mark; may be empty
+  // Page-locked memory behind it for what GPUs mark: waits of the client, which can map it where it
+  // can map the staging region, and copies to the client. Either may be empty.
+  std::span<std::byte> wait_marks;
+  std::span<std::byte> marks;
   size_t pinned_bytes = 0;  // from `staging` on; registered with CUDA in one piece
   ImageCache* images = nullptr;
   OutputCapture* output = nullptr;  // null: device output is not captured
@@ -51,6 +54,7 @@ struct SessionResources {
 
 inline constexpr size_t kReplyMemoryBytes =
     wire::ClientWindow::kEventRing - wire::ClientWindow::kSmallReplies;
+inline constexpr size_t kWaitMarkBytes = 4096;  // a client uses its words again, the last one first
 inline constexpr size_t kMarkMemoryBytes = 512;
 
 }  // namespace rcuda::server

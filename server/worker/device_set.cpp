@@ -187,7 +187,8 @@ Status DeviceSet::select(const std::vector<uint32_t>& wanted, wire::Welcome* wel
   resources->staging_bytes = staging_->staging_bytes();
   resources->staging_file = staging_->file();
   resources->reply_memory = staging_->data() + staging_->staging_bytes();
-  resources->marks = {resources->reply_memory + kReplyMemoryBytes, kMarkMemoryBytes};
+  resources->wait_marks = {resources->reply_memory + kReplyMemoryBytes, kWaitMarkBytes};
+  resources->marks = {resources->wait_marks.data() + kWaitMarkBytes, kMarkMemoryBytes};
   resources->pinned_bytes = staging_->bytes();
   return {};
 }

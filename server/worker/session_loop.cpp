@@ -107,6 +107,14 @@ Status SessionLoop::run() {
   Result<transport::Region> staging =
       link_.expose(resources.staging, resources.staging_bytes, resources.staging_file);
   if (!staging.ok()) return Status(staging.status()).with_context("exposing the staging region");
+  transport::Region marks;
+  if (link_.traits().shares_pages && !resources.wait_marks.empty()) {
+    Result<transport::Region> shared = link_.expose(
+        resources.wait_marks.data(), resources.wait_marks.size(), resources.staging_file,
+        static_cast<uint64_t>(resources.wait_marks.data() - resources.staging));
+    if (!shared.ok()) return Status(shared.status()).with_context("exposing the marks of waits");
+    marks = *shared;
+  }
   // Commands of all client threads run on this thread. The client decides which of its threads may
   // make unsafe calls during a capture, and this worker's own queries must not end a capture.
   if (executor_.driver.cuThreadExchangeStreamCaptureMode) {
@@ -117,7 +125,7 @@ Status SessionLoop::run() {
   if (resources.gpudirect) executor_.gpu_direct.prove(resources.devices);
   // By default the kernel adds up to 50 us to every sleep, to wake several threads at once.
   ::prctl(PR_SET_TIMERSLACK, 1);
-  RCUDA_RETURN_IF_ERROR(executor_.answers.events().ready(*staging));
+  RCUDA_RETURN_IF_ERROR(executor_.answers.events().ready(*staging, marks));
   Status status = serve();
   publish_work();
   if (status.ok()) {

@@ -89,13 +89,15 @@ PuppetServer::~PuppetServer() {
   }
   thread_.join();
   link_.reset();
-  if (staging_) ::munmap(staging_, kStagingBytes);
+  if (staging_) ::munmap(staging_, kStagingBytes + kMarkBytes);
 }
 
 transport::Link& PuppetServer::link() {
   await_client();
   return *link_;
 }
+
+uint32_t* PuppetServer::marks() { return reinterpret_cast<uint32_t*>(staging() + kStagingBytes); }
 
 std::byte* PuppetServer::staging() {
   await_client();
@@ -183,18 +185,24 @@ Status PuppetServer::welcome_client() {
   if (!made.ok()) return made.status();
   link_ = std::move(made).value();
   const UniqueFd backing(::memfd_create("puppet-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!backing || ::ftruncate(backing.get(), kStagingBytes) != 0) {
+  if (!backing || ::ftruncate(backing.get(), kStagingBytes + kMarkBytes) != 0) {
     return Status::from_errno(errno, "memfd");
   }
-  void* memory =
-      ::mmap(nullptr, kStagingBytes, PROT_READ | PROT_WRITE, MAP_SHARED, backing.get(), 0);
+  void* memory = ::mmap(nullptr, kStagingBytes + kMarkBytes, PROT_READ | PROT_WRITE, MAP_SHARED,
+                        backing.get(), 0);
   if (memory == MAP_FAILED) return Status::from_errno(errno, "mmap");
   staging_ = static_cast<std::byte*>(memory);
   auto region = link_->expose(staging_, kStagingBytes, backing.get(), 0);
   if (!region.ok()) return region.status();
   events_ = std::make_unique<wire::RingWriter>(*link_, wire::kEventRingLayout);
-  const wire::ReadyEvent ready{wire::kReadyEvent, 16, static_cast<uint64_t>(region->id),
-                               kStagingBytes};
+  wire::ReadyEvent ready{wire::kReadyEvent, 32, static_cast<uint64_t>(region->id),
+                         kStagingBytes,     0,  0};
+  if (link_->traits().shares_pages) {
+    auto marks = link_->expose(staging_ + kStagingBytes, kMarkBytes, backing.get(), kStagingBytes);
+    if (!marks.ok()) return marks.status();
+    ready.marks_region = static_cast<uint64_t>(marks->id);
+    ready.marks_bytes = marks->bytes;
+  }
   RCUDA_RETURN_IF_ERROR(
       events_->append(std::as_bytes(std::span(&ready, 1)), {}, transport::Wake::kYes, patience()));
   std::lock_guard lock(mutex_);

@@ -38,6 +38,7 @@ namespace rcuda::test {
 class PuppetServer {
  public:
   static constexpr size_t kStagingBytes = 8u << 20;
+  static constexpr size_t kMarkBytes = 4096;
 
   struct Command {
     wire::CommandHeader header{};
@@ -87,6 +88,7 @@ class PuppetServer {
   // These block until the client has connected.
   transport::Link& link();
   std::byte* staging();
+  uint32_t* marks();  // behind it; the client's if the medium shares pages
   const wire::Hello& hello();
 
  private:

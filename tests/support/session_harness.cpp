@@ -159,12 +159,11 @@ SessionHarness::SessionHarness(const Options& options) {
     links_.server->close();
   });
   client_ = std::make_unique<ProtocolClient>(*links_.client);
-  wire::ReadyEvent ready{};
   const std::vector<std::byte> event = client_->next_event();
-  EXPECT_EQ(event.size(), sizeof ready);
-  if (event.size() == sizeof ready) std::memcpy(&ready, event.data(), sizeof ready);
-  EXPECT_EQ(ready.event, wire::kReadyEvent);
-  EXPECT_EQ(ready.staging_bytes, welcome.staging_bytes);
+  EXPECT_EQ(event.size(), sizeof ready_);
+  if (event.size() == sizeof ready_) std::memcpy(&ready_, event.data(), sizeof ready_);
+  EXPECT_EQ(ready_.event, wire::kReadyEvent);
+  EXPECT_EQ(ready_.staging_bytes, welcome.staging_bytes);
 }
 
 SessionHarness::~SessionHarness() {

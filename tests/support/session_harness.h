@@ -128,6 +128,7 @@ class SessionHarness {
   ~SessionHarness();
 
   ProtocolClient& client() { return *client_; }
+  const wire::ReadyEvent& ready() const { return ready_; }  // the worker's first event
   const api::DriverTable& driver() { return TestDriver::get().table; }
   server::SessionLoop& loop() { return *loop_; }
   transport::Link& worker_link() { return *links_.server; }
@@ -144,6 +145,7 @@ class SessionHarness {
   server::SessionResources resources_;
   std::unique_ptr<server::SessionLoop> loop_;
   std::unique_ptr<ProtocolClient> client_;
+  wire::ReadyEvent ready_{};
   Status outcome_;
   std::thread thread_;
 };

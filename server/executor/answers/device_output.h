@@ -19,9 +19,10 @@ class DeviceOutput {
 
   // To be called when code that may print is loaded. Until then flush() does nothing.
   void enable() { may_print_ = true; }
+  bool may_print() const { return capture_ && may_print_; }
   // Publishes the output that kernels of the context have printed so far.
   void flush(ContextState& context) {
-    if (capture_ && may_print_) synchronize_and_drain(context);
+    if (may_print()) synchronize_and_drain(context);
   }
   // Publishes the output that the driver has written so far.
   void drain();

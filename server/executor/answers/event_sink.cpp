@@ -20,9 +20,13 @@ Status EventSink::append(std::span<const std::byte> head, std::span<const std::b
   return ring_.append(head, body, transport::Wake::kYes);
 }
 
-Status EventSink::ready(transport::Region staging) {
-  wire::ReadyEvent event{wire::kReadyEvent, sizeof event - sizeof(wire::EventHeader),
-                         static_cast<uint64_t>(staging.id), staging.bytes};
+Status EventSink::ready(const transport::Region& staging, const transport::Region& marks) {
+  wire::ReadyEvent event{wire::kReadyEvent,
+                         sizeof event - sizeof(wire::EventHeader),
+                         static_cast<uint64_t>(staging.id),
+                         staging.bytes,
+                         static_cast<uint64_t>(marks.id),
+                         marks.bytes};
   return append(bytes_of(event), {});
 }
 

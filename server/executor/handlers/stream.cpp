@@ -25,7 +25,7 @@ HandlerResult signal(StreamServices& services, const Command&, const wire::Signa
   if (CUresult result = services.objects.use_stream(body.stream, &stream); result != CUDA_SUCCESS) {
     services.answers.signal(signal, result);
   } else {
-    services.completions.add(stream, signal, true);
+    services.completions.await(stream, signal);
   }
   return {};
 }
@@ -45,6 +45,7 @@ HandlerResult synchronize_context(StreamServices& services, const Command&,
     services.answers.signal(signal, CUDA_ERROR_INVALID_CONTEXT);
     return {};
   }
+  if (services.idle.await_only_stream(*context, signal)) return {};
   services.idle.when_idle(*context, [&output = services.output, &answers = services.answers,
                                      context, signal](CUresult result) {
     output.flush(*context);

@@ -1,11 +1,26 @@
 #include "server/executor/streams/completions.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "common/cuda/errors.h"
 
 namespace rcuda::server {
+
+// A session must not find marks of the last one.
+Completions::Completions(const api::DriverTable& driver, SessionObjects& objects, WorkCount& work,
+                         Answers& answers, DeviceOutput& output, PoolFrees& pool_frees,
+                         std::span<std::byte> marks)
+    : driver_(driver),
+      objects_(objects),
+      work_(work),
+      answers_(answers),
+      output_(output),
+      pool_frees_(pool_frees),
+      marks_(reinterpret_cast<uint32_t*>(marks.data()), marks.size() / sizeof(uint32_t)) {
+  std::ranges::fill(marks, std::byte{0});
+}
 
 Completions::~Completions() = default;
 
@@ -53,6 +68,33 @@ void Completions::add(const SessionStream& stream, WordSignal signal, bool print
   pending.signal = signal;
   pending.prints = prints;
   enqueue(stream, std::move(pending));
+}
+
+void Completions::await(const SessionStream& stream, WordSignal signal) {
+  Pending pending;
+  pending.signal = signal;
+  pending.prints = true;
+  pending.marked = queue_mark(stream, signal);
+  enqueue(stream, std::move(pending));
+}
+
+bool Completions::queue_mark(const SessionStream& stream, WordSignal signal) {
+  const auto value = static_cast<uint32_t>(signal.sequence);
+  if (signal.word >= marks_.size() || value == 0 || output_.may_print() ||
+      !driver_.cuStreamWriteValue32_v2) {
+    return false;
+  }
+  // Page-locked memory has the same address in all contexts.
+  const auto address = reinterpret_cast<CUdeviceptr>(&marks_[signal.word]);
+  return driver_.cuStreamWriteValue32_v2(stream.handle, address, value, 0) == CUDA_SUCCESS;
+}
+
+// A client that maps the marks could write one, and would mislead only itself. But memory is not
+// accounted for as freed before the driver says so.
+bool Completions::is_marked(const Pending& pending) const {
+  return pending.marked && !pool_frees_.any() &&
+         std::atomic_ref(marks_[pending.signal.word]).load(std::memory_order_acquire) ==
+             static_cast<uint32_t>(pending.signal.sequence);
 }
 
 void Completions::add(const SessionStream& stream, WhenDone when_done) {
@@ -180,17 +222,31 @@ void Completions::finish(Watch& watch, CUresult result) {
   answers_.signal(watch.signal, result);
 }
 
-// A query of an event that is reached takes 1.5 us, of one that is not a tenth (H100). So the last
-// event is asked first, and if a stream has reached that, it has reached all.
+// Finds how far a stream has got. A query of an event that is reached takes 1.5 us, of one that is
+// not a tenth (H100). So the last event is asked first, and if a stream has reached that, it has
+// reached all. Where there are marks, the driver is asked now and then: a stream that has failed
+// writes none.
+CUresult Completions::look(const Queue& queue, uint64_t* reached) {
+  constexpr uint32_t kLooksPerQuery = 16;
+  const Pending& first = queue.pending.front();
+  const Pending& last = queue.pending.back();
+  *reached = last.number;
+  if (is_marked(last)) return CUDA_SUCCESS;
+  const bool asks = ++looks_at_marks_ % kLooksPerQuery == 0;
+  const auto ask = [&](const Pending& pending) {
+    return pending.marked && !asks ? CUDA_ERROR_NOT_READY : driver_.cuEventQuery(pending.event);
+  };
+  const CUresult result = ask(last);
+  if (result != CUDA_ERROR_NOT_READY || &first == &last) return result;
+  *reached = first.number;
+  return is_marked(first) ? CUDA_SUCCESS : ask(first);
+}
+
 bool Completions::finish_reached(Queue& queue) {
   bool any = false;
   while (!queue.pending.empty()) {
-    uint64_t reached = queue.pending.back().number;
-    CUresult result = driver_.cuEventQuery(queue.pending.back().event);
-    if (result == CUDA_ERROR_NOT_READY && queue.pending.size() > 1) {
-      reached = queue.pending.front().number;
-      result = driver_.cuEventQuery(queue.pending.front().event);
-    }
+    uint64_t reached;
+    const CUresult result = look(queue, &reached);
     if (result == CUDA_ERROR_NOT_READY) break;
     // What finish() calls may end some of them, and add others.
     while (!queue.pending.empty() && queue.pending.front().number <= reached) {

@@ -12,6 +12,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -32,15 +33,10 @@ using WhenDone = std::function<void(CUresult)>;
 
 class Completions {
  public:
-  // All outlive this object.
+  // `marks`: page-locked memory, see await(); may be empty. All outlive this object.
   Completions(const api::DriverTable& driver, SessionObjects& objects, WorkCount& work,
-              Answers& answers, DeviceOutput& output, PoolFrees& pool_frees)
-      : driver_(driver),
-        objects_(objects),
-        work_(work),
-        answers_(answers),
-        output_(output),
-        pool_frees_(pool_frees) {}
+              Answers& answers, DeviceOutput& output, PoolFrees& pool_frees,
+              std::span<std::byte> marks);
   ~Completions();
   Completions(const Completions&) = delete;
   Completions& operator=(const Completions&) = delete;
@@ -50,6 +46,10 @@ class Completions {
   // client waits for this point, so the output of earlier kernels must arrive first.
   void add(const SessionStream& stream, WordSignal signal, bool prints);
   void add(const SessionStream& stream, WhenDone when_done);
+  // The same for a thread of the client that waits for nothing else. If kernels cannot print, the
+  // GPU also writes the sequence's low half into the word's mark, where this object, and over
+  // shared memory the client, see it before the driver tells that an event is reached.
+  void await(const SessionStream& stream, WordSignal signal);
   // Signals when the latest record so far of the client's event is done. `waits`: a thread of the
   // client waits for it. Without `waits`, only the latest watch of an event is kept, and only until
   // the event is recorded again.
@@ -81,6 +81,7 @@ class Completions {
     ContextState* context = nullptr;
     WordSignal signal;
     bool prints = false;
+    bool marked = false;  // the GPU will write the signal's mark
     WhenDone when_done;
     wire::ObjectId stream = 0;  // its done_use becomes `use`
     uint64_t use = 0;
@@ -101,6 +102,9 @@ class Completions {
     WordSignal signal;
   };
 
+  bool queue_mark(const SessionStream& stream, WordSignal signal);
+  bool is_marked(const Pending& pending) const;
+  CUresult look(const Queue& queue, uint64_t* reached);
   bool finish_reached(Queue& queue);
   CUresult take_event(ContextState& context, CUevent* event);
   void enqueue(const SessionStream& stream, Pending pending);
@@ -121,6 +125,8 @@ class Completions {
   std::vector<Queue*> active_;  // queues that are not empty, or are being emptied
   std::vector<Watch> watches_;
   uint64_t last_number_ = 0;
+  const std::span<uint32_t> marks_;
+  uint32_t looks_at_marks_ = 0;
 };
 
 }  // namespace rcuda::server

@@ -25,6 +25,7 @@ namespace rcuda::client {
 namespace {
 
 using wire::Custom;
+using Answer = test::PuppetServer::Answer;
 using Window = wire::ClientWindow;
 
 class SessionTest : public ::testing::Test {
@@ -87,6 +88,35 @@ TEST(SessionOpen, AllConnectionsGoToOneHost) {
       Session::open({nullptr, test::HostName::kName, host.port(), {0}, {0}}, options);
   EXPECT_FALSE(opened.ok());
   server.join();
+}
+
+// ---- waits ----
+
+TEST_F(SessionTest, AWaitEndsWithTheMarkOfTheGpu) {
+  if (!session().traits().shares_pages) GTEST_SKIP() << "no marks";
+  puppet().on(Custom::kSignal, [this](const auto& command) -> std::optional<Answer> {
+    const auto body = command.template as<wire::SignalBody>();
+    std::atomic_ref(puppet().marks()[body.word])
+        .store(static_cast<uint32_t>(body.sequence), std::memory_order_release);
+    // The GPU wakes nobody. A client that already sleeps is woken by the worker's word, here
+    // another one.
+    write(Window::kCompletionWords + 8 * (Window::kCompletionCount - 1), 0);
+    return std::nullopt;
+  });
+  EXPECT_EQ(post_something(), CUDA_SUCCESS);
+  EXPECT_EQ(session().synchronize(in_context()), CUDA_SUCCESS);
+}
+
+TEST_F(SessionTest, AWaitDoesNotEndWithAMarkOfAnother) {
+  if (!session().traits().shares_pages) GTEST_SKIP() << "no marks";
+  puppet().on(Custom::kSignal, [this](const auto& command) -> std::optional<Answer> {
+    const auto body = command.template as<wire::SignalBody>();
+    std::atomic_ref(puppet().marks()[body.word])
+        .store(static_cast<uint32_t>(body.sequence) + 1, std::memory_order_release);
+    return Answer{CUDA_ERROR_LAUNCH_FAILED, {}};
+  });
+  EXPECT_EQ(post_something(), CUDA_SUCCESS);
+  EXPECT_EQ(session().synchronize(in_context()), CUDA_ERROR_LAUNCH_FAILED);
 }
 
 // ---- asynchronous errors ----

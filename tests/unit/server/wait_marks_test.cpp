@@ -1,0 +1,69 @@
+// What the GPU marks for a client that waits, which maps the marks over shared memory.
+#include <gtest/gtest.h>
+
+#include "tests/support/session_harness.h"
+
+namespace rcuda::server {
+namespace {
+
+using wire::Custom;
+
+class WaitMarksTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const wire::ReadyEvent& ready = session_.ready();
+    ASSERT_NE(ready.marks_region, 0u);
+    count_ = static_cast<uint32_t>(ready.marks_bytes / sizeof(uint32_t));
+    auto mapping = session_.client().link().map(
+        static_cast<transport::RegionId>(ready.marks_region), ready.marks_bytes);
+    ASSERT_TRUE(mapping.ok()) << mapping.status().message();
+    marks_ = static_cast<const volatile uint32_t*>(*mapping);
+    CUdevice device;
+    CUcontext context;
+    ASSERT_EQ(session_.driver().cuDeviceGet(&device, 0), CUDA_SUCCESS);
+    ASSERT_EQ(session_.driver().cuDevicePrimaryCtxRetain(&context, device), CUDA_SUCCESS);
+  }
+  void TearDown() override {
+    EXPECT_TRUE(session_.end().ok());
+    if (marks_) session_.driver().cuDevicePrimaryCtxRelease_v2(0);
+  }
+  CUresult wait(uint32_t word, uint64_t sequence) {
+    EXPECT_TRUE(session_.client().post(Custom::kSignal, wire::SignalBody{0, word, sequence}).ok());
+    return *session_.client().wait_word(word, sequence);
+  }
+
+  test::SessionHarness session_{{.medium = &test::medium_named("shm")}};
+  uint32_t count_ = 0;
+  const volatile uint32_t* marks_ = nullptr;
+};
+
+TEST_F(WaitMarksTest, AWaitLeavesItsSequenceInTheMarkOfItsWord) {
+  ASSERT_NE(marks_, nullptr);
+  for (uint32_t i = 0; i < count_; ++i) ASSERT_EQ(marks_[i], 0u);
+  EXPECT_EQ(wait(5, 7), CUDA_SUCCESS);
+  EXPECT_EQ(marks_[5], 7u);
+  EXPECT_EQ(wait(5, (uint64_t{3} << 32) + 8), CUDA_SUCCESS);
+  EXPECT_EQ(marks_[5], 8u);
+  // What the mark cannot show, and where there is none.
+  EXPECT_EQ(wait(5, uint64_t{4} << 32), CUDA_SUCCESS);
+  EXPECT_EQ(marks_[5], 8u);
+  EXPECT_EQ(wait(count_, 9), CUDA_SUCCESS);
+  EXPECT_EQ(marks_[count_ - 1], 0u);
+}
+
+TEST_F(WaitMarksTest, AWaitThatIsRefusedLeavesNone) {
+  ASSERT_NE(marks_, nullptr);
+  ASSERT_TRUE(
+      session_.client().post(Custom::kSignal, wire::SignalBody{12345, 6, 1}).ok());  // no stream
+  EXPECT_EQ(*session_.client().wait_word(6, 1), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(marks_[6], 0u);
+}
+
+TEST(WaitMarks, AreOfferedOnlyWhereTheyCanBeMapped) {
+  test::SessionHarness session{{.medium = &test::medium_named("tcp")}};
+  EXPECT_EQ(session.ready().marks_region, 0u);
+  EXPECT_TRUE(session.end().ok());
+}
+
+}  // namespace
+}  // namespace rcuda::server
