@@ -10,6 +10,7 @@
 #include "client/calls/capture.h"
 #include "client/calls/functions.h"
 #include "client/calls/marshal.h"
+#include "common/base/peer_order.h"
 #include "tests/unit/client/two_puppets.h"
 
 namespace rcuda::client {
@@ -192,6 +193,7 @@ TEST_F(ContextTest, ALimitIsAskedForOnceUntilItMayHaveChanged) {
   function.note_launch(2);
   EXPECT_TRUE(asks(CU_LIMIT_STACK_SIZE));
   told = 2048;
+  before_peer(&first());
   EXPECT_EQ(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, told), CUDA_SUCCESS);
   EXPECT_TRUE(asks(CU_LIMIT_PRINTF_FIFO_SIZE));
   EXPECT_EQ(cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
