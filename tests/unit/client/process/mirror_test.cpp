@@ -58,6 +58,7 @@ class MirrorTest : public ::testing::Test {
   }
   void TearDown() override {
     unmirror(memory_.data());
+    after_peer(&lone_.puppet);  // its thread does not touch worker_ any more
     EXPECT_FALSE(any_mirrored());
   }
 
