@@ -226,13 +226,13 @@ void Completions::finish(Watch& watch, CUresult result) {
 // not a tenth (H100). So the last event is asked first, and if a stream has reached that, it has
 // reached all. Where there are marks, the driver is asked now and then: a stream that has failed
 // writes none.
-CUresult Completions::look(const Queue& queue, uint64_t* reached) {
+CUresult Completions::look(Queue& queue, uint64_t* reached) {
   constexpr uint32_t kLooksPerQuery = 16;
   const Pending& first = queue.pending.front();
   const Pending& last = queue.pending.back();
   *reached = last.number;
   if (is_marked(last)) return CUDA_SUCCESS;
-  const bool asks = ++looks_at_marks_ % kLooksPerQuery == 0;
+  const bool asks = ++queue.looks % kLooksPerQuery == 0;
   const auto ask = [&](const Pending& pending) {
     return pending.marked && !asks ? CUDA_ERROR_NOT_READY : driver_.cuEventQuery(pending.event);
   };

@@ -92,6 +92,7 @@ class Completions {
     std::deque<Pending> pending;
     bool active = false;     // in active_
     bool forgotten = false;  // its stream was destroyed
+    uint32_t looks = 0;      // at its marks
   };
   struct Watch {
     wire::ObjectId id = 0;  // 0: moved to a private event
@@ -104,7 +105,7 @@ class Completions {
 
   bool queue_mark(const SessionStream& stream, WordSignal signal);
   bool is_marked(const Pending& pending) const;
-  CUresult look(const Queue& queue, uint64_t* reached);
+  CUresult look(Queue& queue, uint64_t* reached);
   bool finish_reached(Queue& queue);
   CUresult take_event(ContextState& context, CUevent* event);
   void enqueue(const SessionStream& stream, Pending pending);
@@ -126,7 +127,6 @@ class Completions {
   std::vector<Watch> watches_;
   uint64_t last_number_ = 0;
   const std::span<uint32_t> marks_;
-  uint32_t looks_at_marks_ = 0;
 };
 
 }  // namespace rcuda::server

@@ -1,4 +1,6 @@
 // What the GPU marks for a client that waits, which maps the marks over shared memory.
+#include <future>
+
 #include <gtest/gtest.h>
 
 #include "tests/support/session_harness.h"
@@ -57,6 +59,35 @@ TEST_F(WaitMarksTest, AWaitThatIsRefusedLeavesNone) {
       session_.client().post(Custom::kSignal, wire::SignalBody{12345, 6, 1}).ok());  // no stream
   EXPECT_EQ(*session_.client().wait_word(6, 1), CUDA_ERROR_INVALID_HANDLE);
   EXPECT_EQ(marks_[6], 0u);
+}
+
+// As for a stream that has failed, while another one is busy.
+TEST(WaitMarks, EachStreamIsAskedForThatWritesNone) {
+  api::DriverTable& driver = test::TestDriver::get().table;
+  const auto write = driver.cuStreamWriteValue32_v2;
+  driver.cuStreamWriteValue32_v2 = [](CUstream, CUdeviceptr, cuuint32_t, unsigned) {
+    return CUDA_SUCCESS;
+  };
+  {
+    test::SessionHarness session{{.medium = &test::medium_named("shm")}};
+    CUcontext busy;
+    ASSERT_EQ(driver.cuDevicePrimaryCtxRetain(&busy, 1), CUDA_SUCCESS);
+    ASSERT_EQ(driver.cuCtxSetCurrent(busy), CUDA_SUCCESS);
+    std::promise<void> gate;
+    const auto pass = [](void* at) { static_cast<std::promise<void>*>(at)->get_future().wait(); };
+    ASSERT_EQ(driver.cuLaunchHostFunc(nullptr, pass, &gate), CUDA_SUCCESS);
+    ASSERT_TRUE(session.client().post(Custom::kSignal, wire::SignalBody{0, 3, 1}, {}, 2).ok());
+    // In what turn the streams are looked at, depends on how often the first one was before.
+    for (uint64_t i = 1; i <= 20; ++i) {
+      ASSERT_TRUE(session.client().post(Custom::kSignal, wire::SignalBody{0, 4, i}).ok());
+      EXPECT_EQ(session.client().wait_word(4, i), CUDA_SUCCESS) << i;
+    }
+    gate.set_value();
+    EXPECT_EQ(session.client().wait_word(3, 1), CUDA_SUCCESS);
+    EXPECT_TRUE(session.end().ok());
+    EXPECT_EQ(driver.cuDevicePrimaryCtxRelease_v2(1), CUDA_SUCCESS);
+  }
+  driver.cuStreamWriteValue32_v2 = write;
 }
 
 TEST(WaitMarks, AreOfferedOnlyWhereTheyCanBeMapped) {
