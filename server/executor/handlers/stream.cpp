@@ -45,7 +45,6 @@ HandlerResult synchronize_context(StreamServices& services, const Command&,
     services.answers.signal(signal, CUDA_ERROR_INVALID_CONTEXT);
     return {};
   }
-  if (services.idle.await_only_stream(*context, signal)) return {};
   services.idle.when_idle(*context, [&output = services.output, &answers = services.answers,
                                      context, signal](CUresult result) {
     output.flush(*context);

@@ -80,7 +80,8 @@ void Completions::await(const SessionStream& stream, WordSignal signal) {
 
 bool Completions::queue_mark(const SessionStream& stream, WordSignal signal) {
   const auto value = static_cast<uint32_t>(signal.sequence);
-  if (signal.word >= marks_.size() || value == 0 || output_.may_print() ||
+  const bool is_legacy = stream.handle == nullptr;
+  if (signal.word >= marks_.size() || value == 0 || is_legacy || output_.may_print() ||
       !driver_.cuStreamWriteValue32_v2) {
     return false;
   }

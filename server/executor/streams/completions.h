@@ -47,8 +47,9 @@ class Completions {
   void add(const SessionStream& stream, WordSignal signal, bool prints);
   void add(const SessionStream& stream, WhenDone when_done);
   // The same for a thread of the client that waits for nothing else. If kernels cannot print, the
-  // GPU also writes the sequence's low half into the word's mark, where this object, and over
-  // shared memory the client, see it before the driver tells that an event is reached.
+  // GPU also writes the sequence's low half into the word's mark, where client and worker see it
+  // before the driver tells that an event is reached. Not where the client cannot see it, nor in
+  // the legacy stream: PyTorch's `.item()`, which waits for that, took longer with marks (H100).
   void await(const SessionStream& stream, WordSignal signal);
   // Signals when the latest record so far of the client's event is done. `waits`: a thread of the
   // client waits for it. Without `waits`, only the latest watch of an event is kept, and only until

@@ -113,16 +113,6 @@ bool IdleCheck::any_work() {
   return work;
 }
 
-bool IdleCheck::await_only_stream(ContextState& context, WordSignal signal) {
-  const Object& legacy = context.legacy_stream;
-  if (legacy.last_use <= legacy.done_use || any_departed(context)) return false;
-  const std::vector<SessionStream> streams = streams_to_check(context);
-  if (streams.size() != 1 || refuse_capture(driver_, nullptr) != CUDA_SUCCESS) return false;
-  work_.note();  // as in when_idle()
-  completions_.await(streams.front(), signal);
-  return true;
-}
-
 void IdleCheck::when_idle(ContextState& context, WhenDone when_done) {
   const std::vector<SessionStream> streams = streams_to_check(context);
   // If the program has already waited for its work, a query suffices, and no event has to pass

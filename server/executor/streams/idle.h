@@ -44,9 +44,6 @@ class IdleCheck {
   // a stream of the context is in capture, calls it at once with
   // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, as CUDA refuses to synchronise such a context.
   void when_idle(ContextState& context, WhenDone when_done);
-  // Instead of when_idle(), for a thread of the client that waits: signals when the one stream that
-  // may have work is done, as Completions::await(). False: there is not just one.
-  bool await_only_stream(ContextState& context, WordSignal signal);
   // To be called before a stream is destroyed.
   void stream_departs(CUstream stream);
 

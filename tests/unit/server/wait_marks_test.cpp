@@ -3,12 +3,26 @@
 
 #include <gtest/gtest.h>
 
+#include "api/opcodes.h"
 #include "tests/support/session_harness.h"
 
 namespace rcuda::server {
 namespace {
 
 using wire::Custom;
+
+constexpr wire::ObjectId kStream = 1;
+
+// One that waits for the legacy stream of its context, which has no marks itself.
+void create_stream(test::SessionHarness& session, wire::ObjectId id, uint32_t context = 1) {
+  wire::Encoder out;
+  out.value(unsigned{CU_STREAM_DEFAULT});
+  out.value(id);
+  const auto answer = session.client().call(static_cast<uint16_t>(api::Opcode::cuStreamCreate),
+                                            out.body(), context);
+  ASSERT_TRUE(answer);
+  ASSERT_EQ(answer->result, CUDA_SUCCESS);
+}
 
 class WaitMarksTest : public ::testing::Test {
  protected:
@@ -24,13 +38,15 @@ class WaitMarksTest : public ::testing::Test {
     CUcontext context;
     ASSERT_EQ(session_.driver().cuDeviceGet(&device, 0), CUDA_SUCCESS);
     ASSERT_EQ(session_.driver().cuDevicePrimaryCtxRetain(&context, device), CUDA_SUCCESS);
+    create_stream(session_, kStream);
   }
   void TearDown() override {
     EXPECT_TRUE(session_.end().ok());
     if (marks_) session_.driver().cuDevicePrimaryCtxRelease_v2(0);
   }
-  CUresult wait(uint32_t word, uint64_t sequence) {
-    EXPECT_TRUE(session_.client().post(Custom::kSignal, wire::SignalBody{0, word, sequence}).ok());
+  CUresult wait(uint32_t word, uint64_t sequence, wire::ObjectId stream = kStream) {
+    EXPECT_TRUE(
+        session_.client().post(Custom::kSignal, wire::SignalBody{stream, word, sequence}).ok());
     return *session_.client().wait_word(word, sequence);
   }
 
@@ -49,6 +65,8 @@ TEST_F(WaitMarksTest, AWaitLeavesItsSequenceInTheMarkOfItsWord) {
   // What the mark cannot show, and where there is none.
   EXPECT_EQ(wait(5, uint64_t{4} << 32), CUDA_SUCCESS);
   EXPECT_EQ(marks_[5], 8u);
+  EXPECT_EQ(wait(7, 1, 0), CUDA_SUCCESS);
+  EXPECT_EQ(marks_[7], 0u);
   EXPECT_EQ(wait(count_, 9), CUDA_SUCCESS);
   EXPECT_EQ(marks_[count_ - 1], 0u);
 }
@@ -73,13 +91,16 @@ TEST(WaitMarks, EachStreamIsAskedForThatWritesNone) {
     CUcontext busy;
     ASSERT_EQ(driver.cuDevicePrimaryCtxRetain(&busy, 1), CUDA_SUCCESS);
     ASSERT_EQ(driver.cuCtxSetCurrent(busy), CUDA_SUCCESS);
+    create_stream(session, kStream);
+    create_stream(session, kStream + 1, 2);
     std::promise<void> gate;
     const auto pass = [](void* at) { static_cast<std::promise<void>*>(at)->get_future().wait(); };
     ASSERT_EQ(driver.cuLaunchHostFunc(nullptr, pass, &gate), CUDA_SUCCESS);
-    ASSERT_TRUE(session.client().post(Custom::kSignal, wire::SignalBody{0, 3, 1}, {}, 2).ok());
+    ASSERT_TRUE(
+        session.client().post(Custom::kSignal, wire::SignalBody{kStream + 1, 3, 1}, {}, 2).ok());
     // In what turn the streams are looked at, depends on how often the first one was before.
     for (uint64_t i = 1; i <= 20; ++i) {
-      ASSERT_TRUE(session.client().post(Custom::kSignal, wire::SignalBody{0, 4, i}).ok());
+      ASSERT_TRUE(session.client().post(Custom::kSignal, wire::SignalBody{kStream, 4, i}).ok());
       EXPECT_EQ(session.client().wait_word(4, i), CUDA_SUCCESS) << i;
     }
     gate.set_value();
