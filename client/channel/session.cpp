@@ -133,7 +133,9 @@ CUresult Session::send(const wire::CommandHeader& header, Timeline* timeline,
   }
   std::lock_guard lock(order_mutex_);
   sent->number = ++commands_;
-  const uint64_t room = room_of(header.opcode, body, traits().has_region_puts);
+  uint64_t room = room_of(header.opcode, body, traits().has_region_puts);
+  const bool is_marked = header.opcode == static_cast<uint16_t>(wire::Custom::kSignal);
+  if (is_marked && room > 0 && !marks_.empty()) ++room;
   if (timeline) {
     sent->position = timeline->count(room);
   } else if (room > 0) {
@@ -338,11 +340,10 @@ bool Session::word_reached(uint32_t index, uint64_t sequence, CUresult* result) 
     return true;
   }
   // The GPU's mark is there before the worker's word.
-  const auto mark = static_cast<uint32_t>(sequence);
-  if (index >= marks_.size() || mark == 0) return false;
-  const auto& written = reinterpret_cast<const std::atomic<uint32_t>&>(marks_[index]);
+  if (index >= marks_.size() || sequence == 0) return false;
+  const auto& mark = reinterpret_cast<const std::atomic<uint64_t>&>(marks_[index]);
   *result = CUDA_SUCCESS;
-  return written.load(std::memory_order_acquire) == mark;
+  return mark.load(std::memory_order_acquire) == sequence;
 }
 
 CUresult Session::wait_word(uint32_t index, uint64_t sequence, const Timeline* of) {

@@ -284,7 +284,7 @@ class Session {
   std::unique_ptr<wire::RingWriter> commands_ring_;
   std::unique_ptr<WorkerEvents> events_;
   std::unique_ptr<Staging> staging_;
-  std::span<const uint32_t> marks_;  // wire::ReadyEvent::marks_region; may be empty
+  std::span<const uint64_t> marks_;  // wire::ReadyEvent::marks_region; may be empty
   Ids ids_;
 
   std::mutex image_mutex_;

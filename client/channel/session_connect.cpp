@@ -139,7 +139,7 @@ Status Session::adopt(wire::Welcome welcome) {
 
 Status Session::map_marks(const wire::ReadyEvent& ready) {
   if (ready.marks_region == 0) return {};
-  constexpr size_t kMostBytes = sizeof(uint32_t) * Window::kCompletionCount;
+  constexpr size_t kMostBytes = sizeof(uint64_t) * Window::kCompletionCount;
   if (ready.marks_bytes == 0 || ready.marks_bytes > kMostBytes) {
     return Status(Code::kProtocol,
                   "the worker offers marks of " + std::to_string(ready.marks_bytes) + " bytes");
@@ -149,7 +149,7 @@ Status Session::map_marks(const wire::ReadyEvent& ready) {
   if (!mapping) return mapping.status();
   // Null where the medium cannot map. The Link keeps the mapping until it ends.
   if (*mapping) {
-    marks_ = {static_cast<const uint32_t*>(*mapping), ready.marks_bytes / sizeof(uint32_t)};
+    marks_ = {static_cast<const uint64_t*>(*mapping), ready.marks_bytes / sizeof(uint64_t)};
   }
   return {};
 }

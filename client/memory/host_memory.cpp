@@ -472,7 +472,10 @@ CUresult unregister_host(void* address) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // another thread was first
-  await_host_functions(*found);
+  // The memory stays, with what the GPU has written to it.
+  for (const Target& target : mirrored_in(found->base, found->bytes)) {
+    (void)await_idle(*target.session, target.context);
+  }
   end_host_memory(*found);
   return check_current_session();
 }

@@ -283,9 +283,9 @@ struct ReadyEvent {
   uint32_t body_bytes;  // 32
   uint64_t staging_region;
   uint64_t staging_bytes;
-  // A region of u32. The GPU writes the low half of a kSignal's sequence into the one with the
-  // word's index, unless the answer has to wait for something else. 0: no such region. An older
-  // build ends the event before this.
+  // A region of u64. The GPU may write a kSignal's sequence into the one with the word's index,
+  // before the worker writes the word. 0: no such region. An older build ends the event before
+  // this.
   uint64_t marks_region;
   uint64_t marks_bytes;
 };

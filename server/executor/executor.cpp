@@ -19,6 +19,12 @@ PeerHub::Options peer_options(const PeerSettings& settings, Answers& answers, Jo
   return options;
 }
 
+// Over other media the client does not see the marks. With several devices, the reset of one takes
+// away, for a moment, what another one may be about to write.
+bool can_mark(const SessionResources& resources) {
+  return resources.link->traits().shares_pages && resources.devices.size() == 1;
+}
+
 }  // namespace
 
 Executor::Executor(const SessionResources& given)
@@ -36,15 +42,17 @@ Executor::Executor(const SessionResources& given)
       peer_frees(driver, peers, jobs),
       peer_memory(driver, work),
       pool_frees(driver, objects, peers),
+      digest_memory(driver, metered),
       completions(driver, objects, work, answers, output, pool_frees,
-                  link.traits().shares_pages ? resources.wait_marks : std::span<std::byte>()),
+                  {can_mark(resources) ? resources.wait_marks : std::span<std::byte>(),
+                   resources.most_streams}),
       idle(driver, objects, work, completions),
       device_waits(objects, idle, jobs, peers),
       client_resources(answers.events()),
       host_memory(driver, link, client_resources, metered, resources.host_memory),
       region_puts(
           std::make_shared<RegionPuts>(driver, link, answers, completions, names, resources.marks)),
-      mirrors(driver, link, objects, answers, completions, host_memory, metered),
+      mirrors(driver, link, objects, answers, completions, host_memory, digest_memory),
       fetches_behind(objects, answers, mirrors),
       graph_keeper(driver, objects, client_resources, idle),
       host_callbacks(driver, link, answers.events(), client_resources, graph_keeper, mirrors),

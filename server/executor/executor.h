@@ -82,6 +82,7 @@ class Executor {
   PeerMemory peer_memory;
   CopyOutcomes copy_outcomes;
   PoolFrees pool_frees;
+  DigestMemory digest_memory;  // before what keeps digests: actions that are due
   Completions completions;
   IdleCheck idle;
   DeviceWaits device_waits;

@@ -97,7 +97,7 @@ transport::Link& PuppetServer::link() {
   return *link_;
 }
 
-uint32_t* PuppetServer::marks() { return reinterpret_cast<uint32_t*>(staging() + kStagingBytes); }
+uint64_t* PuppetServer::marks() { return reinterpret_cast<uint64_t*>(staging() + kStagingBytes); }
 
 std::byte* PuppetServer::staging() {
   await_client();

@@ -88,7 +88,7 @@ class PuppetServer {
   // These block until the client has connected.
   transport::Link& link();
   std::byte* staging();
-  uint32_t* marks();  // behind it; the client's if the medium shares pages
+  uint64_t* marks();  // behind it; the client's if the medium shares pages
   const wire::Hello& hello();
 
  private:

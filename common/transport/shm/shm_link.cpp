@@ -108,9 +108,8 @@ Result<Window> adopt_window(UniqueFd file, uint64_t window_bytes) {
 
 class ShmLink final : public LinkCore {
  public:
-  ShmLink(Window own, Window peer, bool peer_rings_elsewhere,
-          std::chrono::milliseconds peer_timeout)
-      : LinkCore(&own.header()->doorbell, peer_rings_elsewhere ? &own.header()->elsewhere : nullptr,
+  ShmLink(Window own, Window peer, bool tells_answers_apart, std::chrono::milliseconds peer_timeout)
+      : LinkCore(&own.header()->doorbell, tells_answers_apart ? &own.header()->elsewhere : nullptr,
                  true),
         own_(std::move(own)),
         peer_(std::move(peer)),
@@ -381,9 +380,10 @@ Result<std::unique_ptr<Link>> shm::make_link(Bootstrap bootstrap, const LinkOpti
   own->file.reset();
   peer->file.reset();
 
-  auto link =
-      std::make_unique<ShmLink>(std::move(*own), std::move(*peer),
-                                peer_says->hello.rings_elsewhere != 0, options.peer_timeout);
+  const bool tells_answers_apart =
+      peer_says->hello.rings_elsewhere != 0 && options.answers.bytes != 0;
+  auto link = std::make_unique<ShmLink>(std::move(*own), std::move(*peer), tells_answers_apart,
+                                        options.peer_timeout);
   const ControlChannel::Timing timing{
       .send_every = heartbeat_interval(peer_says->hello.peer_timeout_ms),
       .expect_within = options.peer_timeout};

@@ -40,14 +40,14 @@ class Mirrors {
   // All outlive this object.
   Mirrors(const api::DriverTable& driver, transport::Link& link, SessionObjects& objects,
           Answers& answers, Completions& completions, const HostMemory& host_memory,
-          HostMeter& meter)
+          DigestMemory& digest_memory)
       : driver_(driver),
         link_(link),
         objects_(objects),
         answers_(answers),
         completions_(completions),
         host_memory_(host_memory),
-        digest_memory_(driver, meter) {}
+        digest_memory_(digest_memory) {}
   ~Mirrors();
 
   // Replies with a wire::MirrorReply.
@@ -153,7 +153,7 @@ class Mirrors {
   Answers& answers_;
   Completions& completions_;
   const HostMemory& host_memory_;
-  DigestMemory digest_memory_;
+  DigestMemory& digest_memory_;
   std::mutex lent_;           // one host function at a time, as the client runs them
   uint64_t loans_ = 0;        // so far; guarded by lent_
   mutable std::mutex mutex_;  // guards mirrors_

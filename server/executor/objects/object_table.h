@@ -53,6 +53,7 @@ class ObjectTable {
     const auto known = ids_.find(handle);
     return known == ids_.end() ? 0 : known->second;
   }
+  size_t size() const { return ids_.size(); }
   // Unbinds the handle's id, if it has one.
   void unbind_handle(void* handle) {
     if (auto known = ids_.find(handle); known != ids_.end()) unbind(known->second);

@@ -11,15 +11,17 @@ namespace rcuda::server {
 // A session must not find marks of the last one.
 Completions::Completions(const api::DriverTable& driver, SessionObjects& objects, WorkCount& work,
                          Answers& answers, DeviceOutput& output, PoolFrees& pool_frees,
-                         std::span<std::byte> marks)
+                         const Marks& marks)
     : driver_(driver),
       objects_(objects),
       work_(work),
       answers_(answers),
       output_(output),
       pool_frees_(pool_frees),
-      marks_(reinterpret_cast<uint32_t*>(marks.data()), marks.size() / sizeof(uint32_t)) {
-  std::ranges::fill(marks, std::byte{0});
+      marks_(reinterpret_cast<uint64_t*>(marks.memory.data()),
+             marks.memory.size() / sizeof(uint64_t)),
+      most_streams_(marks.most_streams) {
+  std::ranges::fill(marks.memory, std::byte{0});
 }
 
 Completions::~Completions() = default;
@@ -79,15 +81,17 @@ void Completions::await(const SessionStream& stream, WordSignal signal) {
 }
 
 bool Completions::queue_mark(const SessionStream& stream, WordSignal signal) {
-  const auto value = static_cast<uint32_t>(signal.sequence);
   const bool is_legacy = stream.handle == nullptr;
-  if (signal.word >= marks_.size() || value == 0 || is_legacy || output_.may_print() ||
-      !driver_.cuStreamWriteValue32_v2) {
+  const size_t streams = objects_.of(wire::Kind::kStream).size();
+  if (signal.word >= marks_.size() || signal.sequence == 0 || is_legacy || output_.may_print() ||
+      pool_frees_.any() || (most_streams_ != 0 && streams >= most_streams_) ||
+      !driver_.cuStreamWriteValue64_v2) {
     return false;
   }
   // Page-locked memory has the same address in all contexts.
   const auto address = reinterpret_cast<CUdeviceptr>(&marks_[signal.word]);
-  return driver_.cuStreamWriteValue32_v2(stream.handle, address, value, 0) == CUDA_SUCCESS;
+  return driver_.cuStreamWriteValue64_v2(stream.handle, address, signal.sequence, 0) ==
+         CUDA_SUCCESS;
 }
 
 // A client that maps the marks could write one, and would mislead only itself. But memory is not
@@ -95,7 +99,7 @@ bool Completions::queue_mark(const SessionStream& stream, WordSignal signal) {
 bool Completions::is_marked(const Pending& pending) const {
   return pending.marked && !pool_frees_.any() &&
          std::atomic_ref(marks_[pending.signal.word]).load(std::memory_order_acquire) ==
-             static_cast<uint32_t>(pending.signal.sequence);
+             pending.signal.sequence;
 }
 
 void Completions::add(const SessionStream& stream, WhenDone when_done) {
@@ -235,7 +239,8 @@ CUresult Completions::look(Queue& queue, uint64_t* reached) {
   if (is_marked(last)) return CUDA_SUCCESS;
   const bool asks = ++queue.looks % kLooksPerQuery == 0;
   const auto ask = [&](const Pending& pending) {
-    return pending.marked && !asks ? CUDA_ERROR_NOT_READY : driver_.cuEventQuery(pending.event);
+    return pending.marked && !asks && !pool_frees_.any() ? CUDA_ERROR_NOT_READY
+                                                         : driver_.cuEventQuery(pending.event);
   };
   const CUresult result = ask(last);
   if (result != CUDA_ERROR_NOT_READY || &first == &last) return result;

@@ -33,10 +33,13 @@ using WhenDone = std::function<void(CUresult)>;
 
 class Completions {
  public:
-  // `marks`: page-locked memory, see await(); may be empty. All outlive this object.
+  struct Marks {
+    std::span<std::byte> memory;  // page-locked, see await(); may be empty
+    size_t most_streams = 0;      // SessionResources::most_streams
+  };
+  // All outlive this object.
   Completions(const api::DriverTable& driver, SessionObjects& objects, WorkCount& work,
-              Answers& answers, DeviceOutput& output, PoolFrees& pool_frees,
-              std::span<std::byte> marks);
+              Answers& answers, DeviceOutput& output, PoolFrees& pool_frees, const Marks& marks);
   ~Completions();
   Completions(const Completions&) = delete;
   Completions& operator=(const Completions&) = delete;
@@ -46,10 +49,14 @@ class Completions {
   // client waits for this point, so the output of earlier kernels must arrive first.
   void add(const SessionStream& stream, WordSignal signal, bool prints);
   void add(const SessionStream& stream, WhenDone when_done);
-  // The same for a thread of the client that waits for nothing else. If kernels cannot print, the
-  // GPU also writes the sequence's low half into the word's mark, where client and worker see it
-  // before the driver tells that an event is reached. Not where the client cannot see it, nor in
-  // the legacy stream: PyTorch's `.item()`, which waits for that, took longer with marks (H100).
+  // The same for a thread of the client that waits for nothing else. If it can, the GPU also writes
+  // the sequence into the word's mark (u64), where client and worker see it before the driver tells
+  // that an event is reached. It cannot
+  //   - if kernels may print, or memory was freed in stream order: the wait must show that as well;
+  //   - in the legacy stream: PyTorch's `.item()`, which waits for that, took longer with marks
+  //     (H100);
+  //   - in sessions with as many streams as a device has queues for kernels. The write takes such a
+  //     queue, unlike a copy, and could be behind a stream that waits for the program.
   void await(const SessionStream& stream, WordSignal signal);
   // Signals when the latest record so far of the client's event is done. `waits`: a thread of the
   // client waits for it. Without `waits`, only the latest watch of an event is kept, and only until
@@ -127,7 +134,8 @@ class Completions {
   std::vector<Queue*> active_;  // queues that are not empty, or are being emptied
   std::vector<Watch> watches_;
   uint64_t last_number_ = 0;
-  const std::span<uint32_t> marks_;
+  const std::span<uint64_t> marks_;
+  const size_t most_streams_;
 };
 
 }  // namespace rcuda::server

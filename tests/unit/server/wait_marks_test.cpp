@@ -13,13 +13,13 @@ using wire::Custom;
 
 constexpr wire::ObjectId kStream = 1;
 
-// One that waits for the legacy stream of its context, which has no marks itself.
-void create_stream(test::SessionHarness& session, wire::ObjectId id, uint32_t context = 1) {
+void create_stream(test::SessionHarness& session, wire::ObjectId id,
+                   unsigned flags = CU_STREAM_NON_BLOCKING) {
   wire::Encoder out;
-  out.value(unsigned{CU_STREAM_DEFAULT});
+  out.value(flags);
   out.value(id);
-  const auto answer = session.client().call(static_cast<uint16_t>(api::Opcode::cuStreamCreate),
-                                            out.body(), context);
+  const auto answer =
+      session.client().call(static_cast<uint16_t>(api::Opcode::cuStreamCreate), out.body());
   ASSERT_TRUE(answer);
   ASSERT_EQ(answer->result, CUDA_SUCCESS);
 }
@@ -29,11 +29,11 @@ class WaitMarksTest : public ::testing::Test {
   void SetUp() override {
     const wire::ReadyEvent& ready = session_.ready();
     ASSERT_NE(ready.marks_region, 0u);
-    count_ = static_cast<uint32_t>(ready.marks_bytes / sizeof(uint32_t));
+    count_ = static_cast<uint32_t>(ready.marks_bytes / sizeof(uint64_t));
     auto mapping = session_.client().link().map(
         static_cast<transport::RegionId>(ready.marks_region), ready.marks_bytes);
     ASSERT_TRUE(mapping.ok()) << mapping.status().message();
-    marks_ = static_cast<const volatile uint32_t*>(*mapping);
+    marks_ = static_cast<const volatile uint64_t*>(*mapping);
     CUdevice device;
     CUcontext context;
     ASSERT_EQ(session_.driver().cuDeviceGet(&device, 0), CUDA_SUCCESS);
@@ -50,9 +50,9 @@ class WaitMarksTest : public ::testing::Test {
     return *session_.client().wait_word(word, sequence);
   }
 
-  test::SessionHarness session_{{.medium = &test::medium_named("shm")}};
+  test::SessionHarness session_{{.medium = &test::medium_named("shm"), .devices = {0}}};
   uint32_t count_ = 0;
-  const volatile uint32_t* marks_ = nullptr;
+  const volatile uint64_t* marks_ = nullptr;
 };
 
 TEST_F(WaitMarksTest, AWaitLeavesItsSequenceInTheMarkOfItsWord) {
@@ -61,10 +61,8 @@ TEST_F(WaitMarksTest, AWaitLeavesItsSequenceInTheMarkOfItsWord) {
   EXPECT_EQ(wait(5, 7), CUDA_SUCCESS);
   EXPECT_EQ(marks_[5], 7u);
   EXPECT_EQ(wait(5, (uint64_t{3} << 32) + 8), CUDA_SUCCESS);
-  EXPECT_EQ(marks_[5], 8u);
-  // What the mark cannot show, and where there is none.
-  EXPECT_EQ(wait(5, uint64_t{4} << 32), CUDA_SUCCESS);
-  EXPECT_EQ(marks_[5], 8u);
+  EXPECT_EQ(marks_[5], (uint64_t{3} << 32) + 8);
+  // Where there is none.
   EXPECT_EQ(wait(7, 1, 0), CUDA_SUCCESS);
   EXPECT_EQ(marks_[7], 0u);
   EXPECT_EQ(wait(count_, 9), CUDA_SUCCESS);
@@ -82,22 +80,21 @@ TEST_F(WaitMarksTest, AWaitThatIsRefusedLeavesNone) {
 // As for a stream that has failed, while another one is busy.
 TEST(WaitMarks, EachStreamIsAskedForThatWritesNone) {
   api::DriverTable& driver = test::TestDriver::get().table;
-  const auto write = driver.cuStreamWriteValue32_v2;
-  driver.cuStreamWriteValue32_v2 = [](CUstream, CUdeviceptr, cuuint32_t, unsigned) {
+  const auto write = driver.cuStreamWriteValue64_v2;
+  driver.cuStreamWriteValue64_v2 = [](CUstream, CUdeviceptr, cuuint64_t, unsigned) {
     return CUDA_SUCCESS;
   };
   {
-    test::SessionHarness session{{.medium = &test::medium_named("shm")}};
-    CUcontext busy;
-    ASSERT_EQ(driver.cuDevicePrimaryCtxRetain(&busy, 1), CUDA_SUCCESS);
-    ASSERT_EQ(driver.cuCtxSetCurrent(busy), CUDA_SUCCESS);
-    create_stream(session, kStream);
-    create_stream(session, kStream + 1, 2);
+    test::SessionHarness session{{.medium = &test::medium_named("shm"), .devices = {0}}};
+    CUcontext context;
+    ASSERT_EQ(driver.cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+    ASSERT_EQ(driver.cuCtxSetCurrent(context), CUDA_SUCCESS);
+    create_stream(session, kStream, CU_STREAM_NON_BLOCKING);
+    create_stream(session, kStream + 1, CU_STREAM_DEFAULT);  // waits for the legacy stream
     std::promise<void> gate;
     const auto pass = [](void* at) { static_cast<std::promise<void>*>(at)->get_future().wait(); };
     ASSERT_EQ(driver.cuLaunchHostFunc(nullptr, pass, &gate), CUDA_SUCCESS);
-    ASSERT_TRUE(
-        session.client().post(Custom::kSignal, wire::SignalBody{kStream + 1, 3, 1}, {}, 2).ok());
+    ASSERT_TRUE(session.client().post(Custom::kSignal, wire::SignalBody{kStream + 1, 3, 1}).ok());
     // In what turn the streams are looked at, depends on how often the first one was before.
     for (uint64_t i = 1; i <= 20; ++i) {
       ASSERT_TRUE(session.client().post(Custom::kSignal, wire::SignalBody{kStream, 4, i}).ok());
@@ -106,9 +103,21 @@ TEST(WaitMarks, EachStreamIsAskedForThatWritesNone) {
     gate.set_value();
     EXPECT_EQ(session.client().wait_word(3, 1), CUDA_SUCCESS);
     EXPECT_TRUE(session.end().ok());
-    EXPECT_EQ(driver.cuDevicePrimaryCtxRelease_v2(1), CUDA_SUCCESS);
+    EXPECT_EQ(driver.cuDevicePrimaryCtxRelease_v2(0), CUDA_SUCCESS);
   }
-  driver.cuStreamWriteValue32_v2 = write;
+  driver.cuStreamWriteValue64_v2 = write;
+}
+
+TEST(WaitMarks, AreNotWrittenInSessionsWithSeveralDevices) {
+  test::SessionHarness session{{.medium = &test::medium_named("shm")}};
+  create_stream(session, kStream);
+  ASSERT_TRUE(session.client().post(Custom::kSignal, wire::SignalBody{kStream, 4, 1}).ok());
+  EXPECT_EQ(session.client().wait_word(4, 1), CUDA_SUCCESS);
+  auto mapping = session.client().link().map(
+      static_cast<transport::RegionId>(session.ready().marks_region), session.ready().marks_bytes);
+  ASSERT_TRUE(mapping.ok());
+  EXPECT_EQ(static_cast<const volatile uint64_t*>(*mapping)[4], 0u);
+  EXPECT_TRUE(session.end().ok());
 }
 
 TEST(WaitMarks, AreOfferedOnlyWhereTheyCanBeMapped) {

@@ -96,8 +96,7 @@ TEST_F(SessionTest, AWaitEndsWithTheMarkOfTheGpu) {
   if (!session().traits().shares_pages) GTEST_SKIP() << "no marks";
   puppet().on(Custom::kSignal, [this](const auto& command) -> std::optional<Answer> {
     const auto body = command.template as<wire::SignalBody>();
-    std::atomic_ref(puppet().marks()[body.word])
-        .store(static_cast<uint32_t>(body.sequence), std::memory_order_release);
+    std::atomic_ref(puppet().marks()[body.word]).store(body.sequence, std::memory_order_release);
     // The GPU wakes nobody. A client that already sleeps is woken by the worker's word, here
     // another one.
     write(Window::kCompletionWords + 8 * (Window::kCompletionCount - 1), 0);
@@ -112,7 +111,7 @@ TEST_F(SessionTest, AWaitDoesNotEndWithAMarkOfAnother) {
   puppet().on(Custom::kSignal, [this](const auto& command) -> std::optional<Answer> {
     const auto body = command.template as<wire::SignalBody>();
     std::atomic_ref(puppet().marks()[body.word])
-        .store(static_cast<uint32_t>(body.sequence) + 1, std::memory_order_release);
+        .store(body.sequence + 1, std::memory_order_release);
     return Answer{CUDA_ERROR_LAUNCH_FAILED, {}};
   });
   EXPECT_EQ(post_something(), CUDA_SUCCESS);
