@@ -1,0 +1,45 @@
+// What a call that waits for the GPU shows although the program has not waited before: the bytes of
+// memory that is unregistered, and memory of a pool that was freed in stream order.
+#include "../programs/program.h"
+
+__global__ void increment(unsigned char* bytes, size_t count) {
+  for (size_t i = threadIdx.x; i < count; i += blockDim.x) ++bytes[i];
+}
+
+void unregister() {
+  constexpr size_t kBytes = 1 << 20, kPage = 4096;
+  auto* const memory = static_cast<unsigned char*>(std::aligned_alloc(kPage, kBytes));
+  for (int round = 0; round < 3; ++round) {
+    for (size_t i = 0; i < kBytes; ++i) memory[i] = static_cast<unsigned char>(i + round);
+    CUDA(cudaHostRegister(memory, kBytes, cudaHostRegisterMapped));
+    increment<<<1, 256>>>(memory, kBytes);
+    CUDA(cudaHostUnregister(memory));
+    for (size_t i = 0; i < kBytes; ++i) CHECK(memory[i] == static_cast<unsigned char>(i + round + 1));
+  }
+  std::free(memory);
+  std::printf("unregistered memory has the GPU's bytes\n");
+}
+
+void free_in_order() {
+  cudaStream_t stream;
+  CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  cudaMemPool_t pool;
+  CUDA(cudaDeviceGetDefaultMemPool(&pool, 0));
+  for (int round = 0; round < 50; ++round) {
+    void* memory;
+    CUDA(cudaMallocAsync(&memory, 16 << 20, stream));
+    CUDA(cudaMemsetAsync(memory, round, 16 << 20, stream));
+    CUDA(cudaFreeAsync(memory, stream));
+    CUDA(cudaStreamSynchronize(stream));
+    unsigned long long reserved = 1;
+    CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved));
+    CHECK(reserved == 0);
+  }
+  CUDA(cudaStreamDestroy(stream));
+  std::printf("a wait shows what was freed\n");
+}
+
+int main() {
+  unregister();
+  free_in_order();
+}
