@@ -10,7 +10,11 @@ constexpr uint64_t kPageBytes = 4096;
 constexpr uint64_t kMostKeptBytes = 4 * kPageBytes;
 constexpr size_t kMostKept = 16;
 
-uint64_t whole_pages(uint64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
+// What may be kept has whole pages, so that memory of about the same size fits.
+uint64_t size_for(uint64_t bytes) {
+  const uint64_t pages = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  return pages > kMostKeptBytes ? bytes : pages;
+}
 
 }  // namespace
 
@@ -24,7 +28,7 @@ void DigestMemory::free(const Kept& piece) {
 }
 
 void* DigestMemory::take(wire::ObjectId context, uint64_t bytes, CUresult* result) {
-  bytes = whole_pages(bytes);
+  bytes = size_for(bytes);
   *result = CUDA_SUCCESS;
   const auto kept = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& piece) {
     return piece.context == context && piece.bytes == bytes;
@@ -49,7 +53,7 @@ void* DigestMemory::take(wire::ObjectId context, uint64_t bytes, CUresult* resul
 }
 
 void DigestMemory::give(wire::ObjectId context, void* memory, uint64_t bytes) {
-  const Kept piece{context, memory, whole_pages(bytes)};
+  const Kept piece{context, memory, size_for(bytes)};
   if (piece.bytes > kMostKeptBytes || kept_.size() == kMostKept) return free(piece);
   kept_.push_back(piece);
 }
