@@ -353,10 +353,11 @@ void end_host_memory(const Allocation& memory) {
 namespace {
 
 // The bytes of mirrored memory travel around each host function, so functions that are due must be
-// over before the mirror ends. Without any, the end of the mirror waits for the device.
-void await_host_functions(const Allocation& memory) {
+// over before the mirror ends. Without any, the end of the mirror waits for the device. `stays`:
+// the application keeps the memory, with what the GPU has written to it.
+void await_mirrored(const Allocation& memory, bool stays) {
   for (const Target& target : mirrored_in(memory.base, memory.bytes)) {
-    if (!target.session->events().has_had_callbacks()) continue;
+    if (!stays && !target.session->events().has_had_callbacks()) continue;
     (void)await_idle(*target.session, target.context);
   }
 }
@@ -373,7 +374,7 @@ CUresult free_host(void* address) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // another thread was first
-  await_host_functions(*found);
+  await_mirrored(*found, false);
   end_host_memory(*found);
   return check_current_session();
 }
@@ -472,10 +473,7 @@ CUresult unregister_host(void* address) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // another thread was first
-  // The memory stays, with what the GPU has written to it.
-  for (const Target& target : mirrored_in(found->base, found->bytes)) {
-    (void)await_idle(*target.session, target.context);
-  }
+  await_mirrored(*found, true);
   end_host_memory(*found);
   return check_current_session();
 }
