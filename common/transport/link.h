@@ -137,8 +137,9 @@ class Link {
   }
 
   // Sleeps until `ready` returns true, the deadline passes (kTimeout) or the Link breaks. Calls
-  // `ready` on this thread before it sleeps and after every wake-up. Several threads may wait. A
-  // caller that wants to spin does so before the call. With kNotAnswers `ready` must not depend on
+  // `ready` on this thread before it sleeps, after every wake-up, and once after the Link broke:
+  // the peer's last put counts if it came before that. Several threads may wait. A caller that
+  // wants to spin does so before the call. With kNotAnswers `ready` must not depend on
   // LinkOptions::answers.
   virtual Status wait(const std::function<bool()>& ready,
                       std::chrono::steady_clock::time_point deadline,

@@ -21,9 +21,11 @@ Status LinkCore::wait(const std::function<bool()>& ready,
                       std::chrono::steady_clock::time_point deadline, WokenBy woken_by) {
   bool satisfied = false;
   const auto look = [&] {
+    // In this order: the peer's last put may lie between the two.
+    const bool over = broken();
     satisfied = ready();
-    if (!satisfied) before_sleep();
-    return satisfied || broken();
+    if (!satisfied && !over) before_sleep();
+    return satisfied || over;
   };
   const bool apart = tells_answers_apart_ && woken_by == WokenBy::kNotAnswers;
   const bool woken = (apart ? elsewhere_ : doorbell_).sleep(look, deadline);

@@ -58,6 +58,7 @@ class SessionLoop {
   Status over() const;
 
   Executor& executor() { return executor_; }
+  bool ended_by_client() const { return ended_; }
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -436,9 +436,9 @@ void WorkerSession::end(const Status& status, SessionLoop& session) {
     ended_by = stopped_;
   }
   const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
-  const std::string outcome = !ended_by.empty() ? ended_by
-                              : status.ok()     ? "ended by the client"
-                                                : status.message();
+  const std::string outcome = session.ended_by_client() ? "ended by the client"
+                              : !ended_by.empty()       ? ended_by
+                                                        : status.message();
   const wire::Work& work = session.executor().done;
   const transport::LinkCounters counters = link_->counters();
   RCUDA_INFO(

@@ -102,6 +102,22 @@ TEST_P(EndContract, CloseEndsBothSides) {
   EXPECT_EQ(load(server(), 0), 17u);  // an earlier put has arrived
 }
 
+// A thread that has looked for the last put just before it came, and is held up until the end.
+TEST_P(EndContract, WhatWasPutBeforeTheEndEndsAWait) {
+  connect();
+  bool late = false;
+  const auto arrived = [&] {
+    if (load(server(), 0) != 0) return true;
+    if (late) return false;
+    late = true;
+    EXPECT_TRUE(put_word(client(), 0, 17).ok());
+    client().close();
+    EXPECT_EQ(wait_for_end(server()).code(), Code::kUnavailable);
+    return false;
+  };
+  EXPECT_TRUE(server().wait(arrived, soon()).ok());
+}
+
 TEST_P(EndContract, ABrokenMediumEndsBothSides) {
   connect();
   std::thread sleeper([&] { EXPECT_EQ(wait_for_end(client()).code(), Code::kUnavailable); });

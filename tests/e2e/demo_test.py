@@ -64,7 +64,9 @@ class DemoTest(unittest.TestCase):
         self.assertFalse(serves(port))
 
     def test_the_pool_is_used_if_there_is_one(self):
-        pool = [Server(BUILD, index=index) for index in range(2)]
+        # The demonstration has ended its sessions, but a worker may not have read that yet.
+        drains = {"RCUDA_SERVER_DRAIN_TIMEOUT": "20s"}
+        pool = [Server(BUILD, index=index, environment=drains) for index in range(2)]
         devices = ",".join(server.address() for server in pool)
         for options, variables in ((), {"RCUDA_DEVICES": devices}), (("--devices", devices), {}):
             result = self.demo(*options, **variables)

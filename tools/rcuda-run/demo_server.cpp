@@ -37,6 +37,8 @@ void forget_server_settings() {
   ::dup2(log, STDERR_FILENO);
   forget_server_settings();
   setenv("RCUDA_LOG", "info", 1);
+  // The program has ended its session, but the server may not have read that yet.
+  setenv("RCUDA_SERVER_DRAIN_TIMEOUT", "2s", 1);
   const std::string ready_text = std::to_string(ready);
   ::execl(binary.c_str(), binary.c_str(), "--config", "/dev/null", "--port", "0", "--pool", "1",
           "--image-cache", "none", "--ready-fd", ready_text.c_str(), nullptr);
