@@ -108,10 +108,10 @@ Status SessionLoop::run() {
       link_.expose(resources.staging, resources.staging_bytes, resources.staging_file);
   if (!staging.ok()) return Status(staging.status()).with_context("exposing the staging region");
   transport::Region marks;
-  if (link_.traits().shares_pages && !resources.wait_marks.empty()) {
-    Result<transport::Region> shared = link_.expose(
-        resources.wait_marks.data(), resources.wait_marks.size(), resources.staging_file,
-        static_cast<uint64_t>(resources.wait_marks.data() - resources.staging));
+  if (const std::span<std::byte> written = executor_.completions.marks(); !written.empty()) {
+    Result<transport::Region> shared =
+        link_.expose(written.data(), written.size(), resources.staging_file,
+                     static_cast<uint64_t>(written.data() - resources.staging));
     if (!shared.ok()) return Status(shared.status()).with_context("exposing the marks of waits");
     marks = *shared;
   }

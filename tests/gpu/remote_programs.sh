@@ -119,7 +119,12 @@ for ((worker = 0; worker < at_once; ++worker)); do
 done
 wait "${runs[@]}"
 echo "--- the slowest: $(sort -rn "$work/times" | head -8 | paste -sd';')"
-echo "--- after $SECONDS s, to be run again alone: $(cd "$work" && ls -- *.first 2>/dev/null | paste -sd' ')"
+again=()
+for task in "${tasks[@]}"; do
+  [[ -e $work/${task/ /.}.first ]] && again+=("${task/ /.}")
+done
+echo "--- after $SECONDS s; these differed and run again, alone: ${again[*]:-none};" \
+     "$((${#all[@]} - ${#tasks[@]})) that make contexts run alone"
 for task in "${all[@]}"; do
   read -r name mode <<<"$task"
   if [[ -e $work/$name.$mode.first ]] && differs "$name" "$mode"; then

@@ -19,9 +19,9 @@ Completions::Completions(const api::DriverTable& driver, SessionObjects& objects
       output_(output),
       pool_frees_(pool_frees),
       marks_(reinterpret_cast<uint64_t*>(marks.memory.data()),
-             marks.memory.size() / sizeof(uint64_t)),
+             driver.cuStreamWriteValue64_v2 ? marks.memory.size() / sizeof(uint64_t) : 0),
       most_streams_(marks.most_streams) {
-  std::ranges::fill(marks.memory, std::byte{0});
+  std::ranges::fill(marks_, 0);
 }
 
 Completions::~Completions() = default;
@@ -84,8 +84,7 @@ bool Completions::queue_mark(const SessionStream& stream, WordSignal signal) {
   const bool is_legacy = stream.handle == nullptr;
   const size_t streams = objects_.of(wire::Kind::kStream).size();
   if (signal.word >= marks_.size() || signal.sequence == 0 || is_legacy || output_.may_print() ||
-      pool_frees_.any() || (most_streams_ != 0 && streams >= most_streams_) ||
-      !driver_.cuStreamWriteValue64_v2) {
+      pool_frees_.any() || (most_streams_ != 0 && streams >= most_streams_)) {
     return false;
   }
   // Page-locked memory has the same address in all contexts.

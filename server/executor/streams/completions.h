@@ -58,6 +58,8 @@ class Completions {
   //   - in sessions with as many streams as a device has queues for kernels. The write takes such a
   //     queue, unlike a copy, and could be behind a stream that waits for the program.
   void await(const SessionStream& stream, WordSignal signal);
+  // What await() has the GPU write into, for the client to map. Empty if it never does.
+  std::span<std::byte> marks() const { return std::as_writable_bytes(marks_); }
   // Signals when the latest record so far of the client's event is done. `waits`: a thread of the
   // client waits for it. Without `waits`, only the latest watch of an event is kept, and only until
   // the event is recorded again.
