@@ -354,9 +354,13 @@ namespace {
 
 // The bytes of mirrored memory travel around each host function, so functions that are due must be
 // over before the mirror ends. Without any, the end of the mirror waits for the device. `stays`:
-// the application keeps the memory, with what the GPU has written to it.
+// the application keeps the memory, with what the GPU has written to it by work of the context in
+// which the memory was registered.
 void await_mirrored(const Allocation& memory, bool stays) {
-  for (const Target& target : mirrored_in(memory.base, memory.bytes)) {
+  const std::vector<Target> mirrored = mirrored_in(memory.base, memory.bytes);
+  const Device* const device = Process::get().device(static_cast<CUdevice>(memory.device));
+  if (stays && device && !mirrored.empty()) (void)await_idle(*device->session, memory.context);
+  for (const Target& target : mirrored) {
     if (!stays && !target.session->events().has_had_callbacks()) continue;
     (void)await_idle(*target.session, target.context);
   }

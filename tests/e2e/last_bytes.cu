@@ -1,11 +1,14 @@
 // What a call that waits for the GPU shows although the program has not waited before: the bytes of
 // memory that is unregistered, and memory of a pool that was freed in stream order.
+#include <cuda.h>
+
 #include "../programs/program.h"
 
 __global__ void increment(unsigned char* bytes, size_t count) {
   for (size_t i = threadIdx.x; i < count; i += blockDim.x) ++bytes[i];
 }
 
+// In the current context: cuMemHostUnregister waits for that in which the memory was registered.
 void unregister() {
   constexpr size_t kBytes = 1 << 20, kPage = 4096;
   auto* const memory = static_cast<unsigned char*>(std::aligned_alloc(kPage, kBytes));
@@ -17,6 +20,21 @@ void unregister() {
     for (size_t i = 0; i < kBytes; ++i) CHECK(memory[i] == static_cast<unsigned char>(i + round + 1));
   }
   std::free(memory);
+}
+
+void unregister_in_all_contexts() {
+  int devices;
+  CUDA(cudaGetDeviceCount(&devices));
+  for (int device = 0; device < devices; ++device) {
+    CUDA(cudaSetDevice(device));
+    unregister();
+  }
+  CUDA(cudaSetDevice(0));
+  CUcontext context;
+  CHECK(cuCtxCreate(&context, nullptr, 0, 0) == CUDA_SUCCESS);
+  unregister();
+  CHECK(cuCtxDestroy(context) == CUDA_SUCCESS);
+  CUDA(cudaSetDevice(0));
   std::printf("unregistered memory has the GPU's bytes\n");
 }
 
@@ -40,6 +58,6 @@ void free_in_order() {
 }
 
 int main() {
-  unregister();
+  unregister_in_all_contexts();
   free_in_order();
 }

@@ -48,6 +48,7 @@ int main() {
   const pid_t pid = fork();
   CHECK(pid >= 0);
   if (pid == 0) return child(down[0], up[1]);
+  close(up[1]);  // so that a child that fails ends the wait for it
 
   std::vector<int> start(kCount);
   for (int i = 0; i < kCount; ++i) start[i] = i;
