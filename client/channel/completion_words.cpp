@@ -4,38 +4,44 @@
 #include <thread>
 
 namespace rcuda::client {
+namespace {
+
+constexpr uint32_t kForWaits = 1024;
+
+std::optional<Word> take(std::vector<Word>& words) {
+  if (words.empty()) return std::nullopt;
+  const Word word = words.back();
+  words.pop_back();
+  return word;
+}
+
+}  // namespace
 
 CompletionWords::CompletionWords(uint32_t count) {
-  free_.reserve(count);
-  for (uint32_t i = count; i-- > 0;) free_.push_back({i, 0});
+  for_waits_.reserve(kForWaits);
+  spare_.reserve(count);
+  for (uint32_t i = count; i-- > 0;) release({i, 0});
 }
 
 Word CompletionWords::acquire() {
   while (true) {
     {
       std::lock_guard lock(mutex_);
-      if (!free_.empty()) {
-        const Word word = free_.back();
-        free_.pop_back();
-        return word;
-      }
+      if (const auto word = take(for_waits_)) return *word;
+      if (const auto word = take(spare_)) return *word;
     }
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
 }
 
 std::optional<Word> CompletionWords::acquire_spare() {
-  constexpr size_t kForWaits = 1024;
   std::lock_guard lock(mutex_);
-  if (free_.size() <= kForWaits) return std::nullopt;
-  const Word word = free_.back();
-  free_.pop_back();
-  return word;
+  return take(spare_);
 }
 
 void CompletionWords::release(Word word) {
   std::lock_guard lock(mutex_);
-  free_.push_back(word);
+  (word.index < kForWaits ? for_waits_ : spare_).push_back(word);
 }
 
 }  // namespace rcuda::client

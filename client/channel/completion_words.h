@@ -23,17 +23,19 @@ class CompletionWords {
  public:
   explicit CompletionWords(uint32_t count);
 
-  // Takes a word for a wait; the caller releases it afterwards. In the unlikely case that all words
-  // are taken, it blocks until one is free.
+  // Takes a word for a wait; the caller releases it afterwards. The same few words with the lowest
+  // indices serve again and again: the GPU writes marks for those (Session::word_reached()). In the
+  // unlikely case that all words are taken, it blocks until one is free.
   Word acquire();
-  // Takes a word for something that may never happen. Leaves some words for acquire(): returns
-  // nullopt if no others are free.
+  // Takes a word for something that may never happen, or for long. Returns nullopt if all words
+  // that are not kept for acquire() are taken.
   std::optional<Word> acquire_spare();
   void release(Word word);
 
  private:
   std::mutex mutex_;
-  std::vector<Word> free_;
+  std::vector<Word> for_waits_;
+  std::vector<Word> spare_;
 };
 
 }  // namespace rcuda::client

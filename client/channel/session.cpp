@@ -134,8 +134,7 @@ CUresult Session::send(const wire::CommandHeader& header, Timeline* timeline,
   std::lock_guard lock(order_mutex_);
   sent->number = ++commands_;
   uint64_t room = room_of(header.opcode, body, traits().has_region_puts);
-  const bool is_marked = header.opcode == static_cast<uint16_t>(wire::Custom::kSignal);
-  if (is_marked && room > 0 && !marks_.empty()) ++room;
+  if (room > 0 && is_marked(header.opcode, body)) ++room;
   if (timeline) {
     sent->position = timeline->count(room);
   } else if (room > 0) {
@@ -331,6 +330,13 @@ Reply::~Reply() {
 }
 
 // ---- completion words --------------------------------------------------------------------------
+
+bool Session::is_marked(uint16_t opcode, std::span<const std::byte> body) const {
+  if (marks_.empty() || opcode != static_cast<uint16_t>(wire::Custom::kSignal)) return false;
+  wire::SignalBody signal;
+  std::memcpy(&signal, body.data(), sizeof signal);
+  return signal.word < marks_.size();
+}
 
 bool Session::word_reached(uint32_t index, uint64_t sequence, CUresult* result) const {
   const uint64_t value =

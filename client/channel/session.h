@@ -254,6 +254,8 @@ class Session {
   CUresult send(const wire::CommandHeader& header, Timeline* timeline,
                 std::span<const std::byte> body, std::span<const std::byte> tail,
                 transport::Wake wake, Sent* sent);
+  // Whether the GPU may mark this command, which then takes two places in its stream's queue.
+  bool is_marked(uint16_t opcode, std::span<const std::byte> body) const;
   CUresult wait_for_reply(const PendingCall& call, Reply* reply);
   template <typename Ready>
   CUresult wait_until(const Ready& ready);

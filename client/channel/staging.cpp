@@ -75,7 +75,8 @@ Result<std::unique_ptr<Staging>> Staging::open(Session& session, const wire::Rea
                static_cast<unsigned long long>(ready.staging_bytes >> 20));
   }
   for (uint32_t i = 0; i < slots; ++i) {
-    staging->ready_.push_back({i, uint64_t{i} * kSlotBytes, session.words().acquire()});
+    // As many words are free: nobody else has any yet.
+    staging->ready_.push_back({i, uint64_t{i} * kSlotBytes, *session.words().acquire_spare()});
   }
   staging->slot_count_ = slots;
   return staging;

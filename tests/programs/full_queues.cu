@@ -56,7 +56,10 @@ void queue_a_thousand() {
     if (round == 0) CUDA(cudaStreamSynchronize(stream));
     if (round > 0) CUDA(cudaDeviceSynchronize());
     Gate gate(stream);
-    for (int i = 0; i < 1000; ++i) add<<<1, 1, 0, stream>>>(sum.get(), 1);
+    for (int i = 0; i < 1000; ++i) {
+      add<<<1, 1, 0, stream>>>(sum.get(), 1);
+      if (round > 0 && i == 0) CHECK(cudaStreamQuery(stream) == cudaErrorNotReady);
+    }
     CHECK(cudaStreamQuery(stream) == cudaErrorNotReady);
     gate.open();
     CUDA(cudaStreamSynchronize(stream));
@@ -65,7 +68,7 @@ void queue_a_thousand() {
   CUDA(cudaStreamDestroy(stream));
 }
 
-// Further ones hold the thread that launches, and no other.
+// Further ones hold the thread that launches, and no other but those that wait for them.
 void overfill(cudaStream_t stream, int devices) {
   DeviceArray<unsigned> sum(std::vector<unsigned>{0});
   cudaStream_t idle;
@@ -78,12 +81,16 @@ void overfill(cudaStream_t stream, int devices) {
   });
   while (launched < 900) std::this_thread::yield();
   std::this_thread::sleep_for(std::chrono::milliseconds(20));  // until it is held, most likely
+  std::vector<std::thread> waiting;
+  for (int i = 0; i < 10; ++i) waiting.emplace_back([&] { CUDA(cudaStreamSynchronize(stream)); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // until they wait, most likely
   others_go_on(idle, devices);
   for (int i = 0; i < 100; ++i) add<<<1, 1, 0, idle>>>(sum.get(), 1);
   CUDA(cudaStreamSynchronize(idle));
   CHECK(launched < 5000);
   gate.open();
   thread.join();
+  for (std::thread& one : waiting) one.join();
   FINISH();
   std::printf("overfilled: %u\n", sum.values()[0]);
   CUDA(cudaStreamDestroy(idle));

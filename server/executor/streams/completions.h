@@ -1,7 +1,8 @@
 // Completions: actions that run when a stream has reached a point. No thread blocks for them.
 //
-// add() records an event on the stream and stores the action. poll() queries the oldest event of
-// each stream (within a stream events complete in order) and runs the actions of complete events.
+// add() records an event on the stream and stores the action. poll() looks for how far each stream
+// has got (within a stream events complete in order), at its marks or by querying its last and its
+// oldest event, and runs the actions up to there.
 // So the executor thread continues with other commands while any number of client threads wait.
 // Events come from a pool per context and return to it. After an asynchronous error every pending
 // completion ends with that error, like every wait in CUDA.
@@ -56,7 +57,9 @@ class Completions {
   //   - in the legacy stream: PyTorch's `.item()`, which waits for that, took longer with marks
   //     (H100);
   //   - in sessions with as many streams as a device has queues for kernels. The write takes such a
-  //     queue, unlike a copy, and could be behind a stream that waits for the program.
+  //     queue, unlike a copy, and could be behind a stream that waits for the program;
+  //   - behind other waits for the stream: it would gain nothing, and a mark takes a place in the
+  //     stream's queue.
   void await(const SessionStream& stream, WordSignal signal);
   // What await() has the GPU write into, for the client to map. Empty if it never does.
   std::span<std::byte> marks() const { return std::as_writable_bytes(marks_); }
