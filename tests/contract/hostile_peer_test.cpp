@@ -13,7 +13,6 @@
 
 #include "common/base/log_forward.h"
 #include "common/base/socket_io.h"
-#include "common/transport/doorbell.h"
 #include "common/transport/shm/medium.h"
 #include "common/transport/tcp/medium.h"
 #include "tests/contract/link_contract.h"
@@ -101,8 +100,7 @@ Victim attack_tcp(const std::vector<std::byte>& greeting,
 }
 
 Victim attack_shm(const std::vector<std::byte>& greeting, const std::vector<int>& fds,
-                  std::chrono::milliseconds timeout = kPatience,
-                  const transport::WindowPart& answers = {}) {
+                  std::chrono::milliseconds timeout = kPatience) {
   Result<RawPair> control = make_socket_pair(medium_named("shm"));
   EXPECT_TRUE(control.ok());
   Victim victim;
@@ -114,8 +112,7 @@ Victim attack_shm(const std::vector<std::byte>& greeting, const std::vector<int>
   bootstrap.control = std::move(control->theirs);
   bootstrap.server = true;
   bootstrap.timeout = timeout;
-  const LinkOptions options{
-      .window_bytes = kWindowBytes, .answers = answers, .peer_timeout = kPatience};
+  const LinkOptions options{.window_bytes = kWindowBytes, .peer_timeout = kPatience};
   Result<std::unique_ptr<Link>> link = transport::shm::make_link(std::move(bootstrap), options);
   if (link) {
     victim.link = std::move(*link);
@@ -402,31 +399,6 @@ TEST(HostileShmPeer, ADescriptorForWhichThereIsNoRoomIsMissingFromItsRegionOnly)
   announce(2);
   EXPECT_TRUE(map(2).ok()) << map(2).message();
   EXPECT_TRUE(victim.link->status().ok()) << victim.link->status().message();
-}
-
-TEST(OlderShmPeer, WakesThoseWhoListenWithTheOneDoorbellThatItKnows) {
-  const UniqueFd window = window_file(4096 + kWindowBytes, F_SEAL_SHRINK | F_SEAL_GROW);
-  Victim victim =
-      attack_shm(shm_hello().bytes(), {window.get()}, kPatience, {.offset = 4096, .bytes = 4096});
-  ASSERT_NE(victim.link, nullptr) << victim.refused.message();
-  std::array<std::byte, 24> greeting;
-  std::vector<UniqueFd> fds;
-  ASSERT_TRUE(recv_with_fds(victim.attacker.get(), greeting, fds, soon()).ok());
-  ASSERT_FALSE(fds.empty());
-  void* const seen = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0].get(), 0);
-  ASSERT_NE(seen, MAP_FAILED);
-  std::atomic<bool> flag{false};
-  std::thread listener([&] {
-    EXPECT_TRUE(
-        victim.link->wait([&] { return flag.load(); }, soon(), transport::WokenBy::kNotAnswers)
-            .ok());
-  });
-  auto* const state = static_cast<transport::DoorbellState*>(seen);
-  while (state->sleepers == 0) std::this_thread::yield();
-  flag = true;
-  EXPECT_TRUE(transport::Doorbell(state, true).ring());
-  listener.join();
-  ::munmap(seen, 4096);
 }
 
 TEST(HostileShmPeer, RandomControlMessagesNeverDoMoreThanEndTheSession) {

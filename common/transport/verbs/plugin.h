@@ -12,9 +12,8 @@ namespace rcuda::transport {
 
 inline constexpr char kVerbsPluginFile[] = "librcuda-verbs.so";
 inline constexpr char kVerbsPluginEntry[] = "rcuda_verbs_plugin";
-// Changes with every type that crosses this interface: both sides must be built with the same
-// headers.
-inline constexpr char kVerbsPluginVersion[] = "rcuda-verbs-7";
+// A hash of the headers that both sides share (CMakeLists.txt): a plug-in of others is refused.
+inline constexpr char kVerbsPluginVersion[] = RCUDA_VERBS_PLUGIN_VERSION;
 
 struct VerbsPlugin {
   const char* version;
