@@ -157,8 +157,8 @@ CUresult kernel_in(const api::DriverTable& driver, ContextState& context, CUfunc
 
 }  // namespace
 
-BlockDigests::BlockDigests(const api::DriverTable& driver, DigestMemory& all,
-                           wire::ObjectId context, uint64_t address, uint64_t bytes)
+BlockDigests::BlockDigests(const api::DriverTable& driver, DigestMemory& all, ContextState& context,
+                           uint64_t address, uint64_t bytes)
     : driver_(driver),
       all_(all),
       context_(context),
@@ -170,7 +170,11 @@ BlockDigests::BlockDigests(const api::DriverTable& driver, DigestMemory& all,
 }
 
 BlockDigests::~BlockDigests() {
-  if (memory_) all_.give(context_, memory_, memory_bytes());
+  if (!memory_) return;
+  // Another thread's wait may have queued a comparison there.
+  const bool is_unused =
+      !context_.fetch_stream || driver_.cuStreamQuery(context_.fetch_stream) == CUDA_SUCCESS;
+  all_.give(context_.id, memory_, memory_bytes(), is_unused);
 }
 
 uint64_t BlockDigests::memory_bytes() const { return block_count_ * (kDigestBytes + 1); }
@@ -181,7 +185,7 @@ std::unique_ptr<BlockDigests> BlockDigests::make(const api::DriverTable& driver,
   if (!driver.cuLaunchKernel) return nullptr;
   CUfunction kernel;
   CUresult result = kernel_in(driver, context, &kernel);
-  std::unique_ptr<BlockDigests> made(new BlockDigests(driver, memory, context.id, address, bytes));
+  std::unique_ptr<BlockDigests> made(new BlockDigests(driver, memory, context, address, bytes));
   const uint64_t needed = made->memory_bytes();
   if (result == CUDA_SUCCESS) made->memory_ = memory.take(context.id, needed, &result);
   if (result != CUDA_SUCCESS) {

@@ -30,16 +30,17 @@ class BlockDigests {
   static constexpr uint64_t kMostBlocks = 1 << 20;
 
   // Null if the driver refuses it, or if its memory is beyond the session's quota. The current
-  // context must be `context`; `memory` outlives this object.
+  // context must be `context`; it and `memory` outlive this object.
   static std::unique_ptr<BlockDigests> make(const api::DriverTable& driver, DigestMemory& memory,
                                             ContextState& context, uint64_t address,
                                             uint64_t bytes);
+  // Only work of the context's fetch stream may still use it.
   ~BlockDigests();
   BlockDigests(const BlockDigests&) = delete;
   BlockDigests& operator=(const BlockDigests&) = delete;
 
   // With this context ends its memory.
-  wire::ObjectId context() const { return context_; }
+  wire::ObjectId context() const { return context_.id; }
   uint64_t block_bytes() const { return block_bytes_; }
   uint64_t block_count() const { return block_count_; }
 
@@ -60,7 +61,7 @@ class BlockDigests {
   uint64_t next_changed(uint64_t block) const;
 
  private:
-  BlockDigests(const api::DriverTable& driver, DigestMemory& all, wire::ObjectId context,
+  BlockDigests(const api::DriverTable& driver, DigestMemory& all, ContextState& context,
                uint64_t address, uint64_t bytes);
   uint64_t memory_bytes() const;
   CUresult forget(const SessionStream& stream, uint64_t block);
@@ -69,7 +70,7 @@ class BlockDigests {
 
   const api::DriverTable& driver_;
   DigestMemory& all_;
-  const wire::ObjectId context_;
+  const ContextState& context_;
   const uint64_t address_, bytes_;
   uint64_t block_bytes_ = 0, block_count_ = 0;
   void* memory_ = nullptr;    // page-locked: the digests, then a flag for each block

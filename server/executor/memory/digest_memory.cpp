@@ -52,9 +52,9 @@ void* DigestMemory::take(wire::ObjectId context, uint64_t bytes, CUresult* resul
   return nullptr;
 }
 
-void DigestMemory::give(wire::ObjectId context, void* memory, uint64_t bytes) {
+void DigestMemory::give(wire::ObjectId context, void* memory, uint64_t bytes, bool is_unused) {
   const Kept piece{context, memory, size_for(bytes)};
-  if (piece.bytes > kMostKeptBytes || kept_.size() == kMostKept) return free(piece);
+  if (!is_unused || piece.bytes > kMostKeptBytes || kept_.size() == kMostKept) return free(piece);
   kept_.push_back(piece);
 }
 

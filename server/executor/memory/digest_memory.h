@@ -27,8 +27,9 @@ class DigestMemory {
   // It counts as host memory of the session, also while it is kept. Null: the driver's error, or
   // CUDA_ERROR_OUT_OF_MEMORY beyond the session's quota, is in *result.
   void* take(wire::ObjectId context, uint64_t bytes, CUresult* result);
-  // No kernel uses it any more. `context` and `bytes` are those of take().
-  void give(wire::ObjectId context, void* memory, uint64_t bytes);
+  // `context` and `bytes` are those of take(). Unless it `is_unused`, kernels may still write to
+  // it, and the driver frees it when they are over.
+  void give(wire::ObjectId context, void* memory, uint64_t bytes, bool is_unused);
   // To be called before the context ends, and with it all memory that was taken in it.
   void forget_context(wire::ObjectId context);
 

@@ -52,7 +52,7 @@ class Mirrors {
 
   // Replies with a wire::MirrorReply.
   HandlerResult add(const wire::MirrorBody& body, const ReplyTarget& target);
-  // The device must be idle.
+  // The device must be idle, but for the fetch streams.
   CUresult remove(uint64_t address);
   // To be called before a context is destroyed or reset. Its memory is mirrored no more. Changes of
   // other memory are tracked anew, in the context that next asks for them.

@@ -58,23 +58,28 @@ class DigestMemoryTest : public ::testing::Test {
 
 TEST_F(DigestMemoryTest, SmallMemoryIsUsedAgain) {
   void* const first = take(kContext, 5000);
-  memory_->give(kContext, first, 5000);
+  memory_->give(kContext, first, 5000, true);
   EXPECT_EQ(take(kContext, 6000), first);
   EXPECT_NE(take(kContext, 6000), first);
   EXPECT_EQ(allocations, 2);
 }
 
+TEST_F(DigestMemoryTest, MemoryThatKernelsMayWriteToIsGivenBack) {
+  memory_->give(kContext, take(kContext, 100), 100, false);
+  EXPECT_TRUE(locked.empty());
+}
+
 TEST_F(DigestMemoryTest, LargeMemoryIsGivenBack) {
   const uint64_t before = meter_.room;
-  memory_->give(kContext, take(kContext, 100'000), 100'000);
+  memory_->give(kContext, take(kContext, 100'000), 100'000, true);
   EXPECT_TRUE(locked.empty());
   EXPECT_EQ(meter_.room, before);
 }
 
 TEST_F(DigestMemoryTest, MemoryEndsWithItsContext) {
-  memory_->give(kContext, take(kContext, 100), 100);
+  memory_->give(kContext, take(kContext, 100), 100, true);
   void* const other = take(kOther, 100);
-  memory_->give(kOther, other, 100);
+  memory_->give(kOther, other, 100, true);
   memory_->forget_context(kContext);
   EXPECT_EQ(locked, std::set<void*>{other});
   EXPECT_NE(take(kContext, 100), other);
@@ -83,7 +88,7 @@ TEST_F(DigestMemoryTest, MemoryEndsWithItsContext) {
 
 TEST_F(DigestMemoryTest, WhatIsKeptCountsAndIsFreedInTheEnd) {
   const uint64_t before = meter_.room;
-  memory_->give(kContext, take(kContext, 100), 100);
+  memory_->give(kContext, take(kContext, 100), 100, true);
   EXPECT_LT(meter_.room, before);
   memory_.reset();
   EXPECT_TRUE(locked.empty());
