@@ -239,8 +239,7 @@ void WorkerEvents::handle(std::span<const std::byte> frame) {
   switch (static_cast<uint32_t>(header.event)) {
     case wire::kReadyEvent: {
       std::lock_guard lock(mutex_);
-      is_ready_ = frame.size() >= wire::kLeastReadyBytes;
-      if (is_ready_) std::memcpy(&ready_, frame.data(), std::min(frame.size(), sizeof ready_));
+      is_ready_ = read_body(frame, &ready_);
       changed_.notify_all();
       return;
     }

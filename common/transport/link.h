@@ -50,7 +50,7 @@ enum class Wake : uint8_t { kNo, kYes, kNow, kHandOver };
 // Which puts end the sleep of a thread in wait().
 //   kAny: all that wake.
 //   kNotAnswers: all that wake but those into LinkOptions::answers, where the medium can tell them
-//       apart (shm, tcp; not verbs, nor shm with a peer of an older build).
+//       apart (shm, tcp; not verbs).
 enum class WokenBy : uint8_t { kAny, kNotAnswers };
 
 // A part of a window.

@@ -284,13 +284,11 @@ struct ReadyEvent {
   uint64_t staging_region;
   uint64_t staging_bytes;
   // A region of u64. The GPU may write a kSignal's sequence into the one with the word's index,
-  // before the worker writes the word. 0: no such region. An older build ends the event before
-  // this.
+  // before the worker writes the word. 0: no such region.
   uint64_t marks_region;
   uint64_t marks_bytes;
 };
 static_assert(sizeof(ReadyEvent) == 40);
-inline constexpr size_t kLeastReadyBytes = 24;
 inline constexpr uint32_t kReadyEvent = 4;
 
 std::vector<std::byte> encode(const Hello& message);

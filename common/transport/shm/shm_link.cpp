@@ -1,6 +1,7 @@
 // The Link between two processes of one host: each window is a memfd that both map.
 //
-//   page 0        WindowHeader: the doorbell on which the window's owner sleeps
+//   page 0        WindowHeader: the doorbells on which the window's owner sleeps, and where its
+//                 answers are
 //   page 1 ...    the window
 //
 // The memfd is sealed against resizing, so neither side can make the other fault. put() is a memcpy
@@ -43,7 +44,6 @@ constexpr size_t kInlineCopyBytes = 64u << 10;
 // A long copy checks after each piece of this size whether the Link still works.
 constexpr size_t kCopyPieceBytes = 1u << 20;
 
-// What follows the first doorbell is zero with a peer of an older build, which rings only that one.
 struct WindowHeader {
   DoorbellState doorbell;
   alignas(128) DoorbellState elsewhere;  // for puts outside of the answers
@@ -56,7 +56,7 @@ struct Hello {
   uint64_t magic = kHelloMagic;
   uint64_t window_bytes = 0;
   uint32_t peer_timeout_ms = 0;  // this side expects a sign of life within this time
-  uint32_t rings_elsewhere = 1;  // WindowHeader::elsewhere as well; an older build says 0
+  uint32_t reserved = 0;
 };
 static_assert(sizeof(Hello) == 24);
 
@@ -380,8 +380,7 @@ Result<std::unique_ptr<Link>> shm::make_link(Bootstrap bootstrap, const LinkOpti
   own->file.reset();
   peer->file.reset();
 
-  const bool tells_answers_apart =
-      peer_says->hello.rings_elsewhere != 0 && options.answers.bytes != 0;
+  const bool tells_answers_apart = options.answers.bytes != 0;
   auto link = std::make_unique<ShmLink>(std::move(*own), std::move(*peer), tells_answers_apart,
                                         options.peer_timeout);
   const ControlChannel::Timing timing{
