@@ -177,7 +177,11 @@ CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned flags) {
   if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
   if (bytes > kLargeBytes && is_in_worker()) {
     const CUresult result = allocate_in_worker(target, pointer, bytes, flags);
-    if (result != CUDA_ERROR_NOT_SUPPORTED) return result;
+    // In place it takes none of the worker's memory.
+    const bool may_be_in_place =
+        result == CUDA_ERROR_NOT_SUPPORTED ||
+        (result == CUDA_ERROR_OUT_OF_MEMORY && target.session->traits().shares_pages);
+    if (!may_be_in_place) return result;
   }
   void* memory = nullptr;
   const CUresult result = allocate_host(&memory, bytes, flags, true);

@@ -284,6 +284,11 @@ class QuotasTest(unittest.TestCase):
         self.assertEqual(server.text().count("each session may use 64.0 MiB of it"), len(TRANSPORTS))
         self.assertIn("raise device_memory", server.text())
 
+    def test_managed_memory_beyond_the_device_limit_is_in_the_program(self):
+        server = self.server('[limits.session]\ndevice_memory = "64M"\nhost_memory = "32M"\n')
+        # Of the host memory, digests take 34 KB for each piece of 8 MB.
+        self.assertIn("managed 88 then out of memory, free 0\n", self.meet_limits("fill", server, "shm"))
+
     def test_digests_of_managed_memory_count_as_host_memory(self):
         server = self.server('[limits.session]\ndevice_memory = "512M"\nhost_memory = "1M"\n')
         # 34 KB for each piece of 8 MB, of which there are 30.

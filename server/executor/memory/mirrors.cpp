@@ -404,7 +404,8 @@ Mirrors::Loan::Loan(Mirrors& mirrors) : mirrors_(mirrors) {
     // The function must not see older bytes than the stream has left.
     RCUDA_ERROR(
         "no memory for a copy of the managed and mapped memory that a host function may use: the "
-        "session ends. Use less of such memory, or raise the limit of the worker's memory");
+        "session ends. Use less of such memory, raise the limit of the worker's memory, or set "
+        "RCUDA_MANAGED=in_place over shared memory");
     mirrors_.link_.close();
   }
 }
