@@ -2,12 +2,10 @@
 // adds to it, and what of that is not to be avoided. Prints "name value" lines in microseconds,
 // medians.
 //
-//   short_waits            each piece of work and its wait, in this process: natively, or through
-//   rcuda LEAST=1 short_waits    in a second process, which does nothing but poll for a word that
-//   says what
-//                          to do, do it, wait, and write a word back
-//
-// The second is the least that any forwarding over shared memory takes: two hops between two cores.
+// `short_waits` does the work in this process: natively, or through rcuda. `LEAST=1 short_waits`
+// does it in a second process, which only polls for a word that says what to do, does it, waits,
+// and writes a word back: the least that any forwarding over shared memory takes, two hops between
+// two cores.
 // remote_vs_native.py --short runs both, and rcuda, in turn.
 #include <atomic>
 #include <cstdint>

@@ -54,7 +54,8 @@ struct SessionResources {
 
 inline constexpr size_t kReplyMemoryBytes =
     wire::ClientWindow::kEventRing - wire::ClientWindow::kSmallReplies;
-inline constexpr size_t kWaitMarkBytes = 4096;  // a client uses its words again, the last one first
+// 512 marks: a client uses the word that it released last for its next wait, so few are in use.
+inline constexpr size_t kWaitMarkBytes = 4096;
 inline constexpr size_t kMarkMemoryBytes = 512;
 
 }  // namespace rcuda::server
