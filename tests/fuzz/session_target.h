@@ -160,7 +160,12 @@ inline const std::vector<uint16_t>& opcodes() {
 
 struct World {
   static constexpr size_t kStagingBytes = 1u << 20;
-  static constexpr uint64_t kHostRange = 0x5000'0000'0000, kHostRangeBytes = 64u << 20;
+#if defined(__SANITIZE_THREAD__)  // its programs can map memory in few places
+  static constexpr uint64_t kHostRange = 0x10'0000'0000;
+#else
+  static constexpr uint64_t kHostRange = 0x5000'0000'0000;
+#endif
+  static constexpr uint64_t kHostRangeBytes = 64u << 20;
 
   std::vector<std::byte> client_window = std::vector<std::byte>(wire::ClientWindow::kBytes);
   std::vector<std::byte> worker_window = std::vector<std::byte>(wire::WorkerWindow::kBytes);

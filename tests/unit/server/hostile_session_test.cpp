@@ -49,7 +49,6 @@ TEST_F(HostileSessionTest, AWellFormedSessionIsServed) {
   EXPECT_EQ(fuzz::reached.host_functions, 3) << "two fetches, and one of the client's";
 }
 
-#if !defined(__SANITIZE_THREAD__)  // its programs cannot map memory there
 // Other inaccessible memory of this process must not be given to the client.
 TEST_F(HostileSessionTest, ExposedMemoryTakesNoAddressesThatAreInUse) {
   void* const wanted = reinterpret_cast<void*>(fuzz::World::kHostRange + 4096);
@@ -66,7 +65,6 @@ TEST_F(HostileSessionTest, ExposedMemoryTakesNoAddressesThatAreInUse) {
   EXPECT_EQ(*guard, std::byte{42});
   ::munmap(guard, 4096);
 }
-#endif
 
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // they need room themselves
 TEST_F(HostileSessionTest, NoRoomForExposedMemoryIsOutOfMemory) {
@@ -151,7 +149,6 @@ TEST_F(HostileSessionTest, AMirrorOfManagedMemoryEndsWithItsContext) {
   world.driver = before;
 }
 
-#if !defined(__SANITIZE_THREAD__)  // its programs cannot map memory there
 // A client that does not end the mirrors of memory that it takes back.
 TEST_F(HostileSessionTest, AMirrorOfExposedMemoryEndsWithIt) {
   LoneExecutor lone;
@@ -167,7 +164,6 @@ TEST_F(HostileSessionTest, AMirrorOfExposedMemoryEndsWithIt) {
       CUDA_SUCCESS);
   EXPECT_FALSE(lone.executor.mirrors.covers(exposed.address, exposed.bytes));
 }
-#endif
 
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // they need room themselves
 // A host function must not run with older bytes, and an exception must not reach the driver.
