@@ -16,12 +16,11 @@ namespace rcuda::fuzz {
 // that has to wait finds the Link closed.
 class MemoryLink final : public transport::Link {
  public:
-  MemoryLink(std::span<std::byte> own, std::span<std::byte> peer) : own_(own), peer_(peer) {}
+  // `shares_pages`: says that the peer can map regions, as over shared memory.
+  MemoryLink(std::span<std::byte> own, std::span<std::byte> peer, bool shares_pages = false)
+      : own_(own), peer_(peer), traits_{.name = "memory", .shares_pages = shares_pages} {}
 
-  const transport::MediumTraits& traits() const override {
-    static constexpr transport::MediumTraits kTraits{.name = "memory"};
-    return kTraits;
-  }
+  const transport::MediumTraits& traits() const override { return traits_; }
   std::span<std::byte> window() override { return own_; }
   size_t peer_window_bytes() const override { return peer_.size(); }
   Status put(uint64_t offset, std::span<const transport::Bytes> pieces, transport::Wake) override {
@@ -67,6 +66,7 @@ class MemoryLink final : public transport::Link {
 
  private:
   const std::span<std::byte> own_, peer_;
+  const transport::MediumTraits traits_;
   std::atomic<bool> closed_{false};
 };
 

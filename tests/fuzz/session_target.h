@@ -6,6 +6,7 @@
 // memory that they get, so that AddressSanitizer detects a missing bounds check. First byte 0: the
 // rest is the ring's memory. Otherwise the rest is a list of commands: u16 that chooses the opcode,
 // u8 flags (1: a round trip, 2: with a large reply slot, 4 and 8: context), u16 body size, body.
+// 2: they come after a well-formed session. 3: over shared memory, where waits have marks.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +22,9 @@
 #include <sys/mman.h>
 
 #include "api/driver_functions.h"
+#include "api/opcodes.h"
 #include "api/traits.h"
+#include "common/wire/codec.h"
 #include "common/wire/protocol.h"
 #include "common/wire/ring.h"
 #include "server/executor/dispatch.h"
@@ -44,9 +47,11 @@ inline CUresult touch_read(const void* memory, size_t bytes) {
 
 // Counts calls, so that a test can check how far the corpus gets.
 struct Reached {
-  int launches = 0, copies = 0, host_functions = 0;
+  int launches = 0, copies = 0, host_functions = 0, marks = 0;
 };
 inline Reached reached;
+
+inline std::vector<std::byte> wait_marks(server::kWaitMarkBytes);
 
 inline uintptr_t new_handle() {
   static uintptr_t handles = 0x1000;
@@ -123,6 +128,14 @@ inline api::DriverTable memory_driver() {
   };
   table.cuStreamAddCallback = [](CUstream, CUstreamCallback, void*, unsigned) {
     return CUDA_ERROR_NOT_SUPPORTED;
+  };
+  table.cuStreamWriteValue64_v2 = [](CUstream, CUdeviceptr address, cuuint64_t value, unsigned) {
+    const uint64_t offset = address - reinterpret_cast<CUdeviceptr>(wait_marks.data());
+    // The client may name any address.
+    if (offset > wait_marks.size() - sizeof value) return CUDA_SUCCESS;
+    ++reached.marks;
+    std::memcpy(wait_marks.data() + offset, &value, sizeof value);
+    return CUDA_SUCCESS;
   };
   table.cuMemcpyAsync = [](CUdeviceptr, CUdeviceptr, size_t, CUstream) {
     ++reached.copies;
@@ -218,12 +231,16 @@ struct World {
     resources.reply_memory = replies.data();
     resources.pinned_bytes = staging.size();
     resources.images = &images;
+    if (link.traits().shares_pages) {
+      resources.devices.pop_back();  // with several there are no marks
+      resources.wait_marks = wait_marks;
+    }
     return resources;
   }
 
   // Returns false if the session ended because of a malformed command.
-  bool serve() {
-    MemoryLink link(worker_window, client_window);
+  bool serve(bool shares_pages) {
+    MemoryLink link(worker_window, client_window, shares_pages);
     server::ImageCache images("", 0);
     Status status;
     {
@@ -374,6 +391,12 @@ inline std::string well_formed_session() {
   text += command(of(Custom::kMirrorPatch), kContext,
                   bytes_of(patch) + std::string(4096 + 4096 / 8 + 16, 'm'));
   text += command(of(Custom::kSignal), kContext, bytes_of(signal));
+  wire::Encoder stream;
+  stream.value(unsigned{CU_STREAM_NON_BLOCKING});
+  stream.value(wire::ObjectId{1});
+  text += command(static_cast<uint16_t>(api::Opcode::cuStreamCreate), kCall | kContext,
+                  {reinterpret_cast<const char*>(stream.body().data()), stream.body().size()});
+  text += command(of(Custom::kSignal), kContext, bytes_of(wire::SignalBody{1, 4, 1}));
   text += command(of(Custom::kSynchronizeContext), kContext | 16, bytes_of(signal));
   text += well_formed_mirrors(signal);
   info.is_kernel = 1;
@@ -402,7 +425,7 @@ inline bool fuzz_session(const uint8_t* data, size_t size) {
     world.send(reinterpret_cast<const uint8_t*>(commands.data()), commands.size());
     used = commands.size() + (commands.size() / 5 + 1) * kOverhead;
   }
-  const bool accepted = world.serve();
+  const bool accepted = world.serve(data[0] == 3);
   world.clear(used);
   return accepted;
 }

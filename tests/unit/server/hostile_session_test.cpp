@@ -49,6 +49,12 @@ TEST_F(HostileSessionTest, AWellFormedSessionIsServed) {
   EXPECT_EQ(fuzz::reached.host_functions, 3) << "two fetches, and one of the client's";
 }
 
+TEST_F(HostileSessionTest, AWaitOverSharedMemoryHasAMark) {
+  fuzz::reached = {};
+  EXPECT_TRUE(run("\3" + well_formed_session().substr(1)));
+  EXPECT_EQ(fuzz::reached.marks, 1);
+}
+
 // Other inaccessible memory of this process must not be given to the client.
 TEST_F(HostileSessionTest, ExposedMemoryTakesNoAddressesThatAreInUse) {
   void* const wanted = reinterpret_cast<void*>(fuzz::World::kHostRange + 4096);
@@ -208,7 +214,8 @@ TEST_F(HostileSessionTest, MutationsStayInBounds) {
   const std::string whole = well_formed_session();
   int accepted = 0, refused = 0;
   for (int round = 0; round < 20000; ++round) {
-    (run("\1" + mutator.mutate(whole.substr(1))) ? accepted : refused) += 1;
+    const char* const kind = round % 2 == 0 ? "\1" : "\3";
+    (run(kind + mutator.mutate(whole.substr(1))) ? accepted : refused) += 1;
   }
   EXPECT_GT(accepted, 0);
   EXPECT_GT(refused, 0);
@@ -217,7 +224,7 @@ TEST_F(HostileSessionTest, MutationsStayInBounds) {
 TEST_F(HostileSessionTest, RandomCommandsStayInBounds) {
   std::mt19937 random(17);
   for (int round = 0; round < 2000; ++round) {
-    std::string text(1, static_cast<char>(1 + round % 2));
+    std::string text(1, static_cast<char>(1 + round % 3));
     for (int i = 0; i < 20; ++i) {
       const uint16_t opcode = fuzz::opcodes()[random() % fuzz::opcodes().size()];
       std::string body(random() % 300, '\0');
