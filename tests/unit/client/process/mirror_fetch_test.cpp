@@ -78,12 +78,13 @@ TEST_F(SmallMirrorTest, AWaitWithNothingToWaitForFetchesOnlyWhatAnotherWaitMayHa
 }
 
 TEST_F(SmallMirrorTest, ACallWithoutAWordAsksBeforeItsOwnCommands) {
-  const std::unique_ptr<FetchesBehind> behind = lone_.session->ask_behind(target());
-  ASSERT_TRUE(behind);
   worker_[6] = std::byte{0x60};
   before_peer(&lone_.puppet);
+  const std::unique_ptr<FetchesBehind> behind = lone_.session->ask_behind(target());
+  ASSERT_TRUE(behind);
   EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
   ASSERT_EQ(lone_.session->finish_wait(behind.get()), CUDA_SUCCESS);
+  EXPECT_EQ(memory_[6], std::byte{0x60});
   EXPECT_EQ(asked(), (std::vector<size_t>{1, 0}));
 }
 
