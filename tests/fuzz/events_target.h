@@ -49,11 +49,11 @@ inline void fuzz_events(const uint8_t* data, size_t size) {
       at += 1 + bytes;
     }
   }
+  std::atomic<int> ran{0};  // before the events, whose end still runs callbacks
   client::WorkerEvents events(link);
   events.set_mirror_hooks([](uint64_t) {}, [](uint64_t) {});
   events.set_notice_sink([](bool, const std::string&) {});
   if (!events.start().ok()) return;
-  std::atomic<int> ran{0};
   for (int i = 0; i < 2; ++i) {
     (void)events.add_callback([&](CUresult) { ++ran; });
     client::WorkerEvents::GraphCallback callback;
