@@ -289,7 +289,7 @@ CUresult Session::wait_until(const Ready& ready) {
   while (true) {
     const Status status = link_->wait(ready, Clock::now() + kForever);
     if (status.ok()) return CUDA_SUCCESS;
-    if (status.code() != Code::kTimeout) return ready() ? CUDA_SUCCESS : session_lost();
+    if (status.code() != Code::kTimeout) return session_lost();
   }
 }
 
