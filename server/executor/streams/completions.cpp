@@ -83,13 +83,14 @@ void Completions::await(const SessionStream& stream, WordSignal signal) {
 bool Completions::queue_mark(const SessionStream& stream, WordSignal signal) {
   constexpr size_t kManyWaits = 2;
   const bool is_legacy = stream.handle == nullptr;
-  const size_t streams = objects_.of(wire::Kind::kStream).size() + waiting_streams();
-  const auto queue = queues_.find(stream.key);
-  if (queue != queues_.end() && queue->second->pending.size() >= kManyWaits) return false;
   if (signal.word >= marks_.size() || signal.sequence == 0 || is_legacy || output_.may_print() ||
-      pool_frees_.any() || (most_streams_ != 0 && streams >= most_streams_)) {
+      pool_frees_.any()) {
     return false;
   }
+  const size_t streams = objects_.of(wire::Kind::kStream).size() + waiting_streams();
+  if (most_streams_ != 0 && streams >= most_streams_) return false;
+  const auto queue = queues_.find(stream.key);
+  if (queue != queues_.end() && queue->second->pending.size() >= kManyWaits) return false;
   // Page-locked memory has the same address in all contexts.
   const auto address = reinterpret_cast<CUdeviceptr>(&marks_[signal.word]);
   return driver_.cuStreamWriteValue64_v2(stream.handle, address, signal.sequence, 0) ==
