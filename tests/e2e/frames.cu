@@ -84,6 +84,17 @@ int main(int argc, char** argv) {
       {"pinned_up", [&] { CUDA(cudaMemcpy(device, pinned, 4, up)); }},
       {"pinned_down", [&] { CUDA(cudaMemcpy(pinned, device, 4, down)); }},
       {"pinned_down_64k", [&] { CUDA(cudaMemcpy(pinned, device, 64 << 10, down)); }},
+      {"memset_pinned_up_beside_mapped",
+       [&] {
+         static void* const mapped = [] {
+           void* memory;
+           CUDA(cudaHostAlloc(&memory, 64, cudaHostAllocMapped));
+           return memory;
+         }();
+         CHECK(mapped);
+         CUDA(cudaMemsetAsync(device, 0, 64, nullptr));
+         CUDA(cudaMemcpy(device, pinned, 4, up));
+       }},
       {"memset_synchronize",
        [&] {
          CUDA(cudaMemsetAsync(device, 0, 64, stream));

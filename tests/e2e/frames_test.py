@@ -51,9 +51,9 @@ EVERYWHERE = {
 # Page-locked memory that cannot be shared travels with the command, and the wait is a separate
 # command. A copy of 64 KB comes in two answers, which are both requested at once.
 BY_MEDIUM = {
-    "shm": {"pinned_up": (1, 1), "pinned_down_64k": (1, 1),
+    "shm": {"pinned_up": (1, 1), "pinned_down_64k": (1, 1), "memset_pinned_up_beside_mapped": (2, 1),
             "load_new_kernel": (7, 5), "load_new_and_known_kernel": (11, 8), "load_one_of_three": (4, 3)},
-    "tcp": {"pinned_up": (2, 1), "pinned_down_64k": (2, 2),
+    "tcp": {"pinned_up": (2, 1), "pinned_down_64k": (2, 2), "memset_pinned_up_beside_mapped": (3, 1),
             "load_new_kernel": (5, 3), "load_new_and_known_kernel": (9, 6), "load_one_of_three": (6, 5)},
 }
 # Behind so many places in a stream's queue the client posts a mark, to see how far the stream is

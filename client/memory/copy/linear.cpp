@@ -28,8 +28,11 @@ constexpr size_t kSmallOverSockets = 256u << 10;
 // A driver stages pageable memory of up to 64 KB itself, so such a copy never waits for its stream.
 constexpr size_t kStagedByDrivers = 64u << 10;
 
-// Whether no work in progress can still write to this process's page-locked memory.
-bool source_is_settled() { return !Timeline::host_writes_pending() && !any_mirrored(); }
+// Whether no work in progress can still write to this page-locked memory of this process. Kernels
+// can if it is mirrored.
+bool source_is_settled(uint64_t source, size_t bytes) {
+  return !Timeline::host_writes_pending() && mirrored_in(source, bytes).empty();
+}
 
 wire::CopyBody body_of(const LinearCopy& copy, const CopyStream& stream,
                        const Location& destination, const Location& source, uint32_t flags = 0) {
@@ -54,7 +57,7 @@ CUresult ask_to_copy(const CopyStream& stream, const wire::CopyBody& body) {
 }
 
 CUresult copy_in_worker(const CopyStream& stream, wire::CopyBody body, bool synchronous) {
-  if (source_is_settled()) body.flags |= wire::kSourceReady;
+  if (source_is_settled(body.source, body.bytes)) body.flags |= wire::kSourceReady;
   return synchronous
              ? stream.target.session->post_and_wait(stream.target, wire::Custom::kCopy, body)
              : post(stream.target, wire::Custom::kCopy, body);
@@ -143,7 +146,7 @@ CUresult copy_page_locked(const CopyStream& stream, const LinearCopy& copy, bool
     return copy_to_pageable(stream, reinterpret_cast<void*>(copy.destination), copy.source,
                             copy.bytes);
   }
-  if (!source_is_settled()) {
+  if (!source_is_settled(copy.source, copy.bytes)) {
     const CUresult result = session.synchronize(stream.target);
     if (result != CUDA_SUCCESS) return result;
   }
@@ -161,7 +164,8 @@ CUresult copy_addressed(const LinearCopy& copy, const Location& destination, con
   if (stream.target.session->traits().copies_by_cpu && to_device != from_device && !plan.mirrored &&
       !plan.captures) {
     if (plan.waits) return copy_page_locked(stream, copy, to_device);
-    if (to_device && copy.bytes <= kSmallOverSockets && source_is_settled()) {
+    if (to_device && copy.bytes <= kSmallOverSockets &&
+        source_is_settled(copy.source, copy.bytes)) {
       return send_pageable(stream, copy.destination, reinterpret_cast<const void*>(copy.source),
                            copy.bytes);
     }
