@@ -353,21 +353,27 @@ TEST_P(RegionContract, AWithdrawnRegionIsNeverTouchedAgain) {
   connect();
   constexpr size_t kTransfers = 6;
   std::vector<std::byte> bytes(4 << 20);
-  for (int i = 0; i < 5; ++i) {
+  std::vector<std::byte> sink(kTransfers * bytes.size());
+  for (int i = 0; i < 10; ++i) {
     SharedBlock block(kTransfers * bytes.size());
     const Result<Region> region = client().expose(block.bytes.data(), block.bytes.size(), block.fd);
     ASSERT_TRUE(region.ok());
     Pending transfers;
     for (size_t n = 0; n < kTransfers; ++n) {
       // Each goes to its own place, because transfers have no order.
-      server().write(region->id, n * bytes.size(), bytes.data(), bytes.size(), transfers.begin());
+      const size_t at = n * bytes.size();
+      if (i % 2 == 0) {
+        server().write(region->id, at, bytes.data(), bytes.size(), transfers.begin());
+      } else {
+        server().read(region->id, at, sink.data() + at, bytes.size(), transfers.begin());
+      }
     }
     ASSERT_TRUE(transfers.wait(4));
     const Status withdrawn = client().unexpose(region->id);
     ASSERT_TRUE(withdrawn.ok()) << withdrawn.message();
     EXPECT_EQ(client().unexpose(region->id).code(), Code::kNotFound);
     if (!traits().shares_pages) {
-      // The peer's writes have arrived or will fail. (With shared memory the pages stay valid
+      // The peer's transfers have ended or will fail. (With shared memory the pages stay valid
       // instead.)
       ::mprotect(block.bytes.data(), block.bytes.size(), PROT_NONE);
     }

@@ -38,16 +38,18 @@ ssize_t PagePipe::refused() {
   return 0;
 }
 
-ssize_t PagePipe::send(int socket, const std::byte* data, size_t bytes) {
-  if (!in_ && !make()) return refused();
-  if (inside_ == 0) {
-    const iovec memory{const_cast<std::byte*>(data), bytes};
-    const ssize_t taken = ::vmsplice(in_.get(), &memory, 1, 0);
-    if (taken < 0 && errno == EINTR) return -1;
-    if (taken <= 0) return refused();
-    inside_ = static_cast<size_t>(taken);
-  }
-  const unsigned flags = inside_ < bytes ? SPLICE_F_MORE : 0;
+bool PagePipe::take(const std::byte* data, size_t bytes) {
+  if (!in_ && !make()) return refused() != 0;
+  const iovec memory{const_cast<std::byte*>(data), bytes};
+  const ssize_t taken = ::vmsplice(in_.get(), &memory, 1, 0);
+  if (taken < 0 && errno == EINTR) return false;
+  if (taken <= 0) return refused() != 0;
+  inside_ = static_cast<size_t>(taken);
+  return true;
+}
+
+ssize_t PagePipe::send(int socket, bool more) {
+  const unsigned flags = more ? SPLICE_F_MORE : 0;
   const ssize_t sent = ::splice(out_.get(), nullptr, socket, nullptr, inside_, flags);
   if (sent < 0) return is_connection_error(errno) ? -1 : refused();
   inside_ -= std::min(inside_, static_cast<size_t>(sent));

@@ -22,9 +22,13 @@ class PagePipe {
  public:
   // False after the kernel has refused once: from then on memory must be copied.
   bool usable() const { return usable_; }
-  // Like send(2) on a blocking socket. Returns 0 if nothing was sent because the pipe is not
-  // usable.
-  ssize_t send(int socket, const std::byte* data, size_t bytes);
+  size_t inside() const { return inside_; }
+  // Takes the first bytes of the memory into the pipe, which must be empty. Does not block. False:
+  // it took none, because the pipe is not usable or a signal came.
+  bool take(const std::byte* data, size_t bytes);
+  // Sends what is in the pipe, like send(2) on a blocking socket. `more`: other bytes will follow
+  // at once. Returns 0 if the pipe is not usable; its bytes must then be sent from memory.
+  ssize_t send(int socket, bool more);
 
  private:
   bool make();
@@ -32,7 +36,7 @@ class PagePipe {
 
   UniqueFd in_;
   UniqueFd out_;
-  size_t inside_ = 0;  // bytes in the pipe: the first ones of the last call's `data`
+  size_t inside_ = 0;  // bytes in the pipe
   bool usable_ = true;
 };
 

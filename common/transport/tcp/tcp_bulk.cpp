@@ -28,6 +28,8 @@ constexpr uint64_t kMinPieceBytesAmongMany = 256u << 10;
 // Up to this size, the requesting or answering thread sends by itself: the kernel takes 64 KB in
 // about 10 us, less than waking a thread takes, so the calling thread is not delayed for long.
 constexpr uint64_t kDirectBytes = 64u << 10;
+// As much is sent by the answering thread while the sending thread wakes up.
+constexpr uint64_t kMeanwhileBytes = 1u << 20;
 // Transfers without immediate that follow each other within this time are a burst. After the first
 // few of a burst, the sending threads send the rest: the calling thread has other work, and the
 // sending threads stay awake.
@@ -43,8 +45,10 @@ constexpr bool kDoneWithData = true;
 // A pin is held for one system call. This limits how many bytes one such call moves.
 constexpr size_t kPinnedBytes = 1u << 20;
 constexpr size_t kScratchBytes = 64u << 10;
-// From this size on, passing pages to the socket costs less than copying them.
-constexpr uint64_t kMinPages = 64u << 10;
+// From these sizes on, passing pages to the socket costs less than copying them: of a piece that is
+// one of many in progress, of any other.
+constexpr uint64_t kMinPagesAmongMany = 64u << 10;
+constexpr uint64_t kMinPages = 256u << 10;
 
 std::string last_error() {
   return errno == EPIPE || errno == ECONNRESET
@@ -262,15 +266,25 @@ void BulkStream::drive(Lock& lock, uint64_t most, Blocking blocking) {
     const uint64_t piece = message_->piece;
     message_.reset();
     if (piece != 0) piece_sent(lock, piece);
+    if (blocking == Blocking::kNo) most = kDirectBytes;
   }
   sending_ = false;
+}
+
+// Whether the next message is the data of a large piece of at most so many bytes.
+bool BulkStream::owes_data(uint64_t most) const {
+  if (answers_.empty() || !(answer_next_ || !can_request())) return false;
+  const BulkHeader& asked = answers_.front().asked;
+  return asked.kind == BulkHeader::kRead && asked.bytes > kDirectBytes && asked.bytes <= most;
 }
 
 // drive() for a thread with other work to do.
 void BulkStream::drive_briefly(Lock& lock) {
   if (!sending_ && !message_ && !stopped_) {
+    const bool meanwhile = owes_data(kMeanwhileBytes);
+    if (meanwhile) call_sender_locked();
     ++running_;
-    drive(lock, kDirectBytes, Blocking::kNo);
+    drive(lock, meanwhile ? kMeanwhileBytes : kDirectBytes, Blocking::kNo);
     leave(lock);
   }
   if (sending_ || stopped_ || !(message_ || !answers_.empty() || can_request())) return;
@@ -429,6 +443,7 @@ BulkStream::Message BulkStream::answer_message(const Answer& answer) {
   message.payload = (*region)->base + answer.asked.offset;
   message.payload_bytes = answer.asked.bytes;
   message.region = std::move(*region);
+  message.as_pages = message.payload_bytes >= kMinPages;
   message.has_done = true;
   message.done = done;
   return message;
@@ -446,12 +461,14 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
     if (bytes != 0) pieces[count++] = {const_cast<void*>(data), bytes};
   };
   const uint64_t header_sent = std::min<uint64_t>(message.sent, sizeof message.header);
-  message.as_pages &= blocking == Blocking::kYes && pages_.usable() && !socket_.encrypted();
-  if (message.as_pages && header_sent == sizeof message.header) return push_pages(why);
-  add(reinterpret_cast<const std::byte*>(&message.header) + header_sent,
-      sizeof message.header - header_sent);
   const uint64_t at = std::min(message.sent - header_sent, message.payload_bytes);
   uint64_t some = message.payload_bytes - at;
+  const bool has_pages = message.as_pages && some != 0 && blocking == Blocking::kYes &&
+                         pages_.usable() && !socket_.encrypted();
+  const bool header_only = has_pages && header_sent != sizeof message.header;
+  if (has_pages && !header_only && fill_pages(at)) return push_pages(some, why);
+  add(reinterpret_cast<const std::byte*>(&message.header) + header_sent,
+      sizeof message.header - header_sent);
   std::optional<ExposedRegions::Pin> pin;
   const std::byte* source = message.payload + at;
   if (some != 0 && message.region) {
@@ -463,8 +480,9 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
       some = std::min<uint64_t>(some, sizeof kZeros);
     }
   }
-  if (!message.as_pages) add(source, some);
-  if (message.has_done && at + (kDoneWithData ? some : 0) == message.payload_bytes) {
+  if (!header_only) add(source, some);
+  if (message.has_done && !header_only &&
+      at + (kDoneWithData ? some : 0) == message.payload_bytes) {
     // After kDone, the peer may let this side use the memory again.
     before_peer(regions_.peer_order());
     const uint64_t done_sent = message.sent - header_sent - at;
@@ -472,7 +490,7 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
         sizeof message.done - done_sent);
   }
   const bool waits = blocking == Blocking::kYes && !message.region;
-  const int flags = (waits ? 0 : MSG_DONTWAIT) | (message.as_pages ? MSG_MORE : 0);
+  const int flags = (waits ? 0 : MSG_DONTWAIT) | (header_only ? MSG_MORE : 0);
   const ssize_t sent = socket_.send(std::span(pieces).first(count), flags);
   if (sent >= 0) {
     message.sent += static_cast<uint64_t>(sent);
@@ -482,12 +500,21 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
   return false;
 }
 
-// Blocks. push() sends what the pipe or the socket does not take.
-bool BulkStream::push_pages(std::string* why) {
-  Message& message = *message_;
-  const uint64_t at = message.sent - sizeof message.header;
-  const ssize_t sent = pages_.send(socket_.fd(), message.payload + at, message.payload_bytes - at);
-  if (sent > 0) message.sent += static_cast<uint64_t>(sent);
+// Puts the next pages of the payload, from `at` on, into the pipe, unless it has some. False: they
+// cannot be taken as pages.
+bool BulkStream::fill_pages(uint64_t at) {
+  const Message& message = *message_;
+  if (pages_.inside() != 0) return true;
+  std::optional<ExposedRegions::Pin> pin;
+  if (message.region) pin.emplace(*message.region);
+  return (!pin || *pin) && pages_.take(message.payload + at, message.payload_bytes - at);
+}
+
+// Blocks. push() sends what the pipe or the socket does not take of the `left` bytes of payload.
+bool BulkStream::push_pages(uint64_t left, std::string* why) {
+  const bool more = message_->has_done || pages_.inside() < left;
+  const ssize_t sent = pages_.send(socket_.fd(), more);
+  if (sent > 0) message_->sent += static_cast<uint64_t>(sent);
   if (sent < 0 && !interrupted()) *why = last_error();
   return sent >= 0;
 }
@@ -537,11 +564,12 @@ void TcpBulk::transfer(const TransferRequest& what, uint32_t after_puts, Transfe
     piece.bytes = std::min<uint64_t>(piece_bytes, what.bytes - at);
     piece.immediate = what.immediate;
     piece.after_puts = after_puts;
-    piece.as_pages = what.immediate != 0 && among_many && piece.bytes >= kMinPages;
+    piece.as_pages = what.immediate == 0 ? piece.bytes >= kMinPages
+                                         : among_many && piece.bytes >= kMinPagesAmongMany;
     piece.transfer = transfer;
     // With several pieces, the caller would send one after the other what the threads send in
-    // parallel.
-    best->submit(std::move(piece), pieces == 1 && !among_many);
+    // parallel. A request for bytes is small.
+    best->submit(std::move(piece), !what.to_peer || (pieces == 1 && !among_many));
   }
 }
 

@@ -1,16 +1,17 @@
 // TcpBulk: the transfers of a TCP Link, over separate sockets.
 //
 // Large transfers are cut into pieces, which travel on all streams at once. Data goes straight
-// between the memory and the socket, without a buffer in between. A large piece with an immediate,
-// one of many in progress, is not even copied into the socket's buffer: the socket gets the
-// caller's pages (PagePipe). For a single transfer the copy pays off, because the receiver then
-// finds the bytes in the CPU's caches.
+// between the memory and the socket, without a buffer in between. The sending thread does not even
+// copy large pieces into the socket's buffer: the socket gets the memory's pages (PagePipe), which
+// nobody changes until the receiver has confirmed them. (A small piece is copied, because the
+// receiver then finds the bytes in the CPU's caches.)
 //
 // Each stream has one receiving thread and, once it is needed, one sending thread. The requesting
-// or answering thread sends small pieces at once, because waking a thread takes longer than sending
-// them. The sending thread sends large pieces, those of many transfers, and bytes that the socket
-// did not take. It is the only thread that waits until a socket takes bytes, so the two directions
-// cannot block each other.
+// or answering thread sends small pieces and all requests for bytes at once, because waking a
+// thread takes longer than sending them. The sending thread sends large pieces, those of many
+// transfers, and bytes that the socket did not take. It is the only thread that waits until a
+// socket takes bytes, so the two directions cannot block each other. While it wakes up, the
+// answering thread sends a first piece as far as the socket takes it.
 //
 // In each direction, a stream carries messages: a BulkHeader, then `bytes` of payload (kWrite and
 // kData only):
@@ -133,13 +134,15 @@ class BulkStream {
 
   void receive();
   void send();
+  bool owes_data(uint64_t most) const;
   bool can_request() const { return !requests_.empty() && in_flight_.size() < kMaxInFlight; }
   bool next_message(uint64_t most);
   Message answer_message(const Answer& answer);
   // Whether a call may wait until the socket takes the bytes.
   enum class Blocking { kNo, kYes };
   bool push(Blocking blocking, std::string* why);
-  bool push_pages(std::string* why);
+  bool fill_pages(uint64_t at);
+  bool push_pages(uint64_t left, std::string* why);
   void drive(Lock& lock, uint64_t most, Blocking blocking);
   void drive_briefly(Lock& lock);
   void piece_sent(Lock& lock, uint64_t id);

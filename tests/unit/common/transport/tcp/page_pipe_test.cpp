@@ -37,13 +37,19 @@ struct Sockets {
   UniqueFd to;
 };
 
+// Sends some bytes, if the pipe is usable.
+ssize_t send_some(PagePipe& pipe, int socket, const std::byte* data, size_t bytes) {
+  if (pipe.inside() == 0 && !pipe.take(data, bytes)) return 0;
+  return pipe.send(socket, pipe.inside() < bytes);
+}
+
 // Sends the bytes. They must arrive unchanged and once.
 bool sends(PagePipe& pipe, Sockets& sockets, const std::byte* data, size_t bytes) {
   std::vector<std::byte> received(bytes);
   std::thread receiver(
       [&] { (void)::recv(sockets.to.get(), received.data(), bytes, MSG_WAITALL); });
   for (size_t at = 0; at < bytes;) {
-    const ssize_t sent = pipe.usable() ? pipe.send(sockets.from.get(), data + at, bytes - at)
+    const ssize_t sent = pipe.usable() ? send_some(pipe, sockets.from.get(), data + at, bytes - at)
                                        : ::send(sockets.from.get(), data + at, bytes - at, 0);
     if (sent < 0 && errno != EINTR) break;
     at += static_cast<size_t>(std::max<ssize_t>(sent, 0));
@@ -81,7 +87,7 @@ TEST(PagePipeTest, MemoryMayBeUnmappedBeforeItIsReceived) {
   void* memory =
       ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   std::copy(data.begin(), data.end(), static_cast<std::byte*>(memory));
-  ASSERT_EQ(pipe.send(sockets.from.get(), static_cast<std::byte*>(memory), kBytes),
+  ASSERT_EQ(send_some(pipe, sockets.from.get(), static_cast<std::byte*>(memory), kBytes),
             static_cast<ssize_t>(kBytes));
   ::munmap(memory, kBytes);
   std::vector<std::byte> received(kBytes);
@@ -99,7 +105,7 @@ TEST(PagePipeTest, WithoutAPipeMemoryIsCopied) {
   PagePipe pipe;
   const std::vector<std::byte> data = pattern(70'000);
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
-  EXPECT_EQ(pipe.send(sockets.from.get(), data.data(), data.size()), 0);
+  EXPECT_EQ(send_some(pipe, sockets.from.get(), data.data(), data.size()), 0);
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_FALSE(pipe.usable());
   EXPECT_TRUE(sends(pipe, sockets, data.data(), data.size()));
@@ -111,7 +117,7 @@ TEST(PagePipeTest, WhatTakesNoPagesIsRefused) {
   ASSERT_EQ(::fcntl(file.get(), F_SETFL, O_APPEND), 0);
   const std::vector<std::byte> data = pattern(200'000);
   PagePipe pipe;
-  EXPECT_EQ(pipe.send(file.get(), data.data(), data.size()), 0);
+  EXPECT_EQ(send_some(pipe, file.get(), data.data(), data.size()), 0);
   EXPECT_FALSE(pipe.usable());
 }
 
@@ -125,7 +131,7 @@ TEST(PagePipeTest, APeerThatClosedIsAnErrorAndNoSignal) {
   ASSERT_TRUE(start_thread(&sender, [&] {
                 PagePipe pipe;
                 for (int i = 0; i < 1000 && last >= 0; ++i) {
-                  last = pipe.send(sockets.from.get(), data.data(), data.size());
+                  last = send_some(pipe, sockets.from.get(), data.data(), data.size());
                   error = errno;
                 }
               }).ok());
