@@ -35,6 +35,7 @@ struct SessionResources {
   // can map the staging region, and copies to the client. Either may be empty.
   std::span<std::byte> wait_marks;
   std::span<std::byte> marks;
+  std::span<std::byte> arrival_words;  // page-locked with them, for ArrivalGates; may be empty
   size_t pinned_bytes = 0;  // from `staging` on; registered with CUDA in one piece
   ImageCache* images = nullptr;
   OutputCapture* output = nullptr;  // null: device output is not captured
@@ -57,5 +58,6 @@ inline constexpr size_t kReplyMemoryBytes =
 // 512 marks: a client uses the word that it released last for its next wait, so few are in use.
 inline constexpr size_t kWaitMarkBytes = 4096;
 inline constexpr size_t kMarkMemoryBytes = 512;
+inline constexpr size_t kArrivalWordBytes = 256;  // for 64 copies to the device that are waited for
 
 }  // namespace rcuda::server

@@ -38,7 +38,8 @@ Status populate(std::byte* data, size_t bytes) {
 Result<std::unique_ptr<StagingMemory>> StagingMemory::make(uint64_t staging_bytes) {
   std::unique_ptr<StagingMemory> made(new StagingMemory);
   made->staging_bytes_ = (staging_bytes + kAlignment - 1) / kAlignment * kAlignment;
-  made->bytes_ = made->staging_bytes_ + kReplyMemoryBytes + kWaitMarkBytes + kMarkMemoryBytes;
+  made->bytes_ = made->staging_bytes_ + kReplyMemoryBytes + kWaitMarkBytes + kMarkMemoryBytes +
+                 kArrivalWordBytes;
   made->file_.reset(::memfd_create("rcuda-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!made->file_ || ::ftruncate(made->file_.get(), static_cast<off_t>(made->bytes_)) != 0) {
     return Status::from_errno(errno, "making the staging region");

@@ -10,13 +10,17 @@
 namespace rcuda::server {
 namespace {
 
-// Large enough that a host function per chunk costs little, small enough for chunks to overlap.
-constexpr uint64_t kChunkBytes = 4u << 20;
+// A quarter of the copy, so that most of the network's time and of the DMA engine's overlap, but
+// large enough that a host function per chunk costs little.
+constexpr uint64_t kLeastChunkBytes = 1u << 20;
+constexpr uint64_t kMostChunkBytes = 4u << 20;
 
 std::vector<ShadowCopies::Piece> chunks_of(uint64_t address, uint64_t bytes) {
+  const uint64_t chunk =
+      std::clamp((bytes / 4 + 4095) & ~uint64_t{4095}, kLeastChunkBytes, kMostChunkBytes);
   std::vector<ShadowCopies::Piece> chunks;
-  for (uint64_t at = 0; at < bytes; at += kChunkBytes) {
-    chunks.push_back({address + at, std::min(kChunkBytes, bytes - at)});
+  for (uint64_t at = 0; at < bytes; at += chunk) {
+    chunks.push_back({address + at, std::min(chunk, bytes - at)});
   }
   return chunks;
 }
@@ -31,6 +35,7 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
     transport::RegionId region;
     uint64_t offset;
     bool busy = false;
+    bool has_ended = false;
   };
 
   Transfer(transport::Link& link, Answers& answers, std::shared_ptr<RegionPuts> puts,
@@ -43,6 +48,10 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
 
   size_t size() const { return items_.size(); }
 
+  // A gate that opens item by item as they end. Each of them is started once, after this.
+  void open_with(std::unique_ptr<ArrivalGates::Gate> gate) { gate_ = std::move(gate); }
+  const ArrivalGates::Gate* gate() const { return gate_.get(); }  // may be null
+
   void start(size_t index) {
     Item& item = items_[index];
     const auto* const bytes = reinterpret_cast<const std::byte*>(item.piece.address);
@@ -54,8 +63,7 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
     auto done = [self = shared_from_this(), index](const Status& status) {
       if (!status.ok()) self->answers_.latch(not_moved(status));
       std::lock_guard lock(self->mutex_);
-      self->items_[index].busy = false;
-      self->changed_.notify_all();
+      self->ended_locked(index);
     };
     void* const local = reinterpret_cast<void*>(item.piece.address);
     if (to_client_) {
@@ -78,11 +86,22 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
   }
 
  private:
+  void ended_locked(size_t index) {
+    items_[index].busy = false;
+    items_[index].has_ended = true;
+    changed_.notify_all();
+    if (!gate_) return;
+    while (ended_ < items_.size() && items_[ended_].has_ended) ++ended_;
+    gate_->open(static_cast<uint32_t>(ended_));
+  }
+
   transport::Link& link_;
   Answers& answers_;
   const std::shared_ptr<RegionPuts> puts_;
   const bool to_client_;
   std::vector<Item> items_;
+  std::unique_ptr<ArrivalGates::Gate> gate_;
+  size_t ended_ = 0;  // with a gate: so many items, from the first one on, have ended
   std::mutex mutex_;
   std::condition_variable changed_;
 };
@@ -122,12 +141,14 @@ struct ShadowCopies::Steps {
 };
 
 ShadowCopies::ShadowCopies(const api::DriverTable& driver, transport::Link& link, Answers& answers,
-                           const HostMemory& host_memory, std::shared_ptr<RegionPuts> puts)
+                           const HostMemory& host_memory, std::shared_ptr<RegionPuts> puts,
+                           std::shared_ptr<ArrivalGates> gates)
     : driver_(driver),
       link_(link),
       answers_(answers),
       host_memory_(host_memory),
-      puts_(std::move(puts)) {}
+      puts_(std::move(puts)),
+      gates_(std::move(gates)) {}
 
 void ShadowCopies::begin_acknowledging(const SessionStream* stream) {
   if (!puts_->begin_acknowledging()) return;
@@ -192,6 +213,18 @@ bool ShadowCopies::concerns(const wire::CopyBody& body) const {
   return fetches(body) || sends_back(body);
 }
 
+// The stream starts the first `start_to` items, if any, and waits for one.
+CUresult ShadowCopies::await(const SessionStream& stream, const std::shared_ptr<Transfer>& in,
+                             size_t index, size_t start_to) {
+  if (!in->gate()) return queue(stream, {in, 0, start_to, index, index + 1});
+  if (start_to != 0) {
+    const CUresult result = queue(stream, {in, 0, start_to, 0, 0});
+    if (result != CUDA_SUCCESS) return result;
+  }
+  const CUresult held = gates_->hold(stream, *in->gate(), static_cast<uint32_t>(index + 1));
+  return held == CUDA_SUCCESS ? held : queue(stream, {in, 0, 0, index, index + 1});
+}
+
 CUresult ShadowCopies::copy(const SessionStream& stream, const wire::CopyBody& body) {
   std::shared_ptr<Transfer> in, out;
   const std::vector<Piece> chunks = chunks_of(body.source, body.bytes);
@@ -211,13 +244,14 @@ CUresult ShadowCopies::copy(const SessionStream& stream, const wire::CopyBody& b
   }
   // With kSourceReady all reads start now, otherwise when the stream reaches the first chunk. They
   // run ahead of the copies.
+  if (in) in->open_with(gates_->take(stream, static_cast<uint32_t>(in->size())));
   size_t unread = in ? in->size() : 0;
   if (in && (body.flags & wire::kSourceReady)) {
     for (size_t i = 0; i < unread; ++i) in->start(i);
     unread = 0;
   }
   for (size_t i = 0; i < chunks.size() && result == CUDA_SUCCESS; ++i) {
-    if (in) result = queue(stream, {in, 0, i == 0 ? unread : 0, i, i + 1});
+    if (in) result = await(stream, in, i, i == 0 ? unread : 0);
     const uint64_t offset = chunks[i].address - body.source;
     if (result == CUDA_SUCCESS) {
       result = driver_.cuMemcpyAsync(body.destination + offset, chunks[i].address, chunks[i].bytes,

@@ -1,11 +1,12 @@
 // ShadowCopies: copies whose host memory is client memory of which this worker has only a shadow.
 //
-// The bytes move over the Link when the stream reaches the copy. Host functions in the stream start
-// the transfers and wait for them, in chunks, so that the network carries one chunk while the DMA
-// engine works on another. The bytes of a small copy to the client follow it without a host
-// function (region_puts.h). A stream in capture gets only the copy; the graph's executables add the
-// transfers (graph_copies.h). For mirrored memory (mirrors.h) no bytes are moved, because the
-// shadow already has the stream's bytes.
+// The bytes move over the Link when the stream reaches the copy, or from the client at once if it
+// says that it may be so. Host functions in the stream start the transfers and wait for them, in
+// chunks, so that the network carries one chunk while the DMA engine works on another. Where it
+// can, the stream waits for bytes of the client without a host function (arrival_gates.h), and
+// those of a small copy to the client follow it without one (region_puts.h). A stream in capture
+// gets only the copy; the graph's executables add the transfers (graph_copies.h). For mirrored
+// memory (mirrors.h) no bytes are moved, because the shadow already has the stream's bytes.
 // Threads: all functions on the executor thread, carry_out() on any. The host functions run on the
 // driver's threads. Blocking: carry_out(); the host functions block the stream during the
 // transfers. Errors: those of the driver. A transfer fails if the Link breaks, or if the client
@@ -23,6 +24,7 @@
 #include "common/transport/link.h"
 #include "common/wire/protocol.h"
 #include "server/executor/answers/answers.h"
+#include "server/executor/memory/arrival_gates.h"
 #include "server/executor/memory/host_memory.h"
 #include "server/executor/memory/region_puts.h"
 #include "server/executor/objects/objects.h"
@@ -33,7 +35,8 @@ class ShadowCopies {
  public:
   // All outlive this object, and the streams' work.
   ShadowCopies(const api::DriverTable& driver, transport::Link& link, Answers& answers,
-               const HostMemory& host_memory, std::shared_ptr<RegionPuts> puts);
+               const HostMemory& host_memory, std::shared_ptr<RegionPuts> puts,
+               std::shared_ptr<ArrivalGates> gates);
 
   // From now on a stream passes a copy to the client only when the client has acknowledged the
   // bytes, because another worker is about to learn how far `stream` is, or an event if it is null.
@@ -74,12 +77,15 @@ class ShadowCopies {
   bool sends_back(const wire::CopyBody& body) const;
   static void CUDA_CB run(void* argument);
   CUresult queue(const SessionStream& stream, Step step);
+  CUresult await(const SessionStream& stream, const std::shared_ptr<Transfer>& in, size_t index,
+                 size_t start_to);
 
   const api::DriverTable& driver_;
   transport::Link& link_;
   Answers& answers_;
   const HostMemory& host_memory_;
   const std::shared_ptr<RegionPuts> puts_;
+  const std::shared_ptr<ArrivalGates> gates_;
   bool has_settled_ = false;
 };
 

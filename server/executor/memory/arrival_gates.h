@@ -1,0 +1,64 @@
+// ArrivalGates: where streams wait for bytes of the client.
+//
+// A host function that waits for bytes lets the stream go on 60 to 130 us after they are here
+// (H100): the driver starts it only when the stream has got to it, and the GPU has to learn that it
+// has returned. At a gate the GPU itself looks at a word of page-locked memory
+// (cuStreamWaitValue32), which the thread that stores the bytes writes. The value of a word only
+// grows. So it can serve another copy as soon as all bytes of the last one are here, whether that
+// one's stream has got so far or not.
+//
+// The words are page-locked in the primary context of the session's first device, and end for a
+// moment when that is reset. So only streams of this context wait at gates: they end with it.
+//
+// Threads: take() and hold() on the executor thread, gates on any. Nothing blocks. Errors: those of
+// the driver.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include <cuda.h>
+
+#include "api/driver_table.h"
+#include "server/executor/objects/objects.h"
+
+namespace rcuda::server {
+
+class ArrivalGates : public std::enable_shared_from_this<ArrivalGates> {
+ public:
+  // Of one copy, whose bytes come in parts. Once it is destroyed, no stream waits at it any more.
+  class Gate {
+   public:
+    Gate(std::shared_ptr<ArrivalGates> gates, uint32_t place, uint32_t before, uint32_t parts);
+    ~Gate();
+    Gate(const Gate&) = delete;
+    Gate& operator=(const Gate&) = delete;
+    // The first `parts` parts are here. At most all, and never fewer than before.
+    void open(uint32_t parts);
+
+   private:
+    friend class ArrivalGates;
+    const std::shared_ptr<ArrivalGates> gates_;
+    const uint32_t place_, before_, parts_;
+  };
+
+  // `words`: page-locked memory that the GPUs can read; outlives the streams' work. There are as
+  // many gates at a time. `driver`: used by hold() only.
+  ArrivalGates(const api::DriverTable& driver, std::span<std::byte> words);
+
+  // Null: the stream cannot wait at a gate, or none is free.
+  std::unique_ptr<Gate> take(const SessionStream& stream, uint32_t parts);
+  // The stream's next work begins when the first `parts` parts are here.
+  CUresult hold(const SessionStream& stream, const Gate& gate, uint32_t parts);
+
+ private:
+  const api::DriverTable& driver_;
+  uint32_t* const words_;
+  std::mutex mutex_;
+  std::vector<uint32_t> free_;  // places of words; guarded by mutex_
+};
+
+}  // namespace rcuda::server

@@ -1,0 +1,63 @@
+// A session over TCP whose client has page-locked memory, of which the worker has a shadow; and
+// device memory of the same size.
+#pragma once
+
+#include <cstdlib>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/counted_host_functions.h"
+#include "tests/support/session_harness.h"
+
+namespace rcuda::server {
+
+class ShadowSession : public ::testing::Test {
+ protected:
+  explicit ShadowSession(size_t bytes) : here_(bytes) {}
+
+  void SetUp() override {
+    CUdevice device;
+    CUcontext context;
+    ASSERT_EQ(driver().cuDeviceGet(&device, 0), CUDA_SUCCESS);
+    ASSERT_EQ(driver().cuDevicePrimaryCtxRetain(&context, device), CUDA_SUCCESS);
+    ASSERT_EQ(driver().cuCtxSetCurrent(context), CUDA_SUCCESS);
+    ASSERT_EQ(driver().cuMemAlloc_v2(&device_, here_.size()), CUDA_SUCCESS);
+    // A worker in the client's process makes none, but takes what is there.
+    shadow_ = static_cast<std::byte*>(std::aligned_alloc(4096, here_.size()));
+    auto region = client().link().expose(here_.data(), here_.size());
+    ASSERT_TRUE(region.ok());
+    region_ = region->id;
+    wire::HostExposeBody body{};
+    body.address = reinterpret_cast<uint64_t>(shadow_);
+    body.bytes = here_.size();
+    body.region = static_cast<uint64_t>(region_);
+    ASSERT_EQ(client().call(wire::Custom::kHostExpose, body)->result, CUDA_SUCCESS);
+  }
+  void TearDown() override {
+    EXPECT_TRUE(session_.end().ok());
+    driver().cuMemFree_v2(device_);
+    std::free(shadow_);
+    driver().cuDevicePrimaryCtxRelease_v2(0);
+  }
+  test::ProtocolClient& client() { return session_.client(); }
+  const api::DriverTable& driver() { return session_.driver(); }
+
+  // Waits for the legacy stream.
+  CUresult synchronize() {
+    EXPECT_TRUE(
+        client().post(wire::Custom::kSignal, wire::SignalBody{0, kWord, ++sequence_}).ok());
+    return client().wait_word(kWord, sequence_).value_or(CUDA_ERROR_UNKNOWN);
+  }
+
+  static constexpr uint32_t kWord = 9;
+  uint64_t sequence_ = 0;
+  CUdeviceptr device_ = 0;
+  transport::RegionId region_{};
+  std::byte* shadow_ = nullptr;
+  std::vector<std::byte> here_;  // the client's memory
+  test::CountedHostFunctions host_functions_;
+  test::SessionHarness session_{{.medium = &test::medium_named("tcp")}};
+};
+
+}  // namespace rcuda::server
