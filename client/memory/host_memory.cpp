@@ -15,13 +15,13 @@
 
 #include "client/calls/capture.h"
 #include "client/calls/marshal.h"
+#include "client/memory/host_addresses.h"
 #include "client/memory/move_pages.h"
 #include "client/memory/registered_pages.h"
 #include "client/process/mirror.h"
 #include "client/process/process.h"
 #include "common/base/log.h"
 #include "common/base/unique_fd.h"
-#include "common/wire/address_ranges.h"
 
 namespace rcuda::client {
 namespace {
@@ -33,48 +33,8 @@ size_t page_bytes() {
 
 size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
-// Allocates addresses in the host range, the lowest first. Freed addresses are reused. Guard pages
-// separate neighbouring allocations.
-class AddressRange {
- public:
-  uint64_t take(size_t bytes) {
-    const size_t need = round_up(bytes, kUnit) + kUnit;
-    std::lock_guard lock(mutex_);
-    auto found = std::find_if(free_.begin(), free_.end(),
-                              [need](const auto& hole) { return hole.second >= need; });
-    if (found == free_.end()) return 0;
-    const auto [base, size] = *found;
-    free_.erase(found);
-    if (size > need) free_[base + need] = size - need;
-    return base;
-  }
-
-  void give_back(uint64_t base, size_t bytes) {
-    size_t size = round_up(bytes, kUnit) + kUnit;
-    std::lock_guard lock(mutex_);
-    auto next = free_.lower_bound(base);
-    if (next != free_.end() && base + size == next->first) {
-      size += next->second;
-      next = free_.erase(next);
-    }
-    if (next != free_.begin()) {
-      auto before = std::prev(next);
-      if (before->first + before->second == base) {
-        before->second += size;
-        return;
-      }
-    }
-    free_[base] = size;
-  }
-
- private:
-  static constexpr size_t kUnit = 64u << 10;
-  std::mutex mutex_;
-  std::map<uint64_t, size_t> free_{{wire::kHostRangeBase, wire::kHostRangeBytes}};
-};
-
-AddressRange& host_range() {
-  static AddressRange* range = new AddressRange;
+HostAddresses& host_range() {
+  static auto* const range = new HostAddresses;
   return *range;
 }
 
@@ -446,6 +406,10 @@ void mirror_reachable(const Target& target, const void* address) {
   // A copy in progress may still write to the memory here. The bytes sent now would overwrite that
   // in the worker.
   if (Timeline::host_writes_pending()) (void)await_idle(*target.session, target.context);
+  RCUDA_INFO(
+      "%zu bytes of page-locked memory at %p are kept equal on the server from now on: work "
+      "on the GPU may use them",
+      bytes, reinterpret_cast<void*>(base));
   mirror_where_needed(reinterpret_cast<void*>(base), bytes);
   unmirrored().remove(reinterpret_cast<void*>(base));
 }
