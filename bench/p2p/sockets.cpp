@@ -3,6 +3,7 @@
 //   sockets [--streams 4] [--address 127.0.0.1] [--min 64K] [--max 256M] [--seconds PER_SIZE]
 //           [--walk BYTES] [--label TEXT] [--no-header]
 //
+// Sizes are powers of two, and 200'000; with --min and --max alike, that size alone.
 // A transfer is cut evenly over the streams (parts of 64 KB at least). Each stream has a thread at
 // either end that blocks in send or recv, from memory to memory. With --walk 32M, each transfer
 // uses the next part of 32 MB of memory at either end, so its bytes are in no cache, like bytes
@@ -228,6 +229,7 @@ void run_sender(const Options& options, const sockaddr_in& address) {
     if (bytes == (128u << 10) && options.min_bytes <= 200'000 && 200'000 <= options.max_bytes)
       sizes.push_back(200'000);
   }
+  if (options.min_bytes == options.max_bytes) sizes = {options.max_bytes};
   for (const uint64_t bytes : sizes) {
     const double first_us = sender.single_us(bytes);
     const double second_us = sender.single_us(bytes);

@@ -9,7 +9,8 @@ Starts an rcuda-server on this machine, runs bench/remote_vs_native/figures nati
 transport in turn, and prints the median of each figure and its ratio to native: above 1 is better than
 native, for latencies as for bandwidths; the spread is native's largest value divided by its smallest. If
 PyTorch is installed, the first --torch-rounds rounds also run torch_figures.py, and a second table shows the
-CPU time of its threads and the workers'. --torch runs nothing else (all its parts, or those named).
+CPU time of its threads and the workers'. --torch runs nothing else (all its parts, or those named). With tcp, a
+third one tells what a step takes if its copy to the device runs as fast as plain sockets, and all else as natively.
 The transport "tls" is tcp with a token and encryption, as a client of another machine has it.
 --before names the build folder of another commit, which then runs in turn as well. A second table has
 the ratio to that build, and the largest ratio between two rounds of that build, which shows the noise.
@@ -28,7 +29,7 @@ import sys
 import tempfile
 import time
 
-CPU = "cpu:"  # what names of figures of torch_figures.py begin with
+CPU, BYTES = "cpu:", "bytes:"  # what names of figures of torch_figures.py begin with
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../../tests/e2e"))
 from servers import Server  # noqa: E402
@@ -107,7 +108,7 @@ def print_against_base(samples, base_mode, modes):
           "".join(f" {mode:>10} | {'ratio':>6} |" for mode in modes))
     print("|" + "-" * 34 + "|" + "-" * 12 + "|" + "-" * 8 + "|" + ("-" * 12 + "|" + "-" * 8 + "|") * len(modes))
     for name, values in samples[base_mode].items():
-        if name.startswith(CPU):
+        if name.startswith((CPU, BYTES)):
             continue
         base = statistics.median(values)
         row = f"| {name:32} | {base:10.4g} | {max(values) / min(values):6.2f} |"
@@ -135,6 +136,8 @@ def print_against_before(samples, modes):
     print(f"\n| {'figure':32} |" + "".join(f" {mode:>6} | {'spread':>6} |" for mode in modes))
     print("|" + "-" * 34 + "|" + ("-" * 8 + "|" + "-" * 8 + "|") * len(modes))
     for name in samples[modes[0]]:
+        if name.startswith(BYTES):
+            continue
         row = f"| {name:32} |"
         for mode in modes:
             now, then = samples[mode].get(name), samples[f"{mode} before"].get(name)
@@ -144,6 +147,23 @@ def print_against_before(samples, modes):
             row += (f" {ratio(name, statistics.median(now), statistics.median(then)):6.2f} |"
                     f" {max(then) / min(then):6.2f} |")
         print(row)
+
+
+def print_limits(samples, build):
+    """What a step can take over TCP at best: the native one, with its copy to the device at the speed of plain sockets."""
+    native = {name: statistics.median(values) for name, values in samples["native"].items()}
+    rows = []
+    for name in [name.removeprefix(BYTES) for name in native if name.startswith(BYTES)]:
+        step, copy, count = native[f"{name}_ms"], native[f"{name}_copy_ms"], int(native[BYTES + name])
+        sockets = subprocess.run([os.path.join(build, "bench/p2p/sockets"), "--min", str(count), "--max", str(count),
+                                  "--walk", str(4 * count), "--no-header"], check=True, capture_output=True, text=True)
+        over_sockets = float(sockets.stdout.split(",")[4]) / 1e3
+        least = step - copy + over_sockets
+        rows.append(f"| {name:12} | {copy:10.3f} | {over_sockets:12.3f} | {least:12.3f} | {step / least:10.2f} |")
+    if rows:
+        print("\n| step, ms     | its copy   | over sockets | step so      | best ratio |\n|" +
+              "-" * 14 + "|" + "-" * 12 + "|" + ("-" * 14 + "|") * 2 + "-" * 12 + "|")
+        print("\n".join(rows))
 
 
 def main():
@@ -195,6 +215,8 @@ def main():
     print_against_base(samples, base, [mode for mode in ("least", *transports)
                                        if mode in samples and mode != base])
     print_cpu(samples, [base, *transports])
+    if base == "native" and "tcp" in transports:
+        print_limits(samples, builds[""])
     if arguments.before:
         print_against_before(samples, transports)
 

@@ -1,9 +1,10 @@
 """Figures of a PyTorch process: single calls, whole programs, and the CPU time of threads.
 
-Prints "name value" lines: microseconds of a call, milliseconds of a step, GB/s of a copy. A line
-"cpu:PROGRAM:SIDE:THREAD" has the milliseconds of CPU that all threads of this name used for a step (for 20 of small_training),
-on the client's side (this process) or the server's (workers on this machine). Python's own thread
-and those of autograd are "python3" or "pt_autograd_*"; "cuda-EvtHandlr" is the driver's.
+Prints "name value" lines: microseconds of a call, milliseconds of a step and of what it copies to the device, GB/s of a
+copy. A line "bytes:PROGRAM" has how many bytes these are, and a line "cpu:PROGRAM:SIDE:THREAD" the milliseconds of CPU that
+all threads of this name used for a step (for 20 of small_training), on the client's side (this process) or the server's
+(workers on this machine). Python's own thread and those of autograd are "python3" or "pt_autograd_*"; "cuda-EvtHandlr" is
+the driver's.
 """
 
 import collections
@@ -62,6 +63,17 @@ def calls():
             print(f"{name}_{kilobytes}k_gbps", kilobytes * 1024 / timed(call, 100) / 1e3)
 
 
+def copy_ms(count):
+    """Milliseconds of an asynchronous copy of so many bytes to the device, and a wait."""
+    host, device = torch.empty(count, dtype=torch.uint8).pin_memory(), torch.empty(count, dtype=torch.uint8, device="cuda")
+
+    def copy():
+        device.copy_(host, non_blocking=True)
+        torch.cuda.synchronize()
+
+    return timed(copy, 20) / 1e3
+
+
 def thread_seconds(process):
     """{name: seconds of CPU} of the threads of /proc/`process`."""
     seconds = collections.Counter()
@@ -107,6 +119,9 @@ def programs(names):
             return result
 
         print(f"{name}_ms", figure(measure=around))
+        if name in torch_applications.COPIED:
+            print(f"{name}_copy_ms", copy_ms(torch_applications.COPIED[name]))
+            print(f"bytes:{name}", torch_applications.COPIED[name])
         for (side, thread), value in sorted(counted.items(), key=lambda item: -item[1]):
             if value >= 0.1:
                 print(f"cpu:{name}:{side}:{thread.replace(' ', '_')}", value)
