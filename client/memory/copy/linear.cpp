@@ -25,6 +25,9 @@ namespace {
 constexpr size_t kSmallToDevice = 8u << 10;
 constexpr size_t kSmallToHost = CallsInFlight::kMostReplyBytes;
 constexpr size_t kSmallOverSockets = 256u << 10;
+// Up to this size, a blocking copy to the device over sockets is faster if the worker reads the
+// page-locked memory: 1 MB 1.4, 16 MB 1.1 times, 64 MB 0.8 times as fast (H100, loopback).
+constexpr size_t kReadByWorker = 32u << 20;
 // A driver stages pageable memory of up to 64 KB itself, so such a copy never waits for its stream.
 constexpr size_t kStagedByDrivers = 64u << 10;
 
@@ -138,8 +141,9 @@ CUresult capture_copy(const LinearCopy& copy, const Location& destination, const
   return result;
 }
 
-// A blocking copy of page-locked memory over sockets, where page-locked memory has no advantage. It
-// is made like one of pageable memory, which takes one round trip.
+// A blocking copy of page-locked memory over sockets, where page-locked memory has no advantage if
+// the copy is small or very large. It is made like one of pageable memory, which takes one round
+// trip.
 CUresult copy_page_locked(const CopyStream& stream, const LinearCopy& copy, bool to_device) {
   Session& session = *stream.target.session;
   if (!to_device) {
@@ -163,7 +167,9 @@ CUresult copy_addressed(const LinearCopy& copy, const Location& destination, con
   const bool from_device = source.home == Home::kDevice;
   if (stream.target.session->traits().copies_by_cpu && to_device != from_device && !plan.mirrored &&
       !plan.captures) {
-    if (plan.waits) return copy_page_locked(stream, copy, to_device);
+    const bool worker_reads =
+        to_device && copy.bytes > kSmallOverSockets && copy.bytes <= kReadByWorker;
+    if (plan.waits && !worker_reads) return copy_page_locked(stream, copy, to_device);
     if (to_device && copy.bytes <= kSmallOverSockets &&
         source_is_settled(copy.source, copy.bytes)) {
       return send_pageable(stream, copy.destination, reinterpret_cast<const void*>(copy.source),
