@@ -73,25 +73,27 @@ Timelines::Positions Timelines::now(Scope scope, wire::ObjectId context) {
 
 void Timelines::done(const Positions& positions) {
   for (const auto& [timeline, position] : positions.timelines) timeline->advance(position);
-  note(positions, &OfContext::unplaced_reached);
+  note(positions, {&OfContext::unplaced_reached});
 }
 
 void Timelines::waited(const Positions& positions) {
   add_wait();
   for (const auto& [timeline, position] : positions.timelines) timeline->waited(position);
-  note(positions, &OfContext::unplaced_reached);
-  note(positions, &OfContext::unplaced_awaited);
+  note(positions, {&OfContext::unplaced_reached, &OfContext::unplaced_awaited});
 }
 
-void Timelines::note(const Positions& positions, ByScope OfContext::*unplaced) {
+void Timelines::note(const Positions& positions,
+                     std::initializer_list<ByScope OfContext::*> counts) {
   std::lock_guard lock(mutex_);
   const auto found = contexts_.find(positions.context);
   if (found == contexts_.end()) return;
   OfContext& context = found->second;
   // A wait for the context also covers its default stream.
-  ByScope& reached = context.*unplaced;
-  for (size_t i = index_of(positions.scope); i < reached.size(); ++i) {
-    reached[i] = std::max(reached[i], positions.unplaced);
+  for (const auto count : counts) {
+    ByScope& unplaced = context.*count;
+    for (size_t i = index_of(positions.scope); i < unplaced.size(); ++i) {
+      unplaced[i] = std::max(unplaced[i], positions.unplaced);
+    }
   }
   erase_ended(context);
 }

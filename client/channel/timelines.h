@@ -11,6 +11,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -76,7 +77,7 @@ class Timelines {
   };
 
   void erase_ended(OfContext& context);
-  void note(const Positions& positions, ByScope OfContext::*unplaced);
+  void note(const Positions& positions, std::initializer_list<ByScope OfContext::*> counts);
   bool is_over(Scope scope, wire::ObjectId context, bool (Timeline::*over)() const,
                ByScope OfContext::*unplaced);
 
