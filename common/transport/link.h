@@ -164,8 +164,9 @@ class Link {
   // has_adapter.
   virtual Status loop_back(void* to, const void* from, size_t bytes) = 0;
   // Pending transfers of the region fail. After the return, no peer touches the memory through this
-  // Link; a peer that has mapped the region's backing may still touch those pages. With has_adapter
-  // it blocks until the peer has released the region, so a TransferDone must not call it.
+  // Link, but for LinkOptions::sends_pages; a peer that has mapped the region's backing may still
+  // touch those pages. With has_adapter it blocks until the peer has released the region, so a
+  // TransferDone must not call it.
   virtual Status unexpose(RegionId region) = 0;
 
   // Maps the peer's region at `address` (nullptr: anywhere). Returns nullptr if the medium cannot
@@ -245,6 +246,11 @@ struct LinkOptions {
   // tcp: how long a receiving thread polls for more data after it has received some, before it
   // sleeps; that of puts up to four times as long (tcp/adaptive_spin.h).
   std::chrono::nanoseconds receive_spin = default_receive_spin();
+  // tcp: large transfers without an immediate, and what the peer reads, may be sent as pages of
+  // this side's memory. The kernel then reads the memory until the peer has the bytes, be it after
+  // the peer has confirmed them or after unexpose(). So only for a side whose peer may see all that
+  // its memory will ever hold.
+  bool sends_pages = false;
   // verbs: the PCI address of the GPU that uses this Link ("0000:3b:00.0"). The adapter nearest to
   // it is used. Empty: no preference.
   std::string near_pci;

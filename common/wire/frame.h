@@ -201,6 +201,19 @@ struct ParameterInfo {
 };
 static_assert(sizeof(ParameterInfo) == 8);
 
+// A worker that has only a shadow of page-locked memory moves a copy of it in parts: a quarter of
+// the copy each, so that most of the network's time and of the DMA engine's overlap, but large
+// enough that the stream's waits between them cost little.
+constexpr uint64_t part_bytes_of(uint64_t copy_bytes) {
+  constexpr uint64_t kLeast = 1u << 20, kMost = 4u << 20, kPage = 4096;
+  const uint64_t quarter = (copy_bytes / 4 + kPage - 1) / kPage * kPage;
+  return quarter < kLeast ? kLeast : quarter > kMost ? kMost : quarter;
+}
+constexpr uint64_t parts_of(uint64_t copy_bytes) {
+  const uint64_t part = part_bytes_of(copy_bytes);
+  return copy_bytes / part + (copy_bytes % part != 0);
+}
+
 enum PeerCopyFlags : uint32_t {
   kPeerOutgoing = 1,     // this worker has the source
   kPeerInStream = 2,     // the copy has a place in `stream` of this worker

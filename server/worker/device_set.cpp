@@ -189,7 +189,9 @@ Status DeviceSet::select(const std::vector<uint32_t>& wanted, wire::Welcome* wel
   resources->reply_memory = staging_->data() + staging_->staging_bytes();
   resources->wait_marks = {resources->reply_memory + kReplyMemoryBytes, kWaitMarkBytes};
   resources->marks = {resources->wait_marks.data() + kWaitMarkBytes, kMarkMemoryBytes};
-  resources->arrival_words = {resources->marks.data() + kMarkMemoryBytes, kArrivalWordBytes};
+  if (chosen.front() == &devices_.front()) {  // see lock_staging()
+    resources->arrival_words = {resources->marks.data() + kMarkMemoryBytes, kArrivalWordBytes};
+  }
   resources->pinned_bytes = staging_->bytes();
   return {};
 }

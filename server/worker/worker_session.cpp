@@ -320,6 +320,7 @@ Status WorkerSession::connect(Socket client) {
   bootstrap.accept_stream = accept_stream;
   transport::LinkOptions options = resources_.peers.link;
   options.window_bytes = wire::WorkerWindow::kBytes;
+  options.sends_pages = true;  // all memory of this process is the session's
   Result<wire::SessionLink> made =
       wire::make_session_link({medium_, fallback_}, std::move(bootstrap), options);
   listener_->watch({});
@@ -415,6 +416,7 @@ Status WorkerSession::clean() {
   std::vector<uint32_t> used;
   for (const SessionDevice& device : resources_.devices) used.push_back(device.ordinal);
   const Clock::time_point begin = Clock::now();
+  link_.reset();  // its threads may still tell who waits for transfers
   // A driver prints the rest of what kernels have written; a program that ends does not.
   if (output_) output_->discard();
   // New contexts must lie in the base, as those of a new worker do.

@@ -48,9 +48,9 @@ int main(int argc, char** argv) {
   char *device, *pinned, pageable[64] = {};
   CUDA(cudaStreamCreate(&stream));
   CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-  CUDA(cudaMalloc(&device, 1 << 20));
-  CUDA(cudaMallocHost(&pinned, 1 << 20));
-  std::memset(pinned, 1, 1 << 20);
+  CUDA(cudaMalloc(&device, 4 << 20));
+  CUDA(cudaMallocHost(&pinned, 4 << 20));
+  std::memset(pinned, 1, 4 << 20);
   empty<<<1, 1, 0, stream>>>();
   CUDA(cudaEventRecord(event, stream));
   CUDA(cudaDeviceSynchronize());
@@ -70,6 +70,7 @@ int main(int argc, char** argv) {
          CUDA(cudaEventDestroy(other));
        }},
       {"pinned_up_async", [&] { CUDA(cudaMemcpyAsync(device, pinned, 64, up, stream)); }},
+      {"pinned_up_async_4m", [&] { CUDA(cudaMemcpyAsync(device, pinned, 4 << 20, up, stream)); }},
       {"pinned_down_async", [&] { CUDA(cudaMemcpyAsync(pinned, device, 64, down, stream)); }},
       {"pageable_up", [&] { CUDA(cudaMemcpy(device, pageable, 4, up)); }},
       {"symbol_up", [&] { CUDA(cudaMemcpyToSymbol(variable, pageable, sizeof variable)); }},

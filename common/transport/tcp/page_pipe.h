@@ -5,7 +5,7 @@
 // The kernel reads the memory until the receiver has the bytes, long after send() has returned. The
 // memory must not change until the receiver has confirmed them. It may be unmapped.
 //
-// The pipe is made at the first send() and keeps its default size, because all pipes of a user
+// The pipe is made at the first take() and keeps its default size, because all pipes of a user
 // share a limit. One thread at a time may use it. That thread must block SIGPIPE: splice() cannot
 // suppress it.
 #pragma once

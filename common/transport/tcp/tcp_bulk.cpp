@@ -91,11 +91,11 @@ Status refused(uint32_t code) {
 
 }  // namespace
 
-BulkStream::BulkStream(Socket socket, ExposedRegions& regions, std::chrono::nanoseconds spin,
+BulkStream::BulkStream(Socket socket, ExposedRegions& regions, const BulkOptions& options,
                        ImmediateArrived on_immediate, OnError on_error)
     : socket_(std::move(socket)),
       regions_(regions),
-      spin_(spin),
+      options_(options),
       on_immediate_(std::move(on_immediate)),
       on_error_(std::move(on_error)) {}
 
@@ -134,7 +134,7 @@ void BulkStream::submit(Piece piece, bool at_once) {
     if (!stopped_) {
       queued_bytes_.fetch_add(piece.bytes, std::memory_order_relaxed);
       requests_.push_back(std::move(piece));
-      if (at_once) return drive_briefly(lock);
+      if (at_once) return drive_briefly(lock, Meanwhile::kNothing);
       return call_sender_locked();
     }
     why = why_stopped_;
@@ -190,10 +190,11 @@ void BulkStream::send() {
   ::pthread_setname_np(::pthread_self(), "rcuda-bulk-send");
   Lock lock(mutex_);
   while (true) {
-    if (!has_work() && spin_.count() > 0) {
+    if (!has_work() && options_.receive_spin.count() > 0) {
       called_.store(false, std::memory_order_relaxed);
       lock.unlock();
-      spin_until(Clock::now() + spin_, [&] { return called_.load(std::memory_order_relaxed); });
+      spin_until(Clock::now() + options_.receive_spin,
+                 [&] { return called_.load(std::memory_order_relaxed); });
       lock.lock();
     }
     to_send_.wait(lock, [&] { return stopped_ || has_work(); });
@@ -278,13 +279,14 @@ bool BulkStream::owes_data(uint64_t most) const {
   return asked.kind == BulkHeader::kRead && asked.bytes > kDirectBytes && asked.bytes <= most;
 }
 
-// drive() for a thread with other work to do.
-void BulkStream::drive_briefly(Lock& lock) {
+// drive() for a thread with other work to do. `meanwhile`: what it sends while the sending thread
+// wakes up.
+void BulkStream::drive_briefly(Lock& lock, Meanwhile meanwhile) {
   if (!sending_ && !message_ && !stopped_) {
-    const bool meanwhile = owes_data(kMeanwhileBytes);
-    if (meanwhile) call_sender_locked();
+    const bool large = meanwhile == Meanwhile::kLargeAnswer && owes_data(kMeanwhileBytes);
+    if (large) call_sender_locked();
     ++running_;
-    drive(lock, meanwhile ? kMeanwhileBytes : kDirectBytes, Blocking::kNo);
+    drive(lock, large ? kMeanwhileBytes : kDirectBytes, Blocking::kNo);
     leave(lock);
   }
   if (sending_ || stopped_ || !(message_ || !answers_.empty() || can_request())) return;
@@ -293,7 +295,7 @@ void BulkStream::drive_briefly(Lock& lock) {
 
 std::string BulkStream::receive_bytes(std::byte* data, size_t bytes) {
   while (bytes != 0) {
-    const ssize_t count = recv_spinning(socket_, data, bytes, MSG_WAITALL, spin_);
+    const ssize_t count = recv_spinning(socket_, data, bytes, MSG_WAITALL, options_.receive_spin);
     if (count == 0) return "the peer closed a bulk connection";
     if (count < 0 && !interrupted()) return last_error();
     if (count < 0) continue;
@@ -330,7 +332,7 @@ std::string BulkStream::take_write(const BulkHeader& header) {
   Code code = region ? Code::kOk : region.status().code();
   after_peer(regions_.peer_order());  // this side's puts allowed the peer to write there
   uint64_t at = 0;
-  auto sleep_at = Clock::now() + spin_;
+  auto sleep_at = Clock::now() + options_.receive_spin;
   while (at < header.bytes) {
     ssize_t count = -1;
     if (code == Code::kOk) {
@@ -350,7 +352,7 @@ std::string BulkStream::take_write(const BulkHeader& header) {
     if (count == 0) return "the peer closed a bulk connection";
     if (count > 0) {
       at += static_cast<uint64_t>(count);
-      sleep_at = Clock::now() + spin_;
+      sleep_at = Clock::now() + options_.receive_spin;
     } else if (interrupted()) {
       Clock::now() < sleep_at ? pause_briefly() : poll_for(socket_.fd(), POLLIN);
     } else {
@@ -419,7 +421,7 @@ std::string BulkStream::queue_answer(const BulkHeader& asked, Code code) {
   Lock lock(mutex_);
   if (answers_.size() >= kMaxInFlight) return "protocol violation: too many transfers at once";
   answers_.push_back({asked, code});
-  drive_briefly(lock);
+  drive_briefly(lock, Meanwhile::kLargeAnswer);
   return {};
 }
 
@@ -443,7 +445,7 @@ BulkStream::Message BulkStream::answer_message(const Answer& answer) {
   message.payload = (*region)->base + answer.asked.offset;
   message.payload_bytes = answer.asked.bytes;
   message.region = std::move(*region);
-  message.as_pages = message.payload_bytes >= kMinPages;
+  message.as_pages = options_.sends_pages && message.payload_bytes >= kMinPages;
   message.has_done = true;
   message.done = done;
   return message;
@@ -519,12 +521,12 @@ bool BulkStream::push_pages(uint64_t left, std::string* why) {
   return sent >= 0;
 }
 
-TcpBulk::TcpBulk(std::vector<Socket> streams, ExposedRegions& regions,
-                 std::chrono::nanoseconds spin, const ImmediateArrived& on_immediate,
-                 const BulkStream::OnError& on_error) {
+TcpBulk::TcpBulk(std::vector<Socket> streams, ExposedRegions& regions, const BulkOptions& options,
+                 const ImmediateArrived& on_immediate, const BulkStream::OnError& on_error)
+    : options_(options) {
   for (Socket& stream : streams) {
     streams_.push_back(
-        std::make_unique<BulkStream>(std::move(stream), regions, spin, on_immediate, on_error));
+        std::make_unique<BulkStream>(std::move(stream), regions, options, on_immediate, on_error));
   }
 }
 
@@ -564,7 +566,7 @@ void TcpBulk::transfer(const TransferRequest& what, uint32_t after_puts, Transfe
     piece.bytes = std::min<uint64_t>(piece_bytes, what.bytes - at);
     piece.immediate = what.immediate;
     piece.after_puts = after_puts;
-    piece.as_pages = what.immediate == 0 ? piece.bytes >= kMinPages
+    piece.as_pages = what.immediate == 0 ? options_.sends_pages && piece.bytes >= kMinPages
                                          : among_many && piece.bytes >= kMinPagesAmongMany;
     piece.transfer = transfer;
     // With several pieces, the caller would send one after the other what the threads send in

@@ -2,9 +2,10 @@
 //
 // Large transfers are cut into pieces, which travel on all streams at once. Data goes straight
 // between the memory and the socket, without a buffer in between. The sending thread does not even
-// copy large pieces into the socket's buffer: the socket gets the memory's pages (PagePipe), which
-// nobody changes until the receiver has confirmed them. (A small piece is copied, because the
-// receiver then finds the bytes in the CPU's caches.)
+// copy large pieces into the socket's buffer, if they have an immediate and are some of many, or if
+// this side may send pages (LinkOptions::sends_pages): the socket gets the memory's pages
+// (PagePipe). A small piece is copied, because the receiver then finds the bytes in the CPU's
+// caches.
 //
 // Each stream has one receiving thread and, once it is needed, one sending thread. The requesting
 // or answering thread sends small pieces and all requests for bytes at once, because waking a
@@ -64,6 +65,11 @@ struct BulkHeader {
 };
 static_assert(sizeof(BulkHeader) == 48);
 
+struct BulkOptions {  // LinkOptions has what they mean
+  std::chrono::nanoseconds receive_spin{0};
+  bool sends_pages = false;
+};
+
 class BulkStream {
  public:
   static constexpr uint64_t kMaxPieceBytes = 4u << 20;
@@ -85,8 +91,7 @@ class BulkStream {
   // Why the stream ended. `ours`: this side lacked a resource; the peer did nothing wrong.
   using OnError = std::function<void(const std::string& why, bool ours)>;
 
-  // `spin`: LinkOptions::receive_spin.
-  BulkStream(Socket socket, ExposedRegions& regions, std::chrono::nanoseconds spin,
+  BulkStream(Socket socket, ExposedRegions& regions, const BulkOptions& options,
              ImmediateArrived on_immediate, OnError on_error);
 
   Status start();
@@ -144,7 +149,8 @@ class BulkStream {
   bool fill_pages(uint64_t at);
   bool push_pages(uint64_t left, std::string* why);
   void drive(Lock& lock, uint64_t most, Blocking blocking);
-  void drive_briefly(Lock& lock);
+  enum class Meanwhile { kNothing, kLargeAnswer };
+  void drive_briefly(Lock& lock, Meanwhile meanwhile);
   void piece_sent(Lock& lock, uint64_t id);
   void complete(Lock& lock, uint64_t id);
   void leave(Lock& lock);
@@ -160,7 +166,7 @@ class BulkStream {
 
   const Socket socket_;
   ExposedRegions& regions_;
-  const std::chrono::nanoseconds spin_;
+  const BulkOptions options_;
   const ImmediateArrived on_immediate_;
   const OnError on_error_;
   std::thread receiver_;
@@ -189,7 +195,7 @@ class BulkStream {
 
 class TcpBulk {
  public:
-  TcpBulk(std::vector<Socket> streams, ExposedRegions& regions, std::chrono::nanoseconds spin,
+  TcpBulk(std::vector<Socket> streams, ExposedRegions& regions, const BulkOptions& options,
           const ImmediateArrived& on_immediate, const BulkStream::OnError& on_error);
 
   Status start();
@@ -204,6 +210,7 @@ class TcpBulk {
  private:
   bool in_burst();
 
+  const BulkOptions options_;
   std::vector<std::unique_ptr<BulkStream>> streams_;
   std::atomic<std::chrono::steady_clock::time_point> last_{};  // time of the last transfer
   std::atomic<uint32_t> burst_{0};  // transfers that followed each other closely

@@ -97,7 +97,7 @@ class TcpLink final : public LinkCore {
     size_t peer_window_bytes = 0;
     std::chrono::milliseconds heartbeat{0};
     std::chrono::milliseconds peer_timeout{0};
-    std::chrono::nanoseconds receive_spin{0};
+    BulkOptions bulk;
     WindowPart answers;
   };
 
@@ -174,12 +174,12 @@ TcpLink::TcpLink(Setup setup)
       window_(std::move(setup.window)),
       peer_window_bytes_(setup.peer_window_bytes),
       peer_timeout_(setup.peer_timeout),
-      receive_spin_(setup.receive_spin),
+      receive_spin_(setup.bulk.receive_spin),
       answers_(setup.answers),
-      sender_(control_, bytes_of(kHeartbeatFrame), setup.heartbeat, setup.receive_spin,
+      sender_(control_, bytes_of(kHeartbeatFrame), setup.heartbeat, setup.bulk.receive_spin,
               [this](const std::string& why) { lost(why); }),
       bulk_(
-          std::move(setup.streams), regions_, setup.receive_spin,
+          std::move(setup.streams), regions_, setup.bulk,
           [this](uint32_t immediate, uint64_t bytes) { immediate_arrived(immediate, bytes); },
           [this](const std::string& why, bool ours) { ours ? lost(why) : bulk_lost(why); }),
       buffer_(kBufferBytes) {}
@@ -539,7 +539,7 @@ Result<std::unique_ptr<Link>> tcp::make_link(Bootstrap bootstrap, const LinkOpti
   setup.peer_window_bytes = peer.window_bytes;
   setup.heartbeat = heartbeat_interval(peer.peer_timeout_ms);
   setup.peer_timeout = options.peer_timeout;
-  setup.receive_spin = options.receive_spin;
+  setup.bulk = {options.receive_spin, options.sends_pages};
   setup.answers = options.answers;
   auto link = std::make_unique<TcpLink>(std::move(setup));
   RCUDA_RETURN_IF_ERROR(link->start());

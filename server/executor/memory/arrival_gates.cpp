@@ -11,12 +11,13 @@ ArrivalGates::Gate::Gate(std::shared_ptr<ArrivalGates> gates, uint32_t place, ui
     : gates_(std::move(gates)), place_(place), before_(before), parts_(parts) {}
 
 ArrivalGates::Gate::~Gate() {
-  open(parts_);
+  if (opened_ != parts_) open(parts_);
   std::lock_guard lock(gates_->mutex_);
   gates_->free_.push_back(place_);
 }
 
 void ArrivalGates::Gate::open(uint32_t parts) {
+  opened_ = parts;
   // Partner: the GPU, which reads the bytes after the word.
   std::atomic_ref(gates_->words_[place_]).store(before_ + parts, std::memory_order_release);
 }

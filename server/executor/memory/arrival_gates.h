@@ -7,8 +7,9 @@
 // grows. So it can serve another copy as soon as all bytes of the last one are here, whether that
 // one's stream has got so far or not.
 //
-// The words are page-locked in the primary context of the session's first device, and end for a
-// moment when that is reset. So only streams of this context wait at gates: they end with it.
+// The words are page-locked in the primary context of the session's first device (otherwise there
+// are none), and end for a moment when that is reset. So only streams of this context wait at
+// gates: they end with it.
 //
 // Threads: take() and hold() on the executor thread, gates on any. Nothing blocks. Errors: those of
 // the driver.
@@ -30,6 +31,7 @@ namespace rcuda::server {
 class ArrivalGates : public std::enable_shared_from_this<ArrivalGates> {
  public:
   // Of one copy, whose bytes come in parts. Once it is destroyed, no stream waits at it any more.
+  // So it must be opened, and destroyed, whatever the stream does.
   class Gate {
    public:
     Gate(std::shared_ptr<ArrivalGates> gates, uint32_t place, uint32_t before, uint32_t parts);
@@ -43,6 +45,7 @@ class ArrivalGates : public std::enable_shared_from_this<ArrivalGates> {
     friend class ArrivalGates;
     const std::shared_ptr<ArrivalGates> gates_;
     const uint32_t place_, before_, parts_;
+    uint32_t opened_ = 0;  // parts
   };
 
   // `words`: page-locked memory that the GPUs can read; outlives the streams' work. There are as

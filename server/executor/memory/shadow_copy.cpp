@@ -10,14 +10,8 @@
 namespace rcuda::server {
 namespace {
 
-// A quarter of the copy, so that most of the network's time and of the DMA engine's overlap, but
-// large enough that a host function per chunk costs little.
-constexpr uint64_t kLeastChunkBytes = 1u << 20;
-constexpr uint64_t kMostChunkBytes = 4u << 20;
-
 std::vector<ShadowCopies::Piece> chunks_of(uint64_t address, uint64_t bytes) {
-  const uint64_t chunk =
-      std::clamp((bytes / 4 + 4095) & ~uint64_t{4095}, kLeastChunkBytes, kMostChunkBytes);
+  const uint64_t chunk = wire::part_bytes_of(bytes);
   std::vector<ShadowCopies::Piece> chunks;
   for (uint64_t at = 0; at < bytes; at += chunk) {
     chunks.push_back({address + at, std::min(chunk, bytes - at)});
@@ -213,16 +207,13 @@ bool ShadowCopies::concerns(const wire::CopyBody& body) const {
   return fetches(body) || sends_back(body);
 }
 
-// The stream starts the first `start_to` items, if any, and waits for one.
+// Where all items are under way, the stream waits for one at the gate, if there is one. Otherwise a
+// host function starts the first `start_to` items and waits.
 CUresult ShadowCopies::await(const SessionStream& stream, const std::shared_ptr<Transfer>& in,
                              size_t index, size_t start_to) {
-  if (!in->gate()) return queue(stream, {in, 0, start_to, index, index + 1});
-  if (start_to != 0) {
-    const CUresult result = queue(stream, {in, 0, start_to, 0, 0});
-    if (result != CUDA_SUCCESS) return result;
-  }
-  const CUresult held = gates_->hold(stream, *in->gate(), static_cast<uint32_t>(index + 1));
-  return held == CUDA_SUCCESS ? held : queue(stream, {in, 0, 0, index, index + 1});
+  const auto parts = static_cast<uint32_t>(index + 1);
+  if (in->gate() && gates_->hold(stream, *in->gate(), parts) == CUDA_SUCCESS) return CUDA_SUCCESS;
+  return queue(stream, {in, 0, start_to, index, index + 1});
 }
 
 CUresult ShadowCopies::copy(const SessionStream& stream, const wire::CopyBody& body) {
@@ -244,9 +235,9 @@ CUresult ShadowCopies::copy(const SessionStream& stream, const wire::CopyBody& b
   }
   // With kSourceReady all reads start now, otherwise when the stream reaches the first chunk. They
   // run ahead of the copies.
-  if (in) in->open_with(gates_->take(stream, static_cast<uint32_t>(in->size())));
   size_t unread = in ? in->size() : 0;
   if (in && (body.flags & wire::kSourceReady)) {
+    in->open_with(gates_->take(stream, static_cast<uint32_t>(in->size())));
     for (size_t i = 0; i < unread; ++i) in->start(i);
     unread = 0;
   }

@@ -3,7 +3,7 @@
 // The bytes move over the Link when the stream reaches the copy, or from the client at once if it
 // says that it may be so. Host functions in the stream start the transfers and wait for them, in
 // chunks, so that the network carries one chunk while the DMA engine works on another. Where it
-// can, the stream waits for bytes of the client without a host function (arrival_gates.h), and
+// can, the stream waits for bytes that come at once without a host function (arrival_gates.h), and
 // those of a small copy to the client follow it without one (region_puts.h). A stream in capture
 // gets only the copy; the graph's executables add the transfers (graph_copies.h). For mirrored
 // memory (mirrors.h) no bytes are moved, because the shadow already has the stream's bytes.

@@ -3,12 +3,9 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstring>
-#include <thread>
 #include <vector>
 
-#include "server/executor/session_resources.h"
 #include "tests/unit/server/shadow_session.h"
 
 namespace rcuda::server {
@@ -16,9 +13,9 @@ namespace {
 
 constexpr size_t kBytes = 5u << 20;  // more than one part
 
-class ArrivalGatesTest : public ShadowSession {
+class CopiesToDevice : public ShadowSession {
  protected:
-  ArrivalGatesTest() : ShadowSession(kBytes) {
+  CopiesToDevice() : ShadowSession(kBytes) {
     for (size_t i = 0; i < kBytes; ++i) here_[i] = static_cast<std::byte>(i * 7 + i / 4099);
   }
 
@@ -40,6 +37,8 @@ class ArrivalGatesTest : public ShadowSession {
   }
 };
 
+class ArrivalGatesTest : public CopiesToDevice {};
+
 TEST_F(ArrivalGatesTest, AStreamWaitsForBytesWithoutAHostFunction) {
   for (const size_t bytes : {size_t{1}, size_t{1} << 20, kBytes}) {
     copy(bytes, wire::kSourceReady);
@@ -48,36 +47,32 @@ TEST_F(ArrivalGatesTest, AStreamWaitsForBytesWithoutAHostFunction) {
   EXPECT_EQ(host_functions_.count(), 0);
 }
 
-// It starts the transfer, when the stream has got there.
-TEST_F(ArrivalGatesTest, ASourceThatMayStillChangeNeedsOneHostFunction) {
+// It must be read when the stream has got there, which a host function tells.
+TEST_F(ArrivalGatesTest, ASourceThatMayStillChangeNeedsAHostFunctionForEachPart) {
   copy(kBytes, 0);
   EXPECT_TRUE(device_has(kBytes));
-  EXPECT_EQ(host_functions_.count(), 1);
+  EXPECT_EQ(host_functions_.count(), static_cast<int>(wire::parts_of(kBytes)));
 }
 
-TEST_F(ArrivalGatesTest, CopiesBeyondOnePerWordAreMadeToo) {
-  // The stream is held until the test lets it go, so no gate is given back.
-  CUdeviceptr word = 0;
-  ASSERT_EQ(driver().cuMemAlloc_v2(&word, 8), CUDA_SUCCESS);
-  ASSERT_EQ(driver().cuMemsetD8_v2(word, 0, 8), CUDA_SUCCESS);
-  ASSERT_EQ(driver().cuStreamWaitValue32_v2(nullptr, word, 1, CU_STREAM_WAIT_VALUE_GEQ),
-            CUDA_SUCCESS);
-  constexpr int kGates = kArrivalWordBytes / sizeof(uint32_t);
-  constexpr int kMore = 20;
-  for (int i = 0; i < kGates + kMore; ++i) copy(2u << 20, 0);
-  // One that starts the transfer; without a gate, one for each of two parts.
-  const int functions = kGates + 2 * kMore;
-  const auto soon = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (host_functions_.count() < functions && std::chrono::steady_clock::now() < soon) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+// Made before the session.
+class NoMemoryOperations {
+ protected:
+  NoMemoryOperations() {
+    wait_ = [](CUstream, CUdeviceptr, cuuint32_t, unsigned) { return CUDA_ERROR_NOT_SUPPORTED; };
   }
-  EXPECT_EQ(host_functions_.count(), functions);
-  CUstream other;
-  ASSERT_EQ(driver().cuStreamCreate(&other, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
-  ASSERT_EQ(driver().cuStreamWriteValue32_v2(other, word, 1, 0), CUDA_SUCCESS);
-  EXPECT_TRUE(device_has(2u << 20));
-  driver().cuStreamDestroy_v2(other);
-  driver().cuMemFree_v2(word);
+  ~NoMemoryOperations() { wait_ = before_; }
+
+ private:
+  decltype(api::DriverTable::cuStreamWaitValue32_v2)& wait_ =
+      test::TestDriver::get().table.cuStreamWaitValue32_v2;
+  decltype(api::DriverTable::cuStreamWaitValue32_v2) before_ = wait_;
+};
+class WithoutGatesTest : private NoMemoryOperations, public CopiesToDevice {};
+
+TEST_F(WithoutGatesTest, HostFunctionsWait) {
+  copy(kBytes, wire::kSourceReady);
+  EXPECT_TRUE(device_has(kBytes));
+  EXPECT_EQ(host_functions_.count(), static_cast<int>(wire::parts_of(kBytes)));
 }
 
 // The client withdraws its memory while the stream waits.
