@@ -83,6 +83,7 @@ int main(int argc, char** argv) {
          CUDA(cudaStreamSynchronize(nullptr));
        }},
       {"pinned_up", [&] { CUDA(cudaMemcpy(device, pinned, 4, up)); }},
+      {"pinned_up_1m", [&] { CUDA(cudaMemcpy(device, pinned, 1 << 20, up)); }},
       {"pinned_down", [&] { CUDA(cudaMemcpy(pinned, device, 4, down)); }},
       {"pinned_down_64k", [&] { CUDA(cudaMemcpy(pinned, device, 64 << 10, down)); }},
       {"memset_pinned_up_beside_mapped",

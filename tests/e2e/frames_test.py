@@ -26,6 +26,7 @@ EVERYWHERE = {
     "create_event": (2, 0),
     "pinned_up_async": (1, 0),
     "pinned_up_async_4m": (1, 0),
+    "pinned_up_1m": (1, 1),
     "pinned_down_async": (1, 0),
     "pageable_up": (1, 0),
     # Where the variable lies was asked once.
