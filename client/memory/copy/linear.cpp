@@ -60,7 +60,10 @@ CUresult ask_to_copy(const CopyStream& stream, const wire::CopyBody& body) {
 }
 
 CUresult copy_in_worker(const CopyStream& stream, wire::CopyBody body, bool synchronous) {
-  if (source_is_settled(body.source, body.bytes)) body.flags |= wire::kSourceReady;
+  // Where pages are shared, nobody fetches the source.
+  if (!stream.target.session->traits().shares_pages && source_is_settled(body.source, body.bytes)) {
+    body.flags |= wire::kSourceReady;
+  }
   return synchronous
              ? stream.target.session->post_and_wait(stream.target, wire::Custom::kCopy, body)
              : post(stream.target, wire::Custom::kCopy, body);

@@ -30,20 +30,24 @@ bool PagePipe::make() {
 }
 
 // Bytes that are still in the pipe are lost with it; the caller sends them again from memory.
-ssize_t PagePipe::refused() {
+void PagePipe::give_up() {
   usable_ = false;
   inside_ = 0;
   in_.reset();
   out_.reset();
-  return 0;
 }
 
 bool PagePipe::take(const std::byte* data, size_t bytes) {
-  if (!in_ && !make()) return refused() != 0;
+  if (!in_ && !make()) {
+    give_up();
+    return false;
+  }
   const iovec memory{const_cast<std::byte*>(data), bytes};
   const ssize_t taken = ::vmsplice(in_.get(), &memory, 1, 0);
-  if (taken < 0 && errno == EINTR) return false;
-  if (taken <= 0) return refused() != 0;
+  if (taken <= 0) {
+    if (taken == 0 || errno != EINTR) give_up();
+    return false;
+  }
   inside_ = static_cast<size_t>(taken);
   return true;
 }
@@ -51,7 +55,11 @@ bool PagePipe::take(const std::byte* data, size_t bytes) {
 ssize_t PagePipe::send(int socket, bool more) {
   const unsigned flags = more ? SPLICE_F_MORE : 0;
   const ssize_t sent = ::splice(out_.get(), nullptr, socket, nullptr, inside_, flags);
-  if (sent < 0) return is_connection_error(errno) ? -1 : refused();
+  if (sent < 0) {
+    if (is_connection_error(errno)) return -1;
+    give_up();
+    return 0;
+  }
   inside_ -= std::min(inside_, static_cast<size_t>(sent));
   return sent;
 }

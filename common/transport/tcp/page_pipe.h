@@ -32,7 +32,7 @@ class PagePipe {
 
  private:
   bool make();
-  ssize_t refused();
+  void give_up();
 
   UniqueFd in_;
   UniqueFd out_;

@@ -213,7 +213,7 @@ void BulkStream::send() {
 
 // Makes the next message the current one, unless it carries more than `most` bytes.
 bool BulkStream::next_message(uint64_t most) {
-  if (!answers_.empty() && (answer_next_ || !can_request())) {
+  if (answer_is_next()) {
     const BulkHeader& asked = answers_.front().asked;
     if (asked.kind == BulkHeader::kRead && asked.bytes > most) return false;
     message_ = answer_message(answers_.front());
@@ -274,7 +274,7 @@ void BulkStream::drive(Lock& lock, uint64_t most, Blocking blocking) {
 
 // Whether the next message is the data of a large piece of at most so many bytes.
 bool BulkStream::owes_data(uint64_t most) const {
-  if (answers_.empty() || !(answer_next_ || !can_request())) return false;
+  if (!answer_is_next()) return false;
   const BulkHeader& asked = answers_.front().asked;
   return asked.kind == BulkHeader::kRead && asked.bytes > kDirectBytes && asked.bytes <= most;
 }

@@ -139,6 +139,7 @@ class BulkStream {
 
   void receive();
   void send();
+  bool answer_is_next() const { return !answers_.empty() && (answer_next_ || !can_request()); }
   bool owes_data(uint64_t most) const;
   bool can_request() const { return !requests_.empty() && in_flight_.size() < kMaxInFlight; }
   bool next_message(uint64_t most);
