@@ -1,7 +1,9 @@
 // The shortest time of a copy between two GPUs over sockets: two processes with a GPU each, which
-// only copy out of one GPU, through the sockets and into the other.
+// only copy out of one GPU, through the sockets and into the other. With one of the GPUs only, the
+// other end is plain memory: the shortest time of a program's copy to a GPU behind sockets
+// (`--gpus destination`), and from it (`--gpus source`).
 //
-//   staged_sockets [--streams 4] [--rounds 20] [--most BYTES]
+//   staged_sockets [--streams 4] [--rounds 20] [--most BYTES] [--gpus both|source|destination]
 //
 // Each chunk is cut over the streams (parts of 32 KB at least). A thread for each end of a stream
 // polls for bytes to send or to receive. The processes report through shared memory, which costs
@@ -21,6 +23,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
@@ -99,22 +102,29 @@ char* map(size_t bytes, int kind) {
   return static_cast<char*>(memory);
 }
 
-// One process: its GPU, its staging memory and its ends of the streams.
+constexpr int kNoGpu = -1;
+
+// One process: its GPU or none, its staging memory and its ends of the streams.
 class End {
  public:
   End(int device, std::vector<int> sockets, Shared& shared, size_t most_bytes)
-      : sockets_(std::move(sockets)), pipes_(sockets_.size()), shared_(shared) {
+      : sockets_(std::move(sockets)),
+        pipes_(sockets_.size()),
+        shared_(shared),
+        has_gpu_(device != kNoGpu) {
     for (auto& pipe : pipes_) {
       if (::pipe(pipe.data()) != 0) die("staged_sockets: pipe");
     }
+    staging_ = map(kStagingBytes, MAP_PRIVATE);
+    (void)::madvise(staging_, kStagingBytes, MADV_HUGEPAGE);
+    std::memset(staging_, 1, kStagingBytes);
+    if (!has_gpu_) return;
     CHECK(cudaSetDevice(device));
     CHECK(cudaMalloc(&memory_, most_bytes));
     CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     for (cudaEvent_t& event : events_) {
       CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     }
-    staging_ = map(kStagingBytes, MAP_PRIVATE);
-    (void)::madvise(staging_, kStagingBytes, MADV_HUGEPAGE);
     CHECK(cudaHostRegister(staging_, kStagingBytes, cudaHostRegisterDefault));
   }
   void start(void (End::*threads)(int)) {
@@ -240,13 +250,14 @@ class End {
   // queued so far; `copied` counts those that have finished.
   template <typename Limit>
   void copy_chunks(const Run run, cudaMemcpyKind kind, const Limit& limit, Counter& copied) {
+    const bool uses_gpu = run.gpus && has_gpu_;
     for (size_t queued = 0, done = 0; done < run.chunks();) {
       if (queued < std::min({run.chunks(), done + kEvents, limit()})) {
-        if (run.gpus) queue(run, queued, kind);
+        if (uses_gpu) queue(run, queued, kind);
         ++queued;
       }
       const size_t before = done;
-      while (done < queued && (!run.gpus || over(done))) ++done;
+      while (done < queued && (!uses_gpu || over(done))) ++done;
       if (done != before) copied.value = done;
       if (done == queued) std::this_thread::yield();
     }
@@ -269,6 +280,7 @@ class End {
   const std::vector<int> sockets_;
   std::vector<std::array<int, 2>> pipes_;  // per stream, for pages: read end, write end
   Shared& shared_;
+  const bool has_gpu_;
   char* memory_ = nullptr;
   char* staging_ = nullptr;
   cudaStream_t stream_ = nullptr;
@@ -342,29 +354,49 @@ void measure(End& source, size_t bytes, size_t rounds) {
   std::fflush(stdout);
 }
 
+struct Options {
+  int streams = 4, rounds = 20, most = 64 << 20;
+  std::string gpus = "both";
+
+  bool parse(int argc, char** argv) {
+    for (int i = 1; i < argc; i += 2) {
+      const std::string name = argv[i];
+      if (i + 1 == argc) return false;
+      if (name == "--gpus") {
+        gpus = argv[i + 1];
+        continue;
+      }
+      int* const value = name == "--streams"  ? &streams
+                         : name == "--rounds" ? &rounds
+                         : name == "--most"   ? &most
+                                              : nullptr;
+      if (!value) return false;
+      *value = std::atoi(argv[i + 1]);
+    }
+    return streams >= 1 && streams <= kMostStreams && rounds >= 1 && most >= 1 &&
+           (gpus == "both" || gpus == "source" || gpus == "destination");
+  }
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  int streams = 4, rounds = 20, most = 64 << 20;
-  for (int i = 1; i < argc; i += 2) {
-    const std::string name = argv[i];
-    int* const value = name == "--streams"  ? &streams
-                       : name == "--rounds" ? &rounds
-                       : name == "--most"   ? &most
-                                            : nullptr;
-    if (value && i + 1 < argc) *value = std::atoi(argv[i + 1]);
-    if (!value || i + 1 == argc || *value < 1 || streams > kMostStreams) {
-      std::fprintf(stderr, "usage: staged_sockets [--streams 4] [--rounds 20] [--most BYTES]\n");
-      return 2;
-    }
+  Options options;
+  if (!options.parse(argc, argv)) {
+    std::fprintf(stderr,
+                 "usage: staged_sockets [--streams 4] [--rounds 20] [--most BYTES]"
+                 " [--gpus both|source|destination]\n");
+    return 2;
   }
+  const auto most_bytes = static_cast<size_t>(options.most);
   auto* shared = new (map(sizeof(Shared), MAP_SHARED)) Shared;
   std::vector<int> senders, receivers;
-  connect_streams(streams, &senders, &receivers);
+  connect_streams(options.streams, &senders, &receivers);
   const pid_t child = ::fork();  // before CUDA is used
   if (child < 0) die("staged_sockets: fork");
   if (child == 0) {
-    End destination(destination_device(), receivers, *shared, static_cast<size_t>(most));
+    End destination(options.gpus == "source" ? kNoGpu : destination_device(), receivers, *shared,
+                    most_bytes);
     destination.start(&End::receive_parts);
     shared->destination_ready = true;
     destination.land_runs();
@@ -374,17 +406,16 @@ int main(int argc, char** argv) {
   // If the destination ends, it has printed the reason. End too, instead of waiting for it for
   // ever.
   ::signal(SIGCHLD, [](int) { std::_Exit(1); });
-  End source(0, senders, *shared, static_cast<size_t>(most));
+  End source(options.gpus == "destination" ? kNoGpu : 0, senders, *shared, most_bytes);
   source.start(&End::send_parts);
   until([&] { return shared->destination_ready.load(); });
 
   std::printf("%10s %19s %19s %19s %19s   us, chunk\n", "bytes", "plain single", "staged single",
               "plain train", "staged train");
-  const auto most_bytes = static_cast<size_t>(most);
   for (size_t bytes = kLeastBytes; bytes <= most_bytes; bytes *= 2) {
-    measure(source, bytes, static_cast<size_t>(rounds));
+    measure(source, bytes, static_cast<size_t>(options.rounds));
     if (bytes == (128u << 10) && most_bytes >= 200'000) {
-      measure(source, 200'000, static_cast<size_t>(rounds));
+      measure(source, 200'000, static_cast<size_t>(options.rounds));
     }
   }
   ::signal(SIGCHLD, SIG_DFL);
