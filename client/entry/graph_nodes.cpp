@@ -65,7 +65,7 @@ CUresult pack_kernel(const CUDA_KERNEL_NODE_PARAMS& node, PackedKernel* packed) 
   const CUresult result =
       pack_parameters(*callable.info, node.kernelParams, node.extra, packed->parameters);
   if (result == CUDA_SUCCESS) {
-    mirror_reachable(target, std::span<const std::byte>(packed->parameters));
+    mirror_reachable(target, LaunchParameters{packed->parameters, callable.info->parameters});
   }
   return result;
 }

@@ -134,6 +134,9 @@ struct Launch {
   size_t packed_bytes = 0;  // of parameters in the tail; the attributes follow
   LaunchTail tail;
 
+  LaunchParameters packed() {
+    return {tail.bytes().first(packed_bytes), callable.info->parameters};
+  }
   CUresult post() {
     const CUresult result =
         target.session->post(target, static_cast<uint16_t>(wire::Custom::kLaunch),
@@ -233,11 +236,11 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
   std::memcpy(body.grid, shape.grid, sizeof body.grid);
   std::memcpy(body.block, shape.block, sizeof body.block);
   body.shared_bytes = shape.shared_bytes;
-  mirror_reachable(launch.target,
-                   std::span<const std::byte>(launch.tail.bytes().first(launch.packed_bytes)));
+  const LaunchParameters packed = launch.packed();
+  mirror_reachable(launch.target, packed);
   // In a capture nothing is sent now: each launch of the graph does it.
   if (any_mirrored() && !may_capture(stream)) {
-    result = push_mirrors(launch.target);
+    result = push_mirrors(launch.target, &packed);
     if (result != CUDA_SUCCESS) return result;
   }
   launch.callable.info->note_launch(launch.target.context);
@@ -270,8 +273,9 @@ CUresult append_launch(const CUDA_LAUNCH_PARAMS& given, Stream& stream,
   std::memcpy(body.block, shape.block, sizeof body.block);
   body.shared_bytes = shape.shared_bytes;
   launch.callable.info->note_launch(launch.target.context);
-  mirror_reachable(launch.target, std::span<const std::byte>(launch.tail.bytes()));
-  if (any_mirrored()) result = push_mirrors(launch.target);
+  const LaunchParameters packed = launch.packed();
+  mirror_reachable(launch.target, packed);
+  if (any_mirrored()) result = push_mirrors(launch.target, &packed);
   const auto head = std::as_bytes(std::span(&body, 1));
   tail->insert(tail->end(), head.begin(), head.end());
   tail->insert(tail->end(), launch.tail.bytes().begin(), launch.tail.bytes().end());

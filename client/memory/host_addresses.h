@@ -1,12 +1,13 @@
 // HostAddresses: which addresses of the host range page-locked memory has.
 //
 // Where pages are not shared, memory whose address appears in a kernel's parameters is mirrored
-// from then on (host_memory.h), and each launch then looks for changes in all of it. But parameters
-// have unused bytes, as those of PyTorch's kernels for tensors with few dimensions, and in them
-// half of an old pointer can stand beside a small integer. So allocations of up to kMostQuietBytes
-// have addresses whose lower half is no likely integer: negative, but not small, and as a float of
-// no usual size. (With others, a training step of ResNet-50 took 20 times as long in one of three
-// runs: a size of 1 in front of an old pointer's upper half pointed into the images.)
+// from then on (host_memory.h), and launches and waits then look for changes in all of it. But
+// parameters have unused bytes, as those of PyTorch's kernels for tensors with few dimensions, and
+// in them half of an old pointer can stand beside a small integer. So allocations of up to
+// kMostQuietBytes have addresses whose lower half is no likely integer: negative, but not small,
+// and as a float of no usual size. (With others, a training step of ResNet-50 took 20 times as long
+// in one of three runs: a size of 1 in front of an old pointer's upper half pointed into the
+// images.)
 //
 // Freed addresses are used again, the lowest first. Guard pages separate neighbours.
 // Threads: any. Nothing blocks.

@@ -18,7 +18,6 @@
 #include "client/memory/host_addresses.h"
 #include "client/memory/move_pages.h"
 #include "client/memory/registered_pages.h"
-#include "client/process/mirror.h"
 #include "client/process/process.h"
 #include "common/base/log.h"
 #include "common/base/unique_fd.h"
@@ -144,13 +143,15 @@ bool shares_pages(const std::unique_ptr<Session>& session) {
 
 // Mirrors memory that kernels may read and write, with every worker that does not map the same
 // pages.
-void mirror_where_needed(void* address, size_t bytes) {
+void mirror_where_needed(void* address, size_t bytes, MirrorUse use = MirrorUse::kAny) {
+  const auto pieces = pieces_in_runs(reinterpret_cast<uintptr_t>(address), bytes);
+  // An address in one piece stands for all of them.
+  if (pieces.size() > 1) use = MirrorUse::kAny;
   for (const auto& session : Process::get().sessions()) {
     if (shares_pages(session) || session->lost()) continue;
-    for (const auto& [piece, length] :
-         pieces_in_runs(reinterpret_cast<uintptr_t>(address), bytes)) {
+    for (const auto& [piece, length] : pieces) {
       // The memory may be used, and live, longer than the current context.
-      mirror(*session, wire::primary_context_id(0), reinterpret_cast<void*>(piece), length);
+      mirror(*session, wire::primary_context_id(0), reinterpret_cast<void*>(piece), length, use);
     }
   }
 }
@@ -182,19 +183,33 @@ class Unmirrored {
     ranges_.erase(reinterpret_cast<uintptr_t>(address));
     count_.store(ranges_.size(), std::memory_order_relaxed);
   }
-  bool empty() const { return count_.load(std::memory_order_relaxed) == 0; }
   // The range that contains the address. 0 bytes if there is none.
-  std::pair<uint64_t, size_t> find(uint64_t address) {
+  std::pair<uint64_t, size_t> find(const void* address) {
+    if (empty()) return {};
     std::lock_guard lock(mutex_);
-    auto after = ranges_.upper_bound(address);
-    if (after == ranges_.begin()) return {};
-    const auto range = std::prev(after);
-    const std::pair<uint64_t, size_t> found = *range;
-    if (address - found.first >= found.second) return {};
+    return find_locked(reinterpret_cast<uintptr_t>(address));
+  }
+  bool has(const void* address) { return find(address).second != 0; }
+  // Where the parameters have addresses of such memory.
+  std::vector<size_t> words_of(const LaunchParameters& parameters) {
+    std::vector<size_t> found;
+    if (empty()) return found;
+    std::lock_guard lock(mutex_);
+    parameters.each_word([&](size_t at) {
+      if (find_locked(parameters.word(at)).second != 0) found.push_back(at);
+    });
     return found;
   }
 
  private:
+  bool empty() const { return count_.load(std::memory_order_relaxed) == 0; }
+  std::pair<uint64_t, size_t> find_locked(uint64_t address) const {
+    if (ranges_.empty() || address < ranges_.begin()->first) return {};
+    const auto [base, bytes] = *std::prev(ranges_.upper_bound(address));
+    if (address - base >= bytes) return {};
+    return {base, bytes};
+  }
+
   std::mutex mutex_;
   std::map<uint64_t, size_t> ranges_;
   std::atomic<size_t> count_{0};  // read by every launch before it takes the lock
@@ -395,13 +410,13 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
   return CUDA_SUCCESS;
 }
 
-void mirror_reachable(const Target& target, const void* address) {
-  if (unmirrored().empty()) return;
-  if (unmirrored().find(reinterpret_cast<uintptr_t>(address)).second == 0) return;
+namespace {
+
+void mirror_now(const Target& target, const void* address, MirrorUse use) {
   // Another thread's work must not use the memory before it is mirrored.
   static std::mutex one_at_a_time;
   std::lock_guard lock(one_at_a_time);
-  const auto [base, bytes] = unmirrored().find(reinterpret_cast<uintptr_t>(address));
+  const auto [base, bytes] = unmirrored().find(address);
   if (bytes == 0) return;
   // A copy in progress may still write to the memory here. The bytes sent now would overwrite that
   // in the worker.
@@ -410,8 +425,15 @@ void mirror_reachable(const Target& target, const void* address) {
       "%zu bytes of page-locked memory at %p are kept equal on the server from now on: work "
       "on the GPU may use them",
       bytes, reinterpret_cast<void*>(base));
-  mirror_where_needed(reinterpret_cast<void*>(base), bytes);
+  mirror_where_needed(reinterpret_cast<void*>(base), bytes, use);
   unmirrored().remove(reinterpret_cast<void*>(base));
+}
+
+}  // namespace
+
+void mirror_reachable(const Target& target, const void* address) {
+  if (unmirrored().has(address)) mirror_now(target, address, MirrorUse::kAny);
+  any_launch_may_use(address);
 }
 
 CUresult mirror_for(const Target& target, CUstream stream, uint64_t address) {
@@ -420,13 +442,12 @@ CUresult mirror_for(const Target& target, CUstream stream, uint64_t address) {
   return push_mirrors(target);
 }
 
-void mirror_reachable(const Target& target, std::span<const std::byte> parameters) {
-  if (unmirrored().empty()) return;
-  for (size_t at = 0; at + sizeof(void*) <= parameters.size(); at += alignof(void*)) {
-    const void* word;
-    std::memcpy(&word, parameters.data() + at, sizeof word);
-    mirror_reachable(target, word);
+void mirror_reachable(const Target& target, const LaunchParameters& parameters) {
+  for (const size_t at : unmirrored().words_of(parameters)) {
+    mirror_now(target, reinterpret_cast<const void*>(parameters.word(at)),
+               parameters.is_whole(at) ? MirrorUse::kAny : MirrorUse::kNamed);
   }
+  any_launch_may_use(parameters);
 }
 
 CUresult unregister_host(void* address) {

@@ -12,7 +12,8 @@
 // was requested as mapped. Over media that do not share pages, keeping all of it equal would cost
 // too much. So memory that was not requested as mapped is mirrored (mirror.h) only after its device
 // pointer is first requested, or its address first appears in a kernel's parameters, a fill or a
-// write of a value.
+// write of a value. If it only appeared inside of a larger parameter, not all launches send its
+// changes (MirrorUse).
 // Threads: any. Blocking: a round trip per session.
 #pragma once
 
@@ -24,6 +25,7 @@
 
 #include "client/calls/marshal.h"
 #include "client/channel/session.h"
+#include "client/process/mirror.h"
 #include "client/process/registry.h"
 
 namespace rcuda::client {
@@ -37,7 +39,7 @@ CUresult unregister_host(void* address);
 void end_host_memory(const Allocation& memory);
 // For a kernel of `target` that will have these parameters: the page-locked memory that they point
 // to is mirrored from now on, where necessary. The calling thread needs no current context.
-void mirror_reachable(const Target& target, std::span<const std::byte> parameters);
+void mirror_reachable(const Target& target, const LaunchParameters& parameters);
 void mirror_reachable(const Target& target, const void* address);
 // The same for other work in the stream that accesses the memory directly. Sends the application's
 // changes to the worker. In a capturing stream it sends nothing: each launch of the graph does.

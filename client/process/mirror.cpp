@@ -26,6 +26,7 @@ using Shared = std::shared_ptr<Mirror>;
 
 std::atomic<size_t> mirror_count{0};
 std::atomic<bool> sessions_ordered{false};
+std::atomic<bool> some_named{false};  // there was a mirror of MirrorUse::kNamed
 // Ensures that bytes enter the command ring in the order in which they were found changed, and that
 // none are sent after the worker has dropped the memory.
 std::mutex push_mutex;
@@ -146,9 +147,11 @@ void unmap_managed(CUdeviceptr address, size_t bytes) {
 // The first bytes of a variable are fetched before other threads can push the memory, which is
 // still zero here.
 CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_t bytes,
-             MirroredMemory memory, WriteTracker* tracker = nullptr, bool reads_empty = true) {
+             MirroredMemory memory, WriteTracker* tracker = nullptr, bool reads_empty = true,
+             MirrorUse use = MirrorUse::kAny) {
   auto mirror = std::make_shared<Mirror>();
   mirror->memory = memory;
+  mirror->use = use;
   mirror->reads_empty = reads_empty;
   mirror->session = &session;
   mirror->context = context;
@@ -211,8 +214,11 @@ CUresult catch_up(const Shared& mirror) {
 
 }  // namespace
 
-void mirror(Session& session, wire::ObjectId context, void* address, size_t bytes) {
-  (void)add(session, context, static_cast<std::byte*>(address), bytes, MirroredMemory::kHost);
+void mirror(Session& session, wire::ObjectId context, void* address, size_t bytes, MirrorUse use) {
+  if (bytes <= kAlwaysSentBytes) use = MirrorUse::kAny;
+  if (use == MirrorUse::kNamed) some_named = true;
+  (void)add(session, context, static_cast<std::byte*>(address), bytes, MirroredMemory::kHost,
+            nullptr, true, use);
 }
 
 CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes) {
@@ -322,6 +328,24 @@ void unmirror_context(const Session& session, wire::ObjectId context) {
   });
 }
 
+void any_launch_may_use(const void* address) {
+  if (!some_named) [[likely]]
+    return;
+  std::lock_guard lock(mirrors_mutex);
+  for (const Shared& known : mirrors()) {
+    if (known->is_named_by(reinterpret_cast<uintptr_t>(address))) known->use = MirrorUse::kAny;
+  }
+}
+
+void any_launch_may_use(const LaunchParameters& parameters) {
+  if (!some_named) [[likely]]
+    return;
+  parameters.each_word([&](size_t at) {
+    if (!parameters.is_whole(at)) return;
+    any_launch_may_use(reinterpret_cast<const void*>(parameters.word(at)));
+  });
+}
+
 bool any_mirrored() { return mirror_count.load(std::memory_order_acquire) != 0; }
 
 std::vector<Target> mirrored_in(uint64_t address, size_t bytes) {
@@ -375,14 +399,27 @@ CUresult await_pushes(const Target& target) {
   return result;
 }
 
+// Whether the launch may use the memory. What was never sent, the worker may not even have.
+bool may_use(const LaunchParameters& launch, const Mirror& mirror) {
+  if (mirror.use == MirrorUse::kAny) return true;
+  {
+    std::lock_guard lock(mirrors_mutex);
+    if (!mirror.sent) return true;
+  }
+  bool found = false;
+  launch.each_word([&](size_t at) { found |= mirror.is_named_by(launch.word(at)); });
+  return found;
+}
+
 }  // namespace
 
-CUresult push_mirrors(const Target& target) {
+CUresult push_mirrors(const Target& target, const LaunchParameters* launch) {
   if (!any_mirrored()) [[likely]]
     return CUDA_SUCCESS;
   std::lock_guard lock(push_mutex);
   static std::vector<std::byte> content;  // guarded by push_mutex
   for (const Shared& mirror : of_session(*target.session)) {
+    if (launch && !may_use(*launch, *mirror)) continue;
     size_t sent_bytes = 0;
     CUresult result = catch_up(mirror);
     if (result == CUDA_SUCCESS) result = push(*mirror, &content, &sent_bytes);

@@ -18,9 +18,9 @@
 // GPU's value, and what is sent overwrites it; CUDA forbids such concurrent access anyway.
 //
 // Cost: none while nothing is mirrored. Every launch asks for the pages written since the last one,
-// every wait for the blocks changed; every host function moves all mirrored memory, which is slow
-// for large regions. Threads: any. A thread that waits for the worker holds no lock that a host
-// function needs.
+// or compares all memory that it may use (MirrorUse). Every wait asks for the blocks changed. Every
+// host function moves all mirrored memory, which is slow for large regions. Threads: any. A thread
+// that waits for the worker holds no lock that a host function needs.
 #pragma once
 
 #include <cstddef>
@@ -31,11 +31,13 @@
 #include <cuda.h>
 
 #include "client/channel/session.h"
+#include "client/process/mirror_use.h"
 
 namespace rcuda::client {
 
 // Mirrors memory that is already mapped here. The next push sends its contents.
-void mirror(Session& session, wire::ObjectId context, void* address, size_t bytes);
+void mirror(Session& session, wire::ObjectId context, void* address, size_t bytes,
+            MirrorUse use = MirrorUse::kAny);
 // Maps the address range here first, then mirrors it: a managed variable, at the worker's address.
 CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes);
 // The same for managed memory that the worker has just allocated: whole pages.
@@ -44,6 +46,10 @@ CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address
 // because no page can be absent.
 CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes,
                         size_t device_bytes);
+// Any launch may use the memory from now on, if it is mirrored.
+void any_launch_may_use(const void* address);
+// The same for memory whose address is a parameter of its own.
+void any_launch_may_use(const LaunchParameters& parameters);
 // The memory of a managed allocation is unmapped, too.
 void unmirror(const void* address);
 // To be called before a context ends: ends the mirrors of its managed memory. (Variables end with
@@ -62,8 +68,9 @@ void expect_reads(CUdeviceptr address, size_t bytes);
 
 // Sends the blocks that the application changed, and lets the target's stream, which must not be
 // capturing, wait for these and for earlier ones. On error, not all were sent; the next push sends
-// the rest. Errors of earlier commands are not reported here.
-CUresult push_mirrors(const Target& target);
+// the rest. Errors of earlier commands are not reported here. `launch`: of the only work that will
+// follow, if that is a launch; otherwise null.
+CUresult push_mirrors(const Target& target, const LaunchParameters* launch = nullptr);
 // `behind`: what ask_behind() has asked for, and the wait is over; may be null.
 CUresult pull_mirrors(Session& session, FetchesBehind* behind = nullptr);
 // Asks for mirrors of the session as they are when the word is signalled. Null: for none.

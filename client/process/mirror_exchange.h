@@ -21,6 +21,7 @@
 #include "client/channel/session.h"
 #include "client/channel/timeline.h"
 #include "client/process/absent_pages.h"
+#include "client/process/mirror_use.h"
 #include "client/process/runs.h"
 #include "client/process/write_tracker.h"
 
@@ -62,6 +63,7 @@ struct Mirror {
   size_t changes_bytes = 0;         // of a block of MirrorChanges; 0: the worker tracks no changes
   MirroredMemory memory = MirroredMemory::kHost;
   bool reads_empty = true;          // the worker may read all of it to find changes
+  std::atomic<MirrorUse> use{MirrorUse::kAny};
   WriteTracker* tracker = nullptr;  // null: the application's changes are found by comparing
   std::shared_ptr<Timeline> exchanges;  // of wire::kFetchStream, in which bytes go either way
   // Guarded by push_mutex.
@@ -110,6 +112,10 @@ struct Mirror {
   bool overlaps(uint64_t at, size_t length) const {
     const auto base = reinterpret_cast<uintptr_t>(address);
     return at < base + bytes && base < at + length;
+  }
+  // Also an address behind its end: of a range that a kernel walks through backwards.
+  bool is_named_by(uint64_t word) const {
+    return word - reinterpret_cast<uintptr_t>(address) <= bytes;
   }
   // Its changes are sent as patches (mirror_patch.h). CUDA lets the host write to page-locked
   // memory beside a running kernel; to other mirrored memory it may not write then.

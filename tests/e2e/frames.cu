@@ -12,6 +12,24 @@ __device__ int variable;
 
 __global__ void empty() {}
 
+struct Place {
+  int bytes;
+  char* memory;
+};
+__global__ void get_place(Place) {}
+__global__ void get_pointer(char*) {}
+
+// Page-locked memory of 128 KB that a kernel has got, in which the host writes each time.
+char* written(const std::function<void(char*)>& give_to_kernel) {
+  static char* memory = nullptr;
+  if (!memory) {
+    CUDA(cudaMallocHost(&memory, 128 << 10));
+    give_to_kernel(memory);
+  }
+  ++*memory;
+  return memory;
+}
+
 // One block with one attribute of 1, whose other bytes differ each time.
 cudaLaunchConfig_t with_attribute(cudaLaunchAttributeID id) {
   static cudaLaunchAttribute attribute;
@@ -59,6 +77,20 @@ int main(int argc, char** argv) {
   const auto up = cudaMemcpyHostToDevice, down = cudaMemcpyDeviceToHost;
   const std::map<std::string, std::function<void()>> calls = {
       {"launch", [&] { empty<<<1, 1, 0, stream>>>(); }},
+      {"launch_in_structure",
+       [] {
+         get_place<<<1, 1>>>({1, written([](char*) {})});
+       }},
+      {"launch_beside_structure",
+       [] {
+         written([](char* memory) { get_place<<<1, 1>>>({1, memory}); });
+         empty<<<1, 1>>>();
+       }},
+      {"launch_beside_pointer",
+       [] {
+         written([](char* memory) { get_pointer<<<1, 1>>>(memory); });
+         empty<<<1, 1>>>();
+       }},
       {"record", [&] { CUDA(cudaEventRecord(event, stream)); }},
       {"wait_event", [&] { CUDA(cudaStreamWaitEvent(stream, event)); }},
       {"query_done", [&] { CUDA(cudaEventQuery(event)); }},

@@ -51,12 +51,15 @@ EVERYWHERE = {
 # Over shared memory the load and the question about the function are sent in vain, and again behind the kernel.
 # Over TCP all functions of an image that has few are asked for while it is loaded.
 # Page-locked memory that cannot be shared travels with the command, and the wait is a separate
-# command. A copy of 64 KB comes in two answers, which are both requested at once.
+# command. A copy of 64 KB comes in two answers, which are both requested at once. What the host writes to memory of
+# kernels is sent before launches that may use it.
 BY_MEDIUM = {
     "shm": {"pinned_up": (1, 1), "pinned_down_64k": (1, 1), "memset_pinned_up_beside_mapped": (2, 1),
-            "load_new_kernel": (7, 5), "load_new_and_known_kernel": (11, 8), "load_one_of_three": (4, 3)},
+            "load_new_kernel": (7, 5), "load_new_and_known_kernel": (11, 8), "load_one_of_three": (4, 3),
+            "launch_in_structure": (1, 0), "launch_beside_structure": (1, 0), "launch_beside_pointer": (1, 0)},
     "tcp": {"pinned_up": (2, 1), "pinned_down_64k": (2, 2), "memset_pinned_up_beside_mapped": (3, 1),
-            "load_new_kernel": (5, 3), "load_new_and_known_kernel": (9, 6), "load_one_of_three": (6, 5)},
+            "load_new_kernel": (5, 3), "load_new_and_known_kernel": (9, 6), "load_one_of_three": (6, 5),
+            "launch_in_structure": (2, 0), "launch_beside_structure": (1, 0), "launch_beside_pointer": (2, 0)},
 }
 # Behind so many places in a stream's queue the client posts a mark, to see how far the stream is
 # (client/channel/timeline.cpp). A call takes one, except where its bytes move behind it.

@@ -151,6 +151,33 @@ void take_turns(const char* how, int* memory) {
   std::printf("%s in turn\n", how);
 }
 
+// Large memory that kernels get in a structure only, beside kernels that do not get it.
+void use_in_structure() {
+  constexpr int kLarge = 40'000;
+  int *in, *out;
+  CUDA(cudaMallocHost(&in, kLarge * sizeof(int)));
+  CUDA(cudaMallocHost(&out, kLarge * sizeof(int)));
+  DeviceArray<int> device(kLarge);
+  for (int round = 1; round <= 3; ++round) {
+    for (int i = 0; i < kLarge; ++i) in[i] = i * round;
+    grow<<<1, 256>>>(device.get(), round, 256);
+    triple<<<(kLarge + 255) / 256, 256>>>({kLarge, in, out});
+    grow<<<1, 256>>>(device.get(), round, 256);
+    in[5] = -1;  // which may come too late for the first kernel
+    CUDA(cudaMemcpyAsync(device.get() + 1000, in, 1000 * sizeof(int), cudaMemcpyDefault, nullptr));
+    FINISH();
+    CHECK(device.values()[1005] == -1);
+    for (int i = 6; i < kLarge; ++i) CHECK(out[i] == 3 * i * round);
+    out[7] = round;
+    triple<<<(kLarge + 255) / 256, 256>>>({6, in, out});
+    FINISH();
+    CHECK(out[5] == -3 && out[7] == round);
+  }
+  CUDA(cudaFreeHost(in));
+  CUDA(cudaFreeHost(out));
+  std::printf("in a structure\n");
+}
+
 // Copies of a managed variable.
 void copy_variable() {
   int value = 0;
@@ -198,6 +225,7 @@ int main() {
   CUDA(cudaMallocHost(&in, bytes));
   CUDA(cudaMallocHost(&out, bytes));
   use("cudaMallocHost", in, out);
+  use_in_structure();
 
   // Pointers that no kernel got as a parameter: asked for as the device's.
   CUDA(cudaFreeHost(in));

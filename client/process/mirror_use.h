@@ -1,0 +1,50 @@
+// Which launches may use mirrored memory (mirror.h): how kernels got its address.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "common/wire/frame.h"
+
+namespace rcuda::client {
+
+// Before which launches the host's changes of mirrored memory are sent. All other work that may use
+// the memory (graphs, copies, fills, host functions) sends them in any case.
+enum class MirrorUse {
+  kAny,
+  // Those with an address of it in their parameters. For memory of more than kAlwaysSentBytes that
+  // kernels only got inside of a larger parameter. Such a word may be an unused one with an old
+  // address, and to compare large memory takes longer than a launch. Smaller memory may hold flags
+  // for which a kernel waits, so any launch must bring them there.
+  kNamed,
+};
+inline constexpr size_t kAlwaysSentBytes = 64 << 10;
+
+// A launch's parameters in the kernel's layout, in which pointers are aligned.
+struct LaunchParameters {
+  std::span<const std::byte> bytes;
+  std::span<const wire::ParameterInfo> layout;  // empty: not known
+
+  uint64_t word(size_t at) const {
+    uint64_t value;
+    std::memcpy(&value, bytes.data() + at, sizeof value);
+    return value;
+  }
+  // Calls visit(at) for each word that may be an address.
+  template <typename Visit>
+  void each_word(const Visit& visit) const {
+    for (size_t at = 0; at + sizeof(uint64_t) <= bytes.size(); at += sizeof(uint64_t)) visit(at);
+  }
+  // Whether this word is a parameter of its own.
+  bool is_whole(size_t at) const {
+    if (layout.empty()) return true;
+    return std::any_of(layout.begin(), layout.end(), [at](const wire::ParameterInfo& parameter) {
+      return parameter.offset_bytes == at && parameter.size_bytes == sizeof(uint64_t);
+    });
+  }
+};
+
+}  // namespace rcuda::client
