@@ -110,22 +110,33 @@ void read_field(const View& view, nvmlFieldValue_t* value) {
   value->timestamp = value->latencyUsec = 0;
   value->nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
   const std::vector<uint64_t>& all = figures_of(view);
-  if (all.size() < figures::kFigures || value->scopeId != 0) return;
-  const auto read = [&](uint32_t place) {
-    if (all[place] == wire::kUnknownFigure) return;
-    value->valueType = static_cast<unsigned>(all[place]);
-    value->value = all[place + 1];
+  if (all.size() < figures::kFigures) return;
+  const auto tell = [&](uint64_t type, uint64_t what) {
+    value->valueType = static_cast<unsigned>(type);
+    value->value = what;
     value->nvmlReturn = NVML_SUCCESS;
   };
+  const auto tell_field = [&](uint32_t place) {
+    if (value->scopeId == 0 && all[place] != wire::kUnknownFigure) tell(all[place], all[place + 1]);
+  };
+  // Of the NVLink that the scope names.
+  const auto tell_of_link = [&](uint32_t first) {
+    if (value->scopeId >= kNvmlNvLinks) return;
+    const uint64_t what = all[first + value->scopeId];
+    if (what != wire::kUnknownFigure) tell(NVML_VALUE_TYPE_UNSIGNED_INT, what);
+  };
   switch (value->fieldId) {
-#define CASE(number)               \
-  case number:                     \
-    read(figures::field_##number); \
-    break;
-    RCUDA_NVML_FIELDS(CASE)
+    case kNvmlNvLinkStateField:
+      return tell_of_link(figures::figure_nvmlDeviceGetNvLinkState);
+    case kNvmlNvLinkVersionField:
+      return tell_of_link(figures::figure_nvmlDeviceGetNvLinkVersion);
+#define CASE(number) \
+  case number:       \
+    return tell_field(figures::field_##number);
+      RCUDA_NVML_FIELDS(CASE)
 #undef CASE
     default:
-      break;
+      return;
   }
 }
 

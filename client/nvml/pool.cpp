@@ -51,6 +51,7 @@ nvmlReturn_t Pool::look(uint32_t index, View* view, bool now) {
   view->index = index;
   view->server = device.server;
   view->pci_bus_id = device.pci_bus_id;
+  view->has_peer = device.has_peer;
   view->report = server.report;
   return NVML_SUCCESS;
 }
@@ -66,8 +67,10 @@ nvmlReturn_t Pool::read_list() {
     RCUDA_ERROR("NVML has no GPUs: %s", status.context().c_str());
     return result_ = NVML_ERROR_UNKNOWN;
   };
-  const auto pool =
-      devices_from([](const char* name) { return static_cast<const char*>(std::getenv(name)); });
+  const auto environment = [](const char* name) {
+    return static_cast<const char*>(std::getenv(name));
+  };
+  const auto pool = devices_from(environment);
   if (!pool.ok()) return fail(pool.status());
   const auto servers = group_by_server(*pool);
   if (!servers.ok()) return fail(servers.status());
@@ -84,9 +87,21 @@ nvmlReturn_t Pool::read_list() {
       known = servers_.insert(servers_.end(), std::move(server));
     }
     for (size_t i = 0; i < named.gpus.size(); ++i) {
-      devices_[named.ordinals[i]] = {static_cast<uint32_t>(known - servers_.begin()), named.gpus[i],
-                                     ""};
+      Device& device = devices_[named.ordinals[i]];
+      device.server = static_cast<uint32_t>(known - servers_.begin());
+      device.gpu = named.gpus[i];
     }
+  }
+  const std::vector<DeviceAddress> seen = visible_devices(*pool, environment);
+  for (Device& device : devices_) {
+    const Server& server = servers_[device.server];
+    const auto sees = [&](bool itself) {
+      return std::any_of(seen.begin(), seen.end(), [&](const DeviceAddress& one) {
+        return one.host == server.host && one.port == server.port &&
+               (one.gpu == device.gpu) == itself;
+      });
+    };
+    device.has_peer = sees(true) && sees(false);
   }
   return NVML_SUCCESS;
 }

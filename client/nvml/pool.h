@@ -30,6 +30,7 @@ struct View {
   uint32_t server = 0;     // the same number: the same server
   size_t place = 0;        // in the report
   std::string pci_bus_id;  // differs from that of every other GPU of the pool
+  bool has_peer = false;   // CUDA programs here see it and another GPU of its server
   std::shared_ptr<const wire::GpuReport> report;
   const wire::GpuReport::Gpu& gpu() const { return report->gpus[place]; }
 };
@@ -57,6 +58,7 @@ class Pool {
     uint32_t server = 0;
     uint32_t gpu = 0;  // the server's number
     std::string pci_bus_id;
+    bool has_peer = false;  // View::has_peer
   };
 
   nvmlReturn_t read_list();

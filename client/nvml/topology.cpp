@@ -30,12 +30,29 @@ uint32_t ancestor_of(const Pair& pair) {
   return pair.path() ? pair.path()->ancestor : static_cast<uint32_t>(NVML_TOPOLOGY_SYSTEM);
 }
 
-// The PCI addresses that a server tells of the other end of a link may be those of another server's
-// GPU here.
-nvmlReturn_t get_remote_pci(nvmlDevice_t device, const void* pci) {
-  uint32_t index = 0;
-  if (const nvmlReturn_t result = index_of(device, &index); result != NVML_SUCCESS) return result;
-  return pci ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
+// The other end of a link is told as in a virtual machine that does not see the switch. NCCL takes
+// this address for a switch to which all GPUs with such links are joined, which holds in a server.
+// A link to a GPU itself has no answer: its PCI address may be that of another server's GPU here.
+// Neither has a link of the only GPU of its server that programs here see: its session may not
+// import memory of others, and NCCL must take the way through the host.
+nvmlReturn_t get_remote_pci(nvmlDevice_t device, unsigned link, nvmlPciInfo_t* pci) {
+  unsigned active = 0, other_end = NVML_NVLINK_DEVICE_TYPE_SWITCH;
+  if (const nvmlReturn_t result = nvmlDeviceGetNvLinkState(device, link, &active);
+      result != NVML_SUCCESS) {
+    return result;
+  }
+  View view;
+  if (const nvmlReturn_t result = look(device, &view); result != NVML_SUCCESS) return result;
+  if (!pci) return NVML_ERROR_INVALID_ARGUMENT;
+  (void)nvmlDeviceGetNvLinkRemoteDeviceType(device, link, &other_end);
+  if (!active || !view.has_peer || other_end == NVML_NVLINK_DEVICE_TYPE_GPU) {
+    return NVML_ERROR_NOT_SUPPORTED;
+  }
+  // Driver 580 answers this there: addresses as text and as numbers, and no ids.
+  constexpr nvmlPciInfo_t kHidden = {"FFFFFFF:FF:FF.0", 0xffffffff, 0xff, 0xff, 0, 0,
+                                     "FFFFFFFF:FF:FF.0"};
+  *pci = kHidden;
+  return NVML_SUCCESS;
 }
 
 }  // namespace
@@ -102,12 +119,13 @@ nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t one, nvmlDevice_t other, unsign
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo(nvmlDevice_t device, unsigned, nvmlPciInfo_t* pci) {
-  return get_remote_pci(device, pci);
+nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo(nvmlDevice_t device, unsigned link,
+                                              nvmlPciInfo_t* pci) {
+  return get_remote_pci(device, link, pci);
 }
-nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned,
+nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned link,
                                                  nvmlPciInfo_t* pci) {
-  return get_remote_pci(device, pci);
+  return get_remote_pci(device, link, pci);
 }
 
 // A fabric spans machines, which rcuda's servers do not use: NCCL then looks for none.

@@ -70,6 +70,11 @@ enum nvmlGpuTopologyLevel_t : unsigned {
 };
 
 inline constexpr unsigned kNvmlNvLinks = 18;
+// What is at the other end of a link.
+enum nvmlIntNvLinkDeviceType_t : unsigned {
+  NVML_NVLINK_DEVICE_TYPE_GPU = 0,
+  NVML_NVLINK_DEVICE_TYPE_SWITCH = 2,
+};
 inline constexpr unsigned long long kNvmlNotAvailable = ~0ull;  // NVML_VALUE_NOT_AVAILABLE
 
 typedef struct nvmlDevice_st* nvmlDevice_t;
@@ -128,6 +133,11 @@ struct nvmlGpuFabricInfo_v2_t {
   unsigned healthMask;
 };
 static_assert(sizeof(nvmlGpuFabricInfo_v2_t) == 36);
+
+// Fields whose scope is an NVLink.
+inline constexpr unsigned kNvmlNvLinkStateField = 165;    // NVML_FI_DEV_NVLINK_GET_STATE
+inline constexpr unsigned kNvmlNvLinkVersionField = 166;  // NVML_FI_DEV_NVLINK_GET_VERSION
+inline constexpr unsigned NVML_VALUE_TYPE_UNSIGNED_INT = 1;
 
 struct nvmlFieldValue_t {
   unsigned fieldId, scopeId;

@@ -1,7 +1,8 @@
 // softgpu's libnvidia-ml.so.1: what NVML tells of the devices that softgpu's libcuda.so.1 makes
 // from the same environment (softgpu/driver/config.h). It has the functions that an rcuda-server
 // calls (server/monitor). Memory is what this process and its children use; the other figures are
-// those of an idle GPU, constant, and different for each device.
+// those of an idle GPU, constant, and different for each device. With SOFTGPU_NVLINKS=N (at most 4)
+// each GPU tells of so many NVLinks to a switch, which copies do not use.
 //
 // Any thread. Nothing blocks. Errors: as nvmlReturn_t.
 #include <algorithm>
@@ -85,7 +86,16 @@ constexpr Known kKnown[] = {
     {"nvmlDeviceGetCurrentClocksEventReasons", {1}, false},
     {"nvmlDeviceGetTotalEnergyConsumption", {1'000'000}, true},
     {"nvmlDeviceGetBAR1MemoryInfo", {131072ull << 20, 131071ull << 20, 1ull << 20}, false},
+    {"nvmlDeviceGetNvLinkState", {1, 1, 1, 1}, false},
+    {"nvmlDeviceGetNvLinkVersion", {4, 4, 4, 4}, false},
+    {"nvmlDeviceGetNvLinkCapability", {1, 1, 1, 1}, false},
+    {"nvmlDeviceGetNvLinkRemoteDeviceType", {2, 2, 2, 2}, false},
 };
+
+bool is_without_link(const char* function, unsigned link) {
+  static const char* const count = std::getenv("SOFTGPU_NVLINKS");
+  return std::strstr(function, "NvLink") && link >= (count ? std::strtoul(count, nullptr, 10) : 0);
+}
 
 // Value `index` of a function.
 template <typename T>
@@ -96,7 +106,8 @@ nvmlReturn_t get(const char* function, nvmlDevice_t handle, unsigned index, T* v
     return std::strcmp(one.function, function) == 0;
   });
   // A part has its memory only.
-  if (is_part(handle) || known == std::end(kKnown) || index >= std::size(known->values)) {
+  if (is_part(handle) || known == std::end(kKnown) || index >= std::size(known->values) ||
+      is_without_link(function, index)) {
     return NVML_ERROR_NOT_SUPPORTED;
   }
   *value = static_cast<T>(known->values[index] + (known->grows && index == 0 ? ordinal : 0));
@@ -240,8 +251,10 @@ RCUDA_NVML_CHOICES(DEFINE_CHOICE)
   }
 RCUDA_NVML_PAIRS(DEFINE_PAIR)
 
-#define DEFINE_GRID(name, type, count, others) \
-  nvmlReturn_t name(nvmlDevice_t, unsigned, unsigned, type*) { return NVML_ERROR_NOT_SUPPORTED; }
+#define DEFINE_GRID(name, type, count, others)                                          \
+  nvmlReturn_t name(nvmlDevice_t device, unsigned which, unsigned other, type* value) { \
+    return get(#name, device, which * (others) + other, value);                         \
+  }
 RCUDA_NVML_GRIDS(DEFINE_GRID)
 
 // The energy only.

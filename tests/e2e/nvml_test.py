@@ -170,6 +170,31 @@ class NvmlTest(unittest.TestCase):
         self.assertEqual([device["address"] for device in seen["devices"]],
                          ["00000000:10:00.0", "00000001:10:00.0", "00000000:11:00.0"])
 
+    # What NCCL asks for on GPUs since sm_90, and what a local NVML tells where the switch is not visible.
+    def test_nvlinks(self):
+        look = """
+import pynvml as n
+n.nvmlInit()
+gpu = n.nvmlDeviceGetHandleByIndex(0)
+def known(function, *arguments):
+    try:
+        return function(*arguments)
+    except n.NVMLError_NotSupported:
+        return None
+for link in 0, 1, 2:
+    (state,) = n.nvmlDeviceGetFieldValues(gpu, [(n.NVML_FI_DEV_NVLINK_GET_STATE, link)])
+    print(state.value.uiVal if state.nvmlReturn == 0 else None,
+          known(n.nvmlDeviceGetNvLinkCapability, gpu, link, n.NVML_NVLINK_CAP_P2P_SUPPORTED),
+          getattr(known(n.nvmlDeviceGetNvLinkRemotePciInfo, gpu, link), "busId", None))
+"""
+        server = self.server(environment=dict(SOFTGPU_DEVICES="2", SOFTGPU_NVLINKS="2"))
+        pool = [server.address(0), server.address(1)]
+        both = self.run_python(pool, "-c", look)
+        self.assertEqual(both.stdout.splitlines(), ["1 1 FFFFFFFF:FF:FF.0"] * 2 + ["None None None"], both.stderr)
+        # A session may not import memory of GPUs that are hidden, so there is nobody to reach.
+        alone = self.run_python(pool, "-c", look, CUDA_VISIBLE_DEVICES="0")
+        self.assertEqual(alone.stdout.splitlines(), ["1 1 None"] * 2 + ["None None None"], alone.stderr)
+
     def test_every_function_exists(self):
         look = ("import ctypes, inspect, pynvml, re\nlibrary = ctypes.CDLL('libnvidia-ml.so.1')\n"
                 "names = set(re.findall(r'_nvmlGetFunctionPointer\\(\"(\\w+)\"', inspect.getsource(pynvml)))\n"
