@@ -18,6 +18,8 @@ parts=" ${*:-programs copies firsts model planner triangles} "
 servers=()
 trap 'kill "${servers[@]}" 2>/dev/null' EXIT
 
+# A worker of root's server does not see GPUs of other servers, so it could not map their memory (ipc).
+export RCUDA_SERVER_DEVICE_ISOLATION=commands
 gpus=$(nvidia-smi -L | wc -l)
 for server in 0 1; do
   RCUDA_DRIVER=${RCUDA_DRIVER:-nvidia} RCUDA_LOG=info RCUDA_P2P_CACHE=$results/p2p.$server.toml \
