@@ -62,7 +62,7 @@ function(rcuda_test name)
   include(GoogleTest)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE rcuda_options ${ARG_DEPS} GTest::gmock GTest::gtest_main)
-  # Half of a test's compile time is the optimisation of code that runs once.
+  # A third of a test's compile time would be the optimisation of code that runs once.
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   if(NOT TARGET rcuda_unit_tests)
     add_custom_target(rcuda_unit_tests)

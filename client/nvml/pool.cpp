@@ -23,6 +23,8 @@ size_t place_of(const wire::GpuReport& report, uint32_t gpu) {
   return static_cast<size_t>(found - report.gpus.begin());
 }
 
+const char* variable(const char* name) { return std::getenv(name); }
+
 }  // namespace
 
 Pool& Pool::get() {
@@ -51,9 +53,20 @@ nvmlReturn_t Pool::look(uint32_t index, View* view, bool now) {
   view->index = index;
   view->server = device.server;
   view->pci_bus_id = device.pci_bus_id;
-  view->has_peer = device.has_peer;
   view->report = server.report;
   return NVML_SUCCESS;
+}
+
+bool Pool::shows_neighbours(const View& view) {
+  std::lock_guard lock(mutex_);
+  const Server& server = servers_[view.server];
+  const auto of_server = [&](const std::vector<DeviceAddress>& list) {
+    return std::count_if(list.begin(), list.end(), [&](const DeviceAddress& device) {
+      return device.host == server.host && device.port == server.port;
+    });
+  };
+  const auto all = of_server(pool_);
+  return all > 1 && of_server(visible_devices(pool_, variable)) == all;
 }
 
 nvmlReturn_t Pool::read_list() {
@@ -67,13 +80,11 @@ nvmlReturn_t Pool::read_list() {
     RCUDA_ERROR("NVML has no GPUs: %s", status.context().c_str());
     return result_ = NVML_ERROR_UNKNOWN;
   };
-  const auto environment = [](const char* name) {
-    return static_cast<const char*>(std::getenv(name));
-  };
-  const auto pool = devices_from(environment);
+  const auto pool = devices_from(variable);
   if (!pool.ok()) return fail(pool.status());
   const auto servers = group_by_server(*pool);
   if (!servers.ok()) return fail(servers.status());
+  pool_ = *pool;
   devices_.resize(pool->size());
   for (const ServerDevices& named : *servers) {
     // Another medium to the same server is the same server here.
@@ -87,21 +98,9 @@ nvmlReturn_t Pool::read_list() {
       known = servers_.insert(servers_.end(), std::move(server));
     }
     for (size_t i = 0; i < named.gpus.size(); ++i) {
-      Device& device = devices_[named.ordinals[i]];
-      device.server = static_cast<uint32_t>(known - servers_.begin());
-      device.gpu = named.gpus[i];
+      devices_[named.ordinals[i]] = {static_cast<uint32_t>(known - servers_.begin()), named.gpus[i],
+                                     ""};
     }
-  }
-  const std::vector<DeviceAddress> seen = visible_devices(*pool, environment);
-  for (Device& device : devices_) {
-    const Server& server = servers_[device.server];
-    const auto sees = [&](bool itself) {
-      return std::any_of(seen.begin(), seen.end(), [&](const DeviceAddress& one) {
-        return one.host == server.host && one.port == server.port &&
-               (one.gpu == device.gpu) == itself;
-      });
-    };
-    device.has_peer = sees(true) && sees(false);
   }
   return NVML_SUCCESS;
 }

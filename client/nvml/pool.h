@@ -1,5 +1,5 @@
 // Pool: the GPUs of RCUDA_DEVICES as NVML shows them. All of them, in the order of the list, as
-// NVML does not know CUDA_VISIBLE_DEVICES.
+// NVML does not know CUDA_VISIBLE_DEVICES. (Only what it tells of NVLinks depends on it.)
 //
 // The servers are asked without a session (common/wire/gpu_report.h), so nothing here starts CUDA
 // or a thread, and a program may fork afterwards. A report serves for a fifth of a second,
@@ -30,7 +30,6 @@ struct View {
   uint32_t server = 0;     // the same number: the same server
   size_t place = 0;        // in the report
   std::string pci_bus_id;  // differs from that of every other GPU of the pool
-  bool has_peer = false;   // CUDA programs here see it and another GPU of its server
   std::shared_ptr<const wire::GpuReport> report;
   const wire::GpuReport::Gpu& gpu() const { return report->gpus[place]; }
 };
@@ -44,6 +43,9 @@ class Pool {
   // NVML_ERROR_GPU_IS_LOST if the server does not answer or has no such GPU any more.
   // `now`: what has changed since the latest report matters, so the server is asked again.
   nvmlReturn_t look(uint32_t index, View* view, bool now = false);
+  // Whether the pool has several GPUs of this one's server, and CUDA_VISIBLE_DEVICES now hides none
+  // of them.
+  bool shows_neighbours(const View& view);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -58,7 +60,6 @@ class Pool {
     uint32_t server = 0;
     uint32_t gpu = 0;  // the server's number
     std::string pci_bus_id;
-    bool has_peer = false;  // View::has_peer
   };
 
   nvmlReturn_t read_list();
@@ -68,6 +69,7 @@ class Pool {
   std::mutex mutex_;  // guards the rest
   bool read_ = false;
   nvmlReturn_t result_ = NVML_SUCCESS;
+  std::vector<DeviceAddress> pool_;
   std::vector<Server> servers_;
   std::vector<Device> devices_;
 };

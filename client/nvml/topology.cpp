@@ -32,9 +32,10 @@ uint32_t ancestor_of(const Pair& pair) {
 
 // The other end of a link is told as in a virtual machine that does not see the switch. NCCL takes
 // this address for a switch to which all GPUs with such links are joined, which holds in a server.
-// A link to a GPU itself has no answer: its PCI address may be that of another server's GPU here.
-// Neither has a link of the only GPU of its server that programs here see: its session may not
-// import memory of others, and NCCL must take the way through the host.
+// A link that does not lead to a switch has no answer: the PCI address of a GPU may be that of
+// another server's GPU here. Neither has any link while programs here do not see all GPUs that the
+// pool has of this server: a session may not import memory of hidden ones, which other ranks of
+// NCCL may use, and NCCL must take the way through the host.
 nvmlReturn_t get_remote_pci(nvmlDevice_t device, unsigned link, nvmlPciInfo_t* pci) {
   unsigned active = 0, other_end = NVML_NVLINK_DEVICE_TYPE_SWITCH;
   if (const nvmlReturn_t result = nvmlDeviceGetNvLinkState(device, link, &active);
@@ -45,9 +46,9 @@ nvmlReturn_t get_remote_pci(nvmlDevice_t device, unsigned link, nvmlPciInfo_t* p
   if (const nvmlReturn_t result = look(device, &view); result != NVML_SUCCESS) return result;
   if (!pci) return NVML_ERROR_INVALID_ARGUMENT;
   (void)nvmlDeviceGetNvLinkRemoteDeviceType(device, link, &other_end);
-  if (!active || !view.has_peer || other_end == NVML_NVLINK_DEVICE_TYPE_GPU) {
-    return NVML_ERROR_NOT_SUPPORTED;
-  }
+  const bool is_other =
+      other_end == NVML_NVLINK_DEVICE_TYPE_GPU || other_end == NVML_NVLINK_DEVICE_TYPE_IBMNPU;
+  if (!active || is_other || !Pool::get().shows_neighbours(view)) return NVML_ERROR_NOT_SUPPORTED;
   // Driver 580 answers this there: addresses as text and as numbers, and no ids.
   constexpr nvmlPciInfo_t kHidden = {"FFFFFFF:FF:FF.0", 0xffffffff, 0xff, 0xff, 0, 0,
                                      "FFFFFFFF:FF:FF.0"};

@@ -87,11 +87,10 @@
   X(nvmlDeviceGetOfaUtilization, unsigned)
 
 // X(name, type, count, others): nvmlReturn_t name(nvmlDevice_t, unsigned which, unsigned other,
-// type* value), with `which` below `count` and `other` below `others`. Of a link's capabilities the
-// first is told: access of GPUs to each other, without which NCCL uses no link.
+// type* value), with `which` below `count` and `other` below `others`.
 #define RCUDA_NVML_GRIDS(X)                                   \
   X(nvmlDeviceGetTotalEccErrors, unsigned long long, 2, 2)    \
-  X(nvmlDeviceGetNvLinkCapability, unsigned, kNvmlNvLinks, 1) \
+  X(nvmlDeviceGetNvLinkCapability, unsigned, kNvmlNvLinks, 6) \
   X(nvmlDeviceGetClock, unsigned, 4, 4)
 
 // X(number): a field of nvmlDeviceGetFieldValues(), without a scope: ECC's mode and errors; times

@@ -73,6 +73,7 @@ inline constexpr unsigned kNvmlNvLinks = 18;
 // What is at the other end of a link.
 enum nvmlIntNvLinkDeviceType_t : unsigned {
   NVML_NVLINK_DEVICE_TYPE_GPU = 0,
+  NVML_NVLINK_DEVICE_TYPE_IBMNPU = 1,
   NVML_NVLINK_DEVICE_TYPE_SWITCH = 2,
 };
 inline constexpr unsigned long long kNvmlNotAvailable = ~0ull;  // NVML_VALUE_NOT_AVAILABLE

@@ -2,7 +2,8 @@
 // from the same environment (softgpu/driver/config.h). It has the functions that an rcuda-server
 // calls (server/monitor). Memory is what this process and its children use; the other figures are
 // those of an idle GPU, constant, and different for each device. With SOFTGPU_NVLINKS=N (at most 4)
-// each GPU tells of so many NVLinks to a switch, which copies do not use.
+// each GPU tells of so many NVLinks, which copies do not use: to a switch, or to what
+// SOFTGPU_NVLINK_END says (nvmlIntNvLinkDeviceType_t).
 //
 // Any thread. Nothing blocks. Errors: as nvmlReturn_t.
 #include <algorithm>
@@ -92,9 +93,13 @@ constexpr Known kKnown[] = {
     {"nvmlDeviceGetNvLinkRemoteDeviceType", {2, 2, 2, 2}, false},
 };
 
+unsigned long number_from(const char* variable, unsigned long otherwise) {
+  const char* const text = std::getenv(variable);
+  return text ? std::strtoul(text, nullptr, 10) : otherwise;
+}
+
 bool is_without_link(const char* function, unsigned link) {
-  static const char* const count = std::getenv("SOFTGPU_NVLINKS");
-  return std::strstr(function, "NvLink") && link >= (count ? std::strtoul(count, nullptr, 10) : 0);
+  return std::strstr(function, "NvLink") && link >= number_from("SOFTGPU_NVLINKS", 0);
 }
 
 // Value `index` of a function.
@@ -111,6 +116,9 @@ nvmlReturn_t get(const char* function, nvmlDevice_t handle, unsigned index, T* v
     return NVML_ERROR_NOT_SUPPORTED;
   }
   *value = static_cast<T>(known->values[index] + (known->grows && index == 0 ? ordinal : 0));
+  if (std::strcmp(function, "nvmlDeviceGetNvLinkRemoteDeviceType") == 0) {
+    *value = static_cast<T>(number_from("SOFTGPU_NVLINK_END", NVML_NVLINK_DEVICE_TYPE_SWITCH));
+  }
   return NVML_SUCCESS;
 }
 
@@ -251,9 +259,10 @@ RCUDA_NVML_CHOICES(DEFINE_CHOICE)
   }
 RCUDA_NVML_PAIRS(DEFINE_PAIR)
 
+// The first of each row only.
 #define DEFINE_GRID(name, type, count, others)                                          \
   nvmlReturn_t name(nvmlDevice_t device, unsigned which, unsigned other, type* value) { \
-    return get(#name, device, which * (others) + other, value);                         \
+    return other == 0 ? get(#name, device, which, value) : NVML_ERROR_NOT_SUPPORTED;    \
   }
 RCUDA_NVML_GRIDS(DEFINE_GRID)
 

@@ -187,13 +187,27 @@ for link in 0, 1, 2:
           known(n.nvmlDeviceGetNvLinkCapability, gpu, link, n.NVML_NVLINK_CAP_P2P_SUPPORTED),
           getattr(known(n.nvmlDeviceGetNvLinkRemotePciInfo, gpu, link), "busId", None))
 """
-        server = self.server(environment=dict(SOFTGPU_DEVICES="2", SOFTGPU_NVLINKS="2"))
-        pool = [server.address(0), server.address(1)]
-        both = self.run_python(pool, "-c", look)
-        self.assertEqual(both.stdout.splitlines(), ["1 1 FFFFFFFF:FF:FF.0"] * 2 + ["None None None"], both.stderr)
-        # A session may not import memory of GPUs that are hidden, so there is nobody to reach.
-        alone = self.run_python(pool, "-c", look, CUDA_VISIBLE_DEVICES="0")
-        self.assertEqual(alone.stdout.splitlines(), ["1 1 None"] * 2 + ["None None None"], alone.stderr)
+        server = self.server(environment=dict(SOFTGPU_DEVICES="3", SOFTGPU_NVLINKS="2"))
+        pool = [server.address(gpu) for gpu in range(3)]
+        switch, hidden, none = ["1 1 FFFFFFFF:FF:FF.0"] * 2, ["1 1 None"] * 2, ["None None None"]
+        for devices, visible, expected in (
+                (pool, "0,1,2", switch), (pool[:2], "1,0", switch),
+                # A session may not import memory of hidden GPUs, which other ranks may use.
+                (pool, "0", hidden), (pool, "0,1", hidden), (pool[:1], "0", hidden)):
+            with self.subTest(devices=devices, visible=visible):
+                told = self.run_python(devices, "-c", look, CUDA_VISIBLE_DEVICES=visible)
+                self.assertEqual(told.stdout.splitlines(), expected + none, told.stderr)
+        late = self.run_python(pool, "-c", "import os, pynvml\npynvml.nvmlInit()\npynvml.nvmlDeviceGetCount()\n"
+                               "os.environ['CUDA_VISIBLE_DEVICES'] = '0'\n" + look)
+        self.assertEqual(late.stdout.splitlines(), hidden + none, late.stderr)
+
+    def test_nvlinks_between_gpus(self):
+        look = ("import pynvml as n\nn.nvmlInit()\ntry:\n"
+                "    print(n.nvmlDeviceGetNvLinkRemotePciInfo(n.nvmlDeviceGetHandleByIndex(0), 0).busId)\n"
+                "except n.NVMLError_NotSupported:\n    print('hidden')\n")
+        server = self.server(environment=dict(SOFTGPU_DEVICES="2", SOFTGPU_NVLINKS="2", SOFTGPU_NVLINK_END="0"))
+        told = self.run_python([server.address(0), server.address(1)], "-c", look)
+        self.assertEqual(told.stdout, "hidden\n", told.stderr)
 
     def test_every_function_exists(self):
         look = ("import ctypes, inspect, pynvml, re\nlibrary = ctypes.CDLL('libnvidia-ml.so.1')\n"
