@@ -35,7 +35,9 @@ TEST(HostAddressesTest, SmallIntegersBesideHalfAPointerPointToNothing) {
       const Taken taken{addresses.take(bytes), bytes};
       if (taken.first == 0) return;  // a small range is full
       EXPECT_TRUE(in_range(taken));
-      if (i < 4) EXPECT_FALSE(is_hit_by_integers(taken)) << std::hex << taken.first;
+      if (i < 4) {
+        EXPECT_FALSE(is_hit_by_integers(taken)) << std::hex << taken.first;
+      }
     }
   }
 }
