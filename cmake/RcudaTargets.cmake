@@ -43,8 +43,8 @@ if(RCUDA_SANITIZE)
 endif()
 
 # To parse the standard library takes a third of a file's compile time or more. So GCC does it once for libraries
-# and once for tests, with GoogleTest. Files include what they use all the same: packages and wheels are built
-# without this.
+# and once for tests, with GoogleTest. Files include what they use all the same: other compilers (wheels,
+# scripts/fuzz) and debian/rules build without this.
 option(RCUDA_PRECOMPILE "Precompile the standard library's headers" OFF)
 set(precompiled
   <algorithm> <array> <atomic> <chrono> <condition_variable> <cstring> <deque> <functional> <map> <memory> <mutex>
