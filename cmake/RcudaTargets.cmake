@@ -46,7 +46,7 @@ endif()
 # and once for tests, with GoogleTest. Files include what they use all the same: other compilers (wheels,
 # scripts/fuzz) and debian/rules build without this.
 option(RCUDA_PRECOMPILE "Precompile the standard library's headers" OFF)
-set(precompiled
+set(RCUDA_STANDARD_HEADERS
   <algorithm> <array> <atomic> <chrono> <condition_variable> <cstring> <deque> <functional> <map> <memory> <mutex>
   <optional> <span> <string> <string_view> <thread> <unordered_map> <utility> <vector>)
 if(RCUDA_PRECOMPILE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
@@ -58,9 +58,14 @@ if(RCUDA_PRECOMPILE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     list(TRANSFORM ARG_HEADERS REPLACE "(.+)" "$<$<COMPILE_LANGUAGE:CXX>:\\1>")
     target_precompile_headers(${name} PRIVATE ${ARG_HEADERS})
   endfunction()
-  # For ccache. And GCC 12 warns of the library's own code, wrongly, as if it were the program's.
-  target_compile_options(rcuda_options INTERFACE -fpch-preprocess -Wno-array-bounds -Wno-stringop-overflow)
-  rcuda_precompile(rcuda_precompiled HEADERS ${precompiled})
+  # GCC 12 warns of the library's own code, wrongly, as if it were the program's.
+  target_compile_options(rcuda_options INTERFACE -Wno-array-bounds -Wno-stringop-overflow)
+  # Without these two, ccache keeps nothing that has precompiled headers.
+  target_compile_options(rcuda_options INTERFACE -fpch-preprocess)
+  if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache$")
+    set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_SLOPPINESS=pch_defines,time_macros ${CMAKE_CXX_COMPILER_LAUNCHER})
+  endif()
+  rcuda_precompile(rcuda_precompiled HEADERS ${RCUDA_STANDARD_HEADERS})
 endif()
 
 # rcuda_library(NAME SOURCES a.cpp ... [DEPS target ...] [PUBLIC_DEPS target ...])
@@ -87,11 +92,13 @@ function(rcuda_test name)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE rcuda_options ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   # A third of a test's compile time would be the optimisation of code that runs once.
-  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  set(optimisation $<$<CONFIG:Release>:-O1>)
+  target_compile_options(${name} PRIVATE ${optimisation})
   if(TARGET rcuda_precompiled AND NOT TARGET rcuda_precompiled_tests)
-    rcuda_precompile(rcuda_precompiled_tests HEADERS ${precompiled} <gmock/gmock.h> <gtest/gtest.h> DEPS GTest::gmock)
+    rcuda_precompile(rcuda_precompiled_tests DEPS GTest::gmock
+      HEADERS ${RCUDA_STANDARD_HEADERS} <gmock/gmock.h> <gtest/gtest.h>)
     set_target_properties(rcuda_precompiled_tests PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-    target_compile_options(rcuda_precompiled_tests PRIVATE -fPIE $<$<CONFIG:Release>:-O1>)
+    target_compile_options(rcuda_precompiled_tests PRIVATE -fPIE ${optimisation})
   endif()
   if(TARGET rcuda_precompiled_tests)
     target_precompile_headers(${name} REUSE_FROM rcuda_precompiled_tests)

@@ -14,7 +14,7 @@ namespace rcuda::client {
 // Before which launches the host's changes of mirrored memory are sent. All other work that may use
 // the memory (graphs, copies, fills, host functions) sends them in any case.
 enum class MirrorUse {
-  kAny,
+  kAny,  // all launches
   // Those with an address of it in their parameters. For memory of more than kAlwaysSentBytes that
   // kernels only got inside of a larger parameter. Such a word may be an unused one with an old
   // address, and to compare large memory takes longer than a launch. Smaller memory may hold flags

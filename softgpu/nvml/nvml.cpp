@@ -90,7 +90,7 @@ constexpr Known kKnown[] = {
     {"nvmlDeviceGetNvLinkState", {1, 1, 1, 1}, false},
     {"nvmlDeviceGetNvLinkVersion", {4, 4, 4, 4}, false},
     {"nvmlDeviceGetNvLinkCapability", {1, 1, 1, 1}, false},
-    {"nvmlDeviceGetNvLinkRemoteDeviceType", {2, 2, 2, 2}, false},
+    {"nvmlDeviceGetNvLinkRemoteDeviceType", {}, false},  // SOFTGPU_NVLINK_END
 };
 
 unsigned long number_from(const char* variable, unsigned long otherwise) {
