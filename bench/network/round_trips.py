@@ -59,7 +59,7 @@ def calls(driver):
     driver.cuInit(0)
     driver.cuCtxSetCurrent(driver.make("cuDevicePrimaryCtxRetain", 0))
     stream, event = driver.make("cuStreamCreate", 1), driver.make("cuEventCreate", 2)
-    most = 256 << 10
+    most = 1 << 20
     device, pinned = driver.make("cuMemAlloc_v2", most), driver.make("cuMemHostAlloc", most, 0)
     block = ctypes.create_string_buffer(most)
     pageable = ctypes.addressof(block)
@@ -79,7 +79,7 @@ def calls(driver):
         driver.cuEventSynchronize(event)
 
     timed = {"fill + synchronise": synchronize, "fill + event record + event synchronise": wait_for_event}
-    for size, text in ((4, "4 B"), (64 << 10, "64 KB"), (most, "256 KB")):
+    for size, text in ((4, "4 B"), (64 << 10, "64 KB"), (256 << 10, "256 KB"), (most, "1 MB")):
         for memory, kind in ((pageable, "pageable"), (pinned, "pinned")):
             timed[f"{text} to {kind} memory, asynchronous + synchronise"] = copied(
                 "cuMemcpyDtoHAsync_v2", memory, device, size, stream)

@@ -2,7 +2,7 @@
 """Compares a local GPU with the same GPU behind rcuda, alternately in one run.
 
     remote_vs_native.py --build FOLDER [--rounds 3] [--torch-rounds 1] [--transports shm,tcp] [--device 0]
-                        [--before FOLDER] [--budget SECONDS] [--driver nvidia] [--managed | --short]
+                        [--before FOLDER] [--budget SECONDS] [--driver nvidia] [--managed | --short | --copies]
                         [--torch [PART ...]]
 
 Starts an rcuda-server on this machine, runs bench/remote_vs_native/figures natively and over every
@@ -15,7 +15,7 @@ The transport "tls" is tcp with a token and encryption, as a client of another m
 --before names the build folder of another commit, which then runs in turn as well. A second table has
 the ratio to that build, and the largest ratio between two rounds of that build, which shows the noise.
 --managed runs bench/managed instead: managed memory by access pattern. --short runs short_waits instead:
-the column "least" is what any forwarding over shared memory takes.
+the column "least" is what any forwarding over shared memory takes. --copies runs copies instead.
 --budget prevents rounds that would end after this time.
 Needs an NVIDIA GPU; with --driver softgpu the first transport takes the place of native.
 """
@@ -180,6 +180,7 @@ def main():
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--managed", action="store_const", dest="program", const="managed/managed")
     instead.add_argument("--short", action="store_const", dest="program", const="remote_vs_native/short_waits")
+    instead.add_argument("--copies", action="store_const", dest="program", const="remote_vs_native/copies")
     parser.add_argument("--torch", nargs="*", metavar="PART")
     arguments = parser.parse_args()
     builds = {"": os.path.abspath(arguments.build)}

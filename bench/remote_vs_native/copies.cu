@@ -1,0 +1,73 @@
+// Single copies and their waits, by memory and size. Prints "name value" lines in microseconds,
+// medians: page-locked memory, asynchronous and a wait (`async`), and the call alone (`issue`);
+// page-locked and pageable memory, blocking. The host's bytes change from copy to copy, so they are
+// not in the processor's caches. remote_vs_native.py --copies runs it.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include <cuda_runtime.h>
+
+#include "../cuda_bench.h"
+
+namespace {
+
+constexpr size_t kMost = 64u << 20, kWalk = 2 * kMost;
+constexpr struct {
+  const char* name;
+  size_t bytes;
+} kSizes[] = {{"512k", 512u << 10}, {"1m", 1u << 20},   {"4m", 4u << 20},
+              {"16m", 16u << 20},   {"64m", 64u << 20}};
+
+// Calls copy(offset in the host's memory) until there are enough times.
+template <typename Copy>
+std::vector<double> times_of(size_t bytes, const Copy& copy) {
+  const int rounds = bytes > (8u << 20) ? 30 : 150;
+  std::vector<double> times;
+  size_t at = 0;
+  for (int i = -3; i < rounds; ++i, at = at + 2 * bytes > kWalk ? 0 : at + bytes) {
+    const auto start = Clock::now();
+    copy(at);
+    if (i >= 0) times.push_back(us_since(start));
+  }
+  return times;
+}
+
+void print(const char* what, bool up, const char* size, std::vector<double> times) {
+  std::printf("%s_%s_%s_us %.4g\n", what, up ? "h2d" : "d2h", size, median(times));
+}
+
+}  // namespace
+
+int main() {
+  cudaStream_t stream;
+  char *device, *pinned;
+  CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  CHECK(cudaMalloc(&device, kMost));
+  CHECK(cudaMallocHost(&pinned, kWalk));
+  char* const pageable = static_cast<char*>(std::malloc(kWalk));
+  std::fill(pinned, pinned + kWalk, 1);
+  std::fill(pageable, pageable + kWalk, 1);
+  for (const bool up : {true, false}) {
+    for (const auto& [name, bytes] : kSizes) {
+      std::vector<double> issued;
+      print("async", up, name, times_of(bytes, [&, size = bytes](size_t at) {
+              const auto start = Clock::now();
+              CHECK(cudaMemcpyAsync(up ? device : pinned + at, up ? pinned + at : device, size,
+                                    cudaMemcpyDefault, stream));
+              issued.push_back(us_since(start));
+              CHECK(cudaStreamSynchronize(stream));
+            }));
+      print("issue", up, name, issued);
+      for (char* host : {pinned, pageable}) {
+        print(host == pinned ? "blocking" : "pageable", up, name,
+              times_of(bytes, [&, host, size = bytes](size_t at) {
+                CHECK(cudaMemcpy(up ? device : host + at, up ? host + at : device, size,
+                                 up ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost));
+              }));
+      }
+    }
+  }
+  return 0;
+}
