@@ -87,13 +87,19 @@ bool may_write(const wire::CommandHeader& header, const Timeline* timeline, uint
 
 // The number of places that the command takes in a driver's queue. `moves_bytes`: copies of
 // page-locked memory move its bytes in parts. Each takes two more than one place for all: a mark
-// and an event, a wait or a host function and a further copy.
+// and an event, a wait or a host function and a further copy. A slot of the staging region that is
+// filled behind the command is waited for.
 uint64_t room_of(uint16_t opcode, std::span<const std::byte> body, bool moves_bytes) {
   const api::CommandTraits& traits = api::traits_of(opcode);
   if (moves_bytes && opcode == static_cast<uint16_t>(wire::Custom::kCopy)) {
     wire::CopyBody copy;
     std::memcpy(&copy, body.data(), sizeof copy);
     return 2 * wire::parts_of(copy.bytes) + room_of(opcode, body, false);
+  }
+  if (moves_bytes && opcode == static_cast<uint16_t>(wire::Custom::kCopyStaged)) {
+    wire::CopyStagedBody copy;
+    std::memcpy(&copy, body.data(), sizeof copy);
+    return (copy.to_device && copy.immediate ? 1 : 0) + room_of(opcode, body, false);
   }
   if (traits.queues == api::Queues::kIfItHolds) return api::holds_stream(traits, body) ? 1 : 0;
   if (traits.queues != api::Queues::kWork) return 0;

@@ -37,10 +37,12 @@
 #include "client/channel/image_book.h"
 #include "client/channel/lacking_commands.h"
 #include "client/channel/reply.h"
+#include "client/channel/shadow_regions.h"
 #include "client/channel/target.h"
 #include "client/channel/timelines.h"
 #include "client/channel/worker_events.h"
 #include "common/base/status.h"
+#include "common/transport/arrivals.h"
 #include "common/transport/link.h"
 #include "common/wire/handshake.h"
 #include "common/wire/identify.h"
@@ -110,6 +112,10 @@ class Session {
   const std::vector<uint32_t>& ordinals() const { return server_.ordinals; }
   transport::Link& link() { return *link_; }
   Staging& staging() { return *staging_; }
+  ShadowRegions& shadows() { return shadows_; }
+  // The worker's writes with immediates. They are not ended when the session is lost: wait for them
+  // with wait_for().
+  transport::Arrivals& arrivals() { return arrivals_; }
   Ids& ids() { return ids_; }
   const LackingCommands& lacking() const { return lacking_; }
 
@@ -280,6 +286,8 @@ class Session {
   transport::MediumTraits traits_;
   uint32_t trace_ = 0;  // this session's number in the trace
   std::chrono::nanoseconds spin_{0};
+  transport::Arrivals arrivals_;  // before the Link, whose threads use both
+  ShadowRegions shadows_;
   std::unique_ptr<transport::Link> link_;
   std::mutex order_mutex_;  // held while a command enters the ring
   uint64_t commands_ = 0;   // number of commands that have entered the ring

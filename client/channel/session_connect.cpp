@@ -165,6 +165,8 @@ Status Session::link_up(Approach approach, const SessionOptions& options) {
                                    {options.handshake_timeout, options.connect_timeout});
   if (!link) return Status(link.status()).with_context(name_);
   link_ = std::move(link).value();
+  link_->on_immediate(
+      [this](uint32_t immediate, uint64_t bytes) { arrivals_.arrived(immediate, bytes); });
   traits_ = link_->traits();
   spin_ = spin_time(traits_);
   name_ = address + " over " + traits_.name;

@@ -59,6 +59,7 @@ class LinkTransfer {
 
 Result<std::unique_ptr<Staging>> Staging::open(Session& session, const wire::ReadyEvent& ready) {
   std::unique_ptr<Staging> staging(new Staging(session));
+  staging->has_gates_ = ready.gates != 0;
   staging->region_ = static_cast<transport::RegionId>(ready.staging_region);
   if (ready.staging_bytes < kSlotBytes || ready.staging_bytes > (1ull << 40)) {
     return Status(Code::kProtocol, "the worker offers a staging region of " +
@@ -199,6 +200,64 @@ CUresult Staging::drain(const Slot& slot, void* destination, size_t bytes) {
 
 namespace {
 
+// Over sockets the bytes go without being asked for: the side that has them writes them.
+bool goes_unasked(const transport::MediumTraits& traits) {
+  return traits.copies_by_cpu && traits.has_immediates;
+}
+
+// One part of a copy's destination, into which the worker writes.
+struct Landed {
+  std::atomic<bool> over{false};
+  Status outcome;  // once over
+
+  CUresult wait(Session& session) {
+    const auto is_over = [this] { return over.load(std::memory_order_acquire); };
+    const CUresult result = session.wait_for(is_over);
+    return result == CUDA_SUCCESS && !outcome.ok() ? session.lose(outcome) : result;
+  }
+};
+
+// The destination of a copy, into which the worker writes; none over other media.
+class Landing {
+ public:
+  Landing(Session& session, std::span<const Staging::Part> parts) : session_(session) {
+    if (parts.size() != 1 || !goes_unasked(session.traits())) return;
+    const Result<transport::Region> exposed =
+        session.link().expose(parts.front().to, parts.front().bytes);
+    if (!exposed) return;  // a lost Link shows in what follows
+    begin_ = parts.front().to;
+    region_ = exposed->id;
+  }
+  // No thread of the Link touches the memory any more.
+  ~Landing() {
+    if (!begin_) return;
+    (void)session_.link().unexpose(region_);
+    session_.arrivals().withdraw(region_);  // what the worker refused
+  }
+  Landing(const Landing&) = delete;
+
+  // One part of the destination. Sets where the worker writes it; null: the caller has to fetch it.
+  std::shared_ptr<Landed> expect(const std::byte* to, wire::CopyStagedBody* body) {
+    if (!begin_) return nullptr;
+    body->immediate = session_.shadows().take_immediates(1);
+    body->region = static_cast<uint64_t>(region_);
+    body->region_offset = static_cast<uint64_t>(to - begin_);
+    auto landed = std::make_shared<Landed>();
+    session_.arrivals().expect(body->immediate, region_, body->bytes,
+                               [landed, &link = session_.link()](const Status& status) {
+                                 landed->outcome = status;
+                                 landed->over.store(true, std::memory_order_release);
+                                 link.interrupt();
+                               });
+    return landed;
+  }
+
+ private:
+  Session& session_;
+  const std::byte* begin_ = nullptr;
+  transport::RegionId region_{};
+};
+
 wire::CopyStagedBody staged_copy(const Staging::Slot& slot, CUdeviceptr device_address,
                                  size_t bytes, wire::ObjectId stream, bool to_device) {
   wire::CopyStagedBody body{};
@@ -214,6 +273,11 @@ wire::CopyStagedBody staged_copy(const Staging::Slot& slot, CUdeviceptr device_a
 
 }  // namespace
 
+bool Staging::fills_behind(const Target& target) const {
+  return has_gates_ && goes_unasked(session_.traits()) &&
+         target.context == wire::primary_context_id(0);
+}
+
 CUresult Staging::to_device(const Target& target, CUdeviceptr destination, const void* source,
                             size_t bytes) {
   const size_t chunk = chunk_bytes(bytes);
@@ -224,12 +288,23 @@ CUresult Staging::to_device(const Target& target, CUdeviceptr destination, const
     const size_t begin = index * chunk;
     const size_t length = std::min(chunk, bytes - begin);
     Slot slot = acquire(target.timeline);
-    CUresult result = fill(slot, static_cast<const std::byte*>(source) + begin, length);
+    const std::byte* const from = static_cast<const std::byte*>(source) + begin;
+    auto body = staged_copy(slot, destination + begin, length, stream_id(target), true);
+    CUresult result = CUDA_SUCCESS;
+    std::optional<LinkTransfer> filling;
+    if (fills_behind(target)) {
+      filling.emplace(session_.spin());
+      body.immediate = session_.shadows().take_immediates(1);
+      session_.link().write_with_immediate(region_, slot.offset, from, length, body.immediate,
+                                           transport::Company::kAwaited, filling->done());
+    } else {
+      result = fill(slot, from, length);
+    }
     if (result == CUDA_SUCCESS) {
       if (target.timeline) target.timeline->pace();
-      const auto body = staged_copy(slot, destination + begin, length, stream_id(target), true);
       result = session_.post(target, static_cast<uint16_t>(wire::Custom::kCopyStaged),
                              std::as_bytes(std::span(&body, 1)));
+      if (filling && !filling->wait().ok()) result = session_.lose(filling->wait());
     } else {
       --slot.word.sequence;  // the worker will not write the word
     }
@@ -258,19 +333,22 @@ CUresult Staging::to_host(const Target& target, std::span<const Part> parts) {
   const size_t lanes = std::min(chunks.size(), copy_threads());
   std::atomic<int> first_error{CUDA_SUCCESS};
   const std::optional<Timelines::Positions> covered = session_.covered_by_wait(target);
+  Landing landing(session_, parts);
   // Each lane uses two slots: the worker fills one while the lane empties the other.
   run_parallel(lanes, [&](size_t lane) {
     struct Pending {
       Slot slot;
       const Part& chunk;
       uint64_t position;  // of its copy in the timeline
+      std::shared_ptr<Landed> landed;
     };
     std::deque<Pending> pending;
     const auto ask = [&](size_t index, const Slot& slot) {
-      Pending next{slot, chunks[index], 0};
+      Pending next{slot, chunks[index], 0, nullptr};
       if (target.timeline) target.timeline->pace();
-      const auto body =
+      auto body =
           staged_copy(next.slot, next.chunk.from, next.chunk.bytes, stream_id(target), false);
+      next.landed = landing.expect(next.chunk.to, &body);
       note_failure(&first_error,
                    session_.post(target, static_cast<uint16_t>(wire::Custom::kCopyStaged),
                                  std::as_bytes(std::span(&body, 1)), {}, transport::Wake::kNow,
@@ -296,7 +374,8 @@ CUresult Staging::to_host(const Target& target, std::span<const Part> parts) {
           session_.wait_word(done.slot.word.index, done.slot.word.sequence, target.timeline);
       if (result == CUDA_SUCCESS) {
         if (target.timeline) target.timeline->waited(done.position);
-        result = drain(done.slot, done.chunk.to, done.chunk.bytes);
+        result = done.landed ? done.landed->wait(session_)
+                             : drain(done.slot, done.chunk.to, done.chunk.bytes);
       }
       note_failure(&first_error, result);
       release(done.slot);

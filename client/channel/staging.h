@@ -1,10 +1,12 @@
 // Staging: copies between pageable memory and the GPUs of a session.
 //
 // The worker owns a page-locked region; the client divides it into slots. For a copy to the device,
-// several threads fill slots (shared memory: memcpy into the mapping; other media: Link::write from
-// the application's memory) and post one kCopyStaged each, so that copying, transport and DMA
-// overlap. A copy to the host runs the other way. Slot count and size: eight threads with slots of
-// 2 MiB reach 41 GB/s, where CUDA's own pageable copy reaches 9 to 18 (docs/performance.md).
+// several threads fill slots (shared memory: memcpy into the mapping; other media: writes of the
+// Link from the application's memory) and post one kCopyStaged each, so that copying, transport and
+// DMA overlap. A copy to the host runs the other way. Over sockets nobody asks for bytes: those to
+// the device travel beside the command, and the worker writes those to the host when it has them.
+// Slot count and size: eight threads with slots of 2 MiB reach 41 GB/s, where CUDA's own pageable
+// copy reaches 9 to 18 (docs/performance.md).
 //
 // Threads: any, concurrently; they share the slots. Blocking: to_device() blocks until the source
 // has been read (the DMA may still run), to_host() until the destination is written.
@@ -85,7 +87,11 @@ class Staging {
   Slot take_any();  // for a lost session, whose words do not come
 
   Session& session_;
+  // Whether the target's stream can wait for bytes that come behind their command.
+  bool fills_behind(const Target& target) const;
+
   transport::RegionId region_{};
+  bool has_gates_ = false;        // ReadyEvent::gates
   std::byte* mapping_ = nullptr;  // null where the medium cannot map
   std::mutex mutex_;
   std::condition_variable freed_;

@@ -154,9 +154,9 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
 //
 // Over media that do not share pages, it decides when the source of a copy from page-locked memory
 // to a device is read. If no work in progress can change the source, it is read early: over TCP,
-// the command of a small copy carries the bytes; otherwise the worker fetches them at once
-// (wire::kSourceReady). If work in progress can change the source, the worker fetches the bytes
-// when the stream reaches the copy.
+// the command of a small copy carries the bytes, and those of a larger one go beside it; over verbs
+// the worker fetches them at once (wire::kSourceReady). If work in progress can change the source,
+// the worker fetches the bytes when the stream reaches the copy.
 class HostWrite {
  public:
   explicit HostWrite(Timeline* timeline);  // null: nothing happens

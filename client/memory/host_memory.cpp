@@ -50,6 +50,7 @@ uint64_t inode_of(int file) {
 
 CUresult unexpose_from(Session& session, wire::ObjectId context, uint64_t address,
                        transport::RegionId region) {
+  session.shadows().remove(address);
   const wire::HostUnexposeBody body{address, static_cast<uint64_t>(region)};
   Reply reply;
   const CUresult result =
@@ -79,11 +80,13 @@ CUresult expose_to(Session& session, wire::ObjectId context, void* address, size
   Reply reply;
   const CUresult result =
       session.call(session.in_context(context), static_cast<uint16_t>(wire::Custom::kHostExpose),
-                   std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
+                   std::as_bytes(std::span(&body, 1)), {}, sizeof(wire::HostExposeReply), &reply);
   if (result != CUDA_SUCCESS) {
     (void)session.link().unexpose(exposed->id);
     return result;
   }
+  const auto shadow = wire::Decoder(reply.body()).value<uint64_t>();
+  session.shadows().add(body.address, bytes, static_cast<transport::RegionId>(shadow));
   *region = exposed->id;
   return CUDA_SUCCESS;
 }

@@ -83,9 +83,11 @@ struct DeviceMemory {
 // before read() or write() returns. Must not block.
 using TransferDone = std::function<void(const Status&)>;
 
-// Whether other writes are in progress at the same time. For a single write, latency matters; for
-// one of many, the CPU time it costs.
-enum class Company : uint8_t { kAlone, kMany };
+// What matters for a write with immediate.
+//   kAwaited: its latency, and the caller has nothing else to do. Over tcp the caller sends a part.
+//   kAlone: its latency, and the caller has other work.
+//   kMany: it is one of many in progress; the CPU time that it costs.
+enum class Company : uint8_t { kAwaited, kAlone, kMany };
 
 // Called on the receiving side when `bytes` more of a write with this immediate have arrived: once
 // for each part into which the medium cuts the write, in any order, from threads of the Link. Must
@@ -208,9 +210,10 @@ class Link {
   // write's completion must come back to this side before a put can tell the peer. kUnsupported
   // without has_immediates. `immediate` is not 0, and `bytes` is at least 1.
   //
-  // `done` means that this side has finished; the peer is told of the arrival. With copies_by_cpu,
-  // sockets may hold pages of `local` until the peer has said that the data arrived: until then the
-  // memory must not change, but after `done` it may be unmapped. A write outside of the peer's
+  // `done` means that this side has finished; the peer is told of the arrival. With copies_by_cpu
+  // and kMany, sockets may hold pages of `local` until the peer has said that the data arrived:
+  // until then the memory must not change, but after `done` it may be unmapped. Otherwise it is the
+  // caller's again at `done`. A write outside of the peer's
   // region then breaks the Link; a write into a withdrawn region is dropped.
   virtual void write_with_immediate(RegionId, uint64_t, const void*, size_t, uint32_t, Company,
                                     TransferDone done) {
@@ -247,9 +250,10 @@ struct LinkOptions {
   // sleeps; that of puts up to four times as long (tcp/adaptive_spin.h).
   std::chrono::nanoseconds receive_spin = default_receive_spin();
   // tcp: large transfers without an immediate, and what the peer reads, may be sent as pages of
-  // this side's memory. The kernel then reads the memory until the peer has the bytes, be it after
-  // the peer has confirmed them or after unexpose(). So only for a side whose peer may see all that
-  // its memory will ever hold.
+  // this side's memory. The
+  // kernel then reads the memory until the peer has the bytes, be it after the peer has confirmed
+  // them or after unexpose(). So only for a side whose peer may see all that its memory will ever
+  // hold.
   bool sends_pages = false;
   // verbs: the PCI address of the GPU that uses this Link ("0000:3b:00.0"). The adapter nearest to
   // it is used. Empty: no preference.

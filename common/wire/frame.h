@@ -214,6 +214,12 @@ constexpr uint64_t parts_of(uint64_t copy_bytes) {
   return copy_bytes / part + (copy_bytes % part != 0);
 }
 
+// The immediate of the part `index` places after that of `first`. The numbers 1 to 2^32 - 1 in
+// turn: 0 is none. A number is used again only after all others.
+constexpr uint32_t immediate_of(uint32_t first, uint64_t index) {
+  return static_cast<uint32_t>((first - 1 + index) % UINT32_MAX) + 1;
+}
+
 enum PeerCopyFlags : uint32_t {
   kPeerOutgoing = 1,     // this worker has the source
   kPeerInStream = 2,     // the copy has a place in `stream` of this worker

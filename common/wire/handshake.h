@@ -280,15 +280,18 @@ struct ServerStatus {
 // First frame of the event ring after the Link is made.
 struct ReadyEvent {
   uint32_t event;       // wire::Event value 4
-  uint32_t body_bytes;  // 32
+  uint32_t body_bytes;  // 40
   uint64_t staging_region;
   uint64_t staging_bytes;
   // A region of u64. The GPU may write a kSignal's sequence into the one with the word's index,
   // before the worker writes the word. 0: no such region.
   uint64_t marks_region;
   uint64_t marks_bytes;
+  // So many copies at a time can wait, in a stream of the first device's primary context, for bytes
+  // that come behind their command; others would wait in host functions.
+  uint64_t gates;
 };
-static_assert(sizeof(ReadyEvent) == 40);
+static_assert(sizeof(ReadyEvent) == 48);
 inline constexpr uint32_t kReadyEvent = 4;
 
 std::vector<std::byte> encode(const Hello& message);

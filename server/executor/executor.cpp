@@ -19,6 +19,13 @@ PeerHub::Options peer_options(const PeerSettings& settings, Answers& answers, Jo
   return options;
 }
 
+// Copies that are held back for a limit (CopyPace) must not send their bytes before.
+HostMemory::Options host_options(const SessionResources& resources) {
+  HostMemory::Options options = resources.host_memory;
+  options.client_writes = !resources.quota->limits_bandwidth();
+  return options;
+}
+
 // Over other media the client does not see the marks. With several devices, the reset of one takes
 // away, for a moment, what another one may be about to write.
 bool can_mark(const SessionResources& resources) {
@@ -49,7 +56,8 @@ Executor::Executor(const SessionResources& given)
       idle(driver, objects, work, completions),
       device_waits(objects, idle, jobs, peers),
       client_resources(answers.events()),
-      host_memory(driver, link, client_resources, metered, resources.host_memory),
+      arrivals(std::make_shared<transport::Arrivals>()),
+      host_memory(driver, link, *arrivals, client_resources, metered, host_options(resources)),
       region_puts(
           std::make_shared<RegionPuts>(driver, link, answers, completions, names, resources.marks)),
       mirrors(driver, link, objects, answers, completions, host_memory, digest_memory),
@@ -57,7 +65,7 @@ Executor::Executor(const SessionResources& given)
       graph_keeper(driver, objects, client_resources, idle),
       host_callbacks(driver, link, answers.events(), client_resources, graph_keeper, mirrors),
       shadow_copies(driver, link, answers, host_memory, region_puts,
-                    std::make_shared<ArrivalGates>(driver, resources.arrival_words)),
+                    std::make_shared<ArrivalGates>(driver, resources.arrival_words), *arrivals),
       gpu_direct(*given.driver, link, answers, host_memory),
       graph_copies(driver, graph_keeper, {host_memory, mirrors, shadow_copies, host_callbacks},
                    resources.quota->limits_bandwidth()),
@@ -66,8 +74,8 @@ Executor::Executor(const SessionResources& given)
       blob_services{blobs},
       context_services{driver,      resources,   objects, answers, output,          peers,
                        completions, host_memory, mirrors, links,   device_resources},
-      copy_services{driver,      resources,    objects,       answers,    output, completions,
-                    host_memory, graph_keeper, shadow_copies, gpu_direct, done},
+      copy_services{driver,      resources,    objects,       answers,   output,     completions,
+                    host_memory, graph_keeper, shadow_copies, *arrivals, gpu_direct, done},
       graph_services{driver, objects, host_memory, graph_keeper, graph_copies, host_callbacks},
       interprocess_services{driver, names, origins},
       launch_services{driver, objects, completions, host_callbacks},
@@ -78,6 +86,9 @@ Executor::Executor(const SessionResources& given)
                     peers,     peer_memory, shadow_copies, copy_outcomes, done},
       stream_services{driver, resources, objects, answers, output, completions, idle} {
   link.before_puts([puts = region_puts] { puts->deliver(); });
+  link.on_immediate([arrivals = arrivals](uint32_t immediate, uint64_t bytes) {
+    arrivals->arrived(immediate, bytes);
+  });
   names.before_first_use([puts = region_puts.get()] { puts->settle(); });
   metered.before_trimming([this] {
     if (peers.holding()) return false;

@@ -20,6 +20,7 @@
 #include <memory>
 
 #include "api/stubs/traits.h"
+#include "common/transport/arrivals.h"
 #include "server/executor/answers/answers.h"
 #include "server/executor/answers/blobs.h"
 #include "server/executor/answers/client_resources.h"
@@ -87,6 +88,7 @@ class Executor {
   IdleCheck idle;
   DeviceWaits device_waits;
   ClientResources client_resources;
+  const std::shared_ptr<transport::Arrivals> arrivals;  // the Link's threads have shares
   HostMemory host_memory;
   const std::shared_ptr<RegionPuts> region_puts;  // streams' work has shares
   Mirrors mirrors;

@@ -10,6 +10,10 @@
 #include "api/driver_table.h"
 #include "common/wire/work.h"
 
+namespace rcuda::transport {
+class Arrivals;
+}
+
 namespace rcuda::server {
 
 class Answers;
@@ -69,6 +73,7 @@ struct CopyServices {
   HostMemory& host_memory;
   GraphKeeper& graph_keeper;
   ShadowCopies& shadow_copies;
+  transport::Arrivals& arrivals;
   GpuDirect& gpu_direct;
   wire::Work& done;
 };

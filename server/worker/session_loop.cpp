@@ -125,8 +125,10 @@ Status SessionLoop::run() {
   if (resources.gpudirect) executor_.gpu_direct.prove(resources.devices);
   // By default the kernel adds up to 50 us to every sleep, to wake several threads at once.
   ::prctl(PR_SET_TIMERSLACK, 1);
-  RCUDA_RETURN_IF_ERROR(executor_.answers.events().ready(*staging, marks));
+  RCUDA_RETURN_IF_ERROR(
+      executor_.answers.events().ready(*staging, marks, executor_.shadow_copies.gates()));
   Status status = serve();
+  executor_.arrivals->end();  // what still comes is of no use; no stream may wait for it
   publish_work();
   if (status.ok()) {
     flush_trace();

@@ -94,7 +94,7 @@ TEST_P(RegionContract, EveryByteArrivesWhateverSizeAndPlace) {
 // The peer is notified of all bytes of a write, once, and only after the bytes have arrived.
 TEST_P(RegionContract, WritesWithImmediateTellOfTheirArrival) {
   connect();
-  constexpr size_t kAlone = 5;  // the number of writes with Company::kAlone; the others have kMany
+  constexpr size_t kFew = 5;  // the number of writes that are not of Company::kMany
   constexpr size_t kSizes[] = {1,      4097,   65'537,  300'001,      (9 << 20) + 1,
                                65'535, 65'536, 300'001, (9 << 20) + 1};
   constexpr size_t kSlot = 10 << 20;
@@ -127,17 +127,20 @@ TEST_P(RegionContract, WritesWithImmediateTellOfTheirArrival) {
     wrong |= std::memcmp(block.bytes.data() + slot * kSlot, local.data() + slot * kSlot,
                          kSizes[slot]) != 0;
   });
-  {
+  const auto write_all = [&](Company of_few) {
+    std::memset(block.bytes.data(), 0, block.bytes.size());
+    {
+      std::lock_guard lock(mutex);
+      arrived.clear();
+    }
     Pending pending;
     for (size_t slot = 0; slot < std::size(kSizes); ++slot) {
-      const auto company = slot < kAlone ? Company::kAlone : Company::kMany;
+      const auto company = slot < kFew ? of_few : Company::kMany;
       server().write_with_immediate(region->id, slot * kSlot, local.data() + slot * kSlot,
                                     kSizes[slot], slot + 1, company, pending.begin());
     }
     ASSERT_TRUE(pending.wait());
     ASSERT_TRUE(pending.last_error().ok()) << pending.last_error().message();
-  }
-  {
     std::unique_lock lock(mutex);
     const auto all_arrived = [&] {
       for (size_t slot = 0; slot < std::size(kSizes); ++slot) {
@@ -147,7 +150,9 @@ TEST_P(RegionContract, WritesWithImmediateTellOfTheirArrival) {
     };
     EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(10), all_arrived));
     EXPECT_FALSE(wrong);
-  }
+  };
+  write_all(Company::kAlone);
+  write_all(Company::kAwaited);
   // The peer is not notified of a write that did not arrive, or that has no immediate.
   ASSERT_TRUE(write_and_wait(server(), region->id, 0, std::span(local).first(8)).ok());
   const Result<Region> withdrawn =

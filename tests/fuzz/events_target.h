@@ -71,7 +71,7 @@ inline std::vector<std::string> events_corpus() {
     return text + behind;
   };
   using wire::Event;
-  const wire::ReadyEvent ready{wire::kReadyEvent, 32, 1, 1u << 21, 2, 4096};
+  const wire::ReadyEvent ready{wire::kReadyEvent, 40, 1, 1u << 21, 2, 4096, 64};
   const wire::OutputEvent output{{Event::kOutput, 8}, 0, 4};
   const wire::NoticeEvent notice{{Event::kNotice, 12}, 1, 4};
   const wire::TraceEvent traced{1, 2, 3, 4, 5, 0, 1, 0};

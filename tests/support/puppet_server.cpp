@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -33,6 +34,21 @@ UniqueFd listen_for(uint16_t port) {
   if (::bind(socket.get(), address.get(), address.bytes()) != 0 || ::listen(socket.get(), 4) != 0) {
     return {};
   }
+  return socket;
+}
+
+UniqueFd listen_on_network(uint16_t* port) {
+  UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof address;
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  if (::bind(socket.get(), any, bytes) != 0 || ::listen(socket.get(), 32) != 0 ||
+      ::getsockname(socket.get(), any, &bytes) != 0) {
+    return {};
+  }
+  *port = ntohs(address.sin_port);
   return socket;
 }
 
@@ -71,7 +87,9 @@ wire::Welcome PuppetServer::welcome_with(uint32_t devices) {
   return welcome;
 }
 
-PuppetServer::PuppetServer(wire::Welcome welcome) : welcome_(std::move(welcome)) {
+PuppetServer::PuppetServer(wire::Welcome welcome, transport::Reach reach)
+    : welcome_(std::move(welcome)) {
+  if (reach == transport::Reach::kNetwork) listening_ = listen_on_network(&port_);
   for (uint32_t port = 20000 + static_cast<uint32_t>(::getpid()) % 20000;
        port < 65536 && !listening_; ++port) {
     listening_ = listen_for(static_cast<uint16_t>(port));
@@ -164,10 +182,24 @@ void PuppetServer::run() {
   }
 }
 
+Result<UniqueFd> PuppetServer::accept() {
+  UniqueFd socket(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (!socket) return Status::from_errno(errno, "accept");
+  return socket;
+}
+
 Status PuppetServer::welcome_client() {
   transport::Bootstrap bootstrap;
-  bootstrap.control = UniqueFd(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  if (!bootstrap.control) return Status::from_errno(errno, "accept");
+  Result<UniqueFd> control = accept();
+  if (!control) return control.status();
+  bootstrap.control = std::move(control).value();
+  bootstrap.accept_stream = [this](int) -> Result<Socket> {
+    Result<UniqueFd> stream = accept();
+    if (!stream) return stream.status();
+    auto attach = wire::read_message(stream->get(), patience());
+    if (!attach.ok()) return attach.status();
+    return Socket(std::move(stream).value());
+  };
   auto message = wire::read_message(bootstrap.control, patience());
   if (!message.ok()) return message.status();
   auto hello = wire::decode_hello(message->second);
@@ -195,8 +227,8 @@ Status PuppetServer::welcome_client() {
   auto region = link_->expose(staging_, kStagingBytes, backing.get(), 0);
   if (!region.ok()) return region.status();
   events_ = std::make_unique<wire::RingWriter>(*link_, wire::kEventRingLayout);
-  wire::ReadyEvent ready{wire::kReadyEvent, 32, static_cast<uint64_t>(region->id),
-                         kStagingBytes,     0,  0};
+  wire::ReadyEvent ready{
+      wire::kReadyEvent, 40, static_cast<uint64_t>(region->id), kStagingBytes, 0, 0, 64};
   if (link_->traits().shares_pages) {
     auto marks = link_->expose(staging_ + kStagingBytes, kMarkBytes, backing.get(), kStagingBytes);
     if (!marks.ok()) return marks.status();

@@ -63,7 +63,9 @@ class PuppetServer {
   using Handler = std::function<std::optional<Answer>(const Command&)>;
 
   // `welcome` is sent to the client. If its address window has no bytes, the client reserves none.
-  explicit PuppetServer(wire::Welcome welcome);
+  // `reach`: where it listens; over a network without encryption, and takes any token.
+  explicit PuppetServer(wire::Welcome welcome,
+                        transport::Reach reach = transport::Reach::kThisMachine);
   ~PuppetServer();
   static wire::Welcome welcome_with(uint32_t devices);
 
@@ -94,6 +96,7 @@ class PuppetServer {
  private:
   void run();
   void await_client();
+  Result<UniqueFd> accept();
   Status welcome_client();
   void serve(std::span<const std::byte> frame);
   void put(uint64_t offset, std::span<const std::byte> bytes);

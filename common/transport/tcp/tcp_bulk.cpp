@@ -28,8 +28,10 @@ constexpr uint64_t kMinPieceBytesAmongMany = 256u << 10;
 // Up to this size, the requesting or answering thread sends by itself: the kernel takes 64 KB in
 // about 10 us, less than waking a thread takes, so the calling thread is not delayed for long.
 constexpr uint64_t kDirectBytes = 64u << 10;
-// As much is sent by the answering thread while the sending thread wakes up.
+// As much is sent by the answering thread while the sending thread wakes up; and by a requesting
+// thread that waits, as the kernel takes it in about 40 us.
 constexpr uint64_t kMeanwhileBytes = 1u << 20;
+constexpr uint64_t kAwaitedBytes = 256u << 10;
 // Transfers without immediate that follow each other within this time are a burst. After the first
 // few of a burst, the sending threads send the rest: the calling thread has other work, and the
 // sending threads stay awake.
@@ -127,15 +129,16 @@ void BulkStream::start_sender_locked() {
   ::shutdown(socket_.fd(), SHUT_RDWR);
 }
 
-void BulkStream::submit(Piece piece, bool at_once) {
+void BulkStream::submit(Piece piece, Sender sender) {
   Status why;
   {
     Lock lock(mutex_);
     if (!stopped_) {
       queued_bytes_.fetch_add(piece.bytes, std::memory_order_relaxed);
       requests_.push_back(std::move(piece));
-      if (at_once) return drive_briefly(lock, Meanwhile::kNothing);
-      return call_sender_locked();
+      if (sender == Sender::kThread) return call_sender_locked();
+      return drive_briefly(
+          lock, sender == Sender::kCaller ? Meanwhile::kLargeRequest : Meanwhile::kNothing);
     }
     why = why_stopped_;
   }
@@ -272,18 +275,23 @@ void BulkStream::drive(Lock& lock, uint64_t most, Blocking blocking) {
   sending_ = false;
 }
 
-// Whether the next message is the data of a large piece of at most so many bytes.
-bool BulkStream::owes_data(uint64_t most) const {
-  if (!answer_is_next()) return false;
-  const BulkHeader& asked = answers_.front().asked;
-  return asked.kind == BulkHeader::kRead && asked.bytes > kDirectBytes && asked.bytes <= most;
+// Whether the next message is `meanwhile`, and carries kMeanwhileBytes at most.
+bool BulkStream::next_is(Meanwhile meanwhile) const {
+  uint64_t bytes = 0;
+  if (meanwhile == Meanwhile::kLargeAnswer && answer_is_next()) {
+    const BulkHeader& asked = answers_.front().asked;
+    if (asked.kind == BulkHeader::kRead) bytes = asked.bytes;
+  } else if (meanwhile == Meanwhile::kLargeRequest && !answer_is_next() && can_request()) {
+    if (requests_.front().to_peer) bytes = requests_.front().bytes;
+  }
+  return bytes > kDirectBytes && bytes <= kMeanwhileBytes;
 }
 
 // drive() for a thread with other work to do. `meanwhile`: what it sends while the sending thread
 // wakes up.
 void BulkStream::drive_briefly(Lock& lock, Meanwhile meanwhile) {
   if (!sending_ && !message_ && !stopped_) {
-    const bool large = meanwhile == Meanwhile::kLargeAnswer && owes_data(kMeanwhileBytes);
+    const bool large = next_is(meanwhile);
     if (large) call_sender_locked();
     ++running_;
     drive(lock, large ? kMeanwhileBytes : kDirectBytes, Blocking::kNo);
@@ -541,6 +549,19 @@ bool TcpBulk::in_burst() {
   return ++burst_ > kFewOfBurst;
 }
 
+// With several pieces, the caller would send one after the other what the threads send in parallel.
+// So it sends the last one, if any. A request for bytes is small.
+BulkStream::Sender TcpBulk::sender_of(const TransferRequest& what, const BulkStream::Piece& piece,
+                                      bool among_many) {
+  using Sender = BulkStream::Sender;
+  if (!what.to_peer) return Sender::kCallerIfSmall;
+  if (among_many) return Sender::kThread;
+  const bool is_awaited = what.immediate != 0 && what.company == Company::kAwaited;
+  const bool is_last = piece.offset + piece.bytes == what.offset + what.bytes;
+  if (is_awaited && is_last && piece.bytes <= kAwaitedBytes) return Sender::kCaller;
+  return piece.bytes == what.bytes ? Sender::kCallerIfSmall : Sender::kThread;
+}
+
 void TcpBulk::transfer(const TransferRequest& what, uint32_t after_puts, TransferDone done) {
   if (what.bytes == 0) return done({});
   const bool among_many = what.immediate == 0 ? in_burst() : what.company == Company::kMany;
@@ -569,9 +590,8 @@ void TcpBulk::transfer(const TransferRequest& what, uint32_t after_puts, Transfe
     piece.as_pages = what.immediate == 0 ? options_.sends_pages && piece.bytes >= kMinPages
                                          : among_many && piece.bytes >= kMinPagesAmongMany;
     piece.transfer = transfer;
-    // With several pieces, the caller would send one after the other what the threads send in
-    // parallel. A request for bytes is small.
-    best->submit(std::move(piece), !what.to_peer || (pieces == 1 && !among_many));
+    const BulkStream::Sender sender = sender_of(what, piece, among_many);
+    best->submit(std::move(piece), sender);
   }
 }
 

@@ -12,7 +12,8 @@
 // thread takes longer than sending them. The sending thread sends large pieces, those of many
 // transfers, and bytes that the socket did not take. It is the only thread that waits until a
 // socket takes bytes, so the two directions cannot block each other. While it wakes up, the
-// answering thread sends a first piece as far as the socket takes it.
+// answering thread, or a requesting one that waits anyway (Company::kAwaited), sends a piece as far
+// as the socket takes it.
 //
 // In each direction, a stream carries messages: a BulkHeader, then `bytes` of payload (kWrite and
 // kData only):
@@ -95,8 +96,11 @@ class BulkStream {
              ImmediateArrived on_immediate, OnError on_error);
 
   Status start();
-  // `at_once`: send on this thread if the piece is small and nothing else is being sent.
-  void submit(Piece piece, bool at_once);
+  // Who sends the piece, unless others are being sent.
+  //   kCallerIfSmall: the caller, if it is small; else the stream's thread.
+  //   kCaller: the caller, while the stream's thread wakes up.
+  enum class Sender { kThread, kCallerIfSmall, kCaller };
+  void submit(Piece piece, Sender sender);
   size_t queued_bytes() const { return queued_bytes_.load(std::memory_order_relaxed); }
   // Ends the threads. Pending pieces complete with `why`.
   void stop(const Status& why);
@@ -140,7 +144,6 @@ class BulkStream {
   void receive();
   void send();
   bool answer_is_next() const { return !answers_.empty() && (answer_next_ || !can_request()); }
-  bool owes_data(uint64_t most) const;
   bool can_request() const { return !requests_.empty() && in_flight_.size() < kMaxInFlight; }
   bool next_message(uint64_t most);
   Message answer_message(const Answer& answer);
@@ -150,7 +153,8 @@ class BulkStream {
   bool fill_pages(uint64_t at);
   bool push_pages(uint64_t left, std::string* why);
   void drive(Lock& lock, uint64_t most, Blocking blocking);
-  enum class Meanwhile { kNothing, kLargeAnswer };
+  enum class Meanwhile { kNothing, kLargeAnswer, kLargeRequest };
+  bool next_is(Meanwhile meanwhile) const;
   void drive_briefly(Lock& lock, Meanwhile meanwhile);
   void piece_sent(Lock& lock, uint64_t id);
   void complete(Lock& lock, uint64_t id);
@@ -209,6 +213,8 @@ class TcpBulk {
   void abandon() noexcept;
 
  private:
+  static BulkStream::Sender sender_of(const TransferRequest& what, const BulkStream::Piece& piece,
+                                      bool among_many);
   bool in_burst();
 
   const BulkOptions options_;

@@ -20,13 +20,15 @@ Status EventSink::append(std::span<const std::byte> head, std::span<const std::b
   return ring_.append(head, body, transport::Wake::kYes);
 }
 
-Status EventSink::ready(const transport::Region& staging, const transport::Region& marks) {
+Status EventSink::ready(const transport::Region& staging, const transport::Region& marks,
+                        size_t gates) {
   wire::ReadyEvent event{wire::kReadyEvent,
                          sizeof event - sizeof(wire::EventHeader),
                          static_cast<uint64_t>(staging.id),
                          staging.bytes,
                          static_cast<uint64_t>(marks.id),
-                         marks.bytes};
+                         marks.bytes,
+                         gates};
   return append(bytes_of(event), {});
 }
 

@@ -27,7 +27,7 @@ class EventSink {
  public:
   explicit EventSink(transport::Link& link) : ring_(link, wire::kEventRingLayout) {}
 
-  Status ready(const transport::Region& staging, const transport::Region& marks);
+  Status ready(const transport::Region& staging, const transport::Region& marks, size_t gates);
   Status host_callback(uint64_t callback, uint32_t slot, uint64_t sequence, CUresult status,
                        uint64_t loan);
   Status released(uint64_t callback);

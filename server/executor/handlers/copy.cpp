@@ -38,6 +38,19 @@ void hand_to_graph(CopyServices& services, const SessionStream& stream,
   }
 }
 
+// Whether the client may name writes with immediates. 0 names none.
+bool may_write(const CopyServices& services, uint32_t immediate) {
+  return immediate == 0 || services.resources.link->traits().has_immediates;
+}
+
+// Signals an error when the stream gets here.
+void signal_behind(CopyServices& services, const SessionStream& stream, WordSignal signal,
+                   CUresult error) {
+  services.completions.add(stream, [&answers = services.answers, signal, error](CUresult) {
+    answers.signal(signal, error);
+  });
+}
+
 }  // namespace
 
 HandlerResult copy_inline(CopyServices& services, const Command& command,
@@ -90,9 +103,17 @@ HandlerResult copy_staged(CopyServices& services, const Command&,
   if (body.to_device > 1) return kMalformed;
   const uint64_t limit = services.resources.staging_bytes;
   if (body.bytes > limit || body.staging_offset > limit - body.bytes) return kMalformed;
+  if (!may_write(services, body.immediate) || (body.immediate != 0 && body.bytes == 0)) {
+    return kMalformed;
+  }
+  const bool comes = body.to_device && body.immediate != 0;
   const WordSignal signal{body.word, body.sequence};
   SessionStream stream;
   CUresult result = services.objects.use_stream(body.stream, &stream);
+  const bool has_stream = result == CUDA_SUCCESS;
+  if (comes && has_stream) {
+    result = services.shadow_copies.await_write(stream, body.immediate, body.bytes);
+  }
   if (result == CUDA_SUCCESS) {
     const api::DriverTable& driver = services.driver;
     std::byte* const staging = services.resources.staging + body.staging_offset;
@@ -102,14 +123,39 @@ HandlerResult copy_staged(CopyServices& services, const Command&,
             : driver.cuMemcpyDtoHAsync_v2(staging, body.device_address, body.bytes, stream.handle);
   }
   if (result != CUDA_SUCCESS) {
-    services.answers.signal(signal, result);
+    // The slot is free when nothing is on its way into it.
+    if (comes && has_stream) {
+      signal_behind(services, stream, signal, result);
+    } else if (comes) {
+      services.arrivals.expect(body.immediate, transport::RegionId::kNone, body.bytes,
+                               [&answers = services.answers, signal, result](const Status&) {
+                                 answers.signal(signal, result);
+                               });
+    } else {
+      services.answers.signal(signal, result);
+    }
     // The word of a copy to the device only reports that the slot is free, so the error is
     // returned.
     return {body.to_device ? result : CUDA_SUCCESS, false, false};
   }
   services.done.copied(body.to_device ? wire::Counter::kBytesToDevice : wire::Counter::kBytesToHost,
                        body.bytes);
-  services.completions.add(stream, signal, body.to_device == 0);
+  if (body.to_device || body.immediate == 0) {
+    services.completions.add(stream, signal, body.to_device == 0);
+    return {};
+  }
+  ContextState* const context = stream.context;
+  services.completions.add(stream, [&services, context, body, signal](CUresult done) {
+    services.output.flush(*context);
+    if (done == CUDA_SUCCESS) {
+      // The slot is the client's again when it has the bytes.
+      services.resources.link->write_with_immediate(
+          static_cast<transport::RegionId>(body.region), body.region_offset,
+          services.resources.staging + body.staging_offset, body.bytes, body.immediate,
+          transport::Company::kAwaited, [](const Status&) {});
+    }
+    services.answers.signal(signal, done);
+  });
   return {};
 }
 
@@ -159,6 +205,7 @@ CUresult queue_copy(CopyServices& services, const wire::CopyBody& body,
                     const SessionStream& stream) {
   if (!reachable(services, stream.handle, body.destination, body.bytes) ||
       !reachable(services, stream.handle, body.source, body.bytes)) {
+    if (body.immediate != 0) services.shadow_copies.await_writes(stream, body);
     return CUDA_ERROR_INVALID_VALUE;
   }
   const wire::Counter direction = direction_of(services.host_memory, body);
@@ -202,10 +249,17 @@ HandlerResult signal_or_fail(CopyServices& services, const SessionStream& stream
 }  // namespace
 
 HandlerResult copy(CopyServices& services, const Command&, const wire::CopyBody& body) {
+  if (!may_write(services, body.immediate)) return kMalformed;
   SessionStream stream;
   CUresult result = services.objects.use_stream(body.stream, &stream);
   if (result == CUDA_SUCCESS && body.bytes != 0) result = queue_copy(services, body, stream);
-  return signal_or_fail(services, stream, {body.word, body.sequence}, result);
+  const WordSignal signal{body.word, body.sequence};
+  // Who learns of the error may use the source again, so nothing of it may be on its way.
+  if (result != CUDA_SUCCESS && body.immediate != 0 && stream.context && signal.sequence != 0) {
+    signal_behind(services, stream, signal, result);
+    return {};
+  }
+  return signal_or_fail(services, stream, signal, result);
 }
 
 // ---- shapes ------------------------------------------------------------------------------------

@@ -16,8 +16,13 @@
 namespace rcuda::server {
 
 HandlerResult host_expose(MemoryServices& services, const Command&,
-                          const wire::HostExposeBody& body) {
-  return {services.host_memory.expose(body), false, false};
+                          const wire::HostExposeBody& body, std::vector<std::byte>* reply) {
+  const CUresult result = services.host_memory.expose(body);
+  const HostMemory::Range* const range = services.host_memory.find(body.address, 1);
+  append(reply,
+         static_cast<uint64_t>(result == CUDA_SUCCESS && range ? range->shadow_region
+                                                               : transport::RegionId::kNone));
+  return {result, false, false};
 }
 
 HandlerResult host_unexpose(MemoryServices& services, const Command&,

@@ -29,6 +29,7 @@ ArrivalGates::ArrivalGates(const api::DriverTable& driver, std::span<std::byte> 
   for (size_t place = words.size() / sizeof(uint32_t); place-- > 0;) {
     free_.push_back(static_cast<uint32_t>(place));
   }
+  size_ = free_.size();
 }
 
 std::unique_ptr<ArrivalGates::Gate> ArrivalGates::take(const SessionStream& stream,

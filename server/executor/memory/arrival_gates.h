@@ -52,6 +52,9 @@ class ArrivalGates : public std::enable_shared_from_this<ArrivalGates> {
   // many gates at a time. `driver`: used by hold() only.
   ArrivalGates(const api::DriverTable& driver, std::span<std::byte> words);
 
+  // 0 if the driver has no waits at words.
+  size_t size() const { return size_; }
+
   // Null: the stream cannot wait at a gate, or none is free.
   std::unique_ptr<Gate> take(const SessionStream& stream, uint32_t parts);
   // The stream's next work begins when the first `parts` parts are here.
@@ -60,6 +63,7 @@ class ArrivalGates : public std::enable_shared_from_this<ArrivalGates> {
  private:
   const api::DriverTable& driver_;
   uint32_t* const words_;
+  size_t size_ = 0;
   std::mutex mutex_;
   std::vector<uint32_t> free_;  // places of words; guarded by mutex_
 };

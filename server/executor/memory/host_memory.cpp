@@ -33,12 +33,15 @@ CUresult not_moved(const Status& why) {
 }
 
 HostMemory::HostMemory(const api::DriverTable& driver, transport::Link& link,
-                       ClientResources& resources, HostMeter& meter, const Options& options)
+                       transport::Arrivals& arrivals, ClientResources& resources, HostMeter& meter,
+                       const Options& options)
     : driver_(driver),
       link_(link),
+      arrivals_(arrivals),
       resources_(resources),
       meter_(meter),
-      shared_address_space_(options.shared_address_space) {
+      shared_address_space_(options.shared_address_space),
+      client_writes_(options.client_writes) {
   for (const AddressRange& range : options.closed) keep(range.begin, range.end);
 }
 
@@ -154,6 +157,18 @@ CUresult HostMemory::lock(const wire::HostExposeBody& body, Range* range) {
   return result;
 }
 
+// With an adapter the client would have to register the memory with it; the worker reads instead.
+CUresult HostMemory::open_to_writes(uint64_t address, Range* range) {
+  const transport::MediumTraits& traits = link_.traits();
+  if (!client_writes_ || !range->shadow || !traits.copies_by_cpu || !traits.has_immediates)
+    return CUDA_SUCCESS;
+  const Result<transport::Region> region =
+      link_.expose(reinterpret_cast<void*>(address), range->bytes);
+  if (!region.ok()) return CUDA_ERROR_OUT_OF_MEMORY;
+  range->shadow_region = region->id;
+  return CUDA_SUCCESS;
+}
+
 CUresult HostMemory::expose(const wire::HostExposeBody& body) {
   if (body.bytes == 0 || body.address % kPage != 0 || body.address < kLowest ||
       body.bytes > kMost || body.address > kMost - body.bytes || (body.flags & ~kKnownFlags) != 0) {
@@ -173,6 +188,10 @@ CUresult HostMemory::expose(const wire::HostExposeBody& body) {
   if (!meter_.take_host(whole_pages(body.bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
   if (CUresult result = lock(body, &range); result != CUDA_SUCCESS) {
     meter_.give_host(whole_pages(body.bytes));
+    return result;
+  }
+  if (CUresult result = open_to_writes(body.address, &range); result != CUDA_SUCCESS) {
+    release(body.address, range);
     return result;
   }
   if (body.callback) {
@@ -218,7 +237,12 @@ void HostMemory::lock_again() {
 }
 
 void HostMemory::release(uint64_t address, const Range& range) {
+  // A driver waits for copies of the memory, whose bytes may still come.
   driver_.cuMemHostUnregister(reinterpret_cast<void*>(address));
+  if (range.shadow_region != transport::RegionId::kNone) {
+    (void)link_.unexpose(range.shadow_region);
+    arrivals_.withdraw(range.shadow_region);
+  }
   take_away(address, range);
   meter_.give_host(whole_pages(range.bytes));
 }

@@ -19,6 +19,7 @@
 
 #include "api/driver_table.h"
 #include "common/base/address_space.h"
+#include "common/transport/arrivals.h"
 #include "common/transport/link.h"
 #include "common/wire/protocol.h"
 #include "server/executor/answers/client_resources.h"
@@ -37,6 +38,8 @@ class HostMemory {
     uint64_t region = 0;
     unsigned flags = 0;       // CU_MEMHOSTREGISTER_*
     bool shadow = false;      // not the client's pages, but a shadow of them
+    // Of the shadow, for the client's own writes (transport::Arrivals); kNone if its Link has none.
+    transport::RegionId shadow_region = transport::RegionId::kNone;
     bool mapped = false;      // set by place(); false if the client shares this address space
     bool for_graphs = false;  // counted in for_graphs_
     // The client's callback, for memory that stands for pageable memory. The graphs that use the
@@ -50,10 +53,12 @@ class HostMemory {
     std::vector<AddressRange> closed;
     // The client is in this process (tests): its memory is not mapped, only registered.
     bool shared_address_space = false;
+    // Whether the client may write into shadows of its own accord, where the medium allows it.
+    bool client_writes = true;
   };
   // All outlive this object.
-  HostMemory(const api::DriverTable& driver, transport::Link& link, ClientResources& resources,
-             HostMeter& meter, const Options& options);
+  HostMemory(const api::DriverTable& driver, transport::Link& link, transport::Arrivals& arrivals,
+             ClientResources& resources, HostMeter& meter, const Options& options);
   ~HostMemory();
 
   CUresult expose(const wire::HostExposeBody& body);
@@ -75,15 +80,18 @@ class HostMemory {
   CUresult claim_addresses(uint64_t begin, uint64_t end);  // adds all of them to kept_, or none
   CUresult lock(const wire::HostExposeBody& body, Range* range);
   CUresult place(uint64_t address, uint64_t bytes, Range* range);
+  CUresult open_to_writes(uint64_t address, Range* range);
   void take_away(uint64_t address, const Range& range);
   void keep(uint64_t begin, uint64_t end);
   void release(uint64_t address, const Range& range);
 
   const api::DriverTable& driver_;
   transport::Link& link_;
+  transport::Arrivals& arrivals_;
   ClientResources& resources_;
   HostMeter& meter_;
   const bool shared_address_space_;
+  const bool client_writes_;
   std::map<uint64_t, Range> ranges_;  // by address; they do not overlap
   // Addresses that nothing else in this process uses, begin to end: those closed at its start, and
   // those where client memory is or was, because a client often exposes memory there again. They

@@ -28,19 +28,29 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
     Piece piece;
     transport::RegionId region;
     uint64_t offset;
+    // The client writes the piece with it, into this region of the worker; 0: this side moves it.
+    uint32_t immediate = 0;
+    transport::RegionId shadow_region = transport::RegionId::kNone;
     bool busy = false;
     bool has_ended = false;
   };
 
-  Transfer(transport::Link& link, Answers& answers, std::shared_ptr<RegionPuts> puts,
-           bool to_client, std::vector<Item> items)
-      : link_(link),
-        answers_(answers),
-        puts_(std::move(puts)),
+  Transfer(ShadowCopies& copies, bool to_client, std::vector<Item> items)
+      : link_(copies.link_),
+        answers_(copies.answers_),
+        arrivals_(copies.arrivals_),
+        puts_(copies.puts_),
         to_client_(to_client),
         items_(std::move(items)) {}
 
   size_t size() const { return items_.size(); }
+
+  // The client writes all items.
+  void expect_from(uint32_t immediate) {
+    for (size_t i = 0; i < items_.size(); ++i) {
+      items_[i].immediate = wire::immediate_of(immediate, i);
+    }
+  }
 
   // A gate that opens item by item as they end. Each of them is started once, after this.
   void open_with(std::unique_ptr<ArrivalGates::Gate> gate) { gate_ = std::move(gate); }
@@ -62,6 +72,8 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
     void* const local = reinterpret_cast<void*>(item.piece.address);
     if (to_client_) {
       link_.write(item.region, item.offset, local, item.piece.bytes, std::move(done));
+    } else if (item.immediate != 0) {
+      arrivals_.expect(item.immediate, item.shadow_region, item.piece.bytes, std::move(done));
     } else {
       link_.read(item.region, item.offset, local, item.piece.bytes, std::move(done));
     }
@@ -91,6 +103,7 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
 
   transport::Link& link_;
   Answers& answers_;
+  transport::Arrivals& arrivals_;
   const std::shared_ptr<RegionPuts> puts_;
   const bool to_client_;
   std::vector<Item> items_;
@@ -136,13 +149,14 @@ struct ShadowCopies::Steps {
 
 ShadowCopies::ShadowCopies(const api::DriverTable& driver, transport::Link& link, Answers& answers,
                            const HostMemory& host_memory, std::shared_ptr<RegionPuts> puts,
-                           std::shared_ptr<ArrivalGates> gates)
+                           std::shared_ptr<ArrivalGates> gates, transport::Arrivals& arrivals)
     : driver_(driver),
       link_(link),
       answers_(answers),
       host_memory_(host_memory),
       puts_(std::move(puts)),
-      gates_(std::move(gates)) {}
+      gates_(std::move(gates)),
+      arrivals_(arrivals) {}
 
 void ShadowCopies::begin_acknowledging(const SessionStream* stream) {
   if (!puts_->begin_acknowledging()) return;
@@ -185,9 +199,14 @@ std::shared_ptr<ShadowCopies::Transfer> ShadowCopies::prepare(bool to_client,
     uint64_t base = 0;
     const HostMemory::Range* range = host_memory_.find(piece.address, piece.bytes, &base);
     if (!range || !range->shadow) return nullptr;
-    items.push_back({piece, static_cast<transport::RegionId>(range->region), piece.address - base});
+    Transfer::Item item;
+    item.piece = piece;
+    item.region = static_cast<transport::RegionId>(range->region);
+    item.offset = piece.address - base;
+    item.shadow_region = range->shadow_region;
+    items.push_back(item);
   }
-  return std::make_shared<Transfer>(link_, answers_, puts_, to_client, std::move(items));
+  return std::make_shared<Transfer>(*this, to_client, std::move(items));
 }
 
 bool ShadowCopies::is_shadow(uint64_t address, uint64_t bytes) const {
@@ -223,23 +242,22 @@ CUresult ShadowCopies::copy(const SessionStream& stream, const wire::CopyBody& b
     in = prepare(false, chunks);
     if (!in) return CUDA_ERROR_INVALID_VALUE;
   }
-  if (sends_back(body)) {
-    out = prepare(true, chunks_of(body.destination, body.bytes));
-    if (!out) return CUDA_ERROR_INVALID_VALUE;
-  }
-  CUresult result = CUDA_SUCCESS;
-  if (out && puts_->overlaps(body.destination, body.bytes)) {
-    Step step;
-    step.puts = puts_;
-    result = queue(stream, std::move(step));
-  }
   // With kSourceReady all reads start now, otherwise when the stream reaches the first chunk. They
   // run ahead of the copies.
   size_t unread = in ? in->size() : 0;
   if (in && (body.flags & wire::kSourceReady)) {
-    in->open_with(gates_->take(stream, static_cast<uint32_t>(in->size())));
-    for (size_t i = 0; i < unread; ++i) in->start(i);
+    start_all(stream, *in, body.immediate);
     unread = 0;
+  }
+  CUresult result = CUDA_SUCCESS;
+  if (sends_back(body)) {
+    out = prepare(true, chunks_of(body.destination, body.bytes));
+    if (!out) result = CUDA_ERROR_INVALID_VALUE;
+  }
+  if (out && puts_->overlaps(body.destination, body.bytes)) {
+    Step step;
+    step.puts = puts_;
+    result = queue(stream, std::move(step));
   }
   for (size_t i = 0; i < chunks.size() && result == CUDA_SUCCESS; ++i) {
     if (in) result = await(stream, in, i, i == 0 ? unread : 0);
@@ -255,7 +273,34 @@ CUresult ShadowCopies::copy(const SessionStream& stream, const wire::CopyBody& b
       result = queue(stream, {out, i, i + 1, 0, last ? out->size() : 0});
     }
   }
+  // The source is the client's again when it learns of the error.
+  if (result != CUDA_SUCCESS && in && body.immediate != 0) {
+    (void)await(stream, in, in->size() - 1, 0);
+  }
   return result;
+}
+
+void ShadowCopies::start_all(const SessionStream& stream, Transfer& in, uint32_t immediate) {
+  if (immediate != 0) in.expect_from(immediate);
+  in.open_with(gates_->take(stream, static_cast<uint32_t>(in.size())));
+  for (size_t i = 0; i < in.size(); ++i) in.start(i);
+}
+
+CUresult ShadowCopies::await_write(const SessionStream& stream, uint32_t immediate,
+                                   uint64_t bytes) {
+  Transfer::Item item;
+  item.piece.bytes = bytes;
+  item.immediate = immediate;
+  const auto in = std::make_shared<Transfer>(*this, false, std::vector<Transfer::Item>{item});
+  start_all(stream, *in, immediate);
+  return await(stream, in, 0, 0);
+}
+
+void ShadowCopies::await_writes(const SessionStream& stream, const wire::CopyBody& body) {
+  if (!is_shadow(body.source, body.bytes)) return;
+  const std::shared_ptr<Transfer> in = prepare(false, chunks_of(body.source, body.bytes));
+  start_all(stream, *in, body.immediate);
+  (void)await(stream, in, in->size() - 1, 0);
 }
 
 CUresult ShadowCopies::pull(const SessionStream& stream, const std::vector<Piece>& pieces) {

@@ -76,9 +76,13 @@ void TwoPuppetsTest::settle(Session& session) {
   after_peer(&TwoPuppets::get().second);
 }
 
-LoneSession::LoneSession() : puppet(test::PuppetServer::welcome_with(1)) {
+LoneSession::LoneSession(const char* medium)
+    : puppet(test::PuppetServer::welcome_with(1), transport::find_medium(medium)->traits.reach) {
+  wire::Credentials credentials;
+  EXPECT_TRUE(credentials.security.set("none", "RCUDA_SECURITY", "the test").ok());
   SessionOptions options;
-  options.medium = transport::find_medium("shm");
+  options.medium = transport::find_medium(medium);
+  options.credentials = &credentials;
   auto opened = Session::open({nullptr, "127.0.0.1", puppet.port(), {0}, {0}}, options);
   if (!opened) {
     ADD_FAILURE() << opened.status().message();

@@ -60,7 +60,7 @@ class TwoPuppetsTest : public ::testing::Test {
 
 // A separate session with its own puppet, for tests that may lose it.
 struct LoneSession {
-  LoneSession();
+  explicit LoneSession(const char* medium = "shm");
 
   test::PuppetServer puppet;
   std::unique_ptr<Session> session;

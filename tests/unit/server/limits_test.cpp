@@ -31,8 +31,10 @@ struct Nothing {};
 class LimitsTest : public ::testing::Test {
  protected:
   // Starts a session at kStart. `bandwidth`: in bytes per second; 0: not limited.
-  void start(SessionLimits limits, uint64_t bandwidth = 0) {
+  void start(SessionLimits limits, uint64_t bandwidth = 0,
+             const char* medium = SessionHarness::kMedium) {
     SessionHarness::Options options;
+    options.medium = &test::medium_named(medium);
     options.limits = limits;
     options.now = [this] {
       ++looks_;
@@ -243,6 +245,27 @@ TEST_F(LimitsTest, EveryCopyBetweenClientAndDeviceCounts) {
       client().call(Custom::kHostUnexpose, wire::HostUnexposeBody{expose.address});
   EXPECT_TRUE(withdrawn && withdrawn->result == CUDA_SUCCESS);
   std::free(page);
+}
+
+// Bytes that the client sends beside the command would be here before it is.
+TEST_F(LimitsTest, WhereCopiesAreHeldBackTheWorkerAsksForTheirBytes) {
+  for (const uint64_t bandwidth : {uint64_t{0}, kOne}) {
+    start({}, bandwidth, "tcp");
+    auto* page = static_cast<std::byte*>(std::aligned_alloc(4096, 4096));
+    std::vector<std::byte> here(4096);
+    const auto region = client().link().expose(here.data(), here.size());
+    ASSERT_TRUE(region.ok());
+    const wire::HostExposeBody expose{
+        reinterpret_cast<uint64_t>(page), here.size(), static_cast<uint64_t>(region->id), 0, 0, 0};
+    const auto exposed = client().call(Custom::kHostExpose, expose);
+    ASSERT_TRUE(exposed && exposed->result == CUDA_SUCCESS);
+    EXPECT_EQ(wire::Decoder(exposed->body).value<uint64_t>() != 0, bandwidth == 0);
+    const auto withdrawn =
+        client().call(Custom::kHostUnexpose, wire::HostUnexposeBody{expose.address, expose.region});
+    EXPECT_TRUE(withdrawn && withdrawn->result == CUDA_SUCCESS);
+    std::free(page);
+    if (bandwidth == 0) TearDown();
+  }
 }
 
 TEST_F(LimitsTest, AGraphsCopiesCountWithEachLaunch) {

@@ -32,10 +32,13 @@ class ShadowSession : public ::testing::Test {
     body.address = reinterpret_cast<uint64_t>(shadow_);
     body.bytes = here_.size();
     body.region = static_cast<uint64_t>(region_);
-    ASSERT_EQ(client().call(wire::Custom::kHostExpose, body)->result, CUDA_SUCCESS);
+    const auto exposed = client().call(wire::Custom::kHostExpose, body);
+    ASSERT_EQ(exposed->result, CUDA_SUCCESS);
+    shadow_region_ =
+        static_cast<transport::RegionId>(wire::Decoder(exposed->body).value<uint64_t>());
   }
   void TearDown() override {
-    EXPECT_TRUE(session_.end().ok());
+    EXPECT_TRUE(is_over_ || session_.end().ok());
     driver().cuMemFree_v2(device_);
     std::free(shadow_);
     driver().cuDevicePrimaryCtxRelease_v2(0);
@@ -51,9 +54,11 @@ class ShadowSession : public ::testing::Test {
   }
 
   static constexpr uint32_t kWord = 9;
+  bool is_over_ = false;  // the session, by the test
   uint64_t sequence_ = 0;
   CUdeviceptr device_ = 0;
   transport::RegionId region_{};
+  transport::RegionId shadow_region_{};  // of the worker
   std::byte* shadow_ = nullptr;
   std::vector<std::byte> here_;  // the client's memory
   test::CountedHostFunctions host_functions_;

@@ -297,7 +297,7 @@ TEST_F(WorkerEventsTest, MalformedEventsAreDroppedAndTheSessionGoesOn) {
 }
 
 TEST_F(WorkerEventsTest, ASecondReadyEventChangesNothing) {
-  const wire::ReadyEvent ready{wire::kReadyEvent, 32, 12345, 1, 0, 0};
+  const wire::ReadyEvent ready{wire::kReadyEvent, 40, 12345, 1, 0, 0, 0};
   puppet().send_event(std::as_bytes(std::span(&ready, 1)));
   EXPECT_TRUE(alive());
 }

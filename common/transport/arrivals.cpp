@@ -1,0 +1,88 @@
+#include "common/transport/arrivals.h"
+
+#include <iterator>
+#include <utility>
+
+namespace rcuda::transport {
+
+template <typename Matches>
+std::vector<Arrivals::Ended> Arrivals::take_locked(const Matches& matches) {
+  std::vector<Ended> taken;
+  for (auto at = writes_.begin(); at != writes_.end();) {
+    Write& write = at->second;
+    const bool takes = write.expected != 0 && matches(write);
+    if (takes) taken.push_back(std::move(write.ended));
+    at = takes ? writes_.erase(at) : std::next(at);
+  }
+  return taken;
+}
+
+void Arrivals::arrived(uint32_t immediate, uint64_t bytes) {
+  std::vector<Ended> lost;
+  Ended ended;
+  Status why;
+  {
+    std::lock_guard lock(mutex_);
+    if (!over_.ok()) return;
+    auto found = writes_.find(immediate);
+    if (found == writes_.end() && early_ == kMostEarly) {
+      why = over_ = Status(Code::kProtocol, "the peer writes more than its messages name");
+      lost = take_locked([](const Write&) { return true; });
+    } else {
+      if (found == writes_.end()) {
+        found = writes_.try_emplace(immediate).first;
+        ++early_;
+      }
+      found->second.arrived += bytes;
+      if (!found->second.is_whole()) return;
+      ended = std::move(found->second.ended);
+      writes_.erase(found);
+    }
+  }
+  if (ended) ended({});
+  for (const Ended& each : lost) each(why);
+}
+
+void Arrivals::expect(uint32_t immediate, RegionId region, uint64_t bytes, Ended ended) {
+  Status outcome;
+  {
+    std::lock_guard lock(mutex_);
+    Write& write = writes_[immediate];
+    if (write.expected != 0) {
+      outcome = Status(Code::kProtocol, "the peer names a write twice");
+    } else {
+      if (write.arrived != 0) --early_;
+      write.expected = bytes;
+      const bool is_whole = write.is_whole();
+      if (!is_whole && over_.ok()) {
+        write.region = region;
+        write.ended = std::move(ended);
+        return;
+      }
+      if (!is_whole) outcome = over_;
+      writes_.erase(immediate);
+    }
+  }
+  ended(outcome);
+}
+
+void Arrivals::withdraw(RegionId region) {
+  std::vector<Ended> lost;
+  {
+    std::lock_guard lock(mutex_);
+    lost = take_locked([region](const Write& write) { return write.region == region; });
+  }
+  for (const Ended& each : lost) each({Code::kNotFound, "the peer has withdrawn its memory"});
+}
+
+void Arrivals::end() {
+  std::vector<Ended> lost;
+  {
+    std::lock_guard lock(mutex_);
+    if (over_.ok()) over_ = Status(Code::kUnavailable, "the session is over");
+    lost = take_locked([](const Write&) { return true; });
+  }
+  for (const Ended& each : lost) each({Code::kUnavailable, "the session is over"});
+}
+
+}  // namespace rcuda::transport
