@@ -294,6 +294,9 @@ def fixup_lines(struct, types, to_wire):
                          "r != CUDA_SUCCESS) return r;\n")
         elif f.form == "location":
             lines.append(f"  {guard}location_from_wire({f.member}, target);\n")
+        elif f.form == "devices" and to_wire:
+            lines.append(f"  {guard}if (CUresult r = devices_to_wire({f.member}, target); "
+                         "r != CUDA_SUCCESS) return r;\n")
         elif f.form == "handle" and f.direction != "in" or f.form == "handle" and to_wire:
             kind = f"wire::Kind::k{types.handles[f.type]}"
             if to_wire:

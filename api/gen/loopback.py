@@ -146,6 +146,8 @@ def emit_structures(table):
                              f"(wire::Kind::k{table.types.handles[f.type]}, seed + 1);\n")
             elif f.form == "location":
                 lines.append(f"  {guard}{f.member} = client_location();\n")
+            elif f.form == "devices":
+                lines.append(f"  {guard}{f.member} = client_devices();\n")
             elif f.form == "array":
                 maker = "sample_structures" if f.type in table.types.structs else "samples"
                 lines.append(f"  static auto {f.path}_storage = {maker}<{f.type}>(seed + 2);\n"
@@ -162,6 +164,8 @@ def emit_structures(table):
                              f"wire::Kind::k{table.types.handles[f.type]});\n")
             elif f.form == "location":
                 lines.append(f"  {guard}record.plain_location({f.member});\n")
+            elif f.form == "devices":
+                lines.append(f"  {guard}record.plain_devices({f.member});\n")
             elif f.form == "array":
                 call = "structures" if f.type in table.types.structs else "values"
                 lines.append(f"  record.{call}({f.member}, it.{f.count});\n  {f.member} = nullptr;\n")

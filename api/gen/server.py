@@ -309,6 +309,9 @@ def emit_fixups(table):
             elif f.form == "location":
                 lines.append(f"  {guard}if (CUresult r = location_from_wire({f.member}, executor); "
                              "r != CUDA_SUCCESS) return r;\n")
+            elif f.form == "devices":
+                lines.append(f"  {guard}if (CUresult r = devices_from_wire({f.member}, executor); "
+                             "r != CUDA_SUCCESS) return r;\n")
             elif f.form == "handle":
                 kind = f"wire::Kind::k{table.types.handles[f.type]}"
                 lines.append(f"  {guard}if (CUresult r = handle_from_wire({f.member}, {kind}, executor); "

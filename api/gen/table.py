@@ -40,7 +40,7 @@ BLOB = "Blob*"
 class Fixup:
     """A member of a struct that cannot be sent unchanged."""
     path: str
-    form: str  # handle, location, null, array, callback
+    form: str  # handle, location, devices, null, array, callback
     type: str = ""  # handle: the handle's type; array: the element's
     count: str = ""  # array: the member that counts its elements
     when: str = ""  # condition on the struct, over `it`

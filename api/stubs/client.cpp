@@ -21,6 +21,23 @@ void location_from_wire(CUmemLocation& location, const Target* target) {
   }
 }
 
+CUresult devices_to_wire(unsigned& mask, Target* target) {
+  unsigned worker = 0;
+  for (CUdevice device = 0; device < 32; ++device) {
+    if ((mask >> device & 1) == 0) continue;
+    Target named;
+    uint32_t ordinal = 0;
+    if (target_device(device, &named, &ordinal) != CUDA_SUCCESS || ordinal >= 32) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (target->session == nullptr) *target = named;
+    if (target->session != named.session) return CUDA_ERROR_INVALID_VALUE;
+    worker |= 1u << ordinal;
+  }
+  mask = worker;
+  return CUDA_SUCCESS;
+}
+
 void Call::unsupported_unless(bool holds, const char* parameter) {
   if (holds || failed()) return;
   RCUDA_WARN("a call uses parameter %s, which is not supported over the network", parameter);

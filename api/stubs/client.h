@@ -29,6 +29,7 @@ using api::to_pointer;
 // Struct members that name objects or devices are sent as ids and as the worker's ordinals.
 CUresult location_to_wire(CUmemLocation& location, Target* target);
 void location_from_wire(CUmemLocation& location, const Target* target);
+CUresult devices_to_wire(unsigned& mask, Target* target);
 template <typename Handle>
 CUresult handle_to_wire(Handle& handle, wire::Kind kind, Target* target) {
   wire::ObjectId id = 0;

@@ -41,6 +41,20 @@ CUresult location_from_wire(CUmemLocation& location, Executor& executor) {
   return result;
 }
 
+CUresult devices_from_wire(unsigned& mask, Executor& executor) {
+  unsigned driver = 0;
+  for (uint32_t ordinal = 0; ordinal < 32; ++ordinal) {
+    if ((mask >> ordinal & 1) == 0) continue;
+    CUdevice device = 0;
+    if (lookup_device(executor, ordinal, &device) != CUDA_SUCCESS || device >= 32) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    driver |= 1u << device;
+  }
+  mask = driver;
+  return CUDA_SUCCESS;
+}
+
 void callback_from_wire(CUhostFn& function, void*& argument, Executor& executor) {
   const HostFunction host = host_function(executor, reinterpret_cast<uintptr_t>(argument));
   function = host.function;

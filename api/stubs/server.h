@@ -92,6 +92,7 @@ void leave_created_context(Executor& executor, CUresult result);
 
 CUresult location_from_wire(CUmemLocation& location, Executor& executor);
 void location_to_wire(CUmemLocation& location, Executor& executor);
+CUresult devices_from_wire(unsigned& mask, Executor& executor);
 // A host function of the client, by the client's number for it.
 void callback_from_wire(CUhostFn& function, void*& argument, Executor& executor);
 template <typename Handle>

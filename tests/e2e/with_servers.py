@@ -3,10 +3,11 @@
 preloaded.
 
     with_servers.py --build FOLDER [--transport shm|tcp] [--servers N] [--driver softgpu|nvidia]
-                    [--gpus N] [--devices LIST] [--driver-versions LIST] [--preload LIBRARY] [--late]
+                    [--gpus N] [--reversed] [--devices LIST] [--driver-versions LIST] [--preload LIBRARY] [--late]
                     -- PROGRAM [ARGUMENT...]
 
-Starts N servers on free ports, runs PROGRAM with one device of each (or as many as --gpus says),
+Starts N servers on free ports, runs PROGRAM with one device of each (or as many as --gpus says, with
+--reversed the last one first),
 stops the servers and exits with the program's code. A server that does not stop cleanly fails the
 run. If the run fails, the servers' logs are printed. Each server is its own node; with --devices
 they share one node, and the n-th server has the n-th device of LIST. --driver-versions:
@@ -29,6 +30,7 @@ def main():
     parser.add_argument("--servers", type=int, default=1)
     parser.add_argument("--driver", default="softgpu")
     parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument("--reversed", action="store_true")
     parser.add_argument("--devices", default="")
     parser.add_argument("--driver-versions", default="")
     parser.add_argument("--preload", default="", help="a sanitizer's runtime, before librcuda.so")
@@ -54,7 +56,7 @@ def main():
                                      arguments.preload)
     environment["RCUDA_DEVICES"] = ",".join(server.address(gpu) for i, server in enumerate(servers)
                                             for gpu in ([gpus[i]] if arguments.devices
-                                                        else range(arguments.gpus)))
+                                                        else range(arguments.gpus)[::-1 if arguments.reversed else 1]))
     try:
         code = subprocess.run(program, env=environment).returncode
     except OSError as error:

@@ -66,6 +66,15 @@ void Record::plain_location(CUmemLocation& location) {
   location.id = 0;
 }
 
+void Record::plain_devices(unsigned& mask) {
+  for (CUdevice each = 0; each < 32; ++each) {
+    if (mask >> each & 1) device(each);
+  }
+  mask = 0;
+}
+
+unsigned client_devices() { return 1u << kClientDevice; }
+
 CUmemLocation client_location() {
   CUmemLocation location{};
   location.type = CU_MEM_LOCATION_TYPE_DEVICE;

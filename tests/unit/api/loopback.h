@@ -113,6 +113,7 @@ class Record {
     return {};
   }
   void plain_location(CUmemLocation& location);
+  void plain_devices(unsigned& mask);
 
  private:
   void bytes(const void* data, size_t size);
@@ -168,5 +169,6 @@ void expect_created(Handle handle, wire::Kind kind) {
 }
 void expect_destroyed(const void* handle, wire::Kind kind);
 CUmemLocation client_location();
+unsigned client_devices();  // a mask
 
 }  // namespace rcuda::loopback
