@@ -128,6 +128,7 @@ Status SessionLoop::run() {
   RCUDA_RETURN_IF_ERROR(
       executor_.answers.events().ready(*staging, marks, executor_.shadow_copies.gates()));
   Status status = serve();
+  link_.on_immediate(nullptr);
   executor_.arrivals->end();  // what still comes is of no use; no stream may wait for it
   publish_work();
   if (status.ok()) {

@@ -275,9 +275,15 @@ CUresult ShadowCopies::copy(const SessionStream& stream, const wire::CopyBody& b
   }
   // The source is the client's again when it learns of the error.
   if (result != CUDA_SUCCESS && in && body.immediate != 0) {
-    (void)await(stream, in, in->size() - 1, 0);
+    (void)await_all(stream, in);
   }
   return result;
+}
+
+CUresult ShadowCopies::await_all(const SessionStream& stream, const std::shared_ptr<Transfer>& in) {
+  const auto parts = static_cast<uint32_t>(in->size());
+  if (in->gate() && gates_->hold(stream, *in->gate(), parts) == CUDA_SUCCESS) return CUDA_SUCCESS;
+  return queue(stream, {in, 0, 0, 0, in->size()});
 }
 
 void ShadowCopies::start_all(const SessionStream& stream, Transfer& in, uint32_t immediate) {
@@ -293,14 +299,14 @@ CUresult ShadowCopies::await_write(const SessionStream& stream, uint32_t immedia
   item.immediate = immediate;
   const auto in = std::make_shared<Transfer>(*this, false, std::vector<Transfer::Item>{item});
   start_all(stream, *in, immediate);
-  return await(stream, in, 0, 0);
+  return await_all(stream, in);
 }
 
 void ShadowCopies::await_writes(const SessionStream& stream, const wire::CopyBody& body) {
   if (!is_shadow(body.source, body.bytes)) return;
   const std::shared_ptr<Transfer> in = prepare(false, chunks_of(body.source, body.bytes));
   start_all(stream, *in, body.immediate);
-  (void)await(stream, in, in->size() - 1, 0);
+  (void)await_all(stream, in);
 }
 
 CUresult ShadowCopies::pull(const SessionStream& stream, const std::vector<Piece>& pieces) {

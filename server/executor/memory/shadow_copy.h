@@ -89,6 +89,8 @@ class ShadowCopies {
   CUresult queue(const SessionStream& stream, Step step);
   CUresult await(const SessionStream& stream, const std::shared_ptr<Transfer>& in, size_t index,
                  size_t start_to);
+  // For a transfer whose items are all under way: the stream waits for all of them.
+  CUresult await_all(const SessionStream& stream, const std::shared_ptr<Transfer>& in);
   void start_all(const SessionStream& stream, Transfer& in, uint32_t immediate);
 
   const api::DriverTable& driver_;

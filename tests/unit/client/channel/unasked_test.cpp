@@ -29,6 +29,7 @@ class UnaskedTest : public ::testing::Test {
       changed_.notify_all();
     });
     for (size_t i = 0; i < kBytes; ++i) here_[i] = static_cast<std::byte>(i * 2654435761u >> 13);
+    for (size_t i = 0; i < kBytes; ++i) device_[i] = static_cast<std::byte>(i * 40503u >> 7);
   }
   void TearDown() override { puppet().link().on_immediate(nullptr); }
 
