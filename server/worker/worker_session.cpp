@@ -366,11 +366,11 @@ Status WorkerSession::run() {
       [this] {
         std::lock_guard lock(mutex_);
         if (!stopped_.empty()) return Status(Code::kUnavailable, stopped_);
-        const Status over = loop_ ? loop_->over() : link_->status();
-        if (!over.ok() || !loop_) return over;
+        const Status link = link_->status();
         // A call into the driver may wait for a stream that waits for the client's bytes.
-        if (!link_->status().ok()) loop_->executor().arrivals->end();
-        return link_->status();
+        if (loop_ && !link.ok()) loop_->executor().arrivals->end();
+        const Status over = loop_ ? loop_->over() : Status();
+        return over.ok() ? link : over;
       },
       worker_.settings.stop_timeout.get());
   RCUDA_RETURN_IF_ERROR(watch.start());

@@ -296,7 +296,6 @@ CUresult ShadowCopies::await_write(const SessionStream& stream, uint32_t immedia
                                    uint64_t bytes) {
   Transfer::Item item;
   item.piece.bytes = bytes;
-  item.immediate = immediate;
   const auto in = std::make_shared<Transfer>(*this, false, std::vector<Transfer::Item>{item});
   start_all(stream, *in, immediate);
   return await_all(stream, in);

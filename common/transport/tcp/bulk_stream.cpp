@@ -1,0 +1,512 @@
+#include "common/transport/tcp/bulk_stream.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "common/base/cpu_pause.h"
+#include "common/base/peer_order.h"
+#include "common/base/socket_io.h"
+#include "common/base/start_thread.h"
+
+namespace rcuda::transport {
+namespace {
+
+// As much is sent by the answering thread while the sending thread wakes up, or by a requesting one
+// that waits.
+constexpr uint64_t kMeanwhileBytes = 1u << 20;
+// ThreadSanitizer assumes that sendmsg() reads its buffers even after they were sent, when the peer
+// may already reuse the memory. Under it, the kDone that allows the reuse is sent in its own call.
+#ifdef __SANITIZE_THREAD__
+constexpr bool kDoneWithData = false;
+#else
+constexpr bool kDoneWithData = true;
+#endif
+// A pin is held for one system call. This limits how many bytes one such call moves.
+constexpr size_t kPinnedBytes = 1u << 20;
+constexpr size_t kScratchBytes = 64u << 10;
+std::string last_error() {
+  return errno == EPIPE || errno == ECONNRESET
+             ? "the peer closed a bulk connection"
+             : std::string("bulk connection: ") + std::strerror(errno);
+}
+
+using Clock = std::chrono::steady_clock;
+
+// The pause leaves the socket to the kernel, and more bytes gather.
+void pause_briefly() {
+  for (int i = 0; i < 64; ++i) cpu_pause();
+  std::this_thread::yield();
+}
+
+template <typename Ready>
+void spin_until(Clock::time_point end, const Ready& ready) {
+  while (!ready() && Clock::now() < end) std::this_thread::yield();
+}
+
+bool interrupted() { return errno == EAGAIN || errno == EINTR; }
+
+void poll_for(int socket, short events) {
+  pollfd entry{socket, events, 0};
+  ::poll(&entry, 1, -1);
+}
+
+Status refused(uint32_t code) {
+  switch (static_cast<Code>(code)) {
+    case Code::kOk:
+      return {};
+    case Code::kNotFound:
+      return {Code::kNotFound, "the peer's region does not exist"};
+    case Code::kInvalidArgument:
+      return {Code::kInvalidArgument, "transfer outside of the peer's region"};
+    default:
+      return {Code::kProtocol, "the peer refused a transfer"};
+  }
+}
+
+}  // namespace
+
+BulkStream::BulkStream(Socket socket, ExposedRegions& regions, const BulkOptions& options,
+                       ImmediateArrived on_immediate, OnError on_error)
+    : socket_(std::move(socket)),
+      regions_(regions),
+      options_(options),
+      on_immediate_(std::move(on_immediate)),
+      on_error_(std::move(on_error)) {}
+
+Status BulkStream::start() {
+  std::lock_guard lock(mutex_);
+  const Status started = start_thread(&receiver_, [this] { receive(); });
+  if (started.ok()) ++running_;
+  return started;
+}
+
+void BulkStream::call_sender_locked() {
+  start_sender_locked();
+  called_.store(true, std::memory_order_relaxed);
+  to_send_.notify_one();
+}
+
+void BulkStream::start_sender_locked() {
+  if (stopped_ || sender_.joinable()) return;
+  const Status started = start_thread(&sender_, [this] { send(); });
+  if (started.ok()) {
+    ++running_;
+    return;
+  }
+  // The receiving thread sees the end of the stream and ends everything with this reason.
+  if (send_error_.empty()) {
+    send_error_ = started.context();
+    ours_ = true;
+  }
+  ::shutdown(socket_.fd(), SHUT_RDWR);
+}
+
+void BulkStream::submit(Piece piece, Sender sender) {
+  Status why;
+  {
+    Lock lock(mutex_);
+    if (!stopped_) {
+      queued_bytes_.fetch_add(piece.bytes, std::memory_order_relaxed);
+      requests_.push_back(std::move(piece));
+      if (sender == Sender::kThread) return call_sender_locked();
+      return drive_briefly(
+          lock, sender == Sender::kCaller ? Meanwhile::kLargeRequest : Meanwhile::kNothing);
+    }
+    why = why_stopped_;
+  }
+  piece.transfer->piece_done(why);
+}
+
+void BulkStream::stop(const Status& why) {
+  std::lock_guard lock(mutex_);
+  if (std::exchange(stopped_, true)) return;
+  called_.store(true, std::memory_order_relaxed);
+  why_stopped_ = why;
+  ::shutdown(socket_.fd(), SHUT_RDWR);
+  to_send_.notify_all();
+}
+
+void BulkStream::join() {
+  if (receiver_.joinable()) receiver_.join();
+  if (sender_.joinable()) sender_.join();
+}
+
+// The memory of pieces goes back to their callers only when no thread can touch it any more.
+void BulkStream::leave(Lock& lock) {
+  if (--running_ != 0) return;
+  std::vector<std::shared_ptr<PendingTransfer>> failed;
+  const Status why = why_stopped_;
+  for (const auto& [id, flying] : in_flight_) failed.push_back(flying.piece.transfer);
+  for (const Piece& piece : requests_) failed.push_back(piece.transfer);
+  in_flight_.clear();
+  requests_.clear();
+  lock.unlock();
+  for (const auto& transfer : failed) transfer->piece_done(why);
+  lock.lock();
+}
+
+void BulkStream::receive() {
+  ::pthread_setname_np(::pthread_self(), "rcuda-bulk-recv");
+  std::string why;
+  while (why.empty()) why = receive_one();
+  bool ours;
+  {
+    std::lock_guard lock(mutex_);
+    if (!send_error_.empty()) why = send_error_;
+    ours = ours_;
+  }
+  on_error_(why, ours);
+  stop({Code::kUnavailable, why});  // usually stopped already, through on_error_
+  Lock lock(mutex_);
+  leave(lock);
+}
+
+void BulkStream::send() {
+  ::pthread_setname_np(::pthread_self(), "rcuda-bulk-send");
+  Lock lock(mutex_);
+  while (true) {
+    if (!has_work() && options_.receive_spin.count() > 0) {
+      called_.store(false, std::memory_order_relaxed);
+      lock.unlock();
+      spin_until(Clock::now() + options_.receive_spin,
+                 [&] { return called_.load(std::memory_order_relaxed); });
+      lock.lock();
+    }
+    to_send_.wait(lock, [&] { return stopped_ || has_work(); });
+    if (stopped_) break;
+    drive(lock, kAnyBytes, Blocking::kYes);
+    if (!message_ || stopped_) continue;
+    // Other threads only queue while this is set.
+    sending_ = true;
+    lock.unlock();
+    poll_for(socket_.fd(), POLLOUT);
+    lock.lock();
+    sending_ = false;
+  }
+  leave(lock);
+}
+
+// Makes the next message the current one, unless it carries more than `most` bytes.
+bool BulkStream::next_message(uint64_t most) {
+  if (answer_is_next()) {
+    const BulkHeader& asked = answers_.front().asked;
+    if (asked.kind == BulkHeader::kRead && asked.bytes > most) return false;
+    message_ = answer_message(answers_.front());
+    answers_.pop_front();
+    answer_next_ = false;
+    return true;
+  }
+  if (!can_request()) return false;
+  const Piece& piece = requests_.front();
+  if (piece.to_peer && piece.bytes > most) return false;
+  Message message;
+  message.header.kind = piece.to_peer ? BulkHeader::kWrite : BulkHeader::kRead;
+  message.header.piece = message.piece = next_piece_++;
+  message.header.region = piece.region;
+  message.header.offset = piece.offset;
+  message.header.bytes = piece.bytes;
+  message.header.immediate = piece.immediate;
+  message.header.after_puts = piece.after_puts;
+  if (piece.to_peer) {
+    message.payload = piece.local;
+    message.payload_bytes = piece.bytes;
+    message.as_pages = piece.as_pages;
+  }
+  InFlight& flying = in_flight_[message.piece];
+  flying.piece = piece;
+  flying.done = piece.immediate != 0;
+  requests_.pop_front();
+  message_ = std::move(message);
+  answer_next_ = true;
+  return true;
+}
+
+// Sends until all is sent or the socket takes no more; the sending thread sends the rest. The
+// caller holds the lock before and after the call. Callbacks may run during it.
+void BulkStream::drive(Lock& lock, uint64_t most, Blocking blocking) {
+  sending_ = true;
+  while (!stopped_ && (message_ || next_message(most))) {
+    lock.unlock();
+    std::string why;
+    const bool taken = push(blocking, &why);
+    lock.lock();
+    if (!why.empty()) {
+      // The receiving thread sees the end of the stream and ends this one.
+      if (send_error_.empty()) send_error_ = why;
+      ::shutdown(socket_.fd(), SHUT_RDWR);
+      message_.reset();
+      break;
+    }
+    if (!taken) break;
+    if (message_->sent != message_->bytes()) continue;
+    const uint64_t piece = message_->piece;
+    message_.reset();
+    if (piece != 0) piece_sent(lock, piece);
+    if (blocking == Blocking::kNo) most = kDirectBytes;
+  }
+  sending_ = false;
+}
+
+// Whether the next message is `meanwhile`, and carries kMeanwhileBytes at most.
+bool BulkStream::next_is(Meanwhile meanwhile) const {
+  uint64_t bytes = 0;
+  if (meanwhile == Meanwhile::kLargeAnswer && answer_is_next()) {
+    const BulkHeader& asked = answers_.front().asked;
+    if (asked.kind == BulkHeader::kRead) bytes = asked.bytes;
+  } else if (meanwhile == Meanwhile::kLargeRequest && !answer_is_next() && can_request()) {
+    if (requests_.front().to_peer) bytes = requests_.front().bytes;
+  }
+  return bytes > kDirectBytes && bytes <= kMeanwhileBytes;
+}
+
+// drive() for a thread with other work to do. `meanwhile`: what it sends while the sending thread
+// wakes up.
+void BulkStream::drive_briefly(Lock& lock, Meanwhile meanwhile) {
+  if (!sending_ && !message_ && !stopped_) {
+    const bool large = next_is(meanwhile);
+    if (large) call_sender_locked();
+    ++running_;
+    drive(lock, large ? kMeanwhileBytes : kDirectBytes, Blocking::kNo);
+    leave(lock);
+  }
+  if (sending_ || stopped_ || !(message_ || !answers_.empty() || can_request())) return;
+  call_sender_locked();
+}
+
+std::string BulkStream::receive_bytes(std::byte* data, size_t bytes) {
+  while (bytes != 0) {
+    const ssize_t count = recv_spinning(socket_, data, bytes, MSG_WAITALL, options_.receive_spin);
+    if (count == 0) return "the peer closed a bulk connection";
+    if (count < 0 && !interrupted()) return last_error();
+    if (count < 0) continue;
+    data += count;
+    bytes -= static_cast<size_t>(count);
+  }
+  return {};
+}
+
+std::string BulkStream::receive_one() {
+  BulkHeader header;
+  std::string why = receive_bytes(writable_bytes_of(header).data(), sizeof header);
+  if (!why.empty()) return why;
+  if (header.bytes > kMaxPieceBytes) return "protocol violation: oversized piece of a transfer";
+  const bool is_request = header.kind == BulkHeader::kWrite || header.kind == BulkHeader::kRead;
+  if (is_request && !regions_.wait_for_puts(header.after_puts)) return "the session was closed";
+  switch (header.kind) {
+    case BulkHeader::kWrite:
+      return take_write(header);
+    case BulkHeader::kRead:
+      return queue_answer(header, Code::kOk);
+    case BulkHeader::kData:
+      return take_data(header);
+    case BulkHeader::kDone:
+      return take_done(header);
+    default:
+      return "protocol violation: unknown message on a bulk connection";
+  }
+}
+
+std::string BulkStream::take_write(const BulkHeader& header) {
+  Result<std::shared_ptr<ExposedRegions::Entry>> region =
+      regions_.find(header.region, header.offset, header.bytes);
+  Code code = region ? Code::kOk : region.status().code();
+  after_peer(regions_.peer_order());  // this side's puts allowed the peer to write there
+  uint64_t at = 0;
+  auto sleep_at = Clock::now() + options_.receive_spin;
+  while (at < header.bytes) {
+    ssize_t count = -1;
+    if (code == Code::kOk) {
+      const ExposedRegions::Pin pin(**region);
+      if (pin) {
+        const size_t want = std::min<uint64_t>(header.bytes - at, kPinnedBytes);
+        count = socket_.recv((*region)->base + header.offset + at, want, MSG_DONTWAIT);
+      } else {
+        code = Code::kNotFound;
+      }
+    }
+    if (code != Code::kOk) {
+      scratch_.resize(kScratchBytes);
+      const size_t want = std::min<uint64_t>(header.bytes - at, kScratchBytes);
+      count = socket_.recv(scratch_.data(), want, 0);
+    }
+    if (count == 0) return "the peer closed a bulk connection";
+    if (count > 0) {
+      at += static_cast<uint64_t>(count);
+      sleep_at = Clock::now() + options_.receive_spin;
+    } else if (interrupted()) {
+      Clock::now() < sleep_at ? pause_briefly() : poll_for(socket_.fd(), POLLIN);
+    } else {
+      return last_error();
+    }
+  }
+  before_peer(regions_.peer_order());  // later puts of the peer may announce this data
+  if (header.immediate == 0) return queue_answer(header, code);
+  if (code == Code::kOk) on_immediate_(header.immediate, header.bytes);
+  // A write into a region that has been withdrawn is dropped.
+  if (code == Code::kInvalidArgument) return "protocol violation: a write outside of a region";
+  return {};
+}
+
+std::string BulkStream::take_data(const BulkHeader& header) {
+  std::byte* local = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = in_flight_.find(header.piece);
+    if (found == in_flight_.end() || found->second.piece.to_peer || found->second.done ||
+        found->second.arrived || found->second.piece.bytes != header.bytes) {
+      return "protocol violation: data that was not requested";
+    }
+    found->second.arrived = true;
+    local = found->second.piece.local;  // stays valid: only this thread completes pieces
+  }
+  return receive_bytes(local, header.bytes);
+}
+
+std::string BulkStream::take_done(const BulkHeader& header) {
+  std::unique_lock lock(mutex_);
+  const auto found = in_flight_.find(header.piece);
+  if (found == in_flight_.end() || found->second.done) {
+    return "protocol violation: end of an unknown transfer";
+  }
+  const Status outcome = refused(header.status);
+  if (outcome.ok() && !found->second.piece.to_peer && !found->second.arrived) {
+    return "protocol violation: the end of a read without its data";
+  }
+  found->second.done = true;
+  found->second.outcome = outcome;
+  if (found->second.sent) complete(lock, header.piece);
+  return {};
+}
+
+// The peer's outcome may arrive before this side's last send has returned. The memory goes back to
+// the caller only when both are over; a peer that lies about the outcome must not make this side
+// read freed memory.
+void BulkStream::piece_sent(Lock& lock, uint64_t id) {
+  InFlight& flying = in_flight_.at(id);
+  flying.sent = true;
+  if (flying.done) complete(lock, id);
+}
+
+void BulkStream::complete(Lock& lock, uint64_t id) {
+  const auto node = in_flight_.extract(id);
+  const InFlight& flying = node.mapped();
+  queued_bytes_.fetch_sub(flying.piece.bytes, std::memory_order_relaxed);
+  if (!requests_.empty()) call_sender_locked();
+  lock.unlock();
+  flying.piece.transfer->piece_done(flying.outcome);
+  lock.lock();
+}
+
+std::string BulkStream::queue_answer(const BulkHeader& asked, Code code) {
+  Lock lock(mutex_);
+  if (answers_.size() >= kMaxInFlight) return "protocol violation: too many transfers at once";
+  answers_.push_back({asked, code});
+  drive_briefly(lock, Meanwhile::kLargeAnswer);
+  return {};
+}
+
+BulkStream::Message BulkStream::answer_message(const Answer& answer) {
+  Message message;
+  BulkHeader done;
+  done.kind = BulkHeader::kDone;
+  done.status = static_cast<uint32_t>(answer.code);
+  done.piece = answer.asked.piece;
+  message.header = done;
+  if (answer.asked.kind != BulkHeader::kRead) return message;
+  Result<std::shared_ptr<ExposedRegions::Entry>> region =
+      regions_.find(answer.asked.region, answer.asked.offset, answer.asked.bytes);
+  if (!region) {
+    message.header.status = static_cast<uint32_t>(region.status().code());
+    return message;
+  }
+  after_peer(regions_.peer_order());  // this side's puts made the peer ask
+  message.header.kind = BulkHeader::kData;
+  message.header.bytes = answer.asked.bytes;
+  message.payload = (*region)->base + answer.asked.offset;
+  message.payload_bytes = answer.asked.bytes;
+  message.region = std::move(*region);
+  message.as_pages = options_.sends_pages && message.payload_bytes >= kMinPages;
+  message.has_done = true;
+  message.done = done;
+  return message;
+}
+
+// Makes one attempt; returns false if the socket takes nothing now. A region may be withdrawn at
+// any moment, so it is pinned for one call at a time, which then does not block. If it has been
+// withdrawn, filler bytes are sent, because the stream owes the peer the bytes it has announced.
+bool BulkStream::push(Blocking blocking, std::string* why) {
+  static constexpr std::byte kZeros[4096] = {};
+  Message& message = *message_;
+  std::array<iovec, 3> pieces;
+  size_t count = 0;
+  const auto add = [&](const void* data, uint64_t bytes) {
+    if (bytes != 0) pieces[count++] = {const_cast<void*>(data), bytes};
+  };
+  const uint64_t header_sent = std::min<uint64_t>(message.sent, sizeof message.header);
+  const uint64_t at = std::min(message.sent - header_sent, message.payload_bytes);
+  uint64_t some = message.payload_bytes - at;
+  const bool has_pages = message.as_pages && some != 0 && blocking == Blocking::kYes &&
+                         pages_.usable() && !socket_.encrypted();
+  const bool header_only = has_pages && header_sent != sizeof message.header;
+  if (has_pages && !header_only && fill_pages(at)) return push_pages(some, why);
+  add(reinterpret_cast<const std::byte*>(&message.header) + header_sent,
+      sizeof message.header - header_sent);
+  std::optional<ExposedRegions::Pin> pin;
+  const std::byte* source = message.payload + at;
+  if (some != 0 && message.region) {
+    pin.emplace(*message.region);
+    some = std::min<uint64_t>(some, kPinnedBytes);
+    if (!*pin) {
+      message.done.status = static_cast<uint32_t>(Code::kNotFound);
+      source = kZeros;
+      some = std::min<uint64_t>(some, sizeof kZeros);
+    }
+  }
+  if (!header_only) add(source, some);
+  if (message.has_done && !header_only &&
+      at + (kDoneWithData ? some : 0) == message.payload_bytes) {
+    // After kDone, the peer may let this side use the memory again.
+    before_peer(regions_.peer_order());
+    const uint64_t done_sent = message.sent - header_sent - at;
+    add(reinterpret_cast<const std::byte*>(&message.done) + done_sent,
+        sizeof message.done - done_sent);
+  }
+  const bool waits = blocking == Blocking::kYes && !message.region;
+  const int flags = (waits ? 0 : MSG_DONTWAIT) | (header_only ? MSG_MORE : 0);
+  const ssize_t sent = socket_.send(std::span(pieces).first(count), flags);
+  if (sent >= 0) {
+    message.sent += static_cast<uint64_t>(sent);
+    return true;
+  }
+  if (!interrupted()) *why = last_error();
+  return false;
+}
+
+// Puts the next pages of the payload, from `at` on, into the pipe, unless it has some. False: they
+// cannot be taken as pages.
+bool BulkStream::fill_pages(uint64_t at) {
+  const Message& message = *message_;
+  if (pages_.inside() != 0) return true;
+  std::optional<ExposedRegions::Pin> pin;
+  if (message.region) pin.emplace(*message.region);
+  return (!pin || *pin) && pages_.take(message.payload + at, message.payload_bytes - at);
+}
+
+// Blocks. push() sends what the pipe or the socket does not take of the `left` bytes of payload.
+bool BulkStream::push_pages(uint64_t left, std::string* why) {
+  const bool more = message_->has_done || pages_.inside() < left;
+  const ssize_t sent = pages_.send(socket_.fd(), more);
+  if (sent > 0) message_->sent += static_cast<uint64_t>(sent);
+  if (sent < 0 && !interrupted()) *why = last_error();
+  return sent >= 0;
+}
+
+}  // namespace rcuda::transport

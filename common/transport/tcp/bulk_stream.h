@@ -1,0 +1,201 @@
+// BulkStream: one of the sockets that carry the transfers of a TCP Link (tcp_bulk.h).
+//
+// Data goes straight between the memory and the socket, without a buffer in between. The sending
+// thread does not even copy the pieces that may go as pages into the socket's buffer: the socket
+// gets the memory's pages (PagePipe).
+//
+// A stream has one receiving thread and, once it is needed, one sending thread. The requesting
+// or answering thread sends small pieces and all requests for bytes at once, because waking a
+// thread takes longer than sending them. The sending thread sends large pieces, those of many
+// transfers, and bytes that the socket did not take. It is the only thread that waits until a
+// socket takes bytes, so the two directions cannot block each other. While it wakes up, the
+// answering thread, or a requesting one that waits anyway (Company::kAwaited), sends a piece as far
+// as the socket takes it.
+//
+// In each direction, a stream carries messages: a BulkHeader, then `bytes` of payload (kWrite and
+// kData only):
+//
+//   kWrite  store the payload in the receiver's region       answered by kDone, unless it carries
+//                                                            an immediate
+//   kRead   send bytes of the receiver's region              answered by kData and then kDone
+//   kData   the bytes that a kRead asked for
+//   kDone   the piece is over; `status` tells how
+//
+// A piece has at most kMaxPieceBytes, and a side has at most kMaxInFlight unanswered pieces on a
+// stream; a peer that exceeds this breaks the Link. Any thread may call submit(), which does not
+// block. Callbacks run on the stream's threads. If a sending thread cannot be started when it is
+// needed, the stream is lost, and the Link with it.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "common/base/socket.h"
+#include "common/transport/tcp/exposed_regions.h"
+#include "common/transport/tcp/page_pipe.h"
+#include "common/transport/transfer.h"
+
+namespace rcuda::transport {
+
+struct BulkHeader {
+  enum Kind : uint32_t { kWrite = 1, kRead = 2, kData = 3, kDone = 4 };
+  uint32_t kind = 0;
+  uint32_t status = 0;      // kDone: a Code
+  uint64_t piece = 0;       // assigned by the requesting side, per stream
+  uint64_t region = 0;      // kWrite, kRead
+  uint64_t offset = 0;      // kWrite, kRead
+  uint64_t bytes = 0;       // kWrite, kRead, kData
+  uint32_t immediate = 0;   // kWrite: passed to the receiver's user with the piece, unless 0
+  uint32_t after_puts = 0;  // kWrite, kRead: puts into regions that were sent before
+};
+static_assert(sizeof(BulkHeader) == 48);
+
+struct BulkOptions {  // LinkOptions has what they mean
+  std::chrono::nanoseconds receive_spin{0};
+  bool sends_pages = false;
+};
+
+class BulkStream {
+ public:
+  static constexpr uint64_t kMaxPieceBytes = 4u << 20;
+  static constexpr size_t kMaxInFlight = 32;
+  // Up to this size, the requesting or answering thread sends by itself: the kernel takes 64 KB in
+  // about 10 us, less than waking a thread takes, so the calling thread is not delayed for long.
+  static constexpr uint64_t kDirectBytes = 64u << 10;
+  // From this size on, passing pages to the socket costs less than copying them.
+  static constexpr uint64_t kMinPages = 256u << 10;
+
+  // A part of a transfer, on the requesting side.
+  struct Piece {
+    bool to_peer = false;
+    uint64_t region = 0;
+    uint64_t offset = 0;
+    std::byte* local = nullptr;
+    uint64_t bytes = 0;
+    uint32_t immediate = 0;
+    uint32_t after_puts = 0;
+    bool as_pages = false;
+    std::shared_ptr<PendingTransfer> transfer;
+  };
+
+  // Why the stream ended. `ours`: this side lacked a resource; the peer did nothing wrong.
+  using OnError = std::function<void(const std::string& why, bool ours)>;
+
+  BulkStream(Socket socket, ExposedRegions& regions, const BulkOptions& options,
+             ImmediateArrived on_immediate, OnError on_error);
+
+  Status start();
+  // Who sends the piece, unless others are being sent.
+  //   kCallerIfSmall: the caller, if it is small; else the stream's thread.
+  //   kCaller: the caller, while the stream's thread wakes up.
+  enum class Sender { kThread, kCallerIfSmall, kCaller };
+  void submit(Piece piece, Sender sender);
+  size_t queued_bytes() const { return queued_bytes_.load(std::memory_order_relaxed); }
+  // Ends the threads. Pending pieces complete with `why`.
+  void stop(const Status& why);
+  // Returns when the threads have ended. Must be called before the destructor.
+  void join();
+  void abandon() noexcept { ::close(socket_.fd()); }
+
+ private:
+  // An answer that this side owes the peer: data the peer reads, or the outcome of its write.
+  struct Answer {
+    BulkHeader asked;
+    Code code = Code::kOk;
+  };
+
+  // The message being sent: a header, its payload, and after the data of a kRead also the kDone.
+  struct Message {
+    BulkHeader header;
+    std::byte* payload = nullptr;
+    uint64_t payload_bytes = 0;
+    // Holds the payload; null: it is the caller's memory.
+    std::shared_ptr<ExposedRegions::Entry> region;
+    bool has_done = false;
+    bool as_pages = false;  // the payload goes through pages_
+    BulkHeader done;
+    uint64_t piece = 0;  // this side's piece, whose memory is the caller's again once sent; 0: none
+    uint64_t sent = 0;   // bytes of header, payload and kDone together
+    uint64_t bytes() const { return sizeof header + payload_bytes + (has_done ? sizeof done : 0); }
+  };
+
+  struct InFlight {
+    Piece piece;
+    bool sent = false;     // the sending thread no longer uses the caller's memory
+    bool done = false;     // the peer has reported the outcome, or never will
+    bool arrived = false;  // reads: the bytes are here
+    Status outcome;
+  };
+
+  using Lock = std::unique_lock<std::mutex>;
+  static constexpr uint64_t kAnyBytes = ~uint64_t{0};
+
+  void receive();
+  void send();
+  bool answer_is_next() const { return !answers_.empty() && (answer_next_ || !can_request()); }
+  bool can_request() const { return !requests_.empty() && in_flight_.size() < kMaxInFlight; }
+  bool next_message(uint64_t most);
+  Message answer_message(const Answer& answer);
+  // Whether a call may wait until the socket takes the bytes.
+  enum class Blocking { kNo, kYes };
+  bool push(Blocking blocking, std::string* why);
+  bool fill_pages(uint64_t at);
+  bool push_pages(uint64_t left, std::string* why);
+  void drive(Lock& lock, uint64_t most, Blocking blocking);
+  enum class Meanwhile { kNothing, kLargeAnswer, kLargeRequest };
+  bool next_is(Meanwhile meanwhile) const;
+  void drive_briefly(Lock& lock, Meanwhile meanwhile);
+  void piece_sent(Lock& lock, uint64_t id);
+  void complete(Lock& lock, uint64_t id);
+  void leave(Lock& lock);
+  std::string receive_one();
+  std::string take_write(const BulkHeader& header);
+  std::string take_data(const BulkHeader& header);
+  std::string take_done(const BulkHeader& header);
+  std::string queue_answer(const BulkHeader& asked, Code code);
+  std::string receive_bytes(std::byte* data, size_t bytes);
+  bool has_work() const { return !sending_ && (message_ || !answers_.empty() || can_request()); }
+  void start_sender_locked();
+  void call_sender_locked();
+
+  const Socket socket_;
+  ExposedRegions& regions_;
+  const BulkOptions options_;
+  const ImmediateArrived on_immediate_;
+  const OnError on_error_;
+  std::thread receiver_;
+  std::atomic<size_t> queued_bytes_{0};
+  std::vector<std::byte> scratch_;  // receiving thread only: takes payload that is dropped
+
+  std::atomic<bool> called_{false};  // wakes a sending thread that spins
+
+  std::mutex mutex_;  // guards the members below, except message_
+  std::condition_variable to_send_;
+  std::thread sender_;
+  bool sending_ = false;            // some thread is in drive()
+  std::optional<Message> message_;  // being sent; used only by the thread that set sending_
+  PagePipe pages_;                  // likewise
+  std::string send_error_;
+  bool ours_ = false;        // see OnError
+  bool answer_next_ = true;  // answers and requests take turns
+  std::deque<Piece> requests_;
+  std::deque<Answer> answers_;
+  std::unordered_map<uint64_t, InFlight> in_flight_;
+  uint64_t next_piece_ = 1;
+  int running_ = 0;  // threads that may touch the memory of pieces
+  bool stopped_ = false;
+  Status why_stopped_;
+};
+
+}  // namespace rcuda::transport
