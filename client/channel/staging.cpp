@@ -20,6 +20,12 @@ size_t chunk_bytes(size_t bytes) {
   return std::max(kSmallest, (share + 4095) & ~size_t{4095});
 }
 
+// The worker writes each chunk by all sockets at once.
+size_t landed_chunk_bytes(size_t bytes) {
+  return std::min<size_t>(std::max(chunk_bytes(bytes), wire::part_bytes_of(bytes)),
+                          Staging::kSlotBytes);
+}
+
 // Waits for one transfer of the Link. It spins first: a small transfer ends before a sleeping
 // thread would wake up.
 class LinkTransfer {
@@ -236,6 +242,8 @@ class Landing {
   }
   Landing(const Landing&) = delete;
 
+  bool is_open() const { return begin_; }
+
   // One part of the destination. Sets where the worker writes it; null: the caller has to fetch it.
   std::shared_ptr<Landed> expect(const std::byte* to, wire::CopyStagedBody* body) {
     if (!begin_) return nullptr;
@@ -323,7 +331,8 @@ CUresult Staging::to_host(const Target& target, void* destination, CUdeviceptr s
 CUresult Staging::to_host(const Target& target, std::span<const Part> parts) {
   size_t bytes = 0;
   for (const Part& part : parts) bytes += part.bytes;
-  const size_t chunk = chunk_bytes(bytes);
+  Landing landing(session_, parts);
+  const size_t chunk = landing.is_open() ? landed_chunk_bytes(bytes) : chunk_bytes(bytes);
   std::vector<Part> chunks;
   for (const Part& part : parts) {
     for (size_t at = 0; at < part.bytes; at += chunk) {
@@ -333,7 +342,6 @@ CUresult Staging::to_host(const Target& target, std::span<const Part> parts) {
   const size_t lanes = std::min(chunks.size(), copy_threads());
   std::atomic<int> first_error{CUDA_SUCCESS};
   const std::optional<Timelines::Positions> covered = session_.covered_by_wait(target);
-  Landing landing(session_, parts);
   // Each lane uses two slots: the worker fills one while the lane empties the other.
   run_parallel(lanes, [&](size_t lane) {
     struct Pending {

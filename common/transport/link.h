@@ -12,7 +12,8 @@
 // peer polls them with an acquire load. The first eight bytes are also stored as one word, so a
 // peer may poll them (relaxed) to learn where the last ones will be. No byte of a put becomes
 // visible before the last word of the previous put. Transfers are ordered only by their completion:
-// a put issued after a transfer has completed becomes visible after the transfer's data.
+// a put issued after a transfer has completed becomes visible after the transfer's data. Media with
+// has_region_puts and orders_writes have writes that are in order with puts.
 //
 // Threads. Every function may be called from any thread. A function blocks only where its comment
 // says so; put() also blocks while the medium's send queue is full.
@@ -199,11 +200,21 @@ class Link {
     return {Code::kUnsupported, std::string(medium()) + " has no puts into regions"};
   }
 
+  // The same for many bytes, which are not copied: they must not change until `done`. That means
+  // that this side has finished, not that they have arrived. Until they have, the peer sees nothing
+  // that is put later, from whatever thread: so a write should take some milliseconds at most. Of
+  // two writes to the same place, the bytes of the later one stay. Blocks as put(), and runs no
+  // TransferDone but this one. kUnsupported without orders_writes.
+  virtual void write_in_order(RegionId, uint64_t, const void*, size_t, TransferDone done) {
+    done({Code::kUnsupported, std::string(medium()) + " has no writes in order"});
+  }
+
   // Sends what put_region() has kept here. Blocks no longer than one send.
   virtual void flush() {}
   // With has_region_puts: each put and each transfer calls `first` before anything else, on its
-  // thread, which may hold locks of the caller. `first` may call put_region(), so what it puts
-  // arrives before whatever happens next. To be called once, before other threads use the Link.
+  // thread, which may hold locks of the caller. `first` may call put_region() and
+  // write_in_order(), so what it puts arrives before whatever happens next. To be called once,
+  // before other threads use the Link.
   virtual void before_puts(std::function<void()>) {}
 
   // RDMA write with immediate: the write itself tells the peer that it has arrived. Without it, the

@@ -27,6 +27,8 @@ struct MediumTraits {
   bool copies_by_cpu = false;
   // put_region() works: small writes into regions are ordered as puts.
   bool has_region_puts = false;
+  // write_in_order() works.
+  bool orders_writes = false;
   // write_with_immediate() works: the write itself tells the peer that it has arrived.
   bool has_immediates = false;
   // An adapter moves the bytes, and memory is registered with it. expose_device() registers memory

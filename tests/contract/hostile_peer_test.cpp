@@ -58,7 +58,7 @@ struct Victim {
 };
 
 Words tcp_hello(uint32_t peer_timeout_ms = 0) {
-  return Words().u64(0x3170637461647563).u64(kWindowBytes).u32(peer_timeout_ms).u32(1);
+  return Words().u64(0x3270637461647563).u64(kWindowBytes).u32(peer_timeout_ms).u32(1);
 }
 Words shm_hello() { return Words().u64(0x316d687361647563).u64(kWindowBytes).u32(0).u32(0); }
 
@@ -142,7 +142,7 @@ TEST(HostileTcpPeer, GreetingsThatCannotBeAreRefused) {
   EXPECT_EQ(attack_tcp(Words().u64(1).u64(kWindowBytes).u32(0).u32(1).bytes()).refused.code(),
             Code::kProtocol);
   for (const uint64_t window : {uint64_t{0}, uint64_t{4097}, uint64_t{1} << 31, ~uint64_t{7}}) {
-    const auto greeting = Words().u64(0x3170637461647563).u64(window).u32(0).u32(1).bytes();
+    const auto greeting = Words().u64(0x3270637461647563).u64(window).u32(0).u32(1).bytes();
     EXPECT_EQ(attack_tcp(greeting).refused.code(), Code::kInvalidArgument);
   }
 }
@@ -157,7 +157,10 @@ TEST(HostileTcpPeer, PutsOutsideOfTheWindowEndTheSession) {
                                                 {0xfffffff8, 0},
                                                 {8, 0xfffffff8},
                                                 {8, 0x80000000},
-                                                {8, 5 /* unknown kind */},
+                                                {8, 5 /* the end of a write, too short */},
+                                                {24, 5 /* and too long */},
+                                                {16, 8 | 5},
+                                                {8, 6 /* unknown kind */},
                                                 {16, 4 /* into a region, without bytes */},
                                                 {17 + 65536, 4 /* and with too many */},
                                                 {24, 8 | 4},
@@ -247,6 +250,76 @@ TEST(HostileTcpPeer, TransfersOutsideOfARegionAreRefusedAndTouchNothing) {
   EXPECT_EQ(memory, std::vector(4096, std::byte{0x5a}));
 }
 
+// {kind, piece, region, offset, bytes, number}: into a region that need not exist.
+std::vector<std::byte> piece_in_order(uint64_t region, uint64_t offset, uint64_t bytes,
+                                      uint32_t number) {
+  Words words;
+  words.u32(5).u32(0).u64(1).u64(region).u64(offset).u64(bytes).u32(number).u32(0).zeros(bytes);
+  return words.bytes();
+}
+
+TEST(HostileTcpPeer, TheEndOfAWriteHoldsBackWhatFollowsUntilTheWriteIsHere) {
+  std::vector<std::byte> memory(4096, std::byte{0x5a});
+  Victim victim = attack_tcp(tcp_hello().bytes());
+  ASSERT_NE(victim.link, nullptr);
+  ASSERT_TRUE(victim.link->expose(memory.data(), memory.size()).ok());
+  Link& link = *victim.link;
+  send(victim.attacker, Words().u32(16).u32(5).u64(96).u32(7).u32(0).bytes());
+  send(victim.attacker, Words().u32(8).u32(64 | 1).u64(1).bytes());
+  send(victim.streams[0], piece_in_order(1, 8, 64, 7));
+  send(victim.streams[0], piece_in_order(1, 0, 64, 6));  // another one
+  const auto later = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
+  EXPECT_EQ(link.wait([&] { return load(link, 64) == 1; }, later).code(), Code::kTimeout);
+  send(victim.streams[0], piece_in_order(77, 0, 32, 7));  // a region that is withdrawn
+  EXPECT_TRUE(link.wait([&] { return load(link, 64) == 1; }, soon()).ok());
+  EXPECT_EQ(memory[71], std::byte{0});
+  EXPECT_EQ(memory[72], std::byte{0x5a});
+  // The bytes of the next one never come.
+  send(victim.attacker, Words().u32(16).u32(5).u64(8).u32(8).u32(0).bytes());
+  victim.streams.clear();
+  EXPECT_EQ(link.wait([] { return false; }, soon()).code(), Code::kUnavailable);
+}
+
+// Nothing that the peer has to answer comes in front of what its own program waits for.
+TEST(HostileTcpPeer, AWriteInOrderOvertakesWhatThePeerDoesNotAnswer) {
+  Victim victim = attack_tcp(tcp_hello().bytes());
+  ASSERT_NE(victim.link, nullptr);
+  std::vector<std::byte> memory(4096);
+  constexpr int kReads = 40;  // more than may be unanswered
+  Pending pending;
+  for (int i = 0; i < kReads; ++i) {
+    victim.link->read(transport::RegionId{1}, 0, memory.data(), 64, pending.begin());
+  }
+  victim.link->write_in_order(transport::RegionId{1}, 0, memory.data(), 64, pending.begin());
+  uint32_t kind = 0;
+  for (int i = 0; i < kReads && kind != 5; ++i) {
+    std::vector<std::byte> header(48);
+    ASSERT_TRUE(recv_all(victim.streams[0].get(), header, soon()).ok());
+    std::memcpy(&kind, header.data(), sizeof kind);
+  }
+  EXPECT_EQ(kind, 5u);
+  victim.link->close();
+}
+
+TEST(HostileTcpPeer, WritesInOrderThatCannotBeEndTheSession) {
+  std::vector<std::byte> memory(4096, std::byte{0x5a});
+  const auto attack = [&](const std::vector<std::byte>& bytes) {
+    Victim victim = attack_tcp(tcp_hello().bytes());
+    ASSERT_NE(victim.link, nullptr);
+    ASSERT_TRUE(victim.link->expose(memory.data(), memory.size()).ok());
+    send(victim.streams[0], bytes);
+    expect_protocol_violation(*victim.link);
+  };
+  attack(piece_in_order(1, 4040, 64, 1));
+  std::vector<std::byte> many;  // whose ends are not told
+  for (uint32_t number = 1; number <= 5000; ++number) {
+    const std::vector<std::byte> piece = piece_in_order(77, 0, 8, number);
+    many.insert(many.end(), piece.begin(), piece.end());
+  }
+  attack(many);
+  EXPECT_EQ(memory, std::vector(4096, std::byte{0x5a}));
+}
+
 // A log line that blocks its thread, like one to a stopped terminal: until a descriptor is closed,
 // or for a second.
 struct SlowLine {
@@ -304,9 +377,12 @@ TEST(HostileTcpPeer, RandomStreamsNeverDoMoreThanEndTheSession) {
                                 .u32(static_cast<uint32_t>(small(kWindowBytes) | random() % 3))
                                 .zeros(bytes % 8192)
                                 .bytes());
+      if (random() % 8 == 0) {
+        send(victim.attacker, Words().u32(16).u32(5).u64(small(5000)).u64(random() % 3).bytes());
+      }
       const uint64_t piece = small(5000);
       send(victim.streams[0], Words()
-                                  .u32(static_cast<uint32_t>(1 + random() % 4))
+                                  .u32(static_cast<uint32_t>(1 + random() % 5))
                                   .u32(static_cast<uint32_t>(small(8)))
                                   .u64(small(64))
                                   .u64(random() % 3)

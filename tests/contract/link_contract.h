@@ -5,9 +5,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -75,6 +77,36 @@ Status write_and_wait(transport::Link& link, transport::RegionId region, uint64_
                       std::span<const std::byte> from);
 Status read_and_wait(transport::Link& link, transport::RegionId region, uint64_t offset,
                      std::span<std::byte> into);
+
+// Counts transfers in flight.
+class Pending {
+ public:
+  ~Pending() { (void)wait(); }  // also after a failed assertion
+  transport::TransferDone begin() {
+    std::lock_guard lock(mutex_);
+    ++count_;
+    return [this](const Status& status) {
+      std::lock_guard lock(mutex_);
+      if (!status.ok()) last_error_ = status;
+      --count_;
+      changed_.notify_all();
+    };
+  }
+  bool wait(int most = 0) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kPatience, [&] { return count_ <= most; });
+  }
+  Status last_error() {
+    std::lock_guard lock(mutex_);
+    return last_error_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int count_ = 0;
+  Status last_error_;
+};
 
 class LinkContract : public testing::TestWithParam<LinkCase> {
  protected:

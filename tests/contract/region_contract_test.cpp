@@ -27,36 +27,6 @@ class RegionContract : public LinkContract {
   void transfer_both_ways();
 };
 
-// Counts transfers in flight.
-class Pending {
- public:
-  ~Pending() { (void)wait(); }  // also after a failed assertion
-  transport::TransferDone begin() {
-    std::lock_guard lock(mutex_);
-    ++count_;
-    return [this](const Status& status) {
-      std::lock_guard lock(mutex_);
-      if (!status.ok()) last_error_ = status;
-      --count_;
-      changed_.notify_all();
-    };
-  }
-  bool wait(int most = 0) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kPatience, [&] { return count_ <= most; });
-  }
-  Status last_error() {
-    std::lock_guard lock(mutex_);
-    return last_error_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int count_ = 0;
-  Status last_error_;
-};
-
 TEST_P(RegionContract, EveryByteArrivesWhateverSizeAndPlace) {
   connect();
   SharedBlock block(24 << 20);
@@ -241,95 +211,6 @@ TEST_P(RegionContract, AReceiverMaySpinBeforeItSleeps) {
     const transport::LinkOptions options{.receive_spin = spin};
     connect(options, options);
     transfer_both_ways();
-  }
-}
-
-TEST_P(RegionContract, APutAfterATransferIsSeenAfterItsData) {
-  connect();
-  SharedBlock block(1 << 20);
-  const Result<Region> region = client().expose(block.bytes.data(), block.bytes.size(), block.fd);
-  ASSERT_TRUE(region.ok());
-  std::vector<std::byte> bytes(block.bytes.size());
-  const int count = rounds(200, faulty());
-  // Shows ThreadSanitizer the order, which it cannot see through two mappings.
-  std::atomic<int> finished{0};
-  for (int i = 1; i <= count; ++i) {
-    std::memset(bytes.data(), i % 251, bytes.size());
-    server().write(region->id, 0, bytes.data(), bytes.size(), [&, i](const Status& status) {
-      ASSERT_TRUE(status.ok());
-      ASSERT_TRUE(put_word(server(), 0, i).ok());
-      finished = i;
-    });
-    ASSERT_TRUE(client().wait([&] { return load(client(), 0) == uint64_t(i); }, soon()).ok());
-    while (finished != i) std::this_thread::yield();
-    ASSERT_EQ(block.bytes.front(), static_cast<std::byte>(i % 251));
-    ASSERT_EQ(block.bytes.back(), static_cast<std::byte>(i % 251));
-  }
-}
-
-// Without waiting for the transfer, as above.
-TEST_P(RegionContract, APutAfterAPutIntoARegionIsSeenAfterItsBytes) {
-  connect();
-  SharedBlock block(1 << 20);
-  const Result<Region> region = client().expose(block.bytes.data(), block.bytes.size(), block.fd);
-  ASSERT_TRUE(region.ok());
-  std::vector<std::byte> bytes(transport::kMaxRegionPut + 1);
-  const auto put = [&](RegionId id, uint64_t offset, size_t count) {
-    return server().put_region(id, offset, std::span(bytes).first(count)).code();
-  };
-  if (!traits().has_region_puts) {
-    EXPECT_EQ(put(region->id, 0, 8), Code::kUnsupported);
-    return;
-  }
-  const size_t sizes[] = {1, 7, 4096, 16'385, transport::kMaxRegionPut};
-  const int count = rounds(200, faulty());
-  for (int i = 1; i <= count; ++i) {
-    const size_t size = sizes[static_cast<size_t>(i) % std::size(sizes)];
-    const uint64_t offset = static_cast<uint64_t>(i) % 13;
-    std::memset(bytes.data(), i % 251, bytes.size());
-    ASSERT_EQ(put(region->id, offset, size), Code::kOk);
-    std::memset(bytes.data(), 0xff, bytes.size());  // they are copied
-    ASSERT_TRUE(put_word(server(), 0, i).ok());
-    ASSERT_TRUE(client().wait([&] { return load(client(), 0) == uint64_t(i); }, soon()).ok());
-    ASSERT_EQ(block.bytes[offset], static_cast<std::byte>(i % 251));
-    ASSERT_EQ(block.bytes[offset + size - 1], static_cast<std::byte>(i % 251));
-    ASSERT_NE(block.bytes[offset + size], static_cast<std::byte>(i % 251));
-  }
-  // What is withdrawn is not touched, and the Link goes on.
-  ASSERT_TRUE(client().unexpose(region->id).ok());
-  ::mprotect(block.bytes.data(), block.bytes.size(), PROT_NONE);
-  ASSERT_EQ(put(region->id, 0, 4096), Code::kOk);
-  ASSERT_TRUE(put_word(server(), 0, 7777).ok());
-  EXPECT_TRUE(client().wait([&] { return load(client(), 0) == 7777; }, soon()).ok());
-  ::mprotect(block.bytes.data(), block.bytes.size(), PROT_READ | PROT_WRITE);
-}
-
-TEST_P(RegionContract, TransfersAfterAPutIntoARegionHappenAfterIt) {
-  connect();
-  if (!traits().has_region_puts) return;
-  SharedBlock block(1 << 20);
-  const Result<Region> region = client().expose(block.bytes.data(), block.bytes.size(), block.fd);
-  ASSERT_TRUE(region.ok());
-  std::vector<std::byte> bytes(transport::kMaxRegionPut);
-  std::vector<std::byte> other(bytes.size() * 2);
-  const int count = rounds(200, faulty());
-  for (int i = 1; i <= count; ++i) {
-    // What is read is what was put.
-    std::memset(bytes.data(), i % 251 + 1, bytes.size());
-    ASSERT_TRUE(server().put_region(region->id, 0, bytes).ok());
-    Pending read;
-    server().read(region->id, 0, other.data(), bytes.size(), read.begin());
-    ASSERT_TRUE(read.wait());
-    ASSERT_EQ(other[0], bytes[0]);
-    ASSERT_EQ(other[bytes.size() - 1], bytes[0]);
-    // What is written stays.
-    std::memset(other.data(), 0xff, other.size());
-    ASSERT_TRUE(server().put_region(region->id, 0, bytes).ok());
-    ASSERT_TRUE(write_and_wait(server(), region->id, 0, other).ok());
-    ASSERT_TRUE(put_word(server(), 0, i).ok());
-    ASSERT_TRUE(client().wait([&] { return load(client(), 0) == uint64_t(i); }, soon()).ok());
-    ASSERT_EQ(block.bytes[0], std::byte{0xff});
-    ASSERT_EQ(block.bytes[bytes.size() - 1], std::byte{0xff});
   }
 }
 

@@ -106,6 +106,17 @@ void FaultLink::write_with_immediate(RegionId region, uint64_t offset, const voi
   });
 }
 
+void FaultLink::write_in_order(RegionId region, uint64_t offset, const void* local, size_t bytes,
+                               TransferDone done) {
+  if (!traits().orders_writes) {
+    return Link::write_in_order(region, offset, local, bytes, std::move(done));
+  }
+  // As for put_region().
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return ending_ || puts_.empty(); });
+  inner_->write_in_order(region, offset, local, bytes, std::move(done));
+}
+
 void FaultLink::begin_later(std::function<void()> begin) {
   if (before_put_) before_put_();
   {

@@ -72,6 +72,8 @@ class FaultLink final : public transport::Link {
   void write_with_immediate(transport::RegionId region, uint64_t offset, const void* local,
                             size_t bytes, uint32_t immediate, transport::Company company,
                             transport::TransferDone done) override;
+  void write_in_order(transport::RegionId region, uint64_t offset, const void* local, size_t bytes,
+                      transport::TransferDone done) override;
   void on_immediate(transport::ImmediateArrived arrived) override {
     inner_->on_immediate(std::move(arrived));
   }

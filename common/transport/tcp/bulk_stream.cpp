@@ -73,10 +73,11 @@ Status refused(uint32_t code) {
 
 }  // namespace
 
-BulkStream::BulkStream(Socket socket, ExposedRegions& regions, const BulkOptions& options,
-                       ImmediateArrived on_immediate, OnError on_error)
+BulkStream::BulkStream(Socket socket, ExposedRegions& regions, SocketOrder& order,
+                       const BulkOptions& options, ImmediateArrived on_immediate, OnError on_error)
     : socket_(std::move(socket)),
       regions_(regions),
+      order_(order),
       options_(options),
       on_immediate_(std::move(on_immediate)),
       on_error_(std::move(on_error)) {}
@@ -115,7 +116,7 @@ void BulkStream::submit(Piece piece, Sender sender) {
     Lock lock(mutex_);
     if (!stopped_) {
       queued_bytes_.fetch_add(piece.bytes, std::memory_order_relaxed);
-      requests_.push_back(std::move(piece));
+      (piece.in_order ? in_order_ : requests_).push_back(std::move(piece));
       if (sender == Sender::kThread) return call_sender_locked();
       return drive_briefly(
           lock, sender == Sender::kCaller ? Meanwhile::kLargeRequest : Meanwhile::kNothing);
@@ -145,8 +146,11 @@ void BulkStream::leave(Lock& lock) {
   std::vector<std::shared_ptr<PendingTransfer>> failed;
   const Status why = why_stopped_;
   for (const auto& [id, flying] : in_flight_) failed.push_back(flying.piece.transfer);
-  for (const Piece& piece : requests_) failed.push_back(piece.transfer);
+  for (const auto* queue : {&in_order_, &requests_}) {
+    for (const Piece& piece : *queue) failed.push_back(piece.transfer);
+  }
   in_flight_.clear();
+  in_order_.clear();
   requests_.clear();
   lock.unlock();
   for (const auto& transfer : failed) transfer->piece_done(why);
@@ -205,10 +209,12 @@ bool BulkStream::next_message(uint64_t most) {
     return true;
   }
   if (!can_request()) return false;
-  const Piece& piece = requests_.front();
+  const Piece& piece = next_request();
   if (piece.to_peer && piece.bytes > most) return false;
   Message message;
-  message.header.kind = piece.to_peer ? BulkHeader::kWrite : BulkHeader::kRead;
+  message.header.kind = !piece.to_peer   ? BulkHeader::kRead
+                        : piece.in_order ? BulkHeader::kWriteInOrder
+                                         : BulkHeader::kWrite;
   message.header.piece = message.piece = next_piece_++;
   message.header.region = piece.region;
   message.header.offset = piece.offset;
@@ -223,7 +229,7 @@ bool BulkStream::next_message(uint64_t most) {
   InFlight& flying = in_flight_[message.piece];
   flying.piece = piece;
   flying.done = piece.immediate != 0;
-  requests_.pop_front();
+  (in_order_.empty() ? requests_ : in_order_).pop_front();
   message_ = std::move(message);
   answer_next_ = true;
   return true;
@@ -262,7 +268,7 @@ bool BulkStream::next_is(Meanwhile meanwhile) const {
     const BulkHeader& asked = answers_.front().asked;
     if (asked.kind == BulkHeader::kRead) bytes = asked.bytes;
   } else if (meanwhile == Meanwhile::kLargeRequest && !answer_is_next() && can_request()) {
-    if (requests_.front().to_peer) bytes = requests_.front().bytes;
+    if (next_request().to_peer) bytes = next_request().bytes;
   }
   return bytes > kDirectBytes && bytes <= kMeanwhileBytes;
 }
@@ -287,6 +293,7 @@ std::string BulkStream::receive_bytes(std::byte* data, size_t bytes) {
     if (count == 0) return "the peer closed a bulk connection";
     if (count < 0 && !interrupted()) return last_error();
     if (count < 0) continue;
+    order_.note_bytes(static_cast<uint64_t>(count));
     data += count;
     bytes -= static_cast<size_t>(count);
   }
@@ -298,10 +305,12 @@ std::string BulkStream::receive_one() {
   std::string why = receive_bytes(writable_bytes_of(header).data(), sizeof header);
   if (!why.empty()) return why;
   if (header.bytes > kMaxPieceBytes) return "protocol violation: oversized piece of a transfer";
-  const bool is_request = header.kind == BulkHeader::kWrite || header.kind == BulkHeader::kRead;
-  if (is_request && !regions_.wait_for_puts(header.after_puts)) return "the session was closed";
+  const bool is_request = header.kind == BulkHeader::kWrite || header.kind == BulkHeader::kRead ||
+                          header.kind == BulkHeader::kWriteInOrder;
+  if (is_request && !order_.wait_for_puts(header.after_puts)) return "the session was closed";
   switch (header.kind) {
     case BulkHeader::kWrite:
+    case BulkHeader::kWriteInOrder:
       return take_write(header);
     case BulkHeader::kRead:
       return queue_answer(header, Code::kOk);
@@ -318,7 +327,7 @@ std::string BulkStream::take_write(const BulkHeader& header) {
   Result<std::shared_ptr<ExposedRegions::Entry>> region =
       regions_.find(header.region, header.offset, header.bytes);
   Code code = region ? Code::kOk : region.status().code();
-  after_peer(regions_.peer_order());  // this side's puts allowed the peer to write there
+  after_peer(order_.for_sanitizer());  // this side's puts allowed the peer to write there
   uint64_t at = 0;
   auto sleep_at = Clock::now() + options_.receive_spin;
   while (at < header.bytes) {
@@ -340,6 +349,7 @@ std::string BulkStream::take_write(const BulkHeader& header) {
     if (count == 0) return "the peer closed a bulk connection";
     if (count > 0) {
       at += static_cast<uint64_t>(count);
+      order_.note_bytes(static_cast<uint64_t>(count));
       sleep_at = Clock::now() + options_.receive_spin;
     } else if (interrupted()) {
       Clock::now() < sleep_at ? pause_briefly() : poll_for(socket_.fd(), POLLIN);
@@ -347,11 +357,15 @@ std::string BulkStream::take_write(const BulkHeader& header) {
       return last_error();
     }
   }
-  before_peer(regions_.peer_order());  // later puts of the peer may announce this data
-  if (header.immediate == 0) return queue_answer(header, code);
-  if (code == Code::kOk) on_immediate_(header.immediate, header.bytes);
+  before_peer(order_.for_sanitizer());  // later puts of the peer may announce this data
+  const bool in_order = header.kind == BulkHeader::kWriteInOrder;
+  if (header.immediate == 0 && !in_order) return queue_answer(header, code);
   // A write into a region that has been withdrawn is dropped.
   if (code == Code::kInvalidArgument) return "protocol violation: a write outside of a region";
+  if (in_order && !order_.count_piece(header.immediate, header.bytes)) {
+    return "protocol violation: too many writes in order";
+  }
+  if (code == Code::kOk && !in_order) on_immediate_(header.immediate, header.bytes);
   return {};
 }
 
@@ -399,7 +413,7 @@ void BulkStream::complete(Lock& lock, uint64_t id) {
   const auto node = in_flight_.extract(id);
   const InFlight& flying = node.mapped();
   queued_bytes_.fetch_sub(flying.piece.bytes, std::memory_order_relaxed);
-  if (!requests_.empty()) call_sender_locked();
+  if (can_request()) call_sender_locked();
   lock.unlock();
   flying.piece.transfer->piece_done(flying.outcome);
   lock.lock();
@@ -427,7 +441,7 @@ BulkStream::Message BulkStream::answer_message(const Answer& answer) {
     message.header.status = static_cast<uint32_t>(region.status().code());
     return message;
   }
-  after_peer(regions_.peer_order());  // this side's puts made the peer ask
+  after_peer(order_.for_sanitizer());  // this side's puts made the peer ask
   message.header.kind = BulkHeader::kData;
   message.header.bytes = answer.asked.bytes;
   message.payload = (*region)->base + answer.asked.offset;
@@ -474,7 +488,7 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
   if (message.has_done && !header_only &&
       at + (kDoneWithData ? some : 0) == message.payload_bytes) {
     // After kDone, the peer may let this side use the memory again.
-    before_peer(regions_.peer_order());
+    before_peer(order_.for_sanitizer());
     const uint64_t done_sent = message.sent - header_sent - at;
     add(reinterpret_cast<const std::byte*>(&message.done) + done_sent,
         sizeof message.done - done_sent);

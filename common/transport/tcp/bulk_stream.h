@@ -12,11 +12,13 @@
 // answering thread, or a requesting one that waits anyway (Company::kAwaited), sends a piece as far
 // as the socket takes it.
 //
-// In each direction, a stream carries messages: a BulkHeader, then `bytes` of payload (kWrite and
-// kData only):
+// In each direction, a stream carries messages: a BulkHeader, then `bytes` of payload (kWrite,
+// kWriteInOrder and kData only):
 //
 //   kWrite  store the payload in the receiver's region       answered by kDone, unless it carries
 //                                                            an immediate
+//   kWriteInOrder  the same for a write in order             not answered, and overtakes requests
+//                                                            that are not
 //   kRead   send bytes of the receiver's region              answered by kData and then kDone
 //   kData   the bytes that a kRead asked for
 //   kDone   the piece is over; `status` tells how
@@ -44,20 +46,22 @@
 #include "common/base/socket.h"
 #include "common/transport/tcp/exposed_regions.h"
 #include "common/transport/tcp/page_pipe.h"
+#include "common/transport/tcp/socket_order.h"
 #include "common/transport/transfer.h"
 
 namespace rcuda::transport {
 
 struct BulkHeader {
-  enum Kind : uint32_t { kWrite = 1, kRead = 2, kData = 3, kDone = 4 };
+  enum Kind : uint32_t { kWrite = 1, kRead = 2, kData = 3, kDone = 4, kWriteInOrder = 5 };
   uint32_t kind = 0;
   uint32_t status = 0;      // kDone: a Code
   uint64_t piece = 0;       // assigned by the requesting side, per stream
-  uint64_t region = 0;      // kWrite, kRead
-  uint64_t offset = 0;      // kWrite, kRead
-  uint64_t bytes = 0;       // kWrite, kRead, kData
-  uint32_t immediate = 0;   // kWrite: passed to the receiver's user with the piece, unless 0
-  uint32_t after_puts = 0;  // kWrite, kRead: puts into regions that were sent before
+  uint64_t region = 0;      // but for kData, kDone
+  uint64_t offset = 0;      // the same
+  uint64_t bytes = 0;       // but for kDone
+  uint32_t immediate = 0;   // kWrite: passed to the receiver's user with the piece, unless 0;
+                            // kWriteInOrder: the write's number
+  uint32_t after_puts = 0;  // but for kData, kDone: SentOrder's count that it waits for
 };
 static_assert(sizeof(BulkHeader) == 48);
 
@@ -84,6 +88,7 @@ class BulkStream {
     std::byte* local = nullptr;
     uint64_t bytes = 0;
     uint32_t immediate = 0;
+    bool in_order = false;
     uint32_t after_puts = 0;
     bool as_pages = false;
     std::shared_ptr<PendingTransfer> transfer;
@@ -92,7 +97,7 @@ class BulkStream {
   // Why the stream ended. `ours`: this side lacked a resource; the peer did nothing wrong.
   using OnError = std::function<void(const std::string& why, bool ours)>;
 
-  BulkStream(Socket socket, ExposedRegions& regions, const BulkOptions& options,
+  BulkStream(Socket socket, ExposedRegions& regions, SocketOrder& order, const BulkOptions& options,
              ImmediateArrived on_immediate, OnError on_error);
 
   Status start();
@@ -144,7 +149,10 @@ class BulkStream {
   void receive();
   void send();
   bool answer_is_next() const { return !answers_.empty() && (answer_next_ || !can_request()); }
-  bool can_request() const { return !requests_.empty() && in_flight_.size() < kMaxInFlight; }
+  bool can_request() const {
+    return !in_order_.empty() || (!requests_.empty() && in_flight_.size() < kMaxInFlight);
+  }
+  const Piece& next_request() const { return (in_order_.empty() ? requests_ : in_order_).front(); }
   bool next_message(uint64_t most);
   Message answer_message(const Answer& answer);
   // Whether a call may wait until the socket takes the bytes.
@@ -171,6 +179,7 @@ class BulkStream {
 
   const Socket socket_;
   ExposedRegions& regions_;
+  SocketOrder& order_;
   const BulkOptions options_;
   const ImmediateArrived on_immediate_;
   const OnError on_error_;
@@ -190,6 +199,7 @@ class BulkStream {
   bool ours_ = false;        // see OnError
   bool answer_next_ = true;  // answers and requests take turns
   std::deque<Piece> requests_;
+  std::deque<Piece> in_order_;  // go first, because the peer's answers wait for their bytes
   std::deque<Answer> answers_;
   std::unordered_map<uint64_t, InFlight> in_flight_;
   uint64_t next_piece_ = 1;

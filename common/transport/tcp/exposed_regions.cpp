@@ -29,28 +29,6 @@ Status ExposedRegions::remove(RegionId region) {
   return {};
 }
 
-void ExposedRegions::count_put() {
-  std::lock_guard lock(puts_mutex_);
-  puts_.fetch_add(1, std::memory_order_release);
-  put_came_.notify_all();
-}
-
-bool ExposedRegions::wait_for_puts(uint32_t count) {
-  const auto came = [&] {
-    return static_cast<int32_t>(puts_.load(std::memory_order_acquire) - count) >= 0;
-  };
-  if (came()) return true;
-  std::unique_lock lock(puts_mutex_);
-  put_came_.wait(lock, [&] { return stopped_ || came(); });
-  return came();
-}
-
-void ExposedRegions::stop_waiting() {
-  std::lock_guard lock(puts_mutex_);
-  stopped_ = true;
-  put_came_.notify_all();
-}
-
 Result<std::shared_ptr<ExposedRegions::Entry>> ExposedRegions::find(uint64_t id, uint64_t offset,
                                                                     uint64_t bytes) {
   std::lock_guard lock(mutex_);

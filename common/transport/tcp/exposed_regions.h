@@ -8,7 +8,6 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -50,26 +49,10 @@ class ExposedRegions {
   // Checks a request of the peer: kNotFound, or kInvalidArgument if it is outside of the region.
   Result<std::shared_ptr<Entry>> find(uint64_t id, uint64_t offset, uint64_t bytes);
 
-  // Puts into regions come by another socket than transfers. Each transfer says how many of them
-  // were sent before it, and waits for these. Counts start again after 2^32.
-  void count_put();
-  // Blocks until that many puts have come. Returns false after stop_waiting().
-  bool wait_for_puts(uint32_t count);
-  void stop_waiting();
-
-  // Orders the puts and transfers of the connection for ThreadSanitizer: see peer_order.h.
-  const void* peer_order() const { return &peer_order_; }
-
  private:
-  const char peer_order_ = 0;
   std::mutex mutex_;
   uint64_t next_ = 1;
   std::unordered_map<uint64_t, std::shared_ptr<Entry>> entries_;
-
-  std::atomic<uint32_t> puts_{0};  // raised with puts_mutex_ held
-  std::mutex puts_mutex_;
-  std::condition_variable put_came_;
-  bool stopped_ = false;  // guarded by puts_mutex_
 };
 
 }  // namespace rcuda::transport

@@ -11,6 +11,7 @@ inline constexpr MediumTraits kTraits{.name = "tcp",
                                       .reach = Reach::kNetwork,
                                       .copies_by_cpu = true,
                                       .has_region_puts = true,
+                                      .orders_writes = true,
                                       .has_immediates = true};
 inline constexpr Medium kMedium{.traits = kTraits, .make = make_link};
 

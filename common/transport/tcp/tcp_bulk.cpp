@@ -28,12 +28,13 @@ constexpr uint64_t kMinPagesAmongMany = 64u << 10;
 
 }  // namespace
 
-TcpBulk::TcpBulk(std::vector<Socket> streams, ExposedRegions& regions, const BulkOptions& options,
-                 const ImmediateArrived& on_immediate, const BulkStream::OnError& on_error)
+TcpBulk::TcpBulk(std::vector<Socket> streams, ExposedRegions& regions, SocketOrder& order,
+                 const BulkOptions& options, const ImmediateArrived& on_immediate,
+                 const BulkStream::OnError& on_error)
     : options_(options) {
   for (Socket& stream : streams) {
-    streams_.push_back(
-        std::make_unique<BulkStream>(std::move(stream), regions, options, on_immediate, on_error));
+    streams_.push_back(std::make_unique<BulkStream>(std::move(stream), regions, order, options,
+                                                    on_immediate, on_error));
   }
 }
 
@@ -49,12 +50,13 @@ bool TcpBulk::in_burst() {
 }
 
 // With several pieces, the caller would send one after the other what the threads send in parallel.
-// So it sends the last one, if any. A request for bytes is small.
+// So it sends the last one, if any. A request for bytes is small. Who writes in order may hold
+// locks, and to send may run others' TransferDone.
 BulkStream::Sender TcpBulk::sender_of(const TransferRequest& what, const BulkStream::Piece& piece,
                                       bool among_many) {
   using Sender = BulkStream::Sender;
   if (!what.to_peer) return Sender::kCallerIfSmall;
-  if (among_many) return Sender::kThread;
+  if (among_many || what.in_order) return Sender::kThread;
   const bool is_awaited = what.immediate != 0 && what.company == Company::kAwaited;
   const bool is_last = piece.offset + piece.bytes == what.offset + what.bytes;
   if (is_awaited && is_last && piece.bytes <= kAwaitedBytes) return Sender::kCaller;
@@ -85,6 +87,7 @@ void TcpBulk::transfer(const TransferRequest& what, uint32_t after_puts, Transfe
     piece.local = what.local + at;
     piece.bytes = std::min<uint64_t>(piece_bytes, what.bytes - at);
     piece.immediate = what.immediate;
+    piece.in_order = what.in_order;
     piece.after_puts = after_puts;
     piece.as_pages = what.immediate == 0
                          ? options_.sends_pages && piece.bytes >= BulkStream::kMinPages

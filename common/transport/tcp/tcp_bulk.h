@@ -24,8 +24,9 @@ inline constexpr size_t kMaxBulkStreams = 16;
 
 class TcpBulk {
  public:
-  TcpBulk(std::vector<Socket> streams, ExposedRegions& regions, const BulkOptions& options,
-          const ImmediateArrived& on_immediate, const BulkStream::OnError& on_error);
+  TcpBulk(std::vector<Socket> streams, ExposedRegions& regions, SocketOrder& order,
+          const BulkOptions& options, const ImmediateArrived& on_immediate,
+          const BulkStream::OnError& on_error);
 
   Status start();
   // `after_puts`: how many puts into regions were sent before.

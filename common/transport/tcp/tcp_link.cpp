@@ -1,8 +1,5 @@
-// The Link over TCP. The control socket becomes an ordered stream of puts in each direction:
-//
-//   u32 bytes; u32 place; payload of `bytes`        place: offset in the window | PutKind
-//
-// The payload of a kRegionPut begins with a RegionPlace, and the rest goes into that region.
+// The Link over TCP. The control socket becomes an ordered stream of puts in each direction
+// (tcp_messages.h).
 //
 // TcpSender gathers outgoing puts. For incoming ones, a thread copies small puts out of a buffer
 // that one recv() has filled, and receives large puts straight into the window. This thread never
@@ -35,6 +32,7 @@
 #include "common/transport/tcp/adaptive_spin.h"
 #include "common/transport/tcp/medium.h"
 #include "common/transport/tcp/tcp_bulk.h"
+#include "common/transport/tcp/tcp_messages.h"
 #include "common/transport/tcp/tcp_sender.h"
 #include "common/transport/tcp/tcp_sockets.h"
 
@@ -43,7 +41,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr uint64_t kHelloMagic = 0x3170637461647563;  // "cudatcp1"
+constexpr uint64_t kHelloMagic = 0x3270637461647563;  // "cudatcp2"
 constexpr size_t kBufferBytes = 128u << 10;
 // Smaller puts pass through the buffer; larger ones are received in place.
 constexpr size_t kBufferedPut = 16u << 10;
@@ -54,26 +52,6 @@ constexpr auto kHostLost = std::chrono::seconds(60);
 // discarded with the connection.
 constexpr auto kLinger = std::chrono::milliseconds(300);
 
-// Stored in the low bits of `place`: offsets are multiples of eight.
-enum PutKind : uint32_t {
-  kPut = 0,
-  kPutAndWake = 1,
-  kHeartbeat = 2,
-  kFarewell = 3,
-  kRegionPut = 4,
-};
-
-struct PutHeader {
-  uint32_t bytes = 0;
-  uint32_t place = 0;
-};
-static_assert(sizeof(PutHeader) == 8);
-
-struct RegionPlace {
-  uint64_t region = 0;
-  uint64_t offset = 0;
-};
-static_assert(sizeof(RegionPlace) == 16);
 // A whole message fits into the receiver's buffer.
 static_assert(sizeof(PutHeader) + sizeof(RegionPlace) + kMaxRegionPut <= kBufferBytes);
 
@@ -121,6 +99,8 @@ class TcpLink final : public LinkCore {
             TransferDone done) override;
   void write_with_immediate(RegionId region, uint64_t offset, const void* local, size_t bytes,
                             uint32_t immediate, Company company, TransferDone done) override;
+  void write_in_order(RegionId region, uint64_t offset, const void* local, size_t bytes,
+                      TransferDone done) override;
   void close() override;
   void abandon() noexcept override;
 
@@ -128,6 +108,7 @@ class TcpLink final : public LinkCore {
   void on_broken() override;
   void before_sleep() override { sender_.flush(); }
   void transfer(const TransferRequest& what, TransferDone done);
+  TransferDone counting(size_t bytes, TransferDone done);
   // A peer that closes in answer to a farewell is not lost.
   void lost(const std::string& why) { fail(closing_ ? End::kIntended : End::kLost, why); }
   void bulk_lost(const std::string& why);
@@ -138,6 +119,7 @@ class TcpLink final : public LinkCore {
   std::string take_puts();
   std::string take_large_put(const PutHeader& header);
   std::string take_region_put(const PutHeader& header, bool* whole);
+  std::string take_end_of_write(const PutHeader& header, bool* whole);
   std::string receive_some(std::byte* data, size_t bytes, size_t* received);
   std::string check_peer() const;
 
@@ -150,7 +132,15 @@ class TcpLink final : public LinkCore {
   DoorbellState doorbell_state_;
   DoorbellState elsewhere_state_;
   ExposedRegions regions_;
-  std::atomic<uint32_t> region_puts_sent_{0};
+  SocketOrder order_;  // of what this side receives
+  // Held while a put into a region, or the end of a write in order, is counted and enters the
+  // control stream. A count is visible only after that, so in each socket its message is in front
+  // of whatever waits for the count.
+  std::mutex sent_mutex_;
+  SentOrder sent_order_;                    // guarded by sent_mutex_
+  std::atomic<uint32_t> sent_in_order_{0};  // its count; raised with sent_mutex_ held
+  int unsent_writes_ = 0;                   // in order; guarded by end_mutex_
+  std::condition_variable writes_sent_;
   std::mutex put_mutex_;
   std::mutex end_mutex_;
   std::condition_variable receiver_ended_;
@@ -179,7 +169,7 @@ TcpLink::TcpLink(Setup setup)
       sender_(control_, bytes_of(kHeartbeatFrame), setup.heartbeat, setup.bulk.receive_spin,
               [this](const std::string& why) { lost(why); }),
       bulk_(
-          std::move(setup.streams), regions_, setup.bulk,
+          std::move(setup.streams), regions_, order_, setup.bulk,
           [this](uint32_t immediate, uint64_t bytes) { immediate_arrived(immediate, bytes); },
           [this](const std::string& why, bool ours) { ours ? lost(why) : bulk_lost(why); }),
       buffer_(kBufferBytes) {}
@@ -214,6 +204,11 @@ TcpLink::~TcpLink() {
 
 void TcpLink::close() {
   if (closing_.exchange(true) || broken()) return;
+  {
+    // What was put behind them counts only with their bytes.
+    std::unique_lock lock(end_mutex_);
+    writes_sent_.wait_for(lock, kLinger, [this] { return unsent_writes_ == 0 || broken(); });
+  }
   sender_.finish(bytes_of(kFarewellFrame), Clock::now() + kLinger);
   ::shutdown(control_.fd(), SHUT_WR);
   fail(End::kIntended, "the session was closed");
@@ -221,7 +216,7 @@ void TcpLink::close() {
 
 void TcpLink::on_broken() {
   const Status why = status();
-  regions_.stop_waiting();
+  order_.stop_waiting();
   bulk_.stop(why);
   sender_.stop();
   if (!closing_) ::shutdown(control_.fd(), SHUT_RDWR);
@@ -245,7 +240,7 @@ Status TcpLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
   RCUDA_RETURN_IF_ERROR(check_put(offset, pieces.size(), total, peer_window_bytes_));
   run_before_put();
   const uint32_t kind = wake == Wake::kNo ? kPut : kPutAndWake;
-  before_peer(regions_.peer_order());
+  before_peer(order_.for_sanitizer());
   const PutHeader header{static_cast<uint32_t>(total), static_cast<uint32_t>(offset) | kind};
   std::array<Bytes, kMaxPutPieces + 1> message;
   message[0] = bytes_of(header);
@@ -264,15 +259,17 @@ Status TcpLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
     return {Code::kInvalidArgument,
             "put of " + std::to_string(bytes.size()) + " bytes into a region"};
   }
-  before_peer(regions_.peer_order());
+  before_peer(order_.for_sanitizer());
   const RegionPlace place{static_cast<uint64_t>(region), offset};
   const PutHeader header{static_cast<uint32_t>(sizeof place + bytes.size()), kRegionPut};
   const std::array<Bytes, 3> message{bytes_of(header), bytes_of(place), bytes};
-  // Before it is sent: a transfer that another thread issues may wait for one put too many, but
-  // never for one too few.
-  region_puts_sent_.fetch_add(1, std::memory_order_release);
-  if (!sender_.keep(message, sizeof header + header.bytes)) {
-    return broken() ? status() : Status{Code::kUnavailable, "the session was closed"};
+  {
+    std::lock_guard lock(sent_mutex_);
+    const uint32_t sent = sent_order_.add_put();
+    if (!sender_.keep(message, sizeof header + header.bytes)) {
+      return broken() ? status() : Status{Code::kUnavailable, "the session was closed"};
+    }
+    sent_in_order_.store(sent, std::memory_order_release);
   }
   transfer_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
   copied_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
@@ -300,11 +297,8 @@ void TcpLink::read(RegionId region, uint64_t offset, void* local, size_t bytes, 
   transfer({false, region, offset, static_cast<std::byte*>(local), bytes}, std::move(done));
 }
 
-void TcpLink::transfer(const TransferRequest& what, TransferDone done) {
-  if (what.offset > UINT64_MAX - what.bytes) {
-    return done({Code::kInvalidArgument, "offset out of range"});
-  }
-  const auto counted = [this, bytes = what.bytes, done = std::move(done)](const Status& status) {
+TransferDone TcpLink::counting(size_t bytes, TransferDone done) {
+  return [this, bytes, done = std::move(done)](const Status& status) {
     if (status.ok()) {
       // The kernel's copy between socket and memory also runs on this CPU.
       transfer_bytes_.fetch_add(bytes, std::memory_order_relaxed);
@@ -312,10 +306,47 @@ void TcpLink::transfer(const TransferRequest& what, TransferDone done) {
     }
     done(status);
   };
+}
+
+void TcpLink::transfer(const TransferRequest& what, TransferDone done) {
+  if (what.offset > UINT64_MAX - what.bytes) {
+    return done({Code::kInvalidArgument, "offset out of range"});
+  }
   run_before_put();
-  const uint32_t region_puts = region_puts_sent_.load(std::memory_order_acquire);
-  if (region_puts != 0) sender_.flush();  // the transfer waits for them
-  bulk_.transfer(what, region_puts, counted);
+  const uint32_t before = sent_in_order_.load(std::memory_order_acquire);
+  if (before != 0) sender_.flush();  // the transfer waits for them
+  bulk_.transfer(what, before, counting(what.bytes, std::move(done)));
+}
+
+// The pieces enter the streams before the count is visible: in each socket they are in front of
+// whatever waits for it.
+void TcpLink::write_in_order(RegionId region, uint64_t offset, const void* local, size_t bytes,
+                             TransferDone done) {
+  if (bytes == 0 || offset > UINT64_MAX - bytes) {
+    return done({Code::kInvalidArgument, "write of " + std::to_string(bytes) + " bytes in order"});
+  }
+  auto* const source = static_cast<std::byte*>(const_cast<void*>(local));
+  TransferRequest what{true, region, offset, source, bytes, 0, Company::kAlone, true};
+  sender_.flush();  // the write waits for earlier puts into regions
+  {
+    std::lock_guard lock(end_mutex_);
+    ++unsent_writes_;
+  }
+  const auto sent = [this, done = std::move(done)](const Status& status) {
+    done(status);
+    std::lock_guard lock(end_mutex_);
+    --unsent_writes_;
+    writes_sent_.notify_all();
+  };
+  std::lock_guard lock(sent_mutex_);
+  const SentOrder::Write write = sent_order_.add_write(region, offset, offset + bytes);
+  what.immediate = write.number;
+  bulk_.transfer(what, write.after_puts, counting(bytes, sent));
+  const EndOfWrite end{bytes, write.number};
+  const PutHeader header{sizeof end, kEndOfWrite};
+  const std::array<Bytes, 2> message{bytes_of(header), bytes_of(end)};
+  (void)sender_.keep(message, sizeof header + sizeof end);  // a lost Link ends the write as well
+  sent_in_order_.store(write.sent, std::memory_order_release);
 }
 
 void TcpLink::receive() {
@@ -408,12 +439,19 @@ std::string TcpLink::take_puts() {
       if (!whole) break;
       continue;
     }
+    if (kind == kEndOfWrite) {
+      ring();  // the write may take long to arrive
+      bool whole = false;
+      why = take_end_of_write(header, &whole);
+      if (!whole) break;
+      continue;
+    }
     if (kind > kPutAndWake || header.bytes < kWord || header.bytes % kWord != 0 ||
         header.bytes > window_.size() || offset > window_.size() - header.bytes) {
       why = "protocol violation: put outside of the window";
       break;
     }
-    after_peer(regions_.peer_order());  // transfers whose end the peer has seen
+    after_peer(order_.for_sanitizer());  // transfers whose end the peer has seen
     if (header.bytes > kBufferedPut) {
       ring();  // the rest may take long to arrive
       why = take_large_put(header);
@@ -447,14 +485,41 @@ std::string TcpLink::take_region_put(const PutHeader& header, bool* whole) {
   if (!entry.ok() && entry.status().code() != Code::kNotFound) {
     return "protocol violation: " + entry.status().context();
   }
-  after_peer(regions_.peer_order());
+  after_peer(order_.for_sanitizer());
   begin_put();
   if (entry.ok()) {
     const ExposedRegions::Pin pin(**entry);
     if (pin) std::memcpy((*entry)->base + place.offset, message + sizeof place, bytes);
   }
-  regions_.count_put();
+  order_.count_put();
   begin_ += sizeof header + header.bytes;
+  *whole = true;
+  return {};
+}
+
+// `whole`: as above. While it waits for the write, it reads no heartbeats: whatever comes by the
+// sockets of the transfers counts instead.
+std::string TcpLink::take_end_of_write(const PutHeader& header, bool* whole) {
+  EndOfWrite end;
+  if (header.place != kEndOfWrite || header.bytes != sizeof end) {
+    return "protocol violation: end of a write of " + std::to_string(header.bytes) + " bytes";
+  }
+  if (end_ - begin_ < sizeof header + sizeof end) return {};
+  std::memcpy(&end, buffer_.data() + begin_ + sizeof header, sizeof end);
+  const auto patience = (peer_timeout_.count() != 0 ? peer_timeout_ : kHostLost) / 4;
+  uint64_t seen = order_.bytes();
+  for (auto until = Clock::now() + patience;
+       !order_.wait_for_write(end.number, end.bytes, receive_spin_.limit(), until);
+       until = Clock::now() + patience) {
+    if (broken()) return "the session was closed";
+    const bool was_stopped = Clock::now() > until + patience;  // as after EINTR in receive_some()
+    const uint64_t now = order_.bytes();
+    if (std::exchange(seen, now) != now || was_stopped) last_heard_ = Clock::now();
+    if (std::string why = check_peer(); !why.empty()) return why;
+  }
+  last_heard_ = Clock::now();
+  order_.count_put();
+  begin_ += sizeof header + sizeof end;
   *whole = true;
   return {};
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
+#include <ranges>
 #include <thread>
 
 #include "server/executor/memory/host_memory.h"
@@ -43,9 +44,15 @@ bool RegionPuts::put(transport::RegionId region, uint64_t offset, transport::Byt
   return true;
 }
 
+bool RegionPuts::takes(uint64_t bytes) const {
+  if (bytes <= kMostBytes) return true;
+  return link_.traits().orders_writes &&
+         bytes + in_order_.load(std::memory_order_acquire) <= kMostInOrder;
+}
+
 bool RegionPuts::put_when_reached(const SessionStream& stream, transport::RegionId region,
                                   uint64_t offset, transport::Bytes bytes) {
-  if (bytes.size() > kMostBytes || !driver_.cuStreamWriteValue32_v2) return false;
+  if (!takes(bytes.size()) || !driver_.cuStreamWriteValue32_v2) return false;
   Marked marked{0, 0, region, offset, bytes};
   {
     std::lock_guard lock(mutex_);
@@ -56,6 +63,7 @@ bool RegionPuts::put_when_reached(const SessionStream& stream, transport::Region
     marked.ticket = last_ticket_;
     marked_.push_back(marked);
     waiting_.store(marked_.size(), std::memory_order_release);
+    if (marked.in_order()) in_order_ += bytes.size();
   }
   // Page-locked memory has the same address in all contexts.
   const CUresult queued = driver_.cuStreamWriteValue32_v2(
@@ -80,6 +88,7 @@ void RegionPuts::drop(uint32_t ticket) {
   std::erase_if(marked_, [&](const Marked& marked) {
     if (marked.ticket != ticket) return false;
     free_places_.push_back(marked.place);
+    if (marked.in_order()) in_order_ -= marked.bytes.size();
     return true;
   });
   waiting_.store(marked_.size(), std::memory_order_release);
@@ -111,10 +120,53 @@ void RegionPuts::deliver() {
 }
 
 void RegionPuts::send_locked(const Marked& marked) {
-  if (over_ || marked.region == transport::RegionId::kNone) return;
+  if (over_ || marked.region == transport::RegionId::kNone) {
+    if (marked.in_order()) in_order_ -= marked.bytes.size();
+    return;
+  }
+  if (marked.in_order()) return write_locked(marked);
   Status sent = put_locked(marked.region, marked.offset, marked.bytes);
   if (!sent.ok()) failed_ = std::move(sent);
   kept_.store(true, std::memory_order_release);
+}
+
+void RegionPuts::write_locked(const Marked& marked) {
+  last_ = {marked.region, marked.offset};
+  uint64_t number;
+  {
+    std::lock_guard lock(sending_mutex_);
+    number = ++last_sending_;
+    sending_.emplace(number, marked.bytes);
+  }
+  // A Link that is lost latches nothing: whoever waits learns of that.
+  const auto done = [self = shared_from_this(), number](const Status&) {
+    std::lock_guard lock(self->sending_mutex_);
+    const auto sent = self->sending_.find(number);
+    self->in_order_ -= sent->second.size();
+    self->sending_.erase(sent);
+    self->sent_.notify_all();
+  };
+  link_.write_in_order(marked.region, marked.offset, marked.bytes.data(), marked.bytes.size(),
+                       done);
+  kept_.store(true, std::memory_order_release);
+}
+
+void RegionPuts::await_sent() {
+  link_.flush();  // they may wait at the client for puts that were kept here
+  std::unique_lock lock(sending_mutex_);
+  sent_.wait(lock, [this, last = last_sending_] {
+    return sending_.empty() || sending_.begin()->first > last;
+  });
+}
+
+void RegionPuts::deliver_all() {
+  deliver();
+  await_sent();
+}
+
+void RegionPuts::know(transport::RegionId region) {
+  std::lock_guard lock(mutex_);
+  if (!over_) known_.insert(region);
 }
 
 Status RegionPuts::put_locked(transport::RegionId region, uint64_t offset, transport::Bytes bytes) {
@@ -134,21 +186,29 @@ void RegionPuts::flush() {
 
 bool RegionPuts::overlaps(uint64_t address, uint64_t bytes) {
   deliver();
-  if (waiting_.load(std::memory_order_acquire) == 0) return false;
-  std::lock_guard lock(mutex_);
-  return std::any_of(marked_.begin(), marked_.end(), [&](const Marked& marked) {
-    const auto first = reinterpret_cast<uint64_t>(marked.bytes.data());
-    return first < address + bytes && address < first + marked.bytes.size();
-  });
+  if (waiting_.load(std::memory_order_acquire) == 0 &&
+      in_order_.load(std::memory_order_acquire) == 0) {
+    return false;
+  }
+  const auto overlap = [&](transport::Bytes others) {
+    const auto first = reinterpret_cast<uint64_t>(others.data());
+    return first < address + bytes && address < first + others.size();
+  };
+  // With both locks: marks become what is sent.
+  std::scoped_lock lock(mutex_, sending_mutex_);
+  return std::ranges::any_of(marked_, overlap, &Marked::bytes) ||
+         std::ranges::any_of(sending_ | std::views::values, overlap);
 }
 
 void RegionPuts::withdraw(transport::RegionId region) {
   deliver();
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   known_.erase(region);
   for (Marked& marked : marked_) {
     if (marked.region == region) marked.region = transport::RegionId::kNone;
   }
+  lock.unlock();
+  await_sent();
 }
 
 void RegionPuts::settle() {
@@ -187,8 +247,11 @@ void RegionPuts::acknowledge() {
 }
 
 void RegionPuts::end() {
-  std::lock_guard lock(mutex_);
-  over_ = true;
+  {
+    std::lock_guard lock(mutex_);
+    over_ = true;
+  }
+  await_sent();
 }
 
 }  // namespace rcuda::server

@@ -1,6 +1,7 @@
 #include "server/executor/memory/shadow_copy.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <unordered_map>
 #include <utility>
@@ -66,6 +67,7 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
     }
     auto done = [self = shared_from_this(), index](const Status& status) {
       if (!status.ok()) self->answers_.latch(not_moved(status));
+      if (!status.ok()) self->has_moved_ = false;
       std::lock_guard lock(self->mutex_);
       self->ended_locked(index);
     };
@@ -79,16 +81,19 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
     }
   }
 
-  // For a transfer of one item. Returns false if it must be started.
-  bool put_when_reached(const SessionStream& stream) {
-    const Item& item = items_.front();
+  // Returns false if the item must be started.
+  bool put_when_reached(const SessionStream& stream, size_t index) {
+    const Item& item = items_[index];
     const auto* const bytes = reinterpret_cast<const std::byte*>(item.piece.address);
     return puts_->put_when_reached(stream, item.region, item.offset, {bytes, item.piece.bytes});
   }
 
   void wait(size_t index) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return !items_[index].busy; });
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return !items_[index].busy; });
+    }
+    if (to_client_ && has_moved_) puts_->know(items_[index].region);
   }
 
  private:
@@ -108,6 +113,7 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
   const bool to_client_;
   std::vector<Item> items_;
   std::unique_ptr<ArrivalGates::Gate> gate_;
+  std::atomic<bool> has_moved_{true};
   size_t ended_ = 0;  // with a gate: so many items, from the first one on, have ended
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -174,7 +180,7 @@ void ShadowCopies::begin_acknowledging(const SessionStream* stream) {
 
 void CUDA_CB ShadowCopies::run(void* argument) {
   const std::unique_ptr<Step> step = Steps::get().take(argument);
-  if (step->puts) step->acknowledges ? step->puts->acknowledge() : step->puts->deliver();
+  if (step->puts) step->acknowledges ? step->puts->acknowledge() : step->puts->deliver_all();
   for (size_t i = step->start_from; i < step->start_to; ++i) step->transfer->start(i);
   for (size_t i = step->wait_from; i < step->wait_to; ++i) step->transfer->wait(i);
 }
@@ -259,6 +265,8 @@ CUresult ShadowCopies::copy(const SessionStream& stream, const wire::CopyBody& b
     step.puts = puts_;
     result = queue(stream, std::move(step));
   }
+  // The bytes of all chunks go by themselves, or the last host function waits for those of all.
+  bool by_marks = out && puts_->takes(body.bytes);
   for (size_t i = 0; i < chunks.size() && result == CUDA_SUCCESS; ++i) {
     if (in) result = await(stream, in, i, i == 0 ? unread : 0);
     const uint64_t offset = chunks[i].address - body.source;
@@ -268,7 +276,8 @@ CUresult ShadowCopies::copy(const SessionStream& stream, const wire::CopyBody& b
     }
     // The stream passes the copy only when the client has all bytes, or will have them before it
     // learns of that.
-    if (result == CUDA_SUCCESS && out && !(chunks.size() == 1 && out->put_when_reached(stream))) {
+    by_marks = by_marks && result == CUDA_SUCCESS && out->put_when_reached(stream, i);
+    if (result == CUDA_SUCCESS && out && !by_marks) {
       const bool last = i + 1 == chunks.size();
       result = queue(stream, {out, i, i + 1, 0, last ? out->size() : 0});
     }

@@ -4,13 +4,14 @@
 // says that it may be so, or if it writes them itself (transport::Arrivals). Host functions in the
 // stream start the transfers and wait for them, in chunks, so that the network carries one chunk
 // while the DMA engine works on another. Where it can, the stream waits for bytes that come at once
-// without a host function (arrival_gates.h), and those of a small copy to the client follow it
-// without one (region_puts.h). A stream in capture gets only the copy; the graph's executables add
-// the transfers (graph_copies.h). For mirrored memory (mirrors.h) no bytes are moved, because the
-// shadow already has the stream's bytes. Threads: all functions on the executor thread, carry_out()
-// on any. The host functions run on the driver's threads. Blocking: carry_out(); the host functions
-// block the stream during the transfers. Errors: those of the driver. A transfer fails if the Link
-// breaks, or if the client withdraws its memory during the copy; the bytes then stay unchanged.
+// without a host function (arrival_gates.h), and those of a copy to the client that is not too
+// large follow it without one (region_puts.h). A stream in capture gets only the copy; the graph's
+// executables add the transfers (graph_copies.h). For mirrored memory (mirrors.h) no bytes are
+// moved, because the shadow already has the stream's bytes. Threads: all functions on the executor
+// thread, carry_out() on any. The host functions run on the driver's threads. Blocking:
+// carry_out(); the host functions block the stream during the transfers. Errors: those of the
+// driver. A transfer fails if the Link breaks, or if the client withdraws its memory during the
+// copy; the bytes then stay unchanged.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +45,7 @@ class ShadowCopies {
 
   // From now on a stream passes a copy to the client only when the client has acknowledged the
   // bytes, because another worker is about to learn how far `stream` is, or an event if it is null.
-  // What small copies before have put there (RegionPuts) comes before the stream's next work; an
+  // What copies before have put there (RegionPuts) comes before the stream's next work; an
   // event waits for it a second at most. Blocks for a round trip the first time.
   void begin_acknowledging(const SessionStream* stream);
 

@@ -77,6 +77,7 @@ TEST(MediaTest, ALinkHasTheTraitsOfTheTable) {
       EXPECT_EQ(link->traits().shares_pages, medium.traits.shares_pages);
       EXPECT_EQ(link->traits().copies_by_cpu, medium.traits.copies_by_cpu);
       EXPECT_EQ(link->traits().has_immediates, medium.traits.has_immediates);
+      EXPECT_EQ(link->traits().orders_writes, medium.traits.orders_writes);
       EXPECT_EQ(link->traits().has_adapter, medium.traits.has_adapter);
       EXPECT_EQ(link->traits().moves_in_clear, medium.traits.moves_in_clear);
     }
