@@ -86,19 +86,27 @@ def milliseconds(step, warm_up, count):
     return statistics.median(times) * 1e3
 
 
-def decode(measure=milliseconds):
+def decode(measure=milliseconds, sequences=1):
+    """A token of the last of so many sequences of the same lengths: behind the first one, cuDNN has its kernels."""
     model = Gpt2().cuda().half().eval()
     with torch.inference_mode():
-        logits, past = model(torch.randint(0, 50257, (1, 64), device="cuda"))
-        token = logits[:, -1].argmax(-1, keepdim=True)
+        prompt = torch.randint(0, 50257, (1, 64), device="cuda")
 
-        def step():
-            nonlocal past, token
-            logits, past = model(token, past)
+        def begin():
+            logits, past = model(prompt)
             token = logits[:, -1].argmax(-1, keepdim=True)
-            return token.item()
 
-        return measure(step, 10, 40)
+            def step():
+                nonlocal past, token
+                logits, past = model(token, past)
+                token = logits[:, -1].argmax(-1, keepdim=True)
+                return token.item()
+
+            return step
+
+        for _ in range(sequences - 1):
+            milliseconds(begin(), 10, 40)
+        return measure(begin(), 10, 40)
 
 
 def training(measure=milliseconds, batch=32):
@@ -147,8 +155,9 @@ COPIED = {"training": 32 * 3 * 224 * 224 * 4, "inference_32": 32 * 3 * 224 * 224
           "inference_1": 3 * 224 * 224 * 4}
 
 # Each takes the function that measures its step: (step, calls to warm up, calls) -> milliseconds.
-PROGRAMS = {"decode": decode, "training": training, "small_training": small_training,
-            "inference_1": functools.partial(inference, 1), "inference_32": functools.partial(inference, 32)}
+PROGRAMS = {"decode": decode, "decode_again": functools.partial(decode, sequences=2), "training": training,
+            "small_training": small_training, "inference_1": functools.partial(inference, 1),
+            "inference_32": functools.partial(inference, 32)}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or PROGRAMS:

@@ -1,10 +1,11 @@
 """Figures of a PyTorch process: single calls, whole programs, and the CPU time of threads.
 
 Prints "name value" lines: microseconds of a call, milliseconds of a step and of what it copies to the device, GB/s of a
-copy. A line "bytes:PROGRAM" has how many bytes these are, and a line "cpu:PROGRAM:SIDE:THREAD" the milliseconds of CPU that
-all threads of this name used for a step (for 20 of small_training), on the client's side (this process) or the server's
-(workers on this machine). Python's own thread and those of autograd are "python3" or "pt_autograd_*"; "cuda-EvtHandlr" is
-the driver's.
+copy. "python_us" is a loop of Python alone, without CUDA: how fast the machine happens to run this process. A line
+"bytes:PROGRAM" has how many bytes a step copies, and a line "cpu:PROGRAM:SIDE:THREAD" the milliseconds of CPU that all
+threads of this name used for a step (for 20 of small_training), on the client's side (this process) or the server's (workers
+on this machine). Python's own thread and those of autograd are "python3" or "pt_autograd_*"; "cuda-EvtHandlr" is the
+driver's.
 """
 
 import collections
@@ -31,6 +32,12 @@ def timed(call, count, before=lambda: None):
             call()
         series.append((time.perf_counter() - begin) / count * 1e6)
     return statistics.median(series[1:])
+
+
+def python_loop():
+    kept = {}
+    for i in range(4000):
+        kept[i % 97] = str(i)
 
 
 def calls():
@@ -128,6 +135,7 @@ def programs(names):
 
 
 if __name__ == "__main__":
+    print("python_us", timed(python_loop, 20))
     for part in sys.argv[1:] or ("calls", *torch_applications.PROGRAMS):
         calls() if part == "calls" else programs([part])
         sys.stdout.flush()
