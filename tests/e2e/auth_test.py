@@ -19,7 +19,7 @@ from servers import eventually, message, read_message, run_tests, Server, UNUSAB
 
 BUILD = PROGRAMS = None
 TLS_HANDSHAKE = 0x16
-PLAIN_LINK = b"cudatcp1"  # the first bytes of a TCP Link, of a client as of a peer worker
+PLAIN_LINK = b"cudatcp2"  # the first bytes of a TCP Link, of a client as of a peer worker
 
 
 class AuthTest(AuthCase):
