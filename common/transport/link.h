@@ -12,8 +12,8 @@
 // peer polls them with an acquire load. The first eight bytes are also stored as one word, so a
 // peer may poll them (relaxed) to learn where the last ones will be. No byte of a put becomes
 // visible before the last word of the previous put. Transfers are ordered only by their completion:
-// a put issued after a transfer has completed becomes visible after the transfer's data. Media with
-// has_region_puts and orders_writes have writes that are in order with puts.
+// a put issued after a transfer has completed becomes visible after the transfer's data. But
+// put_region() and write_in_order() are in order with puts.
 //
 // Threads. Every function may be called from any thread. A function blocks only where its comment
 // says so; put() also blocks while the medium's send queue is full.
@@ -204,7 +204,7 @@ class Link {
   // that this side has finished, not that they have arrived. Until they have, the peer sees nothing
   // that is put later, from whatever thread: so a write should take some milliseconds at most. Of
   // two writes to the same place, the bytes of the later one stay. Blocks as put(), and runs no
-  // TransferDone but this one. kUnsupported without orders_writes.
+  // TransferDone but this one, which must not use the Link. kUnsupported without orders_writes.
   virtual void write_in_order(RegionId, uint64_t, const void*, size_t, TransferDone done) {
     done({Code::kUnsupported, std::string(medium()) + " has no writes in order"});
   }

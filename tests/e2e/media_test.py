@@ -16,7 +16,7 @@ from servers import client_environment, eventually, run_tests, Server
 
 BUILD = SOFTGPU = PROGRAMS = None
 EXPECTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../programs/expected")
-PLAIN_LINK = b"cudatcp1"  # the first bytes of a TCP Link that is not encrypted
+PLAIN_LINK = b"cudatcp2"  # the first bytes of a TCP Link that is not encrypted
 
 
 class MediaTest(unittest.TestCase):

@@ -1,4 +1,4 @@
-// TCP: Links between any two machines. See tcp_link.cpp.
+// TCP: Links between any two machines. See tcp_link.h.
 #pragma once
 
 #include "common/transport/media.h"

@@ -2,8 +2,8 @@
 // others, in pieces. A transfer waits for the puts into regions that were sent before it, and the
 // puts behind a write in order (Link::write_in_order()) wait for the write. SentOrder counts what
 // this side sends, SocketOrder what it receives. Whoever waits, waits only for what was sent
-// before, and a write in order overtakes what waits for answers. So nobody waits for ever, unless
-// the Link breaks.
+// before, and a write in order overtakes what waits for answers. So nobody waits for ever. A broken
+// Link ends all waits.
 #pragma once
 
 #include <atomic>
@@ -34,8 +34,8 @@ class SentOrder {
   Write add_write(RegionId region, uint64_t begin, uint64_t end);
 
  private:
-  // The bytes of a write wait for those of an earlier one only if both go to the same place.
-  // Behind so many others an earlier one has arrived, and all wait for it.
+  // The bytes of a write wait for those of an earlier one only if both go to the same place. What
+  // is behind so many others is forgotten: all later ones wait for it, which has long arrived.
   static constexpr size_t kRecent = 32;
   struct Recent {
     RegionId region;

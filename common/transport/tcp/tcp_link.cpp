@@ -1,21 +1,10 @@
-// The Link over TCP. The control socket becomes an ordered stream of puts in each direction
-// (tcp_messages.h).
-//
-// TcpSender gathers outgoing puts. For incoming ones, a thread copies small puts out of a buffer
-// that one recv() has filled, and receives large puts straight into the window. This thread never
-// sends, so the sockets of both sides may be full without a deadlock. Transfers use other sockets
-// (tcp_bulk.h).
-//
-// A dead peer shows as the end of the stream, a stopped peer by its missing heartbeats, and a lost
-// host by the kernel's unanswered probes and segments.
+#include "common/transport/tcp/tcp_link.h"
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <condition_variable>
 #include <cstring>
-#include <thread>
 #include <utility>
-#include <vector>
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -27,29 +16,20 @@
 #include "common/base/socket_io.h"
 #include "common/base/start_thread.h"
 #include "common/transport/gather.h"
-#include "common/transport/link_core.h"
-#include "common/transport/mapping.h"
-#include "common/transport/tcp/adaptive_spin.h"
-#include "common/transport/tcp/medium.h"
-#include "common/transport/tcp/tcp_bulk.h"
-#include "common/transport/tcp/tcp_messages.h"
-#include "common/transport/tcp/tcp_sender.h"
-#include "common/transport/tcp/tcp_sockets.h"
 
 namespace rcuda::transport {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr uint64_t kHelloMagic = 0x3270637461647563;  // "cudatcp2"
 constexpr size_t kBufferBytes = 128u << 10;
 // Smaller puts pass through the buffer; larger ones are received in place.
 constexpr size_t kBufferedPut = 16u << 10;
 // With a peer that may stay silent for ever, its host counts as lost if data stays unacknowledged
 // for this long. The kernel of a stopped peer still acknowledges probes of a closed window.
 constexpr auto kHostLost = std::chrono::seconds(60);
-// How long a closing Link waits until the peer closes too. Otherwise the last bytes sent could be
-// discarded with the connection.
+// How long a closing Link waits until its writes in order are sent, and then until the peer closes
+// too. Otherwise the last bytes sent could be discarded with the connection.
 constexpr auto kLinger = std::chrono::milliseconds(300);
 
 // A whole message fits into the receiver's buffer.
@@ -58,105 +38,12 @@ static_assert(sizeof(PutHeader) + sizeof(RegionPlace) + kMaxRegionPut <= kBuffer
 constexpr PutHeader kHeartbeatFrame{0, kHeartbeat};
 constexpr PutHeader kFarewellFrame{0, kFarewell};
 
-struct Hello {
-  uint64_t magic = kHelloMagic;
-  uint64_t window_bytes = 0;
-  uint32_t peer_timeout_ms = 0;
-  uint32_t streams = 0;
-};
-static_assert(sizeof(Hello) == 24);
+}  // namespace
 
-class TcpLink final : public LinkCore {
- public:
-  struct Setup {
-    Socket control;
-    std::vector<Socket> streams;
-    Mapping window;
-    size_t peer_window_bytes = 0;
-    std::chrono::milliseconds heartbeat{0};
-    std::chrono::milliseconds peer_timeout{0};
-    BulkOptions bulk;
-    WindowPart answers;
-  };
-
-  explicit TcpLink(Setup setup);
-  ~TcpLink() override;
-  Status start();
-
-  const MediumTraits& traits() const override { return tcp::kTraits; }
-  std::span<std::byte> window() override { return {window_.data(), window_.size()}; }
-  size_t peer_window_bytes() const override { return peer_window_bytes_; }
-  Status put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) override;
-  Status put_region(RegionId region, uint64_t offset, Bytes bytes) override;
-  void flush() override { sender_.flush(); }
-  Result<Region> expose(void* base, size_t bytes, int backing, uint64_t backing_offset) override;
-  Status unexpose(RegionId region) override { return regions_.remove(region); }
-  Result<void*> map(RegionId, size_t, void*) override { return static_cast<void*>(nullptr); }
-  Status unmap(RegionId) override { return {Code::kNotFound, "tcp maps no regions"}; }
-  void write(RegionId region, uint64_t offset, const void* local, size_t bytes,
-             TransferDone done) override;
-  void read(RegionId region, uint64_t offset, void* local, size_t bytes,
-            TransferDone done) override;
-  void write_with_immediate(RegionId region, uint64_t offset, const void* local, size_t bytes,
-                            uint32_t immediate, Company company, TransferDone done) override;
-  void write_in_order(RegionId region, uint64_t offset, const void* local, size_t bytes,
-                      TransferDone done) override;
-  void close() override;
-  void abandon() noexcept override;
-
- private:
-  void on_broken() override;
-  void before_sleep() override { sender_.flush(); }
-  void transfer(const TransferRequest& what, TransferDone done);
-  TransferDone counting(size_t bytes, TransferDone done);
-  // A peer that closes in answer to a farewell is not lost.
-  void lost(const std::string& why) { fail(closing_ ? End::kIntended : End::kLost, why); }
-  void bulk_lost(const std::string& why);
-
-  // The receiving thread. Functions return the reason why the stream ended, or an empty string.
-  void receive();
-  std::string fill();
-  std::string take_puts();
-  std::string take_large_put(const PutHeader& header);
-  std::string take_region_put(const PutHeader& header, bool* whole);
-  std::string take_end_of_write(const PutHeader& header, bool* whole);
-  std::string receive_some(std::byte* data, size_t bytes, size_t* received);
-  std::string check_peer() const;
-
-  const Socket control_;
-  const Mapping window_;
-  const size_t peer_window_bytes_;
-  const std::chrono::milliseconds peer_timeout_;
-  AdaptiveSpin receive_spin_;  // of the receiver
-  const WindowPart answers_;
-  DoorbellState doorbell_state_;
-  DoorbellState elsewhere_state_;
-  ExposedRegions regions_;
-  SocketOrder order_;  // of what this side receives
-  // Held while a put into a region, or the end of a write in order, is counted and enters the
-  // control stream. A count is visible only after that, so in each socket its message is in front
-  // of whatever waits for the count.
-  std::mutex sent_mutex_;
-  SentOrder sent_order_;                    // guarded by sent_mutex_
-  std::atomic<uint32_t> sent_in_order_{0};  // its count; raised with sent_mutex_ held
-  int unsent_writes_ = 0;                   // in order; guarded by end_mutex_
-  std::condition_variable writes_sent_;
-  std::mutex put_mutex_;
-  std::mutex end_mutex_;
-  std::condition_variable receiver_ended_;
-  bool receiver_over_ = false;  // guarded by end_mutex_
-  std::atomic<bool> closing_{false};
-  // Declared last: their threads use the members above.
-  TcpSender sender_;
-  TcpBulk bulk_;
-
-  std::thread receiver_;
-  std::vector<std::byte> buffer_;
-  size_t begin_ = 0;  // start of the bytes in the buffer
-  size_t end_ = 0;
-  bool farewell_ = false;
-  Clock::time_point last_heard_;
-};
+std::chrono::milliseconds silence_checks(std::chrono::milliseconds peer_timeout) {
+  if (peer_timeout.count() == 0) return std::chrono::milliseconds(kHostLost) / 4;
+  return std::max(peer_timeout / 4, std::chrono::milliseconds(10));
+}
 
 TcpLink::TcpLink(Setup setup)
     : LinkCore(&doorbell_state_, &elsewhere_state_, false),
@@ -206,7 +93,9 @@ void TcpLink::close() {
   if (closing_.exchange(true) || broken()) return;
   {
     // What was put behind them counts only with their bytes.
+    sender_.flush();
     std::unique_lock lock(end_mutex_);
+    takes_writes_ = false;
     writes_sent_.wait_for(lock, kLinger, [this] { return unsent_writes_ == 0 || broken(); });
   }
   sender_.finish(bytes_of(kFarewellFrame), Clock::now() + kLinger);
@@ -327,9 +216,13 @@ void TcpLink::write_in_order(RegionId region, uint64_t offset, const void* local
   }
   auto* const source = static_cast<std::byte*>(const_cast<void*>(local));
   TransferRequest what{true, region, offset, source, bytes, 0, Company::kAlone, true};
-  sender_.flush();  // the write waits for earlier puts into regions
+  if (broken()) return done(status());
   {
-    std::lock_guard lock(end_mutex_);
+    std::unique_lock lock(end_mutex_);
+    if (!takes_writes_) {
+      lock.unlock();
+      return done({Code::kUnavailable, "the session was closed"});
+    }
     ++unsent_writes_;
   }
   const auto sent = [this, done = std::move(done)](const Status& status) {
@@ -339,6 +232,7 @@ void TcpLink::write_in_order(RegionId region, uint64_t offset, const void* local
     writes_sent_.notify_all();
   };
   std::lock_guard lock(sent_mutex_);
+  sender_.flush();  // the write waits for earlier puts into regions
   const SentOrder::Write write = sent_order_.add_write(region, offset, offset + bytes);
   what.immediate = write.number;
   bulk_.transfer(what, write.after_puts, counting(bytes, sent));
@@ -506,11 +400,12 @@ std::string TcpLink::take_end_of_write(const PutHeader& header, bool* whole) {
   }
   if (end_ - begin_ < sizeof header + sizeof end) return {};
   std::memcpy(&end, buffer_.data() + begin_ + sizeof header, sizeof end);
-  const auto patience = (peer_timeout_.count() != 0 ? peer_timeout_ : kHostLost) / 4;
+  const std::chrono::milliseconds patience = silence_checks(peer_timeout_);
   uint64_t seen = order_.bytes();
   for (auto until = Clock::now() + patience;
        !order_.wait_for_write(end.number, end.bytes, receive_spin_.limit(), until);
        until = Clock::now() + patience) {
+    if (closing_) return discard();
     if (broken()) return "the session was closed";
     const bool was_stopped = Clock::now() > until + patience;  // as after EINTR in receive_some()
     const uint64_t now = order_.bytes();
@@ -522,6 +417,13 @@ std::string TcpLink::take_end_of_write(const PutHeader& header, bool* whole) {
   begin_ += sizeof header + sizeof end;
   *whole = true;
   return {};
+}
+
+// Until the peer closes: nothing behind the write counts without its bytes.
+std::string TcpLink::discard() {
+  std::string why;
+  for (size_t received; why.empty();) why = receive_some(buffer_.data(), buffer_.size(), &received);
+  return why;
 }
 
 std::string TcpLink::take_large_put(const PutHeader& header) {
@@ -554,61 +456,6 @@ std::string TcpLink::take_large_put(const PutHeader& header) {
   store_word(place + last, word, std::memory_order_release);
   begin_ += kWord;
   return {};
-}
-
-}  // namespace
-
-std::chrono::nanoseconds default_receive_spin() {
-  constexpr unsigned kCores = 8;
-  return std::chrono::microseconds(std::thread::hardware_concurrency() < kCores ? 0 : 50);
-}
-
-Result<std::unique_ptr<Link>> tcp::make_link(Bootstrap bootstrap, const LinkOptions& options) {
-  const Deadline deadline = Clock::now() + bootstrap.timeout;
-  RCUDA_RETURN_IF_ERROR(check_window_bytes(options.window_bytes, "own"));
-  Hello own;
-  own.window_bytes = options.window_bytes;
-  own.peer_timeout_ms = static_cast<uint32_t>(options.peer_timeout.count());
-  own.streams = static_cast<uint32_t>(
-      std::clamp<int>(options.bulk_streams, 1, static_cast<int>(kMaxBulkStreams)));
-  const Socket& control = bootstrap.control;
-  tune(control.fd(), options.peer_timeout);
-  RCUDA_RETURN_IF_ERROR(send_all(control, bytes_of(own), deadline));
-  Hello peer;
-  RCUDA_RETURN_IF_ERROR(recv_all(control, writable_bytes_of(peer), deadline));
-  if (peer.magic != kHelloMagic || peer.streams == 0) {
-    return Status{Code::kProtocol, "the peer does not speak this TCP protocol"};
-  }
-  RCUDA_RETURN_IF_ERROR(check_window_bytes(peer.window_bytes, "the peer's"));
-
-  TcpLink::Setup setup;
-  const size_t count = bootstrap.server ? own.streams : peer.streams;
-  if (!(bootstrap.server ? bootstrap.accept_stream : bootstrap.open_stream)) {
-    return Status{Code::kInvalidArgument, "tcp needs a way to make further connections"};
-  }
-  Result<std::vector<Socket>> streams =
-      make_streams(bootstrap, std::min(count, kMaxBulkStreams), deadline);
-  if (!streams) return streams.status();
-  for (const Socket& stream : *streams) tune(stream.fd(), options.peer_timeout);
-  void* window = ::mmap(nullptr, options.window_bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (window == MAP_FAILED) return Status::from_errno(errno, "allocating a window");
-  // How often the receiving thread checks whether the peer is silent.
-  set_receive_timeout(control.fd(),
-                      options.peer_timeout.count() != 0
-                          ? std::max(options.peer_timeout / 4, std::chrono::milliseconds(10))
-                          : std::chrono::milliseconds(kHostLost) / 4);
-  setup.window = Mapping(window, options.window_bytes);
-  setup.streams = std::move(*streams);
-  setup.control = std::move(bootstrap.control);
-  setup.peer_window_bytes = peer.window_bytes;
-  setup.heartbeat = heartbeat_interval(peer.peer_timeout_ms);
-  setup.peer_timeout = options.peer_timeout;
-  setup.bulk = {options.receive_spin, options.sends_pages};
-  setup.answers = options.answers;
-  auto link = std::make_unique<TcpLink>(std::move(setup));
-  RCUDA_RETURN_IF_ERROR(link->start());
-  return std::unique_ptr<Link>(std::move(link));
 }
 
 }  // namespace rcuda::transport

@@ -152,11 +152,13 @@ void RegionPuts::write_locked(const Marked& marked) {
 }
 
 void RegionPuts::await_sent() {
-  link_.flush();  // they may wait at the client for puts that were kept here
   std::unique_lock lock(sending_mutex_);
-  sent_.wait(lock, [this, last = last_sending_] {
-    return sending_.empty() || sending_.begin()->first > last;
-  });
+  if (sending_.empty()) return;  // as always behind end()
+  const uint64_t last = last_sending_;
+  lock.unlock();
+  link_.flush();  // they may wait at the client for puts that were kept here
+  lock.lock();
+  sent_.wait(lock, [this, last] { return sending_.empty() || sending_.begin()->first > last; });
 }
 
 void RegionPuts::deliver_all() {

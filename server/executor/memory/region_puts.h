@@ -19,8 +19,8 @@
 //
 // Threads: put_when_reached(), withdraw() and begin_acknowledging() on the executor thread,
 // everything else on any. Blocking: as Link::put(); settle() as said; withdraw(), deliver_all()
-// and end() until the Link has read what it sends. Errors: those of the Link are latched, by the
-// executor thread.
+// and end() until the Link has read what it sends. Errors: those of puts are latched, by the
+// executor thread or by put(). A write in order fails only with the Link.
 #pragma once
 
 #include <atomic>
@@ -132,7 +132,7 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   std::condition_variable sent_;
   std::map<uint64_t, transport::Bytes> sending_;  // in order of issue; guarded by sending_mutex_
   uint64_t last_sending_ = 0;                     // the same
-  std::atomic<size_t> in_order_{0};  // bytes of these, and of marks that will be; 0 after they are
+  std::atomic<size_t> in_order_{0};               // bytes of these, and of marks that will be
 };
 
 }  // namespace rcuda::server

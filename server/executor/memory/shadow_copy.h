@@ -45,7 +45,7 @@ class ShadowCopies {
 
   // From now on a stream passes a copy to the client only when the client has acknowledged the
   // bytes, because another worker is about to learn how far `stream` is, or an event if it is null.
-  // What copies before have put there (RegionPuts) comes before the stream's next work; an
+  // What earlier copies have sent by RegionPuts comes before the stream's next work; an
   // event waits for it a second at most. Blocks for a round trip the first time.
   void begin_acknowledging(const SessionStream* stream);
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdlib>
+#include <functional>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -11,6 +12,30 @@
 #include "tests/support/session_harness.h"
 
 namespace rcuda::server {
+
+// Calls `first` when the worker is about to end the page-locking of memory. To be made before the
+// session.
+class BeforeUnregister {
+ public:
+  BeforeUnregister() {
+    unregister_ = test::TestDriver::get().table.cuMemHostUnregister;
+    test::TestDriver::get().table.cuMemHostUnregister = [](void* memory) {
+      if (first) first(memory);
+      return unregister_(memory);
+    };
+  }
+  ~BeforeUnregister() {
+    first = nullptr;
+    test::TestDriver::get().table.cuMemHostUnregister = unregister_;
+  }
+  BeforeUnregister(const BeforeUnregister&) = delete;
+  BeforeUnregister& operator=(const BeforeUnregister&) = delete;
+
+  static inline std::function<void(void*)> first;
+
+ private:
+  static inline decltype(api::DriverTable::cuMemHostUnregister) unregister_;
+};
 
 class ShadowSession : public ::testing::Test {
  protected:
@@ -62,6 +87,7 @@ class ShadowSession : public ::testing::Test {
   std::byte* shadow_ = nullptr;
   std::vector<std::byte> here_;  // the client's memory
   test::CountedHostFunctions host_functions_;
+  BeforeUnregister before_unregister_;
   test::SessionHarness session_{{.medium = &test::medium_named("tcp")}};
 };
 

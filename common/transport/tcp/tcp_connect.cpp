@@ -1,0 +1,82 @@
+// How a TCP Link is made: a greeting on the control socket, and the sockets for transfers.
+#include <algorithm>
+#include <cerrno>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include "common/base/socket_io.h"
+#include "common/transport/tcp/medium.h"
+#include "common/transport/tcp/tcp_link.h"
+#include "common/transport/tcp/tcp_sockets.h"
+
+namespace rcuda::transport {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kHelloMagic = 0x3270637461647563;  // "cudatcp2"
+
+struct Hello {
+  uint64_t magic = kHelloMagic;
+  uint64_t window_bytes = 0;
+  uint32_t peer_timeout_ms = 0;
+  uint32_t streams = 0;
+};
+static_assert(sizeof(Hello) == 24);
+
+}  // namespace
+
+std::chrono::nanoseconds default_receive_spin() {
+  constexpr unsigned kCores = 8;
+  return std::chrono::microseconds(std::thread::hardware_concurrency() < kCores ? 0 : 50);
+}
+
+Result<std::unique_ptr<Link>> tcp::make_link(Bootstrap bootstrap, const LinkOptions& options) {
+  const Deadline deadline = Clock::now() + bootstrap.timeout;
+  RCUDA_RETURN_IF_ERROR(check_window_bytes(options.window_bytes, "own"));
+  Hello own;
+  own.window_bytes = options.window_bytes;
+  own.peer_timeout_ms = static_cast<uint32_t>(options.peer_timeout.count());
+  own.streams = static_cast<uint32_t>(
+      std::clamp<int>(options.bulk_streams, 1, static_cast<int>(kMaxBulkStreams)));
+  const Socket& control = bootstrap.control;
+  tune(control.fd(), options.peer_timeout);
+  RCUDA_RETURN_IF_ERROR(send_all(control, bytes_of(own), deadline));
+  Hello peer;
+  RCUDA_RETURN_IF_ERROR(recv_all(control, writable_bytes_of(peer), deadline));
+  if (peer.magic != kHelloMagic || peer.streams == 0) {
+    return Status{Code::kProtocol, "the peer does not speak this TCP protocol"};
+  }
+  RCUDA_RETURN_IF_ERROR(check_window_bytes(peer.window_bytes, "the peer's"));
+
+  TcpLink::Setup setup;
+  const size_t count = bootstrap.server ? own.streams : peer.streams;
+  if (!(bootstrap.server ? bootstrap.accept_stream : bootstrap.open_stream)) {
+    return Status{Code::kInvalidArgument, "tcp needs a way to make further connections"};
+  }
+  Result<std::vector<Socket>> streams =
+      make_streams(bootstrap, std::min(count, kMaxBulkStreams), deadline);
+  if (!streams) return streams.status();
+  for (const Socket& stream : *streams) tune(stream.fd(), options.peer_timeout);
+  void* window = ::mmap(nullptr, options.window_bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (window == MAP_FAILED) return Status::from_errno(errno, "allocating a window");
+  set_receive_timeout(control.fd(), silence_checks(options.peer_timeout));
+  setup.window = Mapping(window, options.window_bytes);
+  setup.streams = std::move(*streams);
+  setup.control = std::move(bootstrap.control);
+  setup.peer_window_bytes = peer.window_bytes;
+  setup.heartbeat = heartbeat_interval(peer.peer_timeout_ms);
+  setup.peer_timeout = options.peer_timeout;
+  setup.bulk = {options.receive_spin, options.sends_pages};
+  setup.answers = options.answers;
+  auto link = std::make_unique<TcpLink>(std::move(setup));
+  RCUDA_RETURN_IF_ERROR(link->start());
+  return std::unique_ptr<Link>(std::move(link));
+}
+
+}  // namespace rcuda::transport

@@ -1,0 +1,132 @@
+// TcpLink: the Link over TCP. The control socket becomes an ordered stream of puts in each direction
+// (tcp_messages.h).
+//
+// TcpSender gathers outgoing puts. For incoming ones, a thread copies small puts out of a buffer
+// that one recv() has filled, and receives large puts straight into the window. This thread never
+// sends, so the sockets of both sides may be full without a deadlock. Transfers use other sockets
+// (tcp_bulk.h).
+//
+// A dead peer shows as the end of the stream, a stopped peer by its missing heartbeats, and a lost
+// host by the kernel's unanswered probes and segments.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/socket.h"
+#include "common/transport/link_core.h"
+#include "common/transport/mapping.h"
+#include "common/transport/tcp/adaptive_spin.h"
+#include "common/transport/tcp/exposed_regions.h"
+#include "common/transport/tcp/medium.h"
+#include "common/transport/tcp/socket_order.h"
+#include "common/transport/tcp/tcp_bulk.h"
+#include "common/transport/tcp/tcp_messages.h"
+#include "common/transport/tcp/tcp_sender.h"
+
+namespace rcuda::transport {
+
+// How often the receiving thread checks whether the peer is silent. Zero: the peer may be.
+std::chrono::milliseconds silence_checks(std::chrono::milliseconds peer_timeout);
+
+class TcpLink final : public LinkCore {
+ public:
+  using Clock = std::chrono::steady_clock;
+  struct Setup {
+    Socket control;
+    std::vector<Socket> streams;
+    Mapping window;
+    size_t peer_window_bytes = 0;
+    std::chrono::milliseconds heartbeat{0};
+    std::chrono::milliseconds peer_timeout{0};
+    BulkOptions bulk;
+    WindowPart answers;
+  };
+
+  explicit TcpLink(Setup setup);
+  ~TcpLink() override;
+  Status start();
+
+  const MediumTraits& traits() const override { return tcp::kTraits; }
+  std::span<std::byte> window() override { return {window_.data(), window_.size()}; }
+  size_t peer_window_bytes() const override { return peer_window_bytes_; }
+  Status put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) override;
+  Status put_region(RegionId region, uint64_t offset, Bytes bytes) override;
+  void flush() override { sender_.flush(); }
+  Result<Region> expose(void* base, size_t bytes, int backing, uint64_t backing_offset) override;
+  Status unexpose(RegionId region) override { return regions_.remove(region); }
+  Result<void*> map(RegionId, size_t, void*) override { return static_cast<void*>(nullptr); }
+  Status unmap(RegionId) override { return {Code::kNotFound, "tcp maps no regions"}; }
+  void write(RegionId region, uint64_t offset, const void* local, size_t bytes,
+             TransferDone done) override;
+  void read(RegionId region, uint64_t offset, void* local, size_t bytes,
+            TransferDone done) override;
+  void write_with_immediate(RegionId region, uint64_t offset, const void* local, size_t bytes,
+                            uint32_t immediate, Company company, TransferDone done) override;
+  void write_in_order(RegionId region, uint64_t offset, const void* local, size_t bytes,
+                      TransferDone done) override;
+  void close() override;
+  void abandon() noexcept override;
+
+ private:
+  void on_broken() override;
+  void before_sleep() override { sender_.flush(); }
+  void transfer(const TransferRequest& what, TransferDone done);
+  TransferDone counting(size_t bytes, TransferDone done);
+  // A peer that closes in answer to a farewell is not lost.
+  void lost(const std::string& why) { fail(closing_ ? End::kIntended : End::kLost, why); }
+  void bulk_lost(const std::string& why);
+
+  // The receiving thread. Functions return the reason why the stream ended, or an empty string.
+  void receive();
+  std::string fill();
+  std::string take_puts();
+  std::string take_large_put(const PutHeader& header);
+  std::string take_region_put(const PutHeader& header, bool* whole);
+  std::string take_end_of_write(const PutHeader& header, bool* whole);
+  std::string discard();
+  std::string receive_some(std::byte* data, size_t bytes, size_t* received);
+  std::string check_peer() const;
+
+  const Socket control_;
+  const Mapping window_;
+  const size_t peer_window_bytes_;
+  const std::chrono::milliseconds peer_timeout_;
+  AdaptiveSpin receive_spin_;  // of the receiver
+  const WindowPart answers_;
+  DoorbellState doorbell_state_;
+  DoorbellState elsewhere_state_;
+  ExposedRegions regions_;
+  SocketOrder order_;  // of what this side receives
+  // Held while a put into a region, or the end of a write in order, is counted and enters the
+  // control stream. The count is visible only after that: whoever waits for it is sent later.
+  std::mutex sent_mutex_;
+  SentOrder sent_order_;                    // guarded by sent_mutex_
+  std::atomic<uint32_t> sent_in_order_{0};  // its count; raised with sent_mutex_ held
+  // Writes in order; both guarded by end_mutex_.
+  int unsent_writes_ = 0;
+  bool takes_writes_ = true;
+  std::condition_variable writes_sent_;
+  std::mutex put_mutex_;
+  std::mutex end_mutex_;
+  std::condition_variable receiver_ended_;
+  bool receiver_over_ = false;  // guarded by end_mutex_
+  std::atomic<bool> closing_{false};
+  // Declared last: their threads use the members above.
+  TcpSender sender_;
+  TcpBulk bulk_;
+
+  std::thread receiver_;
+  std::vector<std::byte> buffer_;
+  size_t begin_ = 0;  // start of the bytes in the buffer
+  size_t end_ = 0;
+  bool farewell_ = false;
+  Clock::time_point last_heard_;
+};
+
+}  // namespace rcuda::transport
