@@ -20,8 +20,6 @@
 namespace rcuda::transport {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr size_t kBufferBytes = 128u << 10;
 // Smaller puts pass through the buffer; larger ones are received in place.
 constexpr size_t kBufferedPut = 16u << 10;

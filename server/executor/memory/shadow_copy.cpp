@@ -66,8 +66,10 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
       item.busy = true;
     }
     auto done = [self = shared_from_this(), index](const Status& status) {
-      if (!status.ok()) self->answers_.latch(not_moved(status));
-      if (!status.ok()) self->has_moved_ = false;
+      if (!status.ok()) {
+        self->answers_.latch(not_moved(status));
+        self->has_moved_ = false;
+      }
       std::lock_guard lock(self->mutex_);
       self->ended_locked(index);
     };
