@@ -30,12 +30,12 @@
 #include <cstring>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -44,6 +44,7 @@
 
 #include "common/base/cpu_pause.h"
 #include "common/base/log.h"
+#include "common/config/command_line.h"
 #include "common/transport/link.h"
 #include "p2p/engine.h"
 #include "server/peer/cuda_device_ops.h"
@@ -91,34 +92,27 @@ Options parse(int argc, char** argv) {
   std::vector<int> devices{options.devices[0], options.devices[1]};
   std::vector<std::string> media;
   for (const transport::Medium& medium : transport::media()) media.push_back(medium.name());
-  const std::map<std::string, bool> on_off{{"on", true}, {"off", false}};
-  CLI::App app("Copies between the engines of two workers by size, as CSV");
-  app.add_option("--medium", options.medium)->check(CLI::IsMember(media));
-  app.add_option("--devices", devices)->expected(2)->delimiter(',');
-  app.add_option("--min", options.min_bytes)->transform(CLI::AsSizeValue(false));
-  app.add_option("--max", options.max_bytes)->transform(CLI::AsSizeValue(false));
-  app.add_option("--driver", options.driver);
-  app.add_option("--streams", options.streams)->transform(CLI::CheckedTransformer(on_off));
-  app.add_option("--cache", options.cache);
-  app.add_option("--rounds", options.rounds)->check(CLI::PositiveNumber);
-  app.add_option("--seconds", options.seconds_per_size)->check(CLI::PositiveNumber);
-  app.add_option("--sizes", options.sizes)->delimiter(',')->transform(CLI::AsSizeValue(false));
-  app.add_option("--passes", options.passes)
-      ->delimiter(',')
-      ->check(CLI::IsMember({"start", "settled", "loaded"}));
-  app.add_option("--destination", options.destination)
-      ->check(CLI::Validator(
-          [](std::string& text) {
-            return text.find('=') == std::string::npos ? std::string("NAME=VALUE is expected")
-                                                       : std::string();
-          },
-          "NAME=VALUE"));
-  app.add_option("--strategy", options.strategies)->delimiter(',');
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error));
-  }
+  std::string streams = "on";
+  config::CommandLine line("", "Copies between the engines of two workers by size, as CSV");
+  line.option("--medium", &options.medium).one_of(media);
+  line.option("--devices", &devices).takes(2).separated_by(',');
+  line.option("--min", &options.min_bytes).as_bytes();
+  line.option("--max", &options.max_bytes).as_bytes();
+  line.option("--driver", &options.driver);
+  line.option("--streams", &streams).one_of({"on", "off"});
+  line.option("--cache", &options.cache);
+  line.option("--rounds", &options.rounds).within(1, 1e6);
+  line.option("--seconds", &options.seconds_per_size).within(1e-6, 1e6);
+  line.option("--sizes", &options.sizes).separated_by(',').as_bytes();
+  line.option("--passes", &options.passes).separated_by(',').one_of({"start", "settled", "loaded"});
+  line.option("--destination", &options.destination).check([](const std::string& text) {
+    return text.find('=') != std::string::npos
+               ? Status()
+               : Status(Code::kInvalidArgument, "--destination: NAME=VALUE is expected");
+  });
+  line.option("--strategy", &options.strategies).separated_by(',');
+  if (const std::optional<int> status = line.parse(argc, argv)) std::exit(*status);
+  options.streams = streams == "on";
   std::copy(devices.begin(), devices.end(), options.devices);
   if (!options.sizes.empty()) {
     options.max_bytes = *std::max_element(options.sizes.begin(), options.sizes.end());

@@ -14,11 +14,11 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
+#include "common/config/command_line.h"
 #include "tests/support/p2p_world.h"
 
 namespace {
@@ -163,15 +163,13 @@ int main(int argc, char** argv) {
   std::vector<uint64_t> sizes{64u << 10, 512u << 10, 4u << 20, 16u << 20, 64u << 20};
   std::vector<std::string> passes{"start", "settled", "loaded"};
   bool list = false;
-  CLI::App app("Peer copies in a simulated world, as CSV");
-  app.add_option("--link", link);
-  app.add_option("--cache", cache);
-  app.add_option("--sizes", sizes)->delimiter(',')->transform(CLI::AsSizeValue(false));
-  app.add_option("--passes", passes)
-      ->delimiter(',')
-      ->check(CLI::IsMember({"start", "settled", "loaded"}));
-  app.add_flag("--list", list);
-  CLI11_PARSE(app, argc, argv);
+  config::CommandLine line("", "Peer copies in a simulated world, as CSV");
+  line.option("--link", &link);
+  line.option("--cache", &cache);
+  line.option("--sizes", &sizes).separated_by(',').as_bytes();
+  line.option("--passes", &passes).separated_by(',').one_of({"start", "settled", "loaded"});
+  line.flag("--list", &list);
+  if (const std::optional<int> status = line.parse(argc, argv)) return *status;
   if (list) {
     for (const LinkKind& kind : kLinks) std::printf("%s\n", kind.name);
     return 0;

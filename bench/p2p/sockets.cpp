@@ -20,11 +20,11 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -32,6 +32,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/config/command_line.h"
 #include "common/transport/link.h"
 
 namespace {
@@ -256,16 +257,16 @@ void run_sender(const Options& options, const sockaddr_in& address) {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app("Bandwidth and latency of plain TCP sockets by size, as CSV");
-  app.add_option("--streams", options.streams)->check(CLI::Range(1, 64));
-  app.add_option("--address", options.address);
-  app.add_option("--min", options.min_bytes)->transform(CLI::AsSizeValue(false));
-  app.add_option("--max", options.max_bytes)->transform(CLI::AsSizeValue(false));
-  app.add_option("--seconds", options.seconds_per_size);
-  app.add_option("--walk", options.walk_bytes)->transform(CLI::AsSizeValue(false));
-  app.add_option("--label", options.label);
-  app.add_flag("--no-header", options.no_header);
-  CLI11_PARSE(app, argc, argv);
+  config::CommandLine line("", "Bandwidth and latency of plain TCP sockets by size, as CSV");
+  line.option("--streams", &options.streams).within(1, 64);
+  line.option("--address", &options.address);
+  line.option("--min", &options.min_bytes).as_bytes();
+  line.option("--max", &options.max_bytes).as_bytes();
+  line.option("--seconds", &options.seconds_per_size);
+  line.option("--walk", &options.walk_bytes).as_bytes();
+  line.option("--label", &options.label);
+  line.flag("--no-header", &options.no_header);
+  if (const std::optional<int> status = line.parse(argc, argv)) return *status;
 
   sockaddr_in address{};
   const int listener = listen_on(options, &address);

@@ -7,9 +7,9 @@
 // environment.
 
 #include <cstdio>
+#include <optional>
 #include <string>
 
-#include <CLI/CLI.hpp>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -18,6 +18,7 @@
 
 #include "common/base/log.h"
 #include "common/base/version.h"
+#include "common/config/command_line.h"
 #include "common/config/toml_file.h"
 #include "server/auth/default_paths.h"
 #include "server/daemon/daemon.h"
@@ -29,6 +30,8 @@
 
 namespace rcuda::server {
 namespace {
+
+using config::CommandLine;
 
 constexpr int kWorkerControl = 3;
 
@@ -47,18 +50,16 @@ int report_settings(const Status& status) {
   return kUnusableSettings;
 }
 
-void add_option(CLI::App* app, const std::string& names, config::SettingBase* setting) {
-  const std::string first = names.substr(0, names.find(','));
+void add_option(CommandLine* line, const std::string& name, config::SettingBase* setting) {
   const std::string now = setting->text().empty() ? "" : ", now " + setting->text();
-  app->add_option_function<std::string>(
-         names,
-         [setting, first](const std::string& text) {
-           const Status status = setting->set(text, first, "the command line");
-           if (!status.ok()) throw CLI::ValidationError(status.context());
-         },
-         std::string(setting->help()) + " [" + setting->variable() + now + "]")
-      ->type_name("")
-      ->take_last();
+  line->option(
+          name,
+          [setting, name](const std::string& text) {
+            return setting->set(text, name, "the command line");
+          },
+          std::string(setting->help()) + " [" + setting->variable() + now + "]")
+      .type_name("")
+      .take_last();
 }
 
 // The default soft limit is low because of select(), which this program does not use. Workers
@@ -101,49 +102,49 @@ struct Order {
   bool list_settings = false;
 };
 
-void add_flag(CLI::App* app, const std::string& name, config::SettingBase* setting,
+void add_flag(CommandLine* line, const std::string& name, config::SettingBase* setting,
               const std::string& value, const std::string& help) {
-  app->add_flag_callback(
+  line->flag(
       name, [=] { (void)setting->set(value, name, "the command line"); }, help);
 }
 
-void add_options(CLI::App* app, Settings* settings, Order* order) {
-  app->add_option("--config", order->config_file,
-                  "TOML file; the environment and options win over it [" + default_config_file() +
-                      " if there is one]");
-  add_option(app, "--listen", &settings->listen);
-  add_option(app, "--port", &settings->port);
-  add_option(app, "--devices", &settings->devices);
-  add_option(app, "--driver", &settings->driver);
-  add_option(app, "--pool", &settings->pool);
-  add_option(app, "--max-sessions", &settings->max_sessions);
-  add_option(app, "--staging-bytes", &settings->staging_bytes);
-  add_option(app, "--image-cache", &settings->image_cache);
-  add_option(app, "--image-cache-bytes", &settings->image_cache_bytes);
-  add_option(app, "--users", &settings->users);
-  add_option(app, "--operators", &settings->operators);
-  add_option(app, "--certificate", &settings->certificate);
-  add_option(app, "--client-authorities", &settings->client_authorities);
-  add_option(app, "--tokens", &settings->tokens);
-  add_option(app, "--audit", &settings->audit);
-  add_option(app, "--security", &settings->security);
-  add_flag(app, "--insecure", &settings->security, "insecure",
+void add_options(CommandLine* line, Settings* settings, Order* order) {
+  line->option("--config", &order->config_file,
+               "TOML file; the environment and options win over it [" + default_config_file() +
+                   " if there is one]");
+  add_option(line, "--listen", &settings->listen);
+  add_option(line, "--port", &settings->port);
+  add_option(line, "--devices", &settings->devices);
+  add_option(line, "--driver", &settings->driver);
+  add_option(line, "--pool", &settings->pool);
+  add_option(line, "--max-sessions", &settings->max_sessions);
+  add_option(line, "--staging-bytes", &settings->staging_bytes);
+  add_option(line, "--image-cache", &settings->image_cache);
+  add_option(line, "--image-cache-bytes", &settings->image_cache_bytes);
+  add_option(line, "--users", &settings->users);
+  add_option(line, "--operators", &settings->operators);
+  add_option(line, "--certificate", &settings->certificate);
+  add_option(line, "--client-authorities", &settings->client_authorities);
+  add_option(line, "--tokens", &settings->tokens);
+  add_option(line, "--audit", &settings->audit);
+  add_option(line, "--security", &settings->security);
+  add_flag(line, "--insecure", &settings->security, "insecure",
            "short for --security insecure: no identity, no encryption");
-  add_flag(app, "--require-lease", &settings->require_lease, "1", settings->require_lease.help());
-  add_flag(app, "--allow-faults", &settings->allow_faults, "1", settings->allow_faults.help());
-  app->add_option("--ready-fd", order->ready,
-                  "descriptor to write the port to once clients are served");
-  app->add_flag(
-      "--check-config", order->check_config,
+  add_flag(line, "--require-lease", &settings->require_lease, "1", settings->require_lease.help());
+  add_flag(line, "--allow-faults", &settings->allow_faults, "1", settings->allow_faults.help());
+  line->option("--ready-fd", &order->ready,
+               "descriptor to write the port to once clients are served");
+  line->flag(
+      "--check-config", &order->check_config,
       "say whether the settings, the certificate, the tokens, the users, the limits and the leases "
       "are usable, and start nothing");
-  app->add_flag("--list-settings", order->list_settings,
-                "print every setting and where it came from");
-  app->add_option("--worker", order->worker_base)->group("");
+  line->flag("--list-settings", &order->list_settings,
+             "print every setting and where it came from");
+  line->option("--worker", &order->worker_base).hide_from_help();
 }
 
-// Options override the environment, which overrides the file. CLI11 calls the setters while it
-// parses, so the file and the environment are loaded before that, and --config is looked up here.
+// Options override the environment, which overrides the file. CommandLine::parse() calls the
+// setters, so the file and the environment are loaded before that, and --config is looked up here.
 Status load_settings(int argc, char** argv, Settings* settings) {
   std::string file;
   bool is_worker = false;
@@ -193,9 +194,9 @@ void find_worker_binary(Settings* settings) {
 int start(int argc, char** argv) {
   Settings settings;
   Order order;
-  CLI::App app("Offers this machine's GPUs to CUDA programs elsewhere.", "rcuda-server");
-  app.set_version_flag("--version", version_of("rcuda-server"));
-  app.footer(
+  CommandLine line("rcuda-server", "Offers this machine's GPUs to CUDA programs elsewhere.",
+                   version_of("rcuda-server"));
+  line.footer(
       "It serves programs of its own user, of root and of the users that --users names. Clients "
       "of\n"
       "other machines identify themselves by a token (rcuda-token create), by MUNGE or by a\n"
@@ -203,11 +204,9 @@ int start(int argc, char** argv) {
   if (const Status loaded = load_settings(argc, argv, &settings); !loaded.ok()) {
     return report_settings(loaded);
   }
-  add_options(&app, &settings, &order);  // after that: the help shows what the settings are now
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kUnusableSettings;
+  add_options(&line, &settings, &order);  // after that: the help shows what the settings are now
+  if (const std::optional<int> status = line.parse(argc, argv)) {
+    return *status == 0 ? 0 : kUnusableSettings;
   }
 
   if (!set_log_level(settings.log.get().c_str())) {

@@ -1,9 +1,9 @@
 // rcuda-doctor: checks whether this node is ready for RDMA and GPUDirect, and prints each finding
 // with its remedy. Changes nothing. Exits with 1 if something is broken.
 #include <cstdio>
+#include <optional>
 #include <string>
 
-#include <CLI/CLI.hpp>
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -12,6 +12,7 @@
 #include "common/base/log.h"
 #include "common/base/unique_fd.h"
 #include "common/base/version.h"
+#include "common/config/command_line.h"
 #include "common/transport/media.h"
 #include "common/transport/verbs/locked_memory.h"
 #include "tools/rcuda-doctor/checks.h"
@@ -73,17 +74,17 @@ Findings check_transport() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"Checks whether this node is ready for RDMA and GPUDirect"};
-  app.set_version_flag("--version", version_of("rcuda-doctor"));
+  config::CommandLine line("", "Checks whether this node is ready for RDMA and GPUDirect",
+                           version_of("rcuda-doctor"));
   bool listen = false;
   std::string address;
   std::string target;
   uint16_t port = doctor::kProbePort;
-  app.add_flag("--listen", listen, "Serve probe transfers of other nodes until interrupted");
-  app.add_option("--address", address, "With --listen: the address to listen on (default: all)");
-  app.add_option("--probe", target, "Move bytes to and from this host, which runs --listen");
-  app.add_option("--port", port, "Port of the probe")->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
+  line.flag("--listen", &listen, "Serve probe transfers of other nodes until interrupted");
+  line.option("--address", &address, "With --listen: the address to listen on (default: all)");
+  line.option("--probe", &target, "Move bytes to and from this host, which runs --listen");
+  line.option("--port", &port, "Port of the probe").show_default();
+  if (const std::optional<int> status = line.parse(argc, argv)) return *status;
   set_log_name("rcuda-doctor");
 
   if (listen) {

@@ -12,17 +12,18 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <prometheus/collectable.h>
 #include <prometheus/exposer.h>
 
 #include "common/base/status.h"
 #include "common/base/version.h"
+#include "common/config/command_line.h"
 #include "tools/base/server_query.h"
 #include "tools/rcuda-exporter/families.h"
 
@@ -85,14 +86,16 @@ int run(const std::string& address, std::vector<Server> servers) {
 }
 
 int start(int argc, char** argv) {
-  CLI::App app("Sessions and GPUs of rcuda servers as metrics for Prometheus.", "rcuda-exporter");
-  app.set_version_flag("--version", version_of("rcuda-exporter"));
+  config::CommandLine line("rcuda-exporter",
+                           "Sessions and GPUs of rcuda servers as metrics for Prometheus.",
+                           version_of("rcuda-exporter"));
   std::string address = "127.0.0.1:9309";
   std::vector<std::string> names = {"localhost"};
-  app.add_option("--listen", address, "address:port where /metrics is served; whoever reaches it reads it")
-      ->capture_default_str();
-  app.add_option("server", names, "host or host:port, 8308 unless given")->type_name("");
-  CLI11_PARSE(app, argc, argv);
+  line.option("--listen", &address,
+              "address:port where /metrics is served; whoever reaches it reads it")
+      .show_default();
+  line.option("server", &names, "host or host:port, 8308 unless given").type_name("");
+  if (const std::optional<int> status = line.parse(argc, argv)) return *status;
   std::vector<Server> servers;
   for (const std::string& name : names) {
     Result<Server> server = tools::parse_server(name);

@@ -14,17 +14,18 @@
 #include <chrono>
 #include <cstdio>
 #include <ctime>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <sys/random.h>
 
 #include "common/base/json_text.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
+#include "common/config/command_line.h"
 #include "common/identity/encoding.h"
 #include "common/wire/lease_messages.h"
 #include "tools/base/server_query.h"
@@ -271,59 +272,59 @@ Status carry_out(const Options& options, wire::LeaseOperation operation) {
 }
 
 // The lease that a command is about: an id or a job.
-void add_lease(CLI::App* command, Options* options) {
-  CLI::Option* const id = command->add_option("id", options->id, "the lease, as the list shows it");
-  CLI::Option* const job = command->add_option("--job", options->job, "the lease of this job");
-  id->type_name("ID")->excludes(job);
-  job->type_name("TEXT");
+void add_lease(config::CommandLine* command, Options* options) {
+  config::Option id = command->option("id", &options->id, "the lease, as the list shows it");
+  config::Option job = command->option("--job", &options->job, "the lease of this job");
+  id.type_name("ID").excludes(job);
+  job.type_name("TEXT");
 }
 
 int start(int argc, char** argv) {
   Options options;
-  CLI::App app("Leases devices of rcuda servers to users and jobs.", "rcuda-lease");
-  app.set_version_flag("--version", version_of("rcuda-lease"));
-  app.require_subcommand(1);
-  CLI::App* const taking =
-      app.add_subcommand("take", "take a lease and print the variables for it");
-  CLI::App* const extending = app.add_subcommand("extend", "move the end of a lease");
-  CLI::App* const revoking = app.add_subcommand("revoke", "end a lease and its sessions");
-  CLI::App* const listing =
-      app.add_subcommand("list", "show the leases; those of others only to the server's operators");
-  for (CLI::App* command : {taking, extending, revoking, listing}) {
-    command->add_option("node", options.node, "host or host:port")->type_name("NODE")->required();
+  config::CommandLine line("rcuda-lease", "Leases devices of rcuda servers to users and jobs.",
+                           version_of("rcuda-lease"));
+  line.require_subcommand(1, 1);
+  config::CommandLine& taking =
+      line.subcommand("take", "take a lease and print the variables for it");
+  config::CommandLine& extending = line.subcommand("extend", "move the end of a lease");
+  config::CommandLine& revoking = line.subcommand("revoke", "end a lease and its sessions");
+  config::CommandLine& listing =
+      line.subcommand("list", "show the leases; those of others only to the server's operators");
+  for (config::CommandLine* command : {&taking, &extending, &revoking, &listing}) {
+    command->option("node", &options.node, "host or host:port").type_name("NODE").required();
   }
-  taking->add_option("--devices", options.devices, "how many, or which (=0,3)")
-      ->type_name("N")
-      ->capture_default_str();
-  for (CLI::App* command : {taking, extending}) {
-    command->add_option("--for", options.lasts, "30s, 90min, 12h, 30d from now, or ever")
-        ->type_name("TIME")
-        ->capture_default_str();
+  taking.option("--devices", &options.devices, "how many, or which (=0,3)")
+      .type_name("N")
+      .show_default();
+  for (config::CommandLine* command : {&taking, &extending}) {
+    command->option("--for", &options.lasts, "30s, 90min, 12h, 30d from now, or ever")
+        .type_name("TIME")
+        .show_default();
   }
-  taking->add_option("--user", options.user, "who may use it; without, whoever has its key")
-      ->type_name("NAME");
-  taking->add_option("--id", options.id, "the new lease's id, such as one for several servers")
-      ->type_name("ID");
-  taking->add_option("--job", options.job, "free text; a job has one lease on a server")
-      ->type_name("TEXT");
-  taking->add_flag("--shared", options.shared, "others may have leases of the same devices");
-  taking->add_option("--wait", options.wait, "try for so long if devices are taken")
-      ->type_name("TIME")
-      ->capture_default_str();
-  add_lease(extending, &options);
-  add_lease(revoking, &options);
-  listing->add_option("--job", options.job, "only the lease of this job")->type_name("TEXT");
-  for (CLI::App* command : {revoking, listing}) {
-    command->add_flag("--json", options.json,
-                      "print the leases, and what their sessions have done, as JSON");
+  taking.option("--user", &options.user, "who may use it; without, whoever has its key")
+      .type_name("NAME");
+  taking.option("--id", &options.id, "the new lease's id, such as one for several servers")
+      .type_name("ID");
+  taking.option("--job", &options.job, "free text; a job has one lease on a server")
+      .type_name("TEXT");
+  taking.flag("--shared", &options.shared, "others may have leases of the same devices");
+  taking.option("--wait", &options.wait, "try for so long if devices are taken")
+      .type_name("TIME")
+      .show_default();
+  add_lease(&extending, &options);
+  add_lease(&revoking, &options);
+  listing.option("--job", &options.job, "only the lease of this job").type_name("TEXT");
+  for (config::CommandLine* command : {&revoking, &listing}) {
+    command->flag("--json", &options.json,
+                  "print the leases, and what their sessions have done, as JSON");
   }
-  app.footer(kFooter);  // last, so that the subcommands do not have it as well
-  CLI11_PARSE(app, argc, argv);
+  line.footer(kFooter);  // last, so that the subcommands do not have it as well
+  if (const std::optional<int> status = line.parse(argc, argv)) return *status;
 
-  const wire::LeaseOperation operation = taking->parsed()      ? wire::LeaseOperation::kTake
-                                         : extending->parsed() ? wire::LeaseOperation::kExtend
-                                         : revoking->parsed()  ? wire::LeaseOperation::kRevoke
-                                                               : wire::LeaseOperation::kList;
+  const wire::LeaseOperation operation = taking.is_chosen()      ? wire::LeaseOperation::kTake
+                                         : extending.is_chosen() ? wire::LeaseOperation::kExtend
+                                         : revoking.is_chosen()  ? wire::LeaseOperation::kRevoke
+                                                                 : wire::LeaseOperation::kList;
   const Status status = carry_out(options, operation);
   if (status.ok()) return 0;
   std::fprintf(stderr, "rcuda-lease: %s\n", status.context().c_str());

@@ -19,12 +19,12 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "client/base/device_list.h"
 #include "common/base/version.h"
+#include "common/config/command_line.h"
 #include "common/transport/media.h"
 #include "tools/rcuda-run/cdi.h"
 #include "tools/rcuda-run/demo_server.h"
@@ -78,41 +78,36 @@ int fail(const std::string& message, int status) {
 
 // The exit status, if the arguments are not those of a run.
 std::optional<int> parse(int argc, char** argv, Options* options) {
-  CLI::App app("Runs a CUDA program on remote GPUs: rcuda-run [OPTIONS] -- PROGRAM [ARGUMENTS]",
-               "rcuda-run");
-  app.set_version_flag("--version", version_of("rcuda-run"));
-  app.add_option("-d,--devices", options->devices,
-                 "the pool, host[@port]:gpu,... (default: RCUDA_DEVICES)");
+  config::CommandLine line(
+      "rcuda-run", "Runs a CUDA program on remote GPUs: rcuda-run [OPTIONS] -- PROGRAM [ARGUMENTS]",
+      version_of("rcuda-run"));
+  line.option("-d,--devices", &options->devices,
+              "the pool, host[@port]:gpu,... (default: RCUDA_DEVICES)");
   std::vector<std::string> transports = {"auto"};
   for (const auto& medium : transport::media()) transports.push_back(medium.name());
-  app.add_option("-t,--transport", options->transport, "auto, " + transport::medium_names())
-      ->check(CLI::IsMember(transports));
-  app.add_option("--wait", options->wait,
-                 "how long to wait for a turn at a busy server, such as 60s (RCUDA_WAIT)");
-  app.add_option("--log", options->log,
-                 "trace, debug, info, warn, error or off; LEVEL:FILE writes to a file");
-  app.add_option("--trace", options->trace,
-                 "write a timeline of the calls for Perfetto; %p in the name is the process's id");
-  app.add_flag("--sync", options->synchronous, "make every call a round trip, for debugging");
-  app.add_option("--library", options->library,
-                 "librcuda.so to preload, if not the one next to this program");
-  app.add_flag("--demo", options->demo,
-               "run a small program that comes with rcuda; if no GPUs are named, on a server that "
-               "is started for it");
-  app.add_flag(
-      "--cdi", options->cdi,
-      "print a CDI specification, by which podman, Docker and others give containers these "
-      "GPUs: rcuda/gpu=all, rcuda/gpu=0, ...");
+  line.option("-t,--transport", &options->transport, "auto, " + transport::medium_names())
+      .one_of(transports);
+  line.option("--wait", &options->wait,
+              "how long to wait for a turn at a busy server, such as 60s (RCUDA_WAIT)");
+  line.option("--log", &options->log,
+              "trace, debug, info, warn, error or off; LEVEL:FILE writes to a file");
+  line.option("--trace", &options->trace,
+              "write a timeline of the calls for Perfetto; %p in the name is the process's id");
+  line.flag("--sync", &options->synchronous, "make every call a round trip, for debugging");
+  line.option("--library", &options->library,
+              "librcuda.so to preload, if not the one next to this program");
+  line.flag("--demo", &options->demo,
+            "run a small program that comes with rcuda; if no GPUs are named, on a server that "
+            "is started for it");
+  line.flag("--cdi", &options->cdi,
+            "print a CDI specification, by which podman, Docker and others give containers these "
+            "GPUs: rcuda/gpu=all, rcuda/gpu=0, ...");
   // The program and its arguments are not a positional option, because CLI11 splits arguments in
   // brackets.
-  app.prefix_command();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error);
-  }
+  line.leave_rest();
+  if (const std::optional<int> status = line.parse(argc, argv)) return status;
   std::vector<std::string>& program = options->program;
-  program = app.remaining();
+  program = line.rest();
   if (!program.empty() && program[0] == "--") {
     program.erase(program.begin());
   } else if (!program.empty() && program[0].starts_with("-")) {

@@ -10,16 +10,17 @@
 //   stops rcuda-smi resume node1        takes the drain back
 #include <chrono>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
 #include "common/base/status.h"
 #include "common/base/version.h"
+#include "common/config/command_line.h"
 #include "common/wire/control_messages.h"
 #include "tools/base/server_query.h"
 #include "tools/rcuda-smi/look.h"
@@ -40,13 +41,12 @@ int fail(const Status& status) {
 }
 
 // A server that cannot be named is an error of the command line.
+Status check_server(const std::string& name) { return tools::parse_server(name).status(); }
+
+// Of names that check_server() has accepted.
 std::vector<Server> servers_of(const std::vector<std::string>& names) {
   std::vector<Server> servers;
-  for (const std::string& name : names) {
-    Result<Server> server = tools::parse_server(name);
-    if (!server.ok()) throw CLI::ValidationError(server.status().context());
-    servers.push_back(std::move(server).value());
-  }
+  for (const std::string& name : names) servers.push_back(tools::parse_server(name).value());
   return servers;
 }
 
@@ -145,8 +145,8 @@ int resume(const std::string& name) {
 }
 
 int start(int argc, char** argv) {
-  CLI::App app("Shows the devices and sessions of rcuda servers.", "rcuda-smi");
-  app.set_version_flag("--version", version_of("rcuda-smi"));
+  config::CommandLine line("rcuda-smi", "Shows the devices and sessions of rcuda servers.",
+                           version_of("rcuda-smi"));
   std::vector<std::string> names = {"localhost"};
   std::string name;
   constexpr const char* kServer = "host or host:port, 8308 unless given";
@@ -154,44 +154,46 @@ int start(int argc, char** argv) {
   double seconds = 2;
   int rounds = 0;
   uint32_t worker = 0;
-  app.add_option("server", names, kServer)->type_name("");
-  app.add_flag("--json", as_json, "for programs: a list with an object for each server");
-  app.require_subcommand(0, 1);
-  CLI::App* const top_command = app.add_subcommand("top", "what sessions do, again and again");
-  top_command->add_option("server", names, kServer)->type_name("");
-  top_command->add_option("--every", seconds, "seconds between two looks")
-      ->check(CLI::Range(0.1, 3600.0))
-      ->capture_default_str();
-  top_command->add_option("--rounds", rounds, "end after so many; 0: never")->capture_default_str();
-  CLI::App* const topology_command = app.add_subcommand(
+  const auto add_servers = [&](config::CommandLine& command) {
+    command.option("server", &names, kServer).type_name("").check(check_server);
+  };
+  const auto add_server = [&](config::CommandLine& command) {
+    command.option("server", &name, kServer).required().type_name("").check(check_server);
+  };
+  add_servers(line);
+  line.flag("--json", &as_json, "for programs: a list with an object for each server");
+  line.require_subcommand(0, 1);
+  config::CommandLine& top_command = line.subcommand("top", "what sessions do, again and again");
+  add_servers(top_command);
+  top_command.option("--every", &seconds, "seconds between two looks")
+      .within(0.1, 3600.0)
+      .show_default();
+  top_command.option("--rounds", &rounds, "end after so many; 0: never").show_default();
+  config::CommandLine& topology_command = line.subcommand(
       "topo", "the ways between GPUs; copies between servers are measured, as rcuda-p2p does");
-  topology_command->add_option("server", names, kServer)->type_name("");
-  topology_command->add_flag("-m,--matrix", matrix,
-                             "as for nvidia-smi: the matrix, which is shown in any case");
-  topology_command->add_flag("--no-measure", no_measure, "the matrix only: nothing is copied");
-  CLI::App* const end_command =
-      app.add_subcommand("end", "ends a session: its own user and operators may");
-  end_command->add_option("server", name, kServer)->required()->type_name("");
-  end_command->add_option("worker", worker, "the session's worker, as rcuda-smi lists it")
-      ->required()
-      ->type_name("");
-  CLI::App* const drain_command = app.add_subcommand(
+  add_servers(topology_command);
+  topology_command.flag("-m,--matrix", &matrix,
+                        "as for nvidia-smi: the matrix, which is shown in any case");
+  topology_command.flag("--no-measure", &no_measure, "the matrix only: nothing is copied");
+  config::CommandLine& end_command =
+      line.subcommand("end", "ends a session: its own user and operators may");
+  add_server(end_command);
+  end_command.option("worker", &worker, "the session's worker, as rcuda-smi lists it")
+      .required()
+      .type_name("");
+  config::CommandLine& drain_command = line.subcommand(
       "drain", "for operators: no new sessions; the server stops when the last one has ended");
-  drain_command->add_option("server", name, kServer)->required()->type_name("");
-  drain_command->add_flag("--no-wait", no_wait, "do not wait until the server has stopped");
-  CLI::App* const resume_command = app.add_subcommand("resume", "for operators: ends a drain");
-  resume_command->add_option("server", name, kServer)->required()->type_name("");
-  try {
-    app.parse(argc, argv);
-    if (*top_command) return top(names, seconds, rounds);
-    if (*topology_command) return topology(names, !no_measure);
-    if (*end_command) return end(name, worker);
-    if (*drain_command) return drain(name, !no_wait);
-    if (*resume_command) return resume(name);
-    return show(names, as_json);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error);
-  }
+  add_server(drain_command);
+  drain_command.flag("--no-wait", &no_wait, "do not wait until the server has stopped");
+  config::CommandLine& resume_command = line.subcommand("resume", "for operators: ends a drain");
+  add_server(resume_command);
+  if (const std::optional<int> status = line.parse(argc, argv)) return *status;
+  if (top_command.is_chosen()) return top(names, seconds, rounds);
+  if (topology_command.is_chosen()) return topology(names, !no_measure);
+  if (end_command.is_chosen()) return end(name, worker);
+  if (drain_command.is_chosen()) return drain(name, !no_wait);
+  if (resume_command.is_chosen()) return resume(name);
+  return show(names, as_json);
 }
 
 }  // namespace

@@ -16,12 +16,12 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <unistd.h>
 
 #include "common/base/host_name.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
+#include "common/config/command_line.h"
 #include "common/identity/certificate.h"
 #include "common/identity/token.h"
 #include "server/auth/default_paths.h"
@@ -147,45 +147,42 @@ int report(const Status& status) {
 
 int start(int argc, char** argv) {
   Options options;
-  CLI::App app("Makes, lists and revokes the tokens of this machine's rcuda-server.",
-               "rcuda-token");
-  app.set_version_flag("--version", version_of("rcuda-token"));
-  app.require_subcommand(1);
+  config::CommandLine line("rcuda-token",
+                           "Makes, lists and revokes the tokens of this machine's rcuda-server.",
+                           version_of("rcuda-token"));
+  line.require_subcommand(1, 1);
 
-  CLI::App* creating = app.add_subcommand("create", "make a token and print it");
+  config::CommandLine& creating = line.subcommand("create", "make a token and print it");
   creating
-      ->add_option("--user", options.user,
-                   "the user that the token stands for; another one than the caller only for root")
-      ->type_name("NAME");
-  creating->add_option("--expires", options.expires, "90min, 12h, 30d, 8w from now, or never")
-      ->type_name("TIME")
-      ->capture_default_str();
-  creating->add_option("--label", options.label, "what the list shows beside it")
-      ->type_name("TEXT");
+      .option("--user", &options.user,
+              "the user that the token stands for; another one than the caller only for root")
+      .type_name("NAME");
+  creating.option("--expires", &options.expires, "90min, 12h, 30d, 8w from now, or never")
+      .type_name("TIME")
+      .show_default();
+  creating.option("--label", &options.label, "what the list shows beside it").type_name("TEXT");
   creating
-      ->add_option("--certificate", options.certificate,
-                   "the server's certificate and key; made if it is not there")
-      ->type_name("FILE")
-      ->capture_default_str();
-  CLI::App* listing = app.add_subcommand("list", "show the tokens, without their secrets");
-  CLI::App* revoking = app.add_subcommand("revoke", "make tokens invalid");
-  revoking->add_option("id", options.ids, "ids as the list shows them")
-      ->type_name("ID")
-      ->required();
-  for (CLI::App* command : {creating, listing, revoking}) {
-    command->add_option("--file", options.file, "the server's tokens")
-        ->type_name("FILE")
-        ->capture_default_str();
+      .option("--certificate", &options.certificate,
+              "the server's certificate and key; made if it is not there")
+      .type_name("FILE")
+      .show_default();
+  config::CommandLine& listing = line.subcommand("list", "show the tokens, without their secrets");
+  config::CommandLine& revoking = line.subcommand("revoke", "make tokens invalid");
+  revoking.option("id", &options.ids, "ids as the list shows them").type_name("ID").required();
+  for (config::CommandLine* command : {&creating, &listing, &revoking}) {
+    command->option("--file", &options.file, "the server's tokens")
+        .type_name("FILE")
+        .show_default();
   }
-  app.footer(kFooter);  // last, so that the subcommands do not have it as well
-  CLI11_PARSE(app, argc, argv);
+  line.footer(kFooter);  // last, so that the subcommands do not have it as well
+  if (const std::optional<int> status = line.parse(argc, argv)) return *status;
 
-  if (options.file.empty() || (creating->parsed() && options.certificate.empty())) {
+  if (options.file.empty() || (creating.is_chosen() && options.certificate.empty())) {
     return report(Status(Code::kInvalidArgument,
                          "HOME is not set: name the files with --file and --certificate"));
   }
-  if (creating->parsed()) return report(create(options));
-  if (listing->parsed()) return report(list(options));
+  if (creating.is_chosen()) return report(create(options));
+  if (listing.is_chosen()) return report(list(options));
   return report(server::revoke_tokens(options.file, options.ids));
 }
 

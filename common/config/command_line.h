@@ -1,0 +1,104 @@
+// CommandLine: the options and subcommands of a program.
+//
+// A thin layer over CLI11, whose headers take ten seconds to compile. A program declares its
+// options with the variables that receive their values, calls parse(), and ends with the status
+// that parse() returns, if it returns one. The variables must outlive parse(); their values before
+// parse() are the defaults. One thread. Nothing throws.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace rcuda::config {
+
+// A declared option. A handle: the CommandLine owns the option.
+class Option {
+ public:
+  explicit Option(CLI::Option* option) : option_(option) {}
+
+  Option& required();
+  // The value's name in the help; an empty text hides it.
+  Option& type_name(const std::string& name);
+  Option& show_default();
+  Option& hide_from_help();
+  Option& excludes(const Option& other);
+  // Values are separated by `separator` within one argument.
+  Option& separated_by(char separator);
+  Option& takes(int values);
+  // The last value counts if the option is repeated.
+  Option& take_last();
+  // Each value: within a range; one of a list; with a suffix such as K, MB or GiB, all powers of
+  // 1024; refused by `check`.
+  Option& within(double least, double most);
+  Option& one_of(const std::vector<std::string>& values);
+  Option& as_bytes();
+  Option& check(std::function<Status(const std::string& value)> check);
+
+ private:
+  CLI::Option* option_;
+};
+
+class CommandLine {
+ public:
+  // `version` is what --version prints; without it there is no such option.
+  CommandLine(const std::string& name, const std::string& description,
+              const std::string& version = "");
+  ~CommandLine();
+  CommandLine(const CommandLine&) = delete;
+  CommandLine& operator=(const CommandLine&) = delete;
+
+  // `names` is one name or several, separated by commas; a name without a dash is a positional
+  // argument.
+  Option option(const std::string& names, std::string* value, const std::string& help = "");
+  Option option(const std::string& names, std::vector<std::string>* values,
+                const std::string& help = "");
+  Option option(const std::string& names, int* value, const std::string& help = "");
+  Option option(const std::string& names, std::vector<int>* values, const std::string& help = "");
+  Option option(const std::string& names, uint16_t* value, const std::string& help = "");
+  Option option(const std::string& names, uint32_t* value, const std::string& help = "");
+  Option option(const std::string& names, uint64_t* value, const std::string& help = "");
+  Option option(const std::string& names, std::vector<uint64_t>* values,
+                const std::string& help = "");
+  Option option(const std::string& names, double* value, const std::string& help = "");
+  // parse() passes the text to `set`; an error of `set` is one of the command line.
+  Option option(const std::string& names, std::function<Status(const std::string& text)> set,
+                const std::string& help);
+  Option flag(const std::string& names, bool* value, const std::string& help = "");
+  Option flag(const std::string& names, std::function<void()> set, const std::string& help);
+
+  // The reference is valid as long as this object. Subcommands inherit the footer that is set
+  // before them.
+  CommandLine& subcommand(const std::string& name, const std::string& help);
+  void require_subcommand(int least, int most);
+  void footer(const std::string& text);
+  // Stops at the first argument that is no option of this program. It and all that follow are the
+  // rest().
+  void leave_rest();
+  std::vector<std::string> rest() const;
+
+  // The status with which the program must end: 0 after --help or --version, an error's otherwise,
+  // which it prints.
+  [[nodiscard]] std::optional<int> parse(int argc, const char* const* argv);
+  // Whether parse() found this subcommand.
+  bool is_chosen() const;
+
+ private:
+  explicit CommandLine(CLI::App* subcommand);
+
+  std::unique_ptr<CLI::App> owned_;  // null in a subcommand
+  CLI::App* app_;
+  std::vector<std::unique_ptr<CommandLine>> subcommands_;
+};
+
+}  // namespace rcuda::config
