@@ -202,13 +202,13 @@ TEST_P(EndContract, APeerKilledInMidTransferFailsThatTransfer) {
 }
 
 TEST_P(EndContract, ASilentPeerIsGivenUpAfterItsTimeout) {
-  const LinkOptions impatient{.peer_timeout = std::chrono::milliseconds(2000)};
+  const LinkOptions impatient{.peer_timeout = std::chrono::milliseconds(1000)};
   Result<PeerProcess> peer = PeerProcess::start(medium(), impatient, "stay");
   ASSERT_TRUE(peer.ok()) << peer.status().message();
   // Both ends have the same options; only heartbeats keep the Link alive.
   const std::unique_ptr<Link> link = wrap(peer->take_link());
   EXPECT_EQ(link->wait([] { return false; },
-                       std::chrono::steady_clock::now() + std::chrono::milliseconds(3000))
+                       std::chrono::steady_clock::now() + std::chrono::milliseconds(1500))
                 .code(),
             Code::kTimeout);
   peer->kill(SIGSTOP);

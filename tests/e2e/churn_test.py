@@ -17,6 +17,7 @@ from servers import client_environment, eventually, run_tests, Server
 BUILD = PROGRAMS = None
 POOL = 2
 KILLS = 100
+TOGETHER = 2  # so many of them at a time
 CLIENTS = 64
 # A client is killed at any time from before its first instruction to well into its program: the
 # time that endless needs from its start to its second round on a fast machine.
@@ -82,13 +83,15 @@ class ChurnTest(unittest.TestCase):
         before = self.warm_up(transport)
         chance = random.Random(5)
         environment = client_environment(BUILD, [self.server], transport)
-        for _ in range(KILLS):
-            client = subprocess.Popen([os.path.join(BUILD, "tests/e2e/endless")], env=environment,
-                                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            time.sleep(chance.uniform(0, LATEST_KILL_SECONDS))
-            self.assertIsNone(client.poll(), "a client ended by itself\n" + self.server.text())
-            client.kill()
-            client.wait()
+        for _ in range(KILLS // TOGETHER):
+            clients = [subprocess.Popen([os.path.join(BUILD, "tests/e2e/endless")], env=environment,
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                       for _ in range(TOGETHER)]
+            for client in clients:
+                time.sleep(chance.uniform(0, LATEST_KILL_SECONDS))
+                self.assertIsNone(client.poll(), "a client ended by itself\n" + self.server.text())
+                client.kill()
+                client.wait()
         self.check_held(before)
         # Some clients were killed before their session began, others during it.
         self.assertIn("over after", self.server.text())

@@ -59,8 +59,7 @@ class ReuseTest(unittest.TestCase):
         return (not server.sessions(BUILD) and
                 f", {len(server.workers())} idle worker" in server.status(BUILD))
 
-    def check(self, transport, what, same_worker):
-        server = self.server()
+    def check(self, server, transport, what, same_worker):
         clean = self.run_program(server, transport, "look")
         self.assertIn("words of others: 0\n", clean)
         for _ in range(2):
@@ -71,24 +70,25 @@ class ReuseTest(unittest.TestCase):
             self.assertEqual(self.run_program(server, transport, "look"), clean)
             if same_worker is not None:
                 self.assertEqual(self.starts(server) - before, 0 if same_worker else 1, server.text())
-        server.stop()  # at once, because a test has many of them; the cleanup looks at the outcome
 
     def test_what_goes(self):
         for transport in "shm", "tcp":
+            server = self.server()
             for what in GOES:
                 with self.subTest(transport=transport, what=what):
-                    self.check(transport, what, True)
+                    self.check(server, transport, what, True)
 
     def test_what_stays(self):
         for transport in "shm", "tcp":
+            server = self.server()
             for what in STAYS:
                 with self.subTest(transport=transport, what=what):
-                    self.check(transport, what, False)
+                    self.check(server, transport, what, False)
 
     def test_managed_memory(self):
         # Over shared memory it is registered memory of the client.
         for transport in "shm", "tcp":
-            self.check(transport, "managed", None)
+            self.check(self.server(), transport, "managed", None)
 
     @unittest.skipIf(os.geteuid() != 0, "only root can run programs of two users")
     def test_users_do_not_share_a_worker(self):
