@@ -70,8 +70,14 @@ Result<Ledger> Ledger::open(UniqueFd memory) {
 }
 
 bool Ledger::take(uint32_t row, uint32_t slot, uint64_t bytes, uint64_t limit) {
-  add(row, slot, bytes);
-  if (bytes <= limit && sum(row) <= limit) return true;
+  std::atomic<uint64_t>& own = page_->used[row][slot];
+  uint64_t booked = own.load();
+  do {
+    const uint64_t total = sum(row);
+    if (total > limit || bytes > limit - total) return false;
+  } while (!own.compare_exchange_weak(booked, booked + bytes));
+  // Another session may have booked since.
+  if (sum(row) <= limit) return true;
   give(row, slot, bytes);
   return false;
 }

@@ -1,5 +1,6 @@
 #include "server/quota/quota.h"
 
+#include <atomic>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -73,6 +74,32 @@ TEST(Ledger, ManyThreadsNeverExceedTheLimit) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(made.sum(3), 0u);
+}
+
+// A program asks for more than there is, again and again, while another session allocates.
+TEST(Ledger, ARefusedRequestChangesNothingForOtherSessions) {
+  constexpr uint64_t kLimit = 100, kOwn = 60;
+  Ledger made = ledger(2);
+  ASSERT_TRUE(made.take(0, 0, kOwn, kLimit));
+  for (const uint64_t bytes : {kLimit, UINT64_MAX - kOwn + 1}) {  // the second one wraps the slot
+    std::atomic<bool> ends = false;
+    std::thread asks([&] {
+      while (!ends) EXPECT_FALSE(made.take(0, 0, bytes, kLimit));
+    });
+    size_t wrong = 0;
+    for (int i = 0; i < 20000; ++i) {
+      if (made.take(0, 1, kLimit - kOwn, kLimit)) {
+        made.give(0, 1, kLimit - kOwn);
+      } else {
+        ++wrong;
+      }
+      if (made.take(0, 1, kLimit - kOwn + 1, kLimit)) ++wrong;
+    }
+    ends = true;
+    asks.join();
+    EXPECT_EQ(wrong, 0u) << bytes;
+    EXPECT_EQ(made.sum(0), kOwn);
+  }
 }
 
 TEST(Quota, NothingIsLimitedWithoutAllowances) {
