@@ -317,7 +317,7 @@ void Daemon::greet(Accepted accepted, bool local, Crowd* crowd) {
     if (!identity.ok()) return refuse(connection, identity.status());
     connection.identity = std::move(identity).value();
     const uid_t user = *connection.identity->uid;
-    if (!gate_.served().contains(user, connection.identity->groups)) {
+    if (!is_served(*connection.identity)) {
       return refuse(connection, wire::not_served(listener_.port, ::geteuid(), user));
     }
     (void)gate_.account_of(user, Clock::now());  // starts the lookup; knows_account() needs it
@@ -326,6 +326,11 @@ void Daemon::greet(Accepted accepted, bool local, Crowd* crowd) {
   ++crowd->origins[connection.origin];
   ++crowd->total;
   connections_.push_back(std::move(connection));
+}
+
+// `local`: the identity of a process of this machine, which has a user.
+bool Daemon::is_served(const Identity& local) const {
+  return gate_.served().contains(*local.uid, local.gid, local.groups);
 }
 
 Daemon::Crowd Daemon::newcomers() const {
@@ -374,9 +379,7 @@ void Daemon::drop_newcomer(Crowd* crowd) {
 
 void Daemon::refuse(Connection& connection, const Status& status) {
   ++refused_[static_cast<size_t>(status.code())];
-  const bool served = connection.identity &&
-                      (!connection.local || gate_.served().contains(*connection.identity->uid,
-                                                                    connection.identity->groups));
+  const bool served = connection.identity && (!connection.local || is_served(*connection.identity));
   if (served || tells_of_stranger()) {
     RCUDA_WARN("%s refused: %s", connection.name.c_str(), status.message().c_str());
     audit_.refused(connection.identity ? connection.identity->from : connection.name,

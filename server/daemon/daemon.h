@@ -125,6 +125,7 @@ class Daemon {
   };
   Crowd newcomers() const;
   void greet(Accepted accepted, bool local, Crowd* crowd);
+  bool is_served(const Identity& local) const;
   void drop_newcomer(Crowd* crowd);
   void refuse(Connection& connection, const Status& status);
   bool tells_of_stranger();

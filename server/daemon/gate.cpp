@@ -75,7 +75,7 @@ Status Gate::check() {
 }
 
 bool Gate::is_operator(const Identity& who) const {
-  return who.method != "insecure" && who.uid && operators_.contains(*who.uid, who.groups);
+  return who.method != "insecure" && who.uid && operators_.contains(*who.uid, who.gid, who.groups);
 }
 
 Result<Proof> Gate::examine(const wire::Authenticate& message, const tls::Connection* tls,
@@ -152,7 +152,7 @@ std::optional<Result<Identity>> Gate::identify(Proof& proof, const std::string& 
     return Result<Identity>(account->status());
   }
   const Account& user = **account;
-  if (!proof.granted && !served_.contains(user.uid, user.groups)) {
+  if (!proof.granted && !served_.contains(user.uid, user.gid, user.groups)) {
     return Result<Identity>(
         Status(Code::kDenied, "the server does not serve user " + user.user +
                                   ": its setting users names those it serves beside its own user "

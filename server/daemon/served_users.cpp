@@ -64,10 +64,10 @@ void ServedUsers::add(const ServedUsers& more) {
   groups_.insert(more.groups_.begin(), more.groups_.end());
 }
 
-bool ServedUsers::contains(uid_t user, const std::vector<gid_t>& groups) const {
-  return everybody_ || users_.contains(user) ||
+bool ServedUsers::contains(uid_t user, gid_t group, const std::vector<gid_t>& groups) const {
+  return everybody_ || users_.contains(user) || groups_.contains(group) ||
          std::any_of(groups.begin(), groups.end(),
-                     [&](gid_t group) { return groups_.contains(group); });
+                     [&](gid_t other) { return groups_.contains(other); });
 }
 
 std::string ServedUsers::text() const {

@@ -23,7 +23,8 @@ class ServedUsers {
   static Result<ServedUsers> read(const std::string& list,
                                   const char* setting = "RCUDA_SERVER_USERS");
   void add(const ServedUsers& more);
-  bool contains(uid_t user, const std::vector<gid_t>& groups) const;
+  // `group`: the primary group, which need not be among the supplementary `groups`.
+  bool contains(uid_t user, gid_t group, const std::vector<gid_t>& groups) const;
   std::string text() const;  // "uid 0, uid 1000, gid 44", "every user"
 
  private:

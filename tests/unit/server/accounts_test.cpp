@@ -99,19 +99,20 @@ TEST(AccountsTest, TheMachineKnowsRootAndNotEverybody) {
 TEST(ServedUsersTest, RootAndTheServersUserAreServedAlways) {
   const Result<ServedUsers> users = ServedUsers::read("");
   ASSERT_TRUE(users.ok());
-  EXPECT_TRUE(users->contains(0, {}));
-  EXPECT_TRUE(users->contains(::geteuid(), {}));
-  EXPECT_FALSE(users->contains(4'000'000'000, {0}));
+  EXPECT_TRUE(users->contains(0, 1, {}));
+  EXPECT_TRUE(users->contains(::geteuid(), 1, {}));
+  EXPECT_FALSE(users->contains(4'000'000'000, 0, {0}));
 }
 
 TEST(ServedUsersTest, NamesNumbersGroupsAndEverybody) {
   const Result<ServedUsers> some = ServedUsers::read(" nobody, 4000000000,,@root");
   ASSERT_TRUE(some.ok()) << some.status().message();
-  EXPECT_TRUE(some->contains(look_up_account(std::string("nobody"))->uid, {}));
-  EXPECT_TRUE(some->contains(4'000'000'000, {}));
-  EXPECT_FALSE(some->contains(4'000'000'001, {1}));
-  EXPECT_TRUE(some->contains(4'000'000'001, {1, 0}));
-  EXPECT_TRUE(ServedUsers::read("*")->contains(4'000'000'001, {}));
+  EXPECT_TRUE(some->contains(look_up_account(std::string("nobody"))->uid, 1, {}));
+  EXPECT_TRUE(some->contains(4'000'000'000, 1, {}));
+  EXPECT_FALSE(some->contains(4'000'000'001, 1, {1}));
+  EXPECT_TRUE(some->contains(4'000'000'001, 1, {1, 0}));
+  EXPECT_TRUE(some->contains(4'000'000'001, 0, {})) << "the primary group";
+  EXPECT_TRUE(ServedUsers::read("*")->contains(4'000'000'001, 1, {}));
   for (const char* list : {"nobody,no-such-user", "@no-such-group"}) {
     const Status status = ServedUsers::read(list).status();
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
