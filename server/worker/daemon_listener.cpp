@@ -24,8 +24,9 @@ DaemonListener::~DaemonListener() {
     std::lock_guard lock(mutex_);
     ends_ = true;
   }
+  if (!thread_.joinable()) return;
   wake();
-  if (thread_.joinable()) thread_.join();
+  thread_.join();
 }
 
 void DaemonListener::wake() {
@@ -34,6 +35,7 @@ void DaemonListener::wake() {
 }
 
 Status DaemonListener::start() {
+  if (!event_) return {Code::kOutOfMemory, "no descriptor is left (ulimit -n) for an eventfd"};
   return start_thread(&thread_, [this] { run(); });
 }
 

@@ -26,6 +26,7 @@ Result<std::unique_ptr<OutputCapture>> OutputCapture::start() {
     ::fcntl(stream.read_end.get(), F_SETFL, O_NONBLOCK);
     ::fcntl(stream.read_end.get(), F_SETPIPE_SZ, 1 << 20);
     stream.before.reset(::fcntl(descriptor, F_DUPFD_CLOEXEC, 3));
+    if (!stream.before) return Status::from_errno(errno, "keeping the descriptor of the output");
     if (::dup2(write_end.get(), descriptor) < 0) {
       return Status::from_errno(errno, "redirecting device output");
     }

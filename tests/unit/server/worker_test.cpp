@@ -12,13 +12,17 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "server/executor/answers/blobs.h"
+#include "server/executor/answers/output_capture.h"
 #include "server/executor/images/image_cache.h"
 #include "server/executor/images/image_store.h"
 #include "server/executor/objects/object_table.h"
+#include "server/worker/daemon_listener.h"
 #include "server/worker/driver_loader.h"
 #include "server/worker/end_watch.h"
 #include "server/worker/staging_memory.h"
@@ -45,6 +49,42 @@ std::vector<std::byte> some_bytes(size_t count, int seed) {
   for (size_t i = 0; i < count; ++i)
     bytes[i] = static_cast<std::byte>(i * 7 + static_cast<size_t>(seed));
   return bytes;
+}
+
+// ---- few descriptors ---------------------------------------------------------------------------
+
+// While it exists, this process can open so many files more.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(rlim_t left) {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    const UniqueFd next(::dup(STDIN_FILENO));
+    rlimit now = before_;
+    now.rlim_cur = static_cast<rlim_t>(next.get()) + left;
+    ::setrlimit(RLIMIT_NOFILE, &now);
+  }
+  ~FewDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST(FewDescriptorsTest, ADaemonListenerThatNothingCouldWakeDoesNotStart) {
+  const FewDescriptors none(0);
+  DaemonListener listener(STDIN_FILENO, {}, {});
+  EXPECT_NE(listener.start().message().find("ulimit -n"), std::string::npos);
+}
+
+TEST(FewDescriptorsTest, OutputIsNotCapturedIfItCouldNotBeGivenBack) {
+  struct stat before {
+  }, after{};
+  ASSERT_EQ(::fstat(STDOUT_FILENO, &before), 0);
+  {
+    const FewDescriptors for_a_pipe(2);
+    EXPECT_FALSE(OutputCapture::start().ok());
+  }
+  ASSERT_EQ(::fstat(STDOUT_FILENO, &after), 0);
+  EXPECT_EQ(before.st_ino, after.st_ino);
 }
 
 // ---- end watch ---------------------------------------------------------------------------------
