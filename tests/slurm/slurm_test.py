@@ -219,13 +219,13 @@ env
         for name in ("RCUDA_DEVICES", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES"):
             self.assertNotIn(name, shown)
 
-    def hetjob(self, program):
+    def hetjob(self, program, options=""):
         self.cluster.write("hetjob", f"""#!/bin/bash
 #SBATCH --ntasks=1 --time=5
 #SBATCH hetjob
 #SBATCH --nodes=2 --ntasks-per-node=1 --time=5
 export HOME={self.cluster.path('jobs')} SOFTGPU_DEVICES=2 RCUDA_DRIVER=softgpu
-{BUILD}/lib/slurm/rcuda-hetjob --server=--config=/dev/null --server=--pool=1 -- {program}
+{BUILD}/lib/slurm/rcuda-hetjob --server=--config=/dev/null --server=--pool=1 {options} -- {program}
 echo "status $?"
 """)
         return self.submit(self.cluster.path("hetjob"))
@@ -250,6 +250,13 @@ echo "status $?"
         self.assertEqual(len(self.servers_of(output)), 2)
         self.assertIn("\nstatus 0\n", output)
         self.assertIn("\nstatus 7\n", self.output_of(self.hetjob("sh -c 'exit 7'")))
+
+    def test_a_server_that_does_not_start_ends_a_heterogeneous_job(self):
+        # Both nodes are this machine, so only one server gets the port.
+        output = self.output_of(self.hetjob("true", "--server=--port=18308"))
+        self.assertIn("the servers of component 1 did not start", output)
+        self.assertIn("\nstatus 1\n", output)
+        self.assertTrue(eventually(lambda: not self.servers_of_user()), self.servers_of_user())
 
     def test_servers_of_a_cancelled_heterogeneous_job_end(self):
         job = self.hetjob(f"{BUILD}/tests/e2e/endless")
