@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <cstring>
 #include <iterator>
-#include <thread>
 
 #include <fcntl.h>
 #include <openssl/crypto.h>
@@ -477,27 +476,19 @@ void WorkerPool::shutdown() {
         "worker %d was killed and does not end: it is stuck in the GPU's driver, or a debugger "
         "holds it; it is left behind",
         worker.pid);
+    if (!worker.is_busy()) continue;
+    record_end(worker, worker.totals ? worker.totals->outcome : "killed, but its process remains");
   }
   workers_.clear();
 }
 
-// Removes workers as they end, until the deadline. A pidfd may report the end of a process before
-// waitpid() does, because a debugger is notified first.
+// Handles the workers as usual until all have ended, or until the deadline.
 void WorkerPool::collect(Clock::time_point deadline) {
-  const auto gone = [](const Worker& worker) {
-    return ::waitpid(worker.pid, nullptr, WNOHANG) != 0;
-  };
-  for (;;) {
-    workers_.remove_if(gone);
-    if (workers_.empty() || Clock::now() >= deadline) return;
+  while (!workers_.empty() && Clock::now() < deadline) {
     std::vector<pollfd> items;
-    for (const Worker& worker : workers_) items.push_back({worker.process.get(), POLLIN, 0});
-    // waitpid() does not yet report the workers that poll() reports, so call it again soon.
-    if (::poll(items.data(), items.size(), 0) > 0) {
-      std::this_thread::sleep_for(kCollectPause);
-    } else {
-      (void)::poll(items.data(), items.size(), poll_timeout_ms(deadline));
-    }
+    add_descriptors(&items);
+    (void)::poll(items.data(), items.size(), poll_timeout_ms(std::min(deadline, next_deadline())));
+    handle(items);
   }
 }
 

@@ -174,6 +174,8 @@ class WorkerPool {
     bool lease_ended = false;                  // what the session does counts for no lease
 
     bool is(State what) const { return state == what && !ask_at; }
+    // Also if the process has ended meanwhile and waits for its tracer.
+    bool is_busy() const { return state == State::kBusy; }
     bool is_spare() const {
       return is(State::kStarting) || is(State::kIdle) || is(State::kCleaning);
     }

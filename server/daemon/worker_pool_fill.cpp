@@ -172,9 +172,10 @@ void WorkerPool::stop(Worker& worker) {
   WorkerMessage message;
   message.type = WorkerMessageType::kStop;
   (void)send_worker_message(worker.control.get(), message, Clock::now());
-  // If the worker does not read the message, the end of the socket tells it the same.
-  worker.control.reset();
-  worker.state = State::kEnding;
+  // If the worker does not read the message, the end of the socket tells it the same. The
+  // worker can still report its session's totals.
+  ::shutdown(worker.control.get(), SHUT_WR);
+  if (!worker.is_busy()) worker.state = State::kEnding;
 }
 
 Status WorkerPool::start(const Base& base, const DeviceSets::Key& devices, uint32_t sm_percent) {

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import unittest
 
 from servers import Server, client_environment, eventually, run_tests, WITH_MEMORY
@@ -34,6 +35,11 @@ class OperateTest(unittest.TestCase):
         server = Server(BUILD, options=options, environment=settings)
         self.addCleanup(server.stop)
         return server
+
+    def folder(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        return folder.name
 
     def session(self, server, medium="tcp"):
         program = subprocess.Popen([sys.executable, "-c", SESSION], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -208,8 +214,13 @@ class OperateTest(unittest.TestCase):
     def test_a_signal_drains_for_a_time_and_a_second_one_stops(self):
         for ends_by in ("the program", "the time", "a second signal"):
             with self.subTest(ends_by):
-                server = self.server(RCUDA_SERVER_DRAIN_TIMEOUT="2s" if ends_by == "the time" else "10min")
+                audit = os.path.join(self.folder(), "audit")
+                server = self.server(RCUDA_SERVER_DRAIN_TIMEOUT="2s" if ends_by == "the time" else "10min",
+                                     RCUDA_SERVER_AUDIT=audit)
                 program = self.session(server)
+                program.stdin.write("\n")
+                program.stdin.flush()
+                self.assertEqual(program.stdout.readline(), "copied\n")
                 server.process.send_signal(signal.SIGTERM)
                 self.assertTrue(eventually(lambda: "drained, " in self.smi(self.at(server))))
                 if ends_by == "the program":
@@ -217,6 +228,12 @@ class OperateTest(unittest.TestCase):
                 elif ends_by == "a second signal":
                     server.process.send_signal(signal.SIGTERM)
                 self.assertEqual(server.process.wait(timeout=60), 0)
+                with open(audit) as file:
+                    records = [json.loads(line) for line in file]
+                self.assertEqual([record["event"] for record in records], ["session"])
+                self.assertEqual(records[0]["end"],
+                                 "ended by the client" if ends_by == "the program" else "the server stops")
+                self.assertGreaterEqual(records[0]["bytes_to_device"], 1 << 20)
 
 
 if __name__ == "__main__":

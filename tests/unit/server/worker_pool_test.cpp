@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "api/command_hashes.h"
+#include "tests/support/temp_folder.h"
 
 namespace rcuda::server {
 namespace {
@@ -206,6 +207,38 @@ TEST(WorkerPoolTest, AWorkerThatCannotBeKilledIsLeftBehind) {
   ASSERT_EQ(idle(pool), 1u) << pool.last_failure().message() << " (ptrace is not allowed here?)";
   pool.shutdown();
   EXPECT_EQ(idle(pool), 0u);
+}
+
+// Whether the worker ends, or is left behind.
+TEST(WorkerPoolTest, ASessionThatRunsWhenTheServerStopsIsInTheAudit) {
+  struct Case {
+    const char* worker;
+    const char* end;
+  };
+  for (const Case& one : {Case{RCUDA_TEST_SERVER, "\"event\":\"session\""},
+                          Case{RCUDA_TEST_HELD_WORKER, "its process remains"}}) {
+    const test::TempFolder folder;
+    Audit audit;
+    ASSERT_TRUE(audit.open(folder.file("audit")).ok());
+    PoolSettings settings("1", one.worker);
+    ASSERT_TRUE(settings.stop_timeout.set("50ms", "stop timeout", "the test").ok());
+    WorkerPool pool(settings, Bases("node0", 0));
+    pool.record_in(&audit);
+    pool.refill({});
+    run_until(pool, [&] { return pool.starting() == 0; });
+    int ends[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    UniqueFd ours(ends[0]), theirs(ends[1]);
+    std::unique_ptr<Admission::Permit> permit;
+    ASSERT_TRUE(*pool.assign(hello(), our_user(), {}, &theirs, &permit));
+    pool.shutdown();
+    const std::string text = folder.read("audit");
+    EXPECT_NE(text.find(one.end), std::string::npos) << text;
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+    wire::ServerStatus status;
+    pool.report(&status, our_user());
+    EXPECT_EQ(status.totals.accounts.size(), 1u);
+  }
 }
 
 // A debugger is notified of the end first. The daemon continues and polls again.
