@@ -2,6 +2,7 @@
 #include "api/server_handlers.h"
 #include "server/executor/answers/answers.h"
 #include "server/executor/answers/device_output.h"
+#include "server/executor/handlers/forget_context.h"
 #include "server/executor/images/link_states.h"
 #include "server/executor/memory/host_memory.h"
 #include "server/executor/memory/mirrors.h"
@@ -12,23 +13,18 @@
 #include "server/peer/peer_hub.h"
 
 namespace rcuda::server {
-namespace {
 
-// Ends the pending completions of the context with an error, and unbinds the ids of its objects. To
-// be called before the driver ends the context, because afterwards its events must not be queried.
-void forget(ContextServices& services, ContextState& context) {
+void forget_context(ContextServices& services, ContextState& context) {
   services.completions.drop_context(context, CUDA_ERROR_CONTEXT_IS_DESTROYED);
   services.peers.forget_context(context.handle);
   services.mirrors.forget_context(context);
   services.objects.forget_objects_of(context);
 }
 
-}  // namespace
-
 CUresult serve_cuCtxDestroy_v2(ContextServices& services, CUcontext ctx) {
   ContextState* const context = services.objects.find_context(ctx);
   const wire::ObjectId id = context ? context->id : 0;
-  if (context) forget(services, *context);
+  if (context) forget_context(services, *context);
   const CUresult result = services.driver.cuCtxDestroy_v2(ctx);
   services.links.remove_all_of(id);
   // Memory that was first page-locked in this context may be in use by other contexts.
@@ -42,7 +38,7 @@ CUresult serve_cuDevicePrimaryCtxReset_v2(ContextServices& services, CUdevice de
   const api::DriverTable& driver = services.driver;
   ContextState* const context = services.objects.primary_of(dev);
   if (!context) return CUDA_ERROR_INVALID_DEVICE;
-  forget(services, *context);
+  forget_context(services, *context);
   // The engine's streams are in the primary contexts. The client introduces the workers again.
   services.peers.shut();
   const CUresult reset = driver.cuDevicePrimaryCtxReset_v2(dev);

@@ -3,11 +3,10 @@
 #include <vector>
 
 #include "api/server_handlers.h"
+#include "server/executor/handlers/forget_context.h"
 #include "server/executor/objects/device_resources.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/services.h"
-#include "server/executor/streams/completions.h"
-#include "server/peer/peer_hub.h"
 
 namespace rcuda::server {
 namespace {
@@ -111,9 +110,7 @@ CUresult serve_rcuda_green_destroy(ContextServices& services, CUcontext context)
   const CUgreenCtx green = services.device_resources.green(context);
   if (!green) return CUDA_ERROR_INVALID_CONTEXT;
   if (ContextState* const state = services.objects.find_context(context)) {
-    services.completions.drop_context(*state, CUDA_ERROR_CONTEXT_IS_DESTROYED);
-    services.peers.forget_context(context);
-    services.objects.forget_objects_of(*state);
+    forget_context(services, *state);
   }
   services.device_resources.remove_green(context);
   const CUresult result = services.driver.cuGreenCtxDestroy(green);

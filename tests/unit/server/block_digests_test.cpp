@@ -1,12 +1,15 @@
 // Digests that a kernel computes, and those that a client sends.
 #include "server/executor/memory/block_digests.h"
 
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "api/opcodes.h"
+#include "common/wire/codec.h"
 #include "tests/support/session_harness.h"
 
 namespace rcuda::server {
@@ -113,6 +116,42 @@ TEST_F(BlockDigestsTest, DigestsBehindTheEndAreIgnored) {
   EXPECT_EQ(changed(), (Blocks{4, 5}));
   digests_->set(600 * kBlock, many);
   EXPECT_EQ(changed(), (Blocks{4, 5}));
+}
+
+// A green context has streams of its own, and the digests use one. The memory outlives it.
+TEST(MirrorsTest, DigestsEndWithTheirGreenContext) {
+  constexpr wire::ObjectId kGreen = wire::kFirstCreatedContext;
+  constexpr size_t kBytes = 1 << 20;
+  test::SessionHarness session;
+  const auto call = [&](api::Opcode opcode, auto... values) {
+    wire::Encoder out;
+    (out.value(values), ...);
+    const auto answer = session.client().call(static_cast<uint16_t>(opcode), out.body());
+    return answer ? answer->result : CUDA_ERROR_UNKNOWN;
+  };
+  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(4096, kBytes));
+  const auto address = reinterpret_cast<uint64_t>(memory);
+  const wire::HostExposeBody expose{address, kBytes, 0, 0, 1};
+  ASSERT_EQ(session.client().call(wire::Custom::kHostExpose, expose)->result, CUDA_SUCCESS);
+  ASSERT_EQ(call(api::Opcode::rcuda_green_create, int32_t{0}, 0u,
+                 unsigned{CU_GREEN_CTX_DEFAULT_STREAM}, kGreen),
+            CUDA_SUCCESS);
+  const auto added = session.client().call(
+      wire::Custom::kMirror, wire::MirrorBody{address, kBytes, 0, kBytes, 0}, {}, kGreen);
+  ASSERT_EQ(added->result, CUDA_SUCCESS);
+  wire::MirrorReply reply{};
+  ASSERT_EQ(added->body.size(), sizeof reply);
+  std::memcpy(&reply, added->body.data(), sizeof reply);
+  EXPECT_NE(reply.block_bytes, 0u) << "no digests";
+  EXPECT_EQ(call(api::Opcode::rcuda_green_destroy, kGreen), CUDA_SUCCESS);
+  const wire::MirrorFetchBody gone{address};
+  EXPECT_EQ(session.client().call(wire::Custom::kUnmirror, gone)->result, CUDA_SUCCESS);
+  EXPECT_EQ(session.client()
+                .call(wire::Custom::kHostUnexpose, wire::HostUnexposeBody{address, 0})
+                ->result,
+            CUDA_SUCCESS);
+  EXPECT_TRUE(session.end().ok());
+  std::free(memory);
 }
 
 }  // namespace
