@@ -254,8 +254,9 @@ HandlerResult copy(CopyServices& services, const Command&, const wire::CopyBody&
   CUresult result = services.objects.use_stream(body.stream, &stream);
   if (result == CUDA_SUCCESS && body.bytes != 0) result = queue_copy(services, body, stream);
   const WordSignal signal{body.word, body.sequence};
-  // Who learns of the error may use the source again, so nothing of it may be on its way.
-  if (result != CUDA_SUCCESS && body.immediate != 0 && stream.context && signal.sequence != 0) {
+  // A client that learns of the error may use the source again, so nothing of it may be on its way.
+  const bool comes = body.immediate != 0 || (body.flags & wire::kSourceReady) != 0;
+  if (result != CUDA_SUCCESS && comes && stream.context && signal.sequence != 0) {
     signal_behind(services, stream, signal, result);
     return {};
   }

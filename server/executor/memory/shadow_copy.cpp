@@ -284,10 +284,9 @@ CUresult ShadowCopies::copy(const SessionStream& stream, const wire::CopyBody& b
       result = queue(stream, {out, i, i + 1, 0, last ? out->size() : 0});
     }
   }
-  // The source is the client's again when it learns of the error.
-  if (result != CUDA_SUCCESS && in && body.immediate != 0) {
-    (void)await_all(stream, in);
-  }
+  // The source is the client's again when it learns of the error, and the shadow goes when the
+  // stream is idle. So the stream waits for the bytes that are on their way.
+  if (result != CUDA_SUCCESS && in) (void)await_all(stream, in);
   return result;
 }
 

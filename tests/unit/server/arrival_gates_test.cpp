@@ -261,6 +261,35 @@ TEST_F(WithoutGatesTest, HostFunctionsWait) {
   EXPECT_EQ(host_functions_.count(), static_cast<int>(wire::parts_of(kBytes)));
 }
 
+// Made before the session.
+class RefusedCopies {
+ protected:
+  RefusedCopies() {
+    copy_ = [](CUdeviceptr, CUdeviceptr, size_t, CUstream) { return CUDA_ERROR_OUT_OF_MEMORY; };
+  }
+  ~RefusedCopies() { copy_ = before_; }
+
+ private:
+  decltype(api::DriverTable::cuMemcpyAsync)& copy_ = test::TestDriver::get().table.cuMemcpyAsync;
+  decltype(api::DriverTable::cuMemcpyAsync) before_ = copy_;
+};
+class RefusedCopiesTest : private RefusedCopies, public CopiesToDevice {};
+
+// The worker reads the source although the driver refuses the copy. It gives the memory back only
+// when nothing is on its way any more.
+TEST_F(RefusedCopiesTest, MemoryIsWithdrawnBehindItsReads) {
+  bool is_complete = false;
+  BeforeUnregister::first = [&](void* memory) {
+    if (memory == shadow_) is_complete = std::equal(here_.begin(), here_.end(), shadow_);
+  };
+  copy(kBytes, wire::kSourceReady);
+  const wire::HostUnexposeBody body{reinterpret_cast<uint64_t>(shadow_),
+                                    static_cast<uint64_t>(region_)};
+  EXPECT_EQ(client().call(wire::Custom::kHostUnexpose, body)->result, CUDA_SUCCESS);
+  EXPECT_TRUE(is_complete);
+  EXPECT_NE(client().error_word(), 0u);
+}
+
 // The client withdraws its memory while the stream waits.
 TEST_F(ArrivalGatesTest, AStreamDoesNotWaitForBytesThatDoNotCome) {
   for (int i = 0; i < 20; ++i) copy(kBytes, wire::kSourceReady);
