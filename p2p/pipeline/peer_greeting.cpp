@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/log.h"
+#include "p2p/paths/arena.h"
 #include "p2p/paths/device_region.h"
 #include "p2p/pipeline/host_identity.h"
 #include "p2p/pipeline/peer.h"
@@ -14,6 +15,11 @@ namespace {
 
 // This side maps the inbox of a peer on the same host, with all its pages.
 constexpr uint64_t kMaxInboxBytes = 1ull << 30;
+
+// Otherwise a chunk that fills the inbox would never fit into its arena.
+bool is_inbox_size(uint64_t bytes) {
+  return bytes > 0 && bytes <= kMaxInboxBytes && bytes % Arena::kAlignment == 0;
+}
 
 bool text_ends(std::span<const char> text) {
   return std::find(text.begin(), text.end(), '\0') != text.end();
@@ -88,9 +94,11 @@ Status Peer::on_offer(const OfferMessage& message) {
   bool good = message.device_count <= kMaxDevices && text_ends(message.host) &&
               text_ends(message.name) && message.inbox_region != 0 &&
               message.inbox_bytes >= EngineOptions::kLeastInboxBytes &&
-              message.inbox_bytes <= kMaxInboxBytes;
+              is_inbox_size(message.inbox_bytes);
   for (uint32_t i = 0; good && i < message.device_count; ++i) {
-    good = text_ends(message.devices[i].uuid);
+    const DeviceOffer& device = message.devices[i];
+    good = text_ends(device.uuid) &&
+           (device.inbox_region == 0 ? device.inbox_bytes == 0 : is_inbox_size(device.inbox_bytes));
   }
   if (!good) return {Code::kProtocol, "an Offer that cannot be"};
   link_->offer = message;

@@ -191,6 +191,11 @@ TEST(GreetingTest, AnOfferThatCannotBeIsRefused) {
       [](OfferMessage& m) { m.inbox_region = 0; },
       [](OfferMessage& m) { m.inbox_bytes = 0; },
       [](OfferMessage& m) { m.inbox_bytes = EngineOptions::kLeastInboxBytes - 1; },
+      [](OfferMessage& m) { m.inbox_bytes += 8; },
+      [](OfferMessage& m) { m.devices[0].inbox_region = 1, m.devices[0].inbox_bytes = 0; },
+      [](OfferMessage& m) { m.devices[0].inbox_region = 1, m.devices[0].inbox_bytes = 1000; },
+      [](OfferMessage& m) { m.devices[0].inbox_region = 1, m.devices[0].inbox_bytes = ~511ull; },
+      [](OfferMessage& m) { m.devices[0].inbox_region = 0, m.devices[0].inbox_bytes = 512; },
   };
   for (size_t i = 0; i < std::size(changes); ++i) {
     SimSession session("auto", quiet_options());
