@@ -366,19 +366,16 @@ Result<Order> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold_it) {
 }
 
 Result<bool> CudaDeviceOps::reached(Order order) {
-  CUevent event = nullptr;
-  {
-    std::lock_guard lock(mutex_);
-    const PendingOrder& pending = orders_.at(static_cast<uint64_t>(order));
-    if (!pending.context) {
-      if (pending.ended == CUDA_SUCCESS) return true;
-      return Status::from_cuda(pending.ended, "the stream of a peer copy");
-    }
-    if (pending.behind != 0) return !orders_.contains(pending.behind);
-    event = pending.event;
+  // Held during the query, which never waits: after forget_context() the driver destroys the event.
+  std::lock_guard lock(mutex_);
+  const PendingOrder& pending = orders_.at(static_cast<uint64_t>(order));
+  if (!pending.context) {
+    if (pending.ended == CUDA_SUCCESS) return true;
+    return Status::from_cuda(pending.ended, "the stream of a peer copy");
   }
-  if (!event) return true;
-  const CUresult result = driver_.cuEventQuery(event);
+  if (pending.behind != 0) return !orders_.contains(pending.behind);
+  if (!pending.event) return true;
+  const CUresult result = driver_.cuEventQuery(pending.event);
   if (result == CUDA_SUCCESS) return true;
   if (result == CUDA_ERROR_NOT_READY) return false;
   return Status::from_cuda(result, "the stream of a peer copy");

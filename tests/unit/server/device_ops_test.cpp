@@ -1,5 +1,6 @@
 // The GPU operations of the peer-to-peer engine (DeviceOps), on softgpu.
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -130,6 +131,37 @@ TEST_F(DeviceOpsTest, AtTheEndPausesNeedNoGrant) {
   ops_->grant_by_itself();
   EXPECT_TRUE(ops_->pause(Pause::kWork));
   ops_->resume();
+}
+
+// The executor thread destroys a context, and all its events, while the engine's thread asks
+// whether an order in it is reached.
+TEST_F(DeviceOpsTest, NoEventIsQueriedOnceItsContextIsForgotten) {
+  static std::atomic<bool> asks, forgotten;
+  static const api::DriverTable& real = driver();
+  api::DriverTable table = real;
+  table.cuEventQuery = [](CUevent event) {
+    asks = true;
+    for (int i = 0; i < 20 && !forgotten; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_FALSE(forgotten);
+    return real.cuEventQuery(event);
+  };
+  auto ops = CudaDeviceOps::create(table, {{0, context_}}, {});
+  ASSERT_TRUE(ops.ok()) << ops.status().message();
+  const auto order = (*ops)->enter(CudaDeviceOps::stream_ref(nullptr, context_), false);
+  ASSERT_TRUE(order.ok()) << order.status().message();
+  asks = forgotten = false;
+  std::thread forgets([&] {
+    while (!asks) std::this_thread::yield();
+    (*ops)->forget_context(context_);
+    forgotten = true;
+  });
+  EXPECT_TRUE((*ops)->reached(*order).ok());
+  forgets.join();
+  const auto after = (*ops)->reached(*order);
+  EXPECT_TRUE(after.ok() && *after);
+  (*ops)->release(*order, {});
 }
 
 TEST_F(DeviceOpsTest, ACopyThatIsRefusedHalfwayEndsWithWhatWasIssued) {
