@@ -71,6 +71,17 @@ void raise_descriptor_limit() {
   (void)::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+// Workers inherit this limit as well. Under a limit of terabytes (ulimit -s unlimited in the shells
+// of clusters, Slurm), recent kernels leave that room for the stack, and place everything else at
+// low addresses, where no worker may allocate (address_fence.h).
+void lower_stack_limit() {
+  constexpr rlim_t kUsual = 8u << 20, kMost = 1u << 30;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur <= kMost) return;
+  limit.rlim_cur = kUsual;
+  (void)::setrlimit(RLIMIT_STACK, &limit);
+}
+
 // The path, or nothing if there is no such file.
 std::string existing(const std::string& path) {
   return !path.empty() && ::access(path.c_str(), F_OK) == 0 ? path : "";
@@ -78,6 +89,7 @@ std::string existing(const std::string& path) {
 
 int run_daemon(const Settings& settings, int ready) {
   raise_descriptor_limit();
+  lower_stack_limit();
   // The poll loop reads these signals from a descriptor; they have no handler.
   sigset_t signals;
   sigemptyset(&signals);

@@ -4,6 +4,7 @@
 #include <cerrno>
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include "common/wire/address_ranges.h"
 
@@ -25,6 +26,21 @@ bool close_range(const AddressRange& range) {
   return false;
 }
 
+// The lowest address that the kernel chooses for a mapping. With the legacy layout (setarch -L,
+// vm.legacy_va_layout) it takes the lowest free place above one in the middle, and nothing below.
+// 0 with the usual layout, in which it goes from the top down to the bottom. No other thread may
+// map memory meanwhile.
+Result<uint64_t> lowest_choice() {
+  constexpr size_t kPage = 4096;
+  void* places[2];
+  for (void*& place : places) {
+    place = ::mmap(nullptr, kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (place == MAP_FAILED) return Status::from_errno(errno, "mapping a page");
+  }
+  for (void* place : places) ::munmap(place, kPage);
+  return places[1] > places[0] ? reinterpret_cast<uint64_t>(places[0]) : 0;
+}
+
 AddressRange range_of(const wire::AddressWindow& window) {
   return {window.base, window.base + window.bytes};
 }
@@ -32,21 +48,33 @@ AddressRange range_of(const wire::AddressWindow& window) {
 }  // namespace
 
 Result<AddressFence> AddressFence::raise(const wire::AddressWindow& base) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur < kUserEnd) {
+    return Status(Code::kInvalidArgument,
+                  "this server may use only " + std::to_string(limit.rlim_cur >> 30) +
+                      " GiB of addresses (ulimit -v), and a worker reserves nearly all there are: "
+                      "start rcuda-server with ulimit -v unlimited");
+  }
+  const Result<uint64_t> lowest = lowest_choice();
+  if (!lowest.ok()) return lowest.status();
   Result<std::vector<AddressRange>> mappings = own_mappings();
   if (!mappings.ok()) return mappings.status();
   const AddressRange own = range_of(base);
   const std::vector<AddressRange> free = gaps(*mappings, own.begin, own.end);
   if (free.size() != 1 || free[0].begin != own.begin || free[0].end != own.end) {
-    return Status(Code::kInvalidArgument, "this process already uses addresses of its base");
+    return Status(Code::kUnavailable, "this process already uses addresses of its base");
   }
   AddressFence fence;
   fence.inside_ = {base};
   fence.closed_ = gaps(*mappings, wire::kFenceBegin, own.begin);
   for (const AddressRange& gap : gaps(*mappings, own.end, kUserEnd)) fence.closed_.push_back(gap);
   for (const AddressRange& gap : fence.closed_) {
-    if (!close_range(gap))
+    if (!close_range(gap)) {
       return Status::from_errno(errno, "closing addresses outside of the base");
+    }
   }
+  std::erase_if(fence.closed_, [&](const AddressRange& range) { return range.end <= *lowest; });
+  for (AddressRange& range : fence.closed_) range.begin = std::max(range.begin, *lowest);
   return fence;
 }
 

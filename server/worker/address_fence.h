@@ -7,6 +7,12 @@
 // driver starts. When the session begins, its window is opened. The kernel refuses what fits into
 // neither.
 //
+// The kernel must choose addresses in the base and the window, and below kFenceBegin only when
+// these are full. With the usual layout it does. With the legacy one it never chooses the lower
+// ones, so they are closed, but no window lies there. With a stack limit of terabytes, recent
+// kernels choose low addresses first: the daemon lowers such a limit before it starts workers
+// (daemon/main.cpp).
+//
 // Rejected: to raise the fence only when the session begins, around a window without a base. A
 // driver that has started has room left in what it mapped, and gives back mappings of its own
 // outside.
@@ -33,7 +39,8 @@ class AddressFence {
   explicit AddressFence(std::vector<wire::AddressWindow> inside) : inside_(std::move(inside)) {}
 
   // Makes all free addresses outside of the base inaccessible, but not those below kFenceBegin and
-  // not the room for the stack. kInvalidArgument if an address of the base is in use.
+  // not the room for the stack. kUnavailable if an address of the base is in use, kInvalidArgument
+  // if this process may not have so many addresses.
   static Result<AddressFence> raise(const wire::AddressWindow& base);
   // Makes the window's addresses free again. kInvalidArgument if it is not wholly closed.
   Status open(const wire::AddressWindow& window);
@@ -50,7 +57,7 @@ class AddressFence {
   bool contains(uint64_t address, uint64_t bytes) const;
   // The parts of a range that are not inside.
   std::vector<AddressRange> outside(const AddressRange& range) const;
-  // The addresses that are closed, sorted.
+  // The addresses that are closed and in which the kernel would place mappings, sorted.
   const std::vector<AddressRange>& closed() const { return closed_; }
 
  private:

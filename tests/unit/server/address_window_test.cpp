@@ -10,6 +10,8 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/personality.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -325,6 +327,25 @@ TEST(AddressFenceTest, AWindowIsClosedAgain) {
     if (fence->outside({window->base - 1, window->base + window->bytes + 1}).size() != 2) return 8;
     (void)map(window->base + kGiB, kGiB);
     return fence->begin_closing().ok() && !fence->end_closing().ok() ? 0 : 9;
+  });
+}
+
+TEST(AddressFenceTest, ALimitOnAddressesIsNamed) {
+  in_a_child([] {
+    const rlimit limit{1ull << 40, 1ull << 40};
+    if (::setrlimit(RLIMIT_AS, &limit) != 0) return 1;
+    const Status status = AddressFence::raise(Base{5}.range()).status();
+    return status.context().find("ulimit -v") != std::string::npos ? 0 : 2;
+  });
+}
+
+// The layout is chosen by exec.
+TEST(AddressFenceTest, TheLegacyLayoutHasFencesToo) {
+  in_a_child([] {
+    ::personality(ADDR_COMPAT_LAYOUT);
+    ::execl("/proc/self/exe", "test", "--gtest_filter=AddressFenceTest.A*:AddressFenceTest.H*",
+            "--gtest_brief=1", nullptr);
+    return 127;
   });
 }
 
