@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/base/standard_descriptors.h"
 #include "common/base/version.h"
 #include "common/config/command_line.h"
 #include "common/config/toml_file.h"
@@ -96,7 +97,6 @@ int run_daemon(const Settings& settings, int ready) {
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
-  signal(SIGPIPE, SIG_IGN);
   UniqueFd stop(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!stop) return report(Status::from_errno(errno, "signalfd"));
   Daemon daemon(settings, stop.get(), ready);
@@ -204,6 +204,9 @@ void find_worker_binary(Settings* settings) {
 }
 
 int start(int argc, char** argv) {
+  open_standard_descriptors();
+  // The reader of stderr may end before the daemon and its workers do (pdsh).
+  signal(SIGPIPE, SIG_IGN);
   Settings settings;
   Order order;
   CommandLine line("rcuda-server", "Offers this machine's GPUs to CUDA programs elsewhere.",

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Servers and programs that are started as shells of clusters and Slurm start them: without a limit on the
-stack, with other layouts of addresses.
+"""Servers and programs that are started as cron, pdsh and Slurm start them: without standard descriptors, without a
+limit on the stack, with other layouts of addresses.
 
     surroundings_test.py --build FOLDER --programs FOLDER [unittest arguments]
 """
@@ -14,6 +14,8 @@ from servers import client_environment, run_tests, Server
 BUILD = PROGRAMS = None
 EXPECTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../programs/expected")
 UNLIMITED_STACK = ("sh", "-c", 'ulimit -s unlimited && exec "$@"', "sh")
+CLOSED = ("sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh")
+READER_GONE = ("bash", "-c", 'exec "$@" > >(true) 2>&1', "bash")
 LEGACY, FIXED = ("setarch", "-L"), ("setarch", "-R")
 
 
@@ -41,6 +43,12 @@ class SurroundingsTest(unittest.TestCase):
     def test_with_other_layouts_of_addresses(self):
         for wrapper in (LEGACY, FIXED):
             self.check(self.server(wrapper), "virtual_memory", wrapper)
+
+    def test_without_standard_descriptors(self):
+        for wrapper in (CLOSED, READER_GONE):
+            server = self.server(wrapper)
+            self.check(server, "device_printf")
+            self.assertEqual(server.text(), "")
 
 
 if __name__ == "__main__":

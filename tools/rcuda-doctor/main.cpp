@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/base/standard_descriptors.h"
 #include "common/base/unique_fd.h"
 #include "common/base/version.h"
 #include "common/config/command_line.h"
@@ -74,6 +75,7 @@ Findings check_transport() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  rcuda::open_standard_descriptors();
   config::CommandLine line("", "Checks whether this node is ready for RDMA and GPUDirect",
                            version_of("rcuda-doctor"));
   bool listen = false;

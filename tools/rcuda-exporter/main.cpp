@@ -21,6 +21,7 @@
 #include <prometheus/collectable.h>
 #include <prometheus/exposer.h>
 
+#include "common/base/standard_descriptors.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
 #include "common/config/command_line.h"
@@ -86,6 +87,7 @@ int run(const std::string& address, std::vector<Server> servers) {
 }
 
 int start(int argc, char** argv) {
+  open_standard_descriptors();
   config::CommandLine line("rcuda-exporter",
                            "Sessions and GPUs of rcuda servers as metrics for Prometheus.",
                            version_of("rcuda-exporter"));

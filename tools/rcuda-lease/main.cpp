@@ -23,6 +23,7 @@
 #include <sys/random.h>
 
 #include "common/base/json_text.h"
+#include "common/base/standard_descriptors.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
 #include "common/config/command_line.h"
@@ -280,6 +281,7 @@ void add_lease(config::CommandLine* command, Options* options) {
 }
 
 int start(int argc, char** argv) {
+  open_standard_descriptors();
   Options options;
   config::CommandLine line("rcuda-lease", "Leases devices of rcuda servers to users and jobs.",
                            version_of("rcuda-lease"));

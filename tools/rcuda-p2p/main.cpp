@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/standard_descriptors.h"
 #include "common/base/version.h"
 #include "common/config/command_line.h"
 #include "p2p/planner/measurements.h"
@@ -32,6 +33,7 @@ int fail(const rcuda::Status& status) {
 int main(int argc, char** argv) {
   using namespace rcuda;
 
+  open_standard_descriptors();
   config::CommandLine line("", "What the peer-to-peer planner does and why",
                            version_of("rcuda-p2p"));
   line.require_subcommand(1, 1);

@@ -18,6 +18,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "common/base/standard_descriptors.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
 #include "common/config/command_line.h"
@@ -145,6 +146,7 @@ int resume(const std::string& name) {
 }
 
 int start(int argc, char** argv) {
+  open_standard_descriptors();
   config::CommandLine line("rcuda-smi", "Shows the devices and sessions of rcuda servers.",
                            version_of("rcuda-smi"));
   std::vector<std::string> names = {"localhost"};

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "common/base/host_name.h"
+#include "common/base/standard_descriptors.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
 #include "common/config/command_line.h"
@@ -146,6 +147,7 @@ int report(const Status& status) {
 }
 
 int start(int argc, char** argv) {
+  open_standard_descriptors();
   Options options;
   config::CommandLine line("rcuda-token",
                            "Makes, lists and revokes the tokens of this machine's rcuda-server.",
