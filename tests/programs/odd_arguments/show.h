@@ -1,0 +1,62 @@
+// For the lists of calls of this program: each prints a line with its result.
+//
+// With --survive, each list runs in child processes: a call that ends its process is reported, and
+// the list goes on behind it. This is for recording what a driver does that nobody has tried.
+#pragma once
+
+#include <cstdio>
+
+#include <cuda.h>
+
+#include "driver_checks.h"
+
+// Prints the call. False if a child shall leave it out.
+bool announce(const char* call);
+void show(CUresult result);
+
+#define SHOW(call)                   \
+  do {                               \
+    if (announce(#call)) show(call); \
+  } while (0)
+
+// A value behind a call, such as a count that it has changed.
+void show_value(const char* name, long long number);
+#define VALUE(expression) show_value(#expression, static_cast<long long>(expression))
+
+// A value of an enumeration that has no such value.
+template <typename Enumeration>
+Enumeration odd(int number = 9999) {
+  return static_cast<Enumeration>(number);
+}
+
+extern const char kPtx[];
+
+// What the calls need.
+struct World {
+  CUdevice device = 0;
+  CUcontext context = nullptr;
+  CUstream stream = nullptr;
+  CUmodule module = nullptr;
+  CUlibrary library = nullptr;
+  CUfunction function = nullptr;
+  CUkernel kernel = nullptr;
+  CUmemLocation here{};
+};
+
+void devices(const World& world);
+void contexts(const World& world);
+void code(const World& world);
+void linking(const World& world);
+void launches(const World& world);
+void memory(const World& world);
+void attributes(const World& world);
+void copies(const World& world);
+void managed(const World& world);
+void pools(const World& world);
+void virtual_memory(const World& world);
+void mapped_in_pieces(const World& world);
+void arrays(const World& world);
+void streams(const World& world);
+void events(const World& world);
+void graphs(const World& world);
+void graph_nodes(const World& world);
