@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <string_view>
+#include <utility>
+
+#include "common/cuda/visible_devices.h"
 
 namespace rcuda::client {
 namespace {
@@ -142,25 +144,22 @@ Result<std::vector<DeviceAddress>> devices_from(const Environment& environment) 
   return devices;
 }
 
-std::vector<DeviceAddress> visible_devices(const std::vector<DeviceAddress>& pool,
-                                           const Environment& environment) {
-  const char* text = environment("CUDA_VISIBLE_DEVICES");
-  if (!text) return pool;
-  std::vector<DeviceAddress> chosen;
-  std::vector<bool> taken(pool.size());
-  for (const char* position = text; *position;) {
-    char* end = nullptr;
-    const long index = std::strtol(position, &end, 10);
-    if (end == position || index < 0 || static_cast<size_t>(index) >= pool.size() ||
-        taken[static_cast<size_t>(index)]) {
-      break;
-    }
-    taken[static_cast<size_t>(index)] = true;
-    chosen.push_back(pool[static_cast<size_t>(index)]);
-    position = *end == ',' ? end + 1 : end;
-    if (*end && *end != ',') break;
+Result<VisibleSelection> visible_devices(const std::vector<DeviceAddress>& pool,
+                                         const Environment& environment, const PoolUuids& uuids) {
+  const char* list = environment("CUDA_VISIBLE_DEVICES");
+  if (!list) return VisibleSelection{pool, {}};
+  std::vector<std::string> known;
+  if (cuda::lists_uuids(list)) {
+    Result<std::vector<std::string>> read = uuids();
+    if (!read) return read.status();
+    known = std::move(read).value();
   }
-  return chosen;
+  const cuda::VisibleDevices chosen =
+      cuda::select_devices(list, pool.size(), [&](size_t i) { return known[i]; });
+  VisibleSelection selection;
+  selection.problem = chosen.problem;
+  for (const size_t position : chosen.positions) selection.devices.push_back(pool[position]);
+  return selection;
 }
 
 Result<std::vector<ServerDevices>> group_by_server(const std::vector<DeviceAddress>& devices) {

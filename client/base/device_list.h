@@ -38,10 +38,15 @@ std::string numbered_variable(uint32_t number);
 // Returns kNotFound if neither form is set. The order is that of the application's devices.
 Result<std::vector<DeviceAddress>> devices_from(const Environment& environment);
 
-// The devices of the pool that CUDA_VISIBLE_DEVICES selects by their positions. As with local
-// devices, the list ends at the first invalid entry.
-std::vector<DeviceAddress> visible_devices(const std::vector<DeviceAddress>& pool,
-                                           const Environment& environment);
+// The devices of the pool that CUDA_VISIBLE_DEVICES selects: by their positions in the pool, or by
+// their UUIDs. `uuids` is called only for a list of UUIDs, and returns one for each device.
+using PoolUuids = std::function<Result<std::vector<std::string>>()>;
+struct VisibleSelection {
+  std::vector<DeviceAddress> devices;
+  std::string problem;  // why the list ended early; empty: it did not
+};
+Result<VisibleSelection> visible_devices(const std::vector<DeviceAddress>& pool,
+                                         const Environment& environment, const PoolUuids& uuids);
 
 // One server and the devices requested from it.
 struct ServerDevices {

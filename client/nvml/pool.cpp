@@ -66,7 +66,21 @@ bool Pool::shows_neighbours(const View& view) {
     });
   };
   const auto all = of_server(pool_);
-  return all > 1 && of_server(visible_devices(pool_, variable)) == all;
+  const auto visible = visible_devices(pool_, variable, [this] { return uuids(); });
+  return all > 1 && visible.ok() && of_server(visible->devices) == all;
+}
+
+// A server that does not answer names none.
+Result<std::vector<std::string>> Pool::uuids() {
+  std::vector<std::string> all;
+  for (const Device& device : devices_) {
+    Server& server = servers_[device.server];
+    ask(&server);
+    const auto& report = server.report;
+    const size_t place = report ? place_of(*report, device.gpu) : 0;
+    all.push_back(report && place < report->gpus.size() ? report->gpus[place].uuid : "");
+  }
+  return all;
 }
 
 nvmlReturn_t Pool::read_list() {

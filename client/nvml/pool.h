@@ -65,6 +65,7 @@ class Pool {
   nvmlReturn_t read_list();
   void ask(Server* server, bool now = false);
   void name_addresses();
+  Result<std::vector<std::string>> uuids();
 
   std::mutex mutex_;  // guards the rest
   bool read_ = false;

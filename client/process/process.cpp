@@ -15,6 +15,7 @@
 #include "api/exports/driver_version.h"
 #include "api/exports/proc_address.h"
 #include "client/base/pci_address.h"
+#include "client/base/pool_uuids.h"
 #include "client/base/trace.h"
 #include "client/objects/named.h"
 #include "client/process/managed_mode.h"
@@ -125,6 +126,22 @@ Status configure_log() {
   return {};
 }
 
+// The devices of the pool that CUDA_VISIBLE_DEVICES leaves.
+Result<std::vector<DeviceAddress>> selected_devices(const std::vector<DeviceAddress>& pool,
+                                                    const Environment& environment) {
+  Result<VisibleSelection> selection =
+      visible_devices(pool, environment, [&] { return uuids_of(pool); });
+  if (!selection) return Status(selection.status()).with_context("CUDA_VISIBLE_DEVICES");
+  const std::string& problem = selection->problem;
+  if (selection->devices.empty()) {
+    return Status(Code::kNotFound,
+                  "CUDA_VISIBLE_DEVICES=" + text_from_environment("CUDA_VISIBLE_DEVICES") +
+                      " leaves no device of RCUDA_DEVICES: " + problem);
+  }
+  if (!problem.empty()) RCUDA_INFO("CUDA_VISIBLE_DEVICES ends early: %s", problem.c_str());
+  return std::move(selection->devices);
+}
+
 Result<wire::Hello> make_hello() {
   wire::Hello hello;
   hello.protocol_hash = api::kProtocolHash;
@@ -219,10 +236,9 @@ Status Process::connect() {
   };
   Result<std::vector<DeviceAddress>> pool = devices_from(environment);
   if (!pool) return pool.status();
-  const std::vector<DeviceAddress> chosen = visible_devices(*pool, environment);
-  if (chosen.empty()) {
-    return Status(Code::kNotFound, "CUDA_VISIBLE_DEVICES leaves no device of RCUDA_DEVICES");
-  }
+  Result<std::vector<DeviceAddress>> selected = selected_devices(*pool, environment);
+  if (!selected) return selected.status();
+  const std::vector<DeviceAddress>& chosen = *selected;
   Result<std::vector<ServerDevices>> servers = group_by_server(chosen);
   if (!servers) return servers.status();
 

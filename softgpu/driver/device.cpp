@@ -4,12 +4,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include <pthread.h>
 
 #include "api/exports/driver_version.h"
 #include "common/base/log.h"
+#include "common/cuda/uuid_text.h"
+#include "common/cuda/visible_devices.h"
 #include "softgpu/driver/config.h"
 #include "softgpu/driver/connections.h"
 #include "softgpu/driver/context.h"
@@ -36,6 +39,23 @@ Driver& driver() {
 
 // Checked first by every entry point. Stored with release after `devices` is complete.
 std::atomic<CUresult> state{CUDA_ERROR_NOT_INITIALIZED};
+
+// Of the machine's devices, those that the process sees, in its order.
+std::vector<size_t> visible_numbers(const Configuration& configuration) {
+  const auto count = static_cast<size_t>(configuration.devices);
+  if (const char* list = std::getenv("CUDA_VISIBLE_DEVICES")) {
+    const auto uuid_of = [&](size_t number) {
+      const CUuuid uuid = device_uuid(configuration, static_cast<int>(number));
+      uint8_t bytes[sizeof uuid.bytes];
+      std::memcpy(bytes, uuid.bytes, sizeof bytes);
+      return rcuda::cuda::uuid_text(bytes, configuration.mig != 0);
+    };
+    return rcuda::cuda::select_devices(list, count, uuid_of).positions;
+  }
+  std::vector<size_t> all(count);
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
 
 // The driver shuts down in its exit handler. Handlers of the application that were registered after
 // cuInit run before it and may use the driver; handlers that run after it may not. Driver 580 does
@@ -72,11 +92,12 @@ void CopyEngine::give_back(const Slot& slot) {
   free_at_ -= std::max(unused, decltype(unused)::zero());
 }
 
-Device::Device(int ordinal)
+Device::Device(int ordinal, int number)
     : ordinal_(ordinal),
+      number_(number),
       compute_capability_(configuration().compute_capability),
       total_bytes_(configuration().memory_bytes),
-      uuid_(device_uuid(configuration(), ordinal)),
+      uuid_(device_uuid(configuration(), number)),
       host_to_device_(configuration().pcie_bytes_per_ns, configuration().pcie_latency_ns),
       device_to_host_(configuration().pcie_bytes_per_ns, configuration().pcie_latency_ns),
       peer_out_(configuration().peer_bytes_per_ns, 0),
@@ -114,10 +135,12 @@ CUresult initialize() {
   set_configuration(*read);
   rcuda::api::set_driver_version(read->driver_version);
   exec::set_worker_count(static_cast<unsigned>(read->threads));
-  if (read->devices == 0) return shared.result = CUDA_ERROR_NO_DEVICE;
+  const std::vector<size_t> visible = visible_numbers(*read);
+  if (visible.empty()) return shared.result = CUDA_ERROR_NO_DEVICE;
   pay_for_init();
-  for (int i = 0; i < read->devices; ++i) {
-    shared.devices.push_back(std::make_unique<Device>(i));
+  for (const size_t number : visible) {
+    shared.devices.push_back(std::make_unique<Device>(static_cast<int>(shared.devices.size()),
+                                                      static_cast<int>(number)));
     default_pool(*shared.devices.back());  // at once, so that no stale handle can match it later
   }
   // A child of fork() has none of the driver's threads. Every call fails there, as with a real
@@ -128,9 +151,9 @@ CUresult initialize() {
   });
   std::atexit(shut_down_at_exit);
   state.store(CUDA_SUCCESS, std::memory_order_release);
-  RCUDA_INFO("%d virtual device%s of %zu MiB, compute capability %u.%u", read->devices,
-             read->devices == 1 ? "" : "s", read->memory_bytes >> 20, read->compute_capability / 10,
-             read->compute_capability % 10);
+  RCUDA_INFO("%zu virtual device%s of %zu MiB, compute capability %u.%u", visible.size(),
+             visible.size() == 1 ? "" : "s", read->memory_bytes >> 20,
+             read->compute_capability / 10, read->compute_capability % 10);
   return shared.result = CUDA_SUCCESS;
 }
 

@@ -1,9 +1,10 @@
 // Device: one virtual GPU, and the list of them.
 //
-// cuInit makes the devices from SOFTGPU_DEVICES, SOFTGPU_MEMORY and SOFTGPU_COMPUTE_CAPABILITY.
-// They live as long as the process, so references to them stay valid. A device owns the state that
-// its contexts share: the account of its memory, the map of addresses that its kernels may touch,
-// its primary context and its copy engines. Any thread; only CopyEngine::transfer blocks.
+// cuInit makes the devices from SOFTGPU_DEVICES, SOFTGPU_MEMORY and SOFTGPU_COMPUTE_CAPABILITY,
+// those that CUDA_VISIBLE_DEVICES selects. They live as long as the process, so references to them
+// stay valid. A device owns the state that its contexts share: the account of its memory, the map
+// of addresses that its kernels may touch, its primary context and its copy engines. Any thread;
+// only CopyEngine::transfer blocks.
 #pragma once
 
 #include <atomic>
@@ -51,10 +52,12 @@ class CopyEngine {
 
 class Device {
  public:
-  explicit Device(int ordinal);
+  // `number`: of the machine's device, whatever CUDA_VISIBLE_DEVICES hides.
+  Device(int ordinal, int number);
   ~Device();
 
   int ordinal() const { return ordinal_; }
+  int number() const { return number_; }
   const char* name() const;
   CUuuid uuid() const { return uuid_; }
   // nullopt for an attribute that does not exist.
@@ -83,7 +86,7 @@ class Device {
   Connections* connections() { return connections_.get(); }  // null: each stream has its own queue
 
  private:
-  const int ordinal_;
+  const int ordinal_, number_;
   const uint32_t compute_capability_;
   const size_t total_bytes_;
   CUuuid uuid_{};

@@ -288,11 +288,11 @@ std::optional<int> Device::attribute(CUdevice_attribute attribute) const {
     case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID:
       return 0;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
-      return 0x10 + ordinal_;
+      return 0x10 + number_;
     case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:
       return 0;
     case CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD_GROUP_ID:
-      return ordinal_;
+      return number_;
     default:
       return fixed_attribute(attribute);
   }

@@ -215,7 +215,7 @@ std::shared_ptr<Arena> device_arena(Device& device) {
   static auto* arenas = new std::map<int, std::shared_ptr<Arena>>;
   std::lock_guard lock(mutex);
   std::shared_ptr<Arena>& arena = (*arenas)[device.ordinal()];
-  if (!arena) arena = std::make_shared<Arena>(device_file_name(device.ordinal()));
+  if (!arena) arena = std::make_shared<Arena>(device_file_name(device.number()));
   return arena;
 }
 

@@ -40,7 +40,7 @@ MemoryPool::MemoryPool(Device& device, CUmemAllocationHandleType handle_types, s
       handle_types_(handle_types),
       max_bytes_(max_bytes),
       imported_(imported),
-      arena_(std::make_shared<Arena>(device_file_name(device.ordinal()), std::move(file))),
+      arena_(std::make_shared<Arena>(device_file_name(device.number()), std::move(file))),
       readable_(1u << device.ordinal()),
       writable_(1u << device.ordinal()) {}
 

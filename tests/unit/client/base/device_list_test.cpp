@@ -156,5 +156,44 @@ TEST(DeviceListTest, AGpuIsNamedOnce) {
   EXPECT_THAT(group_by_server(*list).status().context(), HasSubstr("GPU 0 of a is named twice"));
 }
 
+TEST(DeviceListTest, VisibleDevicesAreSelectedByPositionOrUuid) {
+  const auto pool = devices_from(environment({{"RCUDA_DEVICES", "a:0,b:0,a:1"}}));
+  ASSERT_TRUE(pool.ok());
+  int asked = 0;
+  const PoolUuids uuids = [&]() -> Result<std::vector<std::string>> {
+    ++asked;
+    return std::vector<std::string>{"GPU-1a", "GPU-2b", "GPU-1c"};
+  };
+  const auto seen = [&](std::map<std::string, std::string> variables) {
+    std::string text;
+    const auto selection = visible_devices(*pool, environment(std::move(variables)), uuids);
+    EXPECT_TRUE(selection.ok());
+    for (const DeviceAddress& device : selection->devices) {
+      text += device.host + std::to_string(device.gpu) + " ";
+    }
+    return text;
+  };
+  EXPECT_EQ(seen({}), "a0 b0 a1 ");
+  EXPECT_EQ(seen({{"CUDA_VISIBLE_DEVICES", "2,1,3"}}), "a1 b0 ");
+  EXPECT_EQ(seen({{"CUDA_VISIBLE_DEVICES", ""}}), "");
+  EXPECT_EQ(asked, 0);
+  EXPECT_EQ(seen({{"CUDA_VISIBLE_DEVICES", "GPU-2,GPU-1a"}}), "b0 a0 ");
+  EXPECT_EQ(seen({{"CUDA_VISIBLE_DEVICES", "GPU-1"}}), "");
+  EXPECT_EQ(asked, 2);
+}
+
+TEST(DeviceListTest, AServerThatTellsNoUuidIsAnError) {
+  const auto pool = devices_from(environment({{"RCUDA_DEVICES", "a:0"}}));
+  ASSERT_TRUE(pool.ok());
+  const PoolUuids uuids = []() -> Result<std::vector<std::string>> {
+    return Status(Code::kUnavailable, "a is gone");
+  };
+  EXPECT_EQ(visible_devices(*pool, environment({{"CUDA_VISIBLE_DEVICES", "GPU-1"}}), uuids)
+                .status()
+                .code(),
+            Code::kUnavailable);
+  EXPECT_TRUE(visible_devices(*pool, environment({{"CUDA_VISIBLE_DEVICES", "0"}}), uuids).ok());
+}
+
 }  // namespace
 }  // namespace rcuda::client
