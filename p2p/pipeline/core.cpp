@@ -52,6 +52,9 @@ Core::~Core() {
                      [](const auto& peer) { return peer->link() || !peer->idle(); })) {
     step();
   }
+  // A session that ends right after its copies has not been idle since.
+  save_again_us_ = 0;
+  if (!environment_.fresh.legs().empty()) save_measurements();
   // No stream is held any more. The session ends in any case, so the result is ignored.
   (void)environment_.ops.pause(Pause::kWork);
   peers_.clear();
