@@ -230,14 +230,14 @@ class QuotasTest(unittest.TestCase):
         self.assertEqual(third.stdout.readline(), "running\n", self.said(third))
 
     def test_a_session_is_not_idle_while_its_program_waits_for_another_server(self):
-        first = self.server("[limits.session]\nidle_time = \"3s\"\n")
+        first = self.server("[limits.session]\nidle_time = \"2s\"\n")
         second = self.server(options=["--max-sessions", "1"])
         for transport in TRANSPORTS:
             with self.subTest(transport=transport):
                 other = self.start_session(second, transport)
                 program = self.start([first, second], transport, wait="10m")
                 self.check_waits(program, "place 1: ")
-                time.sleep(5)
+                time.sleep(3)
                 self.end(other)
                 self.assertEqual(program.stdout.readline(), "running\n", self.said(program) + first.text())
                 self.assertNotIn("idle", self.said(program))
