@@ -83,10 +83,16 @@ CUresult GraphKeeper::retain_number(CUgraph graph, uint64_t number) {
       numbers->objects.erase(resource->id());
     }
   };
+  {
+    std::lock_guard lock(numbers_->mutex);
+    if (numbers_->objects.contains(number)) return CUDA_ERROR_INVALID_VALUE;
+  }
   auto entry = std::make_shared<Entry>();
   entry->resource = resources_.make(number);
   entry->numbers = numbers_;
   CUuserObject object = retain(graph, std::move(entry));
+  // The entry then stays until the session ends, so that no event tells the client, which drops its
+  // object because of the error.
   if (!object) return CUDA_ERROR_OUT_OF_MEMORY;
   std::lock_guard lock(numbers_->mutex);
   numbers_->objects[number] = object;

@@ -47,7 +47,8 @@ class GraphKeeper {
   // To be called before the executable is destroyed.
   void forget(CUgraphExec executable);
 
-  // For user objects of the client, by the client's number.
+  // For user objects of the client, by the client's number. A number that is in use is
+  // CUDA_ERROR_INVALID_VALUE.
   CUresult retain_number(CUgraph graph, uint64_t number);
   CUresult release_number(CUgraph graph, uint64_t number);
 

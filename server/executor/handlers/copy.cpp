@@ -297,6 +297,14 @@ bool span_of(const wire::CopyShapeSide& side, const wire::CopyShapeBody& body, u
   return true;
 }
 
+// The first byte of linear memory that the copy touches, which may lie far behind the side's
+// address; 0: none.
+uint64_t first_byte_of(const wire::CopyShapeSide& side, const wire::CopyShapeBody& body) {
+  uint64_t first = 0, bytes = 0;
+  if (side.type == wire::MemoryType::kArray || !span_of(side, body, &first, &bytes)) return 0;
+  return bytes == 0 ? 0 : first;
+}
+
 struct Side {
   CUmemorytype type = CU_MEMORYTYPE_DEVICE;
   void* host = nullptr;
@@ -471,7 +479,8 @@ HandlerResult copy_shape(CopyServices& services, const Command&, const wire::Cop
     result = services.shadow_copies.push(stream, pushed);
   }
   if (result == CUDA_SUCCESS && body.source_staged == 0 && body.destination_staged == 0) {
-    hand_to_graph(services, stream, {body.source.address, body.destination.address});
+    hand_to_graph(services, stream,
+                  {first_byte_of(body.source, body), first_byte_of(body.destination, body)});
   }
   const HandlerResult ended = signal_or_fail(services, stream, {body.word, body.sequence}, result);
   return body.source_staged ? HandlerResult{result, false, false} : ended;  // as in copy_staged()

@@ -135,11 +135,44 @@ TEST_F(GraphCommandsTest, TheClientFillsItsMemoryBeforeEachLaunchReadsIt) {
 TEST_F(GraphCommandsTest, WhatAGraphRetainsIsReleasedWithIt) {
   ASSERT_EQ(call(api::Opcode::rcuda_graph_retain, kGraph, uint64_t{7}), CUDA_SUCCESS);
   ASSERT_EQ(call(api::Opcode::rcuda_graph_retain, kGraph, uint64_t{8}), CUDA_SUCCESS);
+  EXPECT_EQ(call(api::Opcode::rcuda_graph_retain, kGraph, uint64_t{7}), CUDA_ERROR_INVALID_VALUE)
+      << "the number is in use";
   ASSERT_EQ(call(api::Opcode::rcuda_graph_release, kGraph, uint64_t{7}), CUDA_SUCCESS);
   EXPECT_EQ(next_event<wire::ReleasedEvent>().callback, 7u);
   EXPECT_EQ(call(api::Opcode::rcuda_graph_release, kGraph, uint64_t{9}), CUDA_ERROR_INVALID_VALUE);
   ASSERT_EQ(call(api::Opcode::cuGraphDestroy, kGraph), CUDA_SUCCESS);
   EXPECT_EQ(next_event<wire::ReleasedEvent>().callback, 8u);
+}
+
+// The client moves the base, so that the first row lies in the memory that stands for its own.
+TEST_F(GraphCommandsTest, ACapturedShapeTakesMemoryThatBeginsBehindItsBase) {
+  constexpr wire::ObjectId kStream = 1;
+  ASSERT_EQ(expose(6), CUDA_SUCCESS);
+  ASSERT_EQ(call(api::Opcode::cuStreamCreate, unsigned{CU_STREAM_NON_BLOCKING}, kStream),
+            CUDA_SUCCESS);
+  ASSERT_EQ(call(api::Opcode::cuStreamBeginCapture_v2, kStream,
+                 static_cast<int32_t>(CU_STREAM_CAPTURE_MODE_RELAXED)),
+            CUDA_SUCCESS);
+  wire::CopyShapeBody copy{};
+  copy.source.pitch_bytes = copy.destination.pitch_bytes = copy.width_bytes = 0x400;
+  copy.source.height = copy.destination.height = copy.height = 2;
+  copy.depth = 1;
+  copy.source.type = wire::MemoryType::kHost;
+  copy.source.y = 3;
+  copy.source.address = reinterpret_cast<uint64_t>(host_) - 3 * copy.source.pitch_bytes;
+  copy.destination.type = wire::MemoryType::kDevice;
+  copy.destination.address = device_;
+  copy.stream = kStream;
+  ASSERT_EQ(client().call(Custom::kCopyShape, copy)->result, CUDA_SUCCESS);
+  wire::Encoder end;
+  end.value(kStream);
+  end.value(uint32_t{1});
+  const auto ended =
+      client().call(static_cast<uint16_t>(api::Opcode::cuStreamEndCapture), end.body());
+  ASSERT_TRUE(ended && ended->result == CUDA_SUCCESS);
+  const auto captured = wire::Decoder(ended->body).value<wire::ObjectId>();
+  ASSERT_EQ(call(api::Opcode::cuGraphDestroy, captured), CUDA_SUCCESS);
+  EXPECT_EQ(next_event<wire::ReleasedEvent>().callback, 6u);
 }
 
 TEST_F(GraphCommandsTest, MemoryThatNoGraphTookIsReleasedWhenItGoes) {
