@@ -1,5 +1,6 @@
 // How a session begins: finds and reaches the server, asks for the devices, makes the Link and what
 // goes over it.
+#include <cerrno>
 #include <memory>
 #include <thread>
 
@@ -36,6 +37,12 @@ void reserve_window(const wire::AddressWindow& window, const std::string& server
   void* got = mmap(wanted, window.bytes, PROT_NONE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
   if (got == wanted) return;
+  if (got == MAP_FAILED && errno == ENOMEM) {
+    // The kernel places what so limited a process maps far from the window.
+    RCUDA_INFO("the device addresses of %s are not reserved: a limit (ulimit -v) forbids it",
+               server.c_str());
+    return;
+  }
   if (got != MAP_FAILED) munmap(got, window.bytes);
   RCUDA_WARN(
       "the device addresses of %s overlap memory of this process at %p: pointers of both may "

@@ -16,6 +16,7 @@ EXPECTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../programs
 UNLIMITED_STACK = ("sh", "-c", 'ulimit -s unlimited && exec "$@"', "sh")
 CLOSED = ("sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh")
 READER_GONE = ("bash", "-c", 'exec "$@" > >(true) 2>&1', "bash")
+FEW_ADDRESSES = ("sh", "-c", 'ulimit -v 8388608 && exec "$@"', "sh")
 LEGACY, FIXED = ("setarch", "-L"), ("setarch", "-R")
 
 
@@ -37,7 +38,7 @@ class SurroundingsTest(unittest.TestCase):
 
     def test_without_a_limit_on_the_stack(self):
         server = self.server(UNLIMITED_STACK)
-        for wrapper in ((), UNLIMITED_STACK, LEGACY, FIXED):
+        for wrapper in ((), UNLIMITED_STACK, LEGACY, FIXED, FEW_ADDRESSES):
             self.check(server, "virtual_memory", wrapper)
 
     def test_with_other_layouts_of_addresses(self):
