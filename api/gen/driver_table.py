@@ -84,7 +84,7 @@ void set(DriverTable* table, const Slot& slot, void* function) {
 Status load(DriverTable* table, const char* path) {
   void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    return Status(Code::kUnavailable, std::string("no CUDA driver: ") + dlerror());
+    return Status(Code::kNotFound, std::string("no CUDA driver: ") + dlerror());
   }
   *table = {};
   for (const Slot& slot : kSlots) {

@@ -475,8 +475,10 @@ Result<bool> Daemon::has_turn(Connection& connection) {
 
 // Passes a client to a worker. Returns false if there is none yet.
 Result<bool> Daemon::assign(Connection& connection) {
-  if (!pool_->has_worker_for(
-          {&connection.hello, connection.permit->limits().sm_percent, &*connection.identity})) {
+  const WorkerPool::Waiting client{&connection.hello, connection.permit->limits().sm_percent,
+                                   &*connection.identity};
+  if (!pool_->has_worker_for(client)) {
+    RCUDA_RETURN_IF_ERROR(pool_->lasting_failure(client));
     return false;
   }
   // A lease may have begun or ended while the client waited.

@@ -43,7 +43,10 @@ Result<pid_t> spawn_worker(const std::string& binary, int control, uint32_t base
                                   environment_pointers.data());
   ::posix_spawn_file_actions_destroy(&actions);
   ::posix_spawnattr_destroy(&attributes);
-  if (error != 0) return Status::from_errno(error, "starting a worker");
+  if (error != 0) {
+    return Status::from_errno(error, "cannot start a worker by " + binary +
+                                         " (if it is not usable, install rcuda-server again)");
+  }
   return pid;
 }
 

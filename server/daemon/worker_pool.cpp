@@ -22,7 +22,6 @@
 namespace rcuda::server {
 namespace {
 
-constexpr auto kLongestPause = std::chrono::seconds(30);
 constexpr auto kCollectPause = std::chrono::milliseconds(10);
 
 Status add_memory(WorkerMessageType type, int memory, std::vector<WorkerMessage>* messages) {
@@ -305,8 +304,8 @@ void WorkerPool::handle(const std::vector<pollfd>& items) {
   for (auto worker = workers_.begin(); worker != workers_.end();) {
     if (worker->is_read() && is_ready(worker->control.get())) read(*worker);
     if (worker->is(State::kStarting) && now - worker->since > settings_.start_timeout.get()) {
-      did_not_start(*worker,
-                    Status(Code::kTimeout, "a worker did not initialise its driver in time"));
+      did_not_start(
+          *worker, Status(Code::kTimeout, "a worker did not initialise its driver in time"), false);
       ::kill(worker->pid, SIGKILL);
       // It may be stuck in the driver and live on. Another one takes its place.
       worker->state = State::kEnding;
@@ -333,7 +332,12 @@ void WorkerPool::read_start(Worker& worker, const WorkerMessage& message) {
     Result<WorkerReady> ready = decode_worker_ready(message.body);
     if (!ready.ok()) {
       worker.said_why = true;
-      return did_not_start(worker, ready.status());
+      return did_not_start(
+          worker,
+          Status(ready.status())
+              .with_context("another build of rcuda was installed while the server "
+                            "ran: restart rcuda-server"),
+          true);
     }
     worker.state = State::kIdle;
     if (!ready->warning.empty() && ready->warning != warning_) {
@@ -345,6 +349,7 @@ void WorkerPool::read_start(Worker& worker, const WorkerMessage& message) {
     if (scout || !device_sets_.per_session()) offer_ = std::move(ready).value();
     failures_ = 0;
     last_failure_ = {};
+    lasting_.reset();
     ++totals_.worker_starts;
     totals_.worker_start_us += static_cast<uint64_t>(
         std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - worker.since).count());
@@ -353,9 +358,11 @@ void WorkerPool::read_start(Worker& worker, const WorkerMessage& message) {
     if (scout) stop(worker);
   } else if (message.type == WorkerMessageType::kFailed) {
     worker.said_why = true;
-    did_not_start(worker, Status(Code::kUnavailable,
-                                 std::string(reinterpret_cast<const char*>(message.body.data()),
-                                             message.body.size())));
+    did_not_start(
+        worker,
+        Status(Code::kUnavailable, std::string(reinterpret_cast<const char*>(message.body.data()),
+                                               message.body.size())),
+        message.index == 1);
   }
 }
 
@@ -385,8 +392,13 @@ bool WorkerPool::reap(Worker& worker) {
       report_end(worker, status);
     }
   } else if (worker.is(State::kStarting) && !worker.said_why) {
-    did_not_start(worker, Status(Code::kUnavailable, "a worker ended with " + outcome(status) +
-                                                         " before it was ready"));
+    // Unless somebody has ended it, the next one will do the same.
+    const bool ended_it =
+        WIFSIGNALED(status) && (WTERMSIG(status) == SIGKILL || WTERMSIG(status) == SIGTERM);
+    did_not_start(worker,
+                  Status(Code::kUnavailable, "a worker ended with " + outcome(status) +
+                                                 " before it was ready: see the server's log"),
+                  !ended_it);
   } else if (worker.is(State::kCleaning)) {
     RCUDA_DEBUG("worker %d is not clean and ended with %s", worker.pid, outcome(status).c_str());
   } else if (worker.is(State::kIdle)) {
@@ -424,22 +436,6 @@ void WorkerPool::report_end(const Worker& worker, int status) {
     RCUDA_WARN("worker %d, which served a session, ended with %s", worker.pid,
                outcome(status).c_str());
   }
-}
-
-void WorkerPool::did_not_start(const Worker& worker, const Status& status) {
-  // Perhaps the driver does not start in so few addresses.
-  doublings_ = std::min(std::max(doublings_, worker.base.doublings + 1), kMostDoublings);
-  failed(status);
-}
-
-void WorkerPool::failed(const Status& status) {
-  last_failure_ = status;
-  ++failures_;
-  ++totals_.worker_failures;
-  const auto pause = std::min<Clock::duration>(
-      kLongestPause, std::chrono::milliseconds(100) * (1 << std::min(failures_, 9)));
-  retry_at_ = Clock::now() + pause;
-  if (failures_ == 1) RCUDA_ERROR("no worker can start: %s", status.context().c_str());
 }
 
 WorkerPool::Clock::time_point WorkerPool::next_deadline() const {

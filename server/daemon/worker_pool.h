@@ -6,7 +6,8 @@
 // wait, a few at a time; the client that has waited longest gets the first that is ready. It also
 // does so if a client's other servers already use the bases of the idle ones (address_window.h). A
 // worker that dies is reaped and logged; only its client notices. If workers fail to start, the
-// pool tries again after growing pauses, and keeps the reason for clients that wait.
+// pool tries again after growing pauses, and keeps the reason for clients that wait. If the reason
+// will not pass by itself, clients do not wait.
 //
 // A worker whose session is over and that can be clean again serves other sessions of the same
 // owner (owner.h), if RCUDA_SERVER_REUSE is set and the server is not root
@@ -139,6 +140,10 @@ class WorkerPool {
   bool finding_out() const { return asked_ && !ever_ready() && last_failure_.ok(); }
   // Why the latest worker did not start; ok if it did.
   const Status& last_failure() const { return last_failure_; }
+  // Why a client for which there is no worker should not wait for one: the last one did not start
+  // for a reason that will not pass by itself (start_failure.h), and no other one comes. ok if it
+  // should. The pool keeps trying.
+  Status lasting_failure(const Waiting& client) const;
 
  private:
   // A worker that serves another session goes from kBusy to kCleaning to kIdle.
@@ -224,9 +229,10 @@ class WorkerPool {
   // Returns false while waitpid() does not report the end, because of a tracer.
   bool reap(Worker& worker);
   void collect(Clock::time_point deadline);
-  // The next worker has a larger base.
-  void did_not_start(const Worker& worker, const Status& status);
-  void failed(const Status& status);
+  // worker_pool_failures.cpp. The next worker has a larger base.
+  void did_not_start(const Worker& worker, const Status& status, bool is_lasting);
+  void failed(const Status& status, bool is_lasting, const DeviceSets::Key& devices,
+              uint32_t sm_percent);
 
   const Settings& settings_;
   Audit* audit_ = nullptr;
@@ -245,6 +251,12 @@ class WorkerPool {
   WorkerReady offer_;
   std::string warning_;  // of the latest worker, and already logged
   Status last_failure_;
+  // Of which worker, if it would fail again.
+  struct LastingFailure {
+    DeviceSets::Key devices;
+    uint32_t sm_percent = 0;
+  };
+  std::optional<LastingFailure> lasting_;
   bool asked_ = false;  // for the devices
   int failures_ = 0;  // in a row
   Clock::time_point retry_at_{};

@@ -18,6 +18,7 @@
 #include "server/worker/address_window.h"
 #include "server/worker/compute_share.h"
 #include "server/worker/driver_loader.h"
+#include "server/worker/start_failure.h"
 
 namespace rcuda::server {
 namespace {
@@ -131,9 +132,9 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting) {
     if (take(is_right)) continue;
     if (!may_start()) return;
     if (had_better_wait(client)) continue;
-    const Status status = start(choose_base(client.hello),
-                                device_sets_.key_of(client.hello->devices), client.sm_percent);
-    if (!status.ok()) return failed(status);
+    const DeviceSets::Key devices = device_sets_.key_of(client.hello->devices);
+    const Status status = start(choose_base(client.hello), devices, client.sm_percent);
+    if (!status.ok()) return failed(status, is_lasting(status), devices, client.sm_percent);
   }
   // Workers that serve again are kept after many sessions at once anyway.
   const auto usual = static_cast<size_t>(settings_.pool.get());
@@ -156,7 +157,7 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting) {
     if (take(is_wanted)) continue;
     if (later || !may_start()) return;
     if (Status status = start(choose_base(nullptr), devices, 0); !status.ok()) {
-      return failed(status);
+      return failed(status, is_lasting(status), devices, 0);
     }
   }
   // The other idle workers were started for clients that have left, or are for devices that other

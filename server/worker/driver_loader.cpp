@@ -51,9 +51,36 @@ std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
+std::string remedy_of(CUresult result) {
+  switch (result) {
+    case CUDA_ERROR_STUB_LIBRARY:
+      return "it is a stub of the toolkit: take its folder out of LD_LIBRARY_PATH";
+    case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
+      return "the driver was updated under the loaded kernel module: restart the machine, or "
+             "reload "
+             "the module";
+    case CUDA_ERROR_SYSTEM_NOT_READY:
+      return "start nvidia-fabricmanager";
+    default:
+      return "nvidia-smi shows whether the driver works";
+  }
+}
+
+// What the driver says of its error; it says so also when it is not initialised.
+Status cannot_init(const LoadedDriver& driver, CUresult result) {
+  const char* text = nullptr;
+  if (driver.table.cuGetErrorString) (void)driver.table.cuGetErrorString(result, &text);
+  return Status::from_cuda(result, "cuInit of " + driver.path + " fails (" +
+                                       (text ? text : "unknown error") + "): " + remedy_of(result));
+}
+
 Result<LoadedDriver> try_driver(const std::string& path) {
   LoadedDriver driver;
-  RCUDA_RETURN_IF_ERROR(api::load(&driver.table, path.c_str()));
+  if (const Status loaded = api::load(&driver.table, path.c_str()); !loaded.ok()) {
+    return Status(loaded.code(), loaded.context() +
+                                     " (install the driver on the server's machine, or correct "
+                                     "RCUDA_DRIVER there)");
+  }
   Dl_info info{};
   if (::dladdr(reinterpret_cast<void*>(driver.table.cuInit), &info) && info.dli_fname) {
     driver.path = real_path(info.dli_fname);
@@ -73,7 +100,7 @@ Result<LoadedDriver> try_driver(const std::string& path) {
   }
   complete(&driver.table);
   if (CUresult result = driver.table.cuInit(0); result != CUDA_SUCCESS) {
-    return Status::from_cuda(result, "cuInit of " + driver.path);
+    return cannot_init(driver, result);
   }
   if (CUresult result = driver.table.cuDeviceGetCount(&driver.device_count);
       result != CUDA_SUCCESS || driver.device_count == 0) {

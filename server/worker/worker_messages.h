@@ -44,10 +44,12 @@ enum class WorkerMessageType : uint32_t {
 
 struct WorkerMessage {
   WorkerMessageType type{};
-  uint32_t index = 0;      // kAttach: index of the stream; kEnded: 1 if an answer is waited for
+  // kAttach: index of the stream; kEnded: 1 if an answer is waited for; kFailed: see `body`
+  uint32_t index = 0;
   uint8_t token[16] = {};  // kSession: for Welcome
-  // kSession: the SessionStart; kPeer: the PeerHello; kReady: WorkerReady; kFailed: the reason;
-  // kEnded: SessionTotals; kStop: why the session ends, empty if the server stops
+  // kSession: the SessionStart; kPeer: the PeerHello; kReady: WorkerReady; kFailed: the reason,
+  // with index 1 if it is lasting (start_failure.h); kEnded: SessionTotals; kStop: why the session
+  // ends, empty if the server stops
   std::vector<std::byte> body;
   UniqueFd descriptor;  // kSession, kAttach, kPeer, kLedger, kWork
 };

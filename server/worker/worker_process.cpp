@@ -24,6 +24,7 @@
 #include "server/worker/driver_loader.h"
 #include "server/worker/private_dev.h"
 #include "server/worker/staging_memory.h"
+#include "server/worker/start_failure.h"
 #include "server/worker/worker_messages.h"
 #include "server/worker/worker_session.h"
 
@@ -40,7 +41,9 @@ void keep_log_apart() {
 Status fail(int daemon, Status status) {
   WorkerMessage message;
   message.type = WorkerMessageType::kFailed;
-  const std::string& reason = status.context();
+  message.index = is_lasting(status) ? 1 : 0;
+  // The number of a CUDA error is not in its context.
+  const std::string reason = status.code() == Code::kCuda ? status.message() : status.context();
   const auto* bytes = reinterpret_cast<const std::byte*>(reason.data());
   message.body.assign(bytes, bytes + reason.size());
   (void)send_worker_message(daemon, message, Deadline::max());

@@ -134,6 +134,13 @@ class AddressesTest(unittest.TestCase):
         server = self.server(devices="0")
         self.check(f"127.0.0.1@{server.port}:7", "does not offer device 7", "it offers 0")
 
+    def test_a_server_that_can_start_no_worker(self):
+        # The server has not tried yet when the first program comes.
+        server = self.server(driver="/nowhere/libcuda.so.1", options=["--pool", "0"])
+        for transport in ("shm", "tcp"):
+            self.check(server.address(), "the server can start no worker", "/nowhere/libcuda.so.1",
+                       transport=transport)
+
     def test_too_many_sessions(self):
         server = self.server(options=["--max-sessions", "1"])
         first = subprocess.Popen([os.path.join(BUILD, "tests/e2e/endless")], stdout=subprocess.PIPE,

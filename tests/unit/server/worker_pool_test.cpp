@@ -83,6 +83,42 @@ TEST(WorkerPoolTest, WorkersThatEndWithoutAWordAreRetriedWithGrowingPauses) {
   }
 }
 
+TEST(WorkerPoolTest, ClientsDoNotWaitWhileAReasonLasts) {
+  const test::TempFolder folder;
+  const std::string binary = folder.file("rcuda-server");
+  const PoolSettings settings("0", binary.c_str());
+  WorkerPool pool(settings, Bases("node0", 0));
+  const wire::Hello message = hello();
+  const Identity user = our_user();
+  const WorkerPool::Waiting client{&message, 0, &user};
+  EXPECT_TRUE(pool.lasting_failure(client).ok()) << "nothing has been tried";
+  pool.refill({client});
+  const Status why = pool.lasting_failure(client);
+  EXPECT_NE(why.context().find(binary), std::string::npos) << why.context();
+  // Somebody installs the binary. The pool tries again after its pause.
+  ASSERT_EQ(::symlink(RCUDA_TEST_SERVER, binary.c_str()), 0);
+  while (pool.starting() == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    pool.refill({client});
+  }
+  EXPECT_TRUE(pool.lasting_failure(client).ok()) << "one starts";
+  run_until(pool, [&] { return pool.starting() == 0; });
+  EXPECT_TRUE(pool.has_worker_for(client)) << pool.last_failure().message();
+  EXPECT_TRUE(pool.lasting_failure(client).ok());
+}
+
+TEST(WorkerPoolTest, AWorkerSaysWhetherItsReasonLasts) {
+  PoolSettings settings("1", RCUDA_TEST_SERVER);
+  ASSERT_TRUE(settings.driver.set("/nowhere/libcuda.so.1", "driver", "the test").ok());
+  WorkerPool pool(settings, Bases("node0", 0));
+  const wire::Hello message = hello();
+  const WorkerPool::Waiting client{&message};
+  pool.refill({});
+  run_until(pool, [&] { return pool.starting() == 0; });
+  const Status why = pool.lasting_failure(client);
+  EXPECT_NE(why.context().find("/nowhere/libcuda.so.1"), std::string::npos) << why.context();
+}
+
 // Perhaps the driver needs more addresses than the base has.
 TEST(WorkerPoolTest, AWorkerThatDidNotStartIsFollowedByOneWithALargerBase) {
   const std::string path = ::testing::TempDir() + "/rcuda-failing-" + std::to_string(::getpid());
@@ -190,6 +226,8 @@ TEST(WorkerPoolTest, AWorkerThatHangsInItsStartIsReplacedBeforeItEnds) {
     pool.handle({});
   }
   EXPECT_EQ(pool.starting(), 0u);
+  const wire::Hello message = hello();
+  EXPECT_TRUE(pool.lasting_failure({&message}).ok()) << "the next one may start";
   while (pool.starting() == 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
     pool.refill({});

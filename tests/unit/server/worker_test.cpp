@@ -1,6 +1,7 @@
 // Parts of a worker that need no session.
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -26,6 +27,7 @@
 #include "server/worker/driver_loader.h"
 #include "server/worker/end_watch.h"
 #include "server/worker/staging_memory.h"
+#include "server/worker/start_failure.h"
 #include "server/worker/worker_messages.h"
 
 namespace rcuda::server {
@@ -49,6 +51,25 @@ std::vector<std::byte> some_bytes(size_t count, int seed) {
   for (size_t i = 0; i < count; ++i)
     bytes[i] = static_cast<std::byte>(i * 7 + static_cast<size_t>(seed));
   return bytes;
+}
+
+// ---- failures of the start ---------------------------------------------------------------------
+
+TEST(StartFailureTest, WhatSomebodyMustMendLasts) {
+  for (const Status& lasting :
+       {Status::from_errno(ENOENT, "the binary"), Status::from_errno(ENOEXEC, "the binary"),
+        Status::from_cuda(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "cuInit"),
+        Status::from_cuda(CUDA_ERROR_NO_DEVICE, "cuInit"), Status(Code::kNotFound, "no driver"),
+        Status(Code::kUnsupported, "an old driver"), Status(Code::kInvalidArgument, "a setting")}) {
+    EXPECT_TRUE(is_lasting(lasting)) << lasting.message();
+  }
+  for (const Status& passing :
+       {Status::from_errno(EAGAIN, "fork"), Status::from_errno(ENOMEM, "fork"),
+        Status::from_errno(EMFILE, "a socket"), Status::from_cuda(CUDA_ERROR_OUT_OF_MEMORY, "it"),
+        Status::from_cuda(CUDA_ERROR_SYSTEM_NOT_READY, "cuInit"),
+        Status(Code::kTimeout, "it hangs"), Status(Code::kUnavailable, "a base in use")}) {
+    EXPECT_FALSE(is_lasting(passing)) << passing.message();
+  }
 }
 
 // ---- few descriptors ---------------------------------------------------------------------------

@@ -1,0 +1,51 @@
+// What the pool does when workers fail to start: it tries again after growing pauses, and says
+// which clients need not wait for that.
+#include <algorithm>
+#include <chrono>
+
+#include "common/base/log.h"
+#include "server/daemon/worker_pool.h"
+
+namespace rcuda::server {
+namespace {
+
+constexpr auto kLongestPause = std::chrono::seconds(30);
+
+}  // namespace
+
+void WorkerPool::did_not_start(const Worker& worker, const Status& status, bool is_lasting) {
+  // Perhaps the driver does not start in so few addresses.
+  doublings_ = std::min(std::max(doublings_, worker.base.doublings + 1), kMostDoublings);
+  failed(status, is_lasting, worker.devices, worker.sm_percent);
+}
+
+void WorkerPool::failed(const Status& status, bool is_lasting, const DeviceSets::Key& devices,
+                        uint32_t sm_percent) {
+  last_failure_ = status;
+  lasting_.reset();
+  if (is_lasting) lasting_ = {devices, sm_percent};
+  ++failures_;
+  ++totals_.worker_failures;
+  const auto pause = std::min<Clock::duration>(
+      kLongestPause, std::chrono::milliseconds(100) * (1 << std::min(failures_, 9)));
+  retry_at_ = Clock::now() + pause;
+  if (failures_ == 1) RCUDA_ERROR("no worker can start: %s", status.context().c_str());
+}
+
+Status WorkerPool::lasting_failure(const Waiting& client) const {
+  // After the pause, the next refill() tries again for the client.
+  if (!lasting_ || Clock::now() >= retry_at_) return {};
+  const bool is_scout = !lasting_->devices;  // whose failure concerns everybody
+  if (!is_scout && (*lasting_->devices != device_sets_.key_of(client.hello->devices) ||
+                    lasting_->sm_percent != client.sm_percent)) {
+    return {};
+  }
+  const bool one_comes = std::any_of(workers_.begin(), workers_.end(), [&](const Worker& worker) {
+    return (worker.is(State::kStarting) && (!worker.devices || suits(worker, client))) ||
+           (worker.is(State::kCleaning) && suits(worker, client));
+  });
+  if (one_comes) return {};
+  return Status(last_failure_).with_context("the server can start no worker");
+}
+
+}  // namespace rcuda::server
