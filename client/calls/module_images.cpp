@@ -1,9 +1,9 @@
 #include "client/calls/module_images.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <deque>
-#include <fstream>
-#include <iterator>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -93,15 +93,15 @@ class Questions {
 
 CUresult read_file(const char* path, std::vector<char>* contents) {
   if (!path) return CUDA_ERROR_INVALID_VALUE;
-  std::ifstream file(path, std::ios::binary);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path, "rbe"), &std::fclose);
   if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
-  // A folder can be opened, and reading it throws.
-  try {
-    contents->assign(std::istreambuf_iterator<char>(file), {});
-  } catch (const std::ios_base::failure&) {
-    return CUDA_ERROR_FILE_NOT_FOUND;
+  contents->clear();
+  char part[64 << 10];
+  while (const size_t got = std::fread(part, 1, sizeof part, file.get())) {
+    contents->insert(contents->end(), part, part + got);
   }
-  return CUDA_SUCCESS;
+  // A folder can be opened, but not read.
+  return std::ferror(file.get()) ? CUDA_ERROR_FILE_NOT_FOUND : CUDA_SUCCESS;
 }
 
 CUresult measure_image(const void* pointer, std::optional<size_t> bytes, ImageParts* image) {

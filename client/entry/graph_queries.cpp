@@ -35,7 +35,7 @@ CUresult cuGraphDebugDotPrint(CUgraph graph, const char* path, unsigned flags) {
   if (CUresult result = forward_rcuda_graph_dot(graph, flags, &text); result != CUDA_SUCCESS) {
     return result;
   }
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path, "w"), &std::fclose);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path, "we"), &std::fclose);
   if (!file || std::fwrite(text.data(), 1, text.size(), file.get()) != text.size() ||
       std::fflush(file.get()) != 0) {
     return CUDA_ERROR_OPERATING_SYSTEM;

@@ -42,7 +42,7 @@ CUresult cuLogsCurrent(CUlogIterator* iterator, unsigned flags) {
 
 CUresult cuLogsDumpToFile(CUlogIterator*, const char* path, unsigned flags) {
   if (!path || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  std::FILE* file = std::fopen(path, "w");
+  std::FILE* file = std::fopen(path, "we");
   if (!file) return CUDA_ERROR_INVALID_VALUE;
   (void)std::fclose(file);
   return CUDA_SUCCESS;

@@ -75,13 +75,14 @@ CUresult share(Exported made, void* shareable) {
     return CUDA_ERROR_OPERATING_SYSTEM;
   }
   made.end.reset(ends[0]);
-  if (send(ends[0], &made.token, sizeof made.token, MSG_NOSIGNAL) !=
-      static_cast<ssize_t>(sizeof made.token)) {
-    close(ends[1]);
+  UniqueFd given(ends[1]);
+  if (!given || send(made.end.get(), &made.token, sizeof made.token, MSG_NOSIGNAL) !=
+                    static_cast<ssize_t>(sizeof made.token)) {
     (void)forward_rcuda_allocation_unexport(made.device, &made.token, sizeof made.token);
     return CUDA_ERROR_OPERATING_SYSTEM;
   }
-  std::memcpy(shareable, &ends[1], sizeof ends[1]);
+  const int descriptor = given.release();
+  std::memcpy(shareable, &descriptor, sizeof descriptor);
   std::lock_guard lock(exported_mutex);
   exported().push_back(std::move(made));
   return CUDA_SUCCESS;

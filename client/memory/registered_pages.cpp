@@ -16,6 +16,8 @@
 
 #include "client/memory/move_pages.h"
 #include "common/base/log.h"
+#include "common/base/proc_self.h"
+#include "common/base/unique_fd.h"
 
 namespace rcuda::client {
 namespace {
@@ -33,11 +35,11 @@ struct Line {
 };
 
 // Calls `visit` for each mapping of this process that overlaps [begin, end), in address order,
-// until it returns false.
+// until it returns false. Returns false, with no call made, if there is no /proc.
 template <typename Visit>
-void for_each_mapping(uint64_t begin, uint64_t end, const Visit& visit) {
-  std::FILE* maps = std::fopen("/proc/self/maps", "re");
-  if (!maps) return;
+bool for_each_mapping(uint64_t begin, uint64_t end, const Visit& visit) {
+  std::FILE* maps = std::fopen(proc_self("maps").c_str(), "re");
+  if (!maps) return false;
   char text[4096 + 256], access[5];
   Line line;
   while (std::fgets(text, sizeof text, maps)) {
@@ -51,6 +53,7 @@ void for_each_mapping(uint64_t begin, uint64_t end, const Visit& visit) {
     if (!visit(line)) break;
   }
   std::fclose(maps);
+  return true;
 }
 
 // Pages of one mapping of a run's memfd.
@@ -61,7 +64,7 @@ struct Piece {
 
 std::vector<Line> shared_mappings(uint64_t begin, uint64_t end) {
   std::vector<Line> lines;
-  for_each_mapping(begin, end, [&](const Line& line) {
+  (void)for_each_mapping(begin, end, [&](const Line& line) {
     if (line.is_shared) lines.push_back(line);
     return true;
   });
@@ -142,7 +145,12 @@ void before_fork() {
     const std::vector<Piece> pieces = pieces_of(run, first, first + run.bytes, shared);
     forked.insert(forked.end(), pieces.begin(), pieces.end());
   }
-  if (forked.empty() || ::pipe2(copied, O_CLOEXEC) != 0) copied[0] = copied[1] = -1;
+  int ends[2];
+  if (forked.empty() || ::pipe2(ends, O_CLOEXEC) != 0) ends[0] = ends[1] = -1;
+  UniqueFd reads(ends[0]), writes(ends[1]);
+  const bool made = reads && writes;
+  copied[0] = made ? reads.release() : -1;
+  copied[1] = made ? writes.release() : -1;
 }
 
 void after_fork_in_parent() {
@@ -225,15 +233,25 @@ std::vector<std::pair<uint64_t, size_t>> pieces_in_runs(uint64_t address, size_t
   return pieces;
 }
 
+// MS_ASYNC only checks that every page is mapped.
+PageMapping unlisted_mapping_of(uint64_t address, size_t bytes) {
+  const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  const uint64_t first = address / page * page;
+  void* const pages = reinterpret_cast<void*>(first);
+  const bool mapped = ::msync(pages, address + bytes - first, MS_ASYNC) == 0;
+  return mapped ? PageMapping::kShared : PageMapping::kNone;
+}
+
 PageMapping mapping_of(uint64_t address, size_t bytes) {
   uint64_t reached = address;
   bool is_shared = false;
-  for_each_mapping(address, address + bytes, [&](const Line& line) {
+  const bool listed = for_each_mapping(address, address + bytes, [&](const Line& line) {
     if (line.begin > reached) return false;
     reached = line.end;
     is_shared |= line.is_shared;
     return true;
   });
+  if (!listed) return unlisted_mapping_of(address, bytes);
   if (reached < address + bytes) return PageMapping::kNone;
   return is_shared ? PageMapping::kShared : PageMapping::kPrivate;
 }

@@ -47,5 +47,7 @@ std::vector<std::pair<uint64_t, size_t>> pieces_in_runs(uint64_t address, size_t
 // to it (a file, other processes or, in a run, workers).
 enum class PageMapping { kNone, kPrivate, kShared };
 PageMapping mapping_of(uint64_t address, size_t bytes);
+// mapping_of() without /proc. Mapped memory counts as kShared, because it may be shared.
+PageMapping unlisted_mapping_of(uint64_t address, size_t bytes);
 
 }  // namespace rcuda::client

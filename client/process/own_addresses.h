@@ -1,6 +1,6 @@
 // The addresses that this program uses already, as its servers must know them.
 //
-// Any thread. Blocking: reads /proc/self/maps. Errors: if that is impossible, the list is empty,
+// Any thread. Blocking: reads a file of /proc. Errors: if that is impossible, the list is empty,
 // and the reservation of a window says later what it overlaps.
 #pragma once
 

@@ -15,6 +15,7 @@
 
 #include "client/process/managed_mode.h"
 #include "common/base/log.h"
+#include "common/base/proc_self.h"
 #include "common/base/unique_fd.h"
 
 namespace rcuda::client {
@@ -84,8 +85,8 @@ WriteTracker* WriteTracker::open() {
   api.api = UFFD_API;
   api.features = kWriteProtectAsync | kWriteProtectUnpopulated;
   if (ioctl(faults.get(), UFFDIO_API, &api) != 0) return refused("asynchronous write protection");
-  UniqueFd pagemap(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
-  if (!pagemap) return refused("/proc/self/pagemap");
+  UniqueFd pagemap(::open(proc_self("pagemap").c_str(), O_RDONLY | O_CLOEXEC));
+  if (!pagemap) return refused("/proc");
   RCUDA_DEBUG("managed memory is fetched %s",
               serves_faults ? "when it is accessed"
                             : "after each wait: this process may not serve faults of system calls, "

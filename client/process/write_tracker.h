@@ -2,8 +2,8 @@
 //
 // It uses asynchronous write protection: a userfaultfd registers the memory, and the kernel itself
 // lifts the protection of a page at its first write. So writes by system calls, such as read(2),
-// work and count, and no privilege is needed. PAGEMAP_SCAN of /proc/self/pagemap tells the written
-// pages and protects them again in one step. Both exist since Linux 6.7.
+// work and count, and no privilege is needed. PAGEMAP_SCAN of /proc/thread-self/pagemap tells the
+// written pages and protects them again in one step. Both exist since Linux 6.7.
 //
 // Where the process may handle faults of system calls too, the same userfaultfd serves accesses of
 // empty pages (absent_pages.h).

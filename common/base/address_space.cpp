@@ -8,6 +8,8 @@
 
 #include <sys/resource.h>
 
+#include "common/base/proc_self.h"
+
 namespace rcuda {
 namespace {
 
@@ -26,8 +28,9 @@ uint64_t stack_room() {
 }  // namespace
 
 Result<std::vector<AddressRange>> own_mappings() {
-  std::FILE* file = std::fopen("/proc/self/maps", "re");
-  if (!file) return Status::from_errno(errno, "/proc/self/maps");
+  const std::string path = proc_self("maps");
+  std::FILE* file = std::fopen(path.c_str(), "re");
+  if (!file) return Status::from_errno(errno, path.c_str());
   std::vector<AddressRange> mappings;
   char line[4096 + 256];
   while (std::fgets(line, sizeof line, file)) {

@@ -8,12 +8,14 @@
 
 #include <unistd.h>
 
+#include "common/base/proc_self.h"
+
 namespace rcuda {
 
 inline const std::string& executable_path() {
   static const std::string path = [] {
     char text[PATH_MAX];
-    const ssize_t length = ::readlink("/proc/self/exe", text, sizeof text);
+    const ssize_t length = ::readlink(proc_self("exe").c_str(), text, sizeof text);
     return length > 0 ? std::string(text, static_cast<size_t>(length)) : std::string();
   }();
   return path;

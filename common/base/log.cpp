@@ -6,20 +6,23 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <spdlog/details/null_mutex.h>
 #include <spdlog/sinks/base_sink.h>
-#include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include "common/base/log_forward.h"
+#include "common/base/unique_fd.h"
 
 namespace rcuda {
 namespace {
 
 constexpr const char* kLinePattern = "%H:%M:%S.%e %n[%P] %l: %v";
+constexpr const char* kFilePattern = "%Y-%m-%d %H:%M:%S.%e %n[%P] %l: %v";
 constexpr const char* kLevelNames[] = {"trace", "debug", "info", "warn", "error", "off"};
 constexpr spdlog::level::level_enum kSpdlogLevels[] = {spdlog::level::trace, spdlog::level::debug,
                                                        spdlog::level::info,  spdlog::level::warn,
@@ -50,6 +53,7 @@ Logger& logger() {
 class DescriptorSink : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
  public:
   explicit DescriptorSink(int descriptor) : descriptor_(descriptor) {}
+  explicit DescriptorSink(UniqueFd file) : descriptor_(file.get()), file_(std::move(file)) {}
 
  private:
   void sink_it_(const spdlog::details::log_msg& message) override {
@@ -60,17 +64,20 @@ class DescriptorSink : public spdlog::sinks::base_sink<spdlog::details::null_mut
   void flush_() override {}
 
   const int descriptor_;
+  const UniqueFd file_;  // the descriptor, if the sink owns it
 };
+
+void use_sink_locked(Logger& log, std::shared_ptr<DescriptorSink> sink, const char* pattern) {
+  log.sink = std::make_shared<spdlog::logger>(log.name, std::move(sink));
+  log.sink->set_level(spdlog::level::trace);
+  log.sink->set_pattern(pattern);
+}
 
 // The sink is created at first use, so a process that never logs has none. It does not use the
 // application's stream stderr, which a thread may hold while it waits for this one.
 spdlog::logger& sink_locked(Logger& log) {
-  if (!log.sink) {
-    log.sink =
-        std::make_shared<spdlog::logger>(log.name, std::make_shared<DescriptorSink>(STDERR_FILENO));
-    log.sink->set_level(spdlog::level::trace);
-    log.sink->set_pattern(kLinePattern);
-  }
+  if (!log.sink)
+    use_sink_locked(log, std::make_shared<DescriptorSink>(STDERR_FILENO), kLinePattern);
   return *log.sink;
 }
 
@@ -136,25 +143,18 @@ void set_log_name(const char* name) {
 }
 
 bool set_log_file(const char* path) {
-  std::FILE* probe = std::fopen(path, "ae");
-  if (!probe) return false;
-  std::fclose(probe);
+  UniqueFd file(::open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0666));
+  if (!file) return false;
   Logger& log = logger();
   std::lock_guard lock(log.mutex);
-  auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
-  log.sink = std::make_shared<spdlog::logger>(log.name, std::move(sink));
-  log.sink->set_level(spdlog::level::trace);
-  log.sink->set_pattern("%Y-%m-%d %H:%M:%S.%e %n[%P] %l: %v");
+  use_sink_locked(log, std::make_shared<DescriptorSink>(std::move(file)), kFilePattern);
   return true;
 }
 
 void set_log_descriptor(int descriptor) {
   Logger& log = logger();
   std::lock_guard lock(log.mutex);
-  log.sink =
-      std::make_shared<spdlog::logger>(log.name, std::make_shared<DescriptorSink>(descriptor));
-  log.sink->set_level(spdlog::level::trace);
-  log.sink->set_pattern(kLinePattern);
+  use_sink_locked(log, std::make_shared<DescriptorSink>(descriptor), kLinePattern);
 }
 
 }  // namespace rcuda

@@ -1,16 +1,33 @@
 // UniqueFd owns one file descriptor and closes it. -1 means none.
+//
+// Descriptors 0 to 2 belong to the program, even while it has closed them: a later printf() would
+// write into ours. So a UniqueFd moves such a descriptor above them and makes it close-on-exec. If
+// the process may have no more descriptors, the UniqueFd owns none and errno says why.
 #pragma once
 
+#include <cerrno>
 #include <utility>
 
+#include <fcntl.h>
 #include <unistd.h>
 
 namespace rcuda {
 
+// Moves a descriptor of 0 to 2 to a higher number, close-on-exec; returns others unchanged. If that
+// fails, closes the descriptor and returns -1 with errno.
+inline int above_standard(int fd) {
+  if (fd < 0 || fd > STDERR_FILENO) return fd;
+  const int moved = ::fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  const int error = errno;
+  ::close(fd);
+  errno = error;
+  return moved;
+}
+
 class UniqueFd {
  public:
   UniqueFd() = default;
-  explicit UniqueFd(int fd) : fd_(fd) {}
+  explicit UniqueFd(int fd) : fd_(above_standard(fd)) {}
   UniqueFd(UniqueFd&& other) noexcept : fd_(other.release()) {}
   UniqueFd& operator=(UniqueFd&& other) noexcept {
     reset(other.release());
@@ -22,8 +39,8 @@ class UniqueFd {
   explicit operator bool() const { return fd_ >= 0; }
   int release() { return std::exchange(fd_, -1); }
   void reset(int fd = -1) {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = fd;
+    const int old = std::exchange(fd_, above_standard(fd));
+    if (old >= 0) ::close(old);
   }
 
  private:

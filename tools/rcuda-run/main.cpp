@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include <sys/auxv.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -44,7 +45,10 @@ struct Options {
 
 fs::path own_folder() {
   std::error_code error;
-  return fs::read_symlink("/proc/self/exe", error).parent_path();
+  const fs::path own = fs::read_symlink("/proc/self/exe", error);
+  if (!error) return own.parent_path();
+  // There is no /proc.
+  return fs::weakly_canonical(reinterpret_cast<const char*>(::getauxval(AT_EXECFN))).parent_path();
 }
 
 // The client library, relative to this binary: in a build folder, in an installed tree, and in a

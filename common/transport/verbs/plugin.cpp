@@ -1,6 +1,9 @@
 #include "common/transport/verbs/plugin.h"
 
+#include <utility>
+
 #include "common/base/log.h"
+#include "common/base/taken_descriptors.h"
 #include "common/transport/verbs/verbs_link.h"
 
 namespace {
@@ -11,8 +14,14 @@ constexpr rcuda::transport::VerbsPlugin kPlugin = {
       rcuda::set_log_level(static_cast<rcuda::LogLevel>(threshold));
       rcuda::forward_log(writer);
     },
-    rcuda::transport::verbs::usable,
-    rcuda::transport::verbs::make_link,
+    [](int control_socket) {
+      const rcuda::StandardDescriptorsTaken taken;
+      return rcuda::transport::verbs::usable(control_socket);
+    },
+    [](rcuda::transport::Bootstrap bootstrap, const rcuda::transport::LinkOptions& options) {
+      const rcuda::StandardDescriptorsTaken taken;
+      return rcuda::transport::verbs::make_link(std::move(bootstrap), options);
+    },
 };
 
 }  // namespace

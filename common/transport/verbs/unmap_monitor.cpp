@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/base/proc_self.h"
 #include "common/base/start_thread.h"
 
 #ifndef UFFD_USER_MODE_ONLY
@@ -40,7 +41,7 @@ bool watch_pages(int fd, uintptr_t begin, uintptr_t end) {
 // Whether every page of the range belongs to a writable private anonymous mapping. If so, widens
 // the range to whole mappings.
 bool widen_to_mappings(uintptr_t* begin, uintptr_t* end) {
-  std::FILE* maps = std::fopen("/proc/self/maps", "re");
+  std::FILE* maps = std::fopen(proc_self("maps").c_str(), "re");
   if (maps == nullptr) return false;
   char line[4096 + 256];
   uintptr_t reached = *begin;

@@ -124,6 +124,9 @@ TEST_F(RegisteredPagesTest, KnowsHowMemoryIsMapped) {
   EXPECT_EQ(mapping_of(first_, 2 * kPage), PageMapping::kPrivate);
   ::munmap(at(1), kPage);
   EXPECT_EQ(mapping_of(first_, 3 * kPage), PageMapping::kNone);
+  // Without /proc, whatever is mapped may be shared.
+  EXPECT_EQ(unlisted_mapping_of(first_, kPage), PageMapping::kShared);
+  EXPECT_EQ(unlisted_mapping_of(first_, 3 * kPage), PageMapping::kNone);
 }
 
 }  // namespace

@@ -1,0 +1,39 @@
+// Keeps foreign libraries from using descriptors 0 to 2, which belong to the program.
+//
+// A library that opens descriptors for itself gets the lowest free numbers, which a UniqueFd cannot
+// change. While StandardDescriptorsTaken exists, those of 0 to 2 that the program has closed are
+// taken. Reading and writing them still fails with EBADF, because they are opened with O_PATH.
+// Threads: any. Nothing blocks. Errors: a descriptor that cannot be taken stays free.
+#pragma once
+
+#include <cerrno>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace rcuda {
+
+class StandardDescriptorsTaken {
+ public:
+  StandardDescriptorsTaken() {
+    for (int fd = 0; fd <= STDERR_FILENO; ++fd) {
+      if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+      const int opened = ::open("/", O_PATH | O_CLOEXEC);
+      taken_[fd] = opened == fd;
+      if (opened >= 0 && opened != fd) ::close(opened);  // another thread was first
+    }
+  }
+  ~StandardDescriptorsTaken() {
+    for (int fd = 0; fd <= STDERR_FILENO; ++fd) {
+      // The program may have put something else there.
+      if (taken_[fd] && (::fcntl(fd, F_GETFL) & O_PATH) != 0) ::close(fd);
+    }
+  }
+  StandardDescriptorsTaken(const StandardDescriptorsTaken&) = delete;
+  StandardDescriptorsTaken& operator=(const StandardDescriptorsTaken&) = delete;
+
+ private:
+  bool taken_[STDERR_FILENO + 1] = {};
+};
+
+}  // namespace rcuda

@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+"""Host programs of unusual kinds: without standard descriptors.
+
+    hosts_test.py --build FOLDER --programs FOLDER [unittest arguments]
+"""
+
+import os
+import subprocess
+import unittest
+
+from servers import client_environment, run_tests, Server
+
+BUILD = PROGRAMS = None
+
+
+class HostsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(BUILD)
+
+    @classmethod
+    def tearDownClass(cls):
+        outcome = cls.server.stop()
+        assert outcome == 0, outcome
+
+    def run_host(self, transport, program, *arguments, wrapper=()):
+        environment = client_environment(BUILD, [self.server], transport)
+        return subprocess.run([*wrapper, program, *arguments], env=environment, capture_output=True, text=True,
+                              timeout=120)
+
+    def test_descriptors_stay_away_from_the_standard_ones(self):
+        for transport in ("shm", "tcp"):
+            with self.subTest(transport):
+                result = self.run_host(transport, os.path.join(PROGRAMS, "odd_hosts"), "strict")
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertIn("\ndescriptors\n", result.stdout)
+
+
+if __name__ == "__main__":
+    run_tests(globals(), "programs")
