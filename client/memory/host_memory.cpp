@@ -19,7 +19,9 @@
 #include "client/memory/move_pages.h"
 #include "client/memory/registered_pages.h"
 #include "client/process/process.h"
+#include "client/process/shared_memory.h"
 #include "common/base/log.h"
+#include "common/base/memory_file.h"
 #include "common/base/unique_fd.h"
 
 namespace rcuda::client {
@@ -38,9 +40,8 @@ HostAddresses& host_range() {
 }
 
 UniqueFd make_backing(size_t bytes) {
-  UniqueFd fd(memfd_create("rcuda-host", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (fd && ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) fd.reset();
-  return fd;
+  // It is filled before a worker could give it its size.
+  return may_make_files_of(bytes) ? make_memory_file("rcuda-host", bytes) : UniqueFd();
 }
 
 uint64_t inode_of(int file) {
@@ -223,21 +224,18 @@ Unmirrored& unmirrored() {
   return *instance;
 }
 
-// Maps whole pages of a new memfd in the host range. Returns null if that fails. Once the memory is
-// mapped and exposed, no descriptor is kept: the application has a limited number of them (ulimit
-// -n).
+// Maps new whole pages in the host range (map_shared()). Returns null if that fails. Once the
+// memory is mapped and exposed, no descriptor is kept: the application has a limited number of them
+// (ulimit -n).
 void* map_in_range(size_t length, UniqueFd* backing) {
   const uint64_t base = host_range().take(length);
   if (base == 0) return nullptr;
-  *backing = make_backing(length);
-  void* wanted = reinterpret_cast<void*>(base);
-  void* memory = *backing ? mmap(wanted, length, PROT_READ | PROT_WRITE,
-                                 MAP_SHARED | MAP_FIXED_NOREPLACE, backing->get(), 0)
-                          : MAP_FAILED;
-  if (memory == wanted) return memory;
-  if (memory != MAP_FAILED) munmap(memory, length);
-  host_range().give_back(base, length);
-  return nullptr;
+  const auto& sessions = Process::get().sessions();
+  const bool workers_map = std::any_of(sessions.begin(), sessions.end(), shares_pages);
+  void* const memory =
+      map_shared("rcuda-host", reinterpret_cast<void*>(base), length, workers_map, backing);
+  if (!memory) host_range().give_back(base, length);
+  return memory;
 }
 
 void unmap_from_range(void* memory, size_t length) {
@@ -263,8 +261,12 @@ CUresult allocate_internal(Session& session, wire::ObjectId context, size_t byte
   if (!address) return CUDA_ERROR_OUT_OF_MEMORY;
   constexpr unsigned kFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
   transport::RegionId region;
-  const CUresult result =
+  CUresult result =
       expose_to(session, context, address, length, backing.get(), kFlags, &region, callback);
+  if (result == CUDA_SUCCESS && !is_usable(backing, length)) {
+    (void)unexpose_from(session, context, reinterpret_cast<uintptr_t>(address), region);
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
   if (result != CUDA_SUCCESS) {
     unmap_from_range(address, length);
     return result;
@@ -292,6 +294,10 @@ CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool manage
   Exposures exposures;
   constexpr unsigned kEverywhere = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
   CUresult result = expose_to_all(target, memory, length, backing.get(), kEverywhere, &exposures);
+  if (result == CUDA_SUCCESS && !is_usable(backing, length)) {
+    unexpose_all(exposures, reinterpret_cast<uintptr_t>(memory), target);
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
   if (result == CUDA_SUCCESS) {
     result = record(target, memory, bytes, managed ? Placement::kManaged : Placement::kHost, flags,
                     std::move(exposures), true);

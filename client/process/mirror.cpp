@@ -16,6 +16,7 @@
 #include "client/process/mirror_behind.h"
 #include "client/process/mirror_exchange.h"
 #include "client/process/mirror_patch.h"
+#include "client/process/shared_memory.h"
 #include "common/base/log.h"
 #include "common/base/unique_fd.h"
 
@@ -70,12 +71,10 @@ size_t whole_pages(size_t bytes) {
 // which a variable is asked at once.
 CUresult introduce(Mirror& mirror, bool* fetched) {
   const size_t half = whole_pages(wire::MirrorLoan::region_bytes(mirror.bytes));
-  UniqueFd backing(memfd_create("rcuda-mirror", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!backing || ftruncate(backing.get(), static_cast<off_t>(2 * half)) != 0) {
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  void* memory = mmap(nullptr, 2 * half, PROT_READ | PROT_WRITE, MAP_SHARED, backing.get(), 0);
-  if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  UniqueFd backing;
+  void* const memory = map_shared("rcuda-mirror", nullptr, 2 * half,
+                                  mirror.session->traits().shares_pages, &backing);
+  if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
   (void)madvise(memory, 2 * half, MADV_DONTFORK);
   Result<transport::Region> region =
       mirror.session->link().expose(memory, 2 * half, backing.get(), 0);
@@ -110,6 +109,7 @@ CUresult introduce(Mirror& mirror, bool* fetched) {
               [&](CUresult answer, const Reply&) { *fetched = answer == CUDA_SUCCESS; });
   }
   calls.finish();
+  if (result == CUDA_SUCCESS && !is_usable(backing, 2 * half)) result = CUDA_ERROR_OUT_OF_MEMORY;
   if (told.block_bytes % kMirrorBlockBytes == 0 && told.block_bytes != 0) {
     mirror.changes_bytes = told.block_bytes;
   }

@@ -83,6 +83,18 @@ void lower_stack_limit() {
   (void)::setrlimit(RLIMIT_STACK, &limit);
 }
 
+// Memory of sessions that clients map counts as files (RLIMIT_FSIZE). Workers inherit the limit.
+void raise_file_limit() {
+  rlimit limit{RLIM_INFINITY, RLIM_INFINITY};
+  if (::setrlimit(RLIMIT_FSIZE, &limit) == 0 || ::getrlimit(RLIMIT_FSIZE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_FSIZE, &limit);
+  RCUDA_WARN(
+      "files of this server are limited to %llu bytes, and so are pieces of its sessions' "
+      "memory: start it without that limit (ulimit -f unlimited)",
+      static_cast<unsigned long long>(limit.rlim_max));
+}
+
 // The path, or nothing if there is no such file.
 std::string existing(const std::string& path) {
   return !path.empty() && ::access(path.c_str(), F_OK) == 0 ? path : "";
@@ -91,6 +103,7 @@ std::string existing(const std::string& path) {
 int run_daemon(const Settings& settings, int ready) {
   raise_descriptor_limit();
   lower_stack_limit();
+  raise_file_limit();
   // The poll loop reads these signals from a descriptor; they have no handler.
   sigset_t signals;
   sigemptyset(&signals);
@@ -229,6 +242,7 @@ int start(int argc, char** argv) {
         Code::kInvalidArgument,
         "RCUDA_LOG=" + settings.log.get() + " is not usable: it takes " + settings.log.help()));
   }
+  signal(SIGXFSZ, SIG_IGN);  // calls that exceed RLIMIT_FSIZE fail instead
   if (order.worker_base >= 0) {
     ::fcntl(kWorkerControl, F_SETFD, FD_CLOEXEC);
     return run_worker(settings, UniqueFd(kWorkerControl), static_cast<uint32_t>(order.worker_base));

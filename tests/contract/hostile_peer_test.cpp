@@ -60,7 +60,9 @@ struct Victim {
 Words tcp_hello(uint32_t peer_timeout_ms = 0) {
   return Words().u64(0x3270637461647563).u64(kWindowBytes).u32(peer_timeout_ms).u32(1);
 }
-Words shm_hello() { return Words().u64(0x316d687361647563).u64(kWindowBytes).u32(0).u32(0); }
+Words shm_hello() {
+  return Words().u64(0x316d687361647563).u64(kWindowBytes).u32(0).u32(0).u64(0).u64(0);
+}
 
 void send(const UniqueFd& socket, const std::vector<std::byte>& bytes) {
   // The victim may already have closed the connection.
@@ -406,7 +408,7 @@ TEST(HostileShmPeer, GreetingsThatCannotBeAreRefused) {
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   EXPECT_EQ(attack_shm({}, {}, kImpatience).refused.code(), Code::kTimeout);
   EXPECT_EQ(attack_shm(shm_hello().bytes(), {}).refused.code(), Code::kProtocol);
-  EXPECT_EQ(attack_shm(Words().u64(5).zeros(16).bytes(), {good.get()}).refused.code(),
+  EXPECT_EQ(attack_shm(Words().u64(5).zeros(32).bytes(), {good.get()}).refused.code(),
             Code::kProtocol);
   for (const UniqueFd* file : {&small, &unsealed, &null}) {
     EXPECT_EQ(attack_shm(shm_hello().bytes(), {file->get()}).refused.code(), Code::kProtocol);

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Host programs of unusual kinds: without standard descriptors.
+"""Host programs of unusual kinds: with few resources, without standard
+descriptors.
 
     hosts_test.py --build FOLDER --programs FOLDER [unittest arguments]
 """
@@ -34,6 +35,14 @@ class HostsTest(unittest.TestCase):
                 result = self.run_host(transport, os.path.join(PROGRAMS, "odd_hosts"), "strict")
                 self.assertEqual(result.returncode, 0, result.stderr)
                 self.assertIn("\ndescriptors\n", result.stdout)
+
+    def test_a_limit_on_files(self):
+        limited = ("sh", "-c", 'ulimit -f 200 && exec "$@"', "sh")
+        for transport in ("shm", "tcp"):
+            for program in ("host_memory", "managed_memory"):
+                with self.subTest(transport, program=program):
+                    result = self.run_host(transport, os.path.join(PROGRAMS, program), wrapper=limited)
+                    self.assertEqual(result.returncode, 0, result.stderr)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 // The Link between two processes of one host: each window is a memfd that both map.
 //
-//   page 0        WindowHeader: the doorbells on which the window's owner sleeps, and where its
-//                 answers are
+//   page 0        WindowHeader: the doorbells on which the window's owner sleeps
 //   page 1 ...    the window
 //
 // The memfd is sealed against resizing, so neither side can make the other fault. put() is a memcpy
@@ -14,6 +13,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <string>
 #include <thread>
 #include <unordered_set>
 
@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/base/memory_file.h"
 #include "common/base/socket_io.h"
 #include "common/base/start_thread.h"
 #include "common/transport/control_channel.h"
@@ -47,7 +48,6 @@ constexpr size_t kCopyPieceBytes = 1u << 20;
 struct WindowHeader {
   DoorbellState doorbell;
   alignas(128) DoorbellState elsewhere;  // for puts outside of the answers
-  WindowPart answers;                    // LinkOptions::answers of the window's owner
 };
 static_assert(sizeof(WindowHeader) <= kHeaderBytes);
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
@@ -57,8 +57,9 @@ struct Hello {
   uint64_t window_bytes = 0;
   uint32_t peer_timeout_ms = 0;  // this side expects a sign of life within this time
   uint32_t reserved = 0;
+  WindowPart answers;  // LinkOptions::answers of this side
 };
-static_assert(sizeof(Hello) == 24);
+static_assert(sizeof(Hello) == 40);
 
 struct Window {
   UniqueFd file;
@@ -76,47 +77,49 @@ Result<Mapping> map_window(int file, size_t bytes) {
   return Mapping(base, bytes);
 }
 
-Result<Window> make_window(size_t window_bytes, const WindowPart& answers) {
-  RCUDA_RETURN_IF_ERROR(check_window_bytes(window_bytes, "own"));
-  Window window;
-  window.file.reset(::memfd_create("rcuda-window", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!window.file) return Status::from_errno(errno, "memfd_create");
-  const size_t bytes = kHeaderBytes + window_bytes;
-  if (::ftruncate(window.file.get(), static_cast<off_t>(bytes)) != 0 ||
-      ::fcntl(window.file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return Status::from_errno(errno, "sizing a window");
-  }
-  Result<Mapping> memory = map_window(window.file.get(), bytes);
-  if (!memory) return memory.status();
-  window.memory = std::move(*memory);
-  new (window.memory.data()) WindowHeader{.answers = answers};
-  return window;
+Status seal_window(int file) {
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  if (::fcntl(file, F_ADD_SEALS, kSeals) == 0) return {};
+  return Status::from_errno(errno, "sealing a window");
 }
 
-Result<Window> adopt_window(UniqueFd file, uint64_t window_bytes) {
-  RCUDA_RETURN_IF_ERROR(check_window_bytes(window_bytes, "the peer's"));
-  struct stat state {};
+// The file of a window. It is empty if only the peer may give it its size (memory_file.h).
+Result<UniqueFd> make_window_file(size_t window_bytes) {
+  RCUDA_RETURN_IF_ERROR(check_window_bytes(window_bytes, "own"));
+  UniqueFd file = make_memory_file("rcuda-window", kHeaderBytes + window_bytes);
+  if (!file) return Status::from_errno(errno, "making a window");
+  if (!has_size(file.get(), 0)) RCUDA_RETURN_IF_ERROR(seal_window(file.get()));
+  return file;
+}
+
+// Maps the file of a window of `whose` side. All bits of a header are zero at the start, so whoever
+// maps it first may use it.
+Result<Window> open_window(UniqueFd file, uint64_t window_bytes, const char* whose) {
+  RCUDA_RETURN_IF_ERROR(check_window_bytes(window_bytes, whose));
+  const uint64_t bytes = kHeaderBytes + window_bytes;
+  const bool was_empty = has_size(file.get(), 0);
+  RCUDA_RETURN_IF_ERROR(size_memory_file(file.get(), bytes));
+  if (was_empty && has_size(file.get(), bytes)) RCUDA_RETURN_IF_ERROR(seal_window(file.get()));
   const int seals = ::fcntl(file.get(), F_GET_SEALS);
-  if (::fstat(file.get(), &state) != 0 || seals < 0 || !(seals & F_SEAL_SHRINK) ||
-      static_cast<uint64_t>(state.st_size) != kHeaderBytes + window_bytes) {
-    return Status{Code::kProtocol, "the peer's window differs from its greeting"};
+  if (seals < 0 || !(seals & F_SEAL_SHRINK) || !has_size(file.get(), bytes)) {
+    return Status{Code::kProtocol, std::string(whose) + " window differs from its greeting"};
   }
-  Result<Mapping> memory = map_window(file.get(), kHeaderBytes + window_bytes);
+  Result<Mapping> memory = map_window(file.get(), bytes);
   if (!memory) return memory.status();
   return Window{std::move(file), std::move(*memory)};
 }
 
 class ShmLink final : public LinkCore {
  public:
-  ShmLink(Window own, Window peer, bool tells_answers_apart, std::chrono::milliseconds peer_timeout)
-      : LinkCore(&own.header()->doorbell, tells_answers_apart ? &own.header()->elsewhere : nullptr,
-                 true),
+  ShmLink(Window own, Window peer, const Hello& own_hello, const Hello& peer_hello)
+      : LinkCore(&own.header()->doorbell,
+                 own_hello.answers.bytes != 0 ? &own.header()->elsewhere : nullptr, true),
         own_(std::move(own)),
         peer_(std::move(peer)),
         peer_bell_(&peer_.header()->doorbell, true),
         peer_elsewhere_(&peer_.header()->elsewhere, true),
-        peer_answers_(peer_.header()->answers),
-        peer_timeout_(peer_timeout) {}
+        peer_answers_(peer_hello.answers),
+        peer_timeout_(own_hello.peer_timeout_ms) {}
   ~ShmLink() override;
 
   Status start(Socket control, UniqueFd peer_process, ControlChannel::Timing timing);
@@ -366,23 +369,27 @@ Result<Greeting> hear(int socket, Deadline deadline) {
 
 Result<std::unique_ptr<Link>> shm::make_link(Bootstrap bootstrap, const LinkOptions& options) {
   const Deadline deadline = std::chrono::steady_clock::now() + bootstrap.timeout;
-  Result<Window> own = make_window(options.window_bytes, options.answers);
-  if (!own) return own.status();
+  Result<UniqueFd> file = make_window_file(options.window_bytes);
+  if (!file) return file.status();
   Hello hello;
   hello.window_bytes = options.window_bytes;
   hello.peer_timeout_ms = static_cast<uint32_t>(options.peer_timeout.count());
+  hello.answers = options.answers;
   const int socket = bootstrap.control.fd();
-  RCUDA_RETURN_IF_ERROR(greet(socket, hello, own->file.get(), deadline));
+  // The server greets when it has given the client's window its size.
+  if (!bootstrap.server) RCUDA_RETURN_IF_ERROR(greet(socket, hello, file->get(), deadline));
   Result<Greeting> peer_says = hear(socket, deadline);
   if (!peer_says) return peer_says.status();
-  Result<Window> peer = adopt_window(std::move(peer_says->window), peer_says->hello.window_bytes);
+  Result<Window> peer =
+      open_window(std::move(peer_says->window), peer_says->hello.window_bytes, "the peer's");
   if (!peer) return peer.status();
+  if (bootstrap.server) RCUDA_RETURN_IF_ERROR(greet(socket, hello, file->get(), deadline));
+  Result<Window> own = open_window(std::move(*file), options.window_bytes, "own");
+  if (!own) return own.status();
   own->file.reset();
   peer->file.reset();
 
-  const bool tells_answers_apart = options.answers.bytes != 0;
-  auto link = std::make_unique<ShmLink>(std::move(*own), std::move(*peer), tells_answers_apart,
-                                        options.peer_timeout);
+  auto link = std::make_unique<ShmLink>(std::move(*own), std::move(*peer), hello, peer_says->hello);
   const ControlChannel::Timing timing{
       .send_every = heartbeat_interval(peer_says->hello.peer_timeout_ms),
       .expect_within = options.peer_timeout};

@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/memory_file.h"
+
 namespace rcuda::transport {
 namespace {
 
@@ -33,6 +35,9 @@ Status ShmRegions::add(uint64_t id, uint64_t bytes, uint64_t offset, bool has_ba
   entry.offset = offset;
   entry.has_backing = has_backing;
   if (fd) {
+    if (offset <= UINT64_MAX - bytes) {
+      RCUDA_RETURN_IF_ERROR(size_memory_file(fd.get(), offset + bytes));
+    }
     struct stat file {};
     const int seals = ::fcntl(fd.get(), F_GET_SEALS);
     const bool inside = ::fstat(fd.get(), &file) == 0 && file.st_size >= 0 &&

@@ -1,0 +1,47 @@
+#include "common/base/memory_file.h"
+
+#include <cerrno>
+#include <string>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+namespace rcuda {
+
+bool may_make_files_of(uint64_t bytes) {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+         bytes <= limit.rlim_cur;
+}
+
+UniqueFd make_memory_file(const char* name, uint64_t bytes) {
+  UniqueFd file(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file || !may_make_files_of(bytes)) return file;
+  if (::ftruncate(file.get(), static_cast<off_t>(bytes)) == 0) return file;
+  const int error = errno;
+  file.reset();
+  errno = error;
+  return file;
+}
+
+bool has_size(int file, uint64_t bytes) {
+  struct stat state {};
+  return ::fstat(file, &state) == 0 && static_cast<uint64_t>(state.st_size) == bytes;
+}
+
+Status size_memory_file(int file, uint64_t bytes) {
+  // Only memory files have seals.
+  const int seals = ::fcntl(file, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_GROW) != 0 || !has_size(file, 0)) return {};
+  if (!may_make_files_of(bytes)) {
+    return {Code::kOutOfMemory, "neither side of the session may make memory of " +
+                                    std::to_string(bytes) +
+                                    " bytes: raise the limit on files (ulimit -f)"};
+  }
+  if (::ftruncate(file, static_cast<off_t>(bytes)) == 0) return {};
+  return Status::from_errno(errno, "sizing a memory file of the peer");
+}
+
+}  // namespace rcuda
