@@ -1,5 +1,5 @@
 """Generates the client's exported symbols: cuX records the call when a trace is written, calls the
-entry point, and catches every exception.
+entry point, and catches every exception. Its thread cannot be cancelled during the call.
 
 The entry points themselves (client/entry, generated ones, weak fallbacks) are written under their own
 names, but assembled as rcuda_cuX by entry_labels.h, which their targets include before everything else.
@@ -13,6 +13,12 @@ this check to these functions.
 
 from emit import NOTICE
 from exports import newer_functions
+
+# Calls so short that switching cancellation off and on would be felt (two locked instructions, 10 ns).
+# They rarely block; what then does so switches cancellation off itself (common/base/cancellation_off.h).
+SHORT = {"cuCtxGetCurrent", "cuCtxGetDevice", "cuCtxPopCurrent_v2", "cuCtxPushCurrent_v2", "cuCtxSetCurrent",
+         "cuEventQuery", "cuEventRecord", "cuLaunchKernel", "cuLaunchKernelEx", "cuStreamIsCapturing",
+         "cuStreamQuery", "cuStreamWaitEvent"}
 
 HEADERS = "#include <cuda.h>\n#include <cudaProfiler.h>\n\n"
 
@@ -34,8 +40,9 @@ def emit_labels(toolkit, names=None):
 def emit_definitions(toolkit):
     newer = newer_functions(toolkit)
     lines = [NOTICE, HEADERS, '#include "api/exports/driver_version.h"\n'
-             '#include "client/base/thrown.h"\n#include "client/base/trace.h"\n\n'
-             "using rcuda::client::trace::Span;\n\n"
+             '#include "client/base/thrown.h"\n#include "client/base/trace.h"\n'
+             '#include "common/base/cancellation_off.h"\n\n'
+             "using rcuda::CancellationOff;\nusing rcuda::client::trace::Span;\n\n"
              "#define RCUDA_TRACED static __attribute__((noinline, cold))\n\n"
              "// Of this library alone.\n#pragma GCC visibility push(hidden)\nextern \"C\" {\n"]
     lines += [f"CUresult rcuda_{p.name}({', '.join(p.types) or 'void'});\n"
@@ -47,10 +54,13 @@ def emit_definitions(toolkit):
         # The traced call is a separate function, so that the untraced path is only a call. Only
         # std::exception is caught, because the unwinding of pthread_exit() must pass.
         gate = refusal(p.name, newer[p.name]) if p.name in newer else ""
-        lines.append(f"RCUDA_TRACED CUresult traced_{p.name}({p.parameter_list}) {{\n"
+        is_short = p.name.removesuffix("_ptsz") in SHORT
+        guard = "  const CancellationOff off;\n"
+        off, traced_off = ("", guard) if is_short else (guard, "")
+        lines.append(f"RCUDA_TRACED CUresult traced_{p.name}({p.parameter_list}) {{\n{traced_off}"
                      f"  Span span(\"{p.name}\");\n"
                      f"  return span.result(rcuda_{p.name}({names}));\n}}\n"
-                     f"{p.declaration} {{\n"
+                     f"{p.declaration} {{\n{off}"
                      f"  try {{\n{gate}"
                      f"    return rcuda::client::trace::on() ? traced_{p.name}({names}) "
                      f": rcuda_{p.name}({names});\n"

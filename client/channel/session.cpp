@@ -8,6 +8,7 @@
 #include "client/base/trace.h"
 #include "client/channel/capture_answers.h"
 #include "client/channel/staging.h"
+#include "common/base/cancellation_off.h"
 #include "common/base/cpu_pause.h"
 #include "common/base/log.h"
 #include "common/cuda/errors.h"
@@ -140,6 +141,8 @@ CUresult Session::send(const wire::CommandHeader& header, Timeline* timeline,
     std::memcpy(large.data() + sizeof header, body.data(), body.size());
     first = large;
   }
+  std::optional<CancellationOff> off;  // a put over a network may block in a system call
+  if (traits_.reach != transport::Reach::kThisMachine) off.emplace();
   std::lock_guard lock(order_mutex_);
   sent->number = ++commands_;
   uint64_t room = room_of(header.opcode, body, traits().has_region_puts);
@@ -268,6 +271,7 @@ bool Session::acquire_slot(size_t reply_bytes, bool patient, PendingCall* call) 
     if (!patient) return false;
     // All slots of this size are in use (kSmallReplyCount, kLargeReplyCount). One becomes free when
     // a reply is destroyed.
+    const CancellationOff off;
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
 }
@@ -302,9 +306,13 @@ CUresult Session::wait_until(const Ready& ready) {
   }
 }
 
-CUresult Session::wait_for(const std::function<bool()>& ready) { return wait_until(ready); }
+CUresult Session::wait_for(const std::function<bool()>& ready) {
+  const CancellationOff off;
+  return wait_until(ready);
+}
 
 CUresult Session::wait_for_reply(const PendingCall& call, Reply* reply) {
+  const CancellationOff off;
   const std::atomic<uint64_t>& stamp = client_word(call.slot + call.slot_bytes - sizeof(uint64_t));
   // Acquire pairs with the worker's put: once the stamp is visible, the body is too.
   const auto arrived = [&] {
@@ -362,6 +370,7 @@ bool Session::word_reached(uint32_t index, uint64_t sequence, CUresult* result) 
 }
 
 CUresult Session::wait_word(uint32_t index, uint64_t sequence, const Timeline* of) {
+  const CancellationOff off;
   trace::Span span("wait for the worker's word", "wait");
   CUresult result = CUDA_SUCCESS;
   const auto reached = [&] { return word_reached(index, sequence, &result); };

@@ -13,6 +13,7 @@
 
 #include <pthread.h>
 
+#include "common/base/cancellation_off.h"
 #include "common/base/log.h"
 #include "common/base/start_thread.h"
 
@@ -53,7 +54,7 @@ struct Job {
     done.wait(lock, [&] { return finished.load() == count; });
   }
 
-  // Counts a task as finished, even if its thread is cancelled during the task.
+  // Counts a task as finished, even if it throws.
   struct Finish {
     Job& job;
     ~Finish() {
@@ -143,6 +144,7 @@ void run_parallel(size_t count, const std::function<void(size_t)>& task) {
     for (size_t i = 0; i < count; ++i) task(i);
     return;
   }
+  const CancellationOff off;
   auto job = std::make_shared<Job>();
   job->task = &task;
   job->count = count;

@@ -15,6 +15,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include "common/base/cancellation_off.h"
 #include "common/base/log_forward.h"
 #include "common/base/unique_fd.h"
 
@@ -110,6 +111,7 @@ void log_line(LogLevel level, const char* format, ...) {
 }  // namespace internal
 
 void write_log_line(LogLevel level, const char* text) {
+  const CancellationOff off;
   Logger& log = logger();
   std::lock_guard lock(log.mutex);
   spdlog::logger& sink = sink_locked(log);
