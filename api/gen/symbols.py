@@ -40,7 +40,8 @@ def emit_labels(toolkit, names=None):
 def emit_definitions(toolkit):
     newer = newer_functions(toolkit)
     lines = [NOTICE, HEADERS, '#include "api/exports/driver_version.h"\n'
-             '#include "client/base/thrown.h"\n#include "client/base/trace.h"\n'
+             '#include "client/base/process_end.h"\n#include "client/base/thrown.h"\n'
+             '#include "client/base/trace.h"\n'
              '#include "common/base/cancellation_off.h"\n\n'
              "using rcuda::CancellationOff;\nusing rcuda::client::trace::Span;\n\n"
              "#define RCUDA_TRACED static __attribute__((noinline, cold))\n\n"
@@ -62,8 +63,8 @@ def emit_definitions(toolkit):
                      f"  return span.result(rcuda_{p.name}({names}));\n}}\n"
                      f"{p.declaration} {{\n{off}"
                      f"  try {{\n{gate}"
-                     f"    return rcuda::client::trace::on() ? traced_{p.name}({names}) "
-                     f": rcuda_{p.name}({names});\n"
+                     f"    return rcuda::client::final_result(rcuda::client::trace::on() "
+                     f"? traced_{p.name}({names}) : rcuda_{p.name}({names}));\n"
                      f"  }} catch (const std::exception& exception) {{\n"
                      f"    return rcuda::client::thrown(\"{p.name}\", exception);\n  }}\n}}\n")
     lines.append('\n#pragma GCC visibility pop\n}  // extern "C"\n')

@@ -132,7 +132,7 @@ void take_out(uint64_t first, const std::function<void(const PageRun&)>& end_run
 // fork. Pages on a memfd would be shared with the parent. So the child copies them, and the parent
 // waits. (The kernel also copies pinned pages for a child.) The forking thread holds both mutexes
 // meanwhile.
-std::vector<Piece> forked;
+std::vector<Piece>& forked = *new std::vector<Piece>;
 int copied[2] = {-1, -1};  // a pipe: the child reports that it has copied
 
 void before_fork() {

@@ -69,12 +69,12 @@ nvmlReturn_t get_pci(nvmlDevice_t handle, nvmlPciInfo_t* pci, bool with_bus_id) 
 
 // Empty if the server's lists are other ones.
 const std::vector<uint64_t>& figures_of(const View& view) {
-  static const std::vector<uint64_t> none;
+  static const auto& none = *new std::vector<uint64_t>;
   return view.report->layout == figures::layout() ? view.gpu().figures : none;
 }
 
 const std::string& text_of(const View& view, uint32_t which) {
-  static const std::string none;
+  static const auto& none = *new std::string;
   const std::vector<std::string>& all = view.gpu().texts;
   return view.report->layout == figures::layout() && which < all.size() ? all[which] : none;
 }

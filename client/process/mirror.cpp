@@ -417,12 +417,12 @@ CUresult push_mirrors(const Target& target, const LaunchParameters* launch) {
   if (!any_mirrored()) [[likely]]
     return CUDA_SUCCESS;
   std::lock_guard lock(push_mutex);
-  static std::vector<std::byte> content;  // guarded by push_mutex
+  static auto* const content = new std::vector<std::byte>;  // guarded by push_mutex
   for (const Shared& mirror : of_session(*target.session)) {
     if (launch && !may_use(*launch, *mirror)) continue;
     size_t sent_bytes = 0;
     CUresult result = catch_up(mirror);
-    if (result == CUDA_SUCCESS) result = push(*mirror, &content, &sent_bytes);
+    if (result == CUDA_SUCCESS) result = push(*mirror, content, &sent_bytes);
     if (sent_bytes != 0 && !mirror->is_patched()) {  // perhaps not all of it
       ++pushes;
       const CUresult told = mirror->session->post(

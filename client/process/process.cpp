@@ -16,6 +16,7 @@
 #include "api/exports/proc_address.h"
 #include "client/base/pci_address.h"
 #include "client/base/pool_uuids.h"
+#include "client/base/process_end.h"
 #include "client/base/trace.h"
 #include "client/objects/named.h"
 #include "client/process/managed_mode.h"
@@ -352,6 +353,7 @@ void Process::fork_child() noexcept {
 void Process::end() {
   CUresult ready = CUDA_SUCCESS;
   if (state_.compare_exchange_strong(ready, CUDA_ERROR_DEINITIALIZED)) {
+    process_ends.store(true, std::memory_order_release);
     for (const auto& session : sessions_) session->end();
   }
   trace::finish();

@@ -13,11 +13,12 @@
 namespace rcuda {
 
 inline const std::string& executable_path() {
-  static const std::string path = [] {
+  // Not destroyed at exit: other threads may still use it.
+  static const std::string& path = *new std::string([] {
     char text[PATH_MAX];
     const ssize_t length = ::readlink(proc_self("exe").c_str(), text, sizeof text);
     return length > 0 ? std::string(text, static_cast<size_t>(length)) : std::string();
-  }();
+  }());
   return path;
 }
 

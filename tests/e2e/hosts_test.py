@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Host programs of unusual kinds: with few resources, without standard
-descriptors.
+descriptors, ending while their threads are busy.
 
     hosts_test.py --build FOLDER --programs FOLDER [unittest arguments]
 """
@@ -29,6 +29,15 @@ class HostsTest(unittest.TestCase):
         return subprocess.run([*wrapper, program, *arguments], env=environment, capture_output=True, text=True,
                               timeout=120)
 
+    def check(self, result, returncode, output, errors=""):
+        self.assertEqual((result.returncode, result.stdout), (returncode, output), result.stderr)
+        self.assertIn(errors, result.stderr)
+        if not errors:
+            self.assertEqual(result.stderr, "")
+
+    def own(self, name):
+        return os.path.join(BUILD, "tests/e2e", name)
+
     def test_descriptors_stay_away_from_the_standard_ones(self):
         for transport in ("shm", "tcp"):
             with self.subTest(transport):
@@ -43,6 +52,13 @@ class HostsTest(unittest.TestCase):
                 with self.subTest(transport, program=program):
                     result = self.run_host(transport, os.path.join(PROGRAMS, program), wrapper=limited)
                     self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_ends_while_threads_are_busy(self):
+        ends = {"return": 4, "exit": 5, "_exit": 6, "quick_exit": 7, "thread": 8, "reset": 4}
+        for transport in ("shm", "tcp"):
+            for how, status in ends.items():
+                with self.subTest(transport, how=how):
+                    self.check(self.run_host(transport, self.own("rcuda_busy_exit"), how), status, "")
 
 
 if __name__ == "__main__":
