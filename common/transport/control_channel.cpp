@@ -11,6 +11,7 @@
 
 #include "common/base/socket_io.h"
 #include "common/base/start_thread.h"
+#include "common/transport/link_core.h"
 
 namespace rcuda::transport {
 namespace {
@@ -170,8 +171,7 @@ std::string ControlChannel::poll_once(bool& intended) {
   // Checked after reading: a peer may have said farewell and then exited.
   if (entries[2].revents != 0) return "the peer's process has ended";
   if (timing_.expect_within.count() != 0 && now >= last_heard_ + timing_.expect_within) {
-    return "the peer has been silent for " + std::to_string(timing_.expect_within.count()) +
-           " ms: its process is stopped, or its host or the network between is down";
+    if (std::string why = check_silence(intended); !why.empty()) return why;
   }
   std::lock_guard lock(mutex_);
   if (!finished_ && timing_.send_every.count() != 0 && now >= last_sent_ + timing_.send_every) {
@@ -185,6 +185,20 @@ std::string ControlChannel::poll_once(bool& intended) {
   // The closed socket may still hold the peer's farewell; receiving finds out.
   queue_.clear();
   return sent.code() == Code::kUnavailable ? std::string() : sent.context();
+}
+
+// Reads once more: this process may have been stopped since the last time. A peer that goes on
+// later learns why the session has ended.
+std::string ControlChannel::check_silence(bool& intended) {
+  const Clock::time_point before = last_heard_;
+  if (std::string why = receive(intended); !why.empty() || last_heard_ != before) return why;
+  const auto limit = static_cast<uint64_t>(timing_.expect_within.count());
+  std::lock_guard lock(mutex_);
+  queue_.push_back(
+      {ControlMessage{.kind = ControlMessage::kGivenUp, .bytes = limit}, 0, UniqueFd()});
+  (void)flush_locked();
+  return "the peer has been silent for " + std::to_string(limit) +
+         " ms: its process is stopped, or its host or the network between is down";
 }
 
 std::string ControlChannel::receive(bool& intended) {
@@ -212,6 +226,8 @@ std::string ControlChannel::receive(bool& intended) {
       case ControlMessage::kFarewell:
         intended = true;
         return "the peer ended the session";
+      case ControlMessage::kGivenUp:
+        return given_up(incoming_.bytes);
       default:
         if (Status status = callbacks_.on_message(incoming_, std::move(fd)); !status.ok()) {
           return status.context();

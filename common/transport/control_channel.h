@@ -35,11 +35,12 @@ struct ControlMessage {
     kRetire = 3,
     kFarewell = 4,
     kRetired = 5,  // verbs: the answer to kRetire
+    kGivenUp = 6,  // a farewell to a silent peer
   };
   uint32_t kind = 0;
   uint32_t has_fd = 0;   // kAnnounce: one descriptor travels with this message
   uint64_t region = 0;   // kAnnounce, kRetire, kRetired
-  uint64_t bytes = 0;    // kAnnounce
+  uint64_t bytes = 0;    // kAnnounce; kGivenUp: the limit in milliseconds
   uint64_t address = 0;  // kAnnounce; shm: offset in the backing; verbs: remote address
   uint64_t key = 0;      // kAnnounce; verbs: rkey
 };
@@ -93,6 +94,7 @@ class ControlChannel {
   void run();
   std::string poll_once(bool& intended);  // returns the reason to end, or an empty string
   std::string receive(bool& intended);
+  std::string check_silence(bool& intended);
   void enqueue(ControlMessage message, UniqueFd fd);
   Status flush_locked();
   void poke();

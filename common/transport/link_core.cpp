@@ -17,6 +17,13 @@ std::chrono::milliseconds heartbeat_interval(uint32_t timeout_ms) {
   return std::chrono::milliseconds(timeout_ms == 0 ? 0 : std::max(timeout_ms / 4, kMin));
 }
 
+std::string given_up(uint64_t limit_ms) {
+  return "the peer ended the session because this process was silent for " +
+         std::to_string(limit_ms) +
+         " ms, as when it is stopped (Ctrl-Z, a debugger); RCUDA_SERVER_PEER_TIMEOUT of a server "
+         "is its limit";
+}
+
 Status LinkCore::wait(const std::function<bool()>& ready,
                       std::chrono::steady_clock::time_point deadline, WokenBy woken_by) {
   bool satisfied = false;

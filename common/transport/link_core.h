@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <string>
 
 #include "common/transport/doorbell.h"
 #include "common/transport/link.h"
@@ -22,6 +23,9 @@ Status check_window_bytes(uint64_t bytes, const char* whose);
 // The interval of heartbeats for a peer that gives up after `timeout_ms` (zero: no heartbeats). The
 // timeout comes from the peer, so the interval has a lower limit.
 std::chrono::milliseconds heartbeat_interval(uint32_t timeout_ms);
+
+// Why a Link ended, on the side that was silent for longer than its peer's limit.
+std::string given_up(uint64_t limit_ms);
 
 class LinkCore : public Link {
  public:

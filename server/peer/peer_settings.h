@@ -25,7 +25,7 @@ struct PeerSettings {
   std::chrono::nanoseconds spin{0};  // EngineOptions::spin
   // Where what copies take is kept; none: the file of the process's user.
   std::optional<std::string> measurements_path;
-  // peer_timeout, bulk_streams and near_pci, of every Link of the session, the client's included.
+  // bulk_streams and near_pci are those of every Link of the session, the client's included.
   transport::LinkOptions link;
 };
 

@@ -112,8 +112,9 @@ struct Settings {
                                  "how long sessions may go on after a signal to stop, while no new "
                                  "ones begin; a second signal "
                                  "ends them"};
-  config::Duration peer_timeout{registry, "RCUDA_SERVER_PEER_TIMEOUT", std::chrono::seconds(10),
-                                "a client silent for so long is given up; 0: never"};
+  config::Duration peer_timeout{registry, "RCUDA_SERVER_PEER_TIMEOUT", std::chrono::seconds(0),
+                                "a client that is silent for so long, as when its process is "
+                                "stopped, is given up; 0: never"};
   config::Duration spin{registry, "RCUDA_SERVER_SPIN", std::chrono::nanoseconds(0),
                         "how long a worker polls for the next command or peer copy before "
                         "sleeping; 0: by the number of cores"};

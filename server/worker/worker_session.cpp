@@ -207,7 +207,6 @@ Status WorkerSession::admit(const WorkerMessage& message) {
   peers.planner = *planner;
   peers.trusted_fabric = settings.trusted_fabric.get();
   peers.handshake_timeout = settings.handshake_timeout.milliseconds();
-  peers.link.peer_timeout = settings.peer_timeout.milliseconds();
   peers.link.bulk_streams = static_cast<int>(settings.bulk_streams.get());
   peers.link.near_pci = pci_address(worker_.driver.table, resources_.devices.front().device);
   peers.spin = settings.spin.get();
@@ -319,6 +318,7 @@ Status WorkerSession::connect(Socket client) {
   bootstrap.timeout = timeout;
   bootstrap.accept_stream = accept_stream;
   transport::LinkOptions options = resources_.peers.link;
+  options.peer_timeout = worker_.settings.peer_timeout.milliseconds();
   options.window_bytes = wire::WorkerWindow::kBytes;
   options.sends_pages = true;  // all memory of this process is the session's
   Result<wire::SessionLink> made =

@@ -84,9 +84,9 @@ class FaultsTest(unittest.TestCase):
         self.assertEqual(run.stdout.readline(), "running\n")
         return run
 
-    def check_lost(self, run, server):
+    def check_lost(self, run, server, why=""):
         """Checks that the program got an error from CUDA and printed one line that names the
-        server. Returns the seconds since its last successful call."""
+        server and says why. Returns the seconds since its last successful call."""
         out, err = run.communicate(timeout=HANG_SECONDS)
         self.assertEqual(run.returncode, 3, err)
         error, seconds = out.split()
@@ -94,6 +94,7 @@ class FaultsTest(unittest.TestCase):
         lines = [line for line in err.splitlines() if "is lost" in line]
         self.assertEqual(len(lines), 1, err)
         self.assertIn(server, lines[0])
+        self.assertIn(why, lines[0])
         return float(seconds)
 
     def check_works(self, server, transport):
@@ -164,6 +165,22 @@ class FaultsTest(unittest.TestCase):
 
     def test_a_worker_that_stops_answering_tcp(self):
         self.check_silent_worker("tcp")
+
+    def check_stopped_client(self, transport):
+        server = self.server(RCUDA_SERVER_PEER_TIMEOUT="500ms")
+        run = self.start(client_environment(BUILD, [server], transport))
+        worker = server.sessions(BUILD)[run.pid]
+        run.send_signal(signal.SIGSTOP)
+        self.assertTrue(eventually(lambda: worker not in server.workers()))
+        self.assertIn("silent for 500 ms: its process is stopped", server.text())
+        run.send_signal(signal.SIGCONT)
+        self.check_lost(run, server.port, "this process was silent for 500 ms")
+
+    def test_a_client_that_is_stopped_for_too_long_shm(self):
+        self.check_stopped_client("shm")
+
+    def test_a_client_that_is_stopped_for_too_long_tcp(self):
+        self.check_stopped_client("tcp")
 
     def test_a_network_that_is_gone(self):
         server = self.server(RCUDA_SERVER_PEER_TIMEOUT="2s")

@@ -251,6 +251,10 @@ void TcpLink::receive() {
   if (farewell_) {
     fail(End::kIntended, why);
   } else {
+    if (gives_up_) {
+      const PutHeader farewell{static_cast<uint32_t>(peer_timeout_.count()), kGivenUp};
+      sender_.finish(bytes_of(farewell), Clock::now());
+    }
     lost(why);
   }
   std::lock_guard lock(end_mutex_);
@@ -278,10 +282,12 @@ std::string TcpLink::receive_some(std::byte* data, size_t bytes, size_t* receive
   }
 }
 
-std::string TcpLink::check_peer() const {
+std::string TcpLink::check_peer() {
   if (peer_timeout_.count() != 0) {
     if (Clock::now() - last_heard_ < peer_timeout_) return {};
-    return "the peer has been silent for " + std::to_string(peer_timeout_.count()) + " ms";
+    gives_up_ = true;
+    return "the peer has been silent for " + std::to_string(peer_timeout_.count()) +
+           " ms: its process is stopped, or its host or the network between is down";
   }
   tcp_info info{};
   socklen_t size = sizeof info;
@@ -319,6 +325,10 @@ std::string TcpLink::take_puts() {
     if (kind == kFarewell) {
       farewell_ = true;
       why = "the peer ended the session";
+      break;
+    }
+    if (header.place == kGivenUp) {
+      why = given_up(header.bytes);
       break;
     }
     if (kind == kHeartbeat && header.bytes == 0) {

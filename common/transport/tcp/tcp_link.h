@@ -91,7 +91,7 @@ class TcpLink final : public LinkCore {
   std::string take_end_of_write(const PutHeader& header, bool* whole);
   std::string discard();
   std::string receive_some(std::byte* data, size_t bytes, size_t* received);
-  std::string check_peer() const;
+  std::string check_peer();
 
   const Socket control_;
   const Mapping window_;
@@ -126,6 +126,7 @@ class TcpLink final : public LinkCore {
   size_t begin_ = 0;  // start of the bytes in the buffer
   size_t end_ = 0;
   bool farewell_ = false;
+  bool gives_up_ = false;  // the peer has been silent for too long
   Clock::time_point last_heard_;
 };
 

@@ -19,6 +19,7 @@ enum PutKind : uint32_t {
   kFarewell = 3,
   kRegionPut = 4,
   kEndOfWrite = 5,
+  kGivenUp = 6,  // a farewell to a silent peer; `bytes`: the limit in milliseconds
 };
 
 struct PutHeader {
