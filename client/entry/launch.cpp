@@ -16,6 +16,7 @@
 #include "client/calls/parameters.h"
 #include "client/memory/host_memory.h"
 #include "client/objects/named.h"
+#include "client/process/driver_variables.h"
 #include "client/process/mirror.h"
 #include "client/process/process.h"
 
@@ -125,6 +126,14 @@ std::string attributes_key(const LaunchShape& shape, const CUlaunchAttribute* at
     }
   }
   return key;
+}
+
+// With CUDA_LAUNCH_BLOCKING=1 a launch returns after its kernel. It may wait in spite of a capture
+// in another stream, which forbids waits of the application.
+CUresult finish(CUresult launched, const Target& target, CUstream stream) {
+  if (launched != CUDA_SUCCESS || !driver_variables().launch_blocking) [[likely]]
+    return launched;
+  return may_capture(stream) ? CUDA_SUCCESS : target.session->synchronize(target);
 }
 
 struct Launch {
@@ -244,9 +253,9 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
     if (result != CUDA_SUCCESS) return result;
   }
   launch.callable.info->note_launch(launch.target.context);
-  if (attribute_count == 0) [[likely]]
-    return launch.post();
-  return send_with_attributes(launch, shape, attributes, attribute_count);
+  result = attribute_count == 0 ? launch.post()
+                                : send_with_attributes(launch, shape, attributes, attribute_count);
+  return finish(result, launch.target, stream);
 }
 
 // ---- one kernel on several devices -------------------------------------------------------------
@@ -311,7 +320,7 @@ CUresult launch_on_devices(std::span<const CUDA_LAUNCH_PARAMS> launches, unsigne
   Target target = target_of(*streams.front());
   target.timeline = streams.front()->timeline.get();
   Reply reply;
-  const CUresult result =
+  CUresult result =
       target.session->call(target, static_cast<uint16_t>(wire::Custom::kLaunchOnDevices),
                            std::as_bytes(std::span(&body, 1)), tail, 0, &reply);
   // Each stream's timeline counts its own commands.
@@ -322,6 +331,12 @@ CUresult launch_on_devices(std::span<const CUDA_LAUNCH_PARAMS> launches, unsigne
         noted != CUDA_SUCCESS) {
       return noted;
     }
+  }
+  for (size_t i = 0; i < streams.size() && result == CUDA_SUCCESS; ++i) {
+    target = target_of(*streams[i]);
+    target.stream = streams[i];
+    target.timeline = streams[i]->timeline.get();
+    result = finish(result, target, launches[i].hStream);
   }
   return result;
 }

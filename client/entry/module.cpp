@@ -16,6 +16,7 @@
 #include "client/calls/module_images.h"
 #include "client/objects/arena.h"
 #include "client/objects/named.h"
+#include "client/process/driver_variables.h"
 #include "client/process/mirror.h"
 #include "client/process/process.h"
 #include "generated/client/forward.h"
@@ -305,7 +306,7 @@ CUresult cuModuleUnload(CUmodule handle) {
 
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
   if (!mode) return CUDA_ERROR_INVALID_VALUE;
-  *mode = CU_MODULE_LAZY_LOADING;
+  *mode = driver_variables().module_loading;
   return CUDA_SUCCESS;
 }
 

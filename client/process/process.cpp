@@ -19,6 +19,7 @@
 #include "client/base/process_end.h"
 #include "client/base/trace.h"
 #include "client/objects/named.h"
+#include "client/process/driver_variables.h"
 #include "client/process/managed_mode.h"
 #include "client/process/own_addresses.h"
 #include "client/process/remote_attributes.h"
@@ -205,6 +206,7 @@ CUresult Process::check() const {
 
 Status Process::connect() {
   RCUDA_RETURN_IF_ERROR(configure_log());
+  keep_driver_variables();
   SessionOptions options;
   const auto medium = medium_from_environment();
   if (!medium) return medium.status();

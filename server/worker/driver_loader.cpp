@@ -110,6 +110,7 @@ Result<LoadedDriver> try_driver(const std::string& path) {
 }
 
 constexpr std::string_view kConnectionsVariable = "CUDA_DEVICE_MAX_CONNECTIONS";
+constexpr std::string_view kBlockingVariable = "CUDA_LAUNCH_BLOCKING";
 
 // The driver makes 32 queues at most.
 int connections_of(const char* value) { return std::clamp(std::atoi(value), 0, 32); }
@@ -146,7 +147,7 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& more
   const auto name_of = [](std::string_view line) { return line.substr(0, line.find('=')); };
   for (char** line = environ; *line; ++line) {
     const std::string_view name = name_of(*line);
-    if (name == "LD_PRELOAD") continue;
+    if (name == "LD_PRELOAD" || name == kBlockingVariable) continue;
     if (name == kConnectionsVariable && connections_of(*line + name.size() + 1) <= kConnections) {
       continue;
     }

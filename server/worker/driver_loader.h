@@ -34,7 +34,9 @@ Result<LoadedDriver> load_driver(const std::string& choice);
 
 // Returns this process's environment, changed for a worker: without LD_PRELOAD; without the folders
 // of LD_LIBRARY_PATH in which libcuda.so.1 is rcuda's client library; with `more` added or
-// replaced; with CUDA_DEVICE_MAX_CONNECTIONS no less than kConnections.
+// replaced; with CUDA_DEVICE_MAX_CONNECTIONS no less than kConnections; without
+// CUDA_LAUNCH_BLOCKING, because the executor thread serves all commands and must not wait for a
+// kernel.
 std::vector<std::string> worker_environment(const std::vector<std::string>& more);
 
 // The number of queues that NVIDIA's driver makes for each kind of a device's work. By default it

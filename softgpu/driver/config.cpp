@@ -81,6 +81,7 @@ Result<double> parse_decimal(const char* name, const char* text) {
 
 Result<Configuration> read_configuration() {
   Configuration result;
+  result.variables = rcuda::cuda::read_driver_variables();
   if (const char* text = std::getenv("SOFTGPU_LOG")) {
     if (!rcuda::set_log_level(text)) {
       return malformed("SOFTGPU_LOG", text, "trace, debug, info, warn, error or off");

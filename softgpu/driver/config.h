@@ -39,6 +39,7 @@
 #include <cuda.h>
 
 #include "common/base/status.h"
+#include "common/cuda/driver_variables.h"
 
 namespace softgpu::driver {
 
@@ -55,6 +56,7 @@ struct Configuration {
   int mps = 0;          // 1: as if by MPS
   int mps_percent = 100;
   int mig = 0;  // 1: parts of GPUs
+  rcuda::cuda::DriverVariables variables;
   std::chrono::milliseconds init_time{0};
   std::chrono::milliseconds context_time{0}, context_end_time{0};
   std::string node;

@@ -7,6 +7,7 @@
 
 #include "common/base/log.h"
 #include "softgpu/driver/capture.h"
+#include "softgpu/driver/config.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/device.h"
 #include "softgpu/driver/event.h"
@@ -133,6 +134,13 @@ CUresult read_attribute(const CUlaunchAttribute& attribute, LaunchShape* shape,
   }
 }
 
+// With CUDA_LAUNCH_BLOCKING=1 a launch returns after its kernel.
+CUresult finish_launch(Stream& stream) {
+  if (!configuration().variables.launch_blocking || stream.capturing()) return CUDA_SUCCESS;
+  stream.synchronize();
+  return stream.context().sticky();
+}
+
 CUresult launch_on(Stream& stream, CUfunction handle, const LaunchShape& shape,
                    void* const* parameters, void* const* extra) {
   KernelOperation operation;
@@ -141,7 +149,8 @@ CUresult launch_on(Stream& stream, CUfunction handle, const LaunchShape& shape,
     invalidate_capture_of(stream);
     return result;
   }
-  return submit(stream, std::move(operation));
+  if (CUresult result = submit(stream, std::move(operation))) return result;
+  return finish_launch(stream);
 }
 
 CUresult launch(CUfunction handle, const LaunchShape& shape, CUstream stream_handle,
@@ -345,7 +354,12 @@ CUresult CUDAAPI cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launch
   for (unsigned i = 0; i < numDevices; ++i) {
     if (CUresult result = streams[i]->enqueue(std::move(operations[i]))) return result;
   }
-  if ((flags & CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC) == 0) return meet();
+  if ((flags & CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC) == 0) {
+    if (CUresult result = meet()) return result;
+  }
+  for (const auto& stream : streams) {
+    if (CUresult result = finish_launch(*stream)) return result;
+  }
   return CUDA_SUCCESS;
 }
 

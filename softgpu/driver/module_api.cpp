@@ -1,13 +1,12 @@
 // cuModule*, cuLink* and the cuFunc* calls about where a function comes from.
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
 
 #include <cuda.h>
 
+#include "softgpu/driver/config.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/handle_table.h"
 #include "softgpu/driver/jit_options.h"
@@ -84,12 +83,12 @@ CUresult CUDAAPI cuModuleUnload(CUmodule handle) {
   return CUDA_SUCCESS;
 }
 
+// Needs no cuInit.
 CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
-  if (CUresult result = check_initialized()) return result;
   if (!mode) return CUDA_ERROR_INVALID_VALUE;
-  const char* setting = std::getenv("CUDA_MODULE_LOADING");
-  *mode = setting && std::strcmp(setting, "EAGER") == 0 ? CU_MODULE_EAGER_LOADING
-                                                        : CU_MODULE_LAZY_LOADING;
+  const bool is_read = check_initialized() == CUDA_SUCCESS;
+  *mode =
+      (is_read ? configuration().variables : rcuda::cuda::read_driver_variables()).module_loading;
   return CUDA_SUCCESS;
 }
 

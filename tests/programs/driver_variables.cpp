@@ -134,7 +134,6 @@ void visible_devices() {
   show("a space and UUID", " " + first);
   show("UUID in capitals", "GPU-" + upper(first.substr(4)));
   show("gpu- and the digits", "gpu-" + first.substr(4));
-  show("the digits", first.substr(4));
   show("MIG- and the digits", "MIG-" + first.substr(4));
   show("MIG-, UUID and instances", "MIG-" + first + "/0/0");
   show("UUID, a comma", first + ",");

@@ -144,7 +144,7 @@ TEST(EndWatchTest, ASessionThatEndsIsLeftAlone) {
 
 // ---- environment -------------------------------------------------------------------------------
 
-TEST(DriverLoaderTest, WorkersDoNotInheritTheClientLibrary) {
+TEST(DriverLoaderTest, WorkersInheritNeitherTheClientLibraryNorBlockingLaunches) {
   TemporaryFolder folder;
   const std::string trap = folder.path() + "/rcuda", fine = folder.path() + "/fine";
   std::filesystem::create_directories(trap);
@@ -153,13 +153,16 @@ TEST(DriverLoaderTest, WorkersDoNotInheritTheClientLibrary) {
   std::ofstream(fine + "/libcuda.so.1").put('x');
   std::filesystem::create_symlink("../librcuda.so", trap + "/libcuda.so.1");
   ::setenv("LD_PRELOAD", "", 1);
+  ::setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
   ::setenv("LD_LIBRARY_PATH", (trap + ":" + fine + ":" + trap).c_str(), 1);
   const std::vector<std::string> environment = worker_environment({"RCUDA_SERVER_POOL=7"});
   ::unsetenv("LD_PRELOAD");
+  ::unsetenv("CUDA_LAUNCH_BLOCKING");
   ::unsetenv("LD_LIBRARY_PATH");
   bool found_path = false, found_pool = false;
   for (const std::string& line : environment) {
     EXPECT_FALSE(line.starts_with("LD_PRELOAD=")) << line;
+    EXPECT_FALSE(line.starts_with("CUDA_LAUNCH_BLOCKING=")) << line;
     if (line.starts_with("LD_LIBRARY_PATH=")) found_path = line == "LD_LIBRARY_PATH=" + fine;
     found_pool = found_pool || line == "RCUDA_SERVER_POOL=7";
   }

@@ -1,0 +1,30 @@
+// The variables of the environment that change what the driver API answers. The driver reads them
+// when it starts (cuInit), so later changes of the environment have no effect.
+#pragma once
+
+#include <cstdlib>
+#include <string_view>
+
+#include <cuda.h>
+
+namespace rcuda::cuda {
+
+struct DriverVariables {
+  // CUDA_LAUNCH_BLOCKING: a launch returns after its kernel, with the kernel's error.
+  bool launch_blocking = false;
+  // CUDA_MODULE_LOADING; lazy is the default since CUDA 12.2.
+  CUmoduleLoadingMode module_loading = CU_MODULE_LAZY_LOADING;
+};
+
+inline DriverVariables read_driver_variables() {
+  DriverVariables variables;
+  const char* const blocking = std::getenv("CUDA_LAUNCH_BLOCKING");
+  variables.launch_blocking = blocking && std::strtol(blocking, nullptr, 10) != 0;
+  const char* const loading = std::getenv("CUDA_MODULE_LOADING");
+  if (loading && std::string_view(loading) == "EAGER") {
+    variables.module_loading = CU_MODULE_EAGER_LOADING;
+  }
+  return variables;
+}
+
+}  // namespace rcuda::cuda
