@@ -83,11 +83,12 @@ bool PutQueue::poll() {
   return confirmed;
 }
 
-Status PutQueue::wait_for_room(Lock& lock, size_t staged_bytes) {
+Status PutQueue::wait_for_room(Lock& lock, size_t staged_bytes, Turn turn) {
   while (true) {
     if (stopped_) return {Code::kUnavailable, "the session has ended"};
+    const bool may = turn == Turn::kAnytime || !splitting_;
     const bool room =
-        added_ - confirmed_ < kDepth && staged_ + staged_bytes - freed_ <= kStagingBytes;
+        may && added_ - confirmed_ < kDepth && staged_ + staged_bytes - freed_ <= kStagingBytes;
     if (room) return {};
     poll_locked();
     if (sign_ != Loss::Sign::kNone) {
@@ -145,19 +146,11 @@ void PutQueue::finish(Entry& entry, bool force_signal) {
   }
 }
 
-void PutQueue::await_split(Lock& lock) const {
-  while (splitting_) {
-    lock.unlock();
-    std::this_thread::yield();
-    lock.lock();
-  }
-}
-
 Status PutQueue::put_into(const Target& place, Bytes bytes, uint64_t* number) {
   const auto size = static_cast<uint32_t>(bytes.size());
   Lock lock(mutex_);
-  await_split(lock);
-  RCUDA_RETURN_IF_ERROR(wait_for_room(lock, size <= inline_bytes_ ? 0 : 2 * bytes.size()));
+  RCUDA_RETURN_IF_ERROR(
+      wait_for_room(lock, size <= inline_bytes_ ? 0 : 2 * bytes.size(), Turn::kNotWithinAPut));
   Entry& entry = add(place, size);
   std::memcpy(room_in(entry), bytes.data(), bytes.size());
   finish(entry, true);
@@ -174,20 +167,27 @@ bool PutQueue::confirmed(uint64_t number) {
 Status PutQueue::put(uint64_t offset, std::span<const Bytes> pieces, size_t total,
                      const std::function<bool()>& wakes, uint32_t immediate) {
   Lock lock(mutex_);
-  await_split(lock);
-  if (total > kMaxStaged) splitting_ = true;
   Status status = add_put(lock, offset, pieces, total, wakes, immediate);
-  if (total > kMaxStaged) splitting_ = false;
   if (!status.ok()) return status;
   return post(lock);
 }
 
 Status PutQueue::add_put(Lock& lock, uint64_t offset, std::span<const Bytes> pieces, size_t total,
                          const std::function<bool()>& wakes, uint32_t immediate) {
+  // The lock is held when it ends.
+  struct Split {
+    bool* flag = nullptr;
+    void begin_at(bool* splitting) { *(flag = splitting) = true; }
+    ~Split() {
+      if (flag) *flag = false;
+    }
+  } split;
   size_t within = 0;  // offset in the first of `pieces`
   for (size_t done = 0; done < total;) {
     const auto bytes = static_cast<uint32_t>(std::min(kMaxStaged, total - done));
-    RCUDA_RETURN_IF_ERROR(wait_for_room(lock, bytes <= inline_bytes_ ? 0 : 2 * bytes));
+    const Turn turn = done == 0 ? Turn::kNotWithinAPut : Turn::kAnytime;
+    RCUDA_RETURN_IF_ERROR(wait_for_room(lock, bytes <= inline_bytes_ ? 0 : 2 * bytes, turn));
+    if (bytes < total) split.begin_at(&splitting_);
     Entry& entry = add({window_.address + offset + done, window_.rkey}, bytes);
     std::byte* const place = room_in(entry);
     for (size_t copied = 0; copied < bytes;) {
@@ -214,7 +214,7 @@ Status PutQueue::add_put(Lock& lock, uint64_t offset, std::span<const Bytes> pie
 
 Status PutQueue::signal(uint32_t immediate, const std::function<void()>& before) {
   Lock lock(mutex_);
-  RCUDA_RETURN_IF_ERROR(wait_for_room(lock, 0));
+  RCUDA_RETURN_IF_ERROR(wait_for_room(lock, 0, Turn::kAnytime));
   before();
   Entry& entry = add(window_, 0);
   entry.request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;

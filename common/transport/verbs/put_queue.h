@@ -84,9 +84,10 @@ class PutQueue {
 
   Status add_put(Lock& lock, uint64_t offset, std::span<const Bytes> pieces, size_t total,
                  const std::function<bool()>& wakes, uint32_t immediate);
-  Status wait_for_room(Lock& lock, size_t staged_bytes);
+  // kNotWithinAPut: also waits until no other put has a part of its requests added.
+  enum class Turn { kNotWithinAPut, kAnytime };
+  Status wait_for_room(Lock& lock, size_t staged_bytes, Turn turn);
   std::byte* stage(size_t bytes);
-  void await_split(Lock& lock) const;
   Entry& add(const Target& at, uint32_t bytes);
   std::byte* room_in(Entry& entry);
   void finish(Entry& entry, bool force_signal);
