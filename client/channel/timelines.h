@@ -57,10 +57,14 @@ class Timelines {
   // Grows before any work counts as covered by a wait.
   uint64_t waits() const { return waits_.load(); }
   // The same, but stays as it is when the calling thread has waited.
-  uint64_t waits_of_others() const { return waits_.load() - own_waits_; }
+  // It also grows when the thread has since waited in another session.
+  uint64_t waits_of_others() const {
+    return waits_.load() - (own_waits_.of == this ? own_waits_.count : 0);
+  }
   void add_wait() {
     waits_.fetch_add(1);
-    ++own_waits_;
+    if (own_waits_.of != this) own_waits_ = {this, 0};
+    ++own_waits_.count;
   }
 
   // Grows before a caller learns that work is done. Other work that was unfinished at an earlier
@@ -70,6 +74,11 @@ class Timelines {
   static void add_news() { news_.fetch_add(1, std::memory_order_acq_rel); }
 
  private:
+  // The calling thread's waits in the session in which it waited last, since it waited elsewhere.
+  struct OwnWaits {
+    const Timelines* of;
+    uint64_t count;
+  };
   using ByScope = std::array<uint64_t, 2>;
   struct OfContext {
     std::vector<std::shared_ptr<Timeline>> timelines;
@@ -83,7 +92,7 @@ class Timelines {
 
   static inline std::atomic<uint64_t> news_{1};
   std::atomic<uint64_t> waits_{0};
-  static inline thread_local uint64_t own_waits_ = 0;
+  static inline thread_local OwnWaits own_waits_{};
   std::atomic<uint64_t> unplaced_{0};
   std::mutex mutex_;  // locked before a timeline's mutex
   std::unordered_map<wire::ObjectId, OfContext> contexts_;

@@ -1,6 +1,8 @@
 // Contexts without work in flight.
 #include "client/channel/timelines.h"
 
+#include <thread>
+
 #include <gtest/gtest.h>
 
 #include "client/objects/named.h"
@@ -164,6 +166,17 @@ TEST_F(TimelinesTest, TheOutputOfADestroyedStreamIsStillToCome) {
   EXPECT_FALSE(timelines().is_awaited(Scope::kContext, 1));
   wait(Scope::kContext, 1);
   EXPECT_TRUE(timelines().is_awaited(Scope::kContext, 1));
+}
+
+TEST(WaitsTest, AWaitInAnotherSessionHidesNoWaitOfAnotherThread) {
+  Timelines one, another;
+  one.add_wait();
+  const uint64_t before = one.waits_of_others();
+  one.add_wait();
+  EXPECT_EQ(one.waits_of_others(), before);
+  std::thread([&] { one.add_wait(); }).join();
+  another.add_wait();
+  EXPECT_NE(one.waits_of_others(), before);
 }
 
 }  // namespace
