@@ -225,6 +225,12 @@ int run(int argc, char** argv) {
   if (client.empty() || !fs::exists(client, error)) {
     return fail("librcuda.so was not found next to this program; name it with --library", 127);
   }
+  if (!options.cdi && client.string().find_first_of(" :") != std::string::npos) {
+    return fail("LD_PRELOAD cannot name " + client.string() +
+                    ", because the path has a space or a colon; move rcuda, or name a link to it "
+                    "with --library",
+                2);
+  }
   if (options.demo) options.program = {(names_folder(client) / "demo").string()};
   if (!options.devices.empty()) setenv("RCUDA_DEVICES", options.devices.c_str(), 1);
   if (!has_pool()) {

@@ -40,6 +40,16 @@ class RunTest(unittest.TestCase):
             self.assertEqual(result.stdout, "")
             self.assertIn("rcuda-run: ", result.stderr)
 
+    def test_a_library_that_cannot_be_preloaded(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("a b.so", "a:b.so"):
+                path = os.path.join(folder, name)
+                os.symlink("/dev/null", path)
+                result = subprocess.run([RUN, "--devices", "nowhere:0", "--library", path, "--", *SAY],
+                                        capture_output=True, text=True)
+                self.assertEqual((result.returncode, result.stdout), (2, ""))
+                self.assertIn(f"LD_PRELOAD cannot name {path}", result.stderr)
+
     def cdi(self, pool, *options, status=0, **variables):
         environment = {name: value for name, value in os.environ.items() if not name.startswith("RCUDA_")}
         environment.update(variables)
