@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "client/calls/capture.h"
 #include "client/channel/timeline.h"
 #include "client/objects/arena.h"
 #include "client/objects/stream.h"
@@ -18,6 +19,7 @@ class ThreadStreams {
     // The thread ends. Its work continues, as with cudaStreamDestroy.
     for (const Known& known : streams_) {
       if (Stream* stream = known.stream.get()) {
+        if (!any_capture()) stream->timeline->mark_end();
         (void)forward_cuStreamDestroy_v2(reinterpret_cast<CUstream>(stream));
       }
     }

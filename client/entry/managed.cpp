@@ -10,6 +10,7 @@
 // driver moves pages when kernels touch them.
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -43,7 +44,14 @@ std::map<uint64_t, Advice>& advices() {  // by the allocation's base
   return *instance;
 }
 
+// Also forgets the advice of memory that is freed, now and then.
 Advice& advice_locked(const Allocation& allocation) {
+  if (std::has_single_bit(advices().size()) && !advices().contains(allocation.base)) {
+    std::erase_if(advices(), [](const auto& entry) {
+      const auto found = Process::get().memory().find(entry.first);
+      return !found || found->base != entry.first || found->buffer_id != entry.second.buffer_id;
+    });
+  }
   Advice& advice = advices()[allocation.base];
   if (advice.buffer_id != allocation.buffer_id) {
     advice = {};

@@ -1,4 +1,5 @@
 // The stream that a handle names, and its worker.
+#include <memory>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -114,6 +115,23 @@ TEST_F(StreamsTest, EachThreadHasAPerThreadStreamInEachContext) {
     EXPECT_EQ(destroyed(), 1u);  // that of the thread that has ended
   }).join();
   EXPECT_EQ(destroyed(), 2u);
+}
+
+TEST_F(StreamsTest, WorkOfAThreadThatHasEndedIsKnownToEnd) {
+  std::shared_ptr<Timeline> timeline;
+  uint64_t work = 0;
+  std::thread([&] {
+    push_context(process().device(0)->primary);
+    Stream* stream = nullptr;
+    ASSERT_EQ(per_thread_stream(*process().device(0)->primary, &stream), CUDA_SUCCESS);
+    timeline = stream->timeline;
+    auto* const handle = reinterpret_cast<CUstream>(stream);
+    ASSERT_EQ(forward_cuStreamCopyAttributes(handle, handle), CUDA_SUCCESS);
+    work = timeline->sent();
+    EXPECT_FALSE(timeline->is_level());
+  }).join();
+  settle(first_session());
+  EXPECT_TRUE(timeline->has_reached(work));
 }
 
 // As after a reset: the application's next stream has the address and the id of the thread's old
