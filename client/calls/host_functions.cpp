@@ -25,9 +25,12 @@ CUresult send(const Target& target, const wire::LaunchHostBody& body, bool in_gr
     }
   }
   const HostWrite writing(target.timeline);
-  const CUresult result = post(target, wire::Custom::kLaunchHost, body);
-  // While the session lives, an error is that of an earlier command, and this command was sent.
-  if (result == CUDA_SUCCESS || !target.session->lost()) return result;
+  CUresult result = target.session->post(target, static_cast<uint16_t>(wire::Custom::kLaunchHost),
+                                         std::as_bytes(std::span(&body, 1)));
+  const bool is_launched = result == CUDA_SUCCESS;
+  if (is_launched) result = target.session->take_error();
+  // While the session lives, that error is of an earlier command, and the function will be called.
+  if (result == CUDA_SUCCESS || (is_launched && !target.session->lost())) return result;
   return target.session->events().remove_callback(body.callback) ? result : CUDA_SUCCESS;
 }
 

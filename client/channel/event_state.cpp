@@ -102,9 +102,12 @@ CUresult EventState::wait() {
   // A separate word: the event's own word is reused for later records, perhaps on another stream.
   Word word = session().words().acquire();
   const wire::WatchEventBody body{event_, word.index, ++word.sequence, 1, 0};
-  (void)session().post(target_, static_cast<uint16_t>(wire::Custom::kWatchEvent),
-                       std::as_bytes(std::span(&body, 1)), {}, transport::Wake::kNow);
-  const CUresult result = session().wait_word(word.index, word.sequence);
+  constexpr auto kOpcode = static_cast<uint16_t>(wire::Custom::kWatchEvent);
+  const CUresult posted = session().post(target_, kOpcode, std::as_bytes(std::span(&body, 1)), {},
+                                         transport::Wake::kNow);
+  const bool is_sent = session().was_sent(kOpcode, posted);
+  const CUresult result = is_sent ? session().wait_word(word.index, word.sequence) : posted;
+  if (!is_sent) --word.sequence;
   session().words().release(word);
   if (result == CUDA_SUCCESS) found_done(record);
   return result;

@@ -1,15 +1,37 @@
 #include "client/channel/lacking_commands.h"
 
 #include "api/opcodes.h"
+#include "api/traits.h"
 #include "common/base/log.h"
+#include "common/wire/protocol.h"
 
 namespace rcuda::client {
 
-void LackingCommands::set(const std::vector<uint32_t>& opcodes) {
-  for (const uint32_t opcode : opcodes) {
-    if (opcode < api::kMaxOpcodes) opcodes_[opcode] = true;
+namespace {
+
+bool is_required(uint16_t opcode) {
+  return opcode == static_cast<uint16_t>(wire::Custom::kPing) ||
+         opcode == static_cast<uint16_t>(wire::Custom::kSessionEnd) ||
+         api::traits_of(opcode).signals();
+}
+
+}  // namespace
+
+Status LackingCommands::set(const std::vector<uint32_t>& opcodes) {
+  for (const uint32_t number : opcodes) {
+    if (number >= api::kMaxOpcodes) continue;
+    const auto opcode = static_cast<uint16_t>(number);
+    if (is_required(opcode)) {
+      return Status(Code::kUnsupported,
+                    std::string("the server is of another build of rcuda and has no ") +
+                        api::opcode_name(opcode) +
+                        " like this one's, which every program needs; install the same build on "
+                        "both");
+    }
+    opcodes_[opcode] = true;
   }
   any_ = opcodes_.any();
+  return {};
 }
 
 CUresult LackingCommands::refuse(uint16_t opcode, const std::string& server) {

@@ -1,8 +1,10 @@
 // The commands that a session's worker cannot execute, because the server is of another build: it
 // does not know them, or knows others by their numbers (api/command_hashes.h). They are never sent.
+// Every session needs some commands: those whose completion words the client waits for, kPing and
+// kSessionEnd. Without one of these there is no session.
 //
 // set() is called before the first command; the rest may be called by any thread and does not
-// block, but for writing to the log.
+// block, except to write to the log.
 #pragma once
 
 #include <bitset>
@@ -14,13 +16,15 @@
 #include <cuda.h>
 
 #include "api/command_hashes.h"
+#include "common/base/status.h"
 
 namespace rcuda::client {
 
 class LackingCommands {
  public:
-  // As the server says; numbers that are none of ours are left out.
-  void set(const std::vector<uint32_t>& opcodes);
+  // `opcodes`: from the Welcome; numbers that this build does not use are ignored. An error names a
+  // command that every session needs.
+  Status set(const std::vector<uint32_t>& opcodes);
   bool contains(uint16_t opcode) const {
     return any_ && opcode < api::kMaxOpcodes && opcodes_[opcode];
   }

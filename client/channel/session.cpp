@@ -178,6 +178,15 @@ CUresult Session::post(const Target& target, uint16_t opcode, std::span<const st
   return CUDA_SUCCESS;
 }
 
+bool Session::answers(uint16_t opcode) const {
+  return synchronous_ || awaits_answers() || lacking_.contains(opcode);
+}
+
+bool Session::was_sent(uint16_t opcode, CUresult result) const {
+  if (result == CUDA_SUCCESS) return true;
+  return (synchronous_ || awaits_answers()) && !lacking_.contains(opcode) && !lost();
+}
+
 bool Session::begin(const Target& target, uint16_t opcode, std::span<const std::byte> body,
                     std::span<const std::byte> tail, size_t reply_bytes, bool patient,
                     PendingCall* call, bool at_once) {
@@ -388,6 +397,11 @@ CUresult Session::post_and_wait(const Target& target, wire::Custom opcode,
   uint64_t position = 0;
   CUresult result =
       post(target, static_cast<uint16_t>(opcode), body, {}, transport::Wake::kNow, &position);
+  if (!was_sent(static_cast<uint16_t>(opcode), result)) {
+    --word.sequence;  // no command carries this sequence
+    words_.release(word);
+    return lost() ? session_lost() : result;
+  }
   const std::unique_ptr<FetchesBehind> behind = result == CUDA_SUCCESS ? ask_behind(word) : nullptr;
   // The worker writes the word even if it refuses the command.
   const CUresult waited = lost() ? session_lost() : wait_word(word.index, word.sequence);

@@ -128,6 +128,11 @@ class Session {
   CUresult post(const Target& target, uint16_t opcode, std::span<const std::byte> body,
                 std::span<const std::byte> tail = {}, transport::Wake wake = transport::Wake::kYes,
                 uint64_t* position = nullptr);
+  // Whether post() with this result has sent the command. RCUDA_SYNC and awaits_answers(): `result`
+  // is usually the worker's answer to a command that was sent.
+  bool was_sent(uint16_t opcode, CUresult result) const;
+  // Whether errors of post() are the command's own. Otherwise they are of earlier commands.
+  bool answers(uint16_t opcode) const;
   // Sends one command and waits for its reply. The result is the worker's. If a driver returns from
   // it when the device is idle (waits_for_device of the command table), it counts as a wait, after
   // which the host sees what the GPU wrote (fetch_mirrors()).

@@ -135,7 +135,9 @@ Status Session::adopt(wire::Welcome welcome) {
     return Status(Code::kProtocol,
                   address + " granted a different number of devices than requested");
   }
-  lacking_.set(welcome_.lacking);
+  if (Status set = lacking_.set(welcome_.lacking); !set.ok()) {
+    return std::move(set).with_context(address);
+  }
   if (!welcome_.lacking.empty()) {
     RCUDA_INFO("%s is of another build of rcuda: %zu of this one's commands are not supported",
                address.c_str(), welcome_.lacking.size());

@@ -40,6 +40,14 @@ for device in range(count.value):
     assert cuda.cuMemcpyDtoH_v2(words, memory, ctypes.c_size_t(8)) == 0
     print("device", device, *results, *words)
 """
+HOST_FUNCTION = """
+import ctypes
+cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda data: None)
+print(cuda.cuLaunchHostFunc(None, function, None), cuda.cuCtxSynchronize())
+"""
 # Asks NVML for the name of the first GPU, in vain.
 NAME_OF_GPU = """
 import ctypes
@@ -86,6 +94,22 @@ class BuildsTest(unittest.TestCase):
             for name in ("cuMemsetD16Async", "cuMemPoolTrimTo"):  # once each
                 self.assertEqual(result.stderr.count(f"has no {name} like"), 1, result.stderr)
             self.assertIn("the client is of another build: it does not use 3 commands", server.text())
+
+    def test_a_build_without_what_every_program_needs(self):
+        for name in ("Signal", "CopyStaged"):
+            result = subprocess.run([sys.executable, "-c", USE], capture_output=True, text=True, timeout=60,
+                                    env=client_environment(BUILD, [self.other(SKEWED_COMMAND=name)]))
+            self.assertEqual(result.returncode, 1)
+            lines = [line for line in result.stderr.splitlines() if "rcuda" in line]
+            self.assertEqual(len(lines), 1, result.stderr)
+            self.assertIn(f"is of another build of rcuda and has no {name} like this one's", lines[0])
+            self.assertIn("install the same build on both", lines[0])
+
+    # Every launch fails, and nothing waits for one.
+    def test_a_build_without_host_functions(self):
+        result = subprocess.run([sys.executable, "-c", HOST_FUNCTION], capture_output=True, text=True, timeout=60,
+                                env=client_environment(BUILD, [self.other(SKEWED_COMMAND="LaunchHost")]))
+        self.assertEqual(result.stdout, f"{NOT_SUPPORTED} 0\n", result.stderr)
 
     def test_a_session_over_two_builds(self):
         result = self.use(self.server(), self.other())

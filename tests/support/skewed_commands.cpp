@@ -1,8 +1,11 @@
 // A server of another build. It replaces command_hashes() of api/stubs/own_commands.cpp: some
 // commands are missing, one has another meaning, and one is new. And form_of() of
 // common/wire/forms.cpp: what it tells tools has another form; with SKEWED_GPUS_ONLY in its
-// environment, only what it tells of GPUs.
+// environment, only what it tells of GPUs. SKEWED_COMMAND names one more command with another
+// meaning.
 #include <cstdlib>
+#include <string>
+#include <vector>
 
 #include "api/command_hashes.h"
 #include "api/opcodes.h"
@@ -12,11 +15,18 @@
 namespace rcuda::api {
 namespace {
 
+void skew(const std::string& name, std::vector<uint32_t>* hashes) {
+  for (uint16_t opcode = 0; opcode < hashes->size(); ++opcode) {
+    if (name == opcode_name(opcode)) (*hashes)[opcode] ^= 1;
+  }
+}
+
 std::vector<uint32_t> skewed() {
   std::vector<uint32_t> hashes(internal::kHashes, internal::kHashes + internal::kHashCount);
   hashes[static_cast<uint16_t>(Opcode::cuMemsetD16Async)] = 0;
   hashes[static_cast<uint16_t>(Opcode::cuMemPoolCreate)] = 0;
   hashes[static_cast<uint16_t>(Opcode::cuMemPoolTrimTo)] ^= 1;
+  if (const char* name = std::getenv("SKEWED_COMMAND")) skew(name, &hashes);
   hashes.resize(kMaxOpcodes);
   hashes.back() = 1;
   return hashes;

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include "api/traits.h"
 #include "client/calls/marshal.h"
 #include "client/channel/staging.h"
 #include "client/objects/kinds.h"
@@ -88,6 +89,33 @@ TEST(SessionOpen, AllConnectionsGoToOneHost) {
       Session::open({nullptr, test::HostName::kName, host.port(), {0}, {0}}, options);
   EXPECT_FALSE(opened.ok());
   server.join();
+}
+
+// ---- builds ----
+
+TEST(SessionOpen, AServerWithoutACommandThatEveryProgramNeedsIsRefused) {
+  wire::Welcome welcome = test::PuppetServer::welcome_with(1);
+  welcome.lacking = {static_cast<uint32_t>(Custom::kLaunch),
+                     static_cast<uint32_t>(Custom::kSignal)};
+  test::PuppetServer puppet(welcome);
+  puppet.let_client_leave();
+  const auto opened = Session::open({nullptr, "127.0.0.1", puppet.port(), {0}, {0}}, {});
+  ASSERT_FALSE(opened.ok());
+  EXPECT_NE(opened.status().message().find("has no Signal like this one's"), std::string::npos)
+      << opened.status().message();
+}
+
+TEST(LackingCommandsTest, EveryCommandThatWritesAWordIsNeeded) {
+  int needed = 0;
+  for (uint32_t opcode = 0; opcode < api::kMaxOpcodes; ++opcode) {
+    LackingCommands lacking;
+    const bool refused = !lacking.set({opcode}).ok();
+    EXPECT_NE(refused, lacking.contains(static_cast<uint16_t>(opcode)));
+    EXPECT_TRUE(refused || !api::traits_of(static_cast<uint16_t>(opcode)).signals()) << opcode;
+    needed += refused;
+  }
+  EXPECT_GT(needed, 5);
+  EXPECT_LT(needed, 20);
 }
 
 // ---- waits ----

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "client/calls/host_functions.h"
+#include "client/channel/capture_answers.h"
 #include "tests/unit/client/two_puppets.h"
 
 namespace rcuda::client {
@@ -129,6 +130,22 @@ TEST_F(HostFunctionsTest, MayNotCallCuda) {
   first().send_event(std::as_bytes(std::span(&event, 1)));
   while (inside.load() == -1) std::this_thread::yield();
   EXPECT_EQ(inside.load(), CUDA_ERROR_NOT_PERMITTED);
+}
+
+// With RCUDA_SYNC, and for commands that the server lacks, the error is the call's own.
+TEST_F(HostFunctionsTest, ARefusedOneIsForgotten) {
+  uint64_t callback = 0;
+  first().on(wire::Custom::kLaunchHost, [&](const Command& command) {
+    callback = command.as<wire::LaunchHostBody>().callback;
+    return test::PuppetServer::Answer{CUDA_ERROR_NOT_SUPPORTED, {}};
+  });
+  {
+    const CaptureAnswers answers(true);
+    EXPECT_EQ(launch_stream_callback(nullptr, [](CUresult) {}), CUDA_ERROR_NOT_SUPPORTED);
+  }
+  first().on(wire::Custom::kLaunchHost, nullptr);
+  EXPECT_NE(callback, 0u);
+  EXPECT_FALSE(first_session().events().remove_callback(callback));
 }
 
 TEST_F(HostFunctionsTest, NeedAStream) {
