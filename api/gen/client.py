@@ -9,13 +9,15 @@ def emit_header(table):
 // The generated entry points are nothing but a call of these; handwritten ones use them where a message
 // is part of what they do. A call goes to the worker and context of its handles, device or address,
 // else to the current context. Objects that a call creates are minted, and retired again when it
-// fails; a destroyed object is retired. Posted functions return what post() returns. Any thread;
-// blocks as post() and call() do.
+// fails; a destroyed object is retired. Posted functions return what post() returns. `owner`: where
+// the address belongs, from a caller that has removed it from the registry; null: look it up. Any
+// thread; blocks as post() and call() do.
 """, NOTICE, """#pragma once
 
 #include <cuda.h>
 
 #include "api/stubs/blob.h"
+#include "client/channel/target.h"
 
 namespace rcuda::client {
 
@@ -24,7 +26,8 @@ using api::Blob;
 """]
     for function in table.functions.values():
         if function.travels:
-            lines.append(f"CUresult forward_{function.name}({function.prototype.parameter_list});\n")
+            owner = ", const Target* owner = nullptr" if function.owner else ""
+            lines.append(f"CUresult forward_{function.name}({function.prototype.parameter_list}{owner});\n")
     lines.append("\n// The same as another.\n")
     for function in table.functions.values():
         if function.alias:
@@ -65,6 +68,7 @@ def emit_routing(function, types):
     """Resolves handles and devices: streams first, because a null stream means the current
     context's; then devices, because kernels and libraries are the same on every worker."""
     lines = []
+    owner = ", owner" if function.owner else ""
     by_value = [a for a in function.arguments
                 if a.form in ("handle", "function", "destroy", "device")]
     if function.route in ("current", "anywhere"):
@@ -73,7 +77,7 @@ def emit_routing(function, types):
         lines.append("  if (call.failed()) return call.result();\n"
                      f"  call.route_location({function.route.removeprefix('location:')});\n")
     elif function.route != "auto":
-        lines.append(f"  call.route_address({function.route});\n")
+        lines.append(f"  call.route_address({function.route}{owner});\n")
     by_value.sort(key=lambda a: (a.kind != "Stream", a.form != "device"))
     for a in by_value:
         if a.form == "device":
@@ -82,7 +86,7 @@ def emit_routing(function, types):
             lines.append(f"  const FunctionId {a.name}_wire = call.function({a.name});\n")
         elif a.kind == "Stream" and a.nullable and function.stream_near:
             lines.append(f"  const wire::ObjectId {a.name}_wire = "
-                         f"call.stream_near({a.name}, {function.stream_near});\n")
+                         f"call.stream_near({a.name}, {function.stream_near}{owner});\n")
         elif a.kind == "Stream" and a.nullable:
             lines.append(f"  const wire::ObjectId {a.name}_wire = call.stream({a.name});\n")
         else:
@@ -214,7 +218,8 @@ def emit_outputs(function, types):
 
 
 def emit_function(function, types):
-    lines = [f"CUresult forward_{function.name}({function.prototype.parameter_list}) {{\n"
+    owner = ", const Target* owner" if function.owner else ""
+    lines = [f"CUresult forward_{function.name}({function.prototype.parameter_list}{owner}) {{\n"
              "  Call call;\n"]
     lines += emit_checks(function)
     lines += emit_routing(function, types)

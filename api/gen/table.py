@@ -110,6 +110,7 @@ class Function:
     always_outputs: bool = False
     server_after: str = ""
     stream_near: str = ""  # a null stream means that of the worker that owns this address
+    owner: bool = False  # forward_cuX takes the owner of the address that the call ends
     older: tuple = ()  # earlier versions with the same prototype, for older drivers
     alias: str = ""  # a call of another function of the table that does the same
     constant: str = ""  # the result of a local function that does nothing
@@ -222,7 +223,7 @@ def function_of(name, family, entry, prototype, types, is_driver):
     if klass not in CLASSES:
         raise TableError(f"{name}: class must be one of {', '.join(CLASSES)}")
     known = {"class", "client", "server", "route", "remote", "signature", "always_outputs",
-             "server_after", "stream_near", "as", "result", "note"}
+             "server_after", "stream_near", "owner", "as", "result", "note"}
     prototype = without_reserved(prototype)
     names = {p.name: p for p in prototype.parameters}
     for key in entry:
@@ -246,6 +247,7 @@ def function_of(name, family, entry, prototype, types, is_driver):
         always_outputs=entry.get("always_outputs", False),
         server_after=entry.get("server_after", ""),
         stream_near=entry.get("stream_near", ""),
+        owner=entry.get("owner", False),
         alias=alias,
         constant=entry.get("result", ""),
         note=entry.get("note", ""),
@@ -253,6 +255,8 @@ def function_of(name, family, entry, prototype, types, is_driver):
     if sum(a.form == "blob" for a in arguments) > 1 or function.always_outputs and any(
             a.form == "blob" for a in arguments):
         raise TableError(f"{name}: one blob comes back, and only with success")
+    if function.owner and function.route == "auto" and not function.stream_near:
+        raise TableError(f"{name}: owner: there is no address in route or stream_near")
     if klass == "post" and any(a.is_output and a.form != "create" for a in arguments):
         raise TableError(f"{name}: a posted call brings nothing back")
     return function

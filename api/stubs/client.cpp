@@ -51,14 +51,14 @@ wire::ObjectId Call::handle(const void* handle, wire::Kind kind, CUresult if_nul
   return id;
 }
 
-wire::ObjectId Call::stream_near(CUstream stream, CUdeviceptr address) {
+wire::ObjectId Call::stream_near(CUstream stream, CUdeviceptr address, const Target* owner) {
   const bool is_default = stream == nullptr || stream == CU_STREAM_LEGACY;
   if (is_default && !failed() && target_.session == nullptr) {
-    Target current, owner;
+    Target current, near = owner ? *owner : Target{};
     fix(target_current(&current));
-    if (!failed()) fix(target_address(address, &owner));
-    if (!failed() && owner.session != current.session) {
-      target_ = owner;
+    if (!failed() && !owner) fix(target_address(address, &near));
+    if (!failed() && near.session != current.session) {
+      target_ = near;
       return 0;
     }
   }
@@ -87,8 +87,13 @@ uint32_t Call::device(CUdevice device) {
   return ordinal;
 }
 
-void Call::route_address(CUdeviceptr address) {
-  if (!failed() && target_.session == nullptr) fix(target_address(address, &target_));
+void Call::route_address(CUdeviceptr address, const Target* owner) {
+  if (failed() || target_.session) return;
+  if (owner) {
+    target_ = *owner;
+  } else {
+    fix(target_address(address, &target_));
+  }
 }
 
 void Call::route_location(const CUmemLocation& location) {

@@ -75,11 +75,12 @@ class Call {
   wire::ObjectId stream(CUstream stream) {
     return handle(static_cast<const void*>(stream), wire::Kind::kStream, CUDA_SUCCESS);
   }
-  // A default stream means that of the worker that owns the address.
-  wire::ObjectId stream_near(CUstream stream, CUdeviceptr address);
+  // A default stream means that of the worker that owns the address. `owner`: where the address
+  // belongs; null: look it up. The same for route_address().
+  wire::ObjectId stream_near(CUstream stream, CUdeviceptr address, const Target* owner = nullptr);
   FunctionId function(CUfunction function);
   uint32_t device(CUdevice device);
-  void route_address(CUdeviceptr address);
+  void route_address(CUdeviceptr address, const Target* owner = nullptr);
   void route_anywhere();
   void route_location(const CUmemLocation& location);
   void route_current();  // unless a worker has been chosen

@@ -2,9 +2,12 @@
 // and copy directions need no round trip, and an invalid pointer is refused at once.
 
 #include <atomic>
+#include <utility>
+#include <vector>
 
 #include <cuda.h>
 
+#include "api/opcodes.h"
 #include "api/stubs/shared.h"
 #include "client/calls/capture.h"
 #include "client/calls/marshal.h"
@@ -48,13 +51,19 @@ bool is_device(Placement placement) {
   return placement == Placement::kDevice || placement == Placement::kDeviceAsync;
 }
 
-// Frees memory with `send`. Forgets it first, because another thread may get the same address as
-// soon as the worker has freed it. Records it again if the driver refused to free it. `is_own`:
-// `send` returns the result of this call, not an error of an earlier command.
+Target target_of(const Allocation& allocation) {
+  return {allocation.session, allocation.context, allocation.device};
+}
+
+// Frees memory with `send`, which gets the memory's owner. Removes the record first, because
+// another thread may get the same address as soon as the worker has freed it. Records the memory
+// again if the driver refused to free it. `is_own`: `send` returns the result of this call, not an
+// error of an earlier command.
 template <typename Send>
 CUresult free_with(const Allocation& allocation, bool is_own, const Send& send) {
   if (!registry().remove(allocation.base)) return CUDA_ERROR_INVALID_VALUE;  // another was first
-  const CUresult result = send();
+  const Target owner = target_of(allocation);
+  const CUresult result = send(&owner);
   if (is_own && !rcuda::api::is_gone(result)) (void)registry().add(allocation);
   return result;
 }
@@ -67,11 +76,14 @@ CUresult free_device(CUdeviceptr address) {
   if (!allocation || allocation->base != address) return CUDA_ERROR_INVALID_VALUE;
   if (allocation->placement == Placement::kManaged) {
     const CUresult result = free_host(reinterpret_cast<void*>(address));
-    return result == CUDA_SUCCESS && allocation->session ? forward_cuMemFree_v2(address) : result;
+    if (result != CUDA_SUCCESS || !allocation->session) return result;
+    const Target owner = target_of(*allocation);
+    return forward_cuMemFree_v2(address, &owner);
   }
   if (!is_device(allocation->placement)) return CUDA_ERROR_INVALID_VALUE;
   if (allocation->of_graph) return forward_cuMemFree_v2(address);
-  return free_with(*allocation, true, [=] { return forward_cuMemFree_v2(address); });
+  return free_with(*allocation, true,
+                   [=](const Target* owner) { return forward_cuMemFree_v2(address, owner); });
 }
 
 // In a capturing stream, stream-ordered memory becomes part of the graph. In any other stream the
@@ -172,8 +184,12 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   }
   // Only the worker knows whether a graph's memory is allocated at the moment.
   const CaptureAnswers answers(allocation->of_graph);
-  const auto send = [=] { return forward_cuMemFreeAsync(address, stream); };
-  return allocation->of_graph ? send() : free_with(*allocation, awaits_answers(), send);
+  const auto send = [=](const Target* owner) {
+    return forward_cuMemFreeAsync(address, stream, owner);
+  };
+  if (allocation->of_graph) return send(nullptr);
+  constexpr auto kOpcode = static_cast<uint16_t>(rcuda::api::Opcode::cuMemFreeAsync);
+  return free_with(*allocation, allocation->session->answers(kOpcode), send);
 }
 
 // The node owns the address from now on, so other nodes can use it. The memory exists from a launch
@@ -215,8 +231,15 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignmen
 }
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
-  const CUresult result = forward_cuMemAddressFree(address, bytes);
-  if (result == CUDA_SUCCESS) registry().unreserve(address);
+  // The record ends first, as in free_with().
+  Target owner;
+  if (CUresult result = target_address(address, &owner); result != CUDA_SUCCESS) return result;
+  rcuda::client::Session* const session = registry().reserved_by(address);
+  const size_t reserved = registry().unreserve(address);
+  const CUresult result = forward_cuMemAddressFree(address, bytes, &owner);
+  if (reserved != 0 && !rcuda::api::is_gone(result)) {
+    (void)registry().reserve(address, reserved, session);
+  }
   return result;
 }
 
@@ -232,15 +255,21 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
 }
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
-  const CUresult result = forward_cuMemUnmap(address, bytes);
-  if (result != CUDA_SUCCESS) return result;
-  // One unmap may cover several maps.
+  // One unmap may cover several maps. Their records end first, as in free_with().
+  std::vector<Allocation> mappings;
   for (CUdeviceptr at = address; at < address + bytes;) {
-    const auto mapping = registry().remove(at);
-    if (!mapping) break;
+    const auto mapping = registry().find(at);
+    if (!mapping || mapping->base != at || mapping->placement != Placement::kMapped) break;
+    if (!registry().remove(at)) break;  // another thread was first
+    mappings.push_back(*mapping);
     at += mapping->bytes;
   }
-  return CUDA_SUCCESS;
+  const Target owner = mappings.empty() ? Target{} : target_of(mappings.front());
+  const CUresult result = forward_cuMemUnmap(address, bytes, mappings.empty() ? nullptr : &owner);
+  if (!rcuda::api::is_gone(result)) {
+    for (Allocation& mapping : mappings) (void)registry().add(std::move(mapping));
+  }
+  return result;
 }
 
 }  // extern "C"

@@ -1,14 +1,24 @@
 // Memory and events of another process, which has its own worker on the same server. An address
 // opened here belongs to this process's worker.
 
+#include <mutex>
+#include <utility>
+
 #include <cuda.h>
 
+#include "api/stubs/shared.h"
 #include "client/calls/marshal.h"
 #include "client/calls/refused_import.h"
 #include "client/process/process.h"
 #include "generated/client/forward.h"
 
 using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
+
+namespace {
+
+std::mutex openings_mutex;  // held while the number of openings changes
+
+}  // namespace
 
 extern "C" {
 
@@ -25,21 +35,24 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsi
   allocation.base = opened;
   const CUresult result = forward_cuMemGetAddressRange_v2(nullptr, &allocation.bytes, opened);
   if (result != CUDA_SUCCESS) {
-    (void)forward_cuIpcCloseMemHandle(opened);
+    (void)forward_cuIpcCloseMemHandle(opened, &target);
     return result;
   }
   allocation.placement = Placement::kMapped;
   allocation.session = target.session;
   allocation.context = target.context;
   allocation.device = target.device;
-  // Fails if the same memory is already open. The driver counts the openings.
+  allocation.openings = 1;
+  // Fails if the same memory is already open.
   Registry& memory = Process::get().memory();
+  std::lock_guard lock(openings_mutex);
   if (!memory.add(std::move(allocation))) {
     const auto known = memory.find(opened);
-    if (!known || known->session != target.session) {  // it is another server's
-      (void)forward_cuIpcCloseMemHandle(opened);
+    if (!known || known->session != target.session || known->openings == 0) {  // another server's
+      (void)forward_cuIpcCloseMemHandle(opened, &target);
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    memory.set_openings(opened, known->openings + 1);
   }
   *address = opened;
   return CUDA_SUCCESS;
@@ -47,11 +60,26 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsi
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  const CUresult result = forward_cuIpcCloseMemHandle(address);
-  if (result != CUDA_SUCCESS) return result;
-  size_t bytes = 0;
-  if (forward_cuMemGetAddressRange_v2(nullptr, &bytes, address) != CUDA_SUCCESS) {
-    (void)Process::get().memory().remove(address);  // this was the last opening
+  Registry& memory = Process::get().memory();
+  std::unique_lock lock(openings_mutex);
+  const auto known = memory.find(address);
+  if (!known || known->base != address || known->openings == 0) return CUDA_ERROR_INVALID_VALUE;
+  // The record ends with the last opening, and before it: another thread may get the same address
+  // as soon as the worker has closed it.
+  if (known->openings == 1) {
+    (void)memory.remove(address);
+  } else {
+    memory.set_openings(address, known->openings - 1);
+  }
+  lock.unlock();
+  const Target owner{known->session, known->context, known->device};
+  const CUresult result = forward_cuIpcCloseMemHandle(address, &owner);
+  if (rcuda::api::is_gone(result)) return result;
+  lock.lock();
+  if (known->openings == 1) {
+    (void)memory.add(*known);
+  } else if (const auto now = memory.find(address)) {
+    memory.set_openings(address, now->openings + 1);
   }
   return result;
 }

@@ -87,9 +87,13 @@ bool Registry::reserved_elsewhere(uint64_t base, size_t bytes, const Session* se
   return false;
 }
 
-void Registry::unreserve(uint64_t base) {
+size_t Registry::unreserve(uint64_t base) {
   std::unique_lock lock(mutex_);
-  reservations_.erase(base);
+  const auto found = reservations_.find(base);
+  if (found == reservations_.end()) return 0;
+  const size_t bytes = found->second.bytes;
+  reservations_.erase(found);
+  return bytes;
 }
 
 Session* Registry::reserved_by(uint64_t address) const {
@@ -124,7 +128,7 @@ std::vector<Allocation> Registry::remove_context(uint32_t device, wire::ObjectId
   for (auto it = allocations_.begin(); it != allocations_.end();) {
     const Allocation& allocation = it->second;
     const bool stays = allocation.placement == Placement::kDeviceAsync ||
-                       allocation.placement == Placement::kMapped;
+                       (allocation.placement == Placement::kMapped && allocation.openings == 0);
     if (allocation.device != device || allocation.context != context || stays) {
       ++it;
       continue;
@@ -145,6 +149,12 @@ void Registry::set_sync_memops(uint64_t base, bool on) {
   std::unique_lock lock(mutex_);
   if (auto found = allocations_.find(base); found != allocations_.end())
     found->second.sync_memops = on;
+}
+
+void Registry::set_openings(uint64_t base, unsigned openings) {
+  std::unique_lock lock(mutex_);
+  if (auto found = allocations_.find(base); found != allocations_.end())
+    found->second.openings = openings;
 }
 
 void Registry::set_exposed(uint64_t base,

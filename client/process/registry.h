@@ -39,6 +39,7 @@ struct Allocation {
   uint32_t device = 0;         // the client's ordinal
   wire::ObjectId context = 0;
   unsigned flags = 0;           // as given to the allocating call
+  unsigned openings = 0;        // kMapped: number of cuIpcOpenMemHandle without their close
   uint64_t buffer_id = 0;       // CU_POINTER_ATTRIBUTE_BUFFER_ID: unique in the process
   CUmemoryPool pool = nullptr;  // kDeviceAsync: the pool; null for the device's current one
   bool sync_memops = false;     // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
@@ -67,16 +68,17 @@ class Registry {
   // Whether an allocation of a graph was ever added.
   bool any_of_graph() const { return any_of_graph_.load(std::memory_order_relaxed); }
   // Removes the allocations of a context that ends. Returns those in host memory, which the caller
-  // must free. Memory of pools and mapped memory belong to the device and stay.
+  // must free. Memory of pools and of cuMemMap belongs to the device and stays.
   std::vector<Allocation> remove_context(uint32_t device, wire::ObjectId context);
   // Gives a session addresses of its own: nothing of another session is added there.
   void grant(uint64_t base, uint64_t bytes, const Session* session);
   // Records a range of cuMemAddressReserve. Returns false if another session has a part of it.
   bool reserve(uint64_t base, size_t bytes, Session* session);
-  void unreserve(uint64_t base);
+  size_t unreserve(uint64_t base);               // returns its bytes; 0 if none begins there
   Session* reserved_by(uint64_t address) const;  // null if it is not reserved
   void set_flags(uint64_t base, unsigned flags);
   void set_sync_memops(uint64_t base, bool on);
+  void set_openings(uint64_t base, unsigned openings);
   void set_exposed(uint64_t base, std::vector<std::pair<Session*, transport::RegionId>> exposed);
 
  private:

@@ -162,6 +162,32 @@ void wait_in(const char* name, int devices, Waits expected, Call call) {
   std::printf("%s: %s\n", name, waited ? "waited" : "did not wait");
 }
 
+// Memory of a busy device is freed while another is current: only the thread that frees it waits.
+void free_on_a_busy_device() {
+  cudaStream_t stream;
+  unsigned* memory;
+  CUDA(cudaSetDevice(1));
+  CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  CUDA(cudaMalloc(&memory, 64));
+  {
+    Gate gate(stream);
+    std::thread thread([=] {
+      CUDA(cudaSetDevice(0));
+      CUDA(cudaFree(memory));
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // until it waits, most likely
+    CUDA(cudaSetDevice(0));
+    {
+      DeviceArray<unsigned> sum(std::vector<unsigned>{7});
+      add<<<1, 1>>>(sum.get(), 1);
+      CHECK(sum.values()[0] == 8);
+    }
+    gate.open();
+    thread.join();
+  }
+  CUDA(cudaStreamDestroy(stream));
+}
+
 int main() {
   std::setvbuf(stdout, nullptr, _IONBF, 0);  // where it hangs shows where
   int devices = 0;
@@ -182,6 +208,8 @@ int main() {
   wait_in("free", devices, Waits::kYes, [=] { CUDA(cudaFree(plain)); });
   // Memory of pools is the program's to free at the right time.
   wait_in("free of stream-ordered memory", devices, Waits::kNo, [=] { CUDA(cudaFree(pooled)); });
+
+  if (devices > 1) free_on_a_busy_device();
 
   wait_in("module", devices, Waits::kYes, [] {
     CUmodule module;

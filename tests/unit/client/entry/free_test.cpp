@@ -1,0 +1,147 @@
+// The end of device memory: its worker frees it in the context that owns it, and the client no
+// longer knows it by then.
+#include <gtest/gtest.h>
+
+#include "api/opcodes.h"
+#include "client/channel/capture_answers.h"
+#include "client/objects/kinds.h"
+#include "tests/unit/client/two_puppets.h"
+
+namespace rcuda::client {
+namespace {
+
+using Answer = test::PuppetServer::Answer;
+
+// The memory belongs to device 2, the second one of the first server. Device 0 of the same server
+// is current.
+class FreeTest : public TwoPuppetsTest {
+ protected:
+  static constexpr size_t kBytes = 4096;
+
+  void TearDown() override {
+    for (const api::Opcode opcode :
+         {api::Opcode::cuMemFree_v2, api::Opcode::cuMemFreeAsync, api::Opcode::cuMemUnmap,
+          api::Opcode::cuIpcCloseMemHandle, api::Opcode::cuMemAddressFree}) {
+      first().on(static_cast<uint16_t>(opcode), nullptr);
+    }
+    (void)memory().remove(address());
+    TwoPuppetsTest::TearDown();
+  }
+
+  Registry& memory() { return process().memory(); }
+  CUdeviceptr address() { return first_session().welcome().windows.front().base + 0x3000000; }
+  wire::ObjectId owner() { return process().device(2)->primary->id; }
+  CUdeviceptr add(Placement placement, unsigned openings = 0) {
+    Allocation allocation;
+    allocation.base = address();
+    allocation.bytes = kBytes;
+    allocation.placement = placement;
+    allocation.session = &first_session();
+    allocation.context = owner();
+    allocation.device = 2;
+    allocation.openings = openings;
+    EXPECT_TRUE(memory().add(allocation));
+    return allocation.base;
+  }
+  bool is_known() { return memory().find(address()).has_value(); }
+
+  struct Seen {
+    wire::ObjectId context = 0;
+    bool known = true;  // when the worker got the command
+  };
+  // What the worker sees of the next command of this kind, which it answers with `result`.
+  void watch(api::Opcode opcode, Seen* seen, CUresult result = CUDA_SUCCESS) {
+    first().on(static_cast<uint16_t>(opcode), [this, seen, result](const Command& command) {
+      *seen = {command.header.context, is_known()};
+      return Answer{result, {}};
+    });
+  }
+};
+
+TEST_F(FreeTest, GoesToTheContextOfTheMemory) {
+  Seen seen;
+  watch(api::Opcode::cuMemFree_v2, &seen);
+  add(Placement::kDevice);
+  EXPECT_EQ(cuMemFree_v2(address()), CUDA_SUCCESS);
+  EXPECT_EQ(seen.context, owner());
+  EXPECT_FALSE(seen.known);
+}
+
+TEST_F(FreeTest, OfAnotherServerGoesToTheContextOfTheMemory) {
+  push_context(process().device(1)->primary);
+  add(Placement::kDeviceAsync);
+  constexpr auto kOpcode = static_cast<uint16_t>(api::Opcode::cuMemFreeAsync);
+  (void)sent(kOpcode);
+  EXPECT_EQ(cuMemFreeAsync(address(), nullptr), CUDA_SUCCESS);
+  const auto commands = sent(kOpcode);
+  ASSERT_EQ(commands.size(), 1u);
+  EXPECT_EQ(commands[0].header.context, owner());
+  EXPECT_FALSE(is_known());
+  pop_context();
+}
+
+TEST_F(FreeTest, MappedMemoryIsForgottenBeforeItEnds) {
+  Seen seen;
+  watch(api::Opcode::cuMemUnmap, &seen);
+  add(Placement::kMapped);
+  EXPECT_EQ(cuMemUnmap(address(), kBytes), CUDA_SUCCESS);
+  EXPECT_EQ(seen.context, owner());
+  EXPECT_FALSE(seen.known);
+}
+
+TEST_F(FreeTest, MemoryOfAnotherProcessIsForgottenBeforeItsLastClose) {
+  Seen seen;
+  watch(api::Opcode::cuIpcCloseMemHandle, &seen);
+  add(Placement::kMapped, 2);
+  EXPECT_EQ(cuIpcCloseMemHandle(address()), CUDA_SUCCESS);
+  EXPECT_TRUE(seen.known);
+  EXPECT_EQ(cuIpcCloseMemHandle(address()), CUDA_SUCCESS);
+  EXPECT_EQ(seen.context, owner());
+  EXPECT_FALSE(seen.known);
+  EXPECT_EQ(cuIpcCloseMemHandle(address()), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(FreeTest, AReservationIsForgottenBeforeItEnds) {
+  Session* reserved = &first_session();
+  first().on(static_cast<uint16_t>(api::Opcode::cuMemAddressFree), [&](const Command&) {
+    reserved = memory().reserved_by(address());
+    return Answer{};
+  });
+  ASSERT_TRUE(memory().reserve(address(), kBytes, &first_session()));
+  EXPECT_EQ(cuMemAddressFree(address(), kBytes), CUDA_SUCCESS);
+  EXPECT_EQ(reserved, nullptr);
+}
+
+TEST_F(FreeTest, ARefusedCallLeavesTheMemoryKnown) {
+  Seen seen;
+  for (const api::Opcode opcode :
+       {api::Opcode::cuMemFree_v2, api::Opcode::cuMemUnmap, api::Opcode::cuIpcCloseMemHandle,
+        api::Opcode::cuMemAddressFree}) {
+    watch(opcode, &seen, CUDA_ERROR_INVALID_VALUE);
+  }
+  add(Placement::kDevice);
+  EXPECT_EQ(cuMemFree_v2(address()), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_TRUE(memory().remove(address()));
+  add(Placement::kMapped, 1);
+  EXPECT_EQ(cuMemUnmap(address(), kBytes), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuIpcCloseMemHandle(address()), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_TRUE(is_known());
+  EXPECT_EQ(memory().find(address())->openings, 1u);
+  ASSERT_TRUE(memory().reserve(address(), kBytes, &first_session()));
+  EXPECT_EQ(cuMemAddressFree(address(), kBytes), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(memory().reserved_by(address()), &first_session());
+  EXPECT_EQ(memory().unreserve(address()), kBytes);
+}
+
+// RCUDA_SYNC and captures: the answer is the call's own, not an earlier error.
+TEST_F(FreeTest, ARefusedFreeInStreamOrderLeavesTheMemoryKnown) {
+  Seen seen;
+  watch(api::Opcode::cuMemFreeAsync, &seen, CUDA_ERROR_INVALID_VALUE);
+  add(Placement::kDeviceAsync);
+  const CaptureAnswers answers(true);
+  EXPECT_EQ(cuMemFreeAsync(address(), nullptr), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_TRUE(is_known());
+}
+
+}  // namespace
+}  // namespace rcuda::client
