@@ -99,6 +99,7 @@ CUresult EventState::wait() {
     std::lock_guard lock(mutex_);
     return record_;
   }();
+  session().show_writes();
   // A separate word: the event's own word is reused for later records, perhaps on another stream.
   Word word = session().words().acquire();
   const wire::WatchEventBody body{event_, word.index, ++word.sequence, 1, 0};

@@ -223,13 +223,15 @@ CUresult Session::call(const Target& target, uint16_t opcode, std::span<const st
                        std::span<const std::byte> tail, size_t reply_bytes, Reply* reply,
                        uint64_t* position) {
   PendingCall call;
+  const bool waits = api::traits_of(opcode).waits_for_device;
+  if (waits && !timelines_.is_quiet(Timelines::Scope::kContext, target.context)) show_writes();
   const uint64_t work = work_sent_.load(std::memory_order_relaxed);
   begin(target, opcode, body, tail, reply_bytes, true, &call, true);
   if (position) *position = call.position;
   const CUresult result = finish(call, reply);
   if (result != CUDA_SUCCESS) {
     note_refusal(result);
-  } else if (api::traits_of(opcode).waits_for_device) {
+  } else if (waits) {
     return fetch_mirrors(target.context, work);
   }
   return result;
@@ -390,6 +392,7 @@ CUresult Session::wait_word(uint32_t index, uint64_t sequence, const Timeline* o
 
 CUresult Session::post_and_wait(const Target& target, wire::Custom opcode,
                                 std::span<const std::byte> body, Word word) {
+  show_writes();
   const std::optional<Timelines::Positions> covered =
       opcode == wire::Custom::kSynchronizeContext
           ? timelines_.now(Timelines::Scope::kContext, target.context)
@@ -415,6 +418,12 @@ CUresult Session::post_and_wait(const Target& target, wire::Custom opcode,
   return result == CUDA_SUCCESS ? finish_wait(behind.get()) : result;
 }
 
+void Session::show_writes(bool often) {
+  if (const MirrorHooks* const hooks = mirror_hooks_.load(std::memory_order_acquire)) {
+    hooks->show(*this, often);
+  }
+}
+
 std::unique_ptr<FetchesBehind> Session::ask_behind(Word word) {
   const MirrorHooks* const hooks = mirror_hooks_.load(std::memory_order_acquire);
   if (!hooks) return nullptr;
@@ -426,6 +435,7 @@ std::unique_ptr<FetchesBehind> Session::ask_behind(Word word) {
 
 std::unique_ptr<FetchesBehind> Session::ask_behind(const Target& target) {
   if (!mirror_hooks_.load(std::memory_order_acquire)) return nullptr;
+  show_writes();
   Word word = words_.acquire();
   ++word.sequence;
   std::unique_ptr<FetchesBehind> behind = ask_behind(word);

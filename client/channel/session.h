@@ -77,6 +77,9 @@ struct MirrorHooks {
   // after a wait; fetches the worker's bytes into the application's memory. The second: what was
   // asked for, or null
   CUresult (*pull)(Session&, FetchesBehind*);
+  // before a wait, and (`often`) after each query of unfinished work; sends what the host has
+  // changed in page-locked memory, because a running kernel may be waiting for it
+  void (*show)(Session&, bool often);
 };
 
 struct SessionOptions {
@@ -188,8 +191,11 @@ class Session {
   // Prints the output of kernels and returns errors of earlier commands. Sends nothing if other
   // waits have covered that already.
   CUresult synchronize(const Target& target);
-  // The same, so that the host sees what the GPU wrote; not if it cannot have written since the
-  // last such call.
+  // Shows running kernels what the host has written to mirrored page-locked memory. For callers
+  // that wait for work, or query it (`often`) and find it unfinished. Errors show in what follows.
+  void show_writes(bool often = false);
+  // synchronize(), so that the host sees what the GPU wrote; not if it cannot have written since
+  // the last such call.
   CUresult await_writes(const Target& target);
   // For commands that do not show that they write to mirrored memory: copies of pageable memory.
   void note_write() { work_sent_.fetch_add(1, std::memory_order_relaxed); }

@@ -127,7 +127,9 @@ CUresult cuEventQuery(CUevent handle) {
   uint64_t record = 0;
   switch (event->state.progress(&record, &result)) {
     case Progress::kPending:
-      return session.lost() ? kSessionLost : CUDA_ERROR_NOT_READY;
+      if (session.lost()) return kSessionLost;
+      session.show_writes(true);
+      return CUDA_ERROR_NOT_READY;
     case Progress::kDone:
       return finished(session, result);
     case Progress::kUnknown:
@@ -135,7 +137,10 @@ CUresult cuEventQuery(CUevent handle) {
   }
   const uint64_t news = session.timelines().news();
   result = forward_cuEventQuery(handle);
-  if (result == CUDA_ERROR_NOT_READY) event->state.found_pending(record, news);
+  if (result == CUDA_ERROR_NOT_READY) {
+    event->state.found_pending(record, news);
+    session.show_writes(true);
+  }
   if (result != CUDA_SUCCESS) return result;
   event->state.found_done(record);
   return finished(session, result);
@@ -149,6 +154,7 @@ CUresult cuEventSynchronize(CUevent handle) {
   if (result != CUDA_SUCCESS) return result;
   if (event->flags & CU_EVENT_INTERPROCESS) {
     while ((result = forward_cuEventQuery(handle)) == CUDA_ERROR_NOT_READY) {
+      session.show_writes(true);
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
     if (result != CUDA_SUCCESS) return result;

@@ -77,6 +77,27 @@ CUresult check_wait(CUstream stream, const StreamView& view, bool* capturing) {
   return check_unsafe_call();
 }
 
+// Whether a created stream is done. The caller ends the call with finish_wait() if it is.
+CUresult query(const StreamView& view) {
+  Session& session = *view.target.session;
+  Timeline& timeline = *view.object->timeline;
+  const uint64_t position = timeline.sent();
+  CUresult result = CUDA_SUCCESS;
+  switch (timeline.progress(position, &result)) {
+    case Progress::kPending:
+      return session.lost() ? kSessionLost : CUDA_ERROR_NOT_READY;
+    case Progress::kDone:
+      return result;
+    case Progress::kUnknown:
+      break;
+  }
+  const uint64_t news = session.timelines().news();
+  result = ask_stream(view);
+  if (result == CUDA_ERROR_NOT_READY) timeline.found_busy(news);
+  if (result == CUDA_SUCCESS) timeline.advance(position);
+  return result;
+}
+
 // `begin` starts the worker's capture, in relaxed mode. The client enforces the real mode.
 template <typename Begin>
 CUresult begin_capture(CUstream stream, CUstreamCaptureMode mode, const Begin& begin) {
@@ -244,27 +265,9 @@ CUresult cuStreamQuery(CUstream stream) {
   if (CUresult result = check_wait(stream, view, &capturing); result != CUDA_SUCCESS) return result;
   if (capturing) return forward_cuStreamQuery(stream);
   Session& session = *view.target.session;
-  if (!view.object) {
-    const CUresult result = forward_cuStreamQuery(stream);
-    return result == CUDA_SUCCESS ? session.finish_wait() : result;
-  }
-  Timeline& timeline = *view.object->timeline;
-  const uint64_t position = timeline.sent();
-  CUresult result = CUDA_SUCCESS;
-  switch (timeline.progress(position, &result)) {
-    case Progress::kPending:
-      return session.lost() ? kSessionLost : CUDA_ERROR_NOT_READY;
-    case Progress::kDone:
-      return result == CUDA_SUCCESS ? session.finish_wait() : result;
-    case Progress::kUnknown:
-      break;
-  }
-  const uint64_t news = session.timelines().news();
-  result = ask_stream(view);
-  if (result == CUDA_ERROR_NOT_READY) timeline.found_busy(news);
-  if (result != CUDA_SUCCESS) return result;
-  timeline.advance(position);
-  return session.finish_wait();
+  const CUresult result = view.object ? query(view) : forward_cuStreamQuery(stream);
+  if (result == CUDA_ERROR_NOT_READY) session.show_writes(true);
+  return result == CUDA_SUCCESS ? session.finish_wait() : result;
 }
 
 // ---- capture -----------------------------------------------------------------------------------

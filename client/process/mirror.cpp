@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -31,6 +32,11 @@ std::atomic<bool> some_named{false};  // there was a mirror of MirrorUse::kNamed
 // Ensures that bytes enter the command ring in the order in which they were found changed, and that
 // none are sent after the worker has dropped the memory.
 std::mutex push_mutex;
+// Memory that push() works with; guarded by push_mutex.
+std::vector<std::byte>& push_content() {
+  static auto* instance = new std::vector<std::byte>;
+  return *instance;
+}
 std::mutex pull_mutex;      // guards `fetched`
 std::mutex variable_mutex;  // guards mirror_at(): a variable is mapped and mirrored only once
 std::vector<Shared>& mirrors() {
@@ -196,7 +202,8 @@ CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_
       return pulled;
     }
   }
-  static constexpr MirrorHooks kHooks{mirrors_arrived, mirrors_leave, ask_behind, pull_mirrors};
+  static constexpr MirrorHooks kHooks{mirrors_arrived, mirrors_leave, ask_behind, pull_mirrors,
+                                      show_writes};
   session.set_mirror_hooks(&kHooks);
   std::lock_guard lock(mirrors_mutex);
   mirrors().push_back(std::move(mirror));
@@ -417,12 +424,11 @@ CUresult push_mirrors(const Target& target, const LaunchParameters* launch) {
   if (!any_mirrored()) [[likely]]
     return CUDA_SUCCESS;
   std::lock_guard lock(push_mutex);
-  static auto* const content = new std::vector<std::byte>;  // guarded by push_mutex
   for (const Shared& mirror : of_session(*target.session)) {
     if (launch && !may_use(*launch, *mirror)) continue;
     size_t sent_bytes = 0;
     CUresult result = catch_up(mirror);
-    if (result == CUDA_SUCCESS) result = push(*mirror, content, &sent_bytes);
+    if (result == CUDA_SUCCESS) result = push(*mirror, &push_content(), &sent_bytes);
     if (sent_bytes != 0 && !mirror->is_patched()) {  // perhaps not all of it
       ++pushes;
       const CUresult told = mirror->session->post(
@@ -432,6 +438,32 @@ CUresult push_mirrors(const Target& target, const LaunchParameters* launch) {
     if (result != CUDA_SUCCESS) return result;
   }
   return await_pushes(target);
+}
+
+void show_writes(Session& session, bool often) {
+  if (!any_mirrored()) [[likely]]
+    return;
+  using Clock = std::chrono::steady_clock;
+  constexpr auto kPause = std::chrono::milliseconds(10);
+  static Clock::time_point large_compared_at;  // guarded by push_mutex
+  std::unique_lock lock(push_mutex, std::defer_lock);
+  if (!often) {
+    lock.lock();
+  } else if (!lock.try_lock()) {
+    return;
+  }
+  const Clock::time_point now = Clock::now();
+  const bool large_too = !often || now - large_compared_at >= kPause;
+  if (large_too) large_compared_at = now;
+  const bool all = sessions_ordered.load(std::memory_order_acquire);
+  // What no launch has got, no kernel waits for.
+  for (const Shared& mirror : chosen([&](const Mirror& known) {
+         return (all || known.session == &session) && known.is_patched() && known.sent &&
+                known.use == MirrorUse::kAny && (large_too || known.bytes <= kAlwaysSentBytes);
+       })) {
+    size_t sent_bytes = 0;
+    if (!mirror->behind) (void)push(*mirror, &push_content(), &sent_bytes);
+  }
 }
 
 void note_order_between_sessions() { sessions_ordered.store(true, std::memory_order_release); }

@@ -8,10 +8,10 @@
 // own, and by comparing. They go in a stream of their own, and each stream of the application waits
 // for all that was sent before its next work: so a stream that is held keeps nothing from the
 // others. Of page-locked memory, the worker writes only the bytes that changed, and at once
-// (mirror_patch.h). After a synchronising call returns, it fetches the
-// bytes that the GPU changed: all bytes of up to 64 KB in one round trip; of larger memory the
-// blocks that the worker names, or none, if they can be fetched when they are accessed
-// (absent_pages.h). Few bytes are asked for together with the wait (mirror_behind.h). Copies in
+// (mirror_patch.h). Before a wait it sends changes of page-locked memory as well, because a running
+// kernel may be waiting for them. After a synchronising call returns, it fetches the bytes that the
+// GPU changed: all bytes of up to 64 KB in one round trip; of larger memory the blocks that the
+// worker names, or none, if they can be fetched when they are accessed (absent_pages.h). Few bytes are asked for together with the wait (mirror_behind.h). Copies in
 // between use the worker's bytes (server/executor/memory/shadow_copy.h). Around each host function,
 // the worker sends all mirrored memory and takes back the bytes that the function changed
 // (server/executor/memory/mirrors.h). If both sides changed a byte in between, a fetch keeps the
@@ -73,6 +73,9 @@ void expect_reads(CUdeviceptr address, size_t bytes);
 CUresult push_mirrors(const Target& target, const LaunchParameters* launch = nullptr);
 // `behind`: what ask_behind() has asked for, and the wait is over; may be null.
 CUresult pull_mirrors(Session& session, FetchesBehind* behind = nullptr);
+// Sends what the application changed in page-locked memory, for kernels that are running and wait
+// for it. `often`: the caller may ask again soon, so large memory is not compared each time.
+void show_writes(Session& session, bool often);
 // Asks for mirrors of the session as they are when the word is signalled. Null: for none.
 std::unique_ptr<FetchesBehind> ask_behind(Session& session, Word word);
 // Work of one session waits for work of another. From now on, a wait fetches from all sessions.

@@ -28,6 +28,12 @@ template <typename T>
 __global__ void copy_one(const T* from, T* to) {
   *to = *from;
 }
+// Ends when the host has written the value.
+template <typename T>
+__global__ void await(const volatile T* flag, T value) {
+  while (*flag != value) {
+  }
+}
 template <typename T>
 __global__ void twice(T* values, int n, int first) {
   for (int i = 4 * (blockIdx.x * blockDim.x + threadIdx.x) + first; i < n;
@@ -229,6 +235,48 @@ void beside_launches(Mapped<T>& memory) {
   std::printf("beside launches\n");
 }
 
+// A kernel runs until the host writes to the memory, and the host's next call is one that waits for
+// the kernel.
+template <typename T>
+void held_by_the_host(Mapped<T>& memory) {
+  Stream stream;
+  cudaEvent_t event;
+  CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  DeviceArray<T> there(1);
+  T ignored, value = 100;
+  const auto hold = [&] {
+    await<<<1, 1, 0, stream>>>(memory.values, ++value);
+    CUDA(cudaEventRecord(event, stream));
+    CUDA(cudaGetLastError());
+  };
+  const auto wait = [&](auto&& call) {
+    hold();
+    memory.values[0] = value;
+    call();
+    CUDA(cudaStreamQuery(stream));
+  };
+  memory.values[0] = 0;
+  wait([&] { stream.wait(); });
+  wait([&] { CUDA(cudaDeviceSynchronize()); });
+  wait([&] { CUDA(cudaEventSynchronize(event)); });
+  wait([&] {
+    while (cudaStreamQuery(stream) == cudaErrorNotReady) std::this_thread::yield();
+  });
+  wait([&] {
+    while (cudaEventQuery(event) == cudaErrorNotReady) std::this_thread::yield();
+  });
+  wait([&] {
+    CUDA(cudaMemcpyAsync(&ignored, there.get(), sizeof ignored, cudaMemcpyDeviceToHost, stream));
+  });
+  wait([&] {
+    T* freed;
+    CUDA(cudaMalloc(&freed, 64));
+    CUDA(cudaFree(freed));
+  });
+  CUDA(cudaEventDestroy(event));
+  std::printf("held by the host\n");
+}
+
 template <typename T>
 void all(const char* name, int count) {
   std::printf("%s\n", name);
@@ -238,6 +286,7 @@ void all(const char* name, int count) {
   beside_a_host_function(memory);
   behind_a_host_function(memory);
   beside_launches(memory);
+  held_by_the_host(memory);
 }
 
 }  // namespace
