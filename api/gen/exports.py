@@ -184,8 +184,8 @@ def emit_proc_table(toolkit, functions):
     return "".join(lines)
 
 
-def emit_version_script(toolkit):
-    names = "".join(f"    {symbol};\n" for symbol in toolkit.symbols)
+def emit_version_script(toolkit, more=()):
+    names = "".join(f"    {symbol};\n" for symbol in (*toolkit.symbols, *more))
     return f"{{\n  global:\n{names}  local: *;\n}};\n"
 
 

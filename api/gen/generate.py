@@ -34,6 +34,8 @@ def generated_files(toolkit, adaptations, old_versions, functions):
             exports.emit_definitions(toolkit, adaptations, functions.functions),
         "api/proc_table.cpp": exports.emit_proc_table(toolkit, functions.functions),
         "api/exports.map": exports.emit_version_script(toolkit),
+        # rcuda_reports: common/base/first_report.h
+        "api/exports_client.map": exports.emit_version_script(toolkit, ["rcuda_reports"]),
         "api/driver_table.h": driver_table.emit_header(toolkit),
         "api/driver_functions.h": driver_table.emit_visitor(toolkit),
         "api/driver_table.cpp": driver_table.emit_source(toolkit),

@@ -174,8 +174,9 @@ Result<std::vector<ServerDevices>> group_by_server(const std::vector<DeviceAddre
       server = servers.insert(servers.end(), {device.medium, device.host, device.port, {}, {}});
     }
     if (std::find(server->gpus.begin(), server->gpus.end(), device.gpu) != server->gpus.end()) {
-      return Status(Code::kInvalidArgument,
-                    "GPU " + std::to_string(device.gpu) + " of " + device.host + " is named twice");
+      return Status(Code::kInvalidArgument, "RCUDA_DEVICES: GPU " + std::to_string(device.gpu) +
+                                                " of " + device.host +
+                                                " is named twice; name each GPU once");
     }
     server->gpus.push_back(device.gpu);
     server->ordinals.push_back(i);

@@ -121,6 +121,8 @@ class Session {
   transport::Arrivals& arrivals() { return arrivals_; }
   Ids& ids() { return ids_; }
   const LackingCommands& lacking() const { return lacking_; }
+  // Lines for the log, if the program gets its devices.
+  const std::vector<std::string>& warnings() const { return warnings_; }
 
   // Sends one command: a header, `body`, `tail`. An error means that the command was not sent:
   // kSessionLost, CUDA_ERROR_INVALID_VALUE if it exceeds wire::kMaxCommandBytes, or
@@ -291,6 +293,7 @@ class Session {
   uint32_t index_ = 0;
   wire::Welcome welcome_;
   LackingCommands lacking_;
+  std::vector<std::string> warnings_;
   bool encrypted_ = false;  // its connection, over a network
   bool must_encrypt_ = false;
   bool synchronous_ = false;

@@ -1,6 +1,7 @@
 // How a session begins: finds and reaches the server, asks for the devices, makes the Link and what
 // goes over it.
 #include <cerrno>
+#include <cstdio>
 #include <memory>
 #include <thread>
 
@@ -30,24 +31,25 @@ std::chrono::nanoseconds spin_time(const transport::MediumTraits& medium) {
 }
 
 // The client never accesses device addresses. Reserving them keeps its own mappings out of the
-// range, so that a number is either a device address or a host address, never both.
-void reserve_window(const wire::AddressWindow& window, const std::string& server) {
-  if (window.bytes == 0) return;
+// range, so that a number is either a device address or a host address, never both. Returns a
+// warning, or an empty text.
+std::string reserve_window(const wire::AddressWindow& window, const std::string& server) {
+  if (window.bytes == 0) return {};
   void* wanted = reinterpret_cast<void*>(window.base);
   void* got = mmap(wanted, window.bytes, PROT_NONE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-  if (got == wanted) return;
+  if (got == wanted) return {};
   if (got == MAP_FAILED && errno == ENOMEM) {
     // The kernel places what so limited a process maps far from the window.
     RCUDA_INFO("the device addresses of %s are not reserved: a limit (ulimit -v) forbids it",
                server.c_str());
-    return;
+    return {};
   }
   if (got != MAP_FAILED) munmap(got, window.bytes);
-  RCUDA_WARN(
-      "the device addresses of %s overlap memory of this process at %p: pointers of both may "
-      "be confused",
-      server.c_str(), wanted);
+  char where[32];
+  std::snprintf(where, sizeof where, "%p", wanted);
+  return "the device addresses of " + server + " overlap memory of this process at " + where +
+         ": pointers of both may be confused";
 }
 
 // Says that the program waits for its turn, and later when its place has changed.
@@ -142,7 +144,10 @@ Status Session::adopt(wire::Welcome welcome) {
     RCUDA_INFO("%s is of another build of rcuda: %zu of this one's commands are not supported",
                address.c_str(), welcome_.lacking.size());
   }
-  for (const wire::AddressWindow& window : welcome_.windows) reserve_window(window, address);
+  for (const wire::AddressWindow& window : welcome_.windows) {
+    const std::string warning = reserve_window(window, address);
+    if (!warning.empty()) warnings_.push_back(warning);
+  }
   return {};
 }
 

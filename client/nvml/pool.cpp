@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "client/base/pci_address.h"
+#include "common/base/first_report.h"
 #include "common/base/log.h"
 #include "common/wire/ask.h"
 
@@ -91,7 +92,9 @@ nvmlReturn_t Pool::read_list() {
     if (!set_log_level(text.c_str())) set_log_level(LogLevel::kOff);
   }
   const auto fail = [&](const Status& status) {
-    RCUDA_ERROR("NVML has no GPUs: %s", status.context().c_str());
+    if (first_report(status.context())) {
+      RCUDA_ERROR("NVML has no GPUs: %s", status.context().c_str());
+    }
     return result_ = NVML_ERROR_UNKNOWN;
   };
   const auto pool = devices_from(variable);
@@ -132,9 +135,11 @@ void Pool::ask(Server* server, bool now) {
   if (report.ok()) {
     server->report = std::make_shared<const wire::GpuReport>(std::move(report).value());
     server->failure.clear();
+    server->has_answered = true;
   } else if (server->failure != report.status().context()) {
     server->failure = report.status().context();
-    RCUDA_WARN("NVML: %s", server->failure.c_str());
+    const bool is_new = first_report(server->failure);
+    if (is_new || server->has_answered) RCUDA_WARN("NVML: %s", server->failure.c_str());
   }
 }
 

@@ -55,6 +55,7 @@ class Pool {
     std::shared_ptr<const wire::GpuReport> report;
     Clock::time_point asked_at = Clock::time_point::min();
     std::string failure;  // that has been logged
+    bool has_answered = false;
   };
   struct Device {
     uint32_t server = 0;

@@ -6,9 +6,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
+#include <new>
 
 #include <pthread.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "api/command_hashes.h"
@@ -23,6 +26,7 @@
 #include "client/process/managed_mode.h"
 #include "client/process/own_addresses.h"
 #include "client/process/remote_attributes.h"
+#include "common/base/first_report.h"
 #include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "common/base/thread_object.h"
@@ -137,8 +141,8 @@ Result<std::vector<DeviceAddress>> selected_devices(const std::vector<DeviceAddr
   const std::string& problem = selection->problem;
   if (selection->devices.empty()) {
     return Status(Code::kNotFound,
-                  "CUDA_VISIBLE_DEVICES=" + text_from_environment("CUDA_VISIBLE_DEVICES") +
-                      " leaves no device of RCUDA_DEVICES: " + problem);
+                  "CUDA_VISIBLE_DEVICES=\"" + text_from_environment("CUDA_VISIBLE_DEVICES") +
+                      "\" selects none of the devices in RCUDA_DEVICES: " + problem);
   }
   if (!problem.empty()) RCUDA_INFO("CUDA_VISIBLE_DEVICES ends early: %s", problem.c_str());
   return std::move(selection->devices);
@@ -161,6 +165,19 @@ Result<wire::Hello> make_hello() {
   return hello;
 }
 
+// Why there is no device. A failure for want of memory names the limit of the process.
+std::string reason_of(const Status& status) {
+  std::string reason = status.context();
+  const bool is_memory = status.code() == Code::kOutOfMemory ||
+                         reason.find(std::strerror(ENOMEM)) != std::string::npos;
+  rlimit limit{};
+  if (is_memory && getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    reason += "; the address space of this process is limited to " +
+              std::to_string(limit.rlim_cur >> 20) + " MiB: raise the limit (ulimit -v)";
+  }
+  return reason;
+}
+
 }  // namespace
 
 Process& Process::get() {
@@ -181,14 +198,15 @@ CUresult Process::initialize() {
   tried_.store(true);
   connecting_.store(true);
   std::atexit([] { instance->end(); });
-  const Status status = connect();
+  const Status status = try_to_connect();
   if (status.ok()) {
     api::set_driver_version(oldest_driver());
     init_result_ = CUDA_SUCCESS;
     state_.store(CUDA_SUCCESS, std::memory_order_release);
   } else {
     // One clear line, and the error that programs expect on a machine without a GPU.
-    RCUDA_ERROR("%s", status.context().c_str());
+    const std::string reason = reason_of(status);
+    if (first_report(reason)) RCUDA_ERROR("%s", reason.c_str());
     init_result_ = CUDA_ERROR_NO_DEVICE;
     devices_.clear();
     for (auto& session : sessions_) session->end();
@@ -202,6 +220,19 @@ CUresult Process::check() const {
   if (state != CUDA_SUCCESS) [[unlikely]]
     return state;
   return in_host_function() ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
+}
+
+Status Process::try_to_connect() {
+  try {
+    return connect();
+  } catch (const std::bad_alloc&) {
+    return Status(Code::kOutOfMemory,
+                  "the program has no memory left to connect to the servers of RCUDA_DEVICES");
+  } catch (const std::exception& error) {
+    return Status(Code::kInternal,
+                  std::string("connecting to the servers of RCUDA_DEVICES failed: ") +
+                      error.what() + "; see the limits of this process (ulimit -a)");
+  }
 }
 
 Status Process::connect() {
@@ -289,6 +320,9 @@ Status Process::connect() {
   }
   peers_.set_workers(sessions_.size());
   if (*eager) peers_.introduce_all(sessions_);
+  for (const auto& session : sessions_) {
+    for (const std::string& warning : session->warnings()) RCUDA_WARN("%s", warning.c_str());
+  }
   return {};
 }
 

@@ -78,6 +78,7 @@ class Process {
  private:
   Process() = default;
   Status connect();
+  Status try_to_connect();  // the same; an exception becomes an error
   int oldest_driver() const;
   void end();  // at process exit
   void tell_apart(Device* device) const;

@@ -2,6 +2,8 @@
 
 #include <system_error>
 
+#include "common/base/limit_remedy.h"
+
 namespace rcuda {
 
 const char* to_string(Code code) {
@@ -43,7 +45,7 @@ Status Status::from_cuda(int cuda, std::string context) {
 Status Status::from_errno(int sys_errno, std::string context) {
   Status status(Code::kSystem, std::move(context));
   status.sys_errno_ = sys_errno;
-  status.context_ += ": " + std::generic_category().message(sys_errno);
+  status.context_ += ": " + std::generic_category().message(sys_errno) + limit_remedy(sys_errno);
   return status;
 }
 

@@ -16,6 +16,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include "common/base/limit_remedy.h"
 #include "common/base/log.h"
 #include "common/base/socket_io.h"
 #include "common/tls/keyed.h"
@@ -42,7 +43,9 @@ Result<AddressList> resolve_host(const std::string& host, uint16_t port) {
   const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
   if (error != 0) {
     return Status(Code::kUnavailable, "cannot resolve the host \"" + host + "\" (" +
-                                          gai_strerror(error) + "): check its name");
+                                          gai_strerror(error) +
+                                          "): check its name (in RCUDA_DEVICES or on the command "
+                                          "line)");
   }
   return AddressList(list, &freeaddrinfo);
 }
@@ -136,6 +139,7 @@ Result<UniqueFd> connect_any(const addrinfo* addresses, const std::string& where
   if (error == ECONNREFUSED)
     remedy = "nothing listens there: start rcuda-server (--listen for other hosts)";
   if (error == ETIMEDOUT) remedy = "no answer: check the host, the network and its firewall";
+  if (*limit_remedy(error)) remedy = limit_remedy(error) + 2;  // without "; "
   return Status(Code::kUnavailable,
                 "cannot connect to " + where + " (" + std::strerror(error) + "); " + remedy);
 }
@@ -233,10 +237,7 @@ Result<Connection> connect_server(const std::string& host, uint16_t port,
                                   std::chrono::milliseconds timeout) {
   using transport::plain_medium, transport::Reach;
   Result<AddressList> addresses = resolve_host(host, port);
-  if (!addresses) {
-    const Status& status = addresses.status();
-    return Status(status.code(), status.context() + " in RCUDA_DEVICES");
-  }
+  if (!addresses) return addresses.status();
   const Clock::time_point deadline = Clock::now() + timeout;
   if (!medium || medium->traits.reach == Reach::kThisMachine) {
     if (is_this_machine(addresses->get())) {

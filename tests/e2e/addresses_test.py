@@ -116,7 +116,7 @@ class AddressesTest(unittest.TestCase):
                    "install the same release of rcuda on both", RCUDA_SECURITY="none")
 
     def test_an_unknown_host(self):
-        self.check("no-such-host.invalid:0", "no-such-host.invalid", "check its name in RCUDA_DEVICES")
+        self.check("no-such-host.invalid:0", "no-such-host.invalid", "check its name (in RCUDA_DEVICES")
 
     def test_a_host_that_is_not_there(self):
         # An address reserved for documentation; no host has it.

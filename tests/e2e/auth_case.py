@@ -76,6 +76,7 @@ class AuthCase(unittest.TestCase):
 
     def assert_refused(self, result, *reasons):
         self.assertNotEqual(result.returncode, 0, result.stdout)
+        self.assertEqual(result.stderr.count("rcuda["), 1, result.stderr)
         for reason in reasons:
             self.assertIn(reason, result.stderr)
 

@@ -146,7 +146,7 @@ class QuotasTest(unittest.TestCase):
         self.assertEqual(process.wait(timeout=120), 1)
         said = self.said(process)
         self.assertIn("cudaErrorNoDevice", said)
-        line = [line for line in said.splitlines() if "rcuda[" in line][-1]
+        line, = [line for line in said.splitlines() if "rcuda[" in line and "waiting, place" not in line]
         for text in texts:
             self.assertIn(text, line)
 
