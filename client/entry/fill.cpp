@@ -55,7 +55,7 @@ CUresult fill_by(const Fill& fill, CUstream stream, const Forward& forward) {
     if (location.owner.session != target.session) return CUDA_ERROR_INVALID_VALUE;
     answers.emplace(true);
   }
-  const bool visible = location.home == Home::kExposed ||
+  const bool visible = location.home != Home::kDevice ||
                        is_mirrored(*target.session, fill.destination, 1);  // a managed variable
   if (visible) {
     const CUresult result = mirror_for(target, stream, fill.destination);

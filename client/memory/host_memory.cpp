@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -10,17 +11,16 @@
 #include <vector>
 
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "client/calls/capture.h"
 #include "client/calls/marshal.h"
 #include "client/memory/host_addresses.h"
-#include "client/memory/move_pages.h"
 #include "client/memory/registered_pages.h"
 #include "client/process/process.h"
 #include "client/process/shared_memory.h"
 #include "common/base/log.h"
+#include "common/base/mappings.h"
 #include "common/base/memory_file.h"
 #include "common/base/unique_fd.h"
 
@@ -42,11 +42,6 @@ HostAddresses& host_range() {
 UniqueFd make_backing(size_t bytes) {
   // It is filled before a worker could give it its size.
   return may_make_files_of(bytes) ? make_memory_file("rcuda-host", bytes) : UniqueFd();
-}
-
-uint64_t inode_of(int file) {
-  struct stat state {};
-  return ::fstat(file, &state) == 0 ? state.st_ino : 0;
 }
 
 CUresult unexpose_from(Session& session, wire::ObjectId context, uint64_t address,
@@ -124,7 +119,7 @@ CUresult expose_to_all(const Target& target, void* address, size_t bytes, int ba
 }
 
 CUresult record(const Target& target, void* address, size_t bytes, Placement placement,
-                unsigned flags, Exposures exposures, bool reachable) {
+                unsigned flags, const Exposures& exposures, bool reachable) {
   Allocation allocation;
   allocation.base = reinterpret_cast<uintptr_t>(address);
   allocation.bytes = bytes;
@@ -133,14 +128,14 @@ CUresult record(const Target& target, void* address, size_t bytes, Placement pla
   allocation.device = target.device;
   allocation.context = target.context;
   allocation.flags = flags;
-  allocation.exposed = std::move(exposures);
+  allocation.exposed = exposures;
   allocation.reachable = reachable;
   return Process::get().memory().add(std::move(allocation))
              ? CUDA_SUCCESS
              : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 }
 
-// Whether the session's worker maps the pages of this process. Otherwise it has its own bytes.
+// Whether the session's worker can map pages of this process that have a backing.
 bool shares_pages(const std::unique_ptr<Session>& session) {
   return session->traits().shares_pages;
 }
@@ -152,8 +147,9 @@ void mirror_where_needed(void* address, size_t bytes, MirrorUse use = MirrorUse:
   // An address in one piece stands for all of them.
   if (pieces.size() > 1) use = MirrorUse::kAny;
   for (const auto& session : Process::get().sessions()) {
-    if (shares_pages(session) || session->lost()) continue;
+    if (session->lost()) continue;
     for (const auto& [piece, length] : pieces) {
+      if (shares_pages(session) && have_backing(piece, length)) continue;
       // The memory may be used, and live, longer than the current context.
       mirror(*session, wire::primary_context_id(0), reinterpret_cast<void*>(piece), length, use);
     }
@@ -177,7 +173,10 @@ class Unmirrored {
  public:
   void add(const void* address, size_t bytes) {
     const auto& sessions = Process::get().sessions();
-    if (std::all_of(sessions.begin(), sessions.end(), shares_pages)) return;
+    if (std::all_of(sessions.begin(), sessions.end(), shares_pages) &&
+        have_backing(reinterpret_cast<uintptr_t>(address), bytes)) {
+      return;
+    }
     std::lock_guard lock(mutex_);
     ranges_[reinterpret_cast<uintptr_t>(address)] = bytes;
     count_.store(ranges_.size(), std::memory_order_relaxed);
@@ -222,6 +221,16 @@ class Unmirrored {
 Unmirrored& unmirrored() {
   static auto* instance = new Unmirrored;
   return *instance;
+}
+
+// Held while memory becomes mirrored: another thread's work must not use it before, and it must not
+// end meanwhile.
+std::mutex mirroring_mutex;
+
+// From now on no work makes the memory mirrored.
+void stop_mirroring(const void* address) {
+  std::lock_guard lock(mirroring_mutex);
+  unmirrored().remove(address);
 }
 
 // Maps new whole pages in the host range (map_shared()). Returns null if that fails. Once the
@@ -300,9 +309,10 @@ CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool manage
   }
   if (result == CUDA_SUCCESS) {
     result = record(target, memory, bytes, managed ? Placement::kManaged : Placement::kHost, flags,
-                    std::move(exposures), true);
+                    exposures, true);
   }
   if (result != CUDA_SUCCESS) {
+    unexpose_all(exposures, reinterpret_cast<uintptr_t>(memory), target);
     unmap_from_range(memory, length);
     return result;
   }
@@ -319,7 +329,7 @@ void end_host_memory(const Allocation& memory) {
   Target target;
   (void)target_current(&target);  // there may be no current context
   void* const address = reinterpret_cast<void*>(memory.base);
-  unmirrored().remove(address);
+  stop_mirroring(address);
   if (memory.placement == Placement::kRegistered) {
     for (const auto& [piece, length] : pieces_in_runs(memory.base, memory.bytes)) {
       unmirror(reinterpret_cast<void*>(piece));
@@ -362,10 +372,55 @@ CUresult free_host(void* address) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // another thread was first
+  stop_mirroring(address);
   await_mirrored(*found, false);
   end_host_memory(*found);
   return check_current_session();
 }
+
+namespace {
+
+// As a driver that pins the pages. The reason is not in every case in the answer.
+CUresult check_pinning(uint64_t first, size_t length, unsigned flags) {
+  switch (pinning_of(first, first + length, (flags & CU_MEMHOSTREGISTER_READ_ONLY) == 0)) {
+    case Pinning::kPossible:
+      return CUDA_SUCCESS;
+    case Pinning::kWrittenBack:
+      RCUDA_WARN(
+          "%zu bytes at %p cannot be registered: Linux does not pin writable shared pages of a "
+          "file "
+          "on a disk; map the file private or read-only (cudaHostRegisterReadOnly), or move it to "
+          "/dev/shm",
+          length, reinterpret_cast<void*>(first));
+      return CUDA_ERROR_INVALID_VALUE;
+    case Pinning::kUnmapped:
+    case Pinning::kInaccessible:
+      break;
+  }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+// Lets every worker use the pages. Workers of this machine map them, after the pages have moved
+// onto a memfd. Pages that a file, other processes or other drivers see must stay what they are;
+// every worker then has its own, and they are mirrored.
+CUresult make_run(const Target& target, unsigned flags, PageRun* run) {
+  void* const pages = reinterpret_cast<void*>(run->first);
+  const auto& sessions = Process::get().sessions();
+  UniqueFd backing;
+  if (std::any_of(sessions.begin(), sessions.end(), shares_pages)) {
+    const std::vector<MappedPart> parts = mappings_in(run->first, run->first + run->bytes);
+    const bool all_private = std::none_of(parts.begin(), parts.end(),
+                                          [](const MappedPart& part) { return part.is_shared; });
+    if (all_private && !any_page_pinned()) backing = make_backing(run->bytes);
+    if (backing && !move_run(run, backing.get(), parts)) {
+      RCUDA_DEBUG("registered pages at %p stay where they are: %s", pages, std::strerror(errno));
+      backing.reset();
+    }
+  }
+  return expose_to_all(target, pages, run->bytes, backing.get(), flags, &run->exposed);
+}
+
+}  // namespace
 
 CUresult register_host(void* address, size_t bytes, unsigned flags) {
   Target target;
@@ -383,27 +438,23 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
   }
   if (registry.overlaps(begin, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   const auto [first, length] = pages_of(begin, bytes);
-  if (mapping_of(first, length) == PageMapping::kNone) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult result = check_pinning(first, length, flags); result != CUDA_SUCCESS) return result;
   const unsigned everywhere = flags | CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
-  const auto& sessions = Process::get().sessions();
+  CUresult refused = CUDA_SUCCESS;
   const auto make = [&](PageRun* run) {
-    void* pages = reinterpret_cast<void*>(run->first);
-    UniqueFd backing;
-    // Pages that are shared with a file or other processes must stay what they are.
-    if (mapping_of(run->first, run->bytes) == PageMapping::kPrivate) {
-      backing = make_backing(run->bytes);
-      run->inode = backing ? inode_of(backing.get()) : 0;
-      if (run->inode == 0 || !move_onto(backing.get(), pages, run->bytes)) return false;
-    } else if (std::any_of(sessions.begin(), sessions.end(), shares_pages)) {
-      return false;
-    }
-    return expose_to_all(target, pages, run->bytes, backing.get(), everywhere, &run->exposed) ==
-           CUDA_SUCCESS;
+    refused = make_run(target, everywhere, run);
+    return refused == CUDA_SUCCESS;
   };
   const bool ready = use_pages(first, length, make, [&](const PageRun& run) {
     unexpose_all(run.exposed, run.first, target);
   });
-  if (!ready) RCUDA_DEBUG("registered memory at %p stays pageable for its workers", address);
+  if (!ready && !target.session->lost()) {
+    RCUDA_WARN("kernels cannot use the registered memory at %p (%zu bytes), only copies can: %s",
+               address, bytes,
+               refused == CUDA_ERROR_OUT_OF_MEMORY
+                   ? "a server has no memory for it"
+                   : "a server uses these addresses, or the program has since mapped others there");
+  }
   const CUresult result = target.session->lost() ? kSessionLost
                                                  : record(target, address, bytes,
                                                           Placement::kRegistered, flags, {}, ready);
@@ -422,9 +473,7 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
 namespace {
 
 void mirror_now(const Target& target, const void* address, MirrorUse use) {
-  // Another thread's work must not use the memory before it is mirrored.
-  static std::mutex one_at_a_time;
-  std::lock_guard lock(one_at_a_time);
+  std::lock_guard lock(mirroring_mutex);
   const auto [base, bytes] = unmirrored().find(address);
   if (bytes == 0) return;
   // A copy in progress may still write to the memory here. The bytes sent now would overwrite that
@@ -471,6 +520,7 @@ CUresult unregister_host(void* address) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // another thread was first
+  stop_mirroring(address);
   await_mirrored(*found, true);
   end_host_memory(*found);
   return check_current_session();

@@ -4,13 +4,15 @@
 // (common/wire/address_ranges.h). Over shared memory, the workers map the same pages. Over other
 // media, each worker has its own page-locked memory at that address, and the bytes are moved when a
 // copy needs them. Memory that the application already has and registers (cuMemHostRegister) is
-// moved onto a memfd in place and then works the same way. If a worker cannot have it at that
-// address, the memory stays pageable: copies work, kernels cannot reach it, and
+// moved onto a memfd in place for workers that share pages, and then works the same way. Memory
+// that is shared with files, other processes or other drivers cannot move: over shared memory, too,
+// each worker then has its own, and this process's CPU makes the copies. If a worker cannot have
+// the memory at that address, the memory stays pageable: copies work, kernels cannot reach it, and
 // cuMemHostGetDevicePointer fails.
 //
 // With unified addresses, kernels reach all page-locked memory by its pointer, whether or not it
-// was requested as mapped. Over media that do not share pages, keeping all of it equal would cost
-// too much. So memory that was not requested as mapped is mirrored (mirror.h) only after its device
+// was requested as mapped. Where pages are not shared, keeping all of it equal would cost too much.
+// So memory that was not requested as mapped is mirrored (mirror.h) only after its device
 // pointer is first requested, or its address first appears in a kernel's parameters, a fill or a
 // write of a value. If it only appeared inside of a larger parameter, not all launches send its
 // changes (MirrorUse).

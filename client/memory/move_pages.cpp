@@ -1,9 +1,11 @@
 #include "client/memory/move_pages.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <thread>
 
 #include <fcntl.h>
@@ -20,55 +22,75 @@
 namespace rcuda::client {
 namespace {
 
+// The process's userfaultfd for HeldWrites; -1 if there is none. It stays open, because closing one
+// takes as long as the process has mappings. A child of fork() opens its own: the descriptor that
+// it inherits is for the parent's memory.
+int held_writes_fd() {
+  static std::mutex mutex;
+  static pid_t owner = 0;
+  static int fd = -1;
+  std::lock_guard lock(mutex);
+  if (owner == getpid()) return fd;
+  owner = getpid();
+  // In a privileged process, the writes of system calls can wait too.
+  UniqueFd opened(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC)));
+  if (!opened) {
+    opened.reset(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY)));
+  }
+  uffdio_api api{UFFD_API, UFFD_FEATURE_PAGEFAULT_FLAG_WP, 0};
+  fd = opened && ioctl(opened.get(), UFFDIO_API, &api) == 0 ? opened.release() : -1;
+  return fd;
+}
+
 // While it exists, threads that write to the pages wait; threads that read continue.
 class HeldWrites {
  public:
-  HeldWrites(void* begin, size_t bytes) : range_{reinterpret_cast<uintptr_t>(begin), bytes} {
-    if (!hold(begin, bytes)) {
+  HeldWrites(void* begin, size_t bytes)
+      : fd_(held_writes_fd()), range_{reinterpret_cast<uintptr_t>(begin), bytes} {
+    if (!hold()) {
       RCUDA_DEBUG("writes to %p cannot be held while it is registered: %s", begin,
                   std::strerror(errno));
-      fd_.reset();
     }
   }
   ~HeldWrites() {
-    if (!fd_) return;
-    // Has no effect if other pages are mapped here by now. The waiting threads continue when the
-    // descriptor is closed.
+    if (!registered_) return;
+    // If other pages are mapped here by now, only the last call has an effect.
     uffdio_writeprotect open{range_, UFFDIO_WRITEPROTECT_MODE_DONTWAKE};
-    (void)ioctl(fd_.get(), UFFDIO_WRITEPROTECT, &open);
+    (void)ioctl(fd_, UFFDIO_WRITEPROTECT, &open);
+    (void)ioctl(fd_, UFFDIO_UNREGISTER, &range_);
+    (void)ioctl(fd_, UFFDIO_WAKE, &range_);
   }
   HeldWrites(const HeldWrites&) = delete;
   HeldWrites& operator=(const HeldWrites&) = delete;
 
  private:
-  bool hold(void* begin, size_t bytes) {
-    // In a privileged process, the writes of system calls can wait too.
-    fd_.reset(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC)));
-    if (!fd_)
-      fd_.reset(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY)));
-    uffdio_api api{UFFD_API, UFFD_FEATURE_PAGEFAULT_FLAG_WP, 0};
+  bool hold() {
     uffdio_register pages{range_, UFFDIO_REGISTER_MODE_WP, 0};
     uffdio_writeprotect hold{range_, UFFDIO_WRITEPROTECT_MODE_WP};
     // Only populated pages can be write-protected.
-    return fd_ && ioctl(fd_.get(), UFFDIO_API, &api) == 0 &&
-           madvise(begin, bytes, MADV_POPULATE_READ) == 0 &&
-           ioctl(fd_.get(), UFFDIO_REGISTER, &pages) == 0 &&
-           ioctl(fd_.get(), UFFDIO_WRITEPROTECT, &hold) == 0;
+    if (fd_ < 0 ||
+        madvise(reinterpret_cast<void*>(range_.start), range_.len, MADV_POPULATE_READ) != 0 ||
+        ioctl(fd_, UFFDIO_REGISTER, &pages) != 0) {
+      return false;
+    }
+    registered_ = true;
+    return ioctl(fd_, UFFDIO_WRITEPROTECT, &hold) == 0;
   }
 
+  const int fd_;
   uffdio_range range_;
-  UniqueFd fd_;
+  bool registered_ = false;
 };
 
-// Writes the bytes to the beginning of the memfd. The whole pages also contain memory beside the
+// Writes the bytes to the memfd, from `offset` on. The whole pages also contain memory beside the
 // application's object. In a program built with AddressSanitizer, neither this code nor its
 // memcpy() and pwrite() may read that memory. The bare system call may, and it returns an error for
 // unreadable memory.
-bool fill(int backing, const void* begin, size_t bytes) {
+bool fill(int backing, size_t offset, const void* begin, size_t bytes) {
   const auto* from = static_cast<const std::byte*>(begin);
   for (size_t at = 0; at < bytes;) {
     const long written =
-        syscall(SYS_pwrite64, backing, from + at, bytes - at, static_cast<off_t>(at));
+        syscall(SYS_pwrite64, backing, from + at, bytes - at, static_cast<off_t>(offset + at));
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) return false;
     at += static_cast<size_t>(written);
@@ -111,32 +133,65 @@ bool move(void* begin, size_t bytes, const std::function<bool()>& replace) {
   return moved;
 }
 
+// Calls `replace` with each piece of the pages while writes to it are held.
+bool move_pieces(const MappedPart& part, const std::function<bool(const MappedPart&)>& replace) {
+  for (uint64_t at = part.begin; at < part.end; at += kMovedBytes) {
+    MappedPart piece = part;
+    piece.begin = at;
+    piece.end = std::min(at + kMovedBytes, part.end);
+    if (!move(piece.address(), piece.bytes(), [&] { return replace(piece); })) return false;
+  }
+  return true;
+}
+
+// The private copy of the pages, not in their place yet. `old`: a second mapping of the old pages.
+void* copy_of(const MappedPart& piece, void** old) noexcept {
+  // With size 0, mremap() makes a second mapping of the same shared pages. It can be made readable,
+  // even if the application has protected its own mapping.
+  *old = mremap(piece.address(), 0, piece.bytes(), MREMAP_MAYMOVE);
+  if (*old == MAP_FAILED) return MAP_FAILED;
+  void* copy =
+      mmap(nullptr, piece.bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (copy == MAP_FAILED) return copy;
+  if (mprotect(*old, piece.bytes(), PROT_READ | PROT_WRITE) == 0) {
+    std::memcpy(copy, *old, piece.bytes());
+    if (mprotect(copy, piece.bytes(), piece.protection) == 0) return copy;
+  }
+  munmap(copy, piece.bytes());
+  return MAP_FAILED;
+}
+
+// Replaces the pages by private ones. `frees`: nobody else uses the old ones.
+bool copy_piece(const MappedPart& piece, bool frees) noexcept {
+  void* old = MAP_FAILED;
+  void* const copy = copy_of(piece, &old);
+  const bool done = copy != MAP_FAILED && put_in_place(copy, piece.address(), piece.bytes());
+  if (old == MAP_FAILED) return done;
+  const int why = errno;
+  if (done && frees) (void)madvise(old, piece.bytes(), MADV_REMOVE);
+  munmap(old, piece.bytes());
+  errno = why;
+  return done;
+}
+
 }  // namespace
 
-bool move_onto(int backing, void* begin, size_t bytes) {
-  return move(begin, bytes, [=] {
-    if (!fill(backing, begin, bytes)) return false;
-    void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, backing, 0);
-    return pages != MAP_FAILED && put_in_place(pages, begin, bytes);
+bool move_onto(int backing, std::span<const MappedPart> parts) {
+  return std::all_of(parts.begin(), parts.end(), [&](const MappedPart& part) {
+    return move_pieces(part, [&](const MappedPart& piece) {
+      const size_t offset = piece.begin - parts.front().begin;
+      if (!fill(backing, offset, piece.address(), piece.bytes())) return false;
+      void* pages = mmap(nullptr, piece.bytes(), piece.protection, MAP_SHARED, backing,
+                         static_cast<off_t>(offset));
+      return pages != MAP_FAILED && put_in_place(pages, piece.address(), piece.bytes());
+    });
   });
 }
 
-bool move_off(void* begin, size_t bytes) {
-  return move(begin, bytes, [=] { return copy_off(begin, bytes); });
+bool move_off(const MappedPart& part, bool frees) {
+  return move_pieces(part, [=](const MappedPart& piece) { return copy_piece(piece, frees); });
 }
 
-bool copy_off(void* begin, size_t bytes) noexcept {
-  // With size 0, mremap() makes a second mapping of the same shared pages. It can be made readable,
-  // even if the application has protected its own mapping.
-  void* from = mremap(begin, 0, bytes, MREMAP_MAYMOVE);
-  if (from == MAP_FAILED) return false;
-  void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  const bool readable = pages != MAP_FAILED && mprotect(from, bytes, PROT_READ) == 0;
-  if (readable) std::memcpy(pages, from, bytes);
-  munmap(from, bytes);
-  if (readable) return put_in_place(pages, begin, bytes);
-  if (pages != MAP_FAILED) munmap(pages, bytes);
-  return false;
-}
+bool copy_off(const MappedPart& part) noexcept { return copy_piece(part, false); }
 
 }  // namespace rcuda::client

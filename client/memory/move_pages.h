@@ -11,19 +11,27 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+
+#include "common/base/mappings.h"
 
 namespace rcuda::client {
 
-// Replace the whole pages [begin, begin + bytes) by pages with the same contents. False: not
-// possible, and nothing has changed. Threads: any, for different pages. They block while they copy.
+// Replace whole pages by pages with the same contents and protection. They move in pieces of
+// kMovedBytes. The old pages of a piece are freed before the next piece moves, so no more than a
+// piece exists twice. Threads: any, for different pages. They block while they copy.
+inline constexpr size_t kMovedBytes = 8u << 20;
 
-// By pages of the memfd `backing`, from its beginning. The memory must be a private mapping: shared
-// memory would lose its connection to the other users.
-bool move_onto(int backing, void* begin, size_t bytes);
-// By anonymous memory. The old pages are one mapping of a memfd. malloc() expects all memory that
-// it returns to the system to be anonymous.
-bool move_off(void* begin, size_t bytes);
-// move_off() for a process with one thread: a child of fork(). Async-signal-safe.
-bool copy_off(void* begin, size_t bytes) noexcept;
+// By pages of the memfd `backing`, from its beginning. The parts follow each other without a gap,
+// are readable, and are private mappings: shared memory would lose its connection to the other
+// users. After a failure some pages are on the memfd, and the others are where they were.
+bool move_onto(int backing, std::span<const MappedPart> parts);
+// By anonymous memory. The old pages are a part of one mapping of a memfd. `frees`: nobody else
+// uses them, so they end. malloc() expects all memory that it returns to the system to be
+// anonymous. After a failure some pages are still on the memfd.
+bool move_off(const MappedPart& part, bool frees);
+// move_off() for a process with one thread, a child of fork(), whose parent still uses the old
+// pages. Async-signal-safe.
+bool copy_off(const MappedPart& part) noexcept;
 
 }  // namespace rcuda::client

@@ -2,21 +2,19 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cinttypes>
-#include <cstdio>
 #include <cstring>
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "client/memory/move_pages.h"
 #include "common/base/log.h"
-#include "common/base/proc_self.h"
 #include "common/base/unique_fd.h"
 
 namespace rcuda::client {
@@ -29,81 +27,35 @@ std::map<uint64_t, PageRun>& runs() {
   return *instance;
 }
 
-struct Line {
-  uint64_t begin, end, inode;
-  bool is_shared;
-};
-
-// Calls `visit` for each mapping of this process that overlaps [begin, end), in address order,
-// until it returns false. Returns false, with no call made, if there is no /proc.
-template <typename Visit>
-bool for_each_mapping(uint64_t begin, uint64_t end, const Visit& visit) {
-  std::FILE* maps = std::fopen(proc_self("maps").c_str(), "re");
-  if (!maps) return false;
-  char text[4096 + 256], access[5];
-  Line line;
-  while (std::fgets(text, sizeof text, maps)) {
-    if (std::sscanf(text, "%" SCNx64 "-%" SCNx64 " %4s %*x %*x:%*x %" SCNu64, &line.begin,
-                    &line.end, access, &line.inode) != 4 ||
-        line.end <= begin) {
-      continue;
-    }
-    if (line.begin >= end) break;
-    line.is_shared = access[3] == 's';
-    if (!visit(line)) break;
-  }
-  std::fclose(maps);
-  return true;
-}
-
-// Pages of one mapping of a run's memfd.
-struct Piece {
-  void* begin;
-  size_t bytes;
-};
-
-std::vector<Line> shared_mappings(uint64_t begin, uint64_t end) {
-  std::vector<Line> lines;
-  (void)for_each_mapping(begin, end, [&](const Line& line) {
-    if (line.is_shared) lines.push_back(line);
-    return true;
-  });
-  return lines;
-}
+// A child of fork() may still use pages that it could not copy.
+bool shared_with_child = false;  // guarded by change_mutex
 
 // The parts of [begin, end) that are still mapped to the run's memfd. The application may have
 // unmapped the rest, because a run can outlive the registration that made it.
-std::vector<Piece> pieces_of(const PageRun& run, uint64_t begin, uint64_t end,
-                             const std::vector<Line>& shared) {
-  std::vector<Piece> pieces;
-  if (run.inode == 0) return pieces;
-  for (const Line& line : shared) {
-    const uint64_t from = std::max(begin, line.begin), to = std::min(end, line.end);
-    if (line.inode == run.inode && from < to) {
-      pieces.push_back({reinterpret_cast<void*>(from), to - from});
-    }
+// `all`: mappings in ascending order, at least those in the range.
+std::vector<MappedPart> moved_parts(const PageRun& run, uint64_t begin, uint64_t end,
+                                    const std::vector<MappedPart>& all) {
+  std::vector<MappedPart> parts;
+  auto part = std::partition_point(all.begin(), all.end(),
+                                   [&](const MappedPart& known) { return known.end <= begin; });
+  for (; part != all.end() && part->begin < end; ++part) {
+    if (!part->is_shared || part->inode != run.inode) continue;
+    MappedPart& moved = parts.emplace_back(*part);
+    moved.begin = std::max(begin, moved.begin);
+    moved.end = std::min(end, moved.end);
   }
-  return pieces;
+  return parts;
+}
+
+std::vector<MappedPart> moved_parts(const PageRun& run, uint64_t begin, uint64_t end) {
+  if (run.inode == 0) return {};
+  return moved_parts(run, begin, end, mappings_in(begin, end));
 }
 
 bool are_of(const PageRun& run, uint64_t begin, uint64_t end) {
-  if (run.inode == 0) return mapping_of(begin, end - begin) == PageMapping::kShared;
-  size_t bytes = 0;
-  for (const Piece& piece : pieces_of(run, begin, end, shared_mappings(begin, end))) {
-    bytes += piece.bytes;
-  }
-  return bytes == end - begin;
-}
-
-// Makes the pages ordinary memory of the application again.
-void give_back(const PageRun& run) {
-  const uint64_t end = run.first + run.bytes;
-  for (const Piece& piece : pieces_of(run, run.first, end, shared_mappings(run.first, end))) {
-    if (!move_off(piece.begin, piece.bytes)) {
-      RCUDA_WARN("%zu bytes at %p, no longer registered, stay shared memory: %s", piece.bytes,
-                 piece.begin, std::strerror(errno));
-    }
-  }
+  // Whatever is mapped there: its bytes are copied.
+  if (run.inode == 0) return cover(mappings_in(begin, end), begin, end);
+  return cover(moved_parts(run, begin, end), begin, end);
 }
 
 // Returns the runs that have pages in [begin, end).
@@ -117,6 +69,19 @@ std::vector<PageRun*> runs_in(uint64_t begin, uint64_t end) {
   return found;
 }
 
+// Runs that no registration uses any more, whose pages could not move off their memfd because
+// memory was pinned. Guarded by change_mutex; a fork also holds it.
+std::vector<PageRun>& left_behind() {
+  static auto* instance = new std::vector<PageRun>;
+  return *instance;
+}
+
+void end_left_behind() {
+  if (left_behind().empty() || any_page_pinned()) return;
+  for (const PageRun& run : std::exchange(left_behind(), {})) give_back(run);
+}
+
+// Removes the run. `give_back` may take as long as a copy of its pages.
 void take_out(uint64_t first, const std::function<void(const PageRun&)>& end_run) {
   PageRun run;
   {
@@ -125,26 +90,34 @@ void take_out(uint64_t first, const std::function<void(const PageRun&)>& end_run
     runs().erase(first);
   }
   end_run(run);
-  give_back(run);
+  if (run.inode == 0) return;
+  if (any_page_pinned()) {
+    left_behind().push_back(std::move(run));
+  } else {
+    give_back(run);
+  }
 }
 
 // A child of fork() must get its own copy of private memory, with the contents at the time of the
 // fork. Pages on a memfd would be shared with the parent. So the child copies them, and the parent
 // waits. (The kernel also copies pinned pages for a child.) The forking thread holds both mutexes
 // meanwhile.
-std::vector<Piece>& forked = *new std::vector<Piece>;
-int copied[2] = {-1, -1};  // a pipe: the child reports that it has copied
+std::vector<MappedPart>& forked = *new std::vector<MappedPart>;
+int copied[2] = {-1, -1};  // a pipe: the child reports that it has copied all, or not all
 
 void before_fork() {
   change_mutex.lock();
   runs_mutex.lock();
   forked.clear();
-  const std::vector<Line> shared =
-      runs().empty() ? std::vector<Line>() : shared_mappings(0, UINT64_MAX);
-  for (const auto& [first, run] : runs()) {
-    const std::vector<Piece> pieces = pieces_of(run, first, first + run.bytes, shared);
-    forked.insert(forked.end(), pieces.begin(), pieces.end());
-  }
+  std::vector<MappedPart> all;
+  if (!runs().empty() || !left_behind().empty()) all = mappings_in(0, UINT64_MAX);
+  const auto add = [&all](const PageRun& run) {
+    if (run.inode == 0) return;
+    const std::vector<MappedPart> parts = moved_parts(run, run.first, run.first + run.bytes, all);
+    forked.insert(forked.end(), parts.begin(), parts.end());
+  };
+  for (const auto& [first, run] : runs()) add(run);
+  for (const PageRun& run : left_behind()) add(run);
   int ends[2];
   if (forked.empty() || ::pipe2(ends, O_CLOEXEC) != 0) ends[0] = ends[1] = -1;
   UniqueFd reads(ends[0]), writes(ends[1]);
@@ -154,25 +127,30 @@ void before_fork() {
 }
 
 void after_fork_in_parent() {
+  char all = 0;
   if (copied[0] >= 0) {
     ::close(copied[1]);
-    char byte;
-    while (::read(copied[0], &byte, 1) < 0 && errno == EINTR) continue;  // or the child dies
+    while (::read(copied[0], &all, 1) < 0 && errno == EINTR) continue;  // or the child dies
     ::close(copied[0]);
   }
+  if (!forked.empty() && all == 0) shared_with_child = true;
   runs_mutex.unlock();
   change_mutex.unlock();
 }
 
 void after_fork_in_child() {
   // If there is no memory for a copy, the pages stay shared with the parent.
-  for (const Piece& piece : forked) (void)copy_off(piece.begin, piece.bytes);
+  char all = 1;
+  for (const MappedPart& part : forked) {
+    if (!copy_off(part)) all = 0;
+  }
   if (copied[0] >= 0) {
-    (void)!::write(copied[1], "", 1);
+    (void)!::write(copied[1], &all, 1);
     ::close(copied[0]);
     ::close(copied[1]);
   }
   runs().clear();  // only the parent has exposed them
+  left_behind().clear();
   runs_mutex.unlock();
   change_mutex.unlock();
 }
@@ -185,6 +163,7 @@ bool use_pages(uint64_t first, size_t bytes, const std::function<bool(PageRun*)>
   [[maybe_unused]] static const int handlers =
       pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
   std::lock_guard changing(change_mutex);
+  end_left_behind();
   std::vector<std::pair<uint64_t, uint64_t>> missing;
   uint64_t reached = first;
   for (const PageRun* run : runs_in(first, end)) {
@@ -214,6 +193,7 @@ bool use_pages(uint64_t first, size_t bytes, const std::function<bool(PageRun*)>
 
 void leave_pages(uint64_t first, size_t bytes, const std::function<void(const PageRun&)>& end_run) {
   std::lock_guard changing(change_mutex);
+  end_left_behind();
   for (PageRun* run : runs_in(first, first + bytes)) {
     if (--run->users == 0) take_out(run->first, end_run);
   }
@@ -233,27 +213,32 @@ std::vector<std::pair<uint64_t, size_t>> pieces_in_runs(uint64_t address, size_t
   return pieces;
 }
 
-// MS_ASYNC only checks that every page is mapped.
-PageMapping unlisted_mapping_of(uint64_t address, size_t bytes) {
-  const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  const uint64_t first = address / page * page;
-  void* const pages = reinterpret_cast<void*>(first);
-  const bool mapped = ::msync(pages, address + bytes - first, MS_ASYNC) == 0;
-  return mapped ? PageMapping::kShared : PageMapping::kNone;
+bool have_backing(uint64_t address, size_t bytes) {
+  std::lock_guard lock(runs_mutex);
+  const std::vector<PageRun*> found = runs_in(address, address + bytes);
+  return std::all_of(found.begin(), found.end(),
+                     [](const PageRun* run) { return run->inode != 0; });
 }
 
-PageMapping mapping_of(uint64_t address, size_t bytes) {
-  uint64_t reached = address;
-  bool is_shared = false;
-  const bool listed = for_each_mapping(address, address + bytes, [&](const Line& line) {
-    if (line.begin > reached) return false;
-    reached = line.end;
-    is_shared |= line.is_shared;
-    return true;
-  });
-  if (!listed) return unlisted_mapping_of(address, bytes);
-  if (reached < address + bytes) return PageMapping::kNone;
-  return is_shared ? PageMapping::kShared : PageMapping::kPrivate;
+bool move_run(PageRun* run, int backing, std::span<const MappedPart> parts) {
+  struct stat file {};
+  if (::fstat(backing, &file) != 0) return false;
+  run->inode = file.st_ino;
+  if (move_onto(backing, parts)) return true;
+  const int why = errno;
+  give_back(*run);
+  run->inode = 0;
+  errno = why;
+  return false;
+}
+
+void give_back(const PageRun& run) {
+  for (const MappedPart& part : moved_parts(run, run.first, run.first + run.bytes)) {
+    if (!move_off(part, !shared_with_child)) {
+      RCUDA_WARN("%zu bytes at %p, no longer registered, stay shared memory: %s", part.bytes(),
+                 part.address(), std::strerror(errno));
+    }
+  }
 }
 
 }  // namespace rcuda::client

@@ -4,8 +4,9 @@
 // in place while either exists. So pages are prepared for the workers in runs. The pages of a first
 // registration form one run. A later registration uses the existing runs and adds runs for its
 // other pages. A run ends with the last registration that uses it; pages that were moved onto a
-// memfd then become private and anonymous again. A child of fork() gets its own private pages at
-// once.
+// memfd then become private and anonymous again. While other drivers have pinned memory of this
+// process, the pages stay on the memfd instead, because those drivers use the physical pages. A
+// child of fork() gets its own private pages at once.
 // Threads: any. use_pages() and leave_pages() exclude each other. pieces_in_runs() waits for
 // neither, only for a fork in progress.
 #pragma once
@@ -13,10 +14,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "client/channel/session.h"
+#include "common/base/mappings.h"
 
 namespace rcuda::client {
 
@@ -43,11 +46,14 @@ void leave_pages(uint64_t first, size_t bytes, const std::function<void(const Pa
 // run is one piece.
 std::vector<std::pair<uint64_t, size_t>> pieces_in_runs(uint64_t address, size_t bytes);
 
-// How this process maps the range. kNone: at least a part is not mapped. kShared: others see writes
-// to it (a file, other processes or, in a run, workers).
-enum class PageMapping { kNone, kPrivate, kShared };
-PageMapping mapping_of(uint64_t address, size_t bytes);
-// mapping_of() without /proc. Mapped memory counts as kShared, because it may be shared.
-PageMapping unlisted_mapping_of(uint64_t address, size_t bytes);
+// Whether workers of this machine map all pages of the range: memory in no run is page-locked
+// memory of this library, and the pages of a run were moved onto a memfd.
+bool have_backing(uint64_t address, size_t bytes);
+
+// Moves the run's pages onto the memfd and sets `inode`. `parts`: the mappings of the run's pages.
+// Returns false, with the pages private as they were, if that is not possible.
+bool move_run(PageRun* run, int backing, std::span<const MappedPart> parts);
+// Makes the pages ordinary memory of the application again. Logs what stays on the memfd.
+void give_back(const PageRun& run);
 
 }  // namespace rcuda::client

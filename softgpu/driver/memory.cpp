@@ -249,8 +249,10 @@ CUresult allocate_host_memory(Context& context, size_t bytes, MemoryKind kind, u
                               CUdeviceptr* address) {
   if (bytes > (size_t{1} << 46)) return CUDA_ERROR_OUT_OF_MEMORY;
   const size_t mapped_bytes = round_up(bytes, 4096);
+  // What a child of fork() writes to page-locked memory is the parent's as well (580 on an H100).
+  const int sharing = kind == MemoryKind::kHost ? MAP_SHARED : MAP_PRIVATE;
   void* mapped = ::mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+                        sharing | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   auto allocation = std::make_shared<Allocation>();
   allocation->address = reinterpret_cast<uint64_t>(mapped);

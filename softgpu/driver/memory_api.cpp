@@ -1,8 +1,10 @@
 // cuMemAlloc, cuMemFree, host and managed memory, and queries about ranges of addresses.
 
-#include <cuda.h>
-#include <sys/mman.h>
+#include <cstdint>
 
+#include <cuda.h>
+
+#include "common/base/mappings.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/device.h"
 #include "softgpu/driver/memory.h"
@@ -54,12 +56,13 @@ CUresult free_at(Context* context, CUdeviceptr address, bool (*accept)(const All
   return CUDA_SUCCESS;
 }
 
-// Whether every page of the range is mapped in this process.
-bool is_mapped(const void* pointer, size_t bytes) {
-  const uintptr_t page = 4096;
-  const uintptr_t begin = reinterpret_cast<uintptr_t>(pointer) & ~(page - 1);
-  const uintptr_t end = reinterpret_cast<uintptr_t>(pointer) + bytes;
-  return end > begin && ::msync(reinterpret_cast<void*>(begin), end - begin, MS_ASYNC) == 0;
+bool can_be_pinned(const void* pointer, size_t bytes, unsigned flags) {
+  constexpr uintptr_t kPage = 4096;
+  const auto begin = reinterpret_cast<uintptr_t>(pointer);
+  if (bytes > UINTPTR_MAX - kPage - begin) return false;
+  const uintptr_t end = (begin + bytes + kPage - 1) & ~(kPage - 1);
+  const bool writes = (flags & CU_MEMHOSTREGISTER_READ_ONLY) == 0;
+  return rcuda::pinning_of(begin & ~(kPage - 1), end, writes) == rcuda::Pinning::kPossible;
 }
 
 }  // namespace
@@ -162,7 +165,7 @@ CUresult CUDAAPI cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned int 
   Context* context = nullptr;
   if (CUresult result = enter_unsafe(&context)) return result;
   if (!pointer || bytes == 0 || (flags & ~kHostRegisterFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (!is_mapped(pointer, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (!can_be_pinned(pointer, bytes, flags)) return CUDA_ERROR_INVALID_VALUE;
   const auto known = memory_registry().find(reinterpret_cast<CUdeviceptr>(pointer));
   if (known && known->kind == MemoryKind::kHost) return CUDA_ERROR_INVALID_VALUE;
   auto allocation = std::make_shared<Allocation>();

@@ -11,7 +11,7 @@
 namespace rcuda::client {
 
 enum class Home {
-  kPageable,  // this process only
+  kPageable,  // this process, whose CPU copies it; workers may have a mirror of it
   kExposed,   // page-locked client memory that every worker has at the same address
   kDevice,    // the memory of `owner`'s worker
 };

@@ -1,13 +1,18 @@
 #include "client/memory/registered_pages.h"
 
+#include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <linux/io_uring.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "common/base/unique_fd.h"
@@ -51,6 +56,13 @@ class RegisteredPagesTest : public ::testing::Test {
   void leave(size_t page, size_t pages) {
     leave_pages(first_ + page * kPage, pages * kPage,
                 [this](const PageRun& run) { made_.erase(run.first); });
+  }
+  size_t shared_pages() const {
+    size_t bytes = 0;
+    for (const MappedPart& part : mappings_in(first_, first_ + kPages * kPage)) {
+      bytes += part.is_shared ? part.bytes() : 0;
+    }
+    return bytes / kPage;
   }
   size_t pieces(size_t page, size_t pages) const {
     return pieces_in_runs(first_ + page * kPage, pages * kPage).size();
@@ -111,22 +123,43 @@ TEST_F(RegisteredPagesTest, PagesThatWereMappedAnewAreNotTheRuns) {
   leave(2, 1);
 }
 
-TEST_F(RegisteredPagesTest, KnowsHowMemoryIsMapped) {
-  EXPECT_EQ(mapping_of(first_, 3 * kPage), PageMapping::kPrivate);
+TEST_F(RegisteredPagesTest, PagesOfALeftRunAreOrdinaryAgain) {
   ASSERT_TRUE(use(1, 1));
-  EXPECT_EQ(mapping_of(first_, 3 * kPage), PageMapping::kShared);
+  EXPECT_EQ(shared_pages(), 1u);
+  EXPECT_TRUE(have_backing(first_ + kPage, kPage));
   leave(1, 1);
-  EXPECT_EQ(mapping_of(first_, 3 * kPage), PageMapping::kPrivate);  // again
-  ASSERT_EQ(
-      ::mmap(at(2), kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
-      at(2));
-  EXPECT_EQ(mapping_of(first_, 3 * kPage), PageMapping::kShared);
-  EXPECT_EQ(mapping_of(first_, 2 * kPage), PageMapping::kPrivate);
-  ::munmap(at(1), kPage);
-  EXPECT_EQ(mapping_of(first_, 3 * kPage), PageMapping::kNone);
-  // Without /proc, whatever is mapped may be shared.
-  EXPECT_EQ(unlisted_mapping_of(first_, kPage), PageMapping::kShared);
-  EXPECT_EQ(unlisted_mapping_of(first_, 3 * kPage), PageMapping::kNone);
+  EXPECT_EQ(shared_pages(), 0u);
+}
+
+TEST_F(RegisteredPagesTest, ARunThatWasNotMovedHasNoBacking) {
+  const auto make = [](PageRun*) { return true; };
+  const auto end = [](const PageRun&) {};
+  ASSERT_TRUE(use_pages(first_ + kPage, kPage, make, end));
+  EXPECT_FALSE(have_backing(first_ + kPage, 1));
+  EXPECT_TRUE(have_backing(first_, kPage)) << "in no run";
+  EXPECT_FALSE(have_backing(first_, kPage + 1));
+  leave_pages(first_ + kPage, kPage, end);
+}
+
+// io_uring pins its fixed buffers, and the kernel reads and writes the pages that it has pinned.
+TEST_F(RegisteredPagesTest, PinnedPagesStayWhereTheyAre) {
+  io_uring_params parameters{};
+  UniqueFd ring(static_cast<int>(::syscall(__NR_io_uring_setup, 1, &parameters)));
+  if (!ring) GTEST_SKIP() << "io_uring is not permitted here: " << std::strerror(errno);
+  ASSERT_TRUE(use(0, 3));
+  const iovec pinned{at(0), kPage};
+  ASSERT_EQ(::syscall(__NR_io_uring_register, ring.get(), IORING_REGISTER_BUFFERS, &pinned, 1), 0);
+  EXPECT_TRUE(any_page_pinned());
+  leave(0, 3);
+  EXPECT_TRUE(made_.empty()) << "workers have no access any more";
+  EXPECT_EQ(shared_pages(), 3u);
+  ASSERT_EQ(::syscall(__NR_io_uring_register, ring.get(), IORING_UNREGISTER_BUFFERS, nullptr, 0),
+            0);
+  // They move when pages are used or left next.
+  ASSERT_TRUE(use(5, 1));
+  EXPECT_EQ(shared_pages(), 1u);
+  leave(5, 1);
+  EXPECT_EQ(shared_pages(), 0u);
 }
 
 }  // namespace

@@ -1,0 +1,56 @@
+// The mappings of this process in a range of addresses, with their protections; and whether memory
+// of this process is pinned.
+//
+// Threads: any. Other threads may change the mappings meanwhile. Blocking: system calls. Since
+// Linux 6.11 the time depends on the number of mappings in the range (PROCMAP_QUERY). Before, the
+// kernel lists all mappings below the end of the range, which takes 0.2 us for each.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace rcuda {
+
+// A mapping, or the part of it that lies in the range of interest.
+struct MappedPart {
+  uint64_t begin = 0, end = 0;
+  uint64_t inode = 0;  // 0: anonymous private memory
+  int protection = 0;  // PROT_*
+  bool is_shared = false;
+
+  size_t bytes() const { return end - begin; }
+  void* address() const { return reinterpret_cast<void*>(begin); }
+};
+
+// The parts of mappings that lie in [begin, end), in ascending order; without /proc, those of
+// unlisted_mappings_in().
+std::vector<MappedPart> mappings_in(uint64_t begin, uint64_t end);
+// Without /proc: one shared writable part, because the memory may be shared, or none if not all of
+// the range is mapped.
+std::vector<MappedPart> unlisted_mappings_in(uint64_t begin, uint64_t end);
+// Of the lines of /proc/self/maps, as Linux before 6.11 gives them.
+std::vector<MappedPart> listed_mappings_in(uint64_t begin, uint64_t end);
+// Whether the parts cover all of [begin, end).
+bool cover(const std::vector<MappedPart>& parts, uint64_t begin, uint64_t end);
+
+enum class Pinning {
+  kPossible,
+  kUnmapped,      // not all of the range is mapped
+  kInaccessible,  // not all of it is readable, and writable with `writes`
+  // Writable shared pages of a file that the kernel writes back, which it does not pin since Linux
+  // 6.5. Found since Linux 6.11; before, the answer is kPossible.
+  kWrittenBack,
+};
+// Whether a driver of the kernel can pin the memory for longer than one system call, as a GPU's
+// driver does with memory that a program registers. `writes`: the device may write to it.
+Pinning pinning_of(uint64_t begin, uint64_t end, bool writes);
+
+// Whether a driver of the kernel has pinned memory of this process for longer than one system call:
+// fixed buffers of io_uring, registrations of RDMA adapters. It uses the physical pages, so memory
+// must not move to others. The kernel does not say which pages these are.
+bool any_page_pinned();
+// The same, of the text of /proc/self/status.
+bool says_pinned(const char* status);
+
+}  // namespace rcuda
