@@ -16,7 +16,9 @@
 #include "client/calls/capture.h"
 #include "client/calls/marshal.h"
 #include "client/memory/host_addresses.h"
+#include "client/memory/host_region.h"
 #include "client/memory/registered_pages.h"
+#include "client/memory/small_host_memory.h"
 #include "client/process/process.h"
 #include "client/process/shared_memory.h"
 #include "common/base/log.h"
@@ -90,8 +92,6 @@ CUresult expose_to(Session& session, wire::ObjectId context, void* address, size
 wire::ObjectId any_context(const Session& session, const Target& target) {
   return target.session == &session ? target.context : wire::primary_context_id(0);
 }
-
-using Exposures = std::vector<std::pair<Session*, transport::RegionId>>;
 
 void unexpose_all(const Exposures& exposures, uint64_t address, const Target& target) {
   for (const auto& [session, region] : exposures) {
@@ -291,34 +291,62 @@ void free_internal(const InternalHostMemory& memory) {
   unmap_from_range(memory.address, memory.bytes);
 }
 
+CUresult make_region(const Target& target, size_t bytes, HostRegion* region) {
+  const size_t length = round_up(bytes, page_bytes());
+  UniqueFd backing;
+  void* memory = map_in_range(length, &backing);
+  if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
+  *region = {memory, length, {}};
+  constexpr unsigned kEverywhere = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+  CUresult result =
+      expose_to_all(target, memory, length, backing.get(), kEverywhere, &region->exposed);
+  if (result == CUDA_SUCCESS && !is_usable(backing, length)) {
+    unexpose_all(region->exposed, reinterpret_cast<uintptr_t>(memory), target);
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (result != CUDA_SUCCESS) unmap_from_range(memory, length);
+  return result;
+}
+
+void end_region(const HostRegion& region, const Target& target) {
+  unexpose_all(region.exposed, reinterpret_cast<uintptr_t>(region.address), target);
+  unmap_from_range(region.address, region.bytes);
+}
+
+void mirror_region(const HostRegion& region) { mirror_where_needed(region.address, region.bytes); }
+
+bool any_mirrors_regions() {
+  const auto& sessions = Process::get().sessions();
+  return !std::all_of(sessions.begin(), sessions.end(), shares_pages);
+}
+
 CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool managed) {
   Target target;
   if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
   if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
   if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  const size_t length = round_up(bytes, page_bytes());
-  UniqueFd backing;
-  void* memory = map_in_range(length, &backing);
-  if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
-  Exposures exposures;
-  constexpr unsigned kEverywhere = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
-  CUresult result = expose_to_all(target, memory, length, backing.get(), kEverywhere, &exposures);
-  if (result == CUDA_SUCCESS && !is_usable(backing, length)) {
-    unexpose_all(exposures, reinterpret_cast<uintptr_t>(memory), target);
-    result = CUDA_ERROR_OUT_OF_MEMORY;
+  const bool mapped = managed || (flags & CU_MEMHOSTALLOC_DEVICEMAP);
+  const Placement placement = managed ? Placement::kManaged : Placement::kHost;
+  void* small = nullptr;
+  if (mapped) {
+    if (CUresult result = take_small(target, bytes, &small); result != CUDA_SUCCESS) return result;
   }
-  if (result == CUDA_SUCCESS) {
-    result = record(target, memory, bytes, managed ? Placement::kManaged : Placement::kHost, flags,
-                    exposures, true);
+  HostRegion own;
+  if (!small) {
+    if (CUresult result = make_region(target, bytes, &own); result != CUDA_SUCCESS) {
+      if (mapped) (void)give_back_small(target, nullptr, bytes);
+      return result;
+    }
   }
-  if (result != CUDA_SUCCESS) {
-    unexpose_all(exposures, reinterpret_cast<uintptr_t>(memory), target);
-    unmap_from_range(memory, length);
+  void* const memory = small ? small : own.address;
+  if (CUresult result = record(target, memory, bytes, placement, flags, own.exposed, true);
+      result != CUDA_SUCCESS) {
+    if (!mapped || !give_back_small(target, memory, bytes)) end_region(own, target);
     return result;
   }
-  if (managed || (flags & CU_MEMHOSTALLOC_DEVICEMAP)) {
+  if (!small && mapped) {
     mirror_where_needed(memory, bytes);
-  } else {
+  } else if (!small) {
     unmirrored().add(memory, bytes);
   }
   *address = memory;
@@ -338,10 +366,12 @@ void end_host_memory(const Allocation& memory) {
     if (memory.reachable) end_pages(first, length, target);
     return;
   }
+  const bool mapped =
+      memory.placement == Placement::kManaged || (memory.flags & CU_MEMHOSTALLOC_DEVICEMAP);
+  if (mapped && !memory.session && give_back_small(target, address, memory.bytes)) return;
   unmirror(address);
   if (memory.session) return;  // managed memory of a worker
-  unexpose_all(memory.exposed, memory.base, target);
-  unmap_from_range(address, round_up(memory.bytes, page_bytes()));
+  end_region({address, round_up(memory.bytes, page_bytes()), memory.exposed}, target);
 }
 
 namespace {

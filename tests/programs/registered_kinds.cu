@@ -1,5 +1,5 @@
 // Page-locked memory of each kind: registered memory that other processes share, that is read-only,
-// or in huge pages; and what a child of fork() sees.
+// or in huge pages; many small mapped allocations; and what a child of fork() sees.
 #include <csignal>
 #include <cstring>
 
@@ -152,6 +152,34 @@ void huge_pages() {
   CHECK(munmap(memory, 2 * kHuge) == 0);
 }
 
+__global__ void add_to_each(int* const* values, int count) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < count) ++*values[i];
+}
+
+// Kernels find them in a table; some end, and others come, between the launches.
+void many_small() {
+  constexpr int kMany = 300;
+  std::vector<int*> all(kMany, nullptr);
+  DeviceArray<int*> table(kMany);
+  for (int round = 0; round < 4; ++round) {
+    for (int i = 0; i < kMany; i += round == 0 ? 1 : round + 1) {
+      if (all[i]) CUDA(cudaFreeHost(all[i]));
+      const size_t bytes = 4u << (i % 14);  // up to 32 KB
+      CUDA(cudaHostAlloc(&all[i], bytes, cudaHostAllocMapped));
+      std::memset(all[i], 0, bytes);
+      *all[i] = i;
+    }
+    for (int i = 0; i < kMany; ++i) *all[i] = 10 * i + round;
+    table.put(all);
+    add_to_each<<<(kMany + 63) / 64, 64>>>(table.get(), kMany);
+    FINISH();
+    for (int i = 0; i < kMany; ++i) CHECK(*all[i] == 10 * i + round + 1);
+  }
+  for (int* memory : all) CUDA(cudaFreeHost(memory));
+  std::puts("small mapped allocations");
+}
+
 // Registered memory is the process's own. What CUDA has allocated is shared with the child.
 void forks(const char* name, int* memory) {
   set(memory, 5);
@@ -177,6 +205,7 @@ int main() {
   }
   protections();
   huge_pages();
+  many_small();
   int *allocated, *mapped;
   CUDA(cudaMallocHost(&allocated, kBytes));
   forks("cudaMallocHost", allocated);

@@ -1,0 +1,87 @@
+#include "client/memory/small_host_memory.h"
+
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "client/memory/host_region.h"
+#include "client/memory/small_pieces.h"
+#include "client/process/mirror.h"
+
+namespace rcuda::client {
+namespace {
+
+// Of regions for small allocations. A wait fetches all bytes of a region of up to
+// transport::kMaxRegionPut, in one round trip, and of a larger one the blocks that the worker finds
+// changed, which costs time on the GPU.
+constexpr size_t kRegionBytes = transport::kMaxRegionPut, kLargeRegionBytes = 1u << 20;
+
+struct SmallMemory {
+  std::mutex mutex;  // guards the members below; held while a region is made or ended
+  SmallPieces pieces;
+  std::map<uint64_t, HostRegion> regions;
+  size_t alone = 0;  // small allocations with a region of their own
+
+  static SmallMemory& get() {
+    static auto* instance = new SmallMemory;
+    return *instance;
+  }
+};
+
+CUresult add_region(const Target& target, SmallMemory* all) {
+  HostRegion region;
+  const size_t bytes = all->pieces.bytes() < kLargeRegionBytes ? kRegionBytes : kLargeRegionBytes;
+  if (CUresult result = make_region(target, bytes, &region); result != CUDA_SUCCESS) return result;
+  mirror_region(region);
+  const auto base = reinterpret_cast<uintptr_t>(region.address);
+  all->pieces.add({base, region.bytes});
+  all->regions.emplace(base, std::move(region));
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult take_small(const Target& target, size_t bytes, void** memory) {
+  *memory = nullptr;
+  if (bytes > kMostSmallBytes || !any_mirrors_regions()) return CUDA_SUCCESS;
+  SmallMemory& all = SmallMemory::get();
+  std::lock_guard lock(all.mutex);
+  if (all.alone < kMostAlone) {
+    ++all.alone;
+    return CUDA_SUCCESS;
+  }
+  uint64_t address = all.pieces.take(bytes);
+  if (address == 0) {
+    if (CUresult result = add_region(target, &all); result != CUDA_SUCCESS) return result;
+    address = all.pieces.take(bytes);
+  }
+  *memory = reinterpret_cast<void*>(address);
+  return CUDA_SUCCESS;
+}
+
+bool give_back_small(const Target& target, void* memory, size_t bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  SmallMemory& all = SmallMemory::get();
+  {
+    std::lock_guard lock(all.mutex);
+    if (!all.pieces.has(address)) {
+      if (bytes <= kMostSmallBytes && all.alone > 0) --all.alone;
+      return false;
+    }
+  }
+  // Work in progress may use the memory, whose next owner must not see that.
+  for (const Target& mirrored : mirrored_in(address, bytes)) {
+    (void)await_idle(*mirrored.session, mirrored.context);
+  }
+  std::memset(memory, 0, bytes);
+  std::lock_guard lock(all.mutex);
+  const auto empty = all.pieces.give_back(address);
+  if (!empty) return true;
+  const auto region = all.regions.extract(empty->base);
+  unmirror(region.mapped().address);
+  end_region(region.mapped(), target);
+  return true;
+}
+
+}  // namespace rcuda::client

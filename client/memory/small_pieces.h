@@ -1,0 +1,53 @@
+// SmallPieces: divides chunks of addresses into small pieces.
+//
+// Only addresses; the caller owns the memory. Chunks begin at multiples of kMostAlignment. A small
+// hole is used before a larger one. Between two chunks there must be addresses of neither, so that
+// their holes do not join.
+// Threads: one at a time. Nothing blocks. Each call takes logarithmic time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+namespace rcuda::client {
+
+class SmallPieces {
+ public:
+  // A piece of at least so many bytes is aligned to kMostAlignment. A smaller one is aligned to the
+  // power of two that is not less than its size, kAlignment at least.
+  static constexpr size_t kAlignment = 64, kMostAlignment = 512;
+  struct Chunk {
+    uint64_t base = 0;
+    size_t bytes = 0;
+  };
+
+  void add(const Chunk& chunk);
+  // Returns the address of a piece of so many bytes; 0 if no chunk has room.
+  uint64_t take(size_t bytes);
+  bool has(uint64_t address) const { return pieces_.contains(address); }
+  // Takes back the piece that take() returned. Returns its chunk, which is no longer known, if that
+  // has no other piece.
+  std::optional<Chunk> give_back(uint64_t address);
+  // Of all chunks.
+  size_t bytes() const { return bytes_; }
+
+ private:
+  struct State {
+    size_t bytes = 0;
+    size_t pieces = 0;
+  };
+  void open(uint64_t base, size_t bytes);
+  void close(std::map<uint64_t, size_t>::iterator hole);
+
+  std::map<uint64_t, State> chunks_;                // by address, as all maps here
+  std::map<uint64_t, size_t> pieces_;               // with their bytes
+  std::map<uint64_t, size_t> holes_;                // with their bytes
+  std::set<std::pair<size_t, uint64_t>> by_bytes_;  // the holes
+  size_t bytes_ = 0;
+};
+
+}  // namespace rcuda::client
