@@ -1,5 +1,6 @@
 #include "client/memory/small_host_memory.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -12,10 +13,14 @@
 namespace rcuda::client {
 namespace {
 
-// Of regions for small allocations. A wait fetches all bytes of a region of up to
-// transport::kMaxRegionPut, in one round trip, and of a larger one the blocks that the worker finds
-// changed, which costs time on the GPU.
-constexpr size_t kRegionBytes = transport::kMaxRegionPut, kLargeRegionBytes = 1u << 20;
+// The bytes of the next region, if `all_bytes` are in regions already. A wait fetches all bytes of a
+// region of up to transport::kMaxRegionPut, in one round trip, so a few flags get a small one. Of a
+// larger region it fetches the blocks that the worker finds changed, which costs time on the GPU.
+size_t next_region_bytes(size_t all_bytes, size_t piece_bytes) {
+  constexpr size_t kLeast = 4u << 10, kLarge = 1u << 20;
+  if (all_bytes >= kLarge) return kLarge;
+  return std::clamp(std::max(3 * all_bytes, piece_bytes), kLeast, transport::kMaxRegionPut);
+}
 
 struct SmallMemory {
   std::mutex mutex;  // guards the members below; held while a region is made or ended
@@ -29,9 +34,9 @@ struct SmallMemory {
   }
 };
 
-CUresult add_region(const Target& target, SmallMemory* all) {
+CUresult add_region(const Target& target, size_t piece_bytes, SmallMemory* all) {
   HostRegion region;
-  const size_t bytes = all->pieces.bytes() < kLargeRegionBytes ? kRegionBytes : kLargeRegionBytes;
+  const size_t bytes = next_region_bytes(all->pieces.bytes(), piece_bytes);
   if (CUresult result = make_region(target, bytes, &region); result != CUDA_SUCCESS) return result;
   mirror_region(region);
   const auto base = reinterpret_cast<uintptr_t>(region.address);
@@ -53,7 +58,7 @@ CUresult take_small(const Target& target, size_t bytes, void** memory) {
   }
   uint64_t address = all.pieces.take(bytes);
   if (address == 0) {
-    if (CUresult result = add_region(target, &all); result != CUDA_SUCCESS) return result;
+    if (CUresult result = add_region(target, bytes, &all); result != CUDA_SUCCESS) return result;
     address = all.pieces.take(bytes);
   }
   *memory = reinterpret_cast<void*>(address);

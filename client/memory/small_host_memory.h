@@ -17,7 +17,7 @@
 namespace rcuda::client {
 
 inline constexpr size_t kMostSmallBytes = 32u << 10;
-inline constexpr size_t kMostAlone = 16;
+inline constexpr size_t kMostAlone = 4;
 
 // Returns a piece of a mirrored region, all zeros; null with CUDA_SUCCESS if the allocation is to
 // have a region of its own.

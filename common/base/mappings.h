@@ -3,7 +3,7 @@
 //
 // Threads: any. Other threads may change the mappings meanwhile. Blocking: system calls. Since
 // Linux 6.11 the time depends on the number of mappings in the range (PROCMAP_QUERY). Before, the
-// kernel lists all mappings below the end of the range, which takes 0.2 us for each.
+// kernel lists all mappings below the end of the range, which takes about 0.3 us for each.
 #pragma once
 
 #include <cstddef>
