@@ -14,7 +14,7 @@ this check to these functions.
 from emit import NOTICE
 from exports import newer_functions
 
-# Calls so short that switching cancellation off and on would be felt (two locked instructions, 10 ns).
+# Calls so short that switching cancellation off and on would be felt (two locked instructions, 10 to 20 ns).
 # They rarely block; what then does so switches cancellation off itself (common/base/cancellation_off.h).
 SHORT = {"cuCtxGetCurrent", "cuCtxGetDevice", "cuCtxPopCurrent_v2", "cuCtxPushCurrent_v2", "cuCtxSetCurrent",
          "cuEventQuery", "cuEventRecord", "cuLaunchKernel", "cuLaunchKernelEx", "cuStreamIsCapturing",

@@ -45,7 +45,6 @@ int main(int, char** arguments) {
   if (how == "exit") std::exit(5);
   if (how == "_exit") _exit(6);
   if (how == "quick_exit") std::quick_exit(7);
-  if (how == "reset") cuDevicePrimaryCtxReset(0);
   if (how == "thread") std::thread([] { std::exit(8); }).join();
   return 4;
 }
