@@ -24,6 +24,9 @@ from emit import write_if_changed
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 TABLE = REPOSITORY / "api" / "table"
+# What only the client library exports besides the driver's functions: client/base/sanitizers.h and
+# common/base/first_report.h.
+CLIENT_SYMBOLS = ["__asan_default_options", "__lsan_default_options", "__lsan_default_suppressions", "rcuda_reports"]
 
 
 def generated_files(toolkit, adaptations, old_versions, functions):
@@ -34,8 +37,7 @@ def generated_files(toolkit, adaptations, old_versions, functions):
             exports.emit_definitions(toolkit, adaptations, functions.functions),
         "api/proc_table.cpp": exports.emit_proc_table(toolkit, functions.functions),
         "api/exports.map": exports.emit_version_script(toolkit),
-        # rcuda_reports: common/base/first_report.h
-        "api/exports_client.map": exports.emit_version_script(toolkit, ["rcuda_reports"]),
+        "api/exports_client.map": exports.emit_version_script(toolkit, CLIENT_SYMBOLS),
         "api/driver_table.h": driver_table.emit_header(toolkit),
         "api/driver_functions.h": driver_table.emit_visitor(toolkit),
         "api/driver_table.cpp": driver_table.emit_source(toolkit),

@@ -20,12 +20,16 @@
 #include <optional>
 
 #include "common/wire/address_ranges.h"
+#include "common/wire/handshake.h"
 
 namespace rcuda::client {
 
 class HostAddresses {
  public:
   static constexpr size_t kMostQuietBytes = 512u << 20;
+
+  HostAddresses() : HostAddresses({wire::kHostRangeBase, wire::kHostRangeBytes}) {}
+  explicit HostAddresses(const wire::AddressWindow& range) : free_{{range.base, range.bytes}} {}
 
   // 0: there is no room.
   uint64_t take(size_t bytes);
@@ -38,7 +42,7 @@ class HostAddresses {
   void cut(uint64_t base, size_t size);
 
   std::mutex mutex_;
-  std::map<uint64_t, size_t> free_{{wire::kHostRangeBase, wire::kHostRangeBytes}};
+  std::map<uint64_t, size_t> free_;
 };
 
 }  // namespace rcuda::client

@@ -19,6 +19,7 @@
 #include "client/memory/host_region.h"
 #include "client/memory/registered_pages.h"
 #include "client/memory/small_host_memory.h"
+#include "client/process/own_addresses.h"
 #include "client/process/process.h"
 #include "client/process/shared_memory.h"
 #include "common/base/log.h"
@@ -37,7 +38,7 @@ size_t page_bytes() {
 size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
 HostAddresses& host_range() {
-  static auto* const range = new HostAddresses;
+  static auto* const range = new HostAddresses(host_addresses());
   return *range;
 }
 

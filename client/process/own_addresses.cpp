@@ -13,7 +13,31 @@ namespace {
 // Heaps and mappings grow beside those that exist.
 constexpr uint64_t kRoom = 16 * wire::kWindowUnit;
 
+constexpr wire::AddressWindow kUsual = {wire::kHostRangeBase, wire::kHostRangeBytes};
+
 }  // namespace
+
+wire::AddressWindow host_addresses_beside(const std::vector<AddressRange>& mappings) {
+  constexpr uint64_t kUsualEnd = wire::kHostRangeBase + wire::kHostRangeBytes;
+  const std::vector<AddressRange> usual = gaps(mappings, wire::kHostRangeBase, kUsualEnd);
+  if (usual.size() == 1 && usual[0].end - usual[0].begin == kUsual.bytes) return kUsual;
+  for (const wire::AddressSpan& span : wire::kWindowRanges) {
+    for (const AddressRange& gap : gaps(mappings, span.begin, span.end)) {
+      if (gap.end - gap.begin < kUsual.bytes + 2 * kRoom) continue;
+      return {(gap.end - kRoom - kUsual.bytes) / wire::kWindowUnit * wire::kWindowUnit,
+              kUsual.bytes};
+    }
+  }
+  return kUsual;
+}
+
+const wire::AddressWindow& host_addresses() {
+  static const wire::AddressWindow range = [] {
+    const Result<std::vector<AddressRange>> mappings = own_mappings();
+    return mappings.ok() ? host_addresses_beside(*mappings) : kUsual;
+  }();
+  return range;
+}
 
 std::vector<wire::AddressWindow> own_addresses() {
   const Result<std::vector<AddressRange>> mappings = own_mappings();
@@ -36,6 +60,7 @@ std::vector<wire::AddressWindow> own_addresses() {
       last_end = std::max(last_end, end);
     }
   }
+  if (host_addresses().base != kUsual.base) used.push_back(host_addresses());
   return used;
 }
 

@@ -6,9 +6,17 @@
 
 #include <vector>
 
+#include "common/base/address_space.h"
 #include "common/wire/handshake.h"
 
 namespace rcuda::client {
+
+// The range of page-locked memory: the usual one, or another of its size if this process already
+// has mappings there (newer versions of AddressSanitizer do). Found at the first call.
+// own_addresses() includes another one, so the workers keep away from it.
+const wire::AddressWindow& host_addresses();
+// The same for a process with these mappings.
+wire::AddressWindow host_addresses_beside(const std::vector<AddressRange>& mappings);
 
 // The parts of the ranges for workers where this process has mappings, with some room around each,
 // in a few pieces.

@@ -20,6 +20,7 @@
 #include "client/base/pci_address.h"
 #include "client/base/pool_uuids.h"
 #include "client/base/process_end.h"
+#include "client/base/sanitizers.h"
 #include "client/base/trace.h"
 #include "client/objects/named.h"
 #include "client/process/driver_variables.h"
@@ -237,6 +238,7 @@ Status Process::try_to_connect() {
 
 Status Process::connect() {
   RCUDA_RETURN_IF_ERROR(configure_log());
+  RCUDA_RETURN_IF_ERROR(check_sanitizers());
   keep_driver_variables();
   SessionOptions options;
   const auto medium = medium_from_environment();

@@ -1,10 +1,14 @@
-// Calls for LeakSanitizer. Empty without AddressSanitizer.
+// Calls for LeakSanitizer, which is a part of AddressSanitizer.
 #pragma once
 
 #include <cstddef>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/lsan_interface.h>
+#else
+// Null unless the program has the runtime: a library that is built without it may run there.
+extern "C" __attribute__((weak)) void __lsan_register_root_region(const void*,  // NOLINT
+                                                                  std::size_t);
 #endif
 
 namespace rcuda {
@@ -18,11 +22,11 @@ inline void look_for_leaks() {
 }
 
 // Tells it about mapped memory that holds pointers.
-inline void look_for_pointers_in([[maybe_unused]] const void* base,
-                                 [[maybe_unused]] std::size_t bytes) {
-#if defined(__SANITIZE_ADDRESS__)
-  __lsan_register_root_region(base, bytes);
+inline void look_for_pointers_in(const void* base, std::size_t bytes) {
+#if !defined(__SANITIZE_ADDRESS__)
+  if (__lsan_register_root_region == nullptr) return;
 #endif
+  __lsan_register_root_region(base, bytes);
 }
 
 }  // namespace rcuda

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Host programs of unusual kinds: with few resources, without standard
+"""Host programs of unusual kinds: built with sanitizers, with few resources, without standard
 descriptors, ending while their threads are busy.
 
     hosts_test.py --build FOLDER --programs FOLDER [unittest arguments]
@@ -12,6 +12,7 @@ import unittest
 from servers import client_environment, run_tests, Server
 
 BUILD = PROGRAMS = None
+MEMORY = "copies\npage-locked\nregistered\nmanaged\n"
 
 
 class HostsTest(unittest.TestCase):
@@ -24,8 +25,10 @@ class HostsTest(unittest.TestCase):
         outcome = cls.server.stop()
         assert outcome == 0, outcome
 
-    def run_host(self, transport, program, *arguments, wrapper=()):
+    def run_host(self, transport, program, *arguments, wrapper=(), preloaded=True):
         environment = client_environment(BUILD, [self.server], transport)
+        if not preloaded:
+            del environment["LD_PRELOAD"]
         return subprocess.run([*wrapper, program, *arguments], env=environment, capture_output=True, text=True,
                               timeout=120)
 
@@ -44,6 +47,25 @@ class HostsTest(unittest.TestCase):
                 result = self.run_host(transport, os.path.join(PROGRAMS, "odd_hosts"), "strict")
                 self.assertEqual(result.returncode, 0, result.stderr)
                 self.assertIn("\ndescriptors\n", result.stdout)
+
+    def test_sanitizers_that_work(self):
+        run = os.path.join(BUILD, "bin/rcuda-run")
+        for transport in ("shm", "tcp"):
+            for name in ("address", "leak", "undefined"):
+                with self.subTest(transport, sanitizer=name):
+                    program = self.own(f"rcuda_sanitized_{name}")
+                    self.check(self.run_host(transport, program), 0, MEMORY)
+                    self.check(self.run_host(transport, run, "--", program, preloaded=False), 0, MEMORY)
+        result = self.run_host("shm", self.own("rcuda_sanitized_address"), "overflow")
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("heap-buffer-overflow", result.stderr)
+
+    def test_sanitizers_that_do_not(self):
+        result = self.run_host("shm", self.own("rcuda_sanitized_thread"))
+        self.assertEqual(result.returncode, 3)
+        lines = result.stderr.splitlines()
+        self.assertEqual(len(lines), 2, result.stderr)
+        self.assertIn("built with ThreadSanitizer", lines[0])
 
     def test_a_limit_on_files(self):
         limited = ("sh", "-c", 'ulimit -f 200 && exec "$@"', "sh")

@@ -4,8 +4,9 @@
 //   rcuda-run --demo
 //   rcuda-run --devices node1:0,node2:0 --cdi > /etc/cdi/rcuda.json
 //
-// Sets LD_PRELOAD, RCUDA_DEVICES and the variables of its other options, puts the folder with
-// libcuda.so first in LD_LIBRARY_PATH, for programs that search it there, and executes the program.
+// Sets LD_PRELOAD, RCUDA_DEVICES, ASAN_OPTIONS and the variables of its options, puts the folder
+// with libcuda.so first in LD_LIBRARY_PATH, for programs that search it there, and executes the
+// program.
 // --demo: the program is tools/demo; if no GPUs are named, a server of this machine serves it.
 // --cdi: prints how container tools do the same for a container (cdi.h), and executes nothing.
 
@@ -146,6 +147,11 @@ void set_libraries(const fs::path& client) {
   const std::string preloads = value_of("LD_PRELOAD");
   setenv("LD_PRELOAD",
          (preloads.empty() ? client.string() : preloads + ":" + client.string()).c_str(), 1);
+  // AddressSanitizer's runtime would end a program in which it is not the first library. The client
+  // library says the same, but programs may say something else (docs/sanitizers.md).
+  const std::string asan = value_of("ASAN_OPTIONS");
+  setenv("ASAN_OPTIONS", ("verify_asan_link_order=0" + (asan.empty() ? "" : ":" + asan)).c_str(),
+         1);
   std::error_code error;
   if (const fs::path links = names_folder(client); fs::exists(links, error)) {
     const std::string folders = value_of("LD_LIBRARY_PATH");

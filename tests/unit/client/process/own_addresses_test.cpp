@@ -1,6 +1,8 @@
 #include "client/process/own_addresses.h"
 
 #include <algorithm>
+#include <iterator>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -35,6 +37,21 @@ TEST(OwnAddressesTest, NamesMappingsWhereWorkersWouldBe) {
     EXPECT_LT(ranges.size(), 10u);
     ::munmap(mapped, kBytes);
   }
+}
+
+TEST(OwnAddressesTest, PageLockedMemoryGoesWhereNothingIsMapped) {
+  constexpr uint64_t kEnd = wire::kHostRangeBase + wire::kHostRangeBytes;
+  EXPECT_EQ(host_addresses_beside({}).base, wire::kHostRangeBase);
+  EXPECT_EQ(host_addresses_beside({{kEnd, kEnd + 4096}}).base, wire::kHostRangeBase);
+  // The heap of newer versions of AddressSanitizer.
+  const std::vector<AddressRange> heap = {{wire::kHostRangeBase, kEnd}};
+  const wire::AddressWindow other = host_addresses_beside(heap);
+  EXPECT_EQ(other.bytes, wire::kHostRangeBytes);
+  EXPECT_TRUE(other.base + other.bytes <= wire::kHostRangeBase || other.base >= kEnd);
+  EXPECT_TRUE(std::any_of(std::begin(wire::kWindowRanges), std::end(wire::kWindowRanges),
+                          [&](const wire::AddressSpan& span) {
+                            return span.begin <= other.base && other.base + other.bytes <= span.end;
+                          }));
 }
 
 }  // namespace

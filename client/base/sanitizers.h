@@ -1,0 +1,17 @@
+// Programs that are built with a sanitizer (docs/sanitizers.md).
+//
+// AddressSanitizer ends a program if its shared runtime is not the first library. A preloaded
+// library comes before it, so this library tells the runtime to skip the check
+// (__asan_default_options). That is safe: the check is for libraries that define malloc() and the
+// like, and this one defines only the driver's functions.
+#pragma once
+
+#include "common/base/status.h"
+
+namespace rcuda::client {
+
+// An error if the program has a sanitizer that forbids the addresses of device memory. Any thread;
+// nothing blocks.
+Status check_sanitizers();
+
+}  // namespace rcuda::client
