@@ -49,6 +49,7 @@ CUresult add_region(const Target& target, size_t piece_bytes, SmallMemory* all) 
 
 CUresult take_small(const Target& target, size_t bytes, void** memory) {
   *memory = nullptr;
+  if (target.session->lost()) return kSessionLost;
   if (bytes > kMostSmallBytes || !any_mirrors_regions()) return CUDA_SUCCESS;
   SmallMemory& all = SmallMemory::get();
   std::lock_guard lock(all.mutex);
