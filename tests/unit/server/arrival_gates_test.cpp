@@ -264,20 +264,36 @@ TEST_F(WithoutGatesTest, HostFunctionsWait) {
 // Made before the session.
 class RefusedCopies {
  protected:
-  RefusedCopies() {
-    copy_ = [](CUdeviceptr, CUdeviceptr, size_t, CUstream) { return CUDA_ERROR_OUT_OF_MEMORY; };
+  RefusedCopies() : table_(test::TestDriver::get().table), before_(table_) {
+    awaited_.clear();
+    await_ = before_.cuStreamWaitValue32_v2;
+    table_.cuMemcpyAsync = [](CUdeviceptr, CUdeviceptr, size_t, CUstream) {
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    };
+    table_.cuStreamWaitValue32_v2 = [](CUstream stream, CUdeviceptr word, cuuint32_t value,
+                                       unsigned flags) {
+      awaited_.push_back(value);
+      return await_(stream, word, value, flags);
+    };
   }
-  ~RefusedCopies() { copy_ = before_; }
+  ~RefusedCopies() {
+    table_.cuMemcpyAsync = before_.cuMemcpyAsync;
+    table_.cuStreamWaitValue32_v2 = before_.cuStreamWaitValue32_v2;
+  }
+
+  static inline std::vector<cuuint32_t> awaited_;
 
  private:
-  decltype(api::DriverTable::cuMemcpyAsync)& copy_ = test::TestDriver::get().table.cuMemcpyAsync;
-  decltype(api::DriverTable::cuMemcpyAsync) before_ = copy_;
+  static inline decltype(api::DriverTable::cuStreamWaitValue32_v2) await_ = nullptr;
+  api::DriverTable& table_;
+  const api::DriverTable before_;
 };
-class RefusedCopiesTest : private RefusedCopies, public CopiesToDevice {};
+class RefusedCopiesTest : protected RefusedCopies, public CopiesToDevice {};
 
-// The worker reads the source although the driver refuses the copy. It gives the memory back only
-// when nothing is on its way any more.
+// The worker reads the source although the driver refuses the copy. So the stream waits for the
+// first part, and then for all, and the memory is given back only when nothing is on its way.
 TEST_F(RefusedCopiesTest, MemoryIsWithdrawnBehindItsReads) {
+  ASSERT_GT(wire::parts_of(kBytes), 1u);
   bool is_complete = false;
   BeforeUnregister::first = [&](void* memory) {
     if (memory == shadow_) is_complete = std::equal(here_.begin(), here_.end(), shadow_);
@@ -286,6 +302,8 @@ TEST_F(RefusedCopiesTest, MemoryIsWithdrawnBehindItsReads) {
   const wire::HostUnexposeBody body{reinterpret_cast<uint64_t>(shadow_),
                                     static_cast<uint64_t>(region_)};
   EXPECT_EQ(client().call(wire::Custom::kHostUnexpose, body)->result, CUDA_SUCCESS);
+  ASSERT_EQ(awaited_.size(), 2u);
+  EXPECT_EQ(awaited_[1] - awaited_[0], wire::parts_of(kBytes) - 1);
   EXPECT_TRUE(is_complete);
   EXPECT_NE(client().error_word(), 0u);
 }

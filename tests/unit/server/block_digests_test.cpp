@@ -143,7 +143,18 @@ TEST(MirrorsTest, DigestsEndWithTheirGreenContext) {
   ASSERT_EQ(added->body.size(), sizeof reply);
   std::memcpy(&reply, added->body.data(), sizeof reply);
   EXPECT_NE(reply.block_bytes, 0u) << "no digests";
+  const wire::MirrorNoteBody note{address, 0, kBytes, wire::kFetchStream, 0};
+  ASSERT_TRUE(session.client().post(wire::Custom::kMirrorNote, note, {}, kGreen).ok());
   EXPECT_EQ(call(api::Opcode::rcuda_green_destroy, kGreen), CUDA_SUCCESS);
+  // What is not known counts as changed.
+  const auto changes =
+      session.client().call(wire::Custom::kMirrorChanges, wire::MirrorChangesBody{address, 0});
+  ASSERT_EQ(changes->result, CUDA_SUCCESS);
+  wire::MirrorRun run{};
+  ASSERT_EQ(changes->body.size(), sizeof(wire::MirrorState) + sizeof run);
+  std::memcpy(&run, changes->body.data() + sizeof(wire::MirrorState), sizeof run);
+  EXPECT_EQ(run.first, 0u);
+  EXPECT_EQ(run.count, kBytes / reply.block_bytes);
   const wire::MirrorFetchBody gone{address};
   EXPECT_EQ(session.client().call(wire::Custom::kUnmirror, gone)->result, CUDA_SUCCESS);
   EXPECT_EQ(session.client()
