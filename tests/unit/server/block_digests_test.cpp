@@ -145,6 +145,10 @@ TEST(MirrorsTest, DigestsEndWithTheirGreenContext) {
   EXPECT_NE(reply.block_bytes, 0u) << "no digests";
   const wire::MirrorNoteBody note{address, 0, kBytes, wire::kFetchStream, 0};
   ASSERT_TRUE(session.client().post(wire::Custom::kMirrorNote, note, {}, kGreen).ok());
+  // A client waits for the context's work before it ends the context.
+  const wire::SignalBody signal{wire::kFetchStream, 9, 1};
+  ASSERT_TRUE(session.client().post(wire::Custom::kSignal, signal, {}, kGreen).ok());
+  ASSERT_EQ(session.client().wait_word(9, 1), CUDA_SUCCESS);
   EXPECT_EQ(call(api::Opcode::rcuda_green_destroy, kGreen), CUDA_SUCCESS);
   // What is not known counts as changed.
   const auto changes =
