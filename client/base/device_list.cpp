@@ -158,6 +158,7 @@ Result<VisibleSelection> visible_devices(const std::vector<DeviceAddress>& pool,
       cuda::select_devices(list, pool.size(), [&](size_t i) { return known[i]; });
   VisibleSelection selection;
   selection.problem = chosen.problem;
+  selection.named_twice = chosen.named_twice;
   for (const size_t position : chosen.positions) selection.devices.push_back(pool[position]);
   return selection;
 }

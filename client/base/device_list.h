@@ -43,7 +43,8 @@ Result<std::vector<DeviceAddress>> devices_from(const Environment& environment);
 using PoolUuids = std::function<Result<std::vector<std::string>>()>;
 struct VisibleSelection {
   std::vector<DeviceAddress> devices;
-  std::string problem;  // why the list ended early; empty: it did not
+  std::string problem;       // why the list ended early; empty: it did not
+  bool named_twice = false;  // a device is: the list is invalid, and no device is visible
 };
 Result<VisibleSelection> visible_devices(const std::vector<DeviceAddress>& pool,
                                          const Environment& environment, const PoolUuids& uuids);

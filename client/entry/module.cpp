@@ -496,6 +496,7 @@ CUresult cuFuncGetModule(CUmodule* module, CUfunction handle) {
                 : forward_cuFuncGetModule(module, handle);
 }
 
+// A kernel does not stand for its function here (580 on an H100).
 CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
   Target target;
   Callable callable;
@@ -503,13 +504,15 @@ CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
     return result;
   }
   if (!state) return CUDA_ERROR_INVALID_VALUE;
+  if (callable.is_kernel) return CUDA_ERROR_INVALID_HANDLE;
   *state = CU_FUNCTION_LOADING_STATE_LOADED;  // the worker has reported its parameters
   return CUDA_SUCCESS;
 }
 
 CUresult cuFuncLoad(CUfunction handle) {
-  CUfunctionLoadingState state;
-  return cuFuncIsLoaded(&state, handle);
+  Target target;
+  Callable callable;
+  return find_callable(handle, &target, &callable);
 }
 
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction handle) {

@@ -141,9 +141,11 @@ Result<std::vector<DeviceAddress>> selected_devices(const std::vector<DeviceAddr
   if (!selection) return Status(selection.status()).with_context("CUDA_VISIBLE_DEVICES");
   const std::string& problem = selection->problem;
   if (selection->devices.empty()) {
-    return Status(Code::kNotFound,
-                  "CUDA_VISIBLE_DEVICES=\"" + text_from_environment("CUDA_VISIBLE_DEVICES") +
-                      "\" selects none of the devices in RCUDA_DEVICES: " + problem);
+    const CUresult result =
+        selection->named_twice ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_NO_DEVICE;
+    return Status::from_cuda(
+        result, "CUDA_VISIBLE_DEVICES=" + text_from_environment("CUDA_VISIBLE_DEVICES") +
+                    " leaves no device of RCUDA_DEVICES: " + problem);
   }
   if (!problem.empty()) RCUDA_INFO("CUDA_VISIBLE_DEVICES ends early: %s", problem.c_str());
   return std::move(selection->devices);
@@ -208,7 +210,8 @@ CUresult Process::initialize() {
     // One clear line, and the error that programs expect on a machine without a GPU.
     const std::string reason = reason_of(status);
     if (first_report(reason)) RCUDA_ERROR("%s", reason.c_str());
-    init_result_ = CUDA_ERROR_NO_DEVICE;
+    init_result_ = status.cuda() == CUDA_ERROR_INVALID_DEVICE ? CUDA_ERROR_INVALID_DEVICE
+                                                              : CUDA_ERROR_NO_DEVICE;
     devices_.clear();
     for (auto& session : sessions_) session->end();
   }

@@ -2,12 +2,16 @@
 //
 // The first entry decides which of the two the list has. The list ends before the first entry that
 // names no device: a negative or too large number, a text that is neither, the beginning of several
-// UUIDs, an entry of the other form. A device that is named twice leaves none. A number is what
-// strtol() reads: white space and a sign may precede its digits, and what follows them is ignored.
-// PyTorch found these rules by trying (torch/cuda/__init__.py, _parse_visible_devices).
+// UUIDs, an entry of the other form. A device that is named twice makes the whole list invalid.
+//
+// A number is what strtol() reads, as an int: white space and a sign may precede its digits, what
+// follows them is ignored, and 4294967296 is 0. Of a UUID, only the hexadecimal digits and dashes
+// count, in either case: not whether they follow "GPU-" or "MIG-", nor what follows a complete
+// UUID. (580 on an H100; tests/programs/driver_variables.cpp)
 #pragma once
 
 #include <algorithm>
+#include <cctype>
 #include <cstddef>
 #include <cstdlib>
 #include <functional>
@@ -20,12 +24,52 @@ namespace rcuda::cuda {
 struct VisibleDevices {
   std::vector<size_t> positions;  // in the order of the list
   std::string problem;            // why the list ended early; empty: it did not
+  bool named_twice = false;       // cuInit returns CUDA_ERROR_INVALID_DEVICE
 };
 
 // Whether selecting needs the devices' UUIDs.
 inline bool lists_uuids(std::string_view list) {
   return list.starts_with("GPU-") || list.starts_with("MIG-");
 }
+
+namespace internal {
+
+inline constexpr size_t kNone = ~size_t{0};
+
+// The position that the entry names; kNone and the problem if it names none.
+inline size_t find_number(const std::string& entry, size_t count, std::string* problem) {
+  char* end = nullptr;
+  const int number = static_cast<int>(std::strtol(entry.c_str(), &end, 10));
+  if (end == entry.c_str()) {
+    *problem = "\"" + entry + "\" is neither a number nor a UUID";
+  } else if (number < 0 || static_cast<size_t>(number) >= count) {
+    *problem = "there is no device " + std::to_string(number) + " among " + std::to_string(count);
+  } else {
+    return static_cast<size_t>(number);
+  }
+  return kNone;
+}
+
+// `uuids`: as uuid_text() writes them.
+inline size_t find_uuid(const std::string& entry, const std::vector<std::string>& uuids,
+                        std::string* problem) {
+  constexpr size_t kPrefix = 4, kLength = 36;  // "GPU-", and 32 digits with their dashes
+  std::string wanted = lists_uuids(entry) ? entry.substr(kPrefix, kLength) : "";
+  for (char& c : wanted) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  size_t found = kNone;
+  for (size_t i = 0; i < uuids.size() && !wanted.empty(); ++i) {
+    if (!std::string_view(uuids[i]).substr(kPrefix).starts_with(wanted)) continue;
+    if (found != kNone) {
+      *problem = "several devices have UUIDs that begin with \"" + entry + "\"";
+      return kNone;
+    }
+    found = i;
+  }
+  if (found == kNone) *problem = "no device has the UUID \"" + entry + "\"";
+  return found;
+}
+
+}  // namespace internal
 
 // `uuid_of` returns the UUID of a device as uuid_text() writes it. It is called only if
 // lists_uuids().
@@ -37,38 +81,17 @@ inline VisibleDevices select_devices(std::string_view list, size_t count,
     return selected;
   }
   const bool by_uuid = lists_uuids(list);
-  const std::string_view form = list.substr(0, 4);
   std::vector<std::string> uuids;
   for (size_t i = 0; by_uuid && i < count; ++i) uuids.push_back(uuid_of(i));
-  const auto find_uuid = [&](const std::string& entry) {
-    const auto begins = [&](const std::string& uuid) { return uuid.starts_with(entry); };
-    const auto found = std::find_if(uuids.begin(), uuids.end(), begins);
-    if (!entry.starts_with(form) || found == uuids.end()) {
-      selected.problem = "no device has the UUID \"" + entry + "\"";
-    } else if (std::find_if(found + 1, uuids.end(), begins) != uuids.end()) {
-      selected.problem = "several devices have UUIDs that begin with \"" + entry + "\"";
-    }
-    return static_cast<size_t>(found - uuids.begin());
-  };
-  const auto find_number = [&](const std::string& entry) {
-    char* end = nullptr;
-    const long number = std::strtol(entry.c_str(), &end, 10);
-    if (end == entry.c_str()) {
-      selected.problem = "\"" + entry + "\" is neither a number nor a UUID";
-    } else if (number < 0 || static_cast<size_t>(number) >= count) {
-      selected.problem =
-          "there is no device " + std::to_string(number) + " among " + std::to_string(count);
-    }
-    return static_cast<size_t>(number);
-  };
   while (true) {
     const size_t comma = list.find(',');
     const std::string entry(list.substr(0, comma));
-    const size_t position = by_uuid ? find_uuid(entry) : find_number(entry);
-    if (!selected.problem.empty()) return selected;
+    const size_t position = by_uuid ? internal::find_uuid(entry, uuids, &selected.problem)
+                                    : internal::find_number(entry, count, &selected.problem);
+    if (position == internal::kNone) return selected;
     const auto& taken = selected.positions;
     if (std::find(taken.begin(), taken.end(), position) != taken.end()) {
-      return {{}, "\"" + entry + "\" names a device for the second time"};
+      return {{}, "\"" + entry + "\" names a device for the second time", true};
     }
     selected.positions.push_back(position);
     if (comma == std::string_view::npos) return selected;

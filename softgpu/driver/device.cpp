@@ -41,8 +41,9 @@ Driver& driver() {
 std::atomic<CUresult> state{CUDA_ERROR_NOT_INITIALIZED};
 
 // Of the machine's devices, those that the process sees, in its order.
-std::vector<size_t> visible_numbers(const Configuration& configuration) {
-  const auto count = static_cast<size_t>(configuration.devices);
+CUresult find_visible(const Configuration& configuration, std::vector<size_t>* numbers) {
+  numbers->resize(static_cast<size_t>(configuration.devices));
+  std::iota(numbers->begin(), numbers->end(), 0);
   if (const char* list = std::getenv("CUDA_VISIBLE_DEVICES")) {
     const auto uuid_of = [&](size_t number) {
       const CUuuid uuid = device_uuid(configuration, static_cast<int>(number));
@@ -50,11 +51,11 @@ std::vector<size_t> visible_numbers(const Configuration& configuration) {
       std::memcpy(bytes, uuid.bytes, sizeof bytes);
       return rcuda::cuda::uuid_text(bytes, configuration.mig != 0);
     };
-    return rcuda::cuda::select_devices(list, count, uuid_of).positions;
+    const auto selected = rcuda::cuda::select_devices(list, numbers->size(), uuid_of);
+    if (selected.named_twice) return CUDA_ERROR_INVALID_DEVICE;
+    *numbers = selected.positions;
   }
-  std::vector<size_t> all(count);
-  std::iota(all.begin(), all.end(), 0);
-  return all;
+  return numbers->empty() ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
 }
 
 // The driver shuts down in its exit handler. Handlers of the application that were registered after
@@ -135,8 +136,8 @@ CUresult initialize() {
   set_configuration(*read);
   rcuda::api::set_driver_version(read->driver_version);
   exec::set_worker_count(static_cast<unsigned>(read->threads));
-  const std::vector<size_t> visible = visible_numbers(*read);
-  if (visible.empty()) return shared.result = CUDA_ERROR_NO_DEVICE;
+  std::vector<size_t> visible;
+  if (CUresult result = find_visible(*read, &visible)) return shared.result = result;
   pay_for_init();
   for (const size_t number : visible) {
     shared.devices.push_back(std::make_unique<Device>(static_cast<int>(shared.devices.size()),

@@ -175,8 +175,7 @@ CUresult CUDAAPI cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle
   Context* context = nullptr;
   if (CUresult result = enter_anywhere(&context)) return result;
   if (!state) return CUDA_ERROR_INVALID_VALUE;
-  std::shared_ptr<Function> function;
-  if (CUresult result = function_from_handle(handle, &function)) return result;
+  if (!handle_table<Function>().find(handle)) return CUDA_ERROR_INVALID_HANDLE;  // or a kernel
   *state = CU_FUNCTION_LOADING_STATE_LOADED;
   return CUDA_SUCCESS;
 }

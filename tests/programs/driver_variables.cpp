@@ -158,7 +158,8 @@ const char kPtx[] = R"(
 
 std::string state_of(CUfunction function) {
   CUfunctionLoadingState state{};
-  CU(cuFuncIsLoaded(&state, function));
+  const CUresult result = cuFuncIsLoaded(&state, function);
+  if (result != CUDA_SUCCESS) return std::string(" ") + name_of(result);
   return state == CU_FUNCTION_LOADING_STATE_LOADED ? " loaded" : " unloaded";
 }
 

@@ -12,7 +12,7 @@ using ::testing::IsEmpty;
 
 const std::vector<std::string> kUuids = {
     "GPU-9e8d35e3-0000-0000-0000-000000000000", "GPU-9e8d1111-0000-0000-0000-000000000000",
-    "GPU-47f3a000-0000-0000-0000-000000000000", "MIG-47f3a000-0000-0000-0000-000000000000"};
+    "GPU-47f3a000-0000-0000-0000-000000000000", "MIG-5bc00000-0000-0000-0000-000000000000"};
 
 VisibleDevices select(std::string_view list) {
   return select_devices(list, kUuids.size(), [](size_t i) { return kUuids[i]; });
@@ -32,6 +32,9 @@ TEST(VisibleDevicesTest, ANumberIsWhatStrtolReads) {
   EXPECT_THAT(positions("1gpu2,2ampere"), ElementsAre(1, 2));
   EXPECT_THAT(positions("0x1"), ElementsAre(0));
   EXPECT_THAT(positions("02"), ElementsAre(2));
+  EXPECT_THAT(positions("4294967297"), ElementsAre(1));
+  EXPECT_THAT(positions("2147483648"), IsEmpty());
+  EXPECT_THAT(positions("18446744073709551616"), IsEmpty());
 }
 
 TEST(VisibleDevicesTest, TheListEndsAtTheFirstInvalidEntry) {
@@ -47,12 +50,14 @@ TEST(VisibleDevicesTest, TheListEndsAtTheFirstInvalidEntry) {
     EXPECT_THAT(positions(none), IsEmpty()) << none;
     EXPECT_NE(select(none).problem, "") << none;
   }
+  EXPECT_FALSE(select("0,7").named_twice);
   EXPECT_THAT(select("0,7").problem, HasSubstr("no device 7 among 4"));
 }
 
-TEST(VisibleDevicesTest, ADeviceNamedTwiceLeavesNone) {
+TEST(VisibleDevicesTest, ADeviceNamedTwiceIsAnError) {
   for (const char* twice : {"0,0", "0,1,2,1", "0,+0", "GPU-47f3,GPU-47f3a", "GPU-47f3,GPU-47f3"}) {
     EXPECT_THAT(positions(twice), IsEmpty()) << twice;
+    EXPECT_TRUE(select(twice).named_twice) << twice;
     EXPECT_THAT(select(twice).problem, HasSubstr("second time")) << twice;
   }
 }
@@ -60,18 +65,28 @@ TEST(VisibleDevicesTest, ADeviceNamedTwiceLeavesNone) {
 TEST(VisibleDevicesTest, UuidsMayBeShortened) {
   EXPECT_THAT(positions(kUuids[1]), ElementsAre(1));
   EXPECT_THAT(positions("GPU-4,GPU-9e8d3"), ElementsAre(2, 0));
-  EXPECT_THAT(positions("MIG-47f3"), ElementsAre(3));
+  EXPECT_THAT(positions("MIG-5bc"), ElementsAre(3));
+}
+
+TEST(VisibleDevicesTest, OnlyTheDigitsOfAUuidCount) {
+  EXPECT_THAT(positions("GPU-47F3A000-0000-0000-0000-000000000000"), ElementsAre(2));
+  EXPECT_THAT(positions("MIG-47f3"), ElementsAre(2));
+  EXPECT_THAT(positions(kUuids[2] + "0"), ElementsAre(2));
+  EXPECT_THAT(positions(kUuids[2] + " ,GPU-5"), ElementsAre(2, 3));
 }
 
 TEST(VisibleDevicesTest, UuidsEndAtTheFirstInvalidEntry) {
-  EXPECT_THAT(positions("GPU-4,GPU-5,GPU-9e8d3"), ElementsAre(2));
+  EXPECT_THAT(positions("GPU-4,GPU-6,GPU-9e8d3"), ElementsAre(2));
   EXPECT_THAT(positions("GPU-4,0"), ElementsAre(2));
-  EXPECT_THAT(positions("GPU-4,MIG-4"), ElementsAre(2));
+  EXPECT_THAT(positions("GPU-4,MIG-6"), ElementsAre(2));
   EXPECT_THAT(positions("GPU-4,"), ElementsAre(2));
   EXPECT_THAT(positions("GPU-9e8d"), IsEmpty());
   EXPECT_THAT(select("GPU-9e8d").problem, HasSubstr("several devices"));
-  EXPECT_THAT(positions(kUuids[0] + "0"), IsEmpty());
+  EXPECT_THAT(positions("GPU-47f3x"), IsEmpty());
+  EXPECT_THAT(positions(" GPU-47f3"), IsEmpty());
   EXPECT_THAT(positions("MIG-1"), IsEmpty());
+  EXPECT_THAT(positions("MIG-" + kUuids[2]), IsEmpty());
+  for (const char* none : {"GPU-", "MIG-"}) EXPECT_THAT(positions(none), IsEmpty()) << none;
 }
 
 TEST(VisibleDevicesTest, NumbersNeedNoUuids) {
