@@ -325,7 +325,11 @@ CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool manage
   Target target;
   if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
   if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
-  if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!address || (managed && bytes == 0)) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes == 0) {
+    *address = nullptr;  // and success, as in driver 580
+    return CUDA_SUCCESS;
+  }
   const bool mapped = managed || (flags & CU_MEMHOSTALLOC_DEVICEMAP);
   const Placement placement = managed ? Placement::kManaged : Placement::kHost;
   void* small = nullptr;
