@@ -30,6 +30,16 @@ CUresult find_pool(const Allocation& allocation, CUmemoryPool* pool) {
   return forward_cuDeviceGetMemPool(pool, static_cast<CUdevice>(allocation.device));
 }
 
+// What CUDA calls the range of an address: of mapped memory the whole reservation, not the mapping.
+Registry::Reserved range_of(const Allocation& allocation) {
+  if (allocation.placement == Placement::kMapped) {
+    if (const auto reserved = Process::get().memory().reservation(allocation.base)) {
+      return *reserved;
+    }
+  }
+  return {allocation.base, allocation.bytes, allocation.session};
+}
+
 template <typename T>
 CUresult give(void* data, T value) {
   *static_cast<T*>(data) = value;
@@ -62,9 +72,9 @@ CUresult attribute(void* data, CUpointer_attribute which, CUdeviceptr address) {
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       return give<unsigned>(data, 0);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-      return give<CUdeviceptr>(data, allocation->base);
+      return give<CUdeviceptr>(data, range_of(*allocation).base);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      return give<size_t>(data, allocation->bytes);
+      return give<size_t>(data, range_of(*allocation).bytes);
     case CU_POINTER_ATTRIBUTE_MAPPED:
       return give<unsigned>(data, 1);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:

@@ -96,12 +96,18 @@ size_t Registry::unreserve(uint64_t base) {
   return bytes;
 }
 
-Session* Registry::reserved_by(uint64_t address) const {
+std::optional<Registry::Reserved> Registry::reservation(uint64_t address) const {
   std::shared_lock lock(mutex_);
   const auto next = reservations_.upper_bound(address);
-  if (next == reservations_.begin()) return nullptr;
-  const auto& [base, reservation] = *std::prev(next);
-  return address - base < reservation.bytes ? reservation.session : nullptr;
+  if (next == reservations_.begin()) return std::nullopt;
+  const auto& [base, found] = *std::prev(next);
+  if (address - base >= found.bytes) return std::nullopt;
+  return Reserved{base, found.bytes, found.session};
+}
+
+Session* Registry::reserved_by(uint64_t address) const {
+  const auto found = reservation(address);
+  return found ? found->session : nullptr;
 }
 
 std::optional<Allocation> Registry::remove(uint64_t base) {

@@ -75,6 +75,13 @@ class Registry {
   // Records a range of cuMemAddressReserve. Returns false if another session has a part of it.
   bool reserve(uint64_t base, size_t bytes, Session* session);
   size_t unreserve(uint64_t base);               // returns its bytes; 0 if none begins there
+  struct Reserved {
+    uint64_t base = 0;
+    size_t bytes = 0;
+    Session* session = nullptr;
+  };
+  // The reservation that contains the address.
+  std::optional<Reserved> reservation(uint64_t address) const;
   Session* reserved_by(uint64_t address) const;  // null if it is not reserved
   void set_flags(uint64_t base, unsigned flags);
   void set_sync_memops(uint64_t base, bool on);

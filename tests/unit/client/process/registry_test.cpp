@@ -42,6 +42,9 @@ TEST(RegistryTest, KnowsWhoReservedAnAddress) {
   EXPECT_EQ(registry.reserved_by(0x1000), session);
   EXPECT_EQ(registry.reserved_by(0x10ff), session);
   EXPECT_EQ(registry.reserved_by(0x1100), nullptr);
+  EXPECT_EQ(registry.reservation(0x10ff)->base, 0x1000u);
+  EXPECT_EQ(registry.reservation(0x10ff)->bytes, 0x100u);
+  EXPECT_FALSE(registry.reservation(0x1100));
   EXPECT_FALSE(registry.find(0x1000));
   registry.unreserve(0x1000);
   EXPECT_EQ(registry.reserved_by(0x1000), nullptr);
