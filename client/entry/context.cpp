@@ -13,6 +13,7 @@
 #include "client/objects/kinds.h"
 #include "client/process/mirror.h"
 #include "client/process/process.h"
+#include "common/cuda/known_values.h"
 #include "common/interop/export_tables.h"
 #include "generated/client/forward.h"
 
@@ -66,9 +67,14 @@ void end_all(const std::vector<Allocation>& host) {
   for (const Allocation& memory : host) end_host_memory(memory);
 }
 
-unsigned valid_flags() {
-  return CU_CTX_SCHED_MASK | CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX | CU_CTX_COREDUMP_ENABLE |
-         CU_CTX_USER_COREDUMP_ENABLE | CU_CTX_SYNC_MEMOPS;
+// The ways to wait exclude one another.
+bool valid_flags(unsigned flags) {
+  constexpr unsigned kOthers = CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX |
+                               CU_CTX_COREDUMP_ENABLE | CU_CTX_USER_COREDUMP_ENABLE |
+                               CU_CTX_SYNC_MEMOPS;
+  const unsigned schedule = flags & ~kOthers;
+  return schedule == CU_CTX_SCHED_AUTO || schedule == CU_CTX_SCHED_SPIN ||
+         schedule == CU_CTX_SCHED_YIELD || schedule == CU_CTX_SCHED_BLOCKING_SYNC;
 }
 
 // The worker ends the primary context and makes a new one.
@@ -168,7 +174,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned flags) {
   Device* device;
   if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
-  if (flags & ~valid_flags()) return CUDA_ERROR_INVALID_VALUE;
+  if (!valid_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(device->mutex);
   device->primary_flags = flags;
   if (!device->primary->given_back) device->primary->flags = flags;
@@ -190,7 +196,7 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned* flags, int* active) 
 CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice dev) {
   Device* device;
   if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
-  if (!context || (flags & ~valid_flags())) return CUDA_ERROR_INVALID_VALUE;
+  if (!context || !valid_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = forward_cuCtxCreate_v2(context, flags, dev);
   if (result != CUDA_SUCCESS) return result;
   auto* created = find<Context>(*context);
@@ -334,9 +340,24 @@ CUresult cuCtxGetFlags(unsigned* flags) {
 CUresult cuCtxSetFlags(unsigned flags) {
   Context* context;
   if (CUresult result = find_alive(nullptr, &context); result != CUDA_SUCCESS) return result;
-  if (flags & ~valid_flags()) return CUDA_ERROR_INVALID_VALUE;
+  if (!valid_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
   context->flags = flags;
   return CUDA_SUCCESS;
+}
+
+// The commands of both are posted, so the worker's error would come late.
+CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  if (!rcuda::cuda::is_known(config)) return CUDA_ERROR_INVALID_VALUE;
+  return forward_cuCtxSetCacheConfig(config);
+}
+
+CUresult cuCtxSetSharedMemConfig(CUsharedconfig config) {
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  if (!rcuda::cuda::is_known(config)) return CUDA_ERROR_INVALID_VALUE;
+  return forward_cuCtxSetSharedMemConfig(config);
 }
 
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) {

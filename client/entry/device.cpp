@@ -184,11 +184,12 @@ CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute which, CUdevi
   Device *device, *peer;
   if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
   if (CUresult result = find_device(peer_dev, &peer); result != CUDA_SUCCESS) return result;
-  if (!value || which < CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK ||
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  if (dev == peer_dev) return CUDA_ERROR_INVALID_DEVICE;  // also for an unknown attribute
+  if (which < CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK ||
       which > CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (dev == peer_dev) return CUDA_ERROR_INVALID_DEVICE;
   *value = peer_attribute(*device, *peer, which);
   return CUDA_SUCCESS;
 }

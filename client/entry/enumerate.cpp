@@ -55,8 +55,9 @@ CUresult cuModuleEnumerateFunctions(CUfunction* functions, unsigned count, CUmod
   return CUDA_SUCCESS;
 }
 
+// Unlike a module, a library refuses an array without room.
 CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned count, CUlibrary library) {
-  if (!kernels) return CUDA_ERROR_INVALID_VALUE;
+  if (!kernels || count == 0) return CUDA_ERROR_INVALID_VALUE;
   std::vector<std::string> names;
   const auto ask = [&](unsigned first, char* text, size_t* bytes) {
     return forward_rcuda_library_kernel_names(library, first, text, bytes);

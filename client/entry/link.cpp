@@ -102,6 +102,7 @@ CUresult cuLinkAddFile_v2(CUlinkState handle, CUjitInputType type, const char* p
   if (CUresult result = find_state(handle, &state); result != CUDA_SUCCESS) return result;
   std::vector<char> contents;
   if (CUresult result = read_file(path, &contents); result != CUDA_SUCCESS) return result;
+  if (contents.empty()) return CUDA_ERROR_INVALID_IMAGE;  // empty data are an invalid value
   return add_input(handle, *state, type, std::as_bytes(std::span(contents)), path, count, options,
                    values);
 }

@@ -3,8 +3,12 @@
 // waited for the stream. A stream that waits for a word would never see the host's write, so this
 // is refused.
 
+#include <span>
+
 #include <cuda.h>
 
+#include "client/calls/capture.h"
+#include "client/memory/copy/locate.h"
 #include "client/memory/host_memory.h"
 #include "client/objects/kinds.h"
 #include "client/process/mirror.h"
@@ -15,6 +19,46 @@
 namespace rcuda::client {
 namespace {
 
+// The bits of a wait that the driver knows, apart from the condition.
+constexpr unsigned kWaitFlags = CU_STREAM_WAIT_VALUE_FLUSH;
+constexpr unsigned kWriteFlags = CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
+constexpr unsigned kMostOperations = 256;
+
+// What a driver refuses at once. The commands are posted, so the worker's error would come late.
+CUresult check_word(CUdeviceptr address, size_t bytes, bool valid_flags) {
+  if (address == 0 || address % bytes != 0 || !valid_flags) return CUDA_ERROR_INVALID_VALUE;
+  Location location;
+  return locate(address, bytes, Side::kDevice, &location);
+}
+
+CUresult check_one(const CUstreamBatchMemOpParams& operation) {
+  const bool wide = operation.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64 ||
+                    operation.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+  switch (operation.operation) {
+    case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+    case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+      return check_word(operation.waitValue.address, wide ? 8 : 4,
+                        (operation.waitValue.flags & ~kWaitFlags) <= CU_STREAM_WAIT_VALUE_NOR);
+    case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+    case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+      return check_word(operation.writeValue.address, wide ? 8 : 4,
+                        (operation.writeValue.flags & ~kWriteFlags) == 0);
+    case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
+    case CU_STREAM_MEM_OP_BARRIER:
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+CUresult check_batch(std::span<const CUstreamBatchMemOpParams> operations) {
+  if (operations.size() > kMostOperations) return CUDA_ERROR_INVALID_VALUE;
+  for (const CUstreamBatchMemOpParams& operation : operations) {
+    if (CUresult result = check_one(operation); result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult check_wait(const Target& target, CUdeviceptr address) {
   mirror_reachable(target, reinterpret_cast<const void*>(address));
   const Session& session = *target.session;
@@ -24,26 +68,12 @@ CUresult check_wait(const Target& target, CUdeviceptr address) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-CUresult prepare_wait(CUstream stream, CUdeviceptr address) {
-  Target target;
-  wire::ObjectId id;
-  const CUresult result = resolve_without_pacing(stream, &target, &id);
-  return result == CUDA_SUCCESS ? check_wait(target, address) : result;
-}
-
-CUresult prepare_write(CUstream stream, CUdeviceptr address) {
-  Target target;
-  wire::ObjectId id;
-  const CUresult result = resolve_without_pacing(stream, &target, &id);
-  return result == CUDA_SUCCESS ? mirror_for(target, stream, address) : result;
-}
-
 // Visits each word of a batch. waitValue and writeValue have the address at the same offset.
 template <typename Wait, typename Write>
-CUresult for_each_word(const CUstreamBatchMemOpParams* operations, unsigned count, const Wait& wait,
+CUresult for_each_word(std::span<const CUstreamBatchMemOpParams> operations, const Wait& wait,
                        const Write& write) {
   CUresult result = CUDA_SUCCESS;
-  for (unsigned i = 0; operations && i < count && result == CUDA_SUCCESS; ++i) {
+  for (size_t i = 0; i < operations.size() && result == CUDA_SUCCESS; ++i) {
     switch (operations[i].operation) {
       case CU_STREAM_MEM_OP_WAIT_VALUE_32:
       case CU_STREAM_MEM_OP_WAIT_VALUE_64:
@@ -60,6 +90,39 @@ CUresult for_each_word(const CUstreamBatchMemOpParams* operations, unsigned coun
   return result;
 }
 
+CUresult prepare(CUstream stream, std::span<const CUstreamBatchMemOpParams> operations) {
+  Target target;
+  wire::ObjectId id;
+  if (CUresult result = resolve_without_pacing(stream, &target, &id); result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (CUresult result = check_batch(operations); result != CUDA_SUCCESS) {
+    invalidate_capture(stream);
+    return result;
+  }
+  return for_each_word(
+      operations, [&](CUdeviceptr address) { return check_wait(target, address); },
+      [&](CUdeviceptr address) { return mirror_for(target, stream, address); });
+}
+
+CUresult prepare_wait(CUstream stream, CUstreamBatchMemOpType type, CUdeviceptr address,
+                      unsigned flags) {
+  CUstreamBatchMemOpParams operation{};
+  operation.waitValue.operation = type;
+  operation.waitValue.address = address;
+  operation.waitValue.flags = flags;
+  return prepare(stream, {&operation, 1});
+}
+
+CUresult prepare_write(CUstream stream, CUstreamBatchMemOpType type, CUdeviceptr address,
+                       unsigned flags) {
+  CUstreamBatchMemOpParams operation{};
+  operation.writeValue.operation = type;
+  operation.writeValue.address = address;
+  operation.writeValue.flags = flags;
+  return prepare(stream, {&operation, 1});
+}
+
 CUresult prepare_node(const void* owner, wire::Kind kind,
                       const CUDA_BATCH_MEM_OP_NODE_PARAMS* batch) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
@@ -67,7 +130,7 @@ CUresult prepare_node(const void* owner, wire::Kind kind,
   if (!object || !batch) return CUDA_ERROR_INVALID_VALUE;
   const Target target = target_of_graph(*object);
   return for_each_word(
-      batch->paramArray, batch->count,
+      {batch->paramArray, batch->paramArray ? batch->count : 0},
       [&](CUdeviceptr address) { return check_wait(target, address); },
       [&](CUdeviceptr address) {
         mirror_reachable(target, reinterpret_cast<const void*>(address));
@@ -85,37 +148,36 @@ extern "C" {
 
 CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value,
                                 unsigned flags) {
-  const CUresult result = prepare_wait(stream, address);
+  const CUresult result = prepare_wait(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, address, flags);
   return result == CUDA_SUCCESS ? forward_cuStreamWaitValue32_v2(stream, address, value, flags)
                                 : result;
 }
 
 CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value,
                                 unsigned flags) {
-  const CUresult result = prepare_wait(stream, address);
+  const CUresult result = prepare_wait(stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, address, flags);
   return result == CUDA_SUCCESS ? forward_cuStreamWaitValue64_v2(stream, address, value, flags)
                                 : result;
 }
 
 CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value,
                                  unsigned flags) {
-  const CUresult result = prepare_write(stream, address);
+  const CUresult result = prepare_write(stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, address, flags);
   return result == CUDA_SUCCESS ? forward_cuStreamWriteValue32_v2(stream, address, value, flags)
                                 : result;
 }
 
 CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value,
                                  unsigned flags) {
-  const CUresult result = prepare_write(stream, address);
+  const CUresult result = prepare_write(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, address, flags);
   return result == CUDA_SUCCESS ? forward_cuStreamWriteValue64_v2(stream, address, value, flags)
                                 : result;
 }
 
 CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned count,
                                CUstreamBatchMemOpParams* operations, unsigned flags) {
-  const CUresult result = for_each_word(
-      operations, count, [&](CUdeviceptr address) { return prepare_wait(stream, address); },
-      [&](CUdeviceptr address) { return prepare_write(stream, address); });
+  if (flags != 0 || (!operations && count != 0)) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = prepare(stream, {operations, count});
   return result == CUDA_SUCCESS ? forward_cuStreamBatchMemOp_v2(stream, count, operations, flags)
                                 : result;
 }

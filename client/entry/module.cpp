@@ -19,6 +19,7 @@
 #include "client/process/driver_variables.h"
 #include "client/process/mirror.h"
 #include "client/process/process.h"
+#include "common/cuda/known_values.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -494,6 +495,33 @@ CUresult cuFuncGetModule(CUmodule* module, CUfunction handle) {
   const Kernel* kernel = callable.is_kernel ? find<Kernel>(handle) : find<Function>(handle)->kernel;
   return kernel ? library_module(kernel->library, target, module)
                 : forward_cuFuncGetModule(module, handle);
+}
+
+// The commands of these are posted, so the worker's error would come late.
+CUresult cuFuncSetCacheConfig(CUfunction handle, CUfunc_cache config) {
+  Target target;
+  Callable callable;
+  if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (!rcuda::cuda::is_known(config)) return CUDA_ERROR_INVALID_VALUE;
+  return forward_cuFuncSetCacheConfig(handle, config);
+}
+
+CUresult cuFuncSetSharedMemConfig(CUfunction handle, CUsharedconfig config) {
+  Target target;
+  Callable callable;
+  if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (!rcuda::cuda::is_known(config)) return CUDA_ERROR_INVALID_VALUE;
+  return forward_cuFuncSetSharedMemConfig(handle, config);
+}
+
+CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice device) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (!rcuda::cuda::is_known(config)) return CUDA_ERROR_INVALID_VALUE;
+  return forward_cuKernelSetCacheConfig(kernel, config, device);
 }
 
 // A kernel does not stand for its function here (580 on an H100).

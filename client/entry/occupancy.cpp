@@ -103,7 +103,7 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_size, int* block_si
                                                    size_t shared_bytes, int limit, unsigned flags) {
   Target target;
   if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
-  if (!grid_size || !block_size) return CUDA_ERROR_INVALID_VALUE;
+  if (!grid_size || !block_size || limit < 0) return CUDA_ERROR_INVALID_VALUE;
   Callable callable;
   if (CUresult result = resolve_callable(function, target, &callable); result != CUDA_SUCCESS) {
     return result;

@@ -95,6 +95,8 @@ CUresult attribute(void* data, CUpointer_attribute which, CUdeviceptr address) {
       return give<unsigned>(data, allocation->sync_memops);
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
       return give<unsigned>(data, 0);
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
+      return CUDA_ERROR_NOT_SUPPORTED;
     default:
       // Newer runtimes also query attributes that this driver does not know, for example cudart
       // 13.5 attribute 22.
@@ -104,7 +106,7 @@ CUresult attribute(void* data, CUpointer_attribute which, CUdeviceptr address) {
 
 // Writes the value that the multi-attribute query returns if memory lacks the attribute or is
 // unknown to CUDA.
-void give_nothing(void* data, CUpointer_attribute which) {
+CUresult give_nothing(void* data, CUpointer_attribute which) {
   switch (which) {
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
     case CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -117,14 +119,22 @@ void give_nothing(void* data, CUpointer_attribute which) {
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      (void)give<uint64_t>(data, 0);
-      break;
+      return give<uint64_t>(data, 0);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-      (void)give<int>(data, CU_DEVICE_INVALID);
-      break;
+      return give<int>(data, CU_DEVICE_INVALID);
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+      return give<unsigned>(data, 0);
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
+      return CUDA_ERROR_NOT_SUPPORTED;
     default:
-      (void)give<unsigned>(data, 0);
-      break;
+      return CUDA_ERROR_INVALID_VALUE;  // an unknown attribute
   }
 }
 
@@ -150,10 +160,11 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* which, void
   for (unsigned i = 0; i < count; ++i) {
     if (attribute(data[i], which[i], address) == CUDA_SUCCESS) continue;
     // As in driver 580: an unknown address may be host memory.
-    if (which[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER && !is_known) {
-      (void)give<CUdeviceptr>(data[i], address);
-    } else {
-      give_nothing(data[i], which[i]);
+    const bool is_host = which[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER && !is_known;
+    if (CUresult result =
+            is_host ? give<CUdeviceptr>(data[i], address) : give_nothing(data[i], which[i]);
+        result != CUDA_SUCCESS) {
+      return result;
     }
   }
   return CUDA_SUCCESS;

@@ -234,6 +234,7 @@ CUresult CUDAAPI cuLinkAddFile_v2(CUlinkState handle, CUjitInputType type, const
   if (!path) return CUDA_ERROR_INVALID_VALUE;
   std::string contents;
   if (CUresult result = read_file(path, &contents)) return result;
+  if (contents.empty()) return CUDA_ERROR_INVALID_IMAGE;  // empty data are an invalid value
   return cuLinkAddData_v2(handle, type, contents.data(), contents.size(), path, count, options,
                           values);
 }

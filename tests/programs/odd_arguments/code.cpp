@@ -74,6 +74,12 @@ void code(const World& w) {
   SHOW(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NUM_REGS, 0, w.kernel, w.device));
   SHOW(cuKernelSetCacheConfig(w.kernel, odd<CUfunc_cache>(), w.device));
   SHOW(cuFuncGetParamInfo(w.function, 0, &offset, &bytes));
+  CUfunctionLoadingState state{};
+  SHOW(cuFuncIsLoaded(&state, w.function));
+  SHOW(cuFuncIsLoaded(&state, reinterpret_cast<CUfunction>(w.kernel)));
+  SHOW(cuFuncIsLoaded(&state, nullptr));
+  SHOW(cuFuncLoad(reinterpret_cast<CUfunction>(w.kernel)));
+  SHOW(cuFuncLoad(nullptr));
   SHOW(cuFuncGetAttribute(&number, odd<CUfunction_attribute>(), w.function));
   SHOW(cuFuncGetAttribute(&number, odd<CUfunction_attribute>(-1), w.function));
   SHOW(cuFuncSetAttribute(w.function, odd<CUfunction_attribute>(), 0));

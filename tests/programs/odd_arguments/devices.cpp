@@ -10,8 +10,6 @@ void devices(const World& w) {
   CUdevice device = -7;
   SHOW(cuDeviceGet(&device, -1));
   SHOW(cuDeviceGet(&device, kNone));
-  SHOW(cuDeviceGetName(text, 0, w.device));
-  SHOW(cuDeviceGetName(text, -1, w.device));
   SHOW(cuDeviceGetName(text, 1, w.device));
   SHOW(cuDeviceGetName(text, 64, kNone));
   SHOW(cuDeviceGetPCIBusId(text, 0, w.device));

@@ -27,10 +27,10 @@ struct Shared {
   char call[200];
 };
 
-Shared* shared = nullptr;  // with --survive
+Shared* shared = nullptr;
 std::set<int> left_out;
 int number = 0;       // of the latest call
-int first_shown = 1;  // earlier calls have printed in an earlier child
+int first_shown = 0;  // earlier calls have printed in an earlier child
 
 bool shown() { return number >= first_shown; }
 
@@ -52,54 +52,45 @@ void make(World* w) {
   w->here.type = CU_MEM_LOCATION_TYPE_DEVICE;
 }
 
-void run(void (*list)(const World&)) {
+int run() {
   World world;
   make(&world);
-  list(world);
+  for (const auto list : kLists) list(world);
   CU(cuCtxSynchronize());
+  std::fflush(stdout);
+  return 0;
 }
 
+// Runs the lists in a child process, and again without each call that has ended it.
 int survive() {
   void* memory =
       mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return 1;
+  CHECK(memory != MAP_FAILED);
   shared = static_cast<Shared*>(memory);
-  for (const auto list : kLists) {
-    left_out.clear();
-    first_shown = 1;
-    while (true) {
-      std::fflush(stdout);
-      shared->number = 0;
-      const pid_t child = fork();
-      if (child == 0) {
-        alarm(60);
-        run(list);
-        std::fflush(stdout);
-        _exit(0);
-      }
-      int status = 0;
-      waitpid(child, &status, 0);
-      if (WIFEXITED(status)) {
-        if (WEXITSTATUS(status) != 0) std::printf("  the list has ended early\n");
-        break;
-      }
-      std::printf("  killed by signal %d in %s\n", WTERMSIG(status), shared->call);
-      if (shared->number == 0 || !left_out.insert(shared->number).second) break;
-      first_shown = shared->number + 1;
+  while (true) {
+    std::fflush(stdout);
+    shared->number = 0;
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(60);
+      std::exit(run());
     }
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child);
+    if (WIFEXITED(status)) return WEXITSTATUS(status);
+    std::printf("\n  killed by signal %d in %s\n", WTERMSIG(status), shared->call);
+    if (shared->number == 0 || !left_out.insert(shared->number).second) return 1;
+    first_shown = shared->number + 1;
   }
-  return 0;
 }
 
 }  // namespace
 
 bool announce(const char* call) {
   ++number;
-  if (shared) {
-    shared->number = number;
-    std::snprintf(shared->call, sizeof shared->call, "%s", call);
-    if (left_out.count(number) != 0) return false;
-  }
+  shared->number = number;
+  std::snprintf(shared->call, sizeof shared->call, "%s", call);
+  if (left_out.count(number) != 0) return false;
   if (shown()) std::printf("  %-76s ", call);
   std::fflush(stdout);
   return true;
@@ -111,14 +102,14 @@ void show(CUresult result) {
   if (shown()) std::puts(name);
 }
 
+void expect_success(const char* call, CUresult result) {
+  if (result == CUDA_SUCCESS) return;
+  if (shown()) std::printf("  needed: %s: ", call);
+  show(result);
+}
+
 void show_value(const char* name, long long result) {
   if (shown()) std::printf("    %s: %lld\n", name, result);
 }
 
-int main(int count, char**) {
-  if (count > 1) return survive();
-  World world;
-  make(&world);
-  for (const auto list : kLists) list(world);
-  CU(cuCtxSynchronize());
-}
+int main() { return survive(); }

@@ -1,7 +1,7 @@
 // For the lists of calls of this program: each prints a line with its result.
 //
-// With --survive, each list runs in child processes: a call that ends its process is reported, and
-// the list goes on behind it. This is for recording what a driver does that nobody has tried.
+// The lists run in a child process. A call that ends it is reported, and the lists run again
+// without the call.
 #pragma once
 
 #include <cstdio>
@@ -18,6 +18,11 @@ void show(CUresult result);
   do {                               \
     if (announce(#call)) show(call); \
   } while (0)
+
+// A call that the next ones need. It prints a line only if it fails, and the list goes on.
+void expect_success(const char* call, CUresult result);
+#undef CU
+#define CU(call) expect_success(#call, call)
 
 // A value behind a call, such as a count that it has changed.
 void show_value(const char* name, long long number);
