@@ -456,11 +456,15 @@ void show_writes(Session& session, bool often) {
   const bool large_too = !often || now - large_compared_at >= kPause;
   if (large_too) large_compared_at = now;
   const bool all = sessions_ordered.load(std::memory_order_acquire);
-  // What no launch has got, no kernel waits for.
-  for (const Shared& mirror : chosen([&](const Mirror& known) {
-         return (all || known.session == &session) && known.is_patched() && known.sent &&
-                known.use == MirrorUse::kAny && (large_too || known.bytes <= kAlwaysSentBytes);
-       })) {
+  // No kernel waits for memory that no launch has got. There may be many small ones, so those are
+  // compared here.
+  const auto is_due = [&](const Mirror& known) {
+    if (!(all || known.session == &session) || !known.is_patched() || !known.sent) return false;
+    if (known.use != MirrorUse::kAny) return false;
+    if (known.bytes > kMirrorBlockBytes) return large_too || known.bytes <= kAlwaysSentBytes;
+    return std::memcmp(known.address, known.known.get(), known.bytes) != 0;
+  };
+  for (const Shared& mirror : chosen(is_due)) {
     size_t sent_bytes = 0;
     if (!mirror->behind) (void)push(*mirror, &push_content(), &sent_bytes);
   }
