@@ -184,6 +184,10 @@ class WrongTableTest(unittest.TestCase):
         self.refuse('[cuWidgetGetSize]\nclass = "post"\nwidth = "out"\nheight = "out"\n',
                     "a posted call brings nothing back")
 
+    def test_an_owner_is_that_of_an_address(self):
+        self.refuse('[cuWidgetDestroy]\nclass = "call"\nwidget = "destroy"\nowner = true\n',
+                    "cuWidgetDestroy: owner: there is no address")
+
     def test_handles_come_back_as_objects(self):
         self.refuse('[cuWidgetCreate_v2]\nclass = "call"\nwidget = "out"\n', "create or named")
 
