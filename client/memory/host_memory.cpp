@@ -22,6 +22,7 @@
 #include "client/process/own_addresses.h"
 #include "client/process/process.h"
 #include "client/process/shared_memory.h"
+#include "common/base/cancellation_off.h"
 #include "common/base/log.h"
 #include "common/base/mappings.h"
 #include "common/base/memory_file.h"
@@ -508,6 +509,7 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
 namespace {
 
 void mirror_now(const Target& target, const void* address, MirrorUse use) {
+  const CancellationOff off;
   std::lock_guard lock(mirroring_mutex);
   const auto [base, bytes] = unmirrored().find(address);
   if (bytes == 0) return;

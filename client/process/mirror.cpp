@@ -18,6 +18,7 @@
 #include "client/process/mirror_exchange.h"
 #include "client/process/mirror_patch.h"
 #include "client/process/shared_memory.h"
+#include "common/base/cancellation_off.h"
 #include "common/base/log.h"
 #include "common/base/unique_fd.h"
 
@@ -423,6 +424,7 @@ bool may_use(const LaunchParameters& launch, const Mirror& mirror) {
 CUresult push_mirrors(const Target& target, const LaunchParameters* launch) {
   if (!any_mirrored()) [[likely]]
     return CUDA_SUCCESS;
+  const CancellationOff off;
   std::lock_guard lock(push_mutex);
   for (const Shared& mirror : of_session(*target.session)) {
     if (launch && !may_use(*launch, *mirror)) continue;

@@ -57,7 +57,14 @@ void copy_locked() {
   CUDA(cudaEventSynchronize(shared.event));
 }
 
-void (*const kinds[])() = {launch, wait, allocate, copy, copy_locked};
+// The kernel uses the memory in place, and the host writes to it between launches.
+void launch_on_locked() {
+  shared.locked[0] = 1;
+  add_one<<<kCount / 256, 256, 0, shared.stream>>>(shared.locked);
+  CUDA(cudaGetLastError());
+}
+
+void (*const kinds[])() = {launch, wait, allocate, copy, copy_locked, launch_on_locked};
 
 void* repeat(void* kind) {
   while (true) {
