@@ -23,9 +23,11 @@
 #include "server/executor/images/image_cache.h"
 #include "server/executor/images/image_store.h"
 #include "server/executor/objects/object_table.h"
+#include "server/peer/peer_settings.h"
 #include "server/worker/daemon_listener.h"
 #include "server/worker/driver_loader.h"
 #include "server/worker/end_watch.h"
+#include "server/worker/settings.h"
 #include "server/worker/staging_memory.h"
 #include "server/worker/start_failure.h"
 #include "server/worker/worker_messages.h"
@@ -143,6 +145,12 @@ TEST(EndWatchTest, ASessionThatEndsIsLeftAlone) {
 }
 
 // ---- environment -------------------------------------------------------------------------------
+
+// A worker waits for a silent client, which may be stopped, but not for a silent worker.
+TEST(PeerTimeoutTest, IsForWorkersOnlyByDefault) {
+  EXPECT_EQ(Settings().peer_timeout.milliseconds().count(), 0);
+  EXPECT_NE(PeerSettings().link.peer_timeout.count(), 0);
+}
 
 TEST(DriverLoaderTest, WorkersInheritNeitherTheClientLibraryNorBlockingLaunches) {
   TemporaryFolder folder;
