@@ -161,7 +161,7 @@ void* copy_of(const MappedPart& piece, void** old) noexcept {
   return MAP_FAILED;
 }
 
-// Replaces the pages by private ones. `frees`: nobody else uses the old ones.
+// Replaces the pages by private ones. `frees`: no other process uses the old ones.
 bool copy_piece(const MappedPart& piece, bool frees) noexcept {
   void* old = MAP_FAILED;
   void* const copy = copy_of(piece, &old);

@@ -26,9 +26,9 @@ inline constexpr size_t kMovedBytes = 8u << 20;
 // are readable, and are private mappings: shared memory would lose its connection to the other
 // users. After a failure some pages are on the memfd, and the others are where they were.
 bool move_onto(int backing, std::span<const MappedPart> parts);
-// By anonymous memory. The old pages are a part of one mapping of a memfd. `frees`: nobody else
-// uses them, so they end. malloc() expects all memory that it returns to the system to be
-// anonymous. After a failure some pages are still on the memfd.
+// By anonymous memory, because malloc() expects that of all memory that it returns to the system.
+// The old pages are a part of one mapping of a memfd. `frees`: no other process uses them, so they
+// end. After a failure some pages are still on the memfd.
 bool move_off(const MappedPart& part, bool frees);
 // move_off() for a process with one thread, a child of fork(), whose parent still uses the old
 // pages. Async-signal-safe.

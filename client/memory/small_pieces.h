@@ -29,8 +29,8 @@ class SmallPieces {
   // Returns the address of a piece of so many bytes; 0 if no chunk has room.
   uint64_t take(size_t bytes);
   bool has(uint64_t address) const { return pieces_.contains(address); }
-  // Takes back the piece that take() returned. Returns its chunk, which is no longer known, if that
-  // has no other piece.
+  // Takes back the piece that take() returned. If its chunk has no other piece, forgets the chunk
+  // and returns it.
   std::optional<Chunk> give_back(uint64_t address);
   // Of all chunks.
   size_t bytes() const { return bytes_; }
