@@ -257,7 +257,7 @@ void run_sender(const Options& options, const sockaddr_in& address) {
 
 int main(int argc, char** argv) {
   Options options;
-  config::CommandLine line("", "Bandwidth and latency of plain TCP sockets by size, as CSV");
+  rcuda::config::CommandLine line("", "Bandwidth and latency of plain TCP sockets by size, as CSV");
   line.option("--streams", &options.streams).within(1, 64);
   line.option("--address", &options.address);
   line.option("--min", &options.min_bytes).as_bytes();
