@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "common/base/memory_file.h"
-#include "common/base/standard_descriptors.h"
+#include "common/base/taken_descriptors.h"
 #include "common/base/unique_fd.h"
 
 namespace rcuda {
