@@ -1,7 +1,7 @@
-// The UUIDs of the GPUs of the pool, which the servers tell without a session.
+// The UUIDs of the GPUs of the pool, which the servers report without a session.
 //
 // Threads: any. Blocking: asks each server once, one after another, five seconds at most for each.
-// Errors: that of a server that does not answer; kNotFound if one has no such GPU.
+// Errors: that of a server that does not answer; kNotFound if a server has no such GPU.
 #pragma once
 
 #include <string>

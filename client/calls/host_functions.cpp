@@ -29,7 +29,8 @@ CUresult send(const Target& target, const wire::LaunchHostBody& body, bool in_gr
                                          std::as_bytes(std::span(&body, 1)));
   const bool is_launched = result == CUDA_SUCCESS;
   if (is_launched) result = target.session->take_error();
-  // While the session lives, that error is of an earlier command, and the function will be called.
+  // Unless the session is lost, an error of take_error() is from an earlier command, and the worker
+  // still calls the function.
   if (result == CUDA_SUCCESS || (is_launched && !target.session->lost())) return result;
   return target.session->events().remove_callback(body.callback) ? result : CUDA_SUCCESS;
 }

@@ -194,7 +194,7 @@ class Session {
   // waits have covered that already.
   CUresult synchronize(const Target& target);
   // Shows running kernels what the host has written to mirrored page-locked memory. For callers
-  // that wait for work, or query it (`often`) and find it unfinished. Errors show in what follows.
+  // that wait for work, or query it (`often`) and find it unfinished. Later calls return errors.
   void show_writes(bool often = false);
   // synchronize(), so that the host sees what the GPU wrote; not if it cannot have written since
   // the last such call.

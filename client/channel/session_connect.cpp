@@ -40,7 +40,7 @@ std::string reserve_window(const wire::AddressWindow& window, const std::string&
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
   if (got == wanted) return {};
   if (got == MAP_FAILED && errno == ENOMEM) {
-    // The kernel places what so limited a process maps far from the window.
+    // The kernel places the mappings of a process with such a limit far from the window.
     RCUDA_INFO("the device addresses of %s are not reserved: a limit (ulimit -v) forbids it",
                server.c_str());
     return {};

@@ -57,7 +57,7 @@ class Timelines {
   // Grows before any work counts as covered by a wait.
   uint64_t waits() const { return waits_.load(); }
   // The same, but stays as it is when the calling thread has waited.
-  // It also grows when the thread has since waited in another session.
+  // When the thread then waits in another session, its earlier waits here are counted too.
   uint64_t waits_of_others() const {
     return waits_.load() - (own_waits_.of == this ? own_waits_.count : 0);
   }
@@ -74,7 +74,7 @@ class Timelines {
   static void add_news() { news_.fetch_add(1, std::memory_order_acq_rel); }
 
  private:
-  // The calling thread's waits in the session in which it waited last, since it waited elsewhere.
+  // The session of the calling thread's latest wait, and its consecutive waits there.
   struct OwnWaits {
     const Timelines* of;
     uint64_t count;

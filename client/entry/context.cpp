@@ -345,7 +345,7 @@ CUresult cuCtxSetFlags(unsigned flags) {
   return CUDA_SUCCESS;
 }
 
-// The commands of both are posted, so the worker's error would come late.
+// The client checks the value: both commands are posted, so the worker's error would arrive late.
 CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
   Target target;
   if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;

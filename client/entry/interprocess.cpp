@@ -64,8 +64,8 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   std::unique_lock lock(openings_mutex);
   const auto known = memory.find(address);
   if (!known || known->base != address || known->openings == 0) return CUDA_ERROR_INVALID_VALUE;
-  // The record ends with the last opening, and before it: another thread may get the same address
-  // as soon as the worker has closed it.
+  // The record is removed before the last close, because another thread may get the same address as
+  // soon as the worker has closed it.
   if (known->openings == 1) {
     (void)memory.remove(address);
   } else {

@@ -128,8 +128,8 @@ std::string attributes_key(const LaunchShape& shape, const CUlaunchAttribute* at
   return key;
 }
 
-// With CUDA_LAUNCH_BLOCKING=1 a launch returns after its kernel. It may wait in spite of a capture
-// in another stream, which forbids waits of the application.
+// With CUDA_LAUNCH_BLOCKING=1 a launch returns after its kernel. A capture in another stream
+// forbids the application to wait, but not this function.
 CUresult finish(CUresult launched, const Target& target, CUstream stream) {
   if (launched != CUDA_SUCCESS || !driver_variables().launch_blocking) [[likely]]
     return launched;

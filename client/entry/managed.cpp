@@ -44,7 +44,7 @@ std::map<uint64_t, Advice>& advices() {  // by the allocation's base
   return *instance;
 }
 
-// Also forgets the advice of memory that is freed, now and then.
+// Also removes the advice of freed memory whenever the number of entries is a power of two.
 Advice& advice_locked(const Allocation& allocation) {
   if (std::has_single_bit(advices().size()) && !advices().contains(allocation.base)) {
     std::erase_if(advices(), [](const auto& entry) {

@@ -497,7 +497,7 @@ CUresult cuFuncGetModule(CUmodule* module, CUfunction handle) {
                 : forward_cuFuncGetModule(module, handle);
 }
 
-// The commands of these are posted, so the worker's error would come late.
+// The client checks the values: these commands are posted, so the worker's error would arrive late.
 CUresult cuFuncSetCacheConfig(CUfunction handle, CUfunc_cache config) {
   Target target;
   Callable callable;
@@ -524,7 +524,7 @@ CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice d
   return forward_cuKernelSetCacheConfig(kernel, config, device);
 }
 
-// A kernel does not stand for its function here (580 on an H100).
+// Unlike other functions, this one does not accept a kernel as a function (580 on an H100).
 CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
   Target target;
   Callable callable;

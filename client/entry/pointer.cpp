@@ -30,7 +30,8 @@ CUresult find_pool(const Allocation& allocation, CUmemoryPool* pool) {
   return forward_cuDeviceGetMemPool(pool, static_cast<CUdevice>(allocation.device));
 }
 
-// What CUDA calls the range of an address: of mapped memory the whole reservation, not the mapping.
+// The range that CUDA reports for an address. For mapped memory it is the whole reservation, not
+// the mapping.
 Registry::Reserved range_of(const Allocation& allocation) {
   if (allocation.placement == Placement::kMapped) {
     if (const auto reserved = Process::get().memory().reservation(allocation.base)) {

@@ -44,7 +44,7 @@ HostAddresses& host_range() {
 }
 
 UniqueFd make_backing(size_t bytes) {
-  // It is filled before a worker could give it its size.
+  // Not an empty file: move_run() fills it before a worker receives it and can give it its size.
   return may_make_files_of(bytes) ? make_memory_file("rcuda-host", bytes) : UniqueFd();
 }
 
@@ -225,11 +225,11 @@ Unmirrored& unmirrored() {
   return *instance;
 }
 
-// Held while memory becomes mirrored: another thread's work must not use it before, and it must not
-// end meanwhile.
+// Held while memory becomes mirrored: until then, other threads must not use it in their work or
+// free it.
 std::mutex mirroring_mutex;
 
-// From now on no work makes the memory mirrored.
+// After this call no work makes the memory mirrored.
 void stop_mirroring(const void* address) {
   std::lock_guard lock(mirroring_mutex);
   unmirrored().remove(address);
@@ -416,7 +416,7 @@ CUresult free_host(void* address) {
 
 namespace {
 
-// As a driver that pins the pages. The reason is not in every case in the answer.
+// Refuses memory that a driver could not pin. The log names the reason only for files on disks.
 CUresult check_pinning(uint64_t first, size_t length, unsigned flags) {
   switch (pinning_of(first, first + length, (flags & CU_MEMHOSTREGISTER_READ_ONLY) == 0)) {
     case Pinning::kPossible:
@@ -436,9 +436,9 @@ CUresult check_pinning(uint64_t first, size_t length, unsigned flags) {
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-// Lets every worker use the pages. Workers of this machine map them, after the pages have moved
-// onto a memfd. Pages that a file, other processes or other drivers see must stay what they are;
-// every worker then has its own, and they are mirrored.
+// Lets every worker use the pages. They move onto a memfd, which workers of this machine map. Pages
+// that a file, other processes or other drivers also use cannot move. Every worker then has pages
+// of its own, and the memory is mirrored.
 CUresult make_run(const Target& target, unsigned flags, PageRun* run) {
   void* const pages = reinterpret_cast<void*>(run->first);
   const auto& sessions = Process::get().sessions();
@@ -489,7 +489,7 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
                address, bytes,
                refused == CUDA_ERROR_OUT_OF_MEMORY
                    ? "a server has no memory for it"
-                   : "a server uses these addresses, or the program has since mapped others there");
+                   : "a server uses these addresses, or the program has since remapped them");
   }
   const CUresult result = target.session->lost() ? kSessionLost
                                                  : record(target, address, bytes,

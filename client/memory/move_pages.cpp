@@ -22,9 +22,9 @@
 namespace rcuda::client {
 namespace {
 
-// The process's userfaultfd for HeldWrites; -1 if there is none. It stays open, because closing one
-// takes as long as the process has mappings. A child of fork() opens its own: the descriptor that
-// it inherits is for the parent's memory.
+// Returns the process's userfaultfd for HeldWrites, or -1 if the kernel refuses it. It stays open,
+// because the time to close it grows with the number of mappings of the process. A child of fork()
+// opens its own: the inherited descriptor is for the parent's memory.
 int held_writes_fd() {
   static std::mutex mutex;
   static pid_t owner = 0;
@@ -54,7 +54,7 @@ class HeldWrites {
   }
   ~HeldWrites() {
     if (!registered_) return;
-    // If other pages are mapped here by now, only the last call has an effect.
+    // If the range has other pages now, only the last call has an effect.
     uffdio_writeprotect open{range_, UFFDIO_WRITEPROTECT_MODE_DONTWAKE};
     (void)ioctl(fd_, UFFDIO_WRITEPROTECT, &open);
     (void)ioctl(fd_, UFFDIO_UNREGISTER, &range_);
@@ -133,7 +133,7 @@ bool move(void* begin, size_t bytes, const std::function<bool()>& replace) {
   return moved;
 }
 
-// Calls `replace` with each piece of the pages while writes to it are held.
+// Calls `replace` for each piece of the pages. Writes to the piece wait meanwhile.
 bool move_pieces(const MappedPart& part, const std::function<bool(const MappedPart&)>& replace) {
   for (uint64_t at = part.begin; at < part.end; at += kMovedBytes) {
     MappedPart piece = part;
@@ -144,7 +144,8 @@ bool move_pieces(const MappedPart& part, const std::function<bool(const MappedPa
   return true;
 }
 
-// The private copy of the pages, not in their place yet. `old`: a second mapping of the old pages.
+// Returns a private copy of the pages at another address. *old becomes a second mapping of the old
+// pages.
 void* copy_of(const MappedPart& piece, void** old) noexcept {
   // With size 0, mremap() makes a second mapping of the same shared pages. It can be made readable,
   // even if the application has protected its own mapping.
@@ -161,7 +162,7 @@ void* copy_of(const MappedPart& piece, void** old) noexcept {
   return MAP_FAILED;
 }
 
-// Replaces the pages by private ones. `frees`: no other process uses the old ones.
+// Replaces the pages by private pages. `frees`: no other process uses the old pages.
 bool copy_piece(const MappedPart& piece, bool frees) noexcept {
   void* old = MAP_FAILED;
   void* const copy = copy_of(piece, &old);

@@ -53,7 +53,7 @@ std::vector<MappedPart> moved_parts(const PageRun& run, uint64_t begin, uint64_t
 }
 
 bool are_of(const PageRun& run, uint64_t begin, uint64_t end) {
-  // Whatever is mapped there: its bytes are copied.
+  // Any mapping will do, because the bytes are copied.
   if (run.inode == 0) return cover(mappings_in(begin, end), begin, end);
   return cover(moved_parts(run, begin, end), begin, end);
 }
@@ -69,8 +69,8 @@ std::vector<PageRun*> runs_in(uint64_t begin, uint64_t end) {
   return found;
 }
 
-// Runs that no registration uses any more, whose pages could not move off their memfd because
-// memory was pinned. Guarded by change_mutex; a fork also holds it.
+// Runs without a registration. Their pages could not move off the memfd because memory was pinned.
+// Guarded by change_mutex, which a fork also holds.
 std::vector<PageRun>& left_behind() {
   static auto* instance = new std::vector<PageRun>;
   return *instance;
@@ -81,7 +81,7 @@ void end_left_behind() {
   for (const PageRun& run : std::exchange(left_behind(), {})) give_back(run);
 }
 
-// Removes the run. `give_back` may take as long as a copy of its pages.
+// Removes the run. give_back() may copy all its pages, so it runs without runs_mutex.
 void take_out(uint64_t first, const std::function<void(const PageRun&)>& end_run) {
   PageRun run;
   {
@@ -103,7 +103,7 @@ void take_out(uint64_t first, const std::function<void(const PageRun&)>& end_run
 // waits. (The kernel also copies pinned pages for a child.) The forking thread holds both mutexes
 // meanwhile.
 std::vector<MappedPart>& forked = *new std::vector<MappedPart>;
-int copied[2] = {-1, -1};  // a pipe: the child reports that it has copied all, or not all
+int copied[2] = {-1, -1};  // pipe: the child reports whether it copied all
 
 void before_fork() {
   change_mutex.lock();

@@ -13,9 +13,10 @@
 namespace rcuda::client {
 namespace {
 
-// The bytes of the next region, if `all_bytes` are in regions already. A wait fetches all bytes of a
-// region of up to transport::kMaxRegionPut, in one round trip, so a few flags get a small one. Of a
-// larger region it fetches the blocks that the worker finds changed, which costs time on the GPU.
+// Returns the size of the next region. `all_bytes`: the size of all regions so far. A wait fetches
+// a region of up to transport::kMaxRegionPut bytes as a whole, in one round trip, so the first
+// regions are small. From a larger region it fetches only changed blocks. The worker searches for
+// them on the GPU, which costs time.
 size_t next_region_bytes(size_t all_bytes, size_t piece_bytes) {
   constexpr size_t kLeast = 4u << 10, kLarge = 1u << 20;
   if (all_bytes >= kLarge) return kLarge;
@@ -76,7 +77,7 @@ bool give_back_small(const Target& target, void* memory, size_t bytes) {
       return false;
     }
   }
-  // Work in progress may use the memory, whose next owner must not see that.
+  // Work in progress may still write to the memory, and the next owner must not see these writes.
   for (const Target& mirrored : mirrored_in(address, bytes)) {
     (void)await_idle(*mirrored.session, mirrored.context);
   }

@@ -1,8 +1,8 @@
 // SmallPieces: divides chunks of addresses into small pieces.
 //
-// Only addresses; the caller owns the memory. Chunks begin at multiples of kMostAlignment. A small
-// hole is used before a larger one. Between two chunks there must be addresses of neither, so that
-// their holes do not join.
+// It handles addresses only; the caller owns the memory. Chunks begin at multiples of
+// kMostAlignment. A small hole is used before a larger one. Two chunks must not be adjacent,
+// because their holes would join.
 // Threads: one at a time. Nothing blocks. Each call takes logarithmic time.
 #pragma once
 
@@ -17,8 +17,8 @@ namespace rcuda::client {
 
 class SmallPieces {
  public:
-  // A piece of at least so many bytes is aligned to kMostAlignment. A smaller one is aligned to the
-  // power of two that is not less than its size, kAlignment at least.
+  // A piece of kMostAlignment bytes or more is aligned to kMostAlignment. A smaller piece is
+  // aligned to its size, rounded up to a power of two, and to kAlignment at least.
   static constexpr size_t kAlignment = 64, kMostAlignment = 512;
   struct Chunk {
     uint64_t base = 0;
@@ -26,11 +26,10 @@ class SmallPieces {
   };
 
   void add(const Chunk& chunk);
-  // Returns the address of a piece of so many bytes; 0 if no chunk has room.
+  // Returns the address of a new piece of `bytes`; 0 if no chunk has room.
   uint64_t take(size_t bytes);
   bool has(uint64_t address) const { return pieces_.contains(address); }
-  // Takes back the piece that take() returned. If its chunk has no other piece, forgets the chunk
-  // and returns it.
+  // Frees a piece of take(). If the chunk has no other piece, removes the chunk and returns it.
   std::optional<Chunk> give_back(uint64_t address);
   // Of all chunks.
   size_t bytes() const { return bytes_; }

@@ -71,7 +71,7 @@ bool Pool::shows_neighbours(const View& view) {
   return all > 1 && visible.ok() && of_server(visible->devices) == all;
 }
 
-// A server that does not answer names none.
+// The UUIDs are empty for a server that does not answer.
 Result<std::vector<std::string>> Pool::uuids() {
   std::vector<std::string> all;
   for (const Device& device : devices_) {

@@ -1,5 +1,5 @@
-// The driver's environment variables that the client answers itself, as they were at cuInit; before
-// that, as they are.
+// The driver's environment variables that the client honours: their values at cuInit, or before
+// cuInit their current values.
 //
 // Threads: any. Blocking: none.
 #pragma once

@@ -458,8 +458,8 @@ void show_writes(Session& session, bool often) {
   const bool large_too = !often || now - large_compared_at >= kPause;
   if (large_too) large_compared_at = now;
   const bool all = sessions_ordered.load(std::memory_order_acquire);
-  // No kernel waits for memory that no launch has got. There may be many small ones, so those are
-  // compared here.
+  // Skips memory that no launch has received, because no kernel waits for it. Compares small memory
+  // here, because there may be many small mirrors.
   const auto is_due = [&](const Mirror& known) {
     if (!(all || known.session == &session) || !known.is_patched() || !known.sent) return false;
     if (known.use != MirrorUse::kAny) return false;

@@ -12,8 +12,8 @@
 namespace rcuda::client {
 
 // The range of page-locked memory: the usual one, or another of its size if this process already
-// has mappings there (newer versions of AddressSanitizer do). Found at the first call.
-// own_addresses() includes another one, so the workers keep away from it.
+// has mappings there (newer versions of AddressSanitizer do). Found at the first call. If it is not
+// the usual range, own_addresses() includes it, so that the workers do not use it.
 const wire::AddressWindow& host_addresses();
 // The same for a process with these mappings.
 wire::AddressWindow host_addresses_beside(const std::vector<AddressRange>& mappings);

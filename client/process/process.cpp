@@ -133,7 +133,7 @@ Status configure_log() {
   return {};
 }
 
-// The devices of the pool that CUDA_VISIBLE_DEVICES leaves.
+// The devices of the pool that CUDA_VISIBLE_DEVICES selects.
 Result<std::vector<DeviceAddress>> selected_devices(const std::vector<DeviceAddress>& pool,
                                                     const Environment& environment) {
   Result<VisibleSelection> selection =
@@ -168,7 +168,7 @@ Result<wire::Hello> make_hello() {
   return hello;
 }
 
-// Why there is no device. A failure for want of memory names the limit of the process.
+// Why there is no device. If memory is short, the text also names the limit of the process.
 std::string reason_of(const Status& status) {
   std::string reason = status.context();
   const bool is_memory = status.code() == Code::kOutOfMemory ||

@@ -21,7 +21,7 @@ void* map_shared(const char* name, void* wanted, size_t bytes, bool workers_map,
       MAP_SHARED | (anonymous ? MAP_ANONYMOUS : 0) | (wanted != nullptr ? MAP_FIXED_NOREPLACE : 0);
   void* const memory = ::mmap(wanted, bytes, PROT_READ | PROT_WRITE, flags, backing->get(), 0);
   if (memory != MAP_FAILED && (wanted == nullptr || memory == wanted)) return memory;
-  if (memory != MAP_FAILED) ::munmap(memory, bytes);  // an old kernel took the address for a hint
+  if (memory != MAP_FAILED) ::munmap(memory, bytes);  // an old kernel treats the address as a hint
   backing->reset();
   return nullptr;
 }
@@ -36,8 +36,8 @@ bool is_usable(const UniqueFd& backing, size_t bytes) {
   }
   if (has_size(backing.get(), bytes)) return true;
   RCUDA_ERROR(
-      "no server gives %zu bytes of shared memory their size, and this program may make no "
-      "files of this size: raise its limit (ulimit -f)",
+      "no server has sized a shared memory file of %zu bytes, and this program may not make files "
+      "of this size: raise its limit (ulimit -f)",
       bytes);
   return false;
 }

@@ -1,9 +1,9 @@
 // New memory that sessions may expose to their workers.
 //
-// Threads: any. Only is_usable() blocks, until a worker has received the file. The pages have a descriptor only if a worker maps them: as a rule
-// they are a memory file. With a limit on files (ulimit -f) that is too small, the file is empty
-// until a worker has received it (common/base/memory_file.h), so the memory must not be touched
-// before it is exposed; and memory that no worker maps is anonymous.
+// The memory is a memory file. If this process may not make files of the size (ulimit -f), memory
+// that no worker maps is anonymous, and other memory is an empty file until a worker has received
+// it (common/base/memory_file.h). The memory must not be touched before it is exposed.
+// Threads: any. Blocking: only is_usable(), until a worker has received the file.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace rcuda::client {
 // Link::expose(), or to none. Returns null if that fails.
 void* map_shared(const char* name, void* wanted, size_t bytes, bool workers_map, UniqueFd* backing);
 
-// After it was exposed: whether the memory may be touched.
+// Whether the memory may be touched. Call it after the memory was exposed.
 bool is_usable(const UniqueFd& backing, size_t bytes);
 
 }  // namespace rcuda::client

@@ -26,10 +26,10 @@ struct MappedPart {
 // The parts of mappings that lie in [begin, end), in ascending order; without /proc, those of
 // unlisted_mappings_in().
 std::vector<MappedPart> mappings_in(uint64_t begin, uint64_t end);
-// Without /proc: one shared writable part, because the memory may be shared, or none if not all of
-// the range is mapped.
+// For use without /proc. Returns one part, marked shared because the memory may be shared, and
+// writable. Returns none if not all of the range is mapped.
 std::vector<MappedPart> unlisted_mappings_in(uint64_t begin, uint64_t end);
-// Of the lines of /proc/self/maps, as Linux before 6.11 gives them.
+// Reads the lines of /proc/self/maps: the way of Linux before 6.11.
 std::vector<MappedPart> listed_mappings_in(uint64_t begin, uint64_t end);
 // Whether the parts cover all of [begin, end).
 bool cover(const std::vector<MappedPart>& parts, uint64_t begin, uint64_t end);
@@ -50,7 +50,7 @@ Pinning pinning_of(uint64_t begin, uint64_t end, bool writes);
 // fixed buffers of io_uring, registrations of RDMA adapters. It uses the physical pages, so memory
 // must not move to others. The kernel does not say which pages these are.
 bool any_page_pinned();
-// The same, of the text of /proc/self/status.
+// The same for a given text of /proc/self/status.
 bool says_pinned(const char* status);
 
 }  // namespace rcuda

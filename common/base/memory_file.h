@@ -1,8 +1,8 @@
 // Memory files (memfd) that one process makes and others map.
 //
-// The kernel counts a memory file as a file: to make one larger than RLIMIT_FSIZE (ulimit -f)
-// raises SIGXFSZ, which ends the program. A client with such a limit makes the file empty, and the
-// peer that receives it gives it its size. Threads: any. Nothing blocks.
+// RLIMIT_FSIZE (ulimit -f) also limits memory files: enlarging one beyond it raises SIGXFSZ, which
+// ends the program. A client with such a limit makes an empty file, and the peer that receives the
+// file sets its size. Threads: any. Nothing blocks.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace rcuda {
 // Whether this process may make files of this size.
 bool may_make_files_of(uint64_t bytes);
 
-// A memory file of `bytes`, which can be sealed; an empty one if this process may not make files of
-// this size. None, with errno, if that fails.
+// Makes a memory file of `bytes`, which can be sealed. The file is empty if this process may not
+// make files of this size. On failure returns no descriptor and sets errno.
 UniqueFd make_memory_file(const char* name, uint64_t bytes);
 
 bool has_size(int file, uint64_t bytes);

@@ -82,13 +82,13 @@ class CommandLine {
   CommandLine& subcommand(const std::string& name, const std::string& help);
   void require_subcommand(int least, int most);
   void footer(const std::string& text);
-  // Stops at the first argument that is no option of this program. It and all that follow are the
-  // rest().
+  // Stops at the first argument that is not an option of this program. rest() returns it and all
+  // arguments after it.
   void leave_rest();
   std::vector<std::string> rest() const;
 
-  // The status with which the program must end: 0 after --help or --version, an error's otherwise,
-  // which it prints.
+  // Returns the status with which the program must end: 0 after --help or --version, or that of an
+  // error, which it prints. Returns nothing if the program goes on.
   [[nodiscard]] std::optional<int> parse(int argc, const char* const* argv);
   // Whether parse() found this subcommand.
   bool is_chosen() const;

@@ -20,8 +20,8 @@ std::chrono::milliseconds heartbeat_interval(uint32_t timeout_ms) {
 std::string given_up(uint64_t limit_ms) {
   return "the peer ended the session because this process was silent for " +
          std::to_string(limit_ms) +
-         " ms, as when it is stopped (Ctrl-Z, a debugger); RCUDA_SERVER_PEER_TIMEOUT of a server "
-         "is its limit";
+         " ms, for example because it was stopped (Ctrl-Z, a debugger); a server's limit is "
+         "RCUDA_SERVER_PEER_TIMEOUT";
 }
 
 Status LinkCore::wait(const std::function<bool()>& ready,

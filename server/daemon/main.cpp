@@ -72,8 +72,8 @@ void raise_descriptor_limit() {
   (void)::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Workers inherit this limit as well. Under a limit of terabytes (ulimit -s unlimited in the shells
-// of clusters, Slurm), recent kernels leave that room for the stack, and place everything else at
+// Workers inherit this limit as well. If it is terabytes or unlimited, as in shells of clusters and
+// under Slurm, recent kernels reserve that room for the stack. They then place everything else at
 // low addresses, where no worker may allocate (address_fence.h).
 void lower_stack_limit() {
   constexpr rlim_t kUsual = 8u << 20, kMost = 1u << 30;
@@ -83,7 +83,7 @@ void lower_stack_limit() {
   (void)::setrlimit(RLIMIT_STACK, &limit);
 }
 
-// Memory of sessions that clients map counts as files (RLIMIT_FSIZE). Workers inherit the limit.
+// RLIMIT_FSIZE also limits the memory files that workers share with clients. Workers inherit it.
 void raise_file_limit() {
   rlimit limit{RLIM_INFINITY, RLIM_INFINITY};
   if (::setrlimit(RLIMIT_FSIZE, &limit) == 0 || ::getrlimit(RLIMIT_FSIZE, &limit) != 0) return;
@@ -232,7 +232,7 @@ int start(int argc, char** argv) {
   if (const Status loaded = load_settings(argc, argv, &settings); !loaded.ok()) {
     return report_settings(loaded);
   }
-  add_options(&line, &settings, &order);  // after that: the help shows what the settings are now
+  add_options(&line, &settings, &order);  // after loading: the help shows the current values
   if (const std::optional<int> status = line.parse(argc, argv)) {
     return *status == 0 ? 0 : kUnusableSettings;
   }

@@ -392,7 +392,7 @@ bool WorkerPool::reap(Worker& worker) {
       report_end(worker, status);
     }
   } else if (worker.is(State::kStarting) && !worker.said_why) {
-    // Unless somebody has ended it, the next one will do the same.
+    // The next worker will end in the same way, unless this one was killed from outside.
     const bool ended_it =
         WIFSIGNALED(status) && (WTERMSIG(status) == SIGKILL || WTERMSIG(status) == SIGTERM);
     did_not_start(worker,

@@ -140,9 +140,9 @@ class WorkerPool {
   bool finding_out() const { return asked_ && !ever_ready() && last_failure_.ok(); }
   // Why the latest worker did not start; ok if it did.
   const Status& last_failure() const { return last_failure_; }
-  // Why a client for which there is no worker should not wait for one: the last one did not start
-  // for a reason that will not pass by itself (start_failure.h), and no other one comes. ok if it
-  // should. The pool keeps trying.
+  // Call it if the pool has no worker for the client. Returns ok if the client should wait. Returns
+  // the failure if the latest worker did not start for a lasting reason (start_failure.h) and no
+  // other worker for the client is starting or being cleaned. The pool retries after a pause.
   Status lasting_failure(const Waiting& client) const;
 
  private:
@@ -229,7 +229,7 @@ class WorkerPool {
   // Returns false while waitpid() does not report the end, because of a tracer.
   bool reap(Worker& worker);
   void collect(Clock::time_point deadline);
-  // worker_pool_failures.cpp. The next worker has a larger base.
+  // In worker_pool_failures.cpp. The next worker gets a larger base.
   void did_not_start(const Worker& worker, const Status& status, bool is_lasting);
   void failed(const Status& status, bool is_lasting, const DeviceSets::Key& devices,
               uint32_t sm_percent);
@@ -251,7 +251,7 @@ class WorkerPool {
   WorkerReady offer_;
   std::string warning_;  // of the latest worker, and already logged
   Status last_failure_;
-  // Of which worker, if it would fail again.
+  // Set if the failure is lasting: the devices and the share of the worker that failed.
   struct LastingFailure {
     DeviceSets::Key devices;
     uint32_t sm_percent = 0;

@@ -1,5 +1,5 @@
-// What the pool does when workers fail to start: it tries again after growing pauses, and says
-// which clients need not wait for that.
+// Failed starts of workers: the pool retries after growing pauses, and decides which clients need
+// not wait for a retry.
 #include <algorithm>
 #include <chrono>
 
@@ -14,7 +14,7 @@ constexpr auto kLongestPause = std::chrono::seconds(30);
 }  // namespace
 
 void WorkerPool::did_not_start(const Worker& worker, const Status& status, bool is_lasting) {
-  // Perhaps the driver does not start in so few addresses.
+  // The base may have too few addresses for the driver to start.
   doublings_ = std::min(std::max(doublings_, worker.base.doublings + 1), kMostDoublings);
   failed(status, is_lasting, worker.devices, worker.sm_percent);
 }
@@ -35,7 +35,7 @@ void WorkerPool::failed(const Status& status, bool is_lasting, const DeviceSets:
 Status WorkerPool::lasting_failure(const Waiting& client) const {
   // After the pause, the next refill() tries again for the client.
   if (!lasting_ || Clock::now() >= retry_at_) return {};
-  const bool is_scout = !lasting_->devices;  // whose failure concerns everybody
+  const bool is_scout = !lasting_->devices;  // its failure concerns every client
   if (!is_scout && (*lasting_->devices != device_sets_.key_of(client.hello->devices) ||
                     lasting_->sm_percent != client.sm_percent)) {
     return {};

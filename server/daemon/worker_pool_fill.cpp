@@ -173,8 +173,8 @@ void WorkerPool::stop(Worker& worker) {
   WorkerMessage message;
   message.type = WorkerMessageType::kStop;
   (void)send_worker_message(worker.control.get(), message, Clock::now());
-  // If the worker does not read the message, the end of the socket tells it the same. The
-  // worker can still report its session's totals.
+  // A worker that does not read the message stops at the end of the stream. It can still report its
+  // session's totals, because only one direction is shut down.
   ::shutdown(worker.control.get(), SHUT_WR);
   if (!worker.is_busy()) worker.state = State::kEnding;
 }

@@ -35,8 +35,8 @@ class Ledger {
 
   int descriptor() const { return memory_.get(); }
 
-  // Books bytes if the row's sum stays within the limit. Requests that do not fit leave no trace,
-  // not even for a moment.
+  // Books bytes if the row's sum stays within the limit. A request that does not fit never changes
+  // the sum, so concurrent requests do not see it.
   bool take(uint32_t row, uint32_t slot, uint64_t bytes, uint64_t limit);
   // Books bytes that are in use already.
   void add(uint32_t row, uint32_t slot, uint64_t bytes);

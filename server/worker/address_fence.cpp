@@ -26,10 +26,10 @@ bool close_range(const AddressRange& range) {
   return false;
 }
 
-// The lowest address that the kernel chooses for a mapping. With the legacy layout (setarch -L,
-// vm.legacy_va_layout) it takes the lowest free place above one in the middle, and nothing below.
-// 0 with the usual layout, in which it goes from the top down to the bottom. No other thread may
-// map memory meanwhile.
+// Returns the lowest address that the kernel chooses for a mapping. With the usual layout it
+// searches from the top down to the bottom, so this is 0. With the legacy layout (setarch -L,
+// vm.legacy_va_layout) it searches upwards from a point in the middle and never below. No other
+// thread may map memory meanwhile.
 Result<uint64_t> lowest_choice() {
   constexpr size_t kPage = 4096;
   void* places[2];
@@ -52,7 +52,7 @@ Result<AddressFence> AddressFence::raise(const wire::AddressWindow& base) {
   if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur < kUserEnd) {
     return Status(Code::kInvalidArgument,
                   "this server may use only " + std::to_string(limit.rlim_cur >> 30) +
-                      " GiB of addresses (ulimit -v), and a worker reserves nearly all there are: "
+                      " GiB of addresses (ulimit -v), but a worker reserves nearly all that exist: "
                       "start rcuda-server with ulimit -v unlimited");
   }
   const Result<uint64_t> lowest = lowest_choice();

@@ -7,11 +7,11 @@
 // driver starts. When the session begins, its window is opened. The kernel refuses what fits into
 // neither.
 //
-// The kernel must choose addresses in the base and the window, and below kFenceBegin only when
-// these are full. With the usual layout it does. With the legacy one it never chooses the lower
-// ones, so they are closed, but no window lies there. With a stack limit of terabytes, recent
-// kernels choose low addresses first: the daemon lowers such a limit before it starts workers
-// (daemon/main.cpp).
+// The kernel must choose addresses in the base and the window first, and addresses below
+// kFenceBegin only when these are full. With the usual layout it does so. With the legacy layout it
+// never chooses addresses below a certain one: these are closed too, and no window lies there. With
+// a stack limit of terabytes, recent kernels choose low addresses first. The daemon lowers such a
+// limit before it starts workers (daemon/main.cpp).
 //
 // Rejected: to raise the fence only when the session begins, around a window without a base. A
 // driver that has started has room left in what it mapped, and gives back mappings of its own
@@ -40,7 +40,7 @@ class AddressFence {
 
   // Makes all free addresses outside of the base inaccessible, but not those below kFenceBegin and
   // not the room for the stack. kUnavailable if an address of the base is in use, kInvalidArgument
-  // if this process may not have so many addresses.
+  // if a limit on addresses (ulimit -v) is too low.
   static Result<AddressFence> raise(const wire::AddressWindow& base);
   // Makes the window's addresses free again. kInvalidArgument if it is not wholly closed.
   Status open(const wire::AddressWindow& window);

@@ -66,7 +66,7 @@ std::string remedy_of(CUresult result) {
   }
 }
 
-// What the driver says of its error; it says so also when it is not initialised.
+// The status of a failed cuInit, with the driver's text: cuGetErrorString works without cuInit.
 Status cannot_init(const LoadedDriver& driver, CUresult result) {
   const char* text = nullptr;
   if (driver.table.cuGetErrorString) (void)driver.table.cuGetErrorString(result, &text);

@@ -113,8 +113,8 @@ struct Settings {
                                  "ones begin; a second signal "
                                  "ends them"};
   config::Duration peer_timeout{registry, "RCUDA_SERVER_PEER_TIMEOUT", std::chrono::seconds(0),
-                                "a client that is silent for so long, as when its process is "
-                                "stopped, is given up; 0: never"};
+                                "end the session of a client that is silent for this long, for "
+                                "example because its process is stopped; 0: never"};
   config::Duration spin{registry, "RCUDA_SERVER_SPIN", std::chrono::nanoseconds(0),
                         "how long a worker polls for the next command or peer copy before "
                         "sleeping; 0: by the number of cores"};

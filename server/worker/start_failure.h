@@ -1,8 +1,9 @@
 // Why a worker does not start: whether the next one will fail as well.
 //
 // Clients wait while the reason may pass by itself: memory or processes are short, another process
-// has the GPU, a service starts. They are refused at once if somebody must mend it first: there is
-// no driver, the driver refuses, a setting is wrong, the binary is missing.
+// uses the GPU alone, a service is starting. The daemon refuses clients immediately if an
+// administrator must act first: the driver is missing or fails, a setting is wrong, the binary is
+// missing.
 // Pure; any thread.
 #pragma once
 

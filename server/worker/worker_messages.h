@@ -44,7 +44,7 @@ enum class WorkerMessageType : uint32_t {
 
 struct WorkerMessage {
   WorkerMessageType type{};
-  // kAttach: index of the stream; kEnded: 1 if an answer is waited for; kFailed: see `body`
+  // kAttach: index of the stream; kEnded: 1 if the worker waits for an answer; kFailed: see `body`
   uint32_t index = 0;
   uint8_t token[16] = {};  // kSession: for Welcome
   // kSession: the SessionStart; kPeer: the PeerHello; kReady: WorkerReady; kFailed: the reason,

@@ -92,8 +92,8 @@ Result<UniqueFd> make_window_file(size_t window_bytes) {
   return file;
 }
 
-// Maps the file of a window of `whose` side. All bits of a header are zero at the start, so whoever
-// maps it first may use it.
+// Maps the file of a window of `whose` side. A new header is all zeros, so the side that maps it
+// first may use it.
 Result<Window> open_window(UniqueFd file, uint64_t window_bytes, const char* whose) {
   RCUDA_RETURN_IF_ERROR(check_window_bytes(window_bytes, whose));
   const uint64_t bytes = kHeaderBytes + window_bytes;

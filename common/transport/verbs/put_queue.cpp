@@ -174,7 +174,7 @@ Status PutQueue::put(uint64_t offset, std::span<const Bytes> pieces, size_t tota
 
 Status PutQueue::add_put(Lock& lock, uint64_t offset, std::span<const Bytes> pieces, size_t total,
                          const std::function<bool()>& wakes, uint32_t immediate) {
-  // The lock is held when it ends.
+  // Destroyed while the lock is held.
   struct Split {
     bool* flag = nullptr;
     void begin_at(bool* splitting) { *(flag = splitting) = true; }

@@ -91,8 +91,8 @@ CUresult GraphKeeper::retain_number(CUgraph graph, uint64_t number) {
   entry->resource = resources_.make(number);
   entry->numbers = numbers_;
   CUuserObject object = retain(graph, std::move(entry));
-  // The entry then stays until the session ends, so that no event tells the client, which drops its
-  // object because of the error.
+  // After this error the entry lives until the session ends, so the worker sends no event about it.
+  // The client drops its object because of the error.
   if (!object) return CUDA_ERROR_OUT_OF_MEMORY;
   std::lock_guard lock(numbers_->mutex);
   numbers_->objects[number] = object;

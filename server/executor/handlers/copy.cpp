@@ -254,7 +254,7 @@ HandlerResult copy(CopyServices& services, const Command&, const wire::CopyBody&
   CUresult result = services.objects.use_stream(body.stream, &stream);
   if (result == CUDA_SUCCESS && body.bytes != 0) result = queue_copy(services, body, stream);
   const WordSignal signal{body.word, body.sequence};
-  // A client that learns of the error may use the source again, so nothing of it may be on its way.
+  // The client may reuse the source after it receives the error, so no bytes may be in flight then.
   const bool comes = body.immediate != 0 || (body.flags & wire::kSourceReady) != 0;
   if (result != CUDA_SUCCESS && comes && stream.context && signal.sequence != 0) {
     signal_behind(services, stream, signal, result);
@@ -297,8 +297,8 @@ bool span_of(const wire::CopyShapeSide& side, const wire::CopyShapeBody& body, u
   return true;
 }
 
-// The first byte of linear memory that the copy touches, which may lie far behind the side's
-// address; 0: none.
+// Returns the address of the first byte of linear memory that the copy touches, or 0 if it touches
+// none. It may lie far after the side's address.
 uint64_t first_byte_of(const wire::CopyShapeSide& side, const wire::CopyShapeBody& body) {
   uint64_t first = 0, bytes = 0;
   if (side.type == wire::MemoryType::kArray || !span_of(side, body, &first, &bytes)) return 0;

@@ -1,4 +1,4 @@
-// What every command that ends a context does first: cuCtxDestroy, cuDevicePrimaryCtxReset and
+// The first step of every command that ends a context: cuCtxDestroy, cuDevicePrimaryCtxReset and
 // cuGreenCtxDestroy. Executor thread only. Blocking: as CudaDeviceOps::forget_context().
 #pragma once
 

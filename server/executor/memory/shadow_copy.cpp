@@ -284,8 +284,8 @@ CUresult ShadowCopies::copy(const SessionStream& stream, const wire::CopyBody& b
       result = queue(stream, {out, i, i + 1, 0, last ? out->size() : 0});
     }
   }
-  // The source is the client's again when it learns of the error, and the shadow goes when the
-  // stream is idle. So the stream waits for the bytes that are on their way.
+  // The client may reuse the source after it receives the error, and the shadow is released when
+  // the stream is idle. So the stream waits for the bytes in flight.
   if (result != CUDA_SUCCESS && in) (void)await_all(stream, in);
   return result;
 }
