@@ -113,8 +113,8 @@ function(rcuda_test name)
   include(GoogleTest)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE rcuda_options ${ARG_DEPS} GTest::gmock GTest::gtest_main)
-  # Of a test's compile time a third would be the optimisation of code that runs once, and nothing reads its debug
-  # information but a sanitizer.
+  # Full optimisation would be a third of a test's compile time, for code that runs once. Only sanitizers read the
+  # debug information.
   set(options $<$<CONFIG:Release>:-O1> $<$<CONFIG:Release>:-g0>)
   target_compile_options(${name} PRIVATE ${options})
   if(TARGET rcuda_precompiled AND NOT TARGET rcuda_precompiled_tests)

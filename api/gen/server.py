@@ -133,7 +133,7 @@ def emit_locals(function):
         elif a.form == "blob" or a.form == "out" and not a.count:
             lines.append(f"  {a.element} {a.name}_it{{}};\n")
         elif a.form in ("out", "named"):
-            # A driver tells an array without room from none; the address of an empty vector is null.
+            # Drivers distinguish an array without room from a null one, and the address of an empty vector is null.
             room = f"std::max<size_t>({a.name}_room, 1)" if a.count_from else f"{a.name}_room"
             lines.append(f"  std::vector<{a.element}> {a.name}_it({room});\n")
     return lines

@@ -14,8 +14,8 @@ this check to these functions.
 from emit import NOTICE
 from exports import newer_functions
 
-# Calls so short that switching cancellation off and on would be felt (two locked instructions, 10 to 20 ns).
-# They rarely block; what then does so switches cancellation off itself (common/base/cancellation_off.h).
+# Calls so short that switching cancellation off and on would be noticeable (two locked instructions, 10 to 20 ns).
+# They rarely block. The code that blocks then switches cancellation off itself (common/base/cancellation_off.h).
 SHORT = {"cuCtxGetCurrent", "cuCtxGetDevice", "cuCtxPopCurrent_v2", "cuCtxPushCurrent_v2", "cuCtxSetCurrent",
          "cuEventQuery", "cuEventRecord", "cuLaunchKernel", "cuLaunchKernelEx", "cuStreamIsCapturing",
          "cuStreamQuery", "cuStreamWaitEvent"}

@@ -5,8 +5,8 @@
 //
 //   memory_kinds [largest matrix in bytes, default 16777216]
 //
-// The kinds with _async queue all their work behind a kernel that waits until the host writes to
-// page-locked memory. The host then writes, and waits for the stream.
+// For the kinds with _async, the first kernel waits until the host writes to page-locked memory.
+// The host queues all other work after it, then writes, and waits for the stream.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -100,7 +100,7 @@ CUresult read_file(const char* path, std::vector<char>* contents) {
   while (const size_t got = std::fread(part, 1, sizeof part, file.get())) {
     contents->insert(contents->end(), part, part + got);
   }
-  // A folder can be opened, but not read.
+  // fopen() succeeds for a folder, and reading it fails.
   return std::ferror(file.get()) ? CUDA_ERROR_FILE_NOT_FOUND : CUDA_SUCCESS;
 }
 

@@ -35,7 +35,7 @@ void print(std::span<const std::byte> frame) {
   }
   std::FILE* stream = event.is_stderr ? stderr : stdout;
   std::fwrite(frame.data() + sizeof event, 1, event.text_bytes, stream);
-  // As a local driver does, whatever buffering the program has chosen (580 on an H100).
+  // A local driver also flushes, independently of the buffering of the stream (580 on an H100).
   std::fflush(stream);
 }
 

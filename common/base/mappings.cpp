@@ -60,8 +60,9 @@ bool query(int maps, uint64_t begin, uint64_t end, std::vector<MappedPart>* part
   return true;
 }
 
-// Whether the part is of a file whose pages the kernel writes back. Files in memory are not: those
-// of tmpfs, hugetlbfs and ramfs, and those without a path (memfd, shared anonymous memory).
+// Whether the part is of a file whose pages the kernel writes back. It does not write back files in
+// memory: those of tmpfs, hugetlbfs and ramfs, and those without a path (memfd, shared anonymous
+// memory).
 bool is_written_back(int maps, const MappedPart& part) {
   char path[PATH_MAX] = {};
   MappingQuery query{};
@@ -70,7 +71,7 @@ bool is_written_back(int maps, const MappedPart& part) {
   query.name = reinterpret_cast<uintptr_t>(path);
   query.name_bytes = sizeof path;
   if (::ioctl(maps, kMappingQuery, &query) != 0 || path[0] != '/') return false;
-  // A deleted file's folder is of the same file system.
+  // If the file is deleted, asks its folder, which is on the same file system.
   for (char* end = path + std::strlen(path); end; end = std::strrchr(path, '/')) {
     *end = '\0';
     struct stat file {};

@@ -187,8 +187,8 @@ std::string ControlChannel::poll_once(bool& intended) {
   return sent.code() == Code::kUnavailable ? std::string() : sent.context();
 }
 
-// Reads once more: this process may have been stopped since the last time. A peer that goes on
-// later learns why the session has ended.
+// Reads once more before it fails the peer, because this process may have been stopped since the
+// last read. Sends the reason, which a stopped peer reads when it continues.
 std::string ControlChannel::check_silence(bool& intended) {
   const Clock::time_point before = last_heard_;
   if (std::string why = receive(intended); !why.empty() || last_heard_ != before) return why;

@@ -16,7 +16,7 @@ namespace {
 // This side maps the inbox of a peer on the same host, with all its pages.
 constexpr uint64_t kMaxInboxBytes = 1ull << 30;
 
-// Otherwise a chunk that fills the inbox would never fit into its arena.
+// A chunk of a size that is not a multiple of the alignment never fits its arena.
 bool is_inbox_size(uint64_t bytes) {
   return bytes > 0 && bytes <= kMaxInboxBytes && bytes % Arena::kAlignment == 0;
 }

@@ -366,7 +366,8 @@ Result<Order> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold_it) {
 }
 
 Result<bool> CudaDeviceOps::reached(Order order) {
-  // Held during the query, which never waits: after forget_context() the driver destroys the event.
+  // Held during the query (which never waits), because the driver destroys the event after
+  // forget_context().
   std::lock_guard lock(mutex_);
   const PendingOrder& pending = orders_.at(static_cast<uint64_t>(order));
   if (!pending.context) {

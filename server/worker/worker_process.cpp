@@ -42,7 +42,7 @@ Status fail(int daemon, Status status) {
   WorkerMessage message;
   message.type = WorkerMessageType::kFailed;
   message.index = is_lasting(status) ? 1 : 0;
-  // The number of a CUDA error is not in its context.
+  // context() of a CUDA error lacks the number of the error; message() has it.
   const std::string reason = status.code() == Code::kCuda ? status.message() : status.context();
   const auto* bytes = reinterpret_cast<const std::byte*>(reason.data());
   message.body.assign(bytes, bytes + reason.size());

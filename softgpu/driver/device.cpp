@@ -40,7 +40,7 @@ Driver& driver() {
 // Checked first by every entry point. Stored with release after `devices` is complete.
 std::atomic<CUresult> state{CUDA_ERROR_NOT_INITIALIZED};
 
-// Of the machine's devices, those that the process sees, in its order.
+// Sets *numbers to the machine's devices that the process sees, in the process's order.
 CUresult find_visible(const Configuration& configuration, std::vector<size_t>* numbers) {
   numbers->resize(static_cast<size_t>(configuration.devices));
   std::iota(numbers->begin(), numbers->end(), 0);

@@ -135,7 +135,7 @@ class AddressesTest(unittest.TestCase):
         self.check(f"127.0.0.1@{server.port}:7", "does not offer device 7", "it offers 0")
 
     def test_a_server_that_can_start_no_worker(self):
-        # The server has not tried yet when the first program comes.
+        # The server has not started a worker yet when the first program connects.
         server = self.server(driver="/nowhere/libcuda.so.1", options=["--pool", "0"])
         for transport in ("shm", "tcp"):
             self.check(server.address(), "the server can start no worker", "/nowhere/libcuda.so.1",

@@ -105,7 +105,7 @@ class BuildsTest(unittest.TestCase):
             self.assertIn(f"is of another build of rcuda and has no {name} like this one's", lines[0])
             self.assertIn("install the same build on both", lines[0])
 
-    # Every launch fails, and nothing waits for one.
+    # Every launch of a host function fails, and the program does not wait for any of them.
     def test_a_build_without_host_functions(self):
         result = subprocess.run([sys.executable, "-c", HOST_FUNCTION], capture_output=True, text=True, timeout=60,
                                 env=client_environment(BUILD, [self.other(SKEWED_COMMAND="LaunchHost")]))

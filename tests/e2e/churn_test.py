@@ -17,7 +17,7 @@ from servers import client_environment, eventually, run_tests, Server
 BUILD = PROGRAMS = None
 POOL = 2
 KILLS = 100
-TOGETHER = 2  # so many of them at a time
+TOGETHER = 2  # kills at a time
 CLIENTS = 64
 # A client is killed at any time from before its first instruction to well into its program: the
 # time that endless needs from its start to its second round on a fast machine.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Host programs of unusual kinds: built with sanitizers, with few resources, without standard
-descriptors, ending while their threads are busy.
+"""Unusual host programs: built with sanitizers, with few resources, without standard descriptors,
+ending while their threads are busy.
 
     hosts_test.py --build FOLDER --programs FOLDER [unittest arguments]
 """

@@ -28,7 +28,7 @@ NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"
 
 class Case:
     def __init__(self, name, *arguments, program=None, shell="", times=1, compare=True, **environment):
-        """shell: what a shell does before it starts the program. compare: False if native runs differ from each other."""
+        """shell: shell commands before the program starts. compare: False if native runs differ from each other."""
         self.name, self.arguments, self.environment = name, arguments, environment
         self.program, self.shell, self.times, self.compare = program or name, shell, times, compare
 
@@ -46,7 +46,7 @@ CASES = [
     Case("small files", program="host_memory", shell="ulimit -f 1024"),
     Case("unlimited stack", program="host_memory", shell="ulimit -s unlimited"),
     Case("no standard descriptors", program="vector_add", shell="exec 0<&- 2>&-"),
-    # Programs of other folders (--programs).
+    # Programs from the folders of --programs.
     Case("allround"),
     Case("asan_host"),
     Case("buffer_id"),
@@ -75,7 +75,7 @@ CRASHES = {-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGILL, -si
 
 
 def without_times(text):
-    """What a program prints but for lines of times and addresses of the process."""
+    """Returns the output of a program without its lines of times."""
     return "\n".join(line for line in text.splitlines() if not re.match(r"# time", line))
 
 
@@ -106,7 +106,7 @@ class Runner:
 
 
 def judge(case, native, remote):
-    """What the table says of the remote runs of a case."""
+    """The entry of the table for the remote runs of a case."""
     crashed = sum(status in CRASHES or status is None for status, _, _ in remote)
     if not case.compare:
         of_native = sum(status in CRASHES or status is None for status, _, _ in native)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a program says that gets no device: one line of rcuda with the reason, and then the error of its framework.
+"""Checks the messages of programs that get no device: one line of rcuda with the reason, then the framework's error.
 
     no_device.py --build FOLDER [--programs torch,jax,cupy,plain] [--causes NAME,...]
 
@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 
-# Each fails for want of a device. `first` is what a framework may do before.
+# Each program fails because there is no device. `first`: calls that a framework may make before.
 PROGRAMS = {
     "plain": """
 import ctypes
@@ -80,7 +80,7 @@ def unused_port():
 
 
 class Cause:
-    """Why there is no device. The line must have all of `words`."""
+    """A reason for having no device. The line of rcuda must contain all `words`."""
 
     def __init__(self, *words, devices="127.0.0.1@{port}:0", limits=(), **variables):
         self.words, self.devices, self.limits, self.variables = words, devices, limits, variables
@@ -117,7 +117,7 @@ PRELOAD = ""  # a sanitizer's runtime
 
 
 def run(build, program, first, cause, python=sys.executable, seconds=120):
-    """Returns what is wrong, or nothing, and stderr."""
+    """Returns the problem (empty if there is none) and stderr."""
     code = PROGRAMS[program] + FIRST[first] + "use()\n"
     result = subprocess.run([python, "-c", code], env=cause.environment(build), preexec_fn=cause.limit,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=seconds)

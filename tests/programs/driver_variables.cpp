@@ -1,5 +1,5 @@
 // Variables that the driver reads when it starts, each text in a process of its own.
-// CUDA_VISIBLE_DEVICES: which texts make the first device visible, and none beside it.
+// CUDA_VISIBLE_DEVICES: which texts make only the first device visible.
 // CUDA_MODULE_LOADING: the mode that the driver reports, and which functions it has loaded.
 #include <cctype>
 #include <cstring>
@@ -29,7 +29,7 @@ std::string uuid_of_first() {
   return text;
 }
 
-// Runs `child` in a process; what it writes to the descriptor is returned.
+// Runs `child` in a process. Returns the text that it writes to the descriptor.
 template <typename Child>
 std::string in_child(const Child& child) {
   std::fflush(stdout);
@@ -60,7 +60,7 @@ const char* name_of(CUresult result) {
 
 std::string first;  // the UUID
 
-// What a process with this variable sees.
+// The devices that a process with this variable sees.
 std::string seen(const std::string& visible) {
   return in_child([&]() -> std::string {
     setenv("CUDA_VISIBLE_DEVICES", visible.c_str(), 1);

@@ -1,6 +1,6 @@
 // Host processes of unusual shape: descriptors 0 to 2 are closed before CUDA is first used, and the
-// main thread ends with pthread_exit() while another thread goes on with CUDA, or begins with it.
-// With an argument, no descriptor of the driver may lie below 3 or be inherited.
+// main thread ends with pthread_exit() while another thread continues with CUDA, or begins with it.
+// With an argument, also checks that no descriptor of the driver is below 3 or inherited.
 #include <cstring>
 #include <string>
 
@@ -96,7 +96,7 @@ void* work(void* main_thread) {
   std::exit(0);
 }
 
-// The main thread ends before the other one continues.
+// The main thread ends before the other thread continues.
 void leave_to_another() {
   static pthread_t main_thread = pthread_self(), other;
   CHECK(pthread_create(&other, nullptr, work, &main_thread) == 0);

@@ -42,7 +42,7 @@ std::string contents(const std::string& path) {
   return text;
 }
 
-// What the file has before and after the stream is flushed.
+// The contents of the file before and after the stream is flushed.
 void tell(const char* how, const std::string& path, std::FILE* stream) {
   const std::string before = contents(path);
   if (stream) std::fflush(stream);

@@ -105,7 +105,7 @@ void protections() {
     std::printf("%s: %s\n", what, cudaGetErrorName(cudaHostRegister(memory, kBytes, flags)));
     (void)cudaGetLastError();
   };
-  // The first half can be written.
+  // Only the first half is writable.
   int* const memory = map_private();
   int* const half = memory + kCount / 2;
   set(memory, 3);
@@ -157,7 +157,7 @@ __global__ void add_to_each(int* const* values, int count) {
   if (i < count) ++*values[i];
 }
 
-// Kernels find them in a table; some end, and others come, between the launches.
+// Kernels find the allocations in a table. Some are freed and others are made between the launches.
 void many_small() {
   constexpr int kMany = 300;
   std::vector<int*> all(kMany, nullptr);
@@ -180,7 +180,7 @@ void many_small() {
   std::puts("small mapped allocations");
 }
 
-// Registered memory is the process's own. What CUDA has allocated is shared with the child.
+// A child has its own copy of registered memory, but shares memory that CUDA has allocated.
 void forks(const char* name, int* memory) {
   set(memory, 5);
   add_to(memory, 1);

@@ -1,4 +1,4 @@
-// Sizes of zero and null pointers, which frameworks pass to the runtime without a second thought.
+// Sizes of zero and null pointers, which frameworks pass to the runtime in ordinary use.
 #include "program.h"
 
 namespace {

@@ -252,7 +252,7 @@ echo "status $?"
         self.assertIn("\nstatus 7\n", self.output_of(self.hetjob("sh -c 'exit 7'")))
 
     def test_a_server_that_does_not_start_ends_a_heterogeneous_job(self):
-        # Both nodes are this machine, so only one server gets the port.
+        # Both nodes are this machine, so only one of the servers gets the port.
         output = self.output_of(self.hetjob("true", "--server=--port=18308"))
         self.assertIn("the servers of component 1 did not start", output)
         self.assertIn("\nstatus 1\n", output)

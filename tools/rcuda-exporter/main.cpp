@@ -94,7 +94,7 @@ int start(int argc, char** argv) {
   std::string address = "127.0.0.1:9309";
   std::vector<std::string> names = {"localhost"};
   line.option("--listen", &address,
-              "address:port where /metrics is served; whoever reaches it reads it")
+              "address:port that serves /metrics, readable by every host that reaches it")
       .show_default();
   line.option("server", &names, "host or host:port, 8308 unless given").type_name("");
   if (const std::optional<int> status = line.parse(argc, argv)) return *status;

@@ -303,14 +303,14 @@ int start(int argc, char** argv) {
         .type_name("TIME")
         .show_default();
   }
-  taking.option("--user", &options.user, "who may use it; without, whoever has its key")
+  taking.option("--user", &options.user, "the user of the lease (default: everyone with its key)")
       .type_name("NAME");
   taking.option("--id", &options.id, "the new lease's id, such as one for several servers")
       .type_name("ID");
   taking.option("--job", &options.job, "free text; a job has one lease on a server")
       .type_name("TEXT");
   taking.flag("--shared", &options.shared, "others may have leases of the same devices");
-  taking.option("--wait", &options.wait, "try for so long if devices are taken")
+  taking.option("--wait", &options.wait, "how long to retry if devices are taken")
       .type_name("TIME")
       .show_default();
   add_lease(&extending, &options);
@@ -320,7 +320,7 @@ int start(int argc, char** argv) {
     command->flag("--json", &options.json,
                   "print the leases, and what their sessions have done, as JSON");
   }
-  line.footer(kFooter);  // last, so that the subcommands do not have it as well
+  line.footer(kFooter);  // last, so that the subcommands do not inherit it
   if (const std::optional<int> status = line.parse(argc, argv)) return *status;
 
   const wire::LeaseOperation operation = taking.is_chosen()      ? wire::LeaseOperation::kTake

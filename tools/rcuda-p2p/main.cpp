@@ -34,7 +34,7 @@ int main(int argc, char** argv) {
   using namespace rcuda;
 
   open_standard_descriptors();
-  config::CommandLine line("", "What the peer-to-peer planner does and why",
+  config::CommandLine line("", "Shows the plans of the peer-to-peer planner and their reasons",
                            version_of("rcuda-p2p"));
   line.require_subcommand(1, 1);
   std::string cache = p2p::default_measurements_path();
@@ -55,7 +55,7 @@ int main(int argc, char** argv) {
   plan.option("--strategy", &query.strategy, "As RCUDA_P2P_STRATEGY");
   plan.option("--path", &query.path, "As RCUDA_P2P_PATH");
   plan.option("--sizes", &sizes, "Copy sizes, as 65536, 64K or 1M").separated_by(',');
-  config::CommandLine& legs = line.subcommand("legs", "What has been measured");
+  config::CommandLine& legs = line.subcommand("legs", "The measurements");
   config::CommandLine& outlook =
       line.subcommand("outlook", "Other links and buses, simulated (Markdown)");
   if (const std::optional<int> status = line.parse(argc, argv)) return *status;

@@ -147,8 +147,8 @@ void set_libraries(const fs::path& client) {
   const std::string preloads = value_of("LD_PRELOAD");
   setenv("LD_PRELOAD",
          (preloads.empty() ? client.string() : preloads + ":" + client.string()).c_str(), 1);
-  // AddressSanitizer's runtime would end a program in which it is not the first library. The client
-  // library says the same, but programs may say something else (docs/sanitizers.md).
+  // By default AddressSanitizer's runtime ends a program if another library precedes it. The client
+  // library sets this option too, but a program may override that (docs/sanitizers.md).
   const std::string asan = value_of("ASAN_OPTIONS");
   setenv("ASAN_OPTIONS", ("verify_asan_link_order=0" + (asan.empty() ? "" : ":" + asan)).c_str(),
          1);

@@ -165,12 +165,12 @@ int start(int argc, char** argv) {
   add_servers(line);
   line.flag("--json", &as_json, "for programs: a list with an object for each server");
   line.require_subcommand(0, 1);
-  config::CommandLine& top_command = line.subcommand("top", "what sessions do, again and again");
+  config::CommandLine& top_command = line.subcommand("top", "show session activity repeatedly");
   add_servers(top_command);
-  top_command.option("--every", &seconds, "seconds between two looks")
+  top_command.option("--every", &seconds, "seconds between two rounds")
       .within(0.1, 3600.0)
       .show_default();
-  top_command.option("--rounds", &rounds, "end after so many; 0: never").show_default();
+  top_command.option("--rounds", &rounds, "end after this many rounds; 0: never").show_default();
   config::CommandLine& topology_command = line.subcommand(
       "topo", "the ways between GPUs; copies between servers are measured, as rcuda-p2p does");
   add_servers(topology_command);

@@ -157,12 +157,12 @@ int start(int argc, char** argv) {
   config::CommandLine& creating = line.subcommand("create", "make a token and print it");
   creating
       .option("--user", &options.user,
-              "the user that the token stands for; another one than the caller only for root")
+              "the user that the token identifies; only root may name another user")
       .type_name("NAME");
   creating.option("--expires", &options.expires, "90min, 12h, 30d, 8w from now, or never")
       .type_name("TIME")
       .show_default();
-  creating.option("--label", &options.label, "what the list shows beside it").type_name("TEXT");
+  creating.option("--label", &options.label, "a text for the list of tokens").type_name("TEXT");
   creating
       .option("--certificate", &options.certificate,
               "the server's certificate and key; made if it is not there")
@@ -176,7 +176,7 @@ int start(int argc, char** argv) {
         .type_name("FILE")
         .show_default();
   }
-  line.footer(kFooter);  // last, so that the subcommands do not have it as well
+  line.footer(kFooter);  // last, so that the subcommands do not inherit it
   if (const std::optional<int> status = line.parse(argc, argv)) return *status;
 
   if (options.file.empty() || (creating.is_chosen() && options.certificate.empty())) {

@@ -8,7 +8,7 @@
 
 namespace {
 
-// Where images end, nothing that could be one follows.
+// The bytes after an image must not look like another image.
 alignas(16) const char kZeros[4096] = {};
 
 class EmptyFile {
@@ -105,7 +105,7 @@ void linking(const World&) {
   void* nothing = nullptr;
   CUlinkState link = nullptr;
   SHOW(cuLinkCreate(1, &option, &nothing, &link));
-  // A link that has refused an input may refuse the next one for that reason.
+  // A link may refuse every input after it has refused one.
   const auto fresh = [&] {
     if (link) CU(cuLinkDestroy(link));
     CU(cuLinkCreate(0, nullptr, nullptr, &link));

@@ -27,7 +27,7 @@ struct Pair {
   ~Pair() { cuGraphDestroy(graph); }
 };
 
-// The lists of nodes and edges, with a room of `room`.
+// The lists of nodes and edges. Their arrays have room for `room` entries.
 void lists(const Pair& pair, size_t room) {
   VALUE(room);
   CUgraphNode from[4]{}, to[4]{};

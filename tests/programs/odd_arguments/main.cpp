@@ -1,6 +1,6 @@
-// What the driver API returns for unknown enumerators, unknown flags, sizes and counts of zero, and
-// arrays without room. Null pointers are in null_pointers.cpp. Left out is what a driver does not
-// check, such as handles that never were any.
+// Results of the driver API for unknown enumerators, unknown flags, sizes and counts of zero, and
+// arrays without room. Null pointers are in null_pointers.cpp. Arguments that a driver does not
+// check, such as invalid handles, are left out.
 #include <csignal>
 #include <cstdlib>
 #include <set>
@@ -30,7 +30,7 @@ struct Shared {
 Shared* shared = nullptr;
 std::set<int> left_out;
 int number = 0;       // of the latest call
-int first_shown = 0;  // earlier calls have printed in an earlier child
+int first_shown = 0;  // an earlier child has printed the calls before it
 
 bool shown() { return number >= first_shown; }
 
@@ -61,7 +61,7 @@ int run() {
   return 0;
 }
 
-// Runs the lists in a child process, and again without each call that has ended it.
+// Runs the lists in a child process. If a call ends the child, runs them again without the call.
 int survive() {
   void* memory =
       mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -2,7 +2,7 @@
 
 #include "show.h"
 
-// Sizes of zero. What has been allocated is freed at the end of the process.
+// Sizes of zero. The end of the process frees the allocations.
 void memory(const World& w) {
   CUdeviceptr address = 5;
   void* host = nullptr;

@@ -10,7 +10,7 @@
 
 #include "driver_checks.h"
 
-// Prints the call. False if a child shall leave it out.
+// Prints the call. Returns false if this child must skip it.
 bool announce(const char* call);
 void show(CUresult result);
 
@@ -24,11 +24,11 @@ void expect_success(const char* call, CUresult result);
 #undef CU
 #define CU(call) expect_success(#call, call)
 
-// A value behind a call, such as a count that it has changed.
+// Prints a value after a call, such as a count that the call has changed.
 void show_value(const char* name, long long number);
 #define VALUE(expression) show_value(#expression, static_cast<long long>(expression))
 
-// A value of an enumeration that has no such value.
+// Returns a value that the enumeration does not define.
 template <typename Enumeration>
 Enumeration odd(int number = 9999) {
   return static_cast<Enumeration>(number);
@@ -36,7 +36,7 @@ Enumeration odd(int number = 9999) {
 
 extern const char kPtx[];
 
-// What the calls need.
+// The objects that the calls use.
 struct World {
   CUdevice device = 0;
   CUcontext context = nullptr;

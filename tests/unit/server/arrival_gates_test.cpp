@@ -291,7 +291,7 @@ class RefusedCopies {
 class RefusedCopiesTest : protected RefusedCopies, public CopiesToDevice {};
 
 // The worker reads the source although the driver refuses the copy. So the stream waits for the
-// first part, and then for all, and the memory is given back only when nothing is on its way.
+// first part and then for all parts, and the memory is released only when no bytes are in flight.
 TEST_F(RefusedCopiesTest, MemoryIsWithdrawnBehindItsReads) {
   ASSERT_GT(wire::parts_of(kBytes), 1u);
   bool is_complete = false;

@@ -150,7 +150,7 @@ TEST(MirrorsTest, DigestsEndWithTheirGreenContext) {
   ASSERT_TRUE(session.client().post(wire::Custom::kSignal, signal, {}, kGreen).ok());
   ASSERT_EQ(session.client().wait_word(9, 1), CUDA_SUCCESS);
   EXPECT_EQ(call(api::Opcode::rcuda_green_destroy, kGreen), CUDA_SUCCESS);
-  // What is not known counts as changed.
+  // Blocks without a digest count as changed.
   const auto changes =
       session.client().call(wire::Custom::kMirrorChanges, wire::MirrorChangesBody{address, 0});
   ASSERT_EQ(changes->result, CUDA_SUCCESS);

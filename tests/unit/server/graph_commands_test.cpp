@@ -144,7 +144,7 @@ TEST_F(GraphCommandsTest, WhatAGraphRetainsIsReleasedWithIt) {
   EXPECT_EQ(next_event<wire::ReleasedEvent>().callback, 8u);
 }
 
-// The client moves the base, so that the first row lies in the memory that stands for its own.
+// The client moves the base, so that the first row lies in the memory that represents its own.
 TEST_F(GraphCommandsTest, ACapturedShapeTakesMemoryThatBeginsBehindItsBase) {
   constexpr wire::ObjectId kStream = 1;
   ASSERT_EQ(expose(6), CUDA_SUCCESS);

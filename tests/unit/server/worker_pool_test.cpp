@@ -95,7 +95,7 @@ TEST(WorkerPoolTest, ClientsDoNotWaitWhileAReasonLasts) {
   pool.refill({client});
   const Status why = pool.lasting_failure(client);
   EXPECT_NE(why.context().find(binary), std::string::npos) << why.context();
-  // Somebody installs the binary. The pool tries again after its pause.
+  // The binary is installed now. The pool tries again after its pause.
   ASSERT_EQ(::symlink(RCUDA_TEST_SERVER, binary.c_str()), 0);
   while (pool.starting() == 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -76,7 +76,7 @@ TEST(StartFailureTest, WhatSomebodyMustMendLasts) {
 
 // ---- few descriptors ---------------------------------------------------------------------------
 
-// While it exists, this process can open so many files more.
+// While it exists, this process can open only `left` more files.
 class FewDescriptors {
  public:
   explicit FewDescriptors(rlim_t left) {

@@ -1,5 +1,5 @@
-// The end of device memory: its worker frees it in the context that owns it, and the client no
-// longer knows it by then.
+// Freeing device memory: the client removes it from its registry before the worker frees it in the
+// context that owns it.
 #include <gtest/gtest.h>
 
 #include "api/opcodes.h"
@@ -49,7 +49,7 @@ class FreeTest : public TwoPuppetsTest {
     wire::ObjectId context = 0;
     bool known = true;  // when the worker got the command
   };
-  // What the worker sees of the next command of this kind, which it answers with `result`.
+  // Records the worker's view of the next command of this kind. The worker answers with `result`.
   void watch(api::Opcode opcode, Seen* seen, CUresult result = CUDA_SUCCESS) {
     first().on(static_cast<uint16_t>(opcode), [this, seen, result](const Command& command) {
       *seen = {command.header.context, is_known()};

@@ -1,4 +1,4 @@
-// Page-locked memory in sessions over shared memory: what workers are told about it.
+// Page-locked memory in sessions over shared memory: the commands that workers receive for it.
 #include "client/memory/host_memory.h"
 
 #include <cerrno>
@@ -91,7 +91,7 @@ TEST_F(HostMemoryTest, MappedMemoryOfOthersIsMirroredAtOnce) {
   EXPECT_EQ(unregister_host(memory_), CUDA_SUCCESS);
 }
 
-// Those of io_uring: the kernel reads and writes the pages that it has pinned.
+// For example io_uring: the kernel reads and writes the pages that it has pinned.
 TEST_F(HostMemoryTest, PagesThatOthersHavePinnedAreMirrored) {
   map(MAP_PRIVATE);
   io_uring_params parameters{};

@@ -127,7 +127,7 @@ TEST(Pinning, WritableSharedPagesOfAFileOnADiskAreNotPinned) {
   ASSERT_EQ(uname(&kernel), 0);
   int major = 0, minor = 0;
   ASSERT_EQ(std::sscanf(kernel.release, "%d.%d", &major, &minor), 2);
-  // Others have device numbers of their own for their files, or are files in memory.
+  // Other file systems keep files in memory, or stat() shows another device number for their files.
   const bool known = (major > 6 || (major == 6 && minor >= 11)) &&
                      (system.f_type == EXT4_SUPER_MAGIC || system.f_type == XFS_SUPER_MAGIC);
   const auto pinned = [&](int sharing, bool writes) {

@@ -1,4 +1,4 @@
-// The order of puts of several threads, with an adapter that only records what it is given.
+// The order of puts of several threads, with an adapter that only records requests.
 #include "common/transport/verbs/put_queue.h"
 
 #include <deque>
