@@ -26,7 +26,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 TABLE = REPOSITORY / "api" / "table"
 # What only the client library exports besides the driver's functions: client/base/sanitizers.h and
 # common/base/first_report.h.
-CLIENT_SYMBOLS = ["__asan_default_options", "__lsan_default_options", "__lsan_default_suppressions", "rcuda_reports"]
+CLIENT_SYMBOLS = ["__asan_default_options", "rcuda_reports"]
 
 
 def generated_files(toolkit, adaptations, old_versions, functions):

@@ -111,13 +111,17 @@ void before_fork() {
   forked.clear();
   std::vector<MappedPart> all;
   if (!runs().empty() || !left_behind().empty()) all = mappings_in(0, UINT64_MAX);
-  const auto add = [&all](const PageRun& run) {
+  bool any_moved = false;
+  const auto add = [&](const PageRun& run) {
     if (run.inode == 0) return;
+    any_moved = true;
     const std::vector<MappedPart> parts = moved_parts(run, run.first, run.first + run.bytes, all);
     forked.insert(forked.end(), parts.begin(), parts.end());
   };
   for (const auto& [first, run] : runs()) add(run);
   for (const PageRun& run : left_behind()) add(run);
+  // The list of mappings could not be read, for want of a descriptor: the child copies nothing.
+  if (any_moved && forked.empty()) shared_with_child = true;
   int ends[2];
   if (forked.empty() || ::pipe2(ends, O_CLOEXEC) != 0) ends[0] = ends[1] = -1;
   UniqueFd reads(ends[0]), writes(ends[1]);

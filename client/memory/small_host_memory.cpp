@@ -5,9 +5,14 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <utility>
+#include <vector>
 
+#include "client/calls/capture.h"
+#include "client/calls/marshal.h"
 #include "client/memory/host_region.h"
 #include "client/memory/small_pieces.h"
+#include "client/objects/kinds.h"
 #include "client/process/mirror.h"
 
 namespace rcuda::client {
@@ -28,6 +33,11 @@ struct SmallMemory {
   SmallPieces pieces;
   std::map<uint64_t, HostRegion> regions;
   size_t alone = 0;  // small allocations with a region of their own
+  struct Piece {
+    void* memory;
+    size_t bytes;
+  };
+  std::vector<Piece> late;  // freed during a capture, when nothing may wait for the GPU
 
   static SmallMemory& get() {
     static auto* instance = new SmallMemory;
@@ -44,6 +54,31 @@ CUresult add_region(const Target& target, size_t piece_bytes, SmallMemory* all) 
   all->pieces.add({base, region.bytes});
   all->regions.emplace(base, std::move(region));
   return CUDA_SUCCESS;
+}
+
+// Returns when no work of these sessions, in whatever context, can use the memory any more.
+void await_users(const SmallMemory::Piece& piece) {
+  for (const Target& mirrored :
+       mirrored_in(reinterpret_cast<uintptr_t>(piece.memory), piece.bytes)) {
+    std::vector<wire::ObjectId> contexts;
+    select<Context>([&](const Context& context) {
+      if (context.session == mirrored.session && !context.given_back)
+        contexts.push_back(context.id);
+      return false;
+    });
+    for (const wire::ObjectId context : contexts) (void)await_idle(*mirrored.session, context);
+  }
+}
+
+void free_piece(const Target& target, const SmallMemory::Piece& piece, SmallMemory* all) {
+  await_users(piece);
+  std::memset(piece.memory, 0, piece.bytes);
+  std::lock_guard lock(all->mutex);
+  const auto empty = all->pieces.give_back(reinterpret_cast<uintptr_t>(piece.memory));
+  if (!empty) return;
+  const auto region = all->regions.extract(empty->base);
+  unmirror(region.mapped().address);
+  end_region(region.mapped(), target);
 }
 
 }  // namespace
@@ -78,16 +113,14 @@ bool give_back_small(const Target& target, void* memory, size_t bytes) {
     }
   }
   // Work in progress may still write to the memory, and the next owner must not see these writes.
-  for (const Target& mirrored : mirrored_in(address, bytes)) {
-    (void)await_idle(*mirrored.session, mirrored.context);
+  std::vector<SmallMemory::Piece> free{{memory, bytes}};
+  {
+    std::lock_guard lock(all.mutex);
+    free.insert(free.end(), all.late.begin(), all.late.end());
+    all.late.clear();
+    if (any_capture()) all.late.swap(free);
   }
-  std::memset(memory, 0, bytes);
-  std::lock_guard lock(all.mutex);
-  const auto empty = all.pieces.give_back(address);
-  if (!empty) return true;
-  const auto region = all.regions.extract(empty->base);
-  unmirror(region.mapped().address);
-  end_region(region.mapped(), target);
+  for (const SmallMemory::Piece& piece : free) free_piece(target, piece, &all);
   return true;
 }
 

@@ -26,7 +26,8 @@ bool Registry::add(Allocation allocation) {
     const Allocation& before = std::prev(next)->second;
     if (before.base + before.bytes > allocation.base) return false;
   }
-  allocation.buffer_id = next_buffer_id_++;
+  // Memory that is added again, because its end was refused, keeps its id.
+  if (allocation.buffer_id == 0) allocation.buffer_id = next_buffer_id_++;
   if (allocation.of_graph) any_of_graph_.store(true, std::memory_order_relaxed);
   const uint64_t base = allocation.base;
   allocations_.emplace_hint(next, base, std::move(allocation));

@@ -25,8 +25,9 @@ class StandardDescriptorsTaken {
   }
   ~StandardDescriptorsTaken() {
     for (int fd = 0; fd <= STDERR_FILENO; ++fd) {
-      // The program may have put something else there.
-      if (taken_[fd] && (::fcntl(fd, F_GETFL) & O_PATH) != 0) ::close(fd);
+      // The program may have closed it, or put something else there.
+      const int flags = taken_[fd] ? ::fcntl(fd, F_GETFL) : -1;
+      if (flags >= 0 && (flags & O_PATH) != 0) ::close(fd);
     }
   }
   StandardDescriptorsTaken(const StandardDescriptorsTaken&) = delete;

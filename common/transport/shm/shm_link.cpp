@@ -38,7 +38,7 @@ namespace rcuda::transport {
 namespace {
 
 constexpr size_t kHeaderBytes = 4096;
-constexpr uint64_t kHelloMagic = 0x316d687361647563;  // "cudashm1"
+constexpr uint64_t kHelloMagic = 0x326d687361647563;  // "cudashm2"
 // A transfer of up to this size is copied before read() or write() returns; the copy takes about as
 // long as waking a thread.
 constexpr size_t kInlineCopyBytes = 64u << 10;
