@@ -92,7 +92,7 @@ class Questions {
 }  // namespace
 
 CUresult read_file(const char* path, std::vector<char>* contents) {
-  if (!path) return CUDA_ERROR_INVALID_VALUE;
+  if (!path || !*path) return CUDA_ERROR_INVALID_VALUE;
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path, "rbe"), &std::fclose);
   if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
   contents->clear();
@@ -100,8 +100,8 @@ CUresult read_file(const char* path, std::vector<char>* contents) {
   while (const size_t got = std::fread(part, 1, sizeof part, file.get())) {
     contents->insert(contents->end(), part, part + got);
   }
-  // fopen() succeeds for a folder, and reading it fails.
-  return std::ferror(file.get()) ? CUDA_ERROR_FILE_NOT_FOUND : CUDA_SUCCESS;
+  // A folder can be opened, and reading it fails. A driver takes its size for that of an image.
+  return std::ferror(file.get()) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
 CUresult measure_image(const void* pointer, std::optional<size_t> bytes, ImageParts* image) {

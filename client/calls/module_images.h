@@ -14,7 +14,8 @@
 
 namespace rcuda::client {
 
-// The contents of a file. CUDA_ERROR_FILE_NOT_FOUND if it cannot be read.
+// The contents of a file. CUDA_ERROR_FILE_NOT_FOUND if it cannot be opened,
+// CUDA_ERROR_OUT_OF_MEMORY for a folder (both as driver 580).
 CUresult read_file(const char* path, std::vector<char>* contents);
 // Finds the extent of the image behind `pointer` and hashes its parts. `bytes`: the exact size, for
 // the contents of a file. CUDA_ERROR_INVALID_IMAGE if the format is not known.

@@ -125,7 +125,11 @@ CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   Target target;
   if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
   if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
-  if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!address) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes == 0) {
+    *address = 0;
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   const CUresult result = forward_cuMemAlloc_v2(address, bytes);
   return result == CUDA_SUCCESS ? record(target, *address, bytes, Placement::kDevice) : result;
 }

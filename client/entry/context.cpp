@@ -223,8 +223,9 @@ CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* parameters, unsig
 
 CUresult cuCtxDestroy_v2(CUcontext handle) {
   if (CUresult result = check(); result != CUDA_SUCCESS) return result;
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
   auto* context = find<Context>(handle);
-  if (!context) return handle ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
+  if (!context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (context->id < rcuda::wire::kFirstCreatedContext || context->green) {
     return CUDA_ERROR_INVALID_CONTEXT;
   }
@@ -273,6 +274,7 @@ CUresult cuCtxDetach(CUcontext handle) {
 
 CUresult cuCtxPushCurrent_v2(CUcontext handle) {
   if (CUresult result = check(); result != CUDA_SUCCESS) return result;
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
   auto* context = find<Context>(handle);
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   push_context(context);

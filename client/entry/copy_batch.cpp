@@ -41,6 +41,9 @@ CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* destinations, CUdeviceptr* sources, 
   for (size_t i = 0; i < attribute_count; ++i) {
     if (attribute_starts[i] >= count) return CUDA_ERROR_INVALID_VALUE;
     if (i != 0 && attribute_starts[i] <= attribute_starts[i - 1]) return CUDA_ERROR_INVALID_VALUE;
+    if (attributes[i].flags & ~CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
     switch (attributes[i].srcAccessOrder) {
       case CU_MEMCPY_SRC_ACCESS_ORDER_STREAM:
       case CU_MEMCPY_SRC_ACCESS_ORDER_ANY:
@@ -51,6 +54,9 @@ CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* destinations, CUdeviceptr* sources, 
       default:
         return CUDA_ERROR_INVALID_VALUE;
     }
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (sizes[i] == 0) return CUDA_ERROR_INVALID_VALUE;
   }
   for (size_t i = 0; i < count; ++i) {
     const CUresult result = cuMemcpyAsync(destinations[i], sources[i], sizes[i], stream);

@@ -142,8 +142,9 @@ CUresult cuDeviceGetProperties(CUdevprop* properties, CUdevice dev) {
 CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice dev) {
   Device* device;
   if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
-  if (!text || length <= 0) return CUDA_ERROR_INVALID_VALUE;
-  std::snprintf(text, static_cast<size_t>(length), "%s", device->info.pci_bus_id.c_str());
+  const std::string& id = device->info.pci_bus_id;
+  if (!text || length <= static_cast<int>(id.size())) return CUDA_ERROR_INVALID_VALUE;
+  std::snprintf(text, static_cast<size_t>(length), "%s", id.c_str());
   return CUDA_SUCCESS;
 }
 

@@ -57,7 +57,7 @@ CUresult cuModuleEnumerateFunctions(CUfunction* functions, unsigned count, CUmod
 
 // Unlike a module, a library refuses an array without room.
 CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned count, CUlibrary library) {
-  if (!kernels || count == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!kernels) return CUDA_ERROR_INVALID_VALUE;
   std::vector<std::string> names;
   const auto ask = [&](unsigned first, char* text, size_t* bytes) {
     return forward_rcuda_library_kernel_names(library, first, text, bytes);

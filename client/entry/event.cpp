@@ -196,8 +196,15 @@ CUresult cuCtxWaitEvent(CUcontext context, CUevent handle) {
 
 CUresult cuGraphAddEventRecordNode(CUgraphNode* node, CUgraph graph,
                                    const CUgraphNode* dependencies, size_t count, CUevent event) {
+  if (!event) return CUDA_ERROR_INVALID_VALUE;
   if (auto* recorded = find<Event>(event)) recorded->state.leave_to_worker();
   return forward_cuGraphAddEventRecordNode(node, graph, dependencies, count, event);
+}
+
+CUresult cuGraphAddEventWaitNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                                 size_t count, CUevent event) {
+  if (!event) return CUDA_ERROR_INVALID_VALUE;
+  return forward_cuGraphAddEventWaitNode(node, graph, dependencies, count, event);
 }
 
 CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode node, CUevent event) {

@@ -130,9 +130,16 @@ CUresult add_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependenc
     }
     case CU_GRAPH_NODE_TYPE_CONDITIONAL:
       return add_conditional_node(node, graph, dependencies, count, &parameters->conditional);
-    default:
+    case CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL:
+    case CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT:
       return CUDA_ERROR_NOT_SUPPORTED;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
   }
+}
+
+bool is_reserved_zero(const CUgraphNodeParams& parameters) {
+  return std::ranges::all_of(parameters.reserved0, [](int value) { return value == 0; });
 }
 
 }  // namespace
@@ -145,7 +152,9 @@ extern "C" {
 CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
                            const CUgraphEdgeData* edges, size_t count,
                            CUgraphNodeParams* parameters) {
-  if (!node || !parameters || (count > 0 && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
+  if (!node || !parameters || (count > 0 && !dependencies) || !is_reserved_zero(*parameters)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   const bool is_plain = !edges || std::all_of(edges, edges + count, [](const auto& edge) {
     return edge.type == CU_GRAPH_DEPENDENCY_TYPE_DEFAULT && edge.from_port == 0 &&
            edge.to_port == 0;

@@ -1,5 +1,6 @@
 // cuLink*: the worker's driver links. Each input is sent like a module image, once by its hash. The
 // linked image comes back as a blob and belongs to the link state, as a driver's does.
+#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "client/objects/arena.h"
 #include "client/objects/code.h"
 #include "client/process/process.h"
+#include "common/cuda/known_values.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -34,7 +36,9 @@ struct NumberOptions {
 };
 
 bool readable(unsigned count, const CUjit_option* options, void* const* values) {
-  return count == 0 || (options && values);
+  if (count == 0) return true;
+  return options && values &&
+         std::all_of(options, options + count, [](auto key) { return rcuda::cuda::is_known(key); });
 }
 
 CUresult find_state(CUlinkState handle, LinkState** state) {

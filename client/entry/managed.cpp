@@ -24,6 +24,7 @@
 #include "client/process/managed_mode.h"
 #include "client/process/mirror.h"
 #include "client/process/process.h"
+#include "common/cuda/known_values.h"
 #include "common/cuda/managed_advice.h"
 #include "generated/client/forward.h"
 
@@ -183,6 +184,10 @@ CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned flags) {
   }
   Target target;
   if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  if (bytes == 0) {
+    *pointer = 0;
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   if (bytes > kLargeBytes && is_in_worker()) {
     const CUresult result = allocate_in_worker(target, pointer, bytes, flags);
     // In place it takes none of the worker's memory.
@@ -203,8 +208,10 @@ CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice,
   if (CUresult result = find_managed(address, bytes, &allocation); result != CUDA_SUCCESS) {
     return result;
   }
-  if (rcuda::cuda::ManagedAdvice::uses_location(advice)) {
-    if (CUresult result = check_location(location); result != CUDA_SUCCESS) return result;
+  // Unlike a prefetch, advice for a device that does not exist is an invalid value.
+  if (!rcuda::cuda::is_known(location.type) || (rcuda::cuda::ManagedAdvice::uses_location(advice) &&
+                                                check_location(location) != CUDA_SUCCESS)) {
+    return CUDA_ERROR_INVALID_VALUE;
   }
   std::lock_guard lock(advice_mutex);
   return advice_locked(allocation).given.take(advice, location);

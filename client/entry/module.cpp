@@ -1,5 +1,6 @@
 // Modules, libraries and kernels: loading, lookup, attributes.
 
+#include <algorithm>
 #include <climits>
 #include <iterator>
 #include <memory>
@@ -78,10 +79,15 @@ CUresult load_module(CUmodule* handle, const void* pointer, std::optional<size_t
   return CUDA_SUCCESS;
 }
 
+template <typename Option>
+bool all_known(unsigned count, const Option* keys) {
+  return std::all_of(keys, keys + count, [](Option key) { return rcuda::cuda::is_known(key); });
+}
+
 CUresult read_options(unsigned count, const CUjit_option* keys, void* const* values,
                       JitOptions* options) {
   if (count == 0) return CUDA_SUCCESS;
-  if (!keys || !values) return CUDA_ERROR_INVALID_VALUE;
+  if (!keys || !values || !all_known(count, keys)) return CUDA_ERROR_INVALID_VALUE;
   options->keys.assign(keys, keys + count);
   options->values.assign(values, values + count);
   return CUDA_SUCCESS;
@@ -91,7 +97,7 @@ CUresult read_options(unsigned count, const CUjit_option* keys, void* const* val
 CUresult read_options(unsigned count, const CUlibraryOption* keys, void* const* values,
                       JitOptions* options) {
   if (count == 0) return CUDA_SUCCESS;
-  if (!keys) return CUDA_ERROR_INVALID_VALUE;
+  if (!keys || !all_known(count, keys)) return CUDA_ERROR_INVALID_VALUE;
   options->library_keys.assign(keys, keys + count);
   if (values) options->library_values.assign(values, values + count);
   options->library_values.resize(count);
@@ -306,6 +312,7 @@ CUresult cuModuleUnload(CUmodule handle) {
 }
 
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   if (!mode) return CUDA_ERROR_INVALID_VALUE;
   *mode = driver_variables().module_loading;
   return CUDA_SUCCESS;
@@ -315,7 +322,7 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* 
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   auto* module = find<Module>(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
-  if (!function || !name) return CUDA_ERROR_INVALID_VALUE;
+  if (!function || !name || !*name) return CUDA_ERROR_INVALID_VALUE;
   if (Library* library = module->library.load(std::memory_order_acquire)) {
     return library_function(*library, *module, name, function);
   }
@@ -341,7 +348,7 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule hand
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   auto* module = find<Module>(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
-  if (!name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;  // one may be null
+  if (!name || !*name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;  // one may be null
   Module::Global found;
   if (CUresult result = find_global(handle, *module, name, &found); result != CUDA_SUCCESS) {
     return result;
@@ -408,7 +415,7 @@ CUresult cuLibraryGetModule(CUmodule* module, CUlibrary handle) {
 
 CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary library,
                             const char* name) {
-  if (!address && !bytes) return CUDA_ERROR_INVALID_VALUE;  // one may be null
+  if ((!address && !bytes) || (name && !*name)) return CUDA_ERROR_INVALID_VALUE;  // one may be null
   Target target;
   auto* const object = find<Library>(library);
   const bool known = object && name && target_current(&target) == CUDA_SUCCESS;
@@ -538,6 +545,7 @@ CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
 }
 
 CUresult cuFuncLoad(CUfunction handle) {
+  if (find<Kernel>(handle)) return CUDA_ERROR_INVALID_HANDLE;  // a kernel is no function here
   Target target;
   Callable callable;
   return find_callable(handle, &target, &callable);

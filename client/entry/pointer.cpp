@@ -187,6 +187,10 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr a
   if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
   const auto allocation = Process::get().memory().find(address);
   if (!allocation) return CUDA_ERROR_NOT_FOUND;
+  // A driver does not find a mapping to which no device has access.
+  if (allocation->placement == Placement::kMapped && allocation->session == target.session) {
+    return forward_cuMemGetAddressRange_v2(base, bytes, address);
+  }
   if (base) *base = allocation->base;
   if (bytes) *bytes = allocation->bytes;
   return CUDA_SUCCESS;

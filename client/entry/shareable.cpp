@@ -96,6 +96,11 @@ bool read_token(void* shareable, wire::ExportedName* token) {
          token->magic == wire::ExportedName::kMagic;
 }
 
+// For a type in which nothing is exported here.
+CUresult error_of_type(CUmemAllocationHandleType type) {
+  return type == CU_MEM_HANDLE_TYPE_FABRIC ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+}
+
 AllocationHandle* find_allocation(CUmemGenericAllocationHandle handle) {
   return find<AllocationHandle>(reinterpret_cast<const void*>(handle));
 }
@@ -114,7 +119,7 @@ CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHan
   if (!shareable || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   const auto* allocation = find_allocation(handle);
   if (!allocation) return CUDA_ERROR_INVALID_VALUE;
-  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return error_of_type(type);
   forget_closed();
   Exported made;
   made.device = static_cast<CUdevice>(allocation->device);
@@ -127,9 +132,9 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
                                         CUmemAllocationHandleType type) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
-  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return error_of_type(type);
   wire::ExportedName token;
-  if (!read_token(shareable, &token)) return CUDA_ERROR_INVALID_VALUE;
+  if (!read_token(shareable, &token)) return CUDA_ERROR_UNKNOWN;
   forget_closed();
   return explain_import(forward_rcuda_allocation_import(handle, &token, sizeof token));
 }
@@ -153,10 +158,10 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* shareable,
                                             unsigned long long flags) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   wire::ExportedName token;
-  if (!pool || flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
-      !read_token(shareable, &token)) {
+  if (!pool || flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  if (!read_token(shareable, &token)) return CUDA_ERROR_UNKNOWN;
   return explain_import(forward_rcuda_pool_import(pool, &token, sizeof token));
 }
 

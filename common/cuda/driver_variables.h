@@ -3,16 +3,16 @@
 #pragma once
 
 #include <cstdlib>
-#include <string_view>
 
 #include <cuda.h>
+#include <strings.h>
 
 namespace rcuda::cuda {
 
 struct DriverVariables {
   // CUDA_LAUNCH_BLOCKING: a launch returns after its kernel, with the kernel's error.
   bool launch_blocking = false;
-  // CUDA_MODULE_LOADING; lazy is the default since CUDA 12.2.
+  // CUDA_MODULE_LOADING, in capitals or not; lazy is the default since CUDA 12.2.
   CUmoduleLoadingMode module_loading = CU_MODULE_LAZY_LOADING;
 };
 
@@ -21,7 +21,7 @@ inline DriverVariables read_driver_variables() {
   const char* const blocking = std::getenv("CUDA_LAUNCH_BLOCKING");
   variables.launch_blocking = blocking && std::strtol(blocking, nullptr, 10) != 0;
   const char* const loading = std::getenv("CUDA_MODULE_LOADING");
-  if (loading && std::string_view(loading) == "EAGER") {
+  if (loading && strcasecmp(loading, "EAGER") == 0) {
     variables.module_loading = CU_MODULE_EAGER_LOADING;
   }
   return variables;

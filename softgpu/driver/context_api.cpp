@@ -249,6 +249,7 @@ CUresult CUDAAPI cuCtxCreate_v4(CUcontext* handle, CUctxCreateParams* parameters
 
 CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
   if (CUresult result = check_initialized()) return result;
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
   // Primary contexts are not in the table: only release and reset end them.
   std::shared_ptr<Context> context = handle_table<Context>().find(handle);
   if (!context) return error_of_missing(handle);
@@ -288,7 +289,7 @@ CUresult CUDAAPI cuCtxDetach(CUcontext handle) {
 
 CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext handle) {
   if (CUresult result = check_initialized()) return result;
-  if (!handle) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Context> context = Context::from_handle(handle);
   if (!context) return error_of_missing(handle);
   push_current_context(std::move(context));
@@ -467,7 +468,8 @@ CUresult CUDAAPI cuCtxResetPersistingL2Cache(void) {
 CUresult CUDAAPI cuCtxGetExecAffinity(CUexecAffinityParam* affinity, CUexecAffinityType type) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
-  if (!affinity || type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) return CUDA_ERROR_INVALID_VALUE;
+  if (!affinity) return CUDA_ERROR_INVALID_VALUE;
+  if (type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
   affinity->type = type;
   affinity->param.smCount.val = static_cast<unsigned>(context->device().multiprocessors());
   return CUDA_SUCCESS;

@@ -25,18 +25,31 @@ struct End {
   size_t pitch_bytes, height;
 };
 
+// A pitch of 0 means rows without gaps, a height of 0 slices without gaps.
 End source_of(const CUDA_MEMCPY3D_PEER& s) {
   const uint64_t address =
       s.srcMemoryType == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(s.srcHost) : s.srcDevice;
-  return {s.srcMemoryType, s.srcXInBytes, s.srcY,     s.srcZ,
-          address,         s.srcArray,    s.srcPitch, s.srcHeight};
+  return {s.srcMemoryType,
+          s.srcXInBytes,
+          s.srcY,
+          s.srcZ,
+          address,
+          s.srcArray,
+          s.srcPitch != 0 ? s.srcPitch : s.srcXInBytes + s.WidthInBytes,
+          s.srcHeight != 0 ? s.srcHeight : s.srcY + s.Height};
 }
 
 End destination_of(const CUDA_MEMCPY3D_PEER& s) {
   const uint64_t address =
       s.dstMemoryType == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(s.dstHost) : s.dstDevice;
-  return {s.dstMemoryType, s.dstXInBytes, s.dstY,     s.dstZ,
-          address,         s.dstArray,    s.dstPitch, s.dstHeight};
+  return {s.dstMemoryType,
+          s.dstXInBytes,
+          s.dstY,
+          s.dstZ,
+          address,
+          s.dstArray,
+          s.dstPitch != 0 ? s.dstPitch : s.dstXInBytes + s.WidthInBytes,
+          s.dstHeight != 0 ? s.dstHeight : s.dstY + s.Height};
 }
 
 // The place of the copied bytes: the first byte, the pitch of rows and of slices.
@@ -54,7 +67,7 @@ CUresult layout_of(const End& end, size_t width, size_t height, size_t depth, La
   }
   if (end.type == CU_MEMORYTYPE_ARRAY) {
     std::shared_ptr<Array> array = array_from_handle(end.array);
-    if (!array) return CUDA_ERROR_INVALID_HANDLE;
+    if (!array) return end.array ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
     if (end.x_bytes + width > array->row_bytes() || end.y + height > array->rows() ||
         end.z + depth > array->slices()) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -227,7 +240,11 @@ CUresult resolve_copy(CUDA_MEMCPY3D_PEER* shape) {
   if (width > kMaxExtent || height > kMaxExtent || depth > kMaxExtent) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (shape->srcLOD != 0 || shape->dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
+  // Linear memory has no levels, and a driver ignores theirs.
+  if ((shape->srcLOD != 0 && shape->srcMemoryType == CU_MEMORYTYPE_ARRAY) ||
+      (shape->dstLOD != 0 && shape->dstMemoryType == CU_MEMORYTYPE_ARRAY)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   const End source = source_of(*shape), destination = destination_of(*shape);
   CUmemorytype source_type{}, destination_type{};
   if (CUresult result = resolve_end(source, width, height, depth, &source_type)) return result;

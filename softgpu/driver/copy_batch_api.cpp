@@ -73,10 +73,12 @@ CUresult CUDAAPI cuMemcpyBatchAsync_v2(CUdeviceptr* to, CUdeviceptr* from, size_
     const size_t first = attribute_indices[k];
     const size_t end = k + 1 < attribute_count ? attribute_indices[k + 1] : count;
     if (end <= first || end > count ||
-        !rcuda::cuda::is_source_order(attributes[k].srcAccessOrder)) {
+        !rcuda::cuda::is_source_order(attributes[k].srcAccessOrder) ||
+        attributes[k].flags & ~CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     for (size_t i = first; i < end; ++i) {
+      if (bytes[i] == 0) return CUDA_ERROR_INVALID_VALUE;
       const CUDA_MEMCPY3D_PEER shape = linear_copy(to[i], from[i], bytes[i]);
       if (CUresult result = add(shape, attributes[k].srcAccessOrder, &copies)) return result;
     }

@@ -154,8 +154,9 @@ CUresult CUDAAPI cuDeviceComputeCapability(int* major, int* minor, CUdevice ordi
 CUresult CUDAAPI cuDeviceGetPCIBusId(char* text, int length, CUdevice ordinal) {
   Device* device = nullptr;
   if (CUresult result = find_device(ordinal, &device)) return result;
-  if (!text || length <= 0) return CUDA_ERROR_INVALID_VALUE;
-  std::snprintf(text, static_cast<size_t>(length), "%s", pci_bus_id(*device).c_str());
+  const std::string id = pci_bus_id(*device);
+  if (!text || length <= static_cast<int>(id.size())) return CUDA_ERROR_INVALID_VALUE;
+  std::snprintf(text, static_cast<size_t>(length), "%s", id.c_str());
   return CUDA_SUCCESS;
 }
 
@@ -225,6 +226,7 @@ CUresult CUDAAPI cuDeviceGetP2PAtomicCapabilities(unsigned int* capabilities,
   Device *a = nullptr, *b = nullptr;
   if (CUresult result = find_device(from, &a)) return result;
   if (CUresult result = find_device(to, &b)) return result;
+  if (count == 0) return CUDA_ERROR_INVALID_VALUE;
   if (a == b) return CUDA_ERROR_INVALID_DEVICE;
   return atomic_capabilities(capabilities, operations, count,
                              CU_ATOMIC_CAPABILITY_SIGNED | CU_ATOMIC_CAPABILITY_UNSIGNED |
@@ -236,7 +238,8 @@ CUresult CUDAAPI cuDeviceGetExecAffinitySupport(int* value, CUexecAffinityType t
                                                 CUdevice ordinal) {
   Device* device = nullptr;
   if (CUresult result = find_device(ordinal, &device)) return result;
-  if (!value || type >= CU_EXEC_AFFINITY_TYPE_MAX) return CUDA_ERROR_INVALID_VALUE;
+  (void)type;  // unknown ones are not supported either
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
   *value = 0;
   return CUDA_SUCCESS;
 }
@@ -250,9 +253,9 @@ CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice ordinal)
 }
 
 CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice ordinal) {
-  Device* device = nullptr;
-  if (CUresult result = find_device(ordinal, &device)) return result;
-  if (!pool) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult result = check_initialized()) return result;
+  Device* const device = device_at(ordinal);
+  if (!device || !pool) return CUDA_ERROR_INVALID_VALUE;  // unlike cuDeviceGetDefaultMemPool
   *pool = current_pool(*device)->handle();
   return CUDA_SUCCESS;
 }
@@ -287,10 +290,14 @@ CUresult CUDAAPI cuDeviceSetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attri
   return reset_graph_memory_high(*device, attribute, value);
 }
 
-CUresult CUDAAPI cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget,
-                                            CUflushGPUDirectRDMAWritesScope) {
+CUresult CUDAAPI cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget target,
+                                            CUflushGPUDirectRDMAWritesScope scope) {
   Context* context = nullptr;
-  return enter(&context);  // host memory is coherent
+  if (CUresult result = enter(&context)) return result;
+  const bool known = target == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX &&
+                     (scope == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER ||
+                      scope == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES);
+  return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;  // host memory is coherent
 }
 
 CUresult CUDAAPI cuProfilerStart(void) {

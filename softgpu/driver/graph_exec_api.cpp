@@ -93,6 +93,13 @@ CUresult CUDAAPI cuGraphInstantiateWithParams(CUgraphExec* phGraphExec, CUgraph 
                                               CUDA_GRAPH_INSTANTIATE_PARAMS* instantiateParams) {
   if (instantiateParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
   instantiateParams->hErrNode_out = nullptr;
+  constexpr cuuint64_t kKnown =
+      CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
+      CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+  if (instantiateParams->flags & ~kKnown) {
+    instantiateParams->result_out = CUDA_GRAPH_INSTANTIATE_ERROR;
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   const CUresult result =
       instantiate(phGraphExec, hGraph,
                   instantiateParams->flags & ~cuuint64_t{CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD});

@@ -144,8 +144,8 @@ CUresult make_event_wait_node(CUevent event, NodeContent* content) {
 }
 
 CUresult make_mem_op_node(const CUDA_BATCH_MEM_OP_NODE_PARAMS* params, NodeContent* content) {
-  if (params == nullptr || params->flags != 0 || params->count == 0 ||
-      params->paramArray == nullptr) {
+  if (params == nullptr || params->flags != 0 ||
+      (params->count != 0 && params->paramArray == nullptr)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (CUresult result = find_context(params->ctx, &content->context)) return result;
@@ -231,6 +231,9 @@ CUresult make_conditional_node(const CUDA_CONDITIONAL_NODE_PARAMS* params, NodeC
 
 CUresult make_node(CUgraphNodeParams* params, NodeContent* content) {
   if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  for (const int reserved : params->reserved0) {
+    if (reserved != 0) return CUDA_ERROR_INVALID_VALUE;
+  }
   switch (params->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: {
       const CUDA_KERNEL_NODE_PARAMS_v3& kernel = params->kernel;

@@ -78,6 +78,7 @@ struct LaunchExtras {
 };
 
 CUresult check_cluster(const LaunchShape& shape, const uint32_t (&cluster)[3]) {
+  if (!cluster[0] && !cluster[1] && !cluster[2]) return CUDA_SUCCESS;  // as without the attribute
   bool single = true;
   for (int i = 0; i < 3; ++i) {
     if (cluster[i] == 0 || shape.grid[i] % cluster[i] != 0) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
@@ -118,7 +119,10 @@ CUresult read_attribute(const CUlaunchAttribute& attribute, LaunchShape* shape,
                                                                   : CUDA_SUCCESS;
     case CU_LAUNCH_ATTRIBUTE_IGNORE:
     case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
+      return CUDA_SUCCESS;
     case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
+      return value.syncPolicy > CU_SYNC_POLICY_BLOCKING_SYNC ? CUDA_ERROR_INVALID_VALUE
+                                                             : CUDA_SUCCESS;
     case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
     // A kernel starts only when all earlier work has finished, so this permission is never used.
     case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:

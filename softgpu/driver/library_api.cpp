@@ -5,6 +5,7 @@
 
 #include <cuda.h>
 
+#include "common/cuda/known_values.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/device.h"
 #include "softgpu/driver/handle_table.h"
@@ -22,6 +23,9 @@ CUresult load(CUlibrary* handle, const rcuda::Result<rcuda::image::Image>& image
               CUlibraryOption* library_options) {
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   if (library_option_count != 0 && !library_options) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < library_option_count; ++i) {
+    if (!rcuda::cuda::is_known(library_options[i])) return CUDA_ERROR_INVALID_VALUE;
+  }
   JitLog log;
   if (CUresult result = JitLog::read(count, options, values, &log)) return result;
   std::vector<std::string> units;
@@ -60,7 +64,7 @@ CUresult any_module(CUlibrary handle, std::shared_ptr<Module>* module) {
 
 CUresult find_global(CUlibrary handle, const char* name, bool managed, CUdeviceptr* address,
                      size_t* bytes) {
-  if (!name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (!name || (!managed && !*name) || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Module> module;
   if (CUresult result = managed ? any_module(handle, &module) : current_module(handle, &module)) {
     return result;
@@ -136,7 +140,7 @@ CUresult CUDAAPI cuLibraryGetKernelCount(unsigned int* count, CUlibrary handle) 
 CUresult CUDAAPI cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int count,
                                            CUlibrary handle) {
   if (CUresult result = check_initialized()) return result;
-  if (!kernels || count == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!kernels) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Library> library = library_from_handle(handle);
   if (!library) return CUDA_ERROR_INVALID_HANDLE;
   std::vector<std::string> names;

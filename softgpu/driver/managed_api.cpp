@@ -5,6 +5,7 @@
 
 #include <cuda.h>
 
+#include "common/cuda/known_values.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/device.h"
 #include "softgpu/driver/memory.h"
@@ -54,8 +55,10 @@ CUresult advise(CUdeviceptr address, size_t bytes, CUmem_advise advice,
   if (CUresult result = enter(&context)) return result;
   std::shared_ptr<Allocation> allocation;
   if (CUresult result = find_managed(address, bytes, &allocation)) return result;
-  if (rcuda::cuda::ManagedAdvice::uses_location(advice)) {
-    if (CUresult result = check_location(location)) return result;
+  // Unlike a prefetch, advice for a device that does not exist is an invalid value.
+  if (!rcuda::cuda::is_known(location.type) || (rcuda::cuda::ManagedAdvice::uses_location(advice) &&
+                                                check_location(location) != CUDA_SUCCESS)) {
+    return CUDA_ERROR_INVALID_VALUE;
   }
   std::lock_guard lock(advice_mutex());
   return allocation->advice.take(advice, location);

@@ -81,7 +81,11 @@ CUresult CUDAAPI cuMemGetInfo_v2(size_t* free, size_t* total) {
 CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   Context* context = nullptr;
   if (CUresult result = enter_unsafe(&context)) return result;
-  if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!address) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes == 0) {
+    *address = 0;
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   return allocate_device_memory(*context, bytes, MemoryKind::kDevice, address);
 }
 
@@ -130,7 +134,11 @@ CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address) {
 CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flags) {
   Context* context = nullptr;
   if (CUresult result = enter_unsafe(&context)) return result;
-  if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!address) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes == 0) {
+    *address = 0;
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST) return CUDA_ERROR_INVALID_VALUE;
   return allocate_host_memory(*context, bytes, MemoryKind::kManaged, flags, address);
 }
@@ -227,7 +235,10 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdev
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
   std::shared_ptr<Allocation> allocation = memory_registry().find(address);
-  if (!allocation) return CUDA_ERROR_NOT_FOUND;
+  if (!allocation || (allocation->kind == MemoryKind::kMapped && allocation->readable == 0 &&
+                      !allocation->on_host())) {
+    return CUDA_ERROR_NOT_FOUND;
+  }
   if (base) *base = allocation->address;
   if (bytes) *bytes = allocation->bytes;
   return CUDA_SUCCESS;

@@ -79,13 +79,14 @@ CUresult load_program(Context& context, std::vector<std::unique_ptr<ptx::Module>
 }  // namespace
 
 CUresult read_file(const char* path, std::string* contents) {
+  if (!*path) return CUDA_ERROR_INVALID_VALUE;
   std::ifstream file(path, std::ios::binary);
   if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
   // A folder can be opened, but reading it throws.
   try {
     contents->assign(std::istreambuf_iterator<char>(file), {});
   } catch (const std::ios_base::failure&) {
-    return CUDA_ERROR_FILE_NOT_FOUND;
+    return CUDA_ERROR_OUT_OF_MEMORY;  // a driver takes the size of a folder for that of an image
   }
   return CUDA_SUCCESS;
 }

@@ -152,7 +152,8 @@ std::shared_ptr<Kernel> kernel_from_handle(CUkernel handle);
 std::shared_ptr<Module> module_from_handle(CUmodule handle);
 std::shared_ptr<Library> library_from_handle(CUlibrary handle);
 
-// The content of a file; CUDA_ERROR_FILE_NOT_FOUND if there is no such file.
+// The content of a file; CUDA_ERROR_FILE_NOT_FOUND if there is no such file,
+// CUDA_ERROR_OUT_OF_MEMORY for a folder.
 CUresult read_file(const char* path, std::string* contents);
 // The PTX of an image that an application passed: a fatbin, an ELF image made by cuLinkComplete, or
 // PTX text.

@@ -83,19 +83,17 @@ CUresult CUDAAPI cuModuleUnload(CUmodule handle) {
   return CUDA_SUCCESS;
 }
 
-// Needs no cuInit.
 CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
+  if (CUresult result = check_initialized()) return result;
   if (!mode) return CUDA_ERROR_INVALID_VALUE;
-  const bool is_read = check_initialized() == CUDA_SUCCESS;
-  *mode =
-      (is_read ? configuration().variables : rcuda::cuda::read_driver_variables()).module_loading;
+  *mode = configuration().variables.module_loading;
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* name) {
   Context* context = nullptr;
   if (CUresult result = enter_anywhere(&context)) return result;
-  if (!function || !name) return CUDA_ERROR_INVALID_VALUE;
+  if (!function || !name || !*name) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Module> module = module_from_handle(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   std::shared_ptr<Function> found = module->function(name);
@@ -133,7 +131,7 @@ CUresult CUDAAPI cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmod
                                       const char* name) {
   Context* context = nullptr;
   if (CUresult result = enter_anywhere(&context)) return result;
-  if (!name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (!name || !*name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Module> module = module_from_handle(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   const softgpu::exec::Global* global = module->program().find_global(name);
@@ -167,8 +165,7 @@ CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction handle) {
 CUresult CUDAAPI cuFuncLoad(CUfunction handle) {
   Context* context = nullptr;
   if (CUresult result = enter_anywhere(&context)) return result;
-  std::shared_ptr<Function> function;
-  return function_from_handle(handle, &function);
+  return handle_table<Function>().find(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 CUresult CUDAAPI cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
@@ -193,12 +190,15 @@ CUresult CUDAAPI cuLinkCreate_v2(unsigned int count, CUjit_option* options, void
 }
 
 CUresult CUDAAPI cuLinkAddData_v2(CUlinkState handle, CUjitInputType type, void* data, size_t bytes,
-                                  const char*, unsigned int, CUjit_option*, void**) {
+                                  const char*, unsigned int count, CUjit_option* options,
+                                  void** values) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
   std::shared_ptr<LinkState> state = handle_table<LinkState>().find(handle);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
   if (!data || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  JitLog unused;
+  if (CUresult result = JitLog::read(count, options, values, &unused)) return result;
   switch (type) {
     case CU_JIT_INPUT_PTX: {
       std::string text(static_cast<const char*>(data), bytes);
@@ -260,7 +260,7 @@ CUresult CUDAAPI cuLinkComplete(CUlinkState handle, void** image, size_t* bytes)
   if (CUresult result = enter(&context)) return result;
   std::shared_ptr<LinkState> state = handle_table<LinkState>().find(handle);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
-  if (!image || state->units.empty()) return CUDA_ERROR_INVALID_VALUE;
+  if (!image) return CUDA_ERROR_INVALID_VALUE;
   // Loading the image once links it, and reports PTX that does not parse or resolve.
   std::shared_ptr<Module> trial;
   const CUresult result = load_module(*context, state->units, &state->log, &trial);

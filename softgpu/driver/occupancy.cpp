@@ -86,6 +86,11 @@ using namespace softgpu::driver;
 
 namespace {
 
+bool has_threads(const CUlaunchConfig* config) {
+  return config && config->gridDimX && config->gridDimY && config->gridDimZ && config->blockDimX &&
+         config->blockDimY && config->blockDimZ;
+}
+
 CUresult find_function(CUfunction handle, std::shared_ptr<Function>* function) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
@@ -189,7 +194,7 @@ CUresult CUDAAPI cuOccupancyMaxPotentialClusterSize(int* clusterSize, CUfunction
                                                     const CUlaunchConfig* config) {
   std::shared_ptr<Function> function;
   if (CUresult result = find_function(func, &function)) return result;
-  if (clusterSize == nullptr || config == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (clusterSize == nullptr || !has_threads(config)) return CUDA_ERROR_INVALID_VALUE;
   *clusterSize = 1;  // clusters of more than one block are not supported
   return CUDA_SUCCESS;
 }
@@ -198,7 +203,7 @@ CUresult CUDAAPI cuOccupancyMaxActiveClusters(int* numClusters, CUfunction func,
                                               const CUlaunchConfig* config) {
   std::shared_ptr<Function> function;
   if (CUresult result = find_function(func, &function)) return result;
-  if (numClusters == nullptr || config == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (numClusters == nullptr || !has_threads(config)) return CUDA_ERROR_INVALID_VALUE;
   *numClusters = 0;
   return CUDA_SUCCESS;
 }

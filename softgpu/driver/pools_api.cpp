@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
+#include "common/cuda/known_values.h"
 #include "softgpu/driver/capture.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/device.h"
@@ -82,10 +83,17 @@ CUresult find_pool(CUmemoryPool handle, std::shared_ptr<MemoryPool>* pool) {
   return *pool ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+bool is_pool_type(CUmemAllocationType type) {
+  return type == CU_MEM_ALLOCATION_TYPE_PINNED || type == CU_MEM_ALLOCATION_TYPE_MANAGED;
+}
+
 // Pools exist on devices only, with pinned allocation type.
 CUresult find_location(const CUmemLocation* location, CUmemAllocationType type, Device** device) {
   if (CUresult result = check_initialized()) return result;
-  if (!location) return CUDA_ERROR_INVALID_VALUE;
+  if (!location || !is_pool_type(type) || location->type == CU_MEM_LOCATION_TYPE_INVALID ||
+      !rcuda::cuda::is_known(location->type)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   if (type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_NOT_SUPPORTED;
   if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
   *device = device_at(location->id);
@@ -139,10 +147,11 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* pro
   if (!handle || !properties) return CUDA_ERROR_INVALID_VALUE;
   Device* device = nullptr;
   if (CUresult result = find_location(&properties->location, properties->allocType, &device)) {
-    return result;
+    return result == CUDA_ERROR_INVALID_DEVICE ? CUDA_ERROR_INVALID_VALUE : result;
   }
   if (properties->handleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-    return CUDA_ERROR_NOT_SUPPORTED;
+    return properties->handleTypes & CU_MEM_HANDLE_TYPE_FABRIC ? CUDA_ERROR_NOT_SUPPORTED
+                                                               : CUDA_ERROR_INVALID_VALUE;
   }
   rcuda::UniqueFd file;
   if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
@@ -198,10 +207,10 @@ CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* 
                                     size_t count) {
   std::shared_ptr<MemoryPool> pool;
   if (CUresult result = find_pool(handle, &pool)) return result;
-  if (!list || count == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!list) return CUDA_ERROR_INVALID_VALUE;
   uint32_t readable = pool->readable_devices(), writable = pool->writable_devices();
   for (size_t i = 0; i < count; ++i) {
-    if (list[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+    if (list[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
     Device* device = device_at(list[i].location.id);
     if (!device) return CUDA_ERROR_INVALID_DEVICE;
     const uint32_t bit = 1u << device->ordinal();
@@ -232,7 +241,7 @@ CUresult CUDAAPI cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handl
     return CUDA_ERROR_INVALID_VALUE;
   }
   Device* device = device_at(location->id);
-  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  if (!device) return CUDA_ERROR_INVALID_VALUE;
   *flags = pool->writable_devices() & 1u << device->ordinal() ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
                                                               : CU_MEM_ACCESS_FLAGS_PROT_NONE;
   return CUDA_SUCCESS;
@@ -288,7 +297,7 @@ CUresult CUDAAPI cuMemPoolImportFromShareableHandle(CUmemoryPool* handle, void* 
   const auto file = static_cast<int>(reinterpret_cast<intptr_t>(shareable));
   SharedFileHeader header;
   if (!read_shared_file(file, &header) || header.kind != SharedFileKind::kPool) {
-    return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_ERROR_UNKNOWN;
   }
   Device* device = device_with_uuid(header.device);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;

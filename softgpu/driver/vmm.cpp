@@ -101,9 +101,13 @@ CUresult check_properties(const CUmemAllocationProp* properties, Device** device
   if (!properties || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (properties->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-    return CUDA_ERROR_NOT_SUPPORTED;
+  if (properties->allocFlags.compressionType > CU_MEM_ALLOCATION_COMP_GENERIC) {
+    return CUDA_ERROR_INVALID_VALUE;
   }
+  // A driver ignores types that it does not know.
+  constexpr unsigned kAbsent =
+      CU_MEM_HANDLE_TYPE_WIN32 | CU_MEM_HANDLE_TYPE_WIN32_KMT | CU_MEM_HANDLE_TYPE_FABRIC;
+  if (properties->requestedHandleTypes & kAbsent) return CUDA_ERROR_NOT_SUPPORTED;
   return check_location(properties->location, device);
 }
 
@@ -130,7 +134,7 @@ CUresult back(PhysicalMemory* memory) {
     if (!memory->device->charge(memory->bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     memory->charged = true;
   }
-  if (memory->properties.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) {
+  if (memory->properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
     SharedFileHeader header;
     header.kind = SharedFileKind::kPhysicalMemory;
     header.location_type = static_cast<int32_t>(memory->properties.location.type);
@@ -184,8 +188,7 @@ CUresult CUDAAPI cuMemGetAllocationGranularity(size_t* granularity,
                        option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  Device* device = nullptr;
-  if (CUresult result = check_properties(properties, &device)) return result;
+  if (!properties) return CUDA_ERROR_INVALID_VALUE;  // what is in them is not checked
   *granularity = kPhysicalGranularity;
   return CUDA_SUCCESS;
 }
@@ -275,18 +278,19 @@ CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* pro
 CUresult CUDAAPI cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
                           CUmemGenericAllocationHandle handle, unsigned long long flags) {
   if (CUresult result = check_initialized()) return result;
-  // The offset must be zero: the real driver documents this and enforces it.
-  if (bytes == 0 || bytes % kPhysicalGranularity != 0 || address % kPhysicalGranularity != 0 ||
-      offset != 0 || flags != 0) {
+  if (bytes == 0 || address % kPhysicalGranularity != 0 || flags != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   Vmm& state = vmm();
   std::lock_guard lock(state.mutex);
   std::shared_ptr<PhysicalMemory> memory = find_locked(state, handle);
-  if (!memory || bytes > memory->bytes) return CUDA_ERROR_INVALID_VALUE;
-  if (reservation_locked(state, address, bytes) == state.reservations.end() ||
+  if (!memory || reservation_locked(state, address, bytes) == state.reservations.end() ||
       memory_registry().overlaps(address, bytes)) {
     return CUDA_ERROR_INVALID_VALUE;
+  }
+  // A driver documents that the offset must be zero.
+  if (offset != 0 || bytes % kPhysicalGranularity != 0 || bytes > memory->bytes) {
+    return CUDA_ERROR_NOT_SUPPORTED;
   }
   if (::mmap(at(address), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED,
              memory->file(), static_cast<off_t>(memory->file_offset)) == MAP_FAILED) {
@@ -338,7 +342,7 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAc
   uint32_t readable = 0, writable = 0, named = 0;
   for (size_t i = 0; i < count; ++i) {
     Device* device = nullptr;
-    if (CUresult result = check_location(list[i].location, &device)) return result;
+    if (check_location(list[i].location, &device)) return CUDA_ERROR_INVALID_VALUE;
     if (list[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE &&
         list[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
         list[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
@@ -390,7 +394,8 @@ CUresult CUDAAPI cuMemExportToShareableHandle(void* shareable, CUmemGenericAlloc
                                               unsigned long long flags) {
   if (CUresult result = check_initialized()) return result;
   if (!shareable || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
+  if (type == CU_MEM_HANDLE_TYPE_FABRIC) return CUDA_ERROR_NOT_SUPPORTED;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
   Vmm& state = vmm();
   std::lock_guard lock(state.mutex);
   std::shared_ptr<PhysicalMemory> memory = find_locked(state, handle);
@@ -405,7 +410,8 @@ CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* ha
                                                 void* shareable, CUmemAllocationHandleType type) {
   if (CUresult result = check_initialized()) return result;
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
-  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
+  if (type == CU_MEM_HANDLE_TYPE_FABRIC) return CUDA_ERROR_NOT_SUPPORTED;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
   const auto file = static_cast<int>(reinterpret_cast<intptr_t>(shareable));
   SharedFileHeader header;
   if (!read_shared_file(file, &header) || header.kind != SharedFileKind::kPhysicalMemory) {

@@ -43,5 +43,5 @@ int main() {
   }
   load("", CUDA_ERROR_INVALID_IMAGE);
   CUmodule module;
-  expect(CUDA_ERROR_FILE_NOT_FOUND, cuModuleLoad(&module, "/tmp"), "cuModuleLoad of a folder");
+  expect(CUDA_ERROR_OUT_OF_MEMORY, cuModuleLoad(&module, "/tmp"), "cuModuleLoad of a folder");
 }

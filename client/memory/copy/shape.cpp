@@ -51,7 +51,7 @@ uint64_t row_address(const wire::CopyShapeSide& side, size_t y, size_t z) {
 
 CUresult find_array(CUarray handle, ShapeSide* side) {
   const auto* array = find<Array>(handle);
-  if (!array) return CUDA_ERROR_INVALID_HANDLE;
+  if (!array) return handle ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
   side->home = Home::kDevice;
   side->owner = {array->session, array->context, array->device};
   side->wire.address = array->id;

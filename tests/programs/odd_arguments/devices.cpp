@@ -132,7 +132,6 @@ void contexts(const World& w) {
   groups = 1;
   SHOW(cuDevSmResourceSplitByCount(parts, &groups, &all, &rest, 0, 0));
   CUdevResourceDesc description = nullptr;
-  SHOW(cuDevResourceGenerateDesc(&description, &all, 0));
   CUgreenCtx green = nullptr;
   SHOW(cuGreenCtxCreate(&green, nullptr, w.device, CU_GREEN_CTX_DEFAULT_STREAM));
   CU(cuDevResourceGenerateDesc(&description, &all, 1));
