@@ -127,12 +127,14 @@ CUresult submit_copy(CUDA_MEMCPY3D_PEER shape, CUstream stream, Mode mode) {
   }
   operation.shape = shape;
   const bool held = !is_capturing(stream);
+  const bool is_empty = shape.WidthInBytes == 0 || shape.Height == 0 || shape.Depth == 0;
+  // A capture makes no node of a copy of nothing.
+  if (is_empty && !held && mode == Mode::kAsynchronous) return CUDA_SUCCESS;
   if (held) {
     if (CUresult result = hold_memory_to_queue(&operation)) return result;
   }
   if (mode == Mode::kSynchronous) {
     const Side source = source_of(shape), destination = destination_of(shape);
-    const bool is_empty = shape.WidthInBytes == 0 || shape.Height == 0 || shape.Depth == 0;
     if (held && !is_empty && source.device && destination.device &&
         source.device != destination.device) {
       return copy_between_devices(source, destination, std::move(operation));
