@@ -34,7 +34,9 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
 }
 
 CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool pool, CUmemLocation* location) {
-  return as_value(forward_cuMemPoolGetAccess(flags, pool, location));
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (location && is_absent(*location)) return CUDA_ERROR_INVALID_VALUE;
+  return forward_cuMemPoolGetAccess(flags, pool, location);
 }
 
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* list, size_t count) {
@@ -45,7 +47,11 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* list, size
 
 CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* list,
                         size_t count) {
-  return as_value(forward_cuMemSetAccess(address, bytes, list, count));
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  for (size_t i = 0; list && i < count; ++i) {
+    if (is_absent(list[i].location)) return CUDA_ERROR_INVALID_VALUE;
+  }
+  return forward_cuMemSetAccess(address, bytes, list, count);
 }
 
 CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* properties,
