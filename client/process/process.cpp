@@ -144,8 +144,8 @@ Result<std::vector<DeviceAddress>> selected_devices(const std::vector<DeviceAddr
     const CUresult result =
         selection->named_twice ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_NO_DEVICE;
     return Status::from_cuda(
-        result, "CUDA_VISIBLE_DEVICES=" + text_from_environment("CUDA_VISIBLE_DEVICES") +
-                    " leaves no device of RCUDA_DEVICES: " + problem);
+        result, "CUDA_VISIBLE_DEVICES=\"" + text_from_environment("CUDA_VISIBLE_DEVICES") +
+                    "\" selects none of the devices in RCUDA_DEVICES: " + problem);
   }
   if (!problem.empty()) RCUDA_INFO("CUDA_VISIBLE_DEVICES ends early: %s", problem.c_str());
   return std::move(selection->devices);

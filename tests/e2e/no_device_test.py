@@ -56,8 +56,7 @@ class NoDeviceTest(unittest.TestCase):
         for transport, limit, value, word in (("shm", resource.RLIMIT_NOFILE, 6, "ulimit -n"),
                                               ("tcp", resource.RLIMIT_NOFILE, 6, "ulimit -n"),
                                               ("shm", resource.RLIMIT_AS, 200 << 20, "ulimit -v"),
-                                              ("tcp", resource.RLIMIT_AS, 200 << 20, "ulimit -v"),
-                                              ("shm", resource.RLIMIT_FSIZE, 4096, "ulimit -f")):
+                                              ("tcp", resource.RLIMIT_AS, 200 << 20, "ulimit -v")):
             with self.subTest(transport=transport, word=word):
                 self.check("plain", Cause(word, devices=server.address(), limits=[(limit, value)],
                                           RCUDA_TRANSPORT=transport))

@@ -185,7 +185,7 @@ TEST_F(ExportsTest, SaysWhyALookupFails) {
 TEST(DriverTableTest, LoadExplainsItself) {
   rcuda::api::DriverTable table;
   const rcuda::Status missing = rcuda::api::load(&table, "/nonexistent/libcuda.so.1");
-  EXPECT_EQ(missing.code(), rcuda::Code::kUnavailable);
+  EXPECT_EQ(missing.code(), rcuda::Code::kNotFound);
   const rcuda::Status other = rcuda::api::load(&table, "libm.so.6");
   EXPECT_EQ(other.code(), rcuda::Code::kUnsupported);
   EXPECT_EQ(table.cuInit, nullptr);
