@@ -46,33 +46,41 @@ uint64_t key_of(const std::string& text) {
   return std::max<uint64_t>(std::hash<std::string>()(all), 1);
 }
 
-bool contains(const Reports* reports, uint64_t key) {
-  return reports && std::any_of(reports->begin(), reports->end(),
-                                [key](const auto& known) { return known.load() == key; });
+// Returns false if the list has the key already. A full list takes no more.
+bool add(Reports* reports, uint64_t key) {
+  for (auto& slot : *reports) {
+    uint64_t known = 0;
+    if (slot.compare_exchange_strong(known, key)) return true;
+    if (known == key) return false;
+  }
+  return true;
 }
 
 }  // namespace
 }  // namespace rcuda
 
-// Each of our libraries in a process has its own list, and looks into those of the others.
-extern "C" __attribute__((visibility("default"))) const void* rcuda_reports() {
+// Each of our libraries in a process has its own list, and adds to those of the others: a library
+// that a child loads shares no list of its own with the parent.
+extern "C" __attribute__((visibility("default"))) void* rcuda_reports() {
   return rcuda::own.load(std::memory_order_acquire);
 }
 
 namespace rcuda {
 namespace {
 
-bool reported_elsewhere(uint64_t key) {
+// Returns false if the list of another library has the key already.
+bool add_elsewhere(const Reports* here, uint64_t key) {
+  bool is_first = true;
   for (const char* name : {"libcuda.so.1", "libnvidia-ml.so.1"}) {
     void* const library = ::dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
     if (!library) continue;
-    using List = const void*();
+    using List = void*();
     auto* const list = reinterpret_cast<List*>(::dlsym(library, "rcuda_reports"));
-    const bool known = list && contains(static_cast<const Reports*>(list()), key);
+    auto* const reports = list ? static_cast<Reports*>(list()) : nullptr;
+    if (reports && reports != here && !add(reports, key)) is_first = false;
     ::dlclose(library);
-    if (known) return true;
   }
-  return false;
+  return is_first;
 }
 
 }  // namespace
@@ -81,13 +89,8 @@ bool first_report(const std::string& text) {
   const uint64_t key = key_of(text);
   Reports* const reports = own_reports();
   if (!reports) return true;
-  if (reported_elsewhere(key)) return false;
-  for (auto& slot : *reports) {
-    uint64_t known = 0;
-    if (slot.compare_exchange_strong(known, key)) return true;
-    if (known == key) return false;
-  }
-  return true;  // there are more texts than slots
+  const bool is_first_here = add(reports, key);
+  return add_elsewhere(reports, key) && is_first_here;
 }
 
 }  // namespace rcuda

@@ -1,0 +1,212 @@
+// Functions and kernels: their attributes, settings, parameters and state.
+
+#include <algorithm>
+#include <climits>
+
+#include <cuda.h>
+
+#include "client/calls/functions.h"
+#include "client/calls/marshal.h"
+#include "client/calls/module_images.h"
+#include "client/objects/arena.h"
+#include "client/objects/named.h"
+#include "client/process/process.h"
+#include "common/cuda/known_values.h"
+#include "generated/client/forward.h"
+
+namespace rcuda::client {
+namespace {
+
+CUresult read_attribute(const FunctionInfo& info, int which, int* value) {
+  if (!value || which < 0 || which >= static_cast<int>(info.attributes.size())) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const int32_t known = info.attributes[static_cast<size_t>(which)].load(std::memory_order_relaxed);
+  if (known == INT32_MIN) return CUDA_ERROR_INVALID_VALUE;
+  *value = known;
+  return CUDA_SUCCESS;
+}
+
+// The checks for which a driver returns an error at once. The setting itself is posted.
+CUresult check_setting(const FunctionInfo& info, const Device& device, int which, int value) {
+  const auto of_function = [&](CUfunction_attribute attribute) {
+    return info.attributes[attribute].load(std::memory_order_relaxed);
+  };
+  switch (which) {
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: {
+      const int most = device.attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+      const int taken = of_function(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
+      return value < 0 || value > most - taken ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    }
+    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+      return value < -1 || value > 100 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
+    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;  // describes the code, cannot be set
+  }
+}
+
+// Finds a kernel and its data on a device. Needs no current context.
+CUresult kernel_on(CUkernel handle, CUdevice ordinal, Kernel** kernel, Target* target,
+                   FunctionInfo** info) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  const Device* device = Process::get().device(ordinal);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  *kernel = find<Kernel>(handle);
+  if (!*kernel) return CUDA_ERROR_INVALID_HANDLE;
+  *target = {device->session, device->primary->id, static_cast<uint32_t>(ordinal)};
+  return info_on(**kernel, *target, info);
+}
+
+// A function has its own context. A kernel in its place stands for its function in the current
+// context.
+CUresult find_callable(CUfunction handle, Target* target, Callable* callable) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (const auto* function = find<Function>(handle)) {
+    *target = {function->session, function->context, function->device};
+  } else if (CUresult result = target_current(target); result != CUDA_SUCCESS) {
+    return find<Kernel>(handle) ? result : CUDA_ERROR_INVALID_HANDLE;
+  }
+  return resolve_callable(handle, *target, callable);
+}
+
+}  // namespace
+}  // namespace rcuda::client
+
+using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
+
+extern "C" {
+
+CUresult cuFuncGetModule(CUmodule* module, CUfunction handle) {
+  Target target;
+  Callable callable;
+  if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (!module) return CUDA_ERROR_INVALID_VALUE;
+  const Kernel* kernel = callable.is_kernel ? find<Kernel>(handle) : find<Function>(handle)->kernel;
+  return kernel ? library_module(kernel->library, target, module)
+                : forward_cuFuncGetModule(module, handle);
+}
+
+// The client checks the values: these commands are posted, so the worker's error would arrive late.
+CUresult cuFuncSetCacheConfig(CUfunction handle, CUfunc_cache config) {
+  Target target;
+  Callable callable;
+  if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (!rcuda::cuda::is_known(config)) return CUDA_ERROR_INVALID_VALUE;
+  return forward_cuFuncSetCacheConfig(handle, config);
+}
+
+CUresult cuFuncSetSharedMemConfig(CUfunction handle, CUsharedconfig config) {
+  Target target;
+  Callable callable;
+  if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (!rcuda::cuda::is_known(config)) return CUDA_ERROR_INVALID_VALUE;
+  return forward_cuFuncSetSharedMemConfig(handle, config);
+}
+
+CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice device) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (!rcuda::cuda::is_known(config)) return CUDA_ERROR_INVALID_VALUE;
+  return forward_cuKernelSetCacheConfig(kernel, config, device);
+}
+
+// Unlike other functions, this one does not accept a kernel as a function (580 on an H100).
+CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
+  Target target;
+  Callable callable;
+  if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (!state) return CUDA_ERROR_INVALID_VALUE;
+  if (callable.is_kernel) return CUDA_ERROR_INVALID_HANDLE;
+  *state = CU_FUNCTION_LOADING_STATE_LOADED;  // the worker has reported its parameters
+  return CUDA_SUCCESS;
+}
+
+CUresult cuFuncLoad(CUfunction handle) {
+  if (find<Kernel>(handle)) return CUDA_ERROR_INVALID_HANDLE;  // a kernel is no function here
+  Target target;
+  Callable callable;
+  return find_callable(handle, &target, &callable);
+}
+
+CUresult cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction handle) {
+  Target target;
+  Callable callable;
+  if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {
+    return result;
+  }
+  // This is the only call in which a kernel does not stand for its function.
+  return callable.is_kernel ? CUDA_ERROR_INVALID_HANDLE
+                            : read_attribute(*callable.info, which, value);
+}
+
+CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute which, int value) {
+  Target target;
+  Callable callable;
+  if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {
+    return result;
+  }
+  const Device& device = *Process::get().device(static_cast<CUdevice>(target.device));
+  if (CUresult result = check_setting(*callable.info, device, which, value);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  const CUresult result = forward_cuFuncSetAttribute(handle, which, value);
+  if (result == CUDA_SUCCESS) note_attribute(*callable.info, which, value);
+  return result;
+}
+
+CUresult cuKernelGetAttribute(int* value, CUfunction_attribute which, CUkernel handle,
+                              CUdevice dev) {
+  Kernel* kernel;
+  Target target;
+  FunctionInfo* info;
+  const CUresult result = kernel_on(handle, dev, &kernel, &target, &info);
+  return result == CUDA_SUCCESS ? read_attribute(*info, which, value) : result;
+}
+
+CUresult cuKernelSetAttribute(CUfunction_attribute which, int value, CUkernel handle,
+                              CUdevice dev) {
+  Kernel* kernel;
+  Target target;
+  FunctionInfo* info;
+  CUresult result = kernel_on(handle, dev, &kernel, &target, &info);
+  if (result == CUDA_SUCCESS) {
+    result = check_setting(*info, *Process::get().device(dev), which, value);
+  }
+  if (result == CUDA_SUCCESS) result = forward_cuKernelSetAttribute(which, value, handle, dev);
+  if (result == CUDA_SUCCESS) note_attribute(*kernel, target, which, value);
+  return result;
+}
+
+CUresult cuFuncGetParamInfo(CUfunction handle, size_t index, size_t* offset, size_t* bytes) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  Target target;
+  Callable callable;
+  if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (!offset || index >= callable.info->parameters.size()) return CUDA_ERROR_INVALID_VALUE;
+  *offset = callable.info->parameters[index].offset_bytes;
+  if (bytes) *bytes = callable.info->parameters[index].size_bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuKernelGetParamInfo(CUkernel handle, size_t index, size_t* offset, size_t* bytes) {
+  return cuFuncGetParamInfo(reinterpret_cast<CUfunction>(handle), index, offset, bytes);
+}
+
+}  // extern "C"
