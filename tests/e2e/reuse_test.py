@@ -79,11 +79,13 @@ class ReuseTest(unittest.TestCase):
                     self.check(server, transport, what, True)
 
     def test_what_stays(self):
+        # Each with a server of its own: a worker that another case has left would be taken instead of a new one.
         for transport in "shm", "tcp":
-            server = self.server()
             for what in STAYS:
                 with self.subTest(transport=transport, what=what):
+                    server = self.server()
                     self.check(server, transport, what, False)
+                    server.stop()  # at once, because there are many; the cleanup looks at the outcome
 
     def test_managed_memory(self):
         # Over shared memory it is registered memory of the client.
