@@ -125,6 +125,21 @@ def split_version(symbol):
     return match[1], int(match[2] or 1)
 
 
+# What NVIDIA's driver exports besides the functions of cuda.h. Media frameworks look all of them up before they use
+# CUDA: cudaGL.h, cudaEGL.h, cudaVDPAU.h, and a debugger's entry points (cudadebugger.h).
+OTHER_SYMBOLS = frozenset("""
+    cuEGLStreamConsumerAcquireFrame cuEGLStreamConsumerConnect cuEGLStreamConsumerConnectWithFlags
+    cuEGLStreamConsumerDisconnect cuEGLStreamConsumerReleaseFrame cuEGLStreamProducerConnect
+    cuEGLStreamProducerDisconnect cuEGLStreamProducerPresentFrame cuEGLStreamProducerReturnFrame
+    cuGLCtxCreate cuGLCtxCreate_v2 cuGLGetDevices cuGLGetDevices_v2 cuGLInit cuGLMapBufferObject
+    cuGLMapBufferObjectAsync cuGLMapBufferObjectAsync_v2 cuGLMapBufferObject_v2 cuGLRegisterBufferObject
+    cuGLSetBufferObjectMapFlags cuGLUnmapBufferObject cuGLUnmapBufferObjectAsync cuGLUnregisterBufferObject
+    cuGraphicsEGLRegisterImage cuGraphicsGLRegisterBuffer cuGraphicsGLRegisterImage
+    cuGraphicsResourceGetMappedEglFrame cuGraphicsVDPAURegisterOutputSurface cuGraphicsVDPAURegisterVideoSurface
+    cuVDPAUCtxCreate cuVDPAUCtxCreate_v2 cuVDPAUGetDevice cudbgApiInit cudbgGetAPI cudbgGetAPIVersion cudbgMain
+""".split())
+
+
 def exported_symbols(nm, stub_library):
     if not stub_library or not pathlib.Path(stub_library).exists():
         return set()
@@ -148,6 +163,6 @@ def read_toolkit(compiler, include_dir, nm="nm", stub_library=None):
     for header in ("cudaTypedefs.h", "cudaProfilerTypedefs.h"):
         path = pathlib.Path(include_dir) / header
         typedefs += path.read_text(encoding="utf-8", errors="replace")
-    symbols = tuple(sorted(set(prototypes) | exported_symbols(nm, stub_library)))
+    symbols = tuple(sorted(set(prototypes) | OTHER_SYMBOLS | exported_symbols(nm, stub_library)))
     cuda_version = int(re.search(r"rcuda_version\s+(\d+)", text)[1])
     return Toolkit(prototypes, symbols, parse_versions(typedefs), cuda_version, parse_layouts(text))
