@@ -186,6 +186,7 @@ CUresult CUDAAPI cuPointerSetAttribute(const void* value, CUpointer_attribute at
   if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Allocation> allocation = memory_registry().find(address);
   if (!allocation || !allocation->device) return CUDA_ERROR_INVALID_VALUE;
+  if (allocation->kind == MemoryKind::kMapped) return CUDA_ERROR_NOT_SUPPORTED;
   allocation->sync_memops = *static_cast<const unsigned*>(value) != 0;
   return CUDA_SUCCESS;
 }

@@ -143,6 +143,8 @@ void mapped_in_pieces(const World& w) {
     CU(cuPointerGetAttribute(&of_first, CU_POINTER_ATTRIBUTE_BUFFER_ID, in_first));
     VALUE(here == of_first);
   }
+  unsigned sync = 1;
+  SHOW(cuPointerSetAttribute(&sync, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, base));
   // One allocation mapped twice, with a hole between.
   CU(cuMemUnmap(base + kPiece, 2 * kPiece));
   CU(cuMemMap(base + 2 * kPiece, kPiece, 0, handles[0], 0));
