@@ -9,8 +9,8 @@
 
 namespace {
 
-constexpr int kCount = 1 << 18;
-constexpr size_t kBytes = kCount * sizeof(int);
+constexpr int kCount = 1 << 14;     // little work for a GPU that a CPU executes
+constexpr size_t kBytes = 1 << 20;  // of copies, so that pageable ones are staged
 
 __global__ void add_one(int* values) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
