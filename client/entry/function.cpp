@@ -27,7 +27,7 @@ CUresult read_attribute(const FunctionInfo& info, int which, int* value) {
   return CUDA_SUCCESS;
 }
 
-// The checks for which a driver returns an error at once. The setting itself is posted.
+// The errors that a driver returns at once. The setting itself is posted.
 CUresult check_setting(const FunctionInfo& info, const Device& device, int which, int value) {
   const auto of_function = [&](CUfunction_attribute attribute) {
     return info.attributes[attribute].load(std::memory_order_relaxed);
@@ -75,6 +75,17 @@ CUresult find_callable(CUfunction handle, Target* target, Callable* callable) {
   return resolve_callable(handle, *target, callable);
 }
 
+// The client checks the value, because the command is posted: the worker's error would arrive late.
+template <typename Configuration>
+CUresult check_configuration(CUfunction handle, Configuration value) {
+  Target target;
+  Callable callable;
+  if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {
+    return result;
+  }
+  return rcuda::cuda::is_known(value) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 }  // namespace
 }  // namespace rcuda::client
 
@@ -94,25 +105,14 @@ CUresult cuFuncGetModule(CUmodule* module, CUfunction handle) {
                 : forward_cuFuncGetModule(module, handle);
 }
 
-// The client checks the values: these commands are posted, so the worker's error would arrive late.
 CUresult cuFuncSetCacheConfig(CUfunction handle, CUfunc_cache config) {
-  Target target;
-  Callable callable;
-  if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {
-    return result;
-  }
-  if (!rcuda::cuda::is_known(config)) return CUDA_ERROR_INVALID_VALUE;
-  return forward_cuFuncSetCacheConfig(handle, config);
+  const CUresult checked = check_configuration(handle, config);
+  return checked == CUDA_SUCCESS ? forward_cuFuncSetCacheConfig(handle, config) : checked;
 }
 
 CUresult cuFuncSetSharedMemConfig(CUfunction handle, CUsharedconfig config) {
-  Target target;
-  Callable callable;
-  if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {
-    return result;
-  }
-  if (!rcuda::cuda::is_known(config)) return CUDA_ERROR_INVALID_VALUE;
-  return forward_cuFuncSetSharedMemConfig(handle, config);
+  const CUresult checked = check_configuration(handle, config);
+  return checked == CUDA_SUCCESS ? forward_cuFuncSetSharedMemConfig(handle, config) : checked;
 }
 
 CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice device) {
@@ -135,7 +135,7 @@ CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
 }
 
 CUresult cuFuncLoad(CUfunction handle) {
-  if (find<Kernel>(handle)) return CUDA_ERROR_INVALID_HANDLE;  // a kernel is no function here
+  if (find<Kernel>(handle)) return CUDA_ERROR_INVALID_HANDLE;  // a kernel is not accepted here
   Target target;
   Callable callable;
   return find_callable(handle, &target, &callable);
@@ -147,7 +147,7 @@ CUresult cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction h
   if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {
     return result;
   }
-  // This is the only call in which a kernel does not stand for its function.
+  // A kernel does not stand for its function here, nor in cuFuncIsLoaded() and cuFuncLoad().
   return callable.is_kernel ? CUDA_ERROR_INVALID_HANDLE
                             : read_attribute(*callable.info, which, value);
 }
