@@ -94,6 +94,7 @@ class Executor {
   Mirrors mirrors;
   FetchesBehind fetches_behind;
   GraphKeeper graph_keeper;
+  const std::shared_ptr<ArrivalGates> arrival_gates;  // streams' work has shares
   HostCallbacks host_callbacks;
   ShadowCopies shadow_copies;
   GpuDirect gpu_direct;

@@ -1,5 +1,7 @@
 #include "softgpu/driver/host_callback.h"
 
+#include <mutex>
+
 namespace softgpu::driver {
 namespace {
 
@@ -19,6 +21,8 @@ class Inside {
 bool in_host_function() { return inside; }
 
 void run_host_operation(const HostOperation& operation, CUresult status) {
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
   const Inside guard;
   if (operation.callback != nullptr) {
     operation.callback(operation.stream, status, operation.user_data);

@@ -1,7 +1,9 @@
 // Host functions and stream callbacks: application code that runs on a stream's thread.
 //
-// The stream waits while it runs. It must not make CUDA calls: in_host_function() (operation.h) is
-// true on that thread, and entry points return CUDA_ERROR_NOT_PERMITTED. After the context has
+// The stream waits while it runs. As in NVIDIA's driver, which has one thread for them, they run
+// one at a time, whatever their streams: a function that waits for another function never returns.
+// A function must not make CUDA calls: in_host_function() (operation.h) is true on that thread, and
+// entry points return CUDA_ERROR_NOT_PERMITTED. After the context has
 // failed, functions of cuLaunchHostFunc are dropped, and callbacks of cuStreamAddCallback are
 // called with the error.
 #pragma once

@@ -1,8 +1,10 @@
 // Host functions take their place in stream order, see what came before, and hold back what
-// follows.
+// follows. While one waits for the application, other streams go on.
+#include <algorithm>
 #include <atomic>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "program.h"
 
@@ -31,6 +33,88 @@ void CUDART_CB on_callback(cudaStream_t stream, cudaError_t status, void* data) 
   // The API is closed inside.
   EXPECT(cudaErrorNotPermitted, cudaMalloc(&data, 16));
   ++state->calls;
+}
+
+__global__ void add_one(int* values) { ++values[blockIdx.x * blockDim.x + threadIdx.x]; }
+
+constexpr int kCount = 3 << 19;  // 6 MiB of ints: copies of that size are made in pieces
+
+struct Waiting {
+  std::atomic<bool> entered{false}, released{false};
+};
+
+void CUDART_CB wait_for_release(void* data) {
+  auto* waiting = static_cast<Waiting*>(data);
+  waiting->entered = true;
+  while (!waiting->released) std::this_thread::yield();
+}
+
+// Memory of several kinds. It is made beforehand, because cudaFree waits for all streams.
+struct Buffers {
+  static constexpr size_t kBytes = kCount * sizeof(int);
+  Buffers() {
+    CUDA(cudaMalloc(&device, kBytes));
+    CUDA(cudaMallocHost(&locked, kBytes));
+    CUDA(cudaHostAlloc(&mapped, kBytes, cudaHostAllocMapped));
+    CUDA(cudaMallocManaged(&managed, kBytes));
+  }
+  ~Buffers() {
+    CUDA(cudaFree(managed));
+    CUDA(cudaFreeHost(mapped));
+    CUDA(cudaFreeHost(locked));
+    CUDA(cudaFree(device));
+  }
+  int *device, *locked, *mapped, *managed;
+  std::vector<int> pageable = std::vector<int>(kCount);
+};
+
+void use(Buffers& buffers, cudaStream_t stream) {
+  constexpr size_t kBytes = Buffers::kBytes;
+  std::fill(buffers.locked, buffers.locked + kCount, 1);
+  std::fill(buffers.mapped, buffers.mapped + kCount, 5);
+  std::fill(buffers.managed, buffers.managed + kCount, 7);
+  CUDA(cudaMemcpyAsync(buffers.device, buffers.locked, kBytes, cudaMemcpyHostToDevice, stream));
+  for (int* values : {buffers.device, buffers.mapped, buffers.managed}) {
+    add_one<<<kCount / 256, 256, 0, stream>>>(values);
+  }
+  CUDA(cudaMemcpyAsync(buffers.locked, buffers.device, kBytes, cudaMemcpyDeviceToHost, stream));
+  CUDA(cudaStreamSynchronize(stream));
+  CUDA(cudaMemcpyAsync(buffers.pageable.data(), buffers.device, kBytes, cudaMemcpyDeviceToHost,
+                       stream));
+  CUDA(cudaStreamSynchronize(stream));
+  for (int i : {0, kCount / 2, kCount - 1}) {
+    CHECK(buffers.locked[i] == 2 && buffers.pageable[i] == 2);
+    CHECK(buffers.mapped[i] == 6 && buffers.managed[i] == 8);
+  }
+}
+
+void use_while_one_waits() {
+  Buffers buffers;
+  cudaStream_t waiting_stream, stream;
+  CUDA(cudaStreamCreateWithFlags(&waiting_stream, cudaStreamNonBlocking));
+  CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  use(buffers, stream);  // loads what the first use needs
+  for (const bool is_callback : {false, true}) {
+    Waiting waiting;
+    int order = 0;
+    if (is_callback) {
+      const auto call = [](cudaStream_t, cudaError_t, void* data) { wait_for_release(data); };
+      CUDA(cudaStreamAddCallback(waiting_stream, call, &waiting, 0));
+    } else {
+      CUDA(cudaLaunchHostFunc(waiting_stream, wait_for_release, &waiting));
+    }
+    const auto count = [](void* data) { ++*static_cast<int*>(data); };
+    CUDA(cudaLaunchHostFunc(waiting_stream, count, &order));
+    while (!waiting.entered) std::this_thread::yield();
+    use(buffers, stream);
+    CHECK(cudaStreamQuery(waiting_stream) == cudaErrorNotReady);
+    CHECK(order == 0);
+    waiting.released = true;
+    CUDA(cudaStreamSynchronize(waiting_stream));
+    CHECK(order == 1);
+  }
+  CUDA(cudaStreamDestroy(stream));
+  CUDA(cudaStreamDestroy(waiting_stream));
 }
 
 int main() {
@@ -73,4 +157,5 @@ int main() {
   CUDA(cudaEventDestroy(event));
   CUDA(cudaStreamDestroy(stream));
   CUDA(cudaFreeHost(value));
+  use_while_one_waits();
 }

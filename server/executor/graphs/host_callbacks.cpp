@@ -1,5 +1,7 @@
 #include "server/executor/graphs/host_callbacks.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <chrono>
 #include <utility>
@@ -10,14 +12,25 @@ namespace rcuda::server {
 
 HostCallbacks::HostCallbacks(const api::DriverTable& driver, transport::Link& link,
                              EventSink& events, ClientResources& resources,
-                             GraphKeeper& graph_keeper, Mirrors& mirrors)
+                             GraphKeeper& graph_keeper, Mirrors& mirrors,
+                             std::shared_ptr<ArrivalGates> gates)
     : driver_(driver),
       link_(link),
       events_(events),
       resources_(resources),
       graph_keeper_(graph_keeper),
-      mirrors_(mirrors) {
+      mirrors_(mirrors),
+      gates_(std::move(gates)) {
   for (uint32_t slot = wire::WorkerWindow::kCallbackSlots; slot-- > 0;) free_slots_.push_back(slot);
+}
+
+HostCallbacks::~HostCallbacks() {
+  {
+    std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  reached_changed_.notify_one();
+  if (thread_.joinable()) thread_.join();
 }
 
 HostFunction HostCallbacks::make(uint64_t callback) {
@@ -47,11 +60,18 @@ CUresult HostCallbacks::launch(const SessionStream& stream, uint64_t callback,
     if (result == CUDA_SUCCESS) (void)graph_keeper_.retain(graph, kept);
     return result;
   }
-  auto once = std::make_unique<Once>(Once{this, callback});
+  auto once = std::make_unique<Once>(Once{this, callback, gates_->take(stream, 1)});
+  const std::shared_ptr<ArrivalGates::Gate> gate = once->gate;
+  if (gate && !thread_.joinable()) thread_ = std::thread(&HostCallbacks::run_reached, this);
+  const CUresult result = queue(stream.handle, std::move(once), is_stream_callback);
+  return result == CUDA_SUCCESS && gate ? gates_->hold(stream, *gate, 1) : result;
+}
+
+CUresult HostCallbacks::queue(CUstream stream, std::unique_ptr<Once> once,
+                              bool is_stream_callback) {
   const CUresult result =
-      is_stream_callback
-          ? driver_.cuStreamAddCallback(stream.handle, &run_stream_callback, once.get(), 0)
-          : driver_.cuLaunchHostFunc(stream.handle, &run_once, once.get());
+      is_stream_callback ? driver_.cuStreamAddCallback(stream, &run_stream_callback, once.get(), 0)
+                         : driver_.cuLaunchHostFunc(stream, &run_once, once.get());
   if (result == CUDA_SUCCESS) (void)once.release();
   return result;
 }
@@ -66,8 +86,30 @@ void CUDA_CB HostCallbacks::run_once(void* argument) {
 }
 
 void CUDA_CB HostCallbacks::run_stream_callback(CUstream, CUresult status, void* argument) {
-  const std::unique_ptr<Once> once(static_cast<Once*>(argument));
-  once->owner->run(once->callback, status);
+  std::unique_ptr<Once> once(static_cast<Once*>(argument));
+  HostCallbacks& owner = *once->owner;
+  if (!once->gate) return owner.run(once->callback, status);
+  once->status = status;
+  {
+    std::lock_guard lock(owner.mutex_);
+    owner.reached_.push_back(std::move(once));
+  }
+  owner.reached_changed_.notify_one();
+}
+
+void HostCallbacks::run_reached() {
+  pthread_setname_np(pthread_self(), "rcuda-host-func");
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    reached_changed_.wait(lock, [this] { return ends_ || !reached_.empty(); });
+    if (reached_.empty()) return;
+    const std::unique_ptr<Once> once = std::move(reached_.front());
+    reached_.pop_front();
+    lock.unlock();
+    run(once->callback, once->status);
+    once->gate->open(1);
+    lock.lock();
+  }
 }
 
 uint32_t HostCallbacks::take_slot() {

@@ -1,21 +1,28 @@
 // HostCallbacks: host functions of the application. The client runs a function when a stream
 // reaches it.
 //
-// The driver calls a trampoline on one of its threads. The trampoline publishes a HostCallbackEvent
-// and waits until the client has run the function and written the ack word. Meanwhile the stream is
-// blocked. If the Link breaks, the stream continues, because no client is left to see its results.
-// A function that a graph may run any number of times is a ClientResource, which the graph owns
+// The driver calls a trampoline on its only thread for host functions. The trampoline passes a
+// function of a stream on to the thread of this object and returns, and the stream waits at a gate
+// (arrival_gates.h). So other host functions, those of the server's own copies among them, run
+// while an application's function takes its time. That thread publishes a HostCallbackEvent and
+// waits until the client has run the function and written the ack word. It runs one function at a
+// time, as the driver does. Where no gate is free or possible, and in graphs, the trampoline itself
+// waits. If the Link breaks, the stream continues, because no client is left to see its results. A
+// function that a graph may run any number of times is a ClientResource, which the graph owns
 // (graph_keeper.h).
 // Threads: launch(), make() and take() on the executor thread, run_internal() on the driver's
 // threads, at any time until the driver is shut down. Blocking: run_internal(), until the client
-// answers. Errors: those of the driver.
+// answers; the destructor, until the functions that have begun are over. Errors: those of the
+// driver.
 #pragma once
 
 #include <array>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include <cuda.h>
@@ -27,6 +34,7 @@
 #include "server/executor/answers/event_sink.h"
 #include "server/executor/answers/handler.h"
 #include "server/executor/graphs/graph_keeper.h"
+#include "server/executor/memory/arrival_gates.h"
 #include "server/executor/memory/mirrors.h"
 #include "server/executor/objects/objects.h"
 
@@ -36,7 +44,9 @@ class HostCallbacks {
  public:
   // All outlive this object.
   HostCallbacks(const api::DriverTable& driver, transport::Link& link, EventSink& events,
-                ClientResources& resources, GraphKeeper& graph_keeper, Mirrors& mirrors);
+                ClientResources& resources, GraphKeeper& graph_keeper, Mirrors& mirrors,
+                std::shared_ptr<ArrivalGates> gates);
+  ~HostCallbacks();
   HostCallbacks(const HostCallbacks&) = delete;
   HostCallbacks& operator=(const HostCallbacks&) = delete;
 
@@ -60,11 +70,16 @@ class HostCallbacks {
   struct Once {
     HostCallbacks* owner;
     uint64_t callback;
+    std::shared_ptr<ArrivalGates::Gate> gate{};  // where the stream waits; null: in the driver
+    CUresult status = CUDA_SUCCESS;
   };
 
   static void CUDA_CB run_kept(void* argument);
   static void CUDA_CB run_once(void* argument);
   static void CUDA_CB run_stream_callback(CUstream stream, CUresult status, void* argument);
+  CUresult queue(CUstream stream, std::unique_ptr<Once> once, bool is_stream_callback);
+  // The body of thread_.
+  void run_reached();
   // Runs a function of the application, with the contents of mirrored memory exchanged around it.
   void run(uint64_t callback, CUresult status);
   void call(uint64_t callback, CUresult status, uint64_t loan);
@@ -77,11 +92,16 @@ class HostCallbacks {
   ClientResources& resources_;
   GraphKeeper& graph_keeper_;
   Mirrors& mirrors_;
+  const std::shared_ptr<ArrivalGates> gates_;
   std::shared_ptr<Function> made_;  // until it is taken
   std::mutex mutex_;
   std::condition_variable slot_free_;
   std::vector<uint32_t> free_slots_;
   std::array<uint64_t, wire::WorkerWindow::kCallbackSlots> sequences_{};  // last used, by slot
+  std::thread thread_;  // runs functions whose streams wait at gates; started by the first one
+  std::condition_variable reached_changed_;
+  std::deque<std::unique_ptr<Once>> reached_;  // their streams have got to them; under mutex_
+  bool ends_ = false;                          // under mutex_
 };
 
 }  // namespace rcuda::server
