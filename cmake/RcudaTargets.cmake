@@ -79,13 +79,20 @@ function(rcuda_use_precompiled target)
   endif()
 endfunction()
 
-# rcuda_include_first(TARGET HEADER): each source of TARGET begins with HEADER. GCC takes precompiled headers as the
-# first include only, so call this after rcuda_use_precompiled().
+# rcuda_include_first(TARGET HEADER): each source of TARGET begins with HEADER. Call this after
+# rcuda_use_precompiled(). GCC takes precompiled headers as the first include only, CMake makes them the last, and
+# ccache keeps nothing that names them twice. So the option is given here, in place of CMake's.
 function(rcuda_include_first target header)
   get_target_property(precompiled ${target} PRECOMPILE_HEADERS_REUSE_FROM)
   if(precompiled)
+    set_target_properties(${target} PROPERTIES DISABLE_PRECOMPILE_HEADERS ON)
+    add_dependencies(${target} ${precompiled})
     get_target_property(folder ${precompiled} BINARY_DIR)
-    target_compile_options(${target} PRIVATE "SHELL:-include \"${folder}/CMakeFiles/${precompiled}.dir/cmake_pch.hxx\"")
+    set(header_file "${folder}/CMakeFiles/${precompiled}.dir/cmake_pch.hxx")
+    target_compile_options(${target} PRIVATE -Winvalid-pch "SHELL:-include \"${header_file}\"")
+    get_target_property(sources ${target} SOURCES)
+    list(FILTER sources INCLUDE REGEX "[.]cpp$")
+    set_property(SOURCE ${sources} TARGET_DIRECTORY ${target} APPEND PROPERTY OBJECT_DEPENDS "${header_file}.gch")
   endif()
   target_compile_options(${target} PRIVATE "SHELL:-include \"${header}\"")
 endfunction()
