@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <ctime>
 #include <random>
@@ -10,6 +11,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -61,8 +63,41 @@ UniqueFd FileCache::open(const std::string& name) const {
   UniqueFd file;
   if (!folder_) return file;
   file = UniqueFd(::openat(folder_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-  if (file) ::futimens(file.get(), nullptr);  // marks it as used now, for evict()
+  if (!file) return file;
+  // The lock is the open file's, which a mapping keeps. remove_unused() may have come before it.
+  struct stat status;
+  const bool locked = ::flock(file.get(), LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+  if (!locked || ::fstat(file.get(), &status) != 0 || status.st_nlink == 0) return {};
+  ::futimens(file.get(), nullptr);  // marks it as used now, for evict()
   return file;
+}
+
+// Removes the file, unless it is in use.
+bool FileCache::remove_unused(const std::string& name) const {
+  const UniqueFd file(
+      ::openat(folder_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (file && ::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
+  return ::unlinkat(folder_.get(), name.c_str(), 0) == 0;
+}
+
+Status FileCache::name(const std::string& temporary, const std::string& name) const {
+  const int folder = folder_.get();
+  int error = 0;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    error = 0;
+    if (::renameat2(folder, temporary.c_str(), folder, name.c_str(), RENAME_NOREPLACE) == 0) break;
+    error = errno;
+    if (error == EEXIST && !remove_unused(name)) {
+      // Its readers have found it good.
+      ::unlinkat(folder, temporary.c_str(), 0);
+      return {};
+    }
+    if (error == EINVAL) {  // the file system can only replace
+      error = ::renameat(folder, temporary.c_str(), folder, name.c_str()) == 0 ? 0 : errno;
+    }
+    if (error != EEXIST) break;
+  }
+  return error == 0 ? Status() : Status::from_errno(error, name);
 }
 
 Status FileCache::insert(const std::string& name,
@@ -77,9 +112,13 @@ Status FileCache::insert(const std::string& name,
       std::all_of(parts.begin(), parts.end(), [&](std::span<const std::byte> part) {
         return write_all(file.get(), part.data(), part.size());
       });
-  if (!written || ::fsync(file.get()) != 0 ||
-      ::renameat(folder_.get(), temporary.c_str(), folder_.get(), name.c_str()) != 0) {
-    const Status status = Status::from_errno(errno, name);
+  Status status;
+  if (!written || ::fsync(file.get()) != 0) {
+    status = Status::from_errno(errno, name);
+  } else {
+    status = this->name(temporary, name);
+  }
+  if (!status.ok()) {
     ::unlinkat(folder_.get(), temporary.c_str(), 0);
     return status;
   }
@@ -124,7 +163,7 @@ void FileCache::evict() const {
   });
   for (const File& file : files) {
     if (total <= max_bytes_) break;
-    if (::unlinkat(folder_.get(), file.name.c_str(), 0) == 0) total -= file.bytes;
+    if (remove_unused(file.name)) total -= file.bytes;
   }
 }
 

@@ -1,10 +1,12 @@
 // FileCache: files that can be recreated, by name, in one folder that several processes share.
 //
-// A file is written under a temporary name, synced and renamed, so a reader always finds it whole, also
-// after a power cut. Afterwards it is only read. When the folder exceeds its bound, the least recently
-// used files are removed; those that are open stay readable. The folder is opened once and its path is
-// not used again, so it may lie where this user cannot reach it by path.
-// Threads: any; an object has no state that changes. Blocking: open() and insert(), for the file system.
+// A file is written under a temporary name, synced and renamed, so a reader always finds it whole,
+// also after a power cut. Afterwards it is only read. When the folder exceeds its bound, the least
+// recently used files are removed. A file that is open or mapped in any process is neither removed
+// nor replaced: its blocks would stay, and no longer count. (Where the file system has no flock(),
+// it is.) The folder is opened once and its path is not used again, so it may lie where this user
+// cannot reach it by path. Threads: any; an object has no state that changes. Blocking: open() and
+// insert(), for the file system.
 #pragma once
 
 #include <cstddef>
@@ -25,13 +27,17 @@ class FileCache {
 
   bool keeps_files() const { return static_cast<bool>(folder_); }
   uint64_t max_bytes() const { return max_bytes_; }
-  // The file, for reading, which counts as a use; invalid if it is not there.
+  // The file, for reading, which counts as a use; invalid if it is not there. The file is in use
+  // until the descriptor and the mappings made with it are closed.
   UniqueFd open(const std::string& name) const;
-  // Writes the parts one behind the other, and replaces a file of that name.
+  // Writes the parts one behind the other, and replaces a file of that name that is not in use. If
+  // the files in use leave no room for the new one, it is removed at once.
   Status insert(const std::string& name,
                 std::initializer_list<std::span<const std::byte>> parts) const;
 
  private:
+  Status name(const std::string& temporary, const std::string& name) const;
+  bool remove_unused(const std::string& name) const;
   void evict() const;
 
   UniqueFd folder_;

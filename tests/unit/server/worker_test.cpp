@@ -344,6 +344,38 @@ TEST(ImageCacheTest, TheLeastRecentlyUsedGoesFirst) {
   EXPECT_NE(cache.find(sha256(third), 1000), nullptr);
 }
 
+// What the folder's files and the mappings of removed files take on disk stays below the bound.
+TEST(ImageCacheTest, AnImageInUseIsNeitherRemovedNorReplaced) {
+  TemporaryFolder folder;
+  ImageCache cache(folder.path(), 2500), other_session(folder.path(), 2500);
+  const std::vector<std::byte> first = some_bytes(1000, 1), second = some_bytes(1000, 2),
+                               third = some_bytes(1000, 3);
+  const auto inode = [&](const std::vector<std::byte>& image) {
+    struct stat status {};
+    return ::stat((folder.path() + "/" + to_hex(sha256(image))).c_str(), &status) == 0
+               ? status.st_ino
+               : 0;
+  };
+  ImagePointer used = cache.insert(sha256(first), first).value();
+  const auto inode_used = inode(first);
+  ASSERT_NE(inode_used, 0u);
+  // Two sessions may send the same image at the same time.
+  const ImagePointer used_too = other_session.insert(sha256(first), first).value();
+  EXPECT_EQ(inode(first), inode_used);
+  ImagePointer also_used = other_session.insert(sha256(second), second).value();
+  // There is no room, so this one is the session's only.
+  const Result<ImagePointer> kept = cache.insert(sha256(third), third);
+  ASSERT_TRUE(kept.ok());
+  EXPECT_TRUE(std::ranges::equal((*kept)->bytes(), third));
+  EXPECT_EQ(inode(third), 0u);
+  EXPECT_NE(inode(first), 0u);
+  EXPECT_NE(inode(second), 0u);
+  also_used.reset();
+  ASSERT_TRUE(cache.insert(sha256(third), third).ok());
+  EXPECT_NE(inode(third), 0u);
+  EXPECT_EQ(inode(second), 0u);
+}
+
 TEST(ImageCacheTest, WithoutAUsableFolderImagesLiveInMemory) {
   TemporaryFolder folder;
   std::filesystem::permissions(folder.path(), std::filesystem::perms::others_write,
