@@ -30,7 +30,8 @@ namespace {
 __global__ void empty() {}
 
 constexpr const char* kNames[] = {"launch_us",        "pinned_d2h_4b_us",  "pinned_d2h_4k_us",
-                                  "pinned_h2d_4k_us", "pinned_d2h_64k_us", "pinned_h2d_64k_us"};
+                                  "pinned_h2d_4k_us", "pinned_d2h_64k_us", "pinned_h2d_64k_us",
+                                  "host_function_us"};
 
 // In the order of kNames. Each returns when its work is done.
 std::vector<std::function<void()>> all_work() {
@@ -51,12 +52,18 @@ std::vector<std::function<void()>> all_work() {
     empty<<<1, 1, 0, stream>>>();
     CHECK(cudaStreamSynchronize(stream));
   };
+  const auto call = [] {
+    CHECK(cudaLaunchHostFunc(
+        stream, [](void*) {}, nullptr));
+    CHECK(cudaStreamSynchronize(stream));
+  };
   return {launch,
           copy(4, cudaMemcpyDeviceToHost),
           copy(4 << 10, cudaMemcpyDeviceToHost),
           copy(4 << 10, cudaMemcpyHostToDevice),
           copy(most, cudaMemcpyDeviceToHost),
-          copy(most, cudaMemcpyHostToDevice)};
+          copy(most, cudaMemcpyHostToDevice),
+          call};
 }
 
 // `perform` does the work of this index, and returns when it is done.

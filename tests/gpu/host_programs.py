@@ -38,6 +38,7 @@ class Case:
 CASES = [
     Case("odd_hosts"),
     Case("cancelled_threads"),
+    Case("host_callbacks"),
     Case("registered_kinds"),
     Case("zero_sizes"),
     Case("odd_arguments"),
