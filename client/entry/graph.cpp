@@ -14,8 +14,10 @@
 #include "client/channel/timeline.h"
 #include "client/objects/arena.h"
 #include "client/objects/code.h"
+#include "client/objects/graph_exec.h"
 #include "client/process/mirror.h"
 #include "client/process/process.h"
+#include "common/base/log.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -37,6 +39,30 @@ bool release_user_object(UserObject* object, unsigned count) {
       [end = object->end, pointer = object->pointer] { end(pointer); });
   destroy(object);
   return true;
+}
+
+// Gives the application the worker's handle of a graph that kernels may launch (graph_exec.h).
+CUresult make_launchable_by_kernels(CUgraphExec* executable, CUresult instantiated,
+                                    unsigned long long flags) {
+  if (instantiated != CUDA_SUCCESS || !(flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)) {
+    return instantiated;
+  }
+  GraphExec& made = *find<GraphExec>(*executable);
+  unsigned long long handle = 0;
+  CUresult result = forward_rcuda_graph_exec_handle(*executable, &handle);
+  if (result == CUDA_SUCCESS && !made.use_worker_handle(reinterpret_cast<CUgraphExec>(handle))) {
+    RCUDA_ERROR(
+        "cannot instantiate a graph for device launch: its handle %#llx is in use for "
+        "another graph; restart the program",
+        handle);
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (result != CUDA_SUCCESS) {
+    forward_cuGraphExecDestroy(*executable);
+    return result;
+  }
+  *executable = made.handle();
+  return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -72,6 +98,18 @@ CUresult cuGraphDestroyNode(CUgraphNode handle) {
   GraphNode* node;
   if (CUresult result = find_object(handle, &node); result != CUDA_SUCCESS) return result;
   return forward_cuGraphDestroyNode(handle);
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec* executable, CUgraph graph,
+                                     unsigned long long flags) {
+  const CUresult result = forward_cuGraphInstantiateWithFlags(executable, graph, flags);
+  return make_launchable_by_kernels(executable, result, flags);
+}
+
+CUresult cuGraphInstantiateWithParams(CUgraphExec* executable, CUgraph graph,
+                                      CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
+  const CUresult result = forward_cuGraphInstantiateWithParams(executable, graph, parameters);
+  return make_launchable_by_kernels(executable, result, parameters ? parameters->flags : 0);
 }
 
 CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {

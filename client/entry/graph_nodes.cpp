@@ -305,6 +305,22 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERNEL_NODE_PARA
   return CUDA_SUCCESS;
 }
 
+// A driver also writes to `value`: the handle by which kernels update the node.
+CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID attribute,
+                                       const CUkernelNodeAttrValue* value) {
+  const CUresult result = forward_cuGraphKernelNodeSetAttribute(node, attribute, value);
+  if (result != CUDA_SUCCESS || attribute != CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE) {
+    return result;
+  }
+  CUkernelNodeAttrValue now{};
+  const CUresult got = cuGraphKernelNodeGetAttribute(node, attribute, &now);
+  if (got == CUDA_SUCCESS) {
+    const_cast<CUkernelNodeAttrValue*>(value)->deviceUpdatableKernelNode.devNode =
+        now.deviceUpdatableKernelNode.devNode;
+  }
+  return got;
+}
+
 CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode handle,
                                        const CUDA_KERNEL_NODE_PARAMS* parameters) {
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;

@@ -67,6 +67,9 @@ class Arena {
     return reinterpret_cast<const Slot*>(object)->serial.load(std::memory_order_acquire);
   }
 
+  // Whether an object of this arena, also a later one, may have this address.
+  bool is_own_address(const void* address) const { return slots_.contains(address); }
+
   template <typename Visit>
   void each(const Visit& visit) {
     for (size_t i = 0, end = slots_.used(); i < end; ++i) {

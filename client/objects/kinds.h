@@ -5,6 +5,7 @@
 #include "client/objects/arena.h"
 #include "client/objects/code.h"
 #include "client/objects/graph.h"
+#include "client/objects/graph_exec.h"
 #include "client/objects/object.h"
 #include "client/objects/stream.h"
 

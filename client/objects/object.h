@@ -42,7 +42,6 @@ struct PlainObject : Object {
   explicit PlainObject(const Identity& identity) : Object(kKind, identity) {}
 };
 
-using GraphExec = PlainObject<wire::Kind::kGraphExec>;
 using MemoryPool = PlainObject<wire::Kind::kMemoryPool>;
 using Array = PlainObject<wire::Kind::kArray>;
 using MipmappedArray = PlainObject<wire::Kind::kMipmappedArray>;

@@ -28,6 +28,12 @@ class Slots {
   std::byte* base() const { return base_; }
   size_t used() const { return used_.load(std::memory_order_acquire); }
 
+  // Whether the address lies in the reserved range.
+  bool contains(const void* address) const {
+    return base_ && reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(base_) <
+                        kMost * slot_bytes_;
+  }
+
   // Returns a number that no object of any type has had, from 1 on.
   static uint64_t next_serial();
 

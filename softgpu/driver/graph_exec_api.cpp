@@ -18,16 +18,52 @@ constexpr cuuint64_t kFlags = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
                               CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH |
                               CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
 
-CUresult instantiate(CUgraphExec* exec, CUgraph handle, cuuint64_t flags) {
+// Returns a node that a graph for device launch may not have, or null. Driver 580 takes the types
+// below, and memory nodes are refused elsewhere. Expects graph_mutex() to be held.
+GraphNode* not_for_device_launch(const Graph& graph) {
+  for (const std::shared_ptr<GraphNode>& node : graph.nodes()) {
+    switch (node->type) {
+      case CU_GRAPH_NODE_TYPE_KERNEL:
+      case CU_GRAPH_NODE_TYPE_MEMCPY:
+      case CU_GRAPH_NODE_TYPE_MEMSET:
+        break;
+      case CU_GRAPH_NODE_TYPE_GRAPH:
+        for (const std::shared_ptr<Graph>& child : graphs_in(node->operation)) {
+          if (GraphNode* const found = not_for_device_launch(*child)) return found;
+        }
+        break;
+      default:
+        return node.get();
+    }
+  }
+  return nullptr;
+}
+
+// `refused`: gets the node for which a graph for device launch is refused.
+CUresult check_device_launch(const Graph& graph, cuuint64_t flags, CUgraphNode* refused) {
+  if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) == 0) return CUDA_SUCCESS;
+  std::lock_guard lock(graph_mutex());
+  const bool frees = (flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
+  if (frees || graph.nodes().empty()) return CUDA_ERROR_INVALID_VALUE;
+  GraphNode* const found = not_for_device_launch(graph);
+  if (found == nullptr) return CUDA_SUCCESS;
+  *refused = found->handle();
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult instantiate(CUgraphExec* exec, CUgraph handle, cuuint64_t flags,
+                     CUgraphNode* refused = nullptr) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
   if (exec == nullptr || (flags & ~kFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
   const std::shared_ptr<Graph> graph = graph_from_handle(handle);
   if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  // Dynamic parallelism, which includes launching graphs from kernels, is not supported.
-  if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0) return CUDA_ERROR_NOT_SUPPORTED;
   if (CUresult result = check_unsafe_call()) return result;
   if (graph->capturing) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  CUgraphNode unused = nullptr;
+  if (CUresult result = check_device_launch(*graph, flags, refused ? refused : &unused)) {
+    return result;
+  }
   std::shared_ptr<GraphExec> made;
   if (CUresult result = GraphExec::instantiate(graph, flags, &made)) return result;
   *exec = made->handle();
@@ -102,10 +138,16 @@ CUresult CUDAAPI cuGraphInstantiateWithParams(CUgraphExec* phGraphExec, CUgraph 
   }
   const CUresult result =
       instantiate(phGraphExec, hGraph,
-                  instantiateParams->flags & ~cuuint64_t{CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD});
+                  instantiateParams->flags & ~cuuint64_t{CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD},
+                  &instantiateParams->hErrNode_out);
+  const bool for_device =
+      (instantiateParams->flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0;
   if (result == CUDA_SUCCESS) {
     instantiateParams->result_out = CUDA_GRAPH_INSTANTIATE_SUCCESS;
-  } else if (result == CUDA_ERROR_INVALID_VALUE && graph_from_handle(hGraph) != nullptr) {
+  } else if (instantiateParams->hErrNode_out != nullptr) {
+    instantiateParams->result_out = CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED;
+  } else if (result == CUDA_ERROR_INVALID_VALUE && !for_device &&
+             graph_from_handle(hGraph) != nullptr) {
     instantiateParams->result_out = CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE;
   } else {
     instantiateParams->result_out = CUDA_GRAPH_INSTANTIATE_ERROR;

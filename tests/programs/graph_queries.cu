@@ -47,6 +47,64 @@ void wait_for_destroyed(int count) {
   CHECK(destroyed == count);
 }
 
+__global__ void keep_handle(cudaGraphExec_t handle, unsigned long long* kept) {
+  *kept = reinterpret_cast<unsigned long long>(handle);
+}
+
+void print_instantiation(const char* what, cudaGraph_t graph, unsigned long long flags) {
+  cudaGraphExec_t executable = nullptr;
+  cudaGraphInstantiateParams parameters{};
+  parameters.flags = flags;
+  const cudaError_t result = cudaGraphInstantiateWithParams(&executable, graph, &parameters);
+  std::printf("%s: %s, result %d, node %s\n", what, cudaGetErrorName(result),
+              static_cast<int>(parameters.result_out), parameters.errNode_out ? "named" : "none");
+  (void)cudaGetLastError();
+  if (result == cudaSuccess) CUDA(cudaGraphExecDestroy(executable));
+}
+
+// Kernels may launch such a graph by its handle, so the handle must mean the same to the GPU.
+void graphs_for_device_launch(cudaStream_t stream) {
+  cudaGraph_t graph, outer;
+  cudaGraphNode_t node;
+  CUDA(cudaGraphCreate(&graph, 0));
+  print_instantiation("nothing", graph, cudaGraphInstantiateFlagDeviceLaunch);
+  cudaHostNodeParams host{};
+  host.fn = destroy;
+  CUDA(cudaGraphAddHostNode(&node, graph, nullptr, 0, &host));
+  print_instantiation("host function", graph, cudaGraphInstantiateFlagDeviceLaunch);
+  CUDA(cudaGraphDestroy(graph));
+
+  DeviceArray<unsigned long long> kept(1);
+  cudaMemsetParams zeros{};
+  zeros.dst = kept.get();
+  zeros.elementSize = 4;
+  zeros.width = 2;
+  zeros.height = 1;
+  CUDA(cudaGraphCreate(&graph, 0));
+  CUDA(cudaGraphAddMemsetNode(&node, graph, nullptr, 0, &zeros));
+  CUDA(cudaGraphCreate(&outer, 0));
+  CUDA(cudaGraphAddChildGraphNode(&node, outer, nullptr, 0, graph));
+  print_instantiation("fill in a child", outer, cudaGraphInstantiateFlagDeviceLaunch);
+  print_instantiation(
+      "with automatic frees", outer,
+      cudaGraphInstantiateFlagDeviceLaunch | cudaGraphInstantiateFlagAutoFreeOnLaunch);
+  cudaGraphExec_t executable;
+  CUDA(cudaGraphInstantiate(&executable, outer, cudaGraphInstantiateFlagDeviceLaunch));
+  unsigned long long flags = 0, back = 0;
+  CUDA(cudaGraphExecGetFlags(executable, &flags));
+  CUDA(cudaGraphUpload(executable, stream));
+  keep_handle<<<1, 1, 0, stream>>>(executable, kept.get());
+  CUDA(cudaMemcpyAsync(&back, kept.get(), sizeof back, cudaMemcpyDeviceToHost, stream));
+  CUDA(cudaGraphLaunch(executable, stream));
+  CUDA(cudaStreamSynchronize(stream));
+  CHECK(back == reinterpret_cast<unsigned long long>(executable));
+  CUDA(cudaMemcpy(&back, kept.get(), sizeof back, cudaMemcpyDeviceToHost));
+  std::printf("flags %llu, filled with %llu\n", flags, back);
+  CUDA(cudaGraphExecDestroy(executable));
+  CUDA(cudaGraphDestroy(outer));
+  CUDA(cudaGraphDestroy(graph));
+}
+
 const char* name_of(cudaGraphNodeType type) {
   switch (type) {
     case cudaGraphNodeTypeKernel:
@@ -376,6 +434,8 @@ int main() {
   CUDA(cudaGraphExecDestroy(holder));
   wait_for_destroyed(11);
   std::printf("destroyed %d\n", destroyed.load());
+
+  graphs_for_device_launch(stream);
 
   CUDA(cudaGraphExecDestroy(exec));
   CUDA(cudaGraphExecDestroy(clone_exec));

@@ -206,6 +206,12 @@ CUresult serve_cuGraphInstantiateWithParams(GraphServices& services, CUgraphExec
   return result;
 }
 
+CUresult serve_rcuda_graph_exec_handle(GraphServices&, CUgraphExec exec,
+                                       unsigned long long* handle) {
+  *handle = reinterpret_cast<uintptr_t>(exec);
+  return CUDA_SUCCESS;
+}
+
 CUresult serve_cuGraphExecUpdate_v2(GraphServices& services, CUgraphExec hGraphExec, CUgraph hGraph,
                                     CUgraphExecUpdateResultInfo* resultInfo) {
   const auto update = services.driver.cuGraphExecUpdate_v2;

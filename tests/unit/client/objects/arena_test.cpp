@@ -27,6 +27,32 @@ TEST(ArenaTest, OnlyLiveHandlesOfTheRightTypeAreFound) {
   EXPECT_EQ(find<Event>(event), nullptr);
 }
 
+TEST(ArenaTest, AGraphForDeviceLaunchHasTheHandleOfItsWorker) {
+  int worker_object, other_object;
+  auto* const handle = reinterpret_cast<CUgraphExec>(&worker_object);
+  auto* const other_handle = reinterpret_cast<CUgraphExec>(&other_object);
+  auto* graph = create<GraphExec>({});
+  auto* other = create<GraphExec>({});
+  EXPECT_EQ(graph->handle(), reinterpret_cast<CUgraphExec>(graph));
+  EXPECT_EQ(find<GraphExec>(handle), nullptr);
+
+  EXPECT_FALSE(graph->use_worker_handle(nullptr));
+  EXPECT_FALSE(graph->use_worker_handle(reinterpret_cast<CUgraphExec>(other)));
+  EXPECT_FALSE(graph->use_worker_handle(reinterpret_cast<CUgraphExec>(other + 1000)));
+  EXPECT_TRUE(graph->use_worker_handle(handle));
+  EXPECT_EQ(graph->handle(), handle);
+  EXPECT_EQ(find_object(handle, wire::Kind::kGraphExec), graph);
+  EXPECT_EQ(find<GraphExec>(graph), graph);
+  EXPECT_EQ(find_object(handle, wire::Kind::kGraph), nullptr);
+
+  EXPECT_FALSE(other->use_worker_handle(handle));
+  EXPECT_TRUE(other->use_worker_handle(other_handle));
+  destroy_object(graph);
+  EXPECT_EQ(find<GraphExec>(handle), nullptr);
+  EXPECT_EQ(find<GraphExec>(other_handle), other);
+  destroy(other);
+}
+
 TEST(ArenaTest, EveryKindHasAType) {
   for (int number = 1; number < static_cast<int>(wire::Kind::kCount); ++number) {
     const auto kind = static_cast<wire::Kind>(number);

@@ -1,0 +1,58 @@
+#include "client/objects/graph_exec.h"
+
+#include <atomic>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+
+namespace rcuda::client {
+namespace {
+
+// Worker handles and their graphs. Never destroyed, like the arenas.
+struct WorkerHandles {
+  std::atomic<size_t> count{0};  // so that find() takes no lock in most programs
+  std::shared_mutex mutex;
+  std::unordered_map<const void*, GraphExec*> graphs;
+};
+
+WorkerHandles& worker_handles() {
+  static auto* instance = new WorkerHandles;
+  return *instance;
+}
+
+}  // namespace
+
+GraphExec::~GraphExec() {
+  if (!worker_handle_) return;
+  WorkerHandles& handles = worker_handles();
+  std::lock_guard lock(handles.mutex);
+  handles.graphs.erase(worker_handle_);
+  handles.count = handles.graphs.size();
+}
+
+CUgraphExec GraphExec::handle() const {
+  return worker_handle_ ? worker_handle_
+                        : reinterpret_cast<CUgraphExec>(const_cast<GraphExec*>(this));
+}
+
+bool GraphExec::use_worker_handle(CUgraphExec handle) {
+  if (!handle || Arena<GraphExec>::get().is_own_address(handle)) return false;
+  WorkerHandles& handles = worker_handles();
+  std::lock_guard lock(handles.mutex);
+  if (!handles.graphs.emplace(handle, this).second) return false;
+  handles.count = handles.graphs.size();
+  worker_handle_ = handle;
+  return true;
+}
+
+template <>
+GraphExec* find<GraphExec>(const void* handle) {
+  if (GraphExec* found = Arena<GraphExec>::get().find(handle)) return found;
+  WorkerHandles& handles = worker_handles();
+  if (handles.count == 0) return nullptr;
+  std::shared_lock lock(handles.mutex);
+  const auto found = handles.graphs.find(handle);
+  return found == handles.graphs.end() ? nullptr : found->second;
+}
+
+}  // namespace rcuda::client
