@@ -118,7 +118,7 @@ def modes_of(arguments, servers):
         for transport in arguments.transports.split(","):
             modes[f"{transport}{name}"] = dict(
                 os.environ, RCUDA_DEVICES=f"127.0.0.1@{server.port}:0", RCUDA_TRANSPORT=transport,
-                LD_PRELOAD=os.path.join(build, "lib/librcuda.so"), CUDA_VISIBLE_DEVICES="0")
+                LD_PRELOAD=os.path.join(build, "lib/librcuda.so"), CUDA_VISIBLE_DEVICES="0", **server.trust)
     return modes
 
 

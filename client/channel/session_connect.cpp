@@ -87,8 +87,8 @@ struct Session::Approach {
 Result<Session::Approach> Session::reach(const ServerDevices& server, const SessionOptions& options,
                                          const wire::Credentials& credentials) {
   const transport::Medium* const wanted = server.medium ? server.medium : options.medium;
-  Result<wire::Connection> connection =
-      wire::connect_server(server.host, server.port, wanted, options.connect_timeout);
+  Result<wire::Connection> connection = wire::connect_server(
+      server.host, server.port, wanted, options.connect_timeout, credentials.trusted.get());
   if (!connection) return connection.status();
   Approach approach{std::move(connection).value(), wanted ? "" : "the server is on this machine"};
   if (approach.connection.medium->traits.reach != transport::Reach::kNetwork) return approach;

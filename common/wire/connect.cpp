@@ -24,6 +24,7 @@
 #include "common/wire/same_host.h"
 #include "common/wire/session_link.h"
 #include "common/wire/socket_keys.h"
+#include "common/wire/trusted_users.h"
 
 namespace rcuda::wire {
 namespace {
@@ -67,8 +68,9 @@ void set_send_timeout(int socket, std::chrono::microseconds timeout) {
 }
 
 // connect() waits while the server's queue of connections is full; SO_SNDTIMEO limits that. Any
-// process may have taken an abstract name first, so only root's and this user's server is trusted.
-Result<UniqueFd> connect_unix(uint16_t port, Clock::time_point deadline) {
+// process may have taken an abstract name first, so the user behind it is checked.
+Result<UniqueFd> connect_unix(uint16_t port, const std::vector<uid_t>& trusted,
+                              Clock::time_point deadline) {
   using std::chrono::microseconds;
   const LocalAddress address(port);
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -93,7 +95,8 @@ Result<UniqueFd> connect_unix(uint16_t port, Clock::time_point deadline) {
   set_send_timeout(socket.get(), microseconds(0));
   const Result<uid_t> server = peer_user(socket.get());
   if (!server) return server.status();
-  if (!trusts(::geteuid(), *server)) return not_trusted(port, *server, ::geteuid());
+  RCUDA_RETURN_IF_ERROR(check_trust("the rcuda-server for port " + std::to_string(port), *server,
+                                    ::geteuid(), trusted));
   return socket;
 }
 
@@ -205,13 +208,14 @@ Result<UniqueFd> connect_again(const PeerAddress& peer, Clock::time_point deadli
   return connect_any(&only, std::string(host) + ":" + port, deadline);
 }
 
-Result<bool> present_ticket(int socket, Clock::time_point deadline) {
+Result<bool> present_ticket(int socket, const std::vector<uid_t>& trusted,
+                            Clock::time_point deadline) {
   const Result<Endpoint> own = own_endpoint(socket), server = peer_endpoint(socket);
   if (!own) return own.status();
   if (!server) return server.status();
   const Result<bool> stays_here = any_on_this_machine({&*server, 1});
   if (!stays_here.ok() || !*stays_here) return false;
-  const Result<UniqueFd> local = connect_unix(server->port, deadline);
+  const Result<UniqueFd> local = connect_unix(server->port, trusted, deadline);
   if (local.status().code() == Code::kUnavailable) return false;
   if (!local) return local.status();
   // A server that does not serve this user refuses before it reads; its reason can still be read.
@@ -234,14 +238,15 @@ Result<bool> present_ticket(int socket, Clock::time_point deadline) {
 
 Result<Connection> connect_server(const std::string& host, uint16_t port,
                                   const transport::Medium* medium,
-                                  std::chrono::milliseconds timeout) {
+                                  std::chrono::milliseconds timeout,
+                                  const std::vector<uid_t>& trusted) {
   using transport::plain_medium, transport::Reach;
   Result<AddressList> addresses = resolve_host(host, port);
   if (!addresses) return addresses.status();
   const Clock::time_point deadline = Clock::now() + timeout;
   if (!medium || medium->traits.reach == Reach::kThisMachine) {
     if (is_this_machine(addresses->get())) {
-      Result<UniqueFd> socket = connect_unix(port, deadline);
+      Result<UniqueFd> socket = connect_unix(port, trusted, deadline);
       if (socket) {
         return Connection{std::move(socket).value(),
                           medium ? medium : &plain_medium(Reach::kThisMachine)};

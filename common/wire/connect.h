@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -35,10 +36,12 @@ struct Connection {
 // If `medium` is null, chooses one: the plain medium of this machine if `host` is this machine and
 // a server listens there for it, otherwise the plain medium of the network. Name resolution takes
 // its own time; after it, the call blocks up to the timeout. Errors name host and port and say what
-// to check. kDenied if this machine's server does not serve this user.
+// to check. kDenied if this machine's server runs as a user who is neither this one, root nor among
+// `trusted` (RCUDA_TRUST_USER).
 Result<Connection> connect_server(const std::string& host, uint16_t port,
                                   const transport::Medium* medium,
-                                  std::chrono::milliseconds timeout);
+                                  std::chrono::milliseconds timeout,
+                                  const std::vector<uid_t>& trusted = {});
 
 // For a connection whose medium the user has not chosen: takes the best one of its reach that suits
 // this side, with the plain one as fallback. Returns why it is no better one. Call it after
@@ -47,8 +50,9 @@ std::string choose_medium(Connection* connection);
 
 // If both ends of `socket` are on this machine, gets a ticket over the server's local socket and
 // presents it. Returns false if it presents none: the server is on another machine, or it has no
-// local socket here (a proxy). identify.h says what comes then.
-Result<bool> present_ticket(int socket, std::chrono::steady_clock::time_point deadline);
+// local socket here (a proxy). identify.h says what comes then. `trusted`: as for connect_server().
+Result<bool> present_ticket(int socket, const std::vector<uid_t>& trusted,
+                            std::chrono::steady_clock::time_point deadline);
 
 // Explains the error of a handshake in which no rcuda-server answered.
 Status no_server(const Status& status);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 #include <unistd.h>
 
@@ -60,7 +61,8 @@ Result<Authenticated> authenticate(const Socket& socket, const Authenticate& mes
 
 // Proves this process's user by a credential for `nonce`, and has the server do the same.
 Status exchange_credentials(const Socket& socket, const uint8_t (&nonce)[32],
-                            const identity::munge::Settings& settings, Clock::time_point deadline) {
+                            const identity::munge::Settings& settings,
+                            const std::vector<uid_t>& trusted, Clock::time_point deadline) {
   Authenticate message;
   message.method = Method::kMunge;
   // Only the server knows which user of its machine will decode it.
@@ -77,22 +79,17 @@ Status exchange_credentials(const Socket& socket, const uint8_t (&nonce)[32],
                   "the server's MUNGE credential is for another connection: something between "
                   "this machine and the server relays the connection");
   }
-  if (!trusts(::geteuid(), server->uid)) {
-    return Status(Code::kDenied, "the server runs as uid " + std::to_string(server->uid) +
-                                     ", and uid " + std::to_string(::geteuid()) +
-                                     " uses only servers of its own and of root");
-  }
-  return {};
+  return check_trust("the server", server->uid, ::geteuid(), trusted);
 }
 
 Status identify_plainly(const Socket& socket, const identity::munge::Settings& munge,
-                        Clock::time_point deadline) {
+                        const std::vector<uid_t>& trusted, Clock::time_point deadline) {
   RCUDA_RETURN_IF_ERROR(write_message(socket, MessageType::kAuthQuery, {}, deadline));
   const auto body = read_answer(socket, MessageType::kChallenge, deadline);
   if (!body) return body.status();
   const Result<Challenge> challenge = decode_challenge(*body);
   if (!challenge) return challenge.status();
-  return exchange_credentials(socket, challenge->nonce, munge, deadline);
+  return exchange_credentials(socket, challenge->nonce, munge, trusted, deadline);
 }
 
 // How this client identifies itself under TLS, by what the user has: the first of a token, a
@@ -148,7 +145,8 @@ Status identify_under_tls(Connection* connection, const std::string& host, uint1
   }
   uint8_t bytes[32];
   std::copy(nonce.begin(), nonce.end(), bytes);
-  return exchange_credentials(connection->socket, bytes, munge, deadline);
+  return exchange_credentials(connection->socket, bytes, munge, credentials.trusted.get(),
+                              deadline);
 }
 
 Security security_of(const Credentials& credentials) {
@@ -165,7 +163,8 @@ Status identify(Connection* connection, const std::string& host, uint16_t port,
   const Security security = security_of(credentials);
   connection->must_encrypt = security == Security::kTls;
   if (security == Security::kAuto) {
-    const Result<bool> presented = present_ticket(connection->socket.fd(), deadline);
+    const Result<bool> presented =
+        present_ticket(connection->socket.fd(), credentials.trusted.get(), deadline);
     if (!presented) return presented.status();
     if (*presented) return {};
   }
@@ -175,7 +174,7 @@ Status identify(Connection* connection, const std::string& host, uint16_t port,
     case Security::kNone:
       return {};
     case Security::kPlain:
-      return identify_plainly(connection->socket, munge, deadline);
+      return identify_plainly(connection->socket, munge, credentials.trusted.get(), deadline);
     default:
       return identify_under_tls(connection, host, port, credentials, munge, deadline);
   }

@@ -13,6 +13,7 @@
 #include "common/base/status.h"
 #include "common/config/settings.h"
 #include "common/wire/connect.h"
+#include "common/wire/trusted_users.h"
 
 namespace rcuda::wire {
 
@@ -41,6 +42,7 @@ struct Credentials {
                              "PEM file with the authorities that sign servers' certificates"};
   config::String munge_socket{registry, "RCUDA_MUNGE_SOCKET", "",
                               "munged's socket, if not the library's default"};
+  TrustedUsers trusted{registry};
   config::String lease{registry, "RCUDA_LEASE", "",
                        "keys of the leases to use, as rcuda-lease prints them"};
 };

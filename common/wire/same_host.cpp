@@ -47,15 +47,6 @@ Status not_served(uint16_t port, uid_t server, uid_t client) {
                                    "a server of your own: rcuda-server --port PORT");
 }
 
-Status not_trusted(uint16_t port, uid_t server, uid_t client) {
-  return Status(Code::kDenied, "the rcuda-server for port " + std::to_string(port) +
-                                   " runs as uid " + std::to_string(server) +
-                                   " and is trusted by that user only, not uid " +
-                                   std::to_string(client) +
-                                   ": run the program as that user, use root's server, or start "
-                                   "one of your own: rcuda-server --port PORT");
-}
-
 Endpoint endpoint_of(const sockaddr* address) {
   Endpoint endpoint;
   if (address->sa_family == AF_INET) {

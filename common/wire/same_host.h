@@ -18,14 +18,8 @@ namespace rcuda::wire {
 // The effective user of the process at the other end of a Unix socket, which connected or listens.
 Result<uid_t> peer_user(int local_socket);
 
-// Whether a user may believe the process behind a local socket: root can read all that the user
-// can.
-inline bool trusts(uid_t user, uid_t server) { return user == 0 || server == 0 || server == user; }
-
-// Two refusals, both kDenied: a server does not serve a user of its own machine; a user does not
-// believe a server.
+// Refuses a user of this machine that the server does not serve: kDenied.
 Status not_served(uint16_t port, uid_t server, uid_t client);
-Status not_trusted(uint16_t port, uid_t server, uid_t client);
 
 // The endpoint of an IPv4 or IPv6 address; the unspecified endpoint for any other family.
 Endpoint endpoint_of(const sockaddr* address);

@@ -30,7 +30,7 @@ using Seconds = std::chrono::sys_seconds;
 
 struct StoredToken {
   std::string id;
-  std::string user;  // see users.h
+  std::string user;  // see common/identity/users.h
   identity::Hash secret_hash{};
   Seconds created;
   std::optional<Seconds> expires;

@@ -6,7 +6,7 @@
 
 #include <unistd.h>
 
-#include "server/auth/users.h"
+#include "common/identity/users.h"
 #include "server/daemon/accounts.h"
 
 namespace rcuda::server {
@@ -41,7 +41,7 @@ Result<ServedUsers> ServedUsers::read(const std::string& list, const char* setti
       continue;
     }
     if (word.front() == '@') {
-      const Result<gid_t> group = group_id(word.substr(1));
+      const Result<gid_t> group = identity::group_id(word.substr(1));
       if (!group.ok()) return unknown(setting, word, group.status().context());
       users.groups_.insert(*group);
       continue;

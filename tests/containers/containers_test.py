@@ -163,7 +163,7 @@ class ContainersTest(unittest.TestCase):
             file.write(self.podman("exec", server, "rcuda-token", "create"))
         result = self.run_podman("run", *self.options, "--network=host", f"--volume={token}:/token",
                                  "--env=RCUDA_TOKEN_FILE=/token", f"--env=RCUDA_DEVICES=127.0.0.1@{port}:0",
-                                 "--env=RCUDA_TRANSPORT=tcp", "rcuda-client", "--demo")
+                                 "--env=RCUDA_TRANSPORT=tcp", "--env=RCUDA_SECURITY=tls", "rcuda-client", "--demo")
         self.assertIn(" on 1 device, 0 wrong", result.stdout, result.stderr)
         self.assertIn("softgpu", self.podman("exec", server, "rcuda-smi", f"127.0.0.1:{port}"))
 

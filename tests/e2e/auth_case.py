@@ -27,11 +27,13 @@ class AuthCase(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.folder.name, name)
 
-    def server(self, name="server", index=0, **settings):
+    def server(self, name="server", index=0, user=None, **settings):
+        if user is not None:
+            os.chown(self.folder.name, user, user)  # it makes its certificate there
         environment = {"RCUDA_SERVER_TOKENS": self.path(name + ".tokens"),
                        "RCUDA_SERVER_CERTIFICATE": self.path(name + ".pem"),
                        "RCUDA_SERVER_AUDIT": self.path(name + ".audit"), **settings}
-        server = Server(self.build, index=index, environment=environment)
+        server = Server(self.build, index=index, environment=environment, user=user)
         server.name = name
 
         def stop():

@@ -13,11 +13,13 @@ import signal
 import socket
 import struct
 import subprocess
+import unittest
 
 from auth_case import AUTHENTICATE, AUTH_QUERY, AuthCase, CHALLENGE, REFUSAL
 from servers import eventually, message, read_message, run_tests
 
 BUILD = PROGRAMS = None
+NOBODY = 65534
 HANGS = "munged.* does not answer"
 
 
@@ -77,6 +79,17 @@ class MungeTest(AuthCase):
         self.assertEqual(self.audit(lax)[0]["method"], "munge")
         self.assert_refused(self.run_program([plain.address()], RCUDA_SECURITY="none"),
                             "no ticket")
+
+    @unittest.skipIf(os.geteuid() != 0, "only root can run a server as another user")
+    def test_root_uses_a_users_server_only_by_name(self):
+        munge = self.start_munged()
+        server = self.server(user=NOBODY, RCUDA_MUNGE_SOCKET=munge)
+        proxy = self.proxy(server)
+        self.assert_refused(self.run_program([proxy.address()], RCUDA_MUNGE_SOCKET=munge),
+                            f"the server runs as uid {NOBODY}, and a program of uid 0 uses only servers of root",
+                            f"RCUDA_TRUST_USER={NOBODY}")
+        self.assertNotIn("session", server.text())
+        self.assert_works(self.run_program([proxy.address()], RCUDA_MUNGE_SOCKET=munge, RCUDA_TRUST_USER=str(NOBODY)))
 
     def silent_munged(self):
         """A socket at which nobody accepts, with room for one connection: further ones hang in

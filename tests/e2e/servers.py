@@ -53,8 +53,9 @@ class Server:
             # Memory that a program may leave to the end of its process is a leak in a server.
             options = variables.get(name, "").replace("detect_leaks=0", "detect_leaks=1")
             variables[name] = f"{options}:log_path={self.folder.name}/report"
-        # Runs as another user, who has no home folder.
+        # Runs as another user, who has no home folder. Programs and tools of this user have to name that user.
         identity = {}
+        self.trust = {} if user is None else {"RCUDA_TRUST_USER": str(user)}
         if user is not None:
             identity = dict(user=user, group=user, extra_groups=[], cwd="/")
             os.chown(self.folder.name, user, user)
@@ -105,7 +106,8 @@ class Server:
     def status(self, build):
         """What rcuda-smi tells."""
         return subprocess.run([os.path.join(build, "bin/rcuda-smi"), f"127.0.0.1@{self.port}"],
-                              capture_output=True, text=True, check=True).stdout
+                              env=dict(os.environ, **self.trust), capture_output=True, text=True,
+                              check=True).stdout
 
     def sessions(self, build):
         """{client's process id: its worker's process id}, from rcuda-smi."""
@@ -154,8 +156,10 @@ PRELOAD = ""
 def client_environment(build, servers, transport="auto", library="lib/librcuda.so", preload=None,
                        **more):
     libraries = (PRELOAD if preload is None else preload, os.path.join(build, library))
+    trusted = ",".join(server.trust["RCUDA_TRUST_USER"] for server in servers if server.trust)
     return dict(os.environ, RCUDA_DEVICES=",".join(server.address() for server in servers),
-                RCUDA_TRANSPORT=transport, LD_PRELOAD=" ".join(filter(None, libraries)), **more)
+                RCUDA_TRANSPORT=transport, LD_PRELOAD=" ".join(filter(None, libraries)),
+                **({"RCUDA_TRUST_USER": trusted} if trusted else {}), **more)
 
 
 def eventually(condition, seconds=60):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The users that a server of this machine serves: its own user and root, over every transport.
-Another user gets one clear line and no device.
+Another user gets one clear line and no device. And the servers that a user's programs and tools use.
 
     users_test.py --build FOLDER --programs FOLDER [unittest arguments]
 
@@ -9,6 +9,7 @@ Exits with 77 if it cannot act as another user: it needs root and a build that o
 
 import contextlib
 import os
+import pwd
 import socket
 import subprocess
 import unittest
@@ -54,46 +55,58 @@ class UsersTest(unittest.TestCase):
         self.addCleanup(stop)
         return server
 
-    def run_program(self, server, transport, user):
+    def run_program(self, server, transport, user, trusted=""):
         return run_as(user, [os.path.join(PROGRAMS, "vector_add")], text=True,
-                      env=client_environment(BUILD, [server], transport))
+                      env=dict(client_environment(BUILD, [server], transport), RCUDA_TRUST_USER=trusted))
 
-    def check_served(self, server, user):
+    def check_served(self, server, user, trusted=""):
         for transport in ("auto", "shm", "tcp"):
-            result = self.run_program(server, transport, user)
+            result = self.run_program(server, transport, user, trusted)
             self.assertEqual(result.returncode, 0, (transport, result.stderr, server.text()))
 
-    def smi(self, server, user):
-        return run_as(user, [os.path.join(BUILD, "bin/rcuda-smi"), f"127.0.0.1@{server.port}"], text=True)
+    def smi(self, server, user, trusted=""):
+        return run_as(user, [os.path.join(BUILD, "bin/rcuda-smi"), f"127.0.0.1@{server.port}"], text=True,
+                      env=dict(os.environ, RCUDA_TRUST_USER=trusted))
 
-    def check_refused(self, server, server_user, user):
-        texts = (f"uid {server_user} ", f"not uid {user}", "run the program as that user",
-                 "rcuda-server --port", server.port)
+    def check_refused(self, server, user, *reasons, trusted=""):
+        texts = (*reasons, "run the program as that user", "rcuda-server --port", server.port)
         for transport in ("auto", "shm", "tcp"):
-            result = self.run_program(server, transport, user)
+            result = self.run_program(server, transport, user, trusted)
             self.assertEqual(result.returncode, 1, transport)
             self.assertIn("cudaErrorNoDevice", result.stderr)
             lines = [line for line in result.stderr.splitlines() if "rcuda[" in line]
             self.assertEqual(len(lines), 1, result.stderr)
             for text in texts:
                 self.assertIn(text, lines[0])
-        asked = self.smi(server, user)
+        asked = self.smi(server, user, trusted)
         self.assertEqual(asked.returncode, 1)
         for text in texts:
             self.assertIn(text, asked.stderr)
 
     def test_another_user_of_roots_server(self):
         server = self.server()
-        self.check_refused(server, 0, NOBODY)
+        self.check_refused(server, NOBODY, "runs as uid 0 ", f"not uid {NOBODY}")
         self.check_served(server, 0)
         self.assertEqual(self.smi(server, 0).returncode, 0)
 
     def test_a_server_of_a_user_of_its_own(self):
         server = self.server(user=NOBODY)
-        self.check_refused(server, NOBODY, OTHER)
+        theirs = f"runs as uid {NOBODY}, "
+        self.check_refused(server, OTHER, theirs, f"a program of uid {OTHER} ", f"RCUDA_TRUST_USER={NOBODY}")
+        # A user may trust the server, but the server does not serve that user.
+        self.check_refused(server, OTHER, f"runs as uid {NOBODY} ", f"not uid {OTHER}", trusted=f"0,{NOBODY}")
         self.check_served(server, NOBODY)
-        self.check_served(server, 0)
         self.assertEqual(self.smi(server, NOBODY).returncode, 0)
+
+    def test_root_uses_a_users_server_only_by_name(self):
+        server = self.server(user=NOBODY)
+        self.check_refused(server, 0, f"runs as uid {NOBODY}, ", "uses only servers of root",
+                           f"RCUDA_TRUST_USER={NOBODY}")
+        self.check_refused(server, 0, "uses only servers of root", trusted=str(OTHER))
+        self.check_served(server, 0, trusted=pwd.getpwuid(NOBODY).pw_name)
+        self.assertEqual(self.smi(server, 0, trusted=str(NOBODY)).returncode, 0)
+        unknown = self.run_program(server, "auto", 0, trusted="no-such-user")
+        self.assertIn("RCUDA_TRUST_USER=no-such-user (from the environment) is not usable", unknown.stderr)
 
     def control(self, server, user, *command):
         return run_as(user, [os.path.join(BUILD, "bin/rcuda-smi"), *map(str, command)], text=True)
@@ -137,11 +150,11 @@ class UsersTest(unittest.TestCase):
         with effective_user(NOBODY):
             taken.bind(f"\0rcuda-{port}")
             taken.listen()
-        for transport in ("auto", "shm"):
-            result = run_as(OTHER, [os.path.join(PROGRAMS, "vector_add")], text=True,
+        for user, transport in ((OTHER, "auto"), (OTHER, "shm"), (0, "auto"), (0, "shm")):
+            result = run_as(user, [os.path.join(PROGRAMS, "vector_add")], text=True,
                             env=dict(client_environment(BUILD, [], transport), RCUDA_DEVICES=f"localhost@{port}:0"))
             self.assertIn("cudaErrorNoDevice", result.stderr)
-            self.assertIn(f"runs as uid {NOBODY} ", result.stderr)
+            self.assertIn(f"runs as uid {NOBODY}, ", result.stderr)
             connection, _ = taken.accept()
             with connection:
                 self.assertEqual(connection.recv(1), b"")

@@ -69,13 +69,14 @@ class Worker {
 Result<std::unique_ptr<Worker>> Worker::open(const client::DeviceAddress& address,
                                              wire::Hello hello) {
   const Clock::time_point deadline = Clock::now() + kTimeout;
+  wire::Credentials credentials;
+  RCUDA_RETURN_IF_ERROR(credentials.registry.load_environment());
   Result<wire::Connection> connection =
-      wire::connect_server(address.host, address.port, address.medium, std::chrono::seconds(5));
+      wire::connect_server(address.host, address.port, address.medium, std::chrono::seconds(5),
+                           credentials.trusted.get());
   if (!connection) return connection.status();
   const transport::Medium& medium = *connection->medium;
   hello.devices = {address.gpu};
-  wire::Credentials credentials;
-  RCUDA_RETURN_IF_ERROR(credentials.registry.load_environment());
   if (medium.traits.reach == transport::Reach::kNetwork) {
     RCUDA_RETURN_IF_ERROR(
         wire::identify(&*connection, address.host, address.port, credentials, deadline)

@@ -25,9 +25,9 @@
 #include "common/config/command_line.h"
 #include "common/identity/certificate.h"
 #include "common/identity/token.h"
+#include "common/identity/users.h"
 #include "server/auth/default_paths.h"
 #include "server/auth/token_store.h"
-#include "server/auth/users.h"
 
 namespace rcuda {
 namespace {
@@ -88,12 +88,12 @@ Result<std::optional<server::Seconds>> parse_expiry(const std::string& text, ser
 // The user that a token will stand for.
 Result<std::string> choose_user(const std::string& wanted) {
   const uid_t own = ::geteuid();
-  if (wanted.empty()) return server::user_name(own);
-  const Result<uid_t> uid = server::user_id(wanted);
+  if (wanted.empty()) return identity::user_name(own);
+  const Result<uid_t> uid = identity::user_id(wanted);
   if (!uid.ok()) return uid.status();
-  if (own == 0 || *uid == own) return server::user_name(*uid);
+  if (own == 0 || *uid == own) return identity::user_name(*uid);
   return Status(Code::kDenied, "only root can make a token for " + wanted + ": a server of " +
-                                   server::user_name(own) +
+                                   identity::user_name(own) +
                                    " runs everything as that user and cannot act for " +
                                    "another; run \"sudo rcuda-token create --user " + wanted +
                                    "\" for a server that runs as root");

@@ -83,7 +83,7 @@ Outcome introduce(const Server& server, const wire::Hello& message,
                   const std::function<void()>& meanwhile = {}) {
   const bool local = message.medium == "shm";
   UniqueFd socket = local ? server.connect_local() : server.connect_tcp();
-  EXPECT_TRUE(wire::present_ticket(socket.get(), patience()).ok());
+  EXPECT_TRUE(wire::present_ticket(socket.get(), {}, patience()).ok());
   EXPECT_TRUE(wire::write_message(socket.get(), wire::MessageType::kHello, wire::encode(message),
                                   patience())
                   .ok());
@@ -340,7 +340,7 @@ TEST(DaemonTest, AWorkerThatReadsNothingDoesNotHoldTheDaemon) {
                     .ok());
   }
   UniqueFd socket = server.connect_tcp();
-  ASSERT_TRUE(wire::present_ticket(socket.get(), patience()).ok());
+  ASSERT_TRUE(wire::present_ticket(socket.get(), {}, patience()).ok());
   ASSERT_TRUE(
       wire::write_message(socket.get(), wire::MessageType::kStatusQuery, {}, patience()).ok());
   EXPECT_TRUE(wire::read_message(socket.get(), patience()).ok());
@@ -395,7 +395,7 @@ TEST(DaemonTest, StatusListsDevicesAndSessions) {
   Outcome outcome = introduce(server, message);
   ASSERT_TRUE(outcome.session);
   UniqueFd socket = server.connect_tcp();
-  ASSERT_TRUE(wire::present_ticket(socket.get(), patience()).ok());
+  ASSERT_TRUE(wire::present_ticket(socket.get(), {}, patience()).ok());
   ASSERT_TRUE(
       wire::write_message(socket.get(), wire::MessageType::kStatusQuery, {}, patience()).ok());
   auto answer = wire::read_message(socket.get(), patience());

@@ -91,7 +91,7 @@ TEST(DoorTest, AClientOfTheSameHostNeedsATicketAtEveryAddress) {
           << reason;
     }
     const UniqueFd with = server.connect_tcp(address);
-    ASSERT_TRUE(wire::present_ticket(with.get(), patience()).ok());
+    ASSERT_TRUE(wire::present_ticket(with.get(), {}, patience()).ok());
     EXPECT_TRUE(is_served(with.get())) << address;
   }
 }

@@ -52,13 +52,6 @@ TEST(SameHostTest, OfLoopbackAllAddressesAreThisMachines) {
   }
 }
 
-TEST(SameHostTest, AUserTrustsRootAndItself) {
-  EXPECT_TRUE(trusts(1000, 1000));
-  EXPECT_TRUE(trusts(1000, 0));
-  EXPECT_TRUE(trusts(0, 1000));
-  EXPECT_FALSE(trusts(1000, 1001));
-}
-
 TEST(SameHostTest, ARefusalNamesBothUsersAndTheRemedy) {
   const Status status = not_served(8308, 1000, 1001);
   EXPECT_EQ(status.code(), Code::kDenied);

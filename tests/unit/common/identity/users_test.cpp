@@ -1,9 +1,9 @@
-#include "server/auth/users.h"
+#include "common/identity/users.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace rcuda::server {
+namespace rcuda::identity {
 namespace {
 
 // One that no machine has given to a user.
@@ -28,4 +28,4 @@ TEST(UsersTest, WhatIsNoUser) {
 }
 
 }  // namespace
-}  // namespace rcuda::server
+}  // namespace rcuda::identity

@@ -8,7 +8,7 @@
 
 #include "common/base/status.h"
 
-namespace rcuda::server {
+namespace rcuda::identity {
 
 // The decimal uid if the user has no name, as in some containers.
 std::string user_name(uid_t uid);
@@ -20,4 +20,4 @@ Result<uid_t> user_id(const std::string& name);
 // Takes a name or a number, which need not be of a known group. kNotFound if no group has the name.
 Result<gid_t> group_id(const std::string& name);
 
-}  // namespace rcuda::server
+}  // namespace rcuda::identity

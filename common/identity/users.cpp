@@ -1,4 +1,4 @@
-#include "server/auth/users.h"
+#include "common/identity/users.h"
 
 #include <cerrno>
 #include <charconv>
@@ -7,7 +7,7 @@
 #include <grp.h>
 #include <pwd.h>
 
-namespace rcuda::server {
+namespace rcuda::identity {
 namespace {
 
 constexpr uid_t kNoUid = static_cast<uid_t>(-1);
@@ -65,7 +65,7 @@ Result<gid_t> group_id(const std::string& name) {
   const int error = ::getgrnam_r(name.c_str(), &entry, room.data(), room.size(), &found);
   if (found) return entry.gr_gid;
   if (error != 0) return Status::from_errno(error, "looking up group " + name);
-  return Status(Code::kNotFound, "the server's machine knows no group " + name);
+  return Status(Code::kNotFound, "this machine has no group " + name);
 }
 
-}  // namespace rcuda::server
+}  // namespace rcuda::identity

@@ -1,0 +1,44 @@
+// TrustedUsers: the setting RCUDA_TRUST_USER, and the users whose servers a client uses. A server
+// receives the client's data and decides what its calls return, so a client does not use the server
+// of any user who happens to listen. docs/security.md describes the rule.
+//
+// Threads: as other settings (common/config/settings.h). Blocking: set() only, while it looks up
+// names in the user database, which may be on the network.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "common/base/status.h"
+#include "common/config/settings.h"
+
+namespace rcuda::wire {
+
+class TrustedUsers : public config::SettingBase {
+ public:
+  explicit TrustedUsers(config::Registry& registry)
+      : SettingBase(registry, "RCUDA_TRUST_USER",
+                    "users whose servers to use, besides root's and those of the own user") {}
+
+  const std::vector<uid_t>& get() const { return users_; }
+  std::string text() const override;
+  std::string accepted() const override {
+    return "names or numbers of users of this machine, separated by commas";
+  }
+
+ protected:
+  bool parse(std::string_view text) override;
+
+ private:
+  std::vector<uid_t> users_;
+};
+
+// kDenied, with the remedy, unless `server` is `client` itself, root, or one of `named`. Root is no
+// exception: it uses only its own servers and those of `named`. `what`: the server, for the error.
+Status check_trust(const std::string& what, uid_t server, uid_t client,
+                   const std::vector<uid_t>& named);
+
+}  // namespace rcuda::wire
