@@ -1,5 +1,6 @@
 #include "common/base/log.h"
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <spdlog/details/null_mutex.h>
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -23,6 +25,11 @@ namespace rcuda {
 namespace {
 
 constexpr const char* kLinePattern = "%H:%M:%S.%e %n[%P] %l: %v";
+// Of a line of another process, whose name includes its number.
+constexpr const char* kOthersPattern = "%H:%M:%S.%e %n %l: %v";
+// "<W>text": the level's letter, as spdlog writes it, and the text.
+constexpr const char* kRelayedPattern = "<%L>%v";
+constexpr std::string_view kRelayedLetters = "TDIWE";
 constexpr const char* kFilePattern = "%Y-%m-%d %H:%M:%S.%e %n[%P] %l: %v";
 constexpr const char* kLevelNames[] = {"trace", "debug", "info", "warn", "error", "off"};
 constexpr spdlog::level::level_enum kSpdlogLevels[] = {spdlog::level::trace, spdlog::level::debug,
@@ -56,17 +63,30 @@ class DescriptorSink : public spdlog::sinks::base_sink<spdlog::details::null_mut
   explicit DescriptorSink(int descriptor) : descriptor_(descriptor) {}
   explicit DescriptorSink(UniqueFd file) : descriptor_(file.get()), file_(std::move(file)) {}
 
+  void write(const spdlog::memory_buf_t& line) {
+    [[maybe_unused]] ssize_t written = ::write(descriptor_, line.data(), line.size());
+  }
+
  private:
   void sink_it_(const spdlog::details::log_msg& message) override {
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
-    [[maybe_unused]] ssize_t written = ::write(descriptor_, line.data(), line.size());
+    write(line);
   }
   void flush_() override {}
 
   const int descriptor_;
   const UniqueFd file_;  // the descriptor, if the sink owns it
 };
+
+// Lines quote text from peers. It must not look like several lines or control a terminal.
+void clean(char* text) {
+  for (char* c = text; *c != '\0'; ++c) {
+    if (static_cast<unsigned char>(*c) < ' ' || *c == '\x7f') *c = '?';
+    // U+0080 to U+009F in UTF-8, which some terminals obey.
+    if (*c == '\xc2' && static_cast<unsigned char>(c[1]) < 0xa0 && c[1] != '\0') *c = c[1] = '?';
+  }
+}
 
 void use_sink_locked(Logger& log, std::shared_ptr<DescriptorSink> sink, const char* pattern) {
   log.sink = std::make_shared<spdlog::logger>(log.name, std::move(sink));
@@ -95,12 +115,7 @@ void log_line(LogLevel level, const char* format, ...) {
   va_start(args, format);
   std::vsnprintf(text, sizeof text, format, args);
   va_end(args);
-  // Lines quote text from peers. It must not look like several lines or control a terminal.
-  for (char* c = text; *c != '\0'; ++c) {
-    if (static_cast<unsigned char>(*c) < ' ' || *c == '\x7f') *c = '?';
-    // U+0080 to U+009F in UTF-8, which some terminals obey.
-    if (*c == '\xc2' && static_cast<unsigned char>(c[1]) < 0xa0 && c[1] != '\0') *c = c[1] = '?';
-  }
+  clean(text);
   if (const LogWriter writer = log_writer.load(std::memory_order_acquire); writer != nullptr) {
     writer(level, text);
   } else {
@@ -157,6 +172,36 @@ void set_log_descriptor(int descriptor) {
   Logger& log = logger();
   std::lock_guard lock(log.mutex);
   use_sink_locked(log, std::make_shared<DescriptorSink>(descriptor), kLinePattern);
+}
+
+void set_log_relay(int descriptor) {
+  Logger& log = logger();
+  std::lock_guard lock(log.mutex);
+  use_sink_locked(log, std::make_shared<DescriptorSink>(descriptor), kRelayedPattern);
+}
+
+void write_log_line_of(const char* name, std::string_view line) {
+  LogLevel level = LogLevel::kInfo;
+  if (line.size() >= 3 && line[0] == '<' && line[2] == '>') {
+    const size_t letter = kRelayedLetters.find(line[1]);
+    if (letter != std::string_view::npos) {
+      level = static_cast<LogLevel>(letter);
+      line.remove_prefix(3);
+    }
+  }
+  char text[4096];
+  const size_t bytes = std::min(line.size(), sizeof text - 1);
+  // A zero byte would end the text.
+  std::replace_copy(line.begin(), line.begin() + static_cast<ptrdiff_t>(bytes), text, '\0', '?');
+  text[bytes] = '\0';
+  clean(text);
+  const CancellationOff off;
+  Logger& log = logger();
+  std::lock_guard lock(log.mutex);
+  spdlog::memory_buf_t whole;
+  spdlog::pattern_formatter(kOthersPattern)
+      .format({name, kSpdlogLevels[static_cast<int>(level)], text}, whole);
+  static_cast<DescriptorSink&>(*sink_locked(log).sinks().front()).write(whole);
 }
 
 }  // namespace rcuda

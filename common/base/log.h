@@ -9,6 +9,7 @@
 #pragma once
 
 #include <atomic>
+#include <string_view>
 
 namespace rcuda {
 
@@ -32,6 +33,13 @@ void set_log_name(const char* name);
 bool set_log_file(const char* path);
 // Sends lines to an open descriptor. The caller keeps it, and keeps it open.
 void set_log_descriptor(int descriptor);
+// Likewise, for a process that reads the lines and writes them with write_log_line_of(): each line
+// is its level and its text ("<W>text").
+void set_log_relay(int descriptor);
+// Writes one line of another process as a line of this log: this log's time and destination, the
+// other's name. The text is cleaned, and its level is what `line` says (kInfo if it says nothing).
+// Of lines that do not fit, the end is missing.
+void write_log_line_of(const char* name, std::string_view line);
 
 }  // namespace rcuda
 

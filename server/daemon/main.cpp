@@ -26,6 +26,7 @@
 #include "server/daemon/gate.h"
 #include "server/daemon/lease_file.h"
 #include "server/daemon/rules_file.h"
+#include "server/daemon/spawn_worker.h"
 #include "server/worker/settings.h"
 #include "server/worker/worker_process.h"
 
@@ -33,8 +34,6 @@ namespace rcuda::server {
 namespace {
 
 using config::CommandLine;
-
-constexpr int kWorkerControl = 3;
 
 // The exit status for settings that are not usable (EX_CONFIG of sysexits.h): systemd's unit does
 // not start such a server again. What may work later is 1, also a user who is not known at the
@@ -244,8 +243,9 @@ int start(int argc, char** argv) {
   }
   signal(SIGXFSZ, SIG_IGN);  // calls that exceed RLIMIT_FSIZE fail instead
   if (order.worker_base >= 0) {
-    ::fcntl(kWorkerControl, F_SETFD, FD_CLOEXEC);
-    return run_worker(settings, UniqueFd(kWorkerControl), static_cast<uint32_t>(order.worker_base));
+    for (const int number : {kWorkerControl, kWorkerReports}) ::fcntl(number, F_SETFD, FD_CLOEXEC);
+    return run_worker(settings, UniqueFd(kWorkerControl), UniqueFd(kWorkerReports),
+                      static_cast<uint32_t>(order.worker_base));
   }
   set_log_name("rcuda-server");
   if (order.check_config) return check_config(settings);

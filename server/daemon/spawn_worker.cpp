@@ -6,13 +6,7 @@
 #include <unistd.h>
 
 namespace rcuda::server {
-namespace {
-
-constexpr int kWorkerControl = 3;  // the worker's end of its socket pair
-
-}  // namespace
-
-Result<pid_t> spawn_worker(const std::string& binary, int control, uint32_t base,
+Result<pid_t> spawn_worker(const std::string& binary, const WorkerEnds& ends, uint32_t base,
                            std::vector<std::string> environment) {
   std::vector<char*> environment_pointers;
   environment_pointers.reserve(environment.size() + 1);
@@ -26,8 +20,11 @@ Result<pid_t> spawn_worker(const std::string& binary, int control, uint32_t base
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawnattr_init(&attributes);
   ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  // dup2 clears close-on-exec, and does so even if the descriptor already is number 3.
-  ::posix_spawn_file_actions_adddup2(&actions, control, kWorkerControl);
+  // The numbers of the ends are above all these, so none is overwritten before it is copied.
+  ::posix_spawn_file_actions_adddup2(&actions, ends.log, STDOUT_FILENO);
+  ::posix_spawn_file_actions_adddup2(&actions, ends.log, STDERR_FILENO);
+  ::posix_spawn_file_actions_adddup2(&actions, ends.control, kWorkerControl);
+  ::posix_spawn_file_actions_adddup2(&actions, ends.reports, kWorkerReports);
   sigset_t none, all;
   ::sigemptyset(&none);
   ::sigfillset(&all);

@@ -11,9 +11,19 @@
 
 namespace rcuda::server {
 
-// `control`: the worker's end of its socket pair. `base`: the number of its Base.
-// `environment`: all of it, as NAME=value.
-Result<pid_t> spawn_worker(const std::string& binary, int control, uint32_t base,
+// Numbers of a worker's descriptors.
+inline constexpr int kWorkerControl = 3;  // its end of the socket pair
+inline constexpr int kWorkerReports = 4;  // of the pipe to the daemon (reports.h)
+
+// The worker's ends, which stay the caller's, with numbers above those.
+struct WorkerEnds {
+  int control;
+  int reports;
+  int log;  // its stdout and stderr (worker_log.h)
+};
+
+// `base`: the number of its Base. `environment`: all of it, as NAME=value.
+Result<pid_t> spawn_worker(const std::string& binary, const WorkerEnds& ends, uint32_t base,
                            std::vector<std::string> environment);
 
 }  // namespace rcuda::server

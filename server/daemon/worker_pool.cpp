@@ -290,19 +290,22 @@ std::vector<Leases::Use> WorkerPool::uses() const {
 void WorkerPool::add_descriptors(std::vector<pollfd>* items) const {
   for (const Worker& worker : workers_) {
     if (!worker.ask_at) items->push_back({worker.process.get(), POLLIN, 0});
-    if (worker.is_read()) items->push_back({worker.control.get(), POLLIN, 0});
+    if (worker.is_read()) items->push_back({worker.reports.get(), POLLIN, 0});
+    const int log = worker.log.descriptor(Clock::now());
+    if (log >= 0 && !worker.ask_at) items->push_back({log, POLLIN, 0});
   }
 }
 
 void WorkerPool::handle(const std::vector<pollfd>& items) {
   const auto is_ready = [&](int descriptor) {
     return std::any_of(items.begin(), items.end(), [&](const pollfd& item) {
-      return item.fd == descriptor && item.revents != 0;
+      return descriptor >= 0 && item.fd == descriptor && item.revents != 0;
     });
   };
   const Clock::time_point now = Clock::now();
   for (auto worker = workers_.begin(); worker != workers_.end();) {
-    if (worker->is_read() && is_ready(worker->control.get())) read(*worker);
+    if (is_ready(worker->log.descriptor(now))) worker->log.relay(now);
+    if (worker->is_read() && is_ready(worker->reports.get())) read(*worker);
     if (worker->is(State::kStarting) && now - worker->since > settings_.start_timeout.get()) {
       did_not_start(
           *worker, Status(Code::kTimeout, "a worker did not initialise its driver in time"), false);
@@ -322,9 +325,14 @@ void WorkerPool::handle(const std::vector<pollfd>& items) {
 }
 
 void WorkerPool::read(Worker& worker) {
-  Result<WorkerMessage> message = receive_worker_message(worker.control.get());
-  if (!worker.is(State::kStarting)) return read_session(worker, std::move(message));
-  if (message.ok()) read_start(worker, *message);  // otherwise it died; its pidfd reports that too
+  Result<std::optional<WorkerMessage>> message = worker.reader.read(worker.reports.get());
+  if (!message.ok()) {
+    worker.heard = true;  // it died; its pidfd reports that too
+  } else if (*message && worker.is(State::kStarting)) {
+    read_start(worker, **message);
+  } else if (*message) {
+    read_session(worker, **message);
+  }
 }
 
 void WorkerPool::read_start(Worker& worker, const WorkerMessage& message) {
@@ -373,18 +381,13 @@ bool WorkerPool::reap(Worker& worker) {
     return false;
   }
   worker.ask_at.reset();
-  // Its message about the failure may still be in the socket.
-  if (worker.is(State::kStarting)) {
-    pollfd item{worker.control.get(), POLLIN, 0};
-    if (::poll(&item, 1, 0) > 0) read(worker);
-  }
+  worker.log.finish(Clock::now());
+  // Its message about the failure may still be in the pipe.
+  if (worker.is(State::kStarting)) read(worker);
   const bool clean = WIFEXITED(status) && WEXITSTATUS(status) == 0;
   if (worker.is(State::kBusy)) {
-    // What it said of its session may still be in the socket.
-    pollfd item{worker.control.get(), POLLIN, 0};
-    if (!worker.totals && ::poll(&item, 1, 0) > 0) {
-      read_session(worker, receive_worker_message(worker.control.get()));
-    }
+    // What it said of its session may still be in the pipe.
+    if (!worker.totals) read(worker);
     record_end(worker, worker.totals ? worker.totals->outcome : outcome(status));
     if (clean) {
       RCUDA_DEBUG("worker %d ended with its session", worker.pid);
@@ -445,6 +448,7 @@ WorkerPool::Clock::time_point WorkerPool::next_deadline() const {
   if (waiting_ > 0 && counted_at() > now) next = std::min(next, counted_at());
   for (const Worker& worker : workers_) {
     if (worker.ask_at) next = std::min(next, *worker.ask_at);
+    next = std::min(next, worker.log.resumes_at());
     if (waiting_ > 0 && is_clean_soon(worker)) {
       next = std::min(next, clean_by(worker));
     }

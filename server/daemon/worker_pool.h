@@ -51,7 +51,9 @@
 #include "server/daemon/identity.h"
 #include "server/daemon/leases.h"
 #include "server/daemon/pool_demand.h"
+#include "server/daemon/worker_log.h"
 #include "server/worker/address_window.h"
+#include "server/worker/reports.h"
 #include "server/worker/session_grant.h"
 #include "server/worker/settings.h"
 #include "server/worker/worker_messages.h"
@@ -155,7 +157,10 @@ class WorkerPool {
     std::unique_ptr<WorkerCgroup> cgroup;
     DeviceSets::Key devices;
     uint32_t sm_percent = 0;
-    UniqueFd control;
+    UniqueFd control;  // for sending only
+    UniqueFd reports;  // pipe from the worker (reports.h)
+    ReportReader reader;
+    WorkerLog log;
     Base base;
     std::vector<std::optional<wire::AttachToken>> attach_tokens;  // of sockets that may still come
     Clock::time_point since;
@@ -186,7 +191,7 @@ class WorkerPool {
     }
     bool is_kept() const { return !owner.empty() && (is(State::kIdle) || is(State::kCleaning)); }
     bool is_read() const {
-      return is(State::kStarting) || (!heard && (is(State::kBusy) || is(State::kCleaning)));
+      return !heard && (is(State::kStarting) || is(State::kBusy) || is(State::kCleaning));
     }
   };
 
@@ -217,7 +222,7 @@ class WorkerPool {
   void read(Worker& worker);
   void read_start(Worker& worker, const WorkerMessage& message);
   // worker_pool_reuse.cpp
-  void read_session(Worker& worker, Result<WorkerMessage> message);
+  void read_session(Worker& worker, const WorkerMessage& message);
   bool wants_back(const Worker& worker) const;
   void rest(Worker& worker);
   bool reuses() const;

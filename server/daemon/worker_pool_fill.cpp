@@ -5,6 +5,7 @@
 #include <optional>
 #include <thread>
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -173,8 +174,7 @@ void WorkerPool::stop(Worker& worker) {
   WorkerMessage message;
   message.type = WorkerMessageType::kStop;
   (void)send_worker_message(worker.control.get(), message, Clock::now());
-  // A worker that does not read the message stops at the end of the stream. It can still report its
-  // session's totals, because only one direction is shut down.
+  // A worker that does not read the message stops at the end of the stream.
   ::shutdown(worker.control.get(), SHUT_WR);
   if (!worker.is_busy()) worker.state = State::kEnding;
 }
@@ -185,14 +185,31 @@ Status WorkerPool::start(const Base& base, const DeviceSets::Key& devices, uint3
     return Status::from_errno(errno, "socketpair");
   }
   UniqueFd ours(ends[0]), theirs(ends[1]);
+  // A worker could send a descriptor whose close blocks. Nothing is received here, nor queued.
+  if (::shutdown(ours.get(), SHUT_RD) != 0) return Status::from_errno(errno, "shutdown");
+  int pipe[2];
+  if (::pipe2(pipe, O_CLOEXEC | O_NONBLOCK) != 0) {
+    return Status::from_errno(errno, "a pipe for the reports of a worker");
+  }
+  Worker worker;
+  worker.reports.reset(pipe[0]);
+  UniqueFd reports(pipe[1]), log;
+  RCUDA_RETURN_IF_ERROR(worker.log.open(&log));
+  // spawn_worker() copies them to low numbers.
+  for (UniqueFd* end : {&theirs, &reports, &log}) {
+    if (end->get() > kWorkerReports) continue;
+    end->reset(::fcntl(end->get(), F_DUPFD_CLOEXEC, kWorkerReports + 1));
+    if (!*end) return Status::from_errno(errno, "a descriptor for a worker");
+  }
   std::vector<std::string> own = settings_.registry.environment();
   std::ranges::move(device_sets_.environment(devices), std::back_inserter(own));
   std::ranges::move(share_environment(sm_percent), std::back_inserter(own));
   const Result<pid_t> pid =
-      spawn_worker(settings_.worker_binary, theirs.get(), base.number(), worker_environment(own));
+      spawn_worker(settings_.worker_binary, {theirs.get(), reports.get(), log.get()}, base.number(),
+                   worker_environment(own));
   if (!pid.ok()) return pid.status();
-  Worker worker;
   worker.pid = *pid;
+  worker.log.set_worker(worker.pid);
   worker.control = std::move(ours);
   worker.base = base;
   worker.devices = devices;

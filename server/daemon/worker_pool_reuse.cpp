@@ -33,18 +33,17 @@ bool WorkerPool::is_clean_soon(const Worker& worker) const {
   return worker.is(State::kCleaning) && Clock::now() < clean_by(worker);
 }
 
-void WorkerPool::read_session(Worker& worker, Result<WorkerMessage> message) {
+void WorkerPool::read_session(Worker& worker, const WorkerMessage& message) {
   worker.heard = true;  // it says one thing; its pidfd reports its end
-  if (!message.ok()) return;
   if (worker.is(State::kCleaning)) {
-    if (message->type == WorkerMessageType::kClean) rest(worker);
+    if (message.type == WorkerMessageType::kClean) rest(worker);
     return;
   }
-  if (message->type != WorkerMessageType::kEnded) return;
-  Result<SessionTotals> totals = decode_session_totals(message->body);
+  if (message.type != WorkerMessageType::kEnded) return;
+  Result<SessionTotals> totals = decode_session_totals(message.body);
   if (!totals.ok()) return;
   worker.totals = std::move(totals).value();
-  if (message->index != 1) return;
+  if (message.index != 1) return;
   const bool wanted = wants_back(worker);
   WorkerMessage answer;
   answer.type = wanted ? WorkerMessageType::kClean : WorkerMessageType::kStop;

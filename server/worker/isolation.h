@@ -8,7 +8,7 @@
 //   programs      it can start none any more, and no_new_privs is set (docs/security.md)
 //   its memory    it leaves no core file. If its client is not the daemon's own user, it is not
 //                 dumpable: no process but root's may trace it or look into it. It holds more than
-//                 its user may have: the log, the devices of other sessions, the session's limits
+//                 its user may have: the devices of other sessions, the session's limits
 //   limits        RLIMIT_DATA and RLIMIT_NPROC, where the grant names them
 // A worker that fails half way must end: it is neither root's nor the user's.
 // Threads: one, once; other threads may run. Blocking: for threads that are just ending.

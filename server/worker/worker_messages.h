@@ -1,5 +1,6 @@
-// Messages between the daemon and its workers, over the sequenced-packet socket pair that a worker
-// is started with. Both ends are the same binary, so the packets are plain structs.
+// Messages between the daemon and its workers. Both ends are the same binary, so they are plain
+// structs. To a worker they go over a sequenced-packet socket, from a worker as reports through a
+// pipe (reports.h).
 //
 // worker -> daemon   kReady or kFailed, once; kEnded, when a session is over, with index 1 if the
 //                    worker could serve another one; kClean, when it can. The daemon believes

@@ -23,6 +23,7 @@
 #include "server/worker/device_set.h"
 #include "server/worker/driver_loader.h"
 #include "server/worker/private_dev.h"
+#include "server/worker/reports.h"
 #include "server/worker/staging_memory.h"
 #include "server/worker/start_failure.h"
 #include "server/worker/worker_messages.h"
@@ -31,14 +32,20 @@
 namespace rcuda::server {
 namespace {
 
-// The log keeps the stderr with which the worker was started, because descriptors 1 and 2 will
-// carry the output of the session's kernels.
+// The daemon reads the stderr with which the worker was started (worker_log.h). The log keeps it,
+// because descriptors 1 and 2 will carry the output of the session's kernels.
 void keep_log_apart() {
   const int copy = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
-  if (copy >= 0) set_log_descriptor(copy);
+  if (copy >= 0) set_log_relay(copy);
 }
 
-Status fail(int daemon, Status status) {
+// The descriptors of a worker that lead to the daemon.
+struct Daemon {
+  int control;
+  int reports;
+};
+
+Status fail(const Daemon& daemon, Status status) {
   WorkerMessage message;
   message.type = WorkerMessageType::kFailed;
   message.index = is_lasting(status) ? 1 : 0;
@@ -46,7 +53,7 @@ Status fail(int daemon, Status status) {
   const std::string reason = status.code() == Code::kCuda ? status.message() : status.context();
   const auto* bytes = reinterpret_cast<const std::byte*>(reason.data());
   message.body.assign(bytes, bytes + reason.size());
-  (void)send_worker_message(daemon, message, Deadline::max());
+  (void)send_report(daemon.reports, message, Deadline::max());
   return status;
 }
 
@@ -130,7 +137,7 @@ Status serve_sessions(const PreparedWorker& worker) {
   std::vector<AddressRange> closed;  // for clients that were here
   for (;;) {
     Result<std::optional<SessionOrder>> order = receive_order(worker.daemon);
-    if (!order.ok()) return fail(worker.daemon, order.status());
+    if (!order.ok()) return fail({worker.daemon, worker.reports}, order.status());
     if (!*order) {
       look_for_leaks();
       return {};
@@ -151,11 +158,11 @@ Status serve_sessions(const PreparedWorker& worker) {
     }
     WorkerMessage message;
     message.type = WorkerMessageType::kClean;
-    if (!send_worker_message(worker.daemon, message, Deadline::max()).ok()) return {};
+    if (!send_report(worker.reports, message, Deadline::max()).ok()) return {};
   }
 }
 
-Status work(const Settings& settings, int daemon, uint32_t base_number) {
+Status work(const Settings& settings, const Daemon& daemon, uint32_t base_number) {
   AddressFence fence;
   if (settings.fence.get()) {
     auto raised = AddressFence::raise(Base::from_number(base_number).range());
@@ -182,20 +189,20 @@ Status work(const Settings& settings, int daemon, uint32_t base_number) {
   ready.type = WorkerMessageType::kReady;
   ready.body = encode(offer_of(*driver, **devices, std::move(warning)));
   // If the daemon has died, this worker is not needed, and nothing is logged.
-  if (!send_worker_message(daemon, ready, Deadline::max()).ok()) return {};
+  if (!send_report(daemon.reports, ready, Deadline::max()).ok()) return {};
   RCUDA_RETURN_IF_ERROR(
-      wait_for_daemon(daemon, driver->table, **devices, settings.stop_timeout.get()));
-  return serve_sessions({settings, daemon, **devices, *driver, fence});
+      wait_for_daemon(daemon.control, driver->table, **devices, settings.stop_timeout.get()));
+  return serve_sessions({settings, daemon.control, daemon.reports, **devices, *driver, fence});
 }
 
 }  // namespace
 
-int run_worker(const Settings& settings, UniqueFd daemon, uint32_t base_number) {
+int run_worker(const Settings& settings, UniqueFd control, UniqueFd reports, uint32_t base_number) {
   set_log_name("rcuda-worker");
   // What the daemon itself inherited is nothing for a session.
-  ::close_range(static_cast<unsigned>(daemon.get()) + 1, ~0u, 0);
+  ::close_range(static_cast<unsigned>(reports.get()) + 1, ~0u, 0);
   keep_log_apart();
-  const Status status = work(settings, daemon.get(), base_number);
+  const Status status = work(settings, {control.get(), reports.get()}, base_number);
   if (!status.ok()) RCUDA_WARN("worker: %s", status.message().c_str());
   // The driver's threads still run, and its exit handlers have nothing to save.
   ::_exit(status.ok() ? 0 : 2);

@@ -17,6 +17,7 @@
 
 namespace rcuda::server {
 
-int run_worker(const Settings& settings, UniqueFd daemon, uint32_t base_number);
+// `control`: its end of the socket pair. `reports`: of the pipe to the daemon, a higher number.
+int run_worker(const Settings& settings, UniqueFd control, UniqueFd reports, uint32_t base_number);
 
 }  // namespace rcuda::server

@@ -26,6 +26,7 @@
 #include "server/worker/end_watch.h"
 #include "server/worker/image_folder.h"
 #include "server/worker/isolation.h"
+#include "server/worker/reports.h"
 #include "server/worker/session_loop.h"
 
 namespace rcuda::server {
@@ -115,7 +116,7 @@ void WorkerSession::tell_daemon(const SessionTotals& totals, bool waits) const {
   ended.type = WorkerMessageType::kEnded;
   ended.index = waits ? 1 : 0;
   ended.body = encode(totals);
-  (void)send_worker_message(worker_.daemon, ended, Clock::now());
+  (void)send_report(worker_.reports, ended, Clock::now());
 }
 
 // Encrypts a socket of the client, if the session has a key.

@@ -58,7 +58,8 @@ class SessionLoop;
 // The parts that a worker prepares before its session begins. The references outlive the session.
 struct PreparedWorker {
   const Settings& settings;
-  int daemon;  // the socket to the daemon
+  int daemon;   // the socket from the daemon
+  int reports;  // the pipe to the daemon
   DeviceSet& devices;
   const LoadedDriver& driver;
   AddressFence& fence;  // without a base if the worker has none (RCUDA_FENCE=0)

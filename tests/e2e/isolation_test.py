@@ -62,6 +62,13 @@ def threads(pid):
             yield fields(f"/proc/{pid}/task/{thread}/status")
 
 
+def files_of(pid):
+    """What the descriptors of a process are. One may be closed meanwhile."""
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            yield os.readlink(f"/proc/{pid}/fd/{number}")
+
+
 class IsolationTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -124,6 +131,8 @@ class IsolationTest(unittest.TestCase):
         for name, user in (("ada", ADA), ("bob", BOB)):
             _, workers[name] = self.session(server, user)
             self.check_identity(workers[name], user)
+            # The daemon's log and audit are files of the daemon alone.
+            self.assertNotIn("rcuda-server.log", " ".join(files_of(workers[name])))
         self.assertNotEqual(*workers.values())
         # The idle worker is still root's.
         idle = [pid for pid in server.workers() if pid not in workers.values()]

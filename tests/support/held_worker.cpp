@@ -6,11 +6,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "server/worker/worker_messages.h"
+#include "server/worker/reports.h"
 
 namespace {
 
 constexpr int kControl = 3;
+constexpr int kReports = 4;
 
 // Runs in another process: traces its parent until `test` has ended.
 [[noreturn]] void hold(pid_t test, int told) {
@@ -37,6 +38,6 @@ int main() {
   rcuda::server::WorkerMessage ready;
   ready.type = rcuda::server::WorkerMessageType::kReady;
   ready.body = encode(offer);
-  if (!send_worker_message(kControl, ready, rcuda::Deadline::max()).ok()) return 1;
+  if (!send_report(kReports, ready, rcuda::Deadline::max()).ok()) return 1;
   for (;;) ::pause();
 }

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #include "api/command_hashes.h"
+#include "common/base/log.h"
 #include "tests/support/temp_folder.h"
 
 namespace rcuda::server {
@@ -277,6 +279,41 @@ TEST(WorkerPoolTest, ASessionThatRunsWhenTheServerStopsIsInTheAudit) {
     pool.report(&status, our_user());
     EXPECT_EQ(status.totals.accounts.size(), 1u);
   }
+}
+
+// A worker that has been taken over, as far as it reaches the daemon: it sends descriptors, and
+// looks which files of the daemon it has.
+constexpr const char* kTakenOver = R"(#!/usr/bin/env python3
+import array, os, socket
+control, passed = socket.socket(fileno=3), array.array("i", [0])
+try:
+    control.sendmsg([b"x" * 24], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)])
+    said = "sent"
+except OSError as error:
+    said = error.strerror
+files = [os.readlink(f"/proc/self/fd/{number}") for number in range(5)]
+same = [name for name in files if name == os.readlink(f"/proc/{os.getppid()}/fd/2")]
+print(f"{said}, {len(same)} of the daemon's", flush=True)
+)";
+
+TEST(WorkerPoolTest, AWorkerCanSendNoDescriptorAndHasNoLogOfTheDaemon) {
+  const test::TempFolder folder;
+  const std::string binary = folder.write("worker", kTakenOver, 0755);
+  // The daemon's stderr is a file, which the worker must not have.
+  const UniqueFd before(::dup(STDERR_FILENO));
+  ASSERT_TRUE(set_log_file(folder.file("log").c_str()));
+  const UniqueFd log(::open(folder.file("stderr").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+  ASSERT_GE(::dup2(log.get(), STDERR_FILENO), 0);
+  {
+    const PoolSettings settings("1", binary.c_str());
+    WorkerPool pool(settings, Bases("node0", 0));
+    pool.refill({});
+    run_until(pool, [&] { return pool.starting() == 0; });
+  }
+  ::dup2(before.get(), STDERR_FILENO);
+  set_log_descriptor(STDERR_FILENO);
+  const std::string text = folder.read("log");
+  EXPECT_NE(text.find("info: Broken pipe, 0 of the daemon's\n"), std::string::npos) << text;
 }
 
 // A debugger is notified of the end first. The daemon continues and polls again.

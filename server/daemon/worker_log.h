@@ -1,0 +1,57 @@
+// WorkerLog: the lines that a worker writes to its stdout and stderr, on their way to the daemon's
+// log.
+//
+// A worker never holds the daemon's log or audit, because a session that has taken it over could
+// close, fill or forge them. It has a pipe of its own. The daemon reads complete lines, replaces
+// control characters, and writes each with its own time and the worker's number. Of one worker it
+// writes at most kMostLines within kInterval; then it reads the pipe only in the next interval, and
+// what the full pipe does not take is lost. The bound is higher where the log has debug lines.
+//
+// Threads: one. Blocking: none, except as the daemon's own log does. Errors: none; a line whose
+// destination fails is lost.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+
+#include <sys/types.h>
+
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+
+namespace rcuda::server {
+
+class WorkerLog {
+ public:
+  using Clock = std::chrono::steady_clock;
+  static constexpr size_t kMostLines = 200;
+  static constexpr size_t kMostDebugLines = 100'000;
+  static constexpr auto kInterval = std::chrono::seconds(10);
+
+  // Makes the pipe. `for_worker`: its end for the worker, which never blocks it.
+  Status open(UniqueFd* for_worker);
+  void set_worker(pid_t pid) { name_ = "rcuda-worker[" + std::to_string(pid) + "]"; }
+
+  // The descriptor to poll; -1 while nothing is read.
+  int descriptor(Clock::time_point now) const;
+  // When descriptor() changes by itself; max(): never.
+  Clock::time_point resumes_at() const;
+  // Writes what has arrived, up to a bound for one call.
+  void relay(Clock::time_point now);
+  // Writes the rest, after the worker's end.
+  void finish(Clock::time_point now);
+
+ private:
+  bool read_some(Clock::time_point now);
+  void write(std::string_view line, Clock::time_point now);
+
+  std::string name_;
+  UniqueFd pipe_;
+  std::string partial_;  // a line without its end
+  Clock::time_point interval_begin_{};
+  size_t lines_ = 0;  // in the interval
+  bool warned_ = false;
+};
+
+}  // namespace rcuda::server
