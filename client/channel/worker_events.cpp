@@ -10,6 +10,7 @@
 #include "client/channel/reply.h"
 #include "common/base/log.h"
 #include "common/base/peer_order.h"
+#include "common/base/printable.h"
 #include "common/base/start_thread.h"
 
 namespace rcuda::client {
@@ -285,7 +286,7 @@ bool WorkerEvents::notice(std::span<const std::byte> frame) {
     return false;
   }
   const auto* text = reinterpret_cast<const char*>(frame.data() + sizeof event);
-  if (notice_sink_) notice_sink_(event.ends == 1, std::string(text, event.text_bytes));
+  if (notice_sink_) notice_sink_(event.ends == 1, printable(std::string(text, event.text_bytes)));
   return true;
 }
 

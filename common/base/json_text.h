@@ -6,7 +6,8 @@
 
 namespace rcuda {
 
-// JSON's form of a text, with its quotation marks. Bytes that are not UTF-8 become "?".
+// JSON's form of a text, with its quotation marks, in one line. Characters that are not printable
+// (printable.h) are escaped: JSON is shown on terminals. Bytes that are not UTF-8 become "?".
 std::string json_text(std::string_view text);
 
 }  // namespace rcuda

@@ -19,6 +19,7 @@
 
 #include "common/base/cancellation_off.h"
 #include "common/base/log_forward.h"
+#include "common/base/printable.h"
 #include "common/base/unique_fd.h"
 
 namespace rcuda {
@@ -79,15 +80,6 @@ class DescriptorSink : public spdlog::sinks::base_sink<spdlog::details::null_mut
   const UniqueFd file_;  // the descriptor, if the sink owns it
 };
 
-// Lines quote text from peers. It must not look like several lines or control a terminal.
-void clean(char* text) {
-  for (char* c = text; *c != '\0'; ++c) {
-    if (static_cast<unsigned char>(*c) < ' ' || *c == '\x7f') *c = '?';
-    // U+0080 to U+009F in UTF-8, which some terminals obey.
-    if (*c == '\xc2' && static_cast<unsigned char>(c[1]) < 0xa0 && c[1] != '\0') *c = c[1] = '?';
-  }
-}
-
 void use_sink_locked(Logger& log, std::shared_ptr<DescriptorSink> sink, const char* pattern) {
   log.sink = std::make_shared<spdlog::logger>(log.name, std::move(sink));
   log.sink->set_level(spdlog::level::trace);
@@ -115,7 +107,8 @@ void log_line(LogLevel level, const char* format, ...) {
   va_start(args, format);
   std::vsnprintf(text, sizeof text, format, args);
   va_end(args);
-  clean(text);
+  // Lines quote text from peers. It must not look like several lines or control a terminal.
+  make_printable({text, std::strlen(text)});
   if (const LogWriter writer = log_writer.load(std::memory_order_acquire); writer != nullptr) {
     writer(level, text);
   } else {
@@ -194,7 +187,7 @@ void write_log_line_of(const char* name, std::string_view line) {
   // A zero byte would end the text.
   std::replace_copy(line.begin(), line.begin() + static_cast<ptrdiff_t>(bytes), text, '\0', '?');
   text[bytes] = '\0';
-  clean(text);
+  make_printable({text, bytes});
   const CancellationOff off;
   Logger& log = logger();
   std::lock_guard lock(log.mutex);

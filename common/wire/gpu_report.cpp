@@ -44,9 +44,9 @@ void write(MessageWriter& out, const GpuReport::Gpu& gpu) {
 // After a failed read, all further ones fail.
 bool read(MessageReader& in, GpuReport::Gpu* gpu) {
   in.number(&gpu->ordinal);
-  in.string(&gpu->name);
-  in.string(&gpu->uuid);
-  in.string(&gpu->pci_bus_id);
+  in.text(&gpu->name);
+  in.text(&gpu->uuid);
+  in.text(&gpu->pci_bus_id);
   in.number(&gpu->pci_device);
   in.number(&gpu->pci_subsystem);
   in.number(&gpu->total_bytes);
@@ -56,11 +56,11 @@ bool read(MessageReader& in, GpuReport::Gpu* gpu) {
   uint32_t count = 0;
   if (!in.count(&count, kMaxTexts, sizeof(uint32_t))) return false;
   gpu->texts.resize(count);
-  for (std::string& text : gpu->texts) in.string(&text);
+  for (std::string& text : gpu->texts) in.text(&text);
   if (!in.count(&count, kMaxProcesses, 16)) return false;
   gpu->processes.resize(count);
   for (GpuReport::Process& process : gpu->processes) {
-    in.string(&process.host);
+    in.text(&process.host);
     in.number(&process.pid);
     in.number(&process.used_bytes);
   }
@@ -70,7 +70,7 @@ bool read(MessageReader& in, GpuReport::Gpu* gpu) {
     in.number(&path.ancestor);
     in.numbers(&path.p2p_status, kMaxP2PStatus);
   }
-  in.string(&gpu->adapter);
+  in.text(&gpu->adapter);
   return in.number(&gpu->adapter_ancestor);
 }
 
@@ -92,10 +92,10 @@ Result<GpuReport> decode_gpu_report(const std::vector<std::byte>& body) {
   MessageReader in(body);
   RCUDA_RETURN_IF_ERROR(read_form(in, MessageType::kGpuReport));
   GpuReport report;
-  in.string(&report.driver_version);
+  in.text(&report.driver_version);
   in.number(&report.cuda_version);
   in.number(&report.layout);
-  in.string(&report.host);
+  in.text(&report.host);
   uint32_t count = 0;
   if (!in.count(&count, kMaxDevices, kLeastGpu)) return malformed("GPU report");
   report.gpus.resize(count);

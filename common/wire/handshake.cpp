@@ -25,11 +25,11 @@ using Writer = MessageWriter;
 using Reader = MessageReader;
 
 bool get_medium(Reader& in, std::string* name) {
-  return in.string(name) && ((!name->empty() && name->size() <= kMaxMediumName) || in.fail());
+  return in.text(name) && ((!name->empty() && name->size() <= kMaxMediumName) || in.fail());
 }
 
 bool get_fallback(Reader& in, std::string* name) {
-  return in.string(name) && (name->size() <= kMaxMediumName || in.fail());
+  return in.text(name) && (name->size() <= kMaxMediumName || in.fail());
 }
 
 void put_windows(Writer& out, const std::vector<AddressWindow>& windows) {
@@ -92,8 +92,8 @@ Result<Hello> decode_hello(const std::vector<std::byte>& body) {
   Hello message;
   if (!in.number(&message.protocol_hash) || !in.numbers(&message.commands, kMaxCommands) ||
       !get_medium(in, &message.medium) || !get_fallback(in, &message.fallback) ||
-      !in.number(&message.pid) || !in.number(&message.uid) || !in.string(&message.host) ||
-      !in.string(&message.program) || !in.string(&message.user) ||
+      !in.number(&message.pid) || !in.number(&message.uid) || !in.text(&message.host) ||
+      !in.text(&message.program) || !in.text(&message.user) ||
       !in.bytes(message.session, sizeof message.session) ||
       !in.numbers(&message.devices, kMaxDevices) || !get_windows(in, &message.taken)) {
     return malformed("Hello");
@@ -127,7 +127,7 @@ Result<Queued> decode_queued(const std::vector<std::byte>& body) {
   Reader in(body);
   Queued message;
   in.number(&message.place);
-  in.string(&message.reason);
+  in.text(&message.reason);
   if (!in.complete()) return malformed("Queued");
   return message;
 }
@@ -299,7 +299,7 @@ Result<Welcome> decode_welcome(const std::vector<std::byte>& body) {
   uint32_t devices = 0;
   constexpr size_t kMinDeviceBytes = 4 + 4 + 16 + 8 + 4 + 4 + 4;
   if (!in.bytes(message.token, sizeof message.token) || !in.number(&message.driver_version) ||
-      !in.number(&message.worker_pid) || !in.string(&message.server) ||
+      !in.number(&message.worker_pid) || !in.text(&message.server) ||
       !get_windows(in, &message.windows) || !in.number(&message.staging_bytes) ||
       !in.number(&message.priority_least) || !in.number(&message.priority_greatest) ||
       !in.count(&devices, kMaxDevices, kMinDeviceBytes)) {
@@ -307,7 +307,7 @@ Result<Welcome> decode_welcome(const std::vector<std::byte>& body) {
   }
   message.devices.resize(devices);
   for (DeviceInfo& device : message.devices) {
-    if (!in.string(&device.name) || !in.string(&device.pci_bus_id) ||
+    if (!in.text(&device.name) || !in.text(&device.pci_bus_id) ||
         !in.bytes(device.uuid, sizeof device.uuid) || !in.number(&device.total_bytes) ||
         !in.number(&device.ordinal) || !in.numbers(&device.attributes, kMaxAttributes) ||
         !in.numbers(&device.peer_attributes, 4 * kMaxDevices)) {
@@ -315,7 +315,7 @@ Result<Welcome> decode_welcome(const std::vector<std::byte>& body) {
     }
   }
   in.numbers(&message.lacking, kMaxCommands);
-  in.string(&message.fell_back);
+  in.text(&message.fell_back);
   if (!in.complete()) return malformed("Welcome");
   return message;
 }
@@ -331,7 +331,7 @@ Result<Refusal> decode_refusal(const std::vector<std::byte>& body) {
   Reader in(body);
   Refusal message;
   in.number(&message.code);
-  in.string(&message.reason);
+  in.text(&message.reason);
   if (!in.complete()) return malformed("Refusal");
   return message;
 }
@@ -386,26 +386,24 @@ Result<ServerStatus> decode_status(const std::vector<std::byte>& body) {
   constexpr size_t kMinDeviceBytes = 4 + 4 + 8;
   constexpr size_t kMinSessionBytes = 3 * 4 + 4 + 4 + 4 + 8 + 4 + 4 + 4;
   constexpr size_t kMinAccountBytes = 4 + 4 + 8 + 4;
-  if (!in.string(&message.server) || !in.string(&message.driver) ||
-      !in.number(&message.idle_workers) || !in.number(&message.max_sessions) ||
-      !in.number(&message.waiting) || !in.flag(&message.draining) ||
-      !in.count(&devices, kMaxDevices, kMinDeviceBytes)) {
+  if (!in.text(&message.server) || !in.text(&message.driver) || !in.number(&message.idle_workers) ||
+      !in.number(&message.max_sessions) || !in.number(&message.waiting) ||
+      !in.flag(&message.draining) || !in.count(&devices, kMaxDevices, kMinDeviceBytes)) {
     return malformed("status");
   }
   message.devices.resize(devices);
   for (ServerStatus::Device& device : message.devices) {
-    if (!in.number(&device.ordinal) || !in.string(&device.name) ||
-        !in.number(&device.total_bytes)) {
+    if (!in.number(&device.ordinal) || !in.text(&device.name) || !in.number(&device.total_bytes)) {
       return malformed("status");
     }
   }
   if (!in.count(&sessions, kMaxSessions, kMinSessionBytes)) return malformed("status");
   message.sessions.resize(sessions);
   for (ServerStatus::Session& session : message.sessions) {
-    if (!in.string(&session.user) || !in.string(&session.program) || !in.string(&session.host) ||
+    if (!in.text(&session.user) || !in.text(&session.program) || !in.text(&session.host) ||
         !in.number(&session.client_pid) || !in.number(&session.worker_pid) ||
         !get_medium(in, &session.medium) || !in.number(&session.seconds) ||
-        !in.numbers(&session.devices, kMaxDevices) || !in.string(&session.job) ||
+        !in.numbers(&session.devices, kMaxDevices) || !in.text(&session.job) ||
         !read(in, &session.work)) {
       return malformed("status");
     }
@@ -419,7 +417,7 @@ Result<ServerStatus> decode_status(const std::vector<std::byte>& body) {
   }
   totals.accounts.resize(accounts);
   for (ServerStatus::Account& account : totals.accounts) {
-    if (!in.string(&account.user) || !get_medium(in, &account.medium) ||
+    if (!in.text(&account.user) || !get_medium(in, &account.medium) ||
         !in.number(&account.sessions) || !read(in, &account.work)) {
       return malformed("status");
     }

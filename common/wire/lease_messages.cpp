@@ -123,16 +123,16 @@ Result<LeaseAnswer> decode_lease_answer(const std::vector<std::byte>& body) {
   LeaseAnswer message;
   uint32_t leases = 0;
   constexpr size_t kMinLeaseBytes = 4 * 4 + 4 + 1 + 8 + 8 + 4 + 8 + 8 + 4;
-  if (!in.string(&message.message) || !in.bytes(message.secret.data(), message.secret.size()) ||
+  if (!in.text(&message.message) || !in.bytes(message.secret.data(), message.secret.size()) ||
       !in.count(&leases, kMaxLeases, kMinLeaseBytes)) {
     return malformed("LeaseAnswer");
   }
   message.leases.resize(leases);
   for (LeaseInfo& lease : message.leases) {
-    in.string(&lease.id);
-    in.string(&lease.job);
-    in.string(&lease.user);
-    in.string(&lease.creator);
+    in.text(&lease.id);
+    in.text(&lease.job);
+    in.text(&lease.user);
+    in.text(&lease.creator);
     in.numbers(&lease.devices, kMaxDevices);
     in.flag(&lease.shared);
     in.number(&lease.created);

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/printable.h"
 #include "common/base/status.h"
 
 namespace rcuda::wire {
@@ -79,6 +80,12 @@ class MessageReader {
     if (!number(&count) || count > kMaxString || count > left()) return fail();
     text->resize(count);
     return bytes(text->data(), count);
+  }
+  // A string that is shown to people: what could control a terminal is replaced (printable.h).
+  bool text(std::string* text) {
+    if (!string(text)) return false;
+    make_printable(*text);
+    return true;
   }
   // The length of a list. It must not exceed `limit`, nor the bytes left divided by `item_bytes`,
   // the least size of an item, so a short message cannot cause a large allocation.

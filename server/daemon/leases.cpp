@@ -8,6 +8,7 @@
 #include <openssl/crypto.h>
 #include <sys/random.h>
 
+#include "common/base/printable.h"
 #include "common/identity/encoding.h"
 #include "server/auth/token_store.h"
 #include "server/worker/device_set.h"
@@ -42,15 +43,13 @@ Identity identity_of(const Holder& holder) {
   return identity;
 }
 
-bool is_printable(const std::string& text) {
-  return text.size() <= wire::kMostLeaseText && std::all_of(text.begin(), text.end(), [](char c) {
-           return static_cast<unsigned char>(c) >= ' ' && c != 0x7f;
-         });
+bool is_usable(const std::string& text) {
+  return text.size() <= wire::kMostLeaseText && is_printable(text);
 }
 
 Status check(const Leases::Wish& wish, const std::vector<uint32_t>& offered) {
   const std::string names = wish.user + wish.creator;
-  if (!is_printable(wish.job) || !is_printable(names) || names.find(' ') != std::string::npos) {
+  if (!is_usable(wish.job) || !is_usable(names) || names.find(' ') != std::string::npos) {
     return Status(Code::kInvalidArgument,
                   "a job's id has at most " + std::to_string(wire::kMostLeaseText) +
                       " characters without control characters, and a user's name no spaces");

@@ -4,16 +4,20 @@
     operate_test.py --build FOLDER [unittest arguments]
 """
 
+import contextlib
 import json
 import os
 import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 
-from servers import Server, client_environment, eventually, run_tests, WITH_MEMORY
+from servers import Server, client_environment, eventually, message, run_tests, WITH_MEMORY
 
 BUILD = None
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -65,6 +69,30 @@ class OperateTest(unittest.TestCase):
         return server.sessions(BUILD)[program.pid]
 
     # ---- what they see ----
+
+    def test_a_refusal_is_one_line_that_controls_no_terminal(self):
+        """Of a server that has proved nothing."""
+        text = "full\x1b]0;owned\x07\u009b2J\nroot# \u202e".encode()
+        def refuse(listener):
+            with contextlib.suppress(OSError):  # it is closed
+                while True:
+                    with listener.accept()[0] as connection:
+                        connection.sendall(message(4, struct.pack("<2I", 1, len(text)) + text))
+                        connection.recv(1 << 16)  # closed with an unread question, it would be reset
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            refusing = threading.Thread(target=refuse, args=(listener,), daemon=True)
+            refusing.start()
+            name = f"127.0.0.1:{listener.getsockname()[1]}"
+            environment = dict(os.environ, RCUDA_SECURITY="none")
+            for command in (["rcuda-smi", name], ["rcuda-smi", "top", name, "--rounds", "1"], ["rcuda-lease", "list", name],
+                            ["rcuda-smi", "drain", name]):
+                asked = subprocess.run([os.path.join(BUILD, "bin", command[0]), *command[1:]], env=environment,
+                                       timeout=60, capture_output=True)
+                output = asked.stdout + asked.stderr
+                self.assertIn(b"full?]0;owned???2J?root# ???", output, command)
+                self.assertFalse(re.search(rb"\x1b\]|\xc2|\xe2|\nroot", output), output)
+            listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
+            refusing.join()
 
     def test_json_has_what_the_text_has(self):
         server = self.server()

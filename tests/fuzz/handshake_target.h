@@ -15,7 +15,8 @@
 
 namespace rcuda::wire {
 
-// Of messages with Work, which has one encoding and several forms that decode to it.
+// Of messages that have several forms that decode to the same: those with texts, of which what is
+// not printable is replaced, and those with Work.
 template <typename Message, typename Decode>
 void check_again(const Result<Message>& message, const Decode& decode) {
   if (!message.ok()) return;
@@ -27,8 +28,6 @@ void check_again(const Result<Message>& message, const Decode& decode) {
 inline void fuzz_handshake(const uint8_t* data, size_t size) {
   const auto* bytes = reinterpret_cast<const std::byte*>(data);
   const std::vector<std::byte> body(bytes, bytes + size);
-  if (auto hello = decode_hello(body); hello.ok() && encode(*hello) != body) std::abort();
-  if (auto queued = decode_queued(body); queued.ok() && encode(*queued) != body) std::abort();
   if (auto attach = decode_attach(body); attach.ok() && encode(*attach) != body) std::abort();
   if (auto peer = decode_peer_hello(body); peer.ok() && encode(*peer) != body) std::abort();
   if (auto query = decode_ticket_query(body); query.ok() && encode(*query) != body) std::abort();
@@ -37,12 +36,14 @@ inline void fuzz_handshake(const uint8_t* data, size_t size) {
   if (auto who = decode_authenticate(body); who.ok() && encode(*who) != body) std::abort();
   if (auto answer = decode_authenticated(body); answer.ok() && encode(*answer) != body)
     std::abort();
-  if (auto welcome = decode_welcome(body); welcome.ok() && encode(*welcome) != body) std::abort();
-  if (auto refusal = decode_refusal(body); refusal.ok() && encode(*refusal) != body) std::abort();
-  if (auto gpus = decode_gpu_report(body); gpus.ok() && encode(*gpus) != body) std::abort();
   if (auto asked = decode_control_request(body); asked.ok() && encode(*asked) != body) std::abort();
   if (auto told = decode_control_answer(body); told.ok() && encode(*told) != body) std::abort();
   if (auto lease = decode_lease_request(body); lease.ok() && encode(*lease) != body) std::abort();
+  check_again(decode_hello(body), decode_hello);
+  check_again(decode_queued(body), decode_queued);
+  check_again(decode_welcome(body), decode_welcome);
+  check_again(decode_refusal(body), decode_refusal);
+  check_again(decode_gpu_report(body), decode_gpu_report);
   check_again(decode_status(body), decode_status);
   check_again(decode_lease_answer(body), decode_lease_answer);
 }

@@ -82,11 +82,4 @@ std::optional<uint64_t> figure_of(const wire::GpuReport& report, const wire::Gpu
   return known(gpu.figures[figure]);
 }
 
-std::string printable(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';
-  }
-  return text;
-}
-
 }  // namespace rcuda::tools

@@ -54,7 +54,4 @@ std::optional<uint64_t> known(uint64_t figure);
 std::optional<uint64_t> figure_of(const wire::GpuReport& report, const wire::GpuReport::Gpu& gpu,
                                   size_t figure);
 
-// Texts come from clients: characters that could control a terminal are replaced.
-std::string printable(std::string text);
-
 }  // namespace rcuda::tools

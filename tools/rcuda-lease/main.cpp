@@ -34,8 +34,6 @@
 namespace rcuda {
 namespace {
 
-using tools::printable;
-
 constexpr const char* kFooter =
     R"(NODE is host or host:port of a server, as for rcuda-smi. A lease is exclusive unless it is taken
 with --shared: no session without it may use its devices. A session under a lease may use the
@@ -241,10 +239,10 @@ void print_table(const std::vector<wire::LeaseInfo>& leases) {
   std::printf("%-8s  %-9s  %-12s  %-8s  %-20s  %-8s  %s\n", "ID", "KIND", "DEVICES", "USER",
               "UNTIL", "SESSIONS", "JOB");
   for (const wire::LeaseInfo& lease : leases) {
-    std::printf("%-8s  %-9s  %-12s  %-8s  %-20s  %-8u  %s\n", printable(lease.id).c_str(),
+    std::printf("%-8s  %-9s  %-12s  %-8s  %-20s  %-8u  %s\n", lease.id.c_str(),
                 lease.shared ? "shared" : "exclusive", device_list(lease.devices, "").c_str(),
-                lease.user.empty() ? "-" : printable(lease.user).c_str(),
-                time_text(lease.until).c_str(), lease.sessions, printable(lease.job).c_str());
+                lease.user.empty() ? "-" : lease.user.c_str(), time_text(lease.until).c_str(),
+                lease.sessions, lease.job.c_str());
   }
 }
 
@@ -264,8 +262,7 @@ Status carry_out(const Options& options, wire::LeaseOperation operation) {
                                                : ask(*server, request);
   if (!answer.ok()) return answer.status();
   if (!answer->message.empty()) {
-    std::fprintf(stderr, "rcuda-lease: %s: %s\n", server->text().c_str(),
-                 printable(answer->message).c_str());
+    std::fprintf(stderr, "rcuda-lease: %s: %s\n", server->text().c_str(), answer->message.c_str());
   }
   if (options.json) print_json(answer->leases);
   if (operation == wire::LeaseOperation::kList && !options.json) print_table(answer->leases);

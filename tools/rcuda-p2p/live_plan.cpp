@@ -17,6 +17,7 @@
 #include "client/base/device_list.h"
 #include "common/base/cpu_pause.h"
 #include "common/base/host_name.h"
+#include "common/base/printable.h"
 #include "common/transport/link.h"
 #include "common/wire/codec.h"
 #include "common/wire/connect.h"
@@ -256,7 +257,8 @@ Result<Pair::Forecast> Pair::forecast(Worker& worker, uint64_t bytes) {
   std::memcpy(reinterpret_cast<std::byte*>(&plan) + sizeof plan.header, reply->data(), kHead);
   Forecast forecast{plan.predicted_us, plan.measured != 0, {}};
   const size_t text = std::min<size_t>(plan.text_bytes, reply->size() - kHead);
-  forecast.text.assign(reinterpret_cast<const char*>(reply->data() + kHead), text);
+  forecast.text =
+      printable(std::string(reinterpret_cast<const char*>(reply->data() + kHead), text));
   if (result != kCuSuccess && result != kCuNotReady)
     return Status::from_cuda(result, forecast.text);
   return forecast;

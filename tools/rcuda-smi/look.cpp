@@ -9,8 +9,6 @@
 
 namespace rcuda::smi {
 
-using tools::printable;
-
 std::vector<Look> look(const std::vector<tools::Server>& servers) {
   const auto at = std::chrono::steady_clock::now();
   std::vector<tools::Told> told = tools::ask_all(servers);
@@ -40,22 +38,21 @@ std::vector<Look> look(const std::vector<tools::Server>& servers) {
 std::string text_of(const Look& look) {
   const wire::ServerStatus& status = look.status;
   std::string text = fmt::format(
-      "{} ({}): {}{} of {} sessions, {}{} idle worker{}; {}\n", look.server,
-      printable(status.server), status.draining ? "drained, " : "", status.sessions.size(),
-      status.max_sessions, status.waiting == 0 ? "" : fmt::format("{} waiting, ", status.waiting),
-      status.idle_workers, status.idle_workers == 1 ? "" : "s", printable(status.driver));
+      "{} ({}): {}{} of {} sessions, {}{} idle worker{}; {}\n", look.server, status.server,
+      status.draining ? "drained, " : "", status.sessions.size(), status.max_sessions,
+      status.waiting == 0 ? "" : fmt::format("{} waiting, ", status.waiting), status.idle_workers,
+      status.idle_workers == 1 ? "" : "s", status.driver);
   for (const wire::ServerStatus::Device& device : status.devices) {
     const auto users = sessions_on(status, device.ordinal);
     text += fmt::format("  device {:<3} {:<32} {:6.1f} GiB  {} session{}\n", device.ordinal,
-                        printable(device.name), static_cast<double>(device.total_bytes) / (1 << 30),
-                        users, users == 1 ? "" : "s");
+                        device.name, static_cast<double>(device.total_bytes) / (1 << 30), users,
+                        users == 1 ? "" : "s");
   }
   for (const wire::ServerStatus::Session& session : status.sessions) {
     text += fmt::format("  session {:<8} {} on {}, pid {}, over {}, {} s, worker {}: {}{}\n",
-                        fmt::join(session.devices, ","), printable(session.user),
-                        printable(session.host), session.client_pid, printable(session.medium),
-                        session.seconds, session.worker_pid, printable(session.program),
-                        session.job.empty() ? "" : ", job " + printable(session.job));
+                        fmt::join(session.devices, ","), session.user, session.host,
+                        session.client_pid, session.medium, session.seconds, session.worker_pid,
+                        session.program, session.job.empty() ? "" : ", job " + session.job);
   }
   return text;
 }

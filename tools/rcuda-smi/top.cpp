@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/printable.h"
 #include "tools/rcuda-smi/figures.h"
 #include "tools/rcuda-smi/look.h"
 
@@ -13,7 +14,6 @@ namespace rcuda::smi {
 namespace {
 
 using Session = wire::ServerStatus::Session;
-using tools::printable;
 
 // 1234567 as 1.2M.
 std::string scaled(double value, double base = 1000) {
@@ -31,8 +31,7 @@ std::string memory_text(std::optional<uint64_t> bytes) {
 }
 
 std::string cut(std::string text, size_t length) {
-  text = printable(std::move(text));
-  return text.size() <= length ? text : text.substr(0, length - 1) + "~";
+  return text.size() <= length ? text : printable(text.substr(0, length - 1)) + "~";
 }
 
 const Session* find(const std::vector<Look>& looks, const std::string& server,
@@ -131,8 +130,8 @@ std::string top_of(const std::vector<Look>& before, const std::vector<Look>& now
          memory_text(session.work[Counter::kPeakMemory]), scaled(row.rate(Counter::kLaunches)),
          scaled(row.rate(Counter::kGraphLaunches)), scaled(row.rate(Counter::kBytesToDevice), 1024),
          scaled(row.rate(Counter::kBytesToHost), 1024), fmt::format("{}s", session.seconds),
-         printable(session.host) + ": " + printable(session.program) +
-             (session.job.empty() ? "" : ", job " + printable(session.job))});
+         session.host + ": " + session.program +
+             (session.job.empty() ? "" : ", job " + session.job)});
   }
   return text;
 }

@@ -86,13 +86,11 @@ std::string cell(const Place& from, const Place& to) {
 
 std::string adapter_of(const wire::GpuReport::Gpu& gpu) {
   if (gpu.adapter.empty()) return "-";
-  return fmt::format("{} {}", tools::printable(gpu.adapter), word_of(gpu.adapter_ancestor));
+  return fmt::format("{} {}", gpu.adapter, word_of(gpu.adapter_ancestor));
 }
 
 // Strategy and route. The rest of a plan is for rcuda-p2p.
-std::string route_of(const std::string& plan) {
-  return tools::printable(plan.substr(0, plan.find(',')));
-}
+std::string route_of(const std::string& plan) { return plan.substr(0, plan.find(',')); }
 
 // As RCUDA_DEVICES has it: host@port:gpu.
 std::string device_of(const Look& look) {

@@ -16,5 +16,9 @@ TEST(JsonTextTest, ATextStaysInItsLine) {
   EXPECT_EQ(json_text(std::string_view("\0", 1)), "\"\\u0000\"");
 }
 
+TEST(JsonTextTest, WhatControlsATerminalIsEscaped) {
+  EXPECT_EQ(json_text("\x1b\u009b\u2028\u202e\u2066"), "\"\\u001b\\u009b\\u2028\\u202e\\u2066\"");
+}
+
 }  // namespace
 }  // namespace rcuda

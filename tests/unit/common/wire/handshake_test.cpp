@@ -246,6 +246,40 @@ TEST(HandshakeTest, StatusSurvivesTheWire) {
   EXPECT_EQ(got->totals.accounts[1].sessions, 12u);
 }
 
+// A terminal's title, a screen that is cleared, a second line, and text from right to left.
+constexpr const char* kHostileText = "\x1b]0;a\x07\u009b2J\nb\u202ec";
+constexpr const char* kCleanText = "?]0;a???2J?b???c";
+
+TEST(HandshakeTest, TextsOfAPeerDoNotControlATerminal) {
+  ServerStatus status = sample_status();
+  status.server = status.driver = status.devices[0].name = kHostileText;
+  ServerStatus::Session& session = status.sessions[0];
+  session.user = session.program = session.host = session.medium = session.job = kHostileText;
+  status.totals.accounts[0].user = kHostileText;
+  const Result<ServerStatus> shown = decode_status(encode(status));
+  ASSERT_TRUE(shown.ok());
+  const ServerStatus::Session& got = shown->sessions[0];
+  for (const std::string& text :
+       {shown->server, shown->driver, shown->devices[0].name, got.user, got.program, got.host,
+        got.medium, got.job, shown->totals.accounts[0].user}) {
+    EXPECT_EQ(text, kCleanText);
+  }
+  Hello hello = sample_hello();
+  hello.program = hello.host = hello.user = kHostileText;
+  const Result<Hello> greeted = decode_hello(encode(hello));
+  ASSERT_TRUE(greeted.ok());
+  EXPECT_EQ(greeted->program + greeted->host + greeted->user,
+            std::string(kCleanText) + kCleanText + kCleanText);
+  Welcome welcome = sample_welcome();
+  welcome.server = welcome.fell_back = welcome.devices[0].name = kHostileText;
+  const Result<Welcome> welcomed = decode_welcome(encode(welcome));
+  ASSERT_TRUE(welcomed.ok());
+  EXPECT_EQ(welcomed->server + welcomed->fell_back + welcomed->devices[0].name,
+            std::string(kCleanText) + kCleanText + kCleanText);
+  EXPECT_EQ(decode_queued(encode(Queued{1, kHostileText}))->reason, kCleanText);
+  EXPECT_EQ(decode_refusal(encode(Refusal{1, kHostileText}))->reason, kCleanText);
+}
+
 TEST(HandshakeTest, AShortOrLongStatusIsRejected) {
   std::vector<std::byte> status = encode(sample_status());
   for (size_t n = 0; n < status.size(); ++n) {

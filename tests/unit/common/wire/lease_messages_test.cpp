@@ -53,6 +53,20 @@ TEST(LeaseMessagesTest, AnAnswerSurvivesTheWire) {
   }
 }
 
+TEST(LeaseMessagesTest, TextsOfAnAnswerDoNotControlATerminal) {
+  LeaseAnswer answer;
+  answer.message = "a\u009bb";
+  LeaseInfo& lease = answer.leases.emplace_back();
+  lease.id = lease.job = lease.user = lease.creator = "\x1b\n\u2028";
+  const Result<LeaseAnswer> got = decode_lease_answer(encode(answer));
+  ASSERT_TRUE(got.ok());
+  EXPECT_EQ(got->message, "a??b");
+  const LeaseInfo& shown = got->leases[0];
+  for (const std::string& text : {shown.id, shown.job, shown.user, shown.creator}) {
+    EXPECT_EQ(text, "?????");
+  }
+}
+
 TEST(LeaseMessagesTest, KeysAreFoundByTheirServer) {
   const auto keys = parse_lease_keys("Node1=11111111:" + kSecret +
                                      ",[fe80::1]@9000=22222222:" + kSecret + ",33333333");

@@ -28,6 +28,12 @@ TEST(RefusalTest, KeepsTheCodesThatTheCallerDistinguishes) {
   EXPECT_EQ(code_of(static_cast<Code>(12345)), Code::kDenied);
 }
 
+TEST(RefusalTest, TheReasonIsOneLineThatControlsNothing) {
+  const auto hostile = encode(Refusal{1, "\x1b[2Jfull\nroot# \u009b\u2066\xff"});
+  EXPECT_EQ(refusal_error(hostile, "node1", Code::kDenied).context(),
+            "node1: ?[2Jfull?root# ??????");
+}
+
 TEST(RefusalTest, AMalformedOneIsAnErrorToo) {
   EXPECT_EQ(refusal_error({std::byte{1}}, "", Code::kDenied).code(), Code::kProtocol);
 }
