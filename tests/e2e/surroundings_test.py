@@ -3,6 +3,8 @@
 limit on the stack, with other layouts of addresses.
 
     surroundings_test.py --build FOLDER --programs FOLDER [unittest arguments]
+
+RCUDA_TEST_DRIVER=nvidia uses a GPU.
 """
 
 import os
@@ -12,6 +14,7 @@ import unittest
 from servers import client_environment, run_tests, Server
 
 BUILD = PROGRAMS = None
+DRIVER = os.environ.get("RCUDA_TEST_DRIVER", "softgpu")
 EXPECTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../programs/expected")
 UNLIMITED_STACK = ("sh", "-c", 'ulimit -s unlimited && exec "$@"', "sh")
 CLOSED = ("sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh")
@@ -22,7 +25,7 @@ LEGACY, FIXED = ("setarch", "-L"), ("setarch", "-R")
 
 class SurroundingsTest(unittest.TestCase):
     def server(self, wrapper):
-        server = Server(BUILD, wrapper=wrapper)
+        server = Server(BUILD, driver=DRIVER, wrapper=wrapper)
         self.addCleanup(server.stop)
         return server
 
