@@ -195,7 +195,7 @@ Process& Process::get() {
 
 CUresult Process::initialize() {
   if (forked_.load(std::memory_order_acquire)) return CUDA_ERROR_NOT_INITIALIZED;
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (state_.load() == CUDA_ERROR_DEINITIALIZED) return CUDA_ERROR_DEINITIALIZED;
   if (tried_.load()) return init_result_;
   tried_.store(true);
@@ -207,16 +207,22 @@ CUresult Process::initialize() {
     init_result_ = CUDA_SUCCESS;
     state_.store(CUDA_SUCCESS, std::memory_order_release);
   } else {
-    // One clear line, and the error that programs expect on a machine without a GPU.
-    const std::string reason = reason_of(status);
-    if (first_report(reason)) RCUDA_ERROR("%s", reason.c_str());
+    // The error that programs expect on a machine without a GPU.
     init_result_ = status.cuda() == CUDA_ERROR_INVALID_DEVICE ? CUDA_ERROR_INVALID_DEVICE
                                                               : CUDA_ERROR_NO_DEVICE;
     devices_.clear();
     for (auto& session : sessions_) session->end();
   }
   connecting_.store(false);
-  return init_result_;
+  const CUresult result = init_result_;
+  lock.unlock();
+  if (!status.ok()) {
+    // One clear line. The mutex is free: first_report() takes the loader's lock, and a thread that
+    // holds that lock, in a library's constructor, may be waiting for the mutex.
+    const std::string reason = reason_of(status);
+    if (first_report(reason)) RCUDA_ERROR("%s", reason.c_str());
+  }
+  return result;
 }
 
 CUresult Process::check() const {
