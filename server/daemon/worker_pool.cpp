@@ -358,6 +358,7 @@ void WorkerPool::read_start(Worker& worker, const WorkerMessage& message) {
     failures_ = 0;
     last_failure_ = {};
     lasting_.reset();
+    crash_.reset();
     ++totals_.worker_starts;
     totals_.worker_start_us += static_cast<uint64_t>(
         std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - worker.since).count());
@@ -395,17 +396,20 @@ bool WorkerPool::reap(Worker& worker) {
       report_end(worker, status);
     }
   } else if (worker.is(State::kStarting) && !worker.said_why) {
-    // The next worker will end in the same way, unless this one was killed from outside.
-    const bool ended_it =
-        WIFSIGNALED(status) && (WTERMSIG(status) == SIGKILL || WTERMSIG(status) == SIGTERM);
+    const bool lasts = ends_again(worker, status);
     did_not_start(worker,
                   Status(Code::kUnavailable, "a worker ended with " + outcome(status) +
                                                  " before it was ready: see the server's log"),
-                  !ended_it);
+                  lasts);
   } else if (worker.is(State::kCleaning)) {
     RCUDA_DEBUG("worker %d is not clean and ended with %s", worker.pid, outcome(status).c_str());
   } else if (worker.is(State::kIdle)) {
-    RCUDA_WARN("idle worker %d ended with %s", worker.pid, outcome(status).c_str());
+    // SIGTERM and SIGINT are also what a terminal or an init system sends to the server itself and
+    // to its workers.
+    const bool asked =
+        WIFSIGNALED(status) && (WTERMSIG(status) == SIGINT || WTERMSIG(status) == SIGTERM);
+    RCUDA_LOG(asked ? LogLevel::kInfo : LogLevel::kWarn, "idle worker %d ended with %s", worker.pid,
+              outcome(status).c_str());
   }
   return true;
 }

@@ -234,7 +234,10 @@ class WorkerPool {
   // Returns false while waitpid() does not report the end, because of a tracer.
   bool reap(Worker& worker);
   void collect(Clock::time_point deadline);
-  // In worker_pool_failures.cpp. The next worker gets a larger base.
+  // In worker_pool_failures.cpp. Whether a worker that started after this one's end would end in
+  // the same way.
+  bool ends_again(const Worker& worker, int status);
+  // The next worker gets a larger base.
   void did_not_start(const Worker& worker, const Status& status, bool is_lasting);
   void failed(const Status& status, bool is_lasting, const DeviceSets::Key& devices,
               uint32_t sm_percent);
@@ -262,6 +265,12 @@ class WorkerPool {
     uint32_t sm_percent = 0;
   };
   std::optional<LastingFailure> lasting_;
+  // The latest failure, if that worker ended without a word.
+  struct Crash {
+    DeviceSets::Key devices;
+    Clock::time_point at;
+  };
+  std::optional<Crash> crash_;
   bool asked_ = false;  // for the devices
   int failures_ = 0;  // in a row
   Clock::time_point retry_at_{};

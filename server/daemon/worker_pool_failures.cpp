@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <chrono>
 
+#include <signal.h>
+#include <sys/wait.h>
+
 #include "common/base/log.h"
 #include "server/daemon/worker_pool.h"
 
@@ -12,6 +15,17 @@ namespace {
 constexpr auto kLongestPause = std::chrono::seconds(30);
 
 }  // namespace
+
+// A single crash may have a cause that passes, such as a shortage of memory. Workers that started
+// at the same time may have the same cause.
+bool WorkerPool::ends_again(const Worker& worker, int status) {
+  const bool killed =
+      WIFSIGNALED(status) && (WTERMSIG(status) == SIGKILL || WTERMSIG(status) == SIGTERM);
+  if (killed) return false;
+  const bool again = crash_ && crash_->devices == worker.devices && worker.since >= crash_->at;
+  if (!crash_ || crash_->devices != worker.devices) crash_ = {worker.devices, Clock::now()};
+  return again;
+}
 
 void WorkerPool::did_not_start(const Worker& worker, const Status& status, bool is_lasting) {
   // The base may have too few addresses for the driver to start.

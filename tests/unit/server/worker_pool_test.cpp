@@ -85,6 +85,23 @@ TEST(WorkerPoolTest, WorkersThatEndWithoutAWordAreRetriedWithGrowingPauses) {
   }
 }
 
+// One crash may have a cause that passes; workers that start at once have the same.
+TEST(WorkerPoolTest, ACrashLastsIfTheNextWorkerCrashesToo) {
+  const PoolSettings settings("2", "/bin/false");
+  WorkerPool pool(settings, Bases("node0", 0));
+  const wire::Hello message = hello();
+  const Identity user = our_user();
+  const WorkerPool::Waiting client{&message, 0, &user};
+  for (const bool lasts : {false, true}) {
+    while (pool.starting() == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      pool.refill({});
+    }
+    run_until(pool, [&] { return pool.starting() == 0; });
+    EXPECT_EQ(pool.lasting_failure(client).ok(), !lasts) << pool.last_failure().context();
+  }
+}
+
 TEST(WorkerPoolTest, ClientsDoNotWaitWhileAReasonLasts) {
   const test::TempFolder folder;
   const std::string binary = folder.file("rcuda-server");
