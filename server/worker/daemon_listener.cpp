@@ -11,6 +11,16 @@
 #include "common/base/start_thread.h"
 
 namespace rcuda::server {
+namespace {
+
+// After the end of the stream: whether the daemon still has its end of the socket. A daemon that
+// stops shuts down one direction, and its message may not have fitted in.
+bool is_open(int socket) {
+  pollfd item{socket, 0, 0};
+  return ::poll(&item, 1, 0) == 0;
+}
+
+}  // namespace
 
 DaemonListener::DaemonListener(int socket, std::function<void(WorkerMessage)> peer,
                                std::function<void(std::string why, bool only_this)> stop)
@@ -115,7 +125,7 @@ bool DaemonListener::take_message() {
     const auto* text = reinterpret_cast<const char*>(message->body.data());
     stop_(std::string(text, message->body.size()), true);
   } else {
-    stop_(message.ok() ? "the server stops" : "the server is gone", false);
+    stop_(message.ok() || is_open(socket_) ? "the server stops" : "the server is gone", false);
   }
   return false;
 }

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <string>
 #include <thread>
 #include <vector>
@@ -108,6 +109,24 @@ TEST(FewDescriptorsTest, OutputIsNotCapturedIfItCouldNotBeGivenBack) {
   }
   ASSERT_EQ(::fstat(STDOUT_FILENO, &after), 0);
   EXPECT_EQ(before.st_ino, after.st_ino);
+}
+
+TEST(DaemonListenerTest, AServerThatStopsIsNotGone) {
+  for (const bool stops : {true, false}) {
+    int ends[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+    UniqueFd daemon(ends[0]);
+    const UniqueFd worker(ends[1]);
+    std::promise<std::string> why;
+    DaemonListener listener(worker.get(), {}, [&](std::string text, bool) { why.set_value(text); });
+    ASSERT_TRUE(listener.start().ok());
+    if (stops) {
+      ::shutdown(daemon.get(), SHUT_WR);  // its message did not fit in
+    } else {
+      daemon.reset();
+    }
+    EXPECT_EQ(why.get_future().get(), stops ? "the server stops" : "the server is gone");
+  }
 }
 
 // ---- end watch ---------------------------------------------------------------------------------
