@@ -421,6 +421,26 @@ bool may_use(const LaunchParameters& launch, const Mirror& mirror) {
 
 }  // namespace
 
+namespace {
+
+// Work that follows in the context may use the memory while it runs.
+void note_named(Mirror& mirror, wire::ObjectId context) {
+  if (mirror.use != MirrorUse::kNamed) return;
+  std::vector<wire::ObjectId>& all = mirror.named_in;
+  if (std::find(all.begin(), all.end(), context) == all.end()) all.push_back(context);
+}
+
+// Whether a kernel that is running may use the memory.
+bool may_be_in_use(Mirror& mirror) {
+  if (mirror.use == MirrorUse::kAny) return true;
+  std::erase_if(mirror.named_in, [&](wire::ObjectId context) {
+    return mirror.session->timelines().is_quiet(Timelines::Scope::kContext, context);
+  });
+  return !mirror.named_in.empty();
+}
+
+}  // namespace
+
 CUresult push_mirrors(const Target& target, const LaunchParameters* launch) {
   if (!any_mirrored()) [[likely]]
     return CUDA_SUCCESS;
@@ -428,6 +448,7 @@ CUresult push_mirrors(const Target& target, const LaunchParameters* launch) {
   std::lock_guard lock(push_mutex);
   for (const Shared& mirror : of_session(*target.session)) {
     if (launch && !may_use(*launch, *mirror)) continue;
+    note_named(*mirror, target.context);
     size_t sent_bytes = 0;
     CUresult result = catch_up(mirror);
     if (result == CUDA_SUCCESS) result = push(*mirror, &push_content(), &sent_bytes);
@@ -460,9 +481,9 @@ void show_writes(Session& session, bool often) {
   const bool all = sessions_ordered.load(std::memory_order_acquire);
   // Skips memory that no launch has received, because no kernel waits for it. Compares small memory
   // here, because there may be many small mirrors.
-  const auto is_due = [&](const Mirror& known) {
+  const auto is_due = [&](Mirror& known) {
     if (!(all || known.session == &session) || !known.is_patched() || !known.sent) return false;
-    if (known.use != MirrorUse::kAny) return false;
+    if (!may_be_in_use(known)) return false;
     if (known.bytes > kMirrorBlockBytes) return large_too || known.bytes <= kAlwaysSentBytes;
     return std::memcmp(known.address, known.known.get(), known.bytes) != 0;
   };

@@ -64,6 +64,8 @@ struct Mirror {
   MirroredMemory memory = MirroredMemory::kHost;
   bool reads_empty = true;          // the worker may read all of it to find changes
   std::atomic<MirrorUse> use{MirrorUse::kAny};
+  // With MirrorUse::kNamed: contexts with work that got an address of it and may not have ended.
+  std::vector<wire::ObjectId> named_in;  // guarded by push_mutex
   WriteTracker* tracker = nullptr;  // null: the application's changes are found by comparing
   std::shared_ptr<Timeline> exchanges;  // of wire::kFetchStream, in which bytes go either way
   // Guarded by push_mutex.

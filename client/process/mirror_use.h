@@ -18,7 +18,8 @@ enum class MirrorUse {
   // Those with an address of it in their parameters. For memory of more than kAlwaysSentBytes that
   // kernels only got inside of a larger parameter. Such a word may be an unused one with an old
   // address, and to compare large memory takes longer than a launch. Smaller memory may hold flags
-  // for which a kernel waits, so any launch must bring them there.
+  // for which a kernel waits, so any launch must bring them there. While work with such an address
+  // runs, waits show it the host's changes (show_writes()).
   kNamed,
 };
 inline constexpr size_t kAlwaysSentBytes = 64 << 10;

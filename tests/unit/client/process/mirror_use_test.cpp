@@ -32,16 +32,30 @@ class MirrorUseTest : public ::testing::Test {
   // Writes to the memory, and launches a kernel with these parameters. Whether the write was sent.
   bool sent_before(const std::vector<uint64_t>& words) {
     memory_[5] = static_cast<std::byte>(++written_);
-    const LaunchParameters launch{std::as_bytes(std::span(words)), kLayout};
-    return sent_by(&launch);
+    return sent_by(&words_of(words));
+  }
+  const LaunchParameters& words_of(const std::vector<uint64_t>& words) {
+    launch_ = {std::as_bytes(std::span(words)), kLayout};
+    return launch_;
   }
   bool sent_by(const LaunchParameters* launch) {
     EXPECT_EQ(push_mirrors(lone_.session->in_context(1), launch), CUDA_SUCCESS);
+    return any_sent();
+  }
+  // Writes to the memory, and shows it to running kernels. Whether the write was sent.
+  bool shown() {
+    memory_[5] = static_cast<std::byte>(++written_);
+    show_writes(*lone_.session, false);
+    return any_sent();
+  }
+  bool any_sent() {
     EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
     return !lone_.puppet.taken(wire::Custom::kMirrorPatch).empty();
   }
 
   LoneSession lone_;
+  LaunchParameters launch_;
+  wire::LaunchBody body_{};
   std::vector<std::byte> memory_;
   int written_ = 0;
 };
@@ -63,6 +77,31 @@ TEST_F(MirrorUseTest, LargeMemoryOfAStructureIsSentBeforeLaunchesThatNameIt) {
   EXPECT_FALSE(sent_before({1, 2, 3, 4}));
   EXPECT_TRUE(sent_before({inside(), 2, 3, 4}));
   EXPECT_FALSE(sent_before({1, 2, 3, 4}));
+}
+
+// A kernel may wait for the host's next write.
+TEST_F(MirrorUseTest, LargeMemoryIsShownToRunningWorkThatNamedIt) {
+  Session& session = *lone_.session;
+  const Target target = session.in_context(1);
+  Timelines& timelines = session.timelines();
+  const auto timeline = timelines.make(session, 1, 3);
+  mirror_bytes(kLarge, MirrorUse::kNamed);
+  EXPECT_TRUE(sent_before({1, 2, 3, inside()}));
+  timelines.waited(timelines.now(Timelines::Scope::kContext, 1));
+  EXPECT_FALSE(shown()) << "nothing runs";
+  const auto launch = [&](const std::vector<uint64_t>& words) {
+    EXPECT_EQ(push_mirrors(target, &words_of(words)), CUDA_SUCCESS);
+    EXPECT_EQ(session.post(target, static_cast<uint16_t>(wire::Custom::kLaunch),
+                           std::as_bytes(std::span(&body_, 1)), {}),
+              CUDA_SUCCESS);
+  };
+  launch({1, 2, 3, 4});
+  EXPECT_FALSE(shown()) << "the kernel does not know it";
+  launch({1, 2, 3, inside()});
+  EXPECT_TRUE(shown());
+  EXPECT_TRUE(shown());
+  timelines.waited(timelines.now(Timelines::Scope::kContext, 1));
+  EXPECT_FALSE(shown()) << "the kernel has ended";
 }
 
 TEST_F(MirrorUseTest, WorkThatIsNoLaunchSendsAll) {
