@@ -75,11 +75,14 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   const Target owner{known->session, known->context, known->device};
   const CUresult result = forward_cuIpcCloseMemHandle(address, &owner);
   if (rcuda::api::is_gone(result)) return result;
+  // Other threads may have opened or closed the memory meanwhile.
   lock.lock();
-  if (known->openings == 1) {
-    (void)memory.add(*known);
-  } else if (const auto now = memory.find(address)) {
+  if (const auto now = memory.find(address)) {
     memory.set_openings(address, now->openings + 1);
+  } else {
+    Allocation still_open = *known;
+    still_open.openings = 1;
+    (void)memory.add(std::move(still_open));
   }
   return result;
 }

@@ -101,6 +101,25 @@ TEST_F(FreeTest, MemoryOfAnotherProcessIsForgottenBeforeItsLastClose) {
   EXPECT_EQ(cuIpcCloseMemHandle(address()), CUDA_ERROR_INVALID_VALUE);
 }
 
+// Another thread may open the memory while its last close is on its way.
+TEST_F(FreeTest, ARefusedCloseCountsWithOpeningsOfOtherThreads) {
+  for (const unsigned openings : {1u, 2u}) {
+    first().on(static_cast<uint16_t>(api::Opcode::cuIpcCloseMemHandle), [&](const Command&) {
+      if (openings == 1) {
+        add(Placement::kMapped, 1);  // opened
+      } else {
+        EXPECT_TRUE(memory().remove(address()));  // closed
+      }
+      return Answer{CUDA_ERROR_INVALID_VALUE, {}};
+    });
+    add(Placement::kMapped, openings);
+    EXPECT_EQ(cuIpcCloseMemHandle(address()), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_TRUE(is_known());
+    EXPECT_EQ(memory().find(address())->openings, openings == 1 ? 2u : 1u);
+    EXPECT_TRUE(memory().remove(address()));
+  }
+}
+
 TEST_F(FreeTest, AReservationIsForgottenBeforeItEnds) {
   Session* reserved = &first_session();
   first().on(static_cast<uint16_t>(api::Opcode::cuMemAddressFree), [&](const Command&) {
