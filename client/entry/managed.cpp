@@ -10,8 +10,6 @@
 // driver moves pages when kernels touch them.
 
 #include <algorithm>
-#include <bit>
-#include <map>
 #include <mutex>
 #include <vector>
 
@@ -21,6 +19,7 @@
 #include "client/calls/marshal.h"
 #include "client/memory/host_memory.h"
 #include "client/process/absent_pages.h"
+#include "client/process/advice_book.h"
 #include "client/process/managed_mode.h"
 #include "client/process/mirror.h"
 #include "client/process/process.h"
@@ -34,31 +33,10 @@ namespace {
 // Smaller managed memory is fetched in one round trip (client/process/mirror.h).
 constexpr size_t kLargeBytes = 64 << 10;
 
-struct Advice {
-  uint64_t buffer_id = 0;  // of the allocation; a newer one may have the same address
-  cuda::ManagedAdvice given;
-};
-
-std::mutex advice_mutex;
-std::map<uint64_t, Advice>& advices() {  // by the allocation's base
-  static auto* instance = new std::map<uint64_t, Advice>;
+std::mutex advice_mutex;  // guards advices()
+AdviceBook& advices() {
+  static auto* instance = new AdviceBook(Process::get().memory());
   return *instance;
-}
-
-// Also removes the advice of freed memory whenever the number of entries is a power of two.
-Advice& advice_locked(const Allocation& allocation) {
-  if (std::has_single_bit(advices().size()) && !advices().contains(allocation.base)) {
-    std::erase_if(advices(), [](const auto& entry) {
-      const auto found = Process::get().memory().find(entry.first);
-      return !found || found->base != entry.first || found->buffer_id != entry.second.buffer_id;
-    });
-  }
-  Advice& advice = advices()[allocation.base];
-  if (advice.buffer_id != allocation.buffer_id) {
-    advice = {};
-    advice.buffer_id = allocation.buffer_id;
-  }
-  return advice;
 }
 
 CUresult find_managed(CUdeviceptr address, size_t bytes, Allocation* allocation) {
@@ -133,7 +111,7 @@ CUresult allocate_in_worker(const Target& target, CUdeviceptr* pointer, size_t b
 // With advice_mutex held.
 void note_prefetch(CUdeviceptr address, size_t bytes, const Allocation& allocation,
                    const CUmemLocation& location) {
-  advice_locked(allocation).given.prefetched_to(location);
+  advices().of(allocation).prefetched_to(location);
   if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) expect_reads(address, bytes);
 }
 
@@ -214,7 +192,7 @@ CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice,
     return CUDA_ERROR_INVALID_VALUE;
   }
   std::lock_guard lock(advice_mutex);
-  return advice_locked(allocation).given.take(advice, location);
+  return advices().of(allocation).take(advice, location);
 }
 
 CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation location,
@@ -263,7 +241,7 @@ CUresult cuMemRangeGetAttribute(void* data, size_t data_bytes, CUmem_range_attri
     return result;
   }
   std::lock_guard lock(advice_mutex);
-  return advice_locked(allocation).given.get(attribute, data, data_bytes);
+  return advices().of(allocation).get(attribute, data, data_bytes);
 }
 
 CUresult cuMemRangeGetAttributes(void** data, size_t* data_bytes, CUmem_range_attribute* attributes,
