@@ -417,8 +417,9 @@ CUresult free_host(void* address) {
 namespace {
 
 // Refuses memory that a driver could not pin. The log names the reason only for files on disks.
-CUresult check_pinning(uint64_t first, size_t length, unsigned flags) {
-  switch (pinning_of(first, first + length, (flags & CU_MEMHOSTREGISTER_READ_ONLY) == 0)) {
+CUresult check_pinning(const std::vector<MappedPart>& parts, uint64_t first, size_t length,
+                       unsigned flags) {
+  switch (pinning_of(parts, first, first + length, (flags & CU_MEMHOSTREGISTER_READ_ONLY) == 0)) {
     case Pinning::kPossible:
       return CUDA_SUCCESS;
     case Pinning::kWrittenBack:
@@ -438,13 +439,14 @@ CUresult check_pinning(uint64_t first, size_t length, unsigned flags) {
 
 // Lets every worker use the pages. They move onto a memfd, which workers of this machine map. Pages
 // that a file, other processes or other drivers also use cannot move. Every worker then has pages
-// of its own, and the memory is mirrored.
-CUresult make_run(const Target& target, unsigned flags, PageRun* run) {
+// of its own, and the memory is mirrored. `all`: mappings, at least those of the run.
+CUresult make_run(const Target& target, unsigned flags, const std::vector<MappedPart>& all,
+                  PageRun* run) {
   void* const pages = reinterpret_cast<void*>(run->first);
   const auto& sessions = Process::get().sessions();
   UniqueFd backing;
   if (std::any_of(sessions.begin(), sessions.end(), shares_pages)) {
-    const std::vector<MappedPart> parts = mappings_in(run->first, run->first + run->bytes);
+    const std::vector<MappedPart> parts = parts_in(all, run->first, run->first + run->bytes);
     const bool all_private = std::none_of(parts.begin(), parts.end(),
                                           [](const MappedPart& part) { return part.is_shared; });
     if (all_private && !any_page_pinned()) backing = make_backing(run->bytes);
@@ -474,11 +476,14 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
   }
   if (registry.overlaps(begin, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   const auto [first, length] = pages_of(begin, bytes);
-  if (CUresult result = check_pinning(first, length, flags); result != CUDA_SUCCESS) return result;
+  const std::vector<MappedPart> parts = mappings_in(first, first + length);
+  if (CUresult result = check_pinning(parts, first, length, flags); result != CUDA_SUCCESS) {
+    return result;
+  }
   const unsigned everywhere = flags | CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
   CUresult refused = CUDA_SUCCESS;
   const auto make = [&](PageRun* run) {
-    refused = make_run(target, everywhere, run);
+    refused = make_run(target, everywhere, parts, run);
     return refused == CUDA_SUCCESS;
   };
   const bool ready = use_pages(first, length, make, [&](const PageRun& run) {

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cinttypes>
-#include <cstdio>
 #include <cstring>
 
 #include <sys/resource.h>
 
+#include "common/base/mappings.h"
 #include "common/base/proc_self.h"
 
 namespace rcuda {
@@ -28,18 +27,15 @@ uint64_t stack_room() {
 }  // namespace
 
 Result<std::vector<AddressRange>> own_mappings() {
-  const std::string path = proc_self("maps");
-  std::FILE* file = std::fopen(path.c_str(), "re");
-  if (!file) return Status::from_errno(errno, path.c_str());
   std::vector<AddressRange> mappings;
-  char line[4096 + 256];
-  while (std::fgets(line, sizeof line, file)) {
-    AddressRange mapping;
-    if (std::sscanf(line, "%" SCNx64 "-%" SCNx64, &mapping.begin, &mapping.end) != 2) continue;
-    if (std::strstr(line, "[stack]")) mapping.begin -= std::min(mapping.begin, stack_room());
-    mappings.push_back(mapping);
-  }
-  std::fclose(file);
+  const bool opened = each_mapping([&](const MappedPart& part, const char* path) {
+    AddressRange& mapping = mappings.emplace_back(AddressRange{part.begin, part.end});
+    if (std::strcmp(path, "[stack]") == 0) {
+      mapping.begin -= std::min(mapping.begin, stack_room());
+    }
+    return true;
+  });
+  if (!opened) return Status::from_errno(errno, proc_self("maps"));
   sort_by_begin(&mappings);
   return mappings;
 }

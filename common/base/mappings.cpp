@@ -1,6 +1,7 @@
 #include "common/base/mappings.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
@@ -34,6 +35,8 @@ static_assert(sizeof(MappingQuery) == 104);
 constexpr unsigned long kMappingQuery = _IOWR('f', 17, MappingQuery);  // PROCMAP_QUERY
 constexpr uint64_t kReadable = 1, kWritable = 2, kExecutable = 4, kShared = 8;
 constexpr uint64_t kCoveringOrNext = 0x10;  // PROCMAP_QUERY_COVERING_OR_NEXT_VMA
+
+std::atomic<uint64_t> queries{0};
 
 UniqueFd open_own(const char* file) {
   return UniqueFd(::open(proc_self(file).c_str(), O_RDONLY | O_CLOEXEC));
@@ -87,7 +90,7 @@ bool is_written_back(int maps, const MappedPart& part) {
 }
 
 // A line of the file, without its newline: "begin-end rwxp offset device inode path".
-bool parse(const char* line, MappedPart* part) {
+bool parse(const char* line, MappedPart* part, const char** path) {
   char* next = nullptr;
   part->begin = std::strtoull(line, &next, 16);
   if (*next != '-') return false;
@@ -100,35 +103,25 @@ bool parse(const char* line, MappedPart* part) {
   const char* const device = std::strchr(access + 5, ' ');
   const char* const inode = device ? std::strchr(device + 1, ' ') : nullptr;
   if (!inode) return false;
-  part->inode = std::strtoull(inode + 1, nullptr, 10);
+  part->inode = std::strtoull(inode + 1, &next, 10);
+  *path = next + std::strspn(next, " ");
   return true;
 }
 
-// Reads the lines up to the one of the last mapping that begins before `end`.
-void read_lines(int maps, uint64_t begin, uint64_t end, std::vector<MappedPart>* parts) {
-  std::string text(64 << 10, '\0');
-  size_t kept = 0;  // bytes of a line whose end has not been read
-  while (true) {
-    const ssize_t got = ::read(maps, text.data() + kept, text.size() - 1 - kept);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return;
-    char* line = text.data();
-    char* const text_end = line + kept + got;
-    *text_end = '\0';
-    while (char* const newline =
-               static_cast<char*>(std::memchr(line, '\n', static_cast<size_t>(text_end - line)))) {
-      *newline = '\0';
-      MappedPart part;
-      if (parse(line, &part) && part.end > begin) {
-        if (part.begin >= end) return;
-        parts->push_back(part);
-      }
-      line = newline + 1;
-    }
-    kept = static_cast<size_t>(text_end - line);
-    if (kept == text.size() - 1) kept = 0;  // no path is that long
-    std::memmove(text.data(), line, kept);
-  }
+// The mappings that reach into [begin, end).
+std::vector<MappedPart> listed(uint64_t begin, uint64_t end) {
+  std::vector<MappedPart> parts;
+  (void)each_mapping([&](const MappedPart& part, const char*) {
+    if (part.begin >= end) return false;
+    if (part.end > begin) parts.push_back(part);
+    return true;
+  });
+  return parts;
+}
+
+UniqueFd open_maps() {
+  queries.fetch_add(1, std::memory_order_relaxed);
+  return open_own("maps");
 }
 
 std::vector<MappedPart> clipped(std::vector<MappedPart> parts, uint64_t begin, uint64_t end) {
@@ -141,19 +134,46 @@ std::vector<MappedPart> clipped(std::vector<MappedPart> parts, uint64_t begin, u
 
 }  // namespace
 
+bool each_mapping(const std::function<bool(const MappedPart&, const char* path)>& visit) {
+  const UniqueFd maps = open_maps();
+  if (!maps) return false;
+  std::string text(64 << 10, '\0');
+  size_t kept = 0;  // bytes of a line whose end has not been read
+  while (true) {
+    const ssize_t got = ::read(maps.get(), text.data() + kept, text.size() - 1 - kept);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return true;
+    char* line = text.data();
+    char* const text_end = line + kept + got;
+    *text_end = '\0';
+    while (char* const newline =
+               static_cast<char*>(std::memchr(line, '\n', static_cast<size_t>(text_end - line)))) {
+      *newline = '\0';
+      MappedPart part;
+      const char* path = nullptr;
+      if (parse(line, &part, &path) && !visit(part, path)) return true;
+      line = newline + 1;
+    }
+    kept = static_cast<size_t>(text_end - line);
+    if (kept == text.size() - 1) kept = 0;  // no path is that long
+    std::memmove(text.data(), line, kept);
+  }
+}
+
 std::vector<MappedPart> mappings_in(uint64_t begin, uint64_t end) {
-  const UniqueFd maps = open_own("maps");
+  return clipped(whole_mappings_in(begin, end), begin, end);
+}
+
+std::vector<MappedPart> whole_mappings_in(uint64_t begin, uint64_t end) {
+  const UniqueFd maps = open_maps();
   if (!maps) return unlisted_mappings_in(begin, end);
   std::vector<MappedPart> parts;
-  if (query(maps.get(), begin, end, &parts)) return clipped(std::move(parts), begin, end);
-  return listed_mappings_in(begin, end);
+  if (query(maps.get(), begin, end, &parts)) return parts;
+  return listed(begin, end);
 }
 
 std::vector<MappedPart> listed_mappings_in(uint64_t begin, uint64_t end) {
-  std::vector<MappedPart> parts;
-  const UniqueFd maps = open_own("maps");
-  read_lines(maps.get(), begin, end, &parts);
-  return clipped(std::move(parts), begin, end);
+  return clipped(listed(begin, end), begin, end);
 }
 
 std::vector<MappedPart> unlisted_mappings_in(uint64_t begin, uint64_t end) {
@@ -164,6 +184,17 @@ std::vector<MappedPart> unlisted_mappings_in(uint64_t begin, uint64_t end) {
   return {{begin, end, 0, PROT_READ | PROT_WRITE, true}};
 }
 
+std::vector<MappedPart> parts_in(const std::vector<MappedPart>& parts, uint64_t begin,
+                                 uint64_t end) {
+  std::vector<MappedPart> found;
+  for (const MappedPart& part : parts) {
+    if (part.end > begin && part.begin < end) found.push_back(part);
+  }
+  return clipped(std::move(found), begin, end);
+}
+
+uint64_t mapping_queries() { return queries.load(std::memory_order_relaxed); }
+
 bool cover(const std::vector<MappedPart>& parts, uint64_t begin, uint64_t end) {
   uint64_t reached = begin;
   for (const MappedPart& part : parts) {
@@ -173,8 +204,8 @@ bool cover(const std::vector<MappedPart>& parts, uint64_t begin, uint64_t end) {
   return reached >= end;
 }
 
-Pinning pinning_of(uint64_t begin, uint64_t end, bool writes) {
-  const std::vector<MappedPart> parts = mappings_in(begin, end);
+Pinning pinning_of(const std::vector<MappedPart>& parts, uint64_t begin, uint64_t end,
+                   bool writes) {
   if (!cover(parts, begin, end)) return Pinning::kUnmapped;
   const int needed = writes ? PROT_READ | PROT_WRITE : PROT_READ;
   for (const MappedPart& part : parts) {

@@ -3,11 +3,13 @@
 //
 // Threads: any. Other threads may change the mappings meanwhile. Blocking: system calls. Since
 // Linux 6.11 the time depends on the number of mappings in the range (PROCMAP_QUERY). Before, the
-// kernel lists all mappings below the end of the range, which takes about 0.3 us for each.
+// kernel lists all mappings below the end of the range, which takes about 0.3 us for each. So a
+// caller that needs the same mappings twice keeps them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 namespace rcuda {
@@ -31,6 +33,17 @@ std::vector<MappedPart> mappings_in(uint64_t begin, uint64_t end);
 std::vector<MappedPart> unlisted_mappings_in(uint64_t begin, uint64_t end);
 // Reads the lines of /proc/self/maps: the way of Linux before 6.11.
 std::vector<MappedPart> listed_mappings_in(uint64_t begin, uint64_t end);
+// The same parts, unclipped: whole mappings.
+std::vector<MappedPart> whole_mappings_in(uint64_t begin, uint64_t end);
+// Calls visit(mapping, path) for each line of /proc/self/maps, in ascending order, until it returns
+// false. The path is empty for anonymous memory. Returns false if the file cannot be opened; errno
+// says why.
+bool each_mapping(const std::function<bool(const MappedPart&, const char* path)>& visit);
+// The parts of these parts that lie in [begin, end).
+std::vector<MappedPart> parts_in(const std::vector<MappedPart>& parts, uint64_t begin,
+                                 uint64_t end);
+// How often the functions above have asked the kernel, for tests.
+uint64_t mapping_queries();
 // Whether the parts cover all of [begin, end).
 bool cover(const std::vector<MappedPart>& parts, uint64_t begin, uint64_t end);
 
@@ -44,7 +57,8 @@ enum class Pinning {
 };
 // Whether a driver of the kernel can pin the memory for longer than one system call, as a GPU's
 // driver does with memory that a program registers. `writes`: the device may write to it.
-Pinning pinning_of(uint64_t begin, uint64_t end, bool writes);
+// `parts`: mappings_in() this range.
+Pinning pinning_of(const std::vector<MappedPart>& parts, uint64_t begin, uint64_t end, bool writes);
 
 // Whether a driver of the kernel has pinned memory of this process for longer than one system call:
 // fixed buffers of io_uring, registrations of RDMA adapters. It uses the physical pages, so memory

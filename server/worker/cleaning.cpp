@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/mappings.h"
 #include "server/executor/executor.h"
 #include "server/worker/end_watch.h"
 
@@ -44,11 +45,10 @@ void add_threads(ProcessState* state) {
 // Mapped memory of clients and of this project, which has names of its own. The driver maps other
 // files: libraries, and memory of softgpu.
 void add_mappings(ProcessState* state) {
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    const size_t path = line.find("/memfd:rcuda");
-    if (path != std::string::npos) ++(*state)["mapping of " + line.substr(path)];
-  }
+  (void)each_mapping([&](const MappedPart&, const std::string& path) {
+    if (path.starts_with("/memfd:rcuda")) ++(*state)["mapping of " + path];
+    return true;
+  });
 }
 
 }  // namespace

@@ -62,7 +62,9 @@ bool can_be_pinned(const void* pointer, size_t bytes, unsigned flags) {
   if (bytes > UINTPTR_MAX - kPage - begin) return false;
   const uintptr_t end = (begin + bytes + kPage - 1) & ~(kPage - 1);
   const bool writes = (flags & CU_MEMHOSTREGISTER_READ_ONLY) == 0;
-  return rcuda::pinning_of(begin & ~(kPage - 1), end, writes) == rcuda::Pinning::kPossible;
+  const uintptr_t first = begin & ~(kPage - 1);
+  return rcuda::pinning_of(rcuda::mappings_in(first, end), first, end, writes) ==
+         rcuda::Pinning::kPossible;
 }
 
 }  // namespace

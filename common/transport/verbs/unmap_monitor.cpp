@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cinttypes>
-#include <cstdio>
 #include <cstring>
 #include <thread>
+#include <vector>
 
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
@@ -16,7 +15,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
-#include "common/base/proc_self.h"
+#include "common/base/mappings.h"
 #include "common/base/start_thread.h"
 
 #ifndef UFFD_USER_MODE_ONLY
@@ -41,28 +40,14 @@ bool watch_pages(int fd, uintptr_t begin, uintptr_t end) {
 // Whether every page of the range belongs to a writable private anonymous mapping. If so, widens
 // the range to whole mappings.
 bool widen_to_mappings(uintptr_t* begin, uintptr_t* end) {
-  std::FILE* maps = std::fopen(proc_self("maps").c_str(), "re");
-  if (maps == nullptr) return false;
-  char line[4096 + 256];
-  uintptr_t reached = *begin;
-  while (reached < *end && std::fgets(line, sizeof line, maps) != nullptr) {
-    uintptr_t from = 0, to = 0;
-    char access[5] = {};
-    unsigned long inode = 0;
-    if (std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %4s %*s %*s %lu", &from, &to, access,
-                    &inode) != 4 ||
-        to <= reached) {
-      continue;
-    }
-    if (from > reached || access[0] != 'r' || access[1] != 'w' || access[3] != 'p' || inode != 0) {
-      break;
-    }
-    *begin = std::min(*begin, from);
-    reached = to;
+  constexpr int kNeeded = PROT_READ | PROT_WRITE;
+  const std::vector<MappedPart> parts = whole_mappings_in(*begin, *end);
+  if (!cover(parts, *begin, *end)) return false;
+  for (const MappedPart& part : parts) {
+    if ((part.protection & kNeeded) != kNeeded || part.is_shared || part.inode != 0) return false;
   }
-  std::fclose(maps);
-  if (reached < *end) return false;
-  *end = reached;
+  *begin = std::min<uintptr_t>(*begin, parts.front().begin);
+  *end = std::max<uintptr_t>(*end, parts.back().end);
   return true;
 }
 

@@ -15,6 +15,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "common/base/mappings.h"
 #include "common/base/unique_fd.h"
 #include "tests/unit/client/two_puppets.h"
 
@@ -68,6 +69,16 @@ TEST_F(HostMemoryTest, WorkersMapTheApplicationsOwnPages) {
   EXPECT_EQ(bodies[0].has_backing, 1u);
   EXPECT_FALSE(mirrored());
   EXPECT_EQ(unregister_host(memory_), CUDA_SUCCESS);
+}
+
+// Before Linux 6.11 each question costs time for every mapping of the process.
+TEST_F(HostMemoryTest, ARegistrationAndItsEndAskForTheMappingsOnceEach) {
+  map(MAP_PRIVATE);
+  const uint64_t before = mapping_queries();
+  ASSERT_EQ(enroll(CU_MEMHOSTREGISTER_DEVICEMAP), CUDA_SUCCESS);
+  EXPECT_EQ(mapping_queries(), before + 1);
+  EXPECT_EQ(unregister_host(memory_), CUDA_SUCCESS);
+  EXPECT_EQ(mapping_queries(), before + 2);
 }
 
 TEST_F(HostMemoryTest, PagesThatOthersSeeAreMirrored) {

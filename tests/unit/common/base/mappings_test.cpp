@@ -62,8 +62,36 @@ class MappingsTest : public ::testing::Test {
   uint64_t first_ = 0;
 };
 
+Pinning pinning(uint64_t begin, uint64_t end, bool writes) {
+  return pinning_of(mappings_in(begin, end), begin, end, writes);
+}
+
 TEST_F(MappingsTest, AreFoundWithTheirProtections) {
   expect_parts(mappings_in(first_, first_ + 6 * kPage));
+}
+
+TEST_F(MappingsTest, WholeMappingsAreNotClipped) {
+  const auto parts = whole_mappings_in(first_ + 1, first_ + kPage + 1);
+  ASSERT_EQ(parts.size(), 2u);
+  EXPECT_EQ(parts[0].begin, first_);
+  EXPECT_EQ(parts[1].end, first_ + 2 * kPage);
+  const auto within = parts_in(parts, first_ + kPage + 8, first_ + 6 * kPage);
+  ASSERT_EQ(within.size(), 1u);
+  EXPECT_EQ(within[0].begin, first_ + kPage + 8);
+  EXPECT_EQ(within[0].end, first_ + 2 * kPage);
+}
+
+TEST_F(MappingsTest, LinesHaveTheirPaths) {
+  size_t files = 0, stacks = 0, anonymous = 0;
+  ASSERT_TRUE(each_mapping([&](const MappedPart& part, const std::string& path) {
+    files += path == "/memfd:mappings_test (deleted)";
+    stacks += path == "[stack]";
+    if (part.begin == first_ && part.bytes() == kPage) anonymous += path.empty();
+    return true;
+  }));
+  EXPECT_EQ(files, 1u);
+  EXPECT_EQ(stacks, 1u);
+  EXPECT_EQ(anonymous, 1u);
 }
 
 TEST_F(MappingsTest, OlderKernelsListThem) {
@@ -106,7 +134,7 @@ TEST_F(MappingsTest, CoverARangeWithoutGaps) {
 
 TEST_F(MappingsTest, OnlyAccessibleMemoryCanBePinned) {
   const auto pages = [this](size_t first, size_t end, bool writes) {
-    return pinning_of(first_ + first * kPage, first_ + end * kPage, writes);
+    return pinning(first_ + first * kPage, first_ + end * kPage, writes);
   };
   EXPECT_EQ(pages(0, 3, true), Pinning::kInaccessible);
   EXPECT_EQ(pages(0, 3, false), Pinning::kPossible);
@@ -133,7 +161,7 @@ TEST(Pinning, WritableSharedPagesOfAFileOnADiskAreNotPinned) {
   const auto pinned = [&](int sharing, bool writes) {
     void* memory = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, sharing, file.get(), 0);
     const auto begin = reinterpret_cast<uintptr_t>(memory);
-    const Pinning found = pinning_of(begin, begin + kPage, writes);
+    const Pinning found = pinning(begin, begin + kPage, writes);
     munmap(memory, kPage);
     return found;
   };
