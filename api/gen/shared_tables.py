@@ -11,7 +11,8 @@ PROTOCOL_FILES = (
     "common/wire/address_ranges.h", "common/wire/block_digest.h", "common/wire/codec.cpp", "common/wire/codec.h",
     "common/wire/exported_name.h", "common/wire/frame.h", "common/wire/handshake.cpp", "common/wire/handshake.h",
     "common/wire/marked_bytes.h", "common/wire/protocol.h", "common/wire/ring.cpp", "common/wire/ring.h", "common/wire/socket_keys.cpp",
-    "p2p/pipeline/messages.h")
+    "common/transport/control_message.h", "common/transport/doorbell.h", "common/transport/shm/shm_messages.h",
+    "common/transport/tcp/tcp_messages.h", "common/transport/verbs/hello.h", "p2p/pipeline/messages.h")
 
 
 # Messages by which tools ask a server, and the files that define each (common/wire/forms.h). All of them are watched

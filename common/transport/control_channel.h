@@ -24,27 +24,9 @@
 #include "common/base/socket.h"
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
+#include "common/transport/control_message.h"
 
 namespace rcuda::transport {
-
-// Received from the peer: no field can be trusted.
-struct ControlMessage {
-  enum Kind : uint32_t {
-    kHeartbeat = 1,
-    kAnnounce = 2,
-    kRetire = 3,
-    kFarewell = 4,
-    kRetired = 5,  // verbs: the answer to kRetire
-    kGivenUp = 6,  // a farewell to a silent peer
-  };
-  uint32_t kind = 0;
-  uint32_t has_fd = 0;   // kAnnounce: one descriptor travels with this message
-  uint64_t region = 0;   // kAnnounce, kRetire, kRetired
-  uint64_t bytes = 0;    // kAnnounce; kGivenUp: the limit in milliseconds
-  uint64_t address = 0;  // kAnnounce; shm: offset in the backing; verbs: remote address
-  uint64_t key = 0;      // kAnnounce; verbs: rkey
-};
-static_assert(sizeof(ControlMessage) == 40);
 
 class ControlChannel {
  public:

@@ -32,34 +32,17 @@
 #include "common/transport/link_core.h"
 #include "common/transport/mapping.h"
 #include "common/transport/shm/medium.h"
+#include "common/transport/shm/shm_messages.h"
 #include "common/transport/shm/shm_regions.h"
 
 namespace rcuda::transport {
 namespace {
 
-constexpr size_t kHeaderBytes = 4096;
-constexpr uint64_t kHelloMagic = 0x326d687361647563;  // "cudashm2"
 // A transfer of up to this size is copied before read() or write() returns; the copy takes about as
 // long as waking a thread.
 constexpr size_t kInlineCopyBytes = 64u << 10;
 // A long copy checks after each piece of this size whether the Link still works.
 constexpr size_t kCopyPieceBytes = 1u << 20;
-
-struct WindowHeader {
-  DoorbellState doorbell;
-  alignas(128) DoorbellState elsewhere;  // for puts outside of the answers
-};
-static_assert(sizeof(WindowHeader) <= kHeaderBytes);
-static_assert(std::atomic<uint32_t>::is_always_lock_free);
-
-struct Hello {
-  uint64_t magic = kHelloMagic;
-  uint64_t window_bytes = 0;
-  uint32_t peer_timeout_ms = 0;  // this side expects a sign of life within this time
-  uint32_t reserved = 0;
-  WindowPart answers;  // LinkOptions::answers of this side
-};
-static_assert(sizeof(Hello) == 40);
 
 struct Window {
   UniqueFd file;
@@ -111,7 +94,7 @@ Result<Window> open_window(UniqueFd file, uint64_t window_bytes, const char* who
 
 class ShmLink final : public LinkCore {
  public:
-  ShmLink(Window own, Window peer, const Hello& own_hello, const Hello& peer_hello)
+  ShmLink(Window own, Window peer, const ShmHello& own_hello, const ShmHello& peer_hello)
       : LinkCore(&own.header()->doorbell,
                  own_hello.answers.bytes != 0 ? &own.header()->elsewhere : nullptr, true),
         own_(std::move(own)),
@@ -342,12 +325,12 @@ void ShmLink::run_copies() {
 // Receives the peer's window and a descriptor that tells when its process ends (absent on old
 // kernels).
 struct Greeting {
-  Hello hello;
+  ShmHello hello;
   UniqueFd window;
   UniqueFd process;
 };
 
-Status greet(int socket, const Hello& hello, int window, Deadline deadline) {
+Status greet(int socket, const ShmHello& hello, int window, Deadline deadline) {
   const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
   const int fds[] = {window, process.get()};
   return send_with_fds(socket, bytes_of(hello), std::span(fds, process ? 2 : 1), deadline);
@@ -357,7 +340,7 @@ Result<Greeting> hear(int socket, Deadline deadline) {
   Greeting greeting;
   std::vector<UniqueFd> fds;
   RCUDA_RETURN_IF_ERROR(recv_with_fds(socket, writable_bytes_of(greeting.hello), fds, deadline));
-  if (greeting.hello.magic != kHelloMagic || fds.empty() || fds.size() > 2) {
+  if (greeting.hello.magic != kShmHelloMagic || fds.empty() || fds.size() > 2) {
     return Status{Code::kProtocol, "the peer does not speak this shared-memory protocol"};
   }
   greeting.window = std::move(fds[0]);
@@ -371,7 +354,7 @@ Result<std::unique_ptr<Link>> shm::make_link(Bootstrap bootstrap, const LinkOpti
   const Deadline deadline = std::chrono::steady_clock::now() + bootstrap.timeout;
   Result<UniqueFd> file = make_window_file(options.window_bytes);
   if (!file) return file.status();
-  Hello hello;
+  ShmHello hello;
   hello.window_bytes = options.window_bytes;
   hello.peer_timeout_ms = static_cast<uint32_t>(options.peer_timeout.count());
   hello.answers = options.answers;

@@ -47,23 +47,10 @@
 #include "common/transport/tcp/exposed_regions.h"
 #include "common/transport/tcp/page_pipe.h"
 #include "common/transport/tcp/socket_order.h"
+#include "common/transport/tcp/tcp_messages.h"
 #include "common/transport/transfer.h"
 
 namespace rcuda::transport {
-
-struct BulkHeader {
-  enum Kind : uint32_t { kWrite = 1, kRead = 2, kData = 3, kDone = 4, kWriteInOrder = 5 };
-  uint32_t kind = 0;
-  uint32_t status = 0;      // kDone: a Code
-  uint64_t piece = 0;       // assigned by the requesting side, per stream
-  uint64_t region = 0;      // but for kData, kDone
-  uint64_t offset = 0;      // the same
-  uint64_t bytes = 0;       // but for kDone
-  uint32_t immediate = 0;   // kWrite: passed to the receiver's user with the piece, unless 0;
-                            // kWriteInOrder: the write's number
-  uint32_t after_puts = 0;  // but for kData, kDone: SentOrder's count that it waits for
-};
-static_assert(sizeof(BulkHeader) == 48);
 
 struct BulkOptions {  // LinkOptions has what they mean
   std::chrono::nanoseconds receive_spin{0};

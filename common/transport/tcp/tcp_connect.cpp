@@ -11,22 +11,13 @@
 #include "common/base/socket_io.h"
 #include "common/transport/tcp/medium.h"
 #include "common/transport/tcp/tcp_link.h"
+#include "common/transport/tcp/tcp_messages.h"
 #include "common/transport/tcp/tcp_sockets.h"
 
 namespace rcuda::transport {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr uint64_t kHelloMagic = 0x3270637461647563;  // "cudatcp2"
-
-struct Hello {
-  uint64_t magic = kHelloMagic;
-  uint64_t window_bytes = 0;
-  uint32_t peer_timeout_ms = 0;
-  uint32_t streams = 0;
-};
-static_assert(sizeof(Hello) == 24);
 
 }  // namespace
 
@@ -38,7 +29,7 @@ std::chrono::nanoseconds default_receive_spin() {
 Result<std::unique_ptr<Link>> tcp::make_link(Bootstrap bootstrap, const LinkOptions& options) {
   const Deadline deadline = Clock::now() + bootstrap.timeout;
   RCUDA_RETURN_IF_ERROR(check_window_bytes(options.window_bytes, "own"));
-  Hello own;
+  TcpHello own;
   own.window_bytes = options.window_bytes;
   own.peer_timeout_ms = static_cast<uint32_t>(options.peer_timeout.count());
   own.streams = static_cast<uint32_t>(
@@ -46,9 +37,9 @@ Result<std::unique_ptr<Link>> tcp::make_link(Bootstrap bootstrap, const LinkOpti
   const Socket& control = bootstrap.control;
   tune(control.fd(), options.peer_timeout);
   RCUDA_RETURN_IF_ERROR(send_all(control, bytes_of(own), deadline));
-  Hello peer;
+  TcpHello peer;
   RCUDA_RETURN_IF_ERROR(recv_all(control, writable_bytes_of(peer), deadline));
-  if (peer.magic != kHelloMagic || peer.streams == 0) {
+  if (peer.magic != kTcpHelloMagic || peer.streams == 0) {
     return Status{Code::kProtocol, "the peer does not speak this TCP protocol"};
   }
   RCUDA_RETURN_IF_ERROR(check_window_bytes(peer.window_bytes, "the peer's"));

@@ -2,14 +2,33 @@
 //
 //   PutHeader; payload of `bytes`
 //
-// The payload of a kRegionPut begins with a RegionPlace, and the rest goes into that region. That of
-// a kEndOfWrite is an EndOfWrite: the receiver takes nothing behind it until the write is here,
-// whose bytes come by the sockets of the transfers (bulk_stream.h).
+// The payload of a kRegionPut begins with a RegionPlace, and the rest goes into that region. That
+// of a kEndOfWrite is an EndOfWrite: the receiver takes nothing behind it until the write is here,
+// whose bytes come by the sockets of the transfers (bulk_stream.h). Those begin with a StreamHello,
+// and their messages with a BulkHeader.
 #pragma once
 
 #include <cstdint>
 
 namespace rcuda::transport {
+
+inline constexpr uint64_t kTcpHelloMagic = 0x3270637461647563;  // "cudatcp2"
+inline constexpr uint64_t kStreamMagic = 0x336b6c6261647563;    // "cudablk3"
+
+// The first message of each side.
+struct TcpHello {
+  uint64_t magic = kTcpHelloMagic;
+  uint64_t window_bytes = 0;
+  uint32_t peer_timeout_ms = 0;
+  uint32_t streams = 0;
+};
+static_assert(sizeof(TcpHello) == 24);
+
+struct StreamHello {
+  uint64_t magic = kStreamMagic;
+  uint64_t index = 0;
+};
+static_assert(sizeof(StreamHello) == 16);
 
 // Stored in the low bits of PutHeader::place: offsets are multiples of eight.
 enum PutKind : uint32_t {
@@ -41,5 +60,19 @@ struct EndOfWrite {
   uint32_t unused = 0;
 };
 static_assert(sizeof(EndOfWrite) == 16);
+
+struct BulkHeader {
+  enum Kind : uint32_t { kWrite = 1, kRead = 2, kData = 3, kDone = 4, kWriteInOrder = 5 };
+  uint32_t kind = 0;
+  uint32_t status = 0;      // kDone: a Code
+  uint64_t piece = 0;       // assigned by the requesting side, per stream
+  uint64_t region = 0;      // but for kData, kDone
+  uint64_t offset = 0;      // the same
+  uint64_t bytes = 0;       // but for kDone
+  uint32_t immediate = 0;   // kWrite: passed to the receiver's user with the piece, unless 0;
+                            // kWriteInOrder: the write's number
+  uint32_t after_puts = 0;  // but for kData, kDone: SentOrder's count that it waits for
+};
+static_assert(sizeof(BulkHeader) == 48);
 
 }  // namespace rcuda::transport

@@ -14,16 +14,10 @@
 
 #include "common/base/log.h"
 #include "common/base/start_thread.h"
+#include "common/transport/tcp/tcp_messages.h"
 
 namespace rcuda::transport {
 namespace {
-
-constexpr uint64_t kStreamMagic = 0x336b6c6261647563;  // "cudablk3"
-
-struct StreamHello {
-  uint64_t magic = kStreamMagic;
-  uint64_t index = 0;
-};
 
 template <typename T>
 void set_option(int socket, int level, int name, const T& value) {

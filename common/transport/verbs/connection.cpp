@@ -17,12 +17,6 @@ namespace {
 constexpr int kResolveMs = 2000;
 constexpr uint8_t kMaxReads = 16;  // outstanding RDMA reads per queue pair
 
-struct PrivateData {
-  Token token;
-  uint32_t index;
-};
-static_assert(sizeof(PrivateData) == 20);
-
 constexpr char kTestByHand[] =
     "; see that both sides are on one RDMA network and that no firewall drops its packets (RoCE: "
     "UDP port 4791): 'rping -s' on the server, 'rping -c -a ADDRESS' on the client";

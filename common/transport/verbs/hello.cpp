@@ -12,14 +12,7 @@
 namespace rcuda::transport::verbs {
 namespace {
 
-constexpr uint64_t kReadyMagic = 0x2b73627276637572;    // "rucvrbs+"
-constexpr uint64_t kRefusalMagic = 0x5f73627276637572;  // "rucvrbs_"
 constexpr auto kRefusalPatience = std::chrono::milliseconds(300);
-
-struct Refusal {
-  uint64_t magic = kRefusalMagic;
-  char why[512] = {};
-};
 
 // Receives the first word of a message.
 Status receive_magic(const Socket& control, uint64_t expected, Deadline deadline) {

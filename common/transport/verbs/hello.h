@@ -12,7 +12,9 @@
 
 namespace rcuda::transport::verbs {
 
-inline constexpr uint64_t kHelloMagic = 0x3173627276637572;  // "rucvrbs1"
+inline constexpr uint64_t kHelloMagic = 0x3173627276637572;    // "rucvrbs1"
+inline constexpr uint64_t kReadyMagic = 0x2b73627276637572;    // "rucvrbs+"
+inline constexpr uint64_t kRefusalMagic = 0x5f73627276637572;  // "rucvrbs_"
 
 struct Hello {
   uint64_t magic = kHelloMagic;
@@ -27,6 +29,19 @@ struct Hello {
   Token token{};
 };
 static_assert(sizeof(Hello) == 72);
+
+// Private data of a connection request.
+struct PrivateData {
+  Token token;
+  uint32_t index;
+};
+static_assert(sizeof(PrivateData) == 20);
+
+struct Refusal {
+  uint64_t magic = kRefusalMagic;
+  char why[512] = {};
+};
+static_assert(sizeof(Refusal) == 520);
 
 void write_address(const Address& address, uint16_t port, Hello* hello);
 Address read_address(const Hello& hello);
