@@ -74,6 +74,7 @@ bool MirrorsBehind::take(Mirror& mirror) {
   std::vector<std::byte> bytes(reply.body().begin() + sizeof state, reply.body().end());
   merge_fetched(mirror, bytes.data(), {{0, mirror.bytes}}, state);
   mirror.behind = false;
+  mirror.answer = state.answer;
   mirror.unfetched.clear();
   return true;
 }

@@ -77,6 +77,8 @@ struct Mirror {
   // The last fetch failed. Nothing may be sent before the next: it would be older than `unfetched`.
   std::atomic<bool> behind{false};
   // Guarded by pull_mutex.
+  uint64_t answer = 0;         // MirrorState::answer of the last bytes that were taken over
+  int pulls_without_news = 0;  // for so many the next question is for all bytes
   std::vector<Run> unfetched;  // what the GPU has changed, as far as told, and the client has not
   bool reads_all = false;    // the application accesses most of what the GPU has changed
   size_t sample = 0;         // with reads_all: a page that was dropped nevertheless

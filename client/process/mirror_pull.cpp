@@ -10,6 +10,7 @@
 #include "client/channel/staging.h"
 #include "client/channel/task_pool.h"
 #include "client/process/mirror_exchange.h"
+#include "client/process/mirror_news.h"
 #include "client/process/mirror_patch.h"
 #include "client/process/take_changes.h"
 
@@ -145,6 +146,8 @@ struct Pull {
   bool expected = false;  // the application has said that it will read some of it
   // Of what was fetched, or is about to be. Memory about which nobody is asked is absent.
   wire::MirrorState state{UINT64_MAX, 0};
+  bool by_news = false;  // `news` has what the GPU changed, in place of the mirror's `unfetched`
+  MirrorNews news;
 };
 
 bool take_state(Pull& pull, const Reply& reply) {
@@ -211,14 +214,68 @@ void ask_for_changes(Pull& pull, CallsInFlight* calls) {
              });
 }
 
+// After the GPU has changed too much for an answer with news. Work that repeats probably does so
+// again, and the question costs a round trip.
+constexpr int kPullsWithoutNews = 8;
+
+bool is_worth_a_question(Mirror& mirror) {
+  if (!may_have_news(mirror)) return false;
+  if (mirror.pulls_without_news == 0) return true;
+  --mirror.pulls_without_news;
+  return false;
+}
+
+// Asks about mirrors of one context. All bytes of a few small ones cost no more than a question.
+void ask_for_small(const std::vector<Pull*>& pulls, CallsInFlight* calls) {
+  constexpr size_t kFewBytes = 4096;
+  size_t bytes = 0;
+  for (const Pull* pull : pulls) bytes += pull->mirror->bytes;
+  std::vector<MirrorNews*> news;
+  for (Pull* const pull : pulls) {
+    pull->by_news = bytes > kFewBytes;
+    if (pull->by_news) {
+      news.push_back(&pull->news);
+    } else {
+      ask_for_all(*pull, calls);
+    }
+  }
+  ask_for_news(news, calls);
+}
+
 void ask(const std::vector<Pull*>& pulls) {
   CallsInFlight calls;
+  std::map<std::pair<Session*, wire::ObjectId>, std::vector<Pull*>> small;
   for (Pull* const pull : pulls) {
+    Mirror& mirror = *pull->mirror;
     {
       std::lock_guard lock(mirrors_mutex);
-      pull->version = pull->mirror->version;
+      pull->version = mirror.version;
     }
-    pull->mirror->changes_bytes != 0 ? ask_for_changes(*pull, &calls) : ask_for_all(*pull, &calls);
+    pull->by_news = false;
+    pull->news = {pull->mirror.get()};
+    if (mirror.changes_bytes != 0) {
+      ask_for_changes(*pull, &calls);
+    } else if (is_worth_a_question(mirror)) {
+      small[{mirror.session, mirror.context}].push_back(pull);
+    } else {
+      ask_for_all(*pull, &calls);
+    }
+  }
+  for (const auto& [context, all] : small) ask_for_small(all, &calls);
+}
+
+// Fetches mirrors for whose changes the answer had no room.
+void fetch_rest(const std::vector<Pull*>& pulls) {
+  CallsInFlight calls;
+  for (Pull* const pull : pulls) {
+    if (!pull->by_news) continue;
+    pull->result = pull->news.result;
+    pull->state = pull->news.state;
+    pull->mirror->unfetched.clear();
+    if (pull->result != CUDA_SUCCESS || pull->news.is_complete) continue;
+    if (pull->mirror->answer != 0) pull->mirror->pulls_without_news = kPullsWithoutNews;
+    pull->by_news = false;
+    ask_for_all(*pull, &calls);
   }
 }
 
@@ -261,6 +318,7 @@ void fetch(const std::vector<Pull*>& pulls) {
 // Asks for all mirrors, and then fetches what the GPU has changed, unless its pages can be absent.
 void fetch_changes(const std::vector<Pull*>& pulls) {
   ask(pulls);
+  fetch_rest(pulls);
   for (Pull* const pull : pulls) {
     Mirror& mirror = *pull->mirror;
     if (pull->result != CUDA_SUCCESS || mirror.changes_bytes == 0) continue;
@@ -297,11 +355,14 @@ bool take_over(Pull& pull, bool last) {
   mirror.behind = pull.result != CUDA_SUCCESS;
   if (pull.result != CUDA_SUCCESS) return true;
   forget_confirmed(mirror, pull.state);
+  const bool any = pull.by_news ? !pull.news.runs.empty() : !mirror.unfetched.empty();
   // Another exchange took place during the call, so these bytes may be older.
-  if (!mirror.unfetched.empty() && mirror.version != pull.version && !last) return false;
-  if (!mirror.unfetched.empty()) {
-    merge_fetched(mirror, mirror.fetched, mirror.unfetched, pull.state);
+  if (any && mirror.version != pull.version && !last) return false;
+  if (any) {
+    const std::vector<Run> runs = pull.by_news ? place_news(pull.news) : mirror.unfetched;
+    merge_fetched(mirror, mirror.fetched, runs, pull.state);
   }
+  if (mirror.changes_bytes == 0) mirror.answer = pull.state.answer;
   lock.unlock();
   free_fetched(mirror);
   mirror.unfetched.clear();

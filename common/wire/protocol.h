@@ -82,8 +82,31 @@ static_assert(sizeof(MirrorLoan) == 16);
 // host function of this loan has left, or newer.
 struct MirrorState {
   uint64_t patches, loan;
+  // The number of the answer among those with bytes of this mirror, for MirrorKnown. 0: it has no
+  // bytes, or the worker does not know what the client has.
+  uint64_t answer;
 };
-static_assert(sizeof(MirrorState) == 16);
+static_assert(sizeof(MirrorState) == 24);
+
+// A mirror in a MirrorNews.
+struct MirrorKnown {
+  uint64_t address;
+  uint64_t answer;  // the last one whose bytes the client has taken over; 0: none
+};
+static_assert(sizeof(MirrorKnown) == 16);
+
+// Its part of the answer.
+struct MirrorNewsHead {
+  MirrorState state;
+  uint32_t pieces;     // each a MirrorPiece and its bytes, padded to 8
+  uint32_t fetch_all;  // 1: there are too many to name; MirrorFetch fetches them
+};
+static_assert(sizeof(MirrorNewsHead) == 32);
+
+struct MirrorPiece {
+  uint32_t offset, bytes;
+};
+static_assert(sizeof(MirrorPiece) == 8);
 
 // As many blocks of 4 KB may a MirrorPatch have: bytes, marks and digests fit into a command.
 inline constexpr uint32_t kMostPatchBlocks = 12;

@@ -314,6 +314,9 @@ inline std::string well_formed_mirrors(const wire::SignalBody& signalled) {
     text += command(of(Custom::kMirrorFetch), kCall | kContext,
                     bytes_of(wire::MirrorFetchBody{mirror.address}));
   }
+  const wire::MirrorNewsBody news{1};
+  text += command(of(Custom::kMirrorNews), kCall | kContext,
+                  bytes_of(news) + bytes_of(wire::MirrorKnown{small.address, 1}));
   text += command(of(Custom::kMirrorFetchBehind), kCall | kContext | 2, bytes_of(behind));
   text += command(of(Custom::kUnmirror), kCall | kContext,
                   bytes_of(wire::MirrorFetchBody{large.address}));

@@ -54,6 +54,19 @@ HandlerResult mirror_fetch_behind(MemoryServices& services, const Command& comma
   return services.fetches_behind.add(body, command.target);
 }
 
+HandlerResult mirror_news(MemoryServices& services, const Command& command,
+                          const wire::MirrorNewsBody& body, std::vector<std::byte>*) {
+  BodyReader in(command.tail);
+  std::span<const std::byte> bytes;
+  if (body.count > wire::kMaxCommandBytes / sizeof(wire::MirrorKnown) ||
+      !in.bytes(body.count * sizeof(wire::MirrorKnown), &bytes)) {
+    return kMalformed;
+  }
+  std::vector<wire::MirrorKnown> asked(body.count);
+  if (!asked.empty()) std::memcpy(asked.data(), bytes.data(), bytes.size());
+  return services.mirrors.news(std::move(asked), command.target);
+}
+
 HandlerResult mirror_changes(MemoryServices& services, const Command& command,
                              const wire::MirrorChangesBody& body, std::vector<std::byte>*) {
   BodyReader in(command.tail);

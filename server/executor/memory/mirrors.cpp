@@ -204,8 +204,12 @@ void Mirrors::read(Fetch& fetch) {
     const auto* const from = reinterpret_cast<const std::byte*>(mirror.address + at);
     std::lock_guard lock(mirror.mutex);
     if (at == 0) fetch.state = mirror.state;
-    if (!mirror.removed) fetch.bytes.assign(from, from + bytes);
-    return !mirror.removed;
+    if (mirror.removed) return false;
+    fetch.bytes.assign(from, from + bytes);
+    if (mirror.known && bytes == mirror.bytes) {
+      fetch.state.answer = mirror.known->sent_all(fetch.bytes);
+    }
+    return true;
   };
   if (fetch.into_reply) {
     fetch.ok = copy(0, mirror.bytes);
@@ -280,6 +284,46 @@ CUresult Mirrors::read_by_driver(const SessionStream& stream, std::shared_ptr<Fe
   return queued;
 }
 
+HandlerResult Mirrors::news(std::vector<wire::MirrorKnown> asked, const ReplyTarget& target) {
+  if (asked.size() * sizeof(wire::MirrorNewsHead) > target.capacity()) {
+    return {CUDA_ERROR_INVALID_VALUE, false, false};
+  }
+  SessionStream stream;
+  if (CUresult result = objects_.use_stream(wire::kFetchStream, &stream); result != CUDA_SUCCESS) {
+    return {result, false, false};
+  }
+  completions_.add(stream, [this, asked = std::move(asked), target](CUresult result) {
+    std::vector<std::byte> body;
+    size_t room = target.capacity() - asked.size() * sizeof(wire::MirrorNewsHead);
+    for (const wire::MirrorKnown& known : asked) {
+      const size_t before = body.size();
+      add_news(known, room, &body);
+      room -= body.size() - before - sizeof(wire::MirrorNewsHead);
+    }
+    answers_.reply(target, result,
+                   result == CUDA_SUCCESS ? std::span(body) : std::span(body).first(0));
+  });
+  return kDeferred;
+}
+
+void Mirrors::add_news(const wire::MirrorKnown& asked, size_t room, std::vector<std::byte>* body) {
+  wire::MirrorNewsHead head{{}, 0, 1};
+  const size_t at = body->size();
+  body->resize(at + sizeof head);
+  const std::shared_ptr<Mirror> mirror = find(asked.address);
+  if (mirror && mirror->bytes <= transport::kMaxRegionPut) {
+    std::lock_guard lock(mirror->mutex);
+    if (!mirror->known) mirror->known = std::make_unique<KnownBytes>();
+    const std::span now(reinterpret_cast<const std::byte*>(mirror->address), mirror->bytes);
+    KnownBytes::News news;
+    if (!mirror->removed && mirror->known->add_news(asked.answer, now, room, body, &news)) {
+      head = {mirror->state, news.pieces, 0};
+      head.state.answer = news.answer;
+    }
+  }
+  std::memcpy(body->data() + at, &head, sizeof head);
+}
+
 namespace {
 
 // The runs of changed blocks, at most `most` of them: runs with small gaps are joined until they
@@ -351,6 +395,7 @@ CUresult Mirrors::patch(const wire::MirrorPatchBody& body, std::span<const std::
     std::lock_guard lock(mirror->mutex);
     wire::write_marked(reinterpret_cast<std::byte*>(body.address + body.offset), bytes.data(),
                        bytes.size(), mask);
+    if (mirror->known) mirror->known->patched(body.offset, bytes, mask);
     if (mirror->is_lent) {
       if (mirror->patches_while_lent.size() == kMostPatches) mirror->patches_while_lent.pop_front();
       mirror->patches_while_lent.push_back(
@@ -433,6 +478,7 @@ void Mirrors::Loan::lend() {
       sent.bytes.assign(from, from + mirror->bytes);
       sent.bytes.resize(wire::MirrorLoan::region_bytes(mirror->bytes));
       mirror->is_lent = true;
+      if (mirror->known) mirror->known->forget();
       const wire::MirrorLoan behind{number_, mirror->state.patches};
       std::memcpy(&sent.bytes[wire::MirrorLoan::offset(mirror->bytes)], &behind, sizeof behind);
     }
@@ -509,6 +555,7 @@ Mirrors::Loan::~Loan() {
     std::lock_guard lock(sent.mirror->mutex);
     sent.mirror->state.loan = number_;
     sent.mirror->is_lent = false;
+    if (sent.mirror->known) sent.mirror->known->forget();
     sent.mirror->patches_while_lent.clear();
   }
 }

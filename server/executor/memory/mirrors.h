@@ -30,6 +30,7 @@
 #include "server/executor/memory/block_digests.h"
 #include "server/executor/memory/host_memory.h"
 #include "server/executor/memory/host_meter.h"
+#include "server/executor/memory/known_bytes.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/streams/completions.h"
 
@@ -66,6 +67,9 @@ class Mirrors {
   HandlerResult fetch(uint64_t address, const ReplyTarget& target);
   // The same, with the bytes in the reply behind that. After an error nothing is replied.
   CUresult fetch_into_reply(uint64_t address, const ReplyTarget& target);
+  // Replies with a wire::MirrorNewsHead, and the bytes that the client lacks, for each of these
+  // mirrors.
+  HandlerResult news(std::vector<wire::MirrorKnown> asked, const ReplyTarget& target);
   // Replies with a wire::MirrorState and the blocks that differ from what the client has, when the
   // GPU has looked for them. `asked`: as BlockDigests::compare() takes them.
   HandlerResult changes(uint64_t address, std::span<const wire::MirrorRun> asked,
@@ -119,7 +123,8 @@ class Mirrors {
     bool removed = false;
     // Guarded by `mutex`.
     wire::MirrorState state{};
-    std::condition_variable patched;  // state.patches has changed
+    std::unique_ptr<KnownBytes> known;  // once the client has asked for news
+    std::condition_variable patched;    // state.patches has changed
     bool is_lent = false;
     struct Patch {
       uint64_t number, at;
@@ -131,6 +136,8 @@ class Mirrors {
   template <typename Ends>
   void end_if(const Ends& ends);
   std::shared_ptr<Mirror> find(uint64_t address) const;
+  // Appends the part of news() for one mirror. `room`: for its pieces.
+  void add_news(const wire::MirrorKnown& asked, size_t room, std::vector<std::byte>* body);
   struct Fetch;
   CUresult begin(std::shared_ptr<Fetch> fetch);
   void answer(const ReplyTarget& target, CUresult result, const wire::MirrorState& state,

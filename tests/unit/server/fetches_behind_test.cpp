@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -142,6 +143,33 @@ TEST(FetchTest, OnlyTheFirstBytesOfARegionNeedAHostFunction) {
     EXPECT_EQ(std::memcmp(here.data() + kBytes, memory, kBytes), 0);
     EXPECT_EQ(host_functions.count(), 1);
   }
+  // From now on the worker remembers what the client has.
+  const auto news = [&](uint64_t answer, wire::MirrorNewsHead* head) {
+    struct {
+      wire::MirrorNewsBody body{1};
+      wire::MirrorKnown known;
+    } const asked{.known = {address, answer}};
+    const auto told = client.call(static_cast<uint16_t>(Custom::kMirrorNews),
+                                  std::as_bytes(std::span(&asked, 1)));
+    ASSERT_TRUE(told && told->result == CUDA_SUCCESS);
+    std::memcpy(head, told->body.data(), sizeof *head);
+    EXPECT_EQ(told->body.size(), sizeof *head + head->pieces * (sizeof(wire::MirrorPiece) + 64));
+  };
+  wire::MirrorNewsHead head{};
+  news(0, &head);
+  EXPECT_EQ(head.fetch_all, 1u);
+  const auto all = client.call(Custom::kMirrorFetch, wire::MirrorFetchBody{address});
+  wire::MirrorState state{};
+  ASSERT_EQ(all->body.size(), sizeof state);
+  std::memcpy(&state, all->body.data(), sizeof state);
+  EXPECT_EQ(state.answer, 1u);
+  memory[100] = std::byte{77};
+  news(1, &head);
+  EXPECT_EQ(head.fetch_all, 0u);
+  EXPECT_EQ(head.pieces, 1u);
+  EXPECT_EQ(head.state.answer, 2u);
+  news(2, &head);
+  EXPECT_EQ(head.pieces, 0u);
   EXPECT_TRUE(session.end().ok());
   driver.cuDevicePrimaryCtxRelease_v2(0);
 }

@@ -106,8 +106,8 @@ TEST_F(TimelinesTest, WhatHasNoKnownStreamMayBeInAnyContext) {
 TEST_F(TimelinesTest, WhatAsksOrStaysOutsideStreamsQueuesNothing) {
   send(Custom::kPing, nullptr);
   send(Custom::kWatchEvent, nullptr);
-  for (const Custom asks :
-       {Custom::kMirrorFetch, Custom::kMirrorFetchBehind, Custom::kMirrorChanges})
+  for (const Custom asks : {Custom::kMirrorFetch, Custom::kMirrorFetchBehind, Custom::kMirrorNews,
+                            Custom::kMirrorChanges})
     send(asks, nullptr);
   wire::PeerCopyBody copy{};
   const auto bytes = std::as_bytes(std::span(&copy, 1));

@@ -20,4 +20,15 @@ inline test::PuppetServer::Answer answer_with(const wire::MirrorState& state,
   return answer;
 }
 
+// Has all bytes of each mirror fetched.
+inline test::PuppetServer::Answer no_news(const test::PuppetServer::Command& command) {
+  test::PuppetServer::Answer answer;
+  for (uint64_t i = 0; i < command.as<wire::MirrorNewsBody>().count; ++i) {
+    const wire::MirrorNewsHead head{{}, 0, 1};
+    const auto* const bytes = reinterpret_cast<const std::byte*>(&head);
+    answer.body.insert(answer.body.end(), bytes, bytes + sizeof head);
+  }
+  return answer;
+}
+
 }  // namespace rcuda::client

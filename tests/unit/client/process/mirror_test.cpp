@@ -46,6 +46,7 @@ class MirrorTest : public ::testing::Test {
       fetched_ = exchanged_ + body.fetch_offset;
       return test::PuppetServer::Answer{};
     });
+    lone_.puppet.on(wire::Custom::kMirrorNews, no_news);
     lone_.puppet.on(wire::Custom::kMirrorFetch, [this](const auto&) {
       std::memcpy(fetched_, worker_.data(), kBytes);
       return answer_with({patches_, loan_});
@@ -451,6 +452,7 @@ TEST_F(MirrorTest, NothingIsLeftOfMemoryThatTheWorkerRefuses) {
 TEST_F(MirrorTest, FreedMemoryIsTouchedNoMore) {
   constexpr int kRounds = 200;
   LoneSession other;
+  other.puppet.on(wire::Custom::kMirrorNews, no_news);
   other.puppet.on(wire::Custom::kMirrorFetch, [](const auto&) { return answer_with({}); });
   std::atomic<bool> over{false};
   std::thread freeing([&] {
@@ -478,6 +480,7 @@ TEST_F(MirrorTest, FreedMemoryIsTouchedNoMore) {
 // Also if another stream's work sent it.
 TEST(MirroredVariableTest, EachStreamWaitsOnceForWhatWasSent) {
   LoneSession lone;
+  lone.puppet.on(wire::Custom::kMirrorNews, no_news);
   lone.puppet.on(wire::Custom::kMirrorFetch, [](const auto&) { return answer_with({}); });
   void* const memory =
       ::mmap(nullptr, kBlock, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -1,0 +1,42 @@
+// KnownBytes: what the client has of a small mirror, so that an answer needs only the bytes that
+// differ.
+//
+// The client has the bytes of an answer only after it has taken it over, and names the last such
+// answer with its next question. It also has what it sent itself. Whatever else changes bytes on
+// both sides ends the knowledge: forget().
+// Threads: one at a time. Nothing blocks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/wire/protocol.h"
+
+namespace rcuda::server {
+
+class KnownBytes {
+ public:
+  // All bytes are sent. Returns the number of the answer.
+  uint64_t sent_all(std::span<const std::byte> bytes);
+  // The client has written the marked bytes (common/wire/marked_bytes.h) on both sides.
+  void patched(uint64_t offset, std::span<const std::byte> bytes, const uint8_t* mask);
+  void forget() { known_.clear(); }
+
+  // Appends each MirrorPiece of `now` that differs, with its bytes, which count as sent. `now`: all
+  // bytes of the mirror; the GPU may be writing to them. Returns false, and has appended nothing,
+  // if the client has no bytes of `answer`, or if the pieces take more than `most_bytes`.
+  struct News {
+    uint32_t pieces = 0;
+    uint64_t answer = 0;
+  };
+  bool add_news(uint64_t answer, std::span<const std::byte> now, size_t most_bytes,
+                std::vector<std::byte>* out, News* news);
+
+ private:
+  std::vector<std::byte> known_;  // empty: unknown
+  uint64_t answer_ = 0;           // the last one with bytes
+};
+
+}  // namespace rcuda::server
