@@ -213,6 +213,12 @@ def emit_outputs(function, types):
                 lines.append("    from_wire(it, call.target());\n")
                 for f in struct.kept if a.form == "inout" else []:
                     lines.append(f"    {f.member} = {a.name}->{f.path};\n")
+            # A driver never names more elements than the array has room for. Our own commands do, to
+            # be asked again.
+            counted = [b.name for b in function.arguments if b.count_from == a.name]
+            if a.form == "inout" and counted and function.is_driver:
+                given = " || ".join(f"{name} != nullptr" for name in counted)
+                lines.append(f"    if ({a.name} != nullptr && ({given}) && it > *{a.name}) call.out().reject();\n")
             lines.append(f"    if ({a.name} != nullptr && call.out().ok()) *{a.name} = it;\n  }}\n")
     return lines
 
@@ -292,8 +298,7 @@ def fixup_lines(struct, types, to_wire):
     for f in struct.fixups:
         guard = f"if ({f.when}) " if f.when else ""
         if f.form == "null" or f.direction == "out" and to_wire:
-            if to_wire:
-                lines.append(f"  {guard}{f.member} = {{}};\n")
+            lines.append(f"  {guard}{f.member} = {{}};\n")
         elif f.form == "location" and to_wire:
             lines.append(f"  {guard}if (CUresult r = location_to_wire({f.member}, target); "
                          "r != CUDA_SUCCESS) return r;\n")

@@ -137,6 +137,7 @@ CUresult Call::post(api::Opcode opcode) {
 
 CUresult Call::call(api::Opcode opcode, size_t reply_bytes) {
   if (!may_send()) return result_;
+  opcode_ = static_cast<uint16_t>(opcode);
   const CUresult result =
       client::call(target_, static_cast<uint16_t>(opcode), in_.body(), reply_bytes, &reply_);
   out_.emplace(reply_.body());
@@ -172,9 +173,6 @@ CUresult Call::read_rest(api::Blob* blob) {
   return CUDA_SUCCESS;
 }
 
-CUresult Call::bad_reply() const {
-  RCUDA_ERROR("a reply could not be decoded: client and server disagree about a command's outputs");
-  return CUDA_ERROR_UNKNOWN;
-}
+CUresult Call::bad_reply() const { return malformed_reply(target_, opcode_); }
 
 }  // namespace rcuda::client

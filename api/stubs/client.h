@@ -167,6 +167,7 @@ class Call {
   std::optional<wire::Decoder> out_;
   uint64_t blob_bytes_ = 0;
   uint32_t blob_ = 0;  // its number in the worker
+  uint16_t opcode_ = 0;  // of the call that was sent
   struct Created {
     void* handle = nullptr;
     wire::Kind kind = wire::Kind::kNone;

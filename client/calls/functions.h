@@ -61,9 +61,10 @@ CUresult resolve_callable(CUfunction handle, const Target& target, Callable* cal
 
 // ---- variables ---------------------------------------------------------------------------------
 
-// Adds the variable to the Registry. `managed`: the memory is also mirrored.
-void add_variable(Variables& variables, CUdeviceptr address, size_t bytes, const Target& target,
-                  bool managed);
+// Adds the variable to the Registry, at the address that the worker has returned. `managed`: the
+// memory is also mirrored, at this address. Errors: those of record_memory().
+CUresult add_variable(Variables& variables, CUdeviceptr address, size_t bytes, const Target& target,
+                      bool managed);
 // Call it before the unload is sent: afterwards the memory is freed, and another thread may get the
 // same addresses.
 void forget_variables(Variables& variables);

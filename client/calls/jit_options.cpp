@@ -38,7 +38,9 @@ void fill_log(const LogBuffer& buffer, const wire::JitLog& log, const char* text
   const size_t length = std::min<size_t>(log.text_bytes, buffer.capacity - 1);
   std::memcpy(buffer.text, text, length);
   buffer.text[length] = '\0';
-  *buffer.size_value = reinterpret_cast<void*>(uintptr_t{log.size_value});
+  // The application may use it as the length of its buffer.
+  const size_t filled = std::min<size_t>(log.size_value, buffer.capacity);
+  *buffer.size_value = reinterpret_cast<void*>(filled);
 }
 
 }  // namespace

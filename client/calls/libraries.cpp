@@ -12,6 +12,7 @@
 #include "client/objects/arena.h"
 #include "client/process/mirror.h"
 #include "client/process/process.h"
+#include "client/process/worker_memory.h"
 #include "common/wire/codec.h"
 #include "generated/client/forward.h"
 
@@ -19,15 +20,30 @@ namespace rcuda::client {
 
 // ---- variables ---------------------------------------------------------------------------------
 
-void add_variable(Variables& variables, CUdeviceptr address, size_t bytes, const Target& target,
-                  bool managed) {
+namespace {
+
+// A library's variable outlives the context in which it is first looked up. So its bytes are
+// fetched in the primary context, which a worker always has.
+CUresult mirror_variable(const Target& target, CUdeviceptr address, size_t bytes) {
+  const Device& device = *Process::get().device(static_cast<CUdevice>(target.device));
+  return mirror_at(*target.session, device.primary->id, address, bytes);
+}
+
+}  // namespace
+
+CUresult add_variable(Variables& variables, CUdeviceptr address, size_t bytes, const Target& target,
+                      bool managed) {
   Registry& registry = Process::get().memory();
   std::lock_guard lock(variables.mutex);
   const auto known = registry.find(address);
   const auto before = variables.buffer_ids.find(address);
-  if (known && before != variables.buffer_ids.end() && known->buffer_id == before->second) {
-    if (managed) registry.set_flags(address, CU_MEM_ATTACH_GLOBAL);
-    return;
+  const bool is_known =
+      known && before != variables.buffer_ids.end() && known->buffer_id == before->second;
+  if (is_known) {
+    if (!managed) return CUDA_SUCCESS;
+    if (known->bytes != bytes) return CUDA_ERROR_UNKNOWN;
+    registry.set_flags(address, CU_MEM_ATTACH_GLOBAL);
+    return mirror_variable(target, address, bytes);
   }
   Allocation variable;
   variable.base = address;
@@ -37,10 +53,18 @@ void add_variable(Variables& variables, CUdeviceptr address, size_t bytes, const
   variable.context = target.context;
   variable.device = target.device;
   variable.flags = managed ? CU_MEM_ATTACH_GLOBAL : 0;
-  if (!registry.add(std::move(variable))) return;
+  if (CUresult result = record_memory(std::move(variable)); result != CUDA_SUCCESS) return result;
+  if (managed) {
+    const CUresult result = mirror_variable(target, address, bytes);
+    if (result != CUDA_SUCCESS) {
+      (void)registry.remove(address);
+      return result;
+    }
+  }
   if (const auto added = registry.find(address)) {
     variables.buffer_ids[address] = added->buffer_id;
   }
+  return CUDA_SUCCESS;
 }
 
 void forget_variables(Variables& variables) {
@@ -119,6 +143,12 @@ CUresult library_module(Library& library, const Target& target, CUmodule* module
   if (result != CUDA_SUCCESS) return result;
   auto* found = find<Module>(named);
   if (!found) return CUDA_ERROR_UNKNOWN;
+  const Library* const known = found->library.load(std::memory_order_acquire);
+  if (!found->is_of_library() || (known && known != &library)) {
+    return target.session->lose(Status(Code::kProtocol,
+                                       "the worker names a module of a library, "
+                                       "which is one of another"));
+  }
   found->library.store(&library, std::memory_order_release);
   *module = named;
   return CUDA_SUCCESS;
@@ -254,6 +284,11 @@ CUresult function_in(Kernel& kernel, const Target& target, Function** function) 
   auto* named = find<Function>(created);
   if (!named) return CUDA_ERROR_UNKNOWN;
   std::lock_guard lock(kernel.mutex);
+  // Two kernels with one function would both destroy it.
+  if (named->info && named->kernel != &kernel) {
+    return target.session->lose(
+        Status(Code::kProtocol, "the worker names a function of a kernel, which is another's"));
+  }
   if (!named->info) {
     named->kernel = &kernel;
     named->info = copy_of(*info, *named);

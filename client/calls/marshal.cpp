@@ -1,5 +1,6 @@
 #include "client/calls/marshal.h"
 
+#include "api/opcodes.h"
 #include "client/calls/capture.h"
 #include "client/calls/default_streams.h"
 #include "client/calls/functions.h"
@@ -8,6 +9,7 @@
 #include "client/objects/kinds.h"
 #include "client/objects/named.h"
 #include "client/process/process.h"
+#include "common/base/log.h"
 #include "common/interop/default_stream.h"
 
 namespace rcuda::client {
@@ -288,6 +290,12 @@ wire::ObjectId owner_of(const Target& target) { return owner_of(*context_of(targ
 CUresult post(const Target& target, uint16_t opcode, std::span<const std::byte> body) {
   const CUresult result = target.session->post(target, opcode, body);
   return result == CUDA_SUCCESS ? target.session->take_error() : result;
+}
+
+CUresult malformed_reply(const Target& target, uint16_t opcode) {
+  RCUDA_ERROR("%s sent a malformed reply to %s", target.session->name().c_str(),
+              api::opcode_name(opcode));
+  return CUDA_ERROR_UNKNOWN;
 }
 
 CUresult call(const Target& target, uint16_t opcode, std::span<const std::byte> body,

@@ -125,6 +125,9 @@ CUresult post(const Target& target, wire::Custom opcode, const Body& body) {
   return post(target, static_cast<uint16_t>(opcode), std::as_bytes(std::span(&body, 1)));
 }
 
+// Logs that the worker's reply to this command is malformed. Returns CUDA_ERROR_UNKNOWN.
+CUresult malformed_reply(const Target& target, uint16_t opcode);
+
 // A round trip. Returns the worker's CUresult. `reply_bytes`: capacity for the reply's body.
 CUresult call(const Target& target, uint16_t opcode, std::span<const std::byte> body,
               size_t reply_bytes, Reply* reply);

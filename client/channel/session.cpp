@@ -1,5 +1,6 @@
 #include "client/channel/session.h"
 
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <thread>
@@ -530,6 +531,18 @@ CUresult Session::lose(const Status& why) {
   const CUresult result = report_loss(why);
   link_->close();
   return result;
+}
+
+bool Session::accepts(uint64_t address, uint64_t bytes, const char* what) {
+  if (windows_.owns(address, bytes)) [[likely]]
+    return true;
+  char text[160];
+  std::snprintf(text, sizeof text,
+                "the worker returned %s of %llu bytes at 0x%llx, outside of its device addresses",
+                what, static_cast<unsigned long long>(bytes),
+                static_cast<unsigned long long>(address));
+  (void)lose(Status(Code::kProtocol, text));
+  return false;
 }
 
 void Session::abandon() noexcept { link_->abandon(); }

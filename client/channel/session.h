@@ -32,6 +32,7 @@
 
 #include "client/base/device_list.h"
 #include "client/base/trace.h"
+#include "client/channel/address_windows.h"
 #include "client/channel/completion_words.h"
 #include "client/channel/ids.h"
 #include "client/channel/image_book.h"
@@ -121,8 +122,11 @@ class Session {
   transport::Arrivals& arrivals() { return arrivals_; }
   Ids& ids() { return ids_; }
   const LackingCommands& lacking() const { return lacking_; }
-  // Lines for the log, if the program gets its devices.
-  const std::vector<std::string>& warnings() const { return warnings_; }
+  // The device addresses of this session. Pages that the application accesses are opened here.
+  AddressWindows& windows() { return windows_; }
+  // Whether the worker may return this range as memory of its device. If not, the session ends: the
+  // log has one line, which names the server and `what`, for example "managed memory".
+  bool accepts(uint64_t address, uint64_t bytes, const char* what);
 
   // Sends one command: a header, `body`, `tail`. An error means that the command was not sent:
   // kSessionLost, CUDA_ERROR_INVALID_VALUE if it exceeds wire::kMaxCommandBytes, or
@@ -262,7 +266,7 @@ class Session {
   struct Approach;
   static Result<Approach> reach(const ServerDevices& server, const SessionOptions& options,
                                 const wire::Credentials& credentials);
-  Status adopt(wire::Welcome welcome);
+  Status adopt(wire::Welcome welcome, const std::vector<wire::AddressWindow>& taken);
   Status link_up(Approach approach, const SessionOptions& options);
   bool acquire_slot(size_t reply_bytes, bool patient, PendingCall* call);
   void release_slot(uint32_t offset);
@@ -293,7 +297,7 @@ class Session {
   uint32_t index_ = 0;
   wire::Welcome welcome_;
   LackingCommands lacking_;
-  std::vector<std::string> warnings_;
+  AddressWindows windows_;
   bool encrypted_ = false;  // its connection, over a network
   bool must_encrypt_ = false;
   bool synchronous_ = false;

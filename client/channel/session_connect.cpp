@@ -1,11 +1,7 @@
 // How a session begins: finds and reaches the server, asks for the devices, makes the Link and what
 // goes over it.
-#include <cerrno>
-#include <cstdio>
 #include <memory>
 #include <thread>
-
-#include <sys/mman.h>
 
 #include "client/base/trace.h"
 #include "client/channel/session.h"
@@ -28,28 +24,6 @@ std::chrono::nanoseconds spin_time(const transport::MediumTraits& medium) {
   if (cores < 4) return std::chrono::microseconds(3);
   if (medium.copies_by_cpu) return std::chrono::microseconds(50);
   return std::chrono::microseconds(cores < 8 ? 200 : 5000);
-}
-
-// The client never accesses device addresses. Reserving them keeps its own mappings out of the
-// range, so that a number is either a device address or a host address, never both. Returns a
-// warning, or an empty text.
-std::string reserve_window(const wire::AddressWindow& window, const std::string& server) {
-  if (window.bytes == 0) return {};
-  void* wanted = reinterpret_cast<void*>(window.base);
-  void* got = mmap(wanted, window.bytes, PROT_NONE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-  if (got == wanted) return {};
-  if (got == MAP_FAILED && errno == ENOMEM) {
-    // The kernel places the mappings of a process with such a limit far from the window.
-    RCUDA_INFO("the device addresses of %s are not reserved: a limit (ulimit -v) forbids it",
-               server.c_str());
-    return {};
-  }
-  if (got != MAP_FAILED) munmap(got, window.bytes);
-  char where[32];
-  std::snprintf(where, sizeof where, "%p", wanted);
-  return "the device addresses of " + server + " overlap memory of this process at " + where +
-         ": pointers of both may be confused";
 }
 
 // Says that the program waits for its turn, and later when its place has changed.
@@ -125,12 +99,12 @@ Status Session::connect(const ServerDevices& server, const SessionOptions& optio
       wire::request_session(&approach->connection, hello, options.answer_timeout, waits);
   if (!welcome) return Status(welcome.status()).with_context(address);
   if (!welcome->fell_back.empty()) approach->why = "the server: " + welcome->fell_back;
-  RCUDA_RETURN_IF_ERROR(adopt(std::move(welcome).value()));
+  RCUDA_RETURN_IF_ERROR(adopt(std::move(welcome).value(), hello.taken));
   return link_up(std::move(approach).value(), options);
 }
 
 // Takes what the worker says of itself and of its devices.
-Status Session::adopt(wire::Welcome welcome) {
+Status Session::adopt(wire::Welcome welcome, const std::vector<wire::AddressWindow>& taken) {
   welcome_ = std::move(welcome);
   const std::string address = address_of(server_);
   if (welcome_.devices.size() != server_.gpus.size()) {
@@ -144,9 +118,11 @@ Status Session::adopt(wire::Welcome welcome) {
     RCUDA_INFO("%s is of another build of rcuda: %zu of this one's commands are not supported",
                address.c_str(), welcome_.lacking.size());
   }
-  for (const wire::AddressWindow& window : welcome_.windows) {
-    const std::string warning = reserve_window(window, address);
-    if (!warning.empty()) warnings_.push_back(warning);
+  RCUDA_RETURN_IF_ERROR(windows_.reserve(welcome_.windows, taken).with_context(address));
+  if (!windows_.are_reserved()) {
+    // The kernel places the mappings of a process with such a limit far from the windows.
+    RCUDA_INFO("the device addresses of %s are not reserved: a limit (ulimit -v) forbids it",
+               address.c_str());
   }
   return {};
 }
@@ -216,6 +192,8 @@ Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
       RCUDA_WARN("%s: %s", raw->name_.c_str(), text.c_str());
     }
   });
+  session->events_->set_loss_sink(
+      [raw = session.get()](const Status& why) { (void)raw->lose(why); });
   if (Status started = session->events_->start(); !started.ok()) {
     return std::move(started).with_context(session->name_);
   }

@@ -206,8 +206,7 @@ void WorkerEvents::run_events() {
       handled_.store(ring_.consumed(), std::memory_order_release);
       taking_.store(false, std::memory_order_release);
       if (!frame) {
-        RCUDA_ERROR("the worker's events cannot be read: %s", frame.status().message().c_str());
-        link_.close();
+        lose(Status(frame.status()).with_context("the worker's events"));
         readable = false;  // an unreadable event stays in the ring
       }
       {
@@ -222,6 +221,14 @@ void WorkerEvents::run_events() {
   // Threads that wait in ready() check the Link's status.
   std::lock_guard lock(mutex_);
   changed_.notify_all();
+}
+
+void WorkerEvents::lose(const Status& why) {
+  if (loss_sink_) {
+    loss_sink_(why);
+  } else {
+    link_.close();
+  }
 }
 
 void WorkerEvents::call_after_loss() {
@@ -294,6 +301,13 @@ void WorkerEvents::host_callback(const wire::HostCallbackEvent& event) {
   std::function<void(CUresult)> once;
   Shared shared;
   std::unique_lock lock(mutex_);
+  if (requested_[event.slot]) {
+    lock.unlock();
+    return lose(Status(Code::kProtocol,
+                       "the worker requests a host function before it has the "
+                       "answer to the last request"));
+  }
+  requested_.set(event.slot);
   if (auto found = callbacks_.find(event.callback); found != callbacks_.end()) {
     once = std::move(found->second.function);
     callbacks_.erase(found);
@@ -349,6 +363,10 @@ void WorkerEvents::released(uint64_t id) {
 
 void WorkerEvents::acknowledge(const wire::HostCallbackEvent& event) {
   const uint64_t sequence = event.sequence;
+  {
+    std::lock_guard lock(mutex_);
+    requested_.reset(event.slot);
+  }
   before_peer(&link_);
   // If this fails, the Link is lost and has logged it.
   (void)link_.put(wire::WorkerWindow::kCallbackAcks + 8ull * event.slot,

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <atomic>
+#include <bitset>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -41,7 +42,7 @@ bool in_host_function();
 class WorkerEvents {
  public:
   explicit WorkerEvents(transport::Link& link);
-  Status start();   // called before every other function but set_mirror_hooks(), set_notice_sink()
+  Status start();   // called before every other function but set_*()
   ~WorkerEvents();  // stops the threads; waits for a host function that is running
 
   // Returns the worker's first event. Blocks until it arrives, the Link breaks or the deadline
@@ -101,6 +102,11 @@ class WorkerEvents {
   using NoticeSink = std::function<void(bool ends, const std::string& text)>;
   void set_notice_sink(NoticeSink sink) { notice_sink_ = std::move(sink); }
 
+  // Called on the event thread if the worker's events are invalid. It ends the session and logs
+  // why; without it the Link is closed. Set before start().
+  using LossSink = std::function<void(const Status& why)>;
+  void set_loss_sink(LossSink sink) { loss_sink_ = std::move(sink); }
+
   using TraceSink = std::function<void(std::span<const wire::TraceEvent>)>;
   void set_trace_sink(TraceSink sink);
 
@@ -128,6 +134,7 @@ class WorkerEvents {
   void released(uint64_t id);
   void call_after_loss();
   void acknowledge(const wire::HostCallbackEvent& event);
+  void lose(const Status& why);
   Status start_locked(Runner& runner);
   void enqueue(Runner& runner, std::function<void()> work, std::unique_lock<std::mutex>& lock);
 
@@ -149,8 +156,11 @@ class WorkerEvents {
   std::unordered_map<uint64_t, Shared> graph_callbacks_;
   static constexpr uint64_t kFirstCallback = 1;
   uint64_t next_callback_ = kFirstCallback;
+  // Requests that are not acknowledged: the worker waits for each, so there is one for each slot.
+  std::bitset<wire::WorkerWindow::kCallbackSlots> requested_;
   TraceSink trace_sink_;
   NoticeSink notice_sink_;
+  LossSink loss_sink_;
   std::function<void(uint64_t loan)> mirrors_arrived_, mirrors_leave_;
 
   Runner host_functions_{"rcuda-hostfn", true, {}, {}};

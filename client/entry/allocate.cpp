@@ -2,6 +2,7 @@
 // and copy directions need no round trip, and an invalid pointer is refused at once.
 
 #include <atomic>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "client/objects/allocation.h"
 #include "client/objects/arena.h"
 #include "client/process/process.h"
+#include "client/process/worker_memory.h"
 #include "common/base/log.h"
 #include "generated/client/forward.h"
 
@@ -39,12 +41,7 @@ CUresult record(const Target& target, CUdeviceptr address, size_t bytes, Placeme
   allocation.device = target.device;
   allocation.of_graph = of_graph;
   allocation.pool = pool;
-  // This fails only if a worker breaks the rules for addresses and returns memory that is still
-  // known, or another server's (RCUDA_FENCE=0).
-  if (registry().add(std::move(allocation))) return CUDA_SUCCESS;
-  RCUDA_ERROR("%s returned device memory at 0x%llx, which is in use already: it is refused",
-              target.session->name().c_str(), address);
-  return CUDA_ERROR_UNKNOWN;
+  return record_memory(std::move(allocation));
 }
 
 bool is_device(Placement placement) {
@@ -97,8 +94,6 @@ CUresult check_beside_capture(CUstream stream) {
 CUresult record_async(const Target& target, CUdeviceptr address, size_t bytes, CUstream stream,
                       CUmemoryPool pool = nullptr) {
   if (address == 0) return CUDA_SUCCESS;  // an allocation of 0 bytes
-  // Memory that was freed in stream order may still be recorded at this address.
-  (void)registry().remove(address);
   return record(target, address, bytes, Placement::kDeviceAsync, may_capture(stream), pool);
 }
 
@@ -142,7 +137,9 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, s
   if (!address || !pitch || width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = forward_cuMemAllocPitch_v2(address, pitch, width, height, element_bytes);
   if (result != CUDA_SUCCESS) return result;
-  return record(target, *address, *pitch * height, Placement::kDevice);
+  size_t bytes = 0;
+  if (*pitch < width || __builtin_mul_overflow(*pitch, height, &bytes)) bytes = SIZE_MAX;
+  return record(target, *address, bytes, Placement::kDevice);
 }
 
 CUresult cuMemFree_v2(CUdeviceptr address) { return free_device(address); }
@@ -200,21 +197,26 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
 // until it is freed.
 CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
                                 size_t count, CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
+  if (!parameters) return CUDA_ERROR_INVALID_VALUE;
+  // The address is the only answer among the parameters.
+  CUDA_MEM_ALLOC_NODE_PARAMS answered = *parameters;
   const CUresult result =
-      forward_cuGraphAddMemAllocNode(node, graph, dependencies, count, parameters);
+      forward_cuGraphAddMemAllocNode(node, graph, dependencies, count, &answered);
   if (result != CUDA_SUCCESS) return result;
   const CUdevice ordinal = parameters->poolProps.location.id;
   const Device* device = Process::get().device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   Allocation allocation;
-  allocation.base = parameters->dptr;
+  allocation.base = answered.dptr;
   allocation.bytes = parameters->bytesize;
   allocation.placement = Placement::kDeviceAsync;
   allocation.session = device->session;
   allocation.context = rcuda::wire::primary_context_id(device->ordinal);
   allocation.device = static_cast<uint32_t>(ordinal);
   allocation.of_graph = true;
-  return registry().add(std::move(allocation)) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+  const CUresult known = record_memory(std::move(allocation));
+  if (known == CUDA_SUCCESS) parameters->dptr = answered.dptr;
+  return known;
 }
 
 // ---- virtual memory ----------------------------------------------------------------------------
@@ -227,11 +229,10 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignmen
   if (!rcuda::wire::contains(session->welcome().windows, hint)) hint = 0;
   const CUresult result = forward_cuMemAddressReserve(address, bytes, alignment, hint, flags);
   if (result == CUDA_ERROR_OUT_OF_MEMORY) tell_window(*session, bytes);
-  if (result != CUDA_SUCCESS || registry().reserve(*address, bytes, session)) return result;
-  RCUDA_ERROR("%s reserved addresses at 0x%llx, which another server has: they are refused",
-              session->name().c_str(), *address);
-  (void)forward_cuMemAddressFree(*address, bytes);
-  return CUDA_ERROR_OUT_OF_MEMORY;
+  if (result != CUDA_SUCCESS) return result;
+  if (!session->accepts(*address, bytes, "a reservation")) return kSessionLost;
+  (void)registry().reserve(*address, bytes, session);
+  return CUDA_SUCCESS;
 }
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {

@@ -262,6 +262,7 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERNEL_NODE_PARA
   CUresult result = forward_rcuda_graph_kernel_node(handle, &found, &function, &kernel_id, &context,
                                                     state.parameters.data(), &bytes, &are_packed);
   if (result != CUDA_SUCCESS) return result;
+  if (bytes > state.parameters.size()) return CUDA_ERROR_UNKNOWN;
   Target target = target_of_graph(*node);
   if (const auto* launched_in = find<Context>(context)) {
     target = {launched_in->session, launched_in->id, launched_in->device};

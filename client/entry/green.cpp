@@ -135,6 +135,7 @@ CUresult cuDevSmResourceSplitByCount(CUdevResource* groups, unsigned* count,
   const CUresult result =
       forward_rcuda_split_resource(dev, input, flags, least, groups, &made, &rest);
   if (result != CUDA_SUCCESS) return result;
+  if (groups && made > std::min(*count, kMost)) return CUDA_ERROR_UNKNOWN;
   *count = made;
   for (unsigned i = 0; groups && i < made; ++i) set_owner(&groups[i], dev);
   set_owner(&rest, dev);

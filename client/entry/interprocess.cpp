@@ -9,6 +9,7 @@
 #include "api/stubs/shared.h"
 #include "client/calls/marshal.h"
 #include "client/calls/refused_import.h"
+#include "client/channel/session.h"
 #include "client/process/process.h"
 #include "generated/client/forward.h"
 
@@ -31,6 +32,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsi
       result != CUDA_SUCCESS) {
     return explain_import(result);
   }
+  if (!target.session->accepts(opened, 1, "imported memory")) return kSessionLost;
   Allocation allocation;
   allocation.base = opened;
   const CUresult result = forward_cuMemGetAddressRange_v2(nullptr, &allocation.bytes, opened);
@@ -38,6 +40,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsi
     (void)forward_cuIpcCloseMemHandle(opened, &target);
     return result;
   }
+  if (!target.session->accepts(opened, allocation.bytes, "imported memory")) return kSessionLost;
   allocation.placement = Placement::kMapped;
   allocation.session = target.session;
   allocation.context = target.context;

@@ -15,7 +15,9 @@
 #include "client/objects/arena.h"
 #include "client/objects/code.h"
 #include "client/process/process.h"
+#include "common/base/log.h"
 #include "common/cuda/known_values.h"
+#include "common/image/image.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -118,8 +120,17 @@ CUresult cuLinkComplete(CUlinkState handle, void** image, size_t* bytes) {
   const CUresult result = forward_rcuda_link_complete(handle, &state->image);
   fetch_logs(handle, *state);
   if (result != CUDA_SUCCESS) return result;
+  // The application may load it from its address alone. So its headers must not lead elsewhere.
+  const auto inspected = rcuda::image::inspect(state->image);
+  if (!inspected.ok()) {
+    RCUDA_ERROR("%s returned a malformed linked image: %s", state->session->name().c_str(),
+                inspected.status().message().c_str());
+    return CUDA_ERROR_UNKNOWN;
+  }
+  const size_t size = state->image.size();
+  state->image.push_back(std::byte{0});  // ends a text
   *image = state->image.data();
-  if (bytes) *bytes = state->image.size();
+  if (bytes) *bytes = size;
   return CUDA_SUCCESS;
 }
 

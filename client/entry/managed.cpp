@@ -23,6 +23,7 @@
 #include "client/process/managed_mode.h"
 #include "client/process/mirror.h"
 #include "client/process/process.h"
+#include "client/process/worker_memory.h"
 #include "common/cuda/known_values.h"
 #include "common/cuda/managed_advice.h"
 #include "generated/client/forward.h"
@@ -94,14 +95,13 @@ CUresult allocate_in_worker(const Target& target, CUdeviceptr* pointer, size_t b
       &address, (bytes + kLargeBytes - 1) / kLargeBytes * kLargeBytes, CU_MEM_ATTACH_GLOBAL);
   if (result != CUDA_SUCCESS) return result;
   allocation.base = address;
+  result = record_memory(std::move(allocation));
+  if (result != CUDA_SUCCESS) return result;
   const Device& device = *Process::get().device(static_cast<CUdevice>(target.device));
   result = mirror_managed(*target.session, target.context, address, bytes, device.info.total_bytes);
-  if (result == CUDA_SUCCESS && !Process::get().memory().add(std::move(allocation))) {
-    unmirror(reinterpret_cast<void*>(address));
-    result = CUDA_ERROR_UNKNOWN;
-  }
   if (result != CUDA_SUCCESS) {
-    (void)forward_cuMemFree_v2(address);
+    (void)Process::get().memory().remove(address);
+    (void)forward_cuMemFree_v2(address, &target);
     return result;
   }
   *pointer = address;

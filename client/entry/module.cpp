@@ -18,7 +18,6 @@
 #include "client/objects/arena.h"
 #include "client/objects/named.h"
 #include "client/process/driver_variables.h"
-#include "client/process/mirror.h"
 #include "client/process/process.h"
 #include "common/cuda/known_values.h"
 #include "generated/client/forward.h"
@@ -163,13 +162,6 @@ CUresult find_library(CUlibrary handle, Library** library) {
   return find_object(handle, library, CUDA_ERROR_INVALID_HANDLE);
 }
 
-// A library's variable outlives the context in which it is first looked up. So its bytes are
-// fetched in the primary context, which a worker always has.
-CUresult mirror_variable(const Target& target, CUdeviceptr address, size_t bytes) {
-  const Device& device = *Process::get().device(static_cast<CUdevice>(target.device));
-  return mirror_at(*target.session, device.primary->id, address, bytes);
-}
-
 // Gets a variable of a module. The worker is asked once, because runtimes of CUDA 12 look a
 // variable up at every use.
 CUresult find_global(CUmodule handle, Module& module, const char* name, Module::Global* found) {
@@ -183,13 +175,10 @@ CUresult find_global(CUmodule handle, Module& module, const char* name, Module::
       forward_rcuda_module_global(handle, name, &found->address, &found->bytes, &is_managed);
   if (result != CUDA_SUCCESS) return result;
   const Target target{module.session, module.context, module.device};
-  if (is_managed) {
-    result = mirror_variable(target, found->address, found->bytes);
-    if (result != CUDA_SUCCESS) return result;
-  }
   Library* library = module.library.load(std::memory_order_acquire);
-  add_variable(library ? library->variables : module.variables, found->address, found->bytes,
-               target, is_managed != 0);
+  result = add_variable(library ? library->variables : module.variables, found->address,
+                        found->bytes, target, is_managed != 0);
+  if (result != CUDA_SUCCESS) return result;
   module.globals.emplace(name, *found);
   return CUDA_SUCCESS;
 }
@@ -365,8 +354,12 @@ CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary libra
   if (!known || !KnownGlobals::get().find(object, target, name, &found)) {
     const CUresult result = forward_cuLibraryGetGlobal(&found.address, &found.bytes, library, name);
     if (result != CUDA_SUCCESS) return result;
+    if (!object) return CUDA_ERROR_INVALID_HANDLE;
+    const Target owner = known ? target : target_anywhere();
+    const CUresult added =
+        add_variable(object->variables, found.address, found.bytes, owner, false);
+    if (added != CUDA_SUCCESS) return added;
     if (known) {
-      add_variable(object->variables, found.address, found.bytes, target, false);
       KnownGlobals::get().note(object, target, name, found);
     }
   }
@@ -390,13 +383,10 @@ CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary libr
   const CUresult result = forward_cuLibraryGetManaged(&found, &size, library, name);
   if (result != CUDA_SUCCESS) return result;
   // The application accesses the variable at this address.
-  const Target target = target_anywhere();
-  if (CUresult mapped = mirror_variable(target, found, size); mapped != CUDA_SUCCESS) {
-    return mapped;
-  }
-  if (auto* object = find<Library>(library)) {
-    add_variable(object->variables, found, size, target, true);
-  }
+  auto* const object = find<Library>(library);
+  if (!object) return CUDA_ERROR_INVALID_HANDLE;
+  const CUresult added = add_variable(object->variables, found, size, target_anywhere(), true);
+  if (added != CUDA_SUCCESS) return added;
   if (address) *address = found;
   if (bytes) *bytes = size;
   return CUDA_SUCCESS;

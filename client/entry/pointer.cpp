@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include "client/channel/session.h"
 #include "client/memory/copy/locate.h"
 #include "client/objects/named.h"
 #include "client/process/process.h"
@@ -191,7 +192,14 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr a
   if (!allocation) return CUDA_ERROR_NOT_FOUND;
   // A driver does not find a mapping to which no device has access.
   if (allocation->placement == Placement::kMapped && allocation->session == target.session) {
-    return forward_cuMemGetAddressRange_v2(base, bytes, address);
+    CUdeviceptr first = 0;
+    size_t size = 0;
+    const CUresult result = forward_cuMemGetAddressRange_v2(&first, &size, address);
+    if (result != CUDA_SUCCESS) return result;
+    if (!target.session->accepts(first, size, "mapped memory")) return kSessionLost;
+    if (base) *base = first;
+    if (bytes) *bytes = size;
+    return CUDA_SUCCESS;
   }
   if (base) *base = allocation->base;
   if (bytes) *bytes = allocation->bytes;

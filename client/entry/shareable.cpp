@@ -24,6 +24,7 @@
 #include "client/objects/allocation.h"
 #include "client/objects/arena.h"
 #include "client/process/process.h"
+#include "client/process/worker_memory.h"
 #include "common/base/unique_fd.h"
 #include "common/wire/exported_name.h"
 #include "generated/client/forward.h"
@@ -180,9 +181,7 @@ CUresult cuMemPoolImportPointer(CUdeviceptr* address, CUmemoryPool pool,
   allocation.session = imported->session;
   allocation.context = imported->context;
   allocation.device = imported->device;
-  Registry& registry = Process::get().memory();
-  (void)registry.remove(found);  // it may be recorded still after a free in stream order
-  if (!registry.add(std::move(allocation))) return CUDA_ERROR_UNKNOWN;
+  if (CUresult known = record_memory(std::move(allocation)); known != CUDA_SUCCESS) return known;
   *address = found;
   return CUDA_SUCCESS;
 }

@@ -36,6 +36,7 @@ CUresult view_stream(CUstream stream, StreamView* view) {
 
 // A capturing stream seldom depends on more nodes. If it does, the worker is asked again.
 constexpr size_t kUsualDependencies = 64;
+constexpr size_t kMostDependencies = 16u << 10;  // more than a reply can hold
 
 // Asks the worker whether the stream is done. forward_cuStreamQuery() would count as a command in
 // the stream.
@@ -348,6 +349,7 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* statu
         stream, status, &found_id, graph ? &found_graph : nullptr,
         dependencies ? nodes.data() : nullptr, edges ? edge_data.data() : nullptr, &found);
     if (result != CUDA_SUCCESS || *status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return result;
+    if (found > kMostDependencies) return CUDA_ERROR_NOT_SUPPORTED;
   } while (dependencies && found > room);
   // There are more dependencies than a reply can hold.
   if (dependencies && found > 0 && !nodes[found - 1]) return CUDA_ERROR_NOT_SUPPORTED;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,9 @@ namespace rcuda::client {
 namespace {
 
 using Shared = std::shared_ptr<Mirror>;
+
+// More than a worker chooses for any memory (server/executor/memory/block_digests.h).
+constexpr uint64_t kMostBlockBytes = 1u << 30;
 
 std::atomic<size_t> mirror_count{0};
 std::atomic<bool> sessions_ordered{false};
@@ -117,9 +121,12 @@ CUresult introduce(Mirror& mirror, bool* fetched) {
   }
   calls.finish();
   if (result == CUDA_SUCCESS && !is_usable(backing, 2 * half)) result = CUDA_ERROR_OUT_OF_MEMORY;
-  if (told.block_bytes % kMirrorBlockBytes == 0 && told.block_bytes != 0) {
-    mirror.changes_bytes = told.block_bytes;
+  if (told.block_bytes % kMirrorBlockBytes != 0 || told.block_bytes > kMostBlockBytes) {
+    result = mirror.session->lose(
+        Status(Code::kProtocol, "the worker looks for changes in blocks of " +
+                                    std::to_string(told.block_bytes) + " bytes"));
   }
+  mirror.changes_bytes = told.block_bytes;
   if (result != CUDA_SUCCESS) {
     (void)mirror.session->link().unexpose(region->id);
     munmap(memory, 2 * half);
@@ -143,12 +150,6 @@ void withdraw(Mirror& mirror) {
   std::scoped_lock lock(pull_mutex, mirrors_mutex);
   munmap(mirror.lent, 2 * static_cast<size_t>(mirror.fetched - mirror.lent));
   mirror.lent = mirror.fetched = nullptr;
-}
-
-// Ends the mapping of managed memory that is mirrored no more.
-void unmap_managed(CUdeviceptr address, size_t bytes) {
-  (void)mmap(reinterpret_cast<void*>(address), whole_pages(bytes), PROT_NONE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
 // The first bytes of a variable are fetched before other threads can push the memory, which is
@@ -220,6 +221,43 @@ CUresult catch_up(const Shared& mirror) {
   return mirror->behind ? pull({mirror}).front() : CUDA_SUCCESS;
 }
 
+template <typename Choose>
+void end_mirrors(const Choose& choose) {
+  std::vector<Shared> removed;
+  {
+    std::scoped_lock lock(push_mutex, mirrors_mutex);
+    std::vector<Shared>& all = mirrors();
+    const auto first = std::stable_partition(all.begin(), all.end(),
+                                             [&](const Shared& known) { return !choose(*known); });
+    removed.assign(first, all.end());
+    all.erase(first, all.end());
+    for (const Shared& mirror : removed) mirror->removed = true;
+    mirror_count.fetch_sub(removed.size(), std::memory_order_release);
+  }
+  for (const Shared& mirror : removed) {
+    withdraw(*mirror);
+    if (mirror->memory == MirroredMemory::kManaged) {
+      mirror->session->windows().close(reinterpret_cast<uintptr_t>(mirror->address),
+                                       whole_pages(mirror->bytes));
+    }
+  }
+}
+
+bool is_variable_at(const Mirror& mirror, const Session& session, CUdeviceptr address,
+                    size_t bytes) {
+  return mirror.memory == MirroredMemory::kVariable && mirror.session == &session &&
+         reinterpret_cast<uintptr_t>(mirror.address) == address && mirror.bytes == bytes;
+}
+
+// Ends the mirrors of variables that have ended: the worker has used their memory again. A reset of
+// a context ends its modules without a call that names them.
+void end_variables_in(const Session& session, CUdeviceptr address, size_t bytes) {
+  end_mirrors([&](const Mirror& mirror) {
+    return mirror.memory == MirroredMemory::kVariable && mirror.session == &session &&
+           mirror.overlaps(address, bytes);
+  });
+}
+
 }  // namespace
 
 void mirror(Session& session, wire::ObjectId context, void* address, size_t bytes, MirrorUse use) {
@@ -230,18 +268,18 @@ void mirror(Session& session, wire::ObjectId context, void* address, size_t byte
 }
 
 CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes) {
+  if (!session.accepts(address, bytes, "a managed variable")) return kSessionLost;
   std::lock_guard once(variable_mutex);
   {
     std::lock_guard lock(mirrors_mutex);
     for (const Shared& known : mirrors()) {
-      if (reinterpret_cast<uintptr_t>(known->address) == address) return CUDA_SUCCESS;
+      if (is_variable_at(*known, session, address, bytes)) return CUDA_SUCCESS;
     }
   }
-  // The range is inside the window that the session reserved without access. Several variables may
-  // share a page.
+  end_variables_in(session, address, bytes);
+  // Several variables may share a page.
   static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   for (uintptr_t at = address / page * page; at < address + bytes; at += page) {
-    void* wanted = reinterpret_cast<void*>(at);
     const bool ours = [&] {
       std::lock_guard lock(mirrors_mutex);
       return std::any_of(mirrors().begin(), mirrors().end(), [&](const Shared& known) {
@@ -249,11 +287,7 @@ CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address
         return at >= first && at < reinterpret_cast<uintptr_t>(known->address) + known->bytes;
       });
     }();
-    if (ours) continue;
-    if (mmap(wanted, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
-             0) != wanted) {
-      return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    if (!ours && !session.windows().open(at, page)) return CUDA_ERROR_OUT_OF_MEMORY;
   }
   return add(session, context, reinterpret_cast<std::byte*>(address), bytes,
              MirroredMemory::kVariable);
@@ -278,14 +312,12 @@ CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr ad
   constexpr size_t kReadPart = 8;
   const size_t all_bytes = managed_bytes() + bytes;
   if (all_bytes > device_bytes && !AbsentPages::possible()) return CUDA_ERROR_NOT_SUPPORTED;
-  // The pages lie in the window that the session reserved without access.
   void* const wanted = reinterpret_cast<void*>(address);
   const size_t mapped = whole_pages(bytes);
+  if (!session.accepts(address, mapped, "managed memory")) return kSessionLost;
   if (address != whole_pages(address)) return CUDA_ERROR_NOT_SUPPORTED;
-  if (mmap(wanted, mapped, PROT_READ | PROT_WRITE,
-           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != wanted) {
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
+  end_variables_in(session, address, mapped);
+  if (!session.windows().open(address, mapped)) return CUDA_ERROR_OUT_OF_MEMORY;
   // A large page is protected, and loses its protection, in one step.
   (void)madvise(wanted, mapped, MADV_HUGEPAGE);
   // Nobody would fetch what the GPU has changed for a child. With a local GPU it has no access, either.
@@ -295,34 +327,9 @@ CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr ad
   const CUresult result =
       add(session, context, static_cast<std::byte*>(wanted), bytes, MirroredMemory::kManaged,
           tracker, all_bytes <= device_bytes / kReadPart);
-  if (result != CUDA_SUCCESS) unmap_managed(address, bytes);
+  if (result != CUDA_SUCCESS) session.windows().close(address, mapped);
   return result;
 }
-
-namespace {
-
-template <typename Choose>
-void end_mirrors(const Choose& choose) {
-  std::vector<Shared> removed;
-  {
-    std::scoped_lock lock(push_mutex, mirrors_mutex);
-    std::vector<Shared>& all = mirrors();
-    const auto first = std::stable_partition(all.begin(), all.end(),
-                                             [&](const Shared& known) { return !choose(*known); });
-    removed.assign(first, all.end());
-    all.erase(first, all.end());
-    for (const Shared& mirror : removed) mirror->removed = true;
-    mirror_count.fetch_sub(removed.size(), std::memory_order_release);
-  }
-  for (const Shared& mirror : removed) {
-    withdraw(*mirror);
-    if (mirror->memory == MirroredMemory::kManaged) {
-      unmap_managed(reinterpret_cast<uintptr_t>(mirror->address), mirror->bytes);
-    }
-  }
-}
-
-}  // namespace
 
 void unmirror(const void* address) {
   end_mirrors([&](const Mirror& mirror) { return mirror.address == address; });

@@ -40,7 +40,8 @@ namespace rcuda::client {
 // Mirrors memory that is already mapped here. The next push sends its contents.
 void mirror(Session& session, wire::ObjectId context, void* address, size_t bytes,
             MirrorUse use = MirrorUse::kAny);
-// Maps the address range here first, then mirrors it: a managed variable, at the worker's address.
+// Opens the pages in the session's windows first, then mirrors the range: a managed variable, at
+// the worker's address. An address outside of the windows ends the session (kSessionLost).
 CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes);
 // The same for managed memory that the worker has just allocated: whole pages.
 // CUDA_ERROR_NOT_SUPPORTED if they are none of this process, whose pages may be larger, if the

@@ -304,36 +304,32 @@ Status Process::connect() {
 
   devices_.resize(chosen.size());
   for (const ServerDevices& server : *servers) {
-    Result<std::unique_ptr<Session>> session = Session::open(server, options);
-    if (!session) return session.status();
-    const wire::Welcome& welcome = (*session)->welcome();
-    for (const wire::AddressWindow& window : welcome.windows) {
-      options.hello.taken.push_back(window);
-      memory_.grant(window.base, window.bytes, session->get());
-    }
+    Result<std::unique_ptr<Session>> opened = Session::open(server, options);
+    if (!opened) return opened.status();
+    Session* const session = sessions_.emplace_back(std::move(opened).value()).get();
+    const wire::Welcome& welcome = session->welcome();
+    options.hello.taken.insert(options.hello.taken.end(), welcome.windows.begin(),
+                               welcome.windows.end());
+    memory_.grant(session->windows(), session);
     ++options.hello.worker;
     options.hello.devices_left -= static_cast<uint32_t>(welcome.devices.size());
     for (uint32_t i = 0; i < welcome.devices.size(); ++i) {
       auto device = std::make_unique<Device>();
-      device->session = session->get();
+      device->session = session;
       device->ordinal = i;
       device->info = welcome.devices[i];
       correct_attributes(&device->info);
       const wire::ObjectId primary = wire::primary_context_id(i);
-      device->primary = create<Context>({primary, primary, session->get(), server.ordinals[i]});
+      device->primary = create<Context>({primary, primary, session, server.ordinals[i]});
       if (!device->primary) return Status(Code::kOutOfMemory, "no address space for handles");
       device->primary->given_back = true;  // until cuDevicePrimaryCtxRetain
       remember_named(device->primary);     // the worker also uses this id
       tell_apart(device.get());
       devices_[server.ordinals[i]] = std::move(device);
     }
-    sessions_.push_back(std::move(session).value());
   }
   peers_.set_workers(sessions_.size());
   if (*eager) peers_.introduce_all(sessions_);
-  for (const auto& session : sessions_) {
-    for (const std::string& warning : session->warnings()) RCUDA_WARN("%s", warning.c_str());
-  }
   return {};
 }
 

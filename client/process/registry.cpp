@@ -1,5 +1,6 @@
 #include "client/process/registry.h"
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -15,11 +16,10 @@ bool is_host(Placement placement) {
 
 bool Registry::add(Allocation allocation) {
   std::unique_lock lock(mutex_);
-  forget_stale(allocation);
-  if (allocation.session &&
-      reserved_elsewhere(allocation.base, allocation.bytes, allocation.session)) {
+  if (allocation.session && !is_granted(allocation.base, allocation.bytes, allocation.session)) {
     return false;
   }
+  forget_stale(allocation);
   auto next = allocations_.lower_bound(allocation.base);
   if (next != allocations_.end() && next->first < allocation.base + allocation.bytes) return false;
   if (next != allocations_.begin()) {
@@ -59,33 +59,20 @@ std::optional<Allocation> Registry::find(uint64_t address) const {
 
 bool Registry::reserve(uint64_t base, size_t bytes, Session* session) {
   std::unique_lock lock(mutex_);
-  if (reserved_elsewhere(base, bytes, session)) return false;
-  auto it = allocations_.upper_bound(base);
-  if (it != allocations_.begin()) --it;
-  for (; it != allocations_.end() && it->first < base + bytes; ++it) {
-    if (it->second.session != session && it->first + it->second.bytes > base) return false;
-  }
+  if (!is_granted(base, bytes, session)) return false;
   reservations_[base] = {bytes, session};
   return true;
 }
 
-void Registry::grant(uint64_t base, uint64_t bytes, const Session* session) {
+void Registry::grant(const AddressWindows& windows, const Session* session) {
   std::unique_lock lock(mutex_);
-  grants_.push_back({base, bytes, session});
+  grants_.push_back({&windows, session});
 }
 
-bool Registry::reserved_elsewhere(uint64_t base, size_t bytes, const Session* session) const {
-  for (const Grant& grant : grants_) {
-    if (grant.session != session && base < grant.base + grant.bytes && grant.base < base + bytes) {
-      return true;
-    }
-  }
-  auto it = reservations_.upper_bound(base);
-  if (it != reservations_.begin()) --it;
-  for (; it != reservations_.end() && it->first < base + bytes; ++it) {
-    if (it->second.session != session && it->first + it->second.bytes > base) return true;
-  }
-  return false;
+bool Registry::is_granted(uint64_t base, size_t bytes, const Session* session) const {
+  return std::any_of(grants_.begin(), grants_.end(), [&](const Grant& grant) {
+    return grant.session == session && grant.windows->owns(base, bytes);
+  });
 }
 
 size_t Registry::unreserve(uint64_t base) {

@@ -14,6 +14,7 @@
 
 #include <cuda.h>
 
+#include "client/channel/address_windows.h"
 #include "common/transport/link.h"
 #include "common/wire/protocol.h"
 
@@ -57,8 +58,9 @@ inline bool is_managed(const Allocation& allocation) {
 
 class Registry {
  public:
-  // Sets buffer_id. Returns false if the allocation overlaps a known one that is not stale, or what
-  // another session has.
+  // Sets buffer_id. Returns false if the allocation overlaps a known one that is not stale, or if
+  // it belongs to a session and is not inside of the session's addresses. Addresses that a worker
+  // has returned go through record_memory() (worker_memory.h), which ends such a session.
   bool add(Allocation allocation);
   // the allocation that contains the address
   std::optional<Allocation> find(uint64_t address) const;
@@ -70,9 +72,11 @@ class Registry {
   // Removes the allocations of a context that ends. Returns those in host memory, which the caller
   // must free. Memory of pools and of cuMemMap belongs to the device and stays.
   std::vector<Allocation> remove_context(uint32_t device, wire::ObjectId context);
-  // Gives a session addresses of its own: nothing of another session is added there.
-  void grant(uint64_t base, uint64_t bytes, const Session* session);
-  // Records a range of cuMemAddressReserve. Returns false if another session has a part of it.
+  // Gives a session addresses of its own, which are the only ones that it may have. `windows` must
+  // live as long as this object.
+  void grant(const AddressWindows& windows, const Session* session);
+  // Records a range of cuMemAddressReserve. Returns false if it is not inside of the session's
+  // addresses.
   bool reserve(uint64_t base, size_t bytes, Session* session);
   size_t unreserve(uint64_t base);               // returns its bytes; 0 if none begins there
   struct Reserved {
@@ -93,8 +97,8 @@ class Registry {
   // not notified when a module's variables end, or when memory of a graph ends with the graph or
   // with a node that frees it.
   void forget_stale(const Allocation& allocation);
-  // Whether another session has reserved or been granted a part of the range.
-  bool reserved_elsewhere(uint64_t base, size_t bytes, const Session* session) const;
+  // Whether the session was granted the whole range.
+  bool is_granted(uint64_t base, size_t bytes, const Session* session) const;
 
   mutable std::shared_mutex mutex_;
   struct Reservation {
@@ -103,11 +107,11 @@ class Registry {
   };
 
   struct Grant {
-    uint64_t base = 0, bytes = 0;
+    const AddressWindows* windows = nullptr;
     const Session* session = nullptr;
   };
 
-  std::vector<Grant> grants_;                     // two of each session
+  std::vector<Grant> grants_;                     // one of each session
   std::map<uint64_t, Allocation> allocations_;    // by base
   std::map<uint64_t, Reservation> reservations_;  // by base
   uint64_t next_buffer_id_ = 1;

@@ -220,7 +220,7 @@ struct Welcome {
   uint32_t driver_version = 0;
   uint32_t worker_pid = 0;
   std::string server;    // host name, for messages
-  std::vector<AddressWindow> windows;  // device addresses of this worker; none: anywhere
+  std::vector<AddressWindow> windows;  // all device addresses of this worker
   uint64_t staging_bytes = 0;
   uint32_t priority_least = 0;
   int32_t priority_greatest = 0;

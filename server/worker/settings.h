@@ -145,8 +145,6 @@ struct Settings {
                            "p2p.toml in the user's cache folder"};
   config::Bool allow_faults{registry, "RCUDA_SERVER_ALLOW_FAULTS", false,
                             "let clients crash their worker; for tests"};
-  config::Bool fence{registry, "RCUDA_FENCE", true,
-                     "keep each worker's device addresses in a window of its own"};
   // The TOML file that has been read, whose table `limits` the daemon reads; empty: none.
   std::string config_file;
   // The binary from which workers are started. Tests set another one.

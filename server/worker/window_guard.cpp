@@ -81,6 +81,11 @@ CUresult alloc_pitch(CUdeviceptr* address, size_t* pitch, size_t width, size_t h
   });
 }
 
+CUresult alloc_managed(CUdeviceptr* address, size_t bytes, unsigned flags) {
+  return allocate_inside(address, bytes,
+                         [&] { return driver->cuMemAllocManaged(address, bytes, flags); });
+}
+
 // A free may wait for the device, and this one has been allowed to. So the kept pieces go too.
 CUresult free_plain(CUdeviceptr address) {
   const CUresult result = driver->cuMemFree_v2(address);
@@ -184,6 +189,7 @@ WindowGuard::WindowGuard(const api::DriverTable& plain, const AddressFence& arou
   fence = &around;
   replace(guarded_.cuMemAlloc_v2, &alloc);
   replace(guarded_.cuMemAllocPitch_v2, &alloc_pitch);
+  replace(guarded_.cuMemAllocManaged, &alloc_managed);
   replace(guarded_.cuMemFree_v2, &free_plain);
   replace(guarded_.cuIpcOpenMemHandle_v2, &open_ipc);
   replace(guarded_.cuMemAllocAsync, &alloc_async);

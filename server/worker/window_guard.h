@@ -3,10 +3,11 @@
 // The fence leaves a driver no other free addresses (address_fence.h), but two things can undo
 // that: addresses below the fence, which are the driver's own, and holes that come up when
 // something that was mapped before the fence is given back. An address there could be another
-// server's too. So the guard looks at each address that the driver returns to the program:
+// server's too, and a client ends a session that returns one. So the guard looks at each address
+// that the driver returns to the program:
 //
-//   plain memory, memory of another process    the piece is kept, holes are closed, and the driver
-//                                               is asked again. Kept pieces are freed when the
+//   plain and managed memory, memory of         the piece is kept, holes are closed, and the driver
+//   another process                             is asked again. Kept pieces are freed when the
 //                                               program next frees memory, because that may wait
 //   a reservation                               is given back and made again at a free place inside
 //   memory of pools and of graphs               is given back in stream order, or with its node

@@ -163,12 +163,9 @@ Status serve_sessions(const PreparedWorker& worker) {
 }
 
 Status work(const Settings& settings, const Daemon& daemon, uint32_t base_number) {
-  AddressFence fence;
-  if (settings.fence.get()) {
-    auto raised = AddressFence::raise(Base::from_number(base_number).range());
-    if (!raised.ok()) return fail(daemon, raised.status());
-    fence = std::move(raised).value();
-  }
+  auto raised = AddressFence::raise(Base::from_number(base_number).range());
+  if (!raised.ok()) return fail(daemon, raised.status());
+  AddressFence fence = std::move(raised).value();
   std::string warning;
   const Result<DeviceScope> scope = enter_scope(settings, &warning);
   if (!scope.ok()) return fail(daemon, scope.status());

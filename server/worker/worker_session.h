@@ -62,7 +62,7 @@ struct PreparedWorker {
   int reports;  // the pipe to the daemon
   DeviceSet& devices;
   const LoadedDriver& driver;
-  AddressFence& fence;  // without a base if the worker has none (RCUDA_FENCE=0)
+  AddressFence& fence;
 };
 
 // What the daemon sends for a session.

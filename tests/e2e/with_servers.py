@@ -4,6 +4,7 @@ preloaded.
 
     with_servers.py --build FOLDER [--transport shm|tcp] [--servers N] [--driver softgpu|nvidia]
                     [--gpus N] [--reversed] [--devices LIST] [--driver-versions LIST] [--preload LIBRARY] [--late]
+                    [--server BINARY]
                     -- PROGRAM [ARGUMENT...]
 
 Starts N servers on free ports, runs PROGRAM with one device of each (or as many as --gpus says, with
@@ -12,7 +13,8 @@ stops the servers and exits with the program's code. A server that does not stop
 run. If the run fails, the servers' logs are printed. Each server is its own node; with --devices
 they share one node, and the n-th server has the n-th device of LIST. --driver-versions:
 SOFTGPU_DRIVER_VERSION of each server. --late: server and client also have the media of
-tests/support/late_media.h; the driver must then be a path.
+tests/support/late_media.h; the driver must then be a path. --server: another binary, in the build
+folder.
 """
 
 import argparse
@@ -35,6 +37,7 @@ def main():
     parser.add_argument("--driver-versions", default="")
     parser.add_argument("--preload", default="", help="a sanitizer's runtime, before librcuda.so")
     parser.add_argument("--late", action="store_true")
+    parser.add_argument("--server", default="bin/rcuda-server", help="in the build folder")
     parser.add_argument("program", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
     program = arguments.program[1:] if arguments.program[:1] == ["--"] else arguments.program
@@ -48,7 +51,7 @@ def main():
     for each, version in zip(nodes, filter(None, arguments.driver_versions.split(","))):
         each["SOFTGPU_DRIVER_VERSION"] = version
     binary, library = (("tests/e2e/rcuda-server-delayed", "tests/e2e/librcuda-delayed.so")
-                       if arguments.late else ("bin/rcuda-server", "lib/librcuda.so"))
+                       if arguments.late else (arguments.server, "lib/librcuda.so"))
     servers = [Server(build, arguments.driver, arguments.devices and gpus[i], i,
                       environment=nodes[i], binary=binary)
                for i in range(arguments.servers)]

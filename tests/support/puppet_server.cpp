@@ -16,6 +16,7 @@
 
 #include "api/traits.h"
 #include "common/base/peer_order.h"
+#include "common/wire/address_ranges.h"
 #include "common/wire/connect.h"
 
 namespace rcuda::test {
@@ -69,7 +70,10 @@ std::optional<WordToWrite> word_of(const PuppetServer::Command& command) {
 }  // namespace
 
 wire::Welcome PuppetServer::welcome_with(uint32_t devices) {
+  static std::atomic<uint32_t> made{0};
+  const uint32_t base = kFirstBase + made++ % (wire::kBaseCount - kFirstBase);
   wire::Welcome welcome;
+  welcome.windows = {{wire::kBases.begin + base * wire::kBaseBytes, wire::kBaseBytes}};
   welcome.driver_version = 13000;
   welcome.worker_pid = static_cast<uint32_t>(::getpid());
   welcome.server = "puppet";

@@ -62,12 +62,14 @@ class PuppetServer {
   };
   using Handler = std::function<std::optional<Answer>(const Command&)>;
 
-  // `welcome` is sent to the client. If its address window has no bytes, the client reserves none.
+  // `welcome` is sent to the client.
   // `reach`: where it listens; over a network without encryption, and takes any token.
   explicit PuppetServer(wire::Welcome welcome,
                         transport::Reach reach = transport::Reach::kThisMachine);
   ~PuppetServer();
+  // With a base as its only window of addresses, a different one for each call, from kFirstBase on.
   static wire::Welcome welcome_with(uint32_t devices);
+  static constexpr uint32_t kFirstBase = 8;
 
   uint16_t port() const { return port_; }
   // A client that gives up during the handshake does not fail the test.

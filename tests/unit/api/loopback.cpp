@@ -207,6 +207,8 @@ CUresult call(const Target&, uint16_t opcode, std::span<const std::byte> body, s
   return result;
 }
 
+CUresult malformed_reply(const Target&, uint16_t) { return CUDA_ERROR_UNKNOWN; }
+
 Reply::~Reply() = default;
 
 }  // namespace rcuda::client

@@ -387,6 +387,9 @@ class WindowGuardTest : public ::testing::Test {
   WindowGuardTest() {
     fake = &fake_;
     table_.cuMemAlloc_v2 = [](CUdeviceptr* address, size_t) { return fake->give(address); };
+    table_.cuMemAllocManaged = [](CUdeviceptr* address, size_t, unsigned) {
+      return fake->give(address);
+    };
     table_.cuMemFree_v2 = [](CUdeviceptr address) {
       fake->freed.push_back(address);
       return CUDA_SUCCESS;
@@ -448,6 +451,14 @@ TEST_F(WindowGuardTest, PiecesOutsideAreKeptUntilTheNextFree) {
   EXPECT_EQ(fake_.freed, (std::vector<CUdeviceptr>{kBase + 512, kOutside, kBase + 4 * kGiB}));
   EXPECT_EQ(driver().cuMemFree_v2(kBase), CUDA_SUCCESS);
   EXPECT_EQ(fake_.freed.size(), 4u);
+}
+
+TEST_F(WindowGuardTest, ManagedMemoryIsPlainMemory) {
+  fake_.next = {kOutside, kBase};
+  EXPECT_EQ(driver().cuMemAllocManaged(&address_, 512, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+  EXPECT_EQ(address_, kBase);
+  EXPECT_EQ(driver().cuMemFree_v2(address_), CUDA_SUCCESS);
+  EXPECT_EQ(fake_.freed, (std::vector<CUdeviceptr>{kBase, kOutside}));
 }
 
 TEST_F(WindowGuardTest, LargeMemoryOutsideIsRefused) {

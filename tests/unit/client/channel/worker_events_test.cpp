@@ -91,9 +91,9 @@ TEST_F(WorkerEventsTest, HostFunctionsRunInOrderOnOneThreadThatMayNotCallCuda) {
       threads.push_back(std::this_thread::get_id());
       EXPECT_TRUE(in_host_function());
     });
-    call_back(id, 0, static_cast<uint64_t>(i) + 1);
+    call_back(id, static_cast<uint32_t>(i), 1);
   }
-  ASSERT_TRUE(acknowledged(0, 5));
+  ASSERT_TRUE(acknowledged(4, 1));
   EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4}));
   for (const std::thread::id thread : threads) {
     EXPECT_EQ(thread, threads[0]);
@@ -111,8 +111,8 @@ TEST_F(WorkerEventsTest, AGraphsFunctionRunsAsOftenAsItIsLaunched) {
   CUDA_HOST_NODE_PARAMS given{};
   EXPECT_TRUE(events().host_function_given(id, &given));
   EXPECT_EQ(given.userData, &runs);
-  for (uint64_t launch = 1; launch <= 3; ++launch) call_back(id, 1, launch);
-  ASSERT_TRUE(acknowledged(1, 3));
+  for (uint32_t launch = 1; launch <= 3; ++launch) call_back(id, launch, 1);
+  ASSERT_TRUE(acknowledged(3, 1));
   EXPECT_EQ(runs.load(), 3);
   EXPECT_EQ(released.load(), 0);
   send(Event::kReleased, wire::ReleasedEvent{{}, id});
@@ -121,6 +121,23 @@ TEST_F(WorkerEventsTest, AGraphsFunctionRunsAsOftenAsItIsLaunched) {
   send(Event::kReleased, wire::ReleasedEvent{{}, id});  // nothing is left to release
   EXPECT_TRUE(alive());
   EXPECT_EQ(released.load(), 1);
+}
+
+// Otherwise the worker could fill this process's memory with requests.
+TEST_F(WorkerEventsTest, ASlotHasOneRequestAtATime) {
+  std::atomic<bool> go_on{false};
+  std::atomic<int> runs{0};
+  WorkerEvents::GraphCallback callback;
+  callback.function = [&] {
+    while (!go_on.load()) std::this_thread::yield();
+    ++runs;
+  };
+  const uint64_t id = *events().add_graph_callback(callback);
+  call_back(id, 1, 1);
+  call_back(id, 1, 2);
+  while (!lone_.session->lost()) std::this_thread::yield();
+  go_on = true;
+  while (runs.load() == 0) std::this_thread::yield();
 }
 
 // The application's functions may take any time; bytes for a graph must not wait for them.

@@ -482,9 +482,7 @@ TEST(MirroredVariableTest, EachStreamWaitsOnceForWhatWasSent) {
   LoneSession lone;
   lone.puppet.on(wire::Custom::kMirrorNews, no_news);
   lone.puppet.on(wire::Custom::kMirrorFetch, [](const auto&) { return answer_with({}); });
-  void* const memory =
-      ::mmap(nullptr, kBlock, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(memory, MAP_FAILED);
+  void* const memory = reinterpret_cast<void*>(lone.session->welcome().windows.front().base);
   ASSERT_EQ(mirror_at(*lone.session, 1, reinterpret_cast<uintptr_t>(memory), kBlock), CUDA_SUCCESS);
   auto* const variable = static_cast<volatile std::byte*>(memory);
   variable[0] = std::byte{0x01};
@@ -512,14 +510,11 @@ TEST(MirroredVariableTest, EachStreamWaitsOnceForWhatWasSent) {
   EXPECT_EQ(waiting_after(&one), Streams{11});
   EXPECT_EQ(waiting_after(&another), Streams{});
   unmirror(memory);
-  ::munmap(memory, kBlock);
 }
 
 TEST(MirroredVariableTest, ItsFirstBytesAreAskedForTogetherWithTheMirror) {
   LoneSession lone;
-  void* const memory =
-      ::mmap(nullptr, kBlock, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(memory, MAP_FAILED);
+  void* const memory = reinterpret_cast<void*>(lone.session->welcome().windows.front().base);
   std::byte* fetched = nullptr;
   const auto answer = [&](const test::PuppetServer::Command& command) {
     if (command.header.opcode == static_cast<uint16_t>(wire::Custom::kMirror)) {
@@ -539,7 +534,6 @@ TEST(MirroredVariableTest, ItsFirstBytesAreAskedForTogetherWithTheMirror) {
   after_peer(&lone.puppet);
   EXPECT_EQ(static_cast<std::byte*>(memory)[5], std::byte{0x50});
   unmirror(memory);
-  ::munmap(memory, kBlock);
 }
 
 // Before each copy of pageable memory to the device.

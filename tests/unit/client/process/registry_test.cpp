@@ -37,6 +37,8 @@ TEST(RegistryTest, RefusesWhatOverlaps) {
 TEST(RegistryTest, KnowsWhoReservedAnAddress) {
   Registry registry;
   auto* const session = reinterpret_cast<Session*>(0x10);
+  const AddressWindows windows({{0x1000, 0x1000}});
+  registry.grant(windows, session);
   EXPECT_TRUE(registry.reserve(0x1000, 0x100, session));
   EXPECT_EQ(registry.reserved_by(0xfff), nullptr);
   EXPECT_EQ(registry.reserved_by(0x1000), session);
@@ -59,22 +61,21 @@ TEST(RegistryTest, NoAddressBelongsToTwoServers) {
     made.session = session;
     return made;
   };
-  registry.grant(0x8000, 0x1000, one);
+  const AddressWindows first({{0x1000, 0x2000}, {0x8000, 0x1000}}), second({{0x4000, 0x4000}});
+  registry.grant(first, one);
+  registry.grant(second, other);
   EXPECT_FALSE(registry.reserve(0x8fff, 0x100, other));
+  EXPECT_FALSE(registry.reserve(0x7f01, 0x100, other)) << "its end is another's";
+  EXPECT_FALSE(registry.reserve(0x9000, 0x100, one)) << "nobody's";
+  EXPECT_TRUE(registry.reserve(0x7f00, 0x100, other));
   EXPECT_FALSE(registry.add(of(other, 0x7f01, Placement::kDevice)));
   EXPECT_FALSE(registry.add(of(other, 0x7000, Placement::kDevice, 0x3000)));
+  EXPECT_FALSE(registry.add(of(other, 0x9000, Placement::kDevice)));
+  EXPECT_FALSE(registry.add(of(other, 0x7000, Placement::kDevice, ~size_t{0})));
   EXPECT_TRUE(registry.add(of(other, 0x7f00, Placement::kDevice)));
   EXPECT_TRUE(registry.add(of(one, 0x8f00, Placement::kDevice)));
 
-  ASSERT_TRUE(registry.reserve(0x1000, 0x100, one));
-  EXPECT_FALSE(registry.reserve(0x10ff, 0x100, other));
-  EXPECT_FALSE(registry.reserve(0xf01, 0x100, other));
-  EXPECT_TRUE(registry.reserve(0xf00, 0x100, other));
-  EXPECT_FALSE(registry.add(of(other, 0x10ff, Placement::kDevice)));
-  EXPECT_TRUE(registry.add(of(one, 0x1000, Placement::kMapped)));
-
   ASSERT_TRUE(registry.add(of(one, 0x2000, Placement::kDeviceAsync)));
-  EXPECT_FALSE(registry.reserve(0x2000, 0x100, other));
   EXPECT_FALSE(registry.add(of(other, 0x2080, Placement::kDevice)))
       << "nothing of another is stale";
   EXPECT_EQ(registry.find(0x2000)->session, one);

@@ -1,0 +1,18 @@
+// Memory at addresses that a worker has returned. The worker is not trusted with them
+// (docs/security.md).
+//
+// Threads: any. Nothing blocks.
+#pragma once
+
+#include <cuda.h>
+
+#include "client/process/registry.h"
+
+namespace rcuda::client {
+
+// Adds memory of a session to the registry. If the range is not inside of the session's device
+// addresses, the session ends, and the result is kSessionLost. If memory there is in use already,
+// the result is CUDA_ERROR_UNKNOWN. Nothing is added then. Both are logged.
+CUresult record_memory(Allocation allocation);
+
+}  // namespace rcuda::client
