@@ -24,7 +24,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../../tests/e2e"))
-from servers import message, Server  # noqa: E402
+from servers import make_token, message, Server  # noqa: E402
 
 POOL = 2
 
@@ -120,15 +120,9 @@ def main():
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     build = os.path.abspath(arguments.build)
     with tempfile.TemporaryDirectory() as folder:
-        tokens, certificate = os.path.join(folder, "tokens"), os.path.join(folder, "server.pem")
-        token = subprocess.run([os.path.join(build, "bin/rcuda-token"), "create", "--file", tokens,
-                                "--certificate", certificate], check=True, capture_output=True).stdout
-        with open(os.open(os.path.join(folder, "token"), os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
-            file.write(token)
         options = ("--pool", str(POOL))
         server = Server(build, arguments.driver, options=options,
-                        environment={"RCUDA_SERVER_TOKENS": tokens,
-                                     "RCUDA_SERVER_CERTIFICATE": certificate})
+                        environment=make_token(build, folder))
         open_door = Server(build, arguments.driver, options=(*options, "--insecure"))
         secure = {"RCUDA_DEVICES": server.address()}
         ways = {

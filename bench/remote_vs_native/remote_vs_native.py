@@ -33,7 +33,7 @@ import time
 CPU, BYTES = "cpu:", "bytes:"  # what names of figures of torch_figures.py begin with
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../../tests/e2e"))
-from servers import Server  # noqa: E402
+from servers import make_token, Server  # noqa: E402
 
 
 def measure(command, environment):
@@ -71,16 +71,6 @@ def remote_environment(build, server, transport, device, folder):
         environment.update(RCUDA_TRANSPORT="tcp", RCUDA_SECURITY="tls",
                            RCUDA_TOKEN_FILE=os.path.join(folder, "token"))
     return environment
-
-
-def make_token(build, folder):
-    """The settings of a server that takes the token in folder/token."""
-    tokens, certificate = os.path.join(folder, "tokens"), os.path.join(folder, "server.pem")
-    token = subprocess.run([os.path.join(build, "bin/rcuda-token"), "create", "--file", tokens,
-                            "--certificate", certificate], check=True, capture_output=True).stdout
-    with open(os.open(os.path.join(folder, "token"), os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
-        file.write(token)
-    return {"RCUDA_SERVER_TOKENS": tokens, "RCUDA_SERVER_CERTIFICATE": certificate}
 
 
 def run_rounds(environments, program, first, rounds, torch_rounds, torch_parts, budget):

@@ -21,8 +21,11 @@ using identity::Token;
 
 constexpr size_t kMostBytes = 16 << 20;
 constexpr std::string_view kHeading =
-    "# The tokens of an rcuda server: id, user, SHA-256 of the secret, created, expires, label.\n"
+    "# The tokens of an rcuda server: id, user, SHA-256 of the secret, created, expires, roles, "
+    "label.\n"
     "# Made by rcuda-token, which keeps no other comments.\n";
+
+constexpr std::string_view kRoles = "role:";
 
 bool is_printable(std::string_view text) {
   return std::all_of(text.begin(), text.end(),
@@ -61,6 +64,11 @@ Result<StoredToken> parse_line(std::string_view line) {
     if (!parse_time(expires, &time)) return refused("the time when it expires is damaged");
     token.expires = time;
   }
+  if (line.starts_with(kRoles)) {
+    const Result<Roles> roles = Roles::parse(next_word(&line).substr(kRoles.size()));
+    if (!roles.ok()) return refused("its roles are not known");
+    token.roles = *roles;
+  }
   if (!is_printable(line)) return refused("its label has control characters");
   token.label = line;
   return token;
@@ -70,6 +78,7 @@ std::string format_line(const StoredToken& token) {
   std::string line = token.id + " " + token.user + " " + identity::to_hex(token.secret_hash) + " " +
                      format_time(token.created) + " " +
                      (token.expires ? format_time(*token.expires) : "never");
+  if (token.roles != Roles(Role::kSession)) line += " " + std::string(kRoles) + token.roles.text();
   if (!token.label.empty()) line += " " + token.label;
   return line;
 }
@@ -182,8 +191,8 @@ Status TokenStore::load() {
   return {};
 }
 
-Result<std::string> TokenStore::find(const std::string& id, const Secret& secret,
-                                     Seconds now) const {
+Result<TokenStore::Grant> TokenStore::find(const std::string& id, const Secret& secret,
+                                           Seconds now) const {
   // An id that is none is not repeated in an error: it is any text of a peer.
   if (!identity::is_token_id(id)) return Status(Code::kProtocol, "the client sent no token's id");
   const Result<Hash> hash = identity::hash_of(secret);
@@ -197,7 +206,7 @@ Result<std::string> TokenStore::find(const std::string& id, const Secret& secret
                                      format_time(*token.expires) +
                                      "; \"rcuda-token create\" on the server makes a new one");
   }
-  return token.user;
+  return Grant{token.user, token.roles};
 }
 
 Result<StoredTokens> list_tokens(const std::string& path) {
@@ -220,11 +229,12 @@ Result<Token> create_token(const std::string& path, const NewToken& wanted, Seco
   if (!token.ok()) return token.status();
   const Result<Hash> hash = identity::hash_of(token->secret);
   if (!hash.ok()) return hash.status();
-  tokens->push_back({token->id, wanted.user, *hash, now, wanted.expires, wanted.label});
+  tokens->push_back(
+      {token->id, wanted.user, *hash, now, wanted.expires, wanted.label, wanted.roles});
   if (!can_be_stored(tokens->back())) {
     return Status(Code::kInvalidArgument,
-                  "a user's name may have no spaces, a label no control characters, and a token "
-                  "may not expire after the year 9999");
+                  "a user's name may have no spaces, a label no control characters nor \"role:\" "
+                  "at its beginning, and a token may not expire after the year 9999");
   }
   RCUDA_RETURN_IF_ERROR(identity::replace_private_file(path, format_tokens(*tokens)));
   return token;

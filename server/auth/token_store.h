@@ -1,14 +1,14 @@
 // The server's tokens: a text file, of which rcuda-token is the editor and the daemon a reader.
 //
 //   # comment
-//   <id> <user> <SHA-256 of the secret in hex> <created> <expires, or never> <label>
+//   <id> <user> <SHA-256 of the secret in hex> <created> <expires, or never> role:<roles> <label>
 //
-// Times are in UTC, 2025-01-31T12:00:00Z. The label is the rest of the line and may be empty. A
-// file that is missing holds no tokens. A file to which other users have access is refused, and so
-// is one with a line that cannot be read: then no token is valid until that is put right. Editing
-// writes the file anew, without its comments. Threads: one per TokenStore. Blocking: for the file
-// system; the editing functions also for each other, in any process. Errors name the file and the
-// remedy.
+// Times are in UTC, 2025-01-31T12:00:00Z. Without roles (roles.h) a token is for sessions. The
+// label is the rest of the line and may be empty. A file that is missing holds no tokens. A file to
+// which other users have access is refused, and so is one with a line that cannot be read: then no
+// token is valid until that is put right. Editing writes the file anew, without its comments.
+// Threads: one per TokenStore. Blocking: for the file system; the editing functions also for each
+// other, in any process. Errors name the file and the remedy.
 #pragma once
 
 #include <chrono>
@@ -23,6 +23,7 @@
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "common/identity/token.h"
+#include "server/auth/roles.h"
 
 namespace rcuda::server {
 
@@ -35,6 +36,7 @@ struct StoredToken {
   Seconds created;
   std::optional<Seconds> expires;
   std::string label;
+  Roles roles = Role::kSession;
   bool operator==(const StoredToken&) const = default;
 };
 
@@ -56,10 +58,13 @@ class TokenStore {
   // are no tokens, and it returns the error until the file changes.
   Status refresh();
 
-  // The user of a token. kDenied if the token is unknown, or expired; only a caller that knows the
+  // What a token grants. kDenied if the token is unknown, or expired; only a caller that knows the
   // secret learns that it has expired. The time of the call does not depend on the secret.
-  Result<std::string> find(const std::string& id, const identity::Secret& secret,
-                           Seconds now) const;
+  struct Grant {
+    std::string user;
+    Roles roles = Role::kSession;
+  };
+  Result<Grant> find(const std::string& id, const identity::Secret& secret, Seconds now) const;
   size_t size() const { return tokens_.size(); }
 
  private:
@@ -82,6 +87,7 @@ struct NewToken {
   identity::Hash fingerprint{};  // of the server's certificate
   std::optional<Seconds> expires;
   std::string label;
+  Roles roles = Role::kSession;
 };
 // Makes the file and its folders if they are not there. The token that is returned is nowhere else.
 Result<identity::Token> create_token(const std::string& path, const NewToken& wanted, Seconds now);

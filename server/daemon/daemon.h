@@ -151,7 +151,7 @@ class Daemon {
   Status challenge(Connection& connection);
   Status examine(Connection& connection, const std::vector<std::byte>& body);
   Status finish_proof(Connection& connection);
-  Status admit(Connection& connection) const;
+  Status admit(Connection& connection, wire::MessageType type) const;
   Status take_hello(Connection& connection, const std::vector<std::byte>& body);
   Status check(const wire::Hello& hello) const;
 

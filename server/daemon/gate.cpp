@@ -75,6 +75,7 @@ Status Gate::check() {
 }
 
 bool Gate::is_operator(const Identity& who) const {
+  if (who.roles) return who.roles->has(Role::kOperator);
   return who.method != "insecure" && who.uid && operators_.contains(*who.uid, who.gid, who.groups);
 }
 
@@ -121,12 +122,12 @@ Result<Proof> Gate::examine_token(const wire::Authenticate& message) {
   std::copy(std::begin(message.secret), std::end(message.secret), secret.begin());
   const auto now =
       std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
-  Result<std::string> user = tokens_.find(message.id, secret, now);
-  if (!user.ok()) return user.status();
+  Result<TokenStore::Grant> grant = tokens_.find(message.id, secret, now);
+  if (!grant.ok()) return grant.status();
   Proof proof;
   proof.method = "token";
-  proof.account = std::move(user).value();
-  proof.granted = true;
+  proof.account = std::move(grant->user);
+  proof.roles = grant->roles;
   return proof;
 }
 
@@ -140,25 +141,40 @@ std::optional<Result<Identity>> Gate::identify(Proof& proof, const std::string& 
     proof.account = (*outcome)->uid;
     proof.answer = std::move((*outcome)->answer);
   }
+  const std::string* name = std::get_if<std::string>(&*proof.account);
+  const auto without_account = [&] {
+    Identity identity{{}, 0, *name, {}, proof.method, from};
+    identity.roles = proof.roles;
+    return Result<Identity>(std::move(identity));
+  };
+  // Without sessions no user's rights are needed.
+  if (proof.roles && !proof.roles->has(Role::kSession)) return without_account();
   const std::optional<Result<Account>> account = accounts_.find(*proof.account, now);
   if (!account) return std::nullopt;
   if (!account->ok()) {
-    const std::string* name = std::get_if<std::string>(&*proof.account);
     // A server that is not root runs every session as its own user, whether or not this machine
     // knows the client's.
-    if (account->status().code() == Code::kNotFound && proof.granted && name && ::geteuid() != 0) {
-      return Result<Identity>(Identity{{}, 0, *name, {}, proof.method, from});
+    if (account->status().code() == Code::kNotFound && proof.roles && name && ::geteuid() != 0) {
+      return without_account();
     }
     return Result<Identity>(account->status());
   }
   const Account& user = **account;
-  if (!proof.granted && !served_.contains(user.uid, user.gid, user.groups)) {
+  if (user.uid == 0 && ::geteuid() == 0 && !served_.names_root()) {
+    return Result<Identity>(Status(Code::kDenied,
+                                   "root of another machine is not root here: run the program as "
+                                   "another user, or add root to the server's setting users "
+                                   "(--users root), if the root of every client may be root here"));
+  }
+  if (!proof.roles && !served_.contains(user.uid, user.gid, user.groups)) {
     return Result<Identity>(
         Status(Code::kDenied, "the server does not serve user " + user.user +
                                   ": its setting users names those it serves beside its own user "
                                   "and root"));
   }
-  return Result<Identity>(Identity{user.uid, user.gid, user.user, user.groups, proof.method, from});
+  Identity identity{user.uid, user.gid, user.user, user.groups, proof.method, from};
+  identity.roles = proof.roles;
+  return Result<Identity>(std::move(identity));
 }
 
 std::optional<Account> Gate::account_of(uid_t user, Clock::time_point now) {

@@ -35,7 +35,7 @@ namespace rcuda::server {
 struct Proof {
   const char* method = "";            // Identity::method
   std::optional<AccountKey> account;  // the user's number or name, once it is known
-  bool granted = false;               // by a token: the user need not be listed
+  std::optional<Roles> roles;         // of a token: the user need not be listed
   std::optional<uint64_t> check;      // of MungeChecks, until it has an outcome
   std::string answer;                 // for Authenticated
 };
@@ -58,7 +58,8 @@ class Gate {
   bool allows_plain() const { return security_ != wire::Security::kTls; }
   bool allows_anybody() const { return security_ == wire::Security::kNone; }
   const ServedUsers& served() const { return served_; }  // operators included
-  // Whether a client may lease devices to others. Nobody may who has not proved an identity.
+  // Whether a client may lease devices to others, end their sessions and drain the server. Nobody
+  // may who has not proved an identity.
   bool is_operator(const Identity& who) const;
 
   // `tls`: the connection on which the message came, or null. `nonce`: of its Challenge, else
@@ -66,7 +67,7 @@ class Gate {
   Result<Proof> examine(const wire::Authenticate& message, const tls::Connection* tls,
                         const tls::Key& nonce);
   // Who the client is, or nothing while that is being found out. kDenied if the server does not
-  // serve that user.
+  // serve that user. Root is served only where a setting names it.
   std::optional<Result<Identity>> identify(Proof& proof, const std::string& from,
                                            Clock::time_point now);
   // The account of a user of this machine, or nothing while it is looked up. Without an account,

@@ -6,6 +6,20 @@
 
 namespace rcuda::server {
 
+Status check_role(const Identity& who, wire::MessageType type) {
+  using wire::MessageType;
+  const bool is_question = type == MessageType::kStatusQuery || type == MessageType::kGpuQuery;
+  const bool is_session = type == MessageType::kHello;
+  if (is_question || who.may(Role::kSession) || (!is_session && who.may(Role::kOperator))) {
+    return {};
+  }
+  const char* const needed = is_session
+                                 ? "session, without which it gives no sessions"
+                                 : "operator, without which it changes nothing and takes no leases";
+  return Status(Code::kDenied, "its token (" + who.roles->text() + ") lacks the role " + needed +
+                                   ": \"rcuda-token create --role\" on the server makes another");
+}
+
 bool same_user(const Identity& one, const Identity& other) {
   // Who has proved nothing only borrows a user.
   if ((one.method == "insecure") != (other.method == "insecure")) return false;

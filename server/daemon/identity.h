@@ -9,6 +9,8 @@
 #include <sys/types.h>
 
 #include "common/base/status.h"
+#include "common/wire/handshake.h"
+#include "server/auth/roles.h"
 
 namespace rcuda::server {
 
@@ -26,7 +28,15 @@ struct Identity {
   std::vector<gid_t> account_groups;
   // The lease under which the session runs, and its job; empty: none.
   std::string lease{}, job{};
+  // Of the token by which the client identified itself. None: the client may do all that its user
+  // may. Without the role of sessions it has no uid, and `user` is only a name.
+  std::optional<Roles> roles{};
+
+  bool may(Role role) const { return !roles || roles->has(role); }
 };
+
+// kDenied if the roles of the client's token do not allow a message of this type.
+Status check_role(const Identity& who, wire::MessageType type);
 
 // A user of this machine may not have been looked up yet, but has a number.
 bool same_user(const Identity& one, const Identity& other);

@@ -116,7 +116,7 @@ bool Daemon::introduce(Connection& connection, MessageType type,
                        const std::vector<std::byte>& body) {
   Status status;
   if (type == wire::MessageType::kGpuQuery) {
-    status = admit(connection);
+    status = admit(connection, type);
     if (!status.ok()) {
       refuse(connection, status);
       return false;
@@ -141,7 +141,7 @@ bool Daemon::introduce(Connection& connection, MessageType type,
       status = examine(connection, body);
       break;
     case MessageType::kStatusQuery:
-      status = admit(connection);
+      status = admit(connection, type);
       if (!status.ok()) break;
       return !report(connection);
     case MessageType::kLeaseRequest: {
@@ -151,12 +151,12 @@ bool Daemon::introduce(Connection& connection, MessageType type,
       break;
     }
     case MessageType::kControlRequest:
-      status = admit(connection);
+      status = admit(connection, type);
       if (status.ok()) status = control(connection, body);
       if (!status.ok()) break;
       return false;
     case MessageType::kHello:
-      status = admit(connection);
+      status = admit(connection, type);
       if (status.ok()) status = take_hello(connection, body);
       break;
     default:
@@ -287,9 +287,10 @@ Status Daemon::finish_proof(Connection& connection) {
                              Clock::now());
 }
 
-// Whether the client is identified, or need not be. Then it has an identity.
-Status Daemon::admit(Connection& connection) const {
-  if (connection.identity) return {};
+// Whether the client is identified, or need not be, and may send a message of this type. Then it
+// has an identity.
+Status Daemon::admit(Connection& connection, MessageType type) const {
+  if (connection.identity) return check_role(*connection.identity, type);
   if (connection.tls) {
     return Status(Code::kProtocol, "the client did not identify itself first");
   }

@@ -185,7 +185,7 @@ uint32_t Daemon::lease_place(const Connection& connection) const {
 
 Result<bool> Daemon::take_lease_request(Connection& connection,
                                         const std::vector<std::byte>& body) {
-  RCUDA_RETURN_IF_ERROR(admit(connection));
+  RCUDA_RETURN_IF_ERROR(admit(connection, wire::MessageType::kLeaseRequest));
   Result<wire::LeaseRequest> request = wire::decode_lease_request(body);
   if (!request.ok()) return request.status();
   RCUDA_RETURN_IF_ERROR(check_request(*request));

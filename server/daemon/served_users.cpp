@@ -49,17 +49,20 @@ Result<ServedUsers> ServedUsers::read(const std::string& list, const char* setti
     const AccountKey key = key_of(word);
     if (const uid_t* uid = std::get_if<uid_t>(&key)) {
       users.users_.insert(*uid);
+      users.names_root_ |= *uid == kRoot;
       continue;
     }
     const Result<Account> account = look_up_account(key);
     if (!account.ok()) return unknown(setting, word, account.status().context());
     users.users_.insert(account->uid);
+    users.names_root_ |= account->uid == kRoot;
   }
   return users;
 }
 
 void ServedUsers::add(const ServedUsers& more) {
   everybody_ = everybody_ || more.everybody_;
+  names_root_ = names_root_ || more.names_root_;
   users_.insert(more.users_.begin(), more.users_.end());
   groups_.insert(more.groups_.begin(), more.groups_.end());
 }

@@ -25,10 +25,13 @@ class ServedUsers {
   void add(const ServedUsers& more);
   // `group`: the primary group, which need not be among the supplementary `groups`.
   bool contains(uid_t user, gid_t group, const std::vector<gid_t>& groups) const;
+  // Whether the list has root by name or number, and not only because every server serves root.
+  bool names_root() const { return names_root_; }
   std::string text() const;  // "uid 0, uid 1000, gid 44", "every user"
 
  private:
   bool everybody_ = false;
+  bool names_root_ = false;
   std::set<uid_t> users_;
   std::set<gid_t> groups_;
 };

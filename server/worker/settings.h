@@ -23,7 +23,8 @@ struct Settings {
                        65535,    "TCP port, and the name of the local socket; 0 picks one"};
   config::String users{registry, "RCUDA_SERVER_USERS", "",
                        "users to serve beside the server's own and root: names or numbers "
-                       "separated by commas, @group, or *"};
+                       "separated by commas, @group, or *; root of other machines only if root "
+                       "is named"};
   config::String operators{registry, "RCUDA_SERVER_OPERATORS", "",
                            "users who may lease devices to users and jobs, beside the server's own "
                            "and root: as in users"};

@@ -131,12 +131,12 @@ class ContainersTest(unittest.TestCase):
         gateway = ipaddress.ip_network(network["subnets"][0]["subnet"])[1]
         home = os.path.join(self.folder, "home")
         os.mkdir(home)
-        server = self.server(options=("--listen", "0.0.0.0"), environment=dict(XDG_CONFIG_HOME=home))
+        server = self.server(options=("--listen", "0.0.0.0"), environment=dict(XDG_CONFIG_HOME=home, RCUDA_SERVER_USERS="root"))
         address = f"{gateway}@{server.port}:0"
         self.specify(address, XDG_CONFIG_HOME=home)
         result = self.run_image(IMAGE, DEMO, network="podman")
         self.assertIn("no credentials", result.stderr)
-        token = subprocess.run([os.path.join(BUILD, "bin/rcuda-token"), "create"], check=True, capture_output=True,
+        token = subprocess.run([os.path.join(BUILD, "bin/rcuda-token"), "create", "--user", "root"], check=True, capture_output=True,
                                text=True, env=dict(os.environ, XDG_CONFIG_HOME=home)).stdout
         os.makedirs(home + "/rcuda", exist_ok=True)
         with open(os.open(home + "/rcuda/token", os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:

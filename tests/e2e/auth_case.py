@@ -32,7 +32,8 @@ class AuthCase(unittest.TestCase):
             os.chown(self.folder.name, user, user)  # it makes its certificate there
         environment = {"RCUDA_SERVER_TOKENS": self.path(name + ".tokens"),
                        "RCUDA_SERVER_CERTIFICATE": self.path(name + ".pem"),
-                       "RCUDA_SERVER_AUDIT": self.path(name + ".audit"), **settings}
+                       "RCUDA_SERVER_AUDIT": self.path(name + ".audit"),
+                       "RCUDA_SERVER_USERS": "root", **settings}
         server = Server(self.build, index=index, environment=environment, user=user)
         server.name = name
 
@@ -53,8 +54,9 @@ class AuthCase(unittest.TestCase):
             capture_output=True, text=True, check=True).stdout.strip()
 
     def make_token(self, server, *options):
-        return self.rcuda_token(server, "create", "--certificate", self.path(server.name + ".pem"),
-                                *options)
+        user = () if "--user" in options else ("--user", str(os.geteuid()))
+        return self.rcuda_token(server, "create", "--certificate", self.path(server.name + ".pem"), "--expires", "never",
+                                *user, *options)
 
     def token_file(self, *lines, mode=0o600):
         path = self.path("token")
@@ -70,6 +72,13 @@ class AuthCase(unittest.TestCase):
         environment.update(settings)
         return subprocess.run([os.path.join(self.programs, program)], env=environment, text=True,
                               capture_output=True, timeout=300)
+
+    def run_tool(self, name, *arguments, **settings):
+        environment = dict(os.environ, HOME=self.folder.name, XDG_CONFIG_HOME=self.folder.name,
+                           RCUDA_MUNGE_SOCKET=self.path("none"))
+        environment.update(settings)
+        return subprocess.run([os.path.join(self.build, "bin", name), *arguments], env=environment,
+                              capture_output=True, text=True, timeout=60)
 
     def assert_works(self, result, program="vector_add"):
         self.assertEqual(result.returncode, 0, result.stderr)

@@ -13,9 +13,10 @@ import ssl
 import struct
 import subprocess
 import threading
+import unittest
 
 from auth_case import AUTHENTICATE, AUTHENTICATED, AUTH_QUERY, AuthCase, CHALLENGE, EXPECTED, REFUSAL, STATUS
-from servers import eventually, message, read_message, run_tests, Server, UNUSABLE_SETTINGS
+from servers import client_environment, eventually, message, read_message, run_tests, Server, UNUSABLE_SETTINGS
 
 BUILD = PROGRAMS = None
 TLS_HANDSHAKE = 0x16
@@ -121,6 +122,68 @@ class AuthTest(AuthCase):
         tokens = self.token_file(self.make_token(server), mode=0o644)
         self.assert_refused(self.run_program([proxy.address()], RCUDA_TOKEN_FILE=tokens),
                             tokens, "chmod 600")
+
+    def test_a_tokens_role_is_all_that_it_allows(self):
+        server = self.server()
+        proxy = self.proxy(server)
+        client = subprocess.Popen([os.path.join(BUILD, "tests/e2e/endless")], stdout=subprocess.PIPE,
+                                  stderr=subprocess.DEVNULL, text=True, env=client_environment(BUILD, [server]))
+        self.addCleanup(client.communicate)
+        self.addCleanup(client.kill)
+        self.assertEqual(client.stdout.readline(), "running\n")
+        worker = str(server.sessions(BUILD)[client.pid])
+
+        def attempt(role, *options):
+            """What a holder of a token of this role gets from tools."""
+            token = self.token_file(self.make_token(server, "--role", role, *options))
+            outcomes = {"session": self.run_program([proxy.address()], RCUDA_TOKEN_FILE=token)}
+            for name, *command in (("status", "rcuda-smi"), ("resume", "rcuda-smi", "resume"), ("list", "rcuda-lease", "list"),
+                                   ("take", "rcuda-lease", "take", "--shared", "--for", "1h"), ("end", "rcuda-smi", "end")):
+                arguments = (worker,) if name == "end" else ()
+                outcomes[name] = self.run_tool(command[0], *command[1:], f"127.0.0.1:{proxy.port}", *arguments,
+                                               RCUDA_TOKEN_FILE=token)
+            return outcomes
+
+        def check(outcomes, works, refusal):
+            for name, outcome in outcomes.items():
+                self.assertEqual(outcome.returncode, 0 if name in works else 1, (name, outcome.stderr))
+                if name not in works:
+                    self.assertRegex(outcome.stderr, refusal)
+
+        done = attempt("observer")
+        check(done, {"status"}, r"its token \(observer\) lacks the role (session|operator).*rcuda-token create --role")
+        self.assertIn(f"worker {worker}", done["status"].stdout)
+        self.assertIsNone(client.poll())
+        # Root's server shows another user no session of root.
+        other = ["--user", "nobody"] if os.geteuid() == 0 else []
+        done = attempt("session", *other)
+        check(done, {"session", "status", "list"} | (set() if other else {"end"}),
+              "operator|may not lease devices|no session of yours")
+        self.assertNotIn(worker if other else "no session", done["status"].stdout)
+        if other:
+            self.assertIsNone(client.poll())
+            done = attempt("operator")
+            check(done, {"status", "resume", "list", "take", "end"}, r"its token \(operator\) lacks the role session")
+            self.assertIn(f"worker {worker}", done["status"].stdout)
+            self.assertTrue(eventually(lambda: client.poll() is not None))
+
+    @unittest.skipIf(os.geteuid() != 0, "only a server of root could give sessions of root")
+    def test_root_of_another_machine_is_not_root_here(self):
+        server = self.server(RCUDA_SERVER_USERS="*")
+        proxy = self.proxy(server)
+        token = self.token_file(self.make_token(server))
+        refused = "root of another machine is not root here", "--users root"
+        self.assert_refused(self.run_program([proxy.address()], RCUDA_TOKEN_FILE=token), *refused)
+        asked = self.run_tool("rcuda-smi", f"127.0.0.1:{proxy.port}", RCUDA_TOKEN_FILE=token)
+        self.assertIn(refused[0], asked.stderr)
+        # On its own machine root is known by the kernel, over TCP as well.
+        for transport in ("shm", "tcp"):
+            local = client_environment(BUILD, [server], transport)
+            self.assert_works(subprocess.run([os.path.join(PROGRAMS, "vector_add")], env=local, capture_output=True,
+                                             text=True, timeout=120))
+        named = self.server("named", RCUDA_SERVER_USERS="nobody, root")
+        token = self.token_file(self.make_token(named))
+        self.assert_works(self.run_program([self.proxy(named).address()], RCUDA_TOKEN_FILE=token))
 
     # ---- without credentials ----
 

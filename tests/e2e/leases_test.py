@@ -14,7 +14,7 @@ import tempfile
 import unittest
 
 from proxy import Proxy
-from servers import client_environment, eventually, run_tests, Server, UNUSABLE_SETTINGS
+from servers import client_environment, eventually, make_token, run_tests, Server, UNUSABLE_SETTINGS
 
 BUILD = PROGRAMS = None
 TRANSPORTS = ("shm", "tcp")
@@ -201,12 +201,8 @@ class LeasesTest(unittest.TestCase):
         self.assertEqual(identifier.encode() in proxy.seen, seen)
 
     def test_a_key_crosses_the_network_under_tls(self):
-        files = dict(RCUDA_SERVER_TOKENS=self.path("tokens"), RCUDA_SERVER_CERTIFICATE=self.path("server.pem"))
-        token = subprocess.run([os.path.join(BUILD, "bin/rcuda-token"), "create", "--file", self.path("tokens"),
-                                "--certificate", self.path("server.pem")], capture_output=True, check=True).stdout
-        with open(os.open(self.path("token"), os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-            file.write(token)
-        self.check_key_on_the_network(self.server(**files), False, RCUDA_TOKEN_FILE=self.path("token"))
+        settings = make_token(BUILD, os.path.dirname(self.path("token")))
+        self.check_key_on_the_network(self.server(**settings), False, RCUDA_TOKEN_FILE=self.path("token"))
 
     def test_without_tls_a_key_is_sent_if_the_user_says_so(self):
         server = self.server("--insecure")

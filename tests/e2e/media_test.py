@@ -12,7 +12,7 @@ import tempfile
 import unittest
 
 from proxy import Proxy
-from servers import client_environment, eventually, run_tests, Server
+from servers import client_environment, eventually, make_token, run_tests, Server
 
 BUILD = SOFTGPU = PROGRAMS = None
 EXPECTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../programs/expected")
@@ -31,7 +31,7 @@ class MediaTest(unittest.TestCase):
     def server(self, fickle, index=0, **settings):
         environment = {"RCUDA_SERVER_SECURITY": "insecure", "RCUDA_SERVER_AUDIT": self.path("audit"),
                        "RCUDA_SERVER_TOKENS": self.path("tokens"),
-                       "RCUDA_SERVER_CERTIFICATE": self.path("server.pem"), **settings}
+                       "RCUDA_SERVER_CERTIFICATE": self.path("server.pem"), "RCUDA_SERVER_USERS": "root", **settings}
         if fickle:
             environment["RCUDA_TEST_FICKLE"] = fickle
         server = Server(BUILD, driver=SOFTGPU, index=index, environment=environment,
@@ -121,11 +121,7 @@ class MediaTest(unittest.TestCase):
     # ---- encrypted sessions ----
 
     def token_file(self):
-        token = subprocess.run(
-            [os.path.join(BUILD, "bin/rcuda-token"), "create", "--file", self.path("tokens"), "--certificate",
-             self.path("server.pem")], capture_output=True, text=True, check=True).stdout
-        with open(os.open(self.path("token"), os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
-            file.write(token)
+        make_token(BUILD, os.path.dirname(self.path("token")))
         return self.path("token")
 
     def check_encrypted(self, medium, reason, security="auto", trusted="false", server="works"):

@@ -91,6 +91,16 @@ class MungeTest(AuthCase):
         self.assertNotIn("session", server.text())
         self.assert_works(self.run_program([proxy.address()], RCUDA_MUNGE_SOCKET=munge, RCUDA_TRUST_USER=str(NOBODY)))
 
+    @unittest.skipIf(os.geteuid() != 0, "only a server of root could give sessions of root")
+    def test_root_of_another_machine_is_not_root_here(self):
+        munge = self.start_munged()
+        server = self.server(RCUDA_MUNGE_SOCKET=munge, RCUDA_SERVER_USERS="*")
+        proxy = self.proxy(server)
+        self.assert_refused(self.run_program([proxy.address()], RCUDA_MUNGE_SOCKET=munge),
+                            "root of another machine is not root here")
+        asked = self.run_tool("rcuda-smi", "drain", f"127.0.0.1:{proxy.port}", RCUDA_MUNGE_SOCKET=munge)
+        self.assertIn("root of another machine is not root here", asked.stderr)
+
     def silent_munged(self):
         """A socket at which nobody accepts, with room for one connection: further ones hang in
         connect()."""

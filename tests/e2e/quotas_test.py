@@ -15,7 +15,7 @@ import tempfile
 import time
 import unittest
 
-from servers import client_environment, eventually, run_tests, Server, UNUSABLE_SETTINGS
+from servers import client_environment, eventually, make_token, run_tests, Server, UNUSABLE_SETTINGS
 
 BUILD = PROGRAMS = None
 TRANSPORTS = ("shm", "tcp", "tls")  # the last one: TCP as from another machine, with a token
@@ -84,7 +84,7 @@ class QuotasTest(unittest.TestCase):
         with open(self.path("server.toml"), "w") as file:
             file.write(rules)
         server = Server(BUILD, options=["--config", self.path("server.toml"), "--tokens", self.path("tokens"),
-                                        "--certificate", self.path("server.pem"), *options], **more)
+                                        "--certificate", self.path("server.pem"), "--users", "root", *options], **more)
 
         def stop():
             self.assertEqual(server.stop(), 0, server.text())
@@ -93,12 +93,7 @@ class QuotasTest(unittest.TestCase):
 
     def token(self):
         if not os.path.exists(self.path("token")):
-            line = subprocess.run([os.path.join(BUILD, "bin/rcuda-token"), "create", "--file", self.path("tokens"),
-                                   "--certificate", self.path("server.pem")],
-                                  capture_output=True, text=True, check=True).stdout
-            with open(self.path("token"), "w") as file:
-                file.write(line)
-            os.chmod(self.path("token"), 0o600)
+            make_token(BUILD, os.path.dirname(self.path("token")))
         return self.path("token")
 
     def environment(self, server, transport, **more):

@@ -162,6 +162,19 @@ def client_environment(build, servers, transport="auto", library="lib/librcuda.s
                 **({"RCUDA_TRUST_USER": trusted} if trusted else {}), **more)
 
 
+def make_token(build, folder, *options):
+    """Writes a token of this user into folder/token. Returns the settings of a server that takes it, also if this user
+    is root."""
+    files = {name: os.path.join(folder, name) for name in ("tokens", "server.pem", "token")}
+    made = subprocess.run([os.path.join(build, "bin/rcuda-token"), "create", "--user", str(os.geteuid()), "--file",
+                           files["tokens"], "--certificate", files["server.pem"], *options],
+                          capture_output=True, check=True).stdout
+    with open(os.open(files["token"], os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(made)
+    return dict(RCUDA_SERVER_TOKENS=files["tokens"], RCUDA_SERVER_CERTIFICATE=files["server.pem"],
+                RCUDA_SERVER_USERS="root")
+
+
 def eventually(condition, seconds=60):
     """Returns whether the condition becomes true in time. The limit is generous: only failures wait
     for it."""

@@ -59,6 +59,7 @@ class DoorWorld {
     set(settings_.cgroup, "none");
     set(settings_.security, "plain");
     set(settings_.devices, "0,1");
+    set(settings_.users, "root");  // whom the token below may name
     set(settings_.certificate, folder_.file("server.pem"));
     set(settings_.tokens, folder_.file("tokens"));
     settings_.worker_binary = "/bin/false";

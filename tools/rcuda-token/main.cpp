@@ -2,6 +2,7 @@
 // authenticate themselves to this machine's rcuda-server over TLS.
 //
 //   rcuda-token create --user ada --expires 30d --label laptop
+//   rcuda-token create --role observer
 //   rcuda-token list
 //   rcuda-token revoke 1a2b3c4d
 //
@@ -34,11 +35,18 @@ namespace {
 
 constexpr const char* kFooter =
     R"(A token is one line of text, rcuda1.ID.SECRET.FINGERPRINT. Its holder may use this
-machine's server as USER, and recognises the server by the fingerprint of its key. The user puts
-the line into ~/.config/rcuda/token on the client machine, or into the file that RCUDA_TOKEN_FILE
+machine's server as ROLE says, and recognises the server by the fingerprint of its key. The line goes
+into ~/.config/rcuda/token on the client machine, or into the file that RCUDA_TOKEN_FILE
 names, with mode 600. A line there may begin with the server that it is for:
     node1 rcuda1.1a2b3c4d....
     node2:9000 rcuda1.5e6f7a8b....
+
+Roles:
+    session   sessions as USER, which must be a user of this machine if the server is root's
+    observer  shows all sessions and GPUs (rcuda-smi, rcuda-exporter), and changes nothing
+    operator  the same, takes leases, ends sessions and drains the server
+
+A server of root gives sessions of root to other machines only if its setting users names root.
 
 The server keeps only a hash of the secret. A token that is lost cannot be shown again: revoke it
 and make another. A running server notices every change; sessions that are running go on.
@@ -49,6 +57,7 @@ Files, for root in /etc/rcuda, else in $XDG_CONFIG_HOME/rcuda or ~/.config/rcuda
 
 Examples:
     sudo rcuda-token create --user ada --expires 30d --label laptop
+    sudo rcuda-token create --role observer --expires never --label rcuda-exporter
     sudo rcuda-token revoke 1a2b3c4d
     ssh root@node1 rcuda-token create --user ada |
         install -D -m 600 /dev/stdin ~/.config/rcuda/token)";
@@ -56,7 +65,7 @@ Examples:
 struct Options {
   std::string file = server::default_tokens_file();
   std::string certificate = server::default_certificate_file();
-  std::string user, label, expires = "never";
+  std::string user, label, expires = "90d", role = "session";
   std::vector<std::string> ids;
 };
 
@@ -85,9 +94,18 @@ Result<std::optional<server::Seconds>> parse_expiry(const std::string& text, ser
   return std::optional(from + std::chrono::minutes(count * minutes));
 }
 
-// The user that a token will stand for.
-Result<std::string> choose_user(const std::string& wanted) {
+// The user that a token will stand for. Root's only if it is named. Without sessions a token needs
+// no user, and then its role is its name.
+Result<std::string> choose_user(const std::string& wanted, const server::Roles& roles) {
   const uid_t own = ::geteuid();
+  const bool for_sessions = roles.has(server::Role::kSession);
+  if (wanted.empty() && !for_sessions) return roles.text();
+  if (wanted.empty() && own == 0) {
+    return Status(Code::kInvalidArgument,
+                  "name the user whose sessions the token is for: --user ada (or --user root, for "
+                  "a server whose setting users names root). For rcuda-exporter and rcuda-smi: "
+                  "--role observer");
+  }
   if (wanted.empty()) return identity::user_name(own);
   const Result<uid_t> uid = identity::user_id(wanted);
   if (!uid.ok()) return uid.status();
@@ -103,20 +121,22 @@ Status create(const Options& options) {
   const server::Seconds created = now();
   const auto expires = parse_expiry(options.expires, created);
   if (!expires.ok()) return expires.status();
-  const Result<std::string> user = choose_user(options.user);
+  const Result<server::Roles> roles = server::Roles::parse(options.role);
+  if (!roles.ok()) return Status(roles.status()).with_context("--role");
+  const Result<std::string> user = choose_user(options.user, *roles);
   if (!user.ok()) return user.status();
   const auto certificate = identity::load_or_make_certificate(options.certificate, host_name());
   if (!certificate.ok()) return certificate.status();
   const auto fingerprint = identity::fingerprint_of(certificate->x509.get());
   if (!fingerprint.ok()) return fingerprint.status();
-  const auto token =
-      server::create_token(options.file, {*user, *fingerprint, *expires, options.label}, created);
+  const auto token = server::create_token(
+      options.file, {*user, *fingerprint, *expires, options.label, *roles}, created);
   if (!token.ok()) return token.status();
   std::fprintf(stderr,
-               "rcuda-token: token %s of %s, expires %s; %s puts the line into "
+               "rcuda-token: token %s of %s, role %s, expires %s; put the line into "
                "~/.config/rcuda/token (mode 600) on the client machine\n",
-               token->id.c_str(), user->c_str(),
-               *expires ? server::format_time(**expires).c_str() : "never", user->c_str());
+               token->id.c_str(), user->c_str(), roles->text().c_str(),
+               *expires ? server::format_time(**expires).c_str() : "never");
   std::printf("%s\n", identity::format(*token).c_str());
   return {};
 }
@@ -128,13 +148,14 @@ Status list(const Options& options) {
   for (const server::StoredToken& token : *tokens) widest = std::max(widest, token.user.size());
   const int width = static_cast<int>(widest);
   if (!tokens->empty()) {
-    std::printf("%-8s  %-*s  %-20s  %-20s  %s\n", "ID", width, "USER", "CREATED", "EXPIRES",
-                "LABEL");
+    std::printf("%-8s  %-*s  %-20s  %-20s  %-8s  %s\n", "ID", width, "USER", "CREATED", "EXPIRES",
+                "ROLE", "LABEL");
   }
   for (const server::StoredToken& token : *tokens) {
     const std::string expires = token.expires ? server::format_time(*token.expires) : "never";
-    std::printf("%-8s  %-*s  %-20s  %-20s  %s%s\n", token.id.c_str(), width, token.user.c_str(),
-                server::format_time(token.created).c_str(), expires.c_str(),
+    std::printf("%-8s  %-*s  %-20s  %-20s  %-8s  %s%s\n", token.id.c_str(), width,
+                token.user.c_str(), server::format_time(token.created).c_str(), expires.c_str(),
+                token.roles.text().c_str(),
                 token.expires && *token.expires <= now() ? "(expired) " : "", token.label.c_str());
   }
   return {};
@@ -157,8 +178,13 @@ int start(int argc, char** argv) {
   config::CommandLine& creating = line.subcommand("create", "make a token and print it");
   creating
       .option("--user", &options.user,
-              "the user that the token identifies; only root may name another user")
+              "the user whose sessions the token is for; only root may name another user")
       .type_name("NAME");
+  creating
+      .option("--role", &options.role,
+              "session, observer or operator, or several separated by commas")
+      .type_name("ROLE")
+      .show_default();
   creating.option("--expires", &options.expires, "90min, 12h, 30d, 8w from now, or never")
       .type_name("TIME")
       .show_default();

@@ -17,6 +17,7 @@ using identity::Token;
 using std::chrono::seconds;
 using testing::HasSubstr;
 using testing::Not;
+using namespace std::string_literals;
 
 const Seconds kNow{seconds(1'750'000'000)};  // 2025-06-15T15:06:40Z
 
@@ -38,8 +39,8 @@ class TokenStoreTest : public testing::Test {
   std::string user_of(const Token& token, Seconds now = kNow) {
     const Status refreshed = store_.refresh();
     if (!refreshed.ok()) return refreshed.message();
-    const Result<std::string> user = store_.find(token.id, token.secret, now);
-    return user.ok() ? *user : user.status().message();
+    const Result<TokenStore::Grant> grant = store_.find(token.id, token.secret, now);
+    return grant.ok() ? grant->user : grant.status().message();
   }
 
   test::TempFolder folder_;
@@ -194,6 +195,7 @@ TEST_F(TokenStoreTest, WhatCouldNotBeReadAgainIsNotWritten) {
            {"ada\n", {}, {}, ""},
            {"ada", {}, {}, "two\nlines"},
            {"ada", {}, {}, "\x1b[2J"},
+           {"ada", {}, {}, "role:operator mine"},
            {"ada", {}, Seconds(seconds(253'402'300'800)), ""},  // the year 10000
        }) {
     const Result<Token> token = create_token(path_, wanted, kNow);
@@ -222,6 +224,39 @@ TEST(StoredTokensTest, Text) {
   EXPECT_EQ(*parse_tokens(format_tokens(*tokens)), *tokens);
 }
 
+TEST_F(TokenStoreTest, ATokenHasRoles) {
+  Roles both = Role::kOperator;
+  both.add(Role::kSession);
+  for (const Roles& roles : {Roles(Role::kSession), Roles(Role::kObserver), both}) {
+    const Result<Token> token =
+        create_token(path_, {"ada", {}, {}, "role:operator is its label"s.substr(5), roles}, kNow);
+    ASSERT_TRUE(token.ok() && store_.refresh().ok());
+    const Result<TokenStore::Grant> grant = store_.find(token->id, token->secret, kNow);
+    ASSERT_TRUE(grant.ok());
+    EXPECT_EQ(grant->roles, roles);
+    EXPECT_EQ(list_tokens(path_)->back().label, "operator is its label");
+  }
+  EXPECT_THAT(folder_.read("new/tokens"), HasSubstr(" never role:session,operator operator is"));
+}
+
+TEST(RolesTest, Texts) {
+  for (const char* text : {"session", "observer", "operator", "session,observer,operator"}) {
+    const Result<Roles> roles = Roles::parse(text);
+    ASSERT_TRUE(roles.ok()) << text;
+    EXPECT_EQ(roles->text(), text);
+  }
+  EXPECT_EQ(Roles::parse("operator,session,operator")->text(), "session,operator");
+  for (const char* text : {"", "Session", "root", "session,", ",session", "session observer"}) {
+    EXPECT_EQ(Roles::parse(text).status().code(), Code::kInvalidArgument) << text;
+  }
+}
+
+TEST(StoredTokensTest, ALineWithoutRolesIsForSessions) {
+  const std::string before = line("01234567", "root", "2025-01-31T12:00:00Z never exporter");
+  EXPECT_EQ((*parse_tokens(before))[0].roles, Roles(Role::kSession));
+  EXPECT_EQ((*parse_tokens(before))[0].label, "exporter");
+}
+
 TEST(StoredTokensTest, DamagedLines) {
   const std::string good = line("01234567", "ada", "2025-01-31T12:00:00Z never");
   ASSERT_TRUE(parse_tokens(good).ok());
@@ -241,6 +276,8 @@ TEST(StoredTokensTest, DamagedLines) {
            line("01234567", "ada", "2025-01-31T12:00:00Z 2025-01-31"),
            line("01234567", "ada", "2025-01-31T12:00:00Z never \t"),
            line("01234567", "ada", "2025-01-31T12:00:00Z never\r"),
+           line("01234567", "ada", "2025-01-31T12:00:00Z never role:"),
+           line("01234567", "ada", "2025-01-31T12:00:00Z never role:admin a label"),
        }) {
     const Result<StoredTokens> tokens = parse_tokens("#\n" + bad);
     ASSERT_FALSE(tokens.ok()) << bad;

@@ -63,7 +63,7 @@ class TokenTest(unittest.TestCase):
 
     def test_a_token_is_made_shown_once_and_revoked(self):
         first, said = self.create("--label", "my laptop")
-        for text in (first[1], "expires never", "~/.config/rcuda/token", "600"):
+        for text in (first[1], ", role session, expires 2", "~/.config/rcuda/token", "600"):
             self.assertIn(text, said)
         self.assertNotIn(first[2], said)
         second, _ = self.create()
@@ -93,14 +93,14 @@ class TokenTest(unittest.TestCase):
         self.assertEqual(self.run_tool("list", "--file", files[0]).stdout, "")
 
     def test_the_time_after_which_a_token_expires(self):
-        for given, seconds in (("90min", 5400), ("12h", 43200), ("30d", 30 * 86400), ("8w", 56 * 86400)):
-            made, said = self.create("--expires", given)
+        for given, seconds in ((None, 90 * 86400), ("90min", 5400), ("12h", 43200), ("30d", 30 * 86400), ("8w", 56 * 86400)):
+            made, said = self.create(*(["--expires", given] if given else []))
             expires = re.search(r"expires (\S+Z)", said)[1]
             created, listed = self.rows()[made[1]].split()[2:4]
             self.assertEqual(listed, expires)
             times = [calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ")) for text in (created, expires)]
             self.assertEqual(times[1] - times[0], seconds)
-        self.create("--expires", "never")
+        self.assertIn("expires never", self.create("--expires", "never")[1])
         for bad in ("30", "d", "0d", "-1d", "1y", "1.5d", "30d ", "99999999999999999999d", "999999999w"):
             self.check_refused(self.run_tool("create", "--expires=" + bad), "--expires", "30d", "never")
 
@@ -110,7 +110,7 @@ class TokenTest(unittest.TestCase):
         with open(path) as file:
             text = file.read()
         with open(path, "w") as file:
-            file.write(text.replace(" never ", " 2001-01-01T00:00:00Z "))
+            file.write(re.sub(r"\S+Z old", "2001-01-01T00:00:00Z old", text))
         self.assertIn("(expired) old", "".join(self.rows().values()))
 
     def test_the_user_of_a_token(self):
@@ -134,6 +134,20 @@ class TokenTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn(" of nobody,", result.stderr)
         self.check_refused(self.run_as({}, "create", "--user", "no-such-user", *files), "no-such-user")
+        self.check_refused(self.run_as({}, "create", *files), "--user ada", "--user root", "--role observer")
+        result = self.run_as({}, "create", "--user", "root", *files)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        result = self.run_as({}, "create", "--role", "observer", *files)
+        self.assertIn(" of observer, role observer,", result.stderr)
+
+    def test_roles(self):
+        made, said = self.create("--role", "operator,session", "--label", "both")
+        self.assertIn("role session,operator,", said)
+        self.assertRegex(self.rows()[made[1]], r"Z  session,operator  both$")
+        made, said = self.create("--role", "observer")
+        self.assertIn(" of observer, role observer,", said)
+        for bad in ("root", "session,"):
+            self.check_refused(self.run_tool("create", "--role=" + bad), "--role", "session, observer and operator")
 
     def test_a_file_that_others_can_read_is_refused(self):
         made, _ = self.create()

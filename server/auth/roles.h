@@ -1,0 +1,37 @@
+// Roles: what a token allows its holder. A token has at least one role, so a tool that only
+// observes servers need not hold a user's rights. docs/security.md has the table.
+//
+// Plain values; any thread. Nothing blocks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "common/base/status.h"
+
+namespace rcuda::server {
+
+enum class Role : uint8_t {
+  kSession = 1,   // sessions of the token's user, and questions and requests about these
+  kObserver = 2,  // questions about all sessions and GPUs
+  kOperator = 4,  // the same, and all that operators may: leases, ends of sessions, draining
+};
+
+class Roles {
+ public:
+  Roles(Role role) : bits_(static_cast<uint8_t>(role)) {}
+
+  // "session", "observer", "operator", or several of them separated by commas.
+  static Result<Roles> parse(std::string_view text);
+  std::string text() const;  // what parse() takes, always in the same order
+
+  bool has(Role role) const { return (bits_ & static_cast<uint8_t>(role)) != 0; }
+  void add(Role role) { bits_ |= static_cast<uint8_t>(role); }
+  bool operator==(const Roles&) const = default;
+
+ private:
+  uint8_t bits_;
+};
+
+}  // namespace rcuda::server
