@@ -200,33 +200,19 @@ Result<Ticket> decode_ticket(const std::vector<std::byte>& body) {
   return message;
 }
 
-std::vector<std::byte> munge_payload(MungeSide side, bool under_tls, const uint8_t (&nonce)[32]) {
+std::vector<std::byte> munge_payload(MungeSide side, const uint8_t (&nonce)[32]) {
   Writer out;
   out.string(side == MungeSide::kServer ? "rcuda server" : "rcuda client");
-  out.string(under_tls ? "tls" : "plain");
+  out.string("tls");  // servers of other builds may take credentials for connections without TLS
   out.bytes(nonce, sizeof nonce);
   return out.take();
 }
 
-bool is_munge_payload(const std::vector<std::byte>& payload, MungeSide side, bool under_tls,
+bool is_munge_payload(const std::vector<std::byte>& payload, MungeSide side,
                       const uint8_t (&nonce)[32]) {
-  const std::vector<std::byte> wanted = munge_payload(side, under_tls, nonce);
+  const std::vector<std::byte> wanted = munge_payload(side, nonce);
   return payload.size() == wanted.size() &&
          std::memcmp(payload.data(), wanted.data(), wanted.size()) == 0;
-}
-
-std::vector<std::byte> encode(const Challenge& message) {
-  Writer out;
-  out.bytes(message.nonce, sizeof message.nonce);
-  return out.take();
-}
-
-Result<Challenge> decode_challenge(const std::vector<std::byte>& body) {
-  Reader in(body);
-  Challenge message;
-  in.bytes(message.nonce, sizeof message.nonce);
-  if (!in.complete()) return malformed("Challenge");
-  return message;
 }
 
 std::vector<std::byte> encode(const Authenticate& message) {

@@ -38,8 +38,6 @@
 //                      session's key (common/tls/keyed.h); Welcome and the Link are inside of it.
 //                      Further sockets of the session begin with their Attach, then likewise
 //
-// MUNGE without TLS begins with AuthQuery and Challenge, which has the nonce for both credentials.
-//
 // Every message is a MessageHeader and a body of at most kMaxMessageBytes. Strings are
 // length-prefixed. handshake.cpp encodes and decodes; both directions are fuzzed. read_message and
 // write_message block until they are done or the deadline has passed.
@@ -74,9 +72,7 @@ enum class MessageType : uint32_t {
   kQueued = 9,       // daemon to client: your Hello is valid, but the session has not begun
   kTicketQuery = 10,
   kTicket = 11,
-  kAuthQuery = 12,  // empty body
-  kChallenge = 13,
-  kAuthenticate = 14,
+  kAuthenticate = 14,  // 12 and 13 are not used
   kAuthenticated = 15,
   kAssigned = 16,      // empty body
   kLeaseRequest = 17,  // lease_messages.h; the daemon answers with kLeaseAnswer and closes
@@ -177,11 +173,6 @@ struct Ticket {
   uint8_t secret[32] = {};
 };
 
-// Random, fresh for each connection.
-struct Challenge {
-  uint8_t nonce[32] = {};
-};
-
 enum class Method : uint32_t { kToken = 1, kCertificate = 2, kMunge = 3 };
 
 struct Authenticate {
@@ -196,12 +187,11 @@ struct Authenticated {
 };
 
 // What a MUNGE credential proves to its reader: that its user speaks on this very connection. The
-// nonce is the Challenge's, or under TLS a value that the two ends have derived from the handshake.
-// A server chooses the former, so the payload says which it is: nobody can pass a value of a TLS
-// connection off as a Challenge.
+// nonce is a value that the two ends have derived from the TLS handshake, so a credential that is
+// relayed on another connection proves nothing.
 enum class MungeSide : uint8_t { kClient, kServer };
-std::vector<std::byte> munge_payload(MungeSide side, bool under_tls, const uint8_t (&nonce)[32]);
-bool is_munge_payload(const std::vector<std::byte>& payload, MungeSide side, bool under_tls,
+std::vector<std::byte> munge_payload(MungeSide side, const uint8_t (&nonce)[32]);
+bool is_munge_payload(const std::vector<std::byte>& payload, MungeSide side,
                       const uint8_t (&nonce)[32]);
 
 struct DeviceInfo {
@@ -300,7 +290,6 @@ std::vector<std::byte> encode(const Attach& message);
 std::vector<std::byte> encode(const PeerHello& message);
 std::vector<std::byte> encode(const TicketQuery& message);
 std::vector<std::byte> encode(const Ticket& message);
-std::vector<std::byte> encode(const Challenge& message);
 std::vector<std::byte> encode(const Authenticate& message);
 std::vector<std::byte> encode(const Authenticated& message);
 std::vector<std::byte> encode(const Welcome& message);
@@ -314,7 +303,6 @@ Result<Attach> decode_attach(const std::vector<std::byte>& body);
 Result<PeerHello> decode_peer_hello(const std::vector<std::byte>& body);
 Result<TicketQuery> decode_ticket_query(const std::vector<std::byte>& body);
 Result<Ticket> decode_ticket(const std::vector<std::byte>& body);
-Result<Challenge> decode_challenge(const std::vector<std::byte>& body);
 Result<Authenticate> decode_authenticate(const std::vector<std::byte>& body);
 Result<Authenticated> decode_authenticated(const std::vector<std::byte>& body);
 Result<Welcome> decode_welcome(const std::vector<std::byte>& body);

@@ -66,30 +66,20 @@ Status exchange_credentials(const Socket& socket, const uint8_t (&nonce)[32],
   Authenticate message;
   message.method = Method::kMunge;
   // Only the server knows which user of its machine will decode it.
-  Result<std::string> own = identity::munge::encode(
-      munge_payload(MungeSide::kClient, socket.encrypted(), nonce), {}, settings);
+  Result<std::string> own =
+      identity::munge::encode(munge_payload(MungeSide::kClient, nonce), {}, settings);
   if (!own) return own.status();
   message.credential = *std::move(own);
   const Result<Authenticated> answer = authenticate(socket, message, deadline);
   if (!answer) return answer.status();
   const auto server = identity::munge::decode(answer->credential, settings);
   if (!server) return Status(server.status()).with_context("the server's MUNGE credential");
-  if (!is_munge_payload(server->payload, MungeSide::kServer, socket.encrypted(), nonce)) {
+  if (!is_munge_payload(server->payload, MungeSide::kServer, nonce)) {
     return Status(Code::kDenied,
                   "the server's MUNGE credential is for another connection: something between "
                   "this machine and the server relays the connection");
   }
   return check_trust("the server", server->uid, ::geteuid(), trusted);
-}
-
-Status identify_plainly(const Socket& socket, const identity::munge::Settings& munge,
-                        const std::vector<uid_t>& trusted, Clock::time_point deadline) {
-  RCUDA_RETURN_IF_ERROR(write_message(socket, MessageType::kAuthQuery, {}, deadline));
-  const auto body = read_answer(socket, MessageType::kChallenge, deadline);
-  if (!body) return body.status();
-  const Result<Challenge> challenge = decode_challenge(*body);
-  if (!challenge) return challenge.status();
-  return exchange_credentials(socket, challenge->nonce, munge, trusted, deadline);
 }
 
 // How this client identifies itself under TLS, by what the user has: the first of a token, a
@@ -152,7 +142,6 @@ Status identify_under_tls(Connection* connection, const std::string& host, uint1
 Security security_of(const Credentials& credentials) {
   const std::string_view word = credentials.security.get();
   if (word == "tls") return Security::kTls;
-  if (word == "plain") return Security::kPlain;
   return word == "none" ? Security::kNone : Security::kAuto;
 }
 
@@ -168,16 +157,10 @@ Status identify(Connection* connection, const std::string& host, uint16_t port,
     if (!presented) return presented.status();
     if (*presented) return {};
   }
+  if (security == Security::kNone) return {};
   identity::munge::Settings munge;
   munge.socket = credentials.munge_socket.get();
-  switch (security) {
-    case Security::kNone:
-      return {};
-    case Security::kPlain:
-      return identify_plainly(connection->socket, munge, credentials.trusted.get(), deadline);
-    default:
-      return identify_under_tls(connection, host, port, credentials, munge, deadline);
-  }
+  return identify_under_tls(connection, host, port, credentials, munge, deadline);
 }
 
 Status present_lease(const std::string& host, uint16_t port, const Credentials& credentials,

@@ -20,10 +20,9 @@ namespace rcuda::wire {
 // What a connection over a network must have. A server has such a setting as well: the least that
 // it accepts.
 enum class Security : uint8_t {
-  kAuto,   // client: a ticket from a server of this machine, otherwise kTls
-  kTls,    // identity and encryption
-  kPlain,  // identity by MUNGE, no encryption
-  kNone,   // neither; only with a server that was started with --insecure
+  kAuto,  // client: a ticket from a server of this machine, otherwise kTls
+  kTls,   // identity and encryption
+  kNone,  // neither; only with a server that was started with --insecure
 };
 
 // A program's credentials, from its environment.
@@ -31,9 +30,9 @@ struct Credentials {
   config::Registry registry{"RCUDA_"};
   config::Choice security{registry,
                           "RCUDA_SECURITY",
-                          {"auto", "tls", "plain", "none"},
-                          "auto (a ticket on the server's own machine, else tls), tls, plain "
-                          "(MUNGE without encryption) or none (a server with --insecure)"};
+                          {"auto", "tls", "none"},
+                          "auto (a ticket on the server's own machine, else tls), tls, or none (a "
+                          "server with --insecure)"};
   config::String token_file{registry, "RCUDA_TOKEN_FILE", "",
                             "file with tokens, if not ~/.config/rcuda/token"};
   config::String certificate{registry, "RCUDA_TLS_CERTIFICATE", "",
@@ -53,8 +52,8 @@ Status identify(Connection* connection, const std::string& host, uint16_t port,
                 const Credentials& credentials, std::chrono::steady_clock::time_point deadline);
 
 // Puts the key of the lease for a server, if there is one, into the Hello for that server. Call it
-// after identify(): then the key crosses a network in the clear only where RCUDA_SECURITY is plain
-// or none. kInvalidArgument if RCUDA_LEASE is not usable.
+// after identify(): then the key crosses a network in the clear only where RCUDA_SECURITY is none.
+// kInvalidArgument if RCUDA_LEASE is not usable.
 Status present_lease(const std::string& host, uint16_t port, const Credentials& credentials,
                      Hello* hello);
 

@@ -20,7 +20,6 @@ namespace {
 struct Request {
   uint64_t number = 0;
   std::string credential;
-  bool under_tls = false;
   tls::Key nonce{};
 };
 
@@ -30,15 +29,13 @@ Result<MungeChecks::Outcome> check(const Request& request,
   std::copy(request.nonce.begin(), request.nonce.end(), nonce);
   const auto client = identity::munge::decode(request.credential, settings);
   if (!client.ok()) return Status(client.status()).with_context("its MUNGE credential");
-  if (!wire::is_munge_payload(client->payload, wire::MungeSide::kClient, request.under_tls,
-                              nonce)) {
+  if (!wire::is_munge_payload(client->payload, wire::MungeSide::kClient, nonce)) {
     return Status(Code::kDenied,
                   "its MUNGE credential is for another connection: connect to the server itself, "
                   "not through something that ends the encryption");
   }
-  auto answer = identity::munge::encode(
-      wire::munge_payload(wire::MungeSide::kServer, request.under_tls, nonce), client->uid,
-      settings);
+  auto answer = identity::munge::encode(wire::munge_payload(wire::MungeSide::kServer, nonce),
+                                        client->uid, settings);
   if (!answer.ok()) return answer.status();
   return MungeChecks::Outcome{client->uid, std::move(answer).value()};
 }
@@ -66,7 +63,7 @@ MungeChecks::~MungeChecks() {
   state_->asked.clear();
 }
 
-Result<uint64_t> MungeChecks::begin(std::string credential, bool under_tls, const tls::Key& nonce) {
+Result<uint64_t> MungeChecks::begin(std::string credential, const tls::Key& nonce) {
   std::lock_guard lock(state_->mutex);
   if (state_->asked.size() >= kMostWaiting) {
     return Status(Code::kUnavailable, "too many clients wait for munged: try again");
@@ -81,7 +78,7 @@ Result<uint64_t> MungeChecks::begin(std::string credential, bool under_tls, cons
     }
   }
   const uint64_t number = ++state_->last;
-  state_->asked.push_back({number, std::move(credential), under_tls, nonce});
+  state_->asked.push_back({number, std::move(credential), nonce});
   state_->checks[number];
   return number;
 }

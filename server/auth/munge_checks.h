@@ -36,7 +36,7 @@ class MungeChecks {
   MungeChecks& operator=(const MungeChecks&) = delete;
 
   // Begins a check and returns its number. `nonce`: of this connection; see wire::munge_payload().
-  Result<uint64_t> begin(std::string credential, bool under_tls, const tls::Key& nonce);
+  Result<uint64_t> begin(std::string credential, const tls::Key& nonce);
   // The outcome, once; nothing before descriptor() has become readable for it.
   std::optional<Result<Outcome>> take(uint64_t number);
   // The connection has gone.

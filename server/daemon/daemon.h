@@ -78,7 +78,6 @@ class Daemon {
     std::string origin;
     wire::TicketQuery ends;  // the two ends of a TCP connection
     bool local = false;
-    std::optional<tls::Key> nonce;     // of the Challenge
     std::optional<Proof> proof;        // being examined; meanwhile nothing is read
     Clock::time_point proof_by;        // when to give the examination up
     std::optional<Identity> identity;  // once it is known
@@ -148,7 +147,6 @@ class Daemon {
   bool pass_on(Connection& connection, wire::MessageType type, const std::vector<std::byte>& body);
   void give_ticket(Connection& connection, const std::vector<std::byte>& body);
   Status take_ticket(Connection& connection, const std::vector<std::byte>& body);
-  Status challenge(Connection& connection);
   Status examine(Connection& connection, const std::vector<std::byte>& body);
   Status finish_proof(Connection& connection);
   Status admit(Connection& connection, wire::MessageType type) const;

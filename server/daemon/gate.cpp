@@ -25,8 +25,7 @@ identity::munge::Settings munge_settings(const Settings& settings) {
 
 wire::Security security_of(const Settings& settings) {
   const std::string_view word = settings.security.get();
-  if (word == "tls") return wire::Security::kTls;
-  return word == "plain" ? wire::Security::kPlain : wire::Security::kNone;
+  return word == "tls" ? wire::Security::kTls : wire::Security::kNone;
 }
 
 }  // namespace
@@ -79,15 +78,13 @@ bool Gate::is_operator(const Identity& who) const {
   return who.method != "insecure" && who.uid && operators_.contains(*who.uid, who.gid, who.groups);
 }
 
-Result<Proof> Gate::examine(const wire::Authenticate& message, const tls::Connection* tls,
-                            const tls::Key& nonce) {
+Result<Proof> Gate::examine(const wire::Authenticate& message, const tls::Connection& tls) {
   Proof proof;
   switch (message.method) {
     case wire::Method::kToken:
-      if (!tls) return Status(Code::kDenied, "tokens are taken under TLS only");
       return examine_token(message);
     case wire::Method::kCertificate: {
-      std::optional<std::string> name = tls ? tls->peer_name() : std::nullopt;
+      std::optional<std::string> name = tls.peer_name();
       if (!name) {
         return Status(Code::kDenied,
                       settings_.client_authorities.get().empty()
@@ -100,8 +97,7 @@ Result<Proof> Gate::examine(const wire::Authenticate& message, const tls::Connec
       return proof;
     }
     case wire::Method::kMunge: {
-      Result<uint64_t> check = munge_.begin(message.credential, tls != nullptr,
-                                            tls ? tls->exported(tls::kMungeLabel) : nonce);
+      Result<uint64_t> check = munge_.begin(message.credential, tls.exported(tls::kMungeLabel));
       if (!check.ok()) return check.status();
       proof.method = "munge";
       proof.check = *check;

@@ -54,18 +54,15 @@ class Gate {
 
   // Null if the server has no certificate.
   const tls::Server* tls() const { return tls_.get(); }
-  // Whether clients of other machines may do without encryption; without proof as well.
-  bool allows_plain() const { return security_ != wire::Security::kTls; }
+  // Whether clients of other machines may do without encryption and proof.
   bool allows_anybody() const { return security_ == wire::Security::kNone; }
   const ServedUsers& served() const { return served_; }  // operators included
   // Whether a client may lease devices to others, end their sessions and drain the server. Nobody
   // may who has not proved an identity.
   bool is_operator(const Identity& who) const;
 
-  // `tls`: the connection on which the message came, or null. `nonce`: of its Challenge, else
-  // ignored.
-  Result<Proof> examine(const wire::Authenticate& message, const tls::Connection* tls,
-                        const tls::Key& nonce);
+  // `tls`: the connection on which the message came.
+  Result<Proof> examine(const wire::Authenticate& message, const tls::Connection& tls);
   // Who the client is, or nothing while that is being found out. kDenied if the server does not
   // serve that user. Root is served only where a setting names it.
   std::optional<Result<Identity>> identify(Proof& proof, const std::string& from,

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -134,9 +133,6 @@ bool Daemon::introduce(Connection& connection, MessageType type,
     case MessageType::kTicket:
       status = take_ticket(connection, body);
       break;
-    case MessageType::kAuthQuery:
-      status = challenge(connection);
-      break;
     case MessageType::kAuthenticate:
       status = examine(connection, body);
       break;
@@ -234,34 +230,13 @@ Status Daemon::take_ticket(Connection& connection, const std::vector<std::byte>&
   return {};
 }
 
-// The nonce of a MUNGE credential that is sent without TLS.
-Status Daemon::challenge(Connection& connection) {
-  if (connection.local || connection.tls || connection.nonce) {
-    return Status(Code::kProtocol, "a challenge is for a connection without TLS, once");
-  }
-  if (!gate_.allows_plain()) {
-    return Status(Code::kDenied,
-                  "this server demands encryption (its setting security is tls): leave "
-                  "RCUDA_SECURITY at auto");
-  }
-  wire::Challenge message;
-  if (::getrandom(message.nonce, sizeof message.nonce, 0) != sizeof message.nonce) {
-    return Status::from_errno(errno, "getrandom");
-  }
-  std::memcpy(connection.nonce.emplace().data(), message.nonce, sizeof message.nonce);
-  return wire::write_message(connection.socket, MessageType::kChallenge, wire::encode(message),
-                             Clock::now());
-}
-
 Status Daemon::examine(Connection& connection, const std::vector<std::byte>& body) {
-  if (connection.identity || (!connection.tls && !connection.nonce)) {
+  if (connection.identity || !connection.tls) {
     return Status(Code::kProtocol, "the client identifies itself at the wrong time");
   }
   const Result<wire::Authenticate> message = wire::decode_authenticate(body);
   if (!message.ok()) return message.status();
-  // A nonce serves once.
-  const tls::Key nonce = std::exchange(connection.nonce, {}).value_or(tls::Key{});
-  Result<Proof> proof = gate_.examine(*message, connection.tls, nonce);
+  Result<Proof> proof = gate_.examine(*message, *connection.tls);
   if (!proof.ok()) return proof.status();
   connection.proof = std::move(proof).value();
   connection.proof_by = Clock::now() + kLongestExamination;

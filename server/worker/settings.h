@@ -36,10 +36,9 @@ struct Settings {
                         "(0); none"};
   config::Choice security{registry,
                           "RCUDA_SERVER_SECURITY",
-                          {"tls", "plain", "insecure", "insecure-public"},
-                          "what other machines need: tls (identity and encryption), plain (MUNGE "
-                          "without encryption is enough), insecure (nothing), insecure-public "
-                          "(the same on a public address)"};
+                          {"tls", "insecure", "insecure-public"},
+                          "what other machines need: tls (identity and encryption), insecure "
+                          "(nothing), insecure-public (the same on a public address)"};
   config::String certificate{registry, "RCUDA_SERVER_CERTIFICATE", "",
                              "PEM file with the server's certificate and key; made if it is not "
                              "there and needed"};

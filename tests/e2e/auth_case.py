@@ -4,6 +4,8 @@ the proxy's port, so a client that connects to it gets no ticket.
 
 import json
 import os
+import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -13,7 +15,7 @@ from proxy import Proxy
 from servers import client_environment, Server
 
 EXPECTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../programs/expected")
-REFUSAL, STATUS, AUTH_QUERY, CHALLENGE, AUTHENTICATE, AUTHENTICATED = 4, 6, 12, 13, 14, 15
+REFUSAL, STATUS, AUTHENTICATE, AUTHENTICATED = 4, 6, 14, 15
 
 
 class AuthCase(unittest.TestCase):
@@ -41,6 +43,16 @@ class AuthCase(unittest.TestCase):
             self.assertEqual(server.stop(), 0, server.text())
         self.addCleanup(stop)
         return server
+
+    def tls_connection(self, server):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        raw = socket.create_connection(("127.0.0.1", int(server.port)), timeout=60)
+        connection = context.wrap_socket(raw)
+        self.addCleanup(connection.close)
+        self.assertEqual(connection.version(), "TLSv1.3")
+        return connection
 
     def proxy(self, server):
         proxy = Proxy(server.port)

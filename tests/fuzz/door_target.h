@@ -146,21 +146,17 @@ class DoorVisit {
 
   static void show_credential(DoorClient& client, bool of_server) {
     uint8_t nonce[32] = {};
-    const bool has_nonce = client.is_shaken() || client.was_told(wire::MessageType::kChallenge);
     const auto side = of_server ? wire::MungeSide::kServer : wire::MungeSide::kClient;
     if (client.is_shaken()) {
       const tls::Key key = client.tls().exported(tls::kMungeLabel);
       std::copy(key.begin(), key.end(), nonce);
-    } else if (has_nonce) {
-      std::copy_n(reinterpret_cast<const uint8_t*>(client.told().data()), sizeof nonce, nonce);
     }
     wire::Authenticate message;
     message.method = wire::Method::kMunge;
-    message.credential =
-        mint_credential(::geteuid(), wire::munge_payload(side, client.is_shaken(), nonce));
-    if (has_nonce && !of_server) client.is_known();
+    message.credential = mint_credential(::geteuid(), wire::munge_payload(side, nonce));
+    if (client.is_shaken() && !of_server) client.is_known();
     client.send(wire::MessageType::kAuthenticate, wire::encode(message));
-    if (has_nonce) client.wait_for_answer();
+    if (client.is_shaken()) client.wait_for_answer();
   }
 
   static void ask_for_lease(DoorClient& client, const std::string& bytes) {
@@ -239,7 +235,7 @@ inline std::vector<std::string> door_corpus(bool with_tls) {
            bytes;
   };
   const std::string odd = "\1", list = "\3";
-  const std::string status = knock(Knock::kMessage, "\5"), query = knock(Knock::kMessage, "\14");
+  const std::string status = knock(Knock::kMessage, "\5"), unused = knock(Knock::kMessage, "\14");
   const std::string end = knock(Knock::kEnd), close = knock(Knock::kEnd, odd);
   const std::string local = knock(Knock::kConnect, odd), tcp = knock(Knock::kConnect);
   const std::string hello = knock(Knock::kHello), patient = knock(Knock::kHello, "\200");
@@ -253,10 +249,10 @@ inline std::vector<std::string> door_corpus(bool with_tls) {
       knock(Knock::kTicket, odd) + status,
       tcp + knock(Knock::kConnect, "", 1) + knock(Knock::kTicket, odd) + hello + status,
       knock(Knock::kTicket) + knock(Knock::kTicket) + hello,
-      query + knock(Knock::kMunge) + hello + end,
-      query + knock(Knock::kMunge) + status,
-      query + knock(Knock::kMunge, odd) + status,
-      query + query,
+      knock(Knock::kMunge) + hello + end,
+      knock(Knock::kMunge) + status,
+      knock(Knock::kMunge, odd) + status,
+      unused + unused,
       knock(Knock::kToken) + status,
       hello + status,
       local + hello + end,

@@ -4,7 +4,7 @@
 // DoorWorld has the daemon, which has a certificate, a token, and a MUNGE that accepts the fuzzer's
 // credentials; it has no workers, so a session waits. DoorClient is one connection to it, which may
 // speak TLS, and which knows what it may be told: a client that has not identified itself gets
-// nothing but a Refusal or a Challenge.
+// nothing but a Refusal.
 #pragma once
 
 #include <algorithm>
@@ -57,7 +57,6 @@ class DoorWorld {
     set(settings_.port, "0");
     set(settings_.pool, "0");
     set(settings_.cgroup, "none");
-    set(settings_.security, "plain");
     set(settings_.devices, "0,1");
     set(settings_.users, "root");  // whom the token below may name
     set(settings_.certificate, folder_.file("server.pem"));
@@ -271,8 +270,7 @@ class DoorClient {
     last_ = header.type;
     received_.erase(0, sizeof header + header.body_bytes);
     ++answers_;
-    must(is_known_ || last_ == wire::MessageType::kRefusal ||
-         last_ == wire::MessageType::kChallenge);
+    must(is_known_ || last_ == wire::MessageType::kRefusal);
     return true;
   }
 
