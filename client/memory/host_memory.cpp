@@ -287,7 +287,7 @@ CUresult allocate_internal(Session& session, wire::ObjectId context, size_t byte
 }
 
 void free_internal(const InternalHostMemory& memory) {
-  // Context 0: any context of the worker, because the one in which it was made may be destroyed.
+  // Context 0 is any context of the worker. The context that made the memory may be destroyed.
   (void)unexpose_from(*memory.session, 0, reinterpret_cast<uintptr_t>(memory.address),
                       memory.region);
   unmap_from_range(memory.address, memory.bytes);
@@ -384,8 +384,8 @@ namespace {
 
 // The bytes of mirrored memory travel around each host function, so functions that are due must be
 // over before the mirror ends. Without any, the end of the mirror waits for the device. `stays`:
-// the application keeps the memory, with what the GPU has written to it by work of the context in
-// which the memory was registered.
+// the application keeps the memory. Then it also gets the results of the GPU's work in the context
+// that registered the memory.
 void await_mirrored(const Allocation& memory, bool stays) {
   const std::vector<Target> mirrored = mirrored_in(memory.base, memory.bytes);
   const Device* const device = Process::get().device(static_cast<CUdevice>(memory.device));

@@ -19,7 +19,7 @@
 // (server/executor/memory/mirrors.h). If both sides changed a byte in between, a fetch keeps the
 // GPU's value, and what is sent overwrites it; CUDA forbids such concurrent access anyway.
 //
-// Cost: none while nothing is mirrored. Every launch asks for the pages written since the last one,
+// Cost: none while nothing is mirrored. Every launch asks for the pages written since the last launch,
 // or compares all memory that it may use (MirrorUse). Every wait asks for the blocks changed. Every
 // host function moves all mirrored memory, which is slow for large regions. Threads: any. A thread
 // that waits for the worker holds no lock that a host function needs.
@@ -74,7 +74,7 @@ void expect_reads(CUdeviceptr address, size_t bytes);
 // the rest. Errors of earlier commands are not reported here. `launch`: of the only work that will
 // follow, if that is a launch; otherwise null.
 CUresult push_mirrors(const Target& target, const LaunchParameters* launch = nullptr);
-// `behind`: what ask_behind() has asked for, and the wait is over; may be null.
+// To be called after a wait. `behind`: the fetches of ask_behind() for this wait; may be null.
 CUresult pull_mirrors(Session& session, FetchesBehind* behind = nullptr);
 // Sends what the application changed in page-locked memory, for kernels that are running and wait
 // for it. `often`: the caller may ask again soon, so large memory is not compared each time.

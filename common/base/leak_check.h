@@ -21,7 +21,7 @@ inline void look_for_leaks() {
 #endif
 }
 
-// Tells it about mapped memory that holds pointers.
+// Makes LeakSanitizer search this mapped memory for pointers.
 inline void look_for_pointers_in(const void* base, std::size_t bytes) {
 #if !defined(__SANITIZE_ADDRESS__)
   if (__lsan_register_root_region == nullptr) return;

@@ -29,7 +29,7 @@ constexpr rlim_t kMostNewcomers = 2048;
 constexpr size_t kMostAcceptedAtOnce = 256;
 constexpr std::chrono::milliseconds kLongestWait = std::chrono::minutes(1);  // in one poll()
 constexpr auto kCrowdedInterval = std::chrono::seconds(10);
-// How many refusals of strangers are told in an interval.
+// How many refusals of strangers are logged in an interval.
 constexpr size_t kMostStrangersTold = 100;
 constexpr auto kStrangersInterval = std::chrono::seconds(10);
 // How long a client may take to read a long answer.
@@ -253,8 +253,8 @@ void Daemon::announce() {
              offer.driver.c_str());
   if (gate_.allows_anybody()) {
     RCUDA_WARN(
-        "--insecure: whoever reaches %s can run code on this machine as %s, and nothing is "
-        "encrypted",
+        "--insecure: any program that can connect to %s can run code on this machine as %s, and "
+        "nothing is encrypted",
         listener_.address.c_str(), ::geteuid() == 0 ? "nobody" : "this user");
   }
   if (ready_ >= 0) {
@@ -271,7 +271,7 @@ std::chrono::milliseconds Daemon::time_to_next_deadline() const {
     if (connection.waits && connection.is_newcomer()) {
       next = std::min(next, connection.account_by);
     }
-    // Its turn came after it was asked about in this round.
+    // Admission gave this client its turn after serve_waiting() had asked for it in this round.
     if (connection.applicant && connection.applicant->admitted()) next = Clock::now();
     if (connection.proof) next = std::min(next, connection.proof_by);
   }
@@ -440,7 +440,7 @@ Result<bool> Daemon::advance(Connection& connection) {
   return assign(connection);
 }
 
-// Whether the user's name and groups are known, or have been waited for long enough.
+// Whether the user's name and groups are known, or the look-up has had its time.
 bool Daemon::knows_account(Connection& connection) {
   Identity& identity = *connection.identity;
   if (!identity.uid || identity.user != user_text(*identity.uid)) return true;
@@ -518,7 +518,7 @@ void Daemon::reassure_waiting() {
                                             wire::encode(queued), now);
     if (told.ok()) return true;
     // It has not read for so long that its socket is full, and may have got a part of the message.
-    RCUDA_WARN("%s does not read what it is told and waits no more: %s", connection.name.c_str(),
+    RCUDA_WARN("%s stopped reading; dropped from the queue: %s", connection.name.c_str(),
                told.message().c_str());
     return false;
   };

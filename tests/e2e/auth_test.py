@@ -284,7 +284,7 @@ class AuthTest(AuthCase):
             with self.subTest(options=options):
                 if starts:
                     server = Server(BUILD, options=options)
-                    self.assertIn("--insecure: whoever reaches", server.text())
+                    self.assertIn("--insecure: any program that can connect to", server.text())
                     self.assertEqual(server.stop(), 0, server.text())
                     continue
                 result = subprocess.run([os.path.join(BUILD, "bin/rcuda-server"), "--port", "0",

@@ -1,8 +1,8 @@
 // A server of another build. It replaces command_hashes() of api/stubs/own_commands.cpp: some
-// commands are missing, one has another meaning, and one is new. And form_of() of
-// common/wire/forms.cpp: what it tells tools has another form; with SKEWED_GPUS_ONLY in its
-// environment, only what it reports about GPUs. SKEWED_COMMAND names one more command with another
-// meaning.
+// commands are missing, one has another meaning, and one is new. It also replaces form_of() of
+// common/wire/forms.cpp: its answers to tools have another form. With SKEWED_GPUS_ONLY in the
+// environment, only its GPU reports have another form. SKEWED_COMMAND names one more command with
+// another meaning.
 #include <cstdlib>
 #include <string>
 #include <vector>

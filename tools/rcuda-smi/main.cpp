@@ -61,7 +61,7 @@ int show(const std::vector<std::string>& names, bool as_json) {
       failed = fail(look.error);
     } else if (!as_json) {
       std::fputs(smi::text_of(look).c_str(), stdout);
-      // Sessions are told all the same.
+      // The sessions are printed nevertheless.
       if (!look.gpus_error.ok()) fail(look.gpus_error);
     }
   }
