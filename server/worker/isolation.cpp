@@ -1,5 +1,6 @@
 #include "server/worker/isolation.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
@@ -8,6 +9,7 @@
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <dirent.h>
 #include <grp.h>
@@ -51,16 +53,27 @@ Status refusal(const std::string& user, const char* call) {
                                    : "rcuda-server");
 }
 
+// As in /proc/.../status, where the kernel has sorted them.
+std::string text_of(std::vector<uint32_t> groups) {
+  std::ranges::sort(groups);
+  std::string text;
+  for (const uint32_t group : groups) text += (text.empty() ? "\t" : " ") + std::to_string(group);
+  return (text.empty() ? "\t" : text) + " ";
+}
+
 // Whether a thread has the user's identity only, and no capability. `path`: its /proc/.../status.
-bool is_only(const std::string& path, uint32_t uid, uint32_t gid) {
+bool is_only(const std::string& path, const SessionGrant& grant) {
   // Real, effective, saved and for files.
   const auto four_times = [](uint32_t id) {
     const std::string text = "\t" + std::to_string(id);
     return text + text + text + text;
   };
   const std::string none = "\t0000000000000000";
-  const std::pair<std::string_view, std::string> wanted[] = {
-      {"Uid:", four_times(uid)}, {"Gid:", four_times(gid)}, {"CapPrm:", none}, {"CapEff:", none}};
+  const std::pair<std::string_view, std::string> wanted[] = {{"Uid:", four_times(*grant.uid)},
+                                                             {"Gid:", four_times(grant.gid)},
+                                                             {"Groups:", text_of(grant.groups)},
+                                                             {"CapPrm:", none},
+                                                             {"CapEff:", none}};
   // The file of a thread that has ended is empty, or not there.
   errno = 0;
   std::ifstream status(path);
@@ -82,7 +95,7 @@ Result<bool> all_changed(const SessionGrant& grant) {
   while (const dirent* entry = ::readdir(folder)) {
     if (entry->d_name[0] == '.') continue;
     const std::string status = std::string(kThreads) + "/" + entry->d_name + "/status";
-    all = all && is_only(status, *grant.uid, grant.gid);
+    all = all && is_only(status, grant);
   }
   ::closedir(folder);
   return all;
