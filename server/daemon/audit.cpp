@@ -82,6 +82,21 @@ std::string quota_json(const std::vector<Allowance>& allowances, const SessionLi
   return "[" + all + "]";
 }
 
+Line session_line(const char* event, const AuditedSession& audited) {
+  const wire::ServerStatus::Session& session = audited.session;
+  Line line(event);
+  line.add(audited.identity);
+  line.add("from", audited.identity.from);
+  line.raw("claims", "{\"user\":" + json_text(session.user) + ",\"host\":" +
+                         json_text(session.host) + ",\"program\":" + json_text(session.program) +
+                         ",\"pid\":" + std::to_string(session.client_pid) + "}");
+  line.add("worker", uint64_t{session.worker_pid});
+  line.add_devices(session.devices);
+  line.add("medium", session.medium);
+  line.raw("quota", quota_json(audited.allowances, audited.limits));
+  return line;
+}
+
 }  // namespace
 
 Status Audit::open(const std::string& path) {
@@ -103,20 +118,16 @@ void Audit::refused(const std::string& from, const std::optional<Identity>& iden
   write(line.take());
 }
 
-void Audit::ended(const EndedSession& ended, const std::optional<SessionTotals>& totals,
+void Audit::began(const AuditedSession& session) {
+  if (!file_) return;
+  write(session_line("begin", session).take());
+}
+
+void Audit::ended(const AuditedSession& ended, const std::optional<SessionTotals>& totals,
                   std::string_view outcome) {
   if (!file_) return;
-  const wire::ServerStatus::Session& session = ended.session;
-  Line line("session");
-  line.add(ended.identity);
-  line.add("from", ended.identity.from);
-  line.raw("claims", "{\"user\":" + json_text(session.user) + ",\"host\":" +
-                         json_text(session.host) + ",\"program\":" + json_text(session.program) +
-                         ",\"pid\":" + std::to_string(session.client_pid) + "}");
-  line.add_devices(session.devices);
-  line.add("medium", session.medium);
-  line.raw("quota", quota_json(ended.allowances, ended.limits));
-  line.add("seconds", session.seconds);
+  Line line = session_line("session", ended);
+  line.add("seconds", ended.session.seconds);
   if (totals) {
     for (size_t i = 0; i < wire::kWorkNames.size(); ++i) {
       // Most sessions have none of most ways of copies to other servers.
@@ -139,6 +150,17 @@ void Audit::lease(std::string_view what, const Lease& lease, const std::optional
   line.add_devices(lease.devices);
   line.raw("exclusive", lease.exclusive ? "true" : "false");
   if (lease.until) line.add("until", format_time(*lease.until));
+  if (by) line.add(*by);
+  if (by) line.add("from", by->from);
+  write(line.take());
+}
+
+void Audit::control(std::string_view what, const std::optional<Identity>& by,
+                    std::optional<uint32_t> worker) {
+  if (!file_) return;
+  Line line("control");
+  line.add("what", what);
+  if (worker) line.add("worker", uint64_t{*worker});
   if (by) line.add(*by);
   if (by) line.add("from", by->from);
   write(line.take());

@@ -1,9 +1,13 @@
-// Audit: one line of JSON for each session that has ended, for each client that was refused and for
-// each change of a lease: who, from where, by which method, what, how long, and how it ended.
+// Audit: one line of JSON for each session that begins and for each that has ended, for each client
+// that was refused, for each change of a lease and for what operators do: who, from where, by which
+// method, what, how long, and how it ended. A session that began and has no line of its end was
+// under way when the daemon was killed.
 //
+//   {"time":"2026-01-31T11:59:48Z","event":"begin","user":"ada","worker":4711, ...}
 //   {"time":"2026-01-31T12:00:00Z","event":"session","user":"ada","uid":1000,"method":"token", ...}
 //   {"time":"2026-01-31T12:00:05Z","event":"refused","from":"10.0.0.7:51312","why":"..."}
 //   {"time":"2026-01-31T12:00:09Z","event":"lease","what":"taken","lease":"1a2b3c4d", ...}
+//   {"time":"2026-01-31T12:00:11Z","event":"control","what":"drain","user":"root", ...}
 //
 // Texts that come from clients are escaped, so that a line is one line. What the client says of
 // itself is in "claims". "quota" has what the session was granted, and nothing that is unlimited.
@@ -28,7 +32,7 @@
 
 namespace rcuda::server {
 
-struct EndedSession {
+struct AuditedSession {
   Identity identity;
   wire::ServerStatus::Session session;
   std::vector<Allowance> allowances;
@@ -43,11 +47,16 @@ class Audit {
 
   void refused(const std::string& from, const std::optional<Identity>& identity,
                std::string_view why);
+  void began(const AuditedSession& session);
   // `totals`: nothing if the worker ended without a word; then `outcome` says how.
-  void ended(const EndedSession& ended, const std::optional<SessionTotals>& totals,
+  void ended(const AuditedSession& ended, const std::optional<SessionTotals>& totals,
              std::string_view outcome);
   // `what`: "taken", "extended", "revoked" or "expired". `by`: the operator; none: the server.
   void lease(std::string_view what, const Lease& lease, const std::optional<Identity>& by);
+  // `what`: "end", "drain" or "resume". `by`: none: a signal. `worker`: of the session that is
+  // ended.
+  void control(std::string_view what, const std::optional<Identity>& by,
+               std::optional<uint32_t> worker);
 
  private:
   void write(std::string line);

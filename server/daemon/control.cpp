@@ -18,10 +18,12 @@ Status Daemon::control(Connection& connection, const std::vector<std::byte>& bod
     const auto mine = [&](const Identity& owner) { return is_operator || same_user(owner, who); };
     RCUDA_RETURN_IF_ERROR(
         pool_->end_session(request->worker_pid, mine, who.user + " ended the session"));
+    audit_.control("end", who, request->worker_pid);
   } else if (!is_operator) {
     return Status(Code::kDenied, "only an operator may drain this server (its setting operators)");
   } else if (request->operation != wire::ControlOperation::kAsk) {
-    set_draining(request->operation == wire::ControlOperation::kDrain, "as " + who.user + " asked");
+    set_draining(request->operation == wire::ControlOperation::kDrain, who,
+                 "as " + who.user + " asked");
   }
   const wire::ControlAnswer answer{static_cast<uint32_t>(pool_->sessions()), draining_};
   (void)wire::write_message(connection.socket, wire::MessageType::kControlAnswer,
@@ -29,8 +31,10 @@ Status Daemon::control(Connection& connection, const std::vector<std::byte>& bod
   return {};
 }
 
-void Daemon::set_draining(bool draining, const std::string& why) {
+void Daemon::set_draining(bool draining, const std::optional<Identity>& by,
+                          const std::string& why) {
   if (std::exchange(draining_, draining) == draining) return;
+  audit_.control(draining ? "drain" : "resume", by, {});
   if (draining) {
     RCUDA_INFO("drained, %s: no new sessions; %zu are under way", why.c_str(), pool_->sessions());
   } else {
@@ -52,7 +56,7 @@ bool Daemon::takes_signal() {
   signalfd_siginfo signal;
   (void)!::read(stop_, &signal, sizeof signal);
   drain_until_ = Clock::now() + settings_.drain_timeout.get();
-  set_draining(true, "as a signal says");
+  set_draining(true, {}, "as a signal says");
   return true;
 }
 

@@ -172,7 +172,8 @@ class Daemon {
 
   // control.cpp: what operators ask
   Status control(Connection& connection, const std::vector<std::byte>& body);
-  void set_draining(bool draining, const std::string& why);
+  // `by`: none: a signal.
+  void set_draining(bool draining, const std::optional<Identity>& by, const std::string& why);
   Status check_draining() const;
   bool takes_signal();  // false: the server is to stop
   bool is_drained() const;

@@ -158,6 +158,7 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
     worker.work = std::move(work).value();
     worker.work->close_descriptor();
     hand_over(worker, hello, identity);
+    if (audit_) audit_->began(audited(worker));
     return true;
   }
   return false;
@@ -416,13 +417,7 @@ bool WorkerPool::reap(Worker& worker) {
 
 void WorkerPool::record_end(const Worker& worker, const std::string& outcome) {
   count_end(worker);
-  if (!audit_) return;
-  EndedSession ended{worker.identity, session_of(worker), {}, {}};
-  if (worker.permit) {
-    ended.allowances = worker.permit->allowances();
-    ended.limits = worker.permit->limits();
-  }
-  audit_->ended(ended, worker.totals, outcome);
+  if (audit_) audit_->ended(audited(worker), worker.totals, outcome);
 }
 
 // A session that has ended badly.

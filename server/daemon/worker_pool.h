@@ -205,6 +205,7 @@ class WorkerPool {
   void count_end(const Worker& worker);
   // The session, as it is now.
   static wire::ServerStatus::Session session_of(const Worker& worker);
+  static AuditedSession audited(const Worker& worker);
   bool suits(const Worker& worker, const Waiting& client) const;
   SessionGrant grant_to(const Identity& identity, const Worker& worker) const;
   std::vector<Worker*> idle_for(const Waiting& client);

@@ -64,6 +64,16 @@ wire::ServerStatus::Session WorkerPool::session_of(const Worker& worker) {
   return session;
 }
 
+AuditedSession WorkerPool::audited(const Worker& worker) {
+  AuditedSession session{worker.identity, session_of(worker), {}, {}};
+  session.session.user = worker.session.user;  // as the client claims
+  if (worker.permit) {
+    session.allowances = worker.permit->allowances();
+    session.limits = worker.permit->limits();
+  }
+  return session;
+}
+
 void WorkerPool::count_end(const Worker& worker) {
   if (worker.work) {
     const wire::ServerStatus::Session session = session_of(worker);

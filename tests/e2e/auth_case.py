@@ -2,7 +2,6 @@
 the proxy's port, so a client that connects to it gets no ticket.
 """
 
-import json
 import os
 import socket
 import ssl
@@ -12,7 +11,7 @@ import tempfile
 import unittest
 
 from proxy import Proxy
-from servers import client_environment, Server
+from servers import audit_lines, client_environment, Server
 
 EXPECTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../programs/expected")
 REFUSAL, STATUS, AUTHENTICATE, AUTHENTICATED = 4, 6, 14, 15
@@ -103,6 +102,5 @@ class AuthCase(unittest.TestCase):
         for reason in reasons:
             self.assertIn(reason, result.stderr)
 
-    def audit(self, server):
-        with open(self.path(server.name + ".audit")) as file:
-            return [json.loads(line) for line in file]
+    def audit(self, server, *events):
+        return audit_lines(self.path(server.name + ".audit"), *events)

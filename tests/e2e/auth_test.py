@@ -34,8 +34,11 @@ class AuthTest(AuthCase):
         self.assertGreater(len(proxy.seen), 100_000)
         for plain in (b"vector_add", PLAIN_LINK, b"rcuda1."):
             self.assertNotIn(plain, proxy.seen)
-        self.assertTrue(eventually(lambda: self.audit(server)))
-        record = self.audit(server)[-1]
+        self.assertTrue(eventually(lambda: self.audit(server, "session")))
+        begin, record = self.audit(server)
+        self.assertEqual(begin["event"], "begin")
+        for name in ("user", "method", "claims", "worker"):
+            self.assertEqual(begin[name], record[name])
         self.assertEqual((record["event"], record["method"], record["claims"]["program"]),
                          ("session", "token", "vector_add"))
         self.assertGreater(record["bytes_to_device"], 0)
@@ -246,7 +249,7 @@ class AuthTest(AuthCase):
         proxy = self.proxy(server)
         self.assert_works(self.run_program([proxy.address()], RCUDA_TLS_CERTIFICATE=mine,
                                            **settings))
-        self.assertTrue(eventually(lambda: self.audit(server)))
+        self.assertTrue(eventually(lambda: self.audit(server, "session")))
         self.assertEqual((self.audit(server)[-1]["method"], self.audit(server)[-1]["user"]),
                          ("certificate", user))
         self.assert_refused(self.run_program([proxy.address()], RCUDA_TLS_CERTIFICATE=forged,

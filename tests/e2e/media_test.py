@@ -12,7 +12,7 @@ import tempfile
 import unittest
 
 from proxy import Proxy
-from servers import client_environment, eventually, make_token, run_tests, Server
+from servers import audit_lines, client_environment, eventually, make_token, run_tests, Server
 
 BUILD = SOFTGPU = PROGRAMS = None
 EXPECTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../programs/expected")
@@ -59,11 +59,10 @@ class MediaTest(unittest.TestCase):
         for reason in reasons:
             self.assertIn(reason, result.stderr)
         self.assertTrue(eventually(self.audit))
-        self.assertEqual(json.loads(self.audit()[-1])["medium"], medium)
+        self.assertEqual(self.audit()[-1]["medium"], medium)
 
     def audit(self):
-        with open(self.path("audit")) as audit:
-            return audit.readlines()
+        return audit_lines(self.path("audit"), "session")
 
     def check(self, medium, reason, server, client, **settings):
         _, proxy = self.server(server)

@@ -147,7 +147,7 @@ class MungeTest(AuthCase):
         token = self.token_file(self.make_token(server))
         self.assert_works(self.run_program([proxy.address()], RCUDA_TOKEN_FILE=token))
         self.assertTrue(eventually(  # its worker has ended
-            lambda: any(line.get("method") == "token" for line in self.audit(server))))
+            lambda: any(line["method"] == "token" for line in self.audit(server, "session"))))
         server.settle()
         self.assertTrue(eventually(lambda: self.looks_nothing_up(server)))
         before = self.own_descriptors(server)

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import unittest
 
-from servers import Server, client_environment, eventually, message, run_tests, WITH_MEMORY
+from servers import audit_lines, Server, client_environment, eventually, message, run_tests, WITH_MEMORY
 
 BUILD = None
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -256,9 +256,8 @@ class OperateTest(unittest.TestCase):
                 elif ends_by == "a second signal":
                     server.process.send_signal(signal.SIGTERM)
                 self.assertEqual(server.process.wait(timeout=60), 0)
-                with open(audit) as file:
-                    records = [json.loads(line) for line in file]
-                self.assertEqual([record["event"] for record in records], ["session"])
+                self.assertEqual([line["event"] for line in audit_lines(audit)], ["begin", "control", "session"])
+                records = audit_lines(audit, "session")
                 self.assertEqual(records[0]["end"],
                                  "ended by the client" if ends_by == "the program" else "the server stops")
                 self.assertGreaterEqual(records[0]["bytes_to_device"], 1 << 20)

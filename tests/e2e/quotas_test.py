@@ -15,7 +15,7 @@ import tempfile
 import time
 import unittest
 
-from servers import client_environment, eventually, make_token, run_tests, Server, UNUSABLE_SETTINGS
+from servers import audit_lines, client_environment, eventually, make_token, run_tests, Server, UNUSABLE_SETTINGS
 
 BUILD = PROGRAMS = None
 TRANSPORTS = ("shm", "tcp", "tls")  # the last one: TCP as from another machine, with a token
@@ -207,8 +207,7 @@ class QuotasTest(unittest.TestCase):
         for transport in TRANSPORTS:
             self.check_refused(server, transport, "it waited 1 s (RCUDA_WAIT) and is in place 1: user ",
                                "has 1 session", "wait longer", wait="1s")
-        with open(self.path("audit")) as audit:
-            refusals = [json.loads(line) for line in audit]
+        refusals = audit_lines(self.path("audit"), "refused")
         self.assertEqual(len(refusals), len(TRANSPORTS))
         self.assertIn("it waited 1 s", refusals[1]["why"])
 
@@ -248,8 +247,7 @@ class QuotasTest(unittest.TestCase):
         self.check_waits(second, "place 1: ")
         os.kill(server.sessions(BUILD)[first.pid], signal.SIGKILL)
         self.assertEqual(second.stdout.readline(), "running\n", self.said(second))
-        with open(self.path("audit")) as audit:
-            record = json.loads(audit.readline())
+        record, = audit_lines(self.path("audit"), "session")
         self.assertEqual(record["end"], "signal Killed")
         self.assertEqual([limits.get("device_memory") for limits in record["quota"]], [8 << 30, None])
         self.assertRegex(record["quota"][0]["of"], "^user ")
@@ -347,9 +345,8 @@ class QuotasTest(unittest.TestCase):
                 self.assertIn("this session ends in 200 ms: the server allows it 2 s (limit session time)", said)
                 self.assertRegex(said, "is lost: .*the server ends a session after 2 s .*administrator")
                 self.assertEqual(said.count(" is lost: "), 1)
-                self.assertTrue(eventually(lambda: os.path.getsize(self.path("audit-" + transport))))
-                with open(self.path("audit-" + transport)) as audit:
-                    self.assertIn("limit session time", json.loads(audit.readline())["end"])
+                self.assertTrue(eventually(lambda: audit_lines(self.path("audit-" + transport), "session")))
+                self.assertIn("limit session time", audit_lines(self.path("audit-" + transport), "session")[0]["end"])
 
     def multiprocessors(self, server, transport):
         return subprocess.run([sys.executable, "-c", PRINT_MULTIPROCESSORS], text=True, timeout=120,

@@ -175,6 +175,12 @@ def make_token(build, folder, *options):
                 RCUDA_SERVER_USERS="root")
 
 
+def audit_lines(path, *events):
+    """The lines of an audit, or those of these events."""
+    with open(path) as file:
+        return [line for line in map(json.loads, file) if not events or line["event"] in events]
+
+
 def eventually(condition, seconds=60):
     """Returns whether the condition becomes true in time. The limit is generous: only failures wait
     for it."""

@@ -9,7 +9,7 @@
 namespace rcuda::server {
 namespace {
 
-TEST(AuditTest, ASessionAndARefusalAreALineEach) {
+TEST(AuditTest, ASessionsBeginAndEndAndARefusalAreALineEach) {
   const test::TempFolder folder;
   Audit audit;
   ASSERT_TRUE(audit.open(folder.file("audit")).ok());
@@ -19,7 +19,8 @@ TEST(AuditTest, ASessionAndARefusalAreALineEach) {
   identity.method = "token";
   identity.from = "10.0.0.7:51312";
   wire::ServerStatus::Session session{"mallory\n", "./train", "login1", 7, 8, "tcp", 12, {3, 0}};
-  EndedSession ended{identity, session, {}, {}};
+  AuditedSession ended{identity, session, {}, {}};
+  audit.began(ended);
   audit.ended(ended, SessionTotals{{{5, 1, 2, 0, 4, 6, 7}}, "ended by the client"},
               "ended by the client");
   ended.allowances = {{.of = "user ada", .device_memory = 9, .bandwidth = 8},
@@ -28,19 +29,43 @@ TEST(AuditTest, ASessionAndARefusalAreALineEach) {
   audit.ended(ended, {}, "signal Killed");
   audit.refused("10.0.0.8:1", {}, "no");
   const std::string text = folder.read("audit");
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4);
+  for (
+      const char* const part :
+      {R"("event":"begin","user":"ada","uid":1000,"method":"token","from":"10.0.0.7:51312",)"
+       R"("claims":{"user":"mallory\u000a","host":"login1","program":"./train","pid":7},)"
+       R"("worker":8,"devices":[3,0],"medium":"tcp","quota":[]})",
+       R"("event":"session","user":"ada","uid":1000,"method":"token","from":"10.0.0.7:51312")",
+       R"("claims":{"user":"mallory\u000a","host":"login1","program":"./train","pid":7},"worker":8,)"
+       R"("devices":[3,0],"medium":"tcp","quota":[],"seconds":12,)"
+       R"("commands":5,"failed_commands":1,"launches":2,"graph_launches":0,"copies":4,)"
+       R"("bytes_to_device":6,"bytes_to_host":7,"bytes_on_server":0,"bytes_to_server":0,)"
+       R"("bytes_from_server":0,"peak_memory":0,"end":"ended by the client"})",
+       R"("quota":[{"of":"user ada","device_memory":9,"bandwidth":8},)"
+       R"({"of":"group \"x\"","host_memory":7},)"
+       R"({"session_seconds":60,"idle_seconds":2,"priorities":0,"sm_percent":50}],)",
+       R"("seconds":12,"end":"signal Killed"})",
+       R"("event":"refused","from":"10.0.0.8:1","why":"no"})"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  }
+}
+
+TEST(AuditTest, WhatOperatorsDoIsALineEach) {
+  const test::TempFolder folder;
+  Audit audit;
+  ASSERT_TRUE(audit.open(folder.file("audit")).ok());
+  Identity identity;
+  identity.uid = 0;
+  identity.user = "root";
+  identity.method = "ticket";
+  identity.from = "10.0.0.7:51312";
+  audit.control("end", identity, 4711);
+  audit.control("drain", {}, {});
+  const std::string text = folder.read("audit");
   for (const char* const part :
-       {R"("event":"session","user":"ada","uid":1000,"method":"token","from":"10.0.0.7:51312")",
-        R"("claims":{"user":"mallory\u000a","host":"login1","program":"./train","pid":7})",
-        R"("devices":[3,0],"medium":"tcp","quota":[],"seconds":12,)"
-        R"("commands":5,"failed_commands":1,"launches":2,"graph_launches":0,"copies":4,)"
-        R"("bytes_to_device":6,"bytes_to_host":7,"bytes_on_server":0,"bytes_to_server":0,)"
-        R"("bytes_from_server":0,"peak_memory":0,"end":"ended by the client"})",
-        R"("quota":[{"of":"user ada","device_memory":9,"bandwidth":8},)"
-        R"({"of":"group \"x\"","host_memory":7},)"
-        R"({"session_seconds":60,"idle_seconds":2,"priorities":0,"sm_percent":50}],)",
-        R"("seconds":12,"end":"signal Killed"})",
-        R"("event":"refused","from":"10.0.0.8:1","why":"no"})"}) {
+       {R"("event":"control","what":"end","worker":4711,"user":"root","uid":0,"method":"ticket",)"
+        R"("from":"10.0.0.7:51312"})",
+        R"("event":"control","what":"drain"})"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
 }

@@ -292,7 +292,8 @@ TEST(WorkerPoolTest, ASessionThatRunsWhenTheServerStopsIsInTheAudit) {
     pool.shutdown();
     const std::string text = folder.read("audit");
     EXPECT_NE(text.find(one.end), std::string::npos) << text;
-    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
+    EXPECT_NE(text.find(R"("event":"begin")"), std::string::npos) << text;
     wire::ServerStatus status;
     pool.report(&status, our_user());
     EXPECT_EQ(status.totals.accounts.size(), 1u);
