@@ -46,6 +46,13 @@ Result<UniqueFd> listen_tcp(const std::string& host, uint16_t port, Listener* li
   if (!socket) return Status::from_errno(errno, "socket");
   const int on = 1;
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  // is_at() and the daemon's tickets rely on it: with the system's default (bindv6only) another
+  // process could listen for IPv4 at the same port.
+  const int off = 0;
+  if (found->ai_family == AF_INET6 &&
+      ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) != 0) {
+    return Status::from_errno(errno, "listening for IPv4 as well on " + host);
+  }
   if (::bind(socket.get(), found->ai_addr, found->ai_addrlen) != 0 ||
       ::listen(socket.get(), kBacklog) != 0) {
     if (errno == EADDRINUSE) {

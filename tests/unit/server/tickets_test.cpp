@@ -6,7 +6,13 @@
 #include <vector>
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "server/daemon/listener.h"
 
@@ -101,6 +107,28 @@ TEST_F(TicketsTest, AUserWithTooManyLosesTheOldestAndNobodyElseDoes) {
   EXPECT_EQ(redeem(ada[0], 0), std::nullopt);
   for (size_t i = 1; i < ada.size(); ++i) EXPECT_EQ(redeem(ada[i], static_cast<uint16_t>(i)), kAda);
   EXPECT_EQ(redeem(bob, 1), kBob);
+}
+
+// In a network namespace of its own, whose setting it changes.
+TEST(ListenerTest, ThatOfAllAddressesIsOfBothFamilies) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    constexpr int kSkipped = 77;
+    if (::unshare(CLONE_NEWNET) != 0) ::_exit(kSkipped);
+    const UniqueFd setting(::open("/proc/sys/net/ipv6/bindv6only", O_WRONLY | O_CLOEXEC));
+    if (::write(setting.get(), "1", 1) != 1) ::_exit(kSkipped);
+    const Result<Listener> listener = listen_on("::", 0);
+    if (!listener.ok()) ::_exit(1);
+    int only_v6 = -1;
+    socklen_t size = sizeof only_v6;
+    ::getsockopt(listener->tcp.get(), IPPROTO_IPV6, IPV6_V6ONLY, &only_v6, &size);
+    ::_exit(only_v6 == 0 ? 0 : 2);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "no network namespace of its own here";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(ListenerTest, WhoSharesABound) {
