@@ -169,6 +169,12 @@ Status present_lease(const std::string& host, uint16_t port, const Credentials& 
   if (!keys) return keys.status();
   const std::optional<LeaseKey> key = find_lease_key(*keys, host, port);
   if (!key) return {};
+  if (key->host.empty() && key->secret != kNoLeaseSecret) {
+    return Status(Code::kInvalidArgument,
+                  "RCUDA_LEASE has a secret (of the lease " + key->id +
+                      ") that is for no server, so every server of RCUDA_DEVICES would get it: "
+                      "write host[@port]=ID:SECRET, as \"rcuda-lease take\" prints it");
+  }
   hello->lease = key->id;
   std::copy(key->secret.begin(), key->secret.end(), hello->lease_secret);
   return {};

@@ -53,7 +53,8 @@ Status identify(Connection* connection, const std::string& host, uint16_t port,
 
 // Puts the key of the lease for a server, if there is one, into the Hello for that server. Call it
 // after identify(): then the key crosses a network in the clear only where RCUDA_SECURITY is none.
-// kInvalidArgument if RCUDA_LEASE is not usable.
+// kInvalidArgument if RCUDA_LEASE is not usable,
+// or has a secret for every server.
 Status present_lease(const std::string& host, uint16_t port, const Credentials& credentials,
                      Hello* hello);
 

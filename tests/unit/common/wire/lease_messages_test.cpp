@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "common/wire/handshake.h"
+#include "common/wire/identify.h"
 
 namespace rcuda::wire {
 namespace {
@@ -85,6 +86,26 @@ TEST(LeaseMessagesTest, KeysAreFoundByTheirServer) {
     ASSERT_TRUE(again.ok()) << again.status().message();
     EXPECT_EQ(format(again->front()), format(key));
   }
+}
+
+TEST(LeaseMessagesTest, ASecretGoesToTheServerThatItNamesOnly) {
+  Credentials credentials;
+  Hello hello;
+  const auto present = [&](const std::string& lease) {
+    EXPECT_TRUE(credentials.lease.set(lease, "RCUDA_LEASE", "a test").ok());
+    hello = {};
+    return present_lease("node1", kDefaultPort, credentials, &hello);
+  };
+  EXPECT_TRUE(present("node1=11111111:" + kSecret + ",22222222").ok());
+  EXPECT_EQ(hello.lease, "11111111");
+  EXPECT_EQ(hello.lease_secret[15], 15);
+  EXPECT_TRUE(present("node2=11111111:" + kSecret + ",22222222").ok());
+  EXPECT_EQ(hello.lease, "22222222");
+  EXPECT_EQ(hello.lease_secret[15], 0);
+  const Status refused = present("node2=11111111:" + kSecret + ",22222222:" + kSecret);
+  EXPECT_EQ(refused.code(), Code::kInvalidArgument);
+  EXPECT_NE(refused.context().find("22222222) that is for no server"), std::string::npos);
+  EXPECT_EQ(refused.context().find(kSecret), std::string::npos);
 }
 
 TEST(LeaseMessagesTest, WhatIsNoKeyIsNamedWithoutIt) {
