@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Checks that no include points upwards: what a folder may include, and that there is no circle.
+"""Checks that no include points upwards: what a folder may include, and that there is no circle. And that what may be
+part of a program reads its environment by secure_getenv(): whoever starts a set-uid program chooses its variables, which
+name files to write, libraries to load and servers to trust.
 
     tests/check_layers.py [ROOT]
 
-A component is a header together with the source of the same name. An include that breaks a rule is printed with its
-file and line, and the exit status is 1.
+A component is a header together with the source of the same name. A line that breaks a rule is printed with its
+file and number, and the exit status is 1.
 """
 
 import pathlib
@@ -69,6 +71,8 @@ MAY_INCLUDE = {
 NO_CIRCLES = ("client", "p2p", "server")
 # But a session owns the timelines and the staging that send their commands through it.
 MAY_CIRCLE = ("client/channel",)
+IN_PROGRAMS = ("client", "common", "p2p")
+GETENV = re.compile(r"(?<![a-z_])getenv\(")
 INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
 
 
@@ -85,15 +89,27 @@ def component_of(path):
     return path.rsplit(".", 1)[0]
 
 
-def includes(root):
-    """(file, line, what it includes) of the project's own headers."""
+def lines(root):
+    """(file, number, line) of the project's sources."""
     for top in sorted({folder.split("/")[0] for folder in MAY_INCLUDE}):
         for file in sorted((root / top).rglob("*")):
             if file.suffix not in (".h", ".cpp"):
                 continue
             for number, line in enumerate(file.read_text().splitlines(), 1):
-                if found := INCLUDE.match(line):
-                    yield file.relative_to(root).as_posix(), number, found[1]
+                yield file.relative_to(root).as_posix(), number, line
+
+
+def includes(sources):
+    """(file, line, what it includes) of the project's own headers."""
+    for file, number, line in sources:
+        if found := INCLUDE.match(line):
+            yield file, number, found[1]
+
+
+def insecure(sources):
+    for file, number, line in sources:
+        if file.split("/")[0] in IN_PROGRAMS and GETENV.search(line):
+            yield f"{file}:{number}: a set-uid program may run this: use secure_getenv()"
 
 
 def upward(edges):
@@ -137,10 +153,11 @@ def circles(edges):
 
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[1])
-    edges = list(includes(root))
-    if not edges:
+    sources = list(lines(root))
+    edges = list(includes(sources))
+    if not sources:
         sys.exit(f"no sources under {root}")
-    wrong = [*upward(edges), *circles(edges)]
+    wrong = [*upward(edges), *circles(edges), *insecure(sources)]
     for line in wrong:
         print(line)
     sys.exit(bool(wrong))

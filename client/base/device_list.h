@@ -28,7 +28,7 @@ struct DeviceAddress {
   uint32_t gpu = 0;
 };
 
-using Environment = std::function<const char*(const char* name)>;  // like getenv()
+using Environment = std::function<const char*(const char* name)>;  // like secure_getenv()
 
 Result<DeviceAddress> parse_device(const std::string& text);
 // Parses back to the device.

@@ -124,7 +124,7 @@ Pool& pool() {
 }
 
 size_t configured_threads() {
-  if (const char* text = std::getenv("RCUDA_COPY_THREADS")) {
+  if (const char* text = ::secure_getenv("RCUDA_COPY_THREADS")) {
     const long value = std::strtol(text, nullptr, 10);
     if (value >= 1 && value <= 64) return static_cast<size_t>(value);
   }

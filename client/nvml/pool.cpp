@@ -24,7 +24,7 @@ size_t place_of(const wire::GpuReport& report, uint32_t gpu) {
   return static_cast<size_t>(found - report.gpus.begin());
 }
 
-const char* variable(const char* name) { return std::getenv(name); }
+const char* variable(const char* name) { return ::secure_getenv(name); }
 
 }  // namespace
 
@@ -86,7 +86,7 @@ Result<std::vector<std::string>> Pool::uuids() {
 
 nvmlReturn_t Pool::read_list() {
   if (std::exchange(read_, true)) return result_;
-  if (const char* level = std::getenv("RCUDA_LOG")) {
+  if (const char* level = ::secure_getenv("RCUDA_LOG")) {
     // A file belongs to the CUDA library of this process.
     const std::string text(level);
     if (!set_log_level(text.c_str())) set_log_level(LogLevel::kOff);

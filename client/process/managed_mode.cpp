@@ -6,7 +6,7 @@
 namespace rcuda::client {
 
 Result<ManagedMode> managed_mode() {
-  const char* const text = std::getenv("RCUDA_MANAGED");
+  const char* const text = ::secure_getenv("RCUDA_MANAGED");
   const std::string mode = text ? text : "";
   if (mode.empty() || mode == "moved") return ManagedMode::kDefault;  // which was no default once
   if (mode == "in_place") return ManagedMode::kInPlace;

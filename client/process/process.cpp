@@ -48,7 +48,7 @@ Process* instance = nullptr;  // null until the process calls CUDA
 
 // Returns null for auto.
 Result<const transport::Medium*> medium_from_environment() {
-  const char* text = std::getenv("RCUDA_TRANSPORT");
+  const char* text = ::secure_getenv("RCUDA_TRANSPORT");
   if (!text || !*text || std::strcmp(text, "auto") == 0) return nullptr;
   if (const transport::Medium* medium = transport::find_medium(text)) return medium;
   return Status(Code::kInvalidArgument, std::string("RCUDA_TRANSPORT=") + text +
@@ -57,7 +57,7 @@ Result<const transport::Medium*> medium_from_environment() {
 }
 
 Result<bool> flag_from_environment(const char* name) {
-  const char* text = std::getenv(name);
+  const char* text = ::secure_getenv(name);
   if (!text || !*text || std::strcmp(text, "0") == 0) return false;
   if (std::strcmp(text, "1") == 0) return true;
   return Status(Code::kInvalidArgument, std::string(name) + "=" + text + " must be 0 or 1");
@@ -71,7 +71,7 @@ constexpr size_t kMostServersAtOnce = 64;
 
 // Whether the workers of several servers are introduced to one another at the start.
 Result<bool> eager_from_environment(size_t servers) {
-  const char* text = std::getenv("RCUDA_P2P");
+  const char* text = ::secure_getenv("RCUDA_P2P");
   if (!text || !*text) return servers <= kMostEagerServers;
   if (std::strcmp(text, "eager") == 0) {
     if (servers <= kMostServersAtOnce) return true;
@@ -86,7 +86,7 @@ Result<bool> eager_from_environment(size_t servers) {
 }
 
 std::string text_from_environment(const char* name) {
-  const char* text = std::getenv(name);
+  const char* text = ::secure_getenv(name);
   return text ? text : "";
 }
 
@@ -116,7 +116,7 @@ Result<uint32_t> wait_from_environment() {
 }
 
 Status configure_log() {
-  const char* text = std::getenv("RCUDA_LOG");
+  const char* text = ::secure_getenv("RCUDA_LOG");
   if (!text || !*text) return {};
   // "info" or "info:file"
   const char* colon = std::strchr(text, ':');
@@ -160,7 +160,7 @@ Result<wire::Hello> make_hello() {
   hello.host = host_name();
   hello.program = program_invocation_short_name;
   // USER is often unset in a container. A lookup of the name may need the network.
-  const char* user = std::getenv("USER");
+  const char* user = ::secure_getenv("USER");
   hello.user = user && *user ? user : "uid " + std::to_string(hello.uid);
   if (getrandom(hello.session, sizeof hello.session, 0) != sizeof hello.session) {
     return Status::from_errno(errno, "getrandom");
@@ -256,7 +256,7 @@ Status Process::connect() {
   wire::Credentials credentials;
   RCUDA_RETURN_IF_ERROR(credentials.registry.load_environment());
   options.credentials = &credentials;
-  if (const char* file = std::getenv("RCUDA_TRACE"); file && *file) {
+  if (const char* file = ::secure_getenv("RCUDA_TRACE"); file && *file) {
     RCUDA_RETURN_IF_ERROR(trace::start(file));
   }
   trace::Span span("connect");
@@ -277,7 +277,7 @@ Status Process::connect() {
   options.hello.p2p_path = text_from_environment("RCUDA_P2P_PATH");
 
   const auto environment = [](const char* name) {
-    return static_cast<const char*>(std::getenv(name));
+    return static_cast<const char*>(::secure_getenv(name));
   };
   Result<std::vector<DeviceAddress>> pool = devices_from(environment);
   if (!pool) return pool.status();

@@ -124,7 +124,7 @@ SettingBase* Registry::find_key(std::string_view key) const {
 
 Status Registry::load_environment() {
   for (SettingBase* setting : settings_) {
-    const char* value = std::getenv(setting->variable());
+    const char* value = ::secure_getenv(setting->variable());
     if (!value) continue;
     RCUDA_RETURN_IF_ERROR(setting->set(value, setting->variable(), "the environment"));
   }

@@ -18,9 +18,9 @@ struct DriverVariables {
 
 inline DriverVariables read_driver_variables() {
   DriverVariables variables;
-  const char* const blocking = std::getenv("CUDA_LAUNCH_BLOCKING");
+  const char* const blocking = ::secure_getenv("CUDA_LAUNCH_BLOCKING");
   variables.launch_blocking = blocking && std::strtol(blocking, nullptr, 10) != 0;
-  const char* const loading = std::getenv("CUDA_MODULE_LOADING");
+  const char* const loading = ::secure_getenv("CUDA_MODULE_LOADING");
   if (loading && strcasecmp(loading, "EAGER") == 0) {
     variables.module_loading = CU_MODULE_EAGER_LOADING;
   }

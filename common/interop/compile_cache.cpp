@@ -32,14 +32,14 @@ struct FileHeader {
 };
 
 FileCache open_cache() {
-  const char* const disabled = std::getenv("CUDA_CACHE_DISABLE");
+  const char* const disabled = ::secure_getenv("CUDA_CACHE_DISABLE");
   if (disabled && std::string_view(disabled) == "1") return {};
   std::string folder = absolute_variable("CUDA_CACHE_PATH");
   if (!folder.empty()) folder += "/rcuda";
   if (folder.empty() && !cache_folder().empty()) folder = cache_folder() + "/compiled";
   if (folder.empty()) return {};
   uint64_t most = kDefaultMaxBytes;
-  if (const char* const given = std::getenv("CUDA_CACHE_MAXSIZE")) {
+  if (const char* const given = ::secure_getenv("CUDA_CACHE_MAXSIZE")) {
     uint64_t read = 0;
     const char* const end = given + std::strlen(given);
     const auto [rest, error] = std::from_chars(given, end, read);

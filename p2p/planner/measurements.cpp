@@ -211,7 +211,7 @@ Status Measurements::replace(const std::string& path) const {
 }
 
 std::string default_measurements_path() {
-  if (const char* path = std::getenv("RCUDA_P2P_CACHE")) return path;
+  if (const char* path = ::secure_getenv("RCUDA_P2P_CACHE")) return path;
   const std::string folder = cache_folder();
   return folder.empty() ? folder : folder + "/p2p.toml";
 }

@@ -26,7 +26,7 @@ std::optional<Without> parse_without(std::string_view list) {
 
 const Without& without() {
   static const Without kWithout = [] {
-    const char* const list = std::getenv("RCUDA_P2P_WITHOUT");
+    const char* const list = ::secure_getenv("RCUDA_P2P_WITHOUT");
     const std::optional<Without> parsed = parse_without(list ? list : "");
     if (!parsed) {
       RCUDA_ERROR(

@@ -213,7 +213,7 @@ std::string Address::text() const {
 Result<Address> choose_local_address(int control_socket, const std::string& near_pci,
                                      std::string* why) {
   const auto setting = [](const char* name) {
-    const char* value = std::getenv(name);
+    const char* value = ::secure_getenv(name);
     return value != nullptr && *value != '\0' ? value : nullptr;
   };
   const char* device = setting("RCUDA_VERBS_DEVICE");

@@ -24,7 +24,8 @@ std::string folder_of(const std::string& file) {
 }
 
 std::vector<std::string> folders() {
-  if (const char* folder = std::getenv("RCUDA_PLUGIN_DIR"); folder != nullptr && *folder != '\0') {
+  if (const char* folder = ::secure_getenv("RCUDA_PLUGIN_DIR");
+      folder != nullptr && *folder != '\0') {
     return {folder};
   }
   Dl_info self{};

@@ -27,7 +27,7 @@ constexpr size_t kMaxThreshold = 1u << 20;
 
 size_t kept_bytes_limit() {
   static const size_t limit = [] {
-    const char* value = std::getenv("RCUDA_VERBS_CACHE");
+    const char* value = ::secure_getenv("RCUDA_VERBS_CACHE");
     const bool set = value != nullptr && *value != '\0';
     return (set ? std::strtoull(value, nullptr, 10) : kKeptMiB) << 20;
   }();

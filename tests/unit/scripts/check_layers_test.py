@@ -53,6 +53,16 @@ class CheckLayersTest(unittest.TestCase):
         self.assertIn("server/executor/a.cpp:3: a circle of includes:", output)
         self.assertIn("server/executor/b.h:2: server/executor/a", output)
 
+    def test_what_may_be_in_a_set_uid_program_reads_no_variables_of_its_user(self):
+        with tempfile.TemporaryDirectory() as root:
+            for folder in ("client/entry", "server/daemon"):
+                file = pathlib.Path(root, folder, "a.cpp")
+                file.parent.mkdir(parents=True)
+                file.write_text('// A comment.\nsecure_getenv("A");\nstd::getenv("B");\n')
+            done = subprocess.run([sys.executable, CHECK, root], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout),
+                         (1, "client/entry/a.cpp:3: a set-uid program may run this: use secure_getenv()\n"))
+
     def test_a_tree_without_sources_is_an_error(self):
         self.assertEqual(self.check({"README.h": []})[0], 1)
 
