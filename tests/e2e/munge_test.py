@@ -138,8 +138,8 @@ class MungeTest(AuthCase):
         return len(os.listdir(f"/proc/{server.process.pid}/task")) == 1
 
     def own_descriptors(self, server):
-        """Without the two for each idle worker, whose number follows the demand."""
-        return server.descriptors() - 2 * len(server.workers())
+        """Without the four for each idle worker (process, socket, reports, log), whose number follows the demand."""
+        return server.descriptors() - 4 * len(server.workers())
 
     def assert_survives_munged_that_hangs(self, server, good, knock):
         """`good`: munged of the client's machine. `knock`: makes clients that hang."""
