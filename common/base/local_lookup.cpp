@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/base/passed_descriptors.h"
 #include "common/base/socket_io.h"
 #include "common/base/start_thread.h"
 
@@ -84,6 +85,8 @@ Status LookupServer::start(const std::string& name, const char* thread, Find fin
   RCUDA_RETURN_IF_ERROR(address_of(name, &address, &length));
   listener_.reset(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   stop_.reset(::eventfd(0, EFD_CLOEXEC));
+  // Descriptors go to callers only.
+  (void)take_descriptors(listener_.get(), false);
   if (!listener_ || !stop_ ||
       ::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
       ::listen(listener_.get(), 64) != 0) {

@@ -18,6 +18,7 @@
 
 #include "common/base/limit_remedy.h"
 #include "common/base/log.h"
+#include "common/base/passed_descriptors.h"
 #include "common/base/socket_io.h"
 #include "common/tls/keyed.h"
 #include "common/wire/refusal.h"
@@ -67,20 +68,39 @@ void set_send_timeout(int socket, std::chrono::microseconds timeout) {
   setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &value, sizeof value);
 }
 
-// connect() waits while the server's queue of connections is full; SO_SNDTIMEO limits that. Any
-// process may have taken an abstract name first, so the user behind it is checked.
-Result<UniqueFd> connect_unix(uint16_t port, const std::vector<uid_t>& trusted,
-                              Clock::time_point deadline) {
+// Connects a socket that takes no descriptors of a server that is not trusted yet. Returns 0 or an
+// errno. connect() waits while the server's queue of connections is full; SO_SNDTIMEO limits that.
+int connect_local(const LocalAddress& address, Clock::time_point deadline, UniqueFd* out) {
   using std::chrono::microseconds;
-  const LocalAddress address(port);
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!socket) return Status::from_errno(errno, "socket");
+  if (!socket) return errno;
+  (void)take_descriptors(socket.get(), false);
   int error;
   do {
     const auto left = std::chrono::ceil<microseconds>(deadline - Clock::now());
     set_send_timeout(socket.get(), std::max(left, microseconds(1)));
     error = ::connect(socket.get(), address.get(), address.bytes()) == 0 ? 0 : errno;
   } while (error == EINTR && Clock::now() < deadline);
+  *out = std::move(socket);
+  return error;
+}
+
+// A server of root is found in root's folder, where nobody else can listen. Any process may have
+// taken an abstract name first, so the user behind it is checked.
+Result<UniqueFd> connect_unix(uint16_t port, const std::vector<uid_t>& trusted,
+                              Clock::time_point deadline) {
+  using std::chrono::microseconds;
+  UniqueFd socket;
+  int error = connect_local(LocalAddress::in_roots_folder(port), deadline, &socket);
+  const bool closed = error == EACCES;
+  const bool is_roots = error == 0 || error == EAGAIN || error == EINTR;
+  if (!is_roots) error = connect_local(LocalAddress(port), deadline, &socket);
+  if (error == ECONNREFUSED && closed) {
+    return Status(Code::kDenied, "the rcuda-server of root for port " + std::to_string(port) +
+                                     " serves a group only (its setting users), and this user is "
+                                     "not in it: have yourself added, or start a server of your "
+                                     "own: rcuda-server --port PORT");
+  }
   if (error == EAGAIN || error == EINTR) {
     return Status(Code::kTimeout, "the rcuda-server on this machine for port " +
                                       std::to_string(port) +
@@ -97,6 +117,7 @@ Result<UniqueFd> connect_unix(uint16_t port, const std::vector<uid_t>& trusted,
   if (!server) return server.status();
   RCUDA_RETURN_IF_ERROR(check_trust("the rcuda-server for port " + std::to_string(port), *server,
                                     ::geteuid(), trusted));
+  (void)take_descriptors(socket.get(), true);
   return socket;
 }
 
@@ -178,7 +199,19 @@ LocalAddress::LocalAddress(uint16_t port) {
   bytes_ = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
 }
 
-std::string LocalAddress::text() const { return std::string("@") + (address_.sun_path + 1); }
+LocalAddress LocalAddress::in_roots_folder(uint16_t port) {
+  LocalAddress made;
+  made.address_.sun_family = AF_UNIX;
+  const std::string path = std::string(kRootsFolder) + "/" + std::to_string(port) + ".sock";
+  std::memcpy(made.address_.sun_path, path.c_str(), path.size() + 1);
+  made.bytes_ = sizeof made.address_;
+  return made;
+}
+
+std::string LocalAddress::text() const {
+  if (address_.sun_path[0] != '\0') return address_.sun_path;
+  return std::string("@") + (address_.sun_path + 1);
+}
 
 Result<UniqueFd> connect_tcp(const std::string& host, uint16_t port, Clock::time_point deadline) {
   Result<AddressList> addresses = resolve_host(host, port);

@@ -81,16 +81,22 @@ Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,
                                                         const transport::LinkOptions& options,
                                                         const LinkTimeouts& timeouts);
 
-// Where clients on the same machine find the server of a port: an abstract Unix socket, which
-// disappears with the server.
+// Where clients on the same machine find the server of a port. Every server has an abstract Unix
+// socket, which disappears with the server, but whose name any user may take first. So a server of
+// root also has one in a folder that only root can write, and clients look there first.
 class LocalAddress {
  public:
-  explicit LocalAddress(uint16_t port);
+  static constexpr const char* kRootsFolder = "/run/rcuda";
+
+  explicit LocalAddress(uint16_t port);                // the abstract one
+  static LocalAddress in_roots_folder(uint16_t port);  // /run/rcuda/8308.sock
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address_); }
   socklen_t bytes() const { return bytes_; }
-  std::string text() const;  // "@rcuda-8308"
+  std::string text() const;  // "@rcuda-8308", or the path
 
  private:
+  LocalAddress() = default;
+
   sockaddr_un address_{};
   socklen_t bytes_;
 };

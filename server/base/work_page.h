@@ -37,12 +37,18 @@ class WorkPage {
   void hold(uint32_t device, uint64_t bytes);
   uint64_t held(uint32_t device) const;
   void set_fell_back() { page_->fell_back.store(true, std::memory_order_relaxed); }
+  // When the session ends if it stays idle, in monotonic nanoseconds; kBusy while a command runs.
+  // 0: it has not begun.
+  static constexpr uint64_t kBusy = ~uint64_t{0};
+  void set_idle_end(uint64_t ns) { page_->idle_end.store(ns, std::memory_order_relaxed); }
+  uint64_t idle_end() const { return page_->idle_end.load(std::memory_order_relaxed); }
   bool fell_back() const { return page_->fell_back.load(std::memory_order_relaxed); }
 
  private:
   struct Page {
     std::array<std::atomic<uint64_t>, wire::kWorkNames.size()> counts;
     std::array<std::atomic<uint64_t>, kDevices> held;
+    std::atomic<uint64_t> idle_end;
     std::atomic<bool> fell_back;
   };
   WorkPage(UniqueFd memory, Page* page);

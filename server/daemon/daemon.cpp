@@ -15,6 +15,7 @@
 
 #include "common/base/host_name.h"
 #include "common/base/log.h"
+#include "common/base/passed_descriptors.h"
 #include "common/wire/same_host.h"
 #include "server/daemon/rules_file.h"
 #include "server/worker/device_set.h"
@@ -72,6 +73,7 @@ Daemon::Daemon(const Settings& settings, int stop, int ready)
 
 Status Daemon::run() {
   RCUDA_RETURN_IF_ERROR(open());
+  pool_->adopt_orphans();
   Result<bool> goes_on = true;
   while (goes_on.ok() && *goes_on) goes_on = take_turn(kLongestWait);
   if (goes_on.ok()) RCUDA_INFO("stopping: %zu session(s) end", pool_->sessions());
@@ -79,13 +81,22 @@ Status Daemon::run() {
   return goes_on.status();
 }
 
-Status Daemon::open() {
+Status Daemon::listen() {
   Result<Listener> listener =
       listen_on(settings_.listen.get(), static_cast<uint16_t>(settings_.port.get()));
   if (!listener.ok()) return listener.status();
   listener_ = std::move(listener).value();
   RCUDA_RETURN_IF_ERROR(check_exposure(settings_, listener_));
+  // Before there are threads and secrets.
+  const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!take_descriptors(socket.get(), false)) RCUDA_RETURN_IF_ERROR(closer_.start());
   RCUDA_RETURN_IF_ERROR(gate_.open(!listener_.is_loopback));
+  if (::geteuid() != 0) return {};
+  return listen_as_root(&listener_, gate_.served().only_group());
+}
+
+Status Daemon::open() {
+  RCUDA_RETURN_IF_ERROR(listen());
   Result<Rules> rules = read_rules(settings_);
   if (!rules.ok()) return rules.status();
   admission_.set_rules(std::move(rules).value());
@@ -97,6 +108,10 @@ Status Daemon::open() {
 }
 
 void Daemon::close() {
+  // What strangers have queued at a listening socket is closed with it.
+  for (LocalListener* const local : {&listener_.local, &listener_.roots}) {
+    closer_.close(::geteuid(), local->release());
+  }
   listener_ = {};
   connections_.clear();
   pool_.reset();  // ends the workers
@@ -117,13 +132,15 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
 
   const auto [accounts, munge] = gate_.descriptors();
   const bool accepts = announced_ && Clock::now() >= accept_from_;
+  const bool accepts_local = accepts && !closer_.is_full();
   // poll() ignores negative descriptors.
   std::vector<pollfd> items = {{stop_, POLLIN, 0},
                                {accounts, POLLIN, 0},
                                {munge, POLLIN, 0},
                                {monitor_.descriptor(), POLLIN, 0},
                                {accepts ? listener_.tcp.get() : -1, POLLIN, 0},
-                               {accepts ? listener_.local.get() : -1, POLLIN, 0}};
+                               {accepts_local ? listener_.local.get() : -1, POLLIN, 0},
+                               {accepts_local ? listener_.roots.get() : -1, POLLIN, 0}};
   const size_t first_connection = items.size();
   for (const Connection& connection : connections_) {
     items.push_back({connection.socket.fd(), connection.events(), 0});
@@ -143,6 +160,7 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   serve_waiting();
   if (items[4].revents) accept_some(listener_.tcp.get(), false);
   if (items[5].revents) accept_some(listener_.local.get(), true);
+  if (items[6].revents) accept_some(listener_.roots.get(), true);
   reassure_waiting();
   return !is_drained();
 }
@@ -151,8 +169,12 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
 void Daemon::serve(const pollfd* events, Clock::time_point now) {
   for (auto connection = connections_.begin(); connection != connections_.end(); ++events) {
     bool keep = true;
-    if (events->revents != 0 && connection->reads()) {
+    const bool looks = connection->look_at && now >= *connection->look_at;
+    if ((events->revents != 0 || looks) && connection->reads()) {
       keep = read(*connection);
+      // Its bytes stay in the socket, so its end shows nowhere else.
+      const bool gone = connection->closer && (events->revents & (POLLRDHUP | POLLHUP)) != 0;
+      keep = keep && !(gone && connection->reads());
     } else if (events->revents != 0 && !connection->unsent.empty()) {
       keep = !connection->unsent.send(connection->socket);
     } else if (events->revents != 0) {
@@ -267,6 +289,7 @@ std::chrono::milliseconds Daemon::time_to_next_deadline() const {
   Clock::time_point next = pool_->next_deadline();
   for (const Connection& connection : connections_) {
     next = std::min(next, connection.deadline);
+    if (connection.look_at && connection.reads()) next = std::min(next, *connection.look_at);
     if (connection.waits) next = std::min(next, connection.tell_at);
     if (connection.waits && connection.is_newcomer()) {
       next = std::min(next, connection.account_by);
@@ -316,6 +339,7 @@ void Daemon::greet(Accepted accepted, bool local, Crowd* crowd) {
     Result<Identity> identity = identity_of_local(connection.socket.fd());
     if (!identity.ok()) return refuse(connection, identity.status());
     connection.identity = std::move(identity).value();
+    if (closer_.started()) connection.closer = &closer_;
     const uid_t user = *connection.identity->uid;
     if (!is_served(*connection.identity)) {
       return refuse(connection, wire::not_served(listener_.port, ::geteuid(), user));
@@ -490,8 +514,8 @@ Result<bool> Daemon::assign(Connection& connection) {
   if (connection.tls) key = connection.tls->exported(tls::kSessionLabel);
   UniqueFd socket(::fcntl(connection.socket.fd(), F_DUPFD_CLOEXEC, 3));
   if (!socket) return Status::from_errno(errno, "passing the connection to a worker");
-  Result<bool> assigned =
-      pool_->assign(connection.hello, *connection.identity, key, &socket, &connection.permit);
+  Result<bool> assigned = pool_->assign(connection.hello, *connection.identity, key,
+                                        connection.peeked, &socket, &connection.permit);
   if (assigned.ok() && *assigned && connection.tls) {
     // The worker waits for the client's first bytes, and the client waits for this message. The
     // worker gives up a client that does not read it.

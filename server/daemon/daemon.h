@@ -37,6 +37,7 @@
 #include "server/daemon/accounts.h"
 #include "server/daemon/admission.h"
 #include "server/daemon/audit.h"
+#include "server/daemon/closer.h"
 #include "server/daemon/gate.h"
 #include "server/daemon/identity.h"
 #include "server/daemon/leases.h"
@@ -70,7 +71,19 @@ class Daemon {
 
   // A connection that has not yet been passed to a worker.
   struct Connection {
+    Connection() = default;
+    Connection(Connection&&) = default;
+    Connection& operator=(Connection&&) = default;
+    ~Connection() {
+      if (closer) closer->close(identity->uid.value_or(0), socket.release());
+    }
+
     Socket socket;
+    // Of a local connection, if the kernel does not keep descriptors out of it (closer.h). Then its
+    // bytes stay in the socket until a worker takes them.
+    Closer* closer = nullptr;
+    size_t peeked = 0;                         // bytes of whole messages
+    std::optional<Clock::time_point> look_at;  // when to read again: poll() reports what is known
     // The cipher of `socket`, of a client of another machine; its handshake may be in progress.
     tls::Connection* tls = nullptr;
     bool shaken = false;  // the handshake is done
@@ -102,7 +115,7 @@ class Daemon {
     }
     short events() const {
       // A client that waits sends nothing more, but may disconnect.
-      return unsent.empty() ? (reads() ? POLLIN : POLLRDHUP) : POLLOUT;
+      return unsent.empty() ? (reads() && !look_at ? POLLIN : POLLRDHUP) : POLLOUT;
     }
     // The Admission and has_devices() bound the others.
     bool is_newcomer() const { return !applicant && !permit && lease_obstacle.empty(); }
@@ -116,6 +129,7 @@ class Daemon {
   bool send_answer(Connection& connection, wire::MessageType type,
                    const std::vector<std::byte>& body);
   void accept_some(int listening, bool local);
+  Status listen();
   // The connections that have not introduced themselves or whose user is being looked up, by
   // origin.
   struct Crowd {
@@ -141,6 +155,9 @@ class Daemon {
   // introduction.cpp: what a client says. The functions that return a bool return false if the
   // connection is finished: passed on, answered or refused.
   bool read(Connection& connection);
+  // Receives bytes that have arrived. Returns 0 if there are none now, and a negative number if the
+  // connection is finished.
+  ssize_t receive(Connection& connection, std::byte* data, size_t bytes);
   bool shake_hands(Connection& connection);
   bool introduce(Connection& connection, wire::MessageType type,
                  const std::vector<std::byte>& body);
@@ -186,6 +203,7 @@ class Daemon {
   const int stop_;
   const int ready_;
   const size_t most_newcomers_;
+  Closer closer_;  // outlives the connections
   Listener listener_;
   Admission admission_;
   Tickets tickets_;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -32,6 +33,9 @@ constexpr auto kLongestExamination = std::chrono::seconds(4);
 // of groups, with those of the groups that its process is in.
 constexpr auto kLongestWaitForName = std::chrono::milliseconds(100);
 constexpr auto kLongestWaitForGroups = kLongestExamination;
+
+// How soon the rest of a message is looked for on a connection whose bytes stay in the socket.
+constexpr auto kLookAgain = std::chrono::milliseconds(10);
 
 // The user that has no files, on every Linux.
 constexpr uid_t kNobody = 65534;
@@ -80,21 +84,40 @@ bool Daemon::read(Connection& connection) {
     }
     if (connection.received.size() == wanted) {
       const std::vector<std::byte> received = std::exchange(connection.received, {});
+      if (connection.closer) connection.peeked += received.size();
+      connection.look_at.reset();
       return introduce(connection, header.type, {received.begin() + sizeof header, received.end()});
     }
     const size_t have = connection.received.size();
     connection.received.resize(wanted);
-    const ssize_t got =
-        connection.socket.recv(connection.received.data() + have, wanted - have, MSG_DONTWAIT);
+    const ssize_t got = receive(connection, connection.received.data() + have, wanted - have);
     connection.received.resize(have + static_cast<size_t>(std::max<ssize_t>(got, 0)));
     if (got > 0) continue;
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return true;
-    // Port scanners and health checks connect and leave without sending anything.
-    const bool told = have != 0 && (connection.identity || tells_of_stranger());
-    RCUDA_LOG(told ? LogLevel::kWarn : LogLevel::kDebug, "%s left during the handshake",
-              connection.name.c_str());
-    return false;
+    return got == 0;
   }
+}
+
+ssize_t Daemon::receive(Connection& connection, std::byte* data, size_t bytes) {
+  const size_t have = connection.received.size() - bytes;
+  if (connection.closer) {
+    const Result<size_t> peeked =
+        peek(connection.socket.fd(), connection.peeked + have, data, bytes);
+    if (!peeked.ok()) {
+      refuse(connection, peeked.status());
+      return -1;
+    }
+    if (*peeked != 0) return static_cast<ssize_t>(*peeked);
+    connection.look_at = Clock::now() + kLookAgain;
+    return 0;
+  }
+  const ssize_t got = connection.socket.recv(data, bytes, MSG_DONTWAIT);
+  if (got > 0) return got;
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return 0;
+  // Port scanners and health checks connect and leave without sending anything.
+  const bool told = have != 0 && (connection.identity || tells_of_stranger());
+  RCUDA_LOG(told ? LogLevel::kWarn : LogLevel::kDebug, "%s left during the handshake",
+            connection.name.c_str());
+  return -1;
 }
 
 bool Daemon::shake_hands(Connection& connection) {
@@ -167,22 +190,23 @@ bool Daemon::introduce(Connection& connection, MessageType type,
 // key next.
 bool Daemon::pass_on(Connection& connection, MessageType type, const std::vector<std::byte>& body) {
   Status status;
-  if (connection.tls) {
+  UniqueFd socket(::fcntl(connection.socket.fd(), F_DUPFD_CLOEXEC, 3));
+  if (!socket) {
+    status = Status::from_errno(errno, "passing the connection to a worker");
+  } else if (connection.tls) {
     status = Status(Code::kProtocol, "a further socket of a session begins without TLS");
   } else if (type == MessageType::kAttach) {
     const Result<wire::Attach> attach = wire::decode_attach(body);
     if (!attach.ok()) {
       status = attach.status();
-    } else if (!pool_->attach(*attach, connection.socket.release())) {
+    } else if (!pool_->attach(*attach, connection.peeked, std::move(socket))) {
       RCUDA_LOG(tells_of_stranger() ? LogLevel::kWarn : LogLevel::kDebug,
                 "%s wants to join a session that does not exist, or a second time",
                 connection.name.c_str());
     }
   } else {
     const Result<wire::PeerHello> hello = wire::decode_peer_hello(body);
-    UniqueFd socket = connection.socket.release();
-    if (!hello.ok() || !pool_->call_on(*hello, &socket)) {
-      connection.socket = std::move(socket);
+    if (!hello.ok() || !pool_->call_on(*hello, connection.peeked, &socket)) {
       status = hello.ok() ? Status(Code::kUnavailable,
                                    "no worker of that session is here: it has ended, or the "
                                    "address is another server's")

@@ -9,7 +9,9 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include "common/base/log.h"
 #include "common/wire/connect.h"
 #include "common/wire/same_host.h"
 
@@ -76,17 +78,6 @@ Result<UniqueFd> listen_tcp(const std::string& host, uint16_t port, Listener* li
   return socket;
 }
 
-Result<UniqueFd> listen_local(uint16_t port) {
-  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket) return Status::from_errno(errno, "socket");
-  const wire::LocalAddress address(port);
-  if (::bind(socket.get(), address.get(), address.bytes()) != 0 ||
-      ::listen(socket.get(), kBacklog) != 0) {
-    return Status::from_errno(errno, "listening on the local socket " + address.text());
-  }
-  return socket;
-}
-
 }  // namespace
 
 bool Listener::is_at(const wire::Endpoint& server) const {
@@ -106,11 +97,37 @@ Result<Listener> listen_on(const std::string& address, uint16_t port) {
   Listener listener;
   Result<UniqueFd> tcp = listen_tcp(address, port, &listener);
   if (!tcp.ok()) return tcp.status();
-  Result<UniqueFd> local = listen_local(listener.port);
-  if (!local.ok()) return local.status();
   listener.tcp = std::move(tcp).value();
-  listener.local = std::move(local).value();
+  Result<LocalListener> local = LocalListener::abstract(listener.port);
+  if (local.ok()) {
+    listener.local = std::move(local).value();
+  } else if (::geteuid() != 0) {
+    return local.status();
+  }
   return listener;
+}
+
+Status listen_as_root(Listener* listener, std::optional<gid_t> only_group) {
+  const std::string abstract = wire::LocalAddress(listener->port).text();
+  Result<LocalListener> roots = LocalListener::in_roots_folder(listener->port, only_group);
+  if (roots.ok()) {
+    listener->roots = std::move(roots).value();
+    if (!listener->local) {
+      RCUDA_WARN(
+          "another process has taken the name %s (ss -xlp shows which): clients find this server "
+          "at "
+          "%s only",
+          abstract.c_str(), wire::LocalAddress::in_roots_folder(listener->port).text().c_str());
+    }
+    return {};
+  }
+  if (!listener->local) {
+    return Status(roots.status())
+        .with_context("another process has taken the name " + abstract + " (ss -xlp shows which)");
+  }
+  RCUDA_WARN("any user can take the name %s while this server is stopped: %s", abstract.c_str(),
+             roots.status().message().c_str());
+  return {};
 }
 
 std::string origin_of(const wire::Endpoint& client) {

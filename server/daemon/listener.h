@@ -1,5 +1,5 @@
-// The daemon's sockets: TCP for other machines and tools, and an abstract Unix socket, named after
-// the port, over which clients of this machine pass descriptors for shared memory.
+// The daemon's sockets: TCP for other machines and tools, and local sockets, named after the port,
+// over which clients of this machine pass descriptors for shared memory.
 //
 // The listening sockets are non-blocking; accepted sockets are blocking. All close on exec.
 // Threads: the daemon's only thread. Blocking: listen_on(), if it gets a name that must be
@@ -15,12 +15,14 @@
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "common/wire/handshake.h"
+#include "server/daemon/local_listener.h"
 
 namespace rcuda::server {
 
 struct Listener {
   UniqueFd tcp;
-  UniqueFd local;
+  LocalListener local;  // abstract; none if another user has taken the name of root's server
+  LocalListener roots;  // in root's folder, of a server of root
   uint16_t port = 0;
   std::string address;  // "127.0.0.1:8308"
   wire::Endpoint endpoint;
@@ -29,6 +31,10 @@ struct Listener {
   bool is_at(const wire::Endpoint& server) const;
   bool is_private = true;  // loopback, or an address that is not routed on the internet
 };
+
+// Opens the local socket of a server of root, and warns if it has no abstract one. Errors: neither
+// is there.
+Status listen_as_root(Listener* listener, std::optional<gid_t> only_group);
 
 // Port 0 takes a free one. kUnavailable if the port is taken; the text has the remedy.
 Result<Listener> listen_on(const std::string& address, uint16_t port);

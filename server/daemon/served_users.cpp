@@ -73,6 +73,13 @@ bool ServedUsers::contains(uid_t user, gid_t group, const std::vector<gid_t>& gr
                      [&](gid_t other) { return groups_.contains(other); });
 }
 
+std::optional<gid_t> ServedUsers::only_group() const {
+  const bool others = std::any_of(users_.begin(), users_.end(),
+                                  [](uid_t user) { return user != kRoot && user != ::geteuid(); });
+  if (everybody_ || others || groups_.size() != 1) return std::nullopt;
+  return *groups_.begin();
+}
+
 std::string ServedUsers::text() const {
   if (everybody_) return "every user";
   std::string text;

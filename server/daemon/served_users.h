@@ -6,6 +6,7 @@
 // name that this machine does not know.
 #pragma once
 
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -27,6 +28,8 @@ class ServedUsers {
   bool contains(uid_t user, gid_t group, const std::vector<gid_t>& groups) const;
   // Whether the list has root by name or number, and not only because every server serves root.
   bool names_root() const { return names_root_; }
+  // The group, if root, this server's user and the members of one group are all.
+  std::optional<gid_t> only_group() const;
   std::string text() const;  // "uid 0, uid 1000, gid 44", "every user"
 
  private:

@@ -80,9 +80,11 @@ Status WorkerPool::prepare() {
     return Status(cgroups.status()).with_context("RCUDA_SERVER_CGROUP=" + choice);
   }
   const bool limited = settings_.session_memory.get() || settings_.session_processes.get();
-  RCUDA_LOG(limited ? LogLevel::kWarn : LogLevel::kDebug,
+  RCUDA_LOG(limited || ::geteuid() == 0 ? LogLevel::kWarn : LogLevel::kDebug,
             "no cgroup is delegated to this server (%s): limits of a session's memory and "
-            "processes are those of its process (setrlimit)",
+            "processes are those of its process (setrlimit), and the server itself ends what a "
+            "session leaves behind (with systemd, set Delegate=yes; RCUDA_SERVER_CGROUP=none is "
+            "silent)",
             cgroups.status().message().c_str());
   return {};
 }
@@ -119,7 +121,7 @@ std::vector<WorkerPool::Worker*> WorkerPool::idle_for(const Waiting& client) {
 }
 
 Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identity,
-                                const std::optional<tls::Key>& key, UniqueFd* socket,
+                                const std::optional<tls::Key>& key, size_t peeked, UniqueFd* socket,
                                 std::unique_ptr<Admission::Permit>* permit) {
   RCUDA_RETURN_IF_ERROR(check_user(identity));
   Result<WorkPage> work = WorkPage::make();
@@ -140,6 +142,7 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
     if (!body.ok()) return body.status();
     WorkerMessage message;
     message.type = WorkerMessageType::kSession;
+    message.peeked = static_cast<uint32_t>(peeked);
     if (::getrandom(message.token, sizeof message.token, 0) != sizeof message.token) return false;
     worker.attach_tokens.clear();
     for (uint32_t index = 0; index < wire::kMostSockets; ++index) {
@@ -178,6 +181,8 @@ void WorkerPool::hand_over(Worker& worker, const wire::Hello& hello, const Ident
   worker.owner = owner_of(identity, hello);
   worker.totals.reset();
   worker.heard = !reuses();
+  worker.ended_by.clear();
+  worker.look_at = {};
   worker.since = Clock::now();
   demand_.taken(worker.since);
   wire::session_name(hello.session, worker.client);
@@ -213,7 +218,7 @@ SessionGrant WorkerPool::grant_to(const Identity& identity, const Worker& worker
   return grant;
 }
 
-bool WorkerPool::attach(const wire::Attach& attach, UniqueFd socket) {
+bool WorkerPool::attach(const wire::Attach& attach, size_t peeked, UniqueFd socket) {
   if (attach.index >= wire::kMostSockets) return false;
   for (Worker& worker : workers_) {
     if (!worker.is(State::kBusy)) continue;
@@ -222,6 +227,7 @@ bool WorkerPool::attach(const wire::Attach& attach, UniqueFd socket) {
     token.reset();
     WorkerMessage message;
     message.type = WorkerMessageType::kAttach;
+    message.peeked = static_cast<uint32_t>(peeked);
     message.index = attach.index;
     message.descriptor = std::move(socket);
     return send_worker_message(worker.control.get(), message, Clock::now()).ok();
@@ -229,7 +235,7 @@ bool WorkerPool::attach(const wire::Attach& attach, UniqueFd socket) {
   return false;
 }
 
-bool WorkerPool::call_on(const wire::PeerHello& hello, UniqueFd* socket) {
+bool WorkerPool::call_on(const wire::PeerHello& hello, size_t peeked, UniqueFd* socket) {
   for (Worker& worker : workers_) {
     if (!worker.is(State::kBusy) || worker.index != hello.worker ||
         CRYPTO_memcmp(worker.client, hello.session, sizeof hello.session) != 0) {
@@ -237,6 +243,7 @@ bool WorkerPool::call_on(const wire::PeerHello& hello, UniqueFd* socket) {
     }
     WorkerMessage message;
     message.type = WorkerMessageType::kPeer;
+    message.peeked = static_cast<uint32_t>(peeked);
     message.body = wire::encode(hello);
     message.descriptor = std::move(*socket);
     if (send_worker_message(worker.control.get(), message, Clock::now()).ok()) return true;
@@ -315,14 +322,18 @@ void WorkerPool::handle(const std::vector<pollfd>& items) {
       worker->state = State::kEnding;
       worker->hangs = true;
     }
+    if (now >= worker->look_at) worker->look_at = enforce_time(*worker, now);
     if (worker->kill_at && now >= *worker->kill_at) {
       RCUDA_WARN("worker %d did not end its session in time and is killed", worker->pid);
       ::kill(worker->pid, SIGKILL);
       worker->kill_at.reset();
     }
     const bool ended = worker->ask_at ? now >= *worker->ask_at : is_ready(worker->process.get());
-    worker = ended && reap(*worker) ? workers_.erase(worker) : std::next(worker);
+    const bool gone = ended && reap(*worker);
+    if (gone) orphans_at_ = now;
+    worker = gone ? workers_.erase(worker) : std::next(worker);
   }
+  if (adopts_ && orphans_at_ && now >= *orphans_at_) end_orphans();
 }
 
 void WorkerPool::read(Worker& worker) {
@@ -390,7 +401,9 @@ bool WorkerPool::reap(Worker& worker) {
   if (worker.is(State::kBusy)) {
     // What it said of its session may still be in the pipe.
     if (!worker.totals) read(worker);
-    record_end(worker, worker.totals ? worker.totals->outcome : outcome(status));
+    record_end(worker, !worker.ended_by.empty() ? worker.ended_by
+                       : worker.totals          ? worker.totals->outcome
+                                                : outcome(status));
     if (clean) {
       RCUDA_DEBUG("worker %d ended with its session", worker.pid);
     } else {
@@ -443,6 +456,7 @@ void WorkerPool::report_end(const Worker& worker, int status) {
 WorkerPool::Clock::time_point WorkerPool::next_deadline() const {
   const Clock::time_point now = Clock::now();
   Clock::time_point next = reuses() ? Clock::time_point::max() : demand_.next_change(now);
+  if (adopts_ && orphans_at_) next = std::min(next, *orphans_at_);
   if (retry_at_ > now) next = std::min(next, retry_at_);
   if (waiting_ > 0 && counted_at() > now) next = std::min(next, counted_at());
   for (const Worker& worker : workers_) {
@@ -455,6 +469,7 @@ WorkerPool::Clock::time_point WorkerPool::next_deadline() const {
       next = std::min(next, worker.since + settings_.pool_time.get());
     }
     if (worker.kill_at) next = std::min(next, *worker.kill_at);
+    if (worker.is(State::kBusy)) next = std::min(next, worker.look_at);
     if (worker.is(State::kStarting)) {
       next = std::min(next, worker.since + settings_.start_timeout.get());
     }

@@ -71,6 +71,10 @@ class WorkerPool {
   // Where ended sessions are recorded; nowhere without a call.
   void record_in(Audit* audit) { audit_ = audit; }
 
+  // For a process whose only children are workers: ends what a worker leaves behind where it has no
+  // cgroup.
+  void adopt_orphans();
+
   // Finds out what this process can limit and hide. An error names a setting that cannot be met.
   Status prepare();
   // A client that may have a session, and the compute share that this session gets (0: none).
@@ -90,17 +94,18 @@ class WorkerPool {
   // Assigns a session to such a worker. Returns false if there is none. On success it takes the
   // socket and closes it here, and it takes the permit and keeps it until the worker is reaped. An
   // error means that this client can have no session, and says why.
-  // `key`: see SessionGrant. `permit`: may point to null, for a session without limits.
+  // `key`: see SessionGrant. `peeked`: see WorkerMessage, here as in attach() and call_on().
+  // `permit`: may point to null, for a session without limits.
   Result<bool> assign(const wire::Hello& hello, const Identity& identity,
-                      const std::optional<tls::Key>& key, UniqueFd* socket,
+                      const std::optional<tls::Key>& key, size_t peeked, UniqueFd* socket,
                       std::unique_ptr<Admission::Permit>* permit);
   // Passes on a further socket of a session. Returns false if no worker has the token, or if the
   // socket has come before.
-  bool attach(const wire::Attach& attach, UniqueFd socket);
+  bool attach(const wire::Attach& attach, size_t peeked, UniqueFd socket);
 
   // Passes on a connection from another worker of a session. Returns false if the worker that it is
   // for is not in this pool. On success it takes the socket and closes it here.
-  bool call_on(const wire::PeerHello& hello, UniqueFd* socket);
+  bool call_on(const wire::PeerHello& hello, size_t peeked, UniqueFd* socket);
 
   void add_descriptors(std::vector<pollfd>* items) const;
   // Handles the events of every worker whose descriptors are ready.
@@ -179,8 +184,10 @@ class WorkerPool {
     // Set if the process has ended but waitpid() does not report it yet, because a tracer (a
     // debugger) is notified first: when to call waitpid() again.
     std::optional<Clock::time_point> ask_at;
+    Clock::time_point look_at{};               // while busy: when to enforce limits of time
     std::optional<Clock::time_point> kill_at;  // its session should have ended by then
     std::string fallback;                      // Hello::fallback
+    std::string ended_by;                      // by the daemon: for the audit
     bool lease_ended = false;                  // what the session does counts for no lease
 
     bool is(State what) const { return state == what && !ask_at; }
@@ -235,6 +242,10 @@ class WorkerPool {
   // Returns false while waitpid() does not report the end, because of a tracer.
   bool reap(Worker& worker);
   void collect(Clock::time_point deadline);
+  // worker_pool_limits.cpp: the daemon's part of limits that a worker holds itself. When the worker
+  // must be looked at next; if `now` is later than the limit allows, ends it.
+  Clock::time_point enforce_time(Worker& worker, Clock::time_point now);
+  void end_orphans();
   // In worker_pool_failures.cpp. Whether a worker that started after this one's end would end in
   // the same way.
   bool ends_again(const Worker& worker, int status);
@@ -274,6 +285,8 @@ class WorkerPool {
   std::optional<Crash> crash_;
   bool asked_ = false;  // for the devices
   int failures_ = 0;  // in a row
+  bool adopts_ = false;
+  std::optional<Clock::time_point> orphans_at_;  // when to look for them again
   Clock::time_point retry_at_{};
 };
 

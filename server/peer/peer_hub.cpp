@@ -11,6 +11,7 @@
 
 #include "common/base/host_name.h"
 #include "common/base/log.h"
+#include "common/base/passed_descriptors.h"
 #include "common/base/start_thread.h"
 #include "common/tls/keyed.h"
 #include "common/wire/address_ranges.h"
@@ -320,6 +321,8 @@ Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(Attempt& attempt,
     return options_.planner.medium || tries == 0 ? Result<std::unique_ptr<transport::Link>>(usable)
                                                  : be_called_on(attempt, tries - 1);
   }
+  // After the Welcome, the other worker may send descriptors.
+  if (!stream->encrypted()) (void)take_descriptors(stream->fd(), true);
   RCUDA_RETURN_IF_ERROR(
       wire::write_message(*stream, wire::MessageType::kPeerWelcome, {}, deadline));
   transport::Bootstrap bootstrap;

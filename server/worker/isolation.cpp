@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstddef>
 #include <fstream>
 #include <string>
 #include <string_view>
@@ -13,32 +12,12 @@
 
 #include <dirent.h>
 #include <grp.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
-
-#include "common/base/log.h"
 
 namespace rcuda::server {
 namespace {
-
-#if defined(__x86_64__)
-constexpr uint32_t kArchitecture = AUDIT_ARCH_X86_64;
-#elif defined(__aarch64__)
-constexpr uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
-#endif
-constexpr uint32_t kOtherNumbers = 0x40000000;  // from here on: x32's system calls
-
-// A sanitizer's runtime starts a program that names the functions of a report.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kStartsPrograms = true;
-#else
-constexpr bool kStartsPrograms = false;
-#endif
 
 constexpr auto kThreadsEnd = std::chrono::seconds(2);
 
@@ -133,41 +112,6 @@ Status become_user(const SessionGrant& grant) {
   return check_threads(grant);
 }
 
-// A filter of system calls for all threads, and with it no_new_privs, which prctl() sets for the
-// calling thread only.
-Status forbid_programs() {
-  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) {
-    return Status::from_errno(errno, "PR_SET_NO_NEW_PRIVS");
-  }
-  constexpr uint32_t kRefused = SECCOMP_RET_ERRNO | EPERM;
-  constexpr uint32_t kProgram = kStartsPrograms ? SECCOMP_RET_ALLOW : kRefused;
-  sock_filter filter[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, arch)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kArchitecture, 0, 4),
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, kOtherNumbers, 2, 0),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_execve, 3, 0),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_execveat, 2, 1),
-      BPF_STMT(BPF_RET | BPF_K, kRefused),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-      BPF_STMT(BPF_RET | BPF_K, kProgram),
-  };
-  const sock_fprog program{sizeof filter / sizeof *filter, filter};
-  const auto install = [&](unsigned flags) {
-    return ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
-  };
-  // Without SPEC_ALLOW, kernels before 5.16 also slow all memory accesses down. The first of these
-  // kernels do not know it.
-  long failed = install(SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_SPEC_ALLOW);
-  if (failed < 0 && errno == EINVAL) failed = install(SECCOMP_FILTER_FLAG_TSYNC);
-  if (failed > 0) return Status(Code::kInternal, "a thread of the worker has a filter of its own");
-  if (failed < 0 && errno != ENOSYS && errno != EINVAL) return Status::from_errno(errno, "seccomp");
-  if (failed < 0) {
-    RCUDA_WARN("this kernel has no filters of system calls: the session could start programs");
-  }
-  return {};
-}
-
 Status limit(int resource, uint64_t most, const char* name) {
   const rlimit both{most, most};
   if (::setrlimit(static_cast<__rlimit_resource_t>(resource), &both) == 0) return {};
@@ -182,13 +126,13 @@ Status limit(int resource, uint64_t most, const char* name) {
 
 }  // namespace
 
-Status hand_over(const SessionGrant& grant) {
+Status hand_over(const SessionGrant& grant, CallFilter filter) {
   if (::geteuid() == 0 && grant.uid != 0) RCUDA_RETURN_IF_ERROR(become_user(grant));
   // A process that has changed its user is not dumpable already; other paths are made the same.
   if (!grant.own_user && ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) {
     return Status::from_errno(errno, "PR_SET_DUMPABLE");
   }
-  RCUDA_RETURN_IF_ERROR(forbid_programs());
+  RCUDA_RETURN_IF_ERROR(filter_calls(filter));
   RCUDA_RETURN_IF_ERROR(limit(RLIMIT_CORE, 0, "RLIMIT_CORE"));
   if (grant.most_data_bytes) {
     RCUDA_RETURN_IF_ERROR(limit(RLIMIT_DATA, grant.most_data_bytes, "RLIMIT_DATA"));

@@ -5,7 +5,8 @@
 //   user          a worker of root takes the uid, gid and groups of the grant, and with that loses
 //                 all capabilities. It serves a session as root only if the client is root, and
 //                 then changes nothing. Any other worker stays the daemon's user
-//   programs      it can start none any more, and no_new_privs is set (docs/security.md)
+//   system calls  it can start neither programs nor processes any more (call_filter.h), and
+//                 no_new_privs is set (docs/security.md)
 //   its memory    it leaves no core file. If its client is not the daemon's own user, it is not
 //                 dumpable: no process but root's may trace it or look into it. It holds more than
 //                 its user may have: the devices of other sessions, the session's limits
@@ -17,10 +18,11 @@
 #pragma once
 
 #include "common/base/status.h"
+#include "server/worker/call_filter.h"
 #include "server/worker/session_grant.h"
 
 namespace rcuda::server {
 
-Status hand_over(const SessionGrant& grant);
+Status hand_over(const SessionGrant& grant, CallFilter filter = CallFilter::kRefuse);
 
 }  // namespace rcuda::server

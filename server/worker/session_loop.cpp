@@ -175,6 +175,7 @@ Status SessionLoop::check_limits() {
   if (!time_.limits()) return {};
   const uint64_t commands = executor_.done[wire::Counter::kCommands];
   if (std::exchange(commands_seen_, commands) != commands) time_.used(at);
+  if (options_.work) options_.work->set_idle_end(time_.idle_end());
   if (at < time_.due()) return {};
   const std::optional<SessionTime::Notice> notice = time_.poll(at, [this] {
     return !held_back_.empty() || executor_.peers.copying() || executor_.idle.any_work();
@@ -216,10 +217,17 @@ bool SessionLoop::may_run(std::span<const std::byte> frame) {
   return peer_waits_.may_run(frame);
 }
 
+// A command may stay in the driver for long. The daemon does not take that for idleness.
+void SessionLoop::note_busy() {
+  if (time_.limits() && options_.work) [[unlikely]]
+    options_.work->set_idle_end(WorkPage::kBusy);
+}
+
 Result<bool> SessionLoop::next() {
   if (!held_back_.empty()) [[unlikely]] {
     if (!may_run(held_back_)) return false;
     const std::vector<std::byte> frame = std::exchange(held_back_, {});
+    note_busy();
     RCUDA_RETURN_IF_ERROR(handle(frame));
     return true;
   }
@@ -230,6 +238,7 @@ Result<bool> SessionLoop::next() {
     held_back_.assign(frame->begin(), frame->end());
     return false;
   }
+  note_busy();
   RCUDA_RETURN_IF_ERROR(handle(*frame));
   return true;
 }

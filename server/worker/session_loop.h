@@ -74,6 +74,7 @@ class SessionLoop {
   uint64_t limits_due() const;
   bool may_run(std::span<const std::byte> frame);
   // Executes the next command. Returns false if there is none, or if it must wait.
+  void note_busy();
   Result<bool> next();
   Status handle(std::span<const std::byte> frame);
   // `number`: the command's number in the session, from 1, as traces show it.

@@ -38,6 +38,8 @@ class SessionTime {
   std::optional<Notice> poll(uint64_t now, const std::function<bool()>& works);
   // When poll() is to be called next; a use of the session may make it later.
   uint64_t due() const;
+  // When the session is over if it stays idle.
+  uint64_t idle_end() const { return idle_ == 0 ? kNever : last_use_ + idle_; }
   // When the session must be over however much it is used.
   uint64_t last_end() const { return session_ == 0 ? kNever : begin_ + session_; }
 

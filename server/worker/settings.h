@@ -12,6 +12,7 @@
 namespace rcuda::server {
 
 inline constexpr char kIsolateSessions[] = "session";
+inline constexpr char kLogCalls[] = "log";
 
 struct Settings {
   config::Registry registry{"RCUDA_SERVER_"};
@@ -60,6 +61,11 @@ struct Settings {
                                   "where the server is root, what a worker sees: the devices that "
                                   "the server offers; the session's devices, for which it is "
                                   "started; or every device, and only commands are checked"};
+  config::Choice call_filter{registry,
+                             "RCUDA_SERVER_CALL_FILTER",
+                             {"refuse", kLogCalls},
+                             "system calls that a session does not need (docs/security.md): "
+                             "refuse them, or let the kernel log them"};
   config::String cgroup{registry, "RCUDA_SERVER_CGROUP", "auto",
                         "cgroup (v2) below which each session gets its own: auto (the server's, if "
                         "it is delegated), none, or the path of a group"};

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include <sys/socket.h>
+
 #include "common/wire/codec.h"
 
 namespace rcuda::server {
@@ -13,15 +15,26 @@ struct Packet {
   WorkerMessageType type;
   uint32_t index;
   uint8_t token[16];
+  uint32_t peeked;
 };
-static_assert(sizeof(Packet) == 24);
+static_assert(sizeof(Packet) == 28);
 
 constexpr size_t kMostOutcomeBytes = 1024;
+
+// They have arrived, so nothing blocks. If they are gone, the other end notices.
+void take_peeked(int socket, size_t bytes) {
+  std::byte taken[4096];
+  while (bytes > 0) {
+    const ssize_t got = ::recv(socket, taken, std::min(bytes, sizeof taken), MSG_DONTWAIT);
+    if (got <= 0) return;
+    bytes -= static_cast<size_t>(got);
+  }
+}
 
 }  // namespace
 
 Status send_worker_message(int socket, const WorkerMessage& message, Deadline deadline) {
-  Packet packet{message.type, message.index, {}};
+  Packet packet{message.type, message.index, {}, message.peeked};
   std::memcpy(packet.token, message.token, sizeof packet.token);
   std::vector<std::byte> bytes(sizeof packet + message.body.size());
   std::memcpy(bytes.data(), &packet, sizeof packet);
@@ -49,6 +62,7 @@ Result<WorkerMessage> receive_worker_message(int socket) {
   std::memcpy(message.token, packet.token, sizeof packet.token);
   message.body.assign(buffer.begin() + sizeof packet,
                       buffer.begin() + static_cast<ptrdiff_t>(*got));
+  take_peeked(message.descriptor.get(), packet.peeked);
   return message;
 }
 

@@ -13,6 +13,7 @@
 #include "common/base/host_name.h"
 #include "common/base/leak_check.h"
 #include "common/base/log.h"
+#include "common/base/passed_descriptors.h"
 #include "common/tls/keyed.h"
 #include "common/wire/connect.h"
 #include "common/wire/handshake.h"
@@ -90,6 +91,8 @@ Status WorkerSession::serve(WorkerMessage message) {
   status = admit(message);
   Result<Socket> client = encrypted(std::move(message.descriptor), wire::kControlSocket);
   if (!client.ok()) return left(client.status());
+  // From here on, the client may send descriptors.
+  if (status.ok() && !grant_.key) (void)take_descriptors(client->fd(), true);
   if (status.ok()) status = listen().with_context("the server's worker");
   if (!status.ok()) {
     refuse(*client, status);
@@ -153,7 +156,8 @@ Status WorkerSession::become(const WorkerMessage& message) {
   }
   if (user) return {};
   user = grant_;
-  RCUDA_RETURN_IF_ERROR(hand_over(grant_));
+  const bool logs = worker_.settings.call_filter.get() == kLogCalls;
+  RCUDA_RETURN_IF_ERROR(hand_over(grant_, logs ? CallFilter::kLog : CallFilter::kRefuse));
   note_limits(history_.before);
   return {};
 }

@@ -348,6 +348,19 @@ class QuotasTest(unittest.TestCase):
                 self.assertTrue(eventually(lambda: audit_lines(self.path("audit-" + transport), "session")))
                 self.assertIn("limit session time", audit_lines(self.path("audit-" + transport), "session")[0]["end"])
 
+    def test_the_server_ends_what_a_worker_does_not_end(self):
+        for limit in ("session_time", "idle_time"):
+            server = self.server(f"[limits.session]\n{limit} = \"500ms\"\n", environment=dict(
+                RCUDA_SERVER_STOP_TIMEOUT="100ms", RCUDA_SERVER_HANDSHAKE_TIMEOUT="500ms"))
+            process = self.hold(server, "tcp")
+            self.assertEqual(process.stdout.readline(), "holding\n", self.said(process))
+            (worker,) = server.sessions(BUILD).values()
+            os.kill(worker, signal.SIGSTOP)  # as good as one that has been taken over
+            self.assertTrue(eventually(lambda: not server.sessions(BUILD)), server.text())
+            self.assertIn(f"worker {worker} has not ended a session that exceeds its limit {limit.replace('_', ' ')}",
+                          server.text())
+            self.end(process)
+
     def multiprocessors(self, server, transport):
         return subprocess.run([sys.executable, "-c", PRINT_MULTIPROCESSORS], text=True, timeout=120,
                               env=self.environment(server, transport), capture_output=True).stdout

@@ -117,7 +117,8 @@ class Server:
     def connecting(self):
         """How many connections over the local socket the daemon has not accepted yet."""
         with open("/proc/net/unix") as sockets:
-            return sum(fields[6:] == ["0", f"@rcuda-{self.port}"] for fields in map(str.split, sockets))
+            return sum(fields[6] == "0" and fields[7:] in ([f"@rcuda-{self.port}"], [f"/run/rcuda/{self.port}.sock"])
+                       for fields in map(str.split, sockets))
 
     def await_pool(self, build, pool):
         """Until the server has no session and `pool` idle workers or more. A worker that starts takes

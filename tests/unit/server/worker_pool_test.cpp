@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -218,7 +219,7 @@ TEST(WorkerPoolTest, AfterManySessionsAtOnceAsManyWorkersAreKeptReady) {
     clients.emplace_back(ends[0]);
     UniqueFd theirs(ends[1]);
     std::unique_ptr<Admission::Permit> permit;
-    ASSERT_TRUE(*pool.assign(message, our_user(), {}, &theirs, &permit));
+    ASSERT_TRUE(*pool.assign(message, our_user(), {}, 0, &theirs, &permit));
   }
   pool.refill({});
   EXPECT_EQ(pool.starting(), 3u);
@@ -288,7 +289,7 @@ TEST(WorkerPoolTest, ASessionThatRunsWhenTheServerStopsIsInTheAudit) {
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
     UniqueFd ours(ends[0]), theirs(ends[1]);
     std::unique_ptr<Admission::Permit> permit;
-    ASSERT_TRUE(*pool.assign(hello(), our_user(), {}, &theirs, &permit));
+    ASSERT_TRUE(*pool.assign(hello(), our_user(), {}, 0, &theirs, &permit));
     pool.shutdown();
     const std::string text = folder.read("audit");
     EXPECT_NE(text.find(one.end), std::string::npos) << text;
@@ -335,6 +336,24 @@ TEST(WorkerPoolTest, AWorkerCanSendNoDescriptorAndHasNoLogOfTheDaemon) {
   EXPECT_NE(text.find("info: Broken pipe, 0 of the daemon's\n"), std::string::npos) << text;
 }
 
+// Where there is no cgroup. The process has left the worker's group and session.
+TEST(WorkerPoolTest, WhatAWorkerLeavesBehindIsEnded) {
+  const test::TempFolder folder;
+  const std::string binary = folder.write(
+      "worker",
+      "#!/bin/sh\nsetsid sh -c 'sleep 1000 & echo $! > \"$0\"; wait' " + folder.file("left") +
+          " &\nwhile ! [ -s " + folder.file("left") + " ]; do sleep 0.01; done\nexit 1\n",
+      0755);
+  const PoolSettings settings("1", binary.c_str());
+  WorkerPool pool(settings, Bases("node0", 0));
+  pool.adopt_orphans();
+  pool.refill({});
+  run_until(pool, [&] { return pool.starting() == 0; });
+  const auto left = static_cast<pid_t>(std::stoi(folder.read("left")));
+  run_until(pool, [&] { return ::kill(left, 0) != 0; });
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
+}
+
 // A debugger is notified of the end first. The daemon continues and polls again.
 TEST(WorkerPoolTest, ATracedWorkerThatEndedHoldsNobody) {
   PoolSettings settings("1", RCUDA_TEST_HELD_WORKER);
@@ -347,7 +366,7 @@ TEST(WorkerPoolTest, ATracedWorkerThatEndedHoldsNobody) {
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
   UniqueFd ours(ends[0]), theirs(ends[1]);
   std::unique_ptr<Admission::Permit> permit;
-  ASSERT_TRUE(*pool.assign(hello(), our_user(), {}, &theirs, &permit));
+  ASSERT_TRUE(*pool.assign(hello(), our_user(), {}, 0, &theirs, &permit));
   wire::ServerStatus status;
   pool.report(&status, our_user());
   ASSERT_EQ(status.sessions.size(), 1u);
@@ -373,7 +392,7 @@ TEST(WorkerPoolTest, AWorkerOfAnotherBuildThanTheClientsRefusesIt) {
   wire::Hello message = hello();
   message.protocol_hash ^= 1;
   std::unique_ptr<Admission::Permit> permit;
-  ASSERT_TRUE(*pool.assign(message, our_user(), {}, &theirs, &permit));
+  ASSERT_TRUE(*pool.assign(message, our_user(), {}, 0, &theirs, &permit));
   auto answer = wire::read_message(ours.get(), Clock::now() + std::chrono::seconds(60));
   ASSERT_TRUE(answer.ok()) << answer.status().message();
   ASSERT_EQ(answer->first, wire::MessageType::kRefusal);

@@ -1,0 +1,179 @@
+#include "server/daemon/closer.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include <grp.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+#include "common/base/socket_io.h"
+
+namespace rcuda::server {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uid_t kNobody = 65534;
+constexpr size_t kMostWaiting = 1024;  // in the daemon
+constexpr size_t kMostHeld = 4096;     // in the helper
+constexpr size_t kBatch = 64;
+constexpr int kLookMs = 100;
+
+// The helper process. It has one thread.
+class Helper {
+ public:
+  explicit Helper(int daemon) : daemon_(daemon) {}
+
+  [[noreturn]] void run() {
+    for (;;) {
+      pollfd item{held() < kMostHeld ? daemon_ : -1, POLLIN, 0};
+      const bool idle = children_.empty() && held() == 0;
+      (void)::poll(&item, 1, idle ? -1 : kLookMs);
+      if (item.revents != 0) receive();
+      collect();
+      for (auto& [user, connections] : held_) end(user, connections);
+      std::erase_if(held_, [](const auto& entry) { return entry.second.empty(); });
+    }
+  }
+
+ private:
+  struct Child {
+    pid_t pid;
+    uid_t user;
+    Clock::time_point since;
+  };
+
+  size_t held() const {
+    size_t all = 0;
+    for (const auto& [user, connections] : held_) all += connections.size();
+    return all;
+  }
+
+  void receive() {
+    for (size_t i = 0; i < kBatch; ++i) {
+      uint32_t user = 0;
+      std::vector<UniqueFd> descriptors;
+      const Result<size_t> got =
+          recv_packet_with_fds(daemon_, writable_bytes_of(user), descriptors, Clock::now());
+      if (got.status().code() == Code::kTimeout) return;
+      if (got.status().code() == Code::kUnavailable) ::_exit(0);  // the daemon has ended
+      for (UniqueFd& one : descriptors) {
+        if (one) held_[user].push_back(one.release());
+      }
+    }
+  }
+
+  // Closes a batch of connections in a child. It begins to end when this process has closed its
+  // own, so its close is the last.
+  void end(uid_t user, std::vector<int>& connections) {
+    const auto own = static_cast<size_t>(std::count_if(
+        children_.begin(), children_.end(), [&](const Child& child) { return child.user == user; }));
+    int begin[2];
+    if (connections.empty() || own >= Closer::kMostChildren || ::pipe(begin) != 0) return;
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::close(begin[1]);
+      ::close(daemon_);
+      for (const auto& [other, theirs] : held_) {
+        if (other == user) continue;
+        for (const int connection : theirs) ::close(connection);
+      }
+      char byte;
+      (void)!::read(begin[0], &byte, 1);
+      ::_exit(0);
+    }
+    ::close(begin[0]);
+    if (pid > 0) {
+      for (const int connection : connections) ::close(connection);
+      connections.clear();
+      children_.push_back({pid, user, Clock::now()});
+    }
+    ::close(begin[1]);
+  }
+
+  void collect() {
+    const Clock::time_point now = Clock::now();
+    std::erase_if(children_, [&](const Child& child) {
+      if (::waitpid(child.pid, nullptr, WNOHANG) != 0) return true;
+      if (now - child.since > Closer::kPatience) ::kill(child.pid, SIGKILL);
+      return false;
+    });
+  }
+
+  const int daemon_;
+  std::map<uid_t, std::vector<int>> held_;
+  std::vector<Child> children_;
+};
+
+[[noreturn]] void be_helper(int daemon) {
+  ::prctl(PR_SET_NAME, "rcuda-closer");
+  ::setpgid(0, 0);  // Ctrl-C at the terminal is for the daemon
+  const int control = ::dup2(daemon, STDERR_FILENO + 1);
+  ::close_range(STDERR_FILENO + 2, ~0u, 0);
+  if (::geteuid() == 0) {
+    (void)!::setgroups(0, nullptr);
+    (void)!::setresgid(kNobody, kNobody, kNobody);
+    (void)!::setresuid(kNobody, kNobody, kNobody);
+  }
+  ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  Helper(control).run();
+}
+
+}  // namespace
+
+Status Closer::start() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    return Status::from_errno(errno, "socketpair");
+  }
+  UniqueFd ours(ends[0]), theirs(ends[1]);
+  const pid_t pid = ::fork();
+  if (pid < 0) return Status::from_errno(errno, "starting the process that closes connections");
+  if (pid == 0) {
+    // An orphan: the daemon's children are its workers.
+    if (::fork() == 0) be_helper(theirs.get());
+    ::_exit(0);
+  }
+  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  socket_ = std::move(ours);
+  return {};
+}
+
+bool Closer::pass(uid_t user, int connection) {
+  const Status sent =
+      send_with_fds(socket_.get(), bytes_of(uint32_t{user}), {&connection, 1}, Clock::now());
+  if (sent.code() == Code::kTimeout) return false;
+  if (sent.ok()) return true;
+  RCUDA_ERROR(
+      "the process that closes local connections has ended (%s): restart rcuda-server, or a local "
+      "user may stop it",
+      sent.message().c_str());
+  socket_.reset();
+  return true;
+}
+
+void Closer::close(uid_t user, UniqueFd connection) {
+  if (!connection || !socket_) return;
+  if (!waiting_.empty() || !pass(user, connection.get())) {
+    waiting_.emplace_back(user, std::move(connection));
+  }
+}
+
+bool Closer::is_full() {
+  while (!waiting_.empty() && (!socket_ || pass(waiting_.front().first, waiting_.front().second.get()))) {
+    waiting_.pop_front();
+  }
+  return waiting_.size() >= kMostWaiting;
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,54 @@
+// The daemon's local sockets: an abstract one, and for a server of root one in /run/rcuda
+// (wire::LocalAddress).
+//
+// Threads: the daemon's only thread. Blocking: none. Errors: the system's, with the address.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <sys/types.h>
+
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+
+namespace rcuda::server {
+
+// The socket and, of one with a path, what removes the path.
+class LocalListener {
+ public:
+  LocalListener() = default;
+  LocalListener(LocalListener&&) = default;
+  LocalListener& operator=(LocalListener&&) = default;
+  ~LocalListener() { remove(); }
+
+  static Result<LocalListener> abstract(uint16_t port);
+  // In root's folder, which is made if it is missing. `group`: the only one that may connect, apart
+  // from root; none: everybody may, and the daemon checks the user.
+  static Result<LocalListener> in_roots_folder(uint16_t port, std::optional<gid_t> group);
+
+  int get() const { return socket_.get(); }
+  explicit operator bool() const { return static_cast<bool>(socket_); }
+  // Whether the kernel keeps descriptors of strangers out of its connections
+  // (common/base/passed_descriptors.h).
+  bool keeps_descriptors_out() const { return keeps_out_; }
+  // Removes the path. The caller closes the socket.
+  UniqueFd release();
+
+ private:
+  void remove();
+
+  UniqueFd socket_;
+  std::string path_;
+  bool keeps_out_ = false;
+};
+
+// Reads bytes that have arrived on a local connection, without taking them: if the kernel does not
+// keep descriptors out, taking them would close what the client has sent. `skip`: bytes that were
+// read before. Returns 0 if nothing more has arrived or the client has gone; kDenied if the client
+// has sent descriptors.
+Result<size_t> peek(int connection, size_t skip, std::byte* data, size_t bytes);
+
+}  // namespace rcuda::server

@@ -1,0 +1,73 @@
+// What the daemon enforces itself, in case that a worker does not: the limits of a session's time,
+// and that nothing of a session outlives its worker.
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <string>
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+#include "server/daemon/worker_pool.h"
+
+namespace rcuda::server {
+namespace {
+
+constexpr auto kOrphanPause = std::chrono::milliseconds(10);
+
+}  // namespace
+
+// The worker ends its session itself, and has time for that (EndWatch). It begins to count later
+// than the daemon, because the client connects first.
+WorkerPool::Clock::time_point WorkerPool::enforce_time(Worker& worker, Clock::time_point now) {
+  if (!worker.is(State::kBusy) || !worker.permit || worker.kill_at) return Clock::time_point::max();
+  const SessionLimits& limits = worker.permit->limits();
+  const auto grace = 2 * settings_.stop_timeout.get() + settings_.handshake_timeout.get();
+  const auto overdue = [&](const char* limit) {
+    worker.ended_by = std::string("ended by the server, because the worker did not: limit ") + limit;
+    RCUDA_WARN("worker %d has not ended a session that exceeds its limit %s", worker.pid, limit);
+    worker.kill_at = now;
+    return Clock::time_point::max();
+  };
+  Clock::time_point next = Clock::time_point::max();
+  if (limits.session_time.count() != 0) {
+    const auto end = worker.since + limits.session_time + grace;
+    if (now >= end) return overdue("session time");
+    next = end;
+  }
+  if (limits.idle_time.count() == 0 || !worker.work) return next;
+  // The worker says when; one that lies gets as much time as a client that never is idle.
+  const uint64_t says = worker.work->idle_end();
+  const auto most = static_cast<uint64_t>((now + limits.idle_time).time_since_epoch().count());
+  if (says == 0 || says == WorkPage::kBusy || says > most) {
+    return std::min(next, now + limits.idle_time);
+  }
+  const auto end = Clock::time_point(std::chrono::nanoseconds(says)) + grace;
+  if (now >= end) return overdue("idle time");
+  return std::min(next, end);
+}
+
+void WorkerPool::adopt_orphans() {
+  if (cgroups_) return;
+  adopts_ = ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0;
+}
+
+// A process whose parent, a worker, has ended is a child of this process, whatever group or session
+// it has made for itself.
+void WorkerPool::end_orphans() {
+  orphans_at_.reset();
+  std::ifstream children("/proc/thread-self/children");
+  for (pid_t child = 0; children >> child;) {
+    const bool is_worker = std::any_of(workers_.begin(), workers_.end(),
+                                       [&](const Worker& worker) { return worker.pid == child; });
+    if (is_worker || ::waitpid(child, nullptr, WNOHANG) != 0) continue;
+    RCUDA_WARN("process %d, which a worker has left behind, is killed", child);
+    ::kill(child, SIGKILL);
+    orphans_at_ = Clock::now() + kOrphanPause;  // its own children are this process's then
+  }
+}
+
+}  // namespace rcuda::server

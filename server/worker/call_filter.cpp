@@ -1,0 +1,150 @@
+#include "server/worker/call_filter.h"
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <vector>
+
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <linux/userfaultfd.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+
+namespace rcuda::server {
+namespace {
+
+#if defined(__x86_64__)
+constexpr uint32_t kArchitecture = AUDIT_ARCH_X86_64;
+#elif defined(__aarch64__)
+constexpr uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
+#endif
+
+// From here on there are calls that this list does not know (462 is mseal, of Linux 6.10), and on
+// x86-64 the calls of x32.
+constexpr uint32_t kFirstUnknown = 463;
+
+#ifndef UFFD_USER_MODE_ONLY
+#define UFFD_USER_MODE_ONLY 1
+#endif
+
+// A sanitizer's runtime starts a program that names the functions of a report, and a process that
+// looks for leaks.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kStartsPrograms = true;
+#else
+constexpr bool kStartsPrograms = false;
+#endif
+
+constexpr uint32_t kPrograms[] = {SYS_execve, SYS_execveat};
+
+// Numbers that older headers lack are the same on all architectures.
+constexpr uint32_t kCalls[] = {
+#ifdef SYS_fork
+    SYS_fork, SYS_vfork,
+#endif
+    SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_kcmp,
+    438,  // pidfd_getfd
+    440,  // process_madvise
+    SYS_unshare, SYS_setns, SYS_mount, SYS_umount2, SYS_pivot_root, SYS_chroot,
+    428,  // open_tree
+    429,  // move_mount
+    430,  // fsopen
+    431,  // fsconfig
+    432,  // fsmount
+    433,  // fspick
+    442,  // mount_setattr
+    SYS_name_to_handle_at, SYS_open_by_handle_at,
+    425,  // io_uring_setup
+    426,  // io_uring_enter
+    427,  // io_uring_register
+    SYS_bpf, SYS_perf_event_open, SYS_add_key, SYS_request_key, SYS_keyctl,
+    SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_kexec_load,
+    SYS_reboot, SYS_swapon, SYS_swapoff, SYS_acct, SYS_quotactl, SYS_syslog};
+constexpr uint32_t kClone3 = 435;
+
+constexpr uint32_t error(uint32_t number) { return SECCOMP_RET_ERRNO | number; }
+
+class Filter {
+ public:
+  explicit Filter(CallFilter filter)
+      : refused_(filter == CallFilter::kLog ? SECCOMP_RET_LOG : error(EPERM)),
+        unknown_(filter == CallFilter::kLog ? SECCOMP_RET_LOG : error(ENOSYS)) {
+    load(offsetof(seccomp_data, arch));
+    // Calls of another architecture (32 bit) have other numbers.
+    add(BPF_JMP | BPF_JEQ | BPF_K, kArchitecture, 1, 0);
+    give(error(EPERM));
+    load(offsetof(seccomp_data, nr));
+    if (!kStartsPrograms) {
+      for (const uint32_t call : kPrograms) give_for(call, error(EPERM));
+      for (const uint32_t call : kCalls) give_for(call, refused_);
+      give_for(kClone3, unknown_);
+      give_unless_flag(SYS_clone, CLONE_THREAD);
+      give_unless_flag(SYS_userfaultfd, UFFD_USER_MODE_ONLY);
+      add(BPF_JMP | BPF_JGE | BPF_K, kFirstUnknown, 0, 1);
+      give(unknown_);
+    }
+    give(SECCOMP_RET_ALLOW);
+  }
+
+  sock_fprog program() {
+    return {static_cast<unsigned short>(code_.size()), code_.data()};
+  }
+
+ private:
+  void add(uint16_t operation, uint32_t value, uint8_t if_true = 0, uint8_t if_false = 0) {
+    code_.push_back({operation, if_true, if_false, value});
+  }
+  void load(size_t offset) { add(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(offset)); }
+  void give(uint32_t action) { add(BPF_RET | BPF_K, action); }
+  void give_for(uint32_t call, uint32_t action) {
+    add(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1);
+    give(action);
+  }
+  // Of a call whose first argument has its flags in the low half.
+  void give_unless_flag(uint32_t call, uint32_t flag) {
+    static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
+    add(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 4);
+    load(offsetof(seccomp_data, args));
+    add(BPF_JMP | BPF_JSET | BPF_K, flag, 1, 0);
+    give(refused_);
+    give(SECCOMP_RET_ALLOW);
+  }
+
+  const uint32_t refused_, unknown_;
+  std::vector<sock_filter> code_;
+};
+
+}  // namespace
+
+Status filter_calls(CallFilter filter) {
+  // seccomp() sets it for all threads.
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) {
+    return Status::from_errno(errno, "PR_SET_NO_NEW_PRIVS");
+  }
+  Filter rules(filter);
+  const sock_fprog program = rules.program();
+  const auto install = [&](unsigned flags) {
+    return ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
+  };
+  // Without SPEC_ALLOW, kernels before 5.16 also slow all memory accesses down. The first of these
+  // kernels do not know it.
+  long failed = install(SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_SPEC_ALLOW);
+  if (failed < 0 && errno == EINVAL) failed = install(SECCOMP_FILTER_FLAG_TSYNC);
+  if (failed > 0) return Status(Code::kInternal, "a thread of the worker has a filter of its own");
+  if (failed < 0 && errno != ENOSYS && errno != EINVAL) return Status::from_errno(errno, "seccomp");
+  if (failed < 0) {
+    RCUDA_WARN(
+        "this kernel has no filters of system calls: a session could start programs and leave "
+        "processes behind");
+  }
+  return {};
+}
+
+}  // namespace rcuda::server
