@@ -88,9 +88,7 @@ bool may_capture(CUstream stream) {
 }
 
 CUresult exchange_capture_mode(CUstreamCaptureMode* mode) {
-  if (!mode || *mode < CU_STREAM_CAPTURE_MODE_GLOBAL || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (!mode) return CUDA_ERROR_INVALID_VALUE;
   std::swap(*mode, thread_mode);
   return CUDA_SUCCESS;
 }

@@ -118,6 +118,7 @@ Kernel* adopt(Library& library, Kernel* created) {
 
 CUresult id_on(Library& library, Session& session, wire::ObjectId context, wire::ObjectId* id,
                LoadedFunctions* functions) {
+  if (library.defect != CUDA_SUCCESS) return library.defect;
   std::lock_guard lock(library.mutex);
   if (auto found = library.ids.find(&session); found != library.ids.end()) {
     *id = found->second;

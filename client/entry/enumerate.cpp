@@ -10,6 +10,8 @@
 
 #include <cuda.h>
 
+#include "client/objects/arena.h"
+#include "client/objects/code.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -56,8 +58,19 @@ CUresult cuModuleEnumerateFunctions(CUfunction* functions, unsigned count, CUmod
 }
 
 // Unlike a module, a library refuses an array without room.
+CUresult cuLibraryGetKernelCount(unsigned* count, CUlibrary library) {
+  const auto* const known = find<Library>(library);
+  if (!count || !known || known->defect == CUDA_SUCCESS) {
+    return forward_cuLibraryGetKernelCount(count, library);
+  }
+  *count = 0;
+  return CUDA_SUCCESS;
+}
+
 CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned count, CUlibrary library) {
   if (!kernels) return CUDA_ERROR_INVALID_VALUE;
+  const auto* const known = find<Library>(library);
+  if (known && known->defect != CUDA_SUCCESS) return CUDA_SUCCESS;
   std::vector<std::string> names;
   const auto ask = [&](unsigned first, char* text, size_t* bytes) {
     return forward_rcuda_library_kernel_names(library, first, text, bytes);

@@ -133,9 +133,14 @@ CUresult load_library(CUlibrary* handle, const void* pointer, std::optional<size
   if (CUresult result = process.check(); result != CUDA_SUCCESS) return result;
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   ImageParts image;
-  if (CUresult result = measure_image(pointer, bytes, &image); result != CUDA_SUCCESS) {
-    return result;
+  const CUresult measured = measure_image(pointer, bytes, &image);
+  if (measured == CUDA_ERROR_INVALID_IMAGE && !bytes) {
+    // Driver 580 looks at memory when something of it is first used.
+    auto* library = create<Library>({}, ImageParts(), JitOptions(), measured);
+    *handle = reinterpret_cast<CUlibrary>(library);
+    return library ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
   }
+  if (measured != CUDA_SUCCESS) return measured;
   // Other sessions load the library when they first need it. The contents of a file no longer exist
   // then.
   if (bytes || (process.sessions().size() > 1 && !is_preserved(options))) own_parts(&image);

@@ -48,6 +48,16 @@ CUresult give(void* data, T value) {
   return CUDA_SUCCESS;
 }
 
+// Those of the worker's driver. They are for drivers of the kernel, so only its machine has a use
+// for them.
+CUresult tokens_of(CUdeviceptr address, CUDA_POINTER_ATTRIBUTE_P2P_TOKENS* tokens) {
+  unsigned long long token = 0;
+  unsigned space = 0;
+  const CUresult result = forward_rcuda_p2p_tokens(address, &token, &space);
+  if (result == CUDA_SUCCESS) *tokens = {token, space};
+  return result;
+}
+
 CUresult attribute(void* data, CUpointer_attribute which, CUdeviceptr address) {
   const auto allocation = Process::get().memory().find(address);
   if (!allocation) return CUDA_ERROR_INVALID_VALUE;
@@ -98,7 +108,8 @@ CUresult attribute(void* data, CUpointer_attribute which, CUdeviceptr address) {
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
       return give<unsigned>(data, 0);
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
-      return CUDA_ERROR_NOT_SUPPORTED;
+      if (host && !managed) return CUDA_ERROR_INVALID_VALUE;
+      return tokens_of(address, static_cast<CUDA_POINTER_ATTRIBUTE_P2P_TOKENS*>(data));
     default:
       // Newer runtimes also query attributes that this driver does not know, for example cudart
       // 13.5 attribute 22.

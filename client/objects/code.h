@@ -125,11 +125,16 @@ struct Module : Object {
 
 struct Library : Object {
   static constexpr wire::Kind kKind = wire::Kind::kLibrary;
-  Library(const Identity& identity, ImageParts its_image, JitOptions its_options)
-      : Object(kKind, identity), image(std::move(its_image)), options(std::move(its_options)) {}
+  Library(const Identity& identity, ImageParts its_image, JitOptions its_options,
+          CUresult its_defect = CUDA_SUCCESS)
+      : Object(kKind, identity),
+        image(std::move(its_image)),
+        options(std::move(its_options)),
+        defect(its_defect) {}
 
   const ImageParts image;
   JitOptions options;  // values that a driver writes back go to the application's memory
+  const CUresult defect;  // of the image; every use of the code returns it
   Variables variables;
   std::mutex mutex;  // guards the members below
   std::unordered_map<Session*, wire::ObjectId> ids;

@@ -85,14 +85,10 @@ CUresult Graph::add_edge(GraphNode& from, GraphNode& to, const CUgraphEdgeData& 
   return CUDA_SUCCESS;
 }
 
-CUresult Graph::remove_edge(GraphNode& from, GraphNode& to, const CUgraphEdgeData* data) {
+CUresult Graph::remove_edge(GraphNode& from, GraphNode& to) {
   const auto edge = std::find_if(from.dependents.begin(), from.dependents.end(),
                                  [&](const GraphEdge& other) { return other.node == &to; });
   if (edge == from.dependents.end()) return CUDA_ERROR_INVALID_VALUE;
-  if (data != nullptr && (edge->data.from_port != data->from_port ||
-                          edge->data.to_port != data->to_port || edge->data.type != data->type)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
   from.dependents.erase(edge);
   erase_edge(to.dependencies, &from);
   return CUDA_SUCCESS;

@@ -75,9 +75,10 @@ class Graph : public std::enable_shared_from_this<Graph> {
   GraphNode* add(CUgraphNodeType type, Operation operation, std::shared_ptr<Context> context,
                  std::span<const GraphEdge> dependencies);
   void remove(GraphNode& node);
-  // CUDA_ERROR_INVALID_VALUE if the edge already exists (add) or does not exist (remove).
+  // CUDA_ERROR_INVALID_VALUE if the edge already exists (add) or does not exist (remove). Like
+  // driver 580, remove_edge() does not compare the edge's data.
   static CUresult add_edge(GraphNode& from, GraphNode& to, const CUgraphEdgeData& data);
-  static CUresult remove_edge(GraphNode& from, GraphNode& to, const CUgraphEdgeData* data);
+  static CUresult remove_edge(GraphNode& from, GraphNode& to);
 
   // The nodes in an order in which each comes after its dependencies, otherwise in order of
   // creation. Empty if there is a cycle (or no node).

@@ -91,8 +91,7 @@ CUresult change_edges(CUgraph handle, const CUgraphNode* from, const CUgraphNode
     GraphNode& source = *sources[i].node;
     GraphNode& target = *targets[i].node;
     const CUresult result =
-        add ? Graph::add_edge(source, target, sources[i].data)
-            : Graph::remove_edge(source, target, data != nullptr ? &sources[i].data : nullptr);
+        add ? Graph::add_edge(source, target, sources[i].data) : Graph::remove_edge(source, target);
     if (result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;

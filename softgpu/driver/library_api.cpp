@@ -18,8 +18,10 @@ namespace {
 
 // Loading a library needs no context. Text is parsed at once, so that this call can report its
 // errors. Fatbins come from compilers and are parsed when something of them is first used.
-CUresult load(CUlibrary* handle, const rcuda::Result<rcuda::image::Image>& image, unsigned count,
-              CUjit_option* options, void** values, unsigned library_option_count,
+// `is_lazy`: a library without an image is loaded, too, as driver 580 does with memory. Every use
+// of its code fails.
+CUresult load(CUlibrary* handle, const rcuda::Result<rcuda::image::Image>& image, bool is_lazy,
+              unsigned count, CUjit_option* options, void** values, unsigned library_option_count,
               CUlibraryOption* library_options) {
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   if (library_option_count != 0 && !library_options) return CUDA_ERROR_INVALID_VALUE;
@@ -30,7 +32,12 @@ CUresult load(CUlibrary* handle, const rcuda::Result<rcuda::image::Image>& image
   if (CUresult result = JitLog::read(count, options, values, &log)) return result;
   std::vector<std::string> units;
   CUresult result = read_image(image, &units, &log);
-  if (result == CUDA_SUCCESS) {
+  if (result == CUDA_ERROR_INVALID_IMAGE && is_lazy) {
+    auto library = std::make_shared<Library>(std::vector<std::string>(), result);
+    *handle = library->handle();
+    handle_table<Library>().insert(std::move(library));
+    result = CUDA_SUCCESS;
+  } else if (result == CUDA_SUCCESS) {
     auto library = std::make_shared<Library>(std::move(units));
     std::vector<std::string> names;
     if (image->format == rcuda::image::Format::kText) result = library->kernel_names(&names, &log);
@@ -86,8 +93,8 @@ CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_o
                                    unsigned int library_option_count) {
   if (CUresult result = check_initialized()) return result;
   if (!code) return CUDA_ERROR_INVALID_VALUE;
-  return load(library, rcuda::image::measure(code), jit_count, jit_options, jit_values,
-              library_option_count, library_options);
+  return load(library, rcuda::image::measure(code), /*is_lazy=*/true, jit_count, jit_options,
+              jit_values, library_option_count, library_options);
 }
 
 CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* path,
@@ -98,8 +105,9 @@ CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* path,
   if (!path) return CUDA_ERROR_INVALID_VALUE;
   std::string contents;
   if (CUresult result = read_file(path, &contents)) return result;
-  return load(library, rcuda::image::inspect(std::as_bytes(std::span(contents))), jit_count,
-              jit_options, jit_values, library_option_count, library_options);
+  return load(library, rcuda::image::inspect(std::as_bytes(std::span(contents))),
+              /*is_lazy=*/false, jit_count, jit_options, jit_values, library_option_count,
+              library_options);
 }
 
 CUresult CUDAAPI cuLibraryUnload(CUlibrary handle) {

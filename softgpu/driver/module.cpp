@@ -201,6 +201,7 @@ CUresult Library::kernel_names(std::vector<std::string>* names, JitLog* log) {
 }
 
 CUresult Library::kernel(const std::string& name, std::shared_ptr<Kernel>* kernel) {
+  if (defect_ != CUDA_SUCCESS) return defect_;
   std::lock_guard lock(mutex_);
   if (!parsed_) {
     if (CUresult result = parse_locked(nullptr)) return result;
@@ -216,6 +217,7 @@ CUresult Library::kernel(const std::string& name, std::shared_ptr<Kernel>* kerne
 }
 
 CUresult Library::module_in(Context& context, std::shared_ptr<Module>* module) {
+  if (defect_ != CUDA_SUCCESS) return defect_;
   std::lock_guard lock(mutex_);
   std::shared_ptr<Module>& instance = instances_[&context];
   if (!instance) {

@@ -96,7 +96,9 @@ class Module : public std::enable_shared_from_this<Module> {
 // A library's code: the PTX of its translation units, parsed when it is first needed.
 class Library : public std::enable_shared_from_this<Library> {
  public:
-  explicit Library(std::vector<std::string> units) : units_(std::move(units)) {}
+  // `defect`: every use of its code returns it.
+  explicit Library(std::vector<std::string> units, CUresult defect = CUDA_SUCCESS)
+      : units_(std::move(units)), defect_(defect) {}
   ~Library();
   CUlibrary handle() { return reinterpret_cast<CUlibrary>(this); }
   // The names of its kernels, in order of definition. CUDA_ERROR_INVALID_PTX if parsing fails.
@@ -115,6 +117,7 @@ class Library : public std::enable_shared_from_this<Library> {
   CUresult parse_locked(JitLog* log);
 
   const std::vector<std::string> units_;
+  const CUresult defect_;
   std::mutex mutex_;
   bool parsed_ = false;
   std::vector<std::unique_ptr<ptx::Module>> ready_;  // parsed and not yet used

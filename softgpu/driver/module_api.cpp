@@ -42,6 +42,13 @@ struct LinkState {
   std::vector<std::byte> image;
 };
 
+bool is_object_or_archive(std::string_view data) {
+  return data.starts_with(
+             "\x7f"
+             "ELF") ||
+         data.starts_with("!<arch>\n");
+}
+
 }  // namespace
 
 extern "C" {
@@ -221,7 +228,10 @@ CUresult CUDAAPI cuLinkAddData_v2(CUlinkState handle, CUjitInputType type, void*
     }
     case CU_JIT_INPUT_OBJECT:
     case CU_JIT_INPUT_LIBRARY:
-      return CUDA_ERROR_NOT_SUPPORTED;  // SASS
+      // Real ones have SASS. For others, driver 580 returns CUDA_ERROR_UNKNOWN.
+      return is_object_or_archive({static_cast<const char*>(data), bytes})
+                 ? CUDA_ERROR_NOT_SUPPORTED
+                 : CUDA_ERROR_UNKNOWN;
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }

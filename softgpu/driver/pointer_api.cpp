@@ -99,7 +99,9 @@ CUresult attribute_of(const Allocation& a, CUdeviceptr address, CUpointer_attrib
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
       return put<unsigned>(data, 0);
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
-      return CUDA_ERROR_NOT_SUPPORTED;
+      // For drivers of the kernel, which softgpu does not have. On an H100 they are these.
+      if (memory_type(a) != CU_MEMORYTYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+      return put<CUDA_POINTER_ATTRIBUTE_P2P_TOKENS>(data, {0, 0xfe00});
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }

@@ -33,6 +33,17 @@ HandlerResult host_unexpose(MemoryServices& services, const Command&,
   return {services.host_memory.unexpose(body), false, false};
 }
 
+CUresult serve_rcuda_p2p_tokens(MemoryServices& services, CUdeviceptr address,
+                                unsigned long long* token, unsigned* space) {
+  const auto ask = services.driver.cuPointerGetAttribute;
+  if (!ask) return CUDA_ERROR_NOT_SUPPORTED;
+  CUDA_POINTER_ATTRIBUTE_P2P_TOKENS tokens{};
+  const CUresult result = ask(&tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, address);
+  *token = tokens.p2pToken;
+  *space = tokens.vaSpaceToken;
+  return result;
+}
+
 HandlerResult mirror(MemoryServices& services, const Command& command, const wire::MirrorBody& body,
                      std::vector<std::byte>*) {
   return services.mirrors.add(body, command.target);

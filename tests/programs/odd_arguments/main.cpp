@@ -102,12 +102,6 @@ void show(CUresult result) {
   if (shown()) std::puts(name);
 }
 
-#ifdef SHOW_OPEN
-void expect_native(const char* native) {
-  if (shown()) std::printf("    natively: %s\n", native);
-}
-#endif
-
 void expect_success(const char* call, CUresult result) {
   if (result == CUDA_SUCCESS) return;
   if (shown()) std::printf("  needed: %s: ", call);

@@ -77,7 +77,7 @@ void attributes(const World&) {
   SHOW(cuPointerGetAttribute(data, zero, address));
   SHOW(cuPointerGetAttribute(data, unknown, 0));
   SHOW(cuPointerGetAttribute(data, type, 0));
-  OPEN("CUDA_SUCCESS", cuPointerGetAttribute(data, CU_POINTER_ATTRIBUTE_P2P_TOKENS, address));
+  SHOW(cuPointerGetAttribute(data, CU_POINTER_ATTRIBUTE_P2P_TOKENS, address));
   SHOW(cuPointerGetAttribute(data, CU_POINTER_ATTRIBUTE_MAPPED, 0));
   SHOW(cuPointerGetAttribute(data, CU_POINTER_ATTRIBUTE_RANGE_SIZE, 0));
   SHOW(cuPointerGetAttributes(1, &unknown, &to, address));

@@ -19,21 +19,6 @@ void show(CUresult result);
     if (announce(#call)) show(call); \
   } while (0)
 
-// A call whose result differs from `native`, that of driver 580 on an H100. odd_arguments leaves it
-// out, odd_arguments_open prints it and `native`.
-#ifdef SHOW_OPEN
-#define OPEN(native, call)   \
-  do {                       \
-    if (announce(#call)) {   \
-      show(call);            \
-      expect_native(native); \
-    }                        \
-  } while (0)
-void expect_native(const char* native);
-#else
-#define OPEN(native, call) static_cast<void>([&] { (void)call; })
-#endif
-
 // A call that the next ones need. It prints a line only if it fails, and the list goes on.
 void expect_success(const char* call, CUresult result);
 #undef CU

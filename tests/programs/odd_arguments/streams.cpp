@@ -43,7 +43,7 @@ void streams(const World& w) {
   SHOW(cuStreamEndCapture(nullptr, &graph));
   SHOW(cuStreamUpdateCaptureDependencies(s, nullptr, nullptr, 0, 0));
   CUstreamCaptureMode mode = odd<CUstreamCaptureMode>();
-  OPEN("CUDA_SUCCESS", cuThreadExchangeStreamCaptureMode(&mode));
+  SHOW(cuThreadExchangeStreamCaptureMode(&mode));
   CU(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
   SHOW(cuStreamUpdateCaptureDependencies(s, nullptr, nullptr, 0, 0x100));
   SHOW(cuStreamUpdateCaptureDependencies(s, nullptr, nullptr, 0, 0));

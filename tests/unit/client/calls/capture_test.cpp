@@ -133,11 +133,14 @@ TEST_F(CaptureTest, AnswersAreAwaitedWhereACaptureMayBeConcerned) {
   end();
 }
 
-TEST_F(CaptureTest, RefusesModesThatAreNone) {
+// As driver 580 on an H100.
+TEST_F(CaptureTest, AnUnknownModeOfAThreadIsKept) {
   EXPECT_EQ(exchange_capture_mode(nullptr), CUDA_ERROR_INVALID_VALUE);
-  auto mode = static_cast<CUstreamCaptureMode>(3);
-  EXPECT_EQ(exchange_capture_mode(&mode), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(static_cast<int>(mode), 3);
+  auto mode = static_cast<CUstreamCaptureMode>(99);
+  EXPECT_EQ(exchange_capture_mode(&mode), CUDA_SUCCESS);
+  EXPECT_EQ(mode, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  EXPECT_EQ(exchange_capture_mode(&mode), CUDA_SUCCESS);
+  EXPECT_EQ(static_cast<int>(mode), 99);
 }
 
 }  // namespace

@@ -263,7 +263,13 @@ TEST_F(ModuleTest, LinksUnits) {
                            "caller", 0, nullptr, nullptr));
   EXPECT_EQ(cuLinkComplete(state, &image, &bytes), CUDA_ERROR_INVALID_PTX);
   EXPECT_EQ(cuLinkAddData_v2(state, CU_JIT_INPUT_OBJECT, image, 1, "o", 0, nullptr, nullptr),
-            CUDA_ERROR_NOT_SUPPORTED);
+            CUDA_ERROR_UNKNOWN);
+  char object[] =
+      "\x7f"
+      "ELF";
+  EXPECT_EQ(
+      cuLinkAddData_v2(state, CU_JIT_INPUT_OBJECT, object, sizeof object, "o", 0, nullptr, nullptr),
+      CUDA_ERROR_NOT_SUPPORTED);
   EXPECT_EQ(cuLinkAddData_v2(state, CU_JIT_INPUT_PTX, nullptr, 1, "o", 0, nullptr, nullptr),
             CUDA_ERROR_INVALID_VALUE);
   CUDA_OK(cuLinkDestroy(state));
