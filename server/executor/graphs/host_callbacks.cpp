@@ -90,11 +90,27 @@ void CUDA_CB HostCallbacks::run_stream_callback(CUstream, CUresult status, void*
   HostCallbacks& owner = *once->owner;
   if (!once->gate) return owner.run(once->callback, status);
   once->status = status;
+  owner.reached(std::move(once));
+}
+
+void HostCallbacks::reached(std::unique_ptr<Once> once) {
+  const bool needs_loan = mirrors_.any();
   {
-    std::lock_guard lock(owner.mutex_);
-    owner.reached_.push_back(std::move(once));
+    std::lock_guard lock(mutex_);
+    // In the order of the functions: none is published before an earlier one that needs a loan.
+    if (!needs_loan && unpublished_ == 0 && !free_slots_.empty()) {
+      once->is_published = true;
+      once->ack.slot = take_slot_locked();
+    } else {
+      ++unpublished_;
+    }
   }
-  owner.reached_changed_.notify_one();
+  if (once->is_published) once->ack = publish(once->ack.slot, once->callback, once->status, 0);
+  {
+    std::lock_guard lock(mutex_);
+    reached_.push_back(std::move(once));
+  }
+  reached_changed_.notify_one();
 }
 
 void HostCallbacks::run_reached() {
@@ -106,24 +122,27 @@ void HostCallbacks::run_reached() {
     const std::unique_ptr<Once> once = std::move(reached_.front());
     reached_.pop_front();
     lock.unlock();
-    run(once->callback, once->status);
+    if (once->is_published) {
+      await(once->ack);
+    } else {
+      run(once->callback, once->status);
+    }
     once->gate->open(1);
     lock.lock();
+    if (!once->is_published) --unpublished_;
   }
 }
 
 uint32_t HostCallbacks::take_slot() {
   std::unique_lock lock(mutex_);
   slot_free_.wait(lock, [this] { return !free_slots_.empty(); });
+  return take_slot_locked();
+}
+
+uint32_t HostCallbacks::take_slot_locked() {
   const uint32_t slot = free_slots_.back();
   free_slots_.pop_back();
   return slot;
-}
-
-void HostCallbacks::return_slot(uint32_t slot) {
-  std::lock_guard lock(mutex_);
-  free_slots_.push_back(slot);
-  slot_free_.notify_one();
 }
 
 void HostCallbacks::run(uint64_t callback, CUresult status) {
@@ -132,23 +151,32 @@ void HostCallbacks::run(uint64_t callback, CUresult status) {
 }
 
 void HostCallbacks::call(uint64_t callback, CUresult status, uint64_t loan) {
-  const uint32_t slot = take_slot();
+  await(publish(take_slot(), callback, status, loan));
+}
+
+HostCallbacks::Ack HostCallbacks::publish(uint32_t slot, uint64_t callback, CUresult status,
+                                          uint64_t loan) {
   const uint64_t sequence = ++sequences_[slot];
-  if (events_.host_callback(callback, slot, sequence, status, loan).ok()) {
-    auto* word = reinterpret_cast<uint64_t*>(link_.window().data() +
-                                             wire::WorkerWindow::kCallbackAcks + 8ull * slot);
-    // Acquire: later work in the stream sees what the application's function wrote into shared
-    // memory. The partner is the client's put of the ack.
-    const auto acknowledged = [&] {
-      return std::atomic_ref(*word).load(std::memory_order_acquire) >= sequence;
-    };
-    // An application may take any time; only a broken Link ends the wait.
-    while (
-        link_.wait(acknowledged, std::chrono::steady_clock::now() + std::chrono::hours(1)).code() ==
-        Code::kTimeout) {
-    }
+  const bool is_published = events_.host_callback(callback, slot, sequence, status, loan).ok();
+  return {slot, is_published ? sequence : 0};
+}
+
+void HostCallbacks::await(const Ack& ack) {
+  auto* word = reinterpret_cast<uint64_t*>(link_.window().data() +
+                                           wire::WorkerWindow::kCallbackAcks + 8ull * ack.slot);
+  // Acquire: later work in the stream sees what the application's function wrote into shared
+  // memory. The partner is the client's put of the ack.
+  const auto acknowledged = [&] {
+    return std::atomic_ref(*word).load(std::memory_order_acquire) >= ack.sequence;
+  };
+  // An application may take any time; only a broken Link ends the wait.
+  while (
+      link_.wait(acknowledged, std::chrono::steady_clock::now() + std::chrono::hours(1)).code() ==
+      Code::kTimeout) {
   }
-  return_slot(slot);
+  std::lock_guard lock(mutex_);
+  free_slots_.push_back(ack.slot);
+  slot_free_.notify_one();
 }
 
 }  // namespace rcuda::server

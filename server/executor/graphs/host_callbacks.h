@@ -1,14 +1,15 @@
 // HostCallbacks: host functions of the application. The client runs a function when a stream
 // reaches it.
 //
-// The driver calls a trampoline on its only thread for host functions. The trampoline passes a
-// function of a stream on to the thread of this object and returns, and the stream waits at a gate
-// (arrival_gates.h). So other host functions, those of the server's own copies among them, run
-// while an application's function takes its time. That thread publishes a HostCallbackEvent and
-// waits until the client has run the function and written the ack word. It runs one function at a
-// time, as the driver does. Where no gate is free or possible, and in graphs, the trampoline itself
-// waits. If the Link breaks, the stream continues, because no client is left to see its results. A
-// function that a graph may run any number of times is a ClientResource, which the graph owns
+// The driver calls a trampoline on its only thread for host functions. For a function of a stream,
+// the trampoline publishes a HostCallbackEvent and returns, and the stream waits at a gate
+// (arrival_gates.h). The thread of this object opens the gate when the client has run the function
+// and written the ack word. So other host functions, those of the server's own copies among them,
+// run while an application's function takes its time. If memory is mirrored, that thread publishes
+// the event, because the contents are exchanged before. It handles one function at a time, as the
+// driver does. Where no gate is free or possible, and in graphs, the trampoline itself waits.
+// If the Link breaks, the stream continues, because no client is left to see its results.
+// A function that a graph may run any number of times is a ClientResource, which the graph owns
 // (graph_keeper.h).
 // Threads: launch(), make() and take() on the executor thread, run_internal() on the driver's
 // threads, at any time until the driver is shut down. Blocking: run_internal(), until the client
@@ -63,6 +64,11 @@ class HostCallbacks {
   void run_internal(uint64_t callback) { call(callback, CUDA_SUCCESS, 0); }
 
  private:
+  // The word that the client writes after it has run a function.
+  struct Ack {
+    uint32_t slot = 0;
+    uint64_t sequence = 0;  // 0: the client is gone
+  };
   struct Function {
     HostCallbacks* owner;
     std::shared_ptr<ClientResource> resource;
@@ -72,19 +78,26 @@ class HostCallbacks {
     uint64_t callback;
     std::shared_ptr<ArrivalGates::Gate> gate{};  // where the stream waits; null: in the driver
     CUresult status = CUDA_SUCCESS;
+    bool is_published = false;
+    Ack ack{};  // if it is published
   };
 
   static void CUDA_CB run_kept(void* argument);
   static void CUDA_CB run_once(void* argument);
   static void CUDA_CB run_stream_callback(CUstream stream, CUresult status, void* argument);
   CUresult queue(CUstream stream, std::unique_ptr<Once> once, bool is_stream_callback);
+  // Its stream has got to the function, and waits at the gate.
+  void reached(std::unique_ptr<Once> once);
   // The body of thread_.
   void run_reached();
   // Runs a function of the application, with the contents of mirrored memory exchanged around it.
   void run(uint64_t callback, CUresult status);
   void call(uint64_t callback, CUresult status, uint64_t loan);
+  Ack publish(uint32_t slot, uint64_t callback, CUresult status, uint64_t loan);
+  // Waits for the ack, and returns its slot.
+  void await(const Ack& ack);
   uint32_t take_slot();
-  void return_slot(uint32_t slot);
+  uint32_t take_slot_locked();
 
   const api::DriverTable& driver_;
   transport::Link& link_;
@@ -101,6 +114,7 @@ class HostCallbacks {
   std::thread thread_;  // runs functions whose streams wait at gates; started by the first one
   std::condition_variable reached_changed_;
   std::deque<std::unique_ptr<Once>> reached_;  // their streams have got to them; under mutex_
+  size_t unpublished_ = 0;                     // of these and the one that runs; under mutex_
   bool ends_ = false;                          // under mutex_
 };
 

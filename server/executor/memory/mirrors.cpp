@@ -165,6 +165,11 @@ void Mirrors::forget_memory(uint64_t address, uint64_t bytes) {
   });
 }
 
+bool Mirrors::any() const {
+  std::lock_guard lock(mutex_);
+  return !mirrors_.empty();
+}
+
 bool Mirrors::covers(uint64_t address, uint64_t bytes) const {
   std::lock_guard lock(mutex_);
   auto after = mirrors_.upper_bound(address);

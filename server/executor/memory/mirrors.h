@@ -6,10 +6,10 @@
 // the bytes that the function writes. Before each host function, the bytes of all mirrors go to
 // regions of the client, which merges them. Afterwards they come back, and the worker takes over
 // only the bytes that the client changed.
-// Threads: a Loan on the driver's threads, covers() on any, all else on the executor thread.
-// Blocking: remove() and patch() for a copy of bytes in progress, a Loan for the Link. Errors: the
-// CUresults that a program gets; a Loan skips mirrors whose transfer failed, and closes the Link if
-// there is no memory for its copy.
+// Threads: a Loan on the driver's threads, covers() and any() on any, all else on the executor
+// thread. Blocking: remove() and patch() for a copy of bytes in progress, a Loan for the Link.
+// Errors: the CUresults that a program gets; a Loan skips mirrors whose transfer failed, and closes
+// the Link if there is no memory for its copy.
 #pragma once
 
 #include <atomic>
@@ -63,6 +63,7 @@ class Mirrors {
   void forget_memory(uint64_t address, uint64_t bytes);
   // Whether one mirror contains all of [address, address + bytes).
   bool covers(uint64_t address, uint64_t bytes) const;
+  bool any() const;
   // Sends the bytes to the client, and replies with a wire::MirrorState when they have arrived.
   HandlerResult fetch(uint64_t address, const ReplyTarget& target);
   // The same, with the bytes in the reply behind that. After an error nothing is replied.
