@@ -207,7 +207,8 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr a
     size_t size = 0;
     const CUresult result = forward_cuMemGetAddressRange_v2(&first, &size, address);
     if (result != CUDA_SUCCESS) return result;
-    if (!target.session->accepts(first, size, "mapped memory")) return kSessionLost;
+    // Zero is what a driver says of memory of the host (580 on an H200).
+    if (first && !target.session->accepts(first, size, "mapped memory")) return kSessionLost;
     if (base) *base = first;
     if (bytes) *bytes = size;
     return CUDA_SUCCESS;
