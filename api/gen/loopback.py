@@ -75,10 +75,10 @@ def emit_recorder(function, types):
     return "".join(lines)
 
 
-def emit_test(function, types):
+def emit_arguments(function, types):
+    """Sample arguments of a call."""
     counts = counting_names(function)
-    lines = [f"void sample_{function.name}() {{\n"
-             f"  Recorded::get().driver.{function.name} = &driver_{function.name};\n"]
+    lines = []
     for i, a in enumerate(function.arguments):
         seed = i + 3
         if a.form in ("handle", "destroy", "function"):
@@ -96,6 +96,8 @@ def emit_test(function, types):
             lines.append(f"  {a.type} {a.name} = nullptr;\n")
         elif a.form == "inout" and any(b.count_from == a.name for b in function.arguments):
             lines.append(f"  {a.element} {a.name}_storage = 3;\n  auto* {a.name} = &{a.name}_storage;\n")
+        elif a.form == "blob":
+            lines.append(f"  client::Blob {a.name}_storage;\n  auto* {a.name} = &{a.name}_storage;\n")
         elif a.kind:
             lines.append(f"  auto {a.name}_storage = client_handles<{a.element}>(wire::Kind::k{a.kind}, {seed});\n"
                          f"  auto* {a.name} = {a.name}_storage.data();\n")
@@ -105,6 +107,27 @@ def emit_test(function, types):
         else:
             lines.append(f"  auto {a.name}_storage = samples<{a.element}>({seed});\n"
                          f"  auto* {a.name} = {a.name}_storage.data();\n")
+    return lines
+
+
+def is_answered(function):
+    return function.travels and function.klass != "post"
+
+
+def emit_hostile(function, types):
+    """The call with the same arguments, whatever the worker answers."""
+    names = ", ".join(a.name for a in function.arguments)
+    # Of which a call reads, or fills, so many elements.
+    sized = [f"  {a.name}_storage.resize({a.count});\n  {a.name} = {a.name}_storage.data();\n"
+             for a in function.arguments if a.count.isdigit()]
+    return "".join([f"void answer_{function.name}() {{\n", *emit_arguments(function, types), *sized,
+                    f"  (void)client::forward_{function.name}({names});\n}}\n\n"])
+
+
+def emit_test(function, types):
+    lines = [f"void sample_{function.name}() {{\n"
+             f"  Recorded::get().driver.{function.name} = &driver_{function.name};\n"]
+    lines += emit_arguments(function, types)
     lines.append("  Record record(Side::kClient);\n")
     lines += emit_record(function, types)
     names = ", ".join(a.name for a in function.arguments)
@@ -190,11 +213,16 @@ def emit(table):
     for f in tested:
         lines.append(emit_recorder(f, table.types))
         lines.append(emit_test(f, table.types))
+    answered = [f for f in table.functions.values() if is_answered(f)]
+    lines += [emit_hostile(f, table.types) for f in answered]
     handwritten = [f for f in tested if f.handwritten_server and not f.served_in_api]
     lines.append("const Sample kCommands[] = {\n")
     lines += [f"    {{0x{f.opcode:03x}, &sample_{f.name}}},\n" for f in tested]
+    lines.append("};\nconst Sample kAnswered[] = {\n")
+    lines += [f"    {{0x{f.opcode:03x}, &answer_{f.name}}},\n" for f in answered]
     lines.append("};\n\n}  // namespace\n\n"
-                 "std::span<const Sample> samples_of_commands() { return kCommands; }\n\n"
+                 "std::span<const Sample> samples_of_commands() { return kCommands; }\n"
+                 "std::span<const Sample> samples_of_answers() { return kAnswered; }\n\n"
                  "}  // namespace rcuda::loopback\n\nnamespace rcuda::server {\n\n"
                  "// In place of what server/executor does there.\n"
                  '#pragma GCC diagnostic ignored "-Wunused-parameter"\n')

@@ -55,6 +55,11 @@ struct Recorded {
   uint32_t next_id = 0x40;
   uint32_t posted = 0, called = 0;
   bool malformed = false;
+  // Set for samples_of_answers(): the worker's replies, one after the other, instead of the
+  // handler's; then empty ones. Each is in an exact heap block.
+  std::vector<std::vector<std::byte>>* replies = nullptr;
+  // The bytes of the handler's last reply.
+  std::vector<std::byte> reply;
 };
 
 // Structs are copied member by member, so padding may get lost. With a compiler that cannot clear
@@ -134,6 +139,8 @@ struct Sample {
   void (*run)();
 };
 std::span<const Sample> samples_of_commands();
+// Generated: makes a call with sample arguments, and takes the answer in Recorded::replies.
+std::span<const Sample> samples_of_answers();
 
 class LoopbackTest : public testing::Test {
  protected:
