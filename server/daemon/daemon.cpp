@@ -146,7 +146,8 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
     items.push_back({connection.socket.fd(), connection.events(), 0});
   }
   pool_->add_descriptors(&items);
-  const auto wait = std::min(longest_wait, time_to_next_deadline());
+  const auto wait = any_handshake_due() ? std::chrono::milliseconds(0)
+                                        : std::min(longest_wait, time_to_next_deadline());
   if (::poll(items.data(), items.size(), static_cast<int>(wait.count())) < 0 && errno != EINTR) {
     return Status::from_errno(errno, "poll");
   }
@@ -156,6 +157,7 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   pool_->handle(items);
   end_leases();
   serve(items.data() + first_connection, Clock::now());
+  shake_hands();
   // First, so that new connections replace none that has just introduced itself.
   serve_waiting();
   if (items[4].revents) accept_some(listener_.tcp.get(), false);
@@ -175,6 +177,8 @@ void Daemon::serve(const pollfd* events, Clock::time_point now) {
       // Its bytes stay in the socket, so its end shows nowhere else.
       const bool gone = connection->closer && (events->revents & (POLLRDHUP | POLLHUP)) != 0;
       keep = keep && !(gone && connection->reads());
+    } else if (events->revents != 0 && connection->shakes) {
+      keep = false;  // gone before its handshake
     } else if (events->revents != 0 && !connection->unsent.empty()) {
       keep = !connection->unsent.send(connection->socket);
     } else if (events->revents != 0) {
@@ -192,8 +196,7 @@ void Daemon::serve(const pollfd* events, Clock::time_point now) {
       keep = status.ok();
     }
     if (keep && now >= connection->deadline) keep = expire(*connection);
-    if (!keep && connection->proof) gate_.forget(*connection->proof);
-    connection = keep ? std::next(connection) : connections_.erase(connection);
+    connection = keep ? std::next(connection) : leave(connection);
   }
 }
 
@@ -388,15 +391,14 @@ void Daemon::drop_newcomer(Crowd* crowd) {
         most->second, oldest->origin.c_str());
     say_crowded_from_ = now + kCrowdedInterval;
   }
-  if ((!oldest->tls || oldest->shaken) && oldest->unsent.empty()) {
+  if (!oldest->shakes && (!oldest->tls || oldest->shaken) && oldest->unsent.empty()) {
     send_refusal(
         oldest->socket,
         Status(Code::kUnavailable,
                "too many connections to the server have not introduced themselves, and this "
                "is the oldest: try again, and see the server's log for where they come from"));
   }
-  if (oldest->proof) gate_.forget(*oldest->proof);
-  connections_.erase(oldest);
+  leave(oldest);
   --most->second;
   --crowd->total;
 }

@@ -39,6 +39,7 @@
 #include "server/daemon/audit.h"
 #include "server/daemon/closer.h"
 #include "server/daemon/gate.h"
+#include "server/daemon/handshake_debts.h"
 #include "server/daemon/identity.h"
 #include "server/daemon/leases.h"
 #include "server/daemon/listener.h"
@@ -87,6 +88,7 @@ class Daemon {
     // The cipher of `socket`, of a client of another machine; its handshake may be in progress.
     tls::Connection* tls = nullptr;
     bool shaken = false;  // the handshake is done
+    bool shakes = false;  // a step of it is due; meanwhile nothing is read
     std::string name;
     std::string origin;
     wire::TicketQuery ends;  // the two ends of a TCP connection
@@ -111,8 +113,10 @@ class Daemon {
     std::unique_ptr<Admission::Permit> permit;        // from then on
 
     bool reads() const {
-      return !waits && !proof && !lease_request && !gpus_asked && unsent.empty();
+      return !shakes && !waits && !proof && !lease_request && !gpus_asked && unsent.empty();
     }
+    // It has begun TLS, and the server does not know who it is.
+    bool owes_identity() const { return (tls || shakes) && !identity; }
     short events() const {
       // A client that waits sends nothing more, but may disconnect.
       return unsent.empty() ? (reads() && !look_at ? POLLIN : POLLRDHUP) : POLLOUT;
@@ -158,7 +162,6 @@ class Daemon {
   // Receives bytes that have arrived. Returns 0 if there are none now, and a negative number if the
   // connection is finished.
   ssize_t receive(Connection& connection, std::byte* data, size_t bytes);
-  bool shake_hands(Connection& connection);
   bool introduce(Connection& connection, wire::MessageType type,
                  const std::vector<std::byte>& body);
   bool pass_on(Connection& connection, wire::MessageType type, const std::vector<std::byte>& body);
@@ -169,6 +172,13 @@ class Daemon {
   Status admit(Connection& connection, wire::MessageType type) const;
   Status take_hello(Connection& connection, const std::vector<std::byte>& body);
   Status check(const wire::Hello& hello) const;
+
+  // handshakes.cpp: TLS
+  bool begin_tls(Connection& connection);
+  bool any_handshake_due() const;
+  void shake_hands();
+  bool shake_hands(Connection& connection);
+  std::list<Connection>::iterator leave(std::list<Connection>::iterator connection);
 
   // lease_requests.cpp: leases of devices. The functions that return a Result<bool> return false
   // while the client must wait.
@@ -211,6 +221,7 @@ class Daemon {
   Audit audit_;
   std::unique_ptr<WorkerPool> pool_;  // between open() and close()
   GpuMonitor monitor_;
+  HandshakeDebts handshakes_;
   Leases leases_;
   std::string leases_path_;            // empty: they are not kept
   std::list<Connection> connections_;  // the oldest first

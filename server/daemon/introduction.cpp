@@ -23,10 +23,6 @@ using wire::MessageType;
 
 // A real Hello has a few hundred bytes, and it is passed to a worker in one packet.
 constexpr uint32_t kMaxHelloBytes = 64u << 10;
-// How long a connection is spared that has begun TLS, and one that has finished it. A flood from
-// the client's own address replaces all newcomers in some 100 ms.
-constexpr auto kHandshakeSpared = std::chrono::milliseconds(200);
-constexpr auto kIdentifiedSpared = std::chrono::seconds(1);
 // Less than a client waits for an answer, so that it learns why there is none.
 constexpr auto kLongestExamination = std::chrono::seconds(4);
 // If the name service takes longer, a session begins without the name of its user; and with limits
@@ -50,22 +46,12 @@ bool begins_with_tls(const Socket& client) {
 bool Daemon::read(Connection& connection) {
   if (!connection.local && !connection.tls && connection.received.empty() && !connection.identity &&
       begins_with_tls(connection.socket)) {
-    if (!gate_.tls()) {
-      refuse(connection, Status(Code::kUnsupported,
-                                "this server has no certificate, so it cannot speak TLS: start it "
-                                "with --listen and an address, or set RCUDA_SERVER_CERTIFICATE"));
-      return false;
-    }
-    auto tls = gate_.tls()->accept(connection.socket.fd());
-    if (!tls.ok()) {
-      refuse(connection, tls.status());
-      return false;
-    }
-    connection.spared_until = Clock::now() + kHandshakeSpared;
-    connection.tls = tls->get();
-    connection.socket = Socket(connection.socket.release(), std::move(tls).value());
+    return begin_tls(connection);
   }
-  if (connection.tls && !connection.shaken) return shake_hands(connection);
+  if (connection.tls && !connection.shaken) {
+    connection.shakes = true;
+    return true;
+  }
 
   wire::MessageHeader header;
   for (;;) {
@@ -118,20 +104,6 @@ ssize_t Daemon::receive(Connection& connection, std::byte* data, size_t bytes) {
   RCUDA_LOG(told ? LogLevel::kWarn : LogLevel::kDebug, "%s left during the handshake",
             connection.name.c_str());
   return -1;
-}
-
-bool Daemon::shake_hands(Connection& connection) {
-  const auto progress = connection.tls->shake_hands();
-  if (!progress.ok()) {
-    // The client has got TLS's own alert.
-    refuse(connection, progress.status());
-    return false;
-  }
-  // A handshake fits the socket's buffer; a client that takes nothing is dropped.
-  if (*progress == tls::Connection::Progress::kWantsWrite) return false;
-  connection.shaken = *progress == tls::Connection::Progress::kDone;
-  if (connection.shaken) connection.spared_until = Clock::now() + kIdentifiedSpared;
-  return true;
 }
 
 bool Daemon::introduce(Connection& connection, MessageType type,

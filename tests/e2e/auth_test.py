@@ -6,8 +6,12 @@ By MUNGE: munge_test.py.
 """
 
 import base64
+import concurrent.futures
+import contextlib
 import os
+import select
 import shutil
+import signal
 import socket
 import ssl
 import struct
@@ -16,7 +20,7 @@ import threading
 import unittest
 
 from auth_case import AUTHENTICATE, AUTHENTICATED, AuthCase, EXPECTED, REFUSAL, STATUS
-from servers import client_environment, eventually, message, read_message, run_tests, Server, UNUSABLE_SETTINGS
+from servers import client_environment, eventually, local_connection, message, read_message, run_tests, Server, UNUSABLE_SETTINGS
 
 BUILD = PROGRAMS = None
 TLS_HANDSHAKE = 0x16
@@ -382,6 +386,49 @@ class AuthTest(AuthCase):
         context.maximum_version = ssl.TLSVersion.TLSv1_2
         with socket.create_connection(("127.0.0.1", int(server.port)), timeout=60) as raw:
             self.assertRaises(ssl.SSLError, context.wrap_socket, raw)
+
+    # ---- many handshakes ----
+
+    def client_hello(self):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        sent = ssl.MemoryBIO()
+        with self.assertRaises(ssl.SSLWantReadError):
+            context.wrap_bio(ssl.MemoryBIO(), sent).do_handshake()
+        return sent.read()
+
+    def test_a_flood_of_handshakes_holds_up_nobody_else(self):
+        """All is there before the server looks: the handshakes first."""
+        server = self.server()
+        self.make_token(server)
+        hello = self.client_hello()
+        server.settle()
+        server.process.send_signal(signal.SIGSTOP)
+        with contextlib.ExitStack() as flood:
+            strangers = [flood.enter_context(socket.create_connection(("127.0.0.1", int(server.port)), timeout=60))
+                         for _ in range(200)]
+            for stranger in strangers:
+                stranger.sendall(hello)
+            question = flood.enter_context(local_connection(server.port))
+            question.sendall(message(5))
+            server.process.send_signal(signal.SIGCONT)
+            self.assertEqual(read_message(question)[0], STATUS)
+            answered = len(select.select(strangers, [], [], 0)[0])
+            self.assertLess(answered, 100)
+            # They are not forgotten.
+            self.assertTrue(eventually(lambda: len(select.select(strangers, [], [], 0)[0]) == len(strangers)))
+
+    def test_many_clients_of_one_origin_get_in_at_once(self):
+        server = self.server()
+        login = self.authenticate(self.make_token(server))
+        with contextlib.ExitStack() as failed:  # handshakes that failed just now
+            for _ in range(100):
+                stranger = failed.enter_context(socket.create_connection(("127.0.0.1", int(server.port)), timeout=60))
+                stranger.sendall(b"\x16\x03\x01" + bytes(40))
+        with concurrent.futures.ThreadPoolExecutor(64) as threads:
+            kinds = list(threads.map(lambda _: self.answer(self.tls_connection(server), login)[0], range(256)))
+        self.assertEqual(kinds, [AUTHENTICATED] * 256)
 
     # ---- sockets of a session ----
 
