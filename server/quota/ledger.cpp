@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <string>
 #include <utility>
 
 #include <fcntl.h>
@@ -11,116 +13,177 @@
 #include <unistd.h>
 
 namespace rcuda::server {
-
-struct Ledger::Page {
-  std::atomic<uint64_t> next_copy;
-  // One more than the highest slot that was ever used. Sums read no further.
-  std::atomic<uint32_t> slots;
-  std::atomic<uint64_t> used[kRows][kSlots];
-};
-
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+// A multiple of every page size of x86-64 and AArch64. Only pages that are used take memory.
+constexpr size_t kPageBytes = 64u << 10;
+constexpr size_t kAllBytes = (1 + size_t{Ledger::kSlots}) * kPageBytes;
+// As far into the future as a session's copies may be booked when another session gets its page.
+constexpr uint64_t kKeptCopies = 10'000'000'000;
+// How often a session looks whether others withdraw.
+constexpr int kLooks = 1000;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
+uint64_t monotonic_ns() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::nanoseconds(now).count());
+}
+
 }  // namespace
 
-Ledger::Ledger(UniqueFd memory, Page* page) : memory_(std::move(memory)), page_(page) {}
+// At the beginning of the memory; the slots' pages follow. Only the daemon writes it.
+struct Ledger::Header {
+  // One more than the highest slot that was ever used. Sums read no further.
+  std::atomic<uint32_t> slots;
+};
+
+struct Ledger::Page {
+  std::atomic<uint64_t> next_copy;
+  std::atomic<uint64_t> used[kRows];
+};
+
+Ledger::Ledger(UniqueFd memory, std::byte* all, Page* own, uint32_t own_slot)
+    : memory_(std::move(memory)), all_(all), own_(own), own_slot_(own_slot) {
+  static_assert(sizeof(Page) <= kPageBytes);
+}
 
 Ledger::Ledger(Ledger&& other) noexcept
-    : memory_(std::move(other.memory_)), page_(std::exchange(other.page_, nullptr)) {}
+    : memory_(std::move(other.memory_)),
+      all_(std::exchange(other.all_, nullptr)),
+      own_(std::exchange(other.own_, nullptr)),
+      own_slot_(other.own_slot_) {}
 
 Ledger& Ledger::operator=(Ledger&& other) noexcept {
   if (this == &other) return *this;
   unmap();
   memory_ = std::move(other.memory_);
-  page_ = std::exchange(other.page_, nullptr);
+  all_ = std::exchange(other.all_, nullptr);
+  own_ = std::exchange(other.own_, nullptr);
+  own_slot_ = other.own_slot_;
   return *this;
 }
 
 Ledger::~Ledger() { unmap(); }
 
 void Ledger::unmap() {
-  if (page_) ::munmap(page_, sizeof(Page));
+  if (all_) ::munmap(all_, kAllBytes);
+  if (own_) ::munmap(own_, kPageBytes);
 }
+
+const Ledger::Header& Ledger::header() const { return *reinterpret_cast<const Header*>(all_); }
+
+const Ledger::Page& Ledger::page(uint32_t slot) const {
+  return *reinterpret_cast<const Page*>(all_ + (1 + size_t{slot}) * kPageBytes);
+}
+
+// A worker has one page that it can write.
+Ledger::Page& Ledger::own(uint32_t slot) { return own_ ? *own_ : const_cast<Page&>(page(slot)); }
 
 Result<Ledger> Ledger::make() {
   UniqueFd memory(::memfd_create("rcuda-ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!memory || ::ftruncate(memory.get(), sizeof(Page)) != 0 ||
+  if (!memory || ::ftruncate(memory.get(), kAllBytes) != 0 ||
       ::fcntl(memory.get(), F_ADD_SEALS, kSeals) != 0) {
     return Status::from_errno(errno, "making a ledger of what sessions use");
   }
-  return open(std::move(memory));
+  void* const all = ::mmap(nullptr, kAllBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+  if (all == MAP_FAILED) return Status::from_errno(errno, "mapping a ledger");
+  // New pages are zero, which is valid.
+  return Ledger(std::move(memory), static_cast<std::byte*>(all), nullptr, 0);
 }
 
-Result<Ledger> Ledger::open(UniqueFd memory) {
+Result<Ledger> Ledger::open(UniqueFd memory, uint32_t own_slot) {
   struct stat file{};
   if (::fstat(memory.get(), &file) != 0) return Status::from_errno(errno, "fstat of a ledger");
   const int seals = ::fcntl(memory.get(), F_GET_SEALS);
-  if (file.st_size != sizeof(Page) || seals < 0 || (seals & kSeals) != kSeals) {
+  if (file.st_size != kAllBytes || seals < 0 || (seals & kSeals) != kSeals || own_slot >= kSlots) {
     return Status(Code::kProtocol, "what the daemon passed is no ledger");
   }
-  void* const page =
-      ::mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
-  if (page == MAP_FAILED) return Status::from_errno(errno, "mapping a ledger");
-  // New pages are zero, which is a valid Page.
-  return Ledger(std::move(memory), static_cast<Page*>(page));
+  // A mapping of a file that is open for writing could be made writable.
+  const std::string path = "/proc/self/fd/" + std::to_string(memory.get());
+  const UniqueFd reader(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!reader) return Status::from_errno(errno, "opening a ledger");
+  void* const all = ::mmap(nullptr, kAllBytes, PROT_READ, MAP_SHARED, reader.get(), 0);
+  if (all == MAP_FAILED) return Status::from_errno(errno, "mapping a ledger");
+  Ledger ledger({}, static_cast<std::byte*>(all), nullptr, own_slot);
+  void* const own = ::mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(),
+                           static_cast<off_t>((1 + size_t{own_slot}) * kPageBytes));
+  if (own == MAP_FAILED) return Status::from_errno(errno, "mapping a ledger");
+  ledger.own_ = static_cast<Page*>(own);
+  return ledger;
 }
 
 bool Ledger::take(uint32_t row, uint32_t slot, uint64_t bytes, uint64_t limit) {
-  std::atomic<uint64_t>& own = page_->used[row][slot];
-  uint64_t booked = own.load();
+  std::atomic<uint64_t>& own_bytes = own(slot).used[row];
+  uint64_t booked = own_bytes.load();
+  uint64_t higher = 0;
   do {
     const uint64_t total = sum(row);
     if (total > limit || bytes > limit - total) return false;
-  } while (!own.compare_exchange_weak(booked, booked + bytes));
-  // Another session may have booked since.
-  if (sum(row) <= limit) return true;
+    higher = sum(row, slot + 1, kSlots);
+  } while (!own_bytes.compare_exchange_weak(booked, booked + bytes));
+  // Another session may have booked since. One with a higher slot withdraws.
+  for (int look = 0; look < kLooks; ++look) {
+    if (sum(row) <= limit) return true;
+    uint64_t least = 0;
+    if (__builtin_add_overflow(sum(row, 0, slot + 1), higher, &least) || least > limit) break;
+  }
   give(row, slot, bytes);
   return false;
 }
 
 void Ledger::add(uint32_t row, uint32_t slot, uint64_t bytes) {
-  page_->used[row][slot].fetch_add(bytes);
+  own(slot).used[row].fetch_add(bytes);
 }
 
 void Ledger::give(uint32_t row, uint32_t slot, uint64_t bytes) {
-  page_->used[row][slot].fetch_sub(bytes);
+  own(slot).used[row].fetch_sub(bytes);
 }
 
-uint64_t Ledger::sum(uint32_t row) const {
-  const uint32_t slots = std::min(page_->slots.load(), kSlots);
+uint64_t Ledger::sum(uint32_t row) const { return sum(row, 0, kSlots); }
+
+uint64_t Ledger::sum(uint32_t row, uint32_t from, uint32_t to) const {
+  const uint32_t slots = std::min(header().slots.load(), to);
   uint64_t total = 0;
-  for (uint32_t slot = 0; slot < slots; ++slot) {
+  for (uint32_t slot = from; slot < slots; ++slot) {
     // A falsified value must not make the sum small.
-    if (__builtin_add_overflow(total, page_->used[row][slot].load(), &total)) return UINT64_MAX;
+    if (__builtin_add_overflow(total, page(slot).used[row].load(), &total)) return UINT64_MAX;
   }
   return total;
 }
 
-uint64_t Ledger::of(uint32_t row, uint32_t slot) const { return page_->used[row][slot].load(); }
+uint64_t Ledger::of(uint32_t row, uint32_t slot) const { return page(slot).used[row].load(); }
 
 void Ledger::clear(uint32_t slot) {
-  for (uint32_t row = 0; row < kRows; ++row) page_->used[row][slot].store(0);
-  uint32_t slots = page_->slots.load();
-  while (slots <= slot && !page_->slots.compare_exchange_weak(slots, slot + 1)) {
+  Page& cleared = own(slot);
+  for (std::atomic<uint64_t>& row : cleared.used) row.store(0);
+  cleared.next_copy.store(std::min(cleared.next_copy.load(), monotonic_ns() + kKeptCopies));
+  std::atomic<uint32_t>& used = const_cast<Header&>(header()).slots;
+  uint32_t slots = used.load();
+  while (slots <= slot && !used.compare_exchange_weak(slots, slot + 1)) {
   }
 }
 
-uint64_t Ledger::book_copy(uint64_t bytes, uint64_t bytes_per_second, uint64_t now) {
+uint64_t Ledger::book_copy(uint32_t slot, uint64_t bytes, uint64_t bytes_per_second, uint64_t now) {
   constexpr uint64_t kMost = 1ull << 61;  // 73 years, in nanoseconds: sums do not overflow
-  const double exact = static_cast<double>(bytes) * 1e9 / static_cast<double>(bytes_per_second);
+  const uint32_t slots = std::min(header().slots.load(), kSlots);
+  uint64_t sharers = 1;
+  for (uint32_t other = 0; other < slots; ++other) {
+    if (other != slot && page(other).next_copy.load() > now) ++sharers;
+  }
+  const double exact = static_cast<double>(bytes) * 1e9 * static_cast<double>(sharers) /
+                       static_cast<double>(bytes_per_second);
   const uint64_t takes = exact < static_cast<double>(kMost) ? static_cast<uint64_t>(exact) : kMost;
-  uint64_t next = page_->next_copy.load();
+  std::atomic<uint64_t>& next_copy = own(slot).next_copy;
+  uint64_t next = next_copy.load();
   uint64_t end = 0;
   do {
     end = std::min(std::max(next, now), kMost) + takes;
-  } while (!page_->next_copy.compare_exchange_weak(next, end));
+  } while (!next_copy.compare_exchange_weak(next, end));
   return end;
 }
 
-uint64_t Ledger::copies_end() const { return page_->next_copy.load(); }
+uint64_t Ledger::copies_end(uint32_t slot) const { return page(slot).next_copy.load(); }
 
 }  // namespace rcuda::server

@@ -1,13 +1,18 @@
 // Ledger: what the sessions of one account (a user, a group) use together, in memory that the
 // daemon shares with the workers of these sessions.
 //
-// Each session has a slot. Its worker adds to its own slot and reads the sum of all; the daemon
-// clears the slot when the worker has ended, however that was. So nothing stays booked for a worker
-// that was killed. A worker that has been taken over can falsify the ledgers of its own user and
-// groups, and no others: workers of other accounts do not have them.
+// Each session has a slot, a page of memory. Its worker writes its own page and reads the others;
+// the daemon clears the page when the worker has ended, however that was. So nothing stays booked
+// for a worker that was killed.
 //
-// Threads and processes: any; every value is an atomic. Two sessions that ask for the last free
-// bytes at once may both be refused. Blocking: none. Errors: make() and open() return the system's.
+// A worker maps its own page for writing and the others for reading, and closes the memory, before
+// it reads anything of its client; the filter of system calls keeps it from widening the mapping
+// (call_filter.h). So a worker that has been taken over can claim as much as the account's limit,
+// and can change nothing that other sessions have booked.
+//
+// Threads and processes: any; every value is an atomic. Of two sessions that ask for the last free
+// bytes at once, the one with the lower slot gets them, if the other withdraws soon. Blocking:
+// none. Errors: make() and open() return the system's.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +32,9 @@ class Ledger {
 
   // The memory's size is sealed, so no process can take pages from another.
   static Result<Ledger> make();
-  // Maps the memory of another process's Ledger. kProtocol if it is none.
-  static Result<Ledger> open(UniqueFd memory);
+  // Maps the memory of another process's Ledger, for the session with that slot. kProtocol if it is
+  // none. descriptor() is -1.
+  static Result<Ledger> open(UniqueFd memory, uint32_t own_slot);
   Ledger(Ledger&& other) noexcept;
   Ledger& operator=(Ledger&& other) noexcept;
   ~Ledger();
@@ -44,23 +50,31 @@ class Ledger {
   uint64_t sum(uint32_t row) const;
   // What one session has booked.
   uint64_t of(uint32_t row, uint32_t slot) const;
-  // Makes a slot ready for a new session.
+  // Makes a slot ready for a new session. Copies that are booked stay so, up to 10 s.
   void clear(uint32_t slot);
 
-  // Books a copy of `bytes` behind the account's earlier ones, at `bytes_per_second`. Returns when
-  // it would end, in nanoseconds of the monotonic clock, as `now` is. (This is the virtual
-  // scheduling form of the generic cell rate algorithm, ITU-T I.371.)
-  uint64_t book_copy(uint64_t bytes, uint64_t bytes_per_second, uint64_t now);
-  // When the copies that are booked end. A falsified ledger may say anything.
-  uint64_t copies_end() const;
+  // Books a copy of `bytes` behind the session's earlier ones. Returns when it would end, in
+  // nanoseconds of the monotonic clock, as `now` is. (This is the virtual scheduling form of the
+  // generic cell rate algorithm, ITU-T I.371.) Sessions whose copies have not ended share
+  // `bytes_per_second` equally, so a falsified page makes others no slower than one session does.
+  uint64_t book_copy(uint32_t slot, uint64_t bytes, uint64_t bytes_per_second, uint64_t now);
+  // When the session's copies that are booked end.
+  uint64_t copies_end(uint32_t slot) const;
 
  private:
   struct Page;
-  Ledger(UniqueFd memory, Page* page);
+  struct Header;
+  Ledger(UniqueFd memory, std::byte* all, Page* own, uint32_t own_slot);
+  const Header& header() const;
+  const Page& page(uint32_t slot) const;
+  Page& own(uint32_t slot);
+  uint64_t sum(uint32_t row, uint32_t from, uint32_t to) const;
   void unmap();
 
   UniqueFd memory_;
-  Page* page_ = nullptr;
+  std::byte* all_ = nullptr;
+  Page* own_ = nullptr;  // null: all pages can be written
+  uint32_t own_slot_ = 0;
 };
 
 }  // namespace rcuda::server

@@ -22,7 +22,7 @@ Result<Quota> Quota::make(std::vector<Allowance> allowances, std::vector<UniqueF
     if (allowances[i].slot >= Ledger::kSlots) {
       return Status(Code::kProtocol, "the daemon named a slot that no ledger has");
     }
-    Result<Ledger> ledger = Ledger::open(std::move(ledgers[i]));
+    Result<Ledger> ledger = Ledger::open(std::move(ledgers[i]), allowances[i].slot);
     if (!ledger.ok()) return ledger.status();
     quota.accounts_.push_back({std::move(allowances[i]), std::move(ledger).value()});
   }
@@ -114,14 +114,15 @@ std::optional<Quota::Room> Quota::host_room() const {
 void Quota::book_copy(uint64_t bytes, uint64_t now) {
   for (Account& account : accounts_) {
     if (account.allowance.bandwidth == 0) continue;
-    (void)account.ledger.book_copy(bytes, account.allowance.bandwidth, now);
+    (void)account.ledger.book_copy(account.allowance.slot, bytes, account.allowance.bandwidth, now);
   }
 }
 
 uint64_t Quota::copies_held_until(uint64_t now) const {
   uint64_t end = 0;
   for (const Account& account : accounts_) {
-    if (account.allowance.bandwidth != 0) end = std::max(end, account.ledger.copies_end());
+    if (account.allowance.bandwidth == 0) continue;
+    end = std::max(end, account.ledger.copies_end(account.allowance.slot));
   }
   return end > now + kBurstNs ? end - kBurstNs : 0;
 }

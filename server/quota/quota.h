@@ -48,7 +48,7 @@ class Quota {
 
   // Books a copy. Times are monotonic nanoseconds.
   void book_copy(uint64_t bytes, uint64_t now);
-  // Until when no further copy may start, because of what all sessions of the accounts have booked;
+  // Until when no further copy may start, because of what this session has booked;
   // 0: one may start now.
   uint64_t copies_held_until(uint64_t now) const;
 

@@ -85,6 +85,7 @@ class Filter {
       for (const uint32_t call : kPrograms) give_for(call, error(EPERM));
       for (const uint32_t call : kCalls) give_for(call, refused_);
       give_for(kClone3, unknown_);
+      refuse_wider_mappings();
       give_unless_flag(SYS_clone, CLONE_THREAD);
       give_unless_flag(SYS_userfaultfd, UFFD_USER_MODE_ONLY);
       add(BPF_JMP | BPF_JGE | BPF_K, kFirstUnknown, 0, 1);
@@ -113,6 +114,22 @@ class Filter {
     add(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 4);
     load(offsetof(seccomp_data, args));
     add(BPF_JMP | BPF_JSET | BPF_K, flag, 1, 0);
+    give(refused_);
+    give(SECCOMP_RET_ALLOW);
+  }
+
+  // mremap(old, old_size, new_size) beyond the old size: of a shared mapping it would show the
+  // pages of other sessions (server/quota/ledger.h). malloc() copies instead. Only sizes below 4
+  // GiB are compared exactly; larger ones are refused.
+  void refuse_wider_mappings() {
+    give_for(SYS_remap_file_pages, refused_);
+    add(BPF_JMP | BPF_JEQ | BPF_K, SYS_mremap, 0, 8);
+    load(offsetof(seccomp_data, args[2]) + 4);
+    add(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 4);
+    load(offsetof(seccomp_data, args[1]));
+    add(BPF_MISC | BPF_TAX, 0);
+    load(offsetof(seccomp_data, args[2]));
+    add(BPF_JMP | BPF_JGT | BPF_X, 0, 0, 1);
     give(refused_);
     give(SECCOMP_RET_ALLOW);
   }

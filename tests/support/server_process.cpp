@@ -62,6 +62,8 @@ ServerProcess::~ServerProcess() {
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
   }
+  // A server of root that is killed leaves it.
+  if (port_ != 0) ::unlink(wire::LocalAddress::in_roots_folder(port_).text().c_str());
 }
 
 int ServerProcess::wait() {

@@ -215,7 +215,9 @@ CUresult call(const Target&, uint16_t opcode, std::span<const std::byte> body, s
               Reply* reply) {
   ++Recorded::get().called;
   const CUresult result = Session::carry(opcode, body, reply);
-  if (!Recorded::get().replies) EXPECT_LE(reply->body().size(), reply_bytes);
+  if (!Recorded::get().replies) {
+    EXPECT_LE(reply->body().size(), reply_bytes);
+  }
   return result;
 }
 

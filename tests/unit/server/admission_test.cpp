@@ -251,11 +251,14 @@ TEST(AdmissionTest, SessionsOfAnAccountShareALedgerAndItsSlotsAreClearedAtTheirE
   EXPECT_EQ(first->ledgers()[1], second->ledgers()[1]);
   EXPECT_NE(first->allowances()[1].slot, second->allowances()[1].slot);
 
-  Ledger of_user = std::move(Ledger::open(UniqueFd(::dup(first->ledgers()[1])))).value();
-  of_user.add(0, first->allowances()[1].slot, 700);
-  of_user.add(0, second->allowances()[1].slot, 30);
+  const uint32_t slot = first->allowances()[1].slot, slot_of_second = second->allowances()[1].slot;
+  const auto open = [&](uint32_t own_slot) {
+    return std::move(Ledger::open(UniqueFd(::dup(second->ledgers()[1])), own_slot)).value();
+  };
+  Ledger of_user = open(slot), of_second = open(slot_of_second);
+  of_user.add(0, slot, 700);
+  of_second.add(0, slot_of_second, 30);
   EXPECT_EQ(of_user.sum(0), 730u);
-  const uint32_t slot = first->allowances()[1].slot;
   first.reset();
   EXPECT_EQ(of_user.sum(0), 30u);
   // Whatever a worker of the account writes into a free slot, the next session begins at zero.
@@ -289,8 +292,9 @@ TEST(AdmissionTest, TheRoomOnADeviceIsThatOfTheTightestLimit) {
     const std::vector<int> ledgers = permit->ledgers();
     ASSERT_EQ(ledgers.size(), 3u);
     for (size_t i = 0; i < ledgers.size(); ++i) {
-      Ledger ledger = std::move(Ledger::open(UniqueFd(::dup(ledgers[i])))).value();
-      ledger.add(1, permit->allowances()[i].slot, bytes);
+      const uint32_t slot = permit->allowances()[i].slot;
+      Ledger ledger = std::move(Ledger::open(UniqueFd(::dup(ledgers[i])), slot)).value();
+      ledger.add(1, slot, bytes);
     }
   };
   book(one, kGib);

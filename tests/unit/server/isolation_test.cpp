@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -116,9 +117,9 @@ TEST(HandOverTest, ThreadsThatEndMeanwhileDoNotMatter) {
 
 // The number of the first call that does not give what it should.
 int first_wrong_call(int refused, int unknown) {
-  const auto gives = [](int wanted, long number, long first, long second = 0) {
+  const auto gives = [](int wanted, long number, long first, long second = 0, long third = 0) {
     errno = 0;
-    (void)::syscall(number, first, second, 0, 0, 0);
+    (void)::syscall(number, first, second, third, 0, 0);
     return wanted == 0 ? errno != EPERM && errno != ENOSYS : errno == wanted;
   };
   if (!gives(refused, SYS_ptrace, 0x4206, -1)) return 1;  // PTRACE_SEIZE
@@ -127,6 +128,10 @@ int first_wrong_call(int refused, int unknown) {
   if (!gives(refused, SYS_unshare, 0)) return 4;
   if (!gives(refused, SYS_process_vm_readv, 0)) return 5;
   if (!gives(unknown, 435, 0)) return 6;  // clone3, which cannot be checked
+  // A shared mapping must not grow: server/quota/ledger.h.
+  void* const page = ::mmap(nullptr, 4096, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (!gives(refused, SYS_mremap, reinterpret_cast<long>(page), 4096, 8192)) return 10;
+  if (!gives(0, SYS_mremap, reinterpret_cast<long>(page), 4096, 4096)) return 11;
   std::thread([] {}).join();              // the C library uses the older call
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);

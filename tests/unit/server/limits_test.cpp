@@ -113,7 +113,7 @@ class LimitsTest : public ::testing::Test {
   // The bytes that the session has booked. With kOne, one byte takes one nanosecond.
   static constexpr uint64_t kOne = kSecond;
   uint64_t booked() {
-    const uint64_t next = ledger_->book_copy(0, kOne, 0);
+    const uint64_t next = ledger_->book_copy(0, 0, kOne, 0);
     return next == 0 ? 0 : next - kStart;
   }
 
@@ -313,7 +313,7 @@ TEST_F(LimitsTest, AGraphsCopiesCountWithEachLaunch) {
   EXPECT_NE(call(api::Opcode::cuGraphLaunch, wire::ObjectId{9}, stream), CUDA_SUCCESS);
   EXPECT_EQ(booked(), 4000u);
   // A launch waits like a copy.
-  ledger_->book_copy(kSecond, kOne, now_);
+  ledger_->book_copy(0, kSecond, kOne, now_);
   const uint64_t before = booked();
   wire::Encoder out;
   out.value(executable);

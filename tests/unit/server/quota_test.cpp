@@ -1,6 +1,10 @@
 #include "server/quota/quota.h"
 
 #include <atomic>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -47,7 +51,7 @@ TEST(Ledger, CannotBeShrunkUnderTheDaemon) {
 
 TEST(Ledger, OtherMemoryIsRefused) {
   UniqueFd memory(::memfd_create("other", MFD_CLOEXEC));
-  EXPECT_EQ(Ledger::open(std::move(memory)).status().code(), Code::kProtocol);
+  EXPECT_EQ(Ledger::open(std::move(memory), 0).status().code(), Code::kProtocol);
 }
 
 TEST(Ledger, AFalsifiedValueMakesNoRoom) {
@@ -158,7 +162,7 @@ TEST(Quota, ASlotThatNoLedgerHasIsRefused) {
   EXPECT_EQ(Quota::make({of_device_memory(1, 0)}, {}).status().code(), Code::kProtocol);
 }
 
-TEST(Quota, CopiesOfAnAccountWaitForOneAnother) {
+TEST(Quota, SessionsOfAnAccountShareItsBandwidth) {
   const Ledger ada = ledger(2);
   const Allowance of = {.of = "user ada", .bandwidth = 1'000'000'000};
   Allowance other = of;
@@ -169,12 +173,60 @@ TEST(Quota, CopiesOfAnAccountWaitForOneAnother) {
   EXPECT_EQ(one.copies_held_until(kNow), 0u);  // short of the burst
   one.book_copy(kSecond - 1000, kNow);
   EXPECT_EQ(one.copies_held_until(kNow), kNow + kSecond - kBurst);
-  EXPECT_EQ(two.copies_held_until(kNow), kNow + kSecond - kBurst);  // also before its first copy
-  two.book_copy(kSecond, kNow);
+  EXPECT_EQ(two.copies_held_until(kNow), 0u);
+  two.book_copy(kSecond / 2, kNow);  // at half the rate, beside the other session's
+  EXPECT_EQ(two.copies_held_until(kNow), kNow + kSecond - kBurst);
+  one.book_copy(kSecond / 2, kNow);
   EXPECT_EQ(one.copies_held_until(kNow), kNow + 2 * kSecond - kBurst);
   EXPECT_EQ(two.copies_held_until(kNow + 3 * kSecond), 0u);
   two.book_copy(1000, kNow + 3 * kSecond);  // a pause is not saved up
   EXPECT_EQ(two.copies_held_until(kNow + 3 * kSecond), 0u);
+}
+
+// As a worker that has been taken over could.
+TEST(Quota, ASessionThatFalsifiesItsPageHoldsUpNoOther) {
+  Ledger group = ledger(2);
+  const Allowance of = {.of = "group games", .bandwidth = 1'000'000'000};
+  Quota quota = session({{of, &group}});
+  constexpr uint64_t kNow = 5'000'000'000, kSecond = 1'000'000'000, kBurst = 50'000'000;
+  for (int i = 0; i < 3; ++i) (void)group.book_copy(1, UINT64_MAX, 1, kNow);
+  EXPECT_EQ(quota.copies_held_until(kNow), 0u);
+  quota.book_copy(kSecond, kNow);
+  EXPECT_EQ(quota.copies_held_until(kNow), kNow + 2 * kSecond - kBurst);
+}
+
+// The mappings of ledgers in this process: "rw-s" or "r--s", and their addresses.
+std::multimap<std::string, std::pair<uintptr_t, uintptr_t>> mappings() {
+  std::ifstream maps("/proc/self/maps");
+  std::multimap<std::string, std::pair<uintptr_t, uintptr_t>> found;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("rcuda-ledger") == std::string::npos) continue;
+    uintptr_t from = 0, to = 0;
+    char access[5] = {};
+    EXPECT_EQ(std::sscanf(line.c_str(), "%lx-%lx %4s", &from, &to, access), 3) << line;
+    found.insert({access, {from, to}});
+  }
+  return found;
+}
+
+TEST(Ledger, AWorkerCanWriteItsOwnPageOnly) {
+  Ledger daemon = ledger(3);
+  const auto before = mappings();
+  const Ledger worker = std::move(Ledger::open(copy_of(daemon), 1)).value();
+  EXPECT_EQ(worker.descriptor(), -1) << "the memory could be mapped again";
+  size_t writable = 0;
+  for (const auto& [access, range] : mappings()) {
+    const size_t bytes = range.second - range.first;
+    if (access == "rw-s") {
+      writable += bytes;
+    } else {
+      EXPECT_NE(::mprotect(reinterpret_cast<void*>(range.first), bytes, PROT_READ | PROT_WRITE), 0);
+    }
+  }
+  for (const auto& [access, range] : before) writable -= range.second - range.first;
+  EXPECT_EQ(writable, 64u << 10);
+  daemon.add(0, 2, 7);
+  EXPECT_EQ(worker.sum(0), 7u);
 }
 
 TEST(Quota, ACopyOfAnyNumberOfBytesOverflowsNothing) {
