@@ -23,6 +23,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uid_t kNobody = 65534;
+// In place of a user: the daemon has closed the oldest connection that it has not yet said it of.
+// No user has this number.
+constexpr uint32_t kClosed = ~uint32_t{0};
 constexpr size_t kMostWaiting = 1024;  // in the daemon
 constexpr size_t kMostHeld = 4096;     // in the helper
 constexpr size_t kBatch = 64;
@@ -66,8 +69,12 @@ class Helper {
           recv_packet_with_fds(daemon_, writable_bytes_of(user), descriptors, Clock::now());
       if (got.status().code() == Code::kTimeout) return;
       if (got.status().code() == Code::kUnavailable) ::_exit(0);  // the daemon has ended
+      if (user == kClosed && !open_.empty()) {
+        held_[open_.front().first].push_back(open_.front().second);
+        open_.pop_front();
+      }
       for (UniqueFd& one : descriptors) {
-        if (one) held_[user].push_back(one.release());
+        if (one) open_.emplace_back(user, one.release());
       }
     }
   }
@@ -87,6 +94,7 @@ class Helper {
         if (other == user) continue;
         for (const int connection : theirs) ::close(connection);
       }
+      for (const auto& [other, connection] : open_) ::close(connection);
       char byte;
       (void)!::read(begin[0], &byte, 1);
       ::_exit(0);
@@ -110,6 +118,7 @@ class Helper {
   }
 
   const int daemon_;
+  std::deque<std::pair<uid_t, int>> open_;  // the daemon has not closed them yet
   std::map<uid_t, std::vector<int>> held_;
   std::vector<Child> children_;
 };
@@ -149,30 +158,46 @@ Status Closer::start() {
   return {};
 }
 
-bool Closer::pass(uid_t user, int connection) {
+bool Closer::pass(uid_t user, UniqueFd* connection) {
+  if (!say_closed()) return false;
+  const int descriptor = connection->get();
   const Status sent =
-      send_with_fds(socket_.get(), bytes_of(uint32_t{user}), {&connection, 1}, Clock::now());
+      send_with_fds(socket_.get(), bytes_of(uint32_t{user}), {&descriptor, 1}, Clock::now());
   if (sent.code() == Code::kTimeout) return false;
-  if (sent.ok()) return true;
-  RCUDA_ERROR(
-      "the process that closes local connections has ended (%s): restart rcuda-server, or a local "
-      "user may stop it",
-      sent.message().c_str());
-  socket_.reset();
+  if (!sent.ok()) {
+    RCUDA_ERROR(
+        "the process that closes local connections has ended (%s): restart rcuda-server, or a "
+        "local user may stop it",
+        sent.message().c_str());
+    socket_.reset();
+  }
+  connection->reset();
+  ++unsaid_;
+  (void)say_closed();
+  return true;
+}
+
+bool Closer::say_closed() {
+  for (; unsaid_ > 0 && socket_; --unsaid_) {
+    const Status sent = send_with_fds(socket_.get(), bytes_of(kClosed), {}, Clock::now());
+    if (sent.code() == Code::kTimeout) return false;
+  }
   return true;
 }
 
 void Closer::close(uid_t user, UniqueFd connection) {
   if (!connection || !socket_) return;
-  if (!waiting_.empty() || !pass(user, connection.get())) {
+  if (!waiting_.empty() || !pass(user, &connection)) {
     waiting_.emplace_back(user, std::move(connection));
   }
 }
 
 bool Closer::is_full() {
-  while (!waiting_.empty() && (!socket_ || pass(waiting_.front().first, waiting_.front().second.get()))) {
+  if (!socket_) waiting_.clear();
+  while (!waiting_.empty() && pass(waiting_.front().first, &waiting_.front().second)) {
     waiting_.pop_front();
   }
+  (void)say_closed();
   return waiting_.size() >= kMostWaiting;
 }
 

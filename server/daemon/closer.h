@@ -2,11 +2,11 @@
 //
 // A local user can queue descriptors in its connection whose close blocks for hours
 // (common/base/passed_descriptors.h). The close of the connection would stop the daemon's only
-// thread. So the daemon passes the connection to a helper process first, and its own close is then
-// never the last. The helper forks a child for each batch of connections of one user, and the child
-// exits with them: a process that ends does not linger. A child that does not end is killed after
-// kPatience. One user has at most kMostChildren of them; further connections of that user stay open
-// in the helper until one has ended.
+// thread. So the daemon passes the connection to a helper process, closes its own, and then says
+// so: its own close is never the last. The helper then forks a child for each batch of connections
+// of one user, and the child exits with them: a process that ends does not linger. A child that
+// does not end is killed after kPatience. One user has at most kMostChildren of them; further
+// connections of that user stay open in the helper until one has ended.
 //
 // The helper is an orphan without privileges, and ends when the daemon does. If it has died,
 // connections are closed by the daemon.
@@ -41,10 +41,13 @@ class Closer {
   bool is_full();
 
  private:
-  bool pass(uid_t user, int connection);
+  // False: the helper does not read for now.
+  bool pass(uid_t user, UniqueFd* connection);
+  bool say_closed();
 
   UniqueFd socket_;
   std::deque<std::pair<uid_t, UniqueFd>> waiting_;  // the helper does not read for now
+  size_t unsaid_ = 0;  // connections that are closed, which the helper does not know
 };
 
 }  // namespace rcuda::server
