@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include <fcntl.h>
@@ -181,8 +183,15 @@ void Cgroups::unsettle() {
   for (const std::string& name : controllers_) {
     (void)write_file(path_ + "/cgroup.subtree_control", "-" + name);
   }
-  (void)write_file(path_ + "/cgroup.procs", std::to_string(::getpid()));
-  ::rmdir((path_ + kDaemon).c_str());
+  // A helper of the daemon may still be ending.
+  const std::string leaf = path_ + kDaemon;
+  const auto inside = [&] { return words_of(read_file(leaf + "/cgroup.procs")); };
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  while (inside().size() > 1 && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  for (const std::string& process : inside()) (void)write_file(path_ + "/cgroup.procs", process);
+  ::rmdir(leaf.c_str());
 }
 
 Status Cgroups::enable() {

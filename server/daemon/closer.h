@@ -39,6 +39,8 @@ class Closer {
   // Whether so many connections wait for the helper that no more should be accepted. Passes on
   // what it takes now.
   bool is_full();
+  // The helper ends.
+  void end() { socket_.reset(); }
 
  private:
   // False: the helper does not read for now.

@@ -72,7 +72,10 @@ Daemon::Daemon(const Settings& settings, int stop, int ready)
       gate_(settings) {}
 
 Status Daemon::run() {
-  RCUDA_RETURN_IF_ERROR(open());
+  if (Status opened = open(); !opened.ok()) {
+    close();
+    return opened;
+  }
   pool_->adopt_orphans();
   Result<bool> goes_on = true;
   while (goes_on.ok() && *goes_on) goes_on = take_turn(kLongestWait);
@@ -87,7 +90,9 @@ Status Daemon::listen() {
   if (!listener.ok()) return listener.status();
   listener_ = std::move(listener).value();
   RCUDA_RETURN_IF_ERROR(check_exposure(settings_, listener_));
-  // Before there are threads and secrets.
+  pool_ = std::make_unique<WorkerPool>(settings_, Bases(host_name(), listener_.port));
+  RCUDA_RETURN_IF_ERROR(pool_->prepare());
+  // In the daemon's cgroup, and before there are threads and secrets.
   const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!take_descriptors(socket.get(), false)) RCUDA_RETURN_IF_ERROR(closer_.start());
   RCUDA_RETURN_IF_ERROR(gate_.open(!listener_.is_loopback));
@@ -102,9 +107,8 @@ Status Daemon::open() {
   admission_.set_rules(std::move(rules).value());
   RCUDA_RETURN_IF_ERROR(audit_.open(settings_.audit.get()));
   RCUDA_RETURN_IF_ERROR(open_leases());
-  pool_ = std::make_unique<WorkerPool>(settings_, Bases(host_name(), listener_.port));
   pool_->record_in(&audit_);
-  return pool_->prepare();
+  return {};
 }
 
 void Daemon::close() {
@@ -114,6 +118,7 @@ void Daemon::close() {
   }
   listener_ = {};
   connections_.clear();
+  closer_.end();
   pool_.reset();  // ends the workers
 }
 
