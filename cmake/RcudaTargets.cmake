@@ -80,8 +80,8 @@ function(rcuda_use_precompiled target)
 endfunction()
 
 # rcuda_include_first(TARGET HEADER): each source of TARGET begins with HEADER. Call this after
-# rcuda_use_precompiled(). GCC takes precompiled headers as the first include only, CMake makes them the last, and
-# ccache keeps nothing that names them twice. So the option is given here, in place of CMake's.
+# rcuda_use_precompiled(). GCC accepts a precompiled header only as the first include, but CMake puts it last.
+# ccache caches nothing that names the header twice. So this function passes the option instead of CMake.
 function(rcuda_include_first target header)
   get_target_property(precompiled ${target} PRECOMPILE_HEADERS_REUSE_FROM)
   if(precompiled)

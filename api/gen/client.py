@@ -213,8 +213,8 @@ def emit_outputs(function, types):
                 lines.append("    from_wire(it, call.target());\n")
                 for f in struct.kept if a.form == "inout" else []:
                     lines.append(f"    {f.member} = {a.name}->{f.path};\n")
-            # A driver never names more elements than the array has room for. Our own commands do, to
-            # be asked again.
+            # A driver never reports more elements than the array has room for. Our own commands may: the caller then
+            # asks again.
             counted = [b.name for b in function.arguments if b.count_from == a.name]
             if a.form == "inout" and counted and function.is_driver:
                 given = " || ".join(f"{name} != nullptr" for name in counted)

@@ -117,7 +117,7 @@ def is_answered(function):
 def emit_hostile(function, types):
     """The call with the same arguments, whatever the worker answers."""
     names = ", ".join(a.name for a in function.arguments)
-    # Of which a call reads, or fills, so many elements.
+    # Arguments of which the call reads or fills a fixed number of elements.
     sized = [f"  {a.name}_storage.resize({a.count});\n  {a.name} = {a.name}_storage.data();\n"
              for a in function.arguments if a.count.isdigit()]
     return "".join([f"void answer_{function.name}() {{\n", *emit_arguments(function, types), *sized,

@@ -1,6 +1,6 @@
-// A launch and the wait for it, beside small page-locked allocations that kernels may use. Over TCP
-// and verbs the client and the worker each have a copy of these, and every wait has to find out what
-// the GPU has changed.
+// Measures a launch and the wait for it while the program has small page-locked allocations that
+// kernels may use. Over TCP and verbs, client and worker each have a copy of these allocations, so
+// every wait must find out what the GPU has changed.
 //
 // `small_mapped [ALLOCATIONS...]` prints medians in microseconds: for each number of allocations of
 // 4 bytes, with a kernel that writes to none, one or all of them.

@@ -14,7 +14,7 @@
 namespace rcuda::client {
 namespace {
 
-// The base, in which a worker's driver starts, and the session's window.
+// The base in which a worker's driver starts, and the window of the session.
 constexpr size_t kMostWindows = 2;
 
 uint64_t page_bytes() {
@@ -69,7 +69,7 @@ Status check(const std::vector<wire::AddressWindow>& windows,
   return {};
 }
 
-// Maps pages where nothing is mapped. False, with errno, if something is.
+// Maps free pages. Returns false, with errno, if something is mapped there.
 bool map_free(uint64_t address, uint64_t bytes, int access) {
   void* const wanted = reinterpret_cast<void*>(address);
   void* const got =
@@ -110,7 +110,7 @@ Status AddressWindows::reserve(const std::vector<wire::AddressWindow>& windows,
   for (const wire::AddressWindow& window : windows) {
     const bool is_reserved = map_free(window.base, window.bytes, PROT_NONE);
     const int error = errno;
-    // Of a limit the kernel says so only where the addresses are free.
+    // The kernel reports a limit (ENOMEM) only if the addresses are free.
     if (is_reserved || error == ENOMEM) {
       windows_.push_back({window.base, window.bytes, is_reserved});
       continue;

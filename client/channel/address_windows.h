@@ -28,26 +28,27 @@ class AddressWindows {
   explicit AddressWindows(const std::vector<wire::AddressWindow>& windows);
   AddressWindows(const AddressWindows&) = delete;
   AddressWindows& operator=(const AddressWindows&) = delete;
-  ~AddressWindows();  // ends the reservations, and what open() has mapped there
+  ~AddressWindows();  // unmaps the reservations and the pages that open() has mapped
 
-  // Reserves the windows of a Welcome. kProtocol if there are none or too many, if one is not whole
-  // pages inside of the ranges for device memory (wire::kBases, wire::kWindowRanges), or overlaps
-  // `taken`, which the worker was asked not to use; kUnavailable if this process uses a part of it.
-  // After an error nothing is reserved. A limit on addresses (ulimit -v) forbids any reservation.
-  // Then the windows are owned all the same, and open() maps only pages that are free.
+  // Reserves the windows of a Welcome. Returns kProtocol if there are no windows or too many, if a
+  // window does not consist of whole pages inside the ranges for device memory (wire::kBases,
+  // wire::kWindowRanges), or if it overlaps `taken`, which the worker had to avoid. Returns
+  // kUnavailable if this process uses a part of a window. After an error nothing is reserved. A
+  // limit on addresses (ulimit -v) prevents any reservation. The windows are then owned all the
+  // same, and open() maps only free pages.
   Status reserve(const std::vector<wire::AddressWindow>& windows,
                  const std::vector<wire::AddressWindow>& taken);
 
-  // False if a limit on addresses has forbidden a reservation.
+  // Returns false if a limit on addresses has prevented a reservation.
   bool are_reserved() const;
 
-  // Whether the whole range lies in one window. 0 bytes count as one.
+  // Whether the whole range lies in one window. A range of 0 bytes counts as one byte.
   bool owns(uint64_t address, uint64_t bytes) const;
 
-  // Replaces whole pages by new ones with zeros, which may be read and written. False, with nothing
-  // changed, if the pages are not owned or there is no memory.
+  // Replaces whole pages with new pages of zeros that can be read and written. Returns false, and
+  // changes nothing, if the pages are not owned or there is no memory.
   bool open(uint64_t address, size_t bytes);
-  // Takes away all access to pages that open() has made, and their memory.
+  // Removes all access to pages that open() has mapped, and releases their memory.
   void close(uint64_t address, size_t bytes);
 
  private:
@@ -61,7 +62,7 @@ class AddressWindows {
 
   std::vector<Window> windows_;
   std::mutex mutex_;
-  std::map<uint64_t, size_t> opened_;  // where nothing is reserved; guarded by mutex_
+  std::map<uint64_t, size_t> opened_;  // pages opened without a reservation; guarded by mutex_
 };
 
 }  // namespace rcuda::client

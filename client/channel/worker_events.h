@@ -156,7 +156,8 @@ class WorkerEvents {
   std::unordered_map<uint64_t, Shared> graph_callbacks_;
   static constexpr uint64_t kFirstCallback = 1;
   uint64_t next_callback_ = kFirstCallback;
-  // Requests that are not acknowledged: the worker waits for each, so there is one for each slot.
+  // Requests without an acknowledgement yet. The worker waits for each one, so a slot has at most
+  // one.
   std::bitset<wire::WorkerWindow::kCallbackSlots> requested_;
   TraceSink trace_sink_;
   NoticeSink notice_sink_;

@@ -198,7 +198,7 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
 CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
                                 size_t count, CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
-  // The address is the only answer among the parameters.
+  // Of the parameters, only the address is an output.
   CUDA_MEM_ALLOC_NODE_PARAMS answered = *parameters;
   const CUresult result =
       forward_cuGraphAddMemAllocNode(node, graph, dependencies, count, &answered);

@@ -120,7 +120,8 @@ CUresult cuLinkComplete(CUlinkState handle, void** image, size_t* bytes) {
   const CUresult result = forward_rcuda_link_complete(handle, &state->image);
   fetch_logs(handle, *state);
   if (result != CUDA_SUCCESS) return result;
-  // The application may load it from its address alone. So its headers must not lead elsewhere.
+  // The application may load the image by its address alone. So the headers of the image must not
+  // refer to other memory.
   const auto inspected = rcuda::image::inspect(state->image);
   if (!inspected.ok()) {
     RCUDA_ERROR("%s returned a malformed linked image: %s", state->session->name().c_str(),

@@ -135,7 +135,7 @@ CUresult load_library(CUlibrary* handle, const void* pointer, std::optional<size
   ImageParts image;
   const CUresult measured = measure_image(pointer, bytes, &image);
   if (measured == CUDA_ERROR_INVALID_IMAGE && !bytes) {
-    // Driver 580 looks at memory when something of it is first used.
+    // Driver 580 does not read the image before something in it is first used.
     auto* library = create<Library>({}, ImageParts(), JitOptions(), measured);
     *handle = reinterpret_cast<CUlibrary>(library);
     return library ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;

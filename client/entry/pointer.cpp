@@ -48,8 +48,8 @@ CUresult give(void* data, T value) {
   return CUDA_SUCCESS;
 }
 
-// Those of the worker's driver. They are for drivers of the kernel, so only its machine has a use
-// for them.
+// Returns the tokens of the worker's driver. They are for kernel drivers, so they are of use on the
+// worker's machine only.
 CUresult tokens_of(CUdeviceptr address, CUDA_POINTER_ATTRIBUTE_P2P_TOKENS* tokens) {
   unsigned long long token = 0;
   unsigned space = 0;
@@ -207,7 +207,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr a
     size_t size = 0;
     const CUresult result = forward_cuMemGetAddressRange_v2(&first, &size, address);
     if (result != CUDA_SUCCESS) return result;
-    // Zero is what a driver says of memory of the host (580 on an H200).
+    // A driver returns zero for host memory (580 on an H200).
     if (first && !target.session->accepts(first, size, "mapped memory")) return kSessionLost;
     if (base) *base = first;
     if (bytes) *bytes = size;

@@ -1,9 +1,9 @@
 // Executable graphs and their handles.
 //
 // A kernel may launch a graph that was instantiated with CU_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH.
-// It gets the handle as a parameter, in a struct, or in memory, and the GPU knows only the worker's
-// driver's handle. So the application gets that handle for such a graph, and no place that a handle
-// may be written to has to be searched.
+// It gets the handle as a parameter, in a struct, or in memory. The GPU knows only the handle of
+// the worker's driver. So the application gets that handle for such a graph, and the client need
+// not search every place where the application may write a handle.
 //
 // Threads: any.
 #pragma once
@@ -22,8 +22,8 @@ struct GraphExec : Object {
 
   // The handle that the application has.
   CUgraphExec handle() const;
-  // Makes the worker's handle of the graph the application's. Returns false if it is null, equals
-  // the handle of another graph, or may equal one that the client will make.
+  // Makes the worker's handle of the graph the application's handle. Returns false if the handle is
+  // null, equals the handle of another graph, or may equal a handle that the client will make.
   bool use_worker_handle(CUgraphExec handle);
 
  private:

@@ -21,8 +21,8 @@ class AdviceBook {
   // memory. The reference is valid until the next call.
   cuda::ManagedAdvice& of(const Allocation& allocation);
 
-  // Entries, with those of freed memory that are still kept: at most as many as of live memory, and
-  // one.
+  // The number of entries. It includes entries of freed memory that are not removed yet: at most
+  // one more than the entries of live memory.
   size_t size() const { return advices_.size(); }
 
  private:

@@ -249,8 +249,8 @@ bool is_variable_at(const Mirror& mirror, const Session& session, CUdeviceptr ad
          reinterpret_cast<uintptr_t>(mirror.address) == address && mirror.bytes == bytes;
 }
 
-// Ends the mirrors of variables that have ended: the worker has used their memory again. A reset of
-// a context ends its modules without a call that names them.
+// Ends the mirrors of variables that no longer exist: the worker has reused their memory. A context
+// reset unloads modules without a call that names them.
 void end_variables_in(const Session& session, CUdeviceptr address, size_t bytes) {
   end_mirrors([&](const Mirror& mirror) {
     return mirror.memory == MirroredMemory::kVariable && mirror.session == &session &&

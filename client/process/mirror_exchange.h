@@ -64,7 +64,7 @@ struct Mirror {
   MirroredMemory memory = MirroredMemory::kHost;
   bool reads_empty = true;          // the worker may read all of it to find changes
   std::atomic<MirrorUse> use{MirrorUse::kAny};
-  // With MirrorUse::kNamed: contexts with work that got an address of it and may not have ended.
+  // With MirrorUse::kNamed: contexts whose work got an address of it and may not have ended.
   std::vector<wire::ObjectId> named_in;  // guarded by push_mutex
   WriteTracker* tracker = nullptr;  // null: the application's changes are found by comparing
   std::shared_ptr<Timeline> exchanges;  // of wire::kFetchStream, in which bytes go either way
@@ -77,8 +77,8 @@ struct Mirror {
   // The last fetch failed. Nothing may be sent before the next: it would be older than `unfetched`.
   std::atomic<bool> behind{false};
   // Guarded by pull_mutex.
-  uint64_t answer = 0;         // MirrorState::answer of the last bytes that were taken over
-  int pulls_without_news = 0;  // for so many the next question is for all bytes
+  uint64_t answer = 0;         // MirrorState::answer of the last bytes that the client took over
+  int pulls_without_news = 0;  // how many of the next pulls fetch all bytes
   std::vector<Run> unfetched;  // what the GPU has changed, as far as told, and the client has not
   bool reads_all = false;    // the application accesses most of what the GPU has changed
   size_t sample = 0;         // with reads_all: a page that was dropped nevertheless

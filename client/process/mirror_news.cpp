@@ -8,7 +8,7 @@
 namespace rcuda::client {
 namespace {
 
-// So many heads leave most of an answer to the bytes.
+// With this limit, heads leave most of an answer to the bytes.
 constexpr size_t kMostAtOnce = 512;
 static_assert(kMostAtOnce * sizeof(wire::MirrorNewsHead) <= CallsInFlight::kMostReplyBytes / 3);
 
@@ -23,7 +23,7 @@ class Answer {
     std::memcpy(value, from.data(), sizeof *value);
     return true;
   }
-  // None if there are not that many.
+  // Returns an empty span if fewer bytes are left.
   std::span<const std::byte> take_bytes(size_t count) {
     if (count > bytes_.size()) return {};
     return std::exchange(bytes_, bytes_.subspan(count)).first(count);

@@ -1,7 +1,7 @@
-// What the GPU has changed in small mirrors of page-locked memory: one question for many mirrors,
-// whose answer has only the bytes that the client lacks.
+// Fetches the GPU's changes in small mirrors of page-locked memory. One query covers many mirrors,
+// and its answer has only the bytes that the client lacks.
 //
-// Threads: any; each function says which locks its caller holds. Nothing blocks but CallsInFlight.
+// Threads: any; each function says which locks its caller holds. Only CallsInFlight blocks.
 #pragma once
 
 #include <cstddef>
@@ -24,14 +24,14 @@ struct MirrorNews {
   std::vector<std::byte> bytes;  // of the runs, one after the other
 };
 
-// Whether the mirror is small and page-locked memory, and its worker has the command. Of other
-// memory, the worker does not know what the client has.
+// Whether the mirror is small and page-locked memory, and its worker supports the command. For
+// other memory, the worker does not record what the client has.
 bool may_have_news(const Mirror& mirror);
-// Asks about mirrors of one session and one context. `calls` fills in the answers. pull_mutex is
-// held.
+// Asks for the news of mirrors of one session and one context. `calls` fills in the answers. The
+// caller holds pull_mutex.
 void ask_for_news(const std::vector<MirrorNews*>& mirrors, CallsInFlight* calls);
-// Puts the bytes into `fetched`, among those that both sides have. Returns the blocks with changes.
-// mirrors_mutex is held.
+// Writes the bytes into `fetched`, and fills the rest of each changed block with bytes that both
+// sides have. Returns the blocks with changes. The caller holds mirrors_mutex.
 std::vector<Run> place_news(const MirrorNews& news);
 
 }  // namespace rcuda::client

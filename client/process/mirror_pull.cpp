@@ -146,7 +146,7 @@ struct Pull {
   bool expected = false;  // the application has said that it will read some of it
   // Of what was fetched, or is about to be. Memory about which nobody is asked is absent.
   wire::MirrorState state{UINT64_MAX, 0};
-  bool by_news = false;  // `news` has what the GPU changed, in place of the mirror's `unfetched`
+  bool by_news = false;  // `news` has the GPU's changes, instead of the mirror's `unfetched`
   MirrorNews news;
 };
 
@@ -214,8 +214,8 @@ void ask_for_changes(Pull& pull, CallsInFlight* calls) {
              });
 }
 
-// After the GPU has changed too much for an answer with news. Work that repeats probably does so
-// again, and the question costs a round trip.
+// The number of pulls that fetch all bytes after an answer had no room for the GPU's changes.
+// Repeated work probably changes as much again, and the query costs a round trip.
 constexpr int kPullsWithoutNews = 8;
 
 bool is_worth_a_question(Mirror& mirror) {
@@ -225,7 +225,8 @@ bool is_worth_a_question(Mirror& mirror) {
   return false;
 }
 
-// Asks about mirrors of one context. All bytes of a few small ones cost no more than a question.
+// Asks about mirrors of one context. A few small ones are fetched whole, which costs no more than a
+// query.
 void ask_for_small(const std::vector<Pull*>& pulls, CallsInFlight* calls) {
   constexpr size_t kFewBytes = 4096;
   size_t bytes = 0;
@@ -264,7 +265,7 @@ void ask(const std::vector<Pull*>& pulls) {
   for (const auto& [context, all] : small) ask_for_small(all, &calls);
 }
 
-// Fetches mirrors for whose changes the answer had no room.
+// Fetches the mirrors whose changes did not fit into the answer.
 void fetch_rest(const std::vector<Pull*>& pulls) {
   CallsInFlight calls;
   for (Pull* const pull : pulls) {

@@ -17,9 +17,9 @@ enum class MirrorUse {
   kAny,  // all launches
   // Those with an address of it in their parameters. For memory of more than kAlwaysSentBytes that
   // kernels only got inside of a larger parameter. Such a word may be an unused one with an old
-  // address, and to compare large memory takes longer than a launch. Smaller memory may hold flags
-  // for which a kernel waits, so any launch must bring them there. While work with such an address
-  // runs, waits show it the host's changes (show_writes()).
+  // address, and comparing large memory takes longer than a launch. Smaller memory may hold flags
+  // that a kernel waits for, so every launch must send them. While work with such an address runs,
+  // waits send the host's changes to it (show_writes()).
   kNamed,
 };
 inline constexpr size_t kAlwaysSentBytes = 64 << 10;

@@ -72,7 +72,7 @@ class Registry {
   // Removes the allocations of a context that ends. Returns those in host memory, which the caller
   // must free. Memory of pools and of cuMemMap belongs to the device and stays.
   std::vector<Allocation> remove_context(uint32_t device, wire::ObjectId context);
-  // Gives a session addresses of its own, which are the only ones that it may have. `windows` must
+  // Assigns windows of addresses to a session, which may have no other addresses. `windows` must
   // live as long as this object.
   void grant(const AddressWindows& windows, const Session* session);
   // Records a range of cuMemAddressReserve. Returns false if it is not inside of the session's

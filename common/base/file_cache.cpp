@@ -64,7 +64,8 @@ UniqueFd FileCache::open(const std::string& name) const {
   if (!folder_) return file;
   file = UniqueFd(::openat(folder_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (!file) return file;
-  // The lock is the open file's, which a mapping keeps. remove_unused() may have come before it.
+  // The lock belongs to the open file, which a mapping keeps open. remove_unused() may have removed
+  // the file before it was locked.
   struct stat status;
   const bool locked = ::flock(file.get(), LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK;
   if (!locked || ::fstat(file.get(), &status) != 0 || status.st_nlink == 0) return {};
@@ -88,7 +89,7 @@ Status FileCache::name(const std::string& temporary, const std::string& name) co
     if (::renameat2(folder, temporary.c_str(), folder, name.c_str(), RENAME_NOREPLACE) == 0) break;
     error = errno;
     if (error == EEXIST && !remove_unused(name)) {
-      // Its readers have found it good.
+      // Keep the old file: the processes that use it have checked it.
       ::unlinkat(folder, temporary.c_str(), 0);
       return {};
     }

@@ -3,10 +3,10 @@
 // A file is written under a temporary name, synced and renamed, so a reader always finds it whole,
 // also after a power cut. Afterwards it is only read. When the folder exceeds its bound, the least
 // recently used files are removed. A file that is open or mapped in any process is neither removed
-// nor replaced: its blocks would stay, and no longer count. (Where the file system has no flock(),
-// it is.) The folder is opened once and its path is not used again, so it may lie where this user
-// cannot reach it by path. Threads: any; an object has no state that changes. Blocking: open() and
-// insert(), for the file system.
+// nor replaced, because its blocks would stay and no longer count. (A file system without flock()
+// does not prevent that.) The folder is opened once and its path is not used again, so it may lie
+// where this user cannot reach it by path. Threads: any; an object has no state that changes.
+// Blocking: open() and insert(), for the file system.
 #pragma once
 
 #include <cstddef>
@@ -27,11 +27,11 @@ class FileCache {
 
   bool keeps_files() const { return static_cast<bool>(folder_); }
   uint64_t max_bytes() const { return max_bytes_; }
-  // The file, for reading, which counts as a use; invalid if it is not there. The file is in use
-  // until the descriptor and the mappings made with it are closed.
+  // Opens the file for reading, which counts as a use. Returns an invalid descriptor if the file is
+  // not there. The file is in use until the descriptor and the mappings made with it are closed.
   UniqueFd open(const std::string& name) const;
-  // Writes the parts one behind the other, and replaces a file of that name that is not in use. If
-  // the files in use leave no room for the new one, it is removed at once.
+  // Writes the parts one after the other. Replaces a file of that name unless it is in use. If the
+  // files in use leave no room for the new file, it is removed at once.
   Status insert(const std::string& name,
                 std::initializer_list<std::span<const std::byte>> parts) const;
 

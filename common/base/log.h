@@ -36,9 +36,9 @@ void set_log_descriptor(int descriptor);
 // Likewise, for a process that reads the lines and writes them with write_log_line_of(): each line
 // is its level and its text ("<W>text").
 void set_log_relay(int descriptor);
-// Writes one line of another process as a line of this log: this log's time and destination, the
-// other's name. The text is cleaned, and its level is what `line` says (kInfo if it says nothing).
-// Of lines that do not fit, the end is missing.
+// Writes one line of another process as a line of this log, with the time and destination of this
+// log and the name of the other process. Cleans the text. The level is that in `line` (kInfo if
+// there is none). The end of a line that does not fit is cut off.
 void write_log_line_of(const char* name, std::string_view line);
 
 }  // namespace rcuda

@@ -39,10 +39,10 @@ std::vector<MappedPart> whole_mappings_in(uint64_t begin, uint64_t end);
 // false. The path is empty for anonymous memory. Returns false if the file cannot be opened; errno
 // says why.
 bool each_mapping(const std::function<bool(const MappedPart&, const char* path)>& visit);
-// The parts of these parts that lie in [begin, end).
+// Returns the parts of `parts` that lie in [begin, end).
 std::vector<MappedPart> parts_in(const std::vector<MappedPart>& parts, uint64_t begin,
                                  uint64_t end);
-// How often the functions above have asked the kernel, for tests.
+// How often the functions above have queried the kernel, for tests.
 uint64_t mapping_queries();
 // Whether the parts cover all of [begin, end).
 bool cover(const std::vector<MappedPart>& parts, uint64_t begin, uint64_t end);
@@ -57,7 +57,7 @@ enum class Pinning {
 };
 // Whether a driver of the kernel can pin the memory for longer than one system call, as a GPU's
 // driver does with memory that a program registers. `writes`: the device may write to it.
-// `parts`: mappings_in() this range.
+// `parts`: as mappings_in() returns them for this range.
 Pinning pinning_of(const std::vector<MappedPart>& parts, uint64_t begin, uint64_t end, bool writes);
 
 // Whether a driver of the kernel has pinned memory of this process for longer than one system call:

@@ -23,7 +23,7 @@ struct Character {
 Character first_character(std::string_view text);
 
 bool is_printable(std::string_view text);
-// Replaces each byte of what is not printable by '?'.
+// Replaces each byte of unprintable characters by '?'.
 void make_printable(std::span<char> text);
 std::string printable(std::string text);
 

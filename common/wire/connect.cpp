@@ -85,8 +85,8 @@ int connect_local(const LocalAddress& address, Clock::time_point deadline, Uniqu
   return error;
 }
 
-// A server of root is found in root's folder, where nobody else can listen. Any process may have
-// taken an abstract name first, so the user behind it is checked.
+// The client finds a server of root in root's folder, where only root can listen. Any process may
+// have taken an abstract name first, so the client checks the user of that server.
 Result<UniqueFd> connect_unix(uint16_t port, const std::vector<uid_t>& trusted,
                               Clock::time_point deadline) {
   using std::chrono::microseconds;

@@ -82,8 +82,8 @@ Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,
                                                         const LinkTimeouts& timeouts);
 
 // Where clients on the same machine find the server of a port. Every server has an abstract Unix
-// socket, which disappears with the server, but whose name any user may take first. So a server of
-// root also has one in a folder that only root can write, and clients look there first.
+// socket. It disappears with the server, but any user may take its name first. So a server of root
+// also has a socket in a folder that only root can write, and clients look there first.
 class LocalAddress {
  public:
   static constexpr const char* kRootsFolder = "/run/rcuda";

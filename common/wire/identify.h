@@ -51,10 +51,9 @@ struct Credentials {
 Status identify(Connection* connection, const std::string& host, uint16_t port,
                 const Credentials& credentials, std::chrono::steady_clock::time_point deadline);
 
-// Puts the key of the lease for a server, if there is one, into the Hello for that server. Call it
-// after identify(): then the key crosses a network in the clear only where RCUDA_SECURITY is none.
-// kInvalidArgument if RCUDA_LEASE is not usable,
-// or has a secret for every server.
+// Puts the key of the lease for a server, if there is one, into the Hello for that server. Call
+// this after identify(): then the key crosses a network in the clear only with RCUDA_SECURITY=none.
+// Returns kInvalidArgument if RCUDA_LEASE is not usable, or has a secret for every server.
 Status present_lease(const std::string& host, uint16_t port, const Credentials& credentials,
                      Hello* hello);
 

@@ -81,7 +81,8 @@ class MessageReader {
     text->resize(count);
     return bytes(text->data(), count);
   }
-  // A string that is shown to people: what could control a terminal is replaced (printable.h).
+  // A string that is shown to people. Characters that could control a terminal are replaced
+  // (printable.h).
   bool text(std::string* text) {
     if (!string(text)) return false;
     make_printable(*text);

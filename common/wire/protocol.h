@@ -82,8 +82,8 @@ static_assert(sizeof(MirrorLoan) == 16);
 // host function of this loan has left, or newer.
 struct MirrorState {
   uint64_t patches, loan;
-  // The number of the answer among those with bytes of this mirror, for MirrorKnown. 0: it has no
-  // bytes, or the worker does not know what the client has.
+  // The number of this answer among the answers with bytes of this mirror; the client repeats it in
+  // MirrorKnown. 0: this answer has no bytes, or the worker does not record what the client has.
   uint64_t answer;
 };
 static_assert(sizeof(MirrorState) == 24);
@@ -91,11 +91,11 @@ static_assert(sizeof(MirrorState) == 24);
 // A mirror in a MirrorNews.
 struct MirrorKnown {
   uint64_t address;
-  uint64_t answer;  // the last one whose bytes the client has taken over; 0: none
+  uint64_t answer;  // the last answer whose bytes the client has taken over; 0: none
 };
 static_assert(sizeof(MirrorKnown) == 16);
 
-// Its part of the answer.
+// The part of the answer for one mirror.
 struct MirrorNewsHead {
   MirrorState state;
   uint32_t pieces;     // each a MirrorPiece and its bytes, padded to 8

@@ -36,8 +36,9 @@ class TrustedUsers : public config::SettingBase {
   std::vector<uid_t> users_;
 };
 
-// kDenied, with the remedy, unless `server` is `client` itself, root, or one of `named`. Root is no
-// exception: it uses only its own servers and those of `named`. `what`: the server, for the error.
+// Returns kDenied, with the remedy, unless `server` is `client` itself, root, or in `named`. The
+// rule holds for root too: it uses only its own servers and those of `named`. `what`: the server,
+// for the error.
 Status check_trust(const std::string& what, uid_t server, uid_t client,
                    const std::vector<uid_t>& named);
 

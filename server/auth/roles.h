@@ -24,7 +24,7 @@ class Roles {
 
   // "session", "observer", "operator", or several of them separated by commas.
   static Result<Roles> parse(std::string_view text);
-  std::string text() const;  // what parse() takes, always in the same order
+  std::string text() const;  // in the format of parse(), always in the same order
 
   bool has(Role role) const { return (bits_ & static_cast<uint8_t>(role)) != 0; }
   void add(Role role) { bits_ |= static_cast<uint8_t>(role); }

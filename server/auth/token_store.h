@@ -4,9 +4,9 @@
 //   <id> <user> <SHA-256 of the secret in hex> <created> <expires, or never> role:<roles> <label>
 //
 // Times are in UTC, 2025-01-31T12:00:00Z. Without roles (roles.h) a token is for sessions. The
-// label is the rest of the line and may be empty. A file that is missing holds no tokens. A file to
-// which other users have access is refused, and so is one with a line that cannot be read: then no
-// token is valid until that is put right. Editing writes the file anew, without its comments.
+// label is the rest of the line and may be empty. A missing file holds no tokens. A file that other
+// users can access is refused, and so is a file with a line that cannot be read. Then no token is
+// valid until the file is corrected. Editing rewrites the file, without its comments.
 // Threads: one per TokenStore. Blocking: for the file system; the editing functions also for each
 // other, in any process. Errors name the file and the remedy.
 #pragma once

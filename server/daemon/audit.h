@@ -1,7 +1,7 @@
-// Audit: one line of JSON for each session that begins and for each that has ended, for each client
-// that was refused, for each change of a lease and for what operators do: who, from where, by which
-// method, what, how long, and how it ended. A session that began and has no line of its end was
-// under way when the daemon was killed.
+// Audit: one JSON line for each session that begins, each session that has ended, each client that
+// was refused, each change of a lease, and each action of an operator. A line says who, from where,
+// by which method, what, how long, and how it ended. A session with a begin line but no end line
+// was running when the daemon was killed.
 //
 //   {"time":"2026-01-31T11:59:48Z","event":"begin","user":"ada","worker":4711, ...}
 //   {"time":"2026-01-31T12:00:00Z","event":"session","user":"ada","uid":1000,"method":"token", ...}
@@ -53,8 +53,8 @@ class Audit {
              std::string_view outcome);
   // `what`: "taken", "extended", "revoked" or "expired". `by`: the operator; none: the server.
   void lease(std::string_view what, const Lease& lease, const std::optional<Identity>& by);
-  // `what`: "end", "drain" or "resume". `by`: none: a signal. `worker`: of the session that is
-  // ended.
+  // `what`: "end", "drain" or "resume". `by`: none for a signal. `worker`: the worker whose session
+  // is ended.
   void control(std::string_view what, const std::optional<Identity>& by,
                std::optional<uint32_t> worker);
 

@@ -23,8 +23,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uid_t kNobody = 65534;
-// In place of a user: the daemon has closed the oldest connection that it has not yet said it of.
-// No user has this number.
+// Sent in place of a user: the daemon has closed its own descriptor of the oldest connection that
+// it has not reported yet. No user has this number.
 constexpr uint32_t kClosed = ~uint32_t{0};
 constexpr size_t kMostWaiting = 1024;  // in the daemon
 constexpr size_t kMostHeld = 4096;     // in the helper
@@ -79,8 +79,8 @@ class Helper {
     }
   }
 
-  // Closes a batch of connections in a child. It begins to end when this process has closed its
-  // own, so its close is the last.
+  // Closes a batch of connections in a child. The child exits only after this process has closed
+  // its own descriptors of them, so the child's close is the last.
   void end(uid_t user, std::vector<int>& connections) {
     const auto own = static_cast<size_t>(std::count_if(
         children_.begin(), children_.end(), [&](const Child& child) { return child.user == user; }));
@@ -118,7 +118,7 @@ class Helper {
   }
 
   const int daemon_;
-  std::deque<std::pair<uid_t, int>> open_;  // the daemon has not closed them yet
+  std::deque<std::pair<uid_t, int>> open_;  // passed, but the daemon has not closed its own yet
   std::map<uid_t, std::vector<int>> held_;
   std::vector<Child> children_;
 };
@@ -148,7 +148,7 @@ Status Closer::start() {
   const pid_t pid = ::fork();
   if (pid < 0) return Status::from_errno(errno, "starting the process that closes connections");
   if (pid == 0) {
-    // An orphan: the daemon's children are its workers.
+    // The helper is an orphan, because the daemon's children are its workers.
     if (::fork() == 0) be_helper(theirs.get());
     ::_exit(0);
   }

@@ -112,7 +112,7 @@ Status Daemon::open() {
 }
 
 void Daemon::close() {
-  // What strangers have queued at a listening socket is closed with it.
+  // The closer closes these sockets too: strangers may have queued descriptors in them.
   for (LocalListener* const local : {&listener_.local, &listener_.roots}) {
     closer_.close(::geteuid(), local->release());
   }
@@ -179,7 +179,7 @@ void Daemon::serve(const pollfd* events, Clock::time_point now) {
     const bool looks = connection->look_at && now >= *connection->look_at;
     if ((events->revents != 0 || looks) && connection->reads()) {
       keep = read(*connection);
-      // Its bytes stay in the socket, so its end shows nowhere else.
+      // Its bytes stay in the socket, so only poll() reports its end.
       const bool gone = connection->closer && (events->revents & (POLLRDHUP | POLLHUP)) != 0;
       keep = keep && !(gone && connection->reads());
     } else if (events->revents != 0 && connection->shakes) {
@@ -471,7 +471,7 @@ Result<bool> Daemon::advance(Connection& connection) {
   return assign(connection);
 }
 
-// Whether the user's name and groups are known, or the look-up has had its time.
+// Whether the user's name and groups are known, or their look-up has run out of time.
 bool Daemon::knows_account(Connection& connection) {
   Identity& identity = *connection.identity;
   if (!identity.uid || identity.user != user_text(*identity.uid)) return true;

@@ -80,11 +80,11 @@ class Daemon {
     }
 
     Socket socket;
-    // Of a local connection, if the kernel does not keep descriptors out of it (closer.h). Then its
-    // bytes stay in the socket until a worker takes them.
+    // Set for a local connection if the kernel does not keep descriptors out of it (closer.h). Its
+    // bytes then stay in the socket until a worker takes them.
     Closer* closer = nullptr;
     size_t peeked = 0;                         // bytes of whole messages
-    std::optional<Clock::time_point> look_at;  // when to read again: poll() reports what is known
+    std::optional<Clock::time_point> look_at;  // when to read again: poll() reports peeked bytes
     // The cipher of `socket`, of a client of another machine; its handshake may be in progress.
     tls::Connection* tls = nullptr;
     bool shaken = false;  // the handshake is done
@@ -115,7 +115,7 @@ class Daemon {
     bool reads() const {
       return !shakes && !waits && !proof && !lease_request && !gpus_asked && unsent.empty();
     }
-    // It has begun TLS, and the server does not know who it is.
+    // The client has begun TLS, and the server does not know its identity yet.
     bool owes_identity() const { return (tls || shakes) && !identity; }
     short events() const {
       // A client that waits sends nothing more, but may disconnect.
@@ -199,7 +199,7 @@ class Daemon {
 
   // control.cpp: what operators ask
   Status control(Connection& connection, const std::vector<std::byte>& body);
-  // `by`: none: a signal.
+  // `by`: none for a signal.
   void set_draining(bool draining, const std::optional<Identity>& by, const std::string& why);
   Status check_draining() const;
   bool takes_signal();  // false: the server is to stop

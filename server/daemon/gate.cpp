@@ -143,7 +143,7 @@ std::optional<Result<Identity>> Gate::identify(Proof& proof, const std::string& 
     identity.roles = proof.roles;
     return Result<Identity>(std::move(identity));
   };
-  // Without sessions no user's rights are needed.
+  // Without the role for sessions, the client needs no user's rights.
   if (proof.roles && !proof.roles->has(Role::kSession)) return without_account();
   const std::optional<Result<Account>> account = accounts_.find(*proof.account, now);
   if (!account) return std::nullopt;

@@ -57,14 +57,14 @@ class Gate {
   // Whether clients of other machines may do without encryption and proof.
   bool allows_anybody() const { return security_ == wire::Security::kNone; }
   const ServedUsers& served() const { return served_; }  // operators included
-  // Whether a client may lease devices to others, end their sessions and drain the server. Nobody
-  // may who has not proved an identity.
+  // Whether a client may lease devices to others, end their sessions and drain the server. A client
+  // that has proved no identity may not.
   bool is_operator(const Identity& who) const;
 
   // `tls`: the connection on which the message came.
   Result<Proof> examine(const wire::Authenticate& message, const tls::Connection& tls);
-  // Who the client is, or nothing while that is being found out. kDenied if the server does not
-  // serve that user. Root is served only where a setting names it.
+  // Returns the identity of the client, or nothing while it is being determined. Returns kDenied if
+  // the server does not serve that user. Root is served only where a setting names it.
   std::optional<Result<Identity>> identify(Proof& proof, const std::string& from,
                                            Clock::time_point now);
   // The account of a user of this machine, or nothing while it is looked up. Without an account,

@@ -1,10 +1,10 @@
 // HandshakeDebts: which TLS handshakes the daemon continues next.
 //
-// A handshake costs a stranger nothing and the daemon's only thread half a millisecond. So the
-// daemon spends a bounded time on them in each round of its loop. The debt of an origin
-// (listener.h) is the number of its handshakes that are unfinished, and of those that failed a
-// short while ago. Origins with less debt come first. A handshake that ends with an identity leaves
-// no debt, so many clients of one origin do not hold one another up.
+// A handshake costs a stranger nothing, but takes half a millisecond of the daemon's only thread.
+// So the daemon spends a bounded time on handshakes in each round of its loop. The debt of an
+// origin (listener.h) is the number of its handshakes that are unfinished or have failed a short
+// while ago. Origins with less debt come first. A handshake that ends with an identity leaves no
+// debt, so the clients of one origin do not delay one another.
 //
 // Threads: the daemon's only thread. Nothing blocks, nothing fails.
 #pragma once
@@ -21,10 +21,11 @@ class HandshakeDebts {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::milliseconds kTimePerRound{5};
-  // Beginnings of handshakes that go no further take less time than sorting more of them.
+  // A larger limit does not pay: sorting more handshakes takes longer than their first steps, if
+  // they go no further.
   static constexpr size_t kMostPerRound = 256;
   static constexpr size_t kForgivenPerSecond = 10;
-  // Beyond, the smallest debts are forgotten.
+  // Above this number, the smallest debts are forgotten.
   static constexpr size_t kMostOrigins = 4096;
 
   // A handshake of this origin ended without an identity.
@@ -36,8 +37,8 @@ class HandshakeDebts {
     size_t unfinished = 0;  // handshakes of this origin
     bool begun = false;     // the server has answered its first message
   };
-  // The steps to take in this round as far as the time allows, the first one first, by their place
-  // in `due`, which is in the order of arrival.
+  // Returns the steps to take in this round, in order, until its time is used up. Each is an index
+  // into `due`, which is in the order of arrival.
   std::vector<size_t> order(const std::vector<Step>& due, Clock::time_point now) const;
 
  private:

@@ -10,8 +10,8 @@
 namespace rcuda::server {
 namespace {
 
-// How long a connection is spared that has begun TLS, and one that has finished it. A flood from
-// the client's own address replaces all newcomers in some 100 ms.
+// How long a connection is spared after it has begun TLS, and after it has finished the handshake.
+// A flood from the client's own address replaces all newcomers in some 100 ms.
 constexpr auto kHandshakeSpared = std::chrono::milliseconds(200);
 constexpr auto kIdentifiedSpared = std::chrono::seconds(1);
 
@@ -35,8 +35,8 @@ bool Daemon::any_handshake_due() const {
   return false;
 }
 
-// Continues some of the handshakes that are due. The others wait for the next round, which comes at
-// once, after all else that clients have sent meanwhile.
+// Continues some of the handshakes that are due. The others wait for the next round, which begins
+// at once and first handles everything else that clients have sent.
 void Daemon::shake_hands() {
   std::vector<std::list<Connection>::iterator> due;
   std::map<std::string, size_t> unfinished;
@@ -70,7 +70,7 @@ bool Daemon::shake_hands(Connection& connection) {
   }
   const auto progress = connection.tls->shake_hands();
   if (!progress.ok()) {
-    // The client has got TLS's own alert.
+    // The client has already received TLS's own alert.
     refuse(connection, progress.status());
     return false;
   }

@@ -30,7 +30,7 @@ constexpr auto kLongestExamination = std::chrono::seconds(4);
 constexpr auto kLongestWaitForName = std::chrono::milliseconds(100);
 constexpr auto kLongestWaitForGroups = kLongestExamination;
 
-// How soon the rest of a message is looked for on a connection whose bytes stay in the socket.
+// How soon the daemon looks again for the rest of a message whose bytes stay in the socket.
 constexpr auto kLookAgain = std::chrono::milliseconds(10);
 
 // The user that has no files, on every Linux.
@@ -258,8 +258,8 @@ Status Daemon::finish_proof(Connection& connection) {
                              Clock::now());
 }
 
-// Whether the client is identified, or need not be, and may send a message of this type. Then it
-// has an identity.
+// Whether the client may send a message of this type, because it is identified or need not be. If
+// so, it has an identity afterwards.
 Status Daemon::admit(Connection& connection, MessageType type) const {
   if (connection.identity) return check_role(*connection.identity, type);
   if (connection.tls) {

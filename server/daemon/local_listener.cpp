@@ -25,7 +25,7 @@ Result<UniqueFd> bound(const wire::LocalAddress& address) {
   return socket;
 }
 
-// The path is there. Whether a server listens at it, or one has left it when it was killed.
+// The path exists. Returns whether a server listens at it; otherwise a killed server has left it.
 bool is_in_use(const wire::LocalAddress& address) {
   const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   return ::connect(socket.get(), address.get(), address.bytes()) == 0 || errno == EAGAIN;
@@ -95,7 +95,7 @@ Result<size_t> peek(int connection, size_t skip, std::byte* data, size_t bytes) 
   message.msg_iov = pieces;
   message.msg_iovlen = 2;
   const ssize_t got = ::recvmsg(connection, &message, MSG_PEEK | MSG_DONTWAIT);
-  // Without room for them, descriptors only leave this mark.
+  // The call has no room for descriptors, so this flag is their only sign.
   if (got >= 0 && (message.msg_flags & MSG_CTRUNC) != 0) {
     return Status(Code::kDenied,
                   "it sent descriptors, and none is taken before a session: connect with librcuda "

@@ -16,7 +16,7 @@
 
 namespace rcuda::server {
 
-// The socket and, of one with a path, what removes the path.
+// A listening socket. If it has a path, the object removes the path at its end.
 class LocalListener {
  public:
   LocalListener() = default;
@@ -25,8 +25,8 @@ class LocalListener {
   ~LocalListener() { remove(); }
 
   static Result<LocalListener> abstract(uint16_t port);
-  // In root's folder, which is made if it is missing. `group`: the only one that may connect, apart
-  // from root; none: everybody may, and the daemon checks the user.
+  // Listens in root's folder, and creates the folder if it is missing. `group`: besides root, only
+  // its members may connect. Without a group everybody may, and the daemon checks the user.
   static Result<LocalListener> in_roots_folder(uint16_t port, std::optional<gid_t> group);
 
   int get() const { return socket_.get(); }
@@ -45,10 +45,10 @@ class LocalListener {
   bool keeps_out_ = false;
 };
 
-// Reads bytes that have arrived on a local connection, without taking them: if the kernel does not
-// keep descriptors out, taking them would close what the client has sent. `skip`: bytes that were
-// read before. Returns 0 if nothing more has arrived or the client has gone; kDenied if the client
-// has sent descriptors.
+// Reads bytes that have arrived on a local connection, but leaves them in the socket: if the kernel
+// does not keep descriptors out, receiving would close the descriptors that the client has sent.
+// `skip`: the number of bytes that were read before. Returns 0 if nothing more has arrived or the
+// client has disconnected. Returns kDenied if the client has sent descriptors.
 Result<size_t> peek(int connection, size_t skip, std::byte* data, size_t bytes);
 
 }  // namespace rcuda::server

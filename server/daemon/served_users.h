@@ -26,9 +26,9 @@ class ServedUsers {
   void add(const ServedUsers& more);
   // `group`: the primary group, which need not be among the supplementary `groups`.
   bool contains(uid_t user, gid_t group, const std::vector<gid_t>& groups) const;
-  // Whether the list has root by name or number, and not only because every server serves root.
+  // Whether the list itself names root. (Every server serves root, listed or not.)
   bool names_root() const { return names_root_; }
-  // The group, if root, this server's user and the members of one group are all.
+  // Returns the group if root, this server's user and the group's members are all that is served.
   std::optional<gid_t> only_group() const;
   std::string text() const;  // "uid 0, uid 1000, gid 44", "every user"
 

@@ -20,7 +20,7 @@ Result<pid_t> spawn_worker(const std::string& binary, const WorkerEnds& ends, ui
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawnattr_init(&attributes);
   ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  // The numbers of the ends are above all these, so none is overwritten before it is copied.
+  // The numbers of the ends are above all targets, so none is overwritten before it is copied.
   ::posix_spawn_file_actions_adddup2(&actions, ends.log, STDOUT_FILENO);
   ::posix_spawn_file_actions_adddup2(&actions, ends.log, STDERR_FILENO);
   ::posix_spawn_file_actions_adddup2(&actions, ends.control, kWorkerControl);

@@ -12,10 +12,10 @@
 namespace rcuda::server {
 
 // Numbers of a worker's descriptors.
-inline constexpr int kWorkerControl = 3;  // its end of the socket pair
-inline constexpr int kWorkerReports = 4;  // of the pipe to the daemon (reports.h)
+inline constexpr int kWorkerControl = 3;  // the worker's end of the socket pair
+inline constexpr int kWorkerReports = 4;  // its end of the pipe to the daemon (reports.h)
 
-// The worker's ends, which stay the caller's, with numbers above those.
+// The worker's ends, which the caller keeps. Their numbers are above those.
 struct WorkerEnds {
   int control;
   int reports;

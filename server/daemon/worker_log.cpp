@@ -47,13 +47,14 @@ void WorkerLog::relay(Clock::time_point now) {
 }
 
 void WorkerLog::finish(Clock::time_point now) {
-  // A pipe has no more than this; a process that the worker has left may go on writing.
+  // One relay() reads all that a pipe can hold. It does not wait for the end of the pipe, because a
+  // process that the worker has left may go on writing.
   relay(now);
   if (!partial_.empty()) write(partial_, now);
   pipe_.reset();
 }
 
-// Whether there may be more.
+// Returns whether there may be more to read.
 bool WorkerLog::read_some(Clock::time_point now) {
   if (!pipe_ || descriptor(now) < 0) return false;
   char bytes[kReadBytes];
@@ -82,7 +83,7 @@ void WorkerLog::write(std::string_view line, Clock::time_point now) {
     interval_begin_ = now;
     lines_ = 0;
   }
-  // Some lines of one read may be beyond the bound; they were read, so they are written.
+  // Lines of one read may exceed the bound. The pipe no longer has them, so they are written.
   write_log_line_of(name_.c_str(), line);
   if (++lines_ != most_lines() || warned_) return;
   warned_ = true;

@@ -1,11 +1,11 @@
-// WorkerLog: the lines that a worker writes to its stdout and stderr, on their way to the daemon's
-// log.
+// WorkerLog: relays the lines that a worker writes to its stdout and stderr into the daemon's log.
 //
-// A worker never holds the daemon's log or audit, because a session that has taken it over could
+// A worker never has the daemon's log or audit, because a session that has taken it over could
 // close, fill or forge them. It has a pipe of its own. The daemon reads complete lines, replaces
-// control characters, and writes each with its own time and the worker's number. Of one worker it
-// writes at most kMostLines within kInterval; then it reads the pipe only in the next interval, and
-// what the full pipe does not take is lost. The bound is higher where the log has debug lines.
+// control characters, and writes each line with its own time and the worker's number. It writes at
+// most kMostLines of one worker within kInterval. Then it stops reading the pipe until the next
+// interval, and lines that do not fit into the full pipe are lost. The bound is higher if the log
+// has debug lines.
 //
 // Threads: one. Blocking: none, except as the daemon's own log does. Errors: none; a line whose
 // destination fails is lost.
@@ -29,17 +29,17 @@ class WorkerLog {
   static constexpr size_t kMostDebugLines = 100'000;
   static constexpr auto kInterval = std::chrono::seconds(10);
 
-  // Makes the pipe. `for_worker`: its end for the worker, which never blocks it.
+  // Makes the pipe. `for_worker`: the worker's end, which never blocks the worker.
   Status open(UniqueFd* for_worker);
   void set_worker(pid_t pid) { name_ = "rcuda-worker[" + std::to_string(pid) + "]"; }
 
-  // The descriptor to poll; -1 while nothing is read.
+  // The descriptor to poll; -1 while the pipe is not read.
   int descriptor(Clock::time_point now) const;
-  // When descriptor() changes by itself; max(): never.
+  // The time at which descriptor() changes by itself; max(): never.
   Clock::time_point resumes_at() const;
   // Writes what has arrived, up to a bound for one call.
   void relay(Clock::time_point now);
-  // Writes the rest, after the worker's end.
+  // Writes the rest after the worker has ended.
   void finish(Clock::time_point now);
 
  private:
@@ -48,7 +48,7 @@ class WorkerLog {
 
   std::string name_;
   UniqueFd pipe_;
-  std::string partial_;  // a line without its end
+  std::string partial_;  // the beginning of a line
   Clock::time_point interval_begin_{};
   size_t lines_ = 0;  // in the interval
   bool warned_ = false;

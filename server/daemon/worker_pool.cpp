@@ -399,7 +399,7 @@ bool WorkerPool::reap(Worker& worker) {
   if (worker.is(State::kStarting)) read(worker);
   const bool clean = WIFEXITED(status) && WEXITSTATUS(status) == 0;
   if (worker.is(State::kBusy)) {
-    // What it said of its session may still be in the pipe.
+    // Its report of the session's end may still be in the pipe.
     if (!worker.totals) read(worker);
     record_end(worker, !worker.ended_by.empty() ? worker.ended_by
                        : worker.totals          ? worker.totals->outcome

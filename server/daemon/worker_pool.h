@@ -71,8 +71,8 @@ class WorkerPool {
   // Where ended sessions are recorded; nowhere without a call.
   void record_in(Audit* audit) { audit_ = audit; }
 
-  // For a process whose only children are workers: ends what a worker leaves behind where it has no
-  // cgroup.
+  // Ends the processes that workers leave behind, where workers have no cgroup. For a process whose
+  // only children are workers.
   void adopt_orphans();
 
   // Finds out what this process can limit and hide. An error names a setting that cannot be met.
@@ -187,7 +187,7 @@ class WorkerPool {
     Clock::time_point look_at{};               // while busy: when to enforce limits of time
     std::optional<Clock::time_point> kill_at;  // its session should have ended by then
     std::string fallback;                      // Hello::fallback
-    std::string ended_by;                      // by the daemon: for the audit
+    std::string ended_by;                      // the daemon's reason, for the audit
     bool lease_ended = false;                  // what the session does counts for no lease
 
     bool is(State what) const { return state == what && !ask_at; }
@@ -242,8 +242,8 @@ class WorkerPool {
   // Returns false while waitpid() does not report the end, because of a tracer.
   bool reap(Worker& worker);
   void collect(Clock::time_point deadline);
-  // worker_pool_limits.cpp: the daemon's part of limits that a worker holds itself. When the worker
-  // must be looked at next; if `now` is later than the limit allows, ends it.
+  // worker_pool_limits.cpp: enforces the limits that a worker should enforce itself. Returns when
+  // to check the worker again. Ends the worker if `now` is later than a limit allows.
   Clock::time_point enforce_time(Worker& worker, Clock::time_point now);
   void end_orphans();
   // In worker_pool_failures.cpp. Whether a worker that started after this one's end would end in

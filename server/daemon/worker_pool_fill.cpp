@@ -185,7 +185,7 @@ Status WorkerPool::start(const Base& base, const DeviceSets::Key& devices, uint3
     return Status::from_errno(errno, "socketpair");
   }
   UniqueFd ours(ends[0]), theirs(ends[1]);
-  // A worker could send a descriptor whose close blocks. Nothing is received here, nor queued.
+  // A worker could send a descriptor whose close blocks. So this end receives and queues nothing.
   if (::shutdown(ours.get(), SHUT_RD) != 0) return Status::from_errno(errno, "shutdown");
   int pipe[2];
   if (::pipe2(pipe, O_CLOEXEC | O_NONBLOCK) != 0) {

@@ -1,5 +1,5 @@
-// What the daemon enforces itself, in case that a worker does not: the limits of a session's time,
-// and that nothing of a session outlives its worker.
+// The rules that the daemon enforces in case a worker does not: limits of a session's time, and
+// that no process of a session outlives its worker.
 #include <algorithm>
 #include <chrono>
 #include <fstream>
@@ -20,8 +20,8 @@ constexpr auto kOrphanPause = std::chrono::milliseconds(10);
 
 }  // namespace
 
-// The worker ends its session itself, and has time for that (EndWatch). It begins to count later
-// than the daemon, because the client connects first.
+// The worker ends its session itself, and has some time for that (EndWatch). Its clock starts later
+// than the daemon's, because the client connects first.
 WorkerPool::Clock::time_point WorkerPool::enforce_time(Worker& worker, Clock::time_point now) {
   if (!worker.is(State::kBusy) || !worker.permit || worker.kill_at) return Clock::time_point::max();
   const SessionLimits& limits = worker.permit->limits();
@@ -39,7 +39,8 @@ WorkerPool::Clock::time_point WorkerPool::enforce_time(Worker& worker, Clock::ti
     next = end;
   }
   if (limits.idle_time.count() == 0 || !worker.work) return next;
-  // The worker says when; one that lies gets as much time as a client that never is idle.
+  // The worker reports this time. A worker that lies gets as much time as a client that is never
+  // idle.
   const uint64_t says = worker.work->idle_end();
   const auto most = static_cast<uint64_t>((now + limits.idle_time).time_since_epoch().count());
   if (says == 0 || says == WorkPage::kBusy || says > most) {
@@ -55,8 +56,8 @@ void WorkerPool::adopt_orphans() {
   adopts_ = ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0;
 }
 
-// A process whose parent, a worker, has ended is a child of this process, whatever group or session
-// it has made for itself.
+// When a worker has ended, its child processes become children of this process, whatever process
+// group or session they have made for themselves.
 void WorkerPool::end_orphans() {
   orphans_at_.reset();
   std::ifstream children("/proc/thread-self/children");
@@ -66,7 +67,7 @@ void WorkerPool::end_orphans() {
     if (is_worker || ::waitpid(child, nullptr, WNOHANG) != 0) continue;
     RCUDA_WARN("process %d, which a worker has left behind, is killed", child);
     ::kill(child, SIGKILL);
-    orphans_at_ = Clock::now() + kOrphanPause;  // its own children are this process's then
+    orphans_at_ = Clock::now() + kOrphanPause;  // by then its children are children of this process
   }
 }
 

@@ -19,9 +19,10 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 // A multiple of every page size of x86-64 and AArch64. Only pages that are used take memory.
 constexpr size_t kPageBytes = 64u << 10;
 constexpr size_t kAllBytes = (1 + size_t{Ledger::kSlots}) * kPageBytes;
-// As far into the future as a session's copies may be booked when another session gets its page.
+// How far into the future an ended session's copies may stay booked when another session gets its
+// page.
 constexpr uint64_t kKeptCopies = 10'000'000'000;
-// How often a session looks whether others withdraw.
+// How often a session checks whether others withdraw.
 constexpr int kLooks = 1000;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
@@ -78,7 +79,7 @@ const Ledger::Page& Ledger::page(uint32_t slot) const {
   return *reinterpret_cast<const Page*>(all_ + (1 + size_t{slot}) * kPageBytes);
 }
 
-// A worker has one page that it can write.
+// A worker can write one page only.
 Ledger::Page& Ledger::own(uint32_t slot) { return own_ ? *own_ : const_cast<Page&>(page(slot)); }
 
 Result<Ledger> Ledger::make() {
@@ -100,7 +101,7 @@ Result<Ledger> Ledger::open(UniqueFd memory, uint32_t own_slot) {
   if (file.st_size != kAllBytes || seals < 0 || (seals & kSeals) != kSeals || own_slot >= kSlots) {
     return Status(Code::kProtocol, "what the daemon passed is no ledger");
   }
-  // A mapping of a file that is open for writing could be made writable.
+  // A mapping through a descriptor that is open for writing could be made writable later.
   const std::string path = "/proc/self/fd/" + std::to_string(memory.get());
   const UniqueFd reader(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!reader) return Status::from_errno(errno, "opening a ledger");
@@ -123,7 +124,7 @@ bool Ledger::take(uint32_t row, uint32_t slot, uint64_t bytes, uint64_t limit) {
     if (total > limit || bytes > limit - total) return false;
     higher = sum(row, slot + 1, kSlots);
   } while (!own_bytes.compare_exchange_weak(booked, booked + bytes));
-  // Another session may have booked since. One with a higher slot withdraws.
+  // Another session may have booked since. Of two, the session with the higher slot withdraws.
   for (int look = 0; look < kLooks; ++look) {
     if (sum(row) <= limit) return true;
     uint64_t least = 0;

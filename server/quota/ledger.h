@@ -1,18 +1,18 @@
 // Ledger: what the sessions of one account (a user, a group) use together, in memory that the
 // daemon shares with the workers of these sessions.
 //
-// Each session has a slot, a page of memory. Its worker writes its own page and reads the others;
-// the daemon clears the page when the worker has ended, however that was. So nothing stays booked
-// for a worker that was killed.
+// Each session has a slot, which is a page of memory. Its worker writes its own page and reads the
+// others. The daemon clears the page when the worker has ended, however it ended, so nothing stays
+// booked for a worker that was killed.
 //
-// A worker maps its own page for writing and the others for reading, and closes the memory, before
-// it reads anything of its client; the filter of system calls keeps it from widening the mapping
+// Before a worker reads anything from its client, it maps its own page for writing and the others
+// for reading, and closes the memory. The system call filter prevents it from enlarging the mapping
 // (call_filter.h). So a worker that has been taken over can claim as much as the account's limit,
-// and can change nothing that other sessions have booked.
+// but cannot change what other sessions have booked.
 //
-// Threads and processes: any; every value is an atomic. Of two sessions that ask for the last free
-// bytes at once, the one with the lower slot gets them, if the other withdraws soon. Blocking:
-// none. Errors: make() and open() return the system's.
+// Threads and processes: any; every value is an atomic. If two sessions request the last free bytes
+// at the same time, the session with the lower slot gets them, provided that the other withdraws
+// soon. Blocking: none. Errors: make() and open() return the system's.
 #pragma once
 
 #include <cstddef>
@@ -32,8 +32,8 @@ class Ledger {
 
   // The memory's size is sealed, so no process can take pages from another.
   static Result<Ledger> make();
-  // Maps the memory of another process's Ledger, for the session with that slot. kProtocol if it is
-  // none. descriptor() is -1.
+  // Maps the memory of another process's Ledger, for the session with that slot. Returns kProtocol
+  // if the memory is not a Ledger. descriptor() is -1.
   static Result<Ledger> open(UniqueFd memory, uint32_t own_slot);
   Ledger(Ledger&& other) noexcept;
   Ledger& operator=(Ledger&& other) noexcept;
@@ -50,15 +50,16 @@ class Ledger {
   uint64_t sum(uint32_t row) const;
   // What one session has booked.
   uint64_t of(uint32_t row, uint32_t slot) const;
-  // Makes a slot ready for a new session. Copies that are booked stay so, up to 10 s.
+  // Makes a slot ready for a new session. Booked copies stay booked for up to 10 s.
   void clear(uint32_t slot);
 
-  // Books a copy of `bytes` behind the session's earlier ones. Returns when it would end, in
-  // nanoseconds of the monotonic clock, as `now` is. (This is the virtual scheduling form of the
-  // generic cell rate algorithm, ITU-T I.371.) Sessions whose copies have not ended share
-  // `bytes_per_second` equally, so a falsified page makes others no slower than one session does.
+  // Books a copy of `bytes` after the session's earlier copies. Returns the time at which it would
+  // end; this and `now` are in nanoseconds of the monotonic clock. (This is the virtual scheduling
+  // form of the generic cell rate algorithm, ITU-T I.371.) Sessions whose copies have not ended
+  // share `bytes_per_second` equally, so a falsified page slows others no more than one session
+  // does.
   uint64_t book_copy(uint32_t slot, uint64_t bytes, uint64_t bytes_per_second, uint64_t now);
-  // When the session's copies that are booked end.
+  // Returns the time at which the session's booked copies end.
   uint64_t copies_end(uint32_t slot) const;
 
  private:

@@ -48,8 +48,8 @@ class Quota {
 
   // Books a copy. Times are monotonic nanoseconds.
   void book_copy(uint64_t bytes, uint64_t now);
-  // Until when no further copy may start, because of what this session has booked;
-  // 0: one may start now.
+  // The time until which no further copy may start, because of what this session has booked; 0: a
+  // copy may start now.
   uint64_t copies_held_until(uint64_t now) const;
 
  private:

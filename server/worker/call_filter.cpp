@@ -26,16 +26,16 @@ constexpr uint32_t kArchitecture = AUDIT_ARCH_X86_64;
 constexpr uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
 #endif
 
-// From here on there are calls that this list does not know (462 is mseal, of Linux 6.10), and on
-// x86-64 the calls of x32.
+// This list does not know the calls from this number on (462 is mseal, of Linux 6.10). On x86-64
+// they include the calls of x32.
 constexpr uint32_t kFirstUnknown = 463;
 
 #ifndef UFFD_USER_MODE_ONLY
 #define UFFD_USER_MODE_ONLY 1
 #endif
 
-// A sanitizer's runtime starts a program that names the functions of a report, and a process that
-// looks for leaks.
+// A sanitizer's runtime starts a program to name the functions of a report, and a process to look
+// for leaks.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kStartsPrograms = true;
 #else
@@ -108,7 +108,7 @@ class Filter {
     add(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1);
     give(action);
   }
-  // Of a call whose first argument has its flags in the low half.
+  // For a call whose first argument has its flags in the low half.
   void give_unless_flag(uint32_t call, uint32_t flag) {
     static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
     add(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 4);
@@ -118,9 +118,9 @@ class Filter {
     give(SECCOMP_RET_ALLOW);
   }
 
-  // mremap(old, old_size, new_size) beyond the old size: of a shared mapping it would show the
-  // pages of other sessions (server/quota/ledger.h). malloc() copies instead. Only sizes below 4
-  // GiB are compared exactly; larger ones are refused.
+  // Refuses mremap(old, old_size, new_size) beyond the old size: for a shared mapping it would
+  // expose the pages of other sessions (server/quota/ledger.h). malloc() copies instead. Only sizes
+  // below 4 GiB are compared exactly; larger ones are refused.
   void refuse_wider_mappings() {
     give_for(SYS_remap_file_pages, refused_);
     add(BPF_JMP | BPF_JEQ | BPF_K, SYS_mremap, 0, 8);
@@ -141,7 +141,7 @@ class Filter {
 }  // namespace
 
 Status filter_calls(CallFilter filter) {
-  // seccomp() sets it for all threads.
+  // seccomp() extends no_new_privs to all threads.
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) {
     return Status::from_errno(errno, "PR_SET_NO_NEW_PRIVS");
   }
@@ -150,8 +150,8 @@ Status filter_calls(CallFilter filter) {
   const auto install = [&](unsigned flags) {
     return ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
   };
-  // Without SPEC_ALLOW, kernels before 5.16 also slow all memory accesses down. The first of these
-  // kernels do not know it.
+  // Without SPEC_ALLOW, kernels before 5.16 also slow down all memory accesses. The oldest of these
+  // kernels do not know the flag.
   long failed = install(SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_SPEC_ALLOW);
   if (failed < 0 && errno == EINVAL) failed = install(SECCOMP_FILTER_FLAG_TSYNC);
   if (failed > 0) return Status(Code::kInternal, "a thread of the worker has a filter of its own");

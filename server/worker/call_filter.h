@@ -1,10 +1,10 @@
-// CallFilter: what a session's worker may ask of the kernel (seccomp), for all its threads.
+// CallFilter: restricts the system calls of a session's worker (seccomp), for all its threads.
 //
-// Refused (EPERM) is what a CUDA worker does not need and a session that has taken it over would
-// use: to leave a process behind (fork, vfork, clone of a process), to start a program, to look into
-// other processes, to enter other namespaces, and large parts of the kernel that had many holes
-// (io_uring, bpf, keys, perf events). Calls that are newer than the list, and clone3, whose flags a
-// filter cannot read, are ENOSYS: libraries then use older calls.
+// It refuses (EPERM) calls that a CUDA worker does not need, but that a session which has taken the
+// worker over would use. Such calls leave a process behind (fork, vfork, clone of a process), start
+// a program, look into other processes, enter other namespaces, or use large parts of the kernel
+// that had many holes (io_uring, bpf, keys, perf events). Calls that are newer than the list return
+// ENOSYS, and so does clone3, whose flags a filter cannot read: libraries then use older calls.
 //
 // Threads: the caller changes all of the process. Blocking: none. Errors: the system's; a kernel
 // without seccomp is not an error, and a line in the log says so.

@@ -14,7 +14,8 @@ namespace rcuda::server {
 namespace {
 
 // After the end of the stream: whether the daemon still has its end of the socket. A daemon that
-// stops shuts down one direction, and its message may not have fitted in.
+// stops a worker shuts down one direction only, and its message may not have fitted into the
+// socket.
 bool is_open(int socket) {
   pollfd item{socket, 0, 0};
   return ::poll(&item, 1, 0) == 0;

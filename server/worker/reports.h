@@ -1,11 +1,13 @@
-// Reports: what a worker says to the daemon, through a pipe that the worker is started with.
+// Reports: the messages of a worker to the daemon, through a pipe that exists from the worker's
+// start.
 //
 // A pipe carries no descriptors, so the daemon neither receives nor closes one that a worker chose:
-// the close of some descriptors blocks for hours (docs/security.md). The daemon shuts its end of the
-// worker's socket for receiving before the worker starts (worker_messages.h).
+// the close of some descriptors blocks for hours (docs/security.md). The daemon shuts its end of
+// the worker's socket for receiving before the worker starts (worker_messages.h).
 //
-// A report has one or more frames of kReportBytes bytes, each written at once, so reports of several
-// threads do not mix. Only reports from before the first session may have more than one frame.
+// A report has one or more frames of kReportBytes bytes, each written at once, so reports of
+// several threads do not mix. Only reports from before the first session may have more than one
+// frame.
 //
 // Threads: any may send; one reads. Blocking: send_report(), until the deadline while the pipe is
 // full. Errors: kUnavailable at the end of the pipe, kProtocol for what is not a report.
@@ -22,14 +24,14 @@ namespace rcuda::server {
 
 inline constexpr size_t kReportBytes = 4096;  // PIPE_BUF: the kernel writes as many at once
 
-// `pipe`: its end for writing, which does not block. The message has neither token nor descriptor.
+// `pipe`: the end for writing, which does not block. The message has neither token nor descriptor.
 Status send_report(int pipe, const WorkerMessage& message, Deadline deadline);
 
 // The daemon's end, for reading.
 class ReportReader {
  public:
-  // Reads what has arrived. Nothing: the rest of the report has not arrived yet. After an error
-  // nothing more is to be read.
+  // Reads what has arrived. Returns nothing if the rest of the report has not arrived yet. After an
+  // error, do not read again.
   Result<std::optional<WorkerMessage>> read(int pipe);
 
  private:

@@ -48,8 +48,8 @@ struct WorkerMessage {
   // kAttach: index of the stream; kEnded: 1 if the worker waits for an answer; kFailed: see `body`
   uint32_t index = 0;
   uint8_t token[16] = {};  // kSession: for Welcome
-  // kSession, kAttach, kPeer: so many bytes at the beginning of the socket were read and are still
-  // there (closer.h). receive_worker_message() takes them.
+  // kSession, kAttach, kPeer: the daemon has read this many bytes, which are still at the beginning
+  // of the socket (closer.h). receive_worker_message() takes them.
   uint32_t peeked = 0;
   // kSession: the SessionStart; kPeer: the PeerHello; kReady: WorkerReady; kFailed: the reason,
   // with index 1 if it is lasting (start_failure.h); kEnded: SessionTotals; kStop: why the session

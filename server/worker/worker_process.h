@@ -17,7 +17,8 @@
 
 namespace rcuda::server {
 
-// `control`: its end of the socket pair. `reports`: of the pipe to the daemon, a higher number.
+// `control`: the worker's end of the socket pair. `reports`: its end of the pipe to the daemon,
+// with a higher number than `control`.
 int run_worker(const Settings& settings, UniqueFd control, UniqueFd reports, uint32_t base_number);
 
 }  // namespace rcuda::server

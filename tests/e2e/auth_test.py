@@ -399,7 +399,7 @@ class AuthTest(AuthCase):
         return sent.read()
 
     def test_a_flood_of_handshakes_holds_up_nobody_else(self):
-        """All is there before the server looks: the handshakes first."""
+        """All messages arrive before the server reads any of them: the handshakes first."""
         server = self.server()
         self.make_token(server)
         hello = self.client_hello()
@@ -416,7 +416,7 @@ class AuthTest(AuthCase):
             self.assertEqual(read_message(question)[0], STATUS)
             answered = len(select.select(strangers, [], [], 0)[0])
             self.assertLess(answered, 100)
-            # They are not forgotten.
+            # The server still answers all of them.
             self.assertTrue(eventually(lambda: len(select.select(strangers, [], [], 0)[0]) == len(strangers)))
 
     def test_many_clients_of_one_origin_get_in_at_once(self):

@@ -19,8 +19,8 @@ from servers import client_environment, run_tests, Server
 
 BUILD = PROGRAMS = None
 
-# A socket with unsent bytes and SO_LINGER, whose peer (argv[1]) does not read. Its last close blocks for 100 s, unless
-# the process ends. Prints how many connections took it, and ends, so these have the last.
+# Sends a socket with unsent bytes and SO_LINGER, whose peer (argv[1]) does not read. Its last close blocks for 100 s,
+# unless the process ends. Prints how many connections accepted it. Then ends, so these have the last descriptors.
 HOSTILE = """
 import array, os, socket, struct, sys
 stuck = socket.create_connection(("127.0.0.1", int(sys.argv[1])))

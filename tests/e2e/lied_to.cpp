@@ -48,7 +48,7 @@ CUresult of_graph() {
   return cuGraphAddMemAllocNode(&node, graph, nullptr, 0, &parameters);
 }
 
-// The whole life of one process. Returns whether the program was lied to in vain.
+// The whole life of one process. Returns whether the program resisted the lie.
 bool resists(CUresult (*call)(), int log) {
   CUdevice device;
   CUcontext context;

@@ -23,7 +23,7 @@ USED = ("batch_operations", "copies", "graphs_by_hand", "host_callbacks", "host_
         "stream_ordered_memory", "streams_and_events", "symbols", "textures", "virtual_memory", "zero_copy")
 # A wrong length makes both ends wait for bytes that nobody sends.
 MOST_SECONDS = 3
-HELLO_BYTES = 900  # what comes later is for the worker
+HELLO_BYTES = 900  # the bytes after these go to the worker
 FIELDS = (0, 1, 4096, 0x7fffffff, 0xffffffff, 1 << 63, (1 << 64) - 1)
 
 

@@ -53,7 +53,7 @@ class Server:
             # Memory that a program may leave to the end of its process is a leak in a server.
             options = variables.get(name, "").replace("detect_leaks=0", "detect_leaks=1")
             variables[name] = f"{options}:log_path={self.folder.name}/report"
-        # Runs as another user, who has no home folder. Programs and tools of this user have to name that user.
+        # Runs as another user without a home folder. Programs and tools of this user must name that user.
         identity = {}
         self.trust = {} if user is None else {"RCUDA_TRUST_USER": str(user)}
         if user is not None:

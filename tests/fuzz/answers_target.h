@@ -1,6 +1,6 @@
 // The answer fuzzer's work on one input. hostile_answers_test runs it over fixed mutations, too.
-// The first two bytes are the opcode of a command that has an answer, the rest are the worker's
-// replies: u16 size, then so many bytes. The generated client code decodes them into arrays of the
+// The first two bytes are the opcode of a command that has an answer. The rest are the worker's
+// replies: u16 size, then the bytes. The generated client code decodes them into arrays of the
 // application, each in a heap block of its own.
 #pragma once
 

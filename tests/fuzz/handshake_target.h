@@ -15,8 +15,8 @@
 
 namespace rcuda::wire {
 
-// Of messages that have several forms that decode to the same: those with texts, of which what is
-// not printable is replaced, and those with Work.
+// For messages with several encodings that decode to the same message: those with texts, whose
+// unprintable characters are replaced, and those with Work.
 template <typename Message, typename Decode>
 void check_again(const Result<Message>& message, const Decode& decode) {
   if (!message.ok()) return;

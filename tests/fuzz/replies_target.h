@@ -1,9 +1,9 @@
 // The reply fuzzer's work on one input. hostile_replies_test runs it over fixed mutations, too.
 //
-// Tests what the handwritten code of a client accepts from its worker: a real session with a puppet
-// (tests/support/puppet_server.h) that answers with the input. First byte: what the client does.
-// Then the replies, one after the other: u8 result, u16 size, then so many bytes. Commands without
-// an answer succeed, and get an empty reply.
+// Tests which replies the handwritten code of a client accepts from its worker: a real session with
+// a puppet (tests/support/puppet_server.h) that answers with the input. The first byte selects what
+// the client does. The replies follow, one after the other: u8 result, u16 size, then the bytes.
+// Commands without an answer succeed, and get an empty reply.
 #pragma once
 
 #include <algorithm>

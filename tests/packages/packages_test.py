@@ -192,7 +192,8 @@ echo "server: $?"
         exposure = self.inside("systemd-analyze", "security", "--offline=true", "--no-pager", EXPORTER_UNIT)
         (level,) = re.findall(r"Overall exposure level.*?: ([0-9.]+)", exposure)
         self.assertLess(float(level), 3.0, exposure)
-        # As docs/monitoring.md has it: with a token of an observer, it tells of all sessions of a server of this machine.
+        # As docs/monitoring.md describes: with the token of an observer, it reports all sessions of a server of this
+        # machine.
         shown = self.inside("bash", "-ec", """
 rcuda-token create --role observer >/token
 mkfifo /exporter-ready

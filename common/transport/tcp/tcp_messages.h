@@ -2,10 +2,10 @@
 //
 //   PutHeader; payload of `bytes`
 //
-// The payload of a kRegionPut begins with a RegionPlace, and the rest goes into that region. That
-// of a kEndOfWrite is an EndOfWrite: the receiver takes nothing behind it until the write is here,
-// whose bytes come by the sockets of the transfers (bulk_stream.h). Those begin with a StreamHello,
-// and their messages with a BulkHeader.
+// The payload of a kRegionPut begins with a RegionPlace, and the rest goes into that region. The
+// payload of a kEndOfWrite is an EndOfWrite. The bytes of that write arrive over the transfer
+// sockets (bulk_stream.h), and the receiver processes nothing after the kEndOfWrite until the write
+// is complete. A transfer socket begins with a StreamHello, and its messages with a BulkHeader.
 #pragma once
 
 #include <cstdint>
@@ -66,12 +66,12 @@ struct BulkHeader {
   uint32_t kind = 0;
   uint32_t status = 0;      // kDone: a Code
   uint64_t piece = 0;       // assigned by the requesting side, per stream
-  uint64_t region = 0;      // but for kData, kDone
+  uint64_t region = 0;      // not for kData, kDone
   uint64_t offset = 0;      // the same
-  uint64_t bytes = 0;       // but for kDone
+  uint64_t bytes = 0;       // not for kDone
   uint32_t immediate = 0;   // kWrite: passed to the receiver's user with the piece, unless 0;
                             // kWriteInOrder: the write's number
-  uint32_t after_puts = 0;  // but for kData, kDone: SentOrder's count that it waits for
+  uint32_t after_puts = 0;  // not for kData, kDone: the SentOrder count that it waits for
 };
 static_assert(sizeof(BulkHeader) == 48);
 

@@ -97,7 +97,7 @@ void HostCallbacks::reached(std::unique_ptr<Once> once) {
   const bool needs_loan = mirrors_.any();
   {
     std::lock_guard lock(mutex_);
-    // In the order of the functions: none is published before an earlier one that needs a loan.
+    // Functions are published in order: none before an earlier function that needs a loan.
     if (!needs_loan && unpublished_ == 0 && !free_slots_.empty()) {
       once->is_published = true;
       once->ack.slot = take_slot_locked();

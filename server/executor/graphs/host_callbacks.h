@@ -4,11 +4,11 @@
 // The driver calls a trampoline on its only thread for host functions. For a function of a stream,
 // the trampoline publishes a HostCallbackEvent and returns, and the stream waits at a gate
 // (arrival_gates.h). The thread of this object opens the gate when the client has run the function
-// and written the ack word. So other host functions, those of the server's own copies among them,
-// run while an application's function takes its time. If memory is mirrored, that thread publishes
-// the event, because the contents are exchanged before. It handles one function at a time, as the
-// driver does. Where no gate is free or possible, and in graphs, the trampoline itself waits.
-// If the Link breaks, the stream continues, because no client is left to see its results.
+// and written the ack word. So other host functions, including those of the server's own copies,
+// run while an application's function is running. If memory is mirrored, that thread also publishes
+// the event, because it must first exchange the contents. It handles one function at a time, as the
+// driver does. In graphs, and if no gate is free or possible, the trampoline itself waits. If the
+// Link breaks, the stream continues, because no client is left to see its results.
 // A function that a graph may run any number of times is a ClientResource, which the graph owns
 // (graph_keeper.h).
 // Threads: launch(), make() and take() on the executor thread, run_internal() on the driver's
@@ -86,7 +86,7 @@ class HostCallbacks {
   static void CUDA_CB run_once(void* argument);
   static void CUDA_CB run_stream_callback(CUstream stream, CUresult status, void* argument);
   CUresult queue(CUstream stream, std::unique_ptr<Once> once, bool is_stream_callback);
-  // Its stream has got to the function, and waits at the gate.
+  // The stream of `once` has reached the function, and waits at the gate.
   void reached(std::unique_ptr<Once> once);
   // The body of thread_.
   void run_reached();
@@ -94,7 +94,7 @@ class HostCallbacks {
   void run(uint64_t callback, CUresult status);
   void call(uint64_t callback, CUresult status, uint64_t loan);
   Ack publish(uint32_t slot, uint64_t callback, CUresult status, uint64_t loan);
-  // Waits for the ack, and returns its slot.
+  // Waits for the ack, then frees its slot.
   void await(const Ack& ack);
   uint32_t take_slot();
   uint32_t take_slot_locked();
@@ -111,7 +111,7 @@ class HostCallbacks {
   std::condition_variable slot_free_;
   std::vector<uint32_t> free_slots_;
   std::array<uint64_t, wire::WorkerWindow::kCallbackSlots> sequences_{};  // last used, by slot
-  std::thread thread_;  // runs functions whose streams wait at gates; started by the first one
+  std::thread thread_;  // runs functions whose streams wait at gates; the first one starts it
   std::condition_variable reached_changed_;
   std::deque<std::unique_ptr<Once>> reached_;  // their streams have got to them; under mutex_
   size_t unpublished_ = 0;                     // of these and the one that runs; under mutex_

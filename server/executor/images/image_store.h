@@ -2,8 +2,8 @@
 //
 // The client queries an image by its hash. An image that is not in the cache is assembled from
 // chunks, checked against its hash when complete, and given to the cache. Images stay readable for
-// the whole session, because a client queries an image once and may load it any number of times. A
-// file's mapping costs address space, and its place in the cache.
+// the whole session, because a client queries an image once and may load it any number of times.
+// The mapping of an image's file takes address space, and keeps the file's place in the cache.
 // Executor thread only. Blocking: the last chunk, for hashing the image (about 1 GB/s) and writing
 // it to disk. Errors: the CUresults that a program gets.
 #pragma once

@@ -11,7 +11,8 @@ namespace {
 constexpr size_t kBlockBytes = 4096;
 constexpr size_t kLineBytes = 64;
 
-// The places where a block differs from what is known. `block`: a copy, which does not change.
+// Visits the lines of a block that differ from the known bytes. `block`: a copy, which does not
+// change.
 template <typename Visit>
 void each_difference(std::span<const std::byte> block, const std::byte* known, const Visit& visit) {
   for (size_t at = 0; at < block.size(); at += kLineBytes) {

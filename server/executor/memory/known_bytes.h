@@ -1,9 +1,9 @@
-// KnownBytes: what the client has of a small mirror, so that an answer needs only the bytes that
-// differ.
+// KnownBytes: the bytes of a small mirror that the client has. An answer then needs only the bytes
+// that differ.
 //
-// The client has the bytes of an answer only after it has taken it over, and names the last such
-// answer with its next question. It also has what it sent itself. Whatever else changes bytes on
-// both sides ends the knowledge: forget().
+// The client has the bytes of an answer only after it has taken the answer over, and its next query
+// names the last such answer. The client also has the bytes that it sent itself. Call forget()
+// after any other change to the bytes of both sides.
 // Threads: one at a time. Nothing blocks.
 #pragma once
 
@@ -18,15 +18,17 @@ namespace rcuda::server {
 
 class KnownBytes {
  public:
-  // All bytes are sent. Returns the number of the answer.
+  // Records that all bytes are sent. Returns the number of the answer.
   uint64_t sent_all(std::span<const std::byte> bytes);
-  // The client has written the marked bytes (common/wire/marked_bytes.h) on both sides.
+  // Records that the client has written the marked bytes (common/wire/marked_bytes.h) on both
+  // sides.
   void patched(uint64_t offset, std::span<const std::byte> bytes, const uint8_t* mask);
   void forget() { known_.clear(); }
 
-  // Appends each MirrorPiece of `now` that differs, with its bytes, which count as sent. `now`: all
-  // bytes of the mirror; the GPU may be writing to them. Returns false, and has appended nothing,
-  // if the client has no bytes of `answer`, or if the pieces take more than `most_bytes`.
+  // Appends each MirrorPiece of `now` that differs, with its bytes. These then count as sent.
+  // `now`: all bytes of the mirror; the GPU may be writing to them. Returns false and appends
+  // nothing if the client does not have the bytes of `answer`, or if the pieces take more than
+  // `most_bytes`.
   struct News {
     uint32_t pieces = 0;
     uint64_t answer = 0;
@@ -36,7 +38,7 @@ class KnownBytes {
 
  private:
   std::vector<std::byte> known_;  // empty: unknown
-  uint64_t answer_ = 0;           // the last one with bytes
+  uint64_t answer_ = 0;           // the last answer with bytes
 };
 
 }  // namespace rcuda::server

@@ -68,8 +68,8 @@ class Mirrors {
   HandlerResult fetch(uint64_t address, const ReplyTarget& target);
   // The same, with the bytes in the reply behind that. After an error nothing is replied.
   CUresult fetch_into_reply(uint64_t address, const ReplyTarget& target);
-  // Replies with a wire::MirrorNewsHead, and the bytes that the client lacks, for each of these
-  // mirrors.
+  // Replies, for each of these mirrors, with a wire::MirrorNewsHead and the bytes that the client
+  // lacks.
   HandlerResult news(std::vector<wire::MirrorKnown> asked, const ReplyTarget& target);
   // Replies with a wire::MirrorState and the blocks that differ from what the client has, when the
   // GPU has looked for them. `asked`: as BlockDigests::compare() takes them.

@@ -76,7 +76,8 @@ TEST_F(WorkerLogTest, AFloodIsBounded) {
     const std::string text = lines();
     written += static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
   }
-  // What one read has got beyond the bound is written, and one line says that there is more.
+  // Lines beyond the bound are written if the same read has returned them. One line says that there
+  // are more.
   EXPECT_LT(written, WorkerLog::kMostLines + 100);
   EXPECT_EQ(log_.descriptor(now_), -1);
   EXPECT_FALSE(say(flood)) << "the worker is not blocked; its lines are lost";

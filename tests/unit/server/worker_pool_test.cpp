@@ -86,7 +86,7 @@ TEST(WorkerPoolTest, WorkersThatEndWithoutAWordAreRetriedWithGrowingPauses) {
   }
 }
 
-// One crash may have a cause that passes; workers that start at once have the same.
+// One crash may have a temporary cause, which workers that start at the same time share.
 TEST(WorkerPoolTest, ACrashLastsIfTheNextWorkerCrashesToo) {
   const PoolSettings settings("2", "/bin/false");
   WorkerPool pool(settings, Bases("node0", 0));
@@ -301,8 +301,8 @@ TEST(WorkerPoolTest, ASessionThatRunsWhenTheServerStopsIsInTheAudit) {
   }
 }
 
-// A worker that has been taken over, as far as it reaches the daemon: it sends descriptors, and
-// looks which files of the daemon it has.
+// Acts as a worker that has been taken over: it sends descriptors to the daemon, and checks which
+// of the daemon's files it has.
 constexpr const char* kTakenOver = R"(#!/usr/bin/env python3
 import array, os, socket
 control, passed = socket.socket(fileno=3), array.array("i", [0])

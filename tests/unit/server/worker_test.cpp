@@ -363,7 +363,7 @@ TEST(ImageCacheTest, TheLeastRecentlyUsedGoesFirst) {
   EXPECT_NE(cache.find(sha256(third), 1000), nullptr);
 }
 
-// What the folder's files and the mappings of removed files take on disk stays below the bound.
+// The disk space of the folder's files and of mapped removed files stays below the bound.
 TEST(ImageCacheTest, AnImageInUseIsNeitherRemovedNorReplaced) {
   TemporaryFolder folder;
   ImageCache cache(folder.path(), 2500), other_session(folder.path(), 2500);

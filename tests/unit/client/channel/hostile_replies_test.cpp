@@ -9,7 +9,7 @@
 namespace rcuda::fuzz {
 namespace {
 
-// In a process of its own: what it mirrors stays known in the process.
+// Runs in a process of its own, because the process keeps records of mirrored memory.
 TEST_F(FuzzReplayTest, RepliesOfAWorker) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto run = [] {

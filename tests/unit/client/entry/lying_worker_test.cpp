@@ -1,6 +1,6 @@
 // A worker that lies: addresses outside of its windows, and answers that no worker gives. The
-// program gets an error, and none of its memory changes. An address ends the session with a line
-// that names the server. Each lie is told to a process of its own, which has not called CUDA yet.
+// program gets an error, and none of its memory changes. A wrong address ends the session with a
+// line that names the server. Each lie has a process of its own, which has not called CUDA yet.
 #include <array>
 #include <cstdint>
 #include <cstdio>

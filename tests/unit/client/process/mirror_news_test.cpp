@@ -24,7 +24,7 @@ class MirrorNewsTest : public ::testing::Test {
   struct Worker {
     std::vector<std::byte> bytes = std::vector<std::byte>(kBytes);
     std::byte* fetched = nullptr;
-    uint64_t answer = 0, named = 0;  // the last one, and the one that the client names
+    uint64_t answer = 0, named = 0;  // the last answer, and the answer that the client names
     std::vector<wire::MirrorPiece> news;
   };
 
@@ -94,7 +94,7 @@ class MirrorNewsTest : public ::testing::Test {
     after_peer(&lone_.puppet);
     return result;
   }
-  // How often the worker was asked for news, and for all bytes of a mirror.
+  // How often the client queried news, and all bytes of a mirror.
   std::vector<size_t> asked() {
     EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
     return {lone_.puppet.taken(wire::Custom::kMirrorNews).size(),
