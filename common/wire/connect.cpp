@@ -96,10 +96,11 @@ Result<UniqueFd> connect_unix(uint16_t port, const std::vector<uid_t>& trusted,
   const bool is_roots = error == 0 || error == EAGAIN || error == EINTR;
   if (!is_roots) error = connect_local(LocalAddress(port), deadline, &socket);
   if (error == ECONNREFUSED && closed) {
-    return Status(Code::kDenied, "the rcuda-server of root for port " + std::to_string(port) +
-                                     " serves a group only (its setting users), and this user is "
-                                     "not in it: have yourself added, or start a server of your "
-                                     "own: rcuda-server --port PORT");
+    return Status(Code::kUnavailable,
+                  "the rcuda-server of root for port " + std::to_string(port) +
+                      " serves a group only (its setting users), and this user is not in it, or "
+                      "it has ended: have yourself added, or start a server of your own: "
+                      "rcuda-server --port PORT");
   }
   if (error == EAGAIN || error == EINTR) {
     return Status(Code::kTimeout, "the rcuda-server on this machine for port " +

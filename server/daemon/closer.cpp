@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,7 +28,7 @@ constexpr uid_t kNobody = 65534;
 // it has not reported yet. No user has this number.
 constexpr uint32_t kClosed = ~uint32_t{0};
 constexpr size_t kMostWaiting = 1024;  // in the daemon
-constexpr size_t kMostHeld = 4096;     // in the helper
+constexpr size_t kMostHeld = 4096;     // in the helper, and half of its descriptors
 constexpr size_t kBatch = 64;
 constexpr int kLookMs = 100;
 
@@ -38,7 +39,7 @@ class Helper {
 
   [[noreturn]] void run() {
     for (;;) {
-      pollfd item{held() < kMostHeld ? daemon_ : -1, POLLIN, 0};
+      pollfd item{held() + open_.size() < most_held_ ? daemon_ : -1, POLLIN, 0};
       const bool idle = children_.empty() && held() == 0;
       (void)::poll(&item, 1, idle ? -1 : kLookMs);
       if (item.revents != 0) receive();
@@ -117,7 +118,14 @@ class Helper {
     });
   }
 
+  static size_t most_held() {
+    rlimit files{};
+    return ::getrlimit(RLIMIT_NOFILE, &files) == 0 ? std::min<size_t>(kMostHeld, files.rlim_cur / 2)
+                                                   : kMostHeld / 16;
+  }
+
   const int daemon_;
+  const size_t most_held_ = most_held();
   std::deque<std::pair<uid_t, int>> open_;  // passed, but the daemon has not closed its own yet
   std::map<uid_t, std::vector<int>> held_;
   std::vector<Child> children_;
@@ -127,7 +135,11 @@ class Helper {
   ::prctl(PR_SET_NAME, "rcuda-closer");
   ::setpgid(0, 0);  // Ctrl-C at the terminal is for the daemon
   const int control = ::dup2(daemon, STDERR_FILENO + 1);
-  ::close_range(STDERR_FILENO + 2, ~0u, 0);
+  if (::close_range(STDERR_FILENO + 2, ~0u, 0) != 0) {
+    for (long number = ::sysconf(_SC_OPEN_MAX); --number > STDERR_FILENO + 1;) {
+      ::close(static_cast<int>(number));
+    }
+  }
   if (::geteuid() == 0) {
     (void)!::setgroups(0, nullptr);
     (void)!::setresgid(kNobody, kNobody, kNobody);
@@ -163,7 +175,8 @@ bool Closer::pass(uid_t user, UniqueFd* connection) {
   const int descriptor = connection->get();
   const Status sent =
       send_with_fds(socket_.get(), bytes_of(uint32_t{user}), {&descriptor, 1}, Clock::now());
-  if (sent.code() == Code::kTimeout) return false;
+  // For want of memory, for example, it is tried again.
+  if (sent.code() == Code::kTimeout || sent.code() == Code::kSystem) return false;
   if (!sent.ok()) {
     RCUDA_ERROR(
         "the process that closes local connections has ended (%s): restart rcuda-server, or a "
@@ -190,6 +203,13 @@ void Closer::close(uid_t user, UniqueFd connection) {
   if (!waiting_.empty() || !pass(user, &connection)) {
     waiting_.emplace_back(user, std::move(connection));
   }
+}
+
+void Closer::end() {
+  (void)is_full();
+  for (auto& [user, connection] : waiting_) (void)connection.release();
+  waiting_.clear();
+  socket_.reset();
 }
 
 bool Closer::is_full() {

@@ -31,6 +31,8 @@ class Closer {
   static constexpr auto kPatience = std::chrono::seconds(1);
   static constexpr size_t kMostChildren = 8;
 
+  ~Closer() { end(); }
+
   // Forks the helper. Call this before the process has threads and secrets.
   Status start();
   bool started() const { return static_cast<bool>(socket_); }
@@ -40,8 +42,10 @@ class Closer {
   // Passes on the connections that the helper takes now. Returns whether so many still wait that
   // the daemon should accept no more.
   bool is_full();
-  // The helper ends.
-  void end() { socket_.reset(); }
+  // Whether the helper has not been told everything, because it did not read.
+  bool has_more() const { return socket_ && (!waiting_.empty() || unsaid_ > 0); }
+  // The helper ends. What it has not got is left to the end of this process, which does not linger.
+  void end();
 
  private:
   // Returns false if the helper does not read for now.

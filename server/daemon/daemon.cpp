@@ -29,6 +29,7 @@ namespace {
 constexpr rlim_t kMostNewcomers = 2048;
 constexpr size_t kMostAcceptedAtOnce = 256;
 constexpr std::chrono::milliseconds kLongestWait = std::chrono::minutes(1);  // in one poll()
+constexpr auto kPassAgain = std::chrono::milliseconds(5);  // connections to the closer
 constexpr auto kCrowdedInterval = std::chrono::seconds(10);
 // How many refusals of strangers are logged in an interval.
 constexpr size_t kMostStrangersTold = 100;
@@ -137,7 +138,8 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
 
   const auto [accounts, munge] = gate_.descriptors();
   const bool accepts = announced_ && Clock::now() >= accept_from_;
-  const bool accepts_local = accepts && !closer_.is_full();
+  const bool closer_is_full = closer_.is_full();
+  const bool accepts_local = accepts && !closer_is_full;
   // poll() ignores negative descriptors.
   std::vector<pollfd> items = {{stop_, POLLIN, 0},
                                {accounts, POLLIN, 0},
@@ -307,6 +309,7 @@ std::chrono::milliseconds Daemon::time_to_next_deadline() const {
     if (connection.proof) next = std::min(next, connection.proof_by);
   }
   if (accept_from_ > Clock::now()) next = std::min(next, accept_from_);
+  if (closer_.has_more()) next = std::min(next, Clock::now() + kPassAgain);
   if (drain_until_) next = std::min(next, *drain_until_);
   if (const std::optional<Leases::Time> end = leases_.next_end()) {
     next = std::min(next, Clock::now() + (*end - std::chrono::system_clock::now()));

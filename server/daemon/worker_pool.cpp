@@ -461,7 +461,7 @@ WorkerPool::Clock::time_point WorkerPool::next_deadline() const {
   if (waiting_ > 0 && counted_at() > now) next = std::min(next, counted_at());
   for (const Worker& worker : workers_) {
     if (worker.ask_at) next = std::min(next, *worker.ask_at);
-    next = std::min(next, worker.log.resumes_at());
+    if (worker.log.resumes_at() > now) next = std::min(next, worker.log.resumes_at());
     if (waiting_ > 0 && is_clean_soon(worker)) {
       next = std::min(next, clean_by(worker));
     }

@@ -31,6 +31,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -286,6 +287,8 @@ class WorkerPool {
   bool asked_ = false;  // for the devices
   int failures_ = 0;  // in a row
   bool adopts_ = false;
+  std::set<pid_t> not_of_workers_;  // children of this process from before the first worker
+  std::set<pid_t> killed_orphans_;
   std::optional<Clock::time_point> orphans_at_;  // when to look for them again
   Clock::time_point retry_at_{};
 };

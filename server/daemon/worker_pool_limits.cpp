@@ -17,6 +17,7 @@ namespace rcuda::server {
 namespace {
 
 constexpr auto kOrphanPause = std::chrono::milliseconds(10);
+constexpr auto kStuckPause = std::chrono::milliseconds(1000);
 
 }  // namespace
 
@@ -52,7 +53,10 @@ WorkerPool::Clock::time_point WorkerPool::enforce_time(Worker& worker, Clock::ti
 }
 
 void WorkerPool::adopt_orphans() {
-  if (cgroups_) return;
+  // As process 1 of a container it also gets processes that no worker has left behind.
+  if (cgroups_ || ::getpid() == 1) return;
+  std::ifstream children("/proc/thread-self/children");
+  for (pid_t child = 0; children >> child;) not_of_workers_.insert(child);
   adopts_ = ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0;
 }
 
@@ -64,11 +68,18 @@ void WorkerPool::end_orphans() {
   for (pid_t child = 0; children >> child;) {
     const bool is_worker = std::any_of(workers_.begin(), workers_.end(),
                                        [&](const Worker& worker) { return worker.pid == child; });
-    if (is_worker || ::waitpid(child, nullptr, WNOHANG) != 0) continue;
-    RCUDA_WARN("process %d, which a worker has left behind, is killed", child);
+    if (is_worker || not_of_workers_.contains(child) || ::waitpid(child, nullptr, WNOHANG) != 0) {
+      continue;
+    }
+    const bool is_new = killed_orphans_.insert(child).second;
+    if (is_new) RCUDA_WARN("process %d, which a worker has left behind, is killed", child);
     ::kill(child, SIGKILL);
-    orphans_at_ = Clock::now() + kOrphanPause;  // by then its children are children of this process
+    // By then the children of a new one are children of this process. One that is known does not
+    // end: it is stuck in a driver, or this process may not kill it.
+    const auto next = Clock::now() + (is_new ? kOrphanPause : kStuckPause);
+    orphans_at_ = std::min(orphans_at_.value_or(next), next);
   }
+  if (!orphans_at_) killed_orphans_.clear();
 }
 
 }  // namespace rcuda::server

@@ -13,19 +13,19 @@
 namespace rcuda::server {
 namespace {
 
-// After the end of the stream: whether the daemon still has its end of the socket. A daemon that
-// stops a worker shuts down one direction only, and its message may not have fitted into the
-// socket.
-bool is_open(int socket) {
-  pollfd item{socket, 0, 0};
+// Whether the daemon still has its end of the pipe. A daemon that stops a worker only shuts its
+// socket down, and its message may not have fitted into that.
+bool is_read(int reports) {
+  pollfd item{reports, 0, 0};
   return ::poll(&item, 1, 0) == 0;
 }
 
 }  // namespace
 
-DaemonListener::DaemonListener(int socket, std::function<void(WorkerMessage)> peer,
+DaemonListener::DaemonListener(int socket, int reports, std::function<void(WorkerMessage)> peer,
                                std::function<void(std::string why, bool only_this)> stop)
     : socket_(socket),
+      reports_(reports),
       peer_(std::move(peer)),
       stop_(std::move(stop)),
       event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
@@ -126,7 +126,7 @@ bool DaemonListener::take_message() {
     const auto* text = reinterpret_cast<const char*>(message->body.data());
     stop_(std::string(text, message->body.size()), true);
   } else {
-    stop_(message.ok() || is_open(socket_) ? "the server stops" : "the server is gone", false);
+    stop_(message.ok() || is_read(reports_) ? "the server stops" : "the server is gone", false);
   }
   return false;
 }

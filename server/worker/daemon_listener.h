@@ -26,8 +26,9 @@ class DaemonListener {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `socket` outlives the listener. `only_this`: the daemon ends only this session, and goes on.
-  DaemonListener(int socket, std::function<void(WorkerMessage)> peer,
+  // `socket`, and the pipe for `reports`, outlive the listener. `only_this`: the daemon ends only
+  // this session, and goes on.
+  DaemonListener(int socket, int reports, std::function<void(WorkerMessage)> peer,
                  std::function<void(std::string why, bool only_this)> stop);
   ~DaemonListener();
   DaemonListener(const DaemonListener&) = delete;
@@ -49,6 +50,7 @@ class DaemonListener {
   bool take_message();
 
   const int socket_;
+  const int reports_;
   const std::function<void(WorkerMessage)> peer_;
   const std::function<void(std::string, bool)> stop_;
   UniqueFd event_;  // wakes the thread

@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <chrono>
 #include <fstream>
+#include <iterator>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -32,12 +34,15 @@ Status refusal(const std::string& user, const char* call) {
                                    : "rcuda-server");
 }
 
-// As in /proc/.../status, where the kernel has sorted them.
-std::string text_of(std::vector<uint32_t> groups) {
-  std::ranges::sort(groups);
-  std::string text;
-  for (const uint32_t group : groups) text += (text.empty() ? "\t" : " ") + std::to_string(group);
-  return (text.empty() ? "\t" : text) + " ";
+std::vector<uint32_t> sorted(std::vector<uint32_t> numbers) {
+  std::ranges::sort(numbers);
+  return numbers;
+}
+
+// The kernel sorts by numbers outside of a user namespace.
+std::vector<uint32_t> numbers_of(const std::string& text) {
+  std::istringstream words(text);
+  return sorted({std::istream_iterator<uint32_t>(words), {}});
 }
 
 // Whether a thread has the user's identity only, and no capability. `path`: its /proc/.../status.
@@ -50,7 +55,6 @@ bool is_only(const std::string& path, const SessionGrant& grant) {
   const std::string none = "\t0000000000000000";
   const std::pair<std::string_view, std::string> wanted[] = {{"Uid:", four_times(*grant.uid)},
                                                              {"Gid:", four_times(grant.gid)},
-                                                             {"Groups:", text_of(grant.groups)},
                                                              {"CapPrm:", none},
                                                              {"CapEff:", none}};
   // The file of a thread that has ended is empty, or not there.
@@ -58,6 +62,9 @@ bool is_only(const std::string& path, const SessionGrant& grant) {
   std::ifstream status(path);
   if (!status.is_open()) return errno == ENOENT || errno == ESRCH;
   for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("Groups:") && numbers_of(line.substr(7)) != sorted(grant.groups)) {
+      return false;
+    }
     for (const auto& [name, value] : wanted) {
       if (line.starts_with(name) && line.substr(name.size()) != value) return false;
     }

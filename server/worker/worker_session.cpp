@@ -279,7 +279,7 @@ Status WorkerSession::limit_devices() {
 // Messages of the daemon may arrive before the session runs.
 Status WorkerSession::listen() {
   listener_.emplace(
-      worker_.daemon, [this](WorkerMessage peer) { called_on(std::move(peer)); },
+      worker_.daemon, worker_.reports, [this](WorkerMessage peer) { called_on(std::move(peer)); },
       [this](std::string why, bool only_this) {
         std::lock_guard lock(mutex_);
         stopped_ = std::move(why);

@@ -119,7 +119,6 @@ Result<Mapping> ShmRegions::map_entry(Entry& entry, void* address) {
                     MREMAP_MAYMOVE | (address != nullptr ? MREMAP_FIXED : 0), wanted);
   }
   if (base == MAP_FAILED) return Status::from_errno(errno, "mapping a region of the peer");
-  drop_file(entry);
   return Mapping(base, bytes, address != nullptr);
 }
 
@@ -143,6 +142,9 @@ Result<void*> ShmRegions::map(uint64_t id, uint64_t bytes, void* address,
   Result<Mapping> mapping = map_entry(entry, address);
   if (!mapping) return Status(mapping.status()).with_context(named(id) + " of the peer");
   entry.user = std::move(*mapping);
+  // At once, while the descriptor is here: workers may not use mremap() for it (call_filter.h).
+  (void)keep_for_transfers(entry);
+  if (entry.transfers) drop_file(entry);
   return static_cast<void*>(data_in(entry, entry.user));
 }
 
@@ -167,6 +169,7 @@ Status ShmRegions::keep_for_transfers(Entry& entry) {
   Result<Mapping> mapping = map_entry(entry, nullptr);
   if (!mapping) return mapping.status();
   entry.transfers = std::make_shared<Mapping>(std::move(*mapping));
+  if (entry.user) drop_file(entry);
   return {};
 }
 

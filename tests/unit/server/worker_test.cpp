@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -95,7 +96,7 @@ class FewDescriptors {
 
 TEST(FewDescriptorsTest, ADaemonListenerThatNothingCouldWakeDoesNotStart) {
   const FewDescriptors none(0);
-  DaemonListener listener(STDIN_FILENO, {}, {});
+  DaemonListener listener(STDIN_FILENO, STDOUT_FILENO, {}, {});
   EXPECT_NE(listener.start().message().find("ulimit -n"), std::string::npos);
 }
 
@@ -117,12 +118,18 @@ TEST(DaemonListenerTest, AServerThatStopsIsNotGone) {
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
     UniqueFd daemon(ends[0]);
     const UniqueFd worker(ends[1]);
+    ::shutdown(daemon.get(), SHUT_RD);
+    ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    UniqueFd reader(ends[0]);
+    const UniqueFd reports(ends[1]);
     std::promise<std::string> why;
-    DaemonListener listener(worker.get(), {}, [&](std::string text, bool) { why.set_value(text); });
+    DaemonListener listener(worker.get(), reports.get(), {},
+                            [&](std::string text, bool) { why.set_value(text); });
     ASSERT_TRUE(listener.start().ok());
     if (stops) {
       ::shutdown(daemon.get(), SHUT_WR);  // its message did not fit in
     } else {
+      reader.reset();
       daemon.reset();
     }
     EXPECT_EQ(why.get_future().get(), stops ? "the server stops" : "the server is gone");
