@@ -21,8 +21,8 @@ class AdviceBook {
   // memory. The reference is valid until the next call.
   cuda::ManagedAdvice& of(const Allocation& allocation);
 
-  // The number of entries. It includes entries of freed memory that are not removed yet: at most
-  // one more than the entries of live memory.
+  // The number of entries. It includes entries of freed memory, which are removed when the number
+  // next doubles.
   size_t size() const { return advices_.size(); }
 
  private:

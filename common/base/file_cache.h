@@ -4,9 +4,9 @@
 // also after a power cut. Afterwards it is only read. When the folder exceeds its bound, the least
 // recently used files are removed. A file that is open or mapped in any process is neither removed
 // nor replaced, because its blocks would stay and no longer count. (A file system without flock()
-// does not prevent that.) The folder is opened once and its path is not used again, so it may lie
-// where this user cannot reach it by path. Threads: any; an object has no state that changes.
-// Blocking: open() and insert(), for the file system.
+// or without RENAME_NOREPLACE does not prevent that.) The folder is opened once and its path is not
+// used again, so it may lie where this user cannot reach it by path. Threads: any; an object has no
+// state that changes. Blocking: open() and insert(), for the file system.
 #pragma once
 
 #include <cstddef>

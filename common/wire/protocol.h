@@ -83,7 +83,8 @@ static_assert(sizeof(MirrorLoan) == 16);
 struct MirrorState {
   uint64_t patches, loan;
   // The number of this answer among the answers with bytes of this mirror; the client repeats it in
-  // MirrorKnown. 0: this answer has no bytes, or the worker does not record what the client has.
+  // MirrorKnown. An answer without bytes has the number of the last one with bytes. 0: there is
+  // none, or the worker does not record what the client has.
   uint64_t answer;
 };
 static_assert(sizeof(MirrorState) == 24);
@@ -99,7 +100,8 @@ static_assert(sizeof(MirrorKnown) == 16);
 struct MirrorNewsHead {
   MirrorState state;
   uint32_t pieces;     // each a MirrorPiece and its bytes, padded to 8
-  uint32_t fetch_all;  // 1: there are too many to name; MirrorFetch fetches them
+  uint32_t fetch_all;  // 1: MirrorFetch fetches all bytes: too many differ, or the worker does not
+                       // have the client's answer
 };
 static_assert(sizeof(MirrorNewsHead) == 32);
 

@@ -24,7 +24,7 @@ size_t HandshakeDebts::failures_of(const std::string& origin, Clock::time_point 
   return found == failures_.end() ? 0 : left(found->second, now);
 }
 
-// Forgets half of the origins at a time, which keeps the cost for each failure low.
+// Forgets half of the origins or more at a time, which keeps the cost for each failure low.
 void HandshakeDebts::forget(Clock::time_point now) {
   std::vector<size_t> debts;
   for (const auto& [origin, failures] : failures_) debts.push_back(left(failures, now));

@@ -32,8 +32,8 @@ struct Listener {
   bool is_private = true;  // loopback, or an address that is not routed on the internet
 };
 
-// Opens the local socket of a server of root, and warns if it has no abstract one. Fails if the
-// server has neither.
+// Opens the local socket of a server of root, and warns if this one or the abstract one is missing.
+// Fails if the server has neither.
 Status listen_as_root(Listener* listener, std::optional<gid_t> only_group);
 
 // Port 0 takes a free one. kUnavailable if the port is taken; the text has the remedy.

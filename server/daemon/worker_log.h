@@ -2,10 +2,10 @@
 //
 // A worker never has the daemon's log or audit, because a session that has taken it over could
 // close, fill or forge them. It has a pipe of its own. The daemon reads complete lines, replaces
-// control characters, and writes each line with its own time and the worker's number. It writes at
-// most kMostLines of one worker within kInterval. Then it stops reading the pipe until the next
-// interval, and lines that do not fit into the full pipe are lost. The bound is higher if the log
-// has debug lines.
+// control characters, and writes each line with its own time and the worker's number. It writes
+// about kMostLines of one worker within kInterval (at most a read more). Then it stops reading the
+// pipe until the next interval, and lines that do not fit into the full pipe are lost. The bound is
+// higher if the log has debug lines.
 //
 // Threads: one. Blocking: none, except as the daemon's own log does. Errors: none; a line whose
 // destination fails is lost.

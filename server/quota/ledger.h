@@ -2,8 +2,8 @@
 // daemon shares with the workers of these sessions.
 //
 // Each session has a slot, which is a page of memory. Its worker writes its own page and reads the
-// others. The daemon clears the page when the worker has ended, however it ended, so nothing stays
-// booked for a worker that was killed.
+// others. The daemon clears the page when the worker has ended, however it ended, so no
+// memory stays booked for a worker that was killed. Copies stay booked for 10 s at most.
 //
 // Before a worker reads anything from its client, it maps its own page for writing and the others
 // for reading, and closes the memory. The system call filter prevents it from enlarging the mapping

@@ -6,7 +6,8 @@
 // (arrival_gates.h). The thread of this object opens the gate when the client has run the function
 // and written the ack word. So other host functions, including those of the server's own copies,
 // run while an application's function is running. If memory is mirrored, that thread also publishes
-// the event, because it must first exchange the contents. It handles one function at a time, as the
+// the event, because it must first exchange the contents; so it does if no slot is free, or if an
+// earlier function is not published yet. It handles one function at a time, as the
 // driver does. In graphs, and if no gate is free or possible, the trampoline itself waits. If the
 // Link breaks, the stream continues, because no client is left to see its results.
 // A function that a graph may run any number of times is a ClientResource, which the graph owns

@@ -32,7 +32,9 @@ TEST(PrintableTest, BytesThatAreNotUtf8AreReplaced) {
                       "2J"),
             "?2J");  // C1 of an 8-bit terminal
   EXPECT_EQ(printable("cut \xe6\x9d"), "cut ??");
-  EXPECT_EQ(printable("\xff\xc3("), "??(");
+  EXPECT_EQ(printable("\xff\xc3("),
+            "?"
+            "?(");
   EXPECT_EQ(printable("\xc0\x9b\xe0\x80\x8a"), "?????");            // longer than necessary
   EXPECT_EQ(printable("\xed\xa0\x80\xf4\x90\x80\x80"), "???????");  // a surrogate; above U+10FFFF
 }
