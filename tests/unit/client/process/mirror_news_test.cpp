@@ -139,8 +139,8 @@ TEST_F(MirrorNewsTest, AnExchangeDuringTheQuestionMakesTheBytesOld) {
   ASSERT_EQ(pull(), CUDA_SUCCESS);
   (void)asked();
   write(0, 8, 1);
-  bool first = true;
-  lone_.puppet.on(wire::Custom::kMirrorNews, [&](const Command& command) {
+  // Waits after this test ask as well.
+  lone_.puppet.on(wire::Custom::kMirrorNews, [this, first = true](const Command& command) mutable {
     const Answer answer = news(command);
     if (std::exchange(first, false)) {
       memory_[0][7] = worker_of(0).bytes[7] = std::byte{9};
