@@ -34,7 +34,7 @@ CUresult view_stream(CUstream stream, StreamView* view) {
   return result;
 }
 
-// A capturing stream seldom depends on more nodes. If it does, the worker is asked again.
+// A capturing stream seldom depends on more nodes. If it does, the client asks the worker again.
 constexpr size_t kUsualDependencies = 64;
 constexpr size_t kMostDependencies = 16u << 10;  // more than a reply can hold
 

@@ -144,7 +144,7 @@ struct Pull {
   CUresult result = CUDA_SUCCESS;
   uint64_t version = 0;   // of the mirror, before the worker was asked
   bool expected = false;  // the application has said that it will read some of it
-  // Of what was fetched, or is about to be. Memory about which nobody is asked is absent.
+  // Of what was fetched, or is about to be. Absent for memory that the question does not name.
   wire::MirrorState state{UINT64_MAX, 0};
   bool by_news = false;  // `news` has the GPU's changes, instead of the mirror's `unfetched`
   MirrorNews news;

@@ -39,12 +39,13 @@ class Closer {
 
   // `user`: the user at the other end of the connection.
   void close(uid_t user, UniqueFd connection);
-  // Passes on the connections that the helper takes now. Returns whether so many still wait that
-  // the daemon should accept no more.
+  // Passes on the connections that the helper takes now. Returns whether too many still wait for
+  // the daemon to accept more.
   bool is_full();
   // Whether the helper has not been told everything, because it did not read.
   bool has_more() const { return socket_ && (!waiting_.empty() || unsaid_ > 0); }
-  // The helper ends. What it has not got is left to the end of this process, which does not linger.
+  // Ends the helper. Connections that it has not received stay open until this process ends,
+  // because that end does not linger.
   void end();
 
  private:

@@ -1,5 +1,7 @@
 // Handlers of memory: client memory that the GPUs can reach, and memory of pools.
 #include <cstring>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "api/server_commands.h"
@@ -65,30 +67,34 @@ HandlerResult mirror_fetch_behind(MemoryServices& services, const Command& comma
   return services.fetches_behind.add(body, command.target);
 }
 
-HandlerResult mirror_news(MemoryServices& services, const Command& command,
-                          const wire::MirrorNewsBody& body, std::vector<std::byte>*) {
+namespace {
+
+// The tail's first `count` elements; nothing if it has fewer.
+template <typename Element>
+std::optional<std::vector<Element>> elements_of(const Command& command, uint64_t count) {
   BodyReader in(command.tail);
   std::span<const std::byte> bytes;
-  if (body.count > wire::kMaxCommandBytes / sizeof(wire::MirrorKnown) ||
-      !in.bytes(body.count * sizeof(wire::MirrorKnown), &bytes)) {
-    return kMalformed;
+  if (count > wire::kMaxCommandBytes / sizeof(Element) ||
+      !in.bytes(count * sizeof(Element), &bytes)) {
+    return std::nullopt;
   }
-  std::vector<wire::MirrorKnown> asked(body.count);
-  if (!asked.empty()) std::memcpy(asked.data(), bytes.data(), bytes.size());
-  return services.mirrors.news(std::move(asked), command.target);
+  std::vector<Element> elements(count);
+  if (!elements.empty()) std::memcpy(elements.data(), bytes.data(), bytes.size());
+  return elements;
+}
+
+}  // namespace
+
+HandlerResult mirror_news(MemoryServices& services, const Command& command,
+                          const wire::MirrorNewsBody& body, std::vector<std::byte>*) {
+  auto asked = elements_of<wire::MirrorKnown>(command, body.count);
+  return asked ? services.mirrors.news(std::move(*asked), command.target) : kMalformed;
 }
 
 HandlerResult mirror_changes(MemoryServices& services, const Command& command,
                              const wire::MirrorChangesBody& body, std::vector<std::byte>*) {
-  BodyReader in(command.tail);
-  std::span<const std::byte> bytes;
-  if (body.count > wire::kMaxCommandBytes / sizeof(wire::MirrorRun) ||
-      !in.bytes(body.count * sizeof(wire::MirrorRun), &bytes)) {
-    return kMalformed;
-  }
-  std::vector<wire::MirrorRun> asked(body.count);
-  if (!asked.empty()) std::memcpy(asked.data(), bytes.data(), bytes.size());
-  return services.mirrors.changes(body.address, asked, command.target);
+  const auto asked = elements_of<wire::MirrorRun>(command, body.count);
+  return asked ? services.mirrors.changes(body.address, *asked, command.target) : kMalformed;
 }
 
 HandlerResult mirror_note(MemoryServices& services, const Command&,

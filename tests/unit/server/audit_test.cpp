@@ -9,6 +9,15 @@
 namespace rcuda::server {
 namespace {
 
+Identity root_by_ticket() {
+  Identity identity;
+  identity.uid = 0;
+  identity.user = "root";
+  identity.method = "ticket";
+  identity.from = "10.0.0.7:51312";
+  return identity;
+}
+
 TEST(AuditTest, ASessionsBeginAndEndAndARefusalAreALineEach) {
   const test::TempFolder folder;
   Audit audit;
@@ -54,11 +63,7 @@ TEST(AuditTest, WhatOperatorsDoIsALineEach) {
   const test::TempFolder folder;
   Audit audit;
   ASSERT_TRUE(audit.open(folder.file("audit")).ok());
-  Identity identity;
-  identity.uid = 0;
-  identity.user = "root";
-  identity.method = "ticket";
-  identity.from = "10.0.0.7:51312";
+  Identity identity = root_by_ticket();
   audit.control("end", identity, 4711);
   audit.control("drain", {}, {});
   const std::string text = folder.read("audit");
@@ -74,11 +79,7 @@ TEST(AuditTest, ALeaseIsInTheLinesOfItsChangesAndOfItsSessions) {
   const test::TempFolder folder;
   Audit audit;
   ASSERT_TRUE(audit.open(folder.file("audit")).ok());
-  Identity identity;
-  identity.uid = 0;
-  identity.user = "root";
-  identity.method = "ticket";
-  identity.from = "10.0.0.7:51312";
+  Identity identity = root_by_ticket();
   Lease lease;
   lease.id = "1a2b3c4d";
   lease.secret.fill(0xab);
