@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <cstdlib>
 #include <deque>
 #include <exception>
 #include <memory>
@@ -13,6 +12,7 @@
 
 #include <pthread.h>
 
+#include "client/base/settings.h"
 #include "common/base/cancellation_off.h"
 #include "common/base/log.h"
 #include "common/base/start_thread.h"
@@ -123,18 +123,10 @@ Pool& pool() {
   return *instance;
 }
 
-size_t configured_threads() {
-  if (const char* text = ::secure_getenv("RCUDA_COPY_THREADS")) {
-    const long value = std::strtol(text, nullptr, 10);
-    if (value >= 1 && value <= 64) return static_cast<size_t>(value);
-  }
-  return std::clamp<size_t>(std::thread::hardware_concurrency(), 1, 8);
-}
-
 }  // namespace
 
 size_t copy_threads() {
-  static const size_t threads = configured_threads();
+  static const auto threads = static_cast<size_t>(settings().copy_threads.get());
   return threads;
 }
 

@@ -20,7 +20,6 @@
 #include "client/memory/host_memory.h"
 #include "client/process/absent_pages.h"
 #include "client/process/advice_book.h"
-#include "client/process/managed_mode.h"
 #include "client/process/mirror.h"
 #include "client/process/process.h"
 #include "client/process/worker_memory.h"
@@ -74,7 +73,7 @@ bool is_in_worker() {
   const auto& sessions = Process::get().sessions();
   if (sessions.size() != 1) return false;
   if (!sessions.front()->traits().shares_pages) return true;
-  return !is_managed_mode(ManagedMode::kInPlace) && AbsentPages::possible();
+  return settings().managed_mode() != ManagedMode::kInPlace && AbsentPages::possible();
 }
 
 // CUDA_ERROR_NOT_SUPPORTED if the memory can be in the client only.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "client/base/pci_address.h"
+#include "client/base/settings.h"
 #include "common/base/first_report.h"
 #include "common/base/log.h"
 #include "common/wire/ask.h"
@@ -86,17 +87,18 @@ Result<std::vector<std::string>> Pool::uuids() {
 
 nvmlReturn_t Pool::read_list() {
   if (std::exchange(read_, true)) return result_;
-  if (const char* level = ::secure_getenv("RCUDA_LOG")) {
-    // A file belongs to the CUDA library of this process.
-    const std::string text(level);
-    if (!set_log_level(text.c_str())) set_log_level(LogLevel::kOff);
-  }
   const auto fail = [&](const Status& status) {
     if (first_report(status.context())) {
       RCUDA_ERROR("NVML has no GPUs: %s", status.context().c_str());
     }
     return result_ = NVML_ERROR_UNKNOWN;
   };
+  if (const Status status = load_settings(); !status.ok()) return fail(status);
+  if (settings().log.get().find(':') != std::string::npos) {
+    set_log_level(LogLevel::kOff);  // the file belongs to the CUDA library of this process
+  } else if (const Status status = configure_log(); !status.ok()) {
+    return fail(status);
+  }
   const auto pool = devices_from(variable);
   if (!pool.ok()) return fail(pool.status());
   const auto servers = group_by_server(*pool);

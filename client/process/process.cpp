@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,17 +20,16 @@
 #include "client/base/pool_uuids.h"
 #include "client/base/process_end.h"
 #include "client/base/sanitizers.h"
+#include "client/base/settings.h"
 #include "client/base/trace.h"
 #include "client/objects/named.h"
 #include "client/process/driver_variables.h"
-#include "client/process/managed_mode.h"
 #include "client/process/own_addresses.h"
 #include "client/process/remote_attributes.h"
 #include "common/base/first_report.h"
 #include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "common/base/thread_object.h"
-#include "common/config/settings.h"
 #include "common/transport/verbs/kept_memory.h"
 #include "common/wire/address_ranges.h"
 
@@ -46,23 +44,6 @@ std::vector<Ref<Context>>& context_stack() { return of_this_thread<ContextStack>
 
 Process* instance = nullptr;  // null until the process calls CUDA
 
-// Returns null for auto.
-Result<const transport::Medium*> medium_from_environment() {
-  const char* text = ::secure_getenv("RCUDA_TRANSPORT");
-  if (!text || !*text || std::strcmp(text, "auto") == 0) return nullptr;
-  if (const transport::Medium* medium = transport::find_medium(text)) return medium;
-  return Status(Code::kInvalidArgument, std::string("RCUDA_TRANSPORT=") + text +
-                                            " is not a transport; use auto, " +
-                                            transport::medium_names());
-}
-
-Result<bool> flag_from_environment(const char* name) {
-  const char* text = ::secure_getenv(name);
-  if (!text || !*text || std::strcmp(text, "0") == 0) return false;
-  if (std::strcmp(text, "1") == 0) return true;
-  return Status(Code::kInvalidArgument, std::string(name) + "=" + text + " must be 0 or 1");
-}
-
 // The connections between all servers grow with the square of their number, and each takes threads
 // and descriptors of two workers. So many servers connect when they first need to.
 constexpr size_t kMostEagerServers = 16;
@@ -70,67 +51,14 @@ constexpr size_t kMostEagerServers = 16;
 constexpr size_t kMostServersAtOnce = 64;
 
 // Whether the workers of several servers are introduced to one another at the start.
-Result<bool> eager_from_environment(size_t servers) {
-  const char* text = ::secure_getenv("RCUDA_P2P");
-  if (!text || !*text) return servers <= kMostEagerServers;
-  if (std::strcmp(text, "eager") == 0) {
-    if (servers <= kMostServersAtOnce) return true;
-    return Status(Code::kInvalidArgument, "RCUDA_P2P=eager connects at most " +
-                                              std::to_string(kMostServersAtOnce) +
-                                              " servers at once, and RCUDA_DEVICES names " +
-                                              std::to_string(servers) + ": use lazy");
-  }
-  if (std::strcmp(text, "lazy") == 0) return false;
-  return Status(Code::kInvalidArgument,
-                std::string("RCUDA_P2P=") + text + " is not usable: it takes eager or lazy");
-}
-
-std::string text_from_environment(const char* name) {
-  const char* text = ::secure_getenv(name);
-  return text ? text : "";
-}
-
-// Checks a number that other code reads.
-Status check_number(const char* name, unsigned least, unsigned most) {
-  const std::string text = text_from_environment(name);
-  if (text.empty()) return {};
-  unsigned number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, number);
-  if (error == std::errc() && rest == end && number >= least && number <= most) return {};
-  return Status(Code::kInvalidArgument, std::string(name) + "=" + text +
-                                            " is not usable: it takes a number from " +
-                                            std::to_string(least) + " to " + std::to_string(most));
-}
-
-// How long to wait for a turn at a busy server.
-Result<uint32_t> wait_from_environment() {
-  const std::string text = text_from_environment("RCUDA_WAIT");
-  std::chrono::nanoseconds time{};
-  if (!text.empty() && !config::parse_duration(text, &time)) {
-    return Status(Code::kInvalidArgument,
-                  "RCUDA_WAIT=" + text +
-                      " is not usable: it takes a time such as 60s or 10m, 24 days at most");
-  }
-  return static_cast<uint32_t>(std::chrono::ceil<std::chrono::milliseconds>(time).count());
-}
-
-Status configure_log() {
-  const char* text = ::secure_getenv("RCUDA_LOG");
-  if (!text || !*text) return {};
-  // "info" or "info:file"
-  const char* colon = std::strchr(text, ':');
-  const std::string level(text, colon ? static_cast<size_t>(colon - text) : std::strlen(text));
-  if (!set_log_level(level.c_str())) {
-    return Status(
-        Code::kInvalidArgument,
-        std::string("RCUDA_LOG=") + text +
-            " is not a level; use trace, debug, info, warn, error or off, and :FILE for a file");
-  }
-  if (colon && !set_log_file(colon + 1)) {
-    return Status::from_errno(errno, std::string("RCUDA_LOG: cannot write to ") + (colon + 1));
-  }
-  return {};
+Result<bool> connects_eagerly(size_t servers) {
+  const std::string_view when = settings().p2p.get();
+  if (when != "eager") return when == "auto" && servers <= kMostEagerServers;
+  if (servers <= kMostServersAtOnce) return true;
+  return Status(Code::kInvalidArgument, "RCUDA_P2P=eager connects at most " +
+                                            std::to_string(kMostServersAtOnce) +
+                                            " servers at once, and RCUDA_DEVICES names " +
+                                            std::to_string(servers) + ": use lazy");
 }
 
 // The devices of the pool that CUDA_VISIBLE_DEVICES selects.
@@ -143,8 +71,9 @@ Result<std::vector<DeviceAddress>> selected_devices(const std::vector<DeviceAddr
   if (selection->devices.empty()) {
     const CUresult result =
         selection->named_twice ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_NO_DEVICE;
+    const char* const text = environment("CUDA_VISIBLE_DEVICES");
     return Status::from_cuda(
-        result, "CUDA_VISIBLE_DEVICES=\"" + text_from_environment("CUDA_VISIBLE_DEVICES") +
+        result, std::string("CUDA_VISIBLE_DEVICES=\"") + (text ? text : "") +
                     "\" selects none of the devices in RCUDA_DEVICES: " + problem);
   }
   if (!problem.empty()) RCUDA_INFO("CUDA_VISIBLE_DEVICES ends early: %s", problem.c_str());
@@ -246,35 +175,29 @@ Status Process::try_to_connect() {
 }
 
 Status Process::connect() {
+  RCUDA_RETURN_IF_ERROR(load_settings());
+  const Settings& set = settings();
   RCUDA_RETURN_IF_ERROR(configure_log());
   RCUDA_RETURN_IF_ERROR(check_sanitizers());
   keep_driver_variables();
-  SessionOptions options;
-  const auto medium = medium_from_environment();
-  if (!medium) return medium.status();
-  options.medium = *medium;
   wire::Credentials credentials;
   RCUDA_RETURN_IF_ERROR(credentials.registry.load_environment());
-  options.credentials = &credentials;
-  if (const char* file = ::secure_getenv("RCUDA_TRACE"); file && *file) {
-    RCUDA_RETURN_IF_ERROR(trace::start(file));
+  if (const std::string& file = set.trace.get(); !file.empty()) {
+    RCUDA_RETURN_IF_ERROR(trace::start(file.c_str()));
   }
   trace::Span span("connect");
-  Result<bool> synchronous = flag_from_environment("RCUDA_SYNC");
-  if (!synchronous) return synchronous.status();
-  options.synchronous = *synchronous;
   Result<wire::Hello> hello = make_hello();
   if (!hello) return hello.status();
+  transport::verbs::keep_registered(static_cast<uint64_t>(set.verbs_cache.get()) << 20);
+  SessionOptions options;
+  options.medium = transport::find_medium(set.transport.get());  // null for auto
+  options.credentials = &credentials;
+  options.synchronous = set.synchronous.get();
   options.hello = std::move(hello).value();
-  RCUDA_RETURN_IF_ERROR(check_number("RCUDA_COPY_THREADS", 1, 64));
-  RCUDA_RETURN_IF_ERROR(managed_mode().status());
-  RCUDA_RETURN_IF_ERROR(check_number("RCUDA_VERBS_CACHE", 0, transport::verbs::kMaxKeptMiB));
-  const Result<uint32_t> wait_ms = wait_from_environment();
-  if (!wait_ms) return wait_ms.status();
-  options.hello.wait_ms = *wait_ms;
+  options.hello.wait_ms = static_cast<uint32_t>(set.wait.milliseconds().count());
   // The workers know the valid values, and refuse the session for any other.
-  options.hello.p2p_strategy = text_from_environment("RCUDA_P2P_STRATEGY");
-  options.hello.p2p_path = text_from_environment("RCUDA_P2P_PATH");
+  options.hello.p2p_strategy = set.p2p_strategy.get();
+  options.hello.p2p_path = set.p2p_path.get();
 
   const auto environment = [](const char* name) {
     return static_cast<const char*>(::secure_getenv(name));
@@ -292,7 +215,7 @@ Status Process::connect() {
                                               " servers; a program can use " +
                                               std::to_string(wire::kMostServers));
   }
-  const Result<bool> eager = eager_from_environment(servers->size());
+  const Result<bool> eager = connects_eagerly(servers->size());
   if (!eager) return eager.status();
   options.hello.servers = static_cast<uint32_t>(servers->size());
   options.hello.devices_left = static_cast<uint32_t>(chosen.size());

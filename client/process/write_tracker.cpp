@@ -13,7 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "client/process/managed_mode.h"
+#include "client/base/settings.h"
 #include "common/base/log.h"
 #include "common/base/proc_self.h"
 #include "common/base/unique_fd.h"
@@ -69,14 +69,14 @@ UniqueFd open_for_all_faults() {
 }  // namespace
 
 WriteTracker* WriteTracker::open() {
-  if (is_managed_mode(ManagedMode::kCompared)) return nullptr;
+  if (settings().managed_mode() == ManagedMode::kCompared) return nullptr;
   const auto refused = [](const char* what) -> WriteTracker* {
     RCUDA_DEBUG("writes to managed memory are found by comparing: %s: %s", what,
                 std::strerror(errno));
     return nullptr;
   };
   UniqueFd faults;
-  if (!is_managed_mode(ManagedMode::kTracked)) faults = open_for_all_faults();
+  if (settings().managed_mode() != ManagedMode::kTracked) faults = open_for_all_faults();
   const bool serves_faults = static_cast<bool>(faults);
   // Write protection needs no handling of faults, so the mode that needs no privilege will do.
   if (!faults) faults = open_faults(UFFD_USER_MODE_ONLY);

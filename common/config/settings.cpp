@@ -125,7 +125,7 @@ SettingBase* Registry::find_key(std::string_view key) const {
 Status Registry::load_environment() {
   for (SettingBase* setting : settings_) {
     const char* value = ::secure_getenv(setting->variable());
-    if (!value) continue;
+    if (!value || !*value) continue;
     RCUDA_RETURN_IF_ERROR(setting->set(value, setting->variable(), "the environment"));
   }
   return {};
@@ -222,13 +222,10 @@ std::string OrdinalList::text() const {
 }
 
 bool Choice::parse(std::string_view text) {
-  for (const char* word : words_) {
-    if (text == word) {
-      value_ = word;
-      return true;
-    }
-  }
-  return false;
+  const auto found = std::find(words_.begin(), words_.end(), text);
+  if (found == words_.end()) return false;
+  index_ = static_cast<size_t>(found - words_.begin());
+  return true;
 }
 
 std::string Choice::accepted() const {

@@ -1,7 +1,7 @@
 // Settings: declared once with type, default and help; filled from the environment and, where a
 // program has one, a TOML file and its command line.
 //
-// An absent setting has its default. A malformed setting is an error that names its source and the
+// An absent setting has its default; an empty variable counts as absent. A malformed setting is an error that names its source and the
 // accepted values; it never falls back silently. A later source overrides an earlier one: a program
 // loads the file first, then the environment, then its options. Each setting remembers the source
 // of its value. Registries and settings are used by one thread. A registry must not outlive its
@@ -193,9 +193,10 @@ class Choice : public SettingBase {
  public:
   // The first word is the default.
   Choice(Registry& registry, const char* variable, std::vector<const char*> words, const char* help)
-      : SettingBase(registry, variable, help), words_(std::move(words)), value_(words_.front()) {}
-  std::string_view get() const { return value_; }
-  std::string text() const override { return value_; }
+      : SettingBase(registry, variable, help), words_(std::move(words)) {}
+  std::string_view get() const { return words_[index_]; }
+  size_t index() const { return index_; }  // of the value in the words
+  std::string text() const override { return words_[index_]; }
   std::string accepted() const override;
 
  protected:
@@ -203,7 +204,7 @@ class Choice : public SettingBase {
 
  private:
   std::vector<const char*> words_;
-  const char* value_;
+  size_t index_ = 0;
 };
 
 }  // namespace rcuda::config

@@ -200,7 +200,7 @@ def case_settings(build):
     rig = Rig(build)
     for name, value in (("RCUDA_P2P", "sometimes"), ("RCUDA_P2P_STRATEGY", "fastest"),
                         ("RCUDA_P2P_STRATEGY", "v4b:1M"), ("RCUDA_P2P_PATH", "carrier-pigeon"),
-                        ("RCUDA_SYNC", "yes"), ("RCUDA_TRANSPORT", "udp"),
+                        ("RCUDA_SYNC", "maybe"), ("RCUDA_TRANSPORT", "udp"),
                         ("RCUDA_COPY_THREADS", "many"), ("RCUDA_COPY_THREADS", "65"),
                         ("RCUDA_VERBS_CACHE", "garbage"), ("RCUDA_VERBS_CACHE", "1G"),
                         ("RCUDA_MANAGED", "never")):

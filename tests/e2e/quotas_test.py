@@ -332,7 +332,7 @@ class QuotasTest(unittest.TestCase):
 
     def test_a_bad_time_to_wait_is_refused_by_the_program_itself(self):
         server = self.server()
-        self.check_refused(server, "tcp", "RCUDA_WAIT=soon is not usable", "60s", wait="soon")
+        self.check_refused(server, "tcp", "RCUDA_WAIT=soon (from the environment) is not usable", "10s", wait="soon")
 
     def test_a_session_that_has_lasted_too_long_ends(self):
         for transport in TRANSPORTS:

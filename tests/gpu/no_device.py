@@ -109,8 +109,8 @@ CAUSES = {
     "nothing listens": Cause("127.0.0.1:", "start rcuda-server"),
     "nothing listens here": Cause("no rcuda-server listens on this machine", "start one", RCUDA_TRANSPORT="shm"),
     "nothing is visible": Cause('CUDA_VISIBLE_DEVICES="7"', "selects none", CUDA_VISIBLE_DEVICES="7"),
-    "an unknown medium": Cause("RCUDA_TRANSPORT=pigeon", "use auto", RCUDA_TRANSPORT="pigeon"),
-    "a malformed wait": Cause("RCUDA_WAIT=soon", "such as 60s", RCUDA_WAIT="soon"),
+    "an unknown medium": Cause("RCUDA_TRANSPORT=pigeon", "it takes auto", RCUDA_TRANSPORT="pigeon"),
+    "a malformed wait": Cause("RCUDA_WAIT=soon", "it takes a time such as", RCUDA_WAIT="soon"),
     "a malformed log": Cause("RCUDA_LOG=loud", "is not a level", RCUDA_LOG="loud"),
 }
 PRELOAD = ""  # a sanitizer's runtime

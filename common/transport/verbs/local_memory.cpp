@@ -25,14 +25,7 @@ constexpr size_t kMaxKept = 64;
 constexpr size_t kMinThreshold = 16u << 10;
 constexpr size_t kMaxThreshold = 1u << 20;
 
-size_t kept_bytes_limit() {
-  static const size_t limit = [] {
-    const char* value = ::secure_getenv("RCUDA_VERBS_CACHE");
-    const bool set = value != nullptr && *value != '\0';
-    return (set ? std::strtoull(value, nullptr, 10) : kKeptMiB) << 20;
-  }();
-  return limit;
-}
+std::atomic<uint64_t> kept_bytes_limit{uint64_t{kKeptMiB} << 20};
 
 template <typename F>
 double best_us(F&& work) {
@@ -78,6 +71,8 @@ size_t measure_threshold(ibv_pd* pd) {
 }
 
 }  // namespace
+
+void set_kept_bytes_limit(uint64_t bytes) { kept_bytes_limit = bytes; }
 
 Result<std::shared_ptr<Registration>> LocalMemory::add(std::shared_ptr<Registration> registration) {
   registrations_.fetch_add(1, std::memory_order_relaxed);
@@ -149,7 +144,7 @@ std::shared_ptr<Registration> LocalMemory::prepare(const void* local, size_t byt
   if (std::shared_ptr<Registration> kept = find_kept(base, bytes)) return kept;
   // If a fork could give the parent other pages than those registered, no registration is kept.
   const bool may_keep =
-      kept_bytes_limit() >= bytes && ibv_is_fork_initialized() != IBV_FORK_DISABLED;
+      kept_bytes_limit >= bytes && ibv_is_fork_initialized() != IBV_FORK_DISABLED;
   UnmapMonitor* const monitor =
       may_keep && asked_before(base, bytes) ? UnmapMonitor::get() : nullptr;
   const int watch = monitor != nullptr ? monitor->watch(base, bytes) : -1;
@@ -230,7 +225,7 @@ void LocalMemory::keep(std::shared_ptr<Registration> registration, int watch) {
   std::lock_guard lock(mutex_);
   kept_bytes_ += registration->bytes;
   kept_.push_front({std::move(registration), watch});
-  while (kept_.size() > kMaxKept || kept_bytes_ > kept_bytes_limit()) {
+  while (kept_.size() > kMaxKept || kept_bytes_ > kept_bytes_limit) {
     UnmapMonitor::get()->release(kept_.back().watch);
     kept_bytes_ -= kept_.back().registration->bytes;
     over.splice(over.end(), kept_, std::prev(kept_.end()));

@@ -39,6 +39,9 @@ struct Registration {
   }
 };
 
+// How many bytes each LocalMemory of this process may keep registered between transfers.
+void set_kept_bytes_limit(uint64_t bytes);
+
 class LocalMemory {
  public:
   explicit LocalMemory(std::atomic<uint64_t>& registrations) : registrations_(registrations) {}

@@ -14,6 +14,7 @@
 
 #include <gtest/gtest.h>
 
+#include "client/base/settings.h"
 #include "client/calls/functions.h"
 #include "client/calls/module_images.h"
 #include "client/channel/staging.h"
@@ -73,6 +74,7 @@ TEST(ImagesTest, ThreadsThatLoadTheSameImageSendItOnce) {
 TEST(ImagesTest, SlotsOfALargeImageAreFilledAtTheSameTime) {
   using Answer = test::PuppetServer::Answer;
   ::setenv("RCUDA_COPY_THREADS", "2", 0);
+  ASSERT_TRUE(load_settings().ok());
   test::PuppetServer puppet(test::PuppetServer::welcome_with(1));
   SessionOptions options;
   options.medium = transport::find_medium("shm");

@@ -10,6 +10,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "client/base/settings.h"
+
 namespace rcuda::client {
 namespace {
 
@@ -19,6 +21,7 @@ constexpr size_t kTasks = 64;
 // helper runs a task, or the helper's task throws.
 [[noreturn]] void run_and_throw(bool in_caller) {
   ::setenv("RCUDA_COPY_THREADS", "2", 1);
+  if (!load_settings().ok()) ::_exit(2);
   const std::thread::id caller = std::this_thread::get_id();
   std::atomic<bool> helper_began{false};
   std::atomic<int> begun{0}, under_way{0};

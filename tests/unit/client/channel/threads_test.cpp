@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "client/base/settings.h"
 #include "client/base/trace.h"
 #include "client/calls/host_functions.h"
 #include "client/channel/task_pool.h"
@@ -89,6 +90,7 @@ TEST(Threads, ACopyIsDoneByItsCallerAlone) {
   EXPECT_EXIT(
       {
         ::setenv("RCUDA_COPY_THREADS", "4", 1);
+        if (!load_settings().ok()) ::_exit(2);
         const ThreadLimit limit(0);
         std::vector<int> done(100);
         run_parallel(done.size(), [&](size_t i) { ++done[i]; });

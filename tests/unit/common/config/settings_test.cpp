@@ -64,6 +64,14 @@ TEST(SettingsTest, AbsentMeansDefault) {
   EXPECT_TRUE(sample.registry.environment().empty());
 }
 
+TEST(SettingsTest, AnEmptyVariableCountsAsAbsent) {
+  Variable port("RCUDA_TEST_PORT", ""), name("RCUDA_TEST_NAME", "");
+  Sample sample;
+  ASSERT_TRUE(sample.registry.load_environment().ok());
+  EXPECT_EQ(sample.port.get(), 8308);
+  EXPECT_EQ(sample.name.get(), "nobody");
+}
+
 TEST(SettingsTest, TheEnvironmentIsTyped) {
   Variable name("RCUDA_TEST_NAME", "ada"), flag("RCUDA_TEST_FLAG", "Yes");
   Variable port("RCUDA_TEST_PORT", " 9000 "), cache("RCUDA_TEST_CACHE_BYTES", "2G");
