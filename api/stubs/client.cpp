@@ -47,7 +47,7 @@ void Call::unsupported_unless(bool holds, const char* parameter) {
 wire::ObjectId Call::handle(const void* handle, wire::Kind kind, CUresult if_null) {
   if (handle == nullptr && if_null != CUDA_SUCCESS) fix(if_null);
   wire::ObjectId id = 0;
-  if (!failed()) fix(resolve(handle, kind, &target_, &id));
+  if (!failed()) fix(resolve_handle(handle, kind, &target_, &id));
   return id;
 }
 
@@ -70,9 +70,9 @@ FunctionId Call::function(CUfunction function) {
   if (function == nullptr) fix(CUDA_ERROR_INVALID_HANDLE);
   if (failed()) return found;
   // A kernel stays a kernel: its function in a context may have other attributes.
-  CUresult result = resolve(function, wire::Kind::kKernel, &target_, &found.id);
+  CUresult result = resolve_handle(function, wire::Kind::kKernel, &target_, &found.id);
   found.is_kernel = result != CUDA_ERROR_INVALID_HANDLE;
-  if (!found.is_kernel) result = resolve(function, wire::Kind::kFunction, &target_, &found.id);
+  if (!found.is_kernel) result = resolve_handle(function, wire::Kind::kFunction, &target_, &found.id);
   fix(result);
   return found;
 }

@@ -14,6 +14,7 @@
 #include "api/opcodes.h"
 #include "api/stubs/blob.h"
 #include "api/stubs/shared.h"
+#include "client/calls/handles.h"
 #include "client/calls/marshal.h"
 #include "common/base/log.h"
 #include "common/wire/codec.h"
@@ -33,7 +34,8 @@ CUresult devices_to_wire(unsigned& mask, Target* target);
 template <typename Handle>
 CUresult handle_to_wire(Handle& handle, wire::Kind kind, Target* target) {
   wire::ObjectId id = 0;
-  if (CUresult result = resolve(to_pointer(handle), kind, target, &id); result != CUDA_SUCCESS) {
+  if (CUresult result = resolve_handle(to_pointer(handle), kind, target, &id);
+      result != CUDA_SUCCESS) {
     return result;
   }
   handle = from_pointer<Handle>(reinterpret_cast<void*>(static_cast<uintptr_t>(id)));
@@ -166,7 +168,7 @@ class Call {
   Reply reply_;
   std::optional<wire::Decoder> out_;
   uint64_t blob_bytes_ = 0;
-  uint32_t blob_ = 0;  // its number in the worker
+  uint32_t blob_ = 0;    // its number in the worker
   uint16_t opcode_ = 0;  // of the call that was sent
   struct Created {
     void* handle = nullptr;

@@ -3,7 +3,6 @@
 #include "api/opcodes.h"
 #include "client/calls/capture.h"
 #include "client/calls/default_streams.h"
-#include "client/calls/functions.h"
 #include "client/channel/session.h"
 #include "client/channel/timeline.h"
 #include "client/objects/kinds.h"
@@ -77,11 +76,6 @@ wire::ObjectId home_of(const Target& target, wire::Kind kind, wire::ObjectId id)
   }
 }
 
-bool is_code(wire::Kind kind) {
-  return kind == wire::Kind::kLibrary || kind == wire::Kind::kKernel ||
-         kind == wire::Kind::kFunction;
-}
-
 bool is_graph(wire::Kind kind) {
   return kind == wire::Kind::kGraph || kind == wire::Kind::kGraphNode ||
          kind == wire::Kind::kGraphExec;
@@ -91,27 +85,6 @@ bool is_graph(wire::Kind kind) {
 void forget(Object* object) {
   forget_named(*object);
   destroy_object(object);
-}
-
-// Libraries and kernels have an id per session. A kernel is also accepted where a function is
-// expected.
-CUresult resolve_code(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id) {
-  auto* library = kind == wire::Kind::kLibrary ? find<Library>(handle) : nullptr;
-  auto* kernel = kind == wire::Kind::kLibrary ? nullptr : find<Kernel>(handle);
-  if (!library && !kernel) return CUDA_ERROR_INVALID_HANDLE;
-  // Libraries are independent of contexts: without a current context, any session works.
-  if (!target->session) *target = target_anywhere();
-  if (library) return id_on(*library, *target->session, target->context, id);
-  if (kind == wire::Kind::kKernel) {
-    FunctionInfo* info;
-    const CUresult result = info_on(*kernel, *target, &info);
-    if (result == CUDA_SUCCESS) *id = info->id;
-    return result;
-  }
-  Function* function;
-  const CUresult result = function_in(*kernel, *target, &function);
-  if (result == CUDA_SUCCESS) *id = function->id;
-  return result;
 }
 
 }  // namespace
@@ -202,10 +175,6 @@ CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::Obje
   if (!handle) {
     *id = 0;
     return CUDA_SUCCESS;
-  }
-  if (is_code(kind)) {
-    const CUresult result = resolve_code(handle, kind, target, id);
-    if (result != CUDA_ERROR_INVALID_HANDLE || kind != wire::Kind::kFunction) return result;
   }
   const Object* object = find_object(handle, kind);
   if (!object) return CUDA_ERROR_INVALID_HANDLE;

@@ -66,12 +66,12 @@ class InContext {
   InContext& operator=(const InContext&) = delete;
 };
 
-// Translates a handle to its id. A null handle gives id 0 and leaves the target unchanged; a null
-// stream is the default stream. If the target has no session, it becomes the handle's. A handle of
-// another session, or one that is no live object, is CUDA_ERROR_INVALID_HANDLE. Resolves
-// CU_STREAM_LEGACY, CU_STREAM_PER_THREAD and the per-thread flag of
-// common/interop/default_stream.h. For a stream, the target's timeline becomes the stream's, and
-// the caller waits while the stream's queue is full.
+// Translates a handle to its id; for libraries and kernels see resolve_handle() (handles.h). A null
+// handle gives id 0 and leaves the target unchanged; a null stream is the default stream. If the
+// target has no session, it becomes the handle's. A handle of another session, or one that is no
+// live object, is CUDA_ERROR_INVALID_HANDLE. Resolves CU_STREAM_LEGACY, CU_STREAM_PER_THREAD and
+// the per-thread flag of common/interop/default_stream.h. For a stream, the target's timeline
+// becomes the stream's, and the caller waits while the stream's queue is full.
 CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id);
 // target_for_work() and resolve() in one, for a stream that gets work. Checks the process once.
 CUresult resolve_for_work(CUstream stream, Target* target, wire::ObjectId* id);
