@@ -22,7 +22,9 @@ ENGINE = ("common/base", "common/cuda", "common/config", "common/identity", "com
 STREAMS = ("server/executor/objects", "server/executor/answers", "server/executor/streams")
 COMPONENTS = (*STREAMS, "server/executor/images", "server/executor/memory", "server/executor/graphs",
               "server/executor/peers")
-CLIENT_GROUND = ("client/base", "client/channel", "client/objects")
+# The client's folders from the ground up. Each may include those before it.
+CLIENT = ("client/settings", "client/trace", "client/pool", "client/session", "client/objects", "client/mirror",
+          "client/process", "client/route", "client/code", "client/hostmem", "client/copy", "client/entry")
 MAY_INCLUDE = {
     "common/base": (),
     "common/cuda": ("common/base",),
@@ -56,21 +58,15 @@ MAY_INCLUDE = {
     "server/daemon": ("api", *COMMON, "p2p", "server/auth", "server/base", "server/monitor", "server/quota",
                       "server/worker"),
     "client": (),  # all of it is in the folders below
-    "client/base": ("api", *COMMON),
-    "client/channel": ("api", *COMMON, "client/base"),
-    "client/objects": ("api", *COMMON, "client/base", "client/channel"),
-    "client/process": ("api", *COMMON, *CLIENT_GROUND),
-    "client/calls": ("api", "generated", *COMMON, *CLIENT_GROUND, "client/process"),
-    "client/memory": ("api", "generated", *COMMON, *CLIENT_GROUND, "client/process", "client/calls"),
-    "client/entry": ("api", "generated", *COMMON, *CLIENT_GROUND, "client/process", "client/calls", "client/memory"),
-    "client/nvml": (*COMMON, "client/base"),
+    **{folder: ("api", "generated", *COMMON, *CLIENT[:floor]) for floor, folder in enumerate(CLIENT)},
+    "client/nvml": (*COMMON, "client/pool", "client/settings"),
     "integrations/slurm": (),
     "softgpu": ("api", "common/base", "common/cuda", "common/image", "common/interop", "common/nvml"),
 }
 # In these there is no circle of components either.
 NO_CIRCLES = ("client", "p2p", "server")
 # But a session owns the timelines and the staging that send their commands through it.
-MAY_CIRCLE = ("client/channel",)
+MAY_CIRCLE = ("client/session",)
 IN_PROGRAMS = ("client", "common", "p2p")
 GETENV = re.compile(r"(?<![a-z_])getenv\(")
 INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')

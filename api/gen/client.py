@@ -17,7 +17,7 @@ def emit_header(table):
 #include <cuda.h>
 
 #include "api/stubs/blob.h"
-#include "client/channel/target.h"
+#include "client/session/target.h"
 
 namespace rcuda::client {
 

@@ -24,7 +24,7 @@ from emit import write_if_changed
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 TABLE = REPOSITORY / "api" / "table"
-# What only the client library exports besides the driver's functions: client/base/sanitizers.h and
+# What only the client library exports besides the driver's functions: client/settings/sanitizers.h and
 # common/base/first_report.h.
 CLIENT_SYMBOLS = ["__asan_default_options", "rcuda_reports"]
 

@@ -40,8 +40,8 @@ def emit_labels(toolkit, names=None):
 def emit_definitions(toolkit):
     newer = newer_functions(toolkit)
     lines = [NOTICE, HEADERS, '#include "api/exports/driver_version.h"\n'
-             '#include "client/base/process_end.h"\n#include "client/base/thrown.h"\n'
-             '#include "client/base/trace.h"\n'
+             '#include "client/settings/process_end.h"\n#include "client/trace/thrown.h"\n'
+             '#include "client/trace/trace.h"\n'
              '#include "common/base/cancellation_off.h"\n\n'
              "using rcuda::CancellationOff;\nusing rcuda::client::trace::Span;\n\n"
              "#define RCUDA_TRACED static __attribute__((noinline, cold))\n\n"

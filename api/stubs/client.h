@@ -14,8 +14,8 @@
 #include "api/opcodes.h"
 #include "api/stubs/blob.h"
 #include "api/stubs/shared.h"
-#include "client/calls/handles.h"
-#include "client/calls/marshal.h"
+#include "client/code/handles.h"
+#include "client/route/route.h"
 #include "common/base/log.h"
 #include "common/wire/codec.h"
 

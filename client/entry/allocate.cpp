@@ -10,14 +10,14 @@
 
 #include "api/opcodes.h"
 #include "api/stubs/shared.h"
-#include "client/calls/capture.h"
-#include "client/calls/marshal.h"
-#include "client/channel/session.h"
-#include "client/memory/host_memory.h"
+#include "client/hostmem/host_memory.h"
 #include "client/objects/allocation.h"
 #include "client/objects/arena.h"
 #include "client/process/process.h"
 #include "client/process/worker_memory.h"
+#include "client/route/capture.h"
+#include "client/route/route.h"
+#include "client/session/session.h"
 #include "common/base/log.h"
 #include "generated/client/forward.h"
 

@@ -6,13 +6,13 @@
 #include <cuda.h>
 #include <cudaProfiler.h>
 
-#include "client/calls/capture.h"
-#include "client/calls/functions.h"
-#include "client/calls/marshal.h"
-#include "client/memory/host_memory.h"
+#include "client/code/functions.h"
+#include "client/hostmem/host_memory.h"
+#include "client/mirror/mirror.h"
 #include "client/objects/kinds.h"
-#include "client/process/mirror.h"
 #include "client/process/process.h"
+#include "client/route/capture.h"
+#include "client/route/route.h"
 #include "common/cuda/known_values.h"
 #include "common/interop/export_tables.h"
 #include "generated/client/forward.h"

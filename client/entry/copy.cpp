@@ -1,7 +1,7 @@
-// The memcpy family. Each entry point passes on what its signature says; client/memory does the
+// The memcpy family. Each entry point passes on what its signature says; client/copy does the
 // rest.
 
-#include "client/memory/copy/copy.h"
+#include "client/copy/copy.h"
 
 #include <cuda.h>
 

@@ -6,8 +6,8 @@
 
 #include <cuda.h>
 
-#include "client/calls/capture.h"
-#include "client/memory/copy/copy.h"
+#include "client/copy/copy.h"
+#include "client/route/capture.h"
 #include "common/cuda/batch_shape.h"
 
 namespace rcuda::client {

@@ -6,11 +6,11 @@
 #include <cuda.h>
 
 #include "api/opcodes.h"
-#include "client/calls/capture.h"
-#include "client/calls/marshal.h"
-#include "client/channel/timeline.h"
 #include "client/objects/arena.h"
 #include "client/process/process.h"
+#include "client/route/capture.h"
+#include "client/route/route.h"
+#include "client/session/timeline.h"
 #include "common/wire/codec.h"
 #include "generated/client/forward.h"
 
@@ -29,8 +29,8 @@ CUresult finished(Session& session, CUresult result) {
   return result == CUDA_SUCCESS ? session.finish_wait() : result;
 }
 
-// A captured event must not be queried or waited for, and only the worker knows whether the event is
-// one. Other captures may forbid the call.
+// A captured event must not be queried or waited for, and only the worker knows whether the event
+// is one. Other captures may forbid the call.
 CUresult check_captures(CUevent handle) {
   if (!any_capture()) return CUDA_SUCCESS;
   const CUresult result = forward_cuEventQuery(handle);

@@ -5,10 +5,10 @@
 
 #include <cuda.h>
 
-#include "client/calls/capture.h"
-#include "client/memory/copy/locate.h"
-#include "client/memory/host_memory.h"
-#include "client/process/mirror.h"
+#include "client/copy/locate.h"
+#include "client/hostmem/host_memory.h"
+#include "client/mirror/mirror.h"
+#include "client/route/capture.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {

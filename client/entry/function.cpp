@@ -5,12 +5,12 @@
 
 #include <cuda.h>
 
-#include "client/calls/functions.h"
-#include "client/calls/marshal.h"
-#include "client/calls/module_images.h"
+#include "client/code/functions.h"
+#include "client/code/module_images.h"
 #include "client/objects/arena.h"
 #include "client/objects/named.h"
 #include "client/process/process.h"
+#include "client/route/route.h"
 #include "common/cuda/known_values.h"
 #include "generated/client/forward.h"
 

@@ -9,14 +9,14 @@
 
 #include <cuda.h>
 
-#include "client/calls/capture.h"
-#include "client/calls/marshal.h"
-#include "client/channel/timeline.h"
+#include "client/mirror/mirror.h"
 #include "client/objects/arena.h"
 #include "client/objects/code.h"
 #include "client/objects/graph_exec.h"
-#include "client/process/mirror.h"
 #include "client/process/process.h"
+#include "client/route/capture.h"
+#include "client/route/route.h"
+#include "client/session/timeline.h"
 #include "common/base/log.h"
 #include "generated/client/forward.h"
 

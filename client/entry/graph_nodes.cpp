@@ -6,13 +6,13 @@
 
 #include <cuda.h>
 
-#include "client/calls/functions.h"
-#include "client/calls/parameters.h"
-#include "client/memory/copy/locate.h"
-#include "client/memory/copy/peer_node.h"
-#include "client/memory/copy/stand_in.h"
-#include "client/memory/host_memory.h"
-#include "client/memory/registered_pages.h"
+#include "client/code/functions.h"
+#include "client/code/parameters.h"
+#include "client/copy/locate.h"
+#include "client/copy/peer_node.h"
+#include "client/copy/stand_in.h"
+#include "client/hostmem/host_memory.h"
+#include "client/hostmem/registered_pages.h"
 #include "client/objects/arena.h"
 #include "client/objects/graph.h"
 #include "client/process/process.h"

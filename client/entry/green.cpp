@@ -8,10 +8,10 @@
 
 #include <cuda.h>
 
-#include "client/calls/capture.h"
-#include "client/calls/marshal.h"
 #include "client/objects/kinds.h"
 #include "client/process/process.h"
+#include "client/route/capture.h"
+#include "client/route/route.h"
 #include "common/interop/export_tables.h"
 #include "generated/client/forward.h"
 

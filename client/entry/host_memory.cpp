@@ -1,11 +1,11 @@
 // Page-locked host memory and managed memory.
 
-#include "client/memory/host_memory.h"
+#include "client/hostmem/host_memory.h"
 
 #include <cuda.h>
 
-#include "client/calls/marshal.h"
 #include "client/process/process.h"
+#include "client/route/route.h"
 
 using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
 

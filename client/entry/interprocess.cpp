@@ -7,10 +7,10 @@
 #include <cuda.h>
 
 #include "api/stubs/shared.h"
-#include "client/calls/marshal.h"
-#include "client/calls/refused_import.h"
-#include "client/channel/session.h"
+#include "client/code/refused_import.h"
 #include "client/process/process.h"
+#include "client/route/route.h"
+#include "client/session/session.h"
 #include "generated/client/forward.h"
 
 using namespace rcuda::client;  // NOLINT: entry points live outside every namespace

@@ -8,17 +8,17 @@
 
 #include <cuda.h>
 
-#include "client/calls/capture.h"
-#include "client/calls/functions.h"
-#include "client/calls/host_functions.h"
-#include "client/calls/launch_shape.h"
-#include "client/calls/marshal.h"
-#include "client/calls/parameters.h"
-#include "client/memory/host_memory.h"
+#include "client/code/functions.h"
+#include "client/code/launch_shape.h"
+#include "client/code/parameters.h"
+#include "client/hostmem/host_memory.h"
+#include "client/mirror/mirror.h"
 #include "client/objects/named.h"
 #include "client/process/driver_variables.h"
-#include "client/process/mirror.h"
 #include "client/process/process.h"
+#include "client/route/capture.h"
+#include "client/route/host_functions.h"
+#include "client/route/route.h"
 
 namespace rcuda::client {
 namespace {

@@ -7,14 +7,14 @@
 
 #include <cuda.h>
 
-#include "client/calls/images.h"
-#include "client/calls/jit_options.h"
-#include "client/calls/marshal.h"
-#include "client/calls/module_images.h"
-#include "client/channel/session.h"
+#include "client/code/images.h"
+#include "client/code/jit_options.h"
+#include "client/code/module_images.h"
 #include "client/objects/arena.h"
 #include "client/objects/code.h"
 #include "client/process/process.h"
+#include "client/route/route.h"
+#include "client/session/session.h"
 #include "common/base/log.h"
 #include "common/cuda/known_values.h"
 #include "common/image/image.h"

@@ -2,8 +2,8 @@
 //
 // It is one of two things. More than 64 KB, in a session with one server, are managed memory of the
 // worker's driver, which this process has at the same address and keeps equal
-// (client/process/mirror.h). Otherwise it is page-locked client memory that kernels access in place
-// (client/memory/host_memory.h): it has one place, so it is coherent, and nothing moves.
+// (client/mirror/mirror.h). Otherwise it is page-locked client memory that kernels access in place
+// (client/hostmem/host_memory.h): it has one place, so it is coherent, and nothing moves.
 //
 // Hints are checked as a driver checks them, and queries return the hints that were given. After a
 // prefetch to the host, the next wait fetches what has changed. Others move nothing: the worker's
@@ -15,14 +15,14 @@
 
 #include <cuda.h>
 
-#include "client/calls/capture.h"
-#include "client/calls/marshal.h"
-#include "client/memory/host_memory.h"
-#include "client/process/absent_pages.h"
+#include "client/hostmem/host_memory.h"
+#include "client/mirror/absent_pages.h"
+#include "client/mirror/mirror.h"
 #include "client/process/advice_book.h"
-#include "client/process/mirror.h"
 #include "client/process/process.h"
 #include "client/process/worker_memory.h"
+#include "client/route/capture.h"
+#include "client/route/route.h"
 #include "common/cuda/known_values.h"
 #include "common/cuda/managed_advice.h"
 #include "generated/client/forward.h"
@@ -30,7 +30,7 @@
 namespace rcuda::client {
 namespace {
 
-// Smaller managed memory is fetched in one round trip (client/process/mirror.h).
+// Smaller managed memory is fetched in one round trip (client/mirror/mirror.h).
 constexpr size_t kLargeBytes = 64 << 10;
 
 std::mutex advice_mutex;  // guards advices()

@@ -1,5 +1,5 @@
 // Stream memory operations: words that a stream writes or waits for. If the worker has its own
-// page-locked memory (client/process/mirror.h), the host sees a written word only after it has
+// page-locked memory (client/mirror/mirror.h), the host sees a written word only after it has
 // waited for the stream. A stream that waits for a word would never see the host's write, so this
 // is refused.
 
@@ -7,12 +7,12 @@
 
 #include <cuda.h>
 
-#include "client/calls/capture.h"
-#include "client/memory/copy/locate.h"
-#include "client/memory/host_memory.h"
+#include "client/copy/locate.h"
+#include "client/hostmem/host_memory.h"
+#include "client/mirror/mirror.h"
 #include "client/objects/kinds.h"
-#include "client/process/mirror.h"
 #include "client/process/process.h"
+#include "client/route/capture.h"
 #include "common/base/log.h"
 #include "generated/client/forward.h"
 

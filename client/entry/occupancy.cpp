@@ -9,10 +9,10 @@
 
 #include <cuda.h>
 
-#include "client/calls/functions.h"
-#include "client/calls/launch_shape.h"
-#include "client/calls/marshal.h"
+#include "client/code/functions.h"
+#include "client/code/launch_shape.h"
 #include "client/process/process.h"
+#include "client/route/route.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {

@@ -4,10 +4,10 @@
 
 #include <cuda.h>
 
-#include "client/channel/session.h"
-#include "client/memory/copy/locate.h"
+#include "client/copy/locate.h"
 #include "client/objects/named.h"
 #include "client/process/process.h"
+#include "client/session/session.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {

@@ -3,9 +3,9 @@
 
 #include <cuda.h>
 
-#include "client/calls/marshal.h"
 #include "client/objects/kinds.h"
 #include "client/process/process.h"
+#include "client/route/route.h"
 #include "generated/client/forward.h"
 
 using namespace rcuda::client;  // NOLINT: entry points live outside every namespace

@@ -3,11 +3,11 @@
 // cuLaunchKernel in between does to them; here nothing.
 #include <cuda.h>
 
-#include "client/calls/functions.h"
-#include "client/calls/launch_shape.h"
-#include "client/calls/marshal.h"
+#include "client/code/functions.h"
+#include "client/code/launch_shape.h"
 #include "client/objects/arena.h"
 #include "client/process/process.h"
+#include "client/route/route.h"
 
 namespace rcuda::client {
 namespace {

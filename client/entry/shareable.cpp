@@ -18,13 +18,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "client/calls/marshal.h"
-#include "client/calls/refused_import.h"
-#include "client/channel/session.h"
+#include "client/code/refused_import.h"
 #include "client/objects/allocation.h"
 #include "client/objects/arena.h"
 #include "client/process/process.h"
 #include "client/process/worker_memory.h"
+#include "client/route/route.h"
+#include "client/session/session.h"
 #include "common/base/unique_fd.h"
 #include "common/wire/exported_name.h"
 #include "generated/client/forward.h"

@@ -6,13 +6,13 @@
 #include <cuda.h>
 
 #include "api/opcodes.h"
-#include "client/calls/capture.h"
-#include "client/calls/marshal.h"
-#include "client/channel/timelines.h"
-#include "client/memory/copy/peer.h"
+#include "client/copy/peer.h"
 #include "client/objects/arena.h"
 #include "client/objects/named.h"
 #include "client/process/process.h"
+#include "client/route/capture.h"
+#include "client/route/route.h"
+#include "client/session/timelines.h"
 #include "common/base/thread_object.h"
 #include "common/wire/codec.h"
 #include "generated/client/forward.h"

@@ -2,8 +2,8 @@
 #include <cstdio>
 #include <cstring>
 
-#include "client/base/pci_address.h"
 #include "client/nvml/handles.h"
+#include "client/pool/pci_address.h"
 #include "common/nvml/figures.h"
 #include "common/nvml/nvml_functions.h"
 

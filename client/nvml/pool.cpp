@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <utility>
 
-#include "client/base/pci_address.h"
-#include "client/base/settings.h"
+#include "client/pool/pci_address.h"
+#include "client/settings/settings.h"
 #include "common/base/first_report.h"
 #include "common/base/log.h"
 #include "common/wire/ask.h"

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "client/base/device_list.h"
+#include "client/pool/device_list.h"
 #include "common/base/status.h"
 #include "common/nvml/nvml_api.h"
 #include "common/wire/gpu_report.h"

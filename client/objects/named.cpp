@@ -4,8 +4,8 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "client/channel/session.h"
 #include "client/objects/kinds.h"
+#include "client/session/session.h"
 
 namespace rcuda::client {
 namespace {

@@ -5,9 +5,9 @@
 // worker first names it. Threads: any.
 #pragma once
 
-#include "client/channel/target.h"
 #include "client/objects/object.h"
 #include "client/objects/stream.h"
+#include "client/session/target.h"
 
 namespace rcuda::client {
 

@@ -1,7 +1,7 @@
 #include "client/objects/stream.h"
 
-#include "client/channel/session.h"
 #include "client/objects/code.h"
+#include "client/session/session.h"
 
 namespace rcuda::client {
 

@@ -11,8 +11,8 @@
 
 #include <cuda.h>
 
-#include "client/channel/event_state.h"
 #include "client/objects/object.h"
+#include "client/session/event_state.h"
 
 namespace rcuda::client {
 
@@ -63,7 +63,7 @@ struct Context : WorkQueue {
   // context, which it keeps active. Its CUgreenCtx is its CUcontext, as with a driver.
   // Set last when one is made: other threads may find it before.
   std::atomic<bool> green{false};
-  unsigned multiprocessors = 0;  // of a green context
+  unsigned multiprocessors = 0;    // of a green context
   std::atomic<uint32_t> usage{1};  // of cuCtxAttach and cuCtxDetach
   KnownLimits limits;
 };

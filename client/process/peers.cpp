@@ -5,7 +5,7 @@
 
 #include <sys/random.h>
 
-#include "client/channel/session.h"
+#include "client/session/session.h"
 
 namespace rcuda::client {
 namespace {

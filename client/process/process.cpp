@@ -16,16 +16,16 @@
 #include "api/command_hashes.h"
 #include "api/exports/driver_version.h"
 #include "api/exports/proc_address.h"
-#include "client/base/pci_address.h"
-#include "client/base/pool_uuids.h"
-#include "client/base/process_end.h"
-#include "client/base/sanitizers.h"
-#include "client/base/settings.h"
-#include "client/base/trace.h"
 #include "client/objects/named.h"
+#include "client/pool/pci_address.h"
+#include "client/pool/pool_uuids.h"
 #include "client/process/driver_variables.h"
 #include "client/process/own_addresses.h"
 #include "client/process/remote_attributes.h"
+#include "client/settings/process_end.h"
+#include "client/settings/sanitizers.h"
+#include "client/settings/settings.h"
+#include "client/trace/trace.h"
 #include "common/base/first_report.h"
 #include "common/base/host_name.h"
 #include "common/base/log.h"
@@ -72,9 +72,9 @@ Result<std::vector<DeviceAddress>> selected_devices(const std::vector<DeviceAddr
     const CUresult result =
         selection->named_twice ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_NO_DEVICE;
     const char* const text = environment("CUDA_VISIBLE_DEVICES");
-    return Status::from_cuda(
-        result, std::string("CUDA_VISIBLE_DEVICES=\"") + (text ? text : "") +
-                    "\" selects none of the devices in RCUDA_DEVICES: " + problem);
+    return Status::from_cuda(result,
+                             std::string("CUDA_VISIBLE_DEVICES=\"") + (text ? text : "") +
+                                 "\" selects none of the devices in RCUDA_DEVICES: " + problem);
   }
   if (!problem.empty()) RCUDA_INFO("CUDA_VISIBLE_DEVICES ends early: %s", problem.c_str());
   return std::move(selection->devices);

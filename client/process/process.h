@@ -21,11 +21,11 @@
 
 #include <cuda.h>
 
-#include "client/channel/session.h"
 #include "client/objects/arena.h"
 #include "client/objects/stream.h"
 #include "client/process/peers.h"
 #include "client/process/registry.h"
+#include "client/session/session.h"
 
 namespace rcuda::client {
 

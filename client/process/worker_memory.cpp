@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "client/channel/session.h"
 #include "client/process/process.h"
+#include "client/session/session.h"
 #include "common/base/log.h"
 
 namespace rcuda::client {

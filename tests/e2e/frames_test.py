@@ -62,7 +62,7 @@ BY_MEDIUM = {
             "launch_in_structure": (2, 0), "launch_beside_structure": (1, 0), "launch_beside_pointer": (2, 0)},
 }
 # Behind so many places in a stream's queue the client posts a mark, to see how far the stream is
-# (client/channel/timeline.cpp). A call takes one, except where its bytes move behind it.
+# (client/session/timeline.cpp). A call takes one, except where its bytes move behind it.
 BETWEEN_MARKS = 252
 # With more, the client awaits the oldest marks, which are then answered.
 QUEUE = 1008

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "client/channel/worker_events.h"
+#include "client/session/worker_events.h"
 #include "common/wire/handshake.h"
 #include "common/wire/protocol.h"
 #include "common/wire/ring.h"

@@ -19,11 +19,11 @@
 #include <string>
 #include <vector>
 
-#include "client/calls/functions.h"
-#include "client/calls/module_images.h"
-#include "client/channel/calls_in_flight.h"
-#include "client/channel/staging.h"
-#include "client/process/mirror.h"
+#include "client/code/functions.h"
+#include "client/code/module_images.h"
+#include "client/mirror/mirror.h"
+#include "client/session/calls_in_flight.h"
+#include "client/session/staging.h"
 #include "tests/unit/client/two_puppets.h"
 
 namespace rcuda::fuzz {

@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "client/base/device_list.h"
+#include "client/pool/device_list.h"
 #include "common/base/unique_fd.h"
 #include "common/config/settings.h"
 #include "common/config/toml_file.h"

@@ -14,7 +14,7 @@
 
 #include "api/command_hashes.h"
 #include "api/opcodes.h"
-#include "client/base/device_list.h"
+#include "client/pool/device_list.h"
 #include "common/base/cpu_pause.h"
 #include "common/base/host_name.h"
 #include "common/base/printable.h"

@@ -9,7 +9,7 @@
 
 #include <unistd.h>
 
-#include "client/base/device_list.h"
+#include "client/pool/device_list.h"
 #include "common/base/config_folder.h"
 #include "common/base/json_text.h"
 

@@ -4,7 +4,7 @@
 // It holds paths of secrets and not the secrets, except for RCUDA_LEASE.
 //
 // The devices are rcuda/gpu=0, =1, ... in the order of the pool, and rcuda/gpu=all. A container may
-// have any number of them: each is a numbered variable of the pool (client/base/device_list.h).
+// have any number of them: each is a numbered variable of the pool (client/pool/device_list.h).
 #pragma once
 
 #include <filesystem>

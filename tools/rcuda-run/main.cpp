@@ -24,7 +24,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "client/base/device_list.h"
+#include "client/pool/device_list.h"
 #include "common/base/version.h"
 #include "common/config/command_line.h"
 #include "common/transport/media.h"

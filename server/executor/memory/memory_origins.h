@@ -5,7 +5,7 @@
 // device that it did not get: one that is leased to others, or one beyond its limit on devices.
 //
 // Executor thread only. Blocking: as the driver's queries, which wait for nothing. Errors are the
-// CUresults that a program gets; the client tells the remedy (client/calls/refused_import.h).
+// CUresults that a program gets; the client tells the remedy (client/code/refused_import.h).
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
 // Mirrors: memory of this worker of which the client has a copy. The client keeps both equal
-// (client/process/mirror.h).
+// (client/mirror/mirror.h).
 //
 // The client moves the bytes before launches and after waits. Around a host function the worker
 // moves them, because the function must see the stream's results so far, and the stream must see

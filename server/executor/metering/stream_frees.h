@@ -3,7 +3,7 @@
 //
 // An event behind a free shows when the stream has reached it. It takes a place of the stream's
 // queue, and a queue without room blocks the thread that records. The client counts one place for a
-// free (client/channel/timeline.cpp), so a stream has at most kMostMarks such events at a time. The
+// free (client/session/timeline.cpp), so a stream has at most kMostMarks such events at a time. The
 // frees beyond that share the next one, which is recorded when an earlier one has been reached.
 //
 // Executor thread only. Nothing blocks.

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "api/print_command.h"
-#include "client/calls/marshal.h"
+#include "client/route/route.h"
 #include "server/executor/dispatch.h"
 
 namespace rcuda::client {

@@ -8,8 +8,8 @@
 
 #include <gtest/gtest.h>
 
-#include "client/channel/session.h"
 #include "client/process/process.h"
+#include "client/session/session.h"
 #include "tests/support/puppet_server.h"
 
 namespace rcuda::client {

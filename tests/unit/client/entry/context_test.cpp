@@ -7,9 +7,9 @@
 #include <gtest/gtest.h>
 
 #include "api/opcodes.h"
-#include "client/calls/capture.h"
-#include "client/calls/functions.h"
-#include "client/calls/marshal.h"
+#include "client/code/functions.h"
+#include "client/route/capture.h"
+#include "client/route/route.h"
 #include "common/base/peer_order.h"
 #include "tests/unit/client/two_puppets.h"
 

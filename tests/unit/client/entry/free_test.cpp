@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "api/opcodes.h"
-#include "client/channel/capture_answers.h"
 #include "client/objects/kinds.h"
+#include "client/session/capture_answers.h"
 #include "tests/unit/client/two_puppets.h"
 
 namespace rcuda::client {

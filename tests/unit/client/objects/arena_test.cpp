@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include "client/channel/ids.h"
 #include "client/objects/kinds.h"
+#include "client/session/ids.h"
 
 namespace rcuda::client {
 namespace {

@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include "client/calls/host_functions.h"
-#include "client/channel/capture_answers.h"
+#include "client/route/host_functions.h"
+#include "client/session/capture_answers.h"
 #include "tests/unit/client/two_puppets.h"
 
 namespace rcuda::client {

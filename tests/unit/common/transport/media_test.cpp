@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "client/base/device_list.h"
+#include "client/pool/device_list.h"
 #include "common/wire/handshake.h"
 #include "p2p/planner/planner.h"
 #include "tests/support/late_media.h"

@@ -1,0 +1,103 @@
+// Operations on functions, libraries and kernels (objects/code.h): query the worker about them,
+// load a library on a session, find the function that a launch means.
+//
+// Threads: any. A function that must ask the worker blocks for a round trip; the client asks once
+// for each object and session.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <cuda.h>
+
+#include "client/objects/code.h"
+#include "client/session/session.h"
+#include "client/session/target.h"
+#include "common/wire/protocol.h"
+
+namespace rcuda::client {
+
+// ---- functions ---------------------------------------------------------------------------------
+
+// Notes a setting that was sent to the worker.
+void note_attribute(FunctionInfo& info, int which, int value);
+
+// A question about a function or kernel that is on its way to the worker.
+class FunctionQuestion {
+ public:
+  // Sends it. `owner`: the id of its module or library there. After CUDA_SUCCESS, the caller must
+  // call answer().
+  CUresult send(Session& session, wire::ObjectId context, wire::ObjectId owner, bool is_kernel,
+                const char* name);
+  // Blocks until the worker has answered.
+  CUresult answer(std::unique_ptr<FunctionInfo>* info);
+
+ private:
+  Session* session_ = nullptr;
+  wire::Kind kind_{};
+  std::unique_ptr<FunctionInfo> found_;
+  Session::PendingCall call_;
+};
+// Both of it.
+CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId owner,
+                      bool is_kernel, const char* name, std::unique_ptr<FunctionInfo>* info);
+
+// A function of an image that has few, as code that is compiled at run time has. The worker is
+// asked about them in the round trip that loads the image.
+struct LoadedFunction {
+  std::string name;
+  std::unique_ptr<FunctionInfo> info;
+};
+using LoadedFunctions = std::vector<LoadedFunction>;
+
+// A CUfunction or CUkernel, resolved for a launch.
+struct Callable {
+  FunctionInfo* info = nullptr;
+  bool is_kernel = false;
+};
+CUresult resolve_callable(CUfunction handle, const Target& target, Callable* callable);
+
+// ---- variables ---------------------------------------------------------------------------------
+
+// Adds the variable to the Registry, at the address that the worker has returned. `managed`: the
+// memory is also mirrored, at this address. Errors: those of record_memory().
+CUresult add_variable(Variables& variables, CUdeviceptr address, size_t bytes, const Target& target,
+                      bool managed);
+// Call it before the unload is sent: afterwards the memory is freed, and another thread may get the
+// same addresses.
+void forget_variables(Variables& variables);
+
+// ---- libraries ---------------------------------------------------------------------------------
+
+// Returns the library's id on a session. Loads the library there if it is not loaded; `functions`:
+// as for load_image().
+CUresult id_on(Library& library, Session& session, wire::ObjectId context, wire::ObjectId* id,
+               LoadedFunctions* functions = nullptr);
+// Adds a kernel of a library that has just been loaded for the target.
+void add_kernel(Library& library, const Target& target, LoadedFunction function);
+// Returns the module of a library in the target's context.
+CUresult library_module(Library& library, const Target& target, CUmodule* module);
+// Returns the library's kernel with this name. The first call for a name looks it up on `target`.
+CUresult find_kernel(Library& library, const Target& target, const char* name, Kernel** kernel);
+// Unloads the library from every session. Destroys it, its kernels and its modules; their handles
+// become invalid.
+void unload(Library& library);
+
+// ---- kernels -----------------------------------------------------------------------------------
+
+// Returns the kernel's data on the target's device. Each device has its own attributes.
+CUresult info_on(Kernel& kernel, const Target& target, FunctionInfo** info);
+// Notes an attribute that was set for the target's device. It also applies to the kernel's
+// functions in the contexts of that device.
+void note_attribute(Kernel& kernel, const Target& target, int which, int value);
+// Returns the kernel's function in the target's context.
+CUresult function_in(Kernel& kernel, const Target& target, Function** function);
+// Returns the kernel with this id on a session, or null.
+Kernel* find_kernel(const Session& session, wire::ObjectId id);
+// Call it when a context is about to be destroyed or reset, which destroys its functions.
+// Attributes set by cuKernelSetAttribute stay.
+void forget_kernels_in(const Session& session, wire::ObjectId context);
+
+}  // namespace rcuda::client

@@ -1,0 +1,218 @@
+#include "client/code/images.h"
+
+// The low-level digest functions. EVP would link all of libcrypto's providers into every process
+// that preloads this library.
+#define OPENSSL_SUPPRESS_DEPRECATED
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include <openssl/sha.h>
+
+#include "client/mirror/mirror.h"
+#include "client/session/capture_answers.h"
+#include "client/session/staging.h"
+#include "client/session/task_pool.h"
+
+namespace rcuda::client {
+namespace {
+
+// Images that together take no more are sent in commands, as copies of this size are over sockets
+// (memory/copy/linear.cpp). That is a sixteenth of the ring, and 0.2 ms at 10 Gb/s. Larger ones
+// take staging slots, and filling one is a round trip.
+constexpr size_t kMostInCommands = 256u << 10;
+
+template <typename Body>
+std::span<const std::byte> bytes_of(const Body& body) {
+  return std::as_bytes(std::span(&body, 1));
+}
+
+CUresult send_chunk(Session& session, wire::ObjectId context, const ImageHash& hash,
+                    std::span<const std::byte> image, size_t offset, size_t length) {
+  wire::ImageChunkBody body{};
+  std::memcpy(body.sha256, hash.data(), hash.size());
+  body.offset = offset;
+  body.bytes = static_cast<uint32_t>(length);
+  const auto opcode = static_cast<uint16_t>(wire::Custom::kImageChunk);
+  if (length <= wire::kMaxInlineBytes) {
+    body.staging_offset = ~uint64_t{0};
+    return session.post(session.in_context(context), opcode, bytes_of(body),
+                        image.subspan(offset, length));
+  }
+  Staging::Slot slot = session.staging().acquire(nullptr);
+  CUresult result = session.staging().fill(slot, image.data() + offset, length);
+  if (result == CUDA_SUCCESS) {
+    body.staging_offset = slot.offset;
+    body.word = slot.word.index;
+    body.sequence = slot.word.sequence;
+    result = session.post(session.in_context(context), opcode, bytes_of(body));
+  } else {
+    --slot.word.sequence;  // no command carries this sequence
+  }
+  session.staging().release(slot);
+  return result;
+}
+
+CUresult send_bytes(Session& session, wire::ObjectId context, const ImageHash& hash,
+                    std::span<const std::byte> image, size_t chunk_bytes) {
+  // Locks of the session are held while bytes are sent. So they must not come from a page that is
+  // fetched through the session (process/absent_pages.h).
+  std::vector<std::byte> copy;
+  if (any_mirrored()) {
+    copy.assign(image.begin(), image.end());
+    image = copy;
+  }
+  const size_t chunks = (image.size() + chunk_bytes - 1) / chunk_bytes;
+  std::atomic<int> first_error{CUDA_SUCCESS};
+  const auto send = [&](size_t index) {
+    if (first_error.load() != CUDA_SUCCESS) return;
+    const size_t offset = index * chunk_bytes;
+    note_failure(&first_error, send_chunk(session, context, hash, image, offset,
+                                          std::min(chunk_bytes, image.size() - offset)));
+  };
+  // Filling a slot is a round trip, which the others need not wait for. The worker takes the chunks
+  // in any order.
+  if (chunk_bytes > wire::kMaxInlineBytes) {
+    run_parallel(chunks, send);
+  } else {
+    for (size_t i = 0; i < chunks; ++i) send(i);
+  }
+  return static_cast<CUresult>(first_error.load());
+}
+
+CUresult read_answer(Session& session, Session::PendingCall& question, bool* present) {
+  Reply reply;
+  const CUresult result = session.finish(question, &reply);
+  if (result != CUDA_SUCCESS) return result;
+  uint32_t answer = 0;
+  if (reply.body().size() < sizeof answer) return CUDA_ERROR_UNKNOWN;
+  std::memcpy(&answer, reply.body().data(), sizeof answer);
+  *present = answer != 0;
+  return CUDA_SUCCESS;
+}
+
+// Whether the image is sent in commands. Over shared memory slots cost no round trip.
+bool goes_in_commands(const Session& session, const ImageParts& image) {
+  size_t bytes = 0;
+  for (const std::span<const std::byte> part : image.parts) bytes += part.size();
+  return bytes <= kMostInCommands && !session.traits().shares_pages;
+}
+
+// Whether the image is sent with the question: if the worker is likely to lack some of it.
+bool goes_with_question(Session& session, const ImageParts& image) {
+  const ImageBook& images = session.images();
+  return images.expects_lack() && goes_in_commands(session, image) &&
+         !std::ranges::all_of(image.hashes,
+                              [&](const ImageHash& hash) { return images.knows(hash); });
+}
+
+// Asks for the parts from `first` to `last`, and adds those that the worker lacks to `missing`. The
+// questions are sent together, and then what `also` sends. `with_bytes`: each question is followed
+// by its part, and none is missing.
+CUresult ask(Session& session, wire::ObjectId context, const ImageParts& image, size_t first,
+             size_t last, bool with_bytes, std::vector<size_t>* missing,
+             const std::function<void()>& also) {
+  std::vector<Session::PendingCall> questions(last - first);
+  CUresult failed = CUDA_SUCCESS;
+  for (size_t i = first; i < last; ++i) {
+    wire::ImageQueryBody query{};
+    std::memcpy(query.sha256, image.hashes[i].data(), image.hashes[i].size());
+    query.bytes = image.parts[i].size();
+    session.begin(session.in_context(context), static_cast<uint16_t>(wire::Custom::kImageQuery),
+                  bytes_of(query), {}, sizeof(wire::ImageQueryReply), true, &questions[i - first]);
+    if (!with_bytes) continue;
+    const CUresult sent =
+        send_bytes(session, context, image.hashes[i], image.parts[i], wire::kMaxInlineBytes);
+    if (sent != CUDA_SUCCESS) failed = sent;
+  }
+  also();
+  for (size_t i = first; i < last; ++i) {
+    bool present = false;
+    const CUresult result = read_answer(session, questions[i - first], &present);
+    if (result != CUDA_SUCCESS) failed = result;
+    if (result == CUDA_SUCCESS) session.images().note(image.hashes[i], !present);
+    if (!present && !with_bytes) missing->push_back(i);
+  }
+  return failed;
+}
+
+// Sends the parts that the worker lacks. After the last questions, calls `also` if the worker lacks
+// none so far, or gets it with the question. Sets `lacked` to whether one was sent after the
+// question.
+CUresult send_missing(Session& session, wire::ObjectId context, const ImageParts& image,
+                      const std::function<void()>& also, bool* lacked) {
+  constexpr size_t kAtOnce = 64;  // few of the reply slots
+  const std::lock_guard lock(session.image_mutex());
+  const bool with_bytes = goes_with_question(session, image);
+  const size_t chunk_bytes =
+      goes_in_commands(session, image) ? wire::kMaxInlineBytes : Staging::kSlotBytes;
+  std::vector<size_t> missing;
+  const size_t count = image.parts.size();
+  for (size_t first = 0; first < count; first += kAtOnce) {
+    const size_t last = std::min(count, first + kAtOnce);
+    const CUresult result = ask(session, context, image, first, last, with_bytes, &missing, [&] {
+      if (last == count && missing.empty()) also();
+    });
+    if (result != CUDA_SUCCESS) return result;
+  }
+  *lacked = !missing.empty();
+  for (const size_t i : missing) {
+    if (CUresult result =
+            send_bytes(session, context, image.hashes[i], image.parts[i], chunk_bytes);
+        result != CUDA_SUCCESS) {
+      return result;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+// If the worker still lacks an image, what arrived there is not what was sent.
+CUresult loaded(CUresult result) {
+  return result == CUDA_ERROR_NOT_READY ? CUDA_ERROR_INVALID_IMAGE : result;
+}
+
+}  // namespace
+
+ImageHash hash_image(std::span<const std::byte> image) {
+  ImageHash hash;
+  SHA256_CTX context;
+  SHA256_Init(&context);
+  SHA256_Update(&context, image.data(), image.size());
+  SHA256_Final(hash.data(), &context);
+  return hash;
+}
+
+CUresult call_with_images(Session& session, wire::ObjectId context, const ImageParts& image,
+                          const ImageCommand& command, std::optional<Reply>* reply) {
+  const Target target = session.in_context(context);
+  std::optional<Session::PendingCall> early;
+  const auto send_early = [&] {
+    session.begin(target, command.opcode, command.body, command.tail, command.reply_bytes, true,
+                  &early.emplace());
+    if (command.behind) command.behind();
+  };
+  bool lacked = false;
+  CUresult result = send_missing(session, context, image, send_early, &lacked);
+  if (early) {
+    const CUresult answer = loaded(session.finish(*early, &reply->emplace()));
+    if (result == CUDA_SUCCESS && !lacked) {
+      if (answer != CUDA_SUCCESS) note_refusal(answer);
+      return answer;
+    }
+  }
+  if (result != CUDA_SUCCESS) return result;
+  return loaded(session.call(target, command.opcode, command.body, command.tail,
+                             command.reply_bytes, &reply->emplace()));
+}
+
+CUresult send_image(Session& session, wire::ObjectId context, const ImageHash& hash,
+                    std::span<const std::byte> image) {
+  bool lacked = false;
+  return send_missing(
+      session, context, {{image}, {hash}, {}}, [] {}, &lacked);
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,324 @@
+// Libraries and their kernels, and the variables of modules and libraries.
+
+#include <algorithm>
+#include <mutex>
+#include <shared_mutex>
+#include <vector>
+
+#include "api/opcodes.h"
+#include "client/code/functions.h"
+#include "client/code/module_images.h"
+#include "client/mirror/mirror.h"
+#include "client/objects/arena.h"
+#include "client/process/process.h"
+#include "client/process/worker_memory.h"
+#include "client/route/route.h"
+#include "common/wire/codec.h"
+#include "generated/client/forward.h"
+
+namespace rcuda::client {
+
+// ---- variables ---------------------------------------------------------------------------------
+
+namespace {
+
+// A library's variable outlives the context in which it is first looked up. So its bytes are
+// fetched in the primary context, which a worker always has.
+CUresult mirror_variable(const Target& target, CUdeviceptr address, size_t bytes) {
+  const Device& device = *Process::get().device(static_cast<CUdevice>(target.device));
+  return mirror_at(*target.session, device.primary->id, address, bytes);
+}
+
+}  // namespace
+
+CUresult add_variable(Variables& variables, CUdeviceptr address, size_t bytes, const Target& target,
+                      bool managed) {
+  Registry& registry = Process::get().memory();
+  std::lock_guard lock(variables.mutex);
+  const auto known = registry.find(address);
+  const auto before = variables.buffer_ids.find(address);
+  const bool is_known =
+      known && before != variables.buffer_ids.end() && known->buffer_id == before->second;
+  if (is_known) {
+    if (!managed) return CUDA_SUCCESS;
+    if (known->bytes != bytes) return CUDA_ERROR_UNKNOWN;
+    registry.set_flags(address, CU_MEM_ATTACH_GLOBAL);
+    return mirror_variable(target, address, bytes);
+  }
+  Allocation variable;
+  variable.base = address;
+  variable.bytes = bytes;
+  variable.placement = Placement::kGlobal;
+  variable.session = target.session;
+  variable.context = target.context;
+  variable.device = target.device;
+  variable.flags = managed ? CU_MEM_ATTACH_GLOBAL : 0;
+  if (CUresult result = record_memory(std::move(variable)); result != CUDA_SUCCESS) return result;
+  if (managed) {
+    const CUresult result = mirror_variable(target, address, bytes);
+    if (result != CUDA_SUCCESS) {
+      (void)registry.remove(address);
+      return result;
+    }
+  }
+  if (const auto added = registry.find(address)) {
+    variables.buffer_ids[address] = added->buffer_id;
+  }
+  return CUDA_SUCCESS;
+}
+
+void forget_variables(Variables& variables) {
+  Registry& registry = Process::get().memory();
+  std::lock_guard lock(variables.mutex);
+  for (const auto& [address, buffer_id] : variables.buffer_ids) {
+    const auto known = registry.find(address);
+    if (!known) unmirror(reinterpret_cast<const void*>(address));
+    if (!known || known->buffer_id != buffer_id) continue;  // it ended with its context
+    if (is_managed(*known)) unmirror(reinterpret_cast<const void*>(address));
+    (void)registry.remove(address);
+  }
+  variables.buffer_ids.clear();
+}
+
+// ---- libraries ---------------------------------------------------------------------------------
+
+namespace {
+
+// Held shared by a thread that reads kernels which other threads may be unloading. Locked before
+// Kernel::mutex.
+std::shared_mutex& kernels_mutex() {
+  static auto* mutex = new std::shared_mutex;
+  return *mutex;
+}
+
+// The library's modules in all contexts.
+std::vector<Module*> modules_of(const Library& library) {
+  return select<Module>([&](const Module& module) {
+    return module.library.load(std::memory_order_acquire) == &library;
+  });
+}
+
+void destroy_kernel(Kernel* kernel) {
+  for (const auto& [context, function] : kernel->functions) {
+    retire(function, wire::Kind::kFunction);
+  }
+  destroy(kernel);
+}
+
+// Returns the library's kernel of that name: `created`, unless another thread was first.
+Kernel* adopt(Library& library, Kernel* created) {
+  std::unique_lock gone(kernels_mutex());
+  std::lock_guard lock(library.mutex);
+  const auto [known, is_new] = library.kernels.emplace(created->name, created);
+  if (!is_new) destroy(created);
+  return known->second;
+}
+
+}  // namespace
+
+CUresult id_on(Library& library, Session& session, wire::ObjectId context, wire::ObjectId* id,
+               LoadedFunctions* functions) {
+  if (library.defect != CUDA_SUCCESS) return library.defect;
+  std::lock_guard lock(library.mutex);
+  if (auto found = library.ids.find(&session); found != library.ids.end()) {
+    *id = found->second;
+    return CUDA_SUCCESS;
+  }
+  const wire::ObjectId minted = session.ids().mint(wire::Kind::kLibrary);
+  if (minted == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = load_image(session, context, wire::Custom::kLibraryLoad, minted,
+                                     library.image, library.options, functions);
+  if (result != CUDA_SUCCESS) {
+    session.ids().release(wire::Kind::kLibrary, minted);
+    return result;
+  }
+  library.ids.emplace(&session, minted);
+  *id = minted;
+  return CUDA_SUCCESS;
+}
+
+CUresult library_module(Library& library, const Target& target, CUmodule* module) {
+  const InContext scope(target);
+  CUmodule named = nullptr;
+  const CUresult result = forward_cuLibraryGetModule(&named, reinterpret_cast<CUlibrary>(&library));
+  if (result != CUDA_SUCCESS) return result;
+  auto* found = find<Module>(named);
+  if (!found) return CUDA_ERROR_UNKNOWN;
+  const Library* const known = found->library.load(std::memory_order_acquire);
+  if (!found->is_of_library() || (known && known != &library)) {
+    return target.session->lose(Status(Code::kProtocol,
+                                       "the worker names a module of a library, "
+                                       "which is one of another"));
+  }
+  found->library.store(&library, std::memory_order_release);
+  *module = named;
+  return CUDA_SUCCESS;
+}
+
+CUresult find_kernel(Library& library, const Target& target, const char* name, Kernel** kernel) {
+  {
+    std::lock_guard lock(library.mutex);
+    if (auto found = library.kernels.find(name); found != library.kernels.end()) {
+      *kernel = found->second;
+      return CUDA_SUCCESS;
+    }
+  }
+  auto* created = create<Kernel>({}, library, name);
+  if (!created) return CUDA_ERROR_OUT_OF_MEMORY;
+  FunctionInfo* info;
+  if (CUresult result = info_on(*created, target, &info); result != CUDA_SUCCESS) {
+    std::unique_lock gone(kernels_mutex());
+    destroy(created);
+    return result;
+  }
+  *kernel = adopt(library, created);
+  return CUDA_SUCCESS;
+}
+
+void add_kernel(Library& library, const Target& target, LoadedFunction function) {
+  auto* created = create<Kernel>({}, library, function.name);
+  if (!created) return;
+  {
+    std::lock_guard lock(created->mutex);  // other threads look at the kernels of all libraries
+    std::unique_ptr<FunctionInfo>& info = created->infos[target.device];
+    info = std::move(function.info);
+    created->first_device = target.device;
+    created->first_info.store(info.get(), std::memory_order_release);
+  }
+  adopt(library, created);
+}
+
+void unload(Library& library) {
+  forget_variables(library.variables);
+  // Before the unload: after it, the worker reuses the ids of the library's functions.
+  {
+    std::unique_lock gone(kernels_mutex());
+    for (const auto& [name, kernel] : library.kernels) destroy_kernel(kernel);
+  }
+  for (Module* module : modules_of(library)) retire(module, wire::Kind::kModule);
+  for (const auto& [session, id] : library.ids) {
+    wire::Encoder body;
+    body.value(id);
+    (void)session->post(session->in_context(0), static_cast<uint16_t>(api::Opcode::cuLibraryUnload),
+                        body.body());
+    session->ids().release(wire::Kind::kLibrary, id);
+  }
+  destroy(&library);
+}
+
+// ---- kernels -----------------------------------------------------------------------------------
+
+CUresult info_on(Kernel& kernel, const Target& target, FunctionInfo** info) {
+  if (FunctionInfo* first = kernel.first_info.load(std::memory_order_acquire);
+      first && kernel.first_device == target.device) {
+    *info = first;
+    return CUDA_SUCCESS;
+  }
+  std::lock_guard lock(kernel.mutex);
+  std::unique_ptr<FunctionInfo>& known = kernel.infos[target.device];
+  if (!known) {
+    wire::ObjectId library_id;
+    CUresult result = id_on(kernel.library, *target.session, target.context, &library_id);
+    if (result == CUDA_SUCCESS) {
+      result = ask_function(*target.session, target.context, library_id, true, kernel.name.c_str(),
+                            &known);
+    }
+    if (result != CUDA_SUCCESS) {
+      kernel.infos.erase(target.device);
+      return result;
+    }
+  }
+  if (!kernel.first_info.load(std::memory_order_relaxed)) {
+    kernel.first_device = target.device;
+    kernel.first_info.store(known.get(),
+                            std::memory_order_release);  // pairs with the acquire above
+  }
+  *info = known.get();
+  return CUDA_SUCCESS;
+}
+
+void note_attribute(Kernel& kernel, const Target& target, int which, int value) {
+  std::lock_guard lock(kernel.mutex);
+  if (const auto found = kernel.infos.find(target.device); found != kernel.infos.end()) {
+    note_attribute(*found->second, which, value);
+  }
+  for (const auto& [key, function] : kernel.functions) {
+    if (key >> 32 == target.device) note_attribute(*function->info, which, value);
+  }
+}
+
+namespace {
+
+// A deep copy, because the function has its own attributes.
+std::unique_ptr<FunctionInfo> copy_of(const FunctionInfo& info, const Function& function) {
+  auto copy = std::make_unique<FunctionInfo>();
+  copy->session = function.session;
+  copy->id = function.id;
+  copy->parameters = info.parameters;
+  copy->parameter_bytes = info.parameter_bytes;
+  for (size_t i = 0; i < copy->attributes.size(); ++i) {
+    copy->attributes[i].store(info.attributes[i].load(std::memory_order_relaxed),
+                              std::memory_order_relaxed);
+  }
+  return copy;
+}
+
+}  // namespace
+
+CUresult function_in(Kernel& kernel, const Target& target, Function** function) {
+  const uint64_t key = static_cast<uint64_t>(target.device) << 32 | target.context;
+  {
+    std::lock_guard lock(kernel.mutex);
+    if (auto found = kernel.functions.find(key); found != kernel.functions.end()) {
+      *function = found->second;
+      return CUDA_SUCCESS;
+    }
+  }
+  FunctionInfo* info;
+  if (CUresult result = info_on(kernel, target, &info); result != CUDA_SUCCESS) return result;
+  const InContext scope(target);
+  CUfunction created = nullptr;
+  if (CUresult result = forward_cuKernelGetFunction(&created, reinterpret_cast<CUkernel>(&kernel));
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  auto* named = find<Function>(created);
+  if (!named) return CUDA_ERROR_UNKNOWN;
+  std::lock_guard lock(kernel.mutex);
+  // Two kernels with one function would both destroy it.
+  if (named->info && named->kernel != &kernel) {
+    return target.session->lose(
+        Status(Code::kProtocol, "the worker names a function of a kernel, which is another's"));
+  }
+  if (!named->info) {
+    named->kernel = &kernel;
+    named->info = copy_of(*info, *named);
+  }
+  kernel.functions[key] = named;
+  *function = named;
+  return CUDA_SUCCESS;
+}
+
+Kernel* find_kernel(const Session& session, wire::ObjectId id) {
+  Kernel* found = nullptr;
+  std::shared_lock alive(kernels_mutex());
+  for_each<Kernel>([&](Kernel& kernel) {
+    std::lock_guard lock(kernel.mutex);
+    for (const auto& [device, info] : kernel.infos) {
+      if (info && info->session == &session && info->id == id) found = &kernel;
+    }
+  });
+  return found;
+}
+
+void forget_kernels_in(const Session& session, wire::ObjectId context) {
+  std::shared_lock alive(kernels_mutex());
+  for_each<Kernel>([&](Kernel& kernel) {
+    std::lock_guard lock(kernel.mutex);
+    std::erase_if(kernel.functions, [&](const auto& known) {
+      return known.second->session == &session && known.second->context == context;
+    });
+  });
+}
+
+}  // namespace rcuda::client

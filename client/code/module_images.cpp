@@ -1,0 +1,165 @@
+#include "client/code/module_images.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "client/code/functions.h"
+#include "client/code/images.h"
+#include "client/code/jit_options.h"
+#include "client/route/route.h"
+#include "client/session/session.h"
+#include "common/base/log.h"
+#include "common/image/cubin.h"
+#include "common/image/image.h"
+#include "common/image/ptx_kernels.h"
+#include "common/wire/codec.h"
+
+namespace rcuda::client {
+namespace {
+
+template <typename Item>
+void append(const std::vector<Item>& items, std::vector<std::byte>* bytes) {
+  const auto more = std::as_bytes(std::span(items));
+  bytes->insert(bytes->end(), more.begin(), more.end());
+}
+
+// More functions are not asked for: a program that loads many uses few of them, and each answer
+// takes the worker some ten microseconds. Where pages are shared, a round trip takes no longer.
+size_t most_asked(const Session& session) {
+  constexpr size_t kOverNetwork = 4;
+  return session.traits().shares_pages ? 1 : kOverNetwork;
+}
+
+// The names of the image's functions. None for containers, whose entries may be compressed.
+std::vector<std::string> functions_of(const ImageParts& image) {
+  if (image.parts.size() != 1) return {};
+  const Result<image::Image> known = image::inspect(image.parts.front());
+  if (!known || known->format == image::Format::kFatbin) return {};
+  const image::Bytes bytes = known->parts.front();
+  const auto functions =
+      known->format == image::Format::kElf
+          ? image::cubin_kernels(bytes)
+          : image::ptx_kernels({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  if (!functions) return {};
+  std::vector<std::string> names;
+  for (const auto& function : *functions) names.push_back(function.name);
+  return names;
+}
+
+// Asks about the functions, behind the command that loads them.
+class Questions {
+ public:
+  Questions(Session& session, wire::ObjectId context, std::vector<std::string> names)
+      : session_(session), context_(context) {
+    if (names.size() <= most_asked(session)) names_ = std::move(names);
+  }
+  void send(wire::ObjectId owner, bool are_kernels) {
+    for (const std::string& name : names_) {
+      Sent& sent = sent_.emplace_back();
+      sent.name = name;
+      if (sent.question.send(session_, context_, owner, are_kernels, name.c_str()) !=
+          CUDA_SUCCESS) {
+        sent_.pop_back();
+      }
+    }
+  }
+  // If the image was not there, neither were the functions. They are asked for when they are looked
+  // up.
+  void take(LoadedFunctions* functions) {
+    for (Sent& sent : sent_) {
+      LoadedFunction function{sent.name, nullptr};
+      if (sent.question.answer(&function.info) == CUDA_SUCCESS) {
+        functions->push_back(std::move(function));
+      }
+    }
+  }
+
+ private:
+  Session& session_;
+  const wire::ObjectId context_;
+  std::vector<std::string> names_;
+  struct Sent {
+    std::string name;
+    FunctionQuestion question;
+  };
+  std::deque<Sent> sent_;  // a question does not move
+};
+
+}  // namespace
+
+CUresult read_file(const char* path, std::vector<char>* contents) {
+  if (!path || !*path) return CUDA_ERROR_INVALID_VALUE;
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path, "rbe"), &std::fclose);
+  if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
+  contents->clear();
+  char part[64 << 10];
+  while (const size_t got = std::fread(part, 1, sizeof part, file.get())) {
+    contents->insert(contents->end(), part, part + got);
+  }
+  // A folder can be opened, and reading it fails. A driver takes its size for that of an image.
+  return std::ferror(file.get()) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+CUresult measure_image(const void* pointer, std::optional<size_t> bytes, ImageParts* image) {
+  if (!pointer && !bytes) return CUDA_ERROR_INVALID_VALUE;
+  Result<image::Image> measured =
+      bytes ? image::inspect({static_cast<const std::byte*>(pointer), *bytes})
+            : image::measure(pointer);
+  if (!measured) {
+    RCUDA_DEBUG("a module image was refused: %s", measured.status().message().c_str());
+    return CUDA_ERROR_INVALID_IMAGE;
+  }
+  for (const std::span<const std::byte> part : measured->parts) {
+    image->parts.push_back(part);
+    image->hashes.push_back(hash_image(part));
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcode,
+                    wire::ObjectId id, const ImageParts& image, JitOptions& options,
+                    LoadedFunctions* functions) {
+  const LogBuffers buffers = log_buffers(options.keys, options.values.data());
+  constexpr size_t kLogLimit = 24u << 10;  // of each log; both fit into a large reply slot
+  const std::vector<wire::JitOption> values = numbers_of(options.keys, options.values.data());
+  const std::vector<wire::JitOption> library_values =
+      numbers_of(options.library_keys, options.library_values.data());
+  wire::ModuleLoadBody body{};
+  body.object = id;
+  body.image_count = static_cast<uint32_t>(image.hashes.size());
+  body.option_count = static_cast<uint32_t>(values.size());
+  body.library_option_count = static_cast<uint32_t>(library_values.size());
+  body.info_log_bytes = static_cast<uint32_t>(std::min(buffers.info.capacity, kLogLimit));
+  body.error_log_bytes = static_cast<uint32_t>(std::min(buffers.error.capacity, kLogLimit));
+  std::vector<std::byte> tail;
+  append(image.hashes, &tail);
+  append(values, &tail);
+  append(library_values, &tail);
+  if (tail.size() > wire::kMaxBodyBytes - sizeof body) {
+    RCUDA_ERROR(
+        "a program of %zu relocatable parts, loaded with %zu options, cannot be loaded: rcuda "
+        "takes "
+        "up to %zu parts; build fewer files with -rdc=true",
+        image.hashes.size(), values.size() + library_values.size(),
+        (wire::kMaxBodyBytes - sizeof body) / sizeof(ImageHash));
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  Questions questions(session, context,
+                      functions ? functions_of(image) : std::vector<std::string>());
+  const auto ask = [&] { questions.send(id, opcode == wire::Custom::kLibraryLoad); };
+  std::optional<Reply> reply;
+  const CUresult result =
+      call_with_images(session, context, image,
+                       {static_cast<uint16_t>(opcode), std::as_bytes(std::span(&body, 1)), tail,
+                        32 + body.info_log_bytes + body.error_log_bytes, ask},
+                       &reply);
+  if (functions) questions.take(functions);
+  if (reply) fill_logs(buffers, reply->body());
+  return result;
+}
+
+}  // namespace rcuda::client

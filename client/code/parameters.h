@@ -1,0 +1,23 @@
+// Kernel parameters: packs the application's pointers or its `extra` buffer into the kernel's
+// parameter layout.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include <cuda.h>
+
+#include "client/code/functions.h"
+
+namespace rcuda::client {
+
+// Gets the size of the parameters. An `extra` buffer may be smaller, as NCCL's is: a driver takes
+// what is missing as zeros. CUDA_ERROR_INVALID_VALUE if parameters are given in both ways, if
+// `extra` is malformed, or if there are more bytes than a launch may have.
+CUresult parameter_bytes(const FunctionInfo& info, void** parameters, void** extra, size_t* bytes);
+// Writes the parameters to `out` and fills the rest of `out` with zeros. `out` holds at least the
+// size above.
+CUresult pack_parameters(const FunctionInfo& info, void** parameters, void** extra,
+                         std::span<std::byte> out);
+
+}  // namespace rcuda::client

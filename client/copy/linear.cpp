@@ -1,0 +1,261 @@
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "client/copy/copy.h"
+#include "client/copy/peer.h"
+#include "client/copy/peer_node.h"
+#include "client/copy/plan.h"
+#include "client/copy/stand_in.h"
+#include "client/mirror/mirror.h"
+#include "client/objects/named.h"
+#include "client/process/process.h"
+#include "client/route/capture.h"
+#include "client/session/calls_in_flight.h"
+#include "client/session/staging.h"
+#include "client/session/timeline.h"
+
+namespace rcuda::client {
+namespace {
+
+// Copies of pageable memory up to these sizes travel in commands and replies. Larger ones go
+// through the staging region. This saves the worker one copy of the bytes, but over sockets it
+// costs the client round trips.
+constexpr size_t kSmallToDevice = 8u << 10;
+constexpr size_t kSmallToHost = CallsInFlight::kMostReplyBytes;
+constexpr size_t kSmallOverSockets = 256u << 10;
+// Up to this size, a blocking copy to the device over sockets is faster if the page-locked memory
+// goes into the worker's shadow of it, not through the staging region: 1 MB 1.4, 16 MB 1.1 times,
+// 64 MB 0.8 times as fast (H100, loopback).
+constexpr size_t kMostInShadow = 32u << 20;
+// A driver stages pageable memory of up to 64 KB itself, so such a copy never waits for its stream.
+constexpr size_t kStagedByDrivers = 64u << 10;
+
+// Whether no work in progress can still write to this page-locked memory of this process. Kernels
+// can if it is mirrored.
+bool source_is_settled(uint64_t source, size_t bytes) {
+  return !Timeline::host_writes_pending() && mirrored_in(source, bytes).empty();
+}
+
+wire::CopyBody body_of(const LinearCopy& copy, const CopyStream& stream,
+                       const Location& destination, const Location& source, uint32_t flags = 0) {
+  wire::CopyBody body{};
+  body.destination = copy.destination;
+  body.source = copy.source;
+  body.bytes = copy.bytes;
+  body.stream = stream_id(stream.target);
+  body.flags = flags;
+  if (copy.peer && destination.home == Home::kDevice && source.home == Home::kDevice) {
+    body.destination_context = destination.owner.context;
+    body.source_context = source.owner.context;
+  }
+  return body;
+}
+
+// A round trip. The caller learns whether the worker accepted the copy.
+CUresult ask_to_copy(const CopyStream& stream, const wire::CopyBody& body) {
+  Reply reply;
+  return stream.target.session->call(stream.target, static_cast<uint16_t>(wire::Custom::kCopy),
+                                     std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
+}
+
+CUresult copy_in_worker(const CopyStream& stream, wire::CopyBody body, const CopyPlan& plan) {
+  Session& session = *stream.target.session;
+  // Where pages are shared, nobody fetches the source.
+  if (!session.traits().shares_pages && source_is_settled(body.source, body.bytes)) {
+    body.flags |= wire::kSourceReady;
+    if (!plan.captures && !plan.mirrored) {
+      body.immediate = session.shadows().send(
+          session.link(), body.source, body.bytes,
+          plan.waits ? transport::Company::kAwaited : transport::Company::kAlone);
+    }
+  }
+  return plan.waits ? stream.target.session->post_and_wait(stream.target, wire::Custom::kCopy, body)
+                    : post(stream.target, wire::Custom::kCopy, body);
+}
+
+// Sends all pieces even if an earlier command has failed; returns that error at the end.
+CUresult send_pageable(const CopyStream& stream, CUdeviceptr destination, const void* source,
+                       size_t bytes) {
+  Session& session = *stream.target.session;
+  const size_t small = session.traits().copies_by_cpu ? kSmallOverSockets : kSmallToDevice;
+  if (bytes > small && (bytes > kStagedByDrivers || session.staging().has_room())) {
+    const CUresult result = session.staging().to_device(stream.target, destination, source, bytes);
+    return result == CUDA_SUCCESS ? session.take_error() : result;
+  }
+  for (size_t at = 0; at < bytes;) {
+    const size_t length = std::min<size_t>(bytes - at, wire::kMaxInlineBytes);
+    const wire::CopyInlineBody body{destination + at, static_cast<uint32_t>(length),
+                                    stream_id(stream.target)};
+    const CUresult result = session.post(
+        stream.target, static_cast<uint16_t>(wire::Custom::kCopyInline),
+        std::as_bytes(std::span(&body, 1)), {static_cast<const std::byte*>(source) + at, length});
+    if (result != CUDA_SUCCESS) return result;
+    at += length;
+  }
+  return session.take_error();
+}
+
+// Copies through replies, which are all asked for before the first is awaited.
+CUresult fetch(const CopyStream& stream, std::byte* destination, CUdeviceptr source, size_t bytes) {
+  Session& session = *stream.target.session;
+  const std::optional<Timelines::Positions> covered = session.covered_by_wait(stream.target);
+  CUresult result = CUDA_SUCCESS;
+  CallsInFlight calls;
+  calls.add_copy(stream.target, destination, source, bytes, &result);
+  calls.finish();
+  if (result == CUDA_SUCCESS && covered) session.timelines().waited(*covered);
+  return result;
+}
+
+CUresult copy_to_pageable(const CopyStream& stream, void* destination, CUdeviceptr source,
+                          size_t bytes) {
+  Session& session = *stream.target.session;
+  const std::unique_ptr<FetchesBehind> behind = session.ask_behind(stream.target);
+  CUresult result;
+  if (bytes > (session.traits().copies_by_cpu ? kSmallOverSockets : kSmallToHost)) {
+    result = session.staging().to_host(stream.target, destination, source, bytes);
+  } else {
+    result = fetch(stream, static_cast<std::byte*>(destination), source, bytes);
+  }
+  return result == CUDA_SUCCESS ? session.finish_wait(behind.get()) : result;
+}
+
+// Adds the copy to the graph that the stream captures. A round trip: if the worker refuses the
+// copy, the stand-ins are removed.
+CUresult capture_copy(const LinearCopy& copy, const Location& destination, const Location& source,
+                      const CopyStream& stream) {
+  Session& session = *stream.target.session;
+  wire::CopyBody body = body_of(copy, stream, destination, source);
+  std::vector<uint64_t> callbacks;
+  const auto replace = [&](const Location& location, uint64_t* address, bool is_source) {
+    if (location.home != Home::kPageable) return CUDA_SUCCESS;
+    HostRows row;
+    row.first = *address;
+    row.width_bytes = copy.bytes;
+    StandIn made;
+    const CUresult result = make_stand_in(session, stream.target.context, row, is_source, &made);
+    if (result != CUDA_SUCCESS) return result;
+    callbacks.push_back(made.callback);
+    *address = made.first;
+    return CUDA_SUCCESS;
+  };
+  CUresult result = replace(destination, &body.destination, false);
+  if (result == CUDA_SUCCESS) result = replace(source, &body.source, true);
+  if (result == CUDA_SUCCESS) result = ask_to_copy(stream, body);
+  if (result != CUDA_SUCCESS) {
+    for (const uint64_t callback : callbacks) session.events().remove_callback(callback);
+  }
+  return result;
+}
+
+// A blocking copy of page-locked memory over sockets, where page-locked memory has no advantage if
+// the copy is small or very large. It is made like one of pageable memory, which takes one round
+// trip.
+CUresult copy_page_locked(const CopyStream& stream, const LinearCopy& copy, bool to_device) {
+  Session& session = *stream.target.session;
+  if (!to_device) {
+    return copy_to_pageable(stream, reinterpret_cast<void*>(copy.destination), copy.source,
+                            copy.bytes);
+  }
+  if (!source_is_settled(copy.source, copy.bytes)) {
+    const CUresult result = session.synchronize(stream.target);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  const CUresult result = send_pageable(stream, copy.destination,
+                                        reinterpret_cast<const void*>(copy.source), copy.bytes);
+  return result == CUDA_SUCCESS ? session.synchronize(stream.target) : result;
+}
+
+// For copies whose two sides have addresses in the worker.
+CUresult copy_addressed(const LinearCopy& copy, const Location& destination, const Location& source,
+                        const CopyPlan& plan) {
+  const CopyStream& stream = plan.stream;
+  const bool to_device = destination.home == Home::kDevice;
+  const bool from_device = source.home == Home::kDevice;
+  if (stream.target.session->traits().copies_by_cpu && to_device != from_device && !plan.mirrored &&
+      !plan.captures) {
+    const bool in_shadow =
+        to_device && copy.bytes > kSmallOverSockets && copy.bytes <= kMostInShadow;
+    if (plan.waits && !in_shadow) return copy_page_locked(stream, copy, to_device);
+    if (to_device && copy.bytes <= kSmallOverSockets &&
+        source_is_settled(copy.source, copy.bytes)) {
+      return send_pageable(stream, copy.destination, reinterpret_cast<const void*>(copy.source),
+                           copy.bytes);
+    }
+  }
+  const HostWrite writing(!plan.waits && !to_device ? stream.target.timeline : nullptr);
+  const wire::CopyBody body = body_of(copy, stream, destination, source, plan.mirrored);
+  if (!plan.waits && (needs_access(destination, stream) || needs_access(source, stream))) {
+    return ask_to_copy(stream, body);
+  }
+  return copy_in_worker(stream, body, plan);
+}
+
+CUresult copy_from_pageable(const LinearCopy& copy, const Location& destination,
+                            const CopyPlan& plan) {
+  std::optional<CaptureAnswers> answers;
+  if (needs_access(destination, plan.stream)) answers.emplace(true);
+  const CUresult result = send_pageable(plan.stream, copy.destination,
+                                        reinterpret_cast<const void*>(copy.source), copy.bytes);
+  if (plan.mirrored) plan.stream.target.session->note_write();
+  const bool waits = plan.waits || (plan.mirrored && copy.synchronous);
+  return result == CUDA_SUCCESS && waits
+             ? plan.stream.target.session->synchronize(plan.stream.target)
+             : result;
+}
+
+CUresult copy_on_servers(const LinearCopy& copy, const Location& destination,
+                         const Location& source) {
+  CopyBetweenServers between;
+  between.destination = {destination.owner, copy.destination};
+  between.source = {source.owner, copy.source};
+  between.extent.width_bytes = copy.bytes;
+  return issue_between_servers(between, copy.stream, copy.synchronous);
+}
+
+}  // namespace
+
+CUresult copy_linear(const LinearCopy& copy) {
+  Target target;
+  if (CUresult result = target_for_copy(copy.stream, &target); result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (copy.bytes == 0) return CUDA_SUCCESS;
+  Location destination, source;
+  if (CUresult result = locate(copy.destination, copy.bytes, copy.destination_side, &destination);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (CUresult result = locate(copy.source, copy.bytes, copy.source_side, &source);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  CopyPlan plan;
+  if (CUresult result =
+          prepare_copy(destination, source, copy.stream, copy.synchronous, true, &plan);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  switch (plan.way) {
+    case CopyWay::kBetweenServers:
+      return copy_on_servers(copy, destination, source);
+    case CopyWay::kCapturePageable:
+      return capture_copy(copy, destination, source, plan.stream);
+    case CopyWay::kOnHost:
+      std::memmove(reinterpret_cast<void*>(copy.destination),
+                   reinterpret_cast<const void*>(copy.source), copy.bytes);
+      return CUDA_SUCCESS;
+    case CopyWay::kInWorker:
+      return copy_addressed(copy, destination, source, plan);
+    case CopyWay::kFromPageable:
+      return copy_from_pageable(copy, destination, plan);
+    case CopyWay::kToPageable:
+      return copy_to_pageable(plan.stream, reinterpret_cast<void*>(copy.destination), copy.source,
+                              copy.bytes);
+  }
+  return CUDA_ERROR_UNKNOWN;
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,72 @@
+#include "client/copy/locate.h"
+
+#include <algorithm>
+
+#include "client/hostmem/registered_pages.h"
+#include "client/objects/named.h"
+#include "client/process/process.h"
+
+namespace rcuda::client {
+namespace {
+
+// Whether a worker can copy the registered memory. A copy can use only one region, and a Link that
+// shares pages reaches only regions with a backing. Other memory is copied like pageable memory, by
+// this process's CPU.
+bool is_one_region(uint64_t address, size_t bytes) {
+  if (pieces_in_runs(address, bytes).size() != 1) return false;
+  const auto& sessions = Process::get().sessions();
+  return have_backing(address, bytes) ||
+         std::none_of(sessions.begin(), sessions.end(),
+                      [](const auto& session) { return session->traits().shares_pages; });
+}
+
+}  // namespace
+
+CUresult locate(uint64_t address, size_t bytes, Side side, Location* location) {
+  if (address == 0 || address + bytes < address) return CUDA_ERROR_INVALID_VALUE;
+  Process& process = Process::get();
+  const auto known = process.memory().find(address);
+  if (known && address + bytes > known->base + known->bytes) {
+    // The application may treat neighbouring mappings of one reserved range as one piece.
+    if (known->placement != Placement::kMapped) return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (known && known->session) {
+    *location = {Home::kDevice,
+                 {known->session, known->context, known->device},
+                 known->placement == Placement::kDeviceAsync,
+                 address,
+                 bytes};
+    // Managed memory is the host's as well.
+    return side == Side::kHost && !is_managed(*known) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  }
+  if (known && known->reachable &&
+      (known->placement != Placement::kRegistered || is_one_region(address, bytes))) {
+    *location = {Home::kExposed, {}, false, address, bytes};
+    return CUDA_SUCCESS;
+  }
+  // A device address that belongs to no allocation: freed, or never allocated.
+  if (process.session_of_address(address)) return CUDA_ERROR_INVALID_VALUE;
+  *location = {Home::kPageable, {}, false, address, bytes};
+  const bool has_device_address = known && known->reachable;
+  return side == Side::kDevice && !has_device_address ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult stream_at(const Target& owner, CUstream handle, CopyStream* stream) {
+  Target issued;
+  wire::ObjectId id;
+  if (CUresult result = resolve(handle, wire::Kind::kStream, &issued, &id);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (!owner.session || issued.session == owner.session) {
+    *stream = {issued};
+    return CUDA_SUCCESS;
+  }
+  if (CUresult result = issued.session->synchronize(issued); result != CUDA_SUCCESS) {
+    return result;
+  }
+  *stream = {in_default_stream(owner), true};
+  return CUDA_SUCCESS;
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,46 @@
+// Finds where the memory of a copy is, and in which stream a worker makes the copy.
+#pragma once
+
+#include <cstddef>
+
+#include <cuda.h>
+
+#include "client/copy/copy.h"
+#include "client/route/route.h"
+
+namespace rcuda::client {
+
+enum class Home {
+  kPageable,  // this process, whose CPU copies it; workers may have a mirror of it
+  kExposed,   // page-locked client memory that every worker has at the same address
+  kDevice,    // the memory of `owner`'s worker
+};
+
+struct Location {
+  Home home = Home::kPageable;
+  Target owner;  // kDevice: session, a context there, device
+  bool of_pool = false;
+  uint64_t first = 0;  // the first byte of the range; 0 for an array
+  size_t bytes = 0;
+};
+
+// CUDA_ERROR_INVALID_VALUE if [address, address + bytes) leaves its allocation, or is not the kind
+// of memory that `side` promises.
+CUresult locate(uint64_t address, size_t bytes, Side side, Location* location);
+
+// The stream in which a copy runs on the worker that owns the device memory (`owner` without
+// session: any). If the copy was issued in another session's stream, stream_at() waits for that
+// stream, and the copy runs in the owner's default stream.
+struct CopyStream {
+  Target target;
+  bool is_elsewhere = false;  // the copy was issued in another session's stream
+};
+CUresult stream_at(const Target& owner, CUstream handle, CopyStream* stream);
+
+// Whether the pool's access rights decide if the stream may copy the memory. The driver checks
+// them, so the copy is a round trip and a refusal comes from the call itself.
+inline bool needs_access(const Location& location, const CopyStream& stream) {
+  return location.of_pool && location.owner.device != stream.target.device;
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,291 @@
+#include "client/copy/peer.h"
+
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "client/mirror/mirror.h"
+#include "client/objects/arena.h"
+#include "client/objects/named.h"
+#include "client/process/process.h"
+#include "client/route/capture.h"
+#include "generated/client/forward.h"
+
+namespace rcuda::client {
+namespace {
+
+// A place in a stream of one worker, or the latest record of an event.
+struct StreamPoint {
+  Target target;
+  wire::ObjectId stream = 0;
+  wire::ObjectId event = 0;
+};
+
+CUresult either(CUresult first, CUresult second) { return first != CUDA_SUCCESS ? first : second; }
+
+// Sends a command. Errors of earlier commands are left for take_errors().
+template <typename Body>
+CUresult send(const Target& target, wire::Custom opcode, const Body& body) {
+  return target.session->post(target, static_cast<uint16_t>(opcode),
+                              std::as_bytes(std::span(&body, 1)));
+}
+
+// Takes an error of earlier commands; the others stay with their sessions.
+CUresult take_errors(std::initializer_list<Session*> sessions) {
+  for (Session* session : sessions) {
+    if (CUresult result = session->take_error(); result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+// The two halves of a copy, and the commands for them. An error of the copy is reported once: by
+// the session of the stream that waits for the copy, or to the caller that waits for it.
+class Halves {
+ public:
+  explicit Halves(const CopyBetweenServers& copy)
+      : source_(*copy.source.owner.session), destination_(*copy.destination.owner.session) {
+    const Process& process = Process::get();
+    const uint32_t from = process.device(static_cast<CUdevice>(copy.source.owner.device))->ordinal;
+    const uint32_t to =
+        process.device(static_cast<CUdevice>(copy.destination.owner.device))->ordinal;
+    out_ = half(copy.source, copy.extent, from, to);
+    out_.flags = wire::kPeerOutgoing;
+    in_ = half(copy.destination, copy.extent, to, from);
+    out_target_ = copy.source.owner;
+    in_target_ = copy.destination.owner;
+  }
+
+  bool has_side_on(const Session* session) const {
+    return session == &source_ || session == &destination_;
+  }
+  // Puts the half of the place's worker at that place. `hold`: later work in the stream waits for
+  // the copy, and the worker's session reports an error.
+  void order_with(const StreamPoint& place, bool hold) {
+    const bool outgoing = place.target.session == &source_;
+    wire::PeerCopyBody& body = outgoing ? out_ : in_;
+    body.stream = place.stream;
+    body.flags |= wire::kPeerInStream | (hold ? wire::kPeerHolds | wire::kPeerReports : 0u);
+    (outgoing ? out_target_ : in_target_) = place.target;
+    if (!outgoing) out_.flags |= wire::kPeerOtherStream;
+  }
+
+  // Puts the source's half at a place in a stream of this library, for a copy that was issued in a
+  // stream of a third worker. The signal behind it, which names the copy, takes an error there.
+  void order_between(const StreamPoint& passing) {
+    order_with(passing, true);
+    out_.flags ^= wire::kPeerReports | wire::kPeerSignalled;
+  }
+  uint64_t id() const { return out_.id; }  // 0 before the halves are sent
+
+  // For copies whose result no caller receives: the destination's session reports an error.
+  void destination_reports() { in_.flags |= wire::kPeerReports; }
+
+  CUresult post() { return post_with({}); }
+
+  CUresult post_and_wait() {
+    Word word = destination_.words().acquire();
+    ++word.sequence;
+    CUresult result = post_with(word);
+    // The worker signals the word even if a half was refused, unless the worker is lost.
+    if (posted_) {
+      const CUresult over = destination_.wait_word(word.index, word.sequence);
+      Timelines::add_news();
+      result = either(result, over);
+    } else {
+      --word.sequence;
+    }
+    destination_.words().release(word);
+    return result;
+  }
+
+ private:
+  static wire::PeerCopyBody half(const PeerSide& side, const PeerExtent& extent, uint32_t device,
+                                 uint32_t peer_device) {
+    wire::PeerCopyBody body{};
+    body.device = device;
+    body.peer_device = peer_device;
+    body.address = side.address;
+    body.width_bytes = extent.width_bytes;
+    body.height = extent.height;
+    body.depth = extent.depth;
+    body.pitch_bytes = side.pitch_bytes;
+    body.slice_bytes = side.slice_bytes;
+    return body;
+  }
+
+  CUresult post_with(Word word) {
+    Peers& peers = Process::get().peers();
+    std::lock_guard lock(peers.pairs_mutex());
+    uint32_t link = 0;
+    if (CUresult result = peers.link(source_, destination_, &link); result != CUDA_SUCCESS) {
+      return result;
+    }
+    out_.link = in_.link = link;
+    out_.id = in_.id = peers.next_id();
+    in_.word = word.index;
+    in_.sequence = word.sequence;
+    const CUresult sent = send(out_target_, wire::Custom::kPeerCopy, out_);
+    if (source_.lost()) return kSessionLost;
+    // The other half is sent even if the first one was refused (RCUDA_SYNC): it ends with that
+    // error.
+    const CUresult received = send(in_target_, wire::Custom::kPeerCopy, in_);
+    posted_ = true;
+    return either(sent, received);
+  }
+
+  Session& source_;
+  Session& destination_;
+  wire::PeerCopyBody out_{}, in_{};
+  Target out_target_, in_target_;
+  bool posted_ = false;
+};
+
+// Orders work of two workers: commands sent to the stream `later` from now on wait for everything
+// sent to `earlier` so far. `copy`: the id of a copy in `earlier` whose error the worker of `later`
+// reports.
+CUresult signal_then_await(const StreamPoint& earlier, const StreamPoint& later,
+                           uint64_t copy = 0) {
+  Session& signalling = *earlier.target.session;
+  Peers& peers = Process::get().peers();
+  std::lock_guard lock(peers.pairs_mutex());
+  uint32_t link = 0;
+  if (CUresult result = peers.link(signalling, *later.target.session, &link);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  wire::PeerSignalBody body{};
+  note_order_between_sessions();
+  body.id = peers.next_id();
+  body.copy = copy;
+  body.link = link;
+  body.is_event = earlier.event != 0;
+  body.place = body.is_event ? earlier.event : earlier.stream;
+  const CUresult signalled = send(earlier.target, wire::Custom::kPeerSignal, body);
+  // The worker that would release the other stream is lost.
+  if (signalling.lost()) return kSessionLost;
+  body.copy = 0;
+  body.is_event = 0;
+  body.place = later.stream;
+  return either(signalled, send(later.target, wire::Custom::kPeerAwait, body));
+}
+
+// Returns a stream of this library in the context of a side, in which copies issued in a third
+// server's streams get their place. They run in the order of their calls. This order is safe, as
+// any order between unrelated streams is.
+CUresult passing_stream(const Target& owner, StreamPoint* place) {
+  static auto* mutex = new std::mutex;
+  static auto* streams = new std::vector<Ref<Stream>>;  // one for each context that needed one
+  std::lock_guard lock(*mutex);
+  std::erase_if(*streams, [](const Ref<Stream>& known) { return !known.get(); });
+  const auto found = std::find_if(streams->begin(), streams->end(), [&](const Ref<Stream>& known) {
+    const Stream& stream = *known.handle();
+    return stream.session == owner.session && stream.context == owner.context;
+  });
+  auto stream = found != streams->end() ? reinterpret_cast<CUstream>(found->handle()) : nullptr;
+  if (!stream) {
+    const InContext scope(owner);
+    const CUresult result = forward_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+    if (result != CUDA_SUCCESS) return result;
+    auto* created = find<Stream>(stream);
+    created->timeline->set_with_legacy(Timeline::WithLegacy::kNo);
+    streams->push_back(Ref(created));
+  }
+  place->target = owner;
+  return resolve(stream, wire::Kind::kStream, &place->target, &place->stream);
+}
+
+CUresult copy_asynchronously(const CopyBetweenServers& copy, const StreamPoint& issued) {
+  Halves halves(copy);
+  if (halves.has_side_on(issued.target.session)) {
+    halves.order_with(issued, true);
+    return halves.post();
+  }
+  StreamPoint passing;
+  CUresult result = passing_stream(copy.source.owner, &passing);
+  if (result == CUDA_SUCCESS) result = signal_then_await(issued, passing);
+  if (result != CUDA_SUCCESS) return result;
+  halves.order_between(passing);
+  result = halves.post();
+  return either(result, signal_then_await(passing, issued, halves.id()));
+}
+
+CUresult copy_and_wait(const CopyBetweenServers& copy, const StreamPoint& issued) {
+  const Target& source = copy.source.owner;
+  const Target& destination = copy.destination.owner;
+  Halves halves(copy);
+  const auto is_side = [&](const Target& owner) {
+    return issued.target.session == owner.session && issued.target.context == owner.context;
+  };
+  // No later work can be ordered after the copy before this call returns, so no stream is held.
+  const bool legacy = issued.stream == 0;
+  if (legacy ? !is_side(source) && !is_side(destination)
+             : !halves.has_side_on(issued.target.session)) {
+    if (CUresult result = issued.target.session->synchronize(issued.target);
+        result != CUDA_SUCCESS) {
+      return result;
+    }
+  }
+  if (!legacy) {
+    if (halves.has_side_on(issued.target.session)) halves.order_with(issued, false);
+    return halves.post_and_wait();
+  }
+  constexpr auto kScope = Timelines::Scope::kDefaultStream;
+  const std::array<const Target*, 2> sides{&source, &destination};
+  std::array<Timelines::Positions, 2> before;
+  for (size_t i = 0; i < sides.size(); ++i) {
+    Timelines& timelines = sides[i]->session->timelines();
+    before[i] = timelines.now(kScope, sides[i]->context);
+    // A quiet default stream needs no place: there is nothing to wait for.
+    if (!timelines.is_quiet(kScope, sides[i]->context)) {
+      halves.order_with({in_default_stream(*sides[i]), 0}, false);
+    }
+  }
+  const CUresult result = halves.post_and_wait();
+  if (result == CUDA_SUCCESS) {
+    // The copy started after both default streams had reached it, so the work before it is done.
+    // The next copy need not ask the workers.
+    for (size_t i = 0; i < sides.size(); ++i) {
+      sides[i]->session->timelines().done(before[i]);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+void copy_between_servers_now(const CopyBetweenServers& copy) {
+  Halves halves(copy);
+  halves.destination_reports();
+  (void)halves.post_and_wait();
+}
+
+CUresult copy_between_servers(const CopyBetweenServers& copy, CUstream stream, bool synchronous) {
+  StreamPoint issued;
+  if (CUresult result = resolve(stream, wire::Kind::kStream, &issued.target, &issued.stream);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  const CUresult result =
+      synchronous ? copy_and_wait(copy, issued) : copy_asynchronously(copy, issued);
+  if (result != CUDA_SUCCESS) return result;
+  return take_errors(
+      {issued.target.session, copy.source.owner.session, copy.destination.owner.session});
+}
+
+CUresult wait_across_servers(CUstream handle, const Target& stream, wire::ObjectId id,
+                             CUevent event_handle, const Event& event) {
+  if (any_capture() &&
+      (may_capture(handle) || forward_cuEventQuery(event_handle) == CUDA_ERROR_CAPTURED_EVENT)) {
+    // A capture cannot span servers.
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  StreamPoint recorded{target_of(event)};
+  recorded.event = event.id;
+  const CUresult result = signal_then_await(recorded, {stream, id});
+  return result == CUDA_SUCCESS ? take_errors({stream.session, event.session}) : result;
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,46 @@
+// Copies and event waits between servers. Each of the two workers gets its half at the right place
+// in its command stream. The workers match the halves by an id (p2p/engine.h).
+//
+// Threads: any. Blocking: a synchronous copy and copy_between_servers_now() block until the copy
+// has ended; nothing else blocks. A copy is ordered in the stream in which it is issued, whichever
+// server owns that stream. A synchronous copy in the default stream is also ordered in the default
+// streams of both devices.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda.h>
+
+#include "client/objects/stream.h"
+#include "client/route/route.h"
+
+namespace rcuda::client {
+
+// One side: device memory of a worker.
+struct PeerSide {
+  Target owner;
+  uint64_t address = 0;
+  uint64_t pitch_bytes = 0;  // row to row
+  uint64_t slice_bytes = 0;  // slice to slice
+};
+
+struct PeerExtent {
+  uint64_t width_bytes = 0, height = 1, depth = 1;
+};
+
+struct CopyBetweenServers {
+  PeerSide destination, source;
+  PeerExtent extent;
+};
+
+CUresult copy_between_servers(const CopyBetweenServers& copy, CUstream stream, bool synchronous);
+// Makes the copy outside of any stream and waits for it. For host functions, which already run at
+// their place in a stream. An error is reported by the program's next call that uses the
+// destination's server.
+void copy_between_servers_now(const CopyBetweenServers& copy);
+// cuStreamWaitEvent for a stream and an event of different servers. `stream`, `id`: of the resolved
+// handle.
+CUresult wait_across_servers(CUstream handle, const Target& stream, wire::ObjectId id,
+                             CUevent event_handle, const Event& event);
+
+}  // namespace rcuda::client

@@ -1,0 +1,109 @@
+#include "client/copy/peer_node.h"
+
+#include <memory>
+
+#include "client/copy/locate.h"
+#include "client/objects/arena.h"
+#include "client/route/capture.h"
+#include "client/route/host_functions.h"
+
+namespace rcuda::client {
+namespace {
+
+struct NodeSide {
+  const Session* session = nullptr;  // null: host memory
+  bool is_array = false;
+  PeerSide memory;
+};
+
+CUresult find_side(CUmemorytype type, CUdeviceptr device, CUarray array, size_t pitch,
+                   size_t height, size_t x_bytes, size_t y, size_t z, const CUDA_MEMCPY3D& copy,
+                   NodeSide* side) {
+  if (type == CU_MEMORYTYPE_ARRAY) {
+    const auto* object = find<Array>(array);
+    side->session = object ? object->session : nullptr;
+    side->is_array = true;
+    return CUDA_SUCCESS;
+  }
+  if (type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED) return CUDA_SUCCESS;
+  side->memory.pitch_bytes = pitch ? pitch : x_bytes + copy.WidthInBytes;
+  side->memory.slice_bytes = side->memory.pitch_bytes * (height ? height : y + copy.Height);
+  side->memory.address =
+      device + z * side->memory.slice_bytes + y * side->memory.pitch_bytes + x_bytes;
+  Location location;
+  if (CUresult result = locate(side->memory.address, 1, Side::kAny, &location);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (location.home != Home::kDevice) return CUDA_SUCCESS;
+  side->memory.owner = location.owner;
+  side->session = location.owner.session;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult copy_between_servers_of(const CUDA_MEMCPY3D& given,
+                                 std::optional<CopyBetweenServers>* copy) {
+  copy->reset();
+  if (given.WidthInBytes == 0 || given.Height == 0 || given.Depth == 0) return CUDA_SUCCESS;
+  NodeSide destination, source;
+  CUresult result =
+      find_side(given.dstMemoryType, given.dstDevice, given.dstArray, given.dstPitch,
+                given.dstHeight, given.dstXInBytes, given.dstY, given.dstZ, given, &destination);
+  if (result != CUDA_SUCCESS) return result;
+  result = find_side(given.srcMemoryType, given.srcDevice, given.srcArray, given.srcPitch,
+                     given.srcHeight, given.srcXInBytes, given.srcY, given.srcZ, given, &source);
+  if (result != CUDA_SUCCESS) return result;
+  if (!destination.session || !source.session || destination.session == source.session) {
+    return CUDA_SUCCESS;
+  }
+  if (destination.is_array || source.is_array) return CUDA_ERROR_NOT_SUPPORTED;
+  copy->emplace();
+  (*copy)->destination = destination.memory;
+  (*copy)->source = source.memory;
+  (*copy)->extent = {given.WidthInBytes, given.Height, given.Depth};
+  return CUDA_SUCCESS;
+}
+
+WorkerEvents::GraphCallback node_function_of(const CopyBetweenServers& copy,
+                                             const CUDA_MEMCPY3D& given) {
+  WorkerEvents::GraphCallback callback;
+  callback.function = [copy] { copy_between_servers_now(copy); };
+  callback.is_internal = true;
+  callback.copy = std::make_shared<const CUDA_MEMCPY3D>(given);
+  return callback;
+}
+
+CUDA_MEMCPY3D parameters_of(const CopyBetweenServers& copy) {
+  CUDA_MEMCPY3D parameters{};
+  parameters.WidthInBytes = copy.extent.width_bytes;
+  parameters.Height = copy.extent.height;
+  parameters.Depth = copy.extent.depth;
+  const auto rows = [](const PeerSide& side) {
+    return side.pitch_bytes ? side.slice_bytes / side.pitch_bytes : 0;
+  };
+  parameters.srcMemoryType = parameters.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  parameters.srcDevice = copy.source.address;
+  parameters.srcPitch = copy.source.pitch_bytes;
+  parameters.srcHeight = rows(copy.source);
+  parameters.dstDevice = copy.destination.address;
+  parameters.dstPitch = copy.destination.pitch_bytes;
+  parameters.dstHeight = rows(copy.destination);
+  return parameters;
+}
+
+bool may_become(const CopyBetweenServers& before, const CopyBetweenServers& after) {
+  const auto same = [](const Target& a, const Target& b) {
+    return a.session == b.session && a.device == b.device;
+  };
+  return same(before.source.owner, after.source.owner) &&
+         same(before.destination.owner, after.destination.owner);
+}
+
+CUresult issue_between_servers(const CopyBetweenServers& copy, CUstream stream, bool synchronous) {
+  if (!may_capture(stream)) return copy_between_servers(copy, stream, synchronous);
+  return launch_graph_function(stream, node_function_of(copy, parameters_of(copy)));
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,36 @@
+// Copy nodes of graphs whose two sides are device memory of different servers.
+//
+// No driver has both memories, so in the worker such a node is a host node. At each launch, its
+// function in this process makes the two workers copy, and the node waits for them. Captured copies
+// between servers work the same way (peer.h). The node's parameters are kept with the function,
+// under the id by which the worker's graph holds it. So they can also be read back from nodes of
+// cloned graphs. Threads: any; nothing here waits for a copy, except a synchronous one.
+#pragma once
+
+#include <optional>
+
+#include <cuda.h>
+
+#include "client/copy/peer.h"
+#include "client/session/worker_events.h"
+
+namespace rcuda::client {
+
+// Makes the copy in the stream (peer.h). If the stream captures, adds a node for the copy to the
+// graph instead.
+CUresult issue_between_servers(const CopyBetweenServers& copy, CUstream stream, bool synchronous);
+// Returns the copy between servers that a node's parameters describe; empty if they describe
+// another copy. CUDA_ERROR_NOT_SUPPORTED if one side is an array: other workers cannot address its
+// bytes.
+CUresult copy_between_servers_of(const CUDA_MEMCPY3D& given,
+                                 std::optional<CopyBetweenServers>* copy);
+// The function that runs at each launch of the node.
+WorkerEvents::GraphCallback node_function_of(const CopyBetweenServers& copy,
+                                             const CUDA_MEMCPY3D& given);
+// Returns the parameters of a captured copy.
+CUDA_MEMCPY3D parameters_of(const CopyBetweenServers& copy);
+// Whether a node of an executable that makes the copy `before` may be changed to make `after`: only
+// between the same devices.
+bool may_become(const CopyBetweenServers& before, const CopyBetweenServers& after);
+
+}  // namespace rcuda::client

@@ -1,0 +1,82 @@
+#include "client/copy/plan.h"
+
+#include "client/mirror/mirror.h"
+#include "client/objects/named.h"
+#include "client/route/capture.h"
+#include "client/session/session.h"
+
+namespace rcuda::client {
+namespace {
+
+// Sends the worker the application's changes of mirrored memory (process/mirror.h). If the CPU
+// copies, first waits for the stream's earlier use of the memory.
+CUresult prepare_mirrors(const Location& destination, const Location& source, bool cpu_copies,
+                         CopyPlan* plan) {
+  const Session& session = *plan->stream.target.session;
+  if (is_mirrored(session, destination.first, destination.bytes)) {
+    plan->mirrored |= wire::kDestinationMirrored;
+  }
+  if (is_mirrored(session, source.first, source.bytes)) plan->mirrored |= wire::kSourceMirrored;
+  if (plan->mirrored == 0 || plan->captures) return CUDA_SUCCESS;
+  if (cpu_copies) {
+    const CUresult result = plan->stream.target.session->synchronize(plan->stream.target);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return push_mirrors(plan->stream.target);
+}
+
+// CUDA waits for the stream before a synchronous copy of pageable memory to the device. Without
+// mirrored memory nobody can tell.
+CUresult wait_before_copy(const Target& target) {
+  return any_mirrored() ? target.session->await_writes(target) : CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult prepare_copy(const Location& destination, const Location& source, CUstream stream,
+                      bool synchronous, bool worker_copies_host, CopyPlan* plan) {
+  const bool to_device = destination.home == Home::kDevice;
+  const bool from_device = source.home == Home::kDevice;
+  if (to_device && from_device && destination.owner.session != source.owner.session) {
+    plan->way = CopyWay::kBetweenServers;
+    return CUDA_SUCCESS;
+  }
+  const Target& owner = to_device ? destination.owner : source.owner;
+  if (CUresult result = stream_at(owner, stream, &plan->stream); result != CUDA_SUCCESS) {
+    return result;
+  }
+  const bool pageable = destination.home == Home::kPageable || source.home == Home::kPageable;
+  plan->captures = may_capture(stream);
+  if (pageable && plan->captures) {
+    plan->way = CopyWay::kCapturePageable;
+    return CUDA_SUCCESS;
+  }
+  if (!to_device && !from_device && (pageable || !worker_copies_host)) {
+    // The host's copy comes after all earlier work in the stream.
+    plan->way = CopyWay::kOnHost;
+    return plan->stream.target.session->synchronize(plan->stream.target);
+  }
+  if (CUresult result = prepare_mirrors(destination, source, pageable, plan);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  // Later work in the stream of the other session must find the copy done, and that stream does not
+  // wait for the stream of the copy.
+  plan->waits = plan->stream.is_elsewhere;
+  if (pageable) {
+    plan->way = to_device ? CopyWay::kFromPageable : CopyWay::kToPageable;
+    return synchronous && to_device ? wait_before_copy(plan->stream.target) : CUDA_SUCCESS;
+  }
+  // For a copy from device memory to device memory of the same context, the host need not wait,
+  // even in a synchronous function, unless it has the memory too (managed memory). Between two
+  // contexts, a synchronous copy is ordered in the default streams of both.
+  const bool between =
+      to_device && from_device && destination.owner.context != source.owner.context;
+  if (synchronous && (between || plan->mirrored != 0 || !(to_device && from_device))) {
+    plan->waits = true;
+  }
+  if (!synchronous || !between) return CUDA_SUCCESS;
+  return source.owner.session->synchronize(in_default_stream(source.owner));
+}
+
+}  // namespace rcuda::client

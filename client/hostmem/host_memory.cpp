@@ -1,0 +1,571 @@
+#include "client/hostmem/host_memory.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "client/hostmem/host_addresses.h"
+#include "client/hostmem/host_region.h"
+#include "client/hostmem/registered_pages.h"
+#include "client/hostmem/small_host_memory.h"
+#include "client/mirror/shared_memory.h"
+#include "client/process/own_addresses.h"
+#include "client/process/process.h"
+#include "client/route/capture.h"
+#include "client/route/route.h"
+#include "common/base/cancellation_off.h"
+#include "common/base/log.h"
+#include "common/base/mappings.h"
+#include "common/base/memory_file.h"
+#include "common/base/unique_fd.h"
+
+namespace rcuda::client {
+namespace {
+
+size_t page_bytes() {
+  static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+
+HostAddresses& host_range() {
+  static auto* const range = new HostAddresses(host_addresses());
+  return *range;
+}
+
+UniqueFd make_backing(size_t bytes) {
+  // Not an empty file: move_run() fills it before a worker receives it and can give it its size.
+  return may_make_files_of(bytes) ? make_memory_file("rcuda-host", bytes) : UniqueFd();
+}
+
+CUresult unexpose_from(Session& session, wire::ObjectId context, uint64_t address,
+                       transport::RegionId region) {
+  session.shadows().remove(address);
+  const wire::HostUnexposeBody body{address, static_cast<uint64_t>(region)};
+  Reply reply;
+  const CUresult result =
+      session.call(session.in_context(context), static_cast<uint16_t>(wire::Custom::kHostUnexpose),
+                   std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
+  (void)session.link().unexpose(region);
+  return result;
+}
+
+CUresult expose_to(Session& session, wire::ObjectId context, void* address, size_t bytes,
+                   int backing, unsigned flags, transport::RegionId* region,
+                   uint64_t callback = 0) {
+  Result<transport::Region> exposed = session.link().expose(address, bytes, backing, 0);
+  if (!exposed) {
+    if (session.lost()) return session.lose(session.link().status());  // logged only once
+    RCUDA_WARN("page-locked memory could not be shared with %s: %s", session.name().c_str(),
+               exposed.status().message().c_str());
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  wire::HostExposeBody body{};
+  body.address = reinterpret_cast<uintptr_t>(address);
+  body.bytes = bytes;
+  body.region = static_cast<uint64_t>(exposed->id);
+  body.flags = flags;
+  body.has_backing = backing >= 0;
+  body.callback = callback;
+  Reply reply;
+  const CUresult result =
+      session.call(session.in_context(context), static_cast<uint16_t>(wire::Custom::kHostExpose),
+                   std::as_bytes(std::span(&body, 1)), {}, sizeof(wire::HostExposeReply), &reply);
+  if (result != CUDA_SUCCESS) {
+    (void)session.link().unexpose(exposed->id);
+    return result;
+  }
+  const auto shadow = wire::Decoder(reply.body()).value<uint64_t>();
+  session.shadows().add(body.address, bytes, static_cast<transport::RegionId>(shadow));
+  *region = exposed->id;
+  return CUDA_SUCCESS;
+}
+
+wire::ObjectId any_context(const Session& session, const Target& target) {
+  return target.session == &session ? target.context : wire::primary_context_id(0);
+}
+
+void unexpose_all(const Exposures& exposures, uint64_t address, const Target& target) {
+  for (const auto& [session, region] : exposures) {
+    (void)unexpose_from(*session, any_context(*session, target), address, region);
+  }
+}
+
+// Exposes the memory to every session, or to none if one fails. Skips lost sessions of other
+// servers: the target's GPUs do not need them.
+CUresult expose_to_all(const Target& target, void* address, size_t bytes, int backing,
+                       unsigned flags, Exposures* exposures) {
+  for (const auto& session : Process::get().sessions()) {
+    transport::RegionId region;
+    const CUresult result =
+        expose_to(*session, any_context(*session, target), address, bytes, backing, flags, &region);
+    if (result == kSessionLost && session.get() != target.session) continue;
+    if (result != CUDA_SUCCESS) {
+      unexpose_all(*exposures, reinterpret_cast<uintptr_t>(address), target);
+      exposures->clear();
+      return result;
+    }
+    exposures->emplace_back(session.get(), region);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult record(const Target& target, void* address, size_t bytes, Placement placement,
+                unsigned flags, const Exposures& exposures, bool reachable) {
+  Allocation allocation;
+  allocation.base = reinterpret_cast<uintptr_t>(address);
+  allocation.bytes = bytes;
+  allocation.placement = placement;
+  allocation.session = nullptr;
+  allocation.device = target.device;
+  allocation.context = target.context;
+  allocation.flags = flags;
+  allocation.exposed = exposures;
+  allocation.reachable = reachable;
+  return Process::get().memory().add(std::move(allocation))
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+}
+
+// Whether the session's worker can map pages of this process that have a backing.
+bool shares_pages(const std::unique_ptr<Session>& session) {
+  return session->traits().shares_pages;
+}
+
+// Mirrors memory that kernels may read and write, with every worker that does not map the same
+// pages.
+void mirror_where_needed(void* address, size_t bytes, MirrorUse use = MirrorUse::kAny) {
+  const auto pieces = pieces_in_runs(reinterpret_cast<uintptr_t>(address), bytes);
+  // An address in one piece stands for all of them.
+  if (pieces.size() > 1) use = MirrorUse::kAny;
+  for (const auto& session : Process::get().sessions()) {
+    if (session->lost()) continue;
+    for (const auto& [piece, length] : pieces) {
+      if (shares_pages(session) && have_backing(piece, length)) continue;
+      // The memory may be used, and live, longer than the current context.
+      mirror(*session, wire::primary_context_id(0), reinterpret_cast<void*>(piece), length, use);
+    }
+  }
+}
+
+// The whole pages that contain the range.
+std::pair<uint64_t, size_t> pages_of(uint64_t begin, size_t bytes) {
+  const uint64_t first = begin / page_bytes() * page_bytes();
+  return {first, round_up(begin + bytes - first, page_bytes())};
+}
+
+void end_pages(uint64_t first, size_t bytes, const Target& target) {
+  leave_pages(first, bytes,
+              [&](const PageRun& run) { unexpose_all(run.exposed, run.first, target); });
+}
+
+// Page-locked memory that must be mirrored as soon as a kernel may use it. So far, no kernel was
+// seen to use it.
+class Unmirrored {
+ public:
+  void add(const void* address, size_t bytes) {
+    const auto& sessions = Process::get().sessions();
+    if (std::all_of(sessions.begin(), sessions.end(), shares_pages) &&
+        have_backing(reinterpret_cast<uintptr_t>(address), bytes)) {
+      return;
+    }
+    std::lock_guard lock(mutex_);
+    ranges_[reinterpret_cast<uintptr_t>(address)] = bytes;
+    count_.store(ranges_.size(), std::memory_order_relaxed);
+  }
+  void remove(const void* address) {
+    std::lock_guard lock(mutex_);
+    ranges_.erase(reinterpret_cast<uintptr_t>(address));
+    count_.store(ranges_.size(), std::memory_order_relaxed);
+  }
+  // The range that contains the address. 0 bytes if there is none.
+  std::pair<uint64_t, size_t> find(const void* address) {
+    if (empty()) return {};
+    std::lock_guard lock(mutex_);
+    return find_locked(reinterpret_cast<uintptr_t>(address));
+  }
+  bool has(const void* address) { return find(address).second != 0; }
+  // Where the parameters have addresses of such memory.
+  std::vector<size_t> words_of(const LaunchParameters& parameters) {
+    std::vector<size_t> found;
+    if (empty()) return found;
+    std::lock_guard lock(mutex_);
+    parameters.each_word([&](size_t at) {
+      if (find_locked(parameters.word(at)).second != 0) found.push_back(at);
+    });
+    return found;
+  }
+
+ private:
+  bool empty() const { return count_.load(std::memory_order_relaxed) == 0; }
+  std::pair<uint64_t, size_t> find_locked(uint64_t address) const {
+    if (ranges_.empty() || address < ranges_.begin()->first) return {};
+    const auto [base, bytes] = *std::prev(ranges_.upper_bound(address));
+    if (address - base >= bytes) return {};
+    return {base, bytes};
+  }
+
+  std::mutex mutex_;
+  std::map<uint64_t, size_t> ranges_;
+  std::atomic<size_t> count_{0};  // read by every launch before it takes the lock
+};
+
+Unmirrored& unmirrored() {
+  static auto* instance = new Unmirrored;
+  return *instance;
+}
+
+// Held while memory becomes mirrored: until then, other threads must not use it in their work or
+// free it.
+std::mutex mirroring_mutex;
+
+// After this call no work makes the memory mirrored.
+void stop_mirroring(const void* address) {
+  std::lock_guard lock(mirroring_mutex);
+  unmirrored().remove(address);
+}
+
+// Maps new whole pages in the host range (map_shared()). Returns null if that fails. Once the
+// memory is mapped and exposed, no descriptor is kept: the application has a limited number of them
+// (ulimit -n).
+void* map_in_range(size_t length, UniqueFd* backing) {
+  const uint64_t base = host_range().take(length);
+  if (base == 0) return nullptr;
+  const auto& sessions = Process::get().sessions();
+  const bool workers_map = std::any_of(sessions.begin(), sessions.end(), shares_pages);
+  void* const memory =
+      map_shared("rcuda-host", reinterpret_cast<void*>(base), length, workers_map, backing);
+  if (!memory) host_range().give_back(base, length);
+  return memory;
+}
+
+void unmap_from_range(void* memory, size_t length) {
+  munmap(memory, length);
+  host_range().give_back(reinterpret_cast<uintptr_t>(memory), length);
+}
+
+// The result of a call that has freed memory, whether or not its workers could be notified: as for
+// every call, an error if the current context's session is lost.
+CUresult check_current_session() {
+  Target target;
+  const bool current = target_current(&target) == CUDA_SUCCESS;
+  return current && target.session->lost() ? kSessionLost : CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult allocate_internal(Session& session, wire::ObjectId context, size_t bytes,
+                           uint64_t callback, InternalHostMemory* memory) {
+  const size_t length = round_up(bytes, page_bytes());
+  UniqueFd backing;
+  void* address = map_in_range(length, &backing);
+  if (!address) return CUDA_ERROR_OUT_OF_MEMORY;
+  constexpr unsigned kFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+  transport::RegionId region;
+  CUresult result =
+      expose_to(session, context, address, length, backing.get(), kFlags, &region, callback);
+  if (result == CUDA_SUCCESS && !is_usable(backing, length)) {
+    (void)unexpose_from(session, context, reinterpret_cast<uintptr_t>(address), region);
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (result != CUDA_SUCCESS) {
+    unmap_from_range(address, length);
+    return result;
+  }
+  *memory = {&session, address, length, region};
+  return CUDA_SUCCESS;
+}
+
+void free_internal(const InternalHostMemory& memory) {
+  // Context 0 is any context of the worker. The context that made the memory may be destroyed.
+  (void)unexpose_from(*memory.session, 0, reinterpret_cast<uintptr_t>(memory.address),
+                      memory.region);
+  unmap_from_range(memory.address, memory.bytes);
+}
+
+CUresult make_region(const Target& target, size_t bytes, HostRegion* region) {
+  const size_t length = round_up(bytes, page_bytes());
+  UniqueFd backing;
+  void* memory = map_in_range(length, &backing);
+  if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
+  *region = {memory, length, {}};
+  constexpr unsigned kEverywhere = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+  CUresult result =
+      expose_to_all(target, memory, length, backing.get(), kEverywhere, &region->exposed);
+  if (result == CUDA_SUCCESS && !is_usable(backing, length)) {
+    unexpose_all(region->exposed, reinterpret_cast<uintptr_t>(memory), target);
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (result != CUDA_SUCCESS) unmap_from_range(memory, length);
+  return result;
+}
+
+void end_region(const HostRegion& region, const Target& target) {
+  unexpose_all(region.exposed, reinterpret_cast<uintptr_t>(region.address), target);
+  unmap_from_range(region.address, region.bytes);
+}
+
+void mirror_region(const HostRegion& region) { mirror_where_needed(region.address, region.bytes); }
+
+bool any_mirrors_regions() {
+  const auto& sessions = Process::get().sessions();
+  return !std::all_of(sessions.begin(), sessions.end(), shares_pages);
+}
+
+CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool managed) {
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
+  if (!address || (managed && bytes == 0)) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes == 0) {
+    *address = nullptr;  // and success, as in driver 580
+    return CUDA_SUCCESS;
+  }
+  const bool mapped = managed || (flags & CU_MEMHOSTALLOC_DEVICEMAP);
+  const Placement placement = managed ? Placement::kManaged : Placement::kHost;
+  void* small = nullptr;
+  if (mapped) {
+    if (CUresult result = take_small(target, bytes, &small); result != CUDA_SUCCESS) return result;
+  }
+  HostRegion own;
+  if (!small) {
+    if (CUresult result = make_region(target, bytes, &own); result != CUDA_SUCCESS) {
+      if (mapped) (void)give_back_small(target, nullptr, bytes);
+      return result;
+    }
+  }
+  void* const memory = small ? small : own.address;
+  if (CUresult result = record(target, memory, bytes, placement, flags, own.exposed, true);
+      result != CUDA_SUCCESS) {
+    if (!mapped || !give_back_small(target, memory, bytes)) end_region(own, target);
+    return result;
+  }
+  if (!small && mapped) {
+    mirror_where_needed(memory, bytes);
+  } else if (!small) {
+    unmirrored().add(memory, bytes);
+  }
+  *address = memory;
+  return CUDA_SUCCESS;
+}
+
+void end_host_memory(const Allocation& memory) {
+  Target target;
+  (void)target_current(&target);  // there may be no current context
+  void* const address = reinterpret_cast<void*>(memory.base);
+  stop_mirroring(address);
+  if (memory.placement == Placement::kRegistered) {
+    for (const auto& [piece, length] : pieces_in_runs(memory.base, memory.bytes)) {
+      unmirror(reinterpret_cast<void*>(piece));
+    }
+    const auto [first, length] = pages_of(memory.base, memory.bytes);
+    if (memory.reachable) end_pages(first, length, target);
+    return;
+  }
+  const bool mapped =
+      memory.placement == Placement::kManaged || (memory.flags & CU_MEMHOSTALLOC_DEVICEMAP);
+  if (mapped && !memory.session && give_back_small(target, address, memory.bytes)) return;
+  unmirror(address);
+  if (memory.session) return;  // managed memory of a worker
+  end_region({address, round_up(memory.bytes, page_bytes()), memory.exposed}, target);
+}
+
+namespace {
+
+// The bytes of mirrored memory travel around each host function, so functions that are due must be
+// over before the mirror ends. Without any, the end of the mirror waits for the device. `stays`:
+// the application keeps the memory. Then it also gets the results of the GPU's work in the context
+// that registered the memory.
+void await_mirrored(const Allocation& memory, bool stays) {
+  const std::vector<Target> mirrored = mirrored_in(memory.base, memory.bytes);
+  const Device* const device = Process::get().device(static_cast<CUdevice>(memory.device));
+  if (stays && device && !mirrored.empty()) (void)await_idle(*device->session, memory.context);
+  for (const Target& target : mirrored) {
+    if (!stays && !target.session->events().has_had_callbacks()) continue;
+    (void)await_idle(*target.session, target.context);
+  }
+}
+
+}  // namespace
+
+CUresult free_host(void* address) {
+  if (CUresult result = check_not_destroyed(); result != CUDA_SUCCESS) return result;
+  if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
+  Registry& registry = Process::get().memory();
+  const auto found = registry.find(reinterpret_cast<uintptr_t>(address));
+  if (!found || found->base != reinterpret_cast<uintptr_t>(address) ||
+      (found->placement != Placement::kHost && found->placement != Placement::kManaged)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // another thread was first
+  stop_mirroring(address);
+  await_mirrored(*found, false);
+  end_host_memory(*found);
+  return check_current_session();
+}
+
+namespace {
+
+// Refuses memory that a driver could not pin. The log names the reason only for files on disks.
+CUresult check_pinning(const std::vector<MappedPart>& parts, uint64_t first, size_t length,
+                       unsigned flags) {
+  switch (pinning_of(parts, first, first + length, (flags & CU_MEMHOSTREGISTER_READ_ONLY) == 0)) {
+    case Pinning::kPossible:
+      return CUDA_SUCCESS;
+    case Pinning::kWrittenBack:
+      RCUDA_WARN(
+          "%zu bytes at %p cannot be registered: Linux does not pin writable shared pages of a "
+          "file "
+          "on a disk; map the file private or read-only (cudaHostRegisterReadOnly), or move it to "
+          "/dev/shm",
+          length, reinterpret_cast<void*>(first));
+      return CUDA_ERROR_INVALID_VALUE;
+    case Pinning::kUnmapped:
+    case Pinning::kInaccessible:
+      break;
+  }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+// Lets every worker use the pages. They move onto a memfd, which workers of this machine map. Pages
+// that a file, other processes or other drivers also use cannot move. Every worker then has pages
+// of its own, and the memory is mirrored. `all`: mappings, at least those of the run.
+CUresult make_run(const Target& target, unsigned flags, const std::vector<MappedPart>& all,
+                  PageRun* run) {
+  void* const pages = reinterpret_cast<void*>(run->first);
+  const auto& sessions = Process::get().sessions();
+  UniqueFd backing;
+  if (std::any_of(sessions.begin(), sessions.end(), shares_pages)) {
+    const std::vector<MappedPart> parts = parts_in(all, run->first, run->first + run->bytes);
+    const bool all_private = std::none_of(parts.begin(), parts.end(),
+                                          [](const MappedPart& part) { return part.is_shared; });
+    if (all_private && !any_page_pinned()) backing = make_backing(run->bytes);
+    if (backing && !move_run(run, backing.get(), parts)) {
+      RCUDA_DEBUG("registered pages at %p stay where they are: %s", pages, std::strerror(errno));
+      backing.reset();
+    }
+  }
+  return expose_to_all(target, pages, run->bytes, backing.get(), flags, &run->exposed);
+}
+
+}  // namespace
+
+CUresult register_host(void* address, size_t bytes, unsigned flags) {
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
+  constexpr unsigned kKnown = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
+                              CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
+  if (!address || bytes == 0 || (flags & ~kKnown)) return CUDA_ERROR_INVALID_VALUE;
+  if (flags & CU_MEMHOSTREGISTER_IOMEMORY) return CUDA_ERROR_NOT_SUPPORTED;
+  Registry& registry = Process::get().memory();
+  const auto begin = reinterpret_cast<uintptr_t>(address);
+  if (begin + bytes < begin) return CUDA_ERROR_INVALID_VALUE;
+  if (const auto known = registry.find(begin); known && known->placement == Placement::kHost) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (registry.overlaps(begin, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  const auto [first, length] = pages_of(begin, bytes);
+  const std::vector<MappedPart> parts = mappings_in(first, first + length);
+  if (CUresult result = check_pinning(parts, first, length, flags); result != CUDA_SUCCESS) {
+    return result;
+  }
+  const unsigned everywhere = flags | CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+  CUresult refused = CUDA_SUCCESS;
+  const auto make = [&](PageRun* run) {
+    refused = make_run(target, everywhere, parts, run);
+    return refused == CUDA_SUCCESS;
+  };
+  const bool ready = use_pages(first, length, make, [&](const PageRun& run) {
+    unexpose_all(run.exposed, run.first, target);
+  });
+  if (!ready && !target.session->lost()) {
+    RCUDA_WARN("kernels cannot use the registered memory at %p (%zu bytes), only copies can: %s",
+               address, bytes,
+               refused == CUDA_ERROR_OUT_OF_MEMORY
+                   ? "a server has no memory for it"
+                   : "a server uses these addresses, or the program has since remapped them");
+  }
+  const CUresult result = target.session->lost() ? kSessionLost
+                                                 : record(target, address, bytes,
+                                                          Placement::kRegistered, flags, {}, ready);
+  if (result != CUDA_SUCCESS) {
+    if (ready) end_pages(first, length, target);
+    return result;
+  }
+  if (ready && (flags & CU_MEMHOSTREGISTER_DEVICEMAP)) {
+    mirror_where_needed(address, bytes);
+  } else if (ready) {
+    unmirrored().add(address, bytes);
+  }
+  return CUDA_SUCCESS;
+}
+
+namespace {
+
+void mirror_now(const Target& target, const void* address, MirrorUse use) {
+  const CancellationOff off;
+  std::lock_guard lock(mirroring_mutex);
+  const auto [base, bytes] = unmirrored().find(address);
+  if (bytes == 0) return;
+  // A copy in progress may still write to the memory here. The bytes sent now would overwrite that
+  // in the worker.
+  if (Timeline::host_writes_pending()) (void)await_idle(*target.session, target.context);
+  RCUDA_INFO(
+      "%zu bytes of page-locked memory at %p are kept equal on the server from now on: work "
+      "on the GPU may use them",
+      bytes, reinterpret_cast<void*>(base));
+  mirror_where_needed(reinterpret_cast<void*>(base), bytes, use);
+  unmirrored().remove(reinterpret_cast<void*>(base));
+}
+
+}  // namespace
+
+void mirror_reachable(const Target& target, const void* address) {
+  if (unmirrored().has(address)) mirror_now(target, address, MirrorUse::kAny);
+  any_launch_may_use(address);
+}
+
+CUresult mirror_for(const Target& target, CUstream stream, uint64_t address) {
+  mirror_reachable(target, reinterpret_cast<const void*>(address));
+  if (!is_mirrored(*target.session, address, 1) || may_capture(stream)) return CUDA_SUCCESS;
+  return push_mirrors(target);
+}
+
+void mirror_reachable(const Target& target, const LaunchParameters& parameters) {
+  for (const size_t at : unmirrored().words_of(parameters)) {
+    mirror_now(target, reinterpret_cast<const void*>(parameters.word(at)),
+               parameters.is_whole(at) ? MirrorUse::kAny : MirrorUse::kNamed);
+  }
+  any_launch_may_use(parameters);
+}
+
+CUresult unregister_host(void* address) {
+  if (CUresult result = check_not_destroyed(); result != CUDA_SUCCESS) return result;
+  if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
+  const auto begin = reinterpret_cast<uintptr_t>(address);
+  Registry& registry = Process::get().memory();
+  const auto found = registry.find(begin);
+  if (!address) return CUDA_ERROR_INVALID_VALUE;
+  if (!found) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  if (found->base != begin || found->placement != Placement::kRegistered) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // another thread was first
+  stop_mirroring(address);
+  await_mirrored(*found, true);
+  end_host_memory(*found);
+  return check_current_session();
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,62 @@
+// Page-locked client memory. The GPUs of every session can use it at the application's address.
+//
+// allocate_host() maps a memfd in a range that all workers keep free
+// (common/wire/address_ranges.h). Over shared memory, the workers map the same pages. Over other
+// media, each worker has its own page-locked memory at that address, and the bytes are moved when a
+// copy needs them. Memory that the application already has and registers (cuMemHostRegister) is
+// moved onto a memfd in place for workers that share pages, and then works the same way. Memory
+// that is shared with files, other processes or other drivers cannot move: over shared memory, too,
+// each worker then has its own, and this process's CPU makes the copies. If a worker cannot have
+// the memory at that address, the memory stays pageable: copies work, kernels cannot reach it, and
+// cuMemHostGetDevicePointer fails.
+//
+// With unified addresses, kernels reach all page-locked memory by its pointer, whether or not it
+// was requested as mapped. Where pages are not shared, keeping all of it equal would cost too much.
+// So memory that was not requested as mapped is mirrored (mirror.h) only after its device
+// pointer is first requested, or its address first appears in a kernel's parameters, a fill or a
+// write of a value. If it only appeared inside of a larger parameter, not all launches send its
+// changes (MirrorUse).
+// Threads: any. Blocking: a round trip per session.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <cuda.h>
+
+#include "client/mirror/mirror.h"
+#include "client/process/registry.h"
+#include "client/route/route.h"
+#include "client/session/session.h"
+
+namespace rcuda::client {
+
+CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool managed);
+CUresult free_host(void* address);
+CUresult register_host(void* address, size_t bytes, unsigned flags);
+CUresult unregister_host(void* address);
+// Ends host memory that is already removed from the registry, as free_host() and unregister_host()
+// do.
+void end_host_memory(const Allocation& memory);
+// For a kernel of `target` that will have these parameters: the page-locked memory that they point
+// to is mirrored from now on, where necessary. The calling thread needs no current context.
+void mirror_reachable(const Target& target, const LaunchParameters& parameters);
+void mirror_reachable(const Target& target, const void* address);
+// The same for other work in the stream that accesses the memory directly. Sends the application's
+// changes to the worker. In a capturing stream it sends nothing: each launch of the graph does.
+CUresult mirror_for(const Target& target, CUstream stream, uint64_t address);
+
+// This library's own memory, which the worker of one session has at the same address. The
+// application never sees it.
+struct InternalHostMemory {
+  Session* session = nullptr;
+  void* address = nullptr;
+  size_t bytes = 0;  // whole pages
+  transport::RegionId region{};
+};
+// `callback`: see wire::HostExposeBody.
+CUresult allocate_internal(Session& session, wire::ObjectId context, size_t bytes,
+                           uint64_t callback, InternalHostMemory* memory);
+void free_internal(const InternalHostMemory& memory);
+
+}  // namespace rcuda::client

@@ -1,0 +1,36 @@
+// A region of the host range (common/wire/address_ranges.h): new page-locked memory that every
+// worker has at the same address. Page-locked allocations are made of regions: each its own, or
+// many small ones in one (small_host_memory.h). Threads: any. Blocking: a round trip per session.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include <cuda.h>
+
+#include "client/route/route.h"
+#include "client/session/session.h"
+
+namespace rcuda::client {
+
+// The sessions that know memory of this process, and its region there.
+using Exposures = std::vector<std::pair<Session*, transport::RegionId>>;
+
+struct HostRegion {
+  void* address = nullptr;
+  size_t bytes = 0;  // whole pages
+  Exposures exposed;
+};
+
+// Implemented in host_memory.cpp. The memory is zero. CUDA_ERROR_OUT_OF_MEMORY also if there are no
+// addresses.
+CUresult make_region(const Target& target, size_t bytes, HostRegion* region);
+// Waits for the device. The caller no longer uses the memory.
+void end_region(const HostRegion& region, const Target& target);
+// Mirrors the region with every worker that does not map its pages.
+void mirror_region(const HostRegion& region);
+// Whether any worker does not map the pages of regions.
+bool any_mirrors_regions();
+
+}  // namespace rcuda::client

@@ -1,0 +1,127 @@
+#include "client/hostmem/small_host_memory.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "client/hostmem/host_region.h"
+#include "client/hostmem/small_pieces.h"
+#include "client/mirror/mirror.h"
+#include "client/objects/kinds.h"
+#include "client/route/capture.h"
+#include "client/route/route.h"
+
+namespace rcuda::client {
+namespace {
+
+// Returns the size of the next region. `all_bytes`: the size of all regions so far. A wait fetches
+// a region of up to transport::kMaxRegionPut bytes as a whole, in one round trip, so the first
+// regions are small. From a larger region it fetches only changed blocks. The worker searches for
+// them on the GPU, which costs time.
+size_t next_region_bytes(size_t all_bytes, size_t piece_bytes) {
+  constexpr size_t kLeast = 4u << 10, kLarge = 1u << 20;
+  if (all_bytes >= kLarge) return kLarge;
+  return std::clamp(std::max(3 * all_bytes, piece_bytes), kLeast, transport::kMaxRegionPut);
+}
+
+struct SmallMemory {
+  std::mutex mutex;  // guards the members below; held while a region is made or ended
+  SmallPieces pieces;
+  std::map<uint64_t, HostRegion> regions;
+  size_t alone = 0;  // small allocations with a region of their own
+  struct Piece {
+    void* memory;
+    size_t bytes;
+  };
+  std::vector<Piece> late;  // freed during a capture, when nothing may wait for the GPU
+
+  static SmallMemory& get() {
+    static auto* instance = new SmallMemory;
+    return *instance;
+  }
+};
+
+CUresult add_region(const Target& target, size_t piece_bytes, SmallMemory* all) {
+  HostRegion region;
+  const size_t bytes = next_region_bytes(all->pieces.bytes(), piece_bytes);
+  if (CUresult result = make_region(target, bytes, &region); result != CUDA_SUCCESS) return result;
+  mirror_region(region);
+  const auto base = reinterpret_cast<uintptr_t>(region.address);
+  all->pieces.add({base, region.bytes});
+  all->regions.emplace(base, std::move(region));
+  return CUDA_SUCCESS;
+}
+
+// Returns when no work of these sessions, in whatever context, can use the memory any more.
+void await_users(const SmallMemory::Piece& piece) {
+  for (const Target& mirrored :
+       mirrored_in(reinterpret_cast<uintptr_t>(piece.memory), piece.bytes)) {
+    std::vector<wire::ObjectId> contexts;
+    select<Context>([&](const Context& context) {
+      if (context.session == mirrored.session && !context.given_back)
+        contexts.push_back(context.id);
+      return false;
+    });
+    for (const wire::ObjectId context : contexts) (void)await_idle(*mirrored.session, context);
+  }
+}
+
+void free_piece(const Target& target, const SmallMemory::Piece& piece, SmallMemory* all) {
+  await_users(piece);
+  std::memset(piece.memory, 0, piece.bytes);
+  std::lock_guard lock(all->mutex);
+  const auto empty = all->pieces.give_back(reinterpret_cast<uintptr_t>(piece.memory));
+  if (!empty) return;
+  const auto region = all->regions.extract(empty->base);
+  unmirror(region.mapped().address);
+  end_region(region.mapped(), target);
+}
+
+}  // namespace
+
+CUresult take_small(const Target& target, size_t bytes, void** memory) {
+  *memory = nullptr;
+  if (target.session->lost()) return kSessionLost;
+  if (bytes > kMostSmallBytes || !any_mirrors_regions()) return CUDA_SUCCESS;
+  SmallMemory& all = SmallMemory::get();
+  std::lock_guard lock(all.mutex);
+  if (all.alone < kMostAlone) {
+    ++all.alone;
+    return CUDA_SUCCESS;
+  }
+  uint64_t address = all.pieces.take(bytes);
+  if (address == 0) {
+    if (CUresult result = add_region(target, bytes, &all); result != CUDA_SUCCESS) return result;
+    address = all.pieces.take(bytes);
+  }
+  *memory = reinterpret_cast<void*>(address);
+  return CUDA_SUCCESS;
+}
+
+bool give_back_small(const Target& target, void* memory, size_t bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  SmallMemory& all = SmallMemory::get();
+  {
+    std::lock_guard lock(all.mutex);
+    if (!all.pieces.has(address)) {
+      if (bytes <= kMostSmallBytes && all.alone > 0) --all.alone;
+      return false;
+    }
+  }
+  // Work in progress may still write to the memory, and the next owner must not see these writes.
+  std::vector<SmallMemory::Piece> free{{memory, bytes}};
+  {
+    std::lock_guard lock(all.mutex);
+    free.insert(free.end(), all.late.begin(), all.late.end());
+    all.late.clear();
+    if (any_capture()) all.late.swap(free);
+  }
+  for (const SmallMemory::Piece& piece : free) free_piece(target, piece, &all);
+  return true;
+}
+
+}  // namespace rcuda::client

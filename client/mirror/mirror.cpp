@@ -1,0 +1,562 @@
+#include "client/mirror/mirror.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "client/mirror/mirror_behind.h"
+#include "client/mirror/mirror_exchange.h"
+#include "client/mirror/mirror_patch.h"
+#include "client/mirror/shared_memory.h"
+#include "client/session/calls_in_flight.h"
+#include "common/base/cancellation_off.h"
+#include "common/base/log.h"
+#include "common/base/unique_fd.h"
+
+namespace rcuda::client {
+namespace {
+
+using Shared = std::shared_ptr<Mirror>;
+
+// More than a worker chooses for any memory (server/executor/memory/block_digests.h).
+constexpr uint64_t kMostBlockBytes = 1u << 30;
+
+std::atomic<size_t> mirror_count{0};
+std::atomic<bool> sessions_ordered{false};
+std::atomic<bool> some_named{false};  // there was a mirror of MirrorUse::kNamed
+// Ensures that bytes enter the command ring in the order in which they were found changed, and that
+// none are sent after the worker has dropped the memory.
+std::mutex push_mutex;
+// Memory that push() works with; guarded by push_mutex.
+std::vector<std::byte>& push_content() {
+  static auto* instance = new std::vector<std::byte>;
+  return *instance;
+}
+std::mutex pull_mutex;      // guards `fetched`
+std::mutex variable_mutex;  // guards mirror_at(): a variable is mapped and mirrored only once
+std::vector<Shared>& mirrors() {
+  static auto* instance = new std::vector<Shared>;
+  return *instance;
+}
+
+template <typename Choose>
+std::vector<Shared> chosen(const Choose& choose) {
+  std::vector<Shared> found;
+  std::lock_guard lock(mirrors_mutex);
+  for (const Shared& mirror : mirrors()) {
+    if (choose(*mirror)) found.push_back(mirror);
+  }
+  return found;
+}
+
+std::vector<Shared> of_session(const Session& session) {
+  return chosen([&](const Mirror& mirror) { return mirror.session == &session; });
+}
+
+// The mirrors of a context share a stream.
+std::shared_ptr<Timeline> exchanges_in(Session& session, wire::ObjectId context) {
+  std::lock_guard lock(mirrors_mutex);
+  for (const Shared& mirror : mirrors()) {
+    if (mirror->session == &session && mirror->context == context) return mirror->exchanges;
+  }
+  return std::make_shared<Timeline>(session, context, wire::kFetchStream);
+}
+
+size_t whole_pages(size_t bytes) {
+  static const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return (bytes + page - 1) / page * page;
+}
+
+// Exposes the region for the worker's bytes and tells the worker about the mirror. Without both,
+// the memory is not mirrored. *fetched: whether the worker has put its bytes there as well, for
+// which a variable is asked at once.
+CUresult introduce(Mirror& mirror, bool* fetched) {
+  const size_t half = whole_pages(wire::MirrorLoan::region_bytes(mirror.bytes));
+  UniqueFd backing;
+  void* const memory = map_shared("rcuda-mirror", nullptr, 2 * half,
+                                  mirror.session->traits().shares_pages, &backing);
+  if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
+  (void)madvise(memory, 2 * half, MADV_DONTFORK);
+  Result<transport::Region> region =
+      mirror.session->link().expose(memory, 2 * half, backing.get(), 0);
+  if (!region) {
+    RCUDA_WARN("memory could not be shared with %s: %s", mirror.session->name().c_str(),
+               region.status().message().c_str());
+    munmap(memory, 2 * half);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  mirror.lent = static_cast<std::byte*>(memory);
+  mirror.fetched = mirror.lent + half;
+  mirror.region = region->id;
+  const wire::MirrorBody body{reinterpret_cast<uintptr_t>(mirror.address), mirror.bytes,
+                              static_cast<uint64_t>(region->id), half,
+                              mirror.memory == MirroredMemory::kVariable};
+  const wire::MirrorFetchBody fetch{reinterpret_cast<uintptr_t>(mirror.address)};
+  const Target target = mirror.session->in_context(mirror.context);
+  CUresult result = CUDA_SUCCESS;
+  wire::MirrorReply told{};
+  CallsInFlight calls;
+  calls.add(target, static_cast<uint16_t>(wire::Custom::kMirror),
+            std::as_bytes(std::span(&body, 1)), {}, sizeof told,
+            [&](CUresult answer, const Reply& reply) {
+              result = answer;
+              if (reply.body().size() == sizeof told) {
+                std::memcpy(&told, reply.body().data(), sizeof told);
+              }
+            });
+  if (mirror.memory == MirroredMemory::kVariable && mirror.bytes <= transport::kMaxRegionPut) {
+    calls.add(target, static_cast<uint16_t>(wire::Custom::kMirrorFetch),
+              std::as_bytes(std::span(&fetch, 1)), {}, sizeof(wire::MirrorState),
+              [&](CUresult answer, const Reply&) { *fetched = answer == CUDA_SUCCESS; });
+  }
+  calls.finish();
+  if (result == CUDA_SUCCESS && !is_usable(backing, 2 * half)) result = CUDA_ERROR_OUT_OF_MEMORY;
+  if (told.block_bytes % kMirrorBlockBytes != 0 || told.block_bytes > kMostBlockBytes) {
+    result = mirror.session->lose(
+        Status(Code::kProtocol, "the worker looks for changes in blocks of " +
+                                    std::to_string(told.block_bytes) + " bytes"));
+  }
+  mirror.changes_bytes = told.block_bytes;
+  if (result != CUDA_SUCCESS) {
+    (void)mirror.session->link().unexpose(region->id);
+    munmap(memory, 2 * half);
+  }
+  return result;
+}
+
+// The reverse of introduce().
+void withdraw(Mirror& mirror) {
+  if (mirror.absent) mirror.absent->stop();
+  const wire::MirrorFetchBody body{reinterpret_cast<uintptr_t>(mirror.address)};
+  Reply reply;
+  const auto in = [&](wire::ObjectId context) {
+    return mirror.session->call(mirror.session->in_context(context),
+                                static_cast<uint16_t>(wire::Custom::kUnmirror),
+                                std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
+  };
+  // The context may have ended.
+  if (in(mirror.context) != CUDA_SUCCESS) (void)in(0);
+  (void)mirror.session->link().unexpose(mirror.region);
+  std::scoped_lock lock(pull_mutex, mirrors_mutex);
+  munmap(mirror.lent, 2 * static_cast<size_t>(mirror.fetched - mirror.lent));
+  mirror.lent = mirror.fetched = nullptr;
+}
+
+// The first bytes of a variable are fetched before other threads can push the memory, which is
+// still zero here.
+CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_t bytes,
+             MirroredMemory memory, WriteTracker* tracker = nullptr, bool reads_empty = true,
+             MirrorUse use = MirrorUse::kAny) {
+  auto mirror = std::make_shared<Mirror>();
+  mirror->memory = memory;
+  mirror->use = use;
+  mirror->reads_empty = reads_empty;
+  mirror->session = &session;
+  mirror->context = context;
+  mirror->address = address;
+  mirror->bytes = bytes;
+  mirror->tracker = tracker;
+  mirror->all_written = !tracker;
+  mirror->exchanges = exchanges_in(session, context);
+  mirror->exchanged.resize((bytes + kMirrorBlockBytes - 1) / kMirrorBlockBytes);
+  mirror->unnoted.resize(mirror->exchanged.size());
+  void* const known = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (known == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  // A child needs neither this nor the region, and would keep their memory when they end here.
+  (void)madvise(known, bytes, MADV_DONTFORK);
+  mirror->known = {static_cast<std::byte*>(known), UnmapPages{bytes}};
+  bool fetched = false;
+  if (CUresult result = introduce(*mirror, &fetched); result != CUDA_SUCCESS) {
+    RCUDA_WARN("%zu bytes at %p are not mirrored with %s: CUDA error %d", bytes,
+               static_cast<void*>(address), session.name().c_str(), static_cast<int>(result));
+    return result;
+  }
+  if (memory == MirroredMemory::kManaged && mirror->changes_bytes == 0) {
+    withdraw(*mirror);
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  if (tracker) {
+    mirror->absent = AbsentPages::make(
+        *tracker, address, bytes, mirror->known.get(),
+        [raw = mirror.get()](std::byte* to, const Run& run) { return fetch_run(*raw, run, to); });
+  }
+  if (memory == MirroredMemory::kVariable) {
+    const CUresult pulled = [&] {
+      std::lock_guard lock(pull_mutex);
+      if (!fetched) return pull({mirror}).front();
+      std::lock_guard state(mirrors_mutex);
+      merge(*mirror, mirror->fetched, {{0, bytes}}, true);
+      return CUDA_SUCCESS;
+    }();
+    if (pulled != CUDA_SUCCESS) {
+      withdraw(*mirror);
+      return pulled;
+    }
+  }
+  static constexpr MirrorHooks kHooks{mirrors_arrived, mirrors_leave, ask_behind, pull_mirrors,
+                                      show_writes};
+  session.set_mirror_hooks(&kHooks);
+  std::lock_guard lock(mirrors_mutex);
+  mirrors().push_back(std::move(mirror));
+  mirror_count.fetch_add(1, std::memory_order_release);
+  return CUDA_SUCCESS;
+}
+
+// Repeats a fetch that failed.
+CUresult catch_up(const Shared& mirror) {
+  if (!mirror->behind) [[likely]]
+    return CUDA_SUCCESS;
+  std::lock_guard lock(pull_mutex);
+  return mirror->behind ? pull({mirror}).front() : CUDA_SUCCESS;
+}
+
+template <typename Choose>
+void end_mirrors(const Choose& choose) {
+  std::vector<Shared> removed;
+  {
+    std::scoped_lock lock(push_mutex, mirrors_mutex);
+    std::vector<Shared>& all = mirrors();
+    const auto first = std::stable_partition(all.begin(), all.end(),
+                                             [&](const Shared& known) { return !choose(*known); });
+    removed.assign(first, all.end());
+    all.erase(first, all.end());
+    for (const Shared& mirror : removed) mirror->removed = true;
+    mirror_count.fetch_sub(removed.size(), std::memory_order_release);
+  }
+  for (const Shared& mirror : removed) {
+    withdraw(*mirror);
+    if (mirror->memory == MirroredMemory::kManaged) {
+      mirror->session->windows().close(reinterpret_cast<uintptr_t>(mirror->address),
+                                       whole_pages(mirror->bytes));
+    }
+  }
+}
+
+bool is_variable_at(const Mirror& mirror, const Session& session, CUdeviceptr address,
+                    size_t bytes) {
+  return mirror.memory == MirroredMemory::kVariable && mirror.session == &session &&
+         reinterpret_cast<uintptr_t>(mirror.address) == address && mirror.bytes == bytes;
+}
+
+// Ends the mirrors of variables that no longer exist: the worker has reused their memory. A context
+// reset unloads modules without a call that names them.
+void end_variables_in(const Session& session, CUdeviceptr address, size_t bytes) {
+  end_mirrors([&](const Mirror& mirror) {
+    return mirror.memory == MirroredMemory::kVariable && mirror.session == &session &&
+           mirror.overlaps(address, bytes);
+  });
+}
+
+}  // namespace
+
+void mirror(Session& session, wire::ObjectId context, void* address, size_t bytes, MirrorUse use) {
+  if (bytes <= kAlwaysSentBytes) use = MirrorUse::kAny;
+  if (use == MirrorUse::kNamed) some_named = true;
+  (void)add(session, context, static_cast<std::byte*>(address), bytes, MirroredMemory::kHost,
+            nullptr, true, use);
+}
+
+CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes) {
+  if (!session.accepts(address, bytes, "a managed variable")) return kSessionLost;
+  std::lock_guard once(variable_mutex);
+  {
+    std::lock_guard lock(mirrors_mutex);
+    for (const Shared& known : mirrors()) {
+      if (is_variable_at(*known, session, address, bytes)) return CUDA_SUCCESS;
+    }
+  }
+  end_variables_in(session, address, bytes);
+  // Several variables may share a page.
+  static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  for (uintptr_t at = address / page * page; at < address + bytes; at += page) {
+    const bool ours = [&] {
+      std::lock_guard lock(mirrors_mutex);
+      return std::any_of(mirrors().begin(), mirrors().end(), [&](const Shared& known) {
+        const auto first = reinterpret_cast<uintptr_t>(known->address) / page * page;
+        return at >= first && at < reinterpret_cast<uintptr_t>(known->address) + known->bytes;
+      });
+    }();
+    if (!ours && !session.windows().open(at, page)) return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  return add(session, context, reinterpret_cast<std::byte*>(address), bytes,
+             MirroredMemory::kVariable);
+}
+
+namespace {
+
+size_t managed_bytes() {
+  size_t bytes = 0;
+  std::lock_guard lock(mirrors_mutex);
+  for (const Shared& mirror : mirrors()) {
+    if (mirror->memory == MirroredMemory::kManaged) bytes += mirror->bytes;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes,
+                        size_t device_bytes) {
+  // To read what no kernel has ever touched takes memory of the device.
+  constexpr size_t kReadPart = 8;
+  const size_t all_bytes = managed_bytes() + bytes;
+  if (all_bytes > device_bytes && !AbsentPages::possible()) return CUDA_ERROR_NOT_SUPPORTED;
+  void* const wanted = reinterpret_cast<void*>(address);
+  const size_t mapped = whole_pages(bytes);
+  if (!session.accepts(address, mapped, "managed memory")) return kSessionLost;
+  if (address != whole_pages(address)) return CUDA_ERROR_NOT_SUPPORTED;
+  end_variables_in(session, address, mapped);
+  if (!session.windows().open(address, mapped)) return CUDA_ERROR_OUT_OF_MEMORY;
+  // A large page is protected, and loses its protection, in one step.
+  (void)madvise(wanted, mapped, MADV_HUGEPAGE);
+  // Nobody would fetch what the GPU has changed for a child. With a local GPU it has no access,
+  // either.
+  (void)madvise(wanted, mapped, MADV_DONTFORK);
+  WriteTracker* tracker = WriteTracker::get();
+  if (tracker && !tracker->watch(wanted, mapped)) tracker = nullptr;
+  const CUresult result =
+      add(session, context, static_cast<std::byte*>(wanted), bytes, MirroredMemory::kManaged,
+          tracker, all_bytes <= device_bytes / kReadPart);
+  if (result != CUDA_SUCCESS) session.windows().close(address, mapped);
+  return result;
+}
+
+void unmirror(const void* address) {
+  end_mirrors([&](const Mirror& mirror) { return mirror.address == address; });
+}
+
+void unmirror_context(const Session& session, wire::ObjectId context) {
+  if (!any_mirrored()) return;
+  end_mirrors([&](const Mirror& mirror) {
+    return mirror.memory == MirroredMemory::kManaged && mirror.session == &session &&
+           mirror.context == context;
+  });
+}
+
+void any_launch_may_use(const void* address) {
+  if (!some_named) [[likely]]
+    return;
+  std::lock_guard lock(mirrors_mutex);
+  for (const Shared& known : mirrors()) {
+    if (known->is_named_by(reinterpret_cast<uintptr_t>(address))) known->use = MirrorUse::kAny;
+  }
+}
+
+void any_launch_may_use(const LaunchParameters& parameters) {
+  if (!some_named) [[likely]]
+    return;
+  parameters.each_word([&](size_t at) {
+    if (!parameters.is_whole(at)) return;
+    any_launch_may_use(reinterpret_cast<const void*>(parameters.word(at)));
+  });
+}
+
+bool any_mirrored() { return mirror_count.load(std::memory_order_acquire) != 0; }
+
+std::vector<Target> mirrored_in(uint64_t address, size_t bytes) {
+  std::vector<Target> targets;
+  if (!any_mirrored()) [[likely]]
+    return targets;
+  std::lock_guard lock(mirrors_mutex);
+  for (const Shared& known : mirrors()) {
+    if (known->overlaps(address, bytes)) targets.push_back(known->target());
+  }
+  return targets;
+}
+
+bool is_mirrored(const Session& session, uint64_t address, size_t bytes) {
+  if (!any_mirrored()) [[likely]]
+    return false;
+  std::lock_guard lock(mirrors_mutex);
+  return std::any_of(mirrors().begin(), mirrors().end(), [&](const Shared& known) {
+    return known->session == &session && known->overlaps(address, bytes);
+  });
+}
+
+void expect_reads(CUdeviceptr address, size_t bytes) {
+  std::lock_guard lock(mirrors_mutex);
+  for (const Shared& known : mirrors()) {
+    if (!known->overlaps(address, bytes)) continue;
+    const auto base = reinterpret_cast<uintptr_t>(known->address);
+    const size_t begin =
+        address > base ? (address - base) / kMirrorBlockBytes * kMirrorBlockBytes : 0;
+    std::vector<Run>& runs = known->expected;
+    runs.push_back({begin, std::min<size_t>(address + bytes - base, known->bytes) - begin});
+    // Now and then, so that those that say the same take no room.
+    if (std::has_single_bit(runs.size())) join(&runs);
+  }
+}
+
+namespace {
+
+uint64_t pushes = 0;  // so far, of all sessions; guarded by push_mutex
+
+// Lets the target's stream wait for all pushes so far, unless it does.
+CUresult await_pushes(const Target& target) {
+  if (pushes == 0 || (target.timeline && target.timeline->awaited_push == pushes)) {
+    return CUDA_SUCCESS;
+  }
+  const wire::MirrorAwaitBody body{stream_id(target)};
+  const CUresult result =
+      target.session->post(target, static_cast<uint16_t>(wire::Custom::kMirrorAwait),
+                           std::as_bytes(std::span(&body, 1)));
+  if (result == CUDA_SUCCESS && target.timeline) target.timeline->awaited_push = pushes;
+  return result;
+}
+
+// Whether the launch may use the memory. What was never sent, the worker may not even have.
+bool may_use(const LaunchParameters& launch, const Mirror& mirror) {
+  if (mirror.use == MirrorUse::kAny) return true;
+  {
+    std::lock_guard lock(mirrors_mutex);
+    if (!mirror.sent) return true;
+  }
+  bool found = false;
+  launch.each_word([&](size_t at) { found |= mirror.is_named_by(launch.word(at)); });
+  return found;
+}
+
+}  // namespace
+
+namespace {
+
+// Work that follows in the context may use the memory while it runs.
+void note_named(Mirror& mirror, wire::ObjectId context) {
+  if (mirror.use != MirrorUse::kNamed) return;
+  std::vector<wire::ObjectId>& all = mirror.named_in;
+  if (std::find(all.begin(), all.end(), context) == all.end()) all.push_back(context);
+}
+
+// Whether a kernel that is running may use the memory.
+bool may_be_in_use(Mirror& mirror) {
+  if (mirror.use == MirrorUse::kAny) return true;
+  std::erase_if(mirror.named_in, [&](wire::ObjectId context) {
+    return mirror.session->timelines().is_quiet(Timelines::Scope::kContext, context);
+  });
+  return !mirror.named_in.empty();
+}
+
+}  // namespace
+
+CUresult push_mirrors(const Target& target, const LaunchParameters* launch) {
+  if (!any_mirrored()) [[likely]]
+    return CUDA_SUCCESS;
+  const CancellationOff off;
+  std::lock_guard lock(push_mutex);
+  for (const Shared& mirror : of_session(*target.session)) {
+    if (launch && !may_use(*launch, *mirror)) continue;
+    note_named(*mirror, target.context);
+    size_t sent_bytes = 0;
+    CUresult result = catch_up(mirror);
+    if (result == CUDA_SUCCESS) result = push(*mirror, &push_content(), &sent_bytes);
+    if (sent_bytes != 0 && !mirror->is_patched()) {  // perhaps not all of it
+      ++pushes;
+      const CUresult told = mirror->session->post(
+          mirror->target(), static_cast<uint16_t>(wire::Custom::kMirrorSent), {});
+      if (result == CUDA_SUCCESS) result = told;
+    }
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return await_pushes(target);
+}
+
+void show_writes(Session& session, bool often) {
+  if (!any_mirrored()) [[likely]]
+    return;
+  using Clock = std::chrono::steady_clock;
+  constexpr auto kPause = std::chrono::milliseconds(10);
+  static Clock::time_point large_compared_at;  // guarded by push_mutex
+  std::unique_lock lock(push_mutex, std::defer_lock);
+  if (!often) {
+    lock.lock();
+  } else if (!lock.try_lock()) {
+    return;
+  }
+  const Clock::time_point now = Clock::now();
+  const bool large_too = !often || now - large_compared_at >= kPause;
+  if (large_too) large_compared_at = now;
+  const bool all = sessions_ordered.load(std::memory_order_acquire);
+  // Skips memory that no launch has received, because no kernel waits for it. Compares small memory
+  // here, because there may be many small mirrors.
+  const auto is_due = [&](Mirror& known) {
+    if (!(all || known.session == &session) || !known.is_patched() || !known.sent) return false;
+    if (!may_be_in_use(known)) return false;
+    if (known.bytes > kMirrorBlockBytes) return large_too || known.bytes <= kAlwaysSentBytes;
+    return std::memcmp(known.address, known.known.get(), known.bytes) != 0;
+  };
+  for (const Shared& mirror : chosen(is_due)) {
+    size_t sent_bytes = 0;
+    if (!mirror->behind) (void)push(*mirror, &push_content(), &sent_bytes);
+  }
+}
+
+void note_order_between_sessions() { sessions_ordered.store(true, std::memory_order_release); }
+
+std::unique_ptr<FetchesBehind> ask_behind(Session& session, Word word) {
+  auto behind = std::make_unique<MirrorsBehind>(session);
+  for (const Shared& mirror : of_session(session)) behind->ask(mirror, word);
+  if (behind->empty()) return nullptr;
+  return behind;
+}
+
+CUresult pull_mirrors(Session& session, FetchesBehind* behind) {
+  if (!any_mirrored()) [[likely]]
+    return CUDA_SUCCESS;
+  std::lock_guard lock(pull_mutex);
+  const bool all = sessions_ordered.load(std::memory_order_acquire);
+  std::vector<Shared> due;
+  for (const Shared& mirror : chosen([&](const Mirror& known) {
+         return known.session == &session || (all && !known.session->lost());
+       })) {
+    {
+      // The GPU cannot have changed memory that was never sent.
+      std::lock_guard state(mirrors_mutex);
+      if (!mirror->sent || !mirror->fetched) continue;
+    }
+    if (behind && static_cast<MirrorsBehind*>(behind)->take(*mirror)) continue;
+    due.push_back(mirror);
+  }
+  const std::vector<CUresult> results = pull(due);
+  for (size_t i = 0; i < due.size(); ++i) {
+    if (results[i] == CUDA_SUCCESS) continue;
+    if (due[i]->session == &session || !due[i]->session->lost()) return results[i];
+  }
+  return CUDA_SUCCESS;
+}
+
+void mirrors_arrived(Session& session, uint64_t loan) {
+  for (const Shared& mirror : of_session(session)) {
+    std::lock_guard lock(mirrors_mutex);
+    if (mirror->removed || !mirror->lent || !mirror->sent) continue;
+    wire::MirrorLoan lent{};
+    std::memcpy(&lent, mirror->lent + wire::MirrorLoan::offset(mirror->bytes), sizeof lent);
+    if (lent.number != loan) continue;
+    // The worker has taken back what earlier host functions have left.
+    merge_lent(*mirror, mirror->lent, {lent.patches, loan - 1});
+    mirror->loan = loan;
+  }
+}
+
+void mirrors_leave(Session& session, uint64_t loan) {
+  for (const Shared& mirror : of_session(session)) {
+    // The function may have changed pages that are aside.
+    if (mirror->absent) (void)mirror->absent->put_back();
+    std::lock_guard lock(mirrors_mutex);
+    if (mirror->removed || !mirror->lent || mirror->loan != loan) continue;
+    return_changes(*mirror);
+    ++mirror->version;
+  }
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,82 @@
+#include "client/mirror/mirror_behind.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "client/mirror/mirror_patch.h"
+
+namespace rcuda::client {
+namespace {
+
+// Larger ones would hold the large reply slots, which copies need, for as long as the wait.
+constexpr size_t kMostBytes = wire::ClientWindow::kSmallReplyBytes - sizeof(wire::ReplyHeader) -
+                              sizeof(uint64_t) - sizeof(wire::MirrorState);
+
+// Each holds a reply slot for as long as the wait, and other threads need slots to end it.
+constexpr size_t kMostQuestions = 4;
+
+}  // namespace
+
+MirrorsBehind::~MirrorsBehind() {
+  for (Question& question : questions_) {
+    Reply reply;
+    if (!question.answered) (void)answer(question, &reply);
+  }
+}
+
+void MirrorsBehind::ask(const std::shared_ptr<Mirror>& mirror, Word word) {
+  if (mirror->bytes > kMostBytes || mirror->changes_bytes != 0) return;
+  if (questions_.size() == kMostQuestions) return;
+  uint64_t version;
+  {
+    std::lock_guard lock(mirrors_mutex);
+    if (!mirror->sent || !mirror->fetched || mirror->removed) return;
+    version = mirror->version;
+  }
+  wire::MirrorFetchBehindBody body{};
+  body.address = reinterpret_cast<uintptr_t>(mirror->address);
+  body.word_behind = word.index;
+  body.sequence_behind = word.sequence;
+  Question& question = questions_.emplace_back();
+  question.mirror = mirror;
+  question.version = version;
+  if (!session_.begin(session_.in_context(mirror->context),
+                      static_cast<uint16_t>(wire::Custom::kMirrorFetchBehind),
+                      std::as_bytes(std::span(&body, 1)), {},
+                      sizeof(wire::MirrorState) + mirror->bytes, false, &question.call)) {
+    questions_.pop_back();
+  }
+}
+
+CUresult MirrorsBehind::answer(Question& question, Reply* reply) {
+  question.answered = true;
+  return session_.finish(question.call, reply);
+}
+
+bool MirrorsBehind::take(Mirror& mirror) {
+  const auto found = std::find_if(questions_.begin(), questions_.end(), [&](const Question& asked) {
+    return asked.mirror.get() == &mirror && !asked.answered;
+  });
+  if (found == questions_.end()) return false;
+  Reply reply;
+  const CUresult result = answer(*found, &reply);
+  std::lock_guard lock(mirrors_mutex);
+  if (mirror.removed) return true;
+  wire::MirrorState state{};
+  if (result != CUDA_SUCCESS || reply.body().size() != sizeof state + mirror.bytes ||
+      mirror.version != found->version) {
+    return false;
+  }
+  std::memcpy(&state, reply.body().data(), sizeof state);
+  std::vector<std::byte> bytes(reply.body().begin() + sizeof state, reply.body().end());
+  merge_fetched(mirror, bytes.data(), {{0, mirror.bytes}}, state);
+  mirror.behind = false;
+  mirror.answer = state.answer;
+  mirror.unfetched.clear();
+  return true;
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,156 @@
+// What mirrored memory (mirror.h) is made of: the state of one mirror, and the exchange of its
+// bytes with the worker.
+//
+// Threads: any; each function says which locks its caller holds. Blocking: push() for room in the
+// command ring and in the staging region, pull() and fetch_run() for the worker. Errors: those of
+// the session.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <cuda.h>
+#include <sys/mman.h>
+
+#include "client/mirror/absent_pages.h"
+#include "client/mirror/mirror_use.h"
+#include "client/mirror/runs.h"
+#include "client/mirror/write_tracker.h"
+#include "client/session/session.h"
+#include "client/session/timeline.h"
+
+namespace rcuda::client {
+
+// Of memory that is compared, and sent if it differs.
+inline constexpr size_t kMirrorBlockBytes = 4096;
+// Of the work of one thread when several compare or merge.
+inline constexpr size_t kMirrorPieceBytes = 1 << 20;
+
+// Held only briefly: the thread of the host functions takes it, and a thread that waits for the
+// worker may be waiting for a host function.
+inline std::mutex mirrors_mutex;
+
+struct UnmapPages {
+  size_t bytes = 0;
+  void operator()(std::byte* memory) const { munmap(memory, bytes); }
+};
+
+enum class MirroredMemory {
+  kHost,      // of this process; ends with no context of the worker
+  kVariable,  // of a module or library, with the worker's first contents
+  kManaged,   // of the worker's driver; its pages here end with it
+};
+
+// Bytes that are on their way to the worker, or were a moment ago.
+struct SentBytes {
+  uint64_t number;  // of the patch or the loan
+  Run run;
+  std::vector<uint8_t> marks;  // common/wire/marked_bytes.h
+};
+
+// Memory that is mirrored with one worker.
+struct Mirror {
+  Session* session = nullptr;
+  wire::ObjectId context = 0;
+  std::byte* address = nullptr;
+  size_t bytes = 0;
+  size_t changes_bytes = 0;  // of a block of MirrorChanges; 0: the worker tracks no changes
+  MirroredMemory memory = MirroredMemory::kHost;
+  bool reads_empty = true;  // the worker may read all of it to find changes
+  std::atomic<MirrorUse> use{MirrorUse::kAny};
+  // With MirrorUse::kNamed: contexts whose work got an address of it and may not have ended.
+  std::vector<wire::ObjectId> named_in;  // guarded by push_mutex
+  WriteTracker* tracker = nullptr;       // null: the application's changes are found by comparing
+  std::shared_ptr<Timeline> exchanges;   // of wire::kFetchStream, in which bytes go either way
+  // Guarded by push_mutex.
+  bool all_written = true;  // `tracker` does not know all writes
+  bool rewritten = false;   // the application last changed most of what it may have written
+  // Null if every page is here. A page becomes absent with mirrors_mutex held, unless one that had
+  // become present finds no memory.
+  std::shared_ptr<AbsentPages> absent;
+  // The last fetch failed. Nothing may be sent before the next: it would be older than `unfetched`.
+  std::atomic<bool> behind{false};
+  // Guarded by pull_mutex.
+  uint64_t answer = 0;         // MirrorState::answer of the last bytes that the client took over
+  int pulls_without_news = 0;  // how many of the next pulls fetch all bytes
+  std::vector<Run> unfetched;  // what the GPU has changed, as far as told, and the client has not
+  bool reads_all = false;      // the application accesses most of what the GPU has changed
+  size_t sample = 0;           // with reads_all: a page that was dropped nevertheless
+  size_t dropped_pages = 0;    // absent after the last pull
+  int pulls_to_free = 0;       // after so many small ones, `fetched` gives its memory back
+  // Guarded by mirrors_mutex.
+  std::unique_ptr<std::byte[], UnmapPages>
+      known;          // the bytes at the last exchange, equal on both sides
+  bool sent = false;  // exchanged at least once; before, `known` has no meaning
+  // By block: whether it was ever sent or fetched. What was fetched counts as written by the
+  // application, and must not be sent back over newer results.
+  std::vector<uint8_t> exchanged;
+  // By block: whether it was exchanged around a host function, of which the worker has no note.
+  std::vector<uint8_t> unnoted;
+  std::atomic<bool> any_unnoted{false};
+  std::vector<Run> expected;        // the application has said that it will read these
+  uint64_t version = 0;             // of `known`
+  uint64_t patches = 0;             // so far
+  std::deque<SentBytes> recent;     // patches, in order; the worker may not have them yet
+  size_t recent_bytes = 0;          // that these take
+  std::vector<SentBytes> returned;  // after the last host function, in order; the same
+  uint64_t loan = 0;                // the last one whose bytes were merged
+  bool removed = false;             // `address` may be unmapped already
+  // The two halves of the region. The worker writes and reads `lent` around host functions, and
+  // writes `fetched` on request.
+  std::byte* lent = nullptr;
+  std::byte* fetched = nullptr;
+  transport::RegionId region{};
+
+  CUdeviceptr in_worker(size_t at) const {  // which has it at the same address
+    return static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(address + at));
+  }
+  // Where its bytes are exchanged, beside all streams of the application.
+  Target target() const { return {session, context, 0, exchanges.get(), nullptr}; }
+  bool overlaps(uint64_t at, size_t length) const {
+    const auto base = reinterpret_cast<uintptr_t>(address);
+    return at < base + bytes && base < at + length;
+  }
+  // Also an address behind its end: of a range that a kernel walks through backwards.
+  bool is_named_by(uint64_t word) const {
+    return word - reinterpret_cast<uintptr_t>(address) <= bytes;
+  }
+  // Its changes are sent as patches (mirror_patch.h). CUDA lets the host write to page-locked
+  // memory beside a running kernel; to other mirrored memory it may not write then.
+  bool is_patched() const { return memory == MirroredMemory::kHost; }
+  bool is_absent(size_t at) const { return absent && absent->is_absent(at); }
+  void note_missing(size_t at) {
+    unnoted[at / kMirrorBlockBytes] = 1;
+    any_unnoted.store(true);
+  }
+  void note_missing(const Run& run) {
+    const size_t first = run.at / kMirrorBlockBytes * kMirrorBlockBytes;
+    for (size_t at = first; at < run.at + run.bytes; at += kMirrorBlockBytes) note_missing(at);
+  }
+  size_t block_length(size_t at) const { return std::min(kMirrorBlockBytes, bytes - at); }
+};
+
+// Sends the blocks that the application changed, and adds their bytes to *sent_bytes. After a
+// failure the rest stays unsent. push_mutex is held; `content` is memory to work with.
+CUresult push(Mirror& mirror, std::vector<std::byte>* content, size_t* sent_bytes);
+// Fetches what the GPU changed, or makes its pages absent: asks for all mirrors together, then
+// fetches together. Returns a result for each. What cannot be fetched is left to the next call.
+// pull_mutex is held.
+std::vector<CUresult> pull(const std::vector<std::shared_ptr<Mirror>>& mirrors);
+// Copies the bytes that the worker changed since the last exchange into the application's memory.
+// `there`: the worker's bytes of the whole mirror; only those in `runs` are looked at. `noted`: the
+// worker knows that they come. mirrors_mutex is held.
+void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs, bool noted);
+// Tells the worker that both sides have the bytes that it gets, or sends, at this point of the
+// mirror's stream.
+CUresult note_in_worker(const Mirror& mirror, const Run& run);
+// Reads the worker's bytes, beside all streams. The worker notes them.
+CUresult fetch_run(Mirror& mirror, const Run& run, std::byte* to);
+
+}  // namespace rcuda::client

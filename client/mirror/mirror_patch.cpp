@@ -1,0 +1,186 @@
+#include "client/mirror/mirror_patch.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "client/session/task_pool.h"
+#include "common/wire/block_digest.h"
+#include "common/wire/marked_bytes.h"
+
+namespace rcuda::client {
+namespace {
+
+constexpr size_t kMostBytes = wire::kMostPatchBlocks * kMirrorBlockBytes;
+
+template <typename T>
+void append(std::vector<std::byte>* tail, const T* items, size_t count) {
+  const auto* const bytes = reinterpret_cast<const std::byte*>(items);
+  tail->insert(tail->end(), bytes, bytes + count * sizeof(T));
+}
+
+size_t bytes_of(const SentBytes& sent) { return sizeof sent + sent.marks.size(); }
+
+// Of a block whose end is inside of 16 bytes, the worker's digest covers bytes that are not here.
+wire::BlockDigest digest_of(const Mirror& mirror, size_t at, const std::byte* content) {
+  const size_t bytes = mirror.block_length(at);
+  if (mirror.changes_bytes != kMirrorBlockBytes || bytes % 16 != 0) {
+    return wire::BlockDigest::none();
+  }
+  return wire::block_digest(content, bytes, at);
+}
+
+// The part with the marked bytes.
+SentBytes sent_bytes(uint64_t number, const Run& run, const uint8_t* mask) {
+  const wire::MarkedPart part = wire::marked_part(run.bytes, mask);
+  const uint8_t* const first = mask + part.at / 8;
+  return {number, {run.at + part.at, part.bytes}, {first, first + wire::mask_bytes(part.bytes)}};
+}
+
+void forget_oldest(Mirror& mirror) {
+  mirror.recent_bytes -= bytes_of(mirror.recent.front());
+  mirror.recent.pop_front();
+}
+
+// One for all, which has the number of the last and the marks of all.
+void join_recent(Mirror& mirror) {
+  size_t begin = mirror.bytes, end = 0;
+  for (const SentBytes& sent : mirror.recent) {
+    begin = std::min(begin, sent.run.at);
+    end = std::max(end, sent.run.at + sent.run.bytes);
+  }
+  SentBytes all{mirror.recent.back().number, {begin, end - begin}, {}};
+  all.marks.resize(wire::mask_bytes(end - begin));
+  for (const SentBytes& sent : mirror.recent) {
+    uint8_t* const to = &all.marks[(sent.run.at - begin) / 8];
+    for (size_t i = 0; i < sent.marks.size(); ++i) to[i] |= sent.marks[i];
+  }
+  mirror.recent.clear();
+  mirror.recent_bytes = bytes_of(all);
+  mirror.recent.push_back(std::move(all));
+}
+
+// Replaces the bytes of the whole mirror that are on their way.
+template <typename Replaced>
+void bring_up_to_date(Mirror& mirror, std::byte* there, const Replaced& replaced) {
+  const auto replace = [&](const SentBytes& sent) {
+    const Run& run = sent.run;
+    replaced(run);
+    wire::copy_marked(there + run.at, mirror.known.get() + run.at, run.bytes, sent.marks.data());
+  };
+  std::for_each(mirror.recent.begin(), mirror.recent.end(), replace);
+  std::for_each(mirror.returned.begin(), mirror.returned.end(), replace);
+}
+
+}  // namespace
+
+CUresult send_patch(const Mirror& mirror, uint64_t number, const Run& run, const std::byte* content,
+                    const uint8_t* mask) {
+  std::vector<std::byte> tail;
+  CUresult result = CUDA_SUCCESS;
+  const wire::MarkedPart part = wire::marked_part(run.bytes, mask);
+  const size_t all = part.at + part.bytes;
+  for (size_t begin = part.at; begin < all && result == CUDA_SUCCESS;) {
+    const size_t bytes = std::min(kMostBytes, all - begin);
+    tail.clear();
+    append(&tail, content + begin, bytes);
+    append(&tail, mask + begin / 8, wire::mask_bytes(bytes));
+    for (size_t at = begin / kMirrorBlockBytes * kMirrorBlockBytes; at < begin + bytes;
+         at += kMirrorBlockBytes) {
+      const wire::BlockDigest digest = digest_of(mirror, run.at + at, content + at);
+      append(&tail, &digest, 1);
+    }
+    const wire::MirrorPatchBody body{reinterpret_cast<uintptr_t>(mirror.address), run.at + begin,
+                                     number, static_cast<uint32_t>(bytes), begin + bytes != all};
+    result =
+        mirror.session->post(mirror.target(), static_cast<uint16_t>(wire::Custom::kMirrorPatch),
+                             std::as_bytes(std::span(&body, 1)), tail);
+    begin += bytes;
+  }
+  return result;
+}
+
+uint64_t note_patch(Mirror& mirror, const Run& run, const std::byte* content, const uint8_t* mask) {
+  const std::vector<Run> pieces = pieces_of({run}, kMirrorPieceBytes);
+  run_parallel(pieces.size(), [&](size_t index) {
+    const Run& piece = pieces[index];
+    const size_t at = piece.at - run.at;
+    wire::copy_marked(mirror.known.get() + piece.at, content + at, piece.bytes, mask + at / 8);
+  });
+  SentBytes sent = sent_bytes(mirror.patches + 1, run, mask);
+  if (sent.run.bytes == 0) return mirror.patches;  // changed back just now
+  ++mirror.patches;
+  mirror.recent_bytes += bytes_of(sent);
+  mirror.recent.push_back(std::move(sent));
+  // Every answer about the mirror confirms patches, but a program need not wait for long.
+  const size_t most_bytes = mirror.bytes / 4 + (256 << 10);
+  if (mirror.recent_bytes > most_bytes) join_recent(mirror);
+  return mirror.patches;
+}
+
+void return_changes(Mirror& mirror) {
+  mirror.returned.clear();
+  // What the worker takes back is newer than these patches, and older than later ones.
+  const wire::MirrorLoan loan{mirror.loan, mirror.patches};
+  std::memcpy(mirror.lent + wire::MirrorLoan::offset(mirror.bytes), &loan, sizeof loan);
+  for (size_t at = 0; at < mirror.bytes; at += kMirrorBlockBytes) {
+    if (mirror.is_absent(at)) continue;
+    const size_t length = mirror.block_length(at);
+    std::byte* const known = mirror.known.get() + at;
+    std::byte* const lent = mirror.lent + at;
+    if (std::memcmp(known, mirror.address + at, length) == 0) continue;
+    std::byte content[kMirrorBlockBytes];
+    uint8_t mask[wire::mask_bytes(kMirrorBlockBytes)], others[sizeof mask];
+    std::memcpy(content, mirror.address + at, length);
+    wire::mark_differences(content, known, length, mask);
+    // The worker takes what differs from what it has lent. What does not, but was sent otherwise
+    // meanwhile, goes with the next push. And all that the host has not changed stays as it came:
+    // the worker may have newer bytes.
+    wire::mark_differences(content, lent, length, others);
+    const size_t marks = wire::mask_bytes(length);
+    for (size_t i = 0; i < marks; ++i) mask[i] &= others[i];
+    SentBytes sent = sent_bytes(mirror.loan, {at, length}, mask);
+    if (sent.run.bytes == 0) continue;
+    wire::copy_marked(lent, content, length, mask);
+    wire::copy_marked(known, content, length, mask);
+    mirror.returned.push_back(std::move(sent));
+    mirror.exchanged[at / kMirrorBlockBytes] = 1;
+    mirror.note_missing(at);
+  }
+}
+
+void forget_confirmed(Mirror& mirror, const wire::MirrorState& state) {
+  while (!mirror.recent.empty() && mirror.recent.front().number <= state.patches) {
+    forget_oldest(mirror);
+  }
+  if (!mirror.returned.empty() && mirror.returned.front().number <= state.loan) {
+    mirror.returned.clear();
+  }
+}
+
+void merge_lent(Mirror& mirror, std::byte* there, const wire::MirrorState& state) {
+  forget_confirmed(mirror, state);
+  std::vector<std::pair<Run, std::vector<std::byte>>> before;
+  bring_up_to_date(mirror, there, [&](const Run& run) {
+    before.emplace_back(run, std::vector(there + run.at, there + run.at + run.bytes));
+  });
+  merge(mirror, there, {{0, mirror.bytes}}, false);
+  // The worker compares them with what it gets back.
+  std::for_each(before.rbegin(), before.rend(), [&](const auto& saved) {
+    std::copy(saved.second.begin(), saved.second.end(), there + saved.first.at);
+  });
+}
+
+void merge_fetched(Mirror& mirror, std::byte* there, const std::vector<Run>& runs,
+                   const wire::MirrorState& state) {
+  forget_confirmed(mirror, state);
+  std::vector<Run> replaced;
+  bring_up_to_date(mirror, there, [&](const Run& run) { replaced.push_back(run); });
+  merge(mirror, there, runs, true);
+  // The worker has noted other bytes for these.
+  for (const Run& run : replaced) mirror.note_missing(run);
+}
+
+}  // namespace rcuda::client

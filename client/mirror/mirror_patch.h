@@ -1,0 +1,36 @@
+// Patches: what the application wrote into mirrored memory of its own (page-locked memory). A
+// kernel may be writing beside it, so the worker writes these bytes and no others; and it writes
+// them at once, beside all streams, as the host did.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <cuda.h>
+
+#include "client/mirror/mirror_exchange.h"
+
+namespace rcuda::client {
+
+// Sends the marked bytes (common/wire/marked_bytes.h) of a run of whole blocks. `content`: all
+// bytes of the run, as the application has them; a block that then has the same ones in the worker
+// counts as unchanged. Any thread, with push_mutex held. Blocks for room in the command ring;
+// errors are those of the session.
+CUresult send_patch(const Mirror& mirror, uint64_t number, const Run& run, const std::byte* content,
+                    const uint8_t* mask);
+
+// For all of these, mirrors_mutex is held.
+// Notes before it is sent that both sides have the patch. Returns its number.
+uint64_t note_patch(Mirror& mirror, const Run& run, const std::byte* content, const uint8_t* mask);
+// Puts what a host function has changed into `lent`, for the worker to take back.
+void return_changes(Mirror& mirror);
+// Forgets what was sent and what the worker has by then.
+void forget_confirmed(Mirror& mirror, const wire::MirrorState& state);
+// As merge(), with bytes of the worker that may be older than what it was sent: `state` says which
+// they have. `there` is changed meanwhile.
+void merge_lent(Mirror& mirror, std::byte* there, const wire::MirrorState& state);
+void merge_fetched(Mirror& mirror, std::byte* there, const std::vector<Run>& runs,
+                   const wire::MirrorState& state);
+
+}  // namespace rcuda::client

@@ -1,0 +1,394 @@
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "client/mirror/mirror_exchange.h"
+#include "client/mirror/mirror_news.h"
+#include "client/mirror/mirror_patch.h"
+#include "client/mirror/take_changes.h"
+#include "client/session/calls_in_flight.h"
+#include "client/session/staging.h"
+#include "client/session/task_pool.h"
+
+namespace rcuda::client {
+
+CUresult fetch_run(Mirror& mirror, const Run& run, std::byte* to) {
+  const size_t bytes = std::min(run.bytes, mirror.bytes - run.at);
+  // Before the copy: if a kernel changes the memory in between, the worker finds a difference.
+  if (CUresult result = note_in_worker(mirror, {run.at, bytes}); result != CUDA_SUCCESS) {
+    return result;
+  }
+  return mirror.session->staging().to_host(mirror.target(), to, mirror.in_worker(run.at), bytes);
+}
+
+void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs, bool noted) {
+  const std::vector<Run> pieces = pieces_of(runs, kMirrorPieceBytes);
+  run_parallel(pieces.size(), [&](size_t index) {
+    const Run& piece = pieces[index];
+    for (size_t at = piece.at; at < piece.at + piece.bytes; at += kMirrorBlockBytes) {
+      const size_t length = mirror.block_length(at);
+      std::byte* const known = mirror.known.get() + at;
+      std::byte* const here = mirror.address + at;
+      if (mirror.is_absent(at)) {
+        mirror.absent->install({at, length}, there + at);
+      } else if (!mirror.sent) {
+        std::memcpy(here, there + at, length);
+        std::memcpy(known, there + at, length);
+      } else if (!take_changes(here, known, there + at, length)) {
+        continue;
+      }
+      if (!noted) mirror.note_missing(at);
+      mirror.exchanged[at / kMirrorBlockBytes] = 1;
+    }
+  });
+  mirror.sent = true;
+  ++mirror.version;
+}
+
+namespace {
+
+// Changes of the GPU that are fetched after a wait, whether or not the application accesses them.
+constexpr size_t kFetchAtOnce = 128 << 10;
+constexpr size_t kSampleBytes = 64 << 10;
+
+// Makes the runs' pages absent. Leaves in *runs those that the application has changed as well, and
+// those that cannot be absent.
+void drop(Mirror& mirror, std::vector<Run>* runs) {
+  std::vector<Run> stay;
+  std::lock_guard lock(mirrors_mutex);
+  for (const Run& run : *runs) mirror.absent->drop(run, &stay);
+  *runs = std::move(stay);
+}
+
+// Whether all that the application has changed is in its pages.
+bool is_whole(Mirror& mirror) { return !mirror.absent || mirror.absent->put_back(); }
+
+// Drops pages that the application may not access, judging by what it did so far. Leaves in *runs
+// what is to be fetched now. `expected`: the application has said that it will.
+void drop_unread(Mirror& mirror, bool expected, std::vector<Run>* runs) {
+  if (bytes_of(*runs) <= kFetchAtOnce) return;
+  const size_t still_absent = mirror.absent->count();
+  mirror.reads_all =
+      mirror.reads_all ? !mirror.is_absent(mirror.sample) : still_absent < mirror.dropped_pages / 2;
+  mirror.reads_all = mirror.reads_all || expected;
+  if (!mirror.reads_all) {
+    drop(mirror, runs);
+  } else {
+    // Whether the application accesses a few pages decides about the next time. They are not at
+    // the middle or another simple fraction, which programs access for reasons of their own.
+    Run& longest = *std::max_element(runs->begin(), runs->end(),
+                                     [](const Run& a, const Run& b) { return a.bytes < b.bytes; });
+    const size_t end = longest.at + longest.bytes;
+    const size_t chosen = longest.at + longest.bytes / 1000 * 618 / kSampleBytes * kSampleBytes;
+    std::vector<Run> sample = {{chosen, std::min(kSampleBytes, end - chosen)}};
+    longest.bytes = chosen - longest.at;
+    const Run rest = {chosen + sample[0].bytes, end - chosen - sample[0].bytes};
+    drop(mirror, &sample);
+    runs->insert(runs->end(), sample.begin(), sample.end());
+    runs->push_back(rest);
+    std::erase_if(*runs, [](const Run& run) { return run.bytes == 0; });
+    join(runs);
+    mirror.sample = chosen;
+  }
+  mirror.dropped_pages = mirror.absent->count();
+}
+
+// Takes what the worker has no note of, and the absent pages that the application will read.
+// Returns whether there are such pages.
+bool take_known(Mirror& mirror, std::vector<Run>* runs) {
+  std::lock_guard lock(mirrors_mutex);
+  if (mirror.any_unnoted.exchange(false)) {
+    for (size_t at = 0; at < mirror.bytes; at += kMirrorBlockBytes) {
+      if (!std::exchange(mirror.unnoted[at / kMirrorBlockBytes], 0)) continue;
+      append(runs, {at, mirror.block_length(at)});
+    }
+  }
+  bool any = false;
+  for (const Run& run : std::exchange(mirror.expected, {})) {
+    for (size_t at = run.at; at < run.at + run.bytes; at += kMirrorBlockBytes) {
+      if (!mirror.is_absent(at)) continue;
+      append(runs, {at, mirror.block_length(at)});
+    }
+    any = true;
+  }
+  return any;
+}
+
+// The runs in blocks as the worker counts them, with the gaps between them if they are too many.
+std::vector<wire::MirrorRun> in_blocks(const Mirror& mirror, const std::vector<Run>& runs) {
+  constexpr size_t kMost = 2048;
+  std::vector<wire::MirrorRun> blocks;
+  for (size_t gap = 1;; gap *= 2) {
+    blocks.clear();
+    for (const Run& run : runs) {
+      const uint64_t first = run.at / mirror.changes_bytes;
+      const uint64_t end = (std::min(run.at + run.bytes, mirror.bytes) + mirror.changes_bytes - 1) /
+                           mirror.changes_bytes;
+      if (!blocks.empty() && first < blocks.back().first + blocks.back().count + gap) {
+        blocks.back().count = end - blocks.back().first;
+      } else {
+        blocks.push_back({first, end - first});
+      }
+    }
+    if (blocks.size() <= kMost) return blocks;
+  }
+}
+
+// What pull() does for one mirror.
+struct Pull {
+  std::shared_ptr<Mirror> mirror;
+  CUresult result = CUDA_SUCCESS;
+  uint64_t version = 0;   // of the mirror, before the worker was asked
+  bool expected = false;  // the application has said that it will read some of it
+  // Of what was fetched, or is about to be. Absent for memory that the question does not name.
+  wire::MirrorState state{UINT64_MAX, 0};
+  bool by_news = false;  // `news` has the GPU's changes, instead of the mirror's `unfetched`
+  MirrorNews news;
+};
+
+bool take_state(Pull& pull, const Reply& reply) {
+  if (reply.body().size() < sizeof pull.state) return false;
+  std::memcpy(&pull.state, reply.body().data(), sizeof pull.state);
+  return true;
+}
+
+// Fetches the bytes of the whole mirror.
+void ask_for_all(Pull& pull, CallsInFlight* calls) {
+  Mirror& mirror = *pull.mirror;
+  mirror.unfetched = {{0, mirror.bytes}};
+  const wire::MirrorFetchBody body{reinterpret_cast<uintptr_t>(mirror.address)};
+  calls->add(mirror.session->in_context(mirror.context),
+             static_cast<uint16_t>(wire::Custom::kMirrorFetch), std::as_bytes(std::span(&body, 1)),
+             {}, sizeof(wire::MirrorState), [&pull](CUresult result, const Reply& reply) {
+               if (result == CUDA_SUCCESS && !take_state(pull, reply)) result = CUDA_ERROR_UNKNOWN;
+               pull.result = result;
+             });
+}
+
+// Adds the runs of blocks that the worker names.
+CUresult take_runs(Pull& pull, const Reply& reply) {
+  if (!take_state(pull, reply)) return CUDA_ERROR_UNKNOWN;
+  Mirror& mirror = *pull.mirror;
+  for (size_t at = sizeof pull.state; at + sizeof(wire::MirrorRun) <= reply.body().size();
+       at += sizeof(wire::MirrorRun)) {
+    wire::MirrorRun run;
+    std::memcpy(&run, reply.body().data() + at, sizeof run);
+    const size_t begin = run.first * mirror.changes_bytes;
+    if (begin >= mirror.bytes || run.count > mirror.bytes) return CUDA_ERROR_UNKNOWN;
+    mirror.unfetched.push_back(
+        {begin, std::min(run.count * mirror.changes_bytes, mirror.bytes - begin)});
+  }
+  return CUDA_SUCCESS;
+}
+
+// Asks which blocks the GPU has changed. It is asked about pages that are not absent: what absent
+// ones have in the worker matters when they are accessed.
+void ask_for_changes(Pull& pull, CallsInFlight* calls) {
+  Mirror& mirror = *pull.mirror;
+  if (!is_whole(mirror)) {  // what an earlier drop has left aside
+    pull.result = CUDA_ERROR_OUT_OF_MEMORY;
+    return;
+  }
+  pull.expected = take_known(mirror, &mirror.unfetched);
+  std::vector<Run> here;
+  if (mirror.absent) {
+    const size_t absent_before = mirror.absent->count();
+    const bool told = mirror.absent->present(mirror.reads_empty, &here);
+    // Empty pages count as dropped.
+    const size_t absent_now = mirror.absent->count();
+    if (absent_now > absent_before) mirror.dropped_pages += absent_now - absent_before;
+    if (told && here.empty()) return;
+  }
+  // Without any: of all blocks.
+  const std::vector<wire::MirrorRun> blocks = in_blocks(mirror, here);
+  const wire::MirrorChangesBody body{reinterpret_cast<uintptr_t>(mirror.address), blocks.size()};
+  calls->add(mirror.session->in_context(mirror.context),
+             static_cast<uint16_t>(wire::Custom::kMirrorChanges),
+             std::as_bytes(std::span(&body, 1)), std::as_bytes(std::span(blocks)),
+             CallsInFlight::kMostReplyBytes, [&pull](CUresult result, const Reply& reply) {
+               pull.result = result == CUDA_SUCCESS ? take_runs(pull, reply) : result;
+             });
+}
+
+// The number of pulls that fetch all bytes after an answer had no room for the GPU's changes.
+// Repeated work probably changes as much again, and the query costs a round trip.
+constexpr int kPullsWithoutNews = 8;
+
+bool is_worth_a_question(Mirror& mirror) {
+  if (!may_have_news(mirror)) return false;
+  if (mirror.pulls_without_news == 0) return true;
+  --mirror.pulls_without_news;
+  return false;
+}
+
+// Asks about mirrors of one context. A few small ones are fetched whole, which costs no more than a
+// query.
+void ask_for_small(const std::vector<Pull*>& pulls, CallsInFlight* calls) {
+  constexpr size_t kFewBytes = 4096;
+  size_t bytes = 0;
+  for (const Pull* pull : pulls) bytes += pull->mirror->bytes;
+  std::vector<MirrorNews*> news;
+  for (Pull* const pull : pulls) {
+    pull->by_news = bytes > kFewBytes;
+    if (pull->by_news) {
+      news.push_back(&pull->news);
+    } else {
+      ask_for_all(*pull, calls);
+    }
+  }
+  ask_for_news(news, calls);
+}
+
+void ask(const std::vector<Pull*>& pulls) {
+  CallsInFlight calls;
+  std::map<std::pair<Session*, wire::ObjectId>, std::vector<Pull*>> small;
+  for (Pull* const pull : pulls) {
+    Mirror& mirror = *pull->mirror;
+    {
+      std::lock_guard lock(mirrors_mutex);
+      pull->version = mirror.version;
+    }
+    pull->by_news = false;
+    pull->news = {pull->mirror.get()};
+    if (mirror.changes_bytes != 0) {
+      ask_for_changes(*pull, &calls);
+    } else if (is_worth_a_question(mirror)) {
+      small[{mirror.session, mirror.context}].push_back(pull);
+    } else {
+      ask_for_all(*pull, &calls);
+    }
+  }
+  for (const auto& [context, all] : small) ask_for_small(all, &calls);
+}
+
+// Fetches the mirrors whose changes did not fit into the answer.
+void fetch_rest(const std::vector<Pull*>& pulls) {
+  CallsInFlight calls;
+  for (Pull* const pull : pulls) {
+    if (!pull->by_news) continue;
+    pull->result = pull->news.result;
+    pull->state = pull->news.state;
+    pull->mirror->unfetched.clear();
+    if (pull->result != CUDA_SUCCESS || pull->news.is_complete) continue;
+    if (pull->mirror->answer != 0) pull->mirror->pulls_without_news = kPullsWithoutNews;
+    pull->by_news = false;
+    ask_for_all(*pull, &calls);
+  }
+}
+
+// Fetches what the worker has named and will not come with its answer. Small runs travel in
+// replies, in one round trip, larger ones through the staging region, which uses more sockets.
+void fetch(const std::vector<Pull*>& pulls) {
+  constexpr size_t kMostInReplies = 256 << 10;
+  struct Staged {
+    std::vector<Pull*> pulls;
+    std::vector<Staging::Part> parts;
+  };
+  std::map<Timeline*, Staged> staged;  // by the stream of the exchange
+  CallsInFlight calls;
+  for (Pull* const pull : pulls) {
+    Mirror& mirror = *pull->mirror;
+    if (mirror.changes_bytes == 0) continue;
+    for (const Run& run : mirror.unfetched) {
+      const size_t bytes = std::min(run.bytes, mirror.bytes - run.at);
+      if (pull->result == CUDA_SUCCESS) pull->result = note_in_worker(mirror, {run.at, bytes});
+      if (pull->result != CUDA_SUCCESS) break;
+      std::byte* const to = mirror.fetched + run.at;
+      if (bytes <= kMostInReplies) {
+        calls.add_copy(mirror.target(), to, mirror.in_worker(run.at), bytes, &pull->result);
+      } else {
+        Staged& of_stream = staged[mirror.exchanges.get()];
+        of_stream.pulls.push_back(pull);
+        of_stream.parts.push_back({to, mirror.in_worker(run.at), bytes});
+      }
+    }
+  }
+  for (const auto& [stream, all] : staged) {
+    const Mirror& mirror = *all.pulls.front()->mirror;
+    const CUresult result = mirror.session->staging().to_host(mirror.target(), all.parts);
+    for (Pull* const pull : all.pulls) {
+      if (pull->result == CUDA_SUCCESS) pull->result = result;
+    }
+  }
+}
+
+// Asks for all mirrors, and then fetches what the GPU has changed, unless its pages can be absent.
+void fetch_changes(const std::vector<Pull*>& pulls) {
+  ask(pulls);
+  fetch_rest(pulls);
+  for (Pull* const pull : pulls) {
+    Mirror& mirror = *pull->mirror;
+    if (pull->result != CUDA_SUCCESS || mirror.changes_bytes == 0) continue;
+    join(&mirror.unfetched);
+    if (mirror.absent) drop_unread(mirror, pull->expected, &mirror.unfetched);
+    if (!is_whole(mirror)) pull->result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  fetch(pulls);
+}
+
+// Gives the memory of a large fetch back when many pulls after it have fetched little. New pages
+// cost 0.7 ms per MB, as much as some fetches. Not if a Link's adapter keeps the pages, nor where
+// the worker writes to them.
+void free_fetched(Mirror& mirror) {
+  constexpr size_t kLarge = 4 << 20;
+  constexpr int kPulls = 16;
+  if (mirror.changes_bytes == 0 || mirror.session->traits().has_adapter) return;
+  if (bytes_of(mirror.unfetched) > kLarge) {
+    mirror.pulls_to_free = kPulls;
+  } else if (mirror.pulls_to_free > 0 && --mirror.pulls_to_free == 0) {
+    (void)madvise(mirror.fetched, mirror.bytes, MADV_REMOVE);
+  }
+}
+
+// Takes over what was fetched. Returns false if it is to be fetched again, unless `last`.
+bool take_over(Pull& pull, bool last) {
+  Mirror& mirror = *pull.mirror;
+  std::unique_lock lock(mirrors_mutex);
+  // Another thread is freeing the memory, and the worker may already know.
+  if (mirror.removed && pull.result != kSessionLost) {
+    pull.result = CUDA_SUCCESS;
+    return true;
+  }
+  mirror.behind = pull.result != CUDA_SUCCESS;
+  if (pull.result != CUDA_SUCCESS) return true;
+  forget_confirmed(mirror, pull.state);
+  const bool any = pull.by_news ? !pull.news.runs.empty() : !mirror.unfetched.empty();
+  // Another exchange took place during the call, so these bytes may be older.
+  if (any && mirror.version != pull.version && !last) return false;
+  if (any) {
+    const std::vector<Run> runs = pull.by_news ? place_news(pull.news) : mirror.unfetched;
+    merge_fetched(mirror, mirror.fetched, runs, pull.state);
+  }
+  if (mirror.changes_bytes == 0) mirror.answer = pull.state.answer;
+  lock.unlock();
+  free_fetched(mirror);
+  mirror.unfetched.clear();
+  return true;
+}
+
+}  // namespace
+
+std::vector<CUresult> pull(const std::vector<std::shared_ptr<Mirror>>& mirrors) {
+  std::vector<Pull> pulls(mirrors.size());
+  std::vector<Pull*> due;
+  for (size_t i = 0; i < mirrors.size(); ++i) {
+    pulls[i].mirror = mirrors[i];
+    due.push_back(&pulls[i]);
+  }
+  // The number of attempts is limited, because a stream whose work never ends must not keep the
+  // caller for ever. The bytes of the last attempt are used in any case.
+  constexpr int kAttempts = 4;
+  for (int attempt = 0; !due.empty(); ++attempt) {
+    fetch_changes(due);
+    std::erase_if(due, [&](Pull* pull) { return take_over(*pull, attempt == kAttempts); });
+  }
+  std::vector<CUresult> results;
+  for (const Pull& pull : pulls) results.push_back(pull.result);
+  return results;
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,202 @@
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "client/mirror/mirror_exchange.h"
+#include "client/mirror/mirror_patch.h"
+#include "client/session/staging.h"
+#include "client/session/task_pool.h"
+#include "common/wire/marked_bytes.h"
+
+namespace rcuda::client {
+namespace {
+
+// Of memory whose changes are copied before they are sent.
+constexpr size_t kBatchBytes = 16 << 20;
+
+// Does not report errors of earlier commands: these bytes are sent anyway, and the launch that
+// follows reports the errors.
+CUresult send(const Target& target, const std::byte* to, const std::byte* from, size_t bytes) {
+  const auto destination = static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(to));
+  if (bytes > wire::kMaxInlineBytes) {
+    return target.session->staging().to_device(target, destination, from, bytes);
+  }
+  target.timeline->pace();
+  const wire::CopyInlineBody body{destination, static_cast<uint32_t>(bytes), stream_id(target)};
+  return target.session->post(target, static_cast<uint16_t>(wire::Custom::kCopyInline),
+                              std::as_bytes(std::span(&body, 1)), {from, bytes});
+}
+
+// Where the application may have written since the last call: whole blocks, in ascending order.
+std::vector<Run> written(Mirror& mirror) {
+  std::vector<Run> runs;
+  std::lock_guard lock(mirrors_mutex);  // pages that are about to be dropped are not in their place
+  if (mirror.tracker && !std::exchange(mirror.all_written, false)) {
+    // To compare a page costs less than the fault of a protected one, if most are written again.
+    if (mirror.tracker->take(mirror.address, mirror.bytes, &runs, !mirror.rewritten)) return runs;
+    runs.clear();
+  }
+  return {{0, mirror.bytes}};
+}
+
+// What is sent at a time, and of page-locked memory the marks of the bytes that changed. Both begin
+// at `begin` in the mirror.
+struct Batch {
+  size_t begin = 0;
+  std::byte* content = nullptr;
+  uint8_t* marks = nullptr;
+  std::byte* bytes_of(size_t at) const { return content + (at - begin); }
+  uint8_t* marks_of(size_t at) const { return marks + (at - begin) / 8; }
+};
+
+// Returns those of the runs' blocks that the application changed, and fills the batch with them.
+// mirrors_mutex is held.
+std::vector<Run> changed(Mirror& mirror, const std::vector<Run>& runs, const Batch& batch) {
+  const std::vector<Run> pieces = pieces_of(runs, kMirrorPieceBytes);
+  std::vector<std::vector<Run>> found(pieces.size());
+  run_parallel(pieces.size(), [&](size_t index) {
+    const Run& piece = pieces[index];
+    for (size_t at = piece.at; at < piece.at + piece.bytes; at += kMirrorBlockBytes) {
+      const size_t length = mirror.block_length(at);
+      if (mirror.is_absent(at)) continue;
+      const std::byte* const known = mirror.known.get() + at;
+      const bool exchanged = mirror.exchanged[at / kMirrorBlockBytes] != 0;
+      if (exchanged && std::memcmp(mirror.address + at, known, length) == 0) continue;
+      std::memcpy(batch.bytes_of(at), mirror.address + at, length);
+      if (mirror.is_patched() && exchanged) {
+        wire::mark_differences(batch.bytes_of(at), known, length, batch.marks_of(at));
+      } else if (mirror.is_patched()) {
+        wire::mark_all(length, batch.marks_of(at));
+      }
+      append(&found[index], {at, length});
+    }
+  });
+  std::vector<Run> all;
+  for (const std::vector<Run>& part : found) {
+    for (const Run& run : part) append(&all, run);
+  }
+  return all;
+}
+
+void note_exchanged(Mirror& mirror, const Run& run, bool exchanged) {
+  std::fill_n(mirror.exchanged.begin() + static_cast<ptrdiff_t>(run.at / kMirrorBlockBytes),
+              (run.bytes + kMirrorBlockBytes - 1) / kMirrorBlockBytes, uint8_t{exchanged});
+}
+
+// In the mirror's stream: whole blocks. Notes that both sides have them; what could not be sent
+// stays changed, for the next push.
+CUresult push_blocks(Mirror& mirror, const Run& run, const std::byte* content) {
+  CUresult result = send(mirror.target(), mirror.address + run.at, content, run.bytes);
+  if (result == CUDA_SUCCESS && mirror.changes_bytes != 0) result = note_in_worker(mirror, run);
+  if (result != CUDA_SUCCESS) return result;
+  const std::vector<Run> pieces = pieces_of({run}, kMirrorPieceBytes);
+  std::lock_guard lock(mirrors_mutex);
+  run_parallel(pieces.size(), [&](size_t index) {
+    const Run& piece = pieces[index];
+    std::memcpy(mirror.known.get() + piece.at, content + (piece.at - run.at), piece.bytes);
+  });
+  note_exchanged(mirror, run, true);
+  ++mirror.version;
+  return CUDA_SUCCESS;
+}
+
+// Both sides count as having a patch as soon as it is found, so that what a fetch brings meanwhile
+// is compared with it.
+CUresult push_patches(Mirror& mirror, const std::vector<Run>& runs, const Batch& batch,
+                      size_t* sent_bytes) {
+  std::vector<std::pair<Run, uint64_t>> patches;  // with their numbers
+  std::unique_lock lock(mirrors_mutex);
+  for (const Run& run : changed(mirror, runs, batch)) {
+    patches.emplace_back(run,
+                         note_patch(mirror, run, batch.bytes_of(run.at), batch.marks_of(run.at)));
+    note_exchanged(mirror, run, true);
+  }
+  if (patches.empty()) return CUDA_SUCCESS;
+  const uint64_t version = ++mirror.version;
+  lock.unlock();
+  CUresult result = CUDA_SUCCESS;
+  size_t sent = 0;
+  for (; sent < patches.size(); ++sent) {
+    const auto& [run, number] = patches[sent];
+    result = send_patch(mirror, number, run, batch.bytes_of(run.at), batch.marks_of(run.at));
+    if (result != CUDA_SUCCESS) break;
+    *sent_bytes += run.bytes;
+  }
+  lock.lock();
+  for (size_t i = sent; i < patches.size(); ++i) note_exchanged(mirror, patches[i].first, false);
+  if (mirror.version == version) return result;
+  // The digests do not have what has come meanwhile.
+  for (const auto& [run, number] : patches) mirror.note_missing(run);
+  return result;
+}
+
+// Sends those of the runs' blocks that the application changed. Adds their bytes to *sent_bytes.
+CUresult push_runs(Mirror& mirror, const std::vector<Run>& runs, const Batch& batch,
+                   size_t* sent_bytes) {
+  if (mirror.is_patched()) return push_patches(mirror, runs, batch, sent_bytes);
+  std::unique_lock lock(mirrors_mutex);
+  const std::vector<Run> found = changed(mirror, runs, batch);
+  lock.unlock();
+  for (const Run& run : found) {
+    if (CUresult result = push_blocks(mirror, run, batch.bytes_of(run.at));
+        result != CUDA_SUCCESS) {
+      return result;
+    }
+    *sent_bytes += run.bytes;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult note_in_worker(const Mirror& mirror, const Run& run) {
+  const Target target = mirror.target();
+  target.timeline->pace();
+  const wire::MirrorNoteBody body{reinterpret_cast<uintptr_t>(mirror.address), run.at, run.bytes,
+                                  stream_id(target), 0};
+  return target.session->post(target, static_cast<uint16_t>(wire::Custom::kMirrorNote),
+                              std::as_bytes(std::span(&body, 1)));
+}
+
+CUresult push(Mirror& mirror, std::vector<std::byte>* content, size_t* sent_bytes) {
+  std::vector<Run> batch;  // of runs that lie in kBatchBytes of memory
+  const size_t sent_before = *sent_bytes;
+  const auto send_batch = [&] {
+    if (batch.empty()) return CUDA_SUCCESS;
+    content->resize(kBatchBytes + wire::mask_bytes(kBatchBytes));
+    const Batch changes{batch.front().at, content->data(),
+                        reinterpret_cast<uint8_t*>(content->data() + kBatchBytes)};
+    const CUresult result = push_runs(mirror, batch, changes, sent_bytes);
+    batch.clear();
+    return result;
+  };
+  if (mirror.absent && !mirror.absent->put_back()) return CUDA_ERROR_OUT_OF_MEMORY;
+  CUresult result = CUDA_SUCCESS;
+  const std::vector<Run> all = written(mirror);
+  for (Run run : all) {
+    while (run.bytes != 0 && result == CUDA_SUCCESS) {
+      const size_t begin = batch.empty() ? run.at : batch.front().at;
+      if (run.at - begin >= kBatchBytes) {
+        result = send_batch();
+        continue;
+      }
+      const size_t length = std::min(run.bytes, kBatchBytes - (run.at - begin));
+      batch.push_back({run.at, length});
+      run = {run.at + length, run.bytes - length};
+    }
+  }
+  if (result == CUDA_SUCCESS) result = send_batch();
+  if (!all.empty()) mirror.rewritten = *sent_bytes - sent_before > bytes_of(all) / 2;
+  std::lock_guard lock(mirrors_mutex);
+  if (result == CUDA_SUCCESS) {
+    mirror.sent = true;
+  } else {
+    mirror.all_written = true;
+  }
+  return result;
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,45 @@
+#include "client/mirror/shared_memory.h"
+
+#include <chrono>
+#include <thread>
+
+#include <sys/mman.h>
+
+#include "common/base/log.h"
+#include "common/base/memory_file.h"
+
+namespace rcuda::client {
+
+void* map_shared(const char* name, void* wanted, size_t bytes, bool workers_map,
+                 UniqueFd* backing) {
+  const bool anonymous = !workers_map && !may_make_files_of(bytes);
+  if (!anonymous) {
+    *backing = make_memory_file(name, bytes);
+    if (!*backing) return nullptr;
+  }
+  const int flags =
+      MAP_SHARED | (anonymous ? MAP_ANONYMOUS : 0) | (wanted != nullptr ? MAP_FIXED_NOREPLACE : 0);
+  void* const memory = ::mmap(wanted, bytes, PROT_READ | PROT_WRITE, flags, backing->get(), 0);
+  if (memory != MAP_FAILED && (wanted == nullptr || memory == wanted)) return memory;
+  if (memory != MAP_FAILED) ::munmap(memory, bytes);  // an old kernel treats the address as a hint
+  backing->reset();
+  return nullptr;
+}
+
+bool is_usable(const UniqueFd& backing, size_t bytes) {
+  if (!backing) return true;
+  // The worker may answer a command before it has received the file.
+  constexpr auto kPatience = std::chrono::seconds(10);
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (!has_size(backing.get(), bytes) && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  if (has_size(backing.get(), bytes)) return true;
+  RCUDA_ERROR(
+      "no server has sized a shared memory file of %zu bytes, and this program may not make files "
+      "of this size: raise its limit (ulimit -f)",
+      bytes);
+  return false;
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,18 @@
+// The UUIDs of the GPUs of the pool, which the servers report without a session.
+//
+// Threads: any. Blocking: asks each server once, one after another, five seconds at most for each.
+// Errors: that of a server that does not answer; kNotFound if a server has no such GPU.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "client/pool/device_list.h"
+#include "common/base/status.h"
+
+namespace rcuda::client {
+
+// One for each device, as nvidia-smi -L prints it.
+Result<std::vector<std::string>> uuids_of(const std::vector<DeviceAddress>& pool);
+
+}  // namespace rcuda::client

@@ -1,0 +1,135 @@
+// The basis of the generated entry points (api/gen): find the worker of a call, send the command,
+// wait for the reply.
+//
+// A generated entry point works in four steps. It gets a Target from the routing handle or the
+// current context, encodes the arguments with wire::Encoder (handles as ids), calls post() or
+// call(), and decodes the outputs on success.
+// Threads: any. post() blocks while the command ring is full, and until the answer has arrived if
+// it must wait for one. call() blocks until the reply has arrived or the session is lost, which
+// returns kSessionLost (session.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <cuda.h>
+
+#include "client/session/reply.h"
+#include "client/session/target.h"
+#include "common/wire/codec.h"
+#include "common/wire/protocol.h"
+
+namespace rcuda::client {
+
+class Session;
+struct Context;
+struct Object;
+
+// The worker and context of an object.
+Target target_of(const Object& object);
+
+// The current context. Errors: CUDA_ERROR_NOT_INITIALIZED before cuInit, CUDA_ERROR_INVALID_CONTEXT
+// without a current context, CUDA_ERROR_CONTEXT_IS_DESTROYED if the current context was destroyed
+// or is a primary context that is no longer active.
+CUresult target_current(Target* target);
+// For work in a stream: the current context, or without a valid one that of a created stream.
+CUresult target_for_work(CUstream stream, Target* target);
+// For copies: as target_for_work(), but a destroyed current context is an error, as with a driver.
+CUresult target_for_copy(CUstream stream, Target* target);
+// For commands that a driver accepts in streams of any context: the stream's own context.
+CUresult target_of_stream(CUstream stream, Target* target);
+// For commands that need no context: the current context, otherwise one of the first session.
+Target target_anywhere();
+// The worker of a device. `ordinal` becomes the worker's own number of the device.
+CUresult target_device(CUdevice device, Target* target, uint32_t* ordinal);
+// The reverse: the application's number of a device that the target's worker named.
+int client_ordinal(const Target& target, uint32_t worker_ordinal);
+// The worker of a graph, a node or an executable. These objects belong to no context. Their
+// commands run in the current context if it is on the same worker, otherwise in the object's own
+// context.
+Target target_of_graph(const Object& object);
+// The worker that owns an address. If no worker owns it: the current context.
+CUresult target_address(CUdeviceptr address, Target* target);
+// For calls that need no context but fail, as with a driver, if the current context is destroyed:
+// target_current() without CUDA_ERROR_INVALID_CONTEXT.
+CUresult check_not_destroyed();
+
+// Makes the target's context the calling thread's current context while it exists. For calls that
+// go to the current context when another context is meant.
+class InContext {
+ public:
+  explicit InContext(const Target& target);
+  ~InContext();
+  InContext(const InContext&) = delete;
+  InContext& operator=(const InContext&) = delete;
+};
+
+// Translates a handle to its id; for libraries and kernels see resolve_handle() (handles.h). A null
+// handle gives id 0 and leaves the target unchanged; a null stream is the default stream. If the
+// target has no session, it becomes the handle's. A handle of another session, or one that is no
+// live object, is CUDA_ERROR_INVALID_HANDLE. Resolves CU_STREAM_LEGACY, CU_STREAM_PER_THREAD and
+// the per-thread flag of common/interop/default_stream.h. For a stream, the target's timeline
+// becomes the stream's, and the caller waits while the stream's queue is full.
+CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id);
+// target_for_work() and resolve() in one, for a stream that gets work. Checks the process once.
+CUresult resolve_for_work(CUstream stream, Target* target, wire::ObjectId* id);
+// The same for a stream that gets no command, for example in a query. Does not wait for the queue.
+CUresult resolve_without_pacing(CUstream stream, Target* target, wire::ObjectId* id);
+
+// Creates an object and assigns its id, for a create call. `handle` is what the application gets.
+CUresult mint(const Target& target, wire::Kind kind, void** handle, wire::ObjectId* id);
+// Returns the handle for an id that the worker assigned (kWorkerMinted). Makes the object when the
+// worker first names it. Null for id 0.
+void* adopt(const Target& target, wire::Kind kind, wire::ObjectId id);
+// Destroys a handle's object and releases its id, after its destroy was posted or its create
+// failed.
+void retire(const void* handle, wire::Kind kind);
+
+// Destroys the handles of all objects inside another object, before the command is sent that
+// destroys that object. The RetiredEarly must exist until the command is sent. Until then the ids
+// stay in use: the worker still has them bound, so no create of another thread may use them.
+class RetiredEarly {
+ public:
+  RetiredEarly() = default;
+  ~RetiredEarly();
+  RetiredEarly(const RetiredEarly&) = delete;
+  RetiredEarly& operator=(const RetiredEarly&) = delete;
+
+  void add(Object* object);
+
+ private:
+  struct TakenId {
+    Session* session;
+    wire::Kind kind;
+    wire::ObjectId id;
+  };
+  std::vector<TakenId> taken_;
+};
+
+// For calls in which a driver waits until the context is idle: waits here instead, because the
+// worker's executor thread serves all commands and must not block. Other threads may keep using the
+// context. Does nothing while any capture is in progress.
+CUresult await_idle(Session& session, wire::ObjectId context);
+// Waits until the context is idle, and with a primary context until its green contexts are.
+CUresult synchronize_with_greens(Session& session, wire::ObjectId context);
+// The context to which objects belong that are made in the target's context.
+wire::ObjectId owner_of(const Target& target);
+
+// Sends a command for an entry point that reports asynchronous errors. Returns kSessionLost, the
+// error of an earlier command, or CUDA_SUCCESS.
+CUresult post(const Target& target, uint16_t opcode, std::span<const std::byte> body);
+template <typename Body>
+CUresult post(const Target& target, wire::Custom opcode, const Body& body) {
+  return post(target, static_cast<uint16_t>(opcode), std::as_bytes(std::span(&body, 1)));
+}
+
+// Logs that the worker's reply to this command is malformed. Returns CUDA_ERROR_UNKNOWN.
+CUresult malformed_reply(const Target& target, uint16_t opcode);
+
+// A round trip. Returns the worker's CUresult. `reply_bytes`: capacity for the reply's body.
+CUresult call(const Target& target, uint16_t opcode, std::span<const std::byte> body,
+              size_t reply_bytes, Reply* reply);
+
+}  // namespace rcuda::client

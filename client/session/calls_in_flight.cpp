@@ -1,0 +1,58 @@
+#include "client/session/calls_in_flight.h"
+
+#include <cstring>
+#include <utility>
+
+namespace rcuda::client {
+
+void CallsInFlight::add(const Target& target, uint16_t opcode, std::span<const std::byte> body,
+                        std::span<const std::byte> tail, size_t reply_bytes, Take take) {
+  Pending& pending = pending_.emplace_back();
+  pending.session = target.session;
+  pending.timeline = target.timeline;
+  pending.take = std::move(take);
+  // A thread that holds slots must not wait for those of others.
+  const auto is_alone = [this] { return pending_.size() == 1; };
+  while (
+      !target.session->begin(target, opcode, body, tail, reply_bytes, is_alone(), &pending.call)) {
+    take_oldest();
+  }
+}
+
+void CallsInFlight::add_copy(const Target& target, std::byte* to, CUdeviceptr from, size_t bytes,
+                             CUresult* result) {
+  const size_t pieces = (bytes + kMostReplyBytes - 1) / kMostReplyBytes;
+  for (size_t i = 0, at = 0; i < pieces; ++i) {
+    const size_t length = (bytes - at + pieces - i - 1) / (pieces - i);
+    const wire::CopyToReplyBody body{from + at, static_cast<uint32_t>(length), stream_id(target)};
+    const auto take = [to = to + at, length, result](CUresult copied, const Reply& reply) {
+      if (copied == CUDA_SUCCESS && reply.body().size() != length) copied = CUDA_ERROR_UNKNOWN;
+      if (copied == CUDA_SUCCESS) {
+        std::memcpy(to, reply.body().data(), length);
+      } else if (*result == CUDA_SUCCESS) {
+        *result = copied;
+      }
+    };
+    add(target, static_cast<uint16_t>(wire::Custom::kCopyToReply),
+        std::as_bytes(std::span(&body, 1)), {}, length, take);
+    at += length;
+  }
+}
+
+void CallsInFlight::finish() {
+  while (!pending_.empty()) take_oldest();
+}
+
+void CallsInFlight::take_oldest() {
+  Pending& oldest = pending_.front();
+  {
+    Reply reply;
+    const CUresult result = oldest.session->finish(oldest.call, &reply);
+    // Its answer comes when the stream has reached it.
+    if (result == CUDA_SUCCESS && oldest.timeline) oldest.timeline->waited(oldest.call.position);
+    oldest.take(result, reply);
+  }
+  pending_.pop_front();
+}
+
+}  // namespace rcuda::client

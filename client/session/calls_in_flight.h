@@ -1,0 +1,55 @@
+// CallsInFlight: calls of one thread whose commands are sent before the first answer is awaited, so
+// that all of them take one round trip.
+//
+// As many are in flight as there are free reply slots. An object belongs to one thread, which owns
+// the memory that answers go to until finish() returns. Blocking: finish() and the destructor until
+// the worker has answered; add() and add_copy() for room in the command ring, and while no slot is
+// free, for the oldest answer. Errors: those of the session and the worker, for each call.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <span>
+
+#include <cuda.h>
+
+#include "client/session/session.h"
+
+namespace rcuda::client {
+
+class CallsInFlight {
+ public:
+  // Capacity of one reply.
+  static constexpr size_t kMostReplyBytes = wire::ClientWindow::kLargeReplyBytes - 1024;
+  // Gets the result and the answer, on the object's thread. It must not use the object.
+  using Take = std::function<void(CUresult, const Reply&)>;
+
+  CallsInFlight() = default;
+  ~CallsInFlight() { finish(); }
+  CallsInFlight(const CallsInFlight&) = delete;
+  CallsInFlight& operator=(const CallsInFlight&) = delete;
+
+  void add(const Target& target, uint16_t opcode, std::span<const std::byte> body,
+           std::span<const std::byte> tail, size_t reply_bytes, Take take);
+  // Copies the worker's memory in replies, when the target's stream gets here. *result gets the
+  // first error, and is left alone otherwise.
+  void add_copy(const Target& target, std::byte* to, CUdeviceptr from, size_t bytes,
+                CUresult* result);
+  // Takes all answers.
+  void finish();
+
+ private:
+  struct Pending {
+    Session* session = nullptr;
+    Timeline* timeline = nullptr;  // a copy's, which it waits for
+    Session::PendingCall call;
+    Take take;
+  };
+  void take_oldest();
+
+  std::deque<Pending> pending_;  // a call does not move
+};
+
+}  // namespace rcuda::client

@@ -1,0 +1,117 @@
+#include "client/session/event_state.h"
+
+#include <utility>
+
+#include "client/session/session.h"
+
+namespace rcuda::client {
+
+EventState::Recording::Recording(EventState& state) : state_(state) {
+  std::lock_guard lock(state_.mutex_);
+  record_ = ++state_.record_;
+  state_.timeline_ = nullptr;
+  state_.pending_.clear();
+  state_.done_ = false;
+}
+
+EventState::Recording::~Recording() {
+  std::lock_guard lock(state_.mutex_);
+  const bool was_alone = state_.record_++ == record_;
+  state_.timeline_ = was_alone ? std::move(timeline_) : nullptr;
+  state_.position_ = position_;
+  state_.pending_.clear();
+  state_.done_ = false;
+}
+
+void EventState::Recording::is_at(Timeline& timeline, uint64_t position) {
+  timeline_ = timeline.shared_from_this();
+  position_ = position;
+}
+
+void EventState::leave_to_worker() {
+  std::lock_guard lock(mutex_);
+  left_to_worker_ = true;
+  pending_.clear();
+  done_ = false;
+}
+
+Progress EventState::progress(uint64_t* record, CUresult* result) {
+  *result = CUDA_SUCCESS;
+  if (done_.load(std::memory_order_acquire)) return Progress::kDone;
+  if (pending_.holds(session())) return Progress::kPending;
+  std::lock_guard lock(mutex_);
+  *record = record_;
+  if (left_to_worker_) return Progress::kUnknown;
+  const bool is_reported =
+      word_ && watched_ == record_ && session().word_reached(word_->index, word_->sequence, result);
+  if (timeline_ && timeline_->has_reached(position_)) {
+    *result = CUDA_SUCCESS;
+    set_done();
+    return Progress::kDone;
+  }
+  if (!is_reported) return Progress::kUnknown;
+  if (*result != CUDA_SUCCESS) return Progress::kDone;
+  session().timelines().add_news();
+  set_done();
+  return Progress::kDone;
+}
+
+void EventState::found_pending(uint64_t record, uint64_t news) {
+  std::lock_guard lock(mutex_);
+  if (left_to_worker_ || record != record_) return;
+  CUresult ignored;
+  const bool is_under_way = word_ && watched_ == record_ &&
+                            !session().word_reached(word_->index, word_->sequence, &ignored);
+  if (!is_under_way) {
+    if (!word_) word_ = session().words().acquire_spare();
+    if (!word_) return;  // no word is free: each query asks the worker
+    const wire::WatchEventBody body{event_, word_->index, ++word_->sequence, 0, 0};
+    (void)session().post(target_, static_cast<uint16_t>(wire::Custom::kWatchEvent),
+                         std::as_bytes(std::span(&body, 1)));
+    watched_ = record_;
+  }
+  pending_.set(*word_, news);
+}
+
+void EventState::found_done(uint64_t record) {
+  session().timelines().add_news();
+  std::lock_guard lock(mutex_);
+  if (record != record_ || left_to_worker_) return;
+  set_done();
+}
+
+void EventState::set_done() {
+  if (timeline_) timeline_->advance(position_);
+  done_ = true;
+  // Releases the word unless the worker still has to write it.
+  CUresult ignored;
+  if (word_ && session().word_reached(word_->index, word_->sequence, &ignored)) release_word();
+}
+
+void EventState::release_word() {
+  if (word_) session().words().release(*std::exchange(word_, std::nullopt));
+}
+
+EventState::~EventState() { release_word(); }
+
+CUresult EventState::wait() {
+  const uint64_t record = [this] {
+    std::lock_guard lock(mutex_);
+    return record_;
+  }();
+  session().show_writes();
+  // A separate word: the event's own word is reused for later records, perhaps on another stream.
+  Word word = session().words().acquire();
+  const wire::WatchEventBody body{event_, word.index, ++word.sequence, 1, 0};
+  constexpr auto kOpcode = static_cast<uint16_t>(wire::Custom::kWatchEvent);
+  const CUresult posted = session().post(target_, kOpcode, std::as_bytes(std::span(&body, 1)), {},
+                                         transport::Wake::kNow);
+  const bool is_sent = session().was_sent(kOpcode, posted);
+  const CUresult result = is_sent ? session().wait_word(word.index, word.sequence) : posted;
+  if (!is_sent) --word.sequence;
+  session().words().release(word);
+  if (result == CUDA_SUCCESS) found_done(record);
+  return result;
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,97 @@
+// Tracks whether the latest record of an event is done.
+//
+// A record has a position in the timeline of its stream (timeline.h). A wait for the stream, or for
+// a later event in it, therefore answers for this event without a round trip. Otherwise the client
+// asks the worker. If the event is unfinished, the client also sends kWatchEvent with a completion
+// word, so that the next query is only a load. A mark in the stream cannot replace this command:
+// the mark might follow later work that does not end.
+//
+// Three kinds of records are known to the worker only: those of graphs, those of other processes,
+// and those made by a launch's attributes. For an event that may have one, each query asks the
+// worker.
+//
+// Threads: any. A thread that sends kWatchEvent for an event holds the event's lock until the
+// command ring has room.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include <cuda.h>
+
+#include "client/session/pending_answer.h"
+#include "client/session/target.h"
+#include "client/session/timeline.h"
+
+namespace rcuda::client {
+
+class EventState {
+ public:
+  // `target`: the event's worker and context. `event`: its id in the worker.
+  EventState(const Target& target, wire::ObjectId event) : target_(target), event_(event) {}
+  ~EventState();  // releases its completion word
+  EventState(const EventState&) = delete;
+  EventState& operator=(const EventState&) = delete;
+
+  // Exists while a record is being sent. During that time, and after two threads have recorded the
+  // event at once, only the worker knows which record is the latest.
+  class Recording {
+   public:
+    explicit Recording(EventState& state);
+    ~Recording();
+    Recording(const Recording&) = delete;
+    Recording& operator=(const Recording&) = delete;
+
+    // Sets the position of the record, which has been sent, in the timeline.
+    void is_at(Timeline& timeline, uint64_t position);
+
+   private:
+    EventState& state_;
+    uint64_t record_;
+    std::shared_ptr<Timeline> timeline_;
+    uint64_t position_ = 0;
+  };
+
+  // From now on, the event may have records that only the worker knows. Permanent.
+  void leave_to_worker();
+
+  // Whether the latest record is done. If kUnknown, ask the worker; *record is the number of that
+  // record, for the two functions below. kDone with an error in *result: the event's work has
+  // failed.
+  Progress progress(uint64_t* record, CUresult* result);
+  // The worker, asked when Timelines::news() was `news`, answered that the record is not done. This
+  // makes the worker report when it is. The report only saves round trips: it may never come if the
+  // event is destroyed or recorded again first.
+  void found_pending(uint64_t record, uint64_t news);
+  // The worker has answered a query of the caller: the record is done.
+  void found_done(uint64_t record);
+  // Blocks until the record that is the latest at the time of the call is done. Later records of
+  // other threads do not matter.
+  CUresult wait();
+
+ private:
+  Session& session() const { return *target_.session; }
+  // Both are called with mutex_ held, or by the destructor.
+  void set_done();
+  void release_word();
+
+  const Target target_;
+  const wire::ObjectId event_;
+  std::mutex mutex_;
+  uint64_t record_ = 0;  // grows before and after each record is sent
+  bool left_to_worker_ = false;
+  // Whether the record with the number record_ is done. Written with mutex_ held. Never true if
+  // left_to_worker_ is.
+  std::atomic<bool> done_{false};
+  // Timeline and position of the latest record. Null if only the worker knows the record.
+  std::shared_ptr<Timeline> timeline_;
+  uint64_t position_ = 0;
+
+  std::optional<Word> word_;
+  uint64_t watched_ = 0;   // the record that the worker last watched with word_
+  PendingAnswer pending_;  // about the record with the number record_
+};
+
+}  // namespace rcuda::client

@@ -1,0 +1,23 @@
+#include "client/session/pending_answer.h"
+
+#include "client/session/session.h"
+
+namespace rcuda::client {
+
+void PendingAnswer::set(const Word& word, uint64_t news) {
+  word_.store(word.index, std::memory_order_relaxed);
+  sequence_.store(word.sequence, std::memory_order_relaxed);
+  news_.store(news, std::memory_order_release);  // pairs with holds()
+}
+
+bool PendingAnswer::holds(const Session& session) const {
+  const uint64_t news = news_.load(std::memory_order_acquire);
+  // Compared before the word is read: news that arrives after this point does not concern this
+  // caller.
+  if (news != Timelines::news()) return false;
+  CUresult ignored;
+  return !session.word_reached(word_.load(std::memory_order_relaxed),
+                               sequence_.load(std::memory_order_relaxed), &ignored);
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,346 @@
+// Session: this process's connection to one worker, and through it to one server's GPUs.
+//
+// Owns the Link, the command ring's writing side, the reply slots, the completion words, the
+// timelines, the staging region, the ids of the objects that the client creates on that worker, and
+// the threads that take events (device output, host callbacks) from the worker. Opened by Process
+// (process.h) in cuInit and kept until the process ends.
+//
+// Threads: every function may be called from any thread. Commands of all threads enter one ring in
+// the order of post() and call(). The worker executes them in this order; it postpones only round
+// trips in which a driver would wait for the device.
+// Blocking: post() blocks while the ring is full, and until the answer has arrived if it must wait
+// for one. call() and wait_word() block until the worker has answered or the Link is broken.
+// Files: session_connect.cpp has open(), session.cpp the rest.
+// Errors: CUresult after open(), because callers are entry points. A broken Link becomes
+// kSessionLost, permanently; it is logged once, with the reason.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <cuda.h>
+
+#include "client/pool/device_list.h"
+#include "client/session/address_windows.h"
+#include "client/session/completion_words.h"
+#include "client/session/ids.h"
+#include "client/session/image_book.h"
+#include "client/session/lacking_commands.h"
+#include "client/session/reply.h"
+#include "client/session/shadow_regions.h"
+#include "client/session/target.h"
+#include "client/session/timelines.h"
+#include "client/session/worker_events.h"
+#include "client/trace/trace.h"
+#include "common/base/status.h"
+#include "common/transport/arrivals.h"
+#include "common/transport/link.h"
+#include "common/wire/handshake.h"
+#include "common/wire/identify.h"
+#include "common/wire/protocol.h"
+#include "common/wire/ring.h"
+
+namespace rcuda::client {
+
+class Staging;
+
+class Session;
+
+// What was asked for together with a wait, to be fetched when it is over. Gives back the word that
+// tells the worker so, if it is no wait's own.
+class FetchesBehind {
+ public:
+  virtual ~FetchesBehind() {
+    if (words) words->release(word);
+  }
+  CompletionWords* words = nullptr;
+  Word word;
+  uint64_t waits_of_others = 0;  // Timelines::waits_of_others() before it was asked for
+};
+
+// The functions that mirrored memory (process/mirror.h) adds to a session's waits.
+struct MirrorHooks {
+  // before and after a host function, with the number of the worker's loan (wire::MirrorLoan)
+  void (*arrived)(Session&, uint64_t loan);
+  void (*leave)(Session&, uint64_t loan);
+  // with a wait: asks for bytes as they are when the word is signalled; null: for none
+  std::unique_ptr<FetchesBehind> (*ask)(Session&, Word);
+  // after a wait; fetches the worker's bytes into the application's memory. The second: what was
+  // asked for, or null
+  CUresult (*pull)(Session&, FetchesBehind*);
+  // before a wait, and (`often`) after each query of unfinished work; sends what the host has
+  // changed in page-locked memory, because a running kernel may be waiting for it
+  void (*show)(Session&, bool often);
+};
+
+struct SessionOptions {
+  wire::Hello hello;                          // devices and medium are filled in by open()
+  const transport::Medium* medium = nullptr;  // null: auto
+  std::chrono::milliseconds connect_timeout{5'000};
+  // How long a server may be silent after the Hello. While it starts a worker, it sends kQueued
+  // every second.
+  std::chrono::milliseconds answer_timeout{5'000};
+  std::chrono::milliseconds handshake_timeout{30'000};  // for each step after the Welcome
+  transport::LinkOptions link;
+  bool synchronous = false;                        // RCUDA_SYNC=1: every post() is a round trip
+  const wire::Credentials* credentials = nullptr;  // null: the defaults; outlives open()
+  // Called about once a second while open() waits for the program's turn (RCUDA_WAIT); may be null.
+  std::function<void()> while_waiting;
+};
+
+class Session {
+ public:
+  // Connects, shakes hands and makes the Link. An error names the server and the remedy.
+  static Result<std::unique_ptr<Session>> open(const ServerDevices& server,
+                                               const SessionOptions& options);
+  ~Session();
+
+  const wire::Welcome& welcome() const { return welcome_; }
+  const ServerDevices& server() const { return server_; }
+  bool encrypted() const { return encrypted_; }
+  // RCUDA_SECURITY=tls: no medium that does not encrypt is chosen, between servers neither.
+  bool must_encrypt() const { return must_encrypt_; }
+  uint64_t serial() const { return serial_; }        // unique among all sessions, also ended ones
+  uint32_t index() const { return index_; }          // among the process's sessions, from 0
+  const std::string& name() const { return name_; }  // "node1:8308 over shm", for messages
+  const std::vector<uint32_t>& ordinals() const { return server_.ordinals; }
+  transport::Link& link() { return *link_; }
+  Staging& staging() { return *staging_; }
+  ShadowRegions& shadows() { return shadows_; }
+  // The worker's writes with immediates. They are not ended when the session is lost: wait for them
+  // with wait_for().
+  transport::Arrivals& arrivals() { return arrivals_; }
+  Ids& ids() { return ids_; }
+  const LackingCommands& lacking() const { return lacking_; }
+  // The device addresses of this session. Pages that the application accesses are opened here.
+  AddressWindows& windows() { return windows_; }
+  // Whether the worker may return this range as memory of its device. If not, the session ends: the
+  // log has one line, which names the server and `what`, for example "managed memory".
+  bool accepts(uint64_t address, uint64_t bytes, const char* what);
+
+  // Sends one command: a header, `body`, `tail`. An error means that the command was not sent:
+  // kSessionLost, CUDA_ERROR_INVALID_VALUE if it exceeds wire::kMaxCommandBytes, or
+  // CUDA_ERROR_NOT_SUPPORTED if it is one of lacking(). With RCUDA_SYNC
+  // or while awaits_answers() is true (capture_answers.h), post() waits for the worker's answer and
+  // returns the worker's error. Errors of earlier commands are left to take_error(). *position
+  // becomes the command's position in the target's timeline.
+  CUresult post(const Target& target, uint16_t opcode, std::span<const std::byte> body,
+                std::span<const std::byte> tail = {}, transport::Wake wake = transport::Wake::kYes,
+                uint64_t* position = nullptr);
+  // Whether post() with this result has sent the command. RCUDA_SYNC and awaits_answers(): `result`
+  // is usually the worker's answer to a command that was sent.
+  bool was_sent(uint16_t opcode, CUresult result) const;
+  // Whether errors of post() are the command's own. Otherwise they are of earlier commands.
+  bool answers(uint16_t opcode) const;
+  // Sends one command and waits for its reply. The result is the worker's. If a driver returns from
+  // it when the device is idle (waits_for_device of the command table), it counts as a wait, after
+  // which the host sees what the GPU wrote (fetch_mirrors()).
+  CUresult call(const Target& target, uint16_t opcode, std::span<const std::byte> body,
+                std::span<const std::byte> tail, size_t reply_bytes, Reply* reply,
+                uint64_t* position = nullptr);
+  // The target of commands that go to no stream. `context`: 0 if the command needs none.
+  Target in_context(wire::ObjectId context) { return {this, context}; }
+
+  // A call in two steps, so that several can be in flight. begin() sends the command. If no reply
+  // slot is free, it waits for one (`patient`) or returns false and sends nothing. It also returns
+  // false if only a quarter of the slots is free: what is in flight may wait for as long as the
+  // application does, and that may end only when other threads get answers. After true, the caller
+  // must call finish(); the order of several finish() calls does not matter. `at_once`:
+  // finish() follows directly. Otherwise a trace shows the command as posted and the wait
+  // separately, because slices that overlap on one thread cannot be drawn.
+  struct PendingCall {
+    uint32_t slot = 0, slot_bytes = 0;
+    uint32_t call = 0;
+    uint64_t position = 0;  // in the target's timeline
+    CUresult sent = CUDA_SUCCESS;
+    std::optional<trace::CommandSpan> span;
+  };
+  bool begin(const Target& target, uint16_t opcode, std::span<const std::byte> body,
+             std::span<const std::byte> tail, size_t reply_bytes, bool patient, PendingCall* call,
+             bool at_once = false);
+  CUresult finish(PendingCall& call, Reply* reply);
+
+  // Returns the pending asynchronous error, or kSessionLost. An error is reported once, unless it
+  // is sticky (the context is lost). Every call that may return an asynchronous error calls this.
+  CUresult take_error();
+
+  CompletionWords& words() { return words_; }
+  bool word_reached(uint32_t index, uint64_t sequence, CUresult* result) const;
+  // Blocks until the word has reached `sequence` and returns the word's result, or kSessionLost.
+  // Prints the output of kernels up to that point, unless the word is of a command of `of` and that
+  // is a timeline of wire::kFetchStream: who waits for a fetch may hold stdout, and nothing that
+  // prints comes before a fetch.
+  CUresult wait_word(uint32_t index, uint64_t sequence, const Timeline* of = nullptr);
+  // Blocks until `ready` returns true, or returns kSessionLost. `ready` is called again whenever
+  // the worker has written something, and after Link::interrupt().
+  CUresult wait_for(const std::function<bool()>& ready);
+  // Posts a command that carries a completion word, and waits for the word. Sets `body.word` and
+  // `body.sequence`. Works like synchronize(), but up to the point that the command names.
+  template <typename Body>
+  CUresult post_and_wait(const Target& target, wire::Custom opcode, Body body) {
+    Word word = words_.acquire();
+    body.word = word.index;
+    body.sequence = ++word.sequence;
+    return post_and_wait(target, opcode, std::as_bytes(std::span(&body, 1)), word);
+  }
+  // Blocks until everything posted so far on the target's stream (or in the context) is done.
+  // Prints the output of kernels and returns errors of earlier commands. Sends nothing if other
+  // waits have covered that already.
+  CUresult synchronize(const Target& target);
+  // Shows running kernels what the host has written to mirrored page-locked memory. For callers
+  // that wait for work, or query it (`often`) and find it unfinished. Later calls return errors.
+  void show_writes(bool often = false);
+  // synchronize(), so that the host sees what the GPU wrote; not if it cannot have written since
+  // the last such call.
+  CUresult await_writes(const Target& target);
+  // For commands that do not show that they write to mirrored memory: copies of pageable memory.
+  void note_write() { work_sent_.fetch_add(1, std::memory_order_relaxed); }
+  // For copies that end with a wait in the target's stream: what that wait covers besides the
+  // stream, asked before its commands are sent, for Timelines::waited().
+  std::optional<Timelines::Positions> covered_by_wait(const Target& target);
+  CUresult synchronize_context(wire::ObjectId context);
+  // Ends every call that has waited for work of the GPU or found it done: fetches mirrored memory
+  // and returns errors of earlier commands. `behind`: what was asked for before the wait.
+  CUresult finish_wait(FetchesBehind* behind = nullptr);
+  // For a call that waits for more of the target's stream without a word: asks for mirrored memory
+  // as it is when the stream gets here. Call it before the call's own commands. Null: nothing was
+  // asked for.
+  std::unique_ptr<FetchesBehind> ask_behind(const Target& target);
+  Timelines& timelines() { return timelines_; }
+  uint64_t commands();  // number of commands sent
+
+  // Held while an image is sent. The next thread with the same image then learns that the worker
+  // has it.
+  std::mutex& image_mutex() { return image_mutex_; }
+  // What is known of the worker's images, by their hashes. image_mutex() is held.
+  ImageBook& images() { return images_; }
+  // Held while a reference to an allocation's handle is taken or released, so that the worker gets
+  // these commands in the order of the count (client/entry/shareable.cpp).
+  std::mutex& references_mutex() { return references_mutex_; }
+
+  // Set with the first mirrored memory and never cleared.
+  void set_mirror_hooks(const MirrorHooks* hooks) { mirror_hooks_.store(hooks); }
+
+  WorkerEvents& events() { return *events_; }
+  bool lost() const { return !link_->status().ok(); }
+  // A transfer failed, so the session is lost: logs it, closes the Link and returns kSessionLost.
+  CUresult lose(const Status& why);
+  // The traits of the session's medium: a copy of link().traits().
+  const transport::MediumTraits& traits() const { return traits_; }
+  // How long a waiting thread spins before it sleeps.
+  std::chrono::nanoseconds spin() const { return spin_; }
+
+  // See Link::abandon().
+  void abandon() noexcept;
+  // Tells the worker that the program has not forgotten the session, which is idle for a reason.
+  void keep_alive();
+  // Tells the worker that the session ends on purpose. No call may follow.
+  void end();
+
+ private:
+  friend class Reply;
+  Session();
+
+  // Whether waits have covered all work of the target's stream.
+  bool is_awaited(const Target& target);
+  // The same as finish_wait() for a call that has nothing to wait for. Fetches nothing if a fetch
+  // has begun since the last wait: that one has shown what the work wrote.
+  CUresult finish_awaited();
+  std::unique_ptr<FetchesBehind> ask_behind(Word word);
+  // Fetches mirrored memory after a call of this context in which a driver waits until the device
+  // is idle. `work`: work_sent_ before the call.
+  CUresult fetch_mirrors(wire::ObjectId context, uint64_t work);
+
+  // Connects, shakes hands and makes the Link, in the steps that follow.
+  Status connect(const ServerDevices& server, const SessionOptions& options);
+  struct Approach;
+  static Result<Approach> reach(const ServerDevices& server, const SessionOptions& options,
+                                const wire::Credentials& credentials);
+  Status adopt(wire::Welcome welcome, const std::vector<wire::AddressWindow>& taken);
+  Status link_up(Approach approach, const SessionOptions& options);
+  bool acquire_slot(size_t reply_bytes, bool patient, PendingCall* call);
+  void release_slot(uint32_t offset);
+  struct Sent {
+    uint64_t number = 0;    // the command's number in the session, from 1
+    uint64_t position = 0;  // in the target's timeline
+  };
+  CUresult send(const wire::CommandHeader& header, Timeline* timeline,
+                std::span<const std::byte> body, std::span<const std::byte> tail,
+                transport::Wake wake, Sent* sent);
+  // Whether the GPU may mark this command, which then takes two places in its stream's queue.
+  bool is_marked(uint16_t opcode, std::span<const std::byte> body) const;
+  CUresult wait_for_reply(const PendingCall& call, Reply* reply);
+  template <typename Ready>
+  CUresult wait_until(const Ready& ready);
+  CUresult session_lost();
+  CUresult report_loss(const Status& why);
+  void trace();
+  void await_trace();
+  CUresult post_and_wait(const Target& target, wire::Custom opcode, std::span<const std::byte> body,
+                         Word word);
+  const std::atomic<uint64_t>& client_word(uint64_t offset) const;
+  Status map_marks(const wire::ReadyEvent& ready);
+
+  const uint64_t serial_;
+  std::string name_;
+  ServerDevices server_;
+  uint32_t index_ = 0;
+  wire::Welcome welcome_;
+  LackingCommands lacking_;
+  AddressWindows windows_;
+  bool encrypted_ = false;  // its connection, over a network
+  bool must_encrypt_ = false;
+  bool synchronous_ = false;
+  transport::MediumTraits traits_;
+  uint32_t trace_ = 0;  // this session's number in the trace
+  std::chrono::nanoseconds spin_{0};
+  transport::Arrivals arrivals_;  // before the Link, whose threads use both
+  ShadowRegions shadows_;
+  std::unique_ptr<transport::Link> link_;
+  std::mutex order_mutex_;  // held while a command enters the ring
+  uint64_t commands_ = 0;   // number of commands that have entered the ring
+  std::unique_ptr<wire::RingWriter> commands_ring_;
+  std::unique_ptr<WorkerEvents> events_;
+  std::unique_ptr<Staging> staging_;
+  std::span<const uint64_t> marks_;  // wire::ReadyEvent::marks_region; may be empty
+  Ids ids_;
+
+  std::mutex image_mutex_;
+  ImageBook images_;  // guarded by image_mutex_
+  std::mutex references_mutex_;
+  std::atomic<const MirrorHooks*> mirror_hooks_{nullptr};
+  // Timelines::waits() when the last fetch of all mirrored memory began.
+  std::atomic<uint64_t> shown_{UINT64_MAX};
+  std::atomic<uint64_t> work_sent_{0};  // number of commands after which the GPU may write
+  // The last fetches of fetch_mirrors() and await_writes(): programs free, and copy, much in a row.
+  struct Fetched {
+    wire::ObjectId context = 0, stream = 0;
+    uint64_t work = UINT64_MAX;
+    bool operator==(const Fetched&) const = default;
+  };
+  std::mutex fetched_mutex_;
+  Fetched fetched_, awaited_;
+  std::atomic<uint32_t> next_call_{1};
+  std::atomic<uint64_t> reported_error_{0};  // the error word's value when last reported
+  std::atomic<bool> loss_logged_{false};
+
+  std::mutex slots_mutex_;
+  std::vector<uint32_t> small_slots_, large_slots_;  // free ones, by offset
+  CompletionWords words_{wire::ClientWindow::kCompletionCount};
+  Timelines timelines_;
+};
+
+// The calling thread's number, from 1, in order of first use.
+uint32_t thread_number();
+
+}  // namespace rcuda::client

@@ -1,0 +1,225 @@
+// How a session begins: finds and reaches the server, asks for the devices, makes the Link and what
+// goes over it.
+#include <memory>
+#include <thread>
+
+#include "client/session/session.h"
+#include "client/session/staging.h"
+#include "client/trace/trace.h"
+#include "common/base/log.h"
+#include "common/wire/connect.h"
+
+namespace rcuda::client {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Window = wire::ClientWindow;
+
+// How long a waiting thread spins before it sleeps. A local driver spins until the wait ends.
+// Waking a thread whose core sleeps may take 100 us. A wait of milliseconds hides this time, a
+// shorter wait does not. With few cores, a spinning thread may keep the worker from running, and
+// with copies_by_cpu also the threads that move the bytes.
+std::chrono::nanoseconds spin_time(const transport::MediumTraits& medium) {
+  const unsigned cores = std::thread::hardware_concurrency();
+  if (cores < 4) return std::chrono::microseconds(3);
+  if (medium.copies_by_cpu) return std::chrono::microseconds(50);
+  return std::chrono::microseconds(cores < 8 ? 200 : 5000);
+}
+
+// Says that the program waits for its turn, and later when its place has changed.
+class WaitReport {
+ public:
+  explicit WaitReport(std::string server) : server_(std::move(server)) {}
+  void tell(const wire::Queued& queued) {
+    const Clock::time_point now = Clock::now();
+    if (queued.place == told_ || (told_ != 0 && now < told_at_ + kPause)) return;
+    RCUDA_WARN("%s: waiting, place %u: %s", server_.c_str(), queued.place, queued.reason.c_str());
+    told_ = queued.place;
+    told_at_ = now;
+  }
+
+ private:
+  static constexpr auto kPause = std::chrono::seconds(5);
+  const std::string server_;
+  uint32_t told_ = 0;  // the place
+  Clock::time_point told_at_{};
+};
+
+std::string address_of(const ServerDevices& server) {
+  return server.host + ":" + std::to_string(server.port);
+}
+
+}  // namespace
+
+// The connection on which the session is asked for.
+struct Session::Approach {
+  wire::Connection connection;
+  std::string why;  // it has this medium; empty: the user has chosen it
+};
+
+// Connects to the server, identifies the user where it is another machine, and chooses the medium.
+Result<Session::Approach> Session::reach(const ServerDevices& server, const SessionOptions& options,
+                                         const wire::Credentials& credentials) {
+  const transport::Medium* const wanted = server.medium ? server.medium : options.medium;
+  Result<wire::Connection> connection = wire::connect_server(
+      server.host, server.port, wanted, options.connect_timeout, credentials.trusted.get());
+  if (!connection) return connection.status();
+  Approach approach{std::move(connection).value(), wanted ? "" : "the server is on this machine"};
+  if (approach.connection.medium->traits.reach != transport::Reach::kNetwork) return approach;
+  RCUDA_RETURN_IF_ERROR(wire::identify(&approach.connection, server.host, server.port, credentials,
+                                       Clock::now() + options.answer_timeout)
+                            .with_context(address_of(server)));
+  if (wanted) return approach;
+  approach.why = wire::choose_medium(&approach.connection);
+  if (approach.why.empty()) approach.why = "both ends have what it takes";
+  return approach;
+}
+
+Status Session::connect(const ServerDevices& server, const SessionOptions& options) {
+  const std::string address = address_of(server);
+  const wire::Credentials defaults;
+  const wire::Credentials& credentials = options.credentials ? *options.credentials : defaults;
+  Result<Approach> approach = reach(server, options, credentials);
+  if (!approach) return approach.status();
+  server_ = server;
+  index_ = options.hello.worker;
+  synchronous_ = options.synchronous;
+  encrypted_ = approach->connection.key.has_value();
+  must_encrypt_ = approach->connection.must_encrypt;
+
+  wire::Hello hello = options.hello;
+  hello.devices = server.gpus;
+  RCUDA_RETURN_IF_ERROR(wire::present_lease(server.host, server.port, credentials, &hello));
+  WaitReport report(address);
+  const auto waits = [&](const wire::Queued& queued) {
+    report.tell(queued);
+    if (options.while_waiting) options.while_waiting();
+  };
+  Result<wire::Welcome> welcome =
+      wire::request_session(&approach->connection, hello, options.answer_timeout, waits);
+  if (!welcome) return Status(welcome.status()).with_context(address);
+  if (!welcome->fell_back.empty()) approach->why = "the server: " + welcome->fell_back;
+  RCUDA_RETURN_IF_ERROR(adopt(std::move(welcome).value(), hello.taken));
+  return link_up(std::move(approach).value(), options);
+}
+
+// Takes what the worker says of itself and of its devices.
+Status Session::adopt(wire::Welcome welcome, const std::vector<wire::AddressWindow>& taken) {
+  welcome_ = std::move(welcome);
+  const std::string address = address_of(server_);
+  if (welcome_.devices.size() != server_.gpus.size()) {
+    return Status(Code::kProtocol,
+                  address + " granted a different number of devices than requested");
+  }
+  if (Status set = lacking_.set(welcome_.lacking); !set.ok()) {
+    return std::move(set).with_context(address);
+  }
+  if (!welcome_.lacking.empty()) {
+    RCUDA_INFO("%s is of another build of rcuda: %zu of this one's commands are not supported",
+               address.c_str(), welcome_.lacking.size());
+  }
+  RCUDA_RETURN_IF_ERROR(windows_.reserve(welcome_.windows, taken).with_context(address));
+  if (!windows_.are_reserved()) {
+    // The kernel places the mappings of a process with such a limit far from the windows.
+    RCUDA_INFO("the device addresses of %s are not reserved: a limit (ulimit -v) forbids it",
+               address.c_str());
+  }
+  return {};
+}
+
+Status Session::map_marks(const wire::ReadyEvent& ready) {
+  if (ready.marks_region == 0) return {};
+  constexpr size_t kMostBytes = sizeof(uint64_t) * Window::kCompletionCount;
+  if (ready.marks_bytes == 0 || ready.marks_bytes > kMostBytes) {
+    return Status(Code::kProtocol,
+                  "the worker offers marks of " + std::to_string(ready.marks_bytes) + " bytes");
+  }
+  const auto region = static_cast<transport::RegionId>(ready.marks_region);
+  Result<void*> mapping = link_->map(region, ready.marks_bytes);
+  if (!mapping) return mapping.status();
+  // Null where the medium cannot map. The Link keeps the mapping until it ends.
+  if (*mapping) {
+    marks_ = {static_cast<const uint64_t*>(*mapping), ready.marks_bytes / sizeof(uint64_t)};
+  }
+  return {};
+}
+
+Status Session::link_up(Approach approach, const SessionOptions& options) {
+  const std::string address = address_of(server_);
+  const std::string medium = approach.connection.medium->name();
+  name_ = address + " over " + medium;
+  transport::LinkOptions link_options = options.link;
+  link_options.window_bytes = Window::kBytes;
+  link_options.answers = Window::kAnswers;
+  auto link = wire::link_to_worker(std::move(approach.connection), welcome_.token, link_options,
+                                   {options.handshake_timeout, options.connect_timeout});
+  if (!link) return Status(link.status()).with_context(name_);
+  link_ = std::move(link).value();
+  link_->on_immediate(
+      [this](uint32_t immediate, uint64_t bytes) { arrivals_.arrived(immediate, bytes); });
+  traits_ = link_->traits();
+  spin_ = spin_time(traits_);
+  name_ = address + " over " + traits_.name;
+  // A Link over another medium has said why.
+  if (!approach.why.empty() && medium == traits_.name) {
+    RCUDA_INFO("%s: %s", name_.c_str(), approach.why.c_str());
+  }
+  if (link_->peer_window_bytes() < wire::WorkerWindow::kBytes ||
+      link_->window().size() < Window::kBytes) {
+    return Status(Code::kProtocol, name_ + ": the worker's window is too small");
+  }
+  return {};
+}
+
+Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
+                                               const SessionOptions& options) {
+  std::unique_ptr<Session> session(new Session);
+  RCUDA_RETURN_IF_ERROR(session->connect(server, options));
+  session->commands_ring_ =
+      std::make_unique<wire::RingWriter>(*session->link_, wire::kCommandRingLayout);
+  session->events_ = std::make_unique<WorkerEvents>(*session->link_);
+  session->events_->set_mirror_hooks(
+      [raw = session.get()](uint64_t loan) {
+        if (const MirrorHooks* hooks = raw->mirror_hooks_) hooks->arrived(*raw, loan);
+      },
+      [raw = session.get()](uint64_t loan) {
+        if (const MirrorHooks* hooks = raw->mirror_hooks_) hooks->leave(*raw, loan);
+      });
+  session->events_->set_notice_sink([raw = session.get()](bool ends, const std::string& text) {
+    if (ends) {
+      (void)raw->lose(Status(Code::kUnavailable, text));
+    } else {
+      RCUDA_WARN("%s: %s", raw->name_.c_str(), text.c_str());
+    }
+  });
+  session->events_->set_loss_sink(
+      [raw = session.get()](const Status& why) { (void)raw->lose(why); });
+  if (Status started = session->events_->start(); !started.ok()) {
+    return std::move(started).with_context(session->name_);
+  }
+
+  for (uint32_t i = Window::kSmallReplyCount; i-- > 0;) {
+    session->small_slots_.push_back(
+        static_cast<uint32_t>(Window::kSmallReplies + uint64_t{i} * Window::kSmallReplyBytes));
+  }
+  for (uint32_t i = Window::kLargeReplyCount; i-- > 0;) {
+    session->large_slots_.push_back(
+        static_cast<uint32_t>(Window::kLargeReplies + uint64_t{i} * Window::kLargeReplyBytes));
+  }
+
+  Result<wire::ReadyEvent> ready =
+      session->events_->ready(Clock::now() + options.handshake_timeout);
+  if (!ready) return Status(ready.status()).with_context(session->name_);
+  auto staging = Staging::open(*session, *ready);
+  if (!staging) return Status(staging.status()).with_context(session->name_);
+  session->staging_ = std::move(staging).value();
+  if (Status mapped = session->map_marks(*ready); !mapped.ok()) {
+    return std::move(mapped).with_context(session->name_);
+  }
+  if (trace::on()) session->trace();
+  RCUDA_INFO("connected to %s: %zu device(s), driver %u, worker %u", session->name_.c_str(),
+             server.gpus.size(), session->welcome_.driver_version, session->welcome_.worker_pid);
+  return session;
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,398 @@
+#include "client/session/staging.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+
+#include "common/base/cpu_pause.h"
+#include "common/base/log.h"
+
+namespace rcuda::client {
+namespace {
+
+// A small copy in a few large chunks would leave threads idle; each additional chunk costs a
+// command.
+size_t chunk_bytes(size_t bytes) {
+  const size_t share = bytes / (2 * copy_threads());
+  constexpr size_t kSmallest = 256u << 10;
+  if (share >= Staging::kSlotBytes) return Staging::kSlotBytes;
+  return std::max(kSmallest, (share + 4095) & ~size_t{4095});
+}
+
+// The worker writes each chunk by all sockets at once.
+size_t landed_chunk_bytes(size_t bytes) {
+  return std::min<size_t>(std::max(chunk_bytes(bytes), wire::part_bytes_of(bytes)),
+                          Staging::kSlotBytes);
+}
+
+// Waits for one transfer of the Link. It spins first: a small transfer ends before a sleeping
+// thread would wake up.
+class LinkTransfer {
+ public:
+  explicit LinkTransfer(std::chrono::nanoseconds spin) : spin_(spin) {}
+
+  transport::TransferDone done() {
+    return [shared = shared_](const Status& status) {
+      shared->outcome = status;
+      shared->over.store(1, std::memory_order_release);
+      shared->over.notify_one();
+    };
+  }
+  const Status& wait() {
+    const auto spin_end = std::chrono::steady_clock::now() + spin_;
+    while (shared_->over.load(std::memory_order_acquire) == 0) {
+      if (std::chrono::steady_clock::now() < spin_end) {
+        cpu_pause();
+      } else {
+        shared_->over.wait(0, std::memory_order_acquire);
+      }
+    }
+    return shared_->outcome;
+  }
+
+ private:
+  struct Shared {
+    std::atomic<int> over{0};
+    Status outcome;
+  };
+  const std::chrono::nanoseconds spin_;
+  // Shared, because the Link's thread may notify after the waiting thread has continued.
+  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Staging>> Staging::open(Session& session, const wire::ReadyEvent& ready) {
+  std::unique_ptr<Staging> staging(new Staging(session));
+  staging->has_gates_ = ready.gates != 0;
+  staging->region_ = static_cast<transport::RegionId>(ready.staging_region);
+  if (ready.staging_bytes < kSlotBytes || ready.staging_bytes > (1ull << 40)) {
+    return Status(Code::kProtocol, "the worker offers a staging region of " +
+                                       std::to_string(ready.staging_bytes) + " bytes");
+  }
+  Result<void*> mapping = session.link().map(staging->region_, ready.staging_bytes);
+  if (!mapping) return mapping.status();
+  staging->mapping_ = static_cast<std::byte*>(*mapping);
+  const uint64_t offered = ready.staging_bytes / kSlotBytes;
+  const auto slots = static_cast<uint32_t>(std::min<uint64_t>(offered, kMostSlots));
+  if (slots < offered) {
+    RCUDA_INFO("%s: %u MiB of its %llu MiB staging region are used", session.name().c_str(),
+               slots * static_cast<uint32_t>(kSlotBytes >> 20),
+               static_cast<unsigned long long>(ready.staging_bytes >> 20));
+  }
+  for (uint32_t i = 0; i < slots; ++i) {
+    // As many words are free: nobody else has any yet.
+    staging->ready_.push_back({i, uint64_t{i} * kSlotBytes, *session.words().acquire_spare()});
+  }
+  staging->slot_count_ = slots;
+  return staging;
+}
+
+Staging::~Staging() {
+  if (mapping_) (void)session_.link().unmap(region_);
+}
+
+bool Staging::is_ready(const Slot& slot) const {
+  CUresult ignored;
+  return session_.word_reached(slot.word.index, slot.word.sequence, &ignored);
+}
+
+void Staging::collect() {
+  std::erase_if(used_, [this](const Slot& slot) {
+    const bool ready = is_ready(slot);
+    if (ready) ready_.push_back(slot);
+    return ready;
+  });
+}
+
+bool Staging::has_room() {
+  std::lock_guard lock(mutex_);
+  collect();
+  return 2 * ready_.size() >= slot_count_;
+}
+
+std::optional<Staging::Slot> Staging::take(const Timeline* user, bool only_ready) {
+  const auto is_of_user = [user](const Slot& slot) { return slot.user == user; };
+  std::lock_guard lock(mutex_);
+  collect();
+  const size_t most = std::max<size_t>(std::min(slot_count_ - slot_count_ / 4, slot_count_ - 1), 1);
+  const auto of_user = std::count(in_hand_.begin(), in_hand_.end(), user) +
+                       std::count_if(used_.begin(), used_.end(), is_of_user);
+  Slot slot;
+  if (static_cast<size_t>(of_user) < most && !ready_.empty()) {
+    slot = ready_.front();
+    ready_.pop_front();
+  } else {
+    if (only_ready) return std::nullopt;
+    const auto oldest = std::find_if(used_.begin(), used_.end(), is_of_user);
+    if (oldest == used_.end()) return std::nullopt;
+    slot = *oldest;
+    used_.erase(oldest);
+  }
+  slot.user = user;
+  in_hand_.push_back(user);
+  return slot;
+}
+
+Staging::Slot Staging::take_any() {
+  std::unique_lock lock(mutex_);
+  freed_.wait(lock, [this] { return !ready_.empty() || !used_.empty(); });
+  Slot slot;
+  if (!ready_.empty()) {
+    slot = ready_.front();
+    ready_.pop_front();
+  } else {
+    slot = used_.front();
+    used_.erase(used_.begin());
+  }
+  in_hand_.push_back(slot.user);
+  return slot;
+}
+
+Staging::Slot Staging::acquire(const Timeline* user) {
+  std::optional<Slot> slot = take(user, false);
+  if (!slot) {
+    ++waiting_;
+    const CUresult waited = session_.wait_for([&] {
+      if (!slot) slot = take(user, false);
+      return slot.has_value();
+    });
+    --waiting_;
+    if (waited != CUDA_SUCCESS) slot = take_any();
+  }
+  if (!is_ready(*slot)) (void)session_.wait_word(slot->word.index, slot->word.sequence, user);
+  ++slot->word.sequence;
+  return *slot;
+}
+
+std::optional<Staging::Slot> Staging::try_acquire(const Timeline* user) {
+  std::optional<Slot> slot = take(user, true);
+  if (slot) ++slot->word.sequence;
+  return slot;
+}
+
+void Staging::release(const Slot& slot) {
+  {
+    std::lock_guard lock(mutex_);
+    used_.push_back(slot);
+    in_hand_.erase(std::find(in_hand_.begin(), in_hand_.end(), slot.user));
+  }
+  freed_.notify_one();
+  if (waiting_ > 0) session_.link().interrupt();
+}
+
+CUresult Staging::fill(const Slot& slot, const void* source, size_t bytes) {
+  if (mapping_) {
+    std::memcpy(mapping_ + slot.offset, source, bytes);
+    return CUDA_SUCCESS;
+  }
+  LinkTransfer transfer(session_.spin());
+  session_.link().write(region_, slot.offset, source, bytes, transfer.done());
+  const Status& outcome = transfer.wait();
+  return outcome.ok() ? CUDA_SUCCESS : session_.lose(outcome);
+}
+
+CUresult Staging::drain(const Slot& slot, void* destination, size_t bytes) {
+  if (mapping_) {
+    std::memcpy(destination, mapping_ + slot.offset, bytes);
+    return CUDA_SUCCESS;
+  }
+  LinkTransfer transfer(session_.spin());
+  session_.link().read(region_, slot.offset, destination, bytes, transfer.done());
+  const Status& outcome = transfer.wait();
+  return outcome.ok() ? CUDA_SUCCESS : session_.lose(outcome);
+}
+
+namespace {
+
+// Over sockets the bytes go without being asked for: the side that has them writes them.
+bool goes_unasked(const transport::MediumTraits& traits) {
+  return traits.copies_by_cpu && traits.has_immediates;
+}
+
+// One part of a copy's destination, into which the worker writes.
+struct Landed {
+  std::atomic<bool> over{false};
+  Status outcome;  // once over
+
+  CUresult wait(Session& session) {
+    const auto is_over = [this] { return over.load(std::memory_order_acquire); };
+    const CUresult result = session.wait_for(is_over);
+    return result == CUDA_SUCCESS && !outcome.ok() ? session.lose(outcome) : result;
+  }
+};
+
+// The destination of a copy, into which the worker writes; none over other media.
+class Landing {
+ public:
+  Landing(Session& session, std::span<const Staging::Part> parts) : session_(session) {
+    if (parts.size() != 1 || !goes_unasked(session.traits())) return;
+    const Result<transport::Region> exposed =
+        session.link().expose(parts.front().to, parts.front().bytes);
+    if (!exposed) return;  // a lost Link shows in what follows
+    begin_ = parts.front().to;
+    region_ = exposed->id;
+  }
+  // No thread of the Link touches the memory any more.
+  ~Landing() {
+    if (!begin_) return;
+    (void)session_.link().unexpose(region_);
+    session_.arrivals().withdraw(region_);  // what the worker refused
+  }
+  Landing(const Landing&) = delete;
+
+  bool is_open() const { return begin_; }
+
+  // One part of the destination. Sets where the worker writes it; null: the caller has to fetch it.
+  std::shared_ptr<Landed> expect(const std::byte* to, wire::CopyStagedBody* body) {
+    if (!begin_) return nullptr;
+    body->immediate = session_.shadows().take_immediates(1);
+    body->region = static_cast<uint64_t>(region_);
+    body->region_offset = static_cast<uint64_t>(to - begin_);
+    auto landed = std::make_shared<Landed>();
+    session_.arrivals().expect(body->immediate, region_, body->bytes,
+                               [landed, &link = session_.link()](const Status& status) {
+                                 landed->outcome = status;
+                                 landed->over.store(true, std::memory_order_release);
+                                 link.interrupt();
+                               });
+    return landed;
+  }
+
+ private:
+  Session& session_;
+  const std::byte* begin_ = nullptr;
+  transport::RegionId region_{};
+};
+
+wire::CopyStagedBody staged_copy(const Staging::Slot& slot, CUdeviceptr device_address,
+                                 size_t bytes, wire::ObjectId stream, bool to_device) {
+  wire::CopyStagedBody body{};
+  body.device_address = device_address;
+  body.staging_offset = slot.offset;
+  body.bytes = bytes;
+  body.stream = stream;
+  body.to_device = to_device;
+  body.word = slot.word.index;
+  body.sequence = slot.word.sequence;
+  return body;
+}
+
+}  // namespace
+
+bool Staging::fills_behind(const Target& target) const {
+  return has_gates_ && goes_unasked(session_.traits()) &&
+         target.context == wire::primary_context_id(0);
+}
+
+CUresult Staging::to_device(const Target& target, CUdeviceptr destination, const void* source,
+                            size_t bytes) {
+  const size_t chunk = chunk_bytes(bytes);
+  const size_t chunks = (bytes + chunk - 1) / chunk;
+  std::atomic<int> first_error{CUDA_SUCCESS};
+  run_parallel(chunks, [&](size_t index) {
+    if (first_error.load() != CUDA_SUCCESS) return;
+    const size_t begin = index * chunk;
+    const size_t length = std::min(chunk, bytes - begin);
+    Slot slot = acquire(target.timeline);
+    const std::byte* const from = static_cast<const std::byte*>(source) + begin;
+    auto body = staged_copy(slot, destination + begin, length, stream_id(target), true);
+    CUresult result = CUDA_SUCCESS;
+    std::optional<LinkTransfer> filling;
+    if (fills_behind(target)) {
+      filling.emplace(session_.spin());
+      body.immediate = session_.shadows().take_immediates(1);
+      session_.link().write_with_immediate(region_, slot.offset, from, length, body.immediate,
+                                           transport::Company::kAwaited, filling->done());
+    } else {
+      result = fill(slot, from, length);
+    }
+    if (result == CUDA_SUCCESS) {
+      if (target.timeline) target.timeline->pace();
+      result = session_.post(target, static_cast<uint16_t>(wire::Custom::kCopyStaged),
+                             std::as_bytes(std::span(&body, 1)));
+      if (filling && !filling->wait().ok()) result = session_.lose(filling->wait());
+    } else {
+      --slot.word.sequence;  // the worker will not write the word
+    }
+    note_failure(&first_error, result);
+    release(slot);
+  });
+  return static_cast<CUresult>(first_error.load());
+}
+
+CUresult Staging::to_host(const Target& target, void* destination, CUdeviceptr source,
+                          size_t bytes) {
+  const Part whole{static_cast<std::byte*>(destination), source, bytes};
+  return to_host(target, std::span(&whole, 1));
+}
+
+CUresult Staging::to_host(const Target& target, std::span<const Part> parts) {
+  size_t bytes = 0;
+  for (const Part& part : parts) bytes += part.bytes;
+  Landing landing(session_, parts);
+  const size_t chunk = landing.is_open() ? landed_chunk_bytes(bytes) : chunk_bytes(bytes);
+  std::vector<Part> chunks;
+  for (const Part& part : parts) {
+    for (size_t at = 0; at < part.bytes; at += chunk) {
+      chunks.push_back({part.to + at, part.from + at, std::min(chunk, part.bytes - at)});
+    }
+  }
+  const size_t lanes = std::min(chunks.size(), copy_threads());
+  std::atomic<int> first_error{CUDA_SUCCESS};
+  const std::optional<Timelines::Positions> covered = session_.covered_by_wait(target);
+  // Each lane uses two slots: the worker fills one while the lane empties the other.
+  run_parallel(lanes, [&](size_t lane) {
+    struct Pending {
+      Slot slot;
+      const Part& chunk;
+      uint64_t position;  // of its copy in the timeline
+      std::shared_ptr<Landed> landed;
+    };
+    std::deque<Pending> pending;
+    const auto ask = [&](size_t index, const Slot& slot) {
+      Pending next{slot, chunks[index], 0, nullptr};
+      if (target.timeline) target.timeline->pace();
+      auto body =
+          staged_copy(next.slot, next.chunk.from, next.chunk.bytes, stream_id(target), false);
+      next.landed = landing.expect(next.chunk.to, &body);
+      note_failure(&first_error,
+                   session_.post(target, static_cast<uint16_t>(wire::Custom::kCopyStaged),
+                                 std::as_bytes(std::span(&body, 1)), {}, transport::Wake::kNow,
+                                 &next.position));
+      pending.push_back(next);
+    };
+    size_t next = lane;
+    while (true) {
+      // The second slot is taken only if one is free: lanes that each hold one slot and wait for
+      // another would deadlock.
+      while (next < chunks.size() && pending.size() < 2 && first_error.load() == CUDA_SUCCESS) {
+        const std::optional<Slot> slot = pending.empty()
+                                             ? std::optional<Slot>(acquire(target.timeline))
+                                             : try_acquire(target.timeline);
+        if (!slot) break;
+        ask(next, *slot);
+        next += lanes;
+      }
+      if (pending.empty()) break;
+      const Pending done = pending.front();
+      pending.pop_front();
+      CUresult result =
+          session_.wait_word(done.slot.word.index, done.slot.word.sequence, target.timeline);
+      if (result == CUDA_SUCCESS) {
+        if (target.timeline) target.timeline->waited(done.position);
+        result = done.landed ? done.landed->wait(session_)
+                             : drain(done.slot, done.chunk.to, done.chunk.bytes);
+      }
+      note_failure(&first_error, result);
+      release(done.slot);
+    }
+  });
+  const auto result = static_cast<CUresult>(first_error.load());
+  if (result != CUDA_SUCCESS) return result;
+  if (covered) session_.timelines().waited(*covered);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,152 @@
+#include "client/session/task_pool.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include <pthread.h>
+
+#include "client/settings/settings.h"
+#include "common/base/cancellation_off.h"
+#include "common/base/log.h"
+#include "common/base/start_thread.h"
+
+namespace rcuda::client {
+namespace {
+
+// One run_parallel call. The last helper that releases it destroys it. `task` is on the caller's
+// stack and is used only while a task runs.
+struct Job {
+  const std::function<void(size_t)>* task = nullptr;
+  size_t count = 0;
+  std::atomic<size_t> next{0};
+  std::atomic<size_t> finished{0};
+  std::atomic<bool> ended{false};  // tasks that have not begun are skipped
+  std::mutex mutex;
+  std::condition_variable done;
+  std::exception_ptr thrown;  // the first one; guarded by mutex
+
+  void work() {
+    size_t index;
+    while ((index = next.fetch_add(1)) < count) {
+      const Finish finish{*this};
+      if (ended.load()) continue;
+      try {
+        (*task)(index);
+      } catch (const std::exception&) {
+        end(std::current_exception());
+      }
+    }
+  }
+  void end(std::exception_ptr why) {
+    std::lock_guard lock(mutex);
+    ended = true;
+    if (!thrown) thrown = std::move(why);
+  }
+  void wait() {
+    std::unique_lock lock(mutex);
+    done.wait(lock, [&] { return finished.load() == count; });
+  }
+
+  // Counts a task as finished, even if it throws.
+  struct Finish {
+    Job& job;
+    ~Finish() {
+      if (job.finished.fetch_add(1) + 1 != job.count) return;
+      std::lock_guard lock(job.mutex);
+      job.done.notify_all();
+    }
+  };
+  // Keeps the caller's stack until no helper uses it, even if an exception unwinds the caller.
+  struct Stay {
+    Job& job;
+    ~Stay() {
+      job.ended = true;
+      job.work();
+      job.wait();
+    }
+  };
+};
+
+class Pool {
+ public:
+  void help(const std::shared_ptr<Job>& job, size_t helpers) {
+    std::lock_guard lock(mutex_);
+    while (threads_ < helpers) {
+      std::thread thread;
+      if (const Status started = start_thread(&thread, [this] { run(); }); !started.ok()) {
+        if (!std::exchange(warned_, true)) {
+          RCUDA_WARN("large copies use %zu fewer thread(s): %s", helpers - threads_,
+                     started.context().c_str());
+        }
+        break;
+      }
+      thread.detach();
+      ++threads_;
+    }
+    // The caller works too, so the job ends even without helpers.
+    for (size_t i = 0; i < std::min(helpers, threads_); ++i) queue_.push_back(job);
+    ready_.notify_all();
+  }
+
+ private:
+  void run() {
+    pthread_setname_np(pthread_self(), "rcuda-copy");
+    while (true) {
+      std::shared_ptr<Job> job;
+      {
+        std::unique_lock lock(mutex_);
+        ready_.wait(lock, [this] { return !queue_.empty(); });
+        job = std::move(queue_.front());
+        queue_.pop_front();
+      }
+      job->work();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable ready_;
+  std::deque<std::shared_ptr<Job>> queue_;
+  size_t threads_ = 0;
+  bool warned_ = false;
+};
+
+// Never destroyed: its threads wait until the process ends.
+Pool& pool() {
+  static Pool* instance = new Pool;
+  return *instance;
+}
+
+}  // namespace
+
+size_t copy_threads() {
+  static const auto threads = static_cast<size_t>(settings().copy_threads.get());
+  return threads;
+}
+
+void run_parallel(size_t count, const std::function<void(size_t)>& task) {
+  const size_t helpers = std::min(count, copy_threads()) - (count > 0 ? 1 : 0);
+  if (helpers == 0) {
+    for (size_t i = 0; i < count; ++i) task(i);
+    return;
+  }
+  const CancellationOff off;
+  auto job = std::make_shared<Job>();
+  job->task = &task;
+  job->count = count;
+  {
+    const Job::Stay stay{*job};
+    pool().help(job, helpers);
+    job->work();
+    job->wait();
+  }
+  if (job->thrown) std::rethrow_exception(job->thrown);
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,211 @@
+#include "client/session/timeline.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "client/session/capture_answers.h"
+#include "client/session/session.h"
+
+namespace rcuda::client {
+namespace {
+
+// A queue takes 1020 commands, marks included, and programs may rely on a thousand. The rest is for
+// commands that the worker queues itself, and for threads that pass pace() at the same time.
+constexpr uint64_t kMost = 1008;
+constexpr uint64_t kBetweenMarks = kMost / 4;
+
+// No thread waits for the worker while it holds this.
+std::mutex host_write_mutex;
+std::atomic<int> host_writers{0};  // timelines with a host write in progress
+
+void raise(std::atomic<uint64_t>& value, uint64_t to) {
+  uint64_t known = value.load(std::memory_order_acquire);
+  while (known < to && !value.compare_exchange_weak(known, to, std::memory_order_acq_rel)) {
+  }
+}
+
+}  // namespace
+
+Timeline::Timeline(Session& session, wire::ObjectId context, wire::ObjectId stream)
+    : session_(session), context_(context), stream_(stream) {}
+
+Timeline::~Timeline() {
+  release_word();
+  std::lock_guard lock(host_write_mutex);
+  if (host_write_ != 0 || host_writes_begun_ != 0) --host_writers;
+}
+
+uint64_t Timeline::count(uint64_t room) {
+  const uint64_t position = sent_.load(std::memory_order_relaxed) + room;
+  sent_.store(position, std::memory_order_release);
+  return position;
+}
+
+void Timeline::advance(uint64_t position) {
+  if (reached_.load(std::memory_order_acquire) >= position) return;
+  // Before the new position becomes visible: a thread that acts on the position must find the news.
+  session_.timelines().add_news();
+  raise(reached_, position);
+  if (host_write_.load(std::memory_order_acquire) != 0) settle_host_writes();
+}
+
+void Timeline::waited(uint64_t position) {
+  // Fetches of mirrored memory are no work of the program.
+  if (stream_ != wire::kFetchStream) session_.timelines().add_wait();
+  advance(position);
+  raise(awaited_, position);
+}
+
+bool Timeline::has_reached(uint64_t position) {
+  if (reached_.load(std::memory_order_acquire) >= position) return true;
+  std::lock_guard lock(mutex_);
+  collect();
+  return reached_.load(std::memory_order_acquire) >= position;
+}
+
+// ---- marks -------------------------------------------------------------------------------------
+
+void Timeline::collect() {
+  CUresult result = CUDA_SUCCESS;
+  while (!marks_.empty() && session_.word_reached(word_->index, marks_.front().sequence, &result)) {
+    const uint64_t position = marks_.front().position;
+    marks_.pop_front();
+    if (result == CUDA_SUCCESS) {
+      advance(position);
+    } else {
+      failed_at_ = position;
+      failure_ = result;
+    }
+  }
+  // A wait may already have covered these marks.
+  const uint64_t reached = reached_.load(std::memory_order_acquire);
+  while (!marks_.empty() && marks_.front().position <= reached) marks_.pop_front();
+}
+
+bool Timeline::place_mark() {
+  if (!word_) word_ = session_.words().acquire_spare();
+  if (!word_) return false;
+  Target target = session_.in_context(context_);
+  target.timeline = this;
+  const wire::SignalBody body{stream_, word_->index, ++word_->sequence};
+  uint64_t position = 0;
+  // If the session is lost, every later call reports it.
+  (void)session_.post(target, static_cast<uint16_t>(wire::Custom::kSignal),
+                      std::as_bytes(std::span(&body, 1)), {}, transport::Wake::kYes, &position);
+  marks_.push_back({position, word_->sequence});
+  return true;
+}
+
+void Timeline::release_word() {
+  if (word_) session_.words().release(*std::exchange(word_, std::nullopt));
+}
+
+void Timeline::mark_end() {
+  std::lock_guard lock(mutex_);
+  collect();
+  if (!is_level()) (void)place_mark();
+}
+
+void Timeline::close() {
+  std::lock_guard lock(mutex_);
+  closed_.store(true, std::memory_order_release);
+  collect();
+  if (marks_.empty()) release_word();
+}
+
+// ---- queries -----------------------------------------------------------------------------------
+
+Progress Timeline::progress(uint64_t position, CUresult* result) {
+  *result = CUDA_SUCCESS;
+  if (reached_.load(std::memory_order_acquire) >= position) return Progress::kDone;
+  if (busy_.holds(session_)) return Progress::kPending;
+  std::lock_guard lock(mutex_);
+  collect();
+  if (reached_.load(std::memory_order_acquire) >= position) return Progress::kDone;
+  if (failure_ != CUDA_SUCCESS && failed_at_ >= position) {
+    *result = failure_;
+    return Progress::kDone;
+  }
+  return Progress::kUnknown;
+}
+
+void Timeline::found_busy(uint64_t news) {
+  std::lock_guard lock(mutex_);
+  collect();
+  // At most one mark is in progress, however often the stream is polled.
+  if (marks_.empty() && !place_mark()) return;  // no word is free: each query asks the worker
+  busy_.set({word_->index, marks_.front().sequence}, news);
+}
+
+// ---- pacing ------------------------------------------------------------------------------------
+
+void Timeline::pace() {
+  if (any_capture()) {
+    // The capture may take the commands that are sent now, so they are not counted. After the
+    // capture, pace() counts from here.
+    paced_from_.store(sent(), std::memory_order_relaxed);
+    return;
+  }
+  if (sent() < pace_at_.load(std::memory_order_acquire)) [[likely]]
+    return;
+  while (true) {
+    Word oldest;
+    {
+      std::lock_guard lock(mutex_);
+      const uint64_t sequence = sequence_to_wait_for();
+      if (sequence == 0) return;
+      oldest = {word_->index, sequence};
+    }
+    (void)session_.wait_word(oldest.index, oldest.sequence, this);
+    if (session_.lost()) return;
+  }
+}
+
+uint64_t Timeline::sequence_to_wait_for() {
+  collect();
+  const uint64_t position = sent();
+  const uint64_t done = std::max({reached_.load(std::memory_order_acquire), failed_at_,
+                                  paced_from_.load(std::memory_order_relaxed)});
+  uint64_t marked = marks_.empty() ? done : std::max(done, marks_.back().position);
+  if (position >= marked + kBetweenMarks) {
+    if (place_mark()) {
+      marked = marks_.back().position;
+    } else {  // no word is free: too many streams to pace all of them
+      pace_at_.store(position + kBetweenMarks, std::memory_order_release);
+      return 0;
+    }
+  }
+  const uint64_t full = done + kMost;
+  pace_at_.store(std::min(full, marked + kBetweenMarks), std::memory_order_release);
+  return position < full ? 0 : marks_.front().sequence;
+}
+
+// ---- host writes -------------------------------------------------------------------------------
+
+bool Timeline::host_writes_pending() { return host_writers.load(std::memory_order_acquire) != 0; }
+
+void Timeline::settle_host_writes() {
+  std::lock_guard lock(host_write_mutex);
+  if (host_write_ == 0 || host_write_ > reached_) return;
+  host_write_ = 0;
+  if (host_writes_begun_ == 0) --host_writers;
+}
+
+HostWrite::HostWrite(Timeline* timeline) : timeline_(timeline) {
+  if (!timeline_) return;
+  std::lock_guard lock(host_write_mutex);
+  if (timeline_->host_write_ == 0 && timeline_->host_writes_begun_ == 0) ++host_writers;
+  ++timeline_->host_writes_begun_;
+}
+
+HostWrite::~HostWrite() {
+  if (!timeline_) return;
+  {
+    std::lock_guard lock(host_write_mutex);
+    --timeline_->host_writes_begun_;
+    timeline_->host_write_ = std::max<uint64_t>(timeline_->sent(), 1);
+  }
+  timeline_->settle_host_writes();  // it may already be done
+}
+
+}  // namespace rcuda::client

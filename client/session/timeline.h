@@ -1,0 +1,171 @@
+// How far a worker has got in one queue: a stream, or the legacy default stream of a context.
+//
+// A position counts the places that the commands sent to the queue take in it: one each, and two
+// for a copy that an event follows. `sent` is the position of the last command. `reached` is the
+// last position that is known to be done; a queue works in order, so everything before it is done
+// too. Three things raise `reached`: a wait for the stream, an event that was recorded in the
+// stream, and marks. A mark is a kSignal command in the queue: its completion word tells when the
+// worker has reached the mark's position.
+//
+// `awaited` is the last position that a wait has covered: also the output of kernels up to there is
+// printed, which a query or a mark does not bring.
+//
+// These questions are answered from the positions:
+// - Is the stream done? reached >= sent.
+// - Has a wait for the stream nothing to do? awaited >= sent.
+// - Is an event done? reached >= the position of its record (event_state.h).
+// - Is the queue full? sent - reached against a limit: pace().
+// - Is a context idle? All its timelines are level (timelines.h).
+// - Can work in the queue still write to page-locked memory of this process? HostWrite below.
+//
+// If `reached` gives no answer, the client asks the worker and sends a mark, so that the next query
+// is only a load. An unreached mark means "busy" only until the client learns something new:
+// another stream that waited for this one may be known to be done before the mark's word arrives.
+// Timelines::news() counts what the client has learned.
+//
+// Pacing: a driver's queues are finite. On an H200 a stream holds 1020 launches, copies or records
+// after one that does not end (driver 580); the next caller blocks. The worker has one thread for
+// all streams, so that thread must not block. pace() makes the application's thread wait here
+// instead. Two effects are not counted: a large graph takes more room than one command (81 launches
+// of a graph of 100 nodes side by side fill an H200's queue), and streams beyond the eighth share
+// queues.
+//
+// Threads: any. The session calls count() while it holds the lock that orders its commands. A
+// thread that waits holds no lock. A thread that makes a mark holds this timeline's lock until the
+// command ring has room.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+
+#include <cuda.h>
+
+#include "client/session/completion_words.h"
+#include "client/session/pending_answer.h"
+#include "common/wire/protocol.h"
+
+namespace rcuda::client {
+
+class Session;
+
+enum class Progress { kUnknown, kPending, kDone };
+
+class Timeline : public std::enable_shared_from_this<Timeline> {
+ public:
+  // Whether the legacy default stream waits for this stream. kMaybe: not known.
+  enum class WithLegacy { kMaybe, kYes, kNo };
+
+  // `stream`: 0 for the context's legacy default stream.
+  Timeline(Session& session, wire::ObjectId context, wire::ObjectId stream);
+  ~Timeline();  // releases its word
+  Timeline(const Timeline&) = delete;
+  Timeline& operator=(const Timeline&) = delete;
+
+  Session& session() const { return session_; }
+  wire::ObjectId context() const { return context_; }
+  wire::ObjectId stream() const { return stream_; }
+  WithLegacy with_legacy() const { return with_legacy_.load(std::memory_order_relaxed); }
+  void set_with_legacy(WithLegacy relation) { with_legacy_.store(relation); }
+
+  // Counts a command that enters the ring and takes `room` places of the queue. Returns the
+  // command's position.
+  uint64_t count(uint64_t room = 1);
+  uint64_t sent() const { return sent_.load(std::memory_order_acquire); }
+  bool is_level() const { return reached_.load(std::memory_order_acquire) >= sent(); }
+  // Notes that everything up to `position` is done.
+  void advance(uint64_t position);
+  // Notes that a wait for `position` has ended: everything up to it is done, and what its kernels
+  // printed is out. A query or a mark does not bring the output.
+  void waited(uint64_t position);
+  bool is_awaited() const { return awaited_.load(std::memory_order_acquire) >= sent(); }
+  // Whether everything up to `position` is known to be done. Sends nothing.
+  bool has_reached(uint64_t position);
+
+  // Whether the queue has done everything up to `position`. kDone with an error in *result: the
+  // work has failed. kUnknown: ask the worker, then call found_busy() or advance().
+  Progress progress(uint64_t position, CUresult* result);
+  // The worker, asked when Timelines::news() was `news`, answered that the queue is not done.
+  void found_busy(uint64_t news);
+
+  // Called before a command is sent. Blocks while the queue is full, until there is room or the
+  // session is lost.
+  void pace();
+
+  // The stream is about to be destroyed. Its work continues; a mark tells when it is done.
+  void mark_end();
+  // The stream is destroyed. Releases the word unless a mark still needs it.
+  void close();
+  bool is_closed() const { return closed_.load(std::memory_order_acquire); }
+
+  // Whether work of any timeline of the process may still write to page-locked memory.
+  static bool host_writes_pending();
+
+  // The last push of mirrored memory for which the queue waits. Guarded by a lock of
+  // process/mirror.cpp.
+  uint64_t awaited_push = 0;
+
+ private:
+  friend class HostWrite;
+
+  struct Mark {
+    uint64_t position;
+    uint64_t sequence;  // the word's sequence once the position is reached
+  };
+
+  // All are called with mutex_ held.
+  void collect();
+  bool place_mark();
+  void release_word();
+  uint64_t sequence_to_wait_for();  // 0: the queue has room
+  void settle_host_writes();
+
+  Session& session_;
+  const wire::ObjectId context_, stream_;
+  std::atomic<WithLegacy> with_legacy_{WithLegacy::kMaybe};
+
+  std::atomic<uint64_t> sent_{0};
+  std::atomic<uint64_t> reached_{0};
+  std::atomic<uint64_t> awaited_{0};     // at most reached_
+  std::atomic<uint64_t> pace_at_{0};     // below this position, pace() returns at once
+  std::atomic<uint64_t> paced_from_{0};  // pace() ignores commands up to this position
+  // The position of the last command that may write to host memory; 0 if none is in progress.
+  // Written under the lock of all host writes (timeline.cpp).
+  std::atomic<uint64_t> host_write_{0};
+  uint32_t host_writes_begun_ = 0;  // without a position yet; same lock
+
+  // About the commands up to the position that was the last when the worker answered. It holds for
+  // later ones too, because the queue works in order.
+  PendingAnswer busy_;
+
+  std::atomic<bool> closed_{false};
+  std::mutex mutex_;
+  // Guarded by mutex_:
+  std::optional<Word> word_;
+  std::deque<Mark> marks_;  // not known to be reached, oldest first
+  uint64_t failed_at_ = 0;  // position of the last mark that was reached with an error
+  CUresult failure_ = CUDA_SUCCESS;
+};
+
+// Exists while a command is sent that may write to page-locked memory when it runs: an asynchronous
+// copy to the host, a host function, or a graph, which may contain either.
+//
+// Over media that do not share pages, it decides when the source of a copy from page-locked memory
+// to a device is read. If no work in progress can change the source, it is read early: over TCP,
+// the command of a small copy carries the bytes, and those of a larger one go beside it; over verbs
+// the worker fetches them at once (wire::kSourceReady). If work in progress can change the source,
+// the worker fetches the bytes when the stream reaches the copy.
+class HostWrite {
+ public:
+  explicit HostWrite(Timeline* timeline);  // null: nothing happens
+  ~HostWrite();
+  HostWrite(const HostWrite&) = delete;
+  HostWrite& operator=(const HostWrite&) = delete;
+
+ private:
+  Timeline* const timeline_;
+};
+
+}  // namespace rcuda::client

@@ -1,0 +1,101 @@
+// All timelines of a session. They tell whether a context is idle, so that a synchronisation with
+// nothing to wait for costs no round trip.
+//
+// A context is quiet when the timelines of its streams and of its legacy default stream are level,
+// and the commands that were sent to no stream that the client knows are known to be done. These
+// are counted for the whole session, since they may work in any context. It is awaited when waits
+// have told so, which also bring the output of kernels. Threads: any. The session calls
+// count_unplaced() while it holds the lock that orders its commands.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "client/session/timeline.h"
+
+namespace rcuda::client {
+
+class Timelines {
+ public:
+  // The work that a wait covers, the wider scope first. The legacy default stream waits for all
+  // blocking streams of its context. So if the context is quiet, its default stream is quiet too.
+  enum class Scope { kContext, kDefaultStream };
+
+  // `stream`: 0 for the context's legacy default stream.
+  std::shared_ptr<Timeline> make(Session& session, wire::ObjectId context, wire::ObjectId stream);
+  // The stream is destroyed. Its timeline stays until its work is known to be done.
+  void end_stream(const std::shared_ptr<Timeline>& timeline);
+  void end_context(wire::ObjectId context);
+
+  // Counts a command that enters the ring and may queue work on an unknown stream.
+  void count_unplaced() { unplaced_.fetch_add(1, std::memory_order_acq_rel); }
+
+  // The positions that a wait covers if it is sent after now().
+  struct Positions {
+    wire::ObjectId context = 0;
+    Scope scope = Scope::kContext;
+    uint64_t unplaced = 0;
+    std::vector<std::pair<std::shared_ptr<Timeline>, uint64_t>> timelines;
+  };
+  Positions now(Scope scope, wire::ObjectId context);
+  // A command that was sent after now() and comes after all this work has told that it is done.
+  void done(const Positions& positions);
+  // A wait that was sent after now() has succeeded, so what kernels printed is out, too.
+  void waited(const Positions& positions);
+  // Whether all work is known to be done.
+  bool is_quiet(Scope scope, wire::ObjectId context);
+  // Whether waits have covered all work.
+  bool is_awaited(Scope scope, wire::ObjectId context);
+
+  // Grows before any work counts as covered by a wait.
+  uint64_t waits() const { return waits_.load(); }
+  // The same, but stays as it is when the calling thread has waited.
+  // When the thread then waits in another session, its earlier waits here are counted too.
+  uint64_t waits_of_others() const {
+    return waits_.load() - (own_waits_.of == this ? own_waits_.count : 0);
+  }
+  void add_wait() {
+    waits_.fetch_add(1);
+    if (own_waits_.of != this) own_waits_ = {this, 0};
+    ++own_waits_.count;
+  }
+
+  // Grows before a caller learns that work is done. Other work that was unfinished at an earlier
+  // query may then be done too, although its own word has not arrived yet. One count for the
+  // process, because streams of different servers may wait for each other. Starts at 1.
+  static uint64_t news() { return news_.load(std::memory_order_acquire); }
+  static void add_news() { news_.fetch_add(1, std::memory_order_acq_rel); }
+
+ private:
+  // The session of the calling thread's latest wait, and its consecutive waits there.
+  struct OwnWaits {
+    const Timelines* of;
+    uint64_t count;
+  };
+  using ByScope = std::array<uint64_t, 2>;
+  struct OfContext {
+    std::vector<std::shared_ptr<Timeline>> timelines;
+    ByScope unplaced_reached{}, unplaced_awaited{};
+  };
+
+  void erase_ended(OfContext& context);
+  void note(const Positions& positions, std::initializer_list<ByScope OfContext::*> counts);
+  bool is_over(Scope scope, wire::ObjectId context, bool (Timeline::*over)() const,
+               ByScope OfContext::*unplaced);
+
+  static inline std::atomic<uint64_t> news_{1};
+  std::atomic<uint64_t> waits_{0};
+  static inline thread_local OwnWaits own_waits_{};
+  std::atomic<uint64_t> unplaced_{0};
+  std::mutex mutex_;  // locked before a timeline's mutex
+  std::unordered_map<wire::ObjectId, OfContext> contexts_;
+};
+
+}  // namespace rcuda::client

@@ -1,0 +1,401 @@
+#include "client/session/worker_events.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include <pthread.h>
+
+#include "client/session/reply.h"
+#include "common/base/log.h"
+#include "common/base/peer_order.h"
+#include "common/base/printable.h"
+#include "common/base/start_thread.h"
+
+namespace rcuda::client {
+namespace {
+
+thread_local bool running_host_function = false;
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kForever = std::chrono::hours(24);
+
+template <typename Body>
+bool read_body(std::span<const std::byte> frame, Body* body) {
+  if (frame.size() < sizeof(Body)) return false;
+  std::memcpy(body, frame.data(), sizeof(Body));
+  return true;
+}
+
+void print(std::span<const std::byte> frame) {
+  wire::OutputEvent event;
+  if (!read_body(frame, &event) || event.text_bytes > frame.size() - sizeof event) {
+    RCUDA_WARN("a malformed output event was dropped");
+    return;
+  }
+  std::FILE* stream = event.is_stderr ? stderr : stdout;
+  std::fwrite(frame.data() + sizeof event, 1, event.text_bytes, stream);
+  // A local driver also flushes, independently of the buffering of the stream (580 on an H100).
+  std::fflush(stream);
+}
+
+}  // namespace
+
+bool in_host_function() { return running_host_function; }
+
+WorkerEvents::WorkerEvents(transport::Link& link)
+    : link_(link), ring_(link, wire::kEventRingLayout) {}
+
+Status WorkerEvents::start() {
+  return start_thread(&event_thread_, [this] { run_events(); });
+}
+
+WorkerEvents::~WorkerEvents() {
+  stop_.store(true);
+  link_.interrupt();
+  if (event_thread_.joinable()) event_thread_.join();
+  {
+    std::lock_guard lock(mutex_);
+    changed_.notify_all();
+  }
+  for (Runner* runner : {&host_functions_, &copies_, &releases_}) {
+    if (runner->thread.joinable()) runner->thread.join();
+  }
+}
+
+Result<wire::ReadyEvent> WorkerEvents::ready(Clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  while (!is_ready_) {
+    if (Status status = link_.status(); !status.ok()) return status;
+    if (Clock::now() >= deadline) {
+      return Status(Code::kTimeout, "the worker did not say that it is ready");
+    }
+    changed_.wait_until(lock, std::min(deadline, Clock::now() + std::chrono::milliseconds(50)));
+  }
+  return ready_;
+}
+
+Result<uint64_t> WorkerEvents::add_callback(std::function<void(CUresult)> function, bool always) {
+  std::lock_guard lock(mutex_);
+  RCUDA_RETURN_IF_ERROR(start_locked(host_functions_));
+  const uint64_t id = next_callback_++;
+  callbacks_.emplace(id, Once{std::move(function), always});
+  return id;
+}
+
+Result<uint64_t> WorkerEvents::add_graph_callback(GraphCallback callback) {
+  auto shared = std::make_shared<const GraphCallback>(std::move(callback));
+  std::lock_guard lock(mutex_);
+  RCUDA_RETURN_IF_ERROR(start_locked(host_functions_));
+  if (shared->is_internal) {
+    RCUDA_RETURN_IF_ERROR(start_locked(copies_));
+    RCUDA_RETURN_IF_ERROR(start_locked(releases_));
+  }
+  const uint64_t id = next_callback_++;
+  graph_callbacks_.emplace(id, std::move(shared));
+  return id;
+}
+
+bool WorkerEvents::host_function_given(uint64_t id, CUDA_HOST_NODE_PARAMS* given) {
+  std::lock_guard lock(mutex_);
+  const auto found = graph_callbacks_.find(id);
+  if (found == graph_callbacks_.end() || !found->second->given.fn) return false;
+  *given = found->second->given;
+  return true;
+}
+
+bool WorkerEvents::copy_given(uint64_t id, CUDA_MEMCPY3D* given) {
+  std::lock_guard lock(mutex_);
+  const auto found = graph_callbacks_.find(id);
+  if (found == graph_callbacks_.end() || !found->second->copy) return false;
+  *given = *found->second->copy;
+  return true;
+}
+
+bool WorkerEvents::has_had_callbacks() {
+  std::lock_guard lock(mutex_);
+  return next_callback_ != kFirstCallback;
+}
+
+bool WorkerEvents::remove_callback(uint64_t id) {
+  // destroyed after the lock is released: destroying its contents may need the event thread
+  Shared forgotten;
+  std::lock_guard lock(mutex_);
+  if (callbacks_.erase(id) != 0) return true;
+  const auto found = graph_callbacks_.find(id);
+  if (found == graph_callbacks_.end()) return false;
+  forgotten = std::move(found->second);
+  graph_callbacks_.erase(found);
+  return true;
+}
+
+void WorkerEvents::forget_callbacks() {
+  std::lock_guard lock(mutex_);
+  callbacks_.clear();
+}
+
+Status WorkerEvents::start_host_functions() {
+  std::lock_guard lock(mutex_);
+  return start_locked(host_functions_);
+}
+
+Status WorkerEvents::start_locked(Runner& runner) {
+  if (runner.thread.joinable()) return {};
+  Status started = start_thread(&runner.thread, [this, &runner] { run(runner); });
+  if (!started.ok()) {
+    RCUDA_ERROR("no %s can run: %s", runner.runs_application ? "host function" : "graph copy",
+                started.context().c_str());
+  }
+  return started;
+}
+
+void WorkerEvents::run_later(std::function<void()> function) {
+  std::unique_lock lock(mutex_);
+  enqueue(host_functions_, std::move(function), lock);
+}
+
+void WorkerEvents::set_trace_sink(TraceSink sink) {
+  std::lock_guard lock(mutex_);
+  trace_sink_ = std::move(sink);
+}
+
+void WorkerEvents::drain_output() {
+  after_peer(&link_);           // the caller may have waited for host functions
+  constexpr int kYields = 200;  // enough for printing, unless the reader of our output is slow
+  const uint64_t since = handled_.load(std::memory_order_acquire);
+  for (int i = 0; i < kYields; ++i) {
+    if (is_drained(since)) [[likely]]
+      return;
+    std::this_thread::yield();
+  }
+  std::unique_lock lock(drained_mutex_);
+  while (!is_drained(since) && link_.status().ok()) {
+    drained_.wait_for(lock, std::chrono::milliseconds(50));  // a broken Link does not notify
+  }
+}
+
+// The header of a frame that has arrived is nonzero (ring.h), and the frame was put before the word
+// or reply that the caller has just seen. If the header is zero again, the event thread has taken
+// the frame. The caller then sees either `taking_`, which is set before the header is cleared, or
+// the new `handled_`, which is set before `taking_` is cleared.
+bool WorkerEvents::is_drained(uint64_t since) const {
+  constexpr wire::RingLayout kRing = wire::kEventRingLayout;
+  const uint64_t handled = handled_.load(std::memory_order_acquire);
+  // After two laps, everything that was in the ring at the beginning is handled. Without this
+  // limit, a steady flow of events would keep the caller for ever.
+  if (handled - since >= 2 * kRing.ring_bytes) return true;
+  const std::byte* at = link_.window().data() + kRing.ring_offset + handled % kRing.ring_bytes;
+  const auto* header = reinterpret_cast<const std::atomic<uint64_t>*>(at);
+  return header->load(std::memory_order_acquire) == 0 && !taking_.load(std::memory_order_acquire) &&
+         handled_.load(std::memory_order_acquire) == handled;
+}
+
+void WorkerEvents::run_events() {
+  pthread_setname_np(pthread_self(), "rcuda-events");
+  bool readable = true;
+  while (readable && !stop_.load()) {
+    const Status status = link_.wait([this] { return stop_.load() || ring_.pending(); },
+                                     Clock::now() + kForever, transport::WokenBy::kNotAnswers);
+    if (!status.ok() && status.code() != Code::kTimeout) break;
+    while (!stop_.load() && readable) {
+      taking_.store(true, std::memory_order_relaxed);  // before try_next() clears a header
+      Result<std::span<const std::byte>> frame = ring_.try_next();
+      const bool any = frame && !frame->empty();
+      if (any) handle(*frame);
+      handled_.store(ring_.consumed(), std::memory_order_release);
+      taking_.store(false, std::memory_order_release);
+      if (!frame) {
+        lose(Status(frame.status()).with_context("the worker's events"));
+        readable = false;  // an unreadable event stays in the ring
+      }
+      {
+        // a thread that has just checked is_drained() must be waiting before the notification
+        std::lock_guard lock(drained_mutex_);
+      }
+      drained_.notify_all();
+      if (!any) break;
+    }
+  }
+  if (!stop_.load()) call_after_loss();  // if the end is intended, no callbacks are left
+  // Threads that wait in ready() check the Link's status.
+  std::lock_guard lock(mutex_);
+  changed_.notify_all();
+}
+
+void WorkerEvents::lose(const Status& why) {
+  if (loss_sink_) {
+    loss_sink_(why);
+  } else {
+    link_.close();
+  }
+}
+
+void WorkerEvents::call_after_loss() {
+  std::unique_lock lock(mutex_);
+  for (auto next = callbacks_.begin(); next != callbacks_.end();) {
+    const auto callback = next++;
+    if (!callback->second.always) continue;
+    enqueue(
+        host_functions_,
+        [function = std::move(callback->second.function)] { function(kSessionLost); }, lock);
+    callbacks_.erase(callback);
+  }
+}
+
+void WorkerEvents::handle(std::span<const std::byte> frame) {
+  wire::EventHeader header;
+  if (!read_body(frame, &header)) return;
+  switch (static_cast<uint32_t>(header.event)) {
+    case wire::kReadyEvent: {
+      std::lock_guard lock(mutex_);
+      is_ready_ = read_body(frame, &ready_);
+      changed_.notify_all();
+      return;
+    }
+    case static_cast<uint32_t>(wire::Event::kHostCallback): {
+      wire::HostCallbackEvent event;
+      if (!read_body(frame, &event) || event.slot >= wire::WorkerWindow::kCallbackSlots) break;
+      host_callback(event);
+      return;
+    }
+    case static_cast<uint32_t>(wire::Event::kReleased): {
+      wire::ReleasedEvent event;
+      if (!read_body(frame, &event)) break;
+      released(event.callback);
+      return;
+    }
+    case static_cast<uint32_t>(wire::Event::kOutput):
+      print(frame);
+      return;
+    case static_cast<uint32_t>(wire::Event::kNotice):
+      if (!notice(frame)) break;
+      return;
+    case static_cast<uint32_t>(wire::Event::kTrace): {
+      const auto events = frame.subspan(sizeof header);
+      std::lock_guard lock(mutex_);
+      if (trace_sink_) {
+        trace_sink_({reinterpret_cast<const wire::TraceEvent*>(events.data()),
+                     events.size() / sizeof(wire::TraceEvent)});
+      }
+      return;
+    }
+  }
+  RCUDA_WARN("an unknown or malformed event %u of the worker was dropped",
+             static_cast<unsigned>(header.event));
+}
+
+bool WorkerEvents::notice(std::span<const std::byte> frame) {
+  wire::NoticeEvent event;
+  if (!read_body(frame, &event) || event.ends > 1 ||
+      event.text_bytes > wire::NoticeEvent::kMostTextBytes ||
+      event.text_bytes > frame.size() - sizeof event) {
+    return false;
+  }
+  const auto* text = reinterpret_cast<const char*>(frame.data() + sizeof event);
+  if (notice_sink_) notice_sink_(event.ends == 1, printable(std::string(text, event.text_bytes)));
+  return true;
+}
+
+void WorkerEvents::host_callback(const wire::HostCallbackEvent& event) {
+  std::function<void(CUresult)> once;
+  Shared shared;
+  std::unique_lock lock(mutex_);
+  if (requested_[event.slot]) {
+    lock.unlock();
+    return lose(Status(Code::kProtocol,
+                       "the worker requests a host function before it has the "
+                       "answer to the last request"));
+  }
+  requested_.set(event.slot);
+  if (auto found = callbacks_.find(event.callback); found != callbacks_.end()) {
+    once = std::move(found->second.function);
+    callbacks_.erase(found);
+  } else if (auto kept = graph_callbacks_.find(event.callback); kept != graph_callbacks_.end()) {
+    shared = kept->second;
+  }
+  if (shared && shared->is_internal) {
+    enqueue(
+        copies_,
+        [this, event, shared = std::move(shared)]() mutable {
+          shared->function();
+          // First: as long as the worker waits, this is not the last reference.
+          shared.reset();
+          acknowledge(event);
+        },
+        lock);
+    return;
+  }
+  enqueue(
+      host_functions_,
+      [this, event, once = std::move(once), shared = std::move(shared)] {
+        if (event.loan != 0) mirrors_arrived_(event.loan);
+        if (once) {
+          once(static_cast<CUresult>(event.status));
+        } else if (shared && shared->function) {
+          shared->function();
+        } else {
+          RCUDA_WARN("the worker asked for host function %llu, which is not registered",
+                     static_cast<unsigned long long>(event.callback));
+        }
+        if (event.loan != 0) mirrors_leave_(event.loan);
+        acknowledge(event);
+      },
+      lock);
+}
+
+void WorkerEvents::released(uint64_t id) {
+  std::unique_lock lock(mutex_);
+  const auto found = graph_callbacks_.find(id);
+  if (found == graph_callbacks_.end()) return;
+  Shared shared = std::move(found->second);
+  graph_callbacks_.erase(found);
+  // Not on this thread, which would then miss events.
+  Runner& runner = shared->is_internal ? releases_ : host_functions_;
+  enqueue(
+      runner,
+      [shared = std::move(shared)]() mutable {
+        if (shared->released) shared->released();
+        shared.reset();
+      },
+      lock);
+}
+
+void WorkerEvents::acknowledge(const wire::HostCallbackEvent& event) {
+  const uint64_t sequence = event.sequence;
+  {
+    std::lock_guard lock(mutex_);
+    requested_.reset(event.slot);
+  }
+  before_peer(&link_);
+  // If this fails, the Link is lost and has logged it.
+  (void)link_.put(wire::WorkerWindow::kCallbackAcks + 8ull * event.slot,
+                  std::as_bytes(std::span(&sequence, 1)), {}, transport::Wake::kYes);
+}
+
+void WorkerEvents::enqueue(Runner& runner, std::function<void()> work,
+                           std::unique_lock<std::mutex>&) {
+  // The registration of a function has started its thread. Only for an unregistered id from the
+  // worker can the thread be missing.
+  if (!start_locked(runner).ok()) return link_.close();
+  runner.pending.push_back(std::move(work));
+  changed_.notify_all();
+}
+
+void WorkerEvents::run(Runner& runner) {
+  pthread_setname_np(pthread_self(), runner.name);
+  running_host_function = runner.runs_application;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return stop_.load() || !runner.pending.empty(); });
+    if (stop_.load()) return;
+    std::function<void()> work = std::move(runner.pending.front());
+    runner.pending.pop_front();
+    lock.unlock();
+    work();
+    work = nullptr;
+    lock.lock();
+  }
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,64 @@
+#include "client/settings/settings.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/log.h"
+#include "common/transport/media.h"
+#include "common/transport/verbs/kept_memory.h"
+
+namespace rcuda::client {
+namespace {
+
+std::vector<const char*> transports() {
+  std::vector<const char*> words{"auto"};
+  for (const transport::Medium& medium : transport::media()) words.push_back(medium.name());
+  return words;
+}
+
+const Settings*& current() {
+  static const Settings* loaded = new Settings;
+  return loaded;
+}
+
+}  // namespace
+
+Settings::Settings()
+    : transport(registry, "RCUDA_TRANSPORT", transports(),
+                "the transport of sessions; auto: by where the server is"),
+      copy_threads(registry, "RCUDA_COPY_THREADS",
+                   std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 8), 1, 64,
+                   "threads that copy pageable memory"),
+      verbs_cache(registry, "RCUDA_VERBS_CACHE", transport::verbs::kKeptMiB, 0,
+                  transport::verbs::kMaxKeptMiB,
+                  "MiB of pageable memory that may stay registered with the adapter") {}
+
+const Settings& settings() { return *current(); }
+
+Status load_settings() {
+  auto loaded = std::make_unique<Settings>();
+  RCUDA_RETURN_IF_ERROR(loaded->registry.load_environment());
+  current() = loaded.release();  // never freed: a thread may still use the old ones
+  return {};
+}
+
+Status configure_log() {
+  const std::string text = settings().log.get();
+  if (text.empty()) return {};
+  const size_t colon = std::min(text.find(':'), text.size());
+  if (!set_log_level(text.substr(0, colon).c_str())) {
+    return Status(
+        Code::kInvalidArgument,
+        "RCUDA_LOG=" + text +
+            " is not a level; use trace, debug, info, warn, error or off, and :FILE for a file");
+  }
+  if (colon == text.size()) return {};
+  const std::string file = text.substr(colon + 1);
+  if (set_log_file(file.c_str())) return {};
+  return Status::from_errno(errno, "RCUDA_LOG: cannot write to " + file);
+}
+
+}  // namespace rcuda::client

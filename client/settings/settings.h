@@ -1,0 +1,58 @@
+// The settings of a program: RCUDA_ variables of its environment, each declared here with its type,
+// default and help. Elsewhere: RCUDA_DEVICES and its like (device_list.h), the user's identity
+// (common/wire/identify.h), and the adapter's (common/transport/verbs).
+//
+// load_settings() reads them once, before the program's sessions start and before a second thread
+// uses settings(); until then settings() has the defaults. Nothing blocks.
+#pragma once
+
+#include "common/base/status.h"
+#include "common/config/settings.h"
+
+namespace rcuda::client {
+
+enum class ManagedMode {  // in the order of Settings::managed
+  kMoved,                 // in the worker; over shared memory only where pages can be absent
+  kInPlace,               // in the client, where kernels reach its pages
+  kTracked,               // in the worker; fetched after each wait, not when it is accessed
+  kCompared,              // as kTracked, and writes of the application are found by comparing
+};
+
+struct Settings {
+  Settings();
+
+  config::Registry registry{"RCUDA_"};
+  config::String log{registry, "RCUDA_LOG", "",
+                     "trace, debug, info, warn (default), error or off; info:FILE writes to a "
+                     "file"};
+  config::Choice transport;
+  config::Duration wait{registry, "RCUDA_WAIT", std::chrono::seconds(0),
+                        "how long to wait for room at a busy server; 0: not at all"};
+  config::Bool synchronous{registry, "RCUDA_SYNC", false,
+                           "make every call a round trip, so that it returns its own error"};
+  config::String trace{registry, "RCUDA_TRACE", "", "file for a timeline of the calls"};
+  config::Choice p2p{registry,
+                     "RCUDA_P2P",
+                     {"auto", "eager", "lazy"},
+                     "connect servers to each other at once (eager), at their first copy (lazy), "
+                     "or by their number (auto)"};
+  config::String p2p_path{registry, "RCUDA_P2P_PATH", "", "how copies between servers travel"};
+  config::String p2p_strategy{registry, "RCUDA_P2P_STRATEGY", "", "how these copies are staged"};
+  config::Integer copy_threads;
+  config::Choice managed{registry,
+                         "RCUDA_MANAGED",
+                         {"moved", "in_place", "tracked", "compared"},
+                         "where managed memory is, and how changes are found"};
+  config::Integer verbs_cache;
+
+  ManagedMode managed_mode() const { return static_cast<ManagedMode>(managed.index()); }
+};
+
+const Settings& settings();
+// An error names the variable and the accepted values, and leaves the settings as they were.
+Status load_settings();
+
+// Applies RCUDA_LOG.
+Status configure_log();
+
+}  // namespace rcuda::client

@@ -1,0 +1,150 @@
+// The commands that the two workers get for a blocking copy: where a worker must check that a
+// stream has reached the copy, and where the client already knows.
+#include <gtest/gtest.h>
+
+#include "api/opcodes.h"
+#include "client/copy/locate.h"
+#include "client/copy/peer.h"
+#include "tests/unit/client/two_puppets.h"
+
+namespace rcuda::client {
+namespace {
+
+class PeerCopyTest : public TwoPuppetsTest {
+ protected:
+  struct Asked {
+    bool source = false, destination = false;
+    bool operator==(const Asked&) const = default;
+  };
+
+  void SetUp() override {
+    TwoPuppetsTest::SetUp();
+    copy_.source = side(first_session());
+    copy_.destination = side(second_session());
+    copy_.extent.width_bytes = 64;
+  }
+  PeerSide side(Session& session) {
+    PeerSide made;
+    made.address = allocate(session, 0x6000000, 4096);
+    Location location;
+    EXPECT_EQ(locate(made.address, 4096, Side::kDevice, &location), CUDA_SUCCESS);
+    made.owner = location.owner;
+    return made;
+  }
+  // Copies 64 bytes from the first server to the second. Returns the default streams in which the
+  // copy took a place.
+  Asked copy() {
+    (void)sent(wire::Custom::kPeerCopy), (void)sent_to_second(wire::Custom::kPeerCopy);
+    EXPECT_EQ(copy_between_servers(copy_, nullptr, true), CUDA_SUCCESS);
+    const auto out = sent(wire::Custom::kPeerCopy), in = sent_to_second(wire::Custom::kPeerCopy);
+    if (out.size() != 1 || in.size() != 1) {
+      ADD_FAILURE() << out.size() << " and " << in.size() << " halves";
+      return {};
+    }
+    const auto source = out[0].as<wire::PeerCopyBody>(), target = in[0].as<wire::PeerCopyBody>();
+    const Asked asked{(source.flags & wire::kPeerInStream) != 0,
+                      (target.flags & wire::kPeerInStream) != 0};
+    // If the destination took no place in a stream, it need not report that it is ready.
+    EXPECT_EQ((source.flags & wire::kPeerOtherStream) != 0, asked.destination);
+    return asked;
+  }
+  static void fill(const PeerSide& side) {
+    EXPECT_EQ(side.owner.session->post(side.owner,
+                                       static_cast<uint16_t>(api::Opcode::cuMemsetD8Async), {}),
+              CUDA_SUCCESS);
+  }
+
+  CopyBetweenServers copy_;
+};
+
+TEST_F(PeerCopyTest, AsksAStreamOnlyIfSomethingMayBeUnderWay) {
+  fill(copy_.source);
+  fill(copy_.destination);
+  EXPECT_EQ(copy(), (Asked{true, true}));
+  // The end of the copy shows that both streams are idle.
+  EXPECT_EQ(copy(), (Asked{false, false}));
+  fill(copy_.destination);
+  EXPECT_EQ(copy(), (Asked{false, true}));
+  EXPECT_EQ(copy(), (Asked{false, false}));
+  fill(copy_.source);
+  EXPECT_EQ(copy(), (Asked{true, false}));
+}
+
+TEST_F(PeerCopyTest, ACopyThatFailedTellsNothingOfItsStreams) {
+  fill(copy_.destination);
+  second().on(wire::Custom::kPeerCopy, [](const Command&) {
+    return test::PuppetServer::Answer{CUDA_ERROR_UNKNOWN, {}};
+  });
+  EXPECT_EQ(copy_between_servers(copy_, nullptr, true), CUDA_ERROR_UNKNOWN);
+  second().on(wire::Custom::kPeerCopy, nullptr);
+  EXPECT_TRUE(copy().destination);
+}
+
+TEST_F(PeerCopyTest, WhatIsQueuedDuringACopyIsAskedAbout) {
+  fill(copy_.destination);
+  // The puppet's thread acts as another thread of the program.
+  second().on(wire::Custom::kPeerCopy, [this](const Command&) {
+    fill(copy_.destination);
+    return test::PuppetServer::Answer{};
+  });
+  EXPECT_EQ(copy_between_servers(copy_, nullptr, true), CUDA_SUCCESS);
+  second().on(wire::Custom::kPeerCopy, nullptr);
+  EXPECT_TRUE(copy().destination);
+}
+
+// Copies from the first server to another one, issued in a stream of the second server.
+class ThirdServerTest : public PeerCopyTest {
+ protected:
+  void SetUp() override {
+    PeerCopyTest::SetUp();
+    copy_.destination.owner.session = other_.session.get();
+    push_context(process().device(1)->primary);
+    (void)sent(static_cast<uint16_t>(api::Opcode::cuStreamCreate));
+  }
+  void TearDown() override {
+    EXPECT_EQ(other_.ping(), CUDA_SUCCESS);
+    process().peers().forget(*other_.session);
+    pop_context();
+    PeerCopyTest::TearDown();
+  }
+  void copy_in_stream() { EXPECT_EQ(copy_between_servers(copy_, nullptr, false), CUDA_SUCCESS); }
+
+  LoneSession other_;
+};
+
+TEST_F(ThirdServerTest, EachGpuOfTheSourceHasOneStreamForThem) {
+  const uint32_t ordinals[] = {first_session().ordinals()[0], first_session().ordinals()[1]};
+  for (int round = 0; round < 3; ++round) {
+    for (uint32_t gpu = 0; gpu < 2; ++gpu) {
+      copy_.source.owner.context = wire::primary_context_id(gpu);
+      copy_.source.owner.device = ordinals[gpu];
+      copy_in_stream();
+    }
+  }
+  EXPECT_EQ(sent(wire::Custom::kPeerCopy).size(), 6u);
+  EXPECT_LE(sent(static_cast<uint16_t>(api::Opcode::cuStreamCreate)).size(), 2u);
+}
+
+// The program waits for its stream, which belongs to the second server.
+TEST_F(ThirdServerTest, TheServerOfTheStreamReportsAnError) {
+  (void)sent(wire::Custom::kPeerCopy), (void)sent(wire::Custom::kPeerSignal);
+  (void)sent_to_second(wire::Custom::kPeerAwait);
+  copy_in_stream();
+  const auto out = sent(wire::Custom::kPeerCopy), signals = sent(wire::Custom::kPeerSignal);
+  const auto awaits = sent_to_second(wire::Custom::kPeerAwait);
+  EXPECT_EQ(other_.ping(), CUDA_SUCCESS);
+  const auto in = other_.puppet.taken(wire::Custom::kPeerCopy);
+  ASSERT_EQ(out.size(), 1u);
+  ASSERT_EQ(in.size(), 1u);
+  ASSERT_EQ(signals.size(), 1u);
+  ASSERT_EQ(awaits.size(), 1u);
+  const auto half = out[0].as<wire::PeerCopyBody>();
+  EXPECT_EQ(half.flags & (wire::kPeerReports | wire::kPeerSignalled), wire::kPeerSignalled);
+  EXPECT_EQ(in[0].as<wire::PeerCopyBody>().flags & (wire::kPeerReports | wire::kPeerSignalled), 0u);
+  const auto signal = signals[0].as<wire::PeerSignalBody>();
+  EXPECT_EQ(signal.copy, half.id);
+  EXPECT_EQ(awaits[0].as<wire::PeerSignalBody>().id, signal.id);
+}
+
+}  // namespace
+}  // namespace rcuda::client

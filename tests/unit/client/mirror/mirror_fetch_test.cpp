@@ -1,0 +1,210 @@
+// How mirrored memory is asked for: with a wait, and several mirrors together.
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "client/mirror/mirror.h"
+#include "common/base/peer_order.h"
+#include "tests/support/withheld_answers.h"
+#include "tests/unit/client/mirror/mirror_answers.h"
+#include "tests/unit/client/two_puppets.h"
+
+namespace rcuda::client {
+namespace {
+
+constexpr size_t kBlock = 4096;
+
+// A mirror whose bytes fit into a small reply: its worker is asked for them with the wait.
+class SmallMirrorTest : public ::testing::Test {
+ protected:
+  using Answer = test::PuppetServer::Answer;
+
+  void SetUp() override {
+    lone_.puppet.on(wire::Custom::kMirror, [this](const auto& command) {
+      const auto body = command.template as<wire::MirrorBody>();
+      auto mapped = lone_.puppet.link().map(static_cast<transport::RegionId>(body.region),
+                                            2 * body.fetch_offset);
+      if (!mapped.ok()) return Answer{CUDA_ERROR_UNKNOWN, {}};
+      fetched_ = static_cast<std::byte*>(*mapped) + body.fetch_offset;
+      return Answer{};
+    });
+    lone_.puppet.on(wire::Custom::kMirrorFetch, [this](const auto&) {
+      std::memcpy(fetched_, worker_.data(), worker_.size());
+      return answer_with({UINT64_MAX, 0});
+    });
+    lone_.puppet.on(wire::Custom::kMirrorFetchBehind, [this](const auto&) {
+      return answer_with({UINT64_MAX, 0}, worker_);
+    });
+    mirror(*lone_.session, 1, memory_.data(), memory_.size());
+    ASSERT_TRUE(any_mirrored());
+    ASSERT_EQ(push_mirrors(target()), CUDA_SUCCESS);  // work, which can be waited for
+  }
+  void TearDown() override { unmirror(memory_.data()); }
+  Target target() { return lone_.session->in_context(1); }
+  // How often the worker was asked with a wait, and behind it.
+  std::vector<size_t> asked() {
+    EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
+    return {lone_.puppet.taken(wire::Custom::kMirrorFetchBehind).size(),
+            lone_.puppet.taken(wire::Custom::kMirrorFetch).size()};
+  }
+
+  LoneSession lone_;
+  std::vector<std::byte> memory_ = std::vector<std::byte>(64);
+  std::vector<std::byte> worker_ = std::vector<std::byte>(64);
+  std::byte* fetched_ = nullptr;
+};
+
+TEST_F(SmallMirrorTest, ItIsAskedForWithTheWait) {
+  worker_[5] = std::byte{0x50};
+  before_peer(&lone_.puppet);
+  ASSERT_EQ(lone_.session->synchronize(target()), CUDA_SUCCESS);
+  EXPECT_EQ(memory_[5], std::byte{0x50});
+  EXPECT_EQ(asked(), (std::vector<size_t>{1, 0}));
+}
+
+TEST_F(SmallMirrorTest, AWaitWithNothingToWaitForFetchesOnlyWhatAnotherWaitMayHaveMissed) {
+  const auto timeline = lone_.session->timelines().make(*lone_.session, 1, 3);
+  Target idle = target();
+  idle.timeline = timeline.get();
+  ASSERT_EQ(lone_.session->synchronize(idle), CUDA_SUCCESS);
+  EXPECT_EQ(asked(), (std::vector<size_t>{0, 1}));
+  ASSERT_EQ(lone_.session->synchronize(idle), CUDA_SUCCESS);
+  EXPECT_EQ(asked(), (std::vector<size_t>{0, 0}));
+  lone_.session->timelines().add_wait();  // of a thread that has not fetched yet
+  ASSERT_EQ(lone_.session->synchronize(idle), CUDA_SUCCESS);
+  EXPECT_EQ(asked(), (std::vector<size_t>{0, 1}));
+}
+
+TEST_F(SmallMirrorTest, ACallWithoutAWordAsksBeforeItsOwnCommands) {
+  worker_[6] = std::byte{0x60};
+  before_peer(&lone_.puppet);
+  const std::unique_ptr<FetchesBehind> behind = lone_.session->ask_behind(target());
+  ASSERT_TRUE(behind);
+  EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
+  ASSERT_EQ(lone_.session->finish_wait(behind.get()), CUDA_SUCCESS);
+  EXPECT_EQ(memory_[6], std::byte{0x60});
+  EXPECT_EQ(asked(), (std::vector<size_t>{1, 0}));
+}
+
+// Another thread's launch has sent newer bytes while this one waited.
+TEST_F(SmallMirrorTest, AnExchangeDuringTheWaitMakesTheBytesOld) {
+  lone_.puppet.on(wire::Custom::kMirrorFetchBehind, [this](const auto&) {
+    const Answer old = answer_with({1, 0}, worker_);
+    memory_[0] = worker_[0] = std::byte{0x11};
+    EXPECT_EQ(push_mirrors(target()), CUDA_SUCCESS);
+    worker_[7] = std::byte{0x70};
+    return old;
+  });
+  before_peer(&lone_.puppet);
+  ASSERT_EQ(lone_.session->synchronize(target()), CUDA_SUCCESS);
+  after_peer(&lone_.puppet);
+  EXPECT_EQ(memory_, worker_);
+  EXPECT_EQ(asked(), (std::vector<size_t>{1, 1}));
+}
+
+TEST_F(SmallMirrorTest, AFetchThatFailsIsTriedAgain) {
+  worker_[9] = std::byte{0x90};
+  lone_.puppet.on(wire::Custom::kMirrorFetchBehind, [](const auto&) {
+    return Answer{CUDA_ERROR_OUT_OF_MEMORY, {}};
+  });
+  before_peer(&lone_.puppet);
+  ASSERT_EQ(lone_.session->synchronize(target()), CUDA_SUCCESS);
+  EXPECT_EQ(memory_[9], std::byte{0x90});
+  EXPECT_EQ(asked(), (std::vector<size_t>{1, 1}));
+}
+
+// Each question holds a reply slot until its wait is over. Threads that wait may wait for others,
+// which need slots for that.
+TEST_F(SmallMirrorTest, QuestionsLeaveSlotsToOtherThreads) {
+  std::vector<std::unique_ptr<FetchesBehind>> waits;
+  while (auto behind = lone_.session->ask_behind(target())) waits.push_back(std::move(behind));
+  EXPECT_GT(waits.size(), size_t{wire::ClientWindow::kSmallReplyCount} / 2);
+  EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
+}
+
+// Several mirrors whose worker tracks changes.
+class LargeMirrorsTest : public ::testing::Test {
+ protected:
+  using Answer = test::PuppetServer::Answer;
+  using Command = test::PuppetServer::Command;
+  static constexpr size_t kMirrors = 3, kLarge = 40 * kBlock;
+
+  void SetUp() override {
+    lone_.puppet.on(wire::Custom::kMirror, [](const auto&) {
+      wire::MirrorReply reply{};
+      reply.block_bytes = kBlock;
+      const auto bytes = std::as_bytes(std::span(&reply, 1));
+      return Answer{CUDA_SUCCESS, {bytes.begin(), bytes.end()}};
+    });
+    for (auto& memory : memory_) mirror(*lone_.session, 1, memory.data(), memory.size());
+    ASSERT_EQ(push_mirrors(lone_.session->in_context(1)), CUDA_SUCCESS);
+    before_peer(&lone_.puppet);
+  }
+  void TearDown() override {
+    for (auto& memory : memory_) unmirror(memory.data());
+  }
+  // The worker's answers: the blocks from 2 on have changed, and all their bytes are 7.
+  static Answer changes(const Command&, uint64_t blocks) {
+    const wire::MirrorRun run{2, blocks};
+    return answer_with({UINT64_MAX, 0}, std::as_bytes(std::span(&run, 1)));
+  }
+  static Answer copied(const Command& command) {
+    const auto body = command.as<wire::CopyToReplyBody>();
+    return {CUDA_SUCCESS, std::vector<std::byte>(body.bytes, std::byte{7})};
+  }
+  std::vector<std::byte> expected(size_t blocks) {
+    std::vector<std::byte> bytes(kLarge);
+    std::fill_n(bytes.begin() + 2 * kBlock, blocks * kBlock, std::byte{7});
+    return bytes;
+  }
+
+  LoneSession lone_;
+  std::vector<std::vector<std::byte>> memory_{kMirrors, std::vector<std::byte>(kLarge)};
+};
+
+// One round trip for all questions, and one for all bytes.
+TEST_F(LargeMirrorsTest, AreAskedAndFetchedTogether) {
+  const test::WithheldAnswers questions(lone_.puppet, {wire::Custom::kMirrorChanges}, kMirrors,
+                                        [](const Command& command) { return changes(command, 3); });
+  const test::WithheldAnswers bytes(lone_.puppet, {wire::Custom::kCopyToReply}, kMirrors, copied);
+  EXPECT_EQ(pull_mirrors(*lone_.session), CUDA_SUCCESS);
+  after_peer(&lone_.puppet);
+  for (const auto& memory : memory_) EXPECT_EQ(memory, expected(3));
+  EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
+  EXPECT_EQ(lone_.puppet.taken(wire::Custom::kMirrorNote).size(), kMirrors);
+}
+
+TEST_F(LargeMirrorsTest, ARunOfMoreThanAReplyComesInSeveral) {
+  lone_.puppet.on(wire::Custom::kMirrorChanges,
+                  [](const Command& command) { return changes(command, 33); });
+  lone_.puppet.on(wire::Custom::kCopyToReply, copied);
+  EXPECT_EQ(pull_mirrors(*lone_.session), CUDA_SUCCESS);
+  after_peer(&lone_.puppet);
+  for (const auto& memory : memory_) EXPECT_EQ(memory, expected(33));
+  EXPECT_EQ(lone_.puppet.taken(wire::Custom::kCopyToReply).size(), 3 * kMirrors);
+}
+
+TEST_F(LargeMirrorsTest, AFailureOfOneIsRepeatedForThatOne) {
+  const auto first = reinterpret_cast<uintptr_t>(memory_[0].data());
+  lone_.puppet.on(wire::Custom::kMirrorChanges, [first](const Command& command) {
+    if (command.as<wire::MirrorChangesBody>().address == first) {
+      return Answer{CUDA_ERROR_OUT_OF_MEMORY, {}};
+    }
+    return changes(command, 3);
+  });
+  lone_.puppet.on(wire::Custom::kCopyToReply, copied);
+  EXPECT_EQ(pull_mirrors(*lone_.session), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(memory_[1], expected(3));
+  EXPECT_EQ(memory_[2], expected(3));
+  (void)lone_.puppet.taken(wire::Custom::kMirrorChanges);
+  lone_.puppet.on(wire::Custom::kMirrorChanges,
+                  [](const Command& command) { return changes(command, 3); });
+  EXPECT_EQ(push_mirrors(lone_.session->in_context(1)), CUDA_SUCCESS);
+  EXPECT_EQ(memory_[0], expected(3));
+  EXPECT_EQ(lone_.puppet.taken(wire::Custom::kMirrorChanges).size(), 1u);
+}
+
+}  // namespace
+}  // namespace rcuda::client

@@ -1,0 +1,176 @@
+// The stream that a handle names, and its worker.
+#include <memory>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "api/opcodes.h"
+#include "client/route/default_streams.h"
+#include "client/route/route.h"
+#include "client/session/timeline.h"
+#include "common/interop/default_stream.h"
+#include "common/wire/codec.h"
+#include "generated/client/forward.h"
+#include "tests/unit/client/two_puppets.h"
+
+namespace rcuda::client {
+namespace {
+
+class StreamsTest : public TwoPuppetsTest {
+ protected:
+  struct Resolved {
+    CUresult result;
+    Session* session;
+    wire::ObjectId id;
+  };
+  static Resolved resolved(const void* handle, Target target = {}) {
+    Resolved answer{};
+    answer.result = resolve(handle, wire::Kind::kStream, &target, &answer.id);
+    answer.session = target.session;
+    return answer;
+  }
+  size_t created() { return sent(static_cast<uint16_t>(api::Opcode::cuStreamCreate)).size(); }
+  size_t destroyed() { return sent(static_cast<uint16_t>(api::Opcode::cuStreamDestroy_v2)).size(); }
+};
+
+TEST_F(StreamsTest, NullAndLegacyAreTheDefaultStreamOfTheCurrentContext) {
+  for (const void* handle :
+       {static_cast<const void*>(nullptr), static_cast<const void*>(CU_STREAM_LEGACY)}) {
+    const Resolved answer = resolved(handle);
+    EXPECT_EQ(answer.result, CUDA_SUCCESS);
+    EXPECT_EQ(answer.session, &first_session());
+    EXPECT_EQ(answer.id, 0u);
+  }
+  std::thread([&] { EXPECT_EQ(resolved(nullptr).result, CUDA_ERROR_INVALID_CONTEXT); }).join();
+}
+
+// A command that queues work has a position in the stream's timeline; a query has none.
+TEST_F(StreamsTest, ACommandCountsInTheTimelineOfItsStream) {
+  CUstream stream = nullptr;
+  ASSERT_EQ(forward_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  Timeline& timeline = *find<Stream>(stream)->timeline;
+  Target target;
+  wire::ObjectId id = 0;
+  ASSERT_EQ(resolve(stream, wire::Kind::kStream, &target, &id), CUDA_SUCCESS);
+  EXPECT_EQ(target.timeline, &timeline);
+  EXPECT_EQ(target.stream, find<Stream>(stream));
+  EXPECT_EQ(id, target.stream->id);
+  EXPECT_EQ(timeline.sent(), 0u);
+  ASSERT_EQ(forward_cuStreamCopyAttributes(stream, stream), CUDA_SUCCESS);
+  EXPECT_EQ(timeline.sent(), 1u);
+  EXPECT_EQ(cuStreamQuery(stream), CUDA_SUCCESS);
+  EXPECT_EQ(timeline.sent(), 1u);
+  EXPECT_TRUE(timeline.is_level());
+  EXPECT_EQ(forward_cuStreamDestroy_v2(stream), CUDA_SUCCESS);
+}
+
+TEST_F(StreamsTest, TheLegacyDefaultStreamHasATimelineInEachContext) {
+  Target target;
+  wire::ObjectId id = 0;
+  ASSERT_EQ(resolve(nullptr, wire::Kind::kStream, &target, &id), CUDA_SUCCESS);
+  EXPECT_EQ(target.timeline, process().device(0)->primary->timeline.get());
+  // A command for another context does not advance the current context's timeline.
+  Target other = target_of(*process().device(2)->primary);
+  ASSERT_EQ(resolve(nullptr, wire::Kind::kStream, &other, &id), CUDA_SUCCESS);
+  EXPECT_EQ(other.timeline, nullptr);
+}
+
+TEST_F(StreamsTest, AStreamBringsItsWorkerAlong) {
+  push_context(process().device(1)->primary);
+  CUstream stream = nullptr;
+  ASSERT_EQ(forward_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  pop_context();
+  const Resolved answer = resolved(stream);
+  EXPECT_EQ(answer.result, CUDA_SUCCESS);
+  EXPECT_EQ(answer.session, &second_session());
+  EXPECT_NE(answer.id, 0u);
+  // A command for one server cannot use a stream of another.
+  Target first;
+  ASSERT_EQ(target_current(&first), CUDA_SUCCESS);
+  EXPECT_EQ(resolved(stream, first).result, CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(forward_cuStreamDestroy_v2(stream), CUDA_SUCCESS);
+  EXPECT_EQ(resolved(stream).result, CUDA_ERROR_INVALID_HANDLE);
+  int no_stream = 0;
+  EXPECT_EQ(resolved(&no_stream).result, CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_F(StreamsTest, EachThreadHasAPerThreadStreamInEachContext) {
+  (void)created();
+  (void)destroyed();
+  std::thread([&] {
+    push_context(process().device(0)->primary);
+    const Resolved once = resolved(CU_STREAM_PER_THREAD), again = resolved(CU_STREAM_PER_THREAD);
+    EXPECT_EQ(once.result, CUDA_SUCCESS);
+    EXPECT_NE(once.id, 0u);
+    EXPECT_EQ(once.id, again.id);
+    wire::ObjectId others = 0;
+    std::thread([&] {
+      push_context(process().device(0)->primary);
+      others = resolved(CU_STREAM_PER_THREAD).id;
+    }).join();
+    EXPECT_NE(others, once.id);
+    set_current_context(process().device(2)->primary);
+    EXPECT_NE(resolved(CU_STREAM_PER_THREAD).id, once.id);
+    EXPECT_EQ(created(), 3u);
+    EXPECT_EQ(destroyed(), 1u);  // that of the thread that has ended
+  }).join();
+  EXPECT_EQ(destroyed(), 2u);
+}
+
+TEST_F(StreamsTest, WorkOfAThreadThatHasEndedIsKnownToEnd) {
+  std::shared_ptr<Timeline> timeline;
+  uint64_t work = 0;
+  std::thread([&] {
+    push_context(process().device(0)->primary);
+    Stream* stream = nullptr;
+    ASSERT_EQ(per_thread_stream(*process().device(0)->primary, &stream), CUDA_SUCCESS);
+    timeline = stream->timeline;
+    auto* const handle = reinterpret_cast<CUstream>(stream);
+    ASSERT_EQ(forward_cuStreamCopyAttributes(handle, handle), CUDA_SUCCESS);
+    work = timeline->sent();
+    EXPECT_FALSE(timeline->is_level());
+  }).join();
+  settle(first_session());
+  EXPECT_TRUE(timeline->has_reached(work));
+}
+
+// As after a reset: the application's next stream has the address and the id of the thread's old
+// stream.
+TEST_F(StreamsTest, APerThreadStreamThatWentWithItsContextIsNobodyElses) {
+  for (const bool used_again : {true, false}) {
+    (void)destroyed();
+    CUstream application = nullptr;
+    std::thread([&] {
+      push_context(process().device(0)->primary);
+      Stream* gone = nullptr;
+      ASSERT_EQ(per_thread_stream(*process().device(0)->primary, &gone), CUDA_SUCCESS);
+      const wire::ObjectId id = gone->id;
+      retire(gone, wire::Kind::kStream);
+      ASSERT_EQ(forward_cuStreamCreate(&application, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+      ASSERT_EQ(find<Stream>(application), gone);
+      ASSERT_EQ(gone->id, id);
+      if (used_again) {
+        EXPECT_NE(resolved(CU_STREAM_PER_THREAD).id, id);
+      }
+    }).join();
+    EXPECT_EQ(destroyed(), used_again ? 1u : 0u);
+    EXPECT_NE(find<Stream>(application), nullptr);
+    EXPECT_EQ(forward_cuStreamDestroy_v2(application), CUDA_SUCCESS);
+  }
+}
+
+TEST_F(StreamsTest, AProgramBuiltForPerThreadStreamsMeansItsOwn) {
+  std::thread([&] {
+    push_context(process().device(0)->primary);
+    {
+      const interop::PerThreadDefaultStreamScope scope;
+      EXPECT_EQ(resolved(nullptr).id, resolved(CU_STREAM_PER_THREAD).id);
+      EXPECT_EQ(resolved(CU_STREAM_LEGACY).id, 0u);
+      const interop::PerThreadDefaultStreamScope nested;
+    }
+    EXPECT_EQ(resolved(nullptr).id, 0u);
+  }).join();
+}
+
+}  // namespace
+}  // namespace rcuda::client

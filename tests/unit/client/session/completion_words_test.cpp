@@ -1,0 +1,35 @@
+#include "client/session/completion_words.h"
+
+#include <gtest/gtest.h>
+
+namespace rcuda::client {
+namespace {
+
+constexpr uint32_t kForWaits = 1024, kCount = kForWaits + 2;
+
+// The GPU marks only words with low indices.
+TEST(CompletionWords, WaitsHaveTheLowestWordsWhateverElseIsTaken) {
+  CompletionWords words(kCount);
+  EXPECT_EQ(words.acquire_spare()->index, kForWaits);
+  EXPECT_EQ(words.acquire_spare()->index, kForWaits + 1);
+  EXPECT_FALSE(words.acquire_spare());
+  const Word first = words.acquire(), second = words.acquire();
+  EXPECT_EQ(first.index, 0u);
+  EXPECT_EQ(second.index, 1u);
+  words.release(first);
+  EXPECT_FALSE(words.acquire_spare());
+  EXPECT_EQ(words.acquire().index, 0u);
+}
+
+TEST(CompletionWords, AWaitTakesAnyWordIfTheOthersAreTakenAndGivesItBack) {
+  CompletionWords words(kCount);
+  for (uint32_t i = 0; i < kForWaits; ++i) words.acquire();
+  Word word = words.acquire();
+  EXPECT_EQ(word.index, kForWaits);
+  word.sequence = 7;
+  words.release(word);
+  EXPECT_EQ(words.acquire_spare()->sequence, 7u);
+}
+
+}  // namespace
+}  // namespace rcuda::client
