@@ -1,8 +1,9 @@
-// The end of the process: sessions end while other threads may be inside calls.
+// At the end of the process, sessions end while other threads may be inside calls.
 //
-// These calls fail as in a local driver that has been shut down, with CUDA_ERROR_DEINITIALIZED, not
-// as after the loss of a server. The runtime knows that error (cudaErrorCudartUnloading), and so
-// threads that look at errors stop calling it before it is destroyed, too.
+// These calls fail with CUDA_ERROR_DEINITIALIZED, as with a local driver that has shut down, and
+// not with the error of a lost server. The runtime returns CUDA_ERROR_DEINITIALIZED as
+// cudaErrorCudartUnloading. Threads that check errors therefore stop calling the runtime before it
+// is destroyed.
 #pragma once
 
 #include <atomic>
@@ -14,7 +15,8 @@ namespace rcuda::client {
 // Set when the sessions are about to end.
 inline std::atomic<bool> process_ends{false};
 
-// The result of an exported function.
+// Returns the result of an exported function. At the end of the process, the error of a lost
+// session becomes CUDA_ERROR_DEINITIALIZED.
 inline CUresult final_result(CUresult result) {
   if (result != CUDA_ERROR_DEVICE_UNAVAILABLE) [[likely]]
     return result;

@@ -10,8 +10,8 @@
 
 namespace rcuda::client {
 
-// An error if the program has a sanitizer that forbids the addresses of device memory. Any thread;
-// nothing blocks.
+// Returns an error if the program has a sanitizer that allows no mappings at the addresses of
+// device memory. Any thread; nothing blocks.
 Status check_sanitizers();
 
 }  // namespace rcuda::client
