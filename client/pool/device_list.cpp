@@ -15,7 +15,7 @@ constexpr uint32_t kMostNumbered = 1024;
 
 Status malformed(const std::string& text, const std::string& why) {
   return Status(Code::kInvalidArgument,
-                "\"" + text + "\" is no device: " + why +
+                "\"" + text + "\" is not a device: " + why +
                     "; write host[@port]:gpu, for example node1:0 or node2@8308:1");
 }
 
@@ -65,7 +65,8 @@ Result<Devices> devices_of_list(std::string_view list) {
   return devices;
 }
 
-// Those of the first `count` numbers that have a variable; `all`: it is an error if one has none.
+// Returns the devices of the numbered variables below `count`. `all`: a missing variable is an
+// error.
 Result<Devices> numbered_devices(const Environment& environment, uint32_t count, bool all) {
   Devices devices;
   for (uint32_t i = 0; i < count; ++i) {
@@ -92,12 +93,12 @@ Result<DeviceAddress> parse_device(const std::string& text) {
   const size_t colon = rest.rfind(':');
   if (colon == std::string_view::npos) return malformed(text, "the \":gpu\" is missing");
   if (!parse_number(rest.substr(colon + 1), &device.gpu)) {
-    return malformed(text, "\"" + std::string(rest.substr(colon + 1)) + "\" is no GPU number");
+    return malformed(text, "\"" + std::string(rest.substr(colon + 1)) + "\" is not a GPU number");
   }
   std::string_view host = rest.substr(0, colon);
   if (const size_t at = host.rfind('@'); at != std::string_view::npos) {
     if (!parse_number(host.substr(at + 1), &device.port) || device.port == 0) {
-      return malformed(text, "\"" + std::string(host.substr(at + 1)) + "\" is no port");
+      return malformed(text, "\"" + std::string(host.substr(at + 1)) + "\" is not a port");
     }
     host = host.substr(0, at);
   }
@@ -131,7 +132,7 @@ Result<std::vector<DeviceAddress>> devices_from(const Environment& environment) 
     if (!parse_number(std::string_view(count_text), &count) || count == 0 ||
         count > kMostNumbered) {
       return Status(Code::kInvalidArgument, "RCUDA_DEVICE_COUNT=" + std::string(count_text) +
-                                                " is no number of devices (1 to 1024)");
+                                                " is not a number of devices (1 to 1024)");
     }
     return numbered_devices(environment, count, true);
   }

@@ -2,12 +2,12 @@
 //
 //   RCUDA_DEVICES=host[@port]:gpu[,host[@port]:gpu ...]    e.g. node1:0,node1:1,node2@9000:0
 //   RCUDA_DEVICE_0=node1:0 RCUDA_DEVICE_1=node2@9000:0   (numbered)
-// Numbered variables are for what gives a container each GPU by itself (rcuda-run --cdi): the pool
-// has those that are set, in the order of their numbers. With RCUDA_DEVICE_COUNT=2, all of the
-// first two must be. An entry may begin with a medium: shm:node1:0, tcp:node1:0, verbs:node1:0. The
-// host "local" is this machine, over shared memory whatever RCUDA_TRANSPORT says: local:0,node1:0.
-// An IPv6 address needs brackets: [fe80::1]@8308:0. The functions are pure. An error names the
-// entry and shows the right form.
+// Numbered variables are for container tools that add each GPU separately (rcuda-run --cdi). The
+// pool has the variables that are set, in the order of their numbers. With RCUDA_DEVICE_COUNT=2,
+// the first two must both be set. An entry may begin with a medium: shm:node1:0, tcp:node1:0,
+// verbs:node1:0. The host "local" is this machine, over shared memory regardless of
+// RCUDA_TRANSPORT: local:0,node1:0. An IPv6 address needs brackets: [fe80::1]@8308:0. The functions
+// are pure. An error names the entry and shows the right form.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +31,9 @@ struct DeviceAddress {
 using Environment = std::function<const char*(const char* name)>;  // like secure_getenv()
 
 Result<DeviceAddress> parse_device(const std::string& text);
-// Parses back to the device.
+// Returns the text of a device, which parse_device() accepts.
 std::string device_text(const DeviceAddress& device);
-// The variable of the numbered form.
+// Returns the name of a variable of the numbered form.
 std::string numbered_variable(uint32_t number);
 // Returns kNotFound if neither form is set. The order is that of the application's devices.
 Result<std::vector<DeviceAddress>> devices_from(const Environment& environment);
@@ -43,8 +43,8 @@ Result<std::vector<DeviceAddress>> devices_from(const Environment& environment);
 using PoolUuids = std::function<Result<std::vector<std::string>>()>;
 struct VisibleSelection {
   std::vector<DeviceAddress> devices;
-  std::string problem;       // why the list ended early; empty: it did not
-  bool named_twice = false;  // a device is: the list is invalid, and no device is visible
+  std::string problem;       // why the list ended early; empty if it did not
+  bool named_twice = false;  // a device is: the list is invalid, no device is visible
 };
 Result<VisibleSelection> visible_devices(const std::vector<DeviceAddress>& pool,
                                          const Environment& environment, const PoolUuids& uuids);

@@ -1,7 +1,7 @@
 // The UUIDs of the GPUs of the pool, which the servers report without a session.
 //
-// Threads: any. Blocking: asks each server once, one after another, five seconds at most for each.
-// Errors: that of a server that does not answer; kNotFound if a server has no such GPU.
+// Threads: any. Blocking: queries the servers one after another, at most five seconds each. Errors:
+// the error of a server that does not answer; kNotFound if a server has no such GPU.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace rcuda::client {
 
-// One for each device, as nvidia-smi -L prints it.
+// Returns one UUID for each device, as nvidia-smi -L prints it.
 Result<std::vector<std::string>> uuids_of(const std::vector<DeviceAddress>& pool);
 
 }  // namespace rcuda::client

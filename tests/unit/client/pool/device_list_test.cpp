@@ -86,13 +86,13 @@ TEST(DeviceListTest, ErrorsNameTheEntryAndWhatItShouldLookLike) {
   EXPECT_THAT(error_of("node1:0,node2"),
               testing::AllOf(HasSubstr("RCUDA_DEVICES"), HasSubstr("\"node2\""),
                              HasSubstr("\":gpu\" is missing"), HasSubstr("host[@port]:gpu")));
-  EXPECT_THAT(error_of("node1:first"), HasSubstr("\"first\" is no GPU number"));
-  EXPECT_THAT(error_of("node1:"), HasSubstr("is no GPU number"));
-  EXPECT_THAT(error_of("node1:-1"), HasSubstr("is no GPU number"));
-  EXPECT_THAT(error_of("node1:4294967296"), HasSubstr("is no GPU number"));
-  EXPECT_THAT(error_of("node1@0:0"), HasSubstr("\"0\" is no port"));
-  EXPECT_THAT(error_of("node1@65536:0"), HasSubstr("is no port"));
-  EXPECT_THAT(error_of("node1@:0"), HasSubstr("is no port"));
+  EXPECT_THAT(error_of("node1:first"), HasSubstr("\"first\" is not a GPU number"));
+  EXPECT_THAT(error_of("node1:"), HasSubstr("is not a GPU number"));
+  EXPECT_THAT(error_of("node1:-1"), HasSubstr("is not a GPU number"));
+  EXPECT_THAT(error_of("node1:4294967296"), HasSubstr("is not a GPU number"));
+  EXPECT_THAT(error_of("node1@0:0"), HasSubstr("\"0\" is not a port"));
+  EXPECT_THAT(error_of("node1@65536:0"), HasSubstr("is not a port"));
+  EXPECT_THAT(error_of("node1@:0"), HasSubstr("is not a port"));
   EXPECT_THAT(error_of(":0"), HasSubstr("the host is missing"));
   EXPECT_THAT(error_of("[]:0"), HasSubstr("the host is missing"));
   EXPECT_THAT(error_of("fe80::1:0"), HasSubstr("an IPv6 address needs brackets"));
@@ -125,7 +125,7 @@ TEST(DeviceListTest, ACountNamesWhatIsMissing) {
   EXPECT_THAT(error({{"RCUDA_DEVICE_COUNT", "1"}, {"RCUDA_DEVICE_0", "a"}}),
               HasSubstr("RCUDA_DEVICE_0"));
   for (const char* count : {"0", "1025", "two", "", "1 "}) {
-    EXPECT_THAT(error({{"RCUDA_DEVICE_COUNT", count}}), HasSubstr("is no number of devices"));
+    EXPECT_THAT(error({{"RCUDA_DEVICE_COUNT", count}}), HasSubstr("is not a number of devices"));
   }
   EXPECT_EQ(devices_from(environment({})).status().code(), Code::kNotFound);
 }
