@@ -33,9 +33,9 @@ std::atomic<bool> internal::writing{false};
 namespace {
 
 constexpr auto kWriteInterval = std::chrono::milliseconds(100);
-// Per thread and interval: 56 MiB. Further records are counted, not kept.
+// Limit per thread and write interval: 56 MiB. Further records are only counted.
 constexpr size_t kMaxRecords = 1u << 20;
-// Two machines' clocks, each disciplined, drift apart by less than this.
+// Upper bound for the drift between the disciplined clocks of two machines.
 constexpr double kDriftPerNs = 100e-6;
 // The timeline shows servers as processes, with process ids that no real process has.
 constexpr uint32_t kFirstServerPid = 5'000'000;
@@ -237,7 +237,7 @@ void Writer::stop() {
     }
   }
   if (dropped_ != 0) {
-    RCUDA_WARN("RCUDA_TRACE: %llu calls came faster than they could be written and are missing",
+    RCUDA_WARN("RCUDA_TRACE: %llu calls are missing: they came faster than they could be written",
                static_cast<unsigned long long>(dropped_));
   }
   text_ += "\n]\n";
@@ -273,7 +273,7 @@ void Writer::write_all(bool last) {
   size_t servers = 0;
   {
     std::lock_guard lock(mutex_);
-    // Two references, those of logs_ and logs: the thread has ended. Its log is written now.
+    // Two references (logs_ and logs) mean that the thread has ended. This call writes its log.
     for (auto& log : logs_) logs.push_back(log);
     std::erase_if(logs_, [](const auto& log) { return log.use_count() == 2; });
     servers = servers_.size();
@@ -414,8 +414,7 @@ void Writer::flush() {
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
       failed_ = true;
-      RCUDA_ERROR("RCUDA_TRACE: the timeline ends here, it cannot be written: %s",
-                  std::strerror(errno));
+      RCUDA_ERROR("RCUDA_TRACE: cannot write the timeline, it ends here: %s", std::strerror(errno));
       break;
     }
     written += static_cast<size_t>(count);
