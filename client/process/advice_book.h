@@ -17,8 +17,8 @@ class AdviceBook {
   // `memory` outlives this object.
   explicit AdviceBook(const Registry& memory) : memory_(memory) {}
 
-  // The advice for a live allocation. New memory starts without any, also at the address of freed
-  // memory. The reference is valid until the next call.
+  // The advice for a live allocation. New memory starts without advice, even at the address of
+  // freed memory. The reference is valid until the next call.
   cuda::ManagedAdvice& of(const Allocation& allocation);
 
   // The number of entries. It includes entries of freed memory, which are removed when the number

@@ -10,7 +10,7 @@
 namespace rcuda::client {
 namespace {
 
-// Heaps and mappings grow beside those that exist.
+// Margin around each mapping: heaps and new mappings usually grow next to existing ones.
 constexpr uint64_t kRoom = 16 * wire::kWindowUnit;
 
 constexpr wire::AddressWindow kUsual = {wire::kHostRangeBase, wire::kHostRangeBytes};

@@ -1,7 +1,7 @@
-// The addresses that this program uses already, as its servers must know them.
+// The addresses that this process already uses. Its servers must not use them for device memory.
 //
-// Any thread. Blocking: reads a file of /proc. Errors: if that is impossible, the list is empty,
-// and the reservation of a window says later what it overlaps.
+// Any thread. Blocking: reads a file of /proc. If the file cannot be read, the list is empty, and
+// the later reservation of a window reports the mapping that it overlaps.
 #pragma once
 
 #include <vector>
@@ -11,15 +11,16 @@
 
 namespace rcuda::client {
 
-// The range of page-locked memory: the usual one, or another of its size if this process already
-// has mappings there (newer versions of AddressSanitizer do). Found at the first call. If it is not
-// the usual range, own_addresses() includes it, so that the workers do not use it.
+// Returns the addresses of page-locked memory: the usual range, or another range of the same size
+// if this process already has mappings there (as with newer versions of AddressSanitizer). The
+// first call chooses the range. If it is not the usual range, own_addresses() includes it, so that
+// the workers do not use it.
 const wire::AddressWindow& host_addresses();
 // The same for a process with these mappings.
 wire::AddressWindow host_addresses_beside(const std::vector<AddressRange>& mappings);
 
-// The parts of the ranges for workers where this process has mappings, with some room around each,
-// in a few pieces.
+// Returns the parts of the workers' address ranges in which this process has mappings, each with a
+// margin. Neighbouring parts are merged.
 std::vector<wire::AddressWindow> own_addresses();
 
 }  // namespace rcuda::client

@@ -44,10 +44,11 @@ std::vector<Ref<Context>>& context_stack() { return of_this_thread<ContextStack>
 
 Process* instance = nullptr;  // null until the process calls CUDA
 
-// The connections between all servers grow with the square of their number, and each takes threads
-// and descriptors of two workers. So many servers connect when they first need to.
+// The number of connections between servers grows with the square of the number of servers, and
+// each connection takes threads and descriptors of two workers. With more servers than this, each
+// pair connects when it is first needed.
 constexpr size_t kMostEagerServers = 16;
-// A worker makes no more connections at a time (server/peer/peer_hub.cpp).
+// A worker makes at most this many connections at a time (server/peer/peer_hub.cpp).
 constexpr size_t kMostServersAtOnce = 64;
 
 // Whether the workers of several servers are introduced to one another at the start.
@@ -97,7 +98,8 @@ Result<wire::Hello> make_hello() {
   return hello;
 }
 
-// Why there is no device. If memory is short, the text also names the limit of the process.
+// Returns why no device is available. If memory is short, the text also names the limit of the
+// process.
 std::string reason_of(const Status& status) {
   std::string reason = status.context();
   const bool is_memory = status.code() == Code::kOutOfMemory ||
@@ -220,7 +222,7 @@ Status Process::connect() {
   options.hello.servers = static_cast<uint32_t>(servers->size());
   options.hello.devices_left = static_cast<uint32_t>(chosen.size());
   options.hello.taken = own_addresses();
-  // A server may end sessions that are idle, and those of the servers before are.
+  // Keeps the sessions of the earlier servers alive: a server may end idle sessions.
   options.while_waiting = [this] {
     for (const auto& session : sessions_) session->keep_alive();
   };

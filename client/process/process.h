@@ -8,8 +8,8 @@
 //
 // At the end of the process, the sessions end at the point where a local driver ends (580). Exit
 // handlers registered and global objects constructed after cuInit run before this point and may use
-// CUDA; in older ones, calls return CUDA_ERROR_DEINITIALIZED. Threads: any. Devices and sessions do
-// not change after initialisation.
+// CUDA; in earlier handlers and objects, calls return CUDA_ERROR_DEINITIALIZED. Threads: any.
+// Devices and sessions do not change after initialisation.
 #pragma once
 
 #include <atomic>
@@ -39,7 +39,7 @@ struct Device {
   unsigned primary_flags = 0;
   // Flags that the driver adds to those that the application has set; -1: not yet known.
   std::atomic<int> implied_flags{-1};
-  // The result of making a new primary context in the worker after the last one ended.
+  // The result of creating a new primary context in the worker after the previous context ended.
   CUresult renewed = CUDA_SUCCESS;
 
   // The attribute's value from the worker; 0 for attributes that the worker did not know.
@@ -70,7 +70,7 @@ class Process {
   // The driver version that this library reports: that of the oldest driver of all servers, or of
   // cuda.h if that is older. Connects if no call has tried to connect.
   int driver_version();
-  // Whether a server of the session lacks the command. False until they are connected.
+  // Whether the worker of any session lacks the command. False until the sessions are connected.
   static bool lacks_command(uint16_t opcode);
 
   void fork_child() noexcept;
@@ -97,14 +97,16 @@ class Process {
   Peers peers_;
 };
 
-// The context to which objects belong that are made while this one is current.
+// Returns the owner of objects that are created while `context` is current: the context itself, or
+// for a green context its device's primary context.
 inline Context& owner_of(Context& context) {
   return context.green ? *Process::get().device(static_cast<CUdevice>(context.device))->primary
                        : context;
 }
 
 // The first step of an entry point: checks the process, and finds the object of a handle.
-// `if_none`: the result if the handle is not a live object of this type; by default that of graphs.
+// `if_none`: the result if the handle is not a live object of this type; by default the result of
+// graph functions.
 template <typename T>
 CUresult find_object(const void* handle, T** object, CUresult if_none = CUDA_ERROR_INVALID_VALUE) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;

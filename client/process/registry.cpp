@@ -26,7 +26,7 @@ bool Registry::add(Allocation allocation) {
     const Allocation& before = std::prev(next)->second;
     if (before.base + before.bytes > allocation.base) return false;
   }
-  // Memory that is added again, because its end was refused, keeps its id.
+  // Memory that is added again because its release was refused keeps its id.
   if (allocation.buffer_id == 0) allocation.buffer_id = next_buffer_id_++;
   if (allocation.of_graph) any_of_graph_.store(true, std::memory_order_relaxed);
   const uint64_t base = allocation.base;

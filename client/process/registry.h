@@ -1,5 +1,5 @@
-// Registry: all allocations of the client, by address. It gives the worker of an address, pointer
-// attributes and the direction of default-kind copies without a round trip.
+// Registry: all allocations of the client, by address. It provides the worker of an address,
+// pointer attributes and the direction of default-kind copies without a round trip.
 //
 // Threads: any; lookups share a lock. Entries are returned as copies.
 #pragma once
@@ -40,7 +40,7 @@ struct Allocation {
   uint32_t device = 0;         // the client's ordinal
   wire::ObjectId context = 0;
   unsigned flags = 0;           // as given to the allocating call
-  unsigned openings = 0;        // kMapped: number of cuIpcOpenMemHandle without their close
+  unsigned openings = 0;        // kMapped: calls of cuIpcOpenMemHandle not yet closed
   uint64_t buffer_id = 0;       // CU_POINTER_ATTRIBUTE_BUFFER_ID: unique in the process
   CUmemoryPool pool = nullptr;  // kDeviceAsync: the pool; null for the device's current one
   bool sync_memops = false;     // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
@@ -60,7 +60,8 @@ class Registry {
  public:
   // Sets buffer_id. Returns false if the allocation overlaps a known one that is not stale, or if
   // it belongs to a session and is not inside of the session's addresses. Addresses that a worker
-  // has returned go through record_memory() (worker_memory.h), which ends such a session.
+  // has returned go through record_memory() (worker_memory.h), which ends the session in the second
+  // case.
   bool add(Allocation allocation);
   // the allocation that contains the address
   std::optional<Allocation> find(uint64_t address) const;
@@ -72,8 +73,8 @@ class Registry {
   // Removes the allocations of a context that ends. Returns those in host memory, which the caller
   // must free. Memory of pools and of cuMemMap belongs to the device and stays.
   std::vector<Allocation> remove_context(uint32_t device, wire::ObjectId context);
-  // Assigns windows of addresses to a session, which may have no other addresses. `windows` must
-  // live as long as this object.
+  // Assigns address windows to a session. The session may not have memory at other addresses.
+  // `windows` must live as long as this object.
   void grant(const AddressWindows& windows, const Session* session);
   // Records a range of cuMemAddressReserve. Returns false if it is not inside of the session's
   // addresses.
@@ -111,7 +112,7 @@ class Registry {
     const Session* session = nullptr;
   };
 
-  std::vector<Grant> grants_;                     // one of each session
+  std::vector<Grant> grants_;                     // one per session
   std::map<uint64_t, Allocation> allocations_;    // by base
   std::map<uint64_t, Reservation> reservations_;  // by base
   uint64_t next_buffer_id_ = 1;

@@ -7,7 +7,7 @@
 namespace rcuda::client {
 
 void correct_attributes(wire::DeviceInfo* info) {
-  constexpr int32_t kUnknown = INT32_MIN;  // to the server's driver
+  constexpr int32_t kUnknown = INT32_MIN;  // not known to the server's driver
   constexpr CUdevice_attribute kNotRemote[] = {
       // Managed memory does not migrate: kernels use the host's pages in place, over a bus without
       // atomic operations, or use a copy.
@@ -21,7 +21,8 @@ void correct_attributes(wire::DeviceInfo* info) {
       CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
       CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
       CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED,
-      // What needs these answers as a driver without them does (api/exports/absent.cpp).
+      // The functions that need these features answer as a driver without them
+      // (api/exports/absent.cpp).
       CU_DEVICE_ATTRIBUTE_TIMELINE_SEMAPHORE_INTEROP_SUPPORTED,
       CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS,
       CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED,

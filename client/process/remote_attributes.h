@@ -1,8 +1,9 @@
-// The attributes of a device that are not true for a program on another machine.
+// Device attributes that do not hold for a program on another machine.
 //
-// A device's attributes come from its server, and most of them describe the GPU alone. Some describe
-// what the GPU shares with the processor and the adapters of its machine, and the application does
-// not run there. Programs ask for these before they use such a feature.
+// A device's attributes come from its server. Most describe the GPU alone, but some describe
+// features that the GPU shares with the CPU and the adapters of its machine. The application runs
+// on another machine and cannot use these features. Programs check the attributes before they use
+// the features.
 // Threads: any. Blocking: none.
 #pragma once
 
@@ -10,8 +11,8 @@
 
 namespace rcuda::client {
 
-// Corrects the attributes that the server has told. Shorter lists stay short: an attribute beyond
-// the end is unknown.
+// Corrects the attributes that the server has reported. Shorter lists stay short: an attribute
+// beyond the end is unknown.
 void correct_attributes(wire::DeviceInfo* info);
 
 }  // namespace rcuda::client
