@@ -25,7 +25,7 @@ struct Stream;
 void capture_begun(const Stream* origin, CUstreamCaptureMode mode);
 // Does nothing if no capture began on the stream.
 void capture_ended(const Stream* origin);
-// The context ends, and its streams with it.
+// Removes the captures of a context that ends. Its streams end with it.
 void captures_lost(const Context& context);
 // False if another thread began the capture and only that thread may end it. True if no capture
 // began on the stream.
@@ -51,8 +51,8 @@ CUresult check_context_wait(const Context& context);
 // Invalidates the stream's capture, if it has one, because a call on the stream was refused.
 void invalidate_capture(CUstream stream);
 
-// While one exists, the thread's calls only query streams, and check_legacy_stream() lets them
-// pass.
+// While an instance exists, the thread's calls only query streams, and check_legacy_stream() lets
+// them pass.
 class StreamQuestion {
  public:
   StreamQuestion();

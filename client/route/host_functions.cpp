@@ -16,7 +16,7 @@ CUresult find_stream(CUstream stream, Target* target, wire::LaunchHostBody* body
   return resolve(stream, wire::Kind::kStream, target, &body->stream);
 }
 
-// `in_graph`: each launch of the graph sends the mirrored memory instead.
+// `in_graph`: does not send the mirrored memory, because each launch of the graph does.
 CUresult send(const Target& target, const wire::LaunchHostBody& body, bool in_graph) {
   if (!in_graph) {
     if (CUresult result = push_mirrors(target); result != CUDA_SUCCESS) {

@@ -31,14 +31,14 @@ CUresult resolve_stream(const void* handle, Target* target, wire::ObjectId* id, 
   if (per_thread || !handle || handle == CU_STREAM_LEGACY) {
     Context* context;
     if (CUresult result = find_current(&context); result != CUDA_SUCCESS) return result;
-    // A driver has no such streams in a green context (580 on an H100).
+    // A driver has no per-thread default stream in a green context (580 on an H100).
     if (per_thread && context->green) return CUDA_ERROR_INVALID_HANDLE;
     if (!target->session) *target = target_of(*context);
     if (!per_thread) {
       *id = 0;
       const bool is_owners =
           target->session == context->session && target->context == owner_of(*context).id;
-      if (is_owners) target->context = context->id;  // whose default stream it is
+      if (is_owners) target->context = context->id;  // the owner of the default stream
       const bool is_its = target->session == context->session && target->context == context->id;
       target->timeline = is_its ? context->timeline.get() : nullptr;
       target->stream = nullptr;

@@ -4,9 +4,9 @@
 // A generated entry point works in four steps. It gets a Target from the routing handle or the
 // current context, encodes the arguments with wire::Encoder (handles as ids), calls post() or
 // call(), and decodes the outputs on success.
-// Threads: any. post() blocks while the command ring is full, and until the answer has arrived if
-// it must wait for one. call() blocks until the reply has arrived or the session is lost, which
-// returns kSessionLost (session.h).
+// Threads: any. post() blocks while the command ring is full. If it must wait for an answer, it
+// also blocks until the answer has arrived. call() blocks until the reply has arrived, or returns
+// kSessionLost if the session is lost (session.h).
 #pragma once
 
 #include <cstddef>
@@ -34,13 +34,14 @@ Target target_of(const Object& object);
 // without a current context, CUDA_ERROR_CONTEXT_IS_DESTROYED if the current context was destroyed
 // or is a primary context that is no longer active.
 CUresult target_current(Target* target);
-// For work in a stream: the current context, or without a valid one that of a created stream.
+// For work in a stream: the current context. Without a valid current context: the context of the
+// stream, if the stream is a created one.
 CUresult target_for_work(CUstream stream, Target* target);
 // For copies: as target_for_work(), but a destroyed current context is an error, as with a driver.
 CUresult target_for_copy(CUstream stream, Target* target);
 // For commands that a driver accepts in streams of any context: the stream's own context.
 CUresult target_of_stream(CUstream stream, Target* target);
-// For commands that need no context: the current context, otherwise one of the first session.
+// For commands that need no context: the current context, otherwise a context of the first session.
 Target target_anywhere();
 // The worker of a device. `ordinal` becomes the worker's own number of the device.
 CUresult target_device(CUdevice device, Target* target, uint32_t* ordinal);
@@ -68,14 +69,14 @@ class InContext {
 
 // Translates a handle to its id; for libraries and kernels see resolve_handle() (handles.h). A null
 // handle gives id 0 and leaves the target unchanged; a null stream is the default stream. If the
-// target has no session, it becomes the handle's. A handle of another session, or one that is no
-// live object, is CUDA_ERROR_INVALID_HANDLE. Resolves CU_STREAM_LEGACY, CU_STREAM_PER_THREAD and
-// the per-thread flag of common/interop/default_stream.h. For a stream, the target's timeline
-// becomes the stream's, and the caller waits while the stream's queue is full.
+// target has no session, it becomes the target of the object. Returns CUDA_ERROR_INVALID_HANDLE if
+// the handle belongs to another session or is not a live object. Resolves CU_STREAM_LEGACY,
+// CU_STREAM_PER_THREAD and the per-thread flag of common/interop/default_stream.h. For a stream,
+// sets the target's timeline to the stream's, and waits while the stream's queue is full.
 CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id);
 // target_for_work() and resolve() in one, for a stream that gets work. Checks the process once.
 CUresult resolve_for_work(CUstream stream, Target* target, wire::ObjectId* id);
-// The same for a stream that gets no command, for example in a query. Does not wait for the queue.
+// resolve() for a stream that gets no command, for example in a query. Does not wait for the queue.
 CUresult resolve_without_pacing(CUstream stream, Target* target, wire::ObjectId* id);
 
 // Creates an object and assigns its id, for a create call. `handle` is what the application gets.
@@ -87,8 +88,8 @@ void* adopt(const Target& target, wire::Kind kind, wire::ObjectId id);
 // failed.
 void retire(const void* handle, wire::Kind kind);
 
-// Destroys the handles of all objects inside another object, before the command is sent that
-// destroys that object. The RetiredEarly must exist until the command is sent. Until then the ids
+// Destroys the handles of all objects inside another object. Use it before sending the command that
+// destroys that object, and keep the RetiredEarly until the command is sent. Until then the ids
 // stay in use: the worker still has them bound, so no create of another thread may use them.
 class RetiredEarly {
  public:
@@ -108,13 +109,13 @@ class RetiredEarly {
   std::vector<TakenId> taken_;
 };
 
-// For calls in which a driver waits until the context is idle: waits here instead, because the
-// worker's executor thread serves all commands and must not block. Other threads may keep using the
-// context. Does nothing while any capture is in progress.
+// Waits until the context is idle, for calls in which a driver does so. The client waits, because
+// the worker's executor thread serves all commands and must not block. Other threads may keep using
+// the context. Does nothing while any capture is in progress.
 CUresult await_idle(Session& session, wire::ObjectId context);
-// Waits until the context is idle, and with a primary context until its green contexts are.
+// Waits until the context is idle. For a primary context, also waits for its green contexts.
 CUresult synchronize_with_greens(Session& session, wire::ObjectId context);
-// The context to which objects belong that are made in the target's context.
+// Returns the owner of objects that are created in the target's context (process.h).
 wire::ObjectId owner_of(const Target& target);
 
 // Sends a command for an entry point that reports asynchronous errors. Returns kSessionLost, the
