@@ -1,4 +1,4 @@
-// Allocations of cuMemCreate. CUDA gives them handles of their own.
+// Handles of allocations of cuMemCreate.
 #pragma once
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 //
 // A module and its functions belong to one session. A library and its kernels are independent of
 // contexts: they are loaded on a session when it first needs them. cudart passes a CUkernel where a
-// CUfunction is expected. calls/functions.h declares their operations.
+// CUfunction is expected. client/code/functions.h declares their operations.
 #pragma once
 
 #include <array>
@@ -52,7 +52,7 @@ inline std::atomic<uint64_t> stack_change_count{0};
 inline uint64_t stack_changes() { return stack_change_count.load(std::memory_order_acquire); }
 inline void note_stack_change() { stack_change_count.fetch_add(1, std::memory_order_acq_rel); }
 
-// Data about a function, or about a kernel on one device. The client asks the worker once.
+// Data about a function, or about a kernel on one device. The client queries the worker once.
 struct FunctionInfo {
   const Session* session = nullptr;
   wire::ObjectId id = 0;  // id of the function or kernel in its session
@@ -65,7 +65,7 @@ struct FunctionInfo {
   using OccupancyQuestion = std::tuple<uint32_t, int, size_t, unsigned, int32_t, int32_t>;
   std::mutex occupancy_mutex;
   std::map<OccupancyQuestion, int> occupancy;
-  // The same for cuOccupancyMaxActiveClusters, by the bytes of its question.
+  // The same for cuOccupancyMaxActiveClusters, by the bytes of its query.
   std::map<std::string, int> active_clusters;
 
   // Launch attributes that the driver has accepted, with the launch shapes that it checks them
@@ -133,7 +133,7 @@ struct Library : Object {
         defect(its_defect) {}
 
   const ImageParts image;
-  JitOptions options;  // values that a driver writes back go to the application's memory
+  JitOptions options;     // values that a driver writes back go to the application's memory
   const CUresult defect;  // of the image; every use of the code returns it
   Variables variables;
   std::mutex mutex;  // guards the members below

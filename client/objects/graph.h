@@ -27,13 +27,13 @@ struct UserObject : Object {
   std::atomic<unsigned> references;
 };
 
-// References to a user object that a graph holds. A clone has references of its own. The worker
-// knows all of them by one number, which is the id of the callback for their release.
+// References to a user object that a graph holds. A clone has its own references. The worker knows
+// all of them by one number, which is the id of the callback for their release.
 struct HeldObject {
   UserObject* object = nullptr;
   uint64_t number = 0;
   unsigned count = 0;  // this graph's
-  // Those of all graphs with this number. Shared with the callback, which releases them.
+  // The references of all graphs with this number. Shared with the callback, which releases them.
   std::shared_ptr<std::atomic<unsigned>> of_all;
 };
 

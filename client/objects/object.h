@@ -17,7 +17,7 @@ class Session;
 // exist on several workers or on none: they have no session and no id.
 struct Identity {
   wire::ObjectId id = 0;
-  wire::ObjectId context = 0;  // the one it was created in; a context's own id
+  wire::ObjectId context = 0;  // in which it was created; for a context, its own id
   Session* session = nullptr;
   uint32_t device = 0;  // the client's ordinal of the context's device
 };
@@ -35,7 +35,7 @@ struct Object : Identity {
   ~Object() = default;
 };
 
-// An object of which the client stores only the identity.
+// The type of kinds that need only an identity in the client.
 template <wire::Kind kItsKind>
 struct PlainObject : Object {
   static constexpr wire::Kind kKind = kItsKind;

@@ -1,4 +1,4 @@
-// Streams, contexts and events. Work is queued in streams and contexts; events tell whether it is
+// Streams, contexts and events. Work is queued in streams and contexts; events show whether it is
 // done.
 #pragma once
 
@@ -30,12 +30,13 @@ struct WorkQueue : Object {
   ~WorkQueue() = default;
 };
 
-// What cuCtxGetLimit has told of a context. A driver enlarges the stack of a context's threads by
-// itself when a kernel is launched that needs more, so the size of the stack is valid until there
-// was another first launch (stack_changes() of code.h). Threads: any; nothing blocks.
+// Cached answers of cuCtxGetLimit for a context. A driver enlarges the stack of a context's threads
+// when it launches a kernel that needs more, so a cached stack size is valid until the next first
+// launch of a kernel (stack_changes() of code.h). Threads: any; nothing blocks.
 class KnownLimits {
  public:
-  // Taken before the worker is asked, so that an answer which is older than a change is not kept.
+  // Taken before the query to the worker, so that keep() drops an answer that is older than a
+  // change.
   struct Moment {
     uint64_t forgotten, stack_changes;
   };
@@ -47,7 +48,7 @@ class KnownLimits {
  private:
   mutable std::mutex mutex_;
   std::map<CUlimit, size_t> known_;
-  uint64_t forgotten_ = 0;  // how often
+  uint64_t forgotten_ = 0;  // number of calls of forget()
   uint64_t stack_known_at_ = 0;
 };
 
@@ -57,11 +58,12 @@ struct Context : WorkQueue {
   ~Context();
 
   unsigned flags = 0;  // as given at creation
-  // A primary context that is not active: not retained so far, released, or reset.
+  // A primary context that is not active: never retained, released, or reset.
   std::atomic<bool> given_back{false};
-  // A green context has streams only: whatever else is made in it belongs to the device's primary
-  // context, which it keeps active. Its CUgreenCtx is its CUcontext, as with a driver.
-  // Set last when one is made: other threads may find it before.
+  // A green context owns only streams. Other objects created in it belong to the device's primary
+  // context, which the green context keeps active. Its CUgreenCtx is its CUcontext, as with a
+  // driver.
+  // Set last during creation: other threads may find the context earlier.
   std::atomic<bool> green{false};
   unsigned multiprocessors = 0;    // of a green context
   std::atomic<uint32_t> usage{1};  // of cuCtxAttach and cuCtxDetach
