@@ -1,4 +1,4 @@
-// Which devices there are: handles, names, addresses, and the figures of figures.h.
+// The queries of devices: handles, names, addresses, and the figures of figures.h.
 #include <cstdio>
 #include <cstring>
 
@@ -24,7 +24,7 @@ nvmlReturn_t find(const Matches& matches, nvmlDevice_t* handle) {
     View view;
     const nvmlReturn_t looked = Pool::get().look(i, &view);
     if (looked == NVML_SUCCESS && matches(view)) return handle_of(i, handle);
-    if (looked != NVML_SUCCESS) result = looked;  // it may be that one
+    if (looked != NVML_SUCCESS) result = looked;  // may be the wanted device
   }
   return result;
 }
@@ -47,7 +47,7 @@ PciAddress address_of(const View& view) {
   return parse_pci_address(view.pci_bus_id).value_or(PciAddress{});
 }
 
-// `pci`: also of a version without a second bus id, so this one is written only on demand.
+// `pci` may be of a version without busId, so busId is written only if `with_bus_id` is set.
 nvmlReturn_t get_pci(nvmlDevice_t handle, nvmlPciInfo_t* pci, bool with_bus_id) {
   View view;
   if (const nvmlReturn_t result = look(handle, &view); result != NVML_SUCCESS) return result;
@@ -67,7 +67,7 @@ nvmlReturn_t get_pci(nvmlDevice_t handle, nvmlPciInfo_t* pci, bool with_bus_id) 
   return NVML_SUCCESS;
 }
 
-// Empty if the server's lists are other ones.
+// Returns an empty list if the server's list of figures differs from this library's.
 const std::vector<uint64_t>& figures_of(const View& view) {
   static const auto& none = *new std::vector<uint64_t>;
   return view.report->layout == figures::layout() ? view.gpu().figures : none;
@@ -79,7 +79,7 @@ const std::string& text_of(const View& view, uint32_t which) {
   return view.report->layout == figures::layout() && which < all.size() ? all[which] : none;
 }
 
-// `count` values of the report, from `first` on.
+// Reads `count` figures of the report, from `first` on.
 template <typename T>
 nvmlReturn_t get(nvmlDevice_t handle, uint32_t first, uint32_t count, T* values) {
   View view;
@@ -119,7 +119,7 @@ void read_field(const View& view, nvmlFieldValue_t* value) {
   const auto tell_field = [&](uint32_t place) {
     if (value->scopeId == 0 && all[place] != wire::kUnknownFigure) tell(all[place], all[place + 1]);
   };
-  // Of the NVLink that the scope names.
+  // For the NVLink that scopeId names.
   const auto tell_of_link = [&](uint32_t first) {
     if (value->scopeId >= kNvmlNvLinks) return;
     const uint64_t what = all[first + value->scopeId];
@@ -278,7 +278,7 @@ nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned* is) {
   return NVML_SUCCESS;
 }
 
-// Each value has a result of its own.
+// Each value has its own result.
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t* values) {
   View view;
   const nvmlReturn_t result = look(device, &view);

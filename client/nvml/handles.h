@@ -1,5 +1,5 @@
-// Handles of devices, and the count of nvmlInit's. Any thread. Blocking and errors: look() as
-// Pool::look(); the rest does not block.
+// Device handles, and the count of nvmlInit calls. Any thread. look() blocks and fails as
+// Pool::look(); the other functions do not block.
 #pragma once
 
 #include "client/nvml/pool.h"
@@ -7,16 +7,17 @@
 
 namespace rcuda::client::nvml {
 
-// The first step of every function but nvmlInit: NVML_ERROR_UNINITIALIZED before it.
+// The first step of every function except nvmlInit. Returns NVML_ERROR_UNINITIALIZED before
+// nvmlInit.
 nvmlReturn_t check_initialized();
 
 nvmlReturn_t handle_of(uint32_t index, nvmlDevice_t* handle);
-// NVML_ERROR_INVALID_ARGUMENT for whatever is no handle.
+// Returns NVML_ERROR_INVALID_ARGUMENT if `handle` is not a device's.
 nvmlReturn_t index_of(nvmlDevice_t handle, uint32_t* index);
 nvmlReturn_t look(nvmlDevice_t handle, View* view, bool now = false);
 
-// Writes the text with its end: NVML_ERROR_INSUFFICIENT_SIZE if it does not fit,
-// NVML_ERROR_NOT_SUPPORTED if it is empty.
+// Copies the text with its null terminator. Returns NVML_ERROR_INSUFFICIENT_SIZE if the text does
+// not fit, NVML_ERROR_NOT_SUPPORTED if it is empty.
 nvmlReturn_t put(const std::string& text, char* to, unsigned length);
 
 }  // namespace rcuda::client::nvml

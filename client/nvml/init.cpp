@@ -1,4 +1,4 @@
-// Start and end, errors, and what NVML tells of the whole system.
+// Initialisation and shutdown, error texts, and queries of the whole system.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -21,7 +21,8 @@ std::atomic<int> users{0};  // calls of nvmlInit minus calls of nvmlShutdown
 constexpr uint32_t kMostDevices = 4096;
 char places[kMostDevices];
 
-// Of the first server that tells it.
+// Returns the driver version of the first server that reports one. `cuda_version` becomes the
+// lowest CUDA version of all servers, or 0 if no server reports one.
 std::string driver_version(uint32_t* cuda_version) {
   uint32_t count = 0;
   std::string version;
@@ -37,7 +38,8 @@ std::string driver_version(uint32_t* cuda_version) {
   return version;
 }
 
-// As cuDriverGetVersion(): that of the oldest server, or of the client if that is older.
+// As cuDriverGetVersion(): the version of the oldest server, or of the client if the client is
+// older.
 nvmlReturn_t get_cuda_version(int* version) {
   if (!version) return NVML_ERROR_INVALID_ARGUMENT;
   uint32_t cuda = 0;
@@ -99,16 +101,16 @@ using namespace rcuda::client::nvml;
 
 extern "C" {
 
-// By this a server notices that it has loaded this library and not the driver's.
+// A server that finds this symbol knows that it has loaded this library and not the driver's.
 extern const char nvml_of_rcuda = 1;
 
-// Asks no server: a program may only test whether NVML exists, and never use a GPU.
+// Does not query servers: a program may only test whether NVML exists, and never use a GPU.
 nvmlReturn_t nvmlInit_v2() {
   users.fetch_add(1);
   return NVML_SUCCESS;
 }
 nvmlReturn_t nvmlInit() { return nvmlInit_v2(); }
-// The flags only allow for missing GPUs; here nvmlInit_v2 also succeeds without them.
+// The flags only allow missing GPUs; here nvmlInit_v2 also succeeds without GPUs.
 nvmlReturn_t nvmlInitWithFlags(unsigned) { return nvmlInit_v2(); }
 
 nvmlReturn_t nvmlShutdown() {
@@ -170,7 +172,7 @@ nvmlReturn_t nvmlSystemGetNVMLVersion(char* version, unsigned length) {
 nvmlReturn_t nvmlSystemGetCudaDriverVersion(int* version) { return get_cuda_version(version); }
 nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int* version) { return get_cuda_version(version); }
 
-// Of a process of this machine.
+// Only for processes of this machine.
 nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char* name, unsigned length) {
   if (!name || length == 0) return NVML_ERROR_INVALID_ARGUMENT;
   char path[64], command[4096];
@@ -195,7 +197,7 @@ nvmlReturn_t nvmlGetExcludedDeviceCount(unsigned* count) {
   return nvmlSystemGetHicVersion(count, nullptr);
 }
 
-// NCCL calls the second one without checking that it exists.
+// NCCL calls nvmlDeviceGetCount_v2 without checking that it exists.
 nvmlReturn_t nvmlDeviceGetCount(unsigned* count) { return count_devices(count); }
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned* count) { return count_devices(count); }
 

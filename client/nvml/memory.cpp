@@ -1,5 +1,6 @@
-// Memory of devices, and the processes that use it. The server tells both: where it limits what
-// this user may use, the limit is the device's size and what counts against it is in use.
+// Device memory and the processes that use it, as the server reports them. If the server limits
+// this user's memory, it reports the limit as the device's size, and as used the memory that counts
+// against the limit.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -13,7 +14,7 @@ namespace {
 
 constexpr unsigned kNoInstance = ~0u;  // the GPU is not partitioned
 
-// The sessions of this machine's processes. The ids of others mean nothing here.
+// Finds the sessions of processes of this machine. Process ids of other machines mean nothing here.
 nvmlReturn_t processes_of(nvmlDevice_t handle, std::vector<wire::GpuReport::Process>* found) {
   View view;
   if (const nvmlReturn_t result = look(handle, &view, true); result != NVML_SUCCESS) return result;
@@ -25,7 +26,7 @@ nvmlReturn_t processes_of(nvmlDevice_t handle, std::vector<wire::GpuReport::Proc
 }
 
 void write(const wire::GpuReport::Process& process, nvmlProcessInfo_v1_t* to) {
-  *to = {process.pid, process.used_bytes};  // NVML writes what is unknown as rcuda does
+  *to = {process.pid, process.used_bytes};  // both use the same value for unknown
 }
 void write(const wire::GpuReport::Process& process, nvmlProcessInfo_v2_t* to) {
   *to = {process.pid, process.used_bytes, kNoInstance, kNoInstance};
@@ -45,7 +46,7 @@ nvmlReturn_t list_processes(nvmlDevice_t handle, unsigned* count, Info* list) {
   return NVML_SUCCESS;
 }
 
-// Of kinds that rcuda does not serve.
+// Returns an empty list, for kinds of processes that rcuda does not serve.
 nvmlReturn_t list_none(nvmlDevice_t handle, unsigned* count) {
   uint32_t index = 0;
   if (const nvmlReturn_t result = index_of(handle, &index); result != NVML_SUCCESS) return result;
@@ -61,7 +62,7 @@ using namespace rcuda::client::nvml;
 
 extern "C" {
 
-// In this version, `used` has what the driver reserves in it.
+// In this version, `used` includes the memory that the driver reserves.
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) {
   View view;
   if (const nvmlReturn_t result = look(device, &view, true); result != NVML_SUCCESS) return result;
@@ -88,7 +89,8 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t* me
   return NVML_SUCCESS;
 }
 
-// PyTorch calls the first one when memory runs out, and treats any code but success as a bug.
+// PyTorch calls the first of these functions when memory runs out, and treats any result except
+// success as a bug.
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned* count,
                                                   nvmlProcessInfo_v1_t* list) {
   return list_processes(device, count, list);

@@ -1,6 +1,6 @@
-// The functions of NVML that rcuda does not have. So that programs which look them up find all of
-// NVML's functions, each of them exists and answers with an error. The rest of the list is in the
-// other files of this folder. Any thread; nothing blocks.
+// The functions of NVML that rcuda does not implement. Each is exported and returns an error, so
+// that programs that look functions up find all of NVML's. The other files of this folder define
+// the rest. Any thread; nothing blocks.
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
@@ -18,7 +18,8 @@ nvmlReturn_t answer(nvmlReturn_t otherwise) {
 
 nvmlReturn_t unpublished_function() { return answer(NVML_ERROR_NOT_SUPPORTED); }
 
-// As NVML's: its size in bytes, then its functions. That of 580 has 269 of them.
+// Laid out as NVML's table: its size in bytes, then its functions. The table of 580 has 269
+// functions.
 struct UnpublishedTable {
   UnpublishedTable() {
     std::fill(std::begin(functions), std::end(functions), unpublished_function);
@@ -29,7 +30,7 @@ struct UnpublishedTable {
 
 }  // namespace
 
-// The caller passes the arguments of the function's real type, which are not looked at.
+// The caller passes the arguments of the function's real type, which are ignored.
 #define REFUSED(name) \
   nvmlReturn_t name() { return answer(NVML_ERROR_NO_PERMISSION); }
 #define LACKING(name) \
@@ -39,7 +40,7 @@ extern "C" {
 
 // clang-format off
 
-// They would change a GPU or its driver.
+// These functions would change a GPU or its driver.
 REFUSED(nvmlComputeInstanceDestroy)
 REFUSED(nvmlDeviceClearAccountingPids)
 REFUSED(nvmlDeviceClearCpuAffinity)
@@ -120,7 +121,8 @@ REFUSED(nvmlUnitSetLedState)
 REFUSED(nvmlVgpuInstanceClearAccountingPids)
 REFUSED(nvmlVgpuInstanceSetEncoderCapacity)
 
-// They would tell what makes no sense from afar, or what rcuda's servers do not report.
+// These functions would report data that has no meaning for a remote GPU, or that rcuda's servers
+// do not report.
 LACKING(nvmlComputeInstanceGetInfo)
 LACKING(nvmlComputeInstanceGetInfo_v2)
 LACKING(nvmlDeviceGetAPIRestriction)
@@ -355,9 +357,9 @@ LACKING(nvmlVgpuTypeGetResolution)
 
 // clang-format on
 
-// NVIDIA's own tools ask for tables of unpublished functions, by a number that changes with the
-// driver. nvidia-smi (580) gives up without one, and goes on if the functions say that they are not
-// supported. So every number gets a table of such functions.
+// NVIDIA's own tools request tables of unpublished functions, by a number that changes with the
+// driver. nvidia-smi (580) fails without a table, but continues if the functions in it return
+// NVML_ERROR_NOT_SUPPORTED. So every number gets a table of such functions.
 nvmlReturn_t nvmlInternalGetExportTable(const void** table, const void* number) {
   if (!table || !number) return answer(NVML_ERROR_INVALID_ARGUMENT);
   static const UnpublishedTable unpublished;

@@ -15,10 +15,10 @@ namespace {
 
 constexpr auto kFresh = std::chrono::milliseconds(200);
 constexpr auto kRetry = std::chrono::seconds(1);
-// A server that does not answer holds up questions about others only this often.
+// How often a query about another server may retry a server that does not answer.
 constexpr auto kRetryForOthers = std::chrono::seconds(60);
 
-// The place of a GPU in the report; its end if it is not there.
+// Returns the position of a GPU in the report, or the number of GPUs if it is not there.
 size_t place_of(const wire::GpuReport& report, uint32_t gpu) {
   const auto found = std::find_if(report.gpus.begin(), report.gpus.end(),
                                   [gpu](const auto& one) { return one.ordinal == gpu; });
@@ -30,7 +30,7 @@ const char* variable(const char* name) { return ::secure_getenv(name); }
 }  // namespace
 
 Pool& Pool::get() {
-  static auto* pool = new Pool;  // programs may call until their very end
+  static auto* pool = new Pool;  // programs may call until they exit
   return *pool;
 }
 
@@ -72,7 +72,7 @@ bool Pool::shows_neighbours(const View& view) {
   return all > 1 && visible.ok() && of_server(visible->devices) == all;
 }
 
-// The UUIDs are empty for a server that does not answer.
+// The UUIDs of a server that does not answer are empty.
 Result<std::vector<std::string>> Pool::uuids() {
   std::vector<std::string> all;
   for (const Device& device : devices_) {
@@ -106,7 +106,7 @@ nvmlReturn_t Pool::read_list() {
   pool_ = *pool;
   devices_.resize(pool->size());
   for (const ServerDevices& named : *servers) {
-    // Another medium to the same server is the same server here.
+    // The medium does not matter here: a server that is named with two media is one server.
     auto known = std::find_if(servers_.begin(), servers_.end(), [&](const Server& server) {
       return server.host == named.host && server.port == named.port;
     });
@@ -124,7 +124,7 @@ nvmlReturn_t Pool::read_list() {
   return NVML_SUCCESS;
 }
 
-// Afterwards the server has a fresh report, or none.
+// Afterwards the server has a fresh report or no report.
 void Pool::ask(Server* server, bool now) {
   const bool asked = server->asked_at != Clock::time_point::min();
   const auto age = asked ? Clock::now() - server->asked_at : Clock::duration::max();
@@ -145,8 +145,8 @@ void Pool::ask(Server* server, bool now) {
   }
 }
 
-// Addresses as cuDeviceGetPCIBusId() gives them, once and for all. A server that does not answer
-// is left out until it does.
+// Assigns each device the address that cuDeviceGetPCIBusId() reports. An assigned address never
+// changes. A server that does not answer is skipped until it does.
 void Pool::name_addresses() {
   for (uint32_t number = 0; number < servers_.size(); ++number) {
     const auto lacks = [&](const Device& device) {

@@ -1,13 +1,14 @@
-// Pool: the GPUs of RCUDA_DEVICES as NVML shows them. All of them, in the order of the list, as
-// NVML does not know CUDA_VISIBLE_DEVICES. (Only what it tells of NVLinks depends on it.)
+// Pool: the GPUs of RCUDA_DEVICES as NVML shows them: all GPUs, in the order of the list. NVML
+// ignores CUDA_VISIBLE_DEVICES; only queries about NVLinks depend on it (shows_neighbours()).
 //
-// The servers are asked without a session (common/wire/gpu_report.h), so nothing here starts CUDA
-// or a thread, and a program may fork afterwards. A report serves for a fifth of a second,
-// but memory and processes are always asked for.
+// The servers are queried without a session (common/wire/gpu_report.h), so nothing here starts CUDA
+// or a thread, and a program may fork afterwards. A report is reused for a fifth of a second,
+// except for memory and processes, which are always queried anew.
 //
-// Threads: any. Blocking: look() asks the servers, a few milliseconds, or five seconds for one that
-// does not answer. Then that server is not asked again for a second, and for a minute not by
-// questions about GPUs of others. Errors: as nvmlReturn_t; each cause is logged once.
+// Threads: any. Blocking: look() queries the servers, which takes a few milliseconds, or five
+// seconds for a server that does not answer. Such a server is not queried again for one second, and
+// for one minute in queries about GPUs of other servers. Errors: as nvmlReturn_t; each cause is
+// logged once.
 #pragma once
 
 #include <chrono>
@@ -24,10 +25,10 @@
 
 namespace rcuda::client::nvml {
 
-// One GPU, as its server told it at one time.
+// One GPU, as its server reported it at one time.
 struct View {
   uint32_t index = 0;      // in the pool
-  uint32_t server = 0;     // the same number: the same server
+  uint32_t server = 0;     // equal for GPUs of one server
   size_t place = 0;        // in the report
   std::string pci_bus_id;  // differs from that of every other GPU of the pool
   std::shared_ptr<const wire::GpuReport> report;
@@ -38,12 +39,12 @@ class Pool {
  public:
   static Pool& get();
 
-  // Reads RCUDA_DEVICES. Asks no server.
+  // Reads RCUDA_DEVICES. Does not query servers.
   nvmlReturn_t count(uint32_t* count);
-  // NVML_ERROR_GPU_IS_LOST if the server does not answer or has no such GPU any more.
-  // `now`: what has changed since the latest report matters, so the server is asked again.
+  // Returns NVML_ERROR_GPU_IS_LOST if the server does not answer or no longer has the GPU.
+  // `now`: queries the server even if the last report is fresh.
   nvmlReturn_t look(uint32_t index, View* view, bool now = false);
-  // Whether the pool has several GPUs of this one's server, and CUDA_VISIBLE_DEVICES now hides none
+  // Whether the pool has several GPUs of the view's server, and CUDA_VISIBLE_DEVICES now hides none
   // of them.
   bool shows_neighbours(const View& view);
 
@@ -54,7 +55,7 @@ class Pool {
     uint16_t port = 0;
     std::shared_ptr<const wire::GpuReport> report;
     Clock::time_point asked_at = Clock::time_point::min();
-    std::string failure;  // that has been logged
+    std::string failure;  // the last one logged
     bool has_answered = false;
   };
   struct Device {

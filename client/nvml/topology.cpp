@@ -1,5 +1,5 @@
-// How devices are connected. The server tells it for its own GPUs; GPUs of different servers have
-// nothing in common.
+// How devices are connected. Each server reports this for its own GPUs; GPUs of different servers
+// have no common ancestor or link.
 #include <cstring>
 
 #include "client/nvml/handles.h"
@@ -12,7 +12,7 @@ namespace {
 struct Pair {
   View one, other;
   bool same_server() const { return one.server == other.server; }
-  // Null if the server does not tell.
+  // Null if the server does not report the path.
   const wire::GpuReport::Path* path() const {
     const auto& paths = one.gpu().paths;
     return other.place < paths.size() ? &paths[other.place] : nullptr;
@@ -30,12 +30,13 @@ uint32_t ancestor_of(const Pair& pair) {
   return pair.path() ? pair.path()->ancestor : static_cast<uint32_t>(NVML_TOPOLOGY_SYSTEM);
 }
 
-// The other end of a link is told as in a virtual machine that does not see the switch. NCCL takes
-// this address for a switch to which all GPUs with such links are joined, which holds in a server.
-// A link that does not lead to a switch has no answer: the PCI address of a GPU may be that of
-// another server's GPU here. Neither has any link while programs here do not see all GPUs that the
-// pool has of this server: a session may not import memory of hidden ones, which other ranks of
-// NCCL may use, and NCCL must take the way through the host.
+// Reports the other end of a link as in a virtual machine that does not see the switch. NCCL takes
+// this address for a switch that connects all GPUs with such links, which is true within a server.
+// Returns NVML_ERROR_NOT_SUPPORTED for a link that does not lead to a switch: the PCI address of
+// the GPU at its end may be the address of another server's GPU here. Returns the same for every
+// link unless the pool has several GPUs of this server and CUDA_VISIBLE_DEVICES hides none of them:
+// other ranks of NCCL may use hidden GPUs, but a session may not import their memory, so NCCL must
+// use the path through the host.
 nvmlReturn_t get_remote_pci(nvmlDevice_t device, unsigned link, nvmlPciInfo_t* pci) {
   unsigned active = 0, other_end = NVML_NVLINK_DEVICE_TYPE_SWITCH;
   if (const nvmlReturn_t result = nvmlDeviceGetNvLinkState(device, link, &active);
@@ -49,7 +50,7 @@ nvmlReturn_t get_remote_pci(nvmlDevice_t device, unsigned link, nvmlPciInfo_t* p
   const bool is_other =
       other_end == NVML_NVLINK_DEVICE_TYPE_GPU || other_end == NVML_NVLINK_DEVICE_TYPE_IBMNPU;
   if (!active || is_other || !Pool::get().shows_neighbours(view)) return NVML_ERROR_NOT_SUPPORTED;
-  // Driver 580 answers this there: addresses as text and as numbers, and no ids.
+  // Driver 580 returns this in such a virtual machine: placeholders for the addresses, and no ids.
   constexpr nvmlPciInfo_t kHidden = {"FFFFFFF:FF:FF.0", 0xffffffff, 0xff, 0xff, 0, 0,
                                      "FFFFFFFF:FF:FF.0"};
   *pci = kHidden;
@@ -102,7 +103,7 @@ nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t one, nvmlDevice_t other, int* sa
   return NVML_SUCCESS;
 }
 
-// Kernels reach at most the devices of the same server.
+// Kernels can reach only devices of the same server.
 nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t one, nvmlDevice_t other, unsigned what,
                                     nvmlGpuP2PStatus_t* status) {
   Pair pair;
@@ -129,7 +130,8 @@ nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned l
   return get_remote_pci(device, link, pci);
 }
 
-// A fabric spans machines, which rcuda's servers do not use: NCCL then looks for none.
+// Reports no fabric, so that NCCL does not search for one: a fabric spans machines, and rcuda's
+// servers do not use it.
 nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpuFabricInfo_t* info) {
   uint32_t index = 0;
   if (const nvmlReturn_t result = index_of(device, &index); result != NVML_SUCCESS) return result;
@@ -138,7 +140,7 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpuFabricInfo_t
   return NVML_SUCCESS;
 }
 
-// Later versions have more members after those of the second.
+// Later versions of the struct append members to those of version 2.
 nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfo_v2_t* info) {
   uint32_t index = 0;
   if (const nvmlReturn_t result = index_of(device, &index); result != NVML_SUCCESS) return result;
