@@ -85,7 +85,7 @@ CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId o
   CUresult result = question.send(session, context, owner, is_kernel, name);
   if (result != CUDA_SUCCESS) return result;
   result = question.answer(info);
-  if (result == CUDA_ERROR_NOT_READY) result = CUDA_ERROR_INVALID_HANDLE;  // the owner has gone
+  if (result == CUDA_ERROR_NOT_READY) result = CUDA_ERROR_INVALID_HANDLE;  // the owner is gone
   if (result != CUDA_SUCCESS) note_refusal(result);
   return result;
 }

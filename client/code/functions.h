@@ -1,8 +1,8 @@
 // Operations on functions, libraries and kernels (objects/code.h): query the worker about them,
 // load a library on a session, find the function that a launch means.
 //
-// Threads: any. A function that must ask the worker blocks for a round trip; the client asks once
-// for each object and session.
+// Threads: any. A call that must query the worker blocks for a round trip; the client queries each
+// object once per session.
 #pragma once
 
 #include <cstddef>
@@ -21,14 +21,14 @@ namespace rcuda::client {
 
 // ---- functions ---------------------------------------------------------------------------------
 
-// Notes a setting that was sent to the worker.
+// Records a setting that was sent to the worker.
 void note_attribute(FunctionInfo& info, int which, int value);
 
-// A question about a function or kernel that is on its way to the worker.
+// A query about a function or kernel, in two steps: send() and answer().
 class FunctionQuestion {
  public:
-  // Sends it. `owner`: the id of its module or library there. After CUDA_SUCCESS, the caller must
-  // call answer().
+  // Sends the query. `owner`: the worker's id of the module or library. After CUDA_SUCCESS, the
+  // caller must call answer().
   CUresult send(Session& session, wire::ObjectId context, wire::ObjectId owner, bool is_kernel,
                 const char* name);
   // Blocks until the worker has answered.
@@ -40,12 +40,12 @@ class FunctionQuestion {
   std::unique_ptr<FunctionInfo> found_;
   Session::PendingCall call_;
 };
-// Both of it.
+// Sends the query and waits for its answer.
 CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId owner,
                       bool is_kernel, const char* name, std::unique_ptr<FunctionInfo>* info);
 
-// A function of an image that has few, as code that is compiled at run time has. The worker is
-// asked about them in the round trip that loads the image.
+// A function of an image that has few functions, such as code that is compiled at run time. The
+// client queries these functions in the round trip that loads the image.
 struct LoadedFunction {
   std::string name;
   std::unique_ptr<FunctionInfo> info;
@@ -89,7 +89,7 @@ void unload(Library& library);
 
 // Returns the kernel's data on the target's device. Each device has its own attributes.
 CUresult info_on(Kernel& kernel, const Target& target, FunctionInfo** info);
-// Notes an attribute that was set for the target's device. It also applies to the kernel's
+// Records an attribute that was set for the target's device. It also applies to the kernel's
 // functions in the contexts of that device.
 void note_attribute(Kernel& kernel, const Target& target, int which, int value);
 // Returns the kernel's function in the target's context.

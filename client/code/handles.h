@@ -8,8 +8,8 @@
 
 namespace rcuda::client {
 
-// As resolve() (route.h), also for libraries and kernels, which have an id per session. A kernel
-// is accepted where a function is expected. May ask the worker, which blocks for a round trip.
+// As resolve() (route.h), also for libraries and kernels, which have an id per session. A kernel is
+// accepted where a function is expected. May query the worker, which blocks for a round trip.
 CUresult resolve_handle(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id);
 
 }  // namespace rcuda::client

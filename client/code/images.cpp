@@ -20,9 +20,9 @@
 namespace rcuda::client {
 namespace {
 
-// Images that together take no more are sent in commands, as copies of this size are over sockets
-// (memory/copy/linear.cpp). That is a sixteenth of the ring, and 0.2 ms at 10 Gb/s. Larger ones
-// take staging slots, and filling one is a round trip.
+// Images of at most this total size are sent in commands, like copies of this size over sockets
+// (client/copy/linear.cpp). This is a sixteenth of the ring, and takes 0.2 ms at 10 Gb/s. Larger
+// images go through staging slots, and filling a slot is a round trip.
 constexpr size_t kMostInCommands = 256u << 10;
 
 template <typename Body>
@@ -58,8 +58,8 @@ CUresult send_chunk(Session& session, wire::ObjectId context, const ImageHash& h
 
 CUresult send_bytes(Session& session, wire::ObjectId context, const ImageHash& hash,
                     std::span<const std::byte> image, size_t chunk_bytes) {
-  // Locks of the session are held while bytes are sent. So they must not come from a page that is
-  // fetched through the session (process/absent_pages.h).
+  // Locks of the session are held while bytes are sent, so the bytes must not be in a page that is
+  // fetched through the session (client/mirror/absent_pages.h).
   std::vector<std::byte> copy;
   if (any_mirrored()) {
     copy.assign(image.begin(), image.end());
@@ -73,8 +73,8 @@ CUresult send_bytes(Session& session, wire::ObjectId context, const ImageHash& h
     note_failure(&first_error, send_chunk(session, context, hash, image, offset,
                                           std::min(chunk_bytes, image.size() - offset)));
   };
-  // Filling a slot is a round trip, which the others need not wait for. The worker takes the chunks
-  // in any order.
+  // Filling a slot is a round trip, so the slots are filled in parallel. The worker accepts the
+  // chunks in any order.
   if (chunk_bytes > wire::kMaxInlineBytes) {
     run_parallel(chunks, send);
   } else {
@@ -94,14 +94,15 @@ CUresult read_answer(Session& session, Session::PendingCall& question, bool* pre
   return CUDA_SUCCESS;
 }
 
-// Whether the image is sent in commands. Over shared memory slots cost no round trip.
+// Whether the image is sent in commands. Over shared memory it is not, because slots cost no round
+// trip there.
 bool goes_in_commands(const Session& session, const ImageParts& image) {
   size_t bytes = 0;
   for (const std::span<const std::byte> part : image.parts) bytes += part.size();
   return bytes <= kMostInCommands && !session.traits().shares_pages;
 }
 
-// Whether the image is sent with the question: if the worker is likely to lack some of it.
+// Whether the image is sent with the query, because the worker probably lacks a part of it.
 bool goes_with_question(Session& session, const ImageParts& image) {
   const ImageBook& images = session.images();
   return images.expects_lack() && goes_in_commands(session, image) &&
@@ -109,9 +110,9 @@ bool goes_with_question(Session& session, const ImageParts& image) {
                               [&](const ImageHash& hash) { return images.knows(hash); });
 }
 
-// Asks for the parts from `first` to `last`, and adds those that the worker lacks to `missing`. The
-// questions are sent together, and then what `also` sends. `with_bytes`: each question is followed
-// by its part, and none is missing.
+// Queries the parts from `first` to `last`, and adds the parts that the worker lacks to `missing`.
+// Sends all queries, calls `also`, and then reads the answers. `with_bytes`: sends each part after
+// its query, so no part is missing.
 CUresult ask(Session& session, wire::ObjectId context, const ImageParts& image, size_t first,
              size_t last, bool with_bytes, std::vector<size_t>* missing,
              const std::function<void()>& also) {
@@ -139,9 +140,8 @@ CUresult ask(Session& session, wire::ObjectId context, const ImageParts& image, 
   return failed;
 }
 
-// Sends the parts that the worker lacks. After the last questions, calls `also` if the worker lacks
-// none so far, or gets it with the question. Sets `lacked` to whether one was sent after the
-// question.
+// Sends the parts that the worker lacks. Calls `also` after the last queries, unless earlier
+// answers name a missing part. Sets `lacked` to whether parts were missing.
 CUresult send_missing(Session& session, wire::ObjectId context, const ImageParts& image,
                       const std::function<void()>& also, bool* lacked) {
   constexpr size_t kAtOnce = 64;  // few of the reply slots
@@ -169,7 +169,7 @@ CUresult send_missing(Session& session, wire::ObjectId context, const ImageParts
   return CUDA_SUCCESS;
 }
 
-// If the worker still lacks an image, what arrived there is not what was sent.
+// If the worker still lacks an image, it received other bytes than were sent.
 CUresult loaded(CUresult result) {
   return result == CUDA_ERROR_NOT_READY ? CUDA_ERROR_INVALID_IMAGE : result;
 }

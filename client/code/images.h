@@ -22,19 +22,20 @@ struct ImageCommand {
   uint16_t opcode;
   std::span<const std::byte> body, tail;
   size_t reply_bytes;
-  // Sends what belongs to the command and finds it executed; called once at most.
+  // Sends further commands, which the worker executes after this command. Called at most once.
   std::function<void()> behind{};
 };
 
-// Runs the command once the worker has the images. Questions and command are sent together: it is
-// one round trip if the worker has the images, for which the command may be sent in vain, or if
-// they are small and go with the questions. Blocks for that, for sending the bytes that the worker
-// lacks, and while another thread sends an image.
-// `behind` is sent with the first command only, so likewise in vain.
+// Runs the command once the worker has the images. The queries and the command go out together, so
+// this takes one round trip if the worker has the images, or if they are small and go with the
+// queries. If the worker lacks an image, that command fails, and the command is sent again after
+// the missing bytes. Blocks for the round trips, while it sends bytes, and while another thread
+// sends an image.
+// Calls `behind` only for the first sending of the command, so its commands may fail too.
 CUresult call_with_images(Session& session, wire::ObjectId context, const ImageParts& image,
                           const ImageCommand& command, std::optional<Reply>* reply);
 
-// Makes sure that the worker has the image. Blocks likewise.
+// Sends the image if the worker lacks it. Blocks as call_with_images().
 CUresult send_image(Session& session, wire::ObjectId context, const ImageHash& hash,
                     std::span<const std::byte> image);
 

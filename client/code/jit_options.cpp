@@ -27,7 +27,7 @@ std::vector<wire::JitOption> numbers(std::span<const Key> keys, void* const* val
   return numbers;
 }
 
-// The size is an unsigned int in place of a pointer.
+// The value is the size itself (an unsigned int), not a pointer to it.
 void take_capacity(LogBuffer* buffer, void** value) {
   buffer->capacity = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(*value));
   buffer->size_value = value;
@@ -38,7 +38,7 @@ void fill_log(const LogBuffer& buffer, const wire::JitLog& log, const char* text
   const size_t length = std::min<size_t>(log.text_bytes, buffer.capacity - 1);
   std::memcpy(buffer.text, text, length);
   buffer.text[length] = '\0';
-  // The application may use it as the length of its buffer.
+  // At most the capacity: the application may use this value as the length of its buffer.
   const size_t filled = std::min<size_t>(log.size_value, buffer.capacity);
   *buffer.size_value = reinterpret_cast<void*>(filled);
 }

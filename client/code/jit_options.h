@@ -15,7 +15,7 @@ namespace rcuda::client {
 
 // `values`: the array that gets the sizes; it must outlive the result.
 LogBuffers log_buffers(std::span<const CUjit_option> options, void** values);
-// Later loads with these options leave the application's buffers alone.
+// Removes the options of the logs, so that later loads do not write to the application's buffers.
 void forget_logs(JitOptions* options);
 // Copies both logs, their sizes and the wall time. `bytes`: wire::JitLogs and the texts, as a
 // worker sent them.

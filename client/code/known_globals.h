@@ -1,8 +1,8 @@
-// KnownGlobals: what cuLibraryGetGlobal has answered. Runtimes of CUDA 13 ask for a variable at
+// KnownGlobals: a cache of cuLibraryGetGlobal, because runtimes of CUDA 13 look a variable up at
 // every use of its symbol.
 //
-// An answer holds as long as the Registry has the variable as it was then: it ends with the library
-// and with the context.
+// An answer is valid while the Registry has the same variable, so it ends with the library and with
+// the context.
 // Threads: any. Nothing blocks or fails.
 #pragma once
 
@@ -20,9 +20,9 @@ namespace rcuda::client {
 class KnownGlobals {
  public:
   static KnownGlobals& get();
-  // The answer for the target's context. False: the worker must be asked.
+  // Finds the answer for the target's context. Returns false if the caller must query the worker.
   bool find(const Library* library, const Target& target, const char* name, Module::Global* found);
-  // For a variable that is in the Registry.
+  // Stores the answer for a variable that is in the Registry.
   void note(const Library* library, const Target& target, const char* name,
             const Module::Global& found);
   void forget(const Library* library);

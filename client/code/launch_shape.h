@@ -1,4 +1,5 @@
-// The shape of a launch: what a driver refuses at the call. The attributes of a launch.
+// The checks of a launch's shape that a driver makes in the call, and the values of launch
+// attributes.
 //
 // Any thread; nothing blocks.
 #pragma once
@@ -20,11 +21,11 @@ struct LaunchShape {
   unsigned shared_bytes;
 };
 
-// CUDA_ERROR_INVALID_VALUE for a shape that the device or the function cannot run.
+// Returns CUDA_ERROR_INVALID_VALUE for a shape that the device or the function cannot run.
 CUresult check_shape(const LaunchShape& shape, const Device& device, const FunctionInfo& info);
 
-// The bytes of the attribute's value that count, for a key. Programs leave others uninitialised.
-// All bytes of an attribute that this build does not know.
+// Returns the significant bytes of the attribute's value, for a key. Programs leave the other bytes
+// uninitialised. For an attribute that this build does not know, returns all bytes.
 std::span<const std::byte> value_of(const CUlaunchAttribute& attribute);
 
 }  // namespace rcuda::client

@@ -84,7 +84,7 @@ void forget_variables(Variables& variables) {
 
 namespace {
 
-// Held shared by a thread that reads kernels which other threads may be unloading. Locked before
+// A thread holds it shared while it reads kernels that other threads may unload. Locked before
 // Kernel::mutex.
 std::shared_mutex& kernels_mutex() {
   static auto* mutex = new std::shared_mutex;
@@ -147,8 +147,8 @@ CUresult library_module(Library& library, const Target& target, CUmodule* module
   const Library* const known = found->library.load(std::memory_order_acquire);
   if (!found->is_of_library() || (known && known != &library)) {
     return target.session->lose(Status(Code::kProtocol,
-                                       "the worker names a module of a library, "
-                                       "which is one of another"));
+                                       "the worker returned a module that "
+                                       "belongs to another library"));
   }
   found->library.store(&library, std::memory_order_release);
   *module = named;
@@ -179,7 +179,7 @@ void add_kernel(Library& library, const Target& target, LoadedFunction function)
   auto* created = create<Kernel>({}, library, function.name);
   if (!created) return;
   {
-    std::lock_guard lock(created->mutex);  // other threads look at the kernels of all libraries
+    std::lock_guard lock(created->mutex);  // other threads read the kernels of all libraries
     std::unique_ptr<FunctionInfo>& info = created->infos[target.device];
     info = std::move(function.info);
     created->first_device = target.device;
@@ -288,7 +288,7 @@ CUresult function_in(Kernel& kernel, const Target& target, Function** function) 
   // Two kernels with one function would both destroy it.
   if (named->info && named->kernel != &kernel) {
     return target.session->lose(
-        Status(Code::kProtocol, "the worker names a function of a kernel, which is another's"));
+        Status(Code::kProtocol, "the worker returned a function that belongs to another kernel"));
   }
   if (!named->info) {
     named->kernel = &kernel;

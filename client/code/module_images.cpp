@@ -27,14 +27,16 @@ void append(const std::vector<Item>& items, std::vector<std::byte>* bytes) {
   bytes->insert(bytes->end(), more.begin(), more.end());
 }
 
-// More functions are not asked for: a program that loads many uses few of them, and each answer
-// takes the worker some ten microseconds. Where pages are shared, a round trip takes no longer.
+// The most functions that are queried during a load. A program that loads many functions uses few
+// of them, and each answer takes the worker about ten microseconds. Where pages are shared, a round
+// trip takes no longer than that.
 size_t most_asked(const Session& session) {
   constexpr size_t kOverNetwork = 4;
   return session.traits().shares_pages ? 1 : kOverNetwork;
 }
 
-// The names of the image's functions. None for containers, whose entries may be compressed.
+// Returns the names of the image's functions; none for containers, because their entries may be
+// compressed.
 std::vector<std::string> functions_of(const ImageParts& image) {
   if (image.parts.size() != 1) return {};
   const Result<image::Image> known = image::inspect(image.parts.front());
@@ -50,7 +52,7 @@ std::vector<std::string> functions_of(const ImageParts& image) {
   return names;
 }
 
-// Asks about the functions, behind the command that loads them.
+// Queries the functions in the round trip of the command that loads them.
 class Questions {
  public:
   Questions(Session& session, wire::ObjectId context, std::vector<std::string> names)
@@ -67,7 +69,7 @@ class Questions {
       }
     }
   }
-  // If the image was not there, neither were the functions. They are asked for when they are looked
+  // A query fails if the worker lacked the image. Then the function is queried when it is looked
   // up.
   void take(LoadedFunctions* functions) {
     for (Sent& sent : sent_) {
@@ -86,7 +88,7 @@ class Questions {
     std::string name;
     FunctionQuestion question;
   };
-  std::deque<Sent> sent_;  // a question does not move
+  std::deque<Sent> sent_;  // a deque: a sent question must not move
 };
 
 }  // namespace
@@ -100,7 +102,8 @@ CUresult read_file(const char* path, std::vector<char>* contents) {
   while (const size_t got = std::fread(part, 1, sizeof part, file.get())) {
     contents->insert(contents->end(), part, part + got);
   }
-  // A folder can be opened, and reading it fails. A driver takes its size for that of an image.
+  // A folder can be opened but not read. A driver reports a lack of memory, because it takes the
+  // folder's size for that of an image.
   return std::ferror(file.get()) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
@@ -141,9 +144,8 @@ CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcod
   append(library_values, &tail);
   if (tail.size() > wire::kMaxBodyBytes - sizeof body) {
     RCUDA_ERROR(
-        "a program of %zu relocatable parts, loaded with %zu options, cannot be loaded: rcuda "
-        "takes "
-        "up to %zu parts; build fewer files with -rdc=true",
+        "cannot load a program of %zu relocatable parts with %zu options: rcuda takes up to %zu "
+        "parts; build fewer files with -rdc=true",
         image.hashes.size(), values.size() + library_values.size(),
         (wire::kMaxBodyBytes - sizeof body) / sizeof(ImageHash));
     return CUDA_ERROR_NOT_SUPPORTED;

@@ -14,15 +14,16 @@
 
 namespace rcuda::client {
 
-// The contents of a file. CUDA_ERROR_FILE_NOT_FOUND if it cannot be opened,
-// CUDA_ERROR_OUT_OF_MEMORY for a folder (both as driver 580).
+// Reads a file. Returns CUDA_ERROR_FILE_NOT_FOUND if it cannot be opened, CUDA_ERROR_OUT_OF_MEMORY
+// for a folder (both as driver 580).
 CUresult read_file(const char* path, std::vector<char>* contents);
 // Finds the extent of the image behind `pointer` and hashes its parts. `bytes`: the exact size, for
-// the contents of a file. CUDA_ERROR_INVALID_IMAGE if the format is not known.
+// the contents of a file. Returns CUDA_ERROR_INVALID_IMAGE if the format is not known.
 CUresult measure_image(const void* pointer, std::optional<size_t> bytes, ImageParts* image);
-// Sends what the worker lacks of the image, then kModuleLoad or kLibraryLoad. Fills the log buffers
-// of the options. Blocks for a round trip if the worker has the image. `functions`: the worker is
-// asked about the functions of the image in the same round trip, if they are few; may be null.
+// Sends the parts of the image that the worker lacks, then kModuleLoad or kLibraryLoad. Fills the
+// log buffers of the options. Blocks for a round trip if the worker has the image. `functions`:
+// gets the functions of the image if they are few, from queries in the same round trip; may be
+// null.
 CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcode,
                     wire::ObjectId id, const ImageParts& image, JitOptions& options,
                     LoadedFunctions* functions);

@@ -13,14 +13,14 @@ CUresult explain_import(CUresult result) {
   }
   if (result == CUDA_ERROR_INVALID_DEVICE) {
     RCUDA_WARN(
-        "memory of another process could not be imported: it is on a GPU that this session does "
-        "not have. Name all GPUs whose memory the processes share in RCUDA_DEVICES, under a lease "
-        "that has them if they are leased, and let CUDA_VISIBLE_DEVICES hide none of them");
+        "cannot import memory of another process: it is on a GPU that this session does not have. "
+        "Name all GPUs whose memory the processes share in RCUDA_DEVICES (with a lease of them, if "
+        "they are leased), and do not hide any of them with CUDA_VISIBLE_DEVICES");
   } else {
     RCUDA_WARN(
-        "memory of another process could not be imported: the server of this GPU does not know "
-        "it. The other process has ended, or its GPU is on another node: processes share memory "
-        "within a node only (docs/architecture.md, \"What differs from a local driver\")");
+        "cannot import memory of another process: the server of this GPU does not know it. "
+        "The other process has ended, or its GPU is on another node: processes share memory only "
+        "within a node (docs/architecture.md, \"What differs from a local driver\")");
   }
   return result;
 }
