@@ -25,15 +25,15 @@ namespace {
 constexpr size_t kSmallToDevice = 8u << 10;
 constexpr size_t kSmallToHost = CallsInFlight::kMostReplyBytes;
 constexpr size_t kSmallOverSockets = 256u << 10;
-// Up to this size, a blocking copy to the device over sockets is faster if the page-locked memory
-// goes into the worker's shadow of it, not through the staging region: 1 MB 1.4, 16 MB 1.1 times,
-// 64 MB 0.8 times as fast (H100, loopback).
+// Up to this size, a blocking copy of page-locked memory to the device over sockets is faster
+// through the worker's shadow than through the staging region: 1.4 times as fast for 1 MB, 1.1
+// times for 16 MB, 0.8 times for 64 MB (H100, loopback).
 constexpr size_t kMostInShadow = 32u << 20;
 // A driver stages pageable memory of up to 64 KB itself, so such a copy never waits for its stream.
 constexpr size_t kStagedByDrivers = 64u << 10;
 
-// Whether no work in progress can still write to this page-locked memory of this process. Kernels
-// can if it is mirrored.
+// Whether no work in progress can still write to this page-locked memory. Kernels can write to it
+// if it is mirrored.
 bool source_is_settled(uint64_t source, size_t bytes) {
   return !Timeline::host_writes_pending() && mirrored_in(source, bytes).empty();
 }
@@ -62,7 +62,7 @@ CUresult ask_to_copy(const CopyStream& stream, const wire::CopyBody& body) {
 
 CUresult copy_in_worker(const CopyStream& stream, wire::CopyBody body, const CopyPlan& plan) {
   Session& session = *stream.target.session;
-  // Where pages are shared, nobody fetches the source.
+  // Where pages are shared, the worker does not fetch the source.
   if (!session.traits().shares_pages && source_is_settled(body.source, body.bytes)) {
     body.flags |= wire::kSourceReady;
     if (!plan.captures && !plan.mirrored) {
@@ -97,7 +97,7 @@ CUresult send_pageable(const CopyStream& stream, CUdeviceptr destination, const 
   return session.take_error();
 }
 
-// Copies through replies, which are all asked for before the first is awaited.
+// Copies through replies. Sends all commands before it waits for the first reply.
 CUresult fetch(const CopyStream& stream, std::byte* destination, CUdeviceptr source, size_t bytes) {
   Session& session = *stream.target.session;
   const std::optional<Timelines::Positions> covered = session.covered_by_wait(stream.target);
@@ -150,9 +150,8 @@ CUresult capture_copy(const LinearCopy& copy, const Location& destination, const
   return result;
 }
 
-// A blocking copy of page-locked memory over sockets, where page-locked memory has no advantage if
-// the copy is small or very large. It is made like one of pageable memory, which takes one round
-// trip.
+// Makes a blocking copy of page-locked memory over sockets like a copy of pageable memory, in one
+// round trip. For small and very large copies over sockets, page-locked memory has no advantage.
 CUresult copy_page_locked(const CopyStream& stream, const LinearCopy& copy, bool to_device) {
   Session& session = *stream.target.session;
   if (!to_device) {

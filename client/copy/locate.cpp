@@ -36,7 +36,7 @@ CUresult locate(uint64_t address, size_t bytes, Side side, Location* location) {
                  known->placement == Placement::kDeviceAsync,
                  address,
                  bytes};
-    // Managed memory is the host's as well.
+    // Managed memory is also host memory.
     return side == Side::kHost && !is_managed(*known) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
   }
   if (known && known->reachable &&

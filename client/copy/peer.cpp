@@ -33,7 +33,7 @@ CUresult send(const Target& target, wire::Custom opcode, const Body& body) {
                               std::as_bytes(std::span(&body, 1)));
 }
 
-// Takes an error of earlier commands; the others stay with their sessions.
+// Takes one error of earlier commands. The errors of the other sessions stay with them.
 CUresult take_errors(std::initializer_list<Session*> sessions) {
   for (Session* session : sessions) {
     if (CUresult result = session->take_error(); result != CUDA_SUCCESS) return result;
@@ -61,8 +61,8 @@ class Halves {
   bool has_side_on(const Session* session) const {
     return session == &source_ || session == &destination_;
   }
-  // Puts the half of the place's worker at that place. `hold`: later work in the stream waits for
-  // the copy, and the worker's session reports an error.
+  // Puts the half of `place`'s worker at `place`. `hold`: later work in the stream waits for the
+  // copy, and the worker's session reports an error.
   void order_with(const StreamPoint& place, bool hold) {
     const bool outgoing = place.target.session == &source_;
     wire::PeerCopyBody& body = outgoing ? out_ : in_;
@@ -73,7 +73,8 @@ class Halves {
   }
 
   // Puts the source's half at a place in a stream of this library, for a copy that was issued in a
-  // stream of a third worker. The signal behind it, which names the copy, takes an error there.
+  // stream of a third worker. The signal after it names the copy, so that the third worker reports
+  // the copy's error.
   void order_between(const StreamPoint& passing) {
     order_with(passing, true);
     out_.flags ^= wire::kPeerReports | wire::kPeerSignalled;
@@ -129,8 +130,8 @@ class Halves {
     in_.sequence = word.sequence;
     const CUresult sent = send(out_target_, wire::Custom::kPeerCopy, out_);
     if (source_.lost()) return kSessionLost;
-    // The other half is sent even if the first one was refused (RCUDA_SYNC): it ends with that
-    // error.
+    // Sends this half even if the first half was refused (RCUDA_SYNC): this half then ends with the
+    // same error.
     const CUresult received = send(in_target_, wire::Custom::kPeerCopy, in_);
     posted_ = true;
     return either(sent, received);
@@ -172,12 +173,12 @@ CUresult signal_then_await(const StreamPoint& earlier, const StreamPoint& later,
   return either(signalled, send(later.target, wire::Custom::kPeerAwait, body));
 }
 
-// Returns a stream of this library in the context of a side, in which copies issued in a third
-// server's streams get their place. They run in the order of their calls. This order is safe, as
-// any order between unrelated streams is.
+// Returns this library's stream in the owner's context. Copies issued in a third server's streams
+// are ordered in it, so they run in the order of their calls. That is safe, because any order of
+// unrelated streams is allowed.
 CUresult passing_stream(const Target& owner, StreamPoint* place) {
   static auto* mutex = new std::mutex;
-  static auto* streams = new std::vector<Ref<Stream>>;  // one for each context that needed one
+  static auto* streams = new std::vector<Ref<Stream>>;  // one per context, made on demand
   std::lock_guard lock(*mutex);
   std::erase_if(*streams, [](const Ref<Stream>& known) { return !known.get(); });
   const auto found = std::find_if(streams->begin(), streams->end(), [&](const Ref<Stream>& known) {
@@ -219,7 +220,7 @@ CUresult copy_and_wait(const CopyBetweenServers& copy, const StreamPoint& issued
   const auto is_side = [&](const Target& owner) {
     return issued.target.session == owner.session && issued.target.context == owner.context;
   };
-  // No later work can be ordered after the copy before this call returns, so no stream is held.
+  // Holds no stream, because no work can depend on the copy before this call returns.
   const bool legacy = issued.stream == 0;
   if (legacy ? !is_side(source) && !is_side(destination)
              : !halves.has_side_on(issued.target.session)) {
@@ -238,7 +239,7 @@ CUresult copy_and_wait(const CopyBetweenServers& copy, const StreamPoint& issued
   for (size_t i = 0; i < sides.size(); ++i) {
     Timelines& timelines = sides[i]->session->timelines();
     before[i] = timelines.now(kScope, sides[i]->context);
-    // A quiet default stream needs no place: there is nothing to wait for.
+    // The copy need not be ordered in a quiet default stream: there is nothing to wait for.
     if (!timelines.is_quiet(kScope, sides[i]->context)) {
       halves.order_with({in_default_stream(*sides[i]), 0}, false);
     }
@@ -246,7 +247,7 @@ CUresult copy_and_wait(const CopyBetweenServers& copy, const StreamPoint& issued
   const CUresult result = halves.post_and_wait();
   if (result == CUDA_SUCCESS) {
     // The copy started after both default streams had reached it, so the work before it is done.
-    // The next copy need not ask the workers.
+    // The next copy need not query the workers.
     for (size_t i = 0; i < sides.size(); ++i) {
       sides[i]->session->timelines().done(before[i]);
     }

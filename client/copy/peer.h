@@ -38,8 +38,8 @@ CUresult copy_between_servers(const CopyBetweenServers& copy, CUstream stream, b
 // their place in a stream. An error is reported by the program's next call that uses the
 // destination's server.
 void copy_between_servers_now(const CopyBetweenServers& copy);
-// cuStreamWaitEvent for a stream and an event of different servers. `stream`, `id`: of the resolved
-// handle.
+// cuStreamWaitEvent for a stream and an event of different servers. `stream`, `id`: the target and
+// id that `handle` resolves to.
 CUresult wait_across_servers(CUstream handle, const Target& stream, wire::ObjectId id,
                              CUevent event_handle, const Event& event);
 

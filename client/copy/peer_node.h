@@ -1,10 +1,10 @@
 // Copy nodes of graphs whose two sides are device memory of different servers.
 //
-// No driver has both memories, so in the worker such a node is a host node. At each launch, its
-// function in this process makes the two workers copy, and the node waits for them. Captured copies
-// between servers work the same way (peer.h). The node's parameters are kept with the function,
-// under the id by which the worker's graph holds it. So they can also be read back from nodes of
-// cloned graphs. Threads: any; nothing here waits for a copy, except a synchronous one.
+// No driver can address both memories, so in the worker such a node is a host node. At each launch,
+// its function in this process makes the two workers copy, and the node waits for them. Captured
+// copies between servers work the same way (peer.h). The node's parameters are kept with the
+// function, under the id by which the worker's graph holds it. So they can also be read back from
+// nodes of cloned graphs. Threads: any; nothing here waits for a copy, except a synchronous one.
 #pragma once
 
 #include <optional>

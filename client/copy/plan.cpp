@@ -8,8 +8,8 @@
 namespace rcuda::client {
 namespace {
 
-// Sends the worker the application's changes of mirrored memory (process/mirror.h). If the CPU
-// copies, first waits for the stream's earlier use of the memory.
+// Sends the worker the application's changes of mirrored memory (client/mirror/mirror.h). If the
+// CPU copies, first waits for the stream's earlier use of the memory.
 CUresult prepare_mirrors(const Location& destination, const Location& source, bool cpu_copies,
                          CopyPlan* plan) {
   const Session& session = *plan->stream.target.session;
@@ -26,7 +26,7 @@ CUresult prepare_mirrors(const Location& destination, const Location& source, bo
 }
 
 // CUDA waits for the stream before a synchronous copy of pageable memory to the device. Without
-// mirrored memory nobody can tell.
+// mirrored memory the application cannot observe this wait, so it is omitted.
 CUresult wait_before_copy(const Target& target) {
   return any_mirrored() ? target.session->await_writes(target) : CUDA_SUCCESS;
 }
@@ -60,16 +60,16 @@ CUresult prepare_copy(const Location& destination, const Location& source, CUstr
       result != CUDA_SUCCESS) {
     return result;
   }
-  // Later work in the stream of the other session must find the copy done, and that stream does not
-  // wait for the stream of the copy.
+  // Later work in the stream of the other session must run after the copy, but that stream does not
+  // wait for the stream of the copy. So the caller waits.
   plan->waits = plan->stream.is_elsewhere;
   if (pageable) {
     plan->way = to_device ? CopyWay::kFromPageable : CopyWay::kToPageable;
     return synchronous && to_device ? wait_before_copy(plan->stream.target) : CUDA_SUCCESS;
   }
-  // For a copy from device memory to device memory of the same context, the host need not wait,
-  // even in a synchronous function, unless it has the memory too (managed memory). Between two
-  // contexts, a synchronous copy is ordered in the default streams of both.
+  // A synchronous copy within the device memory of one context need not wait, unless the memory is
+  // also host memory (managed memory). Between two contexts, a synchronous copy is ordered in the
+  // default streams of both.
   const bool between =
       to_device && from_device && destination.owner.context != source.owner.context;
   if (synchronous && (between || plan->mirrored != 0 || !(to_device && from_device))) {

@@ -3,7 +3,7 @@
 // Both sides are located first (locate.h). The first case that applies decides:
 // - The sides are device memory of two servers: their workers copy (peer.h). In a capture, the copy
 //   becomes a node of the graph (peer_node.h).
-// - A side is pageable, and the stream captures: page-locked memory stands in for it in the graph
+// - A side is pageable, and the stream captures: page-locked memory replaces it in the graph
 //   (stand_in.h).
 // - No side is device memory: this process copies, after it has waited for the stream. If both
 //   sides are page-locked, the worker copies where it can (`worker_copies_host`).

@@ -32,8 +32,8 @@ struct Extent {
   size_t width_bytes = 0, height = 0, depth = 0;
 };
 
-// Limit for every number of a shape. Real shapes are smaller, and products of three numbers below
-// it fit the widest integers.
+// Limit for every number of a shape. Real shapes are smaller, and the product of three numbers up
+// to this limit fits into 128 bits.
 constexpr size_t kMostOfAny = size_t{1} << 40;
 
 bool is_real(const Extent& extent) {
@@ -308,7 +308,8 @@ CUresult copy_linear_sides(const ShapeSide& destination, const ShapeSide& source
   return issue_between_servers(copy, stream, synchronous);
 }
 
-// A packed buffer in device memory beside an array, because other workers cannot address an array.
+// A packed buffer in the device memory of an array's worker, because other workers cannot address
+// an array.
 class BesideArray {
  public:
   CUresult make(const Target& owner, const Extent& extent) {

@@ -1,11 +1,11 @@
 // Pageable memory in graphs.
 //
-// A graph's copy reads or writes host memory at every launch, when its turn comes. The worker
-// cannot reach pageable memory. So page-locked memory of this library stands in for it. The graph's
-// copy in the worker uses the stand-in, and a callback of this process moves the bytes directly
-// before or after the copy (server/executor/graphs/graph_copies.h). Graphs and their executables
-// own the stand-ins that they use; a stand-in ends with the last of its owners. Threads: any.
-// Blocking: a round trip for each stand-in.
+// At every launch, a graph's copy reads or writes host memory when the copy executes. The worker
+// cannot reach pageable memory, so page-locked memory of this library replaces it: the stand-in.
+// The graph's copy in the worker uses the stand-in, and a callback of this process moves the bytes
+// directly before or after the copy (server/executor/graphs/graph_copies.h). Graphs and their
+// executables own the stand-ins that they use; a stand-in ends with the last of its owners.
+// Threads: any. Blocking: a round trip for each stand-in.
 #pragma once
 
 #include <cstddef>
@@ -26,14 +26,14 @@ struct HostRows {
 };
 
 struct StandIn {
-  uint64_t first = 0;     // stands for HostRows::first; the layout is the same
+  uint64_t first = 0;     // corresponds to HostRows::first; the layout is the same
   uint64_t callback = 0;  // WorkerEvents::remove_callback() undoes it, as long as no graph holds it
 };
 // `is_source`: the copy reads it.
 CUresult make_stand_in(Session& session, wire::ObjectId context, const HostRows& rows,
                        bool is_source, StandIn* made);
 
-// Returns the application's address that a stand-in's first byte stands for; 0 for other addresses.
+// Returns the application's address for the first byte of a stand-in; 0 for other addresses.
 uint64_t original_of(uint64_t first);
 
 }  // namespace rcuda::client
