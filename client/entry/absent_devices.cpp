@@ -1,5 +1,5 @@
-// Calls that do not answer CUDA_ERROR_INVALID_DEVICE if the device does not exist. A driver (580 on
-// an H100) returns CUDA_ERROR_INVALID_VALUE, or does not look at the device.
+// Calls that do not return CUDA_ERROR_INVALID_DEVICE for a device that does not exist. A driver
+// (580 on an H100) returns CUDA_ERROR_INVALID_VALUE, or ignores the device.
 #include <cuda.h>
 
 #include "client/objects/arena.h"

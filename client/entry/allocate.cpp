@@ -97,14 +97,14 @@ CUresult record_async(const Target& target, CUdeviceptr address, size_t bytes, C
   return record(target, address, bytes, Placement::kDeviceAsync, may_capture(stream), pool);
 }
 
-// Says once why a reservation fails that a local driver might grant.
+// Logs once why a reservation failed that a local driver might grant.
 void tell_window(const Session& session, size_t bytes) {
   static std::atomic<bool> told{false};
   if (told.exchange(true)) return;
   uint64_t room = 0;
   for (const auto& window : session.welcome().windows) room += window.bytes;
   RCUDA_WARN(
-      "%s cannot reserve %zu MiB of addresses: it has %llu GiB in this program, for memory, pools "
+      "%s cannot reserve %zu MiB of addresses: this program has %llu GiB there for memory, pools "
       "and reservations together; free some, or name fewer servers in RCUDA_DEVICES",
       session.name().c_str(), bytes >> 20, static_cast<unsigned long long>(room >> 30));
 }
@@ -236,7 +236,7 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignmen
 }
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
-  // The record ends first, as in free_with().
+  // The record is removed first, as in free_with().
   Target owner;
   if (CUresult result = target_address(address, &owner); result != CUDA_SUCCESS) return result;
   rcuda::client::Session* const session = registry().reserved_by(address);
@@ -260,7 +260,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
 }
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
-  // One unmap may cover several maps. Their records end first, as in free_with().
+  // One unmap may cover several maps. Their records are removed first, as in free_with().
   std::vector<Allocation> mappings;
   for (CUdeviceptr at = address; at < address + bytes;) {
     const auto mapping = registry().find(at);

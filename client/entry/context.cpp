@@ -22,7 +22,7 @@ namespace {
 
 CUresult check() { return Process::get().check(); }
 
-// Returns the context of a handle; null means the current one. The context may be given back.
+// Returns the context of a handle; null means the current one. The context may be inactive.
 CUresult context_or_current(CUcontext handle, Context** context) {
   if (CUresult result = check(); result != CUDA_SUCCESS) return result;
   const Ref<Context> found = handle ? Ref(find<Context>(handle)) : current_context();
@@ -57,7 +57,7 @@ std::vector<Allocation> forget_context(const Context& context, RetiredEarly* ret
   retire_all<Array>(context, retired);
   retire_all<LinkState>(context, retired);
   std::vector<Allocation> host = Process::get().memory().remove_context(context.device, context.id);
-  // Its managed memory ends here before the worker may use the addresses again.
+  // Ends the mirroring of its managed memory before the worker may reuse the addresses.
   unmirror_context(*context.session, context.id);
   std::erase_if(host, [](const Allocation& memory) { return memory.session != nullptr; });
   return host;
@@ -67,7 +67,7 @@ void end_all(const std::vector<Allocation>& host) {
   for (const Allocation& memory : host) end_host_memory(memory);
 }
 
-// The ways to wait exclude one another.
+// The scheduling flags exclude one another.
 bool valid_flags(unsigned flags) {
   constexpr unsigned kOthers = CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX |
                                CU_CTX_COREDUMP_ENABLE | CU_CTX_USER_COREDUMP_ENABLE |
@@ -156,8 +156,8 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
 }
 
 // Destroys the contents of the context. The reference count stays, so a thread that holds a
-// reference may still release it. The device may be unable to have a new context, for example after
-// a kernel's fault. The next cuDevicePrimaryCtxRetain returns that error (driver 580).
+// reference may still release it. If the device cannot have a new context, for example after a
+// kernel's fault, the next cuDevicePrimaryCtxRetain returns that error (driver 580).
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   Device* device;
   if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
@@ -207,7 +207,7 @@ CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice dev) {
 
 CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam*, int affinity_count,
                         unsigned flags, CUdevice dev) {
-  // Execution affinity divides a GPU under MPS. A remote client is no client of MPS.
+  // Execution affinity divides a GPU under MPS. A remote client does not use MPS.
   if (affinity_count != 0) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
   return cuCtxCreate_v2(context, flags, dev);
 }
@@ -239,8 +239,8 @@ CUresult cuCtxDestroy_v2(CUcontext handle) {
   return result;
 }
 
-// The usage count (deprecated). cuCtxDestroy does not ask for it, and primary contexts have none; a
-// green context stands for its primary one (580 on an H100).
+// The usage count (deprecated). cuCtxDestroy ignores it, and primary contexts do not have it. A
+// green context is treated as its primary context (580 on an H100).
 
 CUresult cuCtxAttach(CUcontext* handle, unsigned flags) {
   Context* context;
@@ -304,7 +304,7 @@ CUresult cuCtxGetCurrent(CUcontext* handle) {
   return CUDA_SUCCESS;
 }
 
-// ---- what a context is -------------------------------------------------------------------------
+// ---- properties --------------------------------------------------------------------------------
 
 CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
   Context* context;
@@ -373,11 +373,12 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   }
   context->limits.forget();
   const CUresult result = forward_cuCtxSetLimit(limit, value);
-  context->limits.forget();  // what another thread has asked meanwhile
+  context->limits.forget();  // values that other threads have read meanwhile
   return result;
 }
 
-// cuDNN asks for each kernel that it makes for a shape, so answers are kept until they may change.
+// cuDNN calls this for each kernel that it makes for a shape, so answers are cached until they may
+// change.
 CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
   Context* context;
   if (CUresult result = find_alive(nullptr, &context); result != CUDA_SUCCESS) return result;
@@ -445,7 +446,7 @@ CUresult cuCtxDisablePeerAccess(CUcontext peer_handle) {
   return forward_cuCtxDisablePeerAccess(peer_handle);
 }
 
-// No profiler can see a GPU from this machine. The call still needs a valid context.
+// A profiler on this machine cannot reach the GPU, so the call only checks the context.
 CUresult cuProfilerStart() {
   Context* context;
   return find_alive(nullptr, &context);

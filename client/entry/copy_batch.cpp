@@ -1,6 +1,6 @@
 // cuMemcpyBatchAsync and cuMemcpy3DBatchAsync: copies that may run in any order. Here they run in
-// the given order, each in its own best way. The hints about location and overlap have no effect
-// over a network. Graphs have no node for a batch, so a batch cannot be captured.
+// the given order, as single copies. The hints about location and overlap have no effect over a
+// network. Graphs have no node for a batch, so a batch cannot be captured.
 
 #include <vector>
 

@@ -33,8 +33,8 @@ CUresult attribute(const Device& device, int attribute, int* value) {
   return CUDA_SUCCESS;
 }
 
-// What two devices can do with each other's memory. Devices of one worker: as its driver says.
-// Devices of different servers: nothing; copies between them work, but kernels cannot reach the
+// How two devices can access each other's memory. Devices of one worker: as its driver reports.
+// Devices of different servers: not at all. Copies between them work, but kernels cannot reach the
 // other device.
 int peer_attribute(const Device& device, const Device& peer, int attribute) {
   if (device.session != peer.session) return 0;

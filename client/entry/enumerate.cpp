@@ -57,7 +57,7 @@ CUresult cuModuleEnumerateFunctions(CUfunction* functions, unsigned count, CUmod
   return CUDA_SUCCESS;
 }
 
-// Unlike a module, a library refuses an array without room.
+// A library with a defective image counts as empty. The first use of its code returns the error.
 CUresult cuLibraryGetKernelCount(unsigned* count, CUlibrary library) {
   const auto* const known = find<Library>(library);
   if (!count || !known || known->defect == CUDA_SUCCESS) {

@@ -29,8 +29,8 @@ CUresult finished(Session& session, CUresult result) {
   return result == CUDA_SUCCESS ? session.finish_wait() : result;
 }
 
-// A captured event must not be queried or waited for, and only the worker knows whether the event
-// is one. Other captures may forbid the call.
+// A captured event must not be queried or waited for, and only the worker knows whether an event is
+// captured. Other captures may forbid the call.
 CUresult check_captures(CUevent handle) {
   if (!any_capture()) return CUDA_SUCCESS;
   const CUresult result = forward_cuEventQuery(handle);
@@ -68,10 +68,10 @@ CUresult record(CUevent handle, CUstream stream, unsigned flags) {
       (target.context != event->context && owner_of(target) != event->context)) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  if (flags) event->state.leave_to_worker();  // it becomes a graph node, and the launches record
+  if (flags) event->state.leave_to_worker();  // a graph node, whose launches record it
   const CUresult result = send_record(*event, target, id, flags);
   if (result != CUDA_SUCCESS || !(event->flags & CU_EVENT_INTERPROCESS)) return result;
-  // The application may notify another process at once, and that process asks its own worker. So
+  // The application may notify another process at once, and that process queries its own worker. So
   // this worker must have recorded the event before this call returns.
   const CUresult state = forward_cuEventQuery(handle);
   return state == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : state;

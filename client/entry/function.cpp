@@ -27,7 +27,7 @@ CUresult read_attribute(const FunctionInfo& info, int which, int* value) {
   return CUDA_SUCCESS;
 }
 
-// The errors that a driver returns at once. The setting itself is posted.
+// Checks for the errors that a driver returns at once. The setting itself is posted.
 CUresult check_setting(const FunctionInfo& info, const Device& device, int which, int value) {
   const auto of_function = [&](CUfunction_attribute attribute) {
     return info.attributes[attribute].load(std::memory_order_relaxed);
@@ -63,8 +63,8 @@ CUresult kernel_on(CUkernel handle, CUdevice ordinal, Kernel** kernel, Target* t
   return info_on(**kernel, *target, info);
 }
 
-// A function has its own context. A kernel in its place stands for its function in the current
-// context.
+// A function has its own context. A kernel that is passed as a function means its function in the
+// current context.
 CUresult find_callable(CUfunction handle, Target* target, Callable* callable) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   if (const auto* function = find<Function>(handle)) {
@@ -121,7 +121,7 @@ CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice d
   return forward_cuKernelSetCacheConfig(kernel, config, device);
 }
 
-// Unlike other functions, this one does not accept a kernel as a function (580 on an H100).
+// Unlike most calls, this call does not accept a kernel as a function (580 on an H100).
 CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
   Target target;
   Callable callable;
@@ -147,7 +147,7 @@ CUresult cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction h
   if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {
     return result;
   }
-  // A kernel does not stand for its function here, nor in cuFuncIsLoaded() and cuFuncLoad().
+  // Like cuFuncIsLoaded() and cuFuncLoad(), this call does not accept a kernel as a function.
   return callable.is_kernel ? CUDA_ERROR_INVALID_HANDLE
                             : read_attribute(*callable.info, which, value);
 }

@@ -26,7 +26,7 @@ namespace {
 // CUDA limits the counts of references to INT_MAX.
 bool is_count(unsigned count) { return count > 0 && count <= INT_MAX; }
 
-// Returns false if `object` has fewer references. Releasing the last one calls the object's
+// Returns false if `object` has fewer references. Releasing the last reference calls the object's
 // function, but never on the application's thread: that thread may hold locks that the function
 // takes.
 bool release_user_object(UserObject* object, unsigned count) {
@@ -213,7 +213,7 @@ CUresult cuGraphReleaseUserObject(CUgraph graph_handle, CUuserObject handle, uns
       return CUDA_SUCCESS;
     }
     // Clones or executables of the graph may still hold the object. The worker reports when all
-    // have released it, and these references go then.
+    // have released it, and these references are released then.
     count -= held->count;
     const uint64_t number = held->number;
     held = all.erase(held);

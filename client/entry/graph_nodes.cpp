@@ -37,7 +37,8 @@ CUresult pack_kernel(const CUDA_KERNEL_NODE_PARAMS& node, PackedKernel* packed) 
   // cudart passes a CUkernel in either member.
   CUfunction callable_handle = node.func ? node.func : reinterpret_cast<CUfunction>(node.kern);
   if (node.func && node.kern) {
-    // cuGraphKernelNodeGetParams returns both members for a node of a kernel. The node stays one.
+    // cuGraphKernelNodeGetParams returns both members for a node of a kernel. The node stays a node
+    // of a kernel.
     auto* kernel = find<Kernel>(node.kern);
     Function* made;
     if (kernel && function_in(*kernel, target, &made) == CUDA_SUCCESS &&
@@ -216,7 +217,7 @@ CUresult check_change(CUgraphNode handle, const Object& node, const CUDA_MEMCPY3
   return before && may_become(*before, **between) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-// The reverse: replaces the address of a stand-in by the application's address.
+// The reverse of CopyNode: replaces the address of a stand-in by the application's address.
 void restore_side(CUmemorytype type, void** host, size_t pitch, size_t height, size_t x, size_t y,
                   size_t z, const CUDA_MEMCPY3D& copy) {
   if (type != CU_MEMORYTYPE_HOST) return;

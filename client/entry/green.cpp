@@ -1,5 +1,5 @@
-// Device resources and green contexts. The driver's resources stay in the worker; the client's have
-// the worker's numbers for them, and the device to which they belong.
+// Device resources and green contexts. The driver's resources stay in the worker. A resource in the
+// client holds the worker's number of it, and its device.
 #include <algorithm>
 #include <cstring>
 #include <mutex>
@@ -18,7 +18,7 @@
 namespace rcuda::client {
 namespace {
 
-// In a resource's padding, behind the worker's number.
+// Stored in a resource's padding, after the worker's number.
 struct Owner {
   uint32_t magic;
   uint32_t device;
@@ -125,7 +125,7 @@ CUresult cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource* resource,
 CUresult cuDevSmResourceSplitByCount(CUdevResource* groups, unsigned* count,
                                      const CUdevResource* input, CUdevResource* remaining,
                                      unsigned flags, unsigned least) {
-  constexpr unsigned kMost = 256;  // more than a device has multiprocessors for
+  constexpr unsigned kMost = 256;  // more groups than a device has multiprocessors
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   if (!count || !input || (groups && *count == 0)) return CUDA_ERROR_INVALID_VALUE;
   CUdevice dev;

@@ -1,5 +1,5 @@
-// Launches. The client makes the checks for which CUDA returns an error at once, with the worker's
-// data about device and function. Everything else is posted; an error is asynchronous. Parameters
+// Launches. The client checks everything that CUDA checks in the call, with the worker's data about
+// the device and the function. The launch itself is posted; its errors are asynchronous. Parameters
 // are packed in the kernel's layout, so the command carries plain bytes.
 
 #include <cstring>
@@ -104,7 +104,7 @@ std::string attributes_key(const LaunchShape& shape, const CUlaunchAttribute* at
     switch (attribute.id) {
       case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
       case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
-        break;  // an event this launch may not use is reported by its handle
+        break;  // pack_attributes() checks the event
       case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
         append(std::as_bytes(std::span(shape.grid)));  // the driver checks that all blocks fit
         append(value_of(attribute));
@@ -247,7 +247,7 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
   body.shared_bytes = shape.shared_bytes;
   const LaunchParameters packed = launch.packed();
   mirror_reachable(launch.target, packed);
-  // In a capture nothing is sent now: each launch of the graph does it.
+  // In a capture, each launch of the graph pushes the mirrors instead.
   if (any_mirrored() && !may_capture(stream)) {
     result = push_mirrors(launch.target, &packed);
     if (result != CUDA_SUCCESS) return result;
@@ -291,8 +291,8 @@ CUresult append_launch(const CUDA_LAUNCH_PARAMS& given, Stream& stream,
   return result;
 }
 
-// The streams must be created ones, of different devices of one server: kernels of a launch may
-// wait for each other, which no two servers' GPUs can do.
+// The streams must be created streams of different devices of one server: kernels of a launch may
+// wait for each other, and GPUs of two servers cannot.
 CUresult find_streams(std::span<const CUDA_LAUNCH_PARAMS> launches, std::vector<Stream*>* streams) {
   for (const CUDA_LAUNCH_PARAMS& launch : launches) {
     auto* stream = find<Stream>(launch.hStream);

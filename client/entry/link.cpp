@@ -1,5 +1,5 @@
-// cuLink*: the worker's driver links. Each input is sent like a module image, once by its hash. The
-// linked image comes back as a blob and belongs to the link state, as a driver's does.
+// cuLink*: the worker's driver links. Each input is sent like a module image: once, identified by
+// its hash. The linked image arrives as a blob. The link state owns it, as with a driver.
 #include <algorithm>
 #include <cstddef>
 #include <span>
@@ -47,7 +47,7 @@ CUresult find_state(CUlinkState handle, LinkState** state) {
   return find_object(handle, state, CUDA_ERROR_INVALID_HANDLE);
 }
 
-// Brings the logs up to date after a call, whether the call succeeded or not.
+// Updates the logs after a call, whether the call succeeded or not.
 void fetch_logs(CUlinkState handle, LinkState& state) {
   Blob logs;
   if (state.logs.any() && forward_rcuda_link_logs(handle, &logs) == CUDA_SUCCESS) {
@@ -129,7 +129,7 @@ CUresult cuLinkComplete(CUlinkState handle, void** image, size_t* bytes) {
     return CUDA_ERROR_UNKNOWN;
   }
   const size_t size = state->image.size();
-  state->image.push_back(std::byte{0});  // ends a text
+  state->image.push_back(std::byte{0});  // terminates a text
   *image = state->image.data();
   if (bytes) *bytes = size;
   return CUDA_SUCCESS;

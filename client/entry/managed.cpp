@@ -1,12 +1,13 @@
 // Managed memory: allocation, hints, and queries of its location.
 //
-// It is one of two things. More than 64 KB, in a session with one server, are managed memory of the
-// worker's driver, which this process has at the same address and keeps equal
-// (client/mirror/mirror.h). Otherwise it is page-locked client memory that kernels access in place
-// (client/hostmem/host_memory.h): it has one place, so it is coherent, and nothing moves.
+// There are two kinds. In a process with one server, an allocation of more than 64 KB is usually
+// managed memory of the worker's driver, with a mirror at the same address in this process
+// (client/mirror/mirror.h; is_in_worker() decides). Any other allocation is page-locked client
+// memory that kernels access in place (client/hostmem/host_memory.h). It has one place, so it is
+// coherent, and nothing moves.
 //
 // Hints are checked as a driver checks them, and queries return the hints that were given. After a
-// prefetch to the host, the next wait fetches what has changed. Others move nothing: the worker's
+// prefetch to the host, the next wait fetches the changes. Other hints move nothing: the worker's
 // driver moves pages when kernels touch them.
 
 #include <algorithm>
@@ -64,11 +65,11 @@ CUresult check_location(const CUmemLocation& location) {
   }
 }
 
-// In place, other sessions' kernels reach it too, and over a medium that shares pages nothing has
-// to be sent, and both sides see each other's writes at once. But every access of a kernel crosses
-// the bus: what is on the GPU natively is then 15 to 30 times slower. So over such a medium it is
-// in place if the user asks for it, or if pages cannot be absent, where each wait would fetch all
-// that has changed.
+// Kernels of all sessions can reach memory in place. Over a medium that shares pages, nothing is
+// sent for it, and both sides see each other's writes at once. But every access of a kernel crosses
+// the bus: kernels over a whole allocation take 15 to 30 times as long as with memory on the GPU.
+// So over such a medium, memory is in place only if the user requests it, or if pages cannot be
+// absent, because then each wait would fetch all changes.
 bool is_in_worker() {
   const auto& sessions = Process::get().sessions();
   if (sessions.size() != 1) return false;
@@ -76,7 +77,7 @@ bool is_in_worker() {
   return settings().managed_mode() != ManagedMode::kInPlace && AbsentPages::possible();
 }
 
-// CUDA_ERROR_NOT_SUPPORTED if the memory can be in the client only.
+// Returns CUDA_ERROR_NOT_SUPPORTED if the memory can only be in the client.
 CUresult allocate_in_worker(const Target& target, CUdeviceptr* pointer, size_t bytes,
                             unsigned flags) {
   if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
@@ -88,8 +89,8 @@ CUresult allocate_in_worker(const Target& target, CUdeviceptr* pointer, size_t b
   allocation.device = target.device;
   allocation.flags = flags;
   CUdeviceptr address = 0;
-  // A driver packs small allocations into pages. These must be whole ones. They are not attached
-  // anywhere in the worker, whose own kernels read them as well.
+  // A driver packs small allocations into shared pages, so the size is rounded up to whole pages.
+  // In the worker the memory is attached globally, because the worker's own kernels read it, too.
   CUresult result = forward_cuMemAllocManaged(
       &address, (bytes + kLargeBytes - 1) / kLargeBytes * kLargeBytes, CU_MEM_ATTACH_GLOBAL);
   if (result != CUDA_SUCCESS) return result;
@@ -107,7 +108,7 @@ CUresult allocate_in_worker(const Target& target, CUdeviceptr* pointer, size_t b
   return CUDA_SUCCESS;
 }
 
-// With advice_mutex held.
+// The caller holds advice_mutex.
 void note_prefetch(CUdeviceptr address, size_t bytes, const Allocation& allocation,
                    const CUmemLocation& location) {
   advices().of(allocation).prefetched_to(location);
@@ -254,8 +255,8 @@ CUresult cuMemRangeGetAttributes(void** data, size_t* data_bytes, CUmem_range_at
   return CUDA_SUCCESS;
 }
 
-// Only checks its arguments. Attachment limits who may access the memory while kernels run; here
-// the host always may, and all streams see the memory.
+// Only checks its arguments. Attachment limits access by the host and by other streams while
+// kernels run; here the host and all streams always have access.
 CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t bytes,
                                 unsigned flags) {
   Target target;

@@ -64,7 +64,7 @@ CUresult check_wait(const Target& target, CUdeviceptr address) {
   mirror_reachable(target, reinterpret_cast<const void*>(address));
   const Session& session = *target.session;
   if (!is_mirrored(session, address, 1)) return CUDA_SUCCESS;
-  RCUDA_WARN("%s has its own copy of the memory at %#llx: a stream cannot wait for a word there",
+  RCUDA_WARN("%s has its own copy of the memory at %#llx: cuStreamWaitValue is not supported there",
              session.name().c_str(), static_cast<unsigned long long>(address));
   return CUDA_ERROR_NOT_SUPPORTED;
 }

@@ -30,7 +30,7 @@ void return_values(const JitOptions& options, void** values) {
   for (size_t i = 0; i < options.values.size(); ++i) values[i] = options.values[i];
 }
 
-// The module's mutex is held.
+// The caller holds the module's mutex.
 CUresult add_function(Module& module, const std::string& name, std::unique_ptr<FunctionInfo> info,
                       Function** function) {
   const Identity identity{info->id, module.context, module.session, module.device};
@@ -135,7 +135,7 @@ CUresult load_library(CUlibrary* handle, const void* pointer, std::optional<size
   ImageParts image;
   const CUresult measured = measure_image(pointer, bytes, &image);
   if (measured == CUDA_ERROR_INVALID_IMAGE && !bytes) {
-    // Driver 580 does not read the image before something in it is first used.
+    // Driver 580 does not read the image until the first use of its code.
     auto* library = create<Library>({}, ImageParts(), JitOptions(), measured);
     *handle = reinterpret_cast<CUlibrary>(library);
     return library ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -157,7 +157,7 @@ CUresult load_library(CUlibrary* handle, const void* pointer, std::optional<size
     return result;
   }
   for (LoadedFunction& function : functions) add_kernel(*library, target, std::move(function));
-  // The log buffers are the application's again.
+  // After the call, the application may free its log buffers.
   forget_logs(&library->options);
   *handle = reinterpret_cast<CUlibrary>(library);
   return CUDA_SUCCESS;
@@ -167,8 +167,8 @@ CUresult find_library(CUlibrary handle, Library** library) {
   return find_object(handle, library, CUDA_ERROR_INVALID_HANDLE);
 }
 
-// Gets a variable of a module. The worker is asked once, because runtimes of CUDA 12 look a
-// variable up at every use.
+// Gets a variable of a module. Queries the worker once, because runtimes of CUDA 12 look a variable
+// up at every use.
 CUresult find_global(CUmodule handle, Module& module, const char* name, Module::Global* found) {
   std::lock_guard lock(module.mutex);
   if (auto known = module.globals.find(name); known != module.globals.end()) {
@@ -373,7 +373,7 @@ CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary libra
   return CUDA_SUCCESS;
 }
 
-// A driver answers so where the symbol is no unified function (580 on an H100).
+// A driver also returns this if the symbol is not a unified function (580 on an H100).
 CUresult cuLibraryGetUnifiedFunction(void**, CUlibrary handle, const char*) {
   Library* library;
   const CUresult result = find_library(handle, &library);

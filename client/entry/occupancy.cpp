@@ -1,5 +1,5 @@
-// Occupancy. The worker's driver is asked once per combination of arguments; the answer is kept
-// with the function, because libraries ask before every launch.
+// Occupancy. The client queries the worker's driver once per combination of arguments and caches
+// the answer with the function, because libraries call these functions before every launch.
 
 #include <algorithm>
 #include <mutex>
@@ -22,8 +22,8 @@ int32_t attribute(const FunctionInfo& info, CUfunction_attribute which) {
   return info.attributes[which].load(std::memory_order_relaxed);
 }
 
-// All that the answer of cuOccupancyMaxActiveClusters depends on, as bytes. A stream may belong to
-// a context with fewer multiprocessors; a question with one has no key.
+// Returns, as bytes, everything that the answer of cuOccupancyMaxActiveClusters depends on. A query
+// with a stream has no key, because the stream may belong to a context with fewer multiprocessors.
 std::optional<std::string> cluster_question(const Target& target, const FunctionInfo& info,
                                             const CUlaunchConfig& config) {
   if (config.hStream || (config.numAttrs > 0 && !config.attrs)) return std::nullopt;
@@ -95,8 +95,8 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction fun
                                                               shared_bytes, 0);
 }
 
-// Tries all block sizes in steps of a warp and picks the one with the most resident threads. Of
-// equal ones it picks the largest, like the driver.
+// Tries all block sizes in steps of a warp and picks the size with the most resident threads. Of
+// equal sizes it picks the largest, like the driver.
 CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_size, int* block_size,
                                                    CUfunction function,
                                                    CUoccupancyB2DSize shared_of_block,
@@ -145,7 +145,7 @@ CUresult cuOccupancyMaxPotentialBlockSize(int* grid_size, int* block_size, CUfun
 
 CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction function,
                                       const CUlaunchConfig* config) {
-  constexpr size_t kMostKept = 1024;  // per function; other questions are round trips
+  constexpr size_t kMostKept = 1024;  // per function; further queries are round trips
   Target target;
   if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
   if (!clusters || !config) return CUDA_ERROR_INVALID_VALUE;

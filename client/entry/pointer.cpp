@@ -48,8 +48,8 @@ CUresult give(void* data, T value) {
   return CUDA_SUCCESS;
 }
 
-// Returns the tokens of the worker's driver. They are for kernel drivers, so they are of use on the
-// worker's machine only.
+// Returns the tokens of the worker's driver. Kernel drivers use them, so they are useful only on
+// the worker's machine.
 CUresult tokens_of(CUdeviceptr address, CUDA_POINTER_ATTRIBUTE_P2P_TOKENS* tokens) {
   unsigned long long token = 0;
   unsigned space = 0;

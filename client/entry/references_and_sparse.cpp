@@ -1,4 +1,4 @@
-// Texture references and sparse arrays: what the generated calls cannot do alone.
+// Texture references and sparse arrays: calls that need more than the generated code.
 #include <vector>
 
 #include <cuda.h>

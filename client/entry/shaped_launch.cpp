@@ -1,6 +1,6 @@
 // The launch interface of CUDA 3. The client keeps the shape and the parameters of each function
-// (FunctionInfo::shaped); a launch is a cuLaunchKernel with them. CUDA leaves open what a
-// cuLaunchKernel in between does to them; here nothing.
+// (FunctionInfo::shaped); a launch calls cuLaunchKernel with them. CUDA does not define whether a
+// cuLaunchKernel in between changes them; here it does not.
 #include <cuda.h>
 
 #include "client/code/functions.h"
@@ -12,14 +12,14 @@
 namespace rcuda::client {
 namespace {
 
-// What every call of the interface needs.
+// The function that a call names, with its data and target.
 struct Subject {
   Target target;
   FunctionInfo* info = nullptr;
 
   CUresult resolve(CUfunction function) {
     if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
-    if (!find<Function>(function)) return CUDA_ERROR_INVALID_HANDLE;  // or a kernel
+    if (!find<Function>(function)) return CUDA_ERROR_INVALID_HANDLE;  // also for a kernel
     Callable callable;
     const CUresult result = resolve_callable(function, target, &callable);
     info = callable.info;

@@ -1,10 +1,10 @@
 // Allocations and pools that are shared by POSIX file descriptor, and the reference counts of
 // allocation handles.
 //
-// The memory is on a server. So the descriptor that the application gets, passes on and closes is a
-// socket that contains a token. An import peeks at the token and leaves it in the socket. So any
-// process whose device is on the same server host can import the memory any number of times. This
-// library keeps the other end of the socket, which shows when the last duplicate of the
+// The memory is on a server, so the descriptor that the application gets, passes on and closes is a
+// socket that contains a token. An import reads the token and leaves it in the socket. Any process
+// whose device is on the same server host can therefore import the memory, any number of times.
+// This library keeps the other end of the socket, which shows when the last duplicate of the
 // application's descriptor is closed. The worker then releases the allocation, as a local driver
 // would.
 
@@ -45,7 +45,7 @@ std::vector<Exported>& exported() {
 }
 
 // Releases exports whose descriptors are all closed. Called when memory is exported, imported or
-// released, because only then does it matter.
+// released, because it matters only then.
 void forget_closed() {
   std::vector<Exported> closed;
   {
@@ -97,7 +97,7 @@ bool read_token(void* shareable, wire::ExportedName* token) {
          token->magic == wire::ExportedName::kMagic;
 }
 
-// For a type in which nothing is exported here.
+// Returns the error for a handle type that rcuda does not export.
 CUresult error_of_type(CUmemAllocationHandleType type) {
   return type == CU_MEM_HANDLE_TYPE_FABRIC ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
 }

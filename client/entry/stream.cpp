@@ -34,7 +34,7 @@ CUresult view_stream(CUstream stream, StreamView* view) {
   return result;
 }
 
-// A capturing stream seldom depends on more nodes. If it does, the client asks the worker again.
+// A capturing stream seldom depends on more nodes. If it does, the client queries the worker again.
 constexpr size_t kUsualDependencies = 64;
 constexpr size_t kMostDependencies = 16u << 10;  // more than a reply can hold
 
@@ -64,8 +64,9 @@ CUresult find_origin(CUstream stream, Stream** origin) {
   return CUDA_SUCCESS;
 }
 
-// Returns the error of a wait for a stream, or of a query of it, that captures forbid. `capturing`:
-// the stream itself captures; send the call to the worker, which refuses it.
+// Returns the error of a wait for a stream, or of a query of the stream, if captures forbid the
+// call. Sets `capturing` if the stream itself captures: the caller then sends the call to the
+// worker, which refuses it.
 CUresult check_wait(CUstream stream, const StreamView& view, bool* capturing) {
   *capturing = false;
   if (!any_capture()) return CUDA_SUCCESS;
@@ -78,7 +79,7 @@ CUresult check_wait(CUstream stream, const StreamView& view, bool* capturing) {
   return check_unsafe_call();
 }
 
-// Whether a created stream is done. The caller ends the call with finish_wait() if it is.
+// Whether a created stream is done. If it is, the caller must call finish_wait().
 CUresult query(const StreamView& view) {
   Session& session = *view.target.session;
   Timeline& timeline = *view.object->timeline;
@@ -223,7 +224,7 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
   return CUDA_SUCCESS;
 }
 
-// For a stream of a green context: that context and the primary one.
+// For a stream of a green context: returns that context and its primary context.
 CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green) {
   StreamView view;  // in this version both outputs are optional
   if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
