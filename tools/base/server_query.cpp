@@ -77,7 +77,7 @@ std::optional<uint64_t> known(uint64_t figure) {
 
 std::optional<uint64_t> figure_of(const wire::GpuReport& report, const wire::GpuReport::Gpu& gpu,
                                   size_t figure) {
-  // A server whose NVML is of another build speaks of other figures.
+  // A server of another build may have another list of figures.
   if (report.layout != nvml::layout() || figure >= gpu.figures.size()) return std::nullopt;
   return known(gpu.figures[figure]);
 }

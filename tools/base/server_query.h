@@ -1,5 +1,5 @@
-// What the commands that ask a server share: the name of a server on the command line, a connection
-// on which the user is known, and one question and its answer.
+// Shared by the commands that query servers: the name of a server on the command line, and a query
+// on a connection that identifies the user.
 //
 // Threads: any. Blocking: until the server has answered, a few seconds at most. Errors name the
 // server.
@@ -27,29 +27,31 @@ struct Server {
 Result<Server> parse_server(const std::string& text);
 
 // Sends a message and returns the body of the answer, which must be of the type `wanted`. A refusal
-// has the server's reason; it is kUnavailable if another time may do, else kDenied.
-// kTimeout: the question was sent, and no answer came.
+// has the server's reason; it is kUnavailable if a later attempt may succeed, otherwise kDenied.
+// kTimeout: the query was sent, but no answer arrived.
 Result<std::vector<std::byte>> ask(const Server& server, wire::MessageType question,
                                    const std::vector<std::byte>& body, wire::MessageType wanted);
 
-// What a server tells of its sessions and of its GPUs.
+// A server's report of its sessions, and of its GPUs.
 Result<wire::ServerStatus> status_of(const Server& server);
 Result<wire::GpuReport> gpus_of(const Server& server);
 
-// Both, of all servers at once, so that one that does not answer delays no other. In the given
-// order. The GPUs of a server that does not tell its sessions are not asked for.
+// Both reports of a server. ask_all() queries all servers at the same time, so that a server that
+// does not answer does not delay the others, and returns the reports in the order of `servers`. If
+// a server does not report its sessions, its GPUs are not queried.
 struct Told {
   Result<wire::ServerStatus> status;
   Result<wire::GpuReport> gpus;
 };
 std::vector<Told> ask_all(const std::vector<Server>& servers);
 
-// The session that a GPU's process stands for; null if the asker is not told of it.
+// Returns the session of a GPU's process, or null if the server does not report that session to
+// this user.
 const wire::ServerStatus::Session* session_of(const wire::ServerStatus& status,
                                               const wire::GpuReport::Gpu& gpu,
                                               const wire::GpuReport::Process& process);
 
-// A figure of the server's NVML, by nvml::Figure; nothing if it is not known.
+// A figure of the server's NVML, by nvml::Figure; nullopt if it is not known.
 std::optional<uint64_t> known(uint64_t figure);
 std::optional<uint64_t> figure_of(const wire::GpuReport& report, const wire::GpuReport::Gpu& gpu,
                                   size_t figure);

@@ -1,10 +1,10 @@
-// What rcuda-run --demo runs: a CUDA program like any other. It uses the driver API, and its kernel is
-// PTX, so it is built without nvcc. It knows nothing of rcuda, but is linked to find the libcuda.so.1
-// beside it.
+// The program of rcuda-run --demo: a CUDA program like any other. It uses the driver API, and its
+// kernel is PTX, so it is built without nvcc. It contains nothing specific to rcuda, but is linked
+// to find libcuda.so.1 in its own folder.
 //
 // Each device computes a band of a picture of the Mandelbrot set. The bands are copied to the first
-// device (between servers if the devices have different ones), from there to the host in one piece,
-// and compared with what this processor computes. The exit status is 0 if all points agree.
+// device (between servers if the devices are on different servers), and from there to the host in
+// one piece. The host compares them with its own results. The exit status is 0 if all points agree.
 
 #include <algorithm>
 #include <cmath>
@@ -23,7 +23,7 @@ namespace {
 constexpr uint32_t kWidth = 72, kRows = 24, kLimit = 400;
 constexpr float kLeft = -2.2f, kTop = -1.2f, kStepX = 3.2f / kWidth, kStepY = 2.4f / kRows;
 
-// One device, its part of the picture, and its memory for that.
+// A device, its band of the picture, and the device memory for the band.
 struct Band {
   CUdevice device = 0;
   CUcontext context = nullptr;
@@ -60,7 +60,7 @@ std::vector<Band> divide_rows() {
   return bands;
 }
 
-// Starts the kernel, and does not wait for it: the devices work at the same time.
+// Starts the kernel without waiting for it, so that the devices work at the same time.
 void start(Band* band) {
   check(cuDevicePrimaryCtxRetain(&band->context, band->device), "cuDevicePrimaryCtxRetain");
   check(cuCtxSetCurrent(band->context), "cuCtxSetCurrent");
@@ -79,7 +79,7 @@ void start(Band* band) {
         "cuLaunchKernel");
 }
 
-// The whole picture, by way of the first device.
+// Returns the whole picture, gathered on the first device.
 std::vector<uint32_t> gather(const std::vector<Band>& bands) {
   std::vector<uint32_t> picture(size_t{kWidth} * kRows);
   CUdeviceptr whole = 0;
@@ -94,7 +94,7 @@ std::vector<uint32_t> gather(const std::vector<Band>& bands) {
   return picture;
 }
 
-// The kernel's steps, one by one.
+// Computes a point with the same operations as the kernel.
 uint32_t steps_at(uint32_t column, uint32_t row) {
   const float cx = std::fma(static_cast<float>(column), kStepX, kLeft);
   const float cy = std::fma(static_cast<float>(row), kStepY, kTop);
@@ -108,8 +108,8 @@ uint32_t steps_at(uint32_t column, uint32_t row) {
   return kLimit;
 }
 
-// Prints the picture, with each device's name beside its first row. Returns how many points differ
-// from this processor's.
+// Prints the picture, with each device's name next to its first row. Returns the number of points
+// that differ from the host's results.
 int show(const std::vector<uint32_t>& picture, const std::vector<Band>& bands) {
   constexpr char kShades[] = " .,:;-=+*oO%#@";
   int wrong = 0;

@@ -161,10 +161,9 @@ Findings check_devices(const fs::path& root) {
   Findings findings;
   const std::vector<fs::path> devices = children(root / "sys/class/infiniband");
   if (devices.empty()) {
-    return {
-        {Verdict::kNote, "no RDMA device: shm and tcp will be used",
-         "if there should be one, load its driver (mlx5_ib, ...); for a trial without hardware: "
-         "modprobe rdma_rxe && rdma link add rxe0 type rxe netdev DEV"}};
+    return {{Verdict::kNote, "no RDMA device: shm and tcp will be used",
+             "if this node has one, load its driver (mlx5_ib, ...); for a trial without hardware: "
+             "modprobe rdma_rxe && rdma link add rxe0 type rxe netdev DEV"}};
   }
   if (!is_there(root / "dev/infiniband/rdma_cm")) {
     findings.push_back({Verdict::kBad, "/dev/infiniband/rdma_cm is missing",
@@ -206,7 +205,7 @@ Findings check_memlock(const transport::LockedMemoryLimit& limit, bool matters) 
   const std::string remedy =
       "ulimit -l unlimited; for users: '* - memlock unlimited' in /etc/security/limits.d/; "
       "for the service: LimitMEMLOCK=infinity";
-  // A worker's default staging memory (--staging-bytes), and windows with some room.
+  // A worker's default staging memory (--staging-bytes), plus windows and a margin.
   constexpr uint64_t kMin = (64u << 20) + (16u << 20);
   if (limit.bytes < kMin) {
     return {{Verdict::kBad,
@@ -214,7 +213,7 @@ Findings check_memlock(const transport::LockedMemoryLimit& limit, bool matters) 
              remedy}};
   }
   return {
-      {Verdict::kNote, what + ", in which all page-locked memory of a program has to fit", remedy}};
+      {Verdict::kNote, what + "; all page-locked memory of a program must fit into it", remedy}};
 }
 
 Findings check_gpudirect(const fs::path& root) {

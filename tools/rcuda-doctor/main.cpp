@@ -101,7 +101,7 @@ int main(int argc, char** argv) {
   broken |= print("PCI", doctor::check_pci("/"));
   broken |= print("Huge pages", doctor::check_huge_pages("/"));
   if (target.empty()) {
-    print("Probe", {{Verdict::kNote, "no probe transfer was asked for",
+    print("Probe", {{Verdict::kNote, "no probe transfer was requested",
                      "rcuda-doctor --listen on a server, rcuda-doctor --probe SERVER here"}});
   } else {
     broken |= print("Probe", doctor::probe(target, port));

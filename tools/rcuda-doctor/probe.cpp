@@ -126,7 +126,7 @@ Status measure(Link& link, std::string* figures) {
   RCUDA_RETURN_IF_ERROR(move(link, false, region, in));
   const double read = gigabytes_per_s(start);
   if (std::memcmp(in.data(), out.data(), kBlockBytes) != 0) {
-    return {Code::kProtocol, "the bytes that came back differ from those sent"};
+    return {Code::kProtocol, "the bytes read back differ from the bytes written"};
   }
   char text[100];
   std::snprintf(text, sizeof text, "64 MiB there at %.2f GB/s and back at %.2f GB/s, verified",

@@ -1,6 +1,6 @@
 // A probe transfer between two nodes: one runs `rcuda-doctor --listen`, the other `rcuda-doctor
-// --probe` with its name. For each medium that both ends have, both make a Link as for a session,
-// and bytes are moved and compared.
+// --probe` with its name. For each medium that both nodes support, they make a Link as for a
+// session, move bytes over it, and compare them.
 #pragma once
 
 #include <cstdint>

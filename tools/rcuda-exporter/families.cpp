@@ -19,18 +19,17 @@ struct Described {
   const char* help;
 };
 
-// Every metric there is.
+// All metrics.
 constexpr std::array kMetrics{
     Described{"rcuda_up", MetricType::Gauge, "Whether the server answered"},
     Described{"rcuda_server_info", MetricType::Gauge, "The server's host and driver"},
-    Described{"rcuda_sessions", MetricType::Gauge, "Sessions under way"},
+    Described{"rcuda_sessions", MetricType::Gauge, "Active sessions"},
     Described{"rcuda_session_seconds", MetricType::Gauge, "Age of the oldest session"},
-    Described{"rcuda_sessions_limit", MetricType::Gauge, "The most sessions at a time"},
-    Described{"rcuda_waiting_clients", MetricType::Gauge, "Clients whose turn has not come"},
+    Described{"rcuda_sessions_limit", MetricType::Gauge, "Limit of concurrent sessions"},
+    Described{"rcuda_waiting_clients", MetricType::Gauge, "Clients that wait for a session"},
     Described{"rcuda_idle_workers", MetricType::Gauge, "Workers that wait for a session"},
     Described{"rcuda_sessions_started_total", MetricType::Counter, "Sessions that began"},
-    Described{"rcuda_commands_total", MetricType::Counter,
-              "Commands of clients that were executed"},
+    Described{"rcuda_commands_total", MetricType::Counter, "Client commands that were executed"},
     Described{"rcuda_failed_commands_total", MetricType::Counter,
               "Commands that ended with an error"},
     Described{"rcuda_launches_total", MetricType::Counter, "Launches of kernels"},
@@ -44,7 +43,7 @@ constexpr std::array kMetrics{
     Described{"rcuda_worker_starts_total", MetricType::Counter, "Workers that became ready"},
     Described{"rcuda_worker_failures_total", MetricType::Counter, "Workers that could not start"},
     Described{"rcuda_worker_start_seconds_total", MetricType::Counter,
-              "Time that the workers which became ready took"},
+              "Total start time of the workers that became ready"},
     Described{"rcuda_gpu_info", MetricType::Gauge, "The GPU's name"},
     Described{"rcuda_gpu_sessions", MetricType::Gauge, "Sessions that have the GPU"},
     Described{"rcuda_gpu_memory_total_bytes", MetricType::Gauge, "Memory of the GPU"},
@@ -53,14 +52,14 @@ constexpr std::array kMetrics{
               "Memory in use by a user's sessions"},
     Described{"rcuda_session_gpu_memory_bytes", MetricType::Gauge, "Memory in use by a session"},
     Described{"rcuda_gpu_utilization_ratio", MetricType::Gauge,
-              "Part of the time in which kernels ran"},
+              "Fraction of time in which kernels ran"},
     Described{"rcuda_gpu_memory_utilization_ratio", MetricType::Gauge,
-              "Part of the time in which memory was read or written"},
+              "Fraction of time in which memory was read or written"},
     Described{"rcuda_gpu_temperature_celsius", MetricType::Gauge, "Temperature of the GPU"},
-    Described{"rcuda_gpu_power_watts", MetricType::Gauge, "Power that the GPU takes"},
-    Described{"rcuda_gpu_power_limit_watts", MetricType::Gauge, "Power that the GPU may take"},
+    Described{"rcuda_gpu_power_watts", MetricType::Gauge, "Power draw of the GPU"},
+    Described{"rcuda_gpu_power_limit_watts", MetricType::Gauge, "Power limit of the GPU"},
     Described{"rcuda_gpu_energy_joules_total", MetricType::Counter,
-              "Energy that the GPU took since the driver was loaded"},
+              "Energy that the GPU has used since the driver was loaded"},
     Described{"rcuda_gpu_clock_hertz", MetricType::Gauge, "Clocks of the GPU"},
 };
 
@@ -100,7 +99,7 @@ constexpr std::array kDirections{
     Count{"from_server", wire::Counter::kBytesFromServer},
 };
 
-// What "peer_copies_shm_v4b" says.
+// The parts of a counter's name, such as "peer_copies_shm_v4b".
 struct PeerWay {
   std::string route, strategy;
 };
@@ -111,15 +110,15 @@ PeerWay way_of(std::string_view name) {
   return {std::string(name.substr(0, gap)), std::string(name.substr(gap + 1))};
 }
 
-// By nvmlClockType_t.
+// Indexed by nvmlClockType_t.
 constexpr std::array kClocks{"graphics", "sm", "memory", "video"};
 
 }  // namespace
 
 void Families::add(const char* name, const Labels& labels, double value) {
-  const auto described = std::find_if(kMetrics.begin(), kMetrics.end(), [&](const Described& metric) {
-    return std::string_view(metric.name) == name;
-  });
+  const auto described =
+      std::find_if(kMetrics.begin(), kMetrics.end(),
+                   [&](const Described& metric) { return std::string_view(metric.name) == name; });
   prometheus::MetricFamily& family = families_[name];
   family.name = name;
   family.help = described->help;
@@ -135,7 +134,8 @@ void Families::add_missing(const std::string& server) { add("rcuda_up", {{"serve
 void Families::add_server(const std::string& server, const wire::ServerStatus& status) {
   const Labels labels{{"server", server}};
   add("rcuda_up", labels, 1);
-  add("rcuda_server_info", {{"server", server}, {"host", status.server}, {"driver", status.driver}}, 1);
+  add("rcuda_server_info", {{"server", server}, {"host", status.server}, {"driver", status.driver}},
+      1);
   add("rcuda_sessions_limit", labels, status.max_sessions);
   add("rcuda_waiting_clients", labels, status.waiting);
   add("rcuda_idle_workers", labels, status.idle_workers);
@@ -153,7 +153,7 @@ void Families::add_server(const std::string& server, const wire::ServerStatus& s
 }
 
 void Families::add_totals(const std::string& server, const wire::ServerStatus::Totals& totals) {
-  // Zeros, too, are what a user is told who may not see all sessions.
+  // A user who may not see all sessions also receives zeros.
   const bool refused = std::any_of(totals.refused.begin(), totals.refused.end(),
                                    [](uint64_t clients) { return clients != 0; });
   if (totals.worker_starts == 0 && totals.worker_failures == 0 && !refused) return;
@@ -161,21 +161,22 @@ void Families::add_totals(const std::string& server, const wire::ServerStatus::T
     add(name, labels, static_cast<double>(value));
   };
   const Labels labels{{"server", server}};
-  for (size_t code = 1; code < totals.refused.size(); ++code) {  // 0 is no error
+  for (size_t code = 1; code < totals.refused.size(); ++code) {  // 0 means success
     count("rcuda_refused_clients_total",
           {{"server", server}, {"reason", to_string(static_cast<Code>(code))}},
           totals.refused[code]);
   }
   count("rcuda_worker_starts_total", labels, totals.worker_starts);
   count("rcuda_worker_failures_total", labels, totals.worker_failures);
-  add("rcuda_worker_start_seconds_total", labels, static_cast<double>(totals.worker_start_us) * 1e-6);
+  add("rcuda_worker_start_seconds_total", labels,
+      static_cast<double>(totals.worker_start_us) * 1e-6);
   for (const wire::ServerStatus::Account& account : totals.accounts) {
     Labels of{{"server", server}, {"user", account.user}, {"medium", account.medium}};
     count("rcuda_sessions_started_total", of, account.sessions);
     for (const auto& [name, counter] : kCounts) count(name, of, account.work[counter]);
     for (size_t i = static_cast<size_t>(wire::Counter::kPeerCopies); i < wire::kWorkNames.size();
          ++i) {
-      // Most users have none of most ways.
+      // Skips zeros: a user has copies for only a few pairs of route and strategy.
       if (account.work.counts[i] == 0) continue;
       const auto [route, strategy] = way_of(wire::kWorkNames[i]);
       Labels way = of;
@@ -206,8 +207,8 @@ void Families::add_gpus(const std::string& server, const wire::ServerStatus& sta
     }
     int sessions = 0;
     for (const auto& session : status.sessions) {
-      sessions += static_cast<int>(
-          std::count(session.devices.begin(), session.devices.end(), gpu.ordinal));
+      sessions +=
+          static_cast<int>(std::count(session.devices.begin(), session.devices.end(), gpu.ordinal));
     }
     add("rcuda_gpu_sessions", labels, sessions);
     std::map<std::string, double> memory_of;

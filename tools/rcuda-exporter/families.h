@@ -1,9 +1,9 @@
-// The metrics of a server, from what it tells of its sessions and its GPUs.
+// Builds the metrics of a server from its reports of sessions and GPUs.
 //
 // Pure; nothing blocks. Units are those of Prometheus: seconds, bytes, watts, hertz, joules. A
-// figure that the server does not know is left out. Labels are servers, GPUs, users and media, and
-// no programs, hosts of clients or jobs. Only memory is told by session, under the id of its
-// worker: so many series at a time as the server has sessions, which end with them.
+// figure that the server does not know is left out. Labels are servers, GPUs, users and media, but
+// not programs, client hosts or jobs. Only memory has one series per session, with the worker's id
+// as its label; the series ends with the session.
 #pragma once
 
 #include <map>
@@ -20,7 +20,8 @@ namespace rcuda::exporter {
 // Collects the metrics of several servers into families, one for each name.
 class Families {
  public:
-  // `server`: as the exporter was asked for it. A server that did not answer: only rcuda_up, which is 0.
+  // `server`: host:port. For a server that did not answer, call add_missing(), which adds only
+  // rcuda_up = 0.
   void add_server(const std::string& server, const wire::ServerStatus& status);
   void add_gpus(const std::string& server, const wire::ServerStatus& status,
                 const wire::GpuReport& report);

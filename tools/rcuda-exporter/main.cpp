@@ -1,11 +1,11 @@
 // rcuda-exporter: sessions and GPUs of rcuda servers as metrics for Prometheus.
 //
-//   rcuda-exporter                                   this machine's server, on 127.0.0.1:9309/metrics
+//   rcuda-exporter          this machine's server, on 127.0.0.1:9309/metrics
 //   rcuda-exporter --listen 10.0.0.7:9309 node1 node2
 //
-// It asks the servers at each scrape, as rcuda-smi does, and tells what its user may know: run it as the
-// servers' user or root, and all sessions are seen. It is a process of its own, so a server's daemon, which
-// may be root's, has no web server in it.
+// It queries the servers at each scrape, as rcuda-smi does, and exports what its user may see: the
+// servers' user and root see all sessions. It is a separate process so that a server's daemon,
+// which may run as root, does not contain a web server.
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -37,13 +37,14 @@ class Servers : public prometheus::Collectable {
  public:
   explicit Servers(std::vector<Server> servers) : servers_(std::move(servers)) {}
 
-  // On a thread of the web server. A server that does not answer in its few seconds is missing.
+  // Called on threads of the web server. A server that does not answer within a few seconds counts
+  // as missing.
   std::vector<prometheus::MetricFamily> Collect() const override {
     const std::vector<tools::Told> told = tools::ask_all(servers_);
     exporter::Families families;
     for (size_t i = 0; i < servers_.size(); ++i) {
       const std::string name = servers_[i].text();
-      // Without its sessions, a server is not asked for its GPUs.
+      // If the query for sessions failed, the GPUs were not queried.
       const Status& error = told[i].status.ok() ? told[i].gpus.status() : told[i].status.status();
       tell_change(name, error);
       if (!told[i].status.ok()) {
@@ -57,7 +58,7 @@ class Servers : public prometheus::Collectable {
   }
 
  private:
-  // One line when a server stops answering and one when it answers again, not one for each scrape.
+  // Logs a line when a server stops answering and when it answers again, not at each scrape.
   void tell_change(const std::string& server, const Status& status) const {
     std::lock_guard lock(mutex_);
     if (status.ok() ? missing_.erase(server) == 0 : !missing_.insert(server).second) return;

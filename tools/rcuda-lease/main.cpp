@@ -36,8 +36,8 @@ namespace {
 
 constexpr const char* kFooter =
     R"(NODE is host or host:port of a server, as for rcuda-smi. A lease is exclusive unless it is taken
-with --shared: no session without it may use its devices. A session under a lease may use the
-lease's devices only. When a lease ends, so do its sessions.
+with --shared: no session without it may use its devices. A session under a lease may use only the
+lease's devices. When a lease ends, so do its sessions.
 
 "take" prints two lines for the environment of the program:
     RCUDA_DEVICES=node1:0,node1:3
@@ -46,8 +46,8 @@ The second holds a secret. Entries of several servers are joined by commas in bo
 
 The user whom a lease is for (--user) needs no secret: RCUDA_LEASE=node1=1a2b3c4d suffices.
 
-A job has at most one lease on a server. Taking it again prints the same; revoking a lease that is
-gone is no error. So prologs and epilogs may run twice.)";
+A job has at most one lease on a server. Taking it again prints the same lines; revoking a lease
+that is gone succeeds. So prologs and epilogs may run twice.)";
 
 constexpr auto kRetryInterval = std::chrono::milliseconds(500);
 
@@ -125,7 +125,7 @@ std::string time_text(uint64_t seconds) {
   return text;
 }
 
-// What RCUDA_DEVICES has before a device's number.
+// Returns the part of an entry of RCUDA_DEVICES before the device's number.
 std::string place_of(const tools::Server& server) {
   std::string place =
       server.host.find(':') == std::string::npos ? server.host : "[" + server.host + "]";
@@ -133,7 +133,7 @@ std::string place_of(const tools::Server& server) {
   return place + ":";
 }
 
-// The lease's public id, so that the request can be repeated when its answer was lost.
+// Chooses the lease's public id, so that the request can be repeated if its answer is lost.
 Status choose_id(wire::LeaseRequest* request) {
   std::array<uint8_t, 4> id;
   if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size())) {
@@ -143,7 +143,7 @@ Status choose_id(wire::LeaseRequest* request) {
   return {};
 }
 
-// All parts of the list, the oldest lease first.
+// Requests all parts of the list and returns the leases, oldest first.
 Result<wire::LeaseAnswer> ask_for_list(const tools::Server& server, wire::LeaseRequest request) {
   wire::LeaseAnswer all;
   while (true) {
@@ -161,7 +161,8 @@ Result<wire::LeaseAnswer> ask_for_list(const tools::Server& server, wire::LeaseR
   return all;
 }
 
-// Devices of an ended lease are busy until its sessions have ended, so a batch system waits.
+// With --wait, retries while devices are taken: devices of an ended lease stay busy until its
+// sessions have ended.
 Status take(const Options& options, const tools::Server& server, wire::LeaseRequest request) {
   uint64_t patience = 0;
   if (!parse_time(options.wait, &patience)) {
@@ -180,7 +181,7 @@ Status take(const Options& options, const tools::Server& server, wire::LeaseRequ
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(patience);
   Result<wire::LeaseAnswer> answer = ask(server, request);
   for (bool lost = false; !answer.ok();) {
-    // With the same id the server takes no second lease.
+    // With the same id, the server does not take a second lease.
     const bool repeats = answer.status().code() == Code::kTimeout && !std::exchange(lost, true);
     const bool waits =
         answer.status().code() == Code::kUnavailable && std::chrono::steady_clock::now() < end;
@@ -194,7 +195,7 @@ Status take(const Options& options, const tools::Server& server, wire::LeaseRequ
                                       options.node + " " + request.id + ")");
   }
   if (!answer.ok()) return answer.status();
-  // The id goes into files that scripts read.
+  // Checks the id, because it goes into files that scripts read.
   if (answer->leases.size() != 1 || !wire::is_lease_id(answer->leases.front().id)) {
     return Status(Code::kProtocol, server.text() + " answered without a lease");
   }
@@ -205,7 +206,7 @@ Status take(const Options& options, const tools::Server& server, wire::LeaseRequ
   return {};
 }
 
-// The counters of what the lease's sessions have done, as the audit names them.
+// The work counters of the lease's sessions, with the names that the audit uses.
 std::string work_json(const wire::LeaseInfo& lease) {
   std::string json = "\"begun\": " + std::to_string(lease.begun) +
                      ", \"device_ms\": " + std::to_string(lease.device_ms);
@@ -269,7 +270,7 @@ Status carry_out(const Options& options, wire::LeaseOperation operation) {
   return {};
 }
 
-// The lease that a command is about: an id or a job.
+// Adds the options that select a lease: its id or its job.
 void add_lease(config::CommandLine* command, Options* options) {
   config::Option id = command->option("id", &options->id, "the lease, as the list shows it");
   config::Option job = command->option("--job", &options->job, "the lease of this job");

@@ -88,7 +88,7 @@ Result<std::unique_ptr<Worker>> Worker::open(const client::DeviceAddress& addres
   if (!welcome) return Status(welcome.status()).with_context(address.host);
   auto worker = std::make_unique<Worker>();
   worker->welcome_ = *std::move(welcome);
-  if (worker->welcome_.devices.empty()) return Status(Code::kProtocol, "a worker without devices");
+  if (worker->welcome_.devices.empty()) return Status(Code::kProtocol, "the worker has no devices");
 
   transport::LinkOptions options;
   options.window_bytes = Window::kBytes;
@@ -253,7 +253,7 @@ Result<Pair::Forecast> Pair::forecast(Worker& worker, uint64_t bytes) {
   if (!reply) return reply.status();
   wire::PeerPlanReply plan{};
   constexpr size_t kHead = sizeof plan - sizeof plan.header;
-  if (reply->size() < kHead) return Status::from_cuda(result, "asking for a plan");
+  if (reply->size() < kHead) return Status::from_cuda(result, "requesting a plan");
   std::memcpy(reinterpret_cast<std::byte*>(&plan) + sizeof plan.header, reply->data(), kHead);
   Forecast forecast{plan.predicted_us, plan.measured != 0, {}};
   const size_t text = std::min<size_t>(plan.text_bytes, reply->size() - kHead);

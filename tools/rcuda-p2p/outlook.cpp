@@ -24,8 +24,8 @@ constexpr double kWireDelayUs = 1.2;
 // A message to the peer's memory and the engine's reaction.
 constexpr double kMessageUs = 2.0;
 // GPUDirect through the host bridge: processors forward PCIe reads between root ports far below the
-// speed of the bus. The published testbed (Sandy Bridge, PCIe 2) had 0.9 of 6 GB/s; later ones
-// about half.
+// speed of the bus. The published testbed (Sandy Bridge, PCIe 2) reached 0.9 of 6 GB/s; later
+// processors reach about half.
 constexpr double kHostBridgeShare = 0.5;
 constexpr double kPublishedBridgeShare = 0.15;
 // Registering and deregistering a GPU range: about 100 us and 1 us per MB with pinned page tables.
@@ -53,7 +53,8 @@ void append(std::string& out, const char* format, ...) {
   out += text;
 }
 
-// The smallest size from which the automatic plan is always faster than CUDA's own copy; 0: never.
+// Returns the smallest size such that the automatic plan is faster than CUDA's own copy for this
+// size and all larger sizes; 0 if there is none.
 uint64_t ahead_from(p2p::Planner& planner, const Bus& bus) {
   uint64_t from = 0;
   for (uint64_t bytes = 4096; bytes <= (256u << 20); bytes *= 2) {

@@ -18,10 +18,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The oldest version that allows names that begin with a digit; older tools refuse a newer one.
+// The oldest version that allows names that begin with a digit; older tools refuse newer versions.
 constexpr const char* kVersion = "0.5.0";
 constexpr const char* kKind = "rcuda/gpu";
-// In the container. One folder, which images do not have.
+// The folder of all files in the container. Images do not have this folder.
 constexpr const char* kFolder = "/opt/rcuda";
 
 // Settings of a program that name a file.
@@ -30,8 +30,8 @@ constexpr std::array kFiles{
     std::pair{"RCUDA_TLS_CERTIFICATE", "/certificate.pem"},
     std::pair{"RCUDA_TLS_AUTHORITIES", "/authorities.pem"},
 };
-// What a container does not get: the pool and the files have another form there, and the rest names
-// files of this machine.
+// Variables that are not passed to a container. The pool and the files have another form there, and
+// the other variables name files of this machine.
 constexpr std::array<std::string_view, 9> kNotPassed{
     "RCUDA_DEVICE",          "RCUDA_SERVER_",         "RCUDA_DRIVER",
     "RCUDA_PLUGIN_DIR",      "RCUDA_MUNGE_SOCKET",    "RCUDA_TOKEN_FILE",
@@ -46,7 +46,7 @@ struct Edits {
   std::vector<Mount> mounts;
 };
 
-// The lines of an object's member, each list on one level.
+// Returns the member "containerEdits" of an object, as indented JSON.
 std::string json_of(const Edits& edits, const std::string& indent) {
   std::string text = indent + "\"containerEdits\": {\n" + indent + "  \"env\": [";
   const char* separator = "\n";
@@ -82,7 +82,7 @@ void add_library(const fs::path& client, const fs::path& names, Edits* edits) {
   edits->mounts.push_back({folder.string(), in_container});
   edits->variables.push_back("LD_PRELOAD=" + path(client));
   edits->variables.push_back("LD_LIBRARY_PATH=" + path(names));
-  // JAX asks for a GPU only where this file is.
+  // JAX looks for a GPU only if this file exists.
   edits->mounts.push_back({"/dev/null", "/dev/nvidiactl"});
 }
 

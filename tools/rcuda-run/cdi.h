@@ -1,7 +1,7 @@
-// The specification by which container tools give a container remote GPUs: the Container Device
-// Interface (CDI), which podman, Docker, CRI-O and containerd read from /etc/cdi. It mounts the
-// client library, and the user's token or certificate, and sets the variables that rcuda-run sets.
-// It holds paths of secrets and not the secrets, except for RCUDA_LEASE.
+// Writes a specification of the Container Device Interface (CDI). Container tools (podman, Docker,
+// CRI-O, containerd) read it from /etc/cdi to give a container remote GPUs. It mounts the client
+// library and the user's token or certificate, and sets the variables that rcuda-run sets. It holds
+// the paths of secrets, not the secrets, except for RCUDA_LEASE.
 //
 // The devices are rcuda/gpu=0, =1, ... in the order of the pool, and rcuda/gpu=all. A container may
 // have any number of them: each is a numbered variable of the pool (client/pool/device_list.h).
@@ -14,9 +14,10 @@
 
 namespace rcuda::tools {
 
-// `client` is the library, `names` the folder with its usual names, below or beside it. The pool
-// and the settings are those of the environment, which no other thread may change. Blocks for the
-// file system only; asks no server. kNotFound if no GPUs are named; other errors name the variable.
+// `client`: the library. `names`: the folder with the library's usual names, which is the library's
+// own folder or a folder in it. Reads the pool and the settings from the environment, which no
+// other thread may change. Blocks only for the file system; does not query servers. kNotFound if no
+// GPUs are named; other errors name the variable.
 Result<std::string> cdi_specification(const std::filesystem::path& client,
                                       const std::filesystem::path& names);
 

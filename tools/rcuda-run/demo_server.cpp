@@ -18,7 +18,7 @@
 namespace rcuda::tools {
 namespace {
 
-// What the user has set for servers is for those of others.
+// Removes the user's settings for servers, which are meant for other servers.
 void forget_server_settings() {
   std::vector<std::string> names;
   for (char** variable = environ; *variable; ++variable) {
@@ -31,13 +31,14 @@ void forget_server_settings() {
 // Runs in the child.
 [[noreturn]] void become_server(const std::string& binary, int ready, int log, pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (::getppid() != parent) ::_exit(1);  // it ended before that call
+  if (::getppid() != parent) ::_exit(1);  // the parent ended before prctl()
   ::fcntl(ready, F_SETFD, 0);
   ::dup2(log, STDOUT_FILENO);
   ::dup2(log, STDERR_FILENO);
   forget_server_settings();
   setenv("RCUDA_LOG", "info", 1);
-  // The program has ended its session, but the server may not have read that yet.
+  // When the server is stopped, the program has ended its session, but the server may not have
+  // noticed this yet.
   setenv("RCUDA_SERVER_DRAIN_TIMEOUT", "2s", 1);
   const std::string ready_text = std::to_string(ready);
   ::execl(binary.c_str(), binary.c_str(), "--config", "/dev/null", "--port", "0", "--pool", "1",
@@ -46,12 +47,12 @@ void forget_server_settings() {
   ::_exit(127);
 }
 
-// A driver that hangs keeps the server from starting, and perhaps from ending.
+// Limits of the server's start and end: a driver that hangs can block both.
 constexpr int kStartMs = 60'000;
 constexpr int kEndMs = 10'000;
 
-// What is written until all writers have closed the pipe, without the end of the line. Empty if
-// nothing comes in time.
+// Reads a line, until its end or until all writers have closed the pipe. Returns it without the
+// newline, or an empty text if nothing arrives in time.
 std::string read_line(int fd) {
   std::string text;
   char part[64];
@@ -115,7 +116,7 @@ void DemoServer::stop() {
 std::string DemoServer::log() const {
   std::string text;
   char part[4096];
-  // By offset: the server's place in the file is its place to write.
+  // pread(), because the server writes at the offset that both processes share.
   for (;;) {
     const ssize_t length = ::pread(log_.get(), part, sizeof part, static_cast<off_t>(text.size()));
     if (length < 0 && errno == EINTR) continue;

@@ -1,6 +1,6 @@
-// DemoServer: an rcuda-server of this machine for the time of a demonstration, on a free port of
-// loopback and without a configuration, with NVIDIA's driver if it works and softgpu otherwise.
-// For one thread. The server ends with the object, and with this process however that ends.
+// DemoServer: an rcuda-server on this machine for a demonstration. It listens on a free loopback
+// port, has no configuration, and uses NVIDIA's driver if that works, otherwise softgpu.
+// For one thread. The server ends with the object, and also when this process ends in any way.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ namespace rcuda::tools {
 
 class DemoServer {
  public:
-  // Starts `binary` and blocks until it serves. An error has the server's own messages.
+  // Starts `binary` and blocks until it serves. An error contains the server's messages.
   static Result<DemoServer> start(const std::string& binary);
 
   DemoServer(DemoServer&& other) noexcept;

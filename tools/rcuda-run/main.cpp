@@ -7,8 +7,10 @@
 // Sets LD_PRELOAD, RCUDA_DEVICES, ASAN_OPTIONS and the variables of its options, puts the folder
 // with libcuda.so first in LD_LIBRARY_PATH, for programs that search it there, and executes the
 // program.
-// --demo: the program is tools/demo; if no GPUs are named, a server of this machine serves it.
-// --cdi: prints how container tools do the same for a container (cdi.h), and executes nothing.
+// --demo: the program is tools/demo; if no GPUs are named, it runs on a server that rcuda-run
+// starts on this machine.
+// --cdi: prints a specification with which container tools do the same for a container (cdi.h), and
+// executes nothing.
 
 #include <cerrno>
 #include <cstdlib>
@@ -48,7 +50,7 @@ fs::path own_folder() {
   std::error_code error;
   const fs::path own = fs::read_symlink("/proc/self/exe", error);
   if (!error) return own.parent_path();
-  // There is no /proc.
+  // /proc is not mounted.
   return fs::weakly_canonical(reinterpret_cast<const char*>(::getauxval(AT_EXECFN))).parent_path();
 }
 
@@ -81,7 +83,7 @@ int fail(const std::string& message, int status) {
   return status;
 }
 
-// The exit status, if the arguments are not those of a run.
+// Returns the exit status if the arguments do not request a run.
 std::optional<int> parse(int argc, char** argv, Options* options) {
   config::CommandLine line(
       "rcuda-run", "Runs a CUDA program on remote GPUs: rcuda-run [OPTIONS] -- PROGRAM [ARGUMENTS]",
@@ -105,7 +107,7 @@ std::optional<int> parse(int argc, char** argv, Options* options) {
             "run a small program that comes with rcuda; if no GPUs are named, on a server that "
             "is started for it");
   line.flag("--cdi", &options->cdi,
-            "print a CDI specification, by which podman, Docker and others give containers these "
+            "print a CDI specification, with which podman, Docker and others give containers these "
             "GPUs: rcuda/gpu=all, rcuda/gpu=0, ...");
   // The program and its arguments are not a positional option, because CLI11 splits arguments in
   // brackets.
@@ -119,8 +121,8 @@ std::optional<int> parse(int argc, char** argv, Options* options) {
     return fail("unknown option " + program[0] + "; see --help", 2);
   }
   if ((options->demo || options->cdi) && !program.empty()) {
-    return fail(options->demo ? "--demo has a program of its own and takes none"
-                              : "--cdi prints a specification and can take no program",
+    return fail(options->demo ? "--demo runs its own program; name no other program"
+                              : "--cdi only prints a specification; name no program",
                 2);
   }
   if (!options->demo && !options->cdi && program.empty()) {
@@ -178,7 +180,7 @@ int print_cdi(const fs::path& client) {
   return std::cout ? 0 : fail("the specification could not be written", 1);
 }
 
-// What the server's log says of its sessions.
+// Prints the lines of the server's log about ended sessions.
 void print_sessions(const std::string& log) {
   std::istringstream lines(log);
   for (std::string line; std::getline(lines, line);) {
@@ -189,7 +191,7 @@ void print_sessions(const std::string& log) {
   }
 }
 
-// Runs the program on a server that this starts and ends.
+// Starts a server, runs the program on it, and stops the server.
 int run_on_own_server(const Options& options, const fs::path& client) {
   const fs::path binary = own_folder() / "rcuda-server";
   std::error_code error;

@@ -1,4 +1,4 @@
-// Figures of one look at a server. What the server does not know is nothing.
+// Figures of one look at a server; nullopt for a figure that the server does not know.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace rcuda::smi {
 
-// Part of the time in which kernels ran.
+// Fraction of time in which kernels ran.
 inline std::optional<double> utilization(const Look& look, const wire::GpuReport::Gpu& gpu) {
   const auto percent = tools::figure_of(look.gpus, gpu, nvml::figure_nvmlDeviceGetUtilizationRates);
   return percent ? std::optional(static_cast<double>(*percent) / 100) : std::nullopt;
@@ -33,7 +33,7 @@ inline long sessions_on(const wire::ServerStatus& status, uint32_t ordinal) {
   });
 }
 
-// Device memory of the session, which is one of the look's, on all its GPUs.
+// Device memory of the session on all its GPUs. `session`: an element of look.status.sessions.
 inline std::optional<uint64_t> memory_of(const Look& look,
                                          const wire::ServerStatus::Session& session) {
   std::optional<uint64_t> bytes;

@@ -24,7 +24,7 @@ std::vector<Look> look(const std::vector<tools::Server>& servers) {
     } else if (look.error.ok()) {
       look.gpus_error = told[i].gpus.status();
     }
-    // A server without a pool may have learned of its GPUs only when it was asked for them.
+    // A server without idle workers may have found its GPUs only for the GPU query.
     if (!look.status.devices.empty()) continue;
     for (const wire::GpuReport::Gpu& gpu : look.gpus.gpus) {
       look.status.devices.push_back({gpu.ordinal, gpu.name, gpu.total_bytes});
@@ -77,7 +77,7 @@ nlohmann::json device_json(const Look& look, const wire::ServerStatus::Device& d
   if (const wire::GpuReport::Gpu* const gpu = gpu_of(look, device.ordinal)) {
     json["uuid"] = gpu->uuid;
     json["pci_bus_id"] = gpu->pci_bus_id;
-    json["total_bytes"] = gpu->total_bytes;  // the asker's limit, if there is one
+    json["total_bytes"] = gpu->total_bytes;  // the user's limit, if there is one
     json["used_bytes"] = number_of(tools::known(gpu->used_bytes));
     json["utilization"] = number_of(utilization(look, *gpu));
     json["power_watts"] = number_of(power_watts(look, *gpu));
@@ -86,16 +86,12 @@ nlohmann::json device_json(const Look& look, const wire::ServerStatus::Device& d
 }
 
 nlohmann::json session_json(const Look& look, const wire::ServerStatus::Session& session) {
-  nlohmann::json json = {{"user", session.user},
-                         {"host", session.host},
-                         {"pid", session.client_pid},
-                         {"program", session.program},
-                         {"medium", session.medium},
-                         {"devices", session.devices},
-                         {"seconds", session.seconds},
-                         {"worker", session.worker_pid},
-                         {"job", session.job},
-                         {"used_bytes", number_of(memory_of(look, session))}};
+  nlohmann::json json = {
+      {"user", session.user},       {"host", session.host},
+      {"pid", session.client_pid},  {"program", session.program},
+      {"medium", session.medium},   {"devices", session.devices},
+      {"seconds", session.seconds}, {"worker", session.worker_pid},
+      {"job", session.job},         {"used_bytes", number_of(memory_of(look, session))}};
   for (size_t i = 0; i < wire::kWorkNames.size(); ++i) {
     json[wire::kWorkNames[i]] = session.work.counts[i];
   }

@@ -1,6 +1,8 @@
-// What rcuda-smi shows: one look at a server, as text or JSON, and what happened between two looks.
+// The output of rcuda-smi: one look at a server as text or JSON, and the activity between two
+// looks.
 //
-// Pure but for look(), which asks the server: a few seconds at most. Threads: any.
+// Any thread. Pure, except for look(), which queries the servers and blocks for a few seconds at
+// most.
 #pragma once
 
 #include <chrono>
@@ -21,8 +23,8 @@ struct Look {
   std::string server;  // host:port
   Status error;        // why the rest is empty
   wire::ServerStatus status;
-  wire::GpuReport gpus;  // empty if the server does not tell
-  Status gpus_error;     // why not, if the rest is there
+  wire::GpuReport gpus;  // empty if the server does not report it
+  Status gpus_error;     // why gpus is empty, if the rest is not
   std::chrono::steady_clock::time_point at;
 };
 
@@ -32,9 +34,9 @@ std::vector<Look> look(const std::vector<tools::Server>& servers);
 std::string text_of(const Look& look);
 nlohmann::json json_of(const Look& look);
 
-// The screen of `rcuda-smi top`: GPUs, then sessions, those that launch the most first. `before`: the
-// looks at the same servers before; rates are since then. A session that was not there counts from its
-// start.
+// The screen of `rcuda-smi top`: GPUs, then sessions by their launch rate. `before`: the previous
+// looks at the same servers; rates cover the time since then. The rates of a new session cover the
+// time since its start.
 std::string top_of(const std::vector<Look>& before, const std::vector<Look>& now);
 
 }  // namespace rcuda::smi

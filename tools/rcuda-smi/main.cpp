@@ -3,11 +3,11 @@
 //   rcuda-smi                     this machine's server
 //   rcuda-smi node1 node2:9000    other servers
 //   rcuda-smi --json node1        for programs
-//   rcuda-smi top node1 node2     what they do, every two seconds
-//   rcuda-smi topo node1 node2    the ways between their GPUs, measured
+//   rcuda-smi top node1 node2     their activity, every two seconds
+//   rcuda-smi topo node1 node2    the paths between their GPUs, measured
 //   rcuda-smi end node1 4711      ends the session of worker 4711
-//   rcuda-smi drain node1         no new sessions; waits until the last has ended and the server
-//   stops rcuda-smi resume node1        takes the drain back
+//   rcuda-smi drain node1         no new sessions; waits until the server has stopped
+//   rcuda-smi resume node1        cancels the drain
 #include <chrono>
 #include <cstdio>
 #include <optional>
@@ -41,10 +41,10 @@ int fail(const Status& status) {
   return 1;
 }
 
-// A server that cannot be named is an error of the command line.
+// Makes a malformed server name an error of the command line.
 Status check_server(const std::string& name) { return tools::parse_server(name).status(); }
 
-// Of names that check_server() has accepted.
+// `names`: accepted by check_server().
 std::vector<Server> servers_of(const std::vector<std::string>& names) {
   std::vector<Server> servers;
   for (const std::string& name : names) servers.push_back(tools::parse_server(name).value());
@@ -61,7 +61,7 @@ int show(const std::vector<std::string>& names, bool as_json) {
       failed = fail(look.error);
     } else if (!as_json) {
       std::fputs(smi::text_of(look).c_str(), stdout);
-      // The sessions are printed nevertheless.
+      // The sessions have been printed; only the GPUs are missing.
       if (!look.gpus_error.ok()) fail(look.gpus_error);
     }
   }
@@ -71,7 +71,7 @@ int show(const std::vector<std::string>& names, bool as_json) {
   return failed;
 }
 
-// `rounds`: how many times; 0: until a signal ends it.
+// `rounds`: the number of rounds; 0: until a signal ends the program.
 int top(const std::vector<std::string>& names, double seconds, int rounds) {
   const std::vector<Server> servers = servers_of(names);
   const bool screen = ::isatty(STDOUT_FILENO);
@@ -79,7 +79,7 @@ int top(const std::vector<std::string>& names, double seconds, int rounds) {
   for (int round = 0; rounds == 0 || round < rounds; ++round) {
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
     std::vector<Look> now = smi::look(servers);
-    // Home, then the rest of the screen is cleared: no flicker.
+    // Moves the cursor home, then clears the screen: this does not flicker.
     std::printf("%s%s%s", screen ? "\x1b[H\x1b[2J" : "", smi::top_of(before, now).c_str(),
                 screen ? "" : "\n");
     std::fflush(stdout);
@@ -112,7 +112,7 @@ int end(const std::string& name, uint32_t worker) {
   return answer.ok() ? 0 : fail(answer.status());
 }
 
-// Waits until the server has stopped, unless told otherwise.
+// `wait`: returns only after the server has stopped.
 int drain(const std::string& name, bool wait) {
   const Server server = servers_of({name}).front();
   Result<wire::ControlAnswer> answer = control(server, {ControlOperation::kDrain, 0});
@@ -126,13 +126,13 @@ int drain(const std::string& name, bool wait) {
     for (const uint32_t told = sessions; sessions == told;) {
       std::this_thread::sleep_for(kDrainInterval);
       answer = control(server, {ControlOperation::kAsk, 0});
-      if (!answer.ok()) {  // it was there, and stops when it is drained
+      if (!answer.ok()) {  // it answered before, and stops when it is drained
         std::printf("%s: stopped\n", server.text().c_str());
         return 0;
       }
       if (!answer->draining) {
         return fail(Status(Code::kUnavailable, server.text() + " is no longer drained: an operator "
-                                                               "has said rcuda-smi resume"));
+                                                               "ran rcuda-smi resume"));
       }
       sessions = answer->sessions;
     }
@@ -172,19 +172,19 @@ int start(int argc, char** argv) {
       .show_default();
   top_command.option("--rounds", &rounds, "end after this many rounds; 0: never").show_default();
   config::CommandLine& topology_command = line.subcommand(
-      "topo", "the ways between GPUs; copies between servers are measured, as rcuda-p2p does");
+      "topo", "the paths between GPUs; measures copies between servers, as rcuda-p2p does");
   add_servers(topology_command);
   topology_command.flag("-m,--matrix", &matrix,
-                        "as for nvidia-smi: the matrix, which is shown in any case");
-  topology_command.flag("--no-measure", &no_measure, "the matrix only: nothing is copied");
+                        "for compatibility with nvidia-smi; the matrix is always shown");
+  topology_command.flag("--no-measure", &no_measure, "only the matrix; copies nothing");
   config::CommandLine& end_command =
-      line.subcommand("end", "ends a session: its own user and operators may");
+      line.subcommand("end", "ends a session; for its user and for operators");
   add_server(end_command);
   end_command.option("worker", &worker, "the session's worker, as rcuda-smi lists it")
       .required()
       .type_name("");
   config::CommandLine& drain_command = line.subcommand(
-      "drain", "for operators: no new sessions; the server stops when the last one has ended");
+      "drain", "for operators: no new sessions; the server stops when the last session has ended");
   add_server(drain_command);
   drain_command.flag("--no-wait", &no_wait, "do not wait until the server has stopped");
   config::CommandLine& resume_command = line.subcommand("resume", "for operators: ends a drain");

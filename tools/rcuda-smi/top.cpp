@@ -51,7 +51,7 @@ const Session* find(const std::vector<Look>& looks, const std::string& server,
 struct Row {
   const Look* look;
   const Session* session;
-  wire::Work work;  // since the look before
+  wire::Work work;  // since the previous look
   double seconds;
   double rate(wire::Counter counter) const { return static_cast<double>(work[counter]) / seconds; }
 };
@@ -96,7 +96,7 @@ std::string server_lines(const Look& look) {
 // The columns of a session, or their titles.
 std::string line_of(const std::array<std::string, 14>& columns) {
   constexpr std::array kWidths = {-20, 7, -10, 7, -6, -5, 7,
-                                  7,   9, 8,   8, 8,  7};  // negative: to the left
+                                  7,   9, 8,   8, 8,  7};  // negative: left-aligned
   std::string line;
   for (size_t i = 0; i < kWidths.size(); ++i) {
     line += kWidths[i] < 0 ? fmt::format("{:<{}} ", columns[i], -kWidths[i])
@@ -113,7 +113,8 @@ std::string top_of(const std::vector<Look>& before, const std::vector<Look>& now
   std::vector<Row> rows;
   for (const Look& look : now) {
     text += server_lines(look);
-    for (const Session& session : look.status.sessions) rows.push_back(row_of(before, look, session));
+    for (const Session& session : look.status.sessions)
+      rows.push_back(row_of(before, look, session));
   }
   std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
     return a.rate(Counter::kLaunches) > b.rate(Counter::kLaunches);

@@ -27,17 +27,17 @@ constexpr char kLegend[] = R"(
   NET   of different machines
   -     not known
   *     the two GPUs have the same NIC
-  NIC   the RDMA adapter that is nearest to the GPU, and the way to it
+  NIC   the RDMA adapter that is nearest to the GPU, and the path to it
 )";
 
 struct Place {
   const Look* look;
-  size_t gpu;  // by its place in the report
+  size_t gpu;  // its position in the report
   const wire::GpuReport::Gpu& report() const { return look->gpus.gpus[gpu]; }
   std::string name() const { return fmt::format("{} {}", look->server, report().ordinal); }
 };
 
-// The words of nvidia-smi.
+// Returns the term of nvidia-smi.
 const char* word_of(uint32_t ancestor) {
   switch (ancestor) {
     case NVML_TOPOLOGY_INTERNAL:
@@ -89,10 +89,10 @@ std::string adapter_of(const wire::GpuReport::Gpu& gpu) {
   return fmt::format("{} {}", gpu.adapter, word_of(gpu.adapter_ancestor));
 }
 
-// Strategy and route. The rest of a plan is for rcuda-p2p.
+// Returns strategy and route. rcuda-p2p shows the rest of a plan.
 std::string route_of(const std::string& plan) { return plan.substr(0, plan.find(',')); }
 
-// As RCUDA_DEVICES has it: host@port:gpu.
+// Returns the first device in the form of RCUDA_DEVICES: host@port:gpu.
 std::string device_of(const Look& look) {
   std::string server = look.server;
   server[server.rfind(':')] = '@';
@@ -106,7 +106,8 @@ std::string measured(const Look& from, const Look& to) {
   query.sizes = {kLatencyBytes, kBandwidthBytes};
   std::vector<tools::LiveCopy> copies;
   const Status status = tools::measure_copies(
-      query, [](const std::string&) {}, [&](const tools::LiveCopy& copy) { copies.push_back(copy); });
+      query, [](const std::string&) {},
+      [&](const tools::LiveCopy& copy) { copies.push_back(copy); });
   const std::string pair = fmt::format("{} to {}", query.from, query.to);
   if (!status.ok()) return fmt::format("{}: {}\n", pair, status.context());
   return fmt::format("{}: {:.1f} us, {:.2f} GB/s ({})\n", pair, copies.at(0).measured_us,
@@ -142,7 +143,7 @@ std::string network_of(const std::vector<Look>& looks) {
     }
   }
   if (text.empty()) return text;
-  return "\nCopies between the first GPUs of each two servers: the time of 8 bytes, the rate of 64 "
+  return "\nCopies between the first GPUs of each pair of servers: time of 8 bytes, rate of 64 "
          "MiB\n" +
          text;
 }

@@ -44,16 +44,16 @@ names, with mode 600. A line there may begin with the server that it is for:
 Roles:
     session   sessions as USER, which must be a user of this machine if the server is root's
     observer  shows all sessions and GPUs (rcuda-smi, rcuda-exporter), and changes nothing
-    operator  the same, takes leases, ends sessions and drains the server
+    operator  the same, and takes leases, ends sessions and drains the server
 
-A server of root gives sessions of root to other machines only if its setting users names root.
+A server of root accepts sessions of root from other machines only if its setting users names root.
 
 The server keeps only a hash of the secret. A token that is lost cannot be shown again: revoke it
-and make another. A running server notices every change; sessions that are running go on.
+and make another. A running server notices every change; running sessions continue.
 
 Files, for root in /etc/rcuda, else in $XDG_CONFIG_HOME/rcuda or ~/.config/rcuda:
     tokens       the server's tokens
-    server.pem   the server's certificate and key; with another key, old tokens are useless
+    server.pem   the server's certificate and key; if the key changes, old tokens become invalid
 
 Examples:
     sudo rcuda-token create --user ada --expires 30d --label laptop
@@ -94,8 +94,8 @@ Result<std::optional<server::Seconds>> parse_expiry(const std::string& text, ser
   return std::optional(from + std::chrono::minutes(count * minutes));
 }
 
-// The user that a token will stand for. Root's only if it is named. Without sessions a token needs
-// no user, and then its role is its name.
+// Returns the user of a new token. Root must name the user. A token without the session role needs
+// no user; then the role is the user's name.
 Result<std::string> choose_user(const std::string& wanted, const server::Roles& roles) {
   const uid_t own = ::geteuid();
   const bool for_sessions = roles.has(server::Role::kSession);
@@ -191,7 +191,7 @@ int start(int argc, char** argv) {
   creating.option("--label", &options.label, "a text for the list of tokens").type_name("TEXT");
   creating
       .option("--certificate", &options.certificate,
-              "the server's certificate and key; made if it is not there")
+              "the server's certificate and key; created if the file does not exist")
       .type_name("FILE")
       .show_default();
   config::CommandLine& listing = line.subcommand("list", "show the tokens, without their secrets");
