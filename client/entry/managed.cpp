@@ -24,6 +24,7 @@
 #include "client/process/worker_memory.h"
 #include "client/route/capture.h"
 #include "client/route/route.h"
+#include "client/settings/settings.h"
 #include "common/cuda/known_values.h"
 #include "common/cuda/managed_advice.h"
 #include "generated/client/forward.h"
