@@ -65,7 +65,7 @@ CUresult expose_to(Session& session, wire::ObjectId context, void* address, size
                    uint64_t callback = 0) {
   Result<transport::Region> exposed = session.link().expose(address, bytes, backing, 0);
   if (!exposed) {
-    if (session.lost()) return session.lose(session.link().status());  // logged only once
+    if (session.lost()) return kSessionLost;
     RCUDA_WARN("page-locked memory could not be shared with %s: %s", session.name().c_str(),
                exposed.status().message().c_str());
     return CUDA_ERROR_OUT_OF_MEMORY;

@@ -155,8 +155,7 @@ CUresult Session::send(const wire::CommandHeader& header, Timeline* timeline,
   }
   if (may_write(header, timeline, room)) work_sent_.fetch_add(1, std::memory_order_relaxed);
   const Status appended = commands_ring_->append(first, tail, wake);
-  if (!appended.ok()) return lost() ? session_lost() : lose(appended);
-  return CUDA_SUCCESS;
+  return appended.ok() ? CUDA_SUCCESS : lose(appended);
 }
 
 CUresult Session::post(const Target& target, uint16_t opcode, std::span<const std::byte> body,
@@ -183,7 +182,7 @@ bool Session::answers(uint16_t opcode) const {
   return synchronous_ || awaits_answers() || lacking_.contains(opcode);
 }
 
-bool Session::was_sent(uint16_t opcode, CUresult result) const {
+bool Session::was_sent(uint16_t opcode, CUresult result) {
   if (result == CUDA_SUCCESS) return true;
   return (synchronous_ || awaits_answers()) && !lacking_.contains(opcode) && !lost();
 }
@@ -303,6 +302,10 @@ CUresult Session::wait_until(const Ready& ready) {
   // An answer that needs no GPU work arrives within this time. After it, the thread yields the core
   // to others.
   constexpr auto kAnswer = std::chrono::microseconds(50);
+  // In this order: the worker's last answer may come between the two.
+  const bool over = lost();
+  if (ready()) return CUDA_SUCCESS;
+  if (over) return kSessionLost;
   const Clock::time_point begin = Clock::now();
   for (Clock::duration waited{0}; waited < spin_; waited = Clock::now() - begin) {
     for (int i = 0; i < 64; ++i) {
@@ -314,7 +317,7 @@ CUresult Session::wait_until(const Ready& ready) {
   while (true) {
     const Status status = link_->wait(ready, Clock::now() + kForever);
     if (status.ok()) return CUDA_SUCCESS;
-    if (status.code() != Code::kTimeout) return session_lost();
+    if (status.code() != Code::kTimeout) return lose(status);
   }
 }
 
@@ -333,10 +336,9 @@ CUresult Session::wait_for_reply(const PendingCall& call, Reply* reply) {
   if (CUresult result = wait_until(arrived); result != CUDA_SUCCESS) return result;
   const uint32_t body_bytes = wire::ReplyStamp::body_bytes(stamp.load(std::memory_order_acquire));
   if (body_bytes < sizeof(wire::ReplyHeader) || body_bytes > call.slot_bytes - sizeof(uint64_t)) {
-    RCUDA_ERROR("%s sent a reply of %u bytes into a slot of %u: the session ends", name_.c_str(),
-                body_bytes, call.slot_bytes);
-    link_->close();
-    return session_lost();
+    return lose(Status(Code::kProtocol, "the worker sent a reply of " + std::to_string(body_bytes) +
+                                            " bytes into a slot of " +
+                                            std::to_string(call.slot_bytes)));
   }
   const uint32_t padded = (body_bytes + 7) & ~7u;
   const std::byte* body =
@@ -404,11 +406,11 @@ CUresult Session::post_and_wait(const Target& target, wire::Custom opcode,
   if (!was_sent(static_cast<uint16_t>(opcode), result)) {
     --word.sequence;  // no command carries this sequence
     words_.release(word);
-    return lost() ? session_lost() : result;
+    return lost() ? kSessionLost : result;
   }
   const std::unique_ptr<FetchesBehind> behind = result == CUDA_SUCCESS ? ask_behind(word) : nullptr;
   // The worker writes the word even if it refuses the command.
-  const CUresult waited = lost() ? session_lost() : wait_word(word.index, word.sequence);
+  const CUresult waited = wait_word(word.index, word.sequence);
   words_.release(word);
   timelines_.add_news();
   if (waited == CUDA_SUCCESS) {
@@ -500,7 +502,7 @@ uint64_t Session::commands() {
 // ---- errors and the end ------------------------------------------------------------------------
 
 CUresult Session::take_error() {
-  if (lost()) return session_lost();
+  if (lost()) return kSessionLost;
   const uint64_t error = client_word(Window::kErrorWord).load(std::memory_order_acquire);
   if (error == 0) [[likely]]
     return CUDA_SUCCESS;
@@ -517,20 +519,24 @@ CUresult Session::take_error() {
   return result;
 }
 
-CUresult Session::report_loss(const Status& why) {
-  if (!loss_logged_.exchange(true)) {
-    RCUDA_ERROR("%s is lost: %s; every call on its devices returns an error from now on",
-                name_.c_str(), why.message().c_str());
+SessionState Session::state() {
+  if (!is_over(state_.get())) {
+    if (const Status status = link_->status(); !status.ok()) (void)lose(status);
   }
-  return kSessionLost;
+  return state_.get();
 }
 
-CUresult Session::session_lost() { return report_loss(link_->status()); }
-
 CUresult Session::lose(const Status& why) {
-  const CUresult result = report_loss(why);
-  link_->close();
-  return result;
+  {
+    std::lock_guard lock(loss_mutex_);
+    if (is_over(state_.get())) return kSessionLost;
+    // First: a program may end as soon as another thread's call has returned the error.
+    RCUDA_ERROR("%s is lost: %s; every call on its devices returns an error from now on",
+                name_.c_str(), why.message().c_str());
+    state_.move(SessionEvent::kLoss, name_);
+  }
+  if (link_->status().ok()) link_->close();
+  return kSessionLost;
 }
 
 bool Session::accepts(uint64_t address, uint64_t bytes, const char* what) {
@@ -552,12 +558,9 @@ void Session::keep_alive() {
 }
 
 void Session::end() {
-  if (lost()) {
-    (void)session_lost();  // the loss may not have been logged yet
-    return;
-  }
+  if (lost()) return;
   if (trace::on()) await_trace();
-  loss_logged_.store(true);  // later calls of other threads fail, which is no loss
+  if (!state_.move(SessionEvent::kEnd, name_)) return;
   events_->forget_callbacks();
   wire::CommandHeader header{};
   header.opcode = static_cast<uint16_t>(wire::Custom::kSessionEnd);

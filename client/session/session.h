@@ -11,8 +11,9 @@
 // Blocking: post() blocks while the ring is full, and until the answer has arrived if it must wait
 // for one. call() and wait_word() block until the worker has answered or the Link is broken.
 // Files: session_connect.cpp has open(), session.cpp the rest.
-// Errors: CUresult after open(), because callers are entry points. A broken Link becomes
-// kSessionLost, permanently; it is logged once, with the reason.
+// Errors: CUresult after open(), because callers are entry points. In the states Lost and Ended
+// (session_state.h), calls that need the worker return kSessionLost. A loss is logged once, with
+// the reason.
 #pragma once
 
 #include <array>
@@ -37,6 +38,7 @@
 #include "client/session/image_book.h"
 #include "client/session/lacking_commands.h"
 #include "client/session/reply.h"
+#include "client/session/session_state.h"
 #include "client/session/shadow_regions.h"
 #include "client/session/target.h"
 #include "client/session/timelines.h"
@@ -139,7 +141,7 @@ class Session {
                 uint64_t* position = nullptr);
   // Whether post() with this result has sent the command. RCUDA_SYNC and awaits_answers(): `result`
   // is usually the worker's answer to a command that was sent.
-  bool was_sent(uint16_t opcode, CUresult result) const;
+  bool was_sent(uint16_t opcode, CUresult result);
   // Whether errors of post() are the command's own. Otherwise they are of earlier commands.
   bool answers(uint16_t opcode) const;
   // Sends one command and waits for its reply. The result is the worker's. If a driver returns from
@@ -232,8 +234,12 @@ class Session {
   void set_mirror_hooks(const MirrorHooks* hooks) { mirror_hooks_.store(hooks); }
 
   WorkerEvents& events() { return *events_; }
-  bool lost() const { return !link_->status().ok(); }
-  // A transfer failed, so the session is lost: logs it, closes the Link and returns kSessionLost.
+  // Checks the Link first: if it has broken, the session is lost.
+  SessionState state();
+  // Whether no call is answered any more: the state is Lost or Ended.
+  bool lost() { return is_over(state()); }
+  // The session is lost, unless it has ended: logs the reason, closes the Link. Returns
+  // kSessionLost.
   CUresult lose(const Status& why);
   // The traits of the session's medium: a copy of link().traits().
   const transport::MediumTraits& traits() const { return traits_; }
@@ -282,8 +288,6 @@ class Session {
   CUresult wait_for_reply(const PendingCall& call, Reply* reply);
   template <typename Ready>
   CUresult wait_until(const Ready& ready);
-  CUresult session_lost();
-  CUresult report_loss(const Status& why);
   void trace();
   void await_trace();
   CUresult post_and_wait(const Target& target, wire::Custom opcode, std::span<const std::byte> body,
@@ -292,6 +296,8 @@ class Session {
   Status map_marks(const wire::ReadyEvent& ready);
 
   const uint64_t serial_;
+  StateWord<kSessionTransitions> state_;
+  std::mutex loss_mutex_;  // held while a loss is logged
   std::string name_;
   ServerDevices server_;
   uint32_t index_ = 0;
@@ -332,7 +338,6 @@ class Session {
   Fetched fetched_, awaited_;
   std::atomic<uint32_t> next_call_{1};
   std::atomic<uint64_t> reported_error_{0};  // the error word's value when last reported
-  std::atomic<bool> loss_logged_{false};
 
   std::mutex slots_mutex_;
   std::vector<uint32_t> small_slots_, large_slots_;  // free ones, by offset

@@ -217,6 +217,7 @@ Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
     return std::move(mapped).with_context(session->name_);
   }
   if (trace::on()) session->trace();
+  session->state_.move(SessionEvent::kReady, session->name_);
   RCUDA_INFO("connected to %s: %zu device(s), driver %u, worker %u", session->name_.c_str(),
              server.gpus.size(), session->welcome_.driver_version, session->welcome_.worker_pid);
   return session;

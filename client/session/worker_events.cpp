@@ -377,7 +377,7 @@ void WorkerEvents::enqueue(Runner& runner, std::function<void()> work,
                            std::unique_lock<std::mutex>&) {
   // The registration of a function has started its thread. Only for an unregistered id from the
   // worker can the thread be missing.
-  if (!start_locked(runner).ok()) return link_.close();
+  if (const Status started = start_locked(runner); !started.ok()) return lose(started);
   runner.pending.push_back(std::move(work));
   changed_.notify_all();
 }
