@@ -80,13 +80,15 @@ BulkStream::BulkStream(Socket socket, ExposedRegions& regions, SocketOrder& orde
       order_(order),
       options_(options),
       on_immediate_(std::move(on_immediate)),
-      on_error_(std::move(on_error)) {}
+      on_error_(std::move(on_error)),
+      name_("bulk stream " + std::to_string(socket_.fd())) {}
 
 Status BulkStream::start() {
   std::lock_guard lock(mutex_);
-  const Status started = start_thread(&receiver_, [this] { receive(); });
-  if (started.ok()) ++running_;
-  return started;
+  RCUDA_RETURN_IF_ERROR(start_thread(&receiver_, [this] { receive(); }));
+  ++running_;
+  state_.move(StreamEvent::kStart, name_);
+  return {};
 }
 
 void BulkStream::call_sender_locked() {
@@ -96,17 +98,15 @@ void BulkStream::call_sender_locked() {
 }
 
 void BulkStream::start_sender_locked() {
-  if (stopped_ || sender_.joinable()) return;
+  if (!runs() || sender_.joinable()) return;
   const Status started = start_thread(&sender_, [this] { send(); });
-  if (started.ok()) {
-    ++running_;
-    return;
-  }
-  // The receiving thread sees the end of the stream and ends everything with this reason.
-  if (send_error_.empty()) {
-    send_error_ = started.context();
-    ours_ = true;
-  }
+  started.ok() ? void(++running_) : fail_to_send_locked({started.context(), true});
+}
+
+// The receiving thread sees the end of the socket and reports the failure.
+void BulkStream::fail_to_send_locked(Failure why) {
+  if (!state_.move(StreamEvent::kFailure, name_)) return;
+  failure_ = std::move(why);
   ::shutdown(socket_.fd(), SHUT_RDWR);
 }
 
@@ -114,7 +114,7 @@ void BulkStream::submit(Piece piece, Sender sender) {
   Status why;
   {
     Lock lock(mutex_);
-    if (!stopped_) {
+    if (!is_stopped(state_.get())) {
       queued_bytes_.fetch_add(piece.bytes, std::memory_order_relaxed);
       (piece.in_order ? in_order_ : requests_).push_back(std::move(piece));
       if (sender == Sender::kThread) return call_sender_locked();
@@ -128,7 +128,7 @@ void BulkStream::submit(Piece piece, Sender sender) {
 
 void BulkStream::stop(const Status& why) {
   std::lock_guard lock(mutex_);
-  if (std::exchange(stopped_, true)) return;
+  if (!state_.move(StreamEvent::kStop, name_)) return;
   called_.store(true, std::memory_order_relaxed);
   why_stopped_ = why;
   ::shutdown(socket_.fd(), SHUT_RDWR);
@@ -143,6 +143,7 @@ void BulkStream::join() {
 // The memory of pieces goes back to their callers only when no thread can touch it any more.
 void BulkStream::leave(Lock& lock) {
   if (--running_ != 0) return;
+  state_.move(StreamEvent::kLeft, name_);
   std::vector<std::shared_ptr<PendingTransfer>> failed;
   const Status why = why_stopped_;
   for (const auto& [id, flying] : in_flight_) failed.push_back(flying.piece.transfer);
@@ -161,15 +162,15 @@ void BulkStream::receive() {
   ::pthread_setname_np(::pthread_self(), "rcuda-bulk-recv");
   std::string why;
   while (why.empty()) why = receive_one();
-  bool ours;
-  {
-    std::lock_guard lock(mutex_);
-    if (!send_error_.empty()) why = send_error_;
-    ours = ours_;
-  }
-  on_error_(why, ours);
-  stop({Code::kUnavailable, why});  // usually stopped already, through on_error_
   Lock lock(mutex_);
+  if (state_.move(StreamEvent::kFailure, name_)) failure_.why = std::move(why);
+  if (!is_stopped(state_.get())) {
+    const Failure first = failure_;
+    lock.unlock();
+    on_error_(first.why, first.ours);
+    stop({Code::kUnavailable, first.why});  // usually stopped already, through on_error_
+    lock.lock();
+  }
   leave(lock);
 }
 
@@ -184,10 +185,10 @@ void BulkStream::send() {
                  [&] { return called_.load(std::memory_order_relaxed); });
       lock.lock();
     }
-    to_send_.wait(lock, [&] { return stopped_ || has_work(); });
-    if (stopped_) break;
+    to_send_.wait(lock, [&] { return !runs() || has_work(); });
+    if (!runs()) break;
     drive(lock, kAnyBytes, Blocking::kYes);
-    if (!message_ || stopped_) continue;
+    if (!message_ || !runs()) continue;
     // Other threads only queue while this is set.
     sending_ = true;
     lock.unlock();
@@ -226,9 +227,10 @@ bool BulkStream::next_message(uint64_t most) {
     message.payload_bytes = piece.bytes;
     message.as_pages = piece.as_pages;
   }
-  InFlight& flying = in_flight_[message.piece];
-  flying.piece = piece;
-  flying.done = piece.immediate != 0;
+  const PieceState state = !piece.to_peer         ? PieceState::kAsking
+                           : piece.immediate != 0 ? PieceState::kAnswered
+                                                  : PieceState::kSending;
+  in_flight_[message.piece] = {piece, state, {}};
   (in_order_.empty() ? requests_ : in_order_).pop_front();
   message_ = std::move(message);
   answer_next_ = true;
@@ -239,15 +241,13 @@ bool BulkStream::next_message(uint64_t most) {
 // caller holds the lock before and after the call. Callbacks may run during it.
 void BulkStream::drive(Lock& lock, uint64_t most, Blocking blocking) {
   sending_ = true;
-  while (!stopped_ && (message_ || next_message(most))) {
+  while (runs() && (message_ || next_message(most))) {
     lock.unlock();
     std::string why;
     const bool taken = push(blocking, &why);
     lock.lock();
     if (!why.empty()) {
-      // The receiving thread sees the end of the stream and ends this one.
-      if (send_error_.empty()) send_error_ = why;
-      ::shutdown(socket_.fd(), SHUT_RDWR);
+      fail_to_send_locked({why});
       message_.reset();
       break;
     }
@@ -255,7 +255,7 @@ void BulkStream::drive(Lock& lock, uint64_t most, Blocking blocking) {
     if (message_->sent != message_->bytes()) continue;
     const uint64_t piece = message_->piece;
     message_.reset();
-    if (piece != 0) piece_sent(lock, piece);
+    if (piece != 0) (void)advance(lock, piece, PieceEvent::kSent);
     if (blocking == Blocking::kNo) most = kDirectBytes;
   }
   sending_ = false;
@@ -276,14 +276,14 @@ bool BulkStream::next_is(Meanwhile meanwhile) const {
 // drive() for a thread with other work to do. `meanwhile`: what it sends while the sending thread
 // wakes up.
 void BulkStream::drive_briefly(Lock& lock, Meanwhile meanwhile) {
-  if (!sending_ && !message_ && !stopped_) {
+  if (!sending_ && !message_ && runs()) {
     const bool large = next_is(meanwhile);
     if (large) call_sender_locked();
     ++running_;
     drive(lock, large ? kMeanwhileBytes : kDirectBytes, Blocking::kNo);
     leave(lock);
   }
-  if (sending_ || stopped_ || !(message_ || !answers_.empty() || can_request())) return;
+  if (sending_ || !runs() || !(message_ || !answers_.empty() || can_request())) return;
   call_sender_locked();
 }
 
@@ -372,51 +372,42 @@ std::string BulkStream::take_write(const BulkHeader& header) {
 std::string BulkStream::take_data(const BulkHeader& header) {
   std::byte* local = nullptr;
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     const auto found = in_flight_.find(header.piece);
-    if (found == in_flight_.end() || found->second.piece.to_peer || found->second.done ||
-        found->second.arrived || found->second.piece.bytes != header.bytes) {
+    if (found == in_flight_.end() || found->second.piece.bytes != header.bytes ||
+        !advance(lock, header.piece, PieceEvent::kData)) {
       return "protocol violation: data that was not requested";
     }
-    found->second.arrived = true;
-    local = found->second.piece.local;  // stays valid: only this thread completes pieces
+    local = found->second.piece.local;  // stays valid: this thread takes the outcome
   }
   return receive_bytes(local, header.bytes);
 }
 
 std::string BulkStream::take_done(const BulkHeader& header) {
-  std::unique_lock lock(mutex_);
-  const auto found = in_flight_.find(header.piece);
-  if (found == in_flight_.end() || found->second.done) {
-    return "protocol violation: end of an unknown transfer";
-  }
   const Status outcome = refused(header.status);
-  if (outcome.ok() && !found->second.piece.to_peer && !found->second.arrived) {
-    return "protocol violation: the end of a read without its data";
-  }
-  found->second.done = true;
-  found->second.outcome = outcome;
-  if (found->second.sent) complete(lock, header.piece);
-  return {};
+  const PieceEvent event = outcome.ok() ? PieceEvent::kDone : PieceEvent::kRefusal;
+  Lock lock(mutex_);
+  if (advance(lock, header.piece, event, outcome)) return {};
+  return "protocol violation: an unexpected end of a transfer";
 }
 
-// The peer's outcome may arrive before this side's last send has returned. The memory goes back to
-// the caller only when both are over; a peer that lies about the outcome must not make this side
-// read freed memory.
-void BulkStream::piece_sent(Lock& lock, uint64_t id) {
-  InFlight& flying = in_flight_.at(id);
-  flying.sent = true;
-  if (flying.done) complete(lock, id);
-}
-
-void BulkStream::complete(Lock& lock, uint64_t id) {
-  const auto node = in_flight_.extract(id);
+// Returns false if the event is impossible. A piece that is over returns to its caller.
+bool BulkStream::advance(Lock& lock, uint64_t id, PieceEvent event, const Status& outcome) {
+  const auto found = in_flight_.find(id);
+  if (found == in_flight_.end()) return false;
+  const auto next = after(kPieceTransitions, found->second.state, event);
+  if (!next) return false;
+  found->second.state = *next;
+  if (!outcome.ok()) found->second.outcome = outcome;
+  if (*next != PieceState::kOver) return true;
+  const auto node = in_flight_.extract(found);
   const InFlight& flying = node.mapped();
   queued_bytes_.fetch_sub(flying.piece.bytes, std::memory_order_relaxed);
   if (can_request()) call_sender_locked();
   lock.unlock();
   flying.piece.transfer->piece_done(flying.outcome);
   lock.lock();
+  return true;
 }
 
 std::string BulkStream::queue_answer(const BulkHeader& asked, Code code) {

@@ -26,7 +26,7 @@
 // A piece has at most kMaxPieceBytes, and a side has at most kMaxInFlight unanswered pieces on a
 // stream; a peer that exceeds this breaks the Link. Any thread may call submit(), which does not
 // block. Callbacks run on the stream's threads. If a sending thread cannot be started when it is
-// needed, the stream is lost, and the Link with it.
+// needed, the stream fails, and the Link with it. States: bulk_state.h.
 #pragma once
 
 #include <atomic>
@@ -44,6 +44,7 @@
 #include <vector>
 
 #include "common/base/socket.h"
+#include "common/transport/tcp/bulk_state.h"
 #include "common/transport/tcp/exposed_regions.h"
 #include "common/transport/tcp/page_pipe.h"
 #include "common/transport/tcp/socket_order.h"
@@ -124,10 +125,12 @@ class BulkStream {
 
   struct InFlight {
     Piece piece;
-    bool sent = false;     // the sending thread no longer uses the caller's memory
-    bool done = false;     // the peer has reported the outcome, or never will
-    bool arrived = false;  // reads: the bytes are here
+    PieceState state;
     Status outcome;
+  };
+  struct Failure {  // the arguments of OnError
+    std::string why;
+    bool ours = false;
   };
 
   using Lock = std::unique_lock<std::mutex>;
@@ -151,8 +154,7 @@ class BulkStream {
   enum class Meanwhile { kNothing, kLargeAnswer, kLargeRequest };
   bool next_is(Meanwhile meanwhile) const;
   void drive_briefly(Lock& lock, Meanwhile meanwhile);
-  void piece_sent(Lock& lock, uint64_t id);
-  void complete(Lock& lock, uint64_t id);
+  bool advance(Lock& lock, uint64_t id, PieceEvent event, const Status& outcome = {});
   void leave(Lock& lock);
   std::string receive_one();
   std::string take_write(const BulkHeader& header);
@@ -161,6 +163,8 @@ class BulkStream {
   std::string queue_answer(const BulkHeader& asked, Code code);
   std::string receive_bytes(std::byte* data, size_t bytes);
   bool has_work() const { return !sending_ && (message_ || !answers_.empty() || can_request()); }
+  bool runs() const { return state_.get() == StreamState::kRunning; }
+  void fail_to_send_locked(Failure why);
   void start_sender_locked();
   void call_sender_locked();
 
@@ -182,17 +186,17 @@ class BulkStream {
   bool sending_ = false;            // some thread is in drive()
   std::optional<Message> message_;  // being sent; used only by the thread that set sending_
   PagePipe pages_;                  // likewise
-  std::string send_error_;
-  bool ours_ = false;        // see OnError
-  bool answer_next_ = true;  // answers and requests take turns
+  bool answer_next_ = true;         // answers and requests take turns
   std::deque<Piece> requests_;
   std::deque<Piece> in_order_;  // go first, because the peer's answers wait for their bytes
   std::deque<Answer> answers_;
   std::unordered_map<uint64_t, InFlight> in_flight_;
   uint64_t next_piece_ = 1;
   int running_ = 0;  // threads that may touch the memory of pieces
-  bool stopped_ = false;
-  Status why_stopped_;
+  StateWord<kStreamTransitions> state_;
+  const std::string name_;  // for the log
+  Failure failure_;         // once kFailed
+  Status why_stopped_;      // once kStopped
 };
 
 }  // namespace rcuda::transport

@@ -1,0 +1,106 @@
+// The states of a BulkStream (bulk_stream.h) and of its pieces, and every transition between them.
+//
+// A stream:
+//   Made --start--> Running --failure--> Failed --stop--> Stopped --last leaves--> Ended
+//   Running --stop--> Stopped                  (the Link has ended)
+//   Made --stop--> Ended
+//
+// A piece of this side. Writes begin in Sending, those that carry an immediate in Answered; reads
+// begin in Asking.
+//   Asking --sent--> Asked --data--> Sent --done--> Over
+//   Asking --data--> Sending --sent--> Sent
+//   Sending --done--> Answered --sent--> Over
+//   Asking, Asked --refusal--> Answered, Over
+// A message of the peer for which the table has no row breaks the protocol.
+#pragma once
+
+#include <cstdint>
+
+#include "common/base/state_word.h"
+
+namespace rcuda::transport {
+
+enum class StreamState : uint8_t {
+  kMade,     // no thread runs
+  kRunning,  // pieces are sent and received
+  kFailed,   // nothing more is sent; the receiving thread reports why
+  kStopped,  // likewise; waits for the threads that may use the memory of pieces
+  kEnded,    // no thread uses that memory, and all pieces are complete
+};
+inline constexpr auto kLastStreamState = StreamState::kEnded;
+
+enum class StreamEvent : uint8_t {
+  kStart,    // the receiving thread has started
+  kFailure,  // a thread that sends or receives cannot go on, or a thread cannot be started
+  kStop,     // BulkStream::stop(), in any thread
+  kLeft,     // the last thread has left
+};
+inline constexpr auto kLastStreamEvent = StreamEvent::kLeft;
+
+inline constexpr Transition<StreamState, StreamEvent> kStreamTransitions[] = {
+    {StreamState::kMade, StreamEvent::kStart, StreamState::kRunning},
+    {StreamState::kMade, StreamEvent::kStop, StreamState::kEnded},
+    {StreamState::kRunning, StreamEvent::kFailure, StreamState::kFailed},
+    {StreamState::kRunning, StreamEvent::kStop, StreamState::kStopped},
+    {StreamState::kFailed, StreamEvent::kStop, StreamState::kStopped},
+    {StreamState::kStopped, StreamEvent::kLeft, StreamState::kEnded},
+    // The first reason counts, and the first stop.
+    {StreamState::kFailed, StreamEvent::kFailure, StreamState::kFailed},
+    {StreamState::kStopped, StreamEvent::kFailure, StreamState::kStopped},
+    {StreamState::kStopped, StreamEvent::kStop, StreamState::kStopped},
+    {StreamState::kEnded, StreamEvent::kStop, StreamState::kEnded},
+};
+
+// Whether a stop has come: new pieces are refused.
+constexpr bool is_stopped(StreamState state) { return state >= StreamState::kStopped; }
+
+enum class PieceState : uint8_t {
+  kAsking,    // a request for bytes is being sent
+  kAsked,     // waits for the bytes
+  kSending,   // the message is being sent; waits for the outcome, too
+  kSent,      // waits for the outcome
+  kAnswered,  // the message is being sent; its outcome is known or will not come
+  kOver,      // the memory belongs to the caller again
+};
+inline constexpr auto kLastPieceState = PieceState::kOver;
+
+enum class PieceEvent : uint8_t {
+  kSent,     // this side no longer uses the caller's memory to send
+  kData,     // kData begins to arrive
+  kDone,     // kDone without an error
+  kRefusal,  // kDone with an error
+};
+inline constexpr auto kLastPieceEvent = PieceEvent::kRefusal;
+
+inline constexpr Transition<PieceState, PieceEvent> kPieceTransitions[] = {
+    {PieceState::kAsking, PieceEvent::kSent, PieceState::kAsked},
+    {PieceState::kAsking, PieceEvent::kData, PieceState::kSending},
+    {PieceState::kAsking, PieceEvent::kRefusal, PieceState::kAnswered},
+    {PieceState::kAsked, PieceEvent::kData, PieceState::kSent},
+    {PieceState::kAsked, PieceEvent::kRefusal, PieceState::kOver},
+    {PieceState::kSending, PieceEvent::kSent, PieceState::kSent},
+    {PieceState::kSending, PieceEvent::kDone, PieceState::kAnswered},
+    {PieceState::kSending, PieceEvent::kRefusal, PieceState::kAnswered},
+    {PieceState::kSent, PieceEvent::kDone, PieceState::kOver},
+    {PieceState::kSent, PieceEvent::kRefusal, PieceState::kOver},
+    // The outcome may come before the last send() has returned. The caller gets the memory only
+    // when both are over: a peer that lies must not make this side read freed memory.
+    {PieceState::kAnswered, PieceEvent::kSent, PieceState::kOver},
+};
+
+constexpr const char* to_string(StreamState state) {
+  constexpr const char* kNames[] = {"made", "running", "failed", "stopped", "ended"};
+  return kNames[static_cast<int>(state)];
+}
+
+constexpr const char* to_string(StreamEvent event) {
+  constexpr const char* kNames[] = {"start", "failure", "stop", "the last thread's end"};
+  return kNames[static_cast<int>(event)];
+}
+
+constexpr const char* to_string(PieceState state) {
+  constexpr const char* kNames[] = {"asking", "asked", "sending", "sent", "answered", "over"};
+  return kNames[static_cast<int>(state)];
+}
+
+}  // namespace rcuda::transport
