@@ -11,7 +11,6 @@
 #include <vector>
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "client/hostmem/host_addresses.h"
 #include "client/hostmem/host_region.h"
@@ -26,17 +25,11 @@
 #include "common/base/log.h"
 #include "common/base/mappings.h"
 #include "common/base/memory_file.h"
+#include "common/base/pages.h"
 #include "common/base/unique_fd.h"
 
 namespace rcuda::client {
 namespace {
-
-size_t page_bytes() {
-  static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  return bytes;
-}
-
-size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
 HostAddresses& host_range() {
   static auto* const range = new HostAddresses(host_addresses());
@@ -160,8 +153,8 @@ void mirror_where_needed(void* address, size_t bytes, MirrorUse use = MirrorUse:
 
 // The whole pages that contain the range.
 std::pair<uint64_t, size_t> pages_of(uint64_t begin, size_t bytes) {
-  const uint64_t first = begin / page_bytes() * page_bytes();
-  return {first, round_up(begin + bytes - first, page_bytes())};
+  const uint64_t first = page_of(begin);
+  return {first, whole_pages(begin + bytes - first)};
 }
 
 void end_pages(uint64_t first, size_t bytes, const Target& target) {
@@ -266,7 +259,7 @@ CUresult check_current_session() {
 
 CUresult allocate_internal(Session& session, wire::ObjectId context, size_t bytes,
                            uint64_t callback, InternalHostMemory* memory) {
-  const size_t length = round_up(bytes, page_bytes());
+  const size_t length = whole_pages(bytes);
   UniqueFd backing;
   void* address = map_in_range(length, &backing);
   if (!address) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -294,7 +287,7 @@ void free_internal(const InternalHostMemory& memory) {
 }
 
 CUresult make_region(const Target& target, size_t bytes, HostRegion* region) {
-  const size_t length = round_up(bytes, page_bytes());
+  const size_t length = whole_pages(bytes);
   UniqueFd backing;
   void* memory = map_in_range(length, &backing);
   if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -377,7 +370,7 @@ void end_host_memory(const Allocation& memory) {
   if (mapped && !memory.session && give_back_small(target, address, memory.bytes)) return;
   unmirror(address);
   if (memory.session) return;  // managed memory of a worker
-  end_region({address, round_up(memory.bytes, page_bytes()), memory.exposed}, target);
+  end_region({address, whole_pages(memory.bytes), memory.exposed}, target);
 }
 
 namespace {

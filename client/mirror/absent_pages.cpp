@@ -10,11 +10,11 @@
 #include <utility>
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "client/session/reply.h"
 #include "client/session/task_pool.h"
 #include "common/base/log.h"
+#include "common/base/pages.h"
 #include "common/base/start_thread.h"
 #include "common/cuda/errors.h"
 
@@ -39,10 +39,6 @@ std::mutex ranges_mutex;
 std::map<const std::byte*, std::shared_ptr<AbsentPages>>& ranges() {
   static auto* instance = new std::map<const std::byte*, std::shared_ptr<AbsentPages>>;
   return *instance;
-}
-
-size_t whole_pages(size_t bytes) {
-  return (bytes + AbsentPages::kPageBytes - 1) / AbsentPages::kPageBytes * AbsentPages::kPageBytes;
 }
 
 // Addresses without memory, which lie like `like` in a large page. Null if there are none.
@@ -92,7 +88,7 @@ AbsentPages::~AbsentPages() { munmap(spare_, bytes_); }
 
 bool AbsentPages::possible() {
   const WriteTracker* const tracker = WriteTracker::get();
-  return tracker && tracker->serves_faults() && sysconf(_SC_PAGESIZE) == kPageBytes;
+  return tracker && tracker->serves_faults() && page_bytes() == kPageBytes;
 }
 
 std::shared_ptr<AbsentPages> AbsentPages::make(WriteTracker& tracker, std::byte* address,

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "client/mirror/mirror_behind.h"
 #include "client/mirror/mirror_exchange.h"
@@ -21,6 +20,7 @@
 #include "client/session/calls_in_flight.h"
 #include "common/base/cancellation_off.h"
 #include "common/base/log.h"
+#include "common/base/pages.h"
 #include "common/base/unique_fd.h"
 
 namespace rcuda::client {
@@ -70,11 +70,6 @@ std::shared_ptr<Timeline> exchanges_in(Session& session, wire::ObjectId context)
     if (mirror->session == &session && mirror->context == context) return mirror->exchanges;
   }
   return std::make_shared<Timeline>(session, context, wire::kFetchStream);
-}
-
-size_t whole_pages(size_t bytes) {
-  static const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  return (bytes + page - 1) / page * page;
 }
 
 // Exposes the region for the worker's bytes and tells the worker about the mirror. Without both,
@@ -278,16 +273,15 @@ CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address
   }
   end_variables_in(session, address, bytes);
   // Several variables may share a page.
-  static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  for (uintptr_t at = address / page * page; at < address + bytes; at += page) {
+  for (uintptr_t at = page_of(address); at < address + bytes; at += page_bytes()) {
     const bool ours = [&] {
       std::lock_guard lock(mirrors_mutex);
       return std::any_of(mirrors().begin(), mirrors().end(), [&](const Shared& known) {
-        const auto first = reinterpret_cast<uintptr_t>(known->address) / page * page;
+        const uint64_t first = page_of(reinterpret_cast<uintptr_t>(known->address));
         return at >= first && at < reinterpret_cast<uintptr_t>(known->address) + known->bytes;
       });
     }();
-    if (!ours && !session.windows().open(at, page)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!ours && !session.windows().open(at, page_bytes())) return CUDA_ERROR_OUT_OF_MEMORY;
   }
   return add(session, context, reinterpret_cast<std::byte*>(address), bytes,
              MirroredMemory::kVariable);

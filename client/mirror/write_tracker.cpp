@@ -15,6 +15,7 @@
 
 #include "client/settings/settings.h"
 #include "common/base/log.h"
+#include "common/base/pages.h"
 #include "common/base/proc_self.h"
 #include "common/base/unique_fd.h"
 
@@ -51,8 +52,6 @@ constexpr unsigned long kPoison = _IOWR(UFFDIO, 0x08, PoisonArgument);  // UFFDI
 
 // From USERFAULTFD_IOC_NEW of include/uapi/linux/userfaultfd.h, Linux 6.1.
 constexpr unsigned long kNewFaults = _IO(0xAA, 0x00);
-
-const size_t kPageBytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 
 UniqueFd open_faults(int flags) {
   return UniqueFd(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | flags)));
@@ -124,7 +123,7 @@ bool WriteTracker::scan(const void* address, size_t bytes, uint64_t flags, uint6
   scan.size = sizeof scan;
   scan.flags = flags;
   scan.start = begin;
-  scan.end = begin + (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  scan.end = begin + whole_pages(bytes);
   scan.regions = reinterpret_cast<uintptr_t>(regions.data());
   scan.region_count = regions.size();
   scan.category_mask = category;
@@ -164,7 +163,7 @@ bool WriteTracker::put_zeros(void* address, size_t bytes) {
     if (zeros.zeropage > 0) {
       done += static_cast<size_t>(zeros.zeropage);
     } else if (errno == EEXIST) {
-      done += kPageBytes;
+      done += page_bytes();
     } else if (errno == ENOMEM) {
       return false;
     } else if (errno != EAGAIN) {
@@ -186,8 +185,8 @@ size_t WriteTracker::put_pages(void* address, const void* from, size_t bytes, bo
     if (copy.copy > 0) {
       done += static_cast<size_t>(copy.copy);
     } else if (errno == EEXIST) {
-      wake(reinterpret_cast<void*>(copy.dst), kPageBytes);
-      done += kPageBytes;
+      wake(reinterpret_cast<void*>(copy.dst), page_bytes());
+      done += page_bytes();
     } else if (errno == ENOENT || errno == ESRCH) {  // the memory is gone
       wake(reinterpret_cast<void*>(copy.dst), bytes - done);
       break;

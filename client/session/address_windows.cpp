@@ -7,8 +7,8 @@
 #include <string>
 
 #include <sys/mman.h>
-#include <unistd.h>
 
+#include "common/base/pages.h"
 #include "common/wire/address_ranges.h"
 
 namespace rcuda::client {
@@ -16,11 +16,6 @@ namespace {
 
 // The base in which a worker's driver starts, and the window of the session.
 constexpr size_t kMostWindows = 2;
-
-uint64_t page_bytes() {
-  static const auto bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  return bytes;
-}
 
 bool contains(uint64_t base, uint64_t size, uint64_t address, uint64_t bytes) {
   return address >= base && address - base < size && bytes <= size - (address - base);

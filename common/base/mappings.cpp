@@ -18,6 +18,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "common/base/pages.h"
 #include "common/base/proc_self.h"
 #include "common/base/unique_fd.h"
 
@@ -177,8 +178,7 @@ std::vector<MappedPart> listed_mappings_in(uint64_t begin, uint64_t end) {
 }
 
 std::vector<MappedPart> unlisted_mappings_in(uint64_t begin, uint64_t end) {
-  static const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  const uint64_t first = begin / page * page;
+  const uint64_t first = page_of(begin);
   // MS_ASYNC only checks that every page is mapped.
   if (::msync(reinterpret_cast<void*>(first), end - first, MS_ASYNC) != 0) return {};
   return {{begin, end, 0, PROT_READ | PROT_WRITE, true}};

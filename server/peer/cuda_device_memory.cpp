@@ -7,9 +7,9 @@
 #include <vector>
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/base/pages.h"
 #include "common/base/start_thread.h"
 #include "server/peer/cuda_device_ops.h"
 #include "server/peer/dma_buf.h"
@@ -34,8 +34,7 @@ void make_pages(std::byte* base, size_t bytes) {
   const size_t cores = std::max(std::thread::hardware_concurrency(), 1u);
   const size_t parts =
       std::clamp<size_t>(std::min(bytes / kLeastBytes, cores / 2), 1, kMostThreads);
-  const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-  const size_t part_bytes = (bytes / parts + page - 1) / page * page;
+  const size_t part_bytes = whole_pages(bytes / parts);
   const auto make_part = [=](size_t part) {
     const size_t begin = part * part_bytes;
     (void)::madvise(base + begin, std::min(part_bytes, bytes - begin), kPopulateWrite);

@@ -1,6 +1,6 @@
 #include "server/peer/dma_buf.h"
 
-#include <unistd.h>
+#include "common/base/pages.h"
 
 namespace rcuda::server {
 
@@ -10,9 +10,8 @@ Result<p2p::DmaBuf> export_dma_buf(const api::DriverTable& driver, CUdeviceptr a
     return Status(Code::kUnsupported, "the driver is older than CUDA 11.7");
   }
   // The driver exports whole pages of the host.
-  const auto page = static_cast<CUdeviceptr>(::sysconf(_SC_PAGESIZE));
-  const CUdeviceptr first = address / page * page;
-  const CUdeviceptr last = (address + bytes + page - 1) / page * page;
+  const CUdeviceptr first = page_of(address);
+  const CUdeviceptr last = whole_pages(address + bytes);
   int file = -1;
   const CUresult result = driver.cuMemGetHandleForAddressRange(
       &file, first, last - first, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);

@@ -6,9 +6,9 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "common/base/memory_file.h"
+#include "common/base/pages.h"
 
 namespace rcuda::transport {
 namespace {
@@ -16,11 +16,6 @@ namespace {
 constexpr size_t kMaxRegions = 1u << 20;
 
 std::string named(uint64_t id) { return "region " + std::to_string(id); }
-
-uint64_t page_bytes() {
-  static const auto bytes = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  return bytes;
-}
 
 }  // namespace
 

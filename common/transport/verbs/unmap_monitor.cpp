@@ -16,6 +16,7 @@
 
 #include "common/base/log.h"
 #include "common/base/mappings.h"
+#include "common/base/pages.h"
 #include "common/base/start_thread.h"
 
 #ifndef UFFD_USER_MODE_ONLY
@@ -24,11 +25,6 @@
 
 namespace rcuda::transport::verbs {
 namespace {
-
-uintptr_t page_bytes() {
-  static const auto bytes = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  return bytes;
-}
 
 bool watch_pages(int fd, uintptr_t begin, uintptr_t end) {
   uffdio_register request{};
@@ -164,8 +160,8 @@ bool UnmapMonitor::change_under_way() {
 }
 
 int UnmapMonitor::watch(uintptr_t begin, size_t bytes) {
-  const uintptr_t from = begin & ~(page_bytes() - 1);
-  const uintptr_t to = (begin + bytes + page_bytes() - 1) & ~(page_bytes() - 1);
+  const uintptr_t from = page_of(begin);
+  const uintptr_t to = whole_pages(begin + bytes);
   std::lock_guard watching(watching_);
   // Watching a part of a mapping would split the mapping, and the program's mremap() would then
   // fail.
