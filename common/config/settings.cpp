@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <limits>
 
+#include "common/base/lower.h"
+
 namespace rcuda::config {
 namespace {
 
@@ -17,12 +19,6 @@ std::string_view trim(std::string_view text) {
     text.remove_suffix(1);
   }
   return text;
-}
-
-std::string lower(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return result;
 }
 
 // Parses the whole of `text` as a number.

@@ -1,10 +1,11 @@
 #include "common/identity/token_file.h"
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include "common/base/config_folder.h"
+#include "common/base/host_port.h"
+#include "common/base/lower.h"
 #include "common/identity/private_file.h"
 
 namespace rcuda::identity {
@@ -13,14 +14,6 @@ namespace {
 constexpr size_t kMostBytes = 1 << 20;
 
 Status refused(const std::string& why) { return Status(Code::kInvalidArgument, why); }
-
-std::string lower(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return result;
-}
 
 // The words of a line up to a comment.
 std::vector<std::string_view> words_of(std::string_view line) {
@@ -35,26 +28,6 @@ std::vector<std::string_view> words_of(std::string_view line) {
   }
 }
 
-bool parse_server(std::string_view text, std::string* host, uint16_t* port) {
-  std::string_view rest;
-  if (text.starts_with('[')) {
-    const size_t end = text.find(']');
-    if (end == text.npos) return false;
-    *host = lower(text.substr(1, end - 1));
-    rest = text.substr(end + 1);
-  } else {
-    const size_t end = std::min(text.find_first_of(":@[]"), text.size());
-    *host = lower(text.substr(0, end));
-    rest = text.substr(end);
-  }
-  if (host->empty()) return false;
-  if (rest.empty()) return true;
-  if (rest.front() != ':' && rest.front() != '@') return false;
-  rest.remove_prefix(1);
-  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), *port);
-  return error == std::errc() && end == rest.data() + rest.size() && *port != 0;
-}
-
 }  // namespace
 
 Result<TokenFile::Line> TokenFile::parse_line(const std::vector<std::string_view>& words) {
@@ -67,10 +40,11 @@ Result<TokenFile::Line> TokenFile::parse_line(const std::vector<std::string_view
   Line line;
   line.token = *std::move(token);
   if (words.size() == 2 && parse_token(words[0]).ok()) return refused("two tokens in one line");
-  if (words.size() == 2 && !parse_server(words[0], &line.host, &line.port)) {
+  if (words.size() == 2 && !parse_host_port(words[0], ":@", &line.host, &line.port)) {
     return refused(
         "what stands before the token is not a server: write host, host:port or [address]:port");
   }
+  line.host = lower(line.host);
   return line;
 }
 

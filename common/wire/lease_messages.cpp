@@ -1,9 +1,9 @@
 #include "common/wire/lease_messages.h"
 
 #include <algorithm>
-#include <cctype>
-#include <charconv>
 
+#include "common/base/host_port.h"
+#include "common/base/lower.h"
 #include "common/identity/encoding.h"
 #include "common/wire/forms.h"
 #include "common/wire/handshake.h"
@@ -16,39 +16,12 @@ namespace {
 constexpr uint32_t kMaxLeases = 10'000;
 constexpr size_t kIdDigits = 8;
 
-std::string lower(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return result;
-}
-
-// host, host@port or [address]@port.
-bool parse_place(std::string_view text, LeaseKey* key) {
-  size_t bracket = 0;
-  if (text.starts_with('[')) {
-    bracket = text.find(']');
-    if (bracket == text.npos) return false;
-  }
-  const size_t mark = text.find('@', bracket);
-  std::string_view host = text.substr(0, mark);
-  if (bracket != 0) {
-    if (host.size() != bracket + 1) return false;
-    host = host.substr(1, bracket - 1);
-  }
-  if (host.empty() || host.find_first_of("[]") != host.npos) return false;
-  key->host = lower(host);
-  key->port = kDefaultPort;
-  if (mark == text.npos) return true;
-  const std::string_view port = text.substr(mark + 1);
-  const char* const end = port.data() + port.size();
-  const auto [rest, error] = std::from_chars(port.data(), end, key->port);
-  return error == std::errc() && rest == end && key->port != 0;
-}
-
 bool parse_key(std::string_view text, LeaseKey* key) {
   const size_t equals = text.find('=');
   if (equals != text.npos) {
-    if (!parse_place(text.substr(0, equals), key)) return false;
+    key->port = kDefaultPort;
+    if (!parse_host_port(text.substr(0, equals), "@", &key->host, &key->port)) return false;
+    key->host = lower(key->host);
     text.remove_prefix(equals + 1);
   }
   key->id = text.substr(0, kIdDigits);

@@ -1,10 +1,10 @@
 #include "tools/base/server_query.h"
 
 #include <algorithm>
-#include <charconv>
 #include <future>
 #include <utility>
 
+#include "common/base/host_port.h"
 #include "common/nvml/figures.h"
 #include "common/wire/ask.h"
 
@@ -12,18 +12,7 @@ namespace rcuda::tools {
 
 Result<Server> parse_server(const std::string& text) {
   Server server;
-  const size_t host_end = text.find(']') == std::string::npos ? 0 : text.find(']');
-  const size_t mark = text.find_first_of(":@", host_end);
-  server.host = text.substr(0, mark);
-  if (server.host.size() > 2 && server.host.front() == '[') {
-    server.host = server.host.substr(1, server.host.size() - 2);
-  }
-  if (mark == std::string::npos) return server;
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data() + mark + 1, end, server.port);
-  if (error == std::errc() && rest == end && server.port != 0 && !server.host.empty()) {
-    return server;
-  }
+  if (parse_host_port(text, ":@", &server.host, &server.port)) return server;
   return Status(
       Code::kInvalidArgument,
       "\"" + text + "\" is not a server: write host or host:port, [address]:port for IPv6");

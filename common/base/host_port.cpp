@@ -1,0 +1,25 @@
+#include "common/base/host_port.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace rcuda {
+
+bool parse_host_port(std::string_view text, std::string_view marks, std::string* host,
+                     uint16_t* port) {
+  const bool has_bracket = text.starts_with('[');
+  if (has_bracket) text.remove_prefix(1);
+  const size_t end =
+      has_bracket ? text.find(']') : std::min(text.find_first_of(marks), text.size());
+  if (end == text.npos) return false;
+  *host = text.substr(0, end);
+  if (host->empty() || host->find_first_of("[]") != host->npos) return false;
+  text.remove_prefix(has_bracket ? end + 1 : end);
+  if (text.empty()) return true;
+  if (marks.find(text.front()) == marks.npos) return false;
+  const char* const last = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data() + 1, last, *port);
+  return error == std::errc() && rest == last && *port != 0;
+}
+
+}  // namespace rcuda

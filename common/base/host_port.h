@@ -1,0 +1,15 @@
+// Reads the name of a server, as users write it. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace rcuda {
+
+// host, host:port or [address]:port. `marks`: the characters that may stand before the port.
+// Without a port, *port keeps its value. Returns false if the text is malformed.
+bool parse_host_port(std::string_view text, std::string_view marks, std::string* host,
+                     uint16_t* port);
+
+}  // namespace rcuda

@@ -1,0 +1,17 @@
+// The text with ASCII letters in lower case, whatever locale the program has set. Any thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace rcuda {
+
+inline std::string lower(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return result;
+}
+
+}  // namespace rcuda
