@@ -221,6 +221,35 @@ TEST(HostileTcpPeer, BulkMessagesThatCannotBeEndTheSession) {
   }
 }
 
+TEST(HostileTcpPeer, AnswersThatCannotBeEndTheSession) {
+  const auto data = [](uint64_t piece) {
+    return Words().u32(3).u32(0).u64(piece).u64(0).u64(0).u64(64).zeros(8 + 64).bytes();
+  };
+  const auto done = [](uint64_t piece, Code status = Code::kOk) {
+    const auto code = static_cast<uint32_t>(status);
+    return Words().u32(4).u32(code).u64(piece).u64(0).u64(0).u64(0).zeros(8).bytes();
+  };
+  constexpr uint64_t kRead = 1, kWrite = 2;
+  const std::vector<std::vector<std::byte>> answers[] = {
+      {done(kRead)},  // without its data
+      {data(kRead), data(kRead)},
+      {done(kRead, Code::kNotFound), data(kRead)},
+      {data(kRead), done(kRead), done(kRead)},
+      {data(kWrite)},
+      {done(kWrite), done(kWrite)},
+  };
+  for (const auto& answer : answers) {
+    std::vector<std::byte> memory(128);
+    Victim victim = attack_tcp(tcp_hello().bytes());
+    ASSERT_NE(victim.link, nullptr);
+    Pending pending;
+    victim.link->read(transport::RegionId{1}, 0, memory.data(), 64, pending.begin());
+    victim.link->write(transport::RegionId{1}, 0, memory.data() + 64, 64, pending.begin());
+    for (const auto& bytes : answer) send(victim.streams[0], bytes);
+    expect_protocol_violation(*victim.link);
+  }
+}
+
 TEST(HostileTcpPeer, TransfersOutsideOfARegionAreRefusedAndTouchNothing) {
   std::vector<std::byte> memory(4096, std::byte{0x5a});
   Victim victim = attack_tcp(tcp_hello().bytes());
