@@ -4,6 +4,7 @@
 #include <atomic>
 #include <bit>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -160,6 +161,9 @@ CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_
   mirror->context = context;
   mirror->address = address;
   mirror->bytes = bytes;
+  char name[64];
+  std::snprintf(name, sizeof name, "mirror of %zu bytes at %p", bytes, static_cast<void*>(address));
+  mirror->name = name;
   mirror->tracker = tracker;
   mirror->all_written = !tracker;
   mirror->exchanges = exchanges_in(session, context);
@@ -210,10 +214,10 @@ CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_
 
 // Repeats a fetch that failed.
 CUresult catch_up(const Shared& mirror) {
-  if (!mirror->behind) [[likely]]
+  if (!mirror->is(MirrorStage::kStale)) [[likely]]
     return CUDA_SUCCESS;
   std::lock_guard lock(pull_mutex);
-  return mirror->behind ? pull({mirror}).front() : CUDA_SUCCESS;
+  return mirror->is(MirrorStage::kStale) ? pull({mirror}).front() : CUDA_SUCCESS;
 }
 
 template <typename Choose>
@@ -226,7 +230,7 @@ void end_mirrors(const Choose& choose) {
                                              [&](const Shared& known) { return !choose(*known); });
     removed.assign(first, all.end());
     all.erase(first, all.end());
-    for (const Shared& mirror : removed) mirror->removed = true;
+    for (const Shared& mirror : removed) mirror->stage.move(MirrorEvent::kRemoval, mirror->name);
     mirror_count.fetch_sub(removed.size(), std::memory_order_release);
   }
   for (const Shared& mirror : removed) {
@@ -412,10 +416,7 @@ CUresult await_pushes(const Target& target) {
 // Whether the launch may use the memory. What was never sent, the worker may not even have.
 bool may_use(const LaunchParameters& launch, const Mirror& mirror) {
   if (mirror.use == MirrorUse::kAny) return true;
-  {
-    std::lock_guard lock(mirrors_mutex);
-    if (!mirror.sent) return true;
-  }
+  if (mirror.is(MirrorStage::kNew)) return true;
   bool found = false;
   launch.each_word([&](size_t at) { found |= mirror.is_named_by(launch.word(at)); });
   return found;
@@ -484,14 +485,15 @@ void show_writes(Session& session, bool often) {
   // Skips memory that no launch has received, because no kernel waits for it. Compares small memory
   // here, because there may be many small mirrors.
   const auto is_due = [&](Mirror& known) {
-    if (!(all || known.session == &session) || !known.is_patched() || !known.sent) return false;
+    if (!(all || known.session == &session) || !known.is_patched()) return false;
+    if (!has_exchanged(known.stage.get())) return false;
     if (!may_be_in_use(known)) return false;
     if (known.bytes > kMirrorBlockBytes) return large_too || known.bytes <= kAlwaysSentBytes;
     return std::memcmp(known.address, known.known.get(), known.bytes) != 0;
   };
   for (const Shared& mirror : chosen(is_due)) {
     size_t sent_bytes = 0;
-    if (!mirror->behind) (void)push(*mirror, &push_content(), &sent_bytes);
+    if (!mirror->is(MirrorStage::kStale)) (void)push(*mirror, &push_content(), &sent_bytes);
   }
 }
 
@@ -516,7 +518,7 @@ CUresult pull_mirrors(Session& session, FetchesBehind* behind) {
     {
       // The GPU cannot have changed memory that was never sent.
       std::lock_guard state(mirrors_mutex);
-      if (!mirror->sent || !mirror->fetched) continue;
+      if (mirror->is(MirrorStage::kNew) || !mirror->fetched) continue;
     }
     if (behind && static_cast<MirrorsBehind*>(behind)->take(*mirror)) continue;
     due.push_back(mirror);
@@ -532,7 +534,7 @@ CUresult pull_mirrors(Session& session, FetchesBehind* behind) {
 void mirrors_arrived(Session& session, uint64_t loan) {
   for (const Shared& mirror : of_session(session)) {
     std::lock_guard lock(mirrors_mutex);
-    if (mirror->removed || !mirror->lent || !mirror->sent) continue;
+    if (!has_exchanged(mirror->stage.get()) || !mirror->lent) continue;
     wire::MirrorLoan lent{};
     std::memcpy(&lent, mirror->lent + wire::MirrorLoan::offset(mirror->bytes), sizeof lent);
     if (lent.number != loan) continue;
@@ -547,7 +549,7 @@ void mirrors_leave(Session& session, uint64_t loan) {
     // The function may have changed pages that are aside.
     if (mirror->absent) (void)mirror->absent->put_back();
     std::lock_guard lock(mirrors_mutex);
-    if (mirror->removed || !mirror->lent || mirror->loan != loan) continue;
+    if (mirror->is(MirrorStage::kEnded) || !mirror->lent || mirror->loan != loan) continue;
     return_changes(*mirror);
     ++mirror->version;
   }

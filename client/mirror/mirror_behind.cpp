@@ -33,7 +33,7 @@ void MirrorsBehind::ask(const std::shared_ptr<Mirror>& mirror, Word word) {
   uint64_t version;
   {
     std::lock_guard lock(mirrors_mutex);
-    if (!mirror->sent || !mirror->fetched || mirror->removed) return;
+    if (!has_exchanged(mirror->stage.get()) || !mirror->fetched) return;
     version = mirror->version;
   }
   wire::MirrorFetchBehindBody body{};
@@ -64,7 +64,7 @@ bool MirrorsBehind::take(Mirror& mirror) {
   Reply reply;
   const CUresult result = answer(*found, &reply);
   std::lock_guard lock(mirrors_mutex);
-  if (mirror.removed) return true;
+  if (mirror.is(MirrorStage::kEnded)) return true;
   wire::MirrorState state{};
   if (result != CUDA_SUCCESS || reply.body().size() != sizeof state + mirror.bytes ||
       mirror.version != found->version) {
@@ -73,7 +73,7 @@ bool MirrorsBehind::take(Mirror& mirror) {
   std::memcpy(&state, reply.body().data(), sizeof state);
   std::vector<std::byte> bytes(reply.body().begin() + sizeof state, reply.body().end());
   merge_fetched(mirror, bytes.data(), {{0, mirror.bytes}}, state);
-  mirror.behind = false;
+  mirror.stage.move(MirrorEvent::kFetch, mirror.name);
   mirror.answer = state.answer;
   mirror.unfetched.clear();
   return true;

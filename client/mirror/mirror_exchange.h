@@ -13,12 +13,14 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include <cuda.h>
 #include <sys/mman.h>
 
 #include "client/mirror/absent_pages.h"
+#include "client/mirror/mirror_stage.h"
 #include "client/mirror/mirror_use.h"
 #include "client/mirror/runs.h"
 #include "client/mirror/write_tracker.h"
@@ -74,8 +76,8 @@ struct Mirror {
   // Null if every page is here. A page becomes absent with mirrors_mutex held, unless one that had
   // become present finds no memory.
   std::shared_ptr<AbsentPages> absent;
-  // The last fetch failed. Nothing may be sent before the next: it would be older than `unfetched`.
-  std::atomic<bool> behind{false};
+  StateWord<kMirrorTransitions> stage;
+  std::string name;  // for the log
   // Guarded by pull_mutex.
   uint64_t answer = 0;         // MirrorState::answer of the last bytes that the client took over
   int pulls_without_news = 0;  // how many of the next pulls fetch all bytes
@@ -86,8 +88,7 @@ struct Mirror {
   int pulls_to_free = 0;       // after so many small ones, `fetched` gives its memory back
   // Guarded by mirrors_mutex.
   std::unique_ptr<std::byte[], UnmapPages>
-      known;          // the bytes at the last exchange, equal on both sides
-  bool sent = false;  // exchanged at least once; before, `known` has no meaning
+      known;  // the bytes at the last exchange, equal on both sides
   // By block: whether it was ever sent or fetched. What was fetched counts as written by the
   // application, and must not be sent back over newer results.
   std::vector<uint8_t> exchanged;
@@ -101,7 +102,6 @@ struct Mirror {
   size_t recent_bytes = 0;          // that these take
   std::vector<SentBytes> returned;  // after the last host function, in order; the same
   uint64_t loan = 0;                // the last one whose bytes were merged
-  bool removed = false;             // `address` may be unmapped already
   // The two halves of the region. The worker writes and reads `lent` around host functions, and
   // writes `fetched` on request.
   std::byte* lent = nullptr;
@@ -121,6 +121,7 @@ struct Mirror {
   bool is_named_by(uint64_t word) const {
     return word - reinterpret_cast<uintptr_t>(address) <= bytes;
   }
+  bool is(MirrorStage asked) const { return stage.get() == asked; }
   // Its changes are sent as patches (mirror_patch.h). CUDA lets the host write to page-locked
   // memory beside a running kernel; to other mirrored memory it may not write then.
   bool is_patched() const { return memory == MirroredMemory::kHost; }

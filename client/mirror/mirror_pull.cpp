@@ -27,6 +27,7 @@ CUresult fetch_run(Mirror& mirror, const Run& run, std::byte* to) {
 
 void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs, bool noted) {
   const std::vector<Run> pieces = pieces_of(runs, kMirrorPieceBytes);
+  const bool is_new = mirror.is(MirrorStage::kNew);
   run_parallel(pieces.size(), [&](size_t index) {
     const Run& piece = pieces[index];
     for (size_t at = piece.at; at < piece.at + piece.bytes; at += kMirrorBlockBytes) {
@@ -35,7 +36,7 @@ void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs,
       std::byte* const here = mirror.address + at;
       if (mirror.is_absent(at)) {
         mirror.absent->install({at, length}, there + at);
-      } else if (!mirror.sent) {
+      } else if (is_new) {
         std::memcpy(here, there + at, length);
         std::memcpy(known, there + at, length);
       } else if (!take_changes(here, known, there + at, length)) {
@@ -45,7 +46,7 @@ void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs,
       mirror.exchanged[at / kMirrorBlockBytes] = 1;
     }
   });
-  mirror.sent = true;
+  mirror.stage.move(MirrorEvent::kExchange, mirror.name);
   ++mirror.version;
 }
 
@@ -349,12 +350,13 @@ bool take_over(Pull& pull, bool last) {
   Mirror& mirror = *pull.mirror;
   std::unique_lock lock(mirrors_mutex);
   // Another thread is freeing the memory, and the worker may already know.
-  if (mirror.removed && pull.result != kSessionLost) {
+  if (mirror.is(MirrorStage::kEnded) && pull.result != kSessionLost) {
     pull.result = CUDA_SUCCESS;
     return true;
   }
-  mirror.behind = pull.result != CUDA_SUCCESS;
-  if (pull.result != CUDA_SUCCESS) return true;
+  const bool failed = pull.result != CUDA_SUCCESS;
+  mirror.stage.move(failed ? MirrorEvent::kFailedFetch : MirrorEvent::kFetch, mirror.name);
+  if (failed) return true;
   forget_confirmed(mirror, pull.state);
   const bool any = pull.by_news ? !pull.news.runs.empty() : !mirror.unfetched.empty();
   // Another exchange took place during the call, so these bytes may be older.

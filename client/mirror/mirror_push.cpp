@@ -192,7 +192,7 @@ CUresult push(Mirror& mirror, std::vector<std::byte>* content, size_t* sent_byte
   if (!all.empty()) mirror.rewritten = *sent_bytes - sent_before > bytes_of(all) / 2;
   std::lock_guard lock(mirrors_mutex);
   if (result == CUDA_SUCCESS) {
-    mirror.sent = true;
+    mirror.stage.move(MirrorEvent::kExchange, mirror.name);
   } else {
     mirror.all_written = true;
   }
