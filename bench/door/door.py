@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """How long a client waits for its session: by the way it identifies itself, and beside strangers.
 
-    door.py --build FOLDER [--before FOLDER] [--driver softgpu] [--runs 20] [--strangers 10000]
+    door.py --build FOLDER [--before FOLDER] [--old-kernel] [--driver softgpu] [--runs 20] [--strangers 10000]
 
 The first table has the time of cuInit() in a new process: over shared memory, over TCP with a ticket,
 over TLS with a token, and with neither identity nor encryption. --before names the build folder of a
-commit; it is measured in turn, for the ways that it has. The second table has the same time over TCP
+commit; it is measured in turn, for the ways that it has. So is, with --old-kernel, a server that runs as on a kernel
+before 6.16, without SO_PASSRIGHTS: a helper process closes its local connections (docs/security.md, "Descriptors").
+The second table, which --strangers 0 leaves out, has the same time over TCP
 while strangers hold the server's port: silent connections, half introductions, garbage, and TLS
 handshakes that go no further. Whoever is dropped connects again at once.
 """
@@ -24,7 +26,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../../tests/e2e"))
-from servers import make_token, message, Server  # noqa: E402
+from servers import make_token, message, old_kernel, Server  # noqa: E402
 
 POOL = 2
 
@@ -103,6 +105,21 @@ def print_row(name, values):
     print(f"| {name:42} | {values[0]:8.2f} | {statistics.median(values):8.2f} | {values[-1]:8.2f} |")
 
 
+def beside_strangers(server, ways, arguments):
+    strangers = Strangers(server.port, arguments.strangers)
+    while strangers.opened < arguments.strangers:
+        time.sleep(0.1)
+    print_header(f"beside {arguments.strangers} strangers")
+    for way in ("TCP, ticket", "TCP, token over TLS"):
+        values = []
+        for _ in range(arguments.runs):
+            values.append(session_start(*ways[way]))
+            time.sleep(1)  # until the pool has another worker; a status would have to pass the strangers, too
+        print_row(way, values)
+    strangers.stop()
+    print(f"\n{strangers.opened} connections of strangers, {strangers.dropped} of them dropped")
+
+
 def print_header(title):
     print(f"\n| {title:42} | {'least ms':>8} | {'median':>8} | {'most':>8} |")
     print("|" + "-" * 44 + "|" + ("-" * 10 + "|") * 3)
@@ -112,6 +129,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", required=True)
     parser.add_argument("--before")
+    parser.add_argument("--old-kernel", action="store_true")
     parser.add_argument("--driver", default="softgpu")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--strangers", type=int, default=10000)
@@ -143,6 +161,12 @@ def main():
             for transport in ("shm", "tcp"):
                 ways[f"{transport}, before"] = (before, {"RCUDA_DEVICES": servers[-1].address(),
                                                          "RCUDA_TRANSPORT": transport})
+        if arguments.old_kernel:
+            servers.append(Server(build, arguments.driver, options=options, wrapper=old_kernel(folder)))
+            builds.append(build)
+            for name, transport in (("shared memory", "shm"), ("TCP, ticket", "tcp")):
+                ways[f"{name}, old kernel"] = (build, {"RCUDA_DEVICES": servers[-1].address(),
+                                                       "RCUDA_TRANSPORT": transport})
         times = {way: [] for way in ways}
         for _ in range(arguments.runs):
             for way, (its_build, environment) in ways.items():
@@ -153,18 +177,8 @@ def main():
         for way, values in times.items():
             print_row(way, values)
 
-        strangers = Strangers(server.port, arguments.strangers)
-        while strangers.opened < arguments.strangers:
-            time.sleep(0.1)
-        print_header(f"beside {arguments.strangers} strangers")
-        for way in ("TCP, ticket", "TCP, token over TLS"):
-            values = []
-            for _ in range(arguments.runs):
-                values.append(session_start(*ways[way]))
-                time.sleep(1)  # until the pool has another worker; a status would have to pass the strangers, too
-            print_row(way, values)
-        strangers.stop()
-        print(f"\n{strangers.opened} connections of strangers, {strangers.dropped} of them dropped")
+        if arguments.strangers:
+            beside_strangers(server, ways, arguments)
         for one in servers:
             outcome = one.stop()
             if outcome != 0:

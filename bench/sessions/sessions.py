@@ -3,7 +3,7 @@
 
     sessions.py --build FOLDER [--programs none,kernel,cublas,cufft,cusolver,torch] [--at-once 1,8,32]
                 [--transports shm,tcp] [--starts 20] [--budget SECONDS] [--driver nvidia] [--before FOLDER]
-                [--rested] [--server-user UID] [--under-way]
+                [--rested] [--server-user UID] [--under-way] [--old-kernel]
 
 The programs are those of starts.cu, and PyTorch with one operation. A batch is as many processes as run
 at once; batches of all modes take turns until each mode has had --starts starts (five times as many of
@@ -17,6 +17,8 @@ Workers of a server of root serve one session each; with --server-user the serve
 --under-way shows instead what a program that launches kernels all the time loses while others come and go
 in the same way, as many at once as --at-once says: its launches per second alone and beside them, --rounds
 times in turn, medians.
+--old-kernel adds a server of the same build that runs as on a kernel before 6.16, without SO_PASSRIGHTS: a helper
+process closes its local connections (docs/security.md, "Descriptors").
 With --driver softgpu, native programs use softgpu as well, and starts cost what they cost on an H100,
 unless the variables of softgpu/driver/start_cost.h say otherwise. Only "none" and "kernel" run on it.
 """
@@ -31,7 +33,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../../tests/e2e"))
-from servers import Server  # noqa: E402
+from servers import old_kernel, Server  # noqa: E402
 
 TORCH = "import torch; assert torch.ones(3, device='cuda').sum().item() == 3"
 CHEAP = ("none", "kernel")
@@ -40,13 +42,13 @@ DEFAULT_POOL = 2
 H100 = {"SOFTGPU_INIT_MS": "320", "SOFTGPU_CONTEXT_MS": "105", "SOFTGPU_CONTEXT_END_MS": "60"}
 
 
-def start_server(build, driver, folder, name, user):
+def start_server(build, driver, folder, name, user, wrapper=()):
     cache = os.path.join(folder, name)
     os.mkdir(cache)
     if user is not None:
         os.chmod(folder, 0o755)
         os.chown(cache, user, user)
-    return Server(build, driver=driver, options=["--pool", str(DEFAULT_POOL)], user=user,
+    return Server(build, driver=driver, options=["--pool", str(DEFAULT_POOL)], user=user, wrapper=wrapper,
                   environment={"RCUDA_SERVER_IMAGE_CACHE": cache})
 
 
@@ -146,6 +148,7 @@ def main():
     parser.add_argument("--rested", action="store_true")
     parser.add_argument("--server-user", type=int)
     parser.add_argument("--under-way", action="store_true")
+    parser.add_argument("--old-kernel", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--driver", default="nvidia", choices=["nvidia", "softgpu"])
     arguments = parser.parse_args()
@@ -161,6 +164,10 @@ def main():
         if arguments.before:
             server = start_server(arguments.before, arguments.driver, folder, "before", arguments.server_user)
             servers[" before"] = (arguments.before, server)
+        if arguments.old_kernel:
+            server = start_server(arguments.build, arguments.driver, folder, "old-kernel-images", arguments.server_user,
+                                  old_kernel(folder))
+            servers[" old kernel"] = (arguments.build, server)
         try:
             modes = modes_of(arguments, servers)
 

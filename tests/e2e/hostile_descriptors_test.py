@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import unittest
 
-from servers import client_environment, run_tests, Server
+from servers import client_environment, old_kernel, run_tests, Server
 
 BUILD = PROGRAMS = None
 
@@ -39,22 +39,6 @@ for name in sys.argv[2:]:
 print(took, flush=True)
 os._exit(0)
 """
-
-# Runs a program on a kernel before 6.16: setsockopt(SO_PASSRIGHTS) fails with ENOPROTOOPT.
-OLD_KERNEL = """#!/usr/bin/env python3
-import ctypes, os, platform, struct, sys
-number = {"x86_64": 54, "aarch64": 208}[platform.machine()]
-load = lambda offset: struct.pack("HBBI", 0x20, 0, 0, offset)
-is_not = lambda value, skip: struct.pack("HBBI", 0x15, 0, skip, value)
-give = lambda value: struct.pack("HBBI", 0x06, 0, 0, value)
-code = load(0) + is_not(number, 3) + load(32) + is_not(83, 1) + give(0x00050000 | 92) + give(0x7fff0000)
-room = ctypes.create_string_buffer(code)
-program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(room)))
-libc = ctypes.CDLL(None)
-assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program) == 0
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-
 
 class HostileDescriptorsTest(unittest.TestCase):
     @classmethod
@@ -95,11 +79,7 @@ class HostileDescriptorsTest(unittest.TestCase):
 
     def test_without_the_kernels_help(self):
         with tempfile.TemporaryDirectory() as folder:
-            wrapper = os.path.join(folder, "old-kernel")
-            with open(wrapper, "w") as file:
-                file.write(OLD_KERNEL)
-            os.chmod(wrapper, 0o755)
-            self.attack((wrapper,), 2)
+            self.attack(old_kernel(folder), 2)
 
     def test_a_name_that_is_taken_stops_no_server_of_root(self):
         # A port that is free now.

@@ -17,6 +17,31 @@ import time
 import unittest
 
 
+# Runs a program on a kernel before 6.16: setsockopt(SO_PASSRIGHTS) fails with ENOPROTOOPT.
+OLD_KERNEL = """#!/usr/bin/env python3
+import ctypes, os, platform, struct, sys
+number = {"x86_64": 54, "aarch64": 208}[platform.machine()]
+load = lambda offset: struct.pack("HBBI", 0x20, 0, 0, offset)
+is_not = lambda value, skip: struct.pack("HBBI", 0x15, 0, skip, value)
+give = lambda value: struct.pack("HBBI", 0x06, 0, 0, value)
+code = load(0) + is_not(number, 3) + load(32) + is_not(83, 1) + give(0x00050000 | 92) + give(0x7fff0000)
+room = ctypes.create_string_buffer(code)
+program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(room)))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program) == 0
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def old_kernel(folder):
+    """The command that runs a program as on a kernel before 6.16."""
+    path = os.path.join(folder, "old-kernel")
+    with open(path, "w") as file:
+        file.write(OLD_KERNEL)
+    os.chmod(path, 0o755)
+    return (path,)
+
+
 # The beginning of a program for python -c: a session with 3 MiB of device memory at `memory`.
 WITH_MEMORY = """
 import ctypes, sys
