@@ -1,7 +1,6 @@
 #include "common/tls/keyed.h"
 
 #include <cstdlib>
-#include <cstring>
 
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -83,13 +82,13 @@ Result<Socket> encrypt(UniqueFd socket, const Key& key, Role role,
   return Socket(std::move(socket), std::move(*connection));
 }
 
-Key derive(const Key& key, const char* label) {
+Key derive(const Key& key, std::string_view label) {
   initialise();
   Key derived{};
   unsigned int bytes = 0;
   // Fails only without memory. A key that can be guessed is worse than an end.
   if (!HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
-            reinterpret_cast<const unsigned char*>(label), std::strlen(label), derived.data(),
+            reinterpret_cast<const unsigned char*>(label.data()), label.size(), derived.data(),
             &bytes)) {
     std::abort();
   }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <chrono>
+#include <string_view>
 
 #include "common/base/socket.h"
 #include "common/base/status.h"
@@ -23,6 +24,6 @@ Result<Socket> encrypt(UniqueFd socket, const Key& key, Role role,
                        std::chrono::steady_clock::time_point deadline);
 
 // Another key, for another use. Keys of different labels tell nothing about each other.
-Key derive(const Key& key, const char* label);
+Key derive(const Key& key, std::string_view label);
 
 }  // namespace rcuda::tls

@@ -85,43 +85,6 @@ int connect_local(const LocalAddress& address, Clock::time_point deadline, Uniqu
   return error;
 }
 
-// The client finds a server of root in root's folder, where only root can listen. Any process may
-// have taken an abstract name first, so the client checks the user of that server.
-Result<UniqueFd> connect_unix(uint16_t port, const std::vector<uid_t>& trusted,
-                              Clock::time_point deadline) {
-  using std::chrono::microseconds;
-  UniqueFd socket;
-  int error = connect_local(LocalAddress::in_roots_folder(port), deadline, &socket);
-  const bool closed = error == EACCES;
-  const bool is_roots = error == 0 || error == EAGAIN || error == EINTR;
-  if (!is_roots) error = connect_local(LocalAddress(port), deadline, &socket);
-  if (error == ECONNREFUSED && closed) {
-    return Status(Code::kUnavailable,
-                  "the rcuda-server of root for port " + std::to_string(port) +
-                      " serves a group only (its setting users), and this user is not in it, or "
-                      "it has ended: have yourself added, or start a server of your own: "
-                      "rcuda-server --port PORT");
-  }
-  if (error == EAGAIN || error == EINTR) {
-    return Status(Code::kTimeout, "the rcuda-server on this machine for port " +
-                                      std::to_string(port) +
-                                      " accepts no connections: is it stopped? see its log");
-  }
-  if (error != 0) {
-    return Status(Code::kUnavailable, "no rcuda-server listens on this machine for port " +
-                                          std::to_string(port) + " (" + std::strerror(error) +
-                                          "); start one: rcuda-server --port " +
-                                          std::to_string(port));
-  }
-  set_send_timeout(socket.get(), microseconds(0));
-  const Result<uid_t> server = peer_user(socket.get());
-  if (!server) return server.status();
-  RCUDA_RETURN_IF_ERROR(check_trust("the rcuda-server for port " + std::to_string(port), *server,
-                                    ::geteuid(), trusted));
-  (void)take_descriptors(socket.get(), true);
-  return socket;
-}
-
 // Connects to one address. Returns 0 or an errno.
 int connect_address(const addrinfo& address, Clock::time_point deadline, UniqueFd* out) {
   UniqueFd socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -214,6 +177,44 @@ std::string LocalAddress::text() const {
   return std::string("@") + (address_.sun_path + 1);
 }
 
+// The client finds a server of root in root's folder, where only root can listen. Any process may
+// have taken an abstract name first, so the client checks the user of that server.
+Result<UniqueFd> connect_local_server(uint16_t port, const std::vector<uid_t>& trusted,
+                                      Clock::time_point deadline) {
+  using std::chrono::microseconds;
+  UniqueFd socket;
+  int error = connect_local(LocalAddress::in_roots_folder(port), deadline, &socket);
+  const bool closed = error == EACCES;
+  const bool is_roots = error == 0 || error == EAGAIN || error == EINTR;
+  if (!is_roots) error = connect_local(LocalAddress(port), deadline, &socket);
+  if (error == ECONNREFUSED && closed) {
+    return Status(Code::kUnavailable,
+                  "the rcuda-server of root for port " + std::to_string(port) +
+                      " serves a group only (its setting users), and this user is not in it, or "
+                      "it has ended: have yourself added, or start a server of your own: "
+                      "rcuda-server --port PORT");
+  }
+  if (error == EAGAIN || error == EINTR) {
+    return Status(Code::kTimeout, "the rcuda-server on this machine for port " +
+                                      std::to_string(port) +
+                                      " accepts no connections: is it stopped? see its log");
+  }
+  if (*limit_remedy(error)) return Status::from_errno(error, "connecting to the local server");
+  if (error != 0) {
+    return Status(Code::kUnavailable, "no rcuda-server listens on this machine for port " +
+                                          std::to_string(port) + " (" + std::strerror(error) +
+                                          "); start one: rcuda-server --port " +
+                                          std::to_string(port));
+  }
+  set_send_timeout(socket.get(), microseconds(0));
+  const Result<uid_t> server = peer_user(socket.get());
+  if (!server) return server.status();
+  RCUDA_RETURN_IF_ERROR(check_trust("the rcuda-server for port " + std::to_string(port), *server,
+                                    ::geteuid(), trusted));
+  (void)take_descriptors(socket.get(), true);
+  return socket;
+}
+
 Result<UniqueFd> connect_tcp(const std::string& host, uint16_t port, Clock::time_point deadline) {
   Result<AddressList> addresses = resolve_host(host, port);
   if (!addresses) return addresses.status();
@@ -249,7 +250,7 @@ Result<bool> present_ticket(int socket, const std::vector<uid_t>& trusted,
   if (!server) return server.status();
   const Result<bool> stays_here = any_on_this_machine({&*server, 1});
   if (!stays_here.ok() || !*stays_here) return false;
-  const Result<UniqueFd> local = connect_unix(server->port, trusted, deadline);
+  const Result<UniqueFd> local = connect_local_server(server->port, trusted, deadline);
   if (local.status().code() == Code::kUnavailable) return false;
   if (!local) return local.status();
   // A server that does not serve this user refuses before it reads; its reason can still be read.
@@ -280,7 +281,7 @@ Result<Connection> connect_server(const std::string& host, uint16_t port,
   const Clock::time_point deadline = Clock::now() + timeout;
   if (!medium || medium->traits.reach == Reach::kThisMachine) {
     if (is_this_machine(addresses->get())) {
-      Result<UniqueFd> socket = connect_unix(port, trusted, deadline);
+      Result<UniqueFd> socket = connect_local_server(port, trusted, deadline);
       if (socket) {
         return Connection{std::move(socket).value(),
                           medium ? medium : &plain_medium(Reach::kThisMachine)};

@@ -1,5 +1,6 @@
 // Finds and reaches a server: name resolution, choice of medium, the connecting socket. Clients use
-// it, and workers that connect to workers of other servers. Servers listen at LocalAddress.
+// it, and workers that connect to workers of other servers or look up what they have exported.
+// Servers listen at LocalAddress.
 #pragma once
 
 #include <chrono>
@@ -42,6 +43,11 @@ Result<Connection> connect_server(const std::string& host, uint16_t port,
                                   const transport::Medium* medium,
                                   std::chrono::milliseconds timeout,
                                   const std::vector<uid_t>& trusted = {});
+
+// Connects to the local socket of this machine's server for the port. Errors and `trusted` as for
+// connect_server(). kUnavailable: no server listens there.
+Result<UniqueFd> connect_local_server(uint16_t port, const std::vector<uid_t>& trusted,
+                                      std::chrono::steady_clock::time_point deadline);
 
 // For a connection whose medium the user has not chosen: takes the best one of its reach that suits
 // this side, with the plain one as fallback. Returns why it is no better one. Call it after

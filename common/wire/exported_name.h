@@ -25,13 +25,16 @@ enum class ExportKind : uint32_t {
   kEvent = 5,        // cuIpcGetEventHandle
 };
 
+// A number that nobody can guess.
+using ExportNumber = std::array<uint8_t, 16>;
+
 struct ExportedName {
   static constexpr uint64_t kMagic = 0x31'65'6d'61'6e'70'78'65;  // "expname1"
   uint64_t magic;
   ExportKind kind;
-  uint32_t reserved;               // 0
-  std::array<uint8_t, 16> worker;  // the worker that minted it
-  std::array<uint8_t, 16> secret;
+  uint32_t port;        // of the server whose worker minted it
+  ExportNumber worker;  // the worker
+  ExportNumber secret;
 };
 static_assert(sizeof(ExportedName) == 48);
 
@@ -51,7 +54,7 @@ inline std::optional<ExportedName> name_in(const HandleBytes& bytes, ExportKind 
   std::memcpy(&name, bytes.data(), sizeof name);
   const bool rest_is_zero = std::all_of(bytes.begin() + sizeof name, bytes.end(),
                                         [](std::byte byte) { return byte == std::byte{}; });
-  if (name.magic != ExportedName::kMagic || name.kind != kind || name.reserved != 0 ||
+  if (name.magic != ExportedName::kMagic || name.kind != kind || name.port > UINT16_MAX ||
       !rest_is_zero) {
     return std::nullopt;
   }

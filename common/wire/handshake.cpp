@@ -424,7 +424,7 @@ Status check_header(const MessageHeader& header) {
   }
   const auto type = static_cast<uint32_t>(header.type);
   if (type < static_cast<uint32_t>(MessageType::kHello) ||
-      type > static_cast<uint32_t>(MessageType::kControlAnswer) ||
+      type > static_cast<uint32_t>(MessageType::kExportAnswer) ||
       header.body_bytes > kMaxMessageBytes) {
     return malformed("handshake");
   }

@@ -81,6 +81,8 @@ enum class MessageType : uint32_t {
   kGpuReport = 20,
   kControlRequest = 21,  // control_messages.h; the daemon answers with kControlAnswer and closes
   kControlAnswer = 22,
+  kExportQuery = 23,  // export_messages.h
+  kExportAnswer = 24,
 };
 
 struct MessageHeader {

@@ -91,7 +91,8 @@ Status Daemon::listen() {
   if (!listener.ok()) return listener.status();
   listener_ = std::move(listener).value();
   RCUDA_RETURN_IF_ERROR(check_exposure(settings_, listener_));
-  pool_ = std::make_unique<WorkerPool>(settings_, Bases(host_name(), listener_.port));
+  pool_ =
+      std::make_unique<WorkerPool>(settings_, Bases(host_name(), listener_.port), listener_.port);
   RCUDA_RETURN_IF_ERROR(pool_->prepare());
   // In the daemon's cgroup, and before there are threads and secrets.
   const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -352,7 +353,8 @@ void Daemon::greet(Accepted accepted, bool local, Crowd* crowd) {
     connection.identity = std::move(identity).value();
     if (closer_.started()) connection.closer = &closer_;
     const uid_t user = *connection.identity->uid;
-    if (!is_served(*connection.identity)) {
+    // A session may be of a user who is served by a token only, and its worker looks exports up.
+    if (!is_served(*connection.identity) && !pool_->runs_as(user)) {
       return refuse(connection, wire::not_served(listener_.port, ::geteuid(), user));
     }
     (void)gate_.account_of(user, Clock::now());  // starts the lookup; knows_account() needs it

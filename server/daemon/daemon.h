@@ -165,6 +165,7 @@ class Daemon {
   bool introduce(Connection& connection, wire::MessageType type,
                  const std::vector<std::byte>& body);
   bool pass_on(Connection& connection, wire::MessageType type, const std::vector<std::byte>& body);
+  bool look_up(Connection& connection, const std::vector<std::byte>& body);
   void give_ticket(Connection& connection, const std::vector<std::byte>& body);
   Status take_ticket(Connection& connection, const std::vector<std::byte>& body);
   Status examine(Connection& connection, const std::vector<std::byte>& body);

@@ -11,6 +11,7 @@
 #include "api/command_hashes.h"
 #include "common/base/log.h"
 #include "common/transport/media.h"
+#include "common/wire/export_messages.h"
 #include "common/wire/same_host.h"
 #include "server/daemon/daemon.h"
 #include "server/worker/address_window.h"
@@ -108,7 +109,12 @@ ssize_t Daemon::receive(Connection& connection, std::byte* data, size_t bytes) {
 
 bool Daemon::introduce(Connection& connection, MessageType type,
                        const std::vector<std::byte>& body) {
+  if (type == MessageType::kExportQuery) return look_up(connection, body);
   Status status;
+  if (connection.local && !is_served(*connection.identity)) {
+    refuse(connection, wire::not_served(listener_.port, ::geteuid(), *connection.identity->uid));
+    return false;
+  }
   if (type == wire::MessageType::kGpuQuery) {
     status = admit(connection, type);
     if (!status.ok()) {
@@ -186,6 +192,24 @@ bool Daemon::pass_on(Connection& connection, MessageType type, const std::vector
     }
   }
   if (!status.ok()) refuse(connection, status);
+  return false;
+}
+
+// A worker asks for what another one has exported. That worker answers.
+bool Daemon::look_up(Connection& connection, const std::vector<std::byte>& body) {
+  const Result<wire::ExportQuery> query = wire::decode_export_query(body);
+  UniqueFd socket(::fcntl(connection.socket.fd(), F_DUPFD_CLOEXEC, 3));
+  if (!connection.local || !query.ok()) {
+    refuse(connection,
+           query.ok()
+               ? Status(Code::kProtocol, "exports are looked up over the server's own local socket")
+               : query.status());
+  } else if (!socket) {
+    refuse(connection, Status::from_errno(errno, "passing the connection to a worker"));
+  } else if (!pool_->look_up(*query, *connection.identity->uid, connection.peeked, &socket)) {
+    // Names outlive their sessions, so nobody is to be warned.
+    RCUDA_DEBUG("%s asks for an export that does not exist", connection.name.c_str());
+  }
   return false;
 }
 

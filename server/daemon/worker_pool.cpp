@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <iterator>
+#include <span>
 
 #include <fcntl.h>
 #include <openssl/crypto.h>
@@ -50,6 +51,10 @@ Status send_all(int control, const std::vector<WorkerMessage>& messages) {
   return {};
 }
 
+bool fill_randomly(std::span<uint8_t> bytes) {
+  return ::getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size());
+}
+
 std::string outcome(int status) {
   if (WIFEXITED(status)) return "exit status " + std::to_string(WEXITSTATUS(status));
   return std::string("signal ") + ::strsignal(WTERMSIG(status));
@@ -57,9 +62,10 @@ std::string outcome(int status) {
 
 }  // namespace
 
-WorkerPool::WorkerPool(const Settings& settings, const Bases& bases)
+WorkerPool::WorkerPool(const Settings& settings, const Bases& bases, uint16_t port)
     : settings_(settings),
       bases_(bases),
+      port_(port),
       doublings_(doublings_for(gpu_nodes().size())),
       device_sets_(settings),
       demand_(static_cast<size_t>(settings.pool.get()),
@@ -134,6 +140,9 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
     SessionGrant grant = grant_to(identity, worker);
     grant.owner = owner_of(identity, hello);
     grant.key = key;
+    grant.port = port_;
+    if (!fill_randomly(grant.exporter)) return false;
+    const wire::ExportPlace exports = wire::export_place(grant.owner, grant.exporter);
     if (*permit) {
       grant.allowances = (*permit)->allowances();
       grant.limits = (*permit)->limits();
@@ -143,7 +152,7 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
     WorkerMessage message;
     message.type = WorkerMessageType::kSession;
     message.peeked = static_cast<uint32_t>(peeked);
-    if (::getrandom(message.token, sizeof message.token, 0) != sizeof message.token) return false;
+    if (!fill_randomly(message.token)) return false;
     worker.attach_tokens.clear();
     for (uint32_t index = 0; index < wire::kMostSockets; ++index) {
       worker.attach_tokens.emplace_back(wire::attach_token(message.token, index));
@@ -160,6 +169,7 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
     worker.permit = std::move(*permit);
     worker.work = std::move(work).value();
     worker.work->close_descriptor();
+    worker.exports = exports;
     hand_over(worker, hello, identity);
     if (audit_) audit_->began(audited(worker));
     return true;
@@ -245,12 +255,42 @@ bool WorkerPool::call_on(const wire::PeerHello& hello, size_t peeked, UniqueFd* 
     message.type = WorkerMessageType::kPeer;
     message.peeked = static_cast<uint32_t>(peeked);
     message.body = wire::encode(hello);
-    message.descriptor = std::move(*socket);
-    if (send_worker_message(worker.control.get(), message, Clock::now()).ok()) return true;
-    *socket = std::move(message.descriptor);  // it has just died, or does not read
-    return false;
+    return pass_on(worker, std::move(message), socket);
   }
   return false;
+}
+
+bool WorkerPool::look_up(const wire::ExportQuery& query, uid_t user, size_t peeked,
+                         UniqueFd* socket) {
+  for (Worker& worker : workers_) {
+    if (!worker.is(State::kBusy) || user_of(worker) != user ||
+        CRYPTO_memcmp(worker.exports.data(), query.place.data(), query.place.size()) != 0) {
+      continue;
+    }
+    WorkerMessage message;
+    message.type = WorkerMessageType::kLookup;
+    message.peeked = static_cast<uint32_t>(peeked);
+    message.body = wire::encode(query);
+    return pass_on(worker, std::move(message), socket);
+  }
+  return false;
+}
+
+bool WorkerPool::pass_on(Worker& worker, WorkerMessage message, UniqueFd* socket) {
+  message.descriptor = std::move(*socket);
+  if (send_worker_message(worker.control.get(), message, Clock::now()).ok()) return true;
+  *socket = std::move(message.descriptor);  // it has just died, or does not read
+  return false;
+}
+
+uid_t WorkerPool::user_of(const Worker& worker) {
+  return ::geteuid() == 0 ? worker.identity.uid.value_or(0) : ::geteuid();
+}
+
+bool WorkerPool::runs_as(uid_t user) const {
+  return std::any_of(workers_.begin(), workers_.end(), [&](const Worker& worker) {
+    return worker.is(State::kBusy) && user_of(worker) == user;
+  });
 }
 
 void WorkerPool::end_leased(const std::string& lease, const std::string& why) {

@@ -41,6 +41,7 @@
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "common/tls/connection.h"
+#include "common/wire/export_messages.h"
 #include "common/wire/gpu_report.h"
 #include "common/wire/handshake.h"
 #include "common/wire/socket_keys.h"
@@ -66,7 +67,8 @@ class WorkerPool {
   using Clock = std::chrono::steady_clock;
 
   // `bases`: of this server's workers. Servers with different bases do not clash in one client.
-  WorkerPool(const Settings& settings, const Bases& bases);
+  // `port`: at which other workers ask for what this server's workers export.
+  WorkerPool(const Settings& settings, const Bases& bases, uint16_t port = 0);
   ~WorkerPool();
 
   // Where ended sessions are recorded; nowhere without a call.
@@ -95,7 +97,7 @@ class WorkerPool {
   // Assigns a session to such a worker. Returns false if there is none. On success it takes the
   // socket and closes it here, and it takes the permit and keeps it until the worker is reaped. An
   // error means that this client can have no session, and says why.
-  // `key`: see SessionGrant. `peeked`: see WorkerMessage, here as in attach() and call_on().
+  // `key`: see SessionGrant. `peeked`: see WorkerMessage, here as in attach() and the following.
   // `permit`: may point to null, for a session without limits.
   Result<bool> assign(const wire::Hello& hello, const Identity& identity,
                       const std::optional<tls::Key>& key, size_t peeked, UniqueFd* socket,
@@ -107,6 +109,11 @@ class WorkerPool {
   // Passes on a connection from another worker of a session. Returns false if the worker that it is
   // for is not in this pool. On success it takes the socket and closes it here.
   bool call_on(const wire::PeerHello& hello, size_t peeked, UniqueFd* socket);
+  // Passes on a connection from a worker that looks up what another one has exported. `user`: of
+  // the process at its other end. Returns false if no worker of that user is at the place.
+  bool look_up(const wire::ExportQuery& query, uid_t user, size_t peeked, UniqueFd* socket);
+  // Whether a session runs as that user.
+  bool runs_as(uid_t user) const;
 
   void add_descriptors(std::vector<pollfd>* items) const;
   // Handles the events of every worker whose descriptors are ready.
@@ -172,12 +179,13 @@ class WorkerPool {
     Clock::time_point since;
     std::string owner;  // of its sessions so far, who alone may have it; empty: none so far
     std::optional<Clock::time_point> returned;  // when its last session was over
-    wire::ServerStatus::Session session;  // while busy, like the next seven
+    wire::ServerStatus::Session session;  // while busy, like the next eight
     Identity identity;
     std::unique_ptr<Admission::Permit> permit;
     std::optional<WorkPage> work;
     std::optional<SessionTotals> totals;  // once it has said that its session is over
     bool heard = false;                   // nothing more of it is read in this session
+    wire::ExportPlace exports{};          // where others look up what it exports
     uint8_t client[16] = {};              // session_name() of Hello::session
     uint32_t index = 0;                   // Hello::worker
     bool said_why = false;                // why it could not start is already reported to failed()
@@ -217,6 +225,9 @@ class WorkerPool {
   bool suits(const Worker& worker, const Waiting& client) const;
   SessionGrant grant_to(const Identity& identity, const Worker& worker) const;
   std::vector<Worker*> idle_for(const Waiting& client);
+  static uid_t user_of(const Worker& worker);
+  // On success it takes the socket of the message and closes it here; otherwise `socket` has it.
+  static bool pass_on(Worker& worker, WorkerMessage message, UniqueFd* socket);
   void give_up(Worker& worker, const Status& why);
   void hand_over(Worker& worker, const wire::Hello& hello, const Identity& identity);
   void report_end(const Worker& worker, int status);
@@ -258,6 +269,7 @@ class WorkerPool {
   const Settings& settings_;
   Audit* audit_ = nullptr;
   const Bases bases_;
+  const uint16_t port_;
   uint32_t doublings_;  // of the bases' size: for this machine's GPUs, or more if drivers need more
   DeviceSets device_sets_;
   PoolDemand demand_;

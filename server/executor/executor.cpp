@@ -43,7 +43,7 @@ Executor::Executor(const SessionResources& given)
       answers(link),
       jobs(link, work),
       output(driver, objects, resources.output),
-      names(resources.owner),
+      names(resources.exporter),
       origins(*given.driver, resources.devices),
       peers(*given.driver, peer_options(resources.peers, answers, jobs, names)),
       peer_frees(driver, peers, jobs),

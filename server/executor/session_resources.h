@@ -16,6 +16,7 @@
 #include "server/executor/images/image_cache.h"
 #include "server/executor/memory/host_memory.h"
 #include "server/executor/objects/objects.h"
+#include "server/names/exported_names.h"
 #include "server/peer/peer_settings.h"
 #include "server/quota/quota.h"
 
@@ -44,9 +45,7 @@ struct SessionResources {
   // The largest number of streams of a device that may have work in progress while one of them is
   // held for another worker. 0: no limit.
   size_t most_streams = 0;
-  // The user and the client host, as one text. Sessions of one owner may open what each other has
-  // exported.
-  std::string owner;
+  Exporter exporter;
   std::shared_ptr<Quota> quota = std::make_shared<Quota>();  // never null
   SessionLimits limits;
   PeerSettings peers;

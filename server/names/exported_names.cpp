@@ -2,43 +2,38 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <type_traits>
 
 #include <fcntl.h>
-#include <openssl/evp.h>
+#include <sys/random.h>
+
+#include "common/base/log.h"
+#include "common/wire/connect.h"
 
 namespace rcuda::server {
 namespace {
 
-std::string socket_of(const std::string& owner, const LookupKey& worker) {
-  std::string text(worker.begin(), worker.end());
-  text += owner;
-  std::array<unsigned char, 32> digest{};
-  EVP_Digest(text.data(), text.size(), digest.data(), nullptr, EVP_sha256(), nullptr);
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string name = "rcuda-names-";
-  for (const unsigned char byte : digest) {
-    name += kDigits[byte >> 4];
-    name += kDigits[byte & 15];
-  }
-  return name;
-}
+using Clock = std::chrono::steady_clock;
+
+// For the daemon, which does one thing at a time.
+constexpr auto kPatience = std::chrono::seconds(5);
 
 // What one worker tells another about a name.
 struct Note {
   wire::HandleBytes handle{};
   ExportOrigin origin;
 };
-static_assert(std::is_trivially_copyable_v<Note> && sizeof(Note) <= sizeof(LookupNote));
+static_assert(std::is_trivially_copyable_v<Note> && sizeof(Note) <= sizeof(wire::ExportNote));
 
-LookupNote to_bytes(const Note& note) {
-  LookupNote bytes{};
+wire::ExportNote to_bytes(const Note& note) {
+  wire::ExportNote bytes{};
   std::memcpy(bytes.data(), &note, sizeof note);
   return bytes;
 }
 
-Note to_note(const LookupNote& bytes) {
+Note to_note(const wire::ExportNote& bytes) {
   Note note;
   std::memcpy(static_cast<void*>(&note), bytes.data(), sizeof note);
   return note;
@@ -46,14 +41,23 @@ Note to_note(const LookupNote& bytes) {
 
 }  // namespace
 
-Status ExportedNames::listen_locked() {
-  if (server_.started()) return {};
-  const Result<LookupKey> worker = make_lookup_key();
-  if (!worker) return worker.status();
-  worker_ = *worker;
-  return server_.start(
-      socket_of(owner_, worker_), "rcuda-exports",
-      [this](uint32_t kind, const LookupKey& secret) { return find(kind, secret); });
+Result<wire::ExportNumber> make_export_number() {
+  wire::ExportNumber number;
+  if (::getrandom(number.data(), number.size(), 0) != static_cast<ssize_t>(number.size())) {
+    return Status::from_errno(errno, "getrandom");
+  }
+  return number;
+}
+
+Result<wire::ExportAnswer> ExportedNames::ask_daemon(uint16_t port,
+                                                     const wire::ExportQuery& query) {
+  const Clock::time_point deadline = Clock::now() + kPatience;
+  const Result<UniqueFd> daemon = wire::connect_local_server(port, {}, deadline);
+  if (!daemon) return daemon.status();
+  // A daemon that refuses the connection does not read; its reason can still be read.
+  (void)wire::write_message(daemon->get(), wire::MessageType::kExportQuery, wire::encode(query),
+                            deadline);
+  return wire::read_export_answer(daemon->get(), deadline);
 }
 
 void ExportedNames::use() {
@@ -63,10 +67,10 @@ void ExportedNames::use() {
 
 Result<wire::ExportedName> ExportedNames::mint_locked(Kept kept) {
   use();
-  RCUDA_RETURN_IF_ERROR(listen_locked());
-  const Result<LookupKey> secret = make_lookup_key();
+  const Result<wire::ExportNumber> secret = make_export_number();
   if (!secret) return secret.status();
-  const wire::ExportedName name{wire::ExportedName::kMagic, kept.kind, 0, worker_, *secret};
+  const wire::ExportedName name{wire::ExportedName::kMagic, kept.kind, self_.port, self_.number,
+                                *secret};
   kept_[*secret] = std::move(kept);
   return name;
 }
@@ -88,7 +92,8 @@ Result<wire::ExportedName> ExportedNames::add(wire::ExportKind kind,
   std::lock_guard lock(mutex_);
   if (const auto known = by_handle_.find({kind, handle}); known != by_handle_.end()) {
     if (origin.place != ExportOrigin::Place::kUnknown) kept_[known->second].origin = origin;
-    return wire::ExportedName{wire::ExportedName::kMagic, kind, 0, worker_, known->second};
+    return wire::ExportedName{wire::ExportedName::kMagic, kind, self_.port, self_.number,
+                              known->second};
   }
   if (handles_.size() >= kMostHandles) {
     const auto oldest = kept_.find(handles_.front());
@@ -104,43 +109,57 @@ Result<wire::ExportedName> ExportedNames::add(wire::ExportKind kind,
 }
 
 bool ExportedNames::remove(const wire::ExportedName& name) {
+  Kept ended;  // destroyed without the lock
   std::lock_guard lock(mutex_);
   const auto found = kept_.find(name.secret);
   // Names of handles stay: the driver knows when its handles end.
   if (found == kept_.end() || !found->second.descriptor) return false;
+  ended = std::move(found->second);
   kept_.erase(found);
   return true;
 }
 
-std::optional<LookupServer::Item> ExportedNames::find(uint32_t kind, const LookupKey& secret) {
+std::optional<ExportedNames::Kept> ExportedNames::find(wire::ExportKind kind,
+                                                       const wire::ExportNumber& secret) {
   std::lock_guard lock(mutex_);
   const auto found = kept_.find(secret);
-  if (found == kept_.end() || static_cast<uint32_t>(found->second.kind) != kind) {
-    return std::nullopt;
-  }
-  const Kept& kept = found->second;
-  return LookupServer::Item{to_bytes({kept.handle, kept.origin}),
-                            kept.descriptor ? kept.descriptor->get() : -1, kept.descriptor};
+  if (found == kept_.end() || found->second.kind != kind) return std::nullopt;
+  Kept kept = found->second;
+  kept.keeps.reset();  // ends with the name
+  return kept;
 }
 
-Result<LookupResult> ExportedNames::look_up(const wire::ExportedName& name) {
+void ExportedNames::answer(const wire::ExportQuery& query, UniqueFd connection) {
+  const std::optional<Kept> found = find(query.kind, query.secret);
+  if (!found) return;
+  const Status sent =
+      wire::write_export_answer(connection.get(), to_bytes({found->handle, found->origin}),
+                                found->descriptor ? found->descriptor->get() : -1);
+  if (!sent.ok()) RCUDA_DEBUG("a lookup got no answer: %s", sent.message().c_str());
+}
+
+Result<wire::ExportAnswer> ExportedNames::look_up(const wire::ExportedName& name) {
   use();
-  const auto kind = static_cast<uint32_t>(name.kind);
   // A descriptor of this session, for example of one of its pools that it imports itself.
-  if (const std::optional<LookupServer::Item> own = find(kind, name.secret)) {
-    LookupResult result{own->note, {}};
-    if (own->descriptor >= 0) {
-      result.descriptor.reset(::fcntl(own->descriptor, F_DUPFD_CLOEXEC, 3));
-      if (!result.descriptor) return Status::from_errno(errno, "a descriptor of exported memory");
+  if (const std::optional<Kept> own = find(name.kind, name.secret)) {
+    wire::ExportAnswer answer{to_bytes({own->handle, own->origin}), {}};
+    if (own->descriptor) {
+      answer.descriptor.reset(::fcntl(own->descriptor->get(), F_DUPFD_CLOEXEC, 3));
+      if (!answer.descriptor) return Status::from_errno(errno, "a descriptor of exported memory");
     }
-    return result;
+    return answer;
   }
-  return rcuda::look_up(socket_of(owner_, name.worker), kind, name.secret);
+  Result<wire::ExportAnswer> found =
+      ask_(static_cast<uint16_t>(name.port),
+           {wire::export_place(self_.owner, name.worker), name.kind, name.secret});
+  if (found.ok() || found.status().code() == Code::kSystem) return found;
+  RCUDA_DEBUG("exported memory is not found: %s", found.status().message().c_str());
+  return Status(Code::kNotFound, "no session of this user offers it (any more)");
 }
 
 Result<UniqueFd> ExportedNames::find_descriptor(const wire::ExportedName& name,
                                                 ExportOrigin* origin) {
-  Result<LookupResult> found = look_up(name);
+  Result<wire::ExportAnswer> found = look_up(name);
   if (!found) return found.status();
   if (!found->descriptor) return Status(Code::kNotFound, "the name is not one of a descriptor");
   if (origin) *origin = to_note(found->note).origin;
@@ -149,7 +168,7 @@ Result<UniqueFd> ExportedNames::find_descriptor(const wire::ExportedName& name,
 
 Result<wire::HandleBytes> ExportedNames::find_handle(const wire::ExportedName& name,
                                                      ExportOrigin* origin) {
-  const Result<LookupResult> found = look_up(name);
+  const Result<wire::ExportAnswer> found = look_up(name);
   if (!found) return found.status();
   const Note note = to_note(found->note);
   if (origin) *origin = note.origin;

@@ -2,10 +2,12 @@
 //
 // A name (common/wire/exported_name.h) stands for a handle or a descriptor of the driver, which
 // never leaves the workers. Another worker gets it only if it has the same owner: the authenticated
-// user and the client host for which the daemon started the session. The socket on which a worker
-// answers has a name that is made of the owner and the worker's random number. A worker of another
-// owner therefore looks for a socket that does not exist, whatever name its client presents. All
-// other failures look the same to the client, too. A worker's names end with its session.
+// user and the client host for which the daemon started the session. It connects to the daemon that
+// the name tells, and that daemon passes the connection on to the worker that minted the name
+// (common/wire/export_messages.h). The query has a digest of the owner and the worker's number. A
+// worker of another owner therefore asks for a worker that does not exist, whatever name its client
+// presents. All other failures look the same to the client, too. A worker's names end with its
+// session.
 //
 // With each name goes its ExportOrigin: where the memory is, and its size. The importing worker has
 // it from the exporting worker, before the importing driver is asked. (Rejected: asking the
@@ -15,9 +17,9 @@
 // A session has at most kMostHandles names of handles; the oldest go first. The process's limit on
 // open files bounds those of descriptors.
 //
-// Threads: any; the lookup server's thread answers other workers. Blocking: find_*(), at most a
-// second, if the name is another worker's. Errors: kNotFound for a name that does not exist, has
-// ended or is of another owner; otherwise the resource that is missing.
+// Threads: any. Blocking: find_*(), for at most 5 s, if the name is another worker's. Errors:
+// kNotFound for a name that does not exist, has ended or is of another owner; otherwise the
+// resource that this process lacks.
 #pragma once
 
 #include <array>
@@ -33,9 +35,9 @@
 #include <string>
 #include <utility>
 
-#include "common/base/local_lookup.h"
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
+#include "common/wire/export_messages.h"
 #include "common/wire/exported_name.h"
 
 namespace rcuda::server {
@@ -49,16 +51,30 @@ struct ExportOrigin {
   // For physical memory of sessions whose memory is limited, otherwise 0. The same memory has the
   // same key, however often it is exported.
   uint64_t bytes = 0;
-  LookupKey memory{};
+  wire::ExportNumber memory{};
 
   friend bool operator==(const ExportOrigin&, const ExportOrigin&) = default;
 };
 
+// A session as the exporter of what it names. The daemon chooses it.
+struct Exporter {
+  std::string owner;            // whose sessions may look its exports up
+  uint16_t port = 0;            // of the daemon
+  wire::ExportNumber number{};  // of the session
+};
+
+Result<wire::ExportNumber> make_export_number();
+
 class ExportedNames {
  public:
   static constexpr size_t kMostHandles = 65536;
+  // Asks the worker at a place, by the daemon of a port. Any error means that it was not reached.
+  using Ask =
+      std::function<Result<wire::ExportAnswer>(uint16_t port, const wire::ExportQuery& query)>;
+  static Result<wire::ExportAnswer> ask_daemon(uint16_t port, const wire::ExportQuery& query);
 
-  explicit ExportedNames(std::string owner = {}) : owner_(std::move(owner)) {}
+  explicit ExportedNames(Exporter self = {}, Ask ask = ask_daemon)
+      : self_(std::move(self)), ask_(std::move(ask)) {}
   // Whether the session has exported or imported anything. From then on another process may see how
   // far its streams are, by an event or by memory. Never false again.
   bool are_used() const { return used_.load(std::memory_order_acquire); }
@@ -84,6 +100,9 @@ class ExportedNames {
   Result<wire::HandleBytes> find_handle(const wire::ExportedName& name,
                                         ExportOrigin* origin = nullptr);
 
+  // Answers another worker, whose connection the daemon has passed on. Does not block.
+  void answer(const wire::ExportQuery& query, UniqueFd connection);
+
  private:
   struct Kept {
     wire::ExportKind kind{};
@@ -95,20 +114,18 @@ class ExportedNames {
   using HandleKey = std::pair<wire::ExportKind, wire::HandleBytes>;
 
   void use();
-  Status listen_locked();
   Result<wire::ExportedName> mint_locked(Kept kept);
-  std::optional<LookupServer::Item> find(uint32_t kind, const LookupKey& secret);
-  Result<LookupResult> look_up(const wire::ExportedName& name);
+  std::optional<Kept> find(wire::ExportKind kind, const wire::ExportNumber& secret);
+  Result<wire::ExportAnswer> look_up(const wire::ExportedName& name);
 
-  const std::string owner_;
+  const Exporter self_;
+  const Ask ask_;
   std::function<void()> before_first_use_;
   std::atomic<bool> used_{false};
-  std::mutex mutex_;
-  LookupKey worker_{};
-  std::map<LookupKey, Kept> kept_;
-  std::map<HandleKey, LookupKey> by_handle_;
-  std::deque<LookupKey> handles_;  // the oldest first
-  LookupServer server_;            // from the first export on; ends before the members above
+  std::mutex mutex_;  // guards the next three members
+  std::map<wire::ExportNumber, Kept> kept_;
+  std::map<HandleKey, wire::ExportNumber> by_handle_;
+  std::deque<wire::ExportNumber> handles_;  // the oldest first
 };
 
 }  // namespace rcuda::server

@@ -22,11 +22,11 @@ bool is_read(int reports) {
 
 }  // namespace
 
-DaemonListener::DaemonListener(int socket, int reports, std::function<void(WorkerMessage)> peer,
+DaemonListener::DaemonListener(int socket, int reports, std::function<void(WorkerMessage)> caller,
                                std::function<void(std::string why, bool only_this)> stop)
     : socket_(socket),
       reports_(reports),
-      peer_(std::move(peer)),
+      caller_(std::move(caller)),
       stop_(std::move(stop)),
       event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
@@ -108,8 +108,9 @@ bool DaemonListener::take_message() {
     changed_.notify_all();
     return true;
   }
-  if (message.ok() && message->type == WorkerMessageType::kPeer) {
-    peer_(std::move(message).value());
+  if (message.ok() &&
+      (message->type == WorkerMessageType::kPeer || message->type == WorkerMessageType::kLookup)) {
+    caller_(std::move(message).value());
     return true;
   }
   // A descriptor was lost, and with it one connection. The session goes on.

@@ -1,10 +1,10 @@
 // DaemonListener: receives the daemon's messages while a session begins and runs: further sockets
-// of the client, sockets of the session's other workers, and the order to stop. It also notices the
-// daemon's death, and, while the session begins, that of the client.
+// of the client, sockets of other workers, and the order to stop. It also notices the daemon's
+// death, and, while the session begins, that of the client.
 //
-// Threads: one of its own, from start() to the destructor. It calls `peer`, and at most once
-// `stop`. Blocking: wait_for_stream(), until the deadline. Errors: start() fails if the thread
-// cannot be started.
+// Threads: one of its own, from start() to the destructor. It calls `caller`, for kPeer and
+// kLookup, and at most once `stop`. Blocking: wait_for_stream(), until the deadline. Errors:
+// start() fails if the thread cannot be started.
 #pragma once
 
 #include <chrono>
@@ -28,7 +28,7 @@ class DaemonListener {
 
   // `socket`, and the pipe for `reports`, outlive the listener. `only_this`: the daemon ends only
   // this session, and goes on.
-  DaemonListener(int socket, int reports, std::function<void(WorkerMessage)> peer,
+  DaemonListener(int socket, int reports, std::function<void(WorkerMessage)> caller,
                  std::function<void(std::string why, bool only_this)> stop);
   ~DaemonListener();
   DaemonListener(const DaemonListener&) = delete;
@@ -51,7 +51,7 @@ class DaemonListener {
 
   const int socket_;
   const int reports_;
-  const std::function<void(WorkerMessage)> peer_;
+  const std::function<void(WorkerMessage)> caller_;
   const std::function<void(std::string, bool)> stop_;
   UniqueFd event_;  // wakes the thread
   std::mutex mutex_;

@@ -57,6 +57,8 @@ Result<std::vector<std::byte>> encode_session(const SessionStart& start) {
   wire::Encoder out(kMaxWorkerMessageBytes);
   out.string(grant.user.c_str());
   out.string(grant.owner.c_str());
+  out.value(grant.port);
+  out.value(grant.exporter);
   out.value(uint8_t{grant.uid.has_value()});
   out.value(grant.uid.value_or(0));
   out.value(grant.gid);
@@ -80,6 +82,8 @@ Result<SessionStart> decode_session(const std::vector<std::byte>& body) {
   SessionGrant& grant = start.grant;
   const char* const user = in.string();
   const char* const owner = in.string();
+  grant.port = in.value<uint16_t>();
+  grant.exporter = in.value<wire::ExportNumber>();
   const bool has_uid = in.value<uint8_t>() != 0;
   const auto uid = in.value<uint32_t>();
   grant.gid = in.value<uint32_t>();

@@ -14,6 +14,7 @@
 
 #include "common/base/status.h"
 #include "common/tls/connection.h"
+#include "common/wire/exported_name.h"
 #include "common/wire/handshake.h"
 #include "server/quota/limits.h"
 
@@ -23,12 +24,14 @@ struct SessionGrant {
   // A packet holds no more beside the longest Hello.
   static constexpr size_t kMostGroups = 4096;
 
-  std::string user;              // for logs
-  std::string owner;             // whose exported memory the session may open
-  std::optional<uint32_t> uid;   // the user that a root worker becomes
-  uint32_t gid = 0;              // with uid
-  std::vector<uint32_t> groups;  // with uid: supplementary groups
-  std::optional<tls::Key> key;   // each socket is encrypted with a key that is derived from it
+  std::string user;               // for logs
+  std::string owner;              // whose exported memory the session may open
+  uint16_t port = 0;              // of the daemon, for the names of what the session exports
+  wire::ExportNumber exporter{};  // of the session, likewise
+  std::optional<uint32_t> uid;    // the user that a root worker becomes
+  uint32_t gid = 0;               // with uid
+  std::vector<uint32_t> groups;   // with uid: supplementary groups
+  std::optional<tls::Key> key;    // each socket is encrypted with a key that is derived from it
   // The client has proved to be the daemon's own user, who owns all that the worker holds.
   bool own_user = false;
   // The daemon waits for what the worker says at the end of the session, and answers whether it may

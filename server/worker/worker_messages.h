@@ -9,7 +9,8 @@
 //                    kWork (+ the memory of a WorkPage);
 //                    kSession (+ the client's socket, then the encoded SessionStart);
 //                    kAttach (+ a further socket of that client); kPeer (+ the socket of another
-//                    worker of that client, then its PeerHello); kStop (+ why, if it is for this
+//                    worker of that client, then its PeerHello); kLookup (+ the socket of another
+//                    worker of that user, then its ExportQuery); kStop (+ why, if it is for this
 //                    session only); kClean, after kEnded: make yourself clean for another session,
 //                    for which ledgers, page and session come again
 // If the daemon dies, the socket ends, and the worker ends its session and exits. Neither side has
@@ -40,7 +41,8 @@ enum class WorkerMessageType : uint32_t {
   kEnded,
   kLedger,
   kWork,
-  kClean
+  kClean,
+  kLookup
 };
 
 struct WorkerMessage {
@@ -48,14 +50,14 @@ struct WorkerMessage {
   // kAttach: index of the stream; kEnded: 1 if the worker waits for an answer; kFailed: see `body`
   uint32_t index = 0;
   uint8_t token[16] = {};  // kSession: for Welcome
-  // kSession, kAttach, kPeer: the daemon has read this many bytes, which are still at the beginning
-  // of the socket (closer.h). receive_worker_message() takes them.
+  // kSession, kAttach, kPeer, kLookup: the daemon has read this many bytes, which are still at the
+  // beginning of the socket (closer.h). receive_worker_message() takes them.
   uint32_t peeked = 0;
-  // kSession: the SessionStart; kPeer: the PeerHello; kReady: WorkerReady; kFailed: the reason,
-  // with index 1 if it is lasting (start_failure.h); kEnded: SessionTotals; kStop: why the session
-  // ends, empty if the server stops
+  // kSession: the SessionStart; kPeer: the PeerHello; kLookup: the ExportQuery; kReady:
+  // WorkerReady; kFailed: the reason, with index 1 if it is lasting (start_failure.h); kEnded:
+  // SessionTotals; kStop: why the session ends, empty if the server stops
   std::vector<std::byte> body;
-  UniqueFd descriptor;  // kSession, kAttach, kPeer, kLedger, kWork
+  UniqueFd descriptor;  // kSession, kAttach, kPeer, kLookup, kLedger, kWork
 };
 
 inline constexpr size_t kMaxWorkerMessageBytes = 96u << 10;

@@ -16,6 +16,7 @@
 #include "common/base/passed_descriptors.h"
 #include "common/tls/keyed.h"
 #include "common/wire/connect.h"
+#include "common/wire/export_messages.h"
 #include "common/wire/handshake.h"
 #include "common/wire/session_link.h"
 #include "common/wire/socket_keys.h"
@@ -205,7 +206,7 @@ Status WorkerSession::admit(const WorkerMessage& message) {
   resources_.limits = grant_.limits;
   RCUDA_RETURN_IF_ERROR(take_window());
   RCUDA_RETURN_IF_ERROR(limit_devices());
-  resources_.owner = grant_.owner;
+  resources_.exporter = {grant_.owner, grant_.port, grant_.exporter};
   const Settings& settings = worker_.settings;
   PeerSettings& peers = resources_.peers;
   std::memcpy(peers.session.data(), hello_.session, sizeof hello_.session);
@@ -279,7 +280,8 @@ Status WorkerSession::limit_devices() {
 // Messages of the daemon may arrive before the session runs.
 Status WorkerSession::listen() {
   listener_.emplace(
-      worker_.daemon, worker_.reports, [this](WorkerMessage peer) { called_on(std::move(peer)); },
+      worker_.daemon, worker_.reports,
+      [this](WorkerMessage caller) { called_on(std::move(caller)); },
       [this](std::string why, bool only_this) {
         std::lock_guard lock(mutex_);
         stopped_ = std::move(why);
@@ -289,16 +291,22 @@ Status WorkerSession::listen() {
   return listener_->start();
 }
 
-void WorkerSession::called_on(WorkerMessage peer) {
-  const Result<wire::PeerHello> called = wire::decode_peer_hello(peer.body);
+void WorkerSession::called_on(WorkerMessage caller) {
+  if (caller.type == WorkerMessageType::kLookup) {
+    const Result<wire::ExportQuery> query = wire::decode_export_query(caller.body);
+    std::lock_guard lock(mutex_);
+    if (query && loop_) loop_->executor().names.answer(*query, std::move(caller.descriptor));
+    return;
+  }
+  const Result<wire::PeerHello> called = wire::decode_peer_hello(caller.body);
   if (!called) return;
   std::lock_guard lock(mutex_);
   // Another worker may connect before loop_ is set: the client's end of the Link may be complete
   // before this one, and the client may already have introduced the two workers.
   if (loop_) {
-    loop_->executor().peers.called_on(*called, std::move(peer.descriptor));
+    loop_->executor().peers.called_on(*called, std::move(caller.descriptor));
   } else if (early_.size() < kMostEarlyCallers) {
-    early_.emplace_back(*called, std::move(peer.descriptor));
+    early_.emplace_back(*called, std::move(caller.descriptor));
   }
 }
 

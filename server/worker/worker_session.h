@@ -113,7 +113,7 @@ class WorkerSession {
   void stop(SessionLoop& session) const;
   bool stopped_now() const;
 
-  void called_on(WorkerMessage peer);
+  void called_on(WorkerMessage caller);
 
   const PreparedWorker worker_;
   SessionOrder& order_;

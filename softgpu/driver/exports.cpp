@@ -11,7 +11,6 @@
 namespace softgpu::driver {
 namespace {
 
-using rcuda::LookupKey;
 using rcuda::Result;
 using rcuda::Status;
 
@@ -30,7 +29,7 @@ struct Exports {
   std::map<LookupKey, Offered> offered;
   std::map<uint64_t, LookupKey> by_object;
   size_t sweep_at = kFewExports;
-  rcuda::LookupServer server;
+  LookupServer server;
 };
 
 // Never destroyed: its thread may answer until the process ends.
@@ -61,7 +60,7 @@ std::optional<Export> find_export(uint32_t kind, const LookupKey& key) {
 
 Status listen_locked(Exports& state) {
   if (state.server.started()) return {};
-  const Result<LookupKey> process = rcuda::make_lookup_key();
+  const Result<LookupKey> process = make_lookup_key();
   if (!process) return process.status();
   state.process = *process;
   return state.server.start(socket_of(*process), "softgpu-exports", find_export);
@@ -98,7 +97,7 @@ Result<ExportHandle> offer(ExportKind kind, uint64_t object, FindExport find) {
     return ExportHandle{kMagic, kind, 0, state.process, known->second};
   }
   if (Status status = listen_locked(state); !status.ok()) return status;
-  const Result<LookupKey> key = rcuda::make_lookup_key();
+  const Result<LookupKey> key = make_lookup_key();
   if (!key) return key.status();
   sweep_locked(state);
   state.offered[*key] = {kind, object, std::move(find)};
@@ -106,9 +105,9 @@ Result<ExportHandle> offer(ExportKind kind, uint64_t object, FindExport find) {
   return ExportHandle{kMagic, kind, 0, state.process, *key};
 }
 
-Result<rcuda::LookupResult> fetch(const ExportHandle& handle) {
-  Result<rcuda::LookupResult> found =
-      rcuda::look_up(socket_of(handle.process), static_cast<uint32_t>(handle.kind), handle.key);
+Result<LookupResult> fetch(const ExportHandle& handle) {
+  Result<LookupResult> found =
+      look_up(socket_of(handle.process), static_cast<uint32_t>(handle.kind), handle.key);
   if (!found) {
     RCUDA_WARN("an IPC handle cannot be opened: %s", found.status().message().c_str());
   } else if (!found->descriptor) {

@@ -1,7 +1,7 @@
 // Exports: what this process offers to other processes of its user by IPC handle.
 //
 // A handle holds the random number of the exporting process and a secret key. The importer asks
-// that process for the memory file behind the key (common/base/local_lookup.h) and what else it
+// that process for the memory file behind the key (local_lookup.h) and what else it
 // must know, so nothing in a handle is believed but the key. (Rejected: opening the file through
 // /proc. It opens whatever process and descriptor a handle names, and no file of a process that is
 // not dumpable.) An export ends with its object, and with the process.
@@ -15,8 +15,8 @@
 #include <memory>
 #include <optional>
 
-#include "common/base/local_lookup.h"
 #include "common/base/status.h"
+#include "softgpu/driver/local_lookup.h"
 
 namespace softgpu::driver {
 
@@ -26,20 +26,20 @@ struct ExportHandle {
   uint64_t magic = 0;
   ExportKind kind{};
   uint32_t reserved = 0;
-  rcuda::LookupKey process{};
-  rcuda::LookupKey key{};
+  LookupKey process{};
+  LookupKey key{};
 
   bool is_valid(ExportKind expected) const;
   bool is_of_this_process() const;
 };
 static_assert(sizeof(ExportHandle) == 48);
 
-using Export = rcuda::LookupServer::Item;
+using Export = LookupServer::Item;
 // nullopt once the object has ended.
 using FindExport = std::function<std::optional<Export>()>;
 
 // `object`: from next_memory_id(). The same object gets the same handle.
 rcuda::Result<ExportHandle> offer(ExportKind kind, uint64_t object, FindExport find);
-rcuda::Result<rcuda::LookupResult> fetch(const ExportHandle& handle);
+rcuda::Result<LookupResult> fetch(const ExportHandle& handle);
 
 }  // namespace softgpu::driver

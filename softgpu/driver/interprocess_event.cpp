@@ -57,7 +57,7 @@ CUresult InterprocessEvent::open(const CUipcEventHandle& handle,
   ExportHandle bytes;
   std::memcpy(static_cast<void*>(&bytes), &handle, sizeof bytes);
   if (!bytes.is_valid(ExportKind::kEvent)) return CUDA_ERROR_MAP_FAILED;
-  rcuda::Result<rcuda::LookupResult> fetched = fetch(bytes);
+  rcuda::Result<LookupResult> fetched = fetch(bytes);
   if (!fetched) return CUDA_ERROR_MAP_FAILED;
   rcuda::UniqueFd file = std::move(fetched->descriptor);
   struct stat status {};

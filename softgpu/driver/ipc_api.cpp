@@ -32,12 +32,12 @@ struct MemoryNote {
   uint64_t bytes = 0;
   CUuuid device{};
 };
-static_assert(sizeof(MemoryNote) <= sizeof(rcuda::LookupNote));
+static_assert(sizeof(MemoryNote) <= sizeof(LookupNote));
 
 // Opening a handle again returns the same address and is counted. A context's end also closes it.
 struct Opened {
   std::mutex mutex;
-  std::map<rcuda::LookupKey, std::weak_ptr<Allocation>> by_key;
+  std::map<LookupKey, std::weak_ptr<Allocation>> by_key;
 };
 Opened& opened() {
   static auto* instance = new Opened;
@@ -61,7 +61,7 @@ std::optional<Export> export_of(const std::weak_ptr<Allocation>& exported) {
 
 CUresult map_handle(Context& context, const ExportHandle& handle,
                     std::shared_ptr<Allocation>* allocation) {
-  rcuda::Result<rcuda::LookupResult> fetched = fetch(handle);
+  rcuda::Result<LookupResult> fetched = fetch(handle);
   if (!fetched) return CUDA_ERROR_MAP_FAILED;
   const rcuda::UniqueFd file = std::move(fetched->descriptor);
   MemoryNote note;

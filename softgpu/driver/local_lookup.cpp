@@ -1,4 +1,4 @@
-#include "common/base/local_lookup.h"
+#include "softgpu/driver/local_lookup.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -21,8 +21,14 @@
 #include "common/base/socket_io.h"
 #include "common/base/start_thread.h"
 
-namespace rcuda {
+namespace softgpu::driver {
 namespace {
+
+using rcuda::Code;
+using rcuda::Deadline;
+using rcuda::Result;
+using rcuda::Status;
+using rcuda::UniqueFd;
 
 struct Request {
   LookupKey key;
@@ -86,14 +92,14 @@ Status LookupServer::start(const std::string& name, const char* thread, Find fin
   listener_.reset(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   stop_.reset(::eventfd(0, EFD_CLOEXEC));
   // Descriptors go to callers only.
-  (void)take_descriptors(listener_.get(), false);
+  (void)rcuda::take_descriptors(listener_.get(), false);
   if (!listener_ || !stop_ ||
       ::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
       ::listen(listener_.get(), 64) != 0) {
     return Status::from_errno(errno, "a local socket for other processes");
   }
   find_ = std::move(find);
-  return start_thread(&thread_, [this, thread] {
+  return rcuda::start_thread(&thread_, [this, thread] {
     ::pthread_setname_np(::pthread_self(), thread);
     serve();
   });
@@ -134,13 +140,13 @@ void LookupServer::serve() {
 void LookupServer::answer(int caller) const {
   const Deadline deadline = in_a_second();
   Request request{};
-  if (!recv_all(caller, writable_bytes_of(request), deadline).ok()) return;
+  if (!rcuda::recv_all(caller, rcuda::writable_bytes_of(request), deadline).ok()) return;
   const std::optional<Item> item = find_(request.kind, request.key);
   Answer answer{};
   if (item) answer = {item->note, 1};
   const bool passes = item && item->descriptor >= 0;
-  (void)send_with_fds(caller, bytes_of(answer), {passes ? &item->descriptor : nullptr, passes},
-                      deadline);
+  (void)rcuda::send_with_fds(caller, rcuda::bytes_of(answer),
+                             {passes ? &item->descriptor : nullptr, passes}, deadline);
 }
 
 // ---- client ------------------------------------------------------------------------------------
@@ -161,9 +167,10 @@ Result<LookupResult> look_up(const std::string& name, uint32_t kind, const Looku
   Request request{key, kind, 0};
   Answer answer{};
   std::vector<UniqueFd> descriptors;
-  Status asked = send_all(socket.get(), bytes_of(request), deadline);
+  Status asked = rcuda::send_all(socket.get(), rcuda::bytes_of(request), deadline);
   if (asked.ok()) {
-    asked = recv_with_fds(socket.get(), writable_bytes_of(answer), descriptors, deadline);
+    asked =
+        rcuda::recv_with_fds(socket.get(), rcuda::writable_bytes_of(answer), descriptors, deadline);
   }
   if (asked.code() == Code::kSystem) return std::move(asked).with_context("a local lookup");
   if (!asked.ok() || answer.found != 1) return not_found();
@@ -172,4 +179,4 @@ Result<LookupResult> look_up(const std::string& name, uint32_t kind, const Looku
   return result;
 }
 
-}  // namespace rcuda
+}  // namespace softgpu::driver

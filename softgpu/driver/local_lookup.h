@@ -25,13 +25,13 @@
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 
-namespace rcuda {
+namespace softgpu::driver {
 
 using LookupKey = std::array<uint8_t, 16>;
 using LookupNote = std::array<std::byte, 112>;
 
 // A key that nobody can guess.
-Result<LookupKey> make_lookup_key();
+rcuda::Result<LookupKey> make_lookup_key();
 
 class LookupServer {
  public:
@@ -48,7 +48,7 @@ class LookupServer {
   LookupServer& operator=(const LookupServer&) = delete;
 
   // `name`: of the socket, unique on the machine. `thread`: for debuggers, 15 characters at most.
-  Status start(const std::string& name, const char* thread, Find find);
+  rcuda::Status start(const std::string& name, const char* thread, Find find);
   bool started() const { return thread_.joinable(); }
 
  private:
@@ -58,15 +58,15 @@ class LookupServer {
   bool rest(std::chrono::milliseconds time) const;
 
   Find find_;
-  UniqueFd listener_;
-  UniqueFd stop_;
+  rcuda::UniqueFd listener_;
+  rcuda::UniqueFd stop_;
   std::thread thread_;
 };
 
 struct LookupResult {
   LookupNote note{};
-  UniqueFd descriptor;
+  rcuda::UniqueFd descriptor;
 };
-Result<LookupResult> look_up(const std::string& name, uint32_t kind, const LookupKey& key);
+rcuda::Result<LookupResult> look_up(const std::string& name, uint32_t kind, const LookupKey& key);
 
-}  // namespace rcuda
+}  // namespace softgpu::driver

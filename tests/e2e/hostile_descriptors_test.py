@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""A local user who is not served sends the server of root descriptors whose close lingers, or has taken the server's name.
-Everybody else is served.
+"""A local user sends the server of root descriptors whose close lingers, has taken the server's name, or asks for what
+others have exported. Everybody else is served.
 
     hostile_descriptors_test.py --build FOLDER --programs FOLDER [unittest arguments]
 
 Exits with 77 if it cannot act as another user.
 """
 
+import contextlib
+import hmac
 import os
 import signal
 import socket
@@ -15,36 +17,75 @@ import subprocess
 import tempfile
 import unittest
 
-from servers import client_environment, old_kernel, run_tests, Server
+from servers import client_environment, EXPORTER, IMPORTER, message, old_kernel, run_tests, Server
 
 BUILD = PROGRAMS = None
 
-# Sends a socket with unsent bytes and SO_LINGER, whose peer (argv[1]) does not read. Its last close blocks for 100 s,
-# unless the process ends. Prints how many connections accepted it. Then ends, so these have the last descriptors.
+# Sends each of argv[2:] a socket with unsent bytes and SO_LINGER, whose peer (argv[1]) does not read. Its last close
+# blocks for 100 s, unless the process ends. Prints how many connections accepted it. Then ends, so these have the last
+# descriptors.
 HOSTILE = """
 import array, os, socket, struct, sys
-stuck = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
-stuck.setblocking(False)
-try:
-    while True: stuck.send(bytes(65536))
-except BlockingIOError: pass
-stuck.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 100))
-rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [stuck.fileno()]))]
+def stuck():
+    one = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+    one.setblocking(False)
+    try:
+        while True: one.send(bytes(65536))
+    except BlockingIOError: pass
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 100))
+    return one
 took = 0
 for name in sys.argv[2:]:
-    local = socket.socket(socket.AF_UNIX)
+    one, local = stuck(), socket.socket(socket.AF_UNIX)
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [one.fileno()]))]
     local.connect(name.replace("@", "\\0"))
     try: took += local.sendmsg([b"A" * 4], rights) > 0
     except PermissionError: pass
+    globals()[name] = one, local
 print(took, flush=True)
 os._exit(0)
 """
+
+# Sends a message (argv[2]) to a local socket (argv[1]), and prints the type of the answer, or "nothing".
+ASK = """
+import socket, struct, sys
+local = socket.socket(socket.AF_UNIX)
+local.settimeout(60)
+local.connect(sys.argv[1].replace("@", "\\0"))
+local.sendall(bytes.fromhex(sys.argv[2]))
+header = local.recv(16)
+print(struct.unpack("<8xI4x", header)[0] if header else "nothing")
+"""
+EXPORT_QUERY, EXPORT_ANSWER = 23, 24
+
+NOBODY = dict(user=65534, group=65534, extra_groups=[])
+STRANGER = dict(user=65533, group=65533, extra_groups=[])
+
+
+def doors_of(servers):
+    """The names of the local sockets at which servers and their workers listen. Those of softgpu are its own."""
+    own = set()
+    for server in servers:
+        for pid in (server.process.pid, *server.workers()):
+            for number in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(FileNotFoundError):
+                    own.add(os.readlink(f"/proc/{pid}/fd/{number}"))
+    with open("/proc/net/unix") as sockets:
+        lines = [line.split() for line in sockets]
+    listening = "00010000"
+    return [fields[7] for fields in lines if len(fields) == 8 and fields[3] == listening
+            and f"socket:[{fields[6]}]" in own and not fields[7].startswith("@softgpu-")]
+
 
 class HostileDescriptorsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         if os.geteuid() != 0:
             print("SKIPPED: only root can be another user")
+            raise SystemExit(77)
+        library = os.path.join(BUILD, "lib/librcuda.so")
+        if subprocess.run(["cat", library], stdout=subprocess.DEVNULL, cwd="/", **NOBODY).returncode != 0:
+            print("SKIPPED: the build folder is closed to other users")
             raise SystemExit(77)
 
     def program(self, servers, program, transport):
@@ -80,6 +121,59 @@ class HostileDescriptorsTest(unittest.TestCase):
     def test_without_the_kernels_help(self):
         with tempfile.TemporaryDirectory() as folder:
             self.attack(old_kernel(folder), 2)
+
+    def exporter(self, server):
+        """The name of memory that a session of nobody has exported, for as long as the test runs."""
+        exporter = subprocess.Popen(["python3", "-c", EXPORTER], cwd="/", text=True, stdin=subprocess.PIPE,
+                                    stdout=subprocess.PIPE, env=client_environment(BUILD, [server]), **NOBODY)
+        self.addCleanup(exporter.wait)
+        self.addCleanup(exporter.stdout.close)
+        self.addCleanup(exporter.stdin.close)
+        return exporter.stdout.readline().strip()
+
+    def test_exports_are_found_meanwhile(self):
+        with tempfile.TemporaryDirectory() as folder:
+            servers = [Server(BUILD, wrapper=old_kernel(folder), options=("--users", "*")) for _ in range(2)]
+            name = self.exporter(servers[0])
+            sink = socket.create_server(("127.0.0.1", 0))
+            self.addCleanup(sink.close)
+            doors = doors_of(servers)
+            for server in servers:
+                self.assertIn(f"/run/rcuda/{server.port}.sock", doors)
+            # None of them is faster than the hostile process ends.
+            processes = [pid for server in servers for pid in (server.process.pid, *server.workers())]
+            for pid in processes:
+                os.kill(pid, signal.SIGSTOP)
+            hostile = subprocess.run(["python3", "-c", HOSTILE, str(sink.getsockname()[1]), *doors], cwd="/", text=True,
+                                     capture_output=True, timeout=60, **STRANGER)
+            for pid in processes:
+                os.kill(pid, signal.SIGCONT)
+            self.assertEqual(hostile.stdout, f"{len(doors)}\n", hostile.stderr)
+            for server in servers:  # within a server, and across two
+                found = subprocess.run(["python3", "-c", IMPORTER, name], cwd="/", text=True, capture_output=True,
+                                       timeout=60, env=client_environment(BUILD, [server]), **NOBODY)
+                self.assertEqual(found.stdout, "0\n", found.stderr + servers[0].text())
+            self.doCleanups()
+            self.assertEqual([server.stop() for server in servers], [0, 0])
+
+    def test_only_the_user_gets_an_export(self):
+        server = Server(BUILD, options=("--users", "*"))
+        name = bytes.fromhex(self.exporter(server))
+        host = socket.gethostname()
+        owner = f"uid 5 65534, host {len(host)} {host}, "
+        place = hmac.digest(name[16:32] + bytes(16), b"rcuda exports of " + owner.encode(), "sha256")
+
+        def ask(socket_name, user):
+            query = message(EXPORT_QUERY, place + name[8:12] + name[32:48])
+            return subprocess.run(["python3", "-c", ASK, socket_name, query.hex()], cwd="/", text=True,
+                                  capture_output=True, check=True, timeout=60, **user).stdout.strip()
+
+        door = f"/run/rcuda/{server.port}.sock"
+        self.assertEqual(ask(door, NOBODY), str(EXPORT_ANSWER), "the query is right")
+        self.assertEqual(ask(door, STRANGER), "nothing")
+        self.assertEqual(ask(door, {}), "nothing", "root is another user")
+        self.doCleanups()
+        self.assertEqual(server.stop(), 0)
 
     def test_a_name_that_is_taken_stops_no_server_of_root(self):
         # A port that is free now.

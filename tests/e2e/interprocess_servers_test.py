@@ -10,23 +10,9 @@ import subprocess
 import sys
 import unittest
 
-from servers import client_environment, run_tests, Server, WITH_MEMORY
+from servers import client_environment, EXPORTER, IMPORTER, run_tests, Server
 
 BUILD = None
-
-EXPORTER = WITH_MEMORY + """
-handle = (ctypes.c_uint8 * 64)()
-assert cuda.cuIpcGetMemHandle(handle, memory) == 0
-print(bytes(handle).hex(), flush=True)
-sys.stdin.readline()
-"""
-
-IMPORTER = WITH_MEMORY + """
-class Handle(ctypes.Structure):
-    _fields_ = [("bytes", ctypes.c_uint8 * 64)]
-handle, opened = Handle.from_buffer_copy(bytes.fromhex(sys.argv[1])), ctypes.c_uint64()
-print(cuda.cuIpcOpenMemHandle_v2(ctypes.byref(opened), handle, 1))
-"""
 
 
 class InterprocessServersTest(unittest.TestCase):
@@ -53,6 +39,11 @@ class InterprocessServersTest(unittest.TestCase):
 
     def test_on_one_server_it_is_opened(self):
         self.assertEqual(self.results_of(self.servers[0]), (["0"], ""))
+
+    def test_on_another_server_of_that_gpu_it_is_opened(self):
+        other = Server(BUILD, index=0, environment={"SOFTGPU_DEVICES": "2"})
+        self.addCleanup(other.stop)
+        self.assertEqual(self.results_of(other), (["0"], ""))
 
     def test_otherwise_a_line_says_what_is_missing(self):
         for what, server, visible in (("another server", 1, "0,1"), ("a GPU that is not seen", 0, "1")):

@@ -52,6 +52,22 @@ assert cuda.cuCtxSetCurrent(context) == 0
 assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(3 << 20)) == 0
 """
 
+# Prints the IPC handle of the memory, which it keeps until its stdin ends.
+EXPORTER = WITH_MEMORY + """
+handle = (ctypes.c_uint8 * 64)()
+assert cuda.cuIpcGetMemHandle(handle, memory) == 0
+print(bytes(handle).hex(), flush=True)
+sys.stdin.readline()
+"""
+
+# Opens the handle in argv[1], and prints the result.
+IMPORTER = WITH_MEMORY + """
+class Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_uint8 * 64)]
+handle, opened = Handle.from_buffer_copy(bytes.fromhex(sys.argv[1])), ctypes.c_uint64()
+print(cuda.cuIpcOpenMemHandle_v2(ctypes.byref(opened), handle, 1))
+"""
+
 
 class Server:
     def __init__(self, build, driver="softgpu", devices="", index=0, options=(), environment=(),

@@ -267,6 +267,8 @@ inline std::vector<std::string> door_corpus(bool with_tls) {
       knock(Knock::kRaw, header.substr(0, 17)) + knock(Knock::kRaw, header.substr(17)),
       knock(Knock::kMessage, "\2" + std::string(20, 'a')),
       knock(Knock::kMessage, "\7" + std::string(40, 'p')),
+      local + knock(Knock::kMessage, "\27" + std::string(52, 'q')),
+      knock(Knock::kMessage, "\27" + std::string(52, 'q')),
       knock(Knock::kRaw, std::string("\26\3\1\0\5\1\0\0\1\0", 10)) + status,
   };
   std::vector<std::string> corpus;

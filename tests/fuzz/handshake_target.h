@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/wire/control_messages.h"
+#include "common/wire/export_messages.h"
 #include "common/wire/gpu_report.h"
 #include "common/wire/handshake.h"
 #include "common/wire/lease_messages.h"
@@ -29,7 +30,6 @@ inline void fuzz_handshake(const uint8_t* data, size_t size) {
   const auto* bytes = reinterpret_cast<const std::byte*>(data);
   const std::vector<std::byte> body(bytes, bytes + size);
   if (auto attach = decode_attach(body); attach.ok() && encode(*attach) != body) std::abort();
-  if (auto peer = decode_peer_hello(body); peer.ok() && encode(*peer) != body) std::abort();
   if (auto query = decode_ticket_query(body); query.ok() && encode(*query) != body) std::abort();
   if (auto ticket = decode_ticket(body); ticket.ok() && encode(*ticket) != body) std::abort();
   if (auto who = decode_authenticate(body); who.ok() && encode(*who) != body) std::abort();
@@ -37,8 +37,10 @@ inline void fuzz_handshake(const uint8_t* data, size_t size) {
     std::abort();
   if (auto asked = decode_control_request(body); asked.ok() && encode(*asked) != body) std::abort();
   if (auto told = decode_control_answer(body); told.ok() && encode(*told) != body) std::abort();
+  if (auto query = decode_export_query(body); query.ok() && encode(*query) != body) std::abort();
   if (auto lease = decode_lease_request(body); lease.ok() && encode(*lease) != body) std::abort();
   check_again(decode_hello(body), decode_hello);
+  check_again(decode_peer_hello(body), decode_peer_hello);
   check_again(decode_queued(body), decode_queued);
   check_again(decode_welcome(body), decode_welcome);
   check_again(decode_refusal(body), decode_refusal);

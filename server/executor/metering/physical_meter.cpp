@@ -39,8 +39,8 @@ std::shared_ptr<const void> PhysicalMeter::describe(CUmemGenericAllocationHandle
   const auto found = handles_.find(handle);
   if (found == handles_.end() || found->second.memory->unknown_size) return nullptr;
   const Import& memory = found->second.memory;
-  if (memory->key == LookupKey{}) {
-    const Result<LookupKey> key = make_lookup_key();
+  if (memory->key == wire::ExportNumber{}) {
+    const Result<wire::ExportNumber> key = make_export_number();
     if (key) memory->key = *key;
     if (key) shared_[*key] = memory;
   }
@@ -55,7 +55,7 @@ PhysicalMeter::Import PhysicalMeter::book_import(CUdevice device, const ExportOr
   }
   if (!meter_.take(device, origin.bytes)) return nullptr;
   Import memory(new Memory{*this, device, origin.bytes, false, origin.memory});
-  if (origin.memory != LookupKey{}) shared_[origin.memory] = memory;
+  if (origin.memory != wire::ExportNumber{}) shared_[origin.memory] = memory;
   return memory;
 }
 

@@ -16,7 +16,6 @@
 
 #include <cuda.h>
 
-#include "common/base/local_lookup.h"
 #include "server/executor/metering/memory_meter.h"
 #include "server/names/exported_names.h"
 
@@ -55,7 +54,7 @@ class PhysicalMeter {
   };
 
   MemoryMeter& meter_;
-  std::map<LookupKey, std::weak_ptr<Memory>> shared_;  // by the key of its exports
+  std::map<wire::ExportNumber, std::weak_ptr<Memory>> shared_;  // by the key of its exports
   std::unordered_map<CUmemGenericAllocationHandle, Handle> handles_;
   std::map<CUdeviceptr, Mapping> mappings_;  // by address; they do not overlap
 };
@@ -67,7 +66,7 @@ struct PhysicalMeter::Memory {
   CUdevice device = 0;
   uint64_t bytes = 0;
   bool unknown_size = false;
-  LookupKey key{};  // zeros: neither exported nor imported
+  wire::ExportNumber key{};  // zeros: neither exported nor imported
 };
 
 }  // namespace rcuda::server

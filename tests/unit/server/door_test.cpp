@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 
 #include "common/wire/connect.h"
+#include "common/wire/export_messages.h"
 #include "common/wire/same_host.h"
 #include "tests/support/server_process.h"
 
@@ -178,7 +179,8 @@ TEST(DoorTest, TicketsAreGivenAndTakenWhereTheyProveSomething) {
   EXPECT_TRUE(is_served(server.connect_local().get()));
 }
 
-// An Attach and a PeerHello carry a secret of a session; without it the server rejects them.
+// An Attach, a PeerHello and an ExportQuery carry a secret of a session; without it the server
+// rejects them.
 TEST(DoorTest, ASecretOfASessionIsNoGuess) {
   const ServerProcess server;
   const UniqueFd attach = server.connect_tcp(), caller = server.connect_tcp();
@@ -188,6 +190,12 @@ TEST(DoorTest, ASecretOfASessionIsNoGuess) {
       send(caller.get(), MessageType::kPeerHello, wire::encode(wire::PeerHello{.medium = "tcp"}))
           .ok());
   EXPECT_NE(refusal(caller.get()).find("no worker of that session"), std::string::npos);
+  const UniqueFd local = server.connect_local(), distant = server.connect_tcp();
+  for (const int asking : {local.get(), distant.get()}) {
+    ASSERT_TRUE(send(asking, MessageType::kExportQuery, wire::encode(wire::ExportQuery{})).ok());
+  }
+  EXPECT_EQ(wire::read_message(local.get(), patience()).status().code(), Code::kUnavailable);
+  EXPECT_NE(refusal(distant.get()).find("own local socket"), std::string::npos);
 }
 
 }  // namespace

@@ -1,11 +1,15 @@
-// Names of exported memory between workers, all in this process: who gets what the driver gave.
+// Names of exported memory between workers, all in this process: who gets what the driver gave. The
+// daemons are one function here, which finds the worker as they do.
 #include "server/names/exported_names.h"
 
+#include <chrono>
 #include <cstring>
+#include <map>
 #include <vector>
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 namespace rcuda::server {
@@ -24,7 +28,40 @@ UniqueFd open_null() { return UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)
 
 class ExportedNamesTest : public ::testing::Test {
  protected:
-  ExportedNames exporter_{"alice on one"}, importer_{"alice on one"};
+  using Door = std::pair<uint16_t, wire::ExportPlace>;
+
+  // A worker of a daemon.
+  struct Worker : ExportedNames {
+    Worker(ExportedNamesTest& world, const Exporter& self)
+        : ExportedNames(self,
+                        [&world](uint16_t port, const wire::ExportQuery& query) {
+                          return world.ask(port, query);
+                        }),
+          world_(world),
+          door_(self.port, wire::export_place(self.owner, self.number)) {
+      world_.workers_[door_] = this;
+    }
+    ~Worker() { world_.workers_.erase(door_); }
+    ExportedNamesTest& world_;
+    const Door door_;
+  };
+
+  Result<wire::ExportAnswer> ask(uint16_t port, const wire::ExportQuery& query) {
+    const auto found = workers_.find({port, query.place});
+    if (found == workers_.end()) return Status(Code::kUnavailable, "no such worker");
+    int ends[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    const UniqueFd asking(ends[0]);
+    const Result<wire::ExportQuery> arrived = wire::decode_export_query(wire::encode(query));
+    EXPECT_TRUE(arrived.ok());
+    found->second->answer(*arrived, UniqueFd(ends[1]));
+    return wire::read_export_answer(asking.get(),
+                                    std::chrono::steady_clock::now() + std::chrono::seconds(10));
+  }
+
+  std::map<Door, ExportedNames*> workers_;
+  Worker exporter_{*this, {"alice on one", 8308, {1}}},
+      importer_{*this, {"alice on one", 8309, {2}}};
 };
 
 TEST_F(ExportedNamesTest, AnotherWorkerOfTheOwnerGetsTheHandle) {
@@ -65,7 +102,7 @@ TEST_F(ExportedNamesTest, AnotherOwnerGetsNothing) {
   const Status unknown = importer_.find_handle(nothing).status();
   EXPECT_EQ(unknown.code(), Code::kNotFound);
   for (const char* owner : {"alice on two", "bob on one", ""}) {
-    ExportedNames other(owner);
+    Worker other(*this, {owner, 8308, {3}});
     EXPECT_EQ(other.find_handle(*handle).status().message(), unknown.message()) << owner;
     EXPECT_EQ(other.find_descriptor(*descriptor).status().message(), unknown.message()) << owner;
   }
@@ -86,10 +123,13 @@ TEST_F(ExportedNamesTest, NamesThatNobodyMintedAreNotFound) {
     forged.secret[i] ^= 0x10;
     EXPECT_EQ(importer_.find_handle(forged).status().code(), Code::kNotFound);
   }
+  forged = *name;
+  forged.port = importer_.door_.first;
+  EXPECT_EQ(importer_.find_handle(forged).status().code(), Code::kNotFound) << "another daemon";
 }
 
 TEST_F(ExportedNamesTest, NamesEndWithTheSession) {
-  std::optional<ExportedNames> session("alice on one");
+  std::optional<Worker> session(std::in_place, *this, Exporter{"alice on one", 8308, {4}});
   const auto handle = session->add(ExportKind::kEvent, some_handle(1));
   const auto descriptor = session->add(ExportKind::kAllocation, open_null());
   ASSERT_TRUE(handle && descriptor);
@@ -158,7 +198,7 @@ TEST(ExportedNameTest, HandlesHoldANameOfTheirKindAndNothingElse) {
   EXPECT_EQ(wire::name_in(handle, ExportKind::kMemory)->secret, name->secret);
   EXPECT_FALSE(wire::name_in(handle, ExportKind::kEvent));
   EXPECT_FALSE(wire::name_in({}, ExportKind::kMemory));
-  for (const size_t byte : {0, 8, 12, 48, 63}) {
+  for (const size_t byte : {0, 8, 14, 48, 63}) {
     wire::HandleBytes altered = handle;
     altered[byte] ^= std::byte{1};
     EXPECT_FALSE(wire::name_in(altered, ExportKind::kMemory)) << byte;

@@ -5,12 +5,10 @@
 #include <string>
 #include <vector>
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include "server/executor/answers/output_capture.h"
-#include "server/names/exported_names.h"
 #include "server/peer/peer_hub.h"
 #include "tests/support/session_harness.h"
 #include "tests/support/thread_limit.h"
@@ -90,17 +88,6 @@ TEST_F(WorkerThreads, WithoutAThreadToConnectCopiesEndWithTheReason) {
   std::unique_lock lock(mutex);
   changed.wait(lock, [&] { return over; });
   EXPECT_TRUE(hub_->settled(kLink));
-}
-
-TEST(Threads, AllocationsAreExportedOnceThereIsAThreadForIt) {
-  ExportedNames names;
-  const auto descriptor = [] { return UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)); };
-  {
-    const ThreadLimit limit(0);
-    expect_mend(names.add(wire::ExportKind::kPool, descriptor()).status());
-    EXPECT_EQ(limit.refused(), 1);
-  }
-  EXPECT_TRUE(names.add(wire::ExportKind::kPool, descriptor()).ok());
 }
 
 TEST(Threads, OutputThatCannotBeCapturedStays) {

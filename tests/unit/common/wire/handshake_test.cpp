@@ -429,6 +429,7 @@ TEST(HandshakeTest, MutationsNeverCrashTheDecoders) {
       encode(Refusal{1, "no"}),
       encode(sample_status()),
       encode(PeerHello{}),
+      encode(ExportQuery{}),
       encode(TicketQuery{}),
       encode(Ticket{}),
       encode(Queued{3, "no"}),

@@ -1,6 +1,6 @@
 // Lookups between two processes, both of them this one, which runs out of descriptors; and a socket
 // of another user in between.
-#include "common/base/local_lookup.h"
+#include "softgpu/driver/local_lookup.h"
 
 #include <cerrno>
 #include <cstring>
@@ -17,8 +17,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace rcuda {
+namespace softgpu::driver {
 namespace {
+
+using rcuda::Code;
+using rcuda::Status;
+using rcuda::UniqueFd;
 
 constexpr uint32_t kKind = 7;
 constexpr uid_t kNobody = 65534;
@@ -199,4 +203,4 @@ TEST_F(OtherUserTest, CannotAnswerInPlaceOfTheServer) {
 }
 
 }  // namespace
-}  // namespace rcuda
+}  // namespace softgpu::driver

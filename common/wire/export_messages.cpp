@@ -1,0 +1,68 @@
+#include "common/wire/export_messages.h"
+
+#include <algorithm>
+
+#include "common/base/socket_io.h"
+#include "common/tls/keyed.h"
+#include "common/wire/message_codec.h"
+#include "common/wire/refusal.h"
+
+namespace rcuda::wire {
+
+ExportPlace export_place(const std::string& owner, const ExportNumber& worker) {
+  tls::Key number{};
+  std::copy(worker.begin(), worker.end(), number.begin());
+  return tls::derive(number, "rcuda exports of " + owner);
+}
+
+std::vector<std::byte> encode(const ExportQuery& message) {
+  MessageWriter out;
+  out.bytes(message.place.data(), message.place.size());
+  out.number(static_cast<uint32_t>(message.kind));
+  out.bytes(message.secret.data(), message.secret.size());
+  return out.take();
+}
+
+Result<ExportQuery> decode_export_query(const std::vector<std::byte>& body) {
+  MessageReader in(body);
+  ExportQuery message;
+  uint32_t kind = 0;
+  in.bytes(message.place.data(), message.place.size());
+  in.number(&kind);
+  in.bytes(message.secret.data(), message.secret.size());
+  message.kind = static_cast<ExportKind>(kind);
+  if (!in.complete()) return malformed("ExportQuery");
+  return message;
+}
+
+Status write_export_answer(int socket, const ExportNote& note, int descriptor) {
+  const std::vector<std::byte> message =
+      message_bytes(MessageType::kExportAnswer, {note.begin(), note.end()});
+  return send_with_fds(socket, message, {&descriptor, descriptor >= 0 ? 1u : 0u},
+                       std::chrono::steady_clock::now());
+}
+
+Result<ExportAnswer> read_export_answer(int socket,
+                                        std::chrono::steady_clock::time_point deadline) {
+  // A Refusal has a short text.
+  constexpr uint32_t kMaxBody = 64u << 10;
+  MessageHeader header;
+  std::vector<UniqueFd> descriptors;
+  RCUDA_RETURN_IF_ERROR(recv_with_fds(socket, writable_bytes_of(header), descriptors, deadline));
+  RCUDA_RETURN_IF_ERROR(check_header(header));
+  if (header.body_bytes > kMaxBody) return malformed("ExportAnswer");
+  std::vector<std::byte> body(header.body_bytes);
+  RCUDA_RETURN_IF_ERROR(recv_with_fds(socket, body, descriptors, deadline));
+  if (header.type == MessageType::kRefusal) {
+    return refusal_error(body, "the lookup was refused", Code::kUnavailable);
+  }
+  ExportAnswer answer;
+  if (header.type != MessageType::kExportAnswer || body.size() != answer.note.size()) {
+    return malformed("ExportAnswer");
+  }
+  std::copy(body.begin(), body.end(), answer.note.begin());
+  if (!descriptors.empty()) answer.descriptor = std::move(descriptors.front());
+  return answer;
+}
+
+}  // namespace rcuda::wire
