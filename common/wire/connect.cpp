@@ -163,13 +163,20 @@ LocalAddress::LocalAddress(uint16_t port) {
   bytes_ = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
 }
 
-LocalAddress LocalAddress::in_roots_folder(uint16_t port) {
+LocalAddress LocalAddress::at(const std::string& path) {
   LocalAddress made;
   made.address_.sun_family = AF_UNIX;
-  const std::string path = std::string(kRootsFolder) + "/" + std::to_string(port) + ".sock";
   std::memcpy(made.address_.sun_path, path.c_str(), path.size() + 1);
   made.bytes_ = sizeof made.address_;
   return made;
+}
+
+LocalAddress LocalAddress::in_roots_folder(uint16_t port) {
+  return at(std::string(kRootsFolder) + "/" + std::to_string(port) + ".sock");
+}
+
+LocalAddress LocalAddress::for_containers(uint16_t port) {
+  return at(std::string(kContainersFolder) + "/" + std::to_string(port) + ".sock");
 }
 
 std::string LocalAddress::text() const {

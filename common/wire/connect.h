@@ -89,19 +89,24 @@ Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,
 
 // Where clients on the same machine find the server of a port. Every server has an abstract Unix
 // socket. It disappears with the server, but any user may take its name first. So a server of root
-// also has a socket in a folder that only root can write, and clients look there first.
+// also has a socket in a folder that only root can write, and clients look there first. In a
+// container, another folder of this kind has the place of that one: its sockets treat clients as
+// those of another machine.
 class LocalAddress {
  public:
   static constexpr const char* kRootsFolder = "/run/rcuda";
+  static constexpr const char* kContainersFolder = "/run/rcuda/containers";
 
   explicit LocalAddress(uint16_t port);                // the abstract one
   static LocalAddress in_roots_folder(uint16_t port);  // /run/rcuda/8308.sock
+  static LocalAddress for_containers(uint16_t port);   // /run/rcuda/containers/8308.sock
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address_); }
   socklen_t bytes() const { return bytes_; }
   std::string text() const;  // "@rcuda-8308", or the path
 
  private:
   LocalAddress() = default;
+  static LocalAddress at(const std::string& path);
 
   sockaddr_un address_{};
   socklen_t bytes_;

@@ -115,7 +115,7 @@ Status Daemon::open() {
 
 void Daemon::close() {
   // The closer closes these sockets too: strangers may have queued descriptors in them.
-  for (LocalListener* const local : {&listener_.local, &listener_.roots}) {
+  for (LocalListener* const local : {&listener_.local, &listener_.roots, &listener_.containers}) {
     closer_.close(::geteuid(), local->release());
   }
   listener_ = {};
@@ -148,7 +148,8 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
                                {monitor_.descriptor(), POLLIN, 0},
                                {accepts ? listener_.tcp.get() : -1, POLLIN, 0},
                                {accepts_local ? listener_.local.get() : -1, POLLIN, 0},
-                               {accepts_local ? listener_.roots.get() : -1, POLLIN, 0}};
+                               {accepts_local ? listener_.roots.get() : -1, POLLIN, 0},
+                               {accepts_local ? listener_.containers.get() : -1, POLLIN, 0}};
   const size_t first_connection = items.size();
   for (const Connection& connection : connections_) {
     items.push_back({connection.socket.fd(), connection.events(), 0});
@@ -168,9 +169,10 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   shake_hands();
   // First, so that new connections replace none that has just introduced itself.
   serve_waiting();
-  if (items[4].revents) accept_some(listener_.tcp.get(), false);
-  if (items[5].revents) accept_some(listener_.local.get(), true);
-  if (items[6].revents) accept_some(listener_.roots.get(), true);
+  if (items[4].revents) accept_some(listener_.tcp.get(), Door::kNetwork);
+  if (items[5].revents) accept_some(listener_.local.get(), Door::kLocal);
+  if (items[6].revents) accept_some(listener_.roots.get(), Door::kLocal);
+  if (items[7].revents) accept_some(listener_.containers.get(), Door::kContainers);
   reassure_waiting();
   return !is_drained();
 }
@@ -320,12 +322,12 @@ std::chrono::milliseconds Daemon::time_to_next_deadline() const {
   return std::clamp(left, std::chrono::milliseconds(1), kLongestWait);
 }
 
-void Daemon::accept_some(int listening, bool local) {
+void Daemon::accept_some(int listening, Door door) {
   Crowd crowd = newcomers();
   // A new connection is read before enough others can replace it.
   const size_t most_at_once = std::clamp<size_t>(most_newcomers_ / 2, 1, kMostAcceptedAtOnce);
   for (size_t i = 0; i < most_at_once; ++i) {
-    Result<Accepted> accepted = accept_from(listening, local);
+    Result<Accepted> accepted = accept_from(listening, door != Door::kNetwork);
     if (!accepted.ok()) {
       // Most likely out of descriptors. Connections in the backlog are accepted when descriptors
       // are free again.
@@ -334,35 +336,49 @@ void Daemon::accept_some(int listening, bool local) {
       return;
     }
     if (!accepted->socket) return;
-    greet(std::move(accepted).value(), local, &crowd);
+    greet(std::move(accepted).value(), door, &crowd);
   }
 }
 
-void Daemon::greet(Accepted accepted, bool local, Crowd* crowd) {
+void Daemon::greet(Accepted accepted, Door door, Crowd* crowd) {
   Connection connection;
   connection.socket = std::move(accepted.socket);
   connection.name = std::move(accepted.peer);
   connection.origin = std::move(accepted.origin);
   connection.ends = accepted.connection;
-  connection.local = local;
+  connection.local = door != Door::kNetwork;
   connection.deadline = Clock::now() + settings_.handshake_timeout.get();
   RCUDA_DEBUG("%s connected", connection.name.c_str());
-  if (local) {
-    Result<Identity> identity = identity_of_local(connection.socket.fd());
-    if (!identity.ok()) return refuse(connection, identity.status());
-    connection.identity = std::move(identity).value();
-    if (closer_.started()) connection.closer = &closer_;
-    const uid_t user = *connection.identity->uid;
-    // A session may be of a user who is served by a token only, and its worker looks exports up.
-    if (!is_served(*connection.identity) && !pool_->runs_as(user)) {
-      return refuse(connection, wire::not_served(listener_.port, ::geteuid(), user));
-    }
-    (void)gate_.account_of(user, Clock::now());  // starts the lookup; knows_account() needs it
+  if (connection.local) {
+    const Status status = recognise(connection, door);
+    if (!status.ok()) return refuse(connection, status);
   }
   if (crowd->total >= most_newcomers_) drop_newcomer(crowd);
   ++crowd->origins[connection.origin];
   ++crowd->total;
   connections_.push_back(std::move(connection));
+}
+
+// Finds out who a local client is. In a container, the numbers of users are those of this machine,
+// but root there is not root here, and its processes choose their groups. So the client's account
+// here counts, as for a client of another machine; it may have to be looked up.
+Status Daemon::recognise(Connection& connection, Door door) {
+  Result<Identity> identity = identity_of_local(connection.socket.fd());
+  if (!identity.ok()) return identity.status();
+  connection.user = *identity->uid;
+  if (closer_.started()) connection.closer = &closer_;
+  if (door == Door::kContainers) {
+    connection.proof = Proof{.method = kContainer, .account = connection.user};
+    connection.proof_by = Clock::now() + kLongestExamination;
+    return finish_proof(connection);
+  }
+  connection.identity = std::move(identity).value();
+  // A session may be of a user who is served by a token only, and its worker looks exports up.
+  if (!is_served(*connection.identity) && !pool_->runs_as(connection.user)) {
+    return wire::not_served(listener_.port, ::geteuid(), connection.user);
+  }
+  (void)gate_.account_of(connection.user, Clock::now());  // for knows_account()
+  return {};
 }
 
 // `local`: the identity of a process of this machine, which has a user.

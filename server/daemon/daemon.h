@@ -7,7 +7,8 @@
 // cannot be served gets a Refusal that names the remedy, and one line is logged.
 //
 // Who a client is: the local socket reports the user; a TCP client of the same machine brings a
-// ticket; one of another machine identifies itself under TLS (gate.h, docs/security.md). The number
+// ticket; one of another machine identifies itself under TLS (gate.h, docs/security.md). The local
+// socket for containers reports the user too, but root there is not root here. The number
 // of connections that have not introduced themselves is bounded. Beyond the bound, a new connection
 // replaces the oldest one of the origin that has the most, so silent connections cannot lock other
 // clients out. One that has just got on in its handshake is spared for a moment.
@@ -54,6 +55,9 @@ namespace rcuda::server {
 
 class Daemon {
  public:
+  // Less than a client waits for an answer, so that it learns why there is none.
+  static constexpr std::chrono::seconds kLongestExamination{4};
+
   // `ready`: a descriptor to which the port and a newline are written once sessions can be served;
   // -1: none.
   Daemon(const Settings& settings, int stop, int ready);
@@ -70,13 +74,15 @@ class Daemon {
  private:
   using Clock = std::chrono::steady_clock;
 
+  enum class Door { kNetwork, kLocal, kContainers };
+
   // A connection that has not yet been passed to a worker.
   struct Connection {
     Connection() = default;
     Connection(Connection&&) = default;
     Connection& operator=(Connection&&) = default;
     ~Connection() {
-      if (closer) closer->close(identity->uid.value_or(0), socket.release());
+      if (closer) closer->close(user, socket.release());
     }
 
     Socket socket;
@@ -93,6 +99,7 @@ class Daemon {
     std::string origin;
     wire::TicketQuery ends;  // the two ends of a TCP connection
     bool local = false;
+    uid_t user = 0;                    // of the process at the other end of a local connection
     std::optional<Proof> proof;        // being examined; meanwhile nothing is read
     Clock::time_point proof_by;        // when to give the examination up
     std::optional<Identity> identity;  // once it is known
@@ -132,7 +139,7 @@ class Daemon {
   // the socket has no room, and serve() goes on when it has.
   bool send_answer(Connection& connection, wire::MessageType type,
                    const std::vector<std::byte>& body);
-  void accept_some(int listening, bool local);
+  void accept_some(int listening, Door door);
   Status listen();
   // The connections that have not introduced themselves or whose user is being looked up, by
   // origin.
@@ -141,7 +148,8 @@ class Daemon {
     size_t total = 0;
   };
   Crowd newcomers() const;
-  void greet(Accepted accepted, bool local, Crowd* crowd);
+  void greet(Accepted accepted, Door door, Crowd* crowd);
+  Status recognise(Connection& connection, Door door);
   bool is_served(const Identity& local) const;
   void drop_newcomer(Crowd* crowd);
   void refuse(Connection& connection, const Status& status);

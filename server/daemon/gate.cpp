@@ -158,9 +158,10 @@ std::optional<Result<Identity>> Gate::identify(Proof& proof, const std::string& 
   const Account& user = **account;
   if (user.uid == 0 && ::geteuid() == 0 && !served_.names_root()) {
     return Result<Identity>(Status(Code::kDenied,
-                                   "root of another machine is not root here: run the program as "
-                                   "another user, or add root to the server's setting users "
-                                   "(--users root), if the root of every client may be root here"));
+                                   "root of another machine is not root here, nor is root of a "
+                                   "container: run the program as another user, or add root to the "
+                                   "server's setting users (--users root), if the root of every "
+                                   "client may be root here"));
   }
   if (!proof.roles && !served_.contains(user.uid, user.gid, user.groups)) {
     return Result<Identity>(

@@ -14,6 +14,9 @@
 
 namespace rcuda::server {
 
+// Identity::method of a client of the local socket for containers.
+inline constexpr const char* kContainer = "container socket";
+
 struct Identity {
   // The user of this machine as which the session runs if the daemon is root. None: the client has
   // proved who it is, but this machine has no such user.
@@ -21,8 +24,9 @@ struct Identity {
   gid_t gid = 0;              // with uid
   std::string user;           // for logs and lists; a number if the user has no name here
   std::vector<gid_t> groups;  // supplementary groups, with uid
-  std::string method;  // "local socket", "ticket", "munge", "token", "certificate" or "insecure"
-  std::string from;    // "pid 812", "10.0.0.7:51312"
+  // "local socket", "container socket", "ticket", "munge", "token", "certificate" or "insecure"
+  std::string method;
+  std::string from;  // "pid 812", "10.0.0.7:51312"
   // All groups of the user's account, if they have been looked up. For quotas only: a process may
   // have given groups up, and so the session does not have their rights, but their limits hold.
   std::vector<gid_t> account_groups;

@@ -24,12 +24,10 @@ using wire::MessageType;
 
 // A real Hello has a few hundred bytes, and it is passed to a worker in one packet.
 constexpr uint32_t kMaxHelloBytes = 64u << 10;
-// Less than a client waits for an answer, so that it learns why there is none.
-constexpr auto kLongestExamination = std::chrono::seconds(4);
 // If the name service takes longer, a session begins without the name of its user; and with limits
 // of groups, with those of the groups that its process is in.
 constexpr auto kLongestWaitForName = std::chrono::milliseconds(100);
-constexpr auto kLongestWaitForGroups = kLongestExamination;
+constexpr auto kLongestWaitForGroups = Daemon::kLongestExamination;
 
 // How soon the daemon looks again for the rest of a message whose bytes stay in the socket.
 constexpr auto kLookAgain = std::chrono::milliseconds(10);
@@ -199,7 +197,7 @@ bool Daemon::pass_on(Connection& connection, MessageType type, const std::vector
 bool Daemon::look_up(Connection& connection, const std::vector<std::byte>& body) {
   const Result<wire::ExportQuery> query = wire::decode_export_query(body);
   UniqueFd socket(::fcntl(connection.socket.fd(), F_DUPFD_CLOEXEC, 3));
-  if (!connection.local || !query.ok()) {
+  if (!connection.local || connection.identity->method == kContainer || !query.ok()) {
     refuse(connection,
            query.ok()
                ? Status(Code::kProtocol, "exports are looked up over the server's own local socket")
@@ -278,6 +276,7 @@ Status Daemon::finish_proof(Connection& connection) {
   if (!found->ok()) return found->status();
   connection.identity = std::move(*found).value();
   connection.name += " of " + connection.identity->user;
+  if (connection.local) return {};
   return wire::write_message(connection.socket, MessageType::kAuthenticated, wire::encode(answer),
                              Clock::now());
 }

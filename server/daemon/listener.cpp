@@ -112,6 +112,13 @@ Status listen_as_root(Listener* listener, std::optional<gid_t> only_group) {
   Result<LocalListener> roots = LocalListener::in_roots_folder(listener->port, only_group);
   if (roots.ok()) {
     listener->roots = std::move(roots).value();
+    Result<LocalListener> containers = LocalListener::for_containers(listener->port);
+    if (containers.ok()) {
+      listener->containers = std::move(containers).value();
+    } else {
+      RCUDA_WARN("containers of this machine cannot use the server by its local socket: %s",
+                 containers.status().message().c_str());
+    }
     if (!listener->local) {
       RCUDA_WARN(
           "another process has taken the name %s (ss -xlp shows which): clients find this server "

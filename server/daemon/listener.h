@@ -21,8 +21,9 @@ namespace rcuda::server {
 
 struct Listener {
   UniqueFd tcp;
-  LocalListener local;  // abstract; none if another user has taken the name of root's server
-  LocalListener roots;  // in root's folder, of a server of root
+  LocalListener local;       // abstract; none if another user has taken the name of root's server
+  LocalListener roots;       // in root's folder, of a server of root
+  LocalListener containers;  // likewise, for containers
   uint16_t port = 0;
   std::string address;  // "127.0.0.1:8308"
   wire::Endpoint endpoint;
@@ -32,8 +33,8 @@ struct Listener {
   bool is_private = true;  // loopback, or an address that is not routed on the internet
 };
 
-// Opens the local socket of a server of root, and warns if this one or the abstract one is missing.
-// Fails if the server has neither.
+// Opens the local sockets of a server of root, and warns if one of these or the abstract one is
+// missing. Fails if the server has neither the abstract one nor the one in root's folder.
 Status listen_as_root(Listener* listener, std::optional<gid_t> only_group);
 
 // Port 0 takes a free one. kUnavailable if the port is taken; the text has the remedy.

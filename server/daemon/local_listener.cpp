@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "common/base/passed_descriptors.h"
-#include "common/wire/connect.h"
 
 namespace rcuda::server {
 namespace {
@@ -56,7 +55,16 @@ Result<LocalListener> LocalListener::abstract(uint16_t port) {
 
 Result<LocalListener> LocalListener::in_roots_folder(uint16_t port, std::optional<gid_t> group) {
   RCUDA_RETURN_IF_ERROR(check_folder(wire::LocalAddress::kRootsFolder));
-  const auto address = wire::LocalAddress::in_roots_folder(port);
+  return at(wire::LocalAddress::in_roots_folder(port), group);
+}
+
+Result<LocalListener> LocalListener::for_containers(uint16_t port) {
+  RCUDA_RETURN_IF_ERROR(check_folder(wire::LocalAddress::kContainersFolder));
+  return at(wire::LocalAddress::for_containers(port), std::nullopt);
+}
+
+Result<LocalListener> LocalListener::at(const wire::LocalAddress& address,
+                                        std::optional<gid_t> group) {
   const std::string path = address.text();
   if (is_in_use(address)) {
     return Status(Code::kUnavailable, path + " is another server's: choose another --port");

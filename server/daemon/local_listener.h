@@ -1,5 +1,5 @@
-// The daemon's local sockets: an abstract one, and for a server of root one in /run/rcuda
-// (wire::LocalAddress).
+// The daemon's local sockets: an abstract one, and for a server of root two in /run/rcuda, of which
+// one is for containers (wire::LocalAddress).
 //
 // Threads: the daemon's only thread. Blocking: none. Errors: the system's, with the address.
 #pragma once
@@ -13,6 +13,7 @@
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
+#include "common/wire/connect.h"
 
 namespace rcuda::server {
 
@@ -28,6 +29,8 @@ class LocalListener {
   // Listens in root's folder, and creates the folder if it is missing. `group`: besides root, only
   // its members may connect. Without a group everybody may, and the daemon checks the user.
   static Result<LocalListener> in_roots_folder(uint16_t port, std::optional<gid_t> group);
+  // Everybody may connect: groups of a container are not those of this machine.
+  static Result<LocalListener> for_containers(uint16_t port);
 
   int get() const { return socket_.get(); }
   explicit operator bool() const { return static_cast<bool>(socket_); }
@@ -38,6 +41,7 @@ class LocalListener {
   UniqueFd release();
 
  private:
+  static Result<LocalListener> at(const wire::LocalAddress& address, std::optional<gid_t> group);
   void remove();
 
   UniqueFd socket_;

@@ -122,6 +122,15 @@ class ContainersTest(unittest.TestCase):
         self.check(self.run_image(*volumes, "--env=PYTHONPATH=/nvml", "--env=CUPY_COMPILE_WITH_PTX=1", IMAGE,
                                   "python3", "-c", CUPY), f"2 {999 * 500 * 3}\n2\n")
 
+    def test_a_server_of_root_on_this_machine(self):
+        """Without the network, by the socket for containers."""
+        server = self.server(options=("--users", "nobody"))
+        self.specify(f"local@{server.port}:0")
+        result = self.run_image("--user=nobody", IMAGE, DEMO, network="none")
+        self.assertIn(" on 1 device, 0 wrong", result.stdout, result.stderr + server.text())
+        result = self.run_image(IMAGE, DEMO, network="none")
+        self.assertIn("nor is root of a container", result.stderr)
+
     def test_a_network_of_its_own(self):
         """So the server knows the container as another machine, by its token."""
         tried = self.run_podman("run", *self.options, "--network=podman", IMAGE, "true")

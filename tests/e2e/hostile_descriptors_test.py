@@ -56,7 +56,7 @@ local.sendall(bytes.fromhex(sys.argv[2]))
 header = local.recv(16)
 print(struct.unpack("<8xI4x", header)[0] if header else "nothing")
 """
-EXPORT_QUERY, EXPORT_ANSWER = 23, 24
+REFUSAL, EXPORT_QUERY, EXPORT_ANSWER = 4, 23, 24
 
 NOBODY = dict(user=65534, group=65534, extra_groups=[])
 STRANGER = dict(user=65533, group=65533, extra_groups=[])
@@ -168,10 +168,11 @@ class HostileDescriptorsTest(unittest.TestCase):
             return subprocess.run(["python3", "-c", ASK, socket_name, query.hex()], cwd="/", text=True,
                                   capture_output=True, check=True, timeout=60, **user).stdout.strip()
 
-        door = f"/run/rcuda/{server.port}.sock"
+        door, for_containers = f"/run/rcuda/{server.port}.sock", f"/run/rcuda/containers/{server.port}.sock"
         self.assertEqual(ask(door, NOBODY), str(EXPORT_ANSWER), "the query is right")
         self.assertEqual(ask(door, STRANGER), "nothing")
         self.assertEqual(ask(door, {}), "nothing", "root is another user")
+        self.assertEqual(ask(for_containers, NOBODY), str(REFUSAL))
         self.doCleanups()
         self.assertEqual(server.stop(), 0)
 

@@ -12,6 +12,8 @@
 #include "client/pool/device_list.h"
 #include "common/base/config_folder.h"
 #include "common/base/json_text.h"
+#include "common/transport/media.h"
+#include "common/wire/connect.h"
 
 namespace rcuda::tools {
 namespace {
@@ -108,6 +110,18 @@ Status add_credentials(Edits* edits) {
   return {};
 }
 
+// A server of root on this machine has a socket for containers, in whose place a client looks for
+// the one of the machine. A folder outlives the server that has its socket there.
+void add_local_servers(const std::vector<client::DeviceAddress>& devices, Edits* edits) {
+  const bool any = std::any_of(devices.begin(), devices.end(), [](const auto& device) {
+    return device.medium && device.medium->traits.reach == transport::Reach::kThisMachine;
+  });
+  std::error_code error;
+  if (!any || !fs::exists(wire::LocalAddress::kContainersFolder, error)) return;
+  edits->mounts.push_back(
+      {wire::LocalAddress::kContainersFolder, wire::LocalAddress::kRootsFolder});
+}
+
 void add_settings(Edits* edits) {
   std::vector<std::string> settings;
   for (char** variable = environ; *variable; ++variable) {
@@ -132,6 +146,7 @@ Result<std::string> cdi_specification(const fs::path& client, const fs::path& na
   Edits common;
   add_library(client, names, &common);
   RCUDA_RETURN_IF_ERROR(add_credentials(&common));
+  add_local_servers(*devices, &common);
   add_settings(&common);
 
   Edits all;

@@ -86,6 +86,15 @@ class RunTest(unittest.TestCase):
             error = self.cdi("node1:0", status=2, RCUDA_TOKEN_FILE=home + "/none")
             self.assertIn(f"RCUDA_TOKEN_FILE: there is no file {home}/none", error)
 
+    def test_cdi_mounts_the_sockets_for_containers_only(self):
+        def mounted(pool):
+            mounts = self.cdi(pool)["containerEdits"]["mounts"]
+            return [mount["hostPath"] for mount in mounts if mount["containerPath"].startswith("/run/rcuda")]
+
+        folder = "/run/rcuda/containers"
+        self.assertEqual(mounted("node1:0,local:0"), [folder] if os.path.isdir(folder) else [])
+        self.assertEqual(mounted("node1:0,127.0.0.1:0"), [])
+
     def test_what_no_cdi_specification_can_be_made_of(self):
         self.assertIn("no GPUs are named", self.cdi("", status=2))
         self.assertIn("\":gpu\" is missing", self.cdi("node1", status=2))
