@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import unittest
 
-from servers import client_environment, EXPORTER, IMPORTER, message, old_kernel, run_tests, Server
+from servers import client_environment, EXPORTER, IMPORTER, make_token, message, old_kernel, run_tests, Server
 
 BUILD = PROGRAMS = None
 
@@ -155,6 +155,24 @@ class HostileDescriptorsTest(unittest.TestCase):
                 self.assertEqual(found.stdout, "0\n", found.stderr + servers[0].text())
             self.doCleanups()
             self.assertEqual([server.stop() for server in servers], [0, 0])
+
+    def test_a_user_who_is_served_by_token_only_finds_exports(self):
+        """Its worker may use the local socket for this, and its other processes for nothing else."""
+        with tempfile.TemporaryDirectory() as folder:
+            server = Server(BUILD, environment=make_token(BUILD, folder, user=NOBODY["user"]))
+            environment = client_environment(BUILD, [server], "tcp", RCUDA_SECURITY="tls",
+                                             RCUDA_TOKEN_FILE=os.path.join(folder, "token"))
+            with subprocess.Popen(["python3", "-c", EXPORTER], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                  env=environment) as exporter:
+                name = exporter.stdout.readline().strip()
+                found = subprocess.run(["python3", "-c", IMPORTER, name], text=True, capture_output=True, timeout=60,
+                                       env=environment)
+                self.assertEqual(found.stdout, "0\n", found.stderr + server.text())
+                own = subprocess.run([os.path.join(PROGRAMS, "vector_add")], text=True, capture_output=True, timeout=60,
+                                     cwd="/", env=client_environment(BUILD, [server], "shm"), **NOBODY)
+                self.assertIn("not uid 65534", own.stderr)
+                exporter.stdin.close()
+            self.assertEqual(server.stop(), 0)
 
     def test_only_the_user_gets_an_export(self):
         server = Server(BUILD, options=("--users", "*"))

@@ -204,11 +204,12 @@ def client_environment(build, servers, transport="auto", library="lib/librcuda.s
                 **({"RCUDA_TRUST_USER": trusted} if trusted else {}), **more)
 
 
-def make_token(build, folder, *options):
-    """Writes a token of this user into folder/token. Returns the settings of a server that takes it, also if this user
-    is root."""
+def make_token(build, folder, *options, user=None):
+    """Writes a token of a user, by default this one, into folder/token. Returns the settings of a server that takes it,
+    also if this user is root."""
     files = {name: os.path.join(folder, name) for name in ("tokens", "server.pem", "token")}
-    made = subprocess.run([os.path.join(build, "bin/rcuda-token"), "create", "--user", str(os.geteuid()), "--file",
+    made = subprocess.run([os.path.join(build, "bin/rcuda-token"), "create", "--user",
+                           str(os.geteuid() if user is None else user), "--file",
                            files["tokens"], "--certificate", files["server.pem"], *options],
                           capture_output=True, check=True).stdout
     with open(os.open(files["token"], os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as file:
