@@ -95,7 +95,8 @@ class HostileDescriptorsTest(unittest.TestCase):
 
     def attack(self, wrapper, taken):
         servers = [Server(BUILD, index=index, wrapper=wrapper) for index in range(2)]
-        names = (f"@rcuda-{servers[0].port}", f"/run/rcuda/{servers[0].port}.sock")
+        port = servers[0].port
+        names = (f"@rcuda-{port}", f"/run/rcuda/{port}.sock", f"/run/rcuda/containers/{port}.sock")
         sink = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(sink.close)
         # The daemon must not be faster.
@@ -120,7 +121,7 @@ class HostileDescriptorsTest(unittest.TestCase):
 
     def test_without_the_kernels_help(self):
         with tempfile.TemporaryDirectory() as folder:
-            self.attack(old_kernel(folder), 2)
+            self.attack(old_kernel(folder), 3)
 
     def exporter(self, server):
         """The name of memory that a session of nobody has exported, for as long as the test runs."""
