@@ -34,11 +34,13 @@ class WheelsTest(unittest.TestCase):
     def setUp(self):
         self.temporary = tempfile.TemporaryDirectory()
         self.addCleanup(self.temporary.cleanup)
-        self.tree = pathlib.Path(self.temporary.name)
-        self.index = self.tree / "index"
+        folder = pathlib.Path(self.temporary.name)
+        self.cache, self.store = folder / "cache", folder / "cache/rcuda/wheels"
+        self.index, self.tree, self.other_tree = folder / "index", folder / "tree", folder / "other"
         self.index.mkdir()
-        (self.tree / "scripts").mkdir()
-        shutil.copy(SCRIPTS / "wheels", self.tree / "scripts")
+        for tree in (self.tree, self.other_tree):
+            (tree / "scripts").mkdir(parents=True)
+            shutil.copy(SCRIPTS / "wheels", tree / "scripts")
         compiler = make_wheel(self.index, "compiler", "1.0",
                               {"nvidia/nvcc/bin/nvcc": "#!/bin/sh\n", "nvidia/nvcc/include/crt/host.h": "crt"})
         runtime = make_wheel(self.index, "runtime", "1.0",
@@ -50,24 +52,40 @@ class WheelsTest(unittest.TestCase):
         self.write_list(self.list)
 
     def write_list(self, text):
-        (self.tree / "scripts/wheels.toml").write_text(text)
+        for tree in (self.tree, self.other_tree):
+            (tree / "scripts/wheels.toml").write_text(text)
 
-    def wheels(self, *arguments, launcher=()):
+    def start(self, *arguments, tree=None, launcher=()):
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
-        environment.update(PIP_NO_INDEX="1", PIP_FIND_LINKS=str(self.index), PIP_CONFIG_FILE=os.devnull)
-        return subprocess.run([*launcher, sys.executable, str(self.tree / "scripts/wheels"), *arguments], env=environment,
-                              capture_output=True, text=True)
+        environment.update(PIP_NO_INDEX="1", PIP_FIND_LINKS=str(self.index), PIP_CONFIG_FILE=os.devnull,
+                           XDG_CACHE_HOME=str(self.cache))
+        script = (tree or self.tree) / "scripts/wheels"
+        return subprocess.Popen([*launcher, sys.executable, str(script), *arguments], env=environment,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def installs(self, *arguments):
-        result = self.wheels(*arguments)
-        self.assertEqual((result.returncode, result.stderr), (0, ""))
-        return result.stdout.splitlines()
+    def lines_of(self, process):
+        output, errors = process.communicate()
+        self.assertEqual((process.returncode, errors), (0, ""))
+        return output.splitlines()
+
+    def installs(self, *arguments, **keywords):
+        return self.lines_of(self.start(*arguments, **keywords))
 
     def fails(self, *arguments, **keywords):
-        result = self.wheels(*arguments, **keywords)
-        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
-        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
-        return result.stderr
+        process = self.start(*arguments, **keywords)
+        output, errors = process.communicate()
+        self.assertEqual(process.returncode, 1, output + errors)
+        self.assertEqual(len(errors.splitlines()), 1, errors)
+        return errors
+
+    def answer(self, tree):
+        return subprocess.run([tree / "build/wheels/python/bin/python", "-c", "import client; print(client.answer)"],
+                              capture_output=True, text=True, check=True).stdout
+
+    def install_newer_client(self):
+        newer = make_wheel(self.index, "client", "2.0", {"client.py": "answer = 43\n"})
+        self.write_list(self.list[:self.list.index('"client==')] + newer)
+        self.assertEqual(self.installs("python"), ["wheels: installing python"])
 
     def test_a_toolkit_is_laid_out_as_one(self):
         self.installs("toolkit")
@@ -80,20 +98,56 @@ class WheelsTest(unittest.TestCase):
 
     def test_python_s_clients_have_an_interpreter_of_their_own(self):
         self.installs("pyth*")
-        answer = subprocess.run([self.tree / "build/wheels/python/bin/python", "-c", "import client; print(client.answer)"],
-                                capture_output=True, text=True)
-        self.assertEqual(answer.stdout, "42\n", answer.stderr)
+        self.assertEqual(self.answer(self.tree), "42\n")
 
-    def test_what_is_there_needs_no_index(self):
+    def test_what_is_there_needs_no_index_in_any_clone(self):
         self.assertEqual(self.installs("*"), ["wheels: installing toolkit", "wheels: installing python"])
         shutil.rmtree(self.index)
         self.assertEqual(self.installs("*"), [])
+        shutil.rmtree(self.tree)
+        self.assertEqual(self.installs("*", tree=self.other_tree), [])
+        self.assertEqual(self.answer(self.other_tree), "42\n")
 
-    def test_a_changed_group_is_installed_anew(self):
-        self.installs("*")
-        newer = make_wheel(self.index, "client", "2.0", {"client.py": "answer = 43\n"})
-        self.write_list(self.list[:self.list.index('"client==')] + newer)
-        self.assertEqual(self.installs("*"), ["wheels: installing python"])
+    def test_a_changed_group_is_installed_anew_and_changes_no_other_clone(self):
+        for tree in (self.tree, self.other_tree):
+            self.installs("python", tree=tree)
+        self.install_newer_client()
+        self.assertEqual([self.answer(self.tree), self.answer(self.other_tree)], ["43\n", "42\n"])
+
+    def test_two_clones_at_once_install_once(self):
+        processes = [self.start("python", tree=tree) for tree in (self.tree, self.other_tree)]
+        output = [line for process in processes for line in self.lines_of(process)]
+        self.assertEqual(output, ["wheels: installing python"])
+        self.assertEqual([self.answer(self.tree), self.answer(self.other_tree)], ["42\n", "42\n"])
+
+    def test_an_interrupted_install_is_begun_anew(self):
+        process = self.start("python")
+        process.stdout.readline()  # it says so before it begins
+        process.kill()
+        process.communicate()
+        self.assertEqual(self.installs("python"), ["wheels: installing python"])
+        self.assertEqual(self.answer(self.tree), "42\n")
+        self.assertEqual(list(self.store.glob(".new-*")), [])
+
+    def test_what_is_no_longer_whole_is_replaced(self):
+        self.installs("python")
+        interpreter = self.tree / "build/wheels/python/bin/python"
+        interpreter.unlink()
+        interpreter.symlink_to(self.index / "python")
+        self.assertEqual(self.installs("python"), ["wheels: installing python"])
+        shutil.rmtree(self.cache)
+        self.assertEqual(self.installs("python"), ["wheels: installing python"])
+        self.assertEqual(self.answer(self.tree), "42\n")
+
+    def test_without_a_cache_everything_is_in_the_tree(self):
+        self.cache.write_text("a file")
+        (self.tree / "build/wheels/python/bin").mkdir(parents=True)  # as an earlier scripts/wheels made it
+        self.installs("python")
+        self.assertEqual(self.installs("python"), [])
+        self.assertEqual(self.answer(self.tree), "42\n")
+        self.install_newer_client()
+        self.assertEqual(self.answer(self.tree), "43\n")
+        self.assertEqual(len(list((self.tree / "build/wheels/.own").glob("python-*"))), 1)
 
     def test_another_file_than_the_listed_one_is_refused(self):
         make_wheel(self.index, "client", "1.0", {"client.py": "answer = 44\n"})
