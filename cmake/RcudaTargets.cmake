@@ -61,13 +61,18 @@ if(RCUDA_PRECOMPILE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_link_libraries(${name} PRIVATE rcuda_options ${ARG_DEPS})
     list(TRANSFORM ARG_HEADERS REPLACE "(.+)" "$<$<COMPILE_LANGUAGE:CXX>:\\1>")
     target_precompile_headers(${name} PRIVATE ${ARG_HEADERS})
+    if(CMAKE_CXX_COMPILER_LAUNCHER)
+      set_target_properties(${name} PROPERTIES
+        CXX_COMPILER_LAUNCHER "${CMAKE_SOURCE_DIR}/cmake/with_checksum;${CMAKE_CXX_COMPILER_LAUNCHER}")
+    endif()
   endfunction()
   # GCC 12 warns of the library's own code, wrongly, as if it were the program's.
   target_compile_options(rcuda_options INTERFACE -Wno-array-bounds -Wno-stringop-overflow)
   # Without these two, ccache keeps nothing that has precompiled headers.
   target_compile_options(rcuda_options INTERFACE -fpch-preprocess)
   if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache$")
-    set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_SLOPPINESS=pch_defines,time_macros ${CMAKE_CXX_COMPILER_LAUNCHER})
+    set(CMAKE_CXX_COMPILER_LAUNCHER
+      env CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_PCH_EXTSUM=1 ${CMAKE_CXX_COMPILER_LAUNCHER})
   endif()
   rcuda_precompile(rcuda_precompiled HEADERS ${RCUDA_STANDARD_HEADERS})
 endif()
