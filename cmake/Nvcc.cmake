@@ -1,16 +1,37 @@
-# Test inputs compiled by nvcc while the tests are built: device code needs no GPU to compile.
+# What nvcc compiles and links while the tests and benchmarks are built: device code needs no GPU to compile. Without
+# nvcc it is an error to call any of these functions.
 
-# rcuda_nvcc_file(OUTPUT SOURCE FLAG...)
-# Runs nvcc on one source and writes OUTPUT (absolute); without nvcc it is an error to call this.
+# rcuda_nvcc_file(OUTPUT SOURCE [FLAG ...])
+# Compiles one source to OUTPUT (absolute): an object, or what a flag asks for (-fatbin, -cubin, -ptx). ccache keeps
+# those only with -c, which changes nothing of them.
 function(rcuda_nvcc_file output source)
   get_filename_component(folder "${output}" DIRECTORY)
   get_filename_component(source "${source}" ABSOLUTE)
+  file(RELATIVE_PATH comment "${CMAKE_BINARY_DIR}" "${output}")
   add_custom_command(
     OUTPUT "${output}"
     COMMAND ${CMAKE_COMMAND} -E make_directory "${folder}"
-    COMMAND "${RCUDA_NVCC}" -MD -MT "${output}" -MF "${output}.d" -o "${output}" "${source}" ${ARGN}
+    COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} "${RCUDA_NVCC}" ${ARGN} -MD -MF "${output}.d" -c -o "${output}" "${source}"
     DEPENDS "${source}"
     DEPFILE "${output}.d"
-    COMMENT "nvcc ${output}"
+    COMMENT "nvcc ${comment}"
     VERBATIM)
+endfunction()
+
+# rcuda_nvcc_link(OUTPUT FLAGS OBJECTS [LIBRARY ...])
+function(rcuda_nvcc_link output flags objects)
+  file(RELATIVE_PATH comment "${CMAKE_BINARY_DIR}" "${output}")
+  add_custom_command(
+    OUTPUT "${output}"
+    COMMAND "${RCUDA_NVCC}" ${flags} -o "${output}" ${objects} ${ARGN}
+    DEPENDS ${objects}
+    COMMENT "nvcc ${comment}"
+    VERBATIM)
+endfunction()
+
+# rcuda_nvcc_program(OUTPUT SOURCE FLAGS [LIBRARY ...])
+# An executable of one source.
+function(rcuda_nvcc_program output source flags)
+  rcuda_nvcc_file("${output}.o" "${source}" ${flags})
+  rcuda_nvcc_link("${output}" "${flags}" "${output}.o" ${ARGN})
 endfunction()
