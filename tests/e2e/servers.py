@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import unittest
 
 
 # Runs a program on a kernel before 6.16: setsockopt(SO_PASSRIGHTS) fails with ENOPROTOOPT.
@@ -287,6 +286,7 @@ def run_tests(settings, *names):
     """Runs unittest.main() for the file whose globals are `settings`. --build and the options
     `names` become the globals BUILD, ... there."""
     global PRELOAD
+    import unittest  # only here: with_servers.py starts hundreds of times and does not need it
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--preload", default="")
     for name in ("build", *names):

@@ -52,7 +52,8 @@ def main():
         each["SOFTGPU_DRIVER_VERSION"] = version
     binary, library = (("tests/e2e/rcuda-server-delayed", "tests/e2e/librcuda-delayed.so")
                        if arguments.late else (arguments.server, "lib/librcuda.so"))
-    servers = [Server(build, arguments.driver, arguments.devices and gpus[i], i,
+    # No idle workers: hundreds of tests would each start one that nobody uses. Other tests have pools.
+    servers = [Server(build, arguments.driver, arguments.devices and gpus[i], i, ["--pool", "0"],
                       environment=nodes[i], binary=binary)
                for i in range(arguments.servers)]
     environment = client_environment(build, servers, arguments.transport, library,

@@ -7,7 +7,6 @@
                                                       for what nobody can foresee, such as times
 """
 
-import difflib
 import re
 import subprocess
 import sys
@@ -39,6 +38,7 @@ def main(arguments):
         recorded = file.read()
     if output == recorded:
         return 0
+    import difflib  # only here: this program starts hundreds of times
     sys.stdout.writelines(difflib.unified_diff(
         recorded.splitlines(True), output.splitlines(True), expected, "here"))
     return 1
