@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Runs a client of this folder with the wheels of one CUDA, as a user of them would.
 
-    run_client.py WHEELS CACHE CLIENT LIBCUDA [local]
+    run_client.py WHEELS CLIENT LIBCUDA [local]
 
-WHEELS is the virtual environment (build/wheels/python-cuda12), CACHE a folder for what CuPy and Triton compile,
-LIBCUDA one with libcuda.so and libcuda.so.1, against which Triton links. With `local` the client also runs on it;
-otherwise on what is preloaded.
+WHEELS is the virtual environment (build/wheels/python-cuda12). What Python, CuPy and Triton compile is kept in it, so
+all clones share it as they share the wheels. LIBCUDA is a folder with libcuda.so and libcuda.so.1, against which Triton
+links. With `local` the client also runs on it; otherwise on what is preloaded.
 """
 
 import os
@@ -13,9 +13,10 @@ import pathlib
 import sys
 
 
-def main(wheels, cache, client, libcuda, local=""):
-    wheels = pathlib.Path(wheels)
+def main(wheels, client, libcuda, local=""):
+    wheels = pathlib.Path(wheels).resolve()  # CuPy looks for what it has compiled by options, which name this folder
     python = wheels / "bin/python"
+    cache = str(wheels / "kernels")
     if not python.exists():
         sys.exit(f"{python} was not found: scripts/setup --tests installs it")
     libraries = sorted(map(str, wheels.glob("lib/python*/site-packages/nvidia/*/lib")))
@@ -28,7 +29,7 @@ def main(wheels, cache, client, libcuda, local=""):
         os.environ,
         LD_LIBRARY_PATH=":".join(filter(None, search)),
         CUDA_PATH=toolkit, CUDA_HOME=toolkit,
-        PYTHONDONTWRITEBYTECODE="1",
+        PYTHONDONTWRITEBYTECODE="",  # as if it were not set
         # softgpu takes PTX, no SASS.
         CUPY_COMPILE_WITH_PTX="1", CUPY_CACHE_DIR=cache, TRITON_CACHE_DIR=cache,
         TRITON_PTXAS_PATH=ptx_as_is, TRITON_PTXAS_BLACKWELL_PATH=ptx_as_is, TRITON_LIBCUDA_PATH=libcuda,
@@ -37,6 +38,6 @@ def main(wheels, cache, client, libcuda, local=""):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (5, 6):
+    if len(sys.argv) not in (4, 5):
         sys.exit(__doc__)
     main(*sys.argv[1:])
