@@ -442,6 +442,14 @@ bool may_be_in_use(Mirror& mirror) {
   return !mirror.named_in.empty();
 }
 
+// Whether the host has certainly changed nothing, in memory that is small. There may be many such
+// mirrors. mirrors_mutex is held.
+bool is_unchanged(const Mirror& mirror) {
+  return mirror.bytes <= kAlwaysSentBytes && !mirror.tracker && mirror.is(MirrorStage::kCurrent) &&
+         std::find(mirror.exchanged.begin(), mirror.exchanged.end(), 0) == mirror.exchanged.end() &&
+         std::memcmp(mirror.address, mirror.known.get(), mirror.bytes) == 0;
+}
+
 }  // namespace
 
 CUresult push_mirrors(const Target& target, const LaunchParameters* launch) {
@@ -449,7 +457,9 @@ CUresult push_mirrors(const Target& target, const LaunchParameters* launch) {
     return CUDA_SUCCESS;
   const CancellationOff off;
   std::lock_guard lock(push_mutex);
-  for (const Shared& mirror : of_session(*target.session)) {
+  for (const Shared& mirror : chosen([&](const Mirror& known) {
+         return known.session == target.session && !is_unchanged(known);
+       })) {
     if (launch && !may_use(*launch, *mirror)) continue;
     note_named(*mirror, target.context);
     size_t sent_bytes = 0;
@@ -482,14 +492,12 @@ void show_writes(Session& session, bool often) {
   const bool large_too = !often || now - large_compared_at >= kPause;
   if (large_too) large_compared_at = now;
   const bool all = sessions_ordered.load(std::memory_order_acquire);
-  // Skips memory that no launch has received, because no kernel waits for it. Compares small memory
-  // here, because there may be many small mirrors.
+  // Skips memory that no launch has received, because no kernel waits for it.
   const auto is_due = [&](Mirror& known) {
     if (!(all || known.session == &session) || !known.is_patched()) return false;
     if (!has_exchanged(known.stage.get())) return false;
     if (!may_be_in_use(known)) return false;
-    if (known.bytes > kMirrorBlockBytes) return large_too || known.bytes <= kAlwaysSentBytes;
-    return std::memcmp(known.address, known.known.get(), known.bytes) != 0;
+    return known.bytes > kAlwaysSentBytes ? large_too : !is_unchanged(known);
   };
   for (const Shared& mirror : chosen(is_due)) {
     size_t sent_bytes = 0;
@@ -501,7 +509,7 @@ void note_order_between_sessions() { sessions_ordered.store(true, std::memory_or
 
 std::unique_ptr<FetchesBehind> ask_behind(Session& session, Word word) {
   auto behind = std::make_unique<MirrorsBehind>(session);
-  for (const Shared& mirror : of_session(session)) behind->ask(mirror, word);
+  behind->ask(of_session(session), word);
   if (behind->empty()) return nullptr;
   return behind;
 }
@@ -523,7 +531,9 @@ CUresult pull_mirrors(Session& session, FetchesBehind* behind) {
     if (behind && static_cast<MirrorsBehind*>(behind)->take(*mirror)) continue;
     due.push_back(mirror);
   }
-  const std::vector<CUresult> results = pull(due);
+  std::vector<MirrorNews> news;
+  if (behind) news = static_cast<MirrorsBehind*>(behind)->news();
+  const std::vector<CUresult> results = pull(due, news);
   for (size_t i = 0; i < due.size(); ++i) {
     if (results[i] == CUDA_SUCCESS) continue;
     if (due[i]->session == &session || !due[i]->session->lost()) return results[i];

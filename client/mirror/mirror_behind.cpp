@@ -25,15 +25,47 @@ MirrorsBehind::~MirrorsBehind() {
     Reply reply;
     if (!question.answered) (void)answer(question, &reply);
   }
+  (void)news();
 }
 
-void MirrorsBehind::ask(const std::shared_ptr<Mirror>& mirror, Word word) {
+void MirrorsBehind::ask(const std::vector<std::shared_ptr<Mirror>>& mirrors, Word word) {
+  for (const auto& mirror : mirrors) {
+    std::unique_lock lock(mirrors_mutex);
+    if (!has_exchanged(mirror->stage.get()) || !mirror->fetched) continue;
+    const bool has_news = may_have_news(*mirror) && mirror->pulls_without_news == 0;
+    lock.unlock();
+    if (!has_news) {
+      ask_alone(mirror, word);
+    } else if (news_.size() < kMostNewsAtOnce) {
+      news_.emplace_back(mirror);
+    }
+  }
+  if (news_.size() == 1 && news_.front().mirror->bytes <= kMostBytes) {
+    ask_alone(news_.front().mirror, word);
+    news_.clear();
+  }
+  if (!news_.empty() && !begin_news(news_, word, &news_call_.emplace())) {
+    news_call_.reset();
+    news_.clear();
+  }
+}
+
+std::vector<MirrorNews> MirrorsBehind::news() {
+  if (news_call_) {
+    Reply reply;
+    const CUresult result = session_.finish(*news_call_, &reply);
+    take_news(news_, result, reply);
+    news_call_.reset();
+  }
+  return std::move(news_);
+}
+
+void MirrorsBehind::ask_alone(const std::shared_ptr<Mirror>& mirror, Word word) {
   if (mirror->bytes > kMostBytes || mirror->changes_bytes != 0) return;
   if (questions_.size() == kMostQuestions) return;
   uint64_t version;
   {
     std::lock_guard lock(mirrors_mutex);
-    if (!has_exchanged(mirror->stage.get()) || !mirror->fetched) return;
     version = mirror->version;
   }
   wire::MirrorFetchBehindBody body{};
@@ -46,7 +78,8 @@ void MirrorsBehind::ask(const std::shared_ptr<Mirror>& mirror, Word word) {
   if (!session_.begin(session_.in_context(mirror->context),
                       static_cast<uint16_t>(wire::Custom::kMirrorFetchBehind),
                       std::as_bytes(std::span(&body, 1)), {},
-                      sizeof(wire::MirrorState) + mirror->bytes, false, &question.call)) {
+                      sizeof(wire::MirrorState) + mirror->bytes, false, &question.call, false,
+                      transport::Wake::kNo)) {
     questions_.pop_back();
   }
 }

@@ -1,5 +1,6 @@
 // Fetches of small mirrors that the worker makes when a wait is over. The client asks for them
-// together with the wait, so both are one round trip.
+// together with the wait, so both are one round trip. Several mirrors of page-locked memory share a
+// question for the bytes that changed (mirror_news.h); others are fetched whole.
 //
 // Threads: any; an object belongs to one thread. Blocking: take() and the destructor, until the
 // worker has answered, which it does when the wait is over.
@@ -8,8 +9,11 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "client/mirror/mirror_exchange.h"
+#include "client/mirror/mirror_news.h"
 #include "client/session/session.h"
 
 namespace rcuda::client {
@@ -19,13 +23,16 @@ class MirrorsBehind final : public FetchesBehind {
   explicit MirrorsBehind(Session& session) : session_(session) {}
   ~MirrorsBehind() override;
 
-  // Asks for the bytes of the mirror as they are when the word is signalled. Does nothing for a
-  // mirror that is large, or if there are no free reply slots.
-  void ask(const std::shared_ptr<Mirror>& mirror, Word word);
-  bool empty() const { return questions_.empty(); }
+  // Asks for the bytes of these mirrors as they are when the word is signalled. Leaves out mirrors
+  // that are large, or for which there are no free reply slots. The questions travel with the
+  // caller's next command.
+  void ask(const std::vector<std::shared_ptr<Mirror>>& mirrors, Word word);
+  bool empty() const { return questions_.empty() && news_.empty(); }
   // Takes over the bytes of the mirror that has been asked for. Returns false if there are none, or
   // others may be newer: then it is fetched as usual. pull_mutex is held.
   bool take(Mirror& mirror);
+  // The answers for the mirrors that share a question. Call it once.
+  std::vector<MirrorNews> news();
 
  private:
   struct Question {
@@ -34,10 +41,13 @@ class MirrorsBehind final : public FetchesBehind {
     Session::PendingCall call;
     bool answered = false;
   };
+  void ask_alone(const std::shared_ptr<Mirror>& mirror, Word word);
   CUresult answer(Question& question, Reply* reply);
 
   Session& session_;
   std::deque<Question> questions_;  // a call does not move
+  std::vector<MirrorNews> news_;
+  std::optional<Session::PendingCall> news_call_;
 };
 
 }  // namespace rcuda::client

@@ -13,6 +13,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,8 @@ struct SentBytes {
   std::vector<uint8_t> marks;  // common/wire/marked_bytes.h
 };
 
+struct MirrorNews;
+
 // Memory that is mirrored with one worker.
 struct Mirror {
   Session* session = nullptr;
@@ -79,8 +82,6 @@ struct Mirror {
   StateWord<kMirrorTransitions> stage;
   std::string name;  // for the log
   // Guarded by pull_mutex.
-  uint64_t answer = 0;         // MirrorState::answer of the last bytes that the client took over
-  int pulls_without_news = 0;  // how many of the next pulls fetch all bytes
   std::vector<Run> unfetched;  // what the GPU has changed, as far as told, and the client has not
   bool reads_all = false;      // the application accesses most of what the GPU has changed
   size_t sample = 0;           // with reads_all: a page that was dropped nevertheless
@@ -95,11 +96,14 @@ struct Mirror {
   // By block: whether it was exchanged around a host function, of which the worker has no note.
   std::vector<uint8_t> unnoted;
   std::atomic<bool> any_unnoted{false};
-  std::vector<Run> expected;        // the application has said that it will read these
-  uint64_t version = 0;             // of `known`
-  uint64_t patches = 0;             // so far
-  std::deque<SentBytes> recent;     // patches, in order; the worker may not have them yet
-  size_t recent_bytes = 0;          // that these take
+  std::vector<Run> expected;     // the application has said that it will read these
+  uint64_t version = 0;          // of `known`
+  uint64_t sent_versions = 0;    // how many of these only added bytes that were sent as patches
+  uint64_t answer = 0;           // MirrorState::answer of the last bytes that the client took over
+  int pulls_without_news = 0;    // how many of the next pulls fetch all bytes
+  uint64_t patches = 0;          // so far
+  std::deque<SentBytes> recent;  // patches, in order; the worker may not have them yet
+  size_t recent_bytes = 0;       // that these take
   std::vector<SentBytes> returned;  // after the last host function, in order; the same
   uint64_t loan = 0;                // the last one whose bytes were merged
   // The two halves of the region. The worker writes and reads `lent` around host functions, and
@@ -142,8 +146,9 @@ struct Mirror {
 CUresult push(Mirror& mirror, std::vector<std::byte>* content, size_t* sent_bytes);
 // Fetches what the GPU changed, or makes its pages absent: asks for all mirrors together, then
 // fetches together. Returns a result for each. What cannot be fetched is left to the next call.
-// pull_mutex is held.
-std::vector<CUresult> pull(const std::vector<std::shared_ptr<Mirror>>& mirrors);
+// `news`: answers that came with the wait, in the same order. pull_mutex is held.
+std::vector<CUresult> pull(const std::vector<std::shared_ptr<Mirror>>& mirrors,
+                           std::span<MirrorNews> news = {});
 // Copies the bytes that the worker changed since the last exchange into the application's memory.
 // `there`: the worker's bytes of the whole mirror; only those in `runs` are looked at. `noted`: the
 // worker knows that they come. mirrors_mutex is held.

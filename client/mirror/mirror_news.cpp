@@ -8,9 +8,7 @@
 namespace rcuda::client {
 namespace {
 
-// With this limit, heads leave most of an answer to the bytes.
-constexpr size_t kMostAtOnce = 512;
-static_assert(kMostAtOnce * sizeof(wire::MirrorNewsHead) <= CallsInFlight::kMostReplyBytes / 3);
+static_assert(kMostNewsAtOnce * sizeof(wire::MirrorNewsHead) <= CallsInFlight::kMostReplyBytes / 3);
 
 class Answer {
  public:
@@ -46,7 +44,7 @@ bool take_piece(Answer& answer, MirrorNews* news) {
   return true;
 }
 
-bool take_news(Answer& answer, MirrorNews* news) {
+bool take_one(Answer& answer, MirrorNews* news) {
   wire::MirrorNewsHead head{};
   if (!answer.take(&head)) return false;
   news->state = head.state;
@@ -57,15 +55,22 @@ bool take_news(Answer& answer, MirrorNews* news) {
   return true;
 }
 
-void take_answer(const std::vector<MirrorNews*>& mirrors, CUresult result, const Reply& reply) {
-  Answer answer(reply.body());
-  for (MirrorNews* const news : mirrors) {
-    if (result == CUDA_SUCCESS && !take_news(answer, news)) result = CUDA_ERROR_UNKNOWN;
-    news->result = result;
+std::vector<wire::MirrorKnown> known_of(std::span<const MirrorNews> mirrors) {
+  std::vector<wire::MirrorKnown> known;
+  for (const MirrorNews& news : mirrors) {
+    known.push_back({reinterpret_cast<uintptr_t>(news.mirror->address), news.known});
   }
+  return known;
 }
 
 }  // namespace
+
+MirrorNews::MirrorNews(std::shared_ptr<Mirror> asked) : mirror(std::move(asked)) {
+  std::lock_guard lock(mirrors_mutex);
+  known = mirror->answer;
+  version = mirror->version;
+  sent_versions = mirror->sent_versions;
+}
 
 bool may_have_news(const Mirror& mirror) {
   return mirror.is_patched() && mirror.changes_bytes == 0 &&
@@ -73,21 +78,35 @@ bool may_have_news(const Mirror& mirror) {
          !mirror.session->lacking().contains(static_cast<uint16_t>(wire::Custom::kMirrorNews));
 }
 
-void ask_for_news(const std::vector<MirrorNews*>& mirrors, CallsInFlight* calls) {
-  for (size_t first = 0; first < mirrors.size(); first += kMostAtOnce) {
-    const std::vector<MirrorNews*> part(
-        mirrors.begin() + static_cast<ptrdiff_t>(first),
-        mirrors.begin() + static_cast<ptrdiff_t>(std::min(first + kMostAtOnce, mirrors.size())));
-    std::vector<wire::MirrorKnown> known;
-    for (const MirrorNews* news : part) {
-      known.push_back({reinterpret_cast<uintptr_t>(news->mirror->address), news->mirror->answer});
-    }
-    const Mirror& any = *part.front()->mirror;
-    const wire::MirrorNewsBody body{known.size()};
-    calls->add(any.session->in_context(any.context),
+void ask_for_news(std::span<MirrorNews> mirrors, CallsInFlight* calls) {
+  for (size_t first = 0; first < mirrors.size(); first += kMostNewsAtOnce) {
+    const auto part = mirrors.subspan(first, std::min(kMostNewsAtOnce, mirrors.size() - first));
+    const std::vector<wire::MirrorKnown> known = known_of(part);
+    const wire::MirrorNewsBody body{known.size(), 0, 0, 0};
+    calls->add(part.front().mirror->session->in_context(0),
                static_cast<uint16_t>(wire::Custom::kMirrorNews), std::as_bytes(std::span(&body, 1)),
                std::as_bytes(std::span(known)), CallsInFlight::kMostReplyBytes,
-               [part](CUresult result, const Reply& reply) { take_answer(part, result, reply); });
+               [part](CUresult result, const Reply& reply) { take_news(part, result, reply); });
+  }
+}
+
+bool begin_news(std::span<const MirrorNews> mirrors, Word word, Session::PendingCall* call) {
+  constexpr size_t kFew = 4;
+  const std::vector<wire::MirrorKnown> known = known_of(mirrors);
+  const wire::MirrorNewsBody body{known.size(), word.sequence, word.index, 0};
+  Session& session = *mirrors.front().mirror->session;
+  const size_t reply_bytes =
+      known.size() <= kFew ? kFew * sizeof(wire::MirrorNewsHead) : CallsInFlight::kMostReplyBytes;
+  return session.begin(session.in_context(0), static_cast<uint16_t>(wire::Custom::kMirrorNews),
+                       std::as_bytes(std::span(&body, 1)), std::as_bytes(std::span(known)),
+                       reply_bytes, false, call, false, transport::Wake::kNo);
+}
+
+void take_news(std::span<MirrorNews> mirrors, CUresult result, const Reply& reply) {
+  Answer answer(reply.body());
+  for (MirrorNews& news : mirrors) {
+    if (result == CUDA_SUCCESS && !take_one(answer, &news)) result = CUDA_ERROR_UNKNOWN;
+    news.result = result;
   }
 }
 

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include <cuda.h>
@@ -14,9 +16,13 @@
 
 namespace rcuda::client {
 
-// The answer for one mirror.
+// The question about one mirror, and the answer.
 struct MirrorNews {
-  Mirror* mirror = nullptr;
+  explicit MirrorNews(std::shared_ptr<Mirror> asked);
+
+  std::shared_ptr<Mirror> mirror;
+  // Of the mirror, when the worker was asked.
+  uint64_t known = 0, version = 0, sent_versions = 0;
   CUresult result = CUDA_SUCCESS;
   bool is_complete = false;  // false: all bytes have to be fetched
   wire::MirrorState state{};
@@ -24,12 +30,20 @@ struct MirrorNews {
   std::vector<std::byte> bytes;  // of the runs, one after the other
 };
 
+// Of mirrors in one question: heads then leave most of an answer to the bytes.
+inline constexpr size_t kMostNewsAtOnce = 512;
+
 // Whether the mirror is small and page-locked memory, and its worker supports the command. For
 // other memory, the worker does not record what the client has.
 bool may_have_news(const Mirror& mirror);
-// Asks for the news of mirrors of one session and one context. `calls` fills in the answers. The
-// caller holds pull_mutex.
-void ask_for_news(const std::vector<MirrorNews*>& mirrors, CallsInFlight* calls);
+// Asks for the news of mirrors of one session. `calls` fills in the answers.
+void ask_for_news(std::span<MirrorNews> mirrors, CallsInFlight* calls);
+// Asks for the news of at most kMostNewsAtOnce mirrors of one session, as they are when the word is
+// signalled. The question travels with the caller's next command. Returns false if few reply slots
+// are free.
+bool begin_news(std::span<const MirrorNews> mirrors, Word word, Session::PendingCall* call);
+// Fills in the answers to that.
+void take_news(std::span<MirrorNews> mirrors, CUresult result, const Reply& reply);
 // Writes the bytes into `fetched`, and fills the rest of each changed block with bytes that both
 // sides have. Returns the blocks with changes. The caller holds mirrors_mutex.
 std::vector<Run> place_news(const MirrorNews& news);

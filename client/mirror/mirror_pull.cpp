@@ -2,6 +2,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -147,8 +148,7 @@ struct Pull {
   bool expected = false;  // the application has said that it will read some of it
   // Of what was fetched, or is about to be. Absent for memory that the question does not name.
   wire::MirrorState state{UINT64_MAX, 0};
-  bool by_news = false;  // `news` has the GPU's changes, instead of the mirror's `unfetched`
-  MirrorNews news;
+  std::optional<MirrorNews> news;  // has the GPU's changes, instead of the mirror's `unfetched`
 };
 
 bool take_state(Pull& pull, const Reply& reply) {
@@ -221,62 +221,65 @@ constexpr int kPullsWithoutNews = 8;
 
 bool is_worth_a_question(Mirror& mirror) {
   if (!may_have_news(mirror)) return false;
+  std::lock_guard lock(mirrors_mutex);
   if (mirror.pulls_without_news == 0) return true;
   --mirror.pulls_without_news;
   return false;
 }
 
-// Asks about mirrors of one context. A few small ones are fetched whole, which costs no more than a
-// query.
-void ask_for_small(const std::vector<Pull*>& pulls, CallsInFlight* calls) {
-  constexpr size_t kFewBytes = 4096;
-  size_t bytes = 0;
-  for (const Pull* pull : pulls) bytes += pull->mirror->bytes;
-  std::vector<MirrorNews*> news;
-  for (Pull* const pull : pulls) {
-    pull->by_news = bytes > kFewBytes;
-    if (pull->by_news) {
-      news.push_back(&pull->news);
-    } else {
-      ask_for_all(*pull, calls);
-    }
-  }
-  ask_for_news(news, calls);
-}
-
 void ask(const std::vector<Pull*>& pulls) {
+  std::map<Session*, std::pair<std::vector<Pull*>, std::vector<MirrorNews>>> small;
   CallsInFlight calls;
-  std::map<std::pair<Session*, wire::ObjectId>, std::vector<Pull*>> small;
   for (Pull* const pull : pulls) {
+    if (pull->news) continue;  // came with the wait
     Mirror& mirror = *pull->mirror;
     {
       std::lock_guard lock(mirrors_mutex);
       pull->version = mirror.version;
     }
-    pull->by_news = false;
-    pull->news = {pull->mirror.get()};
     if (mirror.changes_bytes != 0) {
       ask_for_changes(*pull, &calls);
     } else if (is_worth_a_question(mirror)) {
-      small[{mirror.session, mirror.context}].push_back(pull);
+      auto& [asking, news] = small[mirror.session];
+      asking.push_back(pull);
+      news.emplace_back(pull->mirror);
     } else {
       ask_for_all(*pull, &calls);
     }
   }
-  for (const auto& [context, all] : small) ask_for_small(all, &calls);
+  // A few bytes are fetched whole, which costs no more than a query.
+  constexpr size_t kFewBytes = 512;
+  for (auto& [session, asked] : small) {
+    auto& [asking, news] = asked;
+    size_t bytes = 0;
+    for (const Pull* pull : asking) bytes += pull->mirror->bytes;
+    if (bytes > kFewBytes) {
+      ask_for_news(news, &calls);
+    } else {
+      for (Pull* pull : asking) ask_for_all(*pull, &calls);
+      asking.clear();
+    }
+  }
+  calls.finish();
+  for (auto& [session, asked] : small) {
+    for (size_t i = 0; i < asked.first.size(); ++i) asked.first[i]->news = asked.second[i];
+  }
 }
 
 // Fetches the mirrors whose changes did not fit into the answer.
 void fetch_rest(const std::vector<Pull*>& pulls) {
   CallsInFlight calls;
   for (Pull* const pull : pulls) {
-    if (!pull->by_news) continue;
-    pull->result = pull->news.result;
-    pull->state = pull->news.state;
+    if (!pull->news) continue;
+    pull->result = pull->news->result;
+    pull->state = pull->news->state;
     pull->mirror->unfetched.clear();
-    if (pull->result != CUDA_SUCCESS || pull->news.is_complete) continue;
-    if (pull->mirror->answer != 0) pull->mirror->pulls_without_news = kPullsWithoutNews;
-    pull->by_news = false;
+    if (pull->result != CUDA_SUCCESS || pull->news->is_complete) continue;
+    if (pull->news->known != 0) {
+      std::lock_guard lock(mirrors_mutex);
+      pull->mirror->pulls_without_news = kPullsWithoutNews;
+    }
+    pull->news.reset();
     ask_for_all(*pull, &calls);
   }
 }
@@ -358,11 +361,14 @@ bool take_over(Pull& pull, bool last) {
   mirror.stage.move(failed ? MirrorEvent::kFailedFetch : MirrorEvent::kFetch, mirror.name);
   if (failed) return true;
   forget_confirmed(mirror, pull.state);
-  const bool any = pull.by_news ? !pull.news.runs.empty() : !mirror.unfetched.empty();
+  const bool any = pull.news ? !pull.news->runs.empty() : !mirror.unfetched.empty();
   // Another exchange took place during the call, so these bytes may be older.
-  if (any && mirror.version != pull.version && !last) return false;
+  if (any && mirror.version != pull.version && !last) {
+    pull.news.reset();
+    return false;
+  }
   if (any) {
-    const std::vector<Run> runs = pull.by_news ? place_news(pull.news) : mirror.unfetched;
+    const std::vector<Run> runs = pull.news ? place_news(*pull.news) : mirror.unfetched;
     merge_fetched(mirror, mirror.fetched, runs, pull.state);
   }
   if (mirror.changes_bytes == 0) mirror.answer = pull.state.answer;
@@ -372,14 +378,34 @@ bool take_over(Pull& pull, bool last) {
   return true;
 }
 
+// Uses an answer that came with the wait, if that has all changes. If it has any, only patches may
+// have been exchanged since the question: merge_fetched() adds those that the answer lacks.
+void take_early(Pull& pull, MirrorNews& news) {
+  if (news.result != CUDA_SUCCESS || !news.is_complete) return;
+  Mirror& mirror = *pull.mirror;
+  std::lock_guard lock(mirrors_mutex);
+  if (mirror.version - mirror.sent_versions != news.version - news.sent_versions) {
+    if (!news.runs.empty()) return;
+    news.state.answer = mirror.answer;  // of other threads' exchanges
+  }
+  pull.version = mirror.version;
+  pull.news = std::move(news);
+}
+
 }  // namespace
 
-std::vector<CUresult> pull(const std::vector<std::shared_ptr<Mirror>>& mirrors) {
+std::vector<CUresult> pull(const std::vector<std::shared_ptr<Mirror>>& mirrors,
+                           std::span<MirrorNews> news) {
   std::vector<Pull> pulls(mirrors.size());
   std::vector<Pull*> due;
   for (size_t i = 0; i < mirrors.size(); ++i) {
     pulls[i].mirror = mirrors[i];
     due.push_back(&pulls[i]);
+    const auto asked = std::find_if(
+        news.begin(), news.end(), [&](const MirrorNews& one) { return one.mirror == mirrors[i]; });
+    if (asked == news.end()) continue;
+    take_early(pulls[i], *asked);
+    news = {asked + 1, news.end()};  // both are in the same order
   }
   // The number of attempts is limited, because a stream whose work never ends must not keep the
   // caller for ever. The bytes of the last attempt are used in any case.

@@ -116,6 +116,7 @@ CUresult push_patches(Mirror& mirror, const std::vector<Run>& runs, const Batch&
   }
   if (patches.empty()) return CUDA_SUCCESS;
   const uint64_t version = ++mirror.version;
+  ++mirror.sent_versions;
   lock.unlock();
   CUresult result = CUDA_SUCCESS;
   size_t sent = 0;

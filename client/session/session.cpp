@@ -189,7 +189,7 @@ bool Session::was_sent(uint16_t opcode, CUresult result) {
 
 bool Session::begin(const Target& target, uint16_t opcode, std::span<const std::byte> body,
                     std::span<const std::byte> tail, size_t reply_bytes, bool patient,
-                    PendingCall* call, bool at_once) {
+                    PendingCall* call, bool at_once, transport::Wake wake) {
   if (!acquire_slot(reply_bytes, patient, call)) return false;
   trace::CommandSpan& span = call->span.emplace(trace_, opcode, !at_once);
   call->call = next_call_.fetch_add(1, std::memory_order_relaxed);
@@ -203,7 +203,7 @@ bool Session::begin(const Target& target, uint16_t opcode, std::span<const std::
   header.reply_bytes = call->slot_bytes;
   header.thread = thread_number();
   Sent sent;
-  call->sent = send(header, target.timeline, body, tail, transport::Wake::kNow, &sent);
+  call->sent = send(header, target.timeline, body, tail, wake, &sent);
   call->position = sent.position;
   span.sent(sent.number);
   if (!at_once) call->span.reset();
@@ -395,11 +395,13 @@ CUresult Session::wait_word(uint32_t index, uint64_t sequence, const Timeline* o
 
 CUresult Session::post_and_wait(const Target& target, wire::Custom opcode,
                                 std::span<const std::byte> body, Word word) {
-  show_writes();
   const std::optional<Timelines::Positions> covered =
       opcode == wire::Custom::kSynchronizeContext
           ? timelines_.now(Timelines::Scope::kContext, target.context)
           : covered_by_wait(target);
+  // If the command is not sent, the session is lost, which ends the fetches as well.
+  std::unique_ptr<FetchesBehind> behind;
+  if (!lacking_.contains(static_cast<uint16_t>(opcode))) behind = ask_behind(word);
   uint64_t position = 0;
   CUresult result =
       post(target, static_cast<uint16_t>(opcode), body, {}, transport::Wake::kNow, &position);
@@ -408,7 +410,7 @@ CUresult Session::post_and_wait(const Target& target, wire::Custom opcode,
     words_.release(word);
     return lost() ? kSessionLost : result;
   }
-  const std::unique_ptr<FetchesBehind> behind = result == CUDA_SUCCESS ? ask_behind(word) : nullptr;
+  show_writes();  // compares while the worker waits
   // The worker writes the word even if it refuses the command.
   const CUresult waited = wait_word(word.index, word.sequence);
   words_.release(word);

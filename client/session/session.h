@@ -80,7 +80,7 @@ struct MirrorHooks {
   // after a wait; fetches the worker's bytes into the application's memory. The second: what was
   // asked for, or null
   CUresult (*pull)(Session&, FetchesBehind*);
-  // before a wait, and (`often`) after each query of unfinished work; sends what the host has
+  // with a wait, and (`often`) after each query of unfinished work; sends what the host has
   // changed in page-locked memory, because a running kernel may be waiting for it
   void (*show)(Session&, bool often);
 };
@@ -169,7 +169,7 @@ class Session {
   };
   bool begin(const Target& target, uint16_t opcode, std::span<const std::byte> body,
              std::span<const std::byte> tail, size_t reply_bytes, bool patient, PendingCall* call,
-             bool at_once = false);
+             bool at_once = false, transport::Wake wake = transport::Wake::kNow);
   CUresult finish(PendingCall& call, Reply* reply);
 
   // Returns the pending asynchronous error, or kSessionLost. An error is reported once, unless it

@@ -314,8 +314,8 @@ inline std::string well_formed_mirrors(const wire::SignalBody& signalled) {
     text += command(of(Custom::kMirrorFetch), kCall | kContext,
                     bytes_of(wire::MirrorFetchBody{mirror.address}));
   }
-  const wire::MirrorNewsBody news{1};
-  text += command(of(Custom::kMirrorNews), kCall | kContext,
+  const wire::MirrorNewsBody news{1, signalled.sequence, signalled.word, 0};
+  text += command(of(Custom::kMirrorNews), kCall | kContext | 2,
                   bytes_of(news) + bytes_of(wire::MirrorKnown{small.address, 1}));
   text += command(of(Custom::kMirrorFetchBehind), kCall | kContext | 2, bytes_of(behind));
   text += command(of(Custom::kUnmirror), kCall | kContext,

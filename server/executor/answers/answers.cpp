@@ -11,6 +11,11 @@ void Answers::signal(WordSignal signal, CUresult result, transport::Wake wake) {
   words_.signal(signal, result, wake);
 }
 
+void Answers::end_wait(WordSignal signal, CUresult result, transport::Wake wake) {
+  if (signal.sequence != 0 && before_end_) before_end_(signal);
+  this->signal(signal, result, wake);
+}
+
 void Answers::reply(const ReplyTarget& target, CUresult result, std::span<const std::byte> body) {
   if (cuda::is_sticky(result)) latch(result);
   if (body.size() > target.capacity()) {
@@ -27,7 +32,7 @@ void Answers::reply(const ReplyTarget& target, CUresult result, std::span<const 
                                      transport::Bytes(kZeros, padded - bytes),
                                      std::as_bytes(std::span(&stamp, 1))};
   (void)link_.put(uint64_t{target.slot} + target.slot_bytes - sizeof stamp - padded, pieces,
-                  transport::Wake::kNow);
+                  target.wake);
 }
 
 void Answers::latch(CUresult error) {

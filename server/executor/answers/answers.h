@@ -4,14 +4,16 @@
 // Answers are sent in the order of the calls. A sticky error is latched before its answer is sent,
 // so that the client's next post() finds it as well. A broken Link is not reported here; the
 // session loop notices it.
-// Threads: reply() on the executor thread, everything else on any. Blocking: as Link::put(); for
-// events see EventSink.
+// Threads: reply(), before_waits_end() and end_wait() on the executor thread, everything else on
+// any. Blocking: as Link::put(); for events see EventSink.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <span>
+#include <utility>
 
 #include <cuda.h>
 
@@ -27,6 +29,8 @@ struct ReplyTarget {
   uint32_t call = 0;
   uint32_t slot = 0;
   uint32_t slot_bytes = 0;
+  // kNo: the executor thread sends another answer directly after it.
+  transport::Wake wake = transport::Wake::kNow;
   size_t capacity() const { return slot_bytes - sizeof(uint64_t) - sizeof(wire::ReplyHeader); }
 };
 
@@ -36,6 +40,10 @@ class Answers {
 
   // `wake`: kYes if no thread of the client is likely to wait.
   void signal(WordSignal signal, CUresult result, transport::Wake wake = transport::Wake::kNow);
+  // The same at the end of work, for a thread of the client that waits for it. First calls the
+  // function, which may send replies: they and the word then wake the client once.
+  void end_wait(WordSignal signal, CUresult result, transport::Wake wake = transport::Wake::kNow);
+  void before_waits_end(std::function<void(WordSignal)> then) { before_end_ = std::move(then); }
   // Whether the word has this sequence or a later one.
   bool has_signalled(WordSignal signal) { return words_.has(signal); }
   void reply(const ReplyTarget& target, CUresult result, std::span<const std::byte> body);
@@ -53,6 +61,7 @@ class Answers {
   transport::Link& link_;
   CompletionWords words_;
   EventSink events_;
+  std::function<void(WordSignal)> before_end_;
   std::mutex mutex_;  // guards the members below
   uint64_t errors_ = 0;
   CUresult sticky_ = CUDA_SUCCESS;

@@ -88,7 +88,9 @@ std::optional<std::vector<Element>> elements_of(const Command& command, uint64_t
 HandlerResult mirror_news(MemoryServices& services, const Command& command,
                           const wire::MirrorNewsBody& body, std::vector<std::byte>*) {
   auto asked = elements_of<wire::MirrorKnown>(command, body.count);
-  return asked ? services.mirrors.news(std::move(*asked), command.target) : kMalformed;
+  if (!asked || body.word_behind >= wire::ClientWindow::kCompletionCount) return kMalformed;
+  return services.fetches_behind.add_news({body.word_behind, body.sequence_behind},
+                                          std::move(*asked), command.target);
 }
 
 HandlerResult mirror_changes(MemoryServices& services, const Command& command,

@@ -48,7 +48,7 @@ HandlerResult synchronize_context(StreamServices& services, const Command&,
   services.idle.when_idle(*context, [&output = services.output, &answers = services.answers,
                                      context, signal](CUresult result) {
     output.flush(*context);
-    answers.signal(signal, result);
+    answers.end_wait(signal, result);
   });
   return {};
 }

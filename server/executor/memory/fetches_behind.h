@@ -19,12 +19,17 @@ namespace rcuda::server {
 class FetchesBehind {
  public:
   // All outlive this object.
-  FetchesBehind(SessionObjects& objects, Answers& answers, Mirrors& mirrors)
-      : objects_(objects), answers_(answers), mirrors_(mirrors) {}
+  FetchesBehind(SessionObjects& objects, Answers& answers, Mirrors& mirrors);
+  ~FetchesBehind() { answers_.before_waits_end({}); }
+  FetchesBehind(const FetchesBehind&) = delete;
+  FetchesBehind& operator=(const FetchesBehind&) = delete;
 
   // Replies with the bytes of the mirror once the word is signalled. The fetch is made in the
   // current context. CUDA_ERROR_OUT_OF_MEMORY: more are asked for than a client has reply slots.
   HandlerResult add(const wire::MirrorFetchBehindBody& body, const ReplyTarget& target);
+  // Replies with the news of these mirrors (Mirrors::news()) once the word is signalled.
+  HandlerResult add_news(WordSignal behind, std::vector<wire::MirrorKnown> news,
+                         const ReplyTarget& target);
   // Makes those whose word has been signalled. Returns whether there were any.
   bool poll();
   bool empty() const { return asked_.empty(); }
@@ -35,8 +40,13 @@ class FetchesBehind {
     WordSignal behind;
     wire::ObjectId context = 0;
     ReplyTarget target;
+    std::vector<wire::MirrorKnown> news;  // empty: all bytes of the mirror at `address`
   };
+  HandlerResult add(Asked asked);
+  template <typename Due>
+  bool make_all(const Due& is_due);
   void make(const Asked& asked);
+  void answer_before(WordSignal signal);
 
   SessionObjects& objects_;
   Answers& answers_;

@@ -11,21 +11,21 @@ namespace {
 constexpr size_t kBlockBytes = 4096;
 constexpr size_t kLineBytes = 64;
 
-// Visits the lines of a block that differ from the known bytes. `block`: a copy, which does not
-// change.
-template <typename Visit>
-void each_difference(std::span<const std::byte> block, const std::byte* known, const Visit& visit) {
-  for (size_t at = 0; at < block.size(); at += kLineBytes) {
-    const size_t bytes = std::min(kLineBytes, block.size() - at);
-    if (std::memcmp(&block[at], known + at, bytes) != 0) visit(at, bytes);
-  }
-}
+constexpr size_t lines_in(size_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes; }
 
 }  // namespace
 
 uint64_t KnownBytes::sent_all(std::span<const std::byte> bytes) {
+  ++answer_;
+  const bool all_new = known_.size() != bytes.size();
+  sent_.resize(lines_in(bytes.size()));
+  for (size_t at = 0; at < bytes.size(); at += kLineBytes) {
+    const size_t length = std::min(kLineBytes, bytes.size() - at);
+    const bool changed = all_new || std::memcmp(&bytes[at], &known_[at], length) != 0;
+    if (changed) sent_[at / kLineBytes] = answer_;
+  }
   known_.assign(bytes.begin(), bytes.end());
-  return ++answer_;
+  return answer_;
 }
 
 void KnownBytes::patched(uint64_t offset, std::span<const std::byte> bytes, const uint8_t* mask) {
@@ -36,28 +36,42 @@ void KnownBytes::patched(uint64_t offset, std::span<const std::byte> bytes, cons
 
 bool KnownBytes::add_news(uint64_t answer, std::span<const std::byte> now, size_t most_bytes,
                           std::vector<std::byte>* out, News* news) {
-  if (known_.size() != now.size() || answer != answer_) return false;
+  if (known_.size() != now.size()) {
+    if (answer != 0 || answer_ != 0) return false;
+    known_.assign(now.begin(), now.end());
+    sent_.assign(lines_in(now.size()), 1);  // no client has these yet
+  }
+  if (answer > answer_) return false;
+  const bool may_lack = answer == 0 || answer != answer_;
+  const auto is_lacking = [&](size_t at) { return sent_[at / kLineBytes] > answer; };
   std::vector<wire::MirrorPiece> pieces;
   std::vector<std::byte> changed;  // of the pieces
   std::byte block[kBlockBytes];
   for (size_t begin = 0; begin < now.size(); begin += kBlockBytes) {
     const size_t length = std::min(kBlockBytes, now.size() - begin);
-    if (std::memcmp(&now[begin], &known_[begin], length) == 0) continue;
-    std::memcpy(block, &now[begin], length);
-    each_difference({block, length}, &known_[begin], [&](size_t at, size_t bytes) {
-      const auto offset = static_cast<uint32_t>(begin + at);
+    bool differs = std::memcmp(&now[begin], &known_[begin], length) != 0;
+    for (size_t at = 0; may_lack && !differs && at < length; at += kLineBytes) {
+      differs = is_lacking(begin + at);
+    }
+    if (!differs) continue;
+    std::memcpy(block, &now[begin], length);  // does not change any more
+    for (size_t at = 0; at < length; at += kLineBytes) {
+      const size_t bytes = std::min(kLineBytes, length - at);
+      const size_t offset = begin + at;
+      if (!is_lacking(offset) && std::memcmp(block + at, &known_[offset], bytes) == 0) continue;
       if (pieces.empty() || pieces.back().offset + pieces.back().bytes != offset) {
-        pieces.push_back({offset, 0});
+        pieces.push_back({static_cast<uint32_t>(offset), 0});
       }
       pieces.back().bytes += static_cast<uint32_t>(bytes);
       changed.insert(changed.end(), block + at, block + at + bytes);
-    });
+    }
     if (changed.size() > most_bytes) return false;
   }
   const auto padded = [](size_t bytes) { return (bytes + 7) & ~size_t{7}; };
   size_t all = 0;
   for (const wire::MirrorPiece& piece : pieces) all += sizeof piece + padded(piece.bytes);
   if (all > most_bytes) return false;
+  if (!pieces.empty()) ++answer_;
   const std::byte* from = changed.data();
   for (const wire::MirrorPiece& piece : pieces) {
     const auto* const head = reinterpret_cast<const std::byte*>(&piece);
@@ -65,9 +79,9 @@ bool KnownBytes::add_news(uint64_t answer, std::span<const std::byte> now, size_
     out->insert(out->end(), from, from + piece.bytes);
     out->resize(padded(out->size()));
     std::memcpy(&known_[piece.offset], from, piece.bytes);
+    std::fill_n(&sent_[piece.offset / kLineBytes], lines_in(piece.bytes), answer_);
     from += piece.bytes;
   }
-  if (!pieces.empty()) ++answer_;
   *news = {static_cast<uint32_t>(pieces.size()), answer_};
   return true;
 }

@@ -289,26 +289,19 @@ CUresult Mirrors::read_by_driver(const SessionStream& stream, std::shared_ptr<Fe
   return queued;
 }
 
-HandlerResult Mirrors::news(std::vector<wire::MirrorKnown> asked, const ReplyTarget& target) {
+// Needs no place in a stream: the memory is the client's, whose patches are written at once.
+void Mirrors::news(std::span<const wire::MirrorKnown> asked, const ReplyTarget& target) {
   if (asked.size() * sizeof(wire::MirrorNewsHead) > target.capacity()) {
-    return {CUDA_ERROR_INVALID_VALUE, false, false};
+    return answers_.reply(target, CUDA_ERROR_INVALID_VALUE, {});
   }
-  SessionStream stream;
-  if (CUresult result = objects_.use_stream(wire::kFetchStream, &stream); result != CUDA_SUCCESS) {
-    return {result, false, false};
+  std::vector<std::byte> body;
+  size_t room = target.capacity() - asked.size() * sizeof(wire::MirrorNewsHead);
+  for (const wire::MirrorKnown& known : asked) {
+    const size_t before = body.size();
+    add_news(known, room, &body);
+    room -= body.size() - before - sizeof(wire::MirrorNewsHead);
   }
-  completions_.add(stream, [this, asked = std::move(asked), target](CUresult result) {
-    std::vector<std::byte> body;
-    size_t room = target.capacity() - asked.size() * sizeof(wire::MirrorNewsHead);
-    for (const wire::MirrorKnown& known : asked) {
-      const size_t before = body.size();
-      add_news(known, room, &body);
-      room -= body.size() - before - sizeof(wire::MirrorNewsHead);
-    }
-    answers_.reply(target, result,
-                   result == CUDA_SUCCESS ? std::span(body) : std::span(body).first(0));
-  });
-  return kDeferred;
+  answers_.reply(target, CUDA_SUCCESS, body);
 }
 
 void Mirrors::add_news(const wire::MirrorKnown& asked, size_t room, std::vector<std::byte>* body) {

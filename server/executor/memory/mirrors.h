@@ -70,7 +70,7 @@ class Mirrors {
   CUresult fetch_into_reply(uint64_t address, const ReplyTarget& target);
   // Replies, for each of these mirrors, with a wire::MirrorNewsHead and the bytes that the client
   // lacks.
-  HandlerResult news(std::vector<wire::MirrorKnown> asked, const ReplyTarget& target);
+  void news(std::span<const wire::MirrorKnown> asked, const ReplyTarget& target);
   // Replies with a wire::MirrorState and the blocks that differ from what the client has, when the
   // GPU has looked for them. `asked`: as BlockDigests::compare() takes them.
   HandlerResult changes(uint64_t address, std::span<const wire::MirrorRun> asked,

@@ -135,8 +135,8 @@ void Completions::finish(Pending& pending, uint64_t key, CUresult result) {
     work_.note();
     pending.when_done(result);
   } else {
-    answers_.signal(pending.signal, result,
-                    pending.prints ? transport::Wake::kNow : transport::Wake::kYes);
+    answers_.end_wait(pending.signal, result,
+                      pending.prints ? transport::Wake::kNow : transport::Wake::kYes);
   }
 }
 
@@ -227,7 +227,7 @@ void Completions::finish(Watch& watch, CUresult result) {
     watch.context->free_events.push_back(watch.event);
   }
   output_.flush(*watch.context);
-  answers_.signal(watch.signal, result);
+  answers_.end_wait(watch.signal, result);
 }
 
 // Finds how far a stream has got. A query of an event that is reached takes 1.5 us, of one that is

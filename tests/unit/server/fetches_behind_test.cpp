@@ -44,18 +44,26 @@ class FetchesBehindTest : public ::testing::Test {
 
   // Asks for the memory at `address` as it is when the word has this sequence.
   void ask(uint64_t sequence, const void* address) {
+    const wire::MirrorFetchBehindBody body{reinterpret_cast<uint64_t>(address), sequence, kWord, 0};
+    send(Custom::kMirrorFetchBehind, std::as_bytes(std::span(&body, 1)));
+  }
+  // Asks for the changes since that answer.
+  void ask_for_news(uint64_t sequence, uint64_t answer) {
+    struct {
+      wire::MirrorNewsBody body;
+      wire::MirrorKnown known;
+    } const asked{{1, sequence, kWord, 0}, {reinterpret_cast<uint64_t>(memory_), answer}};
+    send(Custom::kMirrorNews, std::as_bytes(std::span(&asked, 1)));
+  }
+  void send(Custom opcode, std::span<const std::byte> body) {
     wire::CommandHeader header{};
-    header.opcode = static_cast<uint16_t>(Custom::kMirrorFetchBehind);
+    header.opcode = static_cast<uint16_t>(opcode);
     header.context = wire::primary_context_id(0);
     header.call = kCall;
     header.reply_slot = slot();
     header.reply_bytes = Window::kSmallReplyBytes;
     header.thread = 1;
-    const wire::MirrorFetchBehindBody body{reinterpret_cast<uint64_t>(address), sequence, kWord, 0};
-    ASSERT_TRUE(
-        client()
-            .send_frame(test::ProtocolClient::join(header, std::as_bytes(std::span(&body, 1))))
-            .ok());
+    ASSERT_TRUE(client().send_frame(test::ProtocolClient::join(header, body)).ok());
   }
   static uint32_t slot() { return static_cast<uint32_t>(Window::kSmallReplies) + kSlot; }
   uint64_t stamp() {
@@ -107,6 +115,33 @@ TEST_F(FetchesBehindTest, AWaitThatIsOverIsAnsweredAtOnce) {
   ask(5, memory_);
   std::vector<std::byte> bytes;
   EXPECT_EQ(answer(&bytes), CUDA_SUCCESS);
+}
+
+TEST_F(FetchesBehindTest, NewsAreThoseAtTheEndOfTheWait) {
+  struct {
+    wire::MirrorNewsHead head;
+    wire::MirrorPiece piece;
+    uint64_t value;
+  } news;
+  const auto expect = [&](uint64_t number) {
+    std::vector<std::byte> bytes;
+    ASSERT_EQ(answer(&bytes), CUDA_SUCCESS);
+    ASSERT_EQ(bytes.size(), sizeof news);
+    std::memcpy(&news, bytes.data(), sizeof news);
+    EXPECT_EQ(news.head.pieces, 1u);
+    EXPECT_EQ(news.head.state.answer, number);
+    EXPECT_EQ(news.value, *memory_);
+  };
+  ask_for_news(5, 0);
+  ping();
+  EXPECT_FALSE(answered());
+  *memory_ = 42;
+  signal(5);
+  expect(1);
+  std::memset(client().link().window().data() + slot() + Window::kSmallReplyBytes - 8, 0, 8);
+  *memory_ = 43;
+  ask_for_news(5, 1);
+  expect(2);
 }
 
 TEST_F(FetchesBehindTest, MemoryThatIsNotMirroredIsRefused) {

@@ -38,7 +38,7 @@ class KnownBytesTest : public ::testing::Test {
 };
 
 TEST_F(KnownBytesTest, OnlyWhatDiffersIsSent) {
-  EXPECT_FALSE(take(0)) << "the client has nothing";
+  EXPECT_FALSE(take(1)) << "nothing was sent";
   const uint64_t all = known_.sent_all(now_);
   ASSERT_TRUE(take(all));
   EXPECT_EQ(news_.pieces, 0u);
@@ -51,15 +51,36 @@ TEST_F(KnownBytesTest, OnlyWhatDiffersIsSent) {
   EXPECT_EQ(news_.pieces, 0u);
 }
 
+TEST_F(KnownBytesTest, AClientWithoutAnAnswerGetsAllBytes) {
+  now_[0] = now_[10'000] = std::byte{1};
+  EXPECT_FALSE(take(0, now_.size())) << "no room for the piece's head";
+  ASSERT_TRUE(take(0));
+  EXPECT_EQ(news_.pieces, 1u);
+  now_[5] = std::byte{1};
+  ASSERT_TRUE(take(news_.answer));
+  EXPECT_LT(out_.size(), 100u);
+  ASSERT_TRUE(take(0)) << "it did not take the answers over";
+  EXPECT_GT(out_.size(), now_.size());
+}
+
 TEST_F(KnownBytesTest, AnAnswerThatWasNotTakenOverDoesNotCount) {
   const uint64_t all = known_.sent_all(now_);
   now_[1] = std::byte{1};
   ASSERT_TRUE(take(all));
-  EXPECT_FALSE(take(all)) << "the client lacks the last answer";
-  EXPECT_TRUE(take(news_.answer));
-  const uint64_t again = known_.sent_all(now_);
-  EXPECT_FALSE(take(news_.answer));
-  EXPECT_TRUE(take(again));
+  const uint64_t lost = news_.answer;
+  client_[1] = std::byte{0};  // it lacks the last answer
+  now_[200] = std::byte{2};
+  ASSERT_TRUE(take(all));
+  EXPECT_EQ(news_.pieces, 2u);
+  client_[200] = std::byte{0};
+  ASSERT_TRUE(take(lost)) << "of another thread, which has only the first of the two";
+  EXPECT_EQ(news_.pieces, 2u);
+  now_[300] = std::byte{3};
+  const uint64_t whole = known_.sent_all(now_);
+  ASSERT_TRUE(take(news_.answer));
+  EXPECT_EQ(news_.pieces, 1u);
+  EXPECT_TRUE(take(whole));
+  EXPECT_FALSE(take(news_.answer + 1)) << "there is no such answer yet";
 }
 
 TEST_F(KnownBytesTest, TheClientHasWhatItWrote) {

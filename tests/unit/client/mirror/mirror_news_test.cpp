@@ -66,7 +66,7 @@ class MirrorNewsTest : public ::testing::Test {
       wire::MirrorNewsHead head{{UINT64_MAX, 0, 0}, 0, 1};
       if (known.answer == worker.answer && known.answer != 0) {
         if (!worker.news.empty()) ++worker.answer;
-        head = {{UINT64_MAX, 0, worker.answer}, static_cast<uint32_t>(worker.news.size()), 0};
+        head = {{patches_, 0, worker.answer}, static_cast<uint32_t>(worker.news.size()), 0};
       }
       append(&head, sizeof head);
       if (head.fetch_all) continue;
@@ -94,6 +94,12 @@ class MirrorNewsTest : public ::testing::Test {
     after_peer(&lone_.puppet);
     return result;
   }
+  CUresult wait() {
+    before_peer(&lone_.puppet);
+    const CUresult result = lone_.session->synchronize(lone_.session->in_context(1));
+    after_peer(&lone_.puppet);
+    return result;
+  }
   // How often the client queried news, and all bytes of a mirror.
   std::vector<size_t> asked() {
     EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
@@ -104,6 +110,7 @@ class MirrorNewsTest : public ::testing::Test {
   LoneSession lone_;
   std::vector<std::vector<std::byte>> memory_{kMirrors, std::vector<std::byte>(kBytes)};
   std::map<uint64_t, Worker> workers_;
+  uint64_t patches_ = UINT64_MAX;  // those that the worker's bytes have
 };
 
 TEST_F(MirrorNewsTest, AfterTheFirstFetchOneQuestionBringsWhatChanged) {
@@ -164,6 +171,69 @@ TEST_F(MirrorNewsTest, AMirrorThatChangesAsAWholeIsFetchedWithoutAQuestion) {
   EXPECT_EQ(asked(), (std::vector<size_t>{0, 8 * kMirrors}));
   ASSERT_EQ(pull(), CUDA_SUCCESS);
   EXPECT_EQ(asked(), (std::vector<size_t>{1, 0}));
+}
+
+TEST_F(MirrorNewsTest, AWaitAsksWithItsOwnCommand) {
+  ASSERT_EQ(pull(), CUDA_SUCCESS);
+  (void)asked();
+  write(0, 0, 2);
+  write(2, kBytes - 1, 4);
+  ASSERT_EQ(wait(), CUDA_SUCCESS);
+  for (size_t i = 0; i < kMirrors; ++i) EXPECT_EQ(memory_[i], worker_of(i).bytes) << i;
+  const std::vector<Command> news = lone_.puppet.taken(wire::Custom::kMirrorNews);
+  ASSERT_EQ(news.size(), 1u);
+  const auto body = news[0].as<wire::MirrorNewsBody>();
+  EXPECT_EQ(body.count, kMirrors);
+  EXPECT_NE(body.sequence_behind, 0u) << "of the wait's word";
+  EXPECT_EQ(asked(), (std::vector<size_t>{0, 0}));
+}
+
+// Another thread's launch sends a patch while this one waits. The answer has the GPU's changes up
+// to then, and lacks the patch.
+TEST_F(MirrorNewsTest, APatchDuringTheWaitIsAddedToTheAnswer) {
+  ASSERT_EQ(pull(), CUDA_SUCCESS);
+  (void)asked();
+  write(0, 8, 1);
+  patches_ = 1;
+  lone_.puppet.on(wire::Custom::kMirrorNews, [this](const Command& command) {
+    const Answer answer = news(command);
+    memory_[0][7] = worker_of(0).bytes[7] = std::byte{9};
+    EXPECT_EQ(push_mirrors(lone_.session->in_context(1)), CUDA_SUCCESS);
+    return answer;
+  });
+  ASSERT_EQ(wait(), CUDA_SUCCESS);
+  EXPECT_EQ(memory_[0], worker_of(0).bytes);
+  EXPECT_EQ(asked(), (std::vector<size_t>{1, 0}));
+}
+
+TEST_F(MirrorNewsTest, AFetchDuringTheWaitMakesTheAnswerOld) {
+  ASSERT_EQ(pull(), CUDA_SUCCESS);
+  (void)asked();
+  write(0, 8, 1);
+  const std::unique_ptr<FetchesBehind> behind =
+      lone_.session->ask_behind(lone_.session->in_context(1));
+  ASSERT_TRUE(behind);
+  ASSERT_EQ(lone_.ping(), CUDA_SUCCESS);
+  worker_of(0).bytes[8] = std::byte{2};
+  ASSERT_EQ(pull(), CUDA_SUCCESS);
+  EXPECT_EQ(memory_[0][8], std::byte{2});
+  EXPECT_EQ(asked(), (std::vector<size_t>{2, 1})) << "the client lacks the answer of the wait";
+  before_peer(&lone_.puppet);
+  ASSERT_EQ(lone_.session->finish_wait(behind.get()), CUDA_SUCCESS);
+  after_peer(&lone_.puppet);
+  EXPECT_EQ(memory_[0], worker_of(0).bytes);
+}
+
+TEST_F(MirrorNewsTest, WhatTheWaitDidNotBringIsFetchedBehindIt) {
+  ASSERT_EQ(pull(), CUDA_SUCCESS);
+  (void)asked();
+  for (size_t i = 0; i < kMirrors; ++i) {
+    ++worker_of(i).answer;
+    worker_of(i).bytes[i] = std::byte{5};
+  }
+  ASSERT_EQ(wait(), CUDA_SUCCESS);
+  EXPECT_EQ(asked(), (std::vector<size_t>{2, kMirrors}));
+  for (size_t i = 0; i < kMirrors; ++i) EXPECT_EQ(memory_[i], worker_of(i).bytes) << i;
 }
 
 TEST_F(MirrorNewsTest, AMalformedAnswerFailsAndIsAskedForAgain) {
