@@ -332,10 +332,7 @@ CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool manage
   }
   HostRegion own;
   if (!small) {
-    if (CUresult result = make_region(target, bytes, &own); result != CUDA_SUCCESS) {
-      if (mapped) (void)give_back_small(target, nullptr, bytes);
-      return result;
-    }
+    if (CUresult result = make_region(target, bytes, &own); result != CUDA_SUCCESS) return result;
   }
   void* const memory = small ? small : own.address;
   if (CUresult result = record(target, memory, bytes, placement, flags, own.exposed, true);

@@ -32,7 +32,6 @@ struct SmallMemory {
   std::mutex mutex;  // guards the members below; held while a region is made or ended
   SmallPieces pieces;
   std::map<uint64_t, HostRegion> regions;
-  size_t alone = 0;  // small allocations with a region of their own
   struct Piece {
     void* memory;
     size_t bytes;
@@ -89,10 +88,6 @@ CUresult take_small(const Target& target, size_t bytes, void** memory) {
   if (bytes > kMostSmallBytes || !any_mirrors_regions()) return CUDA_SUCCESS;
   SmallMemory& all = SmallMemory::get();
   std::lock_guard lock(all.mutex);
-  if (all.alone < kMostAlone) {
-    ++all.alone;
-    return CUDA_SUCCESS;
-  }
   uint64_t address = all.pieces.take(bytes);
   if (address == 0) {
     if (CUresult result = add_region(target, bytes, &all); result != CUDA_SUCCESS) return result;
@@ -107,10 +102,7 @@ bool give_back_small(const Target& target, void* memory, size_t bytes) {
   SmallMemory& all = SmallMemory::get();
   {
     std::lock_guard lock(all.mutex);
-    if (!all.pieces.has(address)) {
-      if (bytes <= kMostSmallBytes && all.alone > 0) --all.alone;
-      return false;
-    }
+    if (!all.pieces.has(address)) return false;
   }
   // Work in progress may still write to the memory, and the next owner must not see these writes.
   std::vector<SmallMemory::Piece> free{{memory, bytes}};

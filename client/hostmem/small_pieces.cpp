@@ -23,12 +23,13 @@ void SmallPieces::add(const Chunk& chunk) {
 }
 
 uint64_t SmallPieces::take(size_t bytes) {
-  const size_t size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  const size_t alignment = std::clamp(std::bit_ceil(bytes), kAlignment, kMostAlignment);
+  const size_t least = pieces_.size() < kMostAlone ? kLineBytes : kLeastBytes;
+  const size_t size = (bytes + least - 1) / least * least;
+  const size_t alignment = std::clamp(std::bit_ceil(bytes), least, kMostAlignment);
   auto found = by_bytes_.lower_bound({size, 0});
   if (found != by_bytes_.end() && found->second % alignment != 0) {
     // Wherever such a hole begins, it has an aligned part.
-    found = by_bytes_.lower_bound({size + alignment - kAlignment, 0});
+    found = by_bytes_.lower_bound({size + alignment - kLeastBytes, 0});
   }
   if (found == by_bytes_.end()) return 0;
   const auto [room, base] = *found;

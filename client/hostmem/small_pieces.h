@@ -18,8 +18,11 @@ namespace rcuda::client {
 class SmallPieces {
  public:
   // A piece of kMostAlignment bytes or more is aligned to kMostAlignment. A smaller piece is
-  // aligned to its size, rounded up to a power of two, and to kAlignment at least.
-  static constexpr size_t kAlignment = 64, kMostAlignment = 512;
+  // aligned to its size, rounded up to a power of two. A piece has a line of the cache for itself
+  // while there are fewer than kMostAlone pieces. Later pieces may share a line: chunks are
+  // compared as a whole for each launch, so thousands of flags must not take a line each.
+  static constexpr size_t kLineBytes = 64, kLeastBytes = 16, kMostAlignment = 512;
+  static constexpr size_t kMostAlone = 1024;
   struct Chunk {
     uint64_t base = 0;
     size_t bytes = 0;
