@@ -2,9 +2,14 @@
 // kernels may use. Over TCP and verbs, client and worker each have a copy of these allocations, so
 // every wait must find out what the GPU has changed.
 //
-// `small_mapped [ALLOCATIONS...]` prints medians in microseconds: for each number of allocations of
-// 4 bytes, with a kernel that writes to none, one or all of them.
+// `small_mapped [ALLOCATIONS[xBYTES]...]` prints medians in microseconds: for each number of
+// allocations of BYTES bytes (4), with a kernel that writes to none, one or all of them. For many,
+// it also prints their usual distance, and the time of a plain loop that compares all of them with
+// a copy: client and worker do no less.
+#include <algorithm>
+#include <cstring>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "../cuda_bench.h"
@@ -33,17 +38,53 @@ double round_us(int** on_device, const std::vector<int*>& flags, int written) {
   return median(times);
 }
 
-void measure(int count) {
+void print_places(const char* name, const std::vector<int*>& flags, size_t bytes) {
+  constexpr size_t kMany = 1000, kLine = 64;
+  if (flags.size() < kMany) return;
+  std::vector<char*> sorted;
+  for (int* flag : flags) sorted.push_back(reinterpret_cast<char*>(flag));
+  std::sort(sorted.begin(), sorted.end());
+  std::vector<double> distances, times;
+  std::vector<std::pair<char*, size_t>> runs{{sorted[0], bytes}};
+  for (size_t i = 1; i < sorted.size(); ++i) {
+    distances.push_back(static_cast<double>(sorted[i] - sorted[i - 1]));
+    char* const end = runs.back().first + runs.back().second;
+    if (sorted[i] < end + kLine) {
+      runs.back().second += sorted[i] + bytes - end;
+    } else {
+      runs.push_back({sorted[i], bytes});
+    }
+  }
+  std::vector<char> copy;
+  for (const auto& [begin, length] : runs) copy.insert(copy.end(), begin, begin + length);
+  for (int round = 0; round < 200; ++round) {
+    const auto begin = Clock::now();
+    const char* at = copy.data();
+    for (const auto& [from, length] : runs) {
+      if (std::memcmp(from, at, length) != 0) std::exit(1);
+      at += length;
+    }
+    times.push_back(us_since(begin));
+  }
+  std::printf("%s_allocations_distance_bytes %.0f\n%s_allocations_compared_us %.1f\n", name,
+              median(distances), name, median(times));
+}
+
+void measure(const char* name) {
+  const int count = std::atoi(name);
+  const char* const size = std::strchr(name, 'x');
+  const size_t bytes = size ? std::atoi(size + 1) : sizeof(int);
   std::vector<int*> flags(count), pointers(count);
   for (int i = 0; i < count; ++i) {
-    CHECK(cudaHostAlloc(&flags[i], sizeof(int), cudaHostAllocMapped));
+    CHECK(cudaHostAlloc(&flags[i], bytes, cudaHostAllocMapped));
     CHECK(cudaHostGetDevicePointer(&pointers[i], flags[i], 0));
   }
+  print_places(name, flags, bytes);
   int** on_device = nullptr;
   CHECK(cudaMalloc(&on_device, (count + 1) * sizeof(int*)));
   CHECK(cudaMemcpy(on_device, pointers.data(), count * sizeof(int*), cudaMemcpyHostToDevice));
   for (const int written : std::set<int>{0, std::min(count, 1), count}) {
-    std::printf("%d_allocations_%d_written_us %.1f\n", count, written,
+    std::printf("%s_allocations_%d_written_us %.1f\n", name, written,
                 round_us(on_device, flags, written));
   }
   for (int* flag : flags) CHECK(cudaFreeHost(flag));
@@ -53,9 +94,8 @@ void measure(int count) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::vector<int> counts;
-  for (int i = 1; i < argc; ++i) counts.push_back(std::atoi(argv[i]));
-  if (counts.empty()) counts = {0, 1, 100, 1000, 10000};
-  for (const int count : counts) measure(count);
+  for (int i = 1; i < argc; ++i) measure(argv[i]);
+  if (argc > 1) return 0;
+  for (const char* name : {"0", "1", "100", "1000", "10000", "10000x64"}) measure(name);
   return 0;
 }

@@ -2,8 +2,8 @@
 """Compares a local GPU with the same GPU behind rcuda, alternately in one run.
 
     remote_vs_native.py --build FOLDER [--rounds 3] [--torch-rounds 1] [--transports shm,tcp] [--device 0]
-                        [--before FOLDER] [--budget SECONDS] [--driver nvidia] [--managed | --short | --copies]
-                        [--torch [PART ...]]
+                        [--before FOLDER] [--budget SECONDS] [--driver nvidia] [--managed | --small-mapped | --short |
+                        --copies] [--torch [PART ...]]
 
 Starts an rcuda-server on this machine, runs bench/remote_vs_native/figures natively and over every
 transport in turn, and prints the median of each figure and its ratio to native: above 1 is better than
@@ -15,7 +15,8 @@ third one tells what a step takes if its copy to the device runs as fast as plai
 The transport "tls" is tcp with a token and encryption, as a client of another machine has it.
 --before names the build folder of another commit, which then runs in turn as well. A second table has
 the ratio to that build, and the largest ratio between two rounds of that build, which shows the noise.
---managed runs bench/managed instead: managed memory by access pattern. --short runs short_waits instead:
+--managed runs bench/managed instead: managed memory by access pattern. --small-mapped runs small_mapped
+instead: a launch and its wait beside thousands of small mapped allocations. --short runs short_waits instead:
 the column "least" is what any forwarding over shared memory takes. --copies runs copies instead.
 --budget prevents rounds that would end after this time.
 Needs an NVIDIA GPU; with --driver softgpu the first transport takes the place of native.
@@ -175,6 +176,8 @@ def main():
                         default=1 if importlib.util.find_spec("torch") else 0)
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--managed", action="store_const", dest="program", const="managed/managed")
+    instead.add_argument("--small-mapped", action="store_const", dest="program",
+                         const="managed/small_mapped")
     instead.add_argument("--short", action="store_const", dest="program", const="remote_vs_native/short_waits")
     instead.add_argument("--copies", action="store_const", dest="program", const="remote_vs_native/copies")
     parser.add_argument("--torch", nargs="*", metavar="PART")
