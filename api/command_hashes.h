@@ -9,10 +9,6 @@
 
 namespace rcuda::api {
 
-// Of the declarations of all messages but the commands. Two sides whose values differ refuse each
-// other.
-extern const uint64_t kProtocolHash;
-
 inline constexpr uint32_t kMaxOpcodes = 0x1000;
 
 // By opcode: a hash of all that client and worker must agree on to use the command, such as the

@@ -16,16 +16,20 @@ SERVERS = ("", "loop")
 # Each has its services in server/executor/services.h.
 FAMILIES = ("blob", "copy", "launch", "memory", "module", "peer", "stream")
 NAME = re.compile(r"[A-Z][A-Za-z0-9]*")
-MEMBER = re.compile(r"(\w+) (\w+)(?:\[(\w+)\])?\s*(?://\s*(.*))?")
+MEMBER = re.compile(r"([\w:]+) (\w+)(?:\[(\w*)\])?\s*(?://\s*(.*))?")
 
 
 @dataclasses.dataclass(frozen=True)
 class Member:
     type: str
     name: str
-    length: str = ""  # of an array
+    length: str | None = None  # of an array; "": as many items as there are
     comments: tuple = ()  # in front of it
     comment: str = ""
+
+    @property
+    def declaration(self):
+        return f"{self.type} {self.name}" + ("" if self.length is None else f"[{self.length}]")
 
     @property
     def bytes(self):
@@ -40,10 +44,10 @@ class Command:
     handled: bool  # a function of the worker handles it
     body: tuple  # of Member
     body_of: str  # the command that declares the body; "": no body
-    tail: str
+    tail: tuple  # of Member: what follows the body
     reply: tuple
     reply_of: str
-    reply_tail: str
+    reply_tail: tuple
     traits: Traits
     opcode: int = -1
 
@@ -78,7 +82,7 @@ def members_of(where, text):
                              "\"type name[length]\", then perhaps \"// comment\"")
         if any(m.name == match[2] for m in members):
             raise TableError(f"{where}: {match[2]} stands there twice")
-        members.append(Member(match[1], match[2], match[3] or "", tuple(comments), match[4] or ""))
+        members.append(Member(match[1], match[2], match[3], tuple(comments), match[4] or ""))
         comments = []
     return tuple(members)
 
@@ -87,10 +91,24 @@ def resolve(raw, name, key):
     """The members of `key`, and the command that declares them."""
     text = raw[name].get(key, "")
     if not NAME.fullmatch(text):
-        return members_of(f"{name}: {key}", text), name if text else ""
+        members = members_of(f"{name}: {key}", text)
+        if any(m.length == "" for m in members):
+            raise TableError(f"{name}: {key}: an array needs a length")
+        return members, name if text else ""
     if text not in raw or NAME.fullmatch(raw[text].get(key, "")) or key not in raw[text]:
         raise TableError(f"{name}: {key}: {text} declares no {key} of its own")
     return members_of(f"{text}: {key}", raw[text][key]), text
+
+
+def resolve_tail(raw, name, key, declared_by, counts):
+    """The members of `key`, of the command itself or of the one that declares its body or reply. `counts`: the members
+    that may be the length of an array."""
+    owner = name if key in raw[name] or not declared_by else declared_by
+    members = members_of(f"{owner}: {key}", raw[owner].get(key, ""))
+    for m in members:
+        if m.length and m.length not in counts:
+            raise TableError(f"{owner}: {key}: {m.name} has the length {m.length}, which is no member in front of it")
+    return members
 
 
 def command_of(raw, name):
@@ -113,6 +131,8 @@ def command_of(raw, name):
     if (reply or "reply_tail" in entry) and klass == "post":
         raise TableError(f"{name}: a posted command brings nothing back, but has a reply")
     types = {m.name: m.type + (f"[{m.length}]" if m.length else "") for m in body}
+    tail = resolve_tail(raw, name, "tail", body_of, types)
+    reply_tail = resolve_tail(raw, name, "reply_tail", reply_of, {*types, *(m.name for m in reply)})
     if "word" in types or "sequence" in types:
         if (types.get("word"), types.get("sequence")) != ("uint32_t", "uint64_t"):
             raise TableError(f"{name}: body: a completion word is two members, uint32_t word and "
@@ -126,7 +146,7 @@ def command_of(raw, name):
     if traits.while_held == "asks" and "server" in entry:
         raise TableError(f"{name}: while_held: it has no handler that could be asked")
     return Command(name, klass, family, entry.get("server", "") != "loop", body, body_of,
-                   entry.get("tail", ""), reply, reply_of, entry.get("reply_tail", ""), traits)
+                   tail, reply, reply_of, reply_tail, traits)
 
 
 def load(raw):
@@ -139,10 +159,12 @@ def struct_of(name, members, header, tail):
         lines.append("  ReplyHeader header;\n")
     for m in members:
         lines += [f"  {comment}\n" for comment in m.comments]
-        length = f"[{m.length}]" if m.length else ""
-        lines.append(f"  {m.type} {m.name}{length};" + (f"  // {m.comment}" if m.comment else "") + "\n")
+        lines.append(f"  {m.declaration};" + (f"  // {m.comment}" if m.comment else "") + "\n")
     if tail:
-        lines.append("  // Then " + "\n  // ".join(tail.splitlines()) + ".\n")
+        lines.append("  // Then:\n")
+    for m in tail:
+        lines += [f"  //   {comment.lstrip('/ ')}\n" for comment in m.comments]
+        lines.append(f"  //   {m.declaration};" + (f"  // {m.comment}" if m.comment else "") + "\n")
     lines.append("};\n")
     sizes = (["sizeof(ReplyHeader)"] if header else []) + [m.bytes for m in members]
     lines.append(f"static_assert(sizeof({name}) == {' + '.join(sizes)},\n"

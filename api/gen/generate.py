@@ -16,6 +16,7 @@ import printer
 import server
 import server_commands
 import shared_tables
+import struct_layouts
 import symbols
 import table
 import traits
@@ -44,7 +45,7 @@ def generated_files(toolkit, adaptations, old_versions, functions):
         "api/coverage.md": coverage.emit(functions, toolkit, old_versions),
         "api/opcodes.h": shared_tables.emit_opcodes(functions),
         "api/opcode_names.cpp": shared_tables.emit_names(functions),
-        "api/command_hashes.cpp": shared_tables.emit_hashes(functions, toolkit, REPOSITORY),
+        "api/command_hashes.cpp": shared_tables.emit_hashes(functions, toolkit),
         "api/layouts.cpp": printer.emit(functions),
         "api/client_fixups.h": client.emit_fixups(functions),
         "api/server_fixups.h": server.emit_fixups(functions),
@@ -60,7 +61,7 @@ def generated_files(toolkit, adaptations, old_versions, functions):
         "api/traits.h": traits.emit(functions),
         "client/forward.h": client.emit_header(functions),
         "common/wire/commands.h": commands.emit_header(functions),
-        "common/wire/form_hashes.h": shared_tables.emit_forms(REPOSITORY),
+        "common/wire/struct_layouts.h": struct_layouts.emit(REPOSITORY),
     }
     for family in functions.families:
         files[f"api/client_{family}.cpp"] = client.emit_family(functions, family)

@@ -20,7 +20,7 @@
 #include <optional>
 
 #include "common/wire/address_ranges.h"
-#include "common/wire/handshake.h"
+#include "common/wire/address_window.h"
 
 namespace rcuda::client {
 

@@ -132,7 +132,8 @@ void Pool::ask(Server* server, bool now) {
   server->report = nullptr;
   const auto body = wire::ask(server->host, server->port, wire::MessageType::kGpuQuery, {},
                               wire::MessageType::kGpuReport);
-  auto report = body.ok() ? wire::decode_gpu_report(*body) : Result<wire::GpuReport>(body.status());
+  auto report =
+      body.ok() ? wire::decode<wire::GpuReport>(*body) : Result<wire::GpuReport>(body.status());
   server->asked_at = Clock::now();
   if (report.ok()) {
     server->report = std::make_shared<const wire::GpuReport>(std::move(report).value());

@@ -17,7 +17,7 @@
 
 #include "common/base/status.h"
 #include "common/transport/media.h"
-#include "common/wire/handshake.h"
+#include "common/wire/message_io.h"
 
 namespace rcuda::client {
 

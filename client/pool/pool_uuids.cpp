@@ -15,7 +15,7 @@ Result<std::vector<std::string>> uuids_of(const std::vector<DeviceAddress>& pool
     const auto body = wire::ask(server.host, server.port, wire::MessageType::kGpuQuery, {},
                                 wire::MessageType::kGpuReport);
     if (!body.ok()) return body.status();
-    const Result<wire::GpuReport> report = wire::decode_gpu_report(*body);
+    const Result<wire::GpuReport> report = wire::decode<wire::GpuReport>(*body);
     if (!report) return report.status();
     for (size_t i = 0; i < server.gpus.size(); ++i) {
       const auto found =

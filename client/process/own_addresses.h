@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/base/address_space.h"
-#include "common/wire/handshake.h"
+#include "common/wire/address_window.h"
 
 namespace rcuda::client {
 

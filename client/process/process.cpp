@@ -32,6 +32,7 @@
 #include "common/base/thread_object.h"
 #include "common/transport/verbs/kept_memory.h"
 #include "common/wire/address_ranges.h"
+#include "common/wire/protocol_hash.h"
 
 namespace rcuda::client {
 namespace {
@@ -83,7 +84,7 @@ Result<std::vector<DeviceAddress>> selected_devices(const std::vector<DeviceAddr
 
 Result<wire::Hello> make_hello() {
   wire::Hello hello;
-  hello.protocol_hash = api::kProtocolHash;
+  hello.protocol_hash = wire::protocol_hash();
   hello.commands.assign(api::command_hashes().begin(), api::command_hashes().end());
   hello.pid = static_cast<uint32_t>(getpid());
   hello.uid = getuid();

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "common/wire/handshake.h"
+#include "common/wire/address_window.h"
 
 namespace rcuda::client {
 

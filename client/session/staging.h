@@ -27,7 +27,7 @@
 
 #include "client/session/session.h"
 #include "client/session/task_pool.h"
-#include "common/wire/handshake.h"
+#include "common/wire/protocol.h"
 
 namespace rcuda::client {
 

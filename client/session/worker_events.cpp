@@ -247,7 +247,7 @@ void WorkerEvents::handle(std::span<const std::byte> frame) {
   wire::EventHeader header;
   if (!read_body(frame, &header)) return;
   switch (static_cast<uint32_t>(header.event)) {
-    case wire::kReadyEvent: {
+    case static_cast<uint32_t>(wire::Event::kReady): {
       std::lock_guard lock(mutex_);
       is_ready_ = read_body(frame, &ready_);
       changed_.notify_all();

@@ -30,7 +30,6 @@
 #include <cuda.h>
 
 #include "common/transport/link.h"
-#include "common/wire/handshake.h"
 #include "common/wire/protocol.h"
 #include "common/wire/ring.h"
 

@@ -7,6 +7,7 @@
 #include "common/wire/connect.h"
 #include "common/wire/forms.h"
 #include "common/wire/identify.h"
+#include "common/wire/message_codec.h"
 #include "common/wire/refusal.h"
 
 namespace rcuda::wire {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "common/wire/handshake.h"
+#include "common/wire/message_io.h"
 
 namespace rcuda::wire {
 

@@ -21,6 +21,7 @@
 #include "common/base/passed_descriptors.h"
 #include "common/base/socket_io.h"
 #include "common/tls/keyed.h"
+#include "common/wire/message_io.h"
 #include "common/wire/refusal.h"
 #include "common/wire/same_host.h"
 #include "common/wire/session_link.h"
@@ -347,7 +348,7 @@ Result<Welcome> request_session(Connection* connection, Hello hello,
     if (!message) return no_server(sent.ok() ? message.status() : sent);
     switch (message->first) {
       case MessageType::kQueued: {  // the server ends the wait, also that for a worker
-        const Result<Queued> queued = decode_queued(message->second);
+        const Result<Queued> queued = decode<Queued>(message->second);
         if (!queued) return queued.status();
         if (queued->place != 0 && Clock::now() >= wait_ends) {
           return Status(Code::kTimeout,
@@ -361,7 +362,7 @@ Result<Welcome> request_session(Connection* connection, Hello hello,
         RCUDA_RETURN_IF_ERROR(meet_worker(connection, Clock::now() + patience));
         continue;
       case MessageType::kWelcome:
-        return welcomed(connection, decode_welcome(message->second));
+        return welcomed(connection, decode<Welcome>(message->second));
       case MessageType::kRefusal:
         return refusal_error(message->second, "the session was refused", Code::kUnavailable);
       default:

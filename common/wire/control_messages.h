@@ -4,14 +4,13 @@
 //   daemon -> operator   ControlAnswer, or Refusal; the daemon closes
 //
 // A server that is drained takes no new sessions and stops when the last one has ended.
-// Threads: any; nothing blocks. The decoders are fuzzed.
+// Plain values.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <vector>
 
-#include "common/base/status.h"
+#include "common/wire/forms.h"
+#include "common/wire/message.h"
 
 namespace rcuda::wire {
 
@@ -23,18 +22,20 @@ enum class ControlOperation : uint32_t {
 };
 
 struct ControlRequest {
+  static constexpr char kName[] = "ControlRequest";
+  static constexpr MessageType kForm = MessageType::kControlRequest;
   ControlOperation operation{};
   uint32_t worker_pid = 0;  // kEnd: the session's worker, as ServerStatus tells
 };
 
 struct ControlAnswer {
+  static constexpr char kName[] = "ControlAnswer";
+  static constexpr MessageType kForm = MessageType::kControlAnswer;
   uint32_t sessions = 0;  // that are still under way, the one that ends included
   bool draining = false;
 };
 
-std::vector<std::byte> encode(const ControlRequest& message);
-std::vector<std::byte> encode(const ControlAnswer& message);
-Result<ControlRequest> decode_control_request(const std::vector<std::byte>& body);
-Result<ControlAnswer> decode_control_answer(const std::vector<std::byte>& body);
+extern template struct Codec<ControlRequest>;
+extern template struct Codec<ControlAnswer>;
 
 }  // namespace rcuda::wire

@@ -15,25 +15,14 @@ ExportPlace export_place(const std::string& owner, const ExportNumber& worker) {
   return tls::derive(number, "rcuda exports of " + owner);
 }
 
-std::vector<std::byte> encode(const ExportQuery& message) {
-  MessageWriter out;
-  out.bytes(message.place.data(), message.place.size());
-  out.number(static_cast<uint32_t>(message.kind));
-  out.bytes(message.secret.data(), message.secret.size());
-  return out.take();
+template <typename Visitor>
+void fields(Visitor& visit, ExportQuery& m) {
+  static constexpr const char* kKinds[] = {"allocation", "pool", "pool_pointer", "memory", "event"};
+  visit.bytes("place", m.place);
+  visit.choice("kind", m.kind, kKinds);
+  visit.bytes("secret", m.secret);
 }
-
-Result<ExportQuery> decode_export_query(const std::vector<std::byte>& body) {
-  MessageReader in(body);
-  ExportQuery message;
-  uint32_t kind = 0;
-  in.bytes(message.place.data(), message.place.size());
-  in.number(&kind);
-  in.bytes(message.secret.data(), message.secret.size());
-  message.kind = static_cast<ExportKind>(kind);
-  if (!in.complete()) return malformed("ExportQuery");
-  return message;
-}
+template struct Codec<ExportQuery>;
 
 Status write_export_answer(int socket, const ExportNote& note, int descriptor) {
   const std::vector<std::byte> message =

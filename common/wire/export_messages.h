@@ -25,7 +25,8 @@
 #include "common/base/unique_fd.h"
 #include "common/tls/connection.h"
 #include "common/wire/exported_name.h"
-#include "common/wire/handshake.h"
+#include "common/wire/message.h"
+#include "common/wire/message_io.h"
 
 namespace rcuda::wire {
 
@@ -35,6 +36,7 @@ using ExportPlace = tls::Key;
 ExportPlace export_place(const std::string& owner, const ExportNumber& worker);
 
 struct ExportQuery {
+  static constexpr char kName[] = "ExportQuery";
   ExportPlace place{};
   ExportKind kind{};
   ExportNumber secret{};
@@ -43,8 +45,7 @@ struct ExportQuery {
 // What one worker tells another about an export (server/names). Only workers read it.
 using ExportNote = std::array<std::byte, 112>;
 
-std::vector<std::byte> encode(const ExportQuery& message);
-Result<ExportQuery> decode_export_query(const std::vector<std::byte>& body);
+extern template struct Codec<ExportQuery>;
 
 struct ExportAnswer {
   ExportNote note{};

@@ -1,7 +1,7 @@
-// The forms of the messages by which tools ask a server: Status, GpuReport, and those of leases and
-// control. A form is a hash over the files that declare the message and write it (FORMS of
-// api/gen/shared_tables.py). Each such message begins with its form, so a message of another build
-// is never misread: it has the same form, or its reader names the remedy.
+// The forms of the messages by which tools ask a server: status, GPU report, and those of leases
+// and control. A form is the hash of the message's layout (message.h). Each such message begins
+// with its form, so a message of another build is never misread: it has the same form, or its
+// reader names the remedy.
 //
 // Threads: any. Nothing blocks.
 #pragma once
@@ -9,12 +9,14 @@
 #include <cstdint>
 
 #include "common/base/status.h"
-#include "common/wire/handshake.h"
-#include "common/wire/message_codec.h"
+#include "common/wire/message_io.h"
 
 namespace rcuda::wire {
 
-// 0: messages of this type do not begin with a form.
+class MessageReader;
+
+// 0: messages of this type do not begin with a form. A question and its answer have one form, so a
+// server that could not be understood does not act.
 uint64_t form_of(MessageType type);
 
 // Reads the form with which a message of this type begins. kProtocol: the message is of another

@@ -3,17 +3,15 @@
 //   client -> daemon   after it has identified itself as for a StatusQuery: GpuQuery, empty body
 //   daemon -> client   GpuReport, and the end of the connection; or Refusal
 //
-// Plain values. Nothing blocks. Errors: decode_gpu_report() returns kProtocol for what no encoder
-// made.
+// Plain values.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "common/base/status.h"
-#include "common/wire/handshake.h"
+#include "common/wire/forms.h"
+#include "common/wire/message.h"
 
 namespace rcuda::wire {
 
@@ -21,6 +19,9 @@ namespace rcuda::wire {
 inline constexpr uint64_t kUnknownFigure = ~uint64_t{0};
 
 struct GpuReport {
+  static constexpr char kName[] = "GPU report";
+  static constexpr MessageType kForm = MessageType::kGpuReport;
+
   // A session on the GPU that the asker may know of.
   struct Process {
     std::string host;  // of the client
@@ -53,7 +54,6 @@ struct GpuReport {
   std::vector<Gpu> gpus;
 };
 
-std::vector<std::byte> encode(const GpuReport& report);
-Result<GpuReport> decode_gpu_report(const std::vector<std::byte>& body);
+extern template struct Codec<GpuReport>;
 
 }  // namespace rcuda::wire

@@ -38,60 +38,20 @@
 //                      session's key (common/tls/keyed.h); Welcome and the Link are inside of it.
 //                      Further sockets of the session begin with their Attach, then likewise
 //
-// Every message is a MessageHeader and a body of at most kMaxMessageBytes. Strings are
-// length-prefixed. handshake.cpp encodes and decodes; both directions are fuzzed. read_message and
-// write_message block until they are done or the deadline has passed.
+// message_io.h has the framing, message.h the encoding. Plain values.
 #pragma once
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "common/base/socket.h"
 #include "common/base/status.h"
-#include "common/wire/work.h"
+#include "common/wire/address_window.h"
+#include "common/wire/message.h"
 
 namespace rcuda::wire {
-
-inline constexpr uint32_t kMagic = 0x41445543u;  // "CUDA" in memory order
-inline constexpr uint32_t kMaxMessageBytes = 4u << 20;
-inline constexpr uint16_t kDefaultPort = 8308;
-
-enum class MessageType : uint32_t {
-  kHello = 1,
-  kAttach = 2,
-  kWelcome = 3,
-  kRefusal = 4,
-  kStatusQuery = 5,  // empty body; the daemon answers with kStatus and closes
-  kStatus = 6,
-  kPeerHello = 7,
-  kPeerWelcome = 8,  // empty body
-  kQueued = 9,       // daemon to client: your Hello is valid, but the session has not begun
-  kTicketQuery = 10,
-  kTicket = 11,
-  kAuthenticate = 14,  // 12 and 13 are not used
-  kAuthenticated = 15,
-  kAssigned = 16,      // empty body
-  kLeaseRequest = 17,  // lease_messages.h; the daemon answers with kLeaseAnswer and closes
-  kLeaseAnswer = 18,
-  kGpuQuery = 19,  // gpu_report.h; the daemon answers with kGpuReport and closes
-  kGpuReport = 20,
-  kControlRequest = 21,  // control_messages.h; the daemon answers with kControlAnswer and closes
-  kControlAnswer = 22,
-  kExportQuery = 23,  // export_messages.h
-  kExportAnswer = 24,
-};
-
-struct MessageHeader {
-  uint32_t magic = kMagic;
-  uint32_t version = 0;  // kProtocolVersion
-  MessageType type{};
-  uint32_t body_bytes = 0;
-};
-static_assert(sizeof(MessageHeader) == 16);
 
 // A client may give up a server after a few of these intervals without a message.
 inline constexpr std::chrono::seconds kQueuedInterval{1};
@@ -99,22 +59,11 @@ inline constexpr std::chrono::seconds kQueuedInterval{1};
 // Media are sent by name. A side that does not have the requested medium refuses it.
 inline constexpr size_t kMaxMediumName = 32;
 
-struct AddressWindow {
-  uint64_t base = 0;
-  uint64_t bytes = 0;
-};
-
-inline bool contains(const std::vector<AddressWindow>& windows, uint64_t address) {
-  for (const AddressWindow& window : windows) {
-    if (address - window.base < window.bytes) return true;
-  }
-  return false;
-}
-
 struct Hello {
-  uint64_t protocol_hash = 0;      // api::kProtocolHash: the same on both sides; stays first
+  static constexpr char kName[] = "Hello";
+  uint64_t protocol_hash = 0;      // protocol_hash(): the same on both sides; stays first
   std::vector<uint32_t> commands;  // api::command_hashes()
-  std::string medium;     // transport::Medium::name(); never empty
+  std::string medium;              // transport::Medium::name(); never empty
   // Where the user has left the choice: the medium to use if the worker does not take `medium`, or
   // no Link comes about over it. Empty: none.
   std::string fallback;
@@ -136,11 +85,14 @@ struct Hello {
 };
 
 struct Queued {
+  static constexpr char kName[] = "Queued";
   uint32_t place = 0;  // from 1, among the clients that wait for the same; 0: a worker is started
   std::string reason;  // with a place: what is taken
 };
 
-struct Attach {            // opens a further socket of a session
+// Opens a further socket of a session.
+struct Attach {
+  static constexpr char kName[] = "Attach";
   uint8_t token[16] = {};  // from Welcome
   uint32_t index = 0;
 };
@@ -151,6 +103,7 @@ struct Attach {            // opens a further socket of a session
 // client and servers can derive. The token that the client gave both workers decides who may join
 // (p2p/pipeline/authentication.h).
 struct PeerHello {
+  static constexpr char kName[] = "PeerHello";
   uint8_t session[16] = {};  // session_name() of Hello::session
   uint32_t worker = 0;       // the worker to reach: its Hello::worker in that session
   uint32_t link = 0;         // the client's name for this connection
@@ -167,17 +120,20 @@ struct Endpoint {
 
 // Asks for a ticket for one TCP connection. Names both ends as the client sees them.
 struct TicketQuery {
+  static constexpr char kName[] = "TicketQuery";
   Endpoint client, server;
 };
 
 // Valid once, on that connection only. Its random part is secret.
 struct Ticket {
+  static constexpr char kName[] = "Ticket";
   uint8_t secret[32] = {};
 };
 
 enum class Method : uint32_t { kToken = 1, kCertificate = 2, kMunge = 3 };
 
 struct Authenticate {
+  static constexpr char kName[] = "Authenticate";
   Method method{};
   std::string id;           // kToken
   uint8_t secret[32] = {};  // kToken
@@ -185,16 +141,9 @@ struct Authenticate {
 };
 
 struct Authenticated {
+  static constexpr char kName[] = "Authenticated";
   std::string credential;  // kMunge; otherwise empty
 };
-
-// What a MUNGE credential proves to its reader: that its user speaks on this very connection. The
-// nonce is a value that the two ends have derived from the TLS handshake, so a credential that is
-// relayed on another connection proves nothing.
-enum class MungeSide : uint8_t { kClient, kServer };
-std::vector<std::byte> munge_payload(MungeSide side, const uint8_t (&nonce)[32]);
-bool is_munge_payload(const std::vector<std::byte>& payload, MungeSide side,
-                      const uint8_t (&nonce)[32]);
 
 struct DeviceInfo {
   std::string name;
@@ -208,10 +157,11 @@ struct DeviceInfo {
 };
 
 struct Welcome {
+  static constexpr char kName[] = "Welcome";
   uint8_t token[16] = {};
   uint32_t driver_version = 0;
   uint32_t worker_pid = 0;
-  std::string server;    // host name, for messages
+  std::string server;                  // host name, for messages
   std::vector<AddressWindow> windows;  // all device addresses of this worker
   uint64_t staging_bytes = 0;
   uint32_t priority_least = 0;
@@ -223,107 +173,31 @@ struct Welcome {
 };
 
 struct Refusal {
+  static constexpr char kName[] = "Refusal";
   uint32_t code = 0;   // rcuda::Code
   std::string reason;  // one sentence that includes the remedy
 };
 
-inline constexpr size_t kMaxAccounts = 256;
-inline constexpr uint32_t kMaxCodes = 64;  // above the values of Code
+// What a MUNGE credential proves to its reader: that its user speaks on this very connection. The
+// nonce is a value that the two ends have derived from the TLS handshake, so a credential that is
+// relayed on another connection proves nothing.
+enum class MungeSide : uint8_t { kClient, kServer };
+std::vector<std::byte> munge_payload(MungeSide side, const uint8_t (&nonce)[32]);
+bool is_munge_payload(const std::vector<std::byte>& payload, MungeSide side,
+                      const uint8_t (&nonce)[32]);
 
-// The state of a server, for rcuda-smi.
-struct ServerStatus {
-  struct Device {
-    uint32_t ordinal = 0;
-    std::string name;
-    uint64_t total_bytes = 0;
-  };
-  struct Session {
-    std::string user, program, host;
-    uint32_t client_pid = 0, worker_pid = 0;
-    std::string medium;
-    uint64_t seconds = 0;
-    std::vector<uint32_t> devices;
-    std::string job{};  // of the session's lease
-    Work work{};        // so far
-  };
-  // Since the server's start. Only for those who may see all sessions; otherwise empty.
-  struct Account {
-    std::string user, medium;
-    uint64_t sessions = 0;
-    Work work{};
-  };
-  struct Totals {
-    std::vector<uint64_t> refused;  // clients, by the Code of the reason
-    uint64_t worker_starts = 0, worker_failures = 0;
-    uint64_t worker_start_us = 0;  // of all starts that succeeded, until they were ready
-    std::vector<Account> accounts;  // what each user did over each medium; at most kMaxAccounts
-  };
-  std::string server;  // host name
-  std::string driver;
-  uint32_t idle_workers = 0;
-  uint32_t max_sessions = 0;
-  uint32_t waiting = 0;  // clients whose turn has not come
-  bool draining = false;
-  std::vector<Device> devices;
-  std::vector<Session> sessions;
-  Totals totals;
-};
+extern template struct Codec<Hello>;
+extern template struct Codec<Queued>;
+extern template struct Codec<Attach>;
+extern template struct Codec<PeerHello>;
+extern template struct Codec<TicketQuery>;
+extern template struct Codec<Ticket>;
+extern template struct Codec<Authenticate>;
+extern template struct Codec<Authenticated>;
+extern template struct Codec<Welcome>;
+extern template struct Codec<Refusal>;
 
-// First frame of the event ring after the Link is made.
-struct ReadyEvent {
-  uint32_t event;       // wire::Event value 4
-  uint32_t body_bytes;  // 40
-  uint64_t staging_region;
-  uint64_t staging_bytes;
-  // A region of u64. The GPU may write a kSignal's sequence into the one with the word's index,
-  // before the worker writes the word. 0: no such region.
-  uint64_t marks_region;
-  uint64_t marks_bytes;
-  // So many copies at a time can wait, in a stream of the first device's primary context, for bytes
-  // that come behind their command; others would wait in host functions.
-  uint64_t gates;
-};
-static_assert(sizeof(ReadyEvent) == 48);
-inline constexpr uint32_t kReadyEvent = 4;
-
-std::vector<std::byte> encode(const Hello& message);
-std::vector<std::byte> encode(const Queued& message);
-std::vector<std::byte> encode(const Attach& message);
-std::vector<std::byte> encode(const PeerHello& message);
-std::vector<std::byte> encode(const TicketQuery& message);
-std::vector<std::byte> encode(const Ticket& message);
-std::vector<std::byte> encode(const Authenticate& message);
-std::vector<std::byte> encode(const Authenticated& message);
-std::vector<std::byte> encode(const Welcome& message);
-std::vector<std::byte> encode(const Refusal& message);
-std::vector<std::byte> encode(const ServerStatus& message);
-Result<Hello> decode_hello(const std::vector<std::byte>& body);
 // Hello::protocol_hash alone, with which every Hello begins, whatever its sender's protocol is.
 Result<uint64_t> protocol_hash_of_hello(const std::vector<std::byte>& body);
-Result<Queued> decode_queued(const std::vector<std::byte>& body);
-Result<Attach> decode_attach(const std::vector<std::byte>& body);
-Result<PeerHello> decode_peer_hello(const std::vector<std::byte>& body);
-Result<TicketQuery> decode_ticket_query(const std::vector<std::byte>& body);
-Result<Ticket> decode_ticket(const std::vector<std::byte>& body);
-Result<Authenticate> decode_authenticate(const std::vector<std::byte>& body);
-Result<Authenticated> decode_authenticated(const std::vector<std::byte>& body);
-Result<Welcome> decode_welcome(const std::vector<std::byte>& body);
-Result<Refusal> decode_refusal(const std::vector<std::byte>& body);
-Result<ServerStatus> decode_status(const std::vector<std::byte>& body);
-
-// Checks a received header. kProtocol with both versions, or with what is wrong.
-Status check_header(const MessageHeader& header);
-
-// On a connected stream socket. A wrong version or magic is kProtocol and names both versions.
-// As they are sent. At most kMaxMessageBytes of body, or empty.
-std::vector<std::byte> message_bytes(MessageType type, const std::vector<std::byte>& body);
-Status write_message(int socket, MessageType type, const std::vector<std::byte>& body,
-                     std::chrono::steady_clock::time_point deadline);
-Result<std::pair<MessageType, std::vector<std::byte>>> read_message(
-    int socket, std::chrono::steady_clock::time_point deadline);
-Status write_message(const Socket& socket, MessageType type, const std::vector<std::byte>& body,
-                     std::chrono::steady_clock::time_point deadline);
-Result<std::pair<MessageType, std::vector<std::byte>>> read_message(
-    const Socket& socket, std::chrono::steady_clock::time_point deadline);
 
 }  // namespace rcuda::wire

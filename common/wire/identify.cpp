@@ -56,7 +56,7 @@ Result<Authenticated> authenticate(const Socket& socket, const Authenticate& mes
       write_message(socket, MessageType::kAuthenticate, encode(message), deadline));
   const auto body = read_answer(socket, MessageType::kAuthenticated, deadline);
   if (!body) return body.status();
-  return decode_authenticated(*body);
+  return decode<Authenticated>(*body);
 }
 
 // Proves this process's user by a credential for `nonce`, and has the server do the same.

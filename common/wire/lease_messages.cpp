@@ -5,9 +5,8 @@
 #include "common/base/host_port.h"
 #include "common/base/lower.h"
 #include "common/identity/encoding.h"
-#include "common/wire/forms.h"
-#include "common/wire/handshake.h"
 #include "common/wire/message_codec.h"
+#include "common/wire/message_io.h"
 #include "common/wire/work_codec.h"
 
 namespace rcuda::wire {
@@ -32,92 +31,43 @@ bool parse_key(std::string_view text, LeaseKey* key) {
 
 }  // namespace
 
-std::vector<std::byte> encode(const LeaseRequest& message) {
-  MessageWriter out;
-  out.number(form_of(MessageType::kLeaseRequest));
-  out.number(static_cast<uint32_t>(message.operation));
-  out.string(message.id);
-  out.string(message.job);
-  out.string(message.user);
-  out.numbers(message.devices);
-  out.number(message.count);
-  out.flag(message.shared);
-  out.number(message.seconds);
-  return out.take();
+template <typename Visitor>
+void fields(Visitor& visit, LeaseRequest& m) {
+  static constexpr const char* kOperations[] = {"take", "extend", "revoke", "list"};
+  visit.choice("operation", m.operation, kOperations);
+  visit.string("id", m.id);
+  visit.string("job", m.job);
+  visit.string("user", m.user);
+  visit.list("devices", m.devices, kMaxDevices);
+  visit.number("count", m.count);
+  visit.flag("shared", m.shared);
+  visit.number("seconds", m.seconds);
+}
+template struct Codec<LeaseRequest>;
+
+template <typename Visitor>
+void fields(Visitor& visit, LeaseInfo& m) {
+  visit.text("id", m.id);
+  visit.text("job", m.job);
+  visit.text("user", m.user);
+  visit.text("creator", m.creator);
+  visit.list("devices", m.devices, kMaxDevices);
+  visit.flag("shared", m.shared);
+  visit.number("created", m.created);
+  visit.number("until", m.until);
+  visit.number("sessions", m.sessions);
+  visit.number("begun", m.begun);
+  visit.number("device_ms", m.device_ms);
+  visit.object("work", m.work);
 }
 
-Result<LeaseRequest> decode_lease_request(const std::vector<std::byte>& body) {
-  MessageReader in(body);
-  RCUDA_RETURN_IF_ERROR(read_form(in, MessageType::kLeaseRequest));
-  LeaseRequest message;
-  uint32_t operation = 0;
-  in.number(&operation);
-  in.string(&message.id);
-  in.string(&message.job);
-  in.string(&message.user);
-  in.numbers(&message.devices, kMaxDevices);
-  in.number(&message.count);
-  in.flag(&message.shared);
-  in.number(&message.seconds);
-  message.operation = static_cast<LeaseOperation>(operation);
-  if (!in.complete() || operation < static_cast<uint32_t>(LeaseOperation::kTake) ||
-      operation > static_cast<uint32_t>(LeaseOperation::kList)) {
-    return malformed("LeaseRequest");
-  }
-  return message;
+template <typename Visitor>
+void fields(Visitor& visit, LeaseAnswer& m) {
+  visit.text("message", m.message);
+  visit.bytes("secret", m.secret);
+  visit.list("leases", m.leases, kMaxLeases);
 }
-
-std::vector<std::byte> encode(const LeaseAnswer& message) {
-  MessageWriter out;
-  out.number(form_of(MessageType::kLeaseAnswer));
-  out.string(message.message);
-  out.bytes(message.secret.data(), message.secret.size());
-  out.number(static_cast<uint32_t>(message.leases.size()));
-  for (const LeaseInfo& lease : message.leases) {
-    out.string(lease.id);
-    out.string(lease.job);
-    out.string(lease.user);
-    out.string(lease.creator);
-    out.numbers(lease.devices);
-    out.flag(lease.shared);
-    out.number(lease.created);
-    out.number(lease.until);
-    out.number(lease.sessions);
-    out.number(lease.begun);
-    out.number(lease.device_ms);
-    write(out, lease.work);
-  }
-  return out.take();
-}
-
-Result<LeaseAnswer> decode_lease_answer(const std::vector<std::byte>& body) {
-  MessageReader in(body);
-  RCUDA_RETURN_IF_ERROR(read_form(in, MessageType::kLeaseAnswer));
-  LeaseAnswer message;
-  uint32_t leases = 0;
-  constexpr size_t kMinLeaseBytes = 4 * 4 + 4 + 1 + 8 + 8 + 4 + 8 + 8 + 4;
-  if (!in.text(&message.message) || !in.bytes(message.secret.data(), message.secret.size()) ||
-      !in.count(&leases, kMaxLeases, kMinLeaseBytes)) {
-    return malformed("LeaseAnswer");
-  }
-  message.leases.resize(leases);
-  for (LeaseInfo& lease : message.leases) {
-    in.text(&lease.id);
-    in.text(&lease.job);
-    in.text(&lease.user);
-    in.text(&lease.creator);
-    in.numbers(&lease.devices, kMaxDevices);
-    in.flag(&lease.shared);
-    in.number(&lease.created);
-    in.number(&lease.until);
-    in.number(&lease.sessions);
-    in.number(&lease.begun);
-    in.number(&lease.device_ms);
-    if (!read(in, &lease.work)) return malformed("LeaseAnswer");
-  }
-  if (!in.complete()) return malformed("LeaseAnswer");
-  return message;
-}
+template struct Codec<LeaseAnswer>;
 
 bool is_lease_id(std::string_view text) {
   return text.size() == kIdDigits && std::all_of(text.begin(), text.end(), [](char c) {

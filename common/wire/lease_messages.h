@@ -11,7 +11,7 @@
 //   RCUDA_LEASE=[host[@port]=]ID[:SECRET][,...]    e.g. node1=1a2b3c4d:0123...,node2@9000=...
 //
 // An entry without a host is for every server that no other entry names. Threads: any; nothing
-// blocks. Errors contain no secret. The decoders are fuzzed.
+// blocks. Errors contain no secret.
 #pragma once
 
 #include <array>
@@ -23,6 +23,8 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/wire/forms.h"
+#include "common/wire/message.h"
 #include "common/wire/work.h"
 
 namespace rcuda::wire {
@@ -36,6 +38,8 @@ inline constexpr size_t kMostLeaseText = 256;
 enum class LeaseOperation : uint32_t { kTake = 1, kExtend = 2, kRevoke = 3, kList = 4 };
 
 struct LeaseRequest {
+  static constexpr char kName[] = "LeaseRequest";
+  static constexpr MessageType kForm = MessageType::kLeaseRequest;
   LeaseOperation operation{};
   // kExtend, kRevoke: the lease; empty: the one of `job`. kTake: the new lease's id, chosen at
   // random; who asks again with it gets the same lease. kList: only leases with ids above this one.
@@ -54,7 +58,7 @@ struct LeaseInfo {
   std::vector<uint32_t> devices;
   bool shared = false;
   uint64_t created = 0;
-  uint64_t until = 0;  // seconds since 1970, as `created`; 0: no end
+  uint64_t until = 0;     // seconds since 1970, as `created`; 0: no end
   uint32_t sessions = 0;  // under way
   // What its sessions have done since the server's start, those under way as well. The time is
   // that of each session times its devices.
@@ -64,17 +68,17 @@ struct LeaseInfo {
 };
 
 struct LeaseAnswer {
-  std::string message;            // for people; may be empty
-  LeaseSecret secret{};           // kTake: of the only lease; otherwise zero
+  static constexpr char kName[] = "LeaseAnswer";
+  static constexpr MessageType kForm = MessageType::kLeaseAnswer;
+  std::string message;   // for people; may be empty
+  LeaseSecret secret{};  // kTake: of the only lease; otherwise zero
   // The one that was taken, extended or revoked; or the next part of the list, in the order of
   // ids. None: the list is at its end.
   std::vector<LeaseInfo> leases;
 };
 
-std::vector<std::byte> encode(const LeaseRequest& message);
-std::vector<std::byte> encode(const LeaseAnswer& message);
-Result<LeaseRequest> decode_lease_request(const std::vector<std::byte>& body);
-Result<LeaseAnswer> decode_lease_answer(const std::vector<std::byte>& body);
+extern template struct Codec<LeaseRequest>;
+extern template struct Codec<LeaseAnswer>;
 
 struct LeaseKey {
   std::string host;   // empty: every server

@@ -27,18 +27,14 @@
 
 namespace rcuda::wire {
 
-// The version of the handshake's framing. If the declarations of two sides differ in anything else
-// but commands, their Hello::protocol_hash differs and they refuse each other; no number has to be
-// raised for that. Commands that differ are not used (api/command_hashes.h).
-inline constexpr uint32_t kProtocolVersion = 2;
-
 // ---- events: worker to client, in the event ring ----------------------------------------------
 
 enum class Event : uint32_t {
   kHostCallback = 1,  // HostCallbackEvent
   kOutput = 2,        // OutputEvent + text
   kTrace = 3,         // TraceEvent[]
-  kReleased = 5,      // ReleasedEvent; 4 is the handshake's kReadyEvent
+  kReady = 4,         // ReadyEvent
+  kReleased = 5,      // ReleasedEvent
   kNotice = 6,        // NoticeEvent + text
 };
 
@@ -47,6 +43,21 @@ struct EventHeader {
   uint32_t body_bytes;
 };
 static_assert(sizeof(EventHeader) == 8);
+
+// The first event of a session.
+struct ReadyEvent {
+  EventHeader header;
+  uint64_t staging_region;
+  uint64_t staging_bytes;
+  // A region of u64. The GPU may write a kSignal's sequence into the one with the word's index,
+  // before the worker writes the word. 0: no such region.
+  uint64_t marks_region;
+  uint64_t marks_bytes;
+  // So many copies at a time can wait, in a stream of the first device's primary context, for bytes
+  // that come behind their command; others would wait in host functions.
+  uint64_t gates;
+};
+static_assert(sizeof(ReadyEvent) == 48);
 
 // The client runs callback `callback`, then writes `sequence` to WorkerWindow::kCallbackAcks[slot].
 // With a loan (MirrorLoan), the regions of the lent mirrors hold the worker's bytes before the

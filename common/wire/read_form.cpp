@@ -1,10 +1,12 @@
 #include "common/wire/forms.h"
+#include "common/wire/message_codec.h"
 
 namespace rcuda::wire {
 
 Status read_form(MessageReader& in, MessageType type) {
   uint64_t form = 0;
-  if (in.number(&form) && form == form_of(type)) return {};
+  in.number("form", form);
+  if (form == form_of(type)) return {};
   return Status(Code::kProtocol,
                 "client and server are of different builds of rcuda, whose messages for tools have "
                 "different forms: install the same build on both");

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 
 #include "common/tls/connection.h"
 
@@ -16,6 +17,11 @@ inline constexpr uint32_t kFallbackSocket = kMostSockets - 1;
 inline constexpr uint32_t kControlSocket = ~0u;  // in the place of an index
 
 using AttachToken = std::array<uint8_t, 16>;
+
+// What the secrets below are derived with.
+std::string attach_label(uint32_t index);
+std::string socket_label(uint32_t index);
+std::string peer_socket_label(uint32_t link, uint32_t stream);
 
 // For Attach, which crosses the network in the clear. `token`: from Welcome.
 AttachToken attach_token(const uint8_t (&token)[16], uint32_t index);

@@ -1,12 +1,11 @@
 // Work in a message: its counters by name, those that are 0 left out. So builds with more counters
 // and with fewer understand each other.
-//
-// Threads: any. Nothing blocks. Errors are the reader's.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/wire/message_codec.h"
 #include "common/wire/work.h"
@@ -16,32 +15,31 @@ namespace rcuda::wire {
 // Far above what a build has.
 inline constexpr uint32_t kMaxCounters = 1024;
 
-inline void write(MessageWriter& out, const Work& work) {
-  const auto zeros = std::count(work.counts.begin(), work.counts.end(), 0u);
-  out.number(static_cast<uint32_t>(work.counts.size() - static_cast<size_t>(zeros)));
-  for (size_t i = 0; i < work.counts.size(); ++i) {
-    if (work.counts[i] == 0) continue;
-    out.string(kWorkNames[i]);
-    out.number(work.counts[i]);
-  }
+struct NamedCount {
+  std::string name;
+  uint64_t count = 0;
+};
+
+template <typename Visitor>
+void fields(Visitor& visit, NamedCount& m) {
+  visit.string("name", m.name);
+  visit.number("count", m.count);
 }
 
-// Counters that this build does not know are skipped.
-inline bool read(MessageReader& in, Work* work) {
-  uint32_t count = 0;
-  if (!in.count(&count, kMaxCounters, sizeof(uint32_t) + sizeof(uint64_t))) return false;
-  bool ok = true;
-  for (uint32_t i = 0; i < count && ok; ++i) {
-    std::string name;
-    uint64_t value = 0;
-    in.string(&name);
-    ok = in.number(&value);
-    const auto found = std::find(kWorkNames.begin(), kWorkNames.end(), name);
-    if (found != kWorkNames.end()) {
-      work->counts[static_cast<size_t>(found - kWorkNames.begin())] = value;
+template <typename Visitor>
+void fields(Visitor& visit, Work& work) {
+  std::vector<NamedCount> counters;
+  for (size_t i = 0; i < work.counts.size(); ++i) {
+    if (work.counts[i] != 0) counters.push_back({kWorkNames[i], work.counts[i]});
+  }
+  visit.list("counters", counters, kMaxCounters);
+  if constexpr (Visitor::kReads) {
+    for (const NamedCount& counter : counters) {
+      const auto found = std::find(kWorkNames.begin(), kWorkNames.end(), counter.name);
+      if (found == kWorkNames.end()) continue;  // this build does not know it
+      work.counts[static_cast<size_t>(found - kWorkNames.begin())] = counter.count;
     }
   }
-  return ok;
 }
 
 }  // namespace rcuda::wire

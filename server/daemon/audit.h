@@ -24,7 +24,7 @@
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
-#include "common/wire/handshake.h"
+#include "common/wire/server_status.h"
 #include "server/daemon/identity.h"
 #include "server/daemon/leases.h"
 #include "server/quota/limits.h"

@@ -10,7 +10,7 @@
 namespace rcuda::server {
 
 Status Daemon::control(Connection& connection, const std::vector<std::byte>& body) {
-  const Result<wire::ControlRequest> request = wire::decode_control_request(body);
+  const Result<wire::ControlRequest> request = wire::decode<wire::ControlRequest>(body);
   if (!request.ok()) return request.status();
   const Identity& who = *connection.identity;
   const bool is_operator = gate_.is_operator(who);

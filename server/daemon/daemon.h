@@ -35,6 +35,7 @@
 #include "common/wire/control_messages.h"
 #include "common/wire/handshake.h"
 #include "common/wire/lease_messages.h"
+#include "common/wire/message_io.h"
 #include "server/daemon/accounts.h"
 #include "server/daemon/admission.h"
 #include "server/daemon/audit.h"

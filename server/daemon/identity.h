@@ -9,7 +9,7 @@
 #include <sys/types.h>
 
 #include "common/base/status.h"
-#include "common/wire/handshake.h"
+#include "common/wire/message_io.h"
 #include "server/auth/roles.h"
 
 namespace rcuda::server {

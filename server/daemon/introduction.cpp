@@ -8,10 +8,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "api/command_hashes.h"
 #include "common/base/log.h"
 #include "common/transport/media.h"
 #include "common/wire/export_messages.h"
+#include "common/wire/protocol_hash.h"
 #include "common/wire/same_host.h"
 #include "server/daemon/daemon.h"
 #include "server/worker/address_window.h"
@@ -172,7 +172,7 @@ bool Daemon::pass_on(Connection& connection, MessageType type, const std::vector
   } else if (connection.tls) {
     status = Status(Code::kProtocol, "a further socket of a session begins without TLS");
   } else if (type == MessageType::kAttach) {
-    const Result<wire::Attach> attach = wire::decode_attach(body);
+    const Result<wire::Attach> attach = wire::decode<wire::Attach>(body);
     if (!attach.ok()) {
       status = attach.status();
     } else if (!pool_->attach(*attach, connection.peeked, std::move(socket))) {
@@ -181,7 +181,7 @@ bool Daemon::pass_on(Connection& connection, MessageType type, const std::vector
                 connection.name.c_str());
     }
   } else {
-    const Result<wire::PeerHello> hello = wire::decode_peer_hello(body);
+    const Result<wire::PeerHello> hello = wire::decode<wire::PeerHello>(body);
     if (!hello.ok() || !pool_->call_on(*hello, connection.peeked, &socket)) {
       status = hello.ok() ? Status(Code::kUnavailable,
                                    "no worker of that session is here: it has ended, or the "
@@ -195,7 +195,7 @@ bool Daemon::pass_on(Connection& connection, MessageType type, const std::vector
 
 // A worker asks for what another one has exported. That worker answers.
 bool Daemon::look_up(Connection& connection, const std::vector<std::byte>& body) {
-  const Result<wire::ExportQuery> query = wire::decode_export_query(body);
+  const Result<wire::ExportQuery> query = wire::decode<wire::ExportQuery>(body);
   UniqueFd socket(::fcntl(connection.socket.fd(), F_DUPFD_CLOEXEC, 3));
   if (!connection.local || connection.identity->method == kContainer || !query.ok()) {
     refuse(connection,
@@ -216,7 +216,7 @@ void Daemon::give_ticket(Connection& connection, const std::vector<std::byte>& b
     return refuse(connection,
                   Status(Code::kProtocol, "tickets are given over the local socket only"));
   }
-  const Result<wire::TicketQuery> query = wire::decode_ticket_query(body);
+  const Result<wire::TicketQuery> query = wire::decode<wire::TicketQuery>(body);
   if (!query.ok()) return refuse(connection, query.status());
   // The client takes whoever gets its ticket for this server.
   if (!listener_.is_at(query->server)) {
@@ -232,7 +232,7 @@ void Daemon::give_ticket(Connection& connection, const std::vector<std::byte>& b
 }
 
 Status Daemon::take_ticket(Connection& connection, const std::vector<std::byte>& body) {
-  const Result<wire::Ticket> ticket = wire::decode_ticket(body);
+  const Result<wire::Ticket> ticket = wire::decode<wire::Ticket>(body);
   if (!ticket.ok()) return ticket.status();
   if (connection.local || connection.tls) {
     return Status(Code::kProtocol, "tickets are for TCP connections without TLS");
@@ -252,7 +252,7 @@ Status Daemon::examine(Connection& connection, const std::vector<std::byte>& bod
   if (connection.identity || !connection.tls) {
     return Status(Code::kProtocol, "the client identifies itself at the wrong time");
   }
-  const Result<wire::Authenticate> message = wire::decode_authenticate(body);
+  const Result<wire::Authenticate> message = wire::decode<wire::Authenticate>(body);
   if (!message.ok()) return message.status();
   Result<Proof> proof = gate_.examine(*message, *connection.tls);
   if (!proof.ok()) return proof.status();
@@ -314,12 +314,12 @@ Status Daemon::take_hello(Connection& connection, const std::vector<std::byte>& 
   // The rest may have another form.
   const Result<uint64_t> protocol = wire::protocol_hash_of_hello(body);
   if (!protocol.ok()) return protocol.status();
-  if (*protocol != api::kProtocolHash) {
+  if (*protocol != wire::protocol_hash()) {
     return Status(Code::kProtocol,
                   "client and server are of versions of rcuda that do not understand each other: "
                   "install the same build on both");
   }
-  Result<wire::Hello> hello = wire::decode_hello(body);
+  Result<wire::Hello> hello = wire::decode<wire::Hello>(body);
   if (!hello.ok()) return hello.status();
   RCUDA_RETURN_IF_ERROR(check(*hello));
   RCUDA_RETURN_IF_ERROR(WorkerPool::check_user(*connection.identity));

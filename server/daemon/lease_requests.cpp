@@ -186,7 +186,7 @@ uint32_t Daemon::lease_place(const Connection& connection) const {
 Result<bool> Daemon::take_lease_request(Connection& connection,
                                         const std::vector<std::byte>& body) {
   RCUDA_RETURN_IF_ERROR(admit(connection, wire::MessageType::kLeaseRequest));
-  Result<wire::LeaseRequest> request = wire::decode_lease_request(body);
+  Result<wire::LeaseRequest> request = wire::decode<wire::LeaseRequest>(body);
   if (!request.ok()) return request.status();
   RCUDA_RETURN_IF_ERROR(check_request(*request));
   if (request->operation != LeaseOperation::kList && !gate_.is_operator(*connection.identity)) {

@@ -389,7 +389,7 @@ void WorkerPool::read(Worker& worker) {
 
 void WorkerPool::read_start(Worker& worker, const WorkerMessage& message) {
   if (message.type == WorkerMessageType::kReady) {
-    Result<WorkerReady> ready = decode_worker_ready(message.body);
+    Result<WorkerReady> ready = wire::decode<WorkerReady>(message.body);
     if (!ready.ok()) {
       worker.said_why = true;
       return did_not_start(

@@ -44,6 +44,7 @@
 #include "common/wire/export_messages.h"
 #include "common/wire/gpu_report.h"
 #include "common/wire/handshake.h"
+#include "common/wire/server_status.h"
 #include "common/wire/socket_keys.h"
 #include "server/base/work_page.h"
 #include "server/daemon/admission.h"

@@ -40,7 +40,7 @@ void WorkerPool::read_session(Worker& worker, const WorkerMessage& message) {
     return;
   }
   if (message.type != WorkerMessageType::kEnded) return;
-  Result<SessionTotals> totals = decode_session_totals(message.body);
+  Result<SessionTotals> totals = wire::decode<SessionTotals>(message.body);
   if (!totals.ok()) return;
   worker.totals = std::move(totals).value();
   if (message.index != 1) return;

@@ -16,6 +16,7 @@
 #include "common/tls/keyed.h"
 #include "common/wire/address_ranges.h"
 #include "common/wire/connect.h"
+#include "common/wire/message_io.h"
 #include "common/wire/refusal.h"
 #include "common/wire/session_link.h"
 #include "common/wire/socket_keys.h"

@@ -28,7 +28,7 @@
 
 #include "common/base/address_space.h"
 #include "common/base/status.h"
-#include "common/wire/handshake.h"
+#include "common/wire/address_window.h"
 
 namespace rcuda::server {
 

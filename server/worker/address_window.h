@@ -17,6 +17,7 @@
 #include "common/base/address_space.h"
 #include "common/base/status.h"
 #include "common/wire/address_ranges.h"
+#include "common/wire/address_window.h"
 #include "common/wire/handshake.h"
 
 namespace rcuda::server {

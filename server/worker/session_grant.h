@@ -39,12 +39,13 @@ struct SessionGrant {
   bool may_be_followed = false;
   // Limits of the process, where no cgroup limits the session; 0: none.
   uint64_t most_data_bytes = 0;
-  uint64_t most_processes = 0;  // of the user, threads included
+  uint64_t most_processes = 0;        // of the user, threads included
   std::vector<Allowance> allowances;  // their Ledgers travel in kLedger messages, in this order
   SessionLimits limits;
 };
 
 struct SessionStart {
+  static constexpr char kName[] = "session's start";
   SessionGrant grant;
   wire::Hello hello;
 };

@@ -6,7 +6,8 @@
 
 #include <sys/socket.h>
 
-#include "common/wire/codec.h"
+#include "common/wire/message_codec.h"
+#include "common/wire/work_codec.h"
 
 namespace rcuda::server {
 namespace {
@@ -66,23 +67,11 @@ Result<WorkerMessage> receive_worker_message(int socket) {
   return message;
 }
 
-std::vector<std::byte> encode(const SessionTotals& totals) {
-  wire::Encoder out(kMaxWorkerMessageBytes);
-  for (const uint64_t count : totals.work.counts) out.value(count);
-  out.string(totals.outcome.substr(0, kMostOutcomeBytes).c_str());
-  return {out.body().begin(), out.body().end()};
-}
-
-Result<SessionTotals> decode_session_totals(const std::vector<std::byte>& body) {
-  wire::Decoder in(body);
-  SessionTotals totals;
-  for (uint64_t& count : totals.work.counts) count = in.value<uint64_t>();
-  const char* const outcome = in.string();
-  if (!in.complete() || !outcome) {
-    return Status(Code::kProtocol, "what a worker says of its session is malformed");
-  }
-  totals.outcome = std::string(outcome).substr(0, kMostOutcomeBytes);
-  return totals;
+template <typename Visitor>
+void fields(Visitor& visit, SessionTotals& m) {
+  visit.object("work", m.work);
+  visit.string("outcome", m.outcome);
+  if constexpr (Visitor::kReads) m.outcome.resize(std::min(m.outcome.size(), kMostOutcomeBytes));
 }
 
 std::vector<uint32_t> WorkerReady::ordinals() const {
@@ -91,49 +80,24 @@ std::vector<uint32_t> WorkerReady::ordinals() const {
   return all;
 }
 
-std::vector<std::byte> encode(const WorkerReady& ready) {
-  wire::Encoder out(kMaxWorkerMessageBytes);
-  out.string(ready.driver.c_str());
-  out.string(ready.warning.c_str());
-  out.string(ready.driver_path.c_str());
-  out.value(ready.driver_version);
-  out.value(static_cast<uint32_t>(ready.devices.size()));
-  for (size_t i = 0; i < ready.devices.size(); ++i) {
-    const bool identified = i < ready.identities.size();
-    out.value(ready.devices[i].ordinal);
-    out.value(ready.devices[i].total_bytes);
-    out.string(ready.devices[i].name.c_str());
-    out.string(identified ? ready.identities[i].uuid.c_str() : "");
-    out.string(identified ? ready.identities[i].pci_bus_id.c_str() : "");
-  }
-  return {out.body().begin(), out.body().end()};
+template <typename Visitor>
+void fields(Visitor& visit, WorkerReady::Identity& m) {
+  visit.string("uuid", m.uuid);
+  visit.string("pci_bus_id", m.pci_bus_id);
 }
 
-Result<WorkerReady> decode_worker_ready(const std::vector<std::byte>& body) {
-  wire::Decoder in(body);
-  WorkerReady ready;
-  const auto text = [&in] {
-    const char* found = in.string();
-    return std::string(found ? found : "");
-  };
-  ready.driver = text();
-  ready.warning = text();
-  ready.driver_path = text();
-  ready.driver_version = in.value<uint32_t>();
-  const auto count = in.value<uint32_t>();
-  for (uint32_t i = 0; in.ok() && i < count; ++i) {
-    wire::ServerStatus::Device device;
-    device.ordinal = in.value<uint32_t>();
-    device.total_bytes = in.value<uint64_t>();
-    device.name = text();
-    ready.devices.push_back(std::move(device));
-    WorkerReady::Identity identity;
-    identity.uuid = text();
-    identity.pci_bus_id = text();
-    ready.identities.push_back(std::move(identity));
-  }
-  if (in.complete()) return ready;
-  return Status(Code::kProtocol, "what a worker says of itself is malformed");
+template <typename Visitor>
+void fields(Visitor& visit, WorkerReady& m) {
+  visit.string("driver", m.driver);
+  visit.string("warning", m.warning);
+  visit.string("driver_path", m.driver_path);
+  visit.number("driver_version", m.driver_version);
+  visit.list("devices", m.devices, wire::kMaxDevices);
+  visit.list("identities", m.identities, wire::kMaxDevices);
+  visit.check(m.devices.size() == m.identities.size());
 }
 
 }  // namespace rcuda::server
+
+template struct rcuda::wire::Codec<rcuda::server::SessionTotals>;
+template struct rcuda::wire::Codec<rcuda::server::WorkerReady>;

@@ -27,7 +27,7 @@
 #include "common/base/socket_io.h"
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
-#include "common/wire/handshake.h"
+#include "common/wire/server_status.h"
 
 namespace rcuda::server {
 
@@ -69,6 +69,7 @@ Result<WorkerMessage> receive_worker_message(int socket);
 
 // The driver and devices of a ready worker, for the daemon's log line and its checks.
 struct WorkerReady {
+  static constexpr char kName[] = "worker's offer";
   std::string driver;  // "CUDA 13.0 by /usr/lib/x86_64-linux-gnu/libcuda.so.1"
   std::vector<wire::ServerStatus::Device> devices;
   // Of each of the devices: what names it whatever the driver's numbers are (DeviceScope).
@@ -83,13 +84,9 @@ struct WorkerReady {
 };
 // What a worker says of its session when that ends, for the audit.
 struct SessionTotals {
+  static constexpr char kName[] = "totals";
   wire::Work work;
   std::string outcome;
 };
-std::vector<std::byte> encode(const SessionTotals& totals);
-Result<SessionTotals> decode_session_totals(const std::vector<std::byte>& body);
-
-std::vector<std::byte> encode(const WorkerReady& ready);
-Result<WorkerReady> decode_worker_ready(const std::vector<std::byte>& body);
 
 }  // namespace rcuda::server

@@ -81,7 +81,6 @@ Result<DeviceScope> enter_scope(const Settings& settings, std::string* warning) 
 WorkerReady offer_of(const LoadedDriver& driver, const DeviceSet& devices, std::string warning) {
   WorkerReady ready;
   ready.warning = std::move(warning);
-  ready.identities = devices.identities();
   ready.driver = "CUDA " + std::to_string(driver.version / 1000) + "." +
                  std::to_string(driver.version % 1000 / 10) + " by " + driver.path;
   ready.driver_path = driver.path;
@@ -89,6 +88,7 @@ WorkerReady offer_of(const LoadedDriver& driver, const DeviceSet& devices, std::
   wire::Welcome welcome;
   SessionResources resources;
   if (!devices.select(devices.ordinals(), &welcome, &resources).ok()) return ready;
+  ready.identities = devices.identities();
   for (size_t i = 0; i < welcome.devices.size(); ++i) {
     ready.devices.push_back(
         {devices.ordinals()[i], welcome.devices[i].name, welcome.devices[i].total_bytes});
@@ -186,7 +186,7 @@ Status work(const Settings& settings, const Daemon& daemon, uint32_t base_number
   transport::verbs::keep_registered(static_cast<uint64_t>(settings.verbs_cache.get()) << 20);
   WorkerMessage ready;
   ready.type = WorkerMessageType::kReady;
-  ready.body = encode(offer_of(*driver, **devices, std::move(warning)));
+  ready.body = wire::encode(offer_of(*driver, **devices, std::move(warning)));
   // If the daemon has died, this worker is not needed, and nothing is logged.
   if (!send_report(daemon.reports, ready, Deadline::max()).ok()) return {};
   RCUDA_RETURN_IF_ERROR(

@@ -15,9 +15,11 @@
 #include "common/base/log.h"
 #include "common/base/passed_descriptors.h"
 #include "common/tls/keyed.h"
+#include "common/wire/address_window.h"
 #include "common/wire/connect.h"
 #include "common/wire/export_messages.h"
-#include "common/wire/handshake.h"
+#include "common/wire/message_io.h"
+#include "common/wire/protocol_hash.h"
 #include "common/wire/session_link.h"
 #include "common/wire/socket_keys.h"
 #include "p2p/planner/planner.h"
@@ -119,7 +121,7 @@ void WorkerSession::tell_daemon(const SessionTotals& totals, bool waits) const {
   WorkerMessage ended;
   ended.type = WorkerMessageType::kEnded;
   ended.index = waits ? 1 : 0;
-  ended.body = encode(totals);
+  ended.body = wire::encode(totals);
   (void)send_report(worker_.reports, ended, Clock::now());
 }
 
@@ -136,7 +138,7 @@ Status WorkerSession::become(const WorkerMessage& message) {
   Result<SessionStart> start = decode_session(message.body);
   // The daemon starts workers by the path of its binary, and has accepted this Hello. So if the
   // Hello is wrong here, the binary has changed.
-  if (!start.ok() || start->hello.protocol_hash != api::kProtocolHash) {
+  if (!start.ok() || start->hello.protocol_hash != wire::protocol_hash()) {
     return {Code::kProtocol,
             "another build of rcuda was installed while the server ran: restart rcuda-server"};
   }
@@ -293,12 +295,12 @@ Status WorkerSession::listen() {
 
 void WorkerSession::called_on(WorkerMessage caller) {
   if (caller.type == WorkerMessageType::kLookup) {
-    const Result<wire::ExportQuery> query = wire::decode_export_query(caller.body);
+    const Result<wire::ExportQuery> query = wire::decode<wire::ExportQuery>(caller.body);
     std::lock_guard lock(mutex_);
     if (query && loop_) loop_->executor().names.answer(*query, std::move(caller.descriptor));
     return;
   }
-  const Result<wire::PeerHello> called = wire::decode_peer_hello(caller.body);
+  const Result<wire::PeerHello> called = wire::decode<wire::PeerHello>(caller.body);
   if (!called) return;
   std::lock_guard lock(mutex_);
   // Another worker may connect before loop_ is set: the client's end of the Link may be complete

@@ -61,7 +61,7 @@ Words tcp_hello(uint32_t peer_timeout_ms = 0) {
   return Words().u64(0x3270637461647563).u64(kWindowBytes).u32(peer_timeout_ms).u32(1);
 }
 Words shm_hello() {
-  return Words().u64(0x326d687361647563).u64(kWindowBytes).u32(0).u32(0).u64(0).u64(0);
+  return Words().u64(0x326d687361647563).u64(kWindowBytes).u32(0).u32(1).u64(0).u64(0);
 }
 
 void send(const UniqueFd& socket, const std::vector<std::byte>& bytes) {

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "api/command_hashes.h"
 #include "common/wire/lease_messages.h"
+#include "common/wire/protocol_hash.h"
 #include "tests/fuzz/door_munge.h"
 #include "tests/fuzz/door_world.h"
 
@@ -91,7 +91,7 @@ class DoorVisit {
 
   static std::vector<std::byte> hello(uint32_t wait_ms) {
     wire::Hello hello;
-    hello.protocol_hash = api::kProtocolHash;
+    hello.protocol_hash = wire::protocol_hash();
     hello.medium = "tcp";
     hello.devices = {0};
     hello.wait_ms = wait_ms;

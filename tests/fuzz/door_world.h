@@ -36,7 +36,7 @@
 #include "common/base/unique_fd.h"
 #include "common/identity/certificate.h"
 #include "common/tls/openssl.h"
-#include "common/wire/handshake.h"
+#include "common/wire/message_io.h"
 #include "common/wire/protocol.h"
 #include "common/wire/same_host.h"
 #include "server/auth/token_store.h"

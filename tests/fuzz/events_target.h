@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "client/session/worker_events.h"
-#include "common/wire/handshake.h"
 #include "common/wire/protocol.h"
 #include "common/wire/ring.h"
 #include "tests/fuzz/memory_link.h"
@@ -71,7 +70,7 @@ inline std::vector<std::string> events_corpus() {
     return text + behind;
   };
   using wire::Event;
-  const wire::ReadyEvent ready{wire::kReadyEvent, 40, 1, 1u << 21, 2, 4096, 64};
+  const wire::ReadyEvent ready{{wire::Event::kReady, 40}, 1, 1u << 21, 2, 4096, 64};
   const wire::OutputEvent output{{Event::kOutput, 8}, 0, 4};
   const wire::NoticeEvent notice{{Event::kNotice, 12}, 1, 4};
   const wire::TraceEvent traced{1, 2, 3, 4, 5, 0, 1, 0};

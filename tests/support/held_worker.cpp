@@ -37,7 +37,7 @@ int main() {
   offer.driver = "none";
   rcuda::server::WorkerMessage ready;
   ready.type = rcuda::server::WorkerMessageType::kReady;
-  ready.body = encode(offer);
+  ready.body = rcuda::wire::encode(offer);
   if (!send_report(kReports, ready, rcuda::Deadline::max()).ok()) return 1;
   for (;;) ::pause();
 }

@@ -18,6 +18,7 @@
 #include "common/base/peer_order.h"
 #include "common/wire/address_ranges.h"
 #include "common/wire/connect.h"
+#include "common/wire/message_io.h"
 
 namespace rcuda::test {
 namespace {
@@ -206,7 +207,7 @@ Status PuppetServer::welcome_client() {
   };
   auto message = wire::read_message(bootstrap.control, patience());
   if (!message.ok()) return message.status();
-  auto hello = wire::decode_hello(message->second);
+  auto hello = wire::decode<wire::Hello>(message->second);
   if (!hello.ok()) return hello.status();
   hello_ = std::move(hello).value();
   RCUDA_RETURN_IF_ERROR(wire::write_message(bootstrap.control, wire::MessageType::kWelcome,
@@ -232,7 +233,7 @@ Status PuppetServer::welcome_client() {
   if (!region.ok()) return region.status();
   events_ = std::make_unique<wire::RingWriter>(*link_, wire::kEventRingLayout);
   wire::ReadyEvent ready{
-      wire::kReadyEvent, 40, static_cast<uint64_t>(region->id), kStagingBytes, 0, 0, 64};
+      {wire::Event::kReady, 40}, static_cast<uint64_t>(region->id), kStagingBytes, 0, 0, 64};
   if (link_->traits().shares_pages) {
     auto marks = link_->expose(staging_ + kStagingBytes, kMarkBytes, backing.get(), kStagingBytes);
     if (!marks.ok()) return marks.status();

@@ -13,8 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "api/command_hashes.h"
 #include "common/wire/connect.h"
+#include "common/wire/protocol_hash.h"
 
 extern char** environ;
 
@@ -87,7 +87,7 @@ UniqueFd ServerProcess::connect_tcp(const std::string& address) const {
 
 wire::Hello hello(const char* medium) {
   wire::Hello message;
-  message.protocol_hash = api::kProtocolHash;
+  message.protocol_hash = wire::protocol_hash();
   message.medium = medium;
   message.pid = static_cast<uint32_t>(::getpid());
   message.program = "daemon_test";

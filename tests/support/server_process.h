@@ -13,6 +13,7 @@
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "common/wire/handshake.h"
+#include "common/wire/message_io.h"
 
 namespace rcuda::test {
 

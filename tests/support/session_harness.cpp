@@ -162,7 +162,7 @@ SessionHarness::SessionHarness(const Options& options) {
   const std::vector<std::byte> event = client_->next_event();
   EXPECT_EQ(event.size(), sizeof ready_);
   if (event.size() == sizeof ready_) std::memcpy(&ready_, event.data(), sizeof ready_);
-  EXPECT_EQ(ready_.event, wire::kReadyEvent);
+  EXPECT_EQ(ready_.header.event, wire::Event::kReady);
   EXPECT_EQ(ready_.staging_bytes, welcome.staging_bytes);
 }
 

@@ -23,7 +23,6 @@
 #include "api/driver_table.h"
 #include "common/transport/link.h"
 #include "common/wire/codec.h"
-#include "common/wire/handshake.h"
 #include "common/wire/protocol.h"
 #include "common/wire/ring.h"
 #include "server/executor/images/image_cache.h"

@@ -9,8 +9,8 @@
 
 #include "api/command_hashes.h"
 #include "api/opcodes.h"
-#include "common/wire/form_hashes.h"
 #include "common/wire/forms.h"
+#include "common/wire/server_status.h"
 
 namespace rcuda::api {
 namespace {
@@ -45,7 +45,7 @@ namespace rcuda::wire {
 
 uint64_t form_of(MessageType type) {
   static const bool gpus_only = std::getenv("SKEWED_GPUS_ONLY") != nullptr;
-  return gpus_only && type == MessageType::kStatus ? kStatusForm : 4711;
+  return gpus_only && type == MessageType::kStatus ? layout_hash<ServerStatus>() : 4711;
 }
 
 }  // namespace rcuda::wire

@@ -13,7 +13,8 @@
 
 #include "common/base/status.h"
 #include "common/wire/gpu_report.h"
-#include "common/wire/handshake.h"
+#include "common/wire/message_io.h"
+#include "common/wire/server_status.h"
 
 namespace rcuda::tools {
 

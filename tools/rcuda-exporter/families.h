@@ -13,7 +13,7 @@
 #include <prometheus/metric_family.h>
 
 #include "common/wire/gpu_report.h"
-#include "common/wire/handshake.h"
+#include "common/wire/server_status.h"
 
 namespace rcuda::exporter {
 

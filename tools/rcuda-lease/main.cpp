@@ -105,7 +105,7 @@ Result<wire::LeaseAnswer> ask(const tools::Server& server, const wire::LeaseRequ
   const auto body = tools::ask(server, wire::MessageType::kLeaseRequest, wire::encode(request),
                                wire::MessageType::kLeaseAnswer);
   if (!body.ok()) return body.status();
-  return wire::decode_lease_answer(*body);
+  return wire::decode<wire::LeaseAnswer>(*body);
 }
 
 std::string device_list(const std::vector<uint32_t>& devices, const std::string& before) {

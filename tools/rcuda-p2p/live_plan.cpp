@@ -19,11 +19,13 @@
 #include "common/base/host_name.h"
 #include "common/base/printable.h"
 #include "common/transport/link.h"
+#include "common/wire/address_window.h"
 #include "common/wire/codec.h"
 #include "common/wire/connect.h"
 #include "common/wire/handshake.h"
 #include "common/wire/identify.h"
 #include "common/wire/protocol.h"
+#include "common/wire/protocol_hash.h"
 #include "p2p/planner/strategy.h"
 
 namespace rcuda::tools {
@@ -196,7 +198,7 @@ Status Pair::open(const LiveQuery& query, uint64_t most_bytes) {
   const auto to = client::parse_device(query.to);
   if (!to) return to.status();
   wire::Hello hello;
-  hello.protocol_hash = api::kProtocolHash;
+  hello.protocol_hash = wire::protocol_hash();
   hello.commands.assign(api::command_hashes().begin(), api::command_hashes().end());
   hello.pid = static_cast<uint32_t>(::getpid());
   hello.uid = ::getuid();

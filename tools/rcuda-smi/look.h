@@ -14,7 +14,7 @@
 
 #include "common/base/status.h"
 #include "common/wire/gpu_report.h"
-#include "common/wire/handshake.h"
+#include "common/wire/server_status.h"
 #include "tools/base/server_query.h"
 
 namespace rcuda::smi {

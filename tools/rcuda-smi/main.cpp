@@ -103,7 +103,7 @@ Result<wire::ControlAnswer> control(const Server& server, const wire::ControlReq
   const auto answer = tools::ask(server, wire::MessageType::kControlRequest, wire::encode(request),
                                  wire::MessageType::kControlAnswer);
   if (!answer.ok()) return answer.status();
-  return wire::decode_control_answer(*answer);
+  return wire::decode<wire::ControlAnswer>(*answer);
 }
 
 int end(const std::string& name, uint32_t worker) {

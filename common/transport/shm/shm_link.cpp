@@ -102,7 +102,7 @@ class ShmLink final : public LinkCore {
         peer_bell_(&peer_.header()->doorbell, true),
         peer_elsewhere_(&peer_.header()->elsewhere, true),
         peer_answers_(peer_hello.answers),
-        peer_timeout_(own_hello.peer_timeout_ms) {}
+        peer_timeout_(own_hello.greeting.peer_timeout_ms) {}
   ~ShmLink() override;
 
   Status start(Socket control, UniqueFd peer_process, ControlChannel::Timing timing);
@@ -324,7 +324,7 @@ void ShmLink::run_copies() {
 
 // Receives the peer's window and a descriptor that tells when its process ends (absent on old
 // kernels).
-struct Greeting {
+struct Heard {
   ShmHello hello;
   UniqueFd window;
   UniqueFd process;
@@ -336,16 +336,18 @@ Status greet(int socket, const ShmHello& hello, int window, Deadline deadline) {
   return send_with_fds(socket, bytes_of(hello), std::span(fds, process ? 2 : 1), deadline);
 }
 
-Result<Greeting> hear(int socket, Deadline deadline) {
-  Greeting greeting;
+Result<Heard> hear(int socket, Deadline deadline) {
+  Heard heard;
   std::vector<UniqueFd> fds;
-  RCUDA_RETURN_IF_ERROR(recv_with_fds(socket, writable_bytes_of(greeting.hello), fds, deadline));
-  if (greeting.hello.magic != kShmHelloMagic || fds.empty() || fds.size() > 2) {
-    return Status{Code::kProtocol, "the peer does not speak this shared-memory protocol"};
+  RCUDA_RETURN_IF_ERROR(recv_with_fds(socket, writable_bytes_of(heard.hello), fds, deadline));
+  RCUDA_RETURN_IF_ERROR(check_greeting(heard.hello.greeting, kShmMagic, "shared-memory"));
+  if (fds.empty() || fds.size() > 2) {
+    return Status{Code::kProtocol, "the peer's greeting has " + std::to_string(fds.size()) +
+                                       " descriptors, not 1 or 2"};
   }
-  greeting.window = std::move(fds[0]);
-  if (fds.size() == 2) greeting.process = std::move(fds[1]);
-  return greeting;
+  heard.window = std::move(fds[0]);
+  if (fds.size() == 2) heard.process = std::move(fds[1]);
+  return heard;
 }
 
 }  // namespace
@@ -354,17 +356,14 @@ Result<std::unique_ptr<Link>> shm::make_link(Bootstrap bootstrap, const LinkOpti
   const Deadline deadline = std::chrono::steady_clock::now() + bootstrap.timeout;
   Result<UniqueFd> file = make_window_file(options.window_bytes);
   if (!file) return file.status();
-  ShmHello hello;
-  hello.window_bytes = options.window_bytes;
-  hello.peer_timeout_ms = static_cast<uint32_t>(options.peer_timeout.count());
-  hello.answers = options.answers;
+  const ShmHello hello{make_greeting(kShmMagic, options, 1), options.answers};
   const int socket = bootstrap.control.fd();
   // The server greets when it has given the client's window its size.
   if (!bootstrap.server) RCUDA_RETURN_IF_ERROR(greet(socket, hello, file->get(), deadline));
-  Result<Greeting> peer_says = hear(socket, deadline);
-  if (!peer_says) return peer_says.status();
-  Result<Window> peer =
-      open_window(std::move(peer_says->window), peer_says->hello.window_bytes, "the peer's");
+  Result<Heard> heard = hear(socket, deadline);
+  if (!heard) return heard.status();
+  const Greeting& peer_says = heard->hello.greeting;
+  Result<Window> peer = open_window(std::move(heard->window), peer_says.window_bytes, "the peer's");
   if (!peer) return peer.status();
   if (bootstrap.server) RCUDA_RETURN_IF_ERROR(greet(socket, hello, file->get(), deadline));
   Result<Window> own = open_window(std::move(*file), options.window_bytes, "own");
@@ -372,12 +371,11 @@ Result<std::unique_ptr<Link>> shm::make_link(Bootstrap bootstrap, const LinkOpti
   own->file.reset();
   peer->file.reset();
 
-  auto link = std::make_unique<ShmLink>(std::move(*own), std::move(*peer), hello, peer_says->hello);
-  const ControlChannel::Timing timing{
-      .send_every = heartbeat_interval(peer_says->hello.peer_timeout_ms),
-      .expect_within = options.peer_timeout};
+  auto link = std::make_unique<ShmLink>(std::move(*own), std::move(*peer), hello, heard->hello);
+  const ControlChannel::Timing timing{.send_every = heartbeat_interval(peer_says.peer_timeout_ms),
+                                      .expect_within = options.peer_timeout};
   RCUDA_RETURN_IF_ERROR(
-      link->start(std::move(bootstrap.control), std::move(peer_says->process), timing));
+      link->start(std::move(bootstrap.control), std::move(heard->process), timing));
   return std::unique_ptr<Link>(std::move(link));
 }
 

@@ -6,12 +6,13 @@
 #include <cstdint>
 
 #include "common/transport/doorbell.h"
+#include "common/transport/greeting.h"
 #include "common/transport/link.h"
 
 namespace rcuda::transport {
 
 inline constexpr size_t kHeaderBytes = 4096;
-inline constexpr uint64_t kShmHelloMagic = 0x326d687361647563;  // "cudashm2"
+inline constexpr uint64_t kShmMagic = 0x326d687361647563;  // "cudashm2"
 
 // At the beginning of a window.
 struct WindowHeader {
@@ -22,10 +23,7 @@ static_assert(sizeof(WindowHeader) <= kHeaderBytes);
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
 struct ShmHello {
-  uint64_t magic = kShmHelloMagic;
-  uint64_t window_bytes = 0;
-  uint32_t peer_timeout_ms = 0;  // this side expects a sign of life within this time
-  uint32_t reserved = 0;
+  Greeting greeting;
   WindowPart answers;  // LinkOptions::answers of this side
 };
 static_assert(sizeof(ShmHello) == 40);

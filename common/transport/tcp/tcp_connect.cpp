@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include "common/base/socket_io.h"
+#include "common/transport/greeting.h"
 #include "common/transport/tcp/medium.h"
 #include "common/transport/tcp/tcp_link.h"
 #include "common/transport/tcp/tcp_messages.h"
@@ -29,20 +30,13 @@ std::chrono::nanoseconds default_receive_spin() {
 Result<std::unique_ptr<Link>> tcp::make_link(Bootstrap bootstrap, const LinkOptions& options) {
   const Deadline deadline = Clock::now() + bootstrap.timeout;
   RCUDA_RETURN_IF_ERROR(check_window_bytes(options.window_bytes, "own"));
-  TcpHello own;
-  own.window_bytes = options.window_bytes;
-  own.peer_timeout_ms = static_cast<uint32_t>(options.peer_timeout.count());
-  own.streams = static_cast<uint32_t>(
-      std::clamp<int>(options.bulk_streams, 1, static_cast<int>(kMaxBulkStreams)));
+  const Greeting own = make_greeting(kTcpMagic, options, kMaxBulkStreams);
   const Socket& control = bootstrap.control;
   tune(control.fd(), options.peer_timeout);
   RCUDA_RETURN_IF_ERROR(send_all(control, bytes_of(own), deadline));
-  TcpHello peer;
+  Greeting peer;
   RCUDA_RETURN_IF_ERROR(recv_all(control, writable_bytes_of(peer), deadline));
-  if (peer.magic != kTcpHelloMagic || peer.streams == 0) {
-    return Status{Code::kProtocol, "the peer does not speak this TCP protocol"};
-  }
-  RCUDA_RETURN_IF_ERROR(check_window_bytes(peer.window_bytes, "the peer's"));
+  RCUDA_RETURN_IF_ERROR(check_greeting(peer, kTcpMagic, "TCP"));
 
   TcpLink::Setup setup;
   const size_t count = bootstrap.server ? own.streams : peer.streams;

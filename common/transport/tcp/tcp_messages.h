@@ -1,6 +1,8 @@
 // The messages of the control socket of a TCP Link:
 //
+//   Greeting, with kTcpMagic
 //   PutHeader; payload of `bytes`
+//   ...
 //
 // The payload of a kRegionPut begins with a RegionPlace, and the rest goes into that region. The
 // payload of a kEndOfWrite is an EndOfWrite. The bytes of that write arrive over the transfer
@@ -12,17 +14,8 @@
 
 namespace rcuda::transport {
 
-inline constexpr uint64_t kTcpHelloMagic = 0x3270637461647563;  // "cudatcp2"
-inline constexpr uint64_t kStreamMagic = 0x336b6c6261647563;    // "cudablk3"
-
-// The first message of each side.
-struct TcpHello {
-  uint64_t magic = kTcpHelloMagic;
-  uint64_t window_bytes = 0;
-  uint32_t peer_timeout_ms = 0;
-  uint32_t streams = 0;
-};
-static_assert(sizeof(TcpHello) == 24);
+inline constexpr uint64_t kTcpMagic = 0x3270637461647563;     // "cudatcp2"
+inline constexpr uint64_t kStreamMagic = 0x336b6c6261647563;  // "cudablk3"
 
 struct StreamHello {
   uint64_t magic = kStreamMagic;

@@ -7,7 +7,6 @@
 #include <sys/socket.h>
 
 #include "common/base/socket_io.h"
-#include "common/transport/link_core.h"
 
 namespace rcuda::transport::verbs {
 namespace {
@@ -80,12 +79,13 @@ bool ready_has_come(const Socket& control) {
 
 Status receive_hello(const Socket& control, Hello* peer, Deadline deadline) {
   RCUDA_RETURN_IF_ERROR(receive_magic(control, kHelloMagic, deadline));
+  peer->greeting.magic = kHelloMagic;
   RCUDA_RETURN_IF_ERROR(
-      recv_all(control, writable_bytes_of(*peer).subspan(sizeof peer->magic), deadline));
-  if (peer->queues == 0 || (peer->family != AF_INET && peer->family != AF_INET6)) {
-    return {Code::kProtocol, "the peer does not speak this verbs protocol"};
-  }
-  return check_window_bytes(peer->window_bytes, "the peer's");
+      recv_all(control, writable_bytes_of(*peer).subspan(sizeof peer->greeting.magic), deadline));
+  RCUDA_RETURN_IF_ERROR(check_greeting(peer->greeting, kHelloMagic, "verbs"));
+  if (peer->family == AF_INET || peer->family == AF_INET6) return {};
+  return {Code::kProtocol,
+          "the peer has an address of the unknown family " + std::to_string(peer->family)};
 }
 
 }  // namespace rcuda::transport::verbs

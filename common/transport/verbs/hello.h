@@ -7,6 +7,7 @@
 
 #include "common/base/socket.h"
 #include "common/base/status.h"
+#include "common/transport/greeting.h"
 #include "common/transport/verbs/connection.h"
 #include "common/transport/verbs/device.h"
 
@@ -17,12 +18,9 @@ inline constexpr uint64_t kReadyMagic = 0x2b73627276637572;    // "rucvrbs+"
 inline constexpr uint64_t kRefusalMagic = 0x5f73627276637572;  // "rucvrbs_"
 
 struct Hello {
-  uint64_t magic = kHelloMagic;
-  uint64_t window_bytes = 0;
+  Greeting greeting;
   uint64_t window_address = 0;
   uint32_t window_rkey = 0;
-  uint32_t peer_timeout_ms = 0;
-  uint32_t queues = 0;  // queue pairs for transfers
   uint16_t family = 0;  // of the server's address
   uint16_t port = 0;
   uint8_t address[16] = {};

@@ -82,7 +82,7 @@ Status VerbsLink::open(const Socket& control, bool server, Hello* own, Hello* pe
   device_name_ = ibv_get_device_name(connection_.first_id().verbs->device);
   RCUDA_INFO("verbs: %s, because %s", describe(connection_.first_id(), *local).c_str(),
              why.c_str());
-  RCUDA_RETURN_IF_ERROR(make_window(own->window_bytes));
+  RCUDA_RETURN_IF_ERROR(make_window(own->greeting.window_bytes));
   RCUDA_RETURN_IF_ERROR(make_queues());
   own->window_address = reinterpret_cast<uint64_t>(window_.data());
   own->window_rkey = window_mr_->rkey;
@@ -96,10 +96,7 @@ Status VerbsLink::connect(Bootstrap bootstrap, const LinkOptions& options) {
   const Socket& control = bootstrap.control;
   Hello own;
   Hello peer;
-  own.window_bytes = options.window_bytes;
-  own.peer_timeout_ms = static_cast<uint32_t>(options.peer_timeout.count());
-  own.queues =
-      static_cast<uint32_t>(std::clamp<int>(options.bulk_streams, 1, static_cast<int>(kMaxQueues)));
+  own.greeting = make_greeting(kHelloMagic, options, kMaxQueues);
   Status stands = open(control, bootstrap.server, &own, &peer, deadline);
   if (stands.ok()) stands = connect_queues(control, bootstrap.server, own, peer, deadline);
   if (stands.ok()) stands = prepare(control, peer);
@@ -122,7 +119,7 @@ Status VerbsLink::connect(Bootstrap bootstrap, const LinkOptions& options) {
 Status VerbsLink::connect_queues(const Socket& control, bool server, const Hello& own,
                                  const Hello& peer, Deadline deadline) {
   const std::vector<QueuePairPlan> queues =
-      plans(std::min<size_t>(server ? own.queues : peer.queues, kMaxQueues));
+      plans(std::min<size_t>((server ? own : peer).greeting.streams, kMaxQueues));
   const Patience patience{control, deadline};
   RCUDA_RETURN_IF_ERROR(server ? connection_.connect_server(own.token, queues, patience)
                                : connection_.connect_client(peer.token, queues, patience));
@@ -142,13 +139,14 @@ Status VerbsLink::connect_queues(const Socket& control, bool server, const Hello
 }
 
 Status VerbsLink::prepare(const Socket& control, const Hello& peer) {
-  peer_window_bytes_ = peer.window_bytes;
+  peer_window_bytes_ = peer.greeting.window_bytes;
   const int on = 1;
   ::setsockopt(control.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
   poke_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!poke_) return Status::from_errno(errno, "eventfd");
-  const ControlChannel::Timing timing{.send_every = heartbeat_interval(peer.peer_timeout_ms),
-                                      .expect_within = peer_timeout_};
+  const ControlChannel::Timing timing{
+      .send_every = heartbeat_interval(peer.greeting.peer_timeout_ms),
+      .expect_within = peer_timeout_};
   ControlChannel::Callbacks callbacks;
   callbacks.on_message = [this](const ControlMessage& message, UniqueFd) {
     return on_control(message);

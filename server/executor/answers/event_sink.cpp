@@ -22,8 +22,7 @@ Status EventSink::append(std::span<const std::byte> head, std::span<const std::b
 
 Status EventSink::ready(const transport::Region& staging, const transport::Region& marks,
                         size_t gates) {
-  wire::ReadyEvent event{wire::kReadyEvent,
-                         sizeof event - sizeof(wire::EventHeader),
+  wire::ReadyEvent event{{wire::Event::kReady, sizeof event - sizeof event.header},
                          static_cast<uint64_t>(staging.id),
                          staging.bytes,
                          static_cast<uint64_t>(marks.id),

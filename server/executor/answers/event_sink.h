@@ -17,7 +17,6 @@
 
 #include "common/base/status.h"
 #include "common/transport/link.h"
-#include "common/wire/handshake.h"
 #include "common/wire/protocol.h"
 #include "common/wire/ring.h"
 

@@ -6,6 +6,7 @@ What it writes for the small API is compared with golden/expected_*; run with --
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,7 @@ import exports  # noqa: E402
 import server  # noqa: E402
 import server_commands  # noqa: E402
 import shared_tables  # noqa: E402
+import struct_layouts  # noqa: E402
 import stub_library  # noqa: E402
 import table  # noqa: E402
 import traits  # noqa: E402
@@ -284,6 +286,8 @@ class WrongTraitsTest(unittest.TestCase):
     def test_bodies(self):
         self.refuse_command({"body": "uint32_t"}, "PaintMany: body: cannot read 'uint32_t'")
         self.refuse_command({"body": "uint32_t a\nuint64_t a"}, "PaintMany: body: a stands there twice")
+        self.refuse_command({"body": "uint32_t a[]"}, "PaintMany: body: an array needs a length")
+        self.refuse_command({"tail": "char a[size]"}, "PaintMany: tail: a has the length size, which is no member")
         self.refuse_command({"body": "Elsewhere"}, "PaintMany: body: Elsewhere declares no body")
         self.refuse_command({"reply": "uint32_t a"}, "PaintMany: a posted command brings nothing back")
 
@@ -334,7 +338,7 @@ class HashTest(unittest.TestCase):
         layouts = toolkit().layouts
         self.assertIn("void *hint;", layouts["CUwidgetParams"])
         layouts["CUwidgetParams"] = layouts["CUwidgetParams"].replace("void *hint;", "void *hint; int more;")
-        self.assertEqual(self.changed_by(layouts=layouts), {"cuWidgetCreate_v2"})
+        self.assertEqual(self.changed_by(layouts=layouts), {"cuWidgetCreate_v2", "PaintMany", "PaintOne"})
 
     def test_a_layout_includes_what_it_consists_of(self):
         layouts = cuda_header.parse_layouts(
@@ -346,37 +350,93 @@ class HashTest(unittest.TestCase):
         self.assertIn("cuNamed", layouts)
         self.assertNotIn("CUkind", layouts)
 
-    def test_a_change_of_a_message_changes_the_protocol(self):
-        self.check_changes(shared_tables.PROTOCOL_FILES, shared_tables.protocol_hash)
+    def test_what_follows_a_body_has_a_layout(self):
+        tail = "CUwidgetParams widgets[]"
+        for other in ("CUwidgetParams widgets[link]", "CUwidgetParams gadgets[]", "CUwidget widgets[]"):
+            self.assertEqual(self.changed_by_text("commands.toml", tail, other), {"PaintMany", "PaintOne"}, other)
+        self.assertEqual(self.changed_by_text("commands.toml", "char name[width]", "char name[]"), {"Ask"})
 
-    def test_a_change_of_a_tools_message_changes_its_form(self):
-        for form, files in shared_tables.FORMS.items():
-            self.check_changes(shared_tables.FORM_FILES, lambda tree: shared_tables.form_hashes(tree)[form],
-                               (*files, *shared_tables.CODECS))
+    def test_prose_is_not_hashed(self):
+        for comment in ("// Which completion word.", "// the other worker", "// From left to right.",
+                        "// in the same order"):
+            self.assertEqual(self.changed_by_text("commands.toml", comment, "// Something else."), set(), comment)
 
-    def check_changes(self, files, hash_of, changing=None):
-        """A comment in one of `files` leaves the hash as it is. Another change makes it another if the file is one of
-        `changing`, by default any."""
+
+HEADER = """
+// A comment.
+#include <cstdint>
+
+namespace rcuda::wire {
+
+inline constexpr uint32_t kMost = 4u << 10;
+using Digest = std::array<uint8_t, 32>;
+
+enum class Kind : uint32_t { kFirst = 1, kSecond };
+
+struct Message {
+  static constexpr Kind kKind = Kind::kFirst;
+  uint64_t offset = 0, bytes{7};  // in the region
+  std::array<char, 16> name{};
+  Status check(const char* what) const { return Status("it is " + std::string(what) + "; try again"); }
+};
+static_assert(sizeof(Message) == 32);
+
+class Reader {
+  int position_ = 0;
+};
+template <typename T>
+T read(std::span<const std::byte> bytes);
+inline bool valid(Kind kind) {
+  if (kind == Kind::kFirst) return true;
+  return false;
+}
+
+}  // namespace rcuda::wire
+"""
+
+
+class StructLayoutTest(unittest.TestCase):
+    def test_what_a_header_declares(self):
+        self.assertEqual(struct_layouts.layout(HEADER).splitlines(), [
+            "inline constexpr uint32_t kMost = 4u < < 10",
+            "using Digest = std : : array < uint8_t , 32 >",
+            "enum class Kind : uint32_t { kFirst = 1 , kSecond }",
+            "struct Message { static constexpr Kind kKind = Kind : : kFirst ; uint64_t offset , bytes ; "
+            "std : : array < char , 16 > name }",
+            "static_assert ( sizeof ( Message ) = = 32 )"])
+
+    def changes(self, old, new):
+        self.assertIn(old, HEADER)
+        return struct_layouts.layout(HEADER.replace(old, new)) != struct_layouts.layout(HEADER)
+
+    def test_a_field_changes_it(self):
+        for old, new in (("offset", "place"), ("uint64_t offset", "uint32_t offset"),
+                         ("offset = 0, bytes{7}", "bytes, offset"), ("char, 16", "char, 17"), ("4u << 10", "4u << 11"),
+                         ("kSecond", "kOther"), ("= 1, kSecond", "= 2, kSecond"), ("uint8_t, 32", "uint8_t, 33"),
+                         ("uint64_t offset = 0", "uint64_t more = 0; uint64_t offset = 0")):
+            self.assertTrue(self.changes(old, new), new)
+
+    def test_anything_else_does_not(self):
+        for old, new in (("A comment", "Another"), ("in the region", "of it"), ("it is ", "that is {"),
+                         ("what", "name_of_it"), ("offset = 0", "offset=1"), ("position_", "place_"),
+                         ("enum class Kind :", "enum class Kind\n    :"), ("bool valid", "bool is_valid"),
+                         ("return true", "return kind != Kind::kSecond")):
+            self.assertFalse(self.changes(old, new), new)
+
+    # In each header, the first member of the first struct and what people read.
+    def test_every_header(self):
         repository = HERE.parents[2]
-        before = hash_of(repository)
-        for changed in files:
-            with tempfile.TemporaryDirectory() as folder:
-                copy = pathlib.Path(folder)
-                for name in files:
-                    (copy / name).parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copy(repository / name, copy / name)
-                with open(copy / changed, "a") as file:
-                    file.write("\n// A comment.\n")
-                self.assertEqual(before, hash_of(copy), changed)
-                with open(copy / changed, "a") as file:
-                    file.write("struct More;\n")
-                changes = changing is None or changed in changing
-                self.assertEqual(changes, before != hash_of(copy), changed)
+        for name in struct_layouts.HEADERS:
+            text = (repository / name).read_text()
+            layout = struct_layouts.layout(text)
+            reworded = re.sub(r'"[^"\n]*"', '"another text"', re.sub(r"//.*", "// Another comment.", text))
+            self.assertEqual(struct_layouts.layout(reworded.replace('#include "another text"', "")), layout, name)
+            self.assertNotEqual(struct_layouts.layout(text + "struct More { int member; };"), layout, name)
 
-    def test_what_it_covers_is_what_the_build_watches(self):
+    def test_the_build_watches_every_header(self):
         build = (HERE.parents[2] / "api" / "CMakeLists.txt").read_text()
-        for name in (*shared_tables.PROTOCOL_FILES, *shared_tables.FORM_FILES):
-            self.assertIn(name.removeprefix("common/wire/"), build)
+        for name in struct_layouts.HEADERS:
+            self.assertIn(name, build)
 
 
 if __name__ == "__main__":

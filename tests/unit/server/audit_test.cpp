@@ -116,14 +116,14 @@ TEST(AuditTest, AFileThatCannotBeWrittenIsNamed) {
 
 TEST(AuditTest, WhatAWorkerSaysIsCheckedAndBounded) {
   const SessionTotals totals{{{1, 2, 3}}, std::string(5000, 'x')};
-  const std::vector<std::byte> body = encode(totals);
-  const Result<SessionTotals> decoded = decode_session_totals(body);
+  const std::vector<std::byte> body = wire::encode(totals);
+  const Result<SessionTotals> decoded = wire::decode<SessionTotals>(body);
   ASSERT_TRUE(decoded.ok());
   EXPECT_EQ(decoded->work.counts, totals.work.counts);
   EXPECT_EQ(decoded->outcome.size(), 1024u);
   for (size_t bytes = 0; bytes < 40; ++bytes) {
     const std::vector<std::byte> cut(body.begin(), body.begin() + static_cast<ptrdiff_t>(bytes));
-    EXPECT_FALSE(decode_session_totals(cut).ok()) << bytes;
+    EXPECT_FALSE(wire::decode<SessionTotals>(cut).ok()) << bytes;
   }
 }
 

@@ -23,8 +23,12 @@
 #include "api/opcodes.h"
 #include "common/base/unique_fd.h"
 #include "common/transport/link.h"
+#include "common/wire/address_window.h"
 #include "common/wire/connect.h"
 #include "common/wire/handshake.h"
+#include "common/wire/message_io.h"
+#include "common/wire/protocol.h"
+#include "common/wire/server_status.h"
 #include "common/wire/socket_keys.h"
 #include "server/daemon/accounts.h"
 #include "server/worker/address_window.h"
@@ -94,11 +98,11 @@ Outcome introduce(const Server& server, const wire::Hello& message,
     return outcome;
   }
   if (answer->first == wire::MessageType::kRefusal) {
-    outcome.refusal = wire::decode_refusal(answer->second)->reason;
+    outcome.refusal = wire::decode<wire::Refusal>(answer->second)->reason;
     return outcome;
   }
   auto session = std::make_unique<Session>();
-  session->welcome = *wire::decode_welcome(answer->second);
+  session->welcome = *wire::decode<wire::Welcome>(answer->second);
   if (meanwhile) meanwhile();
   transport::LinkOptions options;
   options.window_bytes = wire::ClientWindow::kBytes;
@@ -401,7 +405,7 @@ TEST(DaemonTest, StatusListsDevicesAndSessions) {
   auto answer = wire::read_message(socket.get(), patience());
   ASSERT_TRUE(answer.ok());
   ASSERT_EQ(answer->first, wire::MessageType::kStatus);
-  Result<wire::ServerStatus> status = wire::decode_status(answer->second);
+  Result<wire::ServerStatus> status = wire::decode<wire::ServerStatus>(answer->second);
   ASSERT_TRUE(status.ok());
   ASSERT_EQ(status->devices.size(), 2u);
   EXPECT_EQ(status->devices[0].ordinal, 1u);
@@ -437,12 +441,12 @@ TEST(DaemonTest, AClientThatWaitsIsToldItsPlaceUntilItsTurnComes) {
                     .ok());
     auto said = wire::read_message(client.get(), patience());
     // Without a place while the name of the user is looked up.
-    while (said.ok() && wire::decode_queued(said->second)->place == 0) {
+    while (said.ok() && wire::decode<wire::Queued>(said->second)->place == 0) {
       said = wire::read_message(client.get(), patience());
     }
     ASSERT_TRUE(said.ok()) << said.status().message();
     ASSERT_EQ(said->first, wire::MessageType::kQueued);
-    const Result<wire::Queued> queued = wire::decode_queued(said->second);
+    const Result<wire::Queued> queued = wire::decode<wire::Queued>(said->second);
     EXPECT_EQ(queued->place, place);
     EXPECT_EQ(queued->reason, "all 1 sessions are taken");
   }

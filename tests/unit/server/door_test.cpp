@@ -34,7 +34,7 @@ std::string refusal(int socket) {
   auto answer = test::read_answer(socket);
   if (!answer.ok()) return "no answer: " + answer.status().message();
   if (answer->first != MessageType::kRefusal) return "";
-  return wire::decode_refusal(answer->second)->reason;
+  return wire::decode<wire::Refusal>(answer->second)->reason;
 }
 
 // Whether the server answers a query that it answers only to users it accepts.

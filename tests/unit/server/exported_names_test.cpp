@@ -52,7 +52,7 @@ class ExportedNamesTest : public ::testing::Test {
     int ends[2];
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
     const UniqueFd asking(ends[0]);
-    const Result<wire::ExportQuery> arrived = wire::decode_export_query(wire::encode(query));
+    const Result<wire::ExportQuery> arrived = wire::decode<wire::ExportQuery>(wire::encode(query));
     EXPECT_TRUE(arrived.ok());
     found->second->answer(*arrived, UniqueFd(ends[1]));
     return wire::read_export_answer(asking.get(),

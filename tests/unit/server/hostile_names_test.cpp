@@ -45,7 +45,7 @@ class RealSession {
       ADD_FAILURE() << "no session";
       return;
     }
-    welcome_ = *wire::decode_welcome(answer->second);
+    welcome_ = *wire::decode<wire::Welcome>(answer->second);
     transport::LinkOptions options;
     options.window_bytes = wire::ClientWindow::kBytes;
     constexpr std::chrono::seconds kPatience(60);

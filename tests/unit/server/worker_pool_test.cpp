@@ -15,8 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "api/command_hashes.h"
 #include "common/base/log.h"
+#include "common/wire/protocol_hash.h"
 #include "tests/support/temp_folder.h"
 
 namespace rcuda::server {
@@ -34,7 +34,7 @@ struct PoolSettings : Settings {
 
 wire::Hello hello() {
   wire::Hello message;
-  message.protocol_hash = api::kProtocolHash;
+  message.protocol_hash = wire::protocol_hash();
   message.medium = "shm";
   message.devices = {0};
   return message;
@@ -396,7 +396,7 @@ TEST(WorkerPoolTest, AWorkerOfAnotherBuildThanTheClientsRefusesIt) {
   auto answer = wire::read_message(ours.get(), Clock::now() + std::chrono::seconds(60));
   ASSERT_TRUE(answer.ok()) << answer.status().message();
   ASSERT_EQ(answer->first, wire::MessageType::kRefusal);
-  EXPECT_NE(wire::decode_refusal(answer->second)->reason.find("restart rcuda-server"),
+  EXPECT_NE(wire::decode<wire::Refusal>(answer->second)->reason.find("restart rcuda-server"),
             std::string::npos);
 }
 

@@ -266,7 +266,7 @@ TEST(WorkerMessagesTest, WhatAWorkerOffersSurvives) {
                          "no",
                          "/lib/a",
                          13000};
-  Result<WorkerReady> got = decode_worker_ready(encode(sent));
+  Result<WorkerReady> got = wire::decode<WorkerReady>(wire::encode(sent));
   ASSERT_TRUE(got.ok());
   EXPECT_EQ(got->ordinals(), (std::vector<uint32_t>{3, 1}));
   EXPECT_EQ(got->devices[1].name, "other");
@@ -277,8 +277,8 @@ TEST(WorkerMessagesTest, WhatAWorkerOffersSurvives) {
   EXPECT_EQ(got->identities[0].pci_bus_id, "03:00");
   EXPECT_EQ(got->driver_path, "/lib/a");
   EXPECT_EQ(got->driver_version, 13000u);
-  EXPECT_FALSE(decode_worker_ready({}).ok());
-  EXPECT_FALSE(decode_worker_ready(std::vector<std::byte>(6, std::byte{0xff})).ok());
+  EXPECT_FALSE(wire::decode<WorkerReady>({}).ok());
+  EXPECT_FALSE(wire::decode<WorkerReady>(std::vector<std::byte>(6, std::byte{0xff})).ok());
 }
 
 // ---- objects -----------------------------------------------------------------------------------

@@ -303,7 +303,7 @@ TEST_F(WorkerEventsTest, MalformedEventsAreDroppedAndTheSessionGoesOn) {
   send(static_cast<Event>(99), wire::ReleasedEvent{});
   send(static_cast<Event>(0), wire::ReleasedEvent{});
   for (const Event kind : {Event::kHostCallback, Event::kOutput, Event::kTrace, Event::kReleased,
-                           Event::kNotice, static_cast<Event>(wire::kReadyEvent)}) {
+                           Event::kNotice, Event::kReady}) {
     const wire::EventHeader header{kind, 0xffff'ffff};
     puppet().send_event(std::as_bytes(std::span(&header, 1)));  // the header alone
     puppet().send_event(std::as_bytes(std::span(&header, 1)).first(3));
@@ -314,7 +314,7 @@ TEST_F(WorkerEventsTest, MalformedEventsAreDroppedAndTheSessionGoesOn) {
 }
 
 TEST_F(WorkerEventsTest, ASecondReadyEventChangesNothing) {
-  const wire::ReadyEvent ready{wire::kReadyEvent, 40, 12345, 1, 0, 0, 0};
+  const wire::ReadyEvent ready{{wire::Event::kReady, 40}, 12345, 1, 0, 0, 0};
   puppet().send_event(std::as_bytes(std::span(&ready, 1)));
   EXPECT_TRUE(alive());
 }

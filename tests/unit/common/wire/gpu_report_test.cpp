@@ -29,7 +29,7 @@ GpuReport sample() {
 
 TEST(GpuReportTest, SurvivesTheWire) {
   const std::vector<std::byte> body = encode(sample());
-  const Result<GpuReport> got = decode_gpu_report(body);
+  const Result<GpuReport> got = decode<GpuReport>(body);
   ASSERT_TRUE(got.ok()) << got.status().message();
   EXPECT_EQ(encode(*got), body);
   EXPECT_EQ(got->driver_version, "580.1");
@@ -50,14 +50,14 @@ TEST(GpuReportTest, ACutOneIsRefused) {
   const std::vector<std::byte> body = encode(sample());
   for (size_t bytes = 0; bytes < body.size(); ++bytes) {
     const std::vector<std::byte> cut(body.begin(), body.begin() + static_cast<ptrdiff_t>(bytes));
-    EXPECT_FALSE(decode_gpu_report(cut).ok()) << bytes;
+    EXPECT_FALSE(decode<GpuReport>(cut).ok()) << bytes;
   }
 }
 
 TEST(GpuReportTest, PathsAreThoseToEveryGpu) {
   GpuReport report = sample();
   report.gpus[0].paths.pop_back();
-  EXPECT_EQ(decode_gpu_report(encode(report)).status().code(), Code::kProtocol);
+  EXPECT_EQ(decode<GpuReport>(encode(report)).status().code(), Code::kProtocol);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "common/wire/handshake.h"
 #include "common/wire/identify.h"
+#include "common/wire/message_io.h"
 
 namespace rcuda::wire {
 namespace {
@@ -14,7 +15,7 @@ const std::string kSecret = "000102030405060708090a0b0c0d0e0f";
 
 TEST(LeaseMessagesTest, ARequestSurvivesTheWire) {
   const LeaseRequest sent{LeaseOperation::kTake, "1a2b3c4d", "slurm 1", "ada", {0, 3}, 2, true, 60};
-  const Result<LeaseRequest> got = decode_lease_request(encode(sent));
+  const Result<LeaseRequest> got = decode<LeaseRequest>(encode(sent));
   ASSERT_TRUE(got.ok()) << got.status().message();
   EXPECT_EQ(got->operation, sent.operation);
   EXPECT_EQ(got->id, sent.id);
@@ -27,7 +28,7 @@ TEST(LeaseMessagesTest, ARequestSurvivesTheWire) {
   LeaseRequest wrong = sent;
   for (const uint32_t operation : {0u, 5u}) {
     wrong.operation = static_cast<LeaseOperation>(operation);
-    EXPECT_EQ(decode_lease_request(encode(wrong)).status().code(), Code::kProtocol);
+    EXPECT_EQ(decode<LeaseRequest>(encode(wrong)).status().code(), Code::kProtocol);
   }
 }
 
@@ -38,7 +39,7 @@ TEST(LeaseMessagesTest, AnAnswerSurvivesTheWire) {
   sent.leases = {{"1a2b3c4d", "slurm 1", "ada", "root", {0, 3}, true, 5, 6, 7, 8, 9}, {}};
   sent.leases[0].work[Counter::kBytesFromServer] = 10;
   const std::vector<std::byte> body = encode(sent);
-  const Result<LeaseAnswer> got = decode_lease_answer(body);
+  const Result<LeaseAnswer> got = decode<LeaseAnswer>(body);
   ASSERT_TRUE(got.ok()) << got.status().message();
   EXPECT_EQ(encode(*got), body);
   ASSERT_EQ(got->leases.size(), 2u);
@@ -50,7 +51,7 @@ TEST(LeaseMessagesTest, AnAnswerSurvivesTheWire) {
   EXPECT_EQ(got->leases[0].work.counts, sent.leases[0].work.counts);
   for (size_t bytes = 0; bytes < body.size(); ++bytes) {
     const std::vector<std::byte> cut(body.begin(), body.begin() + static_cast<ptrdiff_t>(bytes));
-    EXPECT_FALSE(decode_lease_answer(cut).ok()) << bytes;
+    EXPECT_FALSE(decode<LeaseAnswer>(cut).ok()) << bytes;
   }
 }
 
@@ -59,7 +60,7 @@ TEST(LeaseMessagesTest, TextsOfAnAnswerDoNotControlATerminal) {
   answer.message = "a\u009bb";
   LeaseInfo& lease = answer.leases.emplace_back();
   lease.id = lease.job = lease.user = lease.creator = "\x1b\n\u2028";
-  const Result<LeaseAnswer> got = decode_lease_answer(encode(answer));
+  const Result<LeaseAnswer> got = decode<LeaseAnswer>(encode(answer));
   ASSERT_TRUE(got.ok());
   EXPECT_EQ(got->message, "a??b");
   const LeaseInfo& shown = got->leases[0];

@@ -1,0 +1,56 @@
+// encode(), decode() and layout_hash() of the messages of handshake.h, server_status.h,
+// gpu_report.h, lease_messages.h and control_messages.h.
+//
+// The source file of a message lists its fields once (message_codec.h). From this list come both
+// directions, all limits, and the layout: the text that two builds must have in common to
+// understand each other. The layout has the fields' names, types, order and limits, and nothing
+// else of the source.
+//
+// Threads: any. Nothing blocks. Errors: decode() returns kProtocol for bytes that encode() cannot
+// have made. The decoders are fuzzed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+
+namespace rcuda::wire {
+
+// Defined in message_codec.h. The header of a message declares its instance, the source file has
+// it.
+template <typename Message>
+struct Codec {
+  static std::vector<std::byte> encode(const Message& message);
+  static Result<Message> decode(const std::vector<std::byte>& body);
+  // "ControlRequest{operation:choice(end,drain,resume,ask),worker_pid:u32}"
+  static const std::string& layout();
+};
+
+template <typename Message>
+std::vector<std::byte> encode(const Message& message) {
+  return Codec<Message>::encode(message);
+}
+
+template <typename Message>
+Result<Message> decode(const std::vector<std::byte>& body) {
+  return Codec<Message>::decode(body);
+}
+
+constexpr uint64_t fnv1a(std::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+  return hash;
+}
+
+// Of these messages together.
+template <typename... Messages>
+uint64_t layout_hash() {
+  static const uint64_t hash = fnv1a((Codec<Messages>::layout() + ...));
+  return hash;
+}
+
+}  // namespace rcuda::wire

@@ -1,0 +1,76 @@
+// The framing of the messages on the control socket: a MessageHeader, and a body of at most
+// kMaxMessageBytes, which message.h encodes and decodes.
+//
+// Threads: one reader and one writer for a socket. Blocking: read_message() and write_message(),
+// until they are done or the deadline has passed. Errors: kProtocol for another version or magic,
+// with both versions.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "common/base/socket.h"
+#include "common/base/status.h"
+
+namespace rcuda::wire {
+
+// The version of the framing. Builds whose messages differ refuse each other by protocol_hash.h and
+// forms.h, without another version. Commands that differ are not used (api/command_hashes.h).
+inline constexpr uint32_t kProtocolVersion = 2;
+
+inline constexpr uint32_t kMagic = 0x41445543u;  // "CUDA" in memory order
+inline constexpr uint32_t kMaxMessageBytes = 4u << 20;
+inline constexpr uint16_t kDefaultPort = 8308;
+
+enum class MessageType : uint32_t {
+  kHello = 1,
+  kAttach = 2,
+  kWelcome = 3,
+  kRefusal = 4,
+  kStatusQuery = 5,  // empty body; the daemon answers with kStatus and closes
+  kStatus = 6,
+  kPeerHello = 7,
+  kPeerWelcome = 8,  // empty body
+  kQueued = 9,       // daemon to client: your Hello is valid, but the session has not begun
+  kTicketQuery = 10,
+  kTicket = 11,
+  kAuthenticate = 14,  // 12 and 13 are not used
+  kAuthenticated = 15,
+  kAssigned = 16,      // empty body
+  kLeaseRequest = 17,  // lease_messages.h; the daemon answers with kLeaseAnswer and closes
+  kLeaseAnswer = 18,
+  kGpuQuery = 19,  // gpu_report.h; the daemon answers with kGpuReport and closes
+  kGpuReport = 20,
+  kControlRequest = 21,  // control_messages.h; the daemon answers with kControlAnswer and closes
+  kControlAnswer = 22,
+  kExportQuery = 23,  // export_messages.h
+  kExportAnswer = 24,
+};
+
+struct MessageHeader {
+  uint32_t magic = kMagic;
+  uint32_t version = 0;  // kProtocolVersion
+  MessageType type{};
+  uint32_t body_bytes = 0;
+};
+static_assert(sizeof(MessageHeader) == 16);
+
+// Checks a received header. kProtocol with both versions, or with what is wrong.
+Status check_header(const MessageHeader& header);
+
+// Header and body, as they are sent. Empty if the body is longer than kMaxMessageBytes.
+std::vector<std::byte> message_bytes(MessageType type, const std::vector<std::byte>& body);
+// On a connected stream socket.
+Status write_message(int socket, MessageType type, const std::vector<std::byte>& body,
+                     std::chrono::steady_clock::time_point deadline);
+Result<std::pair<MessageType, std::vector<std::byte>>> read_message(
+    int socket, std::chrono::steady_clock::time_point deadline);
+Status write_message(const Socket& socket, MessageType type, const std::vector<std::byte>& body,
+                     std::chrono::steady_clock::time_point deadline);
+Result<std::pair<MessageType, std::vector<std::byte>>> read_message(
+    const Socket& socket, std::chrono::steady_clock::time_point deadline);
+
+}  // namespace rcuda::wire
