@@ -1,14 +1,14 @@
 #include "api/stubs/client.h"
 
+#include "common/cuda/return_if_error.h"
+
 namespace rcuda::client {
 
 CUresult location_to_wire(CUmemLocation& location, Target* target) {
   if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_SUCCESS;
   Target named;
   uint32_t ordinal = 0;
-  if (CUresult result = target_device(location.id, &named, &ordinal); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(target_device(location.id, &named, &ordinal));
   if (target->session == nullptr) *target = named;
   if (target->session != named.session) return CUDA_ERROR_INVALID_DEVICE;
   location.id = static_cast<int>(ordinal);
@@ -72,7 +72,8 @@ FunctionId Call::function(CUfunction function) {
   // A kernel stays a kernel: its function in a context may have other attributes.
   CUresult result = resolve_handle(function, wire::Kind::kKernel, &target_, &found.id);
   found.is_kernel = result != CUDA_ERROR_INVALID_HANDLE;
-  if (!found.is_kernel) result = resolve_handle(function, wire::Kind::kFunction, &target_, &found.id);
+  if (!found.is_kernel)
+    result = resolve_handle(function, wire::Kind::kFunction, &target_, &found.id);
   fix(result);
   return found;
 }

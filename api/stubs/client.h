@@ -17,6 +17,7 @@
 #include "client/code/handles.h"
 #include "client/route/route.h"
 #include "common/base/log.h"
+#include "common/cuda/return_if_error.h"
 #include "common/wire/codec.h"
 
 namespace rcuda::client {
@@ -34,10 +35,7 @@ CUresult devices_to_wire(unsigned& mask, Target* target);
 template <typename Handle>
 CUresult handle_to_wire(Handle& handle, wire::Kind kind, Target* target) {
   wire::ObjectId id = 0;
-  if (CUresult result = resolve_handle(to_pointer(handle), kind, target, &id);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_handle(to_pointer(handle), kind, target, &id));
   handle = from_pointer<Handle>(reinterpret_cast<void*>(static_cast<uintptr_t>(id)));
   return CUDA_SUCCESS;
 }

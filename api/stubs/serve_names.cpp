@@ -7,6 +7,7 @@
 #include "api/driver_table.h"
 #include "api/server_handlers.h"
 #include "api/stubs/server.h"
+#include "common/cuda/return_if_error.h"
 
 namespace rcuda::server {
 namespace {
@@ -19,7 +20,7 @@ CUresult join_names(const std::vector<Handle>& handles, size_t first, GetName ge
   size_t used = 0;
   for (size_t i = first; i < handles.size(); ++i) {
     const char* name = nullptr;
-    if (CUresult result = get_name(&name, handles[i]); result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(get_name(&name, handles[i]));
     const size_t length = std::strlen(name) + 1;
     if (length > room - used) break;
     std::memcpy(names + used, name, length);

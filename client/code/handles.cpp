@@ -4,6 +4,7 @@
 #include "client/objects/code.h"
 #include "client/process/process.h"
 #include "client/route/route.h"
+#include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
 namespace {
@@ -38,7 +39,7 @@ CUresult resolve_code(const void* handle, wire::Kind kind, Target* target, wire:
 
 CUresult resolve_handle(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id) {
   if (!handle || !is_code(kind)) return resolve(handle, kind, target, id);
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   const CUresult result = resolve_code(handle, kind, target, id);
   const bool may_be_function = kind == wire::Kind::kFunction && result == CUDA_ERROR_INVALID_HANDLE;
   return may_be_function ? resolve(handle, kind, target, id) : result;

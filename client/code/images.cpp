@@ -16,6 +16,7 @@
 #include "client/session/capture_answers.h"
 #include "client/session/staging.h"
 #include "client/session/task_pool.h"
+#include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
 namespace {
@@ -160,11 +161,8 @@ CUresult send_missing(Session& session, wire::ObjectId context, const ImageParts
   }
   *lacked = !missing.empty();
   for (const size_t i : missing) {
-    if (CUresult result =
-            send_bytes(session, context, image.hashes[i], image.parts[i], chunk_bytes);
-        result != CUDA_SUCCESS) {
-      return result;
-    }
+    RCUDA_RETURN_IF_CUDA_ERROR(
+        send_bytes(session, context, image.hashes[i], image.parts[i], chunk_bytes));
   }
   return CUDA_SUCCESS;
 }

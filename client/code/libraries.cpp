@@ -13,6 +13,7 @@
 #include "client/process/process.h"
 #include "client/process/worker_memory.h"
 #include "client/route/route.h"
+#include "common/cuda/return_if_error.h"
 #include "common/wire/codec.h"
 #include "generated/client/forward.h"
 
@@ -53,7 +54,7 @@ CUresult add_variable(Variables& variables, CUdeviceptr address, size_t bytes, c
   variable.context = target.context;
   variable.device = target.device;
   variable.flags = managed ? CU_MEM_ATTACH_GLOBAL : 0;
-  if (CUresult result = record_memory(std::move(variable)); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(record_memory(std::move(variable)));
   if (managed) {
     const CUresult result = mirror_variable(target, address, bytes);
     if (result != CUDA_SUCCESS) {
@@ -275,13 +276,11 @@ CUresult function_in(Kernel& kernel, const Target& target, Function** function) 
     }
   }
   FunctionInfo* info;
-  if (CUresult result = info_on(kernel, target, &info); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(info_on(kernel, target, &info));
   const InContext scope(target);
   CUfunction created = nullptr;
-  if (CUresult result = forward_cuKernelGetFunction(&created, reinterpret_cast<CUkernel>(&kernel));
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      forward_cuKernelGetFunction(&created, reinterpret_cast<CUkernel>(&kernel)));
   auto* named = find<Function>(created);
   if (!named) return CUDA_ERROR_UNKNOWN;
   std::lock_guard lock(kernel.mutex);

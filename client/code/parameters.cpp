@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/cuda/return_if_error.h"
+
 namespace rcuda::client {
 namespace {
 
@@ -30,7 +32,7 @@ CUresult parameter_bytes(const FunctionInfo& info, void** parameters, void** ext
   if (extra && parameters && *extra != CU_LAUNCH_PARAM_END) return CUDA_ERROR_INVALID_VALUE;
   if (extra && !parameters) {
     std::span<const std::byte> buffer;
-    if (CUresult result = extra_buffer(extra, &buffer); result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(extra_buffer(extra, &buffer));
     *bytes = std::max<size_t>(buffer.size(), info.parameter_bytes);
     return CUDA_SUCCESS;
   }
@@ -45,7 +47,7 @@ CUresult pack_parameters(const FunctionInfo& info, void** parameters, void** ext
   std::memset(out.data(), 0, out.size());
   if (extra && !parameters) {
     std::span<const std::byte> buffer;
-    if (CUresult result = extra_buffer(extra, &buffer); result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(extra_buffer(extra, &buffer));
     std::memcpy(out.data(), buffer.data(), buffer.size());
     return CUDA_SUCCESS;
   }

@@ -15,6 +15,7 @@
 #include "client/session/calls_in_flight.h"
 #include "client/session/staging.h"
 #include "client/session/timeline.h"
+#include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
 namespace {
@@ -218,25 +219,15 @@ CUresult copy_on_servers(const LinearCopy& copy, const Location& destination,
 
 CUresult copy_linear(const LinearCopy& copy) {
   Target target;
-  if (CUresult result = target_for_copy(copy.stream, &target); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(target_for_copy(copy.stream, &target));
   if (copy.bytes == 0) return CUDA_SUCCESS;
   Location destination, source;
-  if (CUresult result = locate(copy.destination, copy.bytes, copy.destination_side, &destination);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
-  if (CUresult result = locate(copy.source, copy.bytes, copy.source_side, &source);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      locate(copy.destination, copy.bytes, copy.destination_side, &destination));
+  RCUDA_RETURN_IF_CUDA_ERROR(locate(copy.source, copy.bytes, copy.source_side, &source));
   CopyPlan plan;
-  if (CUresult result =
-          prepare_copy(destination, source, copy.stream, copy.synchronous, true, &plan);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      prepare_copy(destination, source, copy.stream, copy.synchronous, true, &plan));
   switch (plan.way) {
     case CopyWay::kBetweenServers:
       return copy_on_servers(copy, destination, source);

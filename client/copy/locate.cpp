@@ -5,6 +5,7 @@
 #include "client/hostmem/registered_pages.h"
 #include "client/objects/named.h"
 #include "client/process/process.h"
+#include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
 namespace {
@@ -54,17 +55,12 @@ CUresult locate(uint64_t address, size_t bytes, Side side, Location* location) {
 CUresult stream_at(const Target& owner, CUstream handle, CopyStream* stream) {
   Target issued;
   wire::ObjectId id;
-  if (CUresult result = resolve(handle, wire::Kind::kStream, &issued, &id);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve(handle, wire::Kind::kStream, &issued, &id));
   if (!owner.session || issued.session == owner.session) {
     *stream = {issued};
     return CUDA_SUCCESS;
   }
-  if (CUresult result = issued.session->synchronize(issued); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(issued.session->synchronize(issued));
   *stream = {in_default_stream(owner), true};
   return CUDA_SUCCESS;
 }

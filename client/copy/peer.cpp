@@ -12,6 +12,7 @@
 #include "client/objects/named.h"
 #include "client/process/process.h"
 #include "client/route/capture.h"
+#include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -36,7 +37,7 @@ CUresult send(const Target& target, wire::Custom opcode, const Body& body) {
 // Takes one error of earlier commands. The errors of the other sessions stay with them.
 CUresult take_errors(std::initializer_list<Session*> sessions) {
   for (Session* session : sessions) {
-    if (CUresult result = session->take_error(); result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(session->take_error());
   }
   return CUDA_SUCCESS;
 }
@@ -121,9 +122,7 @@ class Halves {
     Peers& peers = Process::get().peers();
     std::lock_guard lock(peers.pairs_mutex());
     uint32_t link = 0;
-    if (CUresult result = peers.link(source_, destination_, &link); result != CUDA_SUCCESS) {
-      return result;
-    }
+    RCUDA_RETURN_IF_CUDA_ERROR(peers.link(source_, destination_, &link));
     out_.link = in_.link = link;
     out_.id = in_.id = peers.next_id();
     in_.word = word.index;
@@ -153,10 +152,7 @@ CUresult signal_then_await(const StreamPoint& earlier, const StreamPoint& later,
   Peers& peers = Process::get().peers();
   std::lock_guard lock(peers.pairs_mutex());
   uint32_t link = 0;
-  if (CUresult result = peers.link(signalling, *later.target.session, &link);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(peers.link(signalling, *later.target.session, &link));
   wire::PeerSignalBody body{};
   note_order_between_sessions();
   body.id = peers.next_id();
@@ -224,10 +220,7 @@ CUresult copy_and_wait(const CopyBetweenServers& copy, const StreamPoint& issued
   const bool legacy = issued.stream == 0;
   if (legacy ? !is_side(source) && !is_side(destination)
              : !halves.has_side_on(issued.target.session)) {
-    if (CUresult result = issued.target.session->synchronize(issued.target);
-        result != CUDA_SUCCESS) {
-      return result;
-    }
+    RCUDA_RETURN_IF_CUDA_ERROR(issued.target.session->synchronize(issued.target));
   }
   if (!legacy) {
     if (halves.has_side_on(issued.target.session)) halves.order_with(issued, false);
@@ -265,10 +258,7 @@ void copy_between_servers_now(const CopyBetweenServers& copy) {
 
 CUresult copy_between_servers(const CopyBetweenServers& copy, CUstream stream, bool synchronous) {
   StreamPoint issued;
-  if (CUresult result = resolve(stream, wire::Kind::kStream, &issued.target, &issued.stream);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve(stream, wire::Kind::kStream, &issued.target, &issued.stream));
   const CUresult result =
       synchronous ? copy_and_wait(copy, issued) : copy_asynchronously(copy, issued);
   if (result != CUDA_SUCCESS) return result;

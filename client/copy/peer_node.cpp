@@ -6,6 +6,7 @@
 #include "client/objects/arena.h"
 #include "client/route/capture.h"
 #include "client/route/host_functions.h"
+#include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
 namespace {
@@ -31,10 +32,7 @@ CUresult find_side(CUmemorytype type, CUdeviceptr device, CUarray array, size_t 
   side->memory.address =
       device + z * side->memory.slice_bytes + y * side->memory.pitch_bytes + x_bytes;
   Location location;
-  if (CUresult result = locate(side->memory.address, 1, Side::kAny, &location);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(locate(side->memory.address, 1, Side::kAny, &location));
   if (location.home != Home::kDevice) return CUDA_SUCCESS;
   side->memory.owner = location.owner;
   side->session = location.owner.session;

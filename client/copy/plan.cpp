@@ -4,6 +4,7 @@
 #include "client/objects/named.h"
 #include "client/route/capture.h"
 #include "client/session/session.h"
+#include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
 namespace {
@@ -42,9 +43,7 @@ CUresult prepare_copy(const Location& destination, const Location& source, CUstr
     return CUDA_SUCCESS;
   }
   const Target& owner = to_device ? destination.owner : source.owner;
-  if (CUresult result = stream_at(owner, stream, &plan->stream); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(stream_at(owner, stream, &plan->stream));
   const bool pageable = destination.home == Home::kPageable || source.home == Home::kPageable;
   plan->captures = may_capture(stream);
   if (pageable && plan->captures) {
@@ -56,10 +55,7 @@ CUresult prepare_copy(const Location& destination, const Location& source, CUstr
     plan->way = CopyWay::kOnHost;
     return plan->stream.target.session->synchronize(plan->stream.target);
   }
-  if (CUresult result = prepare_mirrors(destination, source, pageable, plan);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(prepare_mirrors(destination, source, pageable, plan));
   // Later work in the stream of the other session must run after the copy, but that stream does not
   // wait for the stream of the copy. So the caller waits.
   plan->waits = plan->stream.is_elsewhere;

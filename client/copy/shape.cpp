@@ -19,6 +19,7 @@
 #include "client/route/capture.h"
 #include "client/session/staging.h"
 #include "client/session/timeline.h"
+#include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -94,9 +95,7 @@ CUresult describe(CUmemorytype type, const void* host, CUdeviceptr device, CUarr
   const uint64_t first = row_address(shape, 0, 0);
   const auto last = static_cast<uint64_t>(end);
   Location location;
-  if (CUresult result = locate(first, last - first, promised, &location); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(locate(first, last - first, promised, &location));
   static_cast<Location&>(*side) = location;
   shape.type = location.home == Home::kDevice ? wire::MemoryType::kDevice : wire::MemoryType::kHost;
   return CUDA_SUCCESS;
@@ -131,7 +130,7 @@ CUresult for_each_piece(const Extent& extent, const Visit& visit) {
       for (size_t x = 0; x < extent.width_bytes; x += width) {
         const Piece piece{x, y, z, std::min(width, extent.width_bytes - x),
                           std::min(rows, extent.height - y)};
-        if (CUresult result = visit(piece); result != CUDA_SUCCESS) return result;
+        RCUDA_RETURN_IF_CUDA_ERROR(visit(piece));
       }
     }
   }
@@ -338,11 +337,9 @@ class BesideArray {
 CUresult copy_on_worker(const ShapeSide& destination, const ShapeSide& source, const Extent& extent,
                         CUstream stream) {
   CopyStream where;
-  if (CUresult result = stream_at(source.owner, stream, &where); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(stream_at(source.owner, stream, &where));
   wire::CopyShapeBody body = whole_body(destination, source, extent);
-  if (CUresult result = post_shape(where, body); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(post_shape(where, body));
   return where.target.session->synchronize(where.target);
 }
 
@@ -410,7 +407,7 @@ CUresult copy_addressed(const ShapeSide& destination, const ShapeSide& source, c
 
 CUresult copy_shape(const CUDA_MEMCPY3D_PEER& shape, CUstream stream, bool synchronous) {
   Target target;
-  if (CUresult result = target_for_copy(stream, &target); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_for_copy(stream, &target));
   const Extent extent{shape.WidthInBytes, shape.Height, shape.Depth};
   if (extent.width_bytes == 0 || extent.height == 0 || extent.depth == 0) return CUDA_SUCCESS;
   if (!is_real(extent)) return CUDA_ERROR_INVALID_VALUE;
@@ -427,21 +424,12 @@ CUresult copy_shape(const CUDA_MEMCPY3D_PEER& shape, CUstream stream, bool synch
   source.wire.y = shape.srcY;
   source.wire.z = shape.srcZ;
   source.wire.lod = shape.srcLOD;
-  if (CUresult result = describe(shape.dstMemoryType, shape.dstHost, shape.dstDevice,
-                                 shape.dstArray, extent, &destination);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
-  if (CUresult result = describe(shape.srcMemoryType, shape.srcHost, shape.srcDevice,
-                                 shape.srcArray, extent, &source);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(describe(shape.dstMemoryType, shape.dstHost, shape.dstDevice,
+                                      shape.dstArray, extent, &destination));
+  RCUDA_RETURN_IF_CUDA_ERROR(describe(shape.srcMemoryType, shape.srcHost, shape.srcDevice,
+                                      shape.srcArray, extent, &source));
   CopyPlan plan;
-  if (CUresult result = prepare_copy(destination, source, stream, synchronous, false, &plan);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(prepare_copy(destination, source, stream, synchronous, false, &plan));
   const bool is_peer = shape.dstContext || shape.srcContext;
   if (is_peer && plan.way != CopyWay::kBetweenServers) name_contexts(&destination, &source);
   switch (plan.way) {

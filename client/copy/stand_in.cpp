@@ -7,6 +7,7 @@
 
 #include "client/hostmem/host_memory.h"
 #include "common/base/peer_order.h"
+#include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
 namespace {
@@ -35,10 +36,7 @@ class Memory {
   CUresult allocate(Session& session, wire::ObjectId context, uint64_t callback) {
     const size_t span = (rows_.slices - 1) * rows_.slice_bytes +
                         (rows_.rows - 1) * rows_.pitch_bytes + rows_.width_bytes;
-    if (CUresult result = allocate_internal(session, context, span, callback, &memory_);
-        result != CUDA_SUCCESS) {
-      return result;
-    }
+    RCUDA_RETURN_IF_CUDA_ERROR(allocate_internal(session, context, span, callback, &memory_));
     before_peer(this);  // the worker calls back after a command that names the memory
     std::lock_guard lock(originals_mutex);
     originals()[address()] = rows_.first;

@@ -5,6 +5,7 @@
 #include "client/objects/arena.h"
 #include "client/objects/named.h"
 #include "client/process/process.h"
+#include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -34,20 +35,20 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
 }
 
 CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool pool, CUmemLocation* location) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (location && is_absent(*location)) return CUDA_ERROR_INVALID_VALUE;
   return forward_cuMemPoolGetAccess(flags, pool, location);
 }
 
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* list, size_t count) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (count == 0 && list && find<MemoryPool>(pool)) return CUDA_SUCCESS;
   return forward_cuMemPoolSetAccess(pool, list, count);
 }
 
 CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* list,
                         size_t count) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   for (size_t i = 0; list && i < count; ++i) {
     if (is_absent(list[i].location)) return CUDA_ERROR_INVALID_VALUE;
   }
@@ -56,7 +57,7 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
 
 CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* properties,
                                        CUmemAllocationGranularity_flags option) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!properties || !is_absent(properties->location)) {
     return forward_cuMemGetAllocationGranularity(granularity, properties, option);
   }

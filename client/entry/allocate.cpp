@@ -19,6 +19,7 @@
 #include "client/route/route.h"
 #include "client/session/session.h"
 #include "common/base/log.h"
+#include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -66,9 +67,9 @@ CUresult free_with(const Allocation& allocation, bool is_own, const Send& send) 
 }
 
 CUresult free_device(CUdeviceptr address) {
-  if (CUresult result = check_not_destroyed(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(check_not_destroyed());
   if (address == 0) return CUDA_SUCCESS;
-  if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(check_unsafe_call());
   const auto allocation = registry().find(address);
   if (!allocation || allocation->base != address) return CUDA_ERROR_INVALID_VALUE;
   if (allocation->placement == Placement::kManaged) {
@@ -118,8 +119,8 @@ extern "C" {
 
 CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
-  if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
+  RCUDA_RETURN_IF_CUDA_ERROR(check_unsafe_call());
   if (!address) return CUDA_ERROR_INVALID_VALUE;
   if (bytes == 0) {
     *address = 0;
@@ -132,8 +133,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
 CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, size_t height,
                             unsigned element_bytes) {
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
-  if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
+  RCUDA_RETURN_IF_CUDA_ERROR(check_unsafe_call());
   if (!address || !pitch || width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = forward_cuMemAllocPitch_v2(address, pitch, width, height, element_bytes);
   if (result != CUDA_SUCCESS) return result;
@@ -146,9 +147,9 @@ CUresult cuMemFree_v2(CUdeviceptr address) { return free_device(address); }
 
 CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
   if (!address) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult result = check_beside_capture(stream); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(check_beside_capture(stream));
   Target target;
-  if (CUresult result = target_of_stream(stream, &target); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_of_stream(stream, &target));
   const CUresult result = forward_cuMemAllocAsync(address, bytes, stream);
   return result == CUDA_SUCCESS ? record_async(target, *address, bytes, stream) : result;
 }
@@ -156,7 +157,7 @@ CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
                                  CUstream stream) {
   if (!address) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult result = check_beside_capture(stream); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(check_beside_capture(stream));
   const CUresult result = forward_cuMemAllocFromPoolAsync(address, bytes, pool, stream);
   if (result != CUDA_SUCCESS) return result;
   const auto& owner = *find<MemoryPool>(pool);
@@ -168,10 +169,9 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPoo
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   Target target;
   rcuda::wire::ObjectId id;
-  if (CUresult result = resolve_without_pacing(stream, &target, &id); result != CUDA_SUCCESS)
-    return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &target, &id));
   if (address == 0) return CUDA_SUCCESS;
-  if (CUresult result = check_beside_capture(stream); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(check_beside_capture(stream));
   const auto allocation = registry().find(address);
   if (!allocation || allocation->base != address) return CUDA_ERROR_INVALID_VALUE;
   if (allocation->placement == Placement::kManaged) return CUDA_ERROR_NOT_SUPPORTED;
@@ -180,7 +180,7 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
     // The stream is on another server. The owner frees the memory after the stream has reached this
     // call.
     if (may_capture(stream)) return CUDA_ERROR_INVALID_VALUE;
-    if (CUresult result = cuStreamSynchronize(stream); result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(cuStreamSynchronize(stream));
     stream = nullptr;
   }
   // Only the worker knows whether a graph's memory is allocated at the moment.
@@ -223,7 +223,7 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphN
 
 CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdeviceptr hint,
                              unsigned long long flags) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   // A hint in another worker's window would make the memory look like that worker's.
   rcuda::client::Session* const session = target_anywhere().session;
   if (!rcuda::wire::contains(session->welcome().windows, hint)) hint = 0;
@@ -238,7 +238,7 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignmen
 CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
   // The record is removed first, as in free_with().
   Target owner;
-  if (CUresult result = target_address(address, &owner); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_address(address, &owner));
   rcuda::client::Session* const session = registry().reserved_by(address);
   const size_t reserved = registry().unreserve(address);
   const CUresult result = forward_cuMemAddressFree(address, bytes, &owner);

@@ -14,6 +14,7 @@
 #include "client/route/capture.h"
 #include "client/route/route.h"
 #include "common/cuda/known_values.h"
+#include "common/cuda/return_if_error.h"
 #include "common/interop/export_tables.h"
 #include "generated/client/forward.h"
 
@@ -24,7 +25,7 @@ CUresult check() { return Process::get().check(); }
 
 // Returns the context of a handle; null means the current one. The context may be inactive.
 CUresult context_or_current(CUcontext handle, Context** context) {
-  if (CUresult result = check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(check());
   const Ref<Context> found = handle ? Ref(find<Context>(handle)) : current_context();
   if (!found.handle()) return CUDA_ERROR_INVALID_CONTEXT;
   *context = found.get();  // another thread may have destroyed the current one
@@ -32,7 +33,7 @@ CUresult context_or_current(CUcontext handle, Context** context) {
 }
 
 CUresult find_alive(CUcontext handle, Context** context) {
-  if (CUresult result = context_or_current(handle, context); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(context_or_current(handle, context));
   return (*context)->given_back ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
 }
 
@@ -110,7 +111,7 @@ std::vector<Context*> greens_of(const Context& primary) {
 }
 
 CUresult find_device(CUdevice ordinal, Device** device) {
-  if (CUresult result = check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(check());
   *device = Process::get().device(ordinal);
   return *device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
@@ -126,7 +127,7 @@ extern "C" {
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice dev) {
   Device* device;
-  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_device(dev, &device));
   if (!context) return CUDA_ERROR_INVALID_VALUE;
   if (device->session->lost()) return kSessionLost;
   std::lock_guard lock(device->mutex);
@@ -141,7 +142,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice dev) {
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
   Device* device;
-  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_device(dev, &device));
   const auto handle = reinterpret_cast<CUcontext>(device->primary);
   std::unique_lock lock(device->mutex);
   if (device->primary_references == 1) {
@@ -160,7 +161,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
 // kernel's fault, the next cuDevicePrimaryCtxRetain returns that error (driver 580).
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   Device* device;
-  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_device(dev, &device));
   if (!greens_of(*device->primary).empty()) return CUDA_ERROR_NOT_PERMITTED;
   await_device(*device->primary);
   const auto handle = reinterpret_cast<CUcontext>(device->primary);
@@ -173,7 +174,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
 
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned flags) {
   Device* device;
-  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_device(dev, &device));
   if (!valid_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(device->mutex);
   device->primary_flags = flags;
@@ -183,7 +184,7 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned flags) {
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned* flags, int* active) {
   Device* device;
-  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_device(dev, &device));
   if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(device->mutex);
   *flags = device->primary_flags;
@@ -195,7 +196,7 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned* flags, int* active) 
 
 CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice dev) {
   Device* device;
-  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_device(dev, &device));
   if (!context || !valid_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = forward_cuCtxCreate_v2(context, flags, dev);
   if (result != CUDA_SUCCESS) return result;
@@ -222,7 +223,7 @@ CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* parameters, unsig
 }
 
 CUresult cuCtxDestroy_v2(CUcontext handle) {
-  if (CUresult result = check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(check());
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   auto* context = find<Context>(handle);
   if (!context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -244,7 +245,7 @@ CUresult cuCtxDestroy_v2(CUcontext handle) {
 
 CUresult cuCtxAttach(CUcontext* handle, unsigned flags) {
   Context* context;
-  if (CUresult result = find_alive(nullptr, &context); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_alive(nullptr, &context));
   if (!handle || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (context->green) {
     context = Process::get().device(static_cast<CUdevice>(context->device))->primary;
@@ -255,7 +256,7 @@ CUresult cuCtxAttach(CUcontext* handle, unsigned flags) {
 }
 
 CUresult cuCtxDetach(CUcontext handle) {
-  if (CUresult result = check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(check());
   const Ref<Context> current = current_context();
   Context* const context = current.get();
   if (!handle || handle != reinterpret_cast<CUcontext>(current.handle()) ||
@@ -273,7 +274,7 @@ CUresult cuCtxDetach(CUcontext handle) {
 // ---- the stack ---------------------------------------------------------------------------------
 
 CUresult cuCtxPushCurrent_v2(CUcontext handle) {
-  if (CUresult result = check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(check());
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   auto* context = find<Context>(handle);
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
@@ -282,7 +283,7 @@ CUresult cuCtxPushCurrent_v2(CUcontext handle) {
 }
 
 CUresult cuCtxPopCurrent_v2(CUcontext* handle) {
-  if (CUresult result = check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(check());
   const Ref<Context> context = pop_context();
   if (!context.handle()) return CUDA_ERROR_INVALID_CONTEXT;
   if (handle) *handle = reinterpret_cast<CUcontext>(context.handle());
@@ -290,7 +291,7 @@ CUresult cuCtxPopCurrent_v2(CUcontext* handle) {
 }
 
 CUresult cuCtxSetCurrent(CUcontext handle) {
-  if (CUresult result = check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(check());
   Context* context = nullptr;
   if (handle && !(context = find<Context>(handle))) return CUDA_ERROR_INVALID_CONTEXT;
   set_current_context(context);
@@ -298,7 +299,7 @@ CUresult cuCtxSetCurrent(CUcontext handle) {
 }
 
 CUresult cuCtxGetCurrent(CUcontext* handle) {
-  if (CUresult result = check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(check());
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   *handle = reinterpret_cast<CUcontext>(current_context().handle());
   return CUDA_SUCCESS;
@@ -308,7 +309,7 @@ CUresult cuCtxGetCurrent(CUcontext* handle) {
 
 CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
   Context* context;
-  if (CUresult result = context_or_current(handle, &context); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(context_or_current(handle, &context));
   if (!device) return CUDA_ERROR_INVALID_VALUE;
   *device = static_cast<CUdevice>(context->device);
   return CUDA_SUCCESS;
@@ -318,8 +319,7 @@ CUresult cuCtxGetDevice(CUdevice* device) { return cuCtxGetDevice_v2(device, nul
 
 CUresult cuCtxGetFlags(unsigned* flags) {
   Context* context;
-  if (CUresult result = context_or_current(nullptr, &context); result != CUDA_SUCCESS)
-    return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(context_or_current(nullptr, &context));
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
   *flags = context->flags;
   if (context->id >= rcuda::wire::kFirstCreatedContext) return CUDA_SUCCESS;
@@ -331,7 +331,7 @@ CUresult cuCtxGetFlags(unsigned* flags) {
   int implied = device.implied_flags.load(std::memory_order_relaxed);
   if (implied < 0 && !context->given_back) {
     unsigned there = 0;
-    if (CUresult result = forward_cuCtxGetFlags(&there); result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(forward_cuCtxGetFlags(&there));
     implied = static_cast<int>(there & CU_CTX_MAP_HOST);
     device.implied_flags.store(implied, std::memory_order_relaxed);
   }
@@ -341,7 +341,7 @@ CUresult cuCtxGetFlags(unsigned* flags) {
 
 CUresult cuCtxSetFlags(unsigned flags) {
   Context* context;
-  if (CUresult result = find_alive(nullptr, &context); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_alive(nullptr, &context));
   if (!valid_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
   context->flags = flags;
   return CUDA_SUCCESS;
@@ -350,26 +350,24 @@ CUresult cuCtxSetFlags(unsigned flags) {
 // The client checks the value: both commands are posted, so the worker's error would arrive late.
 CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
   if (!rcuda::cuda::is_known(config)) return CUDA_ERROR_INVALID_VALUE;
   return forward_cuCtxSetCacheConfig(config);
 }
 
 CUresult cuCtxSetSharedMemConfig(CUsharedconfig config) {
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
   if (!rcuda::cuda::is_known(config)) return CUDA_ERROR_INVALID_VALUE;
   return forward_cuCtxSetSharedMemConfig(config);
 }
 
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   Context* context;
-  if (CUresult result = find_alive(nullptr, &context); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_alive(nullptr, &context));
   // A driver waits until the context is idle before it changes the stack size of all threads.
   if (limit == CU_LIMIT_STACK_SIZE) {
-    if (CUresult result = await_idle(*context->session, context->id); result != CUDA_SUCCESS) {
-      return result;
-    }
+    RCUDA_RETURN_IF_CUDA_ERROR(await_idle(*context->session, context->id));
   }
   context->limits.forget();
   const CUresult result = forward_cuCtxSetLimit(limit, value);
@@ -381,7 +379,7 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
 // change.
 CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
   Context* context;
-  if (CUresult result = find_alive(nullptr, &context); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_alive(nullptr, &context));
   if (!value || context->green) return forward_cuCtxGetLimit(value, limit);
   const KnownLimits::Moment asked = context->limits.now();
   if (context->limits.find(limit, asked, value)) return context->session->take_error();
@@ -392,7 +390,7 @@ CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
 
 CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
   Context* context;
-  if (CUresult result = find_alive(handle, &context); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_alive(handle, &context));
   if (!id) return CUDA_ERROR_INVALID_VALUE;
   *id = context->serial;
   return CUDA_SUCCESS;
@@ -400,7 +398,7 @@ CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
 
 CUresult cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
   Context* context;
-  if (CUresult result = context_or_current(handle, &context); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(context_or_current(handle, &context));
   if (context->given_back) return CUDA_ERROR_INVALID_CONTEXT;  // unlike other calls
   if (!version) return CUDA_ERROR_INVALID_VALUE;
   *version = 3020;  // what the driver reports for every context since CUDA 3.2
@@ -409,7 +407,7 @@ CUresult cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
 
 CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   Context* context;
-  if (CUresult result = find_alive(nullptr, &context); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_alive(nullptr, &context));
   if (least) *least = static_cast<int>(context->session->welcome().priority_least);
   if (greatest) *greatest = context->session->welcome().priority_greatest;
   return CUDA_SUCCESS;
@@ -417,9 +415,9 @@ CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 
 CUresult cuCtxSynchronize_v2(CUcontext handle) {
   Context* context;
-  if (CUresult result = find_alive(handle, &context); result != CUDA_SUCCESS) return result;
-  if (CUresult result = check_context_wait(*context); result != CUDA_SUCCESS) return result;
-  if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_alive(handle, &context));
+  RCUDA_RETURN_IF_CUDA_ERROR(check_context_wait(*context));
+  RCUDA_RETURN_IF_CUDA_ERROR(check_unsafe_call());
   return synchronize_with_greens(*context->session, context->id);
 }
 
@@ -427,7 +425,7 @@ CUresult cuCtxSynchronize() { return cuCtxSynchronize_v2(nullptr); }
 
 CUresult cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned flags) {
   Context* context;
-  if (CUresult result = find_alive(nullptr, &context); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_alive(nullptr, &context));
   const auto* peer = find<Context>(peer_handle);
   if (!peer) return CUDA_ERROR_INVALID_CONTEXT;
   if (peer->given_back) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -439,7 +437,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned flags) {
 
 CUresult cuCtxDisablePeerAccess(CUcontext peer_handle) {
   Context* context;
-  if (CUresult result = find_alive(nullptr, &context); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_alive(nullptr, &context));
   const auto* peer = find<Context>(peer_handle);
   if (!peer) return CUDA_ERROR_INVALID_CONTEXT;
   if (peer->session != context->session) return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;

@@ -9,6 +9,7 @@
 #include "client/copy/copy.h"
 #include "client/route/capture.h"
 #include "common/cuda/batch_shape.h"
+#include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
 namespace {
@@ -75,15 +76,13 @@ CUresult cuMemcpy3DBatchAsync_v2(size_t count, CUDA_MEMCPY3D_BATCH_OP* operation
   bool read_before_return = false;
   std::vector<CUDA_MEMCPY3D_PEER> copies(count);
   for (size_t i = 0; i < count; ++i) {
-    if (CUresult result = rcuda::cuda::peer_shape(operations[i], element_bytes_of, &copies[i]);
-        result != CUDA_SUCCESS) {
-      return result;
-    }
+    RCUDA_RETURN_IF_CUDA_ERROR(
+        rcuda::cuda::peer_shape(operations[i], element_bytes_of, &copies[i]));
     read_before_return |=
         operations[i].srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
   }
   for (const CUDA_MEMCPY3D_PEER& copy : copies) {
-    if (CUresult result = copy_shape(copy, stream, false); result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(copy_shape(copy, stream, false));
   }
   return read_before_return ? cuStreamSynchronize(stream) : CUDA_SUCCESS;
 }

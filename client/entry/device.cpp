@@ -10,6 +10,7 @@
 #include "client/process/process.h"
 #include "common/base/log.h"
 #include "common/cuda/device_properties.h"
+#include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 // Returns the device, or the error that a local driver would return.
 CUresult find_device(CUdevice ordinal, Device** device) {
   Process& process = Process::get();
-  if (CUresult result = process.check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(process.check());
   *device = process.device(ordinal);
   return *device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
@@ -66,7 +67,7 @@ CUresult cuDriverGetVersion(int* version) {
 
 CUresult cuDeviceGetCount(int* count) {
   Process& process = Process::get();
-  if (CUresult result = process.check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(process.check());
   if (!count) return CUDA_ERROR_INVALID_VALUE;
   *count = static_cast<int>(process.device_count());
   return CUDA_SUCCESS;
@@ -75,14 +76,14 @@ CUresult cuDeviceGetCount(int* count) {
 CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   if (!device) return CUDA_ERROR_INVALID_VALUE;
   Device* found;
-  if (CUresult result = find_device(ordinal, &found); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_device(ordinal, &found));
   *device = ordinal;
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetName(char* name, int length, CUdevice dev) {
   Device* device;
-  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_device(dev, &device));
   if (!name || length <= 0) return CUDA_ERROR_INVALID_VALUE;
   std::snprintf(name, static_cast<size_t>(length), "%s", device->info.name.c_str());
   return CUDA_SUCCESS;
@@ -90,7 +91,7 @@ CUresult cuDeviceGetName(char* name, int length, CUdevice dev) {
 
 CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice dev) {
   Device* device;
-  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_device(dev, &device));
   if (!uuid) return CUDA_ERROR_INVALID_VALUE;
   std::memcpy(uuid->bytes, device->info.uuid, sizeof uuid->bytes);
   return CUDA_SUCCESS;
@@ -102,7 +103,7 @@ CUresult cuDeviceGetLuid(char*, unsigned*, CUdevice) { return CUDA_ERROR_NOT_SUP
 
 CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice dev) {
   Device* device;
-  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_device(dev, &device));
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
   *bytes = device->info.total_bytes;
   return CUDA_SUCCESS;
@@ -110,25 +111,23 @@ CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice dev) {
 
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice dev) {
   Device* device;
-  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_device(dev, &device));
   if (!value) return CUDA_ERROR_INVALID_VALUE;
   return attribute(*device, which, value);
 }
 
 CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice dev) {
   Device* device;
-  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_device(dev, &device));
   if (!major || !minor) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult result = attribute(*device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, major);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      attribute(*device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, major));
   return attribute(*device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, minor);
 }
 
 CUresult cuDeviceGetProperties(CUdevprop* properties, CUdevice dev) {
   Device* device;
-  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_device(dev, &device));
   if (!properties) return CUDA_ERROR_INVALID_VALUE;
   const auto get = [&](CUdevice_attribute which) {
     int value = 0;
@@ -141,7 +140,7 @@ CUresult cuDeviceGetProperties(CUdevprop* properties, CUdevice dev) {
 
 CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice dev) {
   Device* device;
-  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_device(dev, &device));
   const std::string& id = device->info.pci_bus_id;
   if (!text || length <= static_cast<int>(id.size())) return CUDA_ERROR_INVALID_VALUE;
   std::snprintf(text, static_cast<size_t>(length), "%s", id.c_str());
@@ -150,7 +149,7 @@ CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice dev) {
 
 CUresult cuDeviceGetByPCIBusId(CUdevice* dev, const char* text) {
   Process& process = Process::get();
-  if (CUresult result = process.check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(process.check());
   if (!dev || !text) return CUDA_ERROR_INVALID_VALUE;
   unsigned domain = 0, bus = 0, slot = 0;
   if (std::sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3) {
@@ -172,8 +171,8 @@ CUresult cuDeviceGetByPCIBusId(CUdevice* dev, const char* text) {
 
 CUresult cuDeviceCanAccessPeer(int* can_access, CUdevice dev, CUdevice peer_dev) {
   Device *device, *peer;
-  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
-  if (CUresult result = find_device(peer_dev, &peer); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_device(dev, &device));
+  RCUDA_RETURN_IF_CUDA_ERROR(find_device(peer_dev, &peer));
   if (!can_access) return CUDA_ERROR_INVALID_VALUE;
   *can_access = dev != peer_dev &&
                 peer_attribute(*device, *peer, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED) != 0;
@@ -183,8 +182,8 @@ CUresult cuDeviceCanAccessPeer(int* can_access, CUdevice dev, CUdevice peer_dev)
 CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute which, CUdevice dev,
                                  CUdevice peer_dev) {
   Device *device, *peer;
-  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
-  if (CUresult result = find_device(peer_dev, &peer); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_device(dev, &device));
+  RCUDA_RETURN_IF_CUDA_ERROR(find_device(peer_dev, &peer));
   if (!value) return CUDA_ERROR_INVALID_VALUE;
   if (dev == peer_dev) return CUDA_ERROR_INVALID_DEVICE;  // also for an unknown attribute
   if (which < CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK ||

@@ -12,6 +12,7 @@
 
 #include "client/objects/arena.h"
 #include "client/objects/code.h"
+#include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -49,7 +50,7 @@ CUresult cuModuleEnumerateFunctions(CUfunction* functions, unsigned count, CUmod
   const auto ask = [&](unsigned first, char* text, size_t* bytes) {
     return forward_rcuda_module_function_names(module, first, text, bytes);
   };
-  if (CUresult result = collect_names(count, ask, &names); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(collect_names(count, ask, &names));
   for (size_t i = 0; i < names.size(); ++i) {
     const CUresult result = cuModuleGetFunction(&functions[i], module, names[i].c_str());
     if (result != CUDA_SUCCESS) return result;
@@ -75,7 +76,7 @@ CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned count, CUlibrary 
   const auto ask = [&](unsigned first, char* text, size_t* bytes) {
     return forward_rcuda_library_kernel_names(library, first, text, bytes);
   };
-  if (CUresult result = collect_names(count, ask, &names); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(collect_names(count, ask, &names));
   for (size_t i = 0; i < names.size(); ++i) {
     const CUresult result = cuLibraryGetKernel(&kernels[i], library, names[i].c_str());
     if (result != CUDA_SUCCESS) return result;

@@ -11,6 +11,7 @@
 #include "client/route/capture.h"
 #include "client/route/route.h"
 #include "client/session/timeline.h"
+#include "common/cuda/return_if_error.h"
 #include "common/wire/codec.h"
 #include "generated/client/forward.h"
 
@@ -57,13 +58,10 @@ CUresult send_record(Event& event, const Target& target, wire::ObjectId stream, 
 
 CUresult record(CUevent handle, CUstream stream, unsigned flags) {
   Event* event;
-  if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_event(handle, &event));
   Target target;
   wire::ObjectId id;
-  if (CUresult result = resolve(stream, wire::Kind::kStream, &target, &id);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve(stream, wire::Kind::kStream, &target, &id));
   if (target.session != event->session ||
       (target.context != event->context && owner_of(target) != event->context)) {
     return CUDA_ERROR_INVALID_HANDLE;
@@ -86,7 +84,7 @@ extern "C" {
 
 CUresult cuEventCreate(CUevent* event, unsigned flags) {
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
   if (!event || (flags & ~kEventFlags)) return CUDA_ERROR_INVALID_VALUE;
   if ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING)) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -102,7 +100,7 @@ CUresult cuEventCreate(CUevent* event, unsigned flags) {
 
 CUresult cuEventDestroy_v2(CUevent handle) {
   Event* event;
-  if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_event(handle, &event));
   return forward_cuEventDestroy_v2(handle);
 }
 
@@ -120,7 +118,7 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) 
 
 CUresult cuEventQuery(CUevent handle) {
   Event* event;
-  if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_event(handle, &event));
   Session& session = *event->session;
   CUresult result = check_captures(handle);
   if (result != CUDA_SUCCESS) return result;
@@ -148,7 +146,7 @@ CUresult cuEventQuery(CUevent handle) {
 
 CUresult cuEventSynchronize(CUevent handle) {
   Event* event;
-  if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_event(handle, &event));
   Session& session = *event->session;
   CUresult result = check_captures(handle);
   if (result != CUDA_SUCCESS) return result;
@@ -170,8 +168,8 @@ CUresult cuEventSynchronize(CUevent handle) {
 
 CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {
   Event *first, *second;
-  if (CUresult result = find_event(start, &first); result != CUDA_SUCCESS) return result;
-  if (CUresult result = find_event(end, &second); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_event(start, &first));
+  RCUDA_RETURN_IF_CUDA_ERROR(find_event(end, &second));
   if ((first->flags | second->flags) & CU_EVENT_DISABLE_TIMING) return CUDA_ERROR_INVALID_HANDLE;
   if (!milliseconds) return CUDA_ERROR_INVALID_HANDLE;  // as in driver 580
   return forward_cuEventElapsedTime_v2(milliseconds, start, end);
@@ -179,7 +177,7 @@ CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) 
 
 CUresult cuCtxRecordEvent(CUcontext context, CUevent handle) {
   Event* event;
-  if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_event(handle, &event));
   const EventState::Recording recording(event->state);  // of all streams: it has no position
   const CaptureAnswers answers;
   return forward_cuCtxRecordEvent(context, handle);
@@ -187,7 +185,7 @@ CUresult cuCtxRecordEvent(CUcontext context, CUevent handle) {
 
 CUresult cuCtxWaitEvent(CUcontext context, CUevent handle) {
   Event* event;
-  if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_event(handle, &event));
   const CaptureAnswers answers;
   return forward_cuCtxWaitEvent(context, handle);
 }

@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include "client/process/process.h"
+#include "common/cuda/return_if_error.h"
 #include "common/interop/export_tables.h"
 
 namespace rcuda::client {
@@ -43,9 +44,7 @@ class ClientProvider final : public interop::Provider {
   CUresult unload_module(CUmodule module) override { return cuModuleUnload(module); }
   CUresult module_functions(CUmodule module, std::vector<CUfunction>* functions) override {
     unsigned count = 0;
-    if (CUresult result = cuModuleGetFunctionCount(&count, module); result != CUDA_SUCCESS) {
-      return result;
-    }
+    RCUDA_RETURN_IF_CUDA_ERROR(cuModuleGetFunctionCount(&count, module));
     functions->resize(count);
     return cuModuleEnumerateFunctions(functions->data(), count, module);
   }

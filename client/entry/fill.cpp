@@ -9,6 +9,7 @@
 #include "client/hostmem/host_memory.h"
 #include "client/mirror/mirror.h"
 #include "client/route/capture.h"
+#include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -41,13 +42,12 @@ CUresult check(const Fill& fill, Location* location) {
 template <typename Forward>
 CUresult fill_by(const Fill& fill, CUstream stream, const Forward& forward) {
   Target target;
-  if (CUresult result = target_of_stream(stream, &target); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_of_stream(stream, &target));
   if (fill.width == 0 || fill.height == 0) return CUDA_SUCCESS;
   Location location;
-  if (CUresult result = check(fill, &location); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(check(fill, &location));
   wire::ObjectId id = 0;
-  if (CUresult result = resolve_without_pacing(stream, &target, &id); result != CUDA_SUCCESS)
-    return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &target, &id));
   // The driver decides whether a stream may fill another device's memory. The client waits for the
   // answer, so that a refusal comes from this call. No stream can reach another server's memory.
   std::optional<CaptureAnswers> answers;

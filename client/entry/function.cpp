@@ -12,6 +12,7 @@
 #include "client/process/process.h"
 #include "client/route/route.h"
 #include "common/cuda/known_values.h"
+#include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -54,7 +55,7 @@ CUresult check_setting(const FunctionInfo& info, const Device& device, int which
 // Finds a kernel and its data on a device. Needs no current context.
 CUresult kernel_on(CUkernel handle, CUdevice ordinal, Kernel** kernel, Target* target,
                    FunctionInfo** info) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   const Device* device = Process::get().device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   *kernel = find<Kernel>(handle);
@@ -66,7 +67,7 @@ CUresult kernel_on(CUkernel handle, CUdevice ordinal, Kernel** kernel, Target* t
 // A function has its own context. A kernel that is passed as a function means its function in the
 // current context.
 CUresult find_callable(CUfunction handle, Target* target, Callable* callable) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (const auto* function = find<Function>(handle)) {
     *target = {function->session, function->context, function->device};
   } else if (CUresult result = target_current(target); result != CUDA_SUCCESS) {
@@ -80,9 +81,7 @@ template <typename Configuration>
 CUresult check_configuration(CUfunction handle, Configuration value) {
   Target target;
   Callable callable;
-  if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &target, &callable));
   return rcuda::cuda::is_known(value) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -96,9 +95,7 @@ extern "C" {
 CUresult cuFuncGetModule(CUmodule* module, CUfunction handle) {
   Target target;
   Callable callable;
-  if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &target, &callable));
   if (!module) return CUDA_ERROR_INVALID_VALUE;
   const Kernel* kernel = callable.is_kernel ? find<Kernel>(handle) : find<Function>(handle)->kernel;
   return kernel ? library_module(kernel->library, target, module)
@@ -116,7 +113,7 @@ CUresult cuFuncSetSharedMemConfig(CUfunction handle, CUsharedconfig config) {
 }
 
 CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice device) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!rcuda::cuda::is_known(config)) return CUDA_ERROR_INVALID_VALUE;
   return forward_cuKernelSetCacheConfig(kernel, config, device);
 }
@@ -125,9 +122,7 @@ CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice d
 CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
   Target target;
   Callable callable;
-  if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &target, &callable));
   if (!state) return CUDA_ERROR_INVALID_VALUE;
   if (callable.is_kernel) return CUDA_ERROR_INVALID_HANDLE;
   *state = CU_FUNCTION_LOADING_STATE_LOADED;  // the worker has reported its parameters
@@ -144,9 +139,7 @@ CUresult cuFuncLoad(CUfunction handle) {
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction handle) {
   Target target;
   Callable callable;
-  if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &target, &callable));
   // Like cuFuncIsLoaded() and cuFuncLoad(), this call does not accept a kernel as a function.
   return callable.is_kernel ? CUDA_ERROR_INVALID_HANDLE
                             : read_attribute(*callable.info, which, value);
@@ -155,14 +148,9 @@ CUresult cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction h
 CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute which, int value) {
   Target target;
   Callable callable;
-  if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &target, &callable));
   const Device& device = *Process::get().device(static_cast<CUdevice>(target.device));
-  if (CUresult result = check_setting(*callable.info, device, which, value);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(check_setting(*callable.info, device, which, value));
   const CUresult result = forward_cuFuncSetAttribute(handle, which, value);
   if (result == CUDA_SUCCESS) note_attribute(*callable.info, which, value);
   return result;
@@ -192,13 +180,11 @@ CUresult cuKernelSetAttribute(CUfunction_attribute which, int value, CUkernel ha
 }
 
 CUresult cuFuncGetParamInfo(CUfunction handle, size_t index, size_t* offset, size_t* bytes) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   Target target;
   Callable callable;
-  if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &target, &callable));
   if (!offset || index >= callable.info->parameters.size()) return CUDA_ERROR_INVALID_VALUE;
   *offset = callable.info->parameters[index].offset_bytes;
   if (bytes) *bytes = callable.info->parameters[index].size_bytes;

@@ -18,6 +18,7 @@
 #include "client/route/route.h"
 #include "client/session/timeline.h"
 #include "common/base/log.h"
+#include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -75,13 +76,13 @@ extern "C" {
 
 CUresult cuGraphDestroy(CUgraph handle) {
   Graph* graph;
-  if (CUresult result = find_object(handle, &graph); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &graph));
   return forward_cuGraphDestroy(handle);
 }
 
 CUresult cuGraphClone(CUgraph* clone, CUgraph handle) {
   Graph* graph;
-  if (CUresult result = find_object(handle, &graph); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &graph));
   if (!clone) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = forward_cuGraphClone(clone, handle);
   if (result != CUDA_SUCCESS) return result;
@@ -96,7 +97,7 @@ CUresult cuGraphClone(CUgraph* clone, CUgraph handle) {
 
 CUresult cuGraphDestroyNode(CUgraphNode handle) {
   GraphNode* node;
-  if (CUresult result = find_object(handle, &node); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &node));
   return forward_cuGraphDestroyNode(handle);
 }
 
@@ -115,10 +116,9 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec* executable, CUgraph graph,
 CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
   Target target;
   wire::ObjectId id;
-  if (CUresult result = resolve_without_pacing(stream, &target, &id); result != CUDA_SUCCESS)
-    return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &target, &id));
   if (any_mirrored() && !may_capture(stream)) {
-    if (CUresult result = push_mirrors(target); result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(push_mirrors(target));
   }
   note_stack_change();
   const HostWrite writing(target.timeline);
@@ -132,7 +132,7 @@ CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
 
 CUresult cuUserObjectCreate(CUuserObject* object, void* pointer, CUhostFn destroy,
                             unsigned references, unsigned flags) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!object || !destroy || !is_count(references) || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -147,7 +147,7 @@ CUresult cuUserObjectCreate(CUuserObject* object, void* pointer, CUhostFn destro
 
 CUresult cuUserObjectRetain(CUuserObject handle, unsigned count) {
   UserObject* object;
-  if (CUresult result = find_object(handle, &object); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &object));
   if (!is_count(count)) return CUDA_ERROR_INVALID_VALUE;
   object->references.fetch_add(count);
   return CUDA_SUCCESS;
@@ -155,7 +155,7 @@ CUresult cuUserObjectRetain(CUuserObject handle, unsigned count) {
 
 CUresult cuUserObjectRelease(CUuserObject handle, unsigned count) {
   UserObject* object;
-  if (CUresult result = find_object(handle, &object); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &object));
   return is_count(count) && release_user_object(object, count) ? CUDA_SUCCESS
                                                                : CUDA_ERROR_INVALID_VALUE;
 }
@@ -164,8 +164,8 @@ CUresult cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsi
                                  unsigned flags) {
   Graph* graph;
   UserObject* object;
-  if (CUresult result = find_object(graph_handle, &graph); result != CUDA_SUCCESS) return result;
-  if (CUresult result = find_object(handle, &object); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_object(graph_handle, &graph));
+  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &object));
   if (!is_count(count) || (flags & ~unsigned{CU_GRAPH_USER_OBJECT_MOVE})) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -194,8 +194,8 @@ CUresult cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsi
 CUresult cuGraphReleaseUserObject(CUgraph graph_handle, CUuserObject handle, unsigned count) {
   Graph* graph;
   UserObject* object;
-  if (CUresult result = find_object(graph_handle, &graph); result != CUDA_SUCCESS) return result;
-  if (CUresult result = find_object(handle, &object); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_object(graph_handle, &graph));
+  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &object));
   auto& all = graph->held;
   const auto of_object = [&](const HeldObject& held) { return held.object == object; };
   if (!is_count(count) || std::none_of(all.begin(), all.end(), of_object))
@@ -217,10 +217,7 @@ CUresult cuGraphReleaseUserObject(CUgraph graph_handle, CUuserObject handle, uns
     count -= held->count;
     const uint64_t number = held->number;
     held = all.erase(held);
-    if (CUresult result = forward_rcuda_graph_release(graph_handle, number);
-        result != CUDA_SUCCESS) {
-      return result;
-    }
+    RCUDA_RETURN_IF_CUDA_ERROR(forward_rcuda_graph_release(graph_handle, number));
   }
   return CUDA_SUCCESS;
 }

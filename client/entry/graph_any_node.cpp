@@ -9,6 +9,7 @@
 #include "client/objects/arena.h"
 #include "client/objects/graph.h"
 #include "client/process/process.h"
+#include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -162,9 +163,7 @@ CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* 
   if (is_plain) return add_node(node, graph, dependencies, count, parameters);
   // Only cuGraphAddDependencies_v2 takes edge data. So the node is added without edges first.
   CUgraphNode added = nullptr;
-  if (CUresult result = add_node(&added, graph, nullptr, 0, parameters); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(add_node(&added, graph, nullptr, 0, parameters));
   const std::vector<CUgraphNode> to(count, added);
   const CUresult result = cuGraphAddDependencies_v2(graph, dependencies, to.data(), edges, count);
   if (result != CUDA_SUCCESS) {

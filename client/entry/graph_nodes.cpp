@@ -16,6 +16,7 @@
 #include "client/objects/arena.h"
 #include "client/objects/graph.h"
 #include "client/process/process.h"
+#include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -33,7 +34,7 @@ struct PackedKernel {
 
 CUresult pack_kernel(const CUDA_KERNEL_NODE_PARAMS& node, PackedKernel* packed) {
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
   // cudart passes a CUkernel in either member.
   CUfunction callable_handle = node.func ? node.func : reinterpret_cast<CUfunction>(node.kern);
   if (node.func && node.kern) {
@@ -47,20 +48,15 @@ CUresult pack_kernel(const CUDA_KERNEL_NODE_PARAMS& node, PackedKernel* packed) 
     }
   }
   Callable callable;
-  if (CUresult result = resolve_callable(callable_handle, target, &callable);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_callable(callable_handle, target, &callable));
   if (callable.is_kernel) {
     packed->kernel = reinterpret_cast<CUkernel>(callable_handle);
   } else {
     packed->function = callable_handle;
   }
   size_t bytes;
-  if (CUresult result = parameter_bytes(*callable.info, node.kernelParams, node.extra, &bytes);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      parameter_bytes(*callable.info, node.kernelParams, node.extra, &bytes));
   packed->parameters.resize(bytes);
   packed->were_packed = !node.kernelParams && node.extra;
   const CUresult result =
@@ -95,9 +91,7 @@ CUresult with_host_function(const CUDA_HOST_NODE_PARAMS& given, const Object& ow
                             const Send& send) {
   CUDA_HOST_NODE_PARAMS numbered;
   uint64_t id;
-  if (CUresult result = register_host(given, owner, &numbered, &id); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(register_host(given, owner, &numbered, &id));
   const CUresult result = send(&numbered);
   if (result != CUDA_SUCCESS) owner.session->events().remove_callback(id);
   return result;
@@ -147,20 +141,15 @@ class CopyNode {
     rows.slice_bytes = rows.pitch_bytes * (height ? height : y + copy_.Height);
     rows.first = base + z * rows.slice_bytes + y * rows.pitch_bytes + x;
     Location location;
-    if (CUresult result = locate(rows.first, 1, Side::kAny, &location); result != CUDA_SUCCESS) {
-      return result;
-    }
+    RCUDA_RETURN_IF_CUDA_ERROR(locate(rows.first, 1, Side::kAny, &location));
     const size_t span = (rows.slices - 1) * rows.slice_bytes + (rows.rows - 1) * rows.pitch_bytes +
                         rows.width_bytes;
     const bool is_whole =
         location.home != Home::kExposed || pieces_in_runs(rows.first, span).size() == 1;
     if (location.home != Home::kPageable && is_whole) return CUDA_SUCCESS;
     StandIn made;
-    if (CUresult result =
-            make_stand_in(*owner_.session, target_of_graph(owner_).context, rows, is_source, &made);
-        result != CUDA_SUCCESS) {
-      return result;
-    }
+    RCUDA_RETURN_IF_CUDA_ERROR(
+        make_stand_in(*owner_.session, target_of_graph(owner_).context, rows, is_source, &made));
     callbacks_.push_back(made.callback);
     type = CU_MEMORYTYPE_HOST;
     *host = reinterpret_cast<void*>(base - rows.first + made.first);
@@ -199,9 +188,7 @@ bool peer_copy_given(CUgraphNode handle, const Object& node, CUDA_MEMCPY3D* give
 // between servers, if it is one.
 CUresult check_change(CUgraphNode handle, const Object& node, const CUDA_MEMCPY3D& given,
                       bool in_executable, std::optional<CopyBetweenServers>* between) {
-  if (CUresult result = copy_between_servers_of(given, between); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(copy_between_servers_of(given, between));
   // Saves programs with one server a round trip: they have no copies between servers.
   if (Process::get().sessions().size() < 2) return CUDA_SUCCESS;
   CUDA_MEMCPY3D had;
@@ -211,9 +198,7 @@ CUresult check_change(CUgraphNode handle, const Object& node, const CUDA_MEMCPY3
   if (!*between) return in_executable ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
   if (!in_executable) return CUDA_SUCCESS;
   std::optional<CopyBetweenServers> before;
-  if (CUresult result = copy_between_servers_of(had, &before); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(copy_between_servers_of(had, &before));
   return before && may_become(*before, **between) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -242,7 +227,7 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode* node, CUgraph graph, const CUgraph
                                  size_t count, const CUDA_KERNEL_NODE_PARAMS* parameters) {
   if (!node || !parameters) return CUDA_ERROR_INVALID_VALUE;
   PackedKernel packed;
-  if (CUresult result = pack_kernel(*parameters, &packed); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(pack_kernel(*parameters, &packed));
   return forward_rcuda_graph_add_kernel_node(
       node, graph, dependencies, count, packed.function, packed.kernel, parameters->ctx, parameters,
       packed.parameters.data(), packed.parameters.size(), packed.were_packed);
@@ -250,7 +235,7 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode* node, CUgraph graph, const CUgraph
 
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS* parameters) {
   GraphNode* node;
-  if (CUresult result = find_object(handle, &node); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &node));
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   GraphNode::Answers& state = node->answers();
   state.parameters.resize(wire::kMaxParameterBytes);
@@ -327,7 +312,7 @@ CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode handle,
                                        const CUDA_KERNEL_NODE_PARAMS* parameters) {
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   PackedKernel packed;
-  if (CUresult result = pack_kernel(*parameters, &packed); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(pack_kernel(*parameters, &packed));
   return forward_rcuda_graph_set_kernel_node(handle, packed.function, packed.kernel,
                                              parameters->ctx, parameters, packed.parameters.data(),
                                              packed.parameters.size(), packed.were_packed);
@@ -337,7 +322,7 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec executable, CUgraphNode n
                                            const CUDA_KERNEL_NODE_PARAMS* parameters) {
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   PackedKernel packed;
-  if (CUresult result = pack_kernel(*parameters, &packed); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(pack_kernel(*parameters, &packed));
   return forward_rcuda_graph_exec_set_kernel_node(
       executable, node, packed.function, packed.kernel, parameters->ctx, parameters,
       packed.parameters.data(), packed.parameters.size(), packed.were_packed);
@@ -347,7 +332,7 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec executable, CUgraphNode n
 
 CUresult cuGraphAddHostNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
                             size_t count, const CUDA_HOST_NODE_PARAMS* parameters) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   const auto* owner = find<Graph>(graph);
   if (!owner || !node || !parameters) return CUDA_ERROR_INVALID_VALUE;
   return with_host_function(*parameters, *owner, [&](const CUDA_HOST_NODE_PARAMS* numbered) {
@@ -357,19 +342,17 @@ CUresult cuGraphAddHostNode(CUgraphNode* node, CUgraph graph, const CUgraphNode*
 
 CUresult cuGraphHostNodeGetParams(CUgraphNode handle, CUDA_HOST_NODE_PARAMS* parameters) {
   GraphNode* node;
-  if (CUresult result = find_object(handle, &node); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &node));
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   unsigned long long number = 0;
-  if (CUresult result = forward_rcuda_graph_host_node(handle, &number); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(forward_rcuda_graph_host_node(handle, &number));
   return node->session->events().host_function_given(number, parameters) ? CUDA_SUCCESS
                                                                          : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphHostNodeSetParams(CUgraphNode handle, const CUDA_HOST_NODE_PARAMS* parameters) {
   GraphNode* node;
-  if (CUresult result = find_object(handle, &node); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &node));
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   return with_host_function(*parameters, *node, [&](const CUDA_HOST_NODE_PARAMS* numbered) {
     return forward_cuGraphHostNodeSetParams(handle, numbered);
@@ -379,7 +362,7 @@ CUresult cuGraphHostNodeSetParams(CUgraphNode handle, const CUDA_HOST_NODE_PARAM
 CUresult cuGraphExecHostNodeSetParams(CUgraphExec executable, CUgraphNode handle,
                                       const CUDA_HOST_NODE_PARAMS* parameters) {
   GraphNode* node;
-  if (CUresult result = find_object(handle, &node); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &node));
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   return with_host_function(*parameters, *node, [&](const CUDA_HOST_NODE_PARAMS* numbered) {
     return forward_cuGraphExecHostNodeSetParams(executable, handle, numbered);
@@ -390,13 +373,11 @@ CUresult cuGraphExecHostNodeSetParams(CUgraphExec executable, CUgraphNode handle
 
 CUresult cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
                               size_t count, const CUDA_MEMCPY3D* given, CUcontext context) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   const auto* owner = find<Graph>(graph);
   if (!owner || !given) return CUDA_ERROR_INVALID_VALUE;
   std::optional<CopyBetweenServers> between;
-  if (CUresult result = copy_between_servers_of(*given, &between); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(copy_between_servers_of(*given, &between));
   if (between) {
     return with_peer_copy(*between, *given, *owner, [&](const CUDA_HOST_NODE_PARAMS* numbered) {
       return forward_cuGraphAddHostNode(node, graph, dependencies, count, numbered);
@@ -410,7 +391,7 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNod
 
 CUresult cuGraphMemcpyNodeGetParams(CUgraphNode handle, CUDA_MEMCPY3D* copy) {
   GraphNode* node;
-  if (CUresult result = find_object(handle, &node); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &node));
   if (!copy) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult result = forward_cuGraphMemcpyNodeGetParams(handle, copy); result != CUDA_SUCCESS) {
     return peer_copy_given(handle, *node, copy) ? CUDA_SUCCESS : result;
@@ -426,13 +407,10 @@ CUresult cuGraphMemcpyNodeGetParams(CUgraphNode handle, CUDA_MEMCPY3D* copy) {
 
 CUresult cuGraphMemcpyNodeSetParams(CUgraphNode handle, const CUDA_MEMCPY3D* given) {
   GraphNode* node;
-  if (CUresult result = find_object(handle, &node); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &node));
   if (!given) return CUDA_ERROR_INVALID_VALUE;
   std::optional<CopyBetweenServers> between;
-  if (CUresult result = check_change(handle, *node, *given, false, &between);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(check_change(handle, *node, *given, false, &between));
   if (between) {
     return with_peer_copy(*between, *given, *node, [&](const CUDA_HOST_NODE_PARAMS* numbered) {
       return forward_cuGraphHostNodeSetParams(handle, numbered);
@@ -446,13 +424,10 @@ CUresult cuGraphMemcpyNodeSetParams(CUgraphNode handle, const CUDA_MEMCPY3D* giv
 CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec executable, CUgraphNode handle,
                                         const CUDA_MEMCPY3D* given, CUcontext context) {
   GraphNode* node;
-  if (CUresult result = find_object(handle, &node); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &node));
   if (!given) return CUDA_ERROR_INVALID_VALUE;
   std::optional<CopyBetweenServers> between;
-  if (CUresult result = check_change(handle, *node, *given, true, &between);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(check_change(handle, *node, *given, true, &between));
   if (between) {
     return with_peer_copy(*between, *given, *node, [&](const CUDA_HOST_NODE_PARAMS* numbered) {
       return forward_cuGraphExecHostNodeSetParams(executable, handle, numbered);

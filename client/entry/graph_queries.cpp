@@ -10,6 +10,7 @@
 #include "client/objects/arena.h"
 #include "client/objects/graph.h"
 #include "client/process/process.h"
+#include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -29,12 +30,10 @@ extern "C" {
 // The text comes from the worker's driver and contains the worker's addresses. The file is written
 // by the client.
 CUresult cuGraphDebugDotPrint(CUgraph graph, const char* path, unsigned flags) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!path) return CUDA_ERROR_INVALID_VALUE;
   Blob text;
-  if (CUresult result = forward_rcuda_graph_dot(graph, flags, &text); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(forward_rcuda_graph_dot(graph, flags, &text));
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path, "we"), &std::fclose);
   if (!file || std::fwrite(text.data(), 1, text.size(), file.get()) != text.size() ||
       std::fflush(file.get()) != 0) {
@@ -46,16 +45,13 @@ CUresult cuGraphDebugDotPrint(CUgraph graph, const char* path, unsigned flags) {
 // The node owns both arrays, as in a local driver.
 CUresult cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
   GraphNode* node;
-  if (CUresult result = find_object(handle, &node); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &node));
   if (!params) return CUDA_ERROR_INVALID_VALUE;
   std::vector<CUmemAccessDesc>& access = node->answers().access;
   access.resize(kMostAccess);
   size_t count = access.size();
   CUDA_MEM_ALLOC_NODE_PARAMS found{};
-  if (CUresult result = forward_rcuda_graph_alloc_node(handle, &found, access.data(), &count);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(forward_rcuda_graph_alloc_node(handle, &found, access.data(), &count));
   if (count > access.size()) return CUDA_ERROR_NOT_SUPPORTED;
   access.resize(count);
   found.accessDescs = count ? access.data() : nullptr;
@@ -66,17 +62,14 @@ CUresult cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PA
 
 CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode handle, CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
   GraphNode* node;
-  if (CUresult result = find_object(handle, &node); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &node));
   if (!params) return CUDA_ERROR_INVALID_VALUE;
   std::vector<CUstreamBatchMemOpParams>& operations = node->answers().operations;
   operations.resize(kMostOperations);
   size_t count = operations.size();
   CUDA_BATCH_MEM_OP_NODE_PARAMS found{};
-  if (CUresult result = forward_rcuda_graph_batch_node(handle, &found.ctx, &found.flags,
-                                                       operations.data(), &count);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      forward_rcuda_graph_batch_node(handle, &found.ctx, &found.flags, operations.data(), &count));
   if (count > operations.size()) return CUDA_ERROR_NOT_SUPPORTED;
   operations.resize(count);
   found.count = static_cast<unsigned>(count);

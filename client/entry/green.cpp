@@ -12,6 +12,7 @@
 #include "client/process/process.h"
 #include "client/route/capture.h"
 #include "client/route/route.h"
+#include "common/cuda/return_if_error.h"
 #include "common/interop/export_tables.h"
 #include "generated/client/forward.h"
 
@@ -63,7 +64,7 @@ struct Descriptors {
 };
 
 CUresult find_green(CUgreenCtx handle, Context** context) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   *context = find<Context>(handle);
   if (!*context) return handle ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
   return (*context)->green ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
@@ -97,19 +98,19 @@ extern "C" {
 // ---- resources ---------------------------------------------------------------------------------
 
 CUresult cuDeviceGetDevResource(CUdevice dev, CUdevResource* resource, CUdevResourceType type) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!Process::get().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
-  if (CUresult result = check_type(resource, type); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(check_type(resource, type));
   const CUresult result = forward_cuDeviceGetDevResource(dev, resource, type);
   if (result == CUDA_SUCCESS) set_owner(resource, dev);
   return result;
 }
 
 CUresult cuCtxGetDevResource(CUcontext handle, CUdevResource* resource, CUdevResourceType type) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   const auto* context = find<Context>(handle);
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  if (CUresult result = check_type(resource, type); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(check_type(resource, type));
   const CUresult result = forward_cuCtxGetDevResource(handle, resource, type);
   if (result == CUDA_SUCCESS) set_owner(resource, static_cast<CUdevice>(context->device));
   return result;
@@ -118,7 +119,7 @@ CUresult cuCtxGetDevResource(CUcontext handle, CUdevResource* resource, CUdevRes
 CUresult cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource* resource,
                                   CUdevResourceType type) {
   Context* context;
-  if (CUresult result = find_green(green, &context); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_green(green, &context));
   return cuCtxGetDevResource(reinterpret_cast<CUcontext>(green), resource, type);
 }
 
@@ -126,10 +127,10 @@ CUresult cuDevSmResourceSplitByCount(CUdevResource* groups, unsigned* count,
                                      const CUdevResource* input, CUdevResource* remaining,
                                      unsigned flags, unsigned least) {
   constexpr unsigned kMost = 256;  // more groups than a device has multiprocessors
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!count || !input || (groups && *count == 0)) return CUDA_ERROR_INVALID_VALUE;
   CUdevice dev;
-  if (CUresult result = find_owner(*input, &dev); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_owner(*input, &dev));
   unsigned made = groups ? std::min(*count, kMost) : 0;
   CUdevResource rest{};
   const CUresult result =
@@ -145,20 +146,17 @@ CUresult cuDevSmResourceSplitByCount(CUdevResource* groups, unsigned* count,
 
 CUresult cuDevResourceGenerateDesc(CUdevResourceDesc* desc, CUdevResource* resources,
                                    unsigned count) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!desc || !resources || count == 0) return CUDA_ERROR_INVALID_VALUE;
   CUdevice dev = 0;
   for (unsigned i = 0; i < count; ++i) {
     CUdevice owner;
-    if (CUresult result = find_owner(resources[i], &owner); result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(find_owner(resources[i], &owner));
     if (i > 0 && owner != dev) return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
     dev = owner;
   }
   unsigned number = 0;
-  if (CUresult result = forward_rcuda_resource_desc(dev, resources, count, &number);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(forward_rcuda_resource_desc(dev, resources, count, &number));
   auto* made = new Descriptor{dev, number};
   Descriptors& descriptors = Descriptors::get();
   std::lock_guard lock(descriptors.mutex);
@@ -170,7 +168,7 @@ CUresult cuDevResourceGenerateDesc(CUdevResourceDesc* desc, CUdevResource* resou
 // ---- green contexts ----------------------------------------------------------------------------
 
 CUresult cuGreenCtxCreate(CUgreenCtx* green, CUdevResourceDesc desc, CUdevice dev, unsigned flags) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!green) return CUDA_ERROR_INVALID_VALUE;
   if (!Process::get().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
   if (flags != CU_GREEN_CTX_DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
@@ -182,9 +180,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx* green, CUdevResourceDesc desc, CUdevice de
     number = known->number;
   }
   CUcontext primary;
-  if (CUresult result = cuDevicePrimaryCtxRetain(&primary, dev); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(cuDevicePrimaryCtxRetain(&primary, dev));
   const CUresult result = create_green(dev, number, flags, green);
   if (result != CUDA_SUCCESS) (void)cuDevicePrimaryCtxRelease_v2(dev);
   return result;
@@ -192,7 +188,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx* green, CUdevResourceDesc desc, CUdevice de
 
 CUresult cuGreenCtxDestroy(CUgreenCtx green) {
   Context* context;
-  if (CUresult result = find_green(green, &context); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_green(green, &context));
   const auto dev = static_cast<CUdevice>(context->device);
   (void)await_idle(*context->session, context->id);
   const auto handle = reinterpret_cast<CUcontext>(green);
@@ -210,7 +206,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
 
 CUresult cuCtxFromGreenCtx(CUcontext* handle, CUgreenCtx green) {
   Context* context;
-  if (CUresult result = find_green(green, &context); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_green(green, &context));
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   *handle = reinterpret_cast<CUcontext>(context);
   return CUDA_SUCCESS;
@@ -218,19 +214,19 @@ CUresult cuCtxFromGreenCtx(CUcontext* handle, CUgreenCtx green) {
 
 CUresult cuGreenCtxGetId(CUgreenCtx green, unsigned long long* id) {
   Context* context;
-  if (CUresult result = find_green(green, &context); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_green(green, &context));
   return cuCtxGetId(reinterpret_cast<CUcontext>(context), id);
 }
 
 CUresult cuGreenCtxRecordEvent(CUgreenCtx green, CUevent event) {
   Context* context;
-  if (CUresult result = find_green(green, &context); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_green(green, &context));
   return cuCtxRecordEvent(reinterpret_cast<CUcontext>(context), event);
 }
 
 CUresult cuGreenCtxWaitEvent(CUgreenCtx green, CUevent event) {
   Context* context;
-  if (CUresult result = find_green(green, &context); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_green(green, &context));
   return cuCtxWaitEvent(reinterpret_cast<CUcontext>(context), event);
 }
 

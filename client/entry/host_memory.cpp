@@ -6,6 +6,7 @@
 
 #include "client/process/process.h"
 #include "client/route/route.h"
+#include "common/cuda/return_if_error.h"
 
 using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
 
@@ -13,7 +14,7 @@ namespace {
 
 CUresult find_host(const void* pointer, Allocation* allocation) {
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
   const auto found = Process::get().memory().find(reinterpret_cast<uintptr_t>(pointer));
   if (!found || found->session) return CUDA_ERROR_INVALID_VALUE;
   *allocation = *found;
@@ -52,7 +53,7 @@ CUresult cuMemHostUnregister(void* pointer) { return unregister_host(pointer); }
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* device, void* pointer, unsigned flags) {
   if (!device || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
-  if (CUresult result = find_host(pointer, &allocation); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_host(pointer, &allocation));
   if (!allocation.reachable) return CUDA_ERROR_NOT_SUPPORTED;
   mirror_reachable(target_anywhere(), pointer);
   *device = reinterpret_cast<uintptr_t>(pointer);
@@ -62,7 +63,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* device, void* pointer, unsign
 CUresult cuMemHostGetFlags(unsigned* flags, void* pointer) {
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
-  if (CUresult result = find_host(pointer, &allocation); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_host(pointer, &allocation));
   // With unified addresses, page-locked memory is mapped even if it was not requested as mapped.
   *flags = allocation.flags | CU_MEMHOSTALLOC_DEVICEMAP;
   return CUDA_SUCCESS;

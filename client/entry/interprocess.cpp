@@ -11,6 +11,7 @@
 #include "client/process/process.h"
 #include "client/route/route.h"
 #include "client/session/session.h"
+#include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
 using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
@@ -25,7 +26,7 @@ extern "C" {
 
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
   if (!address) return CUDA_ERROR_INVALID_VALUE;
   CUdeviceptr opened = 0;
   if (CUresult result = forward_cuIpcOpenMemHandle_v2(&opened, handle, flags);
@@ -62,7 +63,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsi
 }
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   Registry& memory = Process::get().memory();
   std::unique_lock lock(openings_mutex);
   const auto known = memory.find(address);

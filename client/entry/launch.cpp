@@ -19,6 +19,7 @@
 #include "client/route/capture.h"
 #include "client/route/host_functions.h"
 #include "client/route/route.h"
+#include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
 namespace {
@@ -163,20 +164,11 @@ struct Launch {
 CUresult check(CUfunction function, const LaunchShape& shape, bool cooperative,
                unsigned attribute_count, Launch* launch) {
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  if (CUresult result = resolve_callable(function, launch->target, &launch->callable);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_callable(function, launch->target, &launch->callable));
   const Device& device = *Process::get().device(static_cast<CUdevice>(launch->target.device));
-  if (CUresult result = check_shape(shape, device, *launch->callable.info);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(check_shape(shape, device, *launch->callable.info));
   if (cooperative) {
-    if (CUresult result = check_cooperative(function, shape, launch->target, device);
-        result != CUDA_SUCCESS) {
-      return result;
-    }
+    RCUDA_RETURN_IF_CUDA_ERROR(check_cooperative(function, shape, launch->target, device));
   }
   return attribute_count > wire::kMaxLaunchAttributes ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
@@ -185,19 +177,14 @@ CUresult fill_tail(void** parameters, void** extra, const CUlaunchAttribute* att
                    unsigned attribute_count, Launch* launch) {
   const FunctionInfo& info = *launch->callable.info;
   size_t exact_bytes;
-  if (CUresult result = parameter_bytes(info, parameters, extra, &exact_bytes);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(parameter_bytes(info, parameters, extra, &exact_bytes));
   launch->packed_bytes = (exact_bytes + 7) & ~size_t{7};
   launch->body.parameter_bytes = static_cast<uint32_t>(exact_bytes);
   launch->body.attribute_count = static_cast<uint16_t>(attribute_count);
   launch->tail.reserve(launch->packed_bytes + attribute_count * sizeof(CUlaunchAttribute));
   const auto bytes = launch->tail.bytes();
-  if (CUresult result = pack_parameters(info, parameters, extra, bytes.first(launch->packed_bytes));
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      pack_parameters(info, parameters, extra, bytes.first(launch->packed_bytes)));
   return pack_attributes(attributes, attribute_count, launch->target,
                          bytes.subspan(launch->packed_bytes).data());
 }
@@ -226,10 +213,7 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
                 unsigned attribute_count = 0) {
   Launch launch;
   wire::LaunchBody& body = launch.body;
-  if (CUresult result = resolve_for_work(stream, &launch.target, &body.stream);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_for_work(stream, &launch.target, &body.stream));
   CUresult result = check(function, shape, cooperative, attribute_count, &launch);
   if (result == CUDA_SUCCESS) {
     result = fill_tail(parameters, extra, attributes, attribute_count, &launch);
@@ -308,12 +292,10 @@ CUresult find_streams(std::span<const CUDA_LAUNCH_PARAMS> launches, std::vector<
 
 CUresult launch_on_devices(std::span<const CUDA_LAUNCH_PARAMS> launches, unsigned flags) {
   std::vector<Stream*> streams;
-  if (CUresult result = find_streams(launches, &streams); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_streams(launches, &streams));
   std::vector<std::byte> tail;
   for (size_t i = 0; i < launches.size(); ++i) {
-    if (CUresult result = append_launch(launches[i], *streams[i], &tail); result != CUDA_SUCCESS) {
-      return result;
-    }
+    RCUDA_RETURN_IF_CUDA_ERROR(append_launch(launches[i], *streams[i], &tail));
   }
   for (const Stream* stream : streams) stream->timeline->pace();
   const wire::LaunchOnDevicesBody body{static_cast<uint32_t>(launches.size()), flags};
@@ -377,7 +359,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launches, unsi
                                               unsigned flags) {
   constexpr unsigned kFlags = CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC |
                               CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC;
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!launches || count == 0 || count > Process::get().device_count() || (flags & ~kFlags)) {
     return CUDA_ERROR_INVALID_VALUE;
   }

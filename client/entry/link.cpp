@@ -17,6 +17,7 @@
 #include "client/session/session.h"
 #include "common/base/log.h"
 #include "common/cuda/known_values.h"
+#include "common/cuda/return_if_error.h"
 #include "common/image/image.h"
 #include "generated/client/forward.h"
 
@@ -80,7 +81,7 @@ extern "C" {
 
 CUresult cuLinkCreate_v2(unsigned count, CUjit_option* options, void** values, CUlinkState* state) {
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
   if (!state || !readable(count, options, values)) return CUDA_ERROR_INVALID_VALUE;
   const LogBuffers logs = log_buffers(std::span(options, count), values);
   const NumberOptions numbers(count, options, values);
@@ -97,7 +98,7 @@ CUresult cuLinkCreate_v2(unsigned count, CUjit_option* options, void** values, C
 CUresult cuLinkAddData_v2(CUlinkState handle, CUjitInputType type, void* data, size_t bytes,
                           const char* name, unsigned count, CUjit_option* options, void** values) {
   LinkState* state;
-  if (CUresult result = find_state(handle, &state); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_state(handle, &state));
   return add_input(handle, *state, type, {static_cast<const std::byte*>(data), bytes}, name, count,
                    options, values);
 }
@@ -105,9 +106,9 @@ CUresult cuLinkAddData_v2(CUlinkState handle, CUjitInputType type, void* data, s
 CUresult cuLinkAddFile_v2(CUlinkState handle, CUjitInputType type, const char* path, unsigned count,
                           CUjit_option* options, void** values) {
   LinkState* state;
-  if (CUresult result = find_state(handle, &state); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_state(handle, &state));
   std::vector<char> contents;
-  if (CUresult result = read_file(path, &contents); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(read_file(path, &contents));
   if (contents.empty()) return CUDA_ERROR_INVALID_IMAGE;  // empty data are an invalid value
   return add_input(handle, *state, type, std::as_bytes(std::span(contents)), path, count, options,
                    values);
@@ -115,7 +116,7 @@ CUresult cuLinkAddFile_v2(CUlinkState handle, CUjitInputType type, const char* p
 
 CUresult cuLinkComplete(CUlinkState handle, void** image, size_t* bytes) {
   LinkState* state;
-  if (CUresult result = find_state(handle, &state); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_state(handle, &state));
   if (!image) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = forward_rcuda_link_complete(handle, &state->image);
   fetch_logs(handle, *state);

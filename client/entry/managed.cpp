@@ -27,6 +27,7 @@
 #include "client/settings/settings.h"
 #include "common/cuda/known_values.h"
 #include "common/cuda/managed_advice.h"
+#include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -43,7 +44,7 @@ AdviceBook& advices() {
 
 CUresult find_managed(CUdeviceptr address, size_t bytes, Allocation* allocation) {
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
   const auto found = Process::get().memory().find(address);
   if (bytes == 0 || !found || !is_managed(*found) ||
       bytes > found->bytes - (address - found->base)) {
@@ -81,7 +82,7 @@ bool is_in_worker() {
 // Returns CUDA_ERROR_NOT_SUPPORTED if the memory can only be in the client.
 CUresult allocate_in_worker(const Target& target, CUdeviceptr* pointer, size_t bytes,
                             unsigned flags) {
-  if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(check_unsafe_call());
   Allocation allocation;
   allocation.bytes = bytes;
   allocation.placement = Placement::kManaged;
@@ -134,14 +135,13 @@ CUresult prefetch_batch(const CUdeviceptr* addresses, const size_t* bytes, size_
     const size_t first = location_starts[k];
     const size_t end = k + 1 < location_count ? location_starts[k + 1] : count;
     if ((k == 0 && first != 0) || end <= first || end > count) return CUDA_ERROR_INVALID_VALUE;
-    if (CUresult result = check_location(locations[k]); result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(check_location(locations[k]));
     std::fill(places.begin() + static_cast<ptrdiff_t>(first),
               places.begin() + static_cast<ptrdiff_t>(end), &locations[k]);
   }
   Target target;
   wire::ObjectId id;
-  if (CUresult result = resolve_without_pacing(stream, &target, &id); result != CUDA_SUCCESS)
-    return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &target, &id));
   std::lock_guard lock(advice_mutex);
   for (size_t i = 0; i < count; ++i) {
     if (places[i]) note_prefetch(addresses[i], bytes[i], ranges[i], *places[i]);
@@ -162,7 +162,7 @@ CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned flags) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
   if (bytes == 0) {
     *pointer = 0;
     return CUDA_ERROR_INVALID_VALUE;
@@ -184,9 +184,7 @@ CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned flags) {
 CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice,
                         CUmemLocation location) {
   Allocation allocation;
-  if (CUresult result = find_managed(address, bytes, &allocation); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(find_managed(address, bytes, &allocation));
   // Unlike a prefetch, advice for a device that does not exist is an invalid value.
   if (!rcuda::cuda::is_known(location.type) || (rcuda::cuda::ManagedAdvice::uses_location(advice) &&
                                                 check_location(location) != CUDA_SUCCESS)) {
@@ -200,14 +198,11 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation 
                                unsigned flags, CUstream stream) {
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
-  if (CUresult result = find_managed(address, bytes, &allocation); result != CUDA_SUCCESS) {
-    return result;
-  }
-  if (CUresult result = check_location(location); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_managed(address, bytes, &allocation));
+  RCUDA_RETURN_IF_CUDA_ERROR(check_location(location));
   Target target;
   wire::ObjectId id;
-  if (CUresult result = resolve_without_pacing(stream, &target, &id); result != CUDA_SUCCESS)
-    return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &target, &id));
   std::lock_guard lock(advice_mutex);
   note_prefetch(address, bytes, allocation, location);
   return CUDA_SUCCESS;
@@ -238,9 +233,7 @@ CUresult cuMemRangeGetAttribute(void* data, size_t data_bytes, CUmem_range_attri
                                 CUdeviceptr address, size_t bytes) {
   if (!data) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
-  if (CUresult result = find_managed(address, bytes, &allocation); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(find_managed(address, bytes, &allocation));
   std::lock_guard lock(advice_mutex);
   return advices().of(allocation).get(attribute, data, data_bytes);
 }
@@ -262,8 +255,7 @@ CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t byt
                                 unsigned flags) {
   Target target;
   wire::ObjectId id;
-  if (CUresult result = resolve_without_pacing(stream, &target, &id); result != CUDA_SUCCESS)
-    return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &target, &id));
   if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST &&
       flags != CU_MEM_ATTACH_SINGLE) {
     return CUDA_ERROR_INVALID_VALUE;

@@ -14,6 +14,7 @@
 #include "client/process/process.h"
 #include "client/route/capture.h"
 #include "common/base/log.h"
+#include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -55,7 +56,7 @@ CUresult check_one(const CUstreamBatchMemOpParams& operation) {
 CUresult check_batch(std::span<const CUstreamBatchMemOpParams> operations) {
   if (operations.size() > kMostOperations) return CUDA_ERROR_INVALID_VALUE;
   for (const CUstreamBatchMemOpParams& operation : operations) {
-    if (CUresult result = check_one(operation); result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(check_one(operation));
   }
   return CUDA_SUCCESS;
 }
@@ -94,9 +95,7 @@ CUresult for_each_word(std::span<const CUstreamBatchMemOpParams> operations, con
 CUresult prepare(CUstream stream, std::span<const CUstreamBatchMemOpParams> operations) {
   Target target;
   wire::ObjectId id;
-  if (CUresult result = resolve_without_pacing(stream, &target, &id); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &target, &id));
   if (CUresult result = check_batch(operations); result != CUDA_SUCCESS) {
     invalidate_capture(stream);
     return result;
@@ -126,7 +125,7 @@ CUresult prepare_write(CUstream stream, CUstreamBatchMemOpType type, CUdeviceptr
 
 CUresult prepare_node(const void* owner, wire::Kind kind,
                       const CUDA_BATCH_MEM_OP_NODE_PARAMS* batch) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   const Object* object = find_object(owner, kind);
   if (!object || !batch) return CUDA_ERROR_INVALID_VALUE;
   const Target target = target_of_graph(*object);

@@ -20,6 +20,7 @@
 #include "client/process/process.h"
 #include "client/route/route.h"
 #include "common/cuda/known_values.h"
+#include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -46,20 +47,14 @@ CUresult add_function(Module& module, const std::string& name, std::unique_ptr<F
 CUresult load_module(CUmodule* handle, const void* pointer, std::optional<size_t> bytes,
                      JitOptions options, void** values = nullptr) {
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   ImageParts image;
-  if (CUresult result = measure_image(pointer, bytes, &image); result != CUDA_SUCCESS) {
-    return result;
-  }
-  if (CUresult result = await_idle(*target.session, target.context); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(measure_image(pointer, bytes, &image));
+  RCUDA_RETURN_IF_CUDA_ERROR(await_idle(*target.session, target.context));
   void* created = nullptr;
   wire::ObjectId id;
-  if (CUresult result = mint(target, wire::Kind::kModule, &created, &id); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(mint(target, wire::Kind::kModule, &created, &id));
   LoadedFunctions functions;
   const CUresult result = load_image(*target.session, target.context, wire::Custom::kModuleLoad, id,
                                      image, options, &functions);
@@ -130,7 +125,7 @@ bool is_preserved(const JitOptions& options) {
 CUresult load_library(CUlibrary* handle, const void* pointer, std::optional<size_t> bytes,
                       JitOptions options) {
   Process& process = Process::get();
-  if (CUresult result = process.check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(process.check());
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   ImageParts image;
   const CUresult measured = measure_image(pointer, bytes, &image);
@@ -214,9 +209,7 @@ extern "C" {
 CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned count, CUjit_option* keys,
                             void** values) {
   JitOptions options;
-  if (CUresult result = read_options(count, keys, values, &options); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(read_options(count, keys, values, &options));
   return load_module(module, image, std::nullopt, std::move(options), values);
 }
 
@@ -230,12 +223,12 @@ CUresult cuModuleLoadFatBinary(CUmodule* module, const void* fatbin) {
 
 CUresult cuModuleLoad(CUmodule* module, const char* path) {
   std::vector<char> contents;
-  if (CUresult result = read_file(path, &contents); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(read_file(path, &contents));
   return load_module(module, contents.data(), contents.size(), {});
 }
 
 CUresult cuModuleUnload(CUmodule handle) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   auto* module = find<Module>(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   if (module->is_of_library()) return CUDA_ERROR_NOT_PERMITTED;  // it ends with its library
@@ -248,14 +241,14 @@ CUresult cuModuleUnload(CUmodule handle) {
 }
 
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!mode) return CUDA_ERROR_INVALID_VALUE;
   *mode = driver_variables().module_loading;
   return CUDA_SUCCESS;
 }
 
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* name) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   auto* module = find<Module>(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   if (!function || !name || !*name) return CUDA_ERROR_INVALID_VALUE;
@@ -268,11 +261,8 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* 
     return CUDA_SUCCESS;
   }
   std::unique_ptr<FunctionInfo> info;
-  if (CUresult result =
-          ask_function(*module->session, module->context, module->id, false, name, &info);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      ask_function(*module->session, module->context, module->id, false, name, &info));
   Function* created;
   const CUresult result = add_function(*module, name, std::move(info), &created);
   if (result == CUDA_SUCCESS) *function = reinterpret_cast<CUfunction>(created);
@@ -281,14 +271,12 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* 
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule handle,
                               const char* name) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   auto* module = find<Module>(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   if (!name || !*name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;  // one may be null
   Module::Global found;
-  if (CUresult result = find_global(handle, *module, name, &found); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(find_global(handle, *module, name, &found));
   if (address) *address = found.address;
   if (bytes) *bytes = found.bytes;
   return CUDA_SUCCESS;
@@ -300,11 +288,8 @@ CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* j
                            void** jit_values, unsigned jit_count, CUlibraryOption* keys,
                            void** values, unsigned count) {
   JitOptions options;
-  if (CUresult result =
-          read_options(jit_count, jit_keys, jit_values, count, keys, values, &options);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      read_options(jit_count, jit_keys, jit_values, count, keys, values, &options));
   return load_library(library, code, std::nullopt, std::move(options));
 }
 
@@ -312,19 +297,16 @@ CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_optio
                                void** jit_values, unsigned jit_count, CUlibraryOption* keys,
                                void** values, unsigned count) {
   std::vector<char> contents;
-  if (CUresult result = read_file(path, &contents); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(read_file(path, &contents));
   JitOptions options;
-  if (CUresult result =
-          read_options(jit_count, jit_keys, jit_values, count, keys, values, &options);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      read_options(jit_count, jit_keys, jit_values, count, keys, values, &options));
   return load_library(library, contents.data(), contents.size(), std::move(options));
 }
 
 CUresult cuLibraryUnload(CUlibrary handle) {
   Library* library;
-  if (CUresult result = find_library(handle, &library); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_library(handle, &library));
   KnownGlobals::get().forget(library);
   unload(*library);
   return CUDA_SUCCESS;
@@ -332,7 +314,7 @@ CUresult cuLibraryUnload(CUlibrary handle) {
 
 CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary handle, const char* name) {
   Library* library;
-  if (CUresult result = find_library(handle, &library); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_library(handle, &library));
   if (!kernel || !name) return CUDA_ERROR_INVALID_VALUE;
   Kernel* found;
   const CUresult result = find_kernel(*library, target_anywhere(), name, &found);
@@ -342,9 +324,9 @@ CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary handle, const char* name
 
 CUresult cuLibraryGetModule(CUmodule* module, CUlibrary handle) {
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
   Library* library;
-  if (CUresult result = find_library(handle, &library); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_library(handle, &library));
   if (!module) return CUDA_ERROR_INVALID_VALUE;
   return library_module(*library, target, module);
 }
@@ -401,7 +383,7 @@ CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary libr
 
 CUresult cuKernelGetFunction(CUfunction* function, CUkernel handle) {
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
   auto* kernel = find<Kernel>(handle);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
   if (!function) return CUDA_ERROR_INVALID_VALUE;
@@ -412,7 +394,7 @@ CUresult cuKernelGetFunction(CUfunction* function, CUkernel handle) {
 }
 
 CUresult cuKernelGetLibrary(CUlibrary* library, CUkernel handle) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   const auto* kernel = find<Kernel>(handle);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
   if (!library) return CUDA_ERROR_INVALID_VALUE;
@@ -421,7 +403,7 @@ CUresult cuKernelGetLibrary(CUlibrary* library, CUkernel handle) {
 }
 
 CUresult cuKernelGetName(const char** name, CUkernel handle) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!name || !handle) return CUDA_ERROR_INVALID_VALUE;
   const auto* kernel = find<Kernel>(handle);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;

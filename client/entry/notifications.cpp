@@ -4,13 +4,14 @@
 #include <cuda.h>
 
 #include "client/process/process.h"
+#include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
 namespace {
 
 CUresult check_device(CUdevice ordinal) {
   const Process& process = Process::get();
-  if (CUresult result = process.check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(process.check());
   return process.device(ordinal) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 

@@ -13,6 +13,7 @@
 #include "client/code/launch_shape.h"
 #include "client/process/process.h"
 #include "client/route/route.h"
+#include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -59,12 +60,10 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfun
                                                               int block_size, size_t shared_bytes,
                                                               unsigned flags) {
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
   if (!blocks) return CUDA_ERROR_INVALID_VALUE;
   Callable callable;
-  if (CUresult result = resolve_callable(function, target, &callable); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_callable(function, target, &callable));
   FunctionInfo& info = *callable.info;
   const FunctionInfo::OccupancyQuestion question{
       target.device,
@@ -102,12 +101,10 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_size, int* block_si
                                                    CUoccupancyB2DSize shared_of_block,
                                                    size_t shared_bytes, int limit, unsigned flags) {
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
   if (!grid_size || !block_size || limit < 0) return CUDA_ERROR_INVALID_VALUE;
   Callable callable;
-  if (CUresult result = resolve_callable(function, target, &callable); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_callable(function, target, &callable));
   const Device& device = *Process::get().device(static_cast<CUdevice>(target.device));
   const int warp = std::max(1, device.attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE));
   int largest = device.attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
@@ -147,12 +144,10 @@ CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction function,
                                       const CUlaunchConfig* config) {
   constexpr size_t kMostKept = 1024;  // per function; further queries are round trips
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
   if (!clusters || !config) return CUDA_ERROR_INVALID_VALUE;
   Callable callable;
-  if (CUresult result = resolve_callable(function, target, &callable); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_callable(function, target, &callable));
   FunctionInfo& info = *callable.info;
   std::optional<std::string> question = cluster_question(target, info, *config);
   if (question) {

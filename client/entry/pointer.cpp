@@ -8,6 +8,7 @@
 #include "client/objects/named.h"
 #include "client/process/process.h"
 #include "client/session/session.h"
+#include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -159,14 +160,14 @@ using namespace rcuda::client;  // NOLINT: entry points live outside every names
 extern "C" {
 
 CUresult cuPointerGetAttribute(void* data, CUpointer_attribute which, CUdeviceptr address) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!data) return CUDA_ERROR_INVALID_VALUE;
   return attribute(data, which, address);
 }
 
 CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* which, void** data,
                                 CUdeviceptr address) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (count == 0 || !which || !data) return CUDA_ERROR_INVALID_VALUE;
   if (std::find(data, data + count, nullptr) != data + count) return CUDA_ERROR_INVALID_VALUE;
   const bool is_known = Process::get().memory().find(address).has_value();
@@ -174,17 +175,14 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* which, void
     if (attribute(data[i], which[i], address) == CUDA_SUCCESS) continue;
     // As in driver 580: an unknown address may be host memory.
     const bool is_host = which[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER && !is_known;
-    if (CUresult result =
-            is_host ? give<CUdeviceptr>(data[i], address) : give_nothing(data[i], which[i]);
-        result != CUDA_SUCCESS) {
-      return result;
-    }
+    RCUDA_RETURN_IF_CUDA_ERROR(is_host ? give<CUdeviceptr>(data[i], address)
+                                       : give_nothing(data[i], which[i]));
   }
   return CUDA_SUCCESS;
 }
 
 CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute which, CUdeviceptr address) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   const auto allocation = Process::get().memory().find(address);
   if (!value || !allocation || which != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -198,7 +196,7 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute which, CUd
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
   const auto allocation = Process::get().memory().find(address);
   if (!allocation) return CUDA_ERROR_NOT_FOUND;
   // A driver does not find a mapping to which no device has access.

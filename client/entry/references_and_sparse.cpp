@@ -6,6 +6,7 @@
 #include "client/objects/kinds.h"
 #include "client/process/process.h"
 #include "client/route/route.h"
+#include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
 using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
@@ -14,10 +15,7 @@ extern "C" {
 
 CUresult cuTexRefDestroy(CUtexref reference) {
   TextureReference* found;
-  if (CUresult result = find_object(reference, &found, CUDA_ERROR_INVALID_HANDLE);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(find_object(reference, &found, CUDA_ERROR_INVALID_HANDLE));
   // A module's reference ends with the module.
   if (found->id & rcuda::wire::kWorkerMinted) return CUDA_SUCCESS;
   return forward_cuTexRefDestroy(reference);
@@ -25,7 +23,7 @@ CUresult cuTexRefDestroy(CUtexref reference) {
 
 CUresult cuMemMapArrayAsync(CUarrayMapInfo* list, unsigned count, CUstream stream) {
   Target target;
-  if (CUresult result = target_for_work(stream, &target); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_for_work(stream, &target));
   if (!list || count == 0) return CUDA_ERROR_INVALID_VALUE;
   std::vector<CUarrayMapInfo> mapped(list, list + count);
   for (CUarrayMapInfo& info : mapped) {

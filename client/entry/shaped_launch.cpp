@@ -8,6 +8,7 @@
 #include "client/objects/arena.h"
 #include "client/process/process.h"
 #include "client/route/route.h"
+#include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
 namespace {
@@ -18,7 +19,7 @@ struct Subject {
   FunctionInfo* info = nullptr;
 
   CUresult resolve(CUfunction function) {
-    if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
     if (!find<Function>(function)) return CUDA_ERROR_INVALID_HANDLE;  // also for a kernel
     Callable callable;
     const CUresult result = resolve_callable(function, target, &callable);
@@ -40,7 +41,7 @@ CUresult set_parameter(CUfunction function, int offset, const void* value, size_
 
 CUresult launch_grid(CUfunction function, int width, int height, CUstream stream) {
   Subject subject;
-  if (CUresult result = subject.resolve(function); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(subject.resolve(function));
   if (width <= 0 || height <= 0) return CUDA_ERROR_INVALID_VALUE;
   cuda::ShapedLaunch::Settings settings = subject.info->shaped.settings();
   const size_t taken = subject.info->parameter_bytes;
@@ -64,21 +65,21 @@ extern "C" {
 
 CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z) {
   Subject subject;
-  if (CUresult result = subject.resolve(function); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(subject.resolve(function));
   if (x <= 0 || y <= 0 || z <= 0) return CUDA_ERROR_INVALID_VALUE;
   rcuda::cuda::ShapedLaunch::Settings settings;
   settings.block = {static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z)};
-  if (CUresult result = subject.check(settings); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(subject.check(settings));
   subject.info->shaped.set_block(settings.block);
   return CUDA_SUCCESS;
 }
 
 CUresult cuFuncSetSharedSize(CUfunction function, unsigned bytes) {
   Subject subject;
-  if (CUresult result = subject.resolve(function); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(subject.resolve(function));
   rcuda::cuda::ShapedLaunch::Settings settings;
   settings.shared_bytes = bytes;
-  if (CUresult result = subject.check(settings); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(subject.check(settings));
   subject.info->shaped.set_shared_bytes(bytes);
   return CUDA_SUCCESS;
 }

@@ -26,6 +26,7 @@
 #include "client/route/route.h"
 #include "client/session/session.h"
 #include "common/base/unique_fd.h"
+#include "common/cuda/return_if_error.h"
 #include "common/wire/exported_name.h"
 #include "generated/client/forward.h"
 
@@ -116,7 +117,7 @@ extern "C" {
 
 CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType type, unsigned long long flags) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!shareable || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   const auto* allocation = find_allocation(handle);
   if (!allocation) return CUDA_ERROR_INVALID_VALUE;
@@ -131,7 +132,7 @@ CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHan
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* shareable,
                                         CUmemAllocationHandleType type) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return error_of_type(type);
   wire::ExportedName token;
@@ -143,7 +144,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
 CUresult cuMemPoolExportToShareableHandle(void* shareable, CUmemoryPool pool,
                                           CUmemAllocationHandleType type,
                                           unsigned long long flags) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   const auto* exported_pool = find<MemoryPool>(pool);
   if (!shareable || flags != 0 || !exported_pool) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
@@ -157,7 +158,7 @@ CUresult cuMemPoolExportToShareableHandle(void* shareable, CUmemoryPool pool,
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* shareable,
                                             CUmemAllocationHandleType type,
                                             unsigned long long flags) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   wire::ExportedName token;
   if (!pool || flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -168,7 +169,7 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* shareable,
 
 CUresult cuMemPoolImportPointer(CUdeviceptr* address, CUmemoryPool pool,
                                 CUmemPoolPtrExportData* data) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   const auto* imported = find<MemoryPool>(pool);
   if (!address || !data || !imported) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
@@ -181,7 +182,7 @@ CUresult cuMemPoolImportPointer(CUdeviceptr* address, CUmemoryPool pool,
   allocation.session = imported->session;
   allocation.context = imported->context;
   allocation.device = imported->device;
-  if (CUresult known = record_memory(std::move(allocation)); known != CUDA_SUCCESS) return known;
+  RCUDA_RETURN_IF_CUDA_ERROR(record_memory(std::move(allocation)));
   *address = found;
   return CUDA_SUCCESS;
 }
@@ -190,13 +191,10 @@ CUresult cuMemPoolImportPointer(CUdeviceptr* address, CUmemoryPool pool,
 // import has one more.
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   Target target;
-  if (CUresult result = target_address(reinterpret_cast<CUdeviceptr>(address), &target);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(target_address(reinterpret_cast<CUdeviceptr>(address), &target));
   std::lock_guard lock(target.session->references_mutex());
   const CUresult result = forward_cuMemRetainAllocationHandle(handle, address);
   if (result != CUDA_SUCCESS) return result;
@@ -207,7 +205,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   auto* allocation = find_allocation(handle);
   if (!allocation) return CUDA_ERROR_INVALID_VALUE;
   forget_closed();

@@ -14,6 +14,7 @@
 #include "client/route/route.h"
 #include "client/session/timelines.h"
 #include "common/base/thread_object.h"
+#include "common/cuda/return_if_error.h"
 #include "common/wire/codec.h"
 #include "generated/client/forward.h"
 
@@ -59,7 +60,7 @@ int priority_in_range(const Session& session, int priority) {
 // cannot capture.
 CUresult find_origin(CUstream stream, Stream** origin) {
   StreamView view;
-  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
   *origin = view.object;
   return CUDA_SUCCESS;
 }
@@ -71,7 +72,7 @@ CUresult check_wait(CUstream stream, const StreamView& view, bool* capturing) {
   *capturing = false;
   if (!any_capture()) return CUDA_SUCCESS;
   if (!view.object) {
-    if (CUresult result = check_legacy_stream(); result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(check_legacy_stream());
   } else if (may_capture(stream)) {
     *capturing = true;
     return CUDA_SUCCESS;
@@ -107,7 +108,7 @@ CUresult begin_capture(CUstream stream, CUstreamCaptureMode mode, const Begin& b
     return CUDA_ERROR_INVALID_VALUE;
   }
   Stream* origin;
-  if (CUresult result = find_origin(stream, &origin); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_origin(stream, &origin));
   const StreamQuestion question;
   const CUresult result = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
   if (result == CUDA_SUCCESS) capture_begun(origin, mode);
@@ -125,7 +126,7 @@ void adorn(CUstream stream, unsigned flags, int priority) {
 
 CUresult create_stream(CUstream* stream, unsigned flags, int priority) {
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
   if (!stream || (flags & ~unsigned{CU_STREAM_NON_BLOCKING})) return CUDA_ERROR_INVALID_VALUE;
   const int clamped = priority_in_range(*target.session, priority);
   Context* const current = current_context().get();
@@ -152,7 +153,7 @@ namespace wire = rcuda::wire;
 extern "C" {
 
 CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green, unsigned flags, int priority) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   const auto* context = find<Context>(green);
   if (!context || !context->green) return CUDA_ERROR_INVALID_CONTEXT;
   if (!stream || flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
@@ -172,7 +173,7 @@ CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priori
 }
 
 CUresult cuStreamDestroy_v2(CUstream stream) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   const auto* object = find<Stream>(stream);
   if (!object) return CUDA_ERROR_INVALID_HANDLE;
   capture_ended(object);  // if a capture began on it
@@ -182,7 +183,7 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
 
 CUresult cuStreamGetPriority(CUstream stream, int* priority) {
   StreamView view;
-  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
   if (!priority) return CUDA_ERROR_INVALID_VALUE;
   *priority = view.object ? view.object->priority : 0;
   return CUDA_SUCCESS;
@@ -201,7 +202,7 @@ CUresult cuStreamSetAttribute(CUstream stream, CUstreamAttrID attribute,
 
 CUresult cuStreamGetFlags(CUstream stream, unsigned* flags) {
   StreamView view;
-  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
   *flags = view.object ? view.object->flags : 0;
   return CUDA_SUCCESS;
@@ -209,7 +210,7 @@ CUresult cuStreamGetFlags(CUstream stream, unsigned* flags) {
 
 CUresult cuStreamGetId(CUstream stream, unsigned long long* id) {
   StreamView view;
-  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
   if (!id) return CUDA_ERROR_INVALID_VALUE;
   // Each context has one legacy default stream, so the context's serial identifies it.
   *id = view.object ? view.object->serial : current_context().handle()->serial;
@@ -218,7 +219,7 @@ CUresult cuStreamGetId(CUstream stream, unsigned long long* id) {
 
 CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
   StreamView view;
-  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
   if (!context) return CUDA_ERROR_INVALID_VALUE;
   *context = reinterpret_cast<CUcontext>(context_of(view.target));
   return CUDA_SUCCESS;
@@ -227,7 +228,7 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
 // For a stream of a green context: returns that context and its primary context.
 CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green) {
   StreamView view;  // in this version both outputs are optional
-  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
   Context* const found = context_of(view.target);
   if (context) *context = reinterpret_cast<CUcontext>(&owner_of(*found));
   if (green) *green = found->green ? reinterpret_cast<CUgreenCtx>(found) : nullptr;
@@ -236,7 +237,7 @@ CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* gree
 
 CUresult cuStreamGetGreenCtx(CUstream stream, CUgreenCtx* green) {
   StreamView view;
-  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
   if (!green) return CUDA_ERROR_INVALID_VALUE;
   Context* const found = context_of(view.target);
   *green = found->green ? reinterpret_cast<CUgreenCtx>(found) : nullptr;
@@ -245,7 +246,7 @@ CUresult cuStreamGetGreenCtx(CUstream stream, CUgreenCtx* green) {
 
 CUresult cuStreamGetDevice(CUstream stream, CUdevice* device) {
   StreamView view;
-  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
   if (!device) return CUDA_ERROR_INVALID_VALUE;
   *device = static_cast<CUdevice>(view.target.device);
   return CUDA_SUCCESS;
@@ -253,18 +254,18 @@ CUresult cuStreamGetDevice(CUstream stream, CUdevice* device) {
 
 CUresult cuStreamSynchronize(CUstream stream) {
   StreamView view;
-  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
   bool capturing;
-  if (CUresult result = check_wait(stream, view, &capturing); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(check_wait(stream, view, &capturing));
   if (capturing) return forward_cuStreamQuery(stream);
   return view.target.session->synchronize(view.target);
 }
 
 CUresult cuStreamQuery(CUstream stream) {
   StreamView view;
-  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
   bool capturing;
-  if (CUresult result = check_wait(stream, view, &capturing); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(check_wait(stream, view, &capturing));
   if (capturing) return forward_cuStreamQuery(stream);
   Session& session = *view.target.session;
   const CUresult result = view.object ? query(view) : forward_cuStreamQuery(stream);
@@ -292,7 +293,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   if (graph) *graph = nullptr;
   Stream* origin;
-  if (CUresult result = find_origin(stream, &origin); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_origin(stream, &origin));
   const StreamQuestion question;
   const bool is_mine = may_end_capture(origin);
   CUgraph captured = nullptr;
@@ -316,7 +317,7 @@ CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
   const StreamQuestion question;
   if (any_capture()) return forward_cuStreamIsCapturing(stream, status);
   StreamView view;
-  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
   if (!status) return CUDA_ERROR_INVALID_VALUE;
   *status = CU_STREAM_CAPTURE_STATUS_NONE;
   return CUDA_SUCCESS;
@@ -328,7 +329,7 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* statu
                                    const CUgraphEdgeData** edges, size_t* count) {
   if (!any_capture()) {
     StreamView view;
-    if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
     if (!status || (edges && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
     *status = CU_STREAM_CAPTURE_STATUS_NONE;
     return CUDA_SUCCESS;
@@ -363,7 +364,7 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* statu
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   return exchange_capture_mode(mode);
 }
 
@@ -371,14 +372,14 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned flags) {
   StreamView view;
-  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
   const auto* event = find<Event>(handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
   if (flags & ~unsigned{CU_EVENT_WAIT_EXTERNAL}) return CUDA_ERROR_INVALID_VALUE;
   // An external wait exists only as a graph node.
   if ((flags & CU_EVENT_WAIT_EXTERNAL) && !may_capture(stream)) return CUDA_ERROR_ILLEGAL_STATE;
   if (!view.object) {
-    if (CUresult result = check_legacy_stream(); result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(check_legacy_stream());
   }
   if (event->session == view.target.session) {
     const CaptureAnswers answers;  // the stream may join a capture, or break its rules

@@ -27,6 +27,7 @@
 #include "common/base/memory_file.h"
 #include "common/base/pages.h"
 #include "common/base/unique_fd.h"
+#include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
 namespace {
@@ -317,8 +318,8 @@ bool any_mirrors_regions() {
 
 CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool managed) {
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
-  if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
+  RCUDA_RETURN_IF_CUDA_ERROR(check_unsafe_call());
   if (!address || (managed && bytes == 0)) return CUDA_ERROR_INVALID_VALUE;
   if (bytes == 0) {
     *address = nullptr;  // and success, as in driver 580
@@ -328,11 +329,11 @@ CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool manage
   const Placement placement = managed ? Placement::kManaged : Placement::kHost;
   void* small = nullptr;
   if (mapped) {
-    if (CUresult result = take_small(target, bytes, &small); result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(take_small(target, bytes, &small));
   }
   HostRegion own;
   if (!small) {
-    if (CUresult result = make_region(target, bytes, &own); result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(make_region(target, bytes, &own));
   }
   void* const memory = small ? small : own.address;
   if (CUresult result = record(target, memory, bytes, placement, flags, own.exposed, true);
@@ -389,8 +390,8 @@ void await_mirrored(const Allocation& memory, bool stays) {
 }  // namespace
 
 CUresult free_host(void* address) {
-  if (CUresult result = check_not_destroyed(); result != CUDA_SUCCESS) return result;
-  if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(check_not_destroyed());
+  RCUDA_RETURN_IF_CUDA_ERROR(check_unsafe_call());
   Registry& registry = Process::get().memory();
   const auto found = registry.find(reinterpret_cast<uintptr_t>(address));
   if (!found || found->base != reinterpret_cast<uintptr_t>(address) ||
@@ -452,8 +453,8 @@ CUresult make_run(const Target& target, unsigned flags, const std::vector<Mapped
 
 CUresult register_host(void* address, size_t bytes, unsigned flags) {
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
-  if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
+  RCUDA_RETURN_IF_CUDA_ERROR(check_unsafe_call());
   constexpr unsigned kKnown = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
                               CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
   if (!address || bytes == 0 || (flags & ~kKnown)) return CUDA_ERROR_INVALID_VALUE;
@@ -467,9 +468,7 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
   if (registry.overlaps(begin, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   const auto [first, length] = pages_of(begin, bytes);
   const std::vector<MappedPart> parts = mappings_in(first, first + length);
-  if (CUresult result = check_pinning(parts, first, length, flags); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(check_pinning(parts, first, length, flags));
   const unsigned everywhere = flags | CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
   CUresult refused = CUDA_SUCCESS;
   const auto make = [&](PageRun* run) {
@@ -541,8 +540,8 @@ void mirror_reachable(const Target& target, const LaunchParameters& parameters) 
 }
 
 CUresult unregister_host(void* address) {
-  if (CUresult result = check_not_destroyed(); result != CUDA_SUCCESS) return result;
-  if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(check_not_destroyed());
+  RCUDA_RETURN_IF_CUDA_ERROR(check_unsafe_call());
   const auto begin = reinterpret_cast<uintptr_t>(address);
   Registry& registry = Process::get().memory();
   const auto found = registry.find(begin);

@@ -14,6 +14,7 @@
 #include "client/objects/kinds.h"
 #include "client/route/capture.h"
 #include "client/route/route.h"
+#include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
 namespace {
@@ -47,7 +48,7 @@ struct SmallMemory {
 CUresult add_region(const Target& target, size_t piece_bytes, SmallMemory* all) {
   HostRegion region;
   const size_t bytes = next_region_bytes(all->pieces.bytes(), piece_bytes);
-  if (CUresult result = make_region(target, bytes, &region); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(make_region(target, bytes, &region));
   mirror_region(region);
   const auto base = reinterpret_cast<uintptr_t>(region.address);
   all->pieces.add({base, region.bytes});
@@ -90,7 +91,7 @@ CUresult take_small(const Target& target, size_t bytes, void** memory) {
   std::lock_guard lock(all.mutex);
   uint64_t address = all.pieces.take(bytes);
   if (address == 0) {
-    if (CUresult result = add_region(target, bytes, &all); result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(add_region(target, bytes, &all));
     address = all.pieces.take(bytes);
   }
   *memory = reinterpret_cast<void*>(address);

@@ -9,6 +9,7 @@
 #include "client/mirror/mirror_patch.h"
 #include "client/session/staging.h"
 #include "client/session/task_pool.h"
+#include "common/cuda/return_if_error.h"
 #include "common/wire/marked_bytes.h"
 
 namespace rcuda::client {
@@ -142,10 +143,7 @@ CUresult push_runs(Mirror& mirror, const std::vector<Run>& runs, const Batch& ba
   const std::vector<Run> found = changed(mirror, runs, batch);
   lock.unlock();
   for (const Run& run : found) {
-    if (CUresult result = push_blocks(mirror, run, batch.bytes_of(run.at));
-        result != CUDA_SUCCESS) {
-      return result;
-    }
+    RCUDA_RETURN_IF_CUDA_ERROR(push_blocks(mirror, run, batch.bytes_of(run.at)));
     *sent_bytes += run.bytes;
   }
   return CUDA_SUCCESS;

@@ -26,6 +26,7 @@
 #include "client/process/peers.h"
 #include "client/process/registry.h"
 #include "client/session/session.h"
+#include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
 
@@ -109,7 +110,7 @@ inline Context& owner_of(Context& context) {
 // graph functions.
 template <typename T>
 CUresult find_object(const void* handle, T** object, CUresult if_none = CUDA_ERROR_INVALID_VALUE) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   *object = find<T>(handle);
   return *object ? CUDA_SUCCESS : if_none;
 }

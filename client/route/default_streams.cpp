@@ -8,6 +8,7 @@
 #include "client/route/capture.h"
 #include "client/session/timeline.h"
 #include "common/base/thread_object.h"
+#include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -31,10 +32,7 @@ class ThreadStreams {
     }
     std::erase_if(streams_, [](const Known& known) { return !known.stream.get(); });
     CUstream created = nullptr;
-    if (CUresult result = forward_cuStreamCreate(&created, CU_STREAM_DEFAULT);
-        result != CUDA_SUCCESS) {
-      return result;
-    }
+    RCUDA_RETURN_IF_CUDA_ERROR(forward_cuStreamCreate(&created, CU_STREAM_DEFAULT));
     *stream = client::find<Stream>(created);
     (*stream)->timeline->set_with_legacy(Timeline::WithLegacy::kYes);
     streams_.push_back({&context, Ref(*stream)});

@@ -7,12 +7,13 @@
 #include "client/route/route.h"
 #include "client/session/session.h"
 #include "client/session/timeline.h"
+#include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
 namespace {
 
 CUresult find_stream(CUstream stream, Target* target, wire::LaunchHostBody* body) {
-  if (CUresult result = target_of_stream(stream, target); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_of_stream(stream, target));
   return resolve(stream, wire::Kind::kStream, target, &body->stream);
 }
 
@@ -38,7 +39,7 @@ CUresult send(const Target& target, const wire::LaunchHostBody& body, bool in_gr
 CUresult launch(CUstream stream, WorkerEvents::GraphCallback callback) {
   Target target;
   wire::LaunchHostBody body{};
-  if (CUresult result = find_stream(stream, &target, &body); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_stream(stream, &target, &body));
   WorkerEvents& events = target.session->events();
   const bool captures = may_capture(stream);
   const Result<uint64_t> id =
@@ -66,7 +67,7 @@ CUresult launch_graph_function(CUstream stream, WorkerEvents::GraphCallback call
 CUresult launch_stream_callback(CUstream stream, std::function<void(CUresult)> callback) {
   Target target;
   wire::LaunchHostBody body{};
-  if (CUresult result = find_stream(stream, &target, &body); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_stream(stream, &target, &body));
   if (may_capture(stream)) {
     invalidate_capture(stream);
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;

@@ -9,6 +9,7 @@
 #include "client/session/session.h"
 #include "client/session/timeline.h"
 #include "common/base/log.h"
+#include "common/cuda/return_if_error.h"
 #include "common/interop/default_stream.h"
 
 namespace rcuda::client {
@@ -30,7 +31,7 @@ CUresult resolve_stream(const void* handle, Target* target, wire::ObjectId* id, 
   Stream* stream = nullptr;
   if (per_thread || !handle || handle == CU_STREAM_LEGACY) {
     Context* context;
-    if (CUresult result = find_current(&context); result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(find_current(&context));
     // A driver has no per-thread default stream in a green context (580 on an H100).
     if (per_thread && context->green) return CUDA_ERROR_INVALID_HANDLE;
     if (!target->session) *target = target_of(*context);
@@ -46,8 +47,7 @@ CUresult resolve_stream(const void* handle, Target* target, wire::ObjectId* id, 
       if (used && is_its && result == CUDA_SUCCESS) target->timeline->pace();
       return result;
     }
-    if (CUresult result = per_thread_stream(*context, &stream); result != CUDA_SUCCESS)
-      return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(per_thread_stream(*context, &stream));
   } else {
     stream = find<Stream>(handle);
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
@@ -92,9 +92,9 @@ void forget(Object* object) {
 Target target_of(const Object& object) { return {object.session, object.context, object.device}; }
 
 CUresult target_current(Target* target) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   Context* context;
-  if (CUresult result = find_current(&context); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_current(&context));
   *target = target_of(owner_of(*context));
   return CUDA_SUCCESS;
 }
@@ -109,7 +109,7 @@ CUresult target_for_work(CUstream stream, Target* target) {
 }
 
 CUresult target_of_stream(CUstream stream, Target* target) {
-  if (CUresult result = target_for_work(stream, target); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_for_work(stream, target));
   if (const auto* created = find<Stream>(stream)) *target = target_of(*created);
   return CUDA_SUCCESS;
 }
@@ -126,7 +126,7 @@ Target target_anywhere() {
 }
 
 CUresult target_device(CUdevice device, Target* target, uint32_t* ordinal) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   const Device* found = Process::get().device(device);
   if (!found) return CUDA_ERROR_INVALID_DEVICE;
   *target = {found->session, 0, static_cast<uint32_t>(device)};
@@ -146,7 +146,7 @@ Target target_of_graph(const Object& object) {
 
 CUresult target_address(CUdeviceptr address, Target* target) {
   Process& process = Process::get();
-  if (CUresult result = process.check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(process.check());
   if (const auto allocation = process.memory().find(address); allocation && allocation->session) {
     *target = {allocation->session, allocation->context, allocation->device};
     return CUDA_SUCCESS;
@@ -170,7 +170,7 @@ InContext::InContext(const Target& target) { push_context(context_of(target)); }
 InContext::~InContext() { (void)pop_context(); }
 
 CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (kind == wire::Kind::kStream) return resolve_stream(handle, target, id, true);
   if (!handle) {
     *id = 0;
@@ -188,12 +188,12 @@ CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::Obje
 }
 
 CUresult resolve_for_work(CUstream stream, Target* target, wire::ObjectId* id) {
-  if (CUresult result = target_for_work(stream, target); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_for_work(stream, target));
   return resolve_stream(stream, target, id, true);
 }
 
 CUresult resolve_without_pacing(CUstream stream, Target* target, wire::ObjectId* id) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   return resolve_stream(stream, target, id, false);
 }
 
@@ -249,7 +249,7 @@ CUresult synchronize_with_greens(Session& session, wire::ObjectId context) {
     return false;
   });
   for (const wire::ObjectId green : greens) {
-    if (CUresult waited = session.synchronize_context(green); waited != CUDA_SUCCESS) return waited;
+    RCUDA_RETURN_IF_CUDA_ERROR(session.synchronize_context(green));
   }
   return CUDA_SUCCESS;
 }

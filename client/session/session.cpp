@@ -13,6 +13,7 @@
 #include "common/base/cpu_pause.h"
 #include "common/base/log.h"
 #include "common/cuda/errors.h"
+#include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
 namespace {
@@ -257,7 +258,7 @@ CUresult Session::await_writes(const Target& target) {
   std::unique_lock lock(fetched_mutex_);
   if (awaited_ == wait) return CUDA_SUCCESS;
   lock.unlock();
-  if (CUresult result = synchronize(target); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(synchronize(target));
   lock.lock();
   awaited_ = wait;
   return CUDA_SUCCESS;
@@ -333,7 +334,7 @@ CUresult Session::wait_for_reply(const PendingCall& call, Reply* reply) {
   const auto arrived = [&] {
     return wire::ReplyStamp::call(stamp.load(std::memory_order_acquire)) == call.call;
   };
-  if (CUresult result = wait_until(arrived); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(wait_until(arrived));
   const uint32_t body_bytes = wire::ReplyStamp::body_bytes(stamp.load(std::memory_order_acquire));
   if (body_bytes < sizeof(wire::ReplyHeader) || body_bytes > call.slot_bytes - sizeof(uint64_t)) {
     return lose(Status(Code::kProtocol, "the worker sent a reply of " + std::to_string(body_bytes) +
@@ -388,7 +389,7 @@ CUresult Session::wait_word(uint32_t index, uint64_t sequence, const Timeline* o
   trace::Span span("wait for the worker's word", "wait");
   CUresult result = CUDA_SUCCESS;
   const auto reached = [&] { return word_reached(index, sequence, &result); };
-  if (CUresult waited = wait_until(reached); waited != CUDA_SUCCESS) return waited;
+  RCUDA_RETURN_IF_CUDA_ERROR(wait_until(reached));
   if (!is_of_fetches(of)) events_->drain_output();
   return result;
 }
@@ -463,7 +464,7 @@ CUresult Session::finish_wait(FetchesBehind* behind) {
   if (hooks) {
     const uint64_t waits = timelines_.waits();
     const uint64_t of_others = timelines_.waits_of_others();
-    if (CUresult result = hooks->pull(*this, behind); result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(hooks->pull(*this, behind));
     // What was asked for with this wait does not show what other threads have waited for since.
     if (!behind || behind->waits_of_others == of_others) shown_.store(waits);
   }

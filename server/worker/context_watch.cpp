@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "common/cuda/return_if_error.h"
 #include "server/worker/compute_share.h"
 
 namespace rcuda::server {
@@ -23,7 +24,7 @@ ContextWatch::ContextWatch(const api::DriverTable& driver,
 CUresult ContextWatch::ask(Probe& probe) {
   const ContextState* const context = objects_.find_context(probe.context);
   if (!context) return CUDA_SUCCESS;
-  if (CUresult result = objects_.make_current(probe.context); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(objects_.make_current(probe.context));
   if (probe.stream && probe.generation == context->generation) {
     return driver_.cuStreamQuery(probe.stream);
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/base/log.h"
+#include "common/cuda/return_if_error.h"
 #include "common/image/kernel_layout.h"
 
 namespace rcuda::server {
@@ -210,9 +211,7 @@ CUresult enumerate(Handle* handles, unsigned count, Owner owner, GetByName get) 
   unsigned filled = 0;
   for (const auto& [name, layout] : *kernels) {
     if (filled == count) break;
-    if (CUresult result = get(&handles[filled++], owner, name.c_str()); result != CUDA_SUCCESS) {
-      return result;
-    }
+    RCUDA_RETURN_IF_CUDA_ERROR(get(&handles[filled++], owner, name.c_str()));
   }
   return CUDA_SUCCESS;
 }

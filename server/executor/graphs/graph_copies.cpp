@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "common/cuda/return_if_error.h"
 #include "server/executor/streams/capture.h"
 
 namespace rcuda::server {
@@ -112,7 +113,7 @@ CUresult neighbours(const api::DriverTable& driver, CUgraphNode node, bool depen
                                              : CUDA_ERROR_NOT_SUPPORTED;
   };
   size_t count = 0;
-  if (CUresult result = ask(nullptr, nullptr, &count); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(ask(nullptr, nullptr, &count));
   nodes->resize(count);
   std::vector<CUgraphEdgeData> edges(count);
   return count ? ask(nodes->data(), edges.data(), &count) : CUDA_SUCCESS;
@@ -301,9 +302,7 @@ CUresult GraphCopies::Dressing::surround(CUgraph graph, CUgraphNode copy, Steps&
   const api::DriverTable& driver = copies_.driver_;
   if (before) {
     std::vector<CUgraphNode> dependencies;
-    if (CUresult result = neighbours(driver, copy, false, &dependencies); result != CUDA_SUCCESS) {
-      return result;
-    }
+    RCUDA_RETURN_IF_CUDA_ERROR(neighbours(driver, copy, false, &dependencies));
     const CUDA_HOST_NODE_PARAMS call{&Steps::run, &steps.before_copy};
     CUgraphNode node = nullptr;
     CUresult result =
@@ -316,9 +315,7 @@ CUresult GraphCopies::Dressing::surround(CUgraph graph, CUgraphNode copy, Steps&
   }
   if (!after) return CUDA_SUCCESS;
   std::vector<CUgraphNode> dependents;
-  if (CUresult result = neighbours(driver, copy, true, &dependents); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(neighbours(driver, copy, true, &dependents));
   const CUDA_HOST_NODE_PARAMS call{&Steps::run, &steps.after_copy};
   CUgraphNode node = nullptr;
   CUresult result = driver.cuGraphAddHostNode(&node, graph, &copy, 1, &call);
@@ -463,10 +460,7 @@ CUresult GraphCopies::launch(CUgraphExec executable, CUstream stream) {
         const std::unique_ptr<AroundLaunch> own(static_cast<AroundLaunch*>(argument));
         Steps::carry_out(own->parts, own->work, own->after);
       };
-      if (CUresult result = driver.cuLaunchHostFunc(stream, run, one.get());
-          result != CUDA_SUCCESS) {
-        return result;
-      }
+      RCUDA_RETURN_IF_CUDA_ERROR(driver.cuLaunchHostFunc(stream, run, one.get()));
       (void)one.release();
     }
     return CUDA_SUCCESS;

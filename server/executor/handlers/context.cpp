@@ -1,5 +1,6 @@
 // Handlers of contexts (api/table/context.toml): destroy, reset, record an event.
 #include "api/server_handlers.h"
+#include "common/cuda/return_if_error.h"
 #include "server/executor/answers/answers.h"
 #include "server/executor/answers/device_output.h"
 #include "server/executor/handlers/forget_context.h"
@@ -48,13 +49,8 @@ CUresult serve_cuDevicePrimaryCtxReset_v2(ContextServices& services, CUdevice de
   // The worker keeps using the device's primary context: it retains the new one for the session.
   // The worker's page-locked memory may have ended with the old one.
   driver.cuDevicePrimaryCtxRelease_v2(dev);
-  if (CUresult result = driver.cuDevicePrimaryCtxRetain(&context->handle, dev);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
-  if (CUresult result = services.objects.make_current(context->id); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(driver.cuDevicePrimaryCtxRetain(&context->handle, dev));
+  RCUDA_RETURN_IF_CUDA_ERROR(services.objects.make_current(context->id));
   services.answers.forget_sticky();
   services.host_memory.lock_again();
   const SessionResources& resources = services.resources;

@@ -9,6 +9,7 @@
 #include "api/server_handlers.h"
 #include "api/stubs/shared.h"
 #include "common/base/log.h"
+#include "common/cuda/return_if_error.h"
 #include "server/executor/custom.h"
 #include "server/executor/graphs/graph_copies.h"
 #include "server/executor/graphs/graph_keeper.h"
@@ -351,10 +352,7 @@ CUresult serve_rcuda_graph_kernel_node(GraphServices& services, CUgraphNode node
   *kernel_id = 0;
   if (driver.cuGraphKernelNodeGetParams_v2 == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   CUDA_KERNEL_NODE_PARAMS found{};
-  if (CUresult result = driver.cuGraphKernelNodeGetParams_v2(node, &found);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(driver.cuGraphKernelNodeGetParams_v2(node, &found));
   *shape = found;
   *context = found.ctx;
   CUkernel kernel = nullptr;

@@ -8,6 +8,7 @@
 
 #include "api/server_handlers.h"
 #include "common/base/unique_fd.h"
+#include "common/cuda/return_if_error.h"
 #include "server/executor/dispatch.h"
 #include "server/executor/services.h"
 
@@ -30,7 +31,7 @@ CUresult serve_rcuda_graph_dot(GraphServices& services, CUgraph graph, unsigned 
   const UniqueFd file(memfd_create("rcuda-graph", MFD_CLOEXEC));
   if (!file) return CUDA_ERROR_OPERATING_SYSTEM;
   const std::string path = "/proc/self/fd/" + std::to_string(file.get());
-  if (CUresult result = print(graph, path.c_str(), flags); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(print(graph, path.c_str(), flags));
   const off_t end = lseek(file.get(), 0, SEEK_END);
   if (end < 0) return CUDA_ERROR_OPERATING_SYSTEM;
   text->resize(static_cast<size_t>(end));

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "api/server_handlers.h"
+#include "common/cuda/return_if_error.h"
 #include "server/executor/handlers/forget_context.h"
 #include "server/executor/objects/device_resources.h"
 #include "server/executor/objects/objects.h"
@@ -15,7 +16,7 @@ constexpr unsigned kMostResources = 1024;
 
 CUresult keep_all(DeviceResources& resources, CUdevResource* all, unsigned count) {
   for (unsigned i = 0; i < count; ++i) {
-    if (CUresult result = resources.keep(&all[i]); result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(resources.keep(&all[i]));
   }
   return CUDA_SUCCESS;
 }
@@ -52,7 +53,7 @@ CUresult serve_rcuda_split_resource(ContextServices& services, CUdevice, const C
   if (*count > kMostResources) return CUDA_ERROR_INVALID_VALUE;
   DeviceResources& resources = services.device_resources;
   CUdevResource whole;
-  if (CUresult result = resources.find(*input, &whole); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(resources.find(*input, &whole));
   const unsigned room = groups ? *count : 0;
   const CUresult result =
       services.driver.cuDevSmResourceSplitByCount(groups, count, &whole, remaining, flags, least);
@@ -69,18 +70,14 @@ CUresult serve_rcuda_resource_desc(ContextServices& services, CUdevice, const CU
   std::vector<CUdevResource> found(count);
   std::vector<uint32_t> numbers;
   for (unsigned i = 0; i < count; ++i) {
-    if (CUresult result = resources.find(given[i], &found[i]); result != CUDA_SUCCESS) {
-      return result;
-    }
+    RCUDA_RETURN_IF_CUDA_ERROR(resources.find(given[i], &found[i]));
     numbers.push_back(DeviceResources::number_of(given[i]));
   }
   *desc = resources.find_descriptor(numbers);
   if (*desc != 0) return CUDA_SUCCESS;
   CUdevResourceDesc descriptor = nullptr;
-  if (CUresult result = services.driver.cuDevResourceGenerateDesc(&descriptor, found.data(), count);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      services.driver.cuDevResourceGenerateDesc(&descriptor, found.data(), count));
   *desc = resources.keep_descriptor(std::move(numbers), descriptor);
   return *desc != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "api/server_commands.h"
+#include "common/cuda/return_if_error.h"
 #include "server/executor/custom.h"
 #include "server/executor/graphs/host_callbacks.h"
 #include "server/executor/objects/objects.h"
@@ -55,9 +56,7 @@ CUresult launch_with_attributes(LaunchServices& services, const wire::LaunchBody
   unsigned count = body.attribute_count;
   if (count) std::memcpy(attributes, attribute_bytes.data(), attribute_bytes.size());
   for (unsigned i = 0; i < count; ++i) {
-    if (CUresult result = translate(services, &attributes[i]); result != CUDA_SUCCESS) {
-      return result;
-    }
+    RCUDA_RETURN_IF_CUDA_ERROR(translate(services, &attributes[i]));
   }
   if (body.cooperative) {
     // cuLaunchCooperativeKernel takes no packed parameters. The attribute makes the same launch.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "api/server_handlers.h"
+#include "common/cuda/return_if_error.h"
 #include "common/image/image.h"
 #include "server/executor/dispatch.h"
 #include "server/executor/images/image_store.h"
@@ -35,9 +36,7 @@ CUresult serve_rcuda_link_create(ModuleServices& services, unsigned count,
   if (create == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   auto read = std::make_unique<JitOptions>(std::min(info_bytes, kMaxLogBytes),
                                            std::min(error_bytes, kMaxLogBytes));
-  if (CUresult result = read_options(count, options, values, read.get()); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(read_options(count, options, values, read.get()));
   const CUresult result = create(read->count(), read->names(), read->values(), state);
   if (result != CUDA_SUCCESS) return result;
   const ContextState* const context = services.objects.current_context();
@@ -55,9 +54,7 @@ CUresult serve_rcuda_link_add(ModuleServices& services, CUlinkState state, CUjit
   const ImagePointer input = services.images.find(hash);
   if (!input) return CUDA_ERROR_INVALID_VALUE;
   JitOptions read(0, 0);
-  if (CUresult result = read_options(count, options, values, &read); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(read_options(count, options, values, &read));
   // The driver trusts the sizes in an image's headers.
   const bool is_image = type == CU_JIT_INPUT_CUBIN || type == CU_JIT_INPUT_FATBINARY;
   if (is_image && !image::inspect(input->bytes()).ok()) return CUDA_ERROR_INVALID_IMAGE;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/cuda/return_if_error.h"
 
 namespace rcuda::server {
 namespace {
@@ -91,9 +92,7 @@ CUresult HostMemory::claim_addresses(uint64_t begin, uint64_t end) {
 
 // Maps the client's pages, or a shadow of them, at their address.
 CUresult HostMemory::place(uint64_t address, uint64_t bytes, Range* range) {
-  if (CUresult claimed = claim_addresses(address, address + bytes); claimed != CUDA_SUCCESS) {
-    return claimed;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(claim_addresses(address, address + bytes));
   void* const wanted = reinterpret_cast<void*>(address);
   if (!range->shadow) {
     Result<void*> mapped =

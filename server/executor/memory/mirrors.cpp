@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common/base/log.h"
+#include "common/cuda/return_if_error.h"
 #include "common/wire/marked_bytes.h"
 
 namespace rcuda::server {
@@ -247,12 +248,10 @@ CUresult Mirrors::begin(std::shared_ptr<Fetch> fetch) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   SessionStream stream;
-  if (CUresult result = objects_.use_stream(wire::kFetchStream, &stream); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(objects_.use_stream(wire::kFetchStream, &stream));
   const bool by_driver = read_may_block(*fetch);
   if (by_driver) {
-    if (CUresult result = read_by_driver(stream, fetch); result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(read_by_driver(stream, fetch));
   }
   completions_.add(stream, [this, by_driver, fetch](CUresult result) {
     if (result == CUDA_SUCCESS && !by_driver) read(*fetch);

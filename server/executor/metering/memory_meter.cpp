@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/log.h"
+#include "common/cuda/return_if_error.h"
 
 namespace rcuda::server {
 namespace {
@@ -29,9 +30,7 @@ MemoryMeter::MemoryMeter(const api::DriverTable& driver, const std::vector<Sessi
 }
 
 CUresult MemoryMeter::current(Place* place) const {
-  if (CUresult result = driver_.cuCtxGetCurrent(&place->context); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(driver_.cuCtxGetCurrent(&place->context));
   return driver_.cuCtxGetDevice(&place->device);
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "common/cuda/return_if_error.h"
 #include "server/base/context_guard.h"
 #include "server/executor/metering/meters.h"
 
@@ -36,7 +37,7 @@ CUresult set_limit(CUlimit limit, size_t value) {
                                                                 : nullptr;
   if (!booked) return all.driver.cuCtxSetLimit(limit, value);
   MemoryMeter::Place place;
-  if (CUresult result = all.memory.current(&place); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(all.memory.current(&place));
   const auto context = number_of(place.context);
   const auto before = booked->remove(context).value_or(Bookings::Booking{place, 0});
   const uint64_t growth = value > before.bytes ? value - before.bytes : 0;

@@ -1,6 +1,7 @@
 // Entries of a metered table for memory of pools, and for memory that is freed in stream order.
 #include <cstdint>
 
+#include "common/cuda/return_if_error.h"
 #include "server/executor/metering/meters.h"
 
 namespace rcuda::server {
@@ -33,7 +34,7 @@ CUresult allocate(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstrea
   }
   if (captures(stream)) return allocate_now();
   MemoryMeter::Place place;
-  if (CUresult result = all.memory.current(&place); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(all.memory.current(&place));
   if (!pool) pool = all.pools.current_of(place.device);
   if (!all.pools.may_hold(pool, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = allocate_now();

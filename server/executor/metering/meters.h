@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "api/driver_table.h"
+#include "common/cuda/return_if_error.h"
 #include "server/executor/metering/graph_meter.h"
 #include "server/executor/metering/library_meter.h"
 #include "server/executor/metering/memory_meter.h"
@@ -63,7 +64,7 @@ struct Meters {
   StreamFrees stream_frees;
   PhysicalMeter physical;
   GraphMeter graphs;
-  uint32_t priorities = 0;              // above the lowest, if limit_priorities() was called
+  uint32_t priorities = 0;                // above the lowest, if limit_priorities() was called
   std::function<bool()> before_trimming;  // see MeteredDriver; null: nothing is to be done
 };
 
@@ -78,7 +79,7 @@ template <typename Object, typename Make>
 CUresult make_booked(Bookings& bookings, uint64_t bytes, const Object* object, Make make) {
   MemoryMeter& meter = meters().memory;
   MemoryMeter::Place place;
-  if (CUresult result = meter.current(&place); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(meter.current(&place));
   if (!meter.take(place.device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = make();
   if (result == CUDA_SUCCESS) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/cuda/return_if_error.h"
+
 namespace rcuda::server {
 namespace {
 
@@ -64,9 +66,7 @@ CUresult SessionObjects::make_current(wire::ObjectId id) {
     return CUDA_SUCCESS;
   ContextState* context = find_context(id);
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  if (CUresult result = driver_.cuCtxSetCurrent(context->handle); result != CUDA_SUCCESS) {
-    return result;
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(driver_.cuCtxSetCurrent(context->handle));
   current_ = context;
   return CUDA_SUCCESS;
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/cuda/errors.h"
+#include "common/cuda/return_if_error.h"
 
 namespace rcuda::server {
 
@@ -33,7 +34,7 @@ CUresult Completions::take_event(ContextState& context, CUevent* event) {
     return CUDA_SUCCESS;
   }
   ContextState* const before = objects_.current_context();
-  if (CUresult result = objects_.make_current(context.id); result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(objects_.make_current(context.id));
   const CUresult result = driver_.cuEventCreate(event, CU_EVENT_DISABLE_TIMING);
   if (before) objects_.make_current(before->id);
   return result;
