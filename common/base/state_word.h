@@ -63,7 +63,7 @@ class StateWord {
   }
 
  private:
-  std::atomic<std::remove_const_t<State>> state_{kTable[0].from};  // the first row's
+  std::atomic<State> state_{kTable[0].from};  // of the first row
 };
 
 }  // namespace rcuda

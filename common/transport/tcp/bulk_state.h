@@ -1,17 +1,8 @@
-// The states of a BulkStream (bulk_stream.h) and of its pieces, and every transition between them.
+// The states of a BulkStream (bulk_stream.h) and of this side's pieces, and every transition between
+// them.
 //
-// A stream:
-//   Made --start--> Running --failure--> Failed --stop--> Stopped --last leaves--> Ended
-//   Running --stop--> Stopped                  (the Link has ended)
-//   Made --stop--> Ended
-//
-// A piece of this side. Writes begin in Sending, those that carry an immediate in Answered; reads
-// begin in Asking.
-//   Asking --sent--> Asked --data--> Sent --done--> Over
-//   Asking --data--> Sending --sent--> Sent
-//   Sending --done--> Answered --sent--> Over
-//   Asking, Asked --refusal--> Answered, Over
-// A message of the peer for which the table has no row breaks the protocol.
+// A write begins in kSending, or in kAnswered if it carries an immediate; a read begins in kAsking.
+// A message of the peer for which the table of pieces has no row breaks the protocol.
 #pragma once
 
 #include <cstdint>
