@@ -79,7 +79,7 @@ class ExporterTest(unittest.TestCase):
         self.addCleanup(exporter.stderr.close)
         self.addCleanup(exporter.stdout.close)
         self.addCleanup(exporter.wait)
-        self.addCleanup(exporter.terminate)
+        self.addCleanup(exporter.kill)  # its HTTP server takes two seconds to stop
         self.assertIn("/metrics", exporter.stdout.readline())
         return exporter
 
@@ -231,6 +231,7 @@ class ExporterTest(unittest.TestCase):
             self.assertEqual(self.value(text, "rcuda_up", server=f"localhost:{self.server.port}"), 1)
         exporter.terminate()
         self.assertEqual(exporter.stderr.read().count("cannot connect"), 1)
+        self.assertEqual(exporter.wait(), 0)
 
     def test_servers_that_are_silent_do_not_add_up(self):
         silent = [socket.create_server(("127.0.0.1", 0)) for _ in range(4)]

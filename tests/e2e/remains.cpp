@@ -21,8 +21,8 @@
 namespace {
 
 constexpr unsigned kPattern = 0xabababab;
-constexpr size_t kBytes = 64 << 20;
-constexpr size_t kMost = 128 << 20;  // that is searched
+constexpr size_t kBytes = 16 << 20;
+constexpr size_t kMost = 32 << 20;  // that is searched
 
 constexpr char kCode[] = R"(
 .version 7.0

@@ -22,7 +22,7 @@ using p2p::Ticket;
 
 void SimWorld::after_us(double us, std::function<void()> action) {
   const auto ns = static_cast<uint64_t>(std::llround(std::max(us, 0.0) * 1e3));
-  events_.push({now_ns_ + ns, sequence_++, std::move(action)});
+  events_.emplace(std::pair(now_ns_ + ns, sequence_++), std::move(action));
 }
 
 bool SimWorld::run(const std::vector<p2p::Core*>& cores, const std::function<bool()>& done,
@@ -36,10 +36,9 @@ bool SimWorld::run(const std::vector<p2p::Core*>& cores, const std::function<boo
     }
     if (done()) return true;
     if (events_.empty() || now_us() > end_us) return false;
-    const Event event = events_.top();
-    events_.pop();
-    now_ns_ = event.at_ns;
-    event.action();
+    const auto event = events_.extract(events_.begin());
+    now_ns_ = event.key().first;
+    event.mapped()();
   }
 }
 

@@ -15,7 +15,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <queue>
 #include <set>
 #include <string>
 #include <utility>
@@ -62,15 +61,7 @@ class SimWorld {
   std::vector<std::string> violations;
 
  private:
-  struct Event {
-    uint64_t at_ns;
-    uint64_t order;
-    std::function<void()> action;
-    bool operator<(const Event& other) const {
-      return at_ns != other.at_ns ? at_ns > other.at_ns : order > other.order;
-    }
-  };
-  std::priority_queue<Event> events_;
+  std::map<std::pair<uint64_t, uint64_t>, std::function<void()>> events_;  // by time and sequence
   uint64_t sequence_ = 0;
   uint64_t now_ns_ = 0;
 };

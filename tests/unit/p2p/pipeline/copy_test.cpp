@@ -43,18 +43,22 @@ TEST_P(CopyTest, OddSizesAndAlignmentsInOrderWithBothStreams) {
   const uint64_t source_stream = a.make_stream();
   const uint64_t destination_stream = b.make_stream();
 
+  const bool tiny_chunks = std::string(way.strategy) == "v4b:1000x5";
+  std::vector<std::byte> expected, seen, wanted;
   uint64_t id = 0;
   for (const uint64_t bytes : {0ul, 1ul, 3ul, 511ul, 4097ul, 65'537ul, 200'001ul, kMiB + 13,
                                5 * kMiB + 7, 15 * kMiB - 1}) {
     for (const uint64_t shift : {0ul, 1ul, 7ul}) {
       for (const int streams : {3, 1, 2, 0}) {
         ++id;
-        if (bytes > 2 * kMiB && (shift == 7) != (streams == 3)) continue;  // saves time only
+        // These two save time only.
+        if (bytes > 2 * kMiB && (shift == 7) != (streams == 3)) continue;
+        if (bytes > 2 * kMiB && tiny_chunks) continue;
         const size_t room = bytes + 2 * kGuard;
         std::byte* source = a.make_memory(room);
         std::byte* destination = b.make_memory(room);
-        std::vector<std::byte> expected(room);
-        std::vector<std::byte> seen(room);
+        expected.resize(room);
+        seen.assign(room, std::byte{0});
         fill(expected.data(), room, static_cast<uint32_t>(id));
         std::memset(source, 0x11, room);
         std::memset(destination, 0x22, room);
@@ -85,8 +89,7 @@ TEST_P(CopyTest, OddSizesAndAlignmentsInOrderWithBothStreams) {
         ASSERT_TRUE(result->destination.ok()) << result->destination.message();
         if (request.destination_stream == 0) read();
 
-        std::vector<std::byte> wanted(
-            room, request.destination_stream != 0 ? std::byte{0x44} : std::byte{0x22});
+        wanted.assign(room, request.destination_stream != 0 ? std::byte{0x44} : std::byte{0x22});
         std::memcpy(wanted.data() + kGuard - shift, expected.data() + kGuard + shift, bytes);
         ASSERT_EQ(std::memcmp(seen.data(), wanted.data(), room), 0)
             << bytes << " bytes, shift " << shift << ", streams " << streams;
