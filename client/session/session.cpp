@@ -128,6 +128,8 @@ CUresult Session::send(const wire::CommandHeader& header, Timeline* timeline,
                 header.opcode, body.size() + tail.size() + sizeof header, wire::kMaxCommandBytes);
     return CUDA_ERROR_INVALID_VALUE;
   }
+  // The Link may still be open for a moment, in which the worker would answer.
+  if (state_.get() == SessionState::kLost) return kSessionLost;
   // Header and body are sent as one piece. Bodies are small; tails (bytes to copy, parameters) are
   // not copied here.
   std::byte head[sizeof header + 1024];
