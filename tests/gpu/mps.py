@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Sessions of a server whose workers are clients of NVIDIA's multi-process service (MPS), on a real GPU.
 
-    tests/gpu/mps.py BUILD_FOLDER [--programs FOLDER] [--driver DRIVER] [--control PROGRAM]
+    tests/gpu/mps.py BUILD_FOLDER [--multiuser] [--programs FOLDER] [--driver DRIVER] [--control PROGRAM]
 
 Starts nvidia-cuda-mps-control with folders of its own, and a server that uses it. Runs programs of tests/programs, two
-at a time, natively as clients of MPS, and remotely over shared memory and TCP. Remote programs run as nobody, if this
-is root and nobody can reach the build folder, and then as the user of this script. Their output must be that of the
-native ones. Each session's worker must have been a client of MPS, under the filter of system calls. Prints a table;
+at a time, natively as clients of MPS, and remotely over shared memory and TCP, as the user of this script. With
+--multiuser (nvidia-cuda-mps-control -multiuser-server) and as root, they run as nobody as well, if nobody can reach the
+build folder. Without it, MPS serves one user at a time: a context that a worker of another user makes later waits.
+The output must be that of the native programs. Each session's worker must have been a client of MPS, under the filter of system calls. Prints a table;
 exits with 1 if something differs. Changes no setting of a GPU, and ends everything that it has started.
 """
 
@@ -34,7 +35,7 @@ POOL = 5       # idle workers: as many as two of these programs have sessions
 class Mps:
     """The control daemon of MPS, with folders of its own."""
 
-    def __init__(self, control, folder):
+    def __init__(self, control, folder, options):
         self.control = control
         self.pipes, self.logs = os.path.join(folder, "pipes"), os.path.join(folder, "logs")
         for path in (self.pipes, self.logs):
@@ -42,7 +43,7 @@ class Mps:
             os.chmod(path, 0o755)  # a worker of nobody reaches the pipes
         self.variables = {"CUDA_MPS_PIPE_DIRECTORY": self.pipes, "CUDA_MPS_LOG_DIRECTORY": self.logs}
         # Descriptors of a daemon would keep a pipe of this script's caller open.
-        subprocess.run([control, "-d"], env=self.environment(), check=True, timeout=20, stdin=subprocess.DEVNULL,
+        subprocess.run([control, *options, "-d"], env=self.environment(), check=True, timeout=20, stdin=subprocess.DEVNULL,
                        stdout=subprocess.DEVNULL)
 
     def environment(self):
@@ -145,14 +146,16 @@ class Check:
         self.build, self.driver = os.path.abspath(arguments.build), arguments.driver
         self.programs = os.path.abspath(arguments.programs or os.path.join(self.build, "tests/programs"))
         self.failed, self.begin, self.rows = 0, time.monotonic(), []
+        self.all_users = arguments.multiuser
 
     def users(self):
         """None: the user of this script."""
         needed = [os.path.join(self.build, "lib/librcuda.so")]
         needed += [os.path.join(self.programs, name) for pair in PAIRS for name in pair]
-        if os.geteuid() == 0 and all(may_run(path, NOBODY) for path in needed):
-            return [NOBODY, None]
-        print("left out: programs of nobody (this is not root, or nobody cannot reach the build folder)")
+        if self.all_users and os.geteuid() == 0 and all(may_run(path, NOBODY) for path in needed):
+            return [None, NOBODY]
+        if self.all_users:
+            print("left out: programs of nobody (this is not root, or nobody cannot reach the build folder)")
         return [None]
 
     def fail(self, text):
@@ -241,6 +244,7 @@ class Check:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build")
+    parser.add_argument("--multiuser", action="store_true")
     parser.add_argument("--programs", help="default: BUILD_FOLDER/tests/programs")
     parser.add_argument("--driver", default="nvidia")
     parser.add_argument("--control", default="nvidia-cuda-mps-control")
@@ -249,7 +253,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # ends what runs
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
-        mps = Mps(arguments.control, folder)
+        mps = Mps(arguments.control, folder, ["-multiuser-server"] if arguments.multiuser else [])
         try:
             check.run(mps, folder)
         finally:

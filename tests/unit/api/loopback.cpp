@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "api/print_command.h"
+#include "client/code/handles.h"
 #include "client/route/route.h"
 #include "server/executor/dispatch.h"
 
@@ -182,7 +183,7 @@ Target target_anywhere() {
   return target;
 }
 
-CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id) {
+CUresult resolve_handle(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id) {
   const auto number = reinterpret_cast<uintptr_t>(handle);
   *id = static_cast<wire::ObjectId>(number & 0xffffff);
   if (handle == nullptr) return CUDA_SUCCESS;
