@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <deque>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,9 +20,11 @@ std::vector<const char*> transports() {
   return words;
 }
 
-const Settings*& current() {
-  static const Settings* loaded = new Settings;
-  return loaded;
+// Never destroyed: threads may read the last ones until the process ends. The first have the
+// defaults.
+std::deque<Settings>& all() {
+  static auto* const made = new std::deque<Settings>(1);
+  return *made;
 }
 
 }  // namespace
@@ -36,13 +39,12 @@ Settings::Settings()
                   transport::verbs::kMaxKeptMiB,
                   "MiB of pageable memory that may stay registered with the adapter") {}
 
-const Settings& settings() { return *current(); }
+const Settings& settings() { return all().back(); }
 
 Status load_settings() {
-  auto loaded = std::make_unique<Settings>();
-  RCUDA_RETURN_IF_ERROR(loaded->registry.load_environment());
-  current() = loaded.release();  // never freed: a thread may still use the old ones
-  return {};
+  const Status status = all().emplace_back().registry.load_environment();
+  if (!status.ok()) all().pop_back();
+  return status;
 }
 
 Status configure_log() {

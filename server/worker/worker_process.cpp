@@ -1,8 +1,10 @@
 #include "server/worker/worker_process.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -130,6 +132,18 @@ Status wait_for_daemon(int daemon, const api::DriverTable& driver, const DeviceS
   return {};
 }
 
+// Whether the process is as it was. Looks again for a while: a thread that has been joined stays in
+// /proc/self/task for a moment.
+Status check_process(const ProcessState& before) {
+  constexpr int kLooks = 50;
+  Status status = compare(before, process_state());
+  for (int look = 1; look < kLooks && !status.ok(); ++look) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    status = compare(before, process_state());
+  }
+  return status;
+}
+
 // Serves one session after the other, as long as nothing is left of the last one. Returns when the
 // process should end.
 Status serve_sessions(const PreparedWorker& worker) {
@@ -154,7 +168,7 @@ Status serve_sessions(const PreparedWorker& worker) {
       closed = session.left_closed();
     }
     order = std::optional<SessionOrder>();
-    if (const Status clean = compare(before, process_state()); !clean.ok()) {
+    if (const Status clean = check_process(before); !clean.ok()) {
       return Status(clean).with_context("the worker serves no other session: its process");
     }
     WorkerMessage message;

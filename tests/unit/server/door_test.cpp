@@ -192,7 +192,9 @@ TEST(DoorTest, ASecretOfASessionIsNoGuess) {
   EXPECT_NE(refusal(caller.get()).find("no worker of that session"), std::string::npos);
   const UniqueFd local = server.connect_local(), distant = server.connect_tcp();
   for (const int asking : {local.get(), distant.get()}) {
-    ASSERT_TRUE(send(asking, MessageType::kExportQuery, wire::encode(wire::ExportQuery{})).ok());
+    ASSERT_TRUE(send(asking, MessageType::kExportQuery,
+                     wire::encode(wire::ExportQuery{.kind = wire::ExportKind::kMemory}))
+                    .ok());
   }
   EXPECT_EQ(wire::read_message(local.get(), patience()).status().code(), Code::kUnavailable);
   EXPECT_NE(refusal(distant.get()).find("own local socket"), std::string::npos);
