@@ -310,13 +310,14 @@ Result<Message> Codec<Message>::decode(const std::vector<std::byte>& body) {
 
 template <typename Message>
 const std::string& Codec<Message>::layout() {
-  static const std::string text = [] {
+  // Never destroyed: the client library must register no exit handler.
+  static const auto* const text = [] {
     MessageLayout layout;
     Message message;
     fields(layout, message);
-    return Message::kName + layout.take();
+    return new std::string(Message::kName + layout.take());
   }();
-  return text;
+  return *text;
 }
 
 }  // namespace rcuda::wire

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <map>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -29,6 +30,7 @@ namespace {
 constexpr rlim_t kMostNewcomers = 2048;
 constexpr size_t kMostAcceptedAtOnce = 256;
 constexpr std::chrono::milliseconds kLongestWait = std::chrono::minutes(1);  // in one poll()
+constexpr uid_t kContainersUser = 65534;                                     // for the closer
 constexpr auto kPassAgain = std::chrono::milliseconds(5);  // connections to the closer
 constexpr auto kCrowdedInterval = std::chrono::seconds(10);
 // How many refusals of strangers are logged in an interval.
@@ -368,7 +370,14 @@ Status Daemon::recognise(Connection& connection, Door door) {
   connection.user = *identity->uid;
   if (closer_.started()) connection.closer = &closer_;
   if (door == Door::kContainers) {
+    if (looks_up_many(connection.user)) {
+      return Status(Code::kUnavailable,
+                    "the server is finding out about other users in containers: try again");
+    }
     connection.proof = Proof{.method = kContainer, .account = connection.user};
+    // Root of a container has as many users as it wants.
+    connection.origin = "containers";
+    connection.user = kContainersUser;
     connection.proof_by = Clock::now() + kLongestExamination;
     return finish_proof(connection);
   }
@@ -379,6 +388,20 @@ Status Daemon::recognise(Connection& connection, Door door) {
   }
   (void)gate_.account_of(connection.user, Clock::now());  // for knows_account()
   return {};
+}
+
+// Whether clients in containers wait for the accounts of several other users. Each lookup takes a
+// thread, which clients of other kinds need too.
+bool Daemon::looks_up_many(uid_t user) const {
+  std::set<AccountKey> others;
+  for (const Connection& connection : connections_) {
+    if (connection.identity || !connection.proof) continue;
+    if (std::string_view(connection.proof->method) != kContainer) continue;
+    if (const auto& account = connection.proof->account; account && *account != AccountKey(user)) {
+      others.insert(*account);
+    }
+  }
+  return others.size() >= Accounts::kMostAtOnce / 2;
 }
 
 // `local`: the identity of a process of this machine, which has a user.

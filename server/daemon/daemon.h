@@ -111,12 +111,12 @@ class Daemon {
     std::vector<std::byte> received;
     std::optional<Clock::time_point> gpus_asked;  // a GpuQuery that waits for its answer
     Unsent unsent;                                // of its last answer
-    bool waits = false;  // for its turn, then for a worker
-    wire::Hello hello;   // while it waits, like the following
+    bool waits = false;                           // for its turn, then for a worker
+    wire::Hello hello;                            // while it waits, like the following
     Clock::time_point waits_since;
     Clock::time_point account_by;  // until when it waits for the user's name and groups
-    Clock::time_point tell_at;                        // when to send the next kQueued
-    std::string lease_obstacle;  // why it waits for devices before it applies; empty: it does not
+    Clock::time_point tell_at;     // when to send the next kQueued
+    std::string lease_obstacle;    // why it waits for devices before it applies; empty: it does not
     std::unique_ptr<Admission::Applicant> applicant;  // from then until its turn has come
     std::unique_ptr<Admission::Permit> permit;        // from then on
 
@@ -152,6 +152,7 @@ class Daemon {
   void greet(Accepted accepted, Door door, Crowd* crowd);
   Status recognise(Connection& connection, Door door);
   bool is_served(const Identity& local) const;
+  bool looks_up_many(uid_t user) const;
   void drop_newcomer(Crowd* crowd);
   void refuse(Connection& connection, const Status& status);
   bool tells_of_stranger();
@@ -238,13 +239,13 @@ class Daemon {
   bool announced_ = false;
   bool draining_ = false;                         // no new sessions; stops when the last has ended
   std::optional<Clock::time_point> drain_until_;  // when it stops anyway, after a signal
-  Clock::time_point say_crowded_from_{};  // time of the next warning of a flood
+  Clock::time_point say_crowded_from_{};          // time of the next warning of a flood
   // Refusals of strangers since strangers_since_. Only some of them are told one by one.
   size_t strangers_refused_ = 0;
   // Since the start, by Code, of which this is the last.
   std::vector<uint64_t> refused_ = std::vector<uint64_t>(static_cast<size_t>(Code::kDenied) + 1);
   Clock::time_point strangers_since_{};
-  Clock::time_point accept_from_{};       // set to a later time after a failure
+  Clock::time_point accept_from_{};  // set to a later time after a failure
 };
 
 }  // namespace rcuda::server

@@ -21,7 +21,8 @@ Result<wire::Ticket> Tickets::issue(const Identity& user, const wire::TicketQuer
     tickets_.erase(std::find_if(tickets_.begin(), tickets_.end(), is_theirs));
   }
   tickets_.push_back({ticket, user, connection, now + lifetime_});
-  tickets_.back().user.method = "ticket";
+  Identity& given = tickets_.back().user;
+  if (given.method != kContainer) given.method = "ticket";  // it stays less than a user's own
   return ticket;
 }
 

@@ -81,6 +81,16 @@ class ContainerSocketTest(unittest.TestCase):
             client.kill()
         self.assertTrue(eventually(lambda: not server.sessions(BUILD)))
 
+    def test_an_operator_is_a_user_there(self):
+        server = self.server("--users", "nobody", "--operators", "nobody")
+        drain = [os.path.join(BUILD, "bin/rcuda-smi"), "drain", f"127.0.0.1:{server.port}"]
+        refused = subprocess.run(in_container(NOBODY, *drain), capture_output=True, text=True, timeout=60, cwd="/",
+                                 env=self.environment(server, "auto"))
+        self.assertNotEqual(refused.returncode, 0, server.text())
+        self.assertIn("only an operator may drain this server", refused.stderr, server.text())
+        done = self.program(server, NOBODY)
+        self.assertEqual(done.returncode, 0, done.stderr + server.text())
+
     def test_others_are_refused(self):
         server = self.server("--users", "root")
         for user in (NOBODY, NO_ACCOUNT):

@@ -108,7 +108,7 @@ class DemoTest(unittest.TestCase):
         self.assertIn("install rcuda-server", result.stderr)
         result = self.demo("--", "true")
         self.assertEqual(result.returncode, 2)
-        self.assertIn("takes none", result.stderr)
+        self.assertIn("name no other program", result.stderr)
 
 
 if __name__ == "__main__":

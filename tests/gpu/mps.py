@@ -7,7 +7,8 @@ Starts nvidia-cuda-mps-control with folders of its own, and a server that uses i
 at a time, natively as clients of MPS, and remotely over shared memory and TCP, as the user of this script. With
 --multiuser (nvidia-cuda-mps-control -multiuser-server) and as root, they run as nobody as well, if nobody can reach the
 build folder. Without it, MPS serves one user at a time: a context that a worker of another user makes later waits.
-The output must be that of the native programs. Each session's worker must have been a client of MPS, under the filter of system calls. Prints a table;
+The output must be that of the native programs. Each session's worker must have been a client of
+MPS, and at least one must have been seen under the filter of system calls. Prints a table;
 exits with 1 if something differs. Changes no setting of a GPU, and ends everything that it has started.
 """
 

@@ -85,6 +85,7 @@ BulkStream::BulkStream(Socket socket, ExposedRegions& regions, SocketOrder& orde
 
 Status BulkStream::start() {
   std::lock_guard lock(mutex_);
+  if (is_stopped(state_.get())) return why_stopped_;  // another stream of the Link has failed
   RCUDA_RETURN_IF_ERROR(start_thread(&receiver_, [this] { receive(); }));
   ++running_;
   state_.move(StreamEvent::kStart, name_);
