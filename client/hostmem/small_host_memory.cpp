@@ -19,10 +19,10 @@
 namespace rcuda::client {
 namespace {
 
-// Returns the size of the next region. `all_bytes`: the size of all regions so far. A wait fetches
-// a region of up to transport::kMaxRegionPut bytes as a whole, in one round trip, so the first
-// regions are small. From a larger region it fetches only changed blocks. The worker searches for
-// them on the GPU, which costs time.
+// Returns the size of the next region. `all_bytes`: the size of all regions so far. Of a
+// region of up to transport::kMaxRegionPut bytes, a wait brings what has changed, in one round
+// trip, so the first regions are small. From a larger region it fetches only changed blocks. The
+// worker searches for them on the GPU, which costs time.
 size_t next_region_bytes(size_t all_bytes, size_t piece_bytes) {
   constexpr size_t kLeast = 4u << 10, kLarge = 1u << 20;
   if (all_bytes >= kLarge) return kLarge;

@@ -21,6 +21,11 @@ constexpr size_t kMostQuestions = 4;
 }  // namespace
 
 MirrorsBehind::~MirrorsBehind() {
+  const auto is_open = [](const Question& question) { return !question.answered; };
+  // The questions wake nobody, and the command that should have done so may not have been sent.
+  if (news_call_ || std::any_of(questions_.begin(), questions_.end(), is_open)) {
+    session_.keep_alive();
+  }
   for (Question& question : questions_) {
     Reply reply;
     if (!question.answered) (void)answer(question, &reply);

@@ -15,7 +15,7 @@ namespace rcuda::client {
 enum class MirrorStage : uint8_t {
   kNew,      // never exchanged: Mirror::known has no meaning
   kCurrent,  // Mirror::known has the bytes of the last exchange
-  kStale,    // likewise; nothing may be sent before a fetch: it would be older than `unfetched`
+  kStale,    // the last fetch failed; what is sent before the next could undo writes of the GPU
   kEnded,    // Mirror::address may be unmapped
 };
 inline constexpr auto kLastMirrorStage = MirrorStage::kEnded;

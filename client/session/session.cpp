@@ -402,6 +402,11 @@ CUresult Session::post_and_wait(const Target& target, wire::Custom opcode,
       opcode == wire::Custom::kSynchronizeContext
           ? timelines_.now(Timelines::Scope::kContext, target.context)
           : covered_by_wait(target);
+  const bool only_waits =
+      opcode == wire::Custom::kSignal || opcode == wire::Custom::kSynchronizeContext;
+  // A copy may block the worker's driver, and what follows it in the ring, until a kernel has ended
+  // that waits for a write of the host.
+  if (!only_waits) show_writes();
   // If the command is not sent, the session is lost, which ends the fetches as well.
   std::unique_ptr<FetchesBehind> behind;
   if (!lacking_.contains(static_cast<uint16_t>(opcode))) behind = ask_behind(word);
@@ -413,7 +418,7 @@ CUresult Session::post_and_wait(const Target& target, wire::Custom opcode,
     words_.release(word);
     return lost() ? kSessionLost : result;
   }
-  show_writes();  // compares while the worker waits
+  if (only_waits) show_writes();  // compares while the worker waits
   // The worker writes the word even if it refuses the command.
   const CUresult waited = wait_word(word.index, word.sequence);
   words_.release(word);

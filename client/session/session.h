@@ -70,7 +70,7 @@ class FetchesBehind {
   uint64_t waits_of_others = 0;  // Timelines::waits_of_others() before it was asked for
 };
 
-// The functions that mirrored memory (process/mirror.h) adds to a session's waits.
+// The functions that mirrored memory (client/mirror/mirror.h) adds to a session's waits.
 struct MirrorHooks {
   // before and after a host function, with the number of the worker's loan (wire::MirrorLoan)
   void (*arrived)(Session&, uint64_t loan);

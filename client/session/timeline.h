@@ -104,7 +104,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   static bool host_writes_pending();
 
   // The last push of mirrored memory for which the queue waits. Guarded by a lock of
-  // process/mirror.cpp.
+  // client/mirror/mirror.cpp.
   uint64_t awaited_push = 0;
 
  private:

@@ -89,7 +89,7 @@ class WorkerEvents {
   void drain_output();
 
   // Sets the functions that run before and after a host function for which the worker has lent its
-  // bytes of mirrored memory (process/mirror.h). Called before start().
+  // bytes of mirrored memory (client/mirror/mirror.h). Called before start().
   void set_mirror_hooks(std::function<void(uint64_t loan)> arrived,
                         std::function<void(uint64_t loan)> leave) {
     mirrors_arrived_ = std::move(arrived);

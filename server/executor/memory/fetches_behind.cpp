@@ -39,7 +39,7 @@ HandlerResult FetchesBehind::add(Asked asked) {
 template <typename Due>
 bool FetchesBehind::make_all(const Due& is_due) {
   const auto first_due = std::stable_partition(asked_.begin(), asked_.end(),
-                                               [&](Asked& asked) { return !is_due(asked); });
+                                               [&](const Asked& asked) { return !is_due(asked); });
   if (first_due == asked_.end()) return false;
   const std::vector<Asked> due(std::make_move_iterator(first_due),
                                std::make_move_iterator(asked_.end()));
@@ -55,12 +55,14 @@ bool FetchesBehind::poll() {
 // The word is about to be written. News, which need no stream, go out in the same send.
 void FetchesBehind::answer_before(WordSignal signal) {
   if (asked_.empty() || answers_.has_signalled(signal)) return;
-  (void)make_all([&](Asked& asked) {
-    const bool is_due = !asked.news.empty() && asked.behind.word == signal.word &&
-                        asked.behind.sequence <= signal.sequence;
-    if (is_due) asked.target.wake = transport::Wake::kNo;
-    return is_due;
-  });
+  const auto is_due = [&](const Asked& asked) {
+    return !asked.news.empty() && asked.behind.word == signal.word &&
+           asked.behind.sequence <= signal.sequence;
+  };
+  for (Asked& asked : asked_) {
+    if (is_due(asked)) asked.target.wake = transport::Wake::kNo;
+  }
+  (void)make_all(is_due);
 }
 
 void FetchesBehind::make(const Asked& asked) {
