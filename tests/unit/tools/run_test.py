@@ -99,7 +99,7 @@ class RunTest(unittest.TestCase):
         self.assertIn("no GPUs are named", self.cdi("", status=2))
         self.assertIn("\":gpu\" is missing", self.cdi("node1", status=2))
         self.assertIn("named twice", self.cdi("node1:0,node1:0", status=2))
-        self.assertIn("take no program", self.run_with("--cdi", "--", *SAY).stderr)
+        self.assertIn("name no program", self.run_with("--cdi", "--", *SAY).stderr)
 
 
 if __name__ == "__main__":
