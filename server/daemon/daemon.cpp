@@ -370,10 +370,6 @@ Status Daemon::recognise(Connection& connection, Door door) {
   connection.user = *identity->uid;
   if (closer_.started()) connection.closer = &closer_;
   if (door == Door::kContainers) {
-    if (looks_up_many(connection.user)) {
-      return Status(Code::kUnavailable,
-                    "the server is finding out about other users in containers: try again");
-    }
     connection.proof = Proof{.method = kContainer, .account = connection.user};
     // Root of a container has as many users as it wants.
     connection.origin = "containers";
@@ -390,15 +386,14 @@ Status Daemon::recognise(Connection& connection, Door door) {
   return {};
 }
 
-// Whether clients in containers wait for the accounts of several other users. Each lookup takes a
-// thread, which clients of other kinds need too.
-bool Daemon::looks_up_many(uid_t user) const {
+// Whether a client in a container must wait until the accounts of others in containers are known:
+// each lookup takes a thread, which clients of other kinds need too.
+bool Daemon::awaits_lookups(const Connection& client) const {
+  if (client.looks_up || std::string_view(client.proof->method) != kContainer) return false;
   std::set<AccountKey> others;
-  for (const Connection& connection : connections_) {
-    if (connection.identity || !connection.proof) continue;
-    if (std::string_view(connection.proof->method) != kContainer) continue;
-    if (const auto& account = connection.proof->account; account && *account != AccountKey(user)) {
-      others.insert(*account);
+  for (const Connection& other : connections_) {
+    if (other.looks_up && other.proof && other.proof->account != client.proof->account) {
+      others.insert(*other.proof->account);
     }
   }
   return others.size() >= Accounts::kMostAtOnce / 2;

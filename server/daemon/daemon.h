@@ -103,6 +103,7 @@ class Daemon {
     uid_t user = 0;                    // of the process at the other end of a local connection
     std::optional<Proof> proof;        // being examined; meanwhile nothing is read
     Clock::time_point proof_by;        // when to give the examination up
+    bool looks_up = false;             // the account of a client in a container is being looked up
     std::optional<Identity> identity;  // once it is known
     // While its user is being looked up; meanwhile nothing is read.
     std::optional<wire::LeaseRequest> lease_request;
@@ -152,7 +153,7 @@ class Daemon {
   void greet(Accepted accepted, Door door, Crowd* crowd);
   Status recognise(Connection& connection, Door door);
   bool is_served(const Identity& local) const;
-  bool looks_up_many(uid_t user) const;
+  bool awaits_lookups(const Connection& client) const;
   void drop_newcomer(Crowd* crowd);
   void refuse(Connection& connection, const Status& status);
   bool tells_of_stranger();
