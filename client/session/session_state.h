@@ -36,7 +36,6 @@ inline constexpr Transition<SessionState, SessionEvent> kSessionTransitions[] = 
     {SessionState::kLost, SessionEvent::kReady, SessionState::kLost},
     {SessionState::kLost, SessionEvent::kLoss, SessionState::kLost},
     {SessionState::kLost, SessionEvent::kEnd, SessionState::kLost},
-    {SessionState::kEnded, SessionEvent::kEnd, SessionState::kEnded},
     // Calls that other threads make after the end fail, which is not a loss.
     {SessionState::kEnded, SessionEvent::kLoss, SessionState::kEnded},
 };

@@ -109,10 +109,7 @@ Result<Listener> listen_on(const std::string& address, uint16_t port) {
 
 Status listen_as_root(Listener* listener, std::optional<gid_t> only_group) {
   const std::string abstract = wire::LocalAddress(listener->port).text();
-  // Workers of users outside of the group look exports up. They have no other way if a stranger has
-  // taken the abstract name.
-  const auto group = listener->local ? only_group : std::nullopt;
-  Result<LocalListener> roots = LocalListener::in_roots_folder(listener->port, group);
+  Result<LocalListener> roots = LocalListener::in_roots_folder(listener->port, only_group);
   if (roots.ok()) {
     listener->roots = std::move(roots).value();
     Result<LocalListener> containers = LocalListener::for_containers(listener->port);
