@@ -21,7 +21,7 @@ class SmallPieces {
   // aligned to its size, rounded up to a power of two. A piece has a line of the cache for itself
   // while there are fewer than kMostAlone pieces. Later pieces may share a line: chunks are
   // compared as a whole for each launch, so thousands of flags must not take a line each.
-  static constexpr size_t kLineBytes = 64, kLeastBytes = 4, kMostAlignment = 512;
+  static constexpr size_t kLineBytes = 64, kLeastBytes = 16, kMostAlignment = 512;
   static constexpr size_t kMostAlone = 1024;
   struct Chunk {
     uint64_t base = 0;

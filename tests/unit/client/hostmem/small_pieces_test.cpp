@@ -45,12 +45,12 @@ TEST(SmallPieces, ThousandsShareLines) {
   for (size_t i = 0; i < kAlone; ++i) last = pieces.take(4);
   EXPECT_EQ(last, kFirst + (kAlone - 1) * kLine);
   EXPECT_EQ(pieces.take(4), last + kLine);
-  EXPECT_EQ(pieces.take(8), last + kLine + 8) << "aligned to 8";
+  EXPECT_EQ(pieces.take(8), last + kLine + 16);
   EXPECT_EQ(pieces.take(17), last + kLine + 32);
   EXPECT_EQ(pieces.take(40), last + 2 * kLine) << "aligned to 64";
-  EXPECT_EQ(pieces.take(16), last + kLine + 16) << "the hole that fits";
-  EXPECT_FALSE(pieces.give_back(last + kLine + 8));
-  EXPECT_EQ(pieces.take(1), last + kLine + 4);
+  EXPECT_EQ(pieces.take(16), last + 2 * kLine + 48) << "the hole behind it";
+  EXPECT_FALSE(pieces.give_back(last + kLine + 16));
+  EXPECT_EQ(pieces.take(1), last + kLine + 16);
   EXPECT_EQ(pieces.take(kUnit), kFirst + kAlone * kLine + kUnit);
   // With fewer pieces, each has a line again.
   for (uint64_t at = kFirst; at <= kFirst + 8 * kLine; at += kLine) {
