@@ -24,7 +24,9 @@ MirrorsBehind::~MirrorsBehind() {
   const auto is_open = [](const Question& question) { return !question.answered; };
   // The questions wake nobody, and the command that should have done so may not have been sent.
   if (news_call_ || std::any_of(questions_.begin(), questions_.end(), is_open)) {
-    session_.keep_alive();
+    Reply reply;
+    (void)session_.call(session_.in_context(0), static_cast<uint16_t>(wire::Custom::kPing), {}, {},
+                        0, &reply);
   }
   for (Question& question : questions_) {
     Reply reply;
