@@ -1,20 +1,15 @@
 #include "client/settings/settings.h"
 
-#include <cstdlib>
+#include <utility>
 
 #include <gtest/gtest.h>
+
+#include "tests/support/variable.h"
 
 namespace rcuda::client {
 namespace {
 
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
-  ~Variable() { ::unsetenv(name_); }
-
- private:
-  const char* name_;
-};
+using test::Variable;
 
 TEST(ClientSettingsTest, MalformedValuesAreErrorsThatNameTheVariableAndWhatItTakes) {
   struct Case {

@@ -9,6 +9,7 @@
 
 #include "common/config/toml_file.h"
 #include "common/config/toml_text.h"
+#include "tests/support/variable.h"
 
 namespace rcuda::config {
 namespace {
@@ -24,14 +25,7 @@ struct Sample {
   Choice driver{registry, "RCUDA_TEST_DRIVER", {"auto", "nvidia", "softgpu"}, "what"};
 };
 
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
-  ~Variable() { ::unsetenv(name_); }
-
- private:
-  const char* name_;
-};
+using test::Variable;
 
 class TemporaryFile {
  public:
