@@ -44,7 +44,7 @@ class Command:
     handled: bool  # a function of the worker handles it
     body: tuple  # of Member
     body_of: str  # the command that declares the body; "": no body
-    tail: tuple  # of Member: what follows the body
+    tail: tuple  # of Member: the members after the body
     reply: tuple
     reply_of: str
     reply_tail: tuple

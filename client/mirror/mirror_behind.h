@@ -23,9 +23,9 @@ class MirrorsBehind final : public FetchesBehind {
   explicit MirrorsBehind(Session& session) : session_(session) {}
   ~MirrorsBehind() override;
 
-  // Asks for the bytes of these mirrors as they are when the word is signalled. Leaves out mirrors
-  // that are large, or for which there are no free reply slots. The questions wake nobody:
-  // the caller's next command must wake the worker.
+  // Asks for the bytes of these mirrors as they are when the word is signalled. Leaves out large
+  // mirrors, and mirrors without a free reply slot. The questions wake nobody: the caller's next
+  // command must wake the worker.
   void ask(const std::vector<std::shared_ptr<Mirror>>& mirrors, Word word);
   bool empty() const { return questions_.empty() && news_.empty(); }
   // Takes over the bytes of the mirror that has been asked for. Returns false if there are none, or
