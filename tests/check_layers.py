@@ -16,7 +16,7 @@ import sys
 # Folders from the ground up, and what each may include beside itself. A folder that is not named belongs to the
 # nearest one above it that is.
 COMMON = ("common/base", "common/cuda", "common/config", "common/identity", "common/image", "common/interop",
-          "common/nvml", "common/tls", "common/transport", "common/wire")
+          "common/nvml", "common/tls", "common/transport", "common/wire", "common/messages", "common/reach")
 ENGINE = ("common/base", "common/cuda", "common/config", "common/identity", "common/tls", "common/transport",
           "common/wire")
 STREAMS = ("server/executor/objects", "server/executor/answers", "server/executor/streams")
@@ -24,7 +24,7 @@ COMPONENTS = (*STREAMS, "server/executor/images", "server/executor/memory", "ser
               "server/executor/peers")
 # The client's folders from the ground up. Each may include those before it.
 CLIENT = ("client/settings", "client/trace", "client/pool", "client/session", "client/objects", "client/mirror",
-          "client/process", "client/route", "client/code", "client/hostmem", "client/copy", "client/entry")
+          "client/process", "client/route", "client/code", "client/forward", "client/hostmem", "client/copy", "client/entry")
 MAY_INCLUDE = {
     "common/base": (),
     "common/cuda": ("common/base",),
@@ -35,11 +35,14 @@ MAY_INCLUDE = {
     "common/nvml": (),
     "common/tls": ("common/base", "common/identity"),
     "common/transport": ("common/base",),
-    "common/wire": ("common/base", "common/config", "common/identity", "common/tls", "common/transport"),
+    "common/wire": ("common/base", "common/transport"),
+    "common/messages": ("common/base", "common/identity", "common/tls", "common/transport", "common/wire"),
+    "common/reach": ("common/base", "common/config", "common/identity", "common/tls", "common/transport",
+                     "common/wire", "common/messages"),
     "p2p": ENGINE,
-    "server/auth": ("common/base", "common/identity", "common/tls", "common/wire"),
-    "server/names": ("common/base", "common/wire"),
-    "server/monitor": ("common/base", "common/nvml", "common/transport", "common/wire"),
+    "server/auth": ("common/base", "common/identity", "common/tls", "common/messages"),
+    "server/names": ("common/base", "common/wire", "common/messages", "common/reach"),
+    "server/monitor": ("common/base", "common/nvml", "common/transport", "common/wire", "common/messages"),
     "server/quota": ("common/base", "common/config"),
     "server/base": ("api", *COMMON),
     "server/peer": ("api", *COMMON, "p2p", "server/base", "server/names"),

@@ -16,7 +16,7 @@ def emit_header(table):
 
 #include <cuda.h>
 
-#include "api/stubs/blob.h"
+#include "api/blob.h"
 #include "client/session/target.h"
 
 namespace rcuda::client {
@@ -282,7 +282,7 @@ def emit_entry(function):
 def emit_family(table, family):
     functions = [f for f in table.functions.values() if f.family == family and f.travels]
     lines = [NOTICE, '#include <cuda.h>\n#include <cudaProfiler.h>\n\n#include "api/client_fixups.h"\n'
-             '#include "api/opcodes.h"\n#include "api/stubs/client.h"\n'
+             '#include "api/opcodes.h"\n#include "client/forward/call.h"\n'
              '#include "client/forward.h"\n\nnamespace rcuda::client {\n\n']
     lines += [emit_function(f, table.types) for f in functions]
     lines.append("}  // namespace rcuda::client\n\n")
@@ -319,7 +319,7 @@ def fixup_lines(struct, types, to_wire):
 
 def emit_fixups(table):
     """to_wire and from_wire of structs with members that cannot be sent unchanged."""
-    lines = [NOTICE, '#pragma once\n\n#include <cuda.h>\n\n#include "api/stubs/client.h"\n\n'
+    lines = [NOTICE, '#pragma once\n\n#include <cuda.h>\n\n#include "client/forward/call.h"\n\n'
              "namespace rcuda::client {\n\n"]
     for struct in table.types.structs.values():
         lines.append(f"inline CUresult to_wire([[maybe_unused]] {struct.name}& it, "

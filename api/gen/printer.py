@@ -1,4 +1,4 @@
-"""Generates the layout of every command for the printer (api/stubs/printer.cpp)."""
+"""Generates the layout of every command for the printer (api/printer.cpp)."""
 
 from emit import NOTICE
 
@@ -50,7 +50,7 @@ def spell(form):
 
 
 def emit(table):
-    lines = [NOTICE, '#include <cuda.h>\n\n#include "api/stubs/layout.h"\n\n'
+    lines = [NOTICE, '#include <cuda.h>\n\n#include "api/layout.h"\n\n'
              "namespace rcuda::api {\nnamespace {\n\n"]
     functions = sorted((f for f in table.functions.values() if f.travels), key=lambda f: f.opcode)
     for f in functions:

@@ -246,7 +246,7 @@ def emit_family(table, family):
     functions = [f for f in table.functions.values() if f.family == family and f.travels]
     lines = [NOTICE, '#include <algorithm>\n#include <utility>\n#include <vector>\n\n#include "api/driver_table.h"\n'
              '#include "api/server_fixups.h"\n#include "api/server_handlers.h"\n'
-             '#include "api/stubs/server.h"\n\nnamespace rcuda::server {\n\n']
+             '#include "server/executor/calls/call.h"\n\nnamespace rcuda::server {\n\n']
     lines += [emit_function(f, table.types) for f in functions]
     lines.append("}  // namespace rcuda::server\n")
     return "".join(lines)
@@ -299,7 +299,7 @@ const HandlerEntry* generated_handler(uint16_t opcode) {
 
 
 def emit_fixups(table):
-    lines = [NOTICE, '#pragma once\n\n#include <cuda.h>\n\n#include "api/stubs/server.h"\n\n'
+    lines = [NOTICE, '#pragma once\n\n#include <cuda.h>\n\n#include "server/executor/calls/call.h"\n\n'
              "namespace rcuda::server {\n\n"]
     for struct in table.types.structs.values():
         lines.append(f"inline CUresult from_wire([[maybe_unused]] {struct.name}& it, "

@@ -12,7 +12,7 @@ HEADERS = (
     "common/transport/control_message.h", "common/transport/doorbell.h", "common/transport/greeting.h",
     "common/transport/shm/shm_messages.h", "common/transport/tcp/tcp_messages.h", "common/transport/verbs/hello.h",
     "common/wire/address_ranges.h", "common/wire/block_digest.h", "common/wire/codec.h", "common/wire/exported_name.h", "common/wire/frame.h",
-    "common/wire/message_io.h", "common/wire/protocol.h", "common/wire/ring.h", "common/wire/socket_keys.h",
+    "common/messages/message_io.h", "common/wire/protocol.h", "common/wire/ring.h", "common/reach/socket_keys.h",
     "p2p/pipeline/messages.h")
 
 FUNCTION = re.compile(r"\boperator\b|^(?!.*\bconstexpr\b[^(]*=)(?!alignas)[^=]*\(", re.S)
@@ -84,7 +84,7 @@ def layouts_hash(repository):
 
 
 def emit(repository):
-    return ("// What common/wire/protocol_hash.cpp takes from the headers that declare plain structs.\n" + NOTICE +
+    return ("// What common/reach/protocol_hash.cpp takes from the headers that declare plain structs.\n" + NOTICE +
             "#pragma once\n\n#include <cstdint>\n\nnamespace rcuda::wire {\n\n"
             f"inline constexpr uint64_t kStructLayouts = 0x{layouts_hash(repository)};\n\n"
             "}  // namespace rcuda::wire\n")

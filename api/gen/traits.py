@@ -127,7 +127,7 @@ def emit(table):
 
 #include <cstddef>
 
-#include "api/stubs/traits.h"
+#include "api/command_traits.h"
 #include "common/wire/commands.h"
 
 namespace rcuda::api {{

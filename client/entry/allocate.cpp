@@ -9,7 +9,7 @@
 #include <cuda.h>
 
 #include "api/opcodes.h"
-#include "api/stubs/shared.h"
+#include "api/shared.h"
 #include "client/hostmem/host_memory.h"
 #include "client/objects/allocation.h"
 #include "client/objects/arena.h"

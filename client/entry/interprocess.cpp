@@ -6,7 +6,7 @@
 
 #include <cuda.h>
 
-#include "api/stubs/shared.h"
+#include "api/shared.h"
 #include "client/code/refused_import.h"
 #include "client/process/process.h"
 #include "client/route/route.h"

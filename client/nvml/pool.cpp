@@ -8,7 +8,7 @@
 #include "client/settings/settings.h"
 #include "common/base/first_report.h"
 #include "common/base/log.h"
-#include "common/wire/ask.h"
+#include "common/reach/ask.h"
 
 namespace rcuda::client::nvml {
 namespace {

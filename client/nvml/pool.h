@@ -1,8 +1,8 @@
 // Pool: the GPUs of RCUDA_DEVICES as NVML shows them: all GPUs, in the order of the list. NVML
 // ignores CUDA_VISIBLE_DEVICES; only queries about NVLinks depend on it (shows_neighbours()).
 //
-// The servers are queried without a session (common/wire/gpu_report.h), so nothing here starts CUDA
-// or a thread, and a program may fork afterwards. A report is reused for a fifth of a second,
+// The servers are queried without a session (common/messages/gpu_report.h), so nothing here starts
+// CUDA or a thread, and a program may fork afterwards. A report is reused for a fifth of a second,
 // except for memory and processes, which are always queried anew.
 //
 // Threads: any. Blocking: look() queries the servers, which takes a few milliseconds, or five
@@ -20,8 +20,8 @@
 
 #include "client/pool/device_list.h"
 #include "common/base/status.h"
+#include "common/messages/gpu_report.h"
 #include "common/nvml/nvml_api.h"
-#include "common/wire/gpu_report.h"
 
 namespace rcuda::client::nvml {
 

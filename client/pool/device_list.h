@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/messages/message_io.h"
 #include "common/transport/media.h"
-#include "common/wire/message_io.h"
 
 namespace rcuda::client {
 

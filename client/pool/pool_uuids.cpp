@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "common/wire/ask.h"
-#include "common/wire/gpu_report.h"
+#include "common/messages/gpu_report.h"
+#include "common/reach/ask.h"
 
 namespace rcuda::client {
 

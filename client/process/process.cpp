@@ -30,9 +30,9 @@
 #include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "common/base/thread_object.h"
+#include "common/reach/protocol_hash.h"
 #include "common/transport/verbs/kept_memory.h"
 #include "common/wire/address_ranges.h"
-#include "common/wire/protocol_hash.h"
 
 namespace rcuda::client {
 namespace {

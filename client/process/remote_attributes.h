@@ -7,7 +7,7 @@
 // Threads: any. Blocking: none.
 #pragma once
 
-#include "common/wire/handshake.h"
+#include "common/messages/handshake.h"
 
 namespace rcuda::client {
 

@@ -45,10 +45,10 @@
 #include "client/session/worker_events.h"
 #include "client/trace/trace.h"
 #include "common/base/status.h"
+#include "common/messages/handshake.h"
+#include "common/reach/identify.h"
 #include "common/transport/arrivals.h"
 #include "common/transport/link.h"
-#include "common/wire/handshake.h"
-#include "common/wire/identify.h"
 #include "common/wire/protocol.h"
 #include "common/wire/ring.h"
 

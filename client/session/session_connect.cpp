@@ -7,7 +7,7 @@
 #include "client/session/staging.h"
 #include "client/trace/trace.h"
 #include "common/base/log.h"
-#include "common/wire/connect.h"
+#include "common/reach/connect.h"
 
 namespace rcuda::client {
 namespace {

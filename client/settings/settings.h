@@ -1,6 +1,6 @@
 // The settings of a program: RCUDA_ variables of its environment, each declared here with its type,
 // default and help. Declared elsewhere: RCUDA_DEVICES and similar variables (device_list.h), the
-// user's identity (common/wire/identify.h), and the adapter's settings (common/transport/verbs).
+// user's identity (common/reach/identify.h), and the adapter's settings (common/transport/verbs).
 //
 // load_settings() reads them once, before the program's sessions start and before a second thread
 // uses settings(); until then settings() has the defaults. Nothing blocks.

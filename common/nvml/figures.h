@@ -1,6 +1,6 @@
 // The functions of NVML that return plain figures of one device: the only list of them. The
 // server's monitor calls each of them and puts what it returns into a report
-// (common/wire/gpu_report.h); client/nvml answers each of them from the report.
+// (common/messages/gpu_report.h); client/nvml answers each of them from the report.
 //
 // Plain declarations; nothing blocks.
 #pragma once

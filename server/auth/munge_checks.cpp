@@ -12,7 +12,7 @@
 
 #include "common/base/start_thread.h"
 #include "common/base/unique_fd.h"
-#include "common/wire/handshake.h"
+#include "common/messages/handshake.h"
 
 namespace rcuda::server {
 namespace {

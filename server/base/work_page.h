@@ -12,7 +12,7 @@
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
-#include "common/wire/work.h"
+#include "common/messages/work.h"
 
 namespace rcuda::server {
 

@@ -24,7 +24,7 @@
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
-#include "common/wire/server_status.h"
+#include "common/messages/server_status.h"
 #include "server/daemon/identity.h"
 #include "server/daemon/leases.h"
 #include "server/quota/limits.h"
@@ -41,8 +41,8 @@ struct AuditedSession {
 
 class Audit {
  public:
-  // `path`: a file, to which lines are appended; "-" for stderr, which systemd puts into the journal;
-  // empty: no audit.
+  // `path`: a file, to which lines are appended; "-" for stderr, which systemd puts into the
+  // journal; empty: no audit.
   Status open(const std::string& path);
 
   void refused(const std::string& from, const std::optional<Identity>& identity,

@@ -17,7 +17,7 @@
 #include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "common/base/passed_descriptors.h"
-#include "common/wire/same_host.h"
+#include "common/reach/same_host.h"
 #include "server/daemon/rules_file.h"
 #include "server/worker/device_set.h"
 

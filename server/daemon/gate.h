@@ -1,6 +1,6 @@
 // Gate: who a client is that identifies itself by Authenticate, and which users the server serves.
 // The daemon asks before it reads anything else of a client; docs/security.md describes the ways.
-// The client's half is common/wire/identify.h. Local sockets (identity.h) and tickets (tickets.h)
+// The client's half is common/reach/identify.h. Local sockets (identity.h) and tickets (tickets.h)
 // need no Gate.
 //
 // A client brings a Proof, which its Authenticate contains. From it the gate finds the client's
@@ -19,9 +19,9 @@
 #include <string>
 
 #include "common/base/status.h"
+#include "common/messages/handshake.h"
+#include "common/reach/identify.h"
 #include "common/tls/server.h"
-#include "common/wire/handshake.h"
-#include "common/wire/identify.h"
 #include "server/auth/munge_checks.h"
 #include "server/auth/token_store.h"
 #include "server/daemon/accounts.h"

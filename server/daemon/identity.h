@@ -9,7 +9,7 @@
 #include <sys/types.h>
 
 #include "common/base/status.h"
-#include "common/wire/message_io.h"
+#include "common/messages/message_io.h"
 #include "server/auth/roles.h"
 
 namespace rcuda::server {

@@ -10,10 +10,10 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/messages/export_messages.h"
+#include "common/reach/protocol_hash.h"
+#include "common/reach/same_host.h"
 #include "common/transport/media.h"
-#include "common/wire/export_messages.h"
-#include "common/wire/protocol_hash.h"
-#include "common/wire/same_host.h"
 #include "server/daemon/daemon.h"
 #include "server/worker/address_window.h"
 #include "server/worker/device_set.h"

@@ -22,7 +22,7 @@
 #include <sys/types.h>
 
 #include "common/base/status.h"
-#include "common/wire/lease_messages.h"
+#include "common/messages/lease_messages.h"
 #include "server/daemon/identity.h"
 
 namespace rcuda::server {

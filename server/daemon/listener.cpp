@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
-#include "common/wire/connect.h"
-#include "common/wire/same_host.h"
+#include "common/reach/connect.h"
+#include "common/reach/same_host.h"
 
 namespace rcuda::server {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
-#include "common/wire/handshake.h"
+#include "common/messages/handshake.h"
 #include "server/daemon/local_listener.h"
 
 namespace rcuda::server {

@@ -13,7 +13,7 @@
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
-#include "common/wire/connect.h"
+#include "common/reach/connect.h"
 
 namespace rcuda::server {
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "common/wire/handshake.h"
+#include "common/messages/handshake.h"
 #include "server/daemon/identity.h"
 
 namespace rcuda::server {

@@ -13,7 +13,7 @@
 #include <optional>
 
 #include "common/base/status.h"
-#include "common/wire/handshake.h"
+#include "common/messages/handshake.h"
 #include "server/daemon/identity.h"
 
 namespace rcuda::server {

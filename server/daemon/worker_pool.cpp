@@ -15,8 +15,8 @@
 
 #include "common/base/log.h"
 #include "common/base/socket_io.h"
+#include "common/reach/connect.h"
 #include "common/transport/media.h"
-#include "common/wire/connect.h"
 #include "server/daemon/owner.h"
 #include "server/worker/session_grant.h"
 

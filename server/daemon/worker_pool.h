@@ -40,12 +40,12 @@
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
+#include "common/messages/export_messages.h"
+#include "common/messages/gpu_report.h"
+#include "common/messages/handshake.h"
+#include "common/messages/server_status.h"
+#include "common/reach/socket_keys.h"
 #include "common/tls/connection.h"
-#include "common/wire/export_messages.h"
-#include "common/wire/gpu_report.h"
-#include "common/wire/handshake.h"
-#include "common/wire/server_status.h"
-#include "common/wire/socket_keys.h"
 #include "server/base/work_page.h"
 #include "server/daemon/admission.h"
 #include "server/daemon/audit.h"
@@ -180,7 +180,7 @@ class WorkerPool {
     Clock::time_point since;
     std::string owner;  // of its sessions so far, who alone may have it; empty: none so far
     std::optional<Clock::time_point> returned;  // when its last session was over
-    wire::ServerStatus::Session session;  // while busy, like the next eight
+    wire::ServerStatus::Session session;        // while busy, like the next eight
     Identity identity;
     std::unique_ptr<Admission::Permit> permit;
     std::optional<WorkPage> work;
@@ -298,7 +298,7 @@ class WorkerPool {
   };
   std::optional<Crash> crash_;
   bool asked_ = false;  // for the devices
-  int failures_ = 0;  // in a row
+  int failures_ = 0;    // in a row
   bool adopts_ = false;
   std::set<pid_t> not_of_workers_;  // children of this process from before the first worker
   std::set<pid_t> killed_orphans_;

@@ -13,7 +13,7 @@
 
 #include <cuda.h>
 
-#include "api/stubs/blob.h"
+#include "api/blob.h"
 #include "common/wire/codec.h"
 #include "common/wire/protocol.h"
 #include "server/executor/answers/handler.h"

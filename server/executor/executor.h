@@ -19,7 +19,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "api/stubs/traits.h"
+#include "api/command_traits.h"
 #include "common/transport/arrivals.h"
 #include "server/executor/answers/answers.h"
 #include "server/executor/answers/blobs.h"

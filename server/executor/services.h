@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "api/driver_table.h"
-#include "common/wire/work.h"
+#include "common/messages/work.h"
 
 namespace rcuda::transport {
 class Arrivals;

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "common/wire/gpu_report.h"
+#include "common/messages/gpu_report.h"
 
 namespace rcuda::server {
 

@@ -10,7 +10,7 @@
 #include <sys/random.h>
 
 #include "common/base/log.h"
-#include "common/wire/connect.h"
+#include "common/reach/connect.h"
 
 namespace rcuda::server {
 namespace {

@@ -4,10 +4,10 @@
 // never leaves the workers. Another worker gets it only if it has the same owner: the authenticated
 // user and the client host for which the daemon started the session. It connects to the daemon that
 // the name tells, and that daemon passes the connection on to the worker that minted the name
-// (common/wire/export_messages.h). The query has a digest of the owner and the worker's number. A
-// worker of another owner therefore asks for a worker that does not exist, whatever name its client
-// presents. All other failures look the same to the client, too. A worker's names end with its
-// session.
+// (common/messages/export_messages.h). The query has a digest of the owner and the worker's number.
+// A worker of another owner therefore asks for a worker that does not exist, whatever name its
+// client presents. All other failures look the same to the client, too. A worker's names end with
+// its session.
 //
 // With each name goes its ExportOrigin: where the memory is, and its size. The importing worker has
 // it from the exporting worker, before the importing driver is asked. (Rejected: asking the
@@ -37,7 +37,7 @@
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
-#include "common/wire/export_messages.h"
+#include "common/messages/export_messages.h"
 #include "common/wire/exported_name.h"
 
 namespace rcuda::server {

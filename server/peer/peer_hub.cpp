@@ -13,13 +13,13 @@
 #include "common/base/log.h"
 #include "common/base/passed_descriptors.h"
 #include "common/base/start_thread.h"
+#include "common/messages/message_io.h"
+#include "common/messages/refusal.h"
+#include "common/reach/connect.h"
+#include "common/reach/session_link.h"
+#include "common/reach/socket_keys.h"
 #include "common/tls/keyed.h"
 #include "common/wire/address_ranges.h"
-#include "common/wire/connect.h"
-#include "common/wire/message_io.h"
-#include "common/wire/refusal.h"
-#include "common/wire/session_link.h"
-#include "common/wire/socket_keys.h"
 #include "p2p/planner/measurements.h"
 
 namespace rcuda::server {

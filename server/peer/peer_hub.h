@@ -39,10 +39,10 @@
 #include <vector>
 
 #include "common/base/unique_fd.h"
+#include "common/messages/handshake.h"
+#include "common/messages/work.h"
 #include "common/tls/connection.h"
 #include "common/transport/media.h"
-#include "common/wire/handshake.h"
-#include "common/wire/work.h"
 #include "p2p/engine.h"
 #include "server/peer/cuda_device_ops.h"
 #include "server/peer/peer_settings.h"
@@ -69,9 +69,9 @@ class PeerHub {
     uint32_t workers = 2;  // number in the session
     p2p::SessionToken token{};
     bool connects = false;
-    bool encrypted = false;  // over a network, with a key derived from the token
+    bool encrypted = false;     // over a network, with a key derived from the token
     bool must_encrypt = false;  // also if the server trusts its fabric
-    std::string host;  // of the other worker's server
+    std::string host;           // of the other worker's server
     uint16_t port = 0;
   };
   // `devices`: in the client's order. kProtocol if no real client makes such an introduction.
@@ -178,7 +178,7 @@ class PeerHub {
   const api::DriverTable& driver_;
   const Options options_;
   std::map<p2p::PeerId, std::unique_ptr<Attempt>> links_;
-  std::list<std::unique_ptr<Attempt>> given_up_;  // their threads may still run
+  std::list<std::unique_ptr<Attempt>> given_up_;                    // their threads may still run
   std::map<uint32_t, std::pair<std::string, uint16_t>> addresses_;  // by worker
   int refusals_ = 0;
   std::unique_ptr<CudaDeviceOps> ops_;

@@ -16,9 +16,9 @@
 
 #include "common/base/address_space.h"
 #include "common/base/status.h"
+#include "common/messages/handshake.h"
 #include "common/wire/address_ranges.h"
 #include "common/wire/address_window.h"
-#include "common/wire/handshake.h"
 
 namespace rcuda::server {
 

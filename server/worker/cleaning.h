@@ -21,8 +21,8 @@
 
 #include <cuda.h>
 
+#include "api/command_traits.h"
 #include "api/driver_table.h"
-#include "api/stubs/traits.h"
 #include "common/base/address_space.h"
 #include "common/base/status.h"
 

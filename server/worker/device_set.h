@@ -17,7 +17,7 @@
 
 #include "api/driver_table.h"
 #include "common/base/status.h"
-#include "common/wire/handshake.h"
+#include "common/messages/handshake.h"
 #include "server/executor/session_resources.h"
 #include "server/worker/address_fence.h"
 #include "server/worker/cleaning.h"

@@ -1,6 +1,6 @@
 #include "server/worker/session_grant.h"
 
-#include "common/wire/message_codec.h"
+#include "common/messages/message_codec.h"
 #include "server/worker/worker_messages.h"
 
 namespace rcuda::server {

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/messages/handshake.h"
 #include "common/tls/connection.h"
 #include "common/wire/exported_name.h"
-#include "common/wire/handshake.h"
 #include "server/quota/limits.h"
 
 namespace rcuda::server {

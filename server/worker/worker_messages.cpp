@@ -6,8 +6,8 @@
 
 #include <sys/socket.h>
 
-#include "common/wire/message_codec.h"
-#include "common/wire/work_codec.h"
+#include "common/messages/message_codec.h"
+#include "common/messages/work_codec.h"
 
 namespace rcuda::server {
 namespace {

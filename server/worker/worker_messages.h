@@ -27,7 +27,7 @@
 #include "common/base/socket_io.h"
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
-#include "common/wire/server_status.h"
+#include "common/messages/server_status.h"
 
 namespace rcuda::server {
 

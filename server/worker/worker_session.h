@@ -35,8 +35,8 @@
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
+#include "common/messages/handshake.h"
 #include "common/transport/media.h"
-#include "common/wire/handshake.h"
 #include "server/base/work_page.h"
 #include "server/executor/answers/output_capture.h"
 #include "server/executor/images/image_cache.h"

@@ -17,7 +17,7 @@ from servers import message, read_message, run_tests, Server
 BUILD = WHEELS = None
 GIB = 1 << 30
 DRIVER = "580.0.0-softgpu"
-REFUSAL, GPU_QUERY = 4, 19  # of common/wire/message_io.h
+REFUSAL, GPU_QUERY = 4, 19  # of common/messages/message_io.h
 
 # Prints one line of JSON with what NVML tells of each device.
 LOOK = """

@@ -234,7 +234,7 @@ def eventually(condition, seconds=60):
     return condition()
 
 
-# The message format of common/wire/message_io.h.
+# The message format of common/messages/message_io.h.
 
 def message(kind, body=b""):
     return struct.pack("<4I", 0x41445543, PROTOCOL_VERSION, kind, len(body)) + body

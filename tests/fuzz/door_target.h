@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "common/wire/lease_messages.h"
-#include "common/wire/protocol_hash.h"
+#include "common/messages/lease_messages.h"
+#include "common/reach/protocol_hash.h"
 #include "tests/fuzz/door_munge.h"
 #include "tests/fuzz/door_world.h"
 

@@ -35,10 +35,10 @@
 
 #include "common/base/unique_fd.h"
 #include "common/identity/certificate.h"
+#include "common/messages/message_io.h"
+#include "common/reach/same_host.h"
 #include "common/tls/openssl.h"
-#include "common/wire/message_io.h"
 #include "common/wire/protocol.h"
-#include "common/wire/same_host.h"
 #include "server/auth/token_store.h"
 #include "server/daemon/daemon.h"
 #include "tests/fuzz/accepted.h"

@@ -8,12 +8,12 @@
 #include <cstdlib>
 #include <vector>
 
-#include "common/wire/control_messages.h"
-#include "common/wire/export_messages.h"
-#include "common/wire/gpu_report.h"
-#include "common/wire/handshake.h"
-#include "common/wire/lease_messages.h"
-#include "common/wire/server_status.h"
+#include "common/messages/control_messages.h"
+#include "common/messages/export_messages.h"
+#include "common/messages/gpu_report.h"
+#include "common/messages/handshake.h"
+#include "common/messages/lease_messages.h"
+#include "common/messages/server_status.h"
 
 namespace rcuda::wire {
 

@@ -17,7 +17,7 @@
 #include "common/base/unique_fd.h"
 #include "common/config/settings.h"
 #include "common/config/toml_file.h"
-#include "common/wire/lease_messages.h"
+#include "common/messages/lease_messages.h"
 #include "p2p/planner/measurements.h"
 #include "p2p/planner/planner.h"
 #include "server/quota/rules.h"

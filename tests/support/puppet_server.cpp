@@ -16,9 +16,9 @@
 
 #include "api/traits.h"
 #include "common/base/peer_order.h"
+#include "common/messages/message_io.h"
+#include "common/reach/connect.h"
 #include "common/wire/address_ranges.h"
-#include "common/wire/connect.h"
-#include "common/wire/message_io.h"
 
 namespace rcuda::test {
 namespace {

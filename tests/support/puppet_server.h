@@ -28,8 +28,8 @@
 #include <cuda.h>
 
 #include "common/base/unique_fd.h"
+#include "common/messages/handshake.h"
 #include "common/transport/link.h"
-#include "common/wire/handshake.h"
 #include "common/wire/protocol.h"
 #include "common/wire/ring.h"
 

@@ -13,8 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/wire/connect.h"
-#include "common/wire/protocol_hash.h"
+#include "common/reach/connect.h"
+#include "common/reach/protocol_hash.h"
 
 extern char** environ;
 

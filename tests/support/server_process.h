@@ -12,8 +12,8 @@
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
-#include "common/wire/handshake.h"
-#include "common/wire/message_io.h"
+#include "common/messages/handshake.h"
+#include "common/messages/message_io.h"
 
 namespace rcuda::test {
 

@@ -1,6 +1,6 @@
-// A server of another build. It replaces command_hashes() of api/stubs/own_commands.cpp: some
+// A server of another build. It replaces command_hashes() of api/own_commands.cpp: some
 // commands are missing, one has another meaning, and one is new. It also replaces form_of() of
-// common/wire/forms.cpp: its answers to tools have another form. With SKEWED_GPUS_ONLY in the
+// common/messages/forms.cpp: its answers to tools have another form. With SKEWED_GPUS_ONLY in the
 // environment, only its GPU reports have another form. SKEWED_COMMAND names one more command with
 // another meaning.
 #include <cstdlib>
@@ -9,8 +9,8 @@
 
 #include "api/command_hashes.h"
 #include "api/opcodes.h"
-#include "common/wire/forms.h"
-#include "common/wire/server_status.h"
+#include "common/messages/forms.h"
+#include "common/messages/server_status.h"
 
 namespace rcuda::api {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "common/base/host_port.h"
 #include "common/nvml/figures.h"
-#include "common/wire/ask.h"
+#include "common/reach/ask.h"
 
 namespace rcuda::tools {
 

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "common/wire/gpu_report.h"
-#include "common/wire/message_io.h"
-#include "common/wire/server_status.h"
+#include "common/messages/gpu_report.h"
+#include "common/messages/message_io.h"
+#include "common/messages/server_status.h"
 
 namespace rcuda::tools {
 

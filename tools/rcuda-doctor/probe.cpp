@@ -17,8 +17,8 @@
 
 #include "common/base/socket_io.h"
 #include "common/base/unique_fd.h"
+#include "common/reach/connect.h"
 #include "common/transport/media.h"
-#include "common/wire/connect.h"
 
 namespace rcuda::doctor {
 namespace {

@@ -12,8 +12,8 @@
 
 #include <prometheus/metric_family.h>
 
-#include "common/wire/gpu_report.h"
-#include "common/wire/server_status.h"
+#include "common/messages/gpu_report.h"
+#include "common/messages/server_status.h"
 
 namespace rcuda::exporter {
 

@@ -28,7 +28,7 @@
 #include "common/base/version.h"
 #include "common/config/command_line.h"
 #include "common/identity/encoding.h"
-#include "common/wire/lease_messages.h"
+#include "common/messages/lease_messages.h"
 #include "tools/base/server_query.h"
 
 namespace rcuda {

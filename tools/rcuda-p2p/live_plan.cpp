@@ -18,14 +18,14 @@
 #include "common/base/cpu_pause.h"
 #include "common/base/host_name.h"
 #include "common/base/printable.h"
+#include "common/messages/handshake.h"
+#include "common/reach/connect.h"
+#include "common/reach/identify.h"
+#include "common/reach/protocol_hash.h"
 #include "common/transport/link.h"
 #include "common/wire/address_window.h"
 #include "common/wire/codec.h"
-#include "common/wire/connect.h"
-#include "common/wire/handshake.h"
-#include "common/wire/identify.h"
 #include "common/wire/protocol.h"
-#include "common/wire/protocol_hash.h"
 #include "p2p/planner/strategy.h"
 
 namespace rcuda::tools {

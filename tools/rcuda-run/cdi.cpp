@@ -12,8 +12,8 @@
 #include "client/pool/device_list.h"
 #include "common/base/config_folder.h"
 #include "common/base/json_text.h"
+#include "common/reach/connect.h"
 #include "common/transport/media.h"
-#include "common/wire/connect.h"
 
 namespace rcuda::tools {
 namespace {

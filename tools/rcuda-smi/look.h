@@ -13,8 +13,8 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "common/base/status.h"
-#include "common/wire/gpu_report.h"
-#include "common/wire/server_status.h"
+#include "common/messages/gpu_report.h"
+#include "common/messages/server_status.h"
 #include "tools/base/server_query.h"
 
 namespace rcuda::smi {

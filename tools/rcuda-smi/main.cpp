@@ -22,7 +22,7 @@
 #include "common/base/status.h"
 #include "common/base/version.h"
 #include "common/config/command_line.h"
-#include "common/wire/control_messages.h"
+#include "common/messages/control_messages.h"
 #include "tools/base/server_query.h"
 #include "tools/rcuda-smi/look.h"
 #include "tools/rcuda-smi/topology.h"

@@ -1,4 +1,4 @@
-// Blobs: keeps data that did not fit into a reply (api/stubs/blob.h) until the client has read it.
+// Blobs: keeps data that did not fit into a reply (api/blob.h) until the client has read it.
 //
 // A client that gives up leaves its blob here. When there are too many, the oldest are dropped.
 // Executor thread only; nothing blocks.
@@ -9,7 +9,7 @@
 #include <map>
 #include <span>
 
-#include "api/stubs/blob.h"
+#include "api/blob.h"
 
 namespace rcuda::server {
 

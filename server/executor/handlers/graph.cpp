@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "api/server_handlers.h"
-#include "api/stubs/shared.h"
+#include "api/shared.h"
 #include "common/base/log.h"
 #include "common/cuda/return_if_error.h"
 #include "server/executor/custom.h"

@@ -17,7 +17,7 @@
 #include <cuda.h>
 
 #include "api/driver_table.h"
-#include "common/wire/work.h"
+#include "common/messages/work.h"
 #include "server/executor/objects/objects.h"
 #include "server/quota/quota.h"
 

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "api/driver_table.h"
-#include "common/wire/work.h"
+#include "common/messages/work.h"
 #include "server/executor/memory/host_meter.h"
 #include "server/executor/objects/objects.h"
 #include "server/names/exported_names.h"

@@ -17,7 +17,7 @@
 #include <functional>
 #include <span>
 
-#include "api/stubs/traits.h"
+#include "api/command_traits.h"
 #include "common/wire/protocol.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/peers/device_waits.h"

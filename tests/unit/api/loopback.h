@@ -21,7 +21,7 @@
 #include <gtest/gtest.h>
 
 #include "api/driver_table.h"
-#include "api/stubs/shared.h"
+#include "api/shared.h"
 #include "common/wire/protocol.h"
 #include "server/executor/dispatch.h"
 

@@ -13,9 +13,9 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include "common/wire/connect.h"
-#include "common/wire/export_messages.h"
-#include "common/wire/same_host.h"
+#include "common/messages/export_messages.h"
+#include "common/reach/connect.h"
+#include "common/reach/same_host.h"
 #include "tests/support/server_process.h"
 
 namespace rcuda::server {

@@ -12,8 +12,8 @@
 #include <sys/socket.h>
 
 #include "api/opcodes.h"
+#include "common/reach/connect.h"
 #include "common/wire/codec.h"
-#include "common/wire/connect.h"
 #include "common/wire/exported_name.h"
 #include "tests/support/server_process.h"
 #include "tests/support/session_harness.h"

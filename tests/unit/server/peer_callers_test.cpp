@@ -14,8 +14,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/reach/socket_keys.h"
 #include "common/tls/keyed.h"
-#include "common/wire/socket_keys.h"
 #include "server/peer/peer_hub.h"
 #include "tests/support/session_harness.h"
 

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
-#include "common/wire/protocol_hash.h"
+#include "common/reach/protocol_hash.h"
 #include "tests/support/temp_folder.h"
 
 namespace rcuda::server {

@@ -1,6 +1,6 @@
-// Blobs (api/stubs/blob.h) as the client reads them: in pieces, and with impossible answers of a
+// Blobs (api/blob.h) as the client reads them: in pieces, and with impossible answers of a
 // worker.
-#include "api/stubs/blob.h"
+#include "api/blob.h"
 
 #include <string>
 

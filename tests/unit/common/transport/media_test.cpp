@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "client/pool/device_list.h"
-#include "common/wire/handshake.h"
+#include "common/messages/handshake.h"
 #include "p2p/planner/planner.h"
 #include "tests/support/late_media.h"
 #include "tests/support/link_pair.h"

@@ -1,0 +1,179 @@
+// Helpers of the generated forward_cuX functions. Internal to them.
+//
+// A Call is one command: its checks, routing, body and reply. It keeps the first error, so that the
+// generated code is a plain list; after an error nothing is sent. Lives on the caller's stack.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include <cuda.h>
+
+#include "api/blob.h"
+#include "api/opcodes.h"
+#include "api/shared.h"
+#include "client/code/handles.h"
+#include "client/route/route.h"
+#include "common/base/log.h"
+#include "common/cuda/return_if_error.h"
+#include "common/wire/codec.h"
+
+namespace rcuda::client {
+
+using api::from_pointer;
+using api::FunctionId;
+using api::pool_attribute_bytes;
+using api::tensor_elements;
+using api::to_pointer;
+
+// Struct members that name objects or devices are sent as ids and as the worker's ordinals.
+CUresult location_to_wire(CUmemLocation& location, Target* target);
+void location_from_wire(CUmemLocation& location, const Target* target);
+CUresult devices_to_wire(unsigned& mask, Target* target);
+template <typename Handle>
+CUresult handle_to_wire(Handle& handle, wire::Kind kind, Target* target) {
+  wire::ObjectId id = 0;
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_handle(to_pointer(handle), kind, target, &id));
+  handle = from_pointer<Handle>(reinterpret_cast<void*>(static_cast<uintptr_t>(id)));
+  return CUDA_SUCCESS;
+}
+template <typename Handle>
+void handle_from_wire(Handle& handle, wire::Kind kind, const Target* target) {
+  const auto id = static_cast<wire::ObjectId>(reinterpret_cast<uintptr_t>(to_pointer(handle)));
+  handle = from_pointer<Handle>(adopt(*target, kind, id));
+}
+
+class Call {
+ public:
+  Call() = default;
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  bool failed() const { return result_ != CUDA_SUCCESS; }
+  CUresult result() const { return result_; }
+  Target* target() { return &target_; }
+  wire::Encoder& in() { return in_; }
+  wire::Decoder& out() { return *out_; }
+
+  // Checks. fix() stores an error.
+  void fix(CUresult result) {
+    if (result_ == CUDA_SUCCESS) result_ = result;
+  }
+  void require(bool holds) {
+    if (!holds) fix(CUDA_ERROR_INVALID_VALUE);
+  }
+  void unsupported_unless(bool holds, const char* parameter);
+
+  // Routing: the first of these that names a worker decides.
+  wire::ObjectId handle(const void* handle, wire::Kind kind, CUresult if_null);
+  template <typename Handle>
+  wire::ObjectId handle(Handle value, wire::Kind kind, CUresult if_null) {
+    return handle(static_cast<const void*>(to_pointer(value)), kind, if_null);
+  }
+  wire::ObjectId stream(CUstream stream) {
+    return handle(static_cast<const void*>(stream), wire::Kind::kStream, CUDA_SUCCESS);
+  }
+  // A default stream means that of the worker that owns the address. `owner`: where the address
+  // belongs; null: look it up. The same for route_address().
+  wire::ObjectId stream_near(CUstream stream, CUdeviceptr address, const Target* owner = nullptr);
+  FunctionId function(CUfunction function);
+  uint32_t device(CUdevice device);
+  void route_address(CUdeviceptr address, const Target* owner = nullptr);
+  void route_anywhere();
+  void route_location(const CUmemLocation& location);
+  void route_current();  // unless a worker has been chosen
+
+  // Body.
+  template <typename T>
+  void array(const T* items, size_t count) {
+    if (items == nullptr && count != 0) {
+      fix(CUDA_ERROR_INVALID_VALUE);
+    } else {
+      in_.array(items, count);
+    }
+  }
+  template <typename T>
+  void structs(const T* items, size_t count) {
+    if (items == nullptr && count != 0) return fix(CUDA_ERROR_INVALID_VALUE);
+    if (count > wire::kMaxBodyBytes / sizeof(T)) return fix(CUDA_ERROR_NOT_SUPPORTED);
+    std::vector<T> copies(items, items + count);
+    for (T& copy : copies) fix(to_wire(copy, &target_));
+    in_.array(copies.data(), copies.size());
+  }
+  template <typename Handle>
+  void handles(const Handle* items, size_t count, wire::Kind kind) {
+    if (items == nullptr && count != 0) return fix(CUDA_ERROR_INVALID_VALUE);
+    if (count > wire::kMaxBodyBytes / sizeof(wire::ObjectId)) return fix(CUDA_ERROR_NOT_SUPPORTED);
+    std::vector<wire::ObjectId> ids(count);
+    for (size_t i = 0; i < count; ++i) ids[i] = handle(items[i], kind, CUDA_ERROR_INVALID_VALUE);
+    in_.array(ids.data(), ids.size());
+  }
+  wire::ObjectId create(wire::Kind kind, void** handle);
+  // How many elements of an output array the reply has room for, with `arrays` - 1 other arrays.
+  uint32_t room(size_t count, size_t element_bytes, size_t arrays) {
+    return static_cast<uint32_t>(
+        std::min(count, (api::kMaxReplyBytes - 256) / arrays / element_bytes));
+  }
+  // For arrays that must be returned completely.
+  uint32_t whole(size_t count, size_t element_bytes, size_t arrays) {
+    const uint32_t fits = room(count, element_bytes, arrays);
+    if (fits != count) fix(CUDA_ERROR_NOT_SUPPORTED);
+    return fits;
+  }
+
+  CUresult post(api::Opcode opcode);
+  CUresult call(api::Opcode opcode, size_t reply_bytes);
+
+  // Reply.
+  bool answered() const { return out_.has_value() && out_->remaining() != 0; }
+  void* adopt(wire::Kind kind) {
+    return client::adopt(target_, kind, out_->value<wire::ObjectId>());
+  }
+  template <typename T>
+  void take_array(T* items, size_t room) {
+    const auto found = out_->array<T>();
+    if (items == nullptr || found.size() > room) return found.empty() ? void() : out_->reject();
+    std::copy(found.begin(), found.end(), items);
+  }
+  // Elements that the worker did not fill become null.
+  template <typename Handle>
+  void adopt_array(Handle* items, size_t room, wire::Kind kind) {
+    const auto ids = out_->array<wire::ObjectId>();
+    if (items == nullptr || ids.size() > room) return ids.empty() ? void() : out_->reject();
+    for (size_t i = 0; i < room; ++i) {
+      items[i] =
+          from_pointer<Handle>(i < ids.size() ? client::adopt(target_, kind, ids[i]) : nullptr);
+    }
+  }
+  // Takes the first piece; read_rest() requests the others.
+  void take_blob(api::Blob* blob);
+  CUresult read_rest(api::Blob* blob);
+  CUresult bad_reply() const;
+  // After a call that destroys an object.
+  template <typename Handle>
+  static void retire_if_gone(Handle handle, wire::Kind kind, CUresult result) {
+    if (api::is_gone(result)) retire(to_pointer(handle), kind);
+  }
+
+ private:
+  bool may_send();
+
+  Target target_;
+  CUresult result_ = CUDA_SUCCESS;
+  wire::Encoder in_;
+  Reply reply_;
+  std::optional<wire::Decoder> out_;
+  uint64_t blob_bytes_ = 0;
+  uint32_t blob_ = 0;    // its number in the worker
+  uint16_t opcode_ = 0;  // of the call that was sent
+  struct Created {
+    void* handle = nullptr;
+    wire::Kind kind = wire::Kind::kNone;
+  };
+  Created created_[2];
+  uint32_t created_count_ = 0;
+};
+
+}  // namespace rcuda::client

@@ -1,0 +1,203 @@
+// The handshake: messages of client, daemon and worker on the control socket before a Link is made.
+//
+//   client -> daemon   Hello: which devices, over which medium; and what the client says of itself,
+//                      which only logs believe
+//   daemon -> client   Queued: at once, and every second while the client's turn has not come or no
+//                      worker is free
+//   daemon -> worker   the socket and the Hello, over their socket pair
+//   worker -> client   Welcome: devices with all attributes, window of addresses, staging; or
+//                      Refusal
+//   both               transport::make_link() on the same socket; if it fails and the Hello has a
+//                      fallback, once more on a further socket (kFallbackSocket)
+//   worker -> client   the first frame of the event ring: ReadyEvent, which names the staging
+//                      region. From now on the client may send commands
+//
+// Further sockets of a session begin with Attach in place of Hello. The daemon passes each to the
+// worker whose token it names.
+//
+//   worker -> daemon   PeerHello, from another server's worker that the client has introduced
+//   daemon -> worker   the socket and the PeerHello, to the worker that it names
+//   worker -> worker   PeerWelcome or Refusal, then both make a Link
+//
+// Further sockets of a Link between workers begin with a PeerHello too.
+//
+// A client on the server's own machine that connects by TCP first proves which user it is
+// (docs/security.md):
+//
+//   client -> daemon   over the local socket: TicketQuery, which names the TCP connection
+//   daemon -> client   over the local socket: Ticket, and the end of that connection; or Refusal
+//   client -> daemon   over the TCP connection: Ticket, then Hello or StatusQuery
+//
+// A client on another machine begins with a TLS handshake (common/tls). Inside of it:
+//
+//   client -> daemon   Authenticate: a token, a MUNGE credential, or the certificate it has shown
+//   daemon -> client   Authenticated, for MUNGE with the daemon's own credential; or Refusal
+//   client -> daemon   Hello or StatusQuery
+//   daemon -> client   Queued, as above; then Assigned, which ends this TLS connection
+//   both               client and worker begin another TLS connection on the same socket, with the
+//                      session's key (common/tls/keyed.h); Welcome and the Link are inside of it.
+//                      Further sockets of the session begin with their Attach, then likewise
+//
+// message_io.h has the framing, message.h the encoding. Plain values.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/messages/message.h"
+#include "common/wire/address_window.h"
+
+namespace rcuda::wire {
+
+// A client may give up a server after a few of these intervals without a message.
+inline constexpr std::chrono::seconds kQueuedInterval{1};
+
+// Media are sent by name. A side that does not have the requested medium refuses it.
+inline constexpr size_t kMaxMediumName = 32;
+
+struct Hello {
+  static constexpr char kName[] = "Hello";
+  uint64_t protocol_hash = 0;      // protocol_hash(): the same on both sides; stays first
+  std::vector<uint32_t> commands;  // api::command_hashes()
+  std::string medium;              // transport::Medium::name(); never empty
+  // Where the user has left the choice: the medium to use if the worker does not take `medium`, or
+  // no Link comes about over it. Empty: none.
+  std::string fallback;
+  uint32_t pid = 0, uid = 0;
+  std::string host, program;  // for the server's log
+  std::string user;
+  uint8_t session[16] = {};       // random, the same for all servers of one client process
+  std::vector<uint32_t> devices;  // ordinals on that server, in the client's order
+  // Addresses that the worker must not hand out: the client's own, and the windows of its other
+  // workers.
+  std::vector<AddressWindow> taken;
+  uint32_t worker = 0;                 // index of this worker among the client's workers, from 0
+  uint32_t servers = 0;                // how many workers the client will have
+  uint32_t devices_left = 0;           // on servers that have no window yet, this one included
+  std::string p2p_strategy, p2p_path;  // RCUDA_P2P_STRATEGY and RCUDA_P2P_PATH of the client
+  uint32_t wait_ms = 0;  // how long the client waits for its turn (RCUDA_WAIT); 0: not at all
+  std::string lease;     // the id of the lease for these devices; empty: none
+  uint8_t lease_secret[16] = {};  // with `lease`; the daemon removes it, so no worker has it
+};
+
+struct Queued {
+  static constexpr char kName[] = "Queued";
+  uint32_t place = 0;  // from 1, among the clients that wait for the same; 0: a worker is started
+  std::string reason;  // with a place: what is taken
+};
+
+// Opens a further socket of a session.
+struct Attach {
+  static constexpr char kName[] = "Attach";
+  uint8_t token[16] = {};  // from Welcome
+  uint32_t index = 0;
+};
+
+// Sent by a worker to another worker of its session, at the other's daemon. It names the session by
+// a hash of its id (session_name() of connect.h), which makes the daemon pass the connection on. If
+// the client has said so, the connection is then encrypted with a key that only the session's
+// client and servers can derive. The token that the client gave both workers decides who may join
+// (p2p/pipeline/authentication.h).
+struct PeerHello {
+  static constexpr char kName[] = "PeerHello";
+  uint8_t session[16] = {};  // session_name() of Hello::session
+  uint32_t worker = 0;       // the worker to reach: its Hello::worker in that session
+  uint32_t link = 0;         // the client's name for this connection
+  uint32_t stream = 0;       // 0: the Link's control socket; from 1: its further sockets
+  std::string medium;        // as in Hello
+};
+
+// An IP address and port. An IPv4 address is stored as ::ffff:a.b.c.d.
+struct Endpoint {
+  uint8_t address[16] = {};
+  uint16_t port = 0;
+  bool operator==(const Endpoint&) const = default;
+};
+
+// Asks for a ticket for one TCP connection. Names both ends as the client sees them.
+struct TicketQuery {
+  static constexpr char kName[] = "TicketQuery";
+  Endpoint client, server;
+};
+
+// Valid once, on that connection only. Its random part is secret.
+struct Ticket {
+  static constexpr char kName[] = "Ticket";
+  uint8_t secret[32] = {};
+};
+
+enum class Method : uint32_t { kToken = 1, kCertificate = 2, kMunge = 3 };
+
+struct Authenticate {
+  static constexpr char kName[] = "Authenticate";
+  Method method{};
+  std::string id;           // kToken
+  uint8_t secret[32] = {};  // kToken
+  std::string credential;   // kMunge: the payload is what munge_payload() returns
+};
+
+struct Authenticated {
+  static constexpr char kName[] = "Authenticated";
+  std::string credential;  // kMunge; otherwise empty
+};
+
+struct DeviceInfo {
+  std::string name;
+  std::string pci_bus_id;
+  uint8_t uuid[16] = {};
+  uint64_t total_bytes = 0;
+  uint32_t ordinal = 0;             // on the worker: index among the session's devices
+  std::vector<int32_t> attributes;  // by CUdevice_attribute; INT32_MIN: not supported
+  // For each device of the session, itself included: its CUdevice_P2PAttribute 1 to 4.
+  std::vector<int32_t> peer_attributes;
+};
+
+struct Welcome {
+  static constexpr char kName[] = "Welcome";
+  uint8_t token[16] = {};
+  uint32_t driver_version = 0;
+  uint32_t worker_pid = 0;
+  std::string server;                  // host name, for messages
+  std::vector<AddressWindow> windows;  // all device addresses of this worker
+  uint64_t staging_bytes = 0;
+  uint32_t priority_least = 0;
+  int32_t priority_greatest = 0;
+  std::vector<DeviceInfo> devices;
+  // Opcodes of the client's commands that the worker does not have, or not as the client has them.
+  std::vector<uint32_t> lacking;
+  std::string fell_back;  // why the session is over Hello::fallback; empty: over Hello::medium
+};
+
+struct Refusal {
+  static constexpr char kName[] = "Refusal";
+  uint32_t code = 0;   // rcuda::Code
+  std::string reason;  // one sentence that includes the remedy
+};
+
+// What a MUNGE credential proves to its reader: that its user speaks on this very connection. The
+// nonce is a value that the two ends have derived from the TLS handshake, so a credential that is
+// relayed on another connection proves nothing.
+enum class MungeSide : uint8_t { kClient, kServer };
+std::vector<std::byte> munge_payload(MungeSide side, const uint8_t (&nonce)[32]);
+bool is_munge_payload(const std::vector<std::byte>& payload, MungeSide side,
+                      const uint8_t (&nonce)[32]);
+
+extern template struct Codec<Hello>;
+extern template struct Codec<Queued>;
+extern template struct Codec<Attach>;
+extern template struct Codec<PeerHello>;
+extern template struct Codec<TicketQuery>;
+extern template struct Codec<Ticket>;
+extern template struct Codec<Authenticate>;
+extern template struct Codec<Authenticated>;
+extern template struct Codec<Welcome>;
+extern template struct Codec<Refusal>;
+
+// Hello::protocol_hash alone, with which every Hello begins, whatever its sender's protocol is.
+Result<uint64_t> protocol_hash_of_hello(const std::vector<std::byte>& body);
+
+}  // namespace rcuda::wire

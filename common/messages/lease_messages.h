@@ -1,0 +1,100 @@
+// Leases on the wire: an operator asks a server to lease devices to a user or a job
+// (docs/leases.md).
+//
+//   operator -> daemon   LeaseRequest, on an identified connection like a Hello's
+//   daemon -> operator   LeaseAnswer, or Refusal; the daemon closes
+//
+// A client uses a lease by its key: the lease's public id and its secret. The user whom a lease is
+// for needs no secret, because the server knows who that is. RCUDA_LEASE holds the keys of a
+// program, one for each server:
+//
+//   RCUDA_LEASE=[host[@port]=]ID[:SECRET][,...]    e.g. node1=1a2b3c4d:0123...,node2@9000=...
+//
+// An entry without a host is for every server that no other entry names. Threads: any; nothing
+// blocks. Errors contain no secret.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/messages/forms.h"
+#include "common/messages/message.h"
+#include "common/messages/work.h"
+
+namespace rcuda::wire {
+
+using LeaseSecret = std::array<uint8_t, 16>;
+inline constexpr LeaseSecret kNoLeaseSecret{};
+
+// What a job or a user may be called.
+inline constexpr size_t kMostLeaseText = 256;
+
+enum class LeaseOperation : uint32_t { kTake = 1, kExtend = 2, kRevoke = 3, kList = 4 };
+
+struct LeaseRequest {
+  static constexpr char kName[] = "LeaseRequest";
+  static constexpr MessageType kForm = MessageType::kLeaseRequest;
+  LeaseOperation operation{};
+  // kExtend, kRevoke: the lease; empty: the one of `job`. kTake: the new lease's id, chosen at
+  // random; who asks again with it gets the same lease. kList: only leases with ids above this one.
+  std::string id;
+  std::string job;   // free text, such as "slurm 4711"; kList: of this job only
+  std::string user;  // kTake: who may use it, by name or number; empty: who has the key
+  std::vector<uint32_t> devices;  // kTake: these; empty: `count` that the server chooses
+  uint32_t count = 0;
+  bool shared = false;   // kTake: others may have leases of the same devices
+  uint64_t seconds = 0;  // kTake, kExtend: from now; 0: no end
+};
+
+struct LeaseInfo {
+  std::string id, job, user;
+  std::string creator;
+  std::vector<uint32_t> devices;
+  bool shared = false;
+  uint64_t created = 0;
+  uint64_t until = 0;     // seconds since 1970, as `created`; 0: no end
+  uint32_t sessions = 0;  // under way
+  // What its sessions have done since the server's start, those under way as well. The time is
+  // that of each session times its devices.
+  uint64_t begun = 0;  // sessions
+  uint64_t device_ms = 0;
+  Work work{};
+};
+
+struct LeaseAnswer {
+  static constexpr char kName[] = "LeaseAnswer";
+  static constexpr MessageType kForm = MessageType::kLeaseAnswer;
+  std::string message;   // for people; may be empty
+  LeaseSecret secret{};  // kTake: of the only lease; otherwise zero
+  // The one that was taken, extended or revoked; or the next part of the list, in the order of
+  // ids. None: the list is at its end.
+  std::vector<LeaseInfo> leases;
+};
+
+extern template struct Codec<LeaseRequest>;
+extern template struct Codec<LeaseAnswer>;
+
+struct LeaseKey {
+  std::string host;   // empty: every server
+  uint16_t port = 0;  // 0: kDefaultPort, with a host
+  std::string id;
+  LeaseSecret secret = kNoLeaseSecret;
+};
+
+// Eight lower-case hexadecimal digits.
+bool is_lease_id(std::string_view text);
+// An entry of RCUDA_LEASE.
+std::string format(const LeaseKey& key);
+// kInvalidArgument names the entry by its number.
+Result<std::vector<LeaseKey>> parse_lease_keys(std::string_view text);
+// The key for a server, as RCUDA_DEVICES names it. Case does not matter.
+std::optional<LeaseKey> find_lease_key(const std::vector<LeaseKey>& keys, std::string_view host,
+                                       uint16_t port);
+
+}  // namespace rcuda::wire

@@ -1,0 +1,60 @@
+#include "common/messages/server_status.h"
+
+#include "common/messages/handshake.h"
+#include "common/messages/message_codec.h"
+#include "common/messages/work_codec.h"
+
+namespace rcuda::wire {
+namespace {
+
+constexpr uint32_t kMaxSessions = 100'000;
+constexpr TextLimits kMedium{1, kMaxMediumName};
+
+}  // namespace
+
+template <typename Visitor>
+void fields(Visitor& visit, ServerStatus::Session& m) {
+  visit.text("user", m.user);
+  visit.text("program", m.program);
+  visit.text("host", m.host);
+  visit.number("client_pid", m.client_pid);
+  visit.number("worker_pid", m.worker_pid);
+  visit.text("medium", m.medium, kMedium);
+  visit.number("seconds", m.seconds);
+  visit.list("devices", m.devices, kMaxDevices);
+  visit.text("job", m.job);
+  visit.object("work", m.work);
+}
+
+template <typename Visitor>
+void fields(Visitor& visit, ServerStatus::Account& m) {
+  visit.text("user", m.user);
+  visit.text("medium", m.medium, kMedium);
+  visit.number("sessions", m.sessions);
+  visit.object("work", m.work);
+}
+
+template <typename Visitor>
+void fields(Visitor& visit, ServerStatus::Totals& m) {
+  visit.list("refused", m.refused, kMaxCodes);
+  visit.number("worker_starts", m.worker_starts);
+  visit.number("worker_failures", m.worker_failures);
+  visit.number("worker_start_us", m.worker_start_us);
+  visit.list("accounts", m.accounts, kMaxAccounts);
+}
+
+template <typename Visitor>
+void fields(Visitor& visit, ServerStatus& m) {
+  visit.text("server", m.server);
+  visit.text("driver", m.driver);
+  visit.number("idle_workers", m.idle_workers);
+  visit.number("max_sessions", m.max_sessions);
+  visit.number("waiting", m.waiting);
+  visit.flag("draining", m.draining);
+  visit.list("devices", m.devices, kMaxDevices);
+  visit.list("sessions", m.sessions, kMaxSessions);
+  visit.object("totals", m.totals);
+}
+template struct Codec<ServerStatus>;
+
+}  // namespace rcuda::wire

@@ -1,0 +1,70 @@
+// ServerStatus: what a daemon answers to a StatusQuery. Plain values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/messages/forms.h"
+#include "common/messages/message.h"
+#include "common/messages/work.h"
+
+namespace rcuda::wire {
+
+inline constexpr size_t kMaxAccounts = 256;
+inline constexpr uint32_t kMaxCodes = 64;  // above the values of Code
+
+// The state of a server, for rcuda-smi.
+struct ServerStatus {
+  static constexpr char kName[] = "status";
+  static constexpr MessageType kForm = MessageType::kStatus;
+
+  struct Device {
+    uint32_t ordinal = 0;
+    std::string name;
+    uint64_t total_bytes = 0;
+  };
+  struct Session {
+    std::string user, program, host;
+    uint32_t client_pid = 0, worker_pid = 0;
+    std::string medium;
+    uint64_t seconds = 0;
+    std::vector<uint32_t> devices;
+    std::string job{};  // of the session's lease
+    Work work{};        // so far
+  };
+  // Since the server's start. Only for those who may see all sessions; otherwise empty.
+  struct Account {
+    std::string user, medium;
+    uint64_t sessions = 0;
+    Work work{};
+  };
+  struct Totals {
+    std::vector<uint64_t> refused;  // clients, by the Code of the reason
+    uint64_t worker_starts = 0, worker_failures = 0;
+    uint64_t worker_start_us = 0;   // of all starts that succeeded, until they were ready
+    std::vector<Account> accounts;  // what each user did over each medium; at most kMaxAccounts
+  };
+  std::string server;  // host name
+  std::string driver;
+  uint32_t idle_workers = 0;
+  uint32_t max_sessions = 0;
+  uint32_t waiting = 0;  // clients whose turn has not come
+  bool draining = false;
+  std::vector<Device> devices;
+  std::vector<Session> sessions;
+  Totals totals;
+};
+
+extern template struct Codec<ServerStatus>;
+
+// Here because workers send it to their daemon too.
+template <typename Visitor>
+void fields(Visitor& visit, ServerStatus::Device& m) {
+  visit.number("ordinal", m.ordinal);
+  visit.text("name", m.name);
+  visit.number("total_bytes", m.total_bytes);
+}
+
+}  // namespace rcuda::wire

@@ -1,0 +1,48 @@
+#include "common/reach/ask.h"
+
+#include <chrono>
+#include <utility>
+
+#include "common/base/unique_fd.h"
+#include "common/messages/forms.h"
+#include "common/messages/message_codec.h"
+#include "common/messages/refusal.h"
+#include "common/reach/connect.h"
+#include "common/reach/identify.h"
+
+namespace rcuda::wire {
+namespace {
+
+constexpr auto kPatience = std::chrono::seconds(5);
+
+}  // namespace
+
+Result<std::vector<std::byte>> ask(const std::string& host, uint16_t port, MessageType question,
+                                   const std::vector<std::byte>& body, MessageType wanted) {
+  const std::string server = host + ":" + std::to_string(port);
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  Result<UniqueFd> socket = connect_tcp(host, port, deadline);
+  if (!socket.ok()) return socket.status();
+  Connection connection;
+  connection.socket = std::move(socket).value();
+  Credentials credentials;
+  RCUDA_RETURN_IF_ERROR(credentials.registry.load_environment());
+  RCUDA_RETURN_IF_ERROR(
+      identify(&connection, host, port, credentials, deadline).with_context(server));
+  RCUDA_RETURN_IF_ERROR(write_message(connection.socket, question, body, deadline));
+  auto answer = read_message(connection.socket, deadline);
+  if (!answer.ok()) {
+    return Status(Code::kTimeout, server + ": no answer came: " + answer.status().context());
+  }
+  if (answer->first == MessageType::kRefusal) {
+    return refusal_error(answer->second, server, Code::kDenied, {Code::kUnavailable});
+  }
+  if (answer->first != wanted) {
+    return Status(Code::kProtocol, server + " answered with the wrong message");
+  }
+  MessageReader in(answer->second);
+  if (form_of(wanted) != 0) RCUDA_RETURN_IF_ERROR(read_form(in, wanted).with_context(server));
+  return std::move(answer->second);
+}
+
+}  // namespace rcuda::wire

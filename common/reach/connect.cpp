@@ -1,0 +1,418 @@
+#include "common/reach/connect.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "common/base/limit_remedy.h"
+#include "common/base/log.h"
+#include "common/base/passed_descriptors.h"
+#include "common/base/socket_io.h"
+#include "common/messages/message_io.h"
+#include "common/messages/refusal.h"
+#include "common/reach/same_host.h"
+#include "common/reach/session_link.h"
+#include "common/reach/socket_keys.h"
+#include "common/reach/trusted_users.h"
+#include "common/tls/keyed.h"
+
+namespace rcuda::wire {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+std::string label(const std::string& host, uint16_t port) {
+  return host + ":" + std::to_string(port);
+}
+
+Result<AddressList> resolve_host(const std::string& host, uint16_t port) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
+  if (error != 0) {
+    return Status(Code::kUnavailable, "cannot resolve the host \"" + host + "\" (" +
+                                          gai_strerror(error) +
+                                          "): check its name (in RCUDA_DEVICES or on the command "
+                                          "line)");
+  }
+  return AddressList(list, &freeaddrinfo);
+}
+
+// If the interfaces cannot be queried, the host counts as another one, and TCP is used.
+bool is_this_machine(const addrinfo* addresses) {
+  std::vector<Endpoint> endpoints;
+  for (const addrinfo* address = addresses; address; address = address->ai_next) {
+    endpoints.push_back(endpoint_of(address->ai_addr));
+  }
+  const Result<bool> found = any_on_this_machine(endpoints);
+  return found.ok() && *found;
+}
+
+// Zero: no limit.
+void set_send_timeout(int socket, std::chrono::microseconds timeout) {
+  const timeval value{timeout.count() / 1'000'000, timeout.count() % 1'000'000};
+  setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &value, sizeof value);
+}
+
+// Connects a socket that takes no descriptors of a server that is not trusted yet. Returns 0 or an
+// errno. connect() waits while the server's queue of connections is full; SO_SNDTIMEO limits that.
+int connect_local(const LocalAddress& address, Clock::time_point deadline, UniqueFd* out) {
+  using std::chrono::microseconds;
+  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket) return errno;
+  (void)take_descriptors(socket.get(), false);
+  int error;
+  do {
+    const auto left = std::chrono::ceil<microseconds>(deadline - Clock::now());
+    set_send_timeout(socket.get(), std::max(left, microseconds(1)));
+    error = ::connect(socket.get(), address.get(), address.bytes()) == 0 ? 0 : errno;
+  } while (error == EINTR && Clock::now() < deadline);
+  *out = std::move(socket);
+  return error;
+}
+
+// Connects to one address. Returns 0 or an errno.
+int connect_address(const addrinfo& address, Clock::time_point deadline, UniqueFd* out) {
+  UniqueFd socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) return errno;
+  if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) != 0) {
+    if (errno != EINPROGRESS) return errno;
+    pollfd wait{socket.get(), POLLOUT, 0};
+    int ready;
+    do {
+      ready = ::poll(&wait, 1, poll_timeout_ms(deadline));
+    } while (ready < 0 && errno == EINTR);
+    if (ready <= 0) return ready == 0 ? ETIMEDOUT : errno;
+    int error = 0;
+    socklen_t length = sizeof error;
+    getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+    if (error != 0) return error;
+  }
+  const int flags = fcntl(socket.get(), F_GETFL);
+  fcntl(socket.get(), F_SETFL, flags & ~O_NONBLOCK);
+  const int on = 1;
+  setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  *out = std::move(socket);
+  return 0;
+}
+
+// Each address gets an equal share of the remaining time, so one that does not answer (IPv6 behind
+// a firewall) leaves time for the others.
+Result<UniqueFd> connect_any(const addrinfo* addresses, const std::string& where,
+                             Clock::time_point deadline) {
+  int left = 0;
+  for (const addrinfo* address = addresses; address; address = address->ai_next) ++left;
+  int error = EHOSTUNREACH;
+  for (const addrinfo* address = addresses; address; address = address->ai_next) {
+    const Clock::time_point now = Clock::now();
+    UniqueFd socket;
+    error = connect_address(*address, now + (deadline - now) / left--, &socket);
+    if (error == 0) return socket;
+  }
+  std::string remedy = "check host and port, and that rcuda-server runs there";
+  if (error == ECONNREFUSED)
+    remedy = "nothing listens there: start rcuda-server (--listen for other hosts)";
+  if (error == ETIMEDOUT) remedy = "no answer: check the host, the network and its firewall";
+  if (*limit_remedy(error)) remedy = limit_remedy(error) + 2;  // without "; "
+  return Status(Code::kUnavailable,
+                "cannot connect to " + where + " (" + std::strerror(error) + "); " + remedy);
+}
+
+// The daemon has passed the connection to a worker: encrypts it if the session has a key.
+Status meet_worker(Connection* connection, Clock::time_point deadline) {
+  if (!connection->key) return {};
+  const tls::Key key = socket_key(*connection->key, kControlSocket);
+  Result<Socket> stream =
+      tls::encrypt(connection->socket.release(), key, tls::Role::kClient, deadline);
+  if (!stream) return stream.status();
+  connection->socket = std::move(stream).value();
+  return {};
+}
+
+// If the worker does not take the connection's medium, the connection falls back.
+Result<Welcome> welcomed(Connection* connection, Result<Welcome> welcome) {
+  if (!welcome || welcome->fell_back.empty()) return welcome;
+  if (!connection->fallback) {
+    return Status(Code::kProtocol, "the worker chose a medium that the client has not offered");
+  }
+  connection->medium = std::exchange(connection->fallback, nullptr);
+  return welcome;
+}
+
+}  // namespace
+
+LocalAddress::LocalAddress(uint16_t port) {
+  address_.sun_family = AF_UNIX;
+  // A name that begins with a zero byte is abstract.
+  const std::string name = '\0' + ("rcuda-" + std::to_string(port));
+  std::memcpy(address_.sun_path, name.data(), name.size());
+  bytes_ = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
+}
+
+LocalAddress LocalAddress::at(const std::string& path) {
+  LocalAddress made;
+  made.address_.sun_family = AF_UNIX;
+  std::memcpy(made.address_.sun_path, path.c_str(), path.size() + 1);
+  made.bytes_ = sizeof made.address_;
+  return made;
+}
+
+LocalAddress LocalAddress::in_roots_folder(uint16_t port) {
+  return at(std::string(kRootsFolder) + "/" + std::to_string(port) + ".sock");
+}
+
+LocalAddress LocalAddress::for_containers(uint16_t port) {
+  return at(std::string(kContainersFolder) + "/" + std::to_string(port) + ".sock");
+}
+
+std::string LocalAddress::text() const {
+  if (address_.sun_path[0] != '\0') return address_.sun_path;
+  return std::string("@") + (address_.sun_path + 1);
+}
+
+// The client finds a server of root in root's folder, where only root can listen. Any process may
+// have taken an abstract name first, so the client checks the user of that server.
+Result<UniqueFd> connect_local_server(uint16_t port, const std::vector<uid_t>& trusted,
+                                      Clock::time_point deadline) {
+  using std::chrono::microseconds;
+  UniqueFd socket;
+  int error = connect_local(LocalAddress::in_roots_folder(port), deadline, &socket);
+  const bool closed = error == EACCES;
+  const bool is_roots = error == 0 || error == EAGAIN || error == EINTR;
+  if (!is_roots) error = connect_local(LocalAddress(port), deadline, &socket);
+  if (error == ECONNREFUSED && closed) {
+    return Status(Code::kUnavailable,
+                  "the rcuda-server of root for port " + std::to_string(port) +
+                      " serves a group only (its setting users), and this user is not in it, or "
+                      "it has ended: have yourself added, or start a server of your own: "
+                      "rcuda-server --port PORT");
+  }
+  if (error == EAGAIN || error == EINTR) {
+    return Status(Code::kTimeout, "the rcuda-server on this machine for port " +
+                                      std::to_string(port) +
+                                      " accepts no connections: is it stopped? see its log");
+  }
+  if (*limit_remedy(error)) return Status::from_errno(error, "connecting to the local server");
+  if (error != 0) {
+    return Status(Code::kUnavailable, "no rcuda-server listens on this machine for port " +
+                                          std::to_string(port) + " (" + std::strerror(error) +
+                                          "); start one: rcuda-server --port " +
+                                          std::to_string(port));
+  }
+  set_send_timeout(socket.get(), microseconds(0));
+  const Result<uid_t> server = peer_user(socket.get());
+  if (!server) return server.status();
+  RCUDA_RETURN_IF_ERROR(check_trust("the rcuda-server for port " + std::to_string(port), *server,
+                                    ::geteuid(), trusted));
+  (void)take_descriptors(socket.get(), true);
+  return socket;
+}
+
+Result<UniqueFd> connect_tcp(const std::string& host, uint16_t port, Clock::time_point deadline) {
+  Result<AddressList> addresses = resolve_host(host, port);
+  if (!addresses) return addresses.status();
+  return connect_any(addresses->get(), label(host, port), deadline);
+}
+
+Result<PeerAddress> peer_address(int socket) {
+  PeerAddress peer;
+  peer.bytes = sizeof peer.storage;
+  if (::getpeername(socket, reinterpret_cast<sockaddr*>(&peer.storage), &peer.bytes) != 0) {
+    return Status::from_errno(errno, "getpeername");
+  }
+  return peer;
+}
+
+Result<UniqueFd> connect_again(const PeerAddress& peer, Clock::time_point deadline) {
+  PeerAddress copy = peer;
+  auto* const address = reinterpret_cast<sockaddr*>(&copy.storage);
+  char host[NI_MAXHOST] = "", port[NI_MAXSERV] = "";
+  getnameinfo(address, copy.bytes, host, sizeof host, port, sizeof port,
+              NI_NUMERICHOST | NI_NUMERICSERV);
+  addrinfo only{};
+  only.ai_family = copy.storage.ss_family;
+  only.ai_addr = address;
+  only.ai_addrlen = copy.bytes;
+  return connect_any(&only, std::string(host) + ":" + port, deadline);
+}
+
+Result<bool> present_ticket(int socket, const std::vector<uid_t>& trusted,
+                            Clock::time_point deadline) {
+  const Result<Endpoint> own = own_endpoint(socket), server = peer_endpoint(socket);
+  if (!own) return own.status();
+  if (!server) return server.status();
+  const Result<bool> stays_here = any_on_this_machine({&*server, 1});
+  if (!stays_here.ok() || !*stays_here) return false;
+  const Result<UniqueFd> local = connect_local_server(server->port, trusted, deadline);
+  if (local.status().code() == Code::kUnavailable) return false;
+  if (!local) return local.status();
+  // A server that does not serve this user refuses before it reads; its reason can still be read.
+  (void)write_message(local->get(), MessageType::kTicketQuery, encode(TicketQuery{*own, *server}),
+                      deadline);
+  auto answer = read_message(local->get(), deadline);
+  if (!answer) {
+    return Status(answer.status().code(), "this machine's rcuda-server gave no ticket (" +
+                                              answer.status().context() + "): see its log");
+  }
+  if (answer->first == MessageType::kRefusal) {
+    return refusal_error(answer->second, "no ticket was given", Code::kDenied);
+  }
+  if (answer->first != MessageType::kTicket) {
+    return Status(Code::kProtocol, "the server answered a TicketQuery with the wrong message");
+  }
+  RCUDA_RETURN_IF_ERROR(write_message(socket, MessageType::kTicket, answer->second, deadline));
+  return true;
+}
+
+Result<Connection> connect_server(const std::string& host, uint16_t port,
+                                  const transport::Medium* medium,
+                                  std::chrono::milliseconds timeout,
+                                  const std::vector<uid_t>& trusted) {
+  using transport::plain_medium, transport::Reach;
+  Result<AddressList> addresses = resolve_host(host, port);
+  if (!addresses) return addresses.status();
+  const Clock::time_point deadline = Clock::now() + timeout;
+  if (!medium || medium->traits.reach == Reach::kThisMachine) {
+    if (is_this_machine(addresses->get())) {
+      Result<UniqueFd> socket = connect_local_server(port, trusted, deadline);
+      if (socket) {
+        return Connection{std::move(socket).value(),
+                          medium ? medium : &plain_medium(Reach::kThisMachine)};
+      }
+      const bool listens = socket.status().code() != Code::kUnavailable;
+      if (medium || listens) return socket.status();
+    } else if (medium) {
+      return Status(Code::kInvalidArgument, host + " is another machine; " + medium->name() +
+                                                " reaches this one only: use " +
+                                                transport::medium_names(Reach::kNetwork));
+    }
+  }
+  Result<UniqueFd> socket = connect_any(addresses->get(), label(host, port), deadline);
+  if (!socket) return socket.status();
+  return Connection{std::move(socket).value(), medium ? medium : &plain_medium(Reach::kNetwork)};
+}
+
+std::string choose_medium(Connection* connection) {
+  const transport::Choice choice =
+      transport::best_medium(connection->medium->traits.reach, connection->socket.fd(),
+                             connection->must_encrypt ? "RCUDA_SECURITY is tls" : "");
+  const transport::Medium& plain = transport::plain_medium(connection->medium->traits.reach);
+  connection->medium = choice.medium;
+  connection->fallback = choice.medium == &plain ? nullptr : &plain;
+  return choice.why;
+}
+
+Status no_server(const Status& status) {
+  constexpr const char* kRemedy =
+      ": is it an rcuda-server? Check host and port in RCUDA_DEVICES, and the server's log";
+  if (status.code() == Code::kTimeout) {
+    return Status(status.code(),
+                  std::string("it accepted the connection and does not answer") + kRemedy);
+  }
+  if (status.code() == Code::kUnavailable) {
+    return Status(status.code(),
+                  std::string("it closed the connection in the handshake") + kRemedy);
+  }
+  return status;
+}
+
+Result<Welcome> request_session(Connection* connection, Hello hello,
+                                std::chrono::milliseconds patience,
+                                const std::function<void(const Queued&)>& waits) {
+  hello.medium = connection->medium->name();
+  hello.fallback = connection->fallback ? connection->fallback->name() : "";
+  // A server that refuses a connection closes it without reading, so this write may fail; the
+  // server's reason can still be read.
+  const Status sent = write_message(connection->socket, MessageType::kHello, encode(hello),
+                                    Clock::now() + patience);
+  if (sent.code() == Code::kTimeout) return no_server(sent);
+  const Clock::time_point wait_ends =
+      Clock::now() + std::chrono::milliseconds(hello.wait_ms) + patience;
+  while (true) {
+    auto message = read_message(connection->socket, Clock::now() + patience);
+    if (!message) return no_server(sent.ok() ? message.status() : sent);
+    switch (message->first) {
+      case MessageType::kQueued: {  // the server ends the wait, also that for a worker
+        const Result<Queued> queued = decode<Queued>(message->second);
+        if (!queued) return queued.status();
+        if (queued->place != 0 && Clock::now() >= wait_ends) {
+          return Status(Code::kTimeout,
+                        "the server keeps the program waiting longer than it asked "
+                        "for (RCUDA_WAIT): see the server's log");
+        }
+        if (queued->place != 0 && waits) waits(*queued);
+        continue;
+      }
+      case MessageType::kAssigned:
+        RCUDA_RETURN_IF_ERROR(meet_worker(connection, Clock::now() + patience));
+        continue;
+      case MessageType::kWelcome:
+        return welcomed(connection, decode<Welcome>(message->second));
+      case MessageType::kRefusal:
+        return refusal_error(message->second, "the session was refused", Code::kUnavailable);
+      default:
+        return Status(Code::kProtocol, "the server answered with message type " +
+                                           std::to_string(static_cast<uint32_t>(message->first)));
+    }
+  }
+}
+
+void session_name(const uint8_t (&session)[16], uint8_t (&name)[16]) {
+  tls::Key secret{};
+  std::copy(std::begin(session), std::end(session), secret.begin());
+  const tls::Key derived = tls::derive(secret, "rcuda session name");
+  std::copy_n(derived.begin(), sizeof name, name);
+}
+
+Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,
+                                                        const uint8_t (&token)[16],
+                                                        const transport::LinkOptions& options,
+                                                        const LinkTimeouts& timeouts) {
+  const bool local = connection.medium->traits.reach == transport::Reach::kThisMachine;
+  const Result<PeerAddress> worker = local ? PeerAddress() : peer_address(connection.socket.fd());
+  if (!worker) return worker.status();
+  const auto open_stream = [&](int number) -> Result<Socket> {
+    const auto index = static_cast<uint32_t>(number);
+    const Clock::time_point deadline = Clock::now() + timeouts.connecting;
+    Result<UniqueFd> socket = connect_again(*worker, deadline);
+    if (!socket) return socket.status();
+    Attach attach;
+    attach.index = index;
+    std::ranges::copy(attach_token(token, index), attach.token);
+    RCUDA_RETURN_IF_ERROR(
+        write_message(socket->get(), MessageType::kAttach, encode(attach), deadline));
+    if (!connection.key) return Socket(std::move(socket).value());
+    return tls::encrypt(std::move(socket).value(), socket_key(*connection.key, index),
+                        tls::Role::kClient, deadline);
+  };
+  transport::Bootstrap bootstrap;
+  bootstrap.control = std::move(connection.socket);
+  bootstrap.timeout = timeouts.whole;
+  bootstrap.open_stream = open_stream;
+  Result<SessionLink> made =
+      make_session_link({connection.medium, connection.fallback}, std::move(bootstrap), options);
+  if (!made) return made.status();
+  if (!made->refused.ok()) {
+    RCUDA_WARN("the session goes over %s, because no connection over %s comes about: %s",
+               connection.fallback->name(), connection.medium->name(),
+               made->refused.context().c_str());
+  }
+  return std::move(made->link);
+}
+
+}  // namespace rcuda::wire

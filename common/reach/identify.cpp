@@ -1,0 +1,183 @@
+#include "common/reach/identify.h"
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include <unistd.h>
+
+#include "common/identity/munge.h"
+#include "common/identity/token_file.h"
+#include "common/messages/lease_messages.h"
+#include "common/messages/refusal.h"
+#include "common/reach/same_host.h"
+#include "common/tls/client.h"
+
+namespace rcuda::wire {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string place(const std::string& host, uint16_t port) {
+  return host + ":" + std::to_string(port);
+}
+
+// `here`: the address is this machine's.
+Status no_credentials(const std::string& where, bool here) {
+  const std::string nobody_here =
+      "no rcuda-server of this machine has that port (or a tunnel or a proxy has it), and ";
+  return Status(Code::kDenied,
+                (here ? nobody_here : std::string()) +
+                    "this user has no credentials for the "
+                    "server " +
+                    where +
+                    ": ask its administrator for a token (rcuda-token create, on the server) and "
+                    "put it into ~/.config/rcuda/token, or run munged with the same key on both "
+                    "machines, or set RCUDA_TLS_CERTIFICATE and RCUDA_TLS_AUTHORITIES. For a "
+                    "server that was started with --insecure, set RCUDA_SECURITY=none");
+}
+
+Result<std::vector<std::byte>> read_answer(const Socket& socket, MessageType wanted,
+                                           Clock::time_point deadline) {
+  auto answer = read_message(socket, deadline);
+  if (!answer) return no_server(answer.status());
+  if (answer->first == MessageType::kRefusal) {
+    return refusal_error(answer->second, "the server refused", Code::kDenied);
+  }
+  if (answer->first != wanted) {
+    return Status(Code::kProtocol, "the server answered with the wrong message");
+  }
+  return std::move(answer->second);
+}
+
+Result<Authenticated> authenticate(const Socket& socket, const Authenticate& message,
+                                   Clock::time_point deadline) {
+  RCUDA_RETURN_IF_ERROR(
+      write_message(socket, MessageType::kAuthenticate, encode(message), deadline));
+  const auto body = read_answer(socket, MessageType::kAuthenticated, deadline);
+  if (!body) return body.status();
+  return decode<Authenticated>(*body);
+}
+
+// Proves this process's user by a credential for `nonce`, and has the server do the same.
+Status exchange_credentials(const Socket& socket, const uint8_t (&nonce)[32],
+                            const identity::munge::Settings& settings,
+                            const std::vector<uid_t>& trusted, Clock::time_point deadline) {
+  Authenticate message;
+  message.method = Method::kMunge;
+  // Only the server knows which user of its machine will decode it.
+  Result<std::string> own =
+      identity::munge::encode(munge_payload(MungeSide::kClient, nonce), {}, settings);
+  if (!own) return own.status();
+  message.credential = *std::move(own);
+  const Result<Authenticated> answer = authenticate(socket, message, deadline);
+  if (!answer) return answer.status();
+  const auto server = identity::munge::decode(answer->credential, settings);
+  if (!server) return Status(server.status()).with_context("the server's MUNGE credential");
+  if (!is_munge_payload(server->payload, MungeSide::kServer, nonce)) {
+    return Status(Code::kDenied,
+                  "the server's MUNGE credential is for another connection: something between "
+                  "this machine and the server relays the connection");
+  }
+  return check_trust("the server", server->uid, ::geteuid(), trusted);
+}
+
+// How this client identifies itself under TLS, by what the user has: the first of a token, a
+// certificate and MUNGE.
+struct Plan {
+  Authenticate message;
+  tls::ServerCheck check;
+};
+
+Result<Plan> plan_for(const Connection& connection, const std::string& host, uint16_t port,
+                      const Credentials& credentials, const identity::munge::Settings& munge) {
+  Plan plan;
+  const Result<std::optional<identity::Token>> token =
+      identity::find_token(credentials.token_file.get(), host, port);
+  if (!token) return token.status();
+  plan.check.authorities = credentials.authorities.get();
+  plan.check.host = host;
+  if (*token) {
+    plan.message.method = Method::kToken;
+    plan.check.pinned = (*token)->fingerprint;
+    plan.message.id = (*token)->id;
+    std::copy((*token)->secret.begin(), (*token)->secret.end(), plan.message.secret);
+  } else if (!credentials.certificate.get().empty()) {
+    plan.message.method = Method::kCertificate;
+    if (plan.check.authorities.empty()) {
+      return Status(Code::kInvalidArgument,
+                    "RCUDA_TLS_CERTIFICATE is set, but not RCUDA_TLS_AUTHORITIES, by which the "
+                    "server's certificate is checked");
+    }
+  } else if (identity::munge::available(munge)) {
+    plan.message.method = Method::kMunge;
+  } else {
+    const Result<Endpoint> server = peer_endpoint(connection.socket.fd());
+    const Result<bool> here = server ? any_on_this_machine({&*server, 1}) : server.status();
+    return no_credentials(place(host, port), here && *here);
+  }
+  return plan;
+}
+
+Status identify_under_tls(Connection* connection, const std::string& host, uint16_t port,
+                          const Credentials& credentials, const identity::munge::Settings& munge,
+                          Clock::time_point deadline) {
+  const Result<Plan> plan = plan_for(*connection, host, port, credentials, munge);
+  if (!plan) return plan.status();
+  auto made =
+      tls::connect(connection->socket.fd(), plan->check, credentials.certificate.get(), deadline);
+  if (!made) return no_server(made.status());
+  connection->key = (*made)->exported(tls::kSessionLabel);
+  const tls::Key nonce = (*made)->exported(tls::kMungeLabel);
+  connection->socket = Socket(connection->socket.release(), std::move(*made));
+  if (plan->message.method != Method::kMunge) {
+    return authenticate(connection->socket, plan->message, deadline).status();
+  }
+  uint8_t bytes[32];
+  std::copy(nonce.begin(), nonce.end(), bytes);
+  return exchange_credentials(connection->socket, bytes, munge, credentials.trusted.get(),
+                              deadline);
+}
+
+Security security_of(const Credentials& credentials) {
+  const std::string_view word = credentials.security.get();
+  if (word == "tls") return Security::kTls;
+  return word == "none" ? Security::kNone : Security::kAuto;
+}
+
+}  // namespace
+
+Status identify(Connection* connection, const std::string& host, uint16_t port,
+                const Credentials& credentials, Clock::time_point deadline) {
+  const Security security = security_of(credentials);
+  connection->must_encrypt = security == Security::kTls;
+  if (security == Security::kAuto) {
+    const Result<bool> presented =
+        present_ticket(connection->socket.fd(), credentials.trusted.get(), deadline);
+    if (!presented) return presented.status();
+    if (*presented) return {};
+  }
+  if (security == Security::kNone) return {};
+  identity::munge::Settings munge;
+  munge.socket = credentials.munge_socket.get();
+  return identify_under_tls(connection, host, port, credentials, munge, deadline);
+}
+
+Status present_lease(const std::string& host, uint16_t port, const Credentials& credentials,
+                     Hello* hello) {
+  const Result<std::vector<LeaseKey>> keys = parse_lease_keys(credentials.lease.get());
+  if (!keys) return keys.status();
+  const std::optional<LeaseKey> key = find_lease_key(*keys, host, port);
+  if (!key) return {};
+  if (key->host.empty() && key->secret != kNoLeaseSecret) {
+    return Status(Code::kInvalidArgument,
+                  "RCUDA_LEASE has a secret (of the lease " + key->id +
+                      ") that is for no server, so every server of RCUDA_DEVICES would get it: "
+                      "write host[@port]=ID:SECRET, as \"rcuda-lease take\" prints it");
+  }
+  hello->lease = key->id;
+  std::copy(key->secret.begin(), key->secret.end(), hello->lease_secret);
+  return {};
+}
+
+}  // namespace rcuda::wire

@@ -1,0 +1,60 @@
+// How a client proves to a server who it is, and checks the server, before it says anything else.
+// docs/security.md describes the ways; this is the client's half of each. The daemon's half is
+// server/daemon/gate.h.
+//
+// Threads: any. Blocking: until the server has answered, or until the deadline; with MUNGE also
+// what munged takes, several seconds if it hangs. Errors name what is missing and the remedy.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "common/base/status.h"
+#include "common/config/settings.h"
+#include "common/reach/connect.h"
+#include "common/reach/trusted_users.h"
+
+namespace rcuda::wire {
+
+// What a connection over a network must have. A server has such a setting as well: the least that
+// it accepts.
+enum class Security : uint8_t {
+  kAuto,  // client: a ticket from a server of this machine, otherwise kTls
+  kTls,   // identity and encryption
+  kNone,  // neither; only with a server that was started with --insecure
+};
+
+// A program's credentials, from its environment.
+struct Credentials {
+  config::Registry registry{"RCUDA_"};
+  config::Choice security{registry,
+                          "RCUDA_SECURITY",
+                          {"auto", "tls", "none"},
+                          "auto (a ticket on the server's own machine, else tls), tls, or none (a "
+                          "server with --insecure)"};
+  config::String token_file{registry, "RCUDA_TOKEN_FILE", "",
+                            "file with tokens, if not ~/.config/rcuda/token"};
+  config::String certificate{registry, "RCUDA_TLS_CERTIFICATE", "",
+                             "PEM file with this user's certificate and key"};
+  config::String authorities{registry, "RCUDA_TLS_AUTHORITIES", "",
+                             "PEM file with the authorities that sign servers' certificates"};
+  config::String munge_socket{registry, "RCUDA_MUNGE_SOCKET", "",
+                              "munged's socket, if not the library's default"};
+  TrustedUsers trusted{registry};
+  config::String lease{registry, "RCUDA_LEASE", "",
+                       "keys of the leases to use, as rcuda-lease prints them"};
+};
+
+// For a connection whose medium has Reach::kNetwork. `host` and `port` as the user names them. On
+// return the server knows the client's user, and `connection` may be encrypted.
+Status identify(Connection* connection, const std::string& host, uint16_t port,
+                const Credentials& credentials, std::chrono::steady_clock::time_point deadline);
+
+// Puts the key of the lease for a server, if there is one, into the Hello for that server. Call
+// this after identify(): then the key crosses a network in the clear only with RCUDA_SECURITY=none.
+// Returns kInvalidArgument if RCUDA_LEASE is not usable, or has a secret for every server.
+Status present_lease(const std::string& host, uint16_t port, const Credentials& credentials,
+                     Hello* hello);
+
+}  // namespace rcuda::wire

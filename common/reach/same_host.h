@@ -1,0 +1,39 @@
+// Processes and addresses of one machine: the user at the other end of a local socket, the users
+// that a server serves there, and this machine's own addresses (exactly: those of this network
+// namespace). docs/security.md says why. Any thread; nothing blocks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#include "common/base/status.h"
+#include "common/messages/handshake.h"
+
+namespace rcuda::wire {
+
+// The effective user of the process at the other end of a Unix socket, which connected or listens.
+Result<uid_t> peer_user(int local_socket);
+
+// Refuses a user of this machine that the server does not serve: kDenied.
+Status not_served(uint16_t port, uid_t server, uid_t client);
+
+// The endpoint of an IPv4 or IPv6 address; the unspecified endpoint for any other family.
+Endpoint endpoint_of(const sockaddr* address);
+Result<Endpoint> own_endpoint(int socket);   // getsockname()
+Result<Endpoint> peer_endpoint(int socket);  // getpeername()
+
+bool is_ipv4(const Endpoint& endpoint);
+// ::1 or in 127.0.0.0/8. An interface carries one address of that network, but all are this
+// machine's.
+bool is_loopback(const Endpoint& endpoint);
+// Loopback, link-local, or of a network that the internet does not route (RFC 1918, RFC 4193). The
+// unspecified address is not: it stands for all of a machine's.
+bool is_private(const Endpoint& endpoint);
+// Whether one of the addresses is this machine's. Asks the kernel for its interfaces.
+Result<bool> any_on_this_machine(std::span<const Endpoint> endpoints);
+
+}  // namespace rcuda::wire

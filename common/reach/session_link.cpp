@@ -1,0 +1,52 @@
+#include "common/reach/session_link.h"
+
+#include <cerrno>
+#include <utility>
+
+#include <fcntl.h>
+
+#include "common/base/unique_fd.h"
+#include "common/reach/socket_keys.h"
+
+namespace rcuda::wire {
+namespace {
+
+// Makes the Link over the fallback.
+Result<std::unique_ptr<transport::Link>> fall_back(const transport::Medium& medium,
+                                                   transport::Bootstrap bootstrap,
+                                                   const transport::LinkOptions& options) {
+  Result<Socket> control = bootstrap.server ? bootstrap.accept_stream(kFallbackSocket)
+                                            : bootstrap.open_stream(kFallbackSocket);
+  if (!control) return control.status();
+  bootstrap.control = std::move(control).value();
+  return transport::make_link(medium, std::move(bootstrap), options);
+}
+
+}  // namespace
+
+Result<SessionLink> make_session_link(const SessionMedia& media, transport::Bootstrap bootstrap,
+                                      const transport::LinkOptions& options) {
+  if (!media.fallback) {
+    auto link = transport::make_link(*media.medium, std::move(bootstrap), options);
+    if (!link) return link.status();
+    return SessionLink{std::move(link).value(), {}};
+  }
+  const UniqueFd first(::fcntl(bootstrap.control.fd(), F_DUPFD_CLOEXEC, 0));
+  if (!first) return Status::from_errno(errno, "keeping the session's first connection");
+  transport::Bootstrap second;
+  second.server = bootstrap.server;
+  second.timeout = bootstrap.timeout;
+  second.open_stream = bootstrap.open_stream;
+  second.accept_stream = bootstrap.accept_stream;
+
+  bootstrap.timeout /= kTryingPart;
+  auto link = transport::make_link(*media.medium, std::move(bootstrap), options);
+  if (link) return SessionLink{std::move(link).value(), {}};
+  Status refused = link.status();
+  link = fall_back(*media.fallback, std::move(second), options);
+  if (link) return SessionLink{std::move(link).value(), std::move(refused)};
+  return Status(link.status().code(), link.status().context() + "; before, over " +
+                                          media.medium->name() + ": " + refused.context());
+}
+
+}  // namespace rcuda::wire

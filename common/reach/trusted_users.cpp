@@ -1,0 +1,47 @@
+#include "common/reach/trusted_users.h"
+
+#include <algorithm>
+#include <ranges>
+#include <utility>
+
+#include "common/identity/users.h"
+
+namespace rcuda::wire {
+
+bool TrustedUsers::parse(std::string_view text) {
+  std::vector<uid_t> users;
+  // A string stream would register an exit handler in the program.
+  for (const auto part : std::views::split(text, ',')) {
+    const std::string word(part.begin(), part.end());
+    const size_t first = word.find_first_not_of(' ');
+    if (first == std::string::npos) return false;
+    const Result<uid_t> user =
+        identity::user_id(word.substr(first, word.find_last_not_of(' ') + 1 - first));
+    if (!user.ok()) return false;
+    users.push_back(*user);
+  }
+  users_ = std::move(users);
+  return true;
+}
+
+std::string TrustedUsers::text() const {
+  std::string all;
+  for (const uid_t user : users_) all += (all.empty() ? "" : ",") + std::to_string(user);
+  return all;
+}
+
+Status check_trust(const std::string& what, uid_t server, uid_t client,
+                   const std::vector<uid_t>& named) {
+  if (server == client || server == 0) return {};
+  if (std::find(named.begin(), named.end(), server) != named.end()) return {};
+  return Status(Code::kDenied,
+                what + " runs as uid " + std::to_string(server) + ", and a program of uid " +
+                    std::to_string(client) +
+                    (client == 0 ? " uses only servers of root"
+                                 : " uses only servers of its own user and of root") +
+                    ": run the program as that user, start a server of your own (rcuda-server "
+                    "--port PORT), or, if you trust that user, set RCUDA_TRUST_USER=" +
+                    std::to_string(server));
+}
+
+}  // namespace rcuda::wire

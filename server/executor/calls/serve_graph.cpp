@@ -1,0 +1,127 @@
+// Replacements for driver functions whose interface cannot be sent: kernel nodes take their
+// parameters packed, and capture information is copied out of the driver's arrays.
+#include <algorithm>
+#include <vector>
+
+#include "api/driver_table.h"
+#include "api/server_handlers.h"
+#include "server/executor/calls/call.h"
+
+namespace rcuda::server {
+namespace {
+
+// Assembles kernel node parameters in the form in which the application gave them; the node reads
+// back in that form. Must outlive the driver call.
+class KernelNode {
+ public:
+  KernelNode(const api::DriverTable& table, const CUDA_KERNEL_NODE_PARAMS& shape,
+             CUfunction function, CUkernel kernel, CUcontext context, const void* parameters,
+             size_t parameter_bytes, bool are_packed)
+      : parameter_bytes_(parameter_bytes),
+        extra_{CU_LAUNCH_PARAM_BUFFER_POINTER, const_cast<void*>(parameters),
+               CU_LAUNCH_PARAM_BUFFER_SIZE, &parameter_bytes_, CU_LAUNCH_PARAM_END},
+        params_(shape) {
+    size_t offset = 0, size = 0;
+    const auto get = [&](size_t index) {
+      if (function != nullptr) {
+        return table.cuFuncGetParamInfo ? table.cuFuncGetParamInfo(function, index, &offset, &size)
+                                        : CUDA_ERROR_NOT_SUPPORTED;
+      }
+      return table.cuKernelGetParamInfo ? table.cuKernelGetParamInfo(kernel, index, &offset, &size)
+                                        : CUDA_ERROR_NOT_SUPPORTED;
+    };
+    auto* bytes = static_cast<char*>(const_cast<void*>(parameters));
+    for (size_t i = 0; get(i) == CUDA_SUCCESS; ++i) {
+      // The driver reads as many bytes as the kernel has parameters, whatever size it is given.
+      if (size > parameter_bytes || offset > parameter_bytes - size) {
+        result_ = CUDA_ERROR_INVALID_VALUE;
+        return;
+      }
+      pointers_.push_back(bytes + offset);
+    }
+    params_.func = function;
+    params_.kern = kernel;
+    params_.ctx = context;
+    params_.kernelParams = are_packed || pointers_.empty() ? nullptr : pointers_.data();
+    params_.extra = are_packed ? extra_ : nullptr;
+  }
+  KernelNode(const KernelNode&) = delete;
+  KernelNode& operator=(const KernelNode&) = delete;
+
+  CUresult result() const { return result_; }
+  const CUDA_KERNEL_NODE_PARAMS* params() const { return &params_; }
+
+ private:
+  size_t parameter_bytes_;
+  void* extra_[5];
+  std::vector<void*> pointers_;
+  CUDA_KERNEL_NODE_PARAMS params_;
+  CUresult result_ = CUDA_SUCCESS;
+};
+
+}  // namespace
+
+CUresult serve_rcuda_graph_add_kernel_node(const api::DriverTable& table, CUgraphNode* node,
+                                           CUgraph graph, const CUgraphNode* dependencies,
+                                           size_t dependency_count, CUfunction device_function,
+                                           CUkernel kernel, CUcontext context,
+                                           const CUDA_KERNEL_NODE_PARAMS* shape,
+                                           const void* parameters, size_t parameter_bytes,
+                                           unsigned are_packed) {
+  const auto add = table.cuGraphAddKernelNode_v2;
+  if (add == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const KernelNode built(table, *shape, device_function, kernel, context, parameters,
+                         parameter_bytes, are_packed != 0);
+  if (built.result() != CUDA_SUCCESS) return built.result();
+  return add(node, graph, dependencies, dependency_count, built.params());
+}
+
+CUresult serve_rcuda_graph_set_kernel_node(const api::DriverTable& table, CUgraphNode node,
+                                           CUfunction device_function, CUkernel kernel,
+                                           CUcontext context, const CUDA_KERNEL_NODE_PARAMS* shape,
+                                           const void* parameters, size_t parameter_bytes,
+                                           unsigned are_packed) {
+  const auto set = table.cuGraphKernelNodeSetParams_v2;
+  if (set == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const KernelNode built(table, *shape, device_function, kernel, context, parameters,
+                         parameter_bytes, are_packed != 0);
+  if (built.result() != CUDA_SUCCESS) return built.result();
+  return set(node, built.params());
+}
+
+CUresult serve_rcuda_graph_exec_set_kernel_node(const api::DriverTable& table, CUgraphExec exec,
+                                                CUgraphNode node, CUfunction device_function,
+                                                CUkernel kernel, CUcontext context,
+                                                const CUDA_KERNEL_NODE_PARAMS* shape,
+                                                const void* parameters, size_t parameter_bytes,
+                                                unsigned are_packed) {
+  const auto set = table.cuGraphExecKernelNodeSetParams_v2;
+  if (set == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const KernelNode built(table, *shape, device_function, kernel, context, parameters,
+                         parameter_bytes, are_packed != 0);
+  if (built.result() != CUDA_SUCCESS) return built.result();
+  return set(exec, node, built.params());
+}
+
+CUresult serve_rcuda_stream_capture_info(const api::DriverTable& table, CUstream stream,
+                                         CUstreamCaptureStatus* status, cuuint64_t* id,
+                                         CUgraph* graph, CUgraphNode* dependencies,
+                                         CUgraphEdgeData* edges, size_t* count) {
+  const auto ask = table.cuStreamGetCaptureInfo_v3;
+  if (ask == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const size_t room = *count;
+  const CUgraphNode* found = nullptr;
+  const CUgraphEdgeData* found_edges = nullptr;
+  *count = 0;
+  // Without an output for edge data, the driver refuses edges that have data, and edge data without
+  // dependencies, as it does locally.
+  const CUresult result = ask(stream, status, id, graph, dependencies != nullptr ? &found : nullptr,
+                              edges != nullptr ? &found_edges : nullptr, count);
+  if (result != CUDA_SUCCESS || *status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return result;
+  const size_t copied = std::min(room, *count);
+  if (dependencies != nullptr && found != nullptr) std::copy_n(found, copied, dependencies);
+  if (edges != nullptr && found_edges != nullptr) std::copy_n(found_edges, copied, edges);
+  return result;
+}
+
+}  // namespace rcuda::server
