@@ -255,7 +255,7 @@ def emit_family(table, family):
 def emit_handlers_header(table):
     lines = [NOTICE, '#pragma once\n\n#include "server/executor/dispatch.h"\n\n'
              "namespace rcuda::server {\n\n"
-             "// Handwritten, in server/executor (or api/stubs): what runs in place of the driver function.\n"
+             "// Handwritten, in server/executor: what runs in place of the driver function.\n"
              "// Handles are the driver's; an output pointer is null only where the parameter is optional.\n"]
     for f in table.functions.values():
         if f.travels and f.handwritten_server:

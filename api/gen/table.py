@@ -104,7 +104,7 @@ class Function:
     opcode: int = 0
     handwritten_client: bool = False
     handwritten_server: bool = False
-    served_in_api: bool = False  # its serve_cuX is in api/stubs, not in server/executor
+    served_in_api: bool = False  # its serve_cuX is in server/executor/calls
     is_driver: bool = True  # False: one of rcuda's own calls, with its signature in the table
     route: str = "auto"
     always_outputs: bool = False
