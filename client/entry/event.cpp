@@ -22,7 +22,7 @@ constexpr unsigned kEventFlags =
     CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
 
 CUresult find_event(CUevent handle, Event** event) {
-  return find_object(handle, event, CUDA_ERROR_INVALID_HANDLE);
+  return resolve_object(handle, event, CUDA_ERROR_INVALID_HANDLE);
 }
 
 // The result of a call that has found an event done, or has waited for it.

@@ -76,13 +76,13 @@ extern "C" {
 
 CUresult cuGraphDestroy(CUgraph handle) {
   Graph* graph;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &graph));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_object(handle, &graph));
   return forward_cuGraphDestroy(handle);
 }
 
 CUresult cuGraphClone(CUgraph* clone, CUgraph handle) {
   Graph* graph;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &graph));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_object(handle, &graph));
   if (!clone) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = forward_cuGraphClone(clone, handle);
   if (result != CUDA_SUCCESS) return result;
@@ -97,7 +97,7 @@ CUresult cuGraphClone(CUgraph* clone, CUgraph handle) {
 
 CUresult cuGraphDestroyNode(CUgraphNode handle) {
   GraphNode* node;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &node));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_object(handle, &node));
   return forward_cuGraphDestroyNode(handle);
 }
 
@@ -147,7 +147,7 @@ CUresult cuUserObjectCreate(CUuserObject* object, void* pointer, CUhostFn destro
 
 CUresult cuUserObjectRetain(CUuserObject handle, unsigned count) {
   UserObject* object;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &object));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_object(handle, &object));
   if (!is_count(count)) return CUDA_ERROR_INVALID_VALUE;
   object->references.fetch_add(count);
   return CUDA_SUCCESS;
@@ -155,7 +155,7 @@ CUresult cuUserObjectRetain(CUuserObject handle, unsigned count) {
 
 CUresult cuUserObjectRelease(CUuserObject handle, unsigned count) {
   UserObject* object;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &object));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_object(handle, &object));
   return is_count(count) && release_user_object(object, count) ? CUDA_SUCCESS
                                                                : CUDA_ERROR_INVALID_VALUE;
 }
@@ -164,8 +164,8 @@ CUresult cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsi
                                  unsigned flags) {
   Graph* graph;
   UserObject* object;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_object(graph_handle, &graph));
-  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &object));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_object(graph_handle, &graph));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_object(handle, &object));
   if (!is_count(count) || (flags & ~unsigned{CU_GRAPH_USER_OBJECT_MOVE})) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -194,8 +194,8 @@ CUresult cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsi
 CUresult cuGraphReleaseUserObject(CUgraph graph_handle, CUuserObject handle, unsigned count) {
   Graph* graph;
   UserObject* object;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_object(graph_handle, &graph));
-  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &object));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_object(graph_handle, &graph));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_object(handle, &object));
   auto& all = graph->held;
   const auto of_object = [&](const HeldObject& held) { return held.object == object; };
   if (!is_count(count) || std::none_of(all.begin(), all.end(), of_object))

@@ -235,7 +235,7 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode* node, CUgraph graph, const CUgraph
 
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS* parameters) {
   GraphNode* node;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &node));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_object(handle, &node));
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   GraphNode::Answers& state = node->answers();
   state.parameters.resize(wire::kMaxParameterBytes);
@@ -342,7 +342,7 @@ CUresult cuGraphAddHostNode(CUgraphNode* node, CUgraph graph, const CUgraphNode*
 
 CUresult cuGraphHostNodeGetParams(CUgraphNode handle, CUDA_HOST_NODE_PARAMS* parameters) {
   GraphNode* node;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &node));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_object(handle, &node));
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   unsigned long long number = 0;
   RCUDA_RETURN_IF_CUDA_ERROR(forward_rcuda_graph_host_node(handle, &number));
@@ -352,7 +352,7 @@ CUresult cuGraphHostNodeGetParams(CUgraphNode handle, CUDA_HOST_NODE_PARAMS* par
 
 CUresult cuGraphHostNodeSetParams(CUgraphNode handle, const CUDA_HOST_NODE_PARAMS* parameters) {
   GraphNode* node;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &node));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_object(handle, &node));
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   return with_host_function(*parameters, *node, [&](const CUDA_HOST_NODE_PARAMS* numbered) {
     return forward_cuGraphHostNodeSetParams(handle, numbered);
@@ -362,7 +362,7 @@ CUresult cuGraphHostNodeSetParams(CUgraphNode handle, const CUDA_HOST_NODE_PARAM
 CUresult cuGraphExecHostNodeSetParams(CUgraphExec executable, CUgraphNode handle,
                                       const CUDA_HOST_NODE_PARAMS* parameters) {
   GraphNode* node;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &node));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_object(handle, &node));
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   return with_host_function(*parameters, *node, [&](const CUDA_HOST_NODE_PARAMS* numbered) {
     return forward_cuGraphExecHostNodeSetParams(executable, handle, numbered);
@@ -391,7 +391,7 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNod
 
 CUresult cuGraphMemcpyNodeGetParams(CUgraphNode handle, CUDA_MEMCPY3D* copy) {
   GraphNode* node;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &node));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_object(handle, &node));
   if (!copy) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult result = forward_cuGraphMemcpyNodeGetParams(handle, copy); result != CUDA_SUCCESS) {
     return peer_copy_given(handle, *node, copy) ? CUDA_SUCCESS : result;
@@ -407,7 +407,7 @@ CUresult cuGraphMemcpyNodeGetParams(CUgraphNode handle, CUDA_MEMCPY3D* copy) {
 
 CUresult cuGraphMemcpyNodeSetParams(CUgraphNode handle, const CUDA_MEMCPY3D* given) {
   GraphNode* node;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &node));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_object(handle, &node));
   if (!given) return CUDA_ERROR_INVALID_VALUE;
   std::optional<CopyBetweenServers> between;
   RCUDA_RETURN_IF_CUDA_ERROR(check_change(handle, *node, *given, false, &between));
@@ -424,7 +424,7 @@ CUresult cuGraphMemcpyNodeSetParams(CUgraphNode handle, const CUDA_MEMCPY3D* giv
 CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec executable, CUgraphNode handle,
                                         const CUDA_MEMCPY3D* given, CUcontext context) {
   GraphNode* node;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &node));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_object(handle, &node));
   if (!given) return CUDA_ERROR_INVALID_VALUE;
   std::optional<CopyBetweenServers> between;
   RCUDA_RETURN_IF_CUDA_ERROR(check_change(handle, *node, *given, true, &between));

@@ -45,7 +45,7 @@ CUresult cuGraphDebugDotPrint(CUgraph graph, const char* path, unsigned flags) {
 // The node owns both arrays, as in a local driver.
 CUresult cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
   GraphNode* node;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &node));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_object(handle, &node));
   if (!params) return CUDA_ERROR_INVALID_VALUE;
   std::vector<CUmemAccessDesc>& access = node->answers().access;
   access.resize(kMostAccess);
@@ -62,7 +62,7 @@ CUresult cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PA
 
 CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode handle, CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
   GraphNode* node;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_object(handle, &node));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_object(handle, &node));
   if (!params) return CUDA_ERROR_INVALID_VALUE;
   std::vector<CUstreamBatchMemOpParams>& operations = node->answers().operations;
   operations.resize(kMostOperations);

@@ -45,7 +45,7 @@ bool readable(unsigned count, const CUjit_option* options, void* const* values) 
 }
 
 CUresult find_state(CUlinkState handle, LinkState** state) {
-  return find_object(handle, state, CUDA_ERROR_INVALID_HANDLE);
+  return resolve_object(handle, state, CUDA_ERROR_INVALID_HANDLE);
 }
 
 // Updates the logs after a call, whether the call succeeded or not.

@@ -159,7 +159,7 @@ CUresult load_library(CUlibrary* handle, const void* pointer, std::optional<size
 }
 
 CUresult find_library(CUlibrary handle, Library** library) {
-  return find_object(handle, library, CUDA_ERROR_INVALID_HANDLE);
+  return resolve_object(handle, library, CUDA_ERROR_INVALID_HANDLE);
 }
 
 // Gets a variable of a module. Queries the worker once, because runtimes of CUDA 12 look a variable

@@ -15,7 +15,7 @@ extern "C" {
 
 CUresult cuTexRefDestroy(CUtexref reference) {
   TextureReference* found;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_object(reference, &found, CUDA_ERROR_INVALID_HANDLE));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_object(reference, &found, CUDA_ERROR_INVALID_HANDLE));
   // A module's reference ends with the module.
   if (found->id & rcuda::wire::kWorkerMinted) return CUDA_SUCCESS;
   return forward_cuTexRefDestroy(reference);

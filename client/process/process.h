@@ -109,7 +109,7 @@ inline Context& owner_of(Context& context) {
 // `if_none`: the result if the handle is not a live object of this type; by default the result of
 // graph functions.
 template <typename T>
-CUresult find_object(const void* handle, T** object, CUresult if_none = CUDA_ERROR_INVALID_VALUE) {
+CUresult resolve_object(const void* handle, T** object, CUresult if_none = CUDA_ERROR_INVALID_VALUE) {
   RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   *object = find<T>(handle);
   return *object ? CUDA_SUCCESS : if_none;
