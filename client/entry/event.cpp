@@ -63,7 +63,7 @@ CUresult record(CUevent handle, CUstream stream, unsigned flags) {
   wire::ObjectId id;
   RCUDA_RETURN_IF_CUDA_ERROR(resolve(stream, wire::Kind::kStream, &target, &id));
   if (target.session != event->session ||
-      (target.context != event->context && owner_of(target) != event->context)) {
+      (target.context != event->context && owning_context_id(target) != event->context)) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
   if (flags) event->state.leave_to_worker();  // a graph node, whose launches record it

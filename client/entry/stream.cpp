@@ -230,7 +230,7 @@ CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* gree
   StreamView view;  // in this version both outputs are optional
   RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
   Context* const found = context_of(view.target);
-  if (context) *context = reinterpret_cast<CUcontext>(&owner_of(*found));
+  if (context) *context = reinterpret_cast<CUcontext>(&owning_context(*found));
   if (green) *green = found->green ? reinterpret_cast<CUgreenCtx>(found) : nullptr;
   return CUDA_SUCCESS;
 }

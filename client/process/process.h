@@ -100,7 +100,7 @@ class Process {
 
 // Returns the owner of objects that are created while `context` is current: the context itself, or
 // for a green context its device's primary context.
-inline Context& owner_of(Context& context) {
+inline Context& owning_context(Context& context) {
   return context.green ? *Process::get().device(static_cast<CUdevice>(context.device))->primary
                        : context;
 }
@@ -109,7 +109,8 @@ inline Context& owner_of(Context& context) {
 // `if_none`: the result if the handle is not a live object of this type; by default the result of
 // graph functions.
 template <typename T>
-CUresult resolve_object(const void* handle, T** object, CUresult if_none = CUDA_ERROR_INVALID_VALUE) {
+CUresult resolve_object(const void* handle, T** object,
+                        CUresult if_none = CUDA_ERROR_INVALID_VALUE) {
   RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   *object = find<T>(handle);
   return *object ? CUDA_SUCCESS : if_none;

@@ -38,7 +38,7 @@ CUresult resolve_stream(const void* handle, Target* target, wire::ObjectId* id, 
     if (!per_thread) {
       *id = 0;
       const bool is_owners =
-          target->session == context->session && target->context == owner_of(*context).id;
+          target->session == context->session && target->context == owning_context(*context).id;
       if (is_owners) target->context = context->id;  // the owner of the default stream
       const bool is_its = target->session == context->session && target->context == context->id;
       target->timeline = is_its ? context->timeline.get() : nullptr;
@@ -95,7 +95,7 @@ CUresult target_current(Target* target) {
   RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   Context* context;
   RCUDA_RETURN_IF_CUDA_ERROR(find_current(&context));
-  *target = target_of(owner_of(*context));
+  *target = target_of(owning_context(*context));
   return CUDA_SUCCESS;
 }
 
@@ -243,7 +243,7 @@ CUresult synchronize_with_greens(Session& session, wire::ObjectId context) {
   if (result != CUDA_SUCCESS) return result;
   std::vector<wire::ObjectId> greens;
   select<Context>([&](Context& other) {
-    if (other.green && other.session == &session && owner_of(other).id == context) {
+    if (other.green && other.session == &session && owning_context(other).id == context) {
       greens.push_back(other.id);
     }
     return false;
@@ -254,7 +254,9 @@ CUresult synchronize_with_greens(Session& session, wire::ObjectId context) {
   return CUDA_SUCCESS;
 }
 
-wire::ObjectId owner_of(const Target& target) { return owner_of(*context_of(target)).id; }
+wire::ObjectId owning_context_id(const Target& target) {
+  return owning_context(*context_of(target)).id;
+}
 
 CUresult post(const Target& target, uint16_t opcode, std::span<const std::byte> body) {
   const CUresult result = target.session->post(target, opcode, body);

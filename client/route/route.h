@@ -116,7 +116,7 @@ CUresult await_idle(Session& session, wire::ObjectId context);
 // Waits until the context is idle. For a primary context, also waits for its green contexts.
 CUresult synchronize_with_greens(Session& session, wire::ObjectId context);
 // Returns the owner of objects that are created in the target's context (process.h).
-wire::ObjectId owner_of(const Target& target);
+wire::ObjectId owning_context_id(const Target& target);
 
 // Sends a command for an entry point that reports asynchronous errors. Returns kSessionLost, the
 // error of an earlier command, or CUDA_SUCCESS.

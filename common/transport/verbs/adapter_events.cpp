@@ -24,7 +24,7 @@ Registry& registry() {
   return *instance;
 }
 
-const void* owner_of(const ibv_async_event& event) {
+const void* attachment_owner(const ibv_async_event& event) {
   switch (event.event_type) {
     case IBV_EVENT_QP_FATAL:
     case IBV_EVENT_QP_REQ_ERR:
@@ -85,7 +85,7 @@ void AdapterEvents::take(ibv_context* context) {
       case IBV_EVENT_QP_ACCESS_ERR:
       case IBV_EVENT_CQ_ERR:
         for (const Attachment* attachment : registry().attachments) {
-          if (attachment->owner_ != owner_of(event)) continue;
+          if (attachment->owner_ != attachment_owner(event)) continue;
           attachment->note_(Loss::Sign::kQueuePair,
                             std::string("the adapter stopped the session's queues (") + what +
                                 "): 'dmesg' and 'rdma res show qp' say more");
