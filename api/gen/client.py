@@ -198,9 +198,9 @@ def emit_outputs(function, types):
     for a in function.arguments:
         struct = types.structs.get(a.element)
         if a.form == "named" and a.count:
-            lines.append(f"  call.adopt_array({a.name}, {a.name}_room, wire::Kind::k{a.kind});\n")
+            lines.append(f"  call.wrap_ids({a.name}, {a.name}_room, wire::Kind::k{a.kind});\n")
         elif a.form == "named":
-            lines.append(f"  {{\n    void* it = call.adopt(wire::Kind::k{a.kind});\n"
+            lines.append(f"  {{\n    void* it = call.wrap_id(wire::Kind::k{a.kind});\n"
                          f"    if ({a.name} != nullptr) *{a.name} = from_pointer<{a.element}>(it);\n"
                          "  }\n")
         elif a.form == "out" and a.count:

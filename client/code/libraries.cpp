@@ -107,7 +107,7 @@ void destroy_kernel(Kernel* kernel) {
 }
 
 // Returns the library's kernel of that name: `created`, unless another thread was first.
-Kernel* adopt(Library& library, Kernel* created) {
+Kernel* keep_kernel(Library& library, Kernel* created) {
   std::unique_lock gone(kernels_mutex());
   std::lock_guard lock(library.mutex);
   const auto [known, is_new] = library.kernels.emplace(created->name, created);
@@ -172,7 +172,7 @@ CUresult find_kernel(Library& library, const Target& target, const char* name, K
     destroy(created);
     return result;
   }
-  *kernel = adopt(library, created);
+  *kernel = keep_kernel(library, created);
   return CUDA_SUCCESS;
 }
 
@@ -186,7 +186,7 @@ void add_kernel(Library& library, const Target& target, LoadedFunction function)
     created->first_device = target.device;
     created->first_info.store(info.get(), std::memory_order_release);
   }
-  adopt(library, created);
+  keep_kernel(library, created);
 }
 
 void unload(Library& library) {

@@ -42,7 +42,7 @@ CUresult handle_to_wire(Handle& handle, wire::Kind kind, Target* target) {
 template <typename Handle>
 void handle_from_wire(Handle& handle, wire::Kind kind, const Target* target) {
   const auto id = static_cast<wire::ObjectId>(reinterpret_cast<uintptr_t>(to_pointer(handle)));
-  handle = from_pointer<Handle>(adopt(*target, kind, id));
+  handle = from_pointer<Handle>(wrap_id(*target, kind, id));
 }
 
 class Call {
@@ -128,8 +128,8 @@ class Call {
 
   // Reply.
   bool answered() const { return out_.has_value() && out_->remaining() != 0; }
-  void* adopt(wire::Kind kind) {
-    return client::adopt(target_, kind, out_->value<wire::ObjectId>());
+  void* wrap_id(wire::Kind kind) {
+    return client::wrap_id(target_, kind, out_->value<wire::ObjectId>());
   }
   template <typename T>
   void take_array(T* items, size_t room) {
@@ -139,12 +139,12 @@ class Call {
   }
   // Elements that the worker did not fill become null.
   template <typename Handle>
-  void adopt_array(Handle* items, size_t room, wire::Kind kind) {
+  void wrap_ids(Handle* items, size_t room, wire::Kind kind) {
     const auto ids = out_->array<wire::ObjectId>();
     if (items == nullptr || ids.size() > room) return ids.empty() ? void() : out_->reject();
     for (size_t i = 0; i < room; ++i) {
       items[i] =
-          from_pointer<Handle>(i < ids.size() ? client::adopt(target_, kind, ids[i]) : nullptr);
+          from_pointer<Handle>(i < ids.size() ? client::wrap_id(target_, kind, ids[i]) : nullptr);
     }
   }
   // Takes the first piece; read_rest() requests the others.

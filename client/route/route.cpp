@@ -211,7 +211,7 @@ CUresult mint(const Target& target, wire::Kind kind, void** handle, wire::Object
   return CUDA_SUCCESS;
 }
 
-void* adopt(const Target& target, wire::Kind kind, wire::ObjectId id) {
+void* wrap_id(const Target& target, wire::Kind kind, wire::ObjectId id) {
   if (id == 0) return nullptr;
   return named(kind, {id, home_of(target, kind, id), target.session, target.device});
 }

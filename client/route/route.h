@@ -83,7 +83,7 @@ CUresult resolve_without_pacing(CUstream stream, Target* target, wire::ObjectId*
 CUresult mint(const Target& target, wire::Kind kind, void** handle, wire::ObjectId* id);
 // Returns the handle for an id that the worker assigned (kWorkerMinted). Makes the object when the
 // worker first names it. Null for id 0.
-void* adopt(const Target& target, wire::Kind kind, wire::ObjectId id);
+void* wrap_id(const Target& target, wire::Kind kind, wire::ObjectId id);
 // Destroys a handle's object and releases its id, after its destroy was posted or its create
 // failed.
 void retire(const void* handle, wire::Kind kind);

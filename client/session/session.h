@@ -272,7 +272,7 @@ class Session {
   struct Approach;
   static Result<Approach> reach(const ServerDevices& server, const SessionOptions& options,
                                 const wire::Credentials& credentials);
-  Status adopt(wire::Welcome welcome, const std::vector<wire::AddressWindow>& taken);
+  Status keep_welcome(wire::Welcome welcome, const std::vector<wire::AddressWindow>& taken);
   Status link_up(Approach approach, const SessionOptions& options);
   bool acquire_slot(size_t reply_bytes, bool patient, PendingCall* call);
   void release_slot(uint32_t offset);

@@ -99,12 +99,12 @@ Status Session::connect(const ServerDevices& server, const SessionOptions& optio
       wire::request_session(&approach->connection, hello, options.answer_timeout, waits);
   if (!welcome) return Status(welcome.status()).with_context(address);
   if (!welcome->fell_back.empty()) approach->why = "the server: " + welcome->fell_back;
-  RCUDA_RETURN_IF_ERROR(adopt(std::move(welcome).value(), hello.taken));
+  RCUDA_RETURN_IF_ERROR(keep_welcome(std::move(welcome).value(), hello.taken));
   return link_up(std::move(approach).value(), options);
 }
 
 // Takes what the worker says of itself and of its devices.
-Status Session::adopt(wire::Welcome welcome, const std::vector<wire::AddressWindow>& taken) {
+Status Session::keep_welcome(wire::Welcome welcome, const std::vector<wire::AddressWindow>& taken) {
   welcome_ = std::move(welcome);
   const std::string address = address_of(server_);
   if (welcome_.devices.size() != server_.gpus.size()) {

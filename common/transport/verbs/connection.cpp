@@ -76,7 +76,7 @@ Status Connection::create_id(CmId* id) {
   return {};
 }
 
-Status Connection::adopt_context(ibv_context* context) {
+Status Connection::keep_context(ibv_context* context) {
   if (context == nullptr) {
     return {Code::kUnsupported, "no RDMA device has the address " + local_.text() +
                                     " ('rdma link' lists devices and their interfaces, "
@@ -105,7 +105,7 @@ Status Connection::open_server(const Address& local) {
       errno != EADDRNOTAVAIL) {
     return failed("rdma_bind_addr");
   }
-  RCUDA_RETURN_IF_ERROR(adopt_context(listen_->verbs));
+  RCUDA_RETURN_IF_ERROR(keep_context(listen_->verbs));
   if (rdma_listen(listen_.get(), 64) != 0) return failed("rdma_listen");
   return {};
 }
@@ -154,11 +154,11 @@ Status Connection::resolve(const Address& local, const Address& server, const Pa
   // The source address is bound. Without it, rdma_cm takes the destination's device for a local
   // address.
   if (rdma_resolve_addr(id->get(), from.get(), to.get(), kResolveMs) != 0) {
-    if (errno == ENODEV || errno == EADDRNOTAVAIL) return adopt_context(nullptr);
+    if (errno == ENODEV || errno == EADDRNOTAVAIL) return keep_context(nullptr);
     return failed("rdma_resolve_addr");
   }
   RCUDA_RETURN_IF_ERROR(expect(RDMA_CM_EVENT_ADDR_RESOLVED, patience));
-  RCUDA_RETURN_IF_ERROR(adopt_context((*id)->verbs));
+  RCUDA_RETURN_IF_ERROR(keep_context((*id)->verbs));
   if (rdma_resolve_route(id->get(), kResolveMs) != 0) return failed("rdma_resolve_route");
   return expect(RDMA_CM_EVENT_ROUTE_RESOLVED, patience);
 }
@@ -239,7 +239,7 @@ Status Connection::accept(rdma_cm_event* event, const Token& token,
     rdma_reject(id.get(), nullptr, 0);
     return {};  // a stranger's request does not end the connecting
   }
-  RCUDA_RETURN_IF_ERROR(adopt_context(id->verbs));
+  RCUDA_RETURN_IF_ERROR(keep_context(id->verbs));
   RCUDA_RETURN_IF_ERROR(create_qp(id.get(), plans[data.index], data.index));
   set_ack_timeout(id.get());
   rdma_conn_param connect = parameters(nullptr, 0);

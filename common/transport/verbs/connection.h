@@ -90,7 +90,7 @@ class Connection {
   void destroy_queue_pairs();
 
  private:
-  Status adopt_context(ibv_context* context);
+  Status keep_context(ibv_context* context);
   Status create_id(CmId* id);
   Status create_qp(rdma_cm_id* id, const QueuePairPlan& plan, size_t index);
   Status resolve(const Address& local, const Address& server, const Patience& patience, CmId* id);
