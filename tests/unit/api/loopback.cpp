@@ -198,7 +198,7 @@ CUresult mint(const Target&, wire::Kind kind, void** handle, wire::ObjectId* id)
   return CUDA_SUCCESS;
 }
 
-void* adopt(const Target&, wire::Kind kind, wire::ObjectId id) {
+void* wrap_id(const Target&, wire::Kind kind, wire::ObjectId id) {
   return id == 0 ? nullptr : reinterpret_cast<void*>(handle_number(Side::kClient, kind, id));
 }
 
