@@ -153,8 +153,13 @@ def load(raw):
     return {name: command_of(raw, name) for name in raw}
 
 
-def struct_of(name, members, header, tail):
-    lines = [f"struct {name} {{\n"]
+def opcode_of(command):
+    return f"  static constexpr Custom kOpcode = Custom::k{command};\n"
+
+
+def struct_of(name, members, header, tail, command=""):
+    """`command`: for a body, the command that it belongs to."""
+    lines = [f"struct {name} {{\n", opcode_of(command) if command else ""]
     if header:
         lines.append("  ReplyHeader header;\n")
     for m in members:
@@ -182,11 +187,13 @@ def emit_header(table):
     lines.append("  kFirstGenerated = 0x100,  // those of the driver's functions: api/opcodes.h\n};\n\n")
     for c in commands:
         if c.body_of == c.name:
-            lines.append(struct_of(f"{c.name}Body", c.body, False, c.tail))
+            lines.append(struct_of(f"{c.name}Body", c.body, False, c.tail, c.name))
+        if not c.body_of:
+            lines.append(f"struct {c.name}Body {{\n{opcode_of(c.name)}}};\n\n")
         if c.reply_of == c.name:
             lines.append(struct_of(f"{c.name}Reply", c.reply, True, c.reply_tail))
     for c in commands:
         if c.body_of not in ("", c.name):
-            lines.append(f"using {c.name}Body = {c.body_of}Body;\n")
+            lines.append(f"struct {c.name}Body : {c.body_of}Body {{\n{opcode_of(c.name)}}};\n")
     lines.append("\n}  // namespace rcuda::wire\n")
     return "".join(lines)

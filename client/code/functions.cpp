@@ -61,9 +61,8 @@ CUresult FunctionQuestion::send(Session& session, wire::ObjectId context, wire::
   body.owner = owner;
   body.is_kernel = is_kernel;
   body.name_bytes = static_cast<uint16_t>(length);
-  session.begin(session.in_context(context), static_cast<uint16_t>(wire::Custom::kFunctionInfo),
-                std::as_bytes(std::span(&body, 1)), std::as_bytes(std::span(name, length)),
-                wire::ClientWindow::kLargeReplyBytes - 64, true, &call_);
+  session.begin(session.in_context(context), {body, std::as_bytes(std::span(name, length))},
+                {.reply_bytes = wire::ClientWindow::kLargeReplyBytes - 64}, &call_);
   return CUDA_SUCCESS;
 }
 

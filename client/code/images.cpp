@@ -26,22 +26,15 @@ namespace {
 // images go through staging slots, and filling a slot is a round trip.
 constexpr size_t kMostInCommands = 256u << 10;
 
-template <typename Body>
-std::span<const std::byte> bytes_of(const Body& body) {
-  return std::as_bytes(std::span(&body, 1));
-}
-
 CUresult send_chunk(Session& session, wire::ObjectId context, const ImageHash& hash,
                     std::span<const std::byte> image, size_t offset, size_t length) {
   wire::ImageChunkBody body{};
   std::memcpy(body.sha256, hash.data(), hash.size());
   body.offset = offset;
   body.bytes = static_cast<uint32_t>(length);
-  const auto opcode = static_cast<uint16_t>(wire::Custom::kImageChunk);
   if (length <= wire::kMaxInlineBytes) {
     body.staging_offset = ~uint64_t{0};
-    return session.post(session.in_context(context), opcode, bytes_of(body),
-                        image.subspan(offset, length));
+    return session.post(session.in_context(context), {body, image.subspan(offset, length)});
   }
   Staging::Slot slot = session.staging().acquire(nullptr);
   CUresult result = session.staging().fill(slot, image.data() + offset, length);
@@ -49,7 +42,7 @@ CUresult send_chunk(Session& session, wire::ObjectId context, const ImageHash& h
     body.staging_offset = slot.offset;
     body.word = slot.word.index;
     body.sequence = slot.word.sequence;
-    result = session.post(session.in_context(context), opcode, bytes_of(body));
+    result = session.post(session.in_context(context), body);
   } else {
     --slot.word.sequence;  // no command carries this sequence
   }
@@ -123,8 +116,8 @@ CUresult ask(Session& session, wire::ObjectId context, const ImageParts& image, 
     wire::ImageQueryBody query{};
     std::memcpy(query.sha256, image.hashes[i].data(), image.hashes[i].size());
     query.bytes = image.parts[i].size();
-    session.begin(session.in_context(context), static_cast<uint16_t>(wire::Custom::kImageQuery),
-                  bytes_of(query), {}, sizeof(wire::ImageQueryReply), true, &questions[i - first]);
+    session.begin(session.in_context(context), query,
+                  {.reply_bytes = sizeof(wire::ImageQueryReply)}, &questions[i - first]);
     if (!with_bytes) continue;
     const CUresult sent =
         send_bytes(session, context, image.hashes[i], image.parts[i], wire::kMaxInlineBytes);
@@ -188,8 +181,7 @@ CUresult call_with_images(Session& session, wire::ObjectId context, const ImageP
   const Target target = session.in_context(context);
   std::optional<Session::PendingCall> early;
   const auto send_early = [&] {
-    session.begin(target, command.opcode, command.body, command.tail, command.reply_bytes, true,
-                  &early.emplace());
+    session.begin(target, command.command, {.reply_bytes = command.reply_bytes}, &early.emplace());
     if (command.behind) command.behind();
   };
   bool lacked = false;
@@ -202,8 +194,7 @@ CUresult call_with_images(Session& session, wire::ObjectId context, const ImageP
     }
   }
   if (result != CUDA_SUCCESS) return result;
-  return loaded(session.call(target, command.opcode, command.body, command.tail,
-                             command.reply_bytes, &reply->emplace()));
+  return loaded(session.call(target, command.command, command.reply_bytes, &reply->emplace()));
 }
 
 CUresult send_image(Session& session, wire::ObjectId context, const ImageHash& hash,

@@ -19,8 +19,7 @@ ImageHash hash_image(std::span<const std::byte> image);
 
 // A command that names images of the worker by their hashes.
 struct ImageCommand {
-  uint16_t opcode;
-  std::span<const std::byte> body, tail;
+  wire::Command command;
   size_t reply_bytes;
   // Sends further commands, which the worker executes after this command. Called at most once.
   std::function<void()> behind{};

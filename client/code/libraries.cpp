@@ -200,8 +200,7 @@ void unload(Library& library) {
   for (const auto& [session, id] : library.ids) {
     wire::Encoder body;
     body.value(id);
-    (void)session->post(session->in_context(0), static_cast<uint16_t>(api::Opcode::cuLibraryUnload),
-                        body.body());
+    (void)session->post(session->in_context(0), {api::Opcode::cuLibraryUnload, body.body()});
     session->ids().release(wire::Kind::kLibrary, id);
   }
   destroy(&library);

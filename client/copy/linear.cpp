@@ -57,8 +57,7 @@ wire::CopyBody body_of(const LinearCopy& copy, const CopyStream& stream,
 // A round trip. The caller learns whether the worker accepted the copy.
 CUresult ask_to_copy(const CopyStream& stream, const wire::CopyBody& body) {
   Reply reply;
-  return stream.target.session->call(stream.target, static_cast<uint16_t>(wire::Custom::kCopy),
-                                     std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
+  return stream.target.session->call(stream.target, body, 0, &reply);
 }
 
 CUresult copy_in_worker(const CopyStream& stream, wire::CopyBody body, const CopyPlan& plan) {
@@ -72,8 +71,7 @@ CUresult copy_in_worker(const CopyStream& stream, wire::CopyBody body, const Cop
           plan.waits ? transport::Company::kAwaited : transport::Company::kAlone);
     }
   }
-  return plan.waits ? stream.target.session->post_and_wait(stream.target, wire::Custom::kCopy, body)
-                    : post(stream.target, wire::Custom::kCopy, body);
+  return plan.waits ? session.post_and_wait(stream.target, body) : post(stream.target, body);
 }
 
 // Sends all pieces even if an earlier command has failed; returns that error at the end.
@@ -89,10 +87,8 @@ CUresult send_pageable(const CopyStream& stream, CUdeviceptr destination, const 
     const size_t length = std::min<size_t>(bytes - at, wire::kMaxInlineBytes);
     const wire::CopyInlineBody body{destination + at, static_cast<uint32_t>(length),
                                     stream_id(stream.target)};
-    const CUresult result = session.post(
-        stream.target, static_cast<uint16_t>(wire::Custom::kCopyInline),
-        std::as_bytes(std::span(&body, 1)), {static_cast<const std::byte*>(source) + at, length});
-    if (result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(
+        session.post(stream.target, {body, {static_cast<const std::byte*>(source) + at, length}}));
     at += length;
   }
   return session.take_error();

@@ -28,10 +28,8 @@ struct StreamPoint {
 CUresult either(CUresult first, CUresult second) { return first != CUDA_SUCCESS ? first : second; }
 
 // Sends a command. Errors of earlier commands are left for take_errors().
-template <typename Body>
-CUresult send(const Target& target, wire::Custom opcode, const Body& body) {
-  return target.session->post(target, static_cast<uint16_t>(opcode),
-                              std::as_bytes(std::span(&body, 1)));
+CUresult send(const Target& target, const wire::Command& command) {
+  return target.session->post(target, command);
 }
 
 // Takes one error of earlier commands. The errors of the other sessions stay with them.
@@ -127,11 +125,11 @@ class Halves {
     out_.id = in_.id = peers.next_id();
     in_.word = word.index;
     in_.sequence = word.sequence;
-    const CUresult sent = send(out_target_, wire::Custom::kPeerCopy, out_);
+    const CUresult sent = send(out_target_, out_);
     if (source_.lost()) return kSessionLost;
     // Sends this half even if the first half was refused (RCUDA_SYNC): this half then ends with the
     // same error.
-    const CUresult received = send(in_target_, wire::Custom::kPeerCopy, in_);
+    const CUresult received = send(in_target_, in_);
     posted_ = true;
     return either(sent, received);
   }
@@ -160,13 +158,13 @@ CUresult signal_then_await(const StreamPoint& earlier, const StreamPoint& later,
   body.link = link;
   body.is_event = earlier.event != 0;
   body.place = body.is_event ? earlier.event : earlier.stream;
-  const CUresult signalled = send(earlier.target, wire::Custom::kPeerSignal, body);
+  const CUresult signalled = send(earlier.target, body);
   // The worker that would release the other stream is lost.
   if (signalling.lost()) return kSessionLost;
   body.copy = 0;
   body.is_event = 0;
   body.place = later.stream;
-  return either(signalled, send(later.target, wire::Custom::kPeerAwait, body));
+  return either(signalled, send(later.target, wire::PeerAwaitBody{body}));
 }
 
 // Returns this library's stream in the owner's context. Copies issued in a third server's streams

@@ -103,16 +103,14 @@ CUresult describe(CUmemorytype type, const void* host, CUdeviceptr device, CUarr
 
 // Sends one piece of a copy. Errors of earlier commands are left until all pieces are sent.
 CUresult post_piece(const CopyStream& where, wire::CopyShapeBody body,
-                    uint64_t* position = nullptr) {
+                    SentCommand* sent = nullptr) {
   body.stream = stream_id(where.target);
-  return where.target.session->post(where.target, static_cast<uint16_t>(wire::Custom::kCopyShape),
-                                    std::as_bytes(std::span(&body, 1)), {}, transport::Wake::kYes,
-                                    position);
+  return where.target.session->post(where.target, body, transport::Wake::kYes, sent);
 }
 
 CUresult post_shape(const CopyStream& where, wire::CopyShapeBody body) {
   body.stream = stream_id(where.target);
-  return post(where.target, wire::Custom::kCopyShape, body);
+  return post(where.target, body);
 }
 
 // A piece of the extent that fits into a staging slot: whole rows if possible.
@@ -224,8 +222,8 @@ CUresult to_pageable(const CopyStream& where, const ShapeSide& destination, cons
     body.destination = staged(slot, piece);
     body.destination_staged = 1;
     body.source = shifted(source.wire, piece);
-    uint64_t position = 0;
-    const CUresult posted = post_piece(where, body, &position);
+    SentCommand sent;
+    const CUresult posted = post_piece(where, body, &sent);
     CUresult copied = session.wait_word(slot.word.index, slot.word.sequence);
     if (copied == CUDA_SUCCESS) {
       std::byte* memory = staging.memory(slot);
@@ -235,7 +233,7 @@ CUresult to_pageable(const CopyStream& where, const ShapeSide& destination, cons
         memory = packed.data();
       }
       if (copied == CUDA_SUCCESS) copy_rows(memory, destination.wire, piece, false);
-      if (where.target.timeline) where.target.timeline->waited(position);
+      if (where.target.timeline) where.target.timeline->waited(sent.position);
     }
     staging.release(slot);
     return posted != CUDA_SUCCESS ? posted : copied;
@@ -271,8 +269,7 @@ CUresult capture_shape(const CopyStream& where, ShapeSide destination, ShapeSide
     wire::CopyShapeBody body = whole_body(destination, source, extent);
     body.stream = stream_id(where.target);
     Reply reply;
-    result = session.call(where.target, static_cast<uint16_t>(wire::Custom::kCopyShape),
-                          std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
+    result = session.call(where.target, body, 0, &reply);
   }
   if (result != CUDA_SUCCESS) {
     for (const uint64_t callback : callbacks) session.events().remove_callback(callback);
@@ -389,7 +386,7 @@ CUresult copy_addressed(const ShapeSide& destination, const ShapeSide& source, c
   body.flags = plan.mirrored;
   if (plan.waits) {
     body.stream = stream_id(plan.stream.target);
-    return target.session->post_and_wait(target, wire::Custom::kCopyShape, body);
+    return target.session->post_and_wait(target, body);
   }
   const HostWrite writing(destination.home == Home::kDevice ? nullptr : target.timeline);
   // Unless this is a peer copy, the driver decides whether the stream may copy another device's

@@ -48,11 +48,11 @@ CUresult send_record(Event& event, const Target& target, wire::ObjectId stream, 
   const auto opcode =
       flags ? rcuda::api::Opcode::cuEventRecordWithFlags : rcuda::api::Opcode::cuEventRecord;
   const CaptureAnswers answers;
-  uint64_t position = 0;
-  const CUresult result = target.session->post(target, static_cast<uint16_t>(opcode), body.body(),
-                                               {}, transport::Wake::kYes, &position);
+  SentCommand sent;
+  const CUresult result =
+      target.session->post(target, {opcode, body.body()}, transport::Wake::kYes, &sent);
   // A captured record is a graph node and records nothing yet.
-  if (target.timeline && !any_capture()) recording.is_at(*target.timeline, position);
+  if (target.timeline && !any_capture()) recording.is_at(*target.timeline, sent.position);
   return result == CUDA_SUCCESS ? target.session->take_error() : result;
 }
 

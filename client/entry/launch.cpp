@@ -148,15 +148,12 @@ struct Launch {
     return {tail.bytes().first(packed_bytes), callable.info->parameters};
   }
   CUresult post() {
-    const CUresult result =
-        target.session->post(target, static_cast<uint16_t>(wire::Custom::kLaunch),
-                             std::as_bytes(std::span(&body, 1)), tail.bytes());
+    const CUresult result = target.session->post(target, {body, tail.bytes()});
     return result == CUDA_SUCCESS ? target.session->take_error() : result;
   }
   CUresult call() {
     Reply reply;
-    return target.session->call(target, static_cast<uint16_t>(wire::Custom::kLaunch),
-                                std::as_bytes(std::span(&body, 1)), tail.bytes(), 0, &reply);
+    return target.session->call(target, {body, tail.bytes()}, 0, &reply);
   }
 };
 
@@ -302,17 +299,12 @@ CUresult launch_on_devices(std::span<const CUDA_LAUNCH_PARAMS> launches, unsigne
   Target target = target_of(*streams.front());
   target.timeline = streams.front()->timeline.get();
   Reply reply;
-  CUresult result =
-      target.session->call(target, static_cast<uint16_t>(wire::Custom::kLaunchOnDevices),
-                           std::as_bytes(std::span(&body, 1)), tail, 0, &reply);
+  CUresult result = target.session->call(target, {body, tail}, 0, &reply);
   // Each stream's timeline counts its own commands.
   for (size_t i = 1; i < streams.size() && result == CUDA_SUCCESS; ++i) {
     target = target_of(*streams[i]);
     target.timeline = streams[i]->timeline.get();
-    if (CUresult noted = post(target, wire::Custom::kNoteWork, wire::NoteWorkBody{streams[i]->id});
-        noted != CUDA_SUCCESS) {
-      return noted;
-    }
+    RCUDA_RETURN_IF_CUDA_ERROR(post(target, wire::NoteWorkBody{streams[i]->id}));
   }
   for (size_t i = 0; i < streams.size() && result == CUDA_SUCCESS; ++i) {
     target = target_of(*streams[i]);

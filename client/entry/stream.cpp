@@ -46,7 +46,7 @@ CUresult ask_stream(const StreamView& view) {
   body.value(view.id);
   Reply reply;
   return call(view.target.session->in_context(view.target.context),
-              static_cast<uint16_t>(rcuda::api::Opcode::cuStreamQuery), body.body(), 0, &reply);
+              {rcuda::api::Opcode::cuStreamQuery, body.body()}, 0, &reply);
 }
 
 // Clamps the priority to the valid range, as cuStreamCreateWithPriority documents.

@@ -133,14 +133,13 @@ CUresult Call::post(api::Opcode opcode) {
   if (!may_send()) return result_;
   // The result is an earlier command's error. This command has been sent, and its object will
   // exist, so nothing is retired.
-  return client::post(target_, static_cast<uint16_t>(opcode), in_.body());
+  return client::post(target_, {opcode, in_.body()});
 }
 
 CUresult Call::call(api::Opcode opcode, size_t reply_bytes) {
   if (!may_send()) return result_;
   opcode_ = static_cast<uint16_t>(opcode);
-  const CUresult result =
-      client::call(target_, static_cast<uint16_t>(opcode), in_.body(), reply_bytes, &reply_);
+  const CUresult result = client::call(target_, {opcode, in_.body()}, reply_bytes, &reply_);
   out_.emplace(reply_.body());
   if (result != CUDA_SUCCESS) {
     for (uint32_t i = 0; i < created_count_; ++i) retire(created_[i].handle, created_[i].kind);
@@ -163,9 +162,7 @@ CUresult Call::read_rest(api::Blob* blob) {
   while (blob->size() < blob_bytes_) {
     const wire::BlobReadBody body{.offset = blob->size(), .blob = blob_, .reserved = 0};
     Reply reply;
-    const CUresult result =
-        client::call(target_, static_cast<uint16_t>(wire::Custom::kBlobRead),
-                     std::as_bytes(std::span(&body, 1)), api::kBlobPieceBytes, &reply);
+    const CUresult result = client::call(target_, body, api::kBlobPieceBytes, &reply);
     if (result != CUDA_SUCCESS) return result;
     const auto piece = reply.body();
     if (piece.empty() || piece.size() > blob_bytes_ - blob->size()) return bad_reply();

@@ -47,9 +47,7 @@ CUresult unexpose_from(Session& session, wire::ObjectId context, uint64_t addres
   session.shadows().remove(address);
   const wire::HostUnexposeBody body{address, static_cast<uint64_t>(region)};
   Reply reply;
-  const CUresult result =
-      session.call(session.in_context(context), static_cast<uint16_t>(wire::Custom::kHostUnexpose),
-                   std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
+  const CUresult result = session.call(session.in_context(context), body, 0, &reply);
   (void)session.link().unexpose(region);
   return result;
 }
@@ -73,8 +71,7 @@ CUresult expose_to(Session& session, wire::ObjectId context, void* address, size
   body.callback = callback;
   Reply reply;
   const CUresult result =
-      session.call(session.in_context(context), static_cast<uint16_t>(wire::Custom::kHostExpose),
-                   std::as_bytes(std::span(&body, 1)), {}, sizeof(wire::HostExposeReply), &reply);
+      session.call(session.in_context(context), body, sizeof(wire::HostExposeReply), &reply);
   if (result != CUDA_SUCCESS) {
     (void)session.link().unexpose(exposed->id);
     return result;

@@ -102,17 +102,14 @@ CUresult introduce(Mirror& mirror, bool* fetched) {
   CUresult result = CUDA_SUCCESS;
   wire::MirrorReply told{};
   CallsInFlight calls;
-  calls.add(target, static_cast<uint16_t>(wire::Custom::kMirror),
-            std::as_bytes(std::span(&body, 1)), {}, sizeof told,
-            [&](CUresult answer, const Reply& reply) {
-              result = answer;
-              if (reply.body().size() == sizeof told) {
-                std::memcpy(&told, reply.body().data(), sizeof told);
-              }
-            });
+  calls.add(target, body, sizeof told, [&](CUresult answer, const Reply& reply) {
+    result = answer;
+    if (reply.body().size() == sizeof told) {
+      std::memcpy(&told, reply.body().data(), sizeof told);
+    }
+  });
   if (mirror.memory == MirroredMemory::kVariable && mirror.bytes <= transport::kMaxRegionPut) {
-    calls.add(target, static_cast<uint16_t>(wire::Custom::kMirrorFetch),
-              std::as_bytes(std::span(&fetch, 1)), {}, sizeof(wire::MirrorState),
+    calls.add(target, fetch, sizeof(wire::MirrorState),
               [&](CUresult answer, const Reply&) { *fetched = answer == CUDA_SUCCESS; });
   }
   calls.finish();
@@ -133,12 +130,10 @@ CUresult introduce(Mirror& mirror, bool* fetched) {
 // The reverse of introduce().
 void withdraw(Mirror& mirror) {
   if (mirror.absent) mirror.absent->stop();
-  const wire::MirrorFetchBody body{reinterpret_cast<uintptr_t>(mirror.address)};
+  const wire::UnmirrorBody body{{reinterpret_cast<uintptr_t>(mirror.address)}};
   Reply reply;
   const auto in = [&](wire::ObjectId context) {
-    return mirror.session->call(mirror.session->in_context(context),
-                                static_cast<uint16_t>(wire::Custom::kUnmirror),
-                                std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
+    return mirror.session->call(mirror.session->in_context(context), body, 0, &reply);
   };
   // The context may have ended.
   if (in(mirror.context) != CUDA_SUCCESS) (void)in(0);
@@ -406,9 +401,7 @@ CUresult await_pushes(const Target& target) {
     return CUDA_SUCCESS;
   }
   const wire::MirrorAwaitBody body{stream_id(target)};
-  const CUresult result =
-      target.session->post(target, static_cast<uint16_t>(wire::Custom::kMirrorAwait),
-                           std::as_bytes(std::span(&body, 1)));
+  const CUresult result = target.session->post(target, body);
   if (result == CUDA_SUCCESS && target.timeline) target.timeline->awaited_push = pushes;
   return result;
 }
@@ -467,8 +460,7 @@ CUresult push_mirrors(const Target& target, const LaunchParameters* launch) {
     if (result == CUDA_SUCCESS) result = push(*mirror, &push_content(), &sent_bytes);
     if (sent_bytes != 0 && !mirror->is_patched()) {  // perhaps not all of it
       ++pushes;
-      const CUresult told = mirror->session->post(
-          mirror->target(), static_cast<uint16_t>(wire::Custom::kMirrorSent), {});
+      const CUresult told = mirror->session->post(mirror->target(), wire::MirrorSentBody{});
       if (result == CUDA_SUCCESS) result = told;
     }
     if (result != CUDA_SUCCESS) return result;

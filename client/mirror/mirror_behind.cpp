@@ -25,8 +25,7 @@ MirrorsBehind::~MirrorsBehind() {
   // The questions wake nobody, and the command that should have done so may not have been sent.
   if (news_call_ || std::any_of(questions_.begin(), questions_.end(), is_open)) {
     Reply reply;
-    (void)session_.call(session_.in_context(0), static_cast<uint16_t>(wire::Custom::kPing), {}, {},
-                        0, &reply);
+    (void)session_.call(session_.in_context(0), wire::PingBody{}, 0, &reply);
   }
   for (Question& question : questions_) {
     Reply reply;
@@ -82,11 +81,10 @@ void MirrorsBehind::ask_alone(const std::shared_ptr<Mirror>& mirror, Word word) 
   Question& question = questions_.emplace_back();
   question.mirror = mirror;
   question.version = version;
-  if (!session_.begin(session_.in_context(mirror->context),
-                      static_cast<uint16_t>(wire::Custom::kMirrorFetchBehind),
-                      std::as_bytes(std::span(&body, 1)), {},
-                      sizeof(wire::MirrorState) + mirror->bytes, false, &question.call, false,
-                      transport::Wake::kNo)) {
+  const CallOptions options{.reply_bytes = sizeof(wire::MirrorState) + mirror->bytes,
+                            .patient = false,
+                            .wake = transport::Wake::kNo};
+  if (!session_.begin(session_.in_context(mirror->context), body, options, &question.call)) {
     questions_.pop_back();
   }
 }

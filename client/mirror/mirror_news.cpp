@@ -75,7 +75,7 @@ MirrorNews::MirrorNews(std::shared_ptr<Mirror> asked) : mirror(std::move(asked))
 bool may_have_news(const Mirror& mirror) {
   return mirror.is_patched() && mirror.changes_bytes == 0 &&
          mirror.bytes <= transport::kMaxRegionPut &&
-         !mirror.session->lacking().contains(static_cast<uint16_t>(wire::Custom::kMirrorNews));
+         !mirror.session->lacking().contains(wire::Custom::kMirrorNews);
 }
 
 void ask_for_news(std::span<MirrorNews> mirrors, CallsInFlight* calls) {
@@ -83,9 +83,8 @@ void ask_for_news(std::span<MirrorNews> mirrors, CallsInFlight* calls) {
     const auto part = mirrors.subspan(first, std::min(kMostNewsAtOnce, mirrors.size() - first));
     const std::vector<wire::MirrorKnown> known = known_of(part);
     const wire::MirrorNewsBody body{known.size(), 0, 0, 0};
-    calls->add(part.front().mirror->session->in_context(0),
-               static_cast<uint16_t>(wire::Custom::kMirrorNews), std::as_bytes(std::span(&body, 1)),
-               std::as_bytes(std::span(known)), CallsInFlight::kMostReplyBytes,
+    calls->add(part.front().mirror->session->in_context(0), {body, std::as_bytes(std::span(known))},
+               CallsInFlight::kMostReplyBytes,
                [part](CUresult result, const Reply& reply) { take_news(part, result, reply); });
   }
 }
@@ -97,9 +96,9 @@ bool begin_news(std::span<const MirrorNews> mirrors, Word word, Session::Pending
   Session& session = *mirrors.front().mirror->session;
   const size_t reply_bytes =
       known.size() <= kFew ? kFew * sizeof(wire::MirrorNewsHead) : CallsInFlight::kMostReplyBytes;
-  return session.begin(session.in_context(0), static_cast<uint16_t>(wire::Custom::kMirrorNews),
-                       std::as_bytes(std::span(&body, 1)), std::as_bytes(std::span(known)),
-                       reply_bytes, false, call, false, transport::Wake::kNo);
+  return session.begin(session.in_context(0), {body, std::as_bytes(std::span(known))},
+                       {.reply_bytes = reply_bytes, .patient = false, .wake = transport::Wake::kNo},
+                       call);
 }
 
 void take_news(std::span<MirrorNews> mirrors, CUresult result, const Reply& reply) {

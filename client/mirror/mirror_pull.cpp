@@ -162,9 +162,8 @@ void ask_for_all(Pull& pull, CallsInFlight* calls) {
   Mirror& mirror = *pull.mirror;
   mirror.unfetched = {{0, mirror.bytes}};
   const wire::MirrorFetchBody body{reinterpret_cast<uintptr_t>(mirror.address)};
-  calls->add(mirror.session->in_context(mirror.context),
-             static_cast<uint16_t>(wire::Custom::kMirrorFetch), std::as_bytes(std::span(&body, 1)),
-             {}, sizeof(wire::MirrorState), [&pull](CUresult result, const Reply& reply) {
+  calls->add(mirror.session->in_context(mirror.context), body, sizeof(wire::MirrorState),
+             [&pull](CUresult result, const Reply& reply) {
                if (result == CUDA_SUCCESS && !take_state(pull, reply)) result = CUDA_ERROR_UNKNOWN;
                pull.result = result;
              });
@@ -207,9 +206,7 @@ void ask_for_changes(Pull& pull, CallsInFlight* calls) {
   // Without any: of all blocks.
   const std::vector<wire::MirrorRun> blocks = in_blocks(mirror, here);
   const wire::MirrorChangesBody body{reinterpret_cast<uintptr_t>(mirror.address), blocks.size()};
-  calls->add(mirror.session->in_context(mirror.context),
-             static_cast<uint16_t>(wire::Custom::kMirrorChanges),
-             std::as_bytes(std::span(&body, 1)), std::as_bytes(std::span(blocks)),
+  calls->add(mirror.session->in_context(mirror.context), {body, std::as_bytes(std::span(blocks))},
              CallsInFlight::kMostReplyBytes, [&pull](CUresult result, const Reply& reply) {
                pull.result = result == CUDA_SUCCESS ? take_runs(pull, reply) : result;
              });

@@ -27,8 +27,7 @@ CUresult send(const Target& target, const std::byte* to, const std::byte* from, 
   }
   target.timeline->pace();
   const wire::CopyInlineBody body{destination, static_cast<uint32_t>(bytes), stream_id(target)};
-  return target.session->post(target, static_cast<uint16_t>(wire::Custom::kCopyInline),
-                              std::as_bytes(std::span(&body, 1)), {from, bytes});
+  return target.session->post(target, {body, {from, bytes}});
 }
 
 // Where the application may have written since the last call: whole blocks, in ascending order.
@@ -156,8 +155,7 @@ CUresult note_in_worker(const Mirror& mirror, const Run& run) {
   target.timeline->pace();
   const wire::MirrorNoteBody body{reinterpret_cast<uintptr_t>(mirror.address), run.at, run.bytes,
                                   stream_id(target), 0};
-  return target.session->post(target, static_cast<uint16_t>(wire::Custom::kMirrorNote),
-                              std::as_bytes(std::span(&body, 1)));
+  return target.session->post(target, body);
 }
 
 CUresult push(Mirror& mirror, std::vector<std::byte>* content, size_t* sent_bytes) {

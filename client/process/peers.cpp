@@ -23,8 +23,7 @@ void post_introduction(Session& to, const Session& other, wire::PeerIntroduceBod
   body.connects = connects;
   body.port = other.server().port;
   body.host_bytes = static_cast<uint16_t>(host.size());
-  (void)to.post(to.in_context(0), static_cast<uint16_t>(wire::Custom::kPeerIntroduce),
-                std::as_bytes(std::span(&body, 1)), std::as_bytes(std::span(host)));
+  (void)to.post(to.in_context(0), {body, std::as_bytes(std::span(host))});
 }
 
 }  // namespace

@@ -26,8 +26,7 @@ CUresult send(const Target& target, const wire::LaunchHostBody& body, bool in_gr
     }
   }
   const HostWrite writing(target.timeline);
-  CUresult result = target.session->post(target, static_cast<uint16_t>(wire::Custom::kLaunchHost),
-                                         std::as_bytes(std::span(&body, 1)));
+  CUresult result = target.session->post(target, body);
   const bool is_launched = result == CUDA_SUCCESS;
   if (is_launched) result = target.session->take_error();
   // Unless the session is lost, an error of take_error() is from an earlier command, and the worker

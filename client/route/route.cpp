@@ -258,8 +258,8 @@ wire::ObjectId owning_context_id(const Target& target) {
   return owning_context(*context_of(target)).id;
 }
 
-CUresult post(const Target& target, uint16_t opcode, std::span<const std::byte> body) {
-  const CUresult result = target.session->post(target, opcode, body);
+CUresult post(const Target& target, const wire::Command& command) {
+  const CUresult result = target.session->post(target, command);
   return result == CUDA_SUCCESS ? target.session->take_error() : result;
 }
 
@@ -269,9 +269,9 @@ CUresult malformed_reply(const Target& target, uint16_t opcode) {
   return CUDA_ERROR_UNKNOWN;
 }
 
-CUresult call(const Target& target, uint16_t opcode, std::span<const std::byte> body,
-              size_t reply_bytes, Reply* reply) {
-  return target.session->call(target, opcode, body, {}, reply_bytes, reply);
+CUresult call(const Target& target, const wire::Command& command, size_t reply_bytes,
+              Reply* reply) {
+  return target.session->call(target, command, reply_bytes, reply);
 }
 
 }  // namespace rcuda::client

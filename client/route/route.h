@@ -19,6 +19,7 @@
 #include "client/session/reply.h"
 #include "client/session/target.h"
 #include "common/wire/codec.h"
+#include "common/wire/command.h"
 #include "common/wire/protocol.h"
 
 namespace rcuda::client {
@@ -120,17 +121,12 @@ wire::ObjectId owning_context_id(const Target& target);
 
 // Sends a command for an entry point that reports asynchronous errors. Returns kSessionLost, the
 // error of an earlier command, or CUDA_SUCCESS.
-CUresult post(const Target& target, uint16_t opcode, std::span<const std::byte> body);
-template <typename Body>
-CUresult post(const Target& target, wire::Custom opcode, const Body& body) {
-  return post(target, static_cast<uint16_t>(opcode), std::as_bytes(std::span(&body, 1)));
-}
+CUresult post(const Target& target, const wire::Command& command);
 
 // Logs that the worker's reply to this command is malformed. Returns CUDA_ERROR_UNKNOWN.
 CUresult malformed_reply(const Target& target, uint16_t opcode);
 
 // A round trip. Returns the worker's CUresult. `reply_bytes`: capacity for the reply's body.
-CUresult call(const Target& target, uint16_t opcode, std::span<const std::byte> body,
-              size_t reply_bytes, Reply* reply);
+CUresult call(const Target& target, const wire::Command& command, size_t reply_bytes, Reply* reply);
 
 }  // namespace rcuda::client

@@ -5,18 +5,17 @@
 
 namespace rcuda::client {
 
-void CallsInFlight::add(const Target& target, uint16_t opcode, std::span<const std::byte> body,
-                        std::span<const std::byte> tail, size_t reply_bytes, Take take) {
+void CallsInFlight::add(const Target& target, const wire::Command& command, size_t reply_bytes,
+                        Take take) {
   Pending& pending = pending_.emplace_back();
   pending.session = target.session;
   pending.timeline = target.timeline;
   pending.take = std::move(take);
   // A thread that holds slots must not wait for those of others.
-  const auto is_alone = [this] { return pending_.size() == 1; };
-  while (
-      !target.session->begin(target, opcode, body, tail, reply_bytes, is_alone(), &pending.call)) {
-    take_oldest();
-  }
+  const auto options = [&] {
+    return CallOptions{.reply_bytes = reply_bytes, .patient = pending_.size() == 1};
+  };
+  while (!target.session->begin(target, command, options(), &pending.call)) take_oldest();
 }
 
 void CallsInFlight::add_copy(const Target& target, std::byte* to, CUdeviceptr from, size_t bytes,
@@ -33,8 +32,7 @@ void CallsInFlight::add_copy(const Target& target, std::byte* to, CUdeviceptr fr
         *result = copied;
       }
     };
-    add(target, static_cast<uint16_t>(wire::Custom::kCopyToReply),
-        std::as_bytes(std::span(&body, 1)), {}, length, take);
+    add(target, body, length, take);
     at += length;
   }
 }
@@ -49,7 +47,8 @@ void CallsInFlight::take_oldest() {
     Reply reply;
     const CUresult result = oldest.session->finish(oldest.call, &reply);
     // Its answer comes when the stream has reached it.
-    if (result == CUDA_SUCCESS && oldest.timeline) oldest.timeline->waited(oldest.call.position);
+    if (result == CUDA_SUCCESS && oldest.timeline)
+      oldest.timeline->waited(oldest.call.sent.position);
     oldest.take(result, reply);
   }
   pending_.pop_front();

@@ -31,8 +31,7 @@ class CallsInFlight {
   CallsInFlight(const CallsInFlight&) = delete;
   CallsInFlight& operator=(const CallsInFlight&) = delete;
 
-  void add(const Target& target, uint16_t opcode, std::span<const std::byte> body,
-           std::span<const std::byte> tail, size_t reply_bytes, Take take);
+  void add(const Target& target, const wire::Command& command, size_t reply_bytes, Take take);
   // Copies the worker's memory in replies, when the target's stream gets here. *result gets the
   // first error, and is left alone otherwise.
   void add_copy(const Target& target, std::byte* to, CUdeviceptr from, size_t bytes,

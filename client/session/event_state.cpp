@@ -66,8 +66,7 @@ void EventState::found_pending(uint64_t record, uint64_t news) {
     if (!word_) word_ = session().words().acquire_spare();
     if (!word_) return;  // no word is free: each query asks the worker
     const wire::WatchEventBody body{event_, word_->index, ++word_->sequence, 0, 0};
-    (void)session().post(target_, static_cast<uint16_t>(wire::Custom::kWatchEvent),
-                         std::as_bytes(std::span(&body, 1)));
+    (void)session().post(target_, body);
     watched_ = record_;
   }
   pending_.set(*word_, news);
@@ -103,12 +102,10 @@ CUresult EventState::wait() {
   // A separate word: the event's own word is reused for later records, perhaps on another stream.
   Word word = session().words().acquire();
   const wire::WatchEventBody body{event_, word.index, ++word.sequence, 1, 0};
-  constexpr auto kOpcode = static_cast<uint16_t>(wire::Custom::kWatchEvent);
-  const CUresult posted = session().post(target_, kOpcode, std::as_bytes(std::span(&body, 1)), {},
-                                         transport::Wake::kNow);
-  const bool is_sent = session().was_sent(kOpcode, posted);
-  const CUresult result = is_sent ? session().wait_word(word.index, word.sequence) : posted;
-  if (!is_sent) --word.sequence;
+  SentCommand sent;
+  const CUresult posted = session().post(target_, body, transport::Wake::kNow, &sent);
+  const CUresult result = sent.is_sent() ? session().wait_word(word.index, word.sequence) : posted;
+  if (!sent.is_sent()) --word.sequence;
   session().words().release(word);
   if (result == CUDA_SUCCESS) found_done(record);
   return result;

@@ -17,6 +17,7 @@
 
 #include "api/command_hashes.h"
 #include "common/base/status.h"
+#include "common/wire/commands.h"
 
 namespace rcuda::client {
 
@@ -28,6 +29,7 @@ class LackingCommands {
   bool contains(uint16_t opcode) const {
     return any_ && opcode < api::kMaxOpcodes && opcodes_[opcode];
   }
+  bool contains(wire::Custom opcode) const { return contains(static_cast<uint16_t>(opcode)); }
   // Returns CUDA_ERROR_NOT_SUPPORTED, and logs each command once. `server` is for the message.
   CUresult refuse(uint16_t opcode, const std::string& server);
 

@@ -46,7 +46,7 @@ void Session::trace() {
   });
   for (int i = 0; i < kRoundTrips; ++i) {
     Reply reply;
-    (void)call(in_context(0), static_cast<uint16_t>(wire::Custom::kPing), {}, {}, 0, &reply);
+    (void)call(in_context(0), wire::PingBody{}, 0, &reply);
   }
 }
 
@@ -76,33 +76,30 @@ bool is_of_fetches(const Timeline* timeline) {
 
 // Whether the GPU may write to the program's memory after the command, given the room that it
 // takes.
-bool may_write(const wire::CommandHeader& header, const Timeline* timeline, uint64_t room) {
-  switch (header.opcode) {
-    case static_cast<uint16_t>(wire::Custom::kSignal):
-    case static_cast<uint16_t>(wire::Custom::kCopyInline):  // note_write()
-    case static_cast<uint16_t>(wire::Custom::kCopyStaged):
-      return false;
-    default:
-      return room > 0 && !api::traits_of(header.opcode).waits_for_device &&
-             !is_of_fetches(timeline);
+bool may_write(const wire::Command& command, const Timeline* timeline, uint64_t room) {
+  if (command.is<wire::SignalBody>() || command.is<wire::CopyInlineBody>() ||  // note_write()
+      command.is<wire::CopyStagedBody>()) {
+    return false;
   }
+  return room > 0 && !api::traits_of(command.opcode).waits_for_device && !is_of_fetches(timeline);
 }
 
 // The number of places that the command takes in a driver's queue. `moves_bytes`: copies of
 // page-locked memory move its bytes in parts. Each takes two more than one place for all: a mark
 // and an event, a wait or a host function and a further copy. A slot of the staging region that is
 // filled behind the command is waited for.
-uint64_t room_of(uint16_t opcode, std::span<const std::byte> body, bool moves_bytes) {
-  const api::CommandTraits& traits = api::traits_of(opcode);
-  if (moves_bytes && opcode == static_cast<uint16_t>(wire::Custom::kCopy)) {
+uint64_t room_of(const wire::Command& command, bool moves_bytes) {
+  const api::CommandTraits& traits = api::traits_of(command.opcode);
+  const std::span<const std::byte> body = command.body;
+  if (moves_bytes && command.is<wire::CopyBody>()) {
     wire::CopyBody copy;
     std::memcpy(&copy, body.data(), sizeof copy);
-    return 2 * wire::parts_of(copy.bytes) + room_of(opcode, body, false);
+    return 2 * wire::parts_of(copy.bytes) + room_of(command, false);
   }
-  if (moves_bytes && opcode == static_cast<uint16_t>(wire::Custom::kCopyStaged)) {
+  if (moves_bytes && command.is<wire::CopyStagedBody>()) {
     wire::CopyStagedBody copy;
     std::memcpy(&copy, body.data(), sizeof copy);
-    return (copy.to_device && copy.immediate ? 1 : 0) + room_of(opcode, body, false);
+    return (copy.to_device && copy.immediate ? 1 : 0) + room_of(command, false);
   }
   if (traits.queues == api::Queues::kIfItHolds) return api::holds_stream(traits, body) ? 1 : 0;
   if (traits.queues != api::Queues::kWork) return 0;
@@ -117,19 +114,22 @@ uint64_t room_of(uint16_t opcode, std::span<const std::byte> body, bool moves_by
 
 }  // namespace
 
-CUresult Session::send(const wire::CommandHeader& header, Timeline* timeline,
-                       std::span<const std::byte> body, std::span<const std::byte> tail,
-                       transport::Wake wake, Sent* sent) {
-  if (lacking_.contains(header.opcode)) [[unlikely]] {
-    return lacking_.refuse(header.opcode, name_);
+CUresult Session::send(wire::CommandHeader header, Timeline* timeline, const wire::Command& command,
+                       transport::Wake wake, SentCommand* sent) {
+  if (lacking_.contains(command.opcode)) [[unlikely]] {
+    return lacking_.refuse(command.opcode, name_);
   }
-  if (body.size() + tail.size() + sizeof header > wire::kMaxCommandBytes) {
+  const std::span<const std::byte> body = command.body;
+  const size_t bytes = sizeof header + body.size() + command.tail.size();
+  if (bytes > wire::kMaxCommandBytes) {
     RCUDA_ERROR("a command (opcode %u) of %zu bytes exceeds the limit of %u: it is not sent",
-                header.opcode, body.size() + tail.size() + sizeof header, wire::kMaxCommandBytes);
+                command.opcode, bytes, wire::kMaxCommandBytes);
     return CUDA_ERROR_INVALID_VALUE;
   }
   // The Link may still be open for a moment, in which the worker would answer.
   if (state_.get() == SessionState::kLost) return kSessionLost;
+  header.opcode = command.opcode;
+  header.thread = thread_number();
   // Header and body are sent as one piece. Bodies are small; tails (bytes to copy, parameters) are
   // not copied here.
   std::byte head[sizeof header + 1024];
@@ -148,89 +148,77 @@ CUresult Session::send(const wire::CommandHeader& header, Timeline* timeline,
   std::optional<CancellationOff> off;  // a put over a network may block in a system call
   if (traits_.reach != transport::Reach::kThisMachine) off.emplace();
   std::lock_guard lock(order_mutex_);
-  sent->number = ++commands_;
-  uint64_t room = room_of(header.opcode, body, traits().has_region_puts);
-  if (room > 0 && is_marked(header.opcode, body)) ++room;
+  const uint64_t number = ++commands_;
+  uint64_t room = room_of(command, traits().has_region_puts);
+  if (room > 0 && is_marked(command)) ++room;
   if (timeline) {
     sent->position = timeline->count(room);
   } else if (room > 0) {
     timelines_.count_unplaced();
   }
-  if (may_write(header, timeline, room)) work_sent_.fetch_add(1, std::memory_order_relaxed);
-  const Status appended = commands_ring_->append(first, tail, wake);
-  return appended.ok() ? CUDA_SUCCESS : lose(appended);
+  if (may_write(command, timeline, room)) work_sent_.fetch_add(1, std::memory_order_relaxed);
+  const Status appended = commands_ring_->append(first, command.tail, wake);
+  if (!appended.ok()) return lose(appended);
+  sent->number = number;
+  return CUDA_SUCCESS;
 }
 
-CUresult Session::post(const Target& target, uint16_t opcode, std::span<const std::byte> body,
-                       std::span<const std::byte> tail, transport::Wake wake, uint64_t* position) {
+CUresult Session::post(const Target& target, const wire::Command& command, transport::Wake wake,
+                       SentCommand* sent) {
+  SentCommand unasked;
+  if (!sent) sent = &unasked;
   if (synchronous_ || awaits_answers()) {
     Reply reply;
-    return call(target, opcode, body, tail, 0, &reply, position);
+    return call(target, command, 0, &reply, sent);
   }
-  trace::CommandSpan span(trace_, opcode, true);
+  trace::CommandSpan span(trace_, command.opcode, true);
   wire::CommandHeader header{};
-  header.opcode = opcode;
   header.flags = span.flags();
   header.context = target.context;
-  header.thread = thread_number();
-  Sent sent;
-  const CUresult result = send(header, target.timeline, body, tail, wake, &sent);
-  if (result != CUDA_SUCCESS) return result;
-  span.sent(sent.number);
-  if (position) *position = sent.position;
-  return CUDA_SUCCESS;
+  const CUresult result = send(header, target.timeline, command, wake, sent);
+  span.sent(sent->number);
+  return result;
 }
 
 bool Session::answers(uint16_t opcode) const {
   return synchronous_ || awaits_answers() || lacking_.contains(opcode);
 }
 
-bool Session::was_sent(uint16_t opcode, CUresult result) {
-  if (result == CUDA_SUCCESS) return true;
-  return (synchronous_ || awaits_answers()) && !lacking_.contains(opcode) && !lost();
-}
-
-bool Session::begin(const Target& target, uint16_t opcode, std::span<const std::byte> body,
-                    std::span<const std::byte> tail, size_t reply_bytes, bool patient,
-                    PendingCall* call, bool at_once, transport::Wake wake) {
-  if (!acquire_slot(reply_bytes, patient, call)) return false;
-  trace::CommandSpan& span = call->span.emplace(trace_, opcode, !at_once);
+bool Session::begin(const Target& target, const wire::Command& command, const CallOptions& options,
+                    PendingCall* call) {
+  if (!acquire_slot(options, call)) return false;
+  trace::CommandSpan& span = call->span.emplace(trace_, command.opcode, !options.at_once);
   call->call = next_call_.fetch_add(1, std::memory_order_relaxed);
   if (call->call == 0) call->call = next_call_.fetch_add(1, std::memory_order_relaxed);
   wire::CommandHeader header{};
-  header.opcode = opcode;
   header.flags = span.flags();
   header.context = target.context;
   header.call = call->call;
   header.reply_slot = call->slot;
   header.reply_bytes = call->slot_bytes;
-  header.thread = thread_number();
-  Sent sent;
-  call->sent = send(header, target.timeline, body, tail, wake, &sent);
-  call->position = sent.position;
-  span.sent(sent.number);
-  if (!at_once) call->span.reset();
+  call->result = send(header, target.timeline, command, options.wake, &call->sent);
+  span.sent(call->sent.number);
+  if (!options.at_once) call->span.reset();
   return true;
 }
 
 CUresult Session::finish(PendingCall& call, Reply* reply) {
   std::optional<trace::Span> wait;
   if (!call.span) wait.emplace("wait for an answer", "wait");
-  const CUresult result = call.sent == CUDA_SUCCESS ? wait_for_reply(call, reply) : call.sent;
+  const CUresult result = call.sent.is_sent() ? wait_for_reply(call, reply) : call.result;
   call.span.reset();
   if (!reply->session_) release_slot(call.slot);
   return result;
 }
 
-CUresult Session::call(const Target& target, uint16_t opcode, std::span<const std::byte> body,
-                       std::span<const std::byte> tail, size_t reply_bytes, Reply* reply,
-                       uint64_t* position) {
+CUresult Session::call(const Target& target, const wire::Command& command, size_t reply_bytes,
+                       Reply* reply, SentCommand* sent) {
   PendingCall call;
-  const bool waits = api::traits_of(opcode).waits_for_device;
+  const bool waits = api::traits_of(command.opcode).waits_for_device;
   if (waits && !timelines_.is_quiet(Timelines::Scope::kContext, target.context)) show_writes();
   const uint64_t work = work_sent_.load(std::memory_order_relaxed);
-  begin(target, opcode, body, tail, reply_bytes, true, &call, true);
-  if (position) *position = call.position;
+  begin(target, command, {.reply_bytes = reply_bytes, .at_once = true}, &call);
+  if (sent) *sent = call.sent;
   const CUresult result = finish(call, reply);
   if (result != CUDA_SUCCESS) {
     note_refusal(result);
@@ -266,12 +254,12 @@ CUresult Session::await_writes(const Target& target) {
   return CUDA_SUCCESS;
 }
 
-bool Session::acquire_slot(size_t reply_bytes, bool patient, PendingCall* call) {
-  const bool small =
-      reply_bytes + sizeof(wire::ReplyHeader) + sizeof(uint64_t) <= Window::kSmallReplyBytes;
+bool Session::acquire_slot(const CallOptions& options, PendingCall* call) {
+  const bool small = options.reply_bytes + sizeof(wire::ReplyHeader) + sizeof(uint64_t) <=
+                     Window::kSmallReplyBytes;
   std::vector<uint32_t>& slots = small ? small_slots_ : large_slots_;
   const size_t all = small ? Window::kSmallReplyCount : Window::kLargeReplyCount;
-  const size_t kept = patient ? 0 : all / 4;
+  const size_t kept = options.patient ? 0 : all / 4;
   while (true) {
     {
       std::lock_guard lock(slots_mutex_);
@@ -282,7 +270,7 @@ bool Session::acquire_slot(size_t reply_bytes, bool patient, PendingCall* call) 
         return true;
       }
     }
-    if (!patient) return false;
+    if (!options.patient) return false;
     // All slots of this size are in use (kSmallReplyCount, kLargeReplyCount). One becomes free when
     // a reply is destroyed.
     const CancellationOff off;
@@ -365,10 +353,10 @@ Reply::~Reply() {
 
 // ---- completion words --------------------------------------------------------------------------
 
-bool Session::is_marked(uint16_t opcode, std::span<const std::byte> body) const {
-  if (marks_.empty() || opcode != static_cast<uint16_t>(wire::Custom::kSignal)) return false;
+bool Session::is_marked(const wire::Command& command) const {
+  if (marks_.empty() || !command.is<wire::SignalBody>()) return false;
   wire::SignalBody signal;
-  std::memcpy(&signal, body.data(), sizeof signal);
+  std::memcpy(&signal, command.body.data(), sizeof signal);
   return signal.word < marks_.size();
 }
 
@@ -396,24 +384,21 @@ CUresult Session::wait_word(uint32_t index, uint64_t sequence, const Timeline* o
   return result;
 }
 
-CUresult Session::post_and_wait(const Target& target, wire::Custom opcode,
-                                std::span<const std::byte> body, Word word) {
+CUresult Session::post_and_wait(const Target& target, const wire::Command& command, Word word) {
+  const bool is_for_context = command.is<wire::SynchronizeContextBody>();
   const std::optional<Timelines::Positions> covered =
-      opcode == wire::Custom::kSynchronizeContext
-          ? timelines_.now(Timelines::Scope::kContext, target.context)
-          : covered_by_wait(target);
-  const bool only_waits =
-      opcode == wire::Custom::kSignal || opcode == wire::Custom::kSynchronizeContext;
+      is_for_context ? timelines_.now(Timelines::Scope::kContext, target.context)
+                     : covered_by_wait(target);
+  const bool only_waits = is_for_context || command.is<wire::SignalBody>();
   // A copy may block the worker's driver, and what follows it in the ring, until a kernel has ended
   // that waits for a write of the host.
   if (!only_waits) show_writes();
   // If the command is not sent, the session is lost, which ends the fetches as well.
   std::unique_ptr<FetchesBehind> behind;
-  if (!lacking_.contains(static_cast<uint16_t>(opcode))) behind = ask_behind(word);
-  uint64_t position = 0;
-  CUresult result =
-      post(target, static_cast<uint16_t>(opcode), body, {}, transport::Wake::kNow, &position);
-  if (!was_sent(static_cast<uint16_t>(opcode), result)) {
+  if (!lacking_.contains(command.opcode)) behind = ask_behind(word);
+  SentCommand sent;
+  CUresult result = post(target, command, transport::Wake::kNow, &sent);
+  if (!sent.is_sent()) {
     --word.sequence;  // no command carries this sequence
     words_.release(word);
     return lost() ? kSessionLost : result;
@@ -425,7 +410,7 @@ CUresult Session::post_and_wait(const Target& target, wire::Custom opcode,
   timelines_.add_news();
   if (waited == CUDA_SUCCESS) {
     if (covered) timelines_.waited(*covered);
-    if (target.timeline) target.timeline->waited(position);
+    if (target.timeline) target.timeline->waited(sent.position);
   }
   if (result == CUDA_SUCCESS) result = waited;
   return result == CUDA_SUCCESS ? finish_wait(behind.get()) : result;
@@ -461,8 +446,7 @@ std::unique_ptr<FetchesBehind> Session::ask_behind(const Target& target) {
   behind->word = word;
   // If it is not sent, the session is lost, which ends the fetches as well.
   const wire::SignalBody body{stream_id(target), word.index, word.sequence};
-  (void)post(target, static_cast<uint16_t>(wire::Custom::kSignal),
-             std::as_bytes(std::span(&body, 1)), {}, transport::Wake::kNo);
+  (void)post(target, body, transport::Wake::kNo);
   return behind;
 }
 
@@ -496,12 +480,12 @@ bool Session::is_awaited(const Target& target) {
 
 CUresult Session::synchronize(const Target& target) {
   if (is_awaited(target)) return finish_awaited();
-  return post_and_wait(target, wire::Custom::kSignal, wire::SignalBody{stream_id(target), 0, 0});
+  return post_and_wait(target, wire::SignalBody{stream_id(target), 0, 0});
 }
 
 CUresult Session::synchronize_context(wire::ObjectId context) {
   if (timelines_.is_awaited(Timelines::Scope::kContext, context)) return finish_awaited();
-  return post_and_wait(in_context(context), wire::Custom::kSynchronizeContext, wire::SignalBody{});
+  return post_and_wait(in_context(context), wire::SynchronizeContextBody{});
 }
 
 uint64_t Session::commands() {
@@ -563,19 +547,16 @@ bool Session::accepts(uint64_t address, uint64_t bytes, const char* what) {
 
 void Session::abandon() noexcept { link_->abandon(); }
 
-void Session::keep_alive() {
-  (void)post(in_context(0), static_cast<uint16_t>(wire::Custom::kPing), {});
-}
+void Session::keep_alive() { (void)post(in_context(0), wire::PingBody{}); }
 
 void Session::end() {
   if (lost()) return;
   if (trace::on()) await_trace();
   if (!state_.move(SessionEvent::kEnd, name_)) return;
   events_->forget_callbacks();
-  wire::CommandHeader header{};
-  header.opcode = static_cast<uint16_t>(wire::Custom::kSessionEnd);
-  Sent sent;
-  if (send(header, nullptr, {}, {}, transport::Wake::kNow, &sent) == CUDA_SUCCESS) link_->close();
+  SentCommand sent;
+  (void)send({}, nullptr, wire::SessionEndBody{}, transport::Wake::kNow, &sent);
+  if (sent.is_sent()) link_->close();
 }
 
 }  // namespace rcuda::client

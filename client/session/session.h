@@ -49,6 +49,7 @@
 #include "common/reach/identify.h"
 #include "common/transport/arrivals.h"
 #include "common/transport/link.h"
+#include "common/wire/command.h"
 #include "common/wire/protocol.h"
 #include "common/wire/ring.h"
 
@@ -83,6 +84,22 @@ struct MirrorHooks {
   // with a wait, and (`often`) after each query of unfinished work; sends what the host has
   // changed in page-locked memory, because a running kernel may be waiting for it
   void (*show)(Session&, bool often);
+};
+
+// What became of a command.
+struct SentCommand {
+  uint64_t number = 0;    // in the session, from 1; 0: it was not sent
+  uint64_t position = 0;  // in the target's timeline
+  bool is_sent() const { return number != 0; }
+};
+
+struct CallOptions {
+  size_t reply_bytes = 0;  // capacity for the reply's body
+  bool patient = true;
+  // finish() follows directly. Otherwise a trace shows the command as posted and the wait
+  // separately, because slices that overlap on one thread cannot be drawn.
+  bool at_once = false;
+  transport::Wake wake = transport::Wake::kNow;
 };
 
 struct SessionOptions {
@@ -130,26 +147,20 @@ class Session {
   // log has one line, which names the server and `what`, for example "managed memory".
   bool accepts(uint64_t address, uint64_t bytes, const char* what);
 
-  // Sends one command: a header, `body`, `tail`. An error means that the command was not sent:
-  // kSessionLost, CUDA_ERROR_INVALID_VALUE if it exceeds wire::kMaxCommandBytes, or
-  // CUDA_ERROR_NOT_SUPPORTED if it is one of lacking(). With RCUDA_SYNC
-  // or while awaits_answers() is true (capture_answers.h), post() waits for the worker's answer and
-  // returns the worker's error. Errors of earlier commands are left to take_error(). *position
-  // becomes the command's position in the target's timeline.
-  CUresult post(const Target& target, uint16_t opcode, std::span<const std::byte> body,
-                std::span<const std::byte> tail = {}, transport::Wake wake = transport::Wake::kYes,
-                uint64_t* position = nullptr);
-  // Whether post() with this result has sent the command. RCUDA_SYNC and awaits_answers(): `result`
-  // is usually the worker's answer to a command that was sent.
-  bool was_sent(uint16_t opcode, CUresult result);
+  // Sends one command. With RCUDA_SYNC or while awaits_answers() is true (capture_answers.h),
+  // post() waits for the worker's answer and returns the worker's error. Any other error means that
+  // the command was not sent: kSessionLost, CUDA_ERROR_INVALID_VALUE if it exceeds
+  // wire::kMaxCommandBytes, or CUDA_ERROR_NOT_SUPPORTED if it is one of lacking(). Errors of
+  // earlier commands are left to take_error(). *sent tells whether it was sent, and where it is.
+  CUresult post(const Target& target, const wire::Command& command,
+                transport::Wake wake = transport::Wake::kYes, SentCommand* sent = nullptr);
   // Whether errors of post() are the command's own. Otherwise they are of earlier commands.
   bool answers(uint16_t opcode) const;
   // Sends one command and waits for its reply. The result is the worker's. If a driver returns from
   // it when the device is idle (waits_for_device of the command table), it counts as a wait, after
   // which the host sees what the GPU wrote (fetch_mirrors()).
-  CUresult call(const Target& target, uint16_t opcode, std::span<const std::byte> body,
-                std::span<const std::byte> tail, size_t reply_bytes, Reply* reply,
-                uint64_t* position = nullptr);
+  CUresult call(const Target& target, const wire::Command& command, size_t reply_bytes,
+                Reply* reply, SentCommand* sent = nullptr);
   // The target of commands that go to no stream. `context`: 0 if the command needs none.
   Target in_context(wire::ObjectId context) { return {this, context}; }
 
@@ -157,19 +168,16 @@ class Session {
   // slot is free, it waits for one (`patient`) or returns false and sends nothing. It also returns
   // false if only a quarter of the slots is free: what is in flight may wait for as long as the
   // application does, and that may end only when other threads get answers. After true, the caller
-  // must call finish(); the order of several finish() calls does not matter. `at_once`:
-  // finish() follows directly. Otherwise a trace shows the command as posted and the wait
-  // separately, because slices that overlap on one thread cannot be drawn.
+  // must call finish(); the order of several finish() calls does not matter.
   struct PendingCall {
     uint32_t slot = 0, slot_bytes = 0;
     uint32_t call = 0;
-    uint64_t position = 0;  // in the target's timeline
-    CUresult sent = CUDA_SUCCESS;
+    SentCommand sent;
+    CUresult result = CUDA_SUCCESS;  // of sending it
     std::optional<trace::CommandSpan> span;
   };
-  bool begin(const Target& target, uint16_t opcode, std::span<const std::byte> body,
-             std::span<const std::byte> tail, size_t reply_bytes, bool patient, PendingCall* call,
-             bool at_once = false, transport::Wake wake = transport::Wake::kNow);
+  bool begin(const Target& target, const wire::Command& command, const CallOptions& options,
+             PendingCall* call);
   CUresult finish(PendingCall& call, Reply* reply);
 
   // Returns the pending asynchronous error, or kSessionLost. An error is reported once, unless it
@@ -189,11 +197,11 @@ class Session {
   // Posts a command that carries a completion word, and waits for the word. Sets `body.word` and
   // `body.sequence`. Works like synchronize(), but up to the point that the command names.
   template <typename Body>
-  CUresult post_and_wait(const Target& target, wire::Custom opcode, Body body) {
+  CUresult post_and_wait(const Target& target, Body body) {
     Word word = words_.acquire();
     body.word = word.index;
     body.sequence = ++word.sequence;
-    return post_and_wait(target, opcode, std::as_bytes(std::span(&body, 1)), word);
+    return post_and_wait(target, body, word);
   }
   // Blocks until everything posted so far on the target's stream (or in the context) is done.
   // Prints the output of kernels and returns errors of earlier commands. Sends nothing if other
@@ -274,24 +282,18 @@ class Session {
                                 const wire::Credentials& credentials);
   Status keep_welcome(wire::Welcome welcome, const std::vector<wire::AddressWindow>& taken);
   Status link_up(Approach approach, const SessionOptions& options);
-  bool acquire_slot(size_t reply_bytes, bool patient, PendingCall* call);
+  bool acquire_slot(const CallOptions& options, PendingCall* call);
   void release_slot(uint32_t offset);
-  struct Sent {
-    uint64_t number = 0;    // the command's number in the session, from 1
-    uint64_t position = 0;  // in the target's timeline
-  };
-  CUresult send(const wire::CommandHeader& header, Timeline* timeline,
-                std::span<const std::byte> body, std::span<const std::byte> tail,
-                transport::Wake wake, Sent* sent);
+  CUresult send(wire::CommandHeader header, Timeline* timeline, const wire::Command& command,
+                transport::Wake wake, SentCommand* sent);
   // Whether the GPU may mark this command, which then takes two places in its stream's queue.
-  bool is_marked(uint16_t opcode, std::span<const std::byte> body) const;
+  bool is_marked(const wire::Command& command) const;
   CUresult wait_for_reply(const PendingCall& call, Reply* reply);
   template <typename Ready>
   CUresult wait_until(const Ready& ready);
   void trace();
   void await_trace();
-  CUresult post_and_wait(const Target& target, wire::Custom opcode, std::span<const std::byte> body,
-                         Word word);
+  CUresult post_and_wait(const Target& target, const wire::Command& command, Word word);
   const std::atomic<uint64_t>& client_word(uint64_t offset) const;
   Status map_marks(const wire::ReadyEvent& ready);
 

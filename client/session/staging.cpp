@@ -310,8 +310,7 @@ CUresult Staging::to_device(const Target& target, CUdeviceptr destination, const
     }
     if (result == CUDA_SUCCESS) {
       if (target.timeline) target.timeline->pace();
-      result = session_.post(target, static_cast<uint16_t>(wire::Custom::kCopyStaged),
-                             std::as_bytes(std::span(&body, 1)));
+      result = session_.post(target, body);
       if (filling && !filling->wait().ok()) result = session_.lose(filling->wait());
     } else {
       --slot.word.sequence;  // the worker will not write the word
@@ -347,20 +346,17 @@ CUresult Staging::to_host(const Target& target, std::span<const Part> parts) {
     struct Pending {
       Slot slot;
       const Part& chunk;
-      uint64_t position;  // of its copy in the timeline
+      SentCommand sent;
       std::shared_ptr<Landed> landed;
     };
     std::deque<Pending> pending;
     const auto ask = [&](size_t index, const Slot& slot) {
-      Pending next{slot, chunks[index], 0, nullptr};
+      Pending next{slot, chunks[index], {}, nullptr};
       if (target.timeline) target.timeline->pace();
       auto body =
           staged_copy(next.slot, next.chunk.from, next.chunk.bytes, stream_id(target), false);
       next.landed = landing.expect(next.chunk.to, &body);
-      note_failure(&first_error,
-                   session_.post(target, static_cast<uint16_t>(wire::Custom::kCopyStaged),
-                                 std::as_bytes(std::span(&body, 1)), {}, transport::Wake::kNow,
-                                 &next.position));
+      note_failure(&first_error, session_.post(target, body, transport::Wake::kNow, &next.sent));
       pending.push_back(next);
     };
     size_t next = lane;
@@ -381,7 +377,7 @@ CUresult Staging::to_host(const Target& target, std::span<const Part> parts) {
       CUresult result =
           session_.wait_word(done.slot.word.index, done.slot.word.sequence, target.timeline);
       if (result == CUDA_SUCCESS) {
-        if (target.timeline) target.timeline->waited(done.position);
+        if (target.timeline) target.timeline->waited(done.sent.position);
         result = done.landed ? done.landed->wait(session_)
                              : drain(done.slot, done.chunk.to, done.chunk.bytes);
       }

@@ -88,11 +88,10 @@ bool Timeline::place_mark() {
   Target target = session_.in_context(context_);
   target.timeline = this;
   const wire::SignalBody body{stream_, word_->index, ++word_->sequence};
-  uint64_t position = 0;
+  SentCommand sent;
   // If the session is lost, every later call reports it.
-  (void)session_.post(target, static_cast<uint16_t>(wire::Custom::kSignal),
-                      std::as_bytes(std::span(&body, 1)), {}, transport::Wake::kYes, &position);
-  marks_.push_back({position, word_->sequence});
+  (void)session_.post(target, body, transport::Wake::kYes, &sent);
+  marks_.push_back({sent.position, word_->sequence});
   return true;
 }
 

@@ -207,15 +207,14 @@ void retire(const void* handle, wire::Kind kind) {
   Recorded::get().retired.insert({kind, static_cast<uint32_t>(number & 0xffffff)});
 }
 
-CUresult post(const Target&, uint16_t opcode, std::span<const std::byte> body) {
+CUresult post(const Target&, const wire::Command& command) {
   ++Recorded::get().posted;
-  return Session::carry(opcode, body, nullptr);
+  return Session::carry(command.opcode, command.body, nullptr);
 }
 
-CUresult call(const Target&, uint16_t opcode, std::span<const std::byte> body, size_t reply_bytes,
-              Reply* reply) {
+CUresult call(const Target&, const wire::Command& command, size_t reply_bytes, Reply* reply) {
   ++Recorded::get().called;
-  const CUresult result = Session::carry(opcode, body, reply);
+  const CUresult result = Session::carry(command.opcode, command.body, reply);
   if (!Recorded::get().replies) {
     EXPECT_LE(reply->body().size(), reply_bytes);
   }

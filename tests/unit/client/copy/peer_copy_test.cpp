@@ -49,8 +49,7 @@ class PeerCopyTest : public TwoPuppetsTest {
     return asked;
   }
   static void fill(const PeerSide& side) {
-    EXPECT_EQ(side.owner.session->post(side.owner,
-                                       static_cast<uint16_t>(api::Opcode::cuMemsetD8Async), {}),
+    EXPECT_EQ(side.owner.session->post(side.owner, {api::Opcode::cuMemsetD8Async, {}}),
               CUDA_SUCCESS);
   }
 

@@ -91,9 +91,7 @@ TEST_F(MirrorUseTest, LargeMemoryIsShownToRunningWorkThatNamedIt) {
   EXPECT_FALSE(shown()) << "nothing runs";
   const auto launch = [&](const std::vector<uint64_t>& words) {
     EXPECT_EQ(push_mirrors(target, &words_of(words)), CUDA_SUCCESS);
-    EXPECT_EQ(session.post(target, static_cast<uint16_t>(wire::Custom::kLaunch),
-                           std::as_bytes(std::span(&body_, 1)), {}),
-              CUDA_SUCCESS);
+    EXPECT_EQ(session.post(target, body_), CUDA_SUCCESS);
   };
   launch({1, 2, 3, 4});
   EXPECT_FALSE(shown()) << "the kernel does not know it";

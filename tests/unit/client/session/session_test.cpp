@@ -36,8 +36,7 @@ class SessionTest : public ::testing::Test {
   CUresult ping() { return lone_.ping(); }
   CUresult post_something() {
     const wire::CopyInlineBody body{0x1000, 0, 0};
-    return post(in_context(), static_cast<uint16_t>(Custom::kCopyInline),
-                std::as_bytes(std::span(&body, 1)));
+    return post(in_context(), body);
   }
   Target in_context() { return session().in_context(1); }
   // Writes like a worker, at any offset of the client's window.
@@ -199,19 +198,19 @@ TEST_F(SessionTest, ACallsResultIsTheWorkersAndNoAsynchronousOne) {
 // ---- too large ----
 
 TEST_F(SessionTest, ACommandThatIsTooLargeIsAnErrorOfItsOwnAndNoLoss) {
-  const auto opcode = static_cast<uint16_t>(Custom::kPing);
+  constexpr auto kOpcode = Custom::kPing;
   const size_t room = wire::kMaxCommandBytes - sizeof(wire::CommandHeader);
   const std::vector<std::byte> tail(room + 1);
   for (const size_t body : {size_t{0}, size_t{8}, size_t{4096}}) {
     const auto rest = std::span(tail).subspan(body);
     Reply reply;
-    EXPECT_EQ(session().post(in_context(), opcode, std::span(tail).first(body), rest),
+    EXPECT_EQ(session().post(in_context(), {kOpcode, std::span(tail).first(body), rest}),
               CUDA_ERROR_INVALID_VALUE);
-    EXPECT_EQ(session().call(in_context(), opcode, std::span(tail).first(body), rest, 0, &reply),
+    EXPECT_EQ(session().call(in_context(), {kOpcode, std::span(tail).first(body), rest}, 0, &reply),
               CUDA_ERROR_INVALID_VALUE);
-    EXPECT_EQ(
-        session().post(in_context(), opcode, std::span(tail).first(body), rest.first(room - body)),
-        CUDA_SUCCESS);
+    EXPECT_EQ(session().post(in_context(),
+                             {kOpcode, std::span(tail).first(body), rest.first(room - body)}),
+              CUDA_SUCCESS);
   }
   EXPECT_FALSE(session().lost());
   EXPECT_EQ(ping(), CUDA_SUCCESS);
@@ -378,9 +377,7 @@ TEST_F(SessionTest, AStalledStreamDoesNotStopCopiesOfOthers) {
   wire::SignalBody reached{};
   reached.word = slots.front().word.index;
   reached.sequence = slots.front().word.sequence;
-  EXPECT_EQ(session().post(in_context(), static_cast<uint16_t>(Custom::kSignal),
-                           std::as_bytes(std::span(&reached, 1))),
-            CUDA_SUCCESS);
+  EXPECT_EQ(session().post(in_context(), reached), CUDA_SUCCESS);
   wants_more.join();
 }
 
@@ -423,9 +420,7 @@ TEST_F(SessionTest, AStalledCopyToTheHostLeavesSlotsForOthers) {
       reached.swap(withheld);
     }
     for (const auto& body : reached) {
-      EXPECT_EQ(session().post(in_context(), static_cast<uint16_t>(Custom::kSignal),
-                               std::as_bytes(std::span(&body, 1))),
-                CUDA_SUCCESS);
+      EXPECT_EQ(session().post(in_context(), body), CUDA_SUCCESS);
     }
     std::this_thread::yield();
   }

@@ -41,7 +41,7 @@ class TimelineTest : public ::testing::Test {
   }
   void launch(int times = 1) {
     for (int i = 0; i < times; ++i) {
-      EXPECT_EQ(session().post(target(), static_cast<uint16_t>(Custom::kLaunch), {}), CUDA_SUCCESS);
+      EXPECT_EQ(session().post(target(), {Custom::kLaunch, {}}), CUDA_SUCCESS);
     }
   }
   // Queries as cuStreamQuery does. `worker` is the worker's answer, if it is asked.
@@ -85,14 +85,12 @@ TEST_F(TimelineTest, ItIsLevelUntilSomethingIsSentAndAgainWhenItWasWaitedFor) {
 // A driver's queue also holds an event after the copy.
 TEST_F(TimelineTest, ACopyThatWritesAWordTakesTwoPlaces) {
   wire::CopyStagedBody body{};
-  const auto bytes = std::as_bytes(std::span(&body, 1));
-  const auto opcode = static_cast<uint16_t>(Custom::kCopyStaged);
-  EXPECT_EQ(session().post(target(), opcode, bytes), CUDA_SUCCESS);
+  EXPECT_EQ(session().post(target(), body), CUDA_SUCCESS);
   EXPECT_EQ(timeline().sent(), 1u);
   const Word word = session().words().acquire();
   body.word = word.index;
   body.sequence = word.sequence + 1;
-  EXPECT_EQ(session().post(target(), opcode, bytes), CUDA_SUCCESS);
+  EXPECT_EQ(session().post(target(), body), CUDA_SUCCESS);
   EXPECT_EQ(timeline().sent(), 3u);
   EXPECT_EQ(session().wait_word(body.word, body.sequence), CUDA_SUCCESS);
   session().words().release({body.word, body.sequence});
@@ -257,8 +255,7 @@ TEST(PaceTest, AStalledServerStopsNoLaunchesOnAnother) {
   std::atomic<bool> over{false};
   std::thread filling([&] {
     while (!over) {
-      (void)stalled.session->post(stalled.session->in_context(0),
-                                  static_cast<uint16_t>(Custom::kCopyInline), {});
+      (void)stalled.session->post(stalled.session->in_context(0), {Custom::kCopyInline, {}});
       ++posted;
     }
   });

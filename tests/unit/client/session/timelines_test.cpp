@@ -38,7 +38,7 @@ class TimelinesTest : public ::testing::Test {
   void send(Custom opcode, Timeline* timeline, std::span<const std::byte> body = {}) {
     Target target = session().in_context(1);
     target.timeline = timeline;
-    EXPECT_EQ(session().post(target, static_cast<uint16_t>(opcode), body), CUDA_SUCCESS);
+    EXPECT_EQ(session().post(target, {opcode, body}), CUDA_SUCCESS);
   }
   void wait(Scope scope, wire::ObjectId context) {
     EXPECT_EQ(scope == Scope::kContext
