@@ -17,7 +17,7 @@ def emit_header(table):
 #include <cuda.h>
 
 #include "api/blob.h"
-#include "client/session/target.h"
+#include "client/session/route.h"
 
 namespace rcuda::client {
 
@@ -26,7 +26,7 @@ using api::Blob;
 """]
     for function in table.functions.values():
         if function.travels:
-            owner = ", const Target* owner = nullptr" if function.owner else ""
+            owner = ", const Route* owner = nullptr" if function.owner else ""
             lines.append(f"CUresult forward_{function.name}({function.prototype.parameter_list}{owner});\n")
     lines.append("\n// The same as another.\n")
     for function in table.functions.values():
@@ -99,7 +99,7 @@ def emit_routing(function, types):
 
 def emit_struct_input(a, struct, types, lines):
     """One struct with fixups, followed by the arrays that it points to."""
-    lines.append(f"    auto it = *{a.name};\n    call.fix(to_wire(it, call.target()));\n")
+    lines.append(f"    auto it = *{a.name};\n    call.fix(to_wire(it, call.route()));\n")
     for f in struct.arrays:
         lines.append(f"    {f.member} = nullptr;\n")
     lines.append("    in.value(it);\n")
@@ -116,7 +116,7 @@ def emit_inputs(function, types):
         if a.form == "value":
             lines.append(f"  in.value({cast_pointer(a)});\n")
         elif a.form == "struct":
-            lines.append(f"  {{\n    auto it = {a.name};\n    call.fix(to_wire(it, call.target()));\n"
+            lines.append(f"  {{\n    auto it = {a.name};\n    call.fix(to_wire(it, call.route()));\n"
                          "    in.value(it);\n  }\n")
         elif a.form in ("handle", "destroy", "device", "function"):
             lines.append(f"  in.value({a.name}_wire);\n")
@@ -210,7 +210,7 @@ def emit_outputs(function, types):
         elif a.form in ("out", "inout"):
             lines.append(f"  {{\n    auto it = call.out().value<{a.element}>();\n")
             if struct:
-                lines.append("    from_wire(it, call.target());\n")
+                lines.append("    from_wire(it, call.route());\n")
                 for f in struct.kept if a.form == "inout" else []:
                     lines.append(f"    {f.member} = {a.name}->{f.path};\n")
             # A driver never reports more elements than the array has room for. Our own commands may: the caller then
@@ -224,7 +224,7 @@ def emit_outputs(function, types):
 
 
 def emit_function(function, types):
-    owner = ", const Target* owner" if function.owner else ""
+    owner = ", const Route* owner" if function.owner else ""
     lines = [f"CUresult forward_{function.name}({function.prototype.parameter_list}{owner}) {{\n"
              "  Call call;\n"]
     lines += emit_checks(function)
@@ -300,20 +300,20 @@ def fixup_lines(struct, types, to_wire):
         if f.form == "null" or f.direction == "out" and to_wire:
             lines.append(f"  {guard}{f.member} = {{}};\n")
         elif f.form == "location" and to_wire:
-            lines.append(f"  {guard}if (CUresult r = location_to_wire({f.member}, target); "
+            lines.append(f"  {guard}if (CUresult r = location_to_wire({f.member}, route); "
                          "r != CUDA_SUCCESS) return r;\n")
         elif f.form == "location":
-            lines.append(f"  {guard}location_from_wire({f.member}, target);\n")
+            lines.append(f"  {guard}location_from_wire({f.member}, route);\n")
         elif f.form == "devices" and to_wire:
-            lines.append(f"  {guard}if (CUresult r = devices_to_wire({f.member}, target); "
+            lines.append(f"  {guard}if (CUresult r = devices_to_wire({f.member}, route); "
                          "r != CUDA_SUCCESS) return r;\n")
         elif f.form == "handle" and f.direction != "in" or f.form == "handle" and to_wire:
             kind = f"wire::Kind::k{types.handles[f.type]}"
             if to_wire:
-                lines.append(f"  {guard}if (CUresult r = handle_to_wire({f.member}, {kind}, target); "
+                lines.append(f"  {guard}if (CUresult r = handle_to_wire({f.member}, {kind}, route); "
                              "r != CUDA_SUCCESS) return r;\n")
             else:
-                lines.append(f"  {guard}handle_from_wire({f.member}, {kind}, target);\n")
+                lines.append(f"  {guard}handle_from_wire({f.member}, {kind}, route);\n")
     return lines
 
 
@@ -323,11 +323,11 @@ def emit_fixups(table):
              "namespace rcuda::client {\n\n"]
     for struct in table.types.structs.values():
         lines.append(f"inline CUresult to_wire([[maybe_unused]] {struct.name}& it, "
-                     "[[maybe_unused]] Target* target) {\n")
+                     "[[maybe_unused]] Route* route) {\n")
         lines += fixup_lines(struct, table.types, True)
         lines.append("  return CUDA_SUCCESS;\n}\n")
         lines.append(f"inline void from_wire([[maybe_unused]] {struct.name}& it, "
-                     "[[maybe_unused]] const Target* target) {\n")
+                     "[[maybe_unused]] const Route* route) {\n")
         lines += fixup_lines(struct, table.types, False)
         lines.append("}\n\n")
     lines.append("}  // namespace rcuda::client\n")

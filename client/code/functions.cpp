@@ -89,15 +89,15 @@ CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId o
   return result;
 }
 
-CUresult resolve_callable(CUfunction handle, const Target& target, Callable* callable) {
+CUresult resolve_callable(CUfunction handle, const Route& route, Callable* callable) {
   if (const auto* function = find<Function>(handle)) {
-    if (function->session != target.session) return CUDA_ERROR_INVALID_HANDLE;
+    if (function->session != route.session) return CUDA_ERROR_INVALID_HANDLE;
     callable->info = function->info.get();
     return callable->info ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
   }
   if (auto* kernel = find<Kernel>(handle)) {
     callable->is_kernel = true;
-    return info_on(*kernel, target, &callable->info);
+    return info_on(*kernel, route, &callable->info);
   }
   return CUDA_ERROR_INVALID_HANDLE;
 }

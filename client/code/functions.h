@@ -13,8 +13,8 @@
 #include <cuda.h>
 
 #include "client/objects/code.h"
+#include "client/session/route.h"
 #include "client/session/session.h"
-#include "client/session/target.h"
 #include "common/wire/protocol.h"
 
 namespace rcuda::client {
@@ -57,13 +57,13 @@ struct Callable {
   FunctionInfo* info = nullptr;
   bool is_kernel = false;
 };
-CUresult resolve_callable(CUfunction handle, const Target& target, Callable* callable);
+CUresult resolve_callable(CUfunction handle, const Route& route, Callable* callable);
 
 // ---- variables ---------------------------------------------------------------------------------
 
 // Adds the variable to the Registry, at the address that the worker has returned. `managed`: the
 // memory is also mirrored, at this address. Errors: those of record_memory().
-CUresult add_variable(Variables& variables, CUdeviceptr address, size_t bytes, const Target& target,
+CUresult add_variable(Variables& variables, CUdeviceptr address, size_t bytes, const Route& route,
                       bool managed);
 // Call it before the unload is sent: afterwards the memory is freed, and another thread may get the
 // same addresses.
@@ -75,25 +75,25 @@ void forget_variables(Variables& variables);
 // as for load_image().
 CUresult id_on(Library& library, Session& session, wire::ObjectId context, wire::ObjectId* id,
                LoadedFunctions* functions = nullptr);
-// Adds a kernel of a library that has just been loaded for the target.
-void add_kernel(Library& library, const Target& target, LoadedFunction function);
-// Returns the module of a library in the target's context.
-CUresult library_module(Library& library, const Target& target, CUmodule* module);
-// Returns the library's kernel with this name. The first call for a name looks it up on `target`.
-CUresult find_kernel(Library& library, const Target& target, const char* name, Kernel** kernel);
+// Adds a kernel of a library that has just been loaded for the route.
+void add_kernel(Library& library, const Route& route, LoadedFunction function);
+// Returns the module of a library in the route's context.
+CUresult library_module(Library& library, const Route& route, CUmodule* module);
+// Returns the library's kernel with this name. The first call for a name looks it up on `route`.
+CUresult find_kernel(Library& library, const Route& route, const char* name, Kernel** kernel);
 // Unloads the library from every session. Destroys it, its kernels and its modules; their handles
 // become invalid.
 void unload(Library& library);
 
 // ---- kernels -----------------------------------------------------------------------------------
 
-// Returns the kernel's data on the target's device. Each device has its own attributes.
-CUresult info_on(Kernel& kernel, const Target& target, FunctionInfo** info);
-// Records an attribute that was set for the target's device. It also applies to the kernel's
+// Returns the kernel's data on the route's device. Each device has its own attributes.
+CUresult info_on(Kernel& kernel, const Route& route, FunctionInfo** info);
+// Records an attribute that was set for the route's device. It also applies to the kernel's
 // functions in the contexts of that device.
-void note_attribute(Kernel& kernel, const Target& target, int which, int value);
-// Returns the kernel's function in the target's context.
-CUresult function_in(Kernel& kernel, const Target& target, Function** function);
+void note_attribute(Kernel& kernel, const Route& route, int which, int value);
+// Returns the kernel's function in the route's context.
+CUresult function_in(Kernel& kernel, const Route& route, Function** function);
 // Returns the kernel with this id on a session, or null.
 Kernel* find_kernel(const Session& session, wire::ObjectId id);
 // Call it when a context is about to be destroyed or reset, which destroys its functions.

@@ -16,33 +16,33 @@ bool is_code(wire::Kind kind) {
 
 // Libraries and kernels have an id per session. A kernel is also accepted where a function is
 // expected.
-CUresult resolve_code(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id) {
+CUresult resolve_code(const void* handle, wire::Kind kind, Route* route, wire::ObjectId* id) {
   auto* library = kind == wire::Kind::kLibrary ? find<Library>(handle) : nullptr;
   auto* kernel = kind == wire::Kind::kLibrary ? nullptr : find<Kernel>(handle);
   if (!library && !kernel) return CUDA_ERROR_INVALID_HANDLE;
   // Libraries are independent of contexts: without a current context, any session works.
-  if (!target->session) *target = target_anywhere();
-  if (library) return id_on(*library, *target->session, target->context, id);
+  if (!route->session) *route = target_anywhere();
+  if (library) return id_on(*library, *route->session, route->context, id);
   if (kind == wire::Kind::kKernel) {
     FunctionInfo* info;
-    const CUresult result = info_on(*kernel, *target, &info);
+    const CUresult result = info_on(*kernel, *route, &info);
     if (result == CUDA_SUCCESS) *id = info->id;
     return result;
   }
   Function* function;
-  const CUresult result = function_in(*kernel, *target, &function);
+  const CUresult result = function_in(*kernel, *route, &function);
   if (result == CUDA_SUCCESS) *id = function->id;
   return result;
 }
 
 }  // namespace
 
-CUresult resolve_handle(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id) {
-  if (!handle || !is_code(kind)) return resolve(handle, kind, target, id);
+CUresult resolve_handle(const void* handle, wire::Kind kind, Route* route, wire::ObjectId* id) {
+  if (!handle || !is_code(kind)) return resolve(handle, kind, route, id);
   RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
-  const CUresult result = resolve_code(handle, kind, target, id);
+  const CUresult result = resolve_code(handle, kind, route, id);
   const bool may_be_function = kind == wire::Kind::kFunction && result == CUDA_ERROR_INVALID_HANDLE;
-  return may_be_function ? resolve(handle, kind, target, id) : result;
+  return may_be_function ? resolve(handle, kind, route, id) : result;
 }
 
 }  // namespace rcuda::client

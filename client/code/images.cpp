@@ -178,10 +178,10 @@ ImageHash hash_image(std::span<const std::byte> image) {
 
 CUresult call_with_images(Session& session, wire::ObjectId context, const ImageParts& image,
                           const ImageCommand& command, std::optional<Reply>* reply) {
-  const Target target = session.in_context(context);
+  const Route route = session.in_context(context);
   std::optional<Session::PendingCall> early;
   const auto send_early = [&] {
-    session.begin(target, command.command, {.reply_bytes = command.reply_bytes}, &early.emplace());
+    session.begin(route, command.command, {.reply_bytes = command.reply_bytes}, &early.emplace());
     if (command.behind) command.behind();
   };
   bool lacked = false;
@@ -194,7 +194,7 @@ CUresult call_with_images(Session& session, wire::ObjectId context, const ImageP
     }
   }
   if (result != CUDA_SUCCESS) return result;
-  return loaded(session.call(target, command.command, command.reply_bytes, &reply->emplace()));
+  return loaded(session.call(route, command.command, command.reply_bytes, &reply->emplace()));
 }
 
 CUresult send_image(Session& session, wire::ObjectId context, const ImageHash& hash,

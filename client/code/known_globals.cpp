@@ -9,10 +9,10 @@ KnownGlobals& KnownGlobals::get() {
   return *instance;
 }
 
-bool KnownGlobals::find(const Library* library, const Target& target, const char* name,
+bool KnownGlobals::find(const Library* library, const Route& route, const char* name,
                         Module::Global* found) {
   std::lock_guard lock(mutex_);
-  const auto known = answers_.find(Question{library, target.session, target.context, name});
+  const auto known = answers_.find(Question{library, route.session, route.context, name});
   if (known == answers_.end()) return false;
   const auto now = Process::get().memory().find(known->second.global.address);
   if (!now || now->buffer_id != known->second.buffer_id) return false;
@@ -20,12 +20,12 @@ bool KnownGlobals::find(const Library* library, const Target& target, const char
   return true;
 }
 
-void KnownGlobals::note(const Library* library, const Target& target, const char* name,
+void KnownGlobals::note(const Library* library, const Route& route, const char* name,
                         const Module::Global& found) {
   const auto now = Process::get().memory().find(found.address);
   if (!now || now->base != found.address) return;
   std::lock_guard lock(mutex_);
-  answers_[Question{library, target.session, target.context, name}] = {found, now->buffer_id};
+  answers_[Question{library, route.session, route.context, name}] = {found, now->buffer_id};
 }
 
 void KnownGlobals::forget(const Library* library) {

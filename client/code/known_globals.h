@@ -13,17 +13,17 @@
 #include <tuple>
 
 #include "client/objects/code.h"
-#include "client/session/target.h"
+#include "client/session/route.h"
 
 namespace rcuda::client {
 
 class KnownGlobals {
  public:
   static KnownGlobals& get();
-  // Finds the answer for the target's context. Returns false if the caller must query the worker.
-  bool find(const Library* library, const Target& target, const char* name, Module::Global* found);
+  // Finds the answer for the route's context. Returns false if the caller must query the worker.
+  bool find(const Library* library, const Route& route, const char* name, Module::Global* found);
   // Stores the answer for a variable that is in the Registry.
-  void note(const Library* library, const Target& target, const char* name,
+  void note(const Library* library, const Route& route, const char* name,
             const Module::Global& found);
   void forget(const Library* library);
 

@@ -25,14 +25,14 @@ namespace {
 
 // A library's variable outlives the context in which it is first looked up. So its bytes are
 // fetched in the primary context, which a worker always has.
-CUresult mirror_variable(const Target& target, CUdeviceptr address, size_t bytes) {
-  const Device& device = *Process::get().device(static_cast<CUdevice>(target.device));
-  return mirror_at(*target.session, device.primary->id, address, bytes);
+CUresult mirror_variable(const Route& route, CUdeviceptr address, size_t bytes) {
+  const Device& device = *Process::get().device(static_cast<CUdevice>(route.device));
+  return mirror_at(*route.session, device.primary->id, address, bytes);
 }
 
 }  // namespace
 
-CUresult add_variable(Variables& variables, CUdeviceptr address, size_t bytes, const Target& target,
+CUresult add_variable(Variables& variables, CUdeviceptr address, size_t bytes, const Route& route,
                       bool managed) {
   Registry& registry = Process::get().memory();
   std::lock_guard lock(variables.mutex);
@@ -44,19 +44,19 @@ CUresult add_variable(Variables& variables, CUdeviceptr address, size_t bytes, c
     if (!managed) return CUDA_SUCCESS;
     if (known->bytes != bytes) return CUDA_ERROR_UNKNOWN;
     registry.set_flags(address, CU_MEM_ATTACH_GLOBAL);
-    return mirror_variable(target, address, bytes);
+    return mirror_variable(route, address, bytes);
   }
   Allocation variable;
   variable.base = address;
   variable.bytes = bytes;
   variable.placement = Placement::kGlobal;
-  variable.session = target.session;
-  variable.context = target.context;
-  variable.device = target.device;
+  variable.session = route.session;
+  variable.context = route.context;
+  variable.device = route.device;
   variable.flags = managed ? CU_MEM_ATTACH_GLOBAL : 0;
   RCUDA_RETURN_IF_CUDA_ERROR(record_memory(std::move(variable)));
   if (managed) {
-    const CUresult result = mirror_variable(target, address, bytes);
+    const CUresult result = mirror_variable(route, address, bytes);
     if (result != CUDA_SUCCESS) {
       (void)registry.remove(address);
       return result;
@@ -138,8 +138,8 @@ CUresult id_on(Library& library, Session& session, wire::ObjectId context, wire:
   return CUDA_SUCCESS;
 }
 
-CUresult library_module(Library& library, const Target& target, CUmodule* module) {
-  const InContext scope(target);
+CUresult library_module(Library& library, const Route& route, CUmodule* module) {
+  const InContext scope(route);
   CUmodule named = nullptr;
   const CUresult result = forward_cuLibraryGetModule(&named, reinterpret_cast<CUlibrary>(&library));
   if (result != CUDA_SUCCESS) return result;
@@ -147,16 +147,16 @@ CUresult library_module(Library& library, const Target& target, CUmodule* module
   if (!found) return CUDA_ERROR_UNKNOWN;
   const Library* const known = found->library.load(std::memory_order_acquire);
   if (!found->is_of_library() || (known && known != &library)) {
-    return target.session->lose(Status(Code::kProtocol,
-                                       "the worker returned a module that "
-                                       "belongs to another library"));
+    return route.session->lose(Status(Code::kProtocol,
+                                      "the worker returned a module that "
+                                      "belongs to another library"));
   }
   found->library.store(&library, std::memory_order_release);
   *module = named;
   return CUDA_SUCCESS;
 }
 
-CUresult find_kernel(Library& library, const Target& target, const char* name, Kernel** kernel) {
+CUresult find_kernel(Library& library, const Route& route, const char* name, Kernel** kernel) {
   {
     std::lock_guard lock(library.mutex);
     if (auto found = library.kernels.find(name); found != library.kernels.end()) {
@@ -167,7 +167,7 @@ CUresult find_kernel(Library& library, const Target& target, const char* name, K
   auto* created = create<Kernel>({}, library, name);
   if (!created) return CUDA_ERROR_OUT_OF_MEMORY;
   FunctionInfo* info;
-  if (CUresult result = info_on(*created, target, &info); result != CUDA_SUCCESS) {
+  if (CUresult result = info_on(*created, route, &info); result != CUDA_SUCCESS) {
     std::unique_lock gone(kernels_mutex());
     destroy(created);
     return result;
@@ -176,14 +176,14 @@ CUresult find_kernel(Library& library, const Target& target, const char* name, K
   return CUDA_SUCCESS;
 }
 
-void add_kernel(Library& library, const Target& target, LoadedFunction function) {
+void add_kernel(Library& library, const Route& route, LoadedFunction function) {
   auto* created = create<Kernel>({}, library, function.name);
   if (!created) return;
   {
     std::lock_guard lock(created->mutex);  // other threads read the kernels of all libraries
-    std::unique_ptr<FunctionInfo>& info = created->infos[target.device];
+    std::unique_ptr<FunctionInfo>& info = created->infos[route.device];
     info = std::move(function.info);
-    created->first_device = target.device;
+    created->first_device = route.device;
     created->first_info.store(info.get(), std::memory_order_release);
   }
   keep_kernel(library, created);
@@ -208,28 +208,28 @@ void unload(Library& library) {
 
 // ---- kernels -----------------------------------------------------------------------------------
 
-CUresult info_on(Kernel& kernel, const Target& target, FunctionInfo** info) {
+CUresult info_on(Kernel& kernel, const Route& route, FunctionInfo** info) {
   if (FunctionInfo* first = kernel.first_info.load(std::memory_order_acquire);
-      first && kernel.first_device == target.device) {
+      first && kernel.first_device == route.device) {
     *info = first;
     return CUDA_SUCCESS;
   }
   std::lock_guard lock(kernel.mutex);
-  std::unique_ptr<FunctionInfo>& known = kernel.infos[target.device];
+  std::unique_ptr<FunctionInfo>& known = kernel.infos[route.device];
   if (!known) {
     wire::ObjectId library_id;
-    CUresult result = id_on(kernel.library, *target.session, target.context, &library_id);
+    CUresult result = id_on(kernel.library, *route.session, route.context, &library_id);
     if (result == CUDA_SUCCESS) {
-      result = ask_function(*target.session, target.context, library_id, true, kernel.name.c_str(),
+      result = ask_function(*route.session, route.context, library_id, true, kernel.name.c_str(),
                             &known);
     }
     if (result != CUDA_SUCCESS) {
-      kernel.infos.erase(target.device);
+      kernel.infos.erase(route.device);
       return result;
     }
   }
   if (!kernel.first_info.load(std::memory_order_relaxed)) {
-    kernel.first_device = target.device;
+    kernel.first_device = route.device;
     kernel.first_info.store(known.get(),
                             std::memory_order_release);  // pairs with the acquire above
   }
@@ -237,13 +237,13 @@ CUresult info_on(Kernel& kernel, const Target& target, FunctionInfo** info) {
   return CUDA_SUCCESS;
 }
 
-void note_attribute(Kernel& kernel, const Target& target, int which, int value) {
+void note_attribute(Kernel& kernel, const Route& route, int which, int value) {
   std::lock_guard lock(kernel.mutex);
-  if (const auto found = kernel.infos.find(target.device); found != kernel.infos.end()) {
+  if (const auto found = kernel.infos.find(route.device); found != kernel.infos.end()) {
     note_attribute(*found->second, which, value);
   }
   for (const auto& [key, function] : kernel.functions) {
-    if (key >> 32 == target.device) note_attribute(*function->info, which, value);
+    if (key >> 32 == route.device) note_attribute(*function->info, which, value);
   }
 }
 
@@ -265,8 +265,8 @@ std::unique_ptr<FunctionInfo> copy_of(const FunctionInfo& info, const Function& 
 
 }  // namespace
 
-CUresult function_in(Kernel& kernel, const Target& target, Function** function) {
-  const uint64_t key = static_cast<uint64_t>(target.device) << 32 | target.context;
+CUresult function_in(Kernel& kernel, const Route& route, Function** function) {
+  const uint64_t key = static_cast<uint64_t>(route.device) << 32 | route.context;
   {
     std::lock_guard lock(kernel.mutex);
     if (auto found = kernel.functions.find(key); found != kernel.functions.end()) {
@@ -275,8 +275,8 @@ CUresult function_in(Kernel& kernel, const Target& target, Function** function) 
     }
   }
   FunctionInfo* info;
-  RCUDA_RETURN_IF_CUDA_ERROR(info_on(kernel, target, &info));
-  const InContext scope(target);
+  RCUDA_RETURN_IF_CUDA_ERROR(info_on(kernel, route, &info));
+  const InContext scope(route);
   CUfunction created = nullptr;
   RCUDA_RETURN_IF_CUDA_ERROR(
       forward_cuKernelGetFunction(&created, reinterpret_cast<CUkernel>(&kernel)));
@@ -285,7 +285,7 @@ CUresult function_in(Kernel& kernel, const Target& target, Function** function) 
   std::lock_guard lock(kernel.mutex);
   // Two kernels with one function would both destroy it.
   if (named->info && named->kernel != &kernel) {
-    return target.session->lose(
+    return route.session->lose(
         Status(Code::kProtocol, "the worker returned a function that belongs to another kernel"));
   }
   if (!named->info) {

@@ -45,7 +45,7 @@ wire::CopyBody body_of(const LinearCopy& copy, const CopyStream& stream,
   body.destination = copy.destination;
   body.source = copy.source;
   body.bytes = copy.bytes;
-  body.stream = stream_id(stream.target);
+  body.stream = stream_id(stream.route);
   body.flags = flags;
   if (copy.peer && destination.home == Home::kDevice && source.home == Home::kDevice) {
     body.destination_context = destination.owner.context;
@@ -57,11 +57,11 @@ wire::CopyBody body_of(const LinearCopy& copy, const CopyStream& stream,
 // A round trip. The caller learns whether the worker accepted the copy.
 CUresult ask_to_copy(const CopyStream& stream, const wire::CopyBody& body) {
   Reply reply;
-  return stream.target.session->call(stream.target, body, 0, &reply);
+  return stream.route.session->call(stream.route, body, 0, &reply);
 }
 
 CUresult copy_in_worker(const CopyStream& stream, wire::CopyBody body, const CopyPlan& plan) {
-  Session& session = *stream.target.session;
+  Session& session = *stream.route.session;
   // Where pages are shared, the worker does not fetch the source.
   if (!session.traits().shares_pages && source_is_settled(body.source, body.bytes)) {
     body.flags |= wire::kSourceReady;
@@ -71,24 +71,24 @@ CUresult copy_in_worker(const CopyStream& stream, wire::CopyBody body, const Cop
           plan.waits ? transport::Company::kAwaited : transport::Company::kAlone);
     }
   }
-  return plan.waits ? session.post_and_wait(stream.target, body) : post(stream.target, body);
+  return plan.waits ? session.post_and_wait(stream.route, body) : post(stream.route, body);
 }
 
 // Sends all pieces even if an earlier command has failed; returns that error at the end.
 CUresult send_pageable(const CopyStream& stream, CUdeviceptr destination, const void* source,
                        size_t bytes) {
-  Session& session = *stream.target.session;
+  Session& session = *stream.route.session;
   const size_t small = session.traits().copies_by_cpu ? kSmallOverSockets : kSmallToDevice;
   if (bytes > small && (bytes > kStagedByDrivers || session.staging().has_room())) {
-    const CUresult result = session.staging().to_device(stream.target, destination, source, bytes);
+    const CUresult result = session.staging().to_device(stream.route, destination, source, bytes);
     return result == CUDA_SUCCESS ? session.take_error() : result;
   }
   for (size_t at = 0; at < bytes;) {
     const size_t length = std::min<size_t>(bytes - at, wire::kMaxInlineBytes);
     const wire::CopyInlineBody body{destination + at, static_cast<uint32_t>(length),
-                                    stream_id(stream.target)};
+                                    stream_id(stream.route)};
     RCUDA_RETURN_IF_CUDA_ERROR(
-        session.post(stream.target, {body, {static_cast<const std::byte*>(source) + at, length}}));
+        session.post(stream.route, {body, {static_cast<const std::byte*>(source) + at, length}}));
     at += length;
   }
   return session.take_error();
@@ -96,11 +96,11 @@ CUresult send_pageable(const CopyStream& stream, CUdeviceptr destination, const 
 
 // Copies through replies. Sends all commands before it waits for the first reply.
 CUresult fetch(const CopyStream& stream, std::byte* destination, CUdeviceptr source, size_t bytes) {
-  Session& session = *stream.target.session;
-  const std::optional<Timelines::Positions> covered = session.covered_by_wait(stream.target);
+  Session& session = *stream.route.session;
+  const std::optional<Timelines::Positions> covered = session.covered_by_wait(stream.route);
   CUresult result = CUDA_SUCCESS;
   CallsInFlight calls;
-  calls.add_copy(stream.target, destination, source, bytes, &result);
+  calls.add_copy(stream.route, destination, source, bytes, &result);
   calls.finish();
   if (result == CUDA_SUCCESS && covered) session.timelines().waited(*covered);
   return result;
@@ -108,11 +108,11 @@ CUresult fetch(const CopyStream& stream, std::byte* destination, CUdeviceptr sou
 
 CUresult copy_to_pageable(const CopyStream& stream, void* destination, CUdeviceptr source,
                           size_t bytes) {
-  Session& session = *stream.target.session;
-  const std::unique_ptr<FetchesBehind> behind = session.ask_behind(stream.target);
+  Session& session = *stream.route.session;
+  const std::unique_ptr<FetchesBehind> behind = session.ask_behind(stream.route);
   CUresult result;
   if (bytes > (session.traits().copies_by_cpu ? kSmallOverSockets : kSmallToHost)) {
-    result = session.staging().to_host(stream.target, destination, source, bytes);
+    result = session.staging().to_host(stream.route, destination, source, bytes);
   } else {
     result = fetch(stream, static_cast<std::byte*>(destination), source, bytes);
   }
@@ -123,7 +123,7 @@ CUresult copy_to_pageable(const CopyStream& stream, void* destination, CUdevicep
 // copy, the stand-ins are removed.
 CUresult capture_copy(const LinearCopy& copy, const Location& destination, const Location& source,
                       const CopyStream& stream) {
-  Session& session = *stream.target.session;
+  Session& session = *stream.route.session;
   wire::CopyBody body = body_of(copy, stream, destination, source);
   std::vector<uint64_t> callbacks;
   const auto replace = [&](const Location& location, uint64_t* address, bool is_source) {
@@ -132,7 +132,7 @@ CUresult capture_copy(const LinearCopy& copy, const Location& destination, const
     row.first = *address;
     row.width_bytes = copy.bytes;
     StandIn made;
-    const CUresult result = make_stand_in(session, stream.target.context, row, is_source, &made);
+    const CUresult result = make_stand_in(session, stream.route.context, row, is_source, &made);
     if (result != CUDA_SUCCESS) return result;
     callbacks.push_back(made.callback);
     *address = made.first;
@@ -150,18 +150,18 @@ CUresult capture_copy(const LinearCopy& copy, const Location& destination, const
 // Makes a blocking copy of page-locked memory over sockets like a copy of pageable memory, in one
 // round trip. For small and very large copies over sockets, page-locked memory has no advantage.
 CUresult copy_page_locked(const CopyStream& stream, const LinearCopy& copy, bool to_device) {
-  Session& session = *stream.target.session;
+  Session& session = *stream.route.session;
   if (!to_device) {
     return copy_to_pageable(stream, reinterpret_cast<void*>(copy.destination), copy.source,
                             copy.bytes);
   }
   if (!source_is_settled(copy.source, copy.bytes)) {
-    const CUresult result = session.synchronize(stream.target);
+    const CUresult result = session.synchronize(stream.route);
     if (result != CUDA_SUCCESS) return result;
   }
   const CUresult result = send_pageable(stream, copy.destination,
                                         reinterpret_cast<const void*>(copy.source), copy.bytes);
-  return result == CUDA_SUCCESS ? session.synchronize(stream.target) : result;
+  return result == CUDA_SUCCESS ? session.synchronize(stream.route) : result;
 }
 
 // For copies whose two sides have addresses in the worker.
@@ -170,7 +170,7 @@ CUresult copy_addressed(const LinearCopy& copy, const Location& destination, con
   const CopyStream& stream = plan.stream;
   const bool to_device = destination.home == Home::kDevice;
   const bool from_device = source.home == Home::kDevice;
-  if (stream.target.session->traits().copies_by_cpu && to_device != from_device && !plan.mirrored &&
+  if (stream.route.session->traits().copies_by_cpu && to_device != from_device && !plan.mirrored &&
       !plan.captures) {
     const bool in_shadow =
         to_device && copy.bytes > kSmallOverSockets && copy.bytes <= kMostInShadow;
@@ -181,7 +181,7 @@ CUresult copy_addressed(const LinearCopy& copy, const Location& destination, con
                            copy.bytes);
     }
   }
-  const HostWrite writing(!plan.waits && !to_device ? stream.target.timeline : nullptr);
+  const HostWrite writing(!plan.waits && !to_device ? stream.route.timeline : nullptr);
   const wire::CopyBody body = body_of(copy, stream, destination, source, plan.mirrored);
   if (!plan.waits && (needs_access(destination, stream) || needs_access(source, stream))) {
     return ask_to_copy(stream, body);
@@ -195,11 +195,10 @@ CUresult copy_from_pageable(const LinearCopy& copy, const Location& destination,
   if (needs_access(destination, plan.stream)) answers.emplace(true);
   const CUresult result = send_pageable(plan.stream, copy.destination,
                                         reinterpret_cast<const void*>(copy.source), copy.bytes);
-  if (plan.mirrored) plan.stream.target.session->note_write();
+  if (plan.mirrored) plan.stream.route.session->note_write();
   const bool waits = plan.waits || (plan.mirrored && copy.synchronous);
-  return result == CUDA_SUCCESS && waits
-             ? plan.stream.target.session->synchronize(plan.stream.target)
-             : result;
+  return result == CUDA_SUCCESS && waits ? plan.stream.route.session->synchronize(plan.stream.route)
+                                         : result;
 }
 
 CUresult copy_on_servers(const LinearCopy& copy, const Location& destination,
@@ -214,8 +213,8 @@ CUresult copy_on_servers(const LinearCopy& copy, const Location& destination,
 }  // namespace
 
 CUresult copy_linear(const LinearCopy& copy) {
-  Target target;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_for_copy(copy.stream, &target));
+  Route route;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_for_copy(copy.stream, &route));
   if (copy.bytes == 0) return CUDA_SUCCESS;
   Location destination, source;
   RCUDA_RETURN_IF_CUDA_ERROR(

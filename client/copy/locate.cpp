@@ -52,8 +52,8 @@ CUresult locate(uint64_t address, size_t bytes, Side side, Location* location) {
   return side == Side::kDevice && !has_device_address ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-CUresult stream_at(const Target& owner, CUstream handle, CopyStream* stream) {
-  Target issued;
+CUresult stream_at(const Route& owner, CUstream handle, CopyStream* stream) {
+  Route issued;
   wire::ObjectId id;
   RCUDA_RETURN_IF_CUDA_ERROR(resolve(handle, wire::Kind::kStream, &issued, &id));
   if (!owner.session || issued.session == owner.session) {

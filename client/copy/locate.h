@@ -18,7 +18,7 @@ enum class Home {
 
 struct Location {
   Home home = Home::kPageable;
-  Target owner;  // kDevice: session, a context there, device
+  Route owner;  // kDevice: session, a context there, device
   bool of_pool = false;
   uint64_t first = 0;  // the first byte of the range; 0 for an array
   size_t bytes = 0;
@@ -32,15 +32,15 @@ CUresult locate(uint64_t address, size_t bytes, Side side, Location* location);
 // session: any). If the copy was issued in another session's stream, stream_at() waits for that
 // stream, and the copy runs in the owner's default stream.
 struct CopyStream {
-  Target target;
+  Route route;
   bool is_elsewhere = false;  // the copy was issued in another session's stream
 };
-CUresult stream_at(const Target& owner, CUstream handle, CopyStream* stream);
+CUresult stream_at(const Route& owner, CUstream handle, CopyStream* stream);
 
 // Whether the pool's access rights decide if the stream may copy the memory. The driver checks
 // them, so the copy is a round trip and a refusal comes from the call itself.
 inline bool needs_access(const Location& location, const CopyStream& stream) {
-  return location.of_pool && location.owner.device != stream.target.device;
+  return location.of_pool && location.owner.device != stream.route.device;
 }
 
 }  // namespace rcuda::client

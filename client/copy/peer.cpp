@@ -20,7 +20,7 @@ namespace {
 
 // A place in a stream of one worker, or the latest record of an event.
 struct StreamPoint {
-  Target target;
+  Route route;
   wire::ObjectId stream = 0;
   wire::ObjectId event = 0;
 };
@@ -28,8 +28,8 @@ struct StreamPoint {
 CUresult either(CUresult first, CUresult second) { return first != CUDA_SUCCESS ? first : second; }
 
 // Sends a command. Errors of earlier commands are left for take_errors().
-CUresult send(const Target& target, const wire::Command& command) {
-  return target.session->post(target, command);
+CUresult send(const Route& route, const wire::Command& command) {
+  return route.session->post(route, command);
 }
 
 // Takes one error of earlier commands. The errors of the other sessions stay with them.
@@ -53,8 +53,8 @@ class Halves {
     out_ = half(copy.source, copy.extent, from, to);
     out_.flags = wire::kPeerOutgoing;
     in_ = half(copy.destination, copy.extent, to, from);
-    out_target_ = copy.source.owner;
-    in_target_ = copy.destination.owner;
+    out_route_ = copy.source.owner;
+    in_route_ = copy.destination.owner;
   }
 
   bool has_side_on(const Session* session) const {
@@ -63,11 +63,11 @@ class Halves {
   // Puts the half of `place`'s worker at `place`. `hold`: later work in the stream waits for the
   // copy, and the worker's session reports an error.
   void order_with(const StreamPoint& place, bool hold) {
-    const bool outgoing = place.target.session == &source_;
+    const bool outgoing = place.route.session == &source_;
     wire::PeerCopyBody& body = outgoing ? out_ : in_;
     body.stream = place.stream;
     body.flags |= wire::kPeerInStream | (hold ? wire::kPeerHolds | wire::kPeerReports : 0u);
-    (outgoing ? out_target_ : in_target_) = place.target;
+    (outgoing ? out_route_ : in_route_) = place.route;
     if (!outgoing) out_.flags |= wire::kPeerOtherStream;
   }
 
@@ -125,11 +125,11 @@ class Halves {
     out_.id = in_.id = peers.next_id();
     in_.word = word.index;
     in_.sequence = word.sequence;
-    const CUresult sent = send(out_target_, out_);
+    const CUresult sent = send(out_route_, out_);
     if (source_.lost()) return kSessionLost;
     // Sends this half even if the first half was refused (RCUDA_SYNC): this half then ends with the
     // same error.
-    const CUresult received = send(in_target_, in_);
+    const CUresult received = send(in_route_, in_);
     posted_ = true;
     return either(sent, received);
   }
@@ -137,7 +137,7 @@ class Halves {
   Session& source_;
   Session& destination_;
   wire::PeerCopyBody out_{}, in_{};
-  Target out_target_, in_target_;
+  Route out_route_, in_route_;
   bool posted_ = false;
 };
 
@@ -146,11 +146,11 @@ class Halves {
 // reports.
 CUresult signal_then_await(const StreamPoint& earlier, const StreamPoint& later,
                            uint64_t copy = 0) {
-  Session& signalling = *earlier.target.session;
+  Session& signalling = *earlier.route.session;
   Peers& peers = Process::get().peers();
   std::lock_guard lock(peers.pairs_mutex());
   uint32_t link = 0;
-  RCUDA_RETURN_IF_CUDA_ERROR(peers.link(signalling, *later.target.session, &link));
+  RCUDA_RETURN_IF_CUDA_ERROR(peers.link(signalling, *later.route.session, &link));
   wire::PeerSignalBody body{};
   note_order_between_sessions();
   body.id = peers.next_id();
@@ -158,19 +158,19 @@ CUresult signal_then_await(const StreamPoint& earlier, const StreamPoint& later,
   body.link = link;
   body.is_event = earlier.event != 0;
   body.place = body.is_event ? earlier.event : earlier.stream;
-  const CUresult signalled = send(earlier.target, body);
+  const CUresult signalled = send(earlier.route, body);
   // The worker that would release the other stream is lost.
   if (signalling.lost()) return kSessionLost;
   body.copy = 0;
   body.is_event = 0;
   body.place = later.stream;
-  return either(signalled, send(later.target, wire::PeerAwaitBody{body}));
+  return either(signalled, send(later.route, wire::PeerAwaitBody{body}));
 }
 
 // Returns this library's stream in the owner's context. Copies issued in a third server's streams
 // are ordered in it, so they run in the order of their calls. That is safe, because any order of
 // unrelated streams is allowed.
-CUresult passing_stream(const Target& owner, StreamPoint* place) {
+CUresult passing_stream(const Route& owner, StreamPoint* place) {
   static auto* mutex = new std::mutex;
   static auto* streams = new std::vector<Ref<Stream>>;  // one per context, made on demand
   std::lock_guard lock(*mutex);
@@ -188,13 +188,13 @@ CUresult passing_stream(const Target& owner, StreamPoint* place) {
     created->timeline->set_with_legacy(Timeline::WithLegacy::kNo);
     streams->push_back(Ref(created));
   }
-  place->target = owner;
-  return resolve(stream, wire::Kind::kStream, &place->target, &place->stream);
+  place->route = owner;
+  return resolve(stream, wire::Kind::kStream, &place->route, &place->stream);
 }
 
 CUresult copy_asynchronously(const CopyBetweenServers& copy, const StreamPoint& issued) {
   Halves halves(copy);
-  if (halves.has_side_on(issued.target.session)) {
+  if (halves.has_side_on(issued.route.session)) {
     halves.order_with(issued, true);
     return halves.post();
   }
@@ -208,24 +208,24 @@ CUresult copy_asynchronously(const CopyBetweenServers& copy, const StreamPoint& 
 }
 
 CUresult copy_and_wait(const CopyBetweenServers& copy, const StreamPoint& issued) {
-  const Target& source = copy.source.owner;
-  const Target& destination = copy.destination.owner;
+  const Route& source = copy.source.owner;
+  const Route& destination = copy.destination.owner;
   Halves halves(copy);
-  const auto is_side = [&](const Target& owner) {
-    return issued.target.session == owner.session && issued.target.context == owner.context;
+  const auto is_side = [&](const Route& owner) {
+    return issued.route.session == owner.session && issued.route.context == owner.context;
   };
   // Holds no stream, because no work can depend on the copy before this call returns.
   const bool legacy = issued.stream == 0;
   if (legacy ? !is_side(source) && !is_side(destination)
-             : !halves.has_side_on(issued.target.session)) {
-    RCUDA_RETURN_IF_CUDA_ERROR(issued.target.session->synchronize(issued.target));
+             : !halves.has_side_on(issued.route.session)) {
+    RCUDA_RETURN_IF_CUDA_ERROR(issued.route.session->synchronize(issued.route));
   }
   if (!legacy) {
-    if (halves.has_side_on(issued.target.session)) halves.order_with(issued, false);
+    if (halves.has_side_on(issued.route.session)) halves.order_with(issued, false);
     return halves.post_and_wait();
   }
   constexpr auto kScope = Timelines::Scope::kDefaultStream;
-  const std::array<const Target*, 2> sides{&source, &destination};
+  const std::array<const Route*, 2> sides{&source, &destination};
   std::array<Timelines::Positions, 2> before;
   for (size_t i = 0; i < sides.size(); ++i) {
     Timelines& timelines = sides[i]->session->timelines();
@@ -256,15 +256,15 @@ void copy_between_servers_now(const CopyBetweenServers& copy) {
 
 CUresult copy_between_servers(const CopyBetweenServers& copy, CUstream stream, bool synchronous) {
   StreamPoint issued;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve(stream, wire::Kind::kStream, &issued.target, &issued.stream));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve(stream, wire::Kind::kStream, &issued.route, &issued.stream));
   const CUresult result =
       synchronous ? copy_and_wait(copy, issued) : copy_asynchronously(copy, issued);
   if (result != CUDA_SUCCESS) return result;
   return take_errors(
-      {issued.target.session, copy.source.owner.session, copy.destination.owner.session});
+      {issued.route.session, copy.source.owner.session, copy.destination.owner.session});
 }
 
-CUresult wait_across_servers(CUstream handle, const Target& stream, wire::ObjectId id,
+CUresult wait_across_servers(CUstream handle, const Route& stream, wire::ObjectId id,
                              CUevent event_handle, const Event& event) {
   if (any_capture() &&
       (may_capture(handle) || forward_cuEventQuery(event_handle) == CUDA_ERROR_CAPTURED_EVENT)) {

@@ -18,7 +18,7 @@ namespace rcuda::client {
 
 // One side: device memory of a worker.
 struct PeerSide {
-  Target owner;
+  Route owner;
   uint64_t address = 0;
   uint64_t pitch_bytes = 0;  // row to row
   uint64_t slice_bytes = 0;  // slice to slice
@@ -38,9 +38,9 @@ CUresult copy_between_servers(const CopyBetweenServers& copy, CUstream stream, b
 // their place in a stream. An error is reported by the program's next call that uses the
 // destination's server.
 void copy_between_servers_now(const CopyBetweenServers& copy);
-// cuStreamWaitEvent for a stream and an event of different servers. `stream`, `id`: the target and
+// cuStreamWaitEvent for a stream and an event of different servers. `stream`, `id`: the route and
 // id that `handle` resolves to.
-CUresult wait_across_servers(CUstream handle, const Target& stream, wire::ObjectId id,
+CUresult wait_across_servers(CUstream handle, const Route& stream, wire::ObjectId id,
                              CUevent event_handle, const Event& event);
 
 }  // namespace rcuda::client

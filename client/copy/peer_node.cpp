@@ -92,7 +92,7 @@ CUDA_MEMCPY3D parameters_of(const CopyBetweenServers& copy) {
 }
 
 bool may_become(const CopyBetweenServers& before, const CopyBetweenServers& after) {
-  const auto same = [](const Target& a, const Target& b) {
+  const auto same = [](const Route& a, const Route& b) {
     return a.session == b.session && a.device == b.device;
   };
   return same(before.source.owner, after.source.owner) &&

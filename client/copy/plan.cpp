@@ -13,23 +13,23 @@ namespace {
 // CPU copies, first waits for the stream's earlier use of the memory.
 CUresult prepare_mirrors(const Location& destination, const Location& source, bool cpu_copies,
                          CopyPlan* plan) {
-  const Session& session = *plan->stream.target.session;
+  const Session& session = *plan->stream.route.session;
   if (is_mirrored(session, destination.first, destination.bytes)) {
     plan->mirrored |= wire::kDestinationMirrored;
   }
   if (is_mirrored(session, source.first, source.bytes)) plan->mirrored |= wire::kSourceMirrored;
   if (plan->mirrored == 0 || plan->captures) return CUDA_SUCCESS;
   if (cpu_copies) {
-    const CUresult result = plan->stream.target.session->synchronize(plan->stream.target);
+    const CUresult result = plan->stream.route.session->synchronize(plan->stream.route);
     if (result != CUDA_SUCCESS) return result;
   }
-  return push_mirrors(plan->stream.target);
+  return push_mirrors(plan->stream.route);
 }
 
 // CUDA waits for the stream before a synchronous copy of pageable memory to the device. Without
 // mirrored memory the application cannot observe this wait, so it is omitted.
-CUresult wait_before_copy(const Target& target) {
-  return any_mirrored() ? target.session->await_writes(target) : CUDA_SUCCESS;
+CUresult wait_before_copy(const Route& route) {
+  return any_mirrored() ? route.session->await_writes(route) : CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -42,7 +42,7 @@ CUresult prepare_copy(const Location& destination, const Location& source, CUstr
     plan->way = CopyWay::kBetweenServers;
     return CUDA_SUCCESS;
   }
-  const Target& owner = to_device ? destination.owner : source.owner;
+  const Route& owner = to_device ? destination.owner : source.owner;
   RCUDA_RETURN_IF_CUDA_ERROR(stream_at(owner, stream, &plan->stream));
   const bool pageable = destination.home == Home::kPageable || source.home == Home::kPageable;
   plan->captures = may_capture(stream);
@@ -53,7 +53,7 @@ CUresult prepare_copy(const Location& destination, const Location& source, CUstr
   if (!to_device && !from_device && (pageable || !worker_copies_host)) {
     // The host's copy comes after all earlier work in the stream.
     plan->way = CopyWay::kOnHost;
-    return plan->stream.target.session->synchronize(plan->stream.target);
+    return plan->stream.route.session->synchronize(plan->stream.route);
   }
   RCUDA_RETURN_IF_CUDA_ERROR(prepare_mirrors(destination, source, pageable, plan));
   // Later work in the stream of the other session must run after the copy, but that stream does not
@@ -61,7 +61,7 @@ CUresult prepare_copy(const Location& destination, const Location& source, CUstr
   plan->waits = plan->stream.is_elsewhere;
   if (pageable) {
     plan->way = to_device ? CopyWay::kFromPageable : CopyWay::kToPageable;
-    return synchronous && to_device ? wait_before_copy(plan->stream.target) : CUDA_SUCCESS;
+    return synchronous && to_device ? wait_before_copy(plan->stream.route) : CUDA_SUCCESS;
   }
   // A synchronous copy within the device memory of one context need not wait, unless the memory is
   // also host memory (managed memory). Between two contexts, a synchronous copy is ordered in the

@@ -104,13 +104,13 @@ CUresult describe(CUmemorytype type, const void* host, CUdeviceptr device, CUarr
 // Sends one piece of a copy. Errors of earlier commands are left until all pieces are sent.
 CUresult post_piece(const CopyStream& where, wire::CopyShapeBody body,
                     SentCommand* sent = nullptr) {
-  body.stream = stream_id(where.target);
-  return where.target.session->post(where.target, body, transport::Wake::kYes, sent);
+  body.stream = stream_id(where.route);
+  return where.route.session->post(where.route, body, transport::Wake::kYes, sent);
 }
 
 CUresult post_shape(const CopyStream& where, wire::CopyShapeBody body) {
-  body.stream = stream_id(where.target);
-  return post(where.target, body);
+  body.stream = stream_id(where.route);
+  return post(where.route, body);
 }
 
 // A piece of the extent that fits into a staging slot: whole rows if possible.
@@ -183,10 +183,10 @@ wire::CopyShapeBody piece_body(const Piece& piece, const Staging::Slot& slot) {
 
 CUresult from_pageable(const CopyStream& where, const ShapeSide& destination,
                        const ShapeSide& source, const Extent& extent) {
-  Staging& staging = where.target.session->staging();
+  Staging& staging = where.route.session->staging();
   std::vector<std::byte> packed;  // used only if the medium cannot map the slots
   const CUresult result = for_each_piece(extent, [&](const Piece& piece) {
-    Staging::Slot slot = staging.acquire(where.target.timeline);
+    Staging::Slot slot = staging.acquire(where.route.timeline);
     CUresult result = CUDA_SUCCESS;
     if (std::byte* memory = staging.memory(slot)) {
       copy_rows(memory, source.wire, piece, true);
@@ -207,17 +207,17 @@ CUresult from_pageable(const CopyStream& where, const ShapeSide& destination,
     staging.release(slot);
     return result;
   });
-  return result == CUDA_SUCCESS ? where.target.session->take_error() : result;
+  return result == CUDA_SUCCESS ? where.route.session->take_error() : result;
 }
 
 CUresult to_pageable(const CopyStream& where, const ShapeSide& destination, const ShapeSide& source,
                      const Extent& extent) {
-  Session& session = *where.target.session;
+  Session& session = *where.route.session;
   Staging& staging = session.staging();
   std::vector<std::byte> packed;
-  const std::optional<Timelines::Positions> covered = session.covered_by_wait(where.target);
+  const std::optional<Timelines::Positions> covered = session.covered_by_wait(where.route);
   CUresult result = for_each_piece(extent, [&](const Piece& piece) {
-    const Staging::Slot slot = staging.acquire(where.target.timeline);
+    const Staging::Slot slot = staging.acquire(where.route.timeline);
     wire::CopyShapeBody body = piece_body(piece, slot);
     body.destination = staged(slot, piece);
     body.destination_staged = 1;
@@ -233,7 +233,7 @@ CUresult to_pageable(const CopyStream& where, const ShapeSide& destination, cons
         memory = packed.data();
       }
       if (copied == CUDA_SUCCESS) copy_rows(memory, destination.wire, piece, false);
-      if (where.target.timeline) where.target.timeline->waited(sent.position);
+      if (where.route.timeline) where.route.timeline->waited(sent.position);
     }
     staging.release(slot);
     return posted != CUDA_SUCCESS ? posted : copied;
@@ -245,7 +245,7 @@ CUresult to_pageable(const CopyStream& where, const ShapeSide& destination, cons
 // Adds the copy to the graph that the stream captures, like capture_copy() in linear.cpp.
 CUresult capture_shape(const CopyStream& where, ShapeSide destination, ShapeSide source,
                        const Extent& extent) {
-  Session& session = *where.target.session;
+  Session& session = *where.route.session;
   std::vector<uint64_t> callbacks;
   const auto replace = [&](ShapeSide& side, bool is_source) {
     if (side.home != Home::kPageable) return CUDA_SUCCESS;
@@ -257,7 +257,7 @@ CUresult capture_shape(const CopyStream& where, ShapeSide destination, ShapeSide
     rows.pitch_bytes = side.wire.pitch_bytes;
     rows.slice_bytes = side.wire.pitch_bytes * side.wire.height;
     StandIn made;
-    const CUresult result = make_stand_in(session, where.target.context, rows, is_source, &made);
+    const CUresult result = make_stand_in(session, where.route.context, rows, is_source, &made);
     if (result != CUDA_SUCCESS) return result;
     callbacks.push_back(made.callback);
     side.wire.address += made.first - rows.first;
@@ -267,9 +267,9 @@ CUresult capture_shape(const CopyStream& where, ShapeSide destination, ShapeSide
   if (result == CUDA_SUCCESS) result = replace(source, true);
   if (result == CUDA_SUCCESS) {
     wire::CopyShapeBody body = whole_body(destination, source, extent);
-    body.stream = stream_id(where.target);
+    body.stream = stream_id(where.route);
     Reply reply;
-    result = session.call(where.target, body, 0, &reply);
+    result = session.call(where.route, body, 0, &reply);
   }
   if (result != CUDA_SUCCESS) {
     for (const uint64_t callback : callbacks) session.events().remove_callback(callback);
@@ -308,7 +308,7 @@ CUresult copy_linear_sides(const ShapeSide& destination, const ShapeSide& source
 // an array.
 class BesideArray {
  public:
-  CUresult make(const Target& owner, const Extent& extent) {
+  CUresult make(const Route& owner, const Extent& extent) {
     CUdeviceptr address = 0;
     const InContext scope(owner);
     const CUresult result =
@@ -337,7 +337,7 @@ CUresult copy_on_worker(const ShapeSide& destination, const ShapeSide& source, c
   RCUDA_RETURN_IF_CUDA_ERROR(stream_at(source.owner, stream, &where));
   wire::CopyShapeBody body = whole_body(destination, source, extent);
   RCUDA_RETURN_IF_CUDA_ERROR(post_shape(where, body));
-  return where.target.session->synchronize(where.target);
+  return where.route.session->synchronize(where.route);
 }
 
 // Waits for each step, even if the copy is asynchronous.
@@ -381,19 +381,19 @@ void name_contexts(ShapeSide* destination, ShapeSide* source) {
 // For copies whose two sides have addresses in the worker.
 CUresult copy_addressed(const ShapeSide& destination, const ShapeSide& source, const Extent& extent,
                         const CopyPlan& plan) {
-  const Target& target = plan.stream.target;
+  const Route& route = plan.stream.route;
   wire::CopyShapeBody body = whole_body(destination, source, extent);
   body.flags = plan.mirrored;
   if (plan.waits) {
-    body.stream = stream_id(plan.stream.target);
-    return target.session->post_and_wait(target, body);
+    body.stream = stream_id(plan.stream.route);
+    return route.session->post_and_wait(route, body);
   }
-  const HostWrite writing(destination.home == Home::kDevice ? nullptr : target.timeline);
+  const HostWrite writing(destination.home == Home::kDevice ? nullptr : route.timeline);
   // Unless this is a peer copy, the driver decides whether the stream may copy another device's
   // memory. The client waits for the answer, so that a refusal comes from this call.
   const auto foreign = [&](const ShapeSide& side) {
     return side.home == Home::kDevice && side.wire.context == 0 &&
-           side.owner.device != target.device;
+           side.owner.device != route.device;
   };
   std::optional<CaptureAnswers> answers;
   if (foreign(destination) || foreign(source)) answers.emplace(true);
@@ -403,8 +403,8 @@ CUresult copy_addressed(const ShapeSide& destination, const ShapeSide& source, c
 }  // namespace
 
 CUresult copy_shape(const CUDA_MEMCPY3D_PEER& shape, CUstream stream, bool synchronous) {
-  Target target;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_for_copy(stream, &target));
+  Route route;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_for_copy(stream, &route));
   const Extent extent{shape.WidthInBytes, shape.Height, shape.Depth};
   if (extent.width_bytes == 0 || extent.height == 0 || extent.depth == 0) return CUDA_SUCCESS;
   if (!is_real(extent)) return CUDA_ERROR_INVALID_VALUE;
@@ -441,7 +441,7 @@ CUresult copy_shape(const CUDA_MEMCPY3D_PEER& shape, CUstream stream, bool synch
     case CopyWay::kFromPageable: {
       const CUresult result = from_pageable(plan.stream, destination, source, extent);
       return result == CUDA_SUCCESS && (plan.waits || (plan.mirrored && synchronous))
-                 ? plan.stream.target.session->synchronize(plan.stream.target)
+                 ? plan.stream.route.session->synchronize(plan.stream.route)
                  : result;
     }
     case CopyWay::kToPageable:

@@ -28,18 +28,18 @@ namespace {
 Registry& registry() { return Process::get().memory(); }
 
 // Memory of pools and mapped memory belong to a device, not to a context, which may end earlier.
-CUresult record(const Target& target, CUdeviceptr address, size_t bytes, Placement placement,
+CUresult record(const Route& route, CUdeviceptr address, size_t bytes, Placement placement,
                 bool of_graph = false, CUmemoryPool pool = nullptr) {
   Allocation allocation;
   allocation.base = address;
   allocation.bytes = bytes;
   allocation.placement = placement;
-  allocation.session = target.session;
+  allocation.session = route.session;
   allocation.context =
       placement == Placement::kDevice
-          ? target.context
-          : Process::get().device(static_cast<CUdevice>(target.device))->primary->id;
-  allocation.device = target.device;
+          ? route.context
+          : Process::get().device(static_cast<CUdevice>(route.device))->primary->id;
+  allocation.device = route.device;
   allocation.of_graph = of_graph;
   allocation.pool = pool;
   return record_memory(std::move(allocation));
@@ -49,7 +49,7 @@ bool is_device(Placement placement) {
   return placement == Placement::kDevice || placement == Placement::kDeviceAsync;
 }
 
-Target target_of(const Allocation& allocation) {
+Route target_of(const Allocation& allocation) {
   return {allocation.session, allocation.context, allocation.device};
 }
 
@@ -60,7 +60,7 @@ Target target_of(const Allocation& allocation) {
 template <typename Send>
 CUresult free_with(const Allocation& allocation, bool is_own, const Send& send) {
   if (!registry().remove(allocation.base)) return CUDA_ERROR_INVALID_VALUE;  // another was first
-  const Target owner = target_of(allocation);
+  const Route owner = target_of(allocation);
   const CUresult result = send(&owner);
   if (is_own && !rcuda::api::is_gone(result)) (void)registry().add(allocation);
   return result;
@@ -75,13 +75,13 @@ CUresult free_device(CUdeviceptr address) {
   if (allocation->placement == Placement::kManaged) {
     const CUresult result = free_host(reinterpret_cast<void*>(address));
     if (result != CUDA_SUCCESS || !allocation->session) return result;
-    const Target owner = target_of(*allocation);
+    const Route owner = target_of(*allocation);
     return forward_cuMemFree_v2(address, &owner);
   }
   if (!is_device(allocation->placement)) return CUDA_ERROR_INVALID_VALUE;
   if (allocation->of_graph) return forward_cuMemFree_v2(address);
   return free_with(*allocation, true,
-                   [=](const Target* owner) { return forward_cuMemFree_v2(address, owner); });
+                   [=](const Route* owner) { return forward_cuMemFree_v2(address, owner); });
 }
 
 // In a capturing stream, stream-ordered memory becomes part of the graph. In any other stream the
@@ -90,12 +90,12 @@ CUresult check_beside_capture(CUstream stream) {
   return !any_capture() || may_capture(stream) ? CUDA_SUCCESS : check_unsafe_call();
 }
 
-// Records memory of the target's device. Memory allocated in a capturing stream belongs to a graph
+// Records memory of the route's device. Memory allocated in a capturing stream belongs to a graph
 // node. It stays recorded when it is freed, because the next launch allocates it again.
-CUresult record_async(const Target& target, CUdeviceptr address, size_t bytes, CUstream stream,
+CUresult record_async(const Route& route, CUdeviceptr address, size_t bytes, CUstream stream,
                       CUmemoryPool pool = nullptr) {
   if (address == 0) return CUDA_SUCCESS;  // an allocation of 0 bytes
-  return record(target, address, bytes, Placement::kDeviceAsync, may_capture(stream), pool);
+  return record(route, address, bytes, Placement::kDeviceAsync, may_capture(stream), pool);
 }
 
 // Logs once why a reservation failed that a local driver might grant.
@@ -118,8 +118,8 @@ using namespace rcuda::client;  // NOLINT: entry points live outside every names
 extern "C" {
 
 CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
-  Target target;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
+  Route route;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
   RCUDA_RETURN_IF_CUDA_ERROR(check_unsafe_call());
   if (!address) return CUDA_ERROR_INVALID_VALUE;
   if (bytes == 0) {
@@ -127,20 +127,20 @@ CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const CUresult result = forward_cuMemAlloc_v2(address, bytes);
-  return result == CUDA_SUCCESS ? record(target, *address, bytes, Placement::kDevice) : result;
+  return result == CUDA_SUCCESS ? record(route, *address, bytes, Placement::kDevice) : result;
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, size_t height,
                             unsigned element_bytes) {
-  Target target;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
+  Route route;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
   RCUDA_RETURN_IF_CUDA_ERROR(check_unsafe_call());
   if (!address || !pitch || width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = forward_cuMemAllocPitch_v2(address, pitch, width, height, element_bytes);
   if (result != CUDA_SUCCESS) return result;
   size_t bytes = 0;
   if (*pitch < width || __builtin_mul_overflow(*pitch, height, &bytes)) bytes = SIZE_MAX;
-  return record(target, *address, bytes, Placement::kDevice);
+  return record(route, *address, bytes, Placement::kDevice);
 }
 
 CUresult cuMemFree_v2(CUdeviceptr address) { return free_device(address); }
@@ -148,10 +148,10 @@ CUresult cuMemFree_v2(CUdeviceptr address) { return free_device(address); }
 CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
   if (!address) return CUDA_ERROR_INVALID_VALUE;
   RCUDA_RETURN_IF_CUDA_ERROR(check_beside_capture(stream));
-  Target target;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_of_stream(stream, &target));
+  Route route;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_of_stream(stream, &route));
   const CUresult result = forward_cuMemAllocAsync(address, bytes, stream);
-  return result == CUDA_SUCCESS ? record_async(target, *address, bytes, stream) : result;
+  return result == CUDA_SUCCESS ? record_async(route, *address, bytes, stream) : result;
 }
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
@@ -167,16 +167,16 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPoo
 // Like cuMemFree, accepts a null address, which does nothing, and memory of cuMemAlloc. cuSPARSE
 // frees both kinds with it.
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
-  Target target;
+  Route route;
   rcuda::wire::ObjectId id;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &target, &id));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &route, &id));
   if (address == 0) return CUDA_SUCCESS;
   RCUDA_RETURN_IF_CUDA_ERROR(check_beside_capture(stream));
   const auto allocation = registry().find(address);
   if (!allocation || allocation->base != address) return CUDA_ERROR_INVALID_VALUE;
   if (allocation->placement == Placement::kManaged) return CUDA_ERROR_NOT_SUPPORTED;
   if (!is_device(allocation->placement)) return CUDA_ERROR_INVALID_VALUE;
-  if (target.session != allocation->session) {
+  if (route.session != allocation->session) {
     // The stream is on another server. The owner frees the memory after the stream has reached this
     // call.
     if (may_capture(stream)) return CUDA_ERROR_INVALID_VALUE;
@@ -185,7 +185,7 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   }
   // Only the worker knows whether a graph's memory is allocated at the moment.
   const CaptureAnswers answers(allocation->of_graph);
-  const auto send = [=](const Target* owner) {
+  const auto send = [=](const Route* owner) {
     return forward_cuMemFreeAsync(address, stream, owner);
   };
   if (allocation->of_graph) return send(nullptr);
@@ -237,7 +237,7 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignmen
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
   // The record is removed first, as in free_with().
-  Target owner;
+  Route owner;
   RCUDA_RETURN_IF_CUDA_ERROR(target_address(address, &owner));
   rcuda::client::Session* const session = registry().reserved_by(address);
   const size_t reserved = registry().unreserve(address);
@@ -255,8 +255,8 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
   // The memory belongs to the handle's device. The calling thread may have no current context.
   const auto* memory = find<AllocationHandle>(reinterpret_cast<const void*>(handle));
   if (!memory) return CUDA_ERROR_INVALID_VALUE;
-  const Target target{memory->session, memory->context, memory->device};
-  return record(target, address, bytes, Placement::kMapped);
+  const Route route{memory->session, memory->context, memory->device};
+  return record(route, address, bytes, Placement::kMapped);
 }
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
@@ -269,7 +269,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
     mappings.push_back(*mapping);
     at += mapping->bytes;
   }
-  const Target owner = mappings.empty() ? Target{} : target_of(mappings.front());
+  const Route owner = mappings.empty() ? Route{} : target_of(mappings.front());
   const CUresult result = forward_cuMemUnmap(address, bytes, mappings.empty() ? nullptr : &owner);
   if (!rcuda::api::is_gone(result)) {
     for (Allocation& mapping : mappings) (void)registry().add(std::move(mapping));

@@ -39,7 +39,7 @@ CUresult check_captures(CUevent handle) {
   return check_unsafe_call();
 }
 
-CUresult send_record(Event& event, const Target& target, wire::ObjectId stream, unsigned flags) {
+CUresult send_record(Event& event, const Route& route, wire::ObjectId stream, unsigned flags) {
   EventState::Recording recording(event.state);
   wire::Encoder body;
   body.value(event.id);
@@ -50,24 +50,24 @@ CUresult send_record(Event& event, const Target& target, wire::ObjectId stream, 
   const CaptureAnswers answers;
   SentCommand sent;
   const CUresult result =
-      target.session->post(target, {opcode, body.body()}, transport::Wake::kYes, &sent);
+      route.session->post(route, {opcode, body.body()}, transport::Wake::kYes, &sent);
   // A captured record is a graph node and records nothing yet.
-  if (target.timeline && !any_capture()) recording.is_at(*target.timeline, sent.position);
-  return result == CUDA_SUCCESS ? target.session->take_error() : result;
+  if (route.timeline && !any_capture()) recording.is_at(*route.timeline, sent.position);
+  return result == CUDA_SUCCESS ? route.session->take_error() : result;
 }
 
 CUresult record(CUevent handle, CUstream stream, unsigned flags) {
   Event* event;
   RCUDA_RETURN_IF_CUDA_ERROR(find_event(handle, &event));
-  Target target;
+  Route route;
   wire::ObjectId id;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve(stream, wire::Kind::kStream, &target, &id));
-  if (target.session != event->session ||
-      (target.context != event->context && owning_context_id(target) != event->context)) {
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve(stream, wire::Kind::kStream, &route, &id));
+  if (route.session != event->session ||
+      (route.context != event->context && owning_context_id(route) != event->context)) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
   if (flags) event->state.leave_to_worker();  // a graph node, whose launches record it
-  const CUresult result = send_record(*event, target, id, flags);
+  const CUresult result = send_record(*event, route, id, flags);
   if (result != CUDA_SUCCESS || !(event->flags & CU_EVENT_INTERPROCESS)) return result;
   // The application may notify another process at once, and that process queries its own worker. So
   // this worker must have recorded the event before this call returns.
@@ -83,8 +83,8 @@ using namespace rcuda::client;  // NOLINT: entry points live outside every names
 extern "C" {
 
 CUresult cuEventCreate(CUevent* event, unsigned flags) {
-  Target target;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
+  Route route;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
   if (!event || (flags & ~kEventFlags)) return CUDA_ERROR_INVALID_VALUE;
   if ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING)) {
     return CUDA_ERROR_INVALID_VALUE;

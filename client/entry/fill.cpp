@@ -41,29 +41,29 @@ CUresult check(const Fill& fill, Location* location) {
 
 template <typename Forward>
 CUresult fill_by(const Fill& fill, CUstream stream, const Forward& forward) {
-  Target target;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_of_stream(stream, &target));
+  Route route;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_of_stream(stream, &route));
   if (fill.width == 0 || fill.height == 0) return CUDA_SUCCESS;
   Location location;
   RCUDA_RETURN_IF_CUDA_ERROR(check(fill, &location));
   wire::ObjectId id = 0;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &target, &id));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &route, &id));
   // The driver decides whether a stream may fill another device's memory. The client waits for the
   // answer, so that a refusal comes from this call. No stream can reach another server's memory.
   std::optional<CaptureAnswers> answers;
-  if (location.home == Home::kDevice && location.owner.device != target.device) {
-    if (location.owner.session != target.session) return CUDA_ERROR_INVALID_VALUE;
+  if (location.home == Home::kDevice && location.owner.device != route.device) {
+    if (location.owner.session != route.session) return CUDA_ERROR_INVALID_VALUE;
     answers.emplace(true);
   }
   const bool visible = location.home != Home::kDevice ||
-                       is_mirrored(*target.session, fill.destination, 1);  // a managed variable
+                       is_mirrored(*route.session, fill.destination, 1);  // a managed variable
   if (visible) {
-    const CUresult result = mirror_for(target, stream, fill.destination);
+    const CUresult result = mirror_for(route, stream, fill.destination);
     if (result != CUDA_SUCCESS) return result;
   }
   const CUresult result = forward();
   return result == CUDA_SUCCESS && visible && fill.synchronous && !may_capture(stream)
-             ? target.session->synchronize(target)
+             ? route.session->synchronize(route)
              : result;
 }
 

@@ -53,35 +53,35 @@ CUresult check_setting(const FunctionInfo& info, const Device& device, int which
 }
 
 // Finds a kernel and its data on a device. Needs no current context.
-CUresult kernel_on(CUkernel handle, CUdevice ordinal, Kernel** kernel, Target* target,
+CUresult kernel_on(CUkernel handle, CUdevice ordinal, Kernel** kernel, Route* route,
                    FunctionInfo** info) {
   RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   const Device* device = Process::get().device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   *kernel = find<Kernel>(handle);
   if (!*kernel) return CUDA_ERROR_INVALID_HANDLE;
-  *target = {device->session, device->primary->id, static_cast<uint32_t>(ordinal)};
-  return info_on(**kernel, *target, info);
+  *route = {device->session, device->primary->id, static_cast<uint32_t>(ordinal)};
+  return info_on(**kernel, *route, info);
 }
 
 // A function has its own context. A kernel that is passed as a function means its function in the
 // current context.
-CUresult find_callable(CUfunction handle, Target* target, Callable* callable) {
+CUresult find_callable(CUfunction handle, Route* route, Callable* callable) {
   RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (const auto* function = find<Function>(handle)) {
-    *target = {function->session, function->context, function->device};
-  } else if (CUresult result = target_current(target); result != CUDA_SUCCESS) {
+    *route = {function->session, function->context, function->device};
+  } else if (CUresult result = target_current(route); result != CUDA_SUCCESS) {
     return find<Kernel>(handle) ? result : CUDA_ERROR_INVALID_HANDLE;
   }
-  return resolve_callable(handle, *target, callable);
+  return resolve_callable(handle, *route, callable);
 }
 
 // The client checks the value, because the command is posted: the worker's error would arrive late.
 template <typename Configuration>
 CUresult check_configuration(CUfunction handle, Configuration value) {
-  Target target;
+  Route route;
   Callable callable;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &target, &callable));
+  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &route, &callable));
   return rcuda::cuda::is_known(value) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -93,12 +93,12 @@ using namespace rcuda::client;  // NOLINT: entry points live outside every names
 extern "C" {
 
 CUresult cuFuncGetModule(CUmodule* module, CUfunction handle) {
-  Target target;
+  Route route;
   Callable callable;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &target, &callable));
+  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &route, &callable));
   if (!module) return CUDA_ERROR_INVALID_VALUE;
   const Kernel* kernel = callable.is_kernel ? find<Kernel>(handle) : find<Function>(handle)->kernel;
-  return kernel ? library_module(kernel->library, target, module)
+  return kernel ? library_module(kernel->library, route, module)
                 : forward_cuFuncGetModule(module, handle);
 }
 
@@ -120,9 +120,9 @@ CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice d
 
 // Unlike most calls, this call does not accept a kernel as a function (580 on an H100).
 CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
-  Target target;
+  Route route;
   Callable callable;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &target, &callable));
+  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &route, &callable));
   if (!state) return CUDA_ERROR_INVALID_VALUE;
   if (callable.is_kernel) return CUDA_ERROR_INVALID_HANDLE;
   *state = CU_FUNCTION_LOADING_STATE_LOADED;  // the worker has reported its parameters
@@ -131,25 +131,25 @@ CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
 
 CUresult cuFuncLoad(CUfunction handle) {
   if (find<Kernel>(handle)) return CUDA_ERROR_INVALID_HANDLE;  // a kernel is not accepted here
-  Target target;
+  Route route;
   Callable callable;
-  return find_callable(handle, &target, &callable);
+  return find_callable(handle, &route, &callable);
 }
 
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction handle) {
-  Target target;
+  Route route;
   Callable callable;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &target, &callable));
+  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &route, &callable));
   // Like cuFuncIsLoaded() and cuFuncLoad(), this call does not accept a kernel as a function.
   return callable.is_kernel ? CUDA_ERROR_INVALID_HANDLE
                             : read_attribute(*callable.info, which, value);
 }
 
 CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute which, int value) {
-  Target target;
+  Route route;
   Callable callable;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &target, &callable));
-  const Device& device = *Process::get().device(static_cast<CUdevice>(target.device));
+  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &route, &callable));
+  const Device& device = *Process::get().device(static_cast<CUdevice>(route.device));
   RCUDA_RETURN_IF_CUDA_ERROR(check_setting(*callable.info, device, which, value));
   const CUresult result = forward_cuFuncSetAttribute(handle, which, value);
   if (result == CUDA_SUCCESS) note_attribute(*callable.info, which, value);
@@ -159,32 +159,32 @@ CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute which, int v
 CUresult cuKernelGetAttribute(int* value, CUfunction_attribute which, CUkernel handle,
                               CUdevice dev) {
   Kernel* kernel;
-  Target target;
+  Route route;
   FunctionInfo* info;
-  const CUresult result = kernel_on(handle, dev, &kernel, &target, &info);
+  const CUresult result = kernel_on(handle, dev, &kernel, &route, &info);
   return result == CUDA_SUCCESS ? read_attribute(*info, which, value) : result;
 }
 
 CUresult cuKernelSetAttribute(CUfunction_attribute which, int value, CUkernel handle,
                               CUdevice dev) {
   Kernel* kernel;
-  Target target;
+  Route route;
   FunctionInfo* info;
-  CUresult result = kernel_on(handle, dev, &kernel, &target, &info);
+  CUresult result = kernel_on(handle, dev, &kernel, &route, &info);
   if (result == CUDA_SUCCESS) {
     result = check_setting(*info, *Process::get().device(dev), which, value);
   }
   if (result == CUDA_SUCCESS) result = forward_cuKernelSetAttribute(which, value, handle, dev);
-  if (result == CUDA_SUCCESS) note_attribute(*kernel, target, which, value);
+  if (result == CUDA_SUCCESS) note_attribute(*kernel, route, which, value);
   return result;
 }
 
 CUresult cuFuncGetParamInfo(CUfunction handle, size_t index, size_t* offset, size_t* bytes) {
   RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
-  Target target;
+  Route route;
   Callable callable;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &target, &callable));
+  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &route, &callable));
   if (!offset || index >= callable.info->parameters.size()) return CUDA_ERROR_INVALID_VALUE;
   *offset = callable.info->parameters[index].offset_bytes;
   if (bytes) *bytes = callable.info->parameters[index].size_bytes;

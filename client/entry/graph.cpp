@@ -114,14 +114,14 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec* executable, CUgraph graph,
 }
 
 CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
-  Target target;
+  Route route;
   wire::ObjectId id;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &target, &id));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &route, &id));
   if (any_mirrored() && !may_capture(stream)) {
-    RCUDA_RETURN_IF_CUDA_ERROR(push_mirrors(target));
+    RCUDA_RETURN_IF_CUDA_ERROR(push_mirrors(route));
   }
   note_stack_change();
-  const HostWrite writing(target.timeline);
+  const HostWrite writing(route.timeline);
   // A driver refuses the launch if memory that an earlier launch allocated is not freed yet. So the
   // client waits for the answer if a graph has ever allocated memory.
   const CaptureAnswers answers(Process::get().memory().any_of_graph());

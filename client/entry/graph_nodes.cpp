@@ -33,8 +33,8 @@ struct PackedKernel {
 };
 
 CUresult pack_kernel(const CUDA_KERNEL_NODE_PARAMS& node, PackedKernel* packed) {
-  Target target;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
+  Route route;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
   // cudart passes a CUkernel in either member.
   CUfunction callable_handle = node.func ? node.func : reinterpret_cast<CUfunction>(node.kern);
   if (node.func && node.kern) {
@@ -42,13 +42,13 @@ CUresult pack_kernel(const CUDA_KERNEL_NODE_PARAMS& node, PackedKernel* packed) 
     // of a kernel.
     auto* kernel = find<Kernel>(node.kern);
     Function* made;
-    if (kernel && function_in(*kernel, target, &made) == CUDA_SUCCESS &&
+    if (kernel && function_in(*kernel, route, &made) == CUDA_SUCCESS &&
         reinterpret_cast<CUfunction>(made) == node.func) {
       callable_handle = reinterpret_cast<CUfunction>(node.kern);
     }
   }
   Callable callable;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve_callable(callable_handle, target, &callable));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_callable(callable_handle, route, &callable));
   if (callable.is_kernel) {
     packed->kernel = reinterpret_cast<CUkernel>(callable_handle);
   } else {
@@ -62,7 +62,7 @@ CUresult pack_kernel(const CUDA_KERNEL_NODE_PARAMS& node, PackedKernel* packed) 
   const CUresult result =
       pack_parameters(*callable.info, node.kernelParams, node.extra, packed->parameters);
   if (result == CUDA_SUCCESS) {
-    mirror_reachable(target, LaunchParameters{packed->parameters, callable.info->parameters});
+    mirror_reachable(route, LaunchParameters{packed->parameters, callable.info->parameters});
   }
   return result;
 }
@@ -249,9 +249,9 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERNEL_NODE_PARA
                                                     state.parameters.data(), &bytes, &are_packed);
   if (result != CUDA_SUCCESS) return result;
   if (bytes > state.parameters.size()) return CUDA_ERROR_UNKNOWN;
-  Target target = target_of_graph(*node);
+  Route route = target_of_graph(*node);
   if (const auto* launched_in = find<Context>(context)) {
-    target = {launched_in->session, launched_in->id, launched_in->device};
+    route = {launched_in->session, launched_in->id, launched_in->device};
   }
   CUkernel kernel = nullptr;
   if (kernel_id != 0) {
@@ -260,12 +260,12 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERNEL_NODE_PARA
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
     kernel = reinterpret_cast<CUkernel>(known);
     Function* made;
-    result = function_in(*known, target, &made);
+    result = function_in(*known, route, &made);
     if (result != CUDA_SUCCESS) return result;
     function = reinterpret_cast<CUfunction>(made);
   }
   Callable callable;
-  result = resolve_callable(function, target, &callable);
+  result = resolve_callable(function, route, &callable);
   if (result != CUDA_SUCCESS) return result;
   state.parameters.resize(bytes);
   state.parameters.shrink_to_fit();

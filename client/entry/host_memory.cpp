@@ -13,8 +13,8 @@ using namespace rcuda::client;  // NOLINT: entry points live outside every names
 namespace {
 
 CUresult find_host(const void* pointer, Allocation* allocation) {
-  Target target;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
+  Route route;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
   const auto found = Process::get().memory().find(reinterpret_cast<uintptr_t>(pointer));
   if (!found || found->session) return CUDA_ERROR_INVALID_VALUE;
   *allocation = *found;

@@ -25,35 +25,35 @@ std::mutex openings_mutex;  // held while the number of openings changes
 extern "C" {
 
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
-  Target target;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
+  Route route;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
   if (!address) return CUDA_ERROR_INVALID_VALUE;
   CUdeviceptr opened = 0;
   if (CUresult result = forward_cuIpcOpenMemHandle_v2(&opened, handle, flags);
       result != CUDA_SUCCESS) {
     return explain_import(result);
   }
-  if (!target.session->accepts(opened, 1, "imported memory")) return kSessionLost;
+  if (!route.session->accepts(opened, 1, "imported memory")) return kSessionLost;
   Allocation allocation;
   allocation.base = opened;
   const CUresult result = forward_cuMemGetAddressRange_v2(nullptr, &allocation.bytes, opened);
   if (result != CUDA_SUCCESS) {
-    (void)forward_cuIpcCloseMemHandle(opened, &target);
+    (void)forward_cuIpcCloseMemHandle(opened, &route);
     return result;
   }
-  if (!target.session->accepts(opened, allocation.bytes, "imported memory")) return kSessionLost;
+  if (!route.session->accepts(opened, allocation.bytes, "imported memory")) return kSessionLost;
   allocation.placement = Placement::kMapped;
-  allocation.session = target.session;
-  allocation.context = target.context;
-  allocation.device = target.device;
+  allocation.session = route.session;
+  allocation.context = route.context;
+  allocation.device = route.device;
   allocation.openings = 1;
   // Fails if the same memory is already open.
   Registry& memory = Process::get().memory();
   std::lock_guard lock(openings_mutex);
   if (!memory.add(std::move(allocation))) {
     const auto known = memory.find(opened);
-    if (!known || known->session != target.session || known->openings == 0) {  // another server's
-      (void)forward_cuIpcCloseMemHandle(opened, &target);
+    if (!known || known->session != route.session || known->openings == 0) {  // another server's
+      (void)forward_cuIpcCloseMemHandle(opened, &route);
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
     memory.set_openings(opened, known->openings + 1);
@@ -76,7 +76,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
     memory.set_openings(address, known->openings - 1);
   }
   lock.unlock();
-  const Target owner{known->session, known->context, known->device};
+  const Route owner{known->session, known->context, known->device};
   const CUresult result = forward_cuIpcCloseMemHandle(address, &owner);
   if (rcuda::api::is_gone(result)) return result;
   // Other threads may have opened or closed the memory meanwhile.

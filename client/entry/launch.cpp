@@ -47,15 +47,15 @@ class LaunchTail {
 };
 
 // All blocks of a cooperative launch must be resident on the device at once.
-CUresult check_cooperative(CUfunction function, const LaunchShape& shape, const Target& target,
+CUresult check_cooperative(CUfunction function, const LaunchShape& shape, const Route& route,
                            const Device& device) {
   int blocks = 0;
   const CUresult result = cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
       &blocks, function, static_cast<int>(shape.block[0] * shape.block[1] * shape.block[2]),
       shape.shared_bytes, 0);
   if (result != CUDA_SUCCESS) return result;
-  Target queue = target;
-  if (target.stream) queue.context = target.stream->context;
+  Route queue = route;
+  if (route.stream) queue.context = route.stream->context;
   const Context* const context = context_of(queue);
   const auto multiprocessors =
       context && context->green
@@ -67,7 +67,7 @@ CUresult check_cooperative(CUfunction function, const LaunchShape& shape, const 
 }
 
 // Copies attributes unchanged, except that event handles (in two kinds of attributes) become ids.
-CUresult pack_attributes(const CUlaunchAttribute* attributes, unsigned count, const Target& target,
+CUresult pack_attributes(const CUlaunchAttribute* attributes, unsigned count, const Route& route,
                          std::byte* out) {
   for (unsigned i = 0; i < count; ++i) {
     CUlaunchAttribute attribute = attributes[i];
@@ -79,7 +79,7 @@ CUresult pack_attributes(const CUlaunchAttribute* attributes, unsigned count, co
     }
     if (event) {
       auto* recorded = find<Event>(*event);
-      if (!recorded || recorded->session != target.session) return CUDA_ERROR_INVALID_HANDLE;
+      if (!recorded || recorded->session != route.session) return CUDA_ERROR_INVALID_HANDLE;
       recorded->state.leave_to_worker();  // the launch records it
       *event = reinterpret_cast<CUevent>(static_cast<uintptr_t>(recorded->id));
     }
@@ -131,14 +131,14 @@ std::string attributes_key(const LaunchShape& shape, const CUlaunchAttribute* at
 
 // With CUDA_LAUNCH_BLOCKING=1 a launch returns after its kernel. A capture in another stream
 // forbids the application to wait, but not this function.
-CUresult finish(CUresult launched, const Target& target, CUstream stream) {
+CUresult finish(CUresult launched, const Route& route, CUstream stream) {
   if (launched != CUDA_SUCCESS || !driver_variables().launch_blocking) [[likely]]
     return launched;
-  return may_capture(stream) ? CUDA_SUCCESS : target.session->synchronize(target);
+  return may_capture(stream) ? CUDA_SUCCESS : route.session->synchronize(route);
 }
 
 struct Launch {
-  Target target;
+  Route route;
   Callable callable;
   wire::LaunchBody body{};
   size_t packed_bytes = 0;  // of parameters in the tail; the attributes follow
@@ -148,12 +148,12 @@ struct Launch {
     return {tail.bytes().first(packed_bytes), callable.info->parameters};
   }
   CUresult post() {
-    const CUresult result = target.session->post(target, {body, tail.bytes()});
-    return result == CUDA_SUCCESS ? target.session->take_error() : result;
+    const CUresult result = route.session->post(route, {body, tail.bytes()});
+    return result == CUDA_SUCCESS ? route.session->take_error() : result;
   }
   CUresult call() {
     Reply reply;
-    return target.session->call(target, {body, tail.bytes()}, 0, &reply);
+    return route.session->call(route, {body, tail.bytes()}, 0, &reply);
   }
 };
 
@@ -161,11 +161,11 @@ struct Launch {
 CUresult check(CUfunction function, const LaunchShape& shape, bool cooperative,
                unsigned attribute_count, Launch* launch) {
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve_callable(function, launch->target, &launch->callable));
-  const Device& device = *Process::get().device(static_cast<CUdevice>(launch->target.device));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_callable(function, launch->route, &launch->callable));
+  const Device& device = *Process::get().device(static_cast<CUdevice>(launch->route.device));
   RCUDA_RETURN_IF_CUDA_ERROR(check_shape(shape, device, *launch->callable.info));
   if (cooperative) {
-    RCUDA_RETURN_IF_CUDA_ERROR(check_cooperative(function, shape, launch->target, device));
+    RCUDA_RETURN_IF_CUDA_ERROR(check_cooperative(function, shape, launch->route, device));
   }
   return attribute_count > wire::kMaxLaunchAttributes ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
@@ -182,7 +182,7 @@ CUresult fill_tail(void** parameters, void** extra, const CUlaunchAttribute* att
   const auto bytes = launch->tail.bytes();
   RCUDA_RETURN_IF_CUDA_ERROR(
       pack_parameters(info, parameters, extra, bytes.first(launch->packed_bytes)));
-  return pack_attributes(attributes, attribute_count, launch->target,
+  return pack_attributes(attributes, attribute_count, launch->route,
                          bytes.subspan(launch->packed_bytes).data());
 }
 
@@ -210,7 +210,7 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
                 unsigned attribute_count = 0) {
   Launch launch;
   wire::LaunchBody& body = launch.body;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve_for_work(stream, &launch.target, &body.stream));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_for_work(stream, &launch.route, &body.stream));
   CUresult result = check(function, shape, cooperative, attribute_count, &launch);
   if (result == CUDA_SUCCESS) {
     result = fill_tail(parameters, extra, attributes, attribute_count, &launch);
@@ -227,16 +227,16 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
   std::memcpy(body.block, shape.block, sizeof body.block);
   body.shared_bytes = shape.shared_bytes;
   const LaunchParameters packed = launch.packed();
-  mirror_reachable(launch.target, packed);
+  mirror_reachable(launch.route, packed);
   // In a capture, each launch of the graph pushes the mirrors instead.
   if (any_mirrored() && !may_capture(stream)) {
-    result = push_mirrors(launch.target, &packed);
+    result = push_mirrors(launch.route, &packed);
     if (result != CUDA_SUCCESS) return result;
   }
-  launch.callable.info->note_launch(launch.target.context);
+  launch.callable.info->note_launch(launch.route.context);
   result = attribute_count == 0 ? launch.post()
                                 : send_with_attributes(launch, shape, attributes, attribute_count);
-  return finish(result, launch.target, stream);
+  return finish(result, launch.route, stream);
 }
 
 // ---- one kernel on several devices -------------------------------------------------------------
@@ -245,13 +245,13 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
 CUresult append_launch(const CUDA_LAUNCH_PARAMS& given, Stream& stream,
                        std::vector<std::byte>* tail) {
   Launch launch;
-  launch.target = target_of(stream);
-  launch.target.stream = &stream;
-  launch.target.timeline = stream.timeline.get();
+  launch.route = target_of(stream);
+  launch.route.stream = &stream;
+  launch.route.timeline = stream.timeline.get();
   const LaunchShape shape{{given.gridDimX, given.gridDimY, given.gridDimZ},
                           {given.blockDimX, given.blockDimY, given.blockDimZ},
                           given.sharedMemBytes};
-  const InContext in_its_context(launch.target);
+  const InContext in_its_context(launch.route);
   CUresult result = check(given.function, shape, true, 0, &launch);
   if (result == CUDA_SUCCESS) result = fill_tail(given.kernelParams, nullptr, nullptr, 0, &launch);
   if (result != CUDA_SUCCESS) return result;
@@ -262,10 +262,10 @@ CUresult append_launch(const CUDA_LAUNCH_PARAMS& given, Stream& stream,
   std::memcpy(body.grid, shape.grid, sizeof body.grid);
   std::memcpy(body.block, shape.block, sizeof body.block);
   body.shared_bytes = shape.shared_bytes;
-  launch.callable.info->note_launch(launch.target.context);
+  launch.callable.info->note_launch(launch.route.context);
   const LaunchParameters packed = launch.packed();
-  mirror_reachable(launch.target, packed);
-  if (any_mirrored()) result = push_mirrors(launch.target, &packed);
+  mirror_reachable(launch.route, packed);
+  if (any_mirrored()) result = push_mirrors(launch.route, &packed);
   const auto head = std::as_bytes(std::span(&body, 1));
   tail->insert(tail->end(), head.begin(), head.end());
   tail->insert(tail->end(), launch.tail.bytes().begin(), launch.tail.bytes().end());
@@ -296,21 +296,21 @@ CUresult launch_on_devices(std::span<const CUDA_LAUNCH_PARAMS> launches, unsigne
   }
   for (const Stream* stream : streams) stream->timeline->pace();
   const wire::LaunchOnDevicesBody body{static_cast<uint32_t>(launches.size()), flags};
-  Target target = target_of(*streams.front());
-  target.timeline = streams.front()->timeline.get();
+  Route route = target_of(*streams.front());
+  route.timeline = streams.front()->timeline.get();
   Reply reply;
-  CUresult result = target.session->call(target, {body, tail}, 0, &reply);
+  CUresult result = route.session->call(route, {body, tail}, 0, &reply);
   // Each stream's timeline counts its own commands.
   for (size_t i = 1; i < streams.size() && result == CUDA_SUCCESS; ++i) {
-    target = target_of(*streams[i]);
-    target.timeline = streams[i]->timeline.get();
-    RCUDA_RETURN_IF_CUDA_ERROR(post(target, wire::NoteWorkBody{streams[i]->id}));
+    route = target_of(*streams[i]);
+    route.timeline = streams[i]->timeline.get();
+    RCUDA_RETURN_IF_CUDA_ERROR(post(route, wire::NoteWorkBody{streams[i]->id}));
   }
   for (size_t i = 0; i < streams.size() && result == CUDA_SUCCESS; ++i) {
-    target = target_of(*streams[i]);
-    target.stream = streams[i];
-    target.timeline = streams[i]->timeline.get();
-    result = finish(result, target, launches[i].hStream);
+    route = target_of(*streams[i]);
+    route.stream = streams[i];
+    route.timeline = streams[i]->timeline.get();
+    result = finish(result, route, launches[i].hStream);
   }
   return result;
 }

@@ -43,8 +43,8 @@ AdviceBook& advices() {
 }
 
 CUresult find_managed(CUdeviceptr address, size_t bytes, Allocation* allocation) {
-  Target target;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
+  Route route;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
   const auto found = Process::get().memory().find(address);
   if (bytes == 0 || !found || !is_managed(*found) ||
       bytes > found->bytes - (address - found->base)) {
@@ -80,15 +80,15 @@ bool is_in_worker() {
 }
 
 // Returns CUDA_ERROR_NOT_SUPPORTED if the memory can only be in the client.
-CUresult allocate_in_worker(const Target& target, CUdeviceptr* pointer, size_t bytes,
+CUresult allocate_in_worker(const Route& route, CUdeviceptr* pointer, size_t bytes,
                             unsigned flags) {
   RCUDA_RETURN_IF_CUDA_ERROR(check_unsafe_call());
   Allocation allocation;
   allocation.bytes = bytes;
   allocation.placement = Placement::kManaged;
-  allocation.session = target.session;
-  allocation.context = target.context;
-  allocation.device = target.device;
+  allocation.session = route.session;
+  allocation.context = route.context;
+  allocation.device = route.device;
   allocation.flags = flags;
   CUdeviceptr address = 0;
   // A driver packs small allocations into shared pages, so the size is rounded up to whole pages.
@@ -99,11 +99,11 @@ CUresult allocate_in_worker(const Target& target, CUdeviceptr* pointer, size_t b
   allocation.base = address;
   result = record_memory(std::move(allocation));
   if (result != CUDA_SUCCESS) return result;
-  const Device& device = *Process::get().device(static_cast<CUdevice>(target.device));
-  result = mirror_managed(*target.session, target.context, address, bytes, device.info.total_bytes);
+  const Device& device = *Process::get().device(static_cast<CUdevice>(route.device));
+  result = mirror_managed(*route.session, route.context, address, bytes, device.info.total_bytes);
   if (result != CUDA_SUCCESS) {
     (void)Process::get().memory().remove(address);
-    (void)forward_cuMemFree_v2(address, &target);
+    (void)forward_cuMemFree_v2(address, &route);
     return result;
   }
   *pointer = address;
@@ -139,9 +139,9 @@ CUresult prefetch_batch(const CUdeviceptr* addresses, const size_t* bytes, size_
     std::fill(places.begin() + static_cast<ptrdiff_t>(first),
               places.begin() + static_cast<ptrdiff_t>(end), &locations[k]);
   }
-  Target target;
+  Route route;
   wire::ObjectId id;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &target, &id));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &route, &id));
   std::lock_guard lock(advice_mutex);
   for (size_t i = 0; i < count; ++i) {
     if (places[i]) note_prefetch(addresses[i], bytes[i], ranges[i], *places[i]);
@@ -161,18 +161,18 @@ CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned flags) {
   if (!pointer || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  Target target;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
+  Route route;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
   if (bytes == 0) {
     *pointer = 0;
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (bytes > kLargeBytes && is_in_worker()) {
-    const CUresult result = allocate_in_worker(target, pointer, bytes, flags);
+    const CUresult result = allocate_in_worker(route, pointer, bytes, flags);
     // In place it takes none of the worker's memory.
     const bool may_be_in_place =
         result == CUDA_ERROR_NOT_SUPPORTED ||
-        (result == CUDA_ERROR_OUT_OF_MEMORY && target.session->traits().shares_pages);
+        (result == CUDA_ERROR_OUT_OF_MEMORY && route.session->traits().shares_pages);
     if (!may_be_in_place) return result;
   }
   void* memory = nullptr;
@@ -200,9 +200,9 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation 
   Allocation allocation;
   RCUDA_RETURN_IF_CUDA_ERROR(find_managed(address, bytes, &allocation));
   RCUDA_RETURN_IF_CUDA_ERROR(check_location(location));
-  Target target;
+  Route route;
   wire::ObjectId id;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &target, &id));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &route, &id));
   std::lock_guard lock(advice_mutex);
   note_prefetch(address, bytes, allocation, location);
   return CUDA_SUCCESS;
@@ -253,9 +253,9 @@ CUresult cuMemRangeGetAttributes(void** data, size_t* data_bytes, CUmem_range_at
 // kernels run; here the host and all streams always have access.
 CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t bytes,
                                 unsigned flags) {
-  Target target;
+  Route route;
   wire::ObjectId id;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &target, &id));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &route, &id));
   if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST &&
       flags != CU_MEM_ATTACH_SINGLE) {
     return CUDA_ERROR_INVALID_VALUE;

@@ -61,9 +61,9 @@ CUresult check_batch(std::span<const CUstreamBatchMemOpParams> operations) {
   return CUDA_SUCCESS;
 }
 
-CUresult check_wait(const Target& target, CUdeviceptr address) {
-  mirror_reachable(target, reinterpret_cast<const void*>(address));
-  const Session& session = *target.session;
+CUresult check_wait(const Route& route, CUdeviceptr address) {
+  mirror_reachable(route, reinterpret_cast<const void*>(address));
+  const Session& session = *route.session;
   if (!is_mirrored(session, address, 1)) return CUDA_SUCCESS;
   RCUDA_WARN("%s has its own copy of the memory at %#llx: cuStreamWaitValue is not supported there",
              session.name().c_str(), static_cast<unsigned long long>(address));
@@ -93,16 +93,16 @@ CUresult for_each_word(std::span<const CUstreamBatchMemOpParams> operations, con
 }
 
 CUresult prepare(CUstream stream, std::span<const CUstreamBatchMemOpParams> operations) {
-  Target target;
+  Route route;
   wire::ObjectId id;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &target, &id));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &route, &id));
   if (CUresult result = check_batch(operations); result != CUDA_SUCCESS) {
     invalidate_capture(stream);
     return result;
   }
   return for_each_word(
-      operations, [&](CUdeviceptr address) { return check_wait(target, address); },
-      [&](CUdeviceptr address) { return mirror_for(target, stream, address); });
+      operations, [&](CUdeviceptr address) { return check_wait(route, address); },
+      [&](CUdeviceptr address) { return mirror_for(route, stream, address); });
 }
 
 CUresult prepare_wait(CUstream stream, CUstreamBatchMemOpType type, CUdeviceptr address,
@@ -128,12 +128,12 @@ CUresult prepare_node(const void* owner, wire::Kind kind,
   RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   const Object* object = find_object(owner, kind);
   if (!object || !batch) return CUDA_ERROR_INVALID_VALUE;
-  const Target target = target_of_graph(*object);
+  const Route route = target_of_graph(*object);
   return for_each_word(
       {batch->paramArray, batch->paramArray ? batch->count : 0},
-      [&](CUdeviceptr address) { return check_wait(target, address); },
+      [&](CUdeviceptr address) { return check_wait(route, address); },
       [&](CUdeviceptr address) {
-        mirror_reachable(target, reinterpret_cast<const void*>(address));
+        mirror_reachable(route, reinterpret_cast<const void*>(address));
         return CUDA_SUCCESS;
       });
 }

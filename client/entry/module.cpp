@@ -46,17 +46,17 @@ CUresult add_function(Module& module, const std::string& name, std::unique_ptr<F
 // `bytes`: as for measure_image(). `values`: the application's array that `options` was read from.
 CUresult load_module(CUmodule* handle, const void* pointer, std::optional<size_t> bytes,
                      JitOptions options, void** values = nullptr) {
-  Target target;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
+  Route route;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   ImageParts image;
   RCUDA_RETURN_IF_CUDA_ERROR(measure_image(pointer, bytes, &image));
-  RCUDA_RETURN_IF_CUDA_ERROR(await_idle(*target.session, target.context));
+  RCUDA_RETURN_IF_CUDA_ERROR(await_idle(*route.session, route.context));
   void* created = nullptr;
   wire::ObjectId id;
-  RCUDA_RETURN_IF_CUDA_ERROR(mint(target, wire::Kind::kModule, &created, &id));
+  RCUDA_RETURN_IF_CUDA_ERROR(mint(route, wire::Kind::kModule, &created, &id));
   LoadedFunctions functions;
-  const CUresult result = load_image(*target.session, target.context, wire::Custom::kModuleLoad, id,
+  const CUresult result = load_image(*route.session, route.context, wire::Custom::kModuleLoad, id,
                                      image, options, &functions);
   if (values) return_values(options, values);
   if (result != CUDA_SUCCESS) {
@@ -143,15 +143,15 @@ CUresult load_library(CUlibrary* handle, const void* pointer, std::optional<size
   if (!library) return CUDA_ERROR_OUT_OF_MEMORY;
   // Loads the library now, so that errors in the image are reported by this call, as by a local
   // driver.
-  const Target target = target_anywhere();
+  const Route route = target_anywhere();
   wire::ObjectId id;
   LoadedFunctions functions;
-  if (CUresult result = id_on(*library, *target.session, target.context, &id, &functions);
+  if (CUresult result = id_on(*library, *route.session, route.context, &id, &functions);
       result != CUDA_SUCCESS) {
     destroy(library);
     return result;
   }
-  for (LoadedFunction& function : functions) add_kernel(*library, target, std::move(function));
+  for (LoadedFunction& function : functions) add_kernel(*library, route, std::move(function));
   // After the call, the application may free its log buffers.
   forget_logs(&library->options);
   *handle = reinterpret_cast<CUlibrary>(library);
@@ -174,10 +174,10 @@ CUresult find_global(CUmodule handle, Module& module, const char* name, Module::
   CUresult result =
       forward_rcuda_module_global(handle, name, &found->address, &found->bytes, &is_managed);
   if (result != CUDA_SUCCESS) return result;
-  const Target target{module.session, module.context, module.device};
+  const Route route{module.session, module.context, module.device};
   Library* library = module.library.load(std::memory_order_acquire);
   result = add_variable(library ? library->variables : module.variables, found->address,
-                        found->bytes, target, is_managed != 0);
+                        found->bytes, route, is_managed != 0);
   if (result != CUDA_SUCCESS) return result;
   module.globals.emplace(name, *found);
   return CUDA_SUCCESS;
@@ -187,11 +187,11 @@ CUresult find_global(CUmodule handle, Module& module, const char* name, Module::
 // context.
 CUresult library_function(Library& library, const Module& module, const char* name,
                           CUfunction* function) {
-  const Target target{module.session, module.context, module.device};
+  const Route route{module.session, module.context, module.device};
   Kernel* kernel;
   Function* found;
-  CUresult result = find_kernel(library, target, name, &kernel);
-  if (result == CUDA_SUCCESS) result = function_in(*kernel, target, &found);
+  CUresult result = find_kernel(library, route, name, &kernel);
+  if (result == CUDA_SUCCESS) result = function_in(*kernel, route, &found);
   if (result == CUDA_SUCCESS) *function = reinterpret_cast<CUfunction>(found);
   return result;
 }
@@ -323,31 +323,31 @@ CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary handle, const char* name
 }
 
 CUresult cuLibraryGetModule(CUmodule* module, CUlibrary handle) {
-  Target target;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
+  Route route;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
   Library* library;
   RCUDA_RETURN_IF_CUDA_ERROR(find_library(handle, &library));
   if (!module) return CUDA_ERROR_INVALID_VALUE;
-  return library_module(*library, target, module);
+  return library_module(*library, route, module);
 }
 
 CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary library,
                             const char* name) {
   if ((!address && !bytes) || (name && !*name)) return CUDA_ERROR_INVALID_VALUE;  // one may be null
-  Target target;
+  Route route;
   auto* const object = find<Library>(library);
-  const bool known = object && name && target_current(&target) == CUDA_SUCCESS;
+  const bool known = object && name && target_current(&route) == CUDA_SUCCESS;
   Module::Global found;
-  if (!known || !KnownGlobals::get().find(object, target, name, &found)) {
+  if (!known || !KnownGlobals::get().find(object, route, name, &found)) {
     const CUresult result = forward_cuLibraryGetGlobal(&found.address, &found.bytes, library, name);
     if (result != CUDA_SUCCESS) return result;
     if (!object) return CUDA_ERROR_INVALID_HANDLE;
-    const Target owner = known ? target : target_anywhere();
+    const Route owner = known ? route : target_anywhere();
     const CUresult added =
         add_variable(object->variables, found.address, found.bytes, owner, false);
     if (added != CUDA_SUCCESS) return added;
     if (known) {
-      KnownGlobals::get().note(object, target, name, found);
+      KnownGlobals::get().note(object, route, name, found);
     }
   }
   if (address) *address = found.address;
@@ -382,13 +382,13 @@ CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary libr
 // ---- kernels and functions ---------------------------------------------------------------------
 
 CUresult cuKernelGetFunction(CUfunction* function, CUkernel handle) {
-  Target target;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
+  Route route;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
   auto* kernel = find<Kernel>(handle);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
   if (!function) return CUDA_ERROR_INVALID_VALUE;
   Function* found;
-  const CUresult result = function_in(*kernel, target, &found);
+  const CUresult result = function_in(*kernel, route, &found);
   if (result == CUDA_SUCCESS) *function = reinterpret_cast<CUfunction>(found);
   return result;
 }

@@ -25,15 +25,15 @@ int32_t attribute(const FunctionInfo& info, CUfunction_attribute which) {
 
 // Returns, as bytes, everything that the answer of cuOccupancyMaxActiveClusters depends on. A query
 // with a stream has no key, because the stream may belong to a context with fewer multiprocessors.
-std::optional<std::string> cluster_question(const Target& target, const FunctionInfo& info,
+std::optional<std::string> cluster_question(const Route& route, const FunctionInfo& info,
                                             const CUlaunchConfig& config) {
   if (config.hStream || (config.numAttrs > 0 && !config.attrs)) return std::nullopt;
   std::string key;
   const auto append = [&key](const auto& value) {
     key.append(reinterpret_cast<const char*>(&value), sizeof value);
   };
-  append(target.device);
-  append(target.context);
+  append(route.device);
+  append(route.context);
   for (const unsigned number : {config.gridDimX, config.gridDimY, config.gridDimZ, config.blockDimX,
                                 config.blockDimY, config.blockDimZ, config.sharedMemBytes}) {
     append(number);
@@ -59,14 +59,14 @@ extern "C" {
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction function,
                                                               int block_size, size_t shared_bytes,
                                                               unsigned flags) {
-  Target target;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
+  Route route;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
   if (!blocks) return CUDA_ERROR_INVALID_VALUE;
   Callable callable;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve_callable(function, target, &callable));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_callable(function, route, &callable));
   FunctionInfo& info = *callable.info;
   const FunctionInfo::OccupancyQuestion question{
-      target.device,
+      route.device,
       block_size,
       shared_bytes,
       flags,
@@ -100,12 +100,12 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_size, int* block_si
                                                    CUfunction function,
                                                    CUoccupancyB2DSize shared_of_block,
                                                    size_t shared_bytes, int limit, unsigned flags) {
-  Target target;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
+  Route route;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
   if (!grid_size || !block_size || limit < 0) return CUDA_ERROR_INVALID_VALUE;
   Callable callable;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve_callable(function, target, &callable));
-  const Device& device = *Process::get().device(static_cast<CUdevice>(target.device));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_callable(function, route, &callable));
+  const Device& device = *Process::get().device(static_cast<CUdevice>(route.device));
   const int warp = std::max(1, device.attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE));
   int largest = device.attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
   const int allowed = attribute(*callable.info, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
@@ -143,13 +143,13 @@ CUresult cuOccupancyMaxPotentialBlockSize(int* grid_size, int* block_size, CUfun
 CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction function,
                                       const CUlaunchConfig* config) {
   constexpr size_t kMostKept = 1024;  // per function; further queries are round trips
-  Target target;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
+  Route route;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
   if (!clusters || !config) return CUDA_ERROR_INVALID_VALUE;
   Callable callable;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve_callable(function, target, &callable));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_callable(function, route, &callable));
   FunctionInfo& info = *callable.info;
-  std::optional<std::string> question = cluster_question(target, info, *config);
+  std::optional<std::string> question = cluster_question(route, info, *config);
   if (question) {
     std::lock_guard lock(info.occupancy_mutex);
     if (auto known = info.active_clusters.find(*question); known != info.active_clusters.end()) {

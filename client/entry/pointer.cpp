@@ -195,18 +195,18 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute which, CUd
 }
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
-  Target target;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
+  Route route;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
   const auto allocation = Process::get().memory().find(address);
   if (!allocation) return CUDA_ERROR_NOT_FOUND;
   // A driver does not find a mapping to which no device has access.
-  if (allocation->placement == Placement::kMapped && allocation->session == target.session) {
+  if (allocation->placement == Placement::kMapped && allocation->session == route.session) {
     CUdeviceptr first = 0;
     size_t size = 0;
     const CUresult result = forward_cuMemGetAddressRange_v2(&first, &size, address);
     if (result != CUDA_SUCCESS) return result;
     // A driver returns zero for host memory (580 on an H200).
-    if (first && !target.session->accepts(first, size, "mapped memory")) return kSessionLost;
+    if (first && !route.session->accepts(first, size, "mapped memory")) return kSessionLost;
     if (base) *base = first;
     if (bytes) *bytes = size;
     return CUDA_SUCCESS;

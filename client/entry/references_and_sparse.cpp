@@ -22,8 +22,8 @@ CUresult cuTexRefDestroy(CUtexref reference) {
 }
 
 CUresult cuMemMapArrayAsync(CUarrayMapInfo* list, unsigned count, CUstream stream) {
-  Target target;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_for_work(stream, &target));
+  Route route;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_for_work(stream, &route));
   if (!list || count == 0) return CUDA_ERROR_INVALID_VALUE;
   std::vector<CUarrayMapInfo> mapped(list, list + count);
   for (CUarrayMapInfo& info : mapped) {

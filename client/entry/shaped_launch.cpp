@@ -13,23 +13,23 @@
 namespace rcuda::client {
 namespace {
 
-// The function that a call names, with its data and target.
+// The function that a call names, with its data and route.
 struct Subject {
-  Target target;
+  Route route;
   FunctionInfo* info = nullptr;
 
   CUresult resolve(CUfunction function) {
-    RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
+    RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
     if (!find<Function>(function)) return CUDA_ERROR_INVALID_HANDLE;  // also for a kernel
     Callable callable;
-    const CUresult result = resolve_callable(function, target, &callable);
+    const CUresult result = resolve_callable(function, route, &callable);
     info = callable.info;
     return result;
   }
   CUresult check(const cuda::ShapedLaunch::Settings& settings) const {
     const auto& block = settings.block;
     return check_shape({{1, 1, 1}, {block[0], block[1], block[2]}, settings.shared_bytes},
-                       *Process::get().device(static_cast<CUdevice>(target.device)), *info);
+                       *Process::get().device(static_cast<CUdevice>(route.device)), *info);
   }
 };
 

@@ -193,9 +193,9 @@ CUresult cuMemPoolImportPointer(CUdeviceptr* address, CUmemoryPool pool,
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
   RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
-  Target target;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_address(reinterpret_cast<CUdeviceptr>(address), &target));
-  std::lock_guard lock(target.session->references_mutex());
+  Route route;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_address(reinterpret_cast<CUdeviceptr>(address), &route));
+  std::lock_guard lock(route.session->references_mutex());
   const CUresult result = forward_cuMemRetainAllocationHandle(handle, address);
   if (result != CUDA_SUCCESS) return result;
   // If the application had released the handle completely, the worker returns a new handle, and

@@ -23,15 +23,15 @@ namespace {
 
 // The client's data about a stream handle. The legacy default stream has no object.
 struct StreamView {
-  Target target;
+  Route route;
   wire::ObjectId id = 0;
   Stream* object = nullptr;
 };
 
 CUresult view_stream(CUstream stream, StreamView* view) {
   const StreamQuestion question;
-  const CUresult result = resolve_without_pacing(stream, &view->target, &view->id);
-  view->object = view->target.stream;
+  const CUresult result = resolve_without_pacing(stream, &view->route, &view->id);
+  view->object = view->route.stream;
   return result;
 }
 
@@ -45,7 +45,7 @@ CUresult ask_stream(const StreamView& view) {
   wire::Encoder body;
   body.value(view.id);
   Reply reply;
-  return call(view.target.session->in_context(view.target.context),
+  return call(view.route.session->in_context(view.route.context),
               {rcuda::api::Opcode::cuStreamQuery, body.body()}, 0, &reply);
 }
 
@@ -82,7 +82,7 @@ CUresult check_wait(CUstream stream, const StreamView& view, bool* capturing) {
 
 // Whether a created stream is done. If it is, the caller must call finish_wait().
 CUresult query(const StreamView& view) {
-  Session& session = *view.target.session;
+  Session& session = *view.route.session;
   Timeline& timeline = *view.object->timeline;
   const uint64_t position = timeline.sent();
   CUresult result = CUDA_SUCCESS;
@@ -125,10 +125,10 @@ void adorn(CUstream stream, unsigned flags, int priority) {
 }
 
 CUresult create_stream(CUstream* stream, unsigned flags, int priority) {
-  Target target;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
+  Route route;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
   if (!stream || (flags & ~unsigned{CU_STREAM_NON_BLOCKING})) return CUDA_ERROR_INVALID_VALUE;
-  const int clamped = priority_in_range(*target.session, priority);
+  const int clamped = priority_in_range(*route.session, priority);
   Context* const current = current_context().get();
   CUresult result;
   if (current && current->green) {
@@ -195,7 +195,7 @@ CUresult cuStreamSetAttribute(CUstream stream, CUstreamAttrID attribute,
   if (result != CUDA_SUCCESS || attribute != CU_STREAM_ATTRIBUTE_PRIORITY) return result;
   StreamView view;
   if (view_stream(stream, &view) == CUDA_SUCCESS && view.object) {
-    view.object->priority = priority_in_range(*view.target.session, value->priority);
+    view.object->priority = priority_in_range(*view.route.session, value->priority);
   }
   return result;
 }
@@ -221,7 +221,7 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
   StreamView view;
   RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
   if (!context) return CUDA_ERROR_INVALID_VALUE;
-  *context = reinterpret_cast<CUcontext>(context_of(view.target));
+  *context = reinterpret_cast<CUcontext>(context_of(view.route));
   return CUDA_SUCCESS;
 }
 
@@ -229,7 +229,7 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
 CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green) {
   StreamView view;  // in this version both outputs are optional
   RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
-  Context* const found = context_of(view.target);
+  Context* const found = context_of(view.route);
   if (context) *context = reinterpret_cast<CUcontext>(&owning_context(*found));
   if (green) *green = found->green ? reinterpret_cast<CUgreenCtx>(found) : nullptr;
   return CUDA_SUCCESS;
@@ -239,7 +239,7 @@ CUresult cuStreamGetGreenCtx(CUstream stream, CUgreenCtx* green) {
   StreamView view;
   RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
   if (!green) return CUDA_ERROR_INVALID_VALUE;
-  Context* const found = context_of(view.target);
+  Context* const found = context_of(view.route);
   *green = found->green ? reinterpret_cast<CUgreenCtx>(found) : nullptr;
   return CUDA_SUCCESS;
 }
@@ -248,7 +248,7 @@ CUresult cuStreamGetDevice(CUstream stream, CUdevice* device) {
   StreamView view;
   RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
   if (!device) return CUDA_ERROR_INVALID_VALUE;
-  *device = static_cast<CUdevice>(view.target.device);
+  *device = static_cast<CUdevice>(view.route.device);
   return CUDA_SUCCESS;
 }
 
@@ -258,7 +258,7 @@ CUresult cuStreamSynchronize(CUstream stream) {
   bool capturing;
   RCUDA_RETURN_IF_CUDA_ERROR(check_wait(stream, view, &capturing));
   if (capturing) return forward_cuStreamQuery(stream);
-  return view.target.session->synchronize(view.target);
+  return view.route.session->synchronize(view.route);
 }
 
 CUresult cuStreamQuery(CUstream stream) {
@@ -267,7 +267,7 @@ CUresult cuStreamQuery(CUstream stream) {
   bool capturing;
   RCUDA_RETURN_IF_CUDA_ERROR(check_wait(stream, view, &capturing));
   if (capturing) return forward_cuStreamQuery(stream);
-  Session& session = *view.target.session;
+  Session& session = *view.route.session;
   const CUresult result = view.object ? query(view) : forward_cuStreamQuery(stream);
   if (result == CUDA_ERROR_NOT_READY) session.show_writes(true);
   return result == CUDA_SUCCESS ? session.finish_wait() : result;
@@ -381,11 +381,11 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned flags) {
   if (!view.object) {
     RCUDA_RETURN_IF_CUDA_ERROR(check_legacy_stream());
   }
-  if (event->session == view.target.session) {
+  if (event->session == view.route.session) {
     const CaptureAnswers answers;  // the stream may join a capture, or break its rules
     return forward_cuStreamWaitEvent(stream, handle, flags);
   }
-  return wait_across_servers(stream, view.target, view.id, handle, *event);
+  return wait_across_servers(stream, view.route, view.id, handle, *event);
 }
 
 }  // extern "C"

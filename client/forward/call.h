@@ -29,20 +29,20 @@ using api::tensor_elements;
 using api::to_pointer;
 
 // Struct members that name objects or devices are sent as ids and as the worker's ordinals.
-CUresult location_to_wire(CUmemLocation& location, Target* target);
-void location_from_wire(CUmemLocation& location, const Target* target);
-CUresult devices_to_wire(unsigned& mask, Target* target);
+CUresult location_to_wire(CUmemLocation& location, Route* route);
+void location_from_wire(CUmemLocation& location, const Route* route);
+CUresult devices_to_wire(unsigned& mask, Route* route);
 template <typename Handle>
-CUresult handle_to_wire(Handle& handle, wire::Kind kind, Target* target) {
+CUresult handle_to_wire(Handle& handle, wire::Kind kind, Route* route) {
   wire::ObjectId id = 0;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve_handle(to_pointer(handle), kind, target, &id));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_handle(to_pointer(handle), kind, route, &id));
   handle = from_pointer<Handle>(reinterpret_cast<void*>(static_cast<uintptr_t>(id)));
   return CUDA_SUCCESS;
 }
 template <typename Handle>
-void handle_from_wire(Handle& handle, wire::Kind kind, const Target* target) {
+void handle_from_wire(Handle& handle, wire::Kind kind, const Route* route) {
   const auto id = static_cast<wire::ObjectId>(reinterpret_cast<uintptr_t>(to_pointer(handle)));
-  handle = from_pointer<Handle>(wrap_id(*target, kind, id));
+  handle = from_pointer<Handle>(wrap_id(*route, kind, id));
 }
 
 class Call {
@@ -53,7 +53,7 @@ class Call {
 
   bool failed() const { return result_ != CUDA_SUCCESS; }
   CUresult result() const { return result_; }
-  Target* target() { return &target_; }
+  Route* route() { return &route_; }
   wire::Encoder& in() { return in_; }
   wire::Decoder& out() { return *out_; }
 
@@ -77,10 +77,10 @@ class Call {
   }
   // A default stream means that of the worker that owns the address. `owner`: where the address
   // belongs; null: look it up. The same for route_address().
-  wire::ObjectId stream_near(CUstream stream, CUdeviceptr address, const Target* owner = nullptr);
+  wire::ObjectId stream_near(CUstream stream, CUdeviceptr address, const Route* owner = nullptr);
   FunctionId function(CUfunction function);
   uint32_t device(CUdevice device);
-  void route_address(CUdeviceptr address, const Target* owner = nullptr);
+  void route_address(CUdeviceptr address, const Route* owner = nullptr);
   void route_anywhere();
   void route_location(const CUmemLocation& location);
   void route_current();  // unless a worker has been chosen
@@ -99,7 +99,7 @@ class Call {
     if (items == nullptr && count != 0) return fix(CUDA_ERROR_INVALID_VALUE);
     if (count > wire::kMaxBodyBytes / sizeof(T)) return fix(CUDA_ERROR_NOT_SUPPORTED);
     std::vector<T> copies(items, items + count);
-    for (T& copy : copies) fix(to_wire(copy, &target_));
+    for (T& copy : copies) fix(to_wire(copy, &route_));
     in_.array(copies.data(), copies.size());
   }
   template <typename Handle>
@@ -129,7 +129,7 @@ class Call {
   // Reply.
   bool answered() const { return out_.has_value() && out_->remaining() != 0; }
   void* wrap_id(wire::Kind kind) {
-    return client::wrap_id(target_, kind, out_->value<wire::ObjectId>());
+    return client::wrap_id(route_, kind, out_->value<wire::ObjectId>());
   }
   template <typename T>
   void take_array(T* items, size_t room) {
@@ -144,7 +144,7 @@ class Call {
     if (items == nullptr || ids.size() > room) return ids.empty() ? void() : out_->reject();
     for (size_t i = 0; i < room; ++i) {
       items[i] =
-          from_pointer<Handle>(i < ids.size() ? client::wrap_id(target_, kind, ids[i]) : nullptr);
+          from_pointer<Handle>(i < ids.size() ? client::wrap_id(route_, kind, ids[i]) : nullptr);
     }
   }
   // Takes the first piece; read_rest() requests the others.
@@ -160,7 +160,7 @@ class Call {
  private:
   bool may_send();
 
-  Target target_;
+  Route route_;
   CUresult result_ = CUDA_SUCCESS;
   wire::Encoder in_;
   Reply reply_;

@@ -82,27 +82,27 @@ CUresult expose_to(Session& session, wire::ObjectId context, void* address, size
   return CUDA_SUCCESS;
 }
 
-wire::ObjectId any_context(const Session& session, const Target& target) {
-  return target.session == &session ? target.context : wire::primary_context_id(0);
+wire::ObjectId any_context(const Session& session, const Route& route) {
+  return route.session == &session ? route.context : wire::primary_context_id(0);
 }
 
-void unexpose_all(const Exposures& exposures, uint64_t address, const Target& target) {
+void unexpose_all(const Exposures& exposures, uint64_t address, const Route& route) {
   for (const auto& [session, region] : exposures) {
-    (void)unexpose_from(*session, any_context(*session, target), address, region);
+    (void)unexpose_from(*session, any_context(*session, route), address, region);
   }
 }
 
 // Exposes the memory to every session, or to none if one fails. Skips lost sessions of other
-// servers: the target's GPUs do not need them.
-CUresult expose_to_all(const Target& target, void* address, size_t bytes, int backing,
-                       unsigned flags, Exposures* exposures) {
+// servers: the route's GPUs do not need them.
+CUresult expose_to_all(const Route& route, void* address, size_t bytes, int backing, unsigned flags,
+                       Exposures* exposures) {
   for (const auto& session : Process::get().sessions()) {
     transport::RegionId region;
     const CUresult result =
-        expose_to(*session, any_context(*session, target), address, bytes, backing, flags, &region);
-    if (result == kSessionLost && session.get() != target.session) continue;
+        expose_to(*session, any_context(*session, route), address, bytes, backing, flags, &region);
+    if (result == kSessionLost && session.get() != route.session) continue;
     if (result != CUDA_SUCCESS) {
-      unexpose_all(*exposures, reinterpret_cast<uintptr_t>(address), target);
+      unexpose_all(*exposures, reinterpret_cast<uintptr_t>(address), route);
       exposures->clear();
       return result;
     }
@@ -111,15 +111,15 @@ CUresult expose_to_all(const Target& target, void* address, size_t bytes, int ba
   return CUDA_SUCCESS;
 }
 
-CUresult record(const Target& target, void* address, size_t bytes, Placement placement,
+CUresult record(const Route& route, void* address, size_t bytes, Placement placement,
                 unsigned flags, const Exposures& exposures, bool reachable) {
   Allocation allocation;
   allocation.base = reinterpret_cast<uintptr_t>(address);
   allocation.bytes = bytes;
   allocation.placement = placement;
   allocation.session = nullptr;
-  allocation.device = target.device;
-  allocation.context = target.context;
+  allocation.device = route.device;
+  allocation.context = route.context;
   allocation.flags = flags;
   allocation.exposed = exposures;
   allocation.reachable = reachable;
@@ -155,9 +155,9 @@ std::pair<uint64_t, size_t> pages_of(uint64_t begin, size_t bytes) {
   return {first, whole_pages(begin + bytes - first)};
 }
 
-void end_pages(uint64_t first, size_t bytes, const Target& target) {
+void end_pages(uint64_t first, size_t bytes, const Route& route) {
   leave_pages(first, bytes,
-              [&](const PageRun& run) { unexpose_all(run.exposed, run.first, target); });
+              [&](const PageRun& run) { unexpose_all(run.exposed, run.first, route); });
 }
 
 // Page-locked memory that must be mirrored as soon as a kernel may use it. So far, no kernel was
@@ -248,9 +248,9 @@ void unmap_from_range(void* memory, size_t length) {
 // The result of a call that has freed memory, whether or not its workers could be notified: as for
 // every call, an error if the current context's session is lost.
 CUresult check_current_session() {
-  Target target;
-  const bool current = target_current(&target) == CUDA_SUCCESS;
-  return current && target.session->lost() ? kSessionLost : CUDA_SUCCESS;
+  Route route;
+  const bool current = target_current(&route) == CUDA_SUCCESS;
+  return current && route.session->lost() ? kSessionLost : CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -284,7 +284,7 @@ void free_internal(const InternalHostMemory& memory) {
   unmap_from_range(memory.address, memory.bytes);
 }
 
-CUresult make_region(const Target& target, size_t bytes, HostRegion* region) {
+CUresult make_region(const Route& route, size_t bytes, HostRegion* region) {
   const size_t length = whole_pages(bytes);
   UniqueFd backing;
   void* memory = map_in_range(length, &backing);
@@ -292,17 +292,17 @@ CUresult make_region(const Target& target, size_t bytes, HostRegion* region) {
   *region = {memory, length, {}};
   constexpr unsigned kEverywhere = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
   CUresult result =
-      expose_to_all(target, memory, length, backing.get(), kEverywhere, &region->exposed);
+      expose_to_all(route, memory, length, backing.get(), kEverywhere, &region->exposed);
   if (result == CUDA_SUCCESS && !is_usable(backing, length)) {
-    unexpose_all(region->exposed, reinterpret_cast<uintptr_t>(memory), target);
+    unexpose_all(region->exposed, reinterpret_cast<uintptr_t>(memory), route);
     result = CUDA_ERROR_OUT_OF_MEMORY;
   }
   if (result != CUDA_SUCCESS) unmap_from_range(memory, length);
   return result;
 }
 
-void end_region(const HostRegion& region, const Target& target) {
-  unexpose_all(region.exposed, reinterpret_cast<uintptr_t>(region.address), target);
+void end_region(const HostRegion& region, const Route& route) {
+  unexpose_all(region.exposed, reinterpret_cast<uintptr_t>(region.address), route);
   unmap_from_range(region.address, region.bytes);
 }
 
@@ -314,8 +314,8 @@ bool any_mirrors_regions() {
 }
 
 CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool managed) {
-  Target target;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
+  Route route;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
   RCUDA_RETURN_IF_CUDA_ERROR(check_unsafe_call());
   if (!address || (managed && bytes == 0)) return CUDA_ERROR_INVALID_VALUE;
   if (bytes == 0) {
@@ -326,16 +326,16 @@ CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool manage
   const Placement placement = managed ? Placement::kManaged : Placement::kHost;
   void* small = nullptr;
   if (mapped) {
-    RCUDA_RETURN_IF_CUDA_ERROR(take_small(target, bytes, &small));
+    RCUDA_RETURN_IF_CUDA_ERROR(take_small(route, bytes, &small));
   }
   HostRegion own;
   if (!small) {
-    RCUDA_RETURN_IF_CUDA_ERROR(make_region(target, bytes, &own));
+    RCUDA_RETURN_IF_CUDA_ERROR(make_region(route, bytes, &own));
   }
   void* const memory = small ? small : own.address;
-  if (CUresult result = record(target, memory, bytes, placement, flags, own.exposed, true);
+  if (CUresult result = record(route, memory, bytes, placement, flags, own.exposed, true);
       result != CUDA_SUCCESS) {
-    if (!mapped || !give_back_small(target, memory, bytes)) end_region(own, target);
+    if (!mapped || !give_back_small(route, memory, bytes)) end_region(own, route);
     return result;
   }
   if (!small && mapped) {
@@ -348,8 +348,8 @@ CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool manage
 }
 
 void end_host_memory(const Allocation& memory) {
-  Target target;
-  (void)target_current(&target);  // there may be no current context
+  Route route;
+  (void)target_current(&route);  // there may be no current context
   void* const address = reinterpret_cast<void*>(memory.base);
   stop_mirroring(address);
   if (memory.placement == Placement::kRegistered) {
@@ -357,15 +357,15 @@ void end_host_memory(const Allocation& memory) {
       unmirror(reinterpret_cast<void*>(piece));
     }
     const auto [first, length] = pages_of(memory.base, memory.bytes);
-    if (memory.reachable) end_pages(first, length, target);
+    if (memory.reachable) end_pages(first, length, route);
     return;
   }
   const bool mapped =
       memory.placement == Placement::kManaged || (memory.flags & CU_MEMHOSTALLOC_DEVICEMAP);
-  if (mapped && !memory.session && give_back_small(target, address, memory.bytes)) return;
+  if (mapped && !memory.session && give_back_small(route, address, memory.bytes)) return;
   unmirror(address);
   if (memory.session) return;  // managed memory of a worker
-  end_region({address, whole_pages(memory.bytes), memory.exposed}, target);
+  end_region({address, whole_pages(memory.bytes), memory.exposed}, route);
 }
 
 namespace {
@@ -375,12 +375,12 @@ namespace {
 // the application keeps the memory. Then it also gets the results of the GPU's work in the context
 // that registered the memory.
 void await_mirrored(const Allocation& memory, bool stays) {
-  const std::vector<Target> mirrored = mirrored_in(memory.base, memory.bytes);
+  const std::vector<Route> mirrored = mirrored_in(memory.base, memory.bytes);
   const Device* const device = Process::get().device(static_cast<CUdevice>(memory.device));
   if (stays && device && !mirrored.empty()) (void)await_idle(*device->session, memory.context);
-  for (const Target& target : mirrored) {
-    if (!stays && !target.session->events().has_had_callbacks()) continue;
-    (void)await_idle(*target.session, target.context);
+  for (const Route& route : mirrored) {
+    if (!stays && !route.session->events().has_had_callbacks()) continue;
+    (void)await_idle(*route.session, route.context);
   }
 }
 
@@ -428,7 +428,7 @@ CUresult check_pinning(const std::vector<MappedPart>& parts, uint64_t first, siz
 // Lets every worker use the pages. They move onto a memfd, which workers of this machine map. Pages
 // that a file, other processes or other drivers also use cannot move. Every worker then has pages
 // of its own, and the memory is mirrored. `all`: mappings, at least those of the run.
-CUresult make_run(const Target& target, unsigned flags, const std::vector<MappedPart>& all,
+CUresult make_run(const Route& route, unsigned flags, const std::vector<MappedPart>& all,
                   PageRun* run) {
   void* const pages = reinterpret_cast<void*>(run->first);
   const auto& sessions = Process::get().sessions();
@@ -443,14 +443,14 @@ CUresult make_run(const Target& target, unsigned flags, const std::vector<Mapped
       backing.reset();
     }
   }
-  return expose_to_all(target, pages, run->bytes, backing.get(), flags, &run->exposed);
+  return expose_to_all(route, pages, run->bytes, backing.get(), flags, &run->exposed);
 }
 
 }  // namespace
 
 CUresult register_host(void* address, size_t bytes, unsigned flags) {
-  Target target;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&target));
+  Route route;
+  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
   RCUDA_RETURN_IF_CUDA_ERROR(check_unsafe_call());
   constexpr unsigned kKnown = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
                               CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
@@ -469,24 +469,24 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
   const unsigned everywhere = flags | CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
   CUresult refused = CUDA_SUCCESS;
   const auto make = [&](PageRun* run) {
-    refused = make_run(target, everywhere, parts, run);
+    refused = make_run(route, everywhere, parts, run);
     return refused == CUDA_SUCCESS;
   };
   const bool ready = use_pages(first, length, make, [&](const PageRun& run) {
-    unexpose_all(run.exposed, run.first, target);
+    unexpose_all(run.exposed, run.first, route);
   });
-  if (!ready && !target.session->lost()) {
+  if (!ready && !route.session->lost()) {
     RCUDA_WARN("kernels cannot use the registered memory at %p (%zu bytes), only copies can: %s",
                address, bytes,
                refused == CUDA_ERROR_OUT_OF_MEMORY
                    ? "a server has no memory for it"
                    : "a server uses these addresses, or the program has since remapped them");
   }
-  const CUresult result = target.session->lost() ? kSessionLost
-                                                 : record(target, address, bytes,
-                                                          Placement::kRegistered, flags, {}, ready);
+  const CUresult result = route.session->lost() ? kSessionLost
+                                                : record(route, address, bytes,
+                                                         Placement::kRegistered, flags, {}, ready);
   if (result != CUDA_SUCCESS) {
-    if (ready) end_pages(first, length, target);
+    if (ready) end_pages(first, length, route);
     return result;
   }
   if (ready && (flags & CU_MEMHOSTREGISTER_DEVICEMAP)) {
@@ -499,14 +499,14 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
 
 namespace {
 
-void mirror_now(const Target& target, const void* address, MirrorUse use) {
+void mirror_now(const Route& route, const void* address, MirrorUse use) {
   const CancellationOff off;
   std::lock_guard lock(mirroring_mutex);
   const auto [base, bytes] = unmirrored().find(address);
   if (bytes == 0) return;
   // A copy in progress may still write to the memory here. The bytes sent now would overwrite that
   // in the worker.
-  if (Timeline::host_writes_pending()) (void)await_idle(*target.session, target.context);
+  if (Timeline::host_writes_pending()) (void)await_idle(*route.session, route.context);
   RCUDA_INFO(
       "%zu bytes of page-locked memory at %p are kept equal on the server from now on: work "
       "on the GPU may use them",
@@ -517,20 +517,20 @@ void mirror_now(const Target& target, const void* address, MirrorUse use) {
 
 }  // namespace
 
-void mirror_reachable(const Target& target, const void* address) {
-  if (unmirrored().has(address)) mirror_now(target, address, MirrorUse::kAny);
+void mirror_reachable(const Route& route, const void* address) {
+  if (unmirrored().has(address)) mirror_now(route, address, MirrorUse::kAny);
   any_launch_may_use(address);
 }
 
-CUresult mirror_for(const Target& target, CUstream stream, uint64_t address) {
-  mirror_reachable(target, reinterpret_cast<const void*>(address));
-  if (!is_mirrored(*target.session, address, 1) || may_capture(stream)) return CUDA_SUCCESS;
-  return push_mirrors(target);
+CUresult mirror_for(const Route& route, CUstream stream, uint64_t address) {
+  mirror_reachable(route, reinterpret_cast<const void*>(address));
+  if (!is_mirrored(*route.session, address, 1) || may_capture(stream)) return CUDA_SUCCESS;
+  return push_mirrors(route);
 }
 
-void mirror_reachable(const Target& target, const LaunchParameters& parameters) {
+void mirror_reachable(const Route& route, const LaunchParameters& parameters) {
   for (const size_t at : unmirrored().words_of(parameters)) {
-    mirror_now(target, reinterpret_cast<const void*>(parameters.word(at)),
+    mirror_now(route, reinterpret_cast<const void*>(parameters.word(at)),
                parameters.is_whole(at) ? MirrorUse::kAny : MirrorUse::kNamed);
   }
   any_launch_may_use(parameters);

@@ -38,13 +38,13 @@ CUresult unregister_host(void* address);
 // Ends host memory that is already removed from the registry, as free_host() and unregister_host()
 // do.
 void end_host_memory(const Allocation& memory);
-// For a kernel of `target` that will have these parameters: the page-locked memory that they point
+// For a kernel of `route` that will have these parameters: the page-locked memory that they point
 // to is mirrored from now on, where necessary. The calling thread needs no current context.
-void mirror_reachable(const Target& target, const LaunchParameters& parameters);
-void mirror_reachable(const Target& target, const void* address);
+void mirror_reachable(const Route& route, const LaunchParameters& parameters);
+void mirror_reachable(const Route& route, const void* address);
 // The same for other work in the stream that accesses the memory directly. Sends the application's
 // changes to the worker. In a capturing stream it sends nothing: each launch of the graph does.
-CUresult mirror_for(const Target& target, CUstream stream, uint64_t address);
+CUresult mirror_for(const Route& route, CUstream stream, uint64_t address);
 
 // This library's own memory, which the worker of one session has at the same address. The
 // application never sees it.

@@ -25,9 +25,9 @@ struct HostRegion {
 
 // Implemented in host_memory.cpp. The memory is zero. CUDA_ERROR_OUT_OF_MEMORY also if there are no
 // addresses.
-CUresult make_region(const Target& target, size_t bytes, HostRegion* region);
+CUresult make_region(const Route& route, size_t bytes, HostRegion* region);
 // Waits for the device. The caller no longer uses the memory.
-void end_region(const HostRegion& region, const Target& target);
+void end_region(const HostRegion& region, const Route& route);
 // Mirrors the region with every worker that does not map its pages.
 void mirror_region(const HostRegion& region);
 // Whether any worker does not map the pages of regions.

@@ -45,10 +45,10 @@ struct SmallMemory {
   }
 };
 
-CUresult add_region(const Target& target, size_t piece_bytes, SmallMemory* all) {
+CUresult add_region(const Route& route, size_t piece_bytes, SmallMemory* all) {
   HostRegion region;
   const size_t bytes = next_region_bytes(all->pieces.bytes(), piece_bytes);
-  RCUDA_RETURN_IF_CUDA_ERROR(make_region(target, bytes, &region));
+  RCUDA_RETURN_IF_CUDA_ERROR(make_region(route, bytes, &region));
   mirror_region(region);
   const auto base = reinterpret_cast<uintptr_t>(region.address);
   all->pieces.add({base, region.bytes});
@@ -58,7 +58,7 @@ CUresult add_region(const Target& target, size_t piece_bytes, SmallMemory* all) 
 
 // Returns when no work of these sessions, in whatever context, can use the memory any more.
 void await_users(const SmallMemory::Piece& piece) {
-  for (const Target& mirrored :
+  for (const Route& mirrored :
        mirrored_in(reinterpret_cast<uintptr_t>(piece.memory), piece.bytes)) {
     std::vector<wire::ObjectId> contexts;
     select<Context>([&](const Context& context) {
@@ -70,7 +70,7 @@ void await_users(const SmallMemory::Piece& piece) {
   }
 }
 
-void free_piece(const Target& target, const SmallMemory::Piece& piece, SmallMemory* all) {
+void free_piece(const Route& route, const SmallMemory::Piece& piece, SmallMemory* all) {
   await_users(piece);
   std::memset(piece.memory, 0, piece.bytes);
   std::lock_guard lock(all->mutex);
@@ -78,27 +78,27 @@ void free_piece(const Target& target, const SmallMemory::Piece& piece, SmallMemo
   if (!empty) return;
   const auto region = all->regions.extract(empty->base);
   unmirror(region.mapped().address);
-  end_region(region.mapped(), target);
+  end_region(region.mapped(), route);
 }
 
 }  // namespace
 
-CUresult take_small(const Target& target, size_t bytes, void** memory) {
+CUresult take_small(const Route& route, size_t bytes, void** memory) {
   *memory = nullptr;
-  if (target.session->lost()) return kSessionLost;
+  if (route.session->lost()) return kSessionLost;
   if (bytes > kMostSmallBytes || !any_mirrors_regions()) return CUDA_SUCCESS;
   SmallMemory& all = SmallMemory::get();
   std::lock_guard lock(all.mutex);
   uint64_t address = all.pieces.take(bytes);
   if (address == 0) {
-    RCUDA_RETURN_IF_CUDA_ERROR(add_region(target, bytes, &all));
+    RCUDA_RETURN_IF_CUDA_ERROR(add_region(route, bytes, &all));
     address = all.pieces.take(bytes);
   }
   *memory = reinterpret_cast<void*>(address);
   return CUDA_SUCCESS;
 }
 
-bool give_back_small(const Target& target, void* memory, size_t bytes) {
+bool give_back_small(const Route& route, void* memory, size_t bytes) {
   const auto address = reinterpret_cast<uintptr_t>(memory);
   SmallMemory& all = SmallMemory::get();
   {
@@ -113,7 +113,7 @@ bool give_back_small(const Target& target, void* memory, size_t bytes) {
     all.late.clear();
     if (any_capture()) all.late.swap(free);
   }
-  for (const SmallMemory::Piece& piece : free) free_piece(target, piece, &all);
+  for (const SmallMemory::Piece& piece : free) free_piece(route, piece, &all);
   return true;
 }
 

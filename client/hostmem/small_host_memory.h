@@ -20,8 +20,8 @@ inline constexpr size_t kMostSmallBytes = 32u << 10;
 
 // Sets *memory to a zeroed piece of a mirrored region, or to null if the caller must make a region
 // for this allocation alone: where pages are shared, or if it is large.
-CUresult take_small(const Target& target, size_t bytes, void** memory);
+CUresult take_small(const Route& route, size_t bytes, void** memory);
 // Returns false if `memory` is not a piece. The caller then ends the allocation's region.
-bool give_back_small(const Target& target, void* memory, size_t bytes);
+bool give_back_small(const Route& route, void* memory, size_t bytes);
 
 }  // namespace rcuda::client

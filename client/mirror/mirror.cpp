@@ -98,18 +98,18 @@ CUresult introduce(Mirror& mirror, bool* fetched) {
                               static_cast<uint64_t>(region->id), half,
                               mirror.memory == MirroredMemory::kVariable};
   const wire::MirrorFetchBody fetch{reinterpret_cast<uintptr_t>(mirror.address)};
-  const Target target = mirror.session->in_context(mirror.context);
+  const Route route = mirror.session->in_context(mirror.context);
   CUresult result = CUDA_SUCCESS;
   wire::MirrorReply told{};
   CallsInFlight calls;
-  calls.add(target, body, sizeof told, [&](CUresult answer, const Reply& reply) {
+  calls.add(route, body, sizeof told, [&](CUresult answer, const Reply& reply) {
     result = answer;
     if (reply.body().size() == sizeof told) {
       std::memcpy(&told, reply.body().data(), sizeof told);
     }
   });
   if (mirror.memory == MirroredMemory::kVariable && mirror.bytes <= transport::kMaxRegionPut) {
-    calls.add(target, fetch, sizeof(wire::MirrorState),
+    calls.add(route, fetch, sizeof(wire::MirrorState),
               [&](CUresult answer, const Reply&) { *fetched = answer == CUDA_SUCCESS; });
   }
   calls.finish();
@@ -357,15 +357,15 @@ void any_launch_may_use(const LaunchParameters& parameters) {
 
 bool any_mirrored() { return mirror_count.load(std::memory_order_acquire) != 0; }
 
-std::vector<Target> mirrored_in(uint64_t address, size_t bytes) {
-  std::vector<Target> targets;
+std::vector<Route> mirrored_in(uint64_t address, size_t bytes) {
+  std::vector<Route> routes;
   if (!any_mirrored()) [[likely]]
-    return targets;
+    return routes;
   std::lock_guard lock(mirrors_mutex);
   for (const Shared& known : mirrors()) {
-    if (known->overlaps(address, bytes)) targets.push_back(known->target());
+    if (known->overlaps(address, bytes)) routes.push_back(known->route());
   }
-  return targets;
+  return routes;
 }
 
 bool is_mirrored(const Session& session, uint64_t address, size_t bytes) {
@@ -395,14 +395,14 @@ namespace {
 
 uint64_t pushes = 0;  // so far, of all sessions; guarded by push_mutex
 
-// Lets the target's stream wait for all pushes so far, unless it does.
-CUresult await_pushes(const Target& target) {
-  if (pushes == 0 || (target.timeline && target.timeline->awaited_push == pushes)) {
+// Lets the route's stream wait for all pushes so far, unless it does.
+CUresult await_pushes(const Route& route) {
+  if (pushes == 0 || (route.timeline && route.timeline->awaited_push == pushes)) {
     return CUDA_SUCCESS;
   }
-  const wire::MirrorAwaitBody body{stream_id(target)};
-  const CUresult result = target.session->post(target, body);
-  if (result == CUDA_SUCCESS && target.timeline) target.timeline->awaited_push = pushes;
+  const wire::MirrorAwaitBody body{stream_id(route)};
+  const CUresult result = route.session->post(route, body);
+  if (result == CUDA_SUCCESS && route.timeline) route.timeline->awaited_push = pushes;
   return result;
 }
 
@@ -445,27 +445,27 @@ bool is_unchanged(const Mirror& mirror) {
 
 }  // namespace
 
-CUresult push_mirrors(const Target& target, const LaunchParameters* launch) {
+CUresult push_mirrors(const Route& route, const LaunchParameters* launch) {
   if (!any_mirrored()) [[likely]]
     return CUDA_SUCCESS;
   const CancellationOff off;
   std::lock_guard lock(push_mutex);
   for (const Shared& mirror : chosen([&](const Mirror& known) {
-         return known.session == target.session && !is_unchanged(known);
+         return known.session == route.session && !is_unchanged(known);
        })) {
     if (launch && !may_use(*launch, *mirror)) continue;
-    note_named(*mirror, target.context);
+    note_named(*mirror, route.context);
     size_t sent_bytes = 0;
     CUresult result = catch_up(mirror);
     if (result == CUDA_SUCCESS) result = push(*mirror, &push_content(), &sent_bytes);
     if (sent_bytes != 0 && !mirror->is_patched()) {  // perhaps not all of it
       ++pushes;
-      const CUresult told = mirror->session->post(mirror->target(), wire::MirrorSentBody{});
+      const CUresult told = mirror->session->post(mirror->route(), wire::MirrorSentBody{});
       if (result == CUDA_SUCCESS) result = told;
     }
     if (result != CUDA_SUCCESS) return result;
   }
-  return await_pushes(target);
+  return await_pushes(route);
 }
 
 void show_writes(Session& session, bool often) {

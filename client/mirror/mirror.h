@@ -62,18 +62,18 @@ void unmirror_context(const Session& session, wire::ObjectId context);
 bool any_mirrored();
 // Where any part of [address, address + bytes) is mirrored: the sessions, and the contexts in which
 // they exchange it.
-std::vector<Target> mirrored_in(uint64_t address, size_t bytes);
+std::vector<Route> mirrored_in(uint64_t address, size_t bytes);
 // Whether any part of [address, address + bytes) is mirrored with this worker.
 bool is_mirrored(const Session& session, uint64_t address, size_t bytes);
 
 // The application will read this memory after the next wait, which then fetches what has changed.
 void expect_reads(CUdeviceptr address, size_t bytes);
 
-// Sends the blocks that the application changed, and lets the target's stream, which must not be
+// Sends the blocks that the application changed, and lets the route's stream, which must not be
 // capturing, wait for these and for earlier ones. On error, not all were sent; the next push sends
 // the rest. Errors of earlier commands are not reported here. `launch`: of the only work that will
 // follow, if that is a launch; otherwise null.
-CUresult push_mirrors(const Target& target, const LaunchParameters* launch = nullptr);
+CUresult push_mirrors(const Route& route, const LaunchParameters* launch = nullptr);
 // To be called after a wait. `behind`: the fetches of ask_behind() for this wait; may be null.
 CUresult pull_mirrors(Session& session, FetchesBehind* behind = nullptr);
 // Sends what the application changed in page-locked memory, for kernels that are running and wait

@@ -94,7 +94,7 @@ CUresult send_patch(const Mirror& mirror, uint64_t number, const Run& run, const
     }
     const wire::MirrorPatchBody body{reinterpret_cast<uintptr_t>(mirror.address), run.at + begin,
                                      number, static_cast<uint32_t>(bytes), begin + bytes != all};
-    result = mirror.session->post(mirror.target(), {body, tail});
+    result = mirror.session->post(mirror.route(), {body, tail});
     begin += bytes;
   }
   return result;

@@ -23,7 +23,7 @@ CUresult fetch_run(Mirror& mirror, const Run& run, std::byte* to) {
   if (CUresult result = note_in_worker(mirror, {run.at, bytes}); result != CUDA_SUCCESS) {
     return result;
   }
-  return mirror.session->staging().to_host(mirror.target(), to, mirror.in_worker(run.at), bytes);
+  return mirror.session->staging().to_host(mirror.route(), to, mirror.in_worker(run.at), bytes);
 }
 
 void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs, bool noted) {
@@ -300,7 +300,7 @@ void fetch(const std::vector<Pull*>& pulls) {
       if (pull->result != CUDA_SUCCESS) break;
       std::byte* const to = mirror.fetched + run.at;
       if (bytes <= kMostInReplies) {
-        calls.add_copy(mirror.target(), to, mirror.in_worker(run.at), bytes, &pull->result);
+        calls.add_copy(mirror.route(), to, mirror.in_worker(run.at), bytes, &pull->result);
       } else {
         Staged& of_stream = staged[mirror.exchanges.get()];
         of_stream.pulls.push_back(pull);
@@ -310,7 +310,7 @@ void fetch(const std::vector<Pull*>& pulls) {
   }
   for (const auto& [stream, all] : staged) {
     const Mirror& mirror = *all.pulls.front()->mirror;
-    const CUresult result = mirror.session->staging().to_host(mirror.target(), all.parts);
+    const CUresult result = mirror.session->staging().to_host(mirror.route(), all.parts);
     for (Pull* const pull : all.pulls) {
       if (pull->result == CUDA_SUCCESS) pull->result = result;
     }

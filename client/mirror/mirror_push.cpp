@@ -20,14 +20,14 @@ constexpr size_t kBatchBytes = 16 << 20;
 
 // Does not report errors of earlier commands: these bytes are sent anyway, and the launch that
 // follows reports the errors.
-CUresult send(const Target& target, const std::byte* to, const std::byte* from, size_t bytes) {
+CUresult send(const Route& route, const std::byte* to, const std::byte* from, size_t bytes) {
   const auto destination = static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(to));
   if (bytes > wire::kMaxInlineBytes) {
-    return target.session->staging().to_device(target, destination, from, bytes);
+    return route.session->staging().to_device(route, destination, from, bytes);
   }
-  target.timeline->pace();
-  const wire::CopyInlineBody body{destination, static_cast<uint32_t>(bytes), stream_id(target)};
-  return target.session->post(target, {body, {from, bytes}});
+  route.timeline->pace();
+  const wire::CopyInlineBody body{destination, static_cast<uint32_t>(bytes), stream_id(route)};
+  return route.session->post(route, {body, {from, bytes}});
 }
 
 // Where the application may have written since the last call: whole blocks, in ascending order.
@@ -89,7 +89,7 @@ void note_exchanged(Mirror& mirror, const Run& run, bool exchanged) {
 // In the mirror's stream: whole blocks. Notes that both sides have them; what could not be sent
 // stays changed, for the next push.
 CUresult push_blocks(Mirror& mirror, const Run& run, const std::byte* content) {
-  CUresult result = send(mirror.target(), mirror.address + run.at, content, run.bytes);
+  CUresult result = send(mirror.route(), mirror.address + run.at, content, run.bytes);
   if (result == CUDA_SUCCESS && mirror.changes_bytes != 0) result = note_in_worker(mirror, run);
   if (result != CUDA_SUCCESS) return result;
   const std::vector<Run> pieces = pieces_of({run}, kMirrorPieceBytes);
@@ -151,11 +151,11 @@ CUresult push_runs(Mirror& mirror, const std::vector<Run>& runs, const Batch& ba
 }  // namespace
 
 CUresult note_in_worker(const Mirror& mirror, const Run& run) {
-  const Target target = mirror.target();
-  target.timeline->pace();
+  const Route route = mirror.route();
+  route.timeline->pace();
   const wire::MirrorNoteBody body{reinterpret_cast<uintptr_t>(mirror.address), run.at, run.bytes,
-                                  stream_id(target), 0};
-  return target.session->post(target, body);
+                                  stream_id(route), 0};
+  return route.session->post(route, body);
 }
 
 CUresult push(Mirror& mirror, std::vector<std::byte>* content, size_t* sent_bytes) {

@@ -67,13 +67,13 @@ Object* named(wire::Kind kind, const Identity& identity) {
   return object;
 }
 
-Context* context_of(const Target& target) {
-  return named<Context>({target.context, target.context, target.session, target.device});
+Context* context_of(const Route& route) {
+  return named<Context>({route.context, route.context, route.session, route.device});
 }
 
-Target in_default_stream(const Target& target) {
-  Target known = target;
-  if (!known.timeline) known.timeline = context_of(target)->timeline.get();
+Route in_default_stream(const Route& route) {
+  Route known = route;
+  if (!known.timeline) known.timeline = context_of(route)->timeline.get();
   return known;
 }
 

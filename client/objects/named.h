@@ -7,7 +7,7 @@
 
 #include "client/objects/object.h"
 #include "client/objects/stream.h"
-#include "client/session/target.h"
+#include "client/session/route.h"
 
 namespace rcuda::client {
 
@@ -22,9 +22,9 @@ T* named(const Identity& identity) {
   return static_cast<T*>(named(T::kKind, identity));
 }
 
-// The context of a target.
-Context* context_of(const Target& target);
-// Returns the target. If it has no timeline, it gets that of its context's legacy default stream.
-Target in_default_stream(const Target& target);
+// The context of a route.
+Context* context_of(const Route& route);
+// Returns the route. If it has no timeline, it gets that of its context's legacy default stream.
+Route in_default_stream(const Route& route);
 
 }  // namespace rcuda::client

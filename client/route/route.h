@@ -1,7 +1,7 @@
 // The basis of the generated entry points (api/gen): find the worker of a call, send the command,
 // wait for the reply.
 //
-// A generated entry point works in four steps. It gets a Target from the routing handle or the
+// A generated entry point works in four steps. It gets a Route from the routing handle or the
 // current context, encodes the arguments with wire::Encoder (handles as ids), calls post() or
 // call(), and decodes the outputs on success.
 // Threads: any. post() blocks while the command ring is full. If it must wait for an answer, it
@@ -17,7 +17,7 @@
 #include <cuda.h>
 
 #include "client/session/reply.h"
-#include "client/session/target.h"
+#include "client/session/route.h"
 #include "common/wire/codec.h"
 #include "common/wire/command.h"
 #include "common/wire/protocol.h"
@@ -29,62 +29,62 @@ struct Context;
 struct Object;
 
 // The worker and context of an object.
-Target target_of(const Object& object);
+Route target_of(const Object& object);
 
 // The current context. Errors: CUDA_ERROR_NOT_INITIALIZED before cuInit, CUDA_ERROR_INVALID_CONTEXT
 // without a current context, CUDA_ERROR_CONTEXT_IS_DESTROYED if the current context was destroyed
 // or is a primary context that is no longer active.
-CUresult target_current(Target* target);
+CUresult target_current(Route* route);
 // For work in a stream: the current context. Without a valid current context: the context of the
 // stream, if the stream is a created one.
-CUresult target_for_work(CUstream stream, Target* target);
+CUresult target_for_work(CUstream stream, Route* route);
 // For copies: as target_for_work(), but a destroyed current context is an error, as with a driver.
-CUresult target_for_copy(CUstream stream, Target* target);
+CUresult target_for_copy(CUstream stream, Route* route);
 // For commands that a driver accepts in streams of any context: the stream's own context.
-CUresult target_of_stream(CUstream stream, Target* target);
+CUresult target_of_stream(CUstream stream, Route* route);
 // For commands that need no context: the current context, otherwise a context of the first session.
-Target target_anywhere();
+Route target_anywhere();
 // The worker of a device. `ordinal` becomes the worker's own number of the device.
-CUresult target_device(CUdevice device, Target* target, uint32_t* ordinal);
-// The reverse: the application's number of a device that the target's worker named.
-int client_ordinal(const Target& target, uint32_t worker_ordinal);
+CUresult target_device(CUdevice device, Route* route, uint32_t* ordinal);
+// The reverse: the application's number of a device that the route's worker named.
+int client_ordinal(const Route& route, uint32_t worker_ordinal);
 // The worker of a graph, a node or an executable. These objects belong to no context. Their
 // commands run in the current context if it is on the same worker, otherwise in the object's own
 // context.
-Target target_of_graph(const Object& object);
+Route target_of_graph(const Object& object);
 // The worker that owns an address. If no worker owns it: the current context.
-CUresult target_address(CUdeviceptr address, Target* target);
+CUresult target_address(CUdeviceptr address, Route* route);
 // For calls that need no context but fail, as with a driver, if the current context is destroyed:
 // target_current() without CUDA_ERROR_INVALID_CONTEXT.
 CUresult check_not_destroyed();
 
-// Makes the target's context the calling thread's current context while it exists. For calls that
+// Makes the route's context the calling thread's current context while it exists. For calls that
 // go to the current context when another context is meant.
 class InContext {
  public:
-  explicit InContext(const Target& target);
+  explicit InContext(const Route& route);
   ~InContext();
   InContext(const InContext&) = delete;
   InContext& operator=(const InContext&) = delete;
 };
 
 // Translates a handle to its id; for libraries and kernels see resolve_handle() (handles.h). A null
-// handle gives id 0 and leaves the target unchanged; a null stream is the default stream. If the
-// target has no session, it becomes the target of the object. Returns CUDA_ERROR_INVALID_HANDLE if
+// handle gives id 0 and leaves the route unchanged; a null stream is the default stream. If the
+// route has no session, it becomes the route of the object. Returns CUDA_ERROR_INVALID_HANDLE if
 // the handle belongs to another session or is not a live object. Resolves CU_STREAM_LEGACY,
 // CU_STREAM_PER_THREAD and the per-thread flag of common/interop/default_stream.h. For a stream,
-// sets the target's timeline to the stream's, and waits while the stream's queue is full.
-CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id);
+// sets the route's timeline to the stream's, and waits while the stream's queue is full.
+CUresult resolve(const void* handle, wire::Kind kind, Route* route, wire::ObjectId* id);
 // target_for_work() and resolve() in one, for a stream that gets work. Checks the process once.
-CUresult resolve_for_work(CUstream stream, Target* target, wire::ObjectId* id);
+CUresult resolve_for_work(CUstream stream, Route* route, wire::ObjectId* id);
 // resolve() for a stream that gets no command, for example in a query. Does not wait for the queue.
-CUresult resolve_without_pacing(CUstream stream, Target* target, wire::ObjectId* id);
+CUresult resolve_without_pacing(CUstream stream, Route* route, wire::ObjectId* id);
 
 // Creates an object and assigns its id, for a create call. `handle` is what the application gets.
-CUresult mint(const Target& target, wire::Kind kind, void** handle, wire::ObjectId* id);
+CUresult mint(const Route& route, wire::Kind kind, void** handle, wire::ObjectId* id);
 // Returns the handle for an id that the worker assigned (kWorkerMinted). Makes the object when the
 // worker first names it. Null for id 0.
-void* wrap_id(const Target& target, wire::Kind kind, wire::ObjectId id);
+void* wrap_id(const Route& route, wire::Kind kind, wire::ObjectId id);
 // Destroys a handle's object and releases its id, after its destroy was posted or its create
 // failed.
 void retire(const void* handle, wire::Kind kind);
@@ -116,17 +116,17 @@ class RetiredEarly {
 CUresult await_idle(Session& session, wire::ObjectId context);
 // Waits until the context is idle. For a primary context, also waits for its green contexts.
 CUresult synchronize_with_greens(Session& session, wire::ObjectId context);
-// Returns the owner of objects that are created in the target's context (process.h).
-wire::ObjectId owning_context_id(const Target& target);
+// Returns the owner of objects that are created in the route's context (process.h).
+wire::ObjectId owning_context_id(const Route& route);
 
 // Sends a command for an entry point that reports asynchronous errors. Returns kSessionLost, the
 // error of an earlier command, or CUDA_SUCCESS.
-CUresult post(const Target& target, const wire::Command& command);
+CUresult post(const Route& route, const wire::Command& command);
 
 // Logs that the worker's reply to this command is malformed. Returns CUDA_ERROR_UNKNOWN.
-CUresult malformed_reply(const Target& target, uint16_t opcode);
+CUresult malformed_reply(const Route& route, uint16_t opcode);
 
 // A round trip. Returns the worker's CUresult. `reply_bytes`: capacity for the reply's body.
-CUresult call(const Target& target, const wire::Command& command, size_t reply_bytes, Reply* reply);
+CUresult call(const Route& route, const wire::Command& command, size_t reply_bytes, Reply* reply);
 
 }  // namespace rcuda::client

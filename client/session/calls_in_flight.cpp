@@ -5,25 +5,25 @@
 
 namespace rcuda::client {
 
-void CallsInFlight::add(const Target& target, const wire::Command& command, size_t reply_bytes,
+void CallsInFlight::add(const Route& route, const wire::Command& command, size_t reply_bytes,
                         Take take) {
   Pending& pending = pending_.emplace_back();
-  pending.session = target.session;
-  pending.timeline = target.timeline;
+  pending.session = route.session;
+  pending.timeline = route.timeline;
   pending.take = std::move(take);
   // A thread that holds slots must not wait for those of others.
   const auto options = [&] {
     return CallOptions{.reply_bytes = reply_bytes, .patient = pending_.size() == 1};
   };
-  while (!target.session->begin(target, command, options(), &pending.call)) take_oldest();
+  while (!route.session->begin(route, command, options(), &pending.call)) take_oldest();
 }
 
-void CallsInFlight::add_copy(const Target& target, std::byte* to, CUdeviceptr from, size_t bytes,
+void CallsInFlight::add_copy(const Route& route, std::byte* to, CUdeviceptr from, size_t bytes,
                              CUresult* result) {
   const size_t pieces = (bytes + kMostReplyBytes - 1) / kMostReplyBytes;
   for (size_t i = 0, at = 0; i < pieces; ++i) {
     const size_t length = (bytes - at + pieces - i - 1) / (pieces - i);
-    const wire::CopyToReplyBody body{from + at, static_cast<uint32_t>(length), stream_id(target)};
+    const wire::CopyToReplyBody body{from + at, static_cast<uint32_t>(length), stream_id(route)};
     const auto take = [to = to + at, length, result](CUresult copied, const Reply& reply) {
       if (copied == CUDA_SUCCESS && reply.body().size() != length) copied = CUDA_ERROR_UNKNOWN;
       if (copied == CUDA_SUCCESS) {
@@ -32,7 +32,7 @@ void CallsInFlight::add_copy(const Target& target, std::byte* to, CUdeviceptr fr
         *result = copied;
       }
     };
-    add(target, body, length, take);
+    add(route, body, length, take);
     at += length;
   }
 }

@@ -31,10 +31,10 @@ class CallsInFlight {
   CallsInFlight(const CallsInFlight&) = delete;
   CallsInFlight& operator=(const CallsInFlight&) = delete;
 
-  void add(const Target& target, const wire::Command& command, size_t reply_bytes, Take take);
-  // Copies the worker's memory in replies, when the target's stream gets here. *result gets the
+  void add(const Route& route, const wire::Command& command, size_t reply_bytes, Take take);
+  // Copies the worker's memory in replies, when the route's stream gets here. *result gets the
   // first error, and is left alone otherwise.
-  void add_copy(const Target& target, std::byte* to, CUdeviceptr from, size_t bytes,
+  void add_copy(const Route& route, std::byte* to, CUdeviceptr from, size_t bytes,
                 CUresult* result);
   // Takes all answers.
   void finish();

@@ -66,7 +66,7 @@ void EventState::found_pending(uint64_t record, uint64_t news) {
     if (!word_) word_ = session().words().acquire_spare();
     if (!word_) return;  // no word is free: each query asks the worker
     const wire::WatchEventBody body{event_, word_->index, ++word_->sequence, 0, 0};
-    (void)session().post(target_, body);
+    (void)session().post(route_, body);
     watched_ = record_;
   }
   pending_.set(*word_, news);
@@ -103,7 +103,7 @@ CUresult EventState::wait() {
   Word word = session().words().acquire();
   const wire::WatchEventBody body{event_, word.index, ++word.sequence, 1, 0};
   SentCommand sent;
-  const CUresult posted = session().post(target_, body, transport::Wake::kNow, &sent);
+  const CUresult posted = session().post(route_, body, transport::Wake::kNow, &sent);
   const CUresult result = sent.is_sent() ? session().wait_word(word.index, word.sequence) : posted;
   if (!sent.is_sent()) --word.sequence;
   session().words().release(word);

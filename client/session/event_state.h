@@ -22,15 +22,15 @@
 #include <cuda.h>
 
 #include "client/session/pending_answer.h"
-#include "client/session/target.h"
+#include "client/session/route.h"
 #include "client/session/timeline.h"
 
 namespace rcuda::client {
 
 class EventState {
  public:
-  // `target`: the event's worker and context. `event`: its id in the worker.
-  EventState(const Target& target, wire::ObjectId event) : target_(target), event_(event) {}
+  // `route`: the event's worker and context. `event`: its id in the worker.
+  EventState(const Route& route, wire::ObjectId event) : route_(route), event_(event) {}
   ~EventState();  // releases its completion word
   EventState(const EventState&) = delete;
   EventState& operator=(const EventState&) = delete;
@@ -72,12 +72,12 @@ class EventState {
   CUresult wait();
 
  private:
-  Session& session() const { return *target_.session; }
+  Session& session() const { return *route_.session; }
   // Both are called with mutex_ held, or by the destructor.
   void set_done();
   void release_word();
 
-  const Target target_;
+  const Route route_;
   const wire::ObjectId event_;
   std::mutex mutex_;
   uint64_t record_ = 0;  // grows before and after each record is sent

@@ -163,19 +163,19 @@ CUresult Session::send(wire::CommandHeader header, Timeline* timeline, const wir
   return CUDA_SUCCESS;
 }
 
-CUresult Session::post(const Target& target, const wire::Command& command, transport::Wake wake,
+CUresult Session::post(const Route& route, const wire::Command& command, transport::Wake wake,
                        SentCommand* sent) {
   SentCommand unasked;
   if (!sent) sent = &unasked;
   if (synchronous_ || awaits_answers()) {
     Reply reply;
-    return call(target, command, 0, &reply, sent);
+    return call(route, command, 0, &reply, sent);
   }
   trace::CommandSpan span(trace_, command.opcode, true);
   wire::CommandHeader header{};
   header.flags = span.flags();
-  header.context = target.context;
-  const CUresult result = send(header, target.timeline, command, wake, sent);
+  header.context = route.context;
+  const CUresult result = send(header, route.timeline, command, wake, sent);
   span.sent(sent->number);
   return result;
 }
@@ -184,7 +184,7 @@ bool Session::answers(uint16_t opcode) const {
   return synchronous_ || awaits_answers() || lacking_.contains(opcode);
 }
 
-bool Session::begin(const Target& target, const wire::Command& command, const CallOptions& options,
+bool Session::begin(const Route& route, const wire::Command& command, const CallOptions& options,
                     PendingCall* call) {
   if (!acquire_slot(options, call)) return false;
   trace::CommandSpan& span = call->span.emplace(trace_, command.opcode, !options.at_once);
@@ -192,11 +192,11 @@ bool Session::begin(const Target& target, const wire::Command& command, const Ca
   if (call->call == 0) call->call = next_call_.fetch_add(1, std::memory_order_relaxed);
   wire::CommandHeader header{};
   header.flags = span.flags();
-  header.context = target.context;
+  header.context = route.context;
   header.call = call->call;
   header.reply_slot = call->slot;
   header.reply_bytes = call->slot_bytes;
-  call->result = send(header, target.timeline, command, options.wake, &call->sent);
+  call->result = send(header, route.timeline, command, options.wake, &call->sent);
   span.sent(call->sent.number);
   if (!options.at_once) call->span.reset();
   return true;
@@ -211,19 +211,19 @@ CUresult Session::finish(PendingCall& call, Reply* reply) {
   return result;
 }
 
-CUresult Session::call(const Target& target, const wire::Command& command, size_t reply_bytes,
+CUresult Session::call(const Route& route, const wire::Command& command, size_t reply_bytes,
                        Reply* reply, SentCommand* sent) {
   PendingCall call;
   const bool waits = api::traits_of(command.opcode).waits_for_device;
-  if (waits && !timelines_.is_quiet(Timelines::Scope::kContext, target.context)) show_writes();
+  if (waits && !timelines_.is_quiet(Timelines::Scope::kContext, route.context)) show_writes();
   const uint64_t work = work_sent_.load(std::memory_order_relaxed);
-  begin(target, command, {.reply_bytes = reply_bytes, .at_once = true}, &call);
+  begin(route, command, {.reply_bytes = reply_bytes, .at_once = true}, &call);
   if (sent) *sent = call.sent;
   const CUresult result = finish(call, reply);
   if (result != CUDA_SUCCESS) {
     note_refusal(result);
   } else if (waits) {
-    return fetch_mirrors(target.context, work);
+    return fetch_mirrors(route.context, work);
   }
   return result;
 }
@@ -243,12 +243,12 @@ CUresult Session::fetch_mirrors(wire::ObjectId context, uint64_t work) {
   return CUDA_SUCCESS;
 }
 
-CUresult Session::await_writes(const Target& target) {
-  const Fetched wait{target.context, stream_id(target), work_sent_.load(std::memory_order_relaxed)};
+CUresult Session::await_writes(const Route& route) {
+  const Fetched wait{route.context, stream_id(route), work_sent_.load(std::memory_order_relaxed)};
   std::unique_lock lock(fetched_mutex_);
   if (awaited_ == wait) return CUDA_SUCCESS;
   lock.unlock();
-  RCUDA_RETURN_IF_CUDA_ERROR(synchronize(target));
+  RCUDA_RETURN_IF_CUDA_ERROR(synchronize(route));
   lock.lock();
   awaited_ = wait;
   return CUDA_SUCCESS;
@@ -343,8 +343,8 @@ CUresult Session::wait_for_reply(const PendingCall& call, Reply* reply) {
   return static_cast<CUresult>(header.result);
 }
 
-wire::ObjectId stream_id(const Target& target) {
-  return target.timeline ? target.timeline->stream() : 0;
+wire::ObjectId stream_id(const Route& route) {
+  return route.timeline ? route.timeline->stream() : 0;
 }
 
 Reply::~Reply() {
@@ -384,11 +384,11 @@ CUresult Session::wait_word(uint32_t index, uint64_t sequence, const Timeline* o
   return result;
 }
 
-CUresult Session::post_and_wait(const Target& target, const wire::Command& command, Word word) {
+CUresult Session::post_and_wait(const Route& route, const wire::Command& command, Word word) {
   const bool is_for_context = command.is<wire::SynchronizeContextBody>();
   const std::optional<Timelines::Positions> covered =
-      is_for_context ? timelines_.now(Timelines::Scope::kContext, target.context)
-                     : covered_by_wait(target);
+      is_for_context ? timelines_.now(Timelines::Scope::kContext, route.context)
+                     : covered_by_wait(route);
   const bool only_waits = is_for_context || command.is<wire::SignalBody>();
   // A copy may block the worker's driver, and what follows it in the ring, until a kernel has ended
   // that waits for a write of the host.
@@ -397,7 +397,7 @@ CUresult Session::post_and_wait(const Target& target, const wire::Command& comma
   std::unique_ptr<FetchesBehind> behind;
   if (!lacking_.contains(command.opcode)) behind = ask_behind(word);
   SentCommand sent;
-  CUresult result = post(target, command, transport::Wake::kNow, &sent);
+  CUresult result = post(route, command, transport::Wake::kNow, &sent);
   if (!sent.is_sent()) {
     --word.sequence;  // no command carries this sequence
     words_.release(word);
@@ -410,7 +410,7 @@ CUresult Session::post_and_wait(const Target& target, const wire::Command& comma
   timelines_.add_news();
   if (waited == CUDA_SUCCESS) {
     if (covered) timelines_.waited(*covered);
-    if (target.timeline) target.timeline->waited(sent.position);
+    if (route.timeline) route.timeline->waited(sent.position);
   }
   if (result == CUDA_SUCCESS) result = waited;
   return result == CUDA_SUCCESS ? finish_wait(behind.get()) : result;
@@ -431,7 +431,7 @@ std::unique_ptr<FetchesBehind> Session::ask_behind(Word word) {
   return behind;
 }
 
-std::unique_ptr<FetchesBehind> Session::ask_behind(const Target& target) {
+std::unique_ptr<FetchesBehind> Session::ask_behind(const Route& route) {
   if (!mirror_hooks_.load(std::memory_order_acquire)) return nullptr;
   show_writes();
   Word word = words_.acquire();
@@ -445,8 +445,8 @@ std::unique_ptr<FetchesBehind> Session::ask_behind(const Target& target) {
   behind->words = &words_;
   behind->word = word;
   // If it is not sent, the session is lost, which ends the fetches as well.
-  const wire::SignalBody body{stream_id(target), word.index, word.sequence};
-  (void)post(target, body, transport::Wake::kNo);
+  const wire::SignalBody body{stream_id(route), word.index, word.sequence};
+  (void)post(route, body, transport::Wake::kNo);
   return behind;
 }
 
@@ -468,19 +468,19 @@ CUresult Session::finish_awaited() {
   return finish_wait();
 }
 
-std::optional<Timelines::Positions> Session::covered_by_wait(const Target& target) {
-  if (target.timeline && target.timeline->stream() != 0) return std::nullopt;
-  return timelines_.now(Timelines::Scope::kDefaultStream, target.context);
+std::optional<Timelines::Positions> Session::covered_by_wait(const Route& route) {
+  if (route.timeline && route.timeline->stream() != 0) return std::nullopt;
+  return timelines_.now(Timelines::Scope::kDefaultStream, route.context);
 }
 
-bool Session::is_awaited(const Target& target) {
-  if (target.timeline && target.timeline->stream() != 0) return target.timeline->is_awaited();
-  return timelines_.is_awaited(Timelines::Scope::kDefaultStream, target.context);
+bool Session::is_awaited(const Route& route) {
+  if (route.timeline && route.timeline->stream() != 0) return route.timeline->is_awaited();
+  return timelines_.is_awaited(Timelines::Scope::kDefaultStream, route.context);
 }
 
-CUresult Session::synchronize(const Target& target) {
-  if (is_awaited(target)) return finish_awaited();
-  return post_and_wait(target, wire::SignalBody{stream_id(target), 0, 0});
+CUresult Session::synchronize(const Route& route) {
+  if (is_awaited(route)) return finish_awaited();
+  return post_and_wait(route, wire::SignalBody{stream_id(route), 0, 0});
 }
 
 CUresult Session::synchronize_context(wire::ObjectId context) {

@@ -38,9 +38,9 @@
 #include "client/session/image_book.h"
 #include "client/session/lacking_commands.h"
 #include "client/session/reply.h"
+#include "client/session/route.h"
 #include "client/session/session_state.h"
 #include "client/session/shadow_regions.h"
-#include "client/session/target.h"
 #include "client/session/timelines.h"
 #include "client/session/worker_events.h"
 #include "client/trace/trace.h"
@@ -89,7 +89,7 @@ struct MirrorHooks {
 // What became of a command.
 struct SentCommand {
   uint64_t number = 0;    // in the session, from 1; 0: it was not sent
-  uint64_t position = 0;  // in the target's timeline
+  uint64_t position = 0;  // in the route's timeline
   bool is_sent() const { return number != 0; }
 };
 
@@ -152,17 +152,17 @@ class Session {
   // the command was not sent: kSessionLost, CUDA_ERROR_INVALID_VALUE if it exceeds
   // wire::kMaxCommandBytes, or CUDA_ERROR_NOT_SUPPORTED if it is one of lacking(). Errors of
   // earlier commands are left to take_error(). *sent tells whether it was sent, and where it is.
-  CUresult post(const Target& target, const wire::Command& command,
+  CUresult post(const Route& route, const wire::Command& command,
                 transport::Wake wake = transport::Wake::kYes, SentCommand* sent = nullptr);
   // Whether errors of post() are the command's own. Otherwise they are of earlier commands.
   bool answers(uint16_t opcode) const;
   // Sends one command and waits for its reply. The result is the worker's. If a driver returns from
   // it when the device is idle (waits_for_device of the command table), it counts as a wait, after
   // which the host sees what the GPU wrote (fetch_mirrors()).
-  CUresult call(const Target& target, const wire::Command& command, size_t reply_bytes,
-                Reply* reply, SentCommand* sent = nullptr);
-  // The target of commands that go to no stream. `context`: 0 if the command needs none.
-  Target in_context(wire::ObjectId context) { return {this, context}; }
+  CUresult call(const Route& route, const wire::Command& command, size_t reply_bytes, Reply* reply,
+                SentCommand* sent = nullptr);
+  // The route of commands that go to no stream. `context`: 0 if the command needs none.
+  Route in_context(wire::ObjectId context) { return {this, context}; }
 
   // A call in two steps, so that several can be in flight. begin() sends the command. If no reply
   // slot is free, it waits for one (`patient`) or returns false and sends nothing. It also returns
@@ -176,7 +176,7 @@ class Session {
     CUresult result = CUDA_SUCCESS;  // of sending it
     std::optional<trace::CommandSpan> span;
   };
-  bool begin(const Target& target, const wire::Command& command, const CallOptions& options,
+  bool begin(const Route& route, const wire::Command& command, const CallOptions& options,
              PendingCall* call);
   CUresult finish(PendingCall& call, Reply* reply);
 
@@ -197,35 +197,35 @@ class Session {
   // Posts a command that carries a completion word, and waits for the word. Sets `body.word` and
   // `body.sequence`. Works like synchronize(), but up to the point that the command names.
   template <typename Body>
-  CUresult post_and_wait(const Target& target, Body body) {
+  CUresult post_and_wait(const Route& route, Body body) {
     Word word = words_.acquire();
     body.word = word.index;
     body.sequence = ++word.sequence;
-    return post_and_wait(target, body, word);
+    return post_and_wait(route, body, word);
   }
-  // Blocks until everything posted so far on the target's stream (or in the context) is done.
+  // Blocks until everything posted so far on the route's stream (or in the context) is done.
   // Prints the output of kernels and returns errors of earlier commands. Sends nothing if other
   // waits have covered that already.
-  CUresult synchronize(const Target& target);
+  CUresult synchronize(const Route& route);
   // Shows running kernels what the host has written to mirrored page-locked memory. For callers
   // that wait for work, or query it (`often`) and find it unfinished. Later calls return errors.
   void show_writes(bool often = false);
   // synchronize(), so that the host sees what the GPU wrote; not if it cannot have written since
   // the last such call.
-  CUresult await_writes(const Target& target);
+  CUresult await_writes(const Route& route);
   // For commands that do not show that they write to mirrored memory: copies of pageable memory.
   void note_write() { work_sent_.fetch_add(1, std::memory_order_relaxed); }
-  // For copies that end with a wait in the target's stream: what that wait covers besides the
+  // For copies that end with a wait in the route's stream: what that wait covers besides the
   // stream, asked before its commands are sent, for Timelines::waited().
-  std::optional<Timelines::Positions> covered_by_wait(const Target& target);
+  std::optional<Timelines::Positions> covered_by_wait(const Route& route);
   CUresult synchronize_context(wire::ObjectId context);
   // Ends every call that has waited for work of the GPU or found it done: fetches mirrored memory
   // and returns errors of earlier commands. `behind`: what was asked for before the wait.
   CUresult finish_wait(FetchesBehind* behind = nullptr);
-  // For a call that waits for more of the target's stream without a word: asks for mirrored memory
+  // For a call that waits for more of the route's stream without a word: asks for mirrored memory
   // as it is when the stream gets here. Call it before the call's own commands. Null: nothing was
   // asked for.
-  std::unique_ptr<FetchesBehind> ask_behind(const Target& target);
+  std::unique_ptr<FetchesBehind> ask_behind(const Route& route);
   Timelines& timelines() { return timelines_; }
   uint64_t commands();  // number of commands sent
 
@@ -265,8 +265,8 @@ class Session {
   friend class Reply;
   Session();
 
-  // Whether waits have covered all work of the target's stream.
-  bool is_awaited(const Target& target);
+  // Whether waits have covered all work of the route's stream.
+  bool is_awaited(const Route& route);
   // The same as finish_wait() for a call that has nothing to wait for. Fetches nothing if a fetch
   // has begun since the last wait: that one has shown what the work wrote.
   CUresult finish_awaited();
@@ -293,7 +293,7 @@ class Session {
   CUresult wait_until(const Ready& ready);
   void trace();
   void await_trace();
-  CUresult post_and_wait(const Target& target, const wire::Command& command, Word word);
+  CUresult post_and_wait(const Route& route, const wire::Command& command, Word word);
   const std::atomic<uint64_t>& client_word(uint64_t offset) const;
   Status map_marks(const wire::ReadyEvent& ready);
 

@@ -281,12 +281,12 @@ wire::CopyStagedBody staged_copy(const Staging::Slot& slot, CUdeviceptr device_a
 
 }  // namespace
 
-bool Staging::fills_behind(const Target& target) const {
+bool Staging::fills_behind(const Route& route) const {
   return has_gates_ && goes_unasked(session_.traits()) &&
-         target.context == wire::primary_context_id(0);
+         route.context == wire::primary_context_id(0);
 }
 
-CUresult Staging::to_device(const Target& target, CUdeviceptr destination, const void* source,
+CUresult Staging::to_device(const Route& route, CUdeviceptr destination, const void* source,
                             size_t bytes) {
   const size_t chunk = chunk_bytes(bytes);
   const size_t chunks = (bytes + chunk - 1) / chunk;
@@ -295,12 +295,12 @@ CUresult Staging::to_device(const Target& target, CUdeviceptr destination, const
     if (first_error.load() != CUDA_SUCCESS) return;
     const size_t begin = index * chunk;
     const size_t length = std::min(chunk, bytes - begin);
-    Slot slot = acquire(target.timeline);
+    Slot slot = acquire(route.timeline);
     const std::byte* const from = static_cast<const std::byte*>(source) + begin;
-    auto body = staged_copy(slot, destination + begin, length, stream_id(target), true);
+    auto body = staged_copy(slot, destination + begin, length, stream_id(route), true);
     CUresult result = CUDA_SUCCESS;
     std::optional<LinkTransfer> filling;
-    if (fills_behind(target)) {
+    if (fills_behind(route)) {
       filling.emplace(session_.spin());
       body.immediate = session_.shadows().take_immediates(1);
       session_.link().write_with_immediate(region_, slot.offset, from, length, body.immediate,
@@ -309,8 +309,8 @@ CUresult Staging::to_device(const Target& target, CUdeviceptr destination, const
       result = fill(slot, from, length);
     }
     if (result == CUDA_SUCCESS) {
-      if (target.timeline) target.timeline->pace();
-      result = session_.post(target, body);
+      if (route.timeline) route.timeline->pace();
+      result = session_.post(route, body);
       if (filling && !filling->wait().ok()) result = session_.lose(filling->wait());
     } else {
       --slot.word.sequence;  // the worker will not write the word
@@ -321,13 +321,12 @@ CUresult Staging::to_device(const Target& target, CUdeviceptr destination, const
   return static_cast<CUresult>(first_error.load());
 }
 
-CUresult Staging::to_host(const Target& target, void* destination, CUdeviceptr source,
-                          size_t bytes) {
+CUresult Staging::to_host(const Route& route, void* destination, CUdeviceptr source, size_t bytes) {
   const Part whole{static_cast<std::byte*>(destination), source, bytes};
-  return to_host(target, std::span(&whole, 1));
+  return to_host(route, std::span(&whole, 1));
 }
 
-CUresult Staging::to_host(const Target& target, std::span<const Part> parts) {
+CUresult Staging::to_host(const Route& route, std::span<const Part> parts) {
   size_t bytes = 0;
   for (const Part& part : parts) bytes += part.bytes;
   Landing landing(session_, parts);
@@ -340,7 +339,7 @@ CUresult Staging::to_host(const Target& target, std::span<const Part> parts) {
   }
   const size_t lanes = std::min(chunks.size(), copy_threads());
   std::atomic<int> first_error{CUDA_SUCCESS};
-  const std::optional<Timelines::Positions> covered = session_.covered_by_wait(target);
+  const std::optional<Timelines::Positions> covered = session_.covered_by_wait(route);
   // Each lane uses two slots: the worker fills one while the lane empties the other.
   run_parallel(lanes, [&](size_t lane) {
     struct Pending {
@@ -352,11 +351,11 @@ CUresult Staging::to_host(const Target& target, std::span<const Part> parts) {
     std::deque<Pending> pending;
     const auto ask = [&](size_t index, const Slot& slot) {
       Pending next{slot, chunks[index], {}, nullptr};
-      if (target.timeline) target.timeline->pace();
+      if (route.timeline) route.timeline->pace();
       auto body =
-          staged_copy(next.slot, next.chunk.from, next.chunk.bytes, stream_id(target), false);
+          staged_copy(next.slot, next.chunk.from, next.chunk.bytes, stream_id(route), false);
       next.landed = landing.expect(next.chunk.to, &body);
-      note_failure(&first_error, session_.post(target, body, transport::Wake::kNow, &next.sent));
+      note_failure(&first_error, session_.post(route, body, transport::Wake::kNow, &next.sent));
       pending.push_back(next);
     };
     size_t next = lane;
@@ -365,8 +364,8 @@ CUresult Staging::to_host(const Target& target, std::span<const Part> parts) {
       // another would deadlock.
       while (next < chunks.size() && pending.size() < 2 && first_error.load() == CUDA_SUCCESS) {
         const std::optional<Slot> slot = pending.empty()
-                                             ? std::optional<Slot>(acquire(target.timeline))
-                                             : try_acquire(target.timeline);
+                                             ? std::optional<Slot>(acquire(route.timeline))
+                                             : try_acquire(route.timeline);
         if (!slot) break;
         ask(next, *slot);
         next += lanes;
@@ -375,9 +374,9 @@ CUresult Staging::to_host(const Target& target, std::span<const Part> parts) {
       const Pending done = pending.front();
       pending.pop_front();
       CUresult result =
-          session_.wait_word(done.slot.word.index, done.slot.word.sequence, target.timeline);
+          session_.wait_word(done.slot.word.index, done.slot.word.sequence, route.timeline);
       if (result == CUDA_SUCCESS) {
-        if (target.timeline) target.timeline->waited(done.sent.position);
+        if (route.timeline) route.timeline->waited(done.sent.position);
         result = done.landed ? done.landed->wait(session_)
                              : drain(done.slot, done.chunk.to, done.chunk.bytes);
       }

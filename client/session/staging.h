@@ -40,18 +40,17 @@ class Staging {
   // Every slot keeps a completion word. The other half of the words is for waits and events.
   static constexpr uint32_t kMostSlots = wire::ClientWindow::kCompletionCount / 2;
 
-  // Both copy in the order of the target's stream. An error of the copy itself is returned; a part
+  // Both copy in the order of the route's stream. An error of the copy itself is returned; a part
   // of the copy may have been sent. Errors of earlier commands are left to the caller.
-  CUresult to_device(const Target& target, CUdeviceptr destination, const void* source,
-                     size_t bytes);
-  CUresult to_host(const Target& target, void* destination, CUdeviceptr source, size_t bytes);
+  CUresult to_device(const Route& route, CUdeviceptr destination, const void* source, size_t bytes);
+  CUresult to_host(const Route& route, void* destination, CUdeviceptr source, size_t bytes);
   struct Part {
     std::byte* to;
     CUdeviceptr from;
     size_t bytes;
   };
   // The same for several parts, which are in flight together.
-  CUresult to_host(const Target& target, std::span<const Part> parts);
+  CUresult to_host(const Route& route, std::span<const Part> parts);
   // Whether at least half of the slots are ready, so that a copy of one slot does not block.
   bool has_room();
 
@@ -87,8 +86,8 @@ class Staging {
   Slot take_any();  // for a lost session, whose words do not come
 
   Session& session_;
-  // Whether the target's stream can wait for bytes that come behind their command.
-  bool fills_behind(const Target& target) const;
+  // Whether the route's stream can wait for bytes that come behind their command.
+  bool fills_behind(const Route& route) const;
 
   transport::RegionId region_{};
   bool has_gates_ = false;        // ReadyEvent::gates

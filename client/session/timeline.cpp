@@ -85,12 +85,12 @@ void Timeline::collect() {
 bool Timeline::place_mark() {
   if (!word_) word_ = session_.words().acquire_spare();
   if (!word_) return false;
-  Target target = session_.in_context(context_);
-  target.timeline = this;
+  Route route = session_.in_context(context_);
+  route.timeline = this;
   const wire::SignalBody body{stream_, word_->index, ++word_->sequence};
   SentCommand sent;
   // If the session is lost, every later call reports it.
-  (void)session_.post(target, body, transport::Wake::kYes, &sent);
+  (void)session_.post(route, body, transport::Wake::kYes, &sent);
   marks_.push_back({sent.position, word_->sequence});
   return true;
 }

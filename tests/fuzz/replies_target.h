@@ -136,9 +136,9 @@ class Replies {
   }
 
   void exchange(void* address) {
-    const client::Target target = session().in_context(1);
-    (void)client::push_mirrors(target);
-    (void)session().synchronize(target);
+    const client::Route route = session().in_context(1);
+    (void)client::push_mirrors(route);
+    (void)session().synchronize(route);
     client::note_order_between_sessions();
     (void)client::pull_mirrors(session(), nullptr);
     client::unmirror(address);

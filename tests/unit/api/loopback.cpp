@@ -127,7 +127,7 @@ Session the_session;
 // Replies are valid until the next call and aligned as in a reply slot.
 std::vector<uint64_t> reply_memory;
 
-Target the_target() { return {&the_session, 1, loopback::kClientDevice}; }
+Route the_route() { return {&the_session, 1, loopback::kClientDevice}; }
 
 }  // namespace
 
@@ -159,46 +159,46 @@ CUresult Session::carry(uint16_t opcode, std::span<const std::byte> body, Reply*
   return result.result;
 }
 
-CUresult target_current(Target* target) {
-  *target = the_target();
+CUresult target_current(Route* route) {
+  *route = the_route();
   return CUDA_SUCCESS;
 }
 
-CUresult target_device(CUdevice device, Target* target, uint32_t* ordinal) {
+CUresult target_device(CUdevice device, Route* route, uint32_t* ordinal) {
   if (device != loopback::kClientDevice) return CUDA_ERROR_INVALID_DEVICE;
-  *target = the_target();
+  *route = the_route();
   *ordinal = loopback::kOrdinal;
   return CUDA_SUCCESS;
 }
 
-int client_ordinal(const Target&, uint32_t worker_ordinal) {
+int client_ordinal(const Route&, uint32_t worker_ordinal) {
   return worker_ordinal == loopback::kOrdinal ? loopback::kClientDevice : -1;
 }
 
-CUresult target_address(CUdeviceptr, Target* target) { return target_current(target); }
+CUresult target_address(CUdeviceptr, Route* route) { return target_current(route); }
 
-Target target_anywhere() {
-  Target target;
-  (void)target_current(&target);
-  return target;
+Route target_anywhere() {
+  Route route;
+  (void)target_current(&route);
+  return route;
 }
 
-CUresult resolve_handle(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id) {
+CUresult resolve_handle(const void* handle, wire::Kind kind, Route* route, wire::ObjectId* id) {
   const auto number = reinterpret_cast<uintptr_t>(handle);
   *id = static_cast<wire::ObjectId>(number & 0xffffff);
   if (handle == nullptr) return CUDA_SUCCESS;
   if (number != handle_number(Side::kClient, kind, *id)) return CUDA_ERROR_INVALID_HANDLE;
-  if (target->session == nullptr) *target = the_target();
+  if (route->session == nullptr) *route = the_route();
   return CUDA_SUCCESS;
 }
 
-CUresult mint(const Target&, wire::Kind kind, void** handle, wire::ObjectId* id) {
+CUresult mint(const Route&, wire::Kind kind, void** handle, wire::ObjectId* id) {
   *id = Recorded::get().next_id++;
   *handle = reinterpret_cast<void*>(handle_number(Side::kClient, kind, *id));
   return CUDA_SUCCESS;
 }
 
-void* wrap_id(const Target&, wire::Kind kind, wire::ObjectId id) {
+void* wrap_id(const Route&, wire::Kind kind, wire::ObjectId id) {
   return id == 0 ? nullptr : reinterpret_cast<void*>(handle_number(Side::kClient, kind, id));
 }
 
@@ -207,12 +207,12 @@ void retire(const void* handle, wire::Kind kind) {
   Recorded::get().retired.insert({kind, static_cast<uint32_t>(number & 0xffffff)});
 }
 
-CUresult post(const Target&, const wire::Command& command) {
+CUresult post(const Route&, const wire::Command& command) {
   ++Recorded::get().posted;
   return Session::carry(command.opcode, command.body, nullptr);
 }
 
-CUresult call(const Target&, const wire::Command& command, size_t reply_bytes, Reply* reply) {
+CUresult call(const Route&, const wire::Command& command, size_t reply_bytes, Reply* reply) {
   ++Recorded::get().called;
   const CUresult result = Session::carry(command.opcode, command.body, reply);
   if (!Recorded::get().replies) {
@@ -221,7 +221,7 @@ CUresult call(const Target&, const wire::Command& command, size_t reply_bytes, R
   return result;
 }
 
-CUresult malformed_reply(const Target&, uint16_t) { return CUDA_ERROR_UNKNOWN; }
+CUresult malformed_reply(const Route&, uint16_t) { return CUDA_ERROR_UNKNOWN; }
 
 Reply::~Reply() = default;
 

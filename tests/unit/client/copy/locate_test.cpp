@@ -96,11 +96,11 @@ TEST_F(LocateTest, ACopyInAnotherServersStreamWaitsForItFirst) {
   (void)sent_to_second(wire::Custom::kSignal);
   second.timeline->count();  // something is queued in its default stream
   CopyStream stream;
-  const Target owner{&first_session(), wire::primary_context_id(0), 0};
+  const Route owner{&first_session(), wire::primary_context_id(0), 0};
   ASSERT_EQ(stream_at(owner, nullptr, &stream), CUDA_SUCCESS);
   pop_context();
-  EXPECT_EQ(stream.target.session, &first_session());
-  EXPECT_EQ(stream_id(stream.target), 0u);
+  EXPECT_EQ(stream.route.session, &first_session());
+  EXPECT_EQ(stream_id(stream.route), 0u);
   EXPECT_EQ(sent_to_second(wire::Custom::kSignal).size(), 1u);
 }
 

@@ -41,9 +41,9 @@ class PeerCopyTest : public TwoPuppetsTest {
       ADD_FAILURE() << out.size() << " and " << in.size() << " halves";
       return {};
     }
-    const auto source = out[0].as<wire::PeerCopyBody>(), target = in[0].as<wire::PeerCopyBody>();
+    const auto source = out[0].as<wire::PeerCopyBody>(), route = in[0].as<wire::PeerCopyBody>();
     const Asked asked{(source.flags & wire::kPeerInStream) != 0,
-                      (target.flags & wire::kPeerInStream) != 0};
+                      (route.flags & wire::kPeerInStream) != 0};
     // If the destination took no place in a stream, it need not report that it is ready.
     EXPECT_EQ((source.flags & wire::kPeerOtherStream) != 0, asked.destination);
     return asked;

@@ -71,7 +71,7 @@ TEST_F(PlanTest, NobodyWaitsForACopyWithinADevice) {
 TEST_F(PlanTest, ACopyInAnotherServersStreamIsWaitedFor) {
   for (const Location& source : {also_device_, host_}) {
     const CopyPlan planned = plan(device_, source, there_, false);
-    EXPECT_EQ(planned.stream.target.session, &first_session());
+    EXPECT_EQ(planned.stream.route.session, &first_session());
     EXPECT_TRUE(planned.waits);
   }
   EXPECT_FALSE(plan(device_, host_, here_, false).waits);

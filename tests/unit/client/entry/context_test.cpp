@@ -66,12 +66,12 @@ TEST_F(ContextTest, IdsOfItsEventsStayTakenUntilItIsReset) {
 }
 
 TEST_F(ContextTest, IdsOfAModulesFunctionsStayTakenUntilItIsUnloaded) {
-  Target target;
-  ASSERT_EQ(target_current(&target), CUDA_SUCCESS);
+  Route route;
+  ASSERT_EQ(target_current(&route), CUDA_SUCCESS);
   void *module = nullptr, *function = nullptr;
   wire::ObjectId module_id = 0, id = 0;
-  ASSERT_EQ(mint(target, wire::Kind::kModule, &module, &module_id), CUDA_SUCCESS);
-  ASSERT_EQ(mint(target, wire::Kind::kFunction, &function, &id), CUDA_SUCCESS);
+  ASSERT_EQ(mint(route, wire::Kind::kModule, &module, &module_id), CUDA_SUCCESS);
+  ASSERT_EQ(mint(route, wire::Kind::kFunction, &function, &id), CUDA_SUCCESS);
   find<Module>(module)->functions.emplace("function", find<Function>(function));
   EXPECT_TRUE(is_taken_until(api::Opcode::cuModuleUnload, wire::Kind::kFunction, id,
                              [&] { return cuModuleUnload(static_cast<CUmodule>(module)); }));

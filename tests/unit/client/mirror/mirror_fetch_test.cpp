@@ -39,10 +39,10 @@ class SmallMirrorTest : public ::testing::Test {
     });
     mirror(*lone_.session, 1, memory_.data(), memory_.size());
     ASSERT_TRUE(any_mirrored());
-    ASSERT_EQ(push_mirrors(target()), CUDA_SUCCESS);  // work, which can be waited for
+    ASSERT_EQ(push_mirrors(route()), CUDA_SUCCESS);  // work, which can be waited for
   }
   void TearDown() override { unmirror(memory_.data()); }
-  Target target() { return lone_.session->in_context(1); }
+  Route route() { return lone_.session->in_context(1); }
   // How often the worker was asked with a wait, and behind it.
   std::vector<size_t> asked() {
     EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
@@ -59,14 +59,14 @@ class SmallMirrorTest : public ::testing::Test {
 TEST_F(SmallMirrorTest, ItIsAskedForWithTheWait) {
   worker_[5] = std::byte{0x50};
   before_peer(&lone_.puppet);
-  ASSERT_EQ(lone_.session->synchronize(target()), CUDA_SUCCESS);
+  ASSERT_EQ(lone_.session->synchronize(route()), CUDA_SUCCESS);
   EXPECT_EQ(memory_[5], std::byte{0x50});
   EXPECT_EQ(asked(), (std::vector<size_t>{1, 0}));
 }
 
 TEST_F(SmallMirrorTest, AWaitWithNothingToWaitForFetchesOnlyWhatAnotherWaitMayHaveMissed) {
   const auto timeline = lone_.session->timelines().make(*lone_.session, 1, 3);
-  Target idle = target();
+  Route idle = route();
   idle.timeline = timeline.get();
   ASSERT_EQ(lone_.session->synchronize(idle), CUDA_SUCCESS);
   EXPECT_EQ(asked(), (std::vector<size_t>{0, 1}));
@@ -80,7 +80,7 @@ TEST_F(SmallMirrorTest, AWaitWithNothingToWaitForFetchesOnlyWhatAnotherWaitMayHa
 TEST_F(SmallMirrorTest, ACallWithoutAWordAsksBeforeItsOwnCommands) {
   worker_[6] = std::byte{0x60};
   before_peer(&lone_.puppet);
-  const std::unique_ptr<FetchesBehind> behind = lone_.session->ask_behind(target());
+  const std::unique_ptr<FetchesBehind> behind = lone_.session->ask_behind(route());
   ASSERT_TRUE(behind);
   EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
   ASSERT_EQ(lone_.session->finish_wait(behind.get()), CUDA_SUCCESS);
@@ -93,12 +93,12 @@ TEST_F(SmallMirrorTest, AnExchangeDuringTheWaitMakesTheBytesOld) {
   lone_.puppet.on(wire::Custom::kMirrorFetchBehind, [this](const auto&) {
     const Answer old = answer_with({1, 0}, worker_);
     memory_[0] = worker_[0] = std::byte{0x11};
-    EXPECT_EQ(push_mirrors(target()), CUDA_SUCCESS);
+    EXPECT_EQ(push_mirrors(route()), CUDA_SUCCESS);
     worker_[7] = std::byte{0x70};
     return old;
   });
   before_peer(&lone_.puppet);
-  ASSERT_EQ(lone_.session->synchronize(target()), CUDA_SUCCESS);
+  ASSERT_EQ(lone_.session->synchronize(route()), CUDA_SUCCESS);
   after_peer(&lone_.puppet);
   EXPECT_EQ(memory_, worker_);
   EXPECT_EQ(asked(), (std::vector<size_t>{1, 1}));
@@ -110,7 +110,7 @@ TEST_F(SmallMirrorTest, AFetchThatFailsIsTriedAgain) {
     return Answer{CUDA_ERROR_OUT_OF_MEMORY, {}};
   });
   before_peer(&lone_.puppet);
-  ASSERT_EQ(lone_.session->synchronize(target()), CUDA_SUCCESS);
+  ASSERT_EQ(lone_.session->synchronize(route()), CUDA_SUCCESS);
   EXPECT_EQ(memory_[9], std::byte{0x90});
   EXPECT_EQ(asked(), (std::vector<size_t>{1, 1}));
 }
@@ -119,7 +119,7 @@ TEST_F(SmallMirrorTest, AFetchThatFailsIsTriedAgain) {
 // which need slots for that.
 TEST_F(SmallMirrorTest, QuestionsLeaveSlotsToOtherThreads) {
   std::vector<std::unique_ptr<FetchesBehind>> waits;
-  while (auto behind = lone_.session->ask_behind(target())) waits.push_back(std::move(behind));
+  while (auto behind = lone_.session->ask_behind(route())) waits.push_back(std::move(behind));
   EXPECT_GT(waits.size(), size_t{wire::ClientWindow::kSmallReplyCount} / 2);
   EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
 }

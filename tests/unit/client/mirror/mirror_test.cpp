@@ -488,9 +488,9 @@ TEST(MirroredVariableTest, EachStreamWaitsOnceForWhatWasSent) {
   variable[0] = std::byte{0x01};
   Timeline one(*lone.session, 1, 11), another(*lone.session, 1, 12);
   const auto waiting_after = [&](Timeline* timeline) {
-    Target target = lone.session->in_context(1);
-    target.timeline = timeline;
-    EXPECT_EQ(push_mirrors(target), CUDA_SUCCESS);
+    Route route = lone.session->in_context(1);
+    route.timeline = timeline;
+    EXPECT_EQ(push_mirrors(route), CUDA_SUCCESS);
     EXPECT_EQ(lone.ping(), CUDA_SUCCESS);
     std::vector<wire::ObjectId> streams;
     for (const auto& command : lone.puppet.taken(wire::Custom::kMirrorAwait)) {
@@ -539,10 +539,10 @@ TEST(MirroredVariableTest, ItsFirstBytesAreAskedForTogetherWithTheMirror) {
 // Before each copy of pageable memory to the device.
 TEST_F(MirrorTest, AWaitForWritesIsNotRepeatedWithoutWork) {
   (void)pushed();
-  const Target target = lone_.session->in_context(1);
+  const Route route = lone_.session->in_context(1);
   const auto waits = [&] {
     before_peer(&lone_.puppet);
-    EXPECT_EQ(lone_.session->await_writes(target), CUDA_SUCCESS);
+    EXPECT_EQ(lone_.session->await_writes(route), CUDA_SUCCESS);
     return lone_.puppet.taken(wire::Custom::kSignal).size();
   };
   EXPECT_EQ(waits(), 1u);

@@ -82,7 +82,7 @@ TEST_F(MirrorUseTest, LargeMemoryOfAStructureIsSentBeforeLaunchesThatNameIt) {
 // A kernel may wait for the host's next write.
 TEST_F(MirrorUseTest, LargeMemoryIsShownToRunningWorkThatNamedIt) {
   Session& session = *lone_.session;
-  const Target target = session.in_context(1);
+  const Route route = session.in_context(1);
   Timelines& timelines = session.timelines();
   const auto timeline = timelines.make(session, 1, 3);
   mirror_bytes(kLarge, MirrorUse::kNamed);
@@ -90,8 +90,8 @@ TEST_F(MirrorUseTest, LargeMemoryIsShownToRunningWorkThatNamedIt) {
   timelines.waited(timelines.now(Timelines::Scope::kContext, 1));
   EXPECT_FALSE(shown()) << "nothing runs";
   const auto launch = [&](const std::vector<uint64_t>& words) {
-    EXPECT_EQ(push_mirrors(target, &words_of(words)), CUDA_SUCCESS);
-    EXPECT_EQ(session.post(target, body_), CUDA_SUCCESS);
+    EXPECT_EQ(push_mirrors(route, &words_of(words)), CUDA_SUCCESS);
+    EXPECT_EQ(session.post(route, body_), CUDA_SUCCESS);
   };
   launch({1, 2, 3, 4});
   EXPECT_FALSE(shown()) << "the kernel does not know it";

@@ -78,15 +78,15 @@ TEST_F(ProcessTest, AWrongAttributeIsZeroAndNoCrash) {
 TEST_F(ProcessTest, EachThreadHasItsContexts) {
   std::thread([&] {
     EXPECT_EQ(current_context().get(), nullptr);
-    Target target;
-    EXPECT_EQ(target_current(&target), CUDA_ERROR_INVALID_CONTEXT);
+    Route route;
+    EXPECT_EQ(target_current(&route), CUDA_ERROR_INVALID_CONTEXT);
     push_context(process().device(1)->primary);
     push_context(process().device(2)->primary);
-    EXPECT_EQ(target_current(&target), CUDA_SUCCESS);
-    EXPECT_EQ(target.session, &first_session());
-    EXPECT_EQ(target.device, 2u);
+    EXPECT_EQ(target_current(&route), CUDA_SUCCESS);
+    EXPECT_EQ(route.session, &first_session());
+    EXPECT_EQ(route.device, 2u);
     process().device(2)->primary->given_back = true;
-    EXPECT_EQ(target_current(&target), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    EXPECT_EQ(target_current(&route), CUDA_ERROR_CONTEXT_IS_DESTROYED);
     EXPECT_EQ(target_anywhere().session, process().sessions().front().get());
     process().device(2)->primary->given_back = false;
     EXPECT_EQ(pop_context().get(), process().device(2)->primary);
@@ -99,18 +99,18 @@ TEST_F(ProcessTest, EachThreadHasItsContexts) {
 }
 
 TEST_F(ProcessTest, AnUnknownAddressGoesToItsWindowsServer) {
-  Target target;
+  Route route;
   const CUdeviceptr there = allocate(second_session(), 0x1000, 64);
-  ASSERT_EQ(target_address(there + 8, &target), CUDA_SUCCESS);
-  EXPECT_EQ(target.session, &second_session());
+  ASSERT_EQ(target_address(there + 8, &route), CUDA_SUCCESS);
+  EXPECT_EQ(route.session, &second_session());
   // In the window but in no known allocation, such as memory of a pool.
-  ASSERT_EQ(target_address(second_session().welcome().windows.front().base + 0x100000, &target),
+  ASSERT_EQ(target_address(second_session().welcome().windows.front().base + 0x100000, &route),
             CUDA_SUCCESS);
-  EXPECT_EQ(target.session, &second_session());
-  EXPECT_EQ(target.device, 1u);
+  EXPECT_EQ(route.session, &second_session());
+  EXPECT_EQ(route.device, 1u);
   int host = 0;
-  ASSERT_EQ(target_address(reinterpret_cast<uintptr_t>(&host), &target), CUDA_SUCCESS);
-  EXPECT_EQ(target.session, &first_session());
+  ASSERT_EQ(target_address(reinterpret_cast<uintptr_t>(&host), &route), CUDA_SUCCESS);
+  EXPECT_EQ(route.session, &first_session());
 }
 
 }  // namespace

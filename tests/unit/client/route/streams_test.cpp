@@ -23,10 +23,10 @@ class StreamsTest : public TwoPuppetsTest {
     Session* session;
     wire::ObjectId id;
   };
-  static Resolved resolved(const void* handle, Target target = {}) {
+  static Resolved resolved(const void* handle, Route route = {}) {
     Resolved answer{};
-    answer.result = resolve(handle, wire::Kind::kStream, &target, &answer.id);
-    answer.session = target.session;
+    answer.result = resolve(handle, wire::Kind::kStream, &route, &answer.id);
+    answer.session = route.session;
     return answer;
   }
   size_t created() { return sent(static_cast<uint16_t>(api::Opcode::cuStreamCreate)).size(); }
@@ -49,12 +49,12 @@ TEST_F(StreamsTest, ACommandCountsInTheTimelineOfItsStream) {
   CUstream stream = nullptr;
   ASSERT_EQ(forward_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
   Timeline& timeline = *find<Stream>(stream)->timeline;
-  Target target;
+  Route route;
   wire::ObjectId id = 0;
-  ASSERT_EQ(resolve(stream, wire::Kind::kStream, &target, &id), CUDA_SUCCESS);
-  EXPECT_EQ(target.timeline, &timeline);
-  EXPECT_EQ(target.stream, find<Stream>(stream));
-  EXPECT_EQ(id, target.stream->id);
+  ASSERT_EQ(resolve(stream, wire::Kind::kStream, &route, &id), CUDA_SUCCESS);
+  EXPECT_EQ(route.timeline, &timeline);
+  EXPECT_EQ(route.stream, find<Stream>(stream));
+  EXPECT_EQ(id, route.stream->id);
   EXPECT_EQ(timeline.sent(), 0u);
   ASSERT_EQ(forward_cuStreamCopyAttributes(stream, stream), CUDA_SUCCESS);
   EXPECT_EQ(timeline.sent(), 1u);
@@ -65,12 +65,12 @@ TEST_F(StreamsTest, ACommandCountsInTheTimelineOfItsStream) {
 }
 
 TEST_F(StreamsTest, TheLegacyDefaultStreamHasATimelineInEachContext) {
-  Target target;
+  Route route;
   wire::ObjectId id = 0;
-  ASSERT_EQ(resolve(nullptr, wire::Kind::kStream, &target, &id), CUDA_SUCCESS);
-  EXPECT_EQ(target.timeline, process().device(0)->primary->timeline.get());
+  ASSERT_EQ(resolve(nullptr, wire::Kind::kStream, &route, &id), CUDA_SUCCESS);
+  EXPECT_EQ(route.timeline, process().device(0)->primary->timeline.get());
   // A command for another context does not advance the current context's timeline.
-  Target other = target_of(*process().device(2)->primary);
+  Route other = target_of(*process().device(2)->primary);
   ASSERT_EQ(resolve(nullptr, wire::Kind::kStream, &other, &id), CUDA_SUCCESS);
   EXPECT_EQ(other.timeline, nullptr);
 }
@@ -85,7 +85,7 @@ TEST_F(StreamsTest, AStreamBringsItsWorkerAlong) {
   EXPECT_EQ(answer.session, &second_session());
   EXPECT_NE(answer.id, 0u);
   // A command for one server cannot use a stream of another.
-  Target first;
+  Route first;
   ASSERT_EQ(target_current(&first), CUDA_SUCCESS);
   EXPECT_EQ(resolved(stream, first).result, CUDA_ERROR_INVALID_HANDLE);
   EXPECT_EQ(forward_cuStreamDestroy_v2(stream), CUDA_SUCCESS);

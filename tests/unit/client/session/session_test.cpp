@@ -38,7 +38,7 @@ class SessionTest : public ::testing::Test {
     const wire::CopyInlineBody body{0x1000, 0, 0};
     return post(in_context(), body);
   }
-  Target in_context() { return session().in_context(1); }
+  Route in_context() { return session().in_context(1); }
   // Writes like a worker, at any offset of the client's window.
   void write(uint64_t offset, uint64_t word) {
     ASSERT_TRUE(puppet()
@@ -355,7 +355,7 @@ TEST_F(SessionTest, AStalledStreamDoesNotStopCopiesOfOthers) {
   constexpr wire::ObjectId kStalled = 7;
   constexpr size_t kSlots = test::PuppetServer::kStagingBytes / Staging::kSlotBytes;
   const auto timeline = std::make_shared<Timeline>(session(), 1, kStalled);
-  Target stalled = in_context();
+  Route stalled = in_context();
   stalled.timeline = timeline.get();
   puppet().on(Custom::kCopyStaged, [](const auto& command) {
     const bool is_stalled = command.template as<wire::CopyStagedBody>().stream == kStalled;
@@ -384,7 +384,7 @@ TEST_F(SessionTest, AStalledStreamDoesNotStopCopiesOfOthers) {
 TEST_F(SessionTest, AStalledCopyToTheHostLeavesSlotsForOthers) {
   constexpr wire::ObjectId kStalled = 7;
   const auto timeline = std::make_shared<Timeline>(session(), 1, kStalled);
-  Target stalled = in_context();
+  Route stalled = in_context();
   stalled.timeline = timeline.get();
   std::mutex mutex;
   std::vector<wire::SignalBody> withheld;

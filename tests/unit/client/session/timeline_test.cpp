@@ -33,15 +33,15 @@ class TimelineTest : public ::testing::Test {
 
   Session& session() { return *lone_.session; }
   Timeline& timeline() { return *stream_->timeline; }
-  Target target() {
-    Target target = target_of(*stream_);
-    target.timeline = stream_->timeline.get();
-    target.stream = stream_;
-    return target;
+  Route route() {
+    Route route = target_of(*stream_);
+    route.timeline = stream_->timeline.get();
+    route.stream = stream_;
+    return route;
   }
   void launch(int times = 1) {
     for (int i = 0; i < times; ++i) {
-      EXPECT_EQ(session().post(target(), {Custom::kLaunch, {}}), CUDA_SUCCESS);
+      EXPECT_EQ(session().post(route(), {Custom::kLaunch, {}}), CUDA_SUCCESS);
     }
   }
   // Queries as cuStreamQuery does. `worker` is the worker's answer, if it is asked.
@@ -77,7 +77,7 @@ TEST_F(TimelineTest, ItIsLevelUntilSomethingIsSentAndAgainWhenItWasWaitedFor) {
   EXPECT_EQ(timeline().sent(), 3u);
   EXPECT_FALSE(timeline().is_level());
   EXPECT_FALSE(timeline().has_reached(1));
-  EXPECT_EQ(session().synchronize(target()), CUDA_SUCCESS);
+  EXPECT_EQ(session().synchronize(route()), CUDA_SUCCESS);
   EXPECT_TRUE(timeline().is_level());
   EXPECT_TRUE(timeline().has_reached(3));
 }
@@ -85,12 +85,12 @@ TEST_F(TimelineTest, ItIsLevelUntilSomethingIsSentAndAgainWhenItWasWaitedFor) {
 // A driver's queue also holds an event after the copy.
 TEST_F(TimelineTest, ACopyThatWritesAWordTakesTwoPlaces) {
   wire::CopyStagedBody body{};
-  EXPECT_EQ(session().post(target(), body), CUDA_SUCCESS);
+  EXPECT_EQ(session().post(route(), body), CUDA_SUCCESS);
   EXPECT_EQ(timeline().sent(), 1u);
   const Word word = session().words().acquire();
   body.word = word.index;
   body.sequence = word.sequence + 1;
-  EXPECT_EQ(session().post(target(), body), CUDA_SUCCESS);
+  EXPECT_EQ(session().post(route(), body), CUDA_SUCCESS);
   EXPECT_EQ(timeline().sent(), 3u);
   EXPECT_EQ(session().wait_word(body.word, body.sequence), CUDA_SUCCESS);
   session().words().release({body.word, body.sequence});
@@ -116,7 +116,7 @@ TEST_F(TimelineTest, WhatIsSentDuringAWaitIsNotReached) {
     return test::PuppetServer::Answer{};
   });
   launch();
-  std::thread waiting([&] { EXPECT_EQ(session().synchronize(target()), CUDA_SUCCESS); });
+  std::thread waiting([&] { EXPECT_EQ(session().synchronize(route()), CUDA_SUCCESS); });
   while (timeline().sent() < 2) std::this_thread::yield();  // until the signal has been posted
   launch();
   launched = true;
@@ -131,7 +131,7 @@ TEST_F(TimelineTest, AWaitThatFailedReachesNothing) {
     return test::PuppetServer::Answer{CUDA_ERROR_LAUNCH_FAILED, {}};
   });
   launch();
-  EXPECT_EQ(session().synchronize(target()), CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_EQ(session().synchronize(route()), CUDA_ERROR_LAUNCH_FAILED);
   EXPECT_FALSE(timeline().has_reached(1));
 }
 
@@ -195,7 +195,7 @@ TEST_F(TimelineTest, WithoutAWordTheWorkerIsAskedEachTimeAndNobodyWaits) {
     timeline().pace();
     launch();
   }
-  EXPECT_EQ(session().synchronize(target()), CUDA_SUCCESS);
+  EXPECT_EQ(session().synchronize(route()), CUDA_SUCCESS);
 }
 
 // ---- pacing ------------------------------------------------------------------------------------

@@ -36,9 +36,9 @@ class TimelinesTest : public ::testing::Test {
   Session& session() { return *lone_.session; }
   Timelines& timelines() { return session().timelines(); }
   void send(Custom opcode, Timeline* timeline, std::span<const std::byte> body = {}) {
-    Target target = session().in_context(1);
-    target.timeline = timeline;
-    EXPECT_EQ(session().post(target, {opcode, body}), CUDA_SUCCESS);
+    Route route = session().in_context(1);
+    route.timeline = timeline;
+    EXPECT_EQ(session().post(route, {opcode, body}), CUDA_SUCCESS);
   }
   void wait(Scope scope, wire::ObjectId context) {
     EXPECT_EQ(scope == Scope::kContext

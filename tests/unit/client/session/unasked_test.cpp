@@ -35,7 +35,7 @@ class UnaskedTest : public ::testing::Test {
 
   Session& session() { return *lone_.session; }
   test::PuppetServer& puppet() { return lone_.puppet; }
-  Target in_context() { return session().in_context(wire::primary_context_id(0)); }
+  Route in_context() { return session().in_context(wire::primary_context_id(0)); }
   void await(uint32_t immediate, uint64_t bytes) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return arrived_[immediate] == bytes; });
@@ -62,8 +62,8 @@ class UnaskedTest : public ::testing::Test {
                                          body.region_offset, slot, body.bytes, body.immediate,
                                          transport::Company::kAwaited, [](const Status&) {});
   }
-  CUresult to_device(Target target) {
-    return session().staging().to_device(target, kDevice, here_.data(), kBytes);
+  CUresult to_device(Route route) {
+    return session().staging().to_device(route, kDevice, here_.data(), kBytes);
   }
   CUresult to_host() {
     return session().staging().to_host(in_context(), back_.data(), kDevice, kBytes);
@@ -118,13 +118,13 @@ TEST_F(UnaskedTest, ALostSessionEndsTheWaitForBytes) {
 TEST_F(UnaskedTest, ACopyTakesThreePlacesOfTheQueue) {
   serve_copies();
   const auto timeline = std::make_shared<Timeline>(session(), 1, 0);
-  Target target = in_context();
-  target.timeline = timeline.get();
+  Route route = in_context();
+  route.timeline = timeline.get();
   const size_t before = timeline->sent();
-  EXPECT_EQ(session().staging().to_device(target, kDevice, here_.data(), 100), CUDA_SUCCESS);
+  EXPECT_EQ(session().staging().to_device(route, kDevice, here_.data(), 100), CUDA_SUCCESS);
   EXPECT_EQ(timeline->sent() - before, 3u);
   std::vector<std::byte> back(100);
-  EXPECT_EQ(session().staging().to_host(target, back.data(), kDevice, 100), CUDA_SUCCESS);
+  EXPECT_EQ(session().staging().to_host(route, back.data(), kDevice, 100), CUDA_SUCCESS);
   EXPECT_EQ(timeline->sent() - before, 5u);
   EXPECT_TRUE(std::equal(back.begin(), back.end(), here_.begin()));
 }

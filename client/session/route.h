@@ -12,7 +12,7 @@ class Timeline;
 struct Stream;
 
 // The worker that a command goes to, the context it runs in, and its queue.
-struct Target {
+struct Route {
   Session* session = nullptr;
   wire::ObjectId context = 0;
   uint32_t device = 0;  // the client's ordinal of the context's device
@@ -22,7 +22,7 @@ struct Target {
   Stream* stream = nullptr;  // null for the legacy default stream
 };
 
-// The id of the target's stream; 0 for the legacy default stream or if there is no stream.
-wire::ObjectId stream_id(const Target& target);
+// The id of the route's stream; 0 for the legacy default stream or if there is no stream.
+wire::ObjectId stream_id(const Route& route);
 
 }  // namespace rcuda::client
