@@ -137,7 +137,7 @@ CUresult finish(CUresult launched, const Route& route, CUstream stream) {
   return may_capture(stream) ? CUDA_SUCCESS : route.session->synchronize(route);
 }
 
-struct Launch {
+struct LaunchCommand {
   Route route;
   Callable callable;
   wire::LaunchBody body{};
@@ -159,45 +159,45 @@ struct Launch {
 
 // Checks what a driver refuses at once.
 CUresult check(CUfunction function, const LaunchShape& shape, bool cooperative,
-               unsigned attribute_count, Launch* launch) {
+               unsigned attribute_count, LaunchCommand* command) {
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve_callable(function, launch->route, &launch->callable));
-  const Device& device = *Process::get().device(static_cast<CUdevice>(launch->route.device));
-  RCUDA_RETURN_IF_CUDA_ERROR(check_shape(shape, device, *launch->callable.info));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_callable(function, command->route, &command->callable));
+  const Device& device = *Process::get().device(static_cast<CUdevice>(command->route.device));
+  RCUDA_RETURN_IF_CUDA_ERROR(check_shape(shape, device, *command->callable.info));
   if (cooperative) {
-    RCUDA_RETURN_IF_CUDA_ERROR(check_cooperative(function, shape, launch->route, device));
+    RCUDA_RETURN_IF_CUDA_ERROR(check_cooperative(function, shape, command->route, device));
   }
   return attribute_count > wire::kMaxLaunchAttributes ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 CUresult fill_tail(void** parameters, void** extra, const CUlaunchAttribute* attributes,
-                   unsigned attribute_count, Launch* launch) {
-  const FunctionInfo& info = *launch->callable.info;
+                   unsigned attribute_count, LaunchCommand* command) {
+  const FunctionInfo& info = *command->callable.info;
   size_t exact_bytes;
   RCUDA_RETURN_IF_CUDA_ERROR(parameter_bytes(info, parameters, extra, &exact_bytes));
-  launch->packed_bytes = (exact_bytes + 7) & ~size_t{7};
-  launch->body.parameter_bytes = static_cast<uint32_t>(exact_bytes);
-  launch->body.attribute_count = static_cast<uint16_t>(attribute_count);
-  launch->tail.reserve(launch->packed_bytes + attribute_count * sizeof(CUlaunchAttribute));
-  const auto bytes = launch->tail.bytes();
+  command->packed_bytes = (exact_bytes + 7) & ~size_t{7};
+  command->body.parameter_bytes = static_cast<uint32_t>(exact_bytes);
+  command->body.attribute_count = static_cast<uint16_t>(attribute_count);
+  command->tail.reserve(command->packed_bytes + attribute_count * sizeof(CUlaunchAttribute));
+  const auto bytes = command->tail.bytes();
   RCUDA_RETURN_IF_CUDA_ERROR(
-      pack_parameters(info, parameters, extra, bytes.first(launch->packed_bytes)));
-  return pack_attributes(attributes, attribute_count, launch->route,
-                         bytes.subspan(launch->packed_bytes).data());
+      pack_parameters(info, parameters, extra, bytes.first(command->packed_bytes)));
+  return pack_attributes(attributes, attribute_count, command->route,
+                         bytes.subspan(command->packed_bytes).data());
 }
 
 // A round trip, until the driver has accepted these attributes for this kernel and shape.
-CUresult send_with_attributes(Launch& launch, const LaunchShape& shape,
+CUresult send_with_attributes(LaunchCommand& command, const LaunchShape& shape,
                               const CUlaunchAttribute* attributes, unsigned attribute_count) {
   constexpr size_t kMaxKept = 1024;  // per function; further launches are round trips
-  FunctionInfo& info = *launch.callable.info;
+  FunctionInfo& info = *command.callable.info;
   std::string key = attributes_key(shape, attributes, attribute_count);
   const bool was_accepted = [&] {
     std::lock_guard lock(info.launches_mutex);
     return info.accepted_launches.contains(key);
   }();
-  if (was_accepted) return launch.post();
-  const CUresult result = launch.call();
+  if (was_accepted) return command.post();
+  const CUresult result = command.call();
   if (result == CUDA_SUCCESS) {
     std::lock_guard lock(info.launches_mutex);
     if (info.accepted_launches.size() < kMaxKept) info.accepted_launches.insert(std::move(key));
@@ -205,38 +205,39 @@ CUresult send_with_attributes(Launch& launch, const LaunchShape& shape,
   return result;
 }
 
-CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, void** parameters,
-                void** extra, bool cooperative, const CUlaunchAttribute* attributes = nullptr,
-                unsigned attribute_count = 0) {
-  Launch launch;
-  wire::LaunchBody& body = launch.body;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve_for_work(stream, &launch.route, &body.stream));
-  CUresult result = check(function, shape, cooperative, attribute_count, &launch);
+CUresult launch_kernel(CUfunction function, const LaunchShape& shape, CUstream stream,
+                       void** parameters, void** extra, bool cooperative,
+                       const CUlaunchAttribute* attributes = nullptr,
+                       unsigned attribute_count = 0) {
+  LaunchCommand command;
+  wire::LaunchBody& body = command.body;
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_for_work(stream, &command.route, &body.stream));
+  CUresult result = check(function, shape, cooperative, attribute_count, &command);
   if (result == CUDA_SUCCESS) {
-    result = fill_tail(parameters, extra, attributes, attribute_count, &launch);
+    result = fill_tail(parameters, extra, attributes, attribute_count, &command);
   }
   if (result != CUDA_SUCCESS) {
     invalidate_capture(stream);
     return result;
   }
-  body.function = launch.callable.info->id;
-  body.is_kernel = launch.callable.is_kernel;
+  body.function = command.callable.info->id;
+  body.is_kernel = command.callable.is_kernel;
   body.cooperative = cooperative;
   body.as_array = parameters && any_capture();
   std::memcpy(body.grid, shape.grid, sizeof body.grid);
   std::memcpy(body.block, shape.block, sizeof body.block);
   body.shared_bytes = shape.shared_bytes;
-  const LaunchParameters packed = launch.packed();
-  mirror_reachable(launch.route, packed);
+  const LaunchParameters packed = command.packed();
+  mirror_reachable(command.route, packed);
   // In a capture, each launch of the graph pushes the mirrors instead.
   if (any_mirrored() && !may_capture(stream)) {
-    result = push_mirrors(launch.route, &packed);
+    result = push_mirrors(command.route, &packed);
     if (result != CUDA_SUCCESS) return result;
   }
-  launch.callable.info->note_launch(launch.route.context);
-  result = attribute_count == 0 ? launch.post()
-                                : send_with_attributes(launch, shape, attributes, attribute_count);
-  return finish(result, launch.route, stream);
+  command.callable.info->note_launch(command.route.context);
+  result = attribute_count == 0 ? command.post()
+                                : send_with_attributes(command, shape, attributes, attribute_count);
+  return finish(result, command.route, stream);
 }
 
 // ---- one kernel on several devices -------------------------------------------------------------
@@ -244,31 +245,31 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
 // Appends one launch to the tail of a LaunchOnDevices command.
 CUresult append_launch(const CUDA_LAUNCH_PARAMS& given, Stream& stream,
                        std::vector<std::byte>* tail) {
-  Launch launch;
-  launch.route = target_of(stream);
-  launch.route.stream = &stream;
-  launch.route.timeline = stream.timeline.get();
+  LaunchCommand command;
+  command.route = target_of(stream);
+  command.route.stream = &stream;
+  command.route.timeline = stream.timeline.get();
   const LaunchShape shape{{given.gridDimX, given.gridDimY, given.gridDimZ},
                           {given.blockDimX, given.blockDimY, given.blockDimZ},
                           given.sharedMemBytes};
-  const InContext in_its_context(launch.route);
-  CUresult result = check(given.function, shape, true, 0, &launch);
-  if (result == CUDA_SUCCESS) result = fill_tail(given.kernelParams, nullptr, nullptr, 0, &launch);
+  const InContext in_its_context(command.route);
+  CUresult result = check(given.function, shape, true, 0, &command);
+  if (result == CUDA_SUCCESS) result = fill_tail(given.kernelParams, nullptr, nullptr, 0, &command);
   if (result != CUDA_SUCCESS) return result;
-  wire::LaunchBody& body = launch.body;
-  body.function = launch.callable.info->id;
-  body.is_kernel = launch.callable.is_kernel;
+  wire::LaunchBody& body = command.body;
+  body.function = command.callable.info->id;
+  body.is_kernel = command.callable.is_kernel;
   body.stream = stream.id;
   std::memcpy(body.grid, shape.grid, sizeof body.grid);
   std::memcpy(body.block, shape.block, sizeof body.block);
   body.shared_bytes = shape.shared_bytes;
-  launch.callable.info->note_launch(launch.route.context);
-  const LaunchParameters packed = launch.packed();
-  mirror_reachable(launch.route, packed);
-  if (any_mirrored()) result = push_mirrors(launch.route, &packed);
+  command.callable.info->note_launch(command.route.context);
+  const LaunchParameters packed = command.packed();
+  mirror_reachable(command.route, packed);
+  if (any_mirrored()) result = push_mirrors(command.route, &packed);
   const auto head = std::as_bytes(std::span(&body, 1));
   tail->insert(tail->end(), head.begin(), head.end());
-  tail->insert(tail->end(), launch.tail.bytes().begin(), launch.tail.bytes().end());
+  tail->insert(tail->end(), command.tail.bytes().begin(), command.tail.bytes().end());
   return result;
 }
 
@@ -325,26 +326,28 @@ extern "C" {
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                         unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                         CUstream stream, void** parameters, void** extra) {
-  return launch(function, {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes},
-                stream, parameters, extra, false);
+  return launch_kernel(function,
+                       {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes},
+                       stream, parameters, extra, false);
 }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters,
                           void** extra) {
   if (!config || (config->numAttrs > 0 && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
-  return launch(function,
-                {{config->gridDimX, config->gridDimY, config->gridDimZ},
-                 {config->blockDimX, config->blockDimY, config->blockDimZ},
-                 config->sharedMemBytes},
-                config->hStream, parameters, extra, false, config->attrs, config->numAttrs);
+  return launch_kernel(function,
+                       {{config->gridDimX, config->gridDimY, config->gridDimZ},
+                        {config->blockDimX, config->blockDimY, config->blockDimZ},
+                        config->sharedMemBytes},
+                       config->hStream, parameters, extra, false, config->attrs, config->numAttrs);
 }
 
 CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x, unsigned grid_y,
                                    unsigned grid_z, unsigned block_x, unsigned block_y,
                                    unsigned block_z, unsigned shared_bytes, CUstream stream,
                                    void** parameters) {
-  return launch(function, {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes},
-                stream, parameters, nullptr, true);
+  return launch_kernel(function,
+                       {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes},
+                       stream, parameters, nullptr, true);
 }
 
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launches, unsigned count,
