@@ -83,7 +83,7 @@ void MirrorsBehind::ask_alone(const std::shared_ptr<Mirror>& mirror, Word word) 
   question.version = version;
   const CallOptions options{.reply_bytes = sizeof(wire::MirrorState) + mirror->bytes,
                             .patient = false,
-                            .wake = transport::Wake::kNo};
+                            .wake = transport::Wake::kWithNext};
   if (!session_.begin(session_.in_context(mirror->context), body, options, &question.call)) {
     questions_.pop_back();
   }

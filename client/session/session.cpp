@@ -446,7 +446,7 @@ std::unique_ptr<FetchesBehind> Session::ask_behind(const Route& route) {
   behind->word = word;
   // If it is not sent, the session is lost, which ends the fetches as well.
   const wire::SignalBody body{stream_id(route), word.index, word.sequence};
-  (void)post(route, body, transport::Wake::kNo);
+  (void)post(route, body, transport::Wake::kWithNext);
   return behind;
 }
 

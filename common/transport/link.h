@@ -46,7 +46,10 @@ namespace rcuda::transport {
 //   kNow: yes, and a thread waits for the peer's answer. A medium that gathers puts (tcp) sends
 //       this one and all before it before put() returns.
 //   kHandOver: as kNow where no thread of the Link is awake to send it, else as kYes.
-enum class Wake : uint8_t { kNo, kYes, kNow, kHandOver };
+//   kWithNext: no. The caller's next put follows at once, and a medium that gathers puts (tcp) sends
+//       both together.
+enum class Wake : uint8_t { kNo, kYes, kNow, kHandOver, kWithNext };
+constexpr bool wakes_peer(Wake wake) { return wake != Wake::kNo && wake != Wake::kWithNext; }
 
 // Which puts end the sleep of a thread in wait().
 //   kAny: all that wake.

@@ -212,8 +212,10 @@ TEST_P(PutContract, APutWithoutWakeIsSeenWithTheNextThatWakes) {
   std::thread sleeper([&] {
     ASSERT_TRUE(server().wait([&] { return load(server(), 0) == 1; }, soon()).ok());
     EXPECT_EQ(load(server(), 64), 2u);
+    EXPECT_EQ(load(server(), 72), 3u);
   });
   ASSERT_TRUE(put_word(client(), 64, 2, Wake::kNo).ok());
+  ASSERT_TRUE(put_word(client(), 72, 3, Wake::kWithNext).ok());
   ASSERT_TRUE(put_word(client(), 0, 1, Wake::kYes).ok());
   sleeper.join();
 }

@@ -204,7 +204,7 @@ Status ShmLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
   begin_put();
   store_pieces(peer_.bytes().data() + offset, pieces, total);
   count_put(total);
-  if (wake == Wake::kNo) return {};
+  if (!wakes_peer(wake)) return {};
   if (peer_bell_.ring()) bump(wakes_, 1);
   const bool has_answers = peer_answers_.bytes != 0;
   if (has_answers && !peer_answers_.holds(offset) && peer_elsewhere_.ring()) bump(wakes_, 1);

@@ -126,7 +126,7 @@ Status TcpLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
   const size_t total = total_bytes(pieces);
   RCUDA_RETURN_IF_ERROR(check_put(offset, pieces.size(), total, peer_window_bytes_));
   run_before_put();
-  const uint32_t kind = wake == Wake::kNo ? kPut : kPutAndWake;
+  const uint32_t kind = wakes_peer(wake) ? kPutAndWake : kPut;
   before_peer(order_.for_sanitizer());
   const PutHeader header{static_cast<uint32_t>(total), static_cast<uint32_t>(offset) | kind};
   std::array<Bytes, kMaxPutPieces + 1> message;

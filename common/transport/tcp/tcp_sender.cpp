@@ -64,6 +64,7 @@ void TcpSender::append(std::span<const Bytes> pieces, size_t skip) {
 }
 
 bool TcpSender::send(std::span<const Bytes> pieces, size_t total, Wake wake) {
+  if (wake == Wake::kWithNext) return keep(pieces, total);
   bool urgent = wake == Wake::kNow || wake == Wake::kHandOver;
   Lock lock(mutex_, std::defer_lock);
   lock_soon(lock);

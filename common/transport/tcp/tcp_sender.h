@@ -40,7 +40,8 @@ class TcpSender {
 
   Status start();
   // `pieces` form one message of `total` bytes. It is not held back if `wake` says that somebody
-  // waits for the answer. Returns false once stopped.
+  // waits for the answer, and is kept for the next one if that follows at once. Returns false once
+  // stopped.
   bool send(std::span<const Bytes> pieces, size_t total, Wake wake);
   // Appends a message to the gathered bytes. It goes with the next send() or flush().
   bool keep(std::span<const Bytes> pieces, size_t total);

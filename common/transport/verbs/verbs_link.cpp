@@ -86,7 +86,7 @@ Status VerbsLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake)
   RCUDA_RETURN_IF_ERROR(check_put(offset, pieces.size(), total, peer_window_bytes_));
   run_before_put();
   const auto wakes = [this, wake] {
-    if (wake == Wake::kNo || !peer_armed_.load(std::memory_order_relaxed)) return false;
+    if (!wakes_peer(wake) || !peer_armed_.load(std::memory_order_relaxed)) return false;
     peer_armed_.store(false, std::memory_order_relaxed);
     wakes_.fetch_add(1, std::memory_order_relaxed);
     return true;

@@ -29,7 +29,7 @@ struct ReplyTarget {
   uint32_t call = 0;
   uint32_t slot = 0;
   uint32_t slot_bytes = 0;
-  // kNo: the executor thread sends another answer directly after it.
+  // kWithNext: the executor thread sends another answer directly after it.
   transport::Wake wake = transport::Wake::kNow;
   size_t capacity() const { return slot_bytes - sizeof(uint64_t) - sizeof(wire::ReplyHeader); }
 };

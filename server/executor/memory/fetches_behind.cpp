@@ -60,7 +60,7 @@ void FetchesBehind::answer_before(WordSignal signal) {
            asked.behind.sequence <= signal.sequence;
   };
   for (Asked& asked : asked_) {
-    if (is_due(asked)) asked.target.wake = transport::Wake::kNo;
+    if (is_due(asked)) asked.target.wake = transport::Wake::kWithNext;
   }
   (void)make_all(is_due);
 }
