@@ -69,10 +69,11 @@ std::vector<MirrorNews> MirrorsBehind::news() {
 void MirrorsBehind::ask_alone(const std::shared_ptr<Mirror>& mirror, Word word) {
   if (mirror->bytes > kMostBytes || mirror->changes_bytes != 0) return;
   if (questions_.size() == kMostQuestions) return;
-  uint64_t version;
+  uint64_t version, sent_versions;
   {
     std::lock_guard lock(mirrors_mutex);
     version = mirror->version;
+    sent_versions = mirror->sent_versions;
   }
   wire::MirrorFetchBehindBody body{};
   body.address = reinterpret_cast<uintptr_t>(mirror->address);
@@ -81,6 +82,7 @@ void MirrorsBehind::ask_alone(const std::shared_ptr<Mirror>& mirror, Word word) 
   Question& question = questions_.emplace_back();
   question.mirror = mirror;
   question.version = version;
+  question.sent_versions = sent_versions;
   const CallOptions options{.reply_bytes = sizeof(wire::MirrorState) + mirror->bytes,
                             .patient = false,
                             .wake = transport::Wake::kWithNext};
@@ -104,11 +106,14 @@ bool MirrorsBehind::take(Mirror& mirror) {
   std::lock_guard lock(mirrors_mutex);
   if (mirror.is(MirrorStage::kEnded)) return true;
   wire::MirrorState state{};
+  // Only patches may have been exchanged since the question: merge_fetched() adds those that the
+  // answer lacks.
   if (result != CUDA_SUCCESS || reply.body().size() != sizeof state + mirror.bytes ||
-      mirror.version != found->version) {
+      mirror.version - mirror.sent_versions != found->version - found->sent_versions) {
     return false;
   }
   std::memcpy(&state, reply.body().data(), sizeof state);
+  if (is_outdated(mirror, state)) return false;
   std::vector<std::byte> bytes(reply.body().begin() + sizeof state, reply.body().end());
   merge_fetched(mirror, bytes.data(), {{0, mirror.bytes}}, state);
   mirror.stage.move(MirrorEvent::kFetch, mirror.name);

@@ -37,7 +37,7 @@ class MirrorsBehind final : public FetchesBehind {
  private:
   struct Question {
     std::shared_ptr<Mirror> mirror;
-    uint64_t version = 0;  // of the mirror, when it was asked for
+    uint64_t version = 0, sent_versions = 0;  // of the mirror, when it was asked for
     Session::PendingCall call;
     bool answered = false;
   };

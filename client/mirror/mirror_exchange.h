@@ -106,6 +106,7 @@ struct Mirror {
   size_t recent_bytes = 0;       // that these take
   std::vector<SentBytes> returned;  // after the last host function, in order; the same
   uint64_t loan = 0;                // the last one whose bytes were merged
+  wire::MirrorState confirmed{};    // what the newest answer had of both; they are forgotten
   // The two halves of the region. The worker writes and reads `lent` around host functions, and
   // writes `fetched` on request.
   std::byte* lent = nullptr;

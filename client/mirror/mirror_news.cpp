@@ -96,9 +96,9 @@ bool begin_news(std::span<const MirrorNews> mirrors, Word word, Session::Pending
   Session& session = *mirrors.front().mirror->session;
   const size_t reply_bytes =
       known.size() <= kFew ? kFew * sizeof(wire::MirrorNewsHead) : CallsInFlight::kMostReplyBytes;
-  return session.begin(session.in_context(0), {body, std::as_bytes(std::span(known))},
-                       {.reply_bytes = reply_bytes, .patient = false, .wake = transport::Wake::kWithNext},
-                       call);
+  return session.begin(
+      session.in_context(0), {body, std::as_bytes(std::span(known))},
+      {.reply_bytes = reply_bytes, .patient = false, .wake = transport::Wake::kWithNext}, call);
 }
 
 void take_news(std::span<MirrorNews> mirrors, CUresult result, const Reply& reply) {

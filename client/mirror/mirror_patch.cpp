@@ -150,6 +150,9 @@ void return_changes(Mirror& mirror) {
 }
 
 void forget_confirmed(Mirror& mirror, const wire::MirrorState& state) {
+  wire::MirrorState& confirmed = mirror.confirmed;
+  confirmed.patches = std::max(confirmed.patches, std::min(state.patches, mirror.patches));
+  confirmed.loan = std::max(confirmed.loan, std::min(state.loan, mirror.loan));
   while (!mirror.recent.empty() && mirror.recent.front().number <= state.patches) {
     forget_oldest(mirror);
   }
@@ -158,7 +161,12 @@ void forget_confirmed(Mirror& mirror, const wire::MirrorState& state) {
   }
 }
 
+bool is_outdated(const Mirror& mirror, const wire::MirrorState& state) {
+  return state.patches < mirror.confirmed.patches || state.loan < mirror.confirmed.loan;
+}
+
 void merge_lent(Mirror& mirror, std::byte* there, const wire::MirrorState& state) {
+  if (is_outdated(mirror, state)) return;
   forget_confirmed(mirror, state);
   std::vector<std::pair<Run, std::vector<std::byte>>> before;
   bring_up_to_date(mirror, there, [&](const Run& run) {

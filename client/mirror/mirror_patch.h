@@ -25,10 +25,13 @@ CUresult send_patch(const Mirror& mirror, uint64_t number, const Run& run, const
 uint64_t note_patch(Mirror& mirror, const Run& run, const std::byte* content, const uint8_t* mask);
 // Puts what a host function has changed into `lent`, for the worker to take back.
 void return_changes(Mirror& mirror);
-// Forgets what was sent and what the worker has by then.
+// Forgets what was sent and what the worker has by then. The client has all bytes of that answer.
 void forget_confirmed(Mirror& mirror, const wire::MirrorState& state);
+// Whether bytes of this state lack what is forgotten. The client has newer ones then.
+bool is_outdated(const Mirror& mirror, const wire::MirrorState& state);
 // As merge(), with bytes of the worker that may be older than what it was sent: `state` says which
-// they have. `there` is changed meanwhile.
+// they have. `there` is changed meanwhile. merge_lent() skips outdated bytes; merge_fetched() must
+// not get them.
 void merge_lent(Mirror& mirror, std::byte* there, const wire::MirrorState& state);
 void merge_fetched(Mirror& mirror, std::byte* there, const std::vector<Run>& runs,
                    const wire::MirrorState& state);

@@ -357,14 +357,16 @@ bool take_over(Pull& pull, bool last) {
   const bool failed = pull.result != CUDA_SUCCESS;
   mirror.stage.move(failed ? MirrorEvent::kFailedFetch : MirrorEvent::kFetch, mirror.name);
   if (failed) return true;
-  forget_confirmed(mirror, pull.state);
   const bool any = pull.news ? !pull.news->runs.empty() : !mirror.unfetched.empty();
+  const bool outdated = is_outdated(mirror, pull.state);
   // Another exchange took place during the call, so these bytes may be older.
-  if (any && mirror.version != pull.version && !last) {
+  if (any && (mirror.version != pull.version || outdated) && !last) {
     pull.news.reset();
     return false;
   }
-  if (any) {
+  if (!any) {
+    forget_confirmed(mirror, pull.state);
+  } else if (!outdated) {
     const std::vector<Run> runs = pull.news ? place_news(*pull.news) : mirror.unfetched;
     merge_fetched(mirror, mirror.fetched, runs, pull.state);
   }

@@ -88,20 +88,67 @@ TEST_F(SmallMirrorTest, ACallWithoutAWordAsksBeforeItsOwnCommands) {
   EXPECT_EQ(asked(), (std::vector<size_t>{1, 0}));
 }
 
-// Another thread's launch has sent newer bytes while this one waited.
-TEST_F(SmallMirrorTest, AnExchangeDuringTheWaitMakesTheBytesOld) {
+// Another thread's launch sends a patch while this one waits. The answer lacks the patch.
+TEST_F(SmallMirrorTest, APatchDuringTheWaitIsAddedToTheAnswer) {
+  worker_[7] = std::byte{0x70};
   lone_.puppet.on(wire::Custom::kMirrorFetchBehind, [this](const auto&) {
     const Answer old = answer_with({1, 0}, worker_);
     memory_[0] = worker_[0] = std::byte{0x11};
     EXPECT_EQ(push_mirrors(route()), CUDA_SUCCESS);
-    worker_[7] = std::byte{0x70};
     return old;
   });
   before_peer(&lone_.puppet);
   ASSERT_EQ(lone_.session->synchronize(route()), CUDA_SUCCESS);
   after_peer(&lone_.puppet);
   EXPECT_EQ(memory_, worker_);
-  EXPECT_EQ(asked(), (std::vector<size_t>{1, 1}));
+  EXPECT_EQ(asked(), (std::vector<size_t>{1, 0}));
+}
+
+TEST_F(SmallMirrorTest, AFetchDuringTheWaitMakesTheBytesOld) {
+  const std::unique_ptr<FetchesBehind> behind = lone_.session->ask_behind(route());
+  ASSERT_TRUE(behind);
+  EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
+  before_peer(&lone_.puppet);
+  worker_[7] = std::byte{0x70};
+  ASSERT_EQ(pull_mirrors(*lone_.session), CUDA_SUCCESS);
+  EXPECT_EQ(memory_, worker_);
+  ASSERT_EQ(lone_.session->finish_wait(behind.get()), CUDA_SUCCESS);
+  after_peer(&lone_.puppet);
+  EXPECT_EQ(memory_, worker_);
+  EXPECT_EQ(asked(), (std::vector<size_t>{1, 2}));
+}
+
+// Another thread's question comes after a patch. Its answer has no changes, and confirms the patch.
+// The answer of the wait is older.
+TEST_F(SmallMirrorTest, AnAnswerWithoutAConfirmedPatchIsFetchedAgain) {
+  std::vector<std::byte> other(600);  // so the next question is one about news
+  std::vector<std::byte> worker = worker_;
+  lone_.puppet.on(wire::Custom::kMirrorFetchBehind, [&](const auto&) {
+    return answer_with({1, 0}, worker);
+  });
+  lone_.puppet.on(wire::Custom::kMirrorNews, [](const auto& command) {
+    Answer answer;
+    for (uint64_t i = 0; i < command.template as<wire::MirrorNewsBody>().count; ++i) {
+      const wire::MirrorNewsHead head{{UINT64_MAX, 0, 1}, 0, 0};
+      const auto* const bytes = reinterpret_cast<const std::byte*>(&head);
+      answer.body.insert(answer.body.end(), bytes, bytes + sizeof head);
+    }
+    return answer;
+  });
+  const std::unique_ptr<FetchesBehind> behind = lone_.session->ask_behind(route());
+  ASSERT_TRUE(behind);
+  EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
+  std::byte* const fetched = fetched_;
+  mirror(*lone_.session, 1, other.data(), other.size());
+  fetched_ = fetched;
+  memory_[0] = worker_[0] = std::byte{0x11};
+  ASSERT_EQ(push_mirrors(route()), CUDA_SUCCESS);
+  ASSERT_EQ(pull_mirrors(*lone_.session), CUDA_SUCCESS);
+  before_peer(&lone_.puppet);
+  ASSERT_EQ(lone_.session->finish_wait(behind.get()), CUDA_SUCCESS);
+  after_peer(&lone_.puppet);
+  EXPECT_EQ(memory_, worker_);
+  unmirror(other.data());
 }
 
 TEST_F(SmallMirrorTest, AFetchThatFailsIsTriedAgain) {
