@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 
@@ -19,6 +18,7 @@
 
 #include "common/base/cancellation_off.h"
 #include "common/base/log_forward.h"
+#include "common/base/mutex.h"
 #include "common/base/printable.h"
 #include "common/base/unique_fd.h"
 
@@ -39,17 +39,18 @@ constexpr spdlog::level::level_enum kSpdlogLevels[] = {spdlog::level::trace, spd
 
 // Never destroyed: threads and atexit handlers of the application may log to the very end.
 struct Logger {
-  std::mutex mutex;
-  std::string name = "rcuda";
-  std::shared_ptr<spdlog::logger> sink;
+  Mutex mutex;
+  std::string name RCUDA_GUARDED_BY(mutex) = "rcuda";
+  std::shared_ptr<spdlog::logger> sink RCUDA_GUARDED_BY(mutex);
 };
 // A child of fork() has only the thread that forked, so no other thread may hold the lock during a
 // fork.
 Logger& logger() {
   static Logger* const instance = [] {
     auto* made = new Logger;
-    ::pthread_atfork([] { logger().mutex.lock(); }, [] { logger().mutex.unlock(); },
-                     [] { logger().mutex.unlock(); });
+    ::pthread_atfork([]() RCUDA_ACQUIRE(logger().mutex) { logger().mutex.lock(); },
+                     []() RCUDA_RELEASE(logger().mutex) { logger().mutex.unlock(); },
+                     []() RCUDA_RELEASE(logger().mutex) { logger().mutex.unlock(); });
     return made;
   }();
   return *instance;
@@ -80,7 +81,8 @@ class DescriptorSink : public spdlog::sinks::base_sink<spdlog::details::null_mut
   const UniqueFd file_;  // the descriptor, if the sink owns it
 };
 
-void use_sink_locked(Logger& log, std::shared_ptr<DescriptorSink> sink, const char* pattern) {
+void use_sink_locked(Logger& log, std::shared_ptr<DescriptorSink> sink, const char* pattern)
+    RCUDA_REQUIRES(log.mutex) {
   log.sink = std::make_shared<spdlog::logger>(log.name, std::move(sink));
   log.sink->set_level(spdlog::level::trace);
   log.sink->set_pattern(pattern);
@@ -88,7 +90,7 @@ void use_sink_locked(Logger& log, std::shared_ptr<DescriptorSink> sink, const ch
 
 // The sink is created at first use, so a process that never logs has none. It does not use the
 // application's stream stderr, which a thread may hold while it waits for this one.
-spdlog::logger& sink_locked(Logger& log) {
+spdlog::logger& sink_locked(Logger& log) RCUDA_REQUIRES(log.mutex) {
   if (!log.sink)
     use_sink_locked(log, std::make_shared<DescriptorSink>(STDERR_FILENO), kLinePattern);
   return *log.sink;
@@ -121,7 +123,7 @@ void log_line(LogLevel level, const char* format, ...) {
 void write_log_line(LogLevel level, const char* text) {
   const CancellationOff off;
   Logger& log = logger();
-  std::lock_guard lock(log.mutex);
+  MutexLock lock(log.mutex);
   spdlog::logger& sink = sink_locked(log);
   sink.log(kSpdlogLevels[static_cast<int>(level)], spdlog::string_view_t(text));
   sink.flush();
@@ -147,7 +149,7 @@ bool set_log_level(const char* name) {
 
 void set_log_name(const char* name) {
   Logger& log = logger();
-  std::lock_guard lock(log.mutex);
+  MutexLock lock(log.mutex);
   log.name = name;
   log.sink.reset();
 }
@@ -156,20 +158,20 @@ bool set_log_file(const char* path) {
   UniqueFd file(::open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0666));
   if (!file) return false;
   Logger& log = logger();
-  std::lock_guard lock(log.mutex);
+  MutexLock lock(log.mutex);
   use_sink_locked(log, std::make_shared<DescriptorSink>(std::move(file)), kFilePattern);
   return true;
 }
 
 void set_log_descriptor(int descriptor) {
   Logger& log = logger();
-  std::lock_guard lock(log.mutex);
+  MutexLock lock(log.mutex);
   use_sink_locked(log, std::make_shared<DescriptorSink>(descriptor), kLinePattern);
 }
 
 void set_log_relay(int descriptor) {
   Logger& log = logger();
-  std::lock_guard lock(log.mutex);
+  MutexLock lock(log.mutex);
   use_sink_locked(log, std::make_shared<DescriptorSink>(descriptor), kRelayedPattern);
 }
 
@@ -190,7 +192,7 @@ void write_log_line_of(const char* name, std::string_view line) {
   make_printable({text, bytes});
   const CancellationOff off;
   Logger& log = logger();
-  std::lock_guard lock(log.mutex);
+  MutexLock lock(log.mutex);
   spdlog::memory_buf_t whole;
   spdlog::pattern_formatter(kOthersPattern)
       .format({name, kSpdlogLevels[static_cast<int>(level)], text}, whole);

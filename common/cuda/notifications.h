@@ -6,9 +6,10 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 
 #include <cuda.h>
+
+#include "common/base/mutex.h"
 
 namespace rcuda::cuda {
 
@@ -22,7 +23,7 @@ class Notifications {
 
   CUresult add(CUdevice device, CUasyncCallback callback, CUasyncCallbackHandle* handle) {
     if (!callback || !handle) return CUDA_ERROR_INVALID_VALUE;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     next_ += 16;
     *handle = reinterpret_cast<CUasyncCallbackHandle>(next_);
     devices_.emplace(*handle, device);
@@ -30,7 +31,7 @@ class Notifications {
   }
 
   CUresult remove(CUdevice device, CUasyncCallbackHandle handle) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto known = devices_.find(handle);
     if (known == devices_.end() || known->second != device) return CUDA_ERROR_INVALID_VALUE;
     devices_.erase(known);
@@ -38,9 +39,9 @@ class Notifications {
   }
 
  private:
-  std::mutex mutex_;
-  std::map<CUasyncCallbackHandle, CUdevice> devices_;
-  uintptr_t next_ = 0;  // handles are never reused
+  Mutex mutex_;
+  std::map<CUasyncCallbackHandle, CUdevice> devices_ RCUDA_GUARDED_BY(mutex_);
+  uintptr_t next_ RCUDA_GUARDED_BY(mutex_) = 0;  // handles are never reused
 };
 
 }  // namespace rcuda::cuda

@@ -7,10 +7,11 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
-#include <mutex>
 #include <vector>
 
 #include <cuda.h>
+
+#include "common/base/mutex.h"
 
 namespace rcuda::cuda {
 
@@ -24,7 +25,7 @@ class ShapedLaunch {
   };
 
   Settings settings() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Settings now = settings_;
     now.parameters = parameters_;
     now.parameters.resize(size_);
@@ -32,18 +33,18 @@ class ShapedLaunch {
   }
 
   void set_block(const std::array<unsigned, 3>& block) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     settings_.block = block;
   }
 
   void set_shared_bytes(unsigned bytes) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     settings_.shared_bytes = bytes;
   }
 
   CUresult set_size(unsigned bytes) {
     if (bytes > kMaxBytes) return CUDA_ERROR_INVALID_VALUE;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     size_ = bytes;
     return CUDA_SUCCESS;
   }
@@ -53,7 +54,7 @@ class ShapedLaunch {
         bytes > kMaxBytes - static_cast<size_t>(offset)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const size_t first = static_cast<size_t>(offset);
     if (parameters_.size() < first + bytes) parameters_.resize(first + bytes);
     std::memcpy(parameters_.data() + first, value, bytes);
@@ -63,10 +64,10 @@ class ShapedLaunch {
  private:
   static constexpr size_t kMaxBytes = 32764;
 
-  mutable std::mutex mutex_;
-  Settings settings_;  // without parameters
-  std::vector<std::byte> parameters_;
-  size_t size_ = 0;
+  mutable Mutex mutex_;
+  Settings settings_ RCUDA_GUARDED_BY(mutex_);  // without parameters
+  std::vector<std::byte> parameters_ RCUDA_GUARDED_BY(mutex_);
+  size_t size_ RCUDA_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace rcuda::cuda

@@ -17,13 +17,13 @@ thread_local CachedValue cached;
 }  // namespace
 
 void ContextStorage::put(CUcontext context, void* key, void* value, Destructor destructor) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   values_.insert_or_assign({context, key}, Value{value, destructor});
   generation_.fetch_add(1, std::memory_order_release);
 }
 
 bool ContextStorage::remove(CUcontext context, void* key) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (values_.erase({context, key}) == 0) return false;
   generation_.fetch_add(1, std::memory_order_release);
   return true;
@@ -34,7 +34,7 @@ std::optional<void*> ContextStorage::get(CUcontext context, void* key) {
       cached.generation == generation_.load(std::memory_order_acquire)) {
     return cached.value;
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = values_.find({context, key});
   if (found == values_.end()) return std::nullopt;
   cached = {this, generation_.load(std::memory_order_relaxed), context, key, found->second.value};
@@ -42,7 +42,7 @@ std::optional<void*> ContextStorage::get(CUcontext context, void* key) {
 }
 
 bool ContextStorage::has_values(CUcontext context) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto first = values_.lower_bound({context, nullptr});
   return first != values_.end() && first->first.first == context;
 }
@@ -50,7 +50,7 @@ bool ContextStorage::has_values(CUcontext context) {
 void ContextStorage::destroy(CUcontext context) {
   std::vector<std::pair<void*, Value>> gone;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto it = values_.lower_bound({context, nullptr});
     while (it != values_.end() && it->first.first == context) {
       gone.emplace_back(it->first.second, it->second);

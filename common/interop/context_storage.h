@@ -7,11 +7,12 @@
 
 #include <atomic>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <utility>
 
 #include <cuda.h>
+
+#include "common/base/mutex.h"
 
 namespace rcuda::interop {
 
@@ -33,8 +34,8 @@ class ContextStorage {
     void* value;
     Destructor destructor;
   };
-  std::mutex mutex_;
-  std::map<std::pair<CUcontext, void*>, Value> values_;
+  Mutex mutex_;
+  std::map<std::pair<CUcontext, void*>, Value> values_ RCUDA_GUARDED_BY(mutex_);
   std::atomic<uint64_t> generation_{1};
 };
 

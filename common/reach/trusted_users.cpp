@@ -1,7 +1,6 @@
 #include "common/reach/trusted_users.h"
 
 #include <algorithm>
-#include <ranges>
 #include <utility>
 
 #include "common/identity/users.h"
@@ -11,8 +10,10 @@ namespace rcuda::wire {
 bool TrustedUsers::parse(std::string_view text) {
   std::vector<uid_t> users;
   // A string stream would register an exit handler in the program.
-  for (const auto part : std::views::split(text, ',')) {
-    const std::string word(part.begin(), part.end());
+  for (size_t at = 0; !text.empty() && at <= text.size();) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    const std::string word(text.substr(at, comma - at));
+    at = comma + 1;
     const size_t first = word.find_first_not_of(' ');
     if (first == std::string::npos) return false;
     const Result<uid_t> user =

@@ -130,7 +130,7 @@ void Connection::renew_key() {
 }
 
 ssize_t Connection::send(std::span<const iovec> pieces) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const void* data = nullptr;
   size_t bytes = begun_;
   if (!record_) record_ = std::make_unique<std::byte[]>(kRecordBytes);
@@ -172,7 +172,7 @@ ssize_t Connection::send(std::span<const iovec> pieces) {
 ssize_t Connection::recv(void* data, size_t bytes, bool peek) {
   if (bytes == 0) return 0;
   const int most = static_cast<int>(std::min(bytes, kRecordBytes));
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ERR_clear_error();
   errno = 0;
   return outcome(peek ? SSL_peek(ssl_, data, most) : SSL_read(ssl_, data, most));

@@ -14,10 +14,10 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
+#include "common/base/mutex.h"
 #include "common/base/socket.h"
 #include "common/base/status.h"
 
@@ -64,16 +64,17 @@ class Connection final : public Cipher {
  private:
   Connection(SSL* ssl, int socket) : ssl_(ssl), socket_(socket) {}
   int outcome(int result) const;
-  void renew_key();
+  void renew_key() RCUDA_REQUIRES(mutex_);
 
   SSL* const ssl_;
   const int socket_;
   // OpenSSL's object serves one thread at a time. No call holds it for longer than one record
   // takes.
-  std::mutex mutex_;
-  size_t begun_ = 0;  // bytes of a record that the socket has not taken completely
-  std::unique_ptr<std::byte[]> record_;  // gathers small pieces
-  uint64_t records_ = 0;                 // sent with the present key
+  Mutex mutex_;
+  // Bytes of a record that the socket has not taken completely.
+  size_t begun_ RCUDA_GUARDED_BY(mutex_) = 0;
+  std::unique_ptr<std::byte[]> record_ RCUDA_GUARDED_BY(mutex_);  // gathers small pieces
+  uint64_t records_ RCUDA_GUARDED_BY(mutex_) = 0;                 // sent with the present key
   uint64_t records_per_key_ = kRecordsPerKey;
 };
 

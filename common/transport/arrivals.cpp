@@ -22,7 +22,7 @@ void Arrivals::arrived(uint32_t immediate, uint64_t bytes) {
   Ended ended;
   Status why;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!over_.ok()) return;
     auto found = writes_.find(immediate);
     if (found == writes_.end() && early_ == kMostEarly) {
@@ -46,7 +46,7 @@ void Arrivals::arrived(uint32_t immediate, uint64_t bytes) {
 void Arrivals::expect(uint32_t immediate, RegionId region, uint64_t bytes, Ended ended) {
   Status outcome;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Write& write = writes_[immediate];
     if (write.expected != 0) {
       outcome = Status(Code::kProtocol, "the peer names a write twice");
@@ -69,7 +69,7 @@ void Arrivals::expect(uint32_t immediate, RegionId region, uint64_t bytes, Ended
 void Arrivals::withdraw(RegionId region) {
   std::vector<Ended> lost;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     lost = take_locked([region](const Write& write) { return write.region == region; });
   }
   for (const Ended& each : lost) each({Code::kNotFound, "the peer has withdrawn its memory"});
@@ -78,7 +78,7 @@ void Arrivals::withdraw(RegionId region) {
 void Arrivals::end() {
   std::vector<Ended> lost;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (over_.ok()) over_ = Status(Code::kUnavailable, "the session is over");
     lost = take_locked([](const Write&) { return true; });
   }

@@ -8,10 +8,10 @@
 
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/transport/link.h"
 
@@ -46,12 +46,12 @@ class Arrivals {
   };
 
   template <typename Matches>
-  std::vector<Ended> take_locked(const Matches& matches);
+  std::vector<Ended> take_locked(const Matches& matches) RCUDA_REQUIRES(mutex_);
 
-  std::mutex mutex_;  // guards the members below; not held in calls of Ended
-  std::unordered_map<uint32_t, Write> writes_;  // by immediate
-  size_t early_ = 0;                            // those that no message has named
-  Status over_;                                 // why nothing is waited for
+  Mutex mutex_;  //; not held in calls of Ended
+  std::unordered_map<uint32_t, Write> writes_ RCUDA_GUARDED_BY(mutex_);  // by immediate
+  size_t early_ RCUDA_GUARDED_BY(mutex_) = 0;  // those that no message has named
+  Status over_ RCUDA_GUARDED_BY(mutex_);       // why nothing is waited for
 };
 
 }  // namespace rcuda::transport

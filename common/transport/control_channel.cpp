@@ -35,7 +35,7 @@ Status ControlChannel::prepare() {
 }
 
 void ControlChannel::begin(Socket socket) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (finished_) return;  // hung up already: so does this socket
   socket_ = std::move(socket);
   last_heard_ = last_sent_ = Clock::now();
@@ -66,7 +66,7 @@ Status ControlChannel::send(const ControlMessage& message, int fd) {
 }
 
 void ControlChannel::enqueue(ControlMessage message, UniqueFd fd) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   // A peer that reads so little counts as lost.
   if (finished_ || queue_.size() >= kMaxQueued) return;
   message.has_fd = static_cast<bool>(fd);
@@ -76,7 +76,7 @@ void ControlChannel::enqueue(ControlMessage message, UniqueFd fd) {
 }
 
 void ControlChannel::finish() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (std::exchange(finished_, true)) return;
   begins_.notify_one();
   if (!begun_) return;
@@ -92,7 +92,7 @@ void ControlChannel::join() {
 }
 
 void ControlChannel::hang_up() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (std::exchange(finished_, true)) return;
   begins_.notify_one();
   if (!begun_) return;
@@ -121,20 +121,20 @@ Status ControlChannel::flush_locked() {
 
 void ControlChannel::run() {
   {
-    std::unique_lock lock(mutex_);
-    begins_.wait(lock, [this] { return begun_ || finished_; });
+    MutexLock lock(mutex_);
+    begins_.wait(lock, [this]() RCUDA_REQUIRES(mutex_) { return begun_ || finished_; });
   }
   bool intended = false;
   std::string why;
   while (why.empty()) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (finished_) return;
     }
     why = poll_once(intended);
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (std::exchange(finished_, true)) return;
     queue_.clear();
   }
@@ -149,7 +149,7 @@ std::string ControlChannel::poll_once(bool& intended) {
   }
   bool sending;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     sending = !queue_.empty();
   }
   pollfd entries[] = {
@@ -173,7 +173,7 @@ std::string ControlChannel::poll_once(bool& intended) {
   if (timing_.expect_within.count() != 0 && now >= last_heard_ + timing_.expect_within) {
     if (std::string why = check_silence(intended); !why.empty()) return why;
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!finished_ && timing_.send_every.count() != 0 && now >= last_sent_ + timing_.send_every) {
     last_sent_ = now;
     if (queue_.empty()) {
@@ -193,7 +193,7 @@ std::string ControlChannel::check_silence(bool& intended) {
   const Clock::time_point before = last_heard_;
   if (std::string why = receive(intended); !why.empty() || last_heard_ != before) return why;
   const auto limit = static_cast<uint64_t>(timing_.expect_within.count());
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   queue_.push_back(
       {ControlMessage{.kind = ControlMessage::kGivenUp, .bytes = limit}, 0, UniqueFd()});
   (void)flush_locked();

@@ -12,15 +12,14 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/base/socket.h"
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
@@ -78,7 +77,7 @@ class ControlChannel {
   std::string receive(bool& intended);
   std::string check_silence(bool& intended);
   void enqueue(ControlMessage message, UniqueFd fd);
-  Status flush_locked();
+  Status flush_locked() RCUDA_REQUIRES(mutex_);
   void poke();
 
   Socket socket_;  // set under mutex_ by begin()
@@ -88,11 +87,11 @@ class ControlChannel {
   const Callbacks callbacks_;
   std::thread thread_;
 
-  std::mutex mutex_;  // guards the members below
-  std::condition_variable begins_;
-  bool begun_ = false;
-  std::deque<Outgoing> queue_;
-  bool finished_ = false;
+  Mutex mutex_;
+  CondVar begins_;
+  bool begun_ RCUDA_GUARDED_BY(mutex_) = false;
+  std::deque<Outgoing> queue_ RCUDA_GUARDED_BY(mutex_);
+  bool finished_ RCUDA_GUARDED_BY(mutex_) = false;
 
   // Used by the thread only.
   ControlMessage incoming_;

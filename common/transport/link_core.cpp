@@ -48,13 +48,13 @@ void LinkCore::interrupt() {
 
 Status LinkCore::status() const {
   if (!broken()) return {};
-  std::lock_guard lock(status_mutex_);
+  MutexLock lock(status_mutex_);
   return status_;
 }
 
 void LinkCore::fail(End end, const std::string& why) {
   {
-    std::lock_guard lock(status_mutex_);
+    MutexLock lock(status_mutex_);
     if (broken_.load(std::memory_order_relaxed)) return;
     status_ = Status(Code::kUnavailable, why);
     broken_.store(true, std::memory_order_release);
@@ -65,12 +65,12 @@ void LinkCore::fail(End end, const std::string& why) {
 }
 
 void LinkCore::on_immediate(ImmediateArrived arrived) {
-  std::lock_guard lock(immediate_mutex_);
+  MutexLock lock(immediate_mutex_);
   on_immediate_ = std::move(arrived);
 }
 
 void LinkCore::immediate_arrived(uint32_t immediate, uint64_t bytes) {
-  std::lock_guard lock(immediate_mutex_);
+  MutexLock lock(immediate_mutex_);
   if (on_immediate_) on_immediate_(immediate, bytes);
 }
 

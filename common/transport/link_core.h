@@ -7,9 +7,9 @@
 #pragma once
 
 #include <atomic>
-#include <mutex>
 #include <string>
 
+#include "common/base/mutex.h"
 #include "common/transport/doorbell.h"
 #include "common/transport/link.h"
 
@@ -94,11 +94,11 @@ class LinkCore : public Link {
 
  private:
   std::atomic<bool> broken_{false};
-  mutable std::mutex status_mutex_;
+  mutable Mutex status_mutex_;
   Status status_;  // guarded by status_mutex_; set before broken_
   std::function<void()> before_put_;
-  std::mutex immediate_mutex_;
-  ImmediateArrived on_immediate_;  // guarded by immediate_mutex_
+  Mutex immediate_mutex_;
+  ImmediateArrived on_immediate_ RCUDA_GUARDED_BY(immediate_mutex_);
 };
 
 }  // namespace rcuda::transport

@@ -3,9 +3,9 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <utility>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/transport/link.h"
 
@@ -31,7 +31,7 @@ class PendingTransfer {
 
   void piece_done(const Status& status) {
     if (!status.ok()) {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (error_.ok()) error_ = status;
     }
     if (left_.fetch_sub(1, std::memory_order_acq_rel) == 1) done_(error_);
@@ -39,7 +39,7 @@ class PendingTransfer {
 
  private:
   std::atomic<size_t> left_;
-  std::mutex mutex_;
+  Mutex mutex_;
   Status error_;  // guarded by mutex_ until the last piece is done
   const TransferDone done_;
 };

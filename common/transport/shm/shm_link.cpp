@@ -10,7 +10,6 @@
 // when it is first needed. If that thread cannot be started, the calling thread copies.
 #include <algorithm>
 #include <cerrno>
-#include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <string>
@@ -25,6 +24,7 @@
 
 #include "common/base/log.h"
 #include "common/base/memory_file.h"
+#include "common/base/mutex.h"
 #include "common/base/socket_io.h"
 #include "common/base/start_thread.h"
 #include "common/transport/control_channel.h"
@@ -144,18 +144,18 @@ class ShmLink final : public LinkCore {
   Doorbell peer_elsewhere_;
   const WindowPart peer_answers_;  // what the peer said at the start
   const std::chrono::milliseconds peer_timeout_;
-  std::mutex put_mutex_;
+  Mutex put_mutex_;
 
   ShmRegions peer_regions_;
-  std::mutex exposed_mutex_;
-  std::unordered_set<uint64_t> exposed_;  // guarded by exposed_mutex_
-  uint64_t next_region_ = 1;              // guarded by exposed_mutex_
+  Mutex exposed_mutex_;
+  std::unordered_set<uint64_t> exposed_ RCUDA_GUARDED_BY(exposed_mutex_);
+  uint64_t next_region_ RCUDA_GUARDED_BY(exposed_mutex_) = 1;
 
-  std::mutex copy_mutex_;
-  std::condition_variable copy_wanted_;
-  std::deque<Copy> copies_;        // guarded by copy_mutex_
-  bool stop_copies_ = false;       // guarded by copy_mutex_
-  bool warned_of_copies_ = false;  // guarded by copy_mutex_
+  Mutex copy_mutex_;
+  CondVar copy_wanted_;
+  std::deque<Copy> copies_ RCUDA_GUARDED_BY(copy_mutex_);
+  bool stop_copies_ RCUDA_GUARDED_BY(copy_mutex_) = false;
+  bool warned_of_copies_ RCUDA_GUARDED_BY(copy_mutex_) = false;
   std::thread copy_thread_;        // started under copy_mutex_
 
   std::unique_ptr<ControlChannel> control_;
@@ -179,7 +179,7 @@ Status ShmLink::start(Socket control, UniqueFd peer_process, ControlChannel::Tim
 ShmLink::~ShmLink() {
   close();
   {
-    std::lock_guard lock(copy_mutex_);
+    MutexLock lock(copy_mutex_);
     stop_copies_ = true;
   }
   copy_wanted_.notify_all();
@@ -200,7 +200,7 @@ void ShmLink::on_broken() {
 Status ShmLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
   const size_t total = total_bytes(pieces);
   RCUDA_RETURN_IF_ERROR(check_put(offset, pieces.size(), total, peer_window_bytes()));
-  std::lock_guard lock(put_mutex_);
+  MutexLock lock(put_mutex_);
   begin_put();
   store_pieces(peer_.bytes().data() + offset, pieces, total);
   count_put(total);
@@ -221,7 +221,7 @@ Result<Region> ShmLink::expose(void* base, size_t bytes, int backing, uint64_t b
     }
   }
   // Held while sending: announcements go out in ascending order of ids.
-  std::lock_guard lock(exposed_mutex_);
+  MutexLock lock(exposed_mutex_);
   const uint64_t id = next_region_;
   RCUDA_RETURN_IF_ERROR(control_->send(
       {.kind = ControlMessage::kAnnounce, .region = id, .bytes = bytes, .address = backing_offset},
@@ -233,7 +233,7 @@ Result<Region> ShmLink::expose(void* base, size_t bytes, int backing, uint64_t b
 
 Status ShmLink::unexpose(RegionId region) {
   const auto id = static_cast<uint64_t>(region);
-  std::lock_guard lock(exposed_mutex_);
+  MutexLock lock(exposed_mutex_);
   if (exposed_.erase(id) == 0) return {Code::kNotFound, "no such region is exposed"};
   control_->send({.kind = ControlMessage::kRetire, .region = id});
   return status();
@@ -274,7 +274,7 @@ void ShmLink::transfer(Copy copy) {
     return copy.done(run_copy(copy));
   }
   {
-    std::lock_guard lock(copy_mutex_);
+    MutexLock lock(copy_mutex_);
     Status started;
     if (!copy_thread_.joinable()) started = start_thread(&copy_thread_, [this] { run_copies(); });
     if (started.ok()) {
@@ -310,9 +310,10 @@ Status ShmLink::run_copy(const Copy& copy) {
 
 void ShmLink::run_copies() {
   ::pthread_setname_np(::pthread_self(), "rcuda-shm-copy");
-  std::unique_lock lock(copy_mutex_);
+  MutexLock lock(copy_mutex_);
   while (true) {
-    copy_wanted_.wait(lock, [this] { return stop_copies_ || !copies_.empty(); });
+    copy_wanted_.wait(
+        lock, [this]() RCUDA_REQUIRES(copy_mutex_) { return stop_copies_ || !copies_.empty(); });
     if (copies_.empty()) return;
     const Copy copy = std::move(copies_.front());
     copies_.pop_front();

@@ -21,7 +21,7 @@ std::string named(uint64_t id) { return "region " + std::to_string(id); }
 
 Status ShmRegions::add(uint64_t id, uint64_t bytes, uint64_t offset, bool has_backing,
                        UniqueFd fd) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (id <= highest_ || entries_.size() >= kMaxRegions || bytes == 0) {
     return {Code::kProtocol, "protocol violation: bad announcement of " + named(id)};
   }
@@ -53,7 +53,7 @@ Status ShmRegions::add(uint64_t id, uint64_t bytes, uint64_t offset, bool has_ba
 }
 
 Status ShmRegions::retire(uint64_t id) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = entries_.find(id);
   if (found == entries_.end() || found->second.retired) {
     return {Code::kProtocol, "protocol violation: " + named(id) + " retired but not announced"};
@@ -72,14 +72,14 @@ void ShmRegions::drop_file(Entry& entry) {
 }
 
 void ShmRegions::end(const Status& status) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (ended_.ok()) ended_ = status;
   changed_.notify_all();
 }
 
-Result<ShmRegions::Entry*> ShmRegions::find(Lock& lock, uint64_t id,
+Result<ShmRegions::Entry*> ShmRegions::find(MutexLock& lock, uint64_t id,
                                             std::chrono::milliseconds patience) {
-  const auto settled = [&] { return id <= highest_ || !ended_.ok(); };
+  const auto settled = [&]() RCUDA_REQUIRES(mutex_) { return id <= highest_ || !ended_.ok(); };
   if (patience.count() == 0) {
     changed_.wait(lock, settled);
   } else {
@@ -119,7 +119,7 @@ Result<Mapping> ShmRegions::map_entry(Entry& entry, void* address) {
 
 Result<void*> ShmRegions::map(uint64_t id, uint64_t bytes, void* address,
                               std::chrono::milliseconds patience) {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   Result<Entry*> found = find(lock, id, patience);
   if (!found) return found.status();
   Entry& entry = **found;
@@ -144,7 +144,7 @@ Result<void*> ShmRegions::map(uint64_t id, uint64_t bytes, void* address,
 }
 
 Status ShmRegions::unmap(uint64_t id) {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = entries_.find(id);
   if (found == entries_.end() || !found->second.user) {
     return {Code::kNotFound, named(id) + " of the peer is not mapped"};
@@ -169,13 +169,13 @@ Status ShmRegions::keep_for_transfers(Entry& entry) {
 }
 
 bool ShmRegions::arrived(uint64_t id) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return id <= highest_ || !ended_.ok();
 }
 
 Result<ShmRegions::Piece> ShmRegions::piece(uint64_t id, uint64_t offset, uint64_t bytes,
                                             std::chrono::milliseconds patience) {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   Result<Entry*> found = find(lock, id, patience);
   if (!found) return found.status();
   Entry& entry = **found;

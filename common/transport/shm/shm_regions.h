@@ -9,16 +9,15 @@
 // Regions of the same file share one descriptor.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <utility>
 
 #include <sys/types.h>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "common/transport/link.h"
@@ -50,7 +49,6 @@ class ShmRegions {
                       std::chrono::milliseconds patience);
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
   struct Entry {
     uint64_t bytes = 0;
     uint64_t offset = 0;
@@ -61,19 +59,20 @@ class ShmRegions {
     bool retired = false;                // kept only for `user`
   };
 
-  Result<Entry*> find(Lock& lock, uint64_t id, std::chrono::milliseconds patience);
+  Result<Entry*> find(MutexLock& lock, uint64_t id, std::chrono::milliseconds patience)
+      RCUDA_REQUIRES(mutex_, lock);
   Result<Mapping> map_entry(Entry& entry, void* address);
-  Status keep_for_transfers(Entry& entry);
-  void drop_file(Entry& entry);
+  Status keep_for_transfers(Entry& entry) RCUDA_REQUIRES(mutex_);
+  void drop_file(Entry& entry) RCUDA_REQUIRES(mutex_);
   // Where the region starts in `mapping`, which begins at the start of the region's first page.
   static std::byte* data_in(const Entry& entry, const Mapping& mapping);
 
-  std::mutex mutex_;  // guards everything below
-  std::condition_variable changed_;
-  uint64_t highest_ = 0;
-  Status ended_;
-  std::unordered_map<uint64_t, Entry> entries_;
-  std::map<std::pair<dev_t, ino_t>, std::weak_ptr<UniqueFd>> files_;
+  Mutex mutex_;
+  CondVar changed_;
+  uint64_t highest_ RCUDA_GUARDED_BY(mutex_) = 0;
+  Status ended_ RCUDA_GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, Entry> entries_ RCUDA_GUARDED_BY(mutex_);
+  std::map<std::pair<dev_t, ino_t>, std::weak_ptr<UniqueFd>> files_ RCUDA_GUARDED_BY(mutex_);
 };
 
 }  // namespace rcuda::transport

@@ -84,7 +84,7 @@ BulkStream::BulkStream(Socket socket, ExposedRegions& regions, SocketOrder& orde
       name_("bulk stream " + std::to_string(socket_.fd())) {}
 
 Status BulkStream::start() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (is_stopped(state_.get())) return why_stopped_;  // another stream of the Link has failed
   RCUDA_RETURN_IF_ERROR(start_thread(&receiver_, [this] { receive(); }));
   ++running_;
@@ -114,7 +114,7 @@ void BulkStream::fail_to_send_locked(Failure why) {
 void BulkStream::submit(Piece piece, Sender sender) {
   Status why;
   {
-    Lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (!is_stopped(state_.get())) {
       queued_bytes_.fetch_add(piece.bytes, std::memory_order_relaxed);
       (piece.in_order ? in_order_ : requests_).push_back(std::move(piece));
@@ -128,7 +128,7 @@ void BulkStream::submit(Piece piece, Sender sender) {
 }
 
 void BulkStream::stop(const Status& why) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!state_.move(StreamEvent::kStop, name_)) return;
   called_.store(true, std::memory_order_relaxed);
   why_stopped_ = why;
@@ -142,7 +142,7 @@ void BulkStream::join() {
 }
 
 // The memory of pieces goes back to their callers only when no thread can touch it any more.
-void BulkStream::leave(Lock& lock) {
+void BulkStream::leave(MutexLock& lock) {
   if (--running_ != 0) return;
   state_.move(StreamEvent::kLeft, name_);
   std::vector<std::shared_ptr<PendingTransfer>> failed;
@@ -163,7 +163,7 @@ void BulkStream::receive() {
   ::pthread_setname_np(::pthread_self(), "rcuda-bulk-recv");
   std::string why;
   while (why.empty()) why = receive_one();
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (state_.move(StreamEvent::kFailure, name_)) failure_.why = std::move(why);
   if (!is_stopped(state_.get())) {
     const Failure first = failure_;
@@ -177,7 +177,7 @@ void BulkStream::receive() {
 
 void BulkStream::send() {
   ::pthread_setname_np(::pthread_self(), "rcuda-bulk-send");
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
     if (!has_work() && options_.receive_spin.count() > 0) {
       called_.store(false, std::memory_order_relaxed);
@@ -186,7 +186,7 @@ void BulkStream::send() {
                  [&] { return called_.load(std::memory_order_relaxed); });
       lock.lock();
     }
-    to_send_.wait(lock, [&] { return !runs() || has_work(); });
+    to_send_.wait(lock, [&]() RCUDA_REQUIRES(mutex_) { return !runs() || has_work(); });
     if (!runs()) break;
     drive(lock, kAnyBytes, Blocking::kYes);
     if (!message_ || !runs()) continue;
@@ -240,7 +240,7 @@ bool BulkStream::next_message(uint64_t most) {
 
 // Sends until all is sent or the socket takes no more; the sending thread sends the rest. The
 // caller holds the lock before and after the call. Callbacks may run during it.
-void BulkStream::drive(Lock& lock, uint64_t most, Blocking blocking) {
+void BulkStream::drive(MutexLock& lock, uint64_t most, Blocking blocking) {
   sending_ = true;
   while (runs() && (message_ || next_message(most))) {
     lock.unlock();
@@ -276,7 +276,7 @@ bool BulkStream::next_is(Meanwhile meanwhile) const {
 
 // drive() for a thread with other work to do. `meanwhile`: what it sends while the sending thread
 // wakes up.
-void BulkStream::drive_briefly(Lock& lock, Meanwhile meanwhile) {
+void BulkStream::drive_briefly(MutexLock& lock, Meanwhile meanwhile) {
   if (!sending_ && !message_ && runs()) {
     const bool large = next_is(meanwhile);
     if (large) call_sender_locked();
@@ -373,7 +373,7 @@ std::string BulkStream::take_write(const BulkHeader& header) {
 std::string BulkStream::take_data(const BulkHeader& header) {
   std::byte* local = nullptr;
   {
-    Lock lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = in_flight_.find(header.piece);
     if (found == in_flight_.end() || found->second.piece.bytes != header.bytes ||
         !advance(lock, header.piece, PieceEvent::kData)) {
@@ -387,13 +387,13 @@ std::string BulkStream::take_data(const BulkHeader& header) {
 std::string BulkStream::take_done(const BulkHeader& header) {
   const Status outcome = refused(header.status);
   const PieceEvent event = outcome.ok() ? PieceEvent::kDone : PieceEvent::kRefusal;
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (advance(lock, header.piece, event, outcome)) return {};
   return "protocol violation: an unexpected end of a transfer";
 }
 
 // Returns false if the event is impossible. A piece that is over returns to its caller.
-bool BulkStream::advance(Lock& lock, uint64_t id, PieceEvent event, const Status& outcome) {
+bool BulkStream::advance(MutexLock& lock, uint64_t id, PieceEvent event, const Status& outcome) {
   const auto found = in_flight_.find(id);
   if (found == in_flight_.end()) return false;
   const auto next = after(kPieceTransitions, found->second.state, event);
@@ -412,7 +412,7 @@ bool BulkStream::advance(Lock& lock, uint64_t id, PieceEvent event, const Status
 }
 
 std::string BulkStream::queue_answer(const BulkHeader& asked, Code code) {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (answers_.size() >= kMaxInFlight) return "protocol violation: too many transfers at once";
   answers_.push_back({asked, code});
   drive_briefly(lock, Meanwhile::kLargeAnswer);

@@ -31,18 +31,17 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/base/socket.h"
 #include "common/transport/tcp/bulk_state.h"
 #include "common/transport/tcp/exposed_regions.h"
@@ -133,40 +132,46 @@ class BulkStream {
     bool ours = false;
   };
 
-  using Lock = std::unique_lock<std::mutex>;
   static constexpr uint64_t kAnyBytes = ~uint64_t{0};
 
   void receive();
   void send();
-  bool answer_is_next() const { return !answers_.empty() && (answer_next_ || !can_request()); }
-  bool can_request() const {
+  bool answer_is_next() const RCUDA_REQUIRES(mutex_) {
+    return !answers_.empty() && (answer_next_ || !can_request());
+  }
+  bool can_request() const RCUDA_REQUIRES(mutex_) {
     return !in_order_.empty() || (!requests_.empty() && in_flight_.size() < kMaxInFlight);
   }
-  const Piece& next_request() const { return (in_order_.empty() ? requests_ : in_order_).front(); }
-  bool next_message(uint64_t most);
+  const Piece& next_request() const RCUDA_REQUIRES(mutex_) {
+    return (in_order_.empty() ? requests_ : in_order_).front();
+  }
+  bool next_message(uint64_t most) RCUDA_REQUIRES(mutex_);
   Message answer_message(const Answer& answer);
   // Whether a call may wait until the socket takes the bytes.
   enum class Blocking { kNo, kYes };
   bool push(Blocking blocking, std::string* why);
   bool fill_pages(uint64_t at);
   bool push_pages(uint64_t left, std::string* why);
-  void drive(Lock& lock, uint64_t most, Blocking blocking);
+  void drive(MutexLock& lock, uint64_t most, Blocking blocking) RCUDA_REQUIRES(mutex_, lock);
   enum class Meanwhile { kNothing, kLargeAnswer, kLargeRequest };
-  bool next_is(Meanwhile meanwhile) const;
-  void drive_briefly(Lock& lock, Meanwhile meanwhile);
-  bool advance(Lock& lock, uint64_t id, PieceEvent event, const Status& outcome = {});
-  void leave(Lock& lock);
+  bool next_is(Meanwhile meanwhile) const RCUDA_REQUIRES(mutex_);
+  void drive_briefly(MutexLock& lock, Meanwhile meanwhile) RCUDA_REQUIRES(mutex_, lock);
+  bool advance(MutexLock& lock, uint64_t id, PieceEvent event, const Status& outcome = {})
+      RCUDA_REQUIRES(mutex_, lock);
+  void leave(MutexLock& lock) RCUDA_REQUIRES(mutex_, lock);
   std::string receive_one();
   std::string take_write(const BulkHeader& header);
   std::string take_data(const BulkHeader& header);
   std::string take_done(const BulkHeader& header);
   std::string queue_answer(const BulkHeader& asked, Code code);
   std::string receive_bytes(std::byte* data, size_t bytes);
-  bool has_work() const { return !sending_ && (message_ || !answers_.empty() || can_request()); }
-  bool runs() const { return state_.get() == StreamState::kRunning; }
-  void fail_to_send_locked(Failure why);
-  void start_sender_locked();
-  void call_sender_locked();
+  bool has_work() const RCUDA_REQUIRES(mutex_) {
+    return !sending_ && (message_ || !answers_.empty() || can_request());
+  }
+  bool runs() const RCUDA_REQUIRES(mutex_) { return state_.get() == StreamState::kRunning; }
+  void fail_to_send_locked(Failure why) RCUDA_REQUIRES(mutex_);
+  void start_sender_locked() RCUDA_REQUIRES(mutex_);
+  void call_sender_locked() RCUDA_REQUIRES(mutex_);
 
   const Socket socket_;
   ExposedRegions& regions_;
@@ -180,23 +185,24 @@ class BulkStream {
 
   std::atomic<bool> called_{false};  // wakes a sending thread that spins
 
-  std::mutex mutex_;  // guards the members below, except message_
-  std::condition_variable to_send_;
+  Mutex mutex_;
+  CondVar to_send_;
   std::thread sender_;
-  bool sending_ = false;            // some thread is in drive()
+  bool sending_ RCUDA_GUARDED_BY(mutex_) = false;  // some thread is in drive()
   std::optional<Message> message_;  // being sent; used only by the thread that set sending_
   PagePipe pages_;                  // likewise
-  bool answer_next_ = true;         // answers and requests take turns
-  std::deque<Piece> requests_;
-  std::deque<Piece> in_order_;  // go first, because the peer's answers wait for their bytes
-  std::deque<Answer> answers_;
-  std::unordered_map<uint64_t, InFlight> in_flight_;
-  uint64_t next_piece_ = 1;
-  int running_ = 0;  // threads that may touch the memory of pieces
-  StateWord<kStreamTransitions> state_;
+  bool answer_next_ RCUDA_GUARDED_BY(mutex_) = true;  // answers and requests take turns
+  std::deque<Piece> requests_ RCUDA_GUARDED_BY(mutex_);
+  // Go first, because the peer's answers wait for their bytes.
+  std::deque<Piece> in_order_ RCUDA_GUARDED_BY(mutex_);
+  std::deque<Answer> answers_ RCUDA_GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, InFlight> in_flight_ RCUDA_GUARDED_BY(mutex_);
+  uint64_t next_piece_ RCUDA_GUARDED_BY(mutex_) = 1;
+  int running_ RCUDA_GUARDED_BY(mutex_) = 0;  // threads that may touch the memory of pieces
+  StateWord<kStreamTransitions> state_ RCUDA_GUARDED_BY(mutex_);
   const std::string name_;  // for the log
-  Failure failure_;         // once kFailed
-  Status why_stopped_;      // once kStopped
+  Failure failure_ RCUDA_GUARDED_BY(mutex_);     // once kFailed
+  Status why_stopped_ RCUDA_GUARDED_BY(mutex_);  // once kStopped
 };
 
 }  // namespace rcuda::transport

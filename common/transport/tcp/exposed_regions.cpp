@@ -9,7 +9,7 @@ Result<Region> ExposedRegions::add(void* base, size_t bytes) {
   auto entry = std::make_shared<Entry>();
   entry->base = static_cast<std::byte*>(base);
   entry->bytes = bytes;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const uint64_t id = next_++;
   entries_.emplace(id, std::move(entry));
   return Region{RegionId{id}, bytes};
@@ -18,7 +18,7 @@ Result<Region> ExposedRegions::add(void* base, size_t bytes) {
 Status ExposedRegions::remove(RegionId region) {
   std::shared_ptr<Entry> entry;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = entries_.find(static_cast<uint64_t>(region));
     if (found == entries_.end()) return {Code::kNotFound, "no such region is exposed"};
     entry = std::move(found->second);
@@ -31,7 +31,7 @@ Status ExposedRegions::remove(RegionId region) {
 
 Result<std::shared_ptr<ExposedRegions::Entry>> ExposedRegions::find(uint64_t id, uint64_t offset,
                                                                     uint64_t bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = entries_.find(id);
   if (found == entries_.end()) {
     return Status{Code::kNotFound, "region " + std::to_string(id) + " does not exist"};

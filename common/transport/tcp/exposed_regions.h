@@ -10,9 +10,9 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/transport/link.h"
 
@@ -50,9 +50,9 @@ class ExposedRegions {
   Result<std::shared_ptr<Entry>> find(uint64_t id, uint64_t offset, uint64_t bytes);
 
  private:
-  std::mutex mutex_;
-  uint64_t next_ = 1;
-  std::unordered_map<uint64_t, std::shared_ptr<Entry>> entries_;
+  Mutex mutex_;
+  uint64_t next_ RCUDA_GUARDED_BY(mutex_) = 1;
+  std::unordered_map<uint64_t, std::shared_ptr<Entry>> entries_ RCUDA_GUARDED_BY(mutex_);
 };
 
 }  // namespace rcuda::transport

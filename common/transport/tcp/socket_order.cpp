@@ -24,7 +24,7 @@ SentOrder::Write SentOrder::add_write(RegionId region, uint64_t begin, uint64_t 
 }
 
 void SocketOrder::count_put() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   puts_.fetch_add(1, std::memory_order_release);
   came_.notify_all();
 }
@@ -34,13 +34,13 @@ bool SocketOrder::wait_for_puts(uint32_t count) {
     return static_cast<int32_t>(puts_.load(std::memory_order_acquire) - count) >= 0;
   };
   if (came()) return true;
-  std::unique_lock lock(mutex_);
-  came_.wait(lock, [&] { return stopped_ || came(); });
+  MutexLock lock(mutex_);
+  came_.wait(lock, [&]() RCUDA_REQUIRES(mutex_) { return stopped_ || came(); });
   return came();
 }
 
 bool SocketOrder::count_piece(uint32_t number, uint64_t bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (writes_.size() >= kMostWrites && !writes_.contains(number)) return false;
   writes_[number] += bytes;
   pieces_.fetch_add(1, std::memory_order_release);
@@ -58,7 +58,7 @@ bool SocketOrder::take_locked(uint32_t number, uint64_t bytes) {
 bool SocketOrder::wait_for_write(uint32_t number, uint64_t bytes, std::chrono::nanoseconds spin,
                                  Clock::time_point until) {
   const Clock::time_point sleep_at = Clock::now() + spin;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!take_locked(number, bytes)) {
     if (stopped_) return false;
     const uint32_t seen = pieces_;
@@ -72,7 +72,7 @@ bool SocketOrder::wait_for_write(uint32_t number, uint64_t bytes, std::chrono::n
 }
 
 void SocketOrder::stop_waiting() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   stopped_ = true;
   came_.notify_all();
 }

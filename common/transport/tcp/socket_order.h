@@ -8,13 +8,12 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <unordered_map>
 
+#include "common/base/mutex.h"
 #include "common/transport/link.h"
 
 namespace rcuda::transport {
@@ -76,16 +75,16 @@ class SocketOrder {
   const void* for_sanitizer() const { return &for_sanitizer_; }
 
  private:
-  bool take_locked(uint32_t number, uint64_t bytes);
+  bool take_locked(uint32_t number, uint64_t bytes) RCUDA_REQUIRES(mutex_);
 
   const char for_sanitizer_ = 0;
   std::atomic<uint64_t> bytes_{0};
   std::atomic<uint32_t> puts_{0};    // raised with mutex_ held
   std::atomic<uint32_t> pieces_{0};  // the same
   std::atomic<bool> stopped_{false};
-  std::mutex mutex_;
-  std::condition_variable came_;
-  std::unordered_map<uint32_t, uint64_t> writes_;  // bytes by number; guarded by mutex_
+  Mutex mutex_;
+  CondVar came_;
+  std::unordered_map<uint32_t, uint64_t> writes_ RCUDA_GUARDED_BY(mutex_);  // bytes by number
 };
 
 }  // namespace rcuda::transport

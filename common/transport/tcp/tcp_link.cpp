@@ -67,7 +67,7 @@ Status TcpLink::start() {
   if (started.ok()) started = start_thread(&receiver_, [this] { receive(); });
   if (started.ok()) return {};
   {
-    std::lock_guard lock(end_mutex_);
+    MutexLock lock(end_mutex_);
     receiver_over_ = true;
   }
   fail(End::kIntended, started.context());
@@ -77,8 +77,9 @@ Status TcpLink::start() {
 TcpLink::~TcpLink() {
   close();
   {
-    std::unique_lock lock(end_mutex_);
-    receiver_ended_.wait_for(lock, kLinger, [this] { return receiver_over_; });
+    MutexLock lock(end_mutex_);
+    receiver_ended_.wait_for(lock, kLinger,
+                             [this]() RCUDA_REQUIRES(end_mutex_) { return receiver_over_; });
   }
   ::shutdown(control_.fd(), SHUT_RDWR);
   if (receiver_.joinable()) receiver_.join();
@@ -92,9 +93,11 @@ void TcpLink::close() {
   {
     // What was put behind them counts only with their bytes.
     sender_.flush();
-    std::unique_lock lock(end_mutex_);
+    MutexLock lock(end_mutex_);
     takes_writes_ = false;
-    writes_sent_.wait_for(lock, kLinger, [this] { return unsent_writes_ == 0 || broken(); });
+    writes_sent_.wait_for(lock, kLinger, [this]() RCUDA_REQUIRES(end_mutex_) {
+      return unsent_writes_ == 0 || broken();
+    });
   }
   sender_.finish(bytes_of(kFarewellFrame), Clock::now() + kLinger);
   ::shutdown(control_.fd(), SHUT_WR);
@@ -111,8 +114,9 @@ void TcpLink::on_broken() {
 
 // If the peer ends on purpose, its bulk connections may close before its farewell has been read.
 void TcpLink::bulk_lost(const std::string& why) {
-  std::unique_lock lock(end_mutex_);
-  receiver_ended_.wait_for(lock, kLinger, [this] { return receiver_over_ || broken(); });
+  MutexLock lock(end_mutex_);
+  receiver_ended_.wait_for(
+      lock, kLinger, [this]() RCUDA_REQUIRES(end_mutex_) { return receiver_over_ || broken(); });
   lock.unlock();
   lost(why);
 }
@@ -135,7 +139,7 @@ Status TcpLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
   if (!sender_.send(std::span(message).first(pieces.size() + 1), total + sizeof header, wake)) {
     return broken() ? status() : Status{Code::kUnavailable, "the session was closed"};
   }
-  std::lock_guard lock(put_mutex_);
+  MutexLock lock(put_mutex_);
   count_put(total);
   return {};
 }
@@ -151,7 +155,7 @@ Status TcpLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
   const PutHeader header{static_cast<uint32_t>(sizeof place + bytes.size()), kRegionPut};
   const std::array<Bytes, 3> message{bytes_of(header), bytes_of(place), bytes};
   {
-    std::lock_guard lock(sent_mutex_);
+    MutexLock lock(sent_mutex_);
     const uint32_t sent = sent_order_.add_put();
     if (!sender_.keep(message, sizeof header + header.bytes)) {
       return broken() ? status() : Status{Code::kUnavailable, "the session was closed"};
@@ -216,7 +220,7 @@ void TcpLink::write_in_order(RegionId region, uint64_t offset, const void* local
   TransferRequest what{true, region, offset, source, bytes, 0, Company::kAlone, true};
   if (broken()) return done(status());
   {
-    std::unique_lock lock(end_mutex_);
+    MutexLock lock(end_mutex_);
     if (!takes_writes_) {
       lock.unlock();
       return done({Code::kUnavailable, "the session was closed"});
@@ -225,11 +229,11 @@ void TcpLink::write_in_order(RegionId region, uint64_t offset, const void* local
   }
   const auto sent = [this, done = std::move(done)](const Status& status) {
     done(status);
-    std::lock_guard lock(end_mutex_);
+    MutexLock lock(end_mutex_);
     --unsent_writes_;
     writes_sent_.notify_all();
   };
-  std::lock_guard lock(sent_mutex_);
+  MutexLock lock(sent_mutex_);
   sender_.flush();  // the write waits for earlier puts into regions
   const SentOrder::Write write = sent_order_.add_write(region, offset, offset + bytes);
   what.immediate = write.number;
@@ -257,7 +261,7 @@ void TcpLink::receive() {
     }
     lost(why);
   }
-  std::lock_guard lock(end_mutex_);
+  MutexLock lock(end_mutex_);
   receiver_over_ = true;
   receiver_ended_.notify_all();
 }

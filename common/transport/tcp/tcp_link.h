@@ -12,12 +12,11 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/base/socket.h"
 #include "common/transport/link_core.h"
 #include "common/transport/mapping.h"
@@ -105,17 +104,17 @@ class TcpLink final : public LinkCore {
   SocketOrder order_;  // of what this side receives
   // Held while a put into a region, or the end of a write in order, is counted and enters the
   // control stream. The count is visible only after that: whoever waits for it is sent later.
-  std::mutex sent_mutex_;
-  SentOrder sent_order_;                    // guarded by sent_mutex_
+  Mutex sent_mutex_;
+  SentOrder sent_order_ RCUDA_GUARDED_BY(sent_mutex_);
   std::atomic<uint32_t> sent_in_order_{0};  // its count; raised with sent_mutex_ held
-  // Writes in order; both guarded by end_mutex_.
-  int unsent_writes_ = 0;
-  bool takes_writes_ = true;
-  std::condition_variable writes_sent_;
-  std::mutex put_mutex_;
-  std::mutex end_mutex_;
-  std::condition_variable receiver_ended_;
-  bool receiver_over_ = false;  // guarded by end_mutex_
+  // Writes in order.
+  int unsent_writes_ RCUDA_GUARDED_BY(end_mutex_) = 0;
+  bool takes_writes_ RCUDA_GUARDED_BY(end_mutex_) = true;
+  CondVar writes_sent_;
+  Mutex put_mutex_;
+  Mutex end_mutex_;
+  CondVar receiver_ended_;
+  bool receiver_over_ RCUDA_GUARDED_BY(end_mutex_) = false;
   std::atomic<bool> closing_{false};
   // Declared last: their threads use the members above.
   TcpSender sender_;

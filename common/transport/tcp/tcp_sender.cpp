@@ -28,7 +28,7 @@ constexpr auto kLinger = std::chrono::microseconds(50);
 constexpr size_t kMaxPieces = kMaxPutPieces + 1;
 
 // Locks a mutex that others hold for less than a microsecond.
-void lock_soon(std::unique_lock<std::mutex>& lock) {
+void lock_soon(MutexLock& lock) RCUDA_ACQUIRE(lock) {
   constexpr int kTries = 200;
   for (int i = 0; i < kTries; ++i) {
     if (lock.try_lock()) return;
@@ -49,7 +49,10 @@ TcpSender::TcpSender(const Socket& socket, Bytes heartbeat, std::chrono::millise
       on_error_(std::move(on_error)) {}
 
 Status TcpSender::start() {
-  last_send_ = Clock::now();
+  {
+    MutexLock lock(mutex_);
+    last_send_ = Clock::now();
+  }
   return start_thread(&flusher_, [this] { run(); });
 }
 
@@ -66,7 +69,7 @@ void TcpSender::append(std::span<const Bytes> pieces, size_t skip) {
 bool TcpSender::send(std::span<const Bytes> pieces, size_t total, Wake wake) {
   if (wake == Wake::kWithNext) return keep(pieces, total);
   bool urgent = wake == Wake::kNow || wake == Wake::kHandOver;
-  Lock lock(mutex_, std::defer_lock);
+  MutexLock lock(mutex_, std::defer_lock);
   lock_soon(lock);
   const Clock::time_point now = Clock::now();
   const auto gap = now - std::exchange(last_put_, now);
@@ -93,7 +96,7 @@ bool TcpSender::send(std::span<const Bytes> pieces, size_t total, Wake wake) {
 }
 
 bool TcpSender::keep(std::span<const Bytes> pieces, size_t total) {
-  Lock lock(mutex_, std::defer_lock);
+  MutexLock lock(mutex_, std::defer_lock);
   lock_soon(lock);
   if (stopped_ || !make_room(lock, total)) return false;
   append(pieces, 0);
@@ -101,7 +104,7 @@ bool TcpSender::keep(std::span<const Bytes> pieces, size_t total) {
 }
 
 // A message larger than the buffer is accepted when the buffer is empty.
-bool TcpSender::make_room(Lock& lock, size_t total) {
+bool TcpSender::make_room(MutexLock& lock, size_t total) {
   while (!pending_.empty() && pending_.size() + total > kMaxPending) {
     if (sending_) {
       space_.wait(lock);
@@ -115,14 +118,14 @@ bool TcpSender::make_room(Lock& lock, size_t total) {
 
 // Releases the lock first: a flusher that lingers takes it at once, and a thread that finds a mutex
 // locked sleeps, which costs both sides more than a send.
-void TcpSender::call_flusher(Lock& lock) {
+void TcpSender::call_flusher(MutexLock& lock) {
   const bool asleep = std::exchange(flusher_asleep_, false);
   lock.unlock();
   called_.store(true, std::memory_order_release);
   if (asleep) flusher_wanted_.notify_one();
 }
 
-bool TcpSender::send_now(Lock& lock, std::span<const Bytes> pieces, size_t total) {
+bool TcpSender::send_now(MutexLock& lock, std::span<const Bytes> pieces, size_t total) {
   std::array<iovec, kMaxPieces> vectors;
   const size_t count = std::min(pieces.size(), kMaxPieces);
   for (size_t i = 0; i < count; ++i) {
@@ -154,7 +157,7 @@ bool TcpSender::send_now(Lock& lock, std::span<const Bytes> pieces, size_t total
     outgoing_.clear();
   }
   space_.notify_all();
-  if (!pending_.empty()) call_flusher(lock);
+  pending_.empty() ? lock.unlock() : call_flusher(lock);
   return true;
 }
 
@@ -174,7 +177,7 @@ bool TcpSender::send_outgoing(Clock::time_point deadline) {
   return true;
 }
 
-void TcpSender::drain(Lock& lock, Clock::time_point deadline) {
+void TcpSender::drain(MutexLock& lock, Clock::time_point deadline) {
   sending_ = true;
   while (!stopped_) {
     if (sent_ == outgoing_.size()) {
@@ -203,19 +206,22 @@ void TcpSender::drain(Lock& lock, Clock::time_point deadline) {
 }
 
 void TcpSender::flush() {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   flush(lock);
 }
 
-void TcpSender::flush(Lock& lock) {
-  if (stopped_ || sending_ || idle()) return;
-  drain(lock, Clock::now());
-  if (!idle()) call_flusher(lock);
+void TcpSender::flush(MutexLock& lock) {
+  if (!stopped_ && !sending_ && !idle()) {
+    drain(lock, Clock::now());
+    if (!idle()) return call_flusher(lock);
+  }
+  lock.unlock();
 }
 
 void TcpSender::finish(Bytes farewell, Clock::time_point deadline) {
-  Lock lock(mutex_);
-  space_.wait_until(lock, deadline, [this] { return stopped_ || !sending_; });
+  MutexLock lock(mutex_);
+  space_.wait_until(lock, deadline,
+                    [this]() RCUDA_REQUIRES(mutex_) { return stopped_ || !sending_; });
   if (!stopped_ && !sending_) {
     append(std::span(&farewell, 1), 0);
     drain(lock, deadline);
@@ -226,7 +232,7 @@ void TcpSender::finish(Bytes farewell, Clock::time_point deadline) {
 }
 
 void TcpSender::stop() {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   stopped_ = true;
   space_.notify_all();
   flusher_wanted_.notify_all();
@@ -238,7 +244,7 @@ void TcpSender::join() {
 
 void TcpSender::run() {
   ::pthread_setname_np(::pthread_self(), "rcuda-tcp-send");
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   Clock::time_point linger_until{};
   while (!stopped_) {
     if (!sending_ && !idle()) {
@@ -258,7 +264,7 @@ void TcpSender::run() {
     }
     flusher_asleep_ = true;
     flusher_awake_ = false;
-    const auto is_called = [this] { return stopped_ || !flusher_asleep_; };
+    const auto is_called = [this]() RCUDA_REQUIRES(mutex_) { return stopped_ || !flusher_asleep_; };
     const Clock::time_point heartbeat_at = (sending_ ? now : last_send_) + interval_;
     bool called = true;
     if (interval_.count() == 0) {

@@ -17,14 +17,13 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/transport/link.h"
 
 namespace rcuda::transport {
@@ -58,15 +57,17 @@ class TcpSender {
  private:
   static constexpr size_t kMaxPending = 1u << 20;
 
-  using Lock = std::unique_lock<std::mutex>;
-  bool make_room(Lock& lock, size_t total);
-  bool idle() const { return !sending_ && outgoing_.size() == sent_ && pending_.empty(); }
-  void call_flusher(Lock& lock);
-  bool send_now(Lock& lock, std::span<const Bytes> pieces, size_t total);
-  void drain(Lock& lock, Clock::time_point deadline);
-  void flush(Lock& lock);
+  bool make_room(MutexLock& lock, size_t total) RCUDA_REQUIRES(mutex_, lock);
+  bool idle() const RCUDA_REQUIRES(mutex_) {
+    return !sending_ && outgoing_.size() == sent_ && pending_.empty();
+  }
+  void call_flusher(MutexLock& lock) RCUDA_REQUIRES(mutex_) RCUDA_RELEASE(lock);
+  bool send_now(MutexLock& lock, std::span<const Bytes> pieces, size_t total) RCUDA_REQUIRES(mutex_)
+      RCUDA_RELEASE(lock);
+  void drain(MutexLock& lock, Clock::time_point deadline) RCUDA_REQUIRES(mutex_, lock);
+  void flush(MutexLock& lock) RCUDA_REQUIRES(mutex_) RCUDA_RELEASE(lock);
   bool send_outgoing(Clock::time_point deadline);
-  void append(std::span<const Bytes> pieces, size_t skip);
+  void append(std::span<const Bytes> pieces, size_t skip) RCUDA_REQUIRES(mutex_);
   void run();
 
   const Socket& socket_;
@@ -78,20 +79,21 @@ class TcpSender {
   // Wakes a flusher that lingers, which leaves the lock to others.
   std::atomic<bool> called_{false};
 
-  std::mutex mutex_;  // guards everything below, except outgoing_
-  std::condition_variable flusher_wanted_;
-  std::condition_variable space_;
-  std::vector<std::byte> pending_;
+  Mutex mutex_;
+  CondVar flusher_wanted_;
+  CondVar space_;
+  std::vector<std::byte> pending_ RCUDA_GUARDED_BY(mutex_);
   // Used only by the thread that set sending_; sent before pending_.
   std::vector<std::byte> outgoing_;
   size_t sent_ = 0;                  // of outgoing_
-  bool sending_ = false;
-  bool flusher_asleep_ = false;  // and has not been called
-  bool flusher_awake_ = false;   // after a call the flusher takes time to wake up
-  bool stopped_ = false;
-  int run_ = 0;  // puts that nobody waits for, one soon after another
-  Clock::time_point last_put_{};
-  Clock::time_point last_send_{};
+  bool sending_ RCUDA_GUARDED_BY(mutex_) = false;
+  bool flusher_asleep_ RCUDA_GUARDED_BY(mutex_) = false;  // and has not been called
+  // After a call the flusher takes time to wake up.
+  bool flusher_awake_ RCUDA_GUARDED_BY(mutex_) = false;
+  bool stopped_ RCUDA_GUARDED_BY(mutex_) = false;
+  int run_ RCUDA_GUARDED_BY(mutex_) = 0;  // puts that nobody waits for, one soon after another
+  Clock::time_point last_put_ RCUDA_GUARDED_BY(mutex_){};
+  Clock::time_point last_send_ RCUDA_GUARDED_BY(mutex_){};
 };
 
 }  // namespace rcuda::transport

@@ -3,7 +3,6 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -13,6 +12,7 @@
 #include <sys/time.h>
 
 #include "common/base/log.h"
+#include "common/base/mutex.h"
 #include "common/base/start_thread.h"
 #include "common/transport/tcp/tcp_messages.h"
 
@@ -31,10 +31,10 @@ void set_option(int socket, int level, int name, const T& value) {
 class Streams {
  public:
   Streams(const Bootstrap& bootstrap, size_t count, Deadline deadline)
-      : bootstrap_(bootstrap), deadline_(deadline), sockets_(count) {}
+      : bootstrap_(bootstrap), deadline_(deadline), count_(count), sockets_(count) {}
 
   Result<std::vector<Socket>> make_all() {
-    std::vector<std::thread> threads(sockets_.size());
+    std::vector<std::thread> threads(count_);
     for (size_t i = 1; i < threads.size(); ++i) {
       // Without a thread it is made here, which only takes longer.
       if (!start_thread(&threads[i], [this, i] { make(i); }).ok()) make(i);
@@ -43,6 +43,7 @@ class Streams {
     for (std::thread& thread : threads) {
       if (thread.joinable()) thread.join();
     }
+    MutexLock lock(mutex_);
     if (!status_.ok()) return status_;
     return std::move(sockets_);
   }
@@ -57,7 +58,7 @@ class Streams {
       status = bootstrap_.server ? recv_all(*stream, writable_bytes_of(hello), deadline_)
                                  : send_all(*stream, bytes_of(hello), deadline_);
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!status.ok()) {
       if (status_.ok()) status_ = std::move(status);
     } else if (hello.magic != kStreamMagic || hello.index >= sockets_.size() ||
@@ -70,9 +71,10 @@ class Streams {
 
   const Bootstrap& bootstrap_;
   const Deadline deadline_;
-  std::mutex mutex_;
-  std::vector<Socket> sockets_;
-  Status status_;  // the first error
+  const size_t count_;
+  Mutex mutex_;
+  std::vector<Socket> sockets_ RCUDA_GUARDED_BY(mutex_);
+  Status status_ RCUDA_GUARDED_BY(mutex_);  // the first error
 };
 
 }  // namespace

@@ -1,12 +1,12 @@
 #include "common/transport/verbs/adapter_events.h"
 
 #include <algorithm>
-#include <mutex>
 #include <vector>
 
 #include <fcntl.h>
 
 #include "common/base/log.h"
+#include "common/base/mutex.h"
 #include "common/transport/verbs/connection.h"
 #include "common/transport/verbs/errors.h"
 
@@ -14,8 +14,8 @@ namespace rcuda::transport::verbs {
 namespace {
 
 struct Registry {
-  std::mutex mutex;
-  std::vector<AdapterEvents::Attachment*> attachments;
+  Mutex mutex;
+  std::vector<AdapterEvents::Attachment*> attachments RCUDA_GUARDED_BY(mutex);
 };
 
 // Never destroyed: Links may outlive the static destructors.
@@ -55,7 +55,7 @@ void tell_of_port(ibv_context* context, const ibv_async_event& event) {
 }  // namespace
 
 void AdapterEvents::Attachment::begin(ibv_context* context, const void* owner, Loss::Note note) {
-  const std::lock_guard lock(registry().mutex);
+  const MutexLock lock(registry().mutex);
   ::fcntl(context->async_fd, F_SETFL, ::fcntl(context->async_fd, F_GETFL) | O_NONBLOCK);
   context_ = context;
   owner_ = owner;
@@ -64,12 +64,12 @@ void AdapterEvents::Attachment::begin(ibv_context* context, const void* owner, L
 }
 
 void AdapterEvents::Attachment::end() {
-  const std::lock_guard lock(registry().mutex);
+  const MutexLock lock(registry().mutex);
   std::erase(registry().attachments, this);
 }
 
 void AdapterEvents::take(ibv_context* context) {
-  const std::lock_guard lock(registry().mutex);
+  const MutexLock lock(registry().mutex);
   ibv_async_event event;
   while (ibv_get_async_event(context, &event) == 0) {
     const char* what = ibv_event_type_str(event.event_type);

@@ -36,7 +36,7 @@ void BulkEngine::start(ibv_pd* pd, std::vector<ibv_qp*> qps, ibv_cq* cq,
 Status BulkEngine::add_remote(uint64_t id, uint64_t bytes, uint64_t address, uint64_t rkey) {
   std::vector<Waiting> ready;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (id <= highest_remote_ || bytes == 0 || remotes_.size() >= kMaxRegions) {
       return {Code::kProtocol, "protocol violation: bad announcement of a region"};
     }
@@ -59,7 +59,7 @@ Status BulkEngine::retire_remote(uint64_t id) {
   Outcomes outcomes;
   std::vector<uint64_t> retired;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = remotes_.find(id);
     if (found == remotes_.end()) {
       return {Code::kProtocol, "protocol violation: a region was retired but not announced"};
@@ -83,7 +83,7 @@ Status BulkEngine::retire_remote(uint64_t id) {
 
 Result<PutQueue::Target> BulkEngine::place_of(RegionId region, uint64_t offset, uint64_t bytes) {
   const auto id = static_cast<uint64_t>(region);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (id > highest_remote_) return Status(Code::kUnavailable, "a region that is not announced yet");
   const auto found = remotes_.find(id);
   if (found == remotes_.end()) return not_found(id);
@@ -103,7 +103,7 @@ bool BulkEngine::transfer(const TransferRequest& what, std::chrono::milliseconds
   const auto deadline = patience.count() == 0 ? Clock::time_point::max() : Clock::now() + patience;
   Waiting request{what, deadline, std::move(done)};
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!stopped_ && static_cast<uint64_t>(what.region) > highest_remote_) {
       waiting_.push_back(std::move(request));
       return true;
@@ -116,7 +116,7 @@ bool BulkEngine::transfer(const TransferRequest& what, std::chrono::milliseconds
 Status BulkEngine::begin(const Waiting& request) {
   std::shared_ptr<Remote> remote;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (stopped_) return why_stopped_;
     const auto id = static_cast<uint64_t>(request.region);
     const auto found = remotes_.find(id);
@@ -138,7 +138,7 @@ Status BulkEngine::begin(const Waiting& request) {
   };
   const auto transfer = std::make_shared<PendingTransfer>(pieces, counted);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (uint64_t at = 0; at < request.bytes; at += piece) {
       Operation operation;
       operation.to_peer = request.to_peer;
@@ -233,7 +233,7 @@ void BulkEngine::pump() {
   std::vector<Operation*> batch;
   int error = 0;
   {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     while (take_batch_locked(outcomes, batch)) {
       ++posting_;
       lock.unlock();
@@ -348,7 +348,7 @@ void BulkEngine::poll() {
     auto sign = Loss::Sign::kNone;
     std::string error;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       for (const ibv_wc& completion : done) {
         const bool failed = completion.status != IBV_WC_SUCCESS;
         const auto seen = !failed                                    ? Loss::Sign::kNone
@@ -394,7 +394,7 @@ std::chrono::steady_clock::time_point BulkEngine::expire() {
   std::vector<Waiting> late;
   auto next = Clock::time_point::max();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto now = Clock::now();
     const auto first = std::partition(waiting_.begin(), waiting_.end(),
                                       [now](const Waiting& w) { return w.deadline > now; });
@@ -411,7 +411,7 @@ void BulkEngine::stop(const Status& why) {
   std::vector<Waiting> waiting;
   Outcomes outcomes;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (std::exchange(stopped_, true)) return;
     why_stopped_ = why;
     waiting.swap(waiting_);
@@ -424,7 +424,7 @@ void BulkEngine::stop(const Status& why) {
 }
 
 void BulkEngine::quiesce() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (posting_ != 0) {
     lock.unlock();
     std::this_thread::yield();
@@ -433,7 +433,7 @@ void BulkEngine::quiesce() {
 }
 
 bool BulkEngine::idle() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return in_flight_.empty();
 }
 
@@ -441,7 +441,7 @@ void BulkEngine::fail_in_flight() {
   Outcomes outcomes;
   std::vector<uint64_t> retired;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     while (!in_flight_.empty()) over_locked(*in_flight_.begin(), false, outcomes, retired);
   }
   report(outcomes, {});

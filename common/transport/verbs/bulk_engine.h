@@ -22,12 +22,12 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/transport/link.h"
 #include "common/transport/mapping.h"
 #include "common/transport/transfer.h"
@@ -120,15 +120,15 @@ class BulkEngine {
   using Outcomes = std::vector<std::pair<std::shared_ptr<PendingTransfer>, Status>>;
 
   Status begin(const Waiting& request);
-  Operation* next_locked(Outcomes& outcomes);
+  Operation* next_locked(Outcomes& outcomes) RCUDA_REQUIRES(mutex_);
   void pump();
-  Status make_slots_locked();
-  bool take_slot_locked(Operation& operation);
-  bool take_batch_locked(Outcomes& outcomes, std::vector<Operation*>& batch);
+  Status make_slots_locked() RCUDA_REQUIRES(mutex_);
+  bool take_slot_locked(Operation& operation) RCUDA_REQUIRES(mutex_);
+  bool take_batch_locked(Outcomes& outcomes, std::vector<Operation*>& batch) RCUDA_REQUIRES(mutex_);
   int post(std::vector<Operation*>& batch);
   void describe(const Operation& operation, ibv_send_wr& request, ibv_sge& piece);
   void over_locked(Operation* operation, bool done, Outcomes& outcomes,
-                   std::vector<uint64_t>& retired);
+                   std::vector<uint64_t>& retired) RCUDA_REQUIRES(mutex_);
   void report(const Outcomes& outcomes, const std::vector<uint64_t>& retired);
   void receive(const ibv_wc& completion);
 
@@ -145,21 +145,23 @@ class BulkEngine {
   ibv_cq* cq_ = nullptr;
   uint64_t piece_bytes_ = 0;
 
-  std::mutex mutex_;           // guards everything below, except what post() and poll() may read
-  std::vector<Queue> queues_;  // their queue pairs do not change after start()
-  std::deque<Operation> pending_;
-  std::unordered_set<Operation*> in_flight_;
-  uint32_t posting_ = 0;  // threads that are posting without the lock
+  Mutex mutex_;
+  // post() and poll() read the queue pairs and the slots without the lock: the queue pairs do not
+  // change after start(), and the slots are made before the first operation has one.
+  std::vector<Queue> queues_;
+  std::deque<Operation> pending_ RCUDA_GUARDED_BY(mutex_);
+  std::unordered_set<Operation*> in_flight_ RCUDA_GUARDED_BY(mutex_);
+  uint32_t posting_ RCUDA_GUARDED_BY(mutex_) = 0;  // threads that are posting without the lock
   // Transfers with pieces that the adapter failed. They end with the Link, and with its reason.
-  std::vector<std::shared_ptr<PendingTransfer>> failed_;
-  std::vector<Waiting> waiting_;
-  std::unordered_map<uint64_t, std::shared_ptr<Remote>> remotes_;
-  uint64_t highest_remote_ = 0;
+  std::vector<std::shared_ptr<PendingTransfer>> failed_ RCUDA_GUARDED_BY(mutex_);
+  std::vector<Waiting> waiting_ RCUDA_GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, std::shared_ptr<Remote>> remotes_ RCUDA_GUARDED_BY(mutex_);
+  uint64_t highest_remote_ RCUDA_GUARDED_BY(mutex_) = 0;
   Mapping slot_memory_;
   std::shared_ptr<Registration> slots_;
-  std::vector<int> free_slots_;
-  bool stopped_ = false;
-  Status why_stopped_;
+  std::vector<int> free_slots_ RCUDA_GUARDED_BY(mutex_);
+  bool stopped_ RCUDA_GUARDED_BY(mutex_) = false;
+  Status why_stopped_ RCUDA_GUARDED_BY(mutex_);
 };
 
 }  // namespace rcuda::transport::verbs

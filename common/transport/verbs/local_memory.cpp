@@ -76,7 +76,7 @@ void set_kept_bytes_limit(uint64_t bytes) { kept_bytes_limit = bytes; }
 
 Result<std::shared_ptr<Registration>> LocalMemory::add(std::shared_ptr<Registration> registration) {
   registrations_.fetch_add(1, std::memory_order_relaxed);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   longest_ = std::max(longest_, registration->bytes);
   exposed_.emplace(registration->base, registration);
   return registration;
@@ -113,7 +113,7 @@ Result<std::shared_ptr<Registration>> LocalMemory::expose_device(void* base, siz
 }
 
 void LocalMemory::withdraw(const std::shared_ptr<Registration>& registration) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto [first, last] = exposed_.equal_range(registration->base);
   const auto found =
       std::find_if(first, last, [&](const auto& entry) { return entry.second == registration; });
@@ -122,7 +122,7 @@ void LocalMemory::withdraw(const std::shared_ptr<Registration>& registration) {
 
 std::shared_ptr<Registration> LocalMemory::find(const void* local, size_t bytes) {
   const auto address = reinterpret_cast<uintptr_t>(local);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   // Regions may overlap: check all that begin early enough to reach this address.
   for (auto at = exposed_.upper_bound(address); at != exposed_.begin();) {
     --at;
@@ -186,7 +186,7 @@ std::shared_ptr<Registration> LocalMemory::register_range(uintptr_t base, size_t
 }
 
 bool LocalMemory::asked_before(uintptr_t base, size_t bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (Asked& asked : asked_) {
     if (asked.base != base || asked.bytes != bytes) continue;
     asked = {};
@@ -200,7 +200,7 @@ std::shared_ptr<Registration> LocalMemory::find_kept(uintptr_t base, size_t byte
   std::list<Kept> over;  // deregistered after the lock is released
   std::shared_ptr<Registration> found;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (kept_.empty()) return nullptr;
     UnmapMonitor* const monitor = UnmapMonitor::get();
     if (monitor == nullptr) return nullptr;
@@ -222,7 +222,7 @@ std::shared_ptr<Registration> LocalMemory::find_kept(uintptr_t base, size_t byte
 
 void LocalMemory::keep(std::shared_ptr<Registration> registration, int watch) {
   std::list<Kept> over;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   kept_bytes_ += registration->bytes;
   kept_.push_front({std::move(registration), watch});
   while (kept_.size() > kMaxKept || kept_bytes_ > kept_bytes_limit) {
@@ -234,7 +234,7 @@ void LocalMemory::keep(std::shared_ptr<Registration> registration, int watch) {
 
 void LocalMemory::clear() {
   std::list<Kept> over;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (kept_.empty()) return;
   if (UnmapMonitor* const monitor = UnmapMonitor::get()) {
     for (const Kept& entry : kept_) monitor->release(entry.watch);

@@ -22,8 +22,8 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/transport/link.h"
 #include "common/transport/verbs/handles.h"
@@ -82,13 +82,15 @@ class LocalMemory {
   ibv_pd* pd_ = nullptr;
   std::atomic<bool> refusal_told_{false};
 
-  std::mutex mutex_;                                                 // guards the rest
-  std::multimap<uintptr_t, std::shared_ptr<Registration>> exposed_;  // by base
-  size_t longest_ = 0;  // size of the largest of exposed_ so far
-  std::list<Kept> kept_;                                             // most recently used first
-  size_t kept_bytes_ = 0;
-  std::array<Asked, 64> asked_{};  // recent requests; entries are reused in turn
-  size_t next_asked_ = 0;
+  Mutex mutex_;
+  // By base.
+  std::multimap<uintptr_t, std::shared_ptr<Registration>> exposed_ RCUDA_GUARDED_BY(mutex_);
+  size_t longest_ RCUDA_GUARDED_BY(mutex_) = 0;    // size of the largest of exposed_ so far
+  std::list<Kept> kept_ RCUDA_GUARDED_BY(mutex_);  // most recently used first
+  size_t kept_bytes_ RCUDA_GUARDED_BY(mutex_) = 0;
+  // Recent requests; entries are reused in turn.
+  std::array<Asked, 64> asked_ RCUDA_GUARDED_BY(mutex_){};
+  size_t next_asked_ RCUDA_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace rcuda::transport::verbs

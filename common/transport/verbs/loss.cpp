@@ -11,7 +11,7 @@ void Loss::watch(ibv_context* context, uint8_t port) {
 
 void Loss::note(Sign sign, const std::string& what) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const bool first = sign_ == Sign::kNone;
     if (sign > sign_) {
       sign_ = sign;
@@ -24,12 +24,12 @@ void Loss::note(Sign sign, const std::string& what) {
 }
 
 Loss::Clock::time_point Loss::due() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return due_;
 }
 
 std::string Loss::reason() const {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const Sign sign = sign_;
   const std::string what = what_;
   lock.unlock();
@@ -39,7 +39,7 @@ std::string Loss::reason() const {
 }
 
 std::string Loss::reason_behind(const std::string& what) const {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const bool own = sign_ >= Sign::kQueuePair;
   lock.unlock();
   if (own) return reason();

@@ -9,9 +9,9 @@
 
 #include <chrono>
 #include <functional>
-#include <mutex>
 #include <string>
 
+#include "common/base/mutex.h"
 #include "common/transport/verbs/handles.h"
 
 namespace rcuda::transport::verbs {
@@ -55,10 +55,10 @@ class Loss {
   ibv_context* context_ = nullptr;
   uint8_t port_ = 0;
 
-  mutable std::mutex mutex_;  // guards the rest
-  Sign sign_ = Sign::kNone;
-  std::string what_;
-  Clock::time_point due_ = Clock::time_point::max();
+  mutable Mutex mutex_;
+  Sign sign_ RCUDA_GUARDED_BY(mutex_) = Sign::kNone;
+  std::string what_ RCUDA_GUARDED_BY(mutex_);
+  Clock::time_point due_ RCUDA_GUARDED_BY(mutex_) = Clock::time_point::max();
 };
 
 }  // namespace rcuda::transport::verbs

@@ -18,6 +18,7 @@ Status PutQueue::open(ibv_pd* pd) {
   staging_ = Mapping(base, kStagingBytes);
   staging_mr_.reset(ibv_reg_mr(pd, base, kStagingBytes, IBV_ACCESS_LOCAL_WRITE));
   if (!staging_mr_) return registration_error(errno, kStagingBytes);
+  MutexLock lock(mutex_);
   gathered_.reserve(kDepth);
   posting_.reserve(kDepth);
   return {};
@@ -31,12 +32,12 @@ void PutQueue::start(ibv_qp* qp, ibv_cq* cq, uint32_t inline_bytes, Target windo
 }
 
 void PutQueue::stop() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   stopped_ = true;
 }
 
 void PutQueue::quiesce() {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   stopped_ = true;
   while (busy_) {
     lock.unlock();
@@ -72,7 +73,7 @@ bool PutQueue::poll() {
   std::string error;
   bool confirmed;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (stopped_ || cq_ == nullptr) return true;
     poll_locked();
     sign = sign_;
@@ -83,7 +84,7 @@ bool PutQueue::poll() {
   return confirmed;
 }
 
-Status PutQueue::wait_for_room(Lock& lock, size_t staged_bytes, Turn turn) {
+Status PutQueue::wait_for_room(MutexLock& lock, size_t staged_bytes, Turn turn) {
   while (true) {
     if (stopped_) return {Code::kUnavailable, "the session has ended"};
     const bool may = turn == Turn::kAnytime || !splitting_;
@@ -148,7 +149,7 @@ void PutQueue::finish(Entry& entry, bool force_signal) {
 
 Status PutQueue::put_into(const Target& place, Bytes bytes, uint64_t* number) {
   const auto size = static_cast<uint32_t>(bytes.size());
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   RCUDA_RETURN_IF_ERROR(
       wait_for_room(lock, size <= inline_bytes_ ? 0 : 2 * bytes.size(), Turn::kNotWithinAPut));
   Entry& entry = add(place, size);
@@ -160,20 +161,20 @@ Status PutQueue::put_into(const Target& place, Bytes bytes, uint64_t* number) {
 
 bool PutQueue::confirmed(uint64_t number) {
   (void)poll();  // notes errors
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return confirmed_ >= number || stopped_ || sign_ != Loss::Sign::kNone;
 }
 
 Status PutQueue::put(uint64_t offset, std::span<const Bytes> pieces, size_t total,
                      const std::function<bool()>& wakes, uint32_t immediate) {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   Status status = add_put(lock, offset, pieces, total, wakes, immediate);
   if (!status.ok()) return status;
   return post(lock);
 }
 
-Status PutQueue::add_put(Lock& lock, uint64_t offset, std::span<const Bytes> pieces, size_t total,
-                         const std::function<bool()>& wakes, uint32_t immediate) {
+Status PutQueue::add_put(MutexLock& lock, uint64_t offset, std::span<const Bytes> pieces,
+                         size_t total, const std::function<bool()>& wakes, uint32_t immediate) {
   // Destroyed while the lock is held.
   struct Split {
     bool* flag = nullptr;
@@ -213,7 +214,7 @@ Status PutQueue::add_put(Lock& lock, uint64_t offset, std::span<const Bytes> pie
 }
 
 Status PutQueue::signal(uint32_t immediate, const std::function<void()>& before) {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   RCUDA_RETURN_IF_ERROR(wait_for_room(lock, 0, Turn::kAnytime));
   before();
   Entry& entry = add(window_, 0);
@@ -225,7 +226,7 @@ Status PutQueue::signal(uint32_t immediate, const std::function<void()>& before)
 }
 
 // Posts the gathered requests. If another thread is posting, that thread posts them too.
-Status PutQueue::post(Lock& lock) {
+Status PutQueue::post(MutexLock& lock) {
   if (busy_) return {};
   busy_ = true;
   int error = 0;

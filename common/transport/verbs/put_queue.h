@@ -18,11 +18,11 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/transport/link.h"
 #include "common/transport/mapping.h"
 #include "common/transport/verbs/handles.h"
@@ -80,19 +80,20 @@ class PutQueue {
     ibv_sge piece;
     alignas(8) std::byte data[kInlineBytes];
   };
-  using Lock = std::unique_lock<std::mutex>;
 
-  Status add_put(Lock& lock, uint64_t offset, std::span<const Bytes> pieces, size_t total,
-                 const std::function<bool()>& wakes, uint32_t immediate);
+  Status add_put(MutexLock& lock, uint64_t offset, std::span<const Bytes> pieces, size_t total,
+                 const std::function<bool()>& wakes, uint32_t immediate)
+      RCUDA_REQUIRES(mutex_, lock);
   // kNotWithinAPut: also waits until no other put has a part of its requests added.
   enum class Turn { kNotWithinAPut, kAnytime };
-  Status wait_for_room(Lock& lock, size_t staged_bytes, Turn turn);
-  std::byte* stage(size_t bytes);
-  Entry& add(const Target& at, uint32_t bytes);
-  std::byte* room_in(Entry& entry);
-  void finish(Entry& entry, bool force_signal);
-  Status post(Lock& lock);
-  void poll_locked();
+  Status wait_for_room(MutexLock& lock, size_t staged_bytes, Turn turn)
+      RCUDA_REQUIRES(mutex_, lock);
+  std::byte* stage(size_t bytes) RCUDA_REQUIRES(mutex_);
+  Entry& add(const Target& at, uint32_t bytes) RCUDA_REQUIRES(mutex_);
+  std::byte* room_in(Entry& entry) RCUDA_REQUIRES(mutex_);
+  void finish(Entry& entry, bool force_signal) RCUDA_REQUIRES(mutex_);
+  Status post(MutexLock& lock) RCUDA_REQUIRES(mutex_, lock);
+  void poll_locked() RCUDA_REQUIRES(mutex_);
 
   const PutCounters counters_;
   const Loss::Note on_error_;
@@ -103,22 +104,25 @@ class PutQueue {
   uint32_t inline_bytes_ = 0;
   Target window_;
 
-  std::mutex mutex_;  // guards everything below
-  std::vector<Entry> gathered_;
+  Mutex mutex_;
+  std::vector<Entry> gathered_ RCUDA_GUARDED_BY(mutex_);
   std::vector<Entry> posting_;  // used only by the thread that set busy_
-  bool busy_ = false;
-  bool splitting_ = false;  // a put of several requests is being added: other puts wait
-  bool stopped_ = false;
-  Loss::Sign sign_ = Loss::Sign::kNone;  // of error_
-  std::string error_;
-  uint64_t added_ = 0;      // work requests
-  uint64_t confirmed_ = 0;  // of these, confirmed by a completion
-  uint64_t unsignalled_ = 0;
-  uint64_t staged_ = 0;  // bytes ever staged, including ends skipped by wrapping
-  uint64_t freed_ = 0;
-  uint64_t staged_at_signal_ = 0;
-  uint64_t last_signal_ = 0;         // `added_` of the last signal()
-  uint64_t staged_by_[kDepth] = {};  // `staged_` as of work request n, at n % kDepth
+  bool busy_ RCUDA_GUARDED_BY(mutex_) = false;
+  // A put of several requests is being added: other puts wait.
+  bool splitting_ RCUDA_GUARDED_BY(mutex_) = false;
+  bool stopped_ RCUDA_GUARDED_BY(mutex_) = false;
+  Loss::Sign sign_ RCUDA_GUARDED_BY(mutex_) = Loss::Sign::kNone;  // of error_
+  std::string error_ RCUDA_GUARDED_BY(mutex_);
+  uint64_t added_ RCUDA_GUARDED_BY(mutex_) = 0;      // work requests
+  uint64_t confirmed_ RCUDA_GUARDED_BY(mutex_) = 0;  // of these, confirmed by a completion
+  uint64_t unsignalled_ RCUDA_GUARDED_BY(mutex_) = 0;
+  // Bytes ever staged, including ends skipped by wrapping.
+  uint64_t staged_ RCUDA_GUARDED_BY(mutex_) = 0;
+  uint64_t freed_ RCUDA_GUARDED_BY(mutex_) = 0;
+  uint64_t staged_at_signal_ RCUDA_GUARDED_BY(mutex_) = 0;
+  uint64_t last_signal_ RCUDA_GUARDED_BY(mutex_) = 0;  // `added_` of the last signal()
+  // `staged_` as of work request n, at n % kDepth.
+  uint64_t staged_by_[kDepth] RCUDA_GUARDED_BY(mutex_) = {};
 };
 
 }  // namespace rcuda::transport::verbs

@@ -96,7 +96,7 @@ void UnmapMonitor::run() {
   while (true) {
     pollfd entry{fd_.get(), POLLIN, 0};
     if (::poll(&entry, 1, -1) < 0 && errno != EINTR) return;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     drain_locked();
   }
 }
@@ -162,14 +162,14 @@ bool UnmapMonitor::change_under_way() {
 int UnmapMonitor::watch(uintptr_t begin, size_t bytes) {
   const uintptr_t from = page_of(begin);
   const uintptr_t to = whole_pages(begin + bytes);
-  std::lock_guard watching(watching_);
+  MutexLock watching(watching_);
   // Watching a part of a mapping would split the mapping, and the program's mremap() would then
   // fail.
   uintptr_t wide_from = from, wide_to = to;
   if (!widen_to_mappings(&wide_from, &wide_to)) return -1;
   int found = -1;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     drain_locked();
     for (const Range& range : poisoned_) {
       if (range.used && range.meets(from, to)) return -1;
@@ -191,18 +191,18 @@ int UnmapMonitor::watch(uintptr_t begin, size_t bytes) {
 }
 
 bool UnmapMonitor::holds(int watch) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   drain_locked();
   return !change_under_way() && ranges_[watch].valid;
 }
 
 bool UnmapMonitor::lost(int watch) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return !ranges_[watch].valid;
 }
 
 void UnmapMonitor::release(int watch) {
-  std::lock_guard watching(watching_);
+  MutexLock watching(watching_);
   release_watching(watch);
 }
 
@@ -210,7 +210,7 @@ void UnmapMonitor::release_watching(int watch) {
   Range range;
   bool shared = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     drain_locked();
     range = std::exchange(ranges_[watch], {});
     for (const Range& other : ranges_) {

@@ -25,10 +25,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 
 #include <sys/types.h>
 
+#include "common/base/mutex.h"
 #include "common/base/unique_fd.h"
 
 namespace rcuda::transport::verbs {
@@ -64,19 +64,19 @@ class UnmapMonitor {
   UnmapMonitor() = default;
   bool open();
   void run();
-  void drain_locked();
-  void invalidate_locked(uintptr_t begin, uintptr_t end);
-  void poison_locked(uintptr_t begin, uintptr_t end);
+  void drain_locked() RCUDA_REQUIRES(mutex_);
+  void invalidate_locked(uintptr_t begin, uintptr_t end) RCUDA_REQUIRES(mutex_);
+  void poison_locked(uintptr_t begin, uintptr_t end) RCUDA_REQUIRES(mutex_);
   bool change_under_way();
-  void release_watching(int watch);
+  void release_watching(int watch) RCUDA_REQUIRES(watching_);
 
   UniqueFd fd_;
   pid_t owner_ = 0;
-  std::mutex watching_;     // held while a watch begins or ends, across any call
+  Mutex watching_;          // held while a watch begins or ends, across any call
   uintptr_t own_page_ = 0;  // also watched: serves to ask the kernel questions
-  std::mutex mutex_;
-  std::array<Range, kMax> ranges_;    // mutex_
-  std::array<Range, 32> poisoned_{};  // mutex_: discarded, not yet unmapped
+  Mutex mutex_;
+  std::array<Range, kMax> ranges_ RCUDA_GUARDED_BY(mutex_);
+  std::array<Range, 32> poisoned_ RCUDA_GUARDED_BY(mutex_){};  // discarded, not yet unmapped
 };
 
 }  // namespace rcuda::transport::verbs

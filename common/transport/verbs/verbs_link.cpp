@@ -61,7 +61,7 @@ void VerbsLink::on_broken() {
   put_queue_.stop();
   bulk_.stop(status());
   {
-    std::lock_guard lock(regions_mutex_);
+    MutexLock lock(regions_mutex_);
     retired_.notify_all();
   }
   poke();
@@ -130,7 +130,7 @@ Result<Region> VerbsLink::expose_device(void* base, size_t bytes, const DeviceMe
 }
 
 Region VerbsLink::add_region(std::shared_ptr<Registration> registration, bool for_peer) {
-  std::lock_guard lock(regions_mutex_);  // held while sending: announcements go out in order
+  MutexLock lock(regions_mutex_);  // held while sending: announcements go out in order
   const uint64_t id = next_region_++;
   const size_t bytes = registration->bytes;
   if (for_peer) {
@@ -162,7 +162,7 @@ Status VerbsLink::unexpose(RegionId region) {
   const auto id = static_cast<uint64_t>(region);
   Exposed exposed;
   {
-    std::unique_lock lock(regions_mutex_);
+    MutexLock lock(regions_mutex_);
     const auto found = exposed_.find(id);
     if (found == exposed_.end()) return {Code::kNotFound, "no such region is exposed"};
     exposed = std::move(found->second);
@@ -172,7 +172,9 @@ Status VerbsLink::unexpose(RegionId region) {
       retiring_.insert(id);
       control_->send({.kind = ControlMessage::kRetire, .region = id});
       // A live peer answers; a dead one breaks the Link.
-      retired_.wait(lock, [&] { return broken() || !retiring_.contains(id); });
+      retired_.wait(lock, [&]() RCUDA_REQUIRES(regions_mutex_) {
+        return broken() || !retiring_.contains(id);
+      });
     }
   }
   exposed.registration.reset();
@@ -184,12 +186,12 @@ Status VerbsLink::on_control(const ControlMessage& message) {
     case ControlMessage::kAnnounce:
       return bulk_.add_remote(message.region, message.bytes, message.address, message.key);
     case ControlMessage::kRetire: {
-      std::lock_guard lock(region_puts_mutex_);
+      MutexLock lock(region_puts_mutex_);
       await_region_puts();
       return bulk_.retire_remote(message.region);
     }
     case ControlMessage::kRetired: {
-      std::lock_guard lock(regions_mutex_);
+      MutexLock lock(regions_mutex_);
       if (retiring_.erase(message.region) == 0) break;
       retired_.notify_all();
       return {};
@@ -227,7 +229,7 @@ Status VerbsLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
   const bool for_ever = peer_timeout_.count() == 0;
   const auto deadline = for_ever ? Clock::time_point::max() : Clock::now() + peer_timeout_;
   for (;; std::this_thread::sleep_for(std::chrono::microseconds(50))) {
-    std::lock_guard lock(region_puts_mutex_);
+    MutexLock lock(region_puts_mutex_);
     const Result<PutQueue::Target> place = bulk_.place_of(region, offset, bytes.size());
     if (place) {
       uint64_t number = 0;

@@ -7,14 +7,13 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "common/base/mutex.h"
 #include "common/transport/control_channel.h"
 #include "common/transport/link_core.h"
 #include "common/transport/mapping.h"
@@ -138,18 +137,18 @@ class VerbsLink final : public LinkCore {
 
   // Held while bytes are put into a region of the peer's, and while one is retired: nothing may be
   // put there any more when the peer learns of that.
-  std::mutex region_puts_mutex_;
+  Mutex region_puts_mutex_;
   std::atomic<uint64_t> last_region_put_{0};  // PutQueue's number; 0: all are confirmed
 
-  std::mutex regions_mutex_;
-  std::condition_variable retired_;
+  Mutex regions_mutex_;
+  CondVar retired_;
   struct Exposed {
     std::shared_ptr<Registration> registration;
     bool for_peer = true;
   };
-  std::unordered_map<uint64_t, Exposed> exposed_;  // regions_mutex_
-  std::unordered_set<uint64_t> retiring_;          // regions_mutex_
-  uint64_t next_region_ = 1;                       // regions_mutex_
+  std::unordered_map<uint64_t, Exposed> exposed_ RCUDA_GUARDED_BY(regions_mutex_);
+  std::unordered_set<uint64_t> retiring_ RCUDA_GUARDED_BY(regions_mutex_);
+  uint64_t next_region_ RCUDA_GUARDED_BY(regions_mutex_) = 1;
 
   AdapterEvents::Attachment adapter_;
   UniqueFd poke_;

@@ -1,0 +1,107 @@
+// Mutex, MutexLock and CondVar: the standard library's, with Clang's attributes for thread safety.
+// With them, Clang checks that whoever uses what a mutex guards holds the mutex
+// (scripts/thread_safety). They cost what the standard library's cost. Other compilers ignore the
+// attributes.
+//
+//   Mutex mutex_;
+//   std::vector<Job> jobs_ RCUDA_GUARDED_BY(mutex_);
+//   void add_locked(Job job) RCUDA_REQUIRES(mutex_);             // the caller holds mutex_
+//   ready_.wait(lock, [this]() RCUDA_REQUIRES(mutex_) { return !jobs_.empty(); });
+//
+// A function that unlocks its caller's lock takes it as an argument:
+//
+//   void call_out(MutexLock& lock) RCUDA_REQUIRES(mutex_, lock);              // locks it again
+//   void notify(MutexLock& lock) RCUDA_REQUIRES(mutex_) RCUDA_RELEASE(lock);  // does not
+//
+// Clang does not look into constructors and destructors, does not know that two expressions name
+// the same mutex, and does not see that a CondVar gets a lock that was unlocked.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+#ifdef __clang__
+#define RCUDA_THREAD_SAFETY(...) __attribute__((__VA_ARGS__))
+#else
+#define RCUDA_THREAD_SAFETY(...)
+#endif
+
+// Of classes.
+#define RCUDA_CAPABILITY(name) RCUDA_THREAD_SAFETY(capability(name))
+#define RCUDA_SCOPED_CAPABILITY RCUDA_THREAD_SAFETY(scoped_lockable)
+// Of variables: the mutex that guards the variable, or what the pointer points to.
+#define RCUDA_GUARDED_BY(mutex) RCUDA_THREAD_SAFETY(guarded_by(mutex))
+#define RCUDA_PT_GUARDED_BY(mutex) RCUDA_THREAD_SAFETY(pt_guarded_by(mutex))
+// Of functions: what the caller holds, or must not hold, and what the function locks or unlocks.
+#define RCUDA_REQUIRES(...) RCUDA_THREAD_SAFETY(requires_capability(__VA_ARGS__))
+#define RCUDA_REQUIRES_SHARED(...) RCUDA_THREAD_SAFETY(requires_shared_capability(__VA_ARGS__))
+#define RCUDA_EXCLUDES(...) RCUDA_THREAD_SAFETY(locks_excluded(__VA_ARGS__))
+#define RCUDA_ACQUIRE(...) RCUDA_THREAD_SAFETY(acquire_capability(__VA_ARGS__))
+#define RCUDA_ACQUIRE_SHARED(...) RCUDA_THREAD_SAFETY(acquire_shared_capability(__VA_ARGS__))
+#define RCUDA_RELEASE(...) RCUDA_THREAD_SAFETY(release_capability(__VA_ARGS__))
+#define RCUDA_RELEASE_SHARED(...) RCUDA_THREAD_SAFETY(release_shared_capability(__VA_ARGS__))
+#define RCUDA_TRY_ACQUIRE(...) RCUDA_THREAD_SAFETY(try_acquire_capability(__VA_ARGS__))
+#define RCUDA_RETURN_CAPABILITY(mutex) RCUDA_THREAD_SAFETY(lock_returned(mutex))
+// A comment says what the analysis cannot follow.
+#define RCUDA_NO_THREAD_SAFETY_ANALYSIS RCUDA_THREAD_SAFETY(no_thread_safety_analysis)
+
+namespace rcuda {
+
+class RCUDA_CAPABILITY("mutex") Mutex {
+ public:
+  void lock() RCUDA_ACQUIRE() { mutex_.lock(); }
+  void unlock() RCUDA_RELEASE() { mutex_.unlock(); }
+  bool try_lock() RCUDA_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
+
+ private:
+  friend class MutexLock;
+  std::mutex mutex_;
+};
+
+// Also a capability, so that a function that gets one can say that it is locked.
+class RCUDA_CAPABILITY("lock") RCUDA_SCOPED_CAPABILITY MutexLock {
+ public:
+  explicit MutexLock(Mutex& mutex) RCUDA_ACQUIRE(mutex) : lock_(mutex.mutex_) {}
+  MutexLock(Mutex& mutex, std::defer_lock_t) RCUDA_EXCLUDES(mutex)
+      : lock_(mutex.mutex_, std::defer_lock) {}
+  ~MutexLock() RCUDA_RELEASE() {}
+  MutexLock(const MutexLock&) = delete;
+
+  void lock() RCUDA_ACQUIRE() { lock_.lock(); }
+  void unlock() RCUDA_RELEASE() { lock_.unlock(); }
+  bool try_lock() RCUDA_TRY_ACQUIRE(true) { return lock_.try_lock(); }
+
+ private:
+  friend class CondVar;
+  std::unique_lock<std::mutex> lock_;
+};
+
+// Its functions are those of std::condition_variable.
+class CondVar {
+ public:
+  void notify_one() noexcept { condition_.notify_one(); }
+  void notify_all() noexcept { condition_.notify_all(); }
+
+  void wait(MutexLock& lock) RCUDA_REQUIRES(lock) { condition_.wait(lock.lock_); }
+  template <typename Predicate>
+  void wait(MutexLock& lock, Predicate ready) RCUDA_REQUIRES(lock) {
+    condition_.wait(lock.lock_, std::move(ready));
+  }
+  // With a predicate they return its last result.
+  template <typename Duration, typename... Predicate>
+  auto wait_for(MutexLock& lock, const Duration& duration, Predicate... ready)
+      RCUDA_REQUIRES(lock) {
+    return condition_.wait_for(lock.lock_, duration, std::move(ready)...);
+  }
+  template <typename Time, typename... Predicate>
+  auto wait_until(MutexLock& lock, const Time& deadline, Predicate... ready) RCUDA_REQUIRES(lock) {
+    return condition_.wait_until(lock.lock_, deadline, std::move(ready)...);
+  }
+
+ private:
+  std::condition_variable condition_;
+};
+
+}  // namespace rcuda
