@@ -5,14 +5,31 @@
 #include <iterator>
 
 namespace rcuda::client {
+namespace {
+
+uint64_t aligned(uint64_t address, size_t alignment) {
+  return (address + alignment - 1) / alignment * alignment;
+}
+
+}  // namespace
+
+template <typename Visit>
+void SmallPieces::each_room(uint64_t base, size_t bytes, const Visit& visit) {
+  size_t alignment = kLeastBytes;
+  for (auto& rooms : rooms_) {
+    const uint64_t begin = aligned(base, alignment);
+    if (begin < base + bytes) visit(rooms, std::pair{size_t{base + bytes - begin}, base});
+    alignment *= 2;
+  }
+}
 
 void SmallPieces::open(uint64_t base, size_t bytes) {
   holes_.emplace(base, bytes);
-  by_bytes_.emplace(bytes, base);
+  each_room(base, bytes, [](auto& rooms, const auto& room) { rooms.insert(room); });
 }
 
 void SmallPieces::close(std::map<uint64_t, size_t>::iterator hole) {
-  by_bytes_.erase({hole->second, hole->first});
+  each_room(hole->first, hole->second, [](auto& rooms, const auto& room) { rooms.erase(room); });
   holes_.erase(hole);
 }
 
@@ -24,16 +41,13 @@ void SmallPieces::add(const Chunk& chunk) {
 
 uint64_t SmallPieces::take(size_t bytes) {
   const size_t least = pieces_.size() < kMostAlone ? kLineBytes : kLeastBytes;
-  const size_t size = (bytes + least - 1) / least * least;
+  const size_t size = aligned(bytes, least);
   const size_t alignment = std::clamp(std::bit_ceil(bytes), least, kMostAlignment);
-  auto found = by_bytes_.lower_bound({size, 0});
-  if (found != by_bytes_.end() && found->second % alignment != 0) {
-    // Wherever such a hole begins, it has an aligned part.
-    found = by_bytes_.lower_bound({size + alignment - kLeastBytes, 0});
-  }
-  if (found == by_bytes_.end()) return 0;
-  const auto [room, base] = *found;
-  const uint64_t at = (base + alignment - 1) / alignment * alignment;
+  const auto& rooms = rooms_[std::countr_zero(alignment / kLeastBytes)];
+  const auto found = rooms.lower_bound({size, 0});
+  if (found == rooms.end()) return 0;
+  const auto [base, room] = *holes_.find(found->second);
+  const uint64_t at = aligned(base, alignment);
   close(holes_.find(base));
   if (at > base) open(base, at - base);
   if (base + room > at + size) open(at + size, base + room - (at + size));

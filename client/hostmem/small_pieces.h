@@ -6,6 +6,8 @@
 // Threads: one at a time. Nothing blocks. Each call takes logarithmic time.
 #pragma once
 
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -42,13 +44,19 @@ class SmallPieces {
     size_t bytes = 0;
     size_t pieces = 0;
   };
+  // Calls visit(rooms, room) for each alignment at which the hole has room.
+  template <typename Visit>
+  void each_room(uint64_t base, size_t bytes, const Visit& visit);
   void open(uint64_t base, size_t bytes);
   void close(std::map<uint64_t, size_t>::iterator hole);
 
-  std::map<uint64_t, State> chunks_;                // by address, as all maps here
-  std::map<uint64_t, size_t> pieces_;               // with their bytes
-  std::map<uint64_t, size_t> holes_;                // with their bytes
-  std::set<std::pair<size_t, uint64_t>> by_bytes_;  // the holes
+  std::map<uint64_t, State> chunks_;   // by address, as all maps here
+  std::map<uint64_t, size_t> pieces_;  // with their bytes
+  std::map<uint64_t, size_t> holes_;   // with their bytes
+  // For each alignment: the bytes that a hole has from its first aligned address on, and the hole.
+  std::array<std::set<std::pair<size_t, uint64_t>>,
+             std::countr_zero(kMostAlignment / kLeastBytes) + 1>
+      rooms_;
   size_t bytes_ = 0;
 };
 

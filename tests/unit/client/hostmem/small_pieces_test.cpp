@@ -70,6 +70,15 @@ TEST(SmallPieces, HolesJoinAndTheSmallestThatFitsIsUsed) {
   EXPECT_EQ(pieces.take(1), 0u);
 }
 
+TEST(SmallPieces, AHoleThatIsNotAlignedHidesNoneOfThatSize) {
+  constexpr size_t kLine = SmallPieces::kLineBytes;
+  SmallPieces pieces;
+  pieces.add({kFirst, 8 * kLine});
+  for (int i = 0; i < 8; ++i) EXPECT_NE(pieces.take(kLine), 0u);
+  for (const int line : {1, 2, 4, 5}) EXPECT_FALSE(pieces.give_back(kFirst + line * kLine));
+  EXPECT_EQ(pieces.take(2 * kLine), kFirst + 4 * kLine);
+}
+
 TEST(SmallPieces, AChunkEndsWithItsLastPiece) {
   SmallPieces pieces;
   pieces.add({kFirst, 2 * kUnit});
