@@ -90,12 +90,11 @@ void ask_for_news(std::span<MirrorNews> mirrors, CallsInFlight* calls) {
 }
 
 bool begin_news(std::span<const MirrorNews> mirrors, Word word, Session::PendingCall* call) {
-  constexpr size_t kFew = 4;
   const std::vector<wire::MirrorKnown> known = known_of(mirrors);
   const wire::MirrorNewsBody body{known.size(), word.sequence, word.index, 0};
   Session& session = *mirrors.front().mirror->session;
-  const size_t reply_bytes =
-      known.size() <= kFew ? kFew * sizeof(wire::MirrorNewsHead) : CallsInFlight::kMostReplyBytes;
+  const size_t reply_bytes = known.size() <= kFewNews ? kFewNews * sizeof(wire::MirrorNewsHead)
+                                                      : CallsInFlight::kMostReplyBytes;
   return session.begin(
       session.in_context(0), {body, std::as_bytes(std::span(known))},
       {.reply_bytes = reply_bytes, .patient = false, .wake = transport::Wake::kWithNext}, call);

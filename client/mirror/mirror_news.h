@@ -33,6 +33,10 @@ struct MirrorNews {
 // Of mirrors in one question: heads then leave most of an answer to the bytes.
 inline constexpr size_t kMostNewsAtOnce = 512;
 
+// The answer about so few that came with a wait is small. Where it lacks changes, a larger one may
+// have them.
+inline constexpr size_t kFewNews = 4;
+
 // Whether the mirror is small and page-locked memory, and its worker supports the command. For
 // other memory, the worker does not record what the client has.
 bool may_have_news(const Mirror& mirror);

@@ -377,10 +377,11 @@ bool take_over(Pull& pull, bool last) {
   return true;
 }
 
-// Uses an answer that came with the wait, if that has all changes. If it has any, only patches may
-// have been exchanged since the question: merge_fetched() adds those that the answer lacks.
-void take_early(Pull& pull, MirrorNews& news) {
-  if (news.result != CUDA_SUCCESS || !news.is_complete) return;
+// Uses an answer that came with the wait, unless it `may_lack` changes for want of room. If it has
+// any, only patches may have been exchanged since the question: merge_fetched() adds those that the
+// answer lacks.
+void take_early(Pull& pull, MirrorNews& news, bool may_lack) {
+  if (news.result != CUDA_SUCCESS || (!news.is_complete && may_lack)) return;
   Mirror& mirror = *pull.mirror;
   std::lock_guard lock(mirrors_mutex);
   if (mirror.version - mirror.sent_versions != news.version - news.sent_versions) {
@@ -397,13 +398,14 @@ std::vector<CUresult> pull(const std::vector<std::shared_ptr<Mirror>>& mirrors,
                            std::span<MirrorNews> news) {
   std::vector<Pull> pulls(mirrors.size());
   std::vector<Pull*> due;
+  const bool may_lack = news.size() <= kFewNews;
   for (size_t i = 0; i < mirrors.size(); ++i) {
     pulls[i].mirror = mirrors[i];
     due.push_back(&pulls[i]);
     const auto asked = std::find_if(
         news.begin(), news.end(), [&](const MirrorNews& one) { return one.mirror == mirrors[i]; });
     if (asked == news.end()) continue;
-    take_early(pulls[i], *asked);
+    take_early(pulls[i], *asked, may_lack);
     news = {asked + 1, news.end()};  // both are in the same order
   }
   // The number of attempts is limited, because a stream whose work never ends must not keep the

@@ -236,6 +236,21 @@ TEST_F(MirrorNewsTest, WhatTheWaitDidNotBringIsFetchedBehindIt) {
   for (size_t i = 0; i < kMirrors; ++i) EXPECT_EQ(memory_[i], worker_of(i).bytes) << i;
 }
 
+// A second question would have no more room.
+TEST_F(MirrorNewsTest, WhatALargeAnswerDidNotBringIsFetchedWithoutAQuestion) {
+  std::vector<std::vector<std::byte>> more(2, std::vector<std::byte>(kBytes));
+  for (auto& memory : more) mirror(*lone_.session, 1, memory.data(), kBytes);
+  ASSERT_EQ(push_mirrors(lone_.session->in_context(1)), CUDA_SUCCESS);
+  ASSERT_EQ(pull(), CUDA_SUCCESS);
+  (void)asked();
+  ++worker_of(0).answer;
+  worker_of(0).bytes[0] = std::byte{5};
+  ASSERT_EQ(wait(), CUDA_SUCCESS);
+  EXPECT_EQ(asked(), (std::vector<size_t>{1, 1}));
+  EXPECT_EQ(memory_[0], worker_of(0).bytes);
+  for (auto& memory : more) unmirror(memory.data());
+}
+
 TEST_F(MirrorNewsTest, AMalformedAnswerFailsAndIsAskedForAgain) {
   ASSERT_EQ(pull(), CUDA_SUCCESS);
   write(1, 3, 1);
