@@ -35,7 +35,7 @@ constexpr auto kPause = std::chrono::milliseconds(50);
 constexpr size_t kLargePage = 2 << 20;
 
 std::mutex ranges_mutex;
-// By the address behind the range. Never destroyed, as the thread that serves faults does not end.
+// By the end of the range. Never destroyed, as the thread that serves faults does not end.
 std::map<const std::byte*, std::shared_ptr<AbsentPages>>& ranges() {
   static auto* instance = new std::map<const std::byte*, std::shared_ptr<AbsentPages>>;
   return *instance;
@@ -256,7 +256,7 @@ void AbsentPages::drop(const Run& run, std::vector<Run>* stay) {
   free_tables({run.at, end - run.at});
 }
 
-// Moved pages leave their page tables behind, which each look for written pages walks.
+// Moved pages leave empty page tables, which each look for written pages walks.
 void AbsentPages::free_tables(const Run& run) {
   const size_t end = run.at + run.bytes;
   for (size_t at = run.at; run.bytes >= kLargePage && at < end;) {

@@ -14,7 +14,7 @@
 
 #include <sys/mman.h>
 
-#include "client/mirror/mirror_behind.h"
+#include "client/mirror/fetches_with_wait.h"
 #include "client/mirror/mirror_exchange.h"
 #include "client/mirror/mirror_patch.h"
 #include "client/mirror/shared_memory.h"
@@ -500,7 +500,7 @@ void show_writes(Session& session, bool often) {
 void note_order_between_sessions() { sessions_ordered.store(true, std::memory_order_release); }
 
 std::unique_ptr<FetchesBehind> ask_behind(Session& session, Word word) {
-  auto behind = std::make_unique<MirrorsBehind>(session);
+  auto behind = std::make_unique<FetchesWithWait>(session);
   behind->ask(of_session(session), word);
   if (behind->empty()) return nullptr;
   return behind;
@@ -520,11 +520,11 @@ CUresult pull_mirrors(Session& session, FetchesBehind* behind) {
       std::lock_guard state(mirrors_mutex);
       if (mirror->is(MirrorStage::kNew) || !mirror->fetched) continue;
     }
-    if (behind && static_cast<MirrorsBehind*>(behind)->take(*mirror)) continue;
+    if (behind && static_cast<FetchesWithWait*>(behind)->take(*mirror)) continue;
     due.push_back(mirror);
   }
   std::vector<MirrorNews> news;
-  if (behind) news = static_cast<MirrorsBehind*>(behind)->news();
+  if (behind) news = static_cast<FetchesWithWait*>(behind)->news();
   const std::vector<CUresult> results = pull(due, news);
   for (size_t i = 0; i < due.size(); ++i) {
     if (results[i] == CUDA_SUCCESS) continue;

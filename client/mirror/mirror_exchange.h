@@ -122,7 +122,7 @@ struct Mirror {
     const auto base = reinterpret_cast<uintptr_t>(address);
     return at < base + bytes && base < at + length;
   }
-  // Also an address behind its end: of a range that a kernel walks through backwards.
+  // Also the address of its end: of a range that a kernel walks through backwards.
   bool is_named_by(uint64_t word) const {
     return word - reinterpret_cast<uintptr_t>(address) <= bytes;
   }

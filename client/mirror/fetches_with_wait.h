@@ -18,10 +18,10 @@
 
 namespace rcuda::client {
 
-class MirrorsBehind final : public FetchesBehind {
+class FetchesWithWait final : public FetchesBehind {
  public:
-  explicit MirrorsBehind(Session& session) : session_(session) {}
-  ~MirrorsBehind() override;
+  explicit FetchesWithWait(Session& session) : session_(session) {}
+  ~FetchesWithWait() override;
 
   // Asks for the bytes of these mirrors as they are when the word is signalled. Leaves out large
   // mirrors, and mirrors without a free reply slot. The questions wake nobody: the caller's next

@@ -1,4 +1,4 @@
-#include "client/mirror/mirror_behind.h"
+#include "client/mirror/fetches_with_wait.h"
 
 #include <algorithm>
 #include <cstring>
@@ -20,7 +20,7 @@ constexpr size_t kMostQuestions = 4;
 
 }  // namespace
 
-MirrorsBehind::~MirrorsBehind() {
+FetchesWithWait::~FetchesWithWait() {
   const auto is_open = [](const Question& question) { return !question.answered; };
   // The questions wake nobody, and the command that should have done so may not have been sent.
   if (news_call_ || std::any_of(questions_.begin(), questions_.end(), is_open)) {
@@ -34,7 +34,7 @@ MirrorsBehind::~MirrorsBehind() {
   (void)news();
 }
 
-void MirrorsBehind::ask(const std::vector<std::shared_ptr<Mirror>>& mirrors, Word word) {
+void FetchesWithWait::ask(const std::vector<std::shared_ptr<Mirror>>& mirrors, Word word) {
   for (const auto& mirror : mirrors) {
     std::unique_lock lock(mirrors_mutex);
     if (!has_exchanged(mirror->stage.get()) || !mirror->fetched) continue;
@@ -56,7 +56,7 @@ void MirrorsBehind::ask(const std::vector<std::shared_ptr<Mirror>>& mirrors, Wor
   }
 }
 
-std::vector<MirrorNews> MirrorsBehind::news() {
+std::vector<MirrorNews> FetchesWithWait::news() {
   if (news_call_) {
     Reply reply;
     const CUresult result = session_.finish(*news_call_, &reply);
@@ -66,7 +66,7 @@ std::vector<MirrorNews> MirrorsBehind::news() {
   return std::move(news_);
 }
 
-void MirrorsBehind::ask_alone(const std::shared_ptr<Mirror>& mirror, Word word) {
+void FetchesWithWait::ask_alone(const std::shared_ptr<Mirror>& mirror, Word word) {
   if (mirror->bytes > kMostBytes || mirror->changes_bytes != 0) return;
   if (questions_.size() == kMostQuestions) return;
   uint64_t version, sent_versions;
@@ -91,12 +91,12 @@ void MirrorsBehind::ask_alone(const std::shared_ptr<Mirror>& mirror, Word word) 
   }
 }
 
-CUresult MirrorsBehind::answer(Question& question, Reply* reply) {
+CUresult FetchesWithWait::answer(Question& question, Reply* reply) {
   question.answered = true;
   return session_.finish(question.call, reply);
 }
 
-bool MirrorsBehind::take(Mirror& mirror) {
+bool FetchesWithWait::take(Mirror& mirror) {
   const auto found = std::find_if(questions_.begin(), questions_.end(), [&](const Question& asked) {
     return asked.mirror.get() == &mirror && !asked.answered;
   });
