@@ -15,6 +15,7 @@
 #include "client/session/calls_in_flight.h"
 #include "client/session/staging.h"
 #include "client/session/timeline.h"
+#include "client/session/wait.h"
 #include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
@@ -71,7 +72,7 @@ CUresult copy_in_worker(const CopyStream& stream, wire::CopyBody body, const Cop
           plan.waits ? transport::Company::kAwaited : transport::Company::kAlone);
     }
   }
-  return plan.waits ? session.post_and_wait(stream.route, body) : post(stream.route, body);
+  return plan.waits ? Wait(stream.route).run(body) : post(stream.route, body);
 }
 
 // Sends all pieces even if an earlier command has failed; returns that error at the end.
@@ -96,27 +97,25 @@ CUresult send_pageable(const CopyStream& stream, CUdeviceptr destination, const 
 
 // Copies through replies. Sends all commands before it waits for the first reply.
 CUresult fetch(const CopyStream& stream, std::byte* destination, CUdeviceptr source, size_t bytes) {
-  Session& session = *stream.route.session;
-  const std::optional<Timelines::Positions> covered = session.covered_by_wait(stream.route);
   CUresult result = CUDA_SUCCESS;
   CallsInFlight calls;
   calls.add_copy(stream.route, destination, source, bytes, &result);
   calls.finish();
-  if (result == CUDA_SUCCESS && covered) session.timelines().waited(*covered);
   return result;
 }
 
 CUresult copy_to_pageable(const CopyStream& stream, void* destination, CUdeviceptr source,
                           size_t bytes) {
   Session& session = *stream.route.session;
-  const std::unique_ptr<FetchesBehind> behind = session.ask_behind(stream.route);
+  Wait wait(stream.route);
+  wait.start();
   CUresult result;
   if (bytes > (session.traits().copies_by_cpu ? kSmallOverSockets : kSmallToHost)) {
     result = session.staging().to_host(stream.route, destination, source, bytes);
   } else {
     result = fetch(stream, static_cast<std::byte*>(destination), source, bytes);
   }
-  return result == CUDA_SUCCESS ? session.finish_wait(behind.get()) : result;
+  return result == CUDA_SUCCESS ? wait.finish() : result;
 }
 
 // Adds the copy to the graph that the stream captures. A round trip: if the worker refuses the
@@ -156,12 +155,12 @@ CUresult copy_page_locked(const CopyStream& stream, const LinearCopy& copy, bool
                             copy.bytes);
   }
   if (!source_is_settled(copy.source, copy.bytes)) {
-    const CUresult result = session.synchronize(stream.route);
+    const CUresult result = synchronize(stream.route);
     if (result != CUDA_SUCCESS) return result;
   }
   const CUresult result = send_pageable(stream, copy.destination,
                                         reinterpret_cast<const void*>(copy.source), copy.bytes);
-  return result == CUDA_SUCCESS ? session.synchronize(stream.route) : result;
+  return result == CUDA_SUCCESS ? synchronize(stream.route) : result;
 }
 
 // For copies whose two sides have addresses in the worker.
@@ -195,10 +194,9 @@ CUresult copy_from_pageable(const LinearCopy& copy, const Location& destination,
   if (needs_access(destination, plan.stream)) answers.emplace(true);
   const CUresult result = send_pageable(plan.stream, copy.destination,
                                         reinterpret_cast<const void*>(copy.source), copy.bytes);
-  if (plan.mirrored) plan.stream.route.session->note_write();
+  if (plan.mirrored) plan.stream.route.session->mirrors().note_write();
   const bool waits = plan.waits || (plan.mirrored && copy.synchronous);
-  return result == CUDA_SUCCESS && waits ? plan.stream.route.session->synchronize(plan.stream.route)
-                                         : result;
+  return result == CUDA_SUCCESS && waits ? synchronize(plan.stream.route) : result;
 }
 
 CUresult copy_on_servers(const LinearCopy& copy, const Location& destination,

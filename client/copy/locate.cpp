@@ -5,6 +5,7 @@
 #include "client/hostmem/registered_pages.h"
 #include "client/objects/named.h"
 #include "client/process/process.h"
+#include "client/session/wait.h"
 #include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
@@ -60,7 +61,7 @@ CUresult stream_at(const Route& owner, CUstream handle, CopyStream* stream) {
     *stream = {issued};
     return CUDA_SUCCESS;
   }
-  RCUDA_RETURN_IF_CUDA_ERROR(issued.session->synchronize(issued));
+  RCUDA_RETURN_IF_CUDA_ERROR(synchronize(issued));
   *stream = {in_default_stream(owner), true};
   return CUDA_SUCCESS;
 }

@@ -12,6 +12,7 @@
 #include "client/objects/named.h"
 #include "client/process/process.h"
 #include "client/route/capture.h"
+#include "client/session/wait.h"
 #include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
@@ -86,18 +87,13 @@ class Halves {
   CUresult post() { return post_with({}); }
 
   CUresult post_and_wait() {
-    Word word = destination_.words().acquire();
-    ++word.sequence;
-    CUresult result = post_with(word);
+    const WaitWord word(destination_.words());
+    CUresult result = post_with(word.get());
     // The worker signals the word even if a half was refused, unless the worker is lost.
     if (posted_) {
-      const CUresult over = destination_.wait_word(word.index, word.sequence);
+      result = either(result, destination_.wait_word(word.get()));
       Timelines::add_news();
-      result = either(result, over);
-    } else {
-      --word.sequence;
     }
-    destination_.words().release(word);
     return result;
   }
 
@@ -218,7 +214,7 @@ CUresult copy_and_wait(const CopyBetweenServers& copy, const StreamPoint& issued
   const bool legacy = issued.stream == 0;
   if (legacy ? !is_side(source) && !is_side(destination)
              : !halves.has_side_on(issued.route.session)) {
-    RCUDA_RETURN_IF_CUDA_ERROR(issued.route.session->synchronize(issued.route));
+    RCUDA_RETURN_IF_CUDA_ERROR(synchronize(issued.route));
   }
   if (!legacy) {
     if (halves.has_side_on(issued.route.session)) halves.order_with(issued, false);

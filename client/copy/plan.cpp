@@ -4,6 +4,7 @@
 #include "client/objects/named.h"
 #include "client/route/capture.h"
 #include "client/session/session.h"
+#include "client/session/wait.h"
 #include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
@@ -20,7 +21,7 @@ CUresult prepare_mirrors(const Location& destination, const Location& source, bo
   if (is_mirrored(session, source.first, source.bytes)) plan->mirrored |= wire::kSourceMirrored;
   if (plan->mirrored == 0 || plan->captures) return CUDA_SUCCESS;
   if (cpu_copies) {
-    const CUresult result = plan->stream.route.session->synchronize(plan->stream.route);
+    const CUresult result = synchronize(plan->stream.route);
     if (result != CUDA_SUCCESS) return result;
   }
   return push_mirrors(plan->stream.route);
@@ -29,7 +30,7 @@ CUresult prepare_mirrors(const Location& destination, const Location& source, bo
 // CUDA waits for the stream before a synchronous copy of pageable memory to the device. Without
 // mirrored memory the application cannot observe this wait, so it is omitted.
 CUresult wait_before_copy(const Route& route) {
-  return any_mirrored() ? route.session->await_writes(route) : CUDA_SUCCESS;
+  return any_mirrored() ? await_writes(route) : CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -53,7 +54,7 @@ CUresult prepare_copy(const Location& destination, const Location& source, CUstr
   if (!to_device && !from_device && (pageable || !worker_copies_host)) {
     // The host's copy comes after all earlier work in the stream.
     plan->way = CopyWay::kOnHost;
-    return plan->stream.route.session->synchronize(plan->stream.route);
+    return synchronize(plan->stream.route);
   }
   RCUDA_RETURN_IF_CUDA_ERROR(prepare_mirrors(destination, source, pageable, plan));
   // Later work in the stream of the other session must run after the copy, but that stream does not
@@ -72,7 +73,7 @@ CUresult prepare_copy(const Location& destination, const Location& source, CUstr
     plan->waits = true;
   }
   if (!synchronous || !between) return CUDA_SUCCESS;
-  return source.owner.session->synchronize(in_default_stream(source.owner));
+  return synchronize(in_default_stream(source.owner));
 }
 
 }  // namespace rcuda::client

@@ -19,6 +19,7 @@
 #include "client/route/capture.h"
 #include "client/session/staging.h"
 #include "client/session/timeline.h"
+#include "client/session/wait.h"
 #include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
@@ -215,7 +216,8 @@ CUresult to_pageable(const CopyStream& where, const ShapeSide& destination, cons
   Session& session = *where.route.session;
   Staging& staging = session.staging();
   std::vector<std::byte> packed;
-  const std::optional<Timelines::Positions> covered = session.covered_by_wait(where.route);
+  Wait wait(where.route);
+  wait.start();
   CUresult result = for_each_piece(extent, [&](const Piece& piece) {
     const Staging::Slot slot = staging.acquire(where.route.timeline);
     wire::CopyShapeBody body = piece_body(piece, slot);
@@ -224,7 +226,7 @@ CUresult to_pageable(const CopyStream& where, const ShapeSide& destination, cons
     body.source = shifted(source.wire, piece);
     SentCommand sent;
     const CUresult posted = post_piece(where, body, &sent);
-    CUresult copied = session.wait_word(slot.word.index, slot.word.sequence);
+    CUresult copied = session.wait_word(slot.word);
     if (copied == CUDA_SUCCESS) {
       std::byte* memory = staging.memory(slot);
       if (!memory) {
@@ -238,8 +240,7 @@ CUresult to_pageable(const CopyStream& where, const ShapeSide& destination, cons
     staging.release(slot);
     return posted != CUDA_SUCCESS ? posted : copied;
   });
-  if (result == CUDA_SUCCESS && covered) session.timelines().waited(*covered);
-  return result == CUDA_SUCCESS ? session.finish_wait() : result;
+  return result == CUDA_SUCCESS ? wait.finish() : result;
 }
 
 // Adds the copy to the graph that the stream captures, like capture_copy() in linear.cpp.
@@ -337,7 +338,7 @@ CUresult copy_on_worker(const ShapeSide& destination, const ShapeSide& source, c
   RCUDA_RETURN_IF_CUDA_ERROR(stream_at(source.owner, stream, &where));
   wire::CopyShapeBody body = whole_body(destination, source, extent);
   RCUDA_RETURN_IF_CUDA_ERROR(post_shape(where, body));
-  return where.route.session->synchronize(where.route);
+  return synchronize(where.route);
 }
 
 // Waits for each step, even if the copy is asynchronous.
@@ -386,7 +387,7 @@ CUresult copy_addressed(const ShapeSide& destination, const ShapeSide& source, c
   body.flags = plan.mirrored;
   if (plan.waits) {
     body.stream = stream_id(plan.stream.route);
-    return route.session->post_and_wait(route, body);
+    return Wait(route).run(body);
   }
   const HostWrite writing(destination.home == Home::kDevice ? nullptr : route.timeline);
   // Unless this is a peer copy, the driver decides whether the stream may copy another device's
@@ -441,7 +442,7 @@ CUresult copy_shape(const CUDA_MEMCPY3D_PEER& shape, CUstream stream, bool synch
     case CopyWay::kFromPageable: {
       const CUresult result = from_pageable(plan.stream, destination, source, extent);
       return result == CUDA_SUCCESS && (plan.waits || (plan.mirrored && synchronous))
-                 ? plan.stream.route.session->synchronize(plan.stream.route)
+                 ? synchronize(plan.stream.route)
                  : result;
     }
     case CopyWay::kToPageable:

@@ -11,6 +11,7 @@
 #include "client/route/capture.h"
 #include "client/route/route.h"
 #include "client/session/timeline.h"
+#include "client/session/wait.h"
 #include "common/cuda/return_if_error.h"
 #include "common/wire/codec.h"
 #include "generated/client/forward.h"
@@ -26,8 +27,8 @@ CUresult find_event(CUevent handle, Event** event) {
 }
 
 // The result of a call that has found an event done, or has waited for it.
-CUresult finished(Session& session, CUresult result) {
-  return result == CUDA_SUCCESS ? session.finish_wait() : result;
+CUresult finished(const Event& event, CUresult result) {
+  return result == CUDA_SUCCESS ? Wait(target_of(event)).finish() : result;
 }
 
 // A captured event must not be queried or waited for, and only the worker knows whether an event is
@@ -126,10 +127,10 @@ CUresult cuEventQuery(CUevent handle) {
   switch (event->state.progress(&record, &result)) {
     case Progress::kPending:
       if (session.lost()) return kSessionLost;
-      session.show_writes(true);
+      session.mirrors().show_writes(true);
       return CUDA_ERROR_NOT_READY;
     case Progress::kDone:
-      return finished(session, result);
+      return finished(*event, result);
     case Progress::kUnknown:
       break;
   }
@@ -137,11 +138,11 @@ CUresult cuEventQuery(CUevent handle) {
   result = forward_cuEventQuery(handle);
   if (result == CUDA_ERROR_NOT_READY) {
     event->state.found_pending(record, news);
-    session.show_writes(true);
+    session.mirrors().show_writes(true);
   }
   if (result != CUDA_SUCCESS) return result;
   event->state.found_done(record);
-  return finished(session, result);
+  return finished(*event, result);
 }
 
 CUresult cuEventSynchronize(CUevent handle) {
@@ -152,18 +153,18 @@ CUresult cuEventSynchronize(CUevent handle) {
   if (result != CUDA_SUCCESS) return result;
   if (event->flags & CU_EVENT_INTERPROCESS) {
     while ((result = forward_cuEventQuery(handle)) == CUDA_ERROR_NOT_READY) {
-      session.show_writes(true);
+      session.mirrors().show_writes(true);
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
     if (result != CUDA_SUCCESS) return result;
     session.timelines().add_news();
-    return finished(session, result);
+    return finished(*event, result);
   }
   uint64_t record = 0;
   if (event->state.progress(&record, &result) == Progress::kDone) {
-    return finished(session, result);
+    return finished(*event, result);
   }
-  return finished(session, event->state.wait());
+  return finished(*event, event->state.wait());
 }
 
 CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {

@@ -9,6 +9,7 @@
 #include "client/hostmem/host_memory.h"
 #include "client/mirror/mirror.h"
 #include "client/route/capture.h"
+#include "client/session/wait.h"
 #include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
@@ -63,7 +64,7 @@ CUresult fill_by(const Fill& fill, CUstream stream, const Forward& forward) {
   }
   const CUresult result = forward();
   return result == CUDA_SUCCESS && visible && fill.synchronous && !may_capture(stream)
-             ? route.session->synchronize(route)
+             ? synchronize(route)
              : result;
 }
 

@@ -19,6 +19,7 @@
 #include "client/route/capture.h"
 #include "client/route/host_functions.h"
 #include "client/route/route.h"
+#include "client/session/wait.h"
 #include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
@@ -134,7 +135,7 @@ std::string attributes_key(const LaunchShape& shape, const CUlaunchAttribute* at
 CUresult finish(CUresult launched, const Route& route, CUstream stream) {
   if (launched != CUDA_SUCCESS || !driver_variables().launch_blocking) [[likely]]
     return launched;
-  return may_capture(stream) ? CUDA_SUCCESS : route.session->synchronize(route);
+  return may_capture(stream) ? CUDA_SUCCESS : synchronize(route);
 }
 
 struct LaunchCommand {

@@ -13,6 +13,7 @@
 #include "client/route/capture.h"
 #include "client/route/route.h"
 #include "client/session/timelines.h"
+#include "client/session/wait.h"
 #include "common/base/thread_object.h"
 #include "common/cuda/return_if_error.h"
 #include "common/wire/codec.h"
@@ -80,7 +81,7 @@ CUresult check_wait(CUstream stream, const StreamView& view, bool* capturing) {
   return check_unsafe_call();
 }
 
-// Whether a created stream is done. If it is, the caller must call finish_wait().
+// Whether a created stream is done. If it is, the caller must finish a Wait.
 CUresult query(const StreamView& view) {
   Session& session = *view.route.session;
   Timeline& timeline = *view.object->timeline;
@@ -258,7 +259,7 @@ CUresult cuStreamSynchronize(CUstream stream) {
   bool capturing;
   RCUDA_RETURN_IF_CUDA_ERROR(check_wait(stream, view, &capturing));
   if (capturing) return forward_cuStreamQuery(stream);
-  return view.route.session->synchronize(view.route);
+  return synchronize(view.route);
 }
 
 CUresult cuStreamQuery(CUstream stream) {
@@ -269,8 +270,8 @@ CUresult cuStreamQuery(CUstream stream) {
   if (capturing) return forward_cuStreamQuery(stream);
   Session& session = *view.route.session;
   const CUresult result = view.object ? query(view) : forward_cuStreamQuery(stream);
-  if (result == CUDA_ERROR_NOT_READY) session.show_writes(true);
-  return result == CUDA_SUCCESS ? session.finish_wait() : result;
+  if (result == CUDA_ERROR_NOT_READY) session.mirrors().show_writes(true);
+  return result == CUDA_SUCCESS ? Wait(view.route).finish() : result;
 }
 
 // ---- capture -----------------------------------------------------------------------------------

@@ -18,7 +18,7 @@
 
 namespace rcuda::client {
 
-class FetchesWithWait final : public FetchesBehind {
+class FetchesWithWait final : public MirrorQuestions {
  public:
   explicit FetchesWithWait(Session& session) : session_(session) {}
   ~FetchesWithWait() override;

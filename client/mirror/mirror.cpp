@@ -198,9 +198,9 @@ CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_
       return pulled;
     }
   }
-  static constexpr MirrorHooks kHooks{mirrors_arrived, mirrors_leave, ask_behind, pull_mirrors,
+  static constexpr MirrorHooks kHooks{mirrors_arrived, mirrors_leave, ask_with_wait, pull_mirrors,
                                       show_writes};
-  session.set_mirror_hooks(&kHooks);
+  session.mirrors().set_hooks(&kHooks);
   std::lock_guard lock(mirrors_mutex);
   mirrors().push_back(std::move(mirror));
   mirror_count.fetch_add(1, std::memory_order_release);
@@ -499,16 +499,17 @@ void show_writes(Session& session, bool often) {
 
 void note_order_between_sessions() { sessions_ordered.store(true, std::memory_order_release); }
 
-std::unique_ptr<FetchesBehind> ask_behind(Session& session, Word word) {
-  auto behind = std::make_unique<FetchesWithWait>(session);
-  behind->ask(of_session(session), word);
-  if (behind->empty()) return nullptr;
-  return behind;
+std::unique_ptr<MirrorQuestions> ask_with_wait(Session& session, Word word) {
+  auto asked = std::make_unique<FetchesWithWait>(session);
+  asked->ask(of_session(session), word);
+  if (asked->empty()) return nullptr;
+  return asked;
 }
 
-CUresult pull_mirrors(Session& session, FetchesBehind* behind) {
+CUresult pull_mirrors(Session& session, MirrorQuestions* asked) {
   if (!any_mirrored()) [[likely]]
     return CUDA_SUCCESS;
+  auto* const early = static_cast<FetchesWithWait*>(asked);
   std::lock_guard lock(pull_mutex);
   const bool all = sessions_ordered.load(std::memory_order_acquire);
   std::vector<Shared> due;
@@ -520,11 +521,11 @@ CUresult pull_mirrors(Session& session, FetchesBehind* behind) {
       std::lock_guard state(mirrors_mutex);
       if (mirror->is(MirrorStage::kNew) || !mirror->fetched) continue;
     }
-    if (behind && static_cast<FetchesWithWait*>(behind)->take(*mirror)) continue;
+    if (early && early->take(*mirror)) continue;
     due.push_back(mirror);
   }
   std::vector<MirrorNews> news;
-  if (behind) news = static_cast<FetchesWithWait*>(behind)->news();
+  if (early) news = early->news();
   const std::vector<CUresult> results = pull(due, news);
   for (size_t i = 0; i < due.size(); ++i) {
     if (results[i] == CUDA_SUCCESS) continue;

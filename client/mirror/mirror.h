@@ -74,13 +74,13 @@ void expect_reads(CUdeviceptr address, size_t bytes);
 // the rest. Errors of earlier commands are not reported here. `launch`: of the only work that will
 // follow, if that is a launch; otherwise null.
 CUresult push_mirrors(const Route& route, const LaunchParameters* launch = nullptr);
-// To be called after a wait. `behind`: the fetches of ask_behind() for this wait; may be null.
-CUresult pull_mirrors(Session& session, FetchesBehind* behind = nullptr);
+// To be called after a wait. `asked`: what ask_with_wait() returned for this wait; may be null.
+CUresult pull_mirrors(Session& session, MirrorQuestions* asked = nullptr);
 // Sends what the application changed in page-locked memory, for kernels that are running and wait
 // for it. `often`: the caller may ask again soon, so large memory is not compared each time.
 void show_writes(Session& session, bool often);
 // Asks for mirrors of the session as they are when the word is signalled. Null: for none.
-std::unique_ptr<FetchesBehind> ask_behind(Session& session, Word word);
+std::unique_ptr<MirrorQuestions> ask_with_wait(Session& session, Word word);
 // Work of one session waits for work of another. From now on, a wait fetches from all sessions.
 void note_order_between_sessions();
 

@@ -8,6 +8,7 @@
 #include "client/route/default_streams.h"
 #include "client/session/session.h"
 #include "client/session/timeline.h"
+#include "client/session/wait.h"
 #include "common/base/log.h"
 #include "common/cuda/return_if_error.h"
 #include "common/interop/default_stream.h"
@@ -239,7 +240,7 @@ CUresult await_idle(Session& session, wire::ObjectId context) {
 }
 
 CUresult synchronize_with_greens(Session& session, wire::ObjectId context) {
-  const CUresult result = session.synchronize_context(context);
+  const CUresult result = synchronize_context(session, context);
   if (result != CUDA_SUCCESS) return result;
   std::vector<wire::ObjectId> greens;
   select<Context>([&](Context& other) {
@@ -249,7 +250,7 @@ CUresult synchronize_with_greens(Session& session, wire::ObjectId context) {
     return false;
   });
   for (const wire::ObjectId green : greens) {
-    RCUDA_RETURN_IF_CUDA_ERROR(session.synchronize_context(green));
+    RCUDA_RETURN_IF_CUDA_ERROR(synchronize_context(session, green));
   }
   return CUDA_SUCCESS;
 }

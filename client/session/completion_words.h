@@ -38,4 +38,21 @@ class CompletionWords {
   std::vector<Word> spare_;
 };
 
+// A word for one wait, with the sequence of its request. The destructor gives it back, also if no
+// command carries the sequence: the next owner raises it again.
+class WaitWord {
+ public:
+  explicit WaitWord(CompletionWords& words) : words_(words), word_(words.acquire()) {
+    ++word_.sequence;
+  }
+  ~WaitWord() { words_.release(word_); }
+  WaitWord(const WaitWord&) = delete;
+  WaitWord& operator=(const WaitWord&) = delete;
+  const Word& get() const { return word_; }
+
+ private:
+  CompletionWords& words_;
+  Word word_;
+};
+
 }  // namespace rcuda::client

@@ -42,8 +42,7 @@ Progress EventState::progress(uint64_t* record, CUresult* result) {
   std::lock_guard lock(mutex_);
   *record = record_;
   if (left_to_worker_) return Progress::kUnknown;
-  const bool is_reported =
-      word_ && watched_ == record_ && session().word_reached(word_->index, word_->sequence, result);
+  const bool is_reported = word_ && watched_ == record_ && session().word_reached(*word_, result);
   if (timeline_ && timeline_->has_reached(position_)) {
     *result = CUDA_SUCCESS;
     set_done();
@@ -60,8 +59,8 @@ void EventState::found_pending(uint64_t record, uint64_t news) {
   std::lock_guard lock(mutex_);
   if (left_to_worker_ || record != record_) return;
   CUresult ignored;
-  const bool is_under_way = word_ && watched_ == record_ &&
-                            !session().word_reached(word_->index, word_->sequence, &ignored);
+  const bool is_under_way =
+      word_ && watched_ == record_ && !session().word_reached(*word_, &ignored);
   if (!is_under_way) {
     if (!word_) word_ = session().words().acquire_spare();
     if (!word_) return;  // no word is free: each query asks the worker
@@ -84,7 +83,7 @@ void EventState::set_done() {
   done_ = true;
   // Releases the word unless the worker still has to write it.
   CUresult ignored;
-  if (word_ && session().word_reached(word_->index, word_->sequence, &ignored)) release_word();
+  if (word_ && session().word_reached(*word_, &ignored)) release_word();
 }
 
 void EventState::release_word() {
@@ -98,15 +97,13 @@ CUresult EventState::wait() {
     std::lock_guard lock(mutex_);
     return record_;
   }();
-  session().show_writes();
+  session().mirrors().show_writes();
   // A separate word: the event's own word is reused for later records, perhaps on another stream.
-  Word word = session().words().acquire();
-  const wire::WatchEventBody body{event_, word.index, ++word.sequence, 1, 0};
+  const WaitWord word(session().words());
+  const wire::WatchEventBody body{event_, word.get().index, word.get().sequence, 1, 0};
   SentCommand sent;
-  const CUresult posted = session().post(route_, body, transport::Wake::kNow, &sent);
-  const CUresult result = sent.is_sent() ? session().wait_word(word.index, word.sequence) : posted;
-  if (!sent.is_sent()) --word.sequence;
-  session().words().release(word);
+  CUresult result = session().post(route_, body, transport::Wake::kNow, &sent);
+  if (sent.is_sent()) result = session().wait_word(word.get());
   if (result == CUDA_SUCCESS) found_done(record);
   return result;
 }

@@ -16,8 +16,8 @@ bool PendingAnswer::holds(const Session& session) const {
   // caller.
   if (news != Timelines::news()) return false;
   CUresult ignored;
-  return !session.word_reached(word_.load(std::memory_order_relaxed),
-                               sequence_.load(std::memory_order_relaxed), &ignored);
+  const Word word{word_.load(std::memory_order_relaxed), sequence_.load(std::memory_order_relaxed)};
+  return !session.word_reached(word, &ignored);
 }
 
 }  // namespace rcuda::client

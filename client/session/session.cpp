@@ -156,7 +156,7 @@ CUresult Session::send(wire::CommandHeader header, Timeline* timeline, const wir
   } else if (room > 0) {
     timelines_.count_unplaced();
   }
-  if (may_write(command, timeline, room)) work_sent_.fetch_add(1, std::memory_order_relaxed);
+  if (may_write(command, timeline, room)) mirrors_.note_write();
   const Status appended = commands_ring_->append(first, command.tail, wake);
   if (!appended.ok()) return lose(appended);
   sent->number = number;
@@ -215,43 +215,20 @@ CUresult Session::call(const Route& route, const wire::Command& command, size_t 
                        Reply* reply, SentCommand* sent) {
   PendingCall call;
   const bool waits = api::traits_of(command.opcode).waits_for_device;
-  if (waits && !timelines_.is_quiet(Timelines::Scope::kContext, route.context)) show_writes();
-  const uint64_t work = work_sent_.load(std::memory_order_relaxed);
+  if (waits && !timelines_.is_quiet(Timelines::Scope::kContext, route.context)) {
+    mirrors_.show_writes();
+  }
+  const MirrorSync::Point before = mirrors_.point(route.context, 0);
   begin(route, command, {.reply_bytes = reply_bytes, .at_once = true}, &call);
   if (sent) *sent = call.sent;
   const CUresult result = finish(call, reply);
   if (result != CUDA_SUCCESS) {
     note_refusal(result);
-  } else if (waits) {
-    return fetch_mirrors(route.context, work);
+  } else if (waits && mirrors_.fetch_after_call(before) != CUDA_SUCCESS) {
+    // The command itself has been executed. The next push or wait fetches again, and tells.
+    if (lost()) return kSessionLost;
   }
   return result;
-}
-
-CUresult Session::fetch_mirrors(wire::ObjectId context, uint64_t work) {
-  const MirrorHooks* const hooks = mirror_hooks_.load(std::memory_order_acquire);
-  if (!hooks) return CUDA_SUCCESS;
-  const Fetched fetch{context, 0, work};
-  std::unique_lock lock(fetched_mutex_);
-  if (fetched_ == fetch) return CUDA_SUCCESS;
-  lock.unlock();
-  const CUresult result = hooks->pull(*this, nullptr);
-  // The command itself has been executed. The next push or wait fetches again, and tells.
-  if (result != CUDA_SUCCESS) return lost() ? kSessionLost : CUDA_SUCCESS;
-  lock.lock();
-  fetched_ = fetch;
-  return CUDA_SUCCESS;
-}
-
-CUresult Session::await_writes(const Route& route) {
-  const Fetched wait{route.context, stream_id(route), work_sent_.load(std::memory_order_relaxed)};
-  std::unique_lock lock(fetched_mutex_);
-  if (awaited_ == wait) return CUDA_SUCCESS;
-  lock.unlock();
-  RCUDA_RETURN_IF_CUDA_ERROR(synchronize(route));
-  lock.lock();
-  awaited_ = wait;
-  return CUDA_SUCCESS;
 }
 
 bool Session::acquire_slot(const CallOptions& options, PendingCall* call) {
@@ -360,132 +337,28 @@ bool Session::is_marked(const wire::Command& command) const {
   return signal.word < marks_.size();
 }
 
-bool Session::word_reached(uint32_t index, uint64_t sequence, CUresult* result) const {
+bool Session::word_reached(const Word& word, CUresult* result) const {
   const uint64_t value =
-      client_word(Window::kCompletionWords + 8ull * index).load(std::memory_order_acquire);
-  if (wire::CompletionWord::sequence(value) >= sequence) {
+      client_word(Window::kCompletionWords + 8ull * word.index).load(std::memory_order_acquire);
+  if (wire::CompletionWord::sequence(value) >= word.sequence) {
     *result = static_cast<CUresult>(wire::CompletionWord::result(value));
     return true;
   }
   // The GPU's mark is there before the worker's word.
-  if (index >= marks_.size() || sequence == 0) return false;
-  const auto& mark = reinterpret_cast<const std::atomic<uint64_t>&>(marks_[index]);
+  if (word.index >= marks_.size() || word.sequence == 0) return false;
+  const auto& mark = reinterpret_cast<const std::atomic<uint64_t>&>(marks_[word.index]);
   *result = CUDA_SUCCESS;
-  return mark.load(std::memory_order_acquire) == sequence;
+  return mark.load(std::memory_order_acquire) == word.sequence;
 }
 
-CUresult Session::wait_word(uint32_t index, uint64_t sequence, const Timeline* of) {
+CUresult Session::wait_word(const Word& word, const Timeline* of) {
   const CancellationOff off;
   trace::Span span("wait for the worker's word", "wait");
   CUresult result = CUDA_SUCCESS;
-  const auto reached = [&] { return word_reached(index, sequence, &result); };
+  const auto reached = [&] { return word_reached(word, &result); };
   RCUDA_RETURN_IF_CUDA_ERROR(wait_until(reached));
   if (!is_of_fetches(of)) events_->drain_output();
   return result;
-}
-
-CUresult Session::post_and_wait(const Route& route, const wire::Command& command, Word word) {
-  const bool is_for_context = command.is<wire::SynchronizeContextBody>();
-  const std::optional<Timelines::Positions> covered =
-      is_for_context ? timelines_.now(Timelines::Scope::kContext, route.context)
-                     : covered_by_wait(route);
-  const bool only_waits = is_for_context || command.is<wire::SignalBody>();
-  // A copy may block the worker's driver, and what follows it in the ring, until a kernel has ended
-  // that waits for a write of the host.
-  if (!only_waits) show_writes();
-  // If the command is not sent, the session is lost, which ends the fetches as well.
-  std::unique_ptr<FetchesBehind> behind;
-  if (!lacking_.contains(command.opcode)) behind = ask_behind(word);
-  SentCommand sent;
-  CUresult result = post(route, command, transport::Wake::kNow, &sent);
-  if (!sent.is_sent()) {
-    --word.sequence;  // no command carries this sequence
-    words_.release(word);
-    return lost() ? kSessionLost : result;
-  }
-  if (only_waits) show_writes();  // compares while the worker waits
-  // The worker writes the word even if it refuses the command.
-  const CUresult waited = wait_word(word.index, word.sequence);
-  words_.release(word);
-  timelines_.add_news();
-  if (waited == CUDA_SUCCESS) {
-    if (covered) timelines_.waited(*covered);
-    if (route.timeline) route.timeline->waited(sent.position);
-  }
-  if (result == CUDA_SUCCESS) result = waited;
-  return result == CUDA_SUCCESS ? finish_wait(behind.get()) : result;
-}
-
-void Session::show_writes(bool often) {
-  if (const MirrorHooks* const hooks = mirror_hooks_.load(std::memory_order_acquire)) {
-    hooks->show(*this, often);
-  }
-}
-
-std::unique_ptr<FetchesBehind> Session::ask_behind(Word word) {
-  const MirrorHooks* const hooks = mirror_hooks_.load(std::memory_order_acquire);
-  if (!hooks) return nullptr;
-  const uint64_t waits = timelines_.waits_of_others();
-  std::unique_ptr<FetchesBehind> behind = hooks->ask(*this, word);
-  if (behind) behind->waits_of_others = waits;
-  return behind;
-}
-
-std::unique_ptr<FetchesBehind> Session::ask_behind(const Route& route) {
-  if (!mirror_hooks_.load(std::memory_order_acquire)) return nullptr;
-  show_writes();
-  Word word = words_.acquire();
-  ++word.sequence;
-  std::unique_ptr<FetchesBehind> behind = ask_behind(word);
-  if (!behind) {
-    --word.sequence;  // no command carries this sequence
-    words_.release(word);
-    return nullptr;
-  }
-  behind->words = &words_;
-  behind->word = word;
-  // If it is not sent, the session is lost, which ends the fetches as well.
-  const wire::SignalBody body{stream_id(route), word.index, word.sequence};
-  (void)post(route, body, transport::Wake::kWithNext);
-  return behind;
-}
-
-CUresult Session::finish_wait(FetchesBehind* behind) {
-  const MirrorHooks* const hooks = mirror_hooks_.load(std::memory_order_acquire);
-  if (hooks) {
-    const uint64_t waits = timelines_.waits();
-    const uint64_t of_others = timelines_.waits_of_others();
-    RCUDA_RETURN_IF_CUDA_ERROR(hooks->pull(*this, behind));
-    // What was asked for with this wait does not show what other threads have waited for since.
-    if (!behind || behind->waits_of_others == of_others) shown_.store(waits);
-  }
-  return take_error();
-}
-
-CUresult Session::finish_awaited() {
-  const bool shown = shown_.load() == timelines_.waits();
-  if (shown || !mirror_hooks_.load(std::memory_order_acquire)) return take_error();
-  return finish_wait();
-}
-
-std::optional<Timelines::Positions> Session::covered_by_wait(const Route& route) {
-  if (route.timeline && route.timeline->stream() != 0) return std::nullopt;
-  return timelines_.now(Timelines::Scope::kDefaultStream, route.context);
-}
-
-bool Session::is_awaited(const Route& route) {
-  if (route.timeline && route.timeline->stream() != 0) return route.timeline->is_awaited();
-  return timelines_.is_awaited(Timelines::Scope::kDefaultStream, route.context);
-}
-
-CUresult Session::synchronize(const Route& route) {
-  if (is_awaited(route)) return finish_awaited();
-  return post_and_wait(route, wire::SignalBody{stream_id(route), 0, 0});
-}
-
-CUresult Session::synchronize_context(wire::ObjectId context) {
-  if (timelines_.is_awaited(Timelines::Scope::kContext, context)) return finish_awaited();
-  return post_and_wait(in_context(context), wire::SynchronizeContextBody{});
 }
 
 uint64_t Session::commands() {

@@ -37,6 +37,7 @@
 #include "client/session/ids.h"
 #include "client/session/image_book.h"
 #include "client/session/lacking_commands.h"
+#include "client/session/mirror_sync.h"
 #include "client/session/reply.h"
 #include "client/session/route.h"
 #include "client/session/session_state.h"
@@ -56,35 +57,6 @@
 namespace rcuda::client {
 
 class Staging;
-
-class Session;
-
-// What was asked for together with a wait, to be fetched when it is over. Gives back the word that
-// tells the worker so, if it is no wait's own.
-class FetchesBehind {
- public:
-  virtual ~FetchesBehind() {
-    if (words) words->release(word);
-  }
-  CompletionWords* words = nullptr;
-  Word word;
-  uint64_t waits_of_others = 0;  // Timelines::waits_of_others() before it was asked for
-};
-
-// The functions that mirrored memory (client/mirror/mirror.h) adds to a session's waits.
-struct MirrorHooks {
-  // before and after a host function, with the number of the worker's loan (wire::MirrorLoan)
-  void (*arrived)(Session&, uint64_t loan);
-  void (*leave)(Session&, uint64_t loan);
-  // with a wait: asks for bytes as they are when the word is signalled; null: for none
-  std::unique_ptr<FetchesBehind> (*ask)(Session&, Word);
-  // after a wait; fetches the worker's bytes into the application's memory. The second: what was
-  // asked for, or null
-  CUresult (*pull)(Session&, FetchesBehind*);
-  // with a wait, and (`often`) after each query of unfinished work; sends what the host has
-  // changed in page-locked memory, because a running kernel may be waiting for it
-  void (*show)(Session&, bool often);
-};
 
 // What became of a command.
 struct SentCommand {
@@ -158,7 +130,7 @@ class Session {
   bool answers(uint16_t opcode) const;
   // Sends one command and waits for its reply. The result is the worker's. If a driver returns from
   // it when the device is idle (waits_for_device of the command table), it counts as a wait, after
-  // which the host sees what the GPU wrote (fetch_mirrors()).
+  // which the host sees what the GPU wrote (mirror_sync.h).
   CUresult call(const Route& route, const wire::Command& command, size_t reply_bytes, Reply* reply,
                 SentCommand* sent = nullptr);
   // The route of commands that go to no stream. `context`: 0 if the command needs none.
@@ -185,47 +157,18 @@ class Session {
   CUresult take_error();
 
   CompletionWords& words() { return words_; }
-  bool word_reached(uint32_t index, uint64_t sequence, CUresult* result) const;
-  // Blocks until the word has reached `sequence` and returns the word's result, or kSessionLost.
+  // Whether the worker, or the GPU with its mark, has written the word. *result: what it says.
+  bool word_reached(const Word& word, CUresult* result) const;
+  // Blocks until the word has reached its sequence. Returns the word's result, or kSessionLost.
   // Prints the output of kernels up to that point, unless the word is of a command of `of` and that
   // is a timeline of wire::kFetchStream: who waits for a fetch may hold stdout, and nothing that
   // prints comes before a fetch.
-  CUresult wait_word(uint32_t index, uint64_t sequence, const Timeline* of = nullptr);
+  CUresult wait_word(const Word& word, const Timeline* of = nullptr);
   // Blocks until `ready` returns true, or returns kSessionLost. `ready` is called again whenever
   // the worker has written something, and after Link::interrupt().
   CUresult wait_for(const std::function<bool()>& ready);
-  // Posts a command that carries a completion word, and waits for the word. Sets `body.word` and
-  // `body.sequence`. Works like synchronize(), but up to the point that the command names.
-  template <typename Body>
-  CUresult post_and_wait(const Route& route, Body body) {
-    Word word = words_.acquire();
-    body.word = word.index;
-    body.sequence = ++word.sequence;
-    return post_and_wait(route, body, word);
-  }
-  // Blocks until everything posted so far on the route's stream (or in the context) is done.
-  // Prints the output of kernels and returns errors of earlier commands. Sends nothing if other
-  // waits have covered that already.
-  CUresult synchronize(const Route& route);
-  // Shows running kernels what the host has written to mirrored page-locked memory. For callers
-  // that wait for work, or query it (`often`) and find it unfinished. Later calls return errors.
-  void show_writes(bool often = false);
-  // synchronize(), so that the host sees what the GPU wrote; not if it cannot have written since
-  // the last such call.
-  CUresult await_writes(const Route& route);
-  // For commands that do not show that they write to mirrored memory: copies of pageable memory.
-  void note_write() { work_sent_.fetch_add(1, std::memory_order_relaxed); }
-  // For copies that end with a wait in the route's stream: what that wait covers besides the
-  // stream, asked before its commands are sent, for Timelines::waited().
-  std::optional<Timelines::Positions> covered_by_wait(const Route& route);
-  CUresult synchronize_context(wire::ObjectId context);
-  // Ends every call that has waited for work of the GPU or found it done: fetches mirrored memory
-  // and returns errors of earlier commands. `behind`: what was asked for before the wait.
-  CUresult finish_wait(FetchesBehind* behind = nullptr);
-  // For a call that waits for more of the route's stream without a word: asks for mirrored memory
-  // as it is when the stream gets here. Call it before the call's own commands. Null: nothing was
-  // asked for.
-  std::unique_ptr<FetchesBehind> ask_behind(const Route& route);
+  // For waits (wait.h).
+  MirrorSync& mirrors() { return mirrors_; }
   Timelines& timelines() { return timelines_; }
   uint64_t commands();  // number of commands sent
 
@@ -237,9 +180,6 @@ class Session {
   // Held while a reference to an allocation's handle is taken or released, so that the worker gets
   // these commands in the order of the count (client/entry/shareable.cpp).
   std::mutex& references_mutex() { return references_mutex_; }
-
-  // Set with the first mirrored memory and never cleared.
-  void set_mirror_hooks(const MirrorHooks* hooks) { mirror_hooks_.store(hooks); }
 
   WorkerEvents& events() { return *events_; }
   // Checks the Link first: if it has broken, the session is lost.
@@ -265,16 +205,6 @@ class Session {
   friend class Reply;
   Session();
 
-  // Whether waits have covered all work of the route's stream.
-  bool is_awaited(const Route& route);
-  // The same as finish_wait() for a call that has nothing to wait for. Fetches nothing if a fetch
-  // has begun since the last wait: that one has shown what the work wrote.
-  CUresult finish_awaited();
-  std::unique_ptr<FetchesBehind> ask_behind(Word word);
-  // Fetches mirrored memory after a call of this context in which a driver waits until the device
-  // is idle. `work`: work_sent_ before the call.
-  CUresult fetch_mirrors(wire::ObjectId context, uint64_t work);
-
   // Connects, shakes hands and makes the Link, in the steps that follow.
   Status connect(const ServerDevices& server, const SessionOptions& options);
   struct Approach;
@@ -293,7 +223,6 @@ class Session {
   CUresult wait_until(const Ready& ready);
   void trace();
   void await_trace();
-  CUresult post_and_wait(const Route& route, const wire::Command& command, Word word);
   const std::atomic<uint64_t>& client_word(uint64_t offset) const;
   Status map_marks(const wire::ReadyEvent& ready);
 
@@ -326,18 +255,6 @@ class Session {
   std::mutex image_mutex_;
   ImageBook images_;  // guarded by image_mutex_
   std::mutex references_mutex_;
-  std::atomic<const MirrorHooks*> mirror_hooks_{nullptr};
-  // Timelines::waits() when the last fetch of all mirrored memory began.
-  std::atomic<uint64_t> shown_{UINT64_MAX};
-  std::atomic<uint64_t> work_sent_{0};  // number of commands after which the GPU may write
-  // The last fetches of fetch_mirrors() and await_writes(): programs free, and copy, much in a row.
-  struct Fetched {
-    wire::ObjectId context = 0, stream = 0;
-    uint64_t work = UINT64_MAX;
-    bool operator==(const Fetched&) const = default;
-  };
-  std::mutex fetched_mutex_;
-  Fetched fetched_, awaited_;
   std::atomic<uint32_t> next_call_{1};
   std::atomic<uint64_t> reported_error_{0};  // the error word's value when last reported
 
@@ -345,6 +262,7 @@ class Session {
   std::vector<uint32_t> small_slots_, large_slots_;  // free ones, by offset
   CompletionWords words_{wire::ClientWindow::kCompletionCount};
   Timelines timelines_;
+  MirrorSync mirrors_{*this, timelines_};
 };
 
 // The calling thread's number, from 1, in order of first use.

@@ -179,12 +179,8 @@ Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
       std::make_unique<wire::RingWriter>(*session->link_, wire::kCommandRingLayout);
   session->events_ = std::make_unique<WorkerEvents>(*session->link_);
   session->events_->set_mirror_hooks(
-      [raw = session.get()](uint64_t loan) {
-        if (const MirrorHooks* hooks = raw->mirror_hooks_) hooks->arrived(*raw, loan);
-      },
-      [raw = session.get()](uint64_t loan) {
-        if (const MirrorHooks* hooks = raw->mirror_hooks_) hooks->leave(*raw, loan);
-      });
+      [raw = session.get()](uint64_t loan) { raw->mirrors_.host_function_arrived(loan); },
+      [raw = session.get()](uint64_t loan) { raw->mirrors_.host_function_leaves(loan); });
   session->events_->set_notice_sink([raw = session.get()](bool ends, const std::string& text) {
     if (ends) {
       (void)raw->lose(Status(Code::kUnavailable, text));

@@ -95,7 +95,7 @@ Staging::~Staging() {
 
 bool Staging::is_ready(const Slot& slot) const {
   CUresult ignored;
-  return session_.word_reached(slot.word.index, slot.word.sequence, &ignored);
+  return session_.word_reached(slot.word, &ignored);
 }
 
 void Staging::collect() {
@@ -161,7 +161,7 @@ Staging::Slot Staging::acquire(const Timeline* user) {
     --waiting_;
     if (waited != CUDA_SUCCESS) slot = take_any();
   }
-  if (!is_ready(*slot)) (void)session_.wait_word(slot->word.index, slot->word.sequence, user);
+  if (!is_ready(*slot)) (void)session_.wait_word(slot->word, user);
   ++slot->word.sequence;
   return *slot;
 }
@@ -339,7 +339,6 @@ CUresult Staging::to_host(const Route& route, std::span<const Part> parts) {
   }
   const size_t lanes = std::min(chunks.size(), copy_threads());
   std::atomic<int> first_error{CUDA_SUCCESS};
-  const std::optional<Timelines::Positions> covered = session_.covered_by_wait(route);
   // Each lane uses two slots: the worker fills one while the lane empties the other.
   run_parallel(lanes, [&](size_t lane) {
     struct Pending {
@@ -373,8 +372,7 @@ CUresult Staging::to_host(const Route& route, std::span<const Part> parts) {
       if (pending.empty()) break;
       const Pending done = pending.front();
       pending.pop_front();
-      CUresult result =
-          session_.wait_word(done.slot.word.index, done.slot.word.sequence, route.timeline);
+      CUresult result = session_.wait_word(done.slot.word, route.timeline);
       if (result == CUDA_SUCCESS) {
         if (route.timeline) route.timeline->waited(done.sent.position);
         result = done.landed ? done.landed->wait(session_)
@@ -384,10 +382,7 @@ CUresult Staging::to_host(const Route& route, std::span<const Part> parts) {
       release(done.slot);
     }
   });
-  const auto result = static_cast<CUresult>(first_error.load());
-  if (result != CUDA_SUCCESS) return result;
-  if (covered) session_.timelines().waited(*covered);
-  return CUDA_SUCCESS;
+  return static_cast<CUresult>(first_error.load());
 }
 
 }  // namespace rcuda::client

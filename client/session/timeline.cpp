@@ -67,7 +67,8 @@ bool Timeline::has_reached(uint64_t position) {
 
 void Timeline::collect() {
   CUresult result = CUDA_SUCCESS;
-  while (!marks_.empty() && session_.word_reached(word_->index, marks_.front().sequence, &result)) {
+  while (!marks_.empty() &&
+         session_.word_reached({word_->index, marks_.front().sequence}, &result)) {
     const uint64_t position = marks_.front().position;
     marks_.pop_front();
     if (result == CUDA_SUCCESS) {
@@ -155,7 +156,7 @@ void Timeline::pace() {
       if (sequence == 0) return;
       oldest = {word_->index, sequence};
     }
-    (void)session_.wait_word(oldest.index, oldest.sequence, this);
+    (void)session_.wait_word(oldest, this);
     if (session_.lost()) return;
   }
 }

@@ -24,6 +24,7 @@
 #include "client/mirror/mirror.h"
 #include "client/session/calls_in_flight.h"
 #include "client/session/staging.h"
+#include "client/session/wait.h"
 #include "tests/unit/client/two_puppets.h"
 
 namespace rcuda::fuzz {
@@ -138,7 +139,7 @@ class Replies {
   void exchange(void* address) {
     const client::Route route = session().in_context(1);
     (void)client::push_mirrors(route);
-    (void)session().synchronize(route);
+    (void)client::synchronize(route);
     client::note_order_between_sessions();
     (void)client::pull_mirrors(session(), nullptr);
     client::unmirror(address);

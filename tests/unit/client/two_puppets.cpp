@@ -4,6 +4,7 @@
 #include <iterator>
 #include <string>
 
+#include "client/session/wait.h"
 #include "common/base/peer_order.h"
 #include "common/wire/address_ranges.h"
 
@@ -54,7 +55,7 @@ void TwoPuppetsTest::TearDown() {
   // Work that a test has left in flight ends before the next test.
   for (int ordinal = 0; ordinal < 3; ++ordinal) {
     const Context& context = *process().device(ordinal)->primary;
-    EXPECT_EQ(context.session->synchronize_context(context.id), CUDA_SUCCESS);
+    EXPECT_EQ(synchronize_context(*context.session, context.id), CUDA_SUCCESS);
   }
 }
 

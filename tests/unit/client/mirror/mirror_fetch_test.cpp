@@ -1,11 +1,13 @@
 // How mirrored memory is asked for: with a wait, and several mirrors together.
 #include <cstring>
+#include <deque>
 #include <span>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "client/mirror/mirror.h"
+#include "client/session/wait.h"
 #include "common/base/peer_order.h"
 #include "tests/support/withheld_answers.h"
 #include "tests/unit/client/mirror/mirror_answers.h"
@@ -59,7 +61,7 @@ class SmallMirrorTest : public ::testing::Test {
 TEST_F(SmallMirrorTest, ItIsAskedForWithTheWait) {
   worker_[5] = std::byte{0x50};
   before_peer(&lone_.puppet);
-  ASSERT_EQ(lone_.session->synchronize(route()), CUDA_SUCCESS);
+  ASSERT_EQ(synchronize(route()), CUDA_SUCCESS);
   EXPECT_EQ(memory_[5], std::byte{0x50});
   EXPECT_EQ(asked(), (std::vector<size_t>{1, 0}));
 }
@@ -68,22 +70,22 @@ TEST_F(SmallMirrorTest, AWaitWithNothingToWaitForFetchesOnlyWhatAnotherWaitMayHa
   const auto timeline = lone_.session->timelines().make(*lone_.session, 1, 3);
   Route idle = route();
   idle.timeline = timeline.get();
-  ASSERT_EQ(lone_.session->synchronize(idle), CUDA_SUCCESS);
+  ASSERT_EQ(synchronize(idle), CUDA_SUCCESS);
   EXPECT_EQ(asked(), (std::vector<size_t>{0, 1}));
-  ASSERT_EQ(lone_.session->synchronize(idle), CUDA_SUCCESS);
+  ASSERT_EQ(synchronize(idle), CUDA_SUCCESS);
   EXPECT_EQ(asked(), (std::vector<size_t>{0, 0}));
   lone_.session->timelines().add_wait();  // of a thread that has not fetched yet
-  ASSERT_EQ(lone_.session->synchronize(idle), CUDA_SUCCESS);
+  ASSERT_EQ(synchronize(idle), CUDA_SUCCESS);
   EXPECT_EQ(asked(), (std::vector<size_t>{0, 1}));
 }
 
 TEST_F(SmallMirrorTest, ACallWithoutAWordAsksBeforeItsOwnCommands) {
   worker_[6] = std::byte{0x60};
   before_peer(&lone_.puppet);
-  const std::unique_ptr<FetchesBehind> behind = lone_.session->ask_behind(route());
-  ASSERT_TRUE(behind);
+  Wait wait(route());
+  ASSERT_TRUE(wait.start());
   EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
-  ASSERT_EQ(lone_.session->finish_wait(behind.get()), CUDA_SUCCESS);
+  ASSERT_EQ(wait.finish(), CUDA_SUCCESS);
   EXPECT_EQ(memory_[6], std::byte{0x60});
   EXPECT_EQ(asked(), (std::vector<size_t>{1, 0}));
 }
@@ -98,21 +100,21 @@ TEST_F(SmallMirrorTest, APatchDuringTheWaitIsAddedToTheAnswer) {
     return old;
   });
   before_peer(&lone_.puppet);
-  ASSERT_EQ(lone_.session->synchronize(route()), CUDA_SUCCESS);
+  ASSERT_EQ(synchronize(route()), CUDA_SUCCESS);
   after_peer(&lone_.puppet);
   EXPECT_EQ(memory_, worker_);
   EXPECT_EQ(asked(), (std::vector<size_t>{1, 0}));
 }
 
 TEST_F(SmallMirrorTest, AFetchDuringTheWaitMakesTheBytesOld) {
-  const std::unique_ptr<FetchesBehind> behind = lone_.session->ask_behind(route());
-  ASSERT_TRUE(behind);
+  Wait wait(route());
+  ASSERT_TRUE(wait.start());
   EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
   before_peer(&lone_.puppet);
   worker_[7] = std::byte{0x70};
   ASSERT_EQ(pull_mirrors(*lone_.session), CUDA_SUCCESS);
   EXPECT_EQ(memory_, worker_);
-  ASSERT_EQ(lone_.session->finish_wait(behind.get()), CUDA_SUCCESS);
+  ASSERT_EQ(wait.finish(), CUDA_SUCCESS);
   after_peer(&lone_.puppet);
   EXPECT_EQ(memory_, worker_);
   EXPECT_EQ(asked(), (std::vector<size_t>{1, 2}));
@@ -135,8 +137,8 @@ TEST_F(SmallMirrorTest, AnAnswerWithoutAConfirmedPatchIsFetchedAgain) {
     }
     return answer;
   });
-  const std::unique_ptr<FetchesBehind> behind = lone_.session->ask_behind(route());
-  ASSERT_TRUE(behind);
+  Wait wait(route());
+  ASSERT_TRUE(wait.start());
   EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
   std::byte* const fetched = fetched_;
   mirror(*lone_.session, 1, other.data(), other.size());
@@ -145,7 +147,7 @@ TEST_F(SmallMirrorTest, AnAnswerWithoutAConfirmedPatchIsFetchedAgain) {
   ASSERT_EQ(push_mirrors(route()), CUDA_SUCCESS);
   ASSERT_EQ(pull_mirrors(*lone_.session), CUDA_SUCCESS);
   before_peer(&lone_.puppet);
-  ASSERT_EQ(lone_.session->finish_wait(behind.get()), CUDA_SUCCESS);
+  ASSERT_EQ(wait.finish(), CUDA_SUCCESS);
   after_peer(&lone_.puppet);
   EXPECT_EQ(memory_, worker_);
   unmirror(other.data());
@@ -157,7 +159,7 @@ TEST_F(SmallMirrorTest, AFetchThatFailsIsTriedAgain) {
     return Answer{CUDA_ERROR_OUT_OF_MEMORY, {}};
   });
   before_peer(&lone_.puppet);
-  ASSERT_EQ(lone_.session->synchronize(route()), CUDA_SUCCESS);
+  ASSERT_EQ(synchronize(route()), CUDA_SUCCESS);
   EXPECT_EQ(memory_[9], std::byte{0x90});
   EXPECT_EQ(asked(), (std::vector<size_t>{1, 1}));
 }
@@ -165,8 +167,9 @@ TEST_F(SmallMirrorTest, AFetchThatFailsIsTriedAgain) {
 // Each question holds a reply slot until its wait is over. Threads that wait may wait for others,
 // which need slots for that.
 TEST_F(SmallMirrorTest, QuestionsLeaveSlotsToOtherThreads) {
-  std::vector<std::unique_ptr<FetchesBehind>> waits;
-  while (auto behind = lone_.session->ask_behind(route())) waits.push_back(std::move(behind));
+  std::deque<Wait> waits;
+  while (waits.emplace_back(route()).start()) continue;
+  waits.pop_back();  // there was no slot for its question
   EXPECT_GT(waits.size(), size_t{wire::ClientWindow::kSmallReplyCount} / 2);
   EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
 }

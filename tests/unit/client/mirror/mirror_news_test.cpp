@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "client/mirror/mirror.h"
+#include "client/session/wait.h"
 #include "common/base/peer_order.h"
 #include "tests/unit/client/mirror/mirror_answers.h"
 #include "tests/unit/client/two_puppets.h"
@@ -96,7 +97,7 @@ class MirrorNewsTest : public ::testing::Test {
   }
   CUresult wait() {
     before_peer(&lone_.puppet);
-    const CUresult result = lone_.session->synchronize(lone_.session->in_context(1));
+    const CUresult result = synchronize(lone_.session->in_context(1));
     after_peer(&lone_.puppet);
     return result;
   }
@@ -210,16 +211,15 @@ TEST_F(MirrorNewsTest, AFetchDuringTheWaitMakesTheAnswerOld) {
   ASSERT_EQ(pull(), CUDA_SUCCESS);
   (void)asked();
   write(0, 8, 1);
-  const std::unique_ptr<FetchesBehind> behind =
-      lone_.session->ask_behind(lone_.session->in_context(1));
-  ASSERT_TRUE(behind);
+  Wait wait(lone_.session->in_context(1));
+  ASSERT_TRUE(wait.start());
   ASSERT_EQ(lone_.ping(), CUDA_SUCCESS);
   worker_of(0).bytes[8] = std::byte{2};
   ASSERT_EQ(pull(), CUDA_SUCCESS);
   EXPECT_EQ(memory_[0][8], std::byte{2});
   EXPECT_EQ(asked(), (std::vector<size_t>{2, 1})) << "the client lacks the answer of the wait";
   before_peer(&lone_.puppet);
-  ASSERT_EQ(lone_.session->finish_wait(behind.get()), CUDA_SUCCESS);
+  ASSERT_EQ(wait.finish(), CUDA_SUCCESS);
   after_peer(&lone_.puppet);
   EXPECT_EQ(memory_[0], worker_of(0).bytes);
 }

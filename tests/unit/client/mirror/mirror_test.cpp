@@ -16,6 +16,7 @@
 #include <sys/mman.h>
 
 #include "client/route/capture.h"
+#include "client/session/wait.h"
 #include "common/base/peer_order.h"
 #include "common/wire/block_digest.h"
 #include "common/wire/marked_bytes.h"
@@ -542,12 +543,12 @@ TEST_F(MirrorTest, AWaitForWritesIsNotRepeatedWithoutWork) {
   const Route route = lone_.session->in_context(1);
   const auto waits = [&] {
     before_peer(&lone_.puppet);
-    EXPECT_EQ(lone_.session->await_writes(route), CUDA_SUCCESS);
+    EXPECT_EQ(await_writes(route), CUDA_SUCCESS);
     return lone_.puppet.taken(wire::Custom::kSignal).size();
   };
   EXPECT_EQ(waits(), 1u);
   EXPECT_EQ(waits(), 0u);
-  lone_.session->note_write();
+  lone_.session->mirrors().note_write();
   EXPECT_EQ(waits(), 1u);
 }
 

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "client/session/wait.h"
 #include "tests/unit/client/two_puppets.h"
 
 namespace rcuda::client {
@@ -67,9 +68,9 @@ class SessionInStateTest : public ::testing::Test {
   // What each of these returns once no word and no reply can come.
   void expect_no_wait() {
     const Word word = session().words().acquire();
-    EXPECT_EQ(session().wait_word(word.index, word.sequence + 1), kSessionLost);
+    EXPECT_EQ(session().wait_word({word.index, word.sequence + 1}), kSessionLost);
     EXPECT_EQ(session().wait_for([] { return false; }), kSessionLost);
-    EXPECT_EQ(session().synchronize(session().in_context(1)), kSessionLost);
+    EXPECT_EQ(synchronize(session().in_context(1)), kSessionLost);
     EXPECT_EQ(session().take_error(), kSessionLost);
     EXPECT_EQ(lone_.ping(), kSessionLost);
   }
@@ -125,9 +126,9 @@ TEST_F(SessionInStateTest, AWordThatCameBeforeTheLossEndsItsWait) {
                   .put(wire::ClientWindow::kCompletionWords + 8ull * word.index,
                        std::as_bytes(std::span(&reached, 1)), {}, transport::Wake::kYes)
                   .ok());
-  EXPECT_EQ(session().wait_word(word.index, word.sequence + 1), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(session().wait_word({word.index, word.sequence + 1}), CUDA_ERROR_NOT_READY);
   (void)session().lose(Status(Code::kUnavailable, "the test says so"));
-  EXPECT_EQ(session().wait_word(word.index, word.sequence + 1), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(session().wait_word({word.index, word.sequence + 1}), CUDA_ERROR_NOT_READY);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "client/objects/named.h"
 #include "client/route/route.h"
 #include "client/session/staging.h"
+#include "client/session/wait.h"
 #include "common/base/log.h"
 #include "tests/support/host_name.h"
 #include "tests/unit/client/two_puppets.h"
@@ -50,7 +51,7 @@ class SessionTest : public ::testing::Test {
     EXPECT_TRUE(session().lost());
     EXPECT_EQ(ping(), kSessionLost);
     EXPECT_EQ(post_something(), kSessionLost);
-    EXPECT_EQ(session().synchronize(in_context()), kSessionLost);
+    EXPECT_EQ(synchronize(in_context()), kSessionLost);
     EXPECT_EQ(session().take_error(), kSessionLost);  // as for earlier commands
   }
 
@@ -130,7 +131,7 @@ TEST_F(SessionTest, AWaitEndsWithTheMarkOfTheGpu) {
     return std::nullopt;
   });
   EXPECT_EQ(post_something(), CUDA_SUCCESS);
-  EXPECT_EQ(session().synchronize(in_context()), CUDA_SUCCESS);
+  EXPECT_EQ(synchronize(in_context()), CUDA_SUCCESS);
 }
 
 TEST_F(SessionTest, AWaitDoesNotEndWithAMarkOfAnother) {
@@ -142,7 +143,7 @@ TEST_F(SessionTest, AWaitDoesNotEndWithAMarkOfAnother) {
     return Answer{CUDA_ERROR_LAUNCH_FAILED, {}};
   });
   EXPECT_EQ(post_something(), CUDA_SUCCESS);
-  EXPECT_EQ(session().synchronize(in_context()), CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_EQ(synchronize(in_context()), CUDA_ERROR_LAUNCH_FAILED);
 }
 
 // ---- asynchronous errors ----
@@ -172,7 +173,7 @@ TEST_F(SessionTest, AStickyErrorStaysUntilItsContextIsReset) {
   puppet().set_error(CUDA_ERROR_ILLEGAL_ADDRESS);
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(post_something(), CUDA_ERROR_ILLEGAL_ADDRESS);
-    EXPECT_EQ(session().synchronize(in_context()), CUDA_ERROR_ILLEGAL_ADDRESS);
+    EXPECT_EQ(synchronize(in_context()), CUDA_ERROR_ILLEGAL_ADDRESS);
   }
   puppet().set_error(CUDA_SUCCESS);
   EXPECT_EQ(post_something(), CUDA_SUCCESS);
@@ -183,7 +184,7 @@ TEST_F(SessionTest, AWaitReportsTheWordsOwnResult) {
   puppet().on(Custom::kSignal, [](const auto&) {
     return test::PuppetServer::Answer{CUDA_ERROR_LAUNCH_FAILED, {}};
   });
-  EXPECT_EQ(session().synchronize(in_context()), CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_EQ(synchronize(in_context()), CUDA_ERROR_LAUNCH_FAILED);
 }
 
 TEST_F(SessionTest, ACallsResultIsTheWorkersAndNoAsynchronousOne) {
@@ -284,10 +285,10 @@ TEST_F(SessionTest, ALateWordIsNotTakenForAnEarlyOne) {
   ASSERT_EQ(second.index, first.index);
   EXPECT_EQ(second.sequence, first.sequence + 5);
   CUresult result = CUDA_ERROR_UNKNOWN;
-  EXPECT_FALSE(session().word_reached(second.index, second.sequence + 1, &result));
+  EXPECT_FALSE(session().word_reached({second.index, second.sequence + 1}, &result));
   write(Window::kCompletionWords + 8 * second.index,
         wire::CompletionWord::make(second.sequence + 1, CUDA_ERROR_NOT_READY));
-  EXPECT_EQ(session().wait_word(second.index, second.sequence + 1), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(session().wait_word({second.index, second.sequence + 1}), CUDA_ERROR_NOT_READY);
   session().words().release({second.index, second.sequence + 1});
 }
 
@@ -344,7 +345,7 @@ TEST_F(SessionTest, AHugeStagingRegionLeavesWordsForOthers) {
   auto staging = Staging::open(session(), ready);
   ASSERT_TRUE(staging) << staging.status().message();
   EXPECT_TRUE(session().words().acquire_spare());
-  EXPECT_EQ(session().synchronize(in_context()), CUDA_SUCCESS);
+  EXPECT_EQ(synchronize(in_context()), CUDA_SUCCESS);
   staging->reset();
   EXPECT_TRUE(puppet().link().unexpose(region->id).ok());
   ::munmap(memory, kBytes);

@@ -12,6 +12,7 @@
 #include "client/objects/named.h"
 #include "client/route/route.h"
 #include "client/session/capture_answers.h"
+#include "client/session/wait.h"
 #include "tests/unit/client/two_puppets.h"
 
 namespace rcuda::client {
@@ -77,7 +78,7 @@ TEST_F(TimelineTest, ItIsLevelUntilSomethingIsSentAndAgainWhenItWasWaitedFor) {
   EXPECT_EQ(timeline().sent(), 3u);
   EXPECT_FALSE(timeline().is_level());
   EXPECT_FALSE(timeline().has_reached(1));
-  EXPECT_EQ(session().synchronize(route()), CUDA_SUCCESS);
+  EXPECT_EQ(synchronize(route()), CUDA_SUCCESS);
   EXPECT_TRUE(timeline().is_level());
   EXPECT_TRUE(timeline().has_reached(3));
 }
@@ -92,7 +93,7 @@ TEST_F(TimelineTest, ACopyThatWritesAWordTakesTwoPlaces) {
   body.sequence = word.sequence + 1;
   EXPECT_EQ(session().post(route(), body), CUDA_SUCCESS);
   EXPECT_EQ(timeline().sent(), 3u);
-  EXPECT_EQ(session().wait_word(body.word, body.sequence), CUDA_SUCCESS);
+  EXPECT_EQ(session().wait_word({body.word, body.sequence}), CUDA_SUCCESS);
   session().words().release({body.word, body.sequence});
 }
 
@@ -116,7 +117,7 @@ TEST_F(TimelineTest, WhatIsSentDuringAWaitIsNotReached) {
     return test::PuppetServer::Answer{};
   });
   launch();
-  std::thread waiting([&] { EXPECT_EQ(session().synchronize(route()), CUDA_SUCCESS); });
+  std::thread waiting([&] { EXPECT_EQ(synchronize(route()), CUDA_SUCCESS); });
   while (timeline().sent() < 2) std::this_thread::yield();  // until the signal has been posted
   launch();
   launched = true;
@@ -131,7 +132,7 @@ TEST_F(TimelineTest, AWaitThatFailedReachesNothing) {
     return test::PuppetServer::Answer{CUDA_ERROR_LAUNCH_FAILED, {}};
   });
   launch();
-  EXPECT_EQ(session().synchronize(route()), CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_EQ(synchronize(route()), CUDA_ERROR_LAUNCH_FAILED);
   EXPECT_FALSE(timeline().has_reached(1));
 }
 
@@ -195,7 +196,7 @@ TEST_F(TimelineTest, WithoutAWordTheWorkerIsAskedEachTimeAndNobodyWaits) {
     timeline().pace();
     launch();
   }
-  EXPECT_EQ(session().synchronize(route()), CUDA_SUCCESS);
+  EXPECT_EQ(synchronize(route()), CUDA_SUCCESS);
 }
 
 // ---- pacing ------------------------------------------------------------------------------------
@@ -291,7 +292,7 @@ TEST(PaceTest, AStalledServerStopsNoLaunchesOnAnother) {
 class HostWritesTest : public TimelineTest {
  protected:
   void TearDown() override {
-    EXPECT_EQ(session().synchronize_context(1), CUDA_SUCCESS);
+    EXPECT_EQ(synchronize_context(session(), 1), CUDA_SUCCESS);
     EXPECT_FALSE(Timeline::host_writes_pending());
   }
   void write_to_host(Timeline& timeline) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "client/objects/named.h"
+#include "client/session/wait.h"
 #include "tests/unit/client/two_puppets.h"
 
 namespace rcuda::client {
@@ -42,8 +43,8 @@ class TimelinesTest : public ::testing::Test {
   }
   void wait(Scope scope, wire::ObjectId context) {
     EXPECT_EQ(scope == Scope::kContext
-                  ? session().synchronize_context(context)
-                  : session().synchronize(in_default_stream(session().in_context(context))),
+                  ? synchronize_context(session(), context)
+                  : synchronize(in_default_stream(session().in_context(context))),
               CUDA_SUCCESS);
   }
   bool quiet(Scope scope, wire::ObjectId context) { return timelines().is_quiet(scope, context); }
