@@ -68,8 +68,6 @@ MAY_INCLUDE = {
 }
 # In these there is no circle of components either.
 NO_CIRCLES = ("client", "p2p", "server")
-# But a session owns the timelines and the staging that send their commands through it.
-MAY_CIRCLE = ("client/session",)
 IN_PROGRAMS = ("client", "common", "p2p")
 GETENV = re.compile(r"(?<![a-z_])getenv\(")
 INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
@@ -132,7 +130,7 @@ def circle_from(start, needs):
 
 
 def is_checked(component):
-    return component.split("/")[0] in NO_CIRCLES and folder_of(component) not in MAY_CIRCLE
+    return component.split("/")[0] in NO_CIRCLES
 
 
 def circles(edges):

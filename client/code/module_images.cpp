@@ -154,10 +154,11 @@ CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcod
                       functions ? functions_of(image) : std::vector<std::string>());
   const auto ask = [&] { questions.send(id, opcode == wire::Custom::kLibraryLoad); };
   std::optional<Reply> reply;
-  const CUresult result = call_with_images(
-      session, context, image,
-      {{opcode, wire::bytes_of(body), tail}, 32 + body.info_log_bytes + body.error_log_bytes, ask},
-      &reply);
+  const CUresult result = call_with_images(session, context, image,
+                                           {{opcode, wire::body_bytes(body), tail},
+                                            32 + body.info_log_bytes + body.error_log_bytes,
+                                            ask},
+                                           &reply);
   if (functions) questions.take(functions);
   if (reply) fill_logs(buffers, reply->body());
   return result;

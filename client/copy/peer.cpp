@@ -12,6 +12,7 @@
 #include "client/objects/named.h"
 #include "client/process/process.h"
 #include "client/route/capture.h"
+#include "client/session/news.h"
 #include "client/session/wait.h"
 #include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
@@ -92,7 +93,7 @@ class Halves {
     // The worker signals the word even if a half was refused, unless the worker is lost.
     if (posted_) {
       result = either(result, destination_.wait_word(word.get()));
-      Timelines::add_news();
+      News::add();
     }
     return result;
   }

@@ -10,6 +10,7 @@
 #include "client/process/process.h"
 #include "client/route/capture.h"
 #include "client/route/route.h"
+#include "client/session/news.h"
 #include "client/session/timeline.h"
 #include "client/session/wait.h"
 #include "common/cuda/return_if_error.h"
@@ -134,7 +135,7 @@ CUresult cuEventQuery(CUevent handle) {
     case Progress::kUnknown:
       break;
   }
-  const uint64_t news = session.timelines().news();
+  const uint64_t news = News::count();
   result = forward_cuEventQuery(handle);
   if (result == CUDA_ERROR_NOT_READY) {
     event->state.found_pending(record, news);
@@ -157,7 +158,7 @@ CUresult cuEventSynchronize(CUevent handle) {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
     if (result != CUDA_SUCCESS) return result;
-    session.timelines().add_news();
+    News::add();
     return finished(*event, result);
   }
   uint64_t record = 0;

@@ -12,6 +12,7 @@
 #include "client/process/process.h"
 #include "client/route/capture.h"
 #include "client/route/route.h"
+#include "client/session/news.h"
 #include "client/session/timelines.h"
 #include "client/session/wait.h"
 #include "common/base/thread_object.h"
@@ -95,7 +96,7 @@ CUresult query(const StreamView& view) {
     case Progress::kUnknown:
       break;
   }
-  const uint64_t news = session.timelines().news();
+  const uint64_t news = News::count();
   result = ask_stream(view);
   if (result == CUDA_ERROR_NOT_READY) timeline.found_busy(news);
   if (result == CUDA_SUCCESS) timeline.advance(position);

@@ -11,21 +11,19 @@
 #include <optional>
 #include <vector>
 
+#include "common/wire/channel.h"
+
 namespace rcuda::client {
 
-// A word and the sequence of its latest request.
-struct Word {
-  uint32_t index = 0;
-  uint64_t sequence = 0;
-};
+using wire::Word;  // with the sequence of its latest request
 
 class CompletionWords {
  public:
   explicit CompletionWords(uint32_t count);
 
   // Takes a word for a wait; the caller releases it afterwards. The same few words with the lowest
-  // indices serve again and again: the GPU writes marks for those (Session::word_reached()). In the
-  // unlikely case that all words are taken, it blocks until one is free.
+  // indices serve again and again: the GPU writes marks for those (TimelineHost::word_reached()).
+  // In the unlikely case that all words are taken, it blocks until one is free.
   Word acquire();
   // Takes a word for something that may never happen, or for long. Returns nullopt if all words
   // that are not kept for acquire() are taken.

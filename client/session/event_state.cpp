@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "client/session/news.h"
 #include "client/session/session.h"
 
 namespace rcuda::client {
@@ -50,7 +51,7 @@ Progress EventState::progress(uint64_t* record, CUresult* result) {
   }
   if (!is_reported) return Progress::kUnknown;
   if (*result != CUDA_SUCCESS) return Progress::kDone;
-  session().timelines().add_news();
+  News::add();
   set_done();
   return Progress::kDone;
 }
@@ -72,7 +73,7 @@ void EventState::found_pending(uint64_t record, uint64_t news) {
 }
 
 void EventState::found_done(uint64_t record) {
-  session().timelines().add_news();
+  News::add();
   std::lock_guard lock(mutex_);
   if (record != record_ || left_to_worker_) return;
   set_done();

@@ -61,7 +61,7 @@ class EventState {
   // record, for the two functions below. kDone with an error in *result: the event's work has
   // failed.
   Progress progress(uint64_t* record, CUresult* result);
-  // The worker, asked when Timelines::news() was `news`, answered that the record is not done. This
+  // The worker, asked when News::count() was `news`, answered that the record is not done. This
   // makes the worker report when it is. The report only saves round trips: it may never come if the
   // event is destroyed or recorded again first.
   void found_pending(uint64_t record, uint64_t news);

@@ -1,6 +1,6 @@
 #include "client/session/pending_answer.h"
 
-#include "client/session/session.h"
+#include "client/session/news.h"
 
 namespace rcuda::client {
 
@@ -10,14 +10,14 @@ void PendingAnswer::set(const Word& word, uint64_t news) {
   news_.store(news, std::memory_order_release);  // pairs with holds()
 }
 
-bool PendingAnswer::holds(const Session& session) const {
+bool PendingAnswer::holds(const TimelineHost& host) const {
   const uint64_t news = news_.load(std::memory_order_acquire);
   // Compared before the word is read: news that arrives after this point does not concern this
   // caller.
-  if (news != Timelines::news()) return false;
+  if (news != News::count()) return false;
   CUresult ignored;
   const Word word{word_.load(std::memory_order_relaxed), sequence_.load(std::memory_order_relaxed)};
-  return !session.word_reached(word, &ignored);
+  return !host.word_reached(word, &ignored);
 }
 
 }  // namespace rcuda::client

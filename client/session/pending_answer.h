@@ -1,7 +1,7 @@
 // The worker's answer that a stream or an event is not done, kept for later queries.
 //
 // The worker writes a completion word when the work is done. Until then, and until the client
-// learns something new (Timelines::news()), queries need not ask the worker again.
+// learns something new (News::count()), queries need not ask the worker again.
 //
 // Threads: any may call holds(), which takes no lock because programs poll. The owner holds its
 // lock while it calls set() and clear().
@@ -11,14 +11,13 @@
 #include <cstdint>
 
 #include "client/session/completion_words.h"
+#include "client/session/timeline_host.h"
 
 namespace rcuda::client {
 
-class Session;
-
 class PendingAnswer {
  public:
-  // The worker, asked when Timelines::news() was `news`, answered that the work is not done. When
+  // The worker, asked when News::count() was `news`, answered that the work is not done. When
   // it is, the worker raises the word to `word.sequence`.
   void set(const Word& word, uint64_t news);
   // The answer does not apply to the owner's work any more.
@@ -27,7 +26,7 @@ class PendingAnswer {
   // Whether the answer still holds. If another thread calls set() at the same time, word and
   // sequence may come from two answers. True is right even then, since both answers were "not
   // done". False makes the caller look closer.
-  bool holds(const Session& session) const;
+  bool holds(const TimelineHost& host) const;
 
  private:
   std::atomic<uint32_t> word_{0};

@@ -1,16 +1,16 @@
 // Session: this process's connection to one worker, and through it to one server's GPUs.
 //
-// Owns the Link, the command ring's writing side, the reply slots, the completion words, the
-// timelines, the staging region, the ids of the objects that the client creates on that worker, and
-// the threads that take events (device output, host callbacks) from the worker. Opened by Process
-// (process.h) in cuInit and kept until the process ends.
+// Owns the Link and its Channel, the completion words, the timelines, the staging region, the ids
+// of the objects that the client creates on that worker, and the threads that take events (device
+// output, host callbacks) from the worker. Opened by Process (process.h) in cuInit and kept until
+// the process ends.
 //
 // Threads: every function may be called from any thread. Commands of all threads enter one ring in
 // the order of post() and call(). The worker executes them in this order; it postpones only round
 // trips in which a driver would wait for the device.
 // Blocking: post() blocks while the ring is full, and until the answer has arrived if it must wait
 // for one. call() and wait_word() block until the worker has answered or the Link is broken.
-// Files: session_connect.cpp has open(), session.cpp the rest.
+// Files: session_connect.cpp has the beginning and the end, session.cpp the rest; wait.h has waits.
 // Errors: CUresult after open(), because callers are entry points. In the states Lost and Ended
 // (session_state.h), calls that need the worker return kSessionLost. A loss is logged once, with
 // the reason.
@@ -42,6 +42,7 @@
 #include "client/session/route.h"
 #include "client/session/session_state.h"
 #include "client/session/shadow_regions.h"
+#include "client/session/timeline_host.h"
 #include "client/session/timelines.h"
 #include "client/session/worker_events.h"
 #include "client/trace/trace.h"
@@ -50,15 +51,15 @@
 #include "common/reach/identify.h"
 #include "common/transport/arrivals.h"
 #include "common/transport/link.h"
+#include "common/wire/channel.h"
 #include "common/wire/command.h"
 #include "common/wire/protocol.h"
-#include "common/wire/ring.h"
 
 namespace rcuda::client {
 
 class Staging;
 
-// What became of a command.
+// The place of a command that was sent.
 struct SentCommand {
   uint64_t number = 0;    // in the session, from 1; 0: it was not sent
   uint64_t position = 0;  // in the route's timeline
@@ -89,7 +90,7 @@ struct SessionOptions {
   std::function<void()> while_waiting;
 };
 
-class Session {
+class Session final : public TimelineHost {
  public:
   // Connects, shakes hands and makes the Link. An error names the server and the remedy.
   static Result<std::unique_ptr<Session>> open(const ServerDevices& server,
@@ -123,7 +124,7 @@ class Session {
   // post() waits for the worker's answer and returns the worker's error. Any other error means that
   // the command was not sent: kSessionLost, CUDA_ERROR_INVALID_VALUE if it exceeds
   // wire::kMaxCommandBytes, or CUDA_ERROR_NOT_SUPPORTED if it is one of lacking(). Errors of
-  // earlier commands are left to take_error(). *sent tells whether it was sent, and where it is.
+  // earlier commands are left to take_error(). *sent: whether it was sent, and its place.
   CUresult post(const Route& route, const wire::Command& command,
                 transport::Wake wake = transport::Wake::kYes, SentCommand* sent = nullptr);
   // Whether errors of post() are the command's own. Otherwise they are of earlier commands.
@@ -142,8 +143,7 @@ class Session {
   // application does, and that may end only when other threads get answers. After true, the caller
   // must call finish(); the order of several finish() calls does not matter.
   struct PendingCall {
-    uint32_t slot = 0, slot_bytes = 0;
-    uint32_t call = 0;
+    wire::ReplySlot slot;
     SentCommand sent;
     CUresult result = CUDA_SUCCESS;  // of sending it
     std::optional<trace::CommandSpan> span;
@@ -156,21 +156,19 @@ class Session {
   // is sticky (the context is lost). Every call that may return an asynchronous error calls this.
   CUresult take_error();
 
-  CompletionWords& words() { return words_; }
-  // Whether the worker, or the GPU with its mark, has written the word. *result: what it says.
-  bool word_reached(const Word& word, CUresult* result) const;
-  // Blocks until the word has reached its sequence. Returns the word's result, or kSessionLost.
-  // Prints the output of kernels up to that point, unless the word is of a command of `of` and that
-  // is a timeline of wire::kFetchStream: who waits for a fetch may hold stdout, and nothing that
-  // prints comes before a fetch.
-  CUresult wait_word(const Word& word, const Timeline* of = nullptr);
+  // ---- completion words and timelines (timeline_host.h)
+  CompletionWords& words() override { return words_; }
+  bool word_reached(const Word& word, CUresult* result) const override;
+  CUresult wait_word(const Word& word, const Timeline* of = nullptr) override;
+  uint64_t post_mark(Timeline& timeline, const Word& word) override;
+  void note_wait() override { timelines_.add_wait(); }
+  bool lost() override { return is_over(state()); }
+  uint64_t commands() { return channel_->commands(); }  // number of commands sent
+  Timelines& timelines() { return timelines_; }
+  MirrorSync& mirrors() { return mirrors_; }
   // Blocks until `ready` returns true, or returns kSessionLost. `ready` is called again whenever
   // the worker has written something, and after Link::interrupt().
   CUresult wait_for(const std::function<bool()>& ready);
-  // For waits (wait.h).
-  MirrorSync& mirrors() { return mirrors_; }
-  Timelines& timelines() { return timelines_; }
-  uint64_t commands();  // number of commands sent
 
   // Held while an image is sent. The next thread with the same image then learns that the worker
   // has it.
@@ -182,17 +180,16 @@ class Session {
   std::mutex& references_mutex() { return references_mutex_; }
 
   WorkerEvents& events() { return *events_; }
-  // Checks the Link first: if it has broken, the session is lost.
+  // Checks the Link first: if it has broken, the session is lost. In the states Lost and Ended, no
+  // call is answered any more (lost()).
   SessionState state();
-  // Whether no call is answered any more: the state is Lost or Ended.
-  bool lost() { return is_over(state()); }
   // The session is lost, unless it has ended: logs the reason, closes the Link. Returns
   // kSessionLost.
   CUresult lose(const Status& why);
   // The traits of the session's medium: a copy of link().traits().
   const transport::MediumTraits& traits() const { return traits_; }
   // How long a waiting thread spins before it sleeps.
-  std::chrono::nanoseconds spin() const { return spin_; }
+  std::chrono::nanoseconds spin() const { return channel_->spin(); }
 
   // See Link::abandon().
   void abandon() noexcept;
@@ -202,7 +199,6 @@ class Session {
   void end();
 
  private:
-  friend class Reply;
   Session();
 
   // Connects, shakes hands and makes the Link, in the steps that follow.
@@ -212,19 +208,13 @@ class Session {
                                 const wire::Credentials& credentials);
   Status keep_welcome(wire::Welcome welcome, const std::vector<wire::AddressWindow>& taken);
   Status link_up(Approach approach, const SessionOptions& options);
-  bool acquire_slot(const CallOptions& options, PendingCall* call);
-  void release_slot(uint32_t offset);
   CUresult send(wire::CommandHeader header, Timeline* timeline, const wire::Command& command,
                 transport::Wake wake, SentCommand* sent);
-  // Whether the GPU may mark this command, which then takes two places in its stream's queue.
-  bool is_marked(const wire::Command& command) const;
   CUresult wait_for_reply(const PendingCall& call, Reply* reply);
   template <typename Ready>
   CUresult wait_until(const Ready& ready);
   void trace();
   void await_trace();
-  const std::atomic<uint64_t>& client_word(uint64_t offset) const;
-  Status map_marks(const wire::ReadyEvent& ready);
 
   const uint64_t serial_;
   StateWord<kSessionTransitions> state_;
@@ -239,27 +229,20 @@ class Session {
   bool must_encrypt_ = false;
   bool synchronous_ = false;
   transport::MediumTraits traits_;
-  uint32_t trace_ = 0;  // this session's number in the trace
-  std::chrono::nanoseconds spin_{0};
+  uint32_t trace_ = 0;            // this session's number in the trace
   transport::Arrivals arrivals_;  // before the Link, whose threads use both
   ShadowRegions shadows_;
   std::unique_ptr<transport::Link> link_;
-  std::mutex order_mutex_;  // held while a command enters the ring
-  uint64_t commands_ = 0;   // number of commands that have entered the ring
-  std::unique_ptr<wire::RingWriter> commands_ring_;
+  std::optional<wire::Channel> channel_;
   std::unique_ptr<WorkerEvents> events_;
   std::unique_ptr<Staging> staging_;
-  std::span<const uint64_t> marks_;  // wire::ReadyEvent::marks_region; may be empty
   Ids ids_;
 
   std::mutex image_mutex_;
   ImageBook images_;  // guarded by image_mutex_
   std::mutex references_mutex_;
-  std::atomic<uint32_t> next_call_{1};
   std::atomic<uint64_t> reported_error_{0};  // the error word's value when last reported
 
-  std::mutex slots_mutex_;
-  std::vector<uint32_t> small_slots_, large_slots_;  // free ones, by offset
   CompletionWords words_{wire::ClientWindow::kCompletionCount};
   Timelines timelines_;
   MirrorSync mirrors_{*this, timelines_};

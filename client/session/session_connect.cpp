@@ -1,5 +1,5 @@
-// How a session begins: finds and reaches the server, asks for the devices, makes the Link and what
-// goes over it.
+// How a session begins and ends. To begin it, finds and reaches the server, asks for the devices,
+// makes the Link and what goes over it.
 #include <memory>
 #include <thread>
 
@@ -50,6 +50,12 @@ std::string address_of(const ServerDevices& server) {
 }
 
 }  // namespace
+
+Session::Session()
+    : serial_([] {
+        static std::atomic<uint64_t> sessions{0};
+        return ++sessions;
+      }()) {}
 
 // The connection on which the session is asked for.
 struct Session::Approach {
@@ -127,23 +133,6 @@ Status Session::keep_welcome(wire::Welcome welcome, const std::vector<wire::Addr
   return {};
 }
 
-Status Session::map_marks(const wire::ReadyEvent& ready) {
-  if (ready.marks_region == 0) return {};
-  constexpr size_t kMostBytes = sizeof(uint64_t) * Window::kCompletionCount;
-  if (ready.marks_bytes == 0 || ready.marks_bytes > kMostBytes) {
-    return Status(Code::kProtocol,
-                  "the worker offers marks of " + std::to_string(ready.marks_bytes) + " bytes");
-  }
-  const auto region = static_cast<transport::RegionId>(ready.marks_region);
-  Result<void*> mapping = link_->map(region, ready.marks_bytes);
-  if (!mapping) return mapping.status();
-  // Null where the medium cannot map. The Link keeps the mapping until it ends.
-  if (*mapping) {
-    marks_ = {static_cast<const uint64_t*>(*mapping), ready.marks_bytes / sizeof(uint64_t)};
-  }
-  return {};
-}
-
 Status Session::link_up(Approach approach, const SessionOptions& options) {
   const std::string address = address_of(server_);
   const std::string medium = approach.connection.medium->name();
@@ -158,7 +147,6 @@ Status Session::link_up(Approach approach, const SessionOptions& options) {
   link_->on_immediate(
       [this](uint32_t immediate, uint64_t bytes) { arrivals_.arrived(immediate, bytes); });
   traits_ = link_->traits();
-  spin_ = spin_time(traits_);
   name_ = address + " over " + traits_.name;
   // A Link over another medium has said why.
   if (!approach.why.empty() && medium == traits_.name) {
@@ -168,6 +156,7 @@ Status Session::link_up(Approach approach, const SessionOptions& options) {
       link_->window().size() < Window::kBytes) {
     return Status(Code::kProtocol, name_ + ": the worker's window is too small");
   }
+  channel_.emplace(*link_, spin_time(traits_));
   return {};
 }
 
@@ -175,8 +164,6 @@ Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
                                                const SessionOptions& options) {
   std::unique_ptr<Session> session(new Session);
   RCUDA_RETURN_IF_ERROR(session->connect(server, options));
-  session->commands_ring_ =
-      std::make_unique<wire::RingWriter>(*session->link_, wire::kCommandRingLayout);
   session->events_ = std::make_unique<WorkerEvents>(*session->link_);
   session->events_->set_mirror_hooks(
       [raw = session.get()](uint64_t loan) { raw->mirrors_.host_function_arrived(loan); },
@@ -194,22 +181,13 @@ Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
     return std::move(started).with_context(session->name_);
   }
 
-  for (uint32_t i = Window::kSmallReplyCount; i-- > 0;) {
-    session->small_slots_.push_back(
-        static_cast<uint32_t>(Window::kSmallReplies + uint64_t{i} * Window::kSmallReplyBytes));
-  }
-  for (uint32_t i = Window::kLargeReplyCount; i-- > 0;) {
-    session->large_slots_.push_back(
-        static_cast<uint32_t>(Window::kLargeReplies + uint64_t{i} * Window::kLargeReplyBytes));
-  }
-
   Result<wire::ReadyEvent> ready =
       session->events_->ready(Clock::now() + options.handshake_timeout);
   if (!ready) return Status(ready.status()).with_context(session->name_);
   auto staging = Staging::open(*session, *ready);
   if (!staging) return Status(staging.status()).with_context(session->name_);
   session->staging_ = std::move(staging).value();
-  if (Status mapped = session->map_marks(*ready); !mapped.ok()) {
+  if (Status mapped = session->channel_->map_marks(*ready); !mapped.ok()) {
     return std::move(mapped).with_context(session->name_);
   }
   if (trace::on()) session->trace();
@@ -217,6 +195,52 @@ Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
   RCUDA_INFO("connected to %s: %zu device(s), driver %u, worker %u", session->name_.c_str(),
              server.gpus.size(), session->welcome_.driver_version, session->welcome_.worker_pid);
   return session;
+}
+
+// Adds the worker's reports to the trace. Some round trips measure the difference of the clocks.
+void Session::trace() {
+  constexpr int kRoundTrips = 16;
+  trace_ = trace::add_server(name_, welcome_.worker_pid,
+                             traits_.reach == transport::Reach::kThisMachine);
+  events_->set_trace_sink([index = trace_](std::span<const wire::TraceEvent> events) {
+    trace::server_events(index, events);
+  });
+  for (int i = 0; i < kRoundTrips; ++i) {
+    Reply reply;
+    (void)call(in_context(0), wire::PingBody{}, 0, &reply);
+  }
+}
+
+// ---- the end -----------------------------------------------------------------------------------
+
+// Waits for the last reports, at most kPatience. The worker sends them when it is idle; a worker
+// that hangs never sends them.
+void Session::await_trace() {
+  constexpr auto kPatience = std::chrono::seconds(1);
+  const uint64_t last = channel_->commands();
+  const Clock::time_point deadline = Clock::now() + kPatience;
+  while (!lost() && !trace::reported(trace_, last) && Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+void Session::abandon() noexcept { link_->abandon(); }
+
+void Session::keep_alive() { (void)post(in_context(0), wire::PingBody{}); }
+
+void Session::end() {
+  if (lost()) return;
+  if (trace::on()) await_trace();
+  if (!state_.move(SessionEvent::kEnd, name_)) return;
+  events_->forget_callbacks();
+  SentCommand sent;
+  (void)send({}, nullptr, wire::SessionEndBody{}, transport::Wake::kNow, &sent);
+  if (sent.is_sent()) link_->close();
+}
+
+Session::~Session() {
+  events_.reset();
+  staging_.reset();
 }
 
 }  // namespace rcuda::client

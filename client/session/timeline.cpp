@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "client/session/capture_answers.h"
-#include "client/session/session.h"
+#include "client/session/news.h"
 
 namespace rcuda::client {
 namespace {
@@ -26,8 +26,8 @@ void raise(std::atomic<uint64_t>& value, uint64_t to) {
 
 }  // namespace
 
-Timeline::Timeline(Session& session, wire::ObjectId context, wire::ObjectId stream)
-    : session_(session), context_(context), stream_(stream) {}
+Timeline::Timeline(TimelineHost& host, wire::ObjectId context, wire::ObjectId stream)
+    : host_(host), context_(context), stream_(stream) {}
 
 Timeline::~Timeline() {
   release_word();
@@ -44,14 +44,14 @@ uint64_t Timeline::count(uint64_t room) {
 void Timeline::advance(uint64_t position) {
   if (reached_.load(std::memory_order_acquire) >= position) return;
   // Before the new position becomes visible: a thread that acts on the position must find the news.
-  session_.timelines().add_news();
+  News::add();
   raise(reached_, position);
   if (host_write_.load(std::memory_order_acquire) != 0) settle_host_writes();
 }
 
 void Timeline::waited(uint64_t position) {
   // Fetches of mirrored memory are no work of the program.
-  if (stream_ != wire::kFetchStream) session_.timelines().add_wait();
+  if (stream_ != wire::kFetchStream) host_.note_wait();
   advance(position);
   raise(awaited_, position);
 }
@@ -67,8 +67,7 @@ bool Timeline::has_reached(uint64_t position) {
 
 void Timeline::collect() {
   CUresult result = CUDA_SUCCESS;
-  while (!marks_.empty() &&
-         session_.word_reached({word_->index, marks_.front().sequence}, &result)) {
+  while (!marks_.empty() && host_.word_reached({word_->index, marks_.front().sequence}, &result)) {
     const uint64_t position = marks_.front().position;
     marks_.pop_front();
     if (result == CUDA_SUCCESS) {
@@ -84,20 +83,15 @@ void Timeline::collect() {
 }
 
 bool Timeline::place_mark() {
-  if (!word_) word_ = session_.words().acquire_spare();
+  if (!word_) word_ = host_.words().acquire_spare();
   if (!word_) return false;
-  Route route = session_.in_context(context_);
-  route.timeline = this;
-  const wire::SignalBody body{stream_, word_->index, ++word_->sequence};
-  SentCommand sent;
-  // If the session is lost, every later call reports it.
-  (void)session_.post(route, body, transport::Wake::kYes, &sent);
-  marks_.push_back({sent.position, word_->sequence});
+  ++word_->sequence;
+  marks_.push_back({host_.post_mark(*this, *word_), word_->sequence});
   return true;
 }
 
 void Timeline::release_word() {
-  if (word_) session_.words().release(*std::exchange(word_, std::nullopt));
+  if (word_) host_.words().release(*std::exchange(word_, std::nullopt));
 }
 
 void Timeline::mark_end() {
@@ -118,7 +112,7 @@ void Timeline::close() {
 Progress Timeline::progress(uint64_t position, CUresult* result) {
   *result = CUDA_SUCCESS;
   if (reached_.load(std::memory_order_acquire) >= position) return Progress::kDone;
-  if (busy_.holds(session_)) return Progress::kPending;
+  if (busy_.holds(host_)) return Progress::kPending;
   std::lock_guard lock(mutex_);
   collect();
   if (reached_.load(std::memory_order_acquire) >= position) return Progress::kDone;
@@ -156,8 +150,8 @@ void Timeline::pace() {
       if (sequence == 0) return;
       oldest = {word_->index, sequence};
     }
-    (void)session_.wait_word(oldest, this);
-    if (session_.lost()) return;
+    (void)host_.wait_word(oldest, this);
+    if (host_.lost()) return;
   }
 }
 

@@ -21,7 +21,7 @@
 // If `reached` gives no answer, the client asks the worker and sends a mark, so that the next query
 // is only a load. An unreached mark means "busy" only until the client learns something new:
 // another stream that waited for this one may be known to be done before the mark's word arrives.
-// Timelines::news() counts what the client has learned.
+// News (news.h) counts what the client has learned.
 //
 // Pacing: a driver's queues are finite. On an H200 a stream holds 1020 launches, copies or records
 // after one that does not end (driver 580); the next caller blocks. The worker has one thread for
@@ -45,11 +45,10 @@
 
 #include "client/session/completion_words.h"
 #include "client/session/pending_answer.h"
+#include "client/session/timeline_host.h"
 #include "common/wire/protocol.h"
 
 namespace rcuda::client {
-
-class Session;
 
 enum class Progress { kUnknown, kPending, kDone };
 
@@ -59,12 +58,11 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   enum class WithLegacy { kMaybe, kYes, kNo };
 
   // `stream`: 0 for the context's legacy default stream.
-  Timeline(Session& session, wire::ObjectId context, wire::ObjectId stream);
+  Timeline(TimelineHost& host, wire::ObjectId context, wire::ObjectId stream);
   ~Timeline();  // releases its word
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
 
-  Session& session() const { return session_; }
   wire::ObjectId context() const { return context_; }
   wire::ObjectId stream() const { return stream_; }
   WithLegacy with_legacy() const { return with_legacy_.load(std::memory_order_relaxed); }
@@ -87,7 +85,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   // Whether the queue has done everything up to `position`. kDone with an error in *result: the
   // work has failed. kUnknown: ask the worker, then call found_busy() or advance().
   Progress progress(uint64_t position, CUresult* result);
-  // The worker, asked when Timelines::news() was `news`, answered that the queue is not done.
+  // The worker, asked when News::count() was `news`, answered that the queue is not done.
   void found_busy(uint64_t news);
 
   // Called before a command is sent. Blocks while the queue is full, until there is room or the
@@ -122,7 +120,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   uint64_t sequence_to_wait_for();  // 0: the queue has room
   void settle_host_writes();
 
-  Session& session_;
+  TimelineHost& host_;
   const wire::ObjectId context_, stream_;
   std::atomic<WithLegacy> with_legacy_{WithLegacy::kMaybe};
 

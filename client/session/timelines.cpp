@@ -21,9 +21,9 @@ bool has_ended(const std::shared_ptr<Timeline>& timeline) {
 
 }  // namespace
 
-std::shared_ptr<Timeline> Timelines::make(Session& session, wire::ObjectId context,
+std::shared_ptr<Timeline> Timelines::make(TimelineHost& host, wire::ObjectId context,
                                           wire::ObjectId stream) {
-  auto timeline = std::make_shared<Timeline>(session, context, stream);
+  auto timeline = std::make_shared<Timeline>(host, context, stream);
   std::lock_guard lock(mutex_);
   contexts_[context].timelines.push_back(timeline);
   return timeline;

@@ -29,7 +29,7 @@ class Timelines {
   enum class Scope { kContext, kDefaultStream };
 
   // `stream`: 0 for the context's legacy default stream.
-  std::shared_ptr<Timeline> make(Session& session, wire::ObjectId context, wire::ObjectId stream);
+  std::shared_ptr<Timeline> make(TimelineHost& host, wire::ObjectId context, wire::ObjectId stream);
   // The stream is destroyed. Its timeline stays until its work is known to be done.
   void end_stream(const std::shared_ptr<Timeline>& timeline);
   void end_context(wire::ObjectId context);
@@ -67,12 +67,6 @@ class Timelines {
     ++own_waits_.count;
   }
 
-  // Grows before a caller learns that work is done. Other work that was unfinished at an earlier
-  // query may then be done too, although its own word has not arrived yet. One count for the
-  // process, because streams of different servers may wait for each other. Starts at 1.
-  static uint64_t news() { return news_.load(std::memory_order_acquire); }
-  static void add_news() { news_.fetch_add(1, std::memory_order_acq_rel); }
-
  private:
   // The session of the calling thread's latest wait, and its consecutive waits there.
   struct OwnWaits {
@@ -90,7 +84,6 @@ class Timelines {
   bool is_over(Scope scope, wire::ObjectId context, bool (Timeline::*over)() const,
                ByScope OfContext::*unplaced);
 
-  static inline std::atomic<uint64_t> news_{1};
   std::atomic<uint64_t> waits_{0};
   static inline thread_local OwnWaits own_waits_{};
   std::atomic<uint64_t> unplaced_{0};

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "client/session/news.h"
 #include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
@@ -49,7 +50,7 @@ CUresult Wait::run_command(const wire::Command& command) {
   if (only_waits) mirrors.show_writes();  // compares while the worker waits
   // The worker writes the word even if it refuses the command.
   const CUresult waited = session().wait_word(word_->get());
-  Timelines::add_news();
+  News::add();
   if (waited == CUDA_SUCCESS) {
     if (covered_) session().timelines().waited(*std::exchange(covered_, std::nullopt));
     if (route_.timeline) route_.timeline->waited(sent.position);

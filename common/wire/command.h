@@ -26,7 +26,7 @@ concept CommandOpcode = std::same_as<T, uint16_t> ||
 
 // No bytes for a command without members.
 template <typename Body>
-std::span<const std::byte> bytes_of(const Body& body) {
+std::span<const std::byte> body_bytes(const Body& body) {
   if constexpr (std::is_empty_v<Body>) {
     return {};
   } else {
@@ -37,7 +37,7 @@ std::span<const std::byte> bytes_of(const Body& body) {
 struct Command {
   template <CommandBody Body>
   Command(const Body& of, std::span<const std::byte> after = {})
-      : opcode(static_cast<uint16_t>(Body::kOpcode)), body(bytes_of(of)), tail(after) {}
+      : opcode(static_cast<uint16_t>(Body::kOpcode)), body(body_bytes(of)), tail(after) {}
   template <CommandOpcode Opcode>
   Command(Opcode number, std::span<const std::byte> encoded, std::span<const std::byte> after = {})
       : opcode(static_cast<uint16_t>(number)), body(encoded), tail(after) {}

@@ -1,6 +1,5 @@
 #include "tests/support/session_harness.h"
 
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -10,10 +9,9 @@
 namespace rcuda::test {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Window = wire::ClientWindow;
 
-Clock::time_point patience() { return Clock::now() + std::chrono::seconds(60); }
+constexpr auto kPatience = std::chrono::seconds(60);
 
 }  // namespace
 
@@ -45,88 +43,48 @@ TestDriver& TestDriver::get() {
 // ---- client ------------------------------------------------------------------------------------
 
 ProtocolClient::ProtocolClient(transport::Link& link)
-    : link_(link),
-      commands_(link, wire::kCommandRingLayout),
+    : channel_(link, std::chrono::nanoseconds(0), kPatience),
       events_(link, wire::kEventRingLayout) {}
 
-Status ProtocolClient::send_frame(std::span<const std::byte> frame) {
-  return commands_.append(frame, {}, transport::Wake::kYes, patience());
-}
-
 Status ProtocolClient::post(uint16_t opcode, std::span<const std::byte> body, uint32_t context) {
-  wire::CommandHeader header{};
-  header.opcode = opcode;
-  header.context = context;
-  header.thread = 1;
-  std::lock_guard lock(mutex_);
-  return commands_.append(std::as_bytes(std::span(&header, 1)), body, transport::Wake::kYes,
-                          patience());
+  return channel_.send({.context = context, .thread = 1}, {opcode, body});
 }
 
 std::optional<ProtocolClient::Answer> ProtocolClient::call(uint16_t opcode,
                                                            std::span<const std::byte> body,
                                                            uint32_t context) {
-  wire::CommandHeader header{};
-  header.opcode = opcode;
-  header.context = context;
-  header.call = next_call_++;
-  header.reply_slot = static_cast<uint32_t>(Window::kLargeReplies);
-  header.reply_bytes = Window::kLargeReplyBytes;
-  header.thread = 1;
-  return call_with(header, body);
-}
-
-std::optional<ProtocolClient::Answer> ProtocolClient::call_with(const wire::CommandHeader& header,
-                                                                std::span<const std::byte> body) {
-  {
-    std::lock_guard lock(mutex_);
-    if (!commands_
-             .append(std::as_bytes(std::span(&header, 1)), body, transport::Wake::kYes, patience())
-             .ok()) {
-      return std::nullopt;
-    }
-  }
-  const uint64_t stamp_at = header.reply_slot + header.reply_bytes - 8;
-  const auto arrived = [&] { return wire::ReplyStamp::call(load(stamp_at)) == header.call; };
-  if (!link_.wait(arrived, patience()).ok() && !arrived()) return std::nullopt;
-  const uint32_t bytes = wire::ReplyStamp::body_bytes(load(stamp_at));
-  const uint32_t padded = (bytes + 7) & ~7u;
-  if (bytes < sizeof(wire::ReplyHeader) || bytes > header.reply_bytes - 8) return std::nullopt;
-  const std::byte* at = link_.window().data() + stamp_at - padded;
-  wire::ReplyHeader reply;
-  std::memcpy(&reply, at, sizeof reply);
-  return Answer{
-      static_cast<CUresult>(reply.result), reply.events_before, {at + sizeof reply, at + bytes}};
-}
-
-uint64_t ProtocolClient::load(uint64_t offset) {
-  auto* word = reinterpret_cast<uint64_t*>(link_.window().data() + offset);
-  return std::atomic_ref(*word).load(std::memory_order_acquire);
+  uint32_t result = 0;
+  wire::Reply reply;
+  const Status called = channel_.call({.context = context, .thread = 1}, {opcode, body},
+                                      wire::Channel::kMostReplyBytes, &result, &reply);
+  if (!called.ok()) return std::nullopt;
+  return Answer{static_cast<CUresult>(result), {reply.body().begin(), reply.body().end()}};
 }
 
 bool ProtocolClient::word_reached(uint32_t word, uint64_t sequence) {
-  return wire::CompletionWord::sequence(load(Window::kCompletionWords + 8ull * word)) >= sequence;
+  uint32_t result = 0;
+  return channel_.word_reached({word, sequence}, &result);
 }
 
 std::optional<CUresult> ProtocolClient::wait_word(uint32_t word, uint64_t sequence) {
-  const auto reached = [&] { return word_reached(word, sequence); };
-  if (!link_.wait(reached, patience()).ok() && !reached()) return std::nullopt;
-  return static_cast<CUresult>(
-      wire::CompletionWord::result(load(Window::kCompletionWords + 8ull * word)));
+  uint32_t result = 0;
+  if (!channel_.wait_word({word, sequence}, &result).ok()) return std::nullopt;
+  return static_cast<CUresult>(result);
 }
 
-uint64_t ProtocolClient::error_word() { return load(Window::kErrorWord); }
+uint64_t ProtocolClient::error_word() { return channel_.error_word(); }
 
 std::vector<std::byte> ProtocolClient::next_event() {
-  (void)link_.wait([&] { return events_.pending(); }, patience());
+  (void)link().wait([&] { return events_.pending(); },
+                    std::chrono::steady_clock::now() + kPatience);
   auto frame = events_.try_next();
   if (!frame.ok()) return {};
   return {frame->begin(), frame->end()};
 }
 
 void ProtocolClient::acknowledge(uint32_t slot, uint64_t sequence) {
-  (void)link_.put(wire::WorkerWindow::kCallbackAcks + 8ull * slot,
-                  std::as_bytes(std::span(&sequence, 1)), {}, transport::Wake::kYes);
+  (void)link().put(wire::WorkerWindow::kCallbackAcks + 8ull * slot,
+                   std::as_bytes(std::span(&sequence, 1)), {}, transport::Wake::kYes);
 }
 
 // ---- session -----------------------------------------------------------------------------------

@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,6 +21,7 @@
 
 #include "api/driver_table.h"
 #include "common/transport/link.h"
+#include "common/wire/channel.h"
 #include "common/wire/codec.h"
 #include "common/wire/protocol.h"
 #include "common/wire/ring.h"
@@ -44,9 +44,7 @@ class ProtocolClient {
  public:
   explicit ProtocolClient(transport::Link& link);
 
-  // Raw bytes as one frame.
-  Status send_frame(std::span<const std::byte> frame);
-  // Sends a command whose header is filled in, without requesting a reply.
+  // Sends a command without requesting a reply.
   Status post(uint16_t opcode, std::span<const std::byte> body, uint32_t context = 1);
   template <typename Body>
   Status post(wire::Custom opcode, const Body& body, std::span<const std::byte> tail = {},
@@ -55,10 +53,9 @@ class ProtocolClient {
   }
   struct Answer {
     CUresult result = CUDA_ERROR_UNKNOWN;
-    uint32_t events_before = 0;
     std::vector<std::byte> body;
   };
-  // Returns nullopt if the session ended before it answered.
+  // Returns nullopt if the session ended before it answered. Threads may call at the same time.
   std::optional<Answer> call(uint16_t opcode, std::span<const std::byte> body,
                              uint32_t context = 1);
   template <typename Body>
@@ -66,11 +63,6 @@ class ProtocolClient {
                              std::span<const std::byte> tail = {}, uint32_t context = 1) {
     return call(static_cast<uint16_t>(opcode), join(body, tail), context);
   }
-
-  // Like call(), with the caller's header. May run concurrently with another thread's call if the
-  // reply slots differ.
-  std::optional<Answer> call_with(const wire::CommandHeader& header,
-                                  std::span<const std::byte> body);
 
   // Blocks until the completion word has reached `sequence` and returns its result; nullopt if the
   // session ended.
@@ -81,7 +73,8 @@ class ProtocolClient {
   std::vector<std::byte> next_event();
   void acknowledge(uint32_t slot, uint64_t sequence);
 
-  transport::Link& link() { return link_; }
+  transport::Link& link() { return channel_.link(); }
+  wire::Channel& channel() { return channel_; }
 
   template <typename Body>
   static std::vector<std::byte> join(const Body& body, std::span<const std::byte> tail = {}) {
@@ -94,13 +87,8 @@ class ProtocolClient {
   }
 
  private:
-  uint64_t load(uint64_t offset);
-
-  transport::Link& link_;
-  std::mutex mutex_;  // guards commands_
-  wire::RingWriter commands_;
+  wire::Channel channel_;
   wire::RingReader events_;
-  uint32_t next_call_ = 1;
 };
 
 class SessionHarness {

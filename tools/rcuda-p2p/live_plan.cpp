@@ -1,10 +1,10 @@
 #include "tools/rcuda-p2p/live_plan.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 #include <thread>
 #include <utility>
@@ -15,7 +15,6 @@
 #include "api/command_hashes.h"
 #include "api/opcodes.h"
 #include "client/pool/device_list.h"
-#include "common/base/cpu_pause.h"
 #include "common/base/host_name.h"
 #include "common/base/printable.h"
 #include "common/messages/handshake.h"
@@ -24,6 +23,7 @@
 #include "common/reach/protocol_hash.h"
 #include "common/transport/link.h"
 #include "common/wire/address_window.h"
+#include "common/wire/channel.h"
 #include "common/wire/codec.h"
 #include "common/wire/protocol.h"
 #include "p2p/planner/strategy.h"
@@ -35,9 +35,10 @@ using Clock = std::chrono::steady_clock;
 using Window = wire::ClientWindow;
 
 constexpr auto kTimeout = std::chrono::seconds(30);
-constexpr int kCuSuccess = 0, kCuNotReady = 600;
+constexpr auto kSpin = std::chrono::milliseconds(50);  // a thread that wakes up is late
+constexpr uint32_t kCuSuccess = 0, kCuNotReady = 600;
 
-// A client of one worker that speaks only the session protocol.
+// A session with one worker.
 class Worker {
  public:
   static Result<std::unique_ptr<Worker>> open(const client::DeviceAddress& address,
@@ -46,27 +47,20 @@ class Worker {
   const std::vector<wire::AddressWindow>& windows() const { return welcome_.windows; }
   std::string gpu() const { return welcome_.server + " " + welcome_.devices.at(0).name; }
 
-  template <typename Body>
-  Status post(wire::Custom opcode, const Body& body, std::span<const std::byte> tail = {}) {
-    return send(static_cast<uint16_t>(opcode), 0, std::as_bytes(std::span(&body, 1)), tail);
+  Status post(const wire::Command& command) { return channel_->send(kHeader, command); }
+  // *result: the driver's.
+  Status call(const wire::Command& command, uint32_t* result, wire::Reply* reply) {
+    return channel_->call(kHeader, command, wire::Channel::kMostReplyBytes, result, reply);
   }
-  // Returns the reply's body after its header, and the driver's result.
-  Result<std::vector<std::byte>> call(uint16_t opcode, std::span<const std::byte> body,
-                                      int* result);
   Result<uint64_t> allocate(uint64_t bytes);
-  Status wait_word(uint32_t word, uint64_t sequence);
+  Status wait_for_copy(const wire::Word& word);
 
  private:
-  Status send(uint16_t opcode, uint32_t call, std::span<const std::byte> body,
-              std::span<const std::byte> tail);
-  const std::atomic<uint64_t>& word_at(uint64_t offset) const {
-    return *reinterpret_cast<const std::atomic<uint64_t>*>(link_->window().data() + offset);
-  }
+  static constexpr wire::CommandHeader kHeader{.context = wire::primary_context_id(0), .thread = 1};
 
   wire::Welcome welcome_;
   std::unique_ptr<transport::Link> link_;
-  std::unique_ptr<wire::RingWriter> commands_;
-  uint32_t calls_ = 0;
+  std::optional<wire::Channel> channel_;
 };
 
 Result<std::unique_ptr<Worker>> Worker::open(const client::DeviceAddress& address,
@@ -98,68 +92,28 @@ Result<std::unique_ptr<Worker>> Worker::open(const client::DeviceAddress& addres
                                    {kTimeout, kTimeout});
   if (!link) return link.status();
   worker->link_ = *std::move(link);
-  worker->commands_ = std::make_unique<wire::RingWriter>(*worker->link_, wire::kCommandRingLayout);
+  worker->channel_.emplace(*worker->link_, kSpin, kTimeout);
   return worker;
-}
-
-Status Worker::send(uint16_t opcode, uint32_t call, std::span<const std::byte> body,
-                    std::span<const std::byte> tail) {
-  wire::CommandHeader header{};
-  header.opcode = opcode;
-  header.context = wire::primary_context_id(0);
-  header.call = call;
-  header.reply_slot = Window::kLargeReplies;
-  header.reply_bytes = Window::kLargeReplyBytes;
-  header.thread = 1;
-  std::vector<std::byte> head(sizeof header + body.size());
-  std::memcpy(head.data(), &header, sizeof header);
-  std::memcpy(head.data() + sizeof header, body.data(), body.size());
-  return commands_->append(head, tail, transport::Wake::kYes);
-}
-
-Result<std::vector<std::byte>> Worker::call(uint16_t opcode, std::span<const std::byte> body,
-                                            int* result) {
-  const uint32_t number = ++calls_;
-  RCUDA_RETURN_IF_ERROR(send(opcode, number, body, {}));
-  const uint64_t end = Window::kLargeReplies + Window::kLargeReplyBytes - sizeof(uint64_t);
-  const auto arrived = [&] {
-    return wire::ReplyStamp::call(word_at(end).load(std::memory_order_acquire)) == number;
-  };
-  RCUDA_RETURN_IF_ERROR(link_->wait(arrived, Clock::now() + kTimeout));
-  const uint32_t bytes = wire::ReplyStamp::body_bytes(word_at(end).load());
-  wire::ReplyHeader header;
-  if (bytes < sizeof header || bytes > Window::kLargeReplyBytes - sizeof(uint64_t)) {
-    return Status(Code::kProtocol, "a worker sent an invalid reply");
-  }
-  const std::byte* reply = link_->window().data() + end - ((bytes + 7) & ~7u);
-  std::memcpy(&header, reply, sizeof header);
-  *result = static_cast<int>(header.result);
-  return std::vector<std::byte>(reply + sizeof header, reply + bytes);
 }
 
 Result<uint64_t> Worker::allocate(uint64_t bytes) {
   wire::Encoder body(wire::kMaxBodyBytes);
   body.value(bytes);
-  int result = 0;
-  const auto reply = call(static_cast<uint16_t>(api::Opcode::cuMemAlloc_v2), body.body(), &result);
-  if (!reply) return reply.status();
+  uint32_t result = 0;
+  wire::Reply reply;
+  RCUDA_RETURN_IF_ERROR(call({api::Opcode::cuMemAlloc_v2, body.body()}, &result, &reply));
   uint64_t address = 0;
-  if (result != kCuSuccess || reply->size() < sizeof address) {
-    return Status::from_cuda(result, "allocating " + p2p::bytes_text(bytes) + " on " + gpu());
+  if (result != kCuSuccess || reply.body().size() < sizeof address) {
+    return Status::from_cuda(static_cast<int>(result),
+                             "allocating " + p2p::bytes_text(bytes) + " on " + gpu());
   }
-  std::memcpy(&address, reply->data(), sizeof address);
+  std::memcpy(&address, reply.body().data(), sizeof address);
   return address;
 }
 
-Status Worker::wait_word(uint32_t word, uint64_t sequence) {
-  const auto& value = word_at(Window::kCompletionWords + 8ull * word);
-  const auto reached = [&] {
-    return wire::CompletionWord::sequence(value.load(std::memory_order_acquire)) >= sequence;
-  };
-  const Clock::time_point spin_end = Clock::now() + std::chrono::milliseconds(50);
-  while (!reached() && Clock::now() < spin_end) cpu_pause();
-  if (!reached()) RCUDA_RETURN_IF_ERROR(link_->wait(reached, Clock::now() + kTimeout));
-  const uint32_t result = wire::CompletionWord::result(value.load());
+Status Worker::wait_for_copy(const wire::Word& word) {
+  uint32_t result = 0;
+  RCUDA_RETURN_IF_ERROR(channel_->wait_word(word, &result));
   return result == kCuSuccess ? Status() : Status::from_cuda(static_cast<int>(result), "the copy");
 }
 
@@ -238,31 +192,34 @@ Status Pair::introduce(const client::DeviceAddress& to) {
   body.host_bytes = static_cast<uint16_t>(to.host.size());
   body.worker = 1;
   body.connects = 1;
-  RCUDA_RETURN_IF_ERROR(
-      from_->post(wire::Custom::kPeerIntroduce, body, std::as_bytes(std::span(to.host))));
+  const auto host = std::as_bytes(std::span(to.host));
+  RCUDA_RETURN_IF_ERROR(from_->post({body, host}));
   body.worker = 0;
   body.connects = 0;
-  return to_->post(wire::Custom::kPeerIntroduce, body, std::as_bytes(std::span(to.host)));
+  return to_->post({body, host});
 }
 
 Result<Pair::Forecast> Pair::forecast(Worker& worker, uint64_t bytes) {
   wire::PeerPlanBody body{};
   body.bytes = bytes;
   body.link = kLink;
-  int result = 0;
-  const auto reply = worker.call(static_cast<uint16_t>(wire::Custom::kPeerPlan),
-                                 std::as_bytes(std::span(&body, 1)), &result);
-  if (!reply) return reply.status();
+  uint32_t result = 0;
+  wire::Reply reply;
+  RCUDA_RETURN_IF_ERROR(worker.call(body, &result, &reply));
+  const std::span<const std::byte> answer = reply.body();
   wire::PeerPlanReply plan{};
   constexpr size_t kHead = sizeof plan - sizeof plan.header;
-  if (reply->size() < kHead) return Status::from_cuda(result, "requesting a plan");
-  std::memcpy(reinterpret_cast<std::byte*>(&plan) + sizeof plan.header, reply->data(), kHead);
+  if (answer.size() < kHead) {
+    return Status::from_cuda(static_cast<int>(result), "requesting a plan");
+  }
+  std::memcpy(reinterpret_cast<std::byte*>(&plan) + sizeof plan.header, answer.data(), kHead);
   Forecast forecast{plan.predicted_us, plan.measured != 0, {}};
-  const size_t text = std::min<size_t>(plan.text_bytes, reply->size() - kHead);
+  const size_t text = std::min<size_t>(plan.text_bytes, answer.size() - kHead);
   forecast.text =
-      printable(std::string(reinterpret_cast<const char*>(reply->data() + kHead), text));
-  if (result != kCuSuccess && result != kCuNotReady)
-    return Status::from_cuda(result, forecast.text);
+      printable(std::string(reinterpret_cast<const char*>(answer.data() + kHead), text));
+  if (result != kCuSuccess && result != kCuNotReady) {
+    return Status::from_cuda(static_cast<int>(result), forecast.text);
+  }
   return forecast;
 }
 
@@ -289,12 +246,12 @@ Result<double> Pair::copy_us(uint64_t bytes) {
   body.width_bytes = bytes;
   body.height = body.depth = 1;
   const Clock::time_point begin = Clock::now();
-  RCUDA_RETURN_IF_ERROR(from_->post(wire::Custom::kPeerCopy, body));
+  RCUDA_RETURN_IF_ERROR(from_->post(body));
   body.flags = 0;
   body.address = destination_;
   body.sequence = copies_;
-  RCUDA_RETURN_IF_ERROR(to_->post(wire::Custom::kPeerCopy, body));
-  RCUDA_RETURN_IF_ERROR(to_->wait_word(0, copies_));
+  RCUDA_RETURN_IF_ERROR(to_->post(body));
+  RCUDA_RETURN_IF_ERROR(to_->wait_for_copy({0, copies_}));
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
 }
 

@@ -9,14 +9,6 @@
 #include "client/route/route.h"
 #include "server/executor/dispatch.h"
 
-namespace rcuda::client {
-// Replaces the real Session. It is a friend of Reply and fills replies.
-class Session {
- public:
-  static CUresult carry(uint16_t opcode, std::span<const std::byte> body, Reply* reply);
-};
-}  // namespace rcuda::client
-
 namespace rcuda::server {
 class Executor {};
 // Never read, because the recording driver replaces the code that would.
@@ -117,6 +109,9 @@ void expect_destroyed(const void* handle, wire::Kind kind) {
 // ---- the client's end ---------------------------------------------------------------------------
 
 namespace rcuda::client {
+
+class Session {};  // replaces the real one
+
 namespace {
 
 using loopback::handle_number;
@@ -129,9 +124,7 @@ std::vector<uint64_t> reply_memory;
 
 Route the_route() { return {&the_session, 1, loopback::kClientDevice}; }
 
-}  // namespace
-
-CUresult Session::carry(uint16_t opcode, std::span<const std::byte> body, Reply* reply) {
+CUresult carry(uint16_t opcode, std::span<const std::byte> body, Reply* reply) {
   if (auto* const replies = Recorded::get().replies; replies && reply) {
     static std::vector<std::byte> current;
     current.clear();
@@ -140,7 +133,7 @@ CUresult Session::carry(uint16_t opcode, std::span<const std::byte> body, Reply*
       current = std::move(replies->front());
       replies->erase(replies->begin());
     }
-    reply->body_ = current;
+    *reply = Reply(current);
     return CUDA_SUCCESS;
   }
   const server::HandlerEntry* entry = server::generated_handler(opcode);
@@ -153,11 +146,13 @@ CUresult Session::carry(uint16_t opcode, std::span<const std::byte> body, Reply*
       << Recorded::get().printed;
   Recorded::get().malformed = result.malformed;
   if (reply != nullptr) {
-    reply->body_ = std::as_bytes(std::span(reply_memory)).first(reply_bytes);
-    Recorded::get().reply.assign(reply->body_.begin(), reply->body_.end());
+    *reply = Reply(std::as_bytes(std::span(reply_memory)).first(reply_bytes));
+    Recorded::get().reply.assign(reply->body().begin(), reply->body().end());
   }
   return result.result;
 }
+
+}  // namespace
 
 CUresult target_current(Route* route) {
   *route = the_route();
@@ -209,12 +204,12 @@ void retire(const void* handle, wire::Kind kind) {
 
 CUresult post(const Route&, const wire::Command& command) {
   ++Recorded::get().posted;
-  return Session::carry(command.opcode, command.body, nullptr);
+  return carry(command.opcode, command.body, nullptr);
 }
 
 CUresult call(const Route&, const wire::Command& command, size_t reply_bytes, Reply* reply) {
   ++Recorded::get().called;
-  const CUresult result = Session::carry(command.opcode, command.body, reply);
+  const CUresult result = carry(command.opcode, command.body, reply);
   if (!Recorded::get().replies) {
     EXPECT_LE(reply->body().size(), reply_bytes);
   }
@@ -222,8 +217,6 @@ CUresult call(const Route&, const wire::Command& command, size_t reply_bytes, Re
 }
 
 CUresult malformed_reply(const Route&, uint16_t) { return CUDA_ERROR_UNKNOWN; }
-
-Reply::~Reply() = default;
 
 }  // namespace rcuda::client
 

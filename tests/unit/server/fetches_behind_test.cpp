@@ -57,13 +57,12 @@ class FetchesBehindTest : public ::testing::Test {
   }
   void send(Custom opcode, std::span<const std::byte> body) {
     wire::CommandHeader header{};
-    header.opcode = static_cast<uint16_t>(opcode);
     header.context = wire::primary_context_id(0);
     header.call = kCall;
     header.reply_slot = slot();
     header.reply_bytes = Window::kSmallReplyBytes;
     header.thread = 1;
-    ASSERT_TRUE(client().send_frame(test::ProtocolClient::join(header, body)).ok());
+    ASSERT_TRUE(client().channel().send(header, {opcode, body}).ok());
   }
   static uint32_t slot() { return static_cast<uint32_t>(Window::kSmallReplies) + kSlot; }
   uint64_t stamp() {

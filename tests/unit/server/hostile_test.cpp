@@ -81,7 +81,8 @@ TEST(HostileTest, UnknownOpcodesEndTheSession) {
 TEST(HostileTest, AFrameWithoutAHeaderEndsTheSession) {
   SessionHarness session;
   const std::vector<std::byte> frame(sizeof(wire::CommandHeader) - 1);
-  ASSERT_TRUE(session.client().send_frame(frame).ok());
+  wire::RingWriter ring(session.client().link(), wire::kCommandRingLayout);
+  ASSERT_TRUE(ring.append(frame, {}, transport::Wake::kYes).ok());
   EXPECT_EQ(session.wait_end().code(), Code::kProtocol);
 }
 
@@ -103,11 +104,10 @@ TEST(HostileTest, RepliesGoIntoReplySlotsOnly) {
   for (const auto& slot : kSlots) {
     SessionHarness session;
     wire::CommandHeader header{};
-    header.opcode = static_cast<uint16_t>(Custom::kPing);
     header.call = 1;
     header.reply_slot = static_cast<uint32_t>(slot.slot);
     header.reply_bytes = slot.bytes;
-    ASSERT_TRUE(session.client().send_frame(std::as_bytes(std::span(&header, 1))).ok());
+    ASSERT_TRUE(session.client().channel().send(header, wire::PingBody{}).ok());
     EXPECT_EQ(session.wait_end().code(), Code::kProtocol) << slot.slot << ", " << slot.bytes;
   }
 }

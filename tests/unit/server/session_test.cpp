@@ -452,14 +452,7 @@ TEST_F(SessionTest, FreeingMemoryHoldsItsCallerOnly) {
   std::optional<ProtocolClient::Answer> freed;
   std::atomic<bool> answered{false};
   std::thread caller([&] {
-    // Another slot than that of the test thread's calls.
-    wire::CommandHeader header{};
-    header.opcode = static_cast<uint16_t>(api::Opcode::cuMemFree_v2);
-    header.context = 1;
-    header.call = 77;
-    header.reply_slot = static_cast<uint32_t>(wire::ClientWindow::kSmallReplies);
-    header.reply_bytes = wire::ClientWindow::kSmallReplyBytes;
-    freed = client().call_with(header, body.body());
+    freed = client().call(static_cast<uint16_t>(api::Opcode::cuMemFree_v2), body.body());
     answered = true;
   });
   wire::HostCallbackEvent event{};
@@ -548,15 +541,10 @@ TEST_F(SessionTest, AnImageWithAnotherHashIsRefused) {
 }
 
 TEST_F(SessionTest, TracedCommandsAreTimed) {
-  struct {
-    wire::CommandHeader header;
-    wire::SignalBody body;
-  } command{};
-  wire::CommandHeader& header = command.header;
-  header.opcode = static_cast<uint16_t>(Custom::kSignal);
+  wire::CommandHeader header{};
   header.flags = wire::kFlagTraced;
   header.thread = 42;
-  ASSERT_TRUE(client().send_frame(std::as_bytes(std::span(&command, 1))).ok());
+  ASSERT_TRUE(client().channel().send(header, wire::SignalBody{}).ok());
   const std::vector<std::byte> frame = client().next_event();
   wire::EventHeader event{};
   ASSERT_EQ(frame.size(), sizeof event + sizeof(wire::TraceEvent));
@@ -564,7 +552,7 @@ TEST_F(SessionTest, TracedCommandsAreTimed) {
   EXPECT_EQ(event.event, wire::Event::kTrace);
   wire::TraceEvent trace{};
   std::memcpy(&trace, frame.data() + sizeof event, sizeof trace);
-  EXPECT_EQ(trace.opcode, header.opcode);
+  EXPECT_EQ(trace.opcode, static_cast<uint16_t>(Custom::kSignal));
   EXPECT_EQ(trace.thread, 42u);
   EXPECT_LE(trace.begin_ns, trace.end_ns);
 }

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "client/objects/kinds.h"
+#include "client/session/news.h"
 #include "tests/unit/client/two_puppets.h"
 
 namespace rcuda::client {
@@ -32,7 +33,7 @@ class EventStateTest : public ::testing::Test {
   // The worker answers that the record is not done.
   void find_pending() {
     EXPECT_EQ(progress(), Progress::kUnknown);
-    event_->state.found_pending(record_, session().timelines().news());
+    event_->state.found_pending(record_, News::count());
     EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);  // the worker has received the command
   }
   void hold_watches() {
@@ -83,7 +84,7 @@ TEST_F(EventStateTest, WhatWasLearnedSinceMakesItAskAgainWithoutAnotherWatch) {
   hold_watches();
   record();
   find_pending();
-  session().timelines().add_news();
+  News::add();
   find_pending();
   EXPECT_EQ(progress(), Progress::kPending);
   EXPECT_EQ(watches(), 1u);
@@ -120,7 +121,7 @@ TEST_F(EventStateTest, WhatGraphsRecordOnlyTheWorkerKnows) {
     EXPECT_EQ(progress(), Progress::kUnknown);
     event_->state.found_done(record_);
   }
-  event_->state.found_pending(record_, session().timelines().news());
+  event_->state.found_pending(record_, News::count());
   EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
   EXPECT_EQ(watches(), 0u);
 }
@@ -136,9 +137,9 @@ TEST_F(EventStateTest, APendingRecordMayBeLeftToTheWorker) {
 
 TEST_F(EventStateTest, AWaitForItIsAnAnswer) {
   record();
-  const uint64_t news = session().timelines().news();
+  const uint64_t news = News::count();
   EXPECT_EQ(event_->state.wait(), CUDA_SUCCESS);
-  EXPECT_NE(session().timelines().news(), news);
+  EXPECT_NE(News::count(), news);
   EXPECT_EQ(progress(), Progress::kDone);
   EXPECT_TRUE(timeline().is_level());
 }

@@ -12,6 +12,7 @@
 #include "client/objects/named.h"
 #include "client/route/route.h"
 #include "client/session/capture_answers.h"
+#include "client/session/news.h"
 #include "client/session/wait.h"
 #include "tests/unit/client/two_puppets.h"
 
@@ -59,7 +60,7 @@ class TimelineTest : public ::testing::Test {
     }
     if (asked) ++*asked;
     if (worker == CUDA_SUCCESS) timeline().advance(position);
-    if (worker == CUDA_ERROR_NOT_READY) timeline().found_busy(session().timelines().news());
+    if (worker == CUDA_ERROR_NOT_READY) timeline().found_busy(News::count());
     EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);  // the worker has received the mark
     return worker;
   }
@@ -145,7 +146,7 @@ TEST_F(TimelineTest, ABusyStreamIsAskedOnceAndThenPolledByItsMark) {
   // However often it is queried, only one mark is in flight.
   EXPECT_EQ(lone_.puppet.taken(Custom::kSignal).size(), 1u);
   // The client has learned something else, which may imply that the stream is done.
-  session().timelines().add_news();
+  News::add();
   EXPECT_EQ(query(CUDA_SUCCESS, &asked), CUDA_SUCCESS);
   EXPECT_EQ(asked, 2);
   EXPECT_EQ(query(CUDA_ERROR_NOT_READY, &asked), CUDA_SUCCESS);

@@ -1,0 +1,158 @@
+#include "common/wire/channel.h"
+
+#include <string>
+
+namespace rcuda::wire {
+
+using Window = ClientWindow;
+
+Reply::~Reply() {
+  if (channel_) channel_->release_slot(slot_);
+}
+
+Channel::Head::Head(CommandHeader header, const Command& command) {
+  header.opcode = command.opcode;
+  const size_t bytes = sizeof header + command.body.size();
+  std::byte* to = small_;
+  if (bytes > sizeof small_) {
+    large_.resize(bytes);
+    to = large_.data();
+  }
+  std::memcpy(to, &header, sizeof header);
+  if (!command.body.empty()) {
+    std::memcpy(to + sizeof header, command.body.data(), command.body.size());
+  }
+  bytes_ = {to, bytes};
+}
+
+Channel::Channel(transport::Link& link, std::chrono::nanoseconds spin,
+                 std::chrono::milliseconds patience)
+    : link_(link),
+      window_(link.window().data()),
+      spin_(spin),
+      patience_(patience),
+      is_network_(link.traits().reach != transport::Reach::kThisMachine),
+      ring_(link, kCommandRingLayout) {
+  for (uint32_t i = Window::kSmallReplyCount; i-- > 0;) {
+    small_slots_.push_back(
+        static_cast<uint32_t>(Window::kSmallReplies + uint64_t{i} * Window::kSmallReplyBytes));
+  }
+  for (uint32_t i = Window::kLargeReplyCount; i-- > 0;) {
+    large_slots_.push_back(
+        static_cast<uint32_t>(Window::kLargeReplies + uint64_t{i} * Window::kLargeReplyBytes));
+  }
+}
+
+uint64_t Channel::commands() {
+  MutexLock lock(order_mutex_);
+  return commands_;
+}
+
+// ---- replies -----------------------------------------------------------------------------------
+
+bool Channel::acquire_slot(size_t reply_bytes, bool patient, ReplySlot* slot) {
+  const bool small =
+      reply_bytes + sizeof(ReplyHeader) + sizeof(uint64_t) <= Window::kSmallReplyBytes;
+  const size_t all = small ? Window::kSmallReplyCount : Window::kLargeReplyCount;
+  const size_t kept = patient ? 0 : all / 4;
+  MutexLock lock(slots_mutex_);
+  std::vector<uint32_t>& slots = small ? small_slots_ : large_slots_;
+  while (slots.size() <= kept) {
+    if (!patient) return false;
+    // One becomes free when a reply is destroyed.
+    lock.unlock();
+    const CancellationOff off;
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    lock.lock();
+  }
+  slot->offset = slots.back();
+  slot->bytes = small ? Window::kSmallReplyBytes : Window::kLargeReplyBytes;
+  slots.pop_back();
+  do {
+    slot->call = next_call_.fetch_add(1, std::memory_order_relaxed);
+  } while (slot->call == 0);
+  return true;
+}
+
+void Channel::release_slot(const ReplySlot& slot) {
+  MutexLock lock(slots_mutex_);
+  (slot.offset < Window::kLargeReplies ? small_slots_ : large_slots_).push_back(slot.offset);
+}
+
+bool Channel::has_reply(const ReplySlot& slot) const {
+  return ReplyStamp::call(word_at(slot.offset + slot.bytes - sizeof(uint64_t))) == slot.call;
+}
+
+Status Channel::take_reply(const ReplySlot& slot, uint32_t* result, Reply* reply) {
+  const uint64_t end = slot.offset + slot.bytes - sizeof(uint64_t);
+  const uint32_t bytes = ReplyStamp::body_bytes(word_at(end));
+  ReplyHeader header;
+  if (bytes < sizeof header || bytes > slot.bytes - sizeof(uint64_t)) {
+    return Status(Code::kProtocol, "the worker sent a reply of " + std::to_string(bytes) +
+                                       " bytes into a slot of " + std::to_string(slot.bytes));
+  }
+  const std::byte* const at = window_ + end - ((bytes + 7) & ~7u);
+  std::memcpy(&header, at, sizeof header);
+  *result = header.result;
+  reply->channel_ = this;
+  reply->slot_ = slot;
+  reply->body_ = {at + sizeof header, bytes - sizeof header};
+  return {};
+}
+
+Status Channel::call(CommandHeader header, const Command& command, size_t reply_bytes,
+                     uint32_t* result, Reply* reply) {
+  ReplySlot slot;
+  (void)acquire_slot(reply_bytes, true, &slot);
+  slot.name_in(&header);
+  Status status = send(header, command);
+  if (status.ok()) status = wait([&] { return has_reply(slot); });
+  if (status.ok()) status = take_reply(slot, result, reply);
+  if (!status.ok()) release_slot(slot);
+  return status;
+}
+
+// ---- completion words --------------------------------------------------------------------------
+
+bool Channel::word_reached(const Word& word, uint32_t* result) const {
+  const uint64_t value = word_at(Window::kCompletionWords + 8ull * word.index);
+  if (CompletionWord::sequence(value) >= word.sequence) {
+    *result = CompletionWord::result(value);
+    return true;
+  }
+  // The GPU's mark is there before the worker's word.
+  if (word.index >= marks_.size() || word.sequence == 0) return false;
+  const auto& mark = reinterpret_cast<const std::atomic<uint64_t>&>(marks_[word.index]);
+  *result = 0;
+  return mark.load(std::memory_order_acquire) == word.sequence;
+}
+
+Status Channel::wait_word(const Word& word, uint32_t* result) {
+  return wait([&] { return word_reached(word, result); });
+}
+
+Status Channel::map_marks(const ReadyEvent& ready) {
+  if (ready.marks_region == 0) return {};
+  constexpr size_t kMostBytes = sizeof(uint64_t) * Window::kCompletionCount;
+  if (ready.marks_bytes == 0 || ready.marks_bytes > kMostBytes) {
+    return Status(Code::kProtocol,
+                  "the worker offers marks of " + std::to_string(ready.marks_bytes) + " bytes");
+  }
+  const auto region = static_cast<transport::RegionId>(ready.marks_region);
+  Result<void*> mapping = link_.map(region, ready.marks_bytes);
+  if (!mapping) return mapping.status();
+  // Null where the medium cannot map. The Link keeps the mapping until it ends.
+  if (*mapping) {
+    marks_ = {static_cast<const uint64_t*>(*mapping), ready.marks_bytes / sizeof(uint64_t)};
+  }
+  return {};
+}
+
+bool Channel::is_marked(const Command& command) const {
+  if (marks_.empty() || !command.is<SignalBody>()) return false;
+  SignalBody signal;
+  std::memcpy(&signal, command.body.data(), sizeof signal);
+  return signal.word < marks_.size();
+}
+
+}  // namespace rcuda::wire
