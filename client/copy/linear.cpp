@@ -57,8 +57,7 @@ wire::CopyBody body_of(const LinearCopy& copy, const CopyStream& stream,
 
 // A round trip. The caller learns whether the worker accepted the copy.
 CUresult ask_to_copy(const CopyStream& stream, const wire::CopyBody& body) {
-  Reply reply;
-  return stream.route.session->call(stream.route, body, 0, &reply);
+  return stream.route.session->call(stream.route, body);
 }
 
 CUresult copy_in_worker(const CopyStream& stream, wire::CopyBody body, const CopyPlan& plan) {

@@ -269,8 +269,7 @@ CUresult capture_shape(const CopyStream& where, ShapeSide destination, ShapeSide
   if (result == CUDA_SUCCESS) {
     wire::CopyShapeBody body = whole_body(destination, source, extent);
     body.stream = stream_id(where.route);
-    Reply reply;
-    result = session.call(where.route, body, 0, &reply);
+    result = session.call(where.route, body);
   }
   if (result != CUDA_SUCCESS) {
     for (const uint64_t callback : callbacks) session.events().remove_callback(callback);

@@ -152,10 +152,7 @@ struct LaunchCommand {
     const CUresult result = route.session->post(route, {body, tail.bytes()});
     return result == CUDA_SUCCESS ? route.session->take_error() : result;
   }
-  CUresult call() {
-    Reply reply;
-    return route.session->call(route, {body, tail.bytes()}, 0, &reply);
-  }
+  CUresult call() { return route.session->call(route, {body, tail.bytes()}); }
 };
 
 // Checks what a driver refuses at once.
@@ -300,8 +297,7 @@ CUresult launch_on_devices(std::span<const CUDA_LAUNCH_PARAMS> launches, unsigne
   const wire::LaunchOnDevicesBody body{static_cast<uint32_t>(launches.size()), flags};
   Route route = target_of(*streams.front());
   route.timeline = streams.front()->timeline.get();
-  Reply reply;
-  CUresult result = route.session->call(route, {body, tail}, 0, &reply);
+  CUresult result = route.session->call(route, {body, tail});
   // Each stream's timeline counts its own commands.
   for (size_t i = 1; i < streams.size() && result == CUDA_SUCCESS; ++i) {
     route = target_of(*streams[i]);

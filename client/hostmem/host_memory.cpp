@@ -46,8 +46,7 @@ CUresult unexpose_from(Session& session, wire::ObjectId context, uint64_t addres
                        transport::RegionId region) {
   session.shadows().remove(address);
   const wire::HostUnexposeBody body{address, static_cast<uint64_t>(region)};
-  Reply reply;
-  const CUresult result = session.call(session.in_context(context), body, 0, &reply);
+  const CUresult result = session.call(session.in_context(context), body);
   (void)session.link().unexpose(region);
   return result;
 }

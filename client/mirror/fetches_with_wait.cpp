@@ -24,8 +24,7 @@ FetchesWithWait::~FetchesWithWait() {
   const auto is_open = [](const Question& question) { return !question.answered; };
   // The questions wake nobody, and the command that should have done so may not have been sent.
   if (news_call_ || std::any_of(questions_.begin(), questions_.end(), is_open)) {
-    Reply reply;
-    (void)session_.call(session_.in_context(0), wire::PingBody{}, 0, &reply);
+    (void)session_.call(session_.in_context(0), wire::PingBody{});
   }
   for (Question& question : questions_) {
     Reply reply;

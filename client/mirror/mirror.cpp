@@ -131,9 +131,8 @@ CUresult introduce(Mirror& mirror, bool* fetched) {
 void withdraw(Mirror& mirror) {
   if (mirror.absent) mirror.absent->stop();
   const wire::UnmirrorBody body{{reinterpret_cast<uintptr_t>(mirror.address)}};
-  Reply reply;
   const auto in = [&](wire::ObjectId context) {
-    return mirror.session->call(mirror.session->in_context(context), body, 0, &reply);
+    return mirror.session->call(mirror.session->in_context(context), body);
   };
   // The context may have ended.
   if (in(mirror.context) != CUDA_SUCCESS) (void)in(0);

@@ -105,8 +105,7 @@ CUresult Session::post(const Route& route, const wire::Command& command, transpo
   SentCommand unasked;
   if (!sent) sent = &unasked;
   if (synchronous_ || awaits_answers()) {
-    Reply reply;
-    return call(route, command, 0, &reply, sent);
+    return call(route, command, sent);
   }
   trace::CommandSpan span(trace_, command.opcode, true);
   wire::CommandHeader header{};

@@ -134,6 +134,11 @@ class Session final : public TimelineHost {
   // which the host sees what the GPU wrote (mirror_sync.h).
   CUresult call(const Route& route, const wire::Command& command, size_t reply_bytes, Reply* reply,
                 SentCommand* sent = nullptr);
+  // The same for a command whose reply has no body.
+  CUresult call(const Route& route, const wire::Command& command, SentCommand* sent = nullptr) {
+    Reply reply;
+    return call(route, command, 0, &reply, sent);
+  }
   // The route of commands that go to no stream. `context`: 0 if the command needs none.
   Route in_context(wire::ObjectId context) { return {this, context}; }
 

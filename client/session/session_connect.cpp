@@ -206,8 +206,7 @@ void Session::trace() {
     trace::server_events(index, events);
   });
   for (int i = 0; i < kRoundTrips; ++i) {
-    Reply reply;
-    (void)call(in_context(0), wire::PingBody{}, 0, &reply);
+    (void)call(in_context(0), wire::PingBody{});
   }
 }
 

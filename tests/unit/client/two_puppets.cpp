@@ -72,8 +72,7 @@ CUdeviceptr TwoPuppetsTest::allocate(Session& session, uint64_t offset, size_t b
 }
 
 void TwoPuppetsTest::settle(Session& session) {
-  Reply reply;
-  EXPECT_EQ(session.call(session.in_context(0), wire::PingBody{}, 0, &reply), CUDA_SUCCESS);
+  EXPECT_EQ(session.call(session.in_context(0), wire::PingBody{}), CUDA_SUCCESS);
   after_peer(&TwoPuppets::get().first);
   after_peer(&TwoPuppets::get().second);
 }
@@ -94,9 +93,8 @@ LoneSession::LoneSession(const char* medium)
 }
 
 CUresult LoneSession::ping() {
-  Reply reply;
   before_peer(&puppet);
-  const CUresult result = session->call(session->in_context(0), wire::PingBody{}, 0, &reply);
+  const CUresult result = session->call(session->in_context(0), wire::PingBody{});
   after_peer(&puppet);
   return result;
 }
