@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <future>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -15,6 +13,7 @@
 
 #include "common/base/cpu_pause.h"
 #include "common/base/log.h"
+#include "common/base/mutex.h"
 #include "common/base/start_thread.h"
 #include "p2p/pipeline/authentication.h"
 #include "p2p/pipeline/core.h"
@@ -75,7 +74,7 @@ class Engine::Runner {
   // Runs `job` on the engine thread, in order.
   void post(std::function<void()> job) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       jobs_.push_back(std::move(job));
     }
     has_jobs_ = true;
@@ -119,7 +118,7 @@ class Engine::Runner {
     ~Listener() {
       if (!thread_.joinable()) return;
       {
-        std::lock_guard lock(runner_.mutex_);
+        MutexLock lock(runner_.mutex_);
         retired_ = true;
       }
       runner_.asleep_.notify_all();
@@ -140,7 +139,7 @@ class Engine::Runner {
     // While the runner's mutex is held and awake_ is false, the engine thread takes no message, so
     // next_offset_ is valid.
     bool enough() {
-      std::lock_guard lock(runner_.mutex_);
+      MutexLock lock(runner_.mutex_);
       if (retired_ || runner_.awake_) return true;
       if (!listens_) return false;
       std::byte* word = link_.window().data() + next_offset_;
@@ -150,9 +149,10 @@ class Engine::Runner {
 
     void run() {
       pthread_setname_np(pthread_self(), "rcuda-p2p-wait");
-      std::unique_lock lock(runner_.mutex_);
+      MutexLock lock(runner_.mutex_);
       while (true) {
-        runner_.asleep_.wait(lock, [this] { return retired_ || !runner_.awake_; });
+        runner_.asleep_.wait(
+            lock, [this]() RCUDA_REQUIRES(runner_.mutex_) { return retired_ || !runner_.awake_; });
         if (retired_) return;
         lock.unlock();
         const Status status = link_.wait([this] { return enough(); }, Clock::time_point::max());
@@ -160,7 +160,8 @@ class Engine::Runner {
         lock.lock();
         // Link::wait would return at once for ever on a broken Link. The engine thread retires this
         // thread soon.
-        if (!status.ok()) runner_.asleep_.wait(lock, [this] { return retired_; });
+        if (!status.ok())
+          runner_.asleep_.wait(lock, [this]() RCUDA_REQUIRES(runner_.mutex_) { return retired_; });
       }
     }
 
@@ -180,7 +181,7 @@ class Engine::Runner {
   void wake() {
     if (awake_.load()) return;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       awake_ = true;
     }
     wanted_.notify_one();
@@ -190,7 +191,7 @@ class Engine::Runner {
     if (!has_jobs_.exchange(false)) return false;
     std::vector<std::function<void()>> jobs;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       jobs.swap(jobs_);
     }
     for (const auto& job : jobs) job();
@@ -240,12 +241,12 @@ class Engine::Runner {
 
   void sleep() {
     {
-      std::unique_lock lock(mutex_);
+      MutexLock lock(mutex_);
       for (const auto& listener : listeners_) listener->look_out();
       awake_ = false;
       if (!has_jobs_ && !core_->pending()) {
         asleep_.notify_all();
-        wanted_.wait(lock, [this] { return awake_.load(); });
+        wanted_.wait(lock, [this]() RCUDA_REQUIRES(mutex_) { return awake_.load(); });
       }
       awake_ = true;
     }
@@ -254,10 +255,10 @@ class Engine::Runner {
     for (const auto& listener : listeners_) listener->interrupt();
   }
 
-  std::mutex mutex_;
-  std::condition_variable wanted_;           // wakes the engine thread
-  std::condition_variable asleep_;           // wakes the listeners
-  std::vector<std::function<void()>> jobs_;  // guarded by mutex_
+  Mutex mutex_;
+  CondVar wanted_;  // wakes the engine thread
+  CondVar asleep_;  // wakes the listeners
+  std::vector<std::function<void()>> jobs_ RCUDA_GUARDED_BY(mutex_);
   std::atomic<bool> has_jobs_ = false;
   const std::chrono::nanoseconds linger_;
   std::atomic<bool> awake_ = true;  // written under mutex_

@@ -6,13 +6,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/transport/link.h"
 #include "p2p/device_ops.h"
 #include "p2p/pipeline/lanes.h"
@@ -50,7 +50,7 @@ class Reports {
 
   void push(Event event) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       list_.push_back(std::move(event));
       empty_ = false;
     }
@@ -58,7 +58,7 @@ class Reports {
   }
   std::vector<Event> take() {
     if (empty()) return {};
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     empty_.store(true, std::memory_order_relaxed);
     return std::exchange(list_, {});
   }
@@ -67,8 +67,8 @@ class Reports {
 
  private:
   std::function<void()> wake_;
-  std::mutex mutex_;
-  std::vector<Event> list_;  // guarded by mutex_
+  Mutex mutex_;
+  std::vector<Event> list_ RCUDA_GUARDED_BY(mutex_);
   std::atomic<bool> empty_{true};
 };
 

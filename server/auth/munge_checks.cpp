@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <thread>
 #include <utility>
 
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "common/base/mutex.h"
 #include "common/base/start_thread.h"
 #include "common/base/unique_fd.h"
 #include "common/messages/handshake.h"
@@ -45,12 +45,12 @@ Result<MungeChecks::Outcome> check(const Request& request,
 struct MungeChecks::State {
   identity::munge::Settings settings;
   UniqueFd event;
-  std::mutex mutex;  // guards the rest
-  std::deque<Request> asked;
+  Mutex mutex;
+  std::deque<Request> asked RCUDA_GUARDED_BY(mutex);
   // By number; without a result while it is being checked.
-  std::map<uint64_t, std::optional<Result<Outcome>>> checks;
-  uint64_t last = 0;
-  size_t threads = 0;
+  std::map<uint64_t, std::optional<Result<Outcome>>> checks RCUDA_GUARDED_BY(mutex);
+  uint64_t last RCUDA_GUARDED_BY(mutex) = 0;
+  size_t threads RCUDA_GUARDED_BY(mutex) = 0;
 };
 
 MungeChecks::MungeChecks(identity::munge::Settings settings) : state_(std::make_shared<State>()) {
@@ -59,12 +59,12 @@ MungeChecks::MungeChecks(identity::munge::Settings settings) : state_(std::make_
 }
 
 MungeChecks::~MungeChecks() {
-  std::lock_guard lock(state_->mutex);
+  MutexLock lock(state_->mutex);
   state_->asked.clear();
 }
 
 Result<uint64_t> MungeChecks::begin(std::string credential, const tls::Key& nonce) {
-  std::lock_guard lock(state_->mutex);
+  MutexLock lock(state_->mutex);
   if (state_->asked.size() >= kMostWaiting) {
     return Status(Code::kUnavailable, "too many clients wait for munged: try again");
   }
@@ -84,7 +84,7 @@ Result<uint64_t> MungeChecks::begin(std::string credential, const tls::Key& nonc
 }
 
 void MungeChecks::work(const std::shared_ptr<State>& state) {
-  std::unique_lock lock(state->mutex);
+  MutexLock lock(state->mutex);
   while (!state->asked.empty()) {
     const Request request = std::move(state->asked.front());
     state->asked.pop_front();
@@ -101,7 +101,7 @@ void MungeChecks::work(const std::shared_ptr<State>& state) {
 }
 
 std::optional<Result<MungeChecks::Outcome>> MungeChecks::take(uint64_t number) {
-  std::lock_guard lock(state_->mutex);
+  MutexLock lock(state_->mutex);
   const auto found = state_->checks.find(number);
   if (found == state_->checks.end() || !found->second) return std::nullopt;
   std::optional<Result<Outcome>> outcome = std::move(found->second);
@@ -110,7 +110,7 @@ std::optional<Result<MungeChecks::Outcome>> MungeChecks::take(uint64_t number) {
 }
 
 void MungeChecks::forget(uint64_t number) {
-  std::lock_guard lock(state_->mutex);
+  MutexLock lock(state_->mutex);
   state_->checks.erase(number);
   std::erase_if(state_->asked, [&](const Request& request) { return request.number == number; });
 }

@@ -3,7 +3,6 @@
 #include <cerrno>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "common/base/mutex.h"
 #include "common/base/start_thread.h"
 #include "common/base/unique_fd.h"
 
@@ -68,10 +68,10 @@ struct Accounts::State {
 
   LookUp look_up;
   UniqueFd event;
-  std::mutex mutex;  // guards the rest
-  std::map<AccountKey, Answer> answers;
-  std::deque<AccountKey> asked;
-  size_t threads = 0;
+  Mutex mutex;
+  std::map<AccountKey, Answer> answers RCUDA_GUARDED_BY(mutex);
+  std::deque<AccountKey> asked RCUDA_GUARDED_BY(mutex);
+  size_t threads RCUDA_GUARDED_BY(mutex) = 0;
 };
 
 Accounts::Accounts(LookUp look_up) : state_(std::make_shared<State>()) {
@@ -80,12 +80,12 @@ Accounts::Accounts(LookUp look_up) : state_(std::make_shared<State>()) {
 }
 
 Accounts::~Accounts() {
-  std::lock_guard lock(state_->mutex);
+  MutexLock lock(state_->mutex);
   state_->asked.clear();
 }
 
 std::optional<Result<Account>> Accounts::find(const AccountKey& key, Clock::time_point now) {
-  std::lock_guard lock(state_->mutex);
+  MutexLock lock(state_->mutex);
   auto& answers = state_->answers;
   auto known = answers.find(key);
   if (known != answers.end() && !known->second.result) return std::nullopt;
@@ -109,7 +109,7 @@ std::optional<Result<Account>> Accounts::find(const AccountKey& key, Clock::time
 }
 
 void Accounts::work(const std::shared_ptr<State>& state) {
-  std::unique_lock lock(state->mutex);
+  MutexLock lock(state->mutex);
   while (!state->asked.empty()) {
     const AccountKey key = std::move(state->asked.front());
     state->asked.pop_front();

@@ -1,6 +1,5 @@
 #include "server/monitor/gpu_monitor.h"
 
-#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -8,6 +7,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/base/mutex.h"
 #include "common/base/start_thread.h"
 #include "common/base/unique_fd.h"
 #include "server/monitor/adapters.h"
@@ -17,13 +17,14 @@ namespace rcuda::server {
 struct GpuMonitor::State {
   Read read;
   UniqueFd event;
-  std::mutex mutex;  // guards the rest
-  std::string driver_path;
-  std::vector<GpuName> gpus;  // of the reading
-  bool reading = false;
+  Mutex mutex;
+  std::string driver_path RCUDA_GUARDED_BY(mutex);
+  std::vector<GpuName> gpus RCUDA_GUARDED_BY(mutex);  // of the reading
+  bool reading RCUDA_GUARDED_BY(mutex) = false;
   std::shared_ptr<const GpuSample> latest;
-  std::vector<GpuName> latest_of;                         // the GPUs that it tells of
-  Clock::time_point taken_at = Clock::time_point::min();  // when its reading began
+  std::vector<GpuName> latest_of RCUDA_GUARDED_BY(mutex);  // the GPUs that it tells of
+  // When its reading began.
+  Clock::time_point taken_at RCUDA_GUARDED_BY(mutex) = Clock::time_point::min();
 };
 
 GpuMonitor::Read GpuMonitor::from_nvml() {
@@ -59,7 +60,7 @@ GpuMonitor::~GpuMonitor() = default;
 
 bool GpuMonitor::find(const std::string& driver_path, const std::vector<GpuName>& gpus,
                       Clock::time_point asked, std::shared_ptr<const GpuSample>* sample) {
-  std::lock_guard lock(state_->mutex);
+  MutexLock lock(state_->mutex);
   const bool taken = state_->taken_at != Clock::time_point::min();
   if (taken && state_->taken_at + kFresh >= asked && state_->latest_of == gpus) {
     *sample = state_->latest;
@@ -79,7 +80,7 @@ bool GpuMonitor::find(const std::string& driver_path, const std::vector<GpuName>
 }
 
 void GpuMonitor::work(const std::shared_ptr<State>& state) {
-  std::unique_lock lock(state->mutex);
+  MutexLock lock(state->mutex);
   const std::string driver_path = state->driver_path;
   const std::vector<GpuName> gpus = state->gpus;
   lock.unlock();

@@ -78,7 +78,7 @@ Result<wire::ExportedName> ExportedNames::mint_locked(Kept kept) {
 Result<wire::ExportedName> ExportedNames::add(wire::ExportKind kind, UniqueFd descriptor,
                                               const ExportOrigin& origin,
                                               std::shared_ptr<const void> keeps) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return mint_locked({kind,
                       {},
                       origin,
@@ -89,7 +89,7 @@ Result<wire::ExportedName> ExportedNames::add(wire::ExportKind kind, UniqueFd de
 Result<wire::ExportedName> ExportedNames::add(wire::ExportKind kind,
                                               const wire::HandleBytes& handle,
                                               const ExportOrigin& origin) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (const auto known = by_handle_.find({kind, handle}); known != by_handle_.end()) {
     if (origin.place != ExportOrigin::Place::kUnknown) kept_[known->second].origin = origin;
     return wire::ExportedName{wire::ExportedName::kMagic, kind, self_.port, self_.number,
@@ -110,7 +110,7 @@ Result<wire::ExportedName> ExportedNames::add(wire::ExportKind kind,
 
 bool ExportedNames::remove(const wire::ExportedName& name) {
   Kept ended;  // destroyed without the lock
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = kept_.find(name.secret);
   // Names of handles stay: the driver knows when its handles end.
   if (found == kept_.end() || !found->second.descriptor) return false;
@@ -121,7 +121,7 @@ bool ExportedNames::remove(const wire::ExportedName& name) {
 
 std::optional<ExportedNames::Kept> ExportedNames::find(wire::ExportKind kind,
                                                        const wire::ExportNumber& secret) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = kept_.find(secret);
   if (found == kept_.end() || found->second.kind != kind) return std::nullopt;
   Kept kept = found->second;

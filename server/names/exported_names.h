@@ -30,11 +30,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "common/messages/export_messages.h"
@@ -114,7 +114,7 @@ class ExportedNames {
   using HandleKey = std::pair<wire::ExportKind, wire::HandleBytes>;
 
   void use();
-  Result<wire::ExportedName> mint_locked(Kept kept);
+  Result<wire::ExportedName> mint_locked(Kept kept) RCUDA_REQUIRES(mutex_);
   std::optional<Kept> find(wire::ExportKind kind, const wire::ExportNumber& secret);
   Result<wire::ExportAnswer> look_up(const wire::ExportedName& name);
 
@@ -122,10 +122,10 @@ class ExportedNames {
   const Ask ask_;
   std::function<void()> before_first_use_;
   std::atomic<bool> used_{false};
-  std::mutex mutex_;  // guards the next three members
-  std::map<wire::ExportNumber, Kept> kept_;
-  std::map<HandleKey, wire::ExportNumber> by_handle_;
-  std::deque<wire::ExportNumber> handles_;  // the oldest first
+  Mutex mutex_;
+  std::map<wire::ExportNumber, Kept> kept_ RCUDA_GUARDED_BY(mutex_);
+  std::map<HandleKey, wire::ExportNumber> by_handle_ RCUDA_GUARDED_BY(mutex_);
+  std::deque<wire::ExportNumber> handles_ RCUDA_GUARDED_BY(mutex_);  // the oldest first
 };
 
 }  // namespace rcuda::server

@@ -97,6 +97,7 @@ Status CudaDeviceOps::prepare() {
           "cuStreamCreateWithPriority for the peer-to-peer engine"));
     }
   }
+  MutexLock lock(mutex_);
   for (size_t gate = 0; gate < kGates; ++gate) {
     const size_t offset = gate * kLineBytes;
     auto* at = static_cast<std::byte*>(words_) + offset;
@@ -247,7 +248,7 @@ void CudaDeviceOps::give_back(const PendingOrder& pending) {
 // Removes everything that names the context, because a later context may get the same handle.
 void CudaDeviceOps::forget_context(CUcontext context) {
   const auto concerned = [context](const auto& entry) { return entry.second.context == context; };
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   CUresult ended = CUDA_SUCCESS;
   if (std::any_of(orders_.begin(), orders_.end(), concerned)) {
     lock.unlock();
@@ -332,15 +333,16 @@ Result<Order> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold_it) {
   pending.context = reinterpret_cast<CUcontext>(ref.context);
   pending.hold = hold_it;
   if (ref.idle && !hold_it) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     orders_[next_order_] = pending;
     return Order{next_order_++};
   }
   ContextGuard guard(driver_, pending.context);
   RCUDA_RETURN_IF_ERROR(status_of(guard.result(), "cuCtxPushCurrent"));
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   // The thread that grants a pause never requests an order during it, so it does not block here.
-  if (hold_it) resumed_.wait(lock, [this] { return paused_ == p2p::Pause::kNone; });
+  if (hold_it)
+    resumed_.wait(lock, [this]() RCUDA_REQUIRES(mutex_) { return paused_ == p2p::Pause::kNone; });
   Status status;
   if (ref.event) {
     status = mark_event(reinterpret_cast<CUevent>(ref.event), &pending);
@@ -368,7 +370,7 @@ Result<Order> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold_it) {
 Result<bool> CudaDeviceOps::reached(Order order) {
   // Held during the query (which never waits), because the driver destroys the event after
   // forget_context().
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const PendingOrder& pending = orders_.at(static_cast<uint64_t>(order));
   if (!pending.context) {
     if (pending.ended == CUDA_SUCCESS) return true;
@@ -385,7 +387,7 @@ Result<bool> CudaDeviceOps::reached(Order order) {
 void CudaDeviceOps::release(Order order, const Status& status) {
   if (!status.ok() && on_error_) on_error_(cuda_error_of(status));
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = orders_.find(static_cast<uint64_t>(order));
     const PendingOrder pending = found->second;
     orders_.erase(found);
@@ -406,7 +408,7 @@ bool CudaDeviceOps::pause(p2p::Pause what) {
   std::atomic<bool>& wanted = what == p2p::Pause::kWork ? wants_work_ : wants_holds_;
   if (wanted && !by_itself_) return false;  // requested; called again each round
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (by_itself_ && paused_ < what && held_ == 0) paused_ = what;
     if (paused_ >= what) {
       pause_used_ = true;
@@ -421,7 +423,7 @@ bool CudaDeviceOps::pause(p2p::Pause what) {
 void CudaDeviceOps::resume() {
   if (paused_ == p2p::Pause::kNone) return;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     // A pause that began in the middle of a round is for the next round.
     if (!pause_used_ && !std::exchange(pause_stale_, true)) return;
     paused_ = p2p::Pause::kNone;
@@ -432,7 +434,7 @@ void CudaDeviceOps::resume() {
 }
 
 bool CudaDeviceOps::begin_pause(p2p::Pause what) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (held_ > 0 || paused_ != p2p::Pause::kNone) return false;
   paused_ = what;
   wants_holds_ = false;
@@ -441,7 +443,7 @@ bool CudaDeviceOps::begin_pause(p2p::Pause what) {
 }
 
 void CudaDeviceOps::grant_by_itself() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   by_itself_ = true;
 }
 

@@ -22,13 +22,11 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -36,6 +34,7 @@
 #include <cuda.h>
 
 #include "api/driver_table.h"
+#include "common/base/mutex.h"
 #include "p2p/device_ops.h"
 #include "server/names/exported_names.h"
 
@@ -149,12 +148,12 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   Status prepare();
   Status make_current(int device);
   Status issue(const p2p::CopyBox& box, CUstream stream);
-  // With mutex_ held and the context current.
-  Status mark(CUstream stream, PendingOrder* pending);
-  Status mark_event(CUevent event, PendingOrder* pending);
-  Status hold(CUstream stream, PendingOrder* pending);
-  bool join(p2p::StreamRef ref, PendingOrder* pending);
-  void give_back(const PendingOrder& pending);
+  // With the context current.
+  Status mark(CUstream stream, PendingOrder* pending) RCUDA_REQUIRES(mutex_);
+  Status mark_event(CUevent event, PendingOrder* pending) RCUDA_REQUIRES(mutex_);
+  Status hold(CUstream stream, PendingOrder* pending) RCUDA_REQUIRES(mutex_);
+  bool join(p2p::StreamRef ref, PendingOrder* pending) RCUDA_REQUIRES(mutex_);
+  void give_back(const PendingOrder& pending) RCUDA_REQUIRES(mutex_);
   LaneState& lane_of(int device, p2p::Lane lane) {
     return lanes_[static_cast<size_t>(device)][static_cast<size_t>(lane)];
   }
@@ -175,25 +174,26 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   std::unordered_map<unsigned long long, Export> exports_;  // by buffer id; the engine's thread
   int current_ = -1;  // the device whose context is current on the engine's thread
 
-  std::mutex mutex_;  // guards the members below; enter() runs on another thread
-  std::deque<Gate> gates_;
-  std::vector<size_t> free_gates_;
+  Mutex mutex_;
+  std::deque<Gate> gates_ RCUDA_GUARDED_BY(mutex_);
+  std::vector<size_t> free_gates_ RCUDA_GUARDED_BY(mutex_);
   struct Spare {
     std::vector<CUevent> events;
     std::vector<CUstream> streams;
   };
-  std::map<CUcontext, Spare> spare_;
-  std::map<uint64_t, PendingOrder> orders_;
-  uint64_t next_order_ = 1;
-  uint64_t last_hold_ = 0;  // the last order that held a stream, and that stream
-  p2p::StreamRef last_held_;
+  std::map<CUcontext, Spare> spare_ RCUDA_GUARDED_BY(mutex_);
+  std::map<uint64_t, PendingOrder> orders_ RCUDA_GUARDED_BY(mutex_);
+  uint64_t next_order_ RCUDA_GUARDED_BY(mutex_) = 1;
+  // The last order that held a stream, and that stream.
+  uint64_t last_hold_ RCUDA_GUARDED_BY(mutex_) = 0;
+  p2p::StreamRef last_held_ RCUDA_GUARDED_BY(mutex_);
   // Written with mutex_ held.
   std::atomic<p2p::Pause> paused_{p2p::Pause::kNone};
   std::atomic<bool> wants_holds_{false}, wants_work_{false};
-  std::condition_variable resumed_;
+  CondVar resumed_;
   std::atomic<bool> by_itself_;  // pauses need no grant
-  bool pause_used_ = false;      // pause() has reported the pause in progress
-  bool pause_stale_ = false;     // a round has ended without that
+  bool pause_used_ RCUDA_GUARDED_BY(mutex_) = false;   // pause() has reported the pause in progress
+  bool pause_stale_ RCUDA_GUARDED_BY(mutex_) = false;  // a round has ended without that
 };
 
 }  // namespace rcuda::server

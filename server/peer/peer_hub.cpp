@@ -73,7 +73,7 @@ Status PeerHub::introduce(const Introduction& introduction,
     engine.spin = options_.spin;
     engine.on_settled = [this](p2p::PeerId link) {
       {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         settled_.insert(link);
       }
       if (options_.on_change) options_.on_change();
@@ -88,7 +88,7 @@ Status PeerHub::introduce(const Introduction& introduction,
       return started.status();
     }
     engine_ = *std::move(started);
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     shut_ = false;
   }
   auto made = std::make_unique<Attempt>();
@@ -140,7 +140,7 @@ size_t PeerHub::attempts() {
   };
   for (const auto& [link, attempt] : links_) (void)over(attempt);
   std::erase_if(given_up_, over);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::erase_if(failed_, [&](Clock::time_point begin) {
     return Clock::now() - begin > options_.handshake_timeout;
   });
@@ -153,14 +153,15 @@ void PeerHub::connect(Attempt& attempt) {
   {
     auto link =
         introduction.connects ? call_on(attempt) : be_called_on(attempt, transport::media().size());
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     attempt.socket.reset();
     if (!link) failed_.push_back(attempt.begin);
     if (!link && introduction.connects && !attempt.welcomed && !attempt.given_up) {
       log_lost(introduction, link.status());
       // The client chose the address. It gets the same answer at the same time whatever is there,
       // unless a worker of its session has answered. So it learns nothing about other ports.
-      changed_.wait_until(lock, deadline_of(attempt), [&] { return attempt.given_up; });
+      changed_.wait_until(lock, deadline_of(attempt),
+                          [&]() RCUDA_REQUIRES(mutex_) { return attempt.given_up; });
       link = no_connection();
     }
     // The engine exists until shut() has given the attempt up.
@@ -206,7 +207,7 @@ void PeerHub::report_lost(const Introduction& introduction, const Status& why) c
 
 bool PeerHub::note_socket(Attempt& attempt, int socket) {
   UniqueFd same(::fcntl(socket, F_DUPFD_CLOEXEC, 3));
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   attempt.socket = std::move(same);
   return !attempt.given_up;
 }
@@ -360,12 +361,12 @@ bool PeerHub::begin_pause(p2p::Pause what) {
 }
 
 bool PeerHub::settled(p2p::PeerId link) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return settled_.contains(link);
 }
 
 void PeerHub::called_on(const wire::PeerHello& hello, UniqueFd socket) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const Clock::time_point now = Clock::now();
   std::erase_if(callers_, [&](const auto& entry) {
     return now - entry.second.since > options_.handshake_timeout;
@@ -401,10 +402,11 @@ Result<Socket> PeerHub::take_caller(Attempt& attempt, uint32_t stream, std::stri
 
 Result<PeerHub::Caller> PeerHub::wait_for_caller(const Attempt& attempt, uint32_t stream,
                                                  Clock::time_point deadline) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const StreamKey key{attempt.introduction.link, stream};
-  const bool come = changed_.wait_until(lock, deadline,
-                                        [&] { return callers_.contains(key) || attempt.given_up; });
+  const bool come = changed_.wait_until(lock, deadline, [&]() RCUDA_REQUIRES(mutex_) {
+    return callers_.contains(key) || attempt.given_up;
+  });
   if (attempt.given_up) return session_ends();
   if (!come) return Status(Code::kTimeout, "the other worker did not connect in time");
   const auto found = callers_.lower_bound(key);  // the first that came
@@ -419,7 +421,7 @@ Status PeerHub::copy(p2p::PeerCopy copy, Status failure) {
   const p2p::Shape& memory = copy.memory;
   std::list<Use>::iterator use;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Use range{memory.address, memory.address};
     if (failure.ok() && memory.check().ok() && memory.bytes() > 0) {
       range.end += (memory.depth - 1) * memory.slice_bytes +
@@ -447,7 +449,7 @@ void PeerHub::copy_over(std::list<Use>::iterator use) {
   --copying_;
   std::list<Awaiting> free_now;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     uses_.erase(use);
     for (auto at = awaiting_.begin(); at != awaiting_.end();) {
       const auto next = std::next(at);
@@ -476,7 +478,7 @@ void PeerHub::when_unused(p2p::DeviceAddress base, uint64_t bytes, std::function
     engine->release_memory(base, bytes, std::move(done));
   };
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (in_use(memory)) {
       awaiting_.push_back({memory, std::move(release)});
       return;
@@ -486,13 +488,13 @@ void PeerHub::when_unused(p2p::DeviceAddress base, uint64_t bytes, std::function
 }
 
 bool PeerHub::shutting() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return shut_;
 }
 
 void PeerHub::shut() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     shut_ = true;
     callers_.clear();
     for (auto& [link, attempt] : links_) {
@@ -511,6 +513,7 @@ void PeerHub::shut() {
   if (ops_) ops_->grant_by_itself();  // no thread grants: this one waits for the engine
   engine_.reset();
   ops_.reset();
+  MutexLock lock(mutex_);
   settled_.clear();
 }
 

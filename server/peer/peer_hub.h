@@ -25,19 +25,18 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/base/unique_fd.h"
 #include "common/messages/handshake.h"
 #include "common/messages/work.h"
@@ -172,7 +171,7 @@ class PeerHub {
   // Whether TCP comes next if no Link comes about over this medium: within a host it does not.
   bool may_fall_back(const transport::Medium& medium) const;
   bool shutting() const;
-  bool in_use(const Use& memory) const;
+  bool in_use(const Use& memory) const RCUDA_REQUIRES(mutex_);
   void copy_over(std::list<Use>::iterator use);
 
   const api::DriverTable& driver_;
@@ -188,15 +187,16 @@ class PeerHub {
   static constexpr size_t kFirstCounter = static_cast<size_t>(wire::Counter::kPeerCopies);
   std::array<std::atomic<uint64_t>, wire::kWorkNames.size() - kFirstCounter> sent_{};
 
-  mutable std::mutex mutex_;  // guards the members below
-  std::condition_variable changed_;
-  bool shut_ = false;
-  std::vector<Clock::time_point> failed_;  // when the attempts that failed recently began
-  std::multimap<StreamKey, Caller> callers_;
-  bool said_crowded_ = false;  // that there are too many callers
-  std::set<p2p::PeerId> settled_;
-  std::list<Use> uses_;
-  std::list<Awaiting> awaiting_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  bool shut_ RCUDA_GUARDED_BY(mutex_) = false;
+  // When the attempts that failed recently began.
+  std::vector<Clock::time_point> failed_ RCUDA_GUARDED_BY(mutex_);
+  std::multimap<StreamKey, Caller> callers_ RCUDA_GUARDED_BY(mutex_);
+  bool said_crowded_ RCUDA_GUARDED_BY(mutex_) = false;  // that there are too many callers
+  std::set<p2p::PeerId> settled_ RCUDA_GUARDED_BY(mutex_);
+  std::list<Use> uses_ RCUDA_GUARDED_BY(mutex_);
+  std::list<Awaiting> awaiting_ RCUDA_GUARDED_BY(mutex_);
 };
 
 }  // namespace rcuda::server

@@ -32,7 +32,7 @@ DaemonListener::DaemonListener(int socket, int reports, std::function<void(Worke
 
 DaemonListener::~DaemonListener() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ends_ = true;
   }
   if (!thread_.joinable()) return;
@@ -52,7 +52,7 @@ Status DaemonListener::start() {
 
 void DaemonListener::watch(UniqueFd client) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     client_ = std::move(client);
     client_left_ = false;
   }
@@ -60,9 +60,11 @@ void DaemonListener::watch(UniqueFd client) {
 }
 
 Result<UniqueFd> DaemonListener::wait_for_stream(int index, Clock::time_point deadline) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const auto key = static_cast<uint32_t>(index);
-  const auto over = [&] { return streams_.contains(key) || stopped_ || client_left_; };
+  const auto over = [&]() RCUDA_REQUIRES(mutex_) {
+    return streams_.contains(key) || stopped_ || client_left_;
+  };
   if (!changed_.wait_until(lock, deadline, over)) {
     return Status(Code::kTimeout, "the client did not open its further connections");
   }
@@ -80,7 +82,7 @@ void DaemonListener::run() {
   for (;;) {
     pollfd items[3] = {{socket_, POLLIN, 0}, {event_.get(), POLLIN, 0}, {-1, POLLRDHUP, 0}};
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (ends_) return;
       if (!client_left_) items[2].fd = client_.get();
     }
@@ -91,7 +93,7 @@ void DaemonListener::run() {
       continue;  // what is watched may be another connection
     }
     if (items[2].revents != 0) {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       client_left_ = static_cast<bool>(client_);
       changed_.notify_all();
     }
@@ -102,7 +104,7 @@ void DaemonListener::run() {
 bool DaemonListener::take_message() {
   Result<WorkerMessage> message = receive_worker_message(socket_);
   if (message.ok() && message->type == WorkerMessageType::kAttach) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     // The daemon passes on one for each index, and few in all.
     streams_.try_emplace(message->index, std::move(message->descriptor));
     changed_.notify_all();
@@ -119,7 +121,7 @@ bool DaemonListener::take_message() {
     return true;
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopped_ = true;
     changed_.notify_all();
   }

@@ -8,14 +8,13 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <string>
 #include <thread>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "server/worker/worker_messages.h"
@@ -54,13 +53,13 @@ class DaemonListener {
   const std::function<void(WorkerMessage)> caller_;
   const std::function<void(std::string, bool)> stop_;
   UniqueFd event_;  // wakes the thread
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<uint32_t, UniqueFd> streams_;  // guarded by mutex_, like stopped_
-  bool stopped_ = false;
-  UniqueFd client_;  // watched; guarded by mutex_, like the next two
-  bool client_left_ = false;
-  bool ends_ = false;
+  Mutex mutex_;
+  CondVar changed_;
+  std::map<uint32_t, UniqueFd> streams_ RCUDA_GUARDED_BY(mutex_);
+  bool stopped_ RCUDA_GUARDED_BY(mutex_) = false;
+  UniqueFd client_ RCUDA_GUARDED_BY(mutex_);  // watched
+  bool client_left_ RCUDA_GUARDED_BY(mutex_) = false;
+  bool ends_ RCUDA_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -31,7 +31,7 @@ EndWatch::EndWatch(std::function<Status()> over, std::chrono::nanoseconds patien
 
 EndWatch::~EndWatch() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ended_ = true;
   }
   changed_.notify_all();
@@ -45,9 +45,9 @@ Status EndWatch::start() {
 void EndWatch::run() {
   pthread_setname_np(pthread_self(), "rcuda-end-watch");
   const auto look = std::clamp(patience_ / 4, kShortestLook, kLongestLook);
-  std::unique_lock lock(mutex_);
-  const auto ends_within = [&](std::chrono::nanoseconds span) {
-    return changed_.wait_for(lock, span, [this] { return ended_; });
+  MutexLock lock(mutex_);
+  const auto ends_within = [&](std::chrono::nanoseconds span) RCUDA_REQUIRES(mutex_, lock) {
+    return changed_.wait_for(lock, span, [this]() RCUDA_REQUIRES(mutex_) { return ended_; });
   };
   Status why;
   do {

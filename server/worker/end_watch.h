@@ -11,11 +11,10 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <thread>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 
 namespace rcuda::server {
@@ -39,9 +38,9 @@ class EndWatch {
   const std::function<Status()> over_;
   const std::chrono::nanoseconds patience_;
   const std::function<void(const Status& why)> expire_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool ended_ = false;  // guarded by mutex_
+  Mutex mutex_;
+  CondVar changed_;
+  bool ended_ RCUDA_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -2,12 +2,12 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "common/base/log.h"
+#include "common/base/mutex.h"
 #include "common/cuda/return_if_error.h"
 #include "common/image/kernel_layout.h"
 
@@ -29,19 +29,19 @@ class KernelBook {
         kernels->emplace(kernel.name, kernel);
       }
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     owners_[owner] = std::move(kernels);
   }
 
   void add_owner_like(void* owner, void* other) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto found = owners_.find(other); found != owners_.end()) {
       owners_[owner] = found->second;
     }
   }
 
   void remove_owner(void* owner) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = owners_.find(owner);
     if (found == owners_.end()) return;
     std::erase_if(functions_,
@@ -51,7 +51,7 @@ class KernelBook {
 
   // Adds a function or kernel that was looked up in its owner.
   CUresult add_function(void* function, void* owner, const char* name) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = owners_.find(owner);
     if (found == owners_.end()) return CUDA_ERROR_INVALID_HANDLE;
     const auto kernel = found->second->find(name);
@@ -67,7 +67,7 @@ class KernelBook {
   }
 
   void add_function_like(void* function, void* other) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto found = functions_.find(other); found != functions_.end()) {
       functions_[function] = Entry(found->second);
     }
@@ -75,13 +75,13 @@ class KernelBook {
 
   // Null if the function is not known. Valid as long as its owner is loaded.
   const KernelLayout* layout(void* function) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = functions_.find(function);
     return found == functions_.end() ? nullptr : found->second.layout;
   }
 
   std::shared_ptr<const Kernels> kernels(void* owner) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = owners_.find(owner);
     return found == owners_.end() ? nullptr : found->second;
   }
@@ -103,9 +103,9 @@ class KernelBook {
     return static_cast<uint32_t>(10 * major + minor);
   }
 
-  mutable std::mutex mutex_;
-  std::unordered_map<void*, std::shared_ptr<Kernels>> owners_;
-  std::unordered_map<void*, Entry> functions_;
+  mutable Mutex mutex_;
+  std::unordered_map<void*, std::shared_ptr<Kernels>> owners_ RCUDA_GUARDED_BY(mutex_);
+  std::unordered_map<void*, Entry> functions_ RCUDA_GUARDED_BY(mutex_);
 };
 
 KernelBook* book = nullptr;  // never freed

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <vector>
 
 #include "common/base/log.h"
+#include "common/base/mutex.h"
 
 namespace rcuda::server {
 namespace {
@@ -23,9 +23,9 @@ std::atomic<bool> told{false};
 
 // Plain memory outside that waits for a moment when it may be freed.
 struct Kept {
-  std::mutex mutex;
-  std::vector<CUdeviceptr> pieces;
-  uint64_t bytes = 0;
+  Mutex mutex;
+  std::vector<CUdeviceptr> pieces RCUDA_GUARDED_BY(mutex);
+  uint64_t bytes RCUDA_GUARDED_BY(mutex) = 0;
 };
 Kept& kept() {
   static auto* pieces = new Kept;
@@ -51,7 +51,7 @@ CUresult refuse(const char* what, uint64_t bytes) {
 // False: the piece would be too much.
 bool keep(CUdeviceptr address, uint64_t bytes) {
   Kept& all = kept();
-  std::lock_guard lock(all.mutex);
+  MutexLock lock(all.mutex);
   // Even what is too much is kept: to free it now could wait for the device.
   all.pieces.push_back(address);
   all.bytes += bytes;
@@ -92,7 +92,7 @@ CUresult free_plain(CUdeviceptr address) {
   std::vector<CUdeviceptr> pieces;
   {
     Kept& all = kept();
-    std::lock_guard lock(all.mutex);
+    MutexLock lock(all.mutex);
     pieces.swap(all.pieces);
     all.bytes = 0;
   }
@@ -199,7 +199,7 @@ WindowGuard::WindowGuard(const api::DriverTable& plain, const AddressFence& arou
 }
 
 WindowGuard::~WindowGuard() {
-  std::lock_guard lock(kept().mutex);
+  MutexLock lock(kept().mutex);
   kept().pieces.clear();
   kept().bytes = 0;
   driver = nullptr;

@@ -285,7 +285,7 @@ Status WorkerSession::listen() {
       worker_.daemon, worker_.reports,
       [this](WorkerMessage caller) { called_on(std::move(caller)); },
       [this](std::string why, bool only_this) {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         stopped_ = std::move(why);
         only_this_ = only_this;
         if (loop_) stop(*loop_);
@@ -296,13 +296,13 @@ Status WorkerSession::listen() {
 void WorkerSession::called_on(WorkerMessage caller) {
   if (caller.type == WorkerMessageType::kLookup) {
     const Result<wire::ExportQuery> query = wire::decode<wire::ExportQuery>(caller.body);
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (query && loop_) loop_->executor().names.answer(*query, std::move(caller.descriptor));
     return;
   }
   const Result<wire::PeerHello> called = wire::decode<wire::PeerHello>(caller.body);
   if (!called) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   // Another worker may connect before loop_ is set: the client's end of the Link may be complete
   // before this one, and the client may already have introduced the two workers.
   if (loop_) {
@@ -367,11 +367,10 @@ void WorkerSession::prepare() {
 }
 
 bool WorkerSession::stopped_now() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return !stopped_.empty();
 }
 
-// mutex_ is held.
 void WorkerSession::stop(SessionLoop& session) const {
   session.stop(only_this_ ? stopped_ : std::string());
 }
@@ -379,7 +378,7 @@ void WorkerSession::stop(SessionLoop& session) const {
 Status WorkerSession::run() {
   EndWatch watch(
       [this] {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         if (!stopped_.empty()) return Status(Code::kUnavailable, stopped_);
         const Status link = link_->status();
         // A call into the driver may wait for a stream that waits for the client's bytes.
@@ -391,7 +390,7 @@ Status WorkerSession::run() {
   RCUDA_RETURN_IF_ERROR(watch.start());
   SessionLoop session(resources_, {spin_time(worker_.settings), {}, &*order_.work});
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     loop_ = &session;
     for (auto& [called, socket] : early_) {
       session.executor().peers.called_on(called, std::move(socket));
@@ -451,7 +450,7 @@ Status WorkerSession::clean() {
 void WorkerSession::end(const Status& status, SessionLoop& session) {
   std::string ended_by;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     loop_ = nullptr;  // later connections of workers end with this process
     ended_by = stopped_;
   }

@@ -27,12 +27,12 @@
 
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "common/messages/handshake.h"
@@ -110,7 +110,7 @@ class WorkerSession {
   Status run();
   void end(const Status& status, SessionLoop& session);
   bool may_be_followed(const Status& status, SessionLoop& session) const;
-  void stop(SessionLoop& session) const;
+  void stop(SessionLoop& session) const RCUDA_REQUIRES(mutex_);
   bool stopped_now() const;
 
   void called_on(WorkerMessage caller);
@@ -129,11 +129,13 @@ class WorkerSession {
   const transport::Medium* medium_ = nullptr;
   const transport::Medium* fallback_ = nullptr;  // where no Link comes about over medium_, or null
 
-  mutable std::mutex mutex_;  // guards the next four members
-  SessionLoop* loop_ = nullptr;
-  std::vector<std::pair<wire::PeerHello, UniqueFd>> early_;  // until loop_ is set
-  std::string stopped_;     // why the session must end; empty: it continues
-  bool only_this_ = false;  // the server goes on, so the client is told why
+  mutable Mutex mutex_;
+  SessionLoop* loop_ RCUDA_GUARDED_BY(mutex_) = nullptr;
+  // Until loop_ is set.
+  std::vector<std::pair<wire::PeerHello, UniqueFd>> early_ RCUDA_GUARDED_BY(mutex_);
+  std::string stopped_ RCUDA_GUARDED_BY(mutex_);  // why the session must end; empty: it continues
+  // The server goes on, so the client is told why.
+  bool only_this_ RCUDA_GUARDED_BY(mutex_) = false;
 
   std::optional<DaemonListener> listener_;
   std::unique_ptr<transport::Link> link_;

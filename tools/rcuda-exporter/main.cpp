@@ -11,7 +11,6 @@
 #include <cstdio>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -21,6 +20,7 @@
 #include <prometheus/collectable.h>
 #include <prometheus/exposer.h>
 
+#include "common/base/mutex.h"
 #include "common/base/standard_descriptors.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
@@ -60,15 +60,15 @@ class Servers : public prometheus::Collectable {
  private:
   // Logs a line when a server stops answering and when it answers again, not at each scrape.
   void tell_change(const std::string& server, const Status& status) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (status.ok() ? missing_.erase(server) == 0 : !missing_.insert(server).second) return;
     std::fprintf(stderr, "rcuda-exporter: %s\n",
                  status.ok() ? (server + " answers again").c_str() : status.context().c_str());
   }
 
   const std::vector<Server> servers_;
-  mutable std::mutex mutex_;  // scrapes may come at the same time
-  mutable std::set<std::string> missing_;
+  mutable Mutex mutex_;  // scrapes may come at the same time
+  mutable std::set<std::string> missing_ RCUDA_GUARDED_BY(mutex_);
 };
 
 int run(const std::string& address, std::vector<Server> servers) {

@@ -36,7 +36,7 @@ void Answers::reply(const ReplyTarget& target, CUresult result, std::span<const 
 }
 
 void Answers::latch(CUresult error) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (sticky_ != CUDA_SUCCESS) return;
   if (cuda::is_sticky(error)) {
     sticky_ = error;
@@ -46,7 +46,7 @@ void Answers::latch(CUresult error) {
 }
 
 void Answers::forget_sticky() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (sticky_ != CUDA_SUCCESS) publish(CUDA_SUCCESS);
   sticky_ = CUDA_SUCCESS;
 }

@@ -11,12 +11,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <span>
 #include <utility>
 
 #include <cuda.h>
 
+#include "common/base/mutex.h"
 #include "common/transport/link.h"
 #include "common/wire/protocol.h"
 #include "server/executor/answers/completion_words.h"
@@ -56,15 +56,15 @@ class Answers {
   EventSink& events() { return events_; }
 
  private:
-  void publish(CUresult error);  // with mutex_ held
+  void publish(CUresult error) RCUDA_REQUIRES(mutex_);
 
   transport::Link& link_;
   CompletionWords words_;
   EventSink events_;
   std::function<void(WordSignal)> before_end_;
-  std::mutex mutex_;  // guards the members below
-  uint64_t errors_ = 0;
-  CUresult sticky_ = CUDA_SUCCESS;
+  Mutex mutex_;
+  uint64_t errors_ RCUDA_GUARDED_BY(mutex_) = 0;
+  CUresult sticky_ RCUDA_GUARDED_BY(mutex_) = CUDA_SUCCESS;
 };
 
 }  // namespace rcuda::server

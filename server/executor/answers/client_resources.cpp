@@ -3,12 +3,12 @@
 namespace rcuda::server {
 
 ClientResource::~ClientResource() {
-  std::lock_guard lock(sink_->mutex);
+  MutexLock lock(sink_->mutex);
   if (sink_->events) (void)sink_->events->released(id_);
 }
 
 ClientResources::~ClientResources() {
-  std::lock_guard lock(sink_->mutex);
+  MutexLock lock(sink_->mutex);
   sink_->events = nullptr;
 }
 

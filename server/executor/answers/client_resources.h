@@ -9,8 +9,8 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 
+#include "common/base/mutex.h"
 #include "server/executor/answers/event_sink.h"
 
 namespace rcuda::server {
@@ -20,8 +20,8 @@ class ClientResource {
  public:
   // Takes the events of destroyed resources.
   struct Sink {
-    std::mutex mutex;
-    EventSink* events = nullptr;  // null after the session's end
+    Mutex mutex;
+    EventSink* events RCUDA_GUARDED_BY(mutex) = nullptr;  // null after the session's end
   };
 
   ClientResource(std::shared_ptr<Sink> sink, uint64_t id) : sink_(std::move(sink)), id_(id) {}

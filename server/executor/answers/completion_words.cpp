@@ -7,7 +7,7 @@ namespace rcuda::server {
 void CompletionWords::signal(WordSignal signal, CUresult result, transport::Wake wake) {
   if (signal.sequence == 0) return;
   const uint64_t value = wire::CompletionWord::make(signal.sequence, static_cast<uint32_t>(result));
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (signal.sequence < latest_[signal.word]) return;
   latest_[signal.word] = signal.sequence;
   (void)link_.put(wire::ClientWindow::kCompletionWords + 8ull * signal.word,
@@ -15,7 +15,7 @@ void CompletionWords::signal(WordSignal signal, CUresult result, transport::Wake
 }
 
 bool CompletionWords::has(WordSignal signal) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return latest_[signal.word] >= signal.sequence;
 }
 

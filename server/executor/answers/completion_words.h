@@ -5,11 +5,11 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
 #include <cuda.h>
 
+#include "common/base/mutex.h"
 #include "common/transport/link.h"
 #include "common/wire/protocol.h"
 
@@ -34,8 +34,9 @@ class CompletionWords {
  private:
   transport::Link& link_;
   // Held across the put, so that two threads write a word in the order of its values.
-  std::mutex mutex_;
-  std::vector<uint64_t> latest_ = std::vector<uint64_t>(wire::ClientWindow::kCompletionCount);
+  Mutex mutex_;
+  std::vector<uint64_t> latest_ RCUDA_GUARDED_BY(mutex_) =
+      std::vector<uint64_t>(wire::ClientWindow::kCompletionCount);
 };
 
 }  // namespace rcuda::server

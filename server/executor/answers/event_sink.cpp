@@ -16,7 +16,7 @@ std::span<const std::byte> bytes_of(const T& item) {
 }  // namespace
 
 Status EventSink::append(std::span<const std::byte> head, std::span<const std::byte> body) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return ring_.append(head, body, transport::Wake::kYes);
 }
 
@@ -71,8 +71,9 @@ Status EventSink::notice(bool ends, std::string_view text) {
                   static_cast<uint32_t>(sizeof event - sizeof event.header + text.size())};
   event.ends = ends;
   event.text_bytes = static_cast<uint32_t>(text.size());
-  const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock) return {Code::kTimeout, "another thread waits for the client to take events"};
+  MutexLock lock(mutex_, std::defer_lock);
+  if (!lock.try_lock())
+    return {Code::kTimeout, "another thread waits for the client to take events"};
   return ring_.append(bytes_of(event), std::as_bytes(std::span(text)), transport::Wake::kYes,
                       std::chrono::steady_clock::time_point::min());
 }

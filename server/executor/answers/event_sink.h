@@ -9,12 +9,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <string_view>
 
 #include <cuda.h>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/transport/link.h"
 #include "common/wire/protocol.h"
@@ -42,8 +42,8 @@ class EventSink {
  private:
   Status append(std::span<const std::byte> head, std::span<const std::byte> body);
 
-  std::mutex mutex_;
-  wire::RingWriter ring_;
+  Mutex mutex_;
+  wire::RingWriter ring_ RCUDA_GUARDED_BY(mutex_);
   std::atomic<uint32_t> outputs_{0};
 };
 

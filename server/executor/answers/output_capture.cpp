@@ -54,17 +54,17 @@ OutputCapture::~OutputCapture() {
 }
 
 void OutputCapture::set_sink(EventSink* sink) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   sink_ = sink;
 }
 
 void OutputCapture::discard() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   discards_ = true;
 }
 
 void OutputCapture::drain() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   drain_locked();
 }
 
@@ -95,7 +95,7 @@ void OutputCapture::run() {
                        {stop_event_.get(), POLLIN, 0}};
     if (::poll(items, 3, -1) < 0 && errno != EINTR) return;
     if (items[2].revents) return;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     drain_locked();
   }
 }

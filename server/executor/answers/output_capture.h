@@ -13,9 +13,9 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <thread>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "server/executor/answers/event_sink.h"
@@ -44,11 +44,11 @@ class OutputCapture {
 
   OutputCapture() = default;
   void run();
-  void drain_locked();
+  void drain_locked() RCUDA_REQUIRES(mutex_);
 
-  std::mutex mutex_;  // held from reading to publishing, to keep the text in order
-  EventSink* sink_ = nullptr;
-  bool discards_ = false;
+  Mutex mutex_;  // held from reading to publishing, to keep the text in order
+  EventSink* sink_ RCUDA_GUARDED_BY(mutex_) = nullptr;
+  bool discards_ RCUDA_GUARDED_BY(mutex_) = false;
   Stream streams_[2];
   UniqueFd stop_event_;
   std::thread thread_;

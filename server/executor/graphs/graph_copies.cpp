@@ -1,10 +1,10 @@
 #include "server/executor/graphs/graph_copies.h"
 
 #include <algorithm>
-#include <mutex>
 #include <numeric>
 #include <utility>
 
+#include "common/base/mutex.h"
 #include "common/cuda/return_if_error.h"
 #include "server/executor/streams/capture.h"
 
@@ -145,7 +145,7 @@ struct GraphCopies::Steps {
   CUgraphNode node = nullptr;  // the copy, in the graph that the executable was made from
   size_t position = 0;         // among that graph's copies
   bool has_before = false, has_after = false;  // whether a host node does this work
-  std::mutex mutex;
+  Mutex mutex;                                 // guards the next two once the executable exists
   SideWork source, destination;
   Step before_copy{this, false}, after_copy{this, true};
 
@@ -155,7 +155,7 @@ struct GraphCopies::Steps {
   }
 
   SideWork work(bool after) {
-    std::lock_guard lock(mutex);
+    MutexLock lock(mutex);
     return after ? destination : source;
   }
 
@@ -430,7 +430,7 @@ void GraphCopies::changed(CUgraphExec executable, CUgraphNode node, const CUDA_M
     known.steps.push_back(now);
     return;
   }
-  std::lock_guard lock(steps->mutex);
+  MutexLock lock(steps->mutex);
   std::swap(steps->source, now->source);
   std::swap(steps->destination, now->destination);
 }

@@ -79,12 +79,12 @@ CUresult GraphKeeper::retain_number(CUgraph graph, uint64_t number) {
     std::shared_ptr<ClientResource> resource;
     std::shared_ptr<Numbers> numbers;
     ~Entry() {
-      std::lock_guard lock(numbers->mutex);
+      MutexLock lock(numbers->mutex);
       numbers->objects.erase(resource->id());
     }
   };
   {
-    std::lock_guard lock(numbers_->mutex);
+    MutexLock lock(numbers_->mutex);
     if (numbers_->objects.contains(number)) return CUDA_ERROR_INVALID_VALUE;
   }
   auto entry = std::make_shared<Entry>();
@@ -94,7 +94,7 @@ CUresult GraphKeeper::retain_number(CUgraph graph, uint64_t number) {
   // After this error the entry lives until the session ends, so the worker sends no event about it.
   // The client drops its object because of the error.
   if (!object) return CUDA_ERROR_OUT_OF_MEMORY;
-  std::lock_guard lock(numbers_->mutex);
+  MutexLock lock(numbers_->mutex);
   numbers_->objects[number] = object;
   return CUDA_SUCCESS;
 }
@@ -102,7 +102,7 @@ CUresult GraphKeeper::retain_number(CUgraph graph, uint64_t number) {
 CUresult GraphKeeper::release_number(CUgraph graph, uint64_t number) {
   CUuserObject object = nullptr;
   {
-    std::lock_guard lock(numbers_->mutex);
+    MutexLock lock(numbers_->mutex);
     auto found = numbers_->objects.find(number);
     if (found == numbers_->objects.end()) return CUDA_ERROR_INVALID_VALUE;
     object = found->second;

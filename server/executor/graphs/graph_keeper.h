@@ -13,13 +13,13 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
 #include <cuda.h>
 
 #include "api/driver_table.h"
+#include "common/base/mutex.h"
 #include "common/wire/protocol.h"
 #include "server/executor/answers/client_resources.h"
 #include "server/executor/objects/objects.h"
@@ -92,8 +92,8 @@ class GraphKeeper {
   // User objects by the client's number. Erased on a thread of the driver when the last reference
   // is released.
   struct Numbers {
-    std::mutex mutex;
-    std::unordered_map<uint64_t, CUuserObject> objects;
+    Mutex mutex;
+    std::unordered_map<uint64_t, CUuserObject> objects RCUDA_GUARDED_BY(mutex);
   };
   std::shared_ptr<Numbers> numbers_ = std::make_shared<Numbers>();
 };

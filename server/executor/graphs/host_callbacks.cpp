@@ -26,7 +26,7 @@ HostCallbacks::HostCallbacks(const api::DriverTable& driver, transport::Link& li
 
 HostCallbacks::~HostCallbacks() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ends_ = true;
   }
   reached_changed_.notify_one();
@@ -96,7 +96,7 @@ void CUDA_CB HostCallbacks::run_stream_callback(CUstream, CUresult status, void*
 void HostCallbacks::reached(std::unique_ptr<Once> once) {
   const bool needs_loan = mirrors_.any();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     // Functions are published in order: none before an earlier function that needs a loan.
     if (!needs_loan && unpublished_ == 0 && !free_slots_.empty()) {
       once->is_published = true;
@@ -107,7 +107,7 @@ void HostCallbacks::reached(std::unique_ptr<Once> once) {
   }
   if (once->is_published) once->ack = publish(once->ack.slot, once->callback, once->status, 0);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     reached_.push_back(std::move(once));
   }
   reached_changed_.notify_one();
@@ -115,9 +115,10 @@ void HostCallbacks::reached(std::unique_ptr<Once> once) {
 
 void HostCallbacks::run_reached() {
   pthread_setname_np(pthread_self(), "rcuda-host-func");
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    reached_changed_.wait(lock, [this] { return ends_ || !reached_.empty(); });
+    reached_changed_.wait(lock,
+                          [this]() RCUDA_REQUIRES(mutex_) { return ends_ || !reached_.empty(); });
     if (reached_.empty()) return;
     const std::unique_ptr<Once> once = std::move(reached_.front());
     reached_.pop_front();
@@ -134,8 +135,8 @@ void HostCallbacks::run_reached() {
 }
 
 uint32_t HostCallbacks::take_slot() {
-  std::unique_lock lock(mutex_);
-  slot_free_.wait(lock, [this] { return !free_slots_.empty(); });
+  MutexLock lock(mutex_);
+  slot_free_.wait(lock, [this]() RCUDA_REQUIRES(mutex_) { return !free_slots_.empty(); });
   return take_slot_locked();
 }
 
@@ -174,7 +175,7 @@ void HostCallbacks::await(const Ack& ack) {
       link_.wait(acknowledged, std::chrono::steady_clock::now() + std::chrono::hours(1)).code() ==
       Code::kTimeout) {
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   free_slots_.push_back(ack.slot);
   slot_free_.notify_one();
 }

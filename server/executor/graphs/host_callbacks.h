@@ -19,17 +19,16 @@
 #pragma once
 
 #include <array>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include <cuda.h>
 
 #include "api/driver_table.h"
+#include "common/base/mutex.h"
 #include "common/transport/link.h"
 #include "common/wire/protocol.h"
 #include "server/executor/answers/client_resources.h"
@@ -98,7 +97,7 @@ class HostCallbacks {
   // Waits for the ack, then frees its slot.
   void await(const Ack& ack);
   uint32_t take_slot();
-  uint32_t take_slot_locked();
+  uint32_t take_slot_locked() RCUDA_REQUIRES(mutex_);
 
   const api::DriverTable& driver_;
   transport::Link& link_;
@@ -108,15 +107,17 @@ class HostCallbacks {
   Mirrors& mirrors_;
   const std::shared_ptr<ArrivalGates> gates_;
   std::shared_ptr<Function> made_;  // until it is taken
-  std::mutex mutex_;
-  std::condition_variable slot_free_;
-  std::vector<uint32_t> free_slots_;
-  std::array<uint64_t, wire::WorkerWindow::kCallbackSlots> sequences_{};  // last used, by slot
+  Mutex mutex_;
+  CondVar slot_free_;
+  std::vector<uint32_t> free_slots_ RCUDA_GUARDED_BY(mutex_);
+  // Last used, by slot; of whoever has taken the slot.
+  std::array<uint64_t, wire::WorkerWindow::kCallbackSlots> sequences_{};
   std::thread thread_;  // runs functions whose streams wait at gates; the first one starts it
-  std::condition_variable reached_changed_;
-  std::deque<std::unique_ptr<Once>> reached_;  // their streams have got to them; under mutex_
-  size_t unpublished_ = 0;                     // of these and the one that runs; under mutex_
-  bool ends_ = false;                          // under mutex_
+  CondVar reached_changed_;
+  // Their streams have got to them.
+  std::deque<std::unique_ptr<Once>> reached_ RCUDA_GUARDED_BY(mutex_);
+  size_t unpublished_ RCUDA_GUARDED_BY(mutex_) = 0;  // of these and the one that runs
+  bool ends_ RCUDA_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace rcuda::server

@@ -12,7 +12,7 @@ ArrivalGates::Gate::Gate(std::shared_ptr<ArrivalGates> gates, uint32_t place, ui
 
 ArrivalGates::Gate::~Gate() {
   if (opened_ != parts_) open(parts_);
-  std::lock_guard lock(gates_->mutex_);
+  MutexLock lock(gates_->mutex_);
   gates_->free_.push_back(place_);
 }
 
@@ -37,7 +37,7 @@ std::unique_ptr<ArrivalGates::Gate> ArrivalGates::take(const SessionStream& stre
   if (stream.context->id != wire::primary_context_id(0)) return nullptr;
   uint32_t place = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (free_.empty()) return nullptr;
     place = free_.back();
     free_.pop_back();

@@ -17,13 +17,13 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
 #include <cuda.h>
 
 #include "api/driver_table.h"
+#include "common/base/mutex.h"
 #include "server/executor/objects/objects.h"
 
 namespace rcuda::server {
@@ -64,8 +64,8 @@ class ArrivalGates : public std::enable_shared_from_this<ArrivalGates> {
   const api::DriverTable& driver_;
   uint32_t* const words_;
   size_t size_ = 0;
-  std::mutex mutex_;
-  std::vector<uint32_t> free_;  // places of words; guarded by mutex_
+  Mutex mutex_;
+  std::vector<uint32_t> free_ RCUDA_GUARDED_BY(mutex_);  // places of words
 };
 
 }  // namespace rcuda::server

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
 #include <iterator>
 #include <new>
@@ -25,13 +24,14 @@ constexpr size_t kMostPatches = 256;
 bool move(transport::Link& link, bool to_client, uint64_t region, uint64_t offset, void* local,
           uint64_t bytes) {
   struct Outcome {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool over = false, ok = false;
+    Mutex mutex;
+    CondVar changed;
+    bool over RCUDA_GUARDED_BY(mutex) = false;
+    bool ok RCUDA_GUARDED_BY(mutex) = false;
   };
   auto outcome = std::make_shared<Outcome>();
   auto done = [outcome](const Status& status) {
-    std::lock_guard lock(outcome->mutex);
+    MutexLock lock(outcome->mutex);
     outcome->over = true;
     outcome->ok = status.ok();
     outcome->changed.notify_all();
@@ -42,8 +42,8 @@ bool move(transport::Link& link, bool to_client, uint64_t region, uint64_t offse
   } else {
     link.read(id, offset, local, bytes, std::move(done));
   }
-  std::unique_lock lock(outcome->mutex);
-  outcome->changed.wait(lock, [&] { return outcome->over; });
+  MutexLock lock(outcome->mutex);
+  outcome->changed.wait(lock, [&]() RCUDA_REQUIRES(outcome->mutex) { return outcome->over; });
   return outcome->ok;
 }
 
@@ -101,7 +101,7 @@ HandlerResult Mirrors::add(const wire::MirrorBody& body, const ReplyTarget& targ
     mirror->context = objects_.current_context() ? objects_.current_context()->id : 0;
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto after = mirrors_.upper_bound(body.address + body.bytes - 1);
     if (after != mirrors_.begin()) {
       const Mirror& last = *std::prev(after)->second;
@@ -122,7 +122,7 @@ HandlerResult Mirrors::add(const wire::MirrorBody& body, const ReplyTarget& targ
 CUresult Mirrors::remove(uint64_t address) {
   std::shared_ptr<Mirror> mirror;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto found = mirrors_.find(address);
     if (found == mirrors_.end()) return CUDA_ERROR_INVALID_VALUE;
     mirror = std::move(found->second);
@@ -134,7 +134,7 @@ CUresult Mirrors::remove(uint64_t address) {
 
 void Mirrors::end(Mirror& mirror) {
   mirror.digests.reset();
-  std::lock_guard lock(mirror.mutex);
+  MutexLock lock(mirror.mutex);
   mirror.removed = true;
   mirror.patched.notify_all();
 }
@@ -143,7 +143,7 @@ template <typename Ends>
 void Mirrors::end_if(const Ends& ends) {
   std::vector<std::shared_ptr<Mirror>> ended;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& [address, mirror] : mirrors_) {
       if (ends(*mirror)) ended.push_back(mirror);
     }
@@ -167,12 +167,12 @@ void Mirrors::forget_memory(uint64_t address, uint64_t bytes) {
 }
 
 bool Mirrors::any() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return !mirrors_.empty();
 }
 
 bool Mirrors::covers(uint64_t address, uint64_t bytes) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto after = mirrors_.upper_bound(address);
   if (after == mirrors_.begin()) return false;
   const Mirror& mirror = *std::prev(after)->second;
@@ -181,7 +181,7 @@ bool Mirrors::covers(uint64_t address, uint64_t bytes) const {
 }
 
 std::shared_ptr<Mirrors::Mirror> Mirrors::find(uint64_t address) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = mirrors_.find(address);
   return found == mirrors_.end() ? nullptr : found->second;
 }
@@ -208,7 +208,7 @@ void Mirrors::read(Fetch& fetch) {
   Mirror& mirror = *fetch.mirror;
   const auto copy = [&](uint64_t at, uint64_t bytes) {
     const auto* const from = reinterpret_cast<const std::byte*>(mirror.address + at);
-    std::lock_guard lock(mirror.mutex);
+    MutexLock lock(mirror.mutex);
     if (at == 0) fetch.state = mirror.state;
     if (mirror.removed) return false;
     fetch.bytes.assign(from, from + bytes);
@@ -309,7 +309,7 @@ void Mirrors::add_news(const wire::MirrorKnown& asked, size_t room, std::vector<
   body->resize(at + sizeof head);
   const std::shared_ptr<Mirror> mirror = find(asked.address);
   if (mirror && mirror->bytes <= transport::kMaxRegionPut) {
-    std::lock_guard lock(mirror->mutex);
+    MutexLock lock(mirror->mutex);
     if (!mirror->known) mirror->known = std::make_unique<KnownBytes>();
     const std::span now(reinterpret_cast<const std::byte*>(mirror->address), mirror->bytes);
     KnownBytes::News news;
@@ -361,7 +361,7 @@ HandlerResult Mirrors::changes(uint64_t address, std::span<const wire::MirrorRun
     if (done == CUDA_SUCCESS) {
       runs = changed_runs(*mirror->digests, target.capacity() / sizeof(wire::MirrorRun) - 1);
     }
-    std::unique_lock lock(mirror->mutex);
+    MutexLock lock(mirror->mutex);
     const wire::MirrorState state = mirror->state;
     lock.unlock();
     answer(target, done, state, std::as_bytes(std::span(runs)));
@@ -389,7 +389,7 @@ CUresult Mirrors::patch(const wire::MirrorPatchBody& body, std::span<const std::
     return CUDA_ERROR_INVALID_VALUE;
   }
   {
-    std::lock_guard lock(mirror->mutex);
+    MutexLock lock(mirror->mutex);
     wire::write_marked(reinterpret_cast<std::byte*>(body.address + body.offset), bytes.data(),
                        bytes.size(), mask);
     if (mirror->known) mirror->known->patched(body.offset, bytes, mask);
@@ -455,7 +455,7 @@ Mirrors::Loan::Loan(Mirrors& mirrors) : mirrors_(mirrors) {
 void Mirrors::Loan::lend() {
   std::vector<std::shared_ptr<Mirror>> all;
   const auto collect = [&] {
-    std::lock_guard lock(mirrors_.mutex_);
+    MutexLock lock(mirrors_.mutex_);
     for (const auto& [address, mirror] : mirrors_.mirrors_) all.push_back(mirror);
   };
   collect();
@@ -468,7 +468,7 @@ void Mirrors::Loan::lend() {
     {
       // A private copy: the GPU may be writing to the memory, but the bytes that are sent now and
       // compared later must be the same.
-      std::lock_guard lock(mirror->mutex);
+      MutexLock lock(mirror->mutex);
       if (mirror->removed) continue;
       sent.bytes.reserve(wire::MirrorLoan::region_bytes(mirror->bytes));
       const auto* from = reinterpret_cast<const std::byte*>(mirror->address);
@@ -504,7 +504,7 @@ void unmark(const std::vector<uint8_t>& others, uint64_t others_at, uint64_t at,
 void Mirrors::Loan::take_piece(const Sent& sent, size_t at, size_t bytes, uint64_t patches) {
   constexpr size_t kBlock = BlockDigests::kLeastBlockBytes;
   Mirror& mirror = *sent.mirror;
-  std::lock_guard lock(mirror.mutex);
+  MutexLock lock(mirror.mutex);
   if (mirror.removed) return;
   for (size_t begin = 0; begin < bytes; begin += kBlock) {
     const size_t length = std::min(kBlock, bytes - begin);
@@ -534,9 +534,10 @@ void Mirrors::Loan::take_back(const Sent& sent) {
   wire::MirrorLoan left{};
   std::memcpy(&left, &piece_[wire::MirrorLoan::offset(all) - last], sizeof left);
   {
-    std::unique_lock lock(mirror.mutex);
-    mirror.patched.wait_for(lock, kMostWait,
-                            [&] { return mirror.removed || mirror.state.patches >= left.patches; });
+    MutexLock lock(mirror.mutex);
+    mirror.patched.wait_for(lock, kMostWait, [&]() RCUDA_REQUIRES(mirror.mutex) {
+      return mirror.removed || mirror.state.patches >= left.patches;
+    });
   }
   take_piece(sent, last, all - last, left.patches);
   for (size_t at = last; at != 0;) {
@@ -549,7 +550,7 @@ void Mirrors::Loan::take_back(const Sent& sent) {
 Mirrors::Loan::~Loan() {
   for (const Sent& sent : sent_) {
     take_back(sent);
-    std::lock_guard lock(sent.mirror->mutex);
+    MutexLock lock(sent.mirror->mutex);
     sent.mirror->state.loan = number_;
     sent.mirror->is_lent = false;
     if (sent.mirror->known) sent.mirror->known->forget();

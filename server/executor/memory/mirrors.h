@@ -13,7 +13,6 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -23,6 +22,7 @@
 #include <vector>
 
 #include "api/driver_table.h"
+#include "common/base/mutex.h"
 #include "common/transport/link.h"
 #include "common/wire/protocol.h"
 #include "server/executor/answers/answers.h"
@@ -104,7 +104,7 @@ class Mirrors {
     void take_piece(const Sent& sent, size_t at, size_t bytes, uint64_t patches);
 
     Mirrors& mirrors_;
-    std::unique_lock<std::mutex> one_at_a_time_;
+    std::unique_lock<Mutex> one_at_a_time_;
     uint64_t number_ = 0;
     std::vector<Sent> sent_;
     std::vector<std::byte> piece_;  // allocated in advance, as the destructor must not fail
@@ -120,18 +120,18 @@ class Mirrors {
     bool is_tracked = false;  // has digests, or had some whose context has ended
     // The client's region has been announced: bytes were put there.
     std::atomic<bool> was_put{false};
-    std::mutex mutex;  // held while its bytes are read or written; nobody waits then
-    bool removed = false;
-    // Guarded by `mutex`.
-    wire::MirrorState state{};
-    std::unique_ptr<KnownBytes> known;  // once the client has asked for news
-    std::condition_variable patched;    // state.patches has changed
-    bool is_lent = false;
+    Mutex mutex;  // held while its bytes are read or written; nobody waits then
+    bool removed RCUDA_GUARDED_BY(mutex) = false;
+    wire::MirrorState state RCUDA_GUARDED_BY(mutex){};
+    // Once the client has asked for news.
+    std::unique_ptr<KnownBytes> known RCUDA_GUARDED_BY(mutex);
+    CondVar patched;  // state.patches has changed
+    bool is_lent RCUDA_GUARDED_BY(mutex) = false;
     struct Patch {
       uint64_t number, at;
       std::vector<uint8_t> marks;
     };
-    std::deque<Patch> patches_while_lent;  // the last ones
+    std::deque<Patch> patches_while_lent RCUDA_GUARDED_BY(mutex);  // the last ones
   };
   void end(Mirror& mirror);
   template <typename Ends>
@@ -162,10 +162,11 @@ class Mirrors {
   Completions& completions_;
   const HostMemory& host_memory_;
   DigestMemory& digest_memory_;
-  std::mutex lent_;           // one host function at a time, as the client runs them
-  uint64_t loans_ = 0;        // so far; guarded by lent_
-  mutable std::mutex mutex_;  // guards mirrors_
-  std::map<uint64_t, std::shared_ptr<Mirror>> mirrors_;
+  // A Loan holds it, across functions: one host function at a time, as the client runs them.
+  Mutex lent_;
+  uint64_t loans_ = 0;  // so far; with lent_ held
+  mutable Mutex mutex_;
+  std::map<uint64_t, std::shared_ptr<Mirror>> mirrors_ RCUDA_GUARDED_BY(mutex_);
 };
 
 }  // namespace rcuda::server

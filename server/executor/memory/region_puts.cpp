@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
-#include <ranges>
 #include <thread>
 
 #include "server/executor/memory/host_memory.h"
@@ -34,7 +33,7 @@ bool RegionPuts::put(transport::RegionId region, uint64_t offset, transport::Byt
   deliver();  // what the stream has copied before comes first
   Status sent;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!puts_locked()) return false;
     sent = put_locked(region, offset, bytes);
     if (sent.ok()) known_.insert(region);
@@ -55,7 +54,7 @@ bool RegionPuts::put_when_reached(const SessionStream& stream, transport::Region
   if (!takes(bytes.size()) || !driver_.cuStreamWriteValue32_v2) return false;
   Marked marked{0, 0, region, offset, bytes};
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!puts_locked() || free_places_.empty() || !known_.contains(region)) return false;
     marked.place = free_places_.back();
     free_places_.pop_back();
@@ -84,8 +83,8 @@ bool RegionPuts::is_there(const Marked& marked) const {
 }
 
 void RegionPuts::drop(uint32_t ticket) {
-  std::lock_guard lock(mutex_);
-  std::erase_if(marked_, [&](const Marked& marked) {
+  MutexLock lock(mutex_);
+  std::erase_if(marked_, [&](const Marked& marked) RCUDA_REQUIRES(mutex_) {
     if (marked.ticket != ticket) return false;
     free_places_.push_back(marked.place);
     if (marked.in_order()) in_order_ -= marked.bytes.size();
@@ -100,7 +99,7 @@ void RegionPuts::reached(uint32_t ticket, CUresult result) {
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY) drop(ticket);
   Status failed;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     failed = std::exchange(failed_, Status());
   }
   if (!failed.ok()) answers_.latch(not_moved(failed));
@@ -109,8 +108,8 @@ void RegionPuts::reached(uint32_t ticket, CUresult result) {
 // Latches nothing: a put of whatever kind calls it, also one that holds the lock of the latch.
 void RegionPuts::deliver() {
   if (waiting_.load(std::memory_order_acquire) == 0) return;
-  std::lock_guard lock(mutex_);
-  std::erase_if(marked_, [&](const Marked& marked) {
+  MutexLock lock(mutex_);
+  std::erase_if(marked_, [&](const Marked& marked) RCUDA_REQUIRES(mutex_) {
     if (!is_there(marked)) return false;
     send_locked(marked);
     free_places_.push_back(marked.place);
@@ -134,13 +133,13 @@ void RegionPuts::write_locked(const Marked& marked) {
   last_ = {marked.region, marked.offset};
   uint64_t number;
   {
-    std::lock_guard lock(sending_mutex_);
+    MutexLock lock(sending_mutex_);
     number = ++last_sending_;
     sending_.emplace(number, marked.bytes);
   }
   // A Link that is lost latches nothing: whoever waits learns of that.
   const auto done = [self = shared_from_this(), number](const Status&) {
-    std::lock_guard lock(self->sending_mutex_);
+    MutexLock lock(self->sending_mutex_);
     const auto sent = self->sending_.find(number);
     self->in_order_ -= sent->second.size();
     self->sending_.erase(sent);
@@ -152,13 +151,15 @@ void RegionPuts::write_locked(const Marked& marked) {
 }
 
 void RegionPuts::await_sent() {
-  std::unique_lock lock(sending_mutex_);
+  MutexLock lock(sending_mutex_);
   if (sending_.empty()) return;  // as always behind end()
   const uint64_t last = last_sending_;
   lock.unlock();
   link_.flush();  // they may wait at the client for puts that were kept here
   lock.lock();
-  sent_.wait(lock, [this, last] { return sending_.empty() || sending_.begin()->first > last; });
+  sent_.wait(lock, [this, last]() RCUDA_REQUIRES(sending_mutex_) {
+    return sending_.empty() || sending_.begin()->first > last;
+  });
 }
 
 void RegionPuts::deliver_all() {
@@ -167,7 +168,7 @@ void RegionPuts::deliver_all() {
 }
 
 void RegionPuts::know(transport::RegionId region) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!over_) known_.insert(region);
 }
 
@@ -197,14 +198,15 @@ bool RegionPuts::overlaps(uint64_t address, uint64_t bytes) {
     return first < address + bytes && address < first + others.size();
   };
   // With both locks: marks become what is sent.
-  std::scoped_lock lock(mutex_, sending_mutex_);
+  MutexLock lock(mutex_);
+  MutexLock sending(sending_mutex_);
   return std::ranges::any_of(marked_, overlap, &Marked::bytes) ||
-         std::ranges::any_of(sending_ | std::views::values, overlap);
+         std::ranges::any_of(sending_, [&](const auto& sent) { return overlap(sent.second); });
 }
 
 void RegionPuts::withdraw(transport::RegionId region) {
   deliver();
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   known_.erase(region);
   for (Marked& marked : marked_) {
     if (marked.region == region) marked.region = transport::RegionId::kNone;
@@ -226,7 +228,7 @@ bool RegionPuts::begin_acknowledging() {
   deliver();
   bool first;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     first = !std::exchange(acknowledges_, true);
   }
   if (first) acknowledge();
@@ -237,7 +239,7 @@ void RegionPuts::acknowledge() {
   deliver();
   std::optional<std::pair<transport::RegionId, uint64_t>> last;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     last = last_;
   }
   if (!last) return;
@@ -250,7 +252,7 @@ void RegionPuts::acknowledge() {
 
 void RegionPuts::end() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     over_ = true;
   }
   await_sent();

@@ -24,12 +24,10 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -39,6 +37,7 @@
 #include <cuda.h>
 
 #include "api/driver_table.h"
+#include "common/base/mutex.h"
 #include "common/transport/link.h"
 #include "server/executor/answers/answers.h"
 #include "server/executor/objects/objects.h"
@@ -101,13 +100,14 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   };
 
   bool is_there(const Marked& marked) const;
-  bool puts_locked() const;
+  bool puts_locked() const RCUDA_REQUIRES(mutex_);
   void reached(uint32_t ticket, CUresult result);
   void drop(uint32_t ticket);
-  void send_locked(const Marked& marked);
-  void write_locked(const Marked& marked);
+  void send_locked(const Marked& marked) RCUDA_REQUIRES(mutex_);
+  void write_locked(const Marked& marked) RCUDA_REQUIRES(mutex_);
   void await_sent();
-  Status put_locked(transport::RegionId region, uint64_t offset, transport::Bytes bytes);
+  Status put_locked(transport::RegionId region, uint64_t offset, transport::Bytes bytes)
+      RCUDA_REQUIRES(mutex_);
 
   const api::DriverTable& driver_;
   transport::Link& link_;
@@ -117,21 +117,24 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   uint32_t* const marks_;
   std::atomic<size_t> waiting_{0};  // size of marked_
   std::atomic<bool> kept_{false};   // flush() has something to do
-  std::mutex mutex_;                // guards the members below
-  bool over_ = false;
-  bool acknowledges_;
-  uint32_t last_ticket_ = 0;
-  std::vector<uint32_t> free_places_;
-  std::vector<Marked> marked_;           // the oldest first
-  std::set<transport::RegionId> known_;  // regions into which something was put
-  Status failed_;                        // what reached() latches
-  std::optional<std::pair<transport::RegionId, uint64_t>> last_;  // where one was put
+  Mutex mutex_;
+  bool over_ RCUDA_GUARDED_BY(mutex_) = false;
+  bool acknowledges_ RCUDA_GUARDED_BY(mutex_);
+  uint32_t last_ticket_ RCUDA_GUARDED_BY(mutex_) = 0;
+  std::vector<uint32_t> free_places_ RCUDA_GUARDED_BY(mutex_);
+  std::vector<Marked> marked_ RCUDA_GUARDED_BY(mutex_);  // the oldest first
+  // Regions into which something was put.
+  std::set<transport::RegionId> known_ RCUDA_GUARDED_BY(mutex_);
+  Status failed_ RCUDA_GUARDED_BY(mutex_);  // what reached() latches
+  // Where one was put.
+  std::optional<std::pair<transport::RegionId, uint64_t>> last_ RCUDA_GUARDED_BY(mutex_);
 
   // What the Link reads to send it in order. Its threads take no other lock of this object.
-  std::mutex sending_mutex_;
-  std::condition_variable sent_;
-  std::map<uint64_t, transport::Bytes> sending_;  // in order of issue; guarded by sending_mutex_
-  uint64_t last_sending_ = 0;                     // the same
+  Mutex sending_mutex_;
+  CondVar sent_;
+  // In order of issue.
+  std::map<uint64_t, transport::Bytes> sending_ RCUDA_GUARDED_BY(sending_mutex_);
+  uint64_t last_sending_ RCUDA_GUARDED_BY(sending_mutex_) = 0;
   std::atomic<size_t> in_order_{0};               // bytes of these, and of marks that will be
 };
 

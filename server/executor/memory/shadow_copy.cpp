@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <unordered_map>
 #include <utility>
 
+#include "common/base/mutex.h"
 #include "server/executor/streams/capture.h"
 
 namespace rcuda::server {
@@ -62,7 +62,7 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
     const auto* const bytes = reinterpret_cast<const std::byte*>(item.piece.address);
     if (to_client_ && puts_->put(item.region, item.offset, {bytes, item.piece.bytes})) return;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       item.busy = true;
     }
     auto done = [self = shared_from_this(), index](const Status& status) {
@@ -70,7 +70,7 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
         self->answers_.latch(not_moved(status));
         self->has_moved_ = false;
       }
-      std::lock_guard lock(self->mutex_);
+      MutexLock lock(self->mutex_);
       self->ended_locked(index);
     };
     void* const local = reinterpret_cast<void*>(item.piece.address);
@@ -92,8 +92,8 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
 
   void wait(size_t index) {
     {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return !items_[index].busy; });
+      MutexLock lock(mutex_);
+      changed_.wait(lock, [&]() RCUDA_REQUIRES(mutex_) { return !items_[index].busy; });
     }
     if (to_client_ && has_moved_) puts_->know(items_[index].region);
   }
@@ -117,8 +117,8 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
   std::unique_ptr<ArrivalGates::Gate> gate_;
   std::atomic<bool> has_moved_{true};
   size_t ended_ = 0;  // with a gate: so many items, from the first one on, have ended
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  Mutex mutex_;
+  CondVar changed_;
 };
 
 // The work of one host function: first send the bytes of earlier marks, then start some items, then
@@ -135,8 +135,8 @@ struct ShadowCopies::Step {
 // Such a step stays here until the process ends, because the worker cannot know whether the driver
 // will still run it.
 struct ShadowCopies::Steps {
-  std::mutex mutex;
-  std::unordered_map<const void*, std::unique_ptr<Step>> by_address;
+  Mutex mutex;
+  std::unordered_map<const void*, std::unique_ptr<Step>> by_address RCUDA_GUARDED_BY(mutex);
 
   static Steps& get() {
     static auto* steps = new Steps;
@@ -144,12 +144,12 @@ struct ShadowCopies::Steps {
   }
   void* add(std::unique_ptr<Step> step) {
     void* const address = step.get();
-    std::lock_guard lock(mutex);
+    MutexLock lock(mutex);
     by_address.emplace(address, std::move(step));
     return address;
   }
   std::unique_ptr<Step> take(void* address) {
-    std::lock_guard lock(mutex);
+    MutexLock lock(mutex);
     auto node = by_address.extract(address);
     return node ? std::move(node.mapped()) : nullptr;
   }

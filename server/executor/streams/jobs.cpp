@@ -6,7 +6,7 @@ namespace rcuda::server {
 
 void Jobs::post(std::function<void()> job) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     jobs_.push_back(std::move(job));
   }
   wake();
@@ -21,7 +21,7 @@ bool Jobs::run() {
   if (!any_.load(std::memory_order_relaxed)) return false;
   std::vector<std::function<void()>> jobs;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     any_ = false;
     jobs.swap(jobs_);
   }

@@ -6,9 +6,9 @@
 
 #include <atomic>
 #include <functional>
-#include <mutex>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/transport/link.h"
 #include "server/executor/streams/work_count.h"
 
@@ -29,8 +29,8 @@ class Jobs {
  private:
   transport::Link& link_;
   WorkCount& work_;
-  std::mutex mutex_;
-  std::vector<std::function<void()>> jobs_;  // guarded by mutex_
+  Mutex mutex_;
+  std::vector<std::function<void()>> jobs_ RCUDA_GUARDED_BY(mutex_);
   std::atomic<bool> any_{false};
 };
 
