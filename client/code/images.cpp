@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
-#include <mutex>
 #include <vector>
 
 #include <openssl/sha.h>
@@ -16,6 +15,7 @@
 #include "client/session/capture_answers.h"
 #include "client/session/staging.h"
 #include "client/session/task_pool.h"
+#include "common/base/mutex.h"
 #include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
@@ -97,7 +97,8 @@ bool goes_in_commands(const Session& session, const ImageParts& image) {
 }
 
 // Whether the image is sent with the query, because the worker probably lacks a part of it.
-bool goes_with_question(Session& session, const ImageParts& image) {
+bool goes_with_question(Session& session, const ImageParts& image)
+    RCUDA_REQUIRES(session.image_mutex()) {
   const ImageBook& images = session.images();
   return images.expects_lack() && goes_in_commands(session, image) &&
          !std::ranges::all_of(image.hashes,
@@ -109,7 +110,7 @@ bool goes_with_question(Session& session, const ImageParts& image) {
 // its query, so no part is missing.
 CUresult ask(Session& session, wire::ObjectId context, const ImageParts& image, size_t first,
              size_t last, bool with_bytes, std::vector<size_t>* missing,
-             const std::function<void()>& also) {
+             const std::function<void()>& also) RCUDA_REQUIRES(session.image_mutex()) {
   std::vector<Session::PendingCall> questions(last - first);
   CUresult failed = CUDA_SUCCESS;
   for (size_t i = first; i < last; ++i) {
@@ -139,7 +140,7 @@ CUresult ask(Session& session, wire::ObjectId context, const ImageParts& image, 
 CUresult send_missing(Session& session, wire::ObjectId context, const ImageParts& image,
                       const std::function<void()>& also, bool* lacked) {
   constexpr size_t kAtOnce = 64;  // few of the reply slots
-  const std::lock_guard lock(session.image_mutex());
+  const MutexLock lock(session.image_mutex());
   const bool with_bytes = goes_with_question(session, image);
   const size_t chunk_bytes =
       goes_in_commands(session, image) ? wire::kMaxInlineBytes : Staging::kSlotBytes;

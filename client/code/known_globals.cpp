@@ -11,7 +11,7 @@ KnownGlobals& KnownGlobals::get() {
 
 bool KnownGlobals::find(const Library* library, const Route& route, const char* name,
                         Module::Global* found) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto known = answers_.find(Question{library, route.session, route.context, name});
   if (known == answers_.end()) return false;
   const auto now = Process::get().memory().find(known->second.global.address);
@@ -24,12 +24,12 @@ void KnownGlobals::note(const Library* library, const Route& route, const char* 
                         const Module::Global& found) {
   const auto now = Process::get().memory().find(found.address);
   if (!now || now->base != found.address) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   answers_[Question{library, route.session, route.context, name}] = {found, now->buffer_id};
 }
 
 void KnownGlobals::forget(const Library* library) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::erase_if(answers_, [&](const auto& known) { return std::get<0>(known.first) == library; });
 }
 

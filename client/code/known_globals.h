@@ -8,12 +8,12 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <string>
 #include <tuple>
 
 #include "client/objects/code.h"
 #include "client/session/route.h"
+#include "common/base/mutex.h"
 
 namespace rcuda::client {
 
@@ -33,8 +33,8 @@ class KnownGlobals {
     Module::Global global;
     uint64_t buffer_id = 0;  // of the variable in the Registry
   };
-  std::mutex mutex_;
-  std::map<Question, Answer> answers_;  // guarded by mutex_
+  Mutex mutex_;
+  std::map<Question, Answer> answers_ RCUDA_GUARDED_BY(mutex_);
 };
 
 }  // namespace rcuda::client

@@ -1,8 +1,6 @@
 // Libraries and their kernels, and the variables of modules and libraries.
 
 #include <algorithm>
-#include <mutex>
-#include <shared_mutex>
 #include <vector>
 
 #include "api/opcodes.h"
@@ -13,6 +11,7 @@
 #include "client/process/process.h"
 #include "client/process/worker_memory.h"
 #include "client/route/route.h"
+#include "common/base/mutex.h"
 #include "common/cuda/return_if_error.h"
 #include "common/wire/codec.h"
 #include "generated/client/forward.h"
@@ -35,7 +34,7 @@ CUresult mirror_variable(const Route& route, CUdeviceptr address, size_t bytes) 
 CUresult add_variable(Variables& variables, CUdeviceptr address, size_t bytes, const Route& route,
                       bool managed) {
   Registry& registry = Process::get().memory();
-  std::lock_guard lock(variables.mutex);
+  MutexLock lock(variables.mutex);
   const auto known = registry.find(address);
   const auto before = variables.buffer_ids.find(address);
   const bool is_known =
@@ -70,7 +69,7 @@ CUresult add_variable(Variables& variables, CUdeviceptr address, size_t bytes, c
 
 void forget_variables(Variables& variables) {
   Registry& registry = Process::get().memory();
-  std::lock_guard lock(variables.mutex);
+  MutexLock lock(variables.mutex);
   for (const auto& [address, buffer_id] : variables.buffer_ids) {
     const auto known = registry.find(address);
     if (!known) unmirror(reinterpret_cast<const void*>(address));
@@ -87,8 +86,8 @@ namespace {
 
 // A thread holds it shared while it reads kernels that other threads may unload. Locked before
 // Kernel::mutex.
-std::shared_mutex& kernels_mutex() {
-  static auto* mutex = new std::shared_mutex;
+SharedMutex& kernels_mutex() {
+  static auto* mutex = new SharedMutex;
   return *mutex;
 }
 
@@ -100,16 +99,19 @@ std::vector<Module*> modules_of(const Library& library) {
 }
 
 void destroy_kernel(Kernel* kernel) {
-  for (const auto& [context, function] : kernel->functions) {
-    retire(function, wire::Kind::kFunction);
+  std::unordered_map<uint64_t, Function*> functions;
+  {
+    MutexLock lock(kernel->mutex);
+    functions.swap(kernel->functions);
   }
+  for (const auto& [context, function] : functions) retire(function, wire::Kind::kFunction);
   destroy(kernel);
 }
 
 // Returns the library's kernel of that name: `created`, unless another thread was first.
 Kernel* keep_kernel(Library& library, Kernel* created) {
-  std::unique_lock gone(kernels_mutex());
-  std::lock_guard lock(library.mutex);
+  WriterLock gone(kernels_mutex());
+  MutexLock lock(library.mutex);
   const auto [known, is_new] = library.kernels.emplace(created->name, created);
   if (!is_new) destroy(created);
   return known->second;
@@ -120,7 +122,7 @@ Kernel* keep_kernel(Library& library, Kernel* created) {
 CUresult id_on(Library& library, Session& session, wire::ObjectId context, wire::ObjectId* id,
                LoadedFunctions* functions) {
   if (library.defect != CUDA_SUCCESS) return library.defect;
-  std::lock_guard lock(library.mutex);
+  MutexLock lock(library.mutex);
   if (auto found = library.ids.find(&session); found != library.ids.end()) {
     *id = found->second;
     return CUDA_SUCCESS;
@@ -158,7 +160,7 @@ CUresult library_module(Library& library, const Route& route, CUmodule* module) 
 
 CUresult find_kernel(Library& library, const Route& route, const char* name, Kernel** kernel) {
   {
-    std::lock_guard lock(library.mutex);
+    MutexLock lock(library.mutex);
     if (auto found = library.kernels.find(name); found != library.kernels.end()) {
       *kernel = found->second;
       return CUDA_SUCCESS;
@@ -168,7 +170,7 @@ CUresult find_kernel(Library& library, const Route& route, const char* name, Ker
   if (!created) return CUDA_ERROR_OUT_OF_MEMORY;
   FunctionInfo* info;
   if (CUresult result = info_on(*created, route, &info); result != CUDA_SUCCESS) {
-    std::unique_lock gone(kernels_mutex());
+    WriterLock gone(kernels_mutex());
     destroy(created);
     return result;
   }
@@ -180,7 +182,7 @@ void add_kernel(Library& library, const Route& route, LoadedFunction function) {
   auto* created = create<Kernel>({}, library, function.name);
   if (!created) return;
   {
-    std::lock_guard lock(created->mutex);  // other threads read the kernels of all libraries
+    MutexLock lock(created->mutex);  // other threads read the kernels of all libraries
     std::unique_ptr<FunctionInfo>& info = created->infos[route.device];
     info = std::move(function.info);
     created->first_device = route.device;
@@ -191,13 +193,20 @@ void add_kernel(Library& library, const Route& route, LoadedFunction function) {
 
 void unload(Library& library) {
   forget_variables(library.variables);
+  std::unordered_map<std::string, Kernel*> kernels;
+  std::unordered_map<Session*, wire::ObjectId> ids;
+  {
+    MutexLock lock(library.mutex);
+    kernels.swap(library.kernels);
+    ids.swap(library.ids);
+  }
   // Before the unload: after it, the worker reuses the ids of the library's functions.
   {
-    std::unique_lock gone(kernels_mutex());
-    for (const auto& [name, kernel] : library.kernels) destroy_kernel(kernel);
+    WriterLock gone(kernels_mutex());
+    for (const auto& [name, kernel] : kernels) destroy_kernel(kernel);
   }
   for (Module* module : modules_of(library)) retire(module, wire::Kind::kModule);
-  for (const auto& [session, id] : library.ids) {
+  for (const auto& [session, id] : ids) {
     wire::Encoder body;
     body.value(id);
     (void)session->post(session->in_context(0), {api::Opcode::cuLibraryUnload, body.body()});
@@ -214,7 +223,7 @@ CUresult info_on(Kernel& kernel, const Route& route, FunctionInfo** info) {
     *info = first;
     return CUDA_SUCCESS;
   }
-  std::lock_guard lock(kernel.mutex);
+  MutexLock lock(kernel.mutex);
   std::unique_ptr<FunctionInfo>& known = kernel.infos[route.device];
   if (!known) {
     wire::ObjectId library_id;
@@ -238,7 +247,7 @@ CUresult info_on(Kernel& kernel, const Route& route, FunctionInfo** info) {
 }
 
 void note_attribute(Kernel& kernel, const Route& route, int which, int value) {
-  std::lock_guard lock(kernel.mutex);
+  MutexLock lock(kernel.mutex);
   if (const auto found = kernel.infos.find(route.device); found != kernel.infos.end()) {
     note_attribute(*found->second, which, value);
   }
@@ -268,7 +277,7 @@ std::unique_ptr<FunctionInfo> copy_of(const FunctionInfo& info, const Function& 
 CUresult function_in(Kernel& kernel, const Route& route, Function** function) {
   const uint64_t key = static_cast<uint64_t>(route.device) << 32 | route.context;
   {
-    std::lock_guard lock(kernel.mutex);
+    MutexLock lock(kernel.mutex);
     if (auto found = kernel.functions.find(key); found != kernel.functions.end()) {
       *function = found->second;
       return CUDA_SUCCESS;
@@ -282,7 +291,7 @@ CUresult function_in(Kernel& kernel, const Route& route, Function** function) {
       forward_cuKernelGetFunction(&created, reinterpret_cast<CUkernel>(&kernel)));
   auto* named = find<Function>(created);
   if (!named) return CUDA_ERROR_UNKNOWN;
-  std::lock_guard lock(kernel.mutex);
+  MutexLock lock(kernel.mutex);
   // Two kernels with one function would both destroy it.
   if (named->info && named->kernel != &kernel) {
     return route.session->lose(
@@ -299,9 +308,9 @@ CUresult function_in(Kernel& kernel, const Route& route, Function** function) {
 
 Kernel* find_kernel(const Session& session, wire::ObjectId id) {
   Kernel* found = nullptr;
-  std::shared_lock alive(kernels_mutex());
+  ReaderLock alive(kernels_mutex());
   for_each<Kernel>([&](Kernel& kernel) {
-    std::lock_guard lock(kernel.mutex);
+    MutexLock lock(kernel.mutex);
     for (const auto& [device, info] : kernel.infos) {
       if (info && info->session == &session && info->id == id) found = &kernel;
     }
@@ -310,9 +319,9 @@ Kernel* find_kernel(const Session& session, wire::ObjectId id) {
 }
 
 void forget_kernels_in(const Session& session, wire::ObjectId context) {
-  std::shared_lock alive(kernels_mutex());
+  ReaderLock alive(kernels_mutex());
   for_each<Kernel>([&](Kernel& kernel) {
-    std::lock_guard lock(kernel.mutex);
+    MutexLock lock(kernel.mutex);
     std::erase_if(kernel.functions, [&](const auto& known) {
       return known.second->session == &session && known.second->context == context;
     });

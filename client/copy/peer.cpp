@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <initializer_list>
-#include <mutex>
 #include <span>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "client/route/capture.h"
 #include "client/session/news.h"
 #include "client/session/wait.h"
+#include "common/base/mutex.h"
 #include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
@@ -115,7 +115,7 @@ class Halves {
 
   CUresult post_with(Word word) {
     Peers& peers = Process::get().peers();
-    std::lock_guard lock(peers.pairs_mutex());
+    MutexLock lock(peers.pairs_mutex());
     uint32_t link = 0;
     RCUDA_RETURN_IF_CUDA_ERROR(peers.link(source_, destination_, &link));
     out_.link = in_.link = link;
@@ -145,7 +145,7 @@ CUresult signal_then_await(const StreamPoint& earlier, const StreamPoint& later,
                            uint64_t copy = 0) {
   Session& signalling = *earlier.route.session;
   Peers& peers = Process::get().peers();
-  std::lock_guard lock(peers.pairs_mutex());
+  MutexLock lock(peers.pairs_mutex());
   uint32_t link = 0;
   RCUDA_RETURN_IF_CUDA_ERROR(peers.link(signalling, *later.route.session, &link));
   wire::PeerSignalBody body{};
@@ -168,9 +168,9 @@ CUresult signal_then_await(const StreamPoint& earlier, const StreamPoint& later,
 // are ordered in it, so they run in the order of their calls. That is safe, because any order of
 // unrelated streams is allowed.
 CUresult passing_stream(const Route& owner, StreamPoint* place) {
-  static auto* mutex = new std::mutex;
+  static auto* mutex = new Mutex;
   static auto* streams = new std::vector<Ref<Stream>>;  // one per context, made on demand
-  std::lock_guard lock(*mutex);
+  MutexLock lock(*mutex);
   std::erase_if(*streams, [](const Ref<Stream>& known) { return !known.get(); });
   const auto found = std::find_if(streams->begin(), streams->end(), [&](const Ref<Stream>& known) {
     const Stream& stream = *known.handle();

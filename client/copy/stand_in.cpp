@@ -3,17 +3,17 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <mutex>
 
 #include "client/hostmem/host_memory.h"
+#include "common/base/mutex.h"
 #include "common/base/peer_order.h"
 #include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
 namespace {
 
-std::mutex originals_mutex;
-std::map<uint64_t, uint64_t>& originals() {
+Mutex originals_mutex;
+std::map<uint64_t, uint64_t>& originals() RCUDA_REQUIRES(originals_mutex) {
   static auto* instance = new std::map<uint64_t, uint64_t>;
   return *instance;
 }
@@ -25,7 +25,7 @@ class Memory {
   ~Memory() {
     if (!memory_.session) return;
     {
-      std::lock_guard lock(originals_mutex);
+      MutexLock lock(originals_mutex);
       originals().erase(address());
     }
     free_internal(memory_);
@@ -38,7 +38,7 @@ class Memory {
                         (rows_.rows - 1) * rows_.pitch_bytes + rows_.width_bytes;
     RCUDA_RETURN_IF_CUDA_ERROR(allocate_internal(session, context, span, callback, &memory_));
     before_peer(this);  // the worker calls back after a command that names the memory
-    std::lock_guard lock(originals_mutex);
+    MutexLock lock(originals_mutex);
     originals()[address()] = rows_.first;
     return CUDA_SUCCESS;
   }
@@ -84,7 +84,7 @@ CUresult make_stand_in(Session& session, wire::ObjectId context, const HostRows&
 }
 
 uint64_t original_of(uint64_t first) {
-  std::lock_guard lock(originals_mutex);
+  MutexLock lock(originals_mutex);
   const auto found = originals().find(first);
   return found == originals().end() ? 0 : found->second;
 }

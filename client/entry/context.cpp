@@ -13,6 +13,7 @@
 #include "client/process/process.h"
 #include "client/route/capture.h"
 #include "client/route/route.h"
+#include "common/base/mutex.h"
 #include "common/cuda/known_values.h"
 #include "common/cuda/return_if_error.h"
 #include "common/interop/export_tables.h"
@@ -79,7 +80,7 @@ bool valid_flags(unsigned flags) {
 }
 
 // The worker ends the primary context and makes a new one.
-void end_primary(CUdevice dev, Device& device) {
+void end_primary(CUdevice dev, Device& device) RCUDA_REQUIRES(device.mutex) {
   Process::get().peers().forget(*device.session);
   device.primary->given_back.store(true, std::memory_order_release);
   device.primary->limits.forget();
@@ -130,7 +131,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice dev) {
   RCUDA_RETURN_IF_CUDA_ERROR(find_device(dev, &device));
   if (!context) return CUDA_ERROR_INVALID_VALUE;
   if (device->session->lost()) return kSessionLost;
-  std::lock_guard lock(device->mutex);
+  rcuda::MutexLock lock(device->mutex);
   if (device->renewed != CUDA_SUCCESS) device->renewed = forward_cuDevicePrimaryCtxReset_v2(dev);
   if (device->renewed != CUDA_SUCCESS) return device->renewed;
   ++device->primary_references;
@@ -144,7 +145,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
   Device* device;
   RCUDA_RETURN_IF_CUDA_ERROR(find_device(dev, &device));
   const auto handle = reinterpret_cast<CUcontext>(device->primary);
-  std::unique_lock lock(device->mutex);
+  rcuda::MutexLock lock(device->mutex);
   if (device->primary_references == 1) {
     lock.unlock();
     await_device(*device->primary);
@@ -165,7 +166,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   if (!greens_of(*device->primary).empty()) return CUDA_ERROR_NOT_PERMITTED;
   await_device(*device->primary);
   const auto handle = reinterpret_cast<CUcontext>(device->primary);
-  std::unique_lock lock(device->mutex);
+  rcuda::MutexLock lock(device->mutex);
   if (!device->primary->given_back) rcuda::interop::context_destroyed(handle, lock);
   if (device->primary->given_back) return CUDA_SUCCESS;
   end_primary(dev, *device);
@@ -176,7 +177,7 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned flags) {
   Device* device;
   RCUDA_RETURN_IF_CUDA_ERROR(find_device(dev, &device));
   if (!valid_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard lock(device->mutex);
+  rcuda::MutexLock lock(device->mutex);
   device->primary_flags = flags;
   if (!device->primary->given_back) device->primary->flags = flags;
   return CUDA_SUCCESS;
@@ -186,7 +187,7 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned* flags, int* active) 
   Device* device;
   RCUDA_RETURN_IF_CUDA_ERROR(find_device(dev, &device));
   if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard lock(device->mutex);
+  rcuda::MutexLock lock(device->mutex);
   *flags = device->primary_flags;
   *active = !device->primary->given_back;
   return CUDA_SUCCESS;

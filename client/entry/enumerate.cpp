@@ -3,7 +3,6 @@
 // launches.
 
 #include <cstring>
-#include <mutex>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -12,6 +11,7 @@
 
 #include "client/objects/arena.h"
 #include "client/objects/code.h"
+#include "common/base/mutex.h"
 #include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
@@ -92,9 +92,9 @@ CUresult cuFuncGetName(const char** name, CUfunction function) {
   if (result != CUDA_SUCCESS) return result;
   if (bytes == 0 || bytes > text.size() || text[bytes - 1] != '\0') return CUDA_ERROR_UNKNOWN;
   // The application may keep the pointer forever.
-  static std::mutex mutex;
+  static rcuda::Mutex mutex;
   static auto* const names = new std::unordered_set<std::string>;
-  std::lock_guard lock(mutex);
+  rcuda::MutexLock lock(mutex);
   *name = names->emplace(text.data()).first->c_str();
   return CUDA_SUCCESS;
 }

@@ -2,7 +2,6 @@
 // client holds the worker's number of it, and its device.
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 #include <set>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "client/process/process.h"
 #include "client/route/capture.h"
 #include "client/route/route.h"
+#include "common/base/mutex.h"
 #include "common/cuda/return_if_error.h"
 #include "common/interop/export_tables.h"
 #include "generated/client/forward.h"
@@ -50,15 +50,15 @@ struct Descriptor {
 };
 
 struct Descriptors {
-  std::mutex mutex;
-  std::set<const void*> all;
+  rcuda::Mutex mutex;
+  std::set<const void*> all RCUDA_GUARDED_BY(mutex);
 
   static Descriptors& get() {
     static auto* instance = new Descriptors;
     return *instance;
   }
   bool contains(CUdevResourceDesc desc) {
-    std::lock_guard lock(mutex);
+    rcuda::MutexLock lock(mutex);
     return all.count(desc) != 0;
   }
 };
@@ -159,7 +159,7 @@ CUresult cuDevResourceGenerateDesc(CUdevResourceDesc* desc, CUdevResource* resou
   RCUDA_RETURN_IF_CUDA_ERROR(forward_rcuda_resource_desc(dev, resources, count, &number));
   auto* made = new Descriptor{dev, number};
   Descriptors& descriptors = Descriptors::get();
-  std::lock_guard lock(descriptors.mutex);
+  rcuda::MutexLock lock(descriptors.mutex);
   descriptors.all.insert(made);
   *desc = reinterpret_cast<CUdevResourceDesc>(made);
   return CUDA_SUCCESS;

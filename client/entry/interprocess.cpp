@@ -1,7 +1,6 @@
 // Memory and events of another process, which has its own worker on the same server. An address
 // opened here belongs to this process's worker.
 
-#include <mutex>
 #include <utility>
 
 #include <cuda.h>
@@ -11,6 +10,7 @@
 #include "client/process/process.h"
 #include "client/route/route.h"
 #include "client/session/session.h"
+#include "common/base/mutex.h"
 #include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
@@ -18,7 +18,7 @@ using namespace rcuda::client;  // NOLINT: entry points live outside every names
 
 namespace {
 
-std::mutex openings_mutex;  // held while the number of openings changes
+rcuda::Mutex openings_mutex;  // held while the number of openings changes
 
 }  // namespace
 
@@ -49,7 +49,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsi
   allocation.openings = 1;
   // Fails if the same memory is already open.
   Registry& memory = Process::get().memory();
-  std::lock_guard lock(openings_mutex);
+  rcuda::MutexLock lock(openings_mutex);
   if (!memory.add(std::move(allocation))) {
     const auto known = memory.find(opened);
     if (!known || known->session != route.session || known->openings == 0) {  // another server's
@@ -65,7 +65,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsi
 CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   Registry& memory = Process::get().memory();
-  std::unique_lock lock(openings_mutex);
+  rcuda::MutexLock lock(openings_mutex);
   const auto known = memory.find(address);
   if (!known || known->base != address || known->openings == 0) return CUDA_ERROR_INVALID_VALUE;
   // The record is removed before the last close, because another thread may get the same address as

@@ -20,6 +20,7 @@
 #include "client/route/host_functions.h"
 #include "client/route/route.h"
 #include "client/session/wait.h"
+#include "common/base/mutex.h"
 #include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
@@ -191,13 +192,13 @@ CUresult send_with_attributes(LaunchCommand& command, const LaunchShape& shape,
   FunctionInfo& info = *command.callable.info;
   std::string key = attributes_key(shape, attributes, attribute_count);
   const bool was_accepted = [&] {
-    std::lock_guard lock(info.launches_mutex);
+    MutexLock lock(info.launches_mutex);
     return info.accepted_launches.contains(key);
   }();
   if (was_accepted) return command.post();
   const CUresult result = command.call();
   if (result == CUDA_SUCCESS) {
-    std::lock_guard lock(info.launches_mutex);
+    MutexLock lock(info.launches_mutex);
     if (info.accepted_launches.size() < kMaxKept) info.accepted_launches.insert(std::move(key));
   }
   return result;

@@ -2,15 +2,16 @@
 // worker's driver go to the server's log.
 
 #include <cstdio>
-#include <mutex>
 #include <set>
 
 #include <cuda.h>
 
+#include "common/base/mutex.h"
+
 namespace {
 
-std::mutex callbacks_mutex;
-std::set<CUlogsCallbackHandle>& callbacks() {
+rcuda::Mutex callbacks_mutex;
+std::set<CUlogsCallbackHandle>& callbacks() RCUDA_REQUIRES(callbacks_mutex) {
   static auto* instance = new std::set<CUlogsCallbackHandle>;
   return *instance;
 }
@@ -22,7 +23,7 @@ extern "C" {
 CUresult cuLogsRegisterCallback(CUlogsCallback function, void*, CUlogsCallbackHandle* handle) {
   if (!function) return CUDA_ERROR_INVALID_VALUE;
   static size_t last = 0;
-  std::lock_guard lock(callbacks_mutex);
+  rcuda::MutexLock lock(callbacks_mutex);
   const auto made = reinterpret_cast<CUlogsCallbackHandle>(++last);
   callbacks().insert(made);
   if (handle) *handle = made;
@@ -30,7 +31,7 @@ CUresult cuLogsRegisterCallback(CUlogsCallback function, void*, CUlogsCallbackHa
 }
 
 CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle handle) {
-  std::lock_guard lock(callbacks_mutex);
+  rcuda::MutexLock lock(callbacks_mutex);
   return callbacks().erase(handle) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

@@ -11,7 +11,6 @@
 // driver moves pages when kernels touch them.
 
 #include <algorithm>
-#include <mutex>
 #include <vector>
 
 #include <cuda.h>
@@ -25,6 +24,7 @@
 #include "client/route/capture.h"
 #include "client/route/route.h"
 #include "client/settings/settings.h"
+#include "common/base/mutex.h"
 #include "common/cuda/known_values.h"
 #include "common/cuda/managed_advice.h"
 #include "common/cuda/return_if_error.h"
@@ -36,8 +36,8 @@ namespace {
 // Smaller managed memory is fetched in one round trip (client/mirror/mirror.h).
 constexpr size_t kLargeBytes = 64 << 10;
 
-std::mutex advice_mutex;  // guards advices()
-AdviceBook& advices() {
+rcuda::Mutex advice_mutex;
+AdviceBook& advices() RCUDA_REQUIRES(advice_mutex) {
   static auto* instance = new AdviceBook(Process::get().memory());
   return *instance;
 }
@@ -110,9 +110,8 @@ CUresult allocate_in_worker(const Route& route, CUdeviceptr* pointer, size_t byt
   return CUDA_SUCCESS;
 }
 
-// The caller holds advice_mutex.
 void note_prefetch(CUdeviceptr address, size_t bytes, const Allocation& allocation,
-                   const CUmemLocation& location) {
+                   const CUmemLocation& location) RCUDA_REQUIRES(advice_mutex) {
   advices().of(allocation).prefetched_to(location);
   if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) expect_reads(address, bytes);
 }
@@ -142,7 +141,7 @@ CUresult prefetch_batch(const CUdeviceptr* addresses, const size_t* bytes, size_
   Route route;
   wire::ObjectId id;
   RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &route, &id));
-  std::lock_guard lock(advice_mutex);
+  rcuda::MutexLock lock(advice_mutex);
   for (size_t i = 0; i < count; ++i) {
     if (places[i]) note_prefetch(addresses[i], bytes[i], ranges[i], *places[i]);
   }
@@ -190,7 +189,7 @@ CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice,
                                                 check_location(location) != CUDA_SUCCESS)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  std::lock_guard lock(advice_mutex);
+  rcuda::MutexLock lock(advice_mutex);
   return advices().of(allocation).take(advice, location);
 }
 
@@ -203,7 +202,7 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation 
   Route route;
   wire::ObjectId id;
   RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &route, &id));
-  std::lock_guard lock(advice_mutex);
+  rcuda::MutexLock lock(advice_mutex);
   note_prefetch(address, bytes, allocation, location);
   return CUDA_SUCCESS;
 }
@@ -234,7 +233,7 @@ CUresult cuMemRangeGetAttribute(void* data, size_t data_bytes, CUmem_range_attri
   if (!data) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
   RCUDA_RETURN_IF_CUDA_ERROR(find_managed(address, bytes, &allocation));
-  std::lock_guard lock(advice_mutex);
+  rcuda::MutexLock lock(advice_mutex);
   return advices().of(allocation).get(attribute, data, data_bytes);
 }
 

@@ -19,6 +19,7 @@
 #include "client/process/driver_variables.h"
 #include "client/process/process.h"
 #include "client/route/route.h"
+#include "common/base/mutex.h"
 #include "common/cuda/known_values.h"
 #include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
@@ -31,9 +32,8 @@ void return_values(const JitOptions& options, void** values) {
   for (size_t i = 0; i < options.values.size(); ++i) values[i] = options.values[i];
 }
 
-// The caller holds the module's mutex.
 CUresult add_function(Module& module, const std::string& name, std::unique_ptr<FunctionInfo> info,
-                      Function** function) {
+                      Function** function) RCUDA_REQUIRES(module.mutex) {
   const Identity identity{info->id, module.context, module.session, module.device};
   auto* created = create<Function>(identity, std::move(info));
   if (!created) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -66,7 +66,7 @@ CUresult load_module(CUmodule* handle, const void* pointer, std::optional<size_t
   *handle = static_cast<CUmodule>(created);
   auto& module = *static_cast<Module*>(static_cast<Object*>(created));
   for (LoadedFunction& loaded : functions) {
-    std::lock_guard lock(module.mutex);
+    rcuda::MutexLock lock(module.mutex);
     Function* function;
     (void)add_function(module, loaded.name, std::move(loaded.info), &function);
   }
@@ -165,7 +165,7 @@ CUresult find_library(CUlibrary handle, Library** library) {
 // Gets a variable of a module. Queries the worker once, because runtimes of CUDA 12 look a variable
 // up at every use.
 CUresult find_global(CUmodule handle, Module& module, const char* name, Module::Global* found) {
-  std::lock_guard lock(module.mutex);
+  rcuda::MutexLock lock(module.mutex);
   if (auto known = module.globals.find(name); known != module.globals.end()) {
     *found = known->second;
     return CUDA_SUCCESS;
@@ -234,9 +234,11 @@ CUresult cuModuleUnload(CUmodule handle) {
   if (module->is_of_library()) return CUDA_ERROR_NOT_PERMITTED;  // it ends with its library
   forget_variables(module->variables);
   RetiredEarly retired;  // its functions end with it
+  rcuda::MutexLock lock(module->mutex);
   for (const auto& [name, function] : module->functions) retired.add(function);
   module->functions.clear();
   module->globals.clear();
+  lock.unlock();
   return forward_cuModuleUnload(handle);
 }
 
@@ -255,7 +257,7 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* 
   if (Library* library = module->library.load(std::memory_order_acquire)) {
     return library_function(*library, *module, name, function);
   }
-  std::lock_guard lock(module->mutex);
+  rcuda::MutexLock lock(module->mutex);
   if (auto known = module->functions.find(name); known != module->functions.end()) {
     *function = reinterpret_cast<CUfunction>(known->second);
     return CUDA_SUCCESS;

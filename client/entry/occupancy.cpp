@@ -2,7 +2,6 @@
 // the answer with the function, because libraries call these functions before every launch.
 
 #include <algorithm>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "client/code/launch_shape.h"
 #include "client/process/process.h"
 #include "client/route/route.h"
+#include "common/base/mutex.h"
 #include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
@@ -73,7 +73,7 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfun
       attribute(info, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES),
       attribute(info, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT)};
   {
-    std::lock_guard lock(info.occupancy_mutex);
+    rcuda::MutexLock lock(info.occupancy_mutex);
     if (auto known = info.occupancy.find(question); known != info.occupancy.end()) {
       *blocks = known->second;
       return CUDA_SUCCESS;
@@ -82,7 +82,7 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfun
   const CUresult result = forward_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
       blocks, function, block_size, shared_bytes, flags);
   if (result == CUDA_SUCCESS) {
-    std::lock_guard lock(info.occupancy_mutex);
+    rcuda::MutexLock lock(info.occupancy_mutex);
     info.occupancy[question] = *blocks;
   }
   return result;
@@ -151,7 +151,7 @@ CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction function,
   FunctionInfo& info = *callable.info;
   std::optional<std::string> question = cluster_question(route, info, *config);
   if (question) {
-    std::lock_guard lock(info.occupancy_mutex);
+    rcuda::MutexLock lock(info.occupancy_mutex);
     if (auto known = info.active_clusters.find(*question); known != info.active_clusters.end()) {
       *clusters = known->second;
       return CUDA_SUCCESS;
@@ -159,7 +159,7 @@ CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction function,
   }
   const CUresult result = forward_cuOccupancyMaxActiveClusters(clusters, function, config);
   if (result == CUDA_SUCCESS && question) {
-    std::lock_guard lock(info.occupancy_mutex);
+    rcuda::MutexLock lock(info.occupancy_mutex);
     if (info.active_clusters.size() < kMostKept) {
       info.active_clusters.emplace(std::move(*question), *clusters);
     }

@@ -9,7 +9,6 @@
 // would.
 
 #include <cstring>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -25,6 +24,7 @@
 #include "client/process/worker_memory.h"
 #include "client/route/route.h"
 #include "client/session/session.h"
+#include "common/base/mutex.h"
 #include "common/base/unique_fd.h"
 #include "common/cuda/return_if_error.h"
 #include "common/wire/exported_name.h"
@@ -39,8 +39,8 @@ struct Exported {
   CUdevice device = 0;  // the device whose worker exported it
 };
 
-std::mutex exported_mutex;
-std::vector<Exported>& exported() {
+rcuda::Mutex exported_mutex;
+std::vector<Exported>& exported() RCUDA_REQUIRES(exported_mutex) {
   static auto* instance = new std::vector<Exported>;
   return *instance;
 }
@@ -50,7 +50,7 @@ std::vector<Exported>& exported() {
 void forget_closed() {
   std::vector<Exported> closed;
   {
-    std::lock_guard lock(exported_mutex);
+    rcuda::MutexLock lock(exported_mutex);
     std::vector<Exported>& all = exported();
     for (size_t i = 0; i < all.size();) {
       pollfd item{all[i].end.get(), 0, 0};
@@ -85,7 +85,7 @@ CUresult share(Exported made, void* shareable) {
   }
   const int descriptor = given.release();
   std::memcpy(shareable, &descriptor, sizeof descriptor);
-  std::lock_guard lock(exported_mutex);
+  rcuda::MutexLock lock(exported_mutex);
   exported().push_back(std::move(made));
   return CUDA_SUCCESS;
 }
@@ -195,7 +195,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   Route route;
   RCUDA_RETURN_IF_CUDA_ERROR(target_address(reinterpret_cast<CUdeviceptr>(address), &route));
-  std::lock_guard lock(route.session->references_mutex());
+  rcuda::MutexLock lock(route.session->references_mutex());
   const CUresult result = forward_cuMemRetainAllocationHandle(handle, address);
   if (result != CUDA_SUCCESS) return result;
   // If the application had released the handle completely, the worker returns a new handle, and
@@ -211,7 +211,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   forget_closed();
   // Until the mutex is locked, another thread may release the last reference.
   const Session* const session = allocation->session;
-  std::lock_guard lock(allocation->session->references_mutex());
+  rcuda::MutexLock lock(allocation->session->references_mutex());
   allocation = find_allocation(handle);
   if (!allocation || allocation->session != session) return CUDA_ERROR_INVALID_VALUE;
   const uint64_t made_with = allocation->id & wire::kWorkerMinted ? 0 : 1;

@@ -47,7 +47,7 @@ void HostAddresses::cut(uint64_t base, size_t size) {
 uint64_t HostAddresses::take(size_t bytes) {
   if (bytes > wire::kHostRangeBytes) return 0;
   const size_t size = guarded(bytes);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::optional<uint64_t> base;
   if (bytes <= kMostQuietBytes) base = lowest_quiet(size);
   if (!base) base = lowest(size);
@@ -58,7 +58,7 @@ uint64_t HostAddresses::take(size_t bytes) {
 
 void HostAddresses::give_back(uint64_t base, size_t bytes) {
   size_t size = guarded(bytes);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto next = free_.lower_bound(base);
   if (next != free_.end() && base + size == next->first) {
     size += next->second;

@@ -16,9 +16,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 
+#include "common/base/mutex.h"
 #include "common/wire/address_ranges.h"
 #include "common/wire/address_window.h"
 
@@ -37,12 +37,12 @@ class HostAddresses {
   void give_back(uint64_t base, size_t bytes);
 
  private:
-  std::optional<uint64_t> lowest_quiet(size_t size) const;
-  std::optional<uint64_t> lowest(size_t size) const;
-  void cut(uint64_t base, size_t size);
+  std::optional<uint64_t> lowest_quiet(size_t size) const RCUDA_REQUIRES(mutex_);
+  std::optional<uint64_t> lowest(size_t size) const RCUDA_REQUIRES(mutex_);
+  void cut(uint64_t base, size_t size) RCUDA_REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  std::map<uint64_t, size_t> free_;
+  Mutex mutex_;
+  std::map<uint64_t, size_t> free_ RCUDA_GUARDED_BY(mutex_);
 };
 
 }  // namespace rcuda::client

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -25,6 +24,7 @@
 #include "common/base/log.h"
 #include "common/base/mappings.h"
 #include "common/base/memory_file.h"
+#include "common/base/mutex.h"
 #include "common/base/pages.h"
 #include "common/base/unique_fd.h"
 #include "common/cuda/return_if_error.h"
@@ -169,19 +169,19 @@ class Unmirrored {
         have_backing(reinterpret_cast<uintptr_t>(address), bytes)) {
       return;
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ranges_[reinterpret_cast<uintptr_t>(address)] = bytes;
     count_.store(ranges_.size(), std::memory_order_relaxed);
   }
   void remove(const void* address) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ranges_.erase(reinterpret_cast<uintptr_t>(address));
     count_.store(ranges_.size(), std::memory_order_relaxed);
   }
   // The range that contains the address. 0 bytes if there is none.
   std::pair<uint64_t, size_t> find(const void* address) {
     if (empty()) return {};
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return find_locked(reinterpret_cast<uintptr_t>(address));
   }
   bool has(const void* address) { return find(address).second != 0; }
@@ -189,8 +189,9 @@ class Unmirrored {
   std::vector<size_t> words_of(const LaunchParameters& parameters) {
     std::vector<size_t> found;
     if (empty()) return found;
-    std::lock_guard lock(mutex_);
-    parameters.each_word([&](size_t at) {
+    MutexLock lock(mutex_);
+    // each_word(), which calls this at once, does not know of the lock.
+    parameters.each_word([&](size_t at) RCUDA_NO_THREAD_SAFETY_ANALYSIS {
       if (find_locked(parameters.word(at)).second != 0) found.push_back(at);
     });
     return found;
@@ -198,15 +199,15 @@ class Unmirrored {
 
  private:
   bool empty() const { return count_.load(std::memory_order_relaxed) == 0; }
-  std::pair<uint64_t, size_t> find_locked(uint64_t address) const {
+  std::pair<uint64_t, size_t> find_locked(uint64_t address) const RCUDA_REQUIRES(mutex_) {
     if (ranges_.empty() || address < ranges_.begin()->first) return {};
     const auto [base, bytes] = *std::prev(ranges_.upper_bound(address));
     if (address - base >= bytes) return {};
     return {base, bytes};
   }
 
-  std::mutex mutex_;
-  std::map<uint64_t, size_t> ranges_;
+  Mutex mutex_;
+  std::map<uint64_t, size_t> ranges_ RCUDA_GUARDED_BY(mutex_);
   std::atomic<size_t> count_{0};  // read by every launch before it takes the lock
 };
 
@@ -217,11 +218,11 @@ Unmirrored& unmirrored() {
 
 // Held while memory becomes mirrored: until then, other threads must not use it in their work or
 // free it.
-std::mutex mirroring_mutex;
+Mutex mirroring_mutex;
 
 // After this call no work makes the memory mirrored.
 void stop_mirroring(const void* address) {
-  std::lock_guard lock(mirroring_mutex);
+  MutexLock lock(mirroring_mutex);
   unmirrored().remove(address);
 }
 
@@ -500,7 +501,7 @@ namespace {
 
 void mirror_now(const Route& route, const void* address, MirrorUse use) {
   const CancellationOff off;
-  std::lock_guard lock(mirroring_mutex);
+  MutexLock lock(mirroring_mutex);
   const auto [base, bytes] = unmirrored().find(address);
   if (bytes == 0) return;
   // A copy in progress may still write to the memory here. The bytes sent now would overwrite that

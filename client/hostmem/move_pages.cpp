@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <mutex>
 #include <thread>
 
 #include <fcntl.h>
@@ -16,6 +15,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/base/mutex.h"
 #include "common/base/start_thread.h"
 #include "common/base/unique_fd.h"
 
@@ -26,10 +26,10 @@ namespace {
 // because the time to close it grows with the number of mappings of the process. A child of fork()
 // opens its own: the inherited descriptor is for the parent's memory.
 int held_writes_fd() {
-  static std::mutex mutex;
+  static Mutex mutex;
   static pid_t owner = 0;
   static int fd = -1;
-  std::lock_guard lock(mutex);
+  MutexLock lock(mutex);
   if (owner == getpid()) return fd;
   owner = getpid();
   // In a privileged process, the writes of system calls can wait too.

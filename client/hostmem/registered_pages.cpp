@@ -5,7 +5,6 @@
 #include <cstring>
 #include <iterator>
 #include <map>
-#include <mutex>
 #include <utility>
 
 #include <fcntl.h>
@@ -15,20 +14,21 @@
 
 #include "client/hostmem/move_pages.h"
 #include "common/base/log.h"
+#include "common/base/mutex.h"
 #include "common/base/unique_fd.h"
 
 namespace rcuda::client {
 namespace {
 
-std::mutex change_mutex;  // held while runs are made or ended
-std::mutex runs_mutex;    // guards runs(); writers hold both mutexes, readers one
+Mutex change_mutex;  // held while runs are made or ended
+Mutex runs_mutex;    // guards runs(); writers hold both mutexes, readers one
 std::map<uint64_t, PageRun>& runs() {
   static auto* instance = new std::map<uint64_t, PageRun>;
   return *instance;
 }
 
 // A child of fork() may still use pages that it could not copy.
-bool shared_with_child = false;  // guarded by change_mutex
+bool shared_with_child RCUDA_GUARDED_BY(change_mutex) = false;
 
 // The parts of [begin, end) that are still mapped to the run's memfd. The application may have
 // unmapped the rest, because a run can outlive the registration that made it.
@@ -70,22 +70,22 @@ std::vector<PageRun*> runs_in(uint64_t begin, uint64_t end) {
 }
 
 // Runs without a registration. Their pages could not move off the memfd because memory was pinned.
-// Guarded by change_mutex, which a fork also holds.
-std::vector<PageRun>& left_behind() {
+std::vector<PageRun>& left_behind() RCUDA_REQUIRES(change_mutex) {
   static auto* instance = new std::vector<PageRun>;
   return *instance;
 }
 
-void end_left_behind() {
+void end_left_behind() RCUDA_REQUIRES(change_mutex) {
   if (left_behind().empty() || any_page_pinned()) return;
   for (const PageRun& run : std::exchange(left_behind(), {})) give_back(run);
 }
 
 // Removes the run. give_back() may copy all its pages, so it runs without runs_mutex.
-void take_out(uint64_t first, const std::function<void(const PageRun&)>& end_run) {
+void take_out(uint64_t first, const std::function<void(const PageRun&)>& end_run)
+    RCUDA_REQUIRES(change_mutex) {
   PageRun run;
   {
-    std::lock_guard lock(runs_mutex);
+    MutexLock lock(runs_mutex);
     run = std::move(runs()[first]);
     runs().erase(first);
   }
@@ -105,7 +105,7 @@ void take_out(uint64_t first, const std::function<void(const PageRun&)>& end_run
 std::vector<MappedPart>& forked = *new std::vector<MappedPart>;
 int copied[2] = {-1, -1};  // pipe: the child reports whether it copied all
 
-void before_fork() {
+void before_fork() RCUDA_ACQUIRE(change_mutex, runs_mutex) {
   change_mutex.lock();
   runs_mutex.lock();
   forked.clear();
@@ -130,7 +130,7 @@ void before_fork() {
   copied[1] = made ? writes.release() : -1;
 }
 
-void after_fork_in_parent() {
+void after_fork_in_parent() RCUDA_RELEASE(runs_mutex, change_mutex) {
   char all = 0;
   if (copied[0] >= 0) {
     ::close(copied[1]);
@@ -142,7 +142,7 @@ void after_fork_in_parent() {
   change_mutex.unlock();
 }
 
-void after_fork_in_child() {
+void after_fork_in_child() RCUDA_RELEASE(runs_mutex, change_mutex) {
   // If there is no memory for a copy, the pages stay shared with the parent.
   char all = 1;
   for (const MappedPart& part : forked) {
@@ -166,7 +166,7 @@ bool use_pages(uint64_t first, size_t bytes, const std::function<bool(PageRun*)>
   const uint64_t end = first + bytes;
   [[maybe_unused]] static const int handlers =
       pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-  std::lock_guard changing(change_mutex);
+  MutexLock changing(change_mutex);
   end_left_behind();
   std::vector<std::pair<uint64_t, uint64_t>> missing;
   uint64_t reached = first;
@@ -183,7 +183,7 @@ bool use_pages(uint64_t first, size_t bytes, const std::function<bool(PageRun*)>
     run.first = missing[i].first;
     run.bytes = missing[i].second - missing[i].first;
     if (make(&run)) {
-      std::lock_guard lock(runs_mutex);
+      MutexLock lock(runs_mutex);
       runs()[run.first] = std::move(run);
       continue;
     }
@@ -196,7 +196,7 @@ bool use_pages(uint64_t first, size_t bytes, const std::function<bool(PageRun*)>
 }
 
 void leave_pages(uint64_t first, size_t bytes, const std::function<void(const PageRun&)>& end_run) {
-  std::lock_guard changing(change_mutex);
+  MutexLock changing(change_mutex);
   end_left_behind();
   for (PageRun* run : runs_in(first, first + bytes)) {
     if (--run->users == 0) take_out(run->first, end_run);
@@ -207,7 +207,7 @@ std::vector<std::pair<uint64_t, size_t>> pieces_in_runs(uint64_t address, size_t
   std::vector<std::pair<uint64_t, size_t>> pieces;
   uint64_t at = address;
   const uint64_t end = address + bytes;
-  std::lock_guard lock(runs_mutex);
+  MutexLock lock(runs_mutex);
   for (const PageRun* run : runs_in(address, end)) {
     const uint64_t until = std::min(end, run->first + run->bytes);
     pieces.emplace_back(at, until - at);
@@ -218,7 +218,7 @@ std::vector<std::pair<uint64_t, size_t>> pieces_in_runs(uint64_t address, size_t
 }
 
 bool have_backing(uint64_t address, size_t bytes) {
-  std::lock_guard lock(runs_mutex);
+  MutexLock lock(runs_mutex);
   const std::vector<PageRun*> found = runs_in(address, address + bytes);
   return std::all_of(found.begin(), found.end(),
                      [](const PageRun* run) { return run->inode != 0; });
@@ -236,7 +236,8 @@ bool move_run(PageRun* run, int backing, std::span<const MappedPart> parts) {
   return false;
 }
 
-void give_back(const PageRun& run) {
+// Whoever calls this is in use_pages() or leave_pages(), which hold change_mutex.
+void give_back(const PageRun& run) RCUDA_NO_THREAD_SAFETY_ANALYSIS {
   for (const MappedPart& part : moved_parts(run, run.first, run.first + run.bytes)) {
     if (!move_off(part, !shared_with_child)) {
       RCUDA_WARN("%zu bytes at %p, no longer registered, stay shared memory: %s", part.bytes(),

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "client/objects/kinds.h"
 #include "client/route/capture.h"
 #include "client/route/route.h"
+#include "common/base/mutex.h"
 #include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
@@ -30,14 +30,15 @@ size_t next_region_bytes(size_t all_bytes, size_t piece_bytes) {
 }
 
 struct SmallMemory {
-  std::mutex mutex;  // guards the members below; held while a region is made or ended
-  SmallPieces pieces;
-  std::map<uint64_t, HostRegion> regions;
+  Mutex mutex;  // also held while a region is made or ended
+  SmallPieces pieces RCUDA_GUARDED_BY(mutex);
+  std::map<uint64_t, HostRegion> regions RCUDA_GUARDED_BY(mutex);
   struct Piece {
     void* memory;
     size_t bytes;
   };
-  std::vector<Piece> late;  // freed during a capture, when nothing may wait for the GPU
+  // Freed during a capture, when nothing may wait for the GPU.
+  std::vector<Piece> late RCUDA_GUARDED_BY(mutex);
 
   static SmallMemory& get() {
     static auto* instance = new SmallMemory;
@@ -45,7 +46,8 @@ struct SmallMemory {
   }
 };
 
-CUresult add_region(const Route& route, size_t piece_bytes, SmallMemory* all) {
+CUresult add_region(const Route& route, size_t piece_bytes, SmallMemory* all)
+    RCUDA_REQUIRES(all->mutex) {
   HostRegion region;
   const size_t bytes = next_region_bytes(all->pieces.bytes(), piece_bytes);
   RCUDA_RETURN_IF_CUDA_ERROR(make_region(route, bytes, &region));
@@ -73,7 +75,7 @@ void await_users(const SmallMemory::Piece& piece) {
 void free_piece(const Route& route, const SmallMemory::Piece& piece, SmallMemory* all) {
   await_users(piece);
   std::memset(piece.memory, 0, piece.bytes);
-  std::lock_guard lock(all->mutex);
+  MutexLock lock(all->mutex);
   const auto empty = all->pieces.give_back(reinterpret_cast<uintptr_t>(piece.memory));
   if (!empty) return;
   const auto region = all->regions.extract(empty->base);
@@ -88,7 +90,7 @@ CUresult take_small(const Route& route, size_t bytes, void** memory) {
   if (route.session->lost()) return kSessionLost;
   if (bytes > kMostSmallBytes || !any_mirrors_regions()) return CUDA_SUCCESS;
   SmallMemory& all = SmallMemory::get();
-  std::lock_guard lock(all.mutex);
+  MutexLock lock(all.mutex);
   uint64_t address = all.pieces.take(bytes);
   if (address == 0) {
     RCUDA_RETURN_IF_CUDA_ERROR(add_region(route, bytes, &all));
@@ -102,13 +104,13 @@ bool give_back_small(const Route& route, void* memory, size_t bytes) {
   const auto address = reinterpret_cast<uintptr_t>(memory);
   SmallMemory& all = SmallMemory::get();
   {
-    std::lock_guard lock(all.mutex);
+    MutexLock lock(all.mutex);
     if (!all.pieces.has(address)) return false;
   }
   // Work in progress may still write to the memory, and the next owner must not see these writes.
   std::vector<SmallMemory::Piece> free{{memory, bytes}};
   {
-    std::lock_guard lock(all.mutex);
+    MutexLock lock(all.mutex);
     free.insert(free.end(), all.late.begin(), all.late.end());
     all.late.clear();
     if (any_capture()) all.late.swap(free);

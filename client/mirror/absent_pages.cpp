@@ -34,9 +34,9 @@ constexpr auto kPause = std::chrono::milliseconds(50);
 // Of a large page. Pages move in one step if both addresses have the same place in one.
 constexpr size_t kLargePage = 2 << 20;
 
-std::mutex ranges_mutex;
+Mutex ranges_mutex;
 // By the end of the range. Never destroyed, as the thread that serves faults does not end.
-std::map<const std::byte*, std::shared_ptr<AbsentPages>>& ranges() {
+std::map<const std::byte*, std::shared_ptr<AbsentPages>>& ranges() RCUDA_REQUIRES(ranges_mutex) {
   static auto* instance = new std::map<const std::byte*, std::shared_ptr<AbsentPages>>;
   return *instance;
 }
@@ -100,17 +100,17 @@ std::shared_ptr<AbsentPages> AbsentPages::make(WriteTracker& tracker, std::byte*
   if (!spare) return nullptr;
   std::shared_ptr<AbsentPages> made(
       new AbsentPages(tracker, address, bytes, known, spare, std::move(fetch)));
-  std::lock_guard lock(ranges_mutex);
+  MutexLock lock(ranges_mutex);
   ranges()[address + made->bytes_] = made;
   return made;
 }
 
 void AbsentPages::stop() {
   {
-    std::lock_guard lock(ranges_mutex);
+    MutexLock lock(ranges_mutex);
     ranges().erase(address_ + bytes_);
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   fetch_ = nullptr;
 }
 
@@ -130,7 +130,7 @@ void AbsentPages::serve_all(WriteTracker& tracker) {
   while (auto* const at = static_cast<std::byte*>(tracker.next_fault())) {
     std::shared_ptr<AbsentPages> range;
     {
-      std::lock_guard lock(ranges_mutex);
+      MutexLock lock(ranges_mutex);
       const auto found = ranges().upper_bound(at);
       if (found != ranges().end() && at >= found->second->address_) range = found->second;
     }
@@ -152,7 +152,7 @@ Run AbsentPages::run_at(size_t at, size_t most) const {
 
 void AbsentPages::serve(size_t at) {
   at = at / kPageBytes * kPageBytes;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
   if (bring(at, &result)) {
     failures_ = 0;
@@ -225,7 +225,7 @@ bool AbsentPages::make_empty_absent() {
 }
 
 bool AbsentPages::present(bool with_empty, std::vector<Run>* runs) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!with_empty && !empty_are_absent_ && !(empty_are_absent_ = make_empty_absent())) return false;
   for (size_t group = 0; group < absent_in_.size(); ++group) {
     const size_t begin = group * kGroupPages * kPageBytes;
@@ -244,7 +244,7 @@ bool AbsentPages::present(bool with_empty, std::vector<Run>* runs) {
 }
 
 void AbsentPages::drop(const Run& run, std::vector<Run>* stay) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!faults_ && !(faults_ = tracker_.watch(address_, bytes_, true))) return append(stay, run);
   const size_t end = std::min(whole_pages(run.at + run.bytes), bytes_);
   for (size_t at = run.at; at < end;) {
@@ -327,7 +327,7 @@ bool AbsentPages::put_back() {
       return false;
     }
     if (attempt != 0) std::this_thread::sleep_for(kPause);
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (size_t at = 0; at < bytes_; at += kPageBytes) {
       if (state(at) != State::kAside) continue;
       if (!put_back_locked({at, kPageBytes})) break;
@@ -354,7 +354,7 @@ void AbsentPages::mark(const Run& run, State to) {
 }
 
 void AbsentPages::install(const Run& run, const std::byte* from) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (size_t at = run.at; at < run.at + run.bytes;) {
     const Run absent = run_at(at, run.at + run.bytes - at);
     if (absent.bytes != 0) install_locked(absent, from + (at - run.at));

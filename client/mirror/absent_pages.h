@@ -21,12 +21,12 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include <cuda.h>
 
 #include "client/mirror/write_tracker.h"
+#include "common/base/mutex.h"
 
 namespace rcuda::client {
 
@@ -94,7 +94,7 @@ class AbsentPages : public std::enable_shared_from_this<AbsentPages> {
   const size_t bytes_;  // whole pages
   std::byte* const known_;
   std::byte* const spare_;  // as many addresses, where pages are compared before they are dropped
-  std::mutex mutex_;
+  Mutex mutex_;
   Fetch fetch_;                                 // null once stopped
   bool faults_ = false;                         // accesses of empty pages fault
   bool empty_are_absent_ = false;               // since present() was called without them

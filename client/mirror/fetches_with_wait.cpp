@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 #include <span>
 #include <vector>
 
 #include "client/mirror/mirror_patch.h"
+#include "common/base/mutex.h"
 
 namespace rcuda::client {
 namespace {
@@ -35,7 +35,7 @@ FetchesWithWait::~FetchesWithWait() {
 
 void FetchesWithWait::ask(const std::vector<std::shared_ptr<Mirror>>& mirrors, Word word) {
   for (const auto& mirror : mirrors) {
-    std::unique_lock lock(mirrors_mutex);
+    MutexLock lock(mirrors_mutex);
     if (!has_exchanged(mirror->stage.get()) || !mirror->fetched) continue;
     const bool has_news = may_have_news(*mirror) && mirror->pulls_without_news == 0;
     lock.unlock();
@@ -70,7 +70,7 @@ void FetchesWithWait::ask_alone(const std::shared_ptr<Mirror>& mirror, Word word
   if (questions_.size() == kMostQuestions) return;
   uint64_t version, sent_versions;
   {
-    std::lock_guard lock(mirrors_mutex);
+    MutexLock lock(mirrors_mutex);
     version = mirror->version;
     sent_versions = mirror->sent_versions;
   }
@@ -102,7 +102,7 @@ bool FetchesWithWait::take(Mirror& mirror) {
   if (found == questions_.end()) return false;
   Reply reply;
   const CUresult result = answer(*found, &reply);
-  std::lock_guard lock(mirrors_mutex);
+  MutexLock lock(mirrors_mutex);
   if (mirror.is(MirrorStage::kEnded)) return true;
   wire::MirrorState state{};
   // Only patches may have been exchanged since the question: merge_fetched() adds those that the

@@ -15,6 +15,7 @@
 #include "client/mirror/mirror_exchange.h"
 #include "client/mirror/mirror_news.h"
 #include "client/session/session.h"
+#include "common/base/mutex.h"
 
 namespace rcuda::client {
 
@@ -29,8 +30,8 @@ class FetchesWithWait final : public MirrorQuestions {
   void ask(const std::vector<std::shared_ptr<Mirror>>& mirrors, Word word);
   bool empty() const { return questions_.empty() && news_.empty(); }
   // Takes over the bytes of the mirror that has been asked for. Returns false if there are none, or
-  // others may be newer: then it is fetched as usual. pull_mutex is held.
-  bool take(Mirror& mirror);
+  // others may be newer: then it is fetched as usual.
+  bool take(Mirror& mirror) RCUDA_REQUIRES(pull_mutex);
   // The answers for the mirrors that share a question. Call it once.
   std::vector<MirrorNews> news();
 

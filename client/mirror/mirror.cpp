@@ -21,6 +21,7 @@
 #include "client/session/calls_in_flight.h"
 #include "common/base/cancellation_off.h"
 #include "common/base/log.h"
+#include "common/base/mutex.h"
 #include "common/base/pages.h"
 #include "common/base/unique_fd.h"
 
@@ -35,25 +36,22 @@ constexpr uint64_t kMostBlockBytes = 1u << 30;
 std::atomic<size_t> mirror_count{0};
 std::atomic<bool> sessions_ordered{false};
 std::atomic<bool> some_named{false};  // there was a mirror of MirrorUse::kNamed
-// Ensures that bytes enter the command ring in the order in which they were found changed, and that
-// none are sent after the worker has dropped the memory.
-std::mutex push_mutex;
-// Memory that push() works with; guarded by push_mutex.
-std::vector<std::byte>& push_content() {
+// Memory that push() works with.
+std::vector<std::byte>& push_content() RCUDA_REQUIRES(push_mutex) {
   static auto* instance = new std::vector<std::byte>;
   return *instance;
 }
-std::mutex pull_mutex;      // guards `fetched`
-std::mutex variable_mutex;  // guards mirror_at(): a variable is mapped and mirrored only once
-std::vector<Shared>& mirrors() {
+Mutex variable_mutex;  // guards mirror_at(): a variable is mapped and mirrored only once
+std::vector<Shared>& mirrors() RCUDA_REQUIRES(mirrors_mutex) {
   static auto* instance = new std::vector<Shared>;
   return *instance;
 }
 
+// Not analysed: for some callers `choose` also needs push_mutex, which these hold.
 template <typename Choose>
-std::vector<Shared> chosen(const Choose& choose) {
+std::vector<Shared> chosen(const Choose& choose) RCUDA_NO_THREAD_SAFETY_ANALYSIS {
   std::vector<Shared> found;
-  std::lock_guard lock(mirrors_mutex);
+  MutexLock lock(mirrors_mutex);
   for (const Shared& mirror : mirrors()) {
     if (choose(*mirror)) found.push_back(mirror);
   }
@@ -66,7 +64,7 @@ std::vector<Shared> of_session(const Session& session) {
 
 // The mirrors of a context share a stream.
 std::shared_ptr<Timeline> exchanges_in(Session& session, wire::ObjectId context) {
-  std::lock_guard lock(mirrors_mutex);
+  MutexLock lock(mirrors_mutex);
   for (const Shared& mirror : mirrors()) {
     if (mirror->session == &session && mirror->context == context) return mirror->exchanges;
   }
@@ -137,16 +135,17 @@ void withdraw(Mirror& mirror) {
   // The context may have ended.
   if (in(mirror.context) != CUDA_SUCCESS) (void)in(0);
   (void)mirror.session->link().unexpose(mirror.region);
-  std::scoped_lock lock(pull_mutex, mirrors_mutex);
+  MutexLock pulling(pull_mutex);
+  MutexLock lock(mirrors_mutex);
   munmap(mirror.lent, 2 * static_cast<size_t>(mirror.fetched - mirror.lent));
   mirror.lent = mirror.fetched = nullptr;
 }
 
 // The first bytes of a variable are fetched before other threads can push the memory, which is
-// still zero here.
+// still zero here. Not analysed: until then no other thread has the mirror.
 CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_t bytes,
              MirroredMemory memory, WriteTracker* tracker = nullptr, bool reads_empty = true,
-             MirrorUse use = MirrorUse::kAny) {
+             MirrorUse use = MirrorUse::kAny) RCUDA_NO_THREAD_SAFETY_ANALYSIS {
   auto mirror = std::make_shared<Mirror>();
   mirror->memory = memory;
   mirror->use = use;
@@ -186,9 +185,9 @@ CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_
   }
   if (memory == MirroredMemory::kVariable) {
     const CUresult pulled = [&] {
-      std::lock_guard lock(pull_mutex);
+      MutexLock lock(pull_mutex);
       if (!fetched) return pull({mirror}).front();
-      std::lock_guard state(mirrors_mutex);
+      MutexLock state(mirrors_mutex);
       merge(*mirror, mirror->fetched, {{0, bytes}}, true);
       return CUDA_SUCCESS;
     }();
@@ -200,7 +199,7 @@ CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_
   static constexpr MirrorHooks kHooks{mirrors_arrived, mirrors_leave, ask_with_wait, pull_mirrors,
                                       show_writes};
   session.mirrors().set_hooks(&kHooks);
-  std::lock_guard lock(mirrors_mutex);
+  MutexLock lock(mirrors_mutex);
   mirrors().push_back(std::move(mirror));
   mirror_count.fetch_add(1, std::memory_order_release);
   return CUDA_SUCCESS;
@@ -210,7 +209,7 @@ CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_
 CUresult catch_up(const Shared& mirror) {
   if (!mirror->is(MirrorStage::kStale)) [[likely]]
     return CUDA_SUCCESS;
-  std::lock_guard lock(pull_mutex);
+  MutexLock lock(pull_mutex);
   return mirror->is(MirrorStage::kStale) ? pull({mirror}).front() : CUDA_SUCCESS;
 }
 
@@ -218,7 +217,8 @@ template <typename Choose>
 void end_mirrors(const Choose& choose) {
   std::vector<Shared> removed;
   {
-    std::scoped_lock lock(push_mutex, mirrors_mutex);
+    MutexLock pushing(push_mutex);
+    MutexLock lock(mirrors_mutex);
     std::vector<Shared>& all = mirrors();
     const auto first = std::stable_partition(all.begin(), all.end(),
                                              [&](const Shared& known) { return !choose(*known); });
@@ -262,9 +262,9 @@ void mirror(Session& session, wire::ObjectId context, void* address, size_t byte
 
 CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes) {
   if (!session.accepts(address, bytes, "a managed variable")) return kSessionLost;
-  std::lock_guard once(variable_mutex);
+  MutexLock once(variable_mutex);
   {
-    std::lock_guard lock(mirrors_mutex);
+    MutexLock lock(mirrors_mutex);
     for (const Shared& known : mirrors()) {
       if (is_variable_at(*known, session, address, bytes)) return CUDA_SUCCESS;
     }
@@ -273,7 +273,7 @@ CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address
   // Several variables may share a page.
   for (uintptr_t at = page_of(address); at < address + bytes; at += page_bytes()) {
     const bool ours = [&] {
-      std::lock_guard lock(mirrors_mutex);
+      MutexLock lock(mirrors_mutex);
       return std::any_of(mirrors().begin(), mirrors().end(), [&](const Shared& known) {
         const uint64_t first = page_of(reinterpret_cast<uintptr_t>(known->address));
         return at >= first && at < reinterpret_cast<uintptr_t>(known->address) + known->bytes;
@@ -289,7 +289,7 @@ namespace {
 
 size_t managed_bytes() {
   size_t bytes = 0;
-  std::lock_guard lock(mirrors_mutex);
+  MutexLock lock(mirrors_mutex);
   for (const Shared& mirror : mirrors()) {
     if (mirror->memory == MirroredMemory::kManaged) bytes += mirror->bytes;
   }
@@ -339,7 +339,7 @@ void unmirror_context(const Session& session, wire::ObjectId context) {
 void any_launch_may_use(const void* address) {
   if (!some_named) [[likely]]
     return;
-  std::lock_guard lock(mirrors_mutex);
+  MutexLock lock(mirrors_mutex);
   for (const Shared& known : mirrors()) {
     if (known->is_named_by(reinterpret_cast<uintptr_t>(address))) known->use = MirrorUse::kAny;
   }
@@ -360,7 +360,7 @@ std::vector<Route> mirrored_in(uint64_t address, size_t bytes) {
   std::vector<Route> routes;
   if (!any_mirrored()) [[likely]]
     return routes;
-  std::lock_guard lock(mirrors_mutex);
+  MutexLock lock(mirrors_mutex);
   for (const Shared& known : mirrors()) {
     if (known->overlaps(address, bytes)) routes.push_back(known->route());
   }
@@ -370,14 +370,14 @@ std::vector<Route> mirrored_in(uint64_t address, size_t bytes) {
 bool is_mirrored(const Session& session, uint64_t address, size_t bytes) {
   if (!any_mirrored()) [[likely]]
     return false;
-  std::lock_guard lock(mirrors_mutex);
+  MutexLock lock(mirrors_mutex);
   return std::any_of(mirrors().begin(), mirrors().end(), [&](const Shared& known) {
     return known->session == &session && known->overlaps(address, bytes);
   });
 }
 
 void expect_reads(CUdeviceptr address, size_t bytes) {
-  std::lock_guard lock(mirrors_mutex);
+  MutexLock lock(mirrors_mutex);
   for (const Shared& known : mirrors()) {
     if (!known->overlaps(address, bytes)) continue;
     const auto base = reinterpret_cast<uintptr_t>(known->address);
@@ -392,10 +392,10 @@ void expect_reads(CUdeviceptr address, size_t bytes) {
 
 namespace {
 
-uint64_t pushes = 0;  // so far, of all sessions; guarded by push_mutex
+uint64_t pushes RCUDA_GUARDED_BY(push_mutex) = 0;  // so far, of all sessions
 
 // Lets the route's stream wait for all pushes so far, unless it does.
-CUresult await_pushes(const Route& route) {
+CUresult await_pushes(const Route& route) RCUDA_REQUIRES(push_mutex) {
   if (pushes == 0 || (route.timeline && route.timeline->awaited_push == pushes)) {
     return CUDA_SUCCESS;
   }
@@ -419,14 +419,14 @@ bool may_use(const LaunchParameters& launch, const Mirror& mirror) {
 namespace {
 
 // Work that follows in the context may use the memory while it runs.
-void note_named(Mirror& mirror, wire::ObjectId context) {
+void note_named(Mirror& mirror, wire::ObjectId context) RCUDA_REQUIRES(push_mutex) {
   if (mirror.use != MirrorUse::kNamed) return;
   std::vector<wire::ObjectId>& all = mirror.named_in;
   if (std::find(all.begin(), all.end(), context) == all.end()) all.push_back(context);
 }
 
 // Whether a kernel that is running may use the memory.
-bool may_be_in_use(Mirror& mirror) {
+bool may_be_in_use(Mirror& mirror) RCUDA_REQUIRES(push_mutex) {
   if (mirror.use == MirrorUse::kAny) return true;
   std::erase_if(mirror.named_in, [&](wire::ObjectId context) {
     return mirror.session->timelines().is_quiet(Timelines::Scope::kContext, context);
@@ -435,8 +435,8 @@ bool may_be_in_use(Mirror& mirror) {
 }
 
 // Whether the host has certainly changed nothing, in memory that is small. There may be many such
-// mirrors. mirrors_mutex is held.
-bool is_unchanged(const Mirror& mirror) {
+// mirrors.
+bool is_unchanged(const Mirror& mirror) RCUDA_REQUIRES(mirrors_mutex) {
   return mirror.bytes <= kAlwaysSentBytes && !mirror.tracker && mirror.is(MirrorStage::kCurrent) &&
          std::find(mirror.exchanged.begin(), mirror.exchanged.end(), 0) == mirror.exchanged.end() &&
          std::memcmp(mirror.address, mirror.known.get(), mirror.bytes) == 0;
@@ -448,8 +448,8 @@ CUresult push_mirrors(const Route& route, const LaunchParameters* launch) {
   if (!any_mirrored()) [[likely]]
     return CUDA_SUCCESS;
   const CancellationOff off;
-  std::lock_guard lock(push_mutex);
-  for (const Shared& mirror : chosen([&](const Mirror& known) {
+  MutexLock lock(push_mutex);
+  for (const Shared& mirror : chosen([&](const Mirror& known) RCUDA_REQUIRES(mirrors_mutex) {
          return known.session == route.session && !is_unchanged(known);
        })) {
     if (launch && !may_use(*launch, *mirror)) continue;
@@ -472,8 +472,8 @@ void show_writes(Session& session, bool often) {
     return;
   using Clock = std::chrono::steady_clock;
   constexpr auto kPause = std::chrono::milliseconds(10);
-  static Clock::time_point large_compared_at;  // guarded by push_mutex
-  std::unique_lock lock(push_mutex, std::defer_lock);
+  static Clock::time_point large_compared_at RCUDA_GUARDED_BY(push_mutex);
+  MutexLock lock(push_mutex, std::defer_lock);
   if (!often) {
     lock.lock();
   } else if (!lock.try_lock()) {
@@ -484,7 +484,7 @@ void show_writes(Session& session, bool often) {
   if (large_too) large_compared_at = now;
   const bool all = sessions_ordered.load(std::memory_order_acquire);
   // Skips memory that no launch has received, because no kernel waits for it.
-  const auto is_due = [&](Mirror& known) {
+  const auto is_due = [&](Mirror& known) RCUDA_REQUIRES(mirrors_mutex, push_mutex) {
     if (!(all || known.session == &session) || !known.is_patched()) return false;
     if (!has_exchanged(known.stage.get())) return false;
     if (!may_be_in_use(known)) return false;
@@ -509,7 +509,7 @@ CUresult pull_mirrors(Session& session, MirrorQuestions* asked) {
   if (!any_mirrored()) [[likely]]
     return CUDA_SUCCESS;
   auto* const early = static_cast<FetchesWithWait*>(asked);
-  std::lock_guard lock(pull_mutex);
+  MutexLock lock(pull_mutex);
   const bool all = sessions_ordered.load(std::memory_order_acquire);
   std::vector<Shared> due;
   for (const Shared& mirror : chosen([&](const Mirror& known) {
@@ -517,7 +517,7 @@ CUresult pull_mirrors(Session& session, MirrorQuestions* asked) {
        })) {
     {
       // The GPU cannot have changed memory that was never sent.
-      std::lock_guard state(mirrors_mutex);
+      MutexLock state(mirrors_mutex);
       if (mirror->is(MirrorStage::kNew) || !mirror->fetched) continue;
     }
     if (early && early->take(*mirror)) continue;
@@ -535,7 +535,7 @@ CUresult pull_mirrors(Session& session, MirrorQuestions* asked) {
 
 void mirrors_arrived(Session& session, uint64_t loan) {
   for (const Shared& mirror : of_session(session)) {
-    std::lock_guard lock(mirrors_mutex);
+    MutexLock lock(mirrors_mutex);
     if (!has_exchanged(mirror->stage.get()) || !mirror->lent) continue;
     wire::MirrorLoan lent{};
     std::memcpy(&lent, mirror->lent + wire::MirrorLoan::offset(mirror->bytes), sizeof lent);
@@ -550,7 +550,7 @@ void mirrors_leave(Session& session, uint64_t loan) {
   for (const Shared& mirror : of_session(session)) {
     // The function may have changed pages that are aside.
     if (mirror->absent) (void)mirror->absent->put_back();
-    std::lock_guard lock(mirrors_mutex);
+    MutexLock lock(mirrors_mutex);
     if (mirror->is(MirrorStage::kEnded) || !mirror->lent || mirror->loan != loan) continue;
     return_changes(*mirror);
     ++mirror->version;

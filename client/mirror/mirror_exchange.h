@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,6 +26,7 @@
 #include "client/mirror/write_tracker.h"
 #include "client/session/session.h"
 #include "client/session/timeline.h"
+#include "common/base/mutex.h"
 
 namespace rcuda::client {
 
@@ -37,7 +37,12 @@ inline constexpr size_t kMirrorPieceBytes = 1 << 20;
 
 // Held only briefly: the thread of the host functions takes it, and a thread that waits for the
 // worker may be waiting for a host function.
-inline std::mutex mirrors_mutex;
+inline Mutex mirrors_mutex;
+// Ensures that bytes enter the command ring in the order in which they were found changed, and that
+// none are sent after the worker has dropped the memory. Locked before mirrors_mutex.
+inline Mutex push_mutex;
+// Held while bytes are fetched. Locked before mirrors_mutex.
+inline Mutex pull_mutex;
 
 struct UnmapPages {
   size_t bytes = 0;
@@ -70,43 +75,52 @@ struct Mirror {
   bool reads_empty = true;  // the worker may read all of it to find changes
   std::atomic<MirrorUse> use{MirrorUse::kAny};
   // With MirrorUse::kNamed: contexts whose work got an address of it and may not have ended.
-  std::vector<wire::ObjectId> named_in;  // guarded by push_mutex
+  std::vector<wire::ObjectId> named_in RCUDA_GUARDED_BY(push_mutex);
   WriteTracker* tracker = nullptr;       // null: the application's changes are found by comparing
   std::shared_ptr<Timeline> exchanges;   // of wire::kFetchStream, in which bytes go either way
-  // Guarded by push_mutex.
-  bool all_written = true;  // `tracker` does not know all writes
-  bool rewritten = false;   // the application last changed most of what it may have written
+  bool all_written RCUDA_GUARDED_BY(push_mutex) = true;  // `tracker` does not know all writes
+  // The application last changed most of what it may have written.
+  bool rewritten RCUDA_GUARDED_BY(push_mutex) = false;
   // Null if every page is here. A page becomes absent with mirrors_mutex held, unless one that had
   // become present finds no memory.
   std::shared_ptr<AbsentPages> absent;
   StateWord<kMirrorTransitions> stage;
   std::string name;  // for the log
-  // Guarded by pull_mutex.
-  std::vector<Run> unfetched;  // what the GPU has changed, as far as told, and the client has not
-  bool reads_all = false;      // the application accesses most of what the GPU has changed
-  size_t sample = 0;           // with reads_all: a page that was dropped nevertheless
-  size_t dropped_pages = 0;    // absent after the last pull
-  int pulls_to_free = 0;       // after so many small ones, `fetched` gives its memory back
-  // Guarded by mirrors_mutex.
-  std::unique_ptr<std::byte[], UnmapPages>
-      known;  // the bytes at the last exchange, equal on both sides
+  // What the GPU has changed, as far as told, and the client has not.
+  std::vector<Run> unfetched RCUDA_GUARDED_BY(pull_mutex);
+  // The application accesses most of what the GPU has changed.
+  bool reads_all RCUDA_GUARDED_BY(pull_mutex) = false;
+  // With reads_all: a page that was dropped nevertheless.
+  size_t sample RCUDA_GUARDED_BY(pull_mutex) = 0;
+  size_t dropped_pages RCUDA_GUARDED_BY(pull_mutex) = 0;  // absent after the last pull
+  // After so many small ones, `fetched` gives its memory back.
+  int pulls_to_free RCUDA_GUARDED_BY(pull_mutex) = 0;
+  // The bytes at the last exchange, equal on both sides.
+  std::unique_ptr<std::byte[], UnmapPages> known RCUDA_GUARDED_BY(mirrors_mutex);
   // By block: whether it was ever sent or fetched. What was fetched counts as written by the
   // application, and must not be sent back over newer results.
-  std::vector<uint8_t> exchanged;
+  std::vector<uint8_t> exchanged RCUDA_GUARDED_BY(mirrors_mutex);
   // By block: whether it was exchanged around a host function, of which the worker has no note.
-  std::vector<uint8_t> unnoted;
+  std::vector<uint8_t> unnoted RCUDA_GUARDED_BY(mirrors_mutex);
   std::atomic<bool> any_unnoted{false};
-  std::vector<Run> expected;     // the application has said that it will read these
-  uint64_t version = 0;          // of `known`
-  uint64_t sent_versions = 0;    // how many of these only added bytes that were sent as patches
-  uint64_t answer = 0;           // MirrorState::answer of the last bytes that the client took over
-  int pulls_without_news = 0;    // how many of the next pulls fetch all bytes
-  uint64_t patches = 0;          // so far
-  std::deque<SentBytes> recent;  // patches, in order; the worker may not have them yet
-  size_t recent_bytes = 0;       // that these take
-  std::vector<SentBytes> returned;  // after the last host function, in order; the same
-  uint64_t loan = 0;                // the last one whose bytes were merged
-  wire::MirrorState confirmed{};    // what the newest answer had of both; they are forgotten
+  // The application has said that it will read these.
+  std::vector<Run> expected RCUDA_GUARDED_BY(mirrors_mutex);
+  uint64_t version RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // of `known`
+  // How many of these only added bytes that were sent as patches.
+  uint64_t sent_versions RCUDA_GUARDED_BY(mirrors_mutex) = 0;
+  // MirrorState::answer of the last bytes that the client took over.
+  uint64_t answer RCUDA_GUARDED_BY(mirrors_mutex) = 0;
+  // How many of the next pulls fetch all bytes.
+  int pulls_without_news RCUDA_GUARDED_BY(mirrors_mutex) = 0;
+  uint64_t patches RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // so far
+  // Patches, in order; the worker may not have them yet.
+  std::deque<SentBytes> recent RCUDA_GUARDED_BY(mirrors_mutex);
+  size_t recent_bytes RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // that these take
+  // After the last host function, in order; the same.
+  std::vector<SentBytes> returned RCUDA_GUARDED_BY(mirrors_mutex);
+  uint64_t loan RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // the last one whose bytes were merged
+  // What the newest answer had of both; they are forgotten.
+  wire::MirrorState confirmed RCUDA_GUARDED_BY(mirrors_mutex){};
   // The two halves of the region. The worker writes and reads `lent` around host functions, and
   // writes `fetched` on request.
   std::byte* lent = nullptr;
@@ -131,11 +145,11 @@ struct Mirror {
   // memory beside a running kernel; to other mirrored memory it may not write then.
   bool is_patched() const { return memory == MirroredMemory::kHost; }
   bool is_absent(size_t at) const { return absent && absent->is_absent(at); }
-  void note_missing(size_t at) {
+  void note_missing(size_t at) RCUDA_REQUIRES(mirrors_mutex) {
     unnoted[at / kMirrorBlockBytes] = 1;
     any_unnoted.store(true);
   }
-  void note_missing(const Run& run) {
+  void note_missing(const Run& run) RCUDA_REQUIRES(mirrors_mutex) {
     const size_t first = run.at / kMirrorBlockBytes * kMirrorBlockBytes;
     for (size_t at = first; at < run.at + run.bytes; at += kMirrorBlockBytes) note_missing(at);
   }
@@ -143,17 +157,19 @@ struct Mirror {
 };
 
 // Sends the blocks that the application changed, and adds their bytes to *sent_bytes. After a
-// failure the rest stays unsent. push_mutex is held; `content` is memory to work with.
-CUresult push(Mirror& mirror, std::vector<std::byte>* content, size_t* sent_bytes);
+// failure the rest stays unsent. `content` is memory to work with.
+CUresult push(Mirror& mirror, std::vector<std::byte>* content, size_t* sent_bytes)
+    RCUDA_REQUIRES(push_mutex);
 // Fetches what the GPU changed, or makes its pages absent: asks for all mirrors together, then
 // fetches together. Returns a result for each. What cannot be fetched is left to the next call.
-// `news`: answers that came with the wait, in the same order. pull_mutex is held.
+// `news`: answers that came with the wait, in the same order.
 std::vector<CUresult> pull(const std::vector<std::shared_ptr<Mirror>>& mirrors,
-                           std::span<MirrorNews> news = {});
+                           std::span<MirrorNews> news = {}) RCUDA_REQUIRES(pull_mutex);
 // Copies the bytes that the worker changed since the last exchange into the application's memory.
 // `there`: the worker's bytes of the whole mirror; only those in `runs` are looked at. `noted`: the
-// worker knows that they come. mirrors_mutex is held.
-void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs, bool noted);
+// worker knows that they come.
+void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs, bool noted)
+    RCUDA_REQUIRES(mirrors_mutex);
 // Tells the worker that both sides have the bytes that it gets, or sends, at this point of the
 // mirror's stream.
 CUresult note_in_worker(const Mirror& mirror, const Run& run);

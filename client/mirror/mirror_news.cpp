@@ -5,6 +5,8 @@
 #include <span>
 #include <utility>
 
+#include "common/base/mutex.h"
+
 namespace rcuda::client {
 namespace {
 
@@ -66,7 +68,7 @@ std::vector<wire::MirrorKnown> known_of(std::span<const MirrorNews> mirrors) {
 }  // namespace
 
 MirrorNews::MirrorNews(std::shared_ptr<Mirror> asked) : mirror(std::move(asked)) {
-  std::lock_guard lock(mirrors_mutex);
+  MutexLock lock(mirrors_mutex);
   known = mirror->answer;
   version = mirror->version;
   sent_versions = mirror->sent_versions;

@@ -13,6 +13,7 @@
 
 #include "client/mirror/mirror_exchange.h"
 #include "client/session/calls_in_flight.h"
+#include "common/base/mutex.h"
 
 namespace rcuda::client {
 
@@ -49,7 +50,7 @@ bool begin_news(std::span<const MirrorNews> mirrors, Word word, Session::Pending
 // Fills in the answers to that.
 void take_news(std::span<MirrorNews> mirrors, CUresult result, const Reply& reply);
 // Writes the bytes into `fetched`, and fills the rest of each changed block with bytes that both
-// sides have. Returns the blocks with changes. The caller holds mirrors_mutex.
-std::vector<Run> place_news(const MirrorNews& news);
+// sides have. Returns the blocks with changes.
+std::vector<Run> place_news(const MirrorNews& news) RCUDA_REQUIRES(mirrors_mutex);
 
 }  // namespace rcuda::client

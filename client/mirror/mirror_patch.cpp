@@ -39,13 +39,13 @@ SentBytes sent_bytes(uint64_t number, const Run& run, const uint8_t* mask) {
   return {number, {run.at + part.at, part.bytes}, {first, first + wire::mask_bytes(part.bytes)}};
 }
 
-void forget_oldest(Mirror& mirror) {
+void forget_oldest(Mirror& mirror) RCUDA_REQUIRES(mirrors_mutex) {
   mirror.recent_bytes -= bytes_of(mirror.recent.front());
   mirror.recent.pop_front();
 }
 
 // One for all, which has the number of the last and the marks of all.
-void join_recent(Mirror& mirror) {
+void join_recent(Mirror& mirror) RCUDA_REQUIRES(mirrors_mutex) {
   size_t begin = mirror.bytes, end = 0;
   for (const SentBytes& sent : mirror.recent) {
     begin = std::min(begin, sent.run.at);
@@ -64,8 +64,9 @@ void join_recent(Mirror& mirror) {
 
 // Replaces the bytes of the whole mirror that are on their way.
 template <typename Replaced>
-void bring_up_to_date(Mirror& mirror, std::byte* there, const Replaced& replaced) {
-  const auto replace = [&](const SentBytes& sent) {
+void bring_up_to_date(Mirror& mirror, std::byte* there, const Replaced& replaced)
+    RCUDA_REQUIRES(mirrors_mutex) {
+  const auto replace = [&](const SentBytes& sent) RCUDA_REQUIRES(mirrors_mutex) {
     const Run& run = sent.run;
     replaced(run);
     wire::copy_marked(there + run.at, mirror.known.get() + run.at, run.bytes, sent.marks.data());
@@ -102,7 +103,7 @@ CUresult send_patch(const Mirror& mirror, uint64_t number, const Run& run, const
 
 uint64_t note_patch(Mirror& mirror, const Run& run, const std::byte* content, const uint8_t* mask) {
   const std::vector<Run> pieces = pieces_of({run}, kMirrorPieceBytes);
-  run_parallel(pieces.size(), [&](size_t index) {
+  run_parallel(pieces.size(), [&](size_t index) RCUDA_REQUIRES(mirrors_mutex) {
     const Run& piece = pieces[index];
     const size_t at = piece.at - run.at;
     wire::copy_marked(mirror.known.get() + piece.at, content + at, piece.bytes, mask + at / 8);

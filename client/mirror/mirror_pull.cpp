@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "client/session/calls_in_flight.h"
 #include "client/session/staging.h"
 #include "client/session/task_pool.h"
+#include "common/base/mutex.h"
 
 namespace rcuda::client {
 
@@ -29,7 +29,7 @@ CUresult fetch_run(Mirror& mirror, const Run& run, std::byte* to) {
 void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs, bool noted) {
   const std::vector<Run> pieces = pieces_of(runs, kMirrorPieceBytes);
   const bool is_new = mirror.is(MirrorStage::kNew);
-  run_parallel(pieces.size(), [&](size_t index) {
+  run_parallel(pieces.size(), [&](size_t index) RCUDA_REQUIRES(mirrors_mutex) {
     const Run& piece = pieces[index];
     for (size_t at = piece.at; at < piece.at + piece.bytes; at += kMirrorBlockBytes) {
       const size_t length = mirror.block_length(at);
@@ -61,7 +61,7 @@ constexpr size_t kSampleBytes = 64 << 10;
 // those that cannot be absent.
 void drop(Mirror& mirror, std::vector<Run>* runs) {
   std::vector<Run> stay;
-  std::lock_guard lock(mirrors_mutex);
+  MutexLock lock(mirrors_mutex);
   for (const Run& run : *runs) mirror.absent->drop(run, &stay);
   *runs = std::move(stay);
 }
@@ -71,7 +71,7 @@ bool is_whole(Mirror& mirror) { return !mirror.absent || mirror.absent->put_back
 
 // Drops pages that the application may not access, judging by what it did so far. Leaves in *runs
 // what is to be fetched now. `expected`: the application has said that it will.
-void drop_unread(Mirror& mirror, bool expected, std::vector<Run>* runs) {
+void drop_unread(Mirror& mirror, bool expected, std::vector<Run>* runs) RCUDA_REQUIRES(pull_mutex) {
   if (bytes_of(*runs) <= kFetchAtOnce) return;
   const size_t still_absent = mirror.absent->count();
   mirror.reads_all =
@@ -102,7 +102,7 @@ void drop_unread(Mirror& mirror, bool expected, std::vector<Run>* runs) {
 // Takes what the worker has no note of, and the absent pages that the application will read.
 // Returns whether there are such pages.
 bool take_known(Mirror& mirror, std::vector<Run>* runs) {
-  std::lock_guard lock(mirrors_mutex);
+  MutexLock lock(mirrors_mutex);
   if (mirror.any_unnoted.exchange(false)) {
     for (size_t at = 0; at < mirror.bytes; at += kMirrorBlockBytes) {
       if (!std::exchange(mirror.unnoted[at / kMirrorBlockBytes], 0)) continue;
@@ -158,7 +158,7 @@ bool take_state(Pull& pull, const Reply& reply) {
 }
 
 // Fetches the bytes of the whole mirror.
-void ask_for_all(Pull& pull, CallsInFlight* calls) {
+void ask_for_all(Pull& pull, CallsInFlight* calls) RCUDA_REQUIRES(pull_mutex) {
   Mirror& mirror = *pull.mirror;
   mirror.unfetched = {{0, mirror.bytes}};
   const wire::MirrorFetchBody body{reinterpret_cast<uintptr_t>(mirror.address)};
@@ -170,7 +170,7 @@ void ask_for_all(Pull& pull, CallsInFlight* calls) {
 }
 
 // Adds the runs of blocks that the worker names.
-CUresult take_runs(Pull& pull, const Reply& reply) {
+CUresult take_runs(Pull& pull, const Reply& reply) RCUDA_REQUIRES(pull_mutex) {
   if (!take_state(pull, reply)) return CUDA_ERROR_UNKNOWN;
   Mirror& mirror = *pull.mirror;
   for (size_t at = sizeof pull.state; at + sizeof(wire::MirrorRun) <= reply.body().size();
@@ -187,7 +187,7 @@ CUresult take_runs(Pull& pull, const Reply& reply) {
 
 // Asks which blocks the GPU has changed. It is asked about pages that are not absent: what absent
 // ones have in the worker matters when they are accessed.
-void ask_for_changes(Pull& pull, CallsInFlight* calls) {
+void ask_for_changes(Pull& pull, CallsInFlight* calls) RCUDA_REQUIRES(pull_mutex) {
   Mirror& mirror = *pull.mirror;
   if (!is_whole(mirror)) {  // what an earlier drop has left aside
     pull.result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -207,7 +207,8 @@ void ask_for_changes(Pull& pull, CallsInFlight* calls) {
   const std::vector<wire::MirrorRun> blocks = in_blocks(mirror, here);
   const wire::MirrorChangesBody body{reinterpret_cast<uintptr_t>(mirror.address), blocks.size()};
   calls->add(mirror.session->in_context(mirror.context), {body, std::as_bytes(std::span(blocks))},
-             CallsInFlight::kMostReplyBytes, [&pull](CUresult result, const Reply& reply) {
+             CallsInFlight::kMostReplyBytes,
+             [&pull](CUresult result, const Reply& reply) RCUDA_REQUIRES(pull_mutex) {
                pull.result = result == CUDA_SUCCESS ? take_runs(pull, reply) : result;
              });
 }
@@ -218,20 +219,20 @@ constexpr int kPullsWithoutNews = 8;
 
 bool is_worth_a_question(Mirror& mirror) {
   if (!may_have_news(mirror)) return false;
-  std::lock_guard lock(mirrors_mutex);
+  MutexLock lock(mirrors_mutex);
   if (mirror.pulls_without_news == 0) return true;
   --mirror.pulls_without_news;
   return false;
 }
 
-void ask(const std::vector<Pull*>& pulls) {
+void ask(const std::vector<Pull*>& pulls) RCUDA_REQUIRES(pull_mutex) {
   std::map<Session*, std::pair<std::vector<Pull*>, std::vector<MirrorNews>>> small;
   CallsInFlight calls;
   for (Pull* const pull : pulls) {
     if (pull->news) continue;  // came with the wait
     Mirror& mirror = *pull->mirror;
     {
-      std::lock_guard lock(mirrors_mutex);
+      MutexLock lock(mirrors_mutex);
       pull->version = mirror.version;
     }
     if (mirror.changes_bytes != 0) {
@@ -264,7 +265,7 @@ void ask(const std::vector<Pull*>& pulls) {
 }
 
 // Fetches the mirrors whose changes did not fit into the answer.
-void fetch_rest(const std::vector<Pull*>& pulls) {
+void fetch_rest(const std::vector<Pull*>& pulls) RCUDA_REQUIRES(pull_mutex) {
   CallsInFlight calls;
   for (Pull* const pull : pulls) {
     if (!pull->news) continue;
@@ -273,7 +274,7 @@ void fetch_rest(const std::vector<Pull*>& pulls) {
     pull->mirror->unfetched.clear();
     if (pull->result != CUDA_SUCCESS || pull->news->is_complete) continue;
     if (pull->news->known != 0) {
-      std::lock_guard lock(mirrors_mutex);
+      MutexLock lock(mirrors_mutex);
       pull->mirror->pulls_without_news = kPullsWithoutNews;
     }
     pull->news.reset();
@@ -283,7 +284,7 @@ void fetch_rest(const std::vector<Pull*>& pulls) {
 
 // Fetches what the worker has named and will not come with its answer. Small runs travel in
 // replies, in one round trip, larger ones through the staging region, which uses more sockets.
-void fetch(const std::vector<Pull*>& pulls) {
+void fetch(const std::vector<Pull*>& pulls) RCUDA_REQUIRES(pull_mutex) {
   constexpr size_t kMostInReplies = 256 << 10;
   struct Staged {
     std::vector<Pull*> pulls;
@@ -318,7 +319,7 @@ void fetch(const std::vector<Pull*>& pulls) {
 }
 
 // Asks for all mirrors, and then fetches what the GPU has changed, unless its pages can be absent.
-void fetch_changes(const std::vector<Pull*>& pulls) {
+void fetch_changes(const std::vector<Pull*>& pulls) RCUDA_REQUIRES(pull_mutex) {
   ask(pulls);
   fetch_rest(pulls);
   for (Pull* const pull : pulls) {
@@ -334,7 +335,7 @@ void fetch_changes(const std::vector<Pull*>& pulls) {
 // Gives the memory of a large fetch back when many pulls after it have fetched little. New pages
 // cost 0.7 ms per MB, as much as some fetches. Not if a Link's adapter keeps the pages, nor where
 // the worker writes to them.
-void free_fetched(Mirror& mirror) {
+void free_fetched(Mirror& mirror) RCUDA_REQUIRES(pull_mutex) {
   constexpr size_t kLarge = 4 << 20;
   constexpr int kPulls = 16;
   if (mirror.changes_bytes == 0 || mirror.session->traits().has_adapter) return;
@@ -346,9 +347,9 @@ void free_fetched(Mirror& mirror) {
 }
 
 // Takes over what was fetched. Returns false if it is to be fetched again, unless `last`.
-bool take_over(Pull& pull, bool last) {
+bool take_over(Pull& pull, bool last) RCUDA_REQUIRES(pull_mutex) {
   Mirror& mirror = *pull.mirror;
-  std::unique_lock lock(mirrors_mutex);
+  MutexLock lock(mirrors_mutex);
   // Another thread is freeing the memory, and the worker may already know.
   if (mirror.is(MirrorStage::kEnded) && pull.result != kSessionLost) {
     pull.result = CUDA_SUCCESS;
@@ -383,7 +384,7 @@ bool take_over(Pull& pull, bool last) {
 void take_early(Pull& pull, MirrorNews& news, bool may_lack) {
   if (news.result != CUDA_SUCCESS || (!news.is_complete && may_lack)) return;
   Mirror& mirror = *pull.mirror;
-  std::lock_guard lock(mirrors_mutex);
+  MutexLock lock(mirrors_mutex);
   if (mirror.version - mirror.sent_versions != news.version - news.sent_versions) {
     if (!news.runs.empty()) return;
     news.state.answer = mirror.answer;  // of other threads' exchanges
@@ -413,7 +414,9 @@ std::vector<CUresult> pull(const std::vector<std::shared_ptr<Mirror>>& mirrors,
   constexpr int kAttempts = 4;
   for (int attempt = 0; !due.empty(); ++attempt) {
     fetch_changes(due);
-    std::erase_if(due, [&](Pull* pull) { return take_over(*pull, attempt == kAttempts); });
+    std::erase_if(due, [&](Pull* pull) RCUDA_REQUIRES(pull_mutex) {
+      return take_over(*pull, attempt == kAttempts);
+    });
   }
   std::vector<CUresult> results;
   for (const Pull& pull : pulls) results.push_back(pull.result);

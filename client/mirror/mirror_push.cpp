@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
@@ -9,6 +8,7 @@
 #include "client/mirror/mirror_patch.h"
 #include "client/session/staging.h"
 #include "client/session/task_pool.h"
+#include "common/base/mutex.h"
 #include "common/cuda/return_if_error.h"
 #include "common/wire/marked_bytes.h"
 
@@ -31,9 +31,9 @@ CUresult send(const Route& route, const std::byte* to, const std::byte* from, si
 }
 
 // Where the application may have written since the last call: whole blocks, in ascending order.
-std::vector<Run> written(Mirror& mirror) {
+std::vector<Run> written(Mirror& mirror) RCUDA_REQUIRES(push_mutex) {
   std::vector<Run> runs;
-  std::lock_guard lock(mirrors_mutex);  // pages that are about to be dropped are not in their place
+  MutexLock lock(mirrors_mutex);  // pages that are about to be dropped are not in their place
   if (mirror.tracker && !std::exchange(mirror.all_written, false)) {
     // To compare a page costs less than the fault of a protected one, if most are written again.
     if (mirror.tracker->take(mirror.address, mirror.bytes, &runs, !mirror.rewritten)) return runs;
@@ -53,11 +53,10 @@ struct Batch {
 };
 
 // Returns those of the runs' blocks that the application changed, and fills the batch with them.
-// mirrors_mutex is held.
 std::vector<Run> changed(Mirror& mirror, const std::vector<Run>& runs, const Batch& batch) {
   const std::vector<Run> pieces = pieces_of(runs, kMirrorPieceBytes);
   std::vector<std::vector<Run>> found(pieces.size());
-  run_parallel(pieces.size(), [&](size_t index) {
+  run_parallel(pieces.size(), [&](size_t index) RCUDA_REQUIRES(mirrors_mutex) {
     const Run& piece = pieces[index];
     for (size_t at = piece.at; at < piece.at + piece.bytes; at += kMirrorBlockBytes) {
       const size_t length = mirror.block_length(at);
@@ -81,7 +80,7 @@ std::vector<Run> changed(Mirror& mirror, const std::vector<Run>& runs, const Bat
   return all;
 }
 
-void note_exchanged(Mirror& mirror, const Run& run, bool exchanged) {
+void note_exchanged(Mirror& mirror, const Run& run, bool exchanged) RCUDA_REQUIRES(mirrors_mutex) {
   std::fill_n(mirror.exchanged.begin() + static_cast<ptrdiff_t>(run.at / kMirrorBlockBytes),
               (run.bytes + kMirrorBlockBytes - 1) / kMirrorBlockBytes, uint8_t{exchanged});
 }
@@ -93,8 +92,8 @@ CUresult push_blocks(Mirror& mirror, const Run& run, const std::byte* content) {
   if (result == CUDA_SUCCESS && mirror.changes_bytes != 0) result = note_in_worker(mirror, run);
   if (result != CUDA_SUCCESS) return result;
   const std::vector<Run> pieces = pieces_of({run}, kMirrorPieceBytes);
-  std::lock_guard lock(mirrors_mutex);
-  run_parallel(pieces.size(), [&](size_t index) {
+  MutexLock lock(mirrors_mutex);
+  run_parallel(pieces.size(), [&](size_t index) RCUDA_REQUIRES(mirrors_mutex) {
     const Run& piece = pieces[index];
     std::memcpy(mirror.known.get() + piece.at, content + (piece.at - run.at), piece.bytes);
   });
@@ -106,9 +105,9 @@ CUresult push_blocks(Mirror& mirror, const Run& run, const std::byte* content) {
 // Both sides count as having a patch as soon as it is found, so that what a fetch brings meanwhile
 // is compared with it.
 CUresult push_patches(Mirror& mirror, const std::vector<Run>& runs, const Batch& batch,
-                      size_t* sent_bytes) {
+                      size_t* sent_bytes) RCUDA_REQUIRES(push_mutex) {
   std::vector<std::pair<Run, uint64_t>> patches;  // with their numbers
-  std::unique_lock lock(mirrors_mutex);
+  MutexLock lock(mirrors_mutex);
   for (const Run& run : changed(mirror, runs, batch)) {
     patches.emplace_back(run,
                          note_patch(mirror, run, batch.bytes_of(run.at), batch.marks_of(run.at)));
@@ -136,9 +135,9 @@ CUresult push_patches(Mirror& mirror, const std::vector<Run>& runs, const Batch&
 
 // Sends those of the runs' blocks that the application changed. Adds their bytes to *sent_bytes.
 CUresult push_runs(Mirror& mirror, const std::vector<Run>& runs, const Batch& batch,
-                   size_t* sent_bytes) {
+                   size_t* sent_bytes) RCUDA_REQUIRES(push_mutex) {
   if (mirror.is_patched()) return push_patches(mirror, runs, batch, sent_bytes);
-  std::unique_lock lock(mirrors_mutex);
+  MutexLock lock(mirrors_mutex);
   const std::vector<Run> found = changed(mirror, runs, batch);
   lock.unlock();
   for (const Run& run : found) {
@@ -161,7 +160,7 @@ CUresult note_in_worker(const Mirror& mirror, const Run& run) {
 CUresult push(Mirror& mirror, std::vector<std::byte>* content, size_t* sent_bytes) {
   std::vector<Run> batch;  // of runs that lie in kBatchBytes of memory
   const size_t sent_before = *sent_bytes;
-  const auto send_batch = [&] {
+  const auto send_batch = [&]() RCUDA_REQUIRES(push_mutex) {
     if (batch.empty()) return CUDA_SUCCESS;
     content->resize(kBatchBytes + wire::mask_bytes(kBatchBytes));
     const Batch changes{batch.front().at, content->data(),
@@ -187,7 +186,7 @@ CUresult push(Mirror& mirror, std::vector<std::byte>* content, size_t* sent_byte
   }
   if (result == CUDA_SUCCESS) result = send_batch();
   if (!all.empty()) mirror.rewritten = *sent_bytes - sent_before > bytes_of(all) / 2;
-  std::lock_guard lock(mirrors_mutex);
+  MutexLock lock(mirrors_mutex);
   if (result == CUDA_SUCCESS) {
     mirror.stage.move(MirrorEvent::kExchange, mirror.name);
   } else {

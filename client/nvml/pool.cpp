@@ -35,14 +35,14 @@ Pool& Pool::get() {
 }
 
 nvmlReturn_t Pool::count(uint32_t* count) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (const nvmlReturn_t result = read_list(); result != NVML_SUCCESS) return result;
   *count = static_cast<uint32_t>(devices_.size());
   return NVML_SUCCESS;
 }
 
 nvmlReturn_t Pool::look(uint32_t index, View* view, bool now) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (const nvmlReturn_t result = read_list(); result != NVML_SUCCESS) return result;
   if (index >= devices_.size()) return NVML_ERROR_INVALID_ARGUMENT;
   const Device& device = devices_[index];
@@ -60,7 +60,7 @@ nvmlReturn_t Pool::look(uint32_t index, View* view, bool now) {
 }
 
 bool Pool::shows_neighbours(const View& view) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const Server& server = servers_[view.server];
   const auto of_server = [&](const std::vector<DeviceAddress>& list) {
     return std::count_if(list.begin(), list.end(), [&](const DeviceAddress& device) {
@@ -68,7 +68,8 @@ bool Pool::shows_neighbours(const View& view) {
     });
   };
   const auto all = of_server(pool_);
-  const auto visible = visible_devices(pool_, variable, [this] { return uuids(); });
+  const auto visible =
+      visible_devices(pool_, variable, [this]() RCUDA_REQUIRES(mutex_) { return uuids(); });
   return all > 1 && visible.ok() && of_server(visible->devices) == all;
 }
 
@@ -87,7 +88,7 @@ Result<std::vector<std::string>> Pool::uuids() {
 
 nvmlReturn_t Pool::read_list() {
   if (std::exchange(read_, true)) return result_;
-  const auto fail = [&](const Status& status) {
+  const auto fail = [&](const Status& status) RCUDA_REQUIRES(mutex_) {
     if (first_report(status.context())) {
       RCUDA_ERROR("NVML has no GPUs: %s", status.context().c_str());
     }
@@ -164,10 +165,11 @@ void Pool::name_addresses() {
       const size_t place = lacks(device) ? place_of(*report, device.gpu) : report->gpus.size();
       if (place == report->gpus.size()) continue;
       const std::string& own = report->gpus[place].pci_bus_id;
-      const auto domain = other_pci_domain(own, [&](const std::string& address) {
-        return std::any_of(devices_.begin(), devices_.end(),
-                           [&](const Device& known) { return known.pci_bus_id == address; });
-      });
+      const auto domain =
+          other_pci_domain(own, [&](const std::string& address) RCUDA_REQUIRES(mutex_) {
+            return std::any_of(devices_.begin(), devices_.end(),
+                               [&](const Device& known) { return known.pci_bus_id == address; });
+          });
       device.pci_bus_id = domain ? with_pci_domain(own, *domain) : own;
     }
   }

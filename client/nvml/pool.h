@@ -14,11 +14,11 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "client/pool/device_list.h"
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/messages/gpu_report.h"
 #include "common/nvml/nvml_api.h"
@@ -64,17 +64,17 @@ class Pool {
     std::string pci_bus_id;
   };
 
-  nvmlReturn_t read_list();
-  void ask(Server* server, bool now = false);
-  void name_addresses();
-  Result<std::vector<std::string>> uuids();
+  nvmlReturn_t read_list() RCUDA_REQUIRES(mutex_);
+  void ask(Server* server, bool now = false) RCUDA_REQUIRES(mutex_);
+  void name_addresses() RCUDA_REQUIRES(mutex_);
+  Result<std::vector<std::string>> uuids() RCUDA_REQUIRES(mutex_);
 
-  std::mutex mutex_;  // guards the rest
-  bool read_ = false;
-  nvmlReturn_t result_ = NVML_SUCCESS;
-  std::vector<DeviceAddress> pool_;
-  std::vector<Server> servers_;
-  std::vector<Device> devices_;
+  Mutex mutex_;
+  bool read_ RCUDA_GUARDED_BY(mutex_) = false;
+  nvmlReturn_t result_ RCUDA_GUARDED_BY(mutex_) = NVML_SUCCESS;
+  std::vector<DeviceAddress> pool_ RCUDA_GUARDED_BY(mutex_);
+  std::vector<Server> servers_ RCUDA_GUARDED_BY(mutex_);
+  std::vector<Device> devices_ RCUDA_GUARDED_BY(mutex_);
 };
 
 }  // namespace rcuda::client::nvml

@@ -13,13 +13,13 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <new>
 #include <utility>
 #include <vector>
 
 #include "client/objects/object.h"
 #include "client/objects/slots.h"
+#include "common/base/mutex.h"
 
 namespace rcuda::client {
 
@@ -54,7 +54,7 @@ class Arena {
   void destroy(T* object) {
     auto* slot = reinterpret_cast<Slot*>(object);
     {
-      std::lock_guard lock(search_mutex_);
+      MutexLock lock(search_mutex_);
       slot->serial.store(0, std::memory_order_release);
     }
     object->~T();
@@ -80,7 +80,7 @@ class Arena {
   template <typename Wanted>
   std::vector<T*> select(const Wanted& wanted) {
     std::vector<T*> found;
-    std::lock_guard lock(search_mutex_);
+    MutexLock lock(search_mutex_);
     each([&](T& object) {
       if (wanted(object)) found.push_back(&object);
     });
@@ -102,7 +102,7 @@ class Arena {
   Slot* at(size_t index) const { return reinterpret_cast<Slot*>(slots_.base()) + index; }
 
   Slots slots_;
-  std::mutex search_mutex_;  // held while select() reads objects that other threads may destroy
+  Mutex search_mutex_;  // held while select() reads objects that other threads may destroy
 };
 
 // Returns null if the handle is not a live object of this type.

@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <span>
 #include <string>
@@ -23,6 +22,7 @@
 #include <cuda.h>
 
 #include "client/objects/object.h"
+#include "common/base/mutex.h"
 #include "common/cuda/shaped_launch.h"
 
 namespace rcuda::client {
@@ -63,16 +63,16 @@ struct FunctionInfo {
   // Earlier answers of cuOccupancyMaxActiveBlocksPerMultiprocessor: resident blocks by device,
   // block size, shared memory, flags and the attributes that change the answer.
   using OccupancyQuestion = std::tuple<uint32_t, int, size_t, unsigned, int32_t, int32_t>;
-  std::mutex occupancy_mutex;
-  std::map<OccupancyQuestion, int> occupancy;
+  Mutex occupancy_mutex;
+  std::map<OccupancyQuestion, int> occupancy RCUDA_GUARDED_BY(occupancy_mutex);
   // The same for cuOccupancyMaxActiveClusters, by the bytes of its query.
-  std::map<std::string, int> active_clusters;
+  std::map<std::string, int> active_clusters RCUDA_GUARDED_BY(occupancy_mutex);
 
   // Launch attributes that the driver has accepted, with the launch shapes that it checks them
   // against. A launch with other attributes is a round trip, so that a refusal comes from the
   // launch itself.
-  std::mutex launches_mutex;
-  std::set<std::string> accepted_launches;  // bytes
+  Mutex launches_mutex;
+  std::set<std::string> accepted_launches RCUDA_GUARDED_BY(launches_mutex);  // bytes
 
   cuda::ShapedLaunch shaped;  // of cuFuncSetBlockShape and cuParamSet*
 
@@ -88,8 +88,8 @@ struct FunctionInfo {
 // The variables of a module or library that the application has looked up: address to buffer id (of
 // the Registry).
 struct Variables {
-  std::mutex mutex;
-  std::map<CUdeviceptr, uint64_t> buffer_ids;
+  Mutex mutex;
+  std::map<CUdeviceptr, uint64_t> buffer_ids RCUDA_GUARDED_BY(mutex);
 };
 
 struct Function : Object {
@@ -118,9 +118,10 @@ struct Module : Object {
   };
   Variables variables;
   std::atomic<Library*> library{nullptr};  // null for a module of cuModuleLoad*
-  std::mutex mutex;                        // guards the members below
-  std::unordered_map<std::string, Function*> functions;
-  std::unordered_map<std::string, Global> globals;  // those that the application has looked up
+  Mutex mutex;
+  std::unordered_map<std::string, Function*> functions RCUDA_GUARDED_BY(mutex);
+  // Those that the application has looked up.
+  std::unordered_map<std::string, Global> globals RCUDA_GUARDED_BY(mutex);
 };
 
 struct Library : Object {
@@ -136,9 +137,9 @@ struct Library : Object {
   JitOptions options;     // values that a driver writes back go to the application's memory
   const CUresult defect;  // of the image; every use of the code returns it
   Variables variables;
-  std::mutex mutex;  // guards the members below
-  std::unordered_map<Session*, wire::ObjectId> ids;
-  std::unordered_map<std::string, Kernel*> kernels;  // one object per name
+  Mutex mutex;
+  std::unordered_map<Session*, wire::ObjectId> ids RCUDA_GUARDED_BY(mutex);
+  std::unordered_map<std::string, Kernel*> kernels RCUDA_GUARDED_BY(mutex);  // one object per name
 };
 
 struct Kernel : Object {
@@ -152,11 +153,11 @@ struct Kernel : Object {
   // first_device, with a release store; readers take no lock.
   std::atomic<FunctionInfo*> first_info{nullptr};
   uint32_t first_device = 0;
-  std::mutex mutex;  // guards the members below
+  Mutex mutex;
   // by the client's device ordinal
-  std::unordered_map<uint32_t, std::unique_ptr<FunctionInfo>> infos;
+  std::unordered_map<uint32_t, std::unique_ptr<FunctionInfo>> infos RCUDA_GUARDED_BY(mutex);
   // by the client's device ordinal and the context
-  std::unordered_map<uint64_t, Function*> functions;
+  std::unordered_map<uint64_t, Function*> functions RCUDA_GUARDED_BY(mutex);
 };
 
 // The application's two log buffers, and the option values that get the sizes of the logs.

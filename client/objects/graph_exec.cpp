@@ -1,9 +1,9 @@
 #include "client/objects/graph_exec.h"
 
 #include <atomic>
-#include <mutex>
-#include <shared_mutex>
 #include <unordered_map>
+
+#include "common/base/mutex.h"
 
 namespace rcuda::client {
 namespace {
@@ -11,8 +11,8 @@ namespace {
 // Worker handles and their graphs. Never destroyed, like the arenas.
 struct WorkerHandles {
   std::atomic<size_t> count{0};  // so that find() takes no lock in most programs
-  std::shared_mutex mutex;
-  std::unordered_map<const void*, GraphExec*> graphs;
+  SharedMutex mutex;
+  std::unordered_map<const void*, GraphExec*> graphs RCUDA_GUARDED_BY(mutex);
 };
 
 WorkerHandles& worker_handles() {
@@ -25,7 +25,7 @@ WorkerHandles& worker_handles() {
 GraphExec::~GraphExec() {
   if (!worker_handle_) return;
   WorkerHandles& handles = worker_handles();
-  std::lock_guard lock(handles.mutex);
+  WriterLock lock(handles.mutex);
   handles.graphs.erase(worker_handle_);
   handles.count = handles.graphs.size();
 }
@@ -38,7 +38,7 @@ CUgraphExec GraphExec::handle() const {
 bool GraphExec::use_worker_handle(CUgraphExec handle) {
   if (!handle || Arena<GraphExec>::get().is_own_address(handle)) return false;
   WorkerHandles& handles = worker_handles();
-  std::lock_guard lock(handles.mutex);
+  WriterLock lock(handles.mutex);
   if (!handles.graphs.emplace(handle, this).second) return false;
   handles.count = handles.graphs.size();
   worker_handle_ = handle;
@@ -50,7 +50,7 @@ GraphExec* find<GraphExec>(const void* handle) {
   if (GraphExec* found = Arena<GraphExec>::get().find(handle)) return found;
   WorkerHandles& handles = worker_handles();
   if (handles.count == 0) return nullptr;
-  std::shared_lock lock(handles.mutex);
+  ReaderLock lock(handles.mutex);
   const auto found = handles.graphs.find(handle);
   return found == handles.graphs.end() ? nullptr : found->second;
 }

@@ -1,11 +1,11 @@
 #include "client/objects/named.h"
 
 #include <cstddef>
-#include <mutex>
 #include <unordered_map>
 
 #include "client/objects/kinds.h"
 #include "client/session/session.h"
+#include "common/base/mutex.h"
 
 namespace rcuda::client {
 namespace {
@@ -29,8 +29,8 @@ Name name_of(wire::Kind kind, const Identity& identity) {
 }
 
 // No thread waits for the worker while it holds this.
-std::mutex mutex;
-std::unordered_map<Name, Object*, HashName>& objects() {
+Mutex mutex;
+std::unordered_map<Name, Object*, HashName>& objects() RCUDA_REQUIRES(mutex) {
   static auto* instance = new std::unordered_map<Name, Object*, HashName>;
   return *instance;
 }
@@ -38,18 +38,18 @@ std::unordered_map<Name, Object*, HashName>& objects() {
 }  // namespace
 
 void remember_named(Object* object) {
-  std::lock_guard lock(mutex);
+  MutexLock lock(mutex);
   objects()[name_of(object->kind, *object)] = object;
 }
 
 void forget_named(const Object& object) {
   if (!object.session) return;
-  std::lock_guard lock(mutex);
+  MutexLock lock(mutex);
   objects().erase(name_of(object.kind, object));
 }
 
 Object* named(wire::Kind kind, const Identity& identity) {
-  std::lock_guard lock(mutex);
+  MutexLock lock(mutex);
   const Name name = name_of(kind, identity);
   if (const auto found = objects().find(name); found != objects().end()) {
     Object* known = found->second;

@@ -23,7 +23,7 @@ Slots::Slots(size_t slot_bytes) : slot_bytes_(slot_bytes) {
 }
 
 void* Slots::take() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!free_.empty()) {
     void* slot = free_.back();
     free_.pop_back();
@@ -41,7 +41,7 @@ void* Slots::take() {
 }
 
 void Slots::give(void* slot) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   free_.push_back(slot);
 }
 

@@ -8,8 +8,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <vector>
+
+#include "common/base/mutex.h"
 
 namespace rcuda::client {
 
@@ -40,10 +41,10 @@ class Slots {
  private:
   const size_t slot_bytes_;
   std::byte* base_ = nullptr;  // null if the range could not be reserved
-  std::mutex mutex_;
-  size_t usable_bytes_ = 0;
+  Mutex mutex_;
+  size_t usable_bytes_ RCUDA_GUARDED_BY(mutex_) = 0;
   std::atomic<size_t> used_{0};
-  std::vector<void*> free_;
+  std::vector<void*> free_ RCUDA_GUARDED_BY(mutex_);
 };
 
 }  // namespace rcuda::client

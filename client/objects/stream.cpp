@@ -20,12 +20,12 @@ Stream::~Stream() {
 }
 
 KnownLimits::Moment KnownLimits::now() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return {forgotten_, stack_changes()};
 }
 
 bool KnownLimits::find(CUlimit limit, const Moment& now, size_t* value) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = known_.find(limit);
   if (found == known_.end()) return false;
   if (limit == CU_LIMIT_STACK_SIZE && stack_known_at_ != now.stack_changes) return false;
@@ -34,14 +34,14 @@ bool KnownLimits::find(CUlimit limit, const Moment& now, size_t* value) const {
 }
 
 void KnownLimits::keep(CUlimit limit, const Moment& asked, size_t value) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (asked.forgotten != forgotten_) return;
   known_[limit] = value;
   if (limit == CU_LIMIT_STACK_SIZE) stack_known_at_ = asked.stack_changes;
 }
 
 void KnownLimits::forget() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   known_.clear();
   ++forgotten_;
 }

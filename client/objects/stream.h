@@ -7,12 +7,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 
 #include <cuda.h>
 
 #include "client/objects/object.h"
 #include "client/session/event_state.h"
+#include "common/base/mutex.h"
 
 namespace rcuda::client {
 
@@ -46,10 +46,10 @@ class KnownLimits {
   void forget();
 
  private:
-  mutable std::mutex mutex_;
-  std::map<CUlimit, size_t> known_;
-  uint64_t forgotten_ = 0;  // number of calls of forget()
-  uint64_t stack_known_at_ = 0;
+  mutable Mutex mutex_;
+  std::map<CUlimit, size_t> known_ RCUDA_GUARDED_BY(mutex_);
+  uint64_t forgotten_ RCUDA_GUARDED_BY(mutex_) = 0;  // number of calls of forget()
+  uint64_t stack_known_at_ RCUDA_GUARDED_BY(mutex_) = 0;
 };
 
 struct Context : WorkQueue {

@@ -40,7 +40,7 @@ void Peers::introduce_all(const std::vector<std::unique_ptr<Session>>& sessions)
 CUresult Peers::link(Session& one, Session& other, uint32_t* link) {
   if (one.lost() || other.lost()) return kSessionLost;
   const Pair pair = std::minmax<const Session*>(&one, &other);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (const auto known = links_.find(pair); known != links_.end()) {
     *link = known->second;
     return CUDA_SUCCESS;
@@ -66,7 +66,7 @@ CUresult Peers::link(Session& one, Session& other, uint32_t* link) {
 }
 
 void Peers::forget(const Session& session) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::erase_if(links_, [&](const auto& entry) {
     return entry.first.first == &session || entry.first.second == &session;
   });

@@ -12,11 +12,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include <cuda.h>
+
+#include "common/base/mutex.h"
 
 namespace rcuda::client {
 
@@ -35,7 +36,7 @@ class Peers {
 
   // Held while both halves of a copy or signal are sent, so that all workers get the pairs in one
   // order. A worker that waits for the other half of a pair therefore never waits for a later pair.
-  std::mutex& pairs_mutex() { return pairs_mutex_; }
+  Mutex& pairs_mutex() RCUDA_RETURN_CAPABILITY(pairs_mutex_) { return pairs_mutex_; }
 
   // A number for a copy or a signal, used once.
   uint64_t next_id() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
@@ -44,10 +45,10 @@ class Peers {
   using Pair = std::pair<const Session*, const Session*>;
 
   uint32_t workers_ = 0;
-  std::mutex pairs_mutex_;
-  std::mutex mutex_;
-  std::map<Pair, uint32_t> links_;  // guarded by mutex_
-  uint32_t next_link_ = 1;          // guarded by mutex_
+  Mutex pairs_mutex_;
+  Mutex mutex_;
+  std::map<Pair, uint32_t> links_ RCUDA_GUARDED_BY(mutex_);
+  uint32_t next_link_ RCUDA_GUARDED_BY(mutex_) = 1;
   std::atomic<uint64_t> next_id_{1};
 };
 

@@ -127,7 +127,7 @@ Process& Process::get() {
 
 CUresult Process::initialize() {
   if (forked_.load(std::memory_order_acquire)) return CUDA_ERROR_NOT_INITIALIZED;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (state_.load() == CUDA_ERROR_DEINITIALIZED) return CUDA_ERROR_DEINITIALIZED;
   if (tried_.load()) return init_result_;
   tried_.store(true);

@@ -14,7 +14,6 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,6 +25,7 @@
 #include "client/process/peers.h"
 #include "client/process/registry.h"
 #include "client/session/session.h"
+#include "common/base/mutex.h"
 #include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
@@ -35,13 +35,13 @@ struct Device {
   uint32_t ordinal = 0;  // the worker's number of the device
   wire::DeviceInfo info;
   Context* primary = nullptr;  // its primary context; never null
-  std::mutex mutex;            // guards the members below, except implied_flags
-  uint32_t primary_references = 0;
-  unsigned primary_flags = 0;
+  Mutex mutex;
+  uint32_t primary_references RCUDA_GUARDED_BY(mutex) = 0;
+  unsigned primary_flags RCUDA_GUARDED_BY(mutex) = 0;
   // Flags that the driver adds to those that the application has set; -1: not yet known.
   std::atomic<int> implied_flags{-1};
   // The result of creating a new primary context in the worker after the previous context ended.
-  CUresult renewed = CUDA_SUCCESS;
+  CUresult renewed RCUDA_GUARDED_BY(mutex) = CUDA_SUCCESS;
 
   // The attribute's value from the worker; 0 for attributes that the worker did not know.
   int attribute(CUdevice_attribute which) const {
@@ -84,14 +84,14 @@ class Process {
   void end();  // at process exit
   void tell_apart(Device* device) const;
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::atomic<bool> tried_{false};
   std::atomic<bool> connecting_{false};
   // the result of check() outside of host functions
   std::atomic<CUresult> state_{CUDA_ERROR_NOT_INITIALIZED};
   // this process was forked from one that had sessions or was connecting
   std::atomic<bool> forked_{false};
-  CUresult init_result_ = CUDA_ERROR_NOT_INITIALIZED;
+  CUresult init_result_ RCUDA_GUARDED_BY(mutex_) = CUDA_ERROR_NOT_INITIALIZED;
   std::vector<std::unique_ptr<Session>> sessions_;
   std::vector<std::unique_ptr<Device>> devices_;
   Registry memory_;

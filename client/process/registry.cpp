@@ -1,8 +1,9 @@
 #include "client/process/registry.h"
 
 #include <algorithm>
-#include <mutex>
 #include <utility>
+
+#include "common/base/mutex.h"
 
 namespace rcuda::client {
 namespace {
@@ -15,7 +16,7 @@ bool is_host(Placement placement) {
 }  // namespace
 
 bool Registry::add(Allocation allocation) {
-  std::unique_lock lock(mutex_);
+  WriterLock lock(mutex_);
   if (allocation.session && !is_granted(allocation.base, allocation.bytes, allocation.session)) {
     return false;
   }
@@ -49,7 +50,7 @@ void Registry::forget_stale(const Allocation& allocation) {
 }
 
 std::optional<Allocation> Registry::find(uint64_t address) const {
-  std::shared_lock lock(mutex_);
+  ReaderLock lock(mutex_);
   auto next = allocations_.upper_bound(address);
   if (next == allocations_.begin()) return std::nullopt;
   const Allocation& candidate = std::prev(next)->second;
@@ -58,14 +59,14 @@ std::optional<Allocation> Registry::find(uint64_t address) const {
 }
 
 bool Registry::reserve(uint64_t base, size_t bytes, Session* session) {
-  std::unique_lock lock(mutex_);
+  WriterLock lock(mutex_);
   if (!is_granted(base, bytes, session)) return false;
   reservations_[base] = {bytes, session};
   return true;
 }
 
 void Registry::grant(const AddressWindows& windows, const Session* session) {
-  std::unique_lock lock(mutex_);
+  WriterLock lock(mutex_);
   grants_.push_back({&windows, session});
 }
 
@@ -76,7 +77,7 @@ bool Registry::is_granted(uint64_t base, size_t bytes, const Session* session) c
 }
 
 size_t Registry::unreserve(uint64_t base) {
-  std::unique_lock lock(mutex_);
+  WriterLock lock(mutex_);
   const auto found = reservations_.find(base);
   if (found == reservations_.end()) return 0;
   const size_t bytes = found->second.bytes;
@@ -85,7 +86,7 @@ size_t Registry::unreserve(uint64_t base) {
 }
 
 std::optional<Registry::Reserved> Registry::reservation(uint64_t address) const {
-  std::shared_lock lock(mutex_);
+  ReaderLock lock(mutex_);
   const auto next = reservations_.upper_bound(address);
   if (next == reservations_.begin()) return std::nullopt;
   const auto& [base, found] = *std::prev(next);
@@ -99,7 +100,7 @@ Session* Registry::reserved_by(uint64_t address) const {
 }
 
 std::optional<Allocation> Registry::remove(uint64_t base) {
-  std::unique_lock lock(mutex_);
+  WriterLock lock(mutex_);
   auto found = allocations_.find(base);
   if (found == allocations_.end()) return std::nullopt;
   Allocation allocation = std::move(found->second);
@@ -108,7 +109,7 @@ std::optional<Allocation> Registry::remove(uint64_t base) {
 }
 
 bool Registry::overlaps(uint64_t address, size_t bytes) const {
-  std::shared_lock lock(mutex_);
+  ReaderLock lock(mutex_);
   auto next = allocations_.lower_bound(address);
   if (next != allocations_.end() && next->first < address + bytes) return true;
   if (next == allocations_.begin()) return false;
@@ -118,7 +119,7 @@ bool Registry::overlaps(uint64_t address, size_t bytes) const {
 
 std::vector<Allocation> Registry::remove_context(uint32_t device, wire::ObjectId context) {
   std::vector<Allocation> host;
-  std::unique_lock lock(mutex_);
+  WriterLock lock(mutex_);
   for (auto it = allocations_.begin(); it != allocations_.end();) {
     const Allocation& allocation = it->second;
     const bool stays = allocation.placement == Placement::kDeviceAsync ||
@@ -134,26 +135,26 @@ std::vector<Allocation> Registry::remove_context(uint32_t device, wire::ObjectId
 }
 
 void Registry::set_flags(uint64_t base, unsigned flags) {
-  std::unique_lock lock(mutex_);
+  WriterLock lock(mutex_);
   if (auto found = allocations_.find(base); found != allocations_.end())
     found->second.flags = flags;
 }
 
 void Registry::set_sync_memops(uint64_t base, bool on) {
-  std::unique_lock lock(mutex_);
+  WriterLock lock(mutex_);
   if (auto found = allocations_.find(base); found != allocations_.end())
     found->second.sync_memops = on;
 }
 
 void Registry::set_openings(uint64_t base, unsigned openings) {
-  std::unique_lock lock(mutex_);
+  WriterLock lock(mutex_);
   if (auto found = allocations_.find(base); found != allocations_.end())
     found->second.openings = openings;
 }
 
 void Registry::set_exposed(uint64_t base,
                            std::vector<std::pair<Session*, transport::RegionId>> exposed) {
-  std::unique_lock lock(mutex_);
+  WriterLock lock(mutex_);
   if (auto found = allocations_.find(base); found != allocations_.end()) {
     found->second.exposed = std::move(exposed);
   }

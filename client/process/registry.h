@@ -9,12 +9,12 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <shared_mutex>
 #include <vector>
 
 #include <cuda.h>
 
 #include "client/session/address_windows.h"
+#include "common/base/mutex.h"
 #include "common/transport/link.h"
 #include "common/wire/protocol.h"
 
@@ -97,11 +97,11 @@ class Registry {
   // Removes stale entries in the range, before a new allocation takes their place. The client is
   // not notified when a module's variables end, or when memory of a graph ends with the graph or
   // with a node that frees it.
-  void forget_stale(const Allocation& allocation);
+  void forget_stale(const Allocation& allocation) RCUDA_REQUIRES(mutex_);
   // Whether the session was granted the whole range.
-  bool is_granted(uint64_t base, size_t bytes, const Session* session) const;
+  bool is_granted(uint64_t base, size_t bytes, const Session* session) const RCUDA_REQUIRES(mutex_);
 
-  mutable std::shared_mutex mutex_;
+  mutable SharedMutex mutex_;
   struct Reservation {
     size_t bytes = 0;
     Session* session = nullptr;
@@ -112,10 +112,10 @@ class Registry {
     const Session* session = nullptr;
   };
 
-  std::vector<Grant> grants_;                     // one per session
-  std::map<uint64_t, Allocation> allocations_;    // by base
-  std::map<uint64_t, Reservation> reservations_;  // by base
-  uint64_t next_buffer_id_ = 1;
+  std::vector<Grant> grants_ RCUDA_GUARDED_BY(mutex_);                     // one per session
+  std::map<uint64_t, Allocation> allocations_ RCUDA_GUARDED_BY(mutex_);    // by base
+  std::map<uint64_t, Reservation> reservations_ RCUDA_GUARDED_BY(mutex_);  // by base
+  uint64_t next_buffer_id_ RCUDA_GUARDED_BY(mutex_) = 1;
   std::atomic<bool> any_of_graph_{false};
 };
 

@@ -1,12 +1,12 @@
 #include "client/route/capture.h"
 
 #include <algorithm>
-#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "client/objects/stream.h"
+#include "common/base/mutex.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -18,8 +18,8 @@ struct Capture {
   std::thread::id owner;
 };
 
-std::mutex captures_mutex;
-std::vector<Capture>& captures() {
+Mutex captures_mutex;
+std::vector<Capture>& captures() RCUDA_REQUIRES(captures_mutex) {
   static auto* instance = new std::vector<Capture>;
   return *instance;
 }
@@ -35,7 +35,7 @@ template <typename Concerned>
 bool invalidate(const Concerned& concerned) {
   std::vector<const Stream*> origins;
   {
-    std::lock_guard lock(captures_mutex);
+    MutexLock lock(captures_mutex);
     for (const Capture& capture : captures()) {
       if (concerned(capture)) origins.push_back(capture.origin);
     }
@@ -48,7 +48,7 @@ bool invalidate(const Concerned& concerned) {
 
 template <typename Gone>
 void remove_if(const Gone& gone) {
-  std::lock_guard lock(captures_mutex);
+  MutexLock lock(captures_mutex);
   std::erase_if(captures(), gone);
   set_captures(static_cast<int>(captures().size()));
 }
@@ -56,7 +56,7 @@ void remove_if(const Gone& gone) {
 }  // namespace
 
 void capture_begun(const Stream* origin, CUstreamCaptureMode mode) {
-  std::lock_guard lock(captures_mutex);
+  MutexLock lock(captures_mutex);
   captures().push_back({origin, mode, std::this_thread::get_id()});
   set_captures(static_cast<int>(captures().size()));
 }
@@ -72,7 +72,7 @@ void captures_lost(const Context& context) {
 }
 
 bool may_end_capture(const Stream* origin) {
-  std::lock_guard lock(captures_mutex);
+  MutexLock lock(captures_mutex);
   return std::none_of(captures().begin(), captures().end(), [=](const Capture& capture) {
     return capture.origin == origin && capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
            capture.owner != std::this_thread::get_id();

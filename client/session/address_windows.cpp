@@ -147,7 +147,7 @@ bool AddressWindows::open(uint64_t address, size_t bytes) {
 }
 
 bool AddressWindows::open_unreserved(uint64_t address, size_t bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (map_free(address, bytes, PROT_READ | PROT_WRITE)) {
     opened_[address] = bytes;
     return true;
@@ -165,7 +165,7 @@ void AddressWindows::close(uint64_t address, size_t bytes) {
     (void)replace(address, bytes, PROT_NONE);
     return;
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (const auto found = opened_.find(address); found != opened_.end() && found->second == bytes) {
     ::munmap(reinterpret_cast<void*>(address), bytes);
     opened_.erase(found);

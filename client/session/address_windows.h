@@ -13,9 +13,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/wire/address_window.h"
 
@@ -61,8 +61,9 @@ class AddressWindows {
   bool open_unreserved(uint64_t address, size_t bytes);
 
   std::vector<Window> windows_;
-  std::mutex mutex_;
-  std::map<uint64_t, size_t> opened_;  // pages opened without a reservation; guarded by mutex_
+  Mutex mutex_;
+  // Pages opened without a reservation.
+  std::map<uint64_t, size_t> opened_ RCUDA_GUARDED_BY(mutex_);
 };
 
 }  // namespace rcuda::client

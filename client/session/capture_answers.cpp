@@ -1,12 +1,13 @@
 #include "client/session/capture_answers.h"
 
 #include <atomic>
-#include <mutex>
+
+#include "common/base/mutex.h"
 
 namespace rcuda::client {
 namespace {
 
-std::mutex mutex;  // guards writes to the two variables below
+Mutex mutex;  // guards writes to the two variables below
 std::atomic<int> captures{0};
 std::atomic<bool> spoiled{false};
 thread_local int answers = 0;
@@ -15,7 +16,7 @@ thread_local int all_answers = 0;
 }  // namespace
 
 void set_captures(int count) {
-  std::lock_guard lock(mutex);
+  MutexLock lock(mutex);
   captures.store(count, std::memory_order_relaxed);
   if (count == 0) spoiled.store(false, std::memory_order_relaxed);
 }
@@ -34,7 +35,7 @@ bool awaits_answers() {
 
 void note_refusal(CUresult result) {
   if (result < CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || result > CUDA_ERROR_CAPTURED_EVENT) return;
-  std::lock_guard lock(mutex);
+  MutexLock lock(mutex);
   if (any_capture()) spoiled.store(true, std::memory_order_relaxed);
 }
 

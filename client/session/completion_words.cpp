@@ -26,7 +26,7 @@ CompletionWords::CompletionWords(uint32_t count) {
 Word CompletionWords::acquire() {
   while (true) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (const auto word = take(for_waits_)) return *word;
       if (const auto word = take(spare_)) return *word;
     }
@@ -35,12 +35,12 @@ Word CompletionWords::acquire() {
 }
 
 std::optional<Word> CompletionWords::acquire_spare() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return take(spare_);
 }
 
 void CompletionWords::release(Word word) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   (word.index < kForWaits ? for_waits_ : spare_).push_back(word);
 }
 

@@ -7,10 +7,10 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/wire/channel.h"
 
 namespace rcuda::client {
@@ -31,9 +31,9 @@ class CompletionWords {
   void release(Word word);
 
  private:
-  std::mutex mutex_;
-  std::vector<Word> for_waits_;
-  std::vector<Word> spare_;
+  Mutex mutex_;
+  std::vector<Word> for_waits_ RCUDA_GUARDED_BY(mutex_);
+  std::vector<Word> spare_ RCUDA_GUARDED_BY(mutex_);
 };
 
 // A word for one wait, with the sequence of its request. The destructor gives it back, also if no

@@ -8,7 +8,7 @@
 namespace rcuda::client {
 
 EventState::Recording::Recording(EventState& state) : state_(state) {
-  std::lock_guard lock(state_.mutex_);
+  MutexLock lock(state_.mutex_);
   record_ = ++state_.record_;
   state_.timeline_ = nullptr;
   state_.pending_.clear();
@@ -16,7 +16,7 @@ EventState::Recording::Recording(EventState& state) : state_(state) {
 }
 
 EventState::Recording::~Recording() {
-  std::lock_guard lock(state_.mutex_);
+  MutexLock lock(state_.mutex_);
   const bool was_alone = state_.record_++ == record_;
   state_.timeline_ = was_alone ? std::move(timeline_) : nullptr;
   state_.position_ = position_;
@@ -30,7 +30,7 @@ void EventState::Recording::is_at(Timeline& timeline, uint64_t position) {
 }
 
 void EventState::leave_to_worker() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   left_to_worker_ = true;
   pending_.clear();
   done_ = false;
@@ -40,7 +40,7 @@ Progress EventState::progress(uint64_t* record, CUresult* result) {
   *result = CUDA_SUCCESS;
   if (done_.load(std::memory_order_acquire)) return Progress::kDone;
   if (pending_.holds(session())) return Progress::kPending;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   *record = record_;
   if (left_to_worker_) return Progress::kUnknown;
   const bool is_reported = word_ && watched_ == record_ && session().word_reached(*word_, result);
@@ -57,7 +57,7 @@ Progress EventState::progress(uint64_t* record, CUresult* result) {
 }
 
 void EventState::found_pending(uint64_t record, uint64_t news) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (left_to_worker_ || record != record_) return;
   CUresult ignored;
   const bool is_under_way =
@@ -74,7 +74,7 @@ void EventState::found_pending(uint64_t record, uint64_t news) {
 
 void EventState::found_done(uint64_t record) {
   News::add();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (record != record_ || left_to_worker_) return;
   set_done();
 }
@@ -95,7 +95,7 @@ EventState::~EventState() { release_word(); }
 
 CUresult EventState::wait() {
   const uint64_t record = [this] {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return record_;
   }();
   session().mirrors().show_writes();

@@ -17,13 +17,13 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 
 #include <cuda.h>
 
 #include "client/session/pending_answer.h"
 #include "client/session/route.h"
 #include "client/session/timeline.h"
+#include "common/base/mutex.h"
 
 namespace rcuda::client {
 
@@ -73,24 +73,24 @@ class EventState {
 
  private:
   Session& session() const { return *route_.session; }
-  // Both are called with mutex_ held, or by the destructor.
-  void set_done();
-  void release_word();
+  void set_done() RCUDA_REQUIRES(mutex_);
+  void release_word() RCUDA_REQUIRES(mutex_);
 
   const Route route_;
   const wire::ObjectId event_;
-  std::mutex mutex_;
-  uint64_t record_ = 0;  // grows before and after each record is sent
-  bool left_to_worker_ = false;
+  Mutex mutex_;
+  uint64_t record_ RCUDA_GUARDED_BY(mutex_) = 0;  // grows before and after each record is sent
+  bool left_to_worker_ RCUDA_GUARDED_BY(mutex_) = false;
   // Whether the record with the number record_ is done. Written with mutex_ held. Never true if
   // left_to_worker_ is.
   std::atomic<bool> done_{false};
   // Timeline and position of the latest record. Null if only the worker knows the record.
-  std::shared_ptr<Timeline> timeline_;
-  uint64_t position_ = 0;
+  std::shared_ptr<Timeline> timeline_ RCUDA_GUARDED_BY(mutex_);
+  uint64_t position_ RCUDA_GUARDED_BY(mutex_) = 0;
 
-  std::optional<Word> word_;
-  uint64_t watched_ = 0;   // the record that the worker last watched with word_
+  std::optional<Word> word_ RCUDA_GUARDED_BY(mutex_);
+  // The record that the worker last watched with word_.
+  uint64_t watched_ RCUDA_GUARDED_BY(mutex_) = 0;
   PendingAnswer pending_;  // about the record with the number record_
 };
 

@@ -5,9 +5,9 @@
 #pragma once
 
 #include <array>
-#include <mutex>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/wire/protocol.h"
 
 namespace rcuda::client {
@@ -17,7 +17,7 @@ class Ids {
   // Returns 0 when kMaxObjectId objects of the kind are alive.
   wire::ObjectId mint(wire::Kind kind) {
     PerKind& ids = kinds_[static_cast<size_t>(kind)];
-    std::lock_guard lock(ids.mutex);
+    MutexLock lock(ids.mutex);
     if (!ids.free.empty()) {
       const wire::ObjectId id = ids.free.back();
       ids.free.pop_back();
@@ -33,15 +33,15 @@ class Ids {
   void release(wire::Kind kind, wire::ObjectId id) {
     if (id == 0 || (id & wire::kWorkerMinted)) return;
     PerKind& ids = kinds_[static_cast<size_t>(kind)];
-    std::lock_guard lock(ids.mutex);
+    MutexLock lock(ids.mutex);
     ids.free.push_back(id);
   }
 
  private:
   struct PerKind {
-    std::mutex mutex;
-    wire::ObjectId used = 0;
-    std::vector<wire::ObjectId> free;
+    Mutex mutex;
+    wire::ObjectId used RCUDA_GUARDED_BY(mutex) = 0;
+    std::vector<wire::ObjectId> free RCUDA_GUARDED_BY(mutex);
   };
   std::array<PerKind, static_cast<size_t>(wire::Kind::kCount)> kinds_;
 };

@@ -35,7 +35,7 @@ Status LackingCommands::set(const std::vector<uint32_t>& opcodes) {
 }
 
 CUresult LackingCommands::refuse(uint16_t opcode, const std::string& server) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!logged_[opcode]) {
     logged_[opcode] = true;
     RCUDA_WARN(

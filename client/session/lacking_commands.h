@@ -9,13 +9,13 @@
 
 #include <bitset>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include <cuda.h>
 
 #include "api/command_hashes.h"
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/wire/commands.h"
 
@@ -36,8 +36,8 @@ class LackingCommands {
  private:
   bool any_ = false;
   std::bitset<api::kMaxOpcodes> opcodes_;
-  std::mutex mutex_;
-  std::bitset<api::kMaxOpcodes> logged_;  // guarded by mutex_
+  Mutex mutex_;
+  std::bitset<api::kMaxOpcodes> logged_ RCUDA_GUARDED_BY(mutex_);
 };
 
 }  // namespace rcuda::client

@@ -12,12 +12,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 
 #include <cuda.h>
 
 #include "client/session/completion_words.h"
 #include "client/session/timelines.h"
+#include "common/base/mutex.h"
 #include "common/wire/protocol.h"
 
 namespace rcuda::client {
@@ -94,11 +94,11 @@ class MirrorSync {
   template <typename Show>
   CUresult unless_known(Point* known, const Point& point, const Show& show) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (*known == point) return CUDA_SUCCESS;
     }
     if (const CUresult result = show(); result != CUDA_SUCCESS) return result;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     *known = point;
     return CUDA_SUCCESS;
   }
@@ -109,8 +109,9 @@ class MirrorSync {
   // Timelines::waits() when the last fetch of all mirrored memory began.
   std::atomic<uint64_t> fetched_waits_{UINT64_MAX};
   std::atomic<uint64_t> work_sent_{0};
-  std::mutex mutex_;
-  Point freed_, awaited_;  // the last of fetch_after_call() and await_writes(); guarded by mutex_
+  Mutex mutex_;
+  // The last of fetch_after_call() and await_writes().
+  Point freed_, awaited_ RCUDA_GUARDED_BY(mutex_);
 };
 
 }  // namespace rcuda::client

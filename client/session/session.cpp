@@ -250,7 +250,7 @@ SessionState Session::state() {
 
 CUresult Session::lose(const Status& why) {
   {
-    std::lock_guard lock(loss_mutex_);
+    MutexLock lock(loss_mutex_);
     if (is_over(state_.get())) return kSessionLost;
     // First: a program may end as soon as another thread's call has returned the error.
     RCUDA_ERROR("%s is lost: %s; every call on its devices returns an error from now on",

@@ -23,7 +23,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -46,6 +45,7 @@
 #include "client/session/timelines.h"
 #include "client/session/worker_events.h"
 #include "client/trace/trace.h"
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/messages/handshake.h"
 #include "common/reach/identify.h"
@@ -177,12 +177,12 @@ class Session final : public TimelineHost {
 
   // Held while an image is sent. The next thread with the same image then learns that the worker
   // has it.
-  std::mutex& image_mutex() { return image_mutex_; }
-  // What is known of the worker's images, by their hashes. image_mutex() is held.
-  ImageBook& images() { return images_; }
+  Mutex& image_mutex() RCUDA_RETURN_CAPABILITY(image_mutex_) { return image_mutex_; }
+  // What is known of the worker's images, by their hashes.
+  ImageBook& images() RCUDA_REQUIRES(image_mutex_) { return images_; }
   // Held while a reference to an allocation's handle is taken or released, so that the worker gets
   // these commands in the order of the count (client/entry/shareable.cpp).
-  std::mutex& references_mutex() { return references_mutex_; }
+  Mutex& references_mutex() RCUDA_RETURN_CAPABILITY(references_mutex_) { return references_mutex_; }
 
   WorkerEvents& events() { return *events_; }
   // Checks the Link first: if it has broken, the session is lost. In the states Lost and Ended, no
@@ -223,7 +223,7 @@ class Session final : public TimelineHost {
 
   const uint64_t serial_;
   StateWord<kSessionTransitions> state_;
-  std::mutex loss_mutex_;  // held while a loss is logged
+  Mutex loss_mutex_;  // held while a loss is logged
   std::string name_;
   ServerDevices server_;
   uint32_t index_ = 0;
@@ -243,9 +243,9 @@ class Session final : public TimelineHost {
   std::unique_ptr<Staging> staging_;
   Ids ids_;
 
-  std::mutex image_mutex_;
-  ImageBook images_;  // guarded by image_mutex_
-  std::mutex references_mutex_;
+  Mutex image_mutex_;
+  ImageBook images_ RCUDA_GUARDED_BY(image_mutex_);
+  Mutex references_mutex_;
   std::atomic<uint64_t> reported_error_{0};  // the error word's value when last reported
 
   CompletionWords words_{wire::ClientWindow::kCompletionCount};

@@ -12,14 +12,14 @@ void ShadowRegions::add(uint64_t address, uint64_t bytes, transport::RegionId re
   auto shadow = std::make_shared<Shadow>();
   shadow->bytes = bytes;
   shadow->region = region;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   shadows_[address] = std::move(shadow);
 }
 
 void ShadowRegions::remove(uint64_t address) {
   std::shared_ptr<Shadow> shadow;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto node = shadows_.extract(address);
     if (!node) return;
     shadow = std::move(node.mapped());
@@ -31,7 +31,7 @@ void ShadowRegions::remove(uint64_t address) {
 
 std::shared_ptr<ShadowRegions::Shadow> ShadowRegions::begin_writes(uint64_t address, uint64_t bytes,
                                                                    uint64_t* base) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto after = shadows_.upper_bound(address);
   if (after == shadows_.begin()) return nullptr;
   const auto& [begin, shadow] = *std::prev(after);

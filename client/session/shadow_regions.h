@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 
+#include "common/base/mutex.h"
 #include "common/transport/link.h"
 
 namespace rcuda::client {
@@ -44,8 +44,8 @@ class ShadowRegions {
   // Null if the range does not lie in one.
   std::shared_ptr<Shadow> begin_writes(uint64_t address, uint64_t bytes, uint64_t* base);
 
-  std::mutex mutex_;
-  std::map<uint64_t, std::shared_ptr<Shadow>> shadows_;  // by address; guarded by mutex_
+  Mutex mutex_;
+  std::map<uint64_t, std::shared_ptr<Shadow>> shadows_ RCUDA_GUARDED_BY(mutex_);  // by address
   std::atomic<uint64_t> sending_{0};                     // bytes
   std::atomic<uint64_t> next_{0};
 };

@@ -81,6 +81,7 @@ Result<std::unique_ptr<Staging>> Staging::open(Session& session, const wire::Rea
                slots * static_cast<uint32_t>(kSlotBytes >> 20),
                static_cast<unsigned long long>(ready.staging_bytes >> 20));
   }
+  MutexLock lock(staging->mutex_);
   for (uint32_t i = 0; i < slots; ++i) {
     // As many words are free: nobody else has any yet.
     staging->ready_.push_back({i, uint64_t{i} * kSlotBytes, *session.words().acquire_spare()});
@@ -99,7 +100,7 @@ bool Staging::is_ready(const Slot& slot) const {
 }
 
 void Staging::collect() {
-  std::erase_if(used_, [this](const Slot& slot) {
+  std::erase_if(used_, [this](const Slot& slot) RCUDA_REQUIRES(mutex_) {
     const bool ready = is_ready(slot);
     if (ready) ready_.push_back(slot);
     return ready;
@@ -107,14 +108,14 @@ void Staging::collect() {
 }
 
 bool Staging::has_room() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   collect();
   return 2 * ready_.size() >= slot_count_;
 }
 
 std::optional<Staging::Slot> Staging::take(const Timeline* user, bool only_ready) {
   const auto is_of_user = [user](const Slot& slot) { return slot.user == user; };
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   collect();
   const size_t most = std::max<size_t>(std::min(slot_count_ - slot_count_ / 4, slot_count_ - 1), 1);
   const auto of_user = std::count(in_hand_.begin(), in_hand_.end(), user) +
@@ -136,8 +137,8 @@ std::optional<Staging::Slot> Staging::take(const Timeline* user, bool only_ready
 }
 
 Staging::Slot Staging::take_any() {
-  std::unique_lock lock(mutex_);
-  freed_.wait(lock, [this] { return !ready_.empty() || !used_.empty(); });
+  MutexLock lock(mutex_);
+  freed_.wait(lock, [this]() RCUDA_REQUIRES(mutex_) { return !ready_.empty() || !used_.empty(); });
   Slot slot;
   if (!ready_.empty()) {
     slot = ready_.front();
@@ -174,7 +175,7 @@ std::optional<Staging::Slot> Staging::try_acquire(const Timeline* user) {
 
 void Staging::release(const Slot& slot) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     used_.push_back(slot);
     in_hand_.erase(std::find(in_hand_.begin(), in_hand_.end(), slot.user));
   }

@@ -13,12 +13,10 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
@@ -27,6 +25,7 @@
 
 #include "client/session/session.h"
 #include "client/session/task_pool.h"
+#include "common/base/mutex.h"
 #include "common/wire/protocol.h"
 
 namespace rcuda::client {
@@ -79,7 +78,7 @@ class Staging {
   // Without blocking; none if no slot is ready for `user`.
   std::optional<Slot> try_acquire(const Timeline* user);
   bool is_ready(const Slot& slot) const;
-  void collect();  // moves slots from used_ to ready_; called with mutex_ held
+  void collect() RCUDA_REQUIRES(mutex_);  // moves slots from used_ to ready_
   // The next slot for `user`: one that is ready, or else, unless `only_ready`, the one that this
   // user's commands have used for longest.
   std::optional<Slot> take(const Timeline* user, bool only_ready);
@@ -92,12 +91,13 @@ class Staging {
   transport::RegionId region_{};
   bool has_gates_ = false;        // ReadyEvent::gates
   std::byte* mapping_ = nullptr;  // null where the medium cannot map
-  std::mutex mutex_;
-  std::condition_variable freed_;
-  std::deque<Slot> ready_;
-  std::vector<Slot> used_;  // released, but the worker may still use them; oldest first
-  std::vector<const Timeline*> in_hand_;  // the users of the other slots
-  size_t slot_count_ = 0;
+  Mutex mutex_;
+  CondVar freed_;
+  std::deque<Slot> ready_ RCUDA_GUARDED_BY(mutex_);
+  // Released, but the worker may still use them; oldest first.
+  std::vector<Slot> used_ RCUDA_GUARDED_BY(mutex_);
+  std::vector<const Timeline*> in_hand_ RCUDA_GUARDED_BY(mutex_);  // the users of the other slots
+  size_t slot_count_ RCUDA_GUARDED_BY(mutex_) = 0;
   std::atomic<int> waiting_{0};  // threads in acquire() that wait for a release()
 };
 

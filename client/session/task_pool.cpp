@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -15,6 +13,7 @@
 #include "client/settings/settings.h"
 #include "common/base/cancellation_off.h"
 #include "common/base/log.h"
+#include "common/base/mutex.h"
 #include "common/base/start_thread.h"
 
 namespace rcuda::client {
@@ -28,9 +27,9 @@ struct Job {
   std::atomic<size_t> next{0};
   std::atomic<size_t> finished{0};
   std::atomic<bool> ended{false};  // tasks that have not begun are skipped
-  std::mutex mutex;
-  std::condition_variable done;
-  std::exception_ptr thrown;  // the first one; guarded by mutex
+  Mutex mutex;
+  CondVar done;
+  std::exception_ptr thrown RCUDA_GUARDED_BY(mutex);  // the first one
 
   void work() {
     size_t index;
@@ -45,13 +44,18 @@ struct Job {
     }
   }
   void end(std::exception_ptr why) {
-    std::lock_guard lock(mutex);
+    MutexLock lock(mutex);
     ended = true;
     if (!thrown) thrown = std::move(why);
   }
   void wait() {
-    std::unique_lock lock(mutex);
-    done.wait(lock, [&] { return finished.load() == count; });
+    MutexLock lock(mutex);
+    done.wait(lock, [&]() RCUDA_REQUIRES(mutex) { return finished.load() == count; });
+  }
+
+  std::exception_ptr failure() {
+    MutexLock lock(mutex);
+    return thrown;
   }
 
   // Counts a task as finished, even if it throws.
@@ -59,7 +63,7 @@ struct Job {
     Job& job;
     ~Finish() {
       if (job.finished.fetch_add(1) + 1 != job.count) return;
-      std::lock_guard lock(job.mutex);
+      MutexLock lock(job.mutex);
       job.done.notify_all();
     }
   };
@@ -77,7 +81,7 @@ struct Job {
 class Pool {
  public:
   void help(const std::shared_ptr<Job>& job, size_t helpers) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     while (threads_ < helpers) {
       std::thread thread;
       if (const Status started = start_thread(&thread, [this] { run(); }); !started.ok()) {
@@ -101,8 +105,8 @@ class Pool {
     while (true) {
       std::shared_ptr<Job> job;
       {
-        std::unique_lock lock(mutex_);
-        ready_.wait(lock, [this] { return !queue_.empty(); });
+        MutexLock lock(mutex_);
+        ready_.wait(lock, [this]() RCUDA_REQUIRES(mutex_) { return !queue_.empty(); });
         job = std::move(queue_.front());
         queue_.pop_front();
       }
@@ -110,11 +114,11 @@ class Pool {
     }
   }
 
-  std::mutex mutex_;
-  std::condition_variable ready_;
-  std::deque<std::shared_ptr<Job>> queue_;
-  size_t threads_ = 0;
-  bool warned_ = false;
+  Mutex mutex_;
+  CondVar ready_;
+  std::deque<std::shared_ptr<Job>> queue_ RCUDA_GUARDED_BY(mutex_);
+  size_t threads_ RCUDA_GUARDED_BY(mutex_) = 0;
+  bool warned_ RCUDA_GUARDED_BY(mutex_) = false;
 };
 
 // Never destroyed: its threads wait until the process ends.
@@ -146,7 +150,7 @@ void run_parallel(size_t count, const std::function<void(size_t)>& task) {
     job->work();
     job->wait();
   }
-  if (job->thrown) std::rethrow_exception(job->thrown);
+  if (const std::exception_ptr thrown = job->failure()) std::rethrow_exception(thrown);
 }
 
 }  // namespace rcuda::client

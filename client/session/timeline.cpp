@@ -15,7 +15,7 @@ constexpr uint64_t kMost = 1008;
 constexpr uint64_t kBetweenMarks = kMost / 4;
 
 // No thread waits for the worker while it holds this.
-std::mutex host_write_mutex;
+Mutex host_write_mutex;
 std::atomic<int> host_writers{0};  // timelines with a host write in progress
 
 void raise(std::atomic<uint64_t>& value, uint64_t to) {
@@ -31,7 +31,7 @@ Timeline::Timeline(TimelineHost& host, wire::ObjectId context, wire::ObjectId st
 
 Timeline::~Timeline() {
   release_word();
-  std::lock_guard lock(host_write_mutex);
+  MutexLock lock(host_write_mutex);
   if (host_write_ != 0 || host_writes_begun_ != 0) --host_writers;
 }
 
@@ -58,7 +58,7 @@ void Timeline::waited(uint64_t position) {
 
 bool Timeline::has_reached(uint64_t position) {
   if (reached_.load(std::memory_order_acquire) >= position) return true;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   collect();
   return reached_.load(std::memory_order_acquire) >= position;
 }
@@ -95,13 +95,13 @@ void Timeline::release_word() {
 }
 
 void Timeline::mark_end() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   collect();
   if (!is_level()) (void)place_mark();
 }
 
 void Timeline::close() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   closed_.store(true, std::memory_order_release);
   collect();
   if (marks_.empty()) release_word();
@@ -113,7 +113,7 @@ Progress Timeline::progress(uint64_t position, CUresult* result) {
   *result = CUDA_SUCCESS;
   if (reached_.load(std::memory_order_acquire) >= position) return Progress::kDone;
   if (busy_.holds(host_)) return Progress::kPending;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   collect();
   if (reached_.load(std::memory_order_acquire) >= position) return Progress::kDone;
   if (failure_ != CUDA_SUCCESS && failed_at_ >= position) {
@@ -124,7 +124,7 @@ Progress Timeline::progress(uint64_t position, CUresult* result) {
 }
 
 void Timeline::found_busy(uint64_t news) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   collect();
   // At most one mark is in progress, however often the stream is polled.
   if (marks_.empty() && !place_mark()) return;  // no word is free: each query asks the worker
@@ -145,7 +145,7 @@ void Timeline::pace() {
   while (true) {
     Word oldest;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       const uint64_t sequence = sequence_to_wait_for();
       if (sequence == 0) return;
       oldest = {word_->index, sequence};
@@ -179,7 +179,7 @@ uint64_t Timeline::sequence_to_wait_for() {
 bool Timeline::host_writes_pending() { return host_writers.load(std::memory_order_acquire) != 0; }
 
 void Timeline::settle_host_writes() {
-  std::lock_guard lock(host_write_mutex);
+  MutexLock lock(host_write_mutex);
   if (host_write_ == 0 || host_write_ > reached_) return;
   host_write_ = 0;
   if (host_writes_begun_ == 0) --host_writers;
@@ -187,7 +187,7 @@ void Timeline::settle_host_writes() {
 
 HostWrite::HostWrite(Timeline* timeline) : timeline_(timeline) {
   if (!timeline_) return;
-  std::lock_guard lock(host_write_mutex);
+  MutexLock lock(host_write_mutex);
   if (timeline_->host_write_ == 0 && timeline_->host_writes_begun_ == 0) ++host_writers;
   ++timeline_->host_writes_begun_;
 }
@@ -195,7 +195,7 @@ HostWrite::HostWrite(Timeline* timeline) : timeline_(timeline) {
 HostWrite::~HostWrite() {
   if (!timeline_) return;
   {
-    std::lock_guard lock(host_write_mutex);
+    MutexLock lock(host_write_mutex);
     --timeline_->host_writes_begun_;
     timeline_->host_write_ = std::max<uint64_t>(timeline_->sent(), 1);
   }

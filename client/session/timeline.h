@@ -39,13 +39,13 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 
 #include <cuda.h>
 
 #include "client/session/completion_words.h"
 #include "client/session/pending_answer.h"
 #include "client/session/timeline_host.h"
+#include "common/base/mutex.h"
 #include "common/wire/protocol.h"
 
 namespace rcuda::client {
@@ -113,11 +113,10 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
     uint64_t sequence;  // the word's sequence once the position is reached
   };
 
-  // All are called with mutex_ held.
-  void collect();
-  bool place_mark();
-  void release_word();
-  uint64_t sequence_to_wait_for();  // 0: the queue has room
+  void collect() RCUDA_REQUIRES(mutex_);
+  bool place_mark() RCUDA_REQUIRES(mutex_);
+  void release_word() RCUDA_REQUIRES(mutex_);
+  uint64_t sequence_to_wait_for() RCUDA_REQUIRES(mutex_);  // 0: the queue has room
   void settle_host_writes();
 
   TimelineHost& host_;
@@ -139,12 +138,11 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   PendingAnswer busy_;
 
   std::atomic<bool> closed_{false};
-  std::mutex mutex_;
-  // Guarded by mutex_:
-  std::optional<Word> word_;
-  std::deque<Mark> marks_;  // not known to be reached, oldest first
-  uint64_t failed_at_ = 0;  // position of the last mark that was reached with an error
-  CUresult failure_ = CUDA_SUCCESS;
+  Mutex mutex_;
+  std::optional<Word> word_ RCUDA_GUARDED_BY(mutex_);
+  std::deque<Mark> marks_ RCUDA_GUARDED_BY(mutex_);  // not known to be reached, oldest first
+  uint64_t failed_at_ RCUDA_GUARDED_BY(mutex_) = 0;  // position of the last mark that was reached with an error
+  CUresult failure_ RCUDA_GUARDED_BY(mutex_) = CUDA_SUCCESS;
 };
 
 // Exists while a command is sent that may write to page-locked memory when it runs: an asynchronous

@@ -24,14 +24,14 @@ bool has_ended(const std::shared_ptr<Timeline>& timeline) {
 std::shared_ptr<Timeline> Timelines::make(TimelineHost& host, wire::ObjectId context,
                                           wire::ObjectId stream) {
   auto timeline = std::make_shared<Timeline>(host, context, stream);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   contexts_[context].timelines.push_back(timeline);
   return timeline;
 }
 
 void Timelines::end_stream(const std::shared_ptr<Timeline>& timeline) {
   timeline->close();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = contexts_.find(timeline->context());
   if (found == contexts_.end()) return;
   erase_ended(found->second);
@@ -50,7 +50,7 @@ void Timelines::erase_ended(OfContext& context) {
 void Timelines::end_context(wire::ObjectId context) {
   // destroyed after the lock is released: the last reference to a timeline releases its word
   OfContext ended;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = contexts_.find(context);
   if (found == contexts_.end()) return;
   ended = std::move(found->second);
@@ -59,7 +59,7 @@ void Timelines::end_context(wire::ObjectId context) {
 
 Timelines::Positions Timelines::now(Scope scope, wire::ObjectId context) {
   Positions positions{context, scope, unplaced_.load(std::memory_order_acquire), {}};
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = contexts_.find(context);
   if (found == contexts_.end()) return positions;
   positions.timelines.reserve(found->second.timelines.size());
@@ -84,7 +84,7 @@ void Timelines::waited(const Positions& positions) {
 
 void Timelines::note(const Positions& positions,
                      std::initializer_list<ByScope OfContext::*> counts) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = contexts_.find(positions.context);
   if (found == contexts_.end()) return;
   OfContext& context = found->second;
@@ -108,7 +108,7 @@ bool Timelines::is_awaited(Scope scope, wire::ObjectId context) {
 
 bool Timelines::is_over(Scope scope, wire::ObjectId context, bool (Timeline::*over)() const,
                         ByScope OfContext::*unplaced) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = contexts_.find(context);
   if (found == contexts_.end()) return false;
   if ((found->second.*unplaced)[index_of(scope)] != unplaced_.load(std::memory_order_acquire)) {

@@ -13,12 +13,12 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "client/session/timeline.h"
+#include "common/base/mutex.h"
 
 namespace rcuda::client {
 
@@ -87,8 +87,8 @@ class Timelines {
   std::atomic<uint64_t> waits_{0};
   static inline thread_local OwnWaits own_waits_{};
   std::atomic<uint64_t> unplaced_{0};
-  std::mutex mutex_;  // locked before a timeline's mutex
-  std::unordered_map<wire::ObjectId, OfContext> contexts_;
+  Mutex mutex_;  // locked before a timeline's mutex
+  std::unordered_map<wire::ObjectId, OfContext> contexts_ RCUDA_GUARDED_BY(mutex_);
 };
 
 }  // namespace rcuda::client

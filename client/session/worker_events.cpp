@@ -56,7 +56,7 @@ WorkerEvents::~WorkerEvents() {
   link_.interrupt();
   if (event_thread_.joinable()) event_thread_.join();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     changed_.notify_all();
   }
   for (Runner* runner : {&host_functions_, &copies_, &releases_}) {
@@ -65,7 +65,7 @@ WorkerEvents::~WorkerEvents() {
 }
 
 Result<wire::ReadyEvent> WorkerEvents::ready(Clock::time_point deadline) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!is_ready_) {
     if (Status status = link_.status(); !status.ok()) return status;
     if (Clock::now() >= deadline) {
@@ -77,7 +77,7 @@ Result<wire::ReadyEvent> WorkerEvents::ready(Clock::time_point deadline) {
 }
 
 Result<uint64_t> WorkerEvents::add_callback(std::function<void(CUresult)> function, bool always) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   RCUDA_RETURN_IF_ERROR(start_locked(host_functions_));
   const uint64_t id = next_callback_++;
   callbacks_.emplace(id, Once{std::move(function), always});
@@ -86,7 +86,7 @@ Result<uint64_t> WorkerEvents::add_callback(std::function<void(CUresult)> functi
 
 Result<uint64_t> WorkerEvents::add_graph_callback(GraphCallback callback) {
   auto shared = std::make_shared<const GraphCallback>(std::move(callback));
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   RCUDA_RETURN_IF_ERROR(start_locked(host_functions_));
   if (shared->is_internal) {
     RCUDA_RETURN_IF_ERROR(start_locked(copies_));
@@ -98,7 +98,7 @@ Result<uint64_t> WorkerEvents::add_graph_callback(GraphCallback callback) {
 }
 
 bool WorkerEvents::host_function_given(uint64_t id, CUDA_HOST_NODE_PARAMS* given) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = graph_callbacks_.find(id);
   if (found == graph_callbacks_.end() || !found->second->given.fn) return false;
   *given = found->second->given;
@@ -106,7 +106,7 @@ bool WorkerEvents::host_function_given(uint64_t id, CUDA_HOST_NODE_PARAMS* given
 }
 
 bool WorkerEvents::copy_given(uint64_t id, CUDA_MEMCPY3D* given) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = graph_callbacks_.find(id);
   if (found == graph_callbacks_.end() || !found->second->copy) return false;
   *given = *found->second->copy;
@@ -114,14 +114,14 @@ bool WorkerEvents::copy_given(uint64_t id, CUDA_MEMCPY3D* given) {
 }
 
 bool WorkerEvents::has_had_callbacks() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return next_callback_ != kFirstCallback;
 }
 
 bool WorkerEvents::remove_callback(uint64_t id) {
   // destroyed after the lock is released: destroying its contents may need the event thread
   Shared forgotten;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (callbacks_.erase(id) != 0) return true;
   const auto found = graph_callbacks_.find(id);
   if (found == graph_callbacks_.end()) return false;
@@ -131,12 +131,12 @@ bool WorkerEvents::remove_callback(uint64_t id) {
 }
 
 void WorkerEvents::forget_callbacks() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   callbacks_.clear();
 }
 
 Status WorkerEvents::start_host_functions() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return start_locked(host_functions_);
 }
 
@@ -151,12 +151,12 @@ Status WorkerEvents::start_locked(Runner& runner) {
 }
 
 void WorkerEvents::run_later(std::function<void()> function) {
-  std::unique_lock lock(mutex_);
-  enqueue(host_functions_, std::move(function), lock);
+  MutexLock lock(mutex_);
+  enqueue(host_functions_, std::move(function));
 }
 
 void WorkerEvents::set_trace_sink(TraceSink sink) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   trace_sink_ = std::move(sink);
 }
 
@@ -169,7 +169,7 @@ void WorkerEvents::drain_output() {
       return;
     std::this_thread::yield();
   }
-  std::unique_lock lock(drained_mutex_);
+  MutexLock lock(drained_mutex_);
   while (!is_drained(since) && link_.status().ok()) {
     drained_.wait_for(lock, std::chrono::milliseconds(50));  // a broken Link does not notify
   }
@@ -211,7 +211,7 @@ void WorkerEvents::run_events() {
       }
       {
         // a thread that has just checked is_drained() must be waiting before the notification
-        std::lock_guard lock(drained_mutex_);
+        MutexLock lock(drained_mutex_);
       }
       drained_.notify_all();
       if (!any) break;
@@ -219,7 +219,7 @@ void WorkerEvents::run_events() {
   }
   if (!stop_.load()) call_after_loss();  // if the end is intended, no callbacks are left
   // Threads that wait in ready() check the Link's status.
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   changed_.notify_all();
 }
 
@@ -232,13 +232,12 @@ void WorkerEvents::lose(const Status& why) {
 }
 
 void WorkerEvents::call_after_loss() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto next = callbacks_.begin(); next != callbacks_.end();) {
     const auto callback = next++;
     if (!callback->second.always) continue;
-    enqueue(
-        host_functions_,
-        [function = std::move(callback->second.function)] { function(kSessionLost); }, lock);
+    enqueue(host_functions_,
+            [function = std::move(callback->second.function)] { function(kSessionLost); });
     callbacks_.erase(callback);
   }
 }
@@ -248,7 +247,7 @@ void WorkerEvents::handle(std::span<const std::byte> frame) {
   if (!read_body(frame, &header)) return;
   switch (static_cast<uint32_t>(header.event)) {
     case static_cast<uint32_t>(wire::Event::kReady): {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       is_ready_ = read_body(frame, &ready_);
       changed_.notify_all();
       return;
@@ -273,7 +272,7 @@ void WorkerEvents::handle(std::span<const std::byte> frame) {
       return;
     case static_cast<uint32_t>(wire::Event::kTrace): {
       const auto events = frame.subspan(sizeof header);
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (trace_sink_) {
         trace_sink_({reinterpret_cast<const wire::TraceEvent*>(events.data()),
                      events.size() / sizeof(wire::TraceEvent)});
@@ -300,7 +299,7 @@ bool WorkerEvents::notice(std::span<const std::byte> frame) {
 void WorkerEvents::host_callback(const wire::HostCallbackEvent& event) {
   std::function<void(CUresult)> once;
   Shared shared;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (requested_[event.slot]) {
     lock.unlock();
     return lose(Status(Code::kProtocol,
@@ -315,56 +314,47 @@ void WorkerEvents::host_callback(const wire::HostCallbackEvent& event) {
     shared = kept->second;
   }
   if (shared && shared->is_internal) {
-    enqueue(
-        copies_,
-        [this, event, shared = std::move(shared)]() mutable {
-          shared->function();
-          // First: as long as the worker waits, this is not the last reference.
-          shared.reset();
-          acknowledge(event);
-        },
-        lock);
+    enqueue(copies_, [this, event, shared = std::move(shared)]() mutable {
+      shared->function();
+      // First: as long as the worker waits, this is not the last reference.
+      shared.reset();
+      acknowledge(event);
+    });
     return;
   }
-  enqueue(
-      host_functions_,
-      [this, event, once = std::move(once), shared = std::move(shared)] {
-        if (event.loan != 0) mirrors_arrived_(event.loan);
-        if (once) {
-          once(static_cast<CUresult>(event.status));
-        } else if (shared && shared->function) {
-          shared->function();
-        } else {
-          RCUDA_WARN("the worker asked for host function %llu, which is not registered",
-                     static_cast<unsigned long long>(event.callback));
-        }
-        if (event.loan != 0) mirrors_leave_(event.loan);
-        acknowledge(event);
-      },
-      lock);
+  enqueue(host_functions_, [this, event, once = std::move(once), shared = std::move(shared)] {
+    if (event.loan != 0) mirrors_arrived_(event.loan);
+    if (once) {
+      once(static_cast<CUresult>(event.status));
+    } else if (shared && shared->function) {
+      shared->function();
+    } else {
+      RCUDA_WARN("the worker asked for host function %llu, which is not registered",
+                 static_cast<unsigned long long>(event.callback));
+    }
+    if (event.loan != 0) mirrors_leave_(event.loan);
+    acknowledge(event);
+  });
 }
 
 void WorkerEvents::released(uint64_t id) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = graph_callbacks_.find(id);
   if (found == graph_callbacks_.end()) return;
   Shared shared = std::move(found->second);
   graph_callbacks_.erase(found);
   // Not on this thread, which would then miss events.
   Runner& runner = shared->is_internal ? releases_ : host_functions_;
-  enqueue(
-      runner,
-      [shared = std::move(shared)]() mutable {
-        if (shared->released) shared->released();
-        shared.reset();
-      },
-      lock);
+  enqueue(runner, [shared = std::move(shared)]() mutable {
+    if (shared->released) shared->released();
+    shared.reset();
+  });
 }
 
 void WorkerEvents::acknowledge(const wire::HostCallbackEvent& event) {
   const uint64_t sequence = event.sequence;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     requested_.reset(event.slot);
   }
   before_peer(&link_);
@@ -373,8 +363,7 @@ void WorkerEvents::acknowledge(const wire::HostCallbackEvent& event) {
                   std::as_bytes(std::span(&sequence, 1)), {}, transport::Wake::kYes);
 }
 
-void WorkerEvents::enqueue(Runner& runner, std::function<void()> work,
-                           std::unique_lock<std::mutex>&) {
+void WorkerEvents::enqueue(Runner& runner, std::function<void()> work) {
   // The registration of a function has started its thread. Only for an unregistered id from the
   // worker can the thread be missing.
   if (const Status started = start_locked(runner); !started.ok()) return lose(started);
@@ -385,9 +374,10 @@ void WorkerEvents::enqueue(Runner& runner, std::function<void()> work,
 void WorkerEvents::run(Runner& runner) {
   pthread_setname_np(pthread_self(), runner.name);
   running_host_function = runner.runs_application;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return stop_.load() || !runner.pending.empty(); });
+    changed_.wait(lock,
+                  [&]() RCUDA_REQUIRES(mutex_) { return stop_.load() || !runner.pending.empty(); });
     if (stop_.load()) return;
     std::function<void()> work = std::move(runner.pending.front());
     runner.pending.pop_front();

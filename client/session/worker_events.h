@@ -16,19 +16,18 @@
 
 #include <atomic>
 #include <bitset>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <unordered_map>
 
 #include <cuda.h>
 
+#include "common/base/mutex.h"
 #include "common/transport/link.h"
 #include "common/wire/protocol.h"
 #include "common/wire/ring.h"
@@ -134,8 +133,8 @@ class WorkerEvents {
   void call_after_loss();
   void acknowledge(const wire::HostCallbackEvent& event);
   void lose(const Status& why);
-  Status start_locked(Runner& runner);
-  void enqueue(Runner& runner, std::function<void()> work, std::unique_lock<std::mutex>& lock);
+  Status start_locked(Runner& runner) RCUDA_REQUIRES(mutex_);
+  void enqueue(Runner& runner, std::function<void()> work) RCUDA_REQUIRES(mutex_);
 
   transport::Link& link_;
   wire::RingReader ring_;
@@ -144,20 +143,20 @@ class WorkerEvents {
   // looking for an event or handling one. Both are written by the event thread only.
   std::atomic<uint64_t> handled_{0};
   std::atomic<bool> taking_{false};
-  std::mutex drained_mutex_;  // only for threads that wait for the two above
-  std::condition_variable drained_;
+  Mutex drained_mutex_;  // only for threads that wait for the two above
+  CondVar drained_;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool is_ready_ = false;
+  Mutex mutex_;
+  CondVar changed_;
+  bool is_ready_ RCUDA_GUARDED_BY(mutex_) = false;
   wire::ReadyEvent ready_{};
-  std::map<uint64_t, Once> callbacks_;  // oldest first
-  std::unordered_map<uint64_t, Shared> graph_callbacks_;
+  std::map<uint64_t, Once> callbacks_ RCUDA_GUARDED_BY(mutex_);  // oldest first
+  std::unordered_map<uint64_t, Shared> graph_callbacks_ RCUDA_GUARDED_BY(mutex_);
   static constexpr uint64_t kFirstCallback = 1;
-  uint64_t next_callback_ = kFirstCallback;
+  uint64_t next_callback_ RCUDA_GUARDED_BY(mutex_) = kFirstCallback;
   // Requests without an acknowledgement yet. The worker waits for each one, so a slot has at most
   // one.
-  std::bitset<wire::WorkerWindow::kCallbackSlots> requested_;
+  std::bitset<wire::WorkerWindow::kCallbackSlots> requested_ RCUDA_GUARDED_BY(mutex_);
   TraceSink trace_sink_;
   NoticeSink notice_sink_;
   LossSink loss_sink_;

@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <condition_variable>
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -22,6 +20,7 @@
 
 #include "api/opcodes.h"
 #include "common/base/log.h"
+#include "common/base/mutex.h"
 #include "common/base/start_thread.h"
 #include "common/base/thread_object.h"
 #include "common/base/unique_fd.h"
@@ -62,9 +61,9 @@ struct Record {
 };
 
 struct ThreadLog {
-  std::mutex mutex;  // guards records and dropped; the writer takes both
-  std::vector<Record> records;
-  uint64_t dropped = 0;
+  Mutex mutex;  // the writer takes what it guards
+  std::vector<Record> records RCUDA_GUARDED_BY(mutex);
+  uint64_t dropped RCUDA_GUARDED_BY(mutex) = 0;
   bool introduced = false;  // used by the writer only
   uint32_t thread = 0;
   char name[16] = {};
@@ -98,8 +97,8 @@ struct Server {
   bool same_clock = false;
   ClockOffset clock;
   double worst_uncertainty_ns = 0;  // of the events that are written
-  std::mutex mutex;                 // guards events, and writes of reported
-  std::vector<wire::TraceEvent> events;
+  Mutex mutex;                      // held for writes of reported, too
+  std::vector<wire::TraceEvent> events RCUDA_GUARDED_BY(mutex);
   std::atomic<uint64_t> reported{0};  // the latest command that the worker has reported
   // Used by the writing thread only:
   bool introduced = false;
@@ -119,7 +118,7 @@ class Writer {
   ThreadLog& log_of_this_thread();
   uint32_t add_server(const std::string& name, uint32_t worker_pid, bool same_clock);
   Server* server(uint32_t index) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return index < servers_.size() ? servers_[index].get() : nullptr;
   }
 
@@ -140,11 +139,11 @@ class Writer {
   uint64_t dropped_ = 0;
   std::string text_;
 
-  std::mutex mutex_;  // guards the lists and `stopping_`
-  std::condition_variable changed_;
-  std::vector<std::shared_ptr<ThreadLog>> logs_;
-  std::vector<std::unique_ptr<Server>> servers_;
-  bool stopping_ = false;
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<std::shared_ptr<ThreadLog>> logs_ RCUDA_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Server>> servers_ RCUDA_GUARDED_BY(mutex_);
+  bool stopping_ RCUDA_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 
@@ -208,7 +207,7 @@ Status Writer::open(const std::string& pattern) {
 
 void Writer::run() {
   pthread_setname_np(pthread_self(), "rcuda-trace");
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopping_) {
     changed_.wait_for(lock, kWriteInterval);
     lock.unlock();
@@ -219,12 +218,13 @@ void Writer::run() {
 
 void Writer::stop() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
     changed_.notify_all();
   }
   thread_.join();
   write_all(true);
+  MutexLock lock(mutex_);
   for (uint32_t i = 0; i < servers_.size(); ++i) {
     const Server& server = *servers_[i];
     const uint32_t pid = kFirstServerPid + i;
@@ -252,7 +252,7 @@ ThreadLog& Writer::log_of_this_thread() {
     log = std::make_shared<ThreadLog>();
     log->thread = static_cast<uint32_t>(::gettid());
     pthread_getname_np(pthread_self(), log->name, sizeof log->name);
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     logs_.push_back(log);
   }
   return *log;
@@ -263,7 +263,7 @@ uint32_t Writer::add_server(const std::string& name, uint32_t worker_pid, bool s
   server->name = name;
   server->worker_pid = worker_pid;
   server->same_clock = same_clock;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   servers_.push_back(std::move(server));
   return static_cast<uint32_t>(servers_.size() - 1);
 }
@@ -272,7 +272,7 @@ void Writer::write_all(bool last) {
   std::vector<std::shared_ptr<ThreadLog>> logs;
   size_t servers = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     // Two references (logs_ and logs) mean that the thread has ended. This call writes its log.
     for (auto& log : logs_) logs.push_back(log);
     std::erase_if(logs_, [](const auto& log) { return log.use_count() == 2; });
@@ -286,7 +286,7 @@ void Writer::write_all(bool last) {
 void Writer::write_thread(ThreadLog& log) {
   std::vector<Record> records;
   {
-    std::lock_guard lock(log.mutex);
+    MutexLock lock(log.mutex);
     records.swap(log.records);
     dropped_ += std::exchange(log.dropped, 0);
   }
@@ -334,7 +334,7 @@ void Writer::write_server(uint32_t index, Server& server, bool last) {
   }
   const size_t known = server.unwritten.size();
   {
-    std::lock_guard lock(server.mutex);
+    MutexLock lock(server.mutex);
     server.unwritten.insert(server.unwritten.end(), server.events.begin(), server.events.end());
     server.events.clear();
   }
@@ -424,7 +424,7 @@ void Writer::flush() {
 
 void record(const Record& record) {
   ThreadLog& log = writer->log_of_this_thread();
-  std::lock_guard lock(log.mutex);
+  MutexLock lock(log.mutex);
   if (log.records.size() < kMaxRecords) {
     log.records.push_back(record);
   } else {
@@ -458,7 +458,7 @@ uint32_t add_server(const std::string& name, uint32_t worker_pid, bool same_cloc
 void server_events(uint32_t index, std::span<const wire::TraceEvent> events) {
   Server* server = on() ? writer->server(index) : nullptr;
   if (!server || events.empty()) return;
-  std::lock_guard lock(server->mutex);
+  MutexLock lock(server->mutex);
   server->events.insert(server->events.end(), events.begin(), events.end());
   for (const wire::TraceEvent& event : events) {
     if (event.flags & wire::TraceEvent::kOnDevice) continue;

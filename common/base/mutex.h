@@ -20,6 +20,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <shared_mutex>
 #include <utility>
 
 #ifdef __clang__
@@ -76,6 +77,34 @@ class RCUDA_CAPABILITY("lock") RCUDA_SCOPED_CAPABILITY MutexLock {
  private:
   friend class CondVar;
   std::unique_lock<std::mutex> lock_;
+};
+
+// One writer or many readers.
+class RCUDA_CAPABILITY("mutex") SharedMutex {
+ private:
+  friend class ReaderLock;
+  friend class WriterLock;
+  std::shared_mutex mutex_;
+};
+
+class RCUDA_SCOPED_CAPABILITY ReaderLock {
+ public:
+  explicit ReaderLock(SharedMutex& mutex) RCUDA_ACQUIRE_SHARED(mutex) : lock_(mutex.mutex_) {}
+  ~ReaderLock() RCUDA_RELEASE() {}
+  ReaderLock(const ReaderLock&) = delete;
+
+ private:
+  std::shared_lock<std::shared_mutex> lock_;
+};
+
+class RCUDA_SCOPED_CAPABILITY WriterLock {
+ public:
+  explicit WriterLock(SharedMutex& mutex) RCUDA_ACQUIRE(mutex) : lock_(mutex.mutex_) {}
+  ~WriterLock() RCUDA_RELEASE() {}
+  WriterLock(const WriterLock&) = delete;
+
+ private:
+  std::unique_lock<std::shared_mutex> lock_;
 };
 
 // Its functions are those of std::condition_variable.

@@ -1,4 +1,5 @@
 // RCUDA_INTEROP=OFF: no table is known.
+#include "common/base/mutex.h"
 #include "common/interop/export_tables.h"
 
 namespace rcuda::interop {
@@ -13,6 +14,6 @@ CUresult get_export_table(const void** table, const CUuuid* id) {
 
 void context_destroyed(CUcontext) {}
 
-void context_destroyed(CUcontext, std::unique_lock<std::mutex>&) {}
+void context_destroyed(CUcontext, MutexLock&) {}
 
 }  // namespace rcuda::interop

@@ -311,7 +311,7 @@ CUresult get_export_table(const void** table, const CUuuid* id) {
 
 void context_destroyed(CUcontext context) { storage().destroy(context); }
 
-void context_destroyed(CUcontext context, std::unique_lock<std::mutex>& lock) {
+void context_destroyed(CUcontext context, MutexLock& lock) {
   while (storage().has_values(context)) {
     lock.unlock();
     storage().destroy(context);

@@ -8,10 +8,11 @@
 // unknown table; with RCUDA_INTEROP=OFF every table is unknown.
 #pragma once
 
-#include <mutex>
 #include <vector>
 
 #include <cuda.h>
+
+#include "common/base/mutex.h"
 
 namespace rcuda::interop {
 
@@ -49,6 +50,6 @@ CUresult get_export_table(const void** table, const CUuuid* id);
 void context_destroyed(CUcontext context);
 // The same for the holder of such a lock, which is released meanwhile. Returns when no values are
 // left, also none that other threads have stored since.
-void context_destroyed(CUcontext context, std::unique_lock<std::mutex>& lock);
+void context_destroyed(CUcontext context, MutexLock& lock) RCUDA_REQUIRES(lock);
 
 }  // namespace rcuda::interop

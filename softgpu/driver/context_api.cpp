@@ -1,11 +1,11 @@
 // cuCtx* and cuDevicePrimaryCtx*.
 #include <memory>
-#include <mutex>
 #include <set>
 #include <vector>
 
 #include <cuda.h>
 
+#include "common/base/mutex.h"
 #include "common/interop/export_tables.h"
 #include "softgpu/driver/capture.h"
 #include "softgpu/driver/context.h"
@@ -21,9 +21,9 @@ namespace {
 // Reference counts of the primary contexts. One mutex for all, because retain and release start and
 // stop contexts.
 struct PrimaryState {
-  std::mutex mutex;
-  int retained[kMaxDevices] = {};
-  unsigned flags[kMaxDevices] = {};
+  rcuda::Mutex mutex;
+  int retained[kMaxDevices] RCUDA_GUARDED_BY(mutex) = {};
+  unsigned flags[kMaxDevices] RCUDA_GUARDED_BY(mutex) = {};
 };
 
 PrimaryState& primary_state() {
@@ -142,7 +142,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* handle, CUdevice ordinal) {
   Device* device = device_at(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   PrimaryState& state = primary_state();
-  std::lock_guard lock(state.mutex);
+  rcuda::MutexLock lock(state.mutex);
   Context& context = device->primary();
   if (!context.alive()) {
     context.set_flags(state.flags[ordinal] & ~kCoredumpFlags);
@@ -158,7 +158,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
   Device* device = device_at(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   PrimaryState& state = primary_state();
-  std::unique_lock lock(state.mutex);
+  rcuda::MutexLock lock(state.mutex);
   if (state.retained[ordinal] == 1) {
     lock.unlock();
     wait_to_end(device->primary());
@@ -184,7 +184,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
   if (!greens_of(device->primary()).empty()) return CUDA_ERROR_NOT_PERMITTED;
   wait_to_end(device->primary());
   PrimaryState& state = primary_state();
-  std::unique_lock lock(state.mutex);
+  rcuda::MutexLock lock(state.mutex);
   rcuda::interop::context_destroyed(device->primary().handle(), lock);
   device->primary().stop();
   return CUDA_SUCCESS;
@@ -200,7 +200,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int fl
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   if (!valid_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
   PrimaryState& state = primary_state();
-  std::lock_guard lock(state.mutex);
+  rcuda::MutexLock lock(state.mutex);
   state.flags[ordinal] = flags;
   if (device->primary().alive()) device->primary().set_flags(flags & ~kCoredumpFlags);
   return CUDA_SUCCESS;
@@ -220,7 +220,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int* flag
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;
   PrimaryState& state = primary_state();
-  std::lock_guard lock(state.mutex);
+  rcuda::MutexLock lock(state.mutex);
   *flags = state.flags[ordinal];
   *active = device->primary().alive();
   return CUDA_SUCCESS;
