@@ -170,8 +170,7 @@ class Link {
   // has_adapter.
   virtual Status loop_back(void* to, const void* from, size_t bytes) = 0;
   // Pending transfers of the region fail. After the return, no peer touches the memory through this
-  // Link, but for LinkOptions::sends_pages; a peer that has mapped the region's backing may still
-  // touch those pages. With has_adapter it blocks until the peer has released the region, so a
+  // Link; a peer that has mapped the region's backing may still touch those pages. With has_adapter it blocks until the peer has released the region, so a
   // TransferDone must not call it.
   virtual Status unexpose(RegionId region) = 0;
 
@@ -224,11 +223,9 @@ class Link {
   // write's completion must come back to this side before a put can tell the peer. kUnsupported
   // without has_immediates. `immediate` is not 0, and `bytes` is at least 1.
   //
-  // `done` means that this side has finished; the peer is told of the arrival. With copies_by_cpu
-  // and kMany, sockets may hold pages of `local` until the peer has said that the data arrived:
-  // until then the memory must not change, but after `done` it may be unmapped. Otherwise it is the
-  // caller's again at `done`. A write outside of the peer's
-  // region then breaks the Link; a write into a withdrawn region is dropped.
+  // `done` means that this side has finished: the memory is the caller's again, and the peer is told
+  // of the arrival. A write outside of the peer's region breaks the Link; a write into a withdrawn
+  // region is dropped.
   virtual void write_with_immediate(RegionId, uint64_t, const void*, size_t, uint32_t, Company,
                                     TransferDone done) {
     done({Code::kUnsupported, std::string(medium()) + " has no write with immediate"});
@@ -263,12 +260,6 @@ struct LinkOptions {
   // tcp: how long a receiving thread polls for more data after it has received some, before it
   // sleeps; that of puts up to four times as long (tcp/adaptive_spin.h).
   std::chrono::nanoseconds receive_spin = default_receive_spin();
-  // tcp: large transfers without an immediate, and what the peer reads, may be sent as pages of
-  // this side's memory. The
-  // kernel then reads the memory until the peer has the bytes, be it after the peer has confirmed
-  // them or after unexpose(). So only for a side whose peer may see all that its memory will ever
-  // hold.
-  bool sends_pages = false;
   // verbs: the PCI address of the GPU that uses this Link ("0000:3b:00.0"). The adapter nearest to
   // it is used. Empty: no preference.
   std::string near_pci;

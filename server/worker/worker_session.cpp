@@ -335,7 +335,6 @@ Status WorkerSession::connect(Socket client) {
   transport::LinkOptions options = resources_.peers.link;
   options.peer_timeout = worker_.settings.peer_timeout.milliseconds();
   options.window_bytes = wire::WorkerWindow::kBytes;
-  options.sends_pages = true;  // all memory of this process is the session's
   Result<wire::SessionLink> made =
       wire::make_session_link({medium_, fallback_}, std::move(bootstrap), options);
   listener_->watch({});

@@ -134,10 +134,8 @@ Status read_and_wait(Link& link, RegionId region, uint64_t offset, std::span<std
 }
 
 namespace {
-// With all that a side may do. An emulated machine on a loaded host may stand still for longer than
-// the default peer_timeout.
+// An emulated machine on a loaded host may stand still for longer than the default peer_timeout.
 transport::LinkOptions patient(transport::LinkOptions options) {
-  options.sends_pages = true;
   const bool by_default = options.peer_timeout == transport::LinkOptions().peer_timeout;
   if (by_default && std::getenv("RCUDA_TEST_SLOWDOWN")) options.peer_timeout = kPatience;
   return options;

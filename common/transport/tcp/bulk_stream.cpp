@@ -74,11 +74,12 @@ Status refused(uint32_t code) {
 }  // namespace
 
 BulkStream::BulkStream(Socket socket, ExposedRegions& regions, SocketOrder& order,
-                       const BulkOptions& options, ImmediateArrived on_immediate, OnError on_error)
+                       std::chrono::nanoseconds receive_spin, ImmediateArrived on_immediate,
+                       OnError on_error)
     : socket_(std::move(socket)),
       regions_(regions),
       order_(order),
-      options_(options),
+      receive_spin_(receive_spin),
       on_immediate_(std::move(on_immediate)),
       on_error_(std::move(on_error)),
       name_("bulk stream " + std::to_string(socket_.fd())) {}
@@ -179,10 +180,10 @@ void BulkStream::send() {
   ::pthread_setname_np(::pthread_self(), "rcuda-bulk-send");
   MutexLock lock(mutex_);
   while (true) {
-    if (!has_work() && options_.receive_spin.count() > 0) {
+    if (!has_work() && receive_spin_.count() > 0) {
       called_.store(false, std::memory_order_relaxed);
       lock.unlock();
-      spin_until(Clock::now() + options_.receive_spin,
+      spin_until(Clock::now() + receive_spin_,
                  [&] { return called_.load(std::memory_order_relaxed); });
       lock.lock();
     }
@@ -226,7 +227,6 @@ bool BulkStream::next_message(uint64_t most) {
   if (piece.to_peer) {
     message.payload = piece.local;
     message.payload_bytes = piece.bytes;
-    message.as_pages = piece.as_pages;
   }
   const PieceState state = !piece.to_peer         ? PieceState::kAsking
                            : piece.immediate != 0 ? PieceState::kAnswered
@@ -290,7 +290,7 @@ void BulkStream::drive_briefly(MutexLock& lock, Meanwhile meanwhile) {
 
 std::string BulkStream::receive_bytes(std::byte* data, size_t bytes) {
   while (bytes != 0) {
-    const ssize_t count = recv_spinning(socket_, data, bytes, MSG_WAITALL, options_.receive_spin);
+    const ssize_t count = recv_spinning(socket_, data, bytes, MSG_WAITALL, receive_spin_);
     if (count == 0) return "the peer closed a bulk connection";
     if (count < 0 && !interrupted()) return last_error();
     if (count < 0) continue;
@@ -330,7 +330,7 @@ std::string BulkStream::take_write(const BulkHeader& header) {
   Code code = region ? Code::kOk : region.status().code();
   after_peer(order_.for_sanitizer());  // this side's puts allowed the peer to write there
   uint64_t at = 0;
-  auto sleep_at = Clock::now() + options_.receive_spin;
+  auto sleep_at = Clock::now() + receive_spin_;
   while (at < header.bytes) {
     ssize_t count = -1;
     if (code == Code::kOk) {
@@ -351,7 +351,7 @@ std::string BulkStream::take_write(const BulkHeader& header) {
     if (count > 0) {
       at += static_cast<uint64_t>(count);
       order_.note_bytes(static_cast<uint64_t>(count));
-      sleep_at = Clock::now() + options_.receive_spin;
+      sleep_at = Clock::now() + receive_spin_;
     } else if (interrupted()) {
       Clock::now() < sleep_at ? pause_briefly() : poll_for(socket_.fd(), POLLIN);
     } else {
@@ -439,7 +439,6 @@ BulkStream::Message BulkStream::answer_message(const Answer& answer) {
   message.payload = (*region)->base + answer.asked.offset;
   message.payload_bytes = answer.asked.bytes;
   message.region = std::move(*region);
-  message.as_pages = options_.sends_pages && message.payload_bytes >= kMinPages;
   message.has_done = true;
   message.done = done;
   return message;
@@ -459,10 +458,6 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
   const uint64_t header_sent = std::min<uint64_t>(message.sent, sizeof message.header);
   const uint64_t at = std::min(message.sent - header_sent, message.payload_bytes);
   uint64_t some = message.payload_bytes - at;
-  const bool has_pages = message.as_pages && some != 0 && blocking == Blocking::kYes &&
-                         pages_.usable() && !socket_.encrypted();
-  const bool header_only = has_pages && header_sent != sizeof message.header;
-  if (has_pages && !header_only && fill_pages(at)) return push_pages(some, why);
   add(reinterpret_cast<const std::byte*>(&message.header) + header_sent,
       sizeof message.header - header_sent);
   std::optional<ExposedRegions::Pin> pin;
@@ -476,9 +471,8 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
       some = std::min<uint64_t>(some, sizeof kZeros);
     }
   }
-  if (!header_only) add(source, some);
-  if (message.has_done && !header_only &&
-      at + (kDoneWithData ? some : 0) == message.payload_bytes) {
+  add(source, some);
+  if (message.has_done && at + (kDoneWithData ? some : 0) == message.payload_bytes) {
     // After kDone, the peer may let this side use the memory again.
     before_peer(order_.for_sanitizer());
     const uint64_t done_sent = message.sent - header_sent - at;
@@ -486,33 +480,13 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
         sizeof message.done - done_sent);
   }
   const bool waits = blocking == Blocking::kYes && !message.region;
-  const int flags = (waits ? 0 : MSG_DONTWAIT) | (header_only ? MSG_MORE : 0);
-  const ssize_t sent = socket_.send(std::span(pieces).first(count), flags);
+  const ssize_t sent = socket_.send(std::span(pieces).first(count), waits ? 0 : MSG_DONTWAIT);
   if (sent >= 0) {
     message.sent += static_cast<uint64_t>(sent);
     return true;
   }
   if (!interrupted()) *why = last_error();
   return false;
-}
-
-// Puts the next pages of the payload, from `at` on, into the pipe, unless it has some. False: they
-// cannot be taken as pages.
-bool BulkStream::fill_pages(uint64_t at) {
-  const Message& message = *message_;
-  if (pages_.inside() != 0) return true;
-  std::optional<ExposedRegions::Pin> pin;
-  if (message.region) pin.emplace(*message.region);
-  return (!pin || *pin) && pages_.take(message.payload + at, message.payload_bytes - at);
-}
-
-// Blocks. push() sends what the pipe or the socket does not take of the `left` bytes of payload.
-bool BulkStream::push_pages(uint64_t left, std::string* why) {
-  const bool more = message_->has_done || pages_.inside() < left;
-  const ssize_t sent = pages_.send(socket_.fd(), more);
-  if (sent > 0) message_->sent += static_cast<uint64_t>(sent);
-  if (sent < 0 && !interrupted()) *why = last_error();
-  return sent >= 0;
 }
 
 }  // namespace rcuda::transport

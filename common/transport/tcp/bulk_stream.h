@@ -1,8 +1,6 @@
 // BulkStream: one of the sockets that carry the transfers of a TCP Link (tcp_bulk.h).
 //
-// Data goes straight between the memory and the socket, without a buffer in between. The sending
-// thread does not even copy the pieces that may go as pages into the socket's buffer: the socket
-// gets the memory's pages (PagePipe).
+// Data goes straight between the memory and the socket, without a buffer in between.
 //
 // A stream has one receiving thread and, once it is needed, one sending thread. The requesting
 // or answering thread sends small pieces and all requests for bytes at once, because waking a
@@ -45,17 +43,11 @@
 #include "common/base/socket.h"
 #include "common/transport/tcp/bulk_state.h"
 #include "common/transport/tcp/exposed_regions.h"
-#include "common/transport/tcp/page_pipe.h"
 #include "common/transport/tcp/socket_order.h"
 #include "common/transport/tcp/tcp_messages.h"
 #include "common/transport/transfer.h"
 
 namespace rcuda::transport {
-
-struct BulkOptions {  // LinkOptions has what they mean
-  std::chrono::nanoseconds receive_spin{0};
-  bool sends_pages = false;
-};
 
 class BulkStream {
  public:
@@ -64,8 +56,6 @@ class BulkStream {
   // Up to this size, the requesting or answering thread sends by itself: the kernel takes 64 KB in
   // about 10 us, less than waking a thread takes, so the calling thread is not delayed for long.
   static constexpr uint64_t kDirectBytes = 64u << 10;
-  // From this size on, passing pages to the socket costs less than copying them.
-  static constexpr uint64_t kMinPages = 256u << 10;
 
   // A part of a transfer, on the requesting side.
   struct Piece {
@@ -77,15 +67,16 @@ class BulkStream {
     uint32_t immediate = 0;
     bool in_order = false;
     uint32_t after_puts = 0;
-    bool as_pages = false;
     std::shared_ptr<PendingTransfer> transfer;
   };
 
   // Why the stream ended. `ours`: this side lacked a resource; the peer did nothing wrong.
   using OnError = std::function<void(const std::string& why, bool ours)>;
 
-  BulkStream(Socket socket, ExposedRegions& regions, SocketOrder& order, const BulkOptions& options,
-             ImmediateArrived on_immediate, OnError on_error);
+  // `receive_spin`: LinkOptions::receive_spin.
+  BulkStream(Socket socket, ExposedRegions& regions, SocketOrder& order,
+             std::chrono::nanoseconds receive_spin, ImmediateArrived on_immediate,
+             OnError on_error);
 
   Status start();
   // Who sends the piece, unless others are being sent.
@@ -115,7 +106,6 @@ class BulkStream {
     // Holds the payload; null: it is the caller's memory.
     std::shared_ptr<ExposedRegions::Entry> region;
     bool has_done = false;
-    bool as_pages = false;  // the payload goes through pages_
     BulkHeader done;
     uint64_t piece = 0;  // this side's piece, whose memory is the caller's again once sent; 0: none
     uint64_t sent = 0;   // bytes of header, payload and kDone together
@@ -150,8 +140,6 @@ class BulkStream {
   // Whether a call may wait until the socket takes the bytes.
   enum class Blocking { kNo, kYes };
   bool push(Blocking blocking, std::string* why);
-  bool fill_pages(uint64_t at);
-  bool push_pages(uint64_t left, std::string* why);
   void drive(MutexLock& lock, uint64_t most, Blocking blocking) RCUDA_REQUIRES(mutex_, lock);
   enum class Meanwhile { kNothing, kLargeAnswer, kLargeRequest };
   bool next_is(Meanwhile meanwhile) const RCUDA_REQUIRES(mutex_);
@@ -176,7 +164,7 @@ class BulkStream {
   const Socket socket_;
   ExposedRegions& regions_;
   SocketOrder& order_;
-  const BulkOptions options_;
+  const std::chrono::nanoseconds receive_spin_;
   const ImmediateArrived on_immediate_;
   const OnError on_error_;
   std::thread receiver_;
@@ -190,7 +178,6 @@ class BulkStream {
   std::thread sender_;
   bool sending_ RCUDA_GUARDED_BY(mutex_) = false;  // some thread is in drive()
   std::optional<Message> message_;  // being sent; used only by the thread that set sending_
-  PagePipe pages_;                  // likewise
   bool answer_next_ RCUDA_GUARDED_BY(mutex_) = true;  // answers and requests take turns
   std::deque<Piece> requests_ RCUDA_GUARDED_BY(mutex_);
   // Go first, because the peer's answers wait for their bytes.
@@ -200,7 +187,7 @@ class BulkStream {
   uint64_t next_piece_ RCUDA_GUARDED_BY(mutex_) = 1;
   int running_ RCUDA_GUARDED_BY(mutex_) = 0;  // threads that may touch the memory of pieces
   StateWord<kStreamTransitions> state_ RCUDA_GUARDED_BY(mutex_);
-  const std::string name_;  // for the log
+  const std::string name_;                       // for the log
   Failure failure_ RCUDA_GUARDED_BY(mutex_);     // once kFailed
   Status why_stopped_ RCUDA_GUARDED_BY(mutex_);  // once kStopped
 };

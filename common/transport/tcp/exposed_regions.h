@@ -3,8 +3,7 @@
 //
 // Any thread may call. A thread of the Link touches region memory only while it holds a Pin, and
 // holds a Pin only across one system call that does not block. So remove() waits for microseconds
-// at most, and after it returns no thread touches the memory. (The kernel may still read pages that
-// were sent: LinkOptions::sends_pages.)
+// at most, and after it returns no thread touches the memory.
 #pragma once
 
 #include <atomic>

@@ -1,9 +1,6 @@
 // TcpBulk: the transfers of a TCP Link, over separate sockets (bulk_stream.h).
 //
-// Large transfers are cut into pieces, which travel on all streams at once. Large pieces go as
-// pages if they have an immediate and are some of many, or if they have none and this side may send
-// pages (LinkOptions::sends_pages). A small piece is copied, because the receiver then finds the
-// bytes in the CPU's caches.
+// Large transfers are cut into pieces, which travel on all streams at once.
 //
 // Any thread may call transfer(), which does not block. Callbacks run on the streams' threads.
 #pragma once
@@ -25,7 +22,7 @@ inline constexpr size_t kMaxBulkStreams = 16;
 class TcpBulk {
  public:
   TcpBulk(std::vector<Socket> streams, ExposedRegions& regions, SocketOrder& order,
-          const BulkOptions& options, const ImmediateArrived& on_immediate,
+          std::chrono::nanoseconds receive_spin, const ImmediateArrived& on_immediate,
           const BulkStream::OnError& on_error);
 
   Status start();
@@ -42,7 +39,6 @@ class TcpBulk {
                                       bool among_many);
   bool in_burst();
 
-  const BulkOptions options_;
   std::vector<std::unique_ptr<BulkStream>> streams_;
   std::atomic<std::chrono::steady_clock::time_point> last_{};  // time of the last transfer
   std::atomic<uint32_t> burst_{0};  // transfers that followed each other closely

@@ -57,7 +57,7 @@ Result<std::unique_ptr<Link>> tcp::make_link(Bootstrap bootstrap, const LinkOpti
   setup.peer_window_bytes = peer.window_bytes;
   setup.heartbeat = heartbeat_interval(peer.peer_timeout_ms);
   setup.peer_timeout = options.peer_timeout;
-  setup.bulk = {options.receive_spin, options.sends_pages};
+  setup.receive_spin = options.receive_spin;
   setup.answers = options.answers;
   auto link = std::make_unique<TcpLink>(std::move(setup));
   RCUDA_RETURN_IF_ERROR(link->start());

@@ -49,12 +49,12 @@ TcpLink::TcpLink(Setup setup)
       window_(std::move(setup.window)),
       peer_window_bytes_(setup.peer_window_bytes),
       peer_timeout_(setup.peer_timeout),
-      receive_spin_(setup.bulk.receive_spin),
+      receive_spin_(setup.receive_spin),
       answers_(setup.answers),
-      sender_(control_, bytes_of(kHeartbeatFrame), setup.heartbeat, setup.bulk.receive_spin,
+      sender_(control_, bytes_of(kHeartbeatFrame), setup.heartbeat, setup.receive_spin,
               [this](const std::string& why) { lost(why); }),
       bulk_(
-          std::move(setup.streams), regions_, order_, setup.bulk,
+          std::move(setup.streams), regions_, order_, setup.receive_spin,
           [this](uint32_t immediate, uint64_t bytes) { immediate_arrived(immediate, bytes); },
           [this](const std::string& why, bool ours) { ours ? lost(why) : bulk_lost(why); }),
       buffer_(kBufferBytes) {}

@@ -43,7 +43,7 @@ class TcpLink final : public LinkCore {
     size_t peer_window_bytes = 0;
     std::chrono::milliseconds heartbeat{0};
     std::chrono::milliseconds peer_timeout{0};
-    BulkOptions bulk;
+    std::chrono::nanoseconds receive_spin{0};  // LinkOptions::receive_spin
     WindowPart answers;
   };
 
