@@ -31,7 +31,6 @@
 #include "common/base/log.h"
 #include "common/base/thread_object.h"
 #include "common/reach/protocol_hash.h"
-#include "common/transport/verbs/kept_memory.h"
 #include "common/wire/address_ranges.h"
 
 namespace rcuda::client {
@@ -191,7 +190,6 @@ Status Process::connect() {
   trace::Span span("connect");
   Result<wire::Hello> hello = make_hello();
   if (!hello) return hello.status();
-  transport::verbs::keep_registered(static_cast<uint64_t>(set.verbs_cache.get()) << 20);
   SessionOptions options;
   options.medium = transport::find_medium(set.transport.get());  // null for auto
   options.credentials = &credentials;

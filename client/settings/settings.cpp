@@ -9,7 +9,6 @@
 
 #include "common/base/log.h"
 #include "common/transport/media.h"
-#include "common/transport/verbs/kept_memory.h"
 
 namespace rcuda::client {
 namespace {
@@ -34,10 +33,7 @@ Settings::Settings()
                 "the transport of sessions; auto: by where the server is"),
       copy_threads(registry, "RCUDA_COPY_THREADS",
                    std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 8), 1, 64,
-                   "threads that copy pageable memory"),
-      verbs_cache(registry, "RCUDA_VERBS_CACHE", transport::verbs::kKeptMiB, 0,
-                  transport::verbs::kMaxKeptMiB,
-                  "MiB of pageable memory that may stay registered with the adapter") {}
+                   "threads that copy pageable memory") {}
 
 const Settings& settings() { return all().back(); }
 

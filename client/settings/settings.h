@@ -43,7 +43,6 @@ struct Settings {
                          "RCUDA_MANAGED",
                          {"moved", "in_place", "tracked", "compared"},
                          "where managed memory is, and how changes are found"};
-  config::Integer verbs_cache;
 
   ManagedMode managed_mode() const { return static_cast<ManagedMode>(managed.index()); }
 };

@@ -109,17 +109,6 @@ bool parse(const char* line, MappedPart* part, const char** path) {
   return true;
 }
 
-// The mappings that reach into [begin, end).
-std::vector<MappedPart> listed(uint64_t begin, uint64_t end) {
-  std::vector<MappedPart> parts;
-  (void)each_mapping([&](const MappedPart& part, const char*) {
-    if (part.begin >= end) return false;
-    if (part.end > begin) parts.push_back(part);
-    return true;
-  });
-  return parts;
-}
-
 UniqueFd open_maps() {
   queries.fetch_add(1, std::memory_order_relaxed);
   return open_own("maps");
@@ -162,19 +151,21 @@ bool each_mapping(const std::function<bool(const MappedPart&, const char* path)>
 }
 
 std::vector<MappedPart> mappings_in(uint64_t begin, uint64_t end) {
-  return clipped(whole_mappings_in(begin, end), begin, end);
-}
-
-std::vector<MappedPart> whole_mappings_in(uint64_t begin, uint64_t end) {
   const UniqueFd maps = open_maps();
   if (!maps) return unlisted_mappings_in(begin, end);
   std::vector<MappedPart> parts;
-  if (query(maps.get(), begin, end, &parts)) return parts;
-  return listed(begin, end);
+  if (!query(maps.get(), begin, end, &parts)) return listed_mappings_in(begin, end);
+  return clipped(std::move(parts), begin, end);
 }
 
 std::vector<MappedPart> listed_mappings_in(uint64_t begin, uint64_t end) {
-  return clipped(listed(begin, end), begin, end);
+  std::vector<MappedPart> parts;
+  (void)each_mapping([&](const MappedPart& part, const char*) {
+    if (part.begin >= end) return false;
+    if (part.end > begin) parts.push_back(part);
+    return true;
+  });
+  return clipped(std::move(parts), begin, end);
 }
 
 std::vector<MappedPart> unlisted_mappings_in(uint64_t begin, uint64_t end) {

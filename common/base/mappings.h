@@ -33,8 +33,6 @@ std::vector<MappedPart> mappings_in(uint64_t begin, uint64_t end);
 std::vector<MappedPart> unlisted_mappings_in(uint64_t begin, uint64_t end);
 // Reads the lines of /proc/self/maps: the way of Linux before 6.11.
 std::vector<MappedPart> listed_mappings_in(uint64_t begin, uint64_t end);
-// The same parts, unclipped: whole mappings.
-std::vector<MappedPart> whole_mappings_in(uint64_t begin, uint64_t end);
 // Calls visit(mapping, path) for each line of /proc/self/maps, in ascending order, until it returns
 // false. The path is empty for anonymous memory. Returns false if the file cannot be opened; errno
 // says why.

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "common/config/settings.h"
-#include "common/transport/verbs/kept_memory.h"
 
 namespace rcuda::server {
 
@@ -133,12 +132,6 @@ struct Settings {
   config::Bool trusted_fabric{registry, "RCUDA_SERVER_TRUSTED_FABRIC", false,
                               "the RDMA network is trusted: encrypted sessions that leave the "
                               "choice use verbs, which does not encrypt what it moves"};
-  config::Integer verbs_cache{registry,
-                              "RCUDA_VERBS_CACHE",
-                              transport::verbs::kKeptMiB,
-                              0,
-                              transport::verbs::kMaxKeptMiB,
-                              "MiB of pageable memory that may stay registered with the adapter"};
   // Documented here; the code that uses these reads them from the worker's environment.
   config::String verbs_device{registry, "RCUDA_VERBS_DEVICE", "",
                               "another adapter than the route to the peer says"};

@@ -16,7 +16,6 @@
 #include "common/base/leak_check.h"
 #include "common/base/log.h"
 #include "common/tls/keyed.h"
-#include "common/transport/verbs/kept_memory.h"
 #include "server/base/work_page.h"
 #include "server/worker/address_fence.h"
 #include "server/worker/address_window.h"
@@ -197,7 +196,6 @@ Status work(const Settings& settings, const Daemon& daemon, uint32_t base_number
         "several servers in one program may clash");
   }
   tls::prepare();
-  transport::verbs::keep_registered(static_cast<uint64_t>(settings.verbs_cache.get()) << 20);
   WorkerMessage ready;
   ready.type = WorkerMessageType::kReady;
   ready.body = wire::encode(offer_of(*driver, **devices, std::move(warning)));

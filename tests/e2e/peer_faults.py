@@ -202,7 +202,6 @@ def case_settings(build):
                         ("RCUDA_P2P_STRATEGY", "v4b:1M"), ("RCUDA_P2P_PATH", "carrier-pigeon"),
                         ("RCUDA_SYNC", "maybe"), ("RCUDA_TRANSPORT", "udp"),
                         ("RCUDA_COPY_THREADS", "many"), ("RCUDA_COPY_THREADS", "65"),
-                        ("RCUDA_VERBS_CACHE", "garbage"), ("RCUDA_VERBS_CACHE", "1G"),
                         ("RCUDA_MANAGED", "never")):
         client = rig.client("once", **{name: value})
         out, error = client.communicate()

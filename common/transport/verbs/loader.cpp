@@ -12,7 +12,6 @@
 
 #include "common/base/executable.h"
 #include "common/base/log.h"
-#include "common/transport/verbs/kept_memory.h"
 #include "common/transport/verbs/locked_memory.h"
 #include "common/transport/verbs/medium.h"
 #include "common/transport/verbs/plugin.h"
@@ -68,20 +67,15 @@ Result<const VerbsPlugin*> load() {
   return Status{Code::kUnsupported, std::string(kVerbsPluginFile) + ": " + why};
 }
 
-std::atomic<uint64_t> kept_bytes{uint64_t{verbs::kKeptMiB} << 20};
-
 const Result<const VerbsPlugin*>& plugin() {
   static const auto* loaded = new Result<const VerbsPlugin*>(load());
   if (*loaded) {
     (**loaded)->set_log(internal::log_threshold.load(std::memory_order_relaxed), &write_log_line);
-    (**loaded)->keep_registered(kept_bytes);
   }
   return *loaded;
 }
 
 }  // namespace
-
-void verbs::keep_registered(uint64_t bytes) { kept_bytes = bytes; }
 
 Status verbs::fit_host() {
   DIR* const adapters = ::opendir("/sys/class/infiniband");

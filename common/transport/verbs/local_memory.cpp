@@ -11,21 +11,16 @@
 #include "common/base/log.h"
 #include "common/transport/mapping.h"
 #include "common/transport/verbs/errors.h"
-#include "common/transport/verbs/kept_memory.h"
-#include "common/transport/verbs/unmap_monitor.h"
 
 namespace rcuda::transport::verbs {
 namespace {
 
 constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
-constexpr size_t kMaxKept = 64;
 
 // Bounds of the measured threshold. Below the lower one, a registration never pays for its system
 // calls; above the upper one, a copy never pays for its CPU time.
 constexpr size_t kMinThreshold = 16u << 10;
 constexpr size_t kMaxThreshold = 1u << 20;
-
-std::atomic<uint64_t> kept_bytes_limit{uint64_t{kKeptMiB} << 20};
 
 template <typename F>
 double best_us(F&& work) {
@@ -72,8 +67,6 @@ size_t measure_threshold(ibv_pd* pd) {
 
 }  // namespace
 
-void set_kept_bytes_limit(uint64_t bytes) { kept_bytes_limit = bytes; }
-
 Result<std::shared_ptr<Registration>> LocalMemory::add(std::shared_ptr<Registration> registration) {
   registrations_.fetch_add(1, std::memory_order_relaxed);
   MutexLock lock(mutex_);
@@ -87,10 +80,6 @@ Result<std::shared_ptr<Registration>> LocalMemory::expose(void* base, size_t byt
   made->base = reinterpret_cast<uintptr_t>(base);
   made->bytes = bytes;
   made->mr.reset(ibv_reg_mr(pd_, base, bytes, kAccess));
-  if (!made->mr && errno == ENOMEM) {
-    clear();  // kept registrations count against the same limit
-    made->mr.reset(ibv_reg_mr(pd_, base, bytes, kAccess));
-  }
   if (!made->mr) return registration_error(errno, bytes);
   return add(std::move(made));
 }
@@ -140,107 +129,20 @@ size_t LocalMemory::threshold() {
 std::shared_ptr<Registration> LocalMemory::prepare(const void* local, size_t bytes) {
   if (std::shared_ptr<Registration> exposed = find(local, bytes)) return exposed;
   if (bytes < kMinThreshold || bytes < threshold()) return nullptr;
-  const auto base = reinterpret_cast<uintptr_t>(local);
-  if (std::shared_ptr<Registration> kept = find_kept(base, bytes)) return kept;
-  // If a fork could give the parent other pages than those registered, no registration is kept.
-  const bool may_keep =
-      kept_bytes_limit >= bytes && ibv_is_fork_initialized() != IBV_FORK_DISABLED;
-  UnmapMonitor* const monitor =
-      may_keep && asked_before(base, bytes) ? UnmapMonitor::get() : nullptr;
-  const int watch = monitor != nullptr ? monitor->watch(base, bytes) : -1;
-  std::shared_ptr<Registration> made = register_range(base, bytes);
-  if (watch < 0) return made;
-  if (made) {
-    keep(made, watch);
-  } else {
-    monitor->release(watch);
-  }
-  return made;
-}
-
-std::shared_ptr<Registration> LocalMemory::register_range(uintptr_t base, size_t bytes) {
   auto made = std::make_shared<Registration>();
-  made->base = base;
+  made->base = reinterpret_cast<uintptr_t>(local);
   made->bytes = bytes;
-  const auto attempt = [&] {
-    made->mr.reset(ibv_reg_mr(pd_, reinterpret_cast<void*>(base), bytes, IBV_ACCESS_LOCAL_WRITE));
-    return static_cast<bool>(made->mr);
-  };
-  if (!attempt()) {
-    int error = errno;
-    if (error == ENOMEM) {
-      clear();
-      error = attempt() ? 0 : errno;
-    }
-    // Read-only memory is refused too (EFAULT); that is no configuration error.
-    if (error != 0) {
-      if (error != EFAULT && !refusal_told_.exchange(true)) {
-        RCUDA_WARN("verbs: pageable memory is copied, because %s",
-                   registration_error(error, bytes).context().c_str());
-      }
-      return nullptr;
-    }
+  made->mr.reset(ibv_reg_mr(pd_, const_cast<void*>(local), bytes, IBV_ACCESS_LOCAL_WRITE));
+  if (made->mr) {
+    registrations_.fetch_add(1, std::memory_order_relaxed);
+    return made;
   }
-  registrations_.fetch_add(1, std::memory_order_relaxed);
-  return made;
-}
-
-bool LocalMemory::asked_before(uintptr_t base, size_t bytes) {
-  MutexLock lock(mutex_);
-  for (Asked& asked : asked_) {
-    if (asked.base != base || asked.bytes != bytes) continue;
-    asked = {};
-    return true;
+  // Read-only memory is refused too (EFAULT); that is no configuration error.
+  if (const int error = errno; error != EFAULT && !refusal_reported_.exchange(true)) {
+    RCUDA_WARN("verbs: pageable memory is copied, because %s",
+               registration_error(error, bytes).context().c_str());
   }
-  asked_[next_asked_++ % asked_.size()] = {base, bytes};
-  return false;
-}
-
-std::shared_ptr<Registration> LocalMemory::find_kept(uintptr_t base, size_t bytes) {
-  std::list<Kept> over;  // deregistered after the lock is released
-  std::shared_ptr<Registration> found;
-  {
-    MutexLock lock(mutex_);
-    if (kept_.empty()) return nullptr;
-    UnmapMonitor* const monitor = UnmapMonitor::get();
-    if (monitor == nullptr) return nullptr;
-    for (auto at = kept_.begin(); at != kept_.end();) {
-      const auto entry = at++;
-      if (monitor->lost(entry->watch)) {
-        kept_bytes_ -= entry->registration->bytes;
-        over.splice(over.end(), kept_, entry);
-      } else if (!found && entry->registration->contains(base, bytes) &&
-                 monitor->holds(entry->watch)) {
-        found = entry->registration;
-        kept_.splice(kept_.begin(), kept_, entry);
-      }
-    }
-    for (const Kept& entry : over) monitor->release(entry.watch);
-  }
-  return found;
-}
-
-void LocalMemory::keep(std::shared_ptr<Registration> registration, int watch) {
-  std::list<Kept> over;
-  MutexLock lock(mutex_);
-  kept_bytes_ += registration->bytes;
-  kept_.push_front({std::move(registration), watch});
-  while (kept_.size() > kMaxKept || kept_bytes_ > kept_bytes_limit) {
-    UnmapMonitor::get()->release(kept_.back().watch);
-    kept_bytes_ -= kept_.back().registration->bytes;
-    over.splice(over.end(), kept_, std::prev(kept_.end()));
-  }
-}
-
-void LocalMemory::clear() {
-  std::list<Kept> over;
-  MutexLock lock(mutex_);
-  if (kept_.empty()) return;
-  if (UnmapMonitor* const monitor = UnmapMonitor::get()) {
-    for (const Kept& entry : kept_) monitor->release(entry.watch);
-  }
-  kept_bytes_ = 0;
-  over.swap(kept_);
+  return nullptr;
 }
 
 }  // namespace rcuda::transport::verbs

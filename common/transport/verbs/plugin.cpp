@@ -4,7 +4,6 @@
 
 #include "common/base/log.h"
 #include "common/base/taken_descriptors.h"
-#include "common/transport/verbs/local_memory.h"
 #include "common/transport/verbs/verbs_link.h"
 
 namespace {
@@ -15,7 +14,6 @@ constexpr rcuda::transport::VerbsPlugin kPlugin = {
       rcuda::set_log_level(static_cast<rcuda::LogLevel>(threshold));
       rcuda::forward_log(writer);
     },
-    &rcuda::transport::verbs::set_kept_bytes_limit,
     [](int control_socket) {
       const rcuda::StandardDescriptorsTaken taken;
       return rcuda::transport::verbs::usable(control_socket);

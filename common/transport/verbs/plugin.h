@@ -20,8 +20,6 @@ struct VerbsPlugin {
   const char* version;
   // Called before anything else: the plug-in has its own copy of the log's state.
   void (*set_log)(int threshold, LogWriter writer);
-  // Called before the first make_link(); see kept_memory.h.
-  void (*keep_registered)(uint64_t bytes);
   Status (*usable)(int control_socket);
   Result<std::unique_ptr<Link>> (*make_link)(Bootstrap bootstrap, const LinkOptions& options);
 };

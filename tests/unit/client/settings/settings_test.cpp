@@ -22,7 +22,6 @@ TEST(ClientSettingsTest, MalformedValuesAreErrorsThatNameTheVariableAndWhatItTak
         Case{"RCUDA_P2P", "sometimes", "auto | eager | lazy"}, Case{"RCUDA_SYNC", "2", "0 or 1"},
         Case{"RCUDA_WAIT", "soon", "10s"}, Case{"RCUDA_COPY_THREADS", "0", "from 1 to 64"},
         Case{"RCUDA_COPY_THREADS", "4x", "from 1 to 64"},
-        Case{"RCUDA_VERBS_CACHE", "1G", "from 0 to 16777216"},
         Case{"RCUDA_MANAGED", "never", "moved | in_place | tracked | compared"}}) {
     const Variable variable(c.variable, c.value);
     Settings loaded;
