@@ -321,6 +321,15 @@ def assign_opcodes(functions, custom, lock_path, update):
                              f"commands are below {FIRST_OPCODE:#x}, functions above")
 
 
+def entries(raw):
+    """Names and properties: of the tables with a function's name, and of the groups."""
+    groups = raw.pop("group", [])
+    yield from raw.items()
+    for group in groups:
+        for name in group["functions"]:
+            yield name, {key: value for key, value in group.items() if key != "functions"}
+
+
 def load(folder, toolkit, old_versions, update_lock=False):
     """The table for this toolkit. `old_versions`: symbols that forward to a newer one, to that
     one's name when they have the same prototype, else to ""."""
@@ -341,7 +350,7 @@ def load(folder, toolkit, old_versions, update_lock=False):
                 unsupported |= {name: group["reason"] for name in group["functions"]}
             continue
         families.append(family)
-        for name, entry in raw.items():
+        for name, entry in entries(raw):
             if name in functions:
                 raise TableError(f"{name} is in the table twice")
             if "signature" in entry:
