@@ -1,6 +1,7 @@
 // Graph nodes of any type: calls the entry point of the node's type.
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -15,57 +16,13 @@
 namespace rcuda::client {
 namespace {
 
-CUDA_KERNEL_NODE_PARAMS from_v3(const CUDA_KERNEL_NODE_PARAMS_v3& given) {
-  CUDA_KERNEL_NODE_PARAMS kernel{};
-  kernel.func = given.func;
-  kernel.gridDimX = given.gridDimX;
-  kernel.gridDimY = given.gridDimY;
-  kernel.gridDimZ = given.gridDimZ;
-  kernel.blockDimX = given.blockDimX;
-  kernel.blockDimY = given.blockDimY;
-  kernel.blockDimZ = given.blockDimZ;
-  kernel.sharedMemBytes = given.sharedMemBytes;
-  kernel.kernelParams = given.kernelParams;
-  kernel.extra = given.extra;
-  kernel.kern = given.kern;
-  kernel.ctx = given.ctx;
-  return kernel;
-}
-
-CUDA_MEMSET_NODE_PARAMS from_v2(const CUDA_MEMSET_NODE_PARAMS_v2& given) {
-  CUDA_MEMSET_NODE_PARAMS fill{};
-  fill.dst = given.dst;
-  fill.pitch = given.pitch;
-  fill.value = given.value;
-  fill.elementSize = given.elementSize;
-  fill.width = given.width;
-  fill.height = given.height;
-  return fill;
-}
-
-CUDA_HOST_NODE_PARAMS from_v2(const CUDA_HOST_NODE_PARAMS_v2& given) {
-  CUDA_HOST_NODE_PARAMS host{};
-  host.fn = given.fn;
-  host.userData = given.userData;
-  return host;
-}
-
-CUDA_MEM_ALLOC_NODE_PARAMS from_v2(const CUDA_MEM_ALLOC_NODE_PARAMS_v2& given) {
-  CUDA_MEM_ALLOC_NODE_PARAMS allocation{};
-  allocation.poolProps = given.poolProps;
-  allocation.accessDescs = given.accessDescs;
-  allocation.accessDescCount = given.accessDescCount;
-  allocation.bytesize = given.bytesize;
-  return allocation;
-}
-
-CUDA_BATCH_MEM_OP_NODE_PARAMS from_v2(const CUDA_BATCH_MEM_OP_NODE_PARAMS_v2& given) {
-  CUDA_BATCH_MEM_OP_NODE_PARAMS batch{};
-  batch.ctx = given.ctx;
-  batch.count = given.count;
-  batch.paramArray = given.paramArray;
-  batch.flags = given.flags;
-  return batch;
+// cuda.h's newer structs begin with the members of the older ones, which the entry points take.
+template <typename Older, typename Newer>
+Older older(const Newer& given) {
+  static_assert(sizeof(Older) <= sizeof(Newer));
+  Older parameters;
+  std::memcpy(&parameters, &given, sizeof parameters);
+  return parameters;
 }
 
 CUcontext context_or_current(CUcontext context) {
@@ -93,19 +50,19 @@ CUresult add_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependenc
                   CUgraphNodeParams* parameters) {
   switch (parameters->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: {
-      const CUDA_KERNEL_NODE_PARAMS kernel = from_v3(parameters->kernel);
+      const auto kernel = older<CUDA_KERNEL_NODE_PARAMS>(parameters->kernel);
       return cuGraphAddKernelNode_v2(node, graph, dependencies, count, &kernel);
     }
     case CU_GRAPH_NODE_TYPE_MEMCPY:
       return cuGraphAddMemcpyNode(node, graph, dependencies, count, &parameters->memcpy.copyParams,
                                   context_or_current(parameters->memcpy.copyCtx));
     case CU_GRAPH_NODE_TYPE_MEMSET: {
-      const CUDA_MEMSET_NODE_PARAMS fill = from_v2(parameters->memset);
+      const auto fill = older<CUDA_MEMSET_NODE_PARAMS>(parameters->memset);
       return cuGraphAddMemsetNode(node, graph, dependencies, count, &fill,
                                   context_or_current(parameters->memset.ctx));
     }
     case CU_GRAPH_NODE_TYPE_HOST: {
-      const CUDA_HOST_NODE_PARAMS host = from_v2(parameters->host);
+      const auto host = older<CUDA_HOST_NODE_PARAMS>(parameters->host);
       return cuGraphAddHostNode(node, graph, dependencies, count, &host);
     }
     case CU_GRAPH_NODE_TYPE_GRAPH:
@@ -118,7 +75,7 @@ CUresult add_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependenc
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
       return cuGraphAddEventWaitNode(node, graph, dependencies, count, parameters->eventWait.event);
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
-      CUDA_MEM_ALLOC_NODE_PARAMS allocation = from_v2(parameters->alloc);
+      auto allocation = older<CUDA_MEM_ALLOC_NODE_PARAMS>(parameters->alloc);
       const CUresult result = cuGraphAddMemAllocNode(node, graph, dependencies, count, &allocation);
       if (result == CUDA_SUCCESS) parameters->alloc.dptr = allocation.dptr;
       return result;
@@ -126,7 +83,7 @@ CUresult add_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependenc
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
       return cuGraphAddMemFreeNode(node, graph, dependencies, count, parameters->free.dptr);
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
-      const CUDA_BATCH_MEM_OP_NODE_PARAMS batch = from_v2(parameters->memOp);
+      const auto batch = older<CUDA_BATCH_MEM_OP_NODE_PARAMS>(parameters->memOp);
       return cuGraphAddBatchMemOpNode(node, graph, dependencies, count, &batch);
     }
     case CU_GRAPH_NODE_TYPE_CONDITIONAL:
@@ -178,21 +135,21 @@ CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* parameters) {
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   switch (parameters->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: {
-      const CUDA_KERNEL_NODE_PARAMS kernel = from_v3(parameters->kernel);
+      const auto kernel = older<CUDA_KERNEL_NODE_PARAMS>(parameters->kernel);
       return cuGraphKernelNodeSetParams_v2(node, &kernel);
     }
     case CU_GRAPH_NODE_TYPE_MEMCPY:
       return cuGraphMemcpyNodeSetParams(node, &parameters->memcpy.copyParams);
     case CU_GRAPH_NODE_TYPE_MEMSET: {
-      const CUDA_MEMSET_NODE_PARAMS fill = from_v2(parameters->memset);
+      const auto fill = older<CUDA_MEMSET_NODE_PARAMS>(parameters->memset);
       return cuGraphMemsetNodeSetParams(node, &fill);
     }
     case CU_GRAPH_NODE_TYPE_HOST: {
-      const CUDA_HOST_NODE_PARAMS host = from_v2(parameters->host);
+      const auto host = older<CUDA_HOST_NODE_PARAMS>(parameters->host);
       return cuGraphHostNodeSetParams(node, &host);
     }
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
-      const CUDA_BATCH_MEM_OP_NODE_PARAMS batch = from_v2(parameters->memOp);
+      const auto batch = older<CUDA_BATCH_MEM_OP_NODE_PARAMS>(parameters->memOp);
       return cuGraphBatchMemOpNodeSetParams(node, &batch);
     }
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
@@ -209,25 +166,25 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec executable, CUgraphNode node,
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   switch (parameters->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: {
-      const CUDA_KERNEL_NODE_PARAMS kernel = from_v3(parameters->kernel);
+      const auto kernel = older<CUDA_KERNEL_NODE_PARAMS>(parameters->kernel);
       return cuGraphExecKernelNodeSetParams_v2(executable, node, &kernel);
     }
     case CU_GRAPH_NODE_TYPE_MEMCPY:
       return cuGraphExecMemcpyNodeSetParams(executable, node, &parameters->memcpy.copyParams,
                                             context_or_current(parameters->memcpy.copyCtx));
     case CU_GRAPH_NODE_TYPE_MEMSET: {
-      const CUDA_MEMSET_NODE_PARAMS fill = from_v2(parameters->memset);
+      const auto fill = older<CUDA_MEMSET_NODE_PARAMS>(parameters->memset);
       return cuGraphExecMemsetNodeSetParams(executable, node, &fill,
                                             context_or_current(parameters->memset.ctx));
     }
     case CU_GRAPH_NODE_TYPE_HOST: {
-      const CUDA_HOST_NODE_PARAMS host = from_v2(parameters->host);
+      const auto host = older<CUDA_HOST_NODE_PARAMS>(parameters->host);
       return cuGraphExecHostNodeSetParams(executable, node, &host);
     }
     case CU_GRAPH_NODE_TYPE_GRAPH:
       return cuGraphExecChildGraphNodeSetParams(executable, node, parameters->graph.graph);
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
-      const CUDA_BATCH_MEM_OP_NODE_PARAMS batch = from_v2(parameters->memOp);
+      const auto batch = older<CUDA_BATCH_MEM_OP_NODE_PARAMS>(parameters->memOp);
       return cuGraphExecBatchMemOpNodeSetParams(executable, node, &batch);
     }
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
