@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@
 #include <unistd.h>
 
 #include "api/opcodes.h"
+#include "common/base/file_io.h"
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/start_thread.h"
@@ -408,16 +410,9 @@ void Writer::event(const char* format, ...) {
 }
 
 void Writer::flush() {
-  size_t written = 0;
-  while (written < text_.size() && !failed_) {
-    const ssize_t count = ::write(file_.get(), text_.data() + written, text_.size() - written);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) {
-      failed_ = true;
-      RCUDA_ERROR("RCUDA_TRACE: cannot write the timeline, it ends here: %s", std::strerror(errno));
-      break;
-    }
-    written += static_cast<size_t>(count);
+  if (!failed_ && !rcuda::write_all(file_.get(), std::as_bytes(std::span(text_)))) {
+    failed_ = true;
+    RCUDA_ERROR("RCUDA_TRACE: cannot write the timeline, it ends here: %s", std::strerror(errno));
   }
   text_.clear();
 }

@@ -15,22 +15,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/file_io.h"
+
 namespace rcuda {
 namespace {
 
 constexpr const char* kTemporaryPrefix = ".incoming-";
-
-bool write_all(int fd, const void* data, size_t count) {
-  const auto* at = static_cast<const char*>(data);
-  while (count > 0) {
-    const ssize_t written = ::write(fd, at, count);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    at += written;
-    count -= static_cast<size_t>(written);
-  }
-  return true;
-}
 
 uint64_t random_number() {
   std::random_device device;
@@ -110,9 +100,8 @@ Status FileCache::insert(const std::string& name,
   if (!file) return Status::from_errno(errno, temporary);
   // Synced before it gets its name, so that a name stands for a whole file even after a power cut.
   const bool written =
-      std::all_of(parts.begin(), parts.end(), [&](std::span<const std::byte> part) {
-        return write_all(file.get(), part.data(), part.size());
-      });
+      std::all_of(parts.begin(), parts.end(),
+                  [&](std::span<const std::byte> part) { return write_all(file.get(), part); });
   Status status;
   if (!written || ::fsync(file.get()) != 0) {
     status = Status::from_errno(errno, name);

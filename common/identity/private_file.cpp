@@ -3,10 +3,13 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <span>
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "common/base/file_io.h"
 
 namespace rcuda::identity {
 namespace {
@@ -35,17 +38,6 @@ Status check(const struct stat& status, const std::string& path) {
   return {};
 }
 
-bool write_all(int file, const std::string& text) {
-  size_t written = 0;
-  while (written < text.size()) {
-    const ssize_t count = ::write(file, text.data() + written, text.size() - written);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return false;
-    written += static_cast<size_t>(count);
-  }
-  return true;
-}
-
 std::string folder_of(const std::string& path) {
   const size_t slash = path.rfind('/');
   if (slash == std::string::npos) return ".";
@@ -68,7 +60,8 @@ class Temporary {
   // Writes the text to the disk.
   Status fill(const std::string& text) {
     if (!file_) return Status::from_errno(errno, "cannot make a file in " + folder_);
-    const bool done = ::fchmod(file_.get(), 0600) == 0 && write_all(file_.get(), text) &&
+    const bool done = ::fchmod(file_.get(), 0600) == 0 &&
+                      write_all(file_.get(), std::as_bytes(std::span(text))) &&
                       ::fsync(file_.get()) == 0;
     return done ? Status() : Status::from_errno(errno, "cannot write " + path_);
   }

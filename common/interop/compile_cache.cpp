@@ -17,6 +17,7 @@
 #include "common/base/absolute_variable.h"
 #include "common/base/cache_folder.h"
 #include "common/base/file_cache.h"
+#include "common/base/file_io.h"
 #include "common/base/log.h"
 
 namespace rcuda::interop {
@@ -63,18 +64,6 @@ uint64_t hash_of(std::string_view text, uint64_t start) {
   return hash;
 }
 
-bool read_all(int fd, void* data, size_t bytes) {
-  auto* at = static_cast<char*>(data);
-  while (bytes > 0) {
-    const ssize_t count = ::read(fd, at, bytes);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return false;
-    at += count;
-    bytes -= static_cast<size_t>(count);
-  }
-  return true;
-}
-
 std::span<const std::byte> bytes_of(const void* data, size_t bytes) {
   return {static_cast<const std::byte*>(data), bytes};
 }
@@ -97,18 +86,19 @@ class CompileEntry {
     struct stat status;
     FileHeader header;
     if (!file || ::fstat(file.get(), &status) != 0 ||
-        !read_all(file.get(), &header, sizeof header)) {
+        !read_all(file.get(), std::as_writable_bytes(std::span(&header, 1)))) {
       return nullptr;
     }
     const auto rest = static_cast<uint64_t>(status.st_size) - sizeof header - question_.size();
     std::string question(question_.size(), '\0');
     if (header.magic != kMagic || header.question_bytes != question_.size() ||
         header.answer_bytes != rest || rest > std::numeric_limits<uint32_t>::max() ||
-        !read_all(file.get(), question.data(), question.size()) || question != question_) {
+        !read_all(file.get(), std::as_writable_bytes(std::span(question))) ||
+        question != question_) {
       return nullptr;
     }
     void* const answer = std::malloc(rest);
-    if (answer && !read_all(file.get(), answer, rest)) {
+    if (answer && !read_all(file.get(), {static_cast<std::byte*>(answer), rest})) {
       std::free(answer);
       return nullptr;
     }
@@ -119,9 +109,9 @@ class CompileEntry {
   void insert(const void* data, size_t bytes) const {
     if (!cache().keeps_files() || bytes + question_.size() > cache().max_bytes()) return;
     const FileHeader header{kMagic, question_.size(), bytes};
-    const Status status =
-        cache().insert(name_, {bytes_of(&header, sizeof header),
-                               bytes_of(question_.data(), question_.size()), bytes_of(data, bytes)});
+    const Status status = cache().insert(
+        name_, {bytes_of(&header, sizeof header), bytes_of(question_.data(), question_.size()),
+                bytes_of(data, bytes)});
     if (!status.ok()) RCUDA_DEBUG("what NVRTC compiled is not kept: %s", status.message().c_str());
   }
 
