@@ -105,13 +105,13 @@ inline constexpr size_t kMaxRegionPut = 64u << 10;
 
 // Activity of a Link so far. Over verbs, anything the peer can have noticed has been counted.
 struct LinkCounters {
-  uint64_t puts = 0;            // calls of put()
-  uint64_t wakes = 0;           // puts that had to wake the peer
-  uint64_t window_bytes = 0;    // bytes written into the peer's window
-  uint64_t work_requests = 0;   // verbs only: posted work requests
-  uint64_t doorbells = 0;       // verbs only: ibv_post_send calls
-  uint64_t completions = 0;     // verbs only: polled work completions, including those of receives
-  uint64_t receives = 0;        // verbs only: of these, completions of posted receives
+  uint64_t puts = 0;           // calls of put()
+  uint64_t wakes = 0;          // puts that had to wake the peer
+  uint64_t window_bytes = 0;   // bytes written into the peer's window
+  uint64_t work_requests = 0;  // verbs only: posted work requests
+  uint64_t doorbells = 0;      // verbs only: ibv_post_send calls
+  uint64_t completions = 0;    // verbs only: polled work completions, including those of receives
+  uint64_t receives = 0;       // verbs only: of these, completions of posted receives
   uint64_t arms = 0;  // verbs only: work requests that ask the peer for a wake-up before a sleep
   uint64_t arm_answers = 0;     // verbs only: work requests that answer the peer's arms
   uint64_t transfer_bytes = 0;  // payload moved by read() and write()
@@ -170,8 +170,8 @@ class Link {
   // has_adapter.
   virtual Status loop_back(void* to, const void* from, size_t bytes) = 0;
   // Pending transfers of the region fail. After the return, no peer touches the memory through this
-  // Link; a peer that has mapped the region's backing may still touch those pages. With has_adapter it blocks until the peer has released the region, so a
-  // TransferDone must not call it.
+  // Link; a peer that has mapped the region's backing may still touch those pages. With has_adapter
+  // it blocks until the peer has released the region, so a TransferDone must not call it.
   virtual Status unexpose(RegionId region) = 0;
 
   // Maps the peer's region at `address` (nullptr: anywhere). Returns nullptr if the medium cannot
@@ -223,9 +223,9 @@ class Link {
   // write's completion must come back to this side before a put can tell the peer. kUnsupported
   // without has_immediates. `immediate` is not 0, and `bytes` is at least 1.
   //
-  // `done` means that this side has finished: the memory is the caller's again, and the peer is told
-  // of the arrival. A write outside of the peer's region breaks the Link; a write into a withdrawn
-  // region is dropped.
+  // `done` means that this side has finished: the memory is the caller's again, and the peer is
+  // told of the arrival. A write outside of the peer's region breaks the Link; a write into a
+  // withdrawn region is dropped.
   virtual void write_with_immediate(RegionId, uint64_t, const void*, size_t, uint32_t, Company,
                                     TransferDone done) {
     done({Code::kUnsupported, std::string(medium()) + " has no write with immediate"});

@@ -97,18 +97,18 @@ Status LinkCore::loop_back(void*, const void*, size_t) {
 
 LinkCounters LinkCore::counters() const {
   LinkCounters counters;
-  counters.puts = puts_.load(std::memory_order_relaxed);
-  counters.wakes = wakes_.load(std::memory_order_relaxed);
-  counters.window_bytes = window_bytes_.load(std::memory_order_relaxed);
-  counters.work_requests = work_requests_.load(std::memory_order_relaxed);
-  counters.doorbells = doorbells_.load(std::memory_order_relaxed);
-  counters.completions = completions_.load(std::memory_order_relaxed);
-  counters.receives = receives_.load(std::memory_order_relaxed);
-  counters.arms = arms_.load(std::memory_order_relaxed);
-  counters.arm_answers = arm_answers_.load(std::memory_order_relaxed);
-  counters.transfer_bytes = transfer_bytes_.load(std::memory_order_relaxed);
-  counters.copied_bytes = copied_bytes_.load(std::memory_order_relaxed);
-  counters.registrations = registrations_.load(std::memory_order_relaxed);
+  counters.puts = counters_.puts.load(std::memory_order_relaxed);
+  counters.wakes = counters_.wakes.load(std::memory_order_relaxed);
+  counters.window_bytes = counters_.window_bytes.load(std::memory_order_relaxed);
+  counters.work_requests = counters_.work_requests.load(std::memory_order_relaxed);
+  counters.doorbells = counters_.doorbells.load(std::memory_order_relaxed);
+  counters.completions = counters_.completions.load(std::memory_order_relaxed);
+  counters.receives = counters_.receives.load(std::memory_order_relaxed);
+  counters.arms = counters_.arms.load(std::memory_order_relaxed);
+  counters.arm_answers = counters_.arm_answers.load(std::memory_order_relaxed);
+  counters.transfer_bytes = counters_.transfer_bytes.load(std::memory_order_relaxed);
+  counters.copied_bytes = counters_.copied_bytes.load(std::memory_order_relaxed);
+  counters.registrations = counters_.registrations.load(std::memory_order_relaxed);
   return counters;
 }
 

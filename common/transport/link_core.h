@@ -27,6 +27,14 @@ std::chrono::milliseconds heartbeat_interval(uint32_t timeout_ms);
 // Why a Link ended, on the side that was silent for longer than its peer's limit.
 std::string given_up(uint64_t limit_ms);
 
+// LinkCounters while a Link counts. Any thread, in relaxed order.
+struct LiveCounters {
+  std::atomic<uint64_t> puts{0}, wakes{0}, window_bytes{0};
+  std::atomic<uint64_t> work_requests{0}, doorbells{0}, completions{0}, receives{0};
+  std::atomic<uint64_t> arms{0}, arm_answers{0};
+  std::atomic<uint64_t> transfer_bytes{0}, copied_bytes{0}, registrations{0};
+};
+
 class LinkCore : public Link {
  public:
   Status wait(const std::function<bool()>& ready, std::chrono::steady_clock::time_point deadline,
@@ -71,26 +79,15 @@ class LinkCore : public Link {
     counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
   }
   void count_put(size_t total) {
-    bump(puts_, 1);
-    bump(window_bytes_, total);
+    bump(counters_.puts, 1);
+    bump(counters_.window_bytes, total);
   }
 
   Doorbell doorbell_;   // threads sleep on it until this side's window changes
   Doorbell elsewhere_;  // and on this one, until it changes outside of the answers
   const bool tells_answers_apart_;
 
-  std::atomic<uint64_t> puts_{0};
-  std::atomic<uint64_t> wakes_{0};
-  std::atomic<uint64_t> window_bytes_{0};
-  std::atomic<uint64_t> work_requests_{0};
-  std::atomic<uint64_t> doorbells_{0};
-  std::atomic<uint64_t> completions_{0};
-  std::atomic<uint64_t> receives_{0};
-  std::atomic<uint64_t> arms_{0};
-  std::atomic<uint64_t> arm_answers_{0};
-  std::atomic<uint64_t> transfer_bytes_{0};
-  std::atomic<uint64_t> copied_bytes_{0};
-  std::atomic<uint64_t> registrations_{0};
+  LiveCounters counters_;
 
  private:
   std::atomic<bool> broken_{false};

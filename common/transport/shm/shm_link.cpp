@@ -156,7 +156,7 @@ class ShmLink final : public LinkCore {
   std::deque<Copy> copies_ RCUDA_GUARDED_BY(copy_mutex_);
   bool stop_copies_ RCUDA_GUARDED_BY(copy_mutex_) = false;
   bool warned_of_copies_ RCUDA_GUARDED_BY(copy_mutex_) = false;
-  std::thread copy_thread_;        // started under copy_mutex_
+  std::thread copy_thread_;  // started under copy_mutex_
 
   std::unique_ptr<ControlChannel> control_;
 };
@@ -205,9 +205,10 @@ Status ShmLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
   store_pieces(peer_.bytes().data() + offset, pieces, total);
   count_put(total);
   if (!wakes_peer(wake)) return {};
-  if (peer_bell_.ring()) bump(wakes_, 1);
+  if (peer_bell_.ring()) bump(counters_.wakes, 1);
   const bool has_answers = peer_answers_.bytes != 0;
-  if (has_answers && !peer_answers_.holds(offset) && peer_elsewhere_.ring()) bump(wakes_, 1);
+  if (has_answers && !peer_answers_.holds(offset) && peer_elsewhere_.ring())
+    bump(counters_.wakes, 1);
   return {};
 }
 
@@ -303,8 +304,8 @@ Status ShmLink::run_copy(const Copy& copy) {
       std::memcpy(local + at, piece->data + at, count);
     }
   }
-  transfer_bytes_.fetch_add(copy.bytes, std::memory_order_relaxed);
-  copied_bytes_.fetch_add(copy.bytes, std::memory_order_relaxed);
+  counters_.transfer_bytes.fetch_add(copy.bytes, std::memory_order_relaxed);
+  counters_.copied_bytes.fetch_add(copy.bytes, std::memory_order_relaxed);
   return {};
 }
 

@@ -29,8 +29,8 @@ TcpBulk::TcpBulk(std::vector<Socket> streams, ExposedRegions& regions, SocketOrd
                  std::chrono::nanoseconds receive_spin, const ImmediateArrived& on_immediate,
                  const BulkStream::OnError& on_error) {
   for (Socket& stream : streams) {
-    streams_.push_back(std::make_unique<BulkStream>(std::move(stream), regions, order,
-                                                    receive_spin, on_immediate, on_error));
+    streams_.push_back(std::make_unique<BulkStream>(std::move(stream), regions, order, receive_spin,
+                                                    on_immediate, on_error));
   }
 }
 

@@ -162,8 +162,8 @@ Status TcpLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
     }
     sent_in_order_.store(sent, std::memory_order_release);
   }
-  transfer_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
-  copied_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
+  counters_.transfer_bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
+  counters_.copied_bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
   return {};
 }
 
@@ -192,8 +192,8 @@ TransferDone TcpLink::counting(size_t bytes, TransferDone done) {
   return [this, bytes, done = std::move(done)](const Status& status) {
     if (status.ok()) {
       // The kernel's copy between socket and memory also runs on this CPU.
-      transfer_bytes_.fetch_add(bytes, std::memory_order_relaxed);
-      copied_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+      counters_.transfer_bytes.fetch_add(bytes, std::memory_order_relaxed);
+      counters_.copied_bytes.fetch_add(bytes, std::memory_order_relaxed);
     }
     done(status);
   };

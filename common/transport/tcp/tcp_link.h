@@ -1,5 +1,5 @@
-// TcpLink: the Link over TCP. The control socket becomes an ordered stream of puts in each direction
-// (tcp_messages.h).
+// TcpLink: the Link over TCP. The control socket becomes an ordered stream of puts in each
+// direction (tcp_messages.h).
 //
 // TcpSender gathers outgoing puts. For incoming ones, a thread copies small puts out of a buffer
 // that one recv() has filled, and receives large puts straight into the window. This thread never

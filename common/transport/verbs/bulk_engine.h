@@ -38,21 +38,12 @@
 
 namespace rcuda::transport::verbs {
 
-struct BulkCounters {
-  std::atomic<uint64_t>& work_requests;
-  std::atomic<uint64_t>& doorbells;
-  std::atomic<uint64_t>& completions;
-  std::atomic<uint64_t>& receives;
-  std::atomic<uint64_t>& transfer_bytes;
-  std::atomic<uint64_t>& copied_bytes;
-};
-
 class BulkEngine {
  public:
   static constexpr uint32_t kDepth = 64;  // work requests in flight per queue pair
   static constexpr uint32_t kReceives = 2 * kDepth;
 
-  BulkEngine(LocalMemory& memory, BulkCounters counters, Loss::Note on_error,
+  BulkEngine(LocalMemory& memory, LiveCounters& counters, Loss::Note on_error,
              ImmediateArrived on_immediate, std::function<void(uint64_t region)> on_retired)
       : memory_(memory),
         counters_(counters),
@@ -137,7 +128,7 @@ class BulkEngine {
   static constexpr size_t kSlotBytes = 256u << 10;
 
   LocalMemory& memory_;
-  const BulkCounters counters_;
+  LiveCounters& counters_;
   const Loss::Note on_error_;
   const ImmediateArrived on_immediate_;
   const std::function<void(uint64_t)> on_retired_;

@@ -24,17 +24,12 @@
 
 #include "common/base/mutex.h"
 #include "common/transport/link.h"
+#include "common/transport/link_core.h"
 #include "common/transport/mapping.h"
 #include "common/transport/verbs/handles.h"
 #include "common/transport/verbs/loss.h"
 
 namespace rcuda::transport::verbs {
-
-struct PutCounters {
-  std::atomic<uint64_t>& work_requests;
-  std::atomic<uint64_t>& doorbells;
-  std::atomic<uint64_t>& completions;
-};
 
 class PutQueue {
  public:
@@ -46,7 +41,7 @@ class PutQueue {
     uint32_t rkey = 0;
   };
 
-  PutQueue(PutCounters counters, Loss::Note on_error)
+  PutQueue(LiveCounters& counters, Loss::Note on_error)
       : counters_(counters), on_error_(std::move(on_error)) {}
 
   Status open(ibv_pd* pd);
@@ -95,7 +90,7 @@ class PutQueue {
   Status post(MutexLock& lock) RCUDA_REQUIRES(mutex_, lock);
   void poll_locked() RCUDA_REQUIRES(mutex_);
 
-  const PutCounters counters_;
+  LiveCounters& counters_;
   const Loss::Note on_error_;
   Mapping staging_;
   Mr staging_mr_;

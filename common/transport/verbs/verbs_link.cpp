@@ -88,11 +88,11 @@ Status VerbsLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake)
   const auto wakes = [this, wake] {
     if (!wakes_peer(wake) || !peer_armed_.load(std::memory_order_relaxed)) return false;
     peer_armed_.store(false, std::memory_order_relaxed);
-    wakes_.fetch_add(1, std::memory_order_relaxed);
+    counters_.wakes.fetch_add(1, std::memory_order_relaxed);
     return true;
   };
-  puts_.fetch_add(1, std::memory_order_relaxed);
-  window_bytes_.fetch_add(total, std::memory_order_relaxed);
+  counters_.puts.fetch_add(1, std::memory_order_relaxed);
+  counters_.window_bytes.fetch_add(total, std::memory_order_relaxed);
   Status sent = put_queue_.put(offset, pieces, total, wakes, kWake);
   if (!sent.ok()) {
     // The loss is noted. The progress thread ends the Link for all threads, unless this is that
@@ -109,7 +109,7 @@ Status VerbsLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake)
 void VerbsLink::before_sleep() {
   if (broken() || armed_.exchange(true)) return;
   ibv_req_notify_cq(send_cq_.get(), 0);
-  arms_.fetch_add(1, std::memory_order_relaxed);
+  counters_.arms.fetch_add(1, std::memory_order_relaxed);
   (void)put_queue_.signal(kArm, [] {});  // a failure is noted by the queue
 }
 
@@ -235,8 +235,8 @@ Status VerbsLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
       uint64_t number = 0;
       RCUDA_RETURN_IF_ERROR(put_queue_.put_into(*place, bytes, &number));
       last_region_put_.store(number, std::memory_order_release);
-      transfer_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
-      copied_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
+      counters_.transfer_bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
+      counters_.copied_bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
       return {};
     }
     if (place.status().code() == Code::kNotFound) return {};  // withdrawn

@@ -39,12 +39,10 @@ class VerbsLink final : public LinkCore {
         near_pci_(options.near_pci),
         loss_([this] { poke(); }),
         note_([this](Loss::Sign sign, const std::string& what) { loss_.note(sign, what); }),
-        put_queue_({work_requests_, doorbells_, completions_}, note_),
-        memory_(registrations_),
+        put_queue_(counters_, note_),
+        memory_(counters_.registrations),
         bulk_(
-            memory_,
-            {work_requests_, doorbells_, completions_, receives_, transfer_bytes_, copied_bytes_},
-            note_,
+            memory_, counters_, note_,
             [this](uint32_t immediate, uint64_t bytes) { immediate_arrived(immediate, bytes); },
             [this](uint64_t region) {
               control_->send({.kind = ControlMessage::kRetired, .region = region});

@@ -58,8 +58,8 @@ void VerbsLink::take_immediates() {
   ibv_wc completions[kReceives];
   int count;
   while ((count = ibv_poll_cq(receive_cq_.get(), kReceives, completions)) > 0) {
-    completions_.fetch_add(count, std::memory_order_relaxed);
-    receives_.fetch_add(count, std::memory_order_relaxed);
+    counters_.completions.fetch_add(count, std::memory_order_relaxed);
+    counters_.receives.fetch_add(count, std::memory_order_relaxed);
     for (const ibv_wc& completion : std::span(completions, count)) {
       if (completion.status != IBV_WC_SUCCESS) {
         const bool flushed = completion.status == IBV_WC_WR_FLUSH_ERR;
@@ -76,7 +76,7 @@ void VerbsLink::take_immediates() {
         case kArm:
           (void)put_queue_.signal(kAck, [this] {
             peer_armed_.store(true, std::memory_order_relaxed);
-            arm_answers_.fetch_add(1, std::memory_order_relaxed);
+            counters_.arm_answers.fetch_add(1, std::memory_order_relaxed);
           });
           break;
         case kWake:

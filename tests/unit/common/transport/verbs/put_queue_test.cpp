@@ -64,9 +64,8 @@ class PutQueueTest : public ::testing::Test {
   ibv_pd pd_{};
   ibv_qp qp_{};
   ibv_cq cq_{};
-  std::atomic<uint64_t> requests_{0}, doorbells_{0}, completions_{0};
-  PutQueue queue_{{requests_, doorbells_, completions_},
-                  [](Loss::Sign, const std::string& what) { ADD_FAILURE() << what; }};
+  LiveCounters counters_;
+  PutQueue queue_{counters_, [](Loss::Sign, const std::string& what) { ADD_FAILURE() << what; }};
 };
 
 TEST_F(PutQueueTest, NothingComesBetweenThePartsOfAPut) {
