@@ -1,7 +1,7 @@
 """Generates the client's side of every command: forward_cuX, which sends the command and takes the
 answer, and the entry point cuX unless that is handwritten."""
 
-from emit import NOTICE
+from emit import NOTICE, fixup_function
 
 def emit_header(table):
     lines = ["""// forward_cuX: runs driver function cuX on a worker.
@@ -293,42 +293,16 @@ def emit_family(table, family):
     return "".join(lines)
 
 
-def fixup_lines(struct, types, to_wire):
-    lines = []
-    for f in struct.fixups:
-        guard = f"if ({f.when}) " if f.when else ""
-        if f.form == "null" or f.direction == "out" and to_wire:
-            lines.append(f"  {guard}{f.member} = {{}};\n")
-        elif f.form == "location" and to_wire:
-            lines.append(f"  {guard}if (CUresult r = location_to_wire({f.member}, route); "
-                         "r != CUDA_SUCCESS) return r;\n")
-        elif f.form == "location":
-            lines.append(f"  {guard}location_from_wire({f.member}, route);\n")
-        elif f.form == "devices" and to_wire:
-            lines.append(f"  {guard}if (CUresult r = devices_to_wire({f.member}, route); "
-                         "r != CUDA_SUCCESS) return r;\n")
-        elif f.form == "handle" and f.direction != "in" or f.form == "handle" and to_wire:
-            kind = f"wire::Kind::k{types.handles[f.type]}"
-            if to_wire:
-                lines.append(f"  {guard}if (CUresult r = handle_to_wire({f.member}, {kind}, route); "
-                             "r != CUDA_SUCCESS) return r;\n")
-            else:
-                lines.append(f"  {guard}handle_from_wire({f.member}, {kind}, route);\n")
-    return lines
-
-
 def emit_fixups(table):
     """to_wire and from_wire of structs with members that cannot be sent unchanged."""
     lines = [NOTICE, '#pragma once\n\n#include <cuda.h>\n\n#include "client/forward/call.h"\n\n'
              "namespace rcuda::client {\n\n"]
     for struct in table.types.structs.values():
-        lines.append(f"inline CUresult to_wire([[maybe_unused]] {struct.name}& it, "
-                     "[[maybe_unused]] Route* route) {\n")
-        lines += fixup_lines(struct, table.types, True)
-        lines.append("  return CUDA_SUCCESS;\n}\n")
-        lines.append(f"inline void from_wire([[maybe_unused]] {struct.name}& it, "
-                     "[[maybe_unused]] const Route* route) {\n")
-        lines += fixup_lines(struct, table.types, False)
-        lines.append("}\n\n")
+        lines += [fixup_function(struct, table.types, "to_wire", "Route* route", "CUresult",
+                                 lambda f: f.form == "null" or f.direction == "out",
+                                 lambda f: f.form in ("location", "devices", "handle")),
+                  fixup_function(struct, table.types, "from_wire", "const Route* route", "void",
+                                 lambda f: f.form == "null",
+                                 lambda f: f.form == "location" or f.form == "handle" and f.direction != "in"), "\n"]
     lines.append("}  // namespace rcuda::client\n")
     return "".join(lines)

@@ -1,7 +1,7 @@
 """Generates the worker's side: one handler per opcode, which decodes a command's body, looks up its
 objects, calls the driver (or a handwritten serve_cuX) and encodes the results."""
 
-from emit import NOTICE
+from emit import NOTICE, fixup_function
 from traits import FIRST_OPCODE
 
 
@@ -302,36 +302,11 @@ def emit_fixups(table):
     lines = [NOTICE, '#pragma once\n\n#include <cuda.h>\n\n#include "server/executor/calls/call.h"\n\n'
              "namespace rcuda::server {\n\n"]
     for struct in table.types.structs.values():
-        lines.append(f"inline CUresult from_wire([[maybe_unused]] {struct.name}& it, "
-                     "[[maybe_unused]] Executor& executor) {\n")
-        for f in struct.fixups:
-            guard = f"if ({f.when}) " if f.when else ""
-            if f.form == "null" or f.direction == "out":
-                lines.append(f"  {guard}{f.member} = {{}};\n")
-            elif f.form == "location":
-                lines.append(f"  {guard}if (CUresult r = location_from_wire({f.member}, executor); "
-                             "r != CUDA_SUCCESS) return r;\n")
-            elif f.form == "devices":
-                lines.append(f"  {guard}if (CUresult r = devices_from_wire({f.member}, executor); "
-                             "r != CUDA_SUCCESS) return r;\n")
-            elif f.form == "handle":
-                kind = f"wire::Kind::k{table.types.handles[f.type]}"
-                lines.append(f"  {guard}if (CUresult r = handle_from_wire({f.member}, {kind}, executor); "
-                             "r != CUDA_SUCCESS) return r;\n")
-            elif f.form == "callback":
-                lines.append(f"  callback_from_wire(it.fn, {f.member}, executor);\n")
-        lines.append("  return CUDA_SUCCESS;\n}\n")
-        lines.append(f"inline void to_wire([[maybe_unused]] {struct.name}& it, "
-                     "[[maybe_unused]] Executor& executor) {\n")
-        for f in struct.fixups:
-            guard = f"if ({f.when}) " if f.when else ""
-            if f.form in ("null", "array", "callback") or f.direction == "in":
-                lines.append(f"  {guard}{f.member} = {{}};\n")
-            elif f.form == "location":
-                lines.append(f"  {guard}location_to_wire({f.member}, executor);\n")
-            elif f.form == "handle":
-                kind = f"wire::Kind::k{table.types.handles[f.type]}"
-                lines.append(f"  {guard}handle_to_wire({f.member}, {kind}, executor);\n")
-        lines.append("}\n\n")
+        lines += [fixup_function(struct, table.types, "from_wire", "Executor& executor", "CUresult",
+                                 lambda f: f.form == "null" or f.direction == "out",
+                                 lambda f: f.form in ("location", "devices", "handle", "callback")),
+                  fixup_function(struct, table.types, "to_wire", "Executor& executor", "void",
+                                 lambda f: f.form in ("null", "array", "callback") or f.direction == "in",
+                                 lambda f: f.form in ("location", "handle")), "\n"]
     lines.append("}  // namespace rcuda::server\n")
     return "".join(lines)
