@@ -1,10 +1,11 @@
 // The commands that the two workers get for a blocking copy: where a worker must check that a
 // stream has reached the copy, and where the client already knows.
+#include "client/copy/peer.h"
+
 #include <gtest/gtest.h>
 
 #include "api/opcodes.h"
 #include "client/copy/locate.h"
-#include "client/copy/peer.h"
 #include "tests/unit/client/two_puppets.h"
 
 namespace rcuda::client {

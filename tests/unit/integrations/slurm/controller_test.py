@@ -7,7 +7,7 @@ import tempfile
 import threading
 import unittest
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../..")
 sys.path.insert(0, os.path.join(ROOT, "integrations/slurm/controller"))
 from pool import choose, list_text, parse_licences, parse_pool, usable  # noqa: E402
 from state import Entry, State  # noqa: E402

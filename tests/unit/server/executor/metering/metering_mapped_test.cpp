@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "tests/unit/server/metering_fixture.h"
+#include "tests/unit/server/executor/metering/metering_fixture.h"
 
 namespace rcuda::server {
 namespace {

@@ -1,10 +1,10 @@
+#include "tools/rcuda-doctor/checks.h"
+
 #include <filesystem>
 #include <fstream>
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
-
-#include "tools/rcuda-doctor/checks.h"
 
 namespace rcuda::doctor {
 namespace {

@@ -1,9 +1,8 @@
 // What a session does, in memory that its worker and the daemon share.
 #include "server/base/work_page.h"
 
-#include <gtest/gtest.h>
-
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

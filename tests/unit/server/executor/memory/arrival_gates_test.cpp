@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/unit/server/shadow_session.h"
+#include "tests/unit/server/executor/memory/shadow_session.h"
 
 namespace rcuda::server {
 namespace {

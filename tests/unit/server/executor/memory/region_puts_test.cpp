@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "tests/unit/server/shadow_session.h"
+#include "tests/unit/server/executor/memory/shadow_session.h"
 
 namespace rcuda::server {
 namespace {

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "server/executor/metering/stream_frees.h"
-#include "tests/unit/server/metering_fixture.h"
+#include "tests/unit/server/executor/metering/metering_fixture.h"
 
 namespace rcuda::server {
 namespace {
