@@ -30,6 +30,7 @@
 #include "common/identity/encoding.h"
 #include "common/messages/lease_messages.h"
 #include "tools/base/server_query.h"
+#include "tools/base/time_span.h"
 
 namespace rcuda {
 namespace {
@@ -56,27 +57,10 @@ struct Options {
   bool shared = false, json = false;
 };
 
-// 30s, 90min, 12h or 30d.
-bool parse_time(const std::string& text, uint64_t* seconds) {
-  uint64_t count = 0;
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, count);
-  const std::string unit(rest, end);
-  const uint64_t each = unit == "s"     ? 1
-                        : unit == "min" ? 60
-                        : unit == "h"   ? 3600
-                        : unit == "d"   ? 24 * 3600
-                                        : 0;
-  constexpr uint64_t kMost = uint64_t{100} * 366 * 24 * 3600;
-  if (error != std::errc() || each == 0 || count > kMost / each) return false;
-  *seconds = count * each;
-  return true;
-}
-
 Result<uint64_t> parse_duration(const std::string& text) {
-  uint64_t seconds = 0;
-  if (text == "ever") return seconds;
-  if (parse_time(text, &seconds) && seconds != 0) return seconds;
+  if (text == "ever") return uint64_t{0};
+  const auto time = tools::parse_time_span(text);
+  if (time && time->count() != 0) return static_cast<uint64_t>(time->count());
   return Status(Code::kInvalidArgument, "--for " + text +
                                             " is not usable: write a time with its unit (30s, "
                                             "90min, 12h, 30d), or ever");
@@ -164,8 +148,8 @@ Result<wire::LeaseAnswer> ask_for_list(const tools::Server& server, wire::LeaseR
 // With --wait, retries while devices are taken: devices of an ended lease stay busy until its
 // sessions have ended.
 Status take(const Options& options, const tools::Server& server, wire::LeaseRequest request) {
-  uint64_t patience = 0;
-  if (!parse_time(options.wait, &patience)) {
+  const auto patience = tools::parse_time_span(options.wait);
+  if (!patience) {
     return Status(Code::kInvalidArgument,
                   "--wait " + options.wait + " is not usable: write a time such as 30s");
   }
@@ -178,7 +162,7 @@ Status take(const Options& options, const tools::Server& server, wire::LeaseRequ
   if (request.id.empty()) RCUDA_RETURN_IF_ERROR(choose_id(&request));
   request.user = options.user;
   request.shared = options.shared;
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(patience);
+  const auto end = std::chrono::steady_clock::now() + *patience;
   Result<wire::LeaseAnswer> answer = ask(server, request);
   for (bool lost = false; !answer.ok();) {
     // With the same id, the server does not take a second lease.

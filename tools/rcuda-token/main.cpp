@@ -10,7 +10,6 @@
 // The new token is the only thing on stdout.
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <optional>
@@ -29,6 +28,7 @@
 #include "common/identity/users.h"
 #include "server/auth/default_paths.h"
 #include "server/auth/token_store.h"
+#include "tools/base/time_span.h"
 
 namespace rcuda {
 namespace {
@@ -76,22 +76,11 @@ server::Seconds now() {
 // 90min, 12h, 30d, 8w, or never.
 Result<std::optional<server::Seconds>> parse_expiry(const std::string& text, server::Seconds from) {
   if (text == "never") return std::optional<server::Seconds>();
-  int64_t count = 0;
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, count);
-  const std::string unit(rest, end);
-  const int64_t minutes = unit == "min" ? 1
-                          : unit == "h" ? 60
-                          : unit == "d" ? 24 * 60
-                          : unit == "w" ? 7 * 24 * 60
-                                        : 0;
-  constexpr int64_t kMostMinutes = int64_t{1000} * 366 * 24 * 60;
-  if (error != std::errc() || minutes == 0 || count <= 0 || count > kMostMinutes / minutes) {
-    return Status(Code::kInvalidArgument, "--expires " + text +
-                                              " is not usable: write a time from now with its unit "
-                                              "(90min, 12h, 30d, 8w), or never");
-  }
-  return std::optional(from + std::chrono::minutes(count * minutes));
+  const auto time = tools::parse_time_span(text);
+  if (time && time->count() != 0) return std::optional(from + *time);
+  return Status(Code::kInvalidArgument, "--expires " + text +
+                                            " is not usable: write a time from now with its unit "
+                                            "(90min, 12h, 30d, 8w), or never");
 }
 
 // Returns the user of a new token. Root must name the user. A token without the session role needs
