@@ -1,8 +1,8 @@
 // While it exists, pthread_cancel() does not end the calling thread.
 //
 // rcuda runs on the threads of programs that may cancel them. A cancellation unwinds the stack from
-// whatever system call blocks, through functions that must finish what they have begun (a frame in
-// a ring, a lock) or are noexcept, which would end the process. The thread is cancelled after the
+// any blocking system call. Some of the functions on that stack must finish their work (a frame in
+// a ring, a lock). Others are noexcept, so the process would end. The thread is cancelled after the
 // call instead, as with a local driver.
 #pragma once
 

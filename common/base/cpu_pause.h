@@ -1,7 +1,7 @@
 #pragma once
 
-// cpu_pause(): tells the processor that this thread polls memory, between two looks at it. On a
-// core with two threads the other one gets the core's units. Takes from a few to some hundred
+// cpu_pause(): informs the processor that this thread polls memory. Call it between two reads. On a
+// core with two threads, the other thread gets the core's units. Takes from a few to some hundred
 // cycles.
 
 namespace rcuda {

@@ -1,6 +1,6 @@
-// The path of this program's binary, as the kernel said it at the first call. A process that enters
-// another mount namespace calls this before, because afterwards the kernel may not know the path
-// that it had. Empty if /proc is not there. Any thread; nothing blocks.
+// The path of this program's binary, as the kernel reported it at the first call. A process calls
+// this before it enters another mount namespace, because the kernel may not know the old path
+// afterwards. Empty without /proc. Any thread; nothing blocks.
 #pragma once
 
 #include <climits>

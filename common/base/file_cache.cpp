@@ -98,7 +98,7 @@ Status FileCache::insert(const std::string& name,
   const UniqueFd file(
       ::openat(folder_.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) return Status::from_errno(errno, temporary);
-  // Synced before it gets its name, so that a name stands for a whole file even after a power cut.
+  // Synced before it gets its name: a file with this name is complete even after a power cut.
   const bool written =
       std::all_of(parts.begin(), parts.end(),
                   [&](std::span<const std::byte> part) { return write_all(file.get(), part); });
@@ -138,7 +138,7 @@ void FileCache::evict() const {
       continue;
     }
     if (std::strncmp(item->d_name, kTemporaryPrefix, std::strlen(kTemporaryPrefix)) == 0) {
-      // Left behind by a worker that was killed while it wrote.
+      // A worker that was killed during a write has left it.
       if (now.tv_sec - status.st_mtim.tv_sec > 3600) ::unlinkat(folder_.get(), item->d_name, 0);
       continue;
     }

@@ -1,12 +1,12 @@
 // FileCache: files that can be recreated, by name, in one folder that several processes share.
 //
-// A file is written under a temporary name, synced and renamed, so a reader always finds it whole,
-// also after a power cut. Afterwards it is only read. When the folder exceeds its bound, the least
-// recently used files are removed. A file that is open or mapped in any process is neither removed
-// nor replaced, because its blocks would stay and no longer count. (A file system without flock()
-// or without RENAME_NOREPLACE does not prevent that.) The folder is opened once and its path is not
-// used again, so it may lie where this user cannot reach it by path. Threads: any; an object has no
-// state that changes. Blocking: open() and insert(), for the file system.
+// A file is written under a temporary name, synced and renamed, so a reader always finds it
+// complete, also after a power cut. Nothing writes it afterwards. When the folder exceeds its
+// bound, the least recently used files are removed. A file that is open or mapped in any process is
+// neither removed nor replaced, because its blocks would stay and no longer count. (A file system
+// without flock() or without RENAME_NOREPLACE does not prevent that.) The folder is opened once, so
+// the user of later calls need not be able to reach its path. Threads: any; an object has no state
+// that changes. Blocking: open() and insert(), for the file system.
 #pragma once
 
 #include <cstddef>
@@ -44,8 +44,8 @@ class FileCache {
   uint64_t max_bytes_ = 0;
 };
 
-// Opens a directory that belongs to the process's user and that no other user may write, because what
-// it holds is trusted. Makes it and its parents where they are missing.
+// Opens a directory that belongs to the process's user and that no other user may write, because
+// its files are trusted. Makes missing directories.
 Result<UniqueFd> open_cache_directory(const std::string& directory);
 
 }  // namespace rcuda

@@ -59,8 +59,8 @@ bool add(Reports* reports, uint64_t key) {
 }  // namespace
 }  // namespace rcuda
 
-// Each of our libraries in a process has its own list, and adds to those of the others: a library
-// that a child loads shares no list of its own with the parent.
+// Each of our libraries in a process has its own list, and also adds to the lists of the others:
+// the list of a library that a child loads is not shared with the parent.
 extern "C" __attribute__((visibility("default"))) void* rcuda_reports() {
   return rcuda::own.load(std::memory_order_acquire);
 }

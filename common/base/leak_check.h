@@ -6,7 +6,7 @@
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/lsan_interface.h>
 #else
-// Null unless the program has the runtime: a library that is built without it may run there.
+// Null unless the program has the sanitizer's runtime: this library may be built without it.
 extern "C" __attribute__((weak)) void __lsan_register_root_region(const void*,  // NOLINT
                                                                   std::size_t);
 #endif
@@ -14,7 +14,7 @@ extern "C" __attribute__((weak)) void __lsan_register_root_region(const void*,  
 namespace rcuda {
 
 // For processes that end by _exit(), as workers do, because LeakSanitizer checks only in exit(). It
-// reports memory that no pointer reaches; that is a leak, even while threads still run.
+// reports memory that no pointer reaches, which is a leak even while threads still run.
 inline void look_for_leaks() {
 #if defined(__SANITIZE_ADDRESS__)
   __lsan_do_recoverable_leak_check();

@@ -26,7 +26,7 @@ namespace rcuda {
 namespace {
 
 constexpr const char* kLinePattern = "%H:%M:%S.%e %n[%P] %l: %v";
-// Of a line of another process, whose name includes its number.
+// For a line of another process, whose name includes its number.
 constexpr const char* kOthersPattern = "%H:%M:%S.%e %n %l: %v";
 // "<W>text": the level's letter, as spdlog writes it, and the text.
 constexpr const char* kRelayedPattern = "<%L>%v";
@@ -56,7 +56,7 @@ Logger& logger() {
   return *instance;
 }
 // Created when the program or library is loaded: before there are threads, and before other fork()
-// handlers, so that their locks are taken before this one.
+// handlers, so that their locks are taken before this lock.
 [[maybe_unused]] const Logger& made_early = logger();
 
 // Writes lines to a descriptor, one write() each. Logger::mutex serialises the writers.
@@ -88,8 +88,8 @@ void use_sink_locked(Logger& log, std::shared_ptr<DescriptorSink> sink, const ch
   log.sink->set_pattern(pattern);
 }
 
-// The sink is created at first use, so a process that never logs has none. It does not use the
-// application's stream stderr, which a thread may hold while it waits for this one.
+// The sink is created at first use, so a process that never logs has no sink. It does not use the
+// stream stderr: a thread may hold that stream's lock while it waits for the logger's lock.
 spdlog::logger& sink_locked(Logger& log) RCUDA_REQUIRES(log.mutex) {
   if (!log.sink)
     use_sink_locked(log, std::make_shared<DescriptorSink>(STDERR_FILENO), kLinePattern);
@@ -109,7 +109,7 @@ void log_line(LogLevel level, const char* format, ...) {
   va_start(args, format);
   std::vsnprintf(text, sizeof text, format, args);
   va_end(args);
-  // Lines quote text from peers. It must not look like several lines or control a terminal.
+  // Lines quote text from peers. The text must not look like several lines or control a terminal.
   make_printable({text, std::strlen(text)});
   if (const LogWriter writer = log_writer.load(std::memory_order_acquire); writer != nullptr) {
     writer(level, text);

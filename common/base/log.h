@@ -31,14 +31,14 @@ bool set_log_level(const char* name);
 void set_log_name(const char* name);
 // Sends lines to a file (appended) instead of stderr; false if it cannot be opened.
 bool set_log_file(const char* path);
-// Sends lines to an open descriptor. The caller keeps it, and keeps it open.
+// Sends lines to an open descriptor. The caller owns the descriptor and keeps it open.
 void set_log_descriptor(int descriptor);
 // Likewise, for a process that reads the lines and writes them with write_log_line_of(): each line
 // is its level and its text ("<W>text").
 void set_log_relay(int descriptor);
 // Writes one line of another process as a line of this log, with the time and destination of this
-// log and the name of the other process. Cleans the text. The level is that in `line` (kInfo if
-// there is none). The end of a line that does not fit is cut off.
+// log and the name of the other process. Cleans the text. Takes the level from `line` (kInfo if it
+// has no level). The end of a line that does not fit is cut off.
 void write_log_line_of(const char* name, std::string_view line);
 
 }  // namespace rcuda

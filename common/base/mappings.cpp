@@ -75,7 +75,7 @@ bool is_written_back(int maps, const MappedPart& part) {
   query.name = reinterpret_cast<uintptr_t>(path);
   query.name_bytes = sizeof path;
   if (::ioctl(maps, kMappingQuery, &query) != 0 || path[0] != '/') return false;
-  // If the file is deleted, asks its folder, which is on the same file system.
+  // If the file is deleted, queries its folder, which is on the same file system.
   for (char* end = path + std::strlen(path); end; end = std::strrchr(path, '/')) {
     *end = '\0';
     struct stat file {};

@@ -4,7 +4,7 @@
 // Threads: any. Other threads may change the mappings meanwhile. Blocking: system calls. Since
 // Linux 6.11 the time depends on the number of mappings in the range (PROCMAP_QUERY). Before, the
 // kernel lists all mappings below the end of the range, which takes about 0.3 us for each. So a
-// caller that needs the same mappings twice keeps them.
+// caller that needs the same mappings twice should keep them.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ std::vector<MappedPart> mappings_in(uint64_t begin, uint64_t end);
 // For use without /proc. Returns one part, marked shared because the memory may be shared, and
 // writable. Returns none if not all of the range is mapped.
 std::vector<MappedPart> unlisted_mappings_in(uint64_t begin, uint64_t end);
-// Reads the lines of /proc/self/maps: the way of Linux before 6.11.
+// Reads the lines of /proc/self/maps, as is needed before Linux 6.11.
 std::vector<MappedPart> listed_mappings_in(uint64_t begin, uint64_t end);
 // Calls visit(mapping, path) for each line of /proc/self/maps, in ascending order, until it returns
 // false. The path is empty for anonymous memory. Returns false if the file cannot be opened; errno
@@ -49,8 +49,8 @@ enum class Pinning {
   kPossible,
   kUnmapped,      // not all of the range is mapped
   kInaccessible,  // not all of it is readable, and writable with `writes`
-  // Writable shared pages of a file that the kernel writes back, which it does not pin since Linux
-  // 6.5. Found since Linux 6.11; before, the answer is kPossible.
+  // Writable shared pages of a file that the kernel writes back. Linux does not pin these since
+  // 6.5. They are found since Linux 6.11; before, the answer is kPossible.
   kWrittenBack,
 };
 // Whether a driver of the kernel can pin the memory for longer than one system call, as a GPU's
@@ -59,8 +59,8 @@ enum class Pinning {
 Pinning pinning_of(const std::vector<MappedPart>& parts, uint64_t begin, uint64_t end, bool writes);
 
 // Whether a driver of the kernel has pinned memory of this process for longer than one system call:
-// fixed buffers of io_uring, registrations of RDMA adapters. It uses the physical pages, so memory
-// must not move to others. The kernel does not say which pages these are.
+// fixed buffers of io_uring, registrations of RDMA adapters. The device uses the physical pages, so
+// their memory must not move to other pages. The kernel does not report which pages are pinned.
 bool any_page_pinned();
 // The same for a given text of /proc/self/status.
 bool says_pinned(const char* status);

@@ -36,7 +36,7 @@ Status size_memory_file(int file, uint64_t bytes) {
   const int seals = ::fcntl(file, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_GROW) != 0 || !has_size(file, 0)) return {};
   if (!may_make_files_of(bytes)) {
-    return {Code::kOutOfMemory, "neither side of the session may make memory of " +
+    return {Code::kOutOfMemory, "neither side of the session may make a memory file of " +
                                     std::to_string(bytes) +
                                     " bytes: raise the limit on files (ulimit -f)"};
   }

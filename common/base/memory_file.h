@@ -21,7 +21,7 @@ UniqueFd make_memory_file(const char* name, uint64_t bytes);
 
 bool has_size(int file, uint64_t bytes);
 
-// For a file of a peer: gives an empty memory file its size. Leaves other files as they are.
+// For a file of a peer: sets the size of an empty memory file. Leaves other files as they are.
 // Errors: this process may not make files of this size either.
 Status size_memory_file(int file, uint64_t bytes);
 

@@ -1,6 +1,6 @@
 // Mutex, MutexLock and CondVar: the standard library's, with Clang's attributes for thread safety.
-// With them, Clang checks that whoever uses what a mutex guards holds the mutex
-// (scripts/thread_safety). They cost what the standard library's cost. Other compilers ignore the
+// With them, Clang checks that code which uses guarded data holds the mutex
+// (scripts/thread_safety). They cost the same as the standard library's. Other compilers ignore the
 // attributes.
 //
 //   Mutex mutex_;
@@ -29,13 +29,13 @@
 #define RCUDA_THREAD_SAFETY(...)
 #endif
 
-// Of classes.
+// For classes.
 #define RCUDA_CAPABILITY(name) RCUDA_THREAD_SAFETY(capability(name))
 #define RCUDA_SCOPED_CAPABILITY RCUDA_THREAD_SAFETY(scoped_lockable)
-// Of variables: the mutex that guards the variable, or what the pointer points to.
+// Of variables: the mutex that guards the variable, or the object at the pointer.
 #define RCUDA_GUARDED_BY(mutex) RCUDA_THREAD_SAFETY(guarded_by(mutex))
 #define RCUDA_PT_GUARDED_BY(mutex) RCUDA_THREAD_SAFETY(pt_guarded_by(mutex))
-// Of functions: what the caller holds, or must not hold, and what the function locks or unlocks.
+// Of functions: the mutexes that the caller must or must not hold, or that the function (un)locks.
 #define RCUDA_REQUIRES(...) RCUDA_THREAD_SAFETY(requires_capability(__VA_ARGS__))
 #define RCUDA_REQUIRES_SHARED(...) RCUDA_THREAD_SAFETY(requires_shared_capability(__VA_ARGS__))
 #define RCUDA_EXCLUDES(...) RCUDA_THREAD_SAFETY(locks_excluded(__VA_ARGS__))
@@ -45,7 +45,7 @@
 #define RCUDA_RELEASE_SHARED(...) RCUDA_THREAD_SAFETY(release_shared_capability(__VA_ARGS__))
 #define RCUDA_TRY_ACQUIRE(...) RCUDA_THREAD_SAFETY(try_acquire_capability(__VA_ARGS__))
 #define RCUDA_RETURN_CAPABILITY(mutex) RCUDA_THREAD_SAFETY(lock_returned(mutex))
-// A comment says what the analysis cannot follow.
+// With a comment that says why the analysis fails.
 #define RCUDA_NO_THREAD_SAFETY_ANALYSIS RCUDA_THREAD_SAFETY(no_thread_safety_analysis)
 
 namespace rcuda {

@@ -13,9 +13,9 @@ inline size_t page_bytes() {
   return bytes;
 }
 
-// The begin of the page that has the address.
+// The first address of the page that contains `address`.
 inline uint64_t page_of(uint64_t address) { return address & ~uint64_t{page_bytes() - 1}; }
-// The bytes of whole pages that hold so many. Of an address: the first page boundary from it on.
+// Rounds a size up to whole pages, or an address up to a page boundary.
 inline uint64_t whole_pages(uint64_t bytes) { return page_of(bytes + page_bytes() - 1); }
 
 }  // namespace rcuda

@@ -1,6 +1,5 @@
-// Tells ThreadSanitizer about the order that a peer keeps. It sees one process only, and this
-// cannot know it: what this process does before it sends something happens before what the peer's
-// answer allows.
+// Reports to ThreadSanitizer the order that a peer ensures. ThreadSanitizer sees one process only.
+// It cannot know that the work before a send happens before the work after the peer's answer.
 //
 // Call before_peer(key) before sending and after_peer(key) after receiving. `key` is any address
 // that both use, such as the connection's. It must not be the address of a mutex, or of an object

@@ -19,7 +19,7 @@ struct Character {
   bool valid = false;
   bool printable = false;
 };
-// Of a text that is not empty.
+// `text` must not be empty.
 Character first_character(std::string_view text);
 
 bool is_printable(std::string_view text);

@@ -49,7 +49,7 @@ ssize_t Socket::recv(void* data, size_t bytes, int flags) const {
     if (count > 0) received += static_cast<size_t>(count);
     if (received == bytes || (count > 0 && (flags & MSG_PEEK))) break;
     if (count > 0) continue;
-    // The next call returns the end or the error again.
+    // The next call returns the end of the stream or the error again.
     if (count == 0 || errno != EAGAIN) return received ? static_cast<ssize_t>(received) : count;
     if (received != 0 && !(flags & MSG_WAITALL)) break;
     if (flags & MSG_DONTWAIT) return received ? static_cast<ssize_t>(received) : -1;

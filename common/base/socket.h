@@ -32,7 +32,7 @@ class Cipher {
 class Socket {
  public:
   Socket() = default;
-  Socket(UniqueFd fd) : fd_(std::move(fd)) {}  // implicit: a plain one
+  Socket(UniqueFd fd) : fd_(std::move(fd)) {}  // implicit: without a cipher
   Socket(UniqueFd fd, std::unique_ptr<Cipher> cipher)
       : fd_(std::move(fd)), cipher_(std::move(cipher)) {}
 
@@ -42,7 +42,7 @@ class Socket {
   // a cipher, received bytes may be waiting although poll() does not report the socket as readable:
   // receive until EAGAIN before a poll.
   int fd() const { return fd_.get(); }
-  // Gives up the cipher.
+  // Destroys the cipher.
   UniqueFd release() {
     cipher_.reset();
     return std::move(fd_);

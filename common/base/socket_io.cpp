@@ -16,7 +16,7 @@ namespace {
 
 Status peer_closed() {
   return {Code::kUnavailable,
-          "the peer closed the connection: its process ended or gave the session up, see its log"};
+          "the peer closed the connection: its process ended or closed the session, see its log"};
 }
 
 Status wait_for(int socket, short events, Deadline deadline) {
@@ -29,7 +29,7 @@ Status wait_for(int socket, short events, Deadline deadline) {
   }
 }
 
-// Translates the errors by which the kernel reports that the peer closed the connection.
+// Turns the kernel's errors for a connection that the peer has closed into kUnavailable.
 Status transfer_error(int error, const char* call) {
   if (error == EPIPE || error == ECONNRESET) return peer_closed();
   return Status::from_errno(error, call);
@@ -147,7 +147,7 @@ Status send_all(const Socket& socket, std::span<const std::byte> bytes, Deadline
   return {};
 }
 
-// Receives before it waits: a cipher may hold bytes of which poll() knows nothing.
+// Receives before it waits: a cipher may hold bytes that poll() does not report.
 Status recv_all(const Socket& socket, std::span<std::byte> bytes, Deadline deadline) {
   std::vector<UniqueFd> unwanted;
   while (!bytes.empty()) {

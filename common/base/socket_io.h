@@ -2,8 +2,8 @@
 // sockets.
 //
 // Any thread may call. The functions work on blocking and non-blocking sockets, never raise
-// SIGPIPE, and never allocate a size that the peer asks for. Errors: kTimeout, kUnavailable when
-// the peer has closed, kSystem otherwise.
+// SIGPIPE, and never allocate a size that the peer requests. Errors: kTimeout, kUnavailable when
+// the peer has closed, kProtocol for too many descriptors, otherwise kSystem.
 #pragma once
 
 #include <chrono>
@@ -45,8 +45,8 @@ Result<size_t> recv_packet_with_fds(int socket, std::span<std::byte> bytes,
                                     std::vector<UniqueFd>& fds, Deadline deadline);
 
 // One non-blocking attempt. Returns the bytes moved, 0 if it would block, or an error. The end of
-// the stream is kUnavailable. A descriptor that arrived, but for which this process had no room, is
-// an empty entry in `fds`. An encrypted socket carries no descriptors: kUnsupported.
+// the stream is kUnavailable. `fds` has an empty entry for a descriptor that arrived when this
+// process had no free number for it. An encrypted socket carries no descriptors: kUnsupported.
 Result<size_t> try_send_with_fd(int socket, std::span<const std::byte> bytes, int fd);
 Result<size_t> try_recv_with_fds(int socket, std::span<std::byte> bytes,
                                  std::vector<UniqueFd>& fds);

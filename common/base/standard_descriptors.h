@@ -1,6 +1,6 @@
-// Standard descriptors: 0 to 2 of a program that may have been started without them (cron, pdsh,
-// `>&-`). Otherwise the next files and sockets would get these numbers, and messages and the output
-// of kernels would go into them.
+// Standard descriptors, 0 to 2. A program may be started without them (cron, pdsh, `>&-`). The next
+// files and sockets would then get these numbers, and messages and kernel output would go into
+// them.
 //
 // Threads: call it at the start of main(), before anything opens a descriptor. Blocking: none.
 // Errors: none; without /dev/null they stay closed.
@@ -8,7 +8,7 @@
 
 namespace rcuda {
 
-// Opens /dev/null for those of descriptors 0 to 2 that are closed.
+// Opens /dev/null for each closed descriptor of 0 to 2.
 void open_standard_descriptors();
 
 }  // namespace rcuda

@@ -3,8 +3,8 @@
 // call; nothing blocks. `thread` must not be running.
 //
 // The new thread blocks the program's signals. Some programs block a signal in all their threads
-// and take it with sigwait() or a signalfd; delivered to this thread, the signal would end the
-// program.
+// and receive it with sigwait() or a signalfd. Such a signal would end the program if the kernel
+// delivered it to this thread.
 #pragma once
 
 #include <csignal>
@@ -17,9 +17,9 @@
 
 namespace rcuda {
 
-// During its life, the current thread receives no signals except those of its own faults (blocked,
-// these would end the process without calling the program's handlers). New threads inherit the
-// mask.
+// During its life, the current thread receives only the signals of its own faults. If these were
+// blocked, a fault would end the process without calling the program's handlers. New threads
+// inherit the mask.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

@@ -2,8 +2,8 @@
 //
 // The object's header has the states, the events and the table. Each change writes one line at
 // debug level. An event that the table does not have for the current state is a bug in this
-// program: it is refused and logged, and stops a debug build. A row with `from == to` is an event
-// that may come late; it changes nothing.
+// program: it is refused and logged, and stops a debug build. A row with `from == to` allows an
+// event that may come late and changes nothing.
 //
 // Any thread may call every function. to_string() must exist for states and events.
 #pragma once
@@ -25,7 +25,7 @@ struct Transition {
   State to;
 };
 
-// The next state; none if the event is impossible in that state.
+// The next state; nullopt if the table has no row for the event in that state.
 template <typename State, typename Event, size_t kRows>
 constexpr std::optional<State> after(const Transition<State, Event> (&table)[kRows], State state,
                                      Event event) {
@@ -43,8 +43,8 @@ class StateWord {
 
   State get() const { return state_.load(std::memory_order_acquire); }
 
-  // Returns whether this call has changed the state: of many threads with the same news, one gets
-  // true. `object`: its name, for the log.
+  // Returns whether this call has changed the state: of several threads with the same event, one
+  // gets true. `object`: its name, for the log.
   bool move(Event event, const std::string& object) {
     State state = get();
     while (true) {

@@ -59,7 +59,7 @@ class [[nodiscard]] Status {
   std::string context_;
 };
 
-// A value, or the Status that explains why there is none.
+// A value, or the Status that explains why the value is missing.
 template <typename T>
 class [[nodiscard]] Result {
  public:

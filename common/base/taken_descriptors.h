@@ -1,8 +1,8 @@
 // Keeps foreign libraries from using descriptors 0 to 2, which belong to the program.
 //
 // A library that opens descriptors for itself gets the lowest free numbers, which a UniqueFd cannot
-// change. While StandardDescriptorsTaken exists, those of 0 to 2 that the program has closed are
-// taken. Reading and writing them still fails with EBADF, because they are opened with O_PATH.
+// change. While StandardDescriptorsTaken exists, the descriptors of 0 to 2 that the program has
+// closed are in use, opened with O_PATH. Reading and writing them therefore still fails with EBADF.
 // Threads: any. Nothing blocks. Errors: a descriptor that cannot be taken stays free.
 #pragma once
 

@@ -1,8 +1,8 @@
-// UniqueFd owns one file descriptor and closes it. -1 means none.
+// UniqueFd owns one file descriptor and closes it. -1 means that it owns no descriptor.
 //
 // Descriptors 0 to 2 belong to the program, even while it has closed them: a later printf() would
-// write into ours. So a UniqueFd moves such a descriptor above them and makes it close-on-exec. If
-// the process may have no more descriptors, the UniqueFd owns none and errno says why.
+// write into our file. So a UniqueFd moves a descriptor of 0 to 2 to a higher number and makes it
+// close-on-exec. At the process's limit of descriptors, it owns none and sets errno.
 #pragma once
 
 #include <cerrno>
@@ -13,8 +13,8 @@
 
 namespace rcuda {
 
-// Moves a descriptor of 0 to 2 to a higher number, close-on-exec; returns others unchanged. If that
-// fails, closes the descriptor and returns -1 with errno.
+// Moves a descriptor of 0 to 2 to a higher number, close-on-exec; returns others unchanged. If the
+// move fails, closes the descriptor and returns -1 with errno.
 inline int above_standard(int fd) {
   if (fd < 0 || fd > STDERR_FILENO) return fd;
   const int moved = ::fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);

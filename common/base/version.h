@@ -5,7 +5,7 @@
 
 namespace rcuda {
 
-// "rcuda-smi 0.1.0": what a tool answers to --version.
+// "rcuda-smi 0.1.0": the output of a tool's --version.
 std::string version_of(const char* tool);
 
 }  // namespace rcuda

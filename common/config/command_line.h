@@ -1,9 +1,9 @@
 // CommandLine: the options and subcommands of a program.
 //
 // A thin layer over CLI11, whose headers take ten seconds to compile. A program declares its
-// options with the variables that receive their values, calls parse(), and ends with the status
-// that parse() returns, if it returns one. The variables must outlive parse(); their values before
-// parse() are the defaults. One thread. Nothing throws.
+// options with the variables that receive their values, calls parse(), and ends if parse() returns
+// an exit status. The variables must outlive parse(); their values before parse() are the defaults.
+// One thread. Nothing throws.
 #pragma once
 
 #include <cstdint>
@@ -71,7 +71,7 @@ class CommandLine {
   Option option(const std::string& names, std::vector<uint64_t>* values,
                 const std::string& help = "");
   Option option(const std::string& names, double* value, const std::string& help = "");
-  // parse() passes the text to `set`; an error of `set` is one of the command line.
+  // parse() passes the text to `set`, and reports its error as an error of the command line.
   Option option(const std::string& names, std::function<Status(const std::string& text)> set,
                 const std::string& help);
   Option flag(const std::string& names, bool* value, const std::string& help = "");
@@ -87,8 +87,8 @@ class CommandLine {
   void leave_rest();
   std::vector<std::string> rest() const;
 
-  // Returns the status with which the program must end: 0 after --help or --version, or that of an
-  // error, which it prints. Returns nothing if the program goes on.
+  // Returns the exit status with which the program must end: 0 after --help or --version, another
+  // value after an error, which it prints. Returns nullopt if the program continues.
   [[nodiscard]] std::optional<int> parse(int argc, const char* const* argv);
   // Whether parse() found this subcommand.
   bool is_chosen() const;

@@ -1,11 +1,11 @@
 // Settings: declared once with type, default and help; filled from the environment and, where a
 // program has one, a TOML file and its command line.
 //
-// An absent setting has its default; an empty variable counts as absent. A malformed setting is an error that names its source and the
-// accepted values; it never falls back silently. A later source overrides an earlier one: a program
-// loads the file first, then the environment, then its options. Each setting remembers the source
-// of its value. Registries and settings are used by one thread. A registry must not outlive its
-// settings. Only reading the file (toml_file.h) blocks. Nothing throws.
+// An absent or empty variable leaves the default. A malformed setting is an error that names its
+// source and the accepted values. A later source overrides an earlier one: a program loads the file
+// first, then the environment, then its options. Each setting remembers the source of its value.
+// Registries and settings are used by one thread. A registry must not outlive its settings. Only
+// reading the file (toml_file.h) blocks. Nothing throws.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@
 
 namespace rcuda::config {
 
-// "64M", "1G", "4096": powers of 1024. Return false, and leave the value, if the text is none.
+// "64M", "1G", "4096": powers of 1024. Returns false and leaves `value` if the text is malformed.
 bool parse_bytes(std::string_view text, uint64_t* value);
 // "80us", "250ms", "10s", "5m", "2h"; a bare number means seconds. At most Duration::kLongest.
 bool parse_duration(std::string_view text, std::chrono::nanoseconds* value);
@@ -156,7 +156,7 @@ class Duration : public SettingBase {
            const char* help)
       : SettingBase(registry, variable, help), value_(initial) {}
   std::chrono::nanoseconds get() const { return value_; }
-  // Rounded up: only 0 becomes 0, which may have its own meaning.
+  // Rounded up: only 0 becomes 0, which may have a special meaning.
   std::chrono::milliseconds milliseconds() const {
     return std::chrono::ceil<std::chrono::milliseconds>(value_);
   }

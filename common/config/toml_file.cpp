@@ -19,7 +19,7 @@ std::string at(const std::string& path, size_t line) {
   return path + ":" + std::to_string(line) + ": ";
 }
 
-// The text of a list of texts and whole numbers; none for another list.
+// The text of a list of texts and whole numbers; nullopt for another list.
 std::optional<std::string> joined(const toml::array& list) {
   std::string text;
   for (const toml::node& item : list) {
@@ -31,7 +31,7 @@ std::optional<std::string> joined(const toml::array& list) {
   return text;
 }
 
-// Sets kind and text. False for what is none of the kinds.
+// Sets kind and text. Returns false for another kind of value.
 bool take_value(const toml::node& node, TomlItem* item) {
   using Kind = TomlItem::Kind;
   if (const auto text = node.value_exact<std::string>()) {
@@ -88,7 +88,7 @@ Result<std::vector<TomlItem>> read_toml_file(const std::string& path) {
     if (const auto line = foreign_character(text)) {
       return Status(Code::kInvalidArgument,
                     at(path, *line) +
-                        "only lines that are comments may hold other characters than ASCII; in "
+                        "only comment lines may contain characters outside ASCII; in "
                         "\"text\" write \\u00e9");
     }
     // If the file could not be opened, toml++ reports it.

@@ -1,9 +1,9 @@
 // Checks TOML text before toml++ 3.3 parses it.
 //
-// Where toml++ does not expect a character that is not ASCII, it looks the character up in a table
-// of blanks. That table has __builtin_unreachable() where many characters lead (U+0468, found by
-// text_fuzz), so the behaviour is undefined. Such characters are therefore refused, except in
-// comment lines. Quoted text can contain them as \u escapes.
+// toml++ looks an unexpected character outside ASCII up in a table of blanks. For many characters
+// the look-up reaches __builtin_unreachable() (U+0468, found by text_fuzz), so the behaviour is
+// undefined. Such characters are therefore refused, except in comment lines. Quoted text can
+// contain them as \u escapes.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace rcuda::config {
 
-// The number, from 1, of the first line that is not a comment and not all ASCII.
+// The number, from 1, of the first line with a character outside ASCII that is not a comment.
 inline std::optional<size_t> foreign_character(std::string_view text) {
   size_t line = 1;
   bool blank = true, comment = false;

@@ -31,7 +31,7 @@ inline bool is_source_order(CUmemcpySrcAccessOrder order) {
   return order >= CU_MEMCPY_SRC_ACCESS_ORDER_STREAM && order <= CU_MEMCPY_SRC_ACCESS_ORDER_ANY;
 }
 
-// Extents and offsets are counted in elements of the array that takes part, otherwise in bytes.
+// Extents and offsets count elements of the array if an array takes part, otherwise bytes.
 // `bytes_of` gives the element size of an array: CUresult(CUarray, size_t* bytes).
 template <typename BytesOf>
 CUresult element_bytes(const CUDA_MEMCPY3D_BATCH_OP& operation, const BytesOf& bytes_of,

@@ -1,4 +1,4 @@
-// cuDeviceGetProperties, which is deprecated: it returns values of attributes in another form.
+// cuDeviceGetProperties (deprecated) returns values of attributes in another form.
 #pragma once
 
 #include <cuda.h>

@@ -1,5 +1,5 @@
-// The common form of all copies of the driver API, CUDA_MEMCPY3D_PEER: every other form is a case
-// of it. Pure functions of the caller's values; host pointers are passed on and never followed.
+// CUDA_MEMCPY3D_PEER is the common form of the driver API's copies; other forms are converted to
+// it. Pure functions of the caller's values; host pointers are passed on and never followed.
 #pragma once
 
 #include <bit>
@@ -9,14 +9,14 @@
 
 namespace rcuda::cuda {
 
-// The structures differ in two members only: contexts in one are reserved pointers in the other.
+// The structures differ in two members: CUDA_MEMCPY3D has reserved pointers instead of contexts.
 static_assert(sizeof(CUDA_MEMCPY3D) == sizeof(CUDA_MEMCPY3D_PEER));
 static_assert(offsetof(CUDA_MEMCPY3D, reserved0) == offsetof(CUDA_MEMCPY3D_PEER, srcContext));
 static_assert(offsetof(CUDA_MEMCPY3D, dstXInBytes) == offsetof(CUDA_MEMCPY3D_PEER, dstXInBytes));
 static_assert(offsetof(CUDA_MEMCPY3D, reserved1) == offsetof(CUDA_MEMCPY3D_PEER, dstContext));
 static_assert(offsetof(CUDA_MEMCPY3D, Depth) == offsetof(CUDA_MEMCPY3D_PEER, Depth));
 
-// No contexts are named: both sides use the current context.
+// Leaves the contexts null: both sides use the current context.
 inline CUDA_MEMCPY3D_PEER peer_shape(const CUDA_MEMCPY3D& copy) {
   auto shape = std::bit_cast<CUDA_MEMCPY3D_PEER>(copy);
   shape.srcContext = shape.dstContext = nullptr;
@@ -45,7 +45,7 @@ inline CUDA_MEMCPY3D_PEER peer_shape(const CUDA_MEMCPY2D& copy) {
   return shape;
 }
 
-// The inverse, for a copy that names no contexts.
+// The inverse, for a copy whose contexts are null.
 inline CUDA_MEMCPY3D without_contexts(CUDA_MEMCPY3D_PEER shape) {
   shape.srcContext = shape.dstContext = nullptr;
   return std::bit_cast<CUDA_MEMCPY3D>(shape);

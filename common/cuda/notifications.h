@@ -1,5 +1,5 @@
 // The callbacks of cuDeviceRegisterAsyncNotification. Only a device whose memory a hypervisor
-// shrinks sends notifications (CU_ASYNC_NOTIFICATION_TYPE_OVER_BUDGET), so none of them is called.
+// shrinks sends notifications (CU_ASYNC_NOTIFICATION_TYPE_OVER_BUDGET), so no callback is called.
 //
 // Any thread; nothing blocks.
 #pragma once

@@ -1,5 +1,5 @@
 // The state of a function in the launch interface of CUDA 3: cuFuncSetBlockShape, cuParamSet* and
-// cuLaunchGrid set and use it, cuLaunchKernel does not.
+// cuLaunchGrid set and use it. cuLaunchKernel does not.
 //
 // Any thread. Errors are those of driver 580 on an H100.
 #pragma once
@@ -17,7 +17,7 @@ namespace rcuda::cuda {
 
 class ShapedLaunch {
  public:
-  // What a launch uses.
+  // The values that a launch uses.
   struct Settings {
     std::array<unsigned, 3> block = {1, 1, 1};
     unsigned shared_bytes = 0;

@@ -11,7 +11,7 @@
 
 namespace rcuda::cuda {
 
-// By the name that the CUDA driver gives a device; it tells so in no other way.
+// Recognises a MIG device by its name: the CUDA driver reports it in no other way.
 inline bool is_mig_name(std::string_view name) { return name.find(" MIG ") != name.npos; }
 
 inline std::string uuid_text(std::span<const uint8_t, 16> uuid, bool mig = false) {

@@ -1,13 +1,13 @@
 // CUDA_VISIBLE_DEVICES, as the driver reads it: a list of numbers, or of UUIDs or their beginnings.
 //
-// The first entry decides which of the two the list has. The list ends before the first entry that
-// names no device: a negative or too large number, a text that is neither, the beginning of several
+// The first entry decides whether the list has numbers or UUIDs. The list ends before the first
+// invalid entry: a negative or too large number, a text that is neither, the beginning of several
 // UUIDs, an entry of the other form. A device that is named twice makes the whole list invalid.
 //
-// A number is what strtol() reads, as an int: white space and a sign may precede its digits, what
-// follows them is ignored, and 4294967296 is 0. Of a UUID, only the hexadecimal digits and dashes
-// count, in either case: not whether they follow "GPU-" or "MIG-", nor what follows a complete
-// UUID. (580 on an H100; tests/programs/driver_variables.cpp)
+// The driver reads a number with strtol() and converts it to int: white space and a sign may
+// precede the digits, text after the digits is ignored, and 4294967296 is 0. In a UUID, only the
+// hexadecimal digits and dashes count, in either case. The prefix ("GPU-" or "MIG-") and text after
+// a complete UUID are ignored. (580 on an H100; tests/programs/driver_variables.cpp)
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace rcuda::cuda {
 
 struct VisibleDevices {
   std::vector<size_t> positions;  // in the order of the list
-  std::string problem;            // why the list ended early; empty: it did not
+  std::string problem;            // why the list ended early; empty if it did not
   bool named_twice = false;       // cuInit returns CUDA_ERROR_INVALID_DEVICE
 };
 
@@ -36,7 +36,7 @@ namespace internal {
 
 inline constexpr size_t kNone = ~size_t{0};
 
-// The position that the entry names; kNone and the problem if it names none.
+// Returns the position that the entry names, or kNone and the problem.
 inline size_t find_number(const std::string& entry, size_t count, std::string* problem) {
   char* end = nullptr;
   const int number = static_cast<int>(std::strtol(entry.c_str(), &end, 10));
