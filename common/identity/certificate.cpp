@@ -22,7 +22,7 @@ constexpr size_t kMostCommonName = 64;  // X.520
 
 using Bio = std::unique_ptr<BIO, decltype([](BIO* bio) { BIO_free(bio); })>;
 
-// Takes the thread's OpenSSL errors; the first one is the cause.
+// Empties the thread's queue of OpenSSL errors; its first error is the cause.
 Status openssl_error(Code code, const std::string& what) {
   char text[256] = "no reason given";
   if (const unsigned long error = ERR_get_error(); error != 0) {
@@ -58,7 +58,7 @@ bool set_serial(X509* x509) {
   return number && BN_to_ASN1_INTEGER(number.get(), X509_get_serialNumber(x509)) != nullptr;
 }
 
-// From a day ago, for clients whose clock is late, to the date that RFC 5280 has for "no end".
+// Valid from a day ago, for clients whose clock is late, to RFC 5280's date for "no end".
 bool set_validity(X509* x509) {
   constexpr long kDay = 24 * 60 * 60;
   return X509_gmtime_adj(X509_getm_notBefore(x509), -kDay) != nullptr &&
@@ -98,7 +98,7 @@ void FreeOpenSsl::operator()(evp_pkey_st* key) const { EVP_PKEY_free(key); }
 
 Result<Certificate> parse_certificate(std::string_view pem) {
   Certificate parsed;
-  // From the start for each: the two may be in any order.
+  // Reads the text once for each, because certificate and key may be in any order.
   if (const Bio bio = reader_of(pem)) {
     parsed.x509.reset(PEM_read_bio_X509(bio.get(), nullptr, no_password, nullptr));
   }
@@ -107,8 +107,7 @@ Result<Certificate> parse_certificate(std::string_view pem) {
     parsed.key.reset(PEM_read_bio_PrivateKey(bio.get(), nullptr, no_password, nullptr));
   }
   if (!parsed.key) {
-    return openssl_error(Code::kInvalidArgument,
-                         "it has no private key in PEM that can be read without a password");
+    return openssl_error(Code::kInvalidArgument, "it has no private key in PEM without a password");
   }
   if (X509_check_private_key(parsed.x509.get(), parsed.key.get()) != 1) {
     return openssl_error(Code::kInvalidArgument, "its private key belongs to another certificate");
@@ -124,8 +123,8 @@ Result<Certificate> load_certificate(const std::string& path) {
   if (parsed.ok()) return parsed;
   return Status(parsed.status())
       .with_context(path +
-                    " is not usable; put a certificate and its key there, or remove the "
-                    "file and the server makes a new one, which needs new tokens");
+                    " is not usable; put a certificate and its key there, or remove the file: the "
+                    "server then makes a new certificate, which needs new tokens");
 }
 
 Result<Certificate> load_or_make_certificate(const std::string& path, const std::string& host) {
@@ -139,7 +138,7 @@ Result<Certificate> load_or_make_certificate(const std::string& path, const std:
   const Result<bool> created = create_private_file(path, *pem);
   OPENSSL_cleanse(pem->data(), pem->size());
   if (!created.ok()) return created.status();
-  // Another process may have been first: what counts is what the file holds.
+  // Another process may have made the file first, so load it.
   return load_certificate(path);
 }
 

@@ -2,10 +2,10 @@
 //
 // A server without a certificate makes one: self-signed, EC P-256, without an end of validity.
 // Clients check the public key by its fingerprint, which is in their tokens (token.h), so neither
-// an authority nor the host name matters, and a certificate that is renewed with the same key keeps
-// its tokens. An administrator may put another certificate and key into the file. Threads: any;
-// processes may race, and then all of them get the same certificate. Blocking: for the file system.
-// Errors name the file and the remedy. OpenSSL is hidden, but for its names of two types.
+// an authority nor the host name matters. Tokens stay valid if a certificate is renewed with the
+// same key. An administrator may put another certificate and key into the file. Threads: any;
+// processes that race get the same certificate. Blocking: for the file system. Errors name the file
+// and the remedy. This header names two types of OpenSSL and includes none of its headers.
 #pragma once
 
 #include <memory>
@@ -37,11 +37,11 @@ Result<Certificate> parse_certificate(std::string_view pem);
 // kNotFound if there is no such file; kDenied if other users have access to it.
 Result<Certificate> load_certificate(const std::string& path);
 
-// Makes the file and its folders if it is not there. `host` becomes the certificate's common name,
-// for people who read it.
+// Makes the file and its folders if the file does not exist. `host` becomes the certificate's
+// common name, for people who read it.
 Result<Certificate> load_or_make_certificate(const std::string& path, const std::string& host);
 
-// The SHA-256 of the public key (SubjectPublicKeyInfo in DER). Also for the certificate of a peer.
+// The SHA-256 of the public key (SubjectPublicKeyInfo in DER). Also for a peer's certificate.
 Result<Hash> fingerprint_of(const x509_st* certificate);
 
 }  // namespace rcuda::identity

@@ -1,7 +1,7 @@
 // Bytes as text: lower-case hexadecimal, and base64url without padding (RFC 4648).
 //
-// Decoding is strict: each value has exactly one text, and its length is known beforehand. So a
-// text that is accepted is the one that encoding gives. The functions are pure.
+// Decoding is strict: each value has exactly one text, and its length is known beforehand. So
+// decoding accepts only the text that encoding returns. The functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 namespace rcuda::identity {
 
 std::string to_hex(std::span<const uint8_t> bytes);
-// False unless `text` encodes exactly bytes.size() bytes; then `bytes` holds anything.
+// Returns false, with `bytes` undefined, unless `text` encodes exactly bytes.size() bytes.
 bool from_hex(std::string_view text, std::span<uint8_t> bytes);
 
 std::string to_base64url(std::span<const uint8_t> bytes);

@@ -64,7 +64,7 @@ std::string socket_of(const Library& library, Context* context) {
   return path != nullptr ? path : "";
 }
 
-// What an error means for an administrator. Null: libmunge's own text has to do.
+// The cause and remedy of an error, for an administrator. Null: use libmunge's own text.
 const char* meaning_of(Error error) {
   switch (error) {
     case Error::kInvalid:
@@ -78,8 +78,8 @@ const char* meaning_of(Error error) {
       return "the credential was made in the future: the clocks of the two machines differ; check "
              "NTP on both (timedatectl)";
     case Error::kReplayed:
-      return "the credential was used before, and each serves once: somebody may have copied it; "
-             "start the program again, which makes another";
+      return "the credential was used before, and each is valid once: somebody may have copied it; "
+             "start the program again to make a new credential";
     case Error::kBadCredential:
       return "this is not a credential";
     case Error::kBadVersion:
@@ -107,7 +107,7 @@ Status refused(const Library& library, Context* context, Error error) {
       return Status(Code::kDenied,
                     "MUNGE: the credential was made for another user than uid " +
                         std::to_string(::geteuid()) +
-                        ", which decodes it: the client took this server for another user's");
+                        ", which decodes it: the client expected a server of that user");
     default:
       break;
   }
@@ -116,7 +116,7 @@ Status refused(const Library& library, Context* context, Error error) {
                 "MUNGE: " + (meaning != nullptr ? std::string(meaning) : text));
 }
 
-// munged gets only what looks like a credential, so that its log has no line for each other text.
+// Only texts that look like a credential are sent to munged, which would log each other text.
 bool looks_like_credential(std::string_view text) {
   if (text.size() > kMostCredentialBytes || !text.starts_with(kCredentialPrefix)) return false;
   text.remove_prefix(kCredentialPrefix.size());
@@ -166,7 +166,7 @@ Result<std::string> encode(std::span<const std::byte> payload, std::optional<uid
 
 Result<Credential> decode(const std::string& credential, const Settings& settings) {
   if (!looks_like_credential(credential)) {
-    return Status(Code::kProtocol, "MUNGE: the peer sent what is not a credential");
+    return Status(Code::kProtocol, "MUNGE: the peer sent a text that is not a credential");
   }
   const Result<Library>& munge = library();
   if (!munge.ok()) return munge.status();

@@ -1,14 +1,14 @@
-// MUNGE: a user of one machine proves to a process of another who they are, where both machines run
-// munged with the same key.
+// MUNGE: a user of one machine proves their identity to a process of another machine. Both machines
+// run munged with the same key.
 //
 // munged asks the kernel for the caller's uid and gid and puts them into a credential, with a
-// payload. munged of another machine checks the credential and gives uid, gid and payload back,
-// once: a second time, the credential is refused as replayed. A credential says who made it, not
-// for whom: the payload must bind it to the connection (a nonce of the server, the TLS exporter's
-// value). Threads: any. Blocking: one exchange with munged over its local socket, about 0.1 ms;
-// several seconds if munged hangs or has left its socket behind, so no poll loop may call. SIGPIPE
-// is never raised. Errors name the remedy: kUnavailable if there is no MUNGE here, kDenied if it
-// refuses.
+// payload. munged of another machine checks the credential and returns uid, gid and payload once;
+// it refuses the credential as replayed afterwards. A credential names its maker, not its receiver:
+// the payload must bind it to the connection (a nonce of the server, the TLS exporter's value).
+// Threads: any. Blocking: one exchange with munged over its local socket, about 0.1 ms; several
+// seconds if munged hangs or has ended without removing its socket, so a poll loop must not call.
+// SIGPIPE is never raised. Errors name the remedy: kUnavailable if this machine has no MUNGE,
+// kDenied if MUNGE refuses.
 #pragma once
 
 #include <chrono>
@@ -41,7 +41,7 @@ struct Credential {
 // Whether the library is installed and munged's socket is there. munged may still not answer.
 bool available(const Settings& settings = {});
 
-// Only processes of `only_for` can decode the credential; without it, those of every user.
+// Only processes of `only_for` can decode the credential; without it, processes of every user can.
 Result<std::string> encode(std::span<const std::byte> payload, std::optional<uid_t> only_for,
                            const Settings& settings = {});
 // `credential` may be any text of a peer.

@@ -1,5 +1,5 @@
-// libmunge.so.2, loaded when MUNGE is first used: the client library lives inside foreign programs
-// and depends on nothing that such a program may lack or have in another version.
+// libmunge.so.2, loaded when MUNGE is first used: the client library runs inside other programs,
+// which may lack a library or have another version of it.
 //
 // The declarations are those of munge.h that munge.cpp needs.
 // tests/unit/common/identity/munge_test.cpp compares them with the header of libmunge-dev.
@@ -48,7 +48,7 @@ struct Library {
   Error (*get)(Context*, int option, ...);
   Error (*set)(Context*, int option, ...);
   const char* (*text_of)(Error);
-  // The credential and the payload belong to the caller, who frees them with free().
+  // The credential and the payload belong to the caller; release them with free().
   Error (*encode)(char** credential, Context*, const void* payload, int bytes);
   Error (*decode)(const char* credential, Context*, void** payload, int* bytes, uid_t*, gid_t*);
 };

@@ -44,7 +44,7 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// A file of its own name beside the file that it will become. Removes it, unless it has been
+// A temporary file in the folder of the file that it will become. Removed unless it has been
 // renamed.
 class Temporary {
  public:
@@ -111,7 +111,7 @@ Result<std::string> read_to_end(int file, const std::string& path, size_t most_b
     text.append(part, static_cast<size_t>(count));
     if (text.size() > most_bytes) {
       return Status(Code::kInvalidArgument, path + " is larger than " + std::to_string(most_bytes) +
-                                                " bytes, so it is not what it should be");
+                                                " bytes, too large for a file of this kind");
     }
   }
 }
@@ -147,7 +147,7 @@ Status make_folders_above(const std::string& path) {
        slash = path.find('/', slash + 1)) {
     const std::string folder = path.substr(0, slash);
     if (::mkdir(folder.c_str(), mode) == 0 || errno == EEXIST) continue;
-    struct stat status;  // a folder that is there may be reported otherwise, on a read-only disk
+    struct stat status;  // a read-only disk may report another error for an existing folder
     if (const int error = errno; ::stat(folder.c_str(), &status) != 0) {
       return Status::from_errno(error, "cannot make the folder " + folder);
     }

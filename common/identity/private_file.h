@@ -3,9 +3,9 @@
 //
 // The file itself is checked, after it is opened. Its folder is not: a file that another user puts
 // there belongs to that user and is refused. Writing is atomic: a reader finds the old file or the
-// whole new one.
-// Threads: any; processes may race. Blocking: for the file system. Errors name the file and the
-// remedy: kNotFound if there is no such file, kDenied if others have access, else kSystem.
+// complete new file. Threads: any; processes may race. Blocking: for the file system. Errors name
+// the file and the remedy: kNotFound if the file does not exist, kDenied if others have access,
+// else kSystem.
 #pragma once
 
 #include <cstddef>
@@ -24,11 +24,11 @@ Result<std::string> read_private_file(const std::string& path, size_t most_bytes
 
 // Makes the file, or replaces it.
 Status replace_private_file(const std::string& path, const std::string& text);
-// Makes the file unless there is one already; then returns false.
+// Makes the file. Returns false if it exists already.
 Result<bool> create_private_file(const std::string& path, const std::string& text);
 
-// Makes the missing folders above `path`. Root's are open to other users (mode 0755), those of
-// another user are not (0700).
+// Makes the missing folders above `path`. Folders of root are open to other users (mode 0755),
+// folders of another user are not (0700).
 Status make_folders_above(const std::string& path);
 
 }  // namespace rcuda::identity

@@ -6,7 +6,7 @@
 // server's certificate (its SubjectPublicKeyInfo in DER), by which the client checks the server.
 // The id is not secret: logs, lists and errors name a token by it. The server keeps only the
 // secret's hash (server/auth/token_store.h). Threads: any. Nothing blocks, but for the kernel's
-// first random numbers after boot. No error contains any part of a token's text but its id.
+// first random numbers after boot. Errors contain no part of a token except its id.
 #pragma once
 
 #include <array>

@@ -42,7 +42,7 @@ Result<TokenFile::Line> TokenFile::parse_line(const std::vector<std::string_view
   if (words.size() == 2 && parse_token(words[0]).ok()) return refused("two tokens in one line");
   if (words.size() == 2 && !parse_host_port(words[0], ":@", &line.host, &line.port)) {
     return refused(
-        "what stands before the token is not a server: write host, host:port or [address]:port");
+        "the word before the token is not a server: write host, host:port or [address]:port");
   }
   line.host = lower(line.host);
   return line;
@@ -52,7 +52,7 @@ Status TokenFile::add(Line line) {
   for (const Line& other : lines_) {
     if (other.host == line.host && other.port == line.port) {
       return refused("line " + std::to_string(other.number) +
-                     " has a token for the same server already; remove the one that is out of use");
+                     " has a token for the same server already; remove one of the two");
     }
   }
   lines_.push_back(std::move(line));

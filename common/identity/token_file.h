@@ -9,7 +9,7 @@
 // A server is named as RCUDA_DEVICES names it; nothing is resolved, and case does not matter. The
 // most specific line counts. Two lines for the same server are an error.
 // Threads: any. Blocking: for the file system. Errors name the file, the line and the remedy, and
-// contain nothing of a line that could be a secret.
+// quote no part of a line that could be a secret.
 #pragma once
 
 #include <cstdint>
@@ -49,8 +49,8 @@ class TokenFile {
 // Empty if the user has no home.
 std::string default_token_file();
 
-// The token for a server, from `named_file` or, if that is empty, from the default file. No token
-// is no error, and neither is that there is no default file; a named file has to be there.
+// The token for a server, from `named_file` or, if that is empty, from the default file. nullopt if
+// the file has no token for the server or the default file does not exist. A named file must exist.
 Result<std::optional<Token>> find_token(const std::string& named_file, std::string_view host,
                                         uint16_t port);
 

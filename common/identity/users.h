@@ -1,5 +1,5 @@
 // Names of this machine's users and groups. Any thread. Blocking: as the system's user database,
-// which may be on the network (LDAP), so no poll loop may call.
+// which may be on the network (LDAP), so a poll loop must not call.
 #pragma once
 
 #include <string>
@@ -13,11 +13,11 @@ namespace rcuda::identity {
 // The decimal uid if the user has no name, as in some containers.
 std::string user_name(uid_t uid);
 
-// Takes what user_name() returns. kNotFound if there is no such user; a number is a uid if no user
-// has it as a name.
+// Accepts what user_name() returns. A number is a uid unless a user has it as a name. kNotFound if
+// there is no such user.
 Result<uid_t> user_id(const std::string& name);
 
-// Takes a name or a number, which need not be of a known group. kNotFound if no group has the name.
+// Accepts a name, or any number. kNotFound if no group has the name.
 Result<gid_t> group_id(const std::string& name);
 
 }  // namespace rcuda::identity

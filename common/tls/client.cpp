@@ -11,8 +11,8 @@ namespace rcuda::tls {
 namespace {
 
 Status use_certificate(SSL_CTX* context, const std::string& file) {
-  // Others must not be able to read the key; and OpenSSL would ask at the terminal for that of an
-  // encrypted one.
+  // Other users must not be able to read the key. OpenSSL would ask at the terminal for the
+  // password of an encrypted key.
   RCUDA_RETURN_IF_ERROR(identity::load_certificate(file).status());
   if (SSL_CTX_use_certificate_chain_file(context, file.c_str()) == 1 &&
       SSL_CTX_use_PrivateKey_file(context, file.c_str(), SSL_FILETYPE_PEM) == 1) {
@@ -41,7 +41,7 @@ Status require_authority(SSL_CTX* context, SSL* ssl, const ServerCheck& check) {
 
 Status check_pin(SSL* ssl, const identity::Hash& pinned) {
   const Owned<X509> certificate(SSL_get1_peer_certificate(ssl));
-  if (!certificate) return {Code::kDenied, "the server has shown no certificate"};
+  if (!certificate) return {Code::kDenied, "the server presented no certificate"};
   const Result<identity::Hash> seen = identity::fingerprint_of(certificate.get());
   if (!seen) return seen.status();
   if (CRYPTO_memcmp(seen->data(), pinned.data(), pinned.size()) == 0) return {};

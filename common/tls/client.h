@@ -1,7 +1,7 @@
 // The client's side of the TLS connections on which it identifies itself to a server.
 //
 // Threads: any. Blocking: until the handshake is done, or until the deadline. Errors: kDenied if
-// the server is not the one that the check names, or a file cannot be used; kTimeout, kUnavailable.
+// the check fails or its file cannot be used; those of load_certificate(); kTimeout, kUnavailable.
 #pragma once
 
 #include <chrono>
@@ -15,11 +15,11 @@
 
 namespace rcuda::tls {
 
-// How a client checks the server's certificate. With neither, any server is accepted, and the
+// How a client checks the server's certificate. With both empty, any server is accepted, and the
 // caller must check it in another way (MUNGE over exported()).
 struct ServerCheck {
-  std::optional<identity::Hash> pinned;  // of its public key, as a token has it
-  std::string authorities;               // PEM file: it is signed by one of these, for `host`
+  std::optional<identity::Hash> pinned;  // of its public key, from a token
+  std::string authorities;  // PEM file: one of these authorities has signed it, for `host`
   std::string host;
 };
 

@@ -65,8 +65,8 @@ Result<Connection::Progress> Connection::shake_hands() {
 
 Key Connection::exported(const char* label) const {
   Key key{};
-  // Fails only before the handshake is over and without memory. A key that can be guessed is worse
-  // than an end.
+  // Fails only before the end of the handshake and without memory. Abort: the key would be known to
+  // attackers.
   if (SSL_export_keying_material(ssl_, key.data(), key.size(), label, std::strlen(label), nullptr,
                                  0, 0) != 1) {
     std::abort();
@@ -86,14 +86,14 @@ std::optional<std::string> Connection::peer_name() const {
   if (bytes < 0) return {};
   std::string name(reinterpret_cast<char*>(text), static_cast<size_t>(bytes));
   OPENSSL_free(text);
-  // A name with a NUL would be another user's to functions that stop there.
+  // Functions that stop at a NUL would read such a name as another user's.
   const auto is_odd = [](char c) { return static_cast<unsigned char>(c) <= ' ' || c == 0x7f; };
   const bool single = X509_NAME_get_index_by_NID(subject, NID_commonName, index) < 0;
   if (!single || name.empty() || std::any_of(name.begin(), name.end(), is_odd)) return {};
   return name;
 }
 
-// Translates a result of SSL_read or SSL_write to that of a socket call on a non-blocking socket.
+// Converts a result of SSL_read or SSL_write to the result of a call on a non-blocking socket.
 int Connection::outcome(int result) const {
   if (result > 0) return result;
   const int error = errno;
@@ -105,8 +105,8 @@ int Connection::outcome(int result) const {
     case SSL_ERROR_ZERO_RETURN:
       return 0;
     case SSL_ERROR_SYSCALL:
-      // Without an errno the peer has closed the connection. TLS's own farewell is not used: the
-      // messages inside have their own, and a stream that is cut off looks like a lost peer.
+      // Without an errno the peer has closed the connection. TLS's close_notify is not used: the
+      // messages inside report the end, and a truncated stream looks like a lost peer.
       ERR_clear_error();
       errno = error;
       return error ? -1 : 0;
@@ -117,8 +117,8 @@ int Connection::outcome(int result) const {
   }
 }
 
-// Sends a KeyUpdate if the socket surely takes it at once. While OpenSSL has a part of one to send,
-// it reads nothing, so two ends in this state with full sockets would wait for one another.
+// Sends a KeyUpdate if the socket certainly has room for it. OpenSSL reads nothing while it has a
+// part of a KeyUpdate to send, so two ends in this state with full sockets would deadlock.
 void Connection::renew_key() {
   pollfd entry{socket_, POLLOUT, 0};
   if (::poll(&entry, 1, 0) != 1 || (entry.revents & ~POLLOUT) != 0) return;
@@ -161,7 +161,7 @@ ssize_t Connection::send(std::span<const iovec> pieces) {
     errno = EPIPE;
     return -1;
   } else if (errno == EAGAIN) {
-    // OpenSSL may not have encrypted the bytes yet, so the next call must give it the same ones.
+    // OpenSSL may not have encrypted the bytes yet, so the next call must pass the same bytes.
     if (data != record_.get()) std::memcpy(record_.get(), data, bytes);
     begun_ = bytes;
     errno = EAGAIN;

@@ -1,9 +1,10 @@
 // TLS 1.3 connections over sockets (OpenSSL). docs/security.md says which connections use TLS.
 //
 // A client and a daemon shake hands with the daemon's certificate (client.h, server.h). The
-// connection carries only the handshake messages of a session, whose key both derive from it. The
-// Links of the session are then TLS connections with this key, on the same and on further sockets
-// (keyed.h), because a worker process cannot take over the state of the daemon's connection.
+// connection carries only a session's handshake messages. Both ends derive the session's key from
+// it. The session's Links are then TLS connections with this key, on the same and on further
+// sockets (keyed.h), because a worker process cannot take over the state of the daemon's
+// connection.
 //
 // Threads: one thread during the handshake, then one sending and one receiving thread. No function
 // blocks. OpenSSL's own configuration file is not read, its exit handler is not installed (a
@@ -44,16 +45,16 @@ class Connection final : public Cipher {
   Connection& operator=(const Connection&) = delete;
 
   enum class Progress : uint8_t { kDone, kWantsRead, kWantsWrite };
-  // Continues the handshake. An error says why the peer was not accepted, or that it did not accept
+  // Continues the handshake. An error says why this side refused the peer, or that the peer refused
   // this side.
   Result<Progress> shake_hands();
   // After the handshake: a value that only both ends can compute, a different one for each label.
   Key exported(const char* label) const;
-  // The name (CN) in the peer's certificate. Nothing without a certificate, or if it has several
-  // names or one with odd characters.
+  // The name (CN) in the peer's certificate. nullopt without a certificate, with several names, or
+  // if the name has blanks or control characters.
   std::optional<std::string> peer_name() const;
-  // The key with which this side sends is renewed after so many records. RFC 8446, section 5.5, has
-  // 2^24.5 of full size as the most for AES-GCM, which one socket can send in a few minutes.
+  // This side renews its sending key after this number of records. RFC 8446, section 5.5, allows at
+  // most 2^24.5 full records for AES-GCM, which one socket can send in a few minutes.
   static constexpr uint64_t kRecordsPerKey = 1 << 23;
   void renew_key_after(uint64_t records) { records_per_key_ = records; }
   SSL* ssl() const { return ssl_; }
@@ -68,8 +69,8 @@ class Connection final : public Cipher {
 
   SSL* const ssl_;
   const int socket_;
-  // OpenSSL's object serves one thread at a time. No call holds it for longer than one record
-  // takes.
+  // OpenSSL's object serves one thread at a time. No call holds the mutex for longer than one
+  // record takes.
   Mutex mutex_;
   // Bytes of a record that the socket has not taken completely.
   size_t begun_ RCUDA_GUARDED_BY(mutex_) = 0;

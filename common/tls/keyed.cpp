@@ -10,12 +10,12 @@
 namespace rcuda::tls {
 namespace {
 
-// A connection has one key, so the name on the wire says nothing.
+// A connection has one key, so all keys have the same name on the wire.
 constexpr unsigned char kName[] = "rcuda";
 constexpr size_t kNameBytes = sizeof kName - 1;
 constexpr unsigned char kAes128GcmSha256[] = {0x13, 0x01};
 
-// The key as the session that TLS resumes.
+// Wraps the key in the session that TLS resumes.
 SSL_SESSION* session_of(SSL* ssl) {
   const Key& key = *static_cast<const Key*>(SSL_get_app_data(ssl));
   const SSL_CIPHER* const cipher = SSL_CIPHER_find(ssl, kAes128GcmSha256);
@@ -37,8 +37,8 @@ int use_key(SSL* ssl, const EVP_MD*, const unsigned char** name, size_t* bytes,
   return *session != nullptr;
 }
 
-// A peer that offers another name, or none, gets no session, and without a certificate the
-// handshake then fails.
+// A peer that offers another name, or no name, gets no session. Its handshake then fails, because
+// there is no certificate.
 int find_key(SSL* ssl, const unsigned char* name, size_t bytes, SSL_SESSION** session) {
   const bool ours = bytes == kNameBytes && std::memcmp(name, kName, bytes) == 0;
   *session = ours ? session_of(ssl) : nullptr;
@@ -48,14 +48,14 @@ int find_key(SSL* ssl, const unsigned char* name, size_t bytes, SSL_SESSION** se
 Result<Owned<SSL_CTX>> make_keyed_context() {
   Result<Owned<SSL_CTX>> context = make_context(TLS_method());
   if (!context) return context;
-  // The key's hash has to be that of the cipher.
+  // The key's hash must be the hash of the cipher.
   SSL_CTX_set_ciphersuites(context->get(), "TLS_AES_128_GCM_SHA256");
   SSL_CTX_set_psk_use_session_callback(context->get(), use_key);
   SSL_CTX_set_psk_find_session_callback(context->get(), find_key);
   return context;
 }
 
-// Kept until the process ends: connections may outlive every object.
+// Never destroyed: connections may outlive every object.
 const Result<Owned<SSL_CTX>>& keyed_context() {
   static const auto& context = *new Result<Owned<SSL_CTX>>(make_keyed_context());
   return context;
@@ -86,7 +86,7 @@ Key derive(const Key& key, std::string_view label) {
   initialise();
   Key derived{};
   unsigned int bytes = 0;
-  // Fails only without memory. A key that can be guessed is worse than an end.
+  // Fails only without memory. Abort: the key would be known to attackers.
   if (!HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
             reinterpret_cast<const unsigned char*>(label.data()), label.size(), derived.data(),
             &bytes)) {

@@ -1,6 +1,6 @@
 // TLS connections between two ends that share a key (TLS 1.3 with an external pre-shared key and
 // a fresh Diffie-Hellman exchange): the sockets of a session's Links. A peer without the key is
-// refused; what was recorded cannot be read later with the key.
+// refused. The key does not decrypt recorded traffic.
 //
 // Threads: any. Blocking: until the handshake is done, or until the deadline. Errors: kDenied if
 // the peer does not have the key, kTimeout, kUnavailable.
@@ -15,7 +15,7 @@
 
 namespace rcuda::tls {
 
-// Does what the first encrypt() of a process would do, some milliseconds of it. A worker calls it
+// Does the initialisation of the first encrypt(), which takes some milliseconds. A worker calls it
 // while it is idle.
 void prepare();
 
@@ -23,7 +23,7 @@ void prepare();
 Result<Socket> encrypt(UniqueFd socket, const Key& key, Role role,
                        std::chrono::steady_clock::time_point deadline);
 
-// Another key, for another use. Keys of different labels tell nothing about each other.
+// Derives a key for another use. Keys of different labels reveal nothing about each other.
 Key derive(const Key& key, std::string_view label);
 
 }  // namespace rcuda::tls

@@ -53,8 +53,8 @@ Result<Owned<SSL_CTX>> make_context(const SSL_METHOD* method) {
   if (!context) return ssl_error("cannot use TLS");
   SSL_CTX* const raw = context.get();
   SSL_CTX_set_options(raw, SSL_OP_NO_RENEGOTIATION);
-  // Without it, SSL_read() returns after each message that is no data. Otherwise a peer that sends
-  // nothing but key updates would keep a thread in one call.
+  // SSL_read() must return after each message without data. Otherwise a peer that sends only key
+  // updates would keep a thread in one call.
   SSL_CTX_clear_mode(raw, SSL_MODE_AUTO_RETRY);
   SSL_CTX_set_mode(raw, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   // No session is resumed: a full handshake takes about a millisecond (docs/performance.md).
@@ -63,7 +63,7 @@ Result<Owned<SSL_CTX>> make_context(const SSL_METHOD* method) {
       SSL_CTX_set_ciphersuites(raw,
                                "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:"
                                "TLS_CHACHA20_POLY1305_SHA256") != 1 ||
-      // The cheap groups only: a stranger chooses, and the larger ones take a hundred times longer.
+      // Cheap groups only: an unauthenticated peer chooses, and others take a hundred times longer.
       SSL_CTX_set1_groups_list(raw, "X25519:P-256") != 1 || SSL_CTX_set_num_tickets(raw, 0) != 1) {
     return ssl_error("cannot use TLS 1.3");
   }

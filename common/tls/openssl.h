@@ -1,4 +1,4 @@
-// What all users of OpenSSL in this folder share. Any thread; nothing blocks.
+// Functions for all users of OpenSSL in this folder. Any thread; nothing blocks.
 #pragma once
 
 #include <memory>
@@ -25,7 +25,7 @@ using Owned = std::unique_ptr<T, Free>;
 void initialise();
 // A context for TLS 1.3 only, with AES-128-GCM first. Calls initialise().
 Result<Owned<SSL_CTX>> make_context(const SSL_METHOD* method);
-// kDenied with OpenSSL's reason behind `what`. Empties the thread's queue of errors.
+// kDenied: `what` and OpenSSL's reason. Empties the thread's queue of errors.
 Status ssl_error(const std::string& what);
 // A BIO that sends and receives on the socket without blocking and without SIGPIPE. Null: no
 // memory.

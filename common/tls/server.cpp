@@ -20,7 +20,7 @@ Result<std::unique_ptr<Server>> Server::create(const std::string& certificate,
       return Status(Code::kInvalidArgument, status.context());
     }
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
-    // The names that a client chooses its certificate by.
+    // The names by which a client chooses its certificate.
     SSL_CTX_set_client_CA_list(context, SSL_load_client_CA_file(client_ca.c_str()));
   }
   return std::unique_ptr<Server>(new Server(made->release()));

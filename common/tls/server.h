@@ -1,7 +1,7 @@
 // The server's side of the TLS connections on which clients identify themselves.
 //
-// Threads: any; the daemon has one. Nothing blocks but create(), which reads files. Errors name the
-// file and the remedy.
+// Threads: any; the daemon has one. Only create() blocks: it reads files. Errors name the file and
+// the remedy.
 #pragma once
 
 #include <memory>
