@@ -63,7 +63,7 @@ Status read_attributes(Bytes info, KernelLayout* kernel) {
     }
     at += header.value;
   }
-  // A missing ordinal leaves a hole that looks like an empty parameter.
+  // A missing ordinal looks like a parameter of zero bytes.
   if (std::any_of(kernel->parameters.begin(), kernel->parameters.end(),
                   [](const KernelParameter& p) { return p.size_bytes == 0; })) {
     return malformed("missing parameter");

@@ -27,7 +27,7 @@ Result<Elf64_Ehdr> read_header(Bytes bytes) {
   return header;
 }
 
-// If there are 65280 sections or more, their number is in the first section header.
+// With 65280 sections or more, the first section header contains their number.
 bool section_count(Bytes bytes, const Elf64_Ehdr& header, uint64_t* count) {
   *count = header.e_shnum;
   if (header.e_shnum != 0 || header.e_shoff == 0) return true;

@@ -1,5 +1,5 @@
-// The parts of ELF64 that cubins need: the length of an image, and its sections. Private to this
-// folder.
+// The parts of ELF64 that reading cubins needs: the length of an image, and its sections. Private
+// to this folder.
 #pragma once
 
 #include <string_view>
@@ -25,7 +25,7 @@ struct ElfSections {
 };
 Result<ElfSections> elf_sections(Bytes image);
 
-// The string at `offset` of a string table, without its NUL; "" if it has none.
+// The string at `offset` of a string table, without its NUL; "" if the string has no NUL.
 std::string_view string_at(Bytes table, uint64_t offset);
 
 }  // namespace rcuda::image

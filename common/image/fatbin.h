@@ -1,6 +1,6 @@
 // The entries of a fatbin container, as nvcc 13 writes them.
 //
-// Reading entries needs no decompressor; unpack.h does the decompressing. All reads stay inside the
+// Reading entries needs no decompressor; unpack.h decompresses them. All reads stay inside the
 // given bytes: containers come from clients, which are not trusted. Any thread; results point into
 // the bytes.
 //
@@ -17,7 +17,7 @@ enum class EntryKind : uint16_t {
   kPtx = 1,
   kElf = 2,
   kNvvm = 8
-};  // other values exist and are passed on
+};  // other values exist and are returned unchanged
 enum class Compression : uint8_t { kNone, kLz4, kZstd };
 
 struct Entry {

@@ -9,7 +9,7 @@
 namespace rcuda::image {
 namespace {
 
-// More translation units than any program links.
+// A program links fewer translation units.
 constexpr size_t kMaxContainers = 1u << 20;
 
 // Compares byte by byte: `bytes` may have fewer than four.
@@ -53,7 +53,7 @@ Result<Image> inspect_bare(Bytes bytes) {
     image.format = Format::kElf;
     image.parts.push_back(bytes.first(*size));
   } else if (may_be_text(bytes)) {
-    // memchr needs a true bound; strnlen does not.
+    // strnlen, because memchr requires that all bytes up to its bound are readable.
     const char* text = reinterpret_cast<const char*>(bytes.data());
     image.format = Format::kText;
     image.parts.push_back(bytes.first(strnlen(text, bytes.size())));
@@ -63,7 +63,7 @@ Result<Image> inspect_bare(Bytes bytes) {
   return image;
 }
 
-// All memory from `pointer` on; the headers say where to stop.
+// All memory from `pointer` on; the headers give the length.
 Bytes unbounded(const void* pointer) {
   const uint64_t room =
       std::numeric_limits<uint64_t>::max() / 2 - reinterpret_cast<uintptr_t>(pointer);
@@ -90,7 +90,7 @@ Result<Image> measure_wrapper(const void* pointer) {
   RCUDA_RETURN_IF_ERROR(add(wrapper.data));
   if (wrapper.version == 2 && wrapper.prelinked != nullptr) {
     for (size_t i = 0; wrapper.prelinked[i] != nullptr; ++i) {
-      if (i == kMaxContainers) return Status(Code::kInvalidArgument, "endless fatbin wrapper");
+      if (i == kMaxContainers) return Status(Code::kInvalidArgument, "malformed fatbin wrapper");
       RCUDA_RETURN_IF_ERROR(add(wrapper.prelinked[i]));
     }
   }
@@ -108,7 +108,7 @@ Result<Image> measure(const void* pointer) {
 
 Result<Image> inspect(Bytes bytes) {
   if (starts_with(bytes, kWrapperMagic)) {
-    return Status(Code::kInvalidArgument, "a fatbin wrapper is meaningless outside its process");
+    return Status(Code::kInvalidArgument, "a fatbin wrapper is valid in its own process only");
   }
   return inspect_bare(bytes);
 }

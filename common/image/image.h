@@ -1,10 +1,10 @@
 // The image that an application passes to cuModuleLoadData or cuLibraryLoadData: a pointer without
 // a length.
 //
-// measure() finds out the format and the length from the headers alone, so that the client library
-// can send the image. It needs no decompressor and allocates little. inspect() does the same for
-// bytes of known length, from a file or another process. They are not trusted: nothing outside them
-// is read. Any thread; nothing blocks; results point into the caller's memory. Errors:
+// measure() reads the format and the length from the headers, so that the client library can send
+// the image. It needs no decompressor and allocates little. inspect() does the same for bytes of
+// known length, from a file or another process. These bytes are not trusted: inspect() reads
+// nothing outside them. Any thread; nothing blocks; results point into the caller's memory. Errors:
 // kInvalidArgument (CUDA_ERROR_INVALID_IMAGE) if the format is unknown or the headers contradict
 // themselves.
 #pragma once
@@ -39,18 +39,18 @@ enum class Format : uint8_t { kFatbin, kElf, kText };
 
 struct Image {
   Format format = Format::kText;
-  // The version of the wrapper that led to the containers; 0 without a wrapper.
+  // The version of the wrapper around the containers; 0 without a wrapper.
   uint32_t wrapper_version = 0;
   // One part; or, for a version 2 wrapper, `data` and then the prelinked containers. A text has no
   // NUL.
   std::vector<Bytes> parts;
 };
 
-// The memory behind `pointer` belongs to the application and must be as long as its headers say.
+// The memory at `pointer` belongs to the application and must be as long as its headers say.
 Result<Image> measure(const void* pointer);
 
 // A bare container, ELF image or text that starts at bytes[0]. A wrapper is refused, because its
-// pointers are meaningless outside the process that made them.
+// pointers are valid only in the process that made them.
 Result<Image> inspect(Bytes bytes);
 
 }  // namespace rcuda::image

@@ -31,8 +31,8 @@ std::string_view text_of(Bytes bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Lower is better: first code for the device, the newest that it runs; then PTX in the same way;
-// then the rest. Entries of equal rank are units of one program.
+// Lower is better: first code for the device, newest first; then PTX that the device can run,
+// newest first; then the rest. Entries of equal rank are units of one program.
 std::tuple<int, int> rank_on(const Entry& entry, uint32_t sm) {
   const bool is_elf = entry.kind == EntryKind::kElf;
   const bool runs = entry.sm <= sm && (!is_elf || entry.sm / 10 == sm / 10);

@@ -23,8 +23,8 @@ struct KernelLayout {
   uint32_t parameter_bytes = 0;
 };
 
-// Each kernel once. In a container, it reads the entries that a device of compute capability `sm`
-// (90) would run; it reads others only if these cannot be read, because one source has the same
+// Returns each kernel once. In a container, reads the entries that a device of compute capability
+// `sm` (90) would run. If these cannot be read, reads the others, because one source has the same
 // layout for all architectures. Kernels of an image in an unknown format are missing. (In
 // rcuda_image_unpack, because containers are compressed.)
 std::vector<KernelLayout> kernel_layouts(const Image& image, uint32_t sm);

@@ -17,10 +17,10 @@ struct Declaration {
   uint64_t element_bytes = 0, elements = 1, alignment = 0;
 };
 
-// Reads from after ".param" up to the `,` or `)` that ends the declaration, returned in `*end`.
+// Reads from after ".param" up to the end of the declaration. `*end` is then `,` or `)`.
 Result<Declaration> read_declaration(Words& words, std::string_view* end) {
   Declaration parameter;
-  bool is_pointer = false;  // .align is then that of the target
+  bool is_pointer = false;  // .align is then the target's
   for (std::string_view word = words.next();; word = words.next()) {
     if (word.empty()) return malformed("a parameter list does not end");
     if (word == "," || word == ")") {

@@ -1,8 +1,8 @@
 // Kernels of a PTX text and the layout of their parameters.
 //
-// Only `.entry` declarations are read. The rest of the text may be invalid; the driver that loads
-// it judges that. Any thread; bounded reads; results own their strings. Errors: kInvalidArgument if
-// a declaration cannot be understood.
+// Only `.entry` declarations are read. The rest of the text may be invalid; the driver checks it
+// when it loads the text. Any thread; bounded reads; results own their strings. Errors:
+// kInvalidArgument if a declaration cannot be understood.
 #pragma once
 
 #include <string_view>

@@ -27,7 +27,7 @@ class Words {
     if (text_[at_] == '"') {
       at_ = std::min(text_.find('"', at_ + 1), text_.size() - 1) + 1;
     } else if (is_word(text_[at_])) {
-      // A directive ends where the next one begins: ".param.u64".
+      // A directive ends where the next directive begins: ".param.u64".
       for (++at_; at_ < text_.size() && is_word(text_[at_]) && text_[at_] != '.';) ++at_;
     } else {
       ++at_;

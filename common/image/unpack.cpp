@@ -51,7 +51,7 @@ bool runs_on(const Entry& entry, uint32_t sm) {
   return entry.sm <= sm;
 }
 
-// Among PTX of one version, the text for fewer devices may use more of their features.
+// Among PTX of one version, prefer the text for fewer devices: it may use more of their features.
 int specificity(const Entry& entry) {
   return entry.arch_specific ? 2 : entry.family_specific ? 1 : 0;
 }
@@ -103,7 +103,7 @@ Result<std::vector<std::string>> ptx_units(const Image& image, uint32_t sm) {
   }
   if (image.format == Format::kFatbin) {
     // The linked container of a version 2 wrapper repeats the content of the units. It is used only
-    // if there are none.
+    // if the wrapper has no units.
     for (size_t i = image.parts.size(); i-- > 0;) {
       if (i == 0 && !units.empty()) break;
       const Result<std::vector<Entry>> list = entries(image.parts[i]);

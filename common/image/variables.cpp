@@ -31,8 +31,8 @@ uint64_t plain_number(std::string_view word) {
   return error == std::errc() && end == digits.data() + digits.size() ? value : UINT64_MAX;
 }
 
-// `[8]`, and `<8>` for so many variables. `[]` stands for as many elements as the initialiser has:
-// `*open` is set.
+// `[8]` is 8 elements, `<8>` is 8 variables. `[]` sets `*open`: the initialiser has the number of
+// elements.
 uint64_t extent(Words& words, std::string_view close, bool* open) {
   const std::string_view word = words.next();
   if (word == close) {
@@ -46,7 +46,7 @@ uint64_t extent(Words& words, std::string_view close, bool* open) {
 // Reads a declaration from after ".global" up to its ";".
 uint64_t declared_bytes(Words& words) {
   uint64_t element = 0, vector = 1, padding = 0, bytes = 0;
-  // Of one of the variables that the declaration lists.
+  // For each variable that the declaration lists.
   uint64_t elements = 1, initialised = 1, depth = 0;
   bool open = false, initialiser = false;
   const auto add = [&] {
@@ -95,7 +95,7 @@ Result<uint64_t> elf_variable_bytes(Bytes image) {
 
 Bytes bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-// The most that one of the container's entries takes.
+// The variable bytes of the container's largest entry.
 Result<uint64_t> container_variable_bytes(Bytes container, uint32_t sm) {
   const Result<std::vector<Entry>> list = entries(container);
   if (!list.ok()) return list.status();
@@ -116,8 +116,8 @@ Result<uint64_t> container_variable_bytes(Bytes container, uint32_t sm) {
 
 }  // namespace
 
-// A declaration is outside of functions, and outside of lists of parameters. The `.global` of an
-// instruction, as in ld.global, is inside.
+// Declarations are outside of functions and parameter lists. The `.global` of an instruction
+// (ld.global) is inside.
 uint64_t ptx_variable_bytes(std::string_view text) {
   Words words(text);
   uint64_t bytes = 0, braces = 0, parentheses = 0;
@@ -127,7 +127,7 @@ uint64_t ptx_variable_bytes(std::string_view text) {
     if (word == "}" && braces) --braces;
     if (word == "(") ++parentheses;
     if (word == ")" && parentheses) --parentheses;
-    // After a label or a directive with numbers, too.
+    // Also after a label or a directive with numbers.
     const bool begins = before == ";" || before == "{" || before == "}" || before == ":" ||
                         (!before.empty() && before[0] >= '0' && before[0] <= '9');
     if (word == ".global" && parentheses == 0 && (braces == 0 || begins)) {

@@ -23,7 +23,7 @@
 namespace rcuda::interop {
 namespace {
 
-constexpr uint64_t kDefaultMaxBytes = 1ull << 30;  // as a driver's
+constexpr uint64_t kDefaultMaxBytes = 1ull << 30;  // the driver's default
 constexpr uint64_t kMagic = 0x3165646f63756372;    // "rcucode1"
 
 struct FileHeader {
@@ -48,7 +48,7 @@ FileCache open_cache() {
   }
   Result<UniqueFd> opened = open_cache_directory(folder);
   if (opened.ok()) return FileCache(std::move(opened).value(), most);
-  RCUDA_DEBUG("what NVRTC compiles is not kept: %s", opened.status().message().c_str());
+  RCUDA_DEBUG("output of NVRTC is not cached: %s", opened.status().message().c_str());
   return {};
 }
 
@@ -80,7 +80,7 @@ class CompileEntry {
     name_ = name;
   }
 
-  // Memory from malloc(); null: there is no answer.
+  // Returns memory from malloc(), or null if the cache has no answer.
   void* find(uint32_t* bytes) const {
     const UniqueFd file = cache().open(name_);
     struct stat status;
@@ -112,7 +112,7 @@ class CompileEntry {
     const Status status = cache().insert(
         name_, {bytes_of(&header, sizeof header), bytes_of(question_.data(), question_.size()),
                 bytes_of(data, bytes)});
-    if (!status.ok()) RCUDA_DEBUG("what NVRTC compiled is not kept: %s", status.message().c_str());
+    if (!status.ok()) RCUDA_DEBUG("cannot cache output of NVRTC: %s", status.message().c_str());
   }
 
   const std::string& name() const { return name_; }
@@ -144,7 +144,7 @@ CUresult close_compile_entry(CompileEntry* entry) {
 CUresult find_compiled(CompileEntry* entry, uint32_t reserved, void** data, uint32_t* bytes) {
   if (!entry || reserved != 0 || !data || !bytes) return CUDA_ERROR_INVALID_VALUE;
   *data = entry->find(bytes);
-  RCUDA_DEBUG("NVRTC's question %s: %s", entry->name().c_str(), *data ? "known" : "new");
+  RCUDA_DEBUG("compile cache: query %s: %s", entry->name().c_str(), *data ? "known" : "new");
   return *data ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 

@@ -1,15 +1,15 @@
-// CompileCache: what NVRTC has compiled, kept on disk between runs.
+// CompileCache: the output of NVRTC, kept on disk between runs.
 //
-// A local driver keeps this for NVRTC (12.8 and later), which reaches it by an export table: each
-// compilation asks twice, for the PTX and for the cubin that come of its intermediate code. Without it
-// every run compiles everything again: cuDNN's attention takes 300 ms more for each length of a
-// sequence, also within one process.
+// A local driver has this cache for NVRTC (12.8 and later), which uses it through an export table.
+// Each compilation queries it twice: for the PTX and for the cubin of its intermediate code.
+// Without it every run compiles everything again: cuDNN's attention takes 300 ms more for each
+// length of a sequence, also within one process.
 //
-// The files are the user's own, in a folder "rcuda" in $CUDA_CACHE_PATH, else in the folder for caches
-// (common/base/cache_folder.h). CUDA_CACHE_DISABLE=1 and CUDA_CACHE_MAXSIZE (bytes) mean what they mean
-// to a local driver. A file holds its whole question, which is compared: a name is only a hash of it.
-// If no folder can be used, nothing is found, and what is given is dropped.
-// Threads: any; an entry is used by one at a time. Blocking: for the file system.
+// The files are the user's own, in a folder "rcuda" in $CUDA_CACHE_PATH, else in the folder for
+// caches (common/base/cache_folder.h). CUDA_CACHE_DISABLE=1 and CUDA_CACHE_MAXSIZE (bytes) mean the
+// same as with a local driver. A file's name is a hash of the query; the file contains the whole
+// query, which is compared. Without a usable folder, nothing is found or stored. Threads: any; one
+// thread at a time uses an entry. Blocking: for the file system.
 #pragma once
 
 #include <cstddef>
@@ -19,15 +19,15 @@
 
 namespace rcuda::interop {
 
-class CompileEntry;  // one question: what comes of this input with these options?
+class CompileEntry;  // one query: the output for an input and its options
 
-// The functions of the table. All strings and `input` are copied. `kind` is 1 for a cubin and 2 for PTX;
-// `host` and `build` name the compiler; `architecture` is 90 for sm_90.
+// The functions of the table. All strings and `input` are copied. `kind` is 1 for a cubin and 2 for
+// PTX; `host` and `build` name the compiler; `architecture` is 90 for sm_90.
 CUresult open_compile_entry(CompileEntry** entry, uint32_t kind, const void* input,
                             size_t input_bytes, const char* options, const char* host,
                             const char* build, uint32_t architecture);
 CUresult close_compile_entry(CompileEntry* entry);
-// CUDA_ERROR_NOT_FOUND if there is no answer. The caller owns *data: release_compiled().
+// CUDA_ERROR_NOT_FOUND if the cache has no answer. The caller passes *data to release_compiled().
 CUresult find_compiled(CompileEntry* entry, uint32_t reserved, void** data, uint32_t* bytes);
 CUresult insert_compiled(CompileEntry* entry, uint32_t reserved, const void* data, size_t bytes);
 CUresult release_compiled(void* data);

@@ -22,7 +22,8 @@ class ContextStorage {
 
   // Replaces an existing value without running its destructor.
   void put(CUcontext context, void* key, void* value, Destructor destructor);
-  // False if there is no such value. Does not run the destructor; the caller owns the value.
+  // Returns false if there is no such value. Does not run the destructor; the caller owns the
+  // value.
   bool remove(CUcontext context, void* key);
   std::optional<void*> get(CUcontext context, void* key);
   bool has_values(CUcontext context);

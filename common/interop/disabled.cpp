@@ -1,5 +1,4 @@
-// RCUDA_INTEROP=OFF: no table is known.
-#include "common/base/mutex.h"
+// RCUDA_INTEROP=OFF: every table is unknown.
 #include "common/interop/export_tables.h"
 
 namespace rcuda::interop {

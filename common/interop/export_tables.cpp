@@ -26,8 +26,8 @@ ContextStorage& storage() {
   return *instance;
 }
 
-// For slots that no known program needs. Each has its own function, so that a call names its table
-// and slot.
+// For slots without a known user. Each has its own function, so that a call names its table and
+// slot.
 void report_slot(const char* table, int slot) {
   RCUDA_WARN("export table %s: unknown slot %d was called", table, slot);
 }
@@ -81,7 +81,7 @@ CUresult primary_context(CUcontext* context, CUdevice device) {
 }
 
 // CUDA 11's runtime loads its modules here, from the fatbin wrapper that nvcc made. `names` and
-// `addresses` belong to variables in host memory, which nvcc has not made since CUDA 5.
+// `addresses` are for variables in host memory, which nvcc does not generate since CUDA 5.
 CUresult load_fatbin(CUmodule* module, const void* wrapper, const char** names, void** addresses,
                      uint32_t count) {
   if (count != 0 && names && addresses) {
@@ -92,10 +92,10 @@ CUresult load_fatbin(CUmodule* module, const void* wrapper, const char** names, 
 }
 CUresult unload_fatbin(CUmodule module) { return provider().unload_module(module); }
 
-// CUDA 13.5's runtime calls this at its start, without arguments, and needs success to go on.
+// CUDA 13.5's runtime calls this at its start, without arguments, and continues only after success.
 CUresult may_start() { return CUDA_SUCCESS; }
 
-// Tools hang callbacks into these; zeros mean that no tool is attached.
+// Tools put callbacks into these slots; zeros mean that no tool is attached.
 void first_hooks(void** buffer, size_t* words) {
   static uint32_t hooks[1024];
   *buffer = hooks;
@@ -143,7 +143,7 @@ CUresult context_check(CUcontext, uint32_t* result, void**) {
 }
 uint32_t context_check_mode() { return 0; }
 
-// cuBLAS and cuFFT ask a context for these. No value was seen to change what they do.
+// cuBLAS and cuFFT read these flags of a context. No value was seen to change their behaviour.
 CUresult library_context_flag(CUcontext, uint32_t* flag) {
   *flag = 1;
   return CUDA_SUCCESS;
@@ -183,7 +183,7 @@ uint32_t enumerate_functions(CUcontext, CUmodule module, void (*visit)(void*, CU
   return 1;
 }
 
-// Features that the runtime goes without when they are declined.
+// Features that the runtime does not need.
 CUresult declined() { return CUDA_ERROR_NOT_SUPPORTED; }
 
 CUresult integrity_check(uint32_t version, uint64_t seconds, uint8_t* answer);
@@ -193,7 +193,7 @@ struct Tables {
   Table<kCudartName, 0x68 / 8> cudart;
   Table<kHooksName, 0x38 / 8> hooks;
   Table<kToolsName, 0x18 / 8> tools;
-  Table<kStorageName, 4> storage;  // no size word; a null word ends it
+  Table<kStorageName, 4> storage;  // no size word; a null word ends the table
   Table<kChecksName, 0x78 / 8> checks;
   Table<kIntegrityName, 0x18 / 8> integrity;
   Table<kOptionalName, 0x18 / 8> optional;

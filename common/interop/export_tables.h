@@ -1,11 +1,11 @@
-// The undocumented tables behind cuGetExportTable that NVIDIA's runtime and libraries request.
+// The undocumented tables that NVIDIA's runtime and libraries request with cuGetExportTable.
 //
 // Both libcuda.so.1 of this repository use this component: softgpu answers from its own state, the
 // client library from its session. Each implements Provider and sets it once, before the
-// application can call anything. docs/interop.md says which program needs which table, and what
-// each known slot does. Every other slot of a known table logs its table and index once and returns
-// CUDA_ERROR_NOT_SUPPORTED. Any thread. get_export_table returns CUDA_ERROR_NOT_FOUND for an
-// unknown table; with RCUDA_INTEROP=OFF every table is unknown.
+// application can call anything. docs/interop.md lists the programs that need each table, and the
+// purpose of each known slot. Every other slot of a known table logs its table and index once and
+// returns CUDA_ERROR_NOT_SUPPORTED. Any thread. get_export_table returns CUDA_ERROR_NOT_FOUND for
+// an unknown table; with RCUDA_INTEROP=OFF every table is unknown.
 #pragma once
 
 #include <vector>
@@ -21,8 +21,8 @@ struct DeviceIdentity {
   int pci_domain = 0, pci_bus = 0, pci_device = 0;
 };
 
-// What the tables need from their driver. Application threads call the methods, several at once.
-// Most runtime calls call current_context(), so it must be local and fast.
+// The functions that the tables need from their driver. Application threads call the methods,
+// several at once. Most runtime calls call current_context(), so it must be local and fast.
 class Provider {
  public:
   virtual ~Provider() = default;
@@ -44,12 +44,12 @@ void set_provider(Provider* provider);
 CUresult get_export_table(const void** table, const CUuuid* id);
 
 // Runs the destructors of the values stored with a context, on the calling thread, in no particular
-// order. Call it before the context is destroyed, while it still works, and without a lock that the
-// driver's functions take: NVIDIA's runtime takes a lock of its own in a destructor, and holds that
-// lock in some calls of the driver.
+// order. Call it before the context is destroyed, and without a lock that the driver's functions
+// take. NVIDIA's runtime takes its own lock in a destructor, and holds this lock during some calls
+// of the driver.
 void context_destroyed(CUcontext context);
-// The same for the holder of such a lock, which is released meanwhile. Returns when no values are
-// left, also none that other threads have stored since.
-void context_destroyed(CUcontext context, MutexLock& lock) RCUDA_REQUIRES(lock);
+// The same for a caller that holds such a lock: releases the lock meanwhile. Returns when the
+// context has no values, including values that other threads stored meanwhile.
+void context_destroyed(CUcontext context, std::unique_lock<std::mutex>& lock);
 
 }  // namespace rcuda::interop

@@ -1,4 +1,4 @@
-// The answer to INTEGRITY_CHECK, by which NVIDIA's runtime checks that the driver is NVIDIA's too.
+// The answer to INTEGRITY_CHECK, with which NVIDIA's runtime checks that the driver is NVIDIA's.
 // Facts published by the ZLUDA project; the results equal those of driver 580 bit for bit. Any
 // thread.
 #pragma once

@@ -1,5 +1,5 @@
 // The functions of NVML that return plain figures of one device: the only list of them. The
-// server's monitor calls each of them and puts what it returns into a report
+// server's monitor calls each of them and puts the values into a report
 // (common/messages/gpu_report.h); client/nvml answers each of them from the report.
 //
 // Plain declarations; nothing blocks.
@@ -95,7 +95,7 @@
 
 // X(number): a field of nvmlDeviceGetFieldValues(), without a scope: ECC's mode and errors; times
 // of throttling; the memory's temperature, energy, links, PCIe replays; power and temperature
-// limits; what an operator should do.
+// limits; the recommended action.
 // clang-format off
 #define RCUDA_NVML_FIELDS(X) \
   X(1) X(2) X(3) X(4) \
@@ -134,7 +134,7 @@ RCUDA_NVML_TEXTS(DECLARE_TEXT)
 
 namespace rcuda::nvml {
 
-// Where a function's values begin in a report: figure_NAME and its successors.
+// The index of a function's first value in a report: figure_NAME.
 enum Figure : uint32_t {
 #define PLACE_VALUES(name, type, count) figure_##name, last_of_##name = figure_##name + (count)-1,
 #define PLACE_CHOICE(name, count) figure_##name, last_of_##name = figure_##name + (count)-1,

@@ -44,7 +44,7 @@ enum nvmlReturn_t : unsigned {
   NVML_ERROR_UNKNOWN = 999,
 };
 
-// What a pair of devices is queried for, and the answer.
+// The capability of a pair of devices, and its status.
 enum nvmlGpuP2PCapsIndex_t : unsigned {
   NVML_P2P_CAPS_INDEX_READ = 0,
   NVML_P2P_CAPS_INDEX_WRITE = 1,
@@ -59,7 +59,7 @@ enum nvmlGpuP2PStatus_t : unsigned {
   NVML_P2P_STATUS_UNKNOWN = 6,
 };
 
-// What two devices have in common.
+// The nearest common ancestor of two devices.
 enum nvmlGpuTopologyLevel_t : unsigned {
   NVML_TOPOLOGY_INTERNAL = 0,
   NVML_TOPOLOGY_SINGLE = 10,
@@ -70,7 +70,7 @@ enum nvmlGpuTopologyLevel_t : unsigned {
 };
 
 inline constexpr unsigned kNvmlNvLinks = 18;
-// What is at the other end of a link.
+// The device at the other end of a link.
 enum nvmlIntNvLinkDeviceType_t : unsigned {
   NVML_NVLINK_DEVICE_TYPE_GPU = 0,
   NVML_NVLINK_DEVICE_TYPE_IBMNPU = 1,
@@ -107,7 +107,7 @@ struct nvmlProcessInfo_v1_t {
   unsigned pid;
   unsigned long long usedGpuMemory;
 };
-struct nvmlProcessInfo_v2_t {  // also that of _v3
+struct nvmlProcessInfo_v2_t {  // also used by _v3
   unsigned pid;
   unsigned long long usedGpuMemory;
   unsigned gpuInstanceId, computeInstanceId;

@@ -1,5 +1,5 @@
 // The functions of NVML that client/nvml answers and that are not in figures.h. Declarations only;
-// client/nvml says what each of them does.
+// client/nvml documents each of them.
 #pragma once
 
 #include "common/nvml/nvml_api.h"

@@ -43,13 +43,13 @@ class CompileCacheTest(unittest.TestCase):
         self.server.stop()
 
     def compile(self, architecture="sm_90", **more):
-        """The cubin's hash, and what the cache said to each of NVRTC's questions."""
+        """The cubin's hash, and the cache's answer to each of NVRTC's queries."""
         environment = client_environment(BUILD, [self.server], "shm", CUDA_CACHE_PATH=self.folder.name,
                                          RCUDA_LOG="debug", **more)
         result = subprocess.run([sys.executable, "-c", COMPILE, self.nvrtc, architecture], env=environment,
                                 capture_output=True, text=True)
         self.assertEqual(result.returncode, 0, result.stderr)
-        said = [line.rsplit(" ", 1)[1] for line in result.stderr.splitlines() if "NVRTC's question" in line]
+        said = [line.rsplit(" ", 1)[1] for line in result.stderr.splitlines() if "compile cache: query" in line]
         return result.stdout.strip(), said
 
     def files(self):
