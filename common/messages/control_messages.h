@@ -1,10 +1,9 @@
-// What an operator asks of a server's sessions: to end one, or to drain the server.
+// An operator's requests about a server's sessions: end a session, or drain the server.
 //
 //   operator -> daemon   ControlRequest, on an identified connection like a Hello's
 //   daemon -> operator   ControlAnswer, or Refusal; the daemon closes
 //
-// A server that is drained takes no new sessions and stops when the last one has ended.
-// Plain values.
+// A drained server accepts no new sessions and stops when the last session has ended. Plain values.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +14,9 @@
 namespace rcuda::wire {
 
 enum class ControlOperation : uint32_t {
-  kEnd = 1,     // a session; for its user, too
-  kDrain = 2,   // takes no new sessions
-  kResume = 3,  // takes them again
+  kEnd = 1,     // ends a session; its user may also request this
+  kDrain = 2,   // accepts no new sessions
+  kResume = 3,  // accepts sessions again
   kAsk = 4      // changes nothing
 };
 
@@ -25,13 +24,13 @@ struct ControlRequest {
   static constexpr char kName[] = "ControlRequest";
   static constexpr MessageType kForm = MessageType::kControlRequest;
   ControlOperation operation{};
-  uint32_t worker_pid = 0;  // kEnd: the session's worker, as ServerStatus tells
+  uint32_t worker_pid = 0;  // kEnd: the session's worker, from ServerStatus
 };
 
 struct ControlAnswer {
   static constexpr char kName[] = "ControlAnswer";
   static constexpr MessageType kForm = MessageType::kControlAnswer;
-  uint32_t sessions = 0;  // that are still under way, the one that ends included
+  uint32_t sessions = 0;  // sessions in progress, including a session that is ending
   bool draining = false;
 };
 

@@ -1,16 +1,16 @@
-// Messages by which a worker gets what another worker of its owner has exported
+// Messages with which a worker gets an export of another worker of its owner
 // (server/names/exported_names.h, docs/security.md).
 //
-//   worker -> daemon   ExportQuery, over the local socket of the daemon that the name tells
-//   daemon -> worker   the socket and the query, to the worker that has exported
+//   worker -> daemon   ExportQuery, over the local socket of the daemon that the name identifies
+//   daemon -> worker   the socket and the query, to the exporting worker
 //   worker -> worker   ExportAnswer, with a descriptor if one was exported
 //
-// Then the connection ends, also without an answer if there is none. The daemon passes a connection
-// on only if the process at its other end runs as the user of the worker that has exported. It
-// never has what was exported.
+// Then the connection ends, also without an answer. The daemon passes a connection on only if the
+// process at its other end runs as the exporting worker's user. The daemon never holds the
+// exported object.
 //
-// Threads: any. Blocking: read_export_answer(), until the deadline. Errors: kProtocol for what no
-// encoder made; kUnavailable for a Refusal, and if the other worker has ended.
+// Threads: any. Blocking: read_export_answer(), until the deadline. Errors: kProtocol for a
+// malformed answer; kUnavailable for a Refusal, and if the other worker has ended.
 #pragma once
 
 #include <array>
@@ -30,8 +30,8 @@
 
 namespace rcuda::wire {
 
-// Where a worker is reached: a digest of its owner and its number. So the query of a worker of
-// another owner reaches nothing, whatever name its client presents.
+// The address of a worker: a digest of its owner and its number. So a query reaches only workers of
+// the querying worker's owner, whatever name its client presents.
 using ExportPlace = tls::Key;
 ExportPlace export_place(const std::string& owner, const ExportNumber& worker);
 
@@ -42,7 +42,7 @@ struct ExportQuery {
   ExportNumber secret{};
 };
 
-// What one worker tells another about an export (server/names). Only workers read it.
+// Data about an export, from one worker for another (server/names). Only workers read it.
 using ExportNote = std::array<std::byte, 112>;
 
 extern template struct Codec<ExportQuery>;

@@ -1,7 +1,7 @@
-// The forms of the messages by which tools ask a server: status, GPU report, and those of leases
-// and control. A form is the hash of the message's layout (message.h). Each such message begins
-// with its form, so a message of another build is never misread: it has the same form, or its
-// reader names the remedy.
+// The forms of the messages with which tools query a server: status, GPU report, leases and
+// control. A form is the hash of the message's layout (message.h). Each such message begins with
+// its form, so a message of another build is never misread: if its form differs, the reader reports
+// the remedy.
 //
 // Threads: any. Nothing blocks.
 #pragma once
@@ -15,8 +15,8 @@ namespace rcuda::wire {
 
 class MessageReader;
 
-// 0: messages of this type do not begin with a form. A question and its answer have one form, so a
-// server that could not be understood does not act.
+// 0: messages of this type do not begin with a form. A request and its answer share one form, so a
+// server acts only if the client can read its answer.
 uint64_t form_of(MessageType type);
 
 // Reads the form with which a message of this type begins. kProtocol: the message is of another

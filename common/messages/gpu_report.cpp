@@ -5,7 +5,7 @@
 namespace rcuda::wire {
 namespace {
 
-// All far above what a report has.
+// All far above the numbers in real reports.
 constexpr uint32_t kMaxFigures = 4096;
 constexpr uint32_t kMaxTexts = 64;
 constexpr uint32_t kMaxProcesses = 1u << 16;
@@ -52,7 +52,7 @@ void fields(Visitor& visit, GpuReport& m) {
   visit.number("layout", m.layout);
   visit.text("host", m.host);
   visit.list("gpus", m.gpus, kMaxDevices);
-  // A client looks paths up by the place of the other GPU.
+  // A client looks paths up by the index of the other GPU.
   for (const GpuReport::Gpu& gpu : m.gpus) {
     visit.check(gpu.paths.empty() || gpu.paths.size() == m.gpus.size());
   }

@@ -1,4 +1,4 @@
-// GpuReport: what a server tells about its GPUs without a session, for client/nvml.
+// GpuReport: a server's report about its GPUs, which needs no session, for client/nvml.
 //
 //   client -> daemon   after it has identified itself as for a StatusQuery: GpuQuery, empty body
 //   daemon -> client   GpuReport, and the end of the connection; or Refusal
@@ -15,20 +15,20 @@
 
 namespace rcuda::wire {
 
-// A figure that the server's NVML does not tell.
+// A figure that the server's NVML does not report.
 inline constexpr uint64_t kUnknownFigure = ~uint64_t{0};
 
 struct GpuReport {
   static constexpr char kName[] = "GPU report";
   static constexpr MessageType kForm = MessageType::kGpuReport;
 
-  // A session on the GPU that the asker may know of.
+  // A session on the GPU that the client may see.
   struct Process {
     std::string host;  // of the client
     uint32_t pid = 0;  // the client's
     uint64_t used_bytes = kUnknownFigure;
   };
-  // The way to another GPU of the report.
+  // The path to another GPU of the report.
   struct Path {
     uint32_t ancestor = 0;             // nvmlGpuTopologyLevel_t
     std::vector<uint32_t> p2p_status;  // nvmlGpuP2PStatus_t, by nvmlGpuP2PCapsIndex_t
@@ -37,20 +37,20 @@ struct GpuReport {
     uint32_t ordinal = 0;  // the server's number
     std::string name, uuid, pci_bus_id;
     uint32_t pci_device = 0, pci_subsystem = 0;
-    // As the asker may use it: the quota, where there is one.
+    // As the client may use it: limited by its quota, if it has a quota.
     uint64_t total_bytes = 0, used_bytes = kUnknownFigure, reserved_bytes = 0;
     std::vector<uint64_t> figures;   // by nvml::Figure; empty: the server has no NVML
     std::vector<std::string> texts;  // by nvml::Text; empty: unknown
     std::vector<Process> processes;
     std::vector<Path> paths;  // to each GPU of the report, itself included; or empty
-    // The RDMA adapter that is nearest by PCI, as in /sys/class/infiniband; empty: none is known.
+    // The RDMA adapter that is nearest by PCI, as in /sys/class/infiniband; empty: unknown.
     std::string adapter;
     uint32_t adapter_ancestor = 0;  // with `adapter`: as Path::ancestor
   };
   std::string driver_version;  // "580.95.05"; empty: unknown
   uint32_t cuda_version = 0;   // 13000
-  uint64_t layout = 0;  // nvml::layout() of the server; another one: ignore figures and texts
-  std::string host;     // the running kernel: of servers of one machine the same; empty: unknown
+  uint64_t layout = 0;  // nvml::layout() of the server; if it differs, ignore figures and texts
+  std::string host;     // the running kernel's id, equal for servers of one machine; empty: unknown
   std::vector<Gpu> gpus;
 };
 

@@ -5,7 +5,7 @@
 namespace rcuda::wire {
 namespace {
 
-// More limits of what a message may claim to contain.
+// Further limits of numbers in messages.
 constexpr uint32_t kMaxWindows = 4096;
 constexpr uint32_t kMaxAttributes = 4096;
 constexpr uint32_t kMaxCommands = 4096;  // api::kMaxOpcodes
@@ -141,7 +141,7 @@ template struct Codec<Refusal>;
 std::vector<std::byte> munge_payload(MungeSide side, const uint8_t (&nonce)[32]) {
   MessageWriter out;
   out.string("side", side == MungeSide::kServer ? "rcuda server" : "rcuda client");
-  // Servers of other builds may take credentials for connections without TLS.
+  // Servers of other builds may accept credentials on connections without TLS.
   out.string("connection", "tls");
   out.bytes("nonce", nonce);
   return out.take();

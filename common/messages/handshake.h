@@ -1,7 +1,7 @@
 // The handshake: messages of client, daemon and worker on the control socket before a Link is made.
 //
-//   client -> daemon   Hello: which devices, over which medium; and what the client says of itself,
-//                      which only logs believe
+//   client -> daemon   Hello: which devices, over which medium; and the client's description of
+//                      itself, which is only logged
 //   daemon -> client   Queued: at once, and every second while the client's turn has not come or no
 //                      worker is free
 //   daemon -> worker   the socket and the Hello, over their socket pair
@@ -21,7 +21,7 @@
 //
 // Further sockets of a Link between workers begin with a PeerHello too.
 //
-// A client on the server's own machine that connects by TCP first proves which user it is
+// A client on the server's own machine that connects by TCP first proves its user
 // (docs/security.md):
 //
 //   client -> daemon   over the local socket: TicketQuery, which names the TCP connection
@@ -30,12 +30,12 @@
 //
 // A client on another machine begins with a TLS handshake (common/tls). Inside of it:
 //
-//   client -> daemon   Authenticate: a token, a MUNGE credential, or the certificate it has shown
+//   client -> daemon   Authenticate: a token, a MUNGE credential, or the presented certificate
 //   daemon -> client   Authenticated, for MUNGE with the daemon's own credential; or Refusal
 //   client -> daemon   Hello or StatusQuery
 //   daemon -> client   Queued, as above; then Assigned, which ends this TLS connection
 //   both               client and worker begin another TLS connection on the same socket, with the
-//                      session's key (common/tls/keyed.h); Welcome and the Link are inside of it.
+//                      session's key (common/tls/keyed.h). It carries Welcome and the Link.
 //                      Further sockets of the session begin with their Attach, then likewise
 //
 // message_io.h has the framing, message.h the encoding. Plain values.
@@ -53,7 +53,7 @@
 
 namespace rcuda::wire {
 
-// A client may give up a server after a few of these intervals without a message.
+// A client may abandon a server after a few of these intervals without a message.
 inline constexpr std::chrono::seconds kQueuedInterval{1};
 
 // Media are sent by name. A side that does not have the requested medium refuses it.
@@ -64,30 +64,30 @@ struct Hello {
   uint64_t protocol_hash = 0;      // protocol_hash(): the same on both sides; stays first
   std::vector<uint32_t> commands;  // api::command_hashes()
   std::string medium;              // transport::Medium::name(); never empty
-  // Where the user has left the choice: the medium to use if the worker does not take `medium`, or
-  // no Link comes about over it. Empty: none.
+  // If the user did not choose the medium: the medium to use if the worker refuses `medium` or
+  // making the Link over it fails. Empty: none.
   std::string fallback;
   uint32_t pid = 0, uid = 0;
   std::string host, program;  // for the server's log
   std::string user;
   uint8_t session[16] = {};       // random, the same for all servers of one client process
   std::vector<uint32_t> devices;  // ordinals on that server, in the client's order
-  // Addresses that the worker must not hand out: the client's own, and the windows of its other
+  // Addresses that the worker must not allocate: the client's own, and the windows of its other
   // workers.
   std::vector<AddressWindow> taken;
   uint32_t worker = 0;                 // index of this worker among the client's workers, from 0
-  uint32_t servers = 0;                // how many workers the client will have
+  uint32_t servers = 0;                // the number of workers that the client will have
   uint32_t devices_left = 0;           // on servers that have no window yet, this one included
   std::string p2p_strategy, p2p_path;  // RCUDA_P2P_STRATEGY and RCUDA_P2P_PATH of the client
-  uint32_t wait_ms = 0;  // how long the client waits for its turn (RCUDA_WAIT); 0: not at all
+  uint32_t wait_ms = 0;  // how long the client waits for its turn (RCUDA_WAIT); 0: it does not
   std::string lease;     // the id of the lease for these devices; empty: none
-  uint8_t lease_secret[16] = {};  // with `lease`; the daemon removes it, so no worker has it
+  uint8_t lease_secret[16] = {};  // with `lease`; the daemon does not pass it to the worker
 };
 
 struct Queued {
   static constexpr char kName[] = "Queued";
-  uint32_t place = 0;  // from 1, among the clients that wait for the same; 0: a worker is started
-  std::string reason;  // with a place: what is taken
+  uint32_t place = 0;  // from 1, among clients that wait for these devices; 0: a worker is started
+  std::string reason;  // with a place: the resource that is in use
 };
 
 // Opens a further socket of a session.
@@ -99,9 +99,9 @@ struct Attach {
 
 // Sent by a worker to another worker of its session, at the other's daemon. It names the session by
 // a hash of its id (session_name() of connect.h), which makes the daemon pass the connection on. If
-// the client has said so, the connection is then encrypted with a key that only the session's
-// client and servers can derive. The token that the client gave both workers decides who may join
-// (p2p/pipeline/authentication.h).
+// the client requires it, the connection is then encrypted with a key that only the session's
+// client and servers can derive. The token that the client gave both workers authorises the
+// connection (p2p/pipeline/authentication.h).
 struct PeerHello {
   static constexpr char kName[] = "PeerHello";
   uint8_t session[16] = {};  // session_name() of Hello::session
@@ -167,7 +167,7 @@ struct Welcome {
   uint32_t priority_least = 0;
   int32_t priority_greatest = 0;
   std::vector<DeviceInfo> devices;
-  // Opcodes of the client's commands that the worker does not have, or not as the client has them.
+  // Opcodes of the client's commands that the worker lacks, or whose layout differs in the worker.
   std::vector<uint32_t> lacking;
   std::string fell_back;  // why the session is over Hello::fallback; empty: over Hello::medium
 };
@@ -178,9 +178,8 @@ struct Refusal {
   std::string reason;  // one sentence that includes the remedy
 };
 
-// What a MUNGE credential proves to its reader: that its user speaks on this very connection. The
-// nonce is a value that the two ends have derived from the TLS handshake, so a credential that is
-// relayed on another connection proves nothing.
+// The payload of a MUNGE credential, which binds it to one connection. Both ends derive the nonce
+// from the TLS handshake, so a credential that is relayed on another connection is invalid.
 enum class MungeSide : uint8_t { kClient, kServer };
 std::vector<std::byte> munge_payload(MungeSide side, const uint8_t (&nonce)[32]);
 bool is_munge_payload(const std::vector<std::byte>& payload, MungeSide side,
@@ -197,7 +196,7 @@ extern template struct Codec<Authenticated>;
 extern template struct Codec<Welcome>;
 extern template struct Codec<Refusal>;
 
-// Hello::protocol_hash alone, with which every Hello begins, whatever its sender's protocol is.
+// Reads Hello::protocol_hash, with which the Hello of every protocol begins.
 Result<uint64_t> protocol_hash_of_hello(const std::vector<std::byte>& body);
 
 }  // namespace rcuda::wire

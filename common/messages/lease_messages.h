@@ -4,9 +4,9 @@
 //   operator -> daemon   LeaseRequest, on an identified connection like a Hello's
 //   daemon -> operator   LeaseAnswer, or Refusal; the daemon closes
 //
-// A client uses a lease by its key: the lease's public id and its secret. The user whom a lease is
-// for needs no secret, because the server knows who that is. RCUDA_LEASE holds the keys of a
-// program, one for each server:
+// A client presents the key of a lease: its public id and its secret. The lease's own user needs no
+// secret, because the server knows the user. RCUDA_LEASE contains the keys of a program, one for
+// each server:
 //
 //   RCUDA_LEASE=[host[@port]=]ID[:SECRET][,...]    e.g. node1=1a2b3c4d:0123...,node2@9000=...
 //
@@ -32,7 +32,7 @@ namespace rcuda::wire {
 using LeaseSecret = std::array<uint8_t, 16>;
 inline constexpr LeaseSecret kNoLeaseSecret{};
 
-// What a job or a user may be called.
+// The longest name of a job or a user, in bytes.
 inline constexpr size_t kMostLeaseText = 256;
 
 enum class LeaseOperation : uint32_t { kTake = 1, kExtend = 2, kRevoke = 3, kList = 4 };
@@ -41,12 +41,12 @@ struct LeaseRequest {
   static constexpr char kName[] = "LeaseRequest";
   static constexpr MessageType kForm = MessageType::kLeaseRequest;
   LeaseOperation operation{};
-  // kExtend, kRevoke: the lease; empty: the one of `job`. kTake: the new lease's id, chosen at
-  // random; who asks again with it gets the same lease. kList: only leases with ids above this one.
+  // kExtend, kRevoke: the lease; empty: the lease of `job`. kTake: the new lease's random id; a
+  // repeated request with it returns the same lease. kList: only leases with ids above this one.
   std::string id;
   std::string job;   // free text, such as "slurm 4711"; kList: of this job only
-  std::string user;  // kTake: who may use it, by name or number; empty: who has the key
-  std::vector<uint32_t> devices;  // kTake: these; empty: `count` that the server chooses
+  std::string user;  // kTake: its user, by name or number; empty: any client with the key
+  std::vector<uint32_t> devices;  // kTake: these devices; empty: the server chooses `count` devices
   uint32_t count = 0;
   bool shared = false;   // kTake: others may have leases of the same devices
   uint64_t seconds = 0;  // kTake, kExtend: from now; 0: no end
@@ -60,8 +60,8 @@ struct LeaseInfo {
   uint64_t created = 0;
   uint64_t until = 0;     // seconds since 1970, as `created`; 0: no end
   uint32_t sessions = 0;  // under way
-  // What its sessions have done since the server's start, those under way as well. The time is
-  // that of each session times its devices.
+  // The work of its sessions since the server's start, including sessions in progress. The time is
+  // the sum over its sessions of time times devices.
   uint64_t begun = 0;  // sessions
   uint64_t device_ms = 0;
   Work work{};
@@ -71,9 +71,9 @@ struct LeaseAnswer {
   static constexpr char kName[] = "LeaseAnswer";
   static constexpr MessageType kForm = MessageType::kLeaseAnswer;
   std::string message;   // for people; may be empty
-  LeaseSecret secret{};  // kTake: of the only lease; otherwise zero
-  // The one that was taken, extended or revoked; or the next part of the list, in the order of
-  // ids. None: the list is at its end.
+  LeaseSecret secret{};  // kTake: the new lease's secret; otherwise zero
+  // The lease that was taken, extended or revoked; or the next part of the list, in the order of
+  // ids. Empty at the end of the list.
   std::vector<LeaseInfo> leases;
 };
 

@@ -1,13 +1,12 @@
 // encode(), decode() and layout_hash() of the messages of handshake.h, server_status.h,
 // gpu_report.h, lease_messages.h and control_messages.h.
 //
-// The source file of a message lists its fields once (message_codec.h). From this list come both
-// directions, all limits, and the layout: the text that two builds must have in common to
-// understand each other. The layout has the fields' names, types, order and limits, and nothing
-// else of the source.
+// The source file of a message lists its fields once (message_codec.h). Encoding, decoding, limits
+// and layout all come from this list. Two builds understand each other if their layouts are equal.
+// A layout is a text of the fields' names, types, order and limits.
 //
 // Threads: any. Nothing blocks. Errors: decode() returns kProtocol for bytes that encode() cannot
-// have made. The decoders are fuzzed.
+// produce. The decoders are fuzzed.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +19,8 @@
 
 namespace rcuda::wire {
 
-// Defined in message_codec.h. The header of a message declares its instance, the source file has
-// it.
+// Defined in message_codec.h. The header of a message declares its instance, the source file
+// defines it.
 template <typename Message>
 struct Codec {
   static std::vector<std::byte> encode(const Message& message);
@@ -46,7 +45,7 @@ constexpr uint64_t fnv1a(std::string_view text) {
   return hash;
 }
 
-// Of these messages together.
+// Hashes the layouts of these messages together.
 template <typename... Messages>
 uint64_t layout_hash() {
   static const uint64_t hash = fnv1a((Codec<Messages>::layout() + ...));

@@ -1,5 +1,5 @@
-// What encodes, decodes and describes a message: three visitors of its fields. A message's source
-// file lists the fields and instantiates the codec:
+// Three visitors of a message's fields: one encodes, one decodes, one describes the layout. A
+// message's source file lists the fields and instantiates the codec:
 //
 //   template <typename Visitor>
 //   void fields(Visitor& visit, Attach& m) {
@@ -9,8 +9,8 @@
 //   template struct Codec<Attach>;
 //
 // The header declares the instance (extern template), and the struct has kName, for errors. A
-// struct in a list has fields() too. Numbers are in the machine's order; strings and lists have
-// their length before them.
+// struct in a list also has fields(). Numbers are in the machine's order; a length precedes each
+// string and list.
 //
 // Plain values; one thread. Nothing blocks. Errors: a reader keeps its first failure.
 #pragma once
@@ -35,7 +35,7 @@
 
 namespace rcuda::wire {
 
-// Limits of what a message may claim to contain, all far above real messages.
+// Limits of numbers in messages, all far above real messages.
 inline constexpr uint32_t kMaxString = 4096;
 inline constexpr uint32_t kMaxDevices = 1024;
 
@@ -48,7 +48,7 @@ template <typename T>
 concept Number =
     (std::integral<T> && !std::same_as<T, bool>) || std::same_as<T, std::chrono::nanoseconds>;
 
-// An item of a list has no name of its own.
+// Items of a list have no name.
 template <typename Visitor, typename Item>
 void visit_item(Visitor& visit, Item& item) {
   if constexpr (Number<Item>) {
@@ -114,7 +114,7 @@ class MessageWriter {
   std::vector<std::byte> out_;
 };
 
-// The least that an item of a list takes: one whose strings and lists are empty.
+// The least bytes of an item of a list: an item whose strings and lists are empty.
 template <typename Item>
 size_t least_bytes() {
   static const size_t bytes = [] {
@@ -167,7 +167,7 @@ class MessageReader {
     check(text.size() >= limits.least && text.size() <= limits.most);
   }
   // The length must not exceed `limit`, nor the bytes left divided by the least size of an item, so
-  // a short message cannot cause a large allocation.
+  // that a short message cannot cause a large allocation.
   template <typename Item>
   void list(const char* name, std::vector<Item>& items, uint32_t limit) {
     uint32_t count = 0;
@@ -281,7 +281,7 @@ class MessageLayout {
 
 inline Status malformed(const char* message) {
   return Status(Code::kProtocol, std::string("the peer sent a malformed ") + message +
-                                     " message: it is not rcuda, or of another version");
+                                     " message: it is not rcuda, or another version");
 }
 
 // Messages with a form (forms.h) have a constant kForm.

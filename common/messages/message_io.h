@@ -34,7 +34,7 @@ enum class MessageType : uint32_t {
   kStatus = 6,
   kPeerHello = 7,
   kPeerWelcome = 8,  // empty body
-  kQueued = 9,       // daemon to client: your Hello is valid, but the session has not begun
+  kQueued = 9,       // daemon to client: the Hello is valid, but the session has not begun
   kTicketQuery = 10,
   kTicket = 11,
   kAuthenticate = 14,  // 12 and 13 are not used
@@ -58,7 +58,7 @@ struct MessageHeader {
 };
 static_assert(sizeof(MessageHeader) == 16);
 
-// Checks a received header. kProtocol with both versions, or with what is wrong.
+// Checks a received header. kProtocol names both versions or the problem.
 Status check_header(const MessageHeader& header);
 
 // Header and body, as they are sent. Empty if the body is longer than kMaxMessageBytes.

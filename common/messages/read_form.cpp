@@ -8,8 +8,8 @@ Status read_form(MessageReader& in, MessageType type) {
   in.number("form", form);
   if (form == form_of(type)) return {};
   return Status(Code::kProtocol,
-                "client and server are of different builds of rcuda, whose messages for tools have "
-                "different forms: install the same build on both");
+                "client and server run different builds of rcuda with different messages for "
+                "tools: install the same build on both");
 }
 
 }  // namespace rcuda::wire

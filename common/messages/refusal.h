@@ -1,4 +1,4 @@
-// A Refusal of the other side, as an error.
+// Converts a Refusal of the other side to an error.
 #pragma once
 
 #include <cstddef>

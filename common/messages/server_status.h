@@ -1,4 +1,4 @@
-// ServerStatus: what a daemon answers to a StatusQuery. Plain values.
+// ServerStatus: a daemon's answer to a StatusQuery. Plain values.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@ struct ServerStatus {
     std::string job{};  // of the session's lease
     Work work{};        // so far
   };
-  // Since the server's start. Only for those who may see all sessions; otherwise empty.
+  // Since the server's start. Only for users that may see all sessions; otherwise empty.
   struct Account {
     std::string user, medium;
     uint64_t sessions = 0;
@@ -43,8 +43,8 @@ struct ServerStatus {
   struct Totals {
     std::vector<uint64_t> refused;  // clients, by the Code of the reason
     uint64_t worker_starts = 0, worker_failures = 0;
-    uint64_t worker_start_us = 0;   // of all starts that succeeded, until they were ready
-    std::vector<Account> accounts;  // what each user did over each medium; at most kMaxAccounts
+    uint64_t worker_start_us = 0;   // sum over all successful starts, until the worker was ready
+    std::vector<Account> accounts;  // by user and medium; at most kMaxAccounts
   };
   std::string server;  // host name
   std::string driver;
@@ -59,7 +59,7 @@ struct ServerStatus {
 
 extern template struct Codec<ServerStatus>;
 
-// Here because workers send it to their daemon too.
+// In this header because workers also send it to their daemon.
 template <typename Visitor>
 void fields(Visitor& visit, ServerStatus::Device& m) {
   visit.number("ordinal", m.ordinal);

@@ -1,6 +1,6 @@
-// What a session has done, as counters. A counter is a line of kWorkNames; what carries counters
-// from the worker to the metrics (pages, messages, the audit) takes all of them as they come. Of
-// several sessions together, counters are sums, and peaks the largest.
+// The work of a session, as counters. A counter is a line of kWorkNames; the code that carries
+// counters from the worker to the metrics (pages, messages, the audit) handles any list. For
+// several sessions together, counters are added, and the largest peak counts.
 #pragma once
 
 #include <algorithm>
@@ -14,22 +14,22 @@
 namespace rcuda::wire {
 
 enum class Counter : size_t {
-  kCommands,        // that the worker executed
+  kCommands,        // commands that the worker executed
   kFailedCommands,  // of these, with an error other than CUDA_ERROR_NOT_READY
   kLaunches,        // of kernels, without those of graphs
   kGraphLaunches,
-  kCopies,         // without those of graphs, like the bytes below
+  kCopies,         // without copies in graphs, like the bytes below
   kBytesToDevice,  // from the client's memory
   kBytesToHost,    // to the client's memory
   kBytesOnServer,  // between memories of this server's devices
   kBytesToServer,  // to another server's device
   kBytesFromServer,
   kPeakMemory,  // bytes: the most that the session held on one device (MemoryMeter)
-  kPeerCopies,  // to another server, that have ended well; by route and strategy from here on
+  kPeerCopies,  // successful copies to another server; by route and strategy from here on
 };
 
-// As the audit names them. Those of copies to another server are "peer_copies_", the route, "_" and
-// the strategy (p2p/planner/strategy.h).
+// The names in the audit. Counters of copies to another server are "peer_copies_", the route, "_"
+// and the strategy (p2p/planner/strategy.h).
 inline constexpr std::array kWorkNames{
     "commands",
     "failed_commands",
@@ -60,7 +60,8 @@ inline constexpr std::array kWorkNames{
 };
 inline constexpr std::string_view kPeerCopiesName = "peer_copies_";
 
-// The counter of copies over this route and by this strategy; the last one if they have none.
+// The counter of copies over this route and by this strategy; the last counter if they have no own
+// counter.
 inline Counter peer_copies(std::string_view route, std::string_view strategy) {
   const std::string name = std::string(kPeerCopiesName).append(route).append("_").append(strategy);
   const auto found = std::find(kWorkNames.begin(), kWorkNames.end() - 1, name);
@@ -80,7 +81,7 @@ struct Work {
     uint64_t& peak = (*this)[Counter::kPeakMemory];
     peak = std::max(peak, bytes_on_a_device);
   }
-  // Stops at the largest number: what a worker says is not believed, and a sum must not fall.
+  // Saturates: a worker's numbers are not trusted, and a sum must not decrease.
   Work& operator+=(const Work& other) {
     held(other[Counter::kPeakMemory]);
     for (size_t i = 0; i < counts.size(); ++i) {

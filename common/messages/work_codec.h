@@ -1,5 +1,5 @@
-// Work in a message: its counters by name, those that are 0 left out. So builds with more counters
-// and with fewer understand each other.
+// Work in a message: its nonzero counters by name. So builds with different counters understand
+// each other.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace rcuda::wire {
 
-// Far above what a build has.
+// Far above the number of counters of a build.
 inline constexpr uint32_t kMaxCounters = 1024;
 
 struct NamedCount {
@@ -36,7 +36,7 @@ void fields(Visitor& visit, Work& work) {
   if constexpr (Visitor::kReads) {
     for (const NamedCount& counter : counters) {
       const auto found = std::find(kWorkNames.begin(), kWorkNames.end(), counter.name);
-      if (found == kWorkNames.end()) continue;  // this build does not know it
+      if (found == kWorkNames.end()) continue;  // unknown to this build
       work.counts[static_cast<size_t>(found - kWorkNames.begin())] = counter.count;
     }
   }

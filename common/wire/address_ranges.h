@@ -2,14 +2,14 @@
 // space (docs/architecture.md: Addresses). Constants only.
 //
 // Device memory: each worker of a client has two ranges of addresses. Its driver starts in a base,
-// one of kBaseCount that lie one after the other in kBases. When the worker gets its session, it
-// also takes a window in one of kWindowRanges, whose size follows from the session's devices
+// one of kBaseCount adjacent ranges in kBases. When the worker gets its session, it also takes a
+// window in one of kWindowRanges, whose size follows from the session's devices
 // (server/worker/address_window.h). Page-locked client memory lies in the host range, which every
 // worker keeps free. So it has the same address in client and worker, and a kernel can use the host
-// pointer. All of these avoid ordinary mappings, which grow down from 0x7fff'ffff'f000;
-// position-independent programs (0x5555'..., 0x56...). Where a program has other mappings there,
+// pointer. All of these avoid ordinary mappings, which grow down from 0x7fff'ffff'f000, and
+// position-independent programs (0x5555'..., 0x56...). If a program has mappings in these ranges,
 // such as AddressSanitizer's shadow in the lowest 16 TiB and its heap of 4 TiB from
-// 0x6000'0000'0000, the client says so in its Hello.
+// 0x6000'0000'0000, the client reports them in its Hello.
 //
 // ThreadSanitizer allows mappings in a few ranges only (compiler-rt: tsan_platform.h). A build with
 // ThreadSanitizer has its own, smaller ranges inside those. All processes of a session must then be
@@ -44,12 +44,12 @@ inline constexpr AddressSpan kWindowRanges[] = {{0x0200'0000'0000, 0x5000'0000'0
                                                 {0x5100'0000'0000, 0x5500'0000'0000}};
 inline constexpr uint64_t kHostRangeBase = 0x5000'0000'0000;
 inline constexpr uint64_t kHostRangeBytes = 1ull << 40;
-// A worker closes the addresses outside of its base and its window from here on. Lower ones are the
-// driver's own.
+// From this address on, a worker fences off the addresses outside of its base and its window. Lower
+// addresses are the driver's own.
 inline constexpr uint64_t kFenceBegin = 0x3'0000'0000;
 // A window has at least kLeastWindowTimes the memory of the session's devices, and kWindowOwnBytes
-// for what the worker itself maps there. That is room for all the memory and a pool or a
-// reservation of twice its size. It has at most kMostWindowTimes the memory, or kSmallWindowBytes.
+// for the worker's own mappings. That is room for all the memory and a pool or a reservation of
+// twice its size. It has at most kMostWindowTimes the memory, or kSmallWindowBytes.
 inline constexpr uint64_t kLeastWindowTimes = 3;
 inline constexpr uint64_t kWindowOwnBytes = 16ull << 30;
 inline constexpr uint64_t kSmallWindowBytes = 1ull << 40;
@@ -59,7 +59,7 @@ inline constexpr uint64_t kWindowUnit = 1ull << 30;
 
 inline constexpr uint32_t kBaseCount = (kBases.end - kBases.begin) / kBaseBytes;
 
-// No session has more servers. Bounds what a client can make a worker remember and connect to.
+// The most servers of a session, and so the most peers of a worker.
 inline constexpr uint32_t kMostServers = 256;
 
 }  // namespace rcuda::wire

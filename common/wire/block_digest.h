@@ -1,6 +1,6 @@
-// The digest of a block of mirrored memory. The client computes that of what it has, a GPU of the
-// worker that of what is there (server/executor/memory/block_digests.h), and equal digests mean
-// equal bytes.
+// The digest of a block of mirrored memory. The client computes the digest of its bytes, and a GPU
+// of the worker the digest of the worker's bytes (server/executor/memory/block_digests.h). Equal
+// digests mean equal bytes.
 //
 // Plain functions: any thread, nothing blocks or fails.
 #pragma once
@@ -22,7 +22,7 @@ struct BlockDigest {
 
   uint64_t first, second;
 
-  // That of no block: it differs from whatever is there.
+  // The digest of no block: it differs from the digest of every block.
   static constexpr BlockDigest none() { return {UINT64_MAX, UINT64_MAX}; }
   bool operator==(const BlockDigest&) const = default;
 };

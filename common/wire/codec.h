@@ -43,7 +43,7 @@ class Encoder {
   void array(const T* items, size_t count) {
     bytes_of(items, count, sizeof(T));
   }
-  // Includes the terminating zero. A null string differs from an empty one.
+  // Includes the terminating zero. A null string differs from an empty string.
   void string(const char* text);
 
   bool ok() const { return ok_; }  // false: the body would exceed the limit
@@ -111,7 +111,7 @@ class Decoder {
   const char* string();
 
   // For a reader that knows only the size and alignment of an item: skips a struct, or an array of
-  // them (returns its count).
+  // structs (returns its count).
   void skip(size_t bytes, size_t alignment) {
     take(bytes, alignment < kBodyAlignment ? alignment : kBodyAlignment);
   }
@@ -121,7 +121,7 @@ class Decoder {
     return take(count * item_bytes, kBodyAlignment) == nullptr ? 0 : count;
   }
 
-  // False if something was cut short or out of bounds, or after reject().
+  // False if an item was truncated or out of bounds, or after reject().
   bool ok() const { return ok_; }
   // Whether every read was in bounds and no bytes are left over.
   bool complete() const { return ok_ && position_ == size_; }

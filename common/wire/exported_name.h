@@ -1,10 +1,10 @@
-// ExportedName: what a client gets for memory or an event that it exports, in place of the driver's
+// ExportedName: a client gets it for memory or an event that it exports, in place of the driver's
 // handle or descriptor (docs/security.md).
 //
-// The driver's own never leaves the server. The exporting worker keeps it under the name
+// The driver's handle never leaves the server. The exporting worker keeps it under the name
 // (server/names/exported_names.h), and another worker gets it only if it serves the same user on
-// the same client host. So among workers of one server host, a client's worker can import what
-// another process of its user has exported, whatever media the clients use. A name is valid as long
+// the same client host. So a client's worker can import the exports of another process of its user,
+// if both workers run on one server host, whatever media the clients use. A name is valid as long
 // as the session that minted it.
 #pragma once
 
@@ -25,7 +25,7 @@ enum class ExportKind : uint32_t {
   kEvent = 5,        // cuIpcGetEventHandle
 };
 
-// A number that nobody can guess.
+// A random number that cannot be guessed.
 using ExportNumber = std::array<uint8_t, 16>;
 
 struct ExportedName {
@@ -38,7 +38,7 @@ struct ExportedName {
 };
 static_assert(sizeof(ExportedName) == 48);
 
-// Handles of the driver that travel as bytes: CUipcMemHandle, CUipcEventHandle and
+// Handles of the driver that applications exchange as bytes: CUipcMemHandle, CUipcEventHandle and
 // CUmemPoolPtrExportData. A name is at their beginning, with zeros after it.
 using HandleBytes = std::array<std::byte, 64>;
 

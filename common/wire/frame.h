@@ -30,7 +30,7 @@ struct WorkerWindow {
 struct ClientWindow {
   static constexpr uint64_t kCommandRingConsumed = 2048;  // u64, see ring.h
   static constexpr uint64_t kEventRingWant = 2048 + 64;   // u64, see ring.h
-  // u64: CompletionWord::make(count, result) of the latest asynchronous error; 0: none yet. A
+  // u64: CompletionWord::make(count, result) of the latest asynchronous error; 0: no error yet. A
   // sticky error stays until its context is reset (then the result is 0).
   static constexpr uint64_t kErrorWord = 2048 + 128;
   static constexpr uint64_t kCompletionWords = 64u << 10;  // u64[kCompletionCount]
@@ -42,7 +42,7 @@ struct ClientWindow {
       kSmallReplies + 1ull * kSmallReplyCount * kSmallReplyBytes;
   static constexpr uint32_t kLargeReplyCount = 64;
   static constexpr uint32_t kLargeReplyBytes = 64u << 10;
-  // The words and the replies: what calls wait for, and the thread that takes events does not.
+  // The words and replies that calls wait for. The thread that reads events does not wait for them.
   static constexpr transport::WindowPart kAnswers{
       kCompletionWords,
       kLargeReplies + 1ull * kLargeReplyCount* kLargeReplyBytes - kCompletionWords};
@@ -80,7 +80,7 @@ struct ReplyStamp {
 struct ReplyHeader {
   uint32_t result;         // CUresult
   uint32_t events_before;  // device output events published before this reply (wraps). A client
-                           // that returns from a synchronising call prints that many first
+                           // prints these events before it returns from a synchronising call
 };
 static_assert(sizeof(ReplyHeader) == 8);
 
@@ -94,7 +94,7 @@ enum CommandFlags : uint16_t {
 struct CommandHeader {
   uint16_t opcode;
   uint16_t flags;
-  uint32_t context;      // ContextId that is current in the calling thread; 0: none
+  uint32_t context;      // id of the calling thread's current context; 0: none
   uint32_t call;         // repeated in the reply's stamp; 0: posted, no reply
   uint32_t reply_slot;   // byte offset of the slot in the client's window
   uint32_t reply_bytes;  // size of that slot: kSmallReplyBytes or kLargeReplyBytes
@@ -143,19 +143,19 @@ inline constexpr ObjectId primary_context_id(uint32_t device) { return device + 
 inline constexpr ObjectId kFirstCreatedContext = 1024;
 
 // Stream 0 is the legacy default stream. Per-thread default streams are ordinary streams that the
-// client creates when a thread first uses one. kFetchStream is a stream of the worker's own in each
-// context: the bytes of mirrored memory go in it, both ways, beside the program's streams.
+// client creates when a thread first uses one. kFetchStream is the worker's own stream in each
+// context. It moves bytes of mirrored memory, both ways, concurrently with the program's streams.
 inline constexpr ObjectId kFetchStream = 0x7fff'ffffu;
 
 // ---- parts of bodies of custom commands --------------------------------------------------------
 
-// About sides of a copy that are client memory with a shadow in the worker.
+// For a side of a copy that is client memory with a shadow in the worker.
 enum CopyFlags : uint32_t {
   // Nothing queued before the copy can change the source: its bytes may be fetched before the
   // stream reaches the copy.
   kSourceReady = 1,
-  // The side is mirrored, and the client has sent its changes. The copy uses the shadow's bytes;
-  // none are moved.
+  // The side is mirrored, and the client has sent its changes. The copy uses the shadow's bytes; no
+  // bytes are moved.
   kSourceMirrored = 2,
   kDestinationMirrored = 4,
 };
@@ -179,7 +179,7 @@ struct JitOption {
 };
 static_assert(sizeof(JitOption) == 16);
 
-// What a driver has written into a log buffer, and the value that it gave to the option with the
+// The text that a driver has written into a log buffer, and its value of the option with the
 // buffer's size. Zero if the application has no such buffer.
 struct JitLog {
   uint32_t text_bytes;  // without a terminator
@@ -201,9 +201,9 @@ struct ParameterInfo {
 };
 static_assert(sizeof(ParameterInfo) == 8);
 
-// A worker that has only a shadow of page-locked memory moves a copy of it in parts: a quarter of
-// the copy each, so that most of the network's time and of the DMA engine's overlap, but large
-// enough that the stream's waits between them cost little.
+// A worker that has only a shadow of page-locked memory copies it in parts. A part is a quarter of
+// the copy, so that network and DMA engine work mostly at the same time, but large enough that the
+// stream's waits between parts cost little.
 constexpr uint64_t part_bytes_of(uint64_t copy_bytes) {
   constexpr uint64_t kLeast = 1u << 20, kMost = 4u << 20, kPage = 4096;
   const uint64_t quarter = (copy_bytes / 4 + kPage - 1) / kPage * kPage;
@@ -214,25 +214,25 @@ constexpr uint64_t parts_of(uint64_t copy_bytes) {
   return copy_bytes / part + (copy_bytes % part != 0);
 }
 
-// The immediate of the part `index` places after that of `first`. The numbers 1 to 2^32 - 1 in
-// turn: 0 is none. A number is used again only after all others.
+// The immediate of the part `index` places after the part with `first`. Cycles through 1 to 2^32 -
+// 1; 0 means no immediate.
 constexpr uint32_t immediate_of(uint32_t first, uint64_t index) {
   return static_cast<uint32_t>((first - 1 + index) % UINT32_MAX) + 1;
 }
 
 enum PeerCopyFlags : uint32_t {
-  kPeerOutgoing = 1,     // this worker has the source
+  kPeerOutgoing = 1,     // this worker's half is the sender
   kPeerInStream = 2,     // the copy has a place in `stream` of this worker
-  kPeerHolds = 4,        // and later work in the stream waits for the copy
+  kPeerHolds = 4,        // later work in the stream waits for the copy
   kPeerOtherStream = 8,  // outgoing: the other half has a place in a stream too
-  // An error of the copy, which both halves have, becomes an asynchronous error of this session: at
+  // An error of the copy (both halves get it) becomes an asynchronous error of this session: at
   // once if the worker refuses the half, else when its stream is released (DeviceOps::release), or
-  // at the copy's end if it has no stream. Of the two halves of an asynchronous copy, that of the
-  // stream that waits reports. No half reports if a caller waits for the completion word, or if the
-  // stream that waits belongs to a third worker.
+  // at the copy's end if it has no stream. In an asynchronous copy, the half with the waiting
+  // stream reports. Neither half reports if a caller waits for the completion word, or if the
+  // waiting stream belongs to a third worker.
   kPeerReports = 16,
-  // An error of the copy goes with the PeerSignal that names the copy to another worker. That
-  // worker's session reports it.
+  // The PeerSignal that names the copy carries its error to another worker. That worker's session
+  // reports the error.
   kPeerSignalled = 32,
 };
 

@@ -1,4 +1,4 @@
-// Which bytes of a range are meant: a bit for each, in ascending order from bit 0 of mask[0].
+// A mask of marked bytes of a range: a bit for each byte, in ascending order from bit 0 of mask[0].
 //
 // Plain functions: any thread, nothing blocks or fails.
 #pragma once
@@ -19,7 +19,7 @@ inline void mark_differences(const std::byte* now, const std::byte* before, size
     uint64_t a, b;
     std::memcpy(&a, now + at, sizeof a);
     std::memcpy(&b, before + at, sizeof b);
-    // Folds each byte into its lowest bit, and collects these in the highest byte.
+    // Folds each byte into its lowest bit, and collects these bits in the highest byte.
     uint64_t differs = a ^ b;
     differs |= differs >> 4;
     differs |= differs >> 2;
@@ -39,7 +39,7 @@ inline void mark_all(size_t bytes, uint8_t* mask) {
   if (bytes % 8 != 0) mask[bytes / 8] = static_cast<uint8_t>((1u << bytes % 8) - 1);
 }
 
-// The part that has all marked bytes. It begins at a multiple of 8 bytes.
+// The smallest part that contains all marked bytes. It begins at a multiple of 8 bytes.
 struct MarkedPart {
   size_t at, bytes;
 };
@@ -52,8 +52,8 @@ inline MarkedPart marked_part(size_t bytes, const uint8_t* mask) {
   return {at, 8 * end < bytes ? 8 * end - at : bytes - at};
 }
 
-// Copies the marked bytes, and writes no others. Words of 4 and 8 bytes that are marked as a whole
-// are written as a whole. Marks behind the last byte are ignored.
+// Copies the marked bytes and writes no other bytes. A word of 4 or 8 bytes that is fully marked is
+// written as a whole. Marks after the last byte are ignored.
 inline void copy_marked(std::byte* to, const std::byte* from, size_t bytes, const uint8_t* mask) {
   for (size_t at = 0; at < bytes; at += 8) {
     const size_t length = bytes - at < 8 ? bytes - at : 8;
@@ -74,7 +74,7 @@ inline void copy_marked(std::byte* to, const std::byte* from, size_t bytes, cons
   }
 }
 
-// Writes the marked bytes of one word, which others may write at the same time, at once.
+// Writes the marked bytes of a word atomically, while other threads may write the word.
 template <typename Word>
 void write_word(std::byte* to, const std::byte* from, uint32_t marks) {
   Word now, word, marked = 0;
@@ -88,8 +88,8 @@ void write_word(std::byte* to, const std::byte* from, uint32_t marks) {
   }
 }
 
-// As copy_marked(), into memory that others write at the same time. Marked bytes of one aligned
-// word of 4 or 8 bytes change at once, as when they were stored.
+// As copy_marked(), into memory that other threads write at the same time. Marked bytes of one
+// aligned word of 4 or 8 bytes change together, as with one store.
 inline void write_marked(std::byte* to, const std::byte* from, size_t bytes, const uint8_t* mask) {
   const uintptr_t unaligned = reinterpret_cast<uintptr_t>(to) % 8;
   if (unaligned % 4 != 0) return copy_marked(to, from, bytes, mask);

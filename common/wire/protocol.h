@@ -6,14 +6,13 @@
 // fixed-width, little-endian, 8-byte aligned, without pointers; sizes are asserted.
 //
 // One command = CommandHeader, then the opcode's body. Generated commands (api/table) encode their
-// body with wire::Encoder; bodies of custom ones are plain structs, some followed by bytes. They
-// are declared in api/table/commands.toml, from which common/wire/commands.h is generated.
+// body with wire::Encoder; bodies of custom commands are plain structs, some followed by bytes.
+// They are declared in api/table/commands.toml, from which common/wire/commands.h is generated.
 //
 // There are three ways to answer:
-//  - reply slot: the worker writes [body ... | ReplyStamp] so that the stamp is the last word of
-//  the
-//    slot. The stamp holds the length of the body, which ends right before it, 8-byte aligned.
-//  - completion word: CompletionWord::make(sequence, result), which tells how far a stream has got.
+//  - reply slot: the worker writes [body ... | ReplyStamp]; the stamp is the slot's last word. It
+//    holds the length of the body, which ends right before it, 8-byte aligned.
+//  - completion word: CompletionWord::make(sequence, result) reports the progress of a stream.
 //  - none, for posted commands. A posted command that fails sets the session's error word.
 //
 // Data from the wire cannot be trusted: every count, offset, id and length is checked before use.
@@ -49,12 +48,12 @@ struct ReadyEvent {
   EventHeader header;
   uint64_t staging_region;
   uint64_t staging_bytes;
-  // A region of u64. The GPU may write a kSignal's sequence into the one with the word's index,
+  // A region of u64. The GPU may write a kSignal's sequence into the u64 with the word's index,
   // before the worker writes the word. 0: no such region.
   uint64_t marks_region;
   uint64_t marks_bytes;
-  // So many copies at a time can wait, in a stream of the first device's primary context, for bytes
-  // that come behind their command; others would wait in host functions.
+  // The number of copies that can wait at a time, in a stream of the first device's primary
+  // context, for bytes that follow their command; further copies would wait in host functions.
   uint64_t gates;
 };
 static_assert(sizeof(ReadyEvent) == 48);
@@ -72,13 +71,13 @@ struct HostCallbackEvent {
 };
 static_assert(sizeof(HostCallbackEvent) == 40);
 
-// Around a host function the worker lends the mirrors: it writes their bytes into their regions of
-// the client, and this behind them. The client answers in the same place.
+// The worker lends the mirrors to a host function: it writes their bytes into their regions of the
+// client, and this struct after the bytes. The client answers in the same place.
 struct MirrorLoan {
-  // From 1. Tells the client which regions have bytes of this loan. A mirror that was made
-  // meanwhile has none, nor has one whose transfer failed.
+  // From 1. Shows the client which regions have bytes of this loan. A mirror that was made
+  // meanwhile, or whose transfer failed, has no bytes of this loan.
   uint64_t number;
-  // The bytes are those after the mirror's patch of this number (MirrorPatch).
+  // The bytes include the mirror's patches up to this number (MirrorPatch).
   uint64_t patches;
 
   // In the region of a mirror of `bytes` bytes.
@@ -89,13 +88,13 @@ struct MirrorLoan {
 };
 static_assert(sizeof(MirrorLoan) == 16);
 
-// In answers about a mirror: its bytes are those after this patch (MirrorPatch) and after what the
-// host function of this loan has left, or newer.
+// In answers about a mirror: its bytes include this patch (MirrorPatch) and the writes of this
+// loan's host function, and may be newer.
 struct MirrorState {
   uint64_t patches, loan;
   // The number of this answer among the answers with bytes of this mirror; the client repeats it in
-  // MirrorKnown. An answer without bytes has the number of the last one with bytes. 0: there is
-  // none, or the worker does not record what the client has.
+  // MirrorKnown. An answer without bytes has the number of the last answer with bytes. 0: no such
+  // answer, or the worker does not record the client's bytes.
   uint64_t answer;
 };
 static_assert(sizeof(MirrorState) == 24);
@@ -103,7 +102,7 @@ static_assert(sizeof(MirrorState) == 24);
 // A mirror in a MirrorNews.
 struct MirrorKnown {
   uint64_t address;
-  uint64_t answer;  // the last answer whose bytes the client has taken over; 0: none
+  uint64_t answer;  // the last answer whose bytes the client has stored; 0: none
 };
 static_assert(sizeof(MirrorKnown) == 16);
 
@@ -121,7 +120,7 @@ struct MirrorPiece {
 };
 static_assert(sizeof(MirrorPiece) == 8);
 
-// As many blocks of 4 KB may a MirrorPatch have: bytes, marks and digests fit into a command.
+// The most blocks of 4 KB in a MirrorPatch: bytes, marks and digests fit into a command.
 inline constexpr uint32_t kMostPatchBlocks = 12;
 
 // Blocks of a mirror that the GPU has changed (MirrorChanges).
@@ -130,8 +129,8 @@ struct MirrorRun {
 };
 static_assert(sizeof(MirrorRun) == 16);
 
-// No graph and no launch in progress holds the callback that the client named `callback`: the
-// client may forget it. Sent once for each callback that reached a graph.
+// No graph and no launch in progress uses the client's callback `callback` any more: the client may
+// delete it. Sent once for each callback that reached a graph.
 struct ReleasedEvent {
   EventHeader header;
   uint64_t callback;
@@ -146,7 +145,7 @@ struct OutputEvent {
 };
 static_assert(sizeof(OutputEvent) == 16);
 
-// A line for the user about the session itself.
+// A line for the user about the session.
 struct NoticeEvent {
   static constexpr uint32_t kMostTextBytes = 1024;
   EventHeader header;
@@ -155,8 +154,8 @@ struct NoticeEvent {
 };
 static_assert(sizeof(NoticeEvent) == 16);
 
-// The times of a command that was sent with kFlagTraced: of its execution by the executor, or, with
-// a stream, of its work on the GPU.
+// The times of a command that was sent with kFlagTraced: its execution by the executor or, with a
+// stream, its work on the GPU.
 struct TraceEvent {
   static constexpr uint32_t kOnDevice = 1;
   uint64_t begin_ns, end_ns;  // worker's CLOCK_MONOTONIC

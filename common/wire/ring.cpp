@@ -67,7 +67,7 @@ Status RingWriter::append(Bytes head, Bytes body, Wake wake,
 Status RingWriter::read_consumed() {
   const uint64_t consumed = load_word(link_.window().data() + layout_.consumed_offset);
   if (consumed < consumed_ || consumed > sent_) {
-    return {Code::kProtocol, "the peer claims to have consumed bytes that were not sent"};
+    return {Code::kProtocol, "the peer reports bytes as consumed that were not sent"};
   }
   consumed_ = consumed;
   return {};
@@ -106,7 +106,7 @@ bool RingReader::pending() const {
   if (header == 0) return false;
   const auto payload = static_cast<uint32_t>(header);
   const uint64_t bytes = frame_bytes(payload);
-  // An invalid header is pending too: try_next() reports what is wrong.
+  // An invalid header is also pending: try_next() reports the problem.
   if (payload == 0 || payload > layout_.max_frame_bytes) return true;
   if (bytes > layout_.ring_bytes - position_) return true;
   return load(position_ + bytes - 8) != 0;
@@ -147,7 +147,7 @@ Result<std::span<const std::byte>> RingReader::try_next() {
 }
 
 Status RingReader::skip_to_start() {
-  if (position_ == 0) return {Code::kProtocol, "a whole lap of the command ring was skipped"};
+  if (position_ == 0) return {Code::kProtocol, "the peer skipped the whole command ring"};
   ++number_;
   return release(8, layout_.ring_bytes - position_);
 }

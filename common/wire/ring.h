@@ -9,19 +9,19 @@
 //                           blocked
 //     ring_offset      ring_bytes of frames, each of them contiguous and 8-byte aligned:
 //
-//       +0   u32 payload_bytes   1 ... max_frame_bytes; or kWrapMark: no frame here, go on at the
+//       +0   u32 payload_bytes   1 ... max_frame_bytes; or kWrapMark: the next frame is at the
 //                                start of the ring
 //       +4   u32 sequence        low half of the frame's number; frames count from 1
 //       +8   payload, padded with zeros to a multiple of 8
-//       ...  u64 stamp           frame_stamp(number): the last word of the put, so when it is there
-//                                the whole frame is. A wrap mark has no stamp, but takes a number
+//       ...  u64 stamp           frame_stamp(number), the last word of the put: once it is visible,
+//                                the whole frame is. A wrap mark has a number, but no stamp
 //
 //   in the sender's window
 //     consumed_offset  u64  bytes taken out of the ring since the start, with padding and skipped
 //                           ends; written every quarter of the ring, or when `want` is reached
 //
 // A word that has not been written yet is zero: the reader clears what it has consumed before it
-// returns the space, so old payload is never taken for a header or a stamp.
+// returns the space, so old payload is never read as a header or a stamp.
 //
 // Trust. Neither side trusts the other. The reader copies a frame out of the window before the
 // frame is used (the peer can change its bytes at any time) and checks length, sequence, stamp and
@@ -48,8 +48,7 @@ inline constexpr size_t kMaxFrameBytes = 64u << 10;
 inline constexpr uint32_t kWrapMark = 0xffff'ffff;
 
 // The place of a ring; both sides are built with the same values. All are multiples of 8.
-// ring_bytes is at least four times the largest frame, so that a frame never waits for its own
-// space to wrap.
+// ring_bytes is at least four times the largest frame, so that a frame always fits after a wrap.
 struct RingLayout {
   uint64_t ring_offset = 0;
   uint64_t ring_bytes = 0;
@@ -68,7 +67,7 @@ constexpr uint64_t frame_bytes(uint64_t payload_bytes) {
 constexpr uint64_t frame_header(uint64_t number, uint32_t payload_bytes) {
   return payload_bytes | number << 32;
 }
-// Never zero, because frame numbers never get that high.
+// Never zero, because frame numbers never reach 2^64 - 1.
 constexpr uint64_t frame_stamp(uint64_t number) { return ~number; }
 
 class RingWriter {
@@ -107,9 +106,9 @@ class RingReader {
   // Whether try_next() has something to do: the predicate for Link::wait.
   bool pending() const;
   // Where in the receiver's window the next frame's header will be. A nonzero word there means that
-  // a frame has arrived. Other threads may look there if the owner tells them this offset.
+  // a frame has arrived. Other threads may read it if the owner gives them this offset.
   uint64_t next_offset() const { return layout_.ring_offset + position_; }
-  // Bytes taken out since the start; identifies the place of next_offset(). A thread that sees a
+  // Bytes consumed since the start; identifies the position of next_offset(). A thread that sees a
   // header cleared by try_next() also sees what the owner wrote before that call.
   uint64_t consumed() const { return consumed_; }
 
