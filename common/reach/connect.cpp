@@ -53,7 +53,7 @@ Result<AddressList> resolve_host(const std::string& host, uint16_t port) {
   return AddressList(list, &freeaddrinfo);
 }
 
-// If the interfaces cannot be queried, the host counts as another one, and TCP is used.
+// If the interfaces cannot be queried, the host counts as another machine, and TCP is used.
 bool is_this_machine(const addrinfo* addresses) {
   std::vector<Endpoint> endpoints;
   for (const addrinfo* address = addresses; address; address = address->ai_next) {
@@ -69,8 +69,8 @@ void set_send_timeout(int socket, std::chrono::microseconds timeout) {
   setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &value, sizeof value);
 }
 
-// Connects a socket that takes no descriptors of a server that is not trusted yet. Returns 0 or an
-// errno. connect() waits while the server's queue of connections is full; SO_SNDTIMEO limits that.
+// Connects a socket that takes no descriptors of the untrusted server. Returns 0 or an errno.
+// connect() waits while the server's queue of connections is full; SO_SNDTIMEO limits that.
 int connect_local(const LocalAddress& address, Clock::time_point deadline, UniqueFd* out) {
   using std::chrono::microseconds;
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -133,7 +133,7 @@ Result<UniqueFd> connect_any(const addrinfo* addresses, const std::string& where
                 "cannot connect to " + where + " (" + std::strerror(error) + "); " + remedy);
 }
 
-// The daemon has passed the connection to a worker: encrypts it if the session has a key.
+// Encrypts the connection, which now leads to a worker, if the session has a key.
 Status meet_worker(Connection* connection, Clock::time_point deadline) {
   if (!connection->key) return {};
   const tls::Key key = socket_key(*connection->key, kControlSocket);
@@ -144,7 +144,7 @@ Status meet_worker(Connection* connection, Clock::time_point deadline) {
   return {};
 }
 
-// If the worker does not take the connection's medium, the connection falls back.
+// If the worker refuses the connection's medium, the connection falls back.
 Result<Welcome> welcomed(Connection* connection, Result<Welcome> welcome) {
   if (!welcome || welcome->fell_back.empty()) return welcome;
   if (!connection->fallback) {
@@ -198,14 +198,14 @@ Result<UniqueFd> connect_local_server(uint16_t port, const std::vector<uid_t>& t
   if (error == ECONNREFUSED && closed) {
     return Status(Code::kUnavailable,
                   "the rcuda-server of root for port " + std::to_string(port) +
-                      " serves a group only (its setting users), and this user is not in it, or "
-                      "it has ended: have yourself added, or start a server of your own: "
+                      " serves only a group without this user (setting users), or has ended: ask "
+                      "its administrator to add you, or start your own server: "
                       "rcuda-server --port PORT");
   }
   if (error == EAGAIN || error == EINTR) {
     return Status(Code::kTimeout, "the rcuda-server on this machine for port " +
                                       std::to_string(port) +
-                                      " accepts no connections: is it stopped? see its log");
+                                      " accepts no connections; it may be stopped: see its log");
   }
   if (*limit_remedy(error)) return Status::from_errno(error, "connecting to the local server");
   if (error != 0) {
@@ -261,16 +261,16 @@ Result<bool> present_ticket(int socket, const std::vector<uid_t>& trusted,
   const Result<UniqueFd> local = connect_local_server(server->port, trusted, deadline);
   if (local.status().code() == Code::kUnavailable) return false;
   if (!local) return local.status();
-  // A server that does not serve this user refuses before it reads; its reason can still be read.
+  // A server that does not serve this user refuses before it reads; its reason is still readable.
   (void)write_message(local->get(), MessageType::kTicketQuery, encode(TicketQuery{*own, *server}),
                       deadline);
   auto answer = read_message(local->get(), deadline);
   if (!answer) {
-    return Status(answer.status().code(), "this machine's rcuda-server gave no ticket (" +
+    return Status(answer.status().code(), "this machine's rcuda-server issued no ticket (" +
                                               answer.status().context() + "): see its log");
   }
   if (answer->first == MessageType::kRefusal) {
-    return refusal_error(answer->second, "no ticket was given", Code::kDenied);
+    return refusal_error(answer->second, "no ticket was issued", Code::kDenied);
   }
   if (answer->first != MessageType::kTicket) {
     return Status(Code::kProtocol, "the server answered a TicketQuery with the wrong message");
@@ -298,7 +298,7 @@ Result<Connection> connect_server(const std::string& host, uint16_t port,
       if (medium || listens) return socket.status();
     } else if (medium) {
       return Status(Code::kInvalidArgument, host + " is another machine; " + medium->name() +
-                                                " reaches this one only: use " +
+                                                " works on one machine only: use " +
                                                 transport::medium_names(Reach::kNetwork));
     }
   }
@@ -347,13 +347,13 @@ Result<Welcome> request_session(Connection* connection, Hello hello,
     auto message = read_message(connection->socket, Clock::now() + patience);
     if (!message) return no_server(sent.ok() ? message.status() : sent);
     switch (message->first) {
-      case MessageType::kQueued: {  // the server ends the wait, also that for a worker
+      case MessageType::kQueued: {  // the server ends the wait, including the wait for a worker
         const Result<Queued> queued = decode<Queued>(message->second);
         if (!queued) return queued.status();
         if (queued->place != 0 && Clock::now() >= wait_ends) {
-          return Status(Code::kTimeout,
-                        "the server keeps the program waiting longer than it asked "
-                        "for (RCUDA_WAIT): see the server's log");
+          return Status(
+              Code::kTimeout,
+              "the server exceeded the program's waiting time (RCUDA_WAIT): see the server's log");
         }
         if (queued->place != 0 && waits) waits(*queued);
         continue;
@@ -408,9 +408,8 @@ Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,
       make_session_link({connection.medium, connection.fallback}, std::move(bootstrap), options);
   if (!made) return made.status();
   if (!made->refused.ok()) {
-    RCUDA_WARN("the session goes over %s, because no connection over %s comes about: %s",
-               connection.fallback->name(), connection.medium->name(),
-               made->refused.context().c_str());
+    RCUDA_WARN("falling back to %s: cannot connect over %s: %s", connection.fallback->name(),
+               connection.medium->name(), made->refused.context().c_str());
   }
   return std::move(made->link);
 }

@@ -1,6 +1,6 @@
 // Finds and reaches a server: name resolution, choice of medium, the connecting socket. Clients use
-// it, and workers that connect to workers of other servers or look up what they have exported.
-// Servers listen at LocalAddress.
+// it. Workers use it to connect to workers of other servers or to look up their exports. Servers
+// listen at LocalAddress.
 #pragma once
 
 #include <chrono>
@@ -25,8 +25,7 @@ namespace rcuda::wire {
 struct Connection {
   Socket socket;
   const transport::Medium* medium = nullptr;  // the medium to use over this socket; never null
-  // The medium to use if the worker does not take `medium`, or no Link comes about over it. Null:
-  // none.
+  // The medium to use if the worker refuses `medium` or making the Link over it fails. Null: none.
   const transport::Medium* fallback = nullptr;
   // The session's key. Set if the client identified itself under TLS: every socket of the session
   // is then encrypted with it.
@@ -35,9 +34,9 @@ struct Connection {
 };
 
 // If `medium` is null, chooses one: the plain medium of this machine if `host` is this machine and
-// a server listens there for it, otherwise the plain medium of the network. Name resolution takes
-// its own time; after it, the call blocks up to the timeout. Errors name host and port and say what
-// to check. kDenied if this machine's server runs as a user who is neither this one, root nor among
+// a server listens there for it, otherwise the plain medium of the network. The time of name
+// resolution is not limited; after it, the call blocks up to the timeout. Errors name host, port
+// and remedy. kDenied if this machine's server does not run as this user, root or a user of
 // `trusted` (RCUDA_TRUST_USER).
 Result<Connection> connect_server(const std::string& host, uint16_t port,
                                   const transport::Medium* medium,
@@ -49,39 +48,39 @@ Result<Connection> connect_server(const std::string& host, uint16_t port,
 Result<UniqueFd> connect_local_server(uint16_t port, const std::vector<uid_t>& trusted,
                                       std::chrono::steady_clock::time_point deadline);
 
-// For a connection whose medium the user has not chosen: takes the best one of its reach that suits
-// this side, with the plain one as fallback. Returns why it is no better one. Call it after
-// identify(). May block while a library is loaded.
+// For a connection whose medium the user has not chosen: chooses the best medium of its reach that
+// this side supports, with the plain medium as fallback. Returns why it did not choose a better
+// medium. Call it after identify(). May block while a library is loaded.
 std::string choose_medium(Connection* connection);
 
 // If both ends of `socket` are on this machine, gets a ticket over the server's local socket and
-// presents it. Returns false if it presents none: the server is on another machine, or it has no
-// local socket here (a proxy). identify.h says what comes then. `trusted`: as for connect_server().
+// presents it. Returns false without a ticket: the server is on another machine, or has no local
+// socket here (a proxy). identify() then continues with TLS. `trusted`: as for connect_server().
 Result<bool> present_ticket(int socket, const std::vector<uid_t>& trusted,
                             std::chrono::steady_clock::time_point deadline);
 
 // Explains the error of a handshake in which no rcuda-server answered.
 Status no_server(const Status& status);
 
-// Asks for a session and waits until a worker welcomes the client, which is then at the other end.
+// Requests a session and waits until a worker, which is then at the other end, welcomes the client.
 // The media of `hello` are the connection's. If the worker falls back, so does the connection.
-// `patience`: how long the server may be silent; while the client waits, it says so every second.
-// `waits`: is called each time with the client's place, if it has one (Hello::wait_ms). A refusal
-// is kUnavailable, with the server's reason.
+// `patience`: how long the server may be silent; while the client waits, the server sends Queued
+// every second. `waits` is called for each Queued that has the client's place (Hello::wait_ms). A
+// refusal is kUnavailable, with the server's reason.
 Result<Welcome> request_session(Connection* connection, Hello hello,
                                 std::chrono::milliseconds patience,
                                 const std::function<void(const Queued&)>& waits = {});
 
-// The name by which connections between workers call a session. It does not tell the session's id.
+// The name of a session on connections between workers. It does not reveal the session's id.
 void session_name(const uint8_t (&session)[16], uint8_t (&name)[16]);
 
 struct LinkTimeouts {
   std::chrono::milliseconds whole;       // for the worker to do its part of the Link
   std::chrono::milliseconds connecting;  // for each further socket
 };
-// Makes the client's end of a session's Link. `connection` is the one on which the worker's Welcome
-// arrived, with that token. If no Link comes about and there is a fallback, makes one over that,
-// and says so in the log. Errors: see transport::make_link().
+// Makes the client's end of a session's Link. `connection` is the connection on which the worker's
+// Welcome arrived, with that token. If this fails and the connection has a fallback, makes the Link
+// over the fallback and logs it. Errors: see transport::make_link().
 Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,
                                                         const uint8_t (&token)[16],
                                                         const transport::LinkOptions& options,
@@ -89,15 +88,15 @@ Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,
 
 // Where clients on the same machine find the server of a port. Every server has an abstract Unix
 // socket. It disappears with the server, but any user may take its name first. So a server of root
-// also has a socket in a folder that only root can write, and clients look there first. In a
-// container, another folder of this kind has the place of that one: its sockets treat clients as
-// those of another machine.
+// also has a socket in a folder that only root can write, and clients look there first. A container
+// sees another such folder in its place: the sockets in it treat clients as clients of another
+// machine.
 class LocalAddress {
  public:
   static constexpr const char* kRootsFolder = "/run/rcuda";
   static constexpr const char* kContainersFolder = "/run/rcuda/containers";
 
-  explicit LocalAddress(uint16_t port);                // the abstract one
+  explicit LocalAddress(uint16_t port);                // the abstract socket
   static LocalAddress in_roots_folder(uint16_t port);  // /run/rcuda/8308.sock
   static LocalAddress for_containers(uint16_t port);   // /run/rcuda/containers/8308.sock
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address_); }
@@ -114,8 +113,8 @@ class LocalAddress {
 
 Result<UniqueFd> connect_tcp(const std::string& host, uint16_t port,
                              std::chrono::steady_clock::time_point deadline);
-// The other end of a TCP socket, and another connection to it. A host name could resolve to another
-// host this time.
+// The address of the other end of a TCP socket, for further connections to it. A second resolution
+// of the host name could return another host.
 struct PeerAddress {
   sockaddr_storage storage{};
   socklen_t bytes = 0;

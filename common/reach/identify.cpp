@@ -59,7 +59,7 @@ Result<Authenticated> authenticate(const Socket& socket, const Authenticate& mes
   return decode<Authenticated>(*body);
 }
 
-// Proves this process's user by a credential for `nonce`, and has the server do the same.
+// Proves this process's user by a credential for `nonce`, and checks the server's credential.
 Status exchange_credentials(const Socket& socket, const uint8_t (&nonce)[32],
                             const identity::munge::Settings& settings,
                             const std::vector<uid_t>& trusted, Clock::time_point deadline) {
@@ -76,14 +76,13 @@ Status exchange_credentials(const Socket& socket, const uint8_t (&nonce)[32],
   if (!server) return Status(server.status()).with_context("the server's MUNGE credential");
   if (!is_munge_payload(server->payload, MungeSide::kServer, nonce)) {
     return Status(Code::kDenied,
-                  "the server's MUNGE credential is for another connection: something between "
-                  "this machine and the server relays the connection");
+                  "the server's MUNGE credential is for another connection: another machine relays "
+                  "the connection to the server");
   }
   return check_trust("the server", server->uid, ::geteuid(), trusted);
 }
 
-// How this client identifies itself under TLS, by what the user has: the first of a token, a
-// certificate and MUNGE.
+// How this client identifies itself under TLS: by a token, else by a certificate, else by MUNGE.
 struct Plan {
   Authenticate message;
   tls::ServerCheck check;
@@ -106,8 +105,8 @@ Result<Plan> plan_for(const Connection& connection, const std::string& host, uin
     plan.message.method = Method::kCertificate;
     if (plan.check.authorities.empty()) {
       return Status(Code::kInvalidArgument,
-                    "RCUDA_TLS_CERTIFICATE is set, but not RCUDA_TLS_AUTHORITIES, by which the "
-                    "server's certificate is checked");
+                    "RCUDA_TLS_CERTIFICATE is set without RCUDA_TLS_AUTHORITIES: set it to check "
+                    "the server's certificate");
     }
   } else if (identity::munge::available(munge)) {
     plan.message.method = Method::kMunge;
@@ -171,8 +170,8 @@ Status present_lease(const std::string& host, uint16_t port, const Credentials& 
   if (!key) return {};
   if (key->host.empty() && key->secret != kNoLeaseSecret) {
     return Status(Code::kInvalidArgument,
-                  "RCUDA_LEASE has a secret (of the lease " + key->id +
-                      ") that is for no server, so every server of RCUDA_DEVICES would get it: "
+                  "RCUDA_LEASE gives the secret of the lease " + key->id +
+                      " without naming its server, so every server of RCUDA_DEVICES would get it: "
                       "write host[@port]=ID:SECRET, as \"rcuda-lease take\" prints it");
   }
   hello->lease = key->id;

@@ -1,9 +1,9 @@
-// How a client proves to a server who it is, and checks the server, before it says anything else.
-// docs/security.md describes the ways; this is the client's half of each. The daemon's half is
+// How a client proves its user to a server and checks the server, before it sends anything else.
+// docs/security.md describes the methods; this is the client's half of each. The daemon's half is
 // server/daemon/gate.h.
 //
-// Threads: any. Blocking: until the server has answered, or until the deadline; with MUNGE also
-// what munged takes, several seconds if it hangs. Errors name what is missing and the remedy.
+// Threads: any. Blocking: until the server has answered, or until the deadline; with MUNGE also for
+// munged, several seconds if it hangs. Errors name the missing item and the remedy.
 #pragma once
 
 #include <chrono>
@@ -17,8 +17,8 @@
 
 namespace rcuda::wire {
 
-// What a connection over a network must have. A server has such a setting as well: the least that
-// it accepts.
+// The protection that a connection over a network must have. A server also has this setting: the
+// least protection that it accepts.
 enum class Security : uint8_t {
   kAuto,  // client: a ticket from a server of this machine, otherwise kTls
   kTls,   // identity and encryption
@@ -51,7 +51,7 @@ struct Credentials {
 Status identify(Connection* connection, const std::string& host, uint16_t port,
                 const Credentials& credentials, std::chrono::steady_clock::time_point deadline);
 
-// Puts the key of the lease for a server, if there is one, into the Hello for that server. Call
+// Puts the key of the lease for a server, if the user has one, into the Hello for that server. Call
 // this after identify(): then the key crosses a network in the clear only with RCUDA_SECURITY=none.
 // Returns kInvalidArgument if RCUDA_LEASE is not usable, or has a secret for every server.
 Status present_lease(const std::string& host, uint16_t port, const Credentials& credentials,

@@ -1,4 +1,4 @@
-// What client and server compare before all else, so that no message of a session is misread
+// The hash that client and server compare first, so that no message of a session is misread
 // (docs/architecture.md, "Different builds").
 //
 // Threads: any. Nothing blocks.

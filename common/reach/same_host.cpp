@@ -32,7 +32,7 @@ Result<uid_t> peer_user(int local_socket) {
   ucred credentials{};
   socklen_t size = sizeof credentials;
   if (::getsockopt(local_socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
-    return Status::from_errno(errno, "asking for the user of a local socket");
+    return Status::from_errno(errno, "getting the user of a local socket");
   }
   return credentials.uid;
 }
@@ -43,8 +43,8 @@ Status not_served(uint16_t port, uid_t server, uid_t client) {
                                    " and serves that user, root and those of its setting users "
                                    "(--users), not uid " +
                                    std::to_string(client) +
-                                   ": run the program as that user, have yourself added, or start "
-                                   "a server of your own: rcuda-server --port PORT");
+                                   ": run the program as that user, ask its administrator to add "
+                                   "you, or start your own server: rcuda-server --port PORT");
 }
 
 Endpoint endpoint_of(const sockaddr* address) {
@@ -98,7 +98,7 @@ Result<bool> any_on_this_machine(std::span<const Endpoint> endpoints) {
   if (std::any_of(endpoints.begin(), endpoints.end(), is_loopback)) return true;
   ifaddrs* interfaces = nullptr;
   if (::getifaddrs(&interfaces) != 0) {
-    return Status::from_errno(errno, "asking for this machine's addresses");
+    return Status::from_errno(errno, "getting this machine's addresses");
   }
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> list(interfaces, &::freeifaddrs);
   for (const ifaddrs* local = interfaces; local; local = local->ifa_next) {

@@ -1,6 +1,6 @@
 // Processes and addresses of one machine: the user at the other end of a local socket, the users
-// that a server serves there, and this machine's own addresses (exactly: those of this network
-// namespace). docs/security.md says why. Any thread; nothing blocks.
+// that a server serves there, and this machine's own addresses (of this network namespace).
+// docs/security.md gives the reasons. Any thread; nothing blocks.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace rcuda::wire {
 
-// The effective user of the process at the other end of a Unix socket, which connected or listens.
+// The effective user of the process that connected or listens at the other end of a Unix socket.
 Result<uid_t> peer_user(int local_socket);
 
 // Refuses a user of this machine that the server does not serve: kDenied.
@@ -27,13 +27,13 @@ Result<Endpoint> own_endpoint(int socket);   // getsockname()
 Result<Endpoint> peer_endpoint(int socket);  // getpeername()
 
 bool is_ipv4(const Endpoint& endpoint);
-// ::1 or in 127.0.0.0/8. An interface carries one address of that network, but all are this
-// machine's.
+// ::1 or in 127.0.0.0/8. The loopback interface has one address of that network, but all of them
+// reach this machine.
 bool is_loopback(const Endpoint& endpoint);
 // Loopback, link-local, or of a network that the internet does not route (RFC 1918, RFC 4193). The
-// unspecified address is not: it stands for all of a machine's.
+// unspecified address is not private: it means all addresses of a machine.
 bool is_private(const Endpoint& endpoint);
-// Whether one of the addresses is this machine's. Asks the kernel for its interfaces.
+// Whether one of the addresses is this machine's. Queries the kernel's interfaces.
 Result<bool> any_on_this_machine(std::span<const Endpoint> endpoints);
 
 }  // namespace rcuda::wire

@@ -1,11 +1,11 @@
 // The Link of a session, which both ends make after the Welcome: over one medium, or over a second
-// one where no Link comes about over the first.
+// medium if the first fails.
 //
 // The second attempt takes another socket (kFallbackSocket): the client opens it, the worker
 // accepts it. Each side keeps the first connection open until it has a Link over the second. So the
-// end of the first means that the peer has gone, and not that it tries the other medium. A medium
-// that is tried first must tell its peer over the connection if it gives up (verbs: a refusal);
-// otherwise the peer learns it when its time is over.
+// end of the first connection means that the peer has gone, not that it tries the other medium. A
+// first medium that fails must report this to its peer over the connection (verbs: a refusal);
+// otherwise the peer notices it only at its timeout.
 //
 // Threads: any. Blocking: until the Link is made, or the time of each attempt has passed.
 #pragma once
@@ -27,12 +27,12 @@ struct SessionMedia {
 
 struct SessionLink {
   std::unique_ptr<transport::Link> link;
-  Status refused;  // why there is none over `medium`, if it is one over `fallback`
+  Status refused;  // if the Link is over `fallback`: why `medium` failed
 };
 
-// `bootstrap` is for the first medium, with the time for the whole of one attempt; its function for
-// further sockets serves both media. Errors: those of transport::make_link(). If both attempts have
-// failed, the error is that of the second and tells the first as well.
+// `bootstrap` is for the first medium, with the timeout of one attempt; its function for further
+// sockets serves both media. Errors: those of transport::make_link(). If both attempts have failed,
+// returns the second error, which includes the first.
 Result<SessionLink> make_session_link(const SessionMedia& media, transport::Bootstrap bootstrap,
                                       const transport::LinkOptions& options);
 

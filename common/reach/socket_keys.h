@@ -1,5 +1,5 @@
-// What a session's single sockets use in the place of the session's own secrets. What somebody has
-// seen on the network of one socket is then of no use for another one. Any thread; nothing blocks.
+// Secrets of a session's single sockets, derived from the session's own secrets. An eavesdropper on
+// one socket can then not use its secrets for another socket. Any thread; nothing blocks.
 #pragma once
 
 #include <array>
@@ -11,14 +11,14 @@
 namespace rcuda::wire {
 
 // A session's further sockets have the indexes 0 to kMostSockets - 1, more than any medium opens.
-// The last is the control socket of a Link in the place of one that did not come about.
+// The last is the control socket of the second Link if making the first failed.
 inline constexpr uint32_t kMostSockets = 32;
 inline constexpr uint32_t kFallbackSocket = kMostSockets - 1;
-inline constexpr uint32_t kControlSocket = ~0u;  // in the place of an index
+inline constexpr uint32_t kControlSocket = ~0u;  // in place of an index
 
 using AttachToken = std::array<uint8_t, 16>;
 
-// What the secrets below are derived with.
+// The labels with which the secrets below are derived.
 std::string attach_label(uint32_t index);
 std::string socket_label(uint32_t index);
 std::string peer_socket_label(uint32_t link, uint32_t stream);
@@ -27,8 +27,8 @@ std::string peer_socket_label(uint32_t link, uint32_t stream);
 AttachToken attach_token(const uint8_t (&token)[16], uint32_t index);
 // The TLS key of a socket between client and worker. `key`: the session's.
 tls::Key socket_key(const tls::Key& key, uint32_t index);
-// The TLS key of a socket between two workers. `secret`: what the client gave to both; `link` and
-// `stream`: as in PeerHello.
+// The TLS key of a socket between two workers. `secret`: the secret that the client gave to both;
+// `link` and `stream`: as in PeerHello.
 tls::Key peer_socket_key(const tls::Key& secret, uint32_t link, uint32_t stream);
 
 }  // namespace rcuda::wire

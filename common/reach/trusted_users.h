@@ -1,6 +1,6 @@
 // TrustedUsers: the setting RCUDA_TRUST_USER, and the users whose servers a client uses. A server
-// receives the client's data and decides what its calls return, so a client does not use the server
-// of any user who happens to listen. docs/security.md describes the rule.
+// receives the client's data and decides what its calls return, so a client does not use the
+// servers of arbitrary users. docs/security.md describes the rule.
 //
 // Threads: as other settings (common/config/settings.h). Blocking: set() only, while it looks up
 // names in the user database, which may be on the network.

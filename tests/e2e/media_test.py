@@ -85,16 +85,16 @@ class MediaTest(unittest.TestCase):
         self.check("tcp", "over tcp: the server: fickle is not usable here", "unusable", "works")
 
     def test_no_connection_by_the_clients_fault(self):
-        self.check("tcp", "over tcp, because no connection over fickle comes about: fickle does not connect",
+        self.check("tcp", "falling back to tcp: cannot connect over fickle: fickle does not connect",
                    "works", "fails")
 
     def test_no_connection_by_the_servers_fault(self):
-        self.check("tcp", "over tcp, because no connection over fickle comes about", "fails", "works")
+        self.check("tcp", "falling back to tcp: cannot connect over fickle", "fails", "works")
 
     def test_neither_side_says_anything(self):
         _, proxy = self.server("silent", RCUDA_SERVER_HANDSHAKE_TIMEOUT="4s")
         result = self.run_program([proxy], "works")
-        self.assert_over("tcp", result, "over tcp, because no connection over fickle comes about")
+        self.assert_over("tcp", result, "falling back to tcp: cannot connect over fickle")
 
     def test_the_worker_of_a_client_that_is_gone_is_free(self):
         # The worker would wait an hour for another connection, or a quarter of it for this one.
@@ -145,7 +145,7 @@ class MediaTest(unittest.TestCase):
                              security="tls", trusted="true")
 
     def test_what_it_falls_back_to_is_encrypted(self):
-        self.check_encrypted("tcp", "no connection over fickle comes about", trusted="true", server="fails")
+        self.check_encrypted("tcp", "cannot connect over fickle", trusted="true", server="fails")
 
     # ---- between servers ----
 

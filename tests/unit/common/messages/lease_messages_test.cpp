@@ -105,7 +105,7 @@ TEST(LeaseMessagesTest, ASecretGoesToTheServerThatItNamesOnly) {
   EXPECT_EQ(hello.lease_secret[15], 0);
   const Status refused = present("node2=11111111:" + kSecret + ",22222222:" + kSecret);
   EXPECT_EQ(refused.code(), Code::kInvalidArgument);
-  EXPECT_NE(refused.context().find("22222222) that is for no server"), std::string::npos);
+  EXPECT_NE(refused.context().find("secret of the lease 22222222 without naming its server"), std::string::npos);
   EXPECT_EQ(refused.context().find(kSecret), std::string::npos);
 }
 
