@@ -26,7 +26,7 @@ void Arrivals::arrived(uint32_t immediate, uint64_t bytes) {
     if (!over_.ok()) return;
     auto found = writes_.find(immediate);
     if (found == writes_.end() && early_ == kMostEarly) {
-      why = over_ = Status(Code::kProtocol, "the peer writes more than its messages name");
+      why = over_ = Status(Code::kProtocol, "the peer sent too many writes that no message names");
       lost = take_locked([](const Write&) { return true; });
     } else {
       if (found == writes_.end()) {

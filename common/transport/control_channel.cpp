@@ -18,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// No sane peer announces this many regions while it does not read.
+// Far above the regions that a working peer announces while it does not read.
 constexpr size_t kMaxQueued = 1u << 18;
 
 }  // namespace
@@ -36,7 +36,7 @@ Status ControlChannel::prepare() {
 
 void ControlChannel::begin(Socket socket) {
   MutexLock lock(mutex_);
-  if (finished_) return;  // hung up already: so does this socket
+  if (finished_) return;  // hung up already: drop this socket too
   socket_ = std::move(socket);
   last_heard_ = last_sent_ = Clock::now();
   begun_ = true;
@@ -57,8 +57,7 @@ Status ControlChannel::send(const ControlMessage& message, int fd) {
     if (!kept) {
       return Status::from_errno(
           errno,
-          "keeping a descriptor for the peer, which takes room in this process's limit on "
-          "open files (ulimit -n)");
+          "duplicating a descriptor for the peer; raise the limit on open files (ulimit -n)");
     }
   }
   enqueue(message, std::move(kept));
@@ -67,11 +66,11 @@ Status ControlChannel::send(const ControlMessage& message, int fd) {
 
 void ControlChannel::enqueue(ControlMessage message, UniqueFd fd) {
   MutexLock lock(mutex_);
-  // A peer that reads so little counts as lost.
+  // A peer that does not read these messages counts as lost.
   if (finished_ || queue_.size() >= kMaxQueued) return;
   message.has_fd = static_cast<bool>(fd);
   queue_.push_back({message, 0, std::move(fd)});
-  (void)flush_locked();  // the thread meets the same error
+  (void)flush_locked();  // the thread gets the same error
   if (!queue_.empty()) poke();
 }
 
@@ -168,7 +167,7 @@ std::string ControlChannel::poll_once(bool& intended) {
   if (entries[0].revents != 0) {
     if (std::string why = receive(intended); !why.empty()) return why;
   }
-  // Checked after reading: a peer may have said farewell and then exited.
+  // Checked after reading: a peer may have sent its farewell and then exited.
   if (entries[2].revents != 0) return "the peer's process has ended";
   if (timing_.expect_within.count() != 0 && now >= last_heard_ + timing_.expect_within) {
     if (std::string why = check_silence(intended); !why.empty()) return why;
@@ -182,13 +181,13 @@ std::string ControlChannel::poll_once(bool& intended) {
   }
   Status sent = flush_locked();
   if (sent.ok()) return {};
-  // The closed socket may still hold the peer's farewell; receiving finds out.
+  // The closed socket may still hold the peer's farewell; the next receive reads it.
   queue_.clear();
   return sent.code() == Code::kUnavailable ? std::string() : sent.context();
 }
 
 // Reads once more before it fails the peer, because this process may have been stopped since the
-// last read. Sends the reason, which a stopped peer reads when it continues.
+// last read. Sends the reason: a stopped peer reads it when it continues.
 std::string ControlChannel::check_silence(bool& intended) {
   const Clock::time_point before = last_heard_;
   if (std::string why = receive(intended); !why.empty() || last_heard_ != before) return why;
@@ -198,7 +197,7 @@ std::string ControlChannel::check_silence(bool& intended) {
       {ControlMessage{.kind = ControlMessage::kGivenUp, .bytes = limit}, 0, UniqueFd()});
   (void)flush_locked();
   return "the peer has been silent for " + std::to_string(limit) +
-         " ms: its process is stopped, or its host or the network between is down";
+         " ms: its process is stopped, or its host or the network is down";
 }
 
 std::string ControlChannel::receive(bool& intended) {

@@ -2,8 +2,8 @@
 // socket carries announcements of regions (with their descriptors), heartbeats and the farewell.
 // When it closes, the peer is gone.
 //
-// prepare() does all that can fail. So a side can tell its peer that it is ready, and then begin()
-// cannot fail.
+// prepare() does all that can fail. After it, a side may report to its peer that it is ready,
+// because begin() cannot fail.
 //
 // One thread sleeps in poll() on the socket and on the peer's pidfd. (The pidfd matters if the peer
 // has forked: after the parent is killed, the child still holds the socket open.) Any thread may
@@ -33,7 +33,7 @@ class ControlChannel {
     // Announcements and retirements. If this process had no free descriptor to receive one, `fd` is
     // empty although has_fd is set. An error ends the channel as a protocol violation.
     std::function<Status(const ControlMessage&, UniqueFd fd)> on_message;
-    // The peer said farewell (intended), is gone, or broke the protocol.
+    // The peer sent a farewell (intended), is gone, or broke the protocol.
     std::function<void(bool intended, const std::string& why)> on_end;
   };
   struct Timing {
@@ -54,7 +54,7 @@ class ControlChannel {
   // The same with a descriptor, unless `fd` is -1. The descriptor is duplicated. If this process
   // has no free descriptor, nothing is sent.
   Status send(const ControlMessage& message, int fd);
-  // Says farewell and makes the thread end. on_end is not called.
+  // Sends a farewell and makes the thread end. on_end is not called.
   void finish();
   // Calls finish() and returns when no callback can run any more. Call it first in an owner whose
   // callbacks send through that owner.
@@ -82,7 +82,7 @@ class ControlChannel {
 
   Socket socket_;  // set under mutex_ by begin()
   UniqueFd peer_process_;
-  UniqueFd poke_;  // eventfd: there is something to send, or the thread must end
+  UniqueFd poke_;  // eventfd: messages are queued, or the thread must end
   const Timing timing_;
   const Callbacks callbacks_;
   std::thread thread_;

@@ -11,7 +11,7 @@ namespace rcuda::transport {
 namespace {
 
 // Sleeps while `word` equals `expected`. The deadline is absolute; steady_clock is CLOCK_MONOTONIC,
-// the clock of FUTEX_WAIT_BITSET. May return for any reason; the caller checks again.
+// the clock of FUTEX_WAIT_BITSET. May return early; the caller checks again.
 void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, bool shared,
                 Doorbell::Clock::time_point deadline) {
   timespec until{};

@@ -4,7 +4,7 @@
 // word.
 //
 // The caller serialises the puts of one Link and calls begin_put() first. The fence in begin_put()
-// keeps the bytes of this put behind the last word of the previous put; a release store alone does
+// orders the bytes of this put after the last word of the previous put; a release store alone does
 // not.
 #pragma once
 
@@ -29,8 +29,8 @@ inline size_t total_bytes(std::span<const Bytes> pieces) {
 
 inline void begin_put() {
 #ifdef __SANITIZE_THREAD__
-  // ThreadSanitizer does not know fences, and GCC warns about them. On x86 this fence emits no
-  // instruction, so without it only the compiler could reorder.
+  // ThreadSanitizer does not know fences, and GCC warns about them. On x86 the fence emits no
+  // instruction: it only prevents the compiler from reordering.
   std::atomic_signal_fence(std::memory_order_release);
 #else
   std::atomic_thread_fence(std::memory_order_release);

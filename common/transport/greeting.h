@@ -1,4 +1,4 @@
-// Greeting: what each side of a Link sends first over the control socket, whatever the medium. The
+// Greeting: the first message of each side of a Link over the control socket, on every medium. The
 // medium's own part follows.
 //
 // Plain values; any thread. Nothing blocks.
@@ -15,15 +15,15 @@ namespace rcuda::transport {
 struct Greeting {
   uint64_t magic = 0;  // names the medium and the version of its protocol
   uint64_t window_bytes = 0;
-  uint32_t peer_timeout_ms = 0;  // this side expects a sign of life within this time
+  uint32_t peer_timeout_ms = 0;  // this side expects a heartbeat within this time
   uint32_t streams = 0;          // for transfers; tcp: sockets, verbs: queue pairs, shm: 1
 };
 static_assert(sizeof(Greeting) == 24);
 
-// With 1 to `most_streams` streams.
+// The number of streams is limited to 1 to `most_streams`.
 Greeting make_greeting(uint64_t magic, const LinkOptions& options, size_t most_streams);
 
-// Checks the peer's. kProtocol: it does not speak `protocol` ("TCP").
+// Checks the peer's greeting. kProtocol: the peer does not speak `protocol` ("TCP").
 Status check_greeting(const Greeting& peer, uint64_t magic, const char* protocol);
 
 }  // namespace rcuda::transport

@@ -7,13 +7,13 @@
 // with memcpy, verbs with RDMA write, and TCP sends {offset, bytes}, which a receiver thread
 // stores. Bulk data never goes through a window. It moves between exposed *regions*.
 //
-// Order. Puts of one Link become visible in the order in which they were issued, from whatever
-// thread (the Link serialises them). Within one put, the last eight bytes become visible last; the
-// peer polls them with an acquire load. The first eight bytes are also stored as one word, so a
-// peer may poll them (relaxed) to learn where the last ones will be. No byte of a put becomes
-// visible before the last word of the previous put. Transfers are ordered only by their completion:
-// a put issued after a transfer has completed becomes visible after the transfer's data. But
-// put_region() and write_in_order() are in order with puts.
+// Order. Puts of one Link become visible in the order in which they were issued, on any thread (the
+// Link serialises them). Within one put, the last eight bytes become visible last; the peer polls
+// them with an acquire load. The first eight bytes are also stored as one word, so a peer may poll
+// them (relaxed) to learn where the last eight will be. No byte of a put becomes visible before the
+// last word of the previous put. Transfers are ordered only by their completion: a put issued after
+// a transfer has completed becomes visible after the transfer's data. Exceptions: put_region() and
+// write_in_order() are in order with puts.
 //
 // Threads. Every function may be called from any thread. A function blocks only where its comment
 // says so; put() also blocks while the medium's send queue is full.
@@ -41,20 +41,21 @@ namespace rcuda::transport {
 
 // Whether put() must wake a peer that sleeps in wait().
 //   kNo: no. A peer that polls sees the put; a sleeping peer sees it with the next put that wakes.
-//   kYes: yes. Over tcp, when puts of this kind or the last follow each other within
-//       LinkOptions::receive_spin, a thread of the Link sends them. It stays awake for that time.
+//   kYes: yes. Over tcp, when puts without kNow follow each other within LinkOptions::receive_spin,
+//       a thread of the Link sends them. It stays awake for that time.
 //   kNow: yes, and a thread waits for the peer's answer. A medium that gathers puts (tcp) sends
-//       this one and all before it before put() returns.
-//   kHandOver: as kNow where no thread of the Link is awake to send it, else as kYes.
-//   kWithNext: no. The caller's next put follows at once, and a medium that gathers puts (tcp) sends
+//       this put and all earlier puts before put() returns.
+//   kHandOver: as kYes if a thread of the Link is awake to send the put, else as kNow.
+//   kWithNext: no. The caller's next put follows at once, and a medium that gathers puts (tcp)
+//   sends
 //       both together.
 enum class Wake : uint8_t { kNo, kYes, kNow, kHandOver, kWithNext };
 constexpr bool wakes_peer(Wake wake) { return wake != Wake::kNo && wake != Wake::kWithNext; }
 
 // Which puts end the sleep of a thread in wait().
-//   kAny: all that wake.
-//   kNotAnswers: all that wake but those into LinkOptions::answers, where the medium can tell them
-//       apart (shm, tcp; not verbs).
+//   kAny: all puts that wake.
+//   kNotAnswers: all puts that wake except those into LinkOptions::answers, if the medium can
+//       distinguish them (shm, tcp; not verbs).
 enum class WokenBy : uint8_t { kAny, kNotAnswers };
 
 // A part of a window.
@@ -73,13 +74,13 @@ struct Region {
   uint64_t bytes = 0;
 };
 
-// How an adapter finds device memory. The default is by address: the adapter's driver looks it up
+// How an adapter finds device memory. By default, the adapter's driver looks the address up
 // (nvidia-peermem, or plain memory).
 struct DeviceMemory {
-  int dma_buf = -1;  // dma-buf descriptor of the memory; the caller's, not needed after the call
+  int dma_buf = -1;  // dma-buf descriptor of the memory, owned by the caller; used in the call only
   uint64_t dma_buf_offset = 0;  // of the memory's first byte
-  // False: only transfers of this side and loop_back() use the memory. The peer never learns of it,
-  // and unexpose() does not wait for the peer.
+  // False: only transfers of this side and loop_back() use the memory. It is not announced to the
+  // peer, and unexpose() does not wait for the peer.
   bool for_peer = true;
 };
 
@@ -87,10 +88,10 @@ struct DeviceMemory {
 // before read() or write() returns. Must not block.
 using TransferDone = std::function<void(const Status&)>;
 
-// What matters for a write with immediate.
-//   kAwaited: its latency, and the caller has nothing else to do. Over tcp the caller sends a part.
-//   kAlone: its latency, and the caller has other work.
-//   kMany: it is one of many in progress; the CPU time that it costs.
+// What to optimise in a write with immediate.
+//   kAwaited: latency; the caller has no other work. Over tcp the caller sends a part.
+//   kAlone: latency; the caller has other work.
+//   kMany: CPU time; the write is one of many in progress.
 enum class Company : uint8_t { kAwaited, kAlone, kMany };
 
 // Called on the receiving side when `bytes` more of a write with this immediate have arrived: once
@@ -103,7 +104,7 @@ using Bytes = std::span<const std::byte>;
 inline constexpr size_t kMaxPutPieces = 7;
 inline constexpr size_t kMaxRegionPut = 64u << 10;
 
-// Activity of a Link so far. Over verbs, anything the peer can have noticed has been counted.
+// Activity of a Link so far. Over verbs, a work request is counted before the peer can notice it.
 struct LinkCounters {
   uint64_t puts = 0;           // calls of put()
   uint64_t wakes = 0;          // puts that had to wake the peer
@@ -123,7 +124,7 @@ class Link {
  public:
   virtual ~Link() = default;  // closes; returns when no callback can run any more
 
-  // What this Link can do. Constant: a caller that asks often may keep a copy.
+  // The medium's capabilities. Constant: a caller may keep a copy.
   virtual const MediumTraits& traits() const = 0;
   const char* medium() const { return traits().name; }
   // With has_adapter: the name of this side's RDMA device ("mlx5_0"). Empty on other media.
@@ -155,10 +156,10 @@ class Link {
 
   // Lets the peer read and write [base, base+bytes) until unexpose() or until this object is
   // destroyed. `backing` is a descriptor of the memory, or -1; the region starts at
-  // `backing_offset` in it. With a backing, a peer on this host can map the same pages. Without
-  // one, shared memory has no direct path and the peer's map() returns nullptr. The backing must be
-  // a memfd made with MFD_ALLOW_SEALING: the Link seals it against shrinking, which would crash the
-  // peer. The Link duplicates the descriptor. Blocks only while the memory is registered.
+  // `backing_offset` in it. With a backing, a peer on this host can map the same pages. Without a
+  // backing, shared memory has no direct path and the peer's map() returns nullptr. The backing
+  // must be a memfd made with MFD_ALLOW_SEALING: the Link seals it against shrinking, which would
+  // crash the peer. The Link duplicates the descriptor. Blocks only while the memory is registered.
   virtual Result<Region> expose(void* base, size_t bytes, int backing = -1,
                                 uint64_t backing_offset = 0) = 0;
   // The same for memory that only devices may touch: GPU memory at an address of this process. It
@@ -175,56 +176,56 @@ class Link {
   virtual Status unexpose(RegionId region) = 0;
 
   // Maps the peer's region at `address` (nullptr: anywhere). Returns nullptr if the medium cannot
-  // map or the region has no backing. `bytes` is the size that the caller will use, and does not
-  // come from the announcement: a region of another size is refused (kInvalidArgument). So a peer
-  // can neither cause a fault here nor replace more memory at `address` than the caller agreed to.
-  // Blocks until the region has been announced, LinkOptions::peer_timeout at most (then kNotFound).
-  // An `address` belongs to the caller: map() replaces what is mapped there, and unmap() leaves the
+  // map or the region has no backing. `bytes` is the size that the caller expects: a region that
+  // was announced with another size is refused (kInvalidArgument). So a peer can neither cause a
+  // fault here nor replace more memory at `address` than the caller agreed to. Blocks until the
+  // region has been announced, LinkOptions::peer_timeout at most (then kNotFound). The range at
+  // `address` belongs to the caller: map() replaces the mappings there, and unmap() leaves the
   // range reserved and inaccessible.
   virtual Result<void*> map(RegionId region, size_t bytes, void* address = nullptr) = 0;
   virtual Status unmap(RegionId region) = 0;
 
   // Move bytes between the peer's region and local memory. Asynchronous; `local` must stay valid
   // until `done` has run. Transfers have no order among each other. Works on every medium (with
-  // shares_pages only for regions with backing; ask map()).
+  // shares_pages, only for regions with a backing, which map() can map).
   virtual void write(RegionId region, uint64_t offset, const void* local, size_t bytes,
                      TransferDone done) = 0;
   virtual void read(RegionId region, uint64_t offset, void* local, size_t bytes,
                     TransferDone done) = 0;
 
-  // Writes up to kMaxRegionPut bytes into the peer's region, in order with puts: a put issued later
-  // becomes visible after them, and a transfer issued later happens after them. So a put can tell
-  // the peer that they are there, where write() needs the peer's answer first. All bytes are copied
-  // before the return. They may stay here until the next put, transfer or flush(). Blocks as put(),
-  // and wakes nobody. Bytes outside of the peer's region break the Link; for a withdrawn region
-  // they are dropped. kUnsupported without has_region_puts.
+  // Writes up to kMaxRegionPut bytes into the peer's region, in order with puts: later puts become
+  // visible after the bytes, and later transfers happen after them. So a put can announce the bytes
+  // to the peer at once; after write(), it must wait for the completion. All bytes are copied
+  // before the return. They may stay on this side until the next put, transfer or flush(). Blocks
+  // as put(), and wakes no thread. Bytes outside of the peer's region break the Link; for a
+  // withdrawn region they are dropped. kUnsupported without has_region_puts.
   virtual Status put_region(RegionId, uint64_t, Bytes) {
     return {Code::kUnsupported, std::string(medium()) + " has no puts into regions"};
   }
 
-  // The same for many bytes, which are not copied: they must not change until `done`. That means
-  // that this side has finished, not that they have arrived. Until they have, the peer sees nothing
-  // that is put later, from whatever thread: so a write should take some milliseconds at most. Of
-  // two writes to the same place, the bytes of the later one stay. Blocks as put(), and runs no
-  // TransferDone but this one, which must not use the Link. kUnsupported without orders_writes.
+  // The same for many bytes, which are not copied: they must not change until `done`. `done` means
+  // that this side has finished, not that the bytes have arrived. Later puts of all threads become
+  // visible only after the bytes have arrived, so a write should take some milliseconds at most. Of
+  // two writes to the same place, the later write wins. Blocks as put(), and runs only this
+  // TransferDone, which must not use the Link. kUnsupported without orders_writes.
   virtual void write_in_order(RegionId, uint64_t, const void*, size_t, TransferDone done) {
     done({Code::kUnsupported, std::string(medium()) + " has no writes in order"});
   }
 
-  // Sends what put_region() has kept here. Blocks no longer than one send.
+  // Sends the bytes that put_region() has kept on this side. Blocks no longer than one send.
   virtual void flush() {}
   // With has_region_puts: each put and each transfer calls `first` before anything else, on its
   // thread, which may hold locks of the caller. `first` may call put_region() and
-  // write_in_order(), so what it puts arrives before whatever happens next. To be called once,
+  // write_in_order(), so its bytes arrive before the put or transfer. Call before_puts() once,
   // before other threads use the Link.
   virtual void before_puts(std::function<void()>) {}
 
-  // RDMA write with immediate: the write itself tells the peer that it has arrived. Without it, the
-  // write's completion must come back to this side before a put can tell the peer. kUnsupported
-  // without has_immediates. `immediate` is not 0, and `bytes` is at least 1.
+  // RDMA write with immediate: the peer is notified of the write's arrival. With write(), the
+  // completion must come back to this side before a put can notify the peer. kUnsupported without
+  // has_immediates. `immediate` is not 0, and `bytes` is at least 1.
   //
-  // `done` means that this side has finished: the memory is the caller's again, and the peer is
-  // told of the arrival. A write outside of the peer's region breaks the Link; a write into a
+  // `done` means that this side has finished: the memory is the caller's again. The peer is
+  // notified of the arrival. A write outside of the peer's region breaks the Link; a write into a
   // withdrawn region is dropped.
   virtual void write_with_immediate(RegionId, uint64_t, const void*, size_t, uint32_t, Company,
                                     TransferDone done) {
@@ -236,12 +237,12 @@ class Link {
 
   // The status that broke the Link, or ok.
   virtual Status status() const = 0;
-  // Tells the peer that this side ends on purpose, so that the peer logs no loss. Breaks the Link.
+  // Reports to the peer that this side ends on purpose; the peer logs no loss. Breaks the Link.
   virtual void close() = 0;
   virtual LinkCounters counters() const = 0;
 
   // For a forked child, which has inherited descriptors but no threads: closes the child's copies
-  // of the descriptors, so that the peer can notice the parent's death. Tells the peer nothing.
+  // of the descriptors, so that the peer can notice the parent's death. Sends nothing to the peer.
   // Called from the child handler of pthread_atfork: async-signal-safe, takes no locks. The object
   // is not used again.
   virtual void abandon() noexcept = 0;
@@ -252,13 +253,13 @@ std::chrono::nanoseconds default_receive_spin();
 
 struct LinkOptions {
   size_t window_bytes = 8u << 20;  // of this side's own window; at most 1 GiB
-  // The part of this side's own window that has the answers to its calls. A thread that listens for
-  // something else sleeps through them (WokenBy::kNotAnswers): to wake it takes the peer 1.7 us.
+  // The part of this side's own window that has the answers to its calls. Writes into it do not
+  // wake threads that wait for other data (WokenBy::kNotAnswers); a wake-up costs the peer 1.7 us.
   WindowPart answers;
   // tcp: sockets for transfers; verbs: queue pairs for transfers. The server's value is used.
   int bulk_streams = 4;
-  // tcp: how long a receiving thread polls for more data after it has received some, before it
-  // sleeps; that of puts up to four times as long (tcp/adaptive_spin.h).
+  // tcp: how long a receiving thread polls for more data before it sleeps; the thread that receives
+  // puts polls up to four times as long (tcp/adaptive_spin.h).
   std::chrono::nanoseconds receive_spin = default_receive_spin();
   // verbs: the PCI address of the GPU that uses this Link ("0000:3b:00.0"). The adapter nearest to
   // it is used. Empty: no preference.
@@ -269,11 +270,11 @@ struct LinkOptions {
   std::chrono::milliseconds peer_timeout{10'000};
 };
 
-// What make_link() (media.h) needs. Each side holds a connected stream socket, of the kind that the
-// medium's reach asks for, on which the session handshake has ended. Both sides call make_link().
-// It exchanges over the socket what the medium needs (window sizes, memfds, ports, queue pair
-// numbers) and takes ownership of the socket, whose end later shows that the peer is gone. `server`
-// tells the two sides apart. Blocks until the peer has done its part or the timeout has passed.
+// The arguments of make_link() (media.h). Each side has a connected stream socket, of the kind that
+// the medium's reach needs, on which the session handshake has ended. Both sides call make_link().
+// It exchanges the medium's data over the socket (window sizes, memfds, ports, queue pair numbers)
+// and takes ownership of the socket, whose end later shows that the peer is gone. `server`
+// distinguishes the two sides. Blocks until the peer has done its part or the timeout has passed.
 //
 // A medium that needs more sockets calls `open_stream` on the client and `accept_stream` on the
 // server. The daemon routes these connections to the right worker by the session's token. Both

@@ -9,7 +9,7 @@ namespace rcuda::transport {
 Status check_window_bytes(uint64_t bytes, const char* whose) {
   if (bytes >= 4096 && bytes <= kMaxWindowBytes && bytes % 8 == 0) return {};
   return {Code::kInvalidArgument, std::string(whose) + " window of " + std::to_string(bytes) +
-                                      " bytes: a multiple of 8 from 4 KiB to 1 GiB is needed"};
+                                      " bytes: use a multiple of 8 from 4 KiB to 1 GiB"};
 }
 
 std::chrono::milliseconds heartbeat_interval(uint32_t timeout_ms) {
@@ -28,13 +28,13 @@ Status LinkCore::wait(const std::function<bool()>& ready,
                       std::chrono::steady_clock::time_point deadline, WokenBy woken_by) {
   bool satisfied = false;
   const auto look = [&] {
-    // In this order: the peer's last put may lie between the two.
+    // In this order: the peer's last put may arrive between the two.
     const bool over = broken();
     satisfied = ready();
     if (!satisfied && !over) before_sleep();
     return satisfied || over;
   };
-  const bool apart = tells_answers_apart_ && woken_by == WokenBy::kNotAnswers;
+  const bool apart = separates_answers_ && woken_by == WokenBy::kNotAnswers;
   const bool woken = (apart ? elsewhere_ : doorbell_).sleep(look, deadline);
   if (satisfied) return {};
   if (woken) return status();
@@ -43,7 +43,7 @@ Status LinkCore::wait(const std::function<bool()>& ready,
 
 void LinkCore::interrupt() {
   doorbell_.ring_always();
-  if (tells_answers_apart_) elsewhere_.ring_always();
+  if (separates_answers_) elsewhere_.ring_always();
 }
 
 Status LinkCore::status() const {
@@ -92,7 +92,7 @@ Result<Region> LinkCore::expose_device(void*, size_t, const DeviceMemory&) {
 }
 
 Status LinkCore::loop_back(void*, const void*, size_t) {
-  return {Code::kUnsupported, std::string(medium()) + " has no adapter to go through"};
+  return {Code::kUnsupported, std::string(medium()) + " has no RDMA adapter"};
 }
 
 LinkCounters LinkCore::counters() const {

@@ -1,8 +1,8 @@
-// LinkCore: the parts that all media share: the status that ends a Link, sleeping, and counters.
+// LinkCore: the common parts of all media: the status that ends a Link, sleeping, and counters.
 //
 // A medium derives from it. To publish data it stores the data first and then rings doorbell_, and
 // elsewhere_ if the put is outside of LinkOptions::answers. Any thread may call fail(), any number
-// of times. The first status is kept, and logged unless the end was intended; fail() wakes every
+// of times. The first status is kept, and logged unless the end was intended. fail() wakes every
 // waiter and calls on_broken() once, so that the medium can release its own blocked threads.
 #pragma once
 
@@ -20,11 +20,11 @@ inline constexpr size_t kMaxWindowBytes = 1u << 30;
 // Checks the size of a window, as given by a user on this side or by the peer.
 Status check_window_bytes(uint64_t bytes, const char* whose);
 
-// The interval of heartbeats for a peer that gives up after `timeout_ms` (zero: no heartbeats). The
+// The interval of heartbeats for a peer whose timeout is `timeout_ms` (zero: no heartbeats). The
 // timeout comes from the peer, so the interval has a lower limit.
 std::chrono::milliseconds heartbeat_interval(uint32_t timeout_ms);
 
-// Why a Link ended, on the side that was silent for longer than its peer's limit.
+// Explains why a Link ended, on the side that was silent for longer than its peer's limit.
 std::string given_up(uint64_t limit_ms);
 
 // LinkCounters while a Link counts. Any thread, in relaxed order.
@@ -44,18 +44,18 @@ class LinkCore : public Link {
   LinkCounters counters() const final;
   void on_immediate(ImmediateArrived arrived) final;
   void before_puts(std::function<void()> first) final { before_put_ = std::move(first); }
-  // Refuse the call. Verbs overrides them.
+  // Both return kUnsupported. Verbs overrides them.
   Result<Region> expose_device(void* base, size_t bytes, const DeviceMemory& memory) override;
   Status loop_back(void* to, const void* from, size_t bytes) override;
 
  protected:
   enum class End { kIntended, kLost };
 
-  // `elsewhere`: rung by puts outside of LinkOptions::answers. Null: nobody tells them apart.
+  // `elsewhere`: rung by puts outside of LinkOptions::answers. Null: answers are not distinguished.
   LinkCore(DoorbellState* doorbell, DoorbellState* elsewhere, bool shared)
       : doorbell_(doorbell, shared),
         elsewhere_(elsewhere, shared),
-        tells_answers_apart_(elsewhere != nullptr) {}
+        separates_answers_(elsewhere != nullptr) {}
 
   bool broken() const { return broken_.load(std::memory_order_acquire); }
   void fail(End end, const std::string& why);
@@ -84,8 +84,8 @@ class LinkCore : public Link {
   }
 
   Doorbell doorbell_;   // threads sleep on it until this side's window changes
-  Doorbell elsewhere_;  // and on this one, until it changes outside of the answers
-  const bool tells_answers_apart_;
+  Doorbell elsewhere_;  // and on this doorbell, until the window changes outside of the answers
+  const bool separates_answers_;
 
   LiveCounters counters_;
 

@@ -17,7 +17,7 @@ const Medium& plain_medium(Reach reach) {
   for (const Medium& medium : media()) {
     if (medium.traits.reach == reach && !medium.usable_over) return medium;
   }
-  RCUDA_ERROR("the table of media has no medium that needs only a socket");
+  RCUDA_ERROR("internal error: the table of media has no medium that needs only a socket");
   std::abort();
 }
 

@@ -20,8 +20,8 @@ struct Medium {
   // Whether make() can work on this side of a control socket; kUnsupported with the reason if it
   // cannot. Null: it always can. May block while a library is loaded.
   Status (*usable_over)(int control_socket) = nullptr;
-  // Whether this host is fit for the medium, for users who have not asked for it; kUnsupported with
-  // the reason if it is not. Null: it always is. Loads no library.
+  // Whether this host is fit for the medium, for users who did not choose the medium; kUnsupported
+  // with the reason if not. Null: every host is fit. Loads no library.
   Status (*fit_host)() = nullptr;
   Result<std::unique_ptr<Link>> (*make)(Bootstrap bootstrap, const LinkOptions& options) = nullptr;
 
@@ -29,8 +29,8 @@ struct Medium {
   Status usable(int control_socket) const {
     return usable_over ? usable_over(control_socket) : Status();
   }
-  // Whether to use it over this socket although nobody has asked for it; kUnsupported with the
-  // reason if not. `encrypts_because` says why everything must be encrypted; empty: it need not be.
+  // Whether to choose the medium for this socket by default; kUnsupported with the reason if not.
+  // `encrypts_because` says why everything must be encrypted; empty: encryption is not required.
   Status suits(int control_socket, const std::string& encrypts_because) const;
 };
 
@@ -40,12 +40,12 @@ std::span<const Medium> media();
 
 // Null if no medium has that name.
 const Medium* find_medium(std::string_view name);
-// The first medium of that reach. It works wherever a socket does.
+// The first medium of that reach. It works with every socket.
 const Medium& plain_medium(Reach reach);
-// The medium to use where nobody has asked for one: the last of that reach that suits.
+// The default medium: the last medium of that reach that suits.
 struct Choice {
   const Medium* medium = nullptr;  // never null
-  std::string why;                 // why it is no better one; empty: there is none
+  std::string why;                 // why a better medium does not suit; empty: no medium is better
 };
 Choice best_medium(Reach reach, int control_socket, const std::string& encrypts_because);
 // "shm, tcp or verbs", for messages. With `reach`, only the media of that reach.

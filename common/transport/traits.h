@@ -1,6 +1,6 @@
 // What a medium can do, as reported by its Links and by the table of media (media.h). Code outside
-// the media's own folders asks for traits, never for a name. A trait holds for every Link of the
-// medium, for its whole life. Plain values; any thread.
+// the media's own folders checks traits, never names. A trait holds for every Link of the medium,
+// for its whole life. Plain values; any thread.
 #pragma once
 
 #include <cstdint>
@@ -18,24 +18,24 @@ struct MediumTraits {
   const char* name = "";
   Reach reach = Reach::kNetwork;
   // map() returns the peer's own pages if the region has a backing, so both processes can use the
-  // same memory. If false, map() returns nullptr, and data that both sides need must be moved.
+  // same memory. If false, map() returns nullptr, and shared data must be transferred.
   bool shares_pages = false;
   // Threads of the Link copy every byte at both ends, through sockets. A put that is sent alone
   // costs a system call at each end, which takes longer than moving some ten thousand bytes. A
-  // thread that spins may take the core that moves the bytes. The threads touch a transfer's local
+  // spinning thread may occupy the core that moves the bytes. The threads touch a transfer's local
   // memory until it ends.
   bool copies_by_cpu = false;
   // put_region() works: small writes into regions are ordered as puts.
   bool has_region_puts = false;
   // write_in_order() works.
   bool orders_writes = false;
-  // write_with_immediate() works: the write itself tells the peer that it has arrived.
+  // write_with_immediate() works: the peer is notified of a write's arrival.
   bool has_immediates = false;
   // An adapter moves the bytes, and memory is registered with it. expose_device() registers memory
-  // once for all transfers, device memory too if the platform allows it; loop_back() proves that
-  // the adapter reaches it; adapter() names the adapter.
+  // once for all transfers, including device memory if the platform allows it; loop_back() proves
+  // that the adapter reaches it; adapter() names the adapter.
   bool has_adapter = false;
-  // What it moves leaves the machine without the encryption of the session's sockets.
+  // Data leaves the machine without the encryption of the session's sockets.
   bool moves_in_clear = false;
 };
 

@@ -23,8 +23,8 @@ struct TransferRequest {
   bool in_order = false;  // Link::write_in_order()
 };
 
-// A transfer that travels in several pieces. Each piece reports once, from any thread. The last one
-// calls the caller's `done` with the first error, if there was one.
+// A transfer that travels in several pieces. Each piece reports once, from any thread. The last
+// piece calls the caller's `done` with the first error, if any.
 class PendingTransfer {
  public:
   PendingTransfer(size_t pieces, TransferDone done) : left_(pieces), done_(std::move(done)) {}

@@ -6,8 +6,8 @@
 // The memfd is sealed against resizing, so neither side can make the other fault. put() is a memcpy
 // under a lock; it makes a system call only if the peer sleeps. Regions with a backing descriptor
 // are announced over the control channel, and the peer maps them. The CPU of the requesting side
-// copies transfers: small ones in the calling thread, large ones on a copy thread, which is started
-// when it is first needed. If that thread cannot be started, the calling thread copies.
+// copies transfers: small ones in the calling thread, large ones on a copy thread, which the first
+// large transfer starts. If the thread cannot be started, the calling thread copies.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -66,7 +66,7 @@ Status seal_window(int file) {
   return Status::from_errno(errno, "sealing a window");
 }
 
-// The file of a window. It is empty if only the peer may give it its size (memory_file.h).
+// The file of a window. It is empty if only the peer may set its size (memory_file.h).
 Result<UniqueFd> make_window_file(size_t window_bytes) {
   RCUDA_RETURN_IF_ERROR(check_window_bytes(window_bytes, "own"));
   UniqueFd file = make_memory_file("rcuda-window", kHeaderBytes + window_bytes);
@@ -76,7 +76,7 @@ Result<UniqueFd> make_window_file(size_t window_bytes) {
 }
 
 // Maps the file of a window of `whose` side. A new header is all zeros, so the side that maps it
-// first may use it.
+// first may use it at once.
 Result<Window> open_window(UniqueFd file, uint64_t window_bytes, const char* whose) {
   RCUDA_RETURN_IF_ERROR(check_window_bytes(window_bytes, whose));
   const uint64_t bytes = kHeaderBytes + window_bytes;
@@ -142,7 +142,7 @@ class ShmLink final : public LinkCore {
   const Window peer_;
   Doorbell peer_bell_;
   Doorbell peer_elsewhere_;
-  const WindowPart peer_answers_;  // what the peer said at the start
+  const WindowPart peer_answers_;  // from the peer's greeting
   const std::chrono::milliseconds peer_timeout_;
   Mutex put_mutex_;
 
@@ -324,8 +324,7 @@ void ShmLink::run_copies() {
   }
 }
 
-// Receives the peer's window and a descriptor that tells when its process ends (absent on old
-// kernels).
+// Receives the peer's window and a pidfd of its process (absent on old kernels).
 struct Heard {
   ShmHello hello;
   UniqueFd window;
@@ -360,7 +359,7 @@ Result<std::unique_ptr<Link>> shm::make_link(Bootstrap bootstrap, const LinkOpti
   if (!file) return file.status();
   const ShmHello hello{make_greeting(kShmMagic, options, 1), options.answers};
   const int socket = bootstrap.control.fd();
-  // The server greets when it has given the client's window its size.
+  // The server sends its greeting after it has set the size of the client's window.
   if (!bootstrap.server) RCUDA_RETURN_IF_ERROR(greet(socket, hello, file->get(), deadline));
   Result<Heard> heard = hear(socket, deadline);
   if (!heard) return heard.status();

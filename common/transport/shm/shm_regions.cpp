@@ -99,7 +99,7 @@ Result<Mapping> ShmRegions::map_entry(Entry& entry, void* address) {
   }
   const uint64_t before = entry.offset % page_bytes();
   if (address != nullptr && reinterpret_cast<uintptr_t>(address) % page_bytes() != before) {
-    return Status{Code::kInvalidArgument, "address and backing differ in their place in the page"};
+    return Status{Code::kInvalidArgument, "address and backing have different offsets in the page"};
   }
   void* wanted = address == nullptr ? nullptr : static_cast<std::byte*>(address) - before;
   const size_t bytes = entry.bytes + before;
@@ -124,9 +124,9 @@ Result<void*> ShmRegions::map(uint64_t id, uint64_t bytes, void* address,
   if (!found) return found.status();
   Entry& entry = **found;
   if (entry.bytes != bytes) {
-    return Status{Code::kInvalidArgument, named(id) + " of the peer has " +
-                                              std::to_string(entry.bytes) + " bytes where " +
-                                              std::to_string(bytes) + " are to be mapped"};
+    return Status{Code::kInvalidArgument,
+                  named(id) + " of the peer has " + std::to_string(entry.bytes) +
+                      " bytes; the caller maps " + std::to_string(bytes) + " bytes"};
   }
   if (!entry.has_backing) return static_cast<void*>(nullptr);
   if (entry.user) {
@@ -137,7 +137,7 @@ Result<void*> ShmRegions::map(uint64_t id, uint64_t bytes, void* address,
   Result<Mapping> mapping = map_entry(entry, address);
   if (!mapping) return Status(mapping.status()).with_context(named(id) + " of the peer");
   entry.user = std::move(*mapping);
-  // At once, while the descriptor is here: workers may not use mremap() for it (call_filter.h).
+  // Maps now, while the descriptor is open: workers may not use mremap() for it (call_filter.h).
   (void)keep_for_transfers(entry);
   if (entry.transfers) drop_file(entry);
   return static_cast<void*>(data_in(entry, entry.user));

@@ -1,8 +1,8 @@
-// The states of a BulkStream (bulk_stream.h) and of this side's pieces, and every transition between
-// them.
+// The states of a BulkStream (bulk_stream.h) and of this side's pieces, and every transition
+// between them.
 //
 // A write begins in kSending, or in kAnswered if it carries an immediate; a read begins in kAsking.
-// A message of the peer for which the table of pieces has no row breaks the protocol.
+// A message of the peer without a row in the table of pieces breaks the protocol.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@ enum class StreamState : uint8_t {
   kMade,     // no thread runs
   kRunning,  // pieces are sent and received
   kFailed,   // nothing more is sent; the receiving thread reports why
-  kStopped,  // likewise; waits for the threads that may use the memory of pieces
+  kStopped,  // nothing more is sent; waits for the threads that may use the memory of pieces
   kEnded,    // no thread uses that memory, and all pieces are complete
 };
 inline constexpr auto kLastStreamState = StreamState::kEnded;
 
 enum class StreamEvent : uint8_t {
   kStart,    // the receiving thread has started
-  kFailure,  // a thread that sends or receives cannot go on, or a thread cannot be started
+  kFailure,  // a thread cannot send or receive, or cannot be started
   kStop,     // BulkStream::stop(), in any thread
   kLeft,     // the last thread has left
 };
@@ -35,7 +35,7 @@ inline constexpr Transition<StreamState, StreamEvent> kStreamTransitions[] = {
     {StreamState::kRunning, StreamEvent::kStop, StreamState::kStopped},
     {StreamState::kFailed, StreamEvent::kStop, StreamState::kStopped},
     {StreamState::kStopped, StreamEvent::kLeft, StreamState::kEnded},
-    // The first reason counts, and the first stop.
+    // Only the first failure and the first stop count.
     {StreamState::kFailed, StreamEvent::kFailure, StreamState::kFailed},
     {StreamState::kStopped, StreamEvent::kFailure, StreamState::kStopped},
     {StreamState::kStopped, StreamEvent::kStop, StreamState::kStopped},
@@ -48,7 +48,7 @@ constexpr bool is_stopped(StreamState state) { return state >= StreamState::kSto
 enum class PieceState : uint8_t {
   kAsking,    // a request for bytes is being sent
   kAsked,     // waits for the bytes
-  kSending,   // the message is being sent; waits for the outcome, too
+  kSending,   // the message is being sent; also waits for the outcome
   kSent,      // waits for the outcome
   kAnswered,  // the message is being sent; its outcome is known or will not come
   kOver,      // the memory belongs to the caller again
@@ -74,8 +74,8 @@ inline constexpr Transition<PieceState, PieceEvent> kPieceTransitions[] = {
     {PieceState::kSending, PieceEvent::kRefusal, PieceState::kAnswered},
     {PieceState::kSent, PieceEvent::kDone, PieceState::kOver},
     {PieceState::kSent, PieceEvent::kRefusal, PieceState::kOver},
-    // The outcome may come before the last send() has returned. The caller gets the memory only
-    // when both are over: a peer that lies must not make this side read freed memory.
+    // The outcome may come before the last send() has returned. The caller gets the memory back
+    // only after both: a false outcome from the peer must not make this side read freed memory.
     {PieceState::kAnswered, PieceEvent::kSent, PieceState::kOver},
 };
 

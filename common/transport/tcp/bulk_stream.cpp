@@ -19,8 +19,8 @@
 namespace rcuda::transport {
 namespace {
 
-// As much is sent by the answering thread while the sending thread wakes up, or by a requesting one
-// that waits.
+// The most that the answering thread, or a waiting requesting thread, sends while the sending
+// thread wakes up.
 constexpr uint64_t kMeanwhileBytes = 1u << 20;
 // ThreadSanitizer assumes that sendmsg() reads its buffers even after they were sent, when the peer
 // may already reuse the memory. Under it, the kDone that allows the reuse is sent in its own call.
@@ -40,7 +40,7 @@ std::string last_error() {
 
 using Clock = std::chrono::steady_clock;
 
-// The pause leaves the socket to the kernel, and more bytes gather.
+// During the pause, the kernel has the socket and more bytes gather.
 void pause_briefly() {
   for (int i = 0; i < 64; ++i) cpu_pause();
   std::this_thread::yield();
@@ -142,7 +142,7 @@ void BulkStream::join() {
   if (sender_.joinable()) sender_.join();
 }
 
-// The memory of pieces goes back to their callers only when no thread can touch it any more.
+// Callers get the memory of pieces back only when no thread can touch it any more.
 void BulkStream::leave(MutexLock& lock) {
   if (--running_ != 0) return;
   state_.move(StreamEvent::kLeft, name_);
@@ -170,7 +170,7 @@ void BulkStream::receive() {
     const Failure first = failure_;
     lock.unlock();
     on_error_(first.why, first.ours);
-    stop({Code::kUnavailable, first.why});  // usually stopped already, through on_error_
+    stop({Code::kUnavailable, first.why});  // usually already stopped by on_error_
     lock.lock();
   }
   leave(lock);
@@ -238,8 +238,8 @@ bool BulkStream::next_message(uint64_t most) {
   return true;
 }
 
-// Sends until all is sent or the socket takes no more; the sending thread sends the rest. The
-// caller holds the lock before and after the call. Callbacks may run during it.
+// Sends until all is sent or the socket is full; the sending thread sends the rest. The caller
+// holds the lock before and after the call. Callbacks may run during it.
 void BulkStream::drive(MutexLock& lock, uint64_t most, Blocking blocking) {
   sending_ = true;
   while (runs() && (message_ || next_message(most))) {
@@ -274,8 +274,8 @@ bool BulkStream::next_is(Meanwhile meanwhile) const {
   return bytes > kDirectBytes && bytes <= kMeanwhileBytes;
 }
 
-// drive() for a thread with other work to do. `meanwhile`: what it sends while the sending thread
-// wakes up.
+// drive() for a thread with other work to do. `meanwhile`: the message to send while the sending
+// thread wakes up.
 void BulkStream::drive_briefly(MutexLock& lock, Meanwhile meanwhile) {
   if (!sending_ && !message_ && runs()) {
     const bool large = next_is(meanwhile);
@@ -379,7 +379,7 @@ std::string BulkStream::take_data(const BulkHeader& header) {
         !advance(lock, header.piece, PieceEvent::kData)) {
       return "protocol violation: data that was not requested";
     }
-    local = found->second.piece.local;  // stays valid: this thread takes the outcome
+    local = found->second.piece.local;  // stays valid: this thread handles the outcome
   }
   return receive_bytes(local, header.bytes);
 }
@@ -392,7 +392,7 @@ std::string BulkStream::take_done(const BulkHeader& header) {
   return "protocol violation: an unexpected end of a transfer";
 }
 
-// Returns false if the event is impossible. A piece that is over returns to its caller.
+// Returns false if the event is impossible. Completes a piece that reaches kOver.
 bool BulkStream::advance(MutexLock& lock, uint64_t id, PieceEvent event, const Status& outcome) {
   const auto found = in_flight_.find(id);
   if (found == in_flight_.end()) return false;
@@ -433,7 +433,7 @@ BulkStream::Message BulkStream::answer_message(const Answer& answer) {
     message.header.status = static_cast<uint32_t>(region.status().code());
     return message;
   }
-  after_peer(order_.for_sanitizer());  // this side's puts made the peer ask
+  after_peer(order_.for_sanitizer());  // this side's puts caused the peer's request
   message.header.kind = BulkHeader::kData;
   message.header.bytes = answer.asked.bytes;
   message.payload = (*region)->base + answer.asked.offset;
@@ -444,9 +444,9 @@ BulkStream::Message BulkStream::answer_message(const Answer& answer) {
   return message;
 }
 
-// Makes one attempt; returns false if the socket takes nothing now. A region may be withdrawn at
-// any moment, so it is pinned for one call at a time, which then does not block. If it has been
-// withdrawn, filler bytes are sent, because the stream owes the peer the bytes it has announced.
+// Makes one attempt; returns false if the socket is full. A region may be withdrawn at any time, so
+// it is pinned for one call at a time, which does not block. For a withdrawn region, filler bytes
+// are sent, because the header has announced the bytes.
 bool BulkStream::push(Blocking blocking, std::string* why) {
   static constexpr std::byte kZeros[4096] = {};
   Message& message = *message_;

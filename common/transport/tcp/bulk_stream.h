@@ -4,22 +4,20 @@
 //
 // A stream has one receiving thread and, once it is needed, one sending thread. The requesting
 // or answering thread sends small pieces and all requests for bytes at once, because waking a
-// thread takes longer than sending them. The sending thread sends large pieces, those of many
-// transfers, and bytes that the socket did not take. It is the only thread that waits until a
-// socket takes bytes, so the two directions cannot block each other. While it wakes up, the
-// answering thread, or a requesting one that waits anyway (Company::kAwaited), sends a piece as far
-// as the socket takes it.
+// thread takes longer than sending them. The sending thread sends large pieces, pieces of many
+// transfers, and bytes for which the socket was full. Only this thread waits for a full socket, so
+// the two directions cannot block each other. While it wakes up, the answering thread, or a
+// requesting thread that waits anyway (Company::kAwaited), sends a piece until the socket is full.
 //
 // In each direction, a stream carries messages: a BulkHeader, then `bytes` of payload (kWrite,
 // kWriteInOrder and kData only):
 //
 //   kWrite  store the payload in the receiver's region       answered by kDone, unless it carries
 //                                                            an immediate
-//   kWriteInOrder  the same for a write in order             not answered, and overtakes requests
-//                                                            that are not
+//   kWriteInOrder  the same for a write in order             not answered; overtakes other requests
 //   kRead   send bytes of the receiver's region              answered by kData and then kDone
-//   kData   the bytes that a kRead asked for
-//   kDone   the piece is over; `status` tells how
+//   kData   the bytes that a kRead requested
+//   kDone   the piece is complete; `status` is its outcome
 //
 // A piece has at most kMaxPieceBytes, and a side has at most kMaxInFlight unanswered pieces on a
 // stream; a peer that exceeds this breaks the Link. Any thread may call submit(), which does not
@@ -79,8 +77,8 @@ class BulkStream {
              OnError on_error);
 
   Status start();
-  // Who sends the piece, unless others are being sent.
-  //   kCallerIfSmall: the caller, if it is small; else the stream's thread.
+  // Which thread sends the piece, unless other pieces are being sent.
+  //   kCallerIfSmall: the caller if the piece is small, else the stream's thread.
   //   kCaller: the caller, while the stream's thread wakes up.
   enum class Sender { kThread, kCallerIfSmall, kCaller };
   void submit(Piece piece, Sender sender);
@@ -92,7 +90,7 @@ class BulkStream {
   void abandon() noexcept { ::close(socket_.fd()); }
 
  private:
-  // An answer that this side owes the peer: data the peer reads, or the outcome of its write.
+  // A pending answer to the peer: data that the peer reads, or the outcome of its write.
   struct Answer {
     BulkHeader asked;
     Code code = Code::kOk;
@@ -103,11 +101,11 @@ class BulkStream {
     BulkHeader header;
     std::byte* payload = nullptr;
     uint64_t payload_bytes = 0;
-    // Holds the payload; null: it is the caller's memory.
+    // The region with the payload; null: the payload is the caller's memory.
     std::shared_ptr<ExposedRegions::Entry> region;
     bool has_done = false;
     BulkHeader done;
-    uint64_t piece = 0;  // this side's piece, whose memory is the caller's again once sent; 0: none
+    uint64_t piece = 0;  // this side's piece; its memory is the caller's again once sent; 0: none
     uint64_t sent = 0;   // bytes of header, payload and kDone together
     uint64_t bytes() const { return sizeof header + payload_bytes + (has_done ? sizeof done : 0); }
   };
@@ -137,7 +135,7 @@ class BulkStream {
   }
   bool next_message(uint64_t most) RCUDA_REQUIRES(mutex_);
   Message answer_message(const Answer& answer);
-  // Whether a call may wait until the socket takes the bytes.
+  // Whether a call may wait for a full socket.
   enum class Blocking { kNo, kYes };
   bool push(Blocking blocking, std::string* why);
   void drive(MutexLock& lock, uint64_t most, Blocking blocking) RCUDA_REQUIRES(mutex_, lock);
@@ -169,18 +167,18 @@ class BulkStream {
   const OnError on_error_;
   std::thread receiver_;
   std::atomic<size_t> queued_bytes_{0};
-  std::vector<std::byte> scratch_;  // receiving thread only: takes payload that is dropped
+  std::vector<std::byte> scratch_;  // receiving thread only: for payload that is dropped
 
   std::atomic<bool> called_{false};  // wakes a sending thread that spins
 
   Mutex mutex_;
   CondVar to_send_;
   std::thread sender_;
-  bool sending_ RCUDA_GUARDED_BY(mutex_) = false;  // some thread is in drive()
+  bool sending_ RCUDA_GUARDED_BY(mutex_) = false;  // a thread is in drive()
   std::optional<Message> message_;  // being sent; used only by the thread that set sending_
   bool answer_next_ RCUDA_GUARDED_BY(mutex_) = true;  // answers and requests take turns
   std::deque<Piece> requests_ RCUDA_GUARDED_BY(mutex_);
-  // Go first, because the peer's answers wait for their bytes.
+  // Sent first, because the peer's answers wait for their bytes.
   std::deque<Piece> in_order_ RCUDA_GUARDED_BY(mutex_);
   std::deque<Answer> answers_ RCUDA_GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, InFlight> in_flight_ RCUDA_GUARDED_BY(mutex_);

@@ -1,9 +1,9 @@
-// The order between the sockets of a TCP Link: puts come by the control socket, and transfers by
-// others, in pieces. A transfer waits for the puts into regions that were sent before it, and the
-// puts behind a write in order (Link::write_in_order()) wait for the write. SentOrder counts what
-// this side sends, SocketOrder what it receives. Whoever waits, waits only for what was sent
-// before, and a write in order overtakes what waits for answers. So nobody waits for ever. A broken
-// Link ends all waits.
+// The order between the sockets of a TCP Link: puts use the control socket, and transfers use other
+// sockets, in pieces. A transfer waits for the puts into regions that were sent before it, and puts
+// after a write in order (Link::write_in_order()) wait for the write. SentOrder counts the messages
+// that this side sends, SocketOrder the messages that it receives. Every wait is for messages sent
+// earlier, and a write in order overtakes messages that wait for answers, so there is no deadlock.
+// A broken Link ends all waits.
 #pragma once
 
 #include <atomic>
@@ -18,23 +18,23 @@
 
 namespace rcuda::transport {
 
-// For one thread at a time. It counts puts into regions and ends of writes in order together.
-// Counts and numbers start again after 2^32.
+// For one thread at a time. One count covers puts into regions and ends of writes in order. Counts
+// and numbers wrap at 2^32.
 class SentOrder {
  public:
-  // Another put into a region. Returns how many have been sent.
+  // Counts another put into a region. Returns the new count.
   uint32_t add_put();
-  // Of another write in order, into [begin, end) of the region.
+  // Counts another write in order, into [begin, end) of the region.
   struct Write {
     uint32_t number;      // not 0
-    uint32_t after_puts;  // its bytes wait for so many
-    uint32_t sent;        // with its end
+    uint32_t after_puts;  // its bytes wait for this count
+    uint32_t sent;        // the count after its end
   };
   Write add_write(RegionId region, uint64_t begin, uint64_t end);
 
  private:
-  // The bytes of a write wait for those of an earlier one only if both go to the same place. What
-  // is behind so many others is forgotten: all later ones wait for it, which has long arrived.
+  // The bytes of a write wait for the bytes of an earlier write only if they overlap. Of earlier
+  // writes, this number is kept. All later writes wait for older ones, which have usually arrived.
   static constexpr size_t kRecent = 32;
   struct Recent {
     RegionId region;
@@ -43,7 +43,7 @@ class SentOrder {
   };
   std::deque<Recent> recent_;  // since the last put
   uint32_t sent_ = 0;
-  uint32_t all_wait_ = 0;  // for so many
+  uint32_t all_wait_ = 0;  // every write waits for this count
   uint32_t number_ = 0;
 };
 
@@ -51,23 +51,23 @@ class SentOrder {
 class SocketOrder {
  public:
   using Clock = std::chrono::steady_clock;
-  // A peer with more writes whose ends it has not told has lost the way.
+  // The most writes without an end. A peer that exceeds this breaks the Link.
   static constexpr size_t kMostWrites = 4096;
 
-  // A put into a region has come, or the end of a write in order.
+  // A put into a region, or the end of a write in order, has arrived.
   void count_put();
-  // Blocks until that many have come. Returns false after stop_waiting().
+  // Blocks until the count is reached. Returns false after stop_waiting().
   bool wait_for_puts(uint32_t count);
 
-  // A piece of the write in order with this number has come. False: there are too many.
+  // A piece of the write in order with this number has arrived. Returns false at kMostWrites.
   bool count_piece(uint32_t number, uint64_t bytes);
-  // Blocks until so many bytes of the write have come. False: not until then, or stop_waiting().
-  // It polls for `spin` before it sleeps. The write is forgotten once it is here.
+  // Blocks until `bytes` of the write have arrived, then forgets the write. Returns false after
+  // `until` or stop_waiting(). Polls for `spin` before it sleeps.
   bool wait_for_write(uint32_t number, uint64_t bytes, std::chrono::nanoseconds spin,
                       Clock::time_point until);
   void stop_waiting();
 
-  // Bytes that have come by the sockets of transfers. For whoever waits: does the peer still send?
+  // Bytes that arrived over the sockets of transfers: shows waiting threads that the peer sends.
   void note_bytes(uint64_t bytes) { bytes_.fetch_add(bytes, std::memory_order_relaxed); }
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 

@@ -8,8 +8,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Smaller pieces cost more than a second stream gains. Each piece without an immediate is answered
-// with a message.
+// Smaller pieces cost more than a second stream gains. The peer answers each piece without an
+// immediate with a message.
 constexpr uint64_t kMinPieceBytes = 128u << 10;
 constexpr uint64_t kMinPieceBytesWithImmediate = 32u << 10;
 // With many transfers in progress, whole transfers keep all streams busy, and each piece adds cost.
@@ -45,9 +45,9 @@ bool TcpBulk::in_burst() {
   return ++burst_ > kFewOfBurst;
 }
 
-// With several pieces, the caller would send one after the other what the threads send in parallel.
-// So it sends the last one, if any. A request for bytes is small. Who writes in order may hold
-// locks, and to send may run others' TransferDone.
+// The threads send several pieces in parallel, so the caller sends at most the last piece. A
+// request for bytes is small. A caller of write_in_order() may hold locks, so it sends nothing:
+// sending may run the TransferDone of other transfers.
 BulkStream::Sender TcpBulk::sender_of(const TransferRequest& what, const BulkStream::Piece& piece,
                                       bool among_many) {
   using Sender = BulkStream::Sender;
@@ -71,7 +71,7 @@ void TcpBulk::transfer(const TransferRequest& what, uint32_t after_puts, Transfe
   const size_t pieces = (what.bytes + piece_bytes - 1) / piece_bytes;
   const auto transfer = std::make_shared<PendingTransfer>(pieces, std::move(done));
   for (uint64_t at = 0; at < what.bytes; at += piece_bytes) {
-    // The least loaded stream. Among equals the first, whose threads are most likely awake.
+    // The least loaded stream. Among equals the first stream, whose threads are most likely awake.
     BulkStream* best = streams_.front().get();
     for (const auto& other : streams_) {
       if (other->queued_bytes() < best->queued_bytes()) best = other.get();

@@ -26,11 +26,11 @@ class TcpBulk {
           const BulkStream::OnError& on_error);
 
   Status start();
-  // `after_puts`: how many puts into regions were sent before.
+  // `after_puts`: the number of puts into regions that were sent before.
   void transfer(const TransferRequest& what, uint32_t after_puts, TransferDone done);
   void stop(const Status& why);
-  // See BulkStream::join(). Call it before any stream is destroyed: a stream's thread may use
-  // others.
+  // See BulkStream::join(). Call it before any stream is destroyed: a stream's thread may use other
+  // streams.
   void join();
   void abandon() noexcept;
 

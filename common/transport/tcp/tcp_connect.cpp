@@ -1,4 +1,4 @@
-// How a TCP Link is made: a greeting on the control socket, and the sockets for transfers.
+// Makes a TCP Link: a greeting on the control socket, and the sockets for transfers.
 #include <algorithm>
 #include <cerrno>
 #include <thread>

@@ -23,11 +23,11 @@ namespace {
 constexpr size_t kBufferBytes = 128u << 10;
 // Smaller puts pass through the buffer; larger ones are received in place.
 constexpr size_t kBufferedPut = 16u << 10;
-// With a peer that may stay silent for ever, its host counts as lost if data stays unacknowledged
-// for this long. The kernel of a stopped peer still acknowledges probes of a closed window.
+// If the peer may stay silent without limit, its host counts as lost when data stays unacknowledged
+// for this time. The kernel of a stopped peer still acknowledges probes of a closed window.
 constexpr auto kHostLost = std::chrono::seconds(60);
-// How long a closing Link waits until its writes in order are sent, and then until the peer closes
-// too. Otherwise the last bytes sent could be discarded with the connection.
+// How long a closing Link waits until its writes in order are sent, and then until the peer also
+// closes. Otherwise the last bytes sent could be discarded with the connection.
 constexpr auto kLinger = std::chrono::milliseconds(300);
 
 // A whole message fits into the receiver's buffer.
@@ -59,7 +59,7 @@ TcpLink::TcpLink(Setup setup)
           [this](const std::string& why, bool ours) { ours ? lost(why) : bulk_lost(why); }),
       buffer_(kBufferBytes) {}
 
-// After an error the Link has ended; its maker reports why.
+// After an error the Link has ended; the caller of make_link() reports why.
 Status TcpLink::start() {
   last_heard_ = Clock::now();
   Status started = sender_.start();
@@ -91,7 +91,7 @@ TcpLink::~TcpLink() {
 void TcpLink::close() {
   if (closing_.exchange(true) || broken()) return;
   {
-    // What was put behind them counts only with their bytes.
+    // Puts after these writes are valid only with their bytes.
     sender_.flush();
     MutexLock lock(end_mutex_);
     takes_writes_ = false;
@@ -112,7 +112,7 @@ void TcpLink::on_broken() {
   if (!closing_) ::shutdown(control_.fd(), SHUT_RDWR);
 }
 
-// If the peer ends on purpose, its bulk connections may close before its farewell has been read.
+// If the peer ends on purpose, its bulk connections may close before this side reads its farewell.
 void TcpLink::bulk_lost(const std::string& why) {
   MutexLock lock(end_mutex_);
   receiver_ended_.wait_for(
@@ -205,12 +205,12 @@ void TcpLink::transfer(const TransferRequest& what, TransferDone done) {
   }
   run_before_put();
   const uint32_t before = sent_in_order_.load(std::memory_order_acquire);
-  if (before != 0) sender_.flush();  // the transfer waits for them
+  if (before != 0) sender_.flush();  // the transfer waits for these puts
   bulk_.transfer(what, before, counting(what.bytes, std::move(done)));
 }
 
-// The pieces enter the streams before the count is visible: in each socket they are in front of
-// whatever waits for it.
+// The pieces enter the streams before the count is visible: in each socket they precede the
+// messages that wait for this count.
 void TcpLink::write_in_order(RegionId region, uint64_t offset, const void* local, size_t bytes,
                              TransferDone done) {
   if (bytes == 0 || offset > UINT64_MAX - bytes) {
@@ -266,7 +266,7 @@ void TcpLink::receive() {
   receiver_ended_.notify_all();
 }
 
-// One recv(). With a timeout for silence, it returns now and then to check the peer (SO_RCVTIMEO).
+// Calls recv() once. With a limit of silence, it returns regularly to check the peer (SO_RCVTIMEO).
 std::string TcpLink::receive_some(std::byte* data, size_t bytes, size_t* received) {
   const Clock::time_point begin = Clock::now();
   while (true) {
@@ -280,7 +280,7 @@ std::string TcpLink::receive_some(std::byte* data, size_t bytes, size_t* receive
     if (count == 0) return "the peer closed the connection";
     if (errno == ECONNRESET) return "the peer closed the connection";
     if (errno == ETIMEDOUT) return "the peer's host does not answer";
-    if (errno == EINTR) continue;  // this process was stopped: read first what has arrived since
+    if (errno == EINTR) continue;  // this process was stopped: first read what arrived meanwhile
     if (errno != EAGAIN) return std::strerror(errno);
     if (std::string why = check_peer(); !why.empty()) return why;
   }
@@ -291,7 +291,7 @@ std::string TcpLink::check_peer() {
     if (Clock::now() - last_heard_ < peer_timeout_) return {};
     gives_up_ = true;
     return "the peer has been silent for " + std::to_string(peer_timeout_.count()) +
-           " ms: its process is stopped, or its host or the network between is down";
+           " ms: its process is stopped, or its host or the network is down";
   }
   tcp_info info{};
   socklen_t size = sizeof info;
@@ -357,7 +357,7 @@ std::string TcpLink::take_puts() {
       why = "protocol violation: put outside of the window";
       break;
     }
-    after_peer(order_.for_sanitizer());  // transfers whose end the peer has seen
+    after_peer(order_.for_sanitizer());  // orders after transfers whose end the peer has seen
     if (header.bytes > kBufferedPut) {
       ring();  // the rest may take long to arrive
       why = take_large_put(header);
@@ -403,8 +403,8 @@ std::string TcpLink::take_region_put(const PutHeader& header, bool* whole) {
   return {};
 }
 
-// `whole`: as above. While it waits for the write, it reads no heartbeats: whatever comes by the
-// sockets of the transfers counts instead.
+// `whole`: as above. While it waits for the write, it reads no heartbeats: bytes on the sockets of
+// the transfers count instead.
 std::string TcpLink::take_end_of_write(const PutHeader& header, bool* whole) {
   EndOfWrite end;
   if (header.place != kEndOfWrite || header.bytes != sizeof end) {
@@ -431,7 +431,7 @@ std::string TcpLink::take_end_of_write(const PutHeader& header, bool* whole) {
   return {};
 }
 
-// Until the peer closes: nothing behind the write counts without its bytes.
+// Reads and drops data until the peer closes: puts after the write are invalid without its bytes.
 std::string TcpLink::discard() {
   std::string why;
   for (size_t received; why.empty();) why = receive_some(buffer_.data(), buffer_.size(), &received);
@@ -441,8 +441,7 @@ std::string TcpLink::discard() {
 std::string TcpLink::take_large_put(const PutHeader& header) {
   std::byte* const place = window_.data() + (header.place & ~7u);
   begin_ += sizeof header;
-  // The first word is stored whole, then the middle is received in place, then the last word is
-  // stored.
+  // Stores the first word, receives the middle in place, then stores the last word.
   while (end_ - begin_ < kWord) {
     if (std::string why = fill(); !why.empty()) return why;
   }

@@ -1,9 +1,9 @@
 // TcpLink: the Link over TCP. The control socket becomes an ordered stream of puts in each
 // direction (tcp_messages.h).
 //
-// TcpSender gathers outgoing puts. For incoming ones, a thread copies small puts out of a buffer
-// that one recv() has filled, and receives large puts straight into the window. This thread never
-// sends, so the sockets of both sides may be full without a deadlock. Transfers use other sockets
+// TcpSender gathers outgoing puts. For incoming puts, a thread copies small puts out of a buffer
+// that one recv() has filled, and receives large puts directly into the window. This thread never
+// sends, so full sockets on both sides do not cause a deadlock. Transfers use other sockets
 // (tcp_bulk.h).
 //
 // A dead peer shows as the end of the stream, a stopped peer by its missing heartbeats, and a lost
@@ -30,7 +30,7 @@
 
 namespace rcuda::transport {
 
-// How often the receiving thread checks whether the peer is silent. Zero: the peer may be.
+// How often the receiving thread checks whether the peer is silent. Zero: silence is allowed.
 std::chrono::milliseconds silence_checks(std::chrono::milliseconds peer_timeout);
 
 class TcpLink final : public LinkCore {
@@ -101,9 +101,9 @@ class TcpLink final : public LinkCore {
   DoorbellState doorbell_state_;
   DoorbellState elsewhere_state_;
   ExposedRegions regions_;
-  SocketOrder order_;  // of what this side receives
+  SocketOrder order_;  // counts what this side receives
   // Held while a put into a region, or the end of a write in order, is counted and enters the
-  // control stream. The count is visible only after that: whoever waits for it is sent later.
+  // control stream. The count is visible only after that: messages that wait for it are sent later.
   Mutex sent_mutex_;
   SentOrder sent_order_ RCUDA_GUARDED_BY(sent_mutex_);
   std::atomic<uint32_t> sent_in_order_{0};  // its count; raised with sent_mutex_ held
@@ -122,7 +122,7 @@ class TcpLink final : public LinkCore {
 
   std::thread receiver_;
   std::vector<std::byte> buffer_;
-  size_t begin_ = 0;  // start of the bytes in the buffer
+  size_t begin_ = 0;  // start of the unread bytes in the buffer
   size_t end_ = 0;
   bool farewell_ = false;
   bool gives_up_ = false;  // the peer has been silent for too long

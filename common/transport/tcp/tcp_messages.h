@@ -46,7 +46,7 @@ struct RegionPlace {
 };
 static_assert(sizeof(RegionPlace) == 16);
 
-// Of a write in order.
+// The end of a write in order.
 struct EndOfWrite {
   uint64_t bytes = 0;
   uint32_t number = 0;
@@ -59,12 +59,12 @@ struct BulkHeader {
   uint32_t kind = 0;
   uint32_t status = 0;      // kDone: a Code
   uint64_t piece = 0;       // assigned by the requesting side, per stream
-  uint64_t region = 0;      // not for kData, kDone
+  uint64_t region = 0;      // not in kData, kDone
   uint64_t offset = 0;      // the same
-  uint64_t bytes = 0;       // not for kDone
-  uint32_t immediate = 0;   // kWrite: passed to the receiver's user with the piece, unless 0;
+  uint64_t bytes = 0;       // not in kDone
+  uint32_t immediate = 0;   // kWrite: reported to the receiver with the piece, unless 0;
                             // kWriteInOrder: the write's number
-  uint32_t after_puts = 0;  // not for kData, kDone: the SentOrder count that it waits for
+  uint32_t after_puts = 0;  // not in kData, kDone: the SentOrder count that it waits for
 };
 static_assert(sizeof(BulkHeader) == 48);
 

@@ -20,14 +20,14 @@ namespace {
 // Puts that follow each other within this time are a burst. A send costs 3 to 10 us, so gathering
 // always wins within this time. The answer to a call takes longer to arrive.
 constexpr auto kBurstGap = std::chrono::microseconds(10);
-// So many puts that nobody waits for, each within `hand_over` of the last, are worth waking the
-// flusher, which may cost as much as five sends.
+// After this number of puts whose answers no thread awaits, each within `hand_over` of the last,
+// waking the flusher pays off. A wake-up may cost as much as five sends.
 constexpr int kRun = 8;
-// How long the flusher stays awake after a burst, so that the next one needs no wake-up.
+// How long the flusher stays awake after a burst, so that the next burst needs no wake-up.
 constexpr auto kLinger = std::chrono::microseconds(50);
 constexpr size_t kMaxPieces = kMaxPutPieces + 1;
 
-// Locks a mutex that others hold for less than a microsecond.
+// Locks a mutex that other threads hold for less than a microsecond.
 void lock_soon(MutexLock& lock) RCUDA_ACQUIRE(lock) {
   constexpr int kTries = 200;
   for (int i = 0; i < kTries; ++i) {
@@ -116,8 +116,8 @@ bool TcpSender::make_room(MutexLock& lock, size_t total) {
   return true;
 }
 
-// Releases the lock first: a flusher that lingers takes it at once, and a thread that finds a mutex
-// locked sleeps, which costs both sides more than a send.
+// Releases the lock first: a lingering flusher takes it at once. A thread that finds the mutex
+// locked sleeps, which costs both threads more than a send.
 void TcpSender::call_flusher(MutexLock& lock) {
   const bool asleep = std::exchange(flusher_asleep_, false);
   lock.unlock();

@@ -1,18 +1,18 @@
 // TcpSender: the sending half of a TCP Link's control stream. It gathers small puts into large
 // sends.
 //
-// A put that finds the stream quiet is sent by the calling thread at once. Puts that follow each
-// other closely (a burst of posted launches) are only appended to a buffer, which takes about 50 ns
-// each; a flusher thread sends what has gathered during its previous send. A put whose answer
-// somebody waits for is sent by the calling thread, with everything before it, because waking the
-// flusher takes longer than sending. A thread that is about to sleep in Link::wait flushes too.
+// A put that does not closely follow another put is sent at once by the calling thread. Puts in a
+// burst (posted launches) are only appended to a buffer, which takes about 50 ns each; a flusher
+// thread sends the puts that gathered during its previous send. If a thread waits for the answer to
+// a put, the calling thread sends it with all earlier puts, because waking the flusher takes longer
+// than sending. A thread that is about to sleep in Link::wait flushes too.
 //
-// Some puts that nobody waits for, each within `hand_over` of the last (with Wake::kHandOver, one),
-// wake the flusher. It then stays awake for that time after each send, and sends such puts. A send
-// takes 3 to 10 us, which PyTorch would spend for each launch, as it launches every 10 to 30 us.
+// kRun puts without Wake::kNow, each within `hand_over` of the last, wake the flusher (with
+// Wake::kHandOver, one put). It stays awake for that time after each send, and sends such puts. A
+// send takes 3 to 10 us, a large part of the 10 to 30 us between launches of PyTorch.
 //
 // Any thread may call send(), which blocks while kMaxPending bytes wait for the peer. The flusher
-// also sends the heartbeats. Errors go to the callback, on the thread that met them.
+// also sends the heartbeats. Errors go to the callback, on the thread that detected them.
 #pragma once
 
 #include <atomic>
@@ -38,13 +38,13 @@ class TcpSender {
             std::chrono::nanoseconds hand_over, std::function<void(const std::string&)> on_error);
 
   Status start();
-  // `pieces` form one message of `total` bytes. It is not held back if `wake` says that somebody
-  // waits for the answer, and is kept for the next one if that follows at once. Returns false once
+  // `pieces` form one message of `total` bytes. It is not delayed if, by `wake`, a thread waits for
+  // the answer. It is kept for the next put if `wake` announces that put. Returns false once
   // stopped.
   bool send(std::span<const Bytes> pieces, size_t total, Wake wake);
   // Appends a message to the gathered bytes. It goes with the next send() or flush().
   bool keep(std::span<const Bytes> pieces, size_t total);
-  // Sends gathered bytes as far as the socket takes them without blocking.
+  // Sends gathered bytes until the socket is full, without blocking.
   void flush();
   // Sends gathered bytes and `farewell`, until the deadline at most, then stops.
   void finish(Bytes farewell, Clock::time_point deadline);
@@ -76,7 +76,7 @@ class TcpSender {
   const std::chrono::nanoseconds hand_over_;
   const std::function<void(const std::string&)> on_error_;
   std::thread flusher_;
-  // Wakes a flusher that lingers, which leaves the lock to others.
+  // Wakes a lingering flusher, which polls this without the lock.
   std::atomic<bool> called_{false};
 
   Mutex mutex_;
@@ -85,13 +85,13 @@ class TcpSender {
   std::vector<std::byte> pending_ RCUDA_GUARDED_BY(mutex_);
   // Used only by the thread that set sending_; sent before pending_.
   std::vector<std::byte> outgoing_;
-  size_t sent_ = 0;                  // of outgoing_
+  size_t sent_ = 0;  // of outgoing_
   bool sending_ RCUDA_GUARDED_BY(mutex_) = false;
-  bool flusher_asleep_ RCUDA_GUARDED_BY(mutex_) = false;  // and has not been called
-  // After a call the flusher takes time to wake up.
+  bool flusher_asleep_ RCUDA_GUARDED_BY(mutex_) = false;  // and not called yet
+  // False while the flusher wakes up after a call.
   bool flusher_awake_ RCUDA_GUARDED_BY(mutex_) = false;
   bool stopped_ RCUDA_GUARDED_BY(mutex_) = false;
-  int run_ RCUDA_GUARDED_BY(mutex_) = 0;  // puts that nobody waits for, one soon after another
+  int run_ RCUDA_GUARDED_BY(mutex_) = 0;  // puts in a row that count for waking the flusher
   Clock::time_point last_put_ RCUDA_GUARDED_BY(mutex_){};
   Clock::time_point last_send_ RCUDA_GUARDED_BY(mutex_){};
 };

@@ -27,7 +27,7 @@ void set_option(int socket, int level, int name, const T& value) {
 }
 
 // The further sockets of a Link while they are made. Each takes a few round trips and, with a
-// cipher, a millisecond of both sides, so all are made at once.
+// cipher, a millisecond on both sides, so they are made in parallel.
 class Streams {
  public:
   Streams(const Bootstrap& bootstrap, size_t count, Deadline deadline)
@@ -36,7 +36,7 @@ class Streams {
   Result<std::vector<Socket>> make_all() {
     std::vector<std::thread> threads(count_);
     for (size_t i = 1; i < threads.size(); ++i) {
-      // Without a thread it is made here, which only takes longer.
+      // Without a thread, this thread makes it, which only takes longer.
       if (!start_thread(&threads[i], [this, i] { make(i); }).ok()) make(i);
     }
     make(0);
@@ -79,8 +79,8 @@ class Streams {
 
 }  // namespace
 
-// Buffer sizes are left to the kernel: its automatic tuning grows them further than an unprivileged
-// process may ask for (tcp_rmem and tcp_wmem, against rmem_max and wmem_max).
+// Buffer sizes are left to the kernel: its automatic tuning (tcp_rmem, tcp_wmem) grows them further
+// than an unprivileged process may request (rmem_max, wmem_max).
 void tune(int socket, std::chrono::milliseconds peer_timeout) {
   set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);

@@ -1,4 +1,4 @@
-// The sockets of a TCP Link before it runs: their options, and the further ones for transfers.
+// The sockets of a TCP Link before it runs: their options, and the further sockets for transfers.
 //
 // Threads: any. Blocking: make_streams(), until its deadline. Errors: an option that the kernel
 // refuses is logged, and the Link works without it.
@@ -15,11 +15,11 @@
 
 namespace rcuda::transport {
 
-// No delays, and a lost host is noticed. `peer_timeout`: LinkOptions::peer_timeout.
+// Disables delays and detects a lost host. `peer_timeout`: LinkOptions::peer_timeout.
 void tune(int socket, std::chrono::milliseconds peer_timeout);
 // recv() returns after this time without data.
 void set_receive_timeout(int socket, std::chrono::milliseconds timeout);
-// Makes `count` further sockets to the peer, which makes as many, in the same order on both sides.
+// Makes `count` further sockets to the peer, in the same order on both sides.
 Result<std::vector<Socket>> make_streams(const Bootstrap& bootstrap, size_t count,
                                          Deadline deadline);
 

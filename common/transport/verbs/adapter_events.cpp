@@ -37,15 +37,14 @@ const void* attachment_owner(const ibv_async_event& event) {
   }
 }
 
-void tell_of_port(ibv_context* context, const ibv_async_event& event) {
+void report_port(ibv_context* context, const ibv_async_event& event) {
   const auto port = static_cast<uint8_t>(event.element.port_num);
   const char* device = ibv_get_device_name(context->device);
   if (event.event_type == IBV_EVENT_PORT_ACTIVE) {
     RCUDA_INFO("verbs: port %d of %s is up", port, device);
     return;
   }
-  // If the port is up again, or the event is older than this process's first look, there is no
-  // problem.
+  // No problem if the port is up again, or if the event is older than this process's first check.
   const std::string problem = port_problem(context, port);
   if (problem.empty()) return;
   RCUDA_WARN("verbs: %s; sessions over it end if it stays down for about %d s", problem.c_str(),
@@ -93,7 +92,7 @@ void AdapterEvents::take(ibv_context* context) {
         break;
       case IBV_EVENT_PORT_ERR:
       case IBV_EVENT_PORT_ACTIVE:
-        tell_of_port(context, event);
+        report_port(context, event);
         break;
       default:
         break;

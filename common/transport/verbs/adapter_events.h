@@ -1,13 +1,13 @@
 // AdapterEvents delivers an adapter's asynchronous events to the Links that use the adapter.
 //
 // rdma_cm opens each device once per process, so all Links over it share one queue of asynchronous
-// events. Each Link's progress thread sleeps on the descriptor of this queue. The thread that takes
-// an event delivers it to every Link that it concerns. A port that goes down does not end a Link,
-// because queue pairs survive a short interruption. It is logged once per process, and given as the
+// events. Each Link's progress thread sleeps on the descriptor of this queue. The thread that reads
+// an event delivers it to every affected Link. A port that goes down does not end a Link, because
+// queue pairs survive a short interruption. It is logged once per process, and reported as the
 // reason if the queue pairs fail.
 //
 // The thread that calls take() calls the listeners, and holds a lock that attach() and the
-// destructor of an Attachment take. So a listener only notes what it is told, and calls nothing of
+// destructor of an Attachment take. So a listener only records the event, and calls no function of
 // AdapterEvents.
 #pragma once
 
@@ -26,8 +26,8 @@ class AdapterEvents {
     Attachment() = default;
     Attachment(const Attachment&) = delete;
     ~Attachment() { end(); }
-    // From now on `note` is told of events of the device, of queue pairs whose qp_context is
-    // `owner`, and of completion queues whose cq_context is `owner`.
+    // From now on `note` receives events of the device, of queue pairs whose qp_context is `owner`,
+    // and of completion queues whose cq_context is `owner`.
     void begin(ibv_context* context, const void* owner, Loss::Note note);
     void end();
 

@@ -179,8 +179,8 @@ bool BulkEngine::take_slot_locked(Operation& operation) {
   return true;
 }
 
-// The next operation for which there is room, with its place in a queue and, if it needs one, its
-// slot; nullptr if there is none. The caller posts it.
+// Takes the next operation for which there is room, with its place in a queue and, if needed, its
+// slot. The caller posts it. nullptr if there is no such operation.
 BulkEngine::Operation* BulkEngine::next_locked(Outcomes& outcomes) {
   while (!pending_.empty()) {
     Operation& next = pending_.front();
@@ -213,8 +213,8 @@ BulkEngine::Operation* BulkEngine::next_locked(Outcomes& outcomes) {
   return nullptr;
 }
 
-// Takes operations to post at once; false if there are none. An operation that must be copied first
-// ends the batch, so that those before it are posted without delay.
+// Takes operations to post together; returns false if there are none. An operation that must be
+// copied first ends the batch, so that earlier operations are posted without delay.
 bool BulkEngine::take_batch_locked(Outcomes& outcomes, std::vector<Operation*>& batch) {
   batch.clear();
   while (batch.size() < kMaxPosted && (batch.empty() || batch.back()->registration)) {
@@ -226,7 +226,7 @@ bool BulkEngine::take_batch_locked(Outcomes& outcomes, std::vector<Operation*>& 
 }
 
 // Posts operations while there is room. Copies and posts without the lock, because threads that
-// must not wait for either take it: the control thread sends its heartbeats between two messages.
+// must not wait for either need the lock: the control thread sends heartbeats between two messages.
 void BulkEngine::pump() {
   Outcomes outcomes;
   std::vector<uint64_t> retired;
@@ -330,7 +330,7 @@ void BulkEngine::poll() {
   int count;
   while ((count = ibv_poll_cq(cq_, static_cast<int>(std::size(completions)), completions)) > 0) {
     counters_.completions.fetch_add(count, std::memory_order_relaxed);
-    // Completions of receives carry no operation.
+    // Completions of receives belong to no operation.
     const auto first_receive = std::stable_partition(
         completions, completions + count, [](const ibv_wc& done) { return done.wr_id != 0; });
     std::for_each(first_receive, completions + count,
@@ -419,7 +419,7 @@ void BulkEngine::stop(const Status& why) {
     failed_.clear();
   }
   report(outcomes, {});
-  pump();  // ends everything that has not been posted
+  pump();  // fails all operations that have not been posted
   for (const Waiting& request : waiting) request.done(why);
 }
 

@@ -1,12 +1,12 @@
 // BulkEngine: the transfers of a verbs Link, as RDMA writes and reads over separate queue pairs.
 //
 // The peer announces its regions over the control socket. A transfer of a region that has not been
-// announced yet waits for the announcement. LocalMemory says how the adapter reaches local memory;
-// memory that it does not reach is copied through registered slots.
+// announced yet waits for the announcement. LocalMemory returns how the adapter reaches local
+// memory; memory that it does not reach is copied through registered slots.
 //
 // A region is withdrawn in two steps, because an access that the adapter refuses would end the
-// queue pair. The owner asks (kRetire). The peer stops using the region, waits for its work
-// requests in flight and answers (kRetired). Only then does the owner deregister the region.
+// queue pair. The owner sends kRetire. The peer stops using the region, waits for its work requests
+// in flight and answers (kRetired). Then the owner deregisters the region.
 //
 // A write with immediate consumes one of the receives that the peer has posted. Each queue pair has
 // kReceives of them. The peer's progress thread posts them again before it reports the arrivals. If
@@ -57,9 +57,9 @@ class BulkEngine {
   Status add_remote(uint64_t id, uint64_t bytes, uint64_t address, uint64_t rkey);
   Status retire_remote(uint64_t id);
 
-  // Where bytes of the peer's region lie, for who writes there himself: the region must not be
-  // retired before the write is confirmed. kNotFound if it has been withdrawn, kUnavailable if it
-  // has not been announced yet.
+  // The address of bytes in the peer's region, for a caller that posts the write itself: the region
+  // must not be retired before the write is confirmed. kNotFound if the region has been withdrawn,
+  // kUnavailable if it has not been announced yet.
   Result<PutQueue::Target> place_of(RegionId region, uint64_t offset, uint64_t bytes);
 
   // Returns true if the transfer waits for the region's announcement; expire() then has a new
@@ -67,14 +67,14 @@ class BulkEngine {
   bool transfer(const TransferRequest& what, std::chrono::milliseconds patience, TransferDone done);
   // Called by the progress thread.
   void poll();
-  // Fails transfers that have waited too long for an announcement. Returns when to call it again.
+  // Fails transfers that waited too long for an announcement. Returns the time of the next call.
   std::chrono::steady_clock::time_point expire();
-  // From now on nothing new is posted.
+  // From now on nothing is posted.
   void stop(const Status& why);
   // After stop(): returns when no thread uses the queue pairs.
   void quiesce();
   bool idle();
-  // After the queue pairs are destroyed: completes the operations that have not come back.
+  // After the queue pairs are destroyed: completes the operations without a completion.
   void fail_in_flight();
 
  private:
@@ -143,7 +143,7 @@ class BulkEngine {
   std::deque<Operation> pending_ RCUDA_GUARDED_BY(mutex_);
   std::unordered_set<Operation*> in_flight_ RCUDA_GUARDED_BY(mutex_);
   uint32_t posting_ RCUDA_GUARDED_BY(mutex_) = 0;  // threads that are posting without the lock
-  // Transfers with pieces that the adapter failed. They end with the Link, and with its reason.
+  // Transfers with failed pieces. They complete with the Link's end and its reason.
   std::vector<std::shared_ptr<PendingTransfer>> failed_ RCUDA_GUARDED_BY(mutex_);
   std::vector<Waiting> waiting_ RCUDA_GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, std::shared_ptr<Remote>> remotes_ RCUDA_GUARDED_BY(mutex_);

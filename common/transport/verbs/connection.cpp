@@ -18,12 +18,12 @@ constexpr int kResolveMs = 2000;
 constexpr uint8_t kMaxReads = 16;  // outstanding RDMA reads per queue pair
 
 constexpr char kTestByHand[] =
-    "; see that both sides are on one RDMA network and that no firewall drops its packets (RoCE: "
+    "; check that both sides are on one RDMA network and that no firewall drops its packets (RoCE: "
     "UDP port 4791): 'rping -s' on the server, 'rping -c -a ADDRESS' on the client";
 
 Status failed(const char* call) { return allocation_error(errno, call); }
 
-// If the kernel is too old for this option, rdma_cm's own choice remains.
+// If the kernel is too old for this option, rdma_cm's default remains.
 void set_ack_timeout(rdma_cm_id* id) {
   uint8_t timeout = kAckTimeout;
   (void)rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof timeout);
@@ -34,8 +34,8 @@ Status event_problem(const rdma_cm_event& event, const std::string& what) {
     return {Code::kUnavailable, what + ": " + device_gone(event.id->verbs)};
   }
   std::string text = what + ": " + rdma_event_str(event.event);
-  // -1: librdmacm could not set up the device and has lost the reason. Setting it up allocates
-  // memory.
+  // -1: librdmacm could not set up the device and does not report the reason, which is often a lack
+  // of memory.
   if (event.status == -ENOMEM || event.status == -1) return allocation_error(ENOMEM, text);
   if (event.status != 0) {
     text += " (" +
@@ -124,8 +124,8 @@ Result<rdma_cm_event*> Connection::next_event(const Patience& patience) {
                     std::string("the peer did not connect its queue pairs in time") + kTestByHand};
     }
     if (entries[1].revents == 0 || entries[0].revents != 0) continue;
-    // A peer that has already connected everything is waited for; a peer that gave up may have said
-    // why.
+    // Continue if the peer has already connected everything; a peer that failed may have sent the
+    // reason.
     if (watched != POLLRDHUP && ready_has_come(patience.control)) {
       watched = POLLRDHUP;
       continue;
@@ -151,7 +151,7 @@ Status Connection::resolve(const Address& local, const Address& server, const Pa
   RCUDA_RETURN_IF_ERROR(create_id(id));
   Address from = local;
   Address to = server;
-  // The source address is bound. Without it, rdma_cm takes the destination's device for a local
+  // The source address is bound. Without this, rdma_cm uses the destination's device for a local
   // address.
   if (rdma_resolve_addr(id->get(), from.get(), to.get(), kResolveMs) != 0) {
     if (errno == ENODEV || errno == EADDRNOTAVAIL) return keep_context(nullptr);
@@ -183,7 +183,7 @@ Status Connection::create_qp(rdma_cm_id* id, const QueuePairPlan& plan, size_t i
   attributes.cap.max_recv_sge = 1;
   attributes.cap.max_inline_data = plan.sizes.inline_bytes;
   while (rdma_create_qp(id, pd_.get(), &attributes) != 0) {
-    // A device that cannot send this much inline refuses instead of reducing the size.
+    // A device that cannot send this size inline refuses instead of reducing it.
     if (errno != EINVAL || attributes.cap.max_inline_data == 0) return failed("rdma_create_qp");
     attributes.cap.max_inline_data /= 2;
   }
@@ -205,7 +205,7 @@ rdma_conn_param Connection::parameters(const void* data, size_t bytes) const {
   parameters.responder_resources = read_depth_;
   parameters.initiator_depth = read_depth_;
   parameters.retry_count = kRetries;
-  // For ever: see the protocols in verbs_link.cpp and bulk_engine.h.
+  // 7: retry without limit. See the protocols in verbs_link.cpp and bulk_engine.h.
   parameters.rnr_retry_count = 7;
   return parameters;
 }
@@ -234,10 +234,10 @@ Status Connection::accept(rdma_cm_event* event, const Token& token,
   if (asked.private_data_len >= sizeof data) {
     std::memcpy(&data, asked.private_data, sizeof data);
   }
-  rdma_ack_cm_event(event);  // frees what it points to
+  rdma_ack_cm_event(event);  // frees the event
   if (data.token != token || data.index >= plans.size() || ids_[data.index]) {
     rdma_reject(id.get(), nullptr, 0);
-    return {};  // a stranger's request does not end the connecting
+    return {};  // a foreign request does not end this function
   }
   RCUDA_RETURN_IF_ERROR(keep_context(id->verbs));
   RCUDA_RETURN_IF_ERROR(create_qp(id.get(), plans[data.index], data.index));

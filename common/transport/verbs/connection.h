@@ -1,10 +1,10 @@
 // Connection: the queue pairs between two sides, made with rdma_cm.
 //
-// The server listens on a port for this session only. Over the control socket it tells the client
+// The server listens on a port for this session only. Over the control socket it sends the client
 // the address, the port and a random token. The client connects queue pair 0 (commands) and 1 ... n
 // (transfers), each with the token and its index in the private data. All other connection requests
 // are rejected. Each side calls its connect_*(), which blocks until the deadline at most, or until
-// the peer gives up and closes the control socket.
+// the peer closes the control socket.
 //
 // After that, events() delivers disconnections. One thread of the Link reads them.
 #pragma once
@@ -30,11 +30,10 @@ struct Patience {
   Deadline deadline;
 };
 
-// How often an unanswered request is sent again, and how long each try waits for its answer: 4.096
-// us * 2^kAckTimeout, 1.07 s. That is long enough for a switch to find another path, and ends
-// before a peer that is silent on the control connection is given up (LinkOptions::peer_timeout).
-// rdma_cm's own value depends on the kernel version. Not 7 retries: soft-RoCE takes 7 as "for
-// ever".
+// How often an unanswered request is retried, and how long each try waits for its answer: 4.096 us
+// * 2^kAckTimeout, 1.07 s. That is long enough for a switch to find another path, and ends before
+// the timeout of a silent peer (LinkOptions::peer_timeout). rdma_cm's default depends on the kernel
+// version. Not 7 retries: soft-RoCE retries without limit at 7.
 inline constexpr uint8_t kRetries = 6;
 inline constexpr uint8_t kAckTimeout = 18;
 // A queue pair fails after this time without an answer. (Adapters may take four times as long.)
@@ -85,7 +84,7 @@ class Connection {
   uint32_t inline_bytes(size_t index) const { return inline_bytes_[index]; }
   rdma_event_channel* events() const { return events_.get(); }
 
-  // Puts every queue pair into the error state; posted work requests come back flushed.
+  // Puts every queue pair into the error state; posted work requests complete as flushed.
   void flush();
   void destroy_queue_pairs();
 

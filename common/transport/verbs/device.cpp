@@ -22,7 +22,7 @@ bool is_ip(const sockaddr* address) {
 }
 
 // A listener for both families reports IPv4 connections with addresses like ::ffff:10.0.0.7. The
-// devices have them as IPv4 addresses.
+// devices list these as IPv4 addresses.
 void unmap_ipv4(Address* address) {
   const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address->storage);
   if (address->storage.ss_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr)) return;
@@ -55,7 +55,7 @@ ibv_gid gid_of(const Address& address) {
   return gid;
 }
 
-// The device that rdma_cm would use for a local address, or nothing.
+// The device that rdma_cm would use for a local address, or null.
 CmId bind(const Address& address) {
   rdma_cm_id* id = nullptr;
   if (rdma_create_id(nullptr, &id, nullptr, RDMA_PS_TCP) != 0) return nullptr;
@@ -98,13 +98,14 @@ Status no_such_device(const std::string& device) {
   const std::string names = device_names();
   const std::string what = "RCUDA_VERBS_DEVICE=" + device + ": ";
   if ((", " + names + ",").find(", " + device + ",") != std::string::npos) {
-    return {Code::kUnsupported, what +
-                                    "no network address belongs to this device; give its interface "
-                                    "one ('rdma link' names it; ip addr add ADDRESS/24 dev DEV)"};
+    return {Code::kUnsupported,
+            what +
+                "this device has no network address; add one to its interface ('rdma link' "
+                "names it; ip addr add ADDRESS/24 dev DEV)"};
   }
   return {Code::kUnsupported,
           what + "there is no such RDMA device; " +
-              (names.empty() ? "this host has none" : "this host has " + names)};
+              (names.empty() ? "this host has no RDMA devices" : "this host has " + names)};
 }
 
 // The address of a device. With a GID index, the address that has this index.

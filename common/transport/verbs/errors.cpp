@@ -34,11 +34,10 @@ Status allocation_error(int error, const std::string& what) {
                 "the service)"};
   }
   if (error != ENOMEM) return Status::from_errno(error, what);
-  return {
-      Code::kOutOfMemory,
-      what +
-          ": out of memory; free memory on this host ('free -m'), raise the limit of its cgroup "
-          "or 'ulimit -v', or see in 'dmesg' what the adapter has run out of"};
+  return {Code::kOutOfMemory,
+          what +
+              ": out of memory; free memory on this host ('free -m'), raise the limit of its "
+              "cgroup or 'ulimit -v', or check in 'dmesg' which resource the adapter lacks"};
 }
 
 Status registration_error(int error, size_t bytes) {
@@ -51,11 +50,11 @@ std::string completion_problem(ibv_wc_status status, const std::string& what) {
   switch (status) {
     case IBV_WC_RETRY_EXC_ERR:
       remedy =
-          "the peer's adapter no longer answers: see whether the peer's host is up, its link and "
-          "the switches between ('rdma link' on both sides)";
+          "the peer's adapter no longer answers: check the peer's host, its link and the switches "
+          "('rdma link' on both sides)";
       break;
     case IBV_WC_RNR_RETRY_EXC_ERR:
-      remedy = "the peer was not ready, which the protocol rules out: please report it";
+      remedy = "internal error: the peer was not ready; please report it";
       break;
     case IBV_WC_REM_ACCESS_ERR:
     case IBV_WC_REM_OP_ERR:
@@ -63,7 +62,7 @@ std::string completion_problem(ibv_wc_status status, const std::string& what) {
       remedy = "the peer's adapter refused it: the peer's log and its 'dmesg' say why";
       break;
     default:
-      remedy = "this host's adapter gave up: 'dmesg' and 'rdma res show qp' say more";
+      remedy = "this host's adapter stopped the request: see 'dmesg' and 'rdma res show qp'";
   }
   return what + ": " + ibv_wc_status_str(status) + "; " + remedy;
 }

@@ -1,5 +1,5 @@
 // Explains errors of rdma-core and of memory allocation to an administrator, in sentences that name
-// the cause and the remedy. Any thread may call; a call may query a port, and blocks no longer.
+// the cause and the remedy. Any thread may call; a call blocks at most for one query of a port.
 #pragma once
 
 #include <string>
@@ -11,11 +11,11 @@ namespace rcuda::transport::verbs {
 
 // Registering memory failed with errno `error`.
 Status registration_error(int error, size_t bytes);
-// A call for which the kernel locks or allocates memory failed. `what` names it: "ibv_create_cq",
-// or "allocating a window of 8388608 bytes".
+// A call that locks or allocates memory in the kernel failed. `what` names the call:
+// "ibv_create_cq", or "allocating a window of 8388608 bytes".
 Status allocation_error(int error, const std::string& what);
 
-// Why a work request failed. `what` says what it was for.
+// Why a work request failed. `what` names the request.
 std::string completion_problem(ibv_wc_status status, const std::string& what);
 // The adapter has been removed.
 std::string device_gone(ibv_context* context);

@@ -1,6 +1,6 @@
 // Messages of a verbs Link over the control socket while it is being made: windows, timeouts, the
-// server's address and the session's token, that a side is ready, or why there will be no Link.
-// Received messages are checked here. The functions block until their deadline at most.
+// server's address and the session's token, that a side is ready, or why making the Link failed.
+// These functions check received messages. The functions block until their deadline at most.
 #pragma once
 
 #include <cstdint>
@@ -44,8 +44,8 @@ static_assert(sizeof(Refusal) == 520);
 void write_address(const Address& address, uint16_t port, Hello* hello);
 Address read_address(const Hello& hello);
 
-// Sent in place of a Hello or of ready: `status` says why there will be no Link, so that both sides
-// can tell their users.
+// Sent in place of a Hello or of ready: `status` says why making the Link failed, so that both
+// sides can report it.
 void send_refusal(const Socket& control, const Status& status);
 // A refusal of the peer is returned as kUnavailable, with the peer's reason.
 Status receive_hello(const Socket& control, Hello* peer, Deadline deadline);
@@ -53,7 +53,7 @@ Status receive_hello(const Socket& control, Hello* peer, Deadline deadline);
 // This side's queue pairs are connected. The peer may send a refusal instead.
 Status send_ready(const Socket& control, Deadline deadline);
 Status receive_ready(const Socket& control, Deadline deadline);
-// Whether it has arrived. It remains to be received.
+// Whether the message has arrived. Does not read it.
 bool ready_has_come(const Socket& control);
 
 }  // namespace rcuda::transport::verbs

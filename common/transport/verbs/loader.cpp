@@ -36,7 +36,7 @@ std::vector<std::string> folders() {
       map == nullptr) {
     return {};
   }
-  // The dynamic linker gives a name to libraries only; a program's argv[0] could be anything.
+  // The dynamic linker names libraries only; a program's argv[0] is not reliable.
   if (map->l_name[0] != '\0') return {folder_of(map->l_name) + "/rcuda"};
   const std::string tree = folder_of(executable_path()) + "/..";
   return {tree + "/" RCUDA_LIBDIR "/rcuda", tree + "/lib/rcuda"};  // installed, built
@@ -48,7 +48,7 @@ Result<const VerbsPlugin*> load() {
     const std::string path = folder + "/" + kVerbsPluginFile;
     void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
-      // If the file exists but does not load, say so: usually a library that it needs is missing.
+      // Report a file that exists but does not load: usually a library that it needs is missing.
       if (::access(path.c_str(), F_OK) == 0) {
         why = ::dlerror();
       } else if (why.empty()) {

@@ -87,7 +87,7 @@ Status loop_back(ibv_pd* pd, const rdma_cm_id& id, const Address& local, Span to
   if (!qp) return Status::from_errno(errno, "ibv_create_qp");
   Status connected = connect_with_itself(qp.get(), id, local, port);
   if (!connected.ok()) {
-    return std::move(connected).with_context("connecting the adapter with itself");
+    return std::move(connected).with_context("connecting the adapter to itself");
   }
 
   ibv_sge piece{from.address, static_cast<uint32_t>(bytes), from.mr->lkey};

@@ -17,7 +17,7 @@ struct Span {
   const ibv_mr* mr = nullptr;
 };
 
-// `id` and `local` say which port and GID to use.
+// `id` and `local` give the port and the GID.
 Status loop_back(ibv_pd* pd, const rdma_cm_id& id, const Address& local, Span to, Span from,
                  size_t bytes, std::chrono::steady_clock::time_point deadline);
 

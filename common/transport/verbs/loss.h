@@ -1,10 +1,10 @@
 // Loss: why a verbs Link ends, as one sentence that names the cause and the remedy.
 //
 // One failure shows in several places at once: in asynchronous events of the adapter, in events of
-// rdma_cm, in completions with an error, in requests flushed behind them, and on the control
+// rdma_cm, in completions with an error, in requests that are flushed after it, and on the control
 // socket. Each thread that sees such a sign notes it. The first note starts a short time in which
-// the others may arrive; the strongest sign becomes the reason. Any thread may call; nothing blocks
-// for long.
+// other signs may arrive; the strongest sign becomes the reason. Any thread may call. Calls may
+// query a port, and block no longer.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@ class Loss {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // What was seen. A later one in this list explains more.
+  // The signs of a loss. A later sign in this list explains more.
   enum class Sign {
     kNone,
     kFlushed,       // requests came back unexecuted, because of another failure
@@ -43,12 +43,12 @@ class Loss {
   Clock::time_point due() const;
 
   std::string reason() const;
-  // The reason if the control socket reported the end: `what` it reported, unless the cause is on
+  // The reason if the control socket reported the end: its report `what`, unless the cause is on
   // this side.
   std::string reason_behind(const std::string& what) const;
 
  private:
-  // How long before the peer's farewell on the control socket a queue pair may be lost.
+  // A queue pair may be lost this long before the peer's farewell arrives on the control socket.
   static constexpr auto kGrace = std::chrono::milliseconds(300);
 
   const std::function<void()> on_first_;

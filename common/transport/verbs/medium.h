@@ -10,11 +10,11 @@ namespace rcuda::transport::verbs {
 // belongs to an RDMA device (or RCUDA_VERBS_DEVICE names one).
 Status usable_by_plugin(int control_socket);
 // kUnsupported with the reason if this host has no RDMA adapter, or limits the memory that this
-// process may lock: allocations of page-locked memory could then fail, which over TCP they do not.
+// process may lock: allocations of page-locked memory could then fail, unlike over TCP.
 Status fit_host();
-// Loads the plug-in librcuda-verbs.so from rcuda/ beside the calling library, from the lib folder
-// of the calling program's tree, or from RCUDA_PLUGIN_DIR. kUnsupported with the reason if there is
-// none.
+// Loads the plug-in librcuda-verbs.so from rcuda/ next to the calling library, from the lib folder
+// of the calling program's tree, or from RCUDA_PLUGIN_DIR. kUnsupported with the reason if it is
+// missing.
 Result<std::unique_ptr<Link>> make_by_plugin(Bootstrap bootstrap, const LinkOptions& options);
 
 inline constexpr MediumTraits kTraits{.name = "verbs",

@@ -62,7 +62,7 @@ PciDistance pci_distance(const PciDevice& a, const PciDevice& b) {
   using Level = PciDistance::Level;
   const PciRoute route = pci_route(a, b);
   const bool same_node = a.numa_node >= 0 && a.numa_node == b.numa_node;
-  // If only one bridge is shared, it is the root port; anything below it is a switch.
+  // If only one bridge is shared, it is the root port; bridges below it belong to a switch.
   const Level level = route.shared.size() > 1 ? Level::kSameSwitch
                       : route.same_root       ? Level::kSameRootComplex
                       : same_node             ? Level::kSameNumaNode

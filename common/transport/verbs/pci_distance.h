@@ -1,9 +1,8 @@
-// How far apart two PCI devices are, according to sysfs: this decides which adapter serves which
-// GPU.
+// How far apart two PCI devices are, according to sysfs: this decides which adapter a GPU uses.
 //
 // `root` is "/" in real use and a made-up tree in tests. The results depend on the files only, and
-// nothing blocks except reading them. A device that sysfs does not know has no distance. Used by
-// the verbs plug-in, by the daemon for what it reports of GPUs, and by rcuda-doctor.
+// nothing blocks except reading them. A device without an entry in sysfs has no distance. Used by
+// the verbs plug-in, by the daemon for its GPU report, and by rcuda-doctor.
 #pragma once
 
 #include <compare>
@@ -26,7 +25,7 @@ std::optional<PciDevice> pci_device(const std::filesystem::path& link);
 // The device at a PCI address, written as CUDA writes it ("0000:3B:00.0").
 std::optional<PciDevice> pci_device_at(const std::filesystem::path& root, std::string address);
 
-// The bridges that two devices share, from the root downwards, and those that only one of them has.
+// The bridges that two devices share, from the root downwards, and the bridges of only one of them.
 struct PciRoute {
   std::vector<std::filesystem::path> shared;
   std::vector<std::filesystem::path> apart;
@@ -38,7 +37,7 @@ PciRoute pci_route(const PciDevice& a, const PciDevice& b);
 struct PciDistance {
   enum class Level { kSameSwitch, kSameRootComplex, kSameNumaNode, kFar };
   Level level = Level::kFar;
-  size_t bridges = 0;  // between the two, below the bridges they share
+  size_t bridges = 0;  // between the two, below the bridges that they share
   auto operator<=>(const PciDistance&) const = default;
 };
 PciDistance pci_distance(const PciDevice& a, const PciDevice& b);
@@ -46,13 +45,13 @@ const char* describe(PciDistance::Level level);  // "behind the same PCIe switch
 
 // Returns the index of the adapter that is nearest to the GPU at a PCI address. Adapters are named
 // as in /sys/class/infiniband. Among equals the first wins, so callers list their default first.
-// Adapters and GPUs that sysfs cannot place never win. `why` says in a few words what decided; it
-// is left unchanged if the distance did not decide.
+// An adapter without a place in sysfs is never chosen. `why` receives the reason in a few words; it
+// is unchanged if the distance did not decide.
 size_t nearest_adapter(const std::filesystem::path& root, const std::string& gpu,
                        const std::vector<std::string>& adapters, std::string* why);
 
 // The adapter of /sys/class/infiniband that is nearest to the GPU at a PCI address; among equals,
-// the first by name. Nothing if sysfs cannot place the GPU or any adapter.
+// the first by name. nullopt if sysfs has no place for the GPU or for all adapters.
 struct NearAdapter {
   std::string name;
   PciDistance distance;

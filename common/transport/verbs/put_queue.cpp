@@ -106,7 +106,7 @@ Status PutQueue::wait_for_room(MutexLock& lock, size_t staged_bytes, Turn turn) 
   }
 }
 
-// Returns contiguous space. The caller has made room for up to twice the size.
+// Returns contiguous space. The caller has made room for twice the size.
 std::byte* PutQueue::stage(size_t bytes) {
   const size_t at = staged_ % kStagingBytes;
   if (bytes > kStagingBytes - at) staged_ += kStagingBytes - at;
@@ -125,7 +125,7 @@ PutQueue::Entry& PutQueue::add(const Target& at, uint32_t bytes) {
   return entry;
 }
 
-// Where the entry's bytes go until they are sent.
+// The buffer for the entry's bytes until they are sent.
 std::byte* PutQueue::room_in(Entry& entry) {
   const bool is_inline = entry.piece.length <= inline_bytes_;
   std::byte* const room = is_inline ? entry.data : stage(entry.piece.length);
@@ -160,7 +160,7 @@ Status PutQueue::put_into(const Target& place, Bytes bytes, uint64_t* number) {
 }
 
 bool PutQueue::confirmed(uint64_t number) {
-  (void)poll();  // notes errors
+  (void)poll();  // records errors
   MutexLock lock(mutex_);
   return confirmed_ >= number || stopped_ || sign_ != Loss::Sign::kNone;
 }
@@ -175,7 +175,7 @@ Status PutQueue::put(uint64_t offset, std::span<const Bytes> pieces, size_t tota
 
 Status PutQueue::add_put(MutexLock& lock, uint64_t offset, std::span<const Bytes> pieces,
                          size_t total, const std::function<bool()>& wakes, uint32_t immediate) {
-  // Destroyed while the lock is held.
+  // Its destructor needs the lock.
   struct Split {
     bool* flag = nullptr;
     void begin_at(bool* splitting) { *(flag = splitting) = true; }
@@ -243,7 +243,7 @@ Status PutQueue::post(MutexLock& lock) {
       entry.request.num_sge = entry.piece.length == 0 ? 0 : 1;
       entry.request.next = i + 1 < posting_.size() ? &posting_[i + 1].request : nullptr;
     }
-    // Counted first: a peer that has seen what a request wrote must find it counted.
+    // Counted before the post, so that a request is counted before the peer can see its effect.
     counters_.work_requests.fetch_add(posting_.size(), std::memory_order_relaxed);
     counters_.doorbells.fetch_add(1, std::memory_order_relaxed);
     ibv_send_wr* bad = nullptr;

@@ -1,11 +1,10 @@
 // PutQueue: the sending half of the command queue pair. Every put becomes one RDMA write.
 //
 // Small puts are sent inline; others are copied into a registered staging ring. (A put larger than
-// a quarter of the ring is split; the order of the queue pair keeps its last word last.) One thread
-// at a time posts. Requests that other threads add in that time are then posted as one list, with
-// one doorbell. Only one request per quarter of the queue asks for a completion. The only requests
-// that need a receive of the peer are the immediates of the wake protocol; verbs_link.cpp bounds
-// their number.
+// a quarter of the ring is split; the queue pair's order keeps its last word last.) One thread at a
+// time posts. Requests that other threads add meanwhile are then posted as one list, with one
+// doorbell. Only one request per quarter of the queue is signalled. The only requests that need a
+// receive of the peer are the immediates of the wake protocol; verbs_link.cpp bounds their number.
 //
 // Within one RDMA write, bytes arrive in ascending order. InfiniBand does not guarantee this, but
 // every RC adapter does it unless relaxed ordering is requested, and the window's registration does
@@ -54,8 +53,8 @@ class PutQueue {
   // Writes bytes to another place of the peer's memory, in order with puts. At most kMaxStaged.
   // `*number`: for confirmed().
   Status put_into(const Target& place, Bytes bytes, uint64_t* number);
-  // Polls, and returns whether the peer's adapter has confirmed the write. Also true if it never
-  // will.
+  // Polls, and returns whether the peer's adapter has confirmed the write. Also true after an
+  // error.
   bool confirmed(uint64_t number);
   // An empty write with immediate data. `before` is called in the order of the puts.
   Status signal(uint32_t immediate, const std::function<void()>& before);
@@ -79,7 +78,7 @@ class PutQueue {
   Status add_put(MutexLock& lock, uint64_t offset, std::span<const Bytes> pieces, size_t total,
                  const std::function<bool()>& wakes, uint32_t immediate)
       RCUDA_REQUIRES(mutex_, lock);
-  // kNotWithinAPut: also waits until no other put has a part of its requests added.
+  // kNotWithinAPut: also waits while another put has only some of its requests added.
   enum class Turn { kNotWithinAPut, kAnytime };
   Status wait_for_room(MutexLock& lock, size_t staged_bytes, Turn turn)
       RCUDA_REQUIRES(mutex_, lock);
@@ -103,7 +102,7 @@ class PutQueue {
   std::vector<Entry> gathered_ RCUDA_GUARDED_BY(mutex_);
   std::vector<Entry> posting_;  // used only by the thread that set busy_
   bool busy_ RCUDA_GUARDED_BY(mutex_) = false;
-  // A put of several requests is being added: other puts wait.
+  // A put of several requests is being added; other puts wait.
   bool splitting_ RCUDA_GUARDED_BY(mutex_) = false;
   bool stopped_ RCUDA_GUARDED_BY(mutex_) = false;
   Loss::Sign sign_ RCUDA_GUARDED_BY(mutex_) = Loss::Sign::kNone;  // of error_

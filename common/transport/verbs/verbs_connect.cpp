@@ -101,11 +101,11 @@ Status VerbsLink::connect(Bootstrap bootstrap, const LinkOptions& options) {
   if (stands.ok()) stands = connect_queues(control, bootstrap.server, own, peer, deadline);
   if (stands.ok()) stands = prepare(control, peer);
   if (!stands.ok()) {
-    send_refusal(control, stands);  // the peer waits for this side, unless it gave up itself
+    send_refusal(control, stands);  // the peer waits for this side, unless it has failed itself
     return stands;
   }
-  // Neither side may use the other before both are ready. After that nothing may fail here: the
-  // peer has a Link then, and would not fall back to another medium with this side.
+  // Neither side may use the Link before both are ready. After send_ready() nothing may fail: the
+  // peer then has a Link and would not fall back to another medium.
   stands = send_ready(control, deadline);
   if (stands.ok()) stands = receive_ready(control, deadline);
   if (!stands.ok()) {

@@ -5,29 +5,28 @@
 //
 // Sleeping. A receiver that polls memory costs its peer nothing. A receiver that sleeps must be
 // woken by a write with immediate data, which costs a receive and a completion. So the peer sends
-// one only when asked:
+// it only on request:
 //
 //   sleeper                                   peer
-//   look at the window: nothing
+//   check the window: nothing
 //   kArm  ---------------------------------->  (progress thread, in the order of its puts:)
 //                                              armed = true; post kAck
-//   kAck: look again  <----------------------
+//   kAck: check again  <---------------------
 //   nothing: sleep on
 //                                              put with wake: armed, so it carries kWake; armed =
 //                                              false
-//   kWake: look again <----------------------
+//   kWake: check again  <--------------------
 //
 // No wake-up is lost: the queue pair is ordered, so everything put before `armed` was set has
 // arrived when kAck does, and every later put with wake sees `armed`. At most one kArm, one kAck
 // and one kWake of a side are in flight before the peer has taken them (the next kArm follows the
-// kWake, which follows the kAck), plus one kFlush at the end. So the sixteen posted receives never
-// run out.
+// kWake, which follows the kAck), plus one kFlush at the end. So the sixteen posted receives are
+// sufficient.
 //
-// Completions. Puts ask for a completion every quarter of the queue; later puts poll it. A thread
-// that goes to sleep sends kArm signalled and has the adapter report its completion, so the failure
-// of anything sent before is noticed while the thread sleeps. One progress thread sleeps on the
-// completion channel, handles immediates and finished transfers, and costs nothing while nothing
-// happens.
+// Completions. One put per quarter of the queue is signalled; later puts poll for its completion. A
+// thread that goes to sleep sends a signalled kArm and requests notification of its completion, so
+// a failure of earlier requests is noticed while the thread sleeps. One progress thread sleeps on
+// the completion channel and handles immediates and finished transfers.
 #include "common/transport/verbs/verbs_link.h"
 
 #include <cerrno>
@@ -47,7 +46,7 @@ VerbsLink::~VerbsLink() {
 void VerbsLink::close() {
   if (closing_.exchange(true)) return;
   if (!broken() && control_) {
-    // The farewell travels on another path than the puts before it, and must not overtake them.
+    // The farewell uses the control socket, and must not overtake earlier puts.
     const auto deadline = Clock::now() + kLastPuts;
     if (put_queue_.signal(kFlush, [] {}).ok()) {
       while (!put_queue_.poll() && !broken() && Clock::now() < deadline) std::this_thread::yield();
@@ -110,7 +109,7 @@ void VerbsLink::before_sleep() {
   if (broken() || armed_.exchange(true)) return;
   ibv_req_notify_cq(send_cq_.get(), 0);
   counters_.arms.fetch_add(1, std::memory_order_relaxed);
-  (void)put_queue_.signal(kArm, [] {});  // a failure is noted by the queue
+  (void)put_queue_.signal(kArm, [] {});  // the queue records a failure
 }
 
 Result<Region> VerbsLink::expose(void* base, size_t bytes, int, uint64_t) {
@@ -219,7 +218,7 @@ void VerbsLink::read(RegionId region, uint64_t offset, void* local, size_t bytes
   transfer({false, region, offset, static_cast<std::byte*>(local), bytes}, std::move(done));
 }
 
-// On the queue pair of the puts, so that the order is that of the puts.
+// Uses the queue pair of the puts, which keeps the order.
 Status VerbsLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
   if (broken()) return status();
   if (bytes.empty() || bytes.size() > kMaxRegionPut) {
@@ -259,7 +258,7 @@ void VerbsLink::await_region_puts() {
 
 void VerbsLink::transfer(const TransferRequest& what, TransferDone done) {
   run_before_put();
-  // Transfers have queue pairs of their own, and must come behind what was put into regions.
+  // Transfers use other queue pairs, and must come after earlier puts into regions.
   await_region_puts();
   // A transfer that waits for an announcement has a deadline; the progress thread keeps it.
   if (bulk_.transfer(what, peer_timeout_, std::move(done))) poke();

@@ -77,8 +77,7 @@ class VerbsLink final : public LinkCore {
 
   static constexpr size_t kMaxQueues = 16;
   static constexpr uint32_t kReceives = 16;
-  // How long a closing Link waits for its last puts to arrive and for posted transfers to come
-  // back.
+  // How long a closing Link waits for its last puts to arrive and for posted transfers to complete.
   static constexpr std::chrono::seconds kLastPuts{2};
 
   enum Immediate : uint32_t { kFlush = 0, kArm = 1, kAck = 2, kWake = 3 };
@@ -129,12 +128,12 @@ class VerbsLink final : public LinkCore {
   LocalMemory memory_;
   BulkEngine bulk_;
 
-  std::atomic<bool> armed_{false};       // this side has asked for a wake-up and has not had it
+  std::atomic<bool> armed_{false};       // this side has requested a wake-up that has not arrived
   std::atomic<bool> peer_armed_{false};  // written only in the order of the puts
   std::atomic<bool> closing_{false};
 
-  // Held while bytes are put into a region of the peer's, and while one is retired: nothing may be
-  // put there any more when the peer learns of that.
+  // Held while bytes are put into a region of the peer, and while a region is retired: no put may
+  // follow the answer kRetired.
   Mutex region_puts_mutex_;
   std::atomic<uint64_t> last_region_put_{0};  // PutQueue's number; 0: all are confirmed
 

@@ -19,7 +19,7 @@ void VerbsLink::run() {
     take_completion_events();
     take_immediates();
     bulk_.poll();
-    // Completions of puts matter here only while a thread sleeps that their failure must wake.
+    // Poll completions of puts only while a thread sleeps: a failure must wake the thread.
     if (!put_queue_.poll()) {
       ibv_req_notify_cq(send_cq_.get(), 0);
       put_queue_.poll();
@@ -104,7 +104,7 @@ void VerbsLink::take_connection_events() {
   }
 }
 
-// Callers get their memory back only when the adapter no longer uses it.
+// Callers get their memory back only after the adapter has stopped using it.
 void VerbsLink::shut_down() {
   // The thread that broke the Link may not have reached on_broken() yet.
   bulk_.stop(status());
@@ -119,7 +119,7 @@ void VerbsLink::shut_down() {
   adapter_.end();
   connection_.destroy_queue_pairs();
   bulk_.fail_in_flight();
-  // A peer that sleeps would not notice.
+  // Without this, a sleeping peer would not notice.
   if (!closing_.load()) control_->hang_up();
 }
 
