@@ -1,7 +1,7 @@
 // Bytes of any size that one of rcuda's own calls returns: notation "blob" of api/table.
 //
-// A reply carries the size and the first piece. If there is more, it also carries a number, under
-// which the worker keeps the bytes until the client has read the last of them with BlobRead
+// A reply carries the size and the first piece. If bytes remain, it also carries a number. The
+// worker keeps the bytes under this number until the client has read the last byte with BlobRead
 // commands.
 #pragma once
 

@@ -1,5 +1,5 @@
-// What builds tell each other in the handshake, so that a client and a server of different builds
-// use what both know (docs/architecture.md, "Different builds").
+// Hashes that client and server exchange in the handshake, so that different builds use the
+// commands that both have (docs/architecture.md, "Different builds").
 #pragma once
 
 #include <cstddef>
@@ -11,12 +11,12 @@ namespace rcuda::api {
 
 inline constexpr uint32_t kMaxOpcodes = 0x1000;
 
-// By opcode: a hash of all that client and worker must agree on to use the command, such as the
-// types of its parameters and the layout of CUDA's structs in it. 0: this build has no such
+// By opcode: a hash of the properties that must be equal in client and worker, such as the types of
+// the command's parameters and the layout of CUDA's structs in it. 0: this build does not have the
 // command. At most kMaxOpcodes.
 std::span<const uint32_t> command_hashes();
 
-// The opcodes, ascending, of commands of `theirs` that are missing in `ours` or differ there.
+// The opcodes, ascending, of commands of `theirs` that are missing or different in `ours`.
 std::vector<uint32_t> lacking_commands(std::span<const uint32_t> theirs,
                                        std::span<const uint32_t> ours);
 

@@ -14,15 +14,15 @@ namespace rcuda::api {
 
 // How the worker treats the command while a stream is held for a copy between workers.
 enum class WhileHeld : uint8_t {
-  kWaits,   // waits until no stream is held, because a driver may wait for the device in it
-  kAsks,    // as kWaits or kQueues; a function in the worker decides from the command
+  kWaits,   // waits until no stream is held, because the driver may wait for the device
+  kAsks,    // as kWaits or kQueues: a function of the worker decides from the command
   kQueues,  // queues work: runs while the device has room for one more busy stream
-  kPasses,  // needs no room: one of the first 256 commands runs
+  kPasses,  // needs no room; runs if it is among the first 256 commands
 };
 enum class Queues : uint8_t {
   kWork,       // afterwards a stream may have more work, or memory may be gone
-  kIfItHolds,  // only if it holds the stream; the worker's handler reports that itself
-  kAnswered,   // as kWork until the command is answered, and nothing then
+  kIfItHolds,  // as kWork, but only if it holds the stream, which the worker's handler reports
+  kAnswered,   // as kWork until the command is answered, then as kNothing
   kNothing,
 };
 enum class Frees : uint8_t {
@@ -32,11 +32,11 @@ enum class Frees : uint8_t {
   kContext,   // all memory of a context
 };
 
-// What is left of the command when its session is over. The values are in order.
+// The remains of the command after its session, in ascending order.
 enum class Leaves : uint8_t {
   kNothing,
-  kContext,  // what ends with the context, and what the worker destroys (server/worker/cleaning.h)
-  kProcess,  // or it is not known
+  kContext,  // objects that end with the context, or by server/worker/cleaning.h
+  kProcess,  // state of the process, or unknown
 };
 
 struct CommandTraits {
@@ -47,7 +47,7 @@ struct CommandTraits {
   Queues queues = Queues::kWork;
   Frees frees = Frees::kNothing;
   Leaves leaves = Leaves::kProcess;
-  bool waits_for_device = false;  // a driver returns only when the device is idle
+  bool waits_for_device = false;  // the driver returns only when the device is idle
   bool any_context = false;       // executed even if its context is not valid
   bool holds_stream = false;      // in some cases; see holds_stream() below
   uint16_t body_bytes = 0;        // custom commands: size of the body without its tail
@@ -55,13 +55,14 @@ struct CommandTraits {
   uint16_t sequence = kNone;      // the value of that word
   uint16_t device_work = kNone;   // the stream whose device work a trace shows
   uint16_t link = kNone;          // commands that hold a stream: the other worker
-  uint16_t flags = kNone;         // it holds one only if `hold_flag` is set here; kNone: always
+  uint16_t flags = kNone;  // it holds a stream only if `hold_flag` is set here; kNone: always
   uint32_t hold_flag = 0;
 
   constexpr bool signals() const { return word != kNone; }
 };
 
-// Reads a member of a body that a peer sent; nullopt if there is none or the body is too short.
+// Reads a member of a peer's body; nullopt if the command has no such member or the body ends
+// early.
 template <typename T = uint32_t>
 std::optional<T> member(std::span<const std::byte> body, uint16_t offset) {
   T value;

@@ -19,7 +19,7 @@ enum class Form : uint8_t {
   kArray,
   kPresent,  // 0: the next items are absent; `name` holds their number
   kFlag,
-  kRoom,     // how many elements the reply may have
+  kRoom,     // the most elements in the reply
   kCreated,  // the id of the created object
 };
 
@@ -34,7 +34,7 @@ struct Item {
   uint16_t alignment = 1;  // of a struct
 };
 
-// Null for opcodes that are not generated.
+// Null for opcodes without generated code.
 const Item* layout_of(uint16_t opcode);
 
 }  // namespace rcuda::api

@@ -1,4 +1,4 @@
-// Alone in its file: a test of other builds has another definition.
+// In a file of its own: a test of different builds replaces it.
 #include "api/command_hashes.h"
 
 namespace rcuda::api {

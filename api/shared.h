@@ -30,7 +30,7 @@ Handle from_pointer(void* pointer) {
   }
 }
 
-// A CUfunction parameter: the application may pass a CUkernel there.
+// A CUfunction parameter, for which the application may pass a CUkernel.
 struct FunctionId {
   wire::ObjectId id = 0;
   uint32_t is_kernel = 0;
@@ -40,15 +40,15 @@ struct FunctionId {
 inline constexpr size_t kMaxReplyBytes =
     wire::ClientWindow::kLargeReplyBytes - sizeof(wire::ReplyHeader) - sizeof(uint64_t);
 
-// Whether an object is gone after a call that destroys it: if the driver refused, it still exists.
-// Client and worker both use this.
+// Whether an object no longer exists after a call that destroys it. It still exists if the driver
+// refused. Client and worker both use this.
 inline bool is_gone(CUresult result) {
   return result == CUDA_SUCCESS || cuda::is_sticky(result) ||
          result == CUDA_ERROR_DEVICE_UNAVAILABLE;  // the session is lost
 }
 
-// The number of elements of an array of `rank` - `fewer`; 0 for a rank that no tensor map has,
-// which the driver refuses.
+// The number of elements of an array of `rank` - `fewer`; 0 for an invalid rank, which the driver
+// refuses.
 inline size_t tensor_elements(cuuint32_t rank, cuuint32_t fewer) {
   constexpr cuuint32_t kMaxDimensions = 5;
   return rank > kMaxDimensions || rank < fewer ? 0 : rank - fewer;

@@ -1,9 +1,9 @@
-// Features that neither a remote GPU nor softgpu has, and what a driver answers where they are
-// missing: objects of other APIs (external memory and semaphores, graphics), multicast objects and
-// decompression. The device attributes of these features are 0.
+// Features that neither a remote GPU nor softgpu has, with a driver's answers without them: objects
+// of other APIs (external memory and semaphores, graphics), multicast objects and decompression.
+// The device attributes of these features are 0.
 //
-// Handles of such objects do not exist, so a call with one is refused for its handle. Any thread;
-// nothing blocks.
+// Handles of such objects do not exist, so a call with such a handle is refused for the handle. Any
+// thread; nothing blocks.
 #include <cuda.h>
 
 namespace {
@@ -103,7 +103,7 @@ CUresult cuGraphicsUnmapResources(unsigned count, CUgraphicsResource* resources,
   return map_graphics(count, resources);
 }
 
-// ---- multicast and decompression: refused whatever the arguments -------------------------------
+// ---- multicast and decompression: refused for all arguments -------------------------------
 
 CUresult cuMulticastCreate(CUmemGenericAllocationHandle*, const CUmulticastObjectProp*) {
   return absent();

@@ -1,10 +1,10 @@
 // The version of the driver that this library is or represents, and the functions that are missing
 // because of it.
 //
-// A library exports every function of the headers it was built with, whatever its driver's version:
-// an ELF file cannot do otherwise. If the driver lacks a function, cuGetProcAddress does not find
-// it, and a call of the exported symbol returns CUDA_ERROR_NOT_SUPPORTED. Every supported driver
-// has the functions of kOldestDriver, so these check nothing. Any thread; only
+// A library exports every function of its build's headers, because the exports of an ELF file do
+// not depend on the driver's version. If the driver lacks a function, cuGetProcAddress does not
+// find it, and a call of the exported symbol returns CUDA_ERROR_NOT_SUPPORTED. Functions up to
+// kOldestDriver check nothing: every supported driver has them. Any thread; only
 // find_driver_version() blocks.
 #pragma once
 
@@ -34,8 +34,8 @@ inline bool lacks(int version) {
 // Logs the function once and returns CUDA_ERROR_NOT_SUPPORTED. `name` is a literal.
 CUresult lacking(const char* name, int version);
 
-// The driver's version, for cuGetProcAddress, which programs call before cuInit. May block to find
-// it out. The weak definition in this folder returns driver_version.
+// The driver's version, for cuGetProcAddress, which programs call before cuInit. May block. The
+// weak definition in this folder returns driver_version.
 int find_driver_version();
 
 }  // namespace rcuda::api

@@ -20,7 +20,7 @@ ProcAddress find_proc(const char* name, int version, bool per_thread) {
   for (; entry != end && std::strcmp(entry->name, name) == 0; ++entry) {
     if (entry->opcode != 0 && lacks_command(entry->opcode)) continue;
     if (entry->version > version) {
-      // A driver does not know symbols that were introduced after it.
+      // A driver does not have symbols that were introduced after it.
       const bool is_known =
           entry->version <= kOldestDriver || entry->version <= find_driver_version();
       if (found.function == nullptr && is_known) {

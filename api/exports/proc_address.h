@@ -21,7 +21,7 @@ struct ProcEntry {
   int version;  // first CUDA version with this symbol, as 1000 * major + 10 * minor
   void* function;
   void* per_thread;  // its _ptds or _ptsz variant; equals `function` if it has none
-  uint16_t opcode;   // of the command that it sends; 0: it sends none of its own
+  uint16_t opcode;   // of the command that it sends; 0: it sends no command of its own
 };
 // Generated; sorted by name, then version.
 extern const ProcEntry kProcTable[];
@@ -31,11 +31,11 @@ struct ProcAddress {
   void* function = nullptr;
   CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
 };
-// Selects the newest symbol that is not newer than `version` (the driver's or an earlier one).
+// Selects the newest symbol that is not newer than `version` (at most the driver's version).
 ProcAddress find_proc(const char* name, int version, bool per_thread);
 
-// Whether a server is of another build and cannot execute the command: its function then does not
-// exist, as in an older driver. False until the servers are known. The weak definition in this
+// Whether a server runs another build that cannot execute the command. Its function then does not
+// exist, as with an older driver. False until the servers are known. The weak definition in this
 // folder returns false.
 bool lacks_command(uint16_t opcode);
 

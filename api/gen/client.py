@@ -1,17 +1,17 @@
-"""Generates the client's side of every command: forward_cuX, which sends the command and takes the
-answer, and the entry point cuX unless that is handwritten."""
+"""Generates the client's side of every command: forward_cuX, which sends the command and
+reads the answer, and the entry point cuX unless it is handwritten."""
 
 from emit import NOTICE, fixup_function
 
 def emit_header(table):
     lines = ["""// forward_cuX: runs driver function cuX on a worker.
 //
-// The generated entry points are nothing but a call of these; handwritten ones use them where a message
-// is part of what they do. A call goes to the worker and context of its handles, device or address,
-// else to the current context. Objects that a call creates are minted, and retired again when it
-// fails; a destroyed object is retired. Posted functions return what post() returns. `owner`: where
-// the address belongs, from a caller that has removed it from the registry; null: look it up. Any
-// thread; blocks as post() and call() do.
+// Generated entry points only call these functions; handwritten entry points call them to send the
+// message. A call goes to the worker and context of its handles, device or address, else to the
+// current context. The client assigns ids to the objects that a call creates, and releases the ids
+// if it fails; the id of a destroyed object is released. Posted functions return what post()
+// returns. `owner`: the route of the address, from a caller that has removed the address from the
+// registry; null: look it up. Any thread; blocks as post() and call() do.
 """, NOTICE, """#pragma once
 
 #include <cuda.h>
@@ -145,7 +145,7 @@ def emit_inputs(function, types):
             else:
                 lines.append(f"  call.array({byte_pointer(a, True)}, {count});\n")
         elif a.form in ("out", "named") and not a.count and a.nullable:
-            # A null is passed to the driver, which then answers as it does locally.
+            # A null pointer is passed to the driver, which answers as it does locally.
             lines.append(f"  in.value<uint32_t>({a.name} != nullptr);\n")
         elif a.form in ("out", "named") and a.count:
             # The number of requested elements; 0 if the array is null.
@@ -213,8 +213,8 @@ def emit_outputs(function, types):
                 lines.append("    from_wire(it, call.route());\n")
                 for f in struct.kept if a.form == "inout" else []:
                     lines.append(f"    {f.member} = {a.name}->{f.path};\n")
-            # A driver never reports more elements than the array has room for. Our own commands may: the caller then
-            # asks again.
+            # A driver never reports more elements than fit into the array. rcuda's own commands
+            # may: the caller then repeats the call.
             counted = [b.name for b in function.arguments if b.count_from == a.name]
             if a.form == "inout" and counted and function.is_driver:
                 given = " || ".join(f"{name} != nullptr" for name in counted)

@@ -13,7 +13,7 @@ CLASSES = ("post", "call")
 PROPERTIES = {"class", "family", "server", "body", "tail", "reply", "reply_tail"}
 # SessionEnd is not executed; it ends the loop.
 SERVERS = ("", "loop")
-# Each has its services in server/executor/services.h.
+# server/executor/services.h declares the services of each.
 FAMILIES = ("blob", "copy", "launch", "memory", "module", "peer", "stream")
 NAME = re.compile(r"[A-Z][A-Za-z0-9]*")
 MEMBER = re.compile(r"([\w:]+) (\w+)(?:\[(\w*)\])?\s*(?://\s*(.*))?")
@@ -23,8 +23,8 @@ MEMBER = re.compile(r"([\w:]+) (\w+)(?:\[(\w*)\])?\s*(?://\s*(.*))?")
 class Member:
     type: str
     name: str
-    length: str | None = None  # of an array; "": as many items as there are
-    comments: tuple = ()  # in front of it
+    length: str | None = None  # of an array; "": all remaining items
+    comments: tuple = ()  # above it
     comment: str = ""
 
     @property
@@ -40,7 +40,7 @@ class Member:
 class Command:
     name: str
     klass: str
-    family: str  # whose services its handler gets
+    family: str  # its handler gets the services of this family
     handled: bool  # a function of the worker handles it
     body: tuple  # of Member
     body_of: str  # the command that declares the body; "": no body
@@ -81,7 +81,7 @@ def members_of(where, text):
             raise TableError(f"{where}: cannot read {line!r}: one member a line, \"type name\" or "
                              "\"type name[length]\", then perhaps \"// comment\"")
         if any(m.name == match[2] for m in members):
-            raise TableError(f"{where}: {match[2]} stands there twice")
+            raise TableError(f"{where}: {match[2]} is there twice")
         members.append(Member(match[1], match[2], match[3], tuple(comments), match[4] or ""))
         comments = []
     return tuple(members)
@@ -101,13 +101,13 @@ def resolve(raw, name, key):
 
 
 def resolve_tail(raw, name, key, declared_by, counts):
-    """The members of `key`, of the command itself or of the one that declares its body or reply. `counts`: the members
+    """The members of `key`, of the command itself or of the command that declares its body or reply. `counts`: the members
     that may be the length of an array."""
     owner = name if key in raw[name] or not declared_by else declared_by
     members = members_of(f"{owner}: {key}", raw[owner].get(key, ""))
     for m in members:
         if m.length and m.length not in counts:
-            raise TableError(f"{owner}: {key}: {m.name} has the length {m.length}, which is no member in front of it")
+            raise TableError(f"{owner}: {key}: {m.name} has the length {m.length}, which is not a member before it")
     return members
 
 
@@ -125,11 +125,11 @@ def command_of(raw, name):
         raise TableError(f"{name}: family must be one of {', '.join(FAMILIES)}")
     for key in entry:
         if key not in PROPERTIES and key not in Traits.COLUMNS:
-            raise TableError(f"{name}: {key} is no property of a custom command")
+            raise TableError(f"{name}: {key} is not a property of a custom command")
     body, body_of = resolve(raw, name, "body")
     reply, reply_of = resolve(raw, name, "reply")
     if (reply or "reply_tail" in entry) and klass == "post":
-        raise TableError(f"{name}: a posted command brings nothing back, but has a reply")
+        raise TableError(f"{name}: a posted command has no reply")
     types = {m.name: m.type + (f"[{m.length}]" if m.length else "") for m in body}
     tail = resolve_tail(raw, name, "tail", body_of, types)
     reply_tail = resolve_tail(raw, name, "reply_tail", reply_of, {*types, *(m.name for m in reply)})
@@ -140,11 +140,11 @@ def command_of(raw, name):
     needed = ["while_held", "queues"] + (["device_work"] if "stream" in types else [])
     for key in needed:
         if key not in entry:
-            why = ", for its body names a stream" if key == "device_work" else ""
-            raise TableError(f"{name}: {key} is missing: a custom command has to say it{why} (README.md)")
+            why = ", because its body names a stream" if key == "device_work" else ""
+            raise TableError(f"{name}: {key} is missing: a custom command must have it{why} (README.md)")
     traits = Traits.of(name, entry, types)
     if traits.while_held == "asks" and "server" in entry:
-        raise TableError(f"{name}: while_held: it has no handler that could be asked")
+        raise TableError(f"{name}: while_held: the command has no handler that could decide")
     return Command(name, klass, family, entry.get("server", "") != "loop", body, body_of,
                    tail, reply, reply_of, reply_tail, traits)
 
@@ -180,11 +180,11 @@ def struct_of(name, members, header, tail, command=""):
 
 def emit_header(table):
     commands = sorted(table.commands.values(), key=lambda c: c.opcode)
-    lines = ["// Custom commands: opcodes, bodies and replies. api/table/commands.toml says what each is for.\n",
+    lines = ["// Custom commands: opcodes, bodies and replies. api/table/commands.toml describes each of them.\n",
              NOTICE, '#pragma once\n\n#include <cstdint>\n\n#include "common/wire/frame.h"\n\n'
              "namespace rcuda::wire {\n\nenum class Custom : uint16_t {\n  kInvalid = 0,\n"]
     lines += [f"  k{c.name} = 0x{c.opcode:03x},\n" for c in commands]
-    lines.append("  kFirstGenerated = 0x100,  // those of the driver's functions: api/opcodes.h\n};\n\n")
+    lines.append("  kFirstGenerated = 0x100,  // opcodes of driver functions: api/opcodes.h\n};\n\n")
     for c in commands:
         if c.body_of == c.name:
             lines.append(struct_of(f"{c.name}Body", c.body, False, c.tail, c.name))

@@ -4,8 +4,8 @@ from cuda_header import PER_THREAD_SUFFIX
 
 MEANING = {
     "local": "answered in the client, no message",
-    "cached": "asked once, then answered in the client",
-    "post": "one-way message, not waited for",
+    "cached": "queried once, then answered in the client",
+    "post": "one-way message, no wait",
     "call": "round trip",
     "custom": "hand-written message: copies, launches, loading, waiting",
 }
@@ -33,7 +33,7 @@ def emit(table, toolkit, old_versions):
     lines.append(f"| per-thread variants | {per_thread} | `_ptds` and `_ptsz`: the same for the "
                  "per-thread default stream |\n")
     rest = len(toolkit.symbols) - sum(found.values()) - len(old) - per_thread
-    lines.append(f"| not supported | {rest} | say so once and return CUDA_ERROR_NOT_SUPPORTED; "
+    lines.append(f"| not supported | {rest} | log their name once and return CUDA_ERROR_NOT_SUPPORTED; "
                  "reasons below |\n")
     for family in table.families:
         functions = [f for f in table.functions.values() if f.family == family and f.is_driver]
@@ -58,7 +58,7 @@ def report(table):
     """The differences between the installed header and the table; "" if there are none."""
     lines = []
     if table.unknown:
-        lines.append("In this cuda.h, but neither in api/table nor excused in unsupported.toml:\n")
+        lines.append("In this cuda.h, but neither in api/table nor in unsupported.toml:\n")
         lines += [f"  {name}\n" for name in table.unknown]
     if table.skipped:
         lines.append("In api/table, but not in this cuda.h (skipped):\n")

@@ -2,7 +2,7 @@
 
 Prototypes come from the preprocessed cuda.h and cudaProfiler.h (with __CUDA_API_VERSION_INTERNAL,
 so that every version of every function appears under its own name). The toolkit's stub libcuda.so
-adds symbols that no header declares. cudaTypedefs.h tells which CUDA version introduced which
+adds symbols that no header declares. cudaTypedefs.h shows which CUDA version introduced which
 version of a function: PFN_cuMemAlloc_v3020 is cuMemAlloc_v2.
 """
 
@@ -16,7 +16,7 @@ PER_THREAD_SUFFIX = re.compile(r"_(ptds|ptsz)$")
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    type: str  # normalised: one space between words, none before '*': "const char*"
+    type: str  # normalised: one space between words, no space before '*': "const char*"
     name: str
 
     @property
@@ -91,8 +91,8 @@ def parse_prototypes(preprocessed):
 
 
 def parse_layouts(preprocessed):
-    """Name of a struct, union or other name of CUDA's for a type -> the text that defines it. Enumerations are
-    left out: they grow, and all have one size."""
+    """Name of a struct, union or typedef of CUDA -> the text that defines it. Enumerations are
+    left out: they grow, and all have the same size."""
     text = re.sub(r"\s+", " ", re.sub(r"^#.*$", "", preprocessed, flags=re.M))
     found = {}
     for match in re.finditer(r"\b(typedef )?(?:struct|union) (\w+ )?\{", text):
@@ -125,7 +125,7 @@ def split_version(symbol):
     return match[1], int(match[2] or 1)
 
 
-# What NVIDIA's driver exports besides the functions of cuda.h. Media frameworks look all of them up before they use
+# Symbols that NVIDIA's driver exports besides cuda.h's. Media frameworks look all of them up before they use
 # CUDA: cudaGL.h, cudaEGL.h, cudaVDPAU.h, and a debugger's entry points (cudadebugger.h).
 OTHER_SYMBOLS = frozenset("""
     cuEGLStreamConsumerAcquireFrame cuEGLStreamConsumerConnect cuEGLStreamConsumerConnectWithFlags

@@ -8,10 +8,10 @@ def emit_header(toolkit):
     lines = ["""// DriverTable: a CUDA driver as a table of functions, whichever library it came from.
 //
 // The server and the tests load NVIDIA's driver or softgpu through this and never link against one.
-// A member is null where the driver lacks the function: the library does not export it, or the version
-// that cuDriverGetVersion tells is below the one that brought the function (a library may export more
-// than its version has). The table is filled once and then read from any thread; the library stays
-// loaded until the process ends.
+// A member is null if the driver lacks the function: the library does not export it, or the version
+// of cuDriverGetVersion is below the version that introduced the function (a library may export
+// more than its version has). The table is filled once and then read from any thread; the library
+// stays loaded until the process ends.
 """, NOTICE, """#pragma once
 
 #include <cuda.h>
@@ -27,7 +27,7 @@ struct DriverTable {
     lines.append("""};
 
 // Loads `path` (a file, or a name dlopen finds, such as "libcuda.so.1") with RTLD_LOCAL. Fails with
-// kUnavailable when it cannot be loaded and kUnsupported when it is no CUDA driver.
+// kNotFound when it cannot be loaded and kUnsupported when it is not a CUDA driver.
 Status load(DriverTable* table, const char* path);
 
 }  // namespace rcuda::api
@@ -36,7 +36,7 @@ Status load(DriverTable* table, const char* path);
 
 
 def emit_visitor(toolkit):
-    lines = ["""// visit_functions: calls `visit` with every member of a DriverTable, for tests that fill one.
+    lines = ["""// visit_functions: calls `visit` with every member of a DriverTable, for tests that fill a table.
 """, NOTICE, """#pragma once
 
 #include "api/driver_table.h"
@@ -66,7 +66,7 @@ namespace {
 struct Slot {
   const char* name;
   size_t offset;
-  int version;  // that brought the function; 0: every driver has it
+  int version;  // introduced the function; 0: every driver has it
 };
 const Slot kSlots[] = {
 """]

@@ -2,8 +2,8 @@
 
 Everything is weak. A handwritten strong definition in an object of the same library replaces it:
   - cuX_ptsz, cuX_ptds: call cuX for the per-thread default stream;
-  - old versions: forward to the current one, when the prototype is the same or
-    old_versions.toml says how;
+  - old versions: forward to the current version, if the prototype is the same or
+    old_versions.toml has a body;
   - all others: log their name once, return CUDA_ERROR_NOT_SUPPORTED.
 """
 
@@ -80,7 +80,7 @@ def old_versions(toolkit, adaptations):
 
 
 def emit_definitions(toolkit, adaptations, claimed=()):
-    """The weak definitions. Functions in `claimed` must be defined elsewhere: they get none, so that
+    """The weak definitions. Functions in `claimed` must be defined elsewhere and get no weak definition, so that
     a library in which one is missing does not link."""
     served = forwards(toolkit, adaptations)
     lines = [NOTICE, '#include <cuda.h>\n#include <cudaProfiler.h>\n\n',
@@ -156,7 +156,7 @@ def newer_functions(toolkit):
 
 
 def opcodes_by_symbol(functions):
-    """symbol -> the opcode of the command that it sends, for those that send one of their own."""
+    """symbol -> the opcode of the command that it sends, for symbols that send a command of their own."""
     opcodes = {}
     for function in functions.values():
         sent = functions.get(function.alias, function)

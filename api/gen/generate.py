@@ -25,8 +25,8 @@ from emit import write_if_changed
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 TABLE = REPOSITORY / "api" / "table"
-# What only the client library exports besides the driver's functions: client/settings/sanitizers.h and
-# common/base/first_report.h.
+# Symbols that only the client library exports besides the driver's functions:
+# client/settings/sanitizers.h and common/base/first_report.h.
 CLIENT_SYMBOLS = ["__asan_default_options", "rcuda_reports"]
 
 
@@ -80,7 +80,7 @@ def main():
                         help="give new table entries their opcodes in opcodes.lock")
     parser.add_argument("--write-coverage", type=pathlib.Path, help="docs/coverage.md")
     parser.add_argument("--report", action="store_true",
-                        help="only list functions that cuda.h and the table do not share")
+                        help="only list functions that are in cuda.h or in the table, but not in both")
     arguments = parser.parse_args()
     if not arguments.report and arguments.output is None:
         parser.error("--output is required")

@@ -115,9 +115,9 @@ def is_answered(function):
 
 
 def emit_hostile(function, types):
-    """The call with the same arguments, whatever the worker answers."""
+    """The call with the same arguments, for any answer of the worker."""
     names = ", ".join(a.name for a in function.arguments)
-    # Arguments of which the call reads or fills a fixed number of elements.
+    # Arguments with a fixed number of elements.
     sized = [f"  {a.name}_storage.resize({a.count});\n  {a.name} = {a.name}_storage.data();\n"
              for a in function.arguments if a.count.isdigit()]
     return "".join([f"void answer_{function.name}() {{\n", *emit_arguments(function, types), *sized,
@@ -224,7 +224,7 @@ def emit(table):
                  "std::span<const Sample> samples_of_commands() { return kCommands; }\n"
                  "std::span<const Sample> samples_of_answers() { return kAnswered; }\n\n"
                  "}  // namespace rcuda::loopback\n\nnamespace rcuda::server {\n\n"
-                 "// In place of what server/executor does there.\n"
+                 "// In place of the functions of server/executor.\n"
                  '#pragma GCC diagnostic ignored "-Wunused-parameter"\n')
     for f in handwritten:
         names = ", ".join(p.name for p in f.prototype.parameters)

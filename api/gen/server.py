@@ -65,26 +65,26 @@ def element_bytes(a):
     return "sizeof(wire::ObjectId)" if a.kind else f"sizeof({a.element})"
 
 
-def told_count(a):
+def passed_count(a):
     """The array length that is passed to the driver."""
     return f"static_cast<uint64_t>({a.count})"
 
 
 def emit_counts(function):
-    """Array lengths must equal those that are passed to the driver."""
+    """Array lengths must equal the lengths that are passed to the driver."""
     lines = []
     for a in function.arguments:
         if a.form == "in" and a.count:
             size = f"{a.name}_wire.size()" if a.kind else f"{a.name}_it.size()"
-            test = f"{size} != {told_count(a)}"
+            test = f"{size} != {passed_count(a)}"
             if a.nullable:
                 test = f"{a.name}_present && {test}"
             lines.append(f"  if ({test}) return kMalformed;\n")
         elif a.form in ("out", "named") and a.count and not a.count_from:
             if a.nullable:
-                test = f"{a.name}_room != 0 && {a.name}_room < {told_count(a)}"
+                test = f"{a.name}_room != 0 && {a.name}_room < {passed_count(a)}"
             else:
-                test = f"{a.name}_room < {told_count(a)}"
+                test = f"{a.name}_room < {passed_count(a)}"
             lines.append(f"  if ({test}) return kMalformed;\n")
     for a in function.arguments:
         if a.form in ("out", "named") and a.count_from:
@@ -133,7 +133,7 @@ def emit_locals(function):
         elif a.form == "blob" or a.form == "out" and not a.count:
             lines.append(f"  {a.element} {a.name}_it{{}};\n")
         elif a.form in ("out", "named"):
-            # Drivers distinguish an array without room from a null one, and the address of an empty vector is null.
+            # Drivers distinguish an empty array from a null pointer, and an empty vector's address is null.
             room = f"std::max<size_t>({a.name}_room, 1)" if a.count_from else f"{a.name}_room"
             lines.append(f"  std::vector<{a.element}> {a.name}_it({room});\n")
     return lines
@@ -255,7 +255,7 @@ def emit_family(table, family):
 def emit_handlers_header(table):
     lines = [NOTICE, '#pragma once\n\n#include "server/executor/dispatch.h"\n\n'
              "namespace rcuda::server {\n\n"
-             "// Handwritten, in server/executor: what runs in place of the driver function.\n"
+             "// Handwritten, in server/executor: functions that run in place of the driver function.\n"
              "// Handles are the driver's; an output pointer is null only where the parameter is optional.\n"]
     for f in table.functions.values():
         if f.travels and f.handwritten_server:
@@ -273,7 +273,7 @@ def emit_dispatch(table):
     travelling = {f.opcode: f for f in table.functions.values() if f.travels}
     lines = [NOTICE, '#include <iterator>\n\n#include "api/server_handlers.h"\n'
              '#include "common/wire/protocol.h"\n\nnamespace rcuda::server {\nnamespace {\n\n'
-             "// By opcode, from kFirstGenerated; the holes are opcodes that were given up.\n"
+             "// By opcode, from kFirstGenerated; the holes are retired opcodes.\n"
              "const HandlerEntry kHandlers[] = {\n"]
     for opcode in range(FIRST_OPCODE, max(travelling, default=FIRST_OPCODE) + 1):
         f = travelling.get(opcode)

@@ -18,9 +18,9 @@ def services(c):
 def emit_header(table):
     lines = ["""// The handlers of custom commands, one each, in server/executor/handlers.
 //
-// A handler gets the body, whose completion word exists, and in the command what follows the body.
-// All of it is what the peer sent, else unchecked. A class = "call" command has a caller who waits. A
-// handler appends the members of the reply, without its header. X_may_wait(): see PeerWaits.
+// A handler gets the body, whose completion word exists, and in the command the bytes after the
+// body. Everything else comes from the peer unchecked. A caller waits for a class = "call" command.
+// A handler appends the members of the reply, without its header. X_may_wait(): see PeerWaits.
 """, NOTICE, '#pragma once\n\n#include <vector>\n\n#include "server/executor/custom.h"\n\nnamespace rcuda::server {\n\n']
     for c in table.commands.values():
         if c.handled:

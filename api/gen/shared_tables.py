@@ -11,7 +11,7 @@ def by_opcode(table):
 
 
 def emit_opcodes(table):
-    lines = ["// Opcodes of the generated commands; those of common/wire/commands.h are below them.\n",
+    lines = ["// Opcodes of the generated commands; the opcodes of common/wire/commands.h are below them.\n",
              NOTICE, "#pragma once\n\n#include <cstdint>\n\nnamespace rcuda::api {\n\n"
              "enum class Opcode : uint16_t {\n"]
     lines += [f"  {f.name} = 0x{f.opcode:03x},\n" for f in by_opcode(table)]
@@ -36,7 +36,7 @@ def emit_names(table):
 
 
 def layouts_of(types, layouts):
-    """The definitions of these C types, and of what they consist of."""
+    """The definitions of these C types and of the types of their members."""
     found, open_names = {}, re.findall(r"\w+", " ".join(types))
     while open_names:
         name = open_names.pop()
@@ -47,7 +47,7 @@ def layouts_of(types, layouts):
 
 
 def description_of_function(function, table, layouts):
-    """All that client and worker must agree on to use it. Its traits are not: each side asks its own table."""
+    """Everything that must be equal in client and worker. Not the traits: each side uses its own table."""
     arguments = [(a.form, a.element, a.kind, a.nullable, a.count, a.count_from) for a in function.arguments]
     elements = [a.element for a in function.arguments]
     for name in elements:  # grows
@@ -60,14 +60,14 @@ def description_of_function(function, table, layouts):
 
 
 def description_of_command(command, layouts):
-    """The same of a custom command. The protocol's hash has the structs of our own in it (struct_layouts.py)."""
+    """The same for a custom command. The protocol's hash covers rcuda's own structs (struct_layouts.py)."""
     parts = (command.body, command.tail, command.reply, command.reply_tail)
     return (command.name, command.klass, [[(m.type, m.name, m.length) for m in part] for part in parts],
             layouts_of([m.type for part in parts for m in part], layouts))
 
 
 def hash_of(description):
-    """Of 32 bits, never 0."""
+    """A hash of 32 bits, never 0."""
     return int(hashlib.sha256(repr(description).encode()).hexdigest()[:8], 16) or 1
 
 

@@ -1,4 +1,4 @@
-"""The layout of the messages that are plain structs: what C++ headers declare of constants, enumerations and members of
+"""The layout of the messages that are plain structs: C++ headers' declarations of constants, enumerations and members of
 structs. Comments, texts, functions, classes and default values are not part of it."""
 
 import hashlib
@@ -19,7 +19,7 @@ FUNCTION = re.compile(r"\boperator\b|^(?!.*\bconstexpr\b[^(]*=)(?!alignas)[^=]*\
 
 
 def closing(text, opening):
-    """The place of the bracket that closes the one at `opening`."""
+    """The position of the bracket that closes the bracket at `opening`."""
     depth = 0
     for place in range(opening, len(text)):
         depth += {"{": 1, "}": -1}.get(text[place], 0)
@@ -29,7 +29,7 @@ def closing(text, opening):
 
 
 def statements(text):
-    """(what stands before the first brace, what is inside of it or None) for each declaration."""
+    """(the text before the first brace, the text inside the braces or None) for each declaration."""
     start = place = 0
     head = body = None
     while place < len(text):
@@ -48,12 +48,12 @@ def statements(text):
 
 
 def words(text):
-    """The same text for all ways to write it."""
+    """The text with normalised white space."""
     return " ".join(re.findall(r"\w+|[^\w\s]", text))
 
 
 def declarations(text):
-    """Those of a part of a header, a line each."""
+    """The declarations of a part of a header, one per line."""
     for head, body in statements(text):
         head = re.sub(r"^(?:public|private|protected):\s*", "", head)
         if head.startswith("namespace"):
@@ -73,7 +73,7 @@ def declarations(text):
 
 
 def layout(text):
-    """That of a header."""
+    """The layout of a header."""
     text = re.sub(r"//.*|^#.*", "", text, flags=re.M)
     return "\n".join(declarations(re.sub(r'"(?:[^"\\\n]|\\.)*"', '""', text)))
 
@@ -84,7 +84,7 @@ def layouts_hash(repository):
 
 
 def emit(repository):
-    return ("// What common/reach/protocol_hash.cpp takes from the headers that declare plain structs.\n" + NOTICE +
+    return ("// For common/reach/protocol_hash.cpp: a hash of the headers that declare plain structs.\n" + NOTICE +
             "#pragma once\n\n#include <cstdint>\n\nnamespace rcuda::wire {\n\n"
             f"inline constexpr uint64_t kStructLayouts = 0x{layouts_hash(repository)};\n\n"
             "}  // namespace rcuda::wire\n")

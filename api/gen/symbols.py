@@ -15,7 +15,7 @@ from emit import NOTICE
 from exports import newer_functions
 
 # Calls so short that switching cancellation off and on would be noticeable (two locked instructions, 10 to 20 ns).
-# They rarely block. The code that blocks then switches cancellation off itself (common/base/cancellation_off.h).
+# They rarely block; the code that blocks switches cancellation off itself (common/base/cancellation_off.h).
 SHORT = {"cuCtxGetCurrent", "cuCtxGetDevice", "cuCtxPopCurrent_v2", "cuCtxPushCurrent_v2", "cuCtxSetCurrent",
          "cuEventQuery", "cuEventRecord", "cuLaunchKernel", "cuLaunchKernelEx", "cuStreamIsCapturing",
          "cuStreamQuery", "cuStreamWaitEvent"}
@@ -45,7 +45,7 @@ def emit_definitions(toolkit):
              '#include "common/base/cancellation_off.h"\n\n'
              "using rcuda::CancellationOff;\nusing rcuda::client::trace::Span;\n\n"
              "#define RCUDA_TRACED static __attribute__((noinline, cold))\n\n"
-             "// Of this library alone.\n#pragma GCC visibility push(hidden)\nextern \"C\" {\n"]
+             "// Hidden symbols of this library.\n#pragma GCC visibility push(hidden)\nextern \"C\" {\n"]
     lines += [f"CUresult rcuda_{p.name}({', '.join(p.types) or 'void'});\n"
               for p in declared(toolkit)]
     lines.append('}\n#pragma GCC visibility pop\n\nextern "C" {\n'

@@ -70,7 +70,7 @@ class Struct:
 class Types:
     handles: dict  # C type -> wire::Kind constant, without the k
     null_results: dict  # C type -> CUresult for a null handle
-    structs: dict  # C type -> Struct, those with fixups; all others are plain
+    structs: dict  # C type -> Struct, for structs with fixups; all other structs are plain
     plain: frozenset
 
 
@@ -79,11 +79,11 @@ class Argument:
     name: str
     type: str
     form: str
-    element: str  # the type behind the pointer, or the type itself
+    element: str  # the pointed-to type, or the type itself
     kind: str = ""  # for handles
     nullable: bool = False
     count: str = ""  # C++ expression over the parameters
-    count_from: str = ""  # the inout parameter that is the count, if there is one
+    count_from: str = ""  # the inout parameter that is the count, if any
 
     @property
     def is_input(self):
@@ -109,8 +109,8 @@ class Function:
     route: str = "auto"
     always_outputs: bool = False
     server_after: str = ""
-    stream_near: str = ""  # a null stream means that of the worker that owns this address
-    owner: bool = False  # forward_cuX takes the owner of the address that the call ends
+    stream_near: str = ""  # a null stream means the null stream of the worker that owns this address
+    owner: bool = False  # forward_cuX takes the owner of the address that the call frees
     older: tuple = ()  # earlier versions with the same prototype, for older drivers
     alias: str = ""  # a call of another function of the table that does the same
     constant: str = ""  # the result of a local function that does nothing
@@ -134,7 +134,7 @@ class Table:
     types: Types
     unsupported: dict  # name -> reason
     skipped: list  # table entries the header does not have
-    unknown: list  # functions of the header that are neither in the table nor excused
+    unknown: list  # functions of the header that are neither in the table nor in unsupported.toml
 
 
 def load_types(path):
@@ -157,7 +157,7 @@ def argument_of(function_name, parameter, note, types, parameters):
     """The Argument for one parameter, from its C type and its notation (which may be empty)."""
     where = f"{function_name}: {parameter.name}"
     if (note == "blob") != (parameter.type == BLOB):
-        raise TableError(f"{where}: blob is for parameters of type Blob*, of calls of our own")
+        raise TableError(f"{where}: blob is for parameters of type Blob* of rcuda's own calls")
     if note == "blob":
         return Argument(parameter.name, parameter.type, "blob", "Blob")
     match = NOTATION.fullmatch(note) if note else None
@@ -194,7 +194,7 @@ def argument_of(function_name, parameter, note, types, parameters):
         raise TableError(f"{where}: {word} does not fit a pointer")
     kind = types.handles.get(pointee, "")
     if kind and word == "out" or word in HANDLE_OUTPUTS and not kind:
-        raise TableError(f"{where}: handles come back as create or named, and only handles do")
+        raise TableError(f"{where}: returned handles need create or named, which are for handles only")
     element = "char" if pointee in ("void", "char") else pointee
     if pointee == "void" and not count:
         raise TableError(f"{where}: void* needs a length")
@@ -254,18 +254,18 @@ def function_of(name, family, entry, prototype, types, is_driver):
         traits=traits_of(name, entry, travels, arguments))
     if sum(a.form == "blob" for a in arguments) > 1 or function.always_outputs and any(
             a.form == "blob" for a in arguments):
-        raise TableError(f"{name}: one blob comes back, and only with success")
+        raise TableError(f"{name}: a call returns at most one blob, and only with success")
     if function.owner and function.route == "auto" and not function.stream_near:
-        raise TableError(f"{name}: owner: there is no address in route or stream_near")
+        raise TableError(f"{name}: owner: route or stream_near must have an address")
     if klass == "post" and any(a.is_output and a.form != "create" for a in arguments):
-        raise TableError(f"{name}: a posted call brings nothing back")
+        raise TableError(f"{name}: a posted call has no outputs")
     return function
 
 
 def traits_of(name, entry, travels, arguments):
     for key in Traits.COLUMNS:
         if key in entry and not travels:
-            raise TableError(f"{name}: {key} says something of a command, but no command is sent")
+            raise TableError(f"{name}: {key} is for functions that send a command")
     traits = Traits.of(name, entry, None)
     if traits.frees in ("at_once", "in_stream") and (not arguments or arguments[0].type != "CUdeviceptr"):
         raise TableError(f"{name}: frees: the first parameter must be the address")
@@ -296,7 +296,7 @@ def following(opcodes, first, last):
 
 
 def assign_opcodes(functions, custom, lock_path, update):
-    """Gives every function that travels and every custom command its number from the lock file.
+    """Gives every function that is sent and every custom command its number from the lock file.
     Numbers are never reused: a name that left the table keeps its line."""
     opcodes = read_lock(lock_path) if lock_path.exists() else {}
     if len(set(opcodes.values())) != len(opcodes):
@@ -331,8 +331,8 @@ def entries(raw):
 
 
 def load(folder, toolkit, old_versions, update_lock=False):
-    """The table for this toolkit. `old_versions`: symbols that forward to a newer one, to that
-    one's name when they have the same prototype, else to ""."""
+    """The table for this toolkit. `old_versions`: symbols that forward to a newer symbol, to its
+    name if they have the same prototype, else to ""."""
     folder = pathlib.Path(folder)
     types = load_types(folder / "types.toml")
     functions, custom, families, skipped, unsupported = {}, {}, [], [], {}
@@ -385,12 +385,12 @@ def keep_used_structs(types, functions):
 
 
 def has_32_bit_addresses(prototype):
-    """Whether it is a function of CUDA 3.1 or before, which no program calls now."""
+    """Whether it is a function of CUDA 3.1 or earlier, which programs no longer call."""
     text = " ".join(prototype.types)
     return "CUdeviceptr_v1" in text or re.search(r"CUDA_\w+_v1\*", text) is not None \
         or prototype.name in OLDEST
 
 
-# 32-bit sizes, but no address to tell by.
+# Functions with 32-bit sizes that have no address in their prototype.
 OLDEST = {"cuDeviceTotalMem", "cuMemGetInfo", "cuMemAllocHost", "cuMemcpyHtoA", "cuMemcpyAtoH",
           "cuMemcpyAtoA", "cuMemcpyHtoAAsync", "cuMemcpyAtoHAsync"}

@@ -7,7 +7,7 @@ import re
 from emit import NOTICE
 from errors import TableError
 
-FIRST_OPCODE = 0x100  # of functions; those of custom commands are below it
+FIRST_OPCODE = 0x100  # of functions; opcodes of custom commands are below it
 ENUMERATIONS = {
     "while_held": {"waits": "kWaits", "asks": "kAsks", "queues": "kQueues", "passes": "kPasses"},
     "queues": {"work": "kWork", "if_it_holds": "kIfItHolds", "answered": "kAnswered",
@@ -26,7 +26,7 @@ class Traits:
     leaves: str = "process"
     waits_for_device: bool = False
     any_context: bool = False
-    device_work: str = "none"  # or the body's member that names the stream
+    device_work: str = "none"  # else the body's member that names the stream
     holds_stream: str | bool = False  # True, or "member & kFlag"
 
     COLUMNS = ("while_held", "queues", "frees", "leaves", "waits_for_device", "any_context", "device_work",
@@ -42,19 +42,19 @@ class Traits:
             if words and value not in words:
                 raise TableError(f"{name}: {key} must be one of {', '.join(filter(None, words))}")
             if key in Traits.OF_BODIES and body is None:
-                raise TableError(f"{name}: {key} is for custom commands, whose body has a fixed form")
+                raise TableError(f"{name}: {key} is for custom commands, because their body has a fixed form")
         traits = Traits(**given)
         for column in ("waits_for_device", "any_context"):
             if not isinstance(getattr(traits, column), bool):
                 raise TableError(f"{name}: {column} must be true or false")
         if traits.frees == "at_once" and not traits.waits_for_device:
-            raise TableError(f"{name}: frees: what frees at once is kept until the device and other "
-                             "workers have let go: waits_for_device must be true")
+            raise TableError(f"{name}: frees: such a command waits until the device is idle and other "
+                             "workers have released the memory: waits_for_device must be true")
         if body is None:
             if traits.queues != "work":
                 raise TableError(f"{name}: queues is for custom commands")
             if traits.while_held == "asks":
-                raise TableError(f"{name}: while_held: only a custom command can be asked")
+                raise TableError(f"{name}: while_held: asks is for custom commands")
         else:
             traits.check_body(name, body)
         return traits
@@ -76,7 +76,7 @@ class Traits:
                     raise TableError(f"{name}: holds_stream must be true or \"member & kFlag\"")
                 need("holds_stream", match[1])
         elif self.queues == "if_it_holds":
-            raise TableError(f"{name}: queues: it never holds a stream, holds_stream is missing")
+            raise TableError(f"{name}: queues: if_it_holds needs holds_stream")
 
 
 def initialiser(traits, struct="", signals=False):
@@ -122,7 +122,7 @@ def emit(table):
     custom = {c.opcode: (c.name, initialiser(c.traits, c.struct, c.signals))
               for c in table.commands.values()}
     generated = {f.opcode: (f.name, initialiser(f.traits)) for f in table.functions.values() if f.travels}
-    return f"""// What each command is: the columns of api/table.
+    return f"""// The traits of each command: the columns of api/table.
 {NOTICE}#pragma once
 
 #include <cstddef>
@@ -140,7 +140,7 @@ inline constexpr CommandTraits kGeneratedTraits[] = {{
 {rows(FIRST_OPCODE, generated)}}};
 inline constexpr CommandTraits kUnknownTraits{{}};
 
-// Of an opcode that is none: those of a command that may do anything.
+// An unknown opcode has the traits of a command that may do anything.
 constexpr const CommandTraits& traits_of(uint16_t opcode) {{
   if (opcode < std::size(kCustomTraits)) return kCustomTraits[opcode];
   constexpr auto kFirst = static_cast<uint16_t>(wire::Custom::kFirstGenerated);

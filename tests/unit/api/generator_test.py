@@ -184,11 +184,11 @@ class WrongTableTest(unittest.TestCase):
 
     def test_posted_calls_bring_nothing_back(self):
         self.refuse('[cuWidgetGetSize]\nclass = "post"\nwidth = "out"\nheight = "out"\n',
-                    "a posted call brings nothing back")
+                    "a posted call has no outputs")
 
     def test_an_owner_is_that_of_an_address(self):
         self.refuse('[cuWidgetDestroy]\nclass = "call"\nwidget = "destroy"\nowner = true\n',
-                    "cuWidgetDestroy: owner: there is no address")
+                    "cuWidgetDestroy: owner: route or stream_near must have an address")
 
     def test_handles_come_back_as_objects(self):
         self.refuse('[cuWidgetCreate_v2]\nclass = "call"\nwidget = "out"\n', "create or named")
@@ -199,8 +199,8 @@ class WrongTableTest(unittest.TestCase):
         own = '[rcuda_picture]\nclass = "{}"\nsignature = "CUwidget widget, {}"\n{}'
         self.refuse(own.format("call", "Blob* a", 'a = "out"\n'), "rcuda_picture: a: blob is for")
         self.refuse(own.format("call", "Blob* a, Blob* b", 'a = "blob"\nb = "blob"\n'),
-                    "rcuda_picture: one blob comes back")
-        self.refuse(own.format("post", "Blob* a", 'a = "blob"\n'), "a posted call brings nothing back")
+                    "rcuda_picture: a call returns at most one blob")
+        self.refuse(own.format("post", "Blob* a", 'a = "blob"\n'), "a posted call has no outputs")
 
     def test_unlisted_structs_do_not_cross(self):
         types = (GOLDEN / "table" / "types.toml").read_text().split("[structs")[0]
@@ -267,7 +267,7 @@ class WrongTraitsTest(unittest.TestCase):
         self.refuse_command({"waits_for_device": "yes"}, "waits_for_device must be true or false")
         self.refuse_command({"any_context": "yes"}, "any_context must be true or false")
         self.refuse_command({"class": "custom"}, "PaintMany: class must be one of post, call")
-        self.refuse_command({"priority": 1}, "PaintMany: priority is no property")
+        self.refuse_command({"priority": 1}, "PaintMany: priority is not a property")
         self.refuse_command({"server": "api"}, "PaintMany: server must be")
         self.refuse_function('[cuWidgetDestroy]\nclass = "post"\nwidget = "destroy"\nfrees = "all"\n',
                              "cuWidgetDestroy: frees must be one of at_once, in_stream, context")
@@ -277,29 +277,29 @@ class WrongTraitsTest(unittest.TestCase):
         self.refuse_command({"device_work": "place"}, "PaintMany: device_work: .*no uint32_t place")
         self.refuse_command({"holds_stream": "state & kHolds"}, "holds_stream: .*no uint32_t state")
         self.refuse_command({"holds_stream": "when it likes"}, "holds_stream must be true or")
-        self.refuse_command({"holds_stream": None}, "PaintMany: queues: it never holds a stream")
+        self.refuse_command({"holds_stream": None}, "PaintMany: queues: if_it_holds needs holds_stream")
         self.refuse_command({"body": "uint32_t word", "device_work": None, "holds_stream": None,
                              "queues": "work"}, "PaintMany: body: a completion word is two members")
         self.refuse_command({"frees": "context"}, "PaintMany: frees is for functions")
-        self.refuse_command({"server": "loop"}, "PaintMany: while_held: it has no handler")
+        self.refuse_command({"server": "loop"}, "PaintMany: while_held: the command has no handler")
 
     def test_bodies(self):
         self.refuse_command({"body": "uint32_t"}, "PaintMany: body: cannot read 'uint32_t'")
-        self.refuse_command({"body": "uint32_t a\nuint64_t a"}, "PaintMany: body: a stands there twice")
+        self.refuse_command({"body": "uint32_t a\nuint64_t a"}, "PaintMany: body: a is there twice")
         self.refuse_command({"body": "uint32_t a[]"}, "PaintMany: body: an array needs a length")
-        self.refuse_command({"tail": "char a[size]"}, "PaintMany: tail: a has the length size, which is no member")
+        self.refuse_command({"tail": "char a[size]"}, "PaintMany: tail: a has the length size, which is not a member")
         self.refuse_command({"body": "Elsewhere"}, "PaintMany: body: Elsewhere declares no body")
-        self.refuse_command({"reply": "uint32_t a"}, "PaintMany: a posted command brings nothing back")
+        self.refuse_command({"reply": "uint32_t a"}, "PaintMany: a posted command has no reply")
 
     def test_traits_of_functions(self):
         size = '[cuWidgetGetSize]\nclass = "call"\nwidth = "out"\nheight = "out"\n'
-        self.refuse_function(size + 'while_held = "asks"\n', "while_held: only a custom command")
+        self.refuse_function(size + 'while_held = "asks"\n', "while_held: asks is for custom commands")
         self.refuse_function(size + 'queues = "nothing"\n', "queues is for custom commands")
         self.refuse_function(size + 'device_work = "hStream"\n', "device_work is for custom commands")
         self.refuse_function(size + 'frees = "at_once"\n', "frees: .*waits_for_device must be true")
         self.refuse_function(size + 'frees = "in_stream"\n', "frees: the first parameter must be the address")
         self.refuse_function('[cuInit]\nclass = "local"\nwhile_held = "passes"\n',
-                             "cuInit: while_held says something of a command, but no command is sent")
+                             "cuInit: while_held is for functions that send a command")
 
     def test_an_opcode_is_needed(self):
         with changed_table({"opcodes.lock": "0x100 cuWidgetCreate_v2\n"}) as folder:
