@@ -44,9 +44,9 @@ std::vector<Told> ask_all(const std::vector<Server>& servers) {
       return {std::move(status), gpus_of(server)};
     }));
   }
-  std::vector<Told> told;
-  for (std::future<Told>& one : asked) told.push_back(one.get());
-  return told;
+  std::vector<Told> reports;
+  for (std::future<Told>& one : asked) reports.push_back(one.get());
+  return reports;
 }
 
 const wire::ServerStatus::Session* session_of(const wire::ServerStatus& status,

@@ -1,6 +1,6 @@
 // The program of rcuda-run --demo: a CUDA program like any other. It uses the driver API, and its
-// kernel is PTX, so it is built without nvcc. It contains nothing specific to rcuda, but is linked
-// to find libcuda.so.1 in its own folder.
+// kernel is PTX, so it is built without nvcc. It contains no code for rcuda, but is linked to find
+// libcuda.so.1 in its own folder.
 //
 // Each device computes a band of a picture of the Mandelbrot set. The bands are copied to the first
 // device (between servers if the devices are on different servers), and from there to the host in
@@ -133,7 +133,7 @@ int show(const std::vector<uint32_t>& picture, const std::vector<Band>& bands) {
 int main() {
   std::vector<Band> bands = divide_rows();
   if (bands.empty()) {
-    std::fputs("demo: there is no device\n", stderr);
+    std::fputs("demo: no device found\n", stderr);
     return 1;
   }
   for (Band& band : bands) start(&band);

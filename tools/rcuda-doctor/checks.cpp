@@ -250,11 +250,11 @@ Findings check_pci(const fs::path& root) {
       const std::string pair = "GPU " + gpu.address + " and " + entry.filename().string();
       const PciDistance::Level level = transport::pci_distance(gpu, *nic).level;
       const bool far = level == PciDistance::Level::kFar;
-      findings.push_back(
-          {far ? Verdict::kNote : Verdict::kGood, pair + " are " + transport::describe(level),
-           far ? "use another adapter for this GPU (RCUDA_VERBS_DEVICE), if there is "
-                 "one on its node"
-               : ""});
+      findings.push_back({far ? Verdict::kNote : Verdict::kGood,
+                          pair + " are " + transport::describe(level),
+                          far ? "use an adapter on this GPU's node (RCUDA_VERBS_DEVICE), if the "
+                                "host has one"
+                              : ""});
       check_acs(transport::pci_route(gpu, *nic), pair, findings);
     }
   }

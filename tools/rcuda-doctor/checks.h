@@ -2,8 +2,8 @@
 // GPUDirect.
 //
 // All of them read files below `root` ("/" in real use, a made-up tree in tests) and change
-// nothing. A file that cannot be read leads to a finding that says what this means. Checks that
-// need root say so. docs/rdma.md has the background of each remedy.
+// nothing. A file that cannot be read leads to a finding that explains the consequence. Findings of
+// checks that need root say so. docs/rdma.md has the background of each remedy.
 #pragma once
 
 #include <filesystem>

@@ -62,7 +62,7 @@ Findings check_transport() {
       }
       findings.push_back({Verdict::kBad, what + status.context(),
                           "install libibverbs1, librdmacm1 and ibverbs-providers, and "
-                          "librcuda-verbs.so in lib/rcuda beside librcuda.so"});
+                          "librcuda-verbs.so in lib/rcuda next to librcuda.so"});
     }
   }
   if (findings.empty()) {

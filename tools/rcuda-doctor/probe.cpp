@@ -32,15 +32,15 @@ constexpr size_t kBlockBytes = 64u << 20;
 constexpr auto kPatience = std::chrono::seconds(20);
 constexpr uint64_t kMagic = 0x32726f7463646372;  // "rcdctor2"
 
-// The first message on a connection: the name of its medium, or none for a further socket of a
-// Link.
+// The first message on a connection: the name of its medium, or an empty name for a further socket
+// of a Link.
 struct Request {
   uint64_t magic = kMagic;
   char medium[wire::kMaxMediumName] = {};
 };
 
 constexpr char kMend[] =
-    "run rcuda-doctor on both hosts and fix what it finds; then docs/rdma.md, \"How it fails\"";
+    "run rcuda-doctor on both hosts and fix its findings; then see docs/rdma.md, \"How it fails\"";
 
 struct AddressList {
   explicit AddressList(addrinfo* list) : list(list) {}

@@ -3,9 +3,9 @@
 //   rcuda-exporter          this machine's server, on 127.0.0.1:9309/metrics
 //   rcuda-exporter --listen 10.0.0.7:9309 node1 node2
 //
-// It queries the servers at each scrape, as rcuda-smi does, and exports what its user may see: the
-// servers' user and root see all sessions. It is a separate process so that a server's daemon,
-// which may run as root, does not contain a web server.
+// It queries the servers at each scrape, as rcuda-smi does, and exports the sessions that its user
+// may see: the servers' user and root see all sessions. It is a separate process so that a server's
+// daemon, which may run as root, does not contain a web server.
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -40,26 +40,26 @@ class Servers : public prometheus::Collectable {
   // Called on threads of the web server. A server that does not answer within a few seconds counts
   // as missing.
   std::vector<prometheus::MetricFamily> Collect() const override {
-    const std::vector<tools::Told> told = tools::ask_all(servers_);
+    const std::vector<tools::Told> all = tools::ask_all(servers_);
     exporter::Families families;
     for (size_t i = 0; i < servers_.size(); ++i) {
       const std::string name = servers_[i].text();
       // If the query for sessions failed, the GPUs were not queried.
-      const Status& error = told[i].status.ok() ? told[i].gpus.status() : told[i].status.status();
-      tell_change(name, error);
-      if (!told[i].status.ok()) {
+      const Status& error = all[i].status.ok() ? all[i].gpus.status() : all[i].status.status();
+      log_change(name, error);
+      if (!all[i].status.ok()) {
         families.add_missing(name);
         continue;
       }
-      families.add_server(name, *told[i].status);
-      if (told[i].gpus.ok()) families.add_gpus(name, *told[i].status, *told[i].gpus);
+      families.add_server(name, *all[i].status);
+      if (all[i].gpus.ok()) families.add_gpus(name, *all[i].status, *all[i].gpus);
     }
     return families.take();
   }
 
  private:
   // Logs a line when a server stops answering and when it answers again, not at each scrape.
-  void tell_change(const std::string& server, const Status& status) const {
+  void log_change(const std::string& server, const Status& status) const {
     MutexLock lock(mutex_);
     if (status.ok() ? missing_.erase(server) == 0 : !missing_.insert(server).second) return;
     std::fprintf(stderr, "rcuda-exporter: %s\n",

@@ -69,7 +69,7 @@ Result<uint64_t> parse_duration(const std::string& text) {
 // "2": two devices; "=0,3" or "0,3": these. A single device is named with the equals sign.
 Status parse_devices(std::string text, wire::LeaseRequest* request) {
   const Status refused(Code::kInvalidArgument,
-                       "--devices " + text + " is not usable: write how many (2), or which (=0,3)");
+                       "--devices " + text + " is not usable: write a number (2) or a list (=0,3)");
   const bool named = text.starts_with('=') || text.find(',') != std::string::npos;
   if (text.starts_with('=')) text.erase(0, 1);
   while (!text.empty()) {
@@ -127,7 +127,7 @@ Status choose_id(wire::LeaseRequest* request) {
   return {};
 }
 
-// Requests all parts of the list and returns the leases, oldest first.
+// Requests all parts of the list and returns all leases, oldest first.
 Result<wire::LeaseAnswer> ask_for_list(const tools::Server& server, wire::LeaseRequest request) {
   wire::LeaseAnswer all;
   while (true) {
@@ -270,14 +270,14 @@ int start(int argc, char** argv) {
   line.require_subcommand(1, 1);
   config::CommandLine& taking =
       line.subcommand("take", "take a lease and print the variables for it");
-  config::CommandLine& extending = line.subcommand("extend", "move the end of a lease");
+  config::CommandLine& extending = line.subcommand("extend", "change the end of a lease");
   config::CommandLine& revoking = line.subcommand("revoke", "end a lease and its sessions");
-  config::CommandLine& listing =
-      line.subcommand("list", "show the leases; those of others only to the server's operators");
+  config::CommandLine& listing = line.subcommand(
+      "list", "show the leases; only operators of the server see leases of other users");
   for (config::CommandLine* command : {&taking, &extending, &revoking, &listing}) {
     command->option("node", &options.node, "host or host:port").type_name("NODE").required();
   }
-  taking.option("--devices", &options.devices, "how many, or which (=0,3)")
+  taking.option("--devices", &options.devices, "a number of devices, or their list (=0,3)")
       .type_name("N")
       .show_default();
   for (config::CommandLine* command : {&taking, &extending}) {
@@ -300,7 +300,7 @@ int start(int argc, char** argv) {
   listing.option("--job", &options.job, "only the lease of this job").type_name("TEXT");
   for (config::CommandLine* command : {&revoking, &listing}) {
     command->flag("--json", &options.json,
-                  "print the leases, and what their sessions have done, as JSON");
+                  "print the leases and the work of their sessions as JSON");
   }
   line.footer(kFooter);  // last, so that the subcommands do not inherit it
   if (const std::optional<int> status = line.parse(argc, argv)) return *status;

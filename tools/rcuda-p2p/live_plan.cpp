@@ -266,7 +266,7 @@ Status measure_copies(const LiveQuery& query, const std::function<void(const std
   RCUDA_RETURN_IF_ERROR(pair.wait_until_measured());
   begun(pair.names());
   for (const uint64_t bytes : query.sizes) {
-    // The planner makes and corrects its plans for this size during the first copies.
+    // During the first copies, the planner makes and corrects its plans for this size.
     constexpr int kCopies = 11;
     std::vector<double> times;
     for (int i = 0; i < kCopies; ++i) {

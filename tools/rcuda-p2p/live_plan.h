@@ -25,8 +25,8 @@ struct LiveCopy {
 };
 
 // Opens a session with each server, has the two workers connect and measure their legs, then
-// requests the plan of each size and copies that size several times. `begun` gets the names of the
-// two GPUs, then `copied` each size as it is done. Blocks for seconds.
+// requests the plan of each size and copies that size several times. Calls `begun` with the names
+// of the two GPUs, then `copied` after the copies of each size. Blocks for seconds.
 Status measure_copies(const LiveQuery& query, const std::function<void(const std::string&)>& begun,
                       const std::function<void(const LiveCopy&)>& copied);
 

@@ -1,4 +1,4 @@
-// rcuda-p2p: shows what the peer-to-peer planner decides and why.
+// rcuda-p2p: shows the decisions of the peer-to-peer planner and their reasons.
 //
 //   rcuda-p2p plan --from node1:0 --to node2:0
 //       plans for two GPUs of running servers, and the measured times of copies
@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
   plan.option("--from", &query.from_gpu,
               "The source GPU: host[@port]:gpu of a running server, or a UUID or its beginning")
       .required();
-  plan.option("--to", &query.to_gpu, "The destination GPU, likewise").required();
+  plan.option("--to", &query.to_gpu, "The destination GPU, in the same form").required();
   plan.flag("--same-host", &query.same_host, "Both servers run on one host");
   plan.option("--nic", &query.nic, "RDMA device of the source");
   plan.option("--to-host", &query.to_host, "Host of the destination");

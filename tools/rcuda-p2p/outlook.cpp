@@ -108,7 +108,7 @@ p2p::PairModel outlook_model(const Bus& bus, const Network& network, Gpudirect g
   p2p::PairModel model;
   model.copy_out = LegModel::linear(kCopyBusyUs, bus.gbps, kCopyDelayUs);
   model.copy_in = LegModel::linear(kCopyBusyUs, bus.gbps, kCopyDelayUs);
-  // The NIC is on the same kind of bus, so neither can be faster than the other.
+  // The NIC is on the same kind of bus, so the slower of the two decides.
   const double wire = std::min(network.gbps, bus.gbps);
   model.wire_verbs = LegModel::linear(kWireBusyUs, wire, kWireDelayUs);
   model.device_out = LegModel::linear(kDeviceBusyUs, kDeviceGbps, kDeviceDelayUs);
@@ -146,7 +146,7 @@ std::string outlook_markdown() {
       append(out, " %.2f |", gbps(bytes, native_copy_us(bus, bytes)));
     out += " |\n";
     for (const Network& network : networks()) {
-      // A network faster than its bus equals the bus: shown once.
+      // A network that is faster than the bus performs as the bus does: show it once.
       const bool beyond = network.gbps > bus.gbps && &network != &networks().front() &&
                           (&network - 1)->gbps > 0.9 * bus.gbps;
       if (beyond) continue;

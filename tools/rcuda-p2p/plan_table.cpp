@@ -22,11 +22,10 @@ Result<std::string> find_gpu(const Measurements& measurements, const std::string
   if (matching.size() == 1) return matching.front();
   std::string list;
   for (const std::string& gpu : matching.empty() ? gpus : matching) list += " " + gpu;
-  return Status(matching.empty() ? Code::kNotFound : Code::kInvalidArgument,
-                std::string(option) + " \"" + wanted + "\" names " +
-                    (matching.empty() ? "no GPU that was measured; there are:"
-                                      : "several GPUs that were measured:") +
-                    list);
+  return Status(
+      matching.empty() ? Code::kNotFound : Code::kInvalidArgument,
+      std::string(option) + " \"" + wanted + "\" names " +
+          (matching.empty() ? "no measured GPU; measured are:" : "several measured GPUs:") + list);
 }
 
 // The first leg of a kind whose source matches; used for parts that the query leaves open.

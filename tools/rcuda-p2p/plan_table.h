@@ -14,8 +14,8 @@ namespace rcuda::tools {
 struct PlanQuery {
   std::string from_gpu;  // UUID, or its beginning
   std::string to_gpu;
-  std::string nic;      // of the source; empty: any measured one
-  std::string to_host;  // empty: any measured one
+  std::string nic;      // of the source; empty: any measured NIC
+  std::string to_host;  // empty: any measured host
   bool same_host = false;
   std::string strategy;  // value of RCUDA_P2P_STRATEGY
   std::string path;      // value of RCUDA_P2P_PATH

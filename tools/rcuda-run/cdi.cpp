@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The oldest version that allows names that begin with a digit; older tools refuse newer versions.
+// The oldest version that allows names with a leading digit; older tools refuse newer versions.
 constexpr const char* kVersion = "0.5.0";
 constexpr const char* kKind = "rcuda/gpu";
 // The folder of all files in the container. Images do not have this folder.
@@ -32,8 +32,8 @@ constexpr std::array kFiles{
     std::pair{"RCUDA_TLS_CERTIFICATE", "/certificate.pem"},
     std::pair{"RCUDA_TLS_AUTHORITIES", "/authorities.pem"},
 };
-// Variables that are not passed to a container. The pool and the files have another form there, and
-// the other variables name files of this machine.
+// Variables that are not passed to a container. The pool and the files have another form in a
+// container. The other variables name files of this machine.
 constexpr std::array<std::string_view, 9> kNotPassed{
     "RCUDA_DEVICE",          "RCUDA_SERVER_",         "RCUDA_DRIVER",
     "RCUDA_PLUGIN_DIR",      "RCUDA_MUNGE_SOCKET",    "RCUDA_TOKEN_FILE",
@@ -110,8 +110,8 @@ Status add_credentials(Edits* edits) {
   return {};
 }
 
-// A server of root on this machine has a socket for containers, in whose place a client looks for
-// the one of the machine. A folder outlives the server that has its socket there.
+// A server of root on this machine has a socket for containers. Mount its folder where clients look
+// for the server's socket. The folder, unlike the socket, remains when the server restarts.
 void add_local_servers(const std::vector<client::DeviceAddress>& devices, Edits* edits) {
   const bool any = std::any_of(devices.begin(), devices.end(), [](const auto& device) {
     return device.medium && device.medium->traits.reach == transport::Reach::kThisMachine;

@@ -99,13 +99,12 @@ std::optional<int> parse(int argc, char** argv, Options* options) {
   line.option("--log", &options->log,
               "trace, debug, info, warn, error or off; LEVEL:FILE writes to a file");
   line.option("--trace", &options->trace,
-              "write a timeline of the calls for Perfetto; %p in the name is the process's id");
+              "write a timeline of the calls for Perfetto; %p in the name becomes the process id");
   line.flag("--sync", &options->synchronous, "make every call a round trip, for debugging");
   line.option("--library", &options->library,
               "librcuda.so to preload, if not the one next to this program");
   line.flag("--demo", &options->demo,
-            "run a small program that comes with rcuda; if no GPUs are named, on a server that "
-            "is started for it");
+            "run a small program that comes with rcuda; if no GPUs are named, start a server");
   line.flag("--cdi", &options->cdi,
             "print a CDI specification, with which podman, Docker and others give containers these "
             "GPUs: rcuda/gpu=all, rcuda/gpu=0, ...");

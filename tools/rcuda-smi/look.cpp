@@ -11,18 +11,18 @@ namespace rcuda::smi {
 
 std::vector<Look> look(const std::vector<tools::Server>& servers) {
   const auto at = std::chrono::steady_clock::now();
-  std::vector<tools::Told> told = tools::ask_all(servers);
+  std::vector<tools::Told> reports = tools::ask_all(servers);
   std::vector<Look> looks;
   for (size_t i = 0; i < servers.size(); ++i) {
     Look& look = looks.emplace_back();
     look.server = servers[i].text();
     look.at = at;
-    look.error = told[i].status.status();
-    if (told[i].status.ok()) look.status = std::move(told[i].status).value();
-    if (told[i].gpus.ok()) {
-      look.gpus = std::move(told[i].gpus).value();
+    look.error = reports[i].status.status();
+    if (reports[i].status.ok()) look.status = std::move(reports[i].status).value();
+    if (reports[i].gpus.ok()) {
+      look.gpus = std::move(reports[i].gpus).value();
     } else if (look.error.ok()) {
-      look.gpus_error = told[i].gpus.status();
+      look.gpus_error = reports[i].gpus.status();
     }
     // A server without idle workers may have found its GPUs only for the GPU query.
     if (!look.status.devices.empty()) continue;

@@ -21,10 +21,10 @@ namespace rcuda::smi {
 
 struct Look {
   std::string server;  // host:port
-  Status error;        // why the rest is empty
+  Status error;        // why the other members are empty
   wire::ServerStatus status;
   wire::GpuReport gpus;  // empty if the server does not report it
-  Status gpus_error;     // why gpus is empty, if the rest is not
+  Status gpus_error;     // why only gpus is empty
   std::chrono::steady_clock::time_point at;
 };
 

@@ -123,7 +123,7 @@ int drain(const std::string& name, bool wait) {
                 sessions == 1 ? "" : "s");
     std::fflush(stdout);
     if (!wait) return 0;
-    for (const uint32_t told = sessions; sessions == told;) {
+    for (const uint32_t printed = sessions; sessions == printed;) {
       std::this_thread::sleep_for(kDrainInterval);
       answer = control(server, {ControlOperation::kAsk, 0});
       if (!answer.ok()) {  // it answered before, and stops when it is drained

@@ -6,8 +6,8 @@
 //   rcuda-token list
 //   rcuda-token revoke 1a2b3c4d
 //
-// It edits the server's file of tokens (server/auth/token_store.h); a running server notices that.
-// The new token is the only thing on stdout.
+// It edits the server's file of tokens (server/auth/token_store.h); a running server reads the
+// change. The new token is the only thing on stdout.
 
 #include <algorithm>
 #include <chrono>
