@@ -99,7 +99,7 @@ def emit_routing(function, types):
 
 def emit_struct_input(a, struct, types, lines):
     """One struct with fixups, followed by the arrays that it points to."""
-    lines.append(f"    auto it = *{a.name};\n    call.fix(to_wire(it, call.route()));\n")
+    lines.append(f"    auto it = *{a.name};\n    call.fix(to_wire(it, call));\n")
     for f in struct.arrays:
         lines.append(f"    {f.member} = nullptr;\n")
     lines.append("    in.value(it);\n")
@@ -116,7 +116,7 @@ def emit_inputs(function, types):
         if a.form == "value":
             lines.append(f"  in.value({cast_pointer(a)});\n")
         elif a.form == "struct":
-            lines.append(f"  {{\n    auto it = {a.name};\n    call.fix(to_wire(it, call.route()));\n"
+            lines.append(f"  {{\n    auto it = {a.name};\n    call.fix(to_wire(it, call));\n"
                          "    in.value(it);\n  }\n")
         elif a.form in ("handle", "destroy", "device", "function"):
             lines.append(f"  in.value({a.name}_wire);\n")
@@ -210,7 +210,7 @@ def emit_outputs(function, types):
         elif a.form in ("out", "inout"):
             lines.append(f"  {{\n    auto it = call.out().value<{a.element}>();\n")
             if struct:
-                lines.append("    from_wire(it, call.route());\n")
+                lines.append("    from_wire(it, call);\n")
                 for f in struct.kept if a.form == "inout" else []:
                     lines.append(f"    {f.member} = {a.name}->{f.path};\n")
             # A driver never reports more elements than fit into the array. rcuda's own commands
@@ -230,6 +230,8 @@ def emit_function(function, types):
     lines += emit_checks(function)
     lines += emit_routing(function, types)
     lines.append("  if (call.failed()) return call.result();\n")
+    if any(a.kind == "Stream" and a.form in ("handle", "destroy") for a in function.arguments):
+        lines.append("  call.pace();\n")
     inputs = emit_inputs(function, types) + emit_creates(function)
     if inputs:
         lines.append("  [[maybe_unused]] wire::Encoder& in = call.in();\n")
@@ -298,10 +300,10 @@ def emit_fixups(table):
     lines = [NOTICE, '#pragma once\n\n#include <cuda.h>\n\n#include "client/forward/call.h"\n\n'
              "namespace rcuda::client {\n\n"]
     for struct in table.types.structs.values():
-        lines += [fixup_function(struct, table.types, "to_wire", "Route* route", "CUresult",
+        lines += [fixup_function(struct, table.types, "to_wire", "Call& call", "CUresult",
                                  lambda f: f.form == "null" or f.direction == "out",
                                  lambda f: f.form in ("location", "devices", "handle")),
-                  fixup_function(struct, table.types, "from_wire", "const Route* route", "void",
+                  fixup_function(struct, table.types, "from_wire", "const Call& call", "void",
                                  lambda f: f.form == "null",
                                  lambda f: f.form == "location" or f.form == "handle" and f.direction != "in"), "\n"]
     lines.append("}  // namespace rcuda::client\n")

@@ -4,12 +4,21 @@
 #include <cuda.h>
 
 #include "client/session/route.h"
+#include "common/cuda/cuda_result.h"
 #include "common/wire/protocol.h"
 
 namespace rcuda::client {
 
-// As resolve() (route.h), also for libraries and kernels, which have an id per session. A kernel is
-// accepted where a function is expected. May query the worker, which blocks for a round trip.
-CUresult resolve_handle(const void* handle, wire::Kind kind, Route* route, wire::ObjectId* id);
+// The route of a call whose handle decides it. Libraries and kernels are independent of contexts:
+// without a current context, they lead to any session.
+CudaResult<Route> find_handle_route(const void* handle, wire::Kind kind);
+// Translates a handle for a command of this route. Null gives id 0, and so does the legacy default
+// stream. Libraries and kernels have an id per session. A kernel is accepted where a function is
+// expected. May query the worker, which blocks for a round trip. CUDA_ERROR_INVALID_HANDLE if the
+// handle belongs to another session or is not a live object.
+CUresult resolve_handle(const void* handle, wire::Kind kind, const Route& route,
+                        wire::ObjectId* id);
+// Whether the handle is a kernel, which calls accept as a function.
+bool is_kernel(CUfunction handle);
 
 }  // namespace rcuda::client

@@ -46,11 +46,11 @@ wire::CopyBody body_of(const LinearCopy& copy, const CopyStream& stream,
   body.destination = copy.destination;
   body.source = copy.source;
   body.bytes = copy.bytes;
-  body.stream = stream_id(stream.route);
+  body.stream = stream.route.id;
   body.flags = flags;
   if (copy.peer && destination.home == Home::kDevice && source.home == Home::kDevice) {
-    body.destination_context = destination.owner.context;
-    body.source_context = source.owner.context;
+    body.destination_context = destination.owner->context;
+    body.source_context = source.owner->context;
   }
   return body;
 }
@@ -86,7 +86,7 @@ CUresult send_pageable(const CopyStream& stream, CUdeviceptr destination, const 
   for (size_t at = 0; at < bytes;) {
     const size_t length = std::min<size_t>(bytes - at, wire::kMaxInlineBytes);
     const wire::CopyInlineBody body{destination + at, static_cast<uint32_t>(length),
-                                    stream_id(stream.route)};
+                                    stream.route.id};
     RCUDA_RETURN_IF_CUDA_ERROR(
         session.post(stream.route, {body, {static_cast<const std::byte*>(source) + at, length}}));
     at += length;
@@ -165,7 +165,7 @@ CUresult copy_page_locked(const CopyStream& stream, const LinearCopy& copy, bool
 // For copies whose two sides have addresses in the worker.
 CUresult copy_addressed(const LinearCopy& copy, const Location& destination, const Location& source,
                         const CopyPlan& plan) {
-  const CopyStream& stream = plan.stream;
+  const CopyStream& stream = *plan.stream;
   const bool to_device = destination.home == Home::kDevice;
   const bool from_device = source.home == Home::kDevice;
   if (stream.route.session->traits().copies_by_cpu && to_device != from_device && !plan.mirrored &&
@@ -190,28 +190,25 @@ CUresult copy_addressed(const LinearCopy& copy, const Location& destination, con
 CUresult copy_from_pageable(const LinearCopy& copy, const Location& destination,
                             const CopyPlan& plan) {
   std::optional<CaptureAnswers> answers;
-  if (needs_access(destination, plan.stream)) answers.emplace(true);
-  const CUresult result = send_pageable(plan.stream, copy.destination,
+  if (needs_access(destination, *plan.stream)) answers.emplace(true);
+  const CUresult result = send_pageable(*plan.stream, copy.destination,
                                         reinterpret_cast<const void*>(copy.source), copy.bytes);
-  if (plan.mirrored) plan.stream.route.session->mirrors().note_write();
+  if (plan.mirrored) plan.stream->route.session->mirrors().note_write();
   const bool waits = plan.waits || (plan.mirrored && copy.synchronous);
-  return result == CUDA_SUCCESS && waits ? synchronize(plan.stream.route) : result;
+  return result == CUDA_SUCCESS && waits ? synchronize(plan.stream->route) : result;
 }
 
 CUresult copy_on_servers(const LinearCopy& copy, const Location& destination,
                          const Location& source) {
-  CopyBetweenServers between;
-  between.destination = {destination.owner, copy.destination};
-  between.source = {source.owner, copy.source};
-  between.extent.width_bytes = copy.bytes;
+  const CopyBetweenServers between{
+      {*destination.owner, copy.destination}, {*source.owner, copy.source}, {copy.bytes}};
   return issue_between_servers(between, copy.stream, copy.synchronous);
 }
 
 }  // namespace
 
 CUresult copy_linear(const LinearCopy& copy) {
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_for_copy(copy.stream, &route));
+  RCUDA_RETURN_IF_CUDA_ERROR(check_copy(copy.stream));
   if (copy.bytes == 0) return CUDA_SUCCESS;
   Location destination, source;
   RCUDA_RETURN_IF_CUDA_ERROR(
@@ -224,7 +221,7 @@ CUresult copy_linear(const LinearCopy& copy) {
     case CopyWay::kBetweenServers:
       return copy_on_servers(copy, destination, source);
     case CopyWay::kCapturePageable:
-      return capture_copy(copy, destination, source, plan.stream);
+      return capture_copy(copy, destination, source, *plan.stream);
     case CopyWay::kOnHost:
       std::memmove(reinterpret_cast<void*>(copy.destination),
                    reinterpret_cast<const void*>(copy.source), copy.bytes);
@@ -234,7 +231,7 @@ CUresult copy_linear(const LinearCopy& copy) {
     case CopyWay::kFromPageable:
       return copy_from_pageable(copy, destination, plan);
     case CopyWay::kToPageable:
-      return copy_to_pageable(plan.stream, reinterpret_cast<void*>(copy.destination), copy.source,
+      return copy_to_pageable(*plan.stream, reinterpret_cast<void*>(copy.destination), copy.source,
                               copy.bytes);
   }
   return CUDA_ERROR_UNKNOWN;

@@ -26,6 +26,8 @@ bool is_one_region(uint64_t address, size_t bytes) {
 
 CUresult locate(uint64_t address, size_t bytes, Side side, Location* location) {
   if (address == 0 || address + bytes < address) return CUDA_ERROR_INVALID_VALUE;
+  location->first = address;
+  location->bytes = bytes;
   Process& process = Process::get();
   const auto known = process.memory().find(address);
   if (known && address + bytes > known->base + known->bytes) {
@@ -33,37 +35,29 @@ CUresult locate(uint64_t address, size_t bytes, Side side, Location* location) {
     if (known->placement != Placement::kMapped) return CUDA_ERROR_INVALID_VALUE;
   }
   if (known && known->session) {
-    *location = {Home::kDevice,
-                 {known->session, known->context, known->device},
-                 known->placement == Placement::kDeviceAsync,
-                 address,
-                 bytes};
+    location->home = Home::kDevice;
+    location->owner.emplace(route_of(*known));
+    location->of_pool = known->placement == Placement::kDeviceAsync;
     // Managed memory is also host memory.
     return side == Side::kHost && !is_managed(*known) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
   }
   if (known && known->reachable &&
       (known->placement != Placement::kRegistered || is_one_region(address, bytes))) {
-    *location = {Home::kExposed, {}, false, address, bytes};
+    location->home = Home::kExposed;
     return CUDA_SUCCESS;
   }
   // A device address that belongs to no allocation: freed, or never allocated.
   if (process.session_of_address(address)) return CUDA_ERROR_INVALID_VALUE;
-  *location = {Home::kPageable, {}, false, address, bytes};
   const bool has_device_address = known && known->reachable;
   return side == Side::kDevice && !has_device_address ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-CUresult stream_at(const Route& owner, CUstream handle, CopyStream* stream) {
-  Route issued;
-  wire::ObjectId id;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve(handle, wire::Kind::kStream, &issued, &id));
-  if (!owner.session || issued.session == owner.session) {
-    *stream = {issued};
-    return CUDA_SUCCESS;
-  }
+CudaResult<CopyStream> stream_at(const std::optional<Route>& owner, CUstream handle) {
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute issued, find_stream_route(handle));
+  pace(issued);
+  if (!owner || issued.session == owner->session) return CopyStream{issued};
   RCUDA_RETURN_IF_CUDA_ERROR(synchronize(issued));
-  *stream = {in_default_stream(owner), true};
-  return CUDA_SUCCESS;
+  return CopyStream{in_default_stream(*owner), true};
 }
 
 }  // namespace rcuda::client

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 
 #include <cuda.h>
 
@@ -18,29 +19,29 @@ enum class Home {
 
 struct Location {
   Home home = Home::kPageable;
-  Route owner;  // kDevice: session, a context there, device
+  std::optional<Route> owner;  // kDevice: the worker, and a context there
   bool of_pool = false;
   uint64_t first = 0;  // the first byte of the range; 0 for an array
   size_t bytes = 0;
 };
 
-// CUDA_ERROR_INVALID_VALUE if [address, address + bytes) leaves its allocation, or is not the kind
-// of memory that `side` promises.
+// Fills a new Location. CUDA_ERROR_INVALID_VALUE if [address, address + bytes) leaves its
+// allocation, or is not the kind of memory that `side` promises.
 CUresult locate(uint64_t address, size_t bytes, Side side, Location* location);
 
-// The stream in which a copy runs on the worker that owns the device memory (`owner` without
-// session: any). If the copy was issued in another session's stream, stream_at() waits for that
-// stream, and the copy runs in the owner's default stream.
+// The stream of a copy on the worker that owns the device memory. `owner` null: any worker. Blocks
+// while the queue of the stream is full. If the copy was issued in another session's stream,
+// stream_at() waits for that stream, and the copy runs in the owner's default stream.
 struct CopyStream {
-  Route route;
+  StreamRoute route;
   bool is_elsewhere = false;  // the copy was issued in another session's stream
 };
-CUresult stream_at(const Route& owner, CUstream handle, CopyStream* stream);
+CudaResult<CopyStream> stream_at(const std::optional<Route>& owner, CUstream handle);
 
 // Whether the pool's access rights decide if the stream may copy the memory. The driver checks
 // them, so the copy is a round trip and a refusal comes from the call itself.
 inline bool needs_access(const Location& location, const CopyStream& stream) {
-  return location.of_pool && location.owner.device != stream.route.device;
+  return location.of_pool && location.owner->device != stream.route.device;
 }
 
 }  // namespace rcuda::client

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -55,8 +56,8 @@ class Halves {
     out_ = half(copy.source, copy.extent, from, to);
     out_.flags = wire::kPeerOutgoing;
     in_ = half(copy.destination, copy.extent, to, from);
-    out_route_ = copy.source.owner;
-    in_route_ = copy.destination.owner;
+    out_route_.emplace(copy.source.owner);
+    in_route_.emplace(copy.destination.owner);
   }
 
   bool has_side_on(const Session* session) const {
@@ -69,7 +70,7 @@ class Halves {
     wire::PeerCopyBody& body = outgoing ? out_ : in_;
     body.stream = place.stream;
     body.flags |= wire::kPeerInStream | (hold ? wire::kPeerHolds | wire::kPeerReports : 0u);
-    (outgoing ? out_route_ : in_route_) = place.route;
+    (outgoing ? out_route_ : in_route_).emplace(place.route);
     if (!outgoing) out_.flags |= wire::kPeerOtherStream;
   }
 
@@ -122,11 +123,11 @@ class Halves {
     out_.id = in_.id = peers.next_id();
     in_.word = word.index;
     in_.sequence = word.sequence;
-    const CUresult sent = send(out_route_, out_);
+    const CUresult sent = send(*out_route_, out_);
     if (source_.lost()) return kSessionLost;
     // Sends this half even if the first half was refused (RCUDA_SYNC): this half then ends with the
     // same error.
-    const CUresult received = send(in_route_, in_);
+    const CUresult received = send(*in_route_, in_);
     posted_ = true;
     return either(sent, received);
   }
@@ -134,7 +135,7 @@ class Halves {
   Session& source_;
   Session& destination_;
   wire::PeerCopyBody out_{}, in_{};
-  Route out_route_, in_route_;
+  std::optional<Route> out_route_, in_route_;
   bool posted_ = false;
 };
 
@@ -167,7 +168,7 @@ CUresult signal_then_await(const StreamPoint& earlier, const StreamPoint& later,
 // Returns this library's stream in the owner's context. Copies issued in a third server's streams
 // are ordered in it, so they run in the order of their calls. That is safe, because any order of
 // unrelated streams is allowed.
-CUresult passing_stream(const Route& owner, StreamPoint* place) {
+CudaResult<StreamPoint> passing_stream(const Route& owner) {
   static auto* mutex = new Mutex;
   static auto* streams = new std::vector<Ref<Stream>>;  // one per context, made on demand
   MutexLock lock(*mutex);
@@ -185,8 +186,9 @@ CUresult passing_stream(const Route& owner, StreamPoint* place) {
     created->timeline->set_with_legacy(Timeline::WithLegacy::kNo);
     streams->push_back(Ref(created));
   }
-  place->route = owner;
-  return resolve(stream, wire::Kind::kStream, &place->route, &place->stream);
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream));
+  pace(route);
+  return StreamPoint{route, route.id};
 }
 
 CUresult copy_asynchronously(const CopyBetweenServers& copy, const StreamPoint& issued) {
@@ -195,12 +197,10 @@ CUresult copy_asynchronously(const CopyBetweenServers& copy, const StreamPoint& 
     halves.order_with(issued, true);
     return halves.post();
   }
-  StreamPoint passing;
-  CUresult result = passing_stream(copy.source.owner, &passing);
-  if (result == CUDA_SUCCESS) result = signal_then_await(issued, passing);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_ASSIGN_OR_RETURN(const StreamPoint& passing, passing_stream(copy.source.owner));
+  RCUDA_RETURN_IF_CUDA_ERROR(signal_then_await(issued, passing));
   halves.order_between(passing);
-  result = halves.post();
+  const CUresult result = halves.post();
   return either(result, signal_then_await(passing, issued, halves.id()));
 }
 
@@ -252,8 +252,9 @@ void copy_between_servers_now(const CopyBetweenServers& copy) {
 }
 
 CUresult copy_between_servers(const CopyBetweenServers& copy, CUstream stream, bool synchronous) {
-  StreamPoint issued;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve(stream, wire::Kind::kStream, &issued.route, &issued.stream));
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream));
+  pace(route);
+  const StreamPoint issued{route, route.id};
   const CUresult result =
       synchronous ? copy_and_wait(copy, issued) : copy_asynchronously(copy, issued);
   if (result != CUDA_SUCCESS) return result;
@@ -261,16 +262,15 @@ CUresult copy_between_servers(const CopyBetweenServers& copy, CUstream stream, b
       {issued.route.session, copy.source.owner.session, copy.destination.owner.session});
 }
 
-CUresult wait_across_servers(CUstream handle, const Route& stream, wire::ObjectId id,
-                             CUevent event_handle, const Event& event) {
+CUresult wait_across_servers(CUstream handle, const StreamRoute& stream, CUevent event_handle,
+                             const Event& event) {
   if (any_capture() &&
       (may_capture(handle) || forward_cuEventQuery(event_handle) == CUDA_ERROR_CAPTURED_EVENT)) {
     // A capture cannot span servers.
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
-  StreamPoint recorded{target_of(event)};
-  recorded.event = event.id;
-  const CUresult result = signal_then_await(recorded, {stream, id});
+  const StreamPoint recorded{route_of(event), 0, event.id};
+  const CUresult result = signal_then_await(recorded, {stream, stream.id});
   return result == CUDA_SUCCESS ? take_errors({stream.session, event.session}) : result;
 }
 

@@ -38,9 +38,9 @@ CUresult copy_between_servers(const CopyBetweenServers& copy, CUstream stream, b
 // their place in a stream. An error is reported by the program's next call that uses the
 // destination's server.
 void copy_between_servers_now(const CopyBetweenServers& copy);
-// cuStreamWaitEvent for a stream and an event of different servers. `stream`, `id`: the route and
-// id that `handle` resolves to.
-CUresult wait_across_servers(CUstream handle, const Route& stream, wire::ObjectId id,
-                             CUevent event_handle, const Event& event);
+// cuStreamWaitEvent for a stream and an event of different servers. `stream`: the route of
+// `handle`.
+CUresult wait_across_servers(CUstream handle, const StreamRoute& stream, CUevent event_handle,
+                             const Event& event);
 
 }  // namespace rcuda::client

@@ -14,7 +14,7 @@ namespace {
 struct NodeSide {
   const Session* session = nullptr;  // null: host memory
   bool is_array = false;
-  PeerSide memory;
+  std::optional<PeerSide> memory;  // device memory
 };
 
 CUresult find_side(CUmemorytype type, CUdeviceptr device, CUarray array, size_t pitch,
@@ -27,15 +27,14 @@ CUresult find_side(CUmemorytype type, CUdeviceptr device, CUarray array, size_t 
     return CUDA_SUCCESS;
   }
   if (type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED) return CUDA_SUCCESS;
-  side->memory.pitch_bytes = pitch ? pitch : x_bytes + copy.WidthInBytes;
-  side->memory.slice_bytes = side->memory.pitch_bytes * (height ? height : y + copy.Height);
-  side->memory.address =
-      device + z * side->memory.slice_bytes + y * side->memory.pitch_bytes + x_bytes;
+  const uint64_t pitch_bytes = pitch ? pitch : x_bytes + copy.WidthInBytes;
+  const uint64_t slice_bytes = pitch_bytes * (height ? height : y + copy.Height);
+  const uint64_t address = device + z * slice_bytes + y * pitch_bytes + x_bytes;
   Location location;
-  RCUDA_RETURN_IF_CUDA_ERROR(locate(side->memory.address, 1, Side::kAny, &location));
-  if (location.home != Home::kDevice) return CUDA_SUCCESS;
-  side->memory.owner = location.owner;
-  side->session = location.owner.session;
+  RCUDA_RETURN_IF_CUDA_ERROR(locate(address, 1, Side::kAny, &location));
+  if (!location.owner) return CUDA_SUCCESS;
+  side->memory.emplace(PeerSide{*location.owner, address, pitch_bytes, slice_bytes});
+  side->session = location.owner->session;
   return CUDA_SUCCESS;
 }
 
@@ -57,10 +56,8 @@ CUresult copy_between_servers_of(const CUDA_MEMCPY3D& given,
     return CUDA_SUCCESS;
   }
   if (destination.is_array || source.is_array) return CUDA_ERROR_NOT_SUPPORTED;
-  copy->emplace();
-  (*copy)->destination = destination.memory;
-  (*copy)->source = source.memory;
-  (*copy)->extent = {given.WidthInBytes, given.Height, given.Depth};
+  copy->emplace(CopyBetweenServers{
+      *destination.memory, *source.memory, {given.WidthInBytes, given.Height, given.Depth}});
   return CUDA_SUCCESS;
 }
 

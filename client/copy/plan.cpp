@@ -14,17 +14,17 @@ namespace {
 // CPU copies, first waits for the stream's earlier use of the memory.
 CUresult prepare_mirrors(const Location& destination, const Location& source, bool cpu_copies,
                          CopyPlan* plan) {
-  const Session& session = *plan->stream.route.session;
+  const Session& session = *plan->stream->route.session;
   if (is_mirrored(session, destination.first, destination.bytes)) {
     plan->mirrored |= wire::kDestinationMirrored;
   }
   if (is_mirrored(session, source.first, source.bytes)) plan->mirrored |= wire::kSourceMirrored;
   if (plan->mirrored == 0 || plan->captures) return CUDA_SUCCESS;
   if (cpu_copies) {
-    const CUresult result = synchronize(plan->stream.route);
+    const CUresult result = synchronize(plan->stream->route);
     if (result != CUDA_SUCCESS) return result;
   }
-  return push_mirrors(plan->stream.route);
+  return push_mirrors(plan->stream->route);
 }
 
 // CUDA waits for the stream before a synchronous copy of pageable memory to the device. Without
@@ -39,12 +39,13 @@ CUresult prepare_copy(const Location& destination, const Location& source, CUstr
                       bool synchronous, bool worker_copies_host, CopyPlan* plan) {
   const bool to_device = destination.home == Home::kDevice;
   const bool from_device = source.home == Home::kDevice;
-  if (to_device && from_device && destination.owner.session != source.owner.session) {
+  if (to_device && from_device && destination.owner->session != source.owner->session) {
     plan->way = CopyWay::kBetweenServers;
     return CUDA_SUCCESS;
   }
-  const Route& owner = to_device ? destination.owner : source.owner;
-  RCUDA_RETURN_IF_CUDA_ERROR(stream_at(owner, stream, &plan->stream));
+  RCUDA_ASSIGN_OR_RETURN(const CopyStream& found,
+                         stream_at(to_device ? destination.owner : source.owner, stream));
+  plan->stream.emplace(found);
   const bool pageable = destination.home == Home::kPageable || source.home == Home::kPageable;
   plan->captures = may_capture(stream);
   if (pageable && plan->captures) {
@@ -54,26 +55,26 @@ CUresult prepare_copy(const Location& destination, const Location& source, CUstr
   if (!to_device && !from_device && (pageable || !worker_copies_host)) {
     // The host's copy comes after all earlier work in the stream.
     plan->way = CopyWay::kOnHost;
-    return synchronize(plan->stream.route);
+    return synchronize(plan->stream->route);
   }
   RCUDA_RETURN_IF_CUDA_ERROR(prepare_mirrors(destination, source, pageable, plan));
   // Later work in the stream of the other session must run after the copy, but that stream does not
   // wait for the stream of the copy. So the caller waits.
-  plan->waits = plan->stream.is_elsewhere;
+  plan->waits = plan->stream->is_elsewhere;
   if (pageable) {
     plan->way = to_device ? CopyWay::kFromPageable : CopyWay::kToPageable;
-    return synchronous && to_device ? wait_before_copy(plan->stream.route) : CUDA_SUCCESS;
+    return synchronous && to_device ? wait_before_copy(plan->stream->route) : CUDA_SUCCESS;
   }
   // A synchronous copy within the device memory of one context need not wait, unless the memory is
   // also host memory (managed memory). Between two contexts, a synchronous copy is ordered in the
   // default streams of both.
   const bool between =
-      to_device && from_device && destination.owner.context != source.owner.context;
+      to_device && from_device && destination.owner->context != source.owner->context;
   if (synchronous && (between || plan->mirrored != 0 || !(to_device && from_device))) {
     plan->waits = true;
   }
   if (!synchronous || !between) return CUDA_SUCCESS;
-  return synchronize(in_default_stream(source.owner));
+  return synchronize(in_default_stream(*source.owner));
 }
 
 }  // namespace rcuda::client

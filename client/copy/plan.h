@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include <cuda.h>
 
@@ -33,10 +34,10 @@ enum class CopyWay {
 
 struct CopyPlan {
   CopyWay way = CopyWay::kInWorker;
-  CopyStream stream;      // where it runs; not set between servers
-  bool captures = false;  // the stream captures; not set between servers
-  uint32_t mirrored = 0;  // flags of wire::CopyBody: which sides are mirrored
-  bool waits = false;     // the caller waits until the copy has ended
+  std::optional<CopyStream> stream;  // where it runs; not set between servers
+  bool captures = false;             // the stream captures; not set between servers
+  uint32_t mirrored = 0;             // flags of wire::CopyBody: which sides are mirrored
+  bool waits = false;                // the caller waits until the copy has ended
 };
 
 // `worker_copies_host`: a worker can also copy from page-locked memory to page-locked memory.

@@ -55,7 +55,7 @@ CUresult find_array(CUarray handle, ShapeSide* side) {
   const auto* array = find<Array>(handle);
   if (!array) return handle ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
   side->home = Home::kDevice;
-  side->owner = {array->session, array->context, array->device};
+  side->owner.emplace(route_of(*array));
   side->wire.address = array->id;
   side->wire.type = wire::MemoryType::kArray;
   return CUDA_SUCCESS;
@@ -95,22 +95,20 @@ CUresult describe(CUmemorytype type, const void* host, CUdeviceptr device, CUarr
   if (end > std::numeric_limits<uint64_t>::max()) return CUDA_ERROR_INVALID_VALUE;
   const uint64_t first = row_address(shape, 0, 0);
   const auto last = static_cast<uint64_t>(end);
-  Location location;
-  RCUDA_RETURN_IF_CUDA_ERROR(locate(first, last - first, promised, &location));
-  static_cast<Location&>(*side) = location;
-  shape.type = location.home == Home::kDevice ? wire::MemoryType::kDevice : wire::MemoryType::kHost;
+  RCUDA_RETURN_IF_CUDA_ERROR(locate(first, last - first, promised, side));
+  shape.type = side->home == Home::kDevice ? wire::MemoryType::kDevice : wire::MemoryType::kHost;
   return CUDA_SUCCESS;
 }
 
 // Sends one piece of a copy. Errors of earlier commands are left until all pieces are sent.
 CUresult post_piece(const CopyStream& where, wire::CopyShapeBody body,
                     SentCommand* sent = nullptr) {
-  body.stream = stream_id(where.route);
+  body.stream = where.route.id;
   return where.route.session->post(where.route, body, transport::Wake::kYes, sent);
 }
 
 CUresult post_shape(const CopyStream& where, wire::CopyShapeBody body) {
-  body.stream = stream_id(where.route);
+  body.stream = where.route.id;
   return post(where.route, body);
 }
 
@@ -268,7 +266,7 @@ CUresult capture_shape(const CopyStream& where, ShapeSide destination, ShapeSide
   if (result == CUDA_SUCCESS) result = replace(source, true);
   if (result == CUDA_SUCCESS) {
     wire::CopyShapeBody body = whole_body(destination, source, extent);
-    body.stream = stream_id(where.route);
+    body.stream = where.route.id;
     result = session.call(where.route, body);
   }
   if (result != CUDA_SUCCESS) {
@@ -291,16 +289,14 @@ CUresult on_host(const ShapeSide& destination, const ShapeSide& source, const Ex
 // ---- between servers ----------------------------------------------------------------------------
 
 PeerSide peer_side(const ShapeSide& side) {
-  return {side.owner, row_address(side.wire, 0, 0), side.wire.pitch_bytes,
+  return {*side.owner, row_address(side.wire, 0, 0), side.wire.pitch_bytes,
           side.wire.pitch_bytes * side.wire.height};
 }
 
 CUresult copy_linear_sides(const ShapeSide& destination, const ShapeSide& source,
                            const Extent& extent, CUstream stream, bool synchronous) {
-  CopyBetweenServers copy;
-  copy.destination = peer_side(destination);
-  copy.source = peer_side(source);
-  copy.extent = {extent.width_bytes, extent.height, extent.depth};
+  const CopyBetweenServers copy{
+      peer_side(destination), peer_side(source), {extent.width_bytes, extent.height, extent.depth}};
   return issue_between_servers(copy, stream, synchronous);
 }
 
@@ -315,7 +311,7 @@ class BesideArray {
         forward_cuMemAlloc_v2(&address, extent.width_bytes * extent.height * extent.depth);
     if (result != CUDA_SUCCESS) return result;
     side.home = Home::kDevice;
-    side.owner = owner;
+    side.owner.emplace(owner);
     side.wire.address = address;
     side.wire.pitch_bytes = extent.width_bytes;
     side.wire.height = extent.height;
@@ -324,7 +320,7 @@ class BesideArray {
   }
   ~BesideArray() {
     if (side.wire.address == 0) return;
-    const InContext scope(side.owner);
+    const InContext scope(*side.owner);
     (void)forward_cuMemFree_v2(side.wire.address);
   }
 
@@ -333,8 +329,7 @@ class BesideArray {
 
 CUresult copy_on_worker(const ShapeSide& destination, const ShapeSide& source, const Extent& extent,
                         CUstream stream) {
-  CopyStream where;
-  RCUDA_RETURN_IF_CUDA_ERROR(stream_at(source.owner, stream, &where));
+  RCUDA_ASSIGN_OR_RETURN(const CopyStream& where, stream_at(source.owner, stream));
   wire::CopyShapeBody body = whole_body(destination, source, extent);
   RCUDA_RETURN_IF_CUDA_ERROR(post_shape(where, body));
   return synchronize(where.route);
@@ -349,10 +344,10 @@ CUresult copy_arrays(const ShapeSide& destination, const ShapeSide& source, cons
   BesideArray before, after;
   CUresult result = CUDA_SUCCESS;
   if (from_array) {
-    result = before.make(source.owner, extent);
+    result = before.make(*source.owner, extent);
     if (result == CUDA_SUCCESS) result = copy_on_worker(before.side, source, extent, stream);
   }
-  if (result == CUDA_SUCCESS && to_array) result = after.make(destination.owner, extent);
+  if (result == CUDA_SUCCESS && to_array) result = after.make(*destination.owner, extent);
   if (result == CUDA_SUCCESS) {
     result = copy_linear_sides(to_array ? after.side : destination,
                                from_array ? before.side : source, extent, stream, true);
@@ -374,18 +369,18 @@ CUresult copy_on_servers(const ShapeSide& destination, const ShapeSide& source,
 // See LinearCopy::peer.
 void name_contexts(ShapeSide* destination, ShapeSide* source) {
   if (destination->home != Home::kDevice || source->home != Home::kDevice) return;
-  destination->wire.context = destination->owner.context;
-  source->wire.context = source->owner.context;
+  destination->wire.context = destination->owner->context;
+  source->wire.context = source->owner->context;
 }
 
 // For copies whose two sides have addresses in the worker.
 CUresult copy_addressed(const ShapeSide& destination, const ShapeSide& source, const Extent& extent,
                         const CopyPlan& plan) {
-  const Route& route = plan.stream.route;
+  const StreamRoute& route = plan.stream->route;
   wire::CopyShapeBody body = whole_body(destination, source, extent);
   body.flags = plan.mirrored;
   if (plan.waits) {
-    body.stream = stream_id(plan.stream.route);
+    body.stream = route.id;
     return Wait(route).run(body);
   }
   const HostWrite writing(destination.home == Home::kDevice ? nullptr : route.timeline);
@@ -393,18 +388,17 @@ CUresult copy_addressed(const ShapeSide& destination, const ShapeSide& source, c
   // memory. The client waits for the answer, so that a refusal comes from this call.
   const auto foreign = [&](const ShapeSide& side) {
     return side.home == Home::kDevice && side.wire.context == 0 &&
-           side.owner.device != route.device;
+           side.owner->device != route.device;
   };
   std::optional<CaptureAnswers> answers;
   if (foreign(destination) || foreign(source)) answers.emplace(true);
-  return post_shape(plan.stream, body);
+  return post_shape(*plan.stream, body);
 }
 
 }  // namespace
 
 CUresult copy_shape(const CUDA_MEMCPY3D_PEER& shape, CUstream stream, bool synchronous) {
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_for_copy(stream, &route));
+  RCUDA_RETURN_IF_CUDA_ERROR(check_copy(stream));
   const Extent extent{shape.WidthInBytes, shape.Height, shape.Depth};
   if (extent.width_bytes == 0 || extent.height == 0 || extent.depth == 0) return CUDA_SUCCESS;
   if (!is_real(extent)) return CUDA_ERROR_INVALID_VALUE;
@@ -433,19 +427,19 @@ CUresult copy_shape(const CUDA_MEMCPY3D_PEER& shape, CUstream stream, bool synch
     case CopyWay::kBetweenServers:
       return copy_on_servers(destination, source, extent, stream, synchronous);
     case CopyWay::kCapturePageable:
-      return capture_shape(plan.stream, destination, source, extent);
+      return capture_shape(*plan.stream, destination, source, extent);
     case CopyWay::kOnHost:
       return on_host(destination, source, extent);
     case CopyWay::kInWorker:
       return copy_addressed(destination, source, extent, plan);
     case CopyWay::kFromPageable: {
-      const CUresult result = from_pageable(plan.stream, destination, source, extent);
+      const CUresult result = from_pageable(*plan.stream, destination, source, extent);
       return result == CUDA_SUCCESS && (plan.waits || (plan.mirrored && synchronous))
-                 ? synchronize(plan.stream.route)
+                 ? synchronize(plan.stream->route)
                  : result;
     }
     case CopyWay::kToPageable:
-      return to_pageable(plan.stream, destination, source, extent);
+      return to_pageable(*plan.stream, destination, source, extent);
   }
   return CUDA_ERROR_UNKNOWN;
 }

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -49,10 +50,6 @@ bool is_device(Placement placement) {
   return placement == Placement::kDevice || placement == Placement::kDeviceAsync;
 }
 
-Route target_of(const Allocation& allocation) {
-  return {allocation.session, allocation.context, allocation.device};
-}
-
 // Frees memory with `send`, which gets the memory's owner. Removes the record first, because
 // another thread may get the same address as soon as the worker has freed it. Records the memory
 // again if the driver refused to free it. `is_own`: `send` returns the result of this call, not an
@@ -60,7 +57,7 @@ Route target_of(const Allocation& allocation) {
 template <typename Send>
 CUresult free_with(const Allocation& allocation, bool is_own, const Send& send) {
   if (!registry().remove(allocation.base)) return CUDA_ERROR_INVALID_VALUE;  // another was first
-  const Route owner = target_of(allocation);
+  const Route owner = route_of(allocation);
   const CUresult result = send(&owner);
   if (is_own && !rcuda::api::is_gone(result)) (void)registry().add(allocation);
   return result;
@@ -75,7 +72,7 @@ CUresult free_device(CUdeviceptr address) {
   if (allocation->placement == Placement::kManaged) {
     const CUresult result = free_host(reinterpret_cast<void*>(address));
     if (result != CUDA_SUCCESS || !allocation->session) return result;
-    const Route owner = target_of(*allocation);
+    const Route owner = route_of(*allocation);
     return forward_cuMemFree_v2(address, &owner);
   }
   if (!is_device(allocation->placement)) return CUDA_ERROR_INVALID_VALUE;
@@ -118,8 +115,7 @@ using namespace rcuda::client;  // NOLINT: entry points live outside every names
 extern "C" {
 
 CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
+  RCUDA_ASSIGN_OR_RETURN(const Route route, find_current_route());
   RCUDA_RETURN_IF_CUDA_ERROR(check_unsafe_call());
   if (!address) return CUDA_ERROR_INVALID_VALUE;
   if (bytes == 0) {
@@ -132,8 +128,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, size_t height,
                             unsigned element_bytes) {
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
+  RCUDA_ASSIGN_OR_RETURN(const Route route, find_current_route());
   RCUDA_RETURN_IF_CUDA_ERROR(check_unsafe_call());
   if (!address || !pitch || width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = forward_cuMemAllocPitch_v2(address, pitch, width, height, element_bytes);
@@ -148,8 +143,7 @@ CUresult cuMemFree_v2(CUdeviceptr address) { return free_device(address); }
 CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
   if (!address) return CUDA_ERROR_INVALID_VALUE;
   RCUDA_RETURN_IF_CUDA_ERROR(check_beside_capture(stream));
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_of_stream(stream, &route));
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream));
   const CUresult result = forward_cuMemAllocAsync(address, bytes, stream);
   return result == CUDA_SUCCESS ? record_async(route, *address, bytes, stream) : result;
 }
@@ -161,15 +155,13 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPoo
   const CUresult result = forward_cuMemAllocFromPoolAsync(address, bytes, pool, stream);
   if (result != CUDA_SUCCESS) return result;
   const auto& owner = *find<MemoryPool>(pool);
-  return record_async({owner.session, owner.context, owner.device}, *address, bytes, stream, pool);
+  return record_async(route_of(owner), *address, bytes, stream, pool);
 }
 
 // Like cuMemFree, accepts a null address, which does nothing, and memory of cuMemAlloc. cuSPARSE
 // frees both kinds with it.
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
-  Route route;
-  rcuda::wire::ObjectId id;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &route, &id));
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream));
   if (address == 0) return CUDA_SUCCESS;
   RCUDA_RETURN_IF_CUDA_ERROR(check_beside_capture(stream));
   const auto allocation = registry().find(address);
@@ -225,7 +217,7 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignmen
                              unsigned long long flags) {
   RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   // A hint in another worker's window would make the memory look like that worker's.
-  rcuda::client::Session* const session = target_anywhere().session;
+  rcuda::client::Session* const session = any_route().session;
   if (!rcuda::wire::contains(session->welcome().windows, hint)) hint = 0;
   const CUresult result = forward_cuMemAddressReserve(address, bytes, alignment, hint, flags);
   if (result == CUDA_ERROR_OUT_OF_MEMORY) tell_window(*session, bytes);
@@ -237,8 +229,7 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignmen
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
   // The record is removed first, as in free_with().
-  Route owner;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_address(address, &owner));
+  RCUDA_ASSIGN_OR_RETURN(const Route owner, find_address_route(address));
   rcuda::client::Session* const session = registry().reserved_by(address);
   const size_t reserved = registry().unreserve(address);
   const CUresult result = forward_cuMemAddressFree(address, bytes, &owner);
@@ -255,8 +246,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
   // The memory belongs to the handle's device. The calling thread may have no current context.
   const auto* memory = find<AllocationHandle>(reinterpret_cast<const void*>(handle));
   if (!memory) return CUDA_ERROR_INVALID_VALUE;
-  const Route route{memory->session, memory->context, memory->device};
-  return record(route, address, bytes, Placement::kMapped);
+  return record(route_of(*memory), address, bytes, Placement::kMapped);
 }
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
@@ -269,8 +259,9 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
     mappings.push_back(*mapping);
     at += mapping->bytes;
   }
-  const Route owner = mappings.empty() ? Route{} : target_of(mappings.front());
-  const CUresult result = forward_cuMemUnmap(address, bytes, mappings.empty() ? nullptr : &owner);
+  std::optional<Route> owner;
+  if (!mappings.empty()) owner.emplace(route_of(mappings.front()));
+  const CUresult result = forward_cuMemUnmap(address, bytes, owner ? &*owner : nullptr);
   if (!rcuda::api::is_gone(result)) {
     for (Allocation& mapping : mappings) (void)registry().add(std::move(mapping));
   }

@@ -350,15 +350,13 @@ CUresult cuCtxSetFlags(unsigned flags) {
 
 // The client checks the value: both commands are posted, so the worker's error would arrive late.
 CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
+  RCUDA_RETURN_IF_CUDA_ERROR(check_current());
   if (!rcuda::cuda::is_known(config)) return CUDA_ERROR_INVALID_VALUE;
   return forward_cuCtxSetCacheConfig(config);
 }
 
 CUresult cuCtxSetSharedMemConfig(CUsharedconfig config) {
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
+  RCUDA_RETURN_IF_CUDA_ERROR(check_current());
   if (!rcuda::cuda::is_known(config)) return CUDA_ERROR_INVALID_VALUE;
   return forward_cuCtxSetSharedMemConfig(config);
 }

@@ -29,7 +29,7 @@ CUresult find_event(CUevent handle, Event** event) {
 
 // The result of a call that has found an event done, or has waited for it.
 CUresult finished(const Event& event, CUresult result) {
-  return result == CUDA_SUCCESS ? Wait(target_of(event)).finish() : result;
+  return result == CUDA_SUCCESS ? Wait(route_of(event)).finish() : result;
 }
 
 // A captured event must not be queried or waited for, and only the worker knows whether an event is
@@ -41,11 +41,11 @@ CUresult check_captures(CUevent handle) {
   return check_unsafe_call();
 }
 
-CUresult send_record(Event& event, const Route& route, wire::ObjectId stream, unsigned flags) {
+CUresult send_record(Event& event, const StreamRoute& route, unsigned flags) {
   EventState::Recording recording(event.state);
   wire::Encoder body;
   body.value(event.id);
-  body.value(stream);
+  body.value(route.id);
   if (flags) body.value(flags);
   const auto opcode =
       flags ? rcuda::api::Opcode::cuEventRecordWithFlags : rcuda::api::Opcode::cuEventRecord;
@@ -61,15 +61,14 @@ CUresult send_record(Event& event, const Route& route, wire::ObjectId stream, un
 CUresult record(CUevent handle, CUstream stream, unsigned flags) {
   Event* event;
   RCUDA_RETURN_IF_CUDA_ERROR(find_event(handle, &event));
-  Route route;
-  wire::ObjectId id;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve(stream, wire::Kind::kStream, &route, &id));
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream));
+  pace(route);
   if (route.session != event->session ||
       (route.context != event->context && owning_context_id(route) != event->context)) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
   if (flags) event->state.leave_to_worker();  // a graph node, whose launches record it
-  const CUresult result = send_record(*event, route, id, flags);
+  const CUresult result = send_record(*event, route, flags);
   if (result != CUDA_SUCCESS || !(event->flags & CU_EVENT_INTERPROCESS)) return result;
   // The application may notify another process at once, and that process queries its own worker. So
   // this worker must have recorded the event before this call returns.
@@ -85,8 +84,7 @@ using namespace rcuda::client;  // NOLINT: entry points live outside every names
 extern "C" {
 
 CUresult cuEventCreate(CUevent* event, unsigned flags) {
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
+  RCUDA_RETURN_IF_CUDA_ERROR(check_current());
   if (!event || (flags & ~kEventFlags)) return CUDA_ERROR_INVALID_VALUE;
   if ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING)) {
     return CUDA_ERROR_INVALID_VALUE;

@@ -42,18 +42,16 @@ CUresult check(const Fill& fill, Location* location) {
 
 template <typename Forward>
 CUresult fill_by(const Fill& fill, CUstream stream, const Forward& forward) {
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_of_stream(stream, &route));
+  RCUDA_RETURN_IF_CUDA_ERROR(find_work_route(stream).result());
   if (fill.width == 0 || fill.height == 0) return CUDA_SUCCESS;
   Location location;
   RCUDA_RETURN_IF_CUDA_ERROR(check(fill, &location));
-  wire::ObjectId id = 0;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &route, &id));
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream));
   // The driver decides whether a stream may fill another device's memory. The client waits for the
   // answer, so that a refusal comes from this call. No stream can reach another server's memory.
   std::optional<CaptureAnswers> answers;
-  if (location.home == Home::kDevice && location.owner.device != route.device) {
-    if (location.owner.session != route.session) return CUDA_ERROR_INVALID_VALUE;
+  if (location.home == Home::kDevice && location.owner->device != route.device) {
+    if (location.owner->session != route.session) return CUDA_ERROR_INVALID_VALUE;
     answers.emplace(true);
   }
   const bool visible = location.home != Home::kDevice ||
@@ -71,7 +69,7 @@ CUresult fill_by(const Fill& fill, CUstream stream, const Forward& forward) {
 // Each launch of the graph fills the node's memory in place, so page-locked memory there is
 // mirrored from now on.
 void mirror_filled(const CUDA_MEMSET_NODE_PARAMS* fill) {
-  if (fill) mirror_reachable(target_anywhere(), reinterpret_cast<const void*>(fill->dst));
+  if (fill) mirror_reachable(any_route(), reinterpret_cast<const void*>(fill->dst));
 }
 
 }  // namespace

@@ -52,36 +52,44 @@ CUresult check_setting(const FunctionInfo& info, const Device& device, int which
   }
 }
 
+struct KernelOn {
+  Kernel* kernel;
+  Route route;
+  FunctionInfo* info;
+};
+
 // Finds a kernel and its data on a device. Needs no current context.
-CUresult kernel_on(CUkernel handle, CUdevice ordinal, Kernel** kernel, Route* route,
-                   FunctionInfo** info) {
+CudaResult<KernelOn> kernel_on(CUkernel handle, CUdevice ordinal) {
   RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   const Device* device = Process::get().device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
-  *kernel = find<Kernel>(handle);
-  if (!*kernel) return CUDA_ERROR_INVALID_HANDLE;
-  *route = {device->session, device->primary->id, static_cast<uint32_t>(ordinal)};
-  return info_on(**kernel, *route, info);
+  auto* kernel = find<Kernel>(handle);
+  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+  const Route route = route_of(*device->primary);
+  FunctionInfo* info;
+  RCUDA_RETURN_IF_CUDA_ERROR(info_on(*kernel, route, &info));
+  return KernelOn{kernel, route, info};
 }
 
 // A function has its own context. A kernel that is passed as a function means its function in the
 // current context.
-CUresult find_callable(CUfunction handle, Route* route, Callable* callable) {
+CudaResult<Route> route_of_callable(CUfunction handle) {
   RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
-  if (const auto* function = find<Function>(handle)) {
-    *route = {function->session, function->context, function->device};
-  } else if (CUresult result = target_current(route); result != CUDA_SUCCESS) {
-    return find<Kernel>(handle) ? result : CUDA_ERROR_INVALID_HANDLE;
-  }
-  return resolve_callable(handle, *route, callable);
+  if (const auto* function = find<Function>(handle)) return route_of(*function);
+  const auto current = find_current_route();
+  return current || find<Kernel>(handle) ? current : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult find_callable(CUfunction handle, Callable* callable) {
+  RCUDA_ASSIGN_OR_RETURN(const Route route, route_of_callable(handle));
+  return resolve_callable(handle, route, callable);
 }
 
 // The client checks the value, because the command is posted: the worker's error would arrive late.
 template <typename Configuration>
 CUresult check_configuration(CUfunction handle, Configuration value) {
-  Route route;
   Callable callable;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &route, &callable));
+  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &callable));
   return rcuda::cuda::is_known(value) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -93,9 +101,9 @@ using namespace rcuda::client;  // NOLINT: entry points live outside every names
 extern "C" {
 
 CUresult cuFuncGetModule(CUmodule* module, CUfunction handle) {
-  Route route;
+  RCUDA_ASSIGN_OR_RETURN(const Route route, route_of_callable(handle));
   Callable callable;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &route, &callable));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_callable(handle, route, &callable));
   if (!module) return CUDA_ERROR_INVALID_VALUE;
   const Kernel* kernel = callable.is_kernel ? find<Kernel>(handle) : find<Function>(handle)->kernel;
   return kernel ? library_module(kernel->library, route, module)
@@ -120,9 +128,8 @@ CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice d
 
 // Unlike most calls, this call does not accept a kernel as a function (580 on an H100).
 CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
-  Route route;
   Callable callable;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &route, &callable));
+  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &callable));
   if (!state) return CUDA_ERROR_INVALID_VALUE;
   if (callable.is_kernel) return CUDA_ERROR_INVALID_HANDLE;
   *state = CU_FUNCTION_LOADING_STATE_LOADED;  // the worker has reported its parameters
@@ -131,24 +138,22 @@ CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
 
 CUresult cuFuncLoad(CUfunction handle) {
   if (find<Kernel>(handle)) return CUDA_ERROR_INVALID_HANDLE;  // a kernel is not accepted here
-  Route route;
   Callable callable;
-  return find_callable(handle, &route, &callable);
+  return find_callable(handle, &callable);
 }
 
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction handle) {
-  Route route;
   Callable callable;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &route, &callable));
+  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &callable));
   // Like cuFuncIsLoaded() and cuFuncLoad(), this call does not accept a kernel as a function.
   return callable.is_kernel ? CUDA_ERROR_INVALID_HANDLE
                             : read_attribute(*callable.info, which, value);
 }
 
 CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute which, int value) {
-  Route route;
+  RCUDA_ASSIGN_OR_RETURN(const Route route, route_of_callable(handle));
   Callable callable;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &route, &callable));
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_callable(handle, route, &callable));
   const Device& device = *Process::get().device(static_cast<CUdevice>(route.device));
   RCUDA_RETURN_IF_CUDA_ERROR(check_setting(*callable.info, device, which, value));
   const CUresult result = forward_cuFuncSetAttribute(handle, which, value);
@@ -158,33 +163,24 @@ CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute which, int v
 
 CUresult cuKernelGetAttribute(int* value, CUfunction_attribute which, CUkernel handle,
                               CUdevice dev) {
-  Kernel* kernel;
-  Route route;
-  FunctionInfo* info;
-  const CUresult result = kernel_on(handle, dev, &kernel, &route, &info);
-  return result == CUDA_SUCCESS ? read_attribute(*info, which, value) : result;
+  RCUDA_ASSIGN_OR_RETURN(const KernelOn& found, kernel_on(handle, dev));
+  return read_attribute(*found.info, which, value);
 }
 
 CUresult cuKernelSetAttribute(CUfunction_attribute which, int value, CUkernel handle,
                               CUdevice dev) {
-  Kernel* kernel;
-  Route route;
-  FunctionInfo* info;
-  CUresult result = kernel_on(handle, dev, &kernel, &route, &info);
-  if (result == CUDA_SUCCESS) {
-    result = check_setting(*info, *Process::get().device(dev), which, value);
-  }
-  if (result == CUDA_SUCCESS) result = forward_cuKernelSetAttribute(which, value, handle, dev);
-  if (result == CUDA_SUCCESS) note_attribute(*kernel, route, which, value);
+  RCUDA_ASSIGN_OR_RETURN(const KernelOn& found, kernel_on(handle, dev));
+  RCUDA_RETURN_IF_CUDA_ERROR(check_setting(*found.info, *Process::get().device(dev), which, value));
+  const CUresult result = forward_cuKernelSetAttribute(which, value, handle, dev);
+  if (result == CUDA_SUCCESS) note_attribute(*found.kernel, found.route, which, value);
   return result;
 }
 
 CUresult cuFuncGetParamInfo(CUfunction handle, size_t index, size_t* offset, size_t* bytes) {
   RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
-  Route route;
   Callable callable;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &route, &callable));
+  RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &callable));
   if (!offset || index >= callable.info->parameters.size()) return CUDA_ERROR_INVALID_VALUE;
   *offset = callable.info->parameters[index].offset_bytes;
   if (bytes) *bytes = callable.info->parameters[index].size_bytes;

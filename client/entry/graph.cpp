@@ -114,9 +114,7 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec* executable, CUgraph graph,
 }
 
 CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
-  Route route;
-  wire::ObjectId id;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &route, &id));
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream));
   if (any_mirrored() && !may_capture(stream)) {
     RCUDA_RETURN_IF_CUDA_ERROR(push_mirrors(route));
   }

@@ -33,8 +33,7 @@ struct PackedKernel {
 };
 
 CUresult pack_kernel(const CUDA_KERNEL_NODE_PARAMS& node, PackedKernel* packed) {
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
+  RCUDA_ASSIGN_OR_RETURN(const Route route, find_current_route());
   // cudart passes a CUkernel in either member.
   CUfunction callable_handle = node.func ? node.func : reinterpret_cast<CUfunction>(node.kern);
   if (node.func && node.kern) {
@@ -149,7 +148,7 @@ class CopyNode {
     if (location.home != Home::kPageable && is_whole) return CUDA_SUCCESS;
     StandIn made;
     RCUDA_RETURN_IF_CUDA_ERROR(
-        make_stand_in(*owner_.session, target_of_graph(owner_).context, rows, is_source, &made));
+        make_stand_in(*owner_.session, route_of_graph(owner_).context, rows, is_source, &made));
     callbacks_.push_back(made.callback);
     type = CU_MEMORYTYPE_HOST;
     *host = reinterpret_cast<void*>(base - rows.first + made.first);
@@ -249,10 +248,8 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERNEL_NODE_PARA
                                                     state.parameters.data(), &bytes, &are_packed);
   if (result != CUDA_SUCCESS) return result;
   if (bytes > state.parameters.size()) return CUDA_ERROR_UNKNOWN;
-  Route route = target_of_graph(*node);
-  if (const auto* launched_in = find<Context>(context)) {
-    route = {launched_in->session, launched_in->id, launched_in->device};
-  }
+  const auto* const launched_in = find<Context>(context);
+  const Route route = launched_in ? route_of(*launched_in) : route_of_graph(*node);
   CUkernel kernel = nullptr;
   if (kernel_id != 0) {
     // A kernel belongs to all sessions and has its own id in each.

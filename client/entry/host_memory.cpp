@@ -13,8 +13,7 @@ using namespace rcuda::client;  // NOLINT: entry points live outside every names
 namespace {
 
 CUresult find_host(const void* pointer, Allocation* allocation) {
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
+  RCUDA_RETURN_IF_CUDA_ERROR(check_current());
   const auto found = Process::get().memory().find(reinterpret_cast<uintptr_t>(pointer));
   if (!found || found->session) return CUDA_ERROR_INVALID_VALUE;
   *allocation = *found;
@@ -55,7 +54,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* device, void* pointer, unsign
   Allocation allocation;
   RCUDA_RETURN_IF_CUDA_ERROR(find_host(pointer, &allocation));
   if (!allocation.reachable) return CUDA_ERROR_NOT_SUPPORTED;
-  mirror_reachable(target_anywhere(), pointer);
+  mirror_reachable(any_route(), pointer);
   *device = reinterpret_cast<uintptr_t>(pointer);
   return CUDA_SUCCESS;
 }

@@ -25,8 +25,7 @@ rcuda::Mutex openings_mutex;  // held while the number of openings changes
 extern "C" {
 
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
+  RCUDA_ASSIGN_OR_RETURN(const Route route, find_current_route());
   if (!address) return CUDA_ERROR_INVALID_VALUE;
   CUdeviceptr opened = 0;
   if (CUresult result = forward_cuIpcOpenMemHandle_v2(&opened, handle, flags);
@@ -76,7 +75,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
     memory.set_openings(address, known->openings - 1);
   }
   lock.unlock();
-  const Route owner{known->session, known->context, known->device};
+  const Route owner = route_of(*known);
   const CUresult result = forward_cuIpcCloseMemHandle(address, &owner);
   if (rcuda::api::is_gone(result)) return result;
   // Other threads may have opened or closed the memory meanwhile.

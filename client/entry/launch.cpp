@@ -49,16 +49,15 @@ class LaunchTail {
 };
 
 // All blocks of a cooperative launch must be resident on the device at once.
-CUresult check_cooperative(CUfunction function, const LaunchShape& shape, const Route& route,
+CUresult check_cooperative(CUfunction function, const LaunchShape& shape, const StreamRoute& route,
                            const Device& device) {
   int blocks = 0;
   const CUresult result = cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
       &blocks, function, static_cast<int>(shape.block[0] * shape.block[1] * shape.block[2]),
       shape.shared_bytes, 0);
   if (result != CUDA_SUCCESS) return result;
-  Route queue = route;
-  if (route.stream) queue.context = route.stream->context;
-  const Context* const context = context_of(queue);
+  const Context* const context =
+      context_of(route.stream ? route_of(*route.stream) : static_cast<const Route&>(route));
   const auto multiprocessors =
       context && context->green
           ? context->multiprocessors
@@ -140,7 +139,9 @@ CUresult finish(CUresult launched, const Route& route, CUstream stream) {
 }
 
 struct LaunchCommand {
-  Route route;
+  explicit LaunchCommand(const StreamRoute& to) : route(to) { body.stream = to.id; }
+
+  const StreamRoute route;
   Callable callable;
   wire::LaunchBody body{};
   size_t packed_bytes = 0;  // of parameters in the tail; the attributes follow
@@ -208,9 +209,11 @@ CUresult launch_kernel(CUfunction function, const LaunchShape& shape, CUstream s
                        void** parameters, void** extra, bool cooperative,
                        const CUlaunchAttribute* attributes = nullptr,
                        unsigned attribute_count = 0) {
-  LaunchCommand command;
+  RCUDA_ASSIGN_OR_RETURN(const Route context, find_work_route(stream));
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream, context));
+  pace(route);
+  LaunchCommand command(route);
   wire::LaunchBody& body = command.body;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve_for_work(stream, &command.route, &body.stream));
   CUresult result = check(function, shape, cooperative, attribute_count, &command);
   if (result == CUDA_SUCCESS) {
     result = fill_tail(parameters, extra, attributes, attribute_count, &command);
@@ -242,12 +245,9 @@ CUresult launch_kernel(CUfunction function, const LaunchShape& shape, CUstream s
 // ---- one kernel on several devices -------------------------------------------------------------
 
 // Appends one launch to the tail of a LaunchOnDevices command.
-CUresult append_launch(const CUDA_LAUNCH_PARAMS& given, Stream& stream,
+CUresult append_launch(const CUDA_LAUNCH_PARAMS& given, const StreamRoute& route,
                        std::vector<std::byte>* tail) {
-  LaunchCommand command;
-  command.route = target_of(stream);
-  command.route.stream = &stream;
-  command.route.timeline = stream.timeline.get();
+  LaunchCommand command(route);
   const LaunchShape shape{{given.gridDimX, given.gridDimY, given.gridDimZ},
                           {given.blockDimX, given.blockDimY, given.blockDimZ},
                           given.sharedMemBytes};
@@ -258,7 +258,6 @@ CUresult append_launch(const CUDA_LAUNCH_PARAMS& given, Stream& stream,
   wire::LaunchBody& body = command.body;
   body.function = command.callable.info->id;
   body.is_kernel = command.callable.is_kernel;
-  body.stream = stream.id;
   std::memcpy(body.grid, shape.grid, sizeof body.grid);
   std::memcpy(body.block, shape.block, sizeof body.block);
   body.shared_bytes = shape.shared_bytes;
@@ -274,13 +273,14 @@ CUresult append_launch(const CUDA_LAUNCH_PARAMS& given, Stream& stream,
 
 // The streams must be created streams of different devices of one server: kernels of a launch may
 // wait for each other, and GPUs of two servers cannot.
-CUresult find_streams(std::span<const CUDA_LAUNCH_PARAMS> launches, std::vector<Stream*>* streams) {
+CUresult find_streams(std::span<const CUDA_LAUNCH_PARAMS> launches,
+                      std::vector<StreamRoute>* streams) {
   for (const CUDA_LAUNCH_PARAMS& launch : launches) {
-    auto* stream = find<Stream>(launch.hStream);
-    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-    for (const Stream* other : *streams) {
-      if (other->device == stream->device) return CUDA_ERROR_INVALID_DEVICE;
-      if (other->session != stream->session) return CUDA_ERROR_NOT_SUPPORTED;
+    if (!find<Stream>(launch.hStream)) return CUDA_ERROR_INVALID_HANDLE;
+    RCUDA_ASSIGN_OR_RETURN(const StreamRoute stream, find_stream_route(launch.hStream));
+    for (const StreamRoute& other : *streams) {
+      if (other.device == stream.device) return CUDA_ERROR_INVALID_DEVICE;
+      if (other.session != stream.session) return CUDA_ERROR_NOT_SUPPORTED;
     }
     streams->push_back(stream);
   }
@@ -288,28 +288,21 @@ CUresult find_streams(std::span<const CUDA_LAUNCH_PARAMS> launches, std::vector<
 }
 
 CUresult launch_on_devices(std::span<const CUDA_LAUNCH_PARAMS> launches, unsigned flags) {
-  std::vector<Stream*> streams;
+  std::vector<StreamRoute> streams;
   RCUDA_RETURN_IF_CUDA_ERROR(find_streams(launches, &streams));
   std::vector<std::byte> tail;
   for (size_t i = 0; i < launches.size(); ++i) {
-    RCUDA_RETURN_IF_CUDA_ERROR(append_launch(launches[i], *streams[i], &tail));
+    RCUDA_RETURN_IF_CUDA_ERROR(append_launch(launches[i], streams[i], &tail));
   }
-  for (const Stream* stream : streams) stream->timeline->pace();
+  for (const StreamRoute& stream : streams) pace(stream);
   const wire::LaunchOnDevicesBody body{static_cast<uint32_t>(launches.size()), flags};
-  Route route = target_of(*streams.front());
-  route.timeline = streams.front()->timeline.get();
-  CUresult result = route.session->call(route, {body, tail});
+  CUresult result = streams.front().session->call(streams.front(), {body, tail});
   // Each stream's timeline counts its own commands.
   for (size_t i = 1; i < streams.size() && result == CUDA_SUCCESS; ++i) {
-    route = target_of(*streams[i]);
-    route.timeline = streams[i]->timeline.get();
-    RCUDA_RETURN_IF_CUDA_ERROR(post(route, wire::NoteWorkBody{streams[i]->id}));
+    RCUDA_RETURN_IF_CUDA_ERROR(post(streams[i], wire::NoteWorkBody{streams[i].id}));
   }
   for (size_t i = 0; i < streams.size() && result == CUDA_SUCCESS; ++i) {
-    route = target_of(*streams[i]);
-    route.stream = streams[i];
-    route.timeline = streams[i]->timeline.get();
-    result = finish(result, route, launches[i].hStream);
+    result = finish(result, streams[i], launches[i].hStream);
   }
   return result;
 }

@@ -80,8 +80,7 @@ using namespace rcuda::client;  // NOLINT: entry points live outside every names
 extern "C" {
 
 CUresult cuLinkCreate_v2(unsigned count, CUjit_option* options, void** values, CUlinkState* state) {
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
+  RCUDA_RETURN_IF_CUDA_ERROR(check_current());
   if (!state || !readable(count, options, values)) return CUDA_ERROR_INVALID_VALUE;
   const LogBuffers logs = log_buffers(std::span(options, count), values);
   const NumberOptions numbers(count, options, values);

@@ -43,8 +43,7 @@ AdviceBook& advices() RCUDA_REQUIRES(advice_mutex) {
 }
 
 CUresult find_managed(CUdeviceptr address, size_t bytes, Allocation* allocation) {
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
+  RCUDA_RETURN_IF_CUDA_ERROR(check_current());
   const auto found = Process::get().memory().find(address);
   if (bytes == 0 || !found || !is_managed(*found) ||
       bytes > found->bytes - (address - found->base)) {
@@ -138,9 +137,7 @@ CUresult prefetch_batch(const CUdeviceptr* addresses, const size_t* bytes, size_
     std::fill(places.begin() + static_cast<ptrdiff_t>(first),
               places.begin() + static_cast<ptrdiff_t>(end), &locations[k]);
   }
-  Route route;
-  wire::ObjectId id;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &route, &id));
+  RCUDA_RETURN_IF_CUDA_ERROR(find_stream_route(stream).result());
   rcuda::MutexLock lock(advice_mutex);
   for (size_t i = 0; i < count; ++i) {
     if (places[i]) note_prefetch(addresses[i], bytes[i], ranges[i], *places[i]);
@@ -160,8 +157,7 @@ CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned flags) {
   if (!pointer || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
+  RCUDA_ASSIGN_OR_RETURN(const Route route, find_current_route());
   if (bytes == 0) {
     *pointer = 0;
     return CUDA_ERROR_INVALID_VALUE;
@@ -199,9 +195,7 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation 
   Allocation allocation;
   RCUDA_RETURN_IF_CUDA_ERROR(find_managed(address, bytes, &allocation));
   RCUDA_RETURN_IF_CUDA_ERROR(check_location(location));
-  Route route;
-  wire::ObjectId id;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &route, &id));
+  RCUDA_RETURN_IF_CUDA_ERROR(find_stream_route(stream).result());
   rcuda::MutexLock lock(advice_mutex);
   note_prefetch(address, bytes, allocation, location);
   return CUDA_SUCCESS;
@@ -252,14 +246,12 @@ CUresult cuMemRangeGetAttributes(void** data, size_t* data_bytes, CUmem_range_at
 // kernels run; here the host and all streams always have access.
 CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t bytes,
                                 unsigned flags) {
-  Route route;
-  wire::ObjectId id;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &route, &id));
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream));
   if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST &&
       flags != CU_MEM_ATTACH_SINGLE) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (flags == CU_MEM_ATTACH_SINGLE && id == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (flags == CU_MEM_ATTACH_SINGLE && route.id == 0) return CUDA_ERROR_INVALID_VALUE;
   const auto found = Process::get().memory().find(address);
   if (!found || !is_managed(*found) || found->base != address ||
       (bytes != 0 && bytes != found->bytes)) {

@@ -93,9 +93,7 @@ CUresult for_each_word(std::span<const CUstreamBatchMemOpParams> operations, con
 }
 
 CUresult prepare(CUstream stream, std::span<const CUstreamBatchMemOpParams> operations) {
-  Route route;
-  wire::ObjectId id;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve_without_pacing(stream, &route, &id));
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream));
   if (CUresult result = check_batch(operations); result != CUDA_SUCCESS) {
     invalidate_capture(stream);
     return result;
@@ -128,7 +126,7 @@ CUresult prepare_node(const void* owner, wire::Kind kind,
   RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   const Object* object = find_object(owner, kind);
   if (!object || !batch) return CUDA_ERROR_INVALID_VALUE;
-  const Route route = target_of_graph(*object);
+  const Route route = route_of_graph(*object);
   return for_each_word(
       {batch->paramArray, batch->paramArray ? batch->count : 0},
       [&](CUdeviceptr address) { return check_wait(route, address); },

@@ -46,8 +46,7 @@ CUresult add_function(Module& module, const std::string& name, std::unique_ptr<F
 // `bytes`: as for measure_image(). `values`: the application's array that `options` was read from.
 CUresult load_module(CUmodule* handle, const void* pointer, std::optional<size_t> bytes,
                      JitOptions options, void** values = nullptr) {
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
+  RCUDA_ASSIGN_OR_RETURN(const Route route, find_current_route());
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   ImageParts image;
   RCUDA_RETURN_IF_CUDA_ERROR(measure_image(pointer, bytes, &image));
@@ -143,7 +142,7 @@ CUresult load_library(CUlibrary* handle, const void* pointer, std::optional<size
   if (!library) return CUDA_ERROR_OUT_OF_MEMORY;
   // Loads the library now, so that errors in the image are reported by this call, as by a local
   // driver.
-  const Route route = target_anywhere();
+  const Route route = any_route();
   wire::ObjectId id;
   LoadedFunctions functions;
   if (CUresult result = id_on(*library, *route.session, route.context, &id, &functions);
@@ -174,7 +173,7 @@ CUresult find_global(CUmodule handle, Module& module, const char* name, Module::
   CUresult result =
       forward_rcuda_module_global(handle, name, &found->address, &found->bytes, &is_managed);
   if (result != CUDA_SUCCESS) return result;
-  const Route route{module.session, module.context, module.device};
+  const Route route = route_of(module);
   Library* library = module.library.load(std::memory_order_acquire);
   result = add_variable(library ? library->variables : module.variables, found->address,
                         found->bytes, route, is_managed != 0);
@@ -187,7 +186,7 @@ CUresult find_global(CUmodule handle, Module& module, const char* name, Module::
 // context.
 CUresult library_function(Library& library, const Module& module, const char* name,
                           CUfunction* function) {
-  const Route route{module.session, module.context, module.device};
+  const Route route = route_of(module);
   Kernel* kernel;
   Function* found;
   CUresult result = find_kernel(library, route, name, &kernel);
@@ -319,14 +318,13 @@ CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary handle, const char* name
   RCUDA_RETURN_IF_CUDA_ERROR(find_library(handle, &library));
   if (!kernel || !name) return CUDA_ERROR_INVALID_VALUE;
   Kernel* found;
-  const CUresult result = find_kernel(*library, target_anywhere(), name, &found);
+  const CUresult result = find_kernel(*library, any_route(), name, &found);
   if (result == CUDA_SUCCESS) *kernel = reinterpret_cast<CUkernel>(found);
   return result;
 }
 
 CUresult cuLibraryGetModule(CUmodule* module, CUlibrary handle) {
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
+  RCUDA_ASSIGN_OR_RETURN(const Route route, find_current_route());
   Library* library;
   RCUDA_RETURN_IF_CUDA_ERROR(find_library(handle, &library));
   if (!module) return CUDA_ERROR_INVALID_VALUE;
@@ -336,20 +334,20 @@ CUresult cuLibraryGetModule(CUmodule* module, CUlibrary handle) {
 CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary library,
                             const char* name) {
   if ((!address && !bytes) || (name && !*name)) return CUDA_ERROR_INVALID_VALUE;  // one may be null
-  Route route;
   auto* const object = find<Library>(library);
-  const bool known = object && name && target_current(&route) == CUDA_SUCCESS;
+  const auto current = find_current_route();
+  const bool known = object && name && current;
   Module::Global found;
-  if (!known || !KnownGlobals::get().find(object, route, name, &found)) {
+  if (!known || !KnownGlobals::get().find(object, *current, name, &found)) {
     const CUresult result = forward_cuLibraryGetGlobal(&found.address, &found.bytes, library, name);
     if (result != CUDA_SUCCESS) return result;
     if (!object) return CUDA_ERROR_INVALID_HANDLE;
-    const Route owner = known ? route : target_anywhere();
+    const Route owner = known ? *current : any_route();
     const CUresult added =
         add_variable(object->variables, found.address, found.bytes, owner, false);
     if (added != CUDA_SUCCESS) return added;
     if (known) {
-      KnownGlobals::get().note(object, route, name, found);
+      KnownGlobals::get().note(object, *current, name, found);
     }
   }
   if (address) *address = found.address;
@@ -374,7 +372,7 @@ CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary libr
   // The application accesses the variable at this address.
   auto* const object = find<Library>(library);
   if (!object) return CUDA_ERROR_INVALID_HANDLE;
-  const CUresult added = add_variable(object->variables, found, size, target_anywhere(), true);
+  const CUresult added = add_variable(object->variables, found, size, any_route(), true);
   if (added != CUDA_SUCCESS) return added;
   if (address) *address = found;
   if (bytes) *bytes = size;
@@ -384,8 +382,7 @@ CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary libr
 // ---- kernels and functions ---------------------------------------------------------------------
 
 CUresult cuKernelGetFunction(CUfunction* function, CUkernel handle) {
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
+  RCUDA_ASSIGN_OR_RETURN(const Route route, find_current_route());
   auto* kernel = find<Kernel>(handle);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
   if (!function) return CUDA_ERROR_INVALID_VALUE;

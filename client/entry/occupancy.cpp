@@ -59,8 +59,7 @@ extern "C" {
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction function,
                                                               int block_size, size_t shared_bytes,
                                                               unsigned flags) {
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
+  RCUDA_ASSIGN_OR_RETURN(const Route route, find_current_route());
   if (!blocks) return CUDA_ERROR_INVALID_VALUE;
   Callable callable;
   RCUDA_RETURN_IF_CUDA_ERROR(resolve_callable(function, route, &callable));
@@ -100,8 +99,7 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_size, int* block_si
                                                    CUfunction function,
                                                    CUoccupancyB2DSize shared_of_block,
                                                    size_t shared_bytes, int limit, unsigned flags) {
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
+  RCUDA_ASSIGN_OR_RETURN(const Route route, find_current_route());
   if (!grid_size || !block_size || limit < 0) return CUDA_ERROR_INVALID_VALUE;
   Callable callable;
   RCUDA_RETURN_IF_CUDA_ERROR(resolve_callable(function, route, &callable));
@@ -143,8 +141,7 @@ CUresult cuOccupancyMaxPotentialBlockSize(int* grid_size, int* block_size, CUfun
 CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction function,
                                       const CUlaunchConfig* config) {
   constexpr size_t kMostKept = 1024;  // per function; further queries are round trips
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
+  RCUDA_ASSIGN_OR_RETURN(const Route route, find_current_route());
   if (!clusters || !config) return CUDA_ERROR_INVALID_VALUE;
   Callable callable;
   RCUDA_RETURN_IF_CUDA_ERROR(resolve_callable(function, route, &callable));

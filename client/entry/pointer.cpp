@@ -195,8 +195,7 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute which, CUd
 }
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
+  RCUDA_ASSIGN_OR_RETURN(const Route route, find_current_route());
   const auto allocation = Process::get().memory().find(address);
   if (!allocation) return CUDA_ERROR_NOT_FOUND;
   // A driver does not find a mapping to which no device has access.

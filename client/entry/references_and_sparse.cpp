@@ -22,8 +22,7 @@ CUresult cuTexRefDestroy(CUtexref reference) {
 }
 
 CUresult cuMemMapArrayAsync(CUarrayMapInfo* list, unsigned count, CUstream stream) {
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_for_work(stream, &route));
+  RCUDA_RETURN_IF_CUDA_ERROR(find_work_route(stream).result());
   if (!list || count == 0) return CUDA_ERROR_INVALID_VALUE;
   std::vector<CUarrayMapInfo> mapped(list, list + count);
   for (CUarrayMapInfo& info : mapped) {

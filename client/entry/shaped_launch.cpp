@@ -16,16 +16,8 @@ namespace {
 // The function that a call names, with its data and route.
 struct Subject {
   Route route;
-  FunctionInfo* info = nullptr;
+  FunctionInfo* info;
 
-  CUresult resolve(CUfunction function) {
-    RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
-    if (!find<Function>(function)) return CUDA_ERROR_INVALID_HANDLE;  // also for a kernel
-    Callable callable;
-    const CUresult result = resolve_callable(function, route, &callable);
-    info = callable.info;
-    return result;
-  }
   CUresult check(const cuda::ShapedLaunch::Settings& settings) const {
     const auto& block = settings.block;
     return check_shape({{1, 1, 1}, {block[0], block[1], block[2]}, settings.shared_bytes},
@@ -33,15 +25,21 @@ struct Subject {
   }
 };
 
+CudaResult<Subject> find_subject(CUfunction function) {
+  RCUDA_ASSIGN_OR_RETURN(const Route route, find_current_route());
+  if (!find<Function>(function)) return CUDA_ERROR_INVALID_HANDLE;  // also for a kernel
+  Callable callable;
+  RCUDA_RETURN_IF_CUDA_ERROR(resolve_callable(function, route, &callable));
+  return Subject{route, callable.info};
+}
+
 CUresult set_parameter(CUfunction function, int offset, const void* value, size_t bytes) {
-  Subject subject;
-  const CUresult result = subject.resolve(function);
-  return result == CUDA_SUCCESS ? subject.info->shaped.set_parameter(offset, value, bytes) : result;
+  RCUDA_ASSIGN_OR_RETURN(const Subject& subject, find_subject(function));
+  return subject.info->shaped.set_parameter(offset, value, bytes);
 }
 
 CUresult launch_grid(CUfunction function, int width, int height, CUstream stream) {
-  Subject subject;
-  RCUDA_RETURN_IF_CUDA_ERROR(subject.resolve(function));
+  RCUDA_ASSIGN_OR_RETURN(const Subject& subject, find_subject(function));
   if (width <= 0 || height <= 0) return CUDA_ERROR_INVALID_VALUE;
   cuda::ShapedLaunch::Settings settings = subject.info->shaped.settings();
   const size_t taken = subject.info->parameter_bytes;
@@ -64,8 +62,7 @@ using namespace rcuda::client;  // NOLINT: entry points live outside every names
 extern "C" {
 
 CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z) {
-  Subject subject;
-  RCUDA_RETURN_IF_CUDA_ERROR(subject.resolve(function));
+  RCUDA_ASSIGN_OR_RETURN(const Subject& subject, find_subject(function));
   if (x <= 0 || y <= 0 || z <= 0) return CUDA_ERROR_INVALID_VALUE;
   rcuda::cuda::ShapedLaunch::Settings settings;
   settings.block = {static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z)};
@@ -75,8 +72,7 @@ CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z) {
 }
 
 CUresult cuFuncSetSharedSize(CUfunction function, unsigned bytes) {
-  Subject subject;
-  RCUDA_RETURN_IF_CUDA_ERROR(subject.resolve(function));
+  RCUDA_ASSIGN_OR_RETURN(const Subject& subject, find_subject(function));
   rcuda::cuda::ShapedLaunch::Settings settings;
   settings.shared_bytes = bytes;
   RCUDA_RETURN_IF_CUDA_ERROR(subject.check(settings));
@@ -85,9 +81,8 @@ CUresult cuFuncSetSharedSize(CUfunction function, unsigned bytes) {
 }
 
 CUresult cuParamSetSize(CUfunction function, unsigned bytes) {
-  Subject subject;
-  const CUresult result = subject.resolve(function);
-  return result == CUDA_SUCCESS ? subject.info->shaped.set_size(bytes) : result;
+  RCUDA_ASSIGN_OR_RETURN(const Subject& subject, find_subject(function));
+  return subject.info->shaped.set_size(bytes);
 }
 
 CUresult cuParamSeti(CUfunction function, int offset, unsigned value) {

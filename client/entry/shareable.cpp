@@ -193,8 +193,8 @@ CUresult cuMemPoolImportPointer(CUdeviceptr* address, CUmemoryPool pool,
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
   RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_address(reinterpret_cast<CUdeviceptr>(address), &route));
+  RCUDA_ASSIGN_OR_RETURN(const Route route,
+                         find_address_route(reinterpret_cast<CUdeviceptr>(address)));
   rcuda::MutexLock lock(route.session->references_mutex());
   const CUresult result = forward_cuMemRetainAllocationHandle(handle, address);
   if (result != CUDA_SUCCESS) return result;

@@ -23,18 +23,10 @@
 namespace rcuda::client {
 namespace {
 
-// The client's data about a stream handle. The legacy default stream has no object.
-struct StreamView {
-  Route route;
-  wire::ObjectId id = 0;
-  Stream* object = nullptr;
-};
-
-CUresult view_stream(CUstream stream, StreamView* view) {
+// A stream that a call only queries.
+CudaResult<StreamRoute> view_stream(CUstream stream) {
   const StreamQuestion question;
-  const CUresult result = resolve_without_pacing(stream, &view->route, &view->id);
-  view->object = view->route.stream;
-  return result;
+  return find_stream_route(stream);
 }
 
 // A capturing stream seldom depends on more nodes. If it does, the client queries the worker again.
@@ -43,11 +35,11 @@ constexpr size_t kMostDependencies = 16u << 10;  // more than a reply can hold
 
 // Asks the worker whether the stream is done. forward_cuStreamQuery() would count as a command in
 // the stream.
-CUresult ask_stream(const StreamView& view) {
+CUresult ask_stream(const StreamRoute& view) {
   wire::Encoder body;
   body.value(view.id);
   Reply reply;
-  return call(view.route.session->in_context(view.route.context),
+  return call(view.session->in_context(view.context),
               {rcuda::api::Opcode::cuStreamQuery, body.body()}, 0, &reply);
 }
 
@@ -61,19 +53,18 @@ int priority_in_range(const Session& session, int priority) {
 // Gets the stream's object. A per-thread default stream has one. The legacy stream has none, but it
 // cannot capture.
 CUresult find_origin(CUstream stream, Stream** origin) {
-  StreamView view;
-  RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
-  *origin = view.object;
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute view, view_stream(stream));
+  *origin = view.stream;
   return CUDA_SUCCESS;
 }
 
 // Returns the error of a wait for a stream, or of a query of the stream, if captures forbid the
 // call. Sets `capturing` if the stream itself captures: the caller then sends the call to the
 // worker, which refuses it.
-CUresult check_wait(CUstream stream, const StreamView& view, bool* capturing) {
+CUresult check_wait(CUstream stream, const StreamRoute& view, bool* capturing) {
   *capturing = false;
   if (!any_capture()) return CUDA_SUCCESS;
-  if (!view.object) {
+  if (!view.stream) {
     RCUDA_RETURN_IF_CUDA_ERROR(check_legacy_stream());
   } else if (may_capture(stream)) {
     *capturing = true;
@@ -83,9 +74,9 @@ CUresult check_wait(CUstream stream, const StreamView& view, bool* capturing) {
 }
 
 // Whether a created stream is done. If it is, the caller must finish a Wait.
-CUresult query(const StreamView& view) {
-  Session& session = *view.route.session;
-  Timeline& timeline = *view.object->timeline;
+CUresult query(const StreamRoute& view) {
+  Session& session = *view.session;
+  Timeline& timeline = *view.stream->timeline;
   const uint64_t position = timeline.sent();
   CUresult result = CUDA_SUCCESS;
   switch (timeline.progress(position, &result)) {
@@ -127,8 +118,7 @@ void adorn(CUstream stream, unsigned flags, int priority) {
 }
 
 CUresult create_stream(CUstream* stream, unsigned flags, int priority) {
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
+  RCUDA_ASSIGN_OR_RETURN(const Route route, find_current_route());
   if (!stream || (flags & ~unsigned{CU_STREAM_NON_BLOCKING})) return CUDA_ERROR_INVALID_VALUE;
   const int clamped = priority_in_range(*route.session, priority);
   Context* const current = current_context().get();
@@ -184,10 +174,9 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
 }
 
 CUresult cuStreamGetPriority(CUstream stream, int* priority) {
-  StreamView view;
-  RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute view, view_stream(stream));
   if (!priority) return CUDA_ERROR_INVALID_VALUE;
-  *priority = view.object ? view.object->priority : 0;
+  *priority = view.stream ? view.stream->priority : 0;
   return CUDA_SUCCESS;
 }
 
@@ -195,84 +184,76 @@ CUresult cuStreamSetAttribute(CUstream stream, CUstreamAttrID attribute,
                               const CUstreamAttrValue* value) {
   const CUresult result = forward_cuStreamSetAttribute(stream, attribute, value);
   if (result != CUDA_SUCCESS || attribute != CU_STREAM_ATTRIBUTE_PRIORITY) return result;
-  StreamView view;
-  if (view_stream(stream, &view) == CUDA_SUCCESS && view.object) {
-    view.object->priority = priority_in_range(*view.route.session, value->priority);
+  if (const auto view = view_stream(stream); view && view->stream) {
+    view->stream->priority = priority_in_range(*view->session, value->priority);
   }
   return result;
 }
 
 CUresult cuStreamGetFlags(CUstream stream, unsigned* flags) {
-  StreamView view;
-  RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute view, view_stream(stream));
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
-  *flags = view.object ? view.object->flags : 0;
+  *flags = view.stream ? view.stream->flags : 0;
   return CUDA_SUCCESS;
 }
 
 CUresult cuStreamGetId(CUstream stream, unsigned long long* id) {
-  StreamView view;
-  RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute view, view_stream(stream));
   if (!id) return CUDA_ERROR_INVALID_VALUE;
   // Each context has one legacy default stream, so the context's serial identifies it.
-  *id = view.object ? view.object->serial : current_context().handle()->serial;
+  *id = view.stream ? view.stream->serial : current_context().handle()->serial;
   return CUDA_SUCCESS;
 }
 
 CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
-  StreamView view;
-  RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute view, view_stream(stream));
   if (!context) return CUDA_ERROR_INVALID_VALUE;
-  *context = reinterpret_cast<CUcontext>(context_of(view.route));
+  *context = reinterpret_cast<CUcontext>(context_of(view));
   return CUDA_SUCCESS;
 }
 
 // For a stream of a green context: returns that context and its primary context.
 CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green) {
-  StreamView view;  // in this version both outputs are optional
-  RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
-  Context* const found = context_of(view.route);
+  // In this version both outputs are optional.
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute view, view_stream(stream));
+  Context* const found = context_of(view);
   if (context) *context = reinterpret_cast<CUcontext>(&owning_context(*found));
   if (green) *green = found->green ? reinterpret_cast<CUgreenCtx>(found) : nullptr;
   return CUDA_SUCCESS;
 }
 
 CUresult cuStreamGetGreenCtx(CUstream stream, CUgreenCtx* green) {
-  StreamView view;
-  RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute view, view_stream(stream));
   if (!green) return CUDA_ERROR_INVALID_VALUE;
-  Context* const found = context_of(view.route);
+  Context* const found = context_of(view);
   *green = found->green ? reinterpret_cast<CUgreenCtx>(found) : nullptr;
   return CUDA_SUCCESS;
 }
 
 CUresult cuStreamGetDevice(CUstream stream, CUdevice* device) {
-  StreamView view;
-  RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute view, view_stream(stream));
   if (!device) return CUDA_ERROR_INVALID_VALUE;
-  *device = static_cast<CUdevice>(view.route.device);
+  *device = static_cast<CUdevice>(view.device);
   return CUDA_SUCCESS;
 }
 
 CUresult cuStreamSynchronize(CUstream stream) {
-  StreamView view;
-  RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute view, view_stream(stream));
   bool capturing;
   RCUDA_RETURN_IF_CUDA_ERROR(check_wait(stream, view, &capturing));
   if (capturing) return forward_cuStreamQuery(stream);
-  return synchronize(view.route);
+  return synchronize(view);
 }
 
 CUresult cuStreamQuery(CUstream stream) {
-  StreamView view;
-  RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute view, view_stream(stream));
   bool capturing;
   RCUDA_RETURN_IF_CUDA_ERROR(check_wait(stream, view, &capturing));
   if (capturing) return forward_cuStreamQuery(stream);
-  Session& session = *view.route.session;
-  const CUresult result = view.object ? query(view) : forward_cuStreamQuery(stream);
+  Session& session = *view.session;
+  const CUresult result = view.stream ? query(view) : forward_cuStreamQuery(stream);
   if (result == CUDA_ERROR_NOT_READY) session.mirrors().show_writes(true);
-  return result == CUDA_SUCCESS ? Wait(view.route).finish() : result;
+  return result == CUDA_SUCCESS ? Wait(view).finish() : result;
 }
 
 // ---- capture -----------------------------------------------------------------------------------
@@ -318,8 +299,7 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
   const StreamQuestion question;
   if (any_capture()) return forward_cuStreamIsCapturing(stream, status);
-  StreamView view;
-  RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute view, view_stream(stream));
   if (!status) return CUDA_ERROR_INVALID_VALUE;
   *status = CU_STREAM_CAPTURE_STATUS_NONE;
   return CUDA_SUCCESS;
@@ -330,8 +310,7 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* statu
                                    CUgraph* graph, const CUgraphNode** dependencies,
                                    const CUgraphEdgeData** edges, size_t* count) {
   if (!any_capture()) {
-    StreamView view;
-    RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
+    RCUDA_ASSIGN_OR_RETURN(const StreamRoute view, view_stream(stream));
     if (!status || (edges && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
     *status = CU_STREAM_CAPTURE_STATUS_NONE;
     return CUDA_SUCCESS;
@@ -373,21 +352,20 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
 // ---- events and contexts -----------------------------------------------------------------------
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned flags) {
-  StreamView view;
-  RCUDA_RETURN_IF_CUDA_ERROR(view_stream(stream, &view));
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute view, view_stream(stream));
   const auto* event = find<Event>(handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
   if (flags & ~unsigned{CU_EVENT_WAIT_EXTERNAL}) return CUDA_ERROR_INVALID_VALUE;
   // An external wait exists only as a graph node.
   if ((flags & CU_EVENT_WAIT_EXTERNAL) && !may_capture(stream)) return CUDA_ERROR_ILLEGAL_STATE;
-  if (!view.object) {
+  if (!view.stream) {
     RCUDA_RETURN_IF_CUDA_ERROR(check_legacy_stream());
   }
-  if (event->session == view.route.session) {
+  if (event->session == view.session) {
     const CaptureAnswers answers;  // the stream may join a capture, or break its rules
     return forward_cuStreamWaitEvent(stream, handle, flags);
   }
-  return wait_across_servers(stream, view.route, view.id, handle, *event);
+  return wait_across_servers(stream, view, handle, *event);
 }
 
 }  // extern "C"

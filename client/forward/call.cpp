@@ -4,34 +4,25 @@
 
 namespace rcuda::client {
 
-CUresult location_to_wire(CUmemLocation& location, Route* route) {
+CUresult location_to_wire(CUmemLocation& location, Call& call) {
   if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_SUCCESS;
-  Route named;
-  uint32_t ordinal = 0;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_device(location.id, &named, &ordinal));
-  if (route->session == nullptr) *route = named;
-  if (route->session != named.session) return CUDA_ERROR_INVALID_DEVICE;
-  location.id = static_cast<int>(ordinal);
-  return CUDA_SUCCESS;
+  location.id = static_cast<int>(call.device(location.id));
+  return call.result();
 }
 
-void location_from_wire(CUmemLocation& location, const Route* route) {
+void location_from_wire(CUmemLocation& location, const Call& call) {
   if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
-    location.id = client_ordinal(*route, static_cast<uint32_t>(location.id));
+    location.id = client_ordinal(call.route(), static_cast<uint32_t>(location.id));
   }
 }
 
-CUresult devices_to_wire(unsigned& mask, Route* route) {
+CUresult devices_to_wire(unsigned& mask, Call& call) {
   unsigned worker = 0;
   for (CUdevice device = 0; device < 32; ++device) {
     if ((mask >> device & 1) == 0) continue;
-    Route named;
     uint32_t ordinal = 0;
-    if (target_device(device, &named, &ordinal) != CUDA_SUCCESS || ordinal >= 32) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (route->session == nullptr) *route = named;
-    if (route->session != named.session) return CUDA_ERROR_INVALID_VALUE;
+    const auto route = find_device_route(device, &ordinal);
+    if (!route || ordinal >= 32 || !call.take_route(*route)) return CUDA_ERROR_INVALID_VALUE;
     worker |= 1u << ordinal;
   }
   mask = worker;
@@ -44,21 +35,51 @@ void Call::unsupported_unless(bool holds, const char* parameter) {
   fix(CUDA_ERROR_NOT_SUPPORTED);
 }
 
+void Call::route_by(const CudaResult<Route>& found) {
+  if (found) {
+    route_.emplace(*found);
+  } else {
+    fix(found.result());
+  }
+}
+
+bool Call::take_route(const Route& route) {
+  if (!route_) route_.emplace(route);
+  return route_->session == route.session;
+}
+
 wire::ObjectId Call::handle(const void* handle, wire::Kind kind, CUresult if_null) {
   if (handle == nullptr && if_null != CUDA_SUCCESS) fix(if_null);
+  if (kind == wire::Kind::kStream) {
+    return stream(static_cast<CUstream>(const_cast<void*>(handle)));
+  }
+  if (handle == nullptr) return 0;
+  if (!failed() && !route_) route_by(find_handle_route(handle, kind));
   wire::ObjectId id = 0;
-  if (!failed()) fix(resolve_handle(handle, kind, &route_, &id));
+  if (!failed()) fix(resolve_handle(handle, kind, *route_, &id));
   return id;
+}
+
+wire::ObjectId Call::stream(CUstream stream) {
+  if (failed()) return 0;
+  const auto found = route_ ? find_stream_route(stream, *route_) : find_stream_route(stream);
+  fix(found.result());
+  if (!found) return 0;
+  route_.emplace(*found);
+  return found->id;
 }
 
 wire::ObjectId Call::stream_near(CUstream stream, CUdeviceptr address, const Route* owner) {
   const bool is_default = stream == nullptr || stream == CU_STREAM_LEGACY;
-  if (is_default && !failed() && route_.session == nullptr) {
-    Route current, near = owner ? *owner : Route{};
-    fix(target_current(&current));
-    if (!failed() && !owner) fix(target_address(address, &near));
-    if (!failed() && near.session != current.session) {
-      route_ = near;
+  if (is_default && !failed() && !route_) {
+    const auto current = find_current_route();
+    fix(current.result());
+    if (failed()) return 0;
+    const auto near = owner ? CudaResult<Route>(*owner) : find_address_route(address);
+    fix(near.result());
+    if (failed()) return 0;
+    if (near->session != current->session) {
+      route_.emplace(*near);
       return 0;
     }
   }
@@ -67,53 +88,44 @@ wire::ObjectId Call::stream_near(CUstream stream, CUdeviceptr address, const Rou
 
 FunctionId Call::function(CUfunction function) {
   FunctionId found;
-  if (function == nullptr) fix(CUDA_ERROR_INVALID_HANDLE);
-  if (failed()) return found;
   // A kernel stays a kernel: its function in a context may have other attributes.
-  CUresult result = resolve_handle(function, wire::Kind::kKernel, &route_, &found.id);
-  found.is_kernel = result != CUDA_ERROR_INVALID_HANDLE;
-  if (!found.is_kernel)
-    result = resolve_handle(function, wire::Kind::kFunction, &route_, &found.id);
-  fix(result);
+  found.is_kernel = is_kernel(function);
+  found.id = handle(function, found.is_kernel ? wire::Kind::kKernel : wire::Kind::kFunction,
+                    CUDA_ERROR_INVALID_HANDLE);
   return found;
 }
 
 uint32_t Call::device(CUdevice device) {
-  Route named;
-  uint32_t ordinal = 0;
   if (failed()) return 0;
-  fix(target_device(device, &named, &ordinal));
-  if (route_.session == nullptr) route_ = named;
-  if (route_.session != named.session) fix(CUDA_ERROR_INVALID_DEVICE);
+  uint32_t ordinal = 0;
+  const auto route = find_device_route(device, &ordinal);
+  fix(route.result());
+  if (route && !take_route(*route)) fix(CUDA_ERROR_INVALID_DEVICE);
   return ordinal;
 }
 
 void Call::route_address(CUdeviceptr address, const Route* owner) {
-  if (failed() || route_.session) return;
-  if (owner) {
-    route_ = *owner;
-  } else {
-    fix(target_address(address, &route_));
-  }
+  if (failed() || route_) return;
+  route_by(owner ? CudaResult<Route>(*owner) : find_address_route(address));
 }
 
 void Call::route_location(const CUmemLocation& location) {
   CUmemLocation copy = location;
-  if (!failed()) fix(location_to_wire(copy, &route_));
+  if (!failed()) fix(location_to_wire(copy, *this));
 }
 
 void Call::route_anywhere() {
-  if (!failed() && route_.session == nullptr) route_ = target_anywhere();
+  if (!failed() && !route_) route_.emplace(any_route());
 }
 
 void Call::route_current() {
-  if (!failed() && route_.session == nullptr) fix(target_current(&route_));
+  if (!failed() && !route_) route_by(find_current_route());
 }
 
 wire::ObjectId Call::create(wire::Kind kind, void** handle) {
   wire::ObjectId id = 0;
   if (failed()) return id;
-  fix(mint(route_, kind, handle, &id));
+  fix(mint(*route_, kind, handle, &id));
   if (!failed()) created_[created_count_++] = {*handle, kind};
   return id;
 }
@@ -133,13 +145,13 @@ CUresult Call::post(api::Opcode opcode) {
   if (!may_send()) return result_;
   // The result is an earlier command's error. This command has been sent, and its object will
   // exist, so nothing is retired.
-  return client::post(route_, {opcode, in_.body()});
+  return client::post(*route_, {opcode, in_.body()});
 }
 
 CUresult Call::call(api::Opcode opcode, size_t reply_bytes) {
   if (!may_send()) return result_;
   opcode_ = static_cast<uint16_t>(opcode);
-  const CUresult result = client::call(route_, {opcode, in_.body()}, reply_bytes, &reply_);
+  const CUresult result = client::call(*route_, {opcode, in_.body()}, reply_bytes, &reply_);
   out_.emplace(reply_.body());
   if (result != CUDA_SUCCESS) {
     for (uint32_t i = 0; i < created_count_; ++i) retire(created_[i].handle, created_[i].kind);
@@ -162,7 +174,7 @@ CUresult Call::read_rest(api::Blob* blob) {
   while (blob->size() < blob_bytes_) {
     const wire::BlobReadBody body{.offset = blob->size(), .blob = blob_, .reserved = 0};
     Reply reply;
-    const CUresult result = client::call(route_, body, api::kBlobPieceBytes, &reply);
+    const CUresult result = client::call(*route_, body, api::kBlobPieceBytes, &reply);
     if (result != CUDA_SUCCESS) return result;
     const auto piece = reply.body();
     if (piece.empty() || piece.size() > blob_bytes_ - blob->size()) return bad_reply();
@@ -171,6 +183,6 @@ CUresult Call::read_rest(api::Blob* blob) {
   return CUDA_SUCCESS;
 }
 
-CUresult Call::bad_reply() const { return malformed_reply(route_, opcode_); }
+CUresult Call::bad_reply() const { return malformed_reply(*route_, opcode_); }
 
 }  // namespace rcuda::client

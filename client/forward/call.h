@@ -28,23 +28,6 @@ using api::pool_attribute_bytes;
 using api::tensor_elements;
 using api::to_pointer;
 
-// Struct members that name objects or devices are sent as ids and as the worker's ordinals.
-CUresult location_to_wire(CUmemLocation& location, Route* route);
-void location_from_wire(CUmemLocation& location, const Route* route);
-CUresult devices_to_wire(unsigned& mask, Route* route);
-template <typename Handle>
-CUresult handle_to_wire(Handle& handle, wire::Kind kind, Route* route) {
-  wire::ObjectId id = 0;
-  RCUDA_RETURN_IF_CUDA_ERROR(resolve_handle(to_pointer(handle), kind, route, &id));
-  handle = from_pointer<Handle>(reinterpret_cast<void*>(static_cast<uintptr_t>(id)));
-  return CUDA_SUCCESS;
-}
-template <typename Handle>
-void handle_from_wire(Handle& handle, wire::Kind kind, const Route* route) {
-  const auto id = static_cast<wire::ObjectId>(reinterpret_cast<uintptr_t>(to_pointer(handle)));
-  handle = from_pointer<Handle>(wrap_id(*route, kind, id));
-}
-
 class Call {
  public:
   Call() = default;
@@ -53,7 +36,7 @@ class Call {
 
   bool failed() const { return result_ != CUDA_SUCCESS; }
   CUresult result() const { return result_; }
-  Route* route() { return &route_; }
+  const Route& route() const { return *route_; }  // after the routing
   wire::Encoder& in() { return in_; }
   wire::Decoder& out() { return *out_; }
 
@@ -67,14 +50,15 @@ class Call {
   void unsupported_unless(bool holds, const char* parameter);
 
   // Routing: the first of these that names a worker decides.
+  // Returns whether the route that was decided leads to the same worker.
+  bool take_route(const Route& route);
   wire::ObjectId handle(const void* handle, wire::Kind kind, CUresult if_null);
   template <typename Handle>
   wire::ObjectId handle(Handle value, wire::Kind kind, CUresult if_null) {
     return handle(static_cast<const void*>(to_pointer(value)), kind, if_null);
   }
-  wire::ObjectId stream(CUstream stream) {
-    return handle(static_cast<const void*>(stream), wire::Kind::kStream, CUDA_SUCCESS);
-  }
+  // The command counts in the timeline of this stream.
+  wire::ObjectId stream(CUstream stream);
   // A default stream means that of the worker that owns the address. `owner`: where the address
   // belongs; null: look it up. The same for route_address().
   wire::ObjectId stream_near(CUstream stream, CUdeviceptr address, const Route* owner = nullptr);
@@ -83,7 +67,8 @@ class Call {
   void route_address(CUdeviceptr address, const Route* owner = nullptr);
   void route_anywhere();
   void route_location(const CUmemLocation& location);
-  void route_current();  // unless a worker has been chosen
+  void route_current();                   // unless a worker has been chosen
+  void pace() { client::pace(*route_); }  // before work is sent to a stream
 
   // Body.
   template <typename T>
@@ -99,7 +84,7 @@ class Call {
     if (items == nullptr && count != 0) return fix(CUDA_ERROR_INVALID_VALUE);
     if (count > wire::kMaxBodyBytes / sizeof(T)) return fix(CUDA_ERROR_NOT_SUPPORTED);
     std::vector<T> copies(items, items + count);
-    for (T& copy : copies) fix(to_wire(copy, &route_));
+    for (T& copy : copies) fix(to_wire(copy, *this));
     in_.array(copies.data(), copies.size());
   }
   template <typename Handle>
@@ -129,7 +114,7 @@ class Call {
   // Reply.
   bool answered() const { return out_.has_value() && out_->remaining() != 0; }
   void* wrap_id(wire::Kind kind) {
-    return client::wrap_id(route_, kind, out_->value<wire::ObjectId>());
+    return client::wrap_id(*route_, kind, out_->value<wire::ObjectId>());
   }
   template <typename T>
   void take_array(T* items, size_t room) {
@@ -144,7 +129,7 @@ class Call {
     if (items == nullptr || ids.size() > room) return ids.empty() ? void() : out_->reject();
     for (size_t i = 0; i < room; ++i) {
       items[i] =
-          from_pointer<Handle>(i < ids.size() ? client::wrap_id(route_, kind, ids[i]) : nullptr);
+          from_pointer<Handle>(i < ids.size() ? client::wrap_id(*route_, kind, ids[i]) : nullptr);
     }
   }
   // Takes the first piece; read_rest() requests the others.
@@ -159,8 +144,9 @@ class Call {
 
  private:
   bool may_send();
+  void route_by(const CudaResult<Route>& found);
 
-  Route route_;
+  std::optional<Route> route_;
   CUresult result_ = CUDA_SUCCESS;
   wire::Encoder in_;
   Reply reply_;
@@ -175,5 +161,24 @@ class Call {
   Created created_[2];
   uint32_t created_count_ = 0;
 };
+
+// Struct members that name objects or devices are sent as ids and as the worker's ordinals. They
+// also choose the call's route if nothing before them has.
+CUresult location_to_wire(CUmemLocation& location, Call& call);
+void location_from_wire(CUmemLocation& location, const Call& call);
+CUresult devices_to_wire(unsigned& mask, Call& call);
+template <typename Handle>
+CUresult handle_to_wire(Handle& handle, wire::Kind kind, Call& call) {
+  const wire::ObjectId id = call.handle(handle, kind, CUDA_SUCCESS);
+  if (!call.failed()) {
+    handle = from_pointer<Handle>(reinterpret_cast<void*>(static_cast<uintptr_t>(id)));
+  }
+  return call.result();
+}
+template <typename Handle>
+void handle_from_wire(Handle& handle, wire::Kind kind, const Call& call) {
+  const auto id = static_cast<wire::ObjectId>(reinterpret_cast<uintptr_t>(to_pointer(handle)));
+  handle = from_pointer<Handle>(wrap_id(call.route(), kind, id));
+}
 
 }  // namespace rcuda::client

@@ -248,9 +248,8 @@ void unmap_from_range(void* memory, size_t length) {
 // The result of a call that has freed memory, whether or not its workers could be notified: as for
 // every call, an error if the current context's session is lost.
 CUresult check_current_session() {
-  Route route;
-  const bool current = target_current(&route) == CUDA_SUCCESS;
-  return current && route.session->lost() ? kSessionLost : CUDA_SUCCESS;
+  const auto current = find_current_route();
+  return current && current->session->lost() ? kSessionLost : CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -314,8 +313,7 @@ bool any_mirrors_regions() {
 }
 
 CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool managed) {
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
+  RCUDA_ASSIGN_OR_RETURN(const Route route, find_current_route());
   RCUDA_RETURN_IF_CUDA_ERROR(check_unsafe_call());
   if (!address || (managed && bytes == 0)) return CUDA_ERROR_INVALID_VALUE;
   if (bytes == 0) {
@@ -348,8 +346,7 @@ CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool manage
 }
 
 void end_host_memory(const Allocation& memory) {
-  Route route;
-  (void)target_current(&route);  // there may be no current context
+  const Route route = any_route();  // there may be no current context
   void* const address = reinterpret_cast<void*>(memory.base);
   stop_mirroring(address);
   if (memory.placement == Placement::kRegistered) {
@@ -449,8 +446,7 @@ CUresult make_run(const Route& route, unsigned flags, const std::vector<MappedPa
 }  // namespace
 
 CUresult register_host(void* address, size_t bytes, unsigned flags) {
-  Route route;
-  RCUDA_RETURN_IF_CUDA_ERROR(target_current(&route));
+  RCUDA_ASSIGN_OR_RETURN(const Route route, find_current_route());
   RCUDA_RETURN_IF_CUDA_ERROR(check_unsafe_call());
   constexpr unsigned kKnown = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
                               CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;

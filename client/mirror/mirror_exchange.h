@@ -131,7 +131,7 @@ struct Mirror {
     return static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(address + at));
   }
   // Where its bytes are exchanged, beside all streams of the application.
-  Route route() const { return {session, context, 0, exchanges.get(), nullptr}; }
+  Route route() const { return {session, context, 0, exchanges.get()}; }
   bool overlaps(uint64_t at, size_t length) const {
     const auto base = reinterpret_cast<uintptr_t>(address);
     return at < base + bytes && base < at + length;

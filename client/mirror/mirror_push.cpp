@@ -25,7 +25,7 @@ CUresult send(const Route& route, const std::byte* to, const std::byte* from, si
   if (bytes > wire::kMaxInlineBytes) {
     return route.session->staging().to_device(route, destination, from, bytes);
   }
-  route.timeline->pace();
+  pace(route);
   const wire::CopyInlineBody body{destination, static_cast<uint32_t>(bytes), stream_id(route)};
   return route.session->post(route, {body, {from, bytes}});
 }
@@ -151,7 +151,7 @@ CUresult push_runs(Mirror& mirror, const std::vector<Run>& runs, const Batch& ba
 
 CUresult note_in_worker(const Mirror& mirror, const Run& run) {
   const Route route = mirror.route();
-  route.timeline->pace();
+  pace(route);
   const wire::MirrorNoteBody body{reinterpret_cast<uintptr_t>(mirror.address), run.at, run.bytes,
                                   stream_id(route), 0};
   return route.session->post(route, body);

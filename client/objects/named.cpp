@@ -71,10 +71,9 @@ Context* context_of(const Route& route) {
   return named<Context>({route.context, route.context, route.session, route.device});
 }
 
-Route in_default_stream(const Route& route) {
-  Route known = route;
-  if (!known.timeline) known.timeline = context_of(route)->timeline.get();
-  return known;
+StreamRoute in_default_stream(const Route& route) {
+  Timeline* const timeline = context_of(route)->timeline.get();
+  return {{route.session, route.context, route.device, timeline}, 0, nullptr};
 }
 
 }  // namespace rcuda::client

@@ -24,7 +24,7 @@ T* named(const Identity& identity) {
 
 // The context of a route.
 Context* context_of(const Route& route);
-// Returns the route. If it has no timeline, it gets that of its context's legacy default stream.
-Route in_default_stream(const Route& route);
+// The legacy default stream of the route's context.
+StreamRoute in_default_stream(const Route& route);
 
 }  // namespace rcuda::client

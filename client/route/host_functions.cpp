@@ -12,11 +12,6 @@
 namespace rcuda::client {
 namespace {
 
-CUresult find_stream(CUstream stream, Route* route, wire::LaunchHostBody* body) {
-  RCUDA_RETURN_IF_CUDA_ERROR(target_of_stream(stream, route));
-  return resolve(stream, wire::Kind::kStream, route, &body->stream);
-}
-
 // `in_graph`: does not send the mirrored memory, because each launch of the graph does.
 CUresult send(const Route& route, const wire::LaunchHostBody& body, bool in_graph) {
   if (!in_graph) {
@@ -36,9 +31,10 @@ CUresult send(const Route& route, const wire::LaunchHostBody& body, bool in_grap
 }
 
 CUresult launch(CUstream stream, WorkerEvents::GraphCallback callback) {
-  Route route;
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream));
+  pace(route);
   wire::LaunchHostBody body{};
-  RCUDA_RETURN_IF_CUDA_ERROR(find_stream(stream, &route, &body));
+  body.stream = route.id;
   WorkerEvents& events = route.session->events();
   const bool captures = may_capture(stream);
   const Result<uint64_t> id =
@@ -64,9 +60,10 @@ CUresult launch_graph_function(CUstream stream, WorkerEvents::GraphCallback call
 }
 
 CUresult launch_stream_callback(CUstream stream, std::function<void(CUresult)> callback) {
-  Route route;
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream));
+  pace(route);
   wire::LaunchHostBody body{};
-  RCUDA_RETURN_IF_CUDA_ERROR(find_stream(stream, &route, &body));
+  body.stream = route.id;
   if (may_capture(stream)) {
     invalidate_capture(stream);
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;

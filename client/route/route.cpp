@@ -26,7 +26,19 @@ CUresult find_current(Context** context) {
              : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-CUresult resolve_stream(const void* handle, Route* route, wire::ObjectId* id, bool used) {
+// `route`: where the command runs; null: in the stream's own context.
+CudaResult<StreamRoute> legacy_stream(Context& context, const Route* route) {
+  const bool is_there = route && route->session == context.session;
+  const bool is_its =
+      !route ||
+      (is_there && (route->context == context.id || route->context == owning_context(context).id));
+  RCUDA_RETURN_IF_CUDA_ERROR(check_legacy_stream());
+  if (!is_its) return StreamRoute{*route, 0, nullptr};
+  return StreamRoute{
+      {context.session, context.id, context.device, context.timeline.get()}, 0, nullptr};
+}
+
+CudaResult<StreamRoute> find_stream(const void* handle, const Route* route) {
   const bool per_thread =
       handle == CU_STREAM_PER_THREAD || (!handle && interop::per_thread_default_stream());
   Stream* stream = nullptr;
@@ -35,31 +47,15 @@ CUresult resolve_stream(const void* handle, Route* route, wire::ObjectId* id, bo
     RCUDA_RETURN_IF_CUDA_ERROR(find_current(&context));
     // A driver has no per-thread default stream in a green context (580 on an H100).
     if (per_thread && context->green) return CUDA_ERROR_INVALID_HANDLE;
-    if (!route->session) *route = target_of(*context);
-    if (!per_thread) {
-      *id = 0;
-      const bool is_owners =
-          route->session == context->session && route->context == owning_context(*context).id;
-      if (is_owners) route->context = context->id;  // the owner of the default stream
-      const bool is_its = route->session == context->session && route->context == context->id;
-      route->timeline = is_its ? context->timeline.get() : nullptr;
-      route->stream = nullptr;
-      const CUresult result = check_legacy_stream();
-      if (used && is_its && result == CUDA_SUCCESS) route->timeline->pace();
-      return result;
-    }
+    if (!per_thread) return legacy_stream(*context, route);
     RCUDA_RETURN_IF_CUDA_ERROR(per_thread_stream(*context, &stream));
   } else {
     stream = find<Stream>(handle);
-    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-    if (!route->session) *route = target_of(*stream);
   }
-  if (route->session != stream->session) return CUDA_ERROR_INVALID_HANDLE;
-  route->timeline = stream->timeline.get();
-  route->stream = stream;
-  *id = stream->id;
-  if (used) route->timeline->pace();
-  return CUDA_SUCCESS;
+  if (!stream || (route && route->session != stream->session)) return CUDA_ERROR_INVALID_HANDLE;
+  const Route in = route ? *route : route_of(*stream);
+  return StreamRoute{
+      {in.session, in.context, in.device, stream->timeline.get()}, stream->id, stream};
 }
 
 // The context of a new object. An object that belongs to no context gets the primary context of its
@@ -77,11 +73,6 @@ wire::ObjectId home_of(const Route& route, wire::Kind kind, wire::ObjectId id) {
   }
 }
 
-bool is_graph(wire::Kind kind) {
-  return kind == wire::Kind::kGraph || kind == wire::Kind::kGraphNode ||
-         kind == wire::Kind::kGraphExec;
-}
-
 // Destroys the object but keeps its id in use.
 void forget(Object* object) {
   forget_named(*object);
@@ -90,112 +81,96 @@ void forget(Object* object) {
 
 }  // namespace
 
-Route target_of(const Object& object) { return {object.session, object.context, object.device}; }
+CUresult check_current() {
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
+  Context* context;
+  return find_current(&context);
+}
 
-CUresult target_current(Route* route) {
+CUresult check_copy(CUstream stream) {
+  const CUresult result = check_current();
+  return result == CUDA_ERROR_INVALID_CONTEXT && find<Stream>(stream) ? CUDA_SUCCESS : result;
+}
+
+CUresult check_not_destroyed() {
+  const CUresult result = check_current();
+  return result == CUDA_ERROR_INVALID_CONTEXT ? CUDA_SUCCESS : result;
+}
+
+CudaResult<Route> find_current_route() {
   RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   Context* context;
   RCUDA_RETURN_IF_CUDA_ERROR(find_current(&context));
-  *route = target_of(owning_context(*context));
-  return CUDA_SUCCESS;
+  return route_of(owning_context(*context));
 }
 
-CUresult target_for_work(CUstream stream, Route* route) {
-  const CUresult result = target_current(route);
-  if (result == CUDA_SUCCESS) return result;
+CudaResult<Route> find_work_route(CUstream stream) {
+  const CudaResult<Route> current = find_current_route();
+  if (current) [[likely]]
+    return current;
   const auto* created = find<Stream>(stream);
-  if (!created) return result;
-  *route = target_of(*created);
-  return CUDA_SUCCESS;
+  return created ? route_of(*created) : current;
 }
 
-CUresult target_of_stream(CUstream stream, Route* route) {
-  RCUDA_RETURN_IF_CUDA_ERROR(target_for_work(stream, route));
-  if (const auto* created = find<Stream>(stream)) *route = target_of(*created);
-  return CUDA_SUCCESS;
+CudaResult<StreamRoute> find_stream_route(CUstream stream) {
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
+  return find_stream(stream, nullptr);
 }
 
-CUresult target_for_copy(CUstream stream, Route* route) {
-  const CUresult result = target_current(route);
-  return result == CUDA_ERROR_INVALID_CONTEXT ? target_for_work(stream, route) : result;
+CudaResult<StreamRoute> find_stream_route(CUstream stream, const Route& route) {
+  return find_stream(stream, &route);
 }
 
-Route target_anywhere() {
-  Route route;
-  if (target_current(&route) == CUDA_SUCCESS) return route;
-  return {Process::get().sessions().front().get(), wire::primary_context_id(0), 0};
+CudaResult<Route> find_address_route(CUdeviceptr address) {
+  Process& process = Process::get();
+  RCUDA_RETURN_IF_CUDA_ERROR(process.check());
+  if (const auto allocation = process.memory().find(address); allocation && allocation->session) {
+    return route_of(*allocation);
+  }
+  const CudaResult<Route> current = find_current_route();
+  Session* session = process.session_of_address(address);
+  if (!session) session = process.memory().reserved_by(address);
+  if (!session || (current && current->session == session)) return current;
+  return Route{session, wire::primary_context_id(0), process.ordinal_of(*session, 0)};
 }
 
-CUresult target_device(CUdevice device, Route* route, uint32_t* ordinal) {
+CudaResult<Route> find_device_route(CUdevice device, uint32_t* ordinal) {
   RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   const Device* found = Process::get().device(device);
   if (!found) return CUDA_ERROR_INVALID_DEVICE;
-  *route = {found->session, 0, static_cast<uint32_t>(device)};
   *ordinal = found->ordinal;
-  return CUDA_SUCCESS;
+  return Route{found->session, 0, static_cast<uint32_t>(device)};
+}
+
+Route any_route() {
+  if (const auto current = find_current_route()) return *current;
+  return {Process::get().sessions().front().get(), wire::primary_context_id(0), 0};
+}
+
+Route route_of(const Identity& object) { return {object.session, object.context, object.device}; }
+
+Route route_of(const Allocation& memory) { return {memory.session, memory.context, memory.device}; }
+
+Route route_of_graph(const Object& object) {
+  const auto current = find_current_route();
+  return current && current->session == object.session ? *current : route_of(object);
 }
 
 int client_ordinal(const Route& route, uint32_t worker_ordinal) {
   return static_cast<int>(Process::get().ordinal_of(*route.session, worker_ordinal));
 }
 
-Route target_of_graph(const Object& object) {
-  Route current;
-  const bool is_there = target_current(&current) == CUDA_SUCCESS;
-  return is_there && current.session == object.session ? current : target_of(object);
-}
-
-CUresult target_address(CUdeviceptr address, Route* route) {
-  Process& process = Process::get();
-  RCUDA_RETURN_IF_CUDA_ERROR(process.check());
-  if (const auto allocation = process.memory().find(address); allocation && allocation->session) {
-    *route = {allocation->session, allocation->context, allocation->device};
-    return CUDA_SUCCESS;
-  }
-  const CUresult result = target_current(route);
-  Session* session = process.session_of_address(address);
-  if (!session) session = process.memory().reserved_by(address);
-  if (!session || (result == CUDA_SUCCESS && session == route->session)) return result;
-  *route = {session, wire::primary_context_id(0), process.ordinal_of(*session, 0)};
-  return CUDA_SUCCESS;
-}
-
-CUresult check_not_destroyed() {
-  Route route;
-  const CUresult result = target_current(&route);
-  return result == CUDA_ERROR_INVALID_CONTEXT ? CUDA_SUCCESS : result;
-}
-
 InContext::InContext(const Route& route) { push_context(context_of(route)); }
 
 InContext::~InContext() { (void)pop_context(); }
 
-CUresult resolve(const void* handle, wire::Kind kind, Route* route, wire::ObjectId* id) {
+CUresult find_live(const void* handle, wire::Kind kind, const Object** object) {
   RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
-  if (kind == wire::Kind::kStream) return resolve_stream(handle, route, id, true);
-  if (!handle) {
-    *id = 0;
-    return CUDA_SUCCESS;
-  }
-  const Object* object = find_object(handle, kind);
-  if (!object) return CUDA_ERROR_INVALID_HANDLE;
-  if (kind == wire::Kind::kContext && static_cast<const Context*>(object)->given_back) {
-    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  }
-  if (!route->session) *route = is_graph(kind) ? target_of_graph(*object) : target_of(*object);
-  if (route->session != object->session) return CUDA_ERROR_INVALID_HANDLE;
-  *id = object->id;
-  return CUDA_SUCCESS;
-}
-
-CUresult resolve_for_work(CUstream stream, Route* route, wire::ObjectId* id) {
-  RCUDA_RETURN_IF_CUDA_ERROR(target_for_work(stream, route));
-  return resolve_stream(stream, route, id, true);
-}
-
-CUresult resolve_without_pacing(CUstream stream, Route* route, wire::ObjectId* id) {
-  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
-  return resolve_stream(stream, route, id, false);
+  *object = find_object(handle, kind);
+  if (!*object) return CUDA_ERROR_INVALID_HANDLE;
+  const bool is_over =
+      kind == wire::Kind::kContext && static_cast<const Context*>(*object)->given_back;
+  return is_over ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
 }
 
 CUresult mint(const Route& route, wire::Kind kind, void** handle, wire::ObjectId* id) {

@@ -1,9 +1,9 @@
 // The basis of the generated entry points (api/gen): find the worker of a call, send the command,
 // wait for the reply.
 //
-// A generated entry point works in four steps. It gets a Route from the routing handle or the
-// current context, encodes the arguments with wire::Encoder (handles as ids), calls post() or
-// call(), and decodes the outputs on success.
+// A generated entry point works in five steps. It gets a Route from the routing handle or the
+// current context, encodes the arguments with wire::Encoder (handles as ids), paces work for a
+// stream, calls post() or call(), and decodes the outputs on success.
 // Threads: any. post() blocks while the command ring is full. If it must wait for an answer, it
 // also blocks until the answer has arrived. call() blocks until the reply has arrived, or returns
 // kSessionLost if the session is lost (session.h).
@@ -18,6 +18,7 @@
 
 #include "client/session/reply.h"
 #include "client/session/route.h"
+#include "common/cuda/cuda_result.h"
 #include "common/wire/codec.h"
 #include "common/wire/command.h"
 #include "common/wire/protocol.h"
@@ -25,38 +26,51 @@
 namespace rcuda::client {
 
 class Session;
-struct Context;
+struct Allocation;
+struct Identity;
 struct Object;
 
-// The worker and context of an object.
-Route target_of(const Object& object);
+// ---- the route of a call -----------------------------------------------------------------------
 
 // The current context. Errors: CUDA_ERROR_NOT_INITIALIZED before cuInit, CUDA_ERROR_INVALID_CONTEXT
 // without a current context, CUDA_ERROR_CONTEXT_IS_DESTROYED if the current context was destroyed
 // or is a primary context that is no longer active.
-CUresult target_current(Route* route);
+CudaResult<Route> find_current_route();
 // For work in a stream: the current context. Without a valid current context: the context of the
 // stream, if the stream is a created one.
-CUresult target_for_work(CUstream stream, Route* route);
-// For copies: as target_for_work(), but a destroyed current context is an error, as with a driver.
-CUresult target_for_copy(CUstream stream, Route* route);
-// For commands that a driver accepts in streams of any context: the stream's own context.
-CUresult target_of_stream(CUstream stream, Route* route);
-// For commands that need no context: the current context, otherwise a context of the first session.
-Route target_anywhere();
+CudaResult<Route> find_work_route(CUstream stream);
+// A stream in its own context; a null stream is the default stream. Resolves CU_STREAM_LEGACY,
+// CU_STREAM_PER_THREAD and the per-thread flag of common/interop/default_stream.h.
+// CUDA_ERROR_INVALID_HANDLE if the handle is not a live stream.
+CudaResult<StreamRoute> find_stream_route(CUstream stream);
+// The same stream for commands that run in the context of `route`. CUDA_ERROR_INVALID_HANDLE if the
+// stream belongs to another session; the legacy default stream is that of the route's context.
+CudaResult<StreamRoute> find_stream_route(CUstream stream, const Route& route);
+// The worker that owns an address. If no worker owns it: the current context.
+CudaResult<Route> find_address_route(CUdeviceptr address);
 // The worker of a device. `ordinal` becomes the worker's own number of the device.
-CUresult target_device(CUdevice device, Route* route, uint32_t* ordinal);
-// The reverse: the application's number of a device that the route's worker named.
-int client_ordinal(const Route& route, uint32_t worker_ordinal);
+CudaResult<Route> find_device_route(CUdevice device, uint32_t* ordinal);
+// For commands that need no context: the current context, otherwise a context of the first session.
+Route any_route();
+// The worker and context of an object, or of memory that has a session.
+Route route_of(const Identity& object);
+Route route_of(const Allocation& memory);
 // The worker of a graph, a node or an executable. These objects belong to no context. Their
 // commands run in the current context if it is on the same worker, otherwise in the object's own
 // context.
-Route target_of_graph(const Object& object);
-// The worker that owns an address. If no worker owns it: the current context.
-CUresult target_address(CUdeviceptr address, Route* route);
+Route route_of_graph(const Object& object);
+
+// The error of find_current_route().
+CUresult check_current();
+// For copies: the error of find_work_route(), but a destroyed current context is an error, as with
+// a driver.
+CUresult check_copy(CUstream stream);
 // For calls that need no context but fail, as with a driver, if the current context is destroyed:
-// target_current() without CUDA_ERROR_INVALID_CONTEXT.
+// check_current() without CUDA_ERROR_INVALID_CONTEXT.
 CUresult check_not_destroyed();
+
+// The application's number of a device that the route's worker named.
+int client_ordinal(const Route& route, uint32_t worker_ordinal);
 
 // Makes the route's context the calling thread's current context while it exists. For calls that
 // go to the current context when another context is meant.
@@ -68,17 +82,11 @@ class InContext {
   InContext& operator=(const InContext&) = delete;
 };
 
-// Translates a handle to its id; for libraries and kernels see resolve_handle() (handles.h). A null
-// handle gives id 0 and leaves the route unchanged; a null stream is the default stream. If the
-// route has no session, it becomes the route of the object. Returns CUDA_ERROR_INVALID_HANDLE if
-// the handle belongs to another session or is not a live object. Resolves CU_STREAM_LEGACY,
-// CU_STREAM_PER_THREAD and the per-thread flag of common/interop/default_stream.h. For a stream,
-// sets the route's timeline to the stream's, and waits while the stream's queue is full.
-CUresult resolve(const void* handle, wire::Kind kind, Route* route, wire::ObjectId* id);
-// target_for_work() and resolve() in one, for a stream that gets work. Checks the process once.
-CUresult resolve_for_work(CUstream stream, Route* route, wire::ObjectId* id);
-// resolve() for a stream that gets no command, for example in a query. Does not wait for the queue.
-CUresult resolve_without_pacing(CUstream stream, Route* route, wire::ObjectId* id);
+// ---- objects -----------------------------------------------------------------------------------
+
+// Finds the object of a handle; for libraries and kernels see handles.h. Returns
+// CUDA_ERROR_INVALID_HANDLE if the handle is not a live object.
+CUresult find_live(const void* handle, wire::Kind kind, const Object** object);
 
 // Creates an object and assigns its id, for a create call. `handle` is what the application gets.
 CUresult mint(const Route& route, wire::Kind kind, void** handle, wire::ObjectId* id);

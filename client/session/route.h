@@ -1,4 +1,7 @@
-// The destination of a command.
+// The way of a command: its worker, its context, and the queue in which it counts.
+//
+// Made with all its fields and never changed. client/route/route.h has the functions that find the
+// route of a call.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +14,27 @@ class Session;
 class Timeline;
 struct Stream;
 
-// The worker that a command goes to, the context it runs in, and its queue.
 struct Route {
-  Session* session = nullptr;
-  wire::ObjectId context = 0;
-  uint32_t device = 0;  // the client's ordinal of the context's device
-  // Of the stream that resolve() found last. Null for commands that go to no stream, and for the
-  // legacy default stream of a context that is not current.
-  Timeline* timeline = nullptr;
-  Stream* stream = nullptr;  // null for the legacy default stream
+  Session* const session;
+  const wire::ObjectId context;
+  // The client's ordinal of the context's device. 0 in the routes that a session makes for its own
+  // commands.
+  const uint32_t device;
+  // Of the stream that the command goes to. Null for commands that go to no stream.
+  Timeline* const timeline = nullptr;
+};
+
+// The route of the commands in a stream. Without a timeline, it leads to the legacy default stream
+// of a context that is not current.
+struct StreamRoute : Route {
+  const wire::ObjectId id;  // 0 for the legacy default stream
+  Stream* const stream;     // null for the legacy default stream
 };
 
 // The id of the route's stream; 0 for the legacy default stream or if there is no stream.
 wire::ObjectId stream_id(const Route& route);
+// Blocks while the queue of the route's stream is full. For calls that send work to a stream,
+// before they send it.
+void pace(const Route& route);
 
 }  // namespace rcuda::client

@@ -192,6 +192,10 @@ wire::ObjectId stream_id(const Route& route) {
   return route.timeline ? route.timeline->stream() : 0;
 }
 
+void pace(const Route& route) {
+  if (route.timeline) route.timeline->pace();
+}
+
 // ---- completion words --------------------------------------------------------------------------
 
 bool Session::word_reached(const Word& word, CUresult* result) const {
@@ -212,8 +216,7 @@ CUresult Session::wait_word(const Word& word, const Timeline* of) {
 }
 
 uint64_t Session::post_mark(Timeline& timeline, const Word& word) {
-  Route route = in_context(timeline.context());
-  route.timeline = &timeline;
+  const Route route{this, timeline.context(), 0, &timeline};
   SentCommand sent;
   // If the session is lost, every later call reports it.
   (void)post(route, wire::SignalBody{timeline.stream(), word.index, word.sequence},

@@ -140,7 +140,7 @@ class Session final : public TimelineHost {
     return call(route, command, 0, &reply, sent);
   }
   // The route of commands that go to no stream. `context`: 0 if the command needs none.
-  Route in_context(wire::ObjectId context) { return {this, context}; }
+  Route in_context(wire::ObjectId context) { return {this, context, 0}; }
 
   // A call in two steps, so that several can be in flight. begin() sends the command. If no reply
   // slot is free, it waits for one (`patient`) or returns false and sends nothing. It also returns

@@ -310,7 +310,7 @@ CUresult Staging::to_device(const Route& route, CUdeviceptr destination, const v
       result = fill(slot, from, length);
     }
     if (result == CUDA_SUCCESS) {
-      if (route.timeline) route.timeline->pace();
+      pace(route);
       result = session_.post(route, body);
       if (filling && !filling->wait().ok()) result = session_.lose(filling->wait());
     } else {
@@ -351,7 +351,7 @@ CUresult Staging::to_host(const Route& route, std::span<const Part> parts) {
     std::deque<Pending> pending;
     const auto ask = [&](size_t index, const Slot& slot) {
       Pending next{slot, chunks[index], {}, nullptr};
-      if (route.timeline) route.timeline->pace();
+      pace(route);
       auto body =
           staged_copy(next.slot, next.chunk.from, next.chunk.bytes, stream_id(route), false);
       next.landed = landing.expect(next.chunk.to, &body);

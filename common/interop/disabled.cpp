@@ -1,4 +1,5 @@
 // RCUDA_INTEROP=OFF: every table is unknown.
+#include "common/base/mutex.h"
 #include "common/interop/export_tables.h"
 
 namespace rcuda::interop {

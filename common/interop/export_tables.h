@@ -50,6 +50,6 @@ CUresult get_export_table(const void** table, const CUuuid* id);
 void context_destroyed(CUcontext context);
 // The same for a caller that holds such a lock: releases the lock meanwhile. Returns when the
 // context has no values, including values that other threads stored meanwhile.
-void context_destroyed(CUcontext context, std::unique_lock<std::mutex>& lock);
+void context_destroyed(CUcontext context, MutexLock& lock) RCUDA_REQUIRES(lock);
 
 }  // namespace rcuda::interop

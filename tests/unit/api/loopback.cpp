@@ -154,38 +154,49 @@ CUresult carry(uint16_t opcode, std::span<const std::byte> body, Reply* reply) {
 
 }  // namespace
 
-CUresult target_current(Route* route) {
-  *route = the_route();
-  return CUDA_SUCCESS;
-}
+CudaResult<Route> find_current_route() { return the_route(); }
 
-CUresult target_device(CUdevice device, Route* route, uint32_t* ordinal) {
+CudaResult<Route> find_device_route(CUdevice device, uint32_t* ordinal) {
   if (device != loopback::kClientDevice) return CUDA_ERROR_INVALID_DEVICE;
-  *route = the_route();
   *ordinal = loopback::kOrdinal;
-  return CUDA_SUCCESS;
+  return the_route();
 }
 
 int client_ordinal(const Route&, uint32_t worker_ordinal) {
   return worker_ordinal == loopback::kOrdinal ? loopback::kClientDevice : -1;
 }
 
-CUresult target_address(CUdeviceptr, Route* route) { return target_current(route); }
+CudaResult<Route> find_address_route(CUdeviceptr) { return the_route(); }
 
-Route target_anywhere() {
-  Route route;
-  (void)target_current(&route);
-  return route;
-}
+Route any_route() { return the_route(); }
 
-CUresult resolve_handle(const void* handle, wire::Kind kind, Route* route, wire::ObjectId* id) {
+CudaResult<Route> find_handle_route(const void*, wire::Kind) { return the_route(); }
+
+CUresult resolve_handle(const void* handle, wire::Kind kind, const Route&, wire::ObjectId* id) {
   const auto number = reinterpret_cast<uintptr_t>(handle);
   *id = static_cast<wire::ObjectId>(number & 0xffffff);
   if (handle == nullptr) return CUDA_SUCCESS;
-  if (number != handle_number(Side::kClient, kind, *id)) return CUDA_ERROR_INVALID_HANDLE;
-  if (route->session == nullptr) *route = the_route();
-  return CUDA_SUCCESS;
+  return number == handle_number(Side::kClient, kind, *id) ? CUDA_SUCCESS
+                                                           : CUDA_ERROR_INVALID_HANDLE;
 }
+
+bool is_kernel(CUfunction handle) {
+  wire::ObjectId id;
+  return resolve_handle(handle, wire::Kind::kKernel, the_route(), &id) == CUDA_SUCCESS;
+}
+
+CudaResult<StreamRoute> find_stream_route(CUstream stream, const Route& route) {
+  wire::ObjectId id;
+  const CUresult result = resolve_handle(stream, wire::Kind::kStream, route, &id);
+  if (result != CUDA_SUCCESS) return result;
+  return StreamRoute{route, id, nullptr};
+}
+
+CudaResult<StreamRoute> find_stream_route(CUstream stream) {
+  return find_stream_route(stream, the_route());
+}
+
+void pace(const Route&) {}
 
 CUresult mint(const Route&, wire::Kind kind, void** handle, wire::ObjectId* id) {
   *id = Recorded::get().next_id++;

@@ -38,7 +38,7 @@ class FunctionsTest : public TwoPuppetsTest {
       return Answer{CUDA_SUCCESS, {out.body().begin(), out.body().end()}};
     });
     library_ = make_library();
-    ASSERT_EQ(target_current(&route_), CUDA_SUCCESS);
+    route_.emplace(*find_current_route());
   }
 
   template <typename Body>
@@ -70,7 +70,7 @@ class FunctionsTest : public TwoPuppetsTest {
     return create<Library>({}, std::move(image), JitOptions());
   }
 
-  Route route_;
+  std::optional<Route> route_;
   Library* library_ = nullptr;
   uint32_t functions_ = 0;
 };
@@ -78,11 +78,11 @@ class FunctionsTest : public TwoPuppetsTest {
 TEST_F(FunctionsTest, AKernelIsAskedForOnce) {
   (void)sent(wire::Custom::kFunctionInfo);
   Kernel *one = nullptr, *again = nullptr;
-  ASSERT_EQ(find_kernel(*library_, route_, "climb", &one), CUDA_SUCCESS);
-  ASSERT_EQ(find_kernel(*library_, route_, "climb", &again), CUDA_SUCCESS);
+  ASSERT_EQ(find_kernel(*library_, *route_, "climb", &one), CUDA_SUCCESS);
+  ASSERT_EQ(find_kernel(*library_, *route_, "climb", &again), CUDA_SUCCESS);
   EXPECT_EQ(one, again);
   FunctionInfo* info = nullptr;
-  ASSERT_EQ(info_on(*one, route_, &info), CUDA_SUCCESS);
+  ASSERT_EQ(info_on(*one, *route_, &info), CUDA_SUCCESS);
   EXPECT_EQ(info->parameter_bytes, 12u);
   EXPECT_EQ(info->attributes[0].load(), 7);
   EXPECT_EQ(sent(wire::Custom::kFunctionInfo).size(), 1u);
@@ -93,20 +93,19 @@ TEST_F(FunctionsTest, ASettingIsOfOneDeviceAndOutlivesItsContexts) {
   constexpr int kWhich = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
   Kernel* kernel = nullptr;
   Function* function = nullptr;
-  ASSERT_EQ(find_kernel(*library_, route_, "climb", &kernel), CUDA_SUCCESS);
-  ASSERT_EQ(function_in(*kernel, route_, &function), CUDA_SUCCESS);
-  Route other = route_;
-  other.device = route_.device + 1;
+  ASSERT_EQ(find_kernel(*library_, *route_, "climb", &kernel), CUDA_SUCCESS);
+  ASSERT_EQ(function_in(*kernel, *route_, &function), CUDA_SUCCESS);
+  const Route other{route_->session, route_->context, route_->device + 1};
   FunctionInfo *here = nullptr, *there = nullptr;
-  ASSERT_EQ(info_on(*kernel, route_, &here), CUDA_SUCCESS);
+  ASSERT_EQ(info_on(*kernel, *route_, &here), CUDA_SUCCESS);
   ASSERT_EQ(info_on(*kernel, other, &there), CUDA_SUCCESS);
   const int before = there->attributes[kWhich].load();
-  note_attribute(*kernel, route_, kWhich, 102400);
+  note_attribute(*kernel, *route_, kWhich, 102400);
   EXPECT_EQ(here->attributes[kWhich].load(), 102400);
   EXPECT_EQ(function->info->attributes[kWhich].load(), 102400);
   EXPECT_EQ(there->attributes[kWhich].load(), before);
-  forget_kernels_in(first_session(), route_.context);
-  ASSERT_EQ(info_on(*kernel, route_, &here), CUDA_SUCCESS);
+  forget_kernels_in(first_session(), route_->context);
+  ASSERT_EQ(info_on(*kernel, *route_, &here), CUDA_SUCCESS);
   EXPECT_EQ(here->attributes[kWhich].load(), 102400);
   EXPECT_EQ(sent(wire::Custom::kFunctionInfo).size(), 2u);
   unload(*library_);
@@ -115,8 +114,8 @@ TEST_F(FunctionsTest, ASettingIsOfOneDeviceAndOutlivesItsContexts) {
 TEST_F(FunctionsTest, WithALibraryGoWhatItsKernelsWere) {
   Kernel* kernel = nullptr;
   Function* function = nullptr;
-  ASSERT_EQ(find_kernel(*library_, route_, "climb", &kernel), CUDA_SUCCESS);
-  ASSERT_EQ(function_in(*kernel, route_, &function), CUDA_SUCCESS);
+  ASSERT_EQ(find_kernel(*library_, *route_, "climb", &kernel), CUDA_SUCCESS);
+  ASSERT_EQ(function_in(*kernel, *route_, &function), CUDA_SUCCESS);
   EXPECT_EQ(find<Function>(function), function);
   (void)sent(static_cast<uint16_t>(api::Opcode::cuLibraryUnload));
   unload(*library_);
@@ -129,16 +128,16 @@ TEST_F(FunctionsTest, WithALibraryGoWhatItsKernelsWere) {
 TEST_F(FunctionsTest, KernelsAreLookedForWhileOthersGo) {
   constexpr int kRounds = 100;
   Kernel* kernel = nullptr;
-  ASSERT_EQ(find_kernel(*library_, route_, "climb", &kernel), CUDA_SUCCESS);
+  ASSERT_EQ(find_kernel(*library_, *route_, "climb", &kernel), CUDA_SUCCESS);
   FunctionInfo* info = nullptr;
-  ASSERT_EQ(info_on(*kernel, route_, &info), CUDA_SUCCESS);
+  ASSERT_EQ(info_on(*kernel, *route_, &info), CUDA_SUCCESS);
   std::atomic<bool> over{false};
   std::thread unloading([&] {
     for (int round = 0; round < kRounds; ++round) {
       Library* library = make_library();
       for (const char* name : {"rise", "fall"}) {
         Kernel* other = nullptr;
-        EXPECT_EQ(find_kernel(*library, route_, name, &other), CUDA_SUCCESS);
+        EXPECT_EQ(find_kernel(*library, *route_, name, &other), CUDA_SUCCESS);
       }
       unload(*library);
     }
@@ -156,8 +155,7 @@ TEST_F(FunctionsTest, KernelsAreLookedForWhileOthersGo) {
 TEST_F(FunctionsTest, ObjectsAreLookedForByContextWhileOthersComeAndGo) {
   constexpr int kRounds = 1000;
   constexpr wire::ObjectId kContext = wire::kFirstCreatedContext + 77;
-  Route elsewhere = route_;
-  elsewhere.context = kContext;
+  const Route elsewhere{route_->session, kContext, route_->device};
   wire::ObjectId id = 0;
   void* mine = nullptr;
   ASSERT_EQ(mint(elsewhere, wire::Kind::kEvent, &mine, &id), CUDA_SUCCESS);
@@ -166,7 +164,7 @@ TEST_F(FunctionsTest, ObjectsAreLookedForByContextWhileOthersComeAndGo) {
     for (int round = 0; round < kRounds; ++round) {
       void* made = nullptr;
       wire::ObjectId number = 0;
-      EXPECT_EQ(mint(route_, wire::Kind::kEvent, &made, &number), CUDA_SUCCESS);
+      EXPECT_EQ(mint(*route_, wire::Kind::kEvent, &made, &number), CUDA_SUCCESS);
       retire(made, wire::Kind::kEvent);
     }
     over = true;
@@ -189,14 +187,14 @@ TEST_F(FunctionsTest, ParametersThatCannotBeAreRefused) {
   };
   for (const auto& [parameters, count] : lies) {
     answer_with(parameters, count);
-    EXPECT_EQ(find_kernel(*library_, route_, "climb", &kernel), CUDA_ERROR_UNKNOWN);
+    EXPECT_EQ(find_kernel(*library_, *route_, "climb", &kernel), CUDA_ERROR_UNKNOWN);
   }
   unload(*library_);
 }
 
 TEST_F(FunctionsTest, ALaunchWithoutTheEventOfItsAttributeIsRefused) {
   Kernel* kernel = nullptr;
-  ASSERT_EQ(find_kernel(*library_, route_, "climb", &kernel), CUDA_SUCCESS);
+  ASSERT_EQ(find_kernel(*library_, *route_, "climb", &kernel), CUDA_SUCCESS);
   uint64_t first = 0;
   uint32_t second = 0;
   void* parameters[] = {&first, &second};

@@ -10,14 +10,13 @@ namespace {
 class LocateTest : public TwoPuppetsTest {
  protected:
   CUresult at(uint64_t address, size_t bytes, Side side = Side::kAny) {
-    found_ = {};
-    return locate(address, bytes, side, &found_);
+    return locate(address, bytes, side, &found_.emplace());
   }
   CUresult at(const void* address, size_t bytes, Side side = Side::kAny) {
     return at(reinterpret_cast<uintptr_t>(address), bytes, side);
   }
 
-  Location found_;
+  std::optional<Location> found_;
 };
 
 constexpr CUresult kInvalid = CUDA_ERROR_INVALID_VALUE;
@@ -25,8 +24,8 @@ constexpr CUresult kInvalid = CUDA_ERROR_INVALID_VALUE;
 TEST_F(LocateTest, WhatNobodyKnowsIsPageable) {
   char host[16];
   ASSERT_EQ(at(host, sizeof host), CUDA_SUCCESS);
-  EXPECT_EQ(found_.home, Home::kPageable);
-  EXPECT_EQ(found_.owner.session, nullptr);
+  EXPECT_EQ(found_->home, Home::kPageable);
+  EXPECT_FALSE(found_->owner);
   EXPECT_EQ(at(host, sizeof host, Side::kHost), CUDA_SUCCESS);
   EXPECT_EQ(at(host, sizeof host, Side::kDevice), kInvalid);
 }
@@ -35,11 +34,11 @@ TEST_F(LocateTest, DeviceMemoryIsItsWorkers) {
   const CUdeviceptr one = allocate(first_session(), 0x10000, 256);
   const CUdeviceptr two = allocate(second_session(), 0x10000, 256);
   ASSERT_EQ(at(one + 255, 1), CUDA_SUCCESS);
-  EXPECT_EQ(found_.home, Home::kDevice);
-  EXPECT_EQ(found_.owner.session, &first_session());
+  EXPECT_EQ(found_->home, Home::kDevice);
+  EXPECT_EQ(found_->owner->session, &first_session());
   ASSERT_EQ(at(two, 256, Side::kDevice), CUDA_SUCCESS);
-  EXPECT_EQ(found_.owner.session, &second_session());
-  EXPECT_EQ(found_.owner.device, 1u);
+  EXPECT_EQ(found_->owner->session, &second_session());
+  EXPECT_EQ(found_->owner->device, 1u);
   EXPECT_EQ(at(two, 256, Side::kHost), kInvalid);
 }
 
@@ -68,7 +67,7 @@ TEST_F(LocateTest, PageLockedMemoryIsEverywhere) {
   pinned.reachable = true;
   ASSERT_TRUE(process().memory().add(pinned));
   EXPECT_EQ(at(host + 8, 8), CUDA_SUCCESS);
-  EXPECT_EQ(found_.home, Home::kExposed);
+  EXPECT_EQ(found_->home, Home::kExposed);
   EXPECT_EQ(at(host, 64, Side::kHost), CUDA_SUCCESS);
   EXPECT_EQ(at(host, 64, Side::kDevice), CUDA_SUCCESS);  // kernels may use the pointer too
   EXPECT_EQ(at(host, 65), kInvalid);
@@ -95,12 +94,12 @@ TEST_F(LocateTest, ACopyInAnotherServersStreamWaitsForItFirst) {
   push_context(&second);
   (void)sent_to_second(wire::Custom::kSignal);
   second.timeline->count();  // something is queued in its default stream
-  CopyStream stream;
   const Route owner{&first_session(), wire::primary_context_id(0), 0};
-  ASSERT_EQ(stream_at(owner, nullptr, &stream), CUDA_SUCCESS);
+  const auto stream = stream_at(owner, nullptr);
+  ASSERT_EQ(stream.result(), CUDA_SUCCESS);
   pop_context();
-  EXPECT_EQ(stream.route.session, &first_session());
-  EXPECT_EQ(stream_id(stream.route), 0u);
+  EXPECT_EQ(stream->route.session, &first_session());
+  EXPECT_EQ(stream->route.id, 0u);
   EXPECT_EQ(sent_to_second(wire::Custom::kSignal).size(), 1u);
 }
 

@@ -20,31 +20,29 @@ class PeerCopyTest : public TwoPuppetsTest {
 
   void SetUp() override {
     TwoPuppetsTest::SetUp();
-    copy_.source = side(first_session());
-    copy_.destination = side(second_session());
-    copy_.extent.width_bytes = 64;
+    source_.emplace(side(first_session()));
+    destination_.emplace(side(second_session()));
   }
   PeerSide side(Session& session) {
-    PeerSide made;
-    made.address = allocate(session, 0x6000000, 4096);
+    const uint64_t address = allocate(session, 0x6000000, 4096);
     Location location;
-    EXPECT_EQ(locate(made.address, 4096, Side::kDevice, &location), CUDA_SUCCESS);
-    made.owner = location.owner;
-    return made;
+    EXPECT_EQ(locate(address, 4096, Side::kDevice, &location), CUDA_SUCCESS);
+    return {*location.owner, address};
   }
   // Copies 64 bytes from the first server to the second. Returns the default streams in which the
   // copy took a place.
   Asked copy() {
     (void)sent(wire::Custom::kPeerCopy), (void)sent_to_second(wire::Custom::kPeerCopy);
-    EXPECT_EQ(copy_between_servers(copy_, nullptr, true), CUDA_SUCCESS);
+    EXPECT_EQ(issue(true), CUDA_SUCCESS);
     const auto out = sent(wire::Custom::kPeerCopy), in = sent_to_second(wire::Custom::kPeerCopy);
     if (out.size() != 1 || in.size() != 1) {
       ADD_FAILURE() << out.size() << " and " << in.size() << " halves";
       return {};
     }
-    const auto source = out[0].as<wire::PeerCopyBody>(), route = in[0].as<wire::PeerCopyBody>();
+    const auto source = out[0].as<wire::PeerCopyBody>(),
+               destination = in[0].as<wire::PeerCopyBody>();
     const Asked asked{(source.flags & wire::kPeerInStream) != 0,
-                      (route.flags & wire::kPeerInStream) != 0};
+                      (destination.flags & wire::kPeerInStream) != 0};
     // If the destination took no place in a stream, it need not report that it is ready.
     EXPECT_EQ((source.flags & wire::kPeerOtherStream) != 0, asked.destination);
     return asked;
@@ -54,40 +52,44 @@ class PeerCopyTest : public TwoPuppetsTest {
               CUDA_SUCCESS);
   }
 
-  CopyBetweenServers copy_;
+  CUresult issue(bool synchronous) {
+    return copy_between_servers({*destination_, *source_, {64}}, nullptr, synchronous);
+  }
+
+  std::optional<PeerSide> source_, destination_;
 };
 
 TEST_F(PeerCopyTest, AsksAStreamOnlyIfSomethingMayBeUnderWay) {
-  fill(copy_.source);
-  fill(copy_.destination);
+  fill(*source_);
+  fill(*destination_);
   EXPECT_EQ(copy(), (Asked{true, true}));
   // The end of the copy shows that both streams are idle.
   EXPECT_EQ(copy(), (Asked{false, false}));
-  fill(copy_.destination);
+  fill(*destination_);
   EXPECT_EQ(copy(), (Asked{false, true}));
   EXPECT_EQ(copy(), (Asked{false, false}));
-  fill(copy_.source);
+  fill(*source_);
   EXPECT_EQ(copy(), (Asked{true, false}));
 }
 
 TEST_F(PeerCopyTest, ACopyThatFailedTellsNothingOfItsStreams) {
-  fill(copy_.destination);
+  fill(*destination_);
   second().on(wire::Custom::kPeerCopy, [](const Command&) {
     return test::PuppetServer::Answer{CUDA_ERROR_UNKNOWN, {}};
   });
-  EXPECT_EQ(copy_between_servers(copy_, nullptr, true), CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(issue(true), CUDA_ERROR_UNKNOWN);
   second().on(wire::Custom::kPeerCopy, nullptr);
   EXPECT_TRUE(copy().destination);
 }
 
 TEST_F(PeerCopyTest, WhatIsQueuedDuringACopyIsAskedAbout) {
-  fill(copy_.destination);
+  fill(*destination_);
   // The puppet's thread acts as another thread of the program.
   second().on(wire::Custom::kPeerCopy, [this](const Command&) {
-    fill(copy_.destination);
+    fill(*destination_);
     return test::PuppetServer::Answer{};
   });
-  EXPECT_EQ(copy_between_servers(copy_, nullptr, true), CUDA_SUCCESS);
+  EXPECT_EQ(issue(true), CUDA_SUCCESS);
   second().on(wire::Custom::kPeerCopy, nullptr);
   EXPECT_TRUE(copy().destination);
 }
@@ -97,7 +99,9 @@ class ThirdServerTest : public PeerCopyTest {
  protected:
   void SetUp() override {
     PeerCopyTest::SetUp();
-    copy_.destination.owner.session = other_.session.get();
+    const PeerSide second = *destination_;
+    destination_.emplace(PeerSide{{other_.session.get(), second.owner.context, second.owner.device},
+                                  second.address});
     push_context(process().device(1)->primary);
     (void)sent(static_cast<uint16_t>(api::Opcode::cuStreamCreate));
   }
@@ -107,17 +111,18 @@ class ThirdServerTest : public PeerCopyTest {
     pop_context();
     PeerCopyTest::TearDown();
   }
-  void copy_in_stream() { EXPECT_EQ(copy_between_servers(copy_, nullptr, false), CUDA_SUCCESS); }
+  void copy_in_stream() { EXPECT_EQ(issue(false), CUDA_SUCCESS); }
 
   LoneSession other_;
 };
 
 TEST_F(ThirdServerTest, EachGpuOfTheSourceHasOneStreamForThem) {
   const uint32_t ordinals[] = {first_session().ordinals()[0], first_session().ordinals()[1]};
+  const uint64_t address = source_->address;
   for (int round = 0; round < 3; ++round) {
     for (uint32_t gpu = 0; gpu < 2; ++gpu) {
-      copy_.source.owner.context = wire::primary_context_id(gpu);
-      copy_.source.owner.device = ordinals[gpu];
+      source_.emplace(
+          PeerSide{{&first_session(), wire::primary_context_id(gpu), ordinals[gpu]}, address});
       copy_in_stream();
     }
   }

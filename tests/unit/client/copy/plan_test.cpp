@@ -17,9 +17,9 @@ class PlanTest : public TwoPuppetsTest {
     TwoPuppetsTest::SetUp();
     here_ = stream_of(0);
     there_ = stream_of(1);
-    device_ = located(allocate(first_session(), 0x10000, kBytes));
-    also_device_ = located(allocate(first_session(), 0x20000, kBytes));
-    host_ = located(reinterpret_cast<uintptr_t>(bytes_));
+    device_.emplace(located(allocate(first_session(), 0x10000, kBytes)));
+    also_device_.emplace(located(allocate(first_session(), 0x20000, kBytes)));
+    host_.emplace(located(reinterpret_cast<uintptr_t>(bytes_)));
   }
   void TearDown() override {
     for (CUstream stream : {here_, there_}) {
@@ -49,32 +49,32 @@ class PlanTest : public TwoPuppetsTest {
 
   std::byte bytes_[kBytes];
   CUstream here_ = nullptr, there_ = nullptr;
-  Location device_, also_device_, host_;
+  std::optional<Location> device_, also_device_, host_;
 };
 
 TEST_F(PlanTest, TheSidesDecideTheWay) {
-  EXPECT_EQ(plan(device_, also_device_, here_, true).way, CopyWay::kInWorker);
-  EXPECT_EQ(plan(device_, host_, here_, true).way, CopyWay::kFromPageable);
-  EXPECT_EQ(plan(host_, device_, here_, true).way, CopyWay::kToPageable);
-  EXPECT_EQ(plan(host_, host_, here_, true).way, CopyWay::kOnHost);
+  EXPECT_EQ(plan(*device_, *also_device_, here_, true).way, CopyWay::kInWorker);
+  EXPECT_EQ(plan(*device_, *host_, here_, true).way, CopyWay::kFromPageable);
+  EXPECT_EQ(plan(*host_, *device_, here_, true).way, CopyWay::kToPageable);
+  EXPECT_EQ(plan(*host_, *host_, here_, true).way, CopyWay::kOnHost);
   const Location other = located(allocate(second_session(), 0x10000, kBytes));
-  EXPECT_EQ(plan(device_, other, here_, true).way, CopyWay::kBetweenServers);
+  EXPECT_EQ(plan(*device_, other, here_, true).way, CopyWay::kBetweenServers);
 }
 
 TEST_F(PlanTest, NobodyWaitsForACopyWithinADevice) {
-  EXPECT_FALSE(plan(device_, also_device_, here_, true).waits);
-  EXPECT_FALSE(plan(device_, also_device_, here_, false).waits);
+  EXPECT_FALSE(plan(*device_, *also_device_, here_, true).waits);
+  EXPECT_FALSE(plan(*device_, *also_device_, here_, false).waits);
 }
 
 // The copy runs in a stream of the memory's own worker. Later work in the stream in which it was
 // issued must come after it.
 TEST_F(PlanTest, ACopyInAnotherServersStreamIsWaitedFor) {
-  for (const Location& source : {also_device_, host_}) {
-    const CopyPlan planned = plan(device_, source, there_, false);
-    EXPECT_EQ(planned.stream.route.session, &first_session());
+  for (const Location& source : {*also_device_, *host_}) {
+    const CopyPlan planned = plan(*device_, source, there_, false);
+    EXPECT_EQ(planned.stream->route.session, &first_session());
     EXPECT_TRUE(planned.waits);
   }
-  EXPECT_FALSE(plan(device_, host_, here_, false).waits);
+  EXPECT_FALSE(plan(*device_, *host_, here_, false).waits);
 }
 
 }  // namespace

@@ -259,16 +259,16 @@ TEST_F(CopyShapeTest, BetweenServersEachGetsItsHalf) {
   const auto out = sent(wire::Custom::kPeerCopy), in = sent_to_second(wire::Custom::kPeerCopy);
   ASSERT_EQ(out.size(), 1u);
   ASSERT_EQ(in.size(), 1u);
-  const auto source = out[0].as<wire::PeerCopyBody>(), route = in[0].as<wire::PeerCopyBody>();
-  EXPECT_EQ(source.id, route.id);
+  const auto source = out[0].as<wire::PeerCopyBody>(), destination = in[0].as<wire::PeerCopyBody>();
+  EXPECT_EQ(source.id, destination.id);
   EXPECT_TRUE(source.flags & wire::kPeerOutgoing);
-  EXPECT_FALSE(route.flags & wire::kPeerOutgoing);
+  EXPECT_FALSE(destination.flags & wire::kPeerOutgoing);
   EXPECT_EQ(source.address, here + 4);
   EXPECT_EQ(source.pitch_bytes, 128u);
   EXPECT_EQ(source.slice_bytes, 128u * 16);
-  EXPECT_EQ(route.address, there);
-  EXPECT_EQ(route.slice_bytes, 256u * 8);
-  for (const auto& half : {source, route}) {
+  EXPECT_EQ(destination.address, there);
+  EXPECT_EQ(destination.slice_bytes, 256u * 8);
+  for (const auto& half : {source, destination}) {
     EXPECT_EQ(half.width_bytes, 100u);
     EXPECT_EQ(half.height, 7u);
     EXPECT_EQ(half.depth, 2u);

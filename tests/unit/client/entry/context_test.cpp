@@ -66,8 +66,7 @@ TEST_F(ContextTest, IdsOfItsEventsStayTakenUntilItIsReset) {
 }
 
 TEST_F(ContextTest, IdsOfAModulesFunctionsStayTakenUntilItIsUnloaded) {
-  Route route;
-  ASSERT_EQ(target_current(&route), CUDA_SUCCESS);
+  const Route route = *find_current_route();
   void *module = nullptr, *function = nullptr;
   wire::ObjectId module_id = 0, id = 0;
   ASSERT_EQ(mint(route, wire::Kind::kModule, &module, &module_id), CUDA_SUCCESS);

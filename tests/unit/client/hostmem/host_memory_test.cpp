@@ -88,7 +88,7 @@ TEST_F(HostMemoryTest, PagesThatOthersSeeAreMirrored) {
   ASSERT_EQ(bodies.size(), 1u);
   EXPECT_EQ(bodies[0].has_backing, 0u);
   EXPECT_FALSE(mirrored()) << "no work uses it yet";
-  mirror_reachable(target_anywhere(), memory_ + 100);
+  mirror_reachable(any_route(), memory_ + 100);
   EXPECT_TRUE(mirrored());
   EXPECT_EQ(unregister_host(memory_), CUDA_SUCCESS);
   EXPECT_FALSE(mirrored());
@@ -149,7 +149,7 @@ TEST_F(HostMemoryTest, MemoryDoesNotEndWhileItBecomesMirrored) {
     }
     return test::PuppetServer::Answer{};
   });
-  mirror_reachable(target_anywhere(), memory_);
+  mirror_reachable(any_route(), memory_);
   ends.join();
   EXPECT_FALSE(mirrored());
   first().on(wire::Custom::kMirror, [](const Command&) { return test::PuppetServer::Answer{}; });

@@ -68,8 +68,7 @@ TEST_F(SmallMirrorTest, ItIsAskedForWithTheWait) {
 
 TEST_F(SmallMirrorTest, AWaitWithNothingToWaitForFetchesOnlyWhatAnotherWaitMayHaveMissed) {
   const auto timeline = lone_.session->timelines().make(*lone_.session, 1, 3);
-  Route idle = route();
-  idle.timeline = timeline.get();
+  const Route idle{lone_.session.get(), 1, 0, timeline.get()};
   ASSERT_EQ(synchronize(idle), CUDA_SUCCESS);
   EXPECT_EQ(asked(), (std::vector<size_t>{0, 1}));
   ASSERT_EQ(synchronize(idle), CUDA_SUCCESS);

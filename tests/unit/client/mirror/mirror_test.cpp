@@ -489,8 +489,7 @@ TEST(MirroredVariableTest, EachStreamWaitsOnceForWhatWasSent) {
   variable[0] = std::byte{0x01};
   Timeline one(*lone.session, 1, 11), another(*lone.session, 1, 12);
   const auto waiting_after = [&](Timeline* timeline) {
-    Route route = lone.session->in_context(1);
-    route.timeline = timeline;
+    const Route route{lone.session.get(), 1, 0, timeline};
     EXPECT_EQ(push_mirrors(route), CUDA_SUCCESS);
     EXPECT_EQ(lone.ping(), CUDA_SUCCESS);
     std::vector<wire::ObjectId> streams;

@@ -78,16 +78,16 @@ TEST_F(ProcessTest, AWrongAttributeIsZeroAndNoCrash) {
 TEST_F(ProcessTest, EachThreadHasItsContexts) {
   std::thread([&] {
     EXPECT_EQ(current_context().get(), nullptr);
-    Route route;
-    EXPECT_EQ(target_current(&route), CUDA_ERROR_INVALID_CONTEXT);
+    EXPECT_EQ(find_current_route().result(), CUDA_ERROR_INVALID_CONTEXT);
     push_context(process().device(1)->primary);
     push_context(process().device(2)->primary);
-    EXPECT_EQ(target_current(&route), CUDA_SUCCESS);
-    EXPECT_EQ(route.session, &first_session());
-    EXPECT_EQ(route.device, 2u);
+    const auto route = find_current_route();
+    ASSERT_EQ(route.result(), CUDA_SUCCESS);
+    EXPECT_EQ(route->session, &first_session());
+    EXPECT_EQ(route->device, 2u);
     process().device(2)->primary->given_back = true;
-    EXPECT_EQ(target_current(&route), CUDA_ERROR_CONTEXT_IS_DESTROYED);
-    EXPECT_EQ(target_anywhere().session, process().sessions().front().get());
+    EXPECT_EQ(find_current_route().result(), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    EXPECT_EQ(any_route().session, process().sessions().front().get());
     process().device(2)->primary->given_back = false;
     EXPECT_EQ(pop_context().get(), process().device(2)->primary);
     EXPECT_EQ(current_context().get(), process().device(1)->primary);
@@ -99,18 +99,19 @@ TEST_F(ProcessTest, EachThreadHasItsContexts) {
 }
 
 TEST_F(ProcessTest, AnUnknownAddressGoesToItsWindowsServer) {
-  Route route;
+  const auto route_to = [](uint64_t address) {
+    const auto found = find_address_route(address);
+    EXPECT_EQ(found.result(), CUDA_SUCCESS);
+    return *found;
+  };
   const CUdeviceptr there = allocate(second_session(), 0x1000, 64);
-  ASSERT_EQ(target_address(there + 8, &route), CUDA_SUCCESS);
-  EXPECT_EQ(route.session, &second_session());
+  EXPECT_EQ(route_to(there + 8).session, &second_session());
   // In the window but in no known allocation, such as memory of a pool.
-  ASSERT_EQ(target_address(second_session().welcome().windows.front().base + 0x100000, &route),
-            CUDA_SUCCESS);
+  const Route route = route_to(second_session().welcome().windows.front().base + 0x100000);
   EXPECT_EQ(route.session, &second_session());
   EXPECT_EQ(route.device, 1u);
   int host = 0;
-  ASSERT_EQ(target_address(reinterpret_cast<uintptr_t>(&host), &route), CUDA_SUCCESS);
-  EXPECT_EQ(route.session, &first_session());
+  EXPECT_EQ(route_to(reinterpret_cast<uintptr_t>(&host)).session, &first_session());
 }
 
 }  // namespace

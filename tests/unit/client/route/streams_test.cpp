@@ -23,11 +23,12 @@ class StreamsTest : public TwoPuppetsTest {
     Session* session;
     wire::ObjectId id;
   };
-  static Resolved resolved(const void* handle, Route route = {}) {
-    Resolved answer{};
-    answer.result = resolve(handle, wire::Kind::kStream, &route, &answer.id);
-    answer.session = route.session;
-    return answer;
+  static Resolved resolved(const CudaResult<StreamRoute>& found) {
+    return found ? Resolved{CUDA_SUCCESS, found->session, found->id}
+                 : Resolved{found.result(), nullptr, 0};
+  }
+  static Resolved resolved(const void* handle) {
+    return resolved(find_stream_route(static_cast<CUstream>(const_cast<void*>(handle))));
   }
   size_t created() { return sent(static_cast<uint16_t>(api::Opcode::cuStreamCreate)).size(); }
   size_t destroyed() { return sent(static_cast<uint16_t>(api::Opcode::cuStreamDestroy_v2)).size(); }
@@ -49,12 +50,11 @@ TEST_F(StreamsTest, ACommandCountsInTheTimelineOfItsStream) {
   CUstream stream = nullptr;
   ASSERT_EQ(forward_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
   Timeline& timeline = *find<Stream>(stream)->timeline;
-  Route route;
-  wire::ObjectId id = 0;
-  ASSERT_EQ(resolve(stream, wire::Kind::kStream, &route, &id), CUDA_SUCCESS);
-  EXPECT_EQ(route.timeline, &timeline);
-  EXPECT_EQ(route.stream, find<Stream>(stream));
-  EXPECT_EQ(id, route.stream->id);
+  const auto route = find_stream_route(stream);
+  ASSERT_EQ(route.result(), CUDA_SUCCESS);
+  EXPECT_EQ(route->timeline, &timeline);
+  EXPECT_EQ(route->stream, find<Stream>(stream));
+  EXPECT_EQ(route->id, route->stream->id);
   EXPECT_EQ(timeline.sent(), 0u);
   ASSERT_EQ(forward_cuStreamCopyAttributes(stream, stream), CUDA_SUCCESS);
   EXPECT_EQ(timeline.sent(), 1u);
@@ -65,14 +65,13 @@ TEST_F(StreamsTest, ACommandCountsInTheTimelineOfItsStream) {
 }
 
 TEST_F(StreamsTest, TheLegacyDefaultStreamHasATimelineInEachContext) {
-  Route route;
-  wire::ObjectId id = 0;
-  ASSERT_EQ(resolve(nullptr, wire::Kind::kStream, &route, &id), CUDA_SUCCESS);
-  EXPECT_EQ(route.timeline, process().device(0)->primary->timeline.get());
+  const auto route = find_stream_route(nullptr);
+  ASSERT_EQ(route.result(), CUDA_SUCCESS);
+  EXPECT_EQ(route->timeline, process().device(0)->primary->timeline.get());
   // A command for another context does not advance the current context's timeline.
-  Route other = target_of(*process().device(2)->primary);
-  ASSERT_EQ(resolve(nullptr, wire::Kind::kStream, &other, &id), CUDA_SUCCESS);
-  EXPECT_EQ(other.timeline, nullptr);
+  const auto other = find_stream_route(nullptr, route_of(*process().device(2)->primary));
+  ASSERT_EQ(other.result(), CUDA_SUCCESS);
+  EXPECT_EQ(other->timeline, nullptr);
 }
 
 TEST_F(StreamsTest, AStreamBringsItsWorkerAlong) {
@@ -85,9 +84,9 @@ TEST_F(StreamsTest, AStreamBringsItsWorkerAlong) {
   EXPECT_EQ(answer.session, &second_session());
   EXPECT_NE(answer.id, 0u);
   // A command for one server cannot use a stream of another.
-  Route first;
-  ASSERT_EQ(target_current(&first), CUDA_SUCCESS);
-  EXPECT_EQ(resolved(stream, first).result, CUDA_ERROR_INVALID_HANDLE);
+  const auto first = find_current_route();
+  ASSERT_EQ(first.result(), CUDA_SUCCESS);
+  EXPECT_EQ(resolved(find_stream_route(stream, *first)).result, CUDA_ERROR_INVALID_HANDLE);
   EXPECT_EQ(forward_cuStreamDestroy_v2(stream), CUDA_SUCCESS);
   EXPECT_EQ(resolved(stream).result, CUDA_ERROR_INVALID_HANDLE);
   int no_stream = 0;

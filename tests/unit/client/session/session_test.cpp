@@ -356,8 +356,7 @@ TEST_F(SessionTest, AStalledStreamDoesNotStopCopiesOfOthers) {
   constexpr wire::ObjectId kStalled = 7;
   constexpr size_t kSlots = test::PuppetServer::kStagingBytes / Staging::kSlotBytes;
   const auto timeline = std::make_shared<Timeline>(session(), 1, kStalled);
-  Route stalled = in_context();
-  stalled.timeline = timeline.get();
+  const Route stalled{&session(), 1, 0, timeline.get()};
   puppet().on(Custom::kCopyStaged, [](const auto& command) {
     const bool is_stalled = command.template as<wire::CopyStagedBody>().stream == kStalled;
     return is_stalled ? std::nullopt : std::optional(test::PuppetServer::Answer{});
@@ -385,8 +384,7 @@ TEST_F(SessionTest, AStalledStreamDoesNotStopCopiesOfOthers) {
 TEST_F(SessionTest, AStalledCopyToTheHostLeavesSlotsForOthers) {
   constexpr wire::ObjectId kStalled = 7;
   const auto timeline = std::make_shared<Timeline>(session(), 1, kStalled);
-  Route stalled = in_context();
-  stalled.timeline = timeline.get();
+  const Route stalled{&session(), 1, 0, timeline.get()};
   std::mutex mutex;
   std::vector<wire::SignalBody> withheld;
   puppet().on(Custom::kCopyStaged, [&](const auto& command) {

@@ -36,10 +36,7 @@ class TimelineTest : public ::testing::Test {
   Session& session() { return *lone_.session; }
   Timeline& timeline() { return *stream_->timeline; }
   Route route() {
-    Route route = target_of(*stream_);
-    route.timeline = stream_->timeline.get();
-    route.stream = stream_;
-    return route;
+    return {stream_->session, stream_->context, stream_->device, stream_->timeline.get()};
   }
   void launch(int times = 1) {
     for (int i = 0; i < times; ++i) {

@@ -37,8 +37,7 @@ class TimelinesTest : public ::testing::Test {
   Session& session() { return *lone_.session; }
   Timelines& timelines() { return session().timelines(); }
   void send(Custom opcode, Timeline* timeline, std::span<const std::byte> body = {}) {
-    Route route = session().in_context(1);
-    route.timeline = timeline;
+    const Route route{&session(), 1, 0, timeline};
     EXPECT_EQ(session().post(route, {opcode, body}), CUDA_SUCCESS);
   }
   void wait(Scope scope, wire::ObjectId context) {

@@ -118,8 +118,7 @@ TEST_F(UnaskedTest, ALostSessionEndsTheWaitForBytes) {
 TEST_F(UnaskedTest, ACopyTakesThreePlacesOfTheQueue) {
   serve_copies();
   const auto timeline = std::make_shared<Timeline>(session(), 1, 0);
-  Route route = in_context();
-  route.timeline = timeline.get();
+  const Route route{&session(), wire::primary_context_id(0), 0, timeline.get()};
   const size_t before = timeline->sent();
   EXPECT_EQ(session().staging().to_device(route, kDevice, here_.data(), 100), CUDA_SUCCESS);
   EXPECT_EQ(timeline->sent() - before, 3u);
