@@ -270,6 +270,7 @@ CUresult wait_across_servers(CUstream handle, const StreamRoute& stream, CUevent
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
   const StreamPoint recorded{route_of(event), 0, event.id};
+  pace(stream);
   const CUresult result = signal_then_await(recorded, {stream, stream.id});
   return result == CUDA_SUCCESS ? take_errors({stream.session, event.session}) : result;
 }

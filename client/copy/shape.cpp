@@ -104,6 +104,7 @@ CUresult describe(CUmemorytype type, const void* host, CUdeviceptr device, CUarr
 CUresult post_piece(const CopyStream& where, wire::CopyShapeBody body,
                     SentCommand* sent = nullptr) {
   body.stream = where.route.id;
+  pace(where.route);  // a copy may have more pieces than a full queue has places in reserve
   return where.route.session->post(where.route, body, transport::Wake::kYes, sent);
 }
 

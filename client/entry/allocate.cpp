@@ -143,6 +143,7 @@ CUresult cuMemFree_v2(CUdeviceptr address) { return free_device(address); }
 CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
   if (!address) return CUDA_ERROR_INVALID_VALUE;
   RCUDA_RETURN_IF_CUDA_ERROR(check_beside_capture(stream));
+  RCUDA_RETURN_IF_CUDA_ERROR(find_work_route(stream).result());
   RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream));
   const CUresult result = forward_cuMemAllocAsync(address, bytes, stream);
   return result == CUDA_SUCCESS ? record_async(route, *address, bytes, stream) : result;
@@ -168,11 +169,13 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   if (!allocation || allocation->base != address) return CUDA_ERROR_INVALID_VALUE;
   if (allocation->placement == Placement::kManaged) return CUDA_ERROR_NOT_SUPPORTED;
   if (!is_device(allocation->placement)) return CUDA_ERROR_INVALID_VALUE;
+  std::optional<InContext> scope;
   if (route.session != allocation->session) {
     // The stream is on another server. The owner frees the memory after the stream has reached this
-    // call.
+    // call, in its own default stream.
     if (may_capture(stream)) return CUDA_ERROR_INVALID_VALUE;
     RCUDA_RETURN_IF_CUDA_ERROR(cuStreamSynchronize(stream));
+    scope.emplace(route_of(*allocation));
     stream = nullptr;
   }
   // Only the worker knows whether a graph's memory is allocated at the moment.

@@ -69,7 +69,8 @@ CUresult fill_by(const Fill& fill, CUstream stream, const Forward& forward) {
 // Each launch of the graph fills the node's memory in place, so page-locked memory there is
 // mirrored from now on.
 void mirror_filled(const CUDA_MEMSET_NODE_PARAMS* fill) {
-  if (fill) mirror_reachable(any_route(), reinterpret_cast<const void*>(fill->dst));
+  const auto route = find_any_route();  // an error is that of the command that follows
+  if (fill && route) mirror_reachable(*route, reinterpret_cast<const void*>(fill->dst));
 }
 
 }  // namespace

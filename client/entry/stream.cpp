@@ -251,7 +251,7 @@ CUresult cuStreamQuery(CUstream stream) {
   RCUDA_RETURN_IF_CUDA_ERROR(check_wait(stream, view, &capturing));
   if (capturing) return forward_cuStreamQuery(stream);
   Session& session = *view.session;
-  const CUresult result = view.stream ? query(view) : forward_cuStreamQuery(stream);
+  const CUresult result = view.stream ? query(view) : ask_stream(view);
   if (result == CUDA_ERROR_NOT_READY) session.mirrors().show_writes(true);
   return result == CUDA_SUCCESS ? Wait(view).finish() : result;
 }

@@ -115,7 +115,7 @@ void Call::route_location(const CUmemLocation& location) {
 }
 
 void Call::route_anywhere() {
-  if (!failed() && !route_) route_.emplace(any_route());
+  if (!failed() && !route_) route_by(find_any_route());
 }
 
 void Call::route_current() {

@@ -371,7 +371,7 @@ bool take_over(Pull& pull, bool last) RCUDA_REQUIRES(pull_mutex) {
     const std::vector<Run> runs = pull.news ? place_news(*pull.news) : mirror.unfetched;
     merge_fetched(mirror, mirror.fetched, runs, pull.state);
   }
-  if (mirror.changes_bytes == 0) mirror.answer = pull.state.answer;
+  if (mirror.changes_bytes == 0 && !(any && outdated)) mirror.answer = pull.state.answer;
   lock.unlock();
   free_fetched(mirror);
   mirror.unfetched.clear();
@@ -410,7 +410,8 @@ std::vector<CUresult> pull(const std::vector<std::shared_ptr<Mirror>>& mirrors,
     news = {asked + 1, news.end()};  // both are in the same order
   }
   // The number of attempts is limited, because a stream whose work never ends must not keep the
-  // caller for ever. The bytes of the last attempt are used in any case.
+  // caller for ever. The bytes of the last attempt are used unless they are older than a confirmed
+  // patch.
   constexpr int kAttempts = 4;
   for (int attempt = 0; !due.empty(); ++attempt) {
     fetch_changes(due);

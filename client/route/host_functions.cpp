@@ -31,6 +31,7 @@ CUresult send(const Route& route, const wire::LaunchHostBody& body, bool in_grap
 }
 
 CUresult launch(CUstream stream, WorkerEvents::GraphCallback callback) {
+  RCUDA_RETURN_IF_CUDA_ERROR(find_work_route(stream).result());
   RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream));
   pace(route);
   wire::LaunchHostBody body{};
@@ -60,6 +61,7 @@ CUresult launch_graph_function(CUstream stream, WorkerEvents::GraphCallback call
 }
 
 CUresult launch_stream_callback(CUstream stream, std::function<void(CUresult)> callback) {
+  RCUDA_RETURN_IF_CUDA_ERROR(find_work_route(stream).result());
   RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream));
   pace(route);
   wire::LaunchHostBody body{};

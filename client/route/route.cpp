@@ -28,12 +28,12 @@ CUresult find_current(Context** context) {
 
 // `route`: where the command runs; null: in the stream's own context.
 CudaResult<StreamRoute> legacy_stream(Context& context, const Route* route) {
-  const bool is_there = route && route->session == context.session;
-  const bool is_its =
-      !route ||
-      (is_there && (route->context == context.id || route->context == owning_context(context).id));
+  const bool is_on_worker = route && route->session == context.session;
+  const bool is_current =
+      !route || (is_on_worker &&
+                 (route->context == context.id || route->context == owning_context(context).id));
   RCUDA_RETURN_IF_CUDA_ERROR(check_legacy_stream());
-  if (!is_its) return StreamRoute{*route, 0, nullptr};
+  if (!is_current) return StreamRoute{{route->session, route->context, route->device}, 0, nullptr};
   return StreamRoute{
       {context.session, context.id, context.device, context.timeline.get()}, 0, nullptr};
 }
@@ -140,6 +140,11 @@ CudaResult<Route> find_device_route(CUdevice device, uint32_t* ordinal) {
   if (!found) return CUDA_ERROR_INVALID_DEVICE;
   *ordinal = found->ordinal;
   return Route{found->session, 0, static_cast<uint32_t>(device)};
+}
+
+CudaResult<Route> find_any_route() {
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
+  return any_route();
 }
 
 Route any_route() {

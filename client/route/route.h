@@ -51,6 +51,8 @@ CudaResult<Route> find_address_route(CUdeviceptr address);
 // The worker of a device. `ordinal` becomes the worker's own number of the device.
 CudaResult<Route> find_device_route(CUdevice device, uint32_t* ordinal);
 // For commands that need no context: the current context, otherwise a context of the first session.
+CudaResult<Route> find_any_route();
+// The same for callers that have checked the process, which therefore has a session.
 Route any_route();
 // The worker and context of an object, or of memory that has a session.
 Route route_of(const Identity& object);

@@ -1,6 +1,6 @@
 // Decides which posted commands the client waits for. A stream capture may refuse a command; its
-// error must then come from the call that sent it (calls/capture.h). Threads: any. A CaptureAnswers
-// applies to the thread that makes it.
+// error must then come from the call that sent it (client/route/capture.h). Threads: any. A
+// CaptureAnswers applies to the thread that makes it.
 #pragma once
 
 #include <cuda.h>

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "client/session/capture_answers.h"
 #include "common/base/cpu_pause.h"
 #include "common/base/log.h"
 
@@ -292,8 +293,11 @@ CUresult Staging::to_device(const Route& route, CUdeviceptr destination, const v
   const size_t chunk = chunk_bytes(bytes);
   const size_t chunks = (bytes + chunk - 1) / chunk;
   std::atomic<int> first_error{CUDA_SUCCESS};
+  const bool awaits = awaits_answers();  // of this thread; the chunks are posted by others as well
   run_parallel(chunks, [&](size_t index) {
     if (first_error.load() != CUDA_SUCCESS) return;
+    std::optional<CaptureAnswers> answers;
+    if (awaits) answers.emplace(true);
     const size_t begin = index * chunk;
     const size_t length = std::min(chunk, bytes - begin);
     Slot slot = acquire(route.timeline);

@@ -45,7 +45,8 @@ CUresult Wait::run_command(const wire::Command& command) {
   asked_ = mirrors.ask(word_->get());
   SentCommand sent;
   CUresult result = session().post(route_, command, transport::Wake::kNow, &sent);
-  // Then the session is lost, which ends the fetches as well.
+  // The commands that signal are required (lacking_commands.h), so the session is lost if this one
+  // was not sent. That ends the fetches as well.
   if (!sent.is_sent()) return session().lost() ? kSessionLost : result;
   if (only_waits) mirrors.show_writes();  // compares while the worker waits
   // The worker writes the word even if it refuses the command.

@@ -168,7 +168,7 @@ int client_ordinal(const Route&, uint32_t worker_ordinal) {
 
 CudaResult<Route> find_address_route(CUdeviceptr) { return the_route(); }
 
-Route any_route() { return the_route(); }
+CudaResult<Route> find_any_route() { return the_route(); }
 
 CudaResult<Route> find_handle_route(const void*, wire::Kind) { return the_route(); }
 

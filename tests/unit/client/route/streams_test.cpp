@@ -68,10 +68,36 @@ TEST_F(StreamsTest, TheLegacyDefaultStreamHasATimelineInEachContext) {
   const auto route = find_stream_route(nullptr);
   ASSERT_EQ(route.result(), CUDA_SUCCESS);
   EXPECT_EQ(route->timeline, process().device(0)->primary->timeline.get());
-  // A command for another context does not advance the current context's timeline.
-  const auto other = find_stream_route(nullptr, route_of(*process().device(2)->primary));
+  // A command for another context does not advance the current context's timeline, nor that of the
+  // stream that its route was found by.
+  const Route elsewhere = route_of(*process().device(2)->primary);
+  const auto other = find_stream_route(
+      nullptr, {elsewhere.session, elsewhere.context, elsewhere.device, route->timeline});
   ASSERT_EQ(other.result(), CUDA_SUCCESS);
   EXPECT_EQ(other->timeline, nullptr);
+}
+
+// A program may query a stream much more often than the stream's queue has places.
+TEST_F(StreamsTest, AQueryOfTheLegacyDefaultStreamTakesNoPlace) {
+  const Timeline& timeline = *process().device(0)->primary->timeline;
+  const uint64_t sent = timeline.sent();
+  first().on(static_cast<uint16_t>(api::Opcode::cuStreamQuery), [](const Command&) {
+    return test::PuppetServer::Answer{CUDA_ERROR_NOT_READY, {}};
+  });
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(cuStreamQuery(nullptr), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(timeline.sent(), sent);
+}
+
+TEST_F(StreamsTest, WithoutAContextWorkForADeadStreamHasTheErrorOfTheContext) {
+  std::thread([] {
+    auto* const dead = reinterpret_cast<CUstream>(uintptr_t{0x1234});
+    CUdeviceptr address = 0;
+    EXPECT_EQ(cuLaunchHostFunc(
+                  dead, [](void*) {}, nullptr),
+              CUDA_ERROR_INVALID_CONTEXT);
+    EXPECT_EQ(cuMemAllocAsync(&address, 16, dead), CUDA_ERROR_INVALID_CONTEXT);
+    EXPECT_EQ(cuMemsetD8Async(16, 0, 16, dead), CUDA_ERROR_INVALID_CONTEXT);
+  }).join();
 }
 
 TEST_F(StreamsTest, AStreamBringsItsWorkerAlong) {
