@@ -2,9 +2,9 @@
 // in its command stream. The workers match the halves by an id (p2p/engine.h).
 //
 // Threads: any. Blocking: a synchronous copy and copy_between_servers_now() block until the copy
-// has ended; nothing else blocks. A copy is ordered in the stream in which it is issued, whichever
-// server owns that stream. A synchronous copy in the default stream is also ordered in the default
-// streams of both devices.
+// has ended; every call blocks while the stream's queue or a command ring is full. A copy is
+// ordered in the stream in which it is issued, whichever server owns that stream. A synchronous
+// copy in the default stream is also ordered in the default streams of both devices.
 #pragma once
 
 #include <cstdint>

@@ -162,8 +162,8 @@ class Call {
   uint32_t created_count_ = 0;
 };
 
-// Struct members that name objects or devices are sent as ids and as the worker's ordinals. They
-// also choose the call's route if nothing before them has.
+// Struct members that name objects or devices are sent as ids and as the worker's ordinals. Those
+// that emit_routing() (api/gen/client.py) uses choose the call's route.
 CUresult location_to_wire(CUmemLocation& location, Call& call);
 void location_from_wire(CUmemLocation& location, const Call& call);
 CUresult devices_to_wire(unsigned& mask, Call& call);

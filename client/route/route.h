@@ -40,8 +40,10 @@ CudaResult<Route> find_current_route();
 // stream, if the stream is a created one.
 CudaResult<Route> find_work_route(CUstream stream);
 // A stream in its own context; a null stream is the default stream. Resolves CU_STREAM_LEGACY,
-// CU_STREAM_PER_THREAD and the per-thread flag of common/interop/default_stream.h.
-// CUDA_ERROR_INVALID_HANDLE if the handle is not a live stream.
+// CU_STREAM_PER_THREAD and the per-thread flag of common/interop/default_stream.h. Creates the
+// thread's default stream at its first use, which is a round trip. The legacy default stream has
+// the errors of check_legacy_stream() (capture.h). CUDA_ERROR_INVALID_HANDLE if the handle is not a
+// live stream.
 CudaResult<StreamRoute> find_stream_route(CUstream stream);
 // The same stream for commands that run in the context of `route`. CUDA_ERROR_INVALID_HANDLE if the
 // stream belongs to another session; the legacy default stream is that of the route's context.

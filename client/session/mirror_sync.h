@@ -111,7 +111,8 @@ class MirrorSync {
   std::atomic<uint64_t> work_sent_{0};
   Mutex mutex_;
   // The last of fetch_after_call() and await_writes().
-  Point freed_, awaited_ RCUDA_GUARDED_BY(mutex_);
+  Point freed_ RCUDA_GUARDED_BY(mutex_);
+  Point awaited_ RCUDA_GUARDED_BY(mutex_);
 };
 
 }  // namespace rcuda::client

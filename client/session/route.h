@@ -17,8 +17,8 @@ struct Stream;
 struct Route {
   Session* const session;
   const wire::ObjectId context;
-  // The client's ordinal of the context's device. 0 in the routes that a session makes for its own
-  // commands.
+  // The client's ordinal of the context's device. 0 in the routes that a session and mirrored
+  // memory make for their own commands.
   const uint32_t device;
   // Of the stream that the command goes to. Null for commands that go to no stream.
   Timeline* const timeline = nullptr;

@@ -31,8 +31,8 @@
 // queues.
 //
 // Threads: any. The session calls count() while it holds the lock that orders its commands. A
-// thread that waits holds no lock. A thread that makes a mark holds this timeline's lock until the
-// command ring has room.
+// thread that waits holds no lock of the timeline. A thread that makes a mark holds this timeline's
+// lock until the command ring has room.
 #pragma once
 
 #include <atomic>
@@ -141,7 +141,8 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   Mutex mutex_;
   std::optional<Word> word_ RCUDA_GUARDED_BY(mutex_);
   std::deque<Mark> marks_ RCUDA_GUARDED_BY(mutex_);  // not known to be reached, oldest first
-  uint64_t failed_at_ RCUDA_GUARDED_BY(mutex_) = 0;  // position of the last mark that was reached with an error
+  uint64_t failed_at_ RCUDA_GUARDED_BY(mutex_) =
+      0;  // position of the last mark that was reached with an error
   CUresult failure_ RCUDA_GUARDED_BY(mutex_) = CUDA_SUCCESS;
 };
 

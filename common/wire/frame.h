@@ -94,7 +94,7 @@ enum CommandFlags : uint16_t {
 struct CommandHeader {
   uint16_t opcode;
   uint16_t flags;
-  uint32_t context;      // id of the calling thread's current context; 0: none
+  uint32_t context;      // id of the context that the command runs in; 0: none
   uint32_t call;         // repeated in the reply's stamp; 0: posted, no reply
   uint32_t reply_slot;   // byte offset of the slot in the client's window
   uint32_t reply_bytes;  // size of that slot: kSmallReplyBytes or kLargeReplyBytes
