@@ -30,7 +30,7 @@ Handle from_pointer(void* pointer) {
   }
 }
 
-// A CUfunction parameter, for which the application may pass a CUkernel.
+// A CUfunction parameter. The application may pass a CUkernel instead.
 struct FunctionId {
   wire::ObjectId id = 0;
   uint32_t is_kernel = 0;

@@ -346,7 +346,7 @@ CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool manage
 }
 
 void end_host_memory(const Allocation& memory) {
-  const Route route = any_route();  // there may be no current context
+  const Route route = any_route();  // the thread may have no current context
   void* const address = reinterpret_cast<void*>(memory.base);
   stop_mirroring(address);
   if (memory.placement == Placement::kRegistered) {

@@ -236,7 +236,7 @@ bool move_run(PageRun* run, int backing, std::span<const MappedPart> parts) {
   return false;
 }
 
-// Whoever calls this is in use_pages() or leave_pages(), which hold change_mutex.
+// Its callers run inside use_pages() or leave_pages(), which hold change_mutex.
 void give_back(const PageRun& run) RCUDA_NO_THREAD_SAFETY_ANALYSIS {
   for (const MappedPart& part : moved_parts(run, run.first, run.first + run.bytes)) {
     if (!move_off(part, !shared_with_child)) {

@@ -29,8 +29,8 @@ class FetchesWithWait final : public MirrorQuestions {
   // command must wake the worker.
   void ask(const std::vector<std::shared_ptr<Mirror>>& mirrors, Word word);
   bool empty() const { return questions_.empty() && news_.empty(); }
-  // Takes over the bytes of the mirror that has been asked for. Returns false if there are none, or
-  // others may be newer: then it is fetched as usual.
+  // Merges the answer for this mirror. Returns false if it has no answer, or if other bytes may be
+  // newer: then the mirror is fetched as usual.
   bool take(Mirror& mirror) RCUDA_REQUIRES(pull_mutex);
   // The answers for the mirrors that share a question. Call it once.
   std::vector<MirrorNews> news();
@@ -38,7 +38,7 @@ class FetchesWithWait final : public MirrorQuestions {
  private:
   struct Question {
     std::shared_ptr<Mirror> mirror;
-    uint64_t version = 0, sent_versions = 0;  // of the mirror, when it was asked for
+    uint64_t version = 0, sent_versions = 0;  // of the mirror, when the question was sent
     Session::PendingCall call;
     bool answered = false;
   };

@@ -74,7 +74,7 @@ void expect_reads(CUdeviceptr address, size_t bytes);
 // the rest. Errors of earlier commands are not reported here. `launch`: of the only work that will
 // follow, if that is a launch; otherwise null.
 CUresult push_mirrors(const Route& route, const LaunchParameters* launch = nullptr);
-// To be called after a wait. `asked`: what ask_with_wait() returned for this wait; may be null.
+// To be called after a wait. `asked`: the result of ask_with_wait() for this wait; may be null.
 CUresult pull_mirrors(Session& session, MirrorQuestions* asked = nullptr);
 // Sends what the application changed in page-locked memory, for kernels that are running and wait
 // for it. `often`: the caller may ask again soon, so large memory is not compared each time.

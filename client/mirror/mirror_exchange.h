@@ -76,8 +76,8 @@ struct Mirror {
   std::atomic<MirrorUse> use{MirrorUse::kAny};
   // With MirrorUse::kNamed: contexts whose work got an address of it and may not have ended.
   std::vector<wire::ObjectId> named_in RCUDA_GUARDED_BY(push_mutex);
-  WriteTracker* tracker = nullptr;       // null: the application's changes are found by comparing
-  std::shared_ptr<Timeline> exchanges;   // of wire::kFetchStream, in which bytes go either way
+  WriteTracker* tracker = nullptr;      // null: the application's changes are found by comparing
+  std::shared_ptr<Timeline> exchanges;  // of wire::kFetchStream, in which bytes go either way
   bool all_written RCUDA_GUARDED_BY(push_mutex) = true;  // `tracker` does not know all writes
   // The application last changed most of what it may have written.
   bool rewritten RCUDA_GUARDED_BY(push_mutex) = false;
@@ -86,19 +86,19 @@ struct Mirror {
   std::shared_ptr<AbsentPages> absent;
   StateWord<kMirrorTransitions> stage;
   std::string name;  // for the log
-  // What the GPU has changed, as far as told, and the client has not.
+  // The runs that the GPU has changed, as the worker has reported them, and the client lacks.
   std::vector<Run> unfetched RCUDA_GUARDED_BY(pull_mutex);
-  // The application accesses most of what the GPU has changed.
+  // The application accesses most of the bytes that the GPU changes.
   bool reads_all RCUDA_GUARDED_BY(pull_mutex) = false;
   // With reads_all: a page that was dropped nevertheless.
   size_t sample RCUDA_GUARDED_BY(pull_mutex) = 0;
   size_t dropped_pages RCUDA_GUARDED_BY(pull_mutex) = 0;  // absent after the last pull
-  // After so many small ones, `fetched` gives its memory back.
+  // `fetched` releases its memory after this number of small pulls.
   int pulls_to_free RCUDA_GUARDED_BY(pull_mutex) = 0;
   // The bytes at the last exchange, equal on both sides.
   std::unique_ptr<std::byte[], UnmapPages> known RCUDA_GUARDED_BY(mirrors_mutex);
-  // By block: whether it was ever sent or fetched. What was fetched counts as written by the
-  // application, and must not be sent back over newer results.
+  // By block: whether it was ever sent or fetched. A fetched block counts as written by the
+  // application, but must not be sent back over newer results.
   std::vector<uint8_t> exchanged RCUDA_GUARDED_BY(mirrors_mutex);
   // By block: whether it was exchanged around a host function, of which the worker has no note.
   std::vector<uint8_t> unnoted RCUDA_GUARDED_BY(mirrors_mutex);
@@ -118,8 +118,8 @@ struct Mirror {
   size_t recent_bytes RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // that these take
   // After the last host function, in order; the same.
   std::vector<SentBytes> returned RCUDA_GUARDED_BY(mirrors_mutex);
-  uint64_t loan RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // the last one whose bytes were merged
-  // What the newest answer had of both; they are forgotten.
+  uint64_t loan RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // the last loan whose bytes were merged
+  // The patches and the loan that the newest answer contained; both lists lack them.
   wire::MirrorState confirmed RCUDA_GUARDED_BY(mirrors_mutex){};
   // The two halves of the region. The worker writes and reads `lent` around host functions, and
   // writes `fetched` on request.
@@ -161,12 +161,12 @@ struct Mirror {
 CUresult push(Mirror& mirror, std::vector<std::byte>* content, size_t* sent_bytes)
     RCUDA_REQUIRES(push_mutex);
 // Fetches what the GPU changed, or makes its pages absent: asks for all mirrors together, then
-// fetches together. Returns a result for each. What cannot be fetched is left to the next call.
+// fetches together. Returns a result for each. The next call fetches the rest.
 // `news`: answers that came with the wait, in the same order.
 std::vector<CUresult> pull(const std::vector<std::shared_ptr<Mirror>>& mirrors,
                            std::span<MirrorNews> news = {}) RCUDA_REQUIRES(pull_mutex);
 // Copies the bytes that the worker changed since the last exchange into the application's memory.
-// `there`: the worker's bytes of the whole mirror; only those in `runs` are looked at. `noted`: the
+// `there`: the worker's bytes of the whole mirror; only those in `runs` are read. `noted`: the
 // worker knows that they come.
 void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs, bool noted)
     RCUDA_REQUIRES(mirrors_mutex);

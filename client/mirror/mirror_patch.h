@@ -31,9 +31,9 @@ void forget_confirmed(Mirror& mirror, const wire::MirrorState& state) RCUDA_REQU
 // Whether bytes of this state lack what is forgotten. The client has newer ones then.
 bool is_outdated(const Mirror& mirror, const wire::MirrorState& state)
     RCUDA_REQUIRES(mirrors_mutex);
-// As merge(), with bytes of the worker that may be older than what it was sent: `state` says which
-// they have. `there` is changed meanwhile. merge_lent() skips outdated bytes; merge_fetched() must
-// not get them.
+// As merge(), with bytes of the worker that may lack patches and loans that the client has sent:
+// `state` names those that they contain. `there` is changed meanwhile. merge_lent() skips outdated
+// bytes; merge_fetched() must not get them.
 void merge_lent(Mirror& mirror, std::byte* there, const wire::MirrorState& state)
     RCUDA_REQUIRES(mirrors_mutex);
 void merge_fetched(Mirror& mirror, std::byte* there, const std::vector<Run>& runs,

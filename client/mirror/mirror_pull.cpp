@@ -69,8 +69,8 @@ void drop(Mirror& mirror, std::vector<Run>* runs) {
 // Whether all that the application has changed is in its pages.
 bool is_whole(Mirror& mirror) { return !mirror.absent || mirror.absent->put_back(); }
 
-// Drops pages that the application may not access, judging by what it did so far. Leaves in *runs
-// what is to be fetched now. `expected`: the application has said that it will.
+// Drops pages that the application probably does not access, by its accesses so far. Leaves in
+// *runs the bytes to fetch now. `expected`: the application has announced that it reads them.
 void drop_unread(Mirror& mirror, bool expected, std::vector<Run>* runs) RCUDA_REQUIRES(pull_mutex) {
   if (bytes_of(*runs) <= kFetchAtOnce) return;
   const size_t still_absent = mirror.absent->count();
@@ -185,8 +185,8 @@ CUresult take_runs(Pull& pull, const Reply& reply) RCUDA_REQUIRES(pull_mutex) {
   return CUDA_SUCCESS;
 }
 
-// Asks which blocks the GPU has changed. It is asked about pages that are not absent: what absent
-// ones have in the worker matters when they are accessed.
+// Asks which blocks the GPU has changed. The question leaves out absent pages: the worker's bytes
+// of those matter when the application accesses them.
 void ask_for_changes(Pull& pull, CallsInFlight* calls) RCUDA_REQUIRES(pull_mutex) {
   Mirror& mirror = *pull.mirror;
   if (!is_whole(mirror)) {  // what an earlier drop has left aside
@@ -409,8 +409,8 @@ std::vector<CUresult> pull(const std::vector<std::shared_ptr<Mirror>>& mirrors,
     take_early(pulls[i], *asked, may_lack);
     news = {asked + 1, news.end()};  // both are in the same order
   }
-  // The number of attempts is limited, because a stream whose work never ends must not keep the
-  // caller for ever. The bytes of the last attempt are used unless they are older than a confirmed
+  // The number of attempts is limited: a stream whose work never ends must not block the caller
+  // indefinitely. The bytes of the last attempt are used unless they are older than a confirmed
   // patch.
   constexpr int kAttempts = 4;
   for (int attempt = 0; !due.empty(); ++attempt) {

@@ -30,7 +30,7 @@ CUresult MirrorSync::fetch(MirrorQuestions* asked) {
   const uint64_t of_others = timelines_.waits_of_others();
   const CUresult result = known->pull(session_, asked);
   if (result != CUDA_SUCCESS) return result;
-  // What was asked for with this wait does not show what other threads have waited for since.
+  // The answer that came with this wait lacks the results of waits of other threads since then.
   if (!asked || asked->waits_of_others == of_others) fetched_waits_.store(waits);
   return CUDA_SUCCESS;
 }

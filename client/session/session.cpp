@@ -39,8 +39,8 @@ bool may_write(const wire::Command& command, const Timeline* timeline, uint64_t 
 
 // The number of places that the command takes in a driver's queue. `moves_bytes`: copies of
 // page-locked memory move its bytes in parts. Each takes two more than one place for all: a mark
-// and an event, a wait or a host function and a further copy. A slot of the staging region that is
-// filled behind the command is waited for.
+// and an event, a wait or a host function and a further copy. If the bytes of a
+// staged copy come after the command, the stream waits for them, which takes one place more.
 uint64_t room_of(const wire::Command& command, bool moves_bytes) {
   const api::CommandTraits& traits = api::traits_of(command.opcode);
   const std::span<const std::byte> body = command.body;
