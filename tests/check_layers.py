@@ -19,9 +19,13 @@ COMMON = ("common/base", "common/cuda", "common/config", "common/identity", "com
           "common/nvml", "common/tls", "common/transport", "common/wire", "common/messages", "common/reach")
 ENGINE = ("common/base", "common/cuda", "common/config", "common/identity", "common/tls", "common/transport",
           "common/wire")
-STREAMS = ("server/executor/objects", "server/executor/answers", "server/executor/streams")
-COMPONENTS = (*STREAMS, "server/executor/images", "server/executor/memory", "server/executor/graphs",
-              "server/executor/peers")
+# The server's folders below the worker, and those of the executor and of p2p, from the ground up.
+EXECUTOR = ("server/executor/objects", "server/executor/answers", "server/executor/streams", "server/executor/images",
+            "server/executor/host_memory", "server/executor/mirrors", "server/executor/graphs", "server/executor/peers",
+            "server/executor/metering", "server/executor/core", "server/executor/calls", "server/executor/handlers")
+P2P = ("p2p/api", "p2p/plan", "p2p/staging", "p2p/link", "p2p/copy", "p2p/engine")
+GROUND = ("server/names", "server/quota", "server/monitor", "server/addresses")
+WORKER = ("server/protocol", "server/sandbox", "server/driver", "server/worker")
 # The client's folders from the ground up. Each may include those before it.
 CLIENT = ("client/settings", "client/trace", "client/pool", "client/session", "client/objects", "client/mirror",
           "client/process", "client/route", "client/code", "client/forward", "client/hostmem", "client/copy", "client/entry")
@@ -39,27 +43,22 @@ MAY_INCLUDE = {
     "common/messages": ("common/base", "common/identity", "common/tls", "common/transport", "common/wire"),
     "common/reach": ("common/base", "common/config", "common/identity", "common/tls", "common/transport",
                      "common/wire", "common/messages"),
-    "p2p": ENGINE,
-    "server/auth": ("common/base", "common/identity", "common/tls", "common/messages"),
+    "p2p": (),  # all of it is in the folders below
+    **{folder: (*ENGINE, *P2P[:floor]) for floor, folder in enumerate(P2P)},
+    "server": (),  # all of it is in the folders below
     "server/names": ("common/base", "common/wire", "common/messages", "common/reach"),
     "server/monitor": ("common/base", "common/nvml", "common/transport", "common/wire", "common/messages"),
     "server/quota": ("common/base", "common/config"),
-    "server/base": ("api", *COMMON),
-    "server/peer": ("api", *COMMON, "p2p", "server/base", "server/names"),
-    "server/executor/objects": ("api", *COMMON),
-    "server/executor/answers": ("api", *COMMON, "server/executor/objects"),
-    "server/executor/streams": ("api", *COMMON, "server/peer", "server/executor/objects", "server/executor/answers"),
-    "server/executor/images": COMMON,
-    "server/executor/memory": ("api", *COMMON, "server/base", "server/names", "server/peer", "server/quota", *STREAMS),
-    "server/executor/graphs": ("api", *COMMON, *STREAMS, "server/executor/memory"),
-    "server/executor/peers": ("api", *COMMON, "p2p", "server/peer", *STREAMS),
-    "server/executor": ("api", *COMMON, "p2p", "server/base", "server/names", "server/peer", "server/quota", *COMPONENTS),
-    "server/executor/handlers": ("api", *COMMON, "p2p", "server/names", "server/peer", "server/quota", *COMPONENTS,
-                                 "server/executor"),
-    "server/worker": ("api", *COMMON, "p2p", "server/base", "server/names", "server/peer", "server/quota", *COMPONENTS,
-                      "server/executor"),
-    "server/daemon": ("api", *COMMON, "p2p", "server/auth", "server/base", "server/monitor", "server/quota",
-                      "server/worker"),
+    "server/addresses": ("common/base", "common/wire", "common/messages"),
+    "server/executor": (),
+    **{folder: ("api", *COMMON, *P2P, "server/names", "server/quota", *EXECUTOR[:floor])
+       for floor, folder in enumerate(EXECUTOR)},
+    "server/protocol": (*COMMON, "server/quota"),
+    "server/identity": (*COMMON, "server/protocol"),
+    "server/sandbox": ("common/base", "server/protocol"),
+    "server/driver": ("api", *COMMON, "server/addresses", "server/executor/objects"),
+    "server/worker": ("api", *COMMON, *P2P, *GROUND, *EXECUTOR, *WORKER[:-1]),
+    "server/daemon": ("api", *COMMON, *P2P, *GROUND, "server/identity", *WORKER),
     "client": (),  # all of it is in the folders below
     **{folder: ("api", "generated", *COMMON, *CLIENT[:floor]) for floor, folder in enumerate(CLIENT)},
     "client/nvml": (*COMMON, "client/pool", "client/settings"),

@@ -13,7 +13,7 @@ CLASSES = ("post", "call")
 PROPERTIES = {"class", "family", "server", "body", "tail", "reply", "reply_tail"}
 # SessionEnd is not executed; it ends the loop.
 SERVERS = ("", "loop")
-# server/executor/services.h declares the services of each.
+# server/executor/core/services.h declares the services of each.
 FAMILIES = ("blob", "copy", "launch", "memory", "module", "peer", "stream")
 NAME = re.compile(r"[A-Z][A-Za-z0-9]*")
 MEMBER = re.compile(r"([\w:]+) (\w+)(?:\[(\w*)\])?\s*(?://\s*(.*))?")

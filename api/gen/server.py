@@ -253,7 +253,7 @@ def emit_family(table, family):
 
 
 def emit_handlers_header(table):
-    lines = [NOTICE, '#pragma once\n\n#include "server/executor/dispatch.h"\n\n'
+    lines = [NOTICE, '#pragma once\n\n#include "server/executor/core/dispatch.h"\n\n'
              "namespace rcuda::server {\n\n"
              "// Handwritten, in server/executor: functions that run in place of the driver function.\n"
              "// Handles are the driver's; an output pointer is null only where the parameter is optional.\n"]

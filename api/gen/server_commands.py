@@ -21,7 +21,7 @@ def emit_header(table):
 // A handler gets the body, whose completion word exists, and in the command the bytes after the
 // body. Everything else comes from the peer unchecked. A caller waits for a class = "call" command.
 // A handler appends the members of the reply, without its header. X_may_wait(): see PeerWaits.
-""", NOTICE, '#pragma once\n\n#include <vector>\n\n#include "server/executor/custom.h"\n\nnamespace rcuda::server {\n\n']
+""", NOTICE, '#pragma once\n\n#include <vector>\n\n#include "server/executor/core/custom.h"\n\nnamespace rcuda::server {\n\n']
     for c in table.commands.values():
         if c.handled:
             lines.append(f"HandlerResult {c.handler}{handler_parameters(c)};\n")
@@ -60,7 +60,7 @@ def emit_question(c):
 
 def emit_dispatch(table):
     by_opcode = {c.opcode: c for c in table.commands.values()}
-    lines = [NOTICE, '#include "api/server_commands.h"\n\n#include <iterator>\n\n#include "server/executor/executor.h"\n\n'
+    lines = [NOTICE, '#include "api/server_commands.h"\n\n#include <iterator>\n\n#include "server/executor/core/executor.h"\n\n'
              "namespace rcuda::server {\nnamespace {\n\n"]
     for c in table.commands.values():
         if c.handled:

@@ -13,7 +13,7 @@ HEADERS = (
     "common/transport/shm/shm_messages.h", "common/transport/tcp/tcp_messages.h", "common/transport/verbs/hello.h",
     "common/wire/address_ranges.h", "common/wire/block_digest.h", "common/wire/codec.h", "common/wire/exported_name.h", "common/wire/frame.h",
     "common/messages/message_io.h", "common/wire/protocol.h", "common/wire/ring.h", "common/reach/socket_keys.h",
-    "p2p/pipeline/messages.h")
+    "p2p/link/messages.h")
 
 FUNCTION = re.compile(r"\boperator\b|^(?!.*\bconstexpr\b[^(]*=)(?!alignas)[^=]*\(", re.S)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What does `auto` lose without persisted legs and without the online prober? Each is turned off
-alone, then both together (RCUDA_P2P_WITHOUT, p2p/planner/without.h).
+alone, then both together (RCUDA_P2P_WITHOUT, p2p/plan/without.h).
 
     bench/p2p/ablation.py --build build/release [--quick]
     bench/p2p/ablation.py --build build/release --driver nvidia       # two workers on one GPU

@@ -46,9 +46,9 @@
 #include "common/base/log.h"
 #include "common/config/command_line.h"
 #include "common/transport/link.h"
-#include "p2p/engine.h"
-#include "server/peer/cuda_device_ops.h"
-#include "server/worker/driver_loader.h"
+#include "p2p/engine/engine.h"
+#include "server/driver/driver_loader.h"
+#include "server/executor/peers/cuda_device_ops.h"
 #include "tests/support/link_pair.h"
 
 namespace {

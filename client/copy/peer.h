@@ -1,5 +1,5 @@
 // Copies and event waits between servers. Each of the two workers gets its half at the right place
-// in its command stream. The workers match the halves by an id (p2p/engine.h).
+// in its command stream. The workers match the halves by an id (p2p/engine/engine.h).
 //
 // Threads: any. Blocking: a synchronous copy and copy_between_servers_now() block until the copy
 // has ended; every call blocks while the stream's queue or a command ring is full. A copy is

@@ -30,7 +30,7 @@ namespace {
 
 using Shared = std::shared_ptr<Mirror>;
 
-// More than a worker chooses for any memory (server/executor/memory/block_digests.h).
+// More than a worker chooses for any memory (server/executor/mirrors/block_digests.h).
 constexpr uint64_t kMostBlockBytes = 1u << 30;
 
 std::atomic<size_t> mirror_count{0};

@@ -48,7 +48,7 @@ Process* instance = nullptr;  // null until the process calls CUDA
 // each connection takes threads and descriptors of two workers. With more servers than this, each
 // pair connects when it is first needed.
 constexpr size_t kMostEagerServers = 16;
-// A worker makes at most this many connections at a time (server/peer/peer_hub.cpp).
+// A worker makes at most this many connections at a time (server/executor/peers/peer_hub.cpp).
 constexpr size_t kMostServersAtOnce = 64;
 
 // Whether the workers of several servers are introduced to one another at the start.

@@ -5,7 +5,7 @@
 // The secret authenticates the client. The fingerprint is the SHA-256 of the public key of the
 // server's certificate (its SubjectPublicKeyInfo in DER), by which the client checks the server.
 // The id is not secret: logs, lists and errors name a token by it. The server keeps only the
-// secret's hash (server/auth/token_store.h). Threads: any. Nothing blocks, but for the kernel's
+// secret's hash (server/identity/token_store.h). Threads: any. Nothing blocks, but for the kernel's
 // first random numbers after boot. Errors contain no part of a token except its id.
 #pragma once
 

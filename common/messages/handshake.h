@@ -101,7 +101,7 @@ struct Attach {
 // a hash of its id (session_name() of connect.h), which makes the daemon pass the connection on. If
 // the client requires it, the connection is then encrypted with a key that only the session's
 // client and servers can derive. The token that the client gave both workers authorises the
-// connection (p2p/pipeline/authentication.h).
+// connection (p2p/link/authentication.h).
 struct PeerHello {
   static constexpr char kName[] = "PeerHello";
   uint8_t session[16] = {};  // session_name() of Hello::session

@@ -29,7 +29,7 @@ enum class Counter : size_t {
 };
 
 // The names in the audit. Counters of copies to another server are "peer_copies_", the route, "_"
-// and the strategy (p2p/planner/strategy.h).
+// and the strategy (p2p/plan/strategy.h).
 inline constexpr std::array kWorkNames{
     "commands",
     "failed_commands",

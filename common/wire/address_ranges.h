@@ -4,7 +4,7 @@
 // Device memory: each worker of a client has two ranges of addresses. Its driver starts in a base,
 // one of kBaseCount adjacent ranges in kBases. When the worker gets its session, it also takes a
 // window in one of kWindowRanges, whose size follows from the session's devices
-// (server/worker/address_window.h). Page-locked client memory lies in the host range, which every
+// (server/addresses/address_window.h). Page-locked client memory lies in the host range, which every
 // worker keeps free. So it has the same address in client and worker, and a kernel can use the host
 // pointer. All of these avoid ordinary mappings, which grow down from 0x7fff'ffff'f000, and
 // position-independent programs (0x5555'..., 0x56...). If a program has mappings in these ranges,

@@ -1,5 +1,5 @@
 // The digest of a block of mirrored memory. The client computes the digest of its bytes, and a GPU
-// of the worker the digest of the worker's bytes (server/executor/memory/block_digests.h). Equal
+// of the worker the digest of the worker's bytes (server/executor/mirrors/block_digests.h). Equal
 // digests mean equal bytes.
 //
 // Plain functions: any thread, nothing blocks or fails.

@@ -18,7 +18,7 @@
 #include "common/base/log.h"
 #include "common/base/passed_descriptors.h"
 #include "common/reach/same_host.h"
-#include "server/daemon/rules_file.h"
+#include "server/daemon/admission/rules_file.h"
 #include "server/worker/device_set.h"
 
 namespace rcuda::server {

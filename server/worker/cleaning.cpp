@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "common/base/mappings.h"
-#include "server/executor/executor.h"
+#include "server/executor/core/executor.h"
 #include "server/worker/end_watch.h"
 
 namespace rcuda::server {

@@ -17,7 +17,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
-#include "server/worker/worker_messages.h"
+#include "server/protocol/worker_messages.h"
 
 namespace rcuda::server {
 

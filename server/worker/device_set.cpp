@@ -6,7 +6,7 @@
 #include <string>
 
 #include "common/cuda/uuid_text.h"
-#include "server/base/device_uuid.h"
+#include "server/executor/objects/device_uuid.h"
 
 namespace rcuda::server {
 namespace {

@@ -18,12 +18,12 @@
 #include "api/driver_table.h"
 #include "common/base/status.h"
 #include "common/messages/handshake.h"
-#include "server/executor/session_resources.h"
-#include "server/worker/address_fence.h"
+#include "server/addresses/address_fence.h"
+#include "server/executor/core/session_resources.h"
+#include "server/protocol/worker_messages.h"
+#include "server/sandbox/device_scope.h"
 #include "server/worker/cleaning.h"
-#include "server/worker/device_scope.h"
 #include "server/worker/staging_memory.h"
-#include "server/worker/worker_messages.h"
 
 namespace rcuda::server {
 

@@ -14,7 +14,7 @@
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
-#include "server/worker/session_grant.h"
+#include "server/protocol/session_grant.h"
 
 namespace rcuda::server {
 

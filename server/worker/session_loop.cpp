@@ -13,8 +13,8 @@
 #include "api/traits.h"
 #include "common/base/cpu_pause.h"
 #include "common/base/log.h"
-#include "server/executor/custom.h"
-#include "server/executor/dispatch.h"
+#include "server/executor/core/custom.h"
+#include "server/executor/core/dispatch.h"
 
 namespace rcuda::server {
 namespace {

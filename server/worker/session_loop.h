@@ -25,11 +25,11 @@
 #include "common/base/status.h"
 #include "common/wire/protocol.h"
 #include "common/wire/ring.h"
-#include "server/base/work_page.h"
-#include "server/executor/executor.h"
+#include "server/driver/device_trace.h"
+#include "server/executor/core/executor.h"
 #include "server/executor/peers/peer_waits.h"
+#include "server/protocol/work_page.h"
 #include "server/worker/context_watch.h"
-#include "server/worker/device_trace.h"
 #include "server/worker/session_time.h"
 
 namespace rcuda::server {

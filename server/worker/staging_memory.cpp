@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "common/base/start_thread.h"
-#include "server/executor/session_resources.h"
+#include "server/executor/core/session_resources.h"
 
 namespace rcuda::server {
 namespace {

@@ -13,7 +13,7 @@
 #include <cstdint>
 
 #include "common/base/unique_fd.h"
-#include "server/worker/settings.h"
+#include "server/protocol/settings.h"
 
 namespace rcuda::server {
 

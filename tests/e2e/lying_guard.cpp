@@ -1,6 +1,6 @@
-// In place of server/worker/window_guard.cpp, in the server of lying_driver.cpp: a guard that lets
+// In place of server/driver/window_guard.cpp, in the server of lying_driver.cpp: a guard that lets
 // every address pass. An object file of a program takes precedence over one of a library.
-#include "server/worker/window_guard.h"
+#include "server/driver/window_guard.h"
 
 namespace rcuda::server {
 

@@ -39,8 +39,8 @@
 #include "common/reach/same_host.h"
 #include "common/tls/openssl.h"
 #include "common/wire/protocol.h"
-#include "server/auth/token_store.h"
 #include "server/daemon/daemon.h"
+#include "server/identity/token_store.h"
 #include "tests/fuzz/accepted.h"
 #include "tests/support/temp_folder.h"
 

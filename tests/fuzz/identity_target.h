@@ -13,7 +13,7 @@
 #include "common/identity/munge.h"
 #include "common/identity/token.h"
 #include "common/identity/token_file.h"
-#include "server/auth/token_store.h"
+#include "server/identity/token_store.h"
 #include "tests/fuzz/accepted.h"
 
 namespace rcuda::fuzz {

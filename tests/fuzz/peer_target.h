@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/unit/p2p/pipeline/raw_peer.h"
+#include "tests/unit/p2p/copy/raw_peer.h"
 
 namespace rcuda::fuzz {
 

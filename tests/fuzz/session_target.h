@@ -27,7 +27,7 @@
 #include "common/wire/codec.h"
 #include "common/wire/protocol.h"
 #include "common/wire/ring.h"
-#include "server/executor/dispatch.h"
+#include "server/executor/core/dispatch.h"
 #include "server/executor/images/image_cache.h"
 #include "server/worker/session_loop.h"
 #include "tests/fuzz/memory_link.h"

@@ -18,8 +18,8 @@
 #include "common/config/settings.h"
 #include "common/config/toml_file.h"
 #include "common/messages/lease_messages.h"
-#include "p2p/planner/measurements.h"
-#include "p2p/planner/planner.h"
+#include "p2p/plan/measurements.h"
+#include "p2p/plan/planner.h"
 #include "server/quota/rules.h"
 #include "tests/fuzz/accepted.h"
 

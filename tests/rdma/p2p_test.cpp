@@ -14,8 +14,8 @@
 
 #include <gtest/gtest.h>
 
-#include "p2p/engine.h"
-#include "server/peer/cuda_device_ops.h"
+#include "p2p/engine/engine.h"
+#include "server/executor/peers/cuda_device_ops.h"
 #include "tests/support/link_pair.h"
 #include "tests/support/session_harness.h"
 

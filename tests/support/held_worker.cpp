@@ -6,7 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "server/worker/reports.h"
+#include "server/protocol/reports.h"
 
 namespace {
 

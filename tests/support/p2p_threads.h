@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "p2p/device_ops.h"
+#include "p2p/api/device_ops.h"
 
 namespace rcuda::testing {
 

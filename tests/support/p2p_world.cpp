@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "common/base/unique_fd.h"
-#include "p2p/pipeline/messages.h"
+#include "p2p/link/messages.h"
 
 namespace rcuda::testing {
 

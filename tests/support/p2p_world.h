@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "common/transport/link.h"
-#include "p2p/device_ops.h"
-#include "p2p/pipeline/core.h"
+#include "p2p/api/device_ops.h"
+#include "p2p/engine/core.h"
 
 namespace rcuda::testing {
 

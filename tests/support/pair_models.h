@@ -1,7 +1,7 @@
 // Costs of the legs between two GPUs, for the machines of the planner's tests.
 #pragma once
 
-#include "p2p/planner/planner.h"
+#include "p2p/plan/planner.h"
 
 namespace rcuda::p2p {
 

@@ -26,7 +26,7 @@
 #include "common/wire/channel.h"
 #include "common/wire/codec.h"
 #include "common/wire/protocol.h"
-#include "p2p/planner/strategy.h"
+#include "p2p/plan/strategy.h"
 
 namespace rcuda::tools {
 namespace {

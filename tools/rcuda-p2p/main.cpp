@@ -16,7 +16,7 @@
 #include "common/base/standard_descriptors.h"
 #include "common/base/version.h"
 #include "common/config/command_line.h"
-#include "p2p/planner/measurements.h"
+#include "p2p/plan/measurements.h"
 #include "tools/rcuda-p2p/live_plan.h"
 #include "tools/rcuda-p2p/outlook.h"
 #include "tools/rcuda-p2p/plan_table.h"

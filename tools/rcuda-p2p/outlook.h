@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "p2p/planner/planner.h"
+#include "p2p/plan/planner.h"
 
 namespace rcuda::tools {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "p2p/planner/measurements.h"
-#include "p2p/planner/planner.h"
+#include "p2p/plan/measurements.h"
+#include "p2p/plan/planner.h"
 
 namespace rcuda::tools {
 

@@ -6,7 +6,7 @@
 //   rcuda-token list
 //   rcuda-token revoke 1a2b3c4d
 //
-// It edits the server's file of tokens (server/auth/token_store.h); a running server reads the
+// It edits the server's file of tokens (server/identity/token_store.h); a running server reads the
 // change. The new token is the only thing on stdout.
 
 #include <algorithm>
@@ -26,8 +26,8 @@
 #include "common/identity/certificate.h"
 #include "common/identity/token.h"
 #include "common/identity/users.h"
-#include "server/auth/default_paths.h"
-#include "server/auth/token_store.h"
+#include "server/identity/default_paths.h"
+#include "server/identity/token_store.h"
 #include "tools/base/time_span.h"
 
 namespace rcuda {

@@ -10,7 +10,7 @@
 
 #include "api/shared.h"
 #include "common/wire/codec.h"
-#include "server/executor/dispatch.h"
+#include "server/executor/core/dispatch.h"
 
 namespace rcuda::server {
 

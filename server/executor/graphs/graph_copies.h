@@ -29,9 +29,9 @@
 #include "api/driver_table.h"
 #include "server/executor/graphs/graph_keeper.h"
 #include "server/executor/graphs/host_callbacks.h"
-#include "server/executor/memory/host_memory.h"
-#include "server/executor/memory/mirrors.h"
-#include "server/executor/memory/shadow_copy.h"
+#include "server/executor/host_memory/host_memory.h"
+#include "server/executor/host_memory/shadow_copy.h"
+#include "server/executor/mirrors/mirrors.h"
 
 namespace rcuda::server {
 

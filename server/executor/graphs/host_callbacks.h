@@ -35,8 +35,8 @@
 #include "server/executor/answers/event_sink.h"
 #include "server/executor/answers/handler.h"
 #include "server/executor/graphs/graph_keeper.h"
-#include "server/executor/memory/arrival_gates.h"
-#include "server/executor/memory/mirrors.h"
+#include "server/executor/host_memory/arrival_gates.h"
+#include "server/executor/mirrors/mirrors.h"
 #include "server/executor/objects/objects.h"
 
 namespace rcuda::server {

@@ -1,7 +1,7 @@
 // The handler that reads data that did not fit into a reply, piece by piece.
 #include "api/server_commands.h"
 #include "server/executor/answers/blobs.h"
-#include "server/executor/custom.h"
+#include "server/executor/core/custom.h"
 
 namespace rcuda::server {
 

@@ -3,15 +3,15 @@
 #include "common/cuda/return_if_error.h"
 #include "server/executor/answers/answers.h"
 #include "server/executor/answers/device_output.h"
+#include "server/executor/core/services.h"
+#include "server/executor/core/session_resources.h"
 #include "server/executor/handlers/forget_context.h"
+#include "server/executor/host_memory/host_memory.h"
 #include "server/executor/images/link_states.h"
-#include "server/executor/memory/host_memory.h"
-#include "server/executor/memory/mirrors.h"
+#include "server/executor/mirrors/mirrors.h"
 #include "server/executor/objects/objects.h"
-#include "server/executor/services.h"
-#include "server/executor/session_resources.h"
+#include "server/executor/peers/peer_hub.h"
 #include "server/executor/streams/completions.h"
-#include "server/peer/peer_hub.h"
 
 namespace rcuda::server {
 

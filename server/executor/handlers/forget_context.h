@@ -2,8 +2,8 @@
 // cuGreenCtxDestroy. Executor thread only. Blocking: as CudaDeviceOps::forget_context().
 #pragma once
 
+#include "server/executor/core/services.h"
 #include "server/executor/objects/objects.h"
-#include "server/executor/services.h"
 
 namespace rcuda::server {
 

@@ -10,11 +10,11 @@
 #include "api/shared.h"
 #include "common/base/log.h"
 #include "common/cuda/return_if_error.h"
-#include "server/executor/custom.h"
+#include "server/executor/core/custom.h"
 #include "server/executor/graphs/graph_copies.h"
 #include "server/executor/graphs/graph_keeper.h"
 #include "server/executor/graphs/host_callbacks.h"
-#include "server/executor/memory/host_memory.h"
+#include "server/executor/host_memory/host_memory.h"
 #include "server/executor/objects/objects.h"
 
 namespace rcuda::server {

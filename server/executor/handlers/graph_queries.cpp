@@ -9,8 +9,8 @@
 #include "api/server_handlers.h"
 #include "common/base/unique_fd.h"
 #include "common/cuda/return_if_error.h"
-#include "server/executor/dispatch.h"
-#include "server/executor/services.h"
+#include "server/executor/core/dispatch.h"
+#include "server/executor/core/services.h"
 
 namespace rcuda::server {
 namespace {

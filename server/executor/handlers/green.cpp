@@ -4,10 +4,10 @@
 
 #include "api/server_handlers.h"
 #include "common/cuda/return_if_error.h"
+#include "server/executor/core/services.h"
 #include "server/executor/handlers/forget_context.h"
 #include "server/executor/objects/device_resources.h"
 #include "server/executor/objects/objects.h"
-#include "server/executor/services.h"
 
 namespace rcuda::server {
 namespace {

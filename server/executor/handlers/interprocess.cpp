@@ -10,9 +10,9 @@
 #include "api/driver_table.h"
 #include "api/server_handlers.h"
 #include "common/base/log.h"
-#include "server/executor/memory/memory_origins.h"
+#include "server/executor/core/services.h"
+#include "server/executor/host_memory/memory_origins.h"
 #include "server/executor/metering/metered_driver.h"
-#include "server/executor/services.h"
 #include "server/names/exported_names.h"
 
 namespace rcuda::server {

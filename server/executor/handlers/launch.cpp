@@ -8,7 +8,7 @@
 
 #include "api/server_commands.h"
 #include "common/cuda/return_if_error.h"
-#include "server/executor/custom.h"
+#include "server/executor/core/custom.h"
 #include "server/executor/graphs/host_callbacks.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/streams/completions.h"

@@ -8,11 +8,11 @@
 #include "api/server_handlers.h"
 #include "common/cuda/return_if_error.h"
 #include "common/image/image.h"
-#include "server/executor/dispatch.h"
+#include "server/executor/core/dispatch.h"
+#include "server/executor/core/services.h"
 #include "server/executor/images/image_store.h"
 #include "server/executor/images/link_states.h"
 #include "server/executor/objects/objects.h"
-#include "server/executor/services.h"
 
 namespace rcuda::server {
 namespace {

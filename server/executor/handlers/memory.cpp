@@ -8,11 +8,11 @@
 #include "api/server_handlers.h"
 #include "common/base/log.h"
 #include "common/wire/marked_bytes.h"
-#include "server/executor/custom.h"
-#include "server/executor/memory/fetches_behind.h"
-#include "server/executor/memory/host_memory.h"
-#include "server/executor/memory/mirrors.h"
-#include "server/executor/memory/region_puts.h"
+#include "server/executor/core/custom.h"
+#include "server/executor/host_memory/host_memory.h"
+#include "server/executor/host_memory/region_puts.h"
+#include "server/executor/mirrors/fetches_behind.h"
+#include "server/executor/mirrors/mirrors.h"
 #include "server/executor/streams/pool_frees.h"
 
 namespace rcuda::server {

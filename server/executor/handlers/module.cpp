@@ -12,12 +12,12 @@
 #include "common/image/image.h"
 #include "server/executor/answers/answers.h"
 #include "server/executor/answers/device_output.h"
-#include "server/executor/custom.h"
+#include "server/executor/core/custom.h"
+#include "server/executor/core/session_resources.h"
 #include "server/executor/images/image_store.h"
 #include "server/executor/images/jit_options.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/peers/device_waits.h"
-#include "server/executor/session_resources.h"
 
 namespace rcuda::server {
 namespace {

@@ -7,15 +7,15 @@
 #include "api/server_commands.h"
 #include "common/base/log.h"
 #include "server/executor/answers/answers.h"
-#include "server/executor/custom.h"
-#include "server/executor/memory/shadow_copy.h"
+#include "server/executor/core/custom.h"
+#include "server/executor/core/session_resources.h"
+#include "server/executor/host_memory/shadow_copy.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/peers/copy_outcomes.h"
+#include "server/executor/peers/peer_hub.h"
 #include "server/executor/peers/peer_memory.h"
-#include "server/executor/session_resources.h"
 #include "server/executor/streams/idle.h"
 #include "server/executor/streams/work_count.h"
-#include "server/peer/peer_hub.h"
 
 namespace rcuda::server {
 namespace {

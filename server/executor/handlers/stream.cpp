@@ -9,9 +9,9 @@
 #include "common/base/log.h"
 #include "server/executor/answers/answers.h"
 #include "server/executor/answers/device_output.h"
-#include "server/executor/custom.h"
+#include "server/executor/core/custom.h"
+#include "server/executor/core/session_resources.h"
 #include "server/executor/objects/objects.h"
-#include "server/executor/session_resources.h"
 #include "server/executor/streams/completions.h"
 #include "server/executor/streams/idle.h"
 

@@ -3,8 +3,8 @@
 #include <cstdint>
 
 #include "common/cuda/return_if_error.h"
-#include "server/base/context_guard.h"
 #include "server/executor/metering/meters.h"
+#include "server/executor/objects/context_guard.h"
 
 namespace rcuda::server {
 namespace {

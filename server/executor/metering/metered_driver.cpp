@@ -2,8 +2,8 @@
 
 #include <utility>
 
+#include "server/executor/core/session_resources.h"
 #include "server/executor/metering/meters.h"
-#include "server/executor/session_resources.h"
 
 namespace rcuda::server {
 namespace {

@@ -22,7 +22,7 @@
 
 #include "api/driver_table.h"
 #include "common/messages/work.h"
-#include "server/executor/memory/host_meter.h"
+#include "server/executor/host_memory/host_meter.h"
 #include "server/executor/objects/objects.h"
 #include "server/names/exported_names.h"
 #include "server/quota/limits.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/base/context_guard.h"
+#include "server/executor/objects/context_guard.h"
 
 namespace rcuda::server {
 namespace {

@@ -13,9 +13,9 @@
 
 #include "common/wire/protocol.h"
 #include "server/executor/objects/objects.h"
+#include "server/executor/peers/peer_hub.h"
 #include "server/executor/streams/idle.h"
 #include "server/executor/streams/jobs.h"
-#include "server/peer/peer_hub.h"
 
 namespace rcuda::server {
 

@@ -10,8 +10,8 @@
 #include <span>
 
 #include "api/driver_table.h"
+#include "server/executor/peers/peer_hub.h"
 #include "server/executor/streams/jobs.h"
-#include "server/peer/peer_hub.h"
 
 namespace rcuda::server {
 

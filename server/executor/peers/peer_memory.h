@@ -9,7 +9,7 @@
 
 #include "api/driver_table.h"
 #include "common/base/status.h"
-#include "p2p/engine.h"
+#include "p2p/engine/engine.h"
 #include "server/executor/streams/work_count.h"
 
 namespace rcuda::server {

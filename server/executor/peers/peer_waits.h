@@ -8,7 +8,7 @@
 // would block the copies that it waits for. For the same reason no stream is held while too many
 // streams have work, or before the connection to the peer is made.
 // No two workers wait for each other: a command waits here only for copies whose two halves the
-// client sent before it (client/copy/peer.cpp; the proof is in p2p/pause.h).
+// client sent before it (client/copy/peer.cpp; the proof is in p2p/api/pause.h).
 //
 // Executor thread only. Nothing blocks.
 #pragma once
@@ -21,9 +21,9 @@
 #include "common/wire/protocol.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/peers/device_waits.h"
+#include "server/executor/peers/peer_hub.h"
 #include "server/executor/streams/completions.h"
 #include "server/executor/streams/idle.h"
-#include "server/peer/peer_hub.h"
 
 namespace rcuda::server {
 

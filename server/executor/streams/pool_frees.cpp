@@ -1,7 +1,7 @@
 #include "server/executor/streams/pool_frees.h"
 
+#include "server/executor/peers/peer_hub.h"
 #include "server/executor/streams/capture.h"
-#include "server/peer/peer_hub.h"
 
 namespace rcuda::server {
 

@@ -7,7 +7,7 @@
 #include "api/print_command.h"
 #include "client/code/handles.h"
 #include "client/route/route.h"
-#include "server/executor/dispatch.h"
+#include "server/executor/core/dispatch.h"
 
 namespace rcuda::server {
 class Executor {};

@@ -1,5 +1,5 @@
 // The two ends of a command in one process, for tests of generated code: a client without sessions
-// (client/route/route.h) and a worker without a driver (server/executor/dispatch.h), joined by a
+// (client/route/route.h) and a worker without a driver (server/executor/core/dispatch.h), joined by a
 // function call.
 //
 // Handles are numbers that encode their kind, side and id, so that tests can check the translation:
@@ -23,7 +23,7 @@
 #include "api/driver_table.h"
 #include "api/shared.h"
 #include "common/wire/protocol.h"
-#include "server/executor/dispatch.h"
+#include "server/executor/core/dispatch.h"
 
 namespace rcuda::loopback {
 

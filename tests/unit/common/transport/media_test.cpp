@@ -10,7 +10,7 @@
 
 #include "client/pool/device_list.h"
 #include "common/messages/handshake.h"
-#include "p2p/planner/planner.h"
+#include "p2p/plan/planner.h"
 #include "tests/support/late_media.h"
 #include "tests/support/link_pair.h"
 

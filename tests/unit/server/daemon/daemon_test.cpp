@@ -30,8 +30,8 @@
 #include "common/transport/link.h"
 #include "common/wire/address_window.h"
 #include "common/wire/protocol.h"
-#include "server/daemon/accounts.h"
-#include "server/worker/address_window.h"
+#include "server/addresses/address_window.h"
+#include "server/identity/accounts.h"
 #include "tests/support/server_process.h"
 #include "tests/support/session_harness.h"
 

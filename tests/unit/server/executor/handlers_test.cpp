@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "api/server_handlers.h"
-#include "server/executor/custom.h"
-#include "server/executor/executor.h"
+#include "server/executor/core/custom.h"
+#include "server/executor/core/executor.h"
 #include "tests/fuzz/session_target.h"
 
 namespace rcuda::server {

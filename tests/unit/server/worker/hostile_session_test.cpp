@@ -12,7 +12,7 @@
 
 #include "api/server_commands.h"
 #include "common/base/log.h"
-#include "server/executor/executor.h"
+#include "server/executor/core/executor.h"
 #include "tests/fuzz/mutate.h"
 #include "tests/fuzz/session_target.h"
 

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "server/executor/answers/output_capture.h"
-#include "server/peer/peer_hub.h"
+#include "server/executor/peers/peer_hub.h"
 #include "tests/support/session_harness.h"
 #include "tests/support/thread_limit.h"
 

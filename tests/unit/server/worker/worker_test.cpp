@@ -20,19 +20,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "server/driver/driver_loader.h"
 #include "server/executor/answers/blobs.h"
 #include "server/executor/answers/output_capture.h"
 #include "server/executor/images/image_cache.h"
 #include "server/executor/images/image_store.h"
 #include "server/executor/objects/object_table.h"
-#include "server/peer/peer_settings.h"
+#include "server/executor/peers/peer_settings.h"
+#include "server/protocol/settings.h"
+#include "server/protocol/start_failure.h"
+#include "server/protocol/worker_messages.h"
 #include "server/worker/daemon_listener.h"
-#include "server/worker/driver_loader.h"
 #include "server/worker/end_watch.h"
-#include "server/worker/settings.h"
 #include "server/worker/staging_memory.h"
-#include "server/worker/start_failure.h"
-#include "server/worker/worker_messages.h"
 
 namespace rcuda::server {
 namespace {

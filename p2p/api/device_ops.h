@@ -1,0 +1,157 @@
+// DeviceOps: all GPU operations of the peer-to-peer engine. The server implements it with the
+// driver's function table; tests implement it with memory and a clock.
+//
+// Lanes. Each device has three in-order queues that belong to the engine, apart from the program's
+// streams (CUDA: non-blocking streams): kOut for copies to host memory, kIn for copies from host
+// memory, kLocal for copies between device memory. Copies of one lane finish in order and are
+// counted by tickets: ticket t is finished when finished() returns t or more.
+//
+// Orders. An *order* is the place of a copy in a stream of the program. The copy starts when the
+// stream reaches that place, and later work in the stream waits for the copy. enter() takes the
+// place: it records the stream's position and holds the stream there (CUDA: cuEventRecord, then
+// cuStreamWaitValue32 on a pinned word). reached() tells whether the stream has reached the place.
+// release() lets the stream continue. With hold = false the stream is only observed (for an event
+// that another server waits for), and release() only forgets the order. Places in streams of two
+// contexts need two orders.
+//
+// Pauses. Driver functions that allocate, register or free memory may wait for the device. The
+// device may wait for a held stream, which only the engine releases. So the engine first requests a
+// pause (pause()): until the end of the engine's round, no further stream is held, and in a kWork
+// pause no work is queued. p2p/api/pause.h has the rules and shows that they never stop a session.
+//
+// Threads. The thread that makes the engine calls devices(). The thread that calls Engine::copy
+// (the worker's executor thread) calls enter(). The engine thread makes all other calls, until it
+// ends. A function blocks for device work only if its comment says "in a pause". Errors are kCuda
+// with the driver's code. An error of copy() or finished() ends the copies of that lane and nothing
+// else.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+#include "p2p/api/pause.h"
+
+namespace rcuda::p2p {
+
+using DeviceAddress = uint64_t;
+using Ticket = uint64_t;  // 0: nothing was issued
+
+enum class Lane : uint8_t { kOut, kIn, kLocal };
+inline constexpr size_t kLaneCount = 3;
+
+// A place in a stream; 0: none.
+enum class Order : uint64_t { kNone = 0 };
+
+// A stream of the program, in the implementer's terms (CUDA: the CUstream and its context). If it
+// is only observed, it may be an event instead; the place is then the event's latest record.
+struct StreamRef {
+  uint64_t stream = 0;
+  uint64_t context = 0;
+  uint64_t event = 0;
+  // The caller knows that the stream is idle, and so is all work that the stream would wait for. A
+  // place that does not hold the stream is then reached at once.
+  bool idle = false;
+  // The stream's last work is a copy of the engine that holds it, and no stream has been given work
+  // since. If the stream is still held, the new copy comes directly after that copy, and the stream
+  // is held once for both.
+  bool follows = false;
+};
+
+// A box of bytes that is copied from one place to another, each with its own pitches. Addresses are
+// those of device memory or of registered host memory.
+struct CopyBox {
+  uint64_t destination = 0;
+  uint64_t source = 0;
+  uint64_t width_bytes = 0;
+  uint64_t rows = 1;
+  uint64_t slices = 1;
+  uint64_t destination_pitch = 0;  // from row to row; ignored for one row
+  uint64_t destination_slice = 0;  // from slice to slice; ignored for one slice
+  uint64_t source_pitch = 0;
+  uint64_t source_slice = 0;
+};
+
+// Device memory in a form that another process of this host can map.
+struct ExportedMemory {
+  static constexpr size_t kHandleBytes = 128;
+  std::array<std::byte, kHandleBytes> handle{};  // opaque; compared bytewise
+  uint64_t offset = 0;                           // of the given address in the mapped memory
+};
+
+// Exported memory of another process, mapped in this one.
+struct MappedMemory {
+  DeviceAddress base = 0;
+  uint64_t bytes = 0;  // from `base`, as reported by this side's driver
+};
+
+// Device memory as a file descriptor that the drivers of RDMA adapters accept.
+struct DmaBuf {
+  UniqueFd file;
+  uint64_t offset = 0;  // of the given address in the file
+};
+
+struct EngineDevice {
+  std::string uuid;
+  std::string pci_bus_id;  // "0000:3b:00.0"; gives the NUMA node; may be empty
+};
+
+class DeviceOps {
+ public:
+  virtual ~DeviceOps() = default;
+
+  // The worker's devices. The index is the `device` of the other functions. The list is constant.
+  virtual std::vector<EngineDevice> devices() = 0;
+
+  // Issues copies on a lane, in order. Returns the ticket of the last one and does not wait for
+  // them. After an error some of them may be in progress. An empty list gets a ticket that is
+  // finished when all earlier copies of the lane are.
+  virtual Result<Ticket> copy(int device, Lane lane, std::span<const CopyBox> boxes) = 0;
+  virtual Result<Ticket> finished(int device, Lane lane) = 0;
+
+  virtual Result<Order> enter(StreamRef stream, bool hold) = 0;
+  virtual Result<bool> reached(Order order) = 0;
+  // Called exactly once per order, whether it has been reached or not. An error becomes the
+  // stream's asynchronous error (CUDA: kept by the worker and returned by the program's next call).
+  virtual void release(Order order, const Status& status) = 0;
+  // Whether a stream is held.
+  virtual bool holding() = 0;
+
+  // Returns true if a pause of this kind, or a stronger one, is in progress; it lasts until
+  // resume(). Otherwise requests it and returns false; the thread that grants it wakes the engine.
+  // The engine calls resume() after each round of work.
+  //
+  // kHolds is for work that cannot continue without a pause (connecting, freeing memory for which a
+  // peer waits). Once it has been requested, no further stream is held before it. kWork begins when
+  // the program happens to have no work, which may be never.
+  virtual bool pause(Pause what) = 0;
+  virtual void resume() = 0;
+
+  // In a pause: page-lock host memory for every device (CUDA: cuMemHostRegister, portable).
+  virtual Status register_host(void* base, size_t bytes) = 0;
+  virtual void unregister_host(void* base) = 0;
+  // In a pause: allocate and free staging buffers in GPU memory.
+  virtual Result<DeviceAddress> allocate(int device, size_t bytes) = 0;
+  virtual void free(int device, DeviceAddress address) = 0;
+
+  // Exports memory of this process for a peer on the same host, and maps exported memory of a peer.
+  // kUnsupported if the memory or the pair of devices does not support it. open() is called once
+  // for each handle until close(). close() is called in a pause.
+  virtual Result<ExportedMemory> export_memory(int device, DeviceAddress address) = 0;
+  virtual Result<MappedMemory> open(int device, const ExportedMemory& memory) = 0;
+  virtual void close(int device, DeviceAddress base) = 0;
+
+  // kUnsupported if the driver, the kernel or the kind of memory does not support dma-buf. The
+  // memory may still be registered by its address.
+  virtual Result<DmaBuf> dma_buf(int device, DeviceAddress address, size_t bytes) = 0;
+  // Whether an adapter may read and write this device's memory in place, as far as this can be
+  // known before a probe transfer (CUDA: dma-buf or peermem).
+  virtual bool may_use_gpudirect(int device) = 0;
+};
+
+}  // namespace rcuda::p2p

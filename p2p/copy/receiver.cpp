@@ -1,0 +1,511 @@
+#include "p2p/copy/receiver.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+
+#include "common/base/log.h"
+#include "p2p/staging/arena.h"
+#include "p2p/staging/device_region.h"
+
+namespace rcuda::p2p {
+namespace {
+
+constexpr size_t kMostCopies = 1u << 16;
+
+Status disagreement(uint64_t copy, uint64_t theirs, uint64_t ours) {
+  return {Code::kInvalidArgument, "the halves of peer copy " + std::to_string(copy) +
+                                      " disagree: " + std::to_string(theirs) + " bytes sent, " +
+                                      std::to_string(ours) + " expected"};
+}
+
+}  // namespace
+
+void Receiver::close_mappings() {
+  for (const auto& [key, mapping] : mappings_) {
+    environment_.ops.close(key.first, mapping.memory.base);
+  }
+  mappings_.clear();
+}
+
+Receiver::Incoming& Receiver::find_or_make(uint64_t id) {
+  awake_.insert(id);
+  Incoming& copy = copies_[id];
+  copy.id = id;
+  return copy;
+}
+
+void Receiver::add(PeerCopy request, Order order, const Status& failure) {
+  Incoming& copy = find_or_make(request.id);
+  if (copy.request) {
+    const Status status(Code::kInvalidArgument, "two peer copies with one id");
+    environment_.orders.release(order, status);
+    if (request.done) request.done(status);
+    return;
+  }
+  copy.order = order;
+  copy.request = std::move(request);
+  if (copy.failure.ok()) copy.failure = failure;
+  if (!lost_.ok() && copy.failure.ok()) copy.failure = lost_;
+}
+
+Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
+  const auto known = copies_.find(message.copy);
+  if (known == copies_.end() && copies_.size() >= kMostCopies) {
+    return {Code::kProtocol, "too many copies announced"};
+  }
+  Incoming& copy = find_or_make(message.copy);
+  if (copy.aborted || copy.pull) return {Code::kProtocol, "a chunk after the end of its copy"};
+  uint64_t end = 0;
+  if (message.offset != copy.next || __builtin_add_overflow(message.offset, message.bytes, &end) ||
+      end > message.total || (message.bytes == 0) != (message.total == 0) ||
+      (message.after != 0 && message.after == message.copy)) {
+    return {Code::kProtocol, "a chunk outside its copy"};
+  }
+  uint64_t inbox_bytes = 0;
+  switch (message.where) {
+    case Where::kHostInbox:
+      inbox_bytes = link.inbox.bytes();
+      break;
+    case Where::kDeviceInbox:
+      // The client's half names the device. land() checks the place in that device's inbox.
+      inbox_bytes = UINT64_MAX;
+      break;
+    case Where::kTarget:
+      if (copy.target == transport::RegionId::kNone) {
+        return {Code::kProtocol, "a chunk for a destination that was not offered"};
+      }
+      inbox_bytes = UINT64_MAX;
+      break;
+    default:
+      return {Code::kProtocol, "a chunk in no place known"};
+  }
+  if (message.place > inbox_bytes || message.bytes > inbox_bytes - message.place) {
+    return {Code::kProtocol, "a chunk outside the inbox"};
+  }
+  if (message.total == 0 && copy.any_chunk) {
+    return {Code::kProtocol, "a second chunk of a copy of nothing"};
+  }
+  if (arrived_ >= most_arrived(link)) return {Code::kProtocol, "more chunks than places for them"};
+  ++arrived_;
+  copy.next = end;
+  copy.any_chunk = true;
+  copy.chunk_bytes = std::max(copy.chunk_bytes, message.bytes);
+  copy.arrived.push_back(message);
+  return {};
+}
+
+// The most chunks that may be announced and not yet copied in. Each has a place in an inbox, except
+// the empty chunk of an empty copy and chunks for their copy's destination.
+uint64_t Receiver::most_arrived(const PeerLink& link) {
+  uint64_t inbox_bytes = link.inbox.bytes();
+  for (const DeviceBuffer& inbox : link.device_inbox) inbox_bytes += inbox.bytes();
+  return inbox_bytes / Arena::kAlignment + kMostCopies;
+}
+
+void Receiver::pop_arrived(Incoming& copy) {
+  copy.arrived.pop_front();
+  --arrived_;
+}
+
+Status Receiver::on_want(const WantMessage& message) {
+  if (copies_.size() >= kMostCopies && !copies_.contains(message.copy)) {
+    return {Code::kProtocol, "too many copies announced"};
+  }
+  Incoming& copy = find_or_make(message.copy);
+  if (copy.wanted || copy.any_chunk || copy.pull || copy.aborted) {
+    return {Code::kProtocol, "a Want out of place"};
+  }
+  copy.wanted = true;
+  return {};
+}
+
+Status Receiver::on_pull(const PullMessage& message) {
+  if (copies_.size() >= kMostCopies && !copies_.contains(message.copy)) {
+    return {Code::kProtocol, "too many copies announced"};
+  }
+  Incoming& copy = find_or_make(message.copy);
+  if (copy.wanted || copy.any_chunk || copy.pull || copy.refused || copy.aborted ||
+      (message.after != 0 && message.after == message.copy)) {
+    return {Code::kProtocol, "a Pull out of place"};
+  }
+  copy.pull = message;
+  return {};
+}
+
+Status Receiver::on_abort(const EndMessage& message) {
+  Status status = status_of(message);
+  if (status.ok()) return {Code::kProtocol, "an Abort without an error"};
+  const auto known = copies_.find(message.copy);
+  if (known == copies_.end() && copies_.size() >= kMostCopies) {
+    return {Code::kProtocol, "too many copies announced"};
+  }
+  Incoming& copy = find_or_make(message.copy);
+  if (copy.aborted) return {Code::kProtocol, "a copy aborted twice"};
+  const uint64_t announced = copy.consumed + copy.landing.size() + copy.arrived.size();
+  if (message.chunks > announced) {
+    return {Code::kProtocol, "an Abort that tells of chunks nobody announced"};
+  }
+  copy.aborted = true;
+  copy.sent = message.chunks;
+  if (copy.failure.ok()) copy.failure = std::move(status);
+  return {};
+}
+
+Status Receiver::on_forget(const ForgetMessage& message) {
+  // One handle may be mapped for several devices. The answer is sent after the last unmapping.
+  bool in_use = false;
+  for (auto& [key, mapping] : mappings_) {
+    if (key.second != message.handle) continue;
+    if (mapping.forget_request) return {Code::kProtocol, "memory forgotten twice"};
+    in_use = true;
+    mapping.forget_request = message.request;
+  }
+  if (!in_use) forgotten_.push_back(message.request);
+  return {};
+}
+
+Result<bool> Receiver::advance(PeerLink* link) {
+  bool moved = false;
+  for (auto at = awake_.begin(); at != awake_.end();) {
+    Incoming& copy = copies_.at(*at);
+    RCUDA_RETURN_IF_ERROR(advance(copy, link, moved));
+    const bool lost = !lost_.ok();
+    const bool client_done = copy.finished || (!copy.request && lost);
+    const bool all_here = copy.aborted && copy.arrived.empty() && copy.told >= copy.sent;
+    const bool sender_done = lost || (copy.done_sent && (copy.failure.ok() || all_here));
+    const bool over = client_done && sender_done && copy.landing.empty();
+    moved |= over;
+    if (over) copies_.erase(*at);
+    at = over || (!lost && dormant(copy)) ? awake_.erase(at) : std::next(at);
+  }
+  RCUDA_RETURN_IF_ERROR(close_forgotten(link, moved));
+  return moved;
+}
+
+// Whether only a message of the sender can advance the copy. A program may have queued thousands of
+// copies.
+bool Receiver::dormant(const Incoming& copy) {
+  return copy.request && copy.reached && copy.failure.ok() && !copy.any_chunk && !copy.pull &&
+         !copy.wanted;
+}
+
+Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
+  PeerLink* const open = link && link->open && lost_.ok() ? link : nullptr;
+  if (copy.request && !copy.reached && copy.failure.ok()) {
+    RCUDA_RETURN_IF_ERROR(await_stream(copy, open, moved));
+  }
+  if (copy.reached && copy.failure.ok() && open) {
+    if (copy.wanted && copy.target == transport::RegionId::kNone) {
+      moved = true;
+      RCUDA_RETURN_IF_ERROR(answer_want(copy, *open));
+    }
+    if (copy.pull && !copy.pulling && may_land(copy, copy.pull->after)) {
+      moved = true;
+      RCUDA_RETURN_IF_ERROR(start_pull(copy, *open));
+    }
+    moved |= start_landing(copy, *open);
+  }
+  moved |= collect_landed(copy);
+  // Places are released as chunks land, not all at the end, because the sender may wait for the
+  // first. After the last chunk, Done alone is sent.
+  const bool more_to_come =
+      !copy.landing.empty() || (copy.request && copy.landed < copy.request->memory.bytes());
+  if (open && copy.failure.ok() && more_to_come && copy.tell) {
+    moved = true;
+    RCUDA_RETURN_IF_ERROR(tell_consumed(copy, *open, copy.consumed));
+  }
+  if (!copy.landing.empty()) return {};
+  if (copy.aborted && open) RCUDA_RETURN_IF_ERROR(drop_arrived(copy, *open, moved));
+  return end_if_over(copy, link, open, moved);
+}
+
+// Tells the sender when the stream has reached the copy. `open`: null if no message can be sent.
+Status Receiver::await_stream(Incoming& copy, PeerLink* open, bool& moved) {
+  if (copy.order != Order::kNone) {
+    const Result<bool> reached = environment_.orders.reached(copy.order);
+    if (!reached) copy.failure = reached.status();
+    if (reached && !*reached) return {};
+  }
+  if (!open) return {};  // Ready needs an open Link
+  copy.reached = true;
+  if (!copy.failure.ok()) return {};
+  moved = true;
+  // A sender that has already sent a message for this copy needs Ready only to learn that this
+  // side's stream has reached it.
+  if (copy.order == Order::kNone && (copy.any_chunk || copy.pull || copy.wanted)) return {};
+  ReadyMessage ready;
+  ready.copy = copy.id;
+  return open->mailbox.send(ready, when());
+}
+
+// Counts the chunks whose copy into the destination has ended. Returns whether there were any.
+bool Receiver::collect_landed(Incoming& copy) {
+  bool any = false;
+  while (!copy.landing.empty()) {
+    const Landing& landing = copy.landing.front();
+    const Result<bool> finished =
+        environment_.lanes.finished(copy.request->device, landing.lane, landing.ticket);
+    if (finished && !*finished) break;
+    if (!finished && copy.failure.ok()) copy.failure = finished.status();
+    copy.landed += landing.bytes;
+    copy.tell |= landing.place_wanted;
+    ++copy.consumed;
+    copy.landing.pop_front();
+    --environment_.landings;
+    any = true;
+  }
+  return any;
+}
+
+// Ends a copy of which everything has landed, or that has failed, and sends Done.
+Status Receiver::end_if_over(Incoming& copy, PeerLink* link, PeerLink* open, bool& moved) {
+  const bool announced = copy.any_chunk || copy.pull.has_value();
+  const bool complete = copy.request && copy.failure.ok() && announced && copy.reached &&
+                        copy.arrived.empty() && copy.landed == copy.request->memory.bytes();
+  const bool over = complete || !copy.failure.ok();
+  const bool tell = over && !copy.done_sent && open;
+  // The program is notified before the sender, which only releases places.
+  if (over && copy.request && !copy.finished && (tell || copy.done_sent || !lost_.ok())) {
+    moved = true;
+    finish(copy, link, copy.failure);
+  }
+  if (!tell) return {};
+  copy.done_sent = true;
+  moved = true;
+  return open->mailbox.send(make_end(MessageKind::kDone, copy.id, copy.failure), when(),
+                            copy.chunk_bytes);
+}
+
+// Not in a pause: see pause.h, rule 4.
+Status Receiver::answer_want(Incoming& copy, PeerLink& link) {
+  TargetMessage message;
+  message.copy = copy.id;
+  const Shape& memory = copy.request->memory;
+  const auto region = memory.contiguous() && memory.bytes() > 0
+                          ? expose_device_memory(environment_.ops, *link.link, copy.request->device,
+                                                 memory.address, memory.bytes(), For::kPeer)
+                          : Result<transport::Region>(Status(Code::kUnsupported, "not plain"));
+  if (region) {
+    copy.target = region->id;
+    message.region = static_cast<uint64_t>(region->id);
+  } else {
+    RCUDA_INFO("a destination could not be registered for GPUDirect: %s",
+               region.status().message().c_str());
+    message.refused = 1;
+    copy.wanted = false;
+  }
+  return link.mailbox.send(message);
+}
+
+// Maps the peer's memory. The box `source` at this offset must lie inside it.
+Result<Receiver::PeerMapping*> Receiver::map(int device, const Handle& handle, uint64_t offset,
+                                             const Shape& source) {
+  const auto key = std::make_pair(device, handle);
+  auto known = mappings_.find(key);
+  if (known == mappings_.end()) {
+    ExportedMemory memory;
+    memory.handle = handle;
+    const Result<MappedMemory> opened = environment_.ops.open(device, memory);
+    if (!opened) return opened.status();
+    known = mappings_.emplace(key, PeerMapping{*opened, 0, std::nullopt}).first;
+  }
+  const uint64_t bytes = known->second.memory.bytes;
+  if (offset > bytes || source.extent_bytes() > bytes - offset) {
+    return Status(Code::kInvalidArgument, "a Pull outside of the mapped memory");
+  }
+  return &known->second;
+}
+
+// A returned error is the Link's.
+Status Receiver::start_pull(Incoming& copy, PeerLink& link) {
+  const PeerCopy& request = *copy.request;
+  const PullMessage& pull = *copy.pull;
+  Shape source{0, pull.width_bytes, pull.height, pull.depth, pull.pitch_bytes, pull.slice_bytes};
+  Status sane = source.check();
+  if (sane.ok() && source.bytes() != request.memory.bytes()) {
+    sane = disagreement(copy.id, source.bytes(), request.memory.bytes());
+  }
+  const bool plain = source.contiguous() && request.memory.contiguous();
+  if (sane.ok() && !plain &&
+      (source.width_bytes != request.memory.width_bytes ||
+       source.height != request.memory.height)) {
+    sane = {Code::kInvalidArgument, "the halves of a peer copy differ in shape"};
+  }
+  if (!sane.ok()) {
+    copy.failure = sane;
+    return {};
+  }
+  const Result<PeerMapping*> mapping = map(request.device, pull.handle, pull.offset, source);
+  if (!mapping) {
+    RCUDA_INFO("memory of peer %u could not be mapped: %s", peer_,
+               mapping.status().message().c_str());
+    copy.pull.reset();
+    copy.refused = true;
+    TargetMessage message;
+    message.copy = copy.id;
+    message.refused = 1;
+    return link.mailbox.send(message);
+  }
+  ++(*mapping)->uses;
+  copy.pulling = pull.handle;
+  source.address = (*mapping)->memory.base + pull.offset;
+  const CopyBox box = box_between(request.memory, source);
+  const Result<Ticket> ticket =
+      environment_.lanes.copy(request.device, Lane::kLocal, {&box, 1}, request.memory.bytes());
+  if (!ticket) {
+    copy.failure = ticket.status();
+    return {};
+  }
+  note_landing(copy, {Lane::kLocal, *ticket, request.memory.bytes(), false});
+  return {};
+}
+
+// Whether the previous copy of the train, if there is one, is over or has begun to land through the
+// same lane, which is in order.
+bool Receiver::may_land(const Incoming& copy, uint64_t after) const {
+  const auto found = copies_.find(after);
+  if (after == 0 || found == copies_.end() || found->second.finished) return true;
+  const Incoming& before = found->second;
+  return copy.pull ? before.pulling.has_value() : !before.pull && before.arrived.empty();
+}
+
+void Receiver::note_landing(Incoming& copy, const Landing& landing) {
+  copy.landing.push_back(landing);
+  ++environment_.landings;
+  ++environment_.activity;
+}
+
+// Returns true if it started a chunk or the copy failed.
+bool Receiver::start_landing(Incoming& copy, PeerLink& link) {
+  bool started = false;
+  while (!copy.arrived.empty() && copy.failure.ok()) {
+    const ChunkMessage chunk = copy.arrived.front();
+    const uint64_t total = copy.request->memory.bytes();
+    if (chunk.total != total) {
+      copy.failure = disagreement(copy.id, chunk.total, total);
+      return true;
+    }
+    if (!may_land(copy, chunk.after)) break;
+    const Result<bool> here = has_come(chunk, link);
+    if (here && !*here) break;
+    started = true;
+    pop_arrived(copy);
+    copy.failure = here ? land(copy, chunk, link) : here.status();
+    if (!copy.failure.ok()) ++copy.consumed;
+  }
+  return started;
+}
+
+// Whether the chunk has arrived. Returns true only once for each chunk (Arrivals::complete).
+Result<bool> Receiver::has_come(const ChunkMessage& chunk, PeerLink& link) {
+  if (chunk.immediate == 0) return true;
+  return link.arrivals.complete(chunk.immediate, chunk.bytes);
+}
+
+Status Receiver::land(Incoming& copy, const ChunkMessage& chunk, const PeerLink& link) {
+  const PeerCopy& request = *copy.request;
+  if (chunk.where == Where::kTarget || chunk.bytes == 0) {
+    copy.landed += chunk.bytes;
+    ++copy.consumed;
+    return {};
+  }
+  Lane lane = Lane::kIn;
+  uint64_t from = link.inbox.address() + chunk.place;
+  if (chunk.where == Where::kDeviceInbox) {
+    const DeviceBuffer& inbox = link.device_inbox[static_cast<size_t>(request.device)];
+    if (chunk.place > inbox.bytes() || chunk.bytes > inbox.bytes() - chunk.place) {
+      return {Code::kProtocol, "a chunk outside the GPU's inbox"};
+    }
+    lane = Lane::kLocal;
+    from = inbox.address() + chunk.place;
+  }
+  const Boxes boxes = boxes_of(request.memory, chunk.offset, chunk.bytes, from, Direction::kUnpack);
+  const Result<Ticket> ticket =
+      environment_.lanes.copy(request.device, lane, boxes.span(), chunk.bytes);
+  if (!ticket) return ticket.status();
+  note_landing(copy, {lane, *ticket, chunk.bytes, chunk.place_wanted != 0});
+  return {};
+}
+
+// The sender has aborted the copy. Chunks that it had sent are waited for, so that their places can
+// be reused. Chunks that it only announced never come.
+Status Receiver::drop_arrived(Incoming& copy, PeerLink& link, bool& moved) {
+  while (copy.consumed < copy.sent && !copy.arrived.empty()) {
+    const Result<bool> here = has_come(copy.arrived.front(), link);
+    if (!here) return here.status();
+    if (!*here) return {};
+    pop_arrived(copy);
+    ++copy.consumed;
+    moved = true;
+  }
+  while (!copy.arrived.empty()) pop_arrived(copy);
+  if (copy.told >= copy.sent) return {};
+  moved = true;
+  return tell_consumed(copy, link, copy.sent);
+}
+
+Status Receiver::tell_consumed(Incoming& copy, PeerLink& link, uint64_t chunks) {
+  copy.told = chunks;
+  copy.tell = false;
+  ConsumedMessage message;
+  message.copy = copy.id;
+  message.chunks = chunks;
+  return link.mailbox.send(message, When::kNow, copy.chunk_bytes);
+}
+
+void Receiver::finish(Incoming& copy, PeerLink* link, const Status& status) {
+  copy.finished = true;
+  if (copy.target != transport::RegionId::kNone && link) (void)link->link->unexpose(copy.target);
+  if (copy.pulling) {
+    const auto mapping = mappings_.find({copy.request->device, *copy.pulling});
+    if (mapping != mappings_.end()) --mapping->second.uses;
+  }
+  environment_.orders.release(copy.order, copy.request->reports ? status : Status());
+  if (copy.request->done) copy.request->done(status);
+}
+
+Status Receiver::close_forgotten(PeerLink* link, bool& moved) {
+  for (auto at = mappings_.begin(); at != mappings_.end();) {
+    const PeerMapping& mapping = at->second;
+    if (!mapping.forget_request || mapping.uses > 0 || !environment_.ops.pause(Pause::kHolds)) {
+      ++at;
+      continue;
+    }
+    const uint64_t request = *mapping.forget_request;
+    environment_.ops.close(at->first.first, mapping.memory.base);
+    at = mappings_.erase(at);
+    const bool more = std::any_of(mappings_.begin(), mappings_.end(), [&](const auto& entry) {
+      return entry.second.forget_request == request;
+    });
+    if (!more) forgotten_.push_back(request);
+    moved = true;
+  }
+  if (!link || !link->open) return {};
+  while (!forgotten_.empty()) {
+    ForgottenMessage message;
+    message.request = forgotten_.front();
+    forgotten_.pop_front();
+    moved = true;
+    RCUDA_RETURN_IF_ERROR(link->mailbox.send(message));
+  }
+  return {};
+}
+
+void Receiver::lose(const Status& why) {
+  lost_ = why;
+  for (auto& [id, copy] : copies_) {
+    if (copy.failure.ok()) copy.failure = why;
+    while (!copy.arrived.empty()) pop_arrived(copy);
+    awake_.insert(id);
+  }
+}
+
+bool Receiver::polling() const {
+  return std::any_of(awake_.begin(), awake_.end(), [this](uint64_t id) {
+    const Incoming& copy = copies_.at(id);
+    return copy.request && !copy.reached && copy.order != Order::kNone && copy.failure.ok();
+  });
+}
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,123 @@
+// Receiver: the incoming copies from one peer. A copy waits for the stream of this side, if it has
+// one, and sends Ready to the sender. Then every chunk that has arrived is copied in, the sender is
+// notified of consumed chunks, and the copy ends with Done.
+//
+// Chunks may arrive before the client's half; they wait in the inbox. A copy that fails lets
+// transfers in progress end and sends Done with the error. It is forgotten when the sender's Abort
+// and everything that the sender had sent have arrived. Used only by the engine thread. Nothing
+// blocks except registering memory (v1) and mapping and unmapping it (ipc).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "p2p/link/environment.h"
+#include "p2p/link/peer_link.h"
+
+namespace rcuda::p2p {
+
+class Receiver {
+ public:
+  Receiver(Environment& environment, PeerId peer) : environment_(environment), peer_(peer) {}
+  ~Receiver() { close_mappings(); }
+
+  // `failure`: the copy could not take its place in the stream; it ends with this error.
+  void add(PeerCopy copy, Order order, const Status& failure);
+
+  // Messages of the peer. kProtocol if a message is impossible in the current state.
+  Status on_chunk(const ChunkMessage& message, const PeerLink& link);
+  Status on_want(const WantMessage& message);
+  Status on_pull(const PullMessage& message);
+  Status on_abort(const EndMessage& message);
+  Status on_forget(const ForgetMessage& message);
+
+  // Advances every copy as far as possible. Returns true if something happened. Errors are those of
+  // the mailbox.
+  Result<bool> advance(PeerLink* link);
+
+  void lose(const Status& why);
+  // In a pause: unmaps the memory of a lost peer. No copies are left then.
+  void close_mappings();
+  bool empty() const { return copies_.empty(); }
+  bool polling() const;
+
+ private:
+  using Handle = std::array<std::byte, ExportedMemory::kHandleBytes>;
+
+  struct Landing {
+    Lane lane = Lane::kIn;
+    Ticket ticket = 0;
+    uint64_t bytes = 0;
+    bool place_wanted = false;
+  };
+
+  struct Incoming {
+    uint64_t id = 0;
+    std::optional<PeerCopy> request;  // none: the peer's half came first
+    Order order = Order::kNone;
+    bool reached = false;
+    std::deque<ChunkMessage> arrived;  // announced; not yet being copied in
+    std::deque<Landing> landing;
+    uint64_t next = 0;         // packed offset of the next chunk to be announced
+    uint64_t landed = 0;       // bytes at their destination
+    uint64_t chunk_bytes = 0;  // of the largest chunk so far
+    bool any_chunk = false;    // a chunk was announced (also that of an empty copy)
+    uint64_t consumed = 0;     // chunks that have landed or are dropped
+    uint64_t told = 0;         // chunks reported to the sender as consumed
+    bool tell = false;         // the sender waits for the place of a landed chunk
+    bool wanted = false;       // v1: a Want must be answered
+    transport::RegionId target = transport::RegionId::kNone;
+    std::optional<PullMessage> pull;
+    std::optional<Handle> pulling;  // the mapping in use
+    bool refused = false;           // the Pull was refused; chunks come instead
+    Status failure;
+    bool done_sent = false;
+    bool aborted = false;
+    uint64_t sent = 0;      // aborted: chunks that have arrived or are in flight
+    bool finished = false;  // the client's half is over; only the sender's end is missing
+  };
+
+  struct PeerMapping {
+    MappedMemory memory;
+    uint32_t uses = 0;
+    std::optional<uint64_t> forget_request;  // close when unused, then send Forgotten
+  };
+
+  Incoming& find_or_make(uint64_t id);  // also wakes it
+  static bool dormant(const Incoming& copy);
+  When when() const { return copies_.size() > 1 ? When::kSoon : When::kNow; }
+  Status advance(Incoming& copy, PeerLink* link, bool& moved);
+  Status await_stream(Incoming& copy, PeerLink* open, bool& moved);
+  bool collect_landed(Incoming& copy);
+  Status end_if_over(Incoming& copy, PeerLink* link, PeerLink* open, bool& moved);
+  Status answer_want(Incoming& copy, PeerLink& link);
+  Status start_pull(Incoming& copy, PeerLink& link);
+  bool may_land(const Incoming& copy, uint64_t after) const;
+  bool start_landing(Incoming& copy, PeerLink& link);
+  void note_landing(Incoming& copy, const Landing& landing);
+  static Result<bool> has_come(const ChunkMessage& chunk, PeerLink& link);
+  Status land(Incoming& copy, const ChunkMessage& chunk, const PeerLink& link);
+  static Status tell_consumed(Incoming& copy, PeerLink& link, uint64_t chunks);
+  static uint64_t most_arrived(const PeerLink& link);
+  void pop_arrived(Incoming& copy);
+  Status drop_arrived(Incoming& copy, PeerLink& link, bool& moved);
+  Result<PeerMapping*> map(int device, const Handle& handle, uint64_t offset, const Shape& source);
+  Status close_forgotten(PeerLink* link, bool& moved);
+  void finish(Incoming& copy, PeerLink* link, const Status& status);
+
+  Environment& environment_;
+  const PeerId peer_;
+  std::map<uint64_t, Incoming> copies_;
+  uint64_t arrived_ = 0;      // size of Incoming::arrived of all copies
+  std::set<uint64_t> awake_;  // those of copies_ that are not dormant, in the same order
+  std::map<std::pair<int, Handle>, PeerMapping> mappings_;
+  std::deque<uint64_t> forgotten_;  // requests that must be answered
+  Status lost_;
+};
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,431 @@
+#include "p2p/copy/sender.h"
+
+#include <algorithm>
+#include <cassert>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "common/base/log.h"
+#include "p2p/staging/device_region.h"
+
+namespace rcuda::p2p {
+namespace {
+
+// The most copies that the peer may announce before this side's halves come. A session that reaches
+// this number has lost its client's commands.
+constexpr size_t kMostCopies = 1u << 16;
+
+Status unknown_copy(const char* what, uint64_t copy) {
+  return {Code::kProtocol,
+          std::string(what) + " for copy " + std::to_string(copy) + ", which is not under way"};
+}
+
+}  // namespace
+
+Sender::Outgoing& Sender::find_or_make(uint64_t id) {
+  awake_.insert(id);
+  Outgoing& copy = copies_[id];
+  copy.id = id;
+  return copy;
+}
+
+// The state allows the event: messages of the peer are checked before.
+void Sender::move(Outgoing& copy, CopyEvent event) {
+  const std::optional<CopyState> next = after(copy.state, event);
+  assert(next);
+  if (next) copy.state = *next;
+}
+
+void Sender::fail(Outgoing& copy, const Status& why, CopyEvent event) {
+  if (copy.failure.ok()) copy.failure = why;
+  move(copy, event);
+}
+
+void Sender::add(PeerCopy request, Order order, uint64_t before, const Status& failure) {
+  Outgoing& copy = find_or_make(request.id);
+  if (copy.request) {
+    // An error of the client. The first of the two copies continues.
+    const Status status(Code::kInvalidArgument, "two peer copies with one id");
+    environment_.orders.release(order, status);
+    if (request.done) request.done(status);
+    return;
+  }
+  copy.total = request.memory.bytes();
+  copy.order = order;
+  copy.before = before;
+  copy.request = std::move(request);
+  move(copy, CopyEvent::kCommand);
+  if (!failure.ok()) fail(copy, failure);
+  if (!lost_.ok()) fail(copy, lost_, CopyEvent::kPeerLost);
+}
+
+Status Sender::on_ready(uint64_t id) {
+  if (copies_.size() >= kMostCopies && !copies_.contains(id)) {
+    return {Code::kProtocol, "too many copies announced"};
+  }
+  Outgoing& copy = find_or_make(id);
+  copy.peer_ready = true;
+  return {};
+}
+
+Status Sender::on_consumed(const ConsumedMessage& message) {
+  const auto found = copies_.find(message.copy);
+  if (found == copies_.end()) return unknown_copy("Consumed", message.copy);
+  Outgoing& copy = found->second;
+  if (message.chunks < copy.consumed || message.chunks > with_peer(copy)) {
+    return {Code::kProtocol, "a peer consumed chunks it was not sent"};
+  }
+  copy.consumed = message.chunks;
+  release_consumed(copy);
+  return {};
+}
+
+Status Sender::on_target(const TargetMessage& message, PeerLink& link) {
+  const auto found = copies_.find(message.copy);
+  if (found == copies_.end()) return unknown_copy("Target", message.copy);
+  Outgoing& copy = found->second;
+  if (copy.state == CopyState::kPulling && message.refused != 0) {
+    stage_instead(copy, link, "the peer could not map the source");
+    return {};
+  }
+  if (copy.state != CopyState::kAsking) return unknown_copy("Target", message.copy);
+  const Shape& memory = copy.request->memory;
+  Status refused;
+  if (message.refused != 0) {
+    refused = {Code::kUnsupported, "the destination could not be registered"};
+  } else {
+    // Not in a pause: see pause.h, rule 4.
+    const auto own = expose_device_memory(environment_.ops, *link.link, copy.request->device,
+                                          memory.address, copy.total, For::kThisSide);
+    if (own) {
+      copy.exposed = own->id;
+      copy.direct = std::make_unique<DirectPath>(*link.link, memory.address, copy.total,
+                                                 transport::RegionId{message.region});
+      copy.path = copy.direct.get();
+      copy.plan->chunking = {copy.total, 1};
+      move(copy, CopyEvent::kStage);
+      return {};
+    }
+    refused = own.status();
+  }
+  stage_instead(copy, link, refused.context());
+  return {};
+}
+
+void Sender::plan_staged(Outgoing& copy, const std::string& why) {
+  RCUDA_DEBUG("peer copies to peer %u: %s stands in for %s, as %s", peer_, to_string(kStandIn),
+              to_string(copy.plan->strategy), why.c_str());
+  copy.plan->strategy = kStandIn;
+  copy.plan->chunking = paper_chunking(kStandIn, copy.total);
+}
+
+void Sender::stage_instead(Outgoing& copy, PeerLink& link, const std::string& why) {
+  plan_staged(copy, why);
+  awake_.insert(copy.id);
+  begin_staged(copy, link);
+}
+
+Status Sender::on_done(const EndMessage& message) {
+  const Status status = status_of(message);
+  const auto found = copies_.find(message.copy);
+  if (found == copies_.end()) {
+    // A receiver may end its half before this side's half has come from the client.
+    if (status.ok()) return unknown_copy("Done", message.copy);
+    if (copies_.size() >= kMostCopies) return {Code::kProtocol, "too many copies announced"};
+  }
+  Outgoing& copy = find_or_make(message.copy);
+  const bool ended = copy.state == CopyState::kDone || copy.state == CopyState::kRefused ||
+                     copy.state == CopyState::kClosing;
+  if (ended) return {Code::kProtocol, "a peer ended a copy twice"};
+  if (!status.ok()) {
+    fail(copy, status, CopyEvent::kRefusal);
+    return {};
+  }
+  const bool sent = copy.state == CopyState::kPulling || copy.state == CopyState::kSent ||
+                    (copy.total > 0 && copy.next == copy.total && all_with_peer(copy));
+  if (!sent) return {Code::kProtocol, "a peer ended a copy it does not have"};
+  move(copy, CopyEvent::kDone);
+  return {};
+}
+
+Result<bool> Sender::advance(PeerLink* link) {
+  bool moved = false;
+  for (auto at = awake_.begin(); at != awake_.end();) {
+    Outgoing& copy = copies_.at(*at);
+    if (waits_behind(copy)) {
+      at = awake_.erase(at);
+      continue;
+    }
+    RCUDA_RETURN_IF_ERROR(advance(copy, link, moved));
+    const Result<bool> over = end(copy, link, moved);
+    if (!over) return over.status();
+    moved |= *over;
+    if (copy.behind != 0 && (*over || copy.running.held())) {
+      const uint64_t behind = std::exchange(copy.behind, 0);
+      // It may be over without having begun, because it failed at the peer.
+      if (copies_.contains(behind)) awake_.insert(behind);
+    }
+    const bool sleeps = *over || (lost_.ok() && dormant(copy));
+    if (*over) copies_.erase(*at);
+    at = sleeps ? awake_.erase(at) : std::next(at);
+  }
+  return moved;
+}
+
+// Ends the copy if possible. Returns true when it is over.
+Result<bool> Sender::end(Outgoing& copy, PeerLink* link, bool& moved) {
+  if (!copy.request) return !lost_.ok();
+  if (!quiet(copy)) return false;
+  if (owes_abort(copy.state) && link && link->open) {
+    RCUDA_RETURN_IF_ERROR(abort(copy, *link, moved));
+  }
+  const bool over = copy.state == CopyState::kDone || copy.state == CopyState::kLost ||
+                    (copy.state == CopyState::kClosing && copy.consumed == with_peer(copy));
+  if (over) finish(copy, link, copy.state == CopyState::kDone ? Status() : copy.failure);
+  return over;
+}
+
+// Whether the copy directly before this one in its stream has not yet begun. That copy then wakes
+// this one.
+bool Sender::waits_behind(const Outgoing& copy) {
+  if (copy.before == 0 || !before_begin(copy.state)) return false;
+  const auto before = copies_.find(copy.before);
+  if (before == copies_.end() || before->second.running.held()) return false;
+  before->second.behind = copy.id;
+  return true;
+}
+
+// Whether only a message of the peer, or the client's half, can advance the copy.
+bool Sender::dormant(const Outgoing& copy) {
+  switch (copy.state) {
+    case CopyState::kAnnounced:
+    case CopyState::kSent:
+    case CopyState::kPulling:
+      return true;
+    case CopyState::kSending:
+      return copy.next == copy.total && all_with_peer(copy);
+    default:
+      return false;
+  }
+}
+
+Status Sender::advance(Outgoing& copy, PeerLink* link, bool& moved) {
+  if (!copy.request) return {};
+  if (before_begin(copy.state) && link && link->open) {
+    RCUDA_RETURN_IF_ERROR(begin(copy, *link, moved));
+  }
+  RCUDA_RETURN_IF_ERROR(advance_chunks(copy, link, moved));
+  const bool all_sent = copy.state == CopyState::kSending && copy.next == copy.total &&
+                        all_with_peer(copy) && quiet(copy);
+  if (all_sent) rest(copy);
+  return {};
+}
+
+// The copy has sent everything.
+void Sender::rest(Outgoing& copy) {
+  move(copy, CopyEvent::kAllSent);
+  copy.ending.take(environment_.ending_copies);
+  copy.ending_here.take(ending_);
+}
+
+Status Sender::begin(Outgoing& copy, PeerLink& link, bool& moved) {
+  const PeerCopy& request = *copy.request;
+  if (copy.state == CopyState::kWaiting) {
+    if (!has_reached(copy, link)) return {};
+    moved = true;
+    if (fails(copy.state)) return {};
+    move(copy, CopyEvent::kStreamReached);
+  }
+  if (link.probing) return {};
+  if (copy.state == CopyState::kReached) {
+    moved = true;
+    if (!copy.plan) plan(copy, link, false);
+    if (fails(copy.state)) return {};
+    move(copy, CopyEvent::kPlan);
+  }
+  // A staged copy begins before Ready only if it need not wait for a stream of the destination and
+  // is first in line.
+  //  - Copy-out reads the source. It must not do so before the destination's stream has reached the
+  //    copy.
+  //  - Its chunks occupy places in the peer's inbox until the peer's half has come, and that half
+  //    may wait for other copies. So no other copy may need these places. The first in line may
+  //    begin, because commands before it never wait for a later copy. Copies that have sent
+  //    everything need no place any more and do not count.
+  //
+  // Other copies begin now. Their receiver waits before it pulls or offers its memory.
+  const bool staged = copy.total > 0 && has_buffers(staging_of(copy.plan->strategy));
+  if (staged && !copy.peer_ready && (request.peer_has_stream || !first_in_line(copy))) return {};
+  moved = true;
+
+  copy.company = has_legs(copy) ? transport::Company::kAlone : transport::Company::kMany;
+  copy.running.take(environment_.running_copies);
+  ++environment_.activity;
+
+  if (copy.total == 0) {
+    ChunkMessage empty;
+    empty.copy = copy.id;
+    rest(copy);
+    return link.mailbox.send(empty);
+  }
+  switch (staging_of(copy.plan->strategy)) {
+    case Staging::kMapped:
+      return begin_pull(copy, link);
+    case Staging::kRegistered: {
+      move(copy, CopyEvent::kWant);
+      WantMessage want;
+      want.copy = copy.id;
+      return link.mailbox.send(want);
+    }
+    default:
+      begin_staged(copy, link);
+      return {};
+  }
+}
+
+bool Sender::first_in_line(const Outgoing& copy) const {
+  const auto first = std::find_if(copies_.begin(), copies_.end(),
+                                  [](const auto& entry) { return !entry.second.ending.held(); });
+  return first->first == copy.id;
+}
+
+// Whether no other copy uses the legs. If a program waits for each copy, the next copy comes before
+// the Done of the last one, because the receiver notifies the program first. Such a last copy does
+// not count.
+bool Sender::has_legs(const Outgoing& copy) const {
+  const bool waited_for = copy.order == Order::kNone && !copy.request->peer_has_stream;
+  return environment_.running_copies == (waited_for ? environment_.ending_copies : 0);
+}
+
+// Whether the stream has reached the copy, the copy may overlap with the one before it, or the
+// query has failed.
+bool Sender::has_reached(Outgoing& copy, PeerLink& link) {
+  if (copy.order == Order::kNone) return true;
+  if (may_overlap(copy, link)) {
+    copy.after = copy.before;
+    return true;
+  }
+  const Result<bool> reached = environment_.orders.reached(copy.order);
+  if (!reached) fail(copy, reached.status());
+  return !reached || *reached;
+}
+
+// A copy directly after another one in its stream need not wait for the end of that copy if both
+// use the same lanes at both ends, because lanes are in order. Chunks on a wire may overtake one
+// another, so they are announced in order.
+bool Sender::may_overlap(Outgoing& copy, PeerLink& link) {
+  if (copy.before == 0 || copy.request->peer_has_stream || link.probing) return false;
+  const auto found = copies_.find(copy.before);
+  if (found == copies_.end()) return false;
+  const Outgoing& before = found->second;
+  if (!before.request || before.request->peer_has_stream || before.total == 0 ||
+      before.request->device != copy.request->device ||
+      before.request->peer_device != copy.request->peer_device) {
+    return false;
+  }
+  const bool pulled = before.state == CopyState::kPulling;
+  const bool sending = before.state == CopyState::kSending || before.state == CopyState::kSent;
+  const bool staged = sending && before.next == before.total && before.path->in_host_memory();
+  if (!pulled && !staged) return false;
+  if (!copy.plan) plan(copy, link, true);
+  if (fails(copy.state) || copy.total == 0) return false;
+  return staging_of(copy.plan->strategy) == (pulled ? Staging::kMapped : Staging::kHost);
+}
+
+void Sender::plan(Outgoing& copy, PeerLink& link, bool in_train) {
+  const PeerCopy& request = *copy.request;
+  copy.plan.emplace();
+  if (static_cast<uint32_t>(request.peer_device) >= link.offer.device_count) {
+    return fail(copy, {Code::kInvalidArgument,
+                       "the peer has no device " + std::to_string(request.peer_device)});
+  }
+  if (copy.total == 0) return;
+  Planner& planner = link.planner(request.device, request.peer_device);
+  Result<Plan> plan = in_train ? planner.plan_in_train(copy.total, request.memory.contiguous())
+                               : planner.plan(copy.total, request.memory.contiguous());
+  if (!plan) return fail(copy, plan.status());
+  copy.plan = *std::move(plan);
+  RCUDA_DEBUG("peer copy %llu of %s to peer %u: %s", static_cast<unsigned long long>(copy.id),
+              bytes_text(copy.total).c_str(), peer_, to_string(*copy.plan).c_str());
+  if (staging_of(copy.plan->strategy) != Staging::kMapped) return;
+  Result<ExportedMemory> exported =
+      environment_.ops.export_memory(request.device, request.memory.address);
+  if (exported) {
+    copy.exported = *exported;
+    return;
+  }
+  plan_staged(copy, exported.status().context());
+}
+
+void Sender::begin_staged(Outgoing& copy, PeerLink& link) {
+  const PeerCopy& request = *copy.request;
+  Chunking& chunking = copy.plan->chunking;
+  chunking.depth = std::max<uint32_t>(chunking.depth, 1);
+  chunking.chunk_bytes = std::min(chunking.chunk_bytes, copy.total);
+  copy.path = link.host_path.get();
+  if (staging_of(copy.plan->strategy) == Staging::kDevice) {
+    if (Path* path = link.device_path(request.device, request.peer_device)) copy.path = path;
+  }
+  chunking.chunk_bytes = std::clamp<uint64_t>(chunking.chunk_bytes, 1, copy.path->capacity_bytes());
+  move(copy, CopyEvent::kStage);
+}
+
+Status Sender::begin_pull(Outgoing& copy, PeerLink& link) {
+  const PeerCopy& request = *copy.request;
+  const ExportedMemory& exported = copy.exported;
+  const DeviceAddress base = request.memory.address - exported.offset;
+  auto known = std::find_if(environment_.exported.begin(), environment_.exported.end(),
+                            [&](const Exported& entry) { return entry.handle == exported.handle; });
+  if (known == environment_.exported.end()) {
+    environment_.exported.push_back({request.device, base, exported.handle, {}});
+    known = std::prev(environment_.exported.end());
+  }
+  if (std::find(known->peers.begin(), known->peers.end(), peer_) == known->peers.end()) {
+    known->peers.push_back(peer_);
+  }
+  PullMessage pull;
+  pull.device = static_cast<uint32_t>(request.device);
+  pull.copy = copy.id;
+  pull.handle = exported.handle;
+  pull.offset = exported.offset;
+  pull.width_bytes = request.memory.width_bytes;
+  pull.height = request.memory.height;
+  pull.depth = request.memory.depth;
+  pull.pitch_bytes = request.memory.pitch_bytes;
+  pull.slice_bytes = request.memory.slice_bytes;
+  pull.after = copy.after;
+  move(copy, CopyEvent::kPull);
+  return link.mailbox.send(pull);
+}
+
+void Sender::finish(Outgoing& copy, PeerLink* link, const Status& status) {
+  while (!copy.flight.empty()) release_front(copy);
+  if (copy.direct && link) (void)link->link->unexpose(copy.exposed);
+  if (!status.ok()) {
+    RCUDA_DEBUG("peer copy %llu to peer %u: %s", static_cast<unsigned long long>(copy.id), peer_,
+                status.message().c_str());
+  }
+  // Before a program can learn of the end.
+  if (status.ok() && copy.plan && environment_.options.on_sent) {
+    environment_.options.on_sent(*copy.plan);
+  }
+  environment_.orders.release(copy.order, copy.request->reports ? status : Status());
+  if (copy.request->done) copy.request->done(status);
+}
+
+void Sender::lose(const Status& why) {
+  lost_ = why;
+  for (auto& [id, copy] : copies_) {
+    fail(copy, why, CopyEvent::kPeerLost);
+    awake_.insert(id);
+  }
+}
+
+bool Sender::polling() const {
+  return std::any_of(awake_.begin(), awake_.end(), [this](uint64_t id) {
+    const Outgoing& copy = copies_.at(id);
+    return copy.state == CopyState::kWaiting && copy.order != Order::kNone;
+  });
+}
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,161 @@
+// Sender: the outgoing copies to one peer. p2p/copy/copy_state.h has the states of a copy and a
+// drawing of them. sender.cpp moves copies from state to state, sender_chunks.cpp handles their
+// chunks.
+//
+// A chunk is copied out, shipped, announced and consumed. Done frees the places of the last chunks.
+// A chunk with an immediate is announced when its copy-out begins. So its message arrives before
+// its bytes, and one frame announces all chunks that begin together.
+//
+// A copy that fails starts nothing more, lets transfers in progress end, and sends Abort. It is
+// over when Done has arrived and the receiver has consumed everything that it was sent. Then its
+// places are free. If the peer is lost, no Done is needed. Used only by the engine thread. Nothing
+// blocks except registering the source (v1), and shipping (p2p/staging/path.h).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "p2p/copy/copy_state.h"
+#include "p2p/link/environment.h"
+#include "p2p/link/peer_link.h"
+
+namespace rcuda::p2p {
+
+class Sender {
+ public:
+  Sender(Environment& environment, PeerId peer) : environment_(environment), peer_(peer) {}
+
+  // `before`: see Peer::add. `failure`: the copy could not take its place in the stream; it ends
+  // with this error.
+  void add(PeerCopy copy, Order order, uint64_t before, const Status& failure);
+
+  // Messages of the peer. kProtocol if a message is impossible in the current state.
+  Status on_ready(uint64_t copy);
+  Status on_consumed(const ConsumedMessage& message);
+  Status on_target(const TargetMessage& message, PeerLink& link);
+  Status on_done(const EndMessage& message);
+
+  // Advances every copy as far as possible. Returns true if something happened. Errors are those of
+  // the mailbox.
+  Result<bool> advance(PeerLink* link);
+  // Starts at most one chunk, of the copy whose turn it is. Returns true if it did something.
+  bool start_chunk(PeerLink& link);
+  void shipped(const Shipment& shipment);
+
+  // The peer is lost: every copy ends with `why` when its own transfers have ended.
+  void lose(const Status& why);
+  bool empty() const { return copies_.empty(); }
+  // Whether every copy has sent everything and only waits for Done.
+  bool resting() const { return copies_.size() == ending_; }
+  // Whether a copy waits for a stream's progress, which must be polled.
+  bool polling() const;
+
+ private:
+  // kSent: the bytes have arrived, or are in flight with an immediate. kKept: they will not be
+  // sent.
+  enum class Stage : uint8_t { kCopyingOut, kShipping, kSent, kKept };
+
+  struct Chunk {
+    uint64_t offset = 0;
+    Slot place;
+    Stage stage = Stage::kCopyingOut;
+    Lane lane = Lane::kOut;
+    Ticket ticket = 0;
+    uint32_t immediate = 0;  // nonzero if the chunk reports its own arrival
+    bool under_way = false;  // its transfer by the Link has not ended
+    bool announced = false;
+    bool with_peer() const { return announced && stage == Stage::kSent; }
+  };
+
+  // Adds one to a counter until it is destroyed. The counter outlives it.
+  class Count {
+   public:
+    Count() = default;
+    Count(const Count&) = delete;
+    Count& operator=(const Count&) = delete;
+    ~Count() {
+      if (counter_) --*counter_;
+    }
+    void take(uint32_t& counter) { ++*(counter_ = &counter); }
+    bool held() const { return counter_ != nullptr; }
+
+   private:
+    uint32_t* counter_ = nullptr;
+  };
+
+  struct Outgoing {
+    uint64_t id = 0;
+    std::optional<PeerCopy> request;  // none: the peer's half came first
+    Order order = Order::kNone;
+    uint64_t before = 0;  // the copy directly before it in the stream, if to the same peer
+    uint64_t after = 0;   // the same copy if the two overlap: its chunks come first
+    uint64_t behind = 0;  // the copy that sleeps until this one begins
+    CopyState state = CopyState::kAnnounced;
+    Status failure;            // the first error; set when fails(state)
+    bool peer_ready = false;   // Ready has come; it may come in any state
+    std::optional<Plan> plan;  // from kPlanned on; earlier if the copy may overlap
+    Path* path = nullptr;
+    std::unique_ptr<DirectPath> direct;
+    ExportedMemory exported;                                   // ipc: the source
+    transport::RegionId exposed = transport::RegionId::kNone;  // v1: the source, registered
+    uint64_t total = 0;
+    uint64_t next = 0;          // packed bytes started so far
+    std::deque<Chunk> flight;   // chunks [gone, gone + size)
+    uint64_t gone = 0;          // chunks that are consumed and whose transfers have ended
+    uint64_t consumed = 0;      // chunks, as reported by the receiver
+    Count running;              // in Environment::running_copies, while it runs
+    Count ending, ending_here;  // in ending_copies and ending_, once it has sent everything
+    transport::Company company = transport::Company::kMany;
+  };
+
+  Outgoing& find_or_make(uint64_t id);
+  static void move(Outgoing& copy, CopyEvent event);
+  static void fail(Outgoing& copy, const Status& why, CopyEvent event = CopyEvent::kFailure);
+  Status advance(Outgoing& copy, PeerLink* link, bool& moved);
+  Status begin(Outgoing& copy, PeerLink& link, bool& moved);
+  Result<bool> end(Outgoing& copy, PeerLink* link, bool& moved);
+  void rest(Outgoing& copy);
+  bool first_in_line(const Outgoing& copy) const;
+  bool has_legs(const Outgoing& copy) const;
+  bool has_reached(Outgoing& copy, PeerLink& link);
+  bool may_overlap(Outgoing& copy, PeerLink& link);
+  void plan(Outgoing& copy, PeerLink& link, bool in_train);
+  void begin_staged(Outgoing& copy, PeerLink& link);
+  // Plans host staging with published constants, for memory that this side or the peer cannot
+  // export, register or map.
+  void plan_staged(Outgoing& copy, const std::string& why);
+  void stage_instead(Outgoing& copy, PeerLink& link, const std::string& why);
+  Status begin_pull(Outgoing& copy, PeerLink& link);
+  Status advance_chunks(Outgoing& copy, PeerLink* link, bool& moved);
+  Status announce(Outgoing& copy, PeerLink& link, bool& moved);
+  Status abort(Outgoing& copy, PeerLink& link, bool& moved);
+  void ship(Outgoing& copy, Chunk& chunk, uint64_t number, PeerLink& link);
+  bool must_not_overtake(const Outgoing& copy) const;
+  bool waits_behind(const Outgoing& copy);
+  static bool dormant(const Outgoing& copy);
+  static uint64_t with_peer(const Outgoing& copy);
+  static bool all_with_peer(const Outgoing& copy);
+  static bool quiet(const Outgoing& copy);
+  static void release_front(Outgoing& copy);
+  static void drop_back(Outgoing& copy);
+  static void release_consumed(Outgoing& copy);
+  void finish(Outgoing& copy, PeerLink* link, const Status& status);
+
+  Environment& environment_;
+  const PeerId peer_;
+  uint32_t ending_ = 0;  // the number of copies that have sent everything
+  std::map<uint64_t, Outgoing> copies_;
+  // The copies that may advance without a message of the peer. A program may have queued hundreds
+  // in one stream, and if one of them waits, all later ones do. The peer may also have sent Ready
+  // for as many copies before this side's halves come.
+  std::set<uint64_t> awake_;
+  uint64_t turn_ = 0;  // the copy that started the last chunk; the next copy has the next turn
+  Status lost_;
+};
+
+}  // namespace rcuda::p2p

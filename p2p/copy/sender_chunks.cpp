@@ -1,0 +1,188 @@
+// The chunks of outgoing copies: copy-out, shipping, announcing, and releasing their places.
+#include <algorithm>
+#include <utility>
+
+#include "p2p/copy/sender.h"
+
+namespace rcuda::p2p {
+
+bool Sender::start_chunk(PeerLink& link) {
+  auto at = awake_.upper_bound(turn_);
+  for (size_t left = awake_.size(); left > 0; --left, ++at) {
+    if (at == awake_.end()) at = awake_.begin();
+    Outgoing& copy = copies_.at(*at);
+    if (copy.state != CopyState::kSending || copy.next == copy.total) continue;
+    if (copy.flight.size() >= copy.plan->chunking.depth) continue;
+    const uint64_t bytes = std::min(copy.plan->chunking.chunk_bytes, copy.total - copy.next);
+    const PeerCopy& request = *copy.request;
+    const Lane lane = copy.path->in_host_memory() ? Lane::kOut : Lane::kLocal;
+    if (copy.path->copies_out() && !environment_.lanes.has_room(request.device, lane, bytes)) {
+      continue;
+    }
+    const auto place = copy.path->reserve(copy.next, bytes);
+    // The copy whose turn it is goes first and waits for room, so that smaller chunks do not
+    // overtake it for ever.
+    if (!place) return false;
+
+    Chunk chunk{copy.next, *place, Stage::kCopyingOut, lane, 0};
+    if (copy.path->tells_arrival()) {
+      chunk.immediate = link.last_immediate = std::max(link.last_immediate + 1, 1u);
+    }
+    if (copy.path->copies_out()) {
+      const Boxes boxes =
+          boxes_of(request.memory, copy.next, bytes, place->local, Direction::kPack);
+      const Result<Ticket> ticket =
+          environment_.lanes.copy(request.device, lane, boxes.span(), bytes);
+      if (!ticket) {
+        copy.path->release(*place);
+        fail(copy, ticket.status());
+        return true;
+      }
+      chunk.ticket = *ticket;
+    }
+    copy.flight.push_back(chunk);
+    copy.next += bytes;
+    turn_ = copy.id;
+    if (!copy.path->copies_out()) {
+      ship(copy, copy.flight.back(), copy.gone + copy.flight.size() - 1, link);
+    }
+    return true;
+  }
+  return false;
+}
+
+void Sender::ship(Outgoing& copy, Chunk& chunk, uint64_t number, PeerLink& link) {
+  chunk.stage = chunk.immediate != 0 ? Stage::kSent : Stage::kShipping;
+  chunk.under_way = true;
+  copy.path->ship(chunk.place, chunk.immediate, copy.company, link.begin_shipment(copy.id, number));
+}
+
+void Sender::shipped(const Shipment& shipment) {
+  const auto found = copies_.find(shipment.copy);
+  if (found == copies_.end()) return;
+  Outgoing& copy = found->second;
+  if (shipment.number < copy.gone || shipment.number - copy.gone >= copy.flight.size()) return;
+  Chunk& chunk = copy.flight[shipment.number - copy.gone];
+  chunk.under_way = false;
+  if (chunk.stage == Stage::kShipping) {
+    chunk.stage = shipment.status.ok() ? Stage::kSent : Stage::kKept;
+  }
+  if (!shipment.status.ok()) fail(copy, shipment.status);
+  release_consumed(copy);
+  awake_.insert(copy.id);
+}
+
+// Whether the copy with which this one overlaps must still announce chunks.
+bool Sender::must_not_overtake(const Outgoing& copy) const {
+  const auto found = copy.before == 0 ? copies_.end() : copies_.find(copy.before);
+  if (found == copies_.end()) return false;
+  const Outgoing& before = found->second;
+  return before.state == CopyState::kSending &&
+         (before.next != before.total ||
+          std::any_of(before.flight.begin(), before.flight.end(),
+                      [](const Chunk& chunk) { return !chunk.announced; }));
+}
+
+Status Sender::advance_chunks(Outgoing& copy, PeerLink* link, bool& moved) {
+  for (size_t i = 0; i < copy.flight.size(); ++i) {
+    Chunk& chunk = copy.flight[i];
+    if (chunk.stage != Stage::kCopyingOut) continue;
+    const Result<bool> finished =
+        environment_.lanes.finished(copy.request->device, chunk.lane, chunk.ticket);
+    if (!finished) {
+      fail(copy, finished.status());
+      chunk.stage = Stage::kKept;
+      moved = true;
+      continue;
+    }
+    if (!*finished) break;  // the lane is in order
+    moved = true;
+    if (copy.state != CopyState::kSending || !link) {
+      chunk.stage = Stage::kKept;
+    } else if (copy.path->ships()) {
+      ship(copy, chunk, copy.gone + i, *link);
+    } else {
+      chunk.stage = Stage::kSent;
+    }
+  }
+  if (copy.state != CopyState::kSending || !link || must_not_overtake(copy)) return {};
+  return announce(copy, *link, moved);
+}
+
+// Announces the chunks that have arrived and those that report their own arrival.
+Status Sender::announce(Outgoing& copy, PeerLink& link, bool& moved) {
+  const bool crowd = copies_.size() > ending_ + 1;
+  const auto announces = [](const Chunk& chunk) {
+    return chunk.stage == Stage::kSent || chunk.immediate != 0;
+  };
+  for (size_t i = 0; i < copy.flight.size() && announces(copy.flight[i]); ++i) {
+    Chunk& chunk = copy.flight[i];
+    if (chunk.announced) continue;
+    ChunkMessage message;
+    message.where = copy.path->where();
+    message.copy = copy.id;
+    message.offset = chunk.offset;
+    message.bytes = chunk.place.bytes;
+    message.place = chunk.place.remote;
+    message.total = copy.total;
+    message.immediate = chunk.immediate;
+    message.place_wanted = crowd || copy.next != copy.total ? 1 : 0;
+    message.after = copy.after;
+    const bool more = i + 1 < copy.flight.size() && announces(copy.flight[i + 1]);
+    RCUDA_RETURN_IF_ERROR(
+        link.mailbox.send(message, crowd || more ? When::kSoon : When::kNow, chunk.place.bytes));
+    chunk.announced = true;
+    moved = true;
+  }
+  return {};
+}
+
+// Before Abort, announces every chunk that was sent. The receiver must know all chunks in flight,
+// in whatever order they land.
+Status Sender::abort(Outgoing& copy, PeerLink& link, bool& moved) {
+  const auto sent = [](const Chunk& chunk) { return chunk.stage == Stage::kSent; };
+  while (!copy.flight.empty() && !sent(copy.flight.back())) drop_back(copy);
+  RCUDA_RETURN_IF_ERROR(announce(copy, link, moved));
+  EndMessage message = make_end(MessageKind::kAbort, copy.id, copy.failure);
+  message.chunks = with_peer(copy);
+  move(copy, CopyEvent::kAbort);
+  moved = true;
+  return link.mailbox.send(message);
+}
+
+// The number of chunks that have been sent and announced to the receiver.
+uint64_t Sender::with_peer(const Outgoing& copy) {
+  const auto first_other = std::find_if(copy.flight.begin(), copy.flight.end(),
+                                        [](const Chunk& chunk) { return !chunk.with_peer(); });
+  return copy.gone + static_cast<uint64_t>(first_other - copy.flight.begin());
+}
+
+bool Sender::all_with_peer(const Outgoing& copy) {
+  return with_peer(copy) == copy.gone + copy.flight.size();
+}
+
+bool Sender::quiet(const Outgoing& copy) {
+  return std::none_of(copy.flight.begin(), copy.flight.end(), [](const Chunk& chunk) {
+    return chunk.stage == Stage::kCopyingOut || chunk.under_way;
+  });
+}
+
+void Sender::release_front(Outgoing& copy) {
+  copy.path->release(copy.flight.front().place);
+  copy.flight.pop_front();
+  ++copy.gone;
+}
+
+void Sender::drop_back(Outgoing& copy) {
+  copy.path->release(copy.flight.back().place);
+  copy.next = copy.flight.back().offset;
+  copy.flight.pop_back();
+}
+
+// A chunk may be consumed before this side knows that its transfer has ended. The transfer may use
+// the place until then.
+void Sender::release_consumed(Outgoing& copy) {
+  while (copy.gone < copy.consumed && !copy.flight.front().under_way) release_front(copy);
+}
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,204 @@
+#include "p2p/engine/core.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "common/base/log.h"
+#include "p2p/plan/without.h"
+#include "p2p/staging/numa.h"
+
+namespace rcuda::p2p {
+namespace {
+
+// The time between attempts to save while another process has locked the file of measurements.
+constexpr double kSaveAgainUs = 1e6;
+
+// The options without the mechanisms that RCUDA_P2P_WITHOUT turns off.
+EngineOptions debugged(EngineOptions options) {
+  if (without().persisted) options.measurements_path.clear();
+  if (without().prober) options.measure = false;
+  return options;
+}
+
+}  // namespace
+
+Core::Core(DeviceOps& ops, EngineOptions options, std::function<uint64_t()> now_ns,
+           std::function<void()> wake)
+    : environment_(ops, debugged(std::move(options)), std::move(now_ns), std::move(wake)) {
+  // The node of the first device that has one. Staging memory serves all devices, and Links choose
+  // the adapter nearest to that device.
+  for (const EngineDevice& device : environment_.devices) {
+    if (environment_.numa_node < 0) environment_.numa_node = numa_node_of_pci(device.pci_bus_id);
+  }
+  const std::string& path = environment_.options.measurements_path;
+  if (path.empty()) return;
+  Result<Measurements> loaded = Measurements::load(path);
+  if (loaded) {
+    environment_.measurements = *std::move(loaded);
+  } else if (loaded.status().code() != Code::kNotFound) {
+    RCUDA_WARN("%s; measuring anew", loaded.status().message().c_str());
+  }
+}
+
+Core::~Core() {
+  for (const auto& peer : peers_) {
+    peer->lose({Code::kUnavailable, "the session ends"});
+  }
+  // DMA in progress must end before its memory is freed. If a device stops responding, the driver
+  // reports an error, so this loop ends.
+  while (environment_.lanes.busy() ||
+         std::any_of(peers_.begin(), peers_.end(),
+                     [](const auto& peer) { return peer->link() || !peer->idle(); })) {
+    step();
+  }
+  // A session that ends right after its copies has not been idle since.
+  save_again_us_ = 0;
+  if (!environment_.fresh.legs().empty()) save_measurements();
+  // No stream is held any more. The session ends in any case, so the result is ignored.
+  (void)environment_.ops.pause(Pause::kWork);
+  peers_.clear();
+  environment_.drop_device_memory();
+  environment_.ops.resume();
+}
+
+Peer& Core::peer(PeerId id) {
+  const auto found = std::find_if(peers_.begin(), peers_.end(),
+                                  [&](const auto& peer) { return peer->id() == id; });
+  if (found != peers_.end()) return **found;
+  peers_.push_back(std::make_unique<Peer>(environment_, id));
+  return *peers_.back();
+}
+
+void Core::attach(PeerId id, std::unique_ptr<transport::Link> link, const SessionToken& token,
+                  bool connected) {
+  // If the devices have no NUMA node, staging memory goes to the node of the first adapter that has
+  // one.
+  const std::string adapter = link->adapter();
+  if (environment_.numa_node < 0 && !adapter.empty()) {
+    environment_.numa_node = numa_node_of_rdma(adapter);
+  }
+  peer(id).attach(std::move(link), token, connected);
+}
+
+void Core::lose(PeerId id, const Status& why) { peer(id).lose(why); }
+
+void Core::copy(PeerCopy copy, Order order, const Status& failure) {
+  Peer& other = peer(copy.peer);
+  environment_.orders.add(order, copy.stream.value_or(StreamRef{}));
+  uint64_t before = 0;
+  if (order != Order::kNone && copy.stream && copy.hold) {
+    const bool follows = copy.stream->follows && copy.outgoing && last_hold_.outgoing &&
+                         last_hold_.peer == copy.peer;
+    if (follows) before = last_hold_.id;
+    last_hold_ = {copy.id, copy.peer, copy.outgoing};
+  }
+  other.add(std::move(copy), order, before, failure);
+}
+
+void Core::signal(PeerId id, uint64_t signal, StreamRef stream, Order order, const Status& failure,
+                  std::shared_ptr<const Status> outcome) {
+  environment_.orders.add(order, stream);
+  peer(id).signal({signal, order, failure, std::move(outcome)});
+}
+
+void Core::await(PeerId id, uint64_t signal, StreamRef stream, Order order) {
+  environment_.orders.add(order, stream);
+  peer(id).await(signal, order);
+}
+
+void Core::release_memory(DeviceAddress base, uint64_t bytes, std::function<void()> done) {
+  // The number of outstanding answers, plus one while requests are being sent.
+  auto missing = std::make_shared<size_t>(1);
+  const auto answered = [missing, done = std::move(done)] {
+    if (--*missing == 0 && done) done();
+  };
+  auto& exported = environment_.exported;
+  for (size_t i = 0; i < exported.size();) {
+    if (exported[i].base < base || exported[i].base - base >= bytes) {
+      ++i;
+      continue;
+    }
+    const Exported gone = std::move(exported[i]);
+    exported.erase(exported.begin() + static_cast<std::ptrdiff_t>(i));
+    for (const PeerId id : gone.peers) {
+      ++*missing;
+      peer(id).forget(gone, answered);
+    }
+  }
+  answered();
+}
+
+bool Core::step() {
+  environment_.orders.next_round();
+  bool moved = environment_.lanes.refresh();
+  for (Shipment& shipment : environment_.shipments->take()) {
+    moved = true;
+    peer(shipment.peer).shipped(shipment);
+  }
+  for (const Arrival& arrival : environment_.arrivals->take()) {
+    moved = true;
+    peer(arrival.peer).arrived(arrival);
+  }
+  for (const auto& peer : peers_) moved |= peer->receive();
+  for (const auto& peer : peers_) moved |= peer->advance();
+  // One chunk at a time. The peer after the one that started the last chunk goes first.
+  bool started = true;
+  while (started) {
+    started = false;
+    for (size_t i = 0; i < peers_.size() && !started; ++i) {
+      const size_t index = (turn_ + i) % peers_.size();
+      started = peers_[index]->start_chunk();
+      if (started) turn_ = (index + 1) % peers_.size();
+    }
+    moved |= started;
+  }
+  if (environment_.has_spare_scratch() &&
+      std::none_of(peers_.begin(), peers_.end(),
+                   [](const auto& peer) { return peer->measuring(); }) &&
+      environment_.ops.pause(Pause::kWork)) {
+    environment_.drop_spare_scratch();
+  }
+  if (!environment_.fresh.legs().empty() && idle()) save_measurements();
+  environment_.ops.resume();
+  return moved;
+}
+
+void Core::save_measurements() {
+  const double now_us = environment_.now_us();
+  if (now_us < save_again_us_) return;
+  const std::string& path = environment_.options.measurements_path;
+  const Status saved = path.empty() ? Status() : environment_.fresh.save(path);
+  if (saved.code() == Code::kTimeout) {
+    save_again_us_ = now_us + kSaveAgainUs;
+    return;
+  }
+  if (!saved.ok()) RCUDA_INFO("the measurements are not kept: %s", saved.message().c_str());
+  environment_.fresh = {};
+}
+
+bool Core::polling() const {
+  return environment_.lanes.busy() || std::any_of(peers_.begin(), peers_.end(),
+                                                  [](const auto& peer) { return peer->polling(); });
+}
+
+bool Core::pending() const {
+  return !environment_.shipments->empty() || !environment_.arrivals->empty() ||
+         std::any_of(peers_.begin(), peers_.end(),
+                     [](const auto& peer) { return peer->pending(); });
+}
+
+bool Core::idle() const {
+  return std::all_of(peers_.begin(), peers_.end(), [](const auto& peer) { return peer->idle(); });
+}
+
+bool Core::settled() const {
+  return std::all_of(peers_.begin(), peers_.end(),
+                     [](const auto& peer) { return peer->open() || !peer->lost().ok(); });
+}
+
+bool Core::all_open() const {
+  return std::all_of(peers_.begin(), peers_.end(), [](const auto& peer) { return peer->open(); });
+}
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,67 @@
+// Core: the engine without its thread. A round (step()) handles everything that has arrived,
+// advances every copy, and starts chunks in turn, peer by peer and copy by copy. The caller repeats
+// step() until it returns false, then waits for a wake or a message; if polling() is true, it waits
+// only briefly. Tests drive it with a simulated clock.
+//
+// Not thread-safe: one thread at a time. A round blocks only to register, allocate, map or free
+// memory, to save the measurements, and in Link::put while the send queue is full.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "p2p/engine/peer.h"
+#include "p2p/link/environment.h"
+
+namespace rcuda::p2p {
+
+class Core {
+ public:
+  // `ops` outlives the core. Threads of the Links call `wake` when a transfer has ended. Blocks for
+  // reading the file of measurements.
+  Core(DeviceOps& ops, EngineOptions options, std::function<uint64_t()> now_ns,
+       std::function<void()> wake);
+  ~Core();
+
+  // See Engine.
+  void attach(PeerId peer, std::unique_ptr<transport::Link> link, const SessionToken& token,
+              bool connected);
+  void lose(PeerId peer, const Status& why);
+  void copy(PeerCopy copy, Order order, const Status& failure);
+  // `stream` is the stream in which `order` has its place.
+  void signal(PeerId peer, uint64_t id, StreamRef stream, Order order, const Status& failure,
+              std::shared_ptr<const Status> outcome = nullptr);
+  void await(PeerId peer, uint64_t id, StreamRef stream, Order order);
+  void release_memory(DeviceAddress base, uint64_t bytes, std::function<void()> done);
+
+  bool step();
+  // Whether progress may happen without a wake or a message: device work is in progress, or a
+  // stream must reach a place.
+  bool polling() const;
+  bool busy() const { return environment_.lanes.busy(); }
+  // Whether a message or a finished transfer waits for the next round.
+  bool pending() const;
+  bool idle() const;
+  // Whether every peer is open or lost.
+  bool settled() const;
+  bool all_open() const;
+  Environment& environment() { return environment_; }
+  Peer& peer(PeerId id);
+
+ private:
+  void save_measurements();
+
+  Environment environment_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // few; found by id
+  struct LastHold {
+    uint64_t id = 0;
+    PeerId peer = 0;
+    bool outgoing = false;
+  } last_hold_;  // the last copy that held a stream, for StreamRef::follows
+  size_t turn_ = 0;
+  double save_again_us_ = 0;  // not before this time
+};
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,389 @@
+#include "p2p/engine/engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <pthread.h>
+
+#include "common/base/cpu_pause.h"
+#include "common/base/log.h"
+#include "common/base/mutex.h"
+#include "common/base/start_thread.h"
+#include "p2p/engine/core.h"
+#include "p2p/link/authentication.h"
+#include "p2p/staging/numa.h"
+
+namespace rcuda::p2p {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// While device work is in progress the engine thread polls without pause for kSpin, then with
+// yields until kYield, then with sleeps of a sixteenth of the time it has waited. So it is at most
+// 6 % late, and a copy that waits for a kernel of some seconds costs no CPU time.
+constexpr auto kSpin = std::chrono::microseconds(30);
+constexpr auto kYield = std::chrono::milliseconds(3);
+constexpr auto kLongestNap = std::chrono::milliseconds(1);
+// After the last copy the engine thread polls for messages for this time before it sleeps, so a
+// program that copies in a loop finds it awake. The time is short on hosts with few cores, where a
+// spinning thread may keep others from running.
+std::chrono::nanoseconds linger() {
+  return std::chrono::microseconds(std::thread::hardware_concurrency() >= 8 ? 1000 : 100);
+}
+
+uint64_t now_ns() {
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
+          .count());
+}
+
+Status check_id(uint64_t id) {
+  if (id < Prober::kShipment / 2) return {};
+  return {Code::kInvalidArgument, "ids of peer copies and signals are below 2^63"};
+}
+
+}  // namespace
+
+// The engine thread and the threads that sleep on the Links for it.
+class Engine::Runner {
+ public:
+  Runner(DeviceOps& ops, EngineOptions options)
+      : linger_(std::max(linger(), options.spin)),
+        core_(std::in_place, ops, std::move(options), now_ns, [this] { wake(); }) {
+    core_->environment().before_drop = [this](const transport::Link* link) {
+      std::erase_if(listeners_, [&](const auto& listener) { return &listener->link() == link; });
+    };
+  }
+
+  Status start() {
+    return start_thread(&thread_, [this] { run(); });
+  }
+
+  ~Runner() {
+    if (!thread_.joinable()) return;
+    post([this] { stop_ = true; });
+    thread_.join();
+  }
+
+  // Runs `job` on the engine thread, in order.
+  void post(std::function<void()> job) {
+    {
+      MutexLock lock(mutex_);
+      jobs_.push_back(std::move(job));
+    }
+    has_jobs_ = true;
+    wake();
+  }
+
+  // Runs `ask` on the engine thread and returns its answer.
+  template <typename Ask>
+  auto ask(Ask ask) {
+    std::promise<decltype(ask(std::declval<Core&>()))> promise;
+    auto answer = promise.get_future();
+    post([&] { promise.set_value(ask(*core_)); });
+    return answer.get();
+  }
+
+  Core& core() { return *core_; }  // only for jobs on the engine thread
+
+  void attach(PeerId id, std::unique_ptr<transport::Link> link, const SessionToken& token,
+              bool connected) {
+    transport::Link* const raw = link.get();
+    core_->attach(id, std::move(link), token, connected);
+    if (core_->peer(id).link() != raw) return;
+    auto listener = std::make_unique<Listener>(*this, core_->peer(id));
+    if (const Status started = listener->start(); !started.ok()) {
+      RCUDA_WARN("the connection with peer %u cannot be used: %s", id, started.message().c_str());
+      core_->lose(id, started);
+    } else {
+      listeners_.push_back(std::move(listener));
+    }
+  }
+
+ private:
+  // Sleeps in Link::wait while the engine thread sleeps, and wakes it when a message comes.
+  // Destroyed before its Link (before_drop).
+  class Listener {
+   public:
+    Listener(Runner& runner, Peer& peer) : runner_(runner), peer_(peer), link_(*peer.link()) {}
+    Status start() {
+      return start_thread(&thread_, [this] { run(); });
+    }
+    ~Listener() {
+      if (!thread_.joinable()) return;
+      {
+        MutexLock lock(runner_.mutex_);
+        retired_ = true;
+      }
+      runner_.asleep_.notify_all();
+      link_.interrupt();
+      thread_.join();
+    }
+
+    const transport::Link& link() const { return link_; }
+    void interrupt() { link_.interrupt(); }
+    // Called by the engine thread before it sleeps: stores where the next message will begin.
+    // Messages of a lost peer do not count, although some may be in the window unread.
+    void look_out() {
+      listens_ = peer_.lost().ok();
+      next_offset_ = peer_.next_message_offset();
+    }
+
+   private:
+    // While the runner's mutex is held and awake_ is false, the engine thread takes no message, so
+    // next_offset_ is valid.
+    bool enough() {
+      MutexLock lock(runner_.mutex_);
+      if (retired_ || runner_.awake_) return true;
+      if (!listens_) return false;
+      std::byte* word = link_.window().data() + next_offset_;
+      return std::atomic_ref(*reinterpret_cast<uint64_t*>(word)).load(std::memory_order_relaxed) !=
+             0;
+    }
+
+    void run() {
+      pthread_setname_np(pthread_self(), "rcuda-p2p-wait");
+      MutexLock lock(runner_.mutex_);
+      while (true) {
+        runner_.asleep_.wait(
+            lock, [this]() RCUDA_REQUIRES(runner_.mutex_) { return retired_ || !runner_.awake_; });
+        if (retired_) return;
+        lock.unlock();
+        const Status status = link_.wait([this] { return enough(); }, Clock::time_point::max());
+        runner_.wake();
+        lock.lock();
+        // Link::wait would return at once for ever on a broken Link. The engine thread retires this
+        // thread soon.
+        if (!status.ok())
+          runner_.asleep_.wait(lock, [this]() RCUDA_REQUIRES(runner_.mutex_) { return retired_; });
+      }
+    }
+
+    Runner& runner_;
+    Peer& peer_;
+    transport::Link& link_;
+    // Guarded by the runner's mutex.
+    bool listens_ = true;
+    uint64_t next_offset_ = 0;
+    bool retired_ = false;
+    std::thread thread_;
+  };
+
+  // A thread calls this after it has left work for the engine thread. Pairs with sleep(): the
+  // engine thread clears awake_ before it looks for work the last time, so either it sees the work
+  // or the caller sees awake_ false. All accesses to awake_ are sequentially consistent.
+  void wake() {
+    if (awake_.load()) return;
+    {
+      MutexLock lock(mutex_);
+      awake_ = true;
+    }
+    wanted_.notify_one();
+  }
+
+  bool run_jobs() {
+    if (!has_jobs_.exchange(false)) return false;
+    std::vector<std::function<void()>> jobs;
+    {
+      MutexLock lock(mutex_);
+      jobs.swap(jobs_);
+    }
+    for (const auto& job : jobs) job();
+    return true;
+  }
+
+  void run() {
+    pthread_setname_np(pthread_self(), "rcuda-p2p");
+    const int node = core_->environment().numa_node;
+    if (run_on_numa_node(node)) {
+      RCUDA_INFO("the peer-to-peer engine and its staging memory are on NUMA node %d", node);
+    } else {
+      RCUDA_INFO("the peer-to-peer engine is bound to no NUMA node");
+    }
+    // The first HMAC of a process takes 3 ms to load its implementation. It is done here, while the
+    // connections are being made.
+    (void)make_proof({}, false, {}, {});
+    Clock::time_point moved_at = Clock::now();
+    while (!stop_) {
+      bool moved = run_jobs();
+      moved |= core_->step();
+      const Clock::time_point now = Clock::now();
+      if (moved) {
+        moved_at = now;
+      } else if (core_->polling()) {
+        back_off(now - moved_at);
+      } else if (now - moved_at < linger_) {
+        back_off(std::min<Clock::duration>(now - moved_at, kSpin));
+      } else {
+        sleep();
+        moved_at = Clock::now();
+      }
+    }
+    // Destroyed here, because only this thread may free its driver resources.
+    core_.reset();
+  }
+
+  static void back_off(Clock::duration waited) {
+    if (waited < kSpin) {
+      cpu_pause();
+    } else if (waited < kYield) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::min<Clock::duration>(waited / 16, kLongestNap));
+    }
+  }
+
+  void sleep() {
+    {
+      MutexLock lock(mutex_);
+      for (const auto& listener : listeners_) listener->look_out();
+      awake_ = false;
+      if (!has_jobs_ && !core_->pending()) {
+        asleep_.notify_all();
+        wanted_.wait(lock, [this]() RCUDA_REQUIRES(mutex_) { return awake_.load(); });
+      }
+      awake_ = true;
+    }
+    // Ends the listeners' waits. A peer that puts a message for which no thread sleeps needs no
+    // system call to wake one.
+    for (const auto& listener : listeners_) listener->interrupt();
+  }
+
+  Mutex mutex_;
+  CondVar wanted_;  // wakes the engine thread
+  CondVar asleep_;  // wakes the listeners
+  std::vector<std::function<void()>> jobs_ RCUDA_GUARDED_BY(mutex_);
+  std::atomic<bool> has_jobs_ = false;
+  const std::chrono::nanoseconds linger_;
+  std::atomic<bool> awake_ = true;  // written under mutex_
+  bool stop_ = false;               // used only by the engine thread
+
+  // Used only by the engine thread. A listener is destroyed before its Link (before_drop).
+  std::vector<std::unique_ptr<Listener>> listeners_;
+  std::optional<Core> core_;  // destroyed at the end of the engine thread
+  std::thread thread_;
+};
+
+Engine::Engine(DeviceOps& ops, EngineOptions options)
+    : runner_(std::make_unique<Runner>(ops, std::move(options))),
+      ops_(ops),
+      device_count_(static_cast<int>(ops.devices().size())) {}
+
+transport::LinkOptions Engine::link_options(transport::LinkOptions options) {
+  // A program that copies in a loop has 100 to 200 us between two transfers on an H200: the DMA at
+  // both ends and a few messages.
+  constexpr int kLonger = 5;
+  options.window_bytes = PeerWindow::kBytes;
+  options.receive_spin *= kLonger;
+  return options;
+}
+
+Result<std::unique_ptr<Engine>> Engine::create(DeviceOps& ops, EngineOptions options) {
+  std::unique_ptr<Engine> engine(new Engine(ops, std::move(options)));
+  RCUDA_RETURN_IF_ERROR(engine->runner_->start());
+  return engine;
+}
+
+Engine::~Engine() = default;
+
+void Engine::attach(PeerId peer, std::unique_ptr<transport::Link> link, const SessionToken& token,
+                    bool connected) {
+  runner_->post(
+      [this, peer, token, connected, link = std::make_shared<decltype(link)>(std::move(link))] {
+        runner_->attach(peer, std::move(*link), token, connected);
+      });
+}
+
+void Engine::lose(PeerId peer, const Status& why) {
+  runner_->post([this, peer, why] { runner_->core().lose(peer, why); });
+}
+
+Status Engine::copy(PeerCopy copy, Status failure) {
+  // Without a valid id, the peer's half cannot be notified.
+  RCUDA_RETURN_IF_ERROR(check_id(copy.id));
+  if (failure.ok()) failure = copy.memory.check();
+  if (failure.ok() && (copy.device < 0 || copy.device >= device_count_)) {
+    failure = {Code::kInvalidArgument, "peer copy of device " + std::to_string(copy.device) +
+                                           ", but the worker has " + std::to_string(device_count_)};
+  }
+  Order order = Order::kNone;
+  if (failure.ok() && copy.stream) {
+    const Result<Order> entered = ops_.enter(*copy.stream, copy.hold);
+    if (entered) {
+      order = *entered;
+    } else {
+      failure = entered.status();
+    }
+  }
+  if (!failure.ok()) {
+    // The peer's half must end as well: a half that fails notifies it.
+    copy.memory = {};
+    copy.device = 0;
+    copy.done = {};
+  }
+  runner_->post([this, order, failure, copy = std::move(copy)]() mutable {
+    runner_->core().copy(std::move(copy), order, failure);
+  });
+  return failure;
+}
+
+Status Engine::signal(PeerId peer, uint64_t id, StreamRef place,
+                      std::shared_ptr<const Status> outcome) {
+  RCUDA_RETURN_IF_ERROR(check_id(id));
+  const Result<Order> entered = ops_.enter(place, false);
+  const Order order = entered ? *entered : Order::kNone;
+  runner_->post([this, peer, id, place, order, status = entered.status(), outcome] {
+    runner_->core().signal(peer, id, place, order, status, outcome);
+  });
+  return entered.status();
+}
+
+Status Engine::await(PeerId peer, uint64_t id, StreamRef stream) {
+  RCUDA_RETURN_IF_ERROR(check_id(id));
+  const Result<Order> entered = ops_.enter(stream, true);
+  const Order order = entered ? *entered : Order::kNone;  // the signal comes anyway
+  runner_->post(
+      [this, peer, id, stream, order] { runner_->core().await(peer, id, stream, order); });
+  return entered.status();
+}
+
+void Engine::release_memory(DeviceAddress base, uint64_t bytes, std::function<void()> done) {
+  runner_->post([this, base, bytes, done = std::move(done)]() mutable {
+    runner_->core().release_memory(base, bytes, std::move(done));
+  });
+}
+
+void Engine::wake() {
+  runner_->post([] {});
+}
+
+bool Engine::wait_until_open(std::chrono::milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  while (true) {
+    const auto [settled, open] =
+        runner_->ask([](Core& core) { return std::make_pair(core.settled(), core.all_open()); });
+    if (settled || Clock::now() > deadline) return open;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+Result<Forecast> Engine::plan(PeerId id, int device, int peer_device, uint64_t bytes) {
+  return runner_->ask([=](Core& core) -> Result<Forecast> {
+    Peer& peer = core.peer(id);
+    if (!peer.lost().ok()) return peer.lost();
+    if (!peer.open()) return Status(Code::kUnavailable, "the peer is not connected yet");
+    return peer.forecast(device, peer_device, bytes);
+  });
+}
+
+Measurements Engine::measurements() {
+  return runner_->ask([](Core& core) { return core.environment().measurements; });
+}
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,112 @@
+// Engine: copies between the GPUs of two workers of one client session, from worker to worker. This
+// is the worker's interface to p2p/; the rest is internal.
+//
+// Use, by a worker:
+//   Engine::create(ops, options)                           // once; starts the engine thread
+//   engine.attach(peer, make_link(...), token, connected)  // per peer, in the background
+//   engine.copy({...})                                     // executor thread; its half of a copy
+//   engine.release_memory(...)                             // before device memory is freed
+// The client assigns the ids of copies and signals. It sends each worker its half at the place in
+// the worker's command stream where the copy belongs, and takes no further part in the copy.
+//
+// The worker provides:
+//  - DeviceOps over its driver table.
+//  - A Link to each peer, with the options of link_options(). It is made as the Link to a client
+//    is, except that the peer's daemon routes the socket.
+//  - The 32-byte token that the client gave to both workers.
+//  - A call of lose() for a peer that it cannot connect to. Without it, copies to that peer wait
+//    for ever. (The Link notices the death of a connected peer.)
+//
+// While streams of this worker are held, no thread of the process may make a driver call that waits
+// for the device (free, register, load code). Such a call keeps other threads out of the driver,
+// and so it stops the engine's copies.
+//
+// Threads. One engine thread per worker does all the work, on the NUMA node of the GPUs. For each
+// peer, another thread sleeps on the Link while the engine thread sleeps, and does nothing else.
+// copy(), signal() and await() are for the executor thread; they call DeviceOps::enter(), queue a
+// job, and never block. The other functions may be called from any thread. Callbacks run on the
+// engine thread and must not block. The destructor ends all copies with an error and returns when
+// no DMA is in progress.
+//
+// Errors. An error of a copy goes to `done` on both sides, and to the streams of the halves that
+// request it (PeerCopy::reports).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "common/base/status.h"
+#include "common/transport/link.h"
+#include "p2p/api/device_ops.h"
+#include "p2p/link/messages.h"
+#include "p2p/link/requests.h"
+#include "p2p/plan/measurements.h"
+
+namespace rcuda::p2p {
+
+class Engine {
+ public:
+  // `ops` outlives the engine. kOutOfMemory: the engine thread cannot be started.
+  static Result<std::unique_ptr<Engine>> create(DeviceOps& ops, EngineOptions options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // The options of a Link between two engines. `options` gives those that the engine does not set.
+  static transport::LinkOptions link_options(transport::LinkOptions options = {});
+
+  // Hands over the connected Link to a peer. `connected`: this side opened it. Copies to the peer,
+  // also those requested before, begin when both sides have proven that they know the token.
+  void attach(PeerId peer, std::unique_ptr<transport::Link> link, const SessionToken& token,
+              bool connected);
+  // The peer cannot be connected to, or must not be used any more: its copies end with `why`.
+  void lose(PeerId peer, const Status& why);
+
+  // This worker's half of a copy. The copy takes its place in the stream before copy() returns, so
+  // work that the caller queues in the stream afterwards waits for it. The stream may be held only
+  // if the peer is open or lost, because connecting waits until no stream is held.
+  //
+  // Errors: `failure`, an error that the caller has already found; kInvalidArgument if device,
+  // shape or id is invalid; or the driver's error. Then nothing is queued, the stream is not held,
+  // and `done` is not called. The peer's half ends with the same error, unless the id is invalid.
+  Status copy(PeerCopy copy, Status failure = {});
+
+  // Events between servers. When the stream of signal() reaches `place`, the peer's await() with
+  // the same id releases its stream. An id is used once. Errors are kInvalidArgument for the id, or
+  // the driver's error. A driver's error of signal() also goes to the peer's stream, and so does
+  // `outcome`: the result of a copy in front of the place. PeerCopy::done may set it; it is read on
+  // the engine thread when the stream has reached the place.
+  Status signal(PeerId peer, uint64_t id, StreamRef place,
+                std::shared_ptr<const Status> outcome = nullptr);
+  Status await(PeerId peer, uint64_t id, StreamRef stream);
+
+  // Device memory of this worker is about to be freed. `done` runs when no connected peer maps it
+  // any more. A lost peer is not waited for; it unmaps the memory itself.
+  void release_memory(DeviceAddress base, uint64_t bytes, std::function<void()> done);
+
+  // Wakes the engine thread: a requested pause has begun (DeviceOps::pause()), or a copy is
+  // expected soon and should find the thread awake.
+  void wake();
+
+  // Blocks until every attached peer is open or lost, or until the timeout has passed. Returns
+  // whether all are open. For tests and tools.
+  bool wait_until_open(std::chrono::milliseconds timeout);
+  // A copy of the measurements so far.
+  Measurements measurements();
+  // How a contiguous copy of `bytes` to a device of the peer would be made now. Blocks until the
+  // engine thread answers. kUnavailable if the peer is not open.
+  Result<Forecast> plan(PeerId peer, int device, int peer_device, uint64_t bytes);
+
+ private:
+  class Runner;
+  Engine(DeviceOps& ops, EngineOptions options);
+
+  std::unique_ptr<Runner> runner_;
+  DeviceOps& ops_;
+  const int device_count_;
+};
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,393 @@
+#include "p2p/engine/peer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <string>
+#include <string_view>
+
+#include "common/base/log.h"
+
+namespace rcuda::p2p {
+namespace {
+
+constexpr size_t kMostEarlySignals = 1u << 16;
+// A plan takes up to a tenth of a millisecond. If no copy has been in progress for kPauseUs, making
+// a plan delays no copy. A program that copies in a loop gives no such pause; it waits for plans at
+// most a twentieth of its time.
+constexpr double kPauseUs = 50;
+constexpr double kPlanningShare = 20;
+
+}  // namespace
+
+Peer::Peer(Environment& environment, PeerId id)
+    : environment_(environment), id_(id), sender_(environment, id), receiver_(environment, id) {}
+
+void Peer::attach(std::unique_ptr<transport::Link> link, const SessionToken& token,
+                  bool connected) {
+  if (!lost_.ok() || link_) {
+    RCUDA_WARN("a second connection to peer %u was refused", id_);
+    link->close();
+    return;
+  }
+  token_ = token;
+  connected_ = connected;
+  Status windows = Mailbox::check_windows(*link);
+  if (windows.ok()) {
+    const Result<Nonce> nonce = make_nonce();
+    windows = nonce.status();
+    if (nonce) own_nonce_ = *nonce;
+  }
+  link_ =
+      std::make_unique<PeerLink>(environment_, id_, ++environment_.generations, std::move(link));
+  link_->link->on_immediate([queue = environment_.arrivals, id = id_,
+                             generation = link_->generation](uint32_t immediate, uint64_t bytes) {
+    queue->push({id, generation, immediate, bytes});
+  });
+  ChallengeMessage challenge;
+  challenge.nonce = own_nonce_;
+  if (windows.ok()) windows = link_->mailbox.send(challenge);
+  if (!windows.ok()) lose(windows);
+}
+
+void Peer::lose(const Status& why) {
+  if (!lost_.ok()) return;
+  lost_ = why.ok() ? Status(Code::kUnavailable, "the connection to the peer was ended") : why;
+  if (environment_.options.on_settled) environment_.options.on_settled(id_);
+  if (link_) {
+    link_->open = false;
+    link_->link->close();
+    last_copies_ = environment_.lanes.now();
+  }
+  if (prober_) prober_->abandon();
+  probes_.clear();
+  checks_.clear();
+  sender_.lose(lost_);
+  receiver_.lose(lost_);
+  end_signals();
+  for (auto& [request, done] : std::exchange(forgetting_, {})) done();
+}
+
+void Peer::end_signals() {
+  for (const Signal& signal : signals_) environment_.orders.release(signal.order, {});
+  for (const auto& [id, order] : awaited_) environment_.orders.release(order, lost_);
+  signals_.clear();
+  awaited_.clear();
+  early_.clear();
+}
+
+void Peer::add(PeerCopy copy, Order order, uint64_t before, const Status& failure) {
+  measure_ = true;
+  if (copy.outgoing) {
+    sender_.add(std::move(copy), order, before, failure);
+  } else {
+    receiver_.add(std::move(copy), order, failure);
+  }
+}
+
+void Peer::signal(Signal signal) {
+  if (!lost_.ok()) return environment_.orders.release(signal.order, {});
+  // A stream that cannot be observed has failed. The waiting side is notified at once.
+  if (!signal.failure.ok())
+    RCUDA_DEBUG("signal %llu of a failed stream", static_cast<unsigned long long>(signal.id));
+  signals_.push_back(std::move(signal));
+}
+
+void Peer::await(uint64_t id, Order order) {
+  if (!lost_.ok()) return environment_.orders.release(order, lost_);
+  const auto early = early_.find(id);
+  if (early != early_.end()) {
+    environment_.orders.release(order, early->second);
+    early_.erase(early);
+    return;
+  }
+  if (!awaited_.emplace(id, order).second) {
+    environment_.orders.release(order, {Code::kInvalidArgument, "two waits for one signal"});
+  }
+}
+
+void Peer::forget(const Exported& exported, std::function<void()> done) {
+  if (!open()) {
+    done();
+    return;
+  }
+  ForgetMessage message;
+  message.request = next_forget_++;
+  message.handle = exported.handle;
+  forgetting_[message.request] = std::move(done);
+  const Status sent = link_->mailbox.send(message);
+  if (!sent.ok()) lose(sent);
+}
+
+bool Peer::receive() {
+  if (!link_ || !lost_.ok()) return false;
+  bool moved = false;
+  while (lost_.ok() && due_ == Due::kNothing) {
+    Result<std::span<const std::byte>> frame = link_->mailbox.next();
+    if (!frame) {
+      RCUDA_ERROR("peer %u: %s", id_, frame.status().message().c_str());
+      lose(frame.status());
+      return true;
+    }
+    if (frame->empty()) break;
+    moved = true;
+    const Status handled = handle(*frame);
+    if (!handled.ok()) {
+      RCUDA_ERROR("peer %u: %s", id_, handled.message().c_str());
+      lose(handled);
+    }
+  }
+  if (!moved && lost_.ok()) {
+    // Checked after the last message, because messages sent before the Link broke still count.
+    const Status status = link_->link->status();
+    if (!status.ok()) {
+      lose(status);
+      return true;
+    }
+  }
+  return moved;
+}
+
+Status Peer::handle(std::span<const std::byte> frame) {
+  const Result<MessageKind> kind = kind_of(frame);
+  if (!kind) return kind.status();
+  const bool greeting = *kind == MessageKind::kChallenge || *kind == MessageKind::kProof;
+  if (!greeting && !authenticated_) {
+    return {Code::kProtocol, std::string(to_string(*kind)) + " before the peer proved itself"};
+  }
+  if (!greeting && *kind != MessageKind::kOffer && !link_->open) {
+    return {Code::kProtocol, std::string(to_string(*kind)) + " before the peer's offer"};
+  }
+  const auto with = [&](auto message, auto&& handler) -> Status {
+    const auto parsed = parse<decltype(message)>(frame);
+    if (!parsed) return parsed.status();
+    return handler(*parsed);
+  };
+  switch (*kind) {
+    case MessageKind::kChallenge:
+      return with(ChallengeMessage{}, [&](const auto& m) { return on_challenge(m); });
+    case MessageKind::kProof:
+      return with(ProofMessage{}, [&](const auto& m) { return on_proof(m); });
+    case MessageKind::kOffer:
+      return with(OfferMessage{}, [&](const auto& m) { return on_offer(m); });
+    case MessageKind::kReady:
+      return with(ReadyMessage{}, [&](const auto& m) { return sender_.on_ready(m.copy); });
+    case MessageKind::kChunk:
+      return with(ChunkMessage{}, [&](const auto& m) { return receiver_.on_chunk(m, *link_); });
+    case MessageKind::kConsumed:
+      return with(ConsumedMessage{}, [&](const auto& m) { return sender_.on_consumed(m); });
+    case MessageKind::kWant:
+      return with(WantMessage{}, [&](const auto& m) { return receiver_.on_want(m); });
+    case MessageKind::kTarget:
+      return with(TargetMessage{}, [&](const auto& m) { return sender_.on_target(m, *link_); });
+    case MessageKind::kPull:
+      return with(PullMessage{}, [&](const auto& m) { return receiver_.on_pull(m); });
+    case MessageKind::kDone:
+      return with(EndMessage{}, [&](const auto& m) { return sender_.on_done(m); });
+    case MessageKind::kAbort:
+      return with(EndMessage{}, [&](const auto& m) { return receiver_.on_abort(m); });
+    case MessageKind::kSignal:
+      return with(SignalMessage{}, [&](const auto& m) { return on_signal(m); });
+    case MessageKind::kForget:
+      return with(ForgetMessage{}, [&](const auto& m) { return receiver_.on_forget(m); });
+    case MessageKind::kForgotten:
+      return with(ForgottenMessage{}, [&](const auto& m) { return on_forgotten(m); });
+    case MessageKind::kEcho:
+      return with(EchoMessage{}, [&](const auto& m) {
+        EchoMessage answer = m;
+        answer.kind = MessageKind::kEchoed;
+        return link_->mailbox.send(answer);
+      });
+    case MessageKind::kEchoed:
+      return with(EchoMessage{}, [&](const auto& m) {
+        if (prober_) prober_->echoed(m.tag);
+        return Status();
+      });
+    case MessageKind::kLeg:
+      return with(LegMessage{}, [&](const auto& m) { return on_leg(m); });
+    case MessageKind::kProbe:
+      return with(ProbeMessage{}, [&](const auto& m) { return on_probe(m); });
+    case MessageKind::kProbed:
+      return with(ProbedMessage{}, [&](const auto& m) { return on_probed(m); });
+  }
+  return {Code::kProtocol, "a peer message of unknown kind"};
+}
+
+void Peer::arrived(const Arrival& arrival) {
+  if (!link_ || arrival.generation != link_->generation || !lost_.ok()) return;
+  const Status status = link_->arrivals.add(arrival.immediate, arrival.bytes);
+  if (!status.ok()) lose(status);
+}
+
+void Peer::shipped(const Shipment& shipment) {
+  if (!link_ || shipment.generation != link_->generation) return;
+  --link_->shipping;
+  if (shipment.copy == Prober::kShipment) {
+    if (prober_) prober_->shipped(shipment.status);
+    return;
+  }
+  if (shipment.copy != kProbeShipment) {
+    sender_.shipped(shipment);
+    return;
+  }
+  if (probes_.empty() || probes_.front().stage != GpudirectProbe::Stage::kShipping) return;
+  GpudirectProbe& probe = probes_.front();
+  if (!shipment.status.ok()) {
+    RCUDA_INFO("GPUDirect to peer %u does not work: %s", id_, shipment.status.message().c_str());
+    probe.stage = GpudirectProbe::Stage::kOver;
+    return;
+  }
+  probe.stage = GpudirectProbe::Stage::kAsked;
+  ProbeMessage message;
+  message.sender_device = static_cast<uint32_t>(probe.device);
+  message.device = static_cast<uint32_t>(probe.peer_device);
+  message.pattern = probe.pattern;
+  if (const Status sent = link_->mailbox.send(message); !sent.ok()) lose(sent);
+}
+
+Status Peer::on_signal(const SignalMessage& message) {
+  const auto waiting = awaited_.find(message.signal);
+  if (waiting != awaited_.end()) {
+    environment_.orders.release(waiting->second, status_of(message));
+    awaited_.erase(waiting);
+    return {};
+  }
+  if (early_.size() >= kMostEarlySignals) return {Code::kProtocol, "too many signals unasked for"};
+  if (!early_.emplace(message.signal, status_of(message)).second) {
+    return {Code::kProtocol, "a signal sent twice"};
+  }
+  return {};
+}
+
+Status Peer::on_forgotten(const ForgottenMessage& message) {
+  const auto found = forgetting_.find(message.request);
+  if (found == forgetting_.end()) return {Code::kProtocol, "Forgotten what was not asked"};
+  const std::function<void()> done = std::move(found->second);
+  forgetting_.erase(found);
+  done();
+  return {};
+}
+
+Status Peer::advance_signals(bool& moved) {
+  for (auto at = signals_.begin(); at != signals_.end();) {
+    Status met = at->failure;
+    if (at->order != Order::kNone) {
+      const Result<bool> reached = environment_.orders.reached(at->order);
+      if (reached && !*reached) {
+        ++at;
+        continue;
+      }
+      if (!reached) met = reached.status();
+      environment_.orders.release(at->order, {});
+    }
+    if (met.ok() && at->outcome) met = *at->outcome;
+    const SignalMessage message = make_signal(at->id, met);
+    at = signals_.erase(at);
+    moved = true;
+    RCUDA_RETURN_IF_ERROR(link_->mailbox.send(message));
+  }
+  return {};
+}
+
+Status Peer::step(bool& moved) {
+  const Result<bool> flushed = link_->mailbox.flush();
+  if (!flushed) return flushed.status();
+  moved |= *flushed;
+  if (due_ != Due::kNothing && environment_.ops.pause(Pause::kHolds)) {
+    moved = true;
+    const Due due = std::exchange(due_, Due::kNothing);
+    RCUDA_RETURN_IF_ERROR(due == Due::kOffer ? send_offer() : open_link());
+  }
+  if (link_->open) {
+    RCUDA_RETURN_IF_ERROR(advance_signals(moved));
+    RCUDA_RETURN_IF_ERROR(advance_probes(moved));
+    if (measuring() && probes_.empty()) {
+      // Copies go first: a copy spoils the prober's sample. And the prober allocates, which a held
+      // stream forbids.
+      const bool busy = !sender_.empty() || !receiver_.empty() || environment_.ops.holding();
+      const Result<bool> probed = prober_->advance(busy);
+      if (!probed) return probed.status();
+      moved |= *probed;
+      if (prober_->over()) {
+        prober_.reset();
+        moved = true;
+        link_->refresh_models();
+        RCUDA_RETURN_IF_ERROR(send_legs());
+      }
+    }
+    const double now_us = environment_.now_us();
+    const bool resting = sender_.resting() && receiver_.empty();
+    if (!sender_.empty() || !receiver_.empty()) copied_us_ = now_us;
+    if (resting && !measuring() && (now_us - copied_us_ > kPauseUs || now_us >= plan_again_us_)) {
+      moved |= prepare_plan();
+      const double end_us = environment_.now_us();
+      plan_again_us_ = end_us + kPlanningShare * (end_us - now_us);
+    }
+  }
+  return {};
+}
+
+bool Peer::prepare_plan() {
+  for (size_t own = 0; own < environment_.devices.size(); ++own) {
+    for (uint32_t theirs = 0; theirs < link_->offer.device_count; ++theirs) {
+      if (link_->planner(static_cast<int>(own), static_cast<int>(theirs)).prepare_one()) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+bool Peer::advance() {
+  bool moved = false;
+  if (link_ && lost_.ok()) {
+    const Status status = step(moved);
+    if (!status.ok()) {
+      lose(status);
+      moved = true;
+    }
+  }
+  const Result<bool> sent = sender_.advance(link_.get());
+  if (!sent) lose(sent.status());
+  const Result<bool> received = receiver_.advance(link_.get());
+  if (!received) lose(received.status());
+  moved |= !sent || !received || *sent || *received;
+  // The Link and its buffers are destroyed when no copy, probe or measurement uses them any more.
+  if (!lost_.ok() && link_ && sender_.empty() && receiver_.empty() && link_->shipping == 0 &&
+      environment_.lanes.passed(last_copies_) && environment_.ops.pause(Pause::kWork)) {
+    prober_.reset();
+    for (const Prober::Mapped& mapping : mapped_) {
+      environment_.ops.close(mapping.device, mapping.base);
+    }
+    mapped_.clear();
+    receiver_.close_mappings();
+    if (environment_.before_drop) environment_.before_drop(link_->link.get());
+    link_.reset();
+    moved = true;
+  }
+  return moved;
+}
+
+bool Peer::start_chunk() { return open() && lost_.ok() && sender_.start_chunk(*link_); }
+
+Result<Forecast> Peer::forecast(int device, int peer_device, uint64_t bytes) {
+  if (!environment_.valid_device(device) || peer_device < 0 ||
+      static_cast<uint32_t>(peer_device) >= link_->offer.device_count) {
+    return Status(Code::kInvalidArgument, "no such device here or at the peer");
+  }
+  measure_ = true;
+  Result<Plan> plan = link_->planner(device, peer_device).plan(bytes, true);
+  if (!plan) return plan.status();
+  return Forecast{*std::move(plan), !prober_ && !link_->probing};
+}
+
+bool Peer::idle() const {
+  return sender_.empty() && receiver_.empty() && signals_.empty() && !measuring();
+}
+
+bool Peer::polling() const {
+  return sender_.polling() || receiver_.polling() || !signals_.empty() ||
+         (link_ && lost_.ok() && (due_ != Due::kNothing || link_->mailbox.waiting()));
+}
+
+}  // namespace rcuda::p2p

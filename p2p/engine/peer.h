@@ -1,0 +1,143 @@
+// Peer: another worker of the session, from before it is connected until it is lost.
+//
+// It keeps copies until the Link is open, greets and authenticates the peer, and dispatches
+// messages. The Link and the buffers of a lost peer stay until every transfer that uses them has
+// ended. Then the copies have ended with the error, and the memory is freed. A lost peer stays
+// lost. Used only by the engine thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "p2p/copy/receiver.h"
+#include "p2p/copy/sender.h"
+#include "p2p/engine/prober.h"
+#include "p2p/link/authentication.h"
+#include "p2p/link/environment.h"
+#include "p2p/link/peer_link.h"
+
+namespace rcuda::p2p {
+
+// Shipment::copy of the transfer that probes GPUDirect. The client assigns no such id.
+inline constexpr uint64_t kProbeShipment = UINT64_MAX - 1;
+
+class Peer {
+ public:
+  Peer(Environment& environment, PeerId id);
+
+  // The Link is connected. `connected`: this side opened it. Called only once.
+  void attach(std::unique_ptr<transport::Link> link, const SessionToken& token, bool connected);
+  // The Link cannot be made, or must not be used any more.
+  void lose(const Status& why);
+
+  // `before`: the copy to this peer that is directly before this one in its stream, or 0.
+  void add(PeerCopy copy, Order order, uint64_t before, const Status& failure);
+  // signal(): the peer's streams wait for an event of this side. await(): a stream of this side
+  // waits for an event of the peer.
+  void signal(Signal signal);
+  void await(uint64_t id, Order order);
+  // Requests that the peer unmaps the memory. `done` runs when it has, or when the peer is lost.
+  void forget(const Exported& exported, std::function<void()> done);
+
+  bool receive();  // handles the messages that have arrived
+  bool advance();  // advances copies, signals, probes and measurements
+  bool start_chunk();
+  void shipped(const Shipment& shipment);
+  void arrived(const Arrival& arrival);
+
+  // For an open peer: how a contiguous copy would be made now, and whether all legs have been
+  // measured.
+  Result<Forecast> forecast(int device, int peer_device, uint64_t bytes);
+
+  bool open() const { return link_ && link_->open; }
+  bool measuring() const { return prober_ && measure_; }
+  bool idle() const;     // no copy and no measurement
+  bool polling() const;  // something in progress must be polled
+  bool pending() const {
+    return link_ && lost_.ok() && due_ == Due::kNothing && link_->mailbox.pending();
+  }
+  // The offset in this side's window at which the next message begins (its first word becomes
+  // nonzero).
+  uint64_t next_message_offset() const { return link_ ? link_->mailbox.next_offset() : 0; }
+  // The Link on which to sleep; nullptr if there is none.
+  transport::Link* link() const { return link_ ? link_->link.get() : nullptr; }
+  PeerLink* peer_link() { return link_.get(); }
+  PeerId id() const { return id_; }
+  const Status& lost() const { return lost_; }
+
+ private:
+  struct GpudirectProbe {
+    enum class Stage : uint8_t { kFilling, kShipping, kAsked, kOver };
+    int device = 0;
+    int peer_device = 0;
+    uint64_t pattern = 0;
+    Stage stage = Stage::kFilling;
+    Ticket ticket = 0;
+  };
+  // The next step of the greeting that needs a pause. Until the pause no message is handled.
+  enum class Due : uint8_t { kNothing, kOffer, kOpen };
+  struct ProbeCheck {  // this side's check of a probe of the peer
+    ProbeMessage probe;
+    Ticket ticket = 0;
+  };
+
+  Status handle(std::span<const std::byte> frame);
+  Status on_challenge(const ChallengeMessage& message);
+  Status on_proof(const ProofMessage& message);
+  Status on_offer(const OfferMessage& message);
+  Status on_signal(const SignalMessage& message);
+  Status on_forgotten(const ForgottenMessage& message);
+  Status on_leg(const LegMessage& message);
+  Status on_probe(const ProbeMessage& message);
+  Status on_probed(const ProbedMessage& message);
+  Status send_offer();
+  Status open_link();
+  Status start_probes();
+  Status advance_probes(bool& moved);
+  Status advance_signals(bool& moved);
+  Status send_leg(const LegKey& key, const LegModel& leg);
+  Status send_legs();
+  Status step(bool& moved);
+  bool prepare_plan();
+  void end_signals();
+
+  Environment& environment_;
+  const PeerId id_;
+  std::unique_ptr<PeerLink> link_;
+  Sender sender_;
+  Receiver receiver_;
+  std::unique_ptr<Prober> prober_;
+  // Whether this peer's legs must be measured. Those of the first peer are measured at once,
+  // because most legs belong to this worker. Those of another peer are measured when a copy with it
+  // is first requested, so a session with many servers measures only the legs that it uses.
+  bool measure_ = false;
+  Status lost_;
+  double copied_us_ = 0;       // when a copy was last in progress
+  double plan_again_us_ = 0;   // when the next plan may be made although copies keep coming
+  Lanes::Moment last_copies_;  // taken when the peer was lost
+
+  SessionToken token_{};
+  bool connected_ = false;
+  Nonce own_nonce_{};
+  std::optional<Nonce> peer_nonce_;
+  bool authenticated_ = false;
+  bool offered_ = false;
+  Due due_ = Due::kNothing;
+
+  std::deque<Signal> signals_;         // to be sent when their stream reaches them
+  std::map<uint64_t, Order> awaited_;  // streams held until the peer's signal
+  std::map<uint64_t, Status> early_;   // signals that came before await(), with their status
+  std::map<uint64_t, std::function<void()>> forgetting_;
+  uint64_t next_forget_ = 1;
+  // The peer's probe memory, mapped to find out whether that works. Unmapped when the peer is lost.
+  std::vector<Prober::Mapped> mapped_;
+  size_t unmapped_ = 0;  // outstanding answers of the peer about mapping this side's memory
+  std::deque<GpudirectProbe> probes_;
+  std::deque<ProbeCheck> checks_;
+};
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,125 @@
+// The greeting: proofs of the secret, offers, and the parts that are made from them.
+#include <algorithm>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "common/base/log.h"
+#include "p2p/engine/peer.h"
+#include "p2p/link/host_identity.h"
+#include "p2p/staging/arena.h"
+#include "p2p/staging/device_region.h"
+
+namespace rcuda::p2p {
+namespace {
+
+// This side maps the inbox of a peer on the same host, with all its pages.
+constexpr uint64_t kMaxInboxBytes = 1ull << 30;
+
+// A chunk of a size that is not a multiple of the alignment never fits its arena.
+bool is_inbox_size(uint64_t bytes) {
+  return bytes > 0 && bytes <= kMaxInboxBytes && bytes % Arena::kAlignment == 0;
+}
+
+bool text_ends(std::span<const char> text) {
+  return std::find(text.begin(), text.end(), '\0') != text.end();
+}
+
+}  // namespace
+
+Status Peer::on_challenge(const ChallengeMessage& message) {
+  if (peer_nonce_) return {Code::kProtocol, "a second Challenge"};
+  if (message.version != kPeerProtocolVersion) {
+    return {Code::kProtocol, "the peer's engine speaks version " + std::to_string(message.version) +
+                                 ", this one " + std::to_string(kPeerProtocolVersion) +
+                                 ": install the same release on all servers"};
+  }
+  peer_nonce_ = message.nonce;
+  ProofMessage proof;
+  proof.proof = make_proof(token_, connected_, own_nonce_, *peer_nonce_);
+  return link_->mailbox.send(proof);
+}
+
+Status Peer::on_proof(const ProofMessage& message) {
+  if (!peer_nonce_ || authenticated_) return {Code::kProtocol, "a Proof out of place"};
+  if (!proof_holds(make_proof(token_, !connected_, *peer_nonce_, own_nonce_), message.proof)) {
+    return {Code::kUnavailable,
+            "a worker that this session did not introduce asked for its memory"};
+  }
+  authenticated_ = true;
+  due_ = Due::kOffer;
+  return {};
+}
+
+Status Peer::send_offer() {
+  RCUDA_RETURN_IF_ERROR(link_->make_receiving_side());
+  OfferMessage offer;
+  const auto region = link_->link->expose(link_->inbox.data(), link_->inbox.bytes(),
+                                          link_->inbox.fd(), link_->inbox.offset());
+  if (!region) return Status(region.status()).with_context("exposing the peer-to-peer inbox");
+  link_->regions.push_back(region->id);
+  offer.inbox_region = static_cast<uint64_t>(region->id);
+  offer.inbox_bytes = link_->inbox.bytes();
+  put_text(offer.host, host_identity());
+  put_text(offer.name, environment_.options.host_name);
+  offer.device_count =
+      static_cast<uint32_t>(std::min<size_t>(environment_.devices.size(), kMaxDevices));
+  for (uint32_t i = 0; i < offer.device_count; ++i) {
+    DeviceOffer& device = offer.devices[i];
+    put_text(device.uuid, environment_.devices[i].uuid);
+    if (const DeviceBuffer& inbox = link_->device_inbox[i]; inbox.bytes() > 0) {
+      const auto exposed = expose_device_memory(environment_.ops, *link_->link, static_cast<int>(i),
+                                                inbox.address(), inbox.bytes(), For::kPeer);
+      if (exposed) {
+        link_->regions.push_back(exposed->id);
+        device.inbox_region = static_cast<uint64_t>(exposed->id);
+        device.inbox_bytes = inbox.bytes();
+      } else {
+        RCUDA_INFO("GPUDirect is not to be had on device %u: %s", i,
+                   exposed.status().message().c_str());
+      }
+    }
+    const auto& probe = environment_.probe_memory(static_cast<int>(i));
+    if (probe) {
+      device.has_probe = 1;
+      device.probe = probe->handle;
+    }
+  }
+  offered_ = true;
+  return link_->mailbox.send(offer);
+}
+
+Status Peer::on_offer(const OfferMessage& message) {
+  if (link_->open || !offered_) return {Code::kProtocol, "an Offer out of place"};
+  bool good = message.device_count <= kMaxDevices && text_ends(message.host) &&
+              text_ends(message.name) && message.inbox_region != 0 &&
+              message.inbox_bytes >= EngineOptions::kLeastInboxBytes &&
+              is_inbox_size(message.inbox_bytes);
+  for (uint32_t i = 0; good && i < message.device_count; ++i) {
+    const DeviceOffer& device = message.devices[i];
+    good = text_ends(device.uuid) &&
+           (device.inbox_region == 0 ? device.inbox_bytes == 0 : is_inbox_size(device.inbox_bytes));
+  }
+  if (!good) return {Code::kProtocol, "an Offer that cannot be"};
+  link_->offer = message;
+  due_ = Due::kOpen;
+  return {};
+}
+
+Status Peer::open_link() {
+  const OfferMessage& message = link_->offer;
+  RCUDA_RETURN_IF_ERROR(link_->make_sending_side());
+  link_->open = true;
+  RCUDA_INFO("peer-to-peer with peer %u on %s over %s: inboxes of %s here, %s there", id_,
+             get_text(message.name).c_str(), link_->link->medium(),
+             bytes_text(link_->inbox.bytes()).c_str(), bytes_text(message.inbox_bytes).c_str());
+  RCUDA_RETURN_IF_ERROR(start_probes());
+  if (environment_.options.measure) {
+    prober_ = std::make_unique<Prober>(environment_, *link_, mapped_);
+    measure_ |= !std::exchange(environment_.measures, true);
+  }
+  if (environment_.options.on_settled) environment_.options.on_settled(id_);
+  return send_legs();
+}
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,117 @@
+// Prober: measures in the background the legs that are not yet known: the copies of this worker's
+// devices to and from host memory; the wire to one peer, from host memory and, once GPUDirect is
+// proven, from GPU memory to GPU memory; the registration of GPU memory; the copy from mapped
+// memory of the peer; a message. It uses every known leg once, because drivers delay work until a
+// stream or an engine is first used.
+//
+// All probers of the engine together have one transfer or short train in progress at a time. A
+// sample that a copy with any peer disturbed is repeated once. If it is disturbed again, the leg
+// serves this session only and is not saved (Environment::keep). While copies keep coming, samples
+// take at most a twentieth of the time. A sample borrows its staging memory from the path, as a
+// chunk does. Sizes stop growing when a sample takes long, so that a slow link is not measured for
+// seconds.
+//
+// Used only by the engine thread. Nothing blocks except calls in a pause (allocating and
+// registering memory). Results go to Environment::measurements.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "p2p/link/environment.h"
+#include "p2p/link/peer_link.h"
+
+namespace rcuda::p2p {
+
+class Prober {
+ public:
+  // Shipment::copy of the prober's transfers.
+  static constexpr uint64_t kShipment = UINT64_MAX;
+  static constexpr uint64_t kLargestBytes = 16ull << 20;
+
+  // Memory of the peer that is mapped for one of this worker's devices.
+  struct Mapped {
+    int device = 0;
+    int peer_device = 0;
+    DeviceAddress base = 0;
+  };
+
+  Prober(Environment& environment, PeerLink& link, const std::vector<Mapped>& mapped);
+  ~Prober();
+
+  // GPUDirect has been proven from `device` to `peer_device`. Called before the first advance().
+  void add_gpudirect(int device, int peer_device);
+
+  // Takes the next step. `busy`: copies are in progress, so nothing is measured now. Errors are
+  // those of the mailbox.
+  Result<bool> advance(bool busy);
+  void echoed(uint64_t tag);
+  void shipped(const Status& status);
+
+  // The peer is lost. A sample in progress never ends and no longer keeps other probers from
+  // measuring.
+  void abandon();
+
+  // Whether nothing is left to measure.
+  bool over() const { return jobs_.empty() && !running_; }
+
+ private:
+  enum class Kind : uint8_t { kLane, kWire, kRegister, kEcho };
+  struct Job {
+    LegKey key;
+    Kind kind = Kind::kLane;
+    int device = 0;
+    Lane lane = Lane::kOut;
+    DeviceAddress mapped = 0;  // the source of a copy from mapped memory; otherwise 0
+    Path* path = nullptr;      // of a wire; null: the path through host memory
+    // Already measured. One transfer is made, so that no copy pays for the driver's work at the
+    // first use.
+    bool known = false;
+    bool disturbed = false;  // a sample that counts was disturbed
+    uint64_t bytes = 0;      // of the next sample
+    uint32_t taken = 0;      // samples of that size
+    std::vector<LegSample> samples;
+  };
+
+  void plan();
+  void want(Job job);
+  static bool moves_bytes(const Job& job) {
+    return job.kind == Kind::kLane || job.kind == Kind::kWire;
+  }
+  void begin_sample();
+  Path& path_of(const Job& job) const { return job.path ? *job.path : *link_.host_path; }
+  Result<bool> start();
+  Result<bool> start_echo();
+  void start_shipments();
+  void start_registration(DeviceAddress scratch);
+  void start_copies(DeviceAddress scratch);
+  void end_sample(bool good);
+  void finish_job();
+  void give_back();
+  double message_us() const;
+
+  Environment& environment_;
+  PeerLink& link_;
+  const std::vector<Mapped> mapped_;
+  std::deque<Job> jobs_;
+  Path* path_ = nullptr;  // the path to which place_ belongs
+  std::optional<Slot> place_;
+
+  bool running_ = false;
+  bool disturbed_ = false;
+  uint64_t seen_activity_ = 0;  // Environment::activity at the last advance()
+  uint32_t transfers_ = 0;
+  uint32_t shipments_left_ = 0;
+  Status failure_;
+  Ticket ticket_ = 0;
+  uint64_t tag_ = 0;
+  double began_us_ = 0;
+  uint32_t attempts_ = 0;  // of this sample
+  double again_us_ = 0;    // when the next sample may begin although copies keep coming
+  double busy_us_ = std::numeric_limits<double>::lowest();  // when a copy was last in progress
+};
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,172 @@
+// The state that all peers of one engine share. The engine's core owns it. Only the engine thread
+// uses it, except Reports.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "common/transport/link.h"
+#include "p2p/api/device_ops.h"
+#include "p2p/link/requests.h"
+#include "p2p/link/staging_arena.h"
+#include "p2p/plan/measurements.h"
+#include "p2p/staging/lanes.h"
+#include "p2p/staging/orders.h"
+#include "p2p/staging/staging.h"
+
+namespace rcuda::p2p {
+
+// A transfer of a chunk that has ended, well or with an error.
+struct Shipment {
+  PeerId peer = 0;
+  uint64_t generation = 0;  // of the peer's Link
+  uint64_t copy = 0;
+  uint64_t number = 0;  // of the chunk within the copy
+  Status status;
+};
+
+// Bytes that a peer's Link has received with an immediate.
+struct Arrival {
+  PeerId peer = 0;
+  uint64_t generation = 0;
+  uint32_t immediate = 0;
+  uint64_t bytes = 0;
+};
+
+// Events that threads of the Links report to the engine thread. The only state shared with them.
+template <typename Event>
+class Reports {
+ public:
+  // `wake` runs after every push, on the pushing thread.
+  explicit Reports(std::function<void()> wake) : wake_(std::move(wake)) {}
+
+  void push(Event event) {
+    {
+      MutexLock lock(mutex_);
+      list_.push_back(std::move(event));
+      empty_ = false;
+    }
+    if (wake_) wake_();
+  }
+  std::vector<Event> take() {
+    if (empty()) return {};
+    MutexLock lock(mutex_);
+    empty_.store(true, std::memory_order_relaxed);
+    return std::exchange(list_, {});
+  }
+  // Checked in every round of the engine, so it takes no lock.
+  bool empty() const { return empty_; }
+
+ private:
+  std::function<void()> wake_;
+  Mutex mutex_;
+  std::vector<Event> list_ RCUDA_GUARDED_BY(mutex_);
+  std::atomic<bool> empty_{true};
+};
+
+// Memory of this process that peers have mapped. Freeing it waits for them.
+struct Exported {
+  int device = 0;
+  DeviceAddress base = 0;
+  std::array<std::byte, ExportedMemory::kHandleBytes> handle{};
+  std::vector<PeerId> peers;
+};
+
+class Prober;
+
+struct Environment {
+  Environment(DeviceOps& device_ops, EngineOptions engine_options,
+              std::function<uint64_t()> clock_ns, std::function<void()> wake)
+      : ops(device_ops),
+        options(std::move(engine_options)),
+        now_ns(std::move(clock_ns)),
+        devices(device_ops.devices()),
+        mappable_staging(device_ops, options, Mappable::kYes),
+        other_staging(device_ops, options, Mappable::kNo),
+        lanes(device_ops),
+        orders(device_ops),
+        shipments(std::make_shared<Reports<Shipment>>(wake)),
+        arrivals(std::make_shared<Reports<Arrival>>(std::move(wake))) {}
+
+  bool valid_device(int device) const {
+    return device >= 0 && static_cast<size_t>(device) < devices.size();
+  }
+  // Memory of a device that peers on this host try to map, to find out whether they can. The first
+  // call allocates it, in a pause. Empty if it cannot be exported, or if no plan may map memory.
+  const std::optional<ExportedMemory>& probe_memory(int device);
+  // 16 MB of a device for measuring legs, shared by all peers: the probe memory if there is any.
+  // Its contents do not matter. existing_scratch() returns 0 if there is none; scratch() then
+  // allocates it, in a pause.
+  DeviceAddress existing_scratch(int device) const;
+  Result<DeviceAddress> scratch(int device);
+  // In a pause. drop_spare_scratch() frees the memory that is only for measuring,
+  // drop_device_memory() also the probe memory.
+  bool has_spare_scratch() const { return !scratch_.empty(); }
+  void drop_spare_scratch() { scratch_.clear(); }
+  void drop_device_memory() {
+    scratch_.clear();
+    probes_.clear();
+  }
+  double now_us() const { return static_cast<double>(now_ns()) * 1e-3; }
+
+  DeviceOps& ops;
+  const EngineOptions options;
+  const std::function<uint64_t()> now_ns;
+  const std::vector<EngineDevice> devices;
+  // This worker's staging memory, for peers that share pages and for the others.
+  StagingArena mappable_staging;
+  StagingArena other_staging;
+  Lanes lanes;
+  Orders orders;
+  // A callback of a Link may outlive its copy, but not the Link. They are shared anyway, so that
+  // the order of destruction does not matter.
+  const std::shared_ptr<Reports<Shipment>> shipments;
+  const std::shared_ptr<Reports<Arrival>> arrivals;
+  // Called before a peer's Link is destroyed, if set.
+  std::function<void(const transport::Link*)> before_drop;
+  // Stores a leg that this worker has measured or a peer has reported. A leg that a copy disturbed
+  // serves this session only, and only while no undisturbed one is known.
+  void keep(const LegKey& key, LegModel leg, bool disturbed);
+  // Whether the leg has been measured without a disturbing copy.
+  bool measured(const LegKey& key) const {
+    return measurements.find(key) != nullptr && !disturbed_legs.contains(key);
+  }
+
+  Measurements measurements;
+  std::set<LegKey> disturbed_legs;  // in `measurements`
+  Measurements fresh;               // those of `measurements` that must still be saved
+  // The prober that is taking a sample. There is at most one, because probers use the same legs.
+  const Prober* measuring = nullptr;
+  bool measures = false;     // some peer's prober has begun; see Peer::measuring()
+  uint64_t generations = 0;  // number of Links so far
+  int numa_node = -1;
+  std::vector<Exported> exported;
+
+  // The number of running copies, and of those that have sent everything and only wait for Done.
+  uint32_t running_copies = 0;
+  uint32_t ending_copies = 0;
+  // The number of chunks and pulls that are being copied in. `activity` grows with every copy that
+  // begins to run, and with every chunk or pull that begins to be copied in.
+  uint32_t landings = 0;
+  uint64_t activity = 0;
+  bool copying() const { return running_copies > 0 || landings > 0; }
+
+ private:
+  struct Probe {
+    bool tried = false;
+    DeviceBuffer buffer;
+    std::optional<ExportedMemory> exported;
+  };
+  std::vector<Probe> probes_;
+  std::vector<DeviceBuffer> scratch_;  // by device
+};
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,314 @@
+// The peer protocol: the messages of two engines in the rings of their Link.
+//
+// Greeting    Challenge and Proof both ways (see authentication.h), then Offer both ways.
+// A copy      sender                          receiver
+//                                             Ready         its stream reached the copy (if any)
+//             Chunk ...                       Consumed ...  cumulative; places are free again
+//                                             Done          the copy is over, well or not
+//             Abort, its last message: the sender has failed, or has received Done with an error
+//   v1        Want -> Target, then one Chunk
+//   ipc       Pull instead of chunks; or Pull -> Target that refuses, then chunks
+//   failure   Abort and Done with an error, in either order, and Consumed for everything sent
+// Events      Signal. Memory: Forget -> Forgotten. Measuring: Echo -> Echoed, Leg.
+//
+// The protocol relies on the order of messages within a Link. A Chunk without an immediate is sent
+// after its bytes have arrived. A Chunk with an immediate is sent before its bytes are sent, or
+// even copied out.
+//
+// The sender may reuse the places of a copy that ended well when it has received Done and its own
+// transfers have ended. After a failure it also waits until everything that was sent has been
+// consumed, because bytes that are still in flight must not overwrite later ones. A receiver
+// forgets a copy that ended well when it has sent Done. It forgets a failed copy when it has
+// received Abort and everything that Abort says was sent.
+//
+// A frame of the ring is one or more messages, one after the other.
+//
+// All structs are fixed-width, little-endian and 8-byte aligned. kind_of() checks the kind and
+// parse() the size. The handler checks the meaning (ids, offsets, places) against its own state.
+// Any violation is kProtocol and ends the Link. Two errors end no Link: a Pull outside of the
+// mapped memory is refused, and halves that disagree end their copy only.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <type_traits>
+
+#include "common/base/status.h"
+#include "common/wire/ring.h"
+#include "p2p/api/device_ops.h"
+#include "p2p/staging/path.h"
+
+namespace rcuda::p2p {
+
+inline constexpr uint32_t kPeerProtocolVersion = 7;
+
+// The windows of a Link between two engines: one ring in each direction and its two flow-control
+// words (common/wire/ring.h).
+struct PeerWindow {
+  static constexpr uint64_t kConsumed = 0;  // of the ring that this window's owner writes
+  static constexpr uint64_t kWant = 64;     // of the ring in this window
+  static constexpr uint64_t kRing = 4096;
+  static constexpr uint64_t kRingBytes = 256u << 10;
+  static constexpr uint64_t kBytes = kRing + kRingBytes;
+  static constexpr uint32_t kMaxMessageBytes = 16u << 10;
+  static constexpr wire::RingLayout layout() {
+    return {kRing, kRingBytes, kWant, kConsumed, kMaxMessageBytes};
+  }
+};
+
+enum class MessageKind : uint32_t {
+  kChallenge = 1,
+  kProof,
+  kOffer,
+  kReady,
+  kChunk,
+  kConsumed,
+  kWant,
+  kTarget,
+  kPull,
+  kDone,
+  kAbort,
+  kSignal,
+  kForget,
+  kForgotten,
+  kEcho,
+  kEchoed,
+  kLeg,
+  kProbe,
+  kProbed,
+};
+const char* to_string(MessageKind kind);
+
+inline constexpr uint32_t kMaxDevices = 16;
+inline constexpr uint32_t kMaxErrorText = 200;
+inline constexpr uint32_t kMaxLegKnots = 64;
+
+struct ChallengeMessage {
+  static constexpr MessageKind kKind = MessageKind::kChallenge;
+  MessageKind kind = kKind;
+  uint32_t version = kPeerProtocolVersion;
+  std::array<std::byte, 32> nonce{};
+};
+static_assert(sizeof(ChallengeMessage) == 40);
+
+struct ProofMessage {
+  static constexpr MessageKind kKind = MessageKind::kProof;
+  MessageKind kind = kKind;
+  uint32_t reserved = 0;
+  std::array<std::byte, 32> proof{};
+};
+static_assert(sizeof(ProofMessage) == 40);
+
+struct DeviceOffer {
+  std::array<char, 48> uuid{};  // padded with zeros
+  uint64_t inbox_region = 0;    // GPU memory that the peer may write; 0: none
+  uint64_t inbox_bytes = 0;
+  uint32_t has_probe = 0;  // 1: `probe` is memory that another process of this host can map
+  uint32_t reserved = 0;
+  std::array<std::byte, ExportedMemory::kHandleBytes> probe{};
+};
+static_assert(sizeof(DeviceOffer) == 200);
+
+struct OfferMessage {
+  static constexpr MessageKind kKind = MessageKind::kOffer;
+  MessageKind kind = kKind;
+  uint32_t device_count = 0;
+  std::array<char, 48> host{};  // host_identity(): same text, same host
+  std::array<char, 64> name{};  // of the host, for log messages and the measurements file
+  uint64_t inbox_region = 0;    // pinned host memory that the peer may write
+  uint64_t inbox_bytes = 0;
+  std::array<DeviceOffer, kMaxDevices> devices{};
+};
+static_assert(sizeof(OfferMessage) == 136 + kMaxDevices * sizeof(DeviceOffer));
+
+struct ReadyMessage {
+  static constexpr MessageKind kKind = MessageKind::kReady;
+  MessageKind kind = kKind;
+  uint32_t reserved = 0;
+  uint64_t copy = 0;
+};
+static_assert(sizeof(ReadyMessage) == 16);
+
+struct ChunkMessage {
+  static constexpr MessageKind kKind = MessageKind::kChunk;
+  MessageKind kind = kKind;
+  Where where = Where::kHostInbox;
+  uint64_t copy = 0;
+  uint64_t offset = 0;  // in the packed stream; chunks of a copy are announced in order
+  uint64_t bytes = 0;
+  uint64_t place = 0;  // offset in the inbox
+  uint64_t total = 0;  // of the copy; lets the receiver detect a disagreement of the halves
+  // 0: the bytes have arrived. Otherwise the chunk has arrived when `bytes` bytes have come with
+  // this immediate. No other chunk in flight over the Link has the same one. If Abort says that the
+  // chunk was not sent, its bytes never come.
+  uint32_t immediate = 0;
+  // 1: the sender waits for places, so Consumed must be sent as soon as the chunk has landed. 0:
+  // the sender has no other copy to this peer with anything to send, and no chunk of this one left
+  // to start. Then Done frees the places early enough.
+  uint32_t place_wanted = 0;
+  uint64_t after = 0;  // the previous copy of its train, whose chunks it must not overtake; or 0
+};
+static_assert(sizeof(ChunkMessage) == 64);
+
+struct ConsumedMessage {
+  static constexpr MessageKind kKind = MessageKind::kConsumed;
+  MessageKind kind = kKind;
+  uint32_t reserved = 0;
+  uint64_t copy = 0;
+  uint64_t chunks = 0;  // the number of the copy's chunks whose places are free
+};
+static_assert(sizeof(ConsumedMessage) == 24);
+
+struct WantMessage {
+  static constexpr MessageKind kKind = MessageKind::kWant;
+  MessageKind kind = kKind;
+  uint32_t reserved = 0;
+  uint64_t copy = 0;
+};
+
+struct TargetMessage {
+  static constexpr MessageKind kKind = MessageKind::kTarget;
+  MessageKind kind = kKind;
+  uint32_t refused = 0;  // 1: cannot register, or for a Pull cannot map; stage the copy instead
+  uint64_t copy = 0;
+  uint64_t region = 0;
+};
+static_assert(sizeof(TargetMessage) == 24);
+
+struct PullMessage {
+  static constexpr MessageKind kKind = MessageKind::kPull;
+  MessageKind kind = kKind;
+  uint32_t device = 0;  // of the sender
+  uint64_t copy = 0;
+  std::array<std::byte, ExportedMemory::kHandleBytes> handle{};
+  uint64_t offset = 0;
+  uint64_t width_bytes = 0, height = 0, depth = 0, pitch_bytes = 0, slice_bytes = 0;
+  uint64_t after = 0;  // as in ChunkMessage
+};
+static_assert(sizeof(PullMessage) == 16 + 128 + 56);
+
+// Done and Abort. `code` is an rcuda::Code; with kCuda, `cuda` is the CUresult.
+struct EndMessage {
+  MessageKind kind = MessageKind::kDone;
+  uint32_t code = 0;
+  uint64_t copy = 0;
+  uint64_t chunks = 0;  // Abort: how many of the announced chunks were sent; the others never come
+  uint32_t cuda = 0;
+  uint32_t text_bytes = 0;
+  std::array<char, kMaxErrorText> text{};
+};
+static_assert(sizeof(EndMessage) == 232);
+
+struct SignalMessage {
+  static constexpr MessageKind kKind = MessageKind::kSignal;
+  MessageKind kind = kKind;
+  uint32_t code = 0;  // error of the event's stream, as in EndMessage
+  uint64_t signal = 0;
+  uint32_t cuda = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(SignalMessage) == 24);
+
+struct ForgetMessage {
+  static constexpr MessageKind kKind = MessageKind::kForget;
+  MessageKind kind = kKind;
+  uint32_t reserved = 0;
+  uint64_t request = 0;  // echoed in Forgotten
+  std::array<std::byte, ExportedMemory::kHandleBytes> handle{};
+};
+
+struct ForgottenMessage {
+  static constexpr MessageKind kKind = MessageKind::kForgotten;
+  MessageKind kind = kKind;
+  uint32_t reserved = 0;
+  uint64_t request = 0;
+};
+
+struct EchoMessage {
+  MessageKind kind = MessageKind::kEcho;
+  uint32_t reserved = 0;
+  uint64_t tag = 0;
+};
+
+// A leg that the sender of this message has measured, for the peer's planner.
+struct LegMessage {
+  static constexpr MessageKind kKind = MessageKind::kLeg;
+  MessageKind kind = kKind;
+  uint32_t knot_count = 0;
+  std::array<char, 16> leg{};  // "copy_out", "copy_in", "device_copy", "ipc"
+  std::array<char, 48> gpu{};
+  std::array<char, 48> peer{};  // ipc: the GPU that pulls; `gpu` is the source's
+  double delay_us = 0;          // for all sizes, as for copy engines
+  uint32_t disturbed = 0;       // 1: copies disturbed its samples; not saved
+  uint32_t reserved = 0;
+  std::array<uint64_t, kMaxLegKnots> bytes{};
+  std::array<double, kMaxLegKnots> us{};
+};
+static_assert(sizeof(LegMessage) == 136 + kMaxLegKnots * 16);
+
+// Asks whether this pattern is at the start of the device's inbox. A match proves GPUDirect.
+struct ProbeMessage {
+  static constexpr MessageKind kKind = MessageKind::kProbe;
+  MessageKind kind = kKind;
+  uint32_t sender_device = 0;
+  uint32_t device = 0;  // of the receiver
+  uint32_t reserved = 0;
+  uint64_t pattern = 0;
+};
+static_assert(sizeof(ProbeMessage) == 24);
+
+// kNothing and kGpudirect answer a Probe. kIpc and kNoIpc are sent without a Probe, by a worker of
+// the same host: for each device whose probe memory it was offered and each of its own devices,
+// whether the memory could be mapped.
+enum class Proven : uint32_t { kNothing = 0, kGpudirect = 1, kIpc = 2, kNoIpc = 3 };
+struct ProbedMessage {
+  static constexpr MessageKind kKind = MessageKind::kProbed;
+  MessageKind kind = kKind;
+  uint32_t sender_device = 0;  // of the side that receives this message and will send copies
+  uint32_t device = 0;         // of the side that sends this message
+  Proven proven = Proven::kNothing;
+};
+static_assert(sizeof(ProbedMessage) == 16);
+
+// The kind of the first message of a frame. kProtocol if the frame is too short for a kind, or the
+// kind is unknown.
+Result<MessageKind> kind_of(std::span<const std::byte> frame);
+
+// The size of the first message of a frame: the size of its kind, or the whole frame if it is
+// shorter or the kind is unknown.
+size_t first_message_bytes(std::span<const std::byte> frame);
+
+// The frame as a message of this type. kProtocol unless the size is exactly that of the type.
+template <typename Message>
+Result<Message> parse(std::span<const std::byte> frame) {
+  static_assert(std::is_trivially_copyable_v<Message> && sizeof(Message) % 8 == 0);
+  if (frame.size() != sizeof(Message)) {
+    return Status(Code::kProtocol, "a peer message has " + std::to_string(frame.size()) +
+                                       " bytes, not " + std::to_string(sizeof(Message)));
+  }
+  Message message;
+  std::memcpy(&message, frame.data(), sizeof message);
+  return message;
+}
+
+EndMessage make_end(MessageKind kind, uint64_t copy, const Status& status);
+SignalMessage make_signal(uint64_t signal, const Status& status);
+// The status in a message. Its text is limited in length and made printable.
+Status status_of(const EndMessage& message);
+Status status_of(const SignalMessage& message);
+
+template <size_t N>
+void put_text(std::array<char, N>& to, const std::string& text) {
+  to.fill(0);
+  std::memcpy(to.data(), text.data(), text.size() < N ? text.size() : N - 1);
+}
+template <size_t N>
+std::string get_text(const std::array<char, N>& from) {
+  return {from.data(), strnlen(from.data(), N)};
+}
+
+}  // namespace rcuda::p2p

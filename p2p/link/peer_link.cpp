@@ -1,0 +1,174 @@
+#include "p2p/link/peer_link.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "common/base/log.h"
+#include "p2p/staging/device_region.h"
+
+namespace rcuda::p2p {
+namespace {
+
+// The most chunks of one peer whose bytes have begun to arrive. An inbox of 32 MB has so many
+// places (Arena::kAlignment).
+constexpr size_t kMostBegun = 1u << 16;
+
+}  // namespace
+
+Status Arrivals::add(uint32_t immediate, uint64_t bytes) {
+  bytes_[immediate] += bytes;
+  return bytes_.size() <= kMostBegun ? Status() : Status(Code::kProtocol, "too many chunks begun");
+}
+
+Result<bool> Arrivals::complete(uint32_t immediate, uint64_t bytes) {
+  const auto found = bytes_.find(immediate);
+  if (found == bytes_.end() || found->second < bytes) return false;
+  const bool all = found->second == bytes;
+  bytes_.erase(found);
+  return all ? Result<bool>(true) : Status(Code::kProtocol, "a chunk with too many bytes");
+}
+
+// Threads of the Link and adapters use the buffers until unexpose(). After close(), unexpose() does
+// not wait for the peer.
+PeerLink::~PeerLink() {
+  link->close();
+  for (const transport::RegionId region : regions) (void)link->unexpose(region);
+}
+
+Status PeerLink::make_receiving_side() {
+  const transport::MediumTraits& medium = link->traits();
+  StagingArena& arena =
+      medium.shares_pages ? environment.mappable_staging : environment.other_staging;
+  Result<Slice> slice = arena.take(environment.options.inbox_bytes, 0, environment.numa_node);
+  if (!slice) return Status(slice.status()).with_context("peer-to-peer inbox");
+  inbox = *std::move(slice);
+
+  device_inbox.resize(environment.devices.size());
+  device_outbox.resize(environment.devices.size());
+  device_outbox_arena.resize(environment.devices.size());
+  for (size_t device = 0; device < environment.devices.size(); ++device) {
+    if (!medium.has_adapter || !environment.ops.may_use_gpudirect(static_cast<int>(device))) {
+      continue;
+    }
+    const uint64_t size = environment.options.device_inbox_bytes;
+    Result<DeviceBuffer> in = DeviceBuffer::create(environment.ops, static_cast<int>(device), size);
+    Result<DeviceBuffer> out =
+        DeviceBuffer::create(environment.ops, static_cast<int>(device), size);
+    if (!in || !out) {
+      RCUDA_INFO("no GPU memory for GPUDirect staging on device %zu; host memory is used", device);
+      continue;
+    }
+    // Registered once. Without it, the Link would copy with the CPU instead of the adapter.
+    const auto exposed = expose_device_memory(environment.ops, *link, static_cast<int>(device),
+                                              out->address(), size, For::kThisSide);
+    if (!exposed) {
+      RCUDA_INFO("GPUDirect is not to be had on device %zu: %s", device,
+                 exposed.status().message().c_str());
+      continue;
+    }
+    regions.push_back(exposed->id);
+    device_inbox[device] = *std::move(in);
+    device_outbox[device] = *std::move(out);
+    device_outbox_arena[device] = Arena(size);
+  }
+  return {};
+}
+
+Status PeerLink::make_sending_side() {
+  const transport::MediumTraits& medium = link->traits();
+  // With copies_by_cpu, threads of the Link read and write the staging memory.
+  const auto fit = medium.copies_by_cpu ? Arena::Fit::kNext : Arena::Fit::kFirst;
+  peer_inbox = Arena(offer.inbox_bytes, fit);
+  peer_device_inbox.clear();
+  for (uint32_t device = 0; device < offer.device_count; ++device) {
+    peer_device_inbox.emplace_back(offer.devices[device].inbox_bytes);
+  }
+  const transport::RegionId region{offer.inbox_region};
+  if (medium.shares_pages) {
+    Result<MappedInbox> mapping =
+        MappedInbox::create(environment.ops, *link, region, offer.inbox_bytes);
+    if (!mapping) return Status(mapping.status()).with_context("the peer's inbox");
+    mapped = *std::move(mapping);
+    host_path = std::make_unique<ShmPath>(mapped.data(), peer_inbox);
+    return {};
+  }
+  Result<Slice> slice =
+      environment.other_staging.take(offer.inbox_bytes, kScratchBytes, environment.numa_node);
+  if (!slice) return Status(slice.status()).with_context("peer-to-peer outbox");
+  if (medium.has_adapter) {
+    // Registered once for all copies. Otherwise the Link would register or copy every chunk.
+    const auto exposed =
+        link->expose_device(slice->data(), slice->bytes() + kScratchBytes, {.for_peer = false});
+    if (!exposed) return Status(exposed.status()).with_context("peer-to-peer outbox");
+    regions.push_back(exposed->id);
+  }
+  outbox = *std::move(slice);
+  outbox_arena = Arena(outbox.bytes(), fit);
+  host_path = std::make_unique<WirePath>(*link, Where::kHostInbox, outbox.address(), outbox_arena,
+                                         region, peer_inbox);
+  return {};
+}
+
+void PeerLink::make_device_path(int device, int peer_device) {
+  const auto own = static_cast<size_t>(device);
+  const auto theirs = static_cast<size_t>(peer_device);
+  device_paths[{device, peer_device}] = std::make_unique<WirePath>(
+      *link, Where::kDeviceInbox, device_outbox[own].address(), device_outbox_arena[own],
+      transport::RegionId{offer.devices[theirs].inbox_region}, peer_device_inbox[theirs]);
+  planners.erase({device, peer_device});
+}
+
+Capabilities PeerLink::capabilities(int device, int peer_device) const {
+  const Route route = route_of(link->traits());
+  const auto mappable = ipc.find({device, peer_device});
+  Capabilities can;
+  can.shm = route == Route::kShm;
+  can.tcp = route == Route::kTcp;
+  can.verbs = route == Route::kVerbs;
+  can.gpudirect = device_path(device, peer_device) != nullptr;
+  can.ipc = mappable != ipc.end() && mappable->second;
+  return can;
+}
+
+PairKey PeerLink::pair_key(int device, int peer_device) const {
+  PairKey key;
+  key.source_gpu = environment.devices[static_cast<size_t>(device)].uuid;
+  key.destination_gpu = get_text(offer.devices[static_cast<size_t>(peer_device)].uuid);
+  key.source_host = environment.options.host_name;
+  key.destination_host = get_text(offer.name);
+  const std::string adapter = link->adapter();
+  key.nic = adapter.empty() ? link->medium() : adapter;
+  if (link->traits().copies_by_cpu) key.medium = link->medium();
+  return key;
+}
+
+Planner& PeerLink::planner(int device, int peer_device) {
+  const auto key = std::make_pair(device, peer_device);
+  const auto found = planners.find(key);
+  if (found != planners.end()) return found->second;
+  PlannerOptions options = environment.options.planner;
+  if (host_path) options.window_bytes = std::min(options.window_bytes, host_path->capacity_bytes());
+  return planners
+      .emplace(key, Planner(options, capabilities(device, peer_device),
+                            pair_model(environment.measurements, pair_key(device, peer_device))))
+      .first->second;
+}
+
+transport::TransferDone PeerLink::begin_shipment(uint64_t copy, uint64_t number) {
+  ++shipping;
+  const Shipment shipment{id, generation, copy, number, {}};
+  return [queue = environment.shipments, shipment](const Status& status) {
+    Shipment finished = shipment;
+    finished.status = status;
+    queue->push(std::move(finished));
+  };
+}
+
+void PeerLink::refresh_models() {
+  for (auto& [pair, planner] : planners) {
+    planner.set_model(pair_model(environment.measurements, pair_key(pair.first, pair.second)));
+  }
+}
+
+}  // namespace rcuda::p2p

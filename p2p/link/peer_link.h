@@ -1,0 +1,102 @@
+// PeerLink: the parts of one connection that its sender and its receiver both use: the Link, its
+// mailbox, staging memory, paths and planners. Made when a peer is attached; destroyed when the
+// peer is lost and nothing is in progress any more. Used only by the engine thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "common/transport/link.h"
+#include "p2p/link/environment.h"
+#include "p2p/link/mailbox.h"
+#include "p2p/link/messages.h"
+#include "p2p/plan/planner.h"
+#include "p2p/staging/path.h"
+
+namespace rcuda::p2p {
+
+// The number of bytes that have arrived of each chunk with an immediate. They may arrive before the
+// chunk's announcement.
+class Arrivals {
+ public:
+  // kProtocol: more chunks have begun to arrive than a peer may have in flight.
+  Status add(uint32_t immediate, uint64_t bytes);
+  // Whether all bytes have arrived. Returns true once, and then forgets the immediate. kProtocol:
+  // more bytes have arrived than expected.
+  Result<bool> complete(uint32_t immediate, uint64_t bytes);
+
+ private:
+  std::map<uint32_t, uint64_t> bytes_;
+};
+
+struct PeerLink {
+  PeerLink(Environment& shared, PeerId peer, uint64_t link_generation,
+           std::unique_ptr<transport::Link> connection)
+      : environment(shared),
+        id(peer),
+        generation(link_generation),
+        link(std::move(connection)),
+        mailbox(*link) {}
+  ~PeerLink();
+
+  // Makes the memory that the peer writes and this side reads and, where GPUDirect may work, the
+  // outboxes in GPU memory. Fails if the registration fails.
+  Status make_receiving_side();
+  // Makes the parts that write the peer's inbox, from the peer's checked offer.
+  Status make_sending_side();
+  // Called when a probe transfer from `device` to `peer_device` has arrived.
+  void make_device_path(int device, int peer_device);
+
+  Path* device_path(int device, int peer_device) const {
+    const auto found = device_paths.find({device, peer_device});
+    return found == device_paths.end() ? nullptr : found->second.get();
+  }
+  // The planner of one pair of GPUs. The first call makes it.
+  Planner& planner(int device, int peer_device);
+  Capabilities capabilities(int device, int peer_device) const;
+  // Counts a transfer that is about to start. Its end is reported to Peer::shipped with these two
+  // numbers.
+  transport::TransferDone begin_shipment(uint64_t copy, uint64_t number);
+  // Updates the planners' models from the measurements so far.
+  void refresh_models();
+  PairKey pair_key(int device, int peer_device) const;
+
+  Environment& environment;
+  const PeerId id;
+  const uint64_t generation;
+  // Destroyed after the other parts, because the mapping of the peer's inbox and the regions belong
+  // to it.
+  std::unique_ptr<transport::Link> link;
+  Mailbox mailbox;
+  bool open = false;      // proofs and offers have been exchanged
+  bool probing = false;   // not yet known whether GPUDirect and mapping work: no copy is planned
+  uint32_t shipping = 0;  // transfers of this side in progress
+  OfferMessage offer;     // the peer's; checked
+  Arrivals arrivals;      // of the peer's chunks
+  uint32_t last_immediate = 0;  // of this side's chunks; increases with each one
+
+  Slice inbox;                             // written by the peer
+  Slice outbox;                            // wire media only; followed by kScratchBytes
+  MappedInbox mapped;                      // shm: the peer's inbox
+  std::vector<DeviceBuffer> device_inbox;  // by device; may be empty buffers
+  std::vector<DeviceBuffer> device_outbox;
+  std::vector<transport::RegionId> regions;  // of all these buffers, except `mapped`
+
+  Arena peer_inbox;
+  Arena outbox_arena;
+  std::vector<Arena> peer_device_inbox;
+  std::vector<Arena> device_outbox_arena;
+  std::unique_ptr<Path> host_path;
+  std::map<std::pair<int, int>, std::unique_ptr<Path>> device_paths;
+  std::map<std::pair<int, int>, bool> ipc;  // (own device, peer's): the peer can map own memory
+  std::map<std::pair<int, int>, Planner> planners;
+};
+
+// Extra bytes at the end of an outbox, for probes and echoes.
+inline constexpr uint64_t kScratchBytes = 4096;
+
+}  // namespace rcuda::p2p

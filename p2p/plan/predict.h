@@ -1,0 +1,40 @@
+// How long a pipelined copy takes, from the models of its legs.
+//
+// The pipeline: a chunk passes every leg in order. A leg executes one chunk at a time, in order.
+// Chunk i enters the first leg only when chunk i - depth has left the last one and the sender knows
+// it. This is a max-plus recurrence. It is evaluated exactly for the first chunks, and extrapolated
+// once it is periodic, so a prediction costs a few hundred operations at any size. Pure; any
+// thread. Times are in microseconds.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "p2p/plan/leg_model.h"
+#include "p2p/plan/strategy.h"
+
+namespace rcuda::p2p {
+
+struct Pipeline {
+  static constexpr size_t kMaxLegs = 3;
+
+  std::array<const LegModel*, kMaxLegs> legs{};
+  size_t leg_count = 0;
+  double setup_us = 0;    // before the first chunk may enter: registration, handshake
+  double handoff_us = 0;  // from a chunk's delivery by one leg to its start on the next
+  double credit_us = 0;   // from the end of a chunk until the sender can reuse its place
+  double finish_us = 0;   // from the last chunk's end until the copy is over at both ends
+
+  void add_leg(const LegModel& leg) { legs[leg_count++] = &leg; }
+};
+
+struct Prediction {
+  double us = 0;
+  size_t busiest_leg = 0;    // index into Pipeline::legs
+  double busiest_share = 0;  // that leg's occupancy / whole time; 1: a perfect pipeline
+};
+
+Prediction predict(const Pipeline& pipeline, uint64_t bytes, Chunking chunking);
+
+}  // namespace rcuda::p2p

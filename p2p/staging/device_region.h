@@ -1,0 +1,19 @@
+// Registers GPU memory with a Link that reaches it in place (verbs): as dma-buf if the driver
+// exports one, otherwise by its address, which nvidia-peermem and softgpu's plain memory support.
+// Only a probe transfer shows whether bytes really arrive there. Blocks for the registration.
+#pragma once
+
+#include <cstddef>
+
+#include "common/base/status.h"
+#include "common/transport/link.h"
+#include "p2p/api/device_ops.h"
+
+namespace rcuda::p2p {
+
+enum class For : bool { kThisSide, kPeer };
+
+Result<transport::Region> expose_device_memory(DeviceOps& ops, transport::Link& link, int device,
+                                               DeviceAddress address, size_t bytes, For whom);
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,70 @@
+// Lanes: the engine's view of the devices' copy queues. It polls each busy lane once per round and
+// limits the queued work, so that a small copy does not wait for a whole window of a large one. An
+// error of a lane becomes the error of everything queued on it. Owned by the engine thread; nothing
+// blocks.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "common/base/status.h"
+#include "p2p/api/device_ops.h"
+
+namespace rcuda::p2p {
+
+class Lanes {
+ public:
+  explicit Lanes(DeviceOps& ops) : ops_(ops), lanes_(ops.devices().size() * kLaneCount) {}
+
+  // Polls the busy lanes; called once per round. Returns true if a lane has made progress.
+  bool refresh();
+  // Whether a lane has queued work. Only polling shows when it ends.
+  bool busy() const;
+
+  // A point in time. passed() is true once everything that was queued by then has ended, well or
+  // not.
+  using Moment = std::vector<Ticket>;
+  Moment now() const;
+  bool passed(const Moment& moment) const;
+
+  // Whether another chunk should be queued. Two chunks may always be queued, more only while they
+  // are small.
+  bool has_room(int device, Lane lane, uint64_t bytes) const;
+  // If a box is refused, earlier boxes may be in progress. Then the ticket ends with the refusal
+  // when they have ended, and the memory is in use until then. After an error nothing is in
+  // progress.
+  Result<Ticket> copy(int device, Lane lane, std::span<const CopyBox> boxes, uint64_t bytes);
+  // The state as of the last refresh(). An error is final: the caller does not ask for this ticket
+  // again.
+  Result<bool> finished(int device, Lane lane, Ticket ticket);
+
+ private:
+  struct Issued {
+    Ticket ticket;
+    uint64_t bytes;
+    Status refused;  // the error with which it ends, if any
+  };
+  struct State {
+    std::deque<Issued> issued;
+    uint64_t bytes = 0;
+    Ticket finished = 0;
+    Status failure;
+    std::map<Ticket, Status> refused;  // errors of finished tickets that are not yet reported
+    Ticket failed_up_to = 0;           // tickets in (finished, failed_up_to] ended with `failure`
+  };
+  State& state(int device, Lane lane) {
+    return lanes_[static_cast<size_t>(device) * kLaneCount + static_cast<size_t>(lane)];
+  }
+  const State& state(int device, Lane lane) const {
+    return lanes_[static_cast<size_t>(device) * kLaneCount + static_cast<size_t>(lane)];
+  }
+
+  DeviceOps& ops_;
+  std::vector<State> lanes_;
+};
+
+}  // namespace rcuda::p2p

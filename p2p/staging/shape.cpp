@@ -1,0 +1,130 @@
+#include "p2p/staging/shape.h"
+
+#include <algorithm>
+
+namespace rcuda::p2p {
+namespace {
+
+// Computes a * b + c. Returns false on overflow.
+bool multiply_add(uint64_t a, uint64_t b, uint64_t c, uint64_t& result) {
+  uint64_t product = 0;
+  return !__builtin_mul_overflow(a, b, &product) && !__builtin_add_overflow(product, c, &result);
+}
+
+}  // namespace
+
+bool Shape::contiguous() const {
+  if (bytes() == 0) return true;
+  const bool rows = height == 1 || pitch_bytes == width_bytes;
+  const bool slices = depth == 1 || slice_bytes == width_bytes * height;
+  return rows && slices;
+}
+
+uint64_t Shape::extent_bytes() const {
+  if (bytes() == 0) return 0;
+  return (depth - 1) * slice_bytes + (height - 1) * pitch_bytes + width_bytes;
+}
+
+Status Shape::check() const {
+  uint64_t extent = 0;
+  uint64_t packed = 0;
+  bool good =
+      multiply_add(width_bytes, height, 0, packed) && multiply_add(packed, depth, 0, packed);
+  if (good && packed > 0) {
+    if (height > 1)
+      good = pitch_bytes >= width_bytes && multiply_add(pitch_bytes, height - 1, 0, extent);
+    good = good && !__builtin_add_overflow(extent, width_bytes, &extent);
+    if (good && depth > 1) {
+      good = slice_bytes >= extent && multiply_add(slice_bytes, depth - 1, extent, extent);
+    }
+    uint64_t end = 0;
+    good = good && !__builtin_add_overflow(address, extent, &end);
+  }
+  if (good) return {};
+  return {Code::kInvalidArgument, "the pitches of a peer copy do not hold its rows"};
+}
+
+Boxes boxes_of(const Shape& shape, uint64_t begin, uint64_t bytes, uint64_t packed,
+               Direction direction) {
+  Boxes result;
+  const uint64_t slice_packed = shape.width_bytes * shape.height;
+  const bool single = shape.contiguous();
+  uint64_t done = 0;
+  // Adds a box of `rows` x `slices` rows of `width` bytes that starts `x` bytes into a row.
+  const auto add = [&](uint64_t slice, uint64_t row, uint64_t x, uint64_t width, uint64_t rows,
+                       uint64_t slices) {
+    const uint64_t address =
+        single ? shape.address + begin + done
+               : shape.address + slice * shape.slice_bytes + row * shape.pitch_bytes + x;
+    CopyBox box;
+    box.width_bytes = width;
+    box.rows = rows;
+    box.slices = slices;
+    const bool pack = direction == Direction::kPack;
+    (pack ? box.source : box.destination) = address;
+    (pack ? box.source_pitch : box.destination_pitch) = shape.pitch_bytes;
+    (pack ? box.source_slice : box.destination_slice) = shape.slice_bytes;
+    (pack ? box.destination : box.source) = packed + done;
+    (pack ? box.destination_pitch : box.source_pitch) = width;
+    (pack ? box.destination_slice : box.source_slice) = width * rows;
+    result.box[result.count++] = box;
+    done += width * rows * slices;
+  };
+  if (bytes == 0) return result;
+  if (single) {
+    add(0, 0, 0, bytes, 1, 1);
+    return result;
+  }
+  uint64_t slice = begin / slice_packed;
+  uint64_t row = begin % slice_packed / shape.width_bytes;
+  if (const uint64_t x = begin % shape.width_bytes; x > 0) {
+    const uint64_t width = std::min(shape.width_bytes - x, bytes);
+    add(slice, row, x, width, 1, 1);
+    if (x + width == shape.width_bytes) ++row;
+  }
+  if (row == shape.height) {
+    row = 0;
+    ++slice;
+  }
+  if (row > 0 && bytes - done >= shape.width_bytes) {
+    const uint64_t rows = std::min(shape.height - row, (bytes - done) / shape.width_bytes);
+    add(slice, row, 0, shape.width_bytes, rows, 1);
+    row += rows;
+    if (row == shape.height) {
+      row = 0;
+      ++slice;
+    }
+  }
+  if (row == 0 && bytes - done >= slice_packed) {
+    const uint64_t slices = (bytes - done) / slice_packed;
+    add(slice, 0, 0, shape.width_bytes, shape.height, slices);
+    slice += slices;
+  }
+  if (bytes - done >= shape.width_bytes) {
+    const uint64_t rows = (bytes - done) / shape.width_bytes;
+    add(slice, row, 0, shape.width_bytes, rows, 1);
+    row += rows;
+  }
+  if (done < bytes) add(slice, row, 0, bytes - done, 1, 1);
+  return result;
+}
+
+CopyBox box_between(const Shape& destination, const Shape& source) {
+  CopyBox box;
+  box.destination = destination.address;
+  box.source = source.address;
+  if (destination.contiguous() && source.contiguous()) {
+    box.width_bytes = destination.bytes();
+    return box;
+  }
+  box.width_bytes = destination.width_bytes;
+  box.rows = destination.height;
+  box.slices = destination.depth;
+  box.destination_pitch = destination.pitch_bytes;
+  box.destination_slice = destination.slice_bytes;
+  box.source_pitch = source.pitch_bytes;
+  box.source_slice = source.slice_bytes;
+  return box;
+}
+
+}  // namespace rcuda::p2p

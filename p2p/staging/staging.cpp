@@ -1,0 +1,129 @@
+#include "p2p/staging/staging.h"
+
+#include <cerrno>
+#include <utility>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+#include "p2p/staging/numa.h"
+
+namespace rcuda::p2p {
+namespace {
+
+constexpr size_t kLargePage = size_t{2} << 20;  // on x86-64
+
+}  // namespace
+
+HostBuffer::~HostBuffer() {
+  if (registered_) ops_->unregister_host(data_);
+  if (data_) ::munmap(data_, bytes_);
+}
+
+void HostBuffer::swap(HostBuffer& other) noexcept {
+  std::swap(ops_, other.ops_);
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(registered_, other.registered_);
+  std::swap(file_, other.file_);
+}
+
+Status HostBuffer::map_file() {
+  file_.reset(::memfd_create("rcuda-p2p-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file_) return Status::from_errno(errno, "memfd_create for a staging buffer");
+  if (::ftruncate(file_.get(), static_cast<off_t>(bytes_)) != 0) {
+    return Status::from_errno(errno, "sizing a staging buffer");
+  }
+  void* base = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
+  if (base == MAP_FAILED) return Status::from_errno(errno, "mapping a staging buffer");
+  data_ = static_cast<std::byte*>(base);
+  return {};
+}
+
+// Large pages begin at multiples of their size. So more is mapped, and the excess at both ends is
+// unmapped.
+Status HostBuffer::map_large_pages() {
+  void* base = ::mmap(nullptr, bytes_ + kLargePage, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) return Status::from_errno(errno, "mapping a staging buffer");
+  auto* const start = static_cast<std::byte*>(base);
+  const size_t before = -reinterpret_cast<uintptr_t>(base) % kLargePage;
+  data_ = start + before;
+  if (before > 0) ::munmap(start, before);
+  ::munmap(data_ + bytes_, kLargePage - before);
+  (void)::madvise(data_, bytes_, MADV_HUGEPAGE);
+  return {};
+}
+
+Result<HostBuffer> HostBuffer::create(DeviceOps& ops, size_t bytes, int numa_node,
+                                      Mappable mappable) {
+  HostBuffer buffer;
+  buffer.ops_ = &ops;
+  buffer.bytes_ = bytes;
+  RCUDA_RETURN_IF_ERROR(mappable == Mappable::kYes ? buffer.map_file() : buffer.map_large_pages());
+  if (numa_node >= 0 && !place_on_numa_node(buffer.data_, bytes, numa_node)) {
+    RCUDA_DEBUG("staging memory could not be placed on NUMA node %d", numa_node);
+  }
+  RCUDA_RETURN_IF_ERROR(ops.register_host(buffer.data_, bytes));
+  buffer.registered_ = true;
+  return buffer;
+}
+
+DeviceBuffer::~DeviceBuffer() {
+  if (ops_) ops_->free(device_, address_);
+}
+
+void DeviceBuffer::swap(DeviceBuffer& other) noexcept {
+  std::swap(ops_, other.ops_);
+  std::swap(device_, other.device_);
+  std::swap(address_, other.address_);
+  std::swap(bytes_, other.bytes_);
+}
+
+Result<DeviceBuffer> DeviceBuffer::create(DeviceOps& ops, int device, size_t bytes) {
+  const Result<DeviceAddress> address = ops.allocate(device, bytes);
+  if (!address) return address.status();
+  DeviceBuffer buffer;
+  buffer.ops_ = &ops;
+  buffer.device_ = device;
+  buffer.address_ = *address;
+  buffer.bytes_ = bytes;
+  return buffer;
+}
+
+MappedInbox::~MappedInbox() {
+  if (registered_) ops_->unregister_host(data_);
+  // An error means that the Link is broken and has dropped the announcement of the region. The
+  // mapping then ends with the Link.
+  if (data_) (void)link_->unmap(region_);
+}
+
+void MappedInbox::swap(MappedInbox& other) noexcept {
+  std::swap(ops_, other.ops_);
+  std::swap(link_, other.link_);
+  std::swap(region_, other.region_);
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(registered_, other.registered_);
+}
+
+Result<MappedInbox> MappedInbox::create(DeviceOps& ops, transport::Link& link,
+                                        transport::RegionId region, size_t bytes) {
+  const Result<void*> mapped = link.map(region, bytes);
+  if (!mapped) return mapped.status();
+  if (*mapped == nullptr) {
+    return Status(Code::kUnsupported, std::string(link.medium()) + " cannot map the peer's memory");
+  }
+  MappedInbox inbox;
+  inbox.ops_ = &ops;
+  inbox.link_ = &link;
+  inbox.region_ = region;
+  inbox.data_ = *mapped;
+  inbox.bytes_ = bytes;
+  RCUDA_RETURN_IF_ERROR(ops.register_host(*mapped, bytes));
+  inbox.registered_ = true;
+  return inbox;
+}
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,167 @@
+#include "server/addresses/address_fence.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include "common/wire/address_ranges.h"
+
+namespace rcuda::server {
+namespace {
+
+constexpr uint64_t kUserEnd = 0x7fff'ffff'f000;
+
+// Maps free addresses inaccessible. False, with errno, if they are not free.
+bool close_range(const AddressRange& range) {
+  void* const wanted = reinterpret_cast<void*>(range.begin);
+  void* const got =
+      ::mmap(wanted, range.end - range.begin, PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+  if (got == wanted) return true;
+  if (got == MAP_FAILED) return false;
+  ::munmap(got, range.end - range.begin);  // an old kernel took the address for a hint
+  errno = EEXIST;
+  return false;
+}
+
+// Returns the lowest address that the kernel chooses for a mapping. With the usual layout it
+// searches from the top down to the bottom, so this is 0. With the legacy layout (setarch -L,
+// vm.legacy_va_layout) it searches upwards from a point in the middle and never below. No other
+// thread may map memory meanwhile.
+Result<uint64_t> lowest_choice() {
+  constexpr size_t kPage = 4096;
+  void* places[2];
+  for (void*& place : places) {
+    place = ::mmap(nullptr, kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (place == MAP_FAILED) return Status::from_errno(errno, "mapping a page");
+  }
+  for (void* place : places) ::munmap(place, kPage);
+  return places[1] > places[0] ? reinterpret_cast<uint64_t>(places[0]) : 0;
+}
+
+AddressRange range_of(const wire::AddressWindow& window) {
+  return {window.base, window.base + window.bytes};
+}
+
+}  // namespace
+
+Result<AddressFence> AddressFence::raise(const wire::AddressWindow& base) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur < kUserEnd) {
+    return Status(Code::kInvalidArgument,
+                  "this server may use only " + std::to_string(limit.rlim_cur >> 30) +
+                      " GiB of addresses (ulimit -v), but a worker reserves nearly all that exist: "
+                      "start rcuda-server with ulimit -v unlimited");
+  }
+  const Result<uint64_t> lowest = lowest_choice();
+  if (!lowest.ok()) return lowest.status();
+  Result<std::vector<AddressRange>> mappings = own_mappings();
+  if (!mappings.ok()) return mappings.status();
+  const AddressRange own = range_of(base);
+  const std::vector<AddressRange> free = gaps(*mappings, own.begin, own.end);
+  if (free.size() != 1 || free[0].begin != own.begin || free[0].end != own.end) {
+    return Status(Code::kUnavailable, "this process already uses addresses of its base");
+  }
+  AddressFence fence;
+  fence.inside_ = {base};
+  fence.closed_ = gaps(*mappings, wire::kFenceBegin, own.begin);
+  for (const AddressRange& gap : gaps(*mappings, own.end, kUserEnd)) fence.closed_.push_back(gap);
+  for (const AddressRange& gap : fence.closed_) {
+    if (!close_range(gap)) {
+      return Status::from_errno(errno, "closing addresses outside of the base");
+    }
+  }
+  std::erase_if(fence.closed_, [&](const AddressRange& range) { return range.end <= *lowest; });
+  for (AddressRange& range : fence.closed_) range.begin = std::max(range.begin, *lowest);
+  return fence;
+}
+
+Status AddressFence::open(const wire::AddressWindow& window) {
+  const AddressRange opened = range_of(window);
+  const auto around = std::find_if(closed_.begin(), closed_.end(), [&](const AddressRange& range) {
+    return range.begin <= opened.begin && opened.end <= range.end;
+  });
+  if (around == closed_.end() || window.bytes == 0) {
+    return Status(Code::kInvalidArgument, "this process uses addresses of its window");
+  }
+  if (::munmap(reinterpret_cast<void*>(opened.begin), window.bytes) != 0) {
+    return Status::from_errno(errno, "opening the window of addresses");
+  }
+  const AddressRange whole = *around;
+  auto at = closed_.erase(around);
+  if (opened.end < whole.end) at = closed_.insert(at, {opened.end, whole.end});
+  if (whole.begin < opened.begin) closed_.insert(at, {whole.begin, opened.begin});
+  inside_.push_back(window);
+  return {};
+}
+
+// Closes what is free in the window.
+Status AddressFence::close_rest_of_window() {
+  if (inside_.size() < 2) return {};
+  const AddressRange window = range_of(inside_.back());
+  Result<std::vector<AddressRange>> mappings = own_mappings();
+  if (!mappings.ok()) return mappings.status();
+  for (const AddressRange& gap : gaps(*mappings, window.begin, window.end)) {
+    if (!close_range(gap)) return Status::from_errno(errno, "closing the window of addresses");
+    closed_again_ += gap.end - gap.begin;
+  }
+  return {};
+}
+
+Status AddressFence::begin_closing() {
+  closed_again_ = 0;
+  return close_rest_of_window();
+}
+
+Status AddressFence::end_closing() {
+  if (inside_.size() < 2) return {};
+  RCUDA_RETURN_IF_ERROR(close_rest_of_window());
+  const AddressRange window = range_of(inside_.back());
+  if (closed_again_ != window.end - window.begin) {
+    return Status(Code::kInternal, "the driver still uses addresses of the session's window");
+  }
+  inside_.pop_back();
+  closed_.push_back(window);
+  sort_by_begin(&closed_);
+  std::vector<AddressRange> merged;
+  for (const AddressRange& range : closed_) {
+    if (!merged.empty() && merged.back().end == range.begin) {
+      merged.back().end = range.end;
+    } else {
+      merged.push_back(range);
+    }
+  }
+  closed_ = std::move(merged);
+  return {};
+}
+
+std::vector<AddressRange> AddressFence::outside(const AddressRange& range) const {
+  std::vector<AddressRange> own;
+  for (const wire::AddressWindow& window : inside_) own.push_back(range_of(window));
+  sort_by_begin(&own);
+  return gaps(own, range.begin, range.end);
+}
+
+size_t AddressFence::close_holes() const {
+  if (closed_.empty()) return 0;
+  Result<std::vector<AddressRange>> mappings = own_mappings();
+  if (!mappings.ok()) return 0;
+  std::vector<AddressRange> used = std::move(mappings).value();
+  for (const wire::AddressWindow& window : inside_) used.push_back(range_of(window));
+  sort_by_begin(&used);
+  // Another thread may take a hole first; then it is no hole.
+  const std::vector<AddressRange> holes = gaps(used, wire::kFenceBegin, kUserEnd);
+  return static_cast<size_t>(std::count_if(holes.begin(), holes.end(), close_range));
+}
+
+bool AddressFence::contains(uint64_t address, uint64_t bytes) const {
+  return inside_.empty() ||
+         std::any_of(inside_.begin(), inside_.end(), [&](const wire::AddressWindow& window) {
+           return address >= window.base && address - window.base < window.bytes &&
+                  bytes <= window.bytes - (address - window.base);
+         });
+}
+
+}  // namespace rcuda::server

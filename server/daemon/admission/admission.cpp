@@ -1,0 +1,355 @@
+#include "server/daemon/admission/admission.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace rcuda::server {
+namespace {
+
+constexpr size_t kUser = 1;  // in Applicant::accounts_
+
+bool needs_ledger(const Allowance& allowance) {
+  return allowance.device_memory != 0 || allowance.host_memory != 0 || allowance.bandwidth != 0;
+}
+
+std::string counted(uint64_t count, const char* what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+Status never_fits(uint32_t devices, const std::string& who, const Count& limit) {
+  return Status(Code::kDenied, "the program asks for " + counted(devices, "device") + ", and " +
+                                   who + " may have " + std::to_string(limit.most) + " (" +
+                                   limit.rule +
+                                   "): name fewer devices of this server in "
+                                   "RCUDA_DEVICES");
+}
+
+// A Ledger has a row for each device below Ledger::kDevices.
+Status check_countable(const std::vector<uint32_t>& devices, const UserRules& rules) {
+  const bool counted =
+      rules.session.allowance.device_memory != 0 || rules.user.allowance.device_memory != 0 ||
+      std::any_of(rules.groups.begin(), rules.groups.end(),
+                  [](const auto& group) { return group.second.allowance.device_memory != 0; });
+  const auto most = std::max_element(devices.begin(), devices.end());
+  if (!counted || most == devices.end() || *most < Ledger::kDevices) return {};
+  return Status(Code::kUnsupported,
+                "the memory of device " + std::to_string(*most) +
+                    " cannot be limited, only that of "
+                    "the first " +
+                    std::to_string(Ledger::kDevices) +
+                    ": name another device in RCUDA_DEVICES, or remove device_memory from the "
+                    "server's limits");
+}
+
+// As same_user() tells users apart.
+std::string key_of(const Identity& user) {
+  if (user.method == "insecure") return "insecure";
+  return user.uid ? "uid " + std::to_string(*user.uid) : "name " + user.user;
+}
+
+std::string key_of_group(gid_t gid) { return "gid " + std::to_string(gid); }
+
+// `room`: that of the limits so far.
+void narrow(std::optional<Admission::Room>* room, uint64_t limit, uint64_t used) {
+  if (limit == 0) return;
+  const uint64_t free = limit - std::min(limit, used);
+  if (!*room) *room = Admission::Room{limit, free};
+  (*room)->limit = std::min((*room)->limit, limit);
+  (*room)->free = std::min((*room)->free, free);
+}
+
+}  // namespace
+
+struct Admission::Account {
+  AccountLimits limits;
+  uint32_t sessions = 0;
+  uint64_t devices = 0;
+  std::optional<Ledger> ledger;
+  std::bitset<Ledger::kSlots> slots;  // those that are taken
+
+  bool lacks_session() const {
+    return (limits.sessions.most != 0 && sessions >= limits.sessions.most) || slots.all();
+  }
+  bool lacks_devices(uint32_t more) const {
+    return limits.devices.most != 0 && devices + more > limits.devices.most;
+  }
+  bool has_room(uint32_t more) const { return !lacks_session() && !lacks_devices(more); }
+  // Whether there would be room if the sessions of `user`, which are all in this account, were
+  // over.
+  bool has_room_without(const Account& user, uint32_t more) const {
+    return (limits.sessions.most == 0 || sessions - user.sessions < limits.sessions.most) &&
+           (limits.devices.most == 0 || devices - user.devices + more <= limits.devices.most) &&
+           !slots.all();
+  }
+  std::string shortage(uint32_t more) const;
+};
+
+std::string Admission::Account::shortage(uint32_t more) const {
+  const std::string& who = limits.allowance.of;
+  if (who.empty()) return "all " + std::to_string(sessions) + " sessions are taken";
+  if (slots.all()) {
+    return who + " has " + counted(sessions, "session") + ", as many as can be counted together";
+  }
+  if (lacks_session()) {
+    return who + " has " + counted(sessions, "session") + ", as many as it may have (" +
+           limits.sessions.rule + ")";
+  }
+  return "the sessions of " + who + " have " + counted(devices, "device") + ", this one asks for " +
+         std::to_string(more) + ", and together they may have " +
+         std::to_string(limits.devices.most) + " (" + limits.devices.rule + ")";
+}
+
+Admission::Permit::~Permit() { admission_->give_back(*this); }
+
+std::vector<int> Admission::Permit::ledgers() const {
+  std::vector<int> descriptors;
+  if (own_) descriptors.push_back(own_->descriptor());
+  for (const Place& place : places_) {
+    if (place.account->ledger) descriptors.push_back(place.account->ledger->descriptor());
+  }
+  return descriptors;
+}
+
+template <typename Visit>
+void Admission::Permit::for_each_memory_limit(const Visit& visit) const {
+  auto allowance = allowances_.begin();
+  const auto pass = [&](const Ledger& ledger) {
+    if (allowance->device_memory != 0) visit(*allowance, ledger);
+    ++allowance;
+  };
+  if (own_) pass(*own_);
+  for (const Place& place : places_) {
+    if (place.account->ledger) pass(*place.account->ledger);
+  }
+}
+
+std::optional<Admission::Room> Admission::Permit::device_room(uint32_t device) const {
+  std::optional<Room> room;
+  if (device >= Ledger::kDevices) return room;
+  for_each_memory_limit([&](const Allowance& allowance, const Ledger& ledger) {
+    narrow(&room, allowance.device_memory, ledger.sum(device));
+  });
+  return room;
+}
+
+std::optional<uint64_t> Admission::Permit::device_use(uint32_t device) const {
+  std::optional<uint64_t> use;
+  if (device >= Ledger::kDevices) return use;
+  for_each_memory_limit([&](const Allowance& allowance, const Ledger& ledger) {
+    use = ledger.of(device, allowance.slot);
+  });
+  return use;
+}
+
+Admission::Applicant::~Applicant() {
+  if (std::erase(admission_->queue_, this) != 0) admission_->review();
+}
+
+Result<std::unique_ptr<Admission::Permit>> Admission::Applicant::take() {
+  if (needs_ledger(session_.allowance)) {
+    Result<Ledger> ledger = Ledger::make();
+    if (!ledger.ok()) return ledger.status();
+    permit_->own_ = std::move(ledger).value();
+    permit_->own_->clear(0);
+    permit_->allowances_.insert(permit_->allowances_.begin(), session_.allowance);
+  }
+  return std::move(permit_);
+}
+
+std::string Admission::Applicant::reason() const {
+  if (!behind_) return lacks_->shortage(devices_);
+  return "clients that came earlier wait for more devices of " + lacks_->limits.allowance.of +
+         " (" + lacks_->limits.devices.rule + ")";
+}
+
+std::string Admission::Applicant::remedy() const {
+  return std::string("raise ") +
+         (lacks_ == admission_->server_.get() ? "--max-sessions" : "the limit") + " on the server";
+}
+
+Admission::Admission(size_t max_sessions, size_t most_waiting)
+    : most_waiting_(most_waiting), server_(std::make_shared<Account>()) {
+  server_->limits.sessions.most = static_cast<uint32_t>(max_sessions);
+}
+
+Admission::~Admission() = default;
+
+UserRules Admission::rules_for(const Identity& user) const {
+  const bool known = user.uid && user.method != "insecure";
+  std::vector<gid_t> groups;
+  if (known) {
+    groups = user.groups;
+    groups.push_back(user.gid);
+    groups.insert(groups.end(), user.account_groups.begin(), user.account_groups.end());
+  }
+  return rules_.of(known ? user.uid : std::nullopt, user.user, groups);
+}
+
+std::optional<Admission::Room> Admission::device_room(const Identity& user, uint32_t device) const {
+  if (device >= Ledger::kDevices) return std::nullopt;
+  const UserRules rules = rules_for(user);
+  const auto used = [&](const std::string& key) {
+    const auto found = accounts_.find(key);
+    const AccountPointer account = found == accounts_.end() ? nullptr : found->second.lock();
+    return account && account->ledger ? account->ledger->sum(device) : 0;
+  };
+  std::optional<Room> room;
+  narrow(&room, rules.session.allowance.device_memory, 0);
+  narrow(&room, rules.user.allowance.device_memory, used(key_of(user)));
+  for (const auto& [gid, limits] : rules.groups) {
+    narrow(&room, limits.allowance.device_memory, used(key_of_group(gid)));
+  }
+  return room;
+}
+
+Result<std::unique_ptr<Admission::Applicant>> Admission::apply(const Identity& user,
+                                                               const std::vector<uint32_t>& devices,
+                                                               bool may_wait) {
+  const UserRules rules = rules_for(user);
+  const auto count = static_cast<uint32_t>(std::set(devices.begin(), devices.end()).size());
+  const Count& most = rules.session.devices;
+  if (most.most != 0 && count > most.most) return never_fits(count, "a session", most);
+
+  Result<std::vector<AccountPointer>> accounts = accounts_of(user, rules);
+  if (!accounts.ok()) return accounts.status();
+  for (const AccountPointer& account : *accounts) {
+    const Count& limit = account->limits.devices;
+    if (limit.most != 0 && count > limit.most) {
+      return never_fits(count, "all sessions of " + account->limits.allowance.of + " together",
+                        limit);
+    }
+  }
+  RCUDA_RETURN_IF_ERROR(check_countable(devices, rules));
+  std::unique_ptr<Applicant> applicant(new Applicant);
+  applicant->admission_ = this;
+  applicant->devices_ = count;
+  applicant->session_ = rules.session;
+  applicant->accounts_ = std::move(accounts).value();
+  queue_.push_back(applicant.get());
+  review();
+  if (applicant->admitted()) return applicant;
+  if (!may_wait) {
+    return Status(Code::kUnavailable, applicant->reason() +
+                                          ": wait for a session to end (RCUDA_WAIT=60s does), or " +
+                                          applicant->remedy());
+  }
+  RCUDA_RETURN_IF_ERROR(check_queue(*applicant));
+  return applicant;
+}
+
+Result<std::vector<Admission::AccountPointer>> Admission::accounts_of(const Identity& user,
+                                                                      const UserRules& rules) {
+  std::vector<AccountPointer> accounts = {server_};
+  Result<AccountPointer> of_user = account(key_of(user), rules.user);
+  if (!of_user.ok()) return of_user.status();
+  accounts.push_back(std::move(of_user).value());
+  for (const auto& [gid, limits] : rules.groups) {
+    Result<AccountPointer> of_group = account(key_of_group(gid), limits);
+    if (!of_group.ok()) return of_group.status();
+    accounts.push_back(std::move(of_group).value());
+  }
+  return accounts;
+}
+
+Result<Admission::AccountPointer> Admission::account(const std::string& key,
+                                                     const AccountLimits& limits) {
+  std::erase_if(accounts_, [](const auto& entry) { return entry.second.expired(); });
+  AccountPointer found = accounts_[key].lock();
+  if (!found) {
+    found = std::make_shared<Account>();
+    if (needs_ledger(limits.allowance)) {
+      Result<Ledger> ledger = Ledger::make();
+      if (!ledger.ok()) return ledger.status();
+      found->ledger = std::move(ledger).value();
+    }
+    accounts_[key] = found;
+  }
+  found->limits = limits;
+  return found;
+}
+
+// Whether one more may wait.
+Status Admission::check_queue(const Applicant& applicant) const {
+  const AccountPointer& user = applicant.accounts_[kUser];
+  const auto of_user = std::count_if(queue_.begin(), queue_.end(), [&](const Applicant* other) {
+    return other->accounts_[kUser] == user;
+  });
+  if (queue_.size() <= most_waiting() && static_cast<size_t>(of_user) <= most_waiting_of_user()) {
+    return {};
+  }
+  return Status(Code::kUnavailable, applicant.reason() + ", and " +
+                                        std::to_string(queue_.size() - 1) +
+                                        " clients wait already, " + std::to_string(of_user - 1) +
+                                        " of them of this user: try again when there are fewer");
+}
+
+void Admission::review() {
+  // How many applicants wait for an account and hold others back, and how many of a user wait for
+  // it and hold back only later ones of that user.
+  std::map<const Account*, size_t> short_of;
+  std::map<std::pair<const Account*, const Account*>, size_t> own;
+  const auto place_in = [&](Applicant& applicant, const Account& account, bool holds_back) {
+    const bool has_room = account.has_room(applicant.devices_);
+    size_t& of_user = own[{&account, applicant.accounts_[kUser].get()}];
+    const size_t ahead = short_of[&account] + of_user;
+    if (has_room && ahead == 0) return;
+    if (applicant.place_ == 0) {
+      applicant.lacks_ = &account;
+      applicant.behind_ = has_room;
+    }
+    applicant.place_ = std::max(applicant.place_, ahead + 1);
+    ++(holds_back ? short_of[&account] : of_user);
+  };
+  for (auto next = queue_.begin(); next != queue_.end();) {
+    Applicant& applicant = **next;
+    applicant.place_ = 0;
+    // Who waits for sessions of the same user holds back nobody else: neither one that exceeds the
+    // user's own limits, nor one that would fit if the user's sessions were over.
+    const Account& user = *applicant.accounts_[kUser];
+    place_in(applicant, user, true);
+    if (applicant.place_ == 0) {
+      for (const AccountPointer& account : applicant.accounts_) {
+        if (account.get() == &user) continue;
+        place_in(applicant, *account, !account->has_room_without(user, applicant.devices_));
+      }
+    }
+    if (applicant.place_ == 0) admit(applicant);
+    next = applicant.admitted() ? queue_.erase(next) : std::next(next);
+  }
+}
+
+void Admission::admit(Applicant& applicant) {
+  std::unique_ptr<Permit> permit(new Permit);
+  permit->admission_ = this;
+  permit->devices_ = applicant.devices_;
+  permit->limits_ = applicant.session_.limits;
+  for (const AccountPointer& account : applicant.accounts_) {
+    ++account->sessions;
+    account->devices += applicant.devices_;
+    uint32_t slot = 0;
+    if (account->ledger) {
+      while (account->slots[slot]) ++slot;  // has_room(): one is free
+      account->slots.set(slot);
+      account->ledger->clear(slot);
+      permit->allowances_.push_back(account->limits.allowance);
+      permit->allowances_.back().slot = slot;
+    }
+    permit->places_.push_back({account, slot});
+  }
+  applicant.permit_ = std::move(permit);
+}
+
+void Admission::give_back(Permit& permit) {
+  for (const Permit::Place& place : permit.places_) {
+    Account& account = *place.account;
+    --account.sessions;
+    account.devices -= permit.devices_;
+    if (!account.ledger) continue;
+    account.ledger->clear(place.slot);
+    account.slots.reset(place.slot);
+  }
+  review();
+}
+
+}  // namespace rcuda::server

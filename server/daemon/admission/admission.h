@@ -1,0 +1,156 @@
+// Admission: decides which clients may have a session now, by the rules of the configuration file
+// (server/quota/rules.h) and the number of sessions of the whole server.
+//
+// A client applies. It is admitted at once if nothing that it needs is taken; else it waits in a
+// queue, if it wants to. What is taken belongs to accounts: the server, each user, and each group
+// with limits. First come, first served, for each account: an applicant that lacks something of an
+// account holds back later ones of the same account, and no others.
+//
+// An admitted client has a Permit. It names what its session may use, and holds its places in the
+// accounts. The WorkerPool keeps it until the session's worker has been reaped, so nothing stays
+// taken for a worker that was killed.
+//
+// Threads: the daemon's only thread. Blocking: nothing. Errors: kDenied if the session can never
+// fit, kUnavailable if it does not fit now and the client does not wait; both name the limit, the
+// rule and the remedy.
+#pragma once
+
+#include <bitset>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/status.h"
+#include "server/identity/identity.h"
+#include "server/quota/ledger.h"
+#include "server/quota/limits.h"
+#include "server/quota/rules.h"
+
+namespace rcuda::server {
+
+class Admission {
+ private:
+  struct Account;
+  using AccountPointer = std::shared_ptr<Account>;
+
+ public:
+  // Applicants that may wait at the same time. One user has a quarter of the places.
+  static constexpr size_t kMostWaiting = 1024;
+
+  // The smallest limit of a device's memory, and what is free by the one with the least left.
+  struct Room {
+    uint64_t limit = 0;
+    uint64_t free = 0;
+  };
+
+  // Must not outlive its Admission, and neither must an Applicant.
+  class Permit {
+   public:
+    ~Permit();
+    Permit(const Permit&) = delete;
+    Permit& operator=(const Permit&) = delete;
+
+    const std::vector<Allowance>& allowances() const { return allowances_; }
+    // The memory of each allowance's Ledger; it stays the Permit's.
+    std::vector<int> ledgers() const;
+    const SessionLimits& limits() const { return limits_; }
+    // What is left of a device's memory for the session, and what is booked for the session itself;
+    // none if there is no limit.
+    std::optional<Room> device_room(uint32_t device) const;
+    std::optional<uint64_t> device_use(uint32_t device) const;
+
+   private:
+    friend class Admission;
+    struct Place {
+      AccountPointer account;
+      uint32_t slot = 0;
+    };
+    Permit() = default;
+    // Calls visit(allowance, ledger) for each allowance of device memory.
+    template <typename Visit>
+    void for_each_memory_limit(const Visit& visit) const;
+
+    Admission* admission_ = nullptr;
+    uint32_t devices_ = 0;
+    std::vector<Place> places_;
+    std::optional<Ledger> own_;  // of the session's own allowance, which then is the first
+    std::vector<Allowance> allowances_;
+    SessionLimits limits_;
+  };
+
+  // A client that has applied. Its destructor takes it out of the queue.
+  class Applicant {
+   public:
+    ~Applicant();
+    Applicant(const Applicant&) = delete;
+    Applicant& operator=(const Applicant&) = delete;
+
+    bool admitted() const { return permit_ != nullptr; }
+    // Once it is admitted. Fails if the session's Ledger cannot be made.
+    Result<std::unique_ptr<Permit>> take();
+
+    // While it waits: its place among those that wait for the same, from 1; what is taken; and what
+    // the administrator can do about that ("raise the limit on the server").
+    size_t place() const { return place_; }
+    std::string reason() const;
+    std::string remedy() const;
+
+   private:
+    friend class Admission;
+    Applicant() = default;
+
+    Admission* admission_ = nullptr;
+    uint32_t devices_ = 0;
+    SessionRules session_;
+    std::vector<AccountPointer> accounts_;  // the server's first, then the user's
+    std::unique_ptr<Permit> permit_;
+    size_t place_ = 0;
+    const Account* lacks_ = nullptr;  // one of accounts_
+    bool behind_ = false;             // the account has enough, but others came earlier
+  };
+
+  explicit Admission(size_t max_sessions, size_t most_waiting = kMostWaiting);
+  ~Admission();
+  Admission(const Admission&) = delete;
+  Admission& operator=(const Admission&) = delete;
+
+  // Before the first client applies. Without a call there are no rules.
+  void set_rules(Rules rules) { rules_ = std::move(rules); }
+
+  // `devices`: that the client asks for. If `may_wait`, the applicant may have to wait; otherwise
+  // it is admitted, or there is an error.
+  Result<std::unique_ptr<Applicant>> apply(const Identity& user,
+                                           const std::vector<uint32_t>& devices, bool may_wait);
+  // What a session that the user starts now could use of a device's memory; none without a limit.
+  std::optional<Room> device_room(const Identity& user, uint32_t device) const;
+  bool limits_groups() const { return rules_.limits_groups(); }
+  size_t waiting() const { return queue_.size(); }
+  // How many may wait at the same time, in all and of one user. Those that wait for a lease to end,
+  // before they apply, have the same bounds.
+  size_t most_waiting() const { return most_waiting_; }
+  size_t most_waiting_of_user() const { return (most_waiting_ + 3) / 4; }
+
+ private:
+  UserRules rules_for(const Identity& user) const;
+  Result<std::vector<AccountPointer>> accounts_of(const Identity& user, const UserRules& rules);
+  Result<AccountPointer> account(const std::string& key, const AccountLimits& limits);
+  Status check_queue(const Applicant& applicant) const;
+  // Admits those of the queue that may start now, and places the others.
+  void review();
+  void admit(Applicant& applicant);
+  void give_back(Permit& permit);
+
+  const size_t most_waiting_;
+  Rules rules_;
+  AccountPointer server_;
+  std::map<std::string, std::weak_ptr<Account>> accounts_;  // with sessions or applicants
+  std::list<Applicant*> queue_;                             // the first came first
+};
+
+}  // namespace rcuda::server

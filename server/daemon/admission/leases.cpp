@@ -1,0 +1,312 @@
+#include "server/daemon/admission/leases.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <utility>
+
+#include <openssl/crypto.h>
+#include <sys/random.h>
+
+#include "common/base/printable.h"
+#include "common/identity/encoding.h"
+#include "server/identity/token_store.h"
+#include "server/worker/device_set.h"
+
+namespace rcuda::server {
+namespace {
+
+bool contains(const std::vector<uint32_t>& devices, uint32_t device) {
+  return std::find(devices.begin(), devices.end(), device) != devices.end();
+}
+
+std::vector<uint32_t> sorted(std::vector<uint32_t> devices) {
+  std::sort(devices.begin(), devices.end());
+  devices.erase(std::unique(devices.begin(), devices.end()), devices.end());
+  return devices;
+}
+
+std::string devices_text(const std::vector<uint32_t>& devices) {
+  return (devices.size() == 1 ? "device " : "devices ") + list_of(devices);
+}
+
+std::string end_text(const Lease& lease) {
+  return lease.until ? " until " + format_time(*lease.until) : "";
+}
+
+// The user of a lease or a wish, to be compared with that of a session.
+template <typename Holder>
+Identity identity_of(const Holder& holder) {
+  Identity identity;
+  identity.uid = holder.uid;
+  identity.user = holder.user;
+  return identity;
+}
+
+bool is_usable(const std::string& text) {
+  return text.size() <= wire::kMostLeaseText && is_printable(text);
+}
+
+Status check(const Leases::Wish& wish, const std::vector<uint32_t>& offered) {
+  const std::string names = wish.user + wish.creator;
+  if (!is_usable(wish.job) || !is_usable(names) || names.find(' ') != std::string::npos) {
+    return Status(Code::kInvalidArgument,
+                  "a job's id has at most " + std::to_string(wire::kMostLeaseText) +
+                      " characters without control characters, and a user's name no spaces");
+  }
+  if (wish.devices.empty() && wish.count == 0) {
+    return Status(Code::kInvalidArgument, "a lease has at least one device");
+  }
+  if (sorted(wish.devices).size() != wish.devices.size()) {
+    return Status(Code::kInvalidArgument, "a device is named twice");
+  }
+  if (wish.devices.empty() && offered.empty()) {
+    return Status(Code::kUnavailable,
+                  "the server does not know its devices before its first worker has started: name "
+                  "devices, or let it keep workers ready (--pool)");
+  }
+  for (const uint32_t device : wish.devices) {
+    if (!offered.empty() && !contains(offered, device)) {
+      return Status(Code::kNotFound, "the server does not offer device " + std::to_string(device) +
+                                         "; it offers " + list_of(offered));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string text_of(const Lease& lease) {
+  std::string text = lease.id;
+  if (!lease.job.empty()) text += " of " + lease.job;
+  if (!lease.user.empty()) text += " (user " + lease.user + ")";
+  return text;
+}
+
+bool is_for(const Lease& lease, const Identity& who) {
+  return lease.user.empty() || same_user(identity_of(lease), who);
+}
+
+const Lease* Leases::find(const std::string& id, const std::string& job) const {
+  const auto found = std::find_if(leases_.begin(), leases_.end(), [&](const Lease& lease) {
+    return !id.empty() ? lease.id == id : !job.empty() && lease.job == job;
+  });
+  return found == leases_.end() ? nullptr : &*found;
+}
+
+const Lease* Leases::exclusive_of(uint32_t device) const {
+  const auto found = std::find_if(leases_.begin(), leases_.end(), [&](const Lease& lease) {
+    return lease.exclusive && contains(lease.devices, device);
+  });
+  return found == leases_.end() ? nullptr : &*found;
+}
+
+std::string Leases::obstacle(const Wish& wish, uint32_t device,
+                             const std::vector<Use>& uses) const {
+  const std::string name = "device " + std::to_string(device);
+  for (const Lease& lease : leases_) {
+    if (contains(lease.devices, device) && (lease.exclusive || wish.exclusive)) {
+      return name + " has lease " + text_of(lease) + end_text(lease);
+    }
+  }
+  if (!wish.exclusive) return {};
+  for (const Use& use : uses) {
+    const bool own =
+        !wish.user.empty() && use.who.lease.empty() && same_user(identity_of(wish), use.who);
+    if (contains(use.devices, device) && !own) {
+      return name + " has a session of " + use.who.user +
+             (use.who.lease.empty() ? "" : ", which ends with its lease");
+    }
+  }
+  return {};
+}
+
+Result<std::vector<uint32_t>> Leases::choose(const Wish& wish, const std::vector<uint32_t>& offered,
+                                             const std::vector<Use>& uses) const {
+  std::string obstacles;
+  std::vector<std::pair<size_t, uint32_t>> free;  // with the number of leases and sessions
+  for (const uint32_t device : wish.devices.empty() ? offered : wish.devices) {
+    if (const std::string why = obstacle(wish, device, uses); !why.empty()) {
+      obstacles += (obstacles.empty() ? "" : "; ") + why;
+      continue;
+    }
+    const auto has = [&](const auto& item) { return contains(item.devices, device); };
+    free.emplace_back(std::count_if(leases_.begin(), leases_.end(), has) +
+                          std::count_if(uses.begin(), uses.end(), has),
+                      device);
+  }
+  const size_t wanted = wish.devices.empty() ? wish.count : wish.devices.size();
+  if (free.size() < wanted && obstacles.empty()) {
+    return Status(Code::kNotFound, "the server has " + std::to_string(offered.size()) +
+                                       " devices, and " + std::to_string(wanted) + " are wanted");
+  }
+  if (free.size() < wanted) {
+    return Status(Code::kUnavailable,
+                  std::to_string(wanted) + (wanted == 1 ? " device is" : " devices are") +
+                      " wanted, and " + std::to_string(free.size()) + " can be had: " + obstacles);
+  }
+  std::sort(free.begin(), free.end());
+  std::vector<uint32_t> devices;
+  for (size_t i = 0; i < wanted; ++i) devices.push_back(free[i].second);
+  return sorted(std::move(devices));
+}
+
+// A prolog may run twice.
+Result<Leases::Taken> Leases::again(const Lease& lease, const Wish& wish) const {
+  const bool same_devices = wish.devices.empty() ? lease.devices.size() == wish.count
+                                                 : lease.devices == sorted(wish.devices);
+  const bool same_job =
+      lease.job == wish.job && (!wish.job.empty() || lease.creator == wish.creator);
+  if (same_devices && same_job && lease.exclusive == wish.exclusive && lease.user == wish.user) {
+    return Taken{lease, false};
+  }
+  if (!same_job) return Status(Code::kInvalidArgument, "there is another lease " + lease.id);
+  return Status(Code::kInvalidArgument, wish.job + " already has lease " + lease.id + ": " +
+                                            (lease.exclusive ? "exclusively " : "shared, ") +
+                                            devices_text(lease.devices) +
+                                            (lease.user.empty() ? "" : " for user " + lease.user) +
+                                            ". Revoke that first, or ask for the same");
+}
+
+Result<Leases::Taken> Leases::take(const Wish& wish, const std::vector<uint32_t>& offered,
+                                   const std::vector<Use>& uses, Time now) {
+  // First: after a start the server does not know its devices yet, but its leases.
+  if (const Lease* lease = find({}, wish.job)) return again(*lease, wish);
+  if (const Lease* lease = find(wish.id, {})) return again(*lease, wish);
+  RCUDA_RETURN_IF_ERROR(check(wish, offered));
+  if (wish.until && *wish.until <= now) {
+    return Status(Code::kInvalidArgument, "the lease would have ended already");
+  }
+  if (leases_.size() >= kMost) {
+    return Status(Code::kUnavailable, "the server has " + std::to_string(kMost) +
+                                          " leases, as many as it can have: revoke some");
+  }
+  Result<std::vector<uint32_t>> devices = choose(wish, offered, uses);
+  if (!devices.ok()) return devices.status();
+  Lease lease;
+  if (::getrandom(lease.secret.data(), lease.secret.size(), 0) !=
+      static_cast<ssize_t>(lease.secret.size())) {
+    return Status::from_errno(errno, "getrandom");
+  }
+  lease.id = wish.id;
+  while (lease.id.empty() || find(lease.id, {})) {
+    std::array<uint8_t, 4> id;
+    if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size())) {
+      return Status::from_errno(errno, "getrandom");
+    }
+    lease.id = identity::to_hex(id);
+  }
+  lease.uid = wish.uid;
+  lease.user = wish.user;
+  lease.job = wish.job;
+  lease.devices = std::move(devices).value();
+  lease.exclusive = wish.exclusive;
+  lease.created = now;
+  lease.until = wish.until;
+  lease.creator = wish.creator;
+  leases_.push_back(lease);
+  return Taken{std::move(lease), true};
+}
+
+Result<Lease> Leases::extend(const std::string& id, const std::string& job,
+                             std::optional<Time> until) {
+  const Lease* const found = find(id, job);
+  if (!found) {
+    return Status(Code::kNotFound, "there is no lease " + (id.empty() ? "of " + job : id) +
+                                       ": it has ended, or is another server's");
+  }
+  Lease& lease = leases_[static_cast<size_t>(found - leases_.data())];
+  lease.until = until;
+  return lease;
+}
+
+std::optional<Lease> Leases::revoke(const std::string& id, const std::string& job) {
+  const Lease* const found = find(id, job);
+  if (!found) return std::nullopt;
+  Lease lease = *found;
+  leases_.erase(leases_.begin() + (found - leases_.data()));
+  return lease;
+}
+
+std::vector<Lease> Leases::expire(Time now) {
+  std::vector<Lease> ended;
+  const auto has_ended = [&](const Lease& lease) { return lease.until && *lease.until <= now; };
+  std::copy_if(leases_.begin(), leases_.end(), std::back_inserter(ended), has_ended);
+  std::erase_if(leases_, has_ended);
+  return ended;
+}
+
+std::vector<const Lease*> Leases::page(const std::string& after,
+                                       const std::function<bool(const Lease&)>& shown) const {
+  std::vector<const Lease*> found;
+  for (const Lease& lease : leases_) {
+    if (lease.id > after && shown(lease)) found.push_back(&lease);
+  }
+  std::sort(found.begin(), found.end(),
+            [](const Lease* a, const Lease* b) { return a->id < b->id; });
+  found.resize(std::min(found.size(), kMostInPage));
+  return found;
+}
+
+std::optional<Leases::Time> Leases::next_end() const {
+  std::optional<Time> next;
+  for (const Lease& lease : leases_) {
+    if (lease.until && (!next || *lease.until < *next)) next = lease.until;
+  }
+  return next;
+}
+
+Result<Lease> Leases::unlock(const std::string& id, const wire::LeaseSecret& secret,
+                             const Identity& who) const {
+  // An id that is none is not repeated in an error: it is any text of a peer.
+  if (!wire::is_lease_id(id)) return Status(Code::kProtocol, "the client sent no lease's id");
+  const Lease* const lease = find(id, {});
+  const bool without = lease && !lease->user.empty() && secret == wire::kNoLeaseSecret;
+  if (!lease ||
+      (!without && CRYPTO_memcmp(lease->secret.data(), secret.data(), lease->secret.size()) != 0)) {
+    return Status(Code::kDenied, "the lease " + id +
+                                     " in RCUDA_LEASE has ended, or is not this server's: take "
+                                     "another (rcuda-lease take), or unset RCUDA_LEASE");
+  }
+  if (!is_for(*lease, who)) {
+    return Status(Code::kDenied,
+                  "the lease " + id + " is for user " + lease->user + ", not for " + who.user);
+  }
+  return *lease;
+}
+
+Status Leases::admit(const std::vector<uint32_t>& devices, const std::string& id,
+                     const std::vector<uint32_t>& offered) const {
+  if (!id.empty()) {
+    const Lease* const lease = find(id, {});
+    if (!lease) {
+      return Status(Code::kDenied, "the lease " + id +
+                                       " has ended: take another, or unset "
+                                       "RCUDA_LEASE");
+    }
+    for (const uint32_t device : devices) {
+      if (contains(lease->devices, device)) continue;
+      return Status(Code::kDenied, "the lease " + id + " has " + devices_text(lease->devices) +
+                                       " of this server, not device " + std::to_string(device) +
+                                       ": name its devices in RCUDA_DEVICES");
+    }
+    return {};
+  }
+  for (const uint32_t device : devices) {
+    const Lease* const lease = exclusive_of(device);
+    if (!lease) continue;
+    std::vector<uint32_t> free;
+    for (const uint32_t other : offered) {
+      if (!exclusive_of(other)) free.push_back(other);
+    }
+    return Status(Code::kUnavailable,
+                  "device " + std::to_string(device) + " is leased exclusively (lease " +
+                      lease->id + end_text(*lease) +
+                      "): set RCUDA_LEASE if the lease is yours, wait for its end, or use another "
+                      "device (not leased: " +
+                      (free.empty() ? std::string("none") : list_of(free)) + ")");
+  }
+  return {};
+}
+
+}  // namespace rcuda::server

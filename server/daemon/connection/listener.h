@@ -1,0 +1,58 @@
+// The daemon's sockets: TCP for other machines and tools, and local sockets, named after the port,
+// over which clients of this machine pass descriptors for shared memory.
+//
+// The listening sockets are non-blocking; accepted sockets are blocking. All close on exec.
+// Threads: the daemon's only thread. Blocking: listen_on(), if it gets a name that must be
+// resolved. Errors name the address and the remedy.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <sys/types.h>
+
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+#include "common/messages/handshake.h"
+#include "server/daemon/connection/local_listener.h"
+
+namespace rcuda::server {
+
+struct Listener {
+  UniqueFd tcp;
+  LocalListener local;       // abstract; none if another user has taken the name of root's server
+  LocalListener roots;       // in root's folder, of a server of root
+  LocalListener containers;  // likewise, for containers
+  uint16_t port = 0;
+  std::string address;  // "127.0.0.1:8308"
+  wire::Endpoint endpoint;
+  bool is_loopback = true;
+  // Whether a connection to this address and port of this machine reaches the listener.
+  bool is_at(const wire::Endpoint& server) const;
+  bool is_private = true;  // loopback, or an address that is not routed on the internet
+};
+
+// Opens the local sockets of a server of root, and warns if one of these or the abstract one is
+// missing. Fails if the server has neither the abstract one nor the one in root's folder.
+Status listen_as_root(Listener* listener, std::optional<gid_t> only_group);
+
+// Port 0 takes a free one. kUnavailable if the port is taken; the text has the remedy.
+Result<Listener> listen_on(const std::string& address, uint16_t port);
+
+struct Accepted {
+  UniqueFd socket;
+  std::string peer;  // "10.0.0.7:51312", "pid 812 of uid 1000"
+  // Connections from one origin compete for the same places (see daemon.h): those of a user of this
+  // machine, of a host, of an IPv6 network, or of loopback.
+  std::string origin;
+  wire::TicketQuery connection;  // of a TCP connection: its two ends
+};
+// Accepts the next connection. Its socket is invalid if no connection is waiting.
+Result<Accepted> accept_from(int listening, bool local);
+
+// Accepted::origin of a TCP connection. An IPv6 host may own a whole /64 of addresses, so a /64 is
+// one origin.
+std::string origin_of(const wire::Endpoint& client);
+
+}  // namespace rcuda::server

@@ -1,0 +1,179 @@
+#include "server/daemon/ops/audit.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <utility>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "common/base/json_text.h"
+#include "common/base/log.h"
+#include "server/identity/token_store.h"
+
+namespace rcuda::server {
+namespace {
+
+std::string now_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  char text[32] = {};
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", ::gmtime_r(&now, &parts));
+  return text;
+}
+
+// One object: add() appends a member.
+class Line {
+ public:
+  explicit Line(const char* event) {
+    text_ = "{\"time\":" + json_text(now_text());
+    add("event", event);
+  }
+  void add(const char* name, std::string_view value) { raw(name, json_text(value)); }
+  void add(const char* name, uint64_t value) { raw(name, std::to_string(value)); }
+  void raw(const char* name, const std::string& json) {
+    text_ += ",\"" + std::string(name) + "\":" + json;
+  }
+  void add(const Identity& identity) {
+    add("user", identity.user);
+    if (identity.uid) add("uid", uint64_t{*identity.uid});
+    add("method", identity.method);
+    if (!identity.lease.empty()) add("lease", identity.lease);
+    if (!identity.job.empty()) add("job", identity.job);
+  }
+  void add_devices(const std::vector<uint32_t>& devices) {
+    std::string list;
+    for (const uint32_t device : devices)
+      list += (list.empty() ? "" : ",") + std::to_string(device);
+    raw("devices", "[" + list + "]");
+  }
+  std::string take() { return std::move(text_) + "}\n"; }
+
+ private:
+  std::string text_;
+};
+
+void add_limit(std::string* json, const char* name, uint64_t value) {
+  if (value != 0) *json += ",\"" + std::string(name) + "\":" + std::to_string(value);
+}
+
+uint64_t seconds_of(std::chrono::nanoseconds time) {
+  return static_cast<uint64_t>(std::chrono::ceil<std::chrono::seconds>(time).count());
+}
+
+// An array: one object for each account, and one for the session's other limits.
+std::string quota_json(const std::vector<Allowance>& allowances, const SessionLimits& limits) {
+  std::string all;
+  for (const Allowance& allowance : allowances) {
+    all += (all.empty() ? "{\"of\":" : ",{\"of\":") + json_text(allowance.of);
+    add_limit(&all, "device_memory", allowance.device_memory);
+    add_limit(&all, "host_memory", allowance.host_memory);
+    add_limit(&all, "bandwidth", allowance.bandwidth);
+    all += "}";
+  }
+  std::string own;
+  add_limit(&own, "session_seconds", seconds_of(limits.session_time));
+  add_limit(&own, "idle_seconds", seconds_of(limits.idle_time));
+  if (limits.priorities) own += ",\"priorities\":" + std::to_string(*limits.priorities);
+  add_limit(&own, "sm_percent", limits.sm_percent);
+  if (!own.empty()) all += (all.empty() ? "{" : ",{") + own.substr(1) + "}";
+  return "[" + all + "]";
+}
+
+Line session_line(const char* event, const AuditedSession& audited) {
+  const wire::ServerStatus::Session& session = audited.session;
+  Line line(event);
+  line.add(audited.identity);
+  line.add("from", audited.identity.from);
+  line.raw("claims", "{\"user\":" + json_text(session.user) + ",\"host\":" +
+                         json_text(session.host) + ",\"program\":" + json_text(session.program) +
+                         ",\"pid\":" + std::to_string(session.client_pid) + "}");
+  line.add("worker", uint64_t{session.worker_pid});
+  line.add_devices(session.devices);
+  line.add("medium", session.medium);
+  line.raw("quota", quota_json(audited.allowances, audited.limits));
+  return line;
+}
+
+}  // namespace
+
+Status Audit::open(const std::string& path) {
+  if (path.empty()) return {};
+  file_.reset(path == "-"
+                  ? ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)
+                  : ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0640));
+  if (file_) return {};
+  return Status::from_errno(errno, "RCUDA_SERVER_AUDIT: cannot write to " + path);
+}
+
+void Audit::refused(const std::string& from, const std::optional<Identity>& identity,
+                    std::string_view why) {
+  if (!file_) return;
+  Line line("refused");
+  line.add("from", from);
+  if (identity) line.add(*identity);
+  line.add("why", why);
+  write(line.take());
+}
+
+void Audit::began(const AuditedSession& session) {
+  if (!file_) return;
+  write(session_line("begin", session).take());
+}
+
+void Audit::ended(const AuditedSession& ended, const std::optional<SessionTotals>& totals,
+                  std::string_view outcome) {
+  if (!file_) return;
+  Line line = session_line("session", ended);
+  line.add("seconds", ended.session.seconds);
+  if (totals) {
+    for (size_t i = 0; i < wire::kWorkNames.size(); ++i) {
+      // Most sessions have none of most ways of copies to other servers.
+      const bool rare = i >= static_cast<size_t>(wire::Counter::kPeerCopies);
+      if (rare && totals->work.counts[i] == 0) continue;
+      line.add(wire::kWorkNames[i], totals->work.counts[i]);
+    }
+  }
+  line.add("end", outcome);
+  write(line.take());
+}
+
+void Audit::lease(std::string_view what, const Lease& lease, const std::optional<Identity>& by) {
+  if (!file_) return;
+  Line line("lease");
+  line.add("what", what);
+  line.add("lease", lease.id);
+  if (!lease.job.empty()) line.add("job", lease.job);
+  if (!lease.user.empty()) line.add("for", lease.user);
+  line.add_devices(lease.devices);
+  line.raw("exclusive", lease.exclusive ? "true" : "false");
+  if (lease.until) line.add("until", format_time(*lease.until));
+  if (by) line.add(*by);
+  if (by) line.add("from", by->from);
+  write(line.take());
+}
+
+void Audit::control(std::string_view what, const std::optional<Identity>& by,
+                    std::optional<uint32_t> worker) {
+  if (!file_) return;
+  Line line("control");
+  line.add("what", what);
+  if (worker) line.add("worker", uint64_t{*worker});
+  if (by) line.add(*by);
+  if (by) line.add("from", by->from);
+  write(line.take());
+}
+
+// One write, so that lines of two servers that share a file do not mix.
+void Audit::write(std::string line) {
+  const ssize_t written = ::write(file_.get(), line.data(), line.size());
+  if (written == static_cast<ssize_t>(line.size())) {
+    failed_ = false;
+  } else if (!std::exchange(failed_, true)) {
+    RCUDA_ERROR("the audit is incomplete: %s", written < 0 ? std::strerror(errno) : "disk full?");
+  }
+}
+
+}  // namespace rcuda::server

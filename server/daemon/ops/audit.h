@@ -1,0 +1,68 @@
+// Audit: one JSON line for each session that begins, each session that has ended, each client that
+// was refused, each change of a lease, and each action of an operator. A line says who, from where,
+// by which method, what, how long, and how it ended. A session with a begin line but no end line
+// was running when the daemon was killed.
+//
+//   {"time":"2026-01-31T11:59:48Z","event":"begin","user":"ada","worker":4711, ...}
+//   {"time":"2026-01-31T12:00:00Z","event":"session","user":"ada","uid":1000,"method":"token", ...}
+//   {"time":"2026-01-31T12:00:05Z","event":"refused","from":"10.0.0.7:51312","why":"..."}
+//   {"time":"2026-01-31T12:00:09Z","event":"lease","what":"taken","lease":"1a2b3c4d", ...}
+//   {"time":"2026-01-31T12:00:11Z","event":"control","what":"drain","user":"root", ...}
+//
+// Texts that come from clients are escaped, so that a line is one line. What the client says of
+// itself is in "claims". "quota" has what the session was granted, and nothing that is unlimited.
+// The bytes are the worker's own count.
+// Threads: the daemon's only thread. Blocking: as write(2) to the file. Errors: open() fails if the
+// file cannot be written; a later failure is logged once and ends nothing.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+#include "common/messages/server_status.h"
+#include "server/daemon/admission/leases.h"
+#include "server/identity/identity.h"
+#include "server/protocol/worker_messages.h"
+#include "server/quota/limits.h"
+
+namespace rcuda::server {
+
+struct AuditedSession {
+  Identity identity;
+  wire::ServerStatus::Session session;
+  std::vector<Allowance> allowances;
+  SessionLimits limits;
+};
+
+class Audit {
+ public:
+  // `path`: a file, to which lines are appended; "-" for stderr, which systemd puts into the
+  // journal; empty: no audit.
+  Status open(const std::string& path);
+
+  void refused(const std::string& from, const std::optional<Identity>& identity,
+               std::string_view why);
+  void began(const AuditedSession& session);
+  // `totals`: nothing if the worker ended without a word; then `outcome` says how.
+  void ended(const AuditedSession& ended, const std::optional<SessionTotals>& totals,
+             std::string_view outcome);
+  // `what`: "taken", "extended", "revoked" or "expired". `by`: the operator; none: the server.
+  void lease(std::string_view what, const Lease& lease, const std::optional<Identity>& by);
+  // `what`: "end", "drain" or "resume". `by`: none for a signal. `worker`: the worker whose session
+  // is ended.
+  void control(std::string_view what, const std::optional<Identity>& by,
+               std::optional<uint32_t> worker);
+
+ private:
+  void write(std::string line);
+
+  UniqueFd file_;
+  bool failed_ = false;  // and it is logged
+};
+
+}  // namespace rcuda::server

@@ -1,0 +1,75 @@
+// The part of the daemon that tells clients about its GPUs without a session (GpuQuery).
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/nvml/figures.h"
+#include "p2p/link/host_identity.h"
+#include "server/daemon/daemon.h"
+
+namespace rcuda::server {
+namespace {
+
+// NVML starts within this time unless something is broken. Less than a client waits.
+constexpr auto kLongestReading = std::chrono::seconds(4);
+
+// What NVML tells of a device, and what the worker pool knows of it.
+wire::GpuReport::Gpu gpu_of(const WorkerReady& offer, size_t index, const GpuSample* sample) {
+  wire::GpuReport::Gpu gpu;
+  if (sample && sample->gpus[index].known) gpu = sample->gpus[index].told;
+  const wire::ServerStatus::Device& device = offer.devices[index];
+  gpu.ordinal = device.ordinal;
+  gpu.name = device.name;
+  if (gpu.total_bytes == 0) gpu.total_bytes = device.total_bytes;
+  gpu.uuid = offer.identities[index].uuid;
+  gpu.pci_bus_id = offer.identities[index].pci_bus_id;
+  return gpu;
+}
+
+// As far as it is the asker's to use.
+void limit(wire::GpuReport::Gpu* gpu, const std::optional<Admission::Room>& room) {
+  if (!room || room->limit >= gpu->total_bytes) return;
+  gpu->total_bytes = room->limit;
+  gpu->used_bytes = room->limit - room->free;
+  gpu->reserved_bytes = 0;
+}
+
+}  // namespace
+
+void Daemon::take_gpu_query(Connection& connection) {
+  pool_->find_out();
+  connection.gpus_asked = Clock::now();
+  connection.deadline = *connection.gpus_asked + kLongestReading;
+}
+
+// Returns false while NVML is being read, and while the client has yet to read the answer.
+bool Daemon::answer_gpu_query(Connection& connection) {
+  const WorkerReady& offer = pool_->offer();
+  // The first worker finds out which devices there are.
+  const bool knows = !offer.devices.empty() || (pool_->starting() == 0 && !pool_->finding_out());
+  if (!knows && Clock::now() < connection.deadline) return false;
+  std::vector<GpuName> names;
+  for (const WorkerReady::Identity& identity : offer.identities) {
+    names.push_back({identity.pci_bus_id, identity.uuid});
+  }
+  std::shared_ptr<const GpuSample> sample;
+  const bool read = monitor_.find(offer.driver_path, names, *connection.gpus_asked, &sample);
+  if (!read && Clock::now() < connection.deadline) return false;
+
+  const Identity& asker = *connection.identity;
+  wire::GpuReport report;
+  if (sample) report.driver_version = sample->driver_version;
+  report.cuda_version = offer.driver_version;
+  report.layout = nvml::layout();
+  report.host = p2p::host_identity();
+  for (size_t i = 0; i < offer.devices.size(); ++i) {
+    wire::GpuReport::Gpu gpu = gpu_of(offer, i, sample.get());
+    std::optional<Admission::Room> room = pool_->report(
+        &gpu, sample ? sample->gpus[i].memory_of : std::map<uint32_t, uint64_t>(), asker);
+    if (!room) room = admission_.device_room(asker, gpu.ordinal);
+    limit(&gpu, room);
+    report.gpus.push_back(std::move(gpu));
+  }
+  return send_answer(connection, wire::MessageType::kGpuReport, wire::encode(report));
+}
+
+}  // namespace rcuda::server

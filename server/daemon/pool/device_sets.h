@@ -1,0 +1,61 @@
+// DeviceSets: for which devices workers are started (RCUDA_SERVER_DEVICE_ISOLATION), and how a
+// worker is told.
+//
+//   commands  every worker has all devices and sees the machine's /dev
+//   server    every worker has all devices that the server offers. One of a server of root sees
+//             the nodes of these only
+//   session   a worker has the devices of one session. Idle workers are kept for the sets of the
+//             latest sessions, at first for single devices
+// The daemon does not use CUDA. If it must know the devices first, the first worker is a scout: it
+// sees everything, says what there is, and serves nobody.
+// Threads: the daemon's. Blocking: for the kernel's account of its GPUs. Errors: none.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/protocol/settings.h"
+#include "server/protocol/worker_messages.h"
+#include "server/sandbox/device_scope.h"
+
+namespace rcuda::server {
+
+class DeviceSets {
+ public:
+  // The devices of a worker, in ascending order; empty: all that the server offers. None: a scout.
+  using Key = std::optional<std::vector<uint32_t>>;
+
+  struct Machine {
+    bool root = false;          // this process may hide nodes from its workers
+    bool nvidia = false;        // the kernel has NVIDIA's driver
+    bool shared_nodes = false;  // nvidiactl and nvidia-uvm are there; the driver makes them when it
+                                // is first used after the machine's start
+  };
+  static Machine this_machine();
+
+  explicit DeviceSets(const Settings& settings, const Machine& machine = this_machine());
+
+  bool per_session() const;
+  bool needs_scout() const { return !known_; }
+  void learn(const WorkerReady& scout);
+
+  // The worker that a session needs.
+  Key key_of(const std::vector<uint32_t>& devices) const;
+  // Idle workers are wanted for these.
+  std::vector<Key> wanted(size_t idle) const;
+  void used(const Key& key);
+  // Variables for the environment of a worker, as NAME=value.
+  std::vector<std::string> environment(const Key& key) const;
+
+ private:
+  const Settings& settings_;
+  const bool hides_nodes_;  // workers can have a /dev of their own
+  bool known_;
+  std::vector<DeviceScope::Device> devices_;  // empty: it does not matter
+  std::list<std::vector<uint32_t>> recent_;   // of sessions, the latest first
+};
+
+}  // namespace rcuda::server

@@ -1,0 +1,309 @@
+// WorkerPool: the worker processes of a daemon, from their start to their reaping.
+//
+// The pool keeps some started workers idle, each with a different base of addresses, and assigns
+// sessions to them: RCUDA_SERVER_POOL of them, and more for a while after many sessions came at
+// once (pool_demand.h), if workers serve one session each. It starts more workers for clients that
+// wait, a few at a time; the client that has waited longest gets the first that is ready. It also
+// does so if a client's other servers already use the bases of the idle ones (address_window.h). A
+// worker that dies is reaped and logged; only its client notices. If workers fail to start, the
+// pool tries again after growing pauses, and keeps the reason for clients that wait. If the reason
+// will not pass by itself, clients do not wait.
+//
+// A worker whose session is over and that can be clean again serves other sessions of the same
+// owner (owner.h), if RCUDA_SERVER_REUSE is set and the server is not root
+// (worker_pool_reuse.cpp). It is kept for RCUDA_SERVER_POOL_TIME, and as many as
+// RCUDA_SERVER_POOL_MOST. The pool then does not grow otherwise, and starts no worker beside those
+// that are being cleaned, which would hold them up; of a crowd of one owner most wait for those.
+//
+// A worker that restricts itself to some devices does so before its driver starts, so a session
+// needs a worker of its set of devices (DeviceSets), and of its compute share (compute_share.h).
+// Idle workers have no share; a session with one waits for the start of its worker. Where
+// delegated, each worker has a cgroup.
+//
+// Threads: the daemon's only thread, which polls the descriptors (add_descriptors()) and calls
+// handle() for those that are ready. Blocking: shutdown() only. A worker that does not read its
+// messages counts as dead. Errors: last_failure() says why no worker starts.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <poll.h>
+#include <sys/types.h>
+
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+#include "common/messages/export_messages.h"
+#include "common/messages/gpu_report.h"
+#include "common/messages/handshake.h"
+#include "common/messages/server_status.h"
+#include "common/reach/socket_keys.h"
+#include "common/tls/connection.h"
+#include "server/addresses/address_window.h"
+#include "server/daemon/admission/admission.h"
+#include "server/daemon/admission/leases.h"
+#include "server/daemon/ops/audit.h"
+#include "server/daemon/ops/worker_log.h"
+#include "server/daemon/pool/cgroup.h"
+#include "server/daemon/pool/device_sets.h"
+#include "server/daemon/pool/pool_demand.h"
+#include "server/identity/identity.h"
+#include "server/protocol/reports.h"
+#include "server/protocol/session_grant.h"
+#include "server/protocol/settings.h"
+#include "server/protocol/work_page.h"
+#include "server/protocol/worker_messages.h"
+
+namespace rcuda::server {
+
+class WorkerPool {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // `bases`: of this server's workers. Servers with different bases do not clash in one client.
+  // `port`: at which other workers ask for what this server's workers export.
+  WorkerPool(const Settings& settings, const Bases& bases, uint16_t port = 0);
+  ~WorkerPool();
+
+  // Where ended sessions are recorded; nowhere without a call.
+  void record_in(Audit* audit) { audit_ = audit; }
+
+  // Ends the processes that workers leave behind, where workers have no cgroup. For a process whose
+  // only children are workers.
+  void adopt_orphans();
+
+  // Finds out what this process can limit and hide. An error names a setting that cannot be met.
+  Status prepare();
+  // A client that may have a session, and the compute share that this session gets (0: none).
+  struct Waiting {
+    const wire::Hello* hello = nullptr;
+    uint32_t sm_percent = 0;
+    const Identity* identity = nullptr;  // null: it gets no worker that has served somebody
+  };
+  // worker_pool_fill.cpp: starts the workers that are missing for the idle target and for the
+  // `waiting` sessions, and ends idle workers beyond that.
+  void refill(const std::vector<Waiting>& waiting);
+  // Whether a session of that user can run here. assign() checks it as well.
+  static Status check_user(const Identity& identity);
+  // Whether an idle worker suits the client: its devices, its share, and a base that it does not
+  // use.
+  bool has_worker_for(const Waiting& client) const;
+  // Assigns a session to such a worker. Returns false if there is none. On success it takes the
+  // socket and closes it here, and it takes the permit and keeps it until the worker is reaped. An
+  // error means that this client can have no session, and says why.
+  // `key`: see SessionGrant. `peeked`: see WorkerMessage, here as in attach() and the following.
+  // `permit`: may point to null, for a session without limits.
+  Result<bool> assign(const wire::Hello& hello, const Identity& identity,
+                      const std::optional<tls::Key>& key, size_t peeked, UniqueFd* socket,
+                      std::unique_ptr<Admission::Permit>* permit);
+  // Passes on a further socket of a session. Returns false if no worker has the token, or if the
+  // socket has come before.
+  bool attach(const wire::Attach& attach, size_t peeked, UniqueFd socket);
+
+  // Passes on a connection from another worker of a session. Returns false if the worker that it is
+  // for is not in this pool. On success it takes the socket and closes it here.
+  bool call_on(const wire::PeerHello& hello, size_t peeked, UniqueFd* socket);
+  // Passes on a connection from a worker that looks up what another one has exported. `user`: of
+  // the process at its other end. Returns false if no worker of that user is at the place.
+  bool look_up(const wire::ExportQuery& query, uid_t user, size_t peeked, UniqueFd* socket);
+  // Whether a session runs as that user.
+  bool runs_as(uid_t user) const;
+
+  void add_descriptors(std::vector<pollfd>* items) const;
+  // Handles the events of every worker whose descriptors are ready.
+  void handle(const std::vector<pollfd>& items);
+  // When handle() and refill() must be called again even without an event.
+  Clock::time_point next_deadline() const;
+
+  // Tells all workers to end, waits, kills the rest, and waits again. Blocks for twice the stop
+  // timeout at most. A process that is stuck in a driver may survive even that and is left behind.
+  void shutdown();
+
+  // Ends the sessions under a lease. The worker tells the client why; a worker that does not end
+  // within twice the stop timeout is killed.
+  void end_leased(const std::string& lease, const std::string& why);
+  // Ends the session of that worker, likewise. kNotFound if there is none that `may_end`.
+  Status end_session(uint32_t worker_pid, const std::function<bool(const Identity& owner)>& may_end,
+                     const std::string& why);
+  // What runs, and under which leases.
+  std::vector<Leases::Use> uses() const;
+  // worker_pool_report.cpp: adds what the sessions under a lease have done, until end_leased().
+  void report(wire::LeaseInfo* lease) const;
+
+  size_t sessions() const;
+  // Whether a user may know of all sessions: the server's own user, and root.
+  static bool sees_all(const Identity& to);
+  // worker_pool_report.cpp: adds the idle workers and the sessions, as far as `to` may see them.
+  void report(wire::ServerStatus* status, const Identity& to) const;
+  // Adds the sessions that use a GPU, as far as `to` may see them. `memory_of`: by worker process.
+  // Returns what is left for the user's session that has the least left; none without a limit.
+  std::optional<Admission::Room> report(wire::GpuReport::Gpu* gpu,
+                                        const std::map<uint32_t, uint64_t>& memory_of,
+                                        const Identity& to) const;
+  size_t starting() const;
+  bool ever_ready() const { return !offer_.driver.empty(); }
+  const WorkerReady& offer() const { return offer_; }  // of the latest worker that became ready
+  // A client asks for the devices. If no worker has told them yet, the next refill() starts one,
+  // also without a pool; it ends when it has.
+  void find_out() { asked_ = true; }
+  bool finding_out() const { return asked_ && !ever_ready() && last_failure_.ok(); }
+  // Why the latest worker did not start; ok if it did.
+  const Status& last_failure() const { return last_failure_; }
+  // Call it if the pool has no worker for the client. Returns ok if the client should wait. Returns
+  // the failure if the latest worker did not start for a lasting reason (start_failure.h) and no
+  // other worker for the client is starting or being cleaned. The pool retries after a pause.
+  Status lasting_failure(const Waiting& client) const;
+
+ private:
+  // A worker that serves another session goes from kBusy to kCleaning to kIdle.
+  enum class State { kStarting, kIdle, kBusy, kCleaning, kEnding };
+  struct Worker {
+    State state = State::kStarting;
+    pid_t pid = -1;
+    UniqueFd process;  // pidfd
+    std::unique_ptr<WorkerCgroup> cgroup;
+    DeviceSets::Key devices;
+    uint32_t sm_percent = 0;
+    UniqueFd control;  // for sending only
+    UniqueFd reports;  // pipe from the worker (reports.h)
+    ReportReader reader;
+    WorkerLog log;
+    Base base;
+    std::vector<std::optional<wire::AttachToken>> attach_tokens;  // of sockets that may still come
+    Clock::time_point since;
+    std::string owner;  // of its sessions so far, who alone may have it; empty: none so far
+    std::optional<Clock::time_point> returned;  // when its last session was over
+    wire::ServerStatus::Session session;        // while busy, like the next eight
+    Identity identity;
+    std::unique_ptr<Admission::Permit> permit;
+    std::optional<WorkPage> work;
+    std::optional<SessionTotals> totals;  // once it has said that its session is over
+    bool heard = false;                   // nothing more of it is read in this session
+    wire::ExportPlace exports{};          // where others look up what it exports
+    uint8_t client[16] = {};              // session_name() of Hello::session
+    uint32_t index = 0;                   // Hello::worker
+    bool said_why = false;                // why it could not start is already reported to failed()
+    bool hangs = false;                   // did not start in time; it is killed but has not ended
+    // Set if the process has ended but waitpid() does not report it yet, because a tracer (a
+    // debugger) is notified first: when to call waitpid() again.
+    std::optional<Clock::time_point> ask_at;
+    Clock::time_point look_at{};               // while busy: when to enforce limits of time
+    std::optional<Clock::time_point> kill_at;  // its session should have ended by then
+    std::string fallback;                      // Hello::fallback
+    std::string ended_by;                      // the daemon's reason, for the audit
+    bool lease_ended = false;                  // what the session does counts for no lease
+
+    bool is(State what) const { return state == what && !ask_at; }
+    // Also if the process has ended meanwhile and waits for its tracer.
+    bool is_busy() const { return state == State::kBusy; }
+    bool is_spare() const {
+      return is(State::kStarting) || is(State::kIdle) || is(State::kCleaning);
+    }
+    bool is_kept() const { return !owner.empty() && (is(State::kIdle) || is(State::kCleaning)); }
+    bool is_read() const {
+      return !heard && (is(State::kStarting) || is(State::kBusy) || is(State::kCleaning));
+    }
+  };
+
+  Status start(const Base& base, const DeviceSets::Key& devices, uint32_t sm_percent);
+  Status hold(Worker* worker);
+  bool shows(const Worker& worker, const Identity& to) const;
+  void end(Worker& worker, const std::string& why);
+  // Adds a session to what those of a lease have done.
+  static void add_to_lease(const Worker& worker, wire::LeaseInfo* lease);
+  // Adds a session that has ended to the totals and to its lease's.
+  void count_end(const Worker& worker);
+  // The session, as it is now.
+  static wire::ServerStatus::Session session_of(const Worker& worker);
+  static AuditedSession audited(const Worker& worker);
+  bool suits(const Worker& worker, const Waiting& client) const;
+  SessionGrant grant_to(const Identity& identity, const Worker& worker) const;
+  std::vector<Worker*> idle_for(const Waiting& client);
+  static uid_t user_of(const Worker& worker);
+  // On success it takes the socket of the message and closes it here; otherwise `socket` has it.
+  static bool pass_on(Worker& worker, WorkerMessage message, UniqueFd* socket);
+  void give_up(Worker& worker, const Status& why);
+  void hand_over(Worker& worker, const wire::Hello& hello, const Identity& identity);
+  void report_end(const Worker& worker, int status);
+  void record_end(const Worker& worker, const std::string& outcome);
+  void stop(Worker& worker);
+  bool may_start() const;
+  bool had_better_wait(const Waiting& client) const;
+  // When it shows how many clients come at once.
+  Clock::time_point counted_at() const { return waiting_since_ + std::chrono::milliseconds(50); }
+  bool cleans() const;
+  Base choose_base(const wire::Hello* hello) const;
+  void read(Worker& worker);
+  void read_start(Worker& worker, const WorkerMessage& message);
+  // worker_pool_reuse.cpp
+  void read_session(Worker& worker, const WorkerMessage& message);
+  bool wants_back(const Worker& worker) const;
+  void rest(Worker& worker);
+  bool reuses() const;
+  // Until when clients wait for a worker that is being cleaned: for as long as the start of another
+  // one takes.
+  Clock::time_point clean_by(const Worker& worker) const;
+  // Whether it is being cleaned, and will be ready before a worker that starts now.
+  bool is_clean_soon(const Worker& worker) const;
+  // Returns false while waitpid() does not report the end, because of a tracer.
+  bool reap(Worker& worker);
+  void collect(Clock::time_point deadline);
+  // worker_pool_limits.cpp: enforces the limits that a worker should enforce itself. Returns when
+  // to check the worker again. Ends the worker if `now` is later than a limit allows.
+  Clock::time_point enforce_time(Worker& worker, Clock::time_point now);
+  void end_orphans();
+  // In worker_pool_failures.cpp. Whether a worker that started after this one's end would end in
+  // the same way.
+  bool ends_again(const Worker& worker, int status);
+  // The next worker gets a larger base.
+  void did_not_start(const Worker& worker, const Status& status, bool is_lasting);
+  void failed(const Status& status, bool is_lasting, const DeviceSets::Key& devices,
+              uint32_t sm_percent);
+
+  const Settings& settings_;
+  Audit* audit_ = nullptr;
+  const Bases bases_;
+  const uint16_t port_;
+  uint32_t doublings_;  // of the bases' size: for this machine's GPUs, or more if drivers need more
+  DeviceSets device_sets_;
+  PoolDemand demand_;
+  std::unique_ptr<Cgroups> cgroups_;  // none: processes have limits of their own
+  std::list<Worker> workers_;
+  size_t waiting_ = 0;               // clients, at the last refill()
+  Clock::time_point waiting_since_;  // the first of them
+  // Of workers' starts and of ended sessions, by user and medium.
+  wire::ServerStatus::Totals totals_;
+  // Of ended sessions, by the id of their lease, which has not ended.
+  std::map<std::string, wire::LeaseInfo> lease_totals_;
+  WorkerReady offer_;
+  std::string warning_;  // of the latest worker, and already logged
+  Status last_failure_;
+  // Set if the failure is lasting: the devices and the share of the worker that failed.
+  struct LastingFailure {
+    DeviceSets::Key devices;
+    uint32_t sm_percent = 0;
+  };
+  std::optional<LastingFailure> lasting_;
+  // The latest failure, if that worker ended without a word.
+  struct Crash {
+    DeviceSets::Key devices;
+    Clock::time_point at;
+  };
+  std::optional<Crash> crash_;
+  bool asked_ = false;  // for the devices
+  int failures_ = 0;    // in a row
+  bool adopts_ = false;
+  std::set<pid_t> not_of_workers_;  // children of this process from before the first worker
+  std::set<pid_t> killed_orphans_;
+  std::optional<Clock::time_point> orphans_at_;  // when to look for them again
+  Clock::time_point retry_at_{};
+};
+
+}  // namespace rcuda::server

@@ -1,0 +1,138 @@
+// What the pool tells of its sessions: all of them to the server's own user and to root, and to
+// others their own.
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include <unistd.h>
+
+#include "server/daemon/pool/worker_pool.h"
+
+namespace rcuda::server {
+
+namespace {
+
+// The names of users come from outside: those beyond the bound are counted as one.
+wire::ServerStatus::Account& account_of(wire::ServerStatus::Totals* totals, const std::string& user,
+                                        const std::string& medium) {
+  std::vector<wire::ServerStatus::Account>& accounts = totals->accounts;
+  const auto found = std::find_if(accounts.begin(), accounts.end(), [&](const auto& account) {
+    return account.user == user && account.medium == medium;
+  });
+  if (found != accounts.end()) return *found;
+  if (accounts.size() == wire::kMaxAccounts - 1) {
+    return accounts.emplace_back(wire::ServerStatus::Account{"others", medium});
+  }
+  if (accounts.size() == wire::kMaxAccounts) return accounts.back();
+  return accounts.emplace_back(wire::ServerStatus::Account{user, medium});
+}
+
+void add_session(wire::ServerStatus::Totals* totals, const std::string& user,
+                 const std::string& medium, const wire::Work& work) {
+  wire::ServerStatus::Account& account = account_of(totals, user, medium);
+  ++account.sessions;
+  account.work += work;
+}
+
+}  // namespace
+
+void WorkerPool::add_to_lease(const Worker& worker, wire::LeaseInfo* lease) {
+  const auto age = std::chrono::floor<std::chrono::milliseconds>(Clock::now() - worker.since);
+  ++lease->begun;
+  lease->device_ms += static_cast<uint64_t>(age.count()) * worker.session.devices.size();
+  if (worker.work) lease->work += worker.work->read();
+}
+
+bool WorkerPool::sees_all(const Identity& to) {
+  if (to.roles) return to.roles->has(Role::kObserver) || to.roles->has(Role::kOperator);
+  return to.method != "insecure" && (to.uid == ::geteuid() || to.uid == 0u);
+}
+
+bool WorkerPool::shows(const Worker& worker, const Identity& to) const {
+  return worker.is(State::kBusy) && (sees_all(to) || same_user(worker.identity, to));
+}
+
+wire::ServerStatus::Session WorkerPool::session_of(const Worker& worker) {
+  wire::ServerStatus::Session session = worker.session;
+  session.user = worker.identity.user;
+  session.seconds = static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - worker.since).count());
+  if (!worker.work) return session;
+  session.work = worker.work->read();
+  if (worker.work->fell_back() && !worker.fallback.empty()) session.medium = worker.fallback;
+  return session;
+}
+
+AuditedSession WorkerPool::audited(const Worker& worker) {
+  AuditedSession session{worker.identity, session_of(worker), {}, {}};
+  session.session.user = worker.session.user;  // as the client claims
+  if (worker.permit) {
+    session.allowances = worker.permit->allowances();
+    session.limits = worker.permit->limits();
+  }
+  return session;
+}
+
+void WorkerPool::count_end(const Worker& worker) {
+  if (worker.work) {
+    const wire::ServerStatus::Session session = session_of(worker);
+    add_session(&totals_, session.user, session.medium, session.work);
+  }
+  const std::string& lease = worker.identity.lease;
+  if (!lease.empty() && !worker.lease_ended) add_to_lease(worker, &lease_totals_[lease]);
+}
+
+void WorkerPool::report(wire::LeaseInfo* lease) const {
+  if (const auto ended = lease_totals_.find(lease->id); ended != lease_totals_.end()) {
+    lease->begun += ended->second.begun;
+    lease->device_ms += ended->second.device_ms;
+    lease->work += ended->second.work;
+  }
+  for (const Worker& worker : workers_) {
+    if (worker.is(State::kBusy) && worker.identity.lease == lease->id) add_to_lease(worker, lease);
+  }
+}
+
+void WorkerPool::report(wire::ServerStatus* status, const Identity& to) const {
+  status->driver = offer_.driver;
+  status->devices = offer_.devices;
+  if (sees_all(to)) status->totals = totals_;
+  for (const Worker& worker : workers_) {
+    if (worker.is(State::kIdle)) ++status->idle_workers;
+    if (!shows(worker, to)) continue;
+    const wire::ServerStatus::Session session = session_of(worker);
+    status->sessions.push_back(session);
+    if (!worker.work || !sees_all(to)) continue;
+    add_session(&status->totals, session.user, session.medium, session.work);
+  }
+}
+
+std::optional<Admission::Room> WorkerPool::report(wire::GpuReport::Gpu* gpu,
+                                                  const std::map<uint32_t, uint64_t>& memory_of,
+                                                  const Identity& to) const {
+  std::optional<Admission::Room> least;
+  for (const Worker& worker : workers_) {
+    const std::vector<uint32_t>& devices = worker.session.devices;
+    if (!shows(worker, to) ||
+        std::find(devices.begin(), devices.end(), gpu->ordinal) == devices.end()) {
+      continue;
+    }
+    wire::GpuReport::Process process{worker.session.host, worker.session.client_pid};
+    if (worker.work) process.used_bytes = worker.work->held(gpu->ordinal);
+    const auto told = memory_of.find(static_cast<uint32_t>(worker.pid));
+    if (told != memory_of.end()) process.used_bytes = told->second;
+    if (worker.permit) {
+      const auto booked = worker.permit->device_use(gpu->ordinal);
+      if (booked) process.used_bytes = *booked;
+      const auto room = worker.permit->device_room(gpu->ordinal);
+      if (room && same_user(worker.identity, to) && (!least || room->free < least->free)) {
+        least = room;
+      }
+    }
+    gpu->processes.push_back(std::move(process));
+  }
+  return least;
+}
+
+}  // namespace rcuda::server

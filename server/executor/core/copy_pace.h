@@ -1,0 +1,61 @@
+// CopyPace: delays copies between the client and the devices if an allowance limits their bandwidth
+// (server/quota).
+//
+// A copy that would exceed the allowance does not start. It stays in the command ring, and so do
+// the commands behind it, as their order demands; the executor thread goes on with everything else.
+// The copy in question may have any size: it is the next one that waits. Counted are bytes that
+// pass between the client and this server, and between two servers; those of a graph's copies count
+// with each launch. Not counted are copies inside a server, and memory of the client that kernels
+// use directly (mapped and managed memory).
+//
+// Executor thread only. Nothing blocks. Times are nanoseconds of the monotonic clock.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "common/wire/protocol.h"
+#include "server/executor/graphs/graph_copies.h"
+#include "server/executor/host_memory/host_memory.h"
+#include "server/executor/objects/objects.h"
+#include "server/quota/quota.h"
+
+namespace rcuda::server {
+
+class CopyPace {
+ public:
+  // All outlive this object.
+  CopyPace(Quota& quota, const HostMemory& host_memory, SessionObjects& objects,
+           const GraphCopies& graph_copies)
+      : quota_(quota),
+        host_memory_(host_memory),
+        objects_(objects),
+        graph_copies_(graph_copies),
+        limits_(quota.limits_bandwidth()) {}
+
+  bool limits() const { return limits_; }
+  // Whether the command may be carried out now. If not, it may be asked about again at until():
+  // other sessions of its accounts may copy meanwhile.
+  bool may_start(std::span<const std::byte> frame, uint64_t now);
+  uint64_t until() const { return until_; }
+  // To be called after a command with copies was accepted.
+  void book(uint16_t opcode, std::span<const std::byte> body, uint64_t now);
+
+  // The bytes that the command moves between the client, or another server, and a device. 0 for all
+  // other commands and for malformed ones.
+  uint64_t bytes_of(uint16_t opcode, std::span<const std::byte> body) const;
+
+ private:
+  uint64_t bytes_of_launch(std::span<const std::byte> body) const;
+  bool is_clients(uint64_t address) const { return host_memory_.find(address, 1) != nullptr; }
+
+  Quota& quota_;
+  const HostMemory& host_memory_;
+  SessionObjects& objects_;
+  const GraphCopies& graph_copies_;
+  const bool limits_;
+  uint64_t until_ = 0;
+};
+
+}  // namespace rcuda::server

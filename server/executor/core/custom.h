@@ -1,0 +1,81 @@
+// Types and helpers of the handlers of custom commands (wire::Custom). The handlers are in
+// handlers/, by family; the generated api/server_commands.h declares them.
+//
+// Each handler gets the services of its family (services.h) and a command. The command's header is
+// valid, and its context is current. Exception: a command that carries a completion word also runs
+// if its context is invalid; then no context is current. The body is untrusted input from the
+// client. The bytes after it are read with BodyReader, which bounds every read.
+// A command that carries a completion word always signals it, with the error if there is one,
+// because a thread of the client waits for it. Such an error is latched as well only if it is
+// sticky, if the word is that of a staging slot that the copy reads, or if the command is the half
+// of a peer copy that reports errors (wire::kPeerReports).
+// Executor thread only; none blocks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "common/wire/protocol.h"
+#include "server/executor/answers/answers.h"
+#include "server/executor/core/dispatch.h"
+#include "server/executor/core/services.h"
+
+namespace rcuda::server {
+
+struct Command {
+  const wire::CommandHeader& header;
+  std::span<const std::byte> tail;  // for a handler: the bytes after the body; else body and tail
+  ReplyTarget target;               // call 0: posted
+};
+
+struct CustomEntry {
+  // `reply` becomes the reply's body, unless the command was posted or its reply is deferred.
+  HandlerResult (*run)(Executor& executor, const Command& command,
+                       std::vector<std::byte>* reply) = nullptr;
+  // For commands with WhileHeld::kAsks: whether a driver may wait for the device in the command.
+  // Null for other commands.
+  bool (*may_wait)(Executor& executor, const Command& command) = nullptr;
+};
+// Generated: the entry of an opcode below kFirstGenerated. Returns nullptr if the opcode is not a
+// custom command, or is SessionEnd, which the session loop executes.
+const CustomEntry* custom_command(uint16_t opcode);
+
+class BodyReader {
+ public:
+  explicit BodyReader(std::span<const std::byte> body) : left_(body) {}
+
+  template <typename T>
+  bool read(T* value) {
+    if (left_.size() < sizeof(T)) return false;
+    std::memcpy(value, left_.data(), sizeof(T));
+    left_ = left_.subspan(sizeof(T));
+    return true;
+  }
+  bool bytes(size_t count, std::span<const std::byte>* bytes) {
+    if (left_.size() < count) return false;
+    *bytes = left_.first(count);
+    left_ = left_.subspan(count);
+    return true;
+  }
+  std::span<const std::byte> rest() const { return left_; }
+
+ private:
+  std::span<const std::byte> left_;
+};
+
+inline bool word_exists(uint32_t word) { return word < wire::ClientWindow::kCompletionCount; }
+
+template <typename T>
+void append(std::vector<std::byte>* reply, const T& item) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(&item);
+  reply->insert(reply->end(), bytes, bytes + sizeof item);
+}
+
+// The parameters of a function or kernel, in order.
+std::vector<wire::ParameterInfo> parameters_of(const api::DriverTable& driver, void* handle,
+                                               bool is_kernel);
+
+}  // namespace rcuda::server

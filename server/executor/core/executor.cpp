@@ -1,0 +1,103 @@
+#include "server/executor/core/executor.h"
+
+#include <string>
+#include <utility>
+
+namespace rcuda::server {
+namespace {
+
+PeerHub::Options peer_options(const PeerSettings& settings, Answers& answers, Jobs& jobs,
+                              ExportedNames& names) {
+  PeerHub::Options options{settings};
+  options.names = &names;
+  options.on_error = [&answers](CUresult error) { answers.latch(error); };
+  // Wakes an executor thread that may be waiting in PeerWaits.
+  options.on_change = [&jobs] { jobs.wake(); };
+  options.report = [&answers](const std::string& line) {
+    (void)answers.events().output(true, line);
+  };
+  return options;
+}
+
+// Copies that are held back for a limit (CopyPace) must not send their bytes before.
+HostMemory::Options host_options(const SessionResources& resources) {
+  HostMemory::Options options = resources.host_memory;
+  options.client_writes = !resources.quota->limits_bandwidth();
+  return options;
+}
+
+// Over other media the client does not see the marks. With several devices, the reset of one takes
+// away, for a moment, what another one may be about to write.
+bool can_mark(const SessionResources& resources) {
+  return resources.link->traits().shares_pages && resources.devices.size() == 1;
+}
+
+}  // namespace
+
+Executor::Executor(const SessionResources& given)
+    : resources(given),
+      metered(given, &done),
+      driver(metered.table()),
+      link(*given.link),
+      objects(driver, resources.devices),
+      answers(link),
+      jobs(link, work),
+      output(driver, objects, resources.output),
+      names(resources.exporter),
+      origins(*given.driver, resources.devices),
+      peers(*given.driver, peer_options(resources.peers, answers, jobs, names)),
+      peer_frees(driver, peers, jobs),
+      peer_memory(driver, work),
+      pool_frees(driver, objects, peers),
+      digest_memory(driver, metered),
+      completions(driver, objects, work, answers, output, pool_frees,
+                  {can_mark(resources) ? resources.wait_marks : std::span<std::byte>(),
+                   resources.most_streams}),
+      idle(driver, objects, work, completions),
+      device_waits(objects, idle, jobs, peers),
+      client_resources(answers.events()),
+      arrivals(std::make_shared<transport::Arrivals>()),
+      host_memory(driver, link, *arrivals, client_resources, metered, host_options(resources)),
+      region_puts(
+          std::make_shared<RegionPuts>(driver, link, answers, completions, names, resources.marks)),
+      mirrors(driver, link, objects, answers, completions, host_memory, digest_memory),
+      fetches_behind(objects, answers, mirrors),
+      graph_keeper(driver, objects, client_resources, idle),
+      arrival_gates(std::make_shared<ArrivalGates>(driver, resources.arrival_words)),
+      host_callbacks(driver, link, answers.events(), client_resources, graph_keeper, mirrors,
+                     arrival_gates),
+      shadow_copies(driver, link, answers, host_memory, region_puts, arrival_gates, *arrivals),
+      gpu_direct(*given.driver, link, answers, host_memory),
+      graph_copies(driver, graph_keeper, {host_memory, mirrors, shadow_copies, host_callbacks},
+                   resources.quota->limits_bandwidth()),
+      pace(*resources.quota, host_memory, objects, graph_copies),
+      images(resources.images),
+      blob_services{blobs},
+      context_services{driver,      resources,   objects, answers, output,          peers,
+                       completions, host_memory, mirrors, links,   device_resources},
+      copy_services{driver,      resources,    objects,       answers,   output,     completions,
+                    host_memory, graph_keeper, shadow_copies, *arrivals, gpu_direct, done},
+      graph_services{driver, objects, host_memory, graph_keeper, graph_copies, host_callbacks},
+      interprocess_services{driver, names, origins},
+      launch_services{driver, objects, completions, host_callbacks},
+      memory_services{driver,         metered,      pool_frees, host_memory, mirrors,
+                      fetches_behind, *region_puts, names,      origins},
+      module_services{driver, resources, objects, answers, output, device_waits, images, links},
+      peer_services{resources, objects,     answers,       work,          idle,
+                    peers,     peer_memory, shadow_copies, copy_outcomes, done},
+      stream_services{driver, resources, objects, answers, output, completions, idle} {
+  link.before_puts([puts = region_puts] { puts->deliver(); });
+  link.on_immediate([arrivals = arrivals](uint32_t immediate, uint64_t bytes) {
+    arrivals->arrived(immediate, bytes);
+  });
+  names.before_first_use([puts = region_puts.get()] { puts->settle(); });
+  metered.before_trimming([this] {
+    if (peers.holding()) return false;
+    pool_frees.reached_all();
+    return true;
+  });
+}
+
+Executor::~Executor() { region_puts->end(); }
+
+}  // namespace rcuda::server

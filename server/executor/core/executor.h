@@ -1,0 +1,120 @@
+// Executor: owns the components of a session, and the services through which handlers use them.
+//
+// Members are declared in the order of construction: each uses only those above it, and is
+// destroyed before them. Apart from tests, only the session loop, dispatch.cpp and the generated
+// api/server_commands.cpp include this header; other code knows the type by name only. A component
+// gets everything it needs in its constructor. A handler gets the services of its family
+// (services.h).
+//
+// Threads: everything runs on the executor thread (server/worker/session_loop.h), except where a
+// component says otherwise. That thread never blocks in the driver: a command that has to wait
+// becomes a Completion.
+// Ownership: everything that `resources` points to outlives the Executor. Objects that the client
+// created belong to the process; what the driver still has of them when the session is over is
+// destroyed by the worker, or ends with it (server/worker/cleaning.h).
+// Errors are CUresults, because they are the application's answers. HandlerResult::malformed marks
+// a malformed command, which ends the session.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "api/command_traits.h"
+#include "common/transport/arrivals.h"
+#include "server/executor/answers/answers.h"
+#include "server/executor/answers/blobs.h"
+#include "server/executor/answers/client_resources.h"
+#include "server/executor/answers/device_output.h"
+#include "server/executor/core/copy_pace.h"
+#include "server/executor/core/services.h"
+#include "server/executor/core/session_resources.h"
+#include "server/executor/graphs/graph_copies.h"
+#include "server/executor/graphs/graph_keeper.h"
+#include "server/executor/graphs/host_callbacks.h"
+#include "server/executor/host_memory/gpu_direct.h"
+#include "server/executor/host_memory/host_memory.h"
+#include "server/executor/host_memory/memory_origins.h"
+#include "server/executor/host_memory/region_puts.h"
+#include "server/executor/host_memory/shadow_copy.h"
+#include "server/executor/images/image_store.h"
+#include "server/executor/images/link_states.h"
+#include "server/executor/metering/metered_driver.h"
+#include "server/executor/mirrors/fetches_behind.h"
+#include "server/executor/mirrors/mirrors.h"
+#include "server/executor/objects/device_resources.h"
+#include "server/executor/objects/objects.h"
+#include "server/executor/peers/copy_outcomes.h"
+#include "server/executor/peers/device_waits.h"
+#include "server/executor/peers/peer_frees.h"
+#include "server/executor/peers/peer_hub.h"
+#include "server/executor/peers/peer_memory.h"
+#include "server/executor/streams/completions.h"
+#include "server/executor/streams/idle.h"
+#include "server/executor/streams/jobs.h"
+#include "server/executor/streams/pool_frees.h"
+#include "server/executor/streams/work_count.h"
+#include "server/names/exported_names.h"
+
+namespace rcuda::server {
+
+class Executor {
+ public:
+  explicit Executor(const SessionResources& resources);
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  const SessionResources resources;
+  wire::Work done;  // so far
+  MeteredDriver metered;
+  const api::DriverTable& driver;  // for what the program asks for; resources.driver: for others
+  transport::Link& link;
+  api::Leaves leaves = api::Leaves::kNothing;  // what the commands so far may have left
+
+  SessionObjects objects;
+  WorkCount work;
+  Answers answers;
+  Jobs jobs;
+  DeviceOutput output;
+  ExportedNames names;
+  MemoryOrigins origins;
+  PeerHub peers;  // its threads post jobs and latch errors
+  PeerFrees peer_frees;
+  PeerMemory peer_memory;
+  CopyOutcomes copy_outcomes;
+  PoolFrees pool_frees;
+  DigestMemory digest_memory;  // before what keeps digests: actions that are due
+  Completions completions;
+  IdleCheck idle;
+  DeviceWaits device_waits;
+  ClientResources client_resources;
+  const std::shared_ptr<transport::Arrivals> arrivals;  // the Link's threads have shares
+  HostMemory host_memory;
+  const std::shared_ptr<RegionPuts> region_puts;  // streams' work has shares
+  Mirrors mirrors;
+  FetchesBehind fetches_behind;
+  GraphKeeper graph_keeper;
+  const std::shared_ptr<ArrivalGates> arrival_gates;  // streams' work has shares
+  HostCallbacks host_callbacks;
+  ShadowCopies shadow_copies;
+  GpuDirect gpu_direct;
+  GraphCopies graph_copies;
+  CopyPace pace;
+  ImageStore images;
+  LinkStates links;
+  DeviceResources device_resources;
+  Blobs blobs;
+
+  BlobServices blob_services;
+  ContextServices context_services;
+  CopyServices copy_services;
+  GraphServices graph_services;
+  InterprocessServices interprocess_services;
+  LaunchServices launch_services;
+  MemoryServices memory_services;
+  ModuleServices module_services;
+  PeerServices peer_services;
+  StreamServices stream_services;
+};
+
+}  // namespace rcuda::server

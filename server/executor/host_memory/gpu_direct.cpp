@@ -1,0 +1,275 @@
+#include "server/executor/host_memory/gpu_direct.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <future>
+#include <string_view>
+
+#include "common/base/log.h"
+#include "server/executor/host_memory/dma_buf.h"
+#include "server/executor/streams/capture.h"
+
+namespace rcuda::server {
+namespace {
+
+// Below this size, copying through staging costs less than the driver queries about the memory.
+constexpr uint64_t kLeastBytes = 4096;
+// Allocations are registered in parts of this size and alignment: large enough to serve many
+// copies, small enough to register while a copy waits.
+constexpr uint64_t kPartBytes = 64ull << 20;
+constexpr size_t kMostWindows = 64;
+constexpr size_t kProbeBytes = 64u << 10;
+
+Status status_of(CUresult result, const char* what) {
+  return result == CUDA_SUCCESS ? Status() : Status::from_cuda(result, what);
+}
+
+// Memory and a stream of the device under test.
+struct Probe {
+  explicit Probe(const api::DriverTable& table) : driver(table) {}
+  ~Probe() {
+    if (stream) driver.cuStreamDestroy_v2(stream);
+    if (host) driver.cuMemFreeHost(host);
+    if (memory) driver.cuMemFree_v2(memory);
+  }
+
+  Status make() {
+    RCUDA_RETURN_IF_ERROR(status_of(driver.cuMemAlloc_v2(&memory, kProbeBytes), "cuMemAlloc"));
+    RCUDA_RETURN_IF_ERROR(status_of(
+        driver.cuMemHostAlloc(&host, 2 * kProbeBytes, CU_MEMHOSTALLOC_PORTABLE), "cuMemHostAlloc"));
+    return status_of(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  }
+  std::byte* out() const { return static_cast<std::byte*>(host); }
+  std::byte* in() const { return out() + kProbeBytes; }
+
+  // Copies by the driver, to compare with the adapter's.
+  Status to_host() {
+    RCUDA_RETURN_IF_ERROR(status_of(driver.cuMemcpyDtoHAsync_v2(in(), memory, kProbeBytes, stream),
+                                    "cuMemcpyDtoHAsync"));
+    return status_of(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+  }
+  Status to_device() {
+    RCUDA_RETURN_IF_ERROR(status_of(driver.cuMemcpyHtoDAsync_v2(memory, out(), kProbeBytes, stream),
+                                    "cuMemcpyHtoDAsync"));
+    return status_of(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+  }
+  void fill(uint64_t seed) {
+    for (size_t i = 0; i < kProbeBytes / sizeof seed; ++i) {
+      const uint64_t word = (seed + i) * 0x9e3779b97f4a7c15;
+      std::memcpy(out() + i * sizeof word, &word, sizeof word);
+    }
+    std::memset(in(), 0, kProbeBytes);
+  }
+  bool same() const { return std::memcmp(in(), out(), kProbeBytes) == 0; }
+
+  const api::DriverTable& driver;
+  CUdeviceptr memory = 0;
+  void* host = nullptr;
+  CUstream stream = nullptr;
+};
+
+const char* name_of(bool dma_buf) { return dma_buf ? "dma-buf" : "by address"; }
+
+}  // namespace
+
+struct GpuDirect::Window {
+  Window(transport::Link& owner, CUdeviceptr first, uint64_t size, unsigned long long buffer,
+         transport::RegionId id)
+      : link(owner), base(first), bytes(size), buffer_id(buffer), region(id) {}
+  ~Window() { (void)link.unexpose(region); }
+  bool contains(CUdeviceptr address, uint64_t count) const {
+    return address >= base && address - base < bytes && count <= bytes - (address - base);
+  }
+
+  transport::Link& link;
+  const CUdeviceptr base;
+  const uint64_t bytes;
+  const unsigned long long buffer_id;
+  const transport::RegionId region;
+};
+
+GpuDirect::~GpuDirect() = default;
+
+void GpuDirect::prove(const std::vector<SessionDevice>& devices) {
+  if (!link_.traits().has_adapter) return;
+  for (const SessionDevice& device : devices) {
+    CUcontext popped = nullptr;
+    if (driver_.cuCtxPushCurrent_v2(device.primary) != CUDA_SUCCESS) continue;
+    const Status as_dma_buf = prove(device, Method::kDmaBuf);
+    const Status by_address = as_dma_buf.ok() ? Status() : prove(device, Method::kAddress);
+    driver_.cuCtxPopCurrent_v2(&popped);
+    if (by_address.ok()) {
+      methods_[device.device] = as_dma_buf.ok() ? Method::kDmaBuf : Method::kAddress;
+      RCUDA_INFO("GPUDirect on device %d (%s): proven by a probe transfer", device.device,
+                 name_of(as_dma_buf.ok()));
+    } else {
+      RCUDA_INFO(
+          "no GPUDirect on device %d, copies go through host memory: dma-buf: %s; by address: %s",
+          device.device, as_dma_buf.context().c_str(), by_address.context().c_str());
+    }
+  }
+}
+
+Status GpuDirect::prove(const SessionDevice& device, Method method) {
+  if (!orders_adapter_writes(driver_, device.device)) {
+    return {Code::kUnsupported, kWritesOutOfOrder};
+  }
+  Probe probe(driver_);
+  RCUDA_RETURN_IF_ERROR(probe.make());
+  const Result<transport::RegionId> region = expose(probe.memory, kProbeBytes, method);
+  if (!region) return region.status();
+  const Result<transport::Region> host = link_.expose_device(
+      probe.host, 2 * kProbeBytes, {.for_peer = false});  // host memory; the peer never uses it
+  Status status = host.status();
+  void* const memory = reinterpret_cast<void*>(probe.memory);
+  if (status.ok()) {
+    probe.fill(0x5eed);
+    status = link_.loop_back(memory, probe.out(), kProbeBytes);
+  }
+  if (status.ok()) status = probe.to_host();
+  if (status.ok() && !probe.same()) {
+    status = {Code::kSystem, "what the adapter wrote is not in GPU memory"};
+  }
+  if (status.ok()) {
+    probe.fill(0xfeed);
+    status = probe.to_device();
+  }
+  if (status.ok()) status = link_.loop_back(probe.in(), memory, kProbeBytes);
+  if (status.ok() && !probe.same()) {
+    status = {Code::kSystem, "what the adapter read is not what is in GPU memory"};
+  }
+  if (host) (void)link_.unexpose(host->id);
+  (void)link_.unexpose(*region);
+  return status;
+}
+
+Result<transport::RegionId> GpuDirect::expose(CUdeviceptr address, uint64_t bytes, Method method) {
+  transport::DeviceMemory how{.for_peer = false};
+  Result<p2p::DmaBuf> exported = Status(Code::kUnsupported, "");
+  if (method == Method::kDmaBuf) {
+    exported = export_dma_buf(driver_, address, bytes);
+    if (!exported) return exported.status();
+    how.dma_buf = exported->file.get();
+    how.dma_buf_offset = exported->offset;
+  }
+  const Result<transport::Region> region =
+      link_.expose_device(reinterpret_cast<void*>(address), bytes, how);
+  if (!region) return region.status();
+  return region->id;
+}
+
+// An id that is unique among all allocations the process ever makes.
+std::optional<unsigned long long> GpuDirect::buffer_id(CUdeviceptr address) const {
+  unsigned long long id = 0;
+  if (driver_.cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address) != CUDA_SUCCESS) {
+    return std::nullopt;
+  }
+  return id;
+}
+
+std::shared_ptr<GpuDirect::Window> GpuDirect::reach(CUdeviceptr address, uint64_t bytes) {
+  const std::optional<unsigned long long> id = buffer_id(address);
+  if (!id) return nullptr;
+  for (auto at = windows_.begin(); at != windows_.end(); ++at) {
+    if (!(*at)->contains(address, bytes)) continue;
+    if ((*at)->buffer_id != *id) {
+      windows_.erase(at);
+      break;
+    }
+    windows_.splice(windows_.begin(), windows_, at);
+    return windows_.front();
+  }
+
+  unsigned type = 0, managed = 0, plain = 0;
+  int device = -1;
+  CUmemoryPool pool = nullptr;
+  std::array attributes{CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
+  std::array<void*, attributes.size()> values{&type, &managed, &plain, &device, &pool};
+  if (driver_.cuPointerGetAttributes(attributes.size(), attributes.data(), values.data(),
+                                     address) != CUDA_SUCCESS ||
+      type != CU_MEMORYTYPE_DEVICE || managed || !plain || pool) {
+    return nullptr;
+  }
+  const auto method = methods_.find(device);
+  CUdeviceptr base = 0;
+  size_t size = 0;
+  if (method == methods_.end() ||
+      driver_.cuMemGetAddressRange_v2(&base, &size, address) != CUDA_SUCCESS) {
+    return nullptr;
+  }
+  const CUdeviceptr first = std::max(base, address / kPartBytes * kPartBytes);
+  const CUdeviceptr last =
+      std::min(base + size, (address + bytes + kPartBytes - 1) / kPartBytes * kPartBytes);
+  if (last < address + bytes) return nullptr;  // spans two allocations
+  Result<transport::RegionId> region = expose(first, last - first, method->second);
+  if (!region && !windows_.empty()) {
+    windows_.clear();  // may free the missing resource: pinned memory or adapter entries
+    region = expose(first, last - first, method->second);
+  }
+  if (!region) {
+    RCUDA_DEBUG("a copy goes through host memory: %s", region.status().message().c_str());
+    return nullptr;
+  }
+  windows_.push_front(std::make_shared<Window>(link_, first, last - first, *id, *region));
+  if (windows_.size() > kMostWindows) windows_.pop_back();
+  return windows_.front();
+}
+
+void GpuDirect::sweep() {
+  windows_.remove_if([this](const std::shared_ptr<Window>& window) {
+    return buffer_id(window->base) != window->buffer_id;
+  });
+}
+
+std::optional<CUresult> GpuDirect::copy(const SessionStream& stream, uint64_t destination,
+                                        uint64_t source, uint64_t bytes) {
+  if (methods_.empty() || bytes < kLeastBytes) return std::nullopt;
+  // A graph may outlive the registration.
+  if (refuse_capture(driver_, stream.handle) != CUDA_SUCCESS) return std::nullopt;
+  struct Step {
+    transport::Link& link;
+    Answers& answers;
+    bool to_client;
+    transport::RegionId region;
+    uint64_t offset;
+    void* memory;
+    uint64_t bytes;
+    std::shared_ptr<Window> window;
+  };
+  uint64_t base = 0;
+  const HostMemory::Range* client = host_memory_.find(destination, bytes, &base);
+  const bool to_client = client && client->shadow;
+  const uint64_t device_address = to_client ? source : destination;
+  const uint64_t client_address = to_client ? destination : source;
+  if (!to_client) client = host_memory_.find(source, bytes, &base);
+  if (!client || !client->shadow || host_memory_.find(device_address, bytes)) {
+    return std::nullopt;
+  }
+  std::shared_ptr<Window> window = reach(device_address, bytes);
+  if (!window) return std::nullopt;
+  auto step = std::make_unique<Step>(
+      Step{link_, answers_, to_client, transport::RegionId{client->region}, client_address - base,
+           reinterpret_cast<void*>(device_address), bytes, std::move(window)});
+  const auto run = [](void* argument) {
+    const std::unique_ptr<Step> own(static_cast<Step*>(argument));
+    const auto over = std::make_shared<std::promise<void>>();
+    const auto done = [over, &answers = own->answers](const Status& status) {
+      if (!status.ok()) answers.latch(not_moved(status));
+      over->set_value();
+    };
+    if (own->to_client) {
+      own->link.write(own->region, own->offset, own->memory, own->bytes, done);
+    } else {
+      own->link.read(own->region, own->offset, own->memory, own->bytes, done);
+    }
+    over->get_future().wait();
+  };
+  const CUresult result = driver_.cuLaunchHostFunc(stream.handle, run, step.get());
+  if (result == CUDA_SUCCESS) (void)step.release();
+  return result;
+}
+
+}  // namespace rcuda::server

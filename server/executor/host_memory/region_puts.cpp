@@ -1,0 +1,261 @@
+#include "server/executor/host_memory/region_puts.h"
+
+#include <algorithm>
+#include <chrono>
+#include <future>
+#include <thread>
+
+#include "server/executor/host_memory/host_memory.h"
+
+namespace rcuda::server {
+
+RegionPuts::RegionPuts(const api::DriverTable& driver, transport::Link& link, Answers& answers,
+                       Completions& completions, const ExportedNames& names,
+                       std::span<std::byte> marks)
+    : driver_(driver),
+      link_(link),
+      answers_(answers),
+      completions_(completions),
+      names_(names),
+      marks_(reinterpret_cast<uint32_t*>(marks.data())),
+      acknowledges_(!link.traits().has_region_puts) {
+  if (acknowledges_) return;
+  std::ranges::fill(marks, std::byte{0});
+  for (size_t place = marks.size() / sizeof(uint32_t); place-- > 0;) {
+    free_places_.push_back(static_cast<uint32_t>(place));
+  }
+}
+
+bool RegionPuts::puts_locked() const { return !over_ && !acknowledges_ && !names_.are_used(); }
+
+bool RegionPuts::put(transport::RegionId region, uint64_t offset, transport::Bytes bytes) {
+  if (bytes.size() > kMostBytes) return false;
+  deliver();  // what the stream has copied before comes first
+  Status sent;
+  {
+    MutexLock lock(mutex_);
+    if (!puts_locked()) return false;
+    sent = put_locked(region, offset, bytes);
+    if (sent.ok()) known_.insert(region);
+  }
+  link_.flush();
+  if (!sent.ok()) answers_.latch(not_moved(sent));
+  return true;
+}
+
+bool RegionPuts::takes(uint64_t bytes) const {
+  if (bytes <= kMostBytes) return true;
+  return link_.traits().orders_writes &&
+         bytes + in_order_.load(std::memory_order_acquire) <= kMostInOrder;
+}
+
+bool RegionPuts::put_when_reached(const SessionStream& stream, transport::RegionId region,
+                                  uint64_t offset, transport::Bytes bytes) {
+  if (!takes(bytes.size()) || !driver_.cuStreamWriteValue32_v2) return false;
+  Marked marked{0, 0, region, offset, bytes};
+  {
+    MutexLock lock(mutex_);
+    if (!puts_locked() || free_places_.empty() || !known_.contains(region)) return false;
+    marked.place = free_places_.back();
+    free_places_.pop_back();
+    if (++last_ticket_ == 0) ++last_ticket_;
+    marked.ticket = last_ticket_;
+    marked_.push_back(marked);
+    waiting_.store(marked_.size(), std::memory_order_release);
+    if (marked.in_order()) in_order_ += bytes.size();
+  }
+  // Page-locked memory has the same address in all contexts.
+  const CUresult queued = driver_.cuStreamWriteValue32_v2(
+      stream.handle, reinterpret_cast<CUdeviceptr>(marks_ + marked.place), marked.ticket, 0);
+  if (queued != CUDA_SUCCESS) {
+    drop(marked.ticket);
+    return false;
+  }
+  // If the stream fails, the mark never comes.
+  completions_.add(stream, [self = shared_from_this(), ticket = marked.ticket](CUresult result) {
+    self->reached(ticket, result);
+  });
+  return true;
+}
+
+bool RegionPuts::is_there(const Marked& marked) const {
+  return std::atomic_ref(marks_[marked.place]).load(std::memory_order_acquire) == marked.ticket;
+}
+
+void RegionPuts::drop(uint32_t ticket) {
+  MutexLock lock(mutex_);
+  std::erase_if(marked_, [&](const Marked& marked) RCUDA_REQUIRES(mutex_) {
+    if (marked.ticket != ticket) return false;
+    free_places_.push_back(marked.place);
+    if (marked.in_order()) in_order_ -= marked.bytes.size();
+    return true;
+  });
+  waiting_.store(marked_.size(), std::memory_order_release);
+}
+
+void RegionPuts::reached(uint32_t ticket, CUresult result) {
+  deliver();
+  // If only the event behind the mark could not be made, the mark still comes.
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY) drop(ticket);
+  Status failed;
+  {
+    MutexLock lock(mutex_);
+    failed = std::exchange(failed_, Status());
+  }
+  if (!failed.ok()) answers_.latch(not_moved(failed));
+}
+
+// Latches nothing: a put of whatever kind calls it, also one that holds the lock of the latch.
+void RegionPuts::deliver() {
+  if (waiting_.load(std::memory_order_acquire) == 0) return;
+  MutexLock lock(mutex_);
+  std::erase_if(marked_, [&](const Marked& marked) RCUDA_REQUIRES(mutex_) {
+    if (!is_there(marked)) return false;
+    send_locked(marked);
+    free_places_.push_back(marked.place);
+    return true;
+  });
+  waiting_.store(marked_.size(), std::memory_order_release);
+}
+
+void RegionPuts::send_locked(const Marked& marked) {
+  if (over_ || marked.region == transport::RegionId::kNone) {
+    if (marked.in_order()) in_order_ -= marked.bytes.size();
+    return;
+  }
+  if (marked.in_order()) return write_locked(marked);
+  Status sent = put_locked(marked.region, marked.offset, marked.bytes);
+  if (!sent.ok()) failed_ = std::move(sent);
+  kept_.store(true, std::memory_order_release);
+}
+
+void RegionPuts::write_locked(const Marked& marked) {
+  last_ = {marked.region, marked.offset};
+  uint64_t number;
+  {
+    MutexLock lock(sending_mutex_);
+    number = ++last_sending_;
+    sending_.emplace(number, marked.bytes);
+  }
+  // A Link that is lost latches nothing: whoever waits learns of that.
+  const auto done = [self = shared_from_this(), number](const Status&) {
+    MutexLock lock(self->sending_mutex_);
+    const auto sent = self->sending_.find(number);
+    self->in_order_ -= sent->second.size();
+    self->sending_.erase(sent);
+    self->sent_.notify_all();
+  };
+  link_.write_in_order(marked.region, marked.offset, marked.bytes.data(), marked.bytes.size(),
+                       done);
+  kept_.store(true, std::memory_order_release);
+}
+
+void RegionPuts::await_sent() {
+  MutexLock lock(sending_mutex_);
+  if (sending_.empty()) return;  // as always behind end()
+  const uint64_t last = last_sending_;
+  lock.unlock();
+  link_.flush();  // they may wait at the client for puts that were kept here
+  lock.lock();
+  sent_.wait(lock, [this, last]() RCUDA_REQUIRES(sending_mutex_) {
+    return sending_.empty() || sending_.begin()->first > last;
+  });
+}
+
+void RegionPuts::deliver_all() {
+  deliver();
+  await_sent();
+}
+
+void RegionPuts::know(transport::RegionId region) {
+  MutexLock lock(mutex_);
+  if (!over_) known_.insert(region);
+}
+
+Status RegionPuts::put_locked(transport::RegionId region, uint64_t offset, transport::Bytes bytes) {
+  last_ = {region, offset};
+  while (!bytes.empty()) {
+    const transport::Bytes piece = bytes.first(std::min(bytes.size(), transport::kMaxRegionPut));
+    RCUDA_RETURN_IF_ERROR(link_.put_region(region, offset, piece));
+    offset += piece.size();
+    bytes = bytes.subspan(piece.size());
+  }
+  return {};
+}
+
+void RegionPuts::flush() {
+  if (kept_.load(std::memory_order_acquire) && kept_.exchange(false)) link_.flush();
+}
+
+bool RegionPuts::overlaps(uint64_t address, uint64_t bytes) {
+  deliver();
+  if (waiting_.load(std::memory_order_acquire) == 0 &&
+      in_order_.load(std::memory_order_acquire) == 0) {
+    return false;
+  }
+  const auto overlap = [&](transport::Bytes others) {
+    const auto first = reinterpret_cast<uint64_t>(others.data());
+    return first < address + bytes && address < first + others.size();
+  };
+  // With both locks: marks become what is sent.
+  MutexLock lock(mutex_);
+  MutexLock sending(sending_mutex_);
+  return std::ranges::any_of(marked_, overlap, &Marked::bytes) ||
+         std::ranges::any_of(sending_, [&](const auto& sent) { return overlap(sent.second); });
+}
+
+void RegionPuts::withdraw(transport::RegionId region) {
+  deliver();
+  MutexLock lock(mutex_);
+  known_.erase(region);
+  for (Marked& marked : marked_) {
+    if (marked.region == region) marked.region = transport::RegionId::kNone;
+  }
+  lock.unlock();
+  await_sent();
+}
+
+void RegionPuts::settle() {
+  using Clock = std::chrono::steady_clock;
+  for (const auto until = Clock::now() + std::chrono::seconds(1);
+       waiting_.load(std::memory_order_acquire) != 0 && Clock::now() < until;
+       std::this_thread::yield()) {
+    deliver();
+  }
+}
+
+bool RegionPuts::begin_acknowledging() {
+  deliver();
+  bool first;
+  {
+    MutexLock lock(mutex_);
+    first = !std::exchange(acknowledges_, true);
+  }
+  if (first) acknowledge();
+  return waiting_.load(std::memory_order_acquire) != 0;
+}
+
+void RegionPuts::acknowledge() {
+  deliver();
+  std::optional<std::pair<transport::RegionId, uint64_t>> last;
+  {
+    MutexLock lock(mutex_);
+    last = last_;
+  }
+  if (!last) return;
+  // A transfer happens after all puts, so its end is their acknowledgement.
+  std::byte byte;
+  std::promise<void> done;
+  link_.read(last->first, last->second, &byte, 1, [&done](const Status&) { done.set_value(); });
+  done.get_future().wait();
+}
+
+void RegionPuts::end() {
+  {
+    MutexLock lock(mutex_);
+    over_ = true;
+  }
+  await_sent();
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,80 @@
+// BlockDigests: which blocks of a range of memory differ from what the client has of them. When the
+// client gets or sends the bytes of a block, a kernel computes their digest of 128 bits. Later it
+// computes that of the present bytes, and compares. So nothing has to be copied to find out, and
+// only blocks are read that the client has, or that it asks for.
+//
+// The range may be device, managed or page-locked memory. A block in which one word of 8 bytes has
+// changed always gets another digest; other changes go unnoticed with a chance of 2^-128.
+// Digests and results are in page-locked memory of this process, which kernels of all contexts
+// reach: 17 bytes for each block, which count as host memory of the session.
+// Executor thread only. Nothing blocks, except that make() may allocate and load the kernel. The
+// caller must not destroy a BlockDigests while its kernels may be running. Errors: the driver's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "api/driver_table.h"
+#include "common/wire/block_digest.h"
+#include "server/executor/mirrors/digest_memory.h"
+#include "server/executor/objects/objects.h"
+
+namespace rcuda::server {
+
+class BlockDigests {
+ public:
+  static constexpr uint64_t kLeastBlockBytes = 4096;
+  // A range has at most this many blocks; larger ranges have larger blocks.
+  static constexpr uint64_t kMostBlocks = 1 << 20;
+
+  // Null if the driver refuses it, or if its memory is beyond the session's quota. The current
+  // context must be `context`; it and `memory` outlive this object.
+  static std::unique_ptr<BlockDigests> make(const api::DriverTable& driver, DigestMemory& memory,
+                                            ContextState& context, uint64_t address,
+                                            uint64_t bytes);
+  // Only work of the context's fetch stream may still use it.
+  ~BlockDigests();
+  BlockDigests(const BlockDigests&) = delete;
+  BlockDigests& operator=(const BlockDigests&) = delete;
+
+  // With this context ends its memory.
+  wire::ObjectId context() const { return context_.id; }
+  uint64_t block_bytes() const { return block_bytes_; }
+  uint64_t block_count() const { return block_count_; }
+
+  // Each of these queues the computation in the stream.
+  // The client has zeros everywhere. Reads nothing.
+  CUresult note_zeros(const SessionStream& stream);
+  // The client has, or is about to get, the bytes of [offset, offset + bytes). A block that lies in
+  // the range in part only counts as changed until it lies in one as a whole, or to its end.
+  CUresult note(const SessionStream& stream, uint64_t offset, uint64_t bytes);
+  // The client has bytes with these digests, of kLeastBlockBytes each, from the block at the offset
+  // on. (Larger blocks count as changed.) Takes effect at once, before what is queued.
+  void set(uint64_t offset, std::span<const wire::BlockDigest> digests);
+  // Compares the blocks of the runs, which ascend; without runs, all. Once it is done,
+  // next_changed() answers until the next one. Blocks that were not asked for are none of them,
+  // blocks that no note covers are.
+  CUresult compare(const SessionStream& stream, std::span<const wire::MirrorRun> asked);
+  // The first changed block from there on; block_count() if there is none.
+  uint64_t next_changed(uint64_t block) const;
+
+ private:
+  BlockDigests(const api::DriverTable& driver, DigestMemory& all, ContextState& context,
+               uint64_t address, uint64_t bytes);
+  uint64_t memory_bytes() const;
+  CUresult forget(const SessionStream& stream, uint64_t block);
+  CUresult launch(const SessionStream& stream, uint64_t address, uint64_t first, uint64_t count,
+                  bool compares);
+
+  const api::DriverTable& driver_;
+  DigestMemory& all_;
+  const ContextState& context_;
+  const uint64_t address_, bytes_;
+  uint64_t block_bytes_ = 0, block_count_ = 0;
+  void* memory_ = nullptr;    // page-locked: the digests, then a flag for each block
+  uint8_t* flags_ = nullptr;  // of the blocks
+};
+
+}  // namespace rcuda::server

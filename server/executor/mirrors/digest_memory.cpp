@@ -1,0 +1,68 @@
+#include "server/executor/mirrors/digest_memory.h"
+
+#include <algorithm>
+
+namespace rcuda::server {
+namespace {
+
+constexpr uint64_t kPageBytes = 4096;
+// Digests of up to 3.8 MB. Larger memory takes so long to allocate that these do not matter.
+constexpr uint64_t kMostKeptBytes = 4 * kPageBytes;
+constexpr size_t kMostKept = 16;
+
+// What may be kept has whole pages, so that memory of about the same size fits.
+uint64_t size_for(uint64_t bytes) {
+  const uint64_t pages = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  return pages > kMostKeptBytes ? bytes : pages;
+}
+
+}  // namespace
+
+DigestMemory::~DigestMemory() {
+  for (const Kept& piece : kept_) free(piece);
+}
+
+void DigestMemory::free(const Kept& piece) {
+  (void)driver_.cuMemFreeHost(piece.memory);
+  meter_.give_host(piece.bytes);
+}
+
+void* DigestMemory::take(wire::ObjectId context, uint64_t bytes, CUresult* result) {
+  bytes = size_for(bytes);
+  *result = CUDA_SUCCESS;
+  const auto kept = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& piece) {
+    return piece.context == context && piece.bytes == bytes;
+  });
+  if (kept != kept_.end()) {
+    void* const memory = kept->memory;
+    kept_.erase(kept);
+    return memory;
+  }
+  if (!driver_.cuMemHostAlloc || !driver_.cuMemFreeHost) {
+    *result = CUDA_ERROR_NOT_SUPPORTED;
+  } else if (!meter_.take_host(bytes)) {
+    *result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (*result != CUDA_SUCCESS) return nullptr;
+  void* memory = nullptr;
+  *result =
+      driver_.cuMemHostAlloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+  if (*result == CUDA_SUCCESS) return memory;
+  meter_.give_host(bytes);
+  return nullptr;
+}
+
+void DigestMemory::give(wire::ObjectId context, void* memory, uint64_t bytes, bool is_unused) {
+  const Kept piece{context, memory, size_for(bytes)};
+  if (!is_unused || piece.bytes > kMostKeptBytes || kept_.size() == kMostKept) return free(piece);
+  kept_.push_back(piece);
+}
+
+void DigestMemory::forget_context(wire::ObjectId context) {
+  const auto ends = std::stable_partition(
+      kept_.begin(), kept_.end(), [&](const Kept& piece) { return piece.context != context; });
+  std::for_each(ends, kept_.end(), [this](const Kept& piece) { free(piece); });
+  kept_.erase(ends, kept_.end());
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,77 @@
+#include "server/executor/mirrors/fetches_behind.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace rcuda::server {
+
+using Window = wire::ClientWindow;
+
+FetchesBehind::FetchesBehind(SessionObjects& objects, Answers& answers, Mirrors& mirrors)
+    : objects_(objects), answers_(answers), mirrors_(mirrors) {
+  answers.before_waits_end([this](WordSignal signal) { answer_before(signal); });
+}
+
+HandlerResult FetchesBehind::add(const wire::MirrorFetchBehindBody& body,
+                                 const ReplyTarget& target) {
+  if (body.word_behind >= Window::kCompletionCount) return kMalformed;
+  const ContextState* const context = objects_.current_context();
+  if (!context) return {CUDA_ERROR_INVALID_CONTEXT, false, false};
+  return add(
+      Asked{body.address, {body.word_behind, body.sequence_behind}, context->id, target, {}});
+}
+
+HandlerResult FetchesBehind::add_news(WordSignal behind, std::vector<wire::MirrorKnown> news,
+                                      const ReplyTarget& target) {
+  if (news.empty()) return {CUDA_ERROR_INVALID_VALUE, false, false};
+  return add(Asked{0, behind, 0, target, std::move(news)});
+}
+
+HandlerResult FetchesBehind::add(Asked asked) {
+  if (asked_.size() >= Window::kSmallReplyCount + Window::kLargeReplyCount) {
+    return {CUDA_ERROR_OUT_OF_MEMORY, false, false};
+  }
+  asked_.push_back(std::move(asked));
+  return kDeferred;
+}
+
+template <typename Due>
+bool FetchesBehind::make_all(const Due& is_due) {
+  const auto first_due = std::stable_partition(asked_.begin(), asked_.end(),
+                                               [&](const Asked& asked) { return !is_due(asked); });
+  if (first_due == asked_.end()) return false;
+  const std::vector<Asked> due(std::make_move_iterator(first_due),
+                               std::make_move_iterator(asked_.end()));
+  asked_.erase(first_due, asked_.end());
+  for (const Asked& asked : due) make(asked);
+  return true;
+}
+
+bool FetchesBehind::poll() {
+  return make_all([&](const Asked& asked) { return answers_.has_signalled(asked.behind); });
+}
+
+// The word is about to be written. News, which need no stream, go out in the same send.
+void FetchesBehind::answer_before(WordSignal signal) {
+  if (asked_.empty() || answers_.has_signalled(signal)) return;
+  const auto is_due = [&](const Asked& asked) {
+    return !asked.news.empty() && asked.behind.word == signal.word &&
+           asked.behind.sequence <= signal.sequence;
+  };
+  for (Asked& asked : asked_) {
+    if (is_due(asked)) asked.target.wake = transport::Wake::kWithNext;
+  }
+  (void)make_all(is_due);
+}
+
+void FetchesBehind::make(const Asked& asked) {
+  if (!asked.news.empty()) return mirrors_.news(asked.news, asked.target);
+  const ContextState* const before = objects_.current_context();
+  CUresult result = objects_.make_current(asked.context);
+  if (result == CUDA_SUCCESS) result = mirrors_.fetch_into_reply(asked.address, asked.target);
+  if (result != CUDA_SUCCESS) answers_.reply(asked.target, result, {});
+  if (before) (void)objects_.make_current(before->id);
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,561 @@
+#include "server/executor/mirrors/mirrors.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <iterator>
+#include <new>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/cuda/return_if_error.h"
+#include "common/wire/marked_bytes.h"
+
+namespace rcuda::server {
+namespace {
+
+constexpr uint64_t kMostBytes = 1ull << 40;
+// Of memory that is taken back at a time after a host function.
+constexpr size_t kPieceBytes = 1 << 20;
+// What the client sends behind the end of a host function overtakes the bytes of that by no more.
+constexpr size_t kMostPatches = 256;
+
+// Moves bytes between this process and a region of the client, and waits for the transfer.
+bool move(transport::Link& link, bool to_client, uint64_t region, uint64_t offset, void* local,
+          uint64_t bytes) {
+  struct Outcome {
+    Mutex mutex;
+    CondVar changed;
+    bool over RCUDA_GUARDED_BY(mutex) = false;
+    bool ok RCUDA_GUARDED_BY(mutex) = false;
+  };
+  auto outcome = std::make_shared<Outcome>();
+  auto done = [outcome](const Status& status) {
+    MutexLock lock(outcome->mutex);
+    outcome->over = true;
+    outcome->ok = status.ok();
+    outcome->changed.notify_all();
+  };
+  const auto id = static_cast<transport::RegionId>(region);
+  if (to_client) {
+    link.write(id, offset, local, bytes, std::move(done));
+  } else {
+    link.read(id, offset, local, bytes, std::move(done));
+  }
+  MutexLock lock(outcome->mutex);
+  outcome->changed.wait(lock, [&]() RCUDA_REQUIRES(outcome->mutex) { return outcome->over; });
+  return outcome->ok;
+}
+
+}  // namespace
+
+struct Mirrors::Loan::Sent {
+  std::shared_ptr<Mirror> mirror;
+  std::vector<std::byte> bytes;  // those of the mirror, then a wire::MirrorLoan
+};
+
+Mirrors::~Mirrors() = default;
+
+bool Mirrors::is_on_host(const wire::MirrorBody& body) const {
+  if (host_memory_.find(body.address, body.bytes)) return true;
+  const auto ask = driver_.cuPointerGetAttribute;
+  const uint64_t end = body.address + body.bytes;
+  for (uint64_t at = body.address; at < end;) {
+    unsigned managed = 0;
+    CUdeviceptr first = 0;
+    size_t bytes = 0;
+    if (!ask || ask(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, at) != CUDA_SUCCESS || !managed ||
+        ask(&first, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, at) != CUDA_SUCCESS ||
+        ask(&bytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE, at) != CUDA_SUCCESS || first + bytes <= at) {
+      return false;
+    }
+    at = first + bytes;
+  }
+  return true;
+}
+
+CUresult Mirrors::track(Mirror& mirror) {
+  SessionStream stream;
+  const CUresult result = objects_.use_stream(wire::kFetchStream, &stream);
+  if (result != CUDA_SUCCESS) return result;
+  mirror.digests =
+      BlockDigests::make(driver_, digest_memory_, *stream.context, mirror.address, mirror.bytes);
+  if (!mirror.digests) return CUDA_ERROR_NOT_SUPPORTED;
+  const bool is_new = !std::exchange(mirror.is_tracked, true);
+  // Managed memory is new here, and has zeros on both sides. The client's own memory is sent first.
+  const bool has_zeros = is_new && !host_memory_.find(mirror.address, mirror.bytes);
+  return has_zeros ? mirror.digests->note_zeros(stream) : CUDA_SUCCESS;
+}
+
+HandlerResult Mirrors::add(const wire::MirrorBody& body, const ReplyTarget& target) {
+  if (body.bytes == 0 || body.bytes > kMostBytes || body.address + body.bytes < body.address ||
+      !is_on_host(body)) {
+    return {CUDA_ERROR_INVALID_VALUE, false, false};
+  }
+  auto mirror = std::make_shared<Mirror>();
+  mirror->address = body.address;
+  mirror->bytes = body.bytes;
+  mirror->region = body.region;
+  mirror->fetch_offset = body.fetch_offset;
+  if (body.outlives_context == 0 && !host_memory_.find(body.address, body.bytes)) {
+    mirror->context = objects_.current_context() ? objects_.current_context()->id : 0;
+  }
+  {
+    MutexLock lock(mutex_);
+    const auto after = mirrors_.upper_bound(body.address + body.bytes - 1);
+    if (after != mirrors_.begin()) {
+      const Mirror& last = *std::prev(after)->second;
+      if (last.address + last.bytes > body.address) return {CUDA_ERROR_INVALID_VALUE, false, false};
+    }
+    mirrors_.emplace(body.address, mirror);
+  }
+  wire::MirrorReply reply{};
+  // Smaller mirrors are fetched in one round trip, bytes included.
+  if (body.bytes > transport::kMaxRegionPut && body.address % BlockDigests::kLeastBlockBytes == 0 &&
+      track(*mirror) == CUDA_SUCCESS) {
+    reply.block_bytes = mirror->digests->block_bytes();
+  }
+  answers_.reply(target, CUDA_SUCCESS, std::as_bytes(std::span(&reply, 1)));
+  return kDeferred;
+}
+
+CUresult Mirrors::remove(uint64_t address) {
+  std::shared_ptr<Mirror> mirror;
+  {
+    MutexLock lock(mutex_);
+    auto found = mirrors_.find(address);
+    if (found == mirrors_.end()) return CUDA_ERROR_INVALID_VALUE;
+    mirror = std::move(found->second);
+    mirrors_.erase(found);
+  }
+  end(*mirror);
+  return CUDA_SUCCESS;
+}
+
+void Mirrors::end(Mirror& mirror) {
+  mirror.digests.reset();
+  MutexLock lock(mirror.mutex);
+  mirror.removed = true;
+  mirror.patched.notify_all();
+}
+
+template <typename Ends>
+void Mirrors::end_if(const Ends& ends) {
+  std::vector<std::shared_ptr<Mirror>> ended;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [address, mirror] : mirrors_) {
+      if (ends(*mirror)) ended.push_back(mirror);
+    }
+    for (const auto& mirror : ended) mirrors_.erase(mirror->address);
+  }
+  for (const auto& mirror : ended) end(*mirror);
+}
+
+void Mirrors::forget_context(const ContextState& context) {
+  end_if([&](Mirror& mirror) {
+    if (mirror.digests && mirror.digests->context() == context.id) mirror.digests.reset();
+    return mirror.context == context.id;
+  });
+  digest_memory_.forget_context(context.id);
+}
+
+void Mirrors::forget_memory(uint64_t address, uint64_t bytes) {
+  end_if([&](const Mirror& mirror) {
+    return mirror.address < address + bytes && address < mirror.address + mirror.bytes;
+  });
+}
+
+bool Mirrors::any() const {
+  MutexLock lock(mutex_);
+  return !mirrors_.empty();
+}
+
+bool Mirrors::covers(uint64_t address, uint64_t bytes) const {
+  MutexLock lock(mutex_);
+  auto after = mirrors_.upper_bound(address);
+  if (after == mirrors_.begin()) return false;
+  const Mirror& mirror = *std::prev(after)->second;
+  const uint64_t offset = address - mirror.address;
+  return offset <= mirror.bytes && bytes <= mirror.bytes - offset;
+}
+
+std::shared_ptr<Mirrors::Mirror> Mirrors::find(uint64_t address) const {
+  MutexLock lock(mutex_);
+  const auto found = mirrors_.find(address);
+  return found == mirrors_.end() ? nullptr : found->second;
+}
+
+struct Mirrors::Fetch {
+  std::shared_ptr<Mirror> mirror;
+  ReplyTarget target;
+  bool into_reply = false;
+  bool ok = false;
+  wire::MirrorState state{};
+  std::vector<std::byte> bytes{};
+};
+
+HandlerResult Mirrors::fetch(uint64_t address, const ReplyTarget& target) {
+  const CUresult result = begin(std::make_shared<Fetch>(Fetch{find(address), target}));
+  return result == CUDA_SUCCESS ? kDeferred : HandlerResult{result, false, false};
+}
+
+CUresult Mirrors::fetch_into_reply(uint64_t address, const ReplyTarget& target) {
+  return begin(std::make_shared<Fetch>(Fetch{find(address), target, true}));
+}
+
+void Mirrors::read(Fetch& fetch) {
+  Mirror& mirror = *fetch.mirror;
+  const auto copy = [&](uint64_t at, uint64_t bytes) {
+    const auto* const from = reinterpret_cast<const std::byte*>(mirror.address + at);
+    MutexLock lock(mirror.mutex);
+    if (at == 0) fetch.state = mirror.state;
+    if (mirror.removed) return false;
+    fetch.bytes.assign(from, from + bytes);
+    if (mirror.known && bytes == mirror.bytes) {
+      fetch.state.answer = mirror.known->sent_all(fetch.bytes);
+    }
+    return true;
+  };
+  if (fetch.into_reply) {
+    fetch.ok = copy(0, mirror.bytes);
+  } else if (mirror.bytes <= transport::kMaxRegionPut) {
+    fetch.ok = copy(0, mirror.bytes) && put_for_answer(mirror, fetch.bytes);
+    mirror.was_put = mirror.was_put || fetch.ok;
+  } else {
+    fetch.ok = true;
+    for (uint64_t at = 0; at < mirror.bytes && fetch.ok; at += kPieceBytes) {
+      fetch.ok = copy(at, std::min<uint64_t>(kPieceBytes, mirror.bytes - at)) &&
+                 send(mirror, fetch.bytes.data(), fetch.bytes.size(), mirror.fetch_offset + at);
+    }
+  }
+  if (!fetch.into_reply) fetch.bytes.clear();
+}
+
+// Whether read() may wait for the client: for the answer to a transfer, or until the client has
+// announced the region.
+bool Mirrors::read_may_block(const Fetch& fetch) const {
+  return !fetch.into_reply && !(link_.traits().has_region_puts && fetch.mirror->was_put &&
+                                fetch.mirror->bytes <= transport::kMaxRegionPut);
+}
+
+// Reads the memory when the fetch stream gets here without an error, and replies. The executor
+// thread does so, as it learns of that sooner than a thread of the driver (40 us on an H100).
+CUresult Mirrors::begin(std::shared_ptr<Fetch> fetch) {
+  if (!fetch->mirror) return CUDA_ERROR_INVALID_VALUE;
+  const uint64_t in_reply = fetch->into_reply ? fetch->mirror->bytes : 0;
+  if (sizeof(wire::MirrorState) + in_reply > fetch->target.capacity()) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  SessionStream stream;
+  RCUDA_RETURN_IF_CUDA_ERROR(objects_.use_stream(wire::kFetchStream, &stream));
+  const bool by_driver = read_may_block(*fetch);
+  if (by_driver) {
+    RCUDA_RETURN_IF_CUDA_ERROR(read_by_driver(stream, fetch));
+  }
+  completions_.add(stream, [this, by_driver, fetch](CUresult result) {
+    if (result == CUDA_SUCCESS && !by_driver) read(*fetch);
+    if (result == CUDA_SUCCESS && !fetch->ok) result = CUDA_ERROR_INVALID_VALUE;
+    // After an error a thread of the driver may still be reading into it.
+    if (result != CUDA_SUCCESS) return answers_.reply(fetch->target, result, {});
+    answer(fetch->target, result, fetch->state, fetch->bytes);
+  });
+  return CUDA_SUCCESS;
+}
+
+void Mirrors::answer(const ReplyTarget& target, CUresult result, const wire::MirrorState& state,
+                     transport::Bytes bytes) {
+  if (result != CUDA_SUCCESS) return answers_.reply(target, result, {});
+  std::vector<std::byte> body(sizeof state);
+  std::memcpy(body.data(), &state, sizeof state);
+  body.insert(body.end(), bytes.begin(), bytes.end());
+  answers_.reply(target, result, body);
+}
+
+CUresult Mirrors::read_by_driver(const SessionStream& stream, std::shared_ptr<Fetch> fetch) {
+  if (!driver_.cuLaunchHostFunc) return CUDA_ERROR_NOT_SUPPORTED;
+  using Argument = std::pair<Mirrors*, std::shared_ptr<Fetch>>;
+  const auto run = [](void* argument) {
+    const std::unique_ptr<Argument> owner(static_cast<Argument*>(argument));
+    try {
+      owner->first->read(*owner->second);
+    } catch (const std::bad_alloc&) {  // the fetch fails
+    }
+  };
+  auto owner = std::make_unique<Argument>(this, std::move(fetch));
+  const CUresult queued = driver_.cuLaunchHostFunc(stream.handle, run, owner.get());
+  if (queued == CUDA_SUCCESS) (void)owner.release();
+  return queued;
+}
+
+// Needs no place in a stream: the memory is the client's, whose patches are written at once.
+void Mirrors::news(std::span<const wire::MirrorKnown> asked, const ReplyTarget& target) {
+  if (asked.size() * sizeof(wire::MirrorNewsHead) > target.capacity()) {
+    return answers_.reply(target, CUDA_ERROR_INVALID_VALUE, {});
+  }
+  std::vector<std::byte> body;
+  size_t room = target.capacity() - asked.size() * sizeof(wire::MirrorNewsHead);
+  for (const wire::MirrorKnown& known : asked) {
+    const size_t before = body.size();
+    add_news(known, room, &body);
+    room -= body.size() - before - sizeof(wire::MirrorNewsHead);
+  }
+  answers_.reply(target, CUDA_SUCCESS, body);
+}
+
+void Mirrors::add_news(const wire::MirrorKnown& asked, size_t room, std::vector<std::byte>* body) {
+  wire::MirrorNewsHead head{{}, 0, 1};
+  const size_t at = body->size();
+  body->resize(at + sizeof head);
+  const std::shared_ptr<Mirror> mirror = find(asked.address);
+  if (mirror && mirror->bytes <= transport::kMaxRegionPut) {
+    MutexLock lock(mirror->mutex);
+    if (!mirror->known) mirror->known = std::make_unique<KnownBytes>();
+    const std::span now(reinterpret_cast<const std::byte*>(mirror->address), mirror->bytes);
+    KnownBytes::News news;
+    if (!mirror->removed && mirror->known->add_news(asked.answer, now, room, body, &news)) {
+      head = {mirror->state, news.pieces, 0};
+      head.state.answer = news.answer;
+    }
+  }
+  std::memcpy(body->data() + at, &head, sizeof head);
+}
+
+namespace {
+
+// The runs of changed blocks, at most `most` of them: runs with small gaps are joined until they
+// are few enough.
+std::vector<wire::MirrorRun> changed_runs(const BlockDigests& digests, size_t most) {
+  std::vector<wire::MirrorRun> runs;
+  for (uint64_t gap = 1;; gap *= 2) {
+    runs.clear();
+    for (uint64_t block = digests.next_changed(0); block < digests.block_count();
+         block = digests.next_changed(block + 1)) {
+      if (!runs.empty() && block - (runs.back().first + runs.back().count) < gap) {
+        runs.back().count = block + 1 - runs.back().first;
+      } else {
+        runs.push_back({block, 1});
+      }
+    }
+    if (runs.size() <= most) return runs;
+  }
+}
+
+}  // namespace
+
+HandlerResult Mirrors::changes(uint64_t address, std::span<const wire::MirrorRun> asked,
+                               const ReplyTarget& target) {
+  const auto failed = [](CUresult result) { return HandlerResult{result, false, false}; };
+  std::shared_ptr<Mirror> mirror = find(address);
+  if (!mirror || !mirror->is_tracked || target.capacity() < 2 * sizeof(wire::MirrorRun)) {
+    return failed(CUDA_ERROR_INVALID_VALUE);
+  }
+  SessionStream stream;
+  CUresult result = objects_.use_stream(wire::kFetchStream, &stream);
+  if (result == CUDA_SUCCESS && !mirror->digests) result = track(*mirror);
+  if (result == CUDA_SUCCESS) result = mirror->digests->compare(stream, asked);
+  if (result != CUDA_SUCCESS) return failed(result);
+  completions_.add(stream, [this, mirror, target](CUresult done) {
+    std::vector<wire::MirrorRun> runs;
+    if (!mirror->digests) done = CUDA_ERROR_INVALID_VALUE;  // it has ended meanwhile
+    if (done == CUDA_SUCCESS) {
+      runs = changed_runs(*mirror->digests, target.capacity() / sizeof(wire::MirrorRun) - 1);
+    }
+    MutexLock lock(mirror->mutex);
+    const wire::MirrorState state = mirror->state;
+    lock.unlock();
+    answer(target, done, state, std::as_bytes(std::span(runs)));
+  });
+  return kDeferred;
+}
+
+CUresult Mirrors::note(const wire::MirrorNoteBody& body) {
+  if (body.bytes > UINT64_MAX - body.offset) return CUDA_ERROR_INVALID_VALUE;
+  const std::shared_ptr<Mirror> mirror = find(body.address);
+  if (!mirror) return CUDA_SUCCESS;  // another thread has freed the memory
+  if (!mirror->is_tracked) return CUDA_ERROR_INVALID_VALUE;
+  if (!mirror->digests) return CUDA_SUCCESS;  // all blocks count as changed at the next question
+  SessionStream stream;
+  const CUresult result = objects_.use_stream(body.stream, &stream);
+  return result == CUDA_SUCCESS ? mirror->digests->note(stream, body.offset, body.bytes) : result;
+}
+
+CUresult Mirrors::patch(const wire::MirrorPatchBody& body, std::span<const std::byte> bytes,
+                        const uint8_t* mask, std::span<const wire::BlockDigest> digests) {
+  const std::shared_ptr<Mirror> mirror = find(body.address);
+  if (!mirror) return CUDA_SUCCESS;  // another thread has freed the memory
+  if (body.offset > mirror->bytes || bytes.size() > mirror->bytes - body.offset ||
+      !host_memory_.find(body.address + body.offset, bytes.size())) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  {
+    MutexLock lock(mirror->mutex);
+    wire::write_marked(reinterpret_cast<std::byte*>(body.address + body.offset), bytes.data(),
+                       bytes.size(), mask);
+    if (mirror->known) mirror->known->patched(body.offset, bytes, mask);
+    if (mirror->is_lent) {
+      if (mirror->patches_while_lent.size() == kMostPatches) mirror->patches_while_lent.pop_front();
+      mirror->patches_while_lent.push_back(
+          {body.number, body.offset, {mask, mask + wire::mask_bytes(bytes.size())}});
+    }
+    if (body.goes_on == 0) mirror->state.patches = body.number;
+  }
+  mirror->patched.notify_all();
+  if (mirror->digests) mirror->digests->set(body.offset, digests);
+  return CUDA_SUCCESS;
+}
+
+CUresult Mirrors::sent() {
+  SessionStream stream;
+  CUresult result = objects_.use_stream(wire::kFetchStream, &stream);
+  if (result != CUDA_SUCCESS) return result;
+  CUevent& event = stream.context->mirrors_sent;
+  if (!event) {
+    result = driver_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+  }
+  return result == CUDA_SUCCESS ? driver_.cuEventRecord(event, stream.handle) : result;
+}
+
+CUresult Mirrors::await(wire::ObjectId id) {
+  SessionStream stream;
+  CUresult result = objects_.use_stream(id, &stream);
+  objects_.for_each_context([&](const ContextState& context) {
+    if (result == CUDA_SUCCESS && context.mirrors_sent) {
+      result = driver_.cuStreamWaitEvent(stream.handle, context.mirrors_sent, 0);
+    }
+  });
+  return result;
+}
+
+bool Mirrors::send(Mirror& mirror, const void* from, uint64_t bytes, uint64_t offset) {
+  return move(link_, true, mirror.region, offset, const_cast<void*>(from), bytes);
+}
+
+bool Mirrors::put_for_answer(Mirror& mirror, transport::Bytes bytes) {
+  // A put need not be acknowledged: the answer comes behind it.
+  const Status put =
+      link_.put_region(static_cast<transport::RegionId>(mirror.region), mirror.fetch_offset, bytes);
+  if (put.code() != Code::kUnsupported) return put.ok();
+  return send(mirror, bytes.data(), bytes.size(), mirror.fetch_offset);
+}
+
+Mirrors::Loan::Loan(Mirrors& mirrors) : mirrors_(mirrors) {
+  try {
+    lend();
+  } catch (const std::bad_alloc&) {
+    // The function must not see older bytes than the stream has left.
+    RCUDA_ERROR(
+        "no memory for a copy of the managed and mapped memory that a host function may use: the "
+        "session ends. Use less of such memory, raise the limit of the worker's memory, or set "
+        "RCUDA_MANAGED=in_place over shared memory");
+    mirrors_.link_.close();
+  }
+}
+
+void Mirrors::Loan::lend() {
+  std::vector<std::shared_ptr<Mirror>> all;
+  const auto collect = [&] {
+    MutexLock lock(mirrors_.mutex_);
+    for (const auto& [address, mirror] : mirrors_.mirrors_) all.push_back(mirror);
+  };
+  collect();
+  if (all.empty()) return;
+  one_at_a_time_ = std::unique_lock(mirrors_.lent_);
+  number_ = ++mirrors_.loans_;
+  piece_.resize(kPieceBytes + 2 * sizeof(wire::MirrorLoan));
+  for (auto& mirror : all) {
+    Sent sent{mirror, {}};
+    {
+      // A private copy: the GPU may be writing to the memory, but the bytes that are sent now and
+      // compared later must be the same.
+      MutexLock lock(mirror->mutex);
+      if (mirror->removed) continue;
+      sent.bytes.reserve(wire::MirrorLoan::region_bytes(mirror->bytes));
+      const auto* from = reinterpret_cast<const std::byte*>(mirror->address);
+      sent.bytes.assign(from, from + mirror->bytes);
+      sent.bytes.resize(wire::MirrorLoan::region_bytes(mirror->bytes));
+      mirror->is_lent = true;
+      if (mirror->known) mirror->known->forget();
+      const wire::MirrorLoan behind{number_, mirror->state.patches};
+      std::memcpy(&sent.bytes[wire::MirrorLoan::offset(mirror->bytes)], &behind, sizeof behind);
+    }
+    if (mirrors_.send(*mirror, sent.bytes.data(), sent.bytes.size(), 0)) {
+      sent_.push_back(std::move(sent));
+    }
+  }
+}
+
+namespace {
+
+// Clears those of the marks of [at, at + bytes) that `others`, which begin at others_at, have.
+void unmark(const std::vector<uint8_t>& others, uint64_t others_at, uint64_t at, uint64_t bytes,
+            uint8_t* mask) {
+  const uint64_t begin = std::max(at, others_at);
+  const uint64_t end = std::min(at + bytes, others_at + 8 * others.size());
+  for (uint64_t place = begin; place < end; place += 8) {
+    mask[(place - at) / 8] &= static_cast<uint8_t>(~others[(place - others_at) / 8]);
+  }
+}
+
+}  // namespace
+
+// Takes over the bytes of [at, at + bytes) that the client has changed, and not again since it has
+// sent these patches.
+void Mirrors::Loan::take_piece(const Sent& sent, size_t at, size_t bytes, uint64_t patches) {
+  constexpr size_t kBlock = BlockDigests::kLeastBlockBytes;
+  Mirror& mirror = *sent.mirror;
+  MutexLock lock(mirror.mutex);
+  if (mirror.removed) return;
+  for (size_t begin = 0; begin < bytes; begin += kBlock) {
+    const size_t length = std::min(kBlock, bytes - begin);
+    const std::byte* const before = sent.bytes.data() + at + begin;
+    if (std::memcmp(&piece_[begin], before, length) == 0) continue;
+    uint8_t mask[wire::mask_bytes(kBlock)];
+    wire::mark_differences(&piece_[begin], before, length, mask);
+    for (const Mirror::Patch& patch : mirror.patches_while_lent) {
+      if (patch.number > patches) unmark(patch.marks, patch.at, at + begin, length, mask);
+    }
+    wire::write_marked(reinterpret_cast<std::byte*>(mirror.address + at + begin), &piece_[begin],
+                       length, mask);
+  }
+}
+
+void Mirrors::Loan::take_back(const Sent& sent) {
+  // Long enough for commands that are on their way. The executor may be inside of a call of the
+  // driver that waits for this host function.
+  constexpr auto kMostWait = std::chrono::milliseconds(100);
+  Mirror& mirror = *sent.mirror;
+  const size_t all = mirror.bytes, last = (all - 1) / kPieceBytes * kPieceBytes;
+  const auto get = [&](size_t at, size_t bytes) {
+    return move(mirrors_.link_, false, mirror.region, at, piece_.data(), bytes);
+  };
+  // The last piece first: behind it the client says which patches it had sent by then.
+  if (!get(last, wire::MirrorLoan::region_bytes(all) - last)) return;
+  wire::MirrorLoan left{};
+  std::memcpy(&left, &piece_[wire::MirrorLoan::offset(all) - last], sizeof left);
+  {
+    MutexLock lock(mirror.mutex);
+    mirror.patched.wait_for(lock, kMostWait, [&]() RCUDA_REQUIRES(mirror.mutex) {
+      return mirror.removed || mirror.state.patches >= left.patches;
+    });
+  }
+  take_piece(sent, last, all - last, left.patches);
+  for (size_t at = last; at != 0;) {
+    at -= kPieceBytes;
+    if (!get(at, kPieceBytes)) return;
+    take_piece(sent, at, kPieceBytes, left.patches);
+  }
+}
+
+Mirrors::Loan::~Loan() {
+  for (const Sent& sent : sent_) {
+    take_back(sent);
+    MutexLock lock(sent.mirror->mutex);
+    sent.mirror->state.loan = number_;
+    sent.mirror->is_lent = false;
+    if (sent.mirror->known) sent.mirror->known->forget();
+    sent.mirror->patches_while_lent.clear();
+  }
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,172 @@
+// Mirrors: memory of this worker of which the client has a copy. The client keeps both equal
+// (client/mirror/mirror.h).
+//
+// The client moves the bytes before launches and after waits. Around a host function the worker
+// moves them, because the function must see the stream's results so far, and the stream must see
+// the bytes that the function writes. Before each host function, the bytes of all mirrors go to
+// regions of the client, which merges them. Afterwards they come back, and the worker takes over
+// only the bytes that the client changed.
+// Threads: a Loan on the driver's threads, covers() and any() on any, all else on the executor
+// thread. Blocking: remove() and patch() for a copy of bytes in progress, a Loan for the Link.
+// Errors: the CUresults that a program gets; a Loan skips mirrors whose transfer failed, and closes
+// the Link if there is no memory for its copy.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "api/driver_table.h"
+#include "common/base/mutex.h"
+#include "common/transport/link.h"
+#include "common/wire/protocol.h"
+#include "server/executor/answers/answers.h"
+#include "server/executor/answers/handler.h"
+#include "server/executor/host_memory/host_memory.h"
+#include "server/executor/host_memory/host_meter.h"
+#include "server/executor/mirrors/block_digests.h"
+#include "server/executor/mirrors/known_bytes.h"
+#include "server/executor/objects/objects.h"
+#include "server/executor/streams/completions.h"
+
+namespace rcuda::server {
+
+class Mirrors {
+ public:
+  // All outlive this object.
+  Mirrors(const api::DriverTable& driver, transport::Link& link, SessionObjects& objects,
+          Answers& answers, Completions& completions, const HostMemory& host_memory,
+          DigestMemory& digest_memory)
+      : driver_(driver),
+        link_(link),
+        objects_(objects),
+        answers_(answers),
+        completions_(completions),
+        host_memory_(host_memory),
+        digest_memory_(digest_memory) {}
+  ~Mirrors();
+
+  // Replies with a wire::MirrorReply.
+  HandlerResult add(const wire::MirrorBody& body, const ReplyTarget& target);
+  // The device must be idle, but for the fetch streams.
+  CUresult remove(uint64_t address);
+  // To be called before a context is destroyed or reset. Its memory is mirrored no more. Changes of
+  // other memory are tracked anew, in the context that next asks for them.
+  void forget_context(const ContextState& context);
+  // To be called before memory of the client is taken away, with the device idle: whatever is
+  // mirrored there ends, also if the client has not ended it.
+  void forget_memory(uint64_t address, uint64_t bytes);
+  // Whether one mirror contains all of [address, address + bytes).
+  bool covers(uint64_t address, uint64_t bytes) const;
+  bool any() const;
+  // Sends the bytes to the client, and replies with a wire::MirrorState when they have arrived.
+  HandlerResult fetch(uint64_t address, const ReplyTarget& target);
+  // The same, with the bytes in the reply behind that. After an error nothing is replied.
+  CUresult fetch_into_reply(uint64_t address, const ReplyTarget& target);
+  // Replies, for each of these mirrors, with a wire::MirrorNewsHead and the bytes that the client
+  // lacks.
+  void news(std::span<const wire::MirrorKnown> asked, const ReplyTarget& target);
+  // Replies with a wire::MirrorState and the blocks that differ from what the client has, when the
+  // GPU has looked for them. `asked`: as BlockDigests::compare() takes them.
+  HandlerResult changes(uint64_t address, std::span<const wire::MirrorRun> asked,
+                        const ReplyTarget& target);
+  // The bytes that the client has sent in the stream, or is about to fetch in it, count as
+  // unchanged.
+  CUresult note(const wire::MirrorNoteBody& body);
+  // Writes the marked bytes (common/wire/marked_bytes.h) to memory of the client. `digests`: of the
+  // blocks that these touch.
+  CUresult patch(const wire::MirrorPatchBody& body, std::span<const std::byte> bytes,
+                 const uint8_t* mask, std::span<const wire::BlockDigest> digests);
+  // What the client has sent in the current context's fetch stream is what await() means.
+  CUresult sent();
+  // The stream's later work finds what the client has sent. The stream must not be capturing.
+  CUresult await(wire::ObjectId stream);
+
+  // While it exists, the client's regions have the bytes of the mirrors.
+  class Loan {
+   public:
+    explicit Loan(Mirrors& mirrors);
+    ~Loan();
+    Loan(const Loan&) = delete;
+    Loan& operator=(const Loan&) = delete;
+    // As wire::MirrorLoan says; 0 if no mirror's bytes were sent.
+    uint64_t number() const { return sent_.empty() ? 0 : number_; }
+
+   private:
+    struct Sent;
+    void lend();
+    void take_back(const Sent& sent);
+    void take_piece(const Sent& sent, size_t at, size_t bytes, uint64_t patches);
+
+    Mirrors& mirrors_;
+    std::unique_lock<Mutex> one_at_a_time_;
+    uint64_t number_ = 0;
+    std::vector<Sent> sent_;
+    std::vector<std::byte> piece_;  // allocated in advance, as the destructor must not fail
+  };
+
+ private:
+  struct Mirror {
+    uint64_t address = 0, bytes = 0, region = 0, fetch_offset = 0;
+    wire::ObjectId context = 0;  // of managed memory; 0: it ends with no context
+    // Executor thread only, which also destroys it: the driver's threads may have the last
+    // reference to a mirror.
+    std::unique_ptr<BlockDigests> digests;
+    bool is_tracked = false;  // has digests, or had some whose context has ended
+    // The client's region has been announced: bytes were put there.
+    std::atomic<bool> was_put{false};
+    Mutex mutex;  // held while its bytes are read or written; nobody waits then
+    bool removed RCUDA_GUARDED_BY(mutex) = false;
+    wire::MirrorState state RCUDA_GUARDED_BY(mutex){};
+    // Once the client has asked for news.
+    std::unique_ptr<KnownBytes> known RCUDA_GUARDED_BY(mutex);
+    CondVar patched;  // state.patches has changed
+    bool is_lent RCUDA_GUARDED_BY(mutex) = false;
+    struct Patch {
+      uint64_t number, at;
+      std::vector<uint8_t> marks;
+    };
+    std::deque<Patch> patches_while_lent RCUDA_GUARDED_BY(mutex);  // the last ones
+  };
+  void end(Mirror& mirror);
+  template <typename Ends>
+  void end_if(const Ends& ends);
+  std::shared_ptr<Mirror> find(uint64_t address) const;
+  // Appends the part of news() for one mirror. `room`: for its pieces.
+  void add_news(const wire::MirrorKnown& asked, size_t room, std::vector<std::byte>* body);
+  struct Fetch;
+  CUresult begin(std::shared_ptr<Fetch> fetch);
+  void answer(const ReplyTarget& target, CUresult result, const wire::MirrorState& state,
+              transport::Bytes bytes);
+  bool read_may_block(const Fetch& fetch) const;
+  // On any thread.
+  void read(Fetch& fetch);
+  // In a host function of the stream.
+  CUresult read_by_driver(const SessionStream& stream, std::shared_ptr<Fetch> fetch);
+  // Whether this process's CPU can read and write the memory.
+  bool is_on_host(const wire::MirrorBody& body) const;
+  CUresult track(Mirror& mirror);
+  bool send(Mirror& mirror, const void* from, uint64_t bytes, uint64_t offset);
+  // Sends the bytes so that they are there when the client gets an answer that follows.
+  bool put_for_answer(Mirror& mirror, transport::Bytes bytes);
+
+  const api::DriverTable& driver_;
+  transport::Link& link_;
+  SessionObjects& objects_;
+  Answers& answers_;
+  Completions& completions_;
+  const HostMemory& host_memory_;
+  DigestMemory& digest_memory_;
+  // A Loan holds it, across functions: one host function at a time, as the client runs them.
+  Mutex lent_;
+  uint64_t loans_ = 0;  // so far; with lent_ held
+  mutable Mutex mutex_;
+  std::map<uint64_t, std::shared_ptr<Mirror>> mirrors_ RCUDA_GUARDED_BY(mutex_);
+};
+
+}  // namespace rcuda::server

@@ -1,0 +1,450 @@
+#include "server/executor/peers/cuda_device_ops.h"
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/cuda/uuid_text.h"
+#include "server/executor/objects/context_guard.h"
+#include "server/executor/objects/device_uuid.h"
+
+namespace rcuda::server {
+namespace {
+
+using p2p::CopyBox;
+using p2p::Lane;
+using p2p::Order;
+using p2p::Ticket;
+
+// Every word has a cache line of its own.
+constexpr size_t kLineBytes = 64;
+// The number of streams that can be held at once. If it is exceeded, enter() fails with
+// kOutOfMemory.
+constexpr size_t kGates = 4096;
+
+}  // namespace
+
+Status status_of(CUresult result, const char* what) {
+  return result == CUDA_SUCCESS ? Status() : Status::from_cuda(result, what);
+}
+
+CUresult cuda_error_of(const Status& status) {
+  switch (status.code()) {
+    case Code::kOk:
+      return CUDA_SUCCESS;
+    case Code::kCuda:
+      return static_cast<CUresult>(status.cuda());
+    case Code::kOutOfMemory:
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    case Code::kInvalidArgument:
+      return CUDA_ERROR_INVALID_VALUE;
+    case Code::kUnsupported:
+      return CUDA_ERROR_NOT_SUPPORTED;
+    // "An asynchronous error has occurred in an external entity outside of CUDA": the peer is one.
+    default:
+      return CUDA_ERROR_EXTERNAL_DEVICE;
+  }
+}
+
+CudaDeviceOps::CudaDeviceOps(const api::DriverTable& driver, std::vector<Device> devices,
+                             std::function<void(CUresult)> on_error,
+                             std::function<void()> on_change, ExportedNames* names)
+    : driver_(driver),
+      devices_(std::move(devices)),
+      on_error_(std::move(on_error)),
+      on_change_(std::move(on_change)),
+      names_(names),
+      by_itself_(!on_change_) {}
+
+Result<std::unique_ptr<CudaDeviceOps>> CudaDeviceOps::create(const api::DriverTable& driver,
+                                                             std::vector<Device> devices,
+                                                             std::function<void(CUresult)> on_error,
+                                                             std::function<void()> on_change,
+                                                             ExportedNames* names) {
+  std::unique_ptr<CudaDeviceOps> ops(new CudaDeviceOps(
+      driver, std::move(devices), std::move(on_error), std::move(on_change), names));
+  RCUDA_RETURN_IF_ERROR(ops->prepare());
+  return ops;
+}
+
+Status CudaDeviceOps::prepare() {
+  if (devices_.empty()) return {Code::kInvalidArgument, "a worker without devices"};
+  lanes_.resize(devices_.size());
+  ContextGuard first(driver_, devices_[0].primary);
+  RCUDA_RETURN_IF_ERROR(status_of(first.result(), "cuCtxPushCurrent"));
+  RCUDA_RETURN_IF_ERROR(
+      status_of(driver_.cuMemHostAlloc(&words_, kGates * kLineBytes,
+                                       CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
+                "cuMemHostAlloc for the peer-to-peer engine's words"));
+  std::memset(words_, 0, kGates * kLineBytes);
+  // Portable pinned memory has the same address on every device (unified addressing).
+  CUdeviceptr base = 0;
+  RCUDA_RETURN_IF_ERROR(status_of(driver_.cuMemHostGetDevicePointer_v2(&base, words_, 0),
+                                  "cuMemHostGetDevicePointer"));
+  for (size_t device = 0; device < devices_.size(); ++device) {
+    ContextGuard guard(driver_, devices_[device].primary);
+    RCUDA_RETURN_IF_ERROR(status_of(guard.result(), "cuCtxPushCurrent"));
+    int least = 0;
+    int greatest = 0;
+    RCUDA_RETURN_IF_ERROR(status_of(driver_.cuCtxGetStreamPriorityRange(&least, &greatest),
+                                    "cuCtxGetStreamPriorityRange"));
+    for (LaneState& lane : lanes_[device]) {
+      RCUDA_RETURN_IF_ERROR(status_of(
+          driver_.cuStreamCreateWithPriority(&lane.stream, CU_STREAM_NON_BLOCKING, greatest),
+          "cuStreamCreateWithPriority for the peer-to-peer engine"));
+    }
+  }
+  MutexLock lock(mutex_);
+  for (size_t gate = 0; gate < kGates; ++gate) {
+    const size_t offset = gate * kLineBytes;
+    auto* at = static_cast<std::byte*>(words_) + offset;
+    gates_.push_back({new (at) std::atomic<uint32_t>(0), base + offset, 0});
+    free_gates_.push_back(kGates - 1 - gate);
+  }
+  return {};
+}
+
+CudaDeviceOps::~CudaDeviceOps() {
+  for (size_t device = 0; device < lanes_.size(); ++device) {
+    ContextGuard guard(driver_, devices_[device].primary);
+    for (const LaneState& lane : lanes_[device]) {
+      for (const Running& running : lane.running) driver_.cuEventDestroy_v2(running.event);
+      for (const CUevent event : lane.free_events) driver_.cuEventDestroy_v2(event);
+      if (lane.stream) driver_.cuStreamDestroy_v2(lane.stream);
+    }
+  }
+  for (const auto& [context, spare] : spare_) {
+    ContextGuard guard(driver_, context);
+    for (const CUevent event : spare.events) driver_.cuEventDestroy_v2(event);
+    for (const CUstream stream : spare.streams) driver_.cuStreamDestroy_v2(stream);
+  }
+  if (words_) {
+    ContextGuard guard(driver_, devices_[0].primary);
+    driver_.cuMemFreeHost(words_);
+  }
+}
+
+Status CudaDeviceOps::make_current(int device) {
+  if (current_ == device) return {};
+  const CUresult result = driver_.cuCtxSetCurrent(devices_[static_cast<size_t>(device)].primary);
+  if (result != CUDA_SUCCESS) return Status::from_cuda(result, "cuCtxSetCurrent");
+  current_ = device;
+  return {};
+}
+
+std::vector<p2p::EngineDevice> CudaDeviceOps::devices() {
+  std::vector<p2p::EngineDevice> list;
+  for (const Device& device : devices_) {
+    p2p::EngineDevice entry;
+    std::array<uint8_t, 16> uuid;
+    if (read_uuid(driver_, device.device, uuid) == CUDA_SUCCESS) {
+      entry.uuid = cuda::uuid_text(uuid);
+    }
+    char bus[32] = {};
+    if (driver_.cuDeviceGetPCIBusId(bus, sizeof bus, device.device) == CUDA_SUCCESS) {
+      entry.pci_bus_id = bus;
+    }
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
+// Addresses are unified: the driver itself distinguishes host from device memory.
+Status CudaDeviceOps::issue(const CopyBox& box, CUstream stream) {
+  if (box.rows == 1 && box.slices == 1) {
+    return status_of(driver_.cuMemcpyAsync(box.destination, box.source, box.width_bytes, stream),
+                     "cuMemcpyAsync of a peer copy");
+  }
+  // A 3D copy can express only slice pitches that are multiples of the row pitch.
+  const bool whole = box.slices > 1 && box.source_pitch > 0 && box.destination_pitch > 0 &&
+                     box.source_slice % box.source_pitch == 0 &&
+                     box.destination_slice % box.destination_pitch == 0;
+  if (whole) {
+    CUDA_MEMCPY3D shape{};
+    shape.srcMemoryType = CU_MEMORYTYPE_UNIFIED;
+    shape.srcDevice = box.source;
+    shape.srcPitch = box.source_pitch;
+    shape.srcHeight = box.source_slice / box.source_pitch;
+    shape.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+    shape.dstDevice = box.destination;
+    shape.dstPitch = box.destination_pitch;
+    shape.dstHeight = box.destination_slice / box.destination_pitch;
+    shape.WidthInBytes = box.width_bytes;
+    shape.Height = box.rows;
+    shape.Depth = box.slices;
+    return status_of(driver_.cuMemcpy3DAsync_v2(&shape, stream), "cuMemcpy3DAsync of a peer copy");
+  }
+  for (uint64_t slice = 0; slice < box.slices; ++slice) {
+    CUDA_MEMCPY2D shape{};
+    shape.srcMemoryType = CU_MEMORYTYPE_UNIFIED;
+    shape.srcDevice = box.source + slice * box.source_slice;
+    shape.srcPitch = box.rows > 1 ? box.source_pitch : box.width_bytes;
+    shape.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+    shape.dstDevice = box.destination + slice * box.destination_slice;
+    shape.dstPitch = box.rows > 1 ? box.destination_pitch : box.width_bytes;
+    shape.WidthInBytes = box.width_bytes;
+    shape.Height = box.rows;
+    RCUDA_RETURN_IF_ERROR(
+        status_of(driver_.cuMemcpy2DAsync_v2(&shape, stream), "cuMemcpy2DAsync of a peer copy"));
+  }
+  return {};
+}
+
+Result<Ticket> CudaDeviceOps::copy(int device, Lane lane, std::span<const CopyBox> boxes) {
+  RCUDA_RETURN_IF_ERROR(make_current(device));
+  LaneState& state = lane_of(device, lane);
+  CUevent event = nullptr;
+  if (state.free_events.empty()) {
+    RCUDA_RETURN_IF_ERROR(
+        status_of(driver_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
+  } else {
+    event = state.free_events.back();
+    state.free_events.pop_back();
+  }
+  Status status;
+  for (const CopyBox& box : boxes) {
+    status = issue(box, state.stream);
+    if (!status.ok()) break;
+  }
+  if (status.ok()) status = status_of(driver_.cuEventRecord(event, state.stream), "cuEventRecord");
+  if (!status.ok()) {
+    state.free_events.push_back(event);
+    return status;
+  }
+  state.running.push_back({++state.issued, event});
+  return state.issued;
+}
+
+Result<Ticket> CudaDeviceOps::finished(int device, Lane lane) {
+  LaneState& state = lane_of(device, lane);
+  while (!state.running.empty()) {
+    const Running oldest = state.running.front();
+    const CUresult result = driver_.cuEventQuery(oldest.event);
+    if (result == CUDA_ERROR_NOT_READY) break;
+    state.running.pop_front();
+    state.free_events.push_back(oldest.event);
+    if (result != CUDA_SUCCESS) {
+      // The later copies of this lane fail as well.
+      for (const Running& other : state.running) state.free_events.push_back(other.event);
+      state.running.clear();
+      return Status::from_cuda(result, "a peer copy's lane");
+    }
+    state.finished = oldest.ticket;
+  }
+  return state.finished;
+}
+
+void CudaDeviceOps::give_back(const PendingOrder& pending) {
+  if (pending.stream) --waiting_streams_;
+  if (!pending.context) return;
+  Spare& spare = spare_[pending.context];
+  if (pending.event) spare.events.push_back(pending.event);
+  if (pending.stream) spare.streams.push_back(pending.stream);
+}
+
+// Removes everything that names the context, because a later context may get the same handle.
+void CudaDeviceOps::forget_context(CUcontext context) {
+  const auto concerned = [context](const auto& entry) { return entry.second.context == context; };
+  MutexLock lock(mutex_);
+  CUresult ended = CUDA_SUCCESS;
+  if (std::any_of(orders_.begin(), orders_.end(), concerned)) {
+    lock.unlock();
+    ContextGuard guard(driver_, context);
+    ended = guard.result() == CUDA_SUCCESS ? driver_.cuCtxSynchronize() : guard.result();
+    lock.lock();
+  }
+  spare_.erase(context);
+  for (auto& entry : orders_) {
+    if (!concerned(entry)) continue;
+    entry.second.context = nullptr;
+    entry.second.ended = ended;
+  }
+  if (last_held_.context == reinterpret_cast<uint64_t>(context)) last_hold_ = 0;
+}
+
+// Records an event after the stream's present work.
+Status CudaDeviceOps::mark(CUstream stream, PendingOrder* pending) {
+  auto& pool = spare_[pending->context].events;
+  if (pool.empty()) {
+    RCUDA_RETURN_IF_ERROR(status_of(driver_.cuEventCreate(&pending->event, CU_EVENT_DISABLE_TIMING),
+                                    "cuEventCreate"));
+  } else {
+    pending->event = pool.back();
+    pool.pop_back();
+  }
+  return status_of(driver_.cuEventRecord(pending->event, stream), "cuEventRecord");
+}
+
+// The program may record its event again or destroy it, so a stream of our own waits for it.
+Status CudaDeviceOps::mark_event(CUevent event, PendingOrder* pending) {
+  auto& pool = spare_[pending->context].streams;
+  if (pool.empty()) {
+    RCUDA_RETURN_IF_ERROR(status_of(
+        driver_.cuStreamCreate(&pending->stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate"));
+  } else {
+    pending->stream = pool.back();
+    pool.pop_back();
+  }
+  ++waiting_streams_;
+  RCUDA_RETURN_IF_ERROR(
+      status_of(driver_.cuStreamWaitEvent(pending->stream, event, 0), "cuStreamWaitEvent"));
+  return mark(pending->stream, pending);
+}
+
+Status CudaDeviceOps::hold(CUstream stream, PendingOrder* pending) {
+  if (free_gates_.empty()) {
+    return {Code::kOutOfMemory,
+            "more than " + std::to_string(kGates) + " streams wait for peer copies at once"};
+  }
+  Gate& gate = gates_[free_gates_.back()];
+  RCUDA_RETURN_IF_ERROR(
+      status_of(driver_.cuStreamWaitValue32_v2(stream, gate.address, gate.generation + 1,
+                                               CU_STREAM_WAIT_VALUE_GEQ),
+                "cuStreamWaitValue32"));
+  ++held_;
+  pending->gate = free_gates_.back();
+  free_gates_.pop_back();
+  ++gate.generation;
+  gate.holds = 1;
+  return {};
+}
+
+// If the previous copy still holds the stream, returns true. Then the stream stays held until both
+// copies have ended, and nothing has to pass through the GPU in between.
+bool CudaDeviceOps::join(p2p::StreamRef ref, PendingOrder* pending) {
+  const auto last = orders_.find(last_hold_);
+  if (!ref.follows || last == orders_.end() || ref.stream != last_held_.stream ||
+      ref.context != last_held_.context) {
+    return false;
+  }
+  pending->behind = last_hold_;
+  pending->gate = last->second.gate;
+  ++gates_[pending->gate].holds;
+  ++held_;
+  return true;
+}
+
+Result<Order> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold_it) {
+  const auto stream = reinterpret_cast<CUstream>(ref.stream);
+  PendingOrder pending;
+  pending.context = reinterpret_cast<CUcontext>(ref.context);
+  pending.hold = hold_it;
+  if (ref.idle && !hold_it) {
+    MutexLock lock(mutex_);
+    orders_[next_order_] = pending;
+    return Order{next_order_++};
+  }
+  ContextGuard guard(driver_, pending.context);
+  RCUDA_RETURN_IF_ERROR(status_of(guard.result(), "cuCtxPushCurrent"));
+  MutexLock lock(mutex_);
+  // The thread that grants a pause never requests an order during it, so it does not block here.
+  if (hold_it)
+    resumed_.wait(lock, [this]() RCUDA_REQUIRES(mutex_) { return paused_ == p2p::Pause::kNone; });
+  Status status;
+  if (ref.event) {
+    status = mark_event(reinterpret_cast<CUevent>(ref.event), &pending);
+  } else if (!hold_it || !join(ref, &pending)) {
+    // An idle stream has already reached the place, so no event is needed. Whether the legacy
+    // default stream is idle depends on other streams, so an event is always recorded in it.
+    const bool legacy = stream == nullptr || stream == CU_STREAM_LEGACY;
+    const CUresult idle = legacy ? CUDA_ERROR_NOT_READY : driver_.cuStreamQuery(stream);
+    status =
+        idle == CUDA_ERROR_NOT_READY ? mark(stream, &pending) : status_of(idle, "cuStreamQuery");
+    if (status.ok() && hold_it) status = hold(stream, &pending);
+  }
+  if (!status.ok()) {
+    give_back(pending);
+    return status;
+  }
+  if (hold_it) {
+    last_hold_ = next_order_;
+    last_held_ = ref;
+  }
+  orders_[next_order_] = pending;
+  return Order{next_order_++};
+}
+
+Result<bool> CudaDeviceOps::reached(Order order) {
+  // Held during the query (which never waits), because the driver destroys the event after
+  // forget_context().
+  MutexLock lock(mutex_);
+  const PendingOrder& pending = orders_.at(static_cast<uint64_t>(order));
+  if (!pending.context) {
+    if (pending.ended == CUDA_SUCCESS) return true;
+    return Status::from_cuda(pending.ended, "the stream of a peer copy");
+  }
+  if (pending.behind != 0) return !orders_.contains(pending.behind);
+  if (!pending.event) return true;
+  const CUresult result = driver_.cuEventQuery(pending.event);
+  if (result == CUDA_SUCCESS) return true;
+  if (result == CUDA_ERROR_NOT_READY) return false;
+  return Status::from_cuda(result, "the stream of a peer copy");
+}
+
+void CudaDeviceOps::release(Order order, const Status& status) {
+  if (!status.ok() && on_error_) on_error_(cuda_error_of(status));
+  {
+    MutexLock lock(mutex_);
+    const auto found = orders_.find(static_cast<uint64_t>(order));
+    const PendingOrder pending = found->second;
+    orders_.erase(found);
+    give_back(pending);
+    if (!pending.hold) return;
+    --held_;
+    Gate& gate = gates_[pending.gate];
+    if (--gate.holds > 0) return;
+    // Pairs with the GPU's read: everything that the copy wrote is in memory before this store.
+    gate.word->store(gate.generation, std::memory_order_seq_cst);
+    free_gates_.push_back(pending.gate);
+    if (held_ > 0) return;
+  }
+  if (on_change_) on_change_();
+}
+
+bool CudaDeviceOps::pause(p2p::Pause what) {
+  std::atomic<bool>& wanted = what == p2p::Pause::kWork ? wants_work_ : wants_holds_;
+  if (wanted && !by_itself_) return false;  // requested; called again each round
+  {
+    MutexLock lock(mutex_);
+    if (by_itself_ && paused_ < what && held_ == 0) paused_ = what;
+    if (paused_ >= what) {
+      pause_used_ = true;
+      return true;
+    }
+    if (by_itself_ || wanted.exchange(true)) return false;
+  }
+  on_change_();
+  return false;
+}
+
+void CudaDeviceOps::resume() {
+  if (paused_ == p2p::Pause::kNone) return;
+  {
+    MutexLock lock(mutex_);
+    // A pause that began in the middle of a round is for the next round.
+    if (!pause_used_ && !std::exchange(pause_stale_, true)) return;
+    paused_ = p2p::Pause::kNone;
+    pause_used_ = pause_stale_ = false;
+  }
+  resumed_.notify_all();
+  if (on_change_) on_change_();
+}
+
+bool CudaDeviceOps::begin_pause(p2p::Pause what) {
+  MutexLock lock(mutex_);
+  if (held_ > 0 || paused_ != p2p::Pause::kNone) return false;
+  paused_ = what;
+  wants_holds_ = false;
+  if (what == p2p::Pause::kWork) wants_work_ = false;
+  return true;
+}
+
+void CudaDeviceOps::grant_by_itself() {
+  MutexLock lock(mutex_);
+  by_itself_ = true;
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,199 @@
+// CudaDeviceOps: the GPU operations of the peer-to-peer engine (p2p/api/device_ops.h), over the
+// worker's driver table.
+//
+// Lanes are non-blocking streams of the highest priority in the primary contexts. They share the
+// GPU's queues with the program's streams; the executor makes sure that some queues are left for
+// them while a stream is held (PeerWaits). Every copy is followed by an event, which the copy
+// engine itself reports. (Rejected: a ticket that the stream writes with cuStreamWriteValue64. It
+// is cheaper to read, but goes through the queue of the compute engine: while a stream of the
+// program was held there, each took up to 9 us more on an H200.)
+//
+// A held stream waits (cuStreamWaitValue32) for a pinned word of its own. The value of a word only
+// increases, so a word can serve the next stream before the last one has been scheduled past its
+// wait.
+//
+// The thread that gives the streams their work (the executor thread) grants pauses (begin_pause()).
+// So no stream can be held and no work queued between the grant and the calls for which it was
+// requested. No lock is held over a driver call that may wait for the device.
+//
+// Threads: as for p2p::DeviceOps; enter() restores the calling thread's current context. `on_error`
+// runs on the engine's thread, `on_change` on any thread.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <cuda.h>
+
+#include "api/driver_table.h"
+#include "common/base/mutex.h"
+#include "p2p/api/device_ops.h"
+#include "server/names/exported_names.h"
+
+namespace rcuda::server {
+
+// The CUresult that a program gets for an error of a peer copy.
+CUresult cuda_error_of(const Status& status);
+// The result of a driver call. `what`: the call.
+Status status_of(CUresult result, const char* what);
+
+class CudaDeviceOps final : public p2p::DeviceOps {
+ public:
+  struct Device {
+    CUdevice device = 0;
+    CUcontext primary = nullptr;  // outlives this object
+    bool gpudirect = true;        // RDMA adapters may access its memory, if they can
+  };
+
+  // `on_error`: called when a copy in a stream of this worker has failed. `on_change`: called when
+  // the last held stream is released, and when a pause is requested or has ended. Without
+  // `on_change` no thread grants pauses: a pause begins as soon as no stream is held, and enter()
+  // waits for its end. `names`: for memory that a peer maps; outlives this object. Without it no
+  // memory can be mapped.
+  static Result<std::unique_ptr<CudaDeviceOps>> create(const api::DriverTable& driver,
+                                                       std::vector<Device> devices,
+                                                       std::function<void(CUresult)> on_error,
+                                                       std::function<void()> on_change = {},
+                                                       ExportedNames* names = nullptr);
+  ~CudaDeviceOps() override;
+
+  // Names a stream of the program, for PeerCopy::stream. `context` is the stream's context; for a
+  // default stream, the context that was current.
+  static p2p::StreamRef stream_ref(CUstream stream, CUcontext context) {
+    return {reinterpret_cast<uint64_t>(stream), reinterpret_cast<uint64_t>(context)};
+  }
+
+  // Names an event of the program, for Engine::signal. Its latest record counts.
+  static p2p::StreamRef event_ref(CUevent event, CUcontext context) {
+    return {0, reinterpret_cast<uint64_t>(context), reinterpret_cast<uint64_t>(event)};
+  }
+
+  std::vector<p2p::EngineDevice> devices() override;
+  Result<p2p::Ticket> copy(int device, p2p::Lane lane,
+                           std::span<const p2p::CopyBox> boxes) override;
+  Result<p2p::Ticket> finished(int device, p2p::Lane lane) override;
+  Result<p2p::Order> enter(p2p::StreamRef stream, bool hold) override;
+  Result<bool> reached(p2p::Order order) override;
+  void release(p2p::Order order, const Status& status) override;
+  bool holding() override { return held_.load() > 0; }
+  // The number of this object's own streams that wait for events of the program. Any thread.
+  int waiting_streams() const { return waiting_streams_.load(); }
+  bool pause(p2p::Pause what) override;
+  void resume() override;
+  Status register_host(void* base, size_t bytes) override;
+  void unregister_host(void* base) override;
+  Result<p2p::DeviceAddress> allocate(int device, size_t bytes) override;
+  void free(int device, p2p::DeviceAddress address) override;
+  Result<p2p::ExportedMemory> export_memory(int device, p2p::DeviceAddress address) override;
+  Result<p2p::MappedMemory> open(int device, const p2p::ExportedMemory& memory) override;
+  void close(int device, p2p::DeviceAddress base) override;
+  Result<p2p::DmaBuf> dma_buf(int device, p2p::DeviceAddress address, size_t bytes) override;
+  bool may_use_gpudirect(int device) override;
+
+  // For the thread that calls enter(): whether this pause is requested and has not begun; the pause
+  // in progress.
+  bool wants(p2p::Pause what) const {
+    return (what == p2p::Pause::kWork ? wants_work_ : wants_holds_).load();
+  }
+  p2p::Pause paused() const { return paused_.load(); }
+  // Grants the pause. Returns false while a stream is held or another pause is in progress. After
+  // success the caller must wake the engine.
+  bool begin_pause(p2p::Pause what);
+  // From now on pauses need no grant. The granting thread calls this before it waits for the
+  // engine's end; it enters no stream any more.
+  void grant_by_itself();
+  // Call before the program's context is destroyed, and with it every stream and event in it. If
+  // orders wait in the context, blocks until all its work is done, as the driver is about to do.
+  void forget_context(CUcontext context);
+
+ private:
+  struct Running {
+    p2p::Ticket ticket = 0;
+    CUevent event = nullptr;
+  };
+  struct LaneState {
+    CUstream stream = nullptr;
+    p2p::Ticket issued = 0;
+    p2p::Ticket finished = 0;
+    std::deque<Running> running;
+    std::vector<CUevent> free_events;
+  };
+  struct Gate {  // a word that holds one stream at a time
+    std::atomic<uint32_t>* word = nullptr;
+    CUdeviceptr address = 0;
+    uint32_t generation = 0;
+    uint32_t holds = 0;  // orders that must be released first
+  };
+  struct PendingOrder {
+    CUevent event = nullptr;      // null: the stream was idle, or `behind` is set
+    uint64_t behind = 0;          // the order after which this one comes, in the same gate
+    CUstream stream = nullptr;    // this object's own; it waits for the program's event
+    CUcontext context = nullptr;  // null: destroyed; `ended` says how its work ended
+    CUresult ended = CUDA_SUCCESS;
+    bool hold = false;
+    size_t gate = 0;
+  };
+
+  CudaDeviceOps(const api::DriverTable& driver, std::vector<Device> devices,
+                std::function<void(CUresult)> on_error, std::function<void()> on_change,
+                ExportedNames* names);
+  Status prepare();
+  Status make_current(int device);
+  Status issue(const p2p::CopyBox& box, CUstream stream);
+  // With the context current.
+  Status mark(CUstream stream, PendingOrder* pending) RCUDA_REQUIRES(mutex_);
+  Status mark_event(CUevent event, PendingOrder* pending) RCUDA_REQUIRES(mutex_);
+  Status hold(CUstream stream, PendingOrder* pending) RCUDA_REQUIRES(mutex_);
+  bool join(p2p::StreamRef ref, PendingOrder* pending) RCUDA_REQUIRES(mutex_);
+  void give_back(const PendingOrder& pending) RCUDA_REQUIRES(mutex_);
+  LaneState& lane_of(int device, p2p::Lane lane) {
+    return lanes_[static_cast<size_t>(device)][static_cast<size_t>(lane)];
+  }
+
+  const api::DriverTable& driver_;
+  const std::vector<Device> devices_;
+  const std::function<void(CUresult)> on_error_;
+  const std::function<void()> on_change_;
+  ExportedNames* const names_;
+  std::atomic<int> held_{0};  // orders that hold a stream
+  std::atomic<int> waiting_streams_{0};
+  std::vector<std::array<LaneState, p2p::kLaneCount>> lanes_;
+  void* words_ = nullptr;  // pinned: the gates' words
+  struct Export {
+    CUdeviceptr base = 0;
+    wire::ExportedName name{};
+  };
+  std::unordered_map<unsigned long long, Export> exports_;  // by buffer id; the engine's thread
+  int current_ = -1;  // the device whose context is current on the engine's thread
+
+  Mutex mutex_;
+  std::deque<Gate> gates_ RCUDA_GUARDED_BY(mutex_);
+  std::vector<size_t> free_gates_ RCUDA_GUARDED_BY(mutex_);
+  struct Spare {
+    std::vector<CUevent> events;
+    std::vector<CUstream> streams;
+  };
+  std::map<CUcontext, Spare> spare_ RCUDA_GUARDED_BY(mutex_);
+  std::map<uint64_t, PendingOrder> orders_ RCUDA_GUARDED_BY(mutex_);
+  uint64_t next_order_ RCUDA_GUARDED_BY(mutex_) = 1;
+  // The last order that held a stream, and that stream.
+  uint64_t last_hold_ RCUDA_GUARDED_BY(mutex_) = 0;
+  p2p::StreamRef last_held_ RCUDA_GUARDED_BY(mutex_);
+  // Written with mutex_ held.
+  std::atomic<p2p::Pause> paused_{p2p::Pause::kNone};
+  std::atomic<bool> wants_holds_{false}, wants_work_{false};
+  CondVar resumed_;
+  std::atomic<bool> by_itself_;  // pauses need no grant
+  bool pause_used_ RCUDA_GUARDED_BY(mutex_) = false;   // pause() has reported the pause in progress
+  bool pause_stale_ RCUDA_GUARDED_BY(mutex_) = false;  // a round has ended without that
+};
+
+}  // namespace rcuda::server

@@ -1,0 +1,520 @@
+#include "server/executor/peers/peer_hub.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/socket.h>
+
+#include "common/base/host_name.h"
+#include "common/base/log.h"
+#include "common/base/passed_descriptors.h"
+#include "common/base/start_thread.h"
+#include "common/messages/message_io.h"
+#include "common/messages/refusal.h"
+#include "common/reach/connect.h"
+#include "common/reach/session_link.h"
+#include "common/reach/socket_keys.h"
+#include "common/tls/keyed.h"
+#include "common/wire/address_ranges.h"
+#include "p2p/plan/measurements.h"
+
+namespace rcuda::server {
+
+using transport::Reach;
+
+namespace {
+
+// The number of sockets that may wait for an introduction: enough for all Links of a session, but
+// no flood.
+constexpr size_t kMostCallers = 1024;
+
+// The other workers of a session.
+constexpr size_t kMostPeers = wire::kMostServers - 1;
+
+// Connections in progress, together with those that have failed within the last handshake timeout.
+constexpr size_t kMostAttempts = 64;
+
+// What another server reads first must not be chosen by the client, so link numbers are small.
+constexpr p2p::PeerId kMostLinks = 1u << 20;
+
+// The longest name that DNS has.
+constexpr size_t kMostHostBytes = 255;
+
+Status session_ends() { return {Code::kUnavailable, "the session ends"}; }
+
+}  // namespace
+
+PeerHub::PeerHub(const api::DriverTable& driver, Options options)
+    : driver_(driver), options_(std::move(options)) {}
+
+PeerHub::~PeerHub() {
+  shut();
+  for (const auto& attempt : given_up_) attempt->thread.join();
+}
+
+Status PeerHub::introduce(const Introduction& introduction,
+                          std::vector<CudaDeviceOps::Device> devices) {
+  RCUDA_RETURN_IF_ERROR(admit(introduction));
+  if (!engine_) {
+    auto ops = CudaDeviceOps::create(driver_, std::move(devices), options_.on_error,
+                                     options_.on_change, options_.names);
+    if (!ops) return ops.status();
+    ops_ = *std::move(ops);
+    p2p::EngineOptions engine;
+    engine.planner = options_.planner;
+    engine.peers = std::clamp(introduction.workers, 2u, wire::kMostServers) - 1;
+    engine.measurements_path =
+        options_.measurements_path.value_or(p2p::default_measurements_path());
+    engine.host_name = host_name();
+    engine.spin = options_.spin;
+    engine.on_settled = [this](p2p::PeerId link) {
+      {
+        MutexLock lock(mutex_);
+        settled_.insert(link);
+      }
+      if (options_.on_change) options_.on_change();
+    };
+    engine.on_sent = [this](const p2p::Plan& plan) {
+      const auto counter = wire::peer_copies(to_string(plan.route), to_string(plan.strategy));
+      sent_[static_cast<size_t>(counter) - kFirstCounter].fetch_add(1, std::memory_order_relaxed);
+    };
+    auto started = p2p::Engine::create(*ops_, std::move(engine));
+    if (!started) {
+      ops_.reset();
+      return started.status();
+    }
+    engine_ = *std::move(started);
+    MutexLock lock(mutex_);
+    shut_ = false;
+  }
+  auto made = std::make_unique<Attempt>();
+  made->introduction = introduction;
+  made->begin = Clock::now();
+  Attempt& attempt = *(links_[introduction.link] = std::move(made));
+  const Status started = start_thread(&attempt.thread, [this, &attempt] { connect(attempt); });
+  if (!started.ok()) {
+    engine_->lose(introduction.link, started);
+    attempt.over = true;
+    log_lost(introduction, started);
+    report_lost(introduction, started);
+  }
+  return {};
+}
+
+Status PeerHub::admit(const Introduction& introduction) {
+  if (links_.contains(introduction.link)) {
+    return {Code::kInvalidArgument, "a worker introduced twice"};
+  }
+  if (introduction.worker >= wire::kMostServers || introduction.link >= kMostLinks ||
+      introduction.host.size() > kMostHostBytes) {
+    return {Code::kProtocol, "an introduction of a worker that no client has"};
+  }
+  const std::pair address(introduction.host, introduction.port);
+  const auto known = addresses_.find(introduction.worker);
+  if (known != addresses_.end() && known->second != address) {
+    return {Code::kProtocol, "a worker introduced at two addresses"};
+  }
+  if (known == addresses_.end() && addresses_.size() >= kMostPeers) {
+    return {Code::kInvalidArgument,
+            "a session has at most " + std::to_string(kMostPeers) + " other workers"};
+  }
+  if (attempts() >= kMostAttempts) {
+    return {Code::kUnavailable,
+            std::to_string(kMostAttempts) +
+                " connections with other workers are in progress or have just failed"};
+  }
+  addresses_[introduction.worker] = address;
+  return {};
+}
+
+size_t PeerHub::attempts() {
+  size_t running = 0;
+  const auto over = [&](const std::unique_ptr<Attempt>& attempt) {
+    if (!attempt->over) return ++running, false;
+    if (attempt->thread.joinable()) attempt->thread.join();
+    return true;
+  };
+  for (const auto& [link, attempt] : links_) (void)over(attempt);
+  std::erase_if(given_up_, over);
+  MutexLock lock(mutex_);
+  std::erase_if(failed_, [&](Clock::time_point begin) {
+    return Clock::now() - begin > options_.handshake_timeout;
+  });
+  return running + failed_.size();
+}
+
+void PeerHub::connect(Attempt& attempt) {
+  pthread_setname_np(pthread_self(), "rcuda-p2p-join");
+  const Introduction& introduction = attempt.introduction;
+  {
+    auto link =
+        introduction.connects ? call_on(attempt) : be_called_on(attempt, transport::media().size());
+    MutexLock lock(mutex_);
+    attempt.socket.reset();
+    if (!link) failed_.push_back(attempt.begin);
+    if (!link && introduction.connects && !attempt.welcomed && !attempt.given_up) {
+      log_lost(introduction, link.status());
+      // The client chose the address. It gets the same answer at the same time whatever is there,
+      // unless a worker of its session has answered. So it learns nothing about other ports.
+      changed_.wait_until(lock, deadline_of(attempt),
+                          [&]() RCUDA_REQUIRES(mutex_) { return attempt.given_up; });
+      link = no_connection();
+    }
+    // The engine exists until shut() has given the attempt up.
+    if (!attempt.given_up && link) {
+      engine_->attach(introduction.link, *std::move(link), introduction.token,
+                      introduction.connects);
+    } else if (!attempt.given_up) {
+      engine_->lose(introduction.link, link.status());
+      lock.unlock();
+      // The user is told once, by the side that connects.
+      if (introduction.connects) {
+        report_lost(introduction, link.status());
+      } else {
+        log_lost(introduction, link.status());
+      }
+    }
+  }
+  attempt.over = true;
+}
+
+PeerHub::Clock::time_point PeerHub::deadline_of(const Attempt& attempt) const {
+  return attempt.begin + options_.handshake_timeout;
+}
+
+Status PeerHub::no_connection() const {
+  return {Code::kUnavailable,
+          "they have not connected in time; the log of the server on " + host_name() + " says why"};
+}
+
+void PeerHub::log_lost(const Introduction& introduction, const Status& why) {
+  RCUDA_WARN("no peer-to-peer connection with worker %u: %s", introduction.worker,
+             why.message().c_str());
+}
+
+void PeerHub::report_lost(const Introduction& introduction, const Status& why) const {
+  if (!options_.report) return;
+  const std::string other = introduction.connects
+                                ? introduction.host + ":" + std::to_string(introduction.port)
+                                : "worker " + std::to_string(introduction.worker);
+  options_.report("rcuda: copies between " + host_name() + " and " + other +
+                  " will fail: " + why.context() + "\n");
+}
+
+bool PeerHub::note_socket(Attempt& attempt, int socket) {
+  UniqueFd same(::fcntl(socket, F_DUPFD_CLOEXEC, 3));
+  MutexLock lock(mutex_);
+  attempt.socket = std::move(same);
+  return !attempt.given_up;
+}
+
+std::string PeerHub::encrypts_because(const Introduction& introduction) const {
+  if (introduction.must_encrypt) return "RCUDA_SECURITY is tls";
+  return introduction.encrypted && !options_.trusted_fabric ? kNoTrust : "";
+}
+
+bool PeerHub::may_fall_back(const transport::Medium& medium) const {
+  return !options_.planner.medium && medium.traits.reach == Reach::kNetwork &&
+         &medium != &transport::plain_medium(Reach::kNetwork);
+}
+
+Result<std::unique_ptr<transport::Link>> PeerHub::link_over(const transport::Medium& medium,
+                                                            transport::Bootstrap bootstrap) const {
+  bootstrap.timeout = options_.handshake_timeout;
+  if (may_fall_back(medium)) bootstrap.timeout /= wire::kTryingPart;
+  return transport::make_link(medium, std::move(bootstrap),
+                              p2p::Engine::link_options(options_.link));
+}
+
+Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt) {
+  const transport::Medium* const wanted = options_.planner.medium;
+  auto link = call_on(attempt, wanted);
+  if (wanted) return link;
+  // Either the other worker cannot use this medium, or no connection comes about over it, or the
+  // other server on this machine belongs to another user and its local socket refuses us. Over TCP
+  // the session's id is enough.
+  if (link.status().code() == Code::kUnsupported || link.status().code() == Code::kDenied) {
+    const transport::Medium& plain = transport::plain_medium(Reach::kNetwork);
+    RCUDA_INFO("peer-to-peer with worker %u goes over %s: %s", attempt.introduction.worker,
+               plain.name(), link.status().message().c_str());
+    return call_on(attempt, &plain);
+  }
+  return link;
+}
+
+Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt,
+                                                          const transport::Medium* wanted) {
+  const Introduction& introduction = attempt.introduction;
+  const auto deadline = deadline_of(attempt);
+  Result<wire::Connection> connection =
+      wire::connect_server(introduction.host, introduction.port, wanted,
+                           std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()));
+  if (!connection) return connection.status();
+  const int socket = connection->socket.fd();
+  if (!note_socket(attempt, socket)) return session_ends();
+  const transport::Medium& medium =
+      wanted ? *wanted
+             : *transport::best_medium(connection->medium->traits.reach, socket,
+                                       encrypts_because(introduction))
+                    .medium;
+  const Result<wire::PeerAddress> worker = connection->medium->traits.reach == Reach::kNetwork
+                                               ? wire::peer_address(socket)
+                                               : wire::PeerAddress();
+  if (!worker) return worker.status();
+  wire::PeerHello hello;
+  uint8_t session[16];
+  std::copy(options_.session.begin(), options_.session.end(), session);
+  wire::session_name(session, hello.session);
+  hello.worker = introduction.worker;
+  hello.link = introduction.link;
+  hello.medium = medium.name();
+  const Status sent =
+      wire::write_message(socket, wire::MessageType::kPeerHello, wire::encode(hello), deadline);
+  Result<Socket> stream =
+      secured(introduction, 0, connection->socket.release(), tls::Role::kClient, deadline);
+  if (!stream) return sent.ok() ? stream.status() : sent;
+  // A server that does not serve this user refuses before it reads, and that answer says more.
+  auto answer = wire::read_message(*stream, deadline);
+  if (!answer) return sent.ok() ? answer.status() : sent;
+  if (answer->first == wire::MessageType::kRefusal) {
+    return wire::refusal_error(answer->second, "the other worker refused", Code::kUnavailable,
+                               {Code::kUnsupported, Code::kDenied});
+  }
+  if (answer->first != wire::MessageType::kPeerWelcome) {
+    return Status(Code::kProtocol, "the other worker answered with the wrong message");
+  }
+  attempt.welcomed = true;
+  transport::Bootstrap bootstrap;
+  bootstrap.control = *std::move(stream);
+  bootstrap.open_stream = [&](int index) -> Result<Socket> {
+    const auto until = Clock::now() + options_.handshake_timeout;
+    Result<UniqueFd> further = wire::connect_again(*worker, until);
+    if (!further) return further.status();
+    wire::PeerHello own = hello;
+    own.stream = static_cast<uint32_t>(index) + 1;
+    RCUDA_RETURN_IF_ERROR(wire::write_message(further->get(), wire::MessageType::kPeerHello,
+                                              wire::encode(own), until));
+    return secured(introduction, own.stream, *std::move(further), tls::Role::kClient, until);
+  };
+  auto link = link_over(medium, std::move(bootstrap));
+  if (link || !may_fall_back(medium)) return link;
+  return Status(Code::kUnsupported, link.status().message());
+}
+
+Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(Attempt& attempt, size_t tries) {
+  std::string name;
+  Result<Socket> stream = take_caller(attempt, 0, &name);
+  if (!stream) return stream.status();
+  const auto deadline = Clock::now() + options_.handshake_timeout;
+  const transport::Medium* const medium = transport::find_medium(name);
+  const Status usable = !medium ? Status(Code::kUnsupported, "the other worker's medium is unknown")
+                        : options_.planner.medium
+                            ? medium->usable(stream->fd())
+                            : medium->suits(stream->fd(), encrypts_because(attempt.introduction));
+  if (!usable.ok()) {
+    const wire::Refusal refusal{static_cast<uint32_t>(Code::kUnsupported), usable.context()};
+    (void)wire::write_message(*stream, wire::MessageType::kRefusal, wire::encode(refusal),
+                              deadline);
+    // Unless the session requires this medium, the other worker connects again over another one.
+    return options_.planner.medium || tries == 0 ? Result<std::unique_ptr<transport::Link>>(usable)
+                                                 : be_called_on(attempt, tries - 1);
+  }
+  // After the Welcome, the other worker may send descriptors.
+  if (!stream->encrypted()) (void)take_descriptors(stream->fd(), true);
+  RCUDA_RETURN_IF_ERROR(
+      wire::write_message(*stream, wire::MessageType::kPeerWelcome, {}, deadline));
+  transport::Bootstrap bootstrap;
+  bootstrap.control = *std::move(stream);
+  bootstrap.server = true;
+  bootstrap.accept_stream = [&](int index) -> Result<Socket> {
+    return take_caller(attempt, static_cast<uint32_t>(index) + 1, nullptr);
+  };
+  auto link = link_over(*medium, std::move(bootstrap));
+  if (link || !may_fall_back(*medium) || tries == 0) return link;
+  RCUDA_INFO("no connection over %s: %s", medium->name(), link.status().message().c_str());
+  return be_called_on(attempt, tries - 1);
+}
+
+// A Unix socket stays on this machine.
+Result<Socket> PeerHub::secured(const Introduction& introduction, uint32_t stream, UniqueFd socket,
+                                tls::Role role, Clock::time_point deadline) const {
+  sockaddr_storage own{};
+  socklen_t bytes = sizeof own;
+  const bool network =
+      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &bytes) != 0 ||
+      own.ss_family != AF_UNIX;
+  if (!introduction.encrypted || !network) return Socket(std::move(socket));
+  tls::Key secret;
+  std::memcpy(secret.data(), introduction.token.data(), secret.size());
+  return tls::encrypt(std::move(socket), wire::peer_socket_key(secret, introduction.link, stream),
+                      role, deadline);
+}
+
+bool PeerHub::begin_pause(p2p::Pause what) {
+  if (!ops_->begin_pause(what)) return false;
+  engine_->wake();
+  return true;
+}
+
+bool PeerHub::settled(p2p::PeerId link) const {
+  MutexLock lock(mutex_);
+  return settled_.contains(link);
+}
+
+void PeerHub::called_on(const wire::PeerHello& hello, UniqueFd socket) {
+  MutexLock lock(mutex_);
+  const Clock::time_point now = Clock::now();
+  std::erase_if(callers_, [&](const auto& entry) {
+    return now - entry.second.since > options_.handshake_timeout;
+  });
+  if (callers_.size() >= kMostCallers) {
+    if (!std::exchange(said_crowded_, true)) {
+      RCUDA_WARN("too many connections of workers that nobody introduced");
+    }
+    return;
+  }
+  callers_.emplace(StreamKey{hello.link, hello.stream}, Caller{hello, std::move(socket), now});
+  changed_.notify_all();
+}
+
+// A PeerHello can be seen on the network and sent again. The first one of a name has precedence. If
+// the connections are encrypted, one that does not have its key, or says nothing, only makes room
+// for the next one: each has a part of the time.
+Result<Socket> PeerHub::take_caller(Attempt& attempt, uint32_t stream, std::string* medium) {
+  const auto deadline = Clock::now() + options_.handshake_timeout;
+  for (;;) {
+    Result<Caller> caller = wait_for_caller(attempt, stream, deadline);
+    if (!caller) return caller.status();
+    if (stream == 0 && !note_socket(attempt, caller->socket.get())) return session_ends();
+    const auto patience = std::min(deadline, Clock::now() + options_.handshake_timeout / 4);
+    Result<Socket> socket = secured(attempt.introduction, stream, std::move(caller->socket),
+                                    tls::Role::kServer, patience);
+    if (medium) *medium = caller->hello.medium;
+    if (socket || Clock::now() >= deadline) return socket;
+    RCUDA_WARN("a connection for worker %u is dropped: %s", attempt.introduction.worker,
+               socket.status().message().c_str());
+  }
+}
+
+Result<PeerHub::Caller> PeerHub::wait_for_caller(const Attempt& attempt, uint32_t stream,
+                                                 Clock::time_point deadline) {
+  MutexLock lock(mutex_);
+  const StreamKey key{attempt.introduction.link, stream};
+  const bool come = changed_.wait_until(lock, deadline, [&]() RCUDA_REQUIRES(mutex_) {
+    return callers_.contains(key) || attempt.given_up;
+  });
+  if (attempt.given_up) return session_ends();
+  if (!come) return Status(Code::kTimeout, "the other worker did not connect in time");
+  const auto found = callers_.lower_bound(key);  // the first that came
+  Caller caller = std::move(found->second);
+  callers_.erase(found);
+  return caller;
+}
+
+// ---- memory in use -----------------------------------------------------------------------------
+
+Status PeerHub::copy(p2p::PeerCopy copy, Status failure) {
+  const p2p::Shape& memory = copy.memory;
+  std::list<Use>::iterator use;
+  {
+    MutexLock lock(mutex_);
+    Use range{memory.address, memory.address};
+    if (failure.ok() && memory.check().ok() && memory.bytes() > 0) {
+      range.end += (memory.depth - 1) * memory.slice_bytes +
+                   (memory.height - 1) * memory.pitch_bytes + memory.width_bytes;
+    }
+    use = uses_.insert(uses_.end(), range);
+  }
+  ++copying_;
+  copy.done = [this, use, done = std::move(copy.done)](const Status& status) {
+    copy_over(use);
+    if (done) done(status);
+  };
+  const Status queued = engine_->copy(std::move(copy), std::move(failure));
+  if (!queued.ok()) copy_over(use);  // then `done` does not run
+  return queued;
+}
+
+bool PeerHub::in_use(const Use& memory) const {
+  return std::any_of(uses_.begin(), uses_.end(), [&](const Use& use) {
+    return use.begin < memory.end && memory.begin < use.end;
+  });
+}
+
+void PeerHub::copy_over(std::list<Use>::iterator use) {
+  --copying_;
+  std::list<Awaiting> free_now;
+  {
+    MutexLock lock(mutex_);
+    uses_.erase(use);
+    for (auto at = awaiting_.begin(); at != awaiting_.end();) {
+      const auto next = std::next(at);
+      if (!in_use(at->memory)) free_now.splice(free_now.end(), awaiting_, at);
+      at = next;
+    }
+  }
+  for (const Awaiting& awaiting : free_now) awaiting.done();
+}
+
+void PeerHub::count_copies(wire::Work* work) const {
+  if (!active()) return;
+  for (size_t i = 0; i < sent_.size(); ++i) {
+    work->counts[kFirstCounter + i] = sent_[i].load(std::memory_order_relaxed);
+  }
+}
+
+void PeerHub::when_unused(p2p::DeviceAddress base, uint64_t bytes, std::function<void()> done) {
+  if (!engine_) return done();
+  const Use memory{base, base + bytes};
+  // The peers' mappings are released last, because a copy in progress may still use them. An engine
+  // that is ending releases its mappings itself and takes no more requests; engine_ no longer
+  // points to it by then.
+  auto release = [this, engine = engine_.get(), base, bytes, done = std::move(done)]() mutable {
+    if (shutting()) return done();
+    engine->release_memory(base, bytes, std::move(done));
+  };
+  {
+    MutexLock lock(mutex_);
+    if (in_use(memory)) {
+      awaiting_.push_back({memory, std::move(release)});
+      return;
+    }
+  }
+  release();
+}
+
+bool PeerHub::shutting() const {
+  MutexLock lock(mutex_);
+  return shut_;
+}
+
+void PeerHub::shut() {
+  {
+    MutexLock lock(mutex_);
+    shut_ = true;
+    callers_.clear();
+    for (auto& [link, attempt] : links_) {
+      attempt->given_up = true;
+      if (attempt->socket) (void)::shutdown(attempt->socket.get(), SHUT_RDWR);
+      if (attempt->thread.joinable()) given_up_.push_back(std::move(attempt));
+    }
+  }
+  changed_.notify_all();
+  links_.clear();
+  std::erase_if(given_up_, [](const auto& attempt) {
+    if (!attempt->over) return false;
+    attempt->thread.join();
+    return true;
+  });
+  if (ops_) ops_->grant_by_itself();  // no thread grants: this one waits for the engine
+  engine_.reset();
+  ops_.reset();
+  MutexLock lock(mutex_);
+  settled_.clear();
+}
+
+}  // namespace rcuda::server

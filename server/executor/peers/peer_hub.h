@@ -1,0 +1,202 @@
+// PeerHub: a worker's connections to the other workers of its session. Owns the peer-to-peer engine
+// and makes its Links.
+//
+// The client introduces two workers to each other (introduce()). One of them connects to the
+// other's server, whose daemon passes the socket to the other worker (called_on()). Both make a
+// Link of it: over shared memory on one host, otherwise over verbs if both can use it, otherwise
+// over TCP. A thread for each connection does this; meanwhile copies wait in the engine. If a
+// connection cannot be made, its copies end with an error, and `report` says so.
+// A client could name any address, so introductions are bounded: a worker has one address for the
+// whole session, a session has a most number of workers (wire::kMostServers), and the
+// number of connections in progress and of recent failures has a limit. If no worker of the session
+// welcomes this one, the client gets the same answer at the end of the handshake's timeout,
+// whatever is at the address; the log has the reason. The first introduction makes the engine.
+// shut() ends it, before the primary contexts in which it copies are destroyed; the next
+// introduction makes another.
+//
+// Threads: called_on() from any thread, everything else from the executor thread. Threads of the
+// hub and of the engine call `on_error` and `report`, which must not wait for the executor thread.
+// Blocking: introduce() while it makes the engine (a few streams and 256 KiB of page-locked
+// memory), shut() until no DMA is in flight. Neither waits for a connection in progress: shut()
+// gives it up, and its thread ends at the handshake's timeout at the latest. The destructor waits
+// for these threads.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "common/base/unique_fd.h"
+#include "common/messages/handshake.h"
+#include "common/messages/work.h"
+#include "common/tls/connection.h"
+#include "common/transport/media.h"
+#include "p2p/engine/engine.h"
+#include "server/executor/peers/cuda_device_ops.h"
+#include "server/executor/peers/peer_settings.h"
+
+namespace rcuda::server {
+
+class PeerHub {
+ public:
+  struct Options : PeerSettings {
+    std::function<void(CUresult)> on_error;          // a copy of this worker failed
+    std::function<void(const std::string&)> report;  // one line for the user
+    // Called when no stream is held any more, when a connection is settled, and when a pause is
+    // requested or has ended. The owner of the hub then grants pauses; without this function,
+    // pauses need no grant.
+    std::function<void()> on_change;
+    ExportedNames* names = nullptr;  // for memory that a peer maps; null: no peer maps any
+  };
+  PeerHub(const api::DriverTable& driver, Options options);
+  ~PeerHub();
+
+  struct Introduction {
+    p2p::PeerId link = 0;
+    uint32_t worker = 0;   // the other worker, as the client counts
+    uint32_t workers = 2;  // number in the session
+    p2p::SessionToken token{};
+    bool connects = false;
+    bool encrypted = false;     // over a network, with a key derived from the token
+    bool must_encrypt = false;  // also if the server trusts its fabric
+    std::string host;           // of the other worker's server
+    uint16_t port = 0;
+  };
+  // `devices`: in the client's order. kProtocol if no real client makes such an introduction.
+  // kInvalidArgument if the link is already known or there are too many workers. kUnavailable if
+  // too many connections are in progress.
+  Status introduce(const Introduction& introduction, std::vector<CudaDeviceOps::Device> devices);
+  // Whether a failed introduction is to be logged and reported: only the first few are.
+  bool says_refusal() { return refusals_++ < kMostRefusalsSaid; }
+  // Takes a connection from another worker. It is closed if the client does not introduce that
+  // worker in time.
+  void called_on(const wire::PeerHello& hello, UniqueFd socket);
+
+  // Whether this link has been introduced. Copies may be submitted only for such links.
+  bool knows(p2p::PeerId link) const { return links_.contains(link); }
+  // Whether a stream is held for a copy or an event of another worker.
+  bool holding() const { return ops_ && ops_->holding(); }
+  int waiting_streams() const { return ops_ ? ops_->waiting_streams() : 0; }
+  // See p2p::DeviceOps::pause(). Whether the engine requests this pause; the pause in progress;
+  // grants a pause.
+  bool wants(p2p::Pause what) const { return ops_ && ops_->wants(what); }
+  p2p::Pause paused() const { return ops_ ? ops_->paused() : p2p::Pause::kNone; }
+  bool begin_pause(p2p::Pause what);
+  // Whether the connection has been made or has failed. Until then no stream should be held for it,
+  // because making it needs driver calls that wait for the device.
+  bool settled(p2p::PeerId link) const;
+  p2p::Engine& engine() { return *engine_; }
+  bool active() const { return engine_ != nullptr; }
+  // Calls Engine::copy, and records the memory as in use until the copy has ended.
+  Status copy(p2p::PeerCopy copy, Status failure);
+  // See CudaDeviceOps.
+  void forget_context(CUcontext context) {
+    if (ops_) ops_->forget_context(context);
+  }
+  // Sets the counters of copies that this worker has sent.
+  void count_copies(wire::Work* work) const;
+  bool copying() const { return copying_.load(std::memory_order_relaxed) > 0; }
+  // Runs `done` when no copy in progress uses the memory and no peer maps it. `done` may run before
+  // this returns, or on the engine's thread.
+  void when_unused(p2p::DeviceAddress base, uint64_t bytes, std::function<void()> done);
+  // Ends all copies with an error. After that no memory counts as in use.
+  void shut();
+
+ private:
+  static constexpr int kMostRefusalsSaid = 8;
+  using Clock = std::chrono::steady_clock;
+  using StreamKey = std::pair<uint32_t, uint32_t>;  // link, stream
+  struct Caller {
+    wire::PeerHello hello;
+    UniqueFd socket;
+    Clock::time_point since;
+  };
+  struct Use {
+    p2p::DeviceAddress begin = 0, end = 0;
+  };
+  struct Awaiting {
+    Use memory;
+    std::function<void()> done;
+  };
+  // A connection attempt, in progress or ended.
+  struct Attempt {
+    Introduction introduction;
+    Clock::time_point begin;
+    bool welcomed = false;  // by a worker of the session; its thread only
+    bool given_up = false;  // guarded by mutex_, like `socket`
+    // A duplicate of the thread's socket. shut() shuts the connection down through it, so the
+    // thread stops waiting for the other worker.
+    UniqueFd socket;
+    std::atomic<bool> over{false};  // the thread has done its work
+    std::thread thread;             // not joinable: it could not be started
+  };
+
+  // Checks an introduction against the limits, and notes the worker's address.
+  Status admit(const Introduction& introduction);
+  // The connections in progress and those that failed recently. Joins the threads that are over.
+  size_t attempts();
+  void connect(Attempt& attempt);
+  Clock::time_point deadline_of(const Attempt& attempt) const;
+  Status no_connection() const;
+  static void log_lost(const Introduction& introduction, const Status& why);
+  void report_lost(const Introduction& introduction, const Status& why) const;
+  // Keeps a duplicate of the attempt's socket. Returns false if the attempt has been given up.
+  bool note_socket(Attempt& attempt, int socket);
+  Result<std::unique_ptr<transport::Link>> call_on(Attempt& attempt);
+  Result<std::unique_ptr<transport::Link>> call_on(Attempt& attempt,
+                                                   const transport::Medium* wanted);
+  Result<std::unique_ptr<transport::Link>> be_called_on(Attempt& attempt, size_t tries);
+  // Encrypts a socket between the two workers, if the client has said so.
+  Result<Socket> secured(const Introduction& introduction, uint32_t stream, UniqueFd socket,
+                         tls::Role role, Clock::time_point deadline) const;
+  // `medium`: of its PeerHello; may be null.
+  Result<Socket> take_caller(Attempt& attempt, uint32_t stream, std::string* medium);
+  Result<Caller> wait_for_caller(const Attempt& attempt, uint32_t stream,
+                                 Clock::time_point deadline);
+  Result<std::unique_ptr<transport::Link>> link_over(const transport::Medium& medium,
+                                                     transport::Bootstrap bootstrap) const;
+  // Why the connection must be encrypted, as Medium::suits() takes it.
+  std::string encrypts_because(const Introduction& introduction) const;
+  // Whether TCP comes next if no Link comes about over this medium: within a host it does not.
+  bool may_fall_back(const transport::Medium& medium) const;
+  bool shutting() const;
+  bool in_use(const Use& memory) const RCUDA_REQUIRES(mutex_);
+  void copy_over(std::list<Use>::iterator use);
+
+  const api::DriverTable& driver_;
+  const Options options_;
+  std::map<p2p::PeerId, std::unique_ptr<Attempt>> links_;
+  std::list<std::unique_ptr<Attempt>> given_up_;                    // their threads may still run
+  std::map<uint32_t, std::pair<std::string, uint16_t>> addresses_;  // by worker
+  int refusals_ = 0;
+  std::unique_ptr<CudaDeviceOps> ops_;
+  std::unique_ptr<p2p::Engine> engine_;
+  std::atomic<int> copying_{0};  // copies in progress
+  // Copies sent, from Counter::kPeerCopies on. The engine's thread counts.
+  static constexpr size_t kFirstCounter = static_cast<size_t>(wire::Counter::kPeerCopies);
+  std::array<std::atomic<uint64_t>, wire::kWorkNames.size() - kFirstCounter> sent_{};
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  bool shut_ RCUDA_GUARDED_BY(mutex_) = false;
+  // When the attempts that failed recently began.
+  std::vector<Clock::time_point> failed_ RCUDA_GUARDED_BY(mutex_);
+  std::multimap<StreamKey, Caller> callers_ RCUDA_GUARDED_BY(mutex_);
+  bool said_crowded_ RCUDA_GUARDED_BY(mutex_) = false;  // that there are too many callers
+  std::set<p2p::PeerId> settled_ RCUDA_GUARDED_BY(mutex_);
+  std::list<Use> uses_ RCUDA_GUARDED_BY(mutex_);
+  std::list<Awaiting> awaiting_ RCUDA_GUARDED_BY(mutex_);
+};
+
+}  // namespace rcuda::server

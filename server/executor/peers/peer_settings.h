@@ -1,0 +1,32 @@
+// PeerSettings: a session's settings for connections to its other workers. Made once, from the
+// server's settings and the client's Hello, and passed on unchanged.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "common/transport/link.h"
+#include "p2p/plan/planner.h"
+
+namespace rcuda::server {
+
+// Why a connection of an encrypted session is not over a medium that does not encrypt.
+inline constexpr char kNoTrust[] =
+    "the session is encrypted (RCUDA_SERVER_TRUSTED_FABRIC is not set)";
+
+struct PeerSettings {
+  std::array<uint8_t, 16> session{};  // Hello::session
+  p2p::PlannerOptions planner;
+  bool trusted_fabric = false;  // encrypted sessions may use media that do not encrypt
+  std::chrono::milliseconds handshake_timeout{10'000};
+  std::chrono::nanoseconds spin{0};  // EngineOptions::spin
+  // Where what copies take is kept; none: the file of the process's user.
+  std::optional<std::string> measurements_path;
+  // bulk_streams and near_pci are those of every Link of the session, the client's included.
+  transport::LinkOptions link;
+};
+
+}  // namespace rcuda::server

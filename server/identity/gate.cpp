@@ -1,0 +1,194 @@
+#include "server/identity/gate.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <unistd.h>
+
+#include "common/base/host_name.h"
+#include "common/base/log.h"
+#include "common/identity/certificate.h"
+#include "server/identity/default_paths.h"
+
+namespace rcuda::server {
+namespace {
+
+std::string or_default(const std::string& path, std::string (*fallback)()) {
+  return path.empty() ? fallback() : path;
+}
+
+identity::munge::Settings munge_settings(const Settings& settings) {
+  identity::munge::Settings munge;
+  munge.socket = settings.munge_socket.get();
+  return munge;
+}
+
+wire::Security security_of(const Settings& settings) {
+  const std::string_view word = settings.security.get();
+  return word == "tls" ? wire::Security::kTls : wire::Security::kNone;
+}
+
+}  // namespace
+
+Gate::Gate(const Settings& settings)
+    : settings_(settings),
+      tokens_(or_default(settings.tokens.get(), default_tokens_file)),
+      munge_(munge_settings(settings)) {}
+
+Status Gate::open(bool for_others) {
+  security_ = security_of(settings_);
+  Result<ServedUsers> served = ServedUsers::read(settings_.users.get());
+  if (!served.ok()) return served.status();
+  Result<ServedUsers> operators =
+      ServedUsers::read(settings_.operators.get(), "RCUDA_SERVER_OPERATORS");
+  if (!operators.ok()) return operators.status();
+  served_ = std::move(served).value();
+  operators_ = std::move(operators).value();
+  served_.add(operators_);
+
+  const std::string path = or_default(settings_.certificate.get(), default_certificate_file);
+  const bool wanted = !settings_.certificate.get().empty() || (for_others && !allows_anybody());
+  const auto certificate = wanted ? identity::load_or_make_certificate(path, host_name())
+                                  : identity::load_certificate(path);
+  if (!certificate.ok() && wanted) return certificate.status();
+  if (!certificate.ok()) {
+    // A server for its own machine does without.
+    if (certificate.status().code() != Code::kNotFound) {
+      RCUDA_INFO("no TLS: %s", certificate.status().message().c_str());
+    }
+    return {};
+  }
+  auto tls = tls::Server::create(path, settings_.client_authorities.get());
+  if (!tls.ok()) return tls.status();
+  tls_ = std::move(tls).value();
+  return {};
+}
+
+Status Gate::check() {
+  // Checked first, because open() makes a certificate that is not there.
+  const std::string path = or_default(settings_.certificate.get(), default_certificate_file);
+  const Status certificate = identity::load_certificate(path).status();
+  if (!certificate.ok() && certificate.code() != Code::kNotFound) return certificate;
+  if (certificate.ok() || settings_.certificate.get().empty()) RCUDA_RETURN_IF_ERROR(open(false));
+  return tokens_.refresh();
+}
+
+bool Gate::is_operator(const Identity& who) const {
+  if (who.roles) return who.roles->has(Role::kOperator);
+  // Root of a container may become any user there.
+  if (who.method == "insecure" || who.method == kContainer) return false;
+  return who.uid && operators_.contains(*who.uid, who.gid, who.groups);
+}
+
+Result<Proof> Gate::examine(const wire::Authenticate& message, const tls::Connection& tls) {
+  Proof proof;
+  switch (message.method) {
+    case wire::Method::kToken:
+      return examine_token(message);
+    case wire::Method::kCertificate: {
+      std::optional<std::string> name = tls.peer_name();
+      if (!name) {
+        return Status(Code::kDenied,
+                      settings_.client_authorities.get().empty()
+                          ? "this server takes no certificates (its setting client_authorities "
+                            "names the authorities whose certificates it takes)"
+                          : "its certificate was not shown, or names no user (CN)");
+      }
+      proof.method = "certificate";
+      proof.account = *std::move(name);
+      return proof;
+    }
+    case wire::Method::kMunge: {
+      Result<uint64_t> check = munge_.begin(message.credential, tls.exported(tls::kMungeLabel));
+      if (!check.ok()) return check.status();
+      proof.method = "munge";
+      proof.check = *check;
+      return proof;
+    }
+  }
+  return Status(Code::kProtocol, "the client names no method of authentication");
+}
+
+Result<Proof> Gate::examine_token(const wire::Authenticate& message) {
+  if (Status status = tokens_.refresh(); !status.ok()) {
+    if (status.message() != token_error_)
+      RCUDA_ERROR("no token is taken: %s", status.message().c_str());
+    token_error_ = status.message();
+    return Status(Code::kDenied, "the server cannot read its tokens: see its log");
+  }
+  identity::Secret secret;
+  std::copy(std::begin(message.secret), std::end(message.secret), secret.begin());
+  const auto now =
+      std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
+  Result<TokenStore::Grant> grant = tokens_.find(message.id, secret, now);
+  if (!grant.ok()) return grant.status();
+  Proof proof;
+  proof.method = "token";
+  proof.account = std::move(grant->user);
+  proof.roles = grant->roles;
+  return proof;
+}
+
+std::optional<Result<Identity>> Gate::identify(Proof& proof, const std::string& from,
+                                               Clock::time_point now) {
+  if (proof.check) {
+    std::optional<Result<MungeChecks::Outcome>> outcome = munge_.take(*proof.check);
+    if (!outcome) return std::nullopt;
+    proof.check.reset();
+    if (!outcome->ok()) return Result<Identity>(outcome->status());
+    proof.account = (*outcome)->uid;
+    proof.answer = std::move((*outcome)->answer);
+  }
+  const std::string* name = std::get_if<std::string>(&*proof.account);
+  const auto without_account = [&] {
+    Identity identity{{}, 0, *name, {}, proof.method, from};
+    identity.roles = proof.roles;
+    return Result<Identity>(std::move(identity));
+  };
+  // Without the role for sessions, the client needs no user's rights.
+  if (proof.roles && !proof.roles->has(Role::kSession)) return without_account();
+  const std::optional<Result<Account>> account = accounts_.find(*proof.account, now);
+  if (!account) return std::nullopt;
+  if (!account->ok()) {
+    // A server that is not root runs every session as its own user, whether or not this machine
+    // knows the client's.
+    if (account->status().code() == Code::kNotFound && proof.roles && name && ::geteuid() != 0) {
+      return without_account();
+    }
+    return Result<Identity>(account->status());
+  }
+  const Account& user = **account;
+  if (user.uid == 0 && ::geteuid() == 0 && !served_.names_root()) {
+    return Result<Identity>(Status(Code::kDenied,
+                                   "root of another machine is not root here, nor is root of a "
+                                   "container: run the program as another user, or add root to the "
+                                   "server's setting users (--users root), if the root of every "
+                                   "client may be root here"));
+  }
+  if (!proof.roles && !served_.contains(user.uid, user.gid, user.groups)) {
+    return Result<Identity>(
+        Status(Code::kDenied, "the server does not serve user " + user.user +
+                                  ": its setting users names those it serves beside its own user "
+                                  "and root"));
+  }
+  Identity identity{user.uid, user.gid, user.user, user.groups, proof.method, from};
+  identity.roles = proof.roles;
+  return Result<Identity>(std::move(identity));
+}
+
+std::optional<Account> Gate::account_of(uid_t user, Clock::time_point now) {
+  std::optional<Result<Account>> account = accounts_.find(user, now);
+  if (!account) return std::nullopt;
+  return account->ok() ? std::move(*account).value() : Account{user, 0, user_text(user), {}};
+}
+
+void Gate::forget(const Proof& proof) {
+  if (proof.check) munge_.forget(*proof.check);
+}
+
+void Gate::acknowledge() {
+  accounts_.acknowledge();
+  munge_.acknowledge();
+}
+
+}  // namespace rcuda::server

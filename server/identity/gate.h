@@ -1,0 +1,97 @@
+// Gate: who a client is that identifies itself by Authenticate, and which users the server serves.
+// The daemon asks before it reads anything else of a client; docs/security.md describes the ways.
+// The client's half is common/reach/identify.h. Local sockets (identity.h) and tickets (tickets.h)
+// need no Gate.
+//
+// A client brings a Proof, which its Authenticate contains. From it the gate finds the client's
+// Identity, which may take a while: munged and the system's user database are asked on other
+// threads, and descriptors() become readable when they have answered.
+//
+// Threads: the daemon's only thread. Blocking: open() and check() only, for files and the user
+// database. Errors: kDenied with the reason and the remedy; nothing of it helps to guess a secret.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/base/status.h"
+#include "common/messages/handshake.h"
+#include "common/reach/identify.h"
+#include "common/tls/server.h"
+#include "server/identity/accounts.h"
+#include "server/identity/identity.h"
+#include "server/identity/munge_checks.h"
+#include "server/identity/served_users.h"
+#include "server/identity/token_store.h"
+#include "server/protocol/settings.h"
+
+namespace rcuda::server {
+
+// What a client has brought to show who it is.
+struct Proof {
+  const char* method = "";            // Identity::method
+  std::optional<AccountKey> account;  // the user's number or name, once it is known
+  std::optional<Roles> roles;         // of a token: the user need not be listed
+  std::optional<uint64_t> check;      // of MungeChecks, until it has an outcome
+  std::string answer;                 // for Authenticated
+};
+
+class Gate {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit Gate(const Settings& settings);
+
+  // Reads the certificate, the authorities and the list of users. If `for_others`, other machines
+  // can reach the server; then a certificate is made where there is none.
+  Status open(bool for_others);
+  // Also reads the tokens, which open() leaves until the first client brings one.
+  Status check();
+
+  // Null if the server has no certificate.
+  const tls::Server* tls() const { return tls_.get(); }
+  // Whether clients of other machines may do without encryption and proof.
+  bool allows_anybody() const { return security_ == wire::Security::kNone; }
+  const ServedUsers& served() const { return served_; }  // operators included
+  // Whether a client may lease devices to others, end their sessions and drain the server. A client
+  // that has proved no identity may not.
+  bool is_operator(const Identity& who) const;
+
+  // `tls`: the connection on which the message came.
+  Result<Proof> examine(const wire::Authenticate& message, const tls::Connection& tls);
+  // Returns the identity of the client, or nothing while it is being determined. Returns kDenied if
+  // the server does not serve that user. Root is served only where a setting names it.
+  std::optional<Result<Identity>> identify(Proof& proof, const std::string& from,
+                                           Clock::time_point now);
+  // The account of a user of this machine, or nothing while it is looked up. Without an account,
+  // its name is user_text() and it has no groups.
+  std::optional<Account> account_of(uid_t user, Clock::time_point now);
+  // A user of this machine, or nothing while that is being looked up.
+  std::optional<Result<Account>> account(const AccountKey& user, Clock::time_point now) {
+    return accounts_.find(user, now);
+  }
+  // The connection has gone.
+  void forget(const Proof& proof);
+
+  std::array<int, 2> descriptors() const { return {accounts_.descriptor(), munge_.descriptor()}; }
+  void acknowledge();
+
+ private:
+  Result<Proof> examine_token(const wire::Authenticate& message);
+
+  const Settings& settings_;
+  wire::Security security_ = wire::Security::kTls;
+  std::unique_ptr<tls::Server> tls_;
+  TokenStore tokens_;
+  std::string token_error_;  // the last one that was logged
+  MungeChecks munge_;
+  Accounts accounts_;
+  ServedUsers served_;
+  ServedUsers operators_;
+};
+
+}  // namespace rcuda::server

@@ -1,0 +1,58 @@
+#include "server/identity/identity.h"
+
+#include <cerrno>
+
+#include <sys/socket.h>
+
+namespace rcuda::server {
+
+Status check_role(const Identity& who, wire::MessageType type) {
+  using wire::MessageType;
+  const bool is_question = type == MessageType::kStatusQuery || type == MessageType::kGpuQuery;
+  const bool is_session = type == MessageType::kHello;
+  if (is_question || who.may(Role::kSession) || (!is_session && who.may(Role::kOperator))) {
+    return {};
+  }
+  const char* const needed = is_session
+                                 ? "session, without which it gives no sessions"
+                                 : "operator, without which it changes nothing and takes no leases";
+  return Status(Code::kDenied, "its token (" + who.roles->text() + ") lacks the role " + needed +
+                                   ": \"rcuda-token create --role\" on the server makes another");
+}
+
+bool same_user(const Identity& one, const Identity& other) {
+  // Who has proved nothing only borrows a user.
+  if ((one.method == "insecure") != (other.method == "insecure")) return false;
+  return one.uid || other.uid ? one.uid == other.uid : one.user == other.user;
+}
+
+std::string user_text(uid_t user) { return "uid " + std::to_string(user); }
+
+Result<Identity> identity_of_local(int socket) {
+  ucred credentials{};
+  socklen_t bytes = sizeof credentials;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0) {
+    return Status::from_errno(errno, "asking for the user of a local connection");
+  }
+  Identity identity;
+  identity.uid = credentials.uid;
+  identity.gid = credentials.gid;
+  identity.user = user_text(credentials.uid);
+  identity.method = "local socket";
+  identity.from = "pid " + std::to_string(credentials.pid);
+  // The first call says how many there are.
+  bytes = 0;
+  int error = ::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, nullptr, &bytes) == 0 ? 0 : errno;
+  if (error == ERANGE) {
+    identity.groups.resize(bytes / sizeof(gid_t));
+    error = ::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, identity.groups.data(), &bytes) == 0
+                ? 0
+                : errno;
+  }
+  // Some kernels of sandboxes do not say. The session then has the process's group only.
+  if (error == ENOPROTOOPT) return identity;
+  if (error != 0) return Status::from_errno(error, "asking for the groups of a local connection");
+  return identity;
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,265 @@
+#include "server/identity/token_store.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+#include <utility>
+
+#include <fcntl.h>
+#include <openssl/crypto.h>
+#include <sys/file.h>
+
+#include "common/identity/encoding.h"
+#include "common/identity/private_file.h"
+
+namespace rcuda::server {
+namespace {
+
+using identity::Hash;
+using identity::Secret;
+using identity::Token;
+
+constexpr size_t kMostBytes = 16 << 20;
+constexpr std::string_view kHeading =
+    "# The tokens of an rcuda server: id, user, SHA-256 of the secret, created, expires, roles, "
+    "label.\n"
+    "# Made by rcuda-token, which keeps no other comments.\n";
+
+constexpr std::string_view kRoles = "role:";
+
+bool is_printable(std::string_view text) {
+  return std::all_of(text.begin(), text.end(),
+                     [](char c) { return static_cast<unsigned char>(c) >= ' ' && c != 0x7f; });
+}
+
+bool is_user(std::string_view text) {
+  return !text.empty() && is_printable(text) && text.find(' ') == text.npos;
+}
+
+// Takes the text before the next space from `line`, and the space.
+std::string_view next_word(std::string_view* line) {
+  const size_t end = std::min(line->find(' '), line->size());
+  const std::string_view word = line->substr(0, end);
+  line->remove_prefix(std::min(end + 1, line->size()));
+  return word;
+}
+
+Result<StoredToken> parse_line(std::string_view line) {
+  const auto refused = [](const char* what) {
+    return Status(Code::kInvalidArgument, std::string("not a token: ") + what);
+  };
+  StoredToken token;
+  token.id = next_word(&line);
+  if (!identity::is_token_id(token.id)) return refused("its id is not eight hexadecimal digits");
+  token.user = next_word(&line);
+  if (!is_user(token.user)) return refused("it has no user");
+  if (!identity::from_hex(next_word(&line), token.secret_hash)) {
+    return refused("the hash of its secret is damaged");
+  }
+  if (!parse_time(next_word(&line), &token.created)) {
+    return refused("the time when it was created is damaged");
+  }
+  if (const std::string_view expires = next_word(&line); expires != "never") {
+    Seconds time;
+    if (!parse_time(expires, &time)) return refused("the time when it expires is damaged");
+    token.expires = time;
+  }
+  if (line.starts_with(kRoles)) {
+    const Result<Roles> roles = Roles::parse(next_word(&line).substr(kRoles.size()));
+    if (!roles.ok()) return refused("its roles are not known");
+    token.roles = *roles;
+  }
+  if (!is_printable(line)) return refused("its label has control characters");
+  token.label = line;
+  return token;
+}
+
+std::string format_line(const StoredToken& token) {
+  std::string line = token.id + " " + token.user + " " + identity::to_hex(token.secret_hash) + " " +
+                     format_time(token.created) + " " +
+                     (token.expires ? format_time(*token.expires) : "never");
+  if (token.roles != Roles(Role::kSession)) line += " " + std::string(kRoles) + token.roles.text();
+  if (!token.label.empty()) line += " " + token.label;
+  return line;
+}
+
+bool has_token(const StoredTokens& tokens, const std::string& id) {
+  return std::any_of(tokens.begin(), tokens.end(),
+                     [&](const StoredToken& token) { return token.id == id; });
+}
+
+// Whether the token is read as it is written.
+bool can_be_stored(const StoredToken& token) {
+  const Result<StoredToken> read = parse_line(format_line(token));
+  return read.ok() && *read == token;
+}
+
+Status unknown(const std::string& id) {
+  return Status(Code::kDenied, "the server does not know the token " + id +
+                                   ": it was made for another server, or it was revoked; "
+                                   "\"rcuda-token create\" on the server makes a new one");
+}
+
+Result<StoredTokens> read_tokens(int file, const std::string& path) {
+  const Result<std::string> text = identity::read_to_end(file, path, kMostBytes);
+  if (!text.ok()) return text.status();
+  Result<StoredTokens> tokens = parse_tokens(*text);
+  if (!tokens.ok()) return Status(tokens.status()).with_context(path);
+  return tokens;
+}
+
+// Held by one process at a time while it reads, changes and replaces the file. The lock is on a
+// file of its own, because the file of tokens is replaced.
+Result<UniqueFd> lock(const std::string& path) {
+  const std::string name = path + ".lock";
+  UniqueFd file(::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file) return Status::from_errno(errno, "cannot open " + name);
+  while (::flock(file.get(), LOCK_EX) != 0) {
+    if (errno != EINTR) return Status::from_errno(errno, "cannot lock " + name);
+  }
+  return file;
+}
+
+bool same(const struct timespec& a, const struct timespec& b) {
+  return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+}  // namespace
+
+std::string format_time(Seconds time) {
+  const std::time_t value = time.time_since_epoch().count();
+  std::tm parts{};
+  char text[64] = "";
+  if (::gmtime_r(&value, &parts) != nullptr) {
+    std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  }
+  return text;
+}
+
+bool parse_time(std::string_view text, Seconds* time) {
+  std::tm parts{};
+  const std::string copy(text);
+  const char* const end = ::strptime(copy.c_str(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  if (end != copy.c_str() + copy.size()) return false;
+  *time = Seconds(std::chrono::seconds(::timegm(&parts)));
+  return format_time(*time) == text;  // strptime() accepts other forms, and the 31st of any month
+}
+
+Result<StoredTokens> parse_tokens(std::string_view text) {
+  StoredTokens tokens;
+  for (size_t number = 1; !text.empty(); ++number) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (line.empty() || line.front() == '#') continue;
+    Result<StoredToken> token = parse_line(line);
+    if (!token.ok()) {
+      return Status(token.status()).with_context("line " + std::to_string(number));
+    }
+    tokens.push_back(*std::move(token));
+  }
+  return tokens;
+}
+
+std::string format_tokens(const StoredTokens& tokens) {
+  std::string text(kHeading);
+  for (const StoredToken& token : tokens) text += format_line(token) + "\n";
+  return text;
+}
+
+Status TokenStore::refresh() {
+  struct stat now;
+  const bool exists = ::stat(path_.c_str(), &now) == 0;
+  const bool unchanged = exists && file_ && now.st_dev == read_.st_dev &&
+                         now.st_ino == read_.st_ino && now.st_size == read_.st_size &&
+                         same(now.st_mtim, read_.st_mtim) && same(now.st_ctim, read_.st_ctim);
+  if (!unchanged) status_ = load();
+  return status_;
+}
+
+Status TokenStore::load() {
+  tokens_.clear();
+  file_.reset();
+  Result<UniqueFd> file = identity::open_private_file(path_);
+  if (!file.ok()) return file.status().code() == Code::kNotFound ? Status() : file.status();
+  // Before the file is read: a change while it is read is noticed the next time.
+  if (::fstat(file->get(), &read_) != 0) return Status::from_errno(errno, path_);
+  file_ = *std::move(file);
+  const Result<StoredTokens> tokens = read_tokens(file_.get(), path_);
+  if (!tokens.ok()) return tokens.status();
+  for (const StoredToken& token : *tokens) tokens_.emplace(token.id, token);
+  return {};
+}
+
+Result<TokenStore::Grant> TokenStore::find(const std::string& id, const Secret& secret,
+                                           Seconds now) const {
+  // An id that is none is not repeated in an error: it is any text of a peer.
+  if (!identity::is_token_id(id)) return Status(Code::kProtocol, "the client sent no token's id");
+  const Result<Hash> hash = identity::hash_of(secret);
+  if (!hash.ok()) return hash.status();
+  const auto found = tokens_.find(id);
+  if (found == tokens_.end()) return unknown(id);
+  const StoredToken& token = found->second;
+  if (CRYPTO_memcmp(token.secret_hash.data(), hash->data(), hash->size()) != 0) return unknown(id);
+  if (token.expires && *token.expires <= now) {
+    return Status(Code::kDenied, "the token " + id + " of " + token.user + " expired on " +
+                                     format_time(*token.expires) +
+                                     "; \"rcuda-token create\" on the server makes a new one");
+  }
+  return Grant{token.user, token.roles};
+}
+
+Result<StoredTokens> list_tokens(const std::string& path) {
+  const Result<UniqueFd> file = identity::open_private_file(path);
+  if (file.ok()) return read_tokens(file->get(), path);
+  if (file.status().code() == Code::kNotFound) return StoredTokens();
+  return file.status();
+}
+
+Result<Token> create_token(const std::string& path, const NewToken& wanted, Seconds now) {
+  RCUDA_RETURN_IF_ERROR(identity::make_folders_above(path));
+  const Result<UniqueFd> held = lock(path);
+  if (!held.ok()) return held.status();
+  Result<StoredTokens> tokens = list_tokens(path);
+  if (!tokens.ok()) return tokens.status();
+  Result<Token> token = identity::new_token(wanted.fingerprint);
+  while (token.ok() && has_token(*tokens, token->id)) {
+    token = identity::new_token(wanted.fingerprint);
+  }
+  if (!token.ok()) return token.status();
+  const Result<Hash> hash = identity::hash_of(token->secret);
+  if (!hash.ok()) return hash.status();
+  tokens->push_back(
+      {token->id, wanted.user, *hash, now, wanted.expires, wanted.label, wanted.roles});
+  if (!can_be_stored(tokens->back())) {
+    return Status(Code::kInvalidArgument,
+                  "a user's name may have no spaces, a label no control characters nor \"role:\" "
+                  "at its beginning, and a token may not expire after the year 9999");
+  }
+  RCUDA_RETURN_IF_ERROR(identity::replace_private_file(path, format_tokens(*tokens)));
+  return token;
+}
+
+Status revoke_tokens(const std::string& path, const std::vector<std::string>& ids) {
+  // Without a file there is no folder in which a lock could be made.
+  if (struct stat status; ::stat(path.c_str(), &status) != 0 && errno == ENOENT) {
+    return Status(Code::kNotFound, "there are no tokens: no file " + path);
+  }
+  const Result<UniqueFd> held = lock(path);
+  if (!held.ok()) return held.status();
+  Result<StoredTokens> tokens = list_tokens(path);
+  if (!tokens.ok()) return tokens.status();
+  for (const std::string& id : ids) {
+    if (!has_token(*tokens, id)) {
+      return Status(Code::kNotFound, path + " has no token " + id +
+                                         ", so nothing was revoked; \"rcuda-token list\" shows "
+                                         "the tokens");
+    }
+  }
+  std::erase_if(*tokens, [&](const StoredToken& token) {
+    return std::find(ids.begin(), ids.end(), token.id) != ids.end();
+  });
+  return identity::replace_private_file(path, format_tokens(*tokens));
+}
+
+}  // namespace rcuda::server

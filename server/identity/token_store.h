@@ -1,0 +1,98 @@
+// The server's tokens: a text file, of which rcuda-token is the editor and the daemon a reader.
+//
+//   # comment
+//   <id> <user> <SHA-256 of the secret in hex> <created> <expires, or never> role:<roles> <label>
+//
+// Times are in UTC, 2025-01-31T12:00:00Z. Without roles (roles.h) a token is for sessions. The
+// label is the rest of the line and may be empty. A missing file holds no tokens. A file that other
+// users can access is refused, and so is a file with a line that cannot be read. Then no token is
+// valid until the file is corrected. Editing rewrites the file, without its comments.
+// Threads: one per TokenStore. Blocking: for the file system; the editing functions also for each
+// other, in any process. Errors name the file and the remedy.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <sys/stat.h>
+
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+#include "common/identity/token.h"
+#include "server/identity/roles.h"
+
+namespace rcuda::server {
+
+using Seconds = std::chrono::sys_seconds;
+
+struct StoredToken {
+  std::string id;
+  std::string user;  // see common/identity/users.h
+  identity::Hash secret_hash{};
+  Seconds created;
+  std::optional<Seconds> expires;
+  std::string label;
+  Roles roles = Role::kSession;
+  bool operator==(const StoredToken&) const = default;
+};
+
+// In the order of the file.
+using StoredTokens = std::vector<StoredToken>;
+
+Result<StoredTokens> parse_tokens(std::string_view text);
+std::string format_tokens(const StoredTokens& tokens);
+std::string format_time(Seconds time);
+// False unless `text` is what format_time() gives.
+bool parse_time(std::string_view text, Seconds* time);
+
+// The tokens as the daemon checks them.
+class TokenStore {
+ public:
+  explicit TokenStore(std::string path) : path_(std::move(path)) {}
+
+  // Reads the file again if it has changed; otherwise costs two system calls. After an error there
+  // are no tokens, and it returns the error until the file changes.
+  Status refresh();
+
+  // What a token grants. kDenied if the token is unknown, or expired; only a caller that knows the
+  // secret learns that it has expired. The time of the call does not depend on the secret.
+  struct Grant {
+    std::string user;
+    Roles roles = Role::kSession;
+  };
+  Result<Grant> find(const std::string& id, const identity::Secret& secret, Seconds now) const;
+  size_t size() const { return tokens_.size(); }
+
+ private:
+  Status load();
+
+  const std::string path_;
+  // The file that was read. While it is open, no other file has its inode number.
+  UniqueFd file_;
+  struct stat read_ {};
+  Status status_;
+  std::map<std::string, StoredToken> tokens_;  // by id
+};
+
+// What rcuda-token does.
+
+Result<StoredTokens> list_tokens(const std::string& path);
+
+struct NewToken {
+  std::string user;
+  identity::Hash fingerprint{};  // of the server's certificate
+  std::optional<Seconds> expires;
+  std::string label;
+  Roles roles = Role::kSession;
+};
+// Makes the file and its folders if they are not there. The token that is returned is nowhere else.
+Result<identity::Token> create_token(const std::string& path, const NewToken& wanted, Seconds now);
+
+// All of them, or none if the file lacks one: kNotFound.
+Status revoke_tokens(const std::string& path, const std::vector<std::string>& ids);
+
+}  // namespace rcuda::server

@@ -1,0 +1,41 @@
+// Reports: the messages of a worker to the daemon, through a pipe that exists from the worker's
+// start.
+//
+// A pipe carries no descriptors, so the daemon neither receives nor closes one that a worker chose:
+// the close of some descriptors blocks for hours (docs/security.md). The daemon shuts its end of
+// the worker's socket for receiving before the worker starts (worker_messages.h).
+//
+// A report has one or more frames of kReportBytes bytes, each written at once, so reports of
+// several threads do not mix. Only reports from before the first session may have more than one
+// frame.
+//
+// Threads: any may send; one reads. Blocking: send_report(), until the deadline while the pipe is
+// full. Errors: kUnavailable at the end of the pipe, kProtocol for what is not a report.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "common/base/status.h"
+#include "server/protocol/worker_messages.h"
+
+namespace rcuda::server {
+
+inline constexpr size_t kReportBytes = 4096;  // PIPE_BUF: the kernel writes as many at once
+
+// `pipe`: the end for writing, which does not block. The message has neither token nor descriptor.
+Status send_report(int pipe, const WorkerMessage& message, Deadline deadline);
+
+// The daemon's end, for reading.
+class ReportReader {
+ public:
+  // Reads what has arrived. Returns nothing if the rest of the report has not arrived yet. After an
+  // error, do not read again.
+  Result<std::optional<WorkerMessage>> read(int pipe);
+
+ private:
+  WorkerMessage message_;  // the frames so far
+};
+
+}  // namespace rcuda::server

@@ -1,0 +1,153 @@
+#include "server/sandbox/isolation.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <dirent.h>
+#include <grp.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+namespace rcuda::server {
+namespace {
+
+constexpr auto kThreadsEnd = std::chrono::seconds(2);
+
+// setresuid() takes this number for "leave as it is".
+constexpr uint32_t kNobody = ~uint32_t{0};
+
+Status refusal(const std::string& user, const char* call) {
+  const int error = errno;
+  return Status::from_errno(error, "the worker cannot become user " + user + ": " + call)
+      .with_context(error == EPERM ? "rcuda-server needs the capabilities SETUID and SETGID to run "
+                                     "sessions as their users"
+                                   : "rcuda-server");
+}
+
+std::vector<uint32_t> sorted(std::vector<uint32_t> numbers) {
+  std::ranges::sort(numbers);
+  return numbers;
+}
+
+// The kernel sorts by numbers outside of a user namespace.
+std::vector<uint32_t> numbers_of(const std::string& text) {
+  std::istringstream words(text);
+  return sorted({std::istream_iterator<uint32_t>(words), {}});
+}
+
+// Whether a thread has the user's identity only, and no capability. `path`: its /proc/.../status.
+bool is_only(const std::string& path, const SessionGrant& grant) {
+  // Real, effective, saved and for files.
+  const auto four_times = [](uint32_t id) {
+    const std::string text = "\t" + std::to_string(id);
+    return text + text + text + text;
+  };
+  const std::string none = "\t0000000000000000";
+  const std::pair<std::string_view, std::string> wanted[] = {{"Uid:", four_times(*grant.uid)},
+                                                             {"Gid:", four_times(grant.gid)},
+                                                             {"CapPrm:", none},
+                                                             {"CapEff:", none}};
+  // The file of a thread that has ended is empty, or not there.
+  errno = 0;
+  std::ifstream status(path);
+  if (!status.is_open()) return errno == ENOENT || errno == ESRCH;
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("Groups:") && numbers_of(line.substr(7)) != sorted(grant.groups)) {
+      return false;
+    }
+    for (const auto& [name, value] : wanted) {
+      if (line.starts_with(name) && line.substr(name.size()) != value) return false;
+    }
+  }
+  return true;
+}
+
+// Whether all threads have changed; an error if they cannot be listed.
+Result<bool> all_changed(const SessionGrant& grant) {
+  constexpr char kThreads[] = "/proc/self/task";
+  DIR* const folder = ::opendir(kThreads);
+  if (!folder) return Status::from_errno(errno, kThreads);
+  bool all = true;
+  while (const dirent* entry = ::readdir(folder)) {
+    if (entry->d_name[0] == '.') continue;
+    const std::string status = std::string(kThreads) + "/" + entry->d_name + "/status";
+    all = all && is_only(status, grant);
+  }
+  ::closedir(folder);
+  return all;
+}
+
+// The C library changes the threads that it knows. One that it does not know would remain root's.
+// It leaves out threads that are ending, so these get time to be gone.
+Status check_threads(const SessionGrant& grant) {
+  const auto deadline = std::chrono::steady_clock::now() + kThreadsEnd;
+  for (;;) {
+    const Result<bool> changed = all_changed(grant);
+    if (!changed.ok()) return changed.status();
+    if (*changed) return {};
+    if (std::chrono::steady_clock::now() >= deadline) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return Status(Code::kInternal, "a thread of the worker did not become user " + grant.user);
+}
+
+Status become_user(const SessionGrant& grant) {
+  if (!grant.uid || *grant.uid == kNobody || grant.gid == kNobody) {
+    return Status(Code::kDenied, "a worker of root runs no session as root, and user " +
+                                     grant.user + " is unknown on the server's machine");
+  }
+  // Registering memory with an adapter takes locked memory, which root has without a limit.
+  const rlimit unlimited{RLIM_INFINITY, RLIM_INFINITY};
+  (void)::setrlimit(RLIMIT_MEMLOCK, &unlimited);
+  if (::setgroups(grant.groups.size(), grant.groups.data()) != 0) {
+    return refusal(grant.user, "setgroups");
+  }
+  if (::setresgid(grant.gid, grant.gid, grant.gid) != 0) return refusal(grant.user, "setresgid");
+  if (::setresuid(*grant.uid, *grant.uid, *grant.uid) != 0) {
+    return refusal(grant.user, "setresuid");
+  }
+  return check_threads(grant);
+}
+
+Status limit(int resource, uint64_t most, const char* name) {
+  const rlimit both{most, most};
+  if (::setrlimit(static_cast<__rlimit_resource_t>(resource), &both) == 0) return {};
+  // Without root's rights a limit can only be lowered, and the lower one holds.
+  rlimit now{};
+  if (errno == EPERM && ::getrlimit(static_cast<__rlimit_resource_t>(resource), &now) == 0 &&
+      now.rlim_max <= most) {
+    return {};
+  }
+  return Status::from_errno(errno, std::string("setting ") + name);
+}
+
+}  // namespace
+
+Status hand_over(const SessionGrant& grant, CallFilter filter) {
+  if (::geteuid() == 0 && grant.uid != 0) RCUDA_RETURN_IF_ERROR(become_user(grant));
+  // A process that has changed its user is not dumpable already; other paths are made the same.
+  if (!grant.own_user && ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) {
+    return Status::from_errno(errno, "PR_SET_DUMPABLE");
+  }
+  RCUDA_RETURN_IF_ERROR(filter_calls(filter));
+  RCUDA_RETURN_IF_ERROR(limit(RLIMIT_CORE, 0, "RLIMIT_CORE"));
+  if (grant.most_data_bytes) {
+    RCUDA_RETURN_IF_ERROR(limit(RLIMIT_DATA, grant.most_data_bytes, "RLIMIT_DATA"));
+  }
+  if (grant.most_processes) {
+    RCUDA_RETURN_IF_ERROR(limit(RLIMIT_NPROC, grant.most_processes, "RLIMIT_NPROC"));
+  }
+  return {};
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,28 @@
+// Isolation of a worker: before the first command of a client, the process becomes the session's
+// user and gives up what a session does not need.
+//
+// hand_over() does this for all threads of the process, those of the driver included:
+//   user          a worker of root takes the uid, gid and groups of the grant, and with that loses
+//                 all capabilities. It serves a session as root only if the client is root, and
+//                 then changes nothing. Any other worker stays the daemon's user
+//   system calls  it can start neither programs nor processes any more (call_filter.h), and
+//                 no_new_privs is set (docs/security.md)
+//   its memory    it leaves no core file. If its client is not the daemon's own user, it is not
+//                 dumpable: no process but root's may trace it or look into it. It holds more than
+//                 its user may have: the devices of other sessions, the session's limits
+//   limits        RLIMIT_DATA and RLIMIT_NPROC, where the grant names them
+// A worker that fails half way must end: it is neither root's nor the user's.
+// Threads: one, once; other threads may run. Blocking: for threads that are just ending.
+// Errors: kDenied if the grant names nobody whom root's worker could become; kSystem with the call
+// that failed.
+#pragma once
+
+#include "common/base/status.h"
+#include "server/protocol/session_grant.h"
+#include "server/sandbox/call_filter.h"
+
+namespace rcuda::server {
+
+Status hand_over(const SessionGrant& grant, CallFilter filter = CallFilter::kRefuse);
+
+}  // namespace rcuda::server

@@ -1,0 +1,326 @@
+#include "server/daemon/admission/admission.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/temp_folder.h"
+
+namespace rcuda::server {
+namespace {
+
+using Applicant = std::unique_ptr<Admission::Applicant>;
+using Permit = std::unique_ptr<Admission::Permit>;
+
+constexpr size_t kPlenty = 1000;
+
+Rules rules(const std::string& text) {
+  const test::TempFolder folder;
+  const std::string path = folder.write("server.toml", text);
+  const auto number = [](const std::string& name) -> Result<uint32_t> {
+    return static_cast<uint32_t>(name.front());
+  };
+  Result<Rules> read = Rules::read(path, {number, number});
+  EXPECT_TRUE(read.ok()) << read.status().message();
+  return read.ok() ? std::move(read).value() : Rules();
+}
+
+// The number of a user or group is the first character of its name.
+Identity user(const std::string& name, const std::vector<gid_t>& groups = {}) {
+  Identity identity;
+  identity.uid = static_cast<uid_t>(name.front());
+  identity.user = name;
+  identity.groups = groups;
+  identity.method = "token";
+  return identity;
+}
+
+struct Hall {
+  explicit Hall(const std::string& text, size_t max_sessions = kPlenty) : admission(max_sessions) {
+    admission.set_rules(rules(text));
+  }
+  Applicant wait(const Identity& who, const std::vector<uint32_t>& devices = {0}) {
+    Result<Applicant> applicant = admission.apply(who, devices, true);
+    EXPECT_TRUE(applicant.ok()) << applicant.status().message();
+    return applicant.ok() ? std::move(applicant).value() : nullptr;
+  }
+  // A session, or null if there is none now.
+  Permit session(const Identity& who, const std::vector<uint32_t>& devices = {0}) {
+    Result<Applicant> applicant = admission.apply(who, devices, false);
+    if (!applicant.ok()) return nullptr;
+    return std::move((*applicant)->take()).value();
+  }
+  std::string refusal(const Identity& who, const std::vector<uint32_t>& devices = {0}) {
+    const Result<Applicant> applicant = admission.apply(who, devices, false);
+    return applicant.ok() ? "" : applicant.status().message();
+  }
+  Admission admission;
+};
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(AdmissionTest, AUserHasNoMoreSessionsThanItMay) {
+  Hall hall("[limits.user]\nsessions = 2\n[limits.users.bob]\nsessions = 1\n");
+  const Permit first = hall.session(user("ada"));
+  Permit second = hall.session(user("ada"));
+  ASSERT_TRUE(first && second);
+  const std::string why = hall.refusal(user("ada"));
+  EXPECT_TRUE(
+      has(why, "user ada has 2 sessions, as many as it may have (sessions of [limits.user]"))
+      << why;
+  EXPECT_TRUE(has(why, "RCUDA_WAIT=60s")) << why;
+  EXPECT_TRUE(has(why, "raise the limit on the server")) << why;
+
+  const Permit of_bob = hall.session(user("bob"));
+  ASSERT_TRUE(of_bob);
+  EXPECT_TRUE(has(hall.refusal(user("bob")), "has 1 session, as many"));
+  second.reset();
+  EXPECT_EQ(hall.refusal(user("ada")), "");
+}
+
+TEST(AdmissionTest, EverybodyWithoutProofIsOneUserAndHasNoOthersRights) {
+  Hall hall("[limits.user]\nsessions = 1\n[limits.users.ada]\nsessions = 5\n");
+  Identity stranger = user("ada");
+  stranger.method = "insecure";
+  const Permit first = hall.session(stranger);
+  ASSERT_TRUE(first);
+  EXPECT_FALSE(hall.session(stranger));
+  EXPECT_TRUE(hall.session(user("ada")));
+  Identity abroad;
+  abroad.user = "ada";
+  abroad.method = "token";
+  const Permit other = hall.session(abroad);
+  EXPECT_TRUE(other);
+  EXPECT_FALSE(hall.session(abroad));
+}
+
+TEST(AdmissionTest, TheMembersOfAGroupShareItsLimits) {
+  Hall hall("[limits.groups.students]\nsessions = 2\ndevices = 3\n");
+  const Permit ada = hall.session(user("ada", {'s'}), {0, 1});
+  ASSERT_TRUE(ada);
+  const std::string why = hall.refusal(user("bob", {'s'}), {2, 3});
+  EXPECT_TRUE(has(why,
+                  "the sessions of group students have 2 devices, this one asks for 2, and "
+                  "together they may have 3 (devices of [limits.groups.students]"))
+      << why;
+  const Permit bob = hall.session(user("bob", {'s'}), {2});
+  ASSERT_TRUE(bob);
+  EXPECT_TRUE(has(hall.refusal(user("cleo", {'s'})), "group students has 2 sessions"));
+  EXPECT_TRUE(hall.session(user("cleo", {'t'})));
+}
+
+TEST(AdmissionTest, AProcessThatGaveAGroupUpStaysItsMember) {
+  Hall hall("[limits.groups.students]\nsessions = 1\n");
+  Identity ada = user("ada");
+  ada.account_groups = {'s'};
+  const Permit session = hall.session(ada);
+  ASSERT_TRUE(session);
+  EXPECT_FALSE(hall.session(ada));
+  Identity bob = user("bob");
+  bob.gid = 's';
+  EXPECT_FALSE(hall.session(bob));
+}
+
+TEST(AdmissionTest, ADeviceCountsOnceForASession) {
+  Hall hall("[limits.user]\ndevices = 2\n");
+  const Permit first = hall.session(user("ada"), {3, 3, 3});
+  ASSERT_TRUE(first);
+  EXPECT_TRUE(hall.session(user("ada"), {3}));
+  EXPECT_FALSE(hall.session(user("ada"), {0, 1}));
+}
+
+TEST(AdmissionTest, WhatCanNeverFitIsRefusedAlthoughTheClientWouldWait) {
+  Hall hall("[limits.session]\ndevices = 2\n[limits.groups.students]\ndevices = 1\n");
+  const auto refused = [&](const Identity& who, const std::vector<uint32_t>& devices) {
+    const Result<Applicant> applicant = hall.admission.apply(who, devices, true);
+    EXPECT_EQ(applicant.status().code(), Code::kDenied);
+    return applicant.ok() ? "" : applicant.status().context();
+  };
+  const std::string session = refused(user("ada"), {0, 1, 2});
+  EXPECT_TRUE(has(session,
+                  "asks for 3 devices, and a session may have 2 (devices of "
+                  "[limits.session]"))
+      << session;
+  EXPECT_TRUE(has(session, "RCUDA_DEVICES")) << session;
+  const std::string group = refused(user("ada", {'s'}), {0, 1});
+  EXPECT_TRUE(has(group, "all sessions of group students together may have 1")) << group;
+  EXPECT_EQ(hall.admission.waiting(), 0u);
+}
+
+TEST(AdmissionTest, TheServersSessionsGoToThoseThatWaitedLongest) {
+  Hall hall("", 1);
+  Permit running = hall.session(user("ada"));
+  ASSERT_TRUE(running);
+  EXPECT_TRUE(has(hall.refusal(user("bob")), "all 1 sessions are taken"));
+  EXPECT_TRUE(has(hall.refusal(user("bob")), "raise --max-sessions"));
+  const Applicant first = hall.wait(user("bob")), second = hall.wait(user("ada"));
+  EXPECT_EQ(first->place(), 1u);
+  EXPECT_EQ(second->place(), 2u);
+  EXPECT_TRUE(has(second->reason(), "all 1 sessions are taken"));
+  running.reset();
+  EXPECT_TRUE(first->admitted());
+  EXPECT_FALSE(second->admitted());
+  EXPECT_EQ(second->place(), 1u);
+  EXPECT_FALSE(hall.session(user("cleo"))) << "overtakes";
+  Permit next = std::move(first->take()).value();
+  next.reset();
+  EXPECT_TRUE(second->admitted());
+}
+
+TEST(AdmissionTest, OneThatWaitsForItsOwnUserHoldsBackNoOthers) {
+  Hall hall("[limits.user]\nsessions = 1\n", 2);
+  const Permit running = hall.session(user("ada"));
+  const Applicant waits = hall.wait(user("ada"));
+  EXPECT_FALSE(waits->admitted());
+  EXPECT_TRUE(has(waits->reason(), "user ada has 1 session"));
+  EXPECT_TRUE(hall.session(user("bob")));
+}
+
+TEST(AdmissionTest, OneThatOnlyItsOwnSessionsKeepFromItsTurnHoldsBackNoOthers) {
+  Hall hall("[limits.groups.students]\ndevices = 4\n");
+  Permit running = hall.session(user("ada", {'s'}), {0});
+  const Applicant all = hall.wait(user("ada", {'s'}), {0, 1, 2, 3});
+  EXPECT_FALSE(all->admitted());
+  Permit of_bob = hall.session(user("bob", {'s'}), {1});
+  EXPECT_TRUE(of_bob);
+  // Now others' sessions are in the way, too.
+  EXPECT_FALSE(hall.session(user("cleo", {'s'}), {2}));
+  of_bob.reset();
+  running.reset();
+  EXPECT_TRUE(all->admitted());
+}
+
+TEST(AdmissionTest, ManyDevicesAreNotStarvedByFew) {
+  Hall hall("[limits.user]\ndevices = 2\n");
+  Permit running = hall.session(user("ada"), {0});
+  const Applicant many = hall.wait(user("ada"), {0, 1}), few = hall.wait(user("ada"), {0});
+  EXPECT_FALSE(few->admitted());
+  EXPECT_EQ(few->place(), 2u);
+  EXPECT_TRUE(has(few->reason(), "clients that came earlier wait for more devices of user ada"))
+      << few->reason();
+  running.reset();
+  EXPECT_TRUE(many->admitted());
+  EXPECT_FALSE(few->admitted());
+}
+
+TEST(AdmissionTest, AClientThatLeavesMakesRoomForTheNext) {
+  Hall hall("[limits.user]\ndevices = 2\n");
+  const Permit running = hall.session(user("ada"), {0});
+  Applicant many = hall.wait(user("ada"), {0, 1});
+  const Applicant few = hall.wait(user("ada"), {0});
+  many.reset();
+  EXPECT_TRUE(few->admitted());
+  EXPECT_EQ(hall.admission.waiting(), 0u);
+  // One that was admitted and leaves before it has a worker gives its session back as well.
+  Hall small("", 1);
+  Applicant admitted = small.wait(user("ada"));
+  const Applicant next = small.wait(user("ada"));
+  ASSERT_TRUE(admitted->admitted());
+  admitted.reset();
+  EXPECT_TRUE(next->admitted());
+}
+
+TEST(AdmissionTest, TheQueueIsBounded) {
+  Hall hall("[limits.user]\nsessions = 1\n", kPlenty);
+  const Permit running = hall.session(user("ada"));
+  std::vector<Applicant> queue;
+  for (size_t i = 0; i < Admission::kMostWaiting / 4; ++i) queue.push_back(hall.wait(user("ada")));
+  const Result<Applicant> more = hall.admission.apply(user("ada"), {0}, true);
+  ASSERT_FALSE(more.ok());
+  EXPECT_TRUE(has(more.status().context(), "256 clients wait already, 256 of them of this user"))
+      << more.status().context();
+  EXPECT_EQ(hall.admission.waiting(), queue.size());
+  EXPECT_TRUE(hall.session(user("bob")));
+}
+
+TEST(AdmissionTest, SessionsOfAnAccountShareALedgerAndItsSlotsAreClearedAtTheirEnd) {
+  Hall hall(
+      "[limits.session]\ndevice_memory = \"1G\"\nidle_time = \"1m\"\n"
+      "[limits.user]\ndevice_memory = \"2G\"\n[limits.groups.students]\nbandwidth = \"1G\"\n"
+      "[limits.groups.old]\nsessions = 9\n");
+  Permit first = hall.session(user("ada", {'s', 'o'}));
+  const Permit second = hall.session(user("ada", {'s', 'o'}));
+  ASSERT_TRUE(first && second);
+  ASSERT_EQ(first->allowances().size(), 3u) << "group old limits nothing that is counted";
+  ASSERT_EQ(first->ledgers().size(), 3u);
+  EXPECT_EQ(first->allowances()[0].of, "each session");
+  EXPECT_EQ(first->allowances()[1].of, "user ada");
+  EXPECT_EQ(first->allowances()[2].of, "group students");
+  EXPECT_EQ(first->limits().idle_time, std::chrono::minutes(1));
+  EXPECT_NE(first->ledgers()[0], second->ledgers()[0]);
+  EXPECT_EQ(first->ledgers()[1], second->ledgers()[1]);
+  EXPECT_NE(first->allowances()[1].slot, second->allowances()[1].slot);
+
+  const uint32_t slot = first->allowances()[1].slot, slot_of_second = second->allowances()[1].slot;
+  const auto open = [&](uint32_t own_slot) {
+    return std::move(Ledger::open(UniqueFd(::dup(second->ledgers()[1])), own_slot)).value();
+  };
+  Ledger of_user = open(slot), of_second = open(slot_of_second);
+  of_user.add(0, slot, 700);
+  of_second.add(0, slot_of_second, 30);
+  EXPECT_EQ(of_user.sum(0), 730u);
+  first.reset();
+  EXPECT_EQ(of_user.sum(0), 30u);
+  // Whatever a worker of the account writes into a free slot, the next session begins at zero.
+  of_user.add(0, slot, 5);
+  const Permit third = hall.session(user("ada"));
+  EXPECT_EQ(third->allowances()[1].slot, slot);
+  EXPECT_EQ(of_user.of(0, slot), 0u);
+  EXPECT_EQ(third->allowances().size(), 2u);
+}
+
+TEST(AdmissionTest, MemoryIsLimitedOnlyOfDevicesThatALedgerHas) {
+  Hall hall("[limits.users.ada]\ndevice_memory = \"1G\"\n");
+  EXPECT_TRUE(hall.session(user("ada"), {Ledger::kDevices - 1}));
+  const std::string why = hall.refusal(user("ada"), {Ledger::kDevices});
+  EXPECT_TRUE(has(why, "device 64 cannot be limited")) << why;
+  EXPECT_TRUE(hall.session(user("bob"), {Ledger::kDevices}));
+}
+
+TEST(AdmissionTest, TheRoomOnADeviceIsThatOfTheTightestLimit) {
+  constexpr uint64_t kGib = 1u << 30;
+  Hall hall(
+      "[limits.session]\ndevice_memory = \"3G\"\n[limits.user]\ndevice_memory = \"5G\"\n"
+      "[limits.groups.students]\ndevice_memory = \"4G\"\n");
+  const Identity ada = user("ada", {'s'});
+  EXPECT_EQ(hall.admission.device_room(ada, 0)->limit, 3 * kGib);
+  EXPECT_EQ(hall.admission.device_room(ada, 0)->free, 3 * kGib);
+  const Permit one = hall.session(ada), other = hall.session(ada);
+  ASSERT_TRUE(one && other);
+  // As a worker books with all three ledgers.
+  const auto book = [](const Permit& permit, uint64_t bytes) {
+    const std::vector<int> ledgers = permit->ledgers();
+    ASSERT_EQ(ledgers.size(), 3u);
+    for (size_t i = 0; i < ledgers.size(); ++i) {
+      const uint32_t slot = permit->allowances()[i].slot;
+      Ledger ledger = std::move(Ledger::open(UniqueFd(::dup(ledgers[i])), slot)).value();
+      ledger.add(1, slot, bytes);
+    }
+  };
+  book(one, kGib);
+  EXPECT_EQ(one->device_use(1), kGib);
+  EXPECT_EQ(one->device_room(1)->free, 2 * kGib);  // by its own limit
+  EXPECT_EQ(other->device_room(1)->free, 3 * kGib);
+  book(other, 2 * kGib);
+  EXPECT_EQ(one->device_use(1), kGib);
+  EXPECT_EQ(one->device_room(1)->limit, 3 * kGib);
+  EXPECT_EQ(one->device_room(1)->free, kGib);  // by the group's
+  EXPECT_EQ(hall.admission.device_room(ada, 1)->free, kGib);
+  EXPECT_EQ(hall.admission.device_room(user("bob"), 1)->free, 3 * kGib);
+  EXPECT_EQ(one->device_room(0)->free, 3 * kGib);
+  EXPECT_FALSE(one->device_room(Ledger::kDevices));
+}
+
+TEST(AdmissionTest, WithoutLimitsNothingIsCounted) {
+  Hall hall("");
+  const Permit session = hall.session(user("ada"));
+  ASSERT_TRUE(session);
+  EXPECT_TRUE(session->allowances().empty());
+  EXPECT_TRUE(session->ledgers().empty());
+  EXPECT_FALSE(session->device_room(0));
+  EXPECT_FALSE(session->device_use(0));
+  EXPECT_FALSE(hall.admission.device_room(user("ada"), 0));
+}
+
+}  // namespace
+}  // namespace rcuda::server

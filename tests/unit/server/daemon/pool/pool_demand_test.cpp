@@ -1,0 +1,67 @@
+#include "server/daemon/pool/pool_demand.h"
+
+#include <gtest/gtest.h>
+
+namespace rcuda::server {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+const PoolDemand::Time kBegin{std::chrono::hours(1)};
+
+TEST(PoolDemandTest, NobodyComes) {
+  const PoolDemand demand(2, 8, seconds(10));
+  EXPECT_EQ(demand.idle(kBegin), 2u);
+  EXPECT_EQ(demand.next_change(kBegin), PoolDemand::Time::max());
+}
+
+TEST(PoolDemandTest, GrowsToWhatCameAtOnceAndShrinksLater) {
+  PoolDemand demand(2, 8, seconds(10));
+  for (int i = 0; i < 5; ++i) demand.taken(kBegin + milliseconds(i));
+  EXPECT_EQ(demand.idle(kBegin + seconds(5)), 5u);
+  const PoolDemand::Time end = demand.next_change(kBegin + seconds(5));
+  EXPECT_EQ(end, kBegin + milliseconds(4) + seconds(10));
+  EXPECT_EQ(demand.idle(end), 2u);
+}
+
+TEST(PoolDemandTest, StaysLargeWhileAsManyCome) {
+  PoolDemand demand(2, 8, seconds(10));
+  for (int round = 0; round < 4; ++round) {
+    for (int i = 0; i < 5; ++i) demand.taken(kBegin + seconds(8 * round));
+  }
+  EXPECT_EQ(demand.idle(kBegin + seconds(33)), 5u);
+}
+
+TEST(PoolDemandTest, FewerDoNotKeepItLarge) {
+  PoolDemand demand(1, 8, seconds(10));
+  for (int i = 0; i < 5; ++i) demand.taken(kBegin);
+  for (int i = 1; i < 9; ++i) demand.taken(kBegin + seconds(2 * i));
+  EXPECT_EQ(demand.idle(kBegin + seconds(16)), 1u);
+}
+
+TEST(PoolDemandTest, IsBounded) {
+  PoolDemand demand(2, 8, seconds(10));
+  for (int i = 0; i < 1000; ++i) demand.taken(kBegin);
+  EXPECT_EQ(demand.idle(kBegin), 8u);
+  PoolDemand small(4, 0, seconds(10));  // the largest size below the usual one
+  for (int i = 0; i < 1000; ++i) small.taken(kBegin);
+  EXPECT_EQ(small.idle(kBegin), 4u);
+}
+
+TEST(PoolDemandTest, SessionsOneAfterTheOtherAreNoDemand) {
+  PoolDemand demand(1, 8, seconds(10));
+  for (int i = 0; i < 20; ++i) {
+    demand.taken(kBegin + milliseconds(1001 * i));
+    EXPECT_EQ(demand.idle(kBegin + milliseconds(1001 * i)), 1u);
+  }
+}
+
+TEST(PoolDemandTest, WithoutAPoolNothingIsKept) {
+  PoolDemand demand(0, 8, seconds(10));
+  demand.taken(kBegin);
+  EXPECT_EQ(demand.idle(kBegin), 0u);
+}
+
+}  // namespace
+}  // namespace rcuda::server

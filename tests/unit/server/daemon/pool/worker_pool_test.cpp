@@ -1,0 +1,404 @@
+// The pool alone, with real workers on softgpu or with processes that are not workers.
+#include "server/daemon/pool/worker_pool.h"
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+#include "common/reach/protocol_hash.h"
+#include "tests/support/temp_folder.h"
+
+namespace rcuda::server {
+namespace {
+
+using Clock = WorkerPool::Clock;
+
+struct PoolSettings : Settings {
+  PoolSettings(const char* pool_size, const char* binary) {
+    EXPECT_TRUE(pool.set(pool_size, "pool", "the test").ok());
+    EXPECT_TRUE(driver.set("softgpu", "driver", "the test").ok());
+    worker_binary = binary;
+  }
+};
+
+wire::Hello hello() {
+  wire::Hello message;
+  message.protocol_hash = wire::protocol_hash();
+  message.medium = "shm";
+  message.devices = {0};
+  return message;
+}
+
+Identity our_user() {
+  Identity identity;
+  identity.uid = ::geteuid();
+  identity.gid = ::getegid();
+  identity.user = "tester";
+  identity.method = "local socket";
+  return identity;
+}
+
+// Serves the pool until `done` returns true, as the daemon does while no client connects.
+void run_until(WorkerPool& pool, const std::function<bool()>& done) {
+  const Clock::time_point end = Clock::now() + std::chrono::seconds(60);
+  while (!done()) {
+    ASSERT_LT(Clock::now(), end);
+    std::vector<pollfd> items;
+    pool.add_descriptors(&items);
+    ASSERT_GE(::poll(items.data(), items.size(), 10), 0);
+    pool.handle(items);
+  }
+}
+
+uint32_t idle(const WorkerPool& pool) {
+  wire::ServerStatus status;
+  pool.report(&status, our_user());
+  return status.idle_workers;
+}
+
+TEST(WorkerPoolTest, WorkersThatEndWithoutAWordAreRetriedWithGrowingPauses) {
+  const PoolSettings settings("4", "/bin/false");
+  WorkerPool pool(settings, Bases("node0", 0));
+  Clock::duration last{};
+  for (int round = 0; round < 2; ++round) {
+    while (pool.starting() == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      pool.refill({});
+    }
+    run_until(pool, [&] { return pool.starting() == 0; });
+    ASSERT_NE(pool.next_deadline(), Clock::time_point::max()) << "no pause in round " << round;
+    const Clock::duration pause = pool.next_deadline() - Clock::now();
+    EXPECT_GT(pause, last);
+    last = pause;
+    pool.refill({});
+    EXPECT_EQ(pool.starting(), 0u);
+  }
+}
+
+// One crash may have a temporary cause, which workers that start at the same time share.
+TEST(WorkerPoolTest, ACrashLastsIfTheNextWorkerCrashesToo) {
+  const PoolSettings settings("2", "/bin/false");
+  WorkerPool pool(settings, Bases("node0", 0));
+  const wire::Hello message = hello();
+  const Identity user = our_user();
+  const WorkerPool::Waiting client{&message, 0, &user};
+  for (const bool lasts : {false, true}) {
+    while (pool.starting() == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      pool.refill({});
+    }
+    run_until(pool, [&] { return pool.starting() == 0; });
+    EXPECT_EQ(pool.lasting_failure(client).ok(), !lasts) << pool.last_failure().context();
+  }
+}
+
+TEST(WorkerPoolTest, ClientsDoNotWaitWhileAReasonLasts) {
+  const test::TempFolder folder;
+  const std::string binary = folder.file("rcuda-server");
+  const PoolSettings settings("0", binary.c_str());
+  WorkerPool pool(settings, Bases("node0", 0));
+  const wire::Hello message = hello();
+  const Identity user = our_user();
+  const WorkerPool::Waiting client{&message, 0, &user};
+  EXPECT_TRUE(pool.lasting_failure(client).ok()) << "nothing has been tried";
+  pool.refill({client});
+  const Status why = pool.lasting_failure(client);
+  EXPECT_NE(why.context().find(binary), std::string::npos) << why.context();
+  // The binary is installed now. The pool tries again after its pause.
+  ASSERT_EQ(::symlink(RCUDA_TEST_SERVER, binary.c_str()), 0);
+  while (pool.starting() == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    pool.refill({client});
+  }
+  EXPECT_TRUE(pool.lasting_failure(client).ok()) << "one starts";
+  run_until(pool, [&] { return pool.starting() == 0; });
+  EXPECT_TRUE(pool.has_worker_for(client)) << pool.last_failure().message();
+  EXPECT_TRUE(pool.lasting_failure(client).ok());
+}
+
+TEST(WorkerPoolTest, AWorkerSaysWhetherItsReasonLasts) {
+  PoolSettings settings("1", RCUDA_TEST_SERVER);
+  ASSERT_TRUE(settings.driver.set("/nowhere/libcuda.so.1", "driver", "the test").ok());
+  WorkerPool pool(settings, Bases("node0", 0));
+  const wire::Hello message = hello();
+  const WorkerPool::Waiting client{&message};
+  pool.refill({});
+  // The worker says so before it ends. The reason holds for a pause, which begins then.
+  run_until(pool, [&] { return !pool.last_failure().ok(); });
+  const Status why = pool.lasting_failure(client);
+  EXPECT_NE(why.context().find("/nowhere/libcuda.so.1"), std::string::npos) << why.context();
+}
+
+// Perhaps the driver needs more addresses than the base has.
+TEST(WorkerPoolTest, AWorkerThatDidNotStartIsFollowedByOneWithALargerBase) {
+  const std::string path = ::testing::TempDir() + "/rcuda-failing-" + std::to_string(::getpid());
+  const std::string bases = path + "-bases";
+  std::ofstream(path) << "#!/bin/sh\necho $2 >> " << bases << "\nexit 1\n";
+  ASSERT_EQ(::chmod(path.c_str(), 0700), 0);
+  const PoolSettings settings("2", path.c_str());
+  WorkerPool pool(settings, Bases("node3", 0));
+  for (int round = 0; round < 3; ++round) {
+    while (pool.starting() == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      pool.refill({});
+    }
+    run_until(pool, [&] { return pool.starting() == 0; });
+  }
+  std::vector<uint32_t> doublings;
+  std::ifstream numbers(bases);
+  for (uint32_t number = 0; numbers >> number;) {
+    doublings.push_back(Base::from_number(number).doublings);
+  }
+  ASSERT_EQ(doublings.size(), 6u);
+  for (size_t i = 2; i < 6; ++i) EXPECT_EQ(doublings[i], doublings[i - 2] + 1);
+  ::unlink(path.c_str());
+  ::unlink(bases.c_str());
+}
+
+// A worker's driver starts with its share, so no other worker will do.
+TEST(WorkerPoolTest, ASessionWithAComputeShareGetsAWorkerOfItsOwn) {
+  const PoolSettings settings("1", RCUDA_TEST_SERVER);
+  WorkerPool pool(settings, Bases("node0", 0));
+  const wire::Hello message = hello();
+  const WorkerPool::Waiting whole{&message}, quarter{&message, 25}, half{&message, 50};
+  pool.refill({});
+  run_until(pool, [&] { return pool.starting() == 0; });
+  EXPECT_TRUE(pool.has_worker_for(whole));
+  EXPECT_FALSE(pool.has_worker_for(quarter));
+  pool.refill({quarter});
+  EXPECT_EQ(pool.starting(), 1u);
+  run_until(pool, [&] { return pool.starting() == 0; });
+  EXPECT_TRUE(pool.has_worker_for(quarter));
+  EXPECT_FALSE(pool.has_worker_for(half));
+  EXPECT_TRUE(pool.has_worker_for(whole)) << "the idle worker stays";
+  pool.refill({});
+  EXPECT_FALSE(pool.has_worker_for(quarter)) << "none is kept with a share";
+}
+
+TEST(WorkerPoolTest, WhatClientsThatLeftWaitedForIsNotKept) {
+  const PoolSettings settings("1", RCUDA_TEST_SERVER);
+  WorkerPool pool(settings, Bases("node0", 0));
+  const wire::Hello message = hello();
+  const std::vector<WorkerPool::Waiting> waiting(4, {&message});
+  pool.refill(waiting);
+  ASSERT_EQ(pool.starting(), 4u);
+  run_until(pool, [&] { return pool.starting() == 0; });
+  pool.refill(waiting);
+  EXPECT_EQ(idle(pool), 4u) << "these wait still";
+  run_until(pool, [&] { return pool.starting() == 0; });
+  pool.refill({});
+  EXPECT_EQ(idle(pool), 1u);
+  EXPECT_TRUE(pool.last_failure().ok());
+}
+
+TEST(WorkerPoolTest, AfterManySessionsAtOnceAsManyWorkersAreKeptReady) {
+  PoolSettings settings("1", RCUDA_TEST_SERVER);
+  ASSERT_TRUE(settings.reuse.set("0", "reuse", "the test").ok());
+  ASSERT_TRUE(settings.pool_most.set("3", "most", "the test").ok());
+  ASSERT_TRUE(settings.pool_time.set("1s", "time", "the test").ok());
+  WorkerPool pool(settings, Bases("node0", 0));
+  const wire::Hello message = hello();
+  pool.refill(std::vector<WorkerPool::Waiting>(4, {&message}));
+  run_until(pool, [&] { return pool.starting() == 0; });
+  ASSERT_EQ(idle(pool), 4u);
+  std::vector<UniqueFd> clients;
+  for (int i = 0; i < 4; ++i) {
+    int ends[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    clients.emplace_back(ends[0]);
+    UniqueFd theirs(ends[1]);
+    std::unique_ptr<Admission::Permit> permit;
+    ASSERT_TRUE(*pool.assign(message, our_user(), {}, 0, &theirs, &permit));
+  }
+  pool.refill({});
+  EXPECT_EQ(pool.starting(), 3u);
+  ASSERT_NE(pool.next_deadline(), Clock::time_point::max());
+  run_until(pool, [&] {
+    pool.refill({});
+    return pool.starting() == 0 && idle(pool) == 1;
+  });
+}
+
+// A worker that is stuck in its driver may survive even SIGKILL for a while.
+TEST(WorkerPoolTest, AWorkerThatHangsInItsStartIsReplacedBeforeItEnds) {
+  const std::string path = ::testing::TempDir() + "/rcuda-hanging-" + std::to_string(::getpid());
+  std::ofstream(path) << "#!/bin/sh\nexec sleep 1000\n";
+  ASSERT_EQ(::chmod(path.c_str(), 0700), 0);
+  PoolSettings settings("1", path.c_str());
+  ASSERT_TRUE(settings.start_timeout.set("50ms", "start timeout", "the test").ok());
+  ASSERT_TRUE(settings.stop_timeout.set("50ms", "stop timeout", "the test").ok());
+  WorkerPool pool(settings, Bases("node0", 0));
+  pool.refill({});
+  ASSERT_EQ(pool.starting(), 1u);
+  // Without descriptors, the pool does not notice that a worker has ended.
+  while (pool.last_failure().ok()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    pool.handle({});
+  }
+  EXPECT_EQ(pool.starting(), 0u);
+  const wire::Hello message = hello();
+  EXPECT_TRUE(pool.lasting_failure({&message}).ok()) << "the next one may start";
+  while (pool.starting() == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    pool.refill({});
+  }
+  ::unlink(path.c_str());
+}
+
+// Neither the request to stop nor a kill removes the worker. The server ends nevertheless.
+TEST(WorkerPoolTest, AWorkerThatCannotBeKilledIsLeftBehind) {
+  PoolSettings settings("1", RCUDA_TEST_HELD_WORKER);
+  ASSERT_TRUE(settings.stop_timeout.set("50ms", "stop timeout", "the test").ok());
+  WorkerPool pool(settings, Bases("node0", 0));
+  pool.refill({});
+  run_until(pool, [&] { return pool.starting() == 0; });
+  ASSERT_EQ(idle(pool), 1u) << pool.last_failure().message() << " (ptrace is not allowed here?)";
+  pool.shutdown();
+  EXPECT_EQ(idle(pool), 0u);
+}
+
+// Whether the worker ends, or is left behind.
+TEST(WorkerPoolTest, ASessionThatRunsWhenTheServerStopsIsInTheAudit) {
+  struct Case {
+    const char* worker;
+    const char* end;
+  };
+  for (const Case& one : {Case{RCUDA_TEST_SERVER, "\"event\":\"session\""},
+                          Case{RCUDA_TEST_HELD_WORKER, "its process remains"}}) {
+    const test::TempFolder folder;
+    Audit audit;
+    ASSERT_TRUE(audit.open(folder.file("audit")).ok());
+    PoolSettings settings("1", one.worker);
+    ASSERT_TRUE(settings.stop_timeout.set("50ms", "stop timeout", "the test").ok());
+    WorkerPool pool(settings, Bases("node0", 0));
+    pool.record_in(&audit);
+    pool.refill({});
+    run_until(pool, [&] { return pool.starting() == 0; });
+    int ends[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    UniqueFd ours(ends[0]), theirs(ends[1]);
+    std::unique_ptr<Admission::Permit> permit;
+    ASSERT_TRUE(*pool.assign(hello(), our_user(), {}, 0, &theirs, &permit));
+    pool.shutdown();
+    const std::string text = folder.read("audit");
+    EXPECT_NE(text.find(one.end), std::string::npos) << text;
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
+    EXPECT_NE(text.find(R"("event":"begin")"), std::string::npos) << text;
+    wire::ServerStatus status;
+    pool.report(&status, our_user());
+    EXPECT_EQ(status.totals.accounts.size(), 1u);
+  }
+}
+
+// Acts as a worker that has been taken over: it sends descriptors to the daemon, and checks which
+// of the daemon's files it has.
+constexpr const char* kTakenOver = R"(#!/usr/bin/env python3
+import array, os, socket
+control, passed = socket.socket(fileno=3), array.array("i", [0])
+try:
+    control.sendmsg([b"x" * 24], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)])
+    said = "sent"
+except OSError as error:
+    said = error.strerror
+files = [os.readlink(f"/proc/self/fd/{number}") for number in range(5)]
+same = [name for name in files if name == os.readlink(f"/proc/{os.getppid()}/fd/2")]
+print(f"{said}, {len(same)} of the daemon's", flush=True)
+)";
+
+TEST(WorkerPoolTest, AWorkerCanSendNoDescriptorAndHasNoLogOfTheDaemon) {
+  const test::TempFolder folder;
+  const std::string binary = folder.write("worker", kTakenOver, 0755);
+  // The daemon's stderr is a file, which the worker must not have.
+  const UniqueFd before(::dup(STDERR_FILENO));
+  ASSERT_TRUE(set_log_file(folder.file("log").c_str()));
+  const UniqueFd log(::open(folder.file("stderr").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+  ASSERT_GE(::dup2(log.get(), STDERR_FILENO), 0);
+  {
+    const PoolSettings settings("1", binary.c_str());
+    WorkerPool pool(settings, Bases("node0", 0));
+    pool.refill({});
+    run_until(pool, [&] { return pool.starting() == 0; });
+  }
+  ::dup2(before.get(), STDERR_FILENO);
+  set_log_descriptor(STDERR_FILENO);
+  const std::string text = folder.read("log");
+  EXPECT_NE(text.find("info: Broken pipe, 0 of the daemon's\n"), std::string::npos) << text;
+}
+
+// Where there is no cgroup. The process has left the worker's group and session.
+TEST(WorkerPoolTest, WhatAWorkerLeavesBehindIsEnded) {
+  const test::TempFolder folder;
+  const std::string binary = folder.write(
+      "worker",
+      "#!/bin/sh\nsetsid sh -c 'sleep 1000 & echo $! > \"$0\"; wait' " + folder.file("left") +
+          " &\nwhile ! [ -s " + folder.file("left") + " ]; do sleep 0.01; done\nexit 1\n",
+      0755);
+  const PoolSettings settings("1", binary.c_str());
+  WorkerPool pool(settings, Bases("node0", 0));
+  pool.adopt_orphans();
+  pool.refill({});
+  run_until(pool, [&] { return pool.starting() == 0; });
+  const auto left = static_cast<pid_t>(std::stoi(folder.read("left")));
+  run_until(pool, [&] { return ::kill(left, 0) != 0; });
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
+}
+
+// A debugger is notified of the end first. The daemon continues and polls again.
+TEST(WorkerPoolTest, ATracedWorkerThatEndedHoldsNobody) {
+  PoolSettings settings("1", RCUDA_TEST_HELD_WORKER);
+  ASSERT_TRUE(settings.stop_timeout.set("50ms", "stop timeout", "the test").ok());
+  WorkerPool pool(settings, Bases("node0", 0));
+  pool.refill({});
+  run_until(pool, [&] { return pool.starting() == 0; });
+  ASSERT_EQ(idle(pool), 1u) << pool.last_failure().message() << " (ptrace is not allowed here?)";
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  UniqueFd ours(ends[0]), theirs(ends[1]);
+  std::unique_ptr<Admission::Permit> permit;
+  ASSERT_TRUE(*pool.assign(hello(), our_user(), {}, 0, &theirs, &permit));
+  wire::ServerStatus status;
+  pool.report(&status, our_user());
+  ASSERT_EQ(status.sessions.size(), 1u);
+  ASSERT_EQ(::kill(static_cast<pid_t>(status.sessions[0].worker_pid), SIGKILL), 0);
+  run_until(pool, [&] { return pool.sessions() == 0; });
+  // Its descriptor stays readable, so it is no longer polled.
+  std::vector<pollfd> items;
+  pool.add_descriptors(&items);
+  EXPECT_TRUE(items.empty());
+  EXPECT_NE(pool.next_deadline(), Clock::time_point::max());
+  pool.refill({});
+  EXPECT_EQ(pool.starting(), 1u) << "another worker takes its place";
+}
+
+TEST(WorkerPoolTest, AWorkerOfAnotherBuildThanTheClientsRefusesIt) {
+  const PoolSettings settings("1", RCUDA_TEST_SERVER);
+  WorkerPool pool(settings, Bases("node0", 0));
+  pool.refill({});
+  run_until(pool, [&] { return idle(pool) == 1; });
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  UniqueFd ours(ends[0]), theirs(ends[1]);
+  wire::Hello message = hello();
+  message.protocol_hash ^= 1;
+  std::unique_ptr<Admission::Permit> permit;
+  ASSERT_TRUE(*pool.assign(message, our_user(), {}, 0, &theirs, &permit));
+  auto answer = wire::read_message(ours.get(), Clock::now() + std::chrono::seconds(60));
+  ASSERT_TRUE(answer.ok()) << answer.status().message();
+  ASSERT_EQ(answer->first, wire::MessageType::kRefusal);
+  EXPECT_NE(wire::decode<wire::Refusal>(answer->second)->reason.find("restart rcuda-server"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace rcuda::server

@@ -1,0 +1,224 @@
+// The GPU operations of the peer-to-peer engine (DeviceOps), on softgpu.
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "p2p/staging/lanes.h"
+#include "server/executor/peers/cuda_device_ops.h"
+#include "tests/support/session_harness.h"
+
+namespace rcuda::server {
+namespace {
+
+constexpr size_t kBytes = 8u << 20;
+
+using p2p::Pause;
+
+class DeviceOpsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(driver().cuDevicePrimaryCtxRetain(&context_, 0), CUDA_SUCCESS);
+    ASSERT_EQ(driver().cuCtxSetCurrent(context_), CUDA_SUCCESS);
+    ASSERT_EQ(driver().cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  }
+  void TearDown() override {
+    ops_.reset();
+    driver().cuStreamDestroy_v2(stream_);
+    driver().cuDevicePrimaryCtxRelease_v2(0);
+  }
+  void make(std::function<void()> on_change = {}) {
+    auto ops = CudaDeviceOps::create(driver(), {{0, context_}}, {}, std::move(on_change));
+    ASSERT_TRUE(ops.ok()) << ops.status().message();
+    ops_ = *std::move(ops);
+  }
+  p2p::Order hold() {
+    const auto order = ops_->enter(CudaDeviceOps::stream_ref(stream_, context_), true);
+    EXPECT_TRUE(order.ok()) << order.status().message();
+    return order.ok() ? *order : p2p::Order::kNone;
+  }
+  static const api::DriverTable& driver() { return test::TestDriver::get().table; }
+
+  CUcontext context_ = nullptr;
+  CUstream stream_ = nullptr;
+  std::unique_ptr<CudaDeviceOps> ops_;
+};
+
+// The driver frees memory only when the device is idle. A held stream would wait for the thread
+// that frees.
+TEST_F(DeviceOpsTest, APauseBeginsWhenNoStreamIsHeldAndThenNoneIs) {
+  make();
+  const p2p::Order one = hold();
+  const p2p::Order other = hold();
+  EXPECT_FALSE(ops_->pause(Pause::kHolds));
+  ops_->release(one, {});
+  EXPECT_FALSE(ops_->pause(Pause::kWork));
+  ops_->release(other, {});
+  ASSERT_TRUE(ops_->pause(Pause::kHolds));
+
+  // Another thread's stream is held only after the pause; until then no call of the driver blocks
+  // on it.
+  std::atomic<bool> asked = false;
+  p2p::Order late = p2p::Order::kNone;
+  std::thread enters([&] {
+    asked = true;
+    late = hold();
+  });
+  while (!asked) std::this_thread::yield();
+  for (int i = 0; i < 20; ++i) {
+    const auto memory = ops_->allocate(0, kBytes);
+    ASSERT_TRUE(memory.ok());
+    ops_->free(0, *memory);
+    EXPECT_FALSE(ops_->holding());
+  }
+  ops_->resume();
+  enters.join();
+  EXPECT_TRUE(ops_->holding());
+  EXPECT_FALSE(ops_->pause(Pause::kHolds));
+  ops_->release(late, {});
+}
+
+TEST_F(DeviceOpsTest, WhoGivesTheStreamsTheirWorkGrantsPauses) {
+  int changes = 0;
+  make([&] { ++changes; });
+  const p2p::Order order = hold();
+  EXPECT_FALSE(ops_->pause(Pause::kHolds));
+  EXPECT_FALSE(ops_->pause(Pause::kHolds));
+  EXPECT_EQ(changes, 1);  // notified once
+  EXPECT_TRUE(ops_->wants(Pause::kHolds));
+  EXPECT_FALSE(ops_->wants(Pause::kWork));
+  EXPECT_FALSE(ops_->begin_pause(Pause::kHolds));  // not while a stream is held
+  ops_->release(order, {});
+  EXPECT_EQ(changes, 2);
+  EXPECT_FALSE(ops_->pause(Pause::kHolds));  // a pause must be granted
+  EXPECT_TRUE(ops_->begin_pause(Pause::kHolds));
+  EXPECT_FALSE(ops_->wants(Pause::kHolds));
+  EXPECT_EQ(ops_->paused(), Pause::kHolds);
+  EXPECT_TRUE(ops_->pause(Pause::kHolds));
+  EXPECT_FALSE(ops_->pause(Pause::kWork));  // stronger than the pause in progress
+  EXPECT_TRUE(ops_->wants(Pause::kWork));
+  EXPECT_FALSE(ops_->begin_pause(Pause::kWork));  // one at a time
+  ops_->resume();
+  EXPECT_EQ(ops_->paused(), Pause::kNone);
+  const int before = changes;
+  EXPECT_TRUE(ops_->begin_pause(Pause::kWork));
+  EXPECT_TRUE(ops_->pause(Pause::kHolds));  // weaker than the pause in progress
+  EXPECT_TRUE(ops_->pause(Pause::kWork));
+  ops_->resume();
+  EXPECT_EQ(changes, before + 1);
+}
+
+// A pause may begin in the middle of the engine's round, or when it is no longer needed.
+TEST_F(DeviceOpsTest, AnUnusedPauseEndsAfterAWholeRound) {
+  make([] {});
+  EXPECT_FALSE(ops_->pause(Pause::kWork));
+  EXPECT_TRUE(ops_->begin_pause(Pause::kWork));
+  ops_->resume();
+  EXPECT_EQ(ops_->paused(), Pause::kWork);
+  ops_->resume();
+  EXPECT_EQ(ops_->paused(), Pause::kNone);
+}
+
+TEST_F(DeviceOpsTest, AtTheEndPausesNeedNoGrant) {
+  make([] {});
+  EXPECT_FALSE(ops_->pause(Pause::kWork));
+  ops_->grant_by_itself();
+  EXPECT_TRUE(ops_->pause(Pause::kWork));
+  ops_->resume();
+}
+
+// The executor thread destroys a context, and all its events, while the engine's thread asks
+// whether an order in it is reached.
+TEST_F(DeviceOpsTest, NoEventIsQueriedOnceItsContextIsForgotten) {
+  static std::atomic<bool> asks, forgotten;
+  static const api::DriverTable& real = driver();
+  api::DriverTable table = real;
+  table.cuEventQuery = [](CUevent event) {
+    asks = true;
+    for (int i = 0; i < 20 && !forgotten; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_FALSE(forgotten);
+    return real.cuEventQuery(event);
+  };
+  auto ops = CudaDeviceOps::create(table, {{0, context_}}, {});
+  ASSERT_TRUE(ops.ok()) << ops.status().message();
+  const auto order = (*ops)->enter(CudaDeviceOps::stream_ref(nullptr, context_), false);
+  ASSERT_TRUE(order.ok()) << order.status().message();
+  asks = forgotten = false;
+  std::thread forgets([&] {
+    while (!asks) std::this_thread::yield();
+    (*ops)->forget_context(context_);
+    forgotten = true;
+  });
+  EXPECT_TRUE((*ops)->reached(*order).ok());
+  forgets.join();
+  const auto after = (*ops)->reached(*order);
+  EXPECT_TRUE(after.ok() && *after);
+  (*ops)->release(*order, {});
+}
+
+TEST_F(DeviceOpsTest, ACopyThatIsRefusedHalfwayEndsWithWhatWasIssued) {
+  make();
+  CUdeviceptr from = 0, to = 0;
+  ASSERT_EQ(driver().cuMemAlloc_v2(&from, kBytes), CUDA_SUCCESS);
+  ASSERT_EQ(driver().cuMemAlloc_v2(&to, kBytes), CUDA_SUCCESS);
+  ASSERT_EQ(driver().cuMemsetD8_v2(from, 0x5a, kBytes), CUDA_SUCCESS);
+  ASSERT_EQ(driver().cuMemsetD8_v2(to, 0, kBytes), CUDA_SUCCESS);
+  ASSERT_EQ(driver().cuCtxSynchronize(), CUDA_SUCCESS);
+  p2p::CopyBox whole, wrong;
+  whole.source = wrong.source = from;
+  whole.destination = wrong.destination = to;
+  whole.width_bytes = kBytes;
+  wrong.width_bytes = 64;
+  wrong.rows = 2;
+  wrong.source_pitch = wrong.destination_pitch = 16;  // shorter than a row
+  const p2p::CopyBox boxes[] = {whole, wrong};
+  p2p::Lanes lanes(*ops_);
+  const auto ticket = lanes.copy(0, p2p::Lane::kLocal, boxes, kBytes);
+  ASSERT_TRUE(ticket) << ticket.status().message();
+  EXPECT_TRUE(lanes.busy());
+  Result<bool> finished = false;
+  do {
+    lanes.refresh();
+    finished = lanes.finished(0, p2p::Lane::kLocal, *ticket);
+  } while (finished && !*finished);
+  EXPECT_EQ(finished.status().cuda(), CUDA_ERROR_INVALID_VALUE);
+  std::vector<unsigned char> bytes(kBytes);
+  ASSERT_EQ(driver().cuMemcpyDtoH_v2(bytes.data(), to, kBytes), CUDA_SUCCESS);
+  EXPECT_EQ(bytes, std::vector<unsigned char>(kBytes, 0x5a));
+  driver().cuMemFree_v2(from);
+  driver().cuMemFree_v2(to);
+}
+
+// A peer may be a client that plays one. It maps only memory that a worker of its owner has named.
+TEST_F(DeviceOpsTest, PeersGetNamesOfMemoryAndOpenNothingElse) {
+  ExportedNames names;
+  auto ops = CudaDeviceOps::create(driver(), {{0, context_}}, {}, {}, &names);
+  ASSERT_TRUE(ops.ok()) << ops.status().message();
+  const Result<p2p::DeviceAddress> memory = (*ops)->allocate(0, 4096);
+  ASSERT_TRUE(memory.ok()) << memory.status().message();
+  auto exported = (*ops)->export_memory(0, *memory + 8);
+  ASSERT_TRUE(exported.ok()) << exported.status().message();
+  EXPECT_EQ(exported->offset, 8u);
+  // The driver has got its own handle: it answers that this process has the memory already.
+  EXPECT_EQ((*ops)->open(0, *exported).status().cuda(), CUDA_ERROR_INVALID_CONTEXT);
+
+  CUipcMemHandle raw{};
+  ASSERT_EQ(driver().cuIpcGetMemHandle(&raw, *memory), CUDA_SUCCESS);
+  p2p::ExportedMemory forged;
+  std::memcpy(forged.handle.data(), &raw, sizeof raw);
+  EXPECT_EQ((*ops)->open(0, forged).status().code(), Code::kNotFound);
+  exported->handle[40] ^= std::byte{1};
+  EXPECT_EQ((*ops)->open(0, *exported).status().code(), Code::kNotFound);
+  (*ops)->free(0, *memory);
+}
+
+}  // namespace
+}  // namespace rcuda::server

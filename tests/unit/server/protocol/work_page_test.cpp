@@ -1,0 +1,46 @@
+// What a session does, in memory that its worker and the daemon share.
+#include "server/protocol/work_page.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace rcuda::server {
+namespace {
+
+TEST(WorkPageTest, OneSideWritesAndTheOtherReads) {
+  Result<WorkPage> daemons = WorkPage::make();
+  ASSERT_TRUE(daemons.ok());
+  Result<WorkPage> workers = WorkPage::open(UniqueFd(::dup(daemons->descriptor())));
+  ASSERT_TRUE(workers.ok());
+  daemons->close_descriptor();
+  EXPECT_EQ(daemons->read().counts, wire::Work().counts);
+  wire::Work work;
+  work.counts = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+  workers->write(work);
+  EXPECT_EQ(daemons->read().counts, work.counts);
+  EXPECT_EQ(daemons->held(3), 0u);
+  workers->hold(3, 12);
+  EXPECT_EQ(daemons->held(3), 12u);
+  workers->hold(WorkPage::kDevices, 13);
+  EXPECT_EQ(daemons->held(WorkPage::kDevices), 0u);
+}
+
+TEST(WorkPageTest, NobodyCanChangeItsSize) {
+  Result<WorkPage> page = WorkPage::make();
+  ASSERT_TRUE(page.ok());
+  EXPECT_NE(::ftruncate(page->descriptor(), 0), 0);
+}
+
+TEST(WorkPageTest, OtherMemoryIsRefused) {
+  UniqueFd unsealed(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(unsealed.get(), sizeof(wire::Work)), 0);
+  EXPECT_EQ(WorkPage::open(std::move(unsealed)).status().code(), Code::kProtocol);
+  UniqueFd empty(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::fcntl(empty.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+  EXPECT_EQ(WorkPage::open(std::move(empty)).status().code(), Code::kProtocol);
+}
+
+}  // namespace
+}  // namespace rcuda::server
