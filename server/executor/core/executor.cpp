@@ -36,7 +36,7 @@ bool can_mark(const SessionResources& resources) {
 
 Executor::Executor(const SessionResources& given)
     : resources(given),
-      metered(given, &done),
+      metered(*given.driver, given.devices, given.quota, given.limits, &done),
       driver(metered.table()),
       link(*given.link),
       objects(driver, resources.devices),
@@ -48,7 +48,7 @@ Executor::Executor(const SessionResources& given)
       peers(*given.driver, peer_options(resources.peers, answers, jobs, names)),
       peer_frees(driver, peers, jobs),
       peer_memory(driver, work),
-      pool_frees(driver, objects, peers),
+      pool_frees(driver, objects, [this] { return peers.holding(); }),
       digest_memory(driver, metered),
       completions(driver, objects, work, answers, output, pool_frees,
                   {can_mark(resources) ? resources.wait_marks : std::span<std::byte>(),

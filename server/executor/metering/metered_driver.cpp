@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "server/executor/core/session_resources.h"
 #include "server/executor/metering/meters.h"
 
 namespace rcuda::server {
@@ -49,10 +48,6 @@ MeteredDriver::MeteredDriver(const api::DriverTable& driver,
   meter_mappings(&metered_);
   meter_graphs(&metered_);
   if (quota->limits_device_memory()) meter_modules(&metered_);
-}
-
-MeteredDriver::MeteredDriver(const SessionResources& resources, wire::Work* done)
-    : MeteredDriver(*resources.driver, resources.devices, resources.quota, resources.limits, done) {
 }
 
 void MeteredDriver::note_peak() {

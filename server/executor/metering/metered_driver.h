@@ -31,14 +31,12 @@
 namespace rcuda::server {
 
 struct Meters;
-struct SessionResources;
 
 class MeteredDriver final : public HostMeter {
  public:
   // `driver` and `done`, where the peak of the memory is noted, outlive this object.
   MeteredDriver(const api::DriverTable& driver, const std::vector<SessionDevice>& devices,
                 const std::shared_ptr<Quota>& quota, const SessionLimits& limits, wire::Work* done);
-  MeteredDriver(const SessionResources& resources, wire::Work* done);
   ~MeteredDriver() override;
   MeteredDriver(const MeteredDriver&) = delete;
   MeteredDriver& operator=(const MeteredDriver&) = delete;

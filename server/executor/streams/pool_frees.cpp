@@ -1,6 +1,5 @@
 #include "server/executor/streams/pool_frees.h"
 
-#include "server/executor/peers/peer_hub.h"
 #include "server/executor/streams/capture.h"
 
 namespace rcuda::server {
@@ -12,7 +11,7 @@ void PoolFrees::synchronize_if_idle(CUstream stream) {
 }
 
 void PoolFrees::reached(ContextState& context, CUevent event, bool has_stream, CUstream stream) {
-  if (!any_ || peers_.holding()) return;
+  if (!any_ || holds_stream_()) return;
   // Shows the driver that the work before the event is done, even if the stream has more work.
   if (event) driver_.cuEventSynchronize(event);
   if (!has_stream) return;
@@ -22,7 +21,7 @@ void PoolFrees::reached(ContextState& context, CUevent event, bool has_stream, C
 }
 
 void PoolFrees::reached_all() {
-  if (!any_ || peers_.holding()) return;
+  if (!any_ || holds_stream_()) return;
   synchronize_if_idle(nullptr);
   objects_.of(wire::Kind::kStream).for_each([&](wire::ObjectId, const Object& object) {
     synchronize_if_idle(static_cast<CUstream>(object.handle));

@@ -15,18 +15,21 @@
 
 #include <cuda.h>
 
+#include <functional>
+#include <utility>
+
 #include "api/driver_table.h"
 #include "server/executor/objects/objects.h"
 
 namespace rcuda::server {
 
-class PeerHub;
-
 class PoolFrees {
  public:
-  // All outlive this object.
-  PoolFrees(const api::DriverTable& driver, SessionObjects& objects, const PeerHub& peers)
-      : driver_(driver), objects_(objects), peers_(peers) {}
+  // `driver` and `objects` outlive this object. `holds_stream`: whether a stream is held for another
+  // worker.
+  PoolFrees(const api::DriverTable& driver, SessionObjects& objects,
+            std::function<bool()> holds_stream)
+      : driver_(driver), objects_(objects), holds_stream_(std::move(holds_stream)) {}
 
   // Memory was freed in stream order.
   void note() { any_ = true; }
@@ -42,7 +45,7 @@ class PoolFrees {
 
   const api::DriverTable& driver_;
   SessionObjects& objects_;
-  const PeerHub& peers_;
+  std::function<bool()> holds_stream_;
   bool any_ = false;
 };
 
