@@ -15,7 +15,7 @@
 
 namespace rcuda::api {
 
-inline constexpr int kOldestDriver = 12000;
+inline constexpr int kOldestDriver = 12040;
 
 namespace internal {
 // INT_MAX until the version is known.

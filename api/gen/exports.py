@@ -141,7 +141,7 @@ def per_thread_symbol(toolkit, symbol):
 
 
 # Every supported driver has the functions of this version; later functions may be missing.
-OLDEST_DRIVER = 12000
+OLDEST_DRIVER = 12040
 
 
 def newer_functions(toolkit):

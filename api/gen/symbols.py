@@ -6,7 +6,7 @@ names, but assembled as rcuda_cuX by entry_labels.h, which their targets include
 So entry points contain no code for tracing or exceptions, calls among them are not recorded, and without
 a trace a call of the application costs one more load and one more call.
 
-A function introduced after CUDA 12.0 first checks whether the driver has it
+A function introduced after CUDA 12.4 first checks whether the driver has it
 (api/exports/driver_version.h). In any other libcuda.so.1, newer_labels.h and newer_symbols.cpp add only
 this check to these functions.
 """

@@ -13,9 +13,8 @@
 #include "client/route/route.h"
 #include "client/session/session.h"
 #include "common/base/log.h"
-#include "common/image/cubin.h"
 #include "common/image/image.h"
-#include "common/image/ptx_kernels.h"
+#include "common/image/kernel_names.h"
 #include "common/wire/codec.h"
 
 namespace rcuda::client {
@@ -40,16 +39,9 @@ size_t most_asked(const Session& session) {
 std::vector<std::string> functions_of(const ImageParts& image) {
   if (image.parts.size() != 1) return {};
   const Result<image::Image> known = image::inspect(image.parts.front());
-  if (!known || known->format == image::Format::kFatbin) return {};
-  const image::Bytes bytes = known->parts.front();
-  const auto functions =
-      known->format == image::Format::kElf
-          ? image::cubin_kernels(bytes)
-          : image::ptx_kernels({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-  if (!functions) return {};
-  std::vector<std::string> names;
-  for (const auto& function : *functions) names.push_back(function.name);
-  return names;
+  if (!known) return {};
+  Result<std::vector<std::string>> names = image::kernel_names(*known);
+  return names.ok() ? std::move(*names) : std::vector<std::string>();
 }
 
 // Queries the functions in the round trip of the command that loads them.

@@ -9,9 +9,9 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include "api/exports/driver_version.h"
 #include "common/base/executable.h"
 #include "common/base/log.h"
-#include "server/driver/older_driver.h"
 
 namespace rcuda::server {
 namespace {
@@ -91,14 +91,13 @@ Result<LoadedDriver> try_driver(const std::string& path) {
                       " is rcuda's client library and no driver: take it out of "
                       "LD_LIBRARY_PATH for the server");
   }
-  driver.table.cuDriverGetVersion(&driver.version);
-  if (driver.version < kOldestVersion) {
-    return Status(Code::kUnsupported, driver.path + " is a driver of CUDA " +
-                                          version_text(driver.version) + ": rcuda needs one of " +
-                                          version_text(kOldestVersion) +
-                                          " or later; update the node's driver");
+  if (driver.table.cuDriverGetVersion(&driver.version) == CUDA_SUCCESS &&
+      driver.version < api::kOldestDriver) {
+    return Status(Code::kUnsupported,
+                  driver.path + " is a driver of CUDA " + version_text(driver.version) +
+                      ", and rcuda needs one of CUDA " + version_text(api::kOldestDriver) +
+                      " or later: install NVIDIA driver 550 or later on the server's machine");
   }
-  complete(&driver.table);
   if (CUresult result = driver.table.cuInit(0); result != CUDA_SUCCESS) {
     return cannot_init(driver, result);
   }
@@ -130,6 +129,7 @@ Result<LoadedDriver> load_driver(const std::string& choice) {
   if (choice != "auto") return try_driver(choice);
   Result<LoadedDriver> nvidia = try_driver("libcuda.so.1");
   if (nvidia.ok() || softgpu.empty()) return nvidia;
+  if (nvidia.status().code() == Code::kUnsupported) return nvidia;  // too old
   RCUDA_DEBUG("no usable NVIDIA driver (%s): softgpu serves", nvidia.status().message().c_str());
   return try_driver(softgpu);
 }

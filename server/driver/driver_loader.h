@@ -5,6 +5,8 @@
 // LD_LIBRARY_PATH. A server that loaded it would call itself. The daemon starts workers with
 // worker_environment(), which removes the client library from both variables, and load_driver()
 // refuses it as well.
+// A driver older than api::kOldestDriver is refused: it does not report the parameters of kernels.
+// With "auto", softgpu does not take its place, because that would hide the machine's GPUs.
 // Threads: load_driver() is called once per worker, before other threads exist. Blocking:
 // load_driver(), for cuInit (half a second with NVIDIA's driver). Errors say what was tried and
 // name the remedy.
@@ -18,11 +20,7 @@
 
 namespace rcuda::server {
 
-// CUDA 12.0, the first version with libraries (CUlibrary).
-inline constexpr int kOldestVersion = 12000;
-
 struct LoadedDriver {
-  // For an older driver, completed by older_driver.h.
   api::DriverTable table;
   std::string path;
   int version = 0;

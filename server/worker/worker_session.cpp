@@ -406,11 +406,8 @@ Status WorkerSession::run() {
 }
 
 bool WorkerSession::may_be_followed(const Status& status, SessionLoop& session) const {
-  // Of older drivers the worker itself keeps what it has loaded (kernel_book.h).
-  constexpr int kOldestDriver = 12'040;
   return grant_.may_be_followed && status.ok() && !stopped_now() &&
-         session.executor().leaves != api::Leaves::kProcess &&
-         worker_.driver.version >= kOldestDriver && grant_.limits.sm_percent == 0 &&
+         session.executor().leaves != api::Leaves::kProcess && grant_.limits.sm_percent == 0 &&
          !any_mps(worker_.driver.table, resources_.devices);
 }
 

@@ -63,7 +63,7 @@ Result<int> read_driver_version() {
   if (end == text || *end != '\0' || number < rcuda::api::kOldestDriver || number > 99990 ||
       number % 10 != 0) {
     return malformed(kName, text,
-                     "1000 * major + 10 * minor of a CUDA version from 12.0 on, such as 12040");
+                     "1000 * major + 10 * minor of a CUDA version from 12.4 on, such as 12040");
   }
   return static_cast<int>(number);
 }

@@ -3,7 +3,7 @@
 //   SOFTGPU_DEVICES             number of devices, 0 to 16; default 1
 //   SOFTGPU_MEMORY              memory of each device: bytes, or with K, M, G or T; default 16G
 //   SOFTGPU_COMPUTE_CAPABILITY  "9.0" (default), from 7.5 to 12.1
-//   SOFTGPU_DRIVER_VERSION      the CUDA version that cuDriverGetVersion reports: 12000 to 99990;
+//   SOFTGPU_DRIVER_VERSION      the CUDA version that cuDriverGetVersion reports: 12040 to 99990;
 //                               default that of the headers. Later functions are missing
 //                               (api/exports/driver_version.h)
 //   SOFTGPU_NODE                a name that makes this node's devices differ from those of another

@@ -8,8 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/image/cubin.h"
-#include "common/image/kernel_layout.h"
+#include "common/image/kernel_names.h"
 #include "common/image/unpack.h"
 #include "softgpu/driver/link.h"
 
@@ -23,9 +22,8 @@ inline void fuzz_image(const uint8_t* data, size_t size) {
     if (part.data() != bytes.data() || part.size() > bytes.size()) std::abort();
   }
   (void)ptx_units(*image, 90);
-  (void)kernel_layouts(*image, 90);
+  (void)kernel_names(*image);
   if (image->format == Format::kElf) {
-    (void)cubin_kernels(image->parts[0]);
     std::vector<std::string> units;
     (void)softgpu::driver::linked_units(image->parts[0], &units);
     for (const std::string& unit : units) {
@@ -40,7 +38,7 @@ inline void fuzz_image(const uint8_t* data, size_t size) {
     if (!content.ok()) continue;
     if (content->size() > entry.size_bytes) std::abort();
     const Bytes inner(reinterpret_cast<const std::byte*>(content->data()), content->size());
-    if (entry.kind == EntryKind::kElf) (void)cubin_kernels(inner);
+    if (const auto part = inspect(inner); part.ok()) (void)kernel_names(*part);
   }
 }
 

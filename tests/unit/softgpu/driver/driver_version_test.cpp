@@ -38,16 +38,16 @@ TEST(DriverVersionTest, IsThatOfTheHeadersUnlessSaid) {
 }
 
 TEST(DriverVersionTest, AnOlderDriverSaysSoBeforeAndAfterCuInit) {
-  be("12020");
-  EXPECT_EQ(version(), 12020);
+  be("12040");
+  EXPECT_EQ(version(), 12040);
   ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
-  EXPECT_EQ(version(), 12020);
+  EXPECT_EQ(version(), 12040);
 }
 
 TEST(DriverVersionTest, AnOlderDriverDoesNotKnowWhatCameLater) {
-  be("12020");
-  for (const int version : {12000, 12010, 12020}) {
-    const Found missing = find("cuFuncGetParamInfo", version);
+  be("12040");
+  for (const int version : {12000, 12020, 12040}) {
+    const Found missing = find("cuCtxRecordEvent", version);
     EXPECT_EQ(missing.result, CUDA_SUCCESS) << version;
     EXPECT_EQ(missing.function, nullptr) << version;
     EXPECT_EQ(missing.status, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND) << version;
@@ -63,17 +63,17 @@ TEST(DriverVersionTest, AnOlderDriverDoesNotKnowWhatCameLater) {
 }
 
 TEST(DriverVersionTest, ADriverKnowsNothingOfLaterVersions) {
-  be("12000");
+  be("12040");
   for (const char* name : {"cuMemAlloc", "cuMemPrefetchAsync", "cuNoSuchThing"}) {
-    const Found later = find(name, 12010);
+    const Found later = find(name, 12050);
     EXPECT_EQ(later.result, CUDA_ERROR_INVALID_VALUE) << name;
     EXPECT_EQ(later.function, nullptr) << name;
   }
-  EXPECT_NE(find("cuMemPrefetchAsync", 12000).function, nullptr);
+  EXPECT_NE(find("cuMemPrefetchAsync", 12040).function, nullptr);
 }
 
 TEST(DriverVersionTest, WhatAnOlderDriverLacksIsNotSupported) {
-  be("12030");
+  be("12040");
   CUstreamCaptureStatus status{};
   // Without initialisation, that error comes first.
   CUdevice device = -1;
@@ -94,13 +94,13 @@ TEST(DriverVersionTest, WhatAnOlderDriverLacksIsNotSupported) {
 }
 
 TEST(DriverVersionTest, TheTableOfAnOlderDriverLacksWhatCameLater) {
-  be("12030");
+  be("12040");
   rcuda::api::DriverTable table;
   ASSERT_TRUE(rcuda::api::load(&table, "libcuda.so.1").ok());
-  EXPECT_EQ(table.cuFuncGetParamInfo, nullptr);
+  EXPECT_EQ(table.cuCtxRecordEvent, nullptr);
   EXPECT_EQ(table.cuCtxSynchronize_v2, nullptr);
   EXPECT_EQ(table.cuStreamGetDevice_ptsz, nullptr);
-  EXPECT_NE(table.cuFuncGetName, nullptr);
+  EXPECT_NE(table.cuFuncGetParamInfo, nullptr);
   EXPECT_NE(table.cuCtxSynchronize, nullptr);
 }
 
@@ -124,7 +124,7 @@ TEST_P(MalformedVersionTest, IsRefused) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, MalformedVersionTest,
-                         testing::Values("", "12.4", "11080", "12045", "100000", "12040x"));
+                         testing::Values("", "12.4", "11080", "12030", "12045", "100000", "12040x"));
 
 }  // namespace
 }  // namespace softgpu::driver

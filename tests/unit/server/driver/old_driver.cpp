@@ -1,4 +1,4 @@
-// A libcuda.so.1 of CUDA 11.8 for driver_loader_test.cpp.
+// A libcuda.so.1 of CUDA 12.2 for driver_loader_test.cpp.
 #include <cuda.h>
 
 extern "C" {
@@ -11,7 +11,7 @@ CUresult cuDeviceGetCount(int* count) {
 }
 
 CUresult cuDriverGetVersion(int* driverVersion) {
-  *driverVersion = 11080;
+  *driverVersion = 12020;
   return CUDA_SUCCESS;
 }
 
