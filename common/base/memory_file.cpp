@@ -9,6 +9,11 @@
 #include <sys/stat.h>
 
 namespace rcuda {
+namespace {
+
+constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+}  // namespace
 
 bool may_make_files_of(uint64_t bytes) {
   rlimit limit{};
@@ -42,6 +47,30 @@ Status size_memory_file(int file, uint64_t bytes) {
   }
   if (::ftruncate(file, static_cast<off_t>(bytes)) == 0) return {};
   return Status::from_errno(errno, "sizing a memory file of the peer");
+}
+
+UniqueFd make_sealed_memory(const char* name, uint64_t bytes) {
+  UniqueFd file = make_memory_file(name, bytes);
+  if (!file) return file;
+  const bool sized = has_size(file.get(), bytes);
+  if (sized && ::fcntl(file.get(), F_ADD_SEALS, kSizeSeals) == 0) return file;
+  const int error = sized ? errno : EFBIG;
+  file.reset();
+  errno = error;
+  return file;
+}
+
+bool is_sealed_memory(int file, uint64_t bytes) {
+  const int seals = ::fcntl(file, F_GET_SEALS);
+  return seals >= 0 && (seals & kSizeSeals) == kSizeSeals && has_size(file, bytes);
+}
+
+void Unmap::operator()(void* memory) const { ::munmap(memory, bytes); }
+
+Mapped<void> map_file(int file, uint64_t offset, size_t bytes, int protection) {
+  void* const memory =
+      ::mmap(nullptr, bytes, protection, MAP_SHARED, file, static_cast<off_t>(offset));
+  return {memory == MAP_FAILED ? nullptr : memory, Unmap{bytes}};
 }
 
 }  // namespace rcuda

@@ -1,19 +1,11 @@
 #include "server/identity/accounts.h"
 
+#include <algorithm>
 #include <cerrno>
-#include <deque>
-#include <map>
-#include <thread>
 #include <utility>
 
 #include <grp.h>
 #include <pwd.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
-
-#include "common/base/mutex.h"
-#include "common/base/start_thread.h"
-#include "common/base/unique_fd.h"
 
 namespace rcuda::server {
 namespace {
@@ -54,81 +46,23 @@ Result<Account> look_up_account(const AccountKey& key) {
   int count = 64;
   do {
     account.groups.resize(static_cast<size_t>(count));
-  } while (::getgrouplist(entry.pw_name, entry.pw_gid, account.groups.data(), &count) < 0 &&
-           count <= kMostGroups);
+  } while (::getgrouplist(entry.pw_name, entry.pw_gid, account.groups.data(), &count) < 0);
   account.groups.resize(static_cast<size_t>(std::min(count, kMostGroups)));
   return account;
 }
 
-struct Accounts::State {
-  struct Answer {
-    std::optional<Result<Account>> result;  // none: asked for
-    Clock::time_point until;
-  };
-
-  LookUp look_up;
-  UniqueFd event;
-  Mutex mutex;
-  std::map<AccountKey, Answer> answers RCUDA_GUARDED_BY(mutex);
-  std::deque<AccountKey> asked RCUDA_GUARDED_BY(mutex);
-  size_t threads RCUDA_GUARDED_BY(mutex) = 0;
-};
-
-Accounts::Accounts(LookUp look_up) : state_(std::make_shared<State>()) {
-  state_->look_up = std::move(look_up);
-  state_->event.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-}
-
-Accounts::~Accounts() {
-  MutexLock lock(state_->mutex);
-  state_->asked.clear();
-}
-
 std::optional<Result<Account>> Accounts::find(const AccountKey& key, Clock::time_point now) {
-  MutexLock lock(state_->mutex);
-  auto& answers = state_->answers;
-  auto known = answers.find(key);
-  if (known != answers.end() && !known->second.result) return std::nullopt;
-  if (known != answers.end() && now < known->second.until) return known->second.result;
-  if (answers.size() >= kMostKept) {
-    std::erase_if(answers, [](const auto& entry) { return entry.second.result.has_value(); });
+  for (auto& [asked, answer] : lookups_.take_all()) {
+    const auto until = now + (answer.ok() ? Clock::duration(kKeepAccount) : kKeepError);
+    if (kept_.size() >= kMostKept) kept_.clear();
+    kept_.insert_or_assign(asked, Kept{std::move(answer), until});
   }
-  answers.insert_or_assign(key, State::Answer{});
-  state_->asked.push_back(key);
-  if (state_->threads >= kMostAtOnce) return std::nullopt;
-  std::thread thread;
-  if (Status status = start_thread(&thread, [state = state_] { work(state); }); !status.ok()) {
-    if (state_->threads > 0) return std::nullopt;
-    state_->asked.clear();
-    answers.erase(key);
-    return Result<Account>(std::move(status).with_context("looking up " + text_of(key)));
-  }
-  thread.detach();
-  ++state_->threads;
-  return std::nullopt;
-}
-
-void Accounts::work(const std::shared_ptr<State>& state) {
-  MutexLock lock(state->mutex);
-  while (!state->asked.empty()) {
-    const AccountKey key = std::move(state->asked.front());
-    state->asked.pop_front();
-    lock.unlock();
-    Result<Account> result = state->look_up(key);
-    lock.lock();
-    const auto until = Clock::now() + (result.ok() ? Clock::duration(kKeepAccount) : kKeepError);
-    state->answers.insert_or_assign(key, State::Answer{std::move(result), until});
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(state->event.get(), &one, sizeof one);
-  }
-  --state->threads;
-}
-
-int Accounts::descriptor() const { return state_->event.get(); }
-
-void Accounts::acknowledge() {
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t got = ::read(state_->event.get(), &count, sizeof count);
+  const auto found = kept_.find(key);
+  if (found != kept_.end() && now < found->second.until) return found->second.answer;
+  if (lookups_.is_asked(key)) return std::nullopt;
+  Status asked = lookups_.ask(key, [look_up = look_up_, key] { return look_up(key); });
+  if (asked.ok()) return std::nullopt;
+  return Result<Account>(std::move(asked).with_context("looking up " + text_of(key)));
 }
 
 }  // namespace rcuda::server

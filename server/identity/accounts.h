@@ -11,14 +11,16 @@
 
 #include <chrono>
 #include <functional>
-#include <memory>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include <sys/types.h>
 
+#include "common/base/async_lookup.h"
 #include "common/base/status.h"
 
 namespace rcuda::server {
@@ -44,22 +46,24 @@ class Accounts {
   static constexpr size_t kMostKept = 4096;
 
   // `look_up` runs on other threads, perhaps after this object is gone.
-  explicit Accounts(LookUp look_up = look_up_account);
-  ~Accounts();
-  Accounts(const Accounts&) = delete;
-  Accounts& operator=(const Accounts&) = delete;
+  explicit Accounts(LookUp look_up = look_up_account)
+      : look_up_(std::move(look_up)), lookups_(kMostAtOnce) {}
 
   // The answer, or nothing while it is being looked up; then descriptor() becomes readable.
   std::optional<Result<Account>> find(const AccountKey& key, Clock::time_point now);
-  int descriptor() const;
+  int descriptor() const { return lookups_.descriptor(); }
   // Makes descriptor() unreadable until the next answer.
-  void acknowledge();
+  void acknowledge() { lookups_.acknowledge(); }
 
  private:
-  struct State;
-  static void work(const std::shared_ptr<State>& state);
+  struct Kept {
+    Result<Account> answer;
+    Clock::time_point until;
+  };
 
-  std::shared_ptr<State> state_;  // shared with the threads
+  const LookUp look_up_;
+  AsyncLookup<AccountKey, Result<Account>> lookups_;
+  std::map<AccountKey, Kept> kept_;
 };
 
 }  // namespace rcuda::server

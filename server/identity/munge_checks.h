@@ -8,12 +8,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include <sys/types.h>
 
+#include "common/base/async_lookup.h"
 #include "common/base/status.h"
 #include "common/identity/munge.h"
 #include "common/tls/connection.h"
@@ -30,27 +31,24 @@ class MungeChecks {
     std::string answer;  // the server's credential, which only this user can decode
   };
 
-  explicit MungeChecks(identity::munge::Settings settings);
-  ~MungeChecks();
-  MungeChecks(const MungeChecks&) = delete;
-  MungeChecks& operator=(const MungeChecks&) = delete;
+  explicit MungeChecks(identity::munge::Settings settings)
+      : settings_(std::move(settings)), checks_(kMostAtOnce) {}
 
   // Begins a check and returns its number. `nonce`: of this connection; see wire::munge_payload().
   Result<uint64_t> begin(std::string credential, const tls::Key& nonce);
   // The outcome, once; nothing before descriptor() has become readable for it.
-  std::optional<Result<Outcome>> take(uint64_t number);
+  std::optional<Result<Outcome>> take(uint64_t number) { return checks_.take(number); }
   // The connection has gone.
-  void forget(uint64_t number);
+  void forget(uint64_t number) { checks_.forget(number); }
 
-  int descriptor() const;
+  int descriptor() const { return checks_.descriptor(); }
   // Makes descriptor() unreadable until the next outcome.
-  void acknowledge();
+  void acknowledge() { checks_.acknowledge(); }
 
  private:
-  struct State;
-  static void work(const std::shared_ptr<State>& state);
-
-  std::shared_ptr<State> state_;  // shared with the threads
+  const identity::munge::Settings settings_;
+  AsyncLookup<uint64_t, Result<Outcome>> checks_;  // by number
+  uint64_t last_ = 0;
 };
 
 }  // namespace rcuda::server

@@ -11,9 +11,12 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "common/base/async_lookup.h"
 #include "server/monitor/nvml_reader.h"
 
 namespace rcuda::server {
@@ -29,24 +32,27 @@ class GpuMonitor {
   // Reads NVML, which is opened by the first call.
   static Read from_nvml();
   // `read` runs on another thread, perhaps after this object is gone.
-  explicit GpuMonitor(Read read = from_nvml());
-  ~GpuMonitor();
-  GpuMonitor(const GpuMonitor&) = delete;
-  GpuMonitor& operator=(const GpuMonitor&) = delete;
+  explicit GpuMonitor(Read read = from_nvml()) : read_(std::move(read)), readings_(1) {}
 
   // Makes `sample` the latest one and returns true, if that is fresh at `asked`. Otherwise returns
   // false, and a sample is being taken; then descriptor() becomes readable.
   bool find(const std::string& driver_path, const std::vector<GpuName>& gpus,
             Clock::time_point asked, std::shared_ptr<const GpuSample>* sample);
-  int descriptor() const;
+  int descriptor() const { return readings_.descriptor(); }
   // Makes descriptor() unreadable until the next sample.
-  void acknowledge();
+  void acknowledge() { readings_.acknowledge(); }
 
  private:
-  struct State;
-  static void work(const std::shared_ptr<State>& state);
+  enum class Key { kAll };  // one reading at a time
+  struct Reading {
+    std::shared_ptr<const GpuSample> sample;
+    std::vector<GpuName> gpus;
+    Clock::time_point begun;
+  };
 
-  std::shared_ptr<State> state_;  // shared with the thread
+  const Read read_;
+  AsyncLookup<Key, Reading> readings_;
+  std::optional<Reading> latest_;
 };
 
 }  // namespace rcuda::server

@@ -9,7 +9,9 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <utility>
 
+#include "common/base/memory_file.h"
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "common/messages/work.h"
@@ -23,9 +25,6 @@ class WorkPage {
   // The memory's size is sealed, so no process can take it from another.
   static Result<WorkPage> make();
   static Result<WorkPage> open(UniqueFd memory);
-  WorkPage(WorkPage&& other) noexcept;
-  WorkPage& operator=(WorkPage&& other) noexcept;
-  ~WorkPage();
 
   // To pass the page on; closed with close_descriptor(), which leaves the page.
   int descriptor() const { return memory_.get(); }
@@ -51,10 +50,11 @@ class WorkPage {
     std::atomic<uint64_t> idle_end;
     std::atomic<bool> fell_back;
   };
-  WorkPage(UniqueFd memory, Page* page);
+  WorkPage(UniqueFd memory, Mapped<Page> page)
+      : memory_(std::move(memory)), page_(std::move(page)) {}
 
   UniqueFd memory_;
-  Page* page_ = nullptr;
+  Mapped<Page> page_;
 };
 
 }  // namespace rcuda::server

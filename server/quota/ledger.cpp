@@ -9,13 +9,10 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 namespace rcuda::server {
 namespace {
 
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 // A multiple of every page size of x86-64 and AArch64. Only pages that are used take memory.
 constexpr size_t kPageBytes = 64u << 10;
 constexpr size_t kAllBytes = (1 + size_t{Ledger::kSlots}) * kPageBytes;
@@ -45,74 +42,39 @@ struct Ledger::Page {
   std::atomic<uint64_t> used[kRows];
 };
 
-Ledger::Ledger(UniqueFd memory, std::byte* all, Page* own, uint32_t own_slot)
-    : memory_(std::move(memory)), all_(all), own_(own), own_slot_(own_slot) {
-  static_assert(sizeof(Page) <= kPageBytes);
-}
-
-Ledger::Ledger(Ledger&& other) noexcept
-    : memory_(std::move(other.memory_)),
-      all_(std::exchange(other.all_, nullptr)),
-      own_(std::exchange(other.own_, nullptr)),
-      own_slot_(other.own_slot_) {}
-
-Ledger& Ledger::operator=(Ledger&& other) noexcept {
-  if (this == &other) return *this;
-  unmap();
-  memory_ = std::move(other.memory_);
-  all_ = std::exchange(other.all_, nullptr);
-  own_ = std::exchange(other.own_, nullptr);
-  own_slot_ = other.own_slot_;
-  return *this;
-}
-
-Ledger::~Ledger() { unmap(); }
-
-void Ledger::unmap() {
-  if (all_) ::munmap(all_, kAllBytes);
-  if (own_) ::munmap(own_, kPageBytes);
-}
-
-const Ledger::Header& Ledger::header() const { return *reinterpret_cast<const Header*>(all_); }
+const Ledger::Header& Ledger::header() const { return *reinterpret_cast<const Header*>(all_.get()); }
 
 const Ledger::Page& Ledger::page(uint32_t slot) const {
-  return *reinterpret_cast<const Page*>(all_ + (1 + size_t{slot}) * kPageBytes);
+  return *reinterpret_cast<const Page*>(all_.get() + (1 + size_t{slot}) * kPageBytes);
 }
 
 // A worker can write one page only.
 Ledger::Page& Ledger::own(uint32_t slot) { return own_ ? *own_ : const_cast<Page&>(page(slot)); }
 
 Result<Ledger> Ledger::make() {
-  UniqueFd memory(::memfd_create("rcuda-ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!memory || ::ftruncate(memory.get(), kAllBytes) != 0 ||
-      ::fcntl(memory.get(), F_ADD_SEALS, kSeals) != 0) {
-    return Status::from_errno(errno, "making a ledger of what sessions use");
-  }
-  void* const all = ::mmap(nullptr, kAllBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
-  if (all == MAP_FAILED) return Status::from_errno(errno, "mapping a ledger");
+  static_assert(sizeof(Page) <= kPageBytes);
+  UniqueFd memory = make_sealed_memory("rcuda-ledger", kAllBytes);
+  if (!memory) return Status::from_errno(errno, "making a ledger of what sessions use");
+  auto all = map_file_as<std::byte>(memory.get(), 0, kAllBytes, PROT_READ | PROT_WRITE);
+  if (!all) return Status::from_errno(errno, "mapping a ledger");
   // New pages are zero, which is valid.
-  return Ledger(std::move(memory), static_cast<std::byte*>(all), nullptr, 0);
+  return Ledger(std::move(memory), std::move(all), nullptr);
 }
 
 Result<Ledger> Ledger::open(UniqueFd memory, uint32_t own_slot) {
-  struct stat file{};
-  if (::fstat(memory.get(), &file) != 0) return Status::from_errno(errno, "fstat of a ledger");
-  const int seals = ::fcntl(memory.get(), F_GET_SEALS);
-  if (file.st_size != kAllBytes || seals < 0 || (seals & kSeals) != kSeals || own_slot >= kSlots) {
+  if (!is_sealed_memory(memory.get(), kAllBytes) || own_slot >= kSlots) {
     return Status(Code::kProtocol, "what the daemon passed is no ledger");
   }
   // A mapping through a descriptor that is open for writing could be made writable later.
   const std::string path = "/proc/self/fd/" + std::to_string(memory.get());
   const UniqueFd reader(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!reader) return Status::from_errno(errno, "opening a ledger");
-  void* const all = ::mmap(nullptr, kAllBytes, PROT_READ, MAP_SHARED, reader.get(), 0);
-  if (all == MAP_FAILED) return Status::from_errno(errno, "mapping a ledger");
-  Ledger ledger({}, static_cast<std::byte*>(all), nullptr, own_slot);
-  void* const own = ::mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(),
-                           static_cast<off_t>((1 + size_t{own_slot}) * kPageBytes));
-  if (own == MAP_FAILED) return Status::from_errno(errno, "mapping a ledger");
-  ledger.own_ = static_cast<Page*>(own);
-  return ledger;
+  auto all = map_file_as<std::byte>(reader.get(), 0, kAllBytes, PROT_READ);
+  if (!all) return Status::from_errno(errno, "mapping a ledger");
+  auto own = map_file_as<Page>(memory.get(), (1 + uint64_t{own_slot}) * kPageBytes, kPageBytes,
+                               PROT_READ | PROT_WRITE);
+  if (!own) return Status::from_errno(errno, "mapping a ledger");
+  return Ledger({}, std::move(all), std::move(own));
 }
 
 bool Ledger::take(uint32_t row, uint32_t slot, uint64_t bytes, uint64_t limit) {

@@ -17,7 +17,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
+#include "common/base/memory_file.h"
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 
@@ -35,9 +37,6 @@ class Ledger {
   // Maps the memory of another process's Ledger, for the session with that slot. Returns kProtocol
   // if the memory is not a Ledger. descriptor() is -1.
   static Result<Ledger> open(UniqueFd memory, uint32_t own_slot);
-  Ledger(Ledger&& other) noexcept;
-  Ledger& operator=(Ledger&& other) noexcept;
-  ~Ledger();
 
   int descriptor() const { return memory_.get(); }
 
@@ -65,17 +64,16 @@ class Ledger {
  private:
   struct Page;
   struct Header;
-  Ledger(UniqueFd memory, std::byte* all, Page* own, uint32_t own_slot);
+  Ledger(UniqueFd memory, Mapped<std::byte> all, Mapped<Page> own)
+      : memory_(std::move(memory)), all_(std::move(all)), own_(std::move(own)) {}
   const Header& header() const;
   const Page& page(uint32_t slot) const;
   Page& own(uint32_t slot);
   uint64_t sum(uint32_t row, uint32_t from, uint32_t to) const;
-  void unmap();
 
   UniqueFd memory_;
-  std::byte* all_ = nullptr;
-  Page* own_ = nullptr;  // null: all pages can be written
-  uint32_t own_slot_ = 0;
+  Mapped<std::byte> all_;
+  Mapped<Page> own_;  // null: all pages can be written
 };
 
 }  // namespace rcuda::server

@@ -1,0 +1,140 @@
+// AsyncLookup: asks questions that may take long (of a name service, of munged, of NVML) for a
+// thread that must not wait.
+//
+// Each question has a key, and runs on a thread of this class. A few run at the same time; more of
+// them wait for these. descriptor() becomes readable when a question has an answer.
+//
+// Threads: one thread calls; a question runs on another, perhaps after this object is gone.
+// Blocking: nothing, not even the destructor; a question that hangs keeps its thread until it
+// returns. Errors: kOutOfMemory if no thread could be started.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "common/base/mutex.h"
+#include "common/base/start_thread.h"
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+
+namespace rcuda {
+
+template <typename Key, typename Answer>
+class AsyncLookup {
+ public:
+  using Question = std::function<Answer()>;
+
+  explicit AsyncLookup(size_t most_at_once) : state_(std::make_shared<State>()) {
+    state_->most_at_once = most_at_once;
+    state_->event.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  }
+  // Drops the questions that have not begun.
+  ~AsyncLookup() {
+    MutexLock lock(state_->mutex);
+    state_->asked.clear();
+  }
+  AsyncLookup(const AsyncLookup&) = delete;
+  AsyncLookup& operator=(const AsyncLookup&) = delete;
+
+  // The key must not be asked already.
+  Status ask(const Key& key, Question question) {
+    MutexLock lock(state_->mutex);
+    if (state_->threads < state_->most_at_once) {
+      std::thread thread;
+      Status started = start_thread(&thread, [state = state_] { work(*state); });
+      if (!started.ok() && state_->threads == 0) return started;
+      if (started.ok()) {
+        thread.detach();
+        ++state_->threads;
+      }
+    }
+    state_->asked.emplace_back(key, std::move(question));
+    state_->answers[key];
+    return {};
+  }
+  // Whether the key is asked and its answer was not taken.
+  bool is_asked(const Key& key) const {
+    MutexLock lock(state_->mutex);
+    return state_->answers.count(key) != 0;
+  }
+  // The questions that have not begun.
+  size_t waiting() const {
+    MutexLock lock(state_->mutex);
+    return state_->asked.size();
+  }
+  // The answer, once; nothing while there is none.
+  std::optional<Answer> take(const Key& key) {
+    MutexLock lock(state_->mutex);
+    const auto found = state_->answers.find(key);
+    if (found == state_->answers.end() || !found->second) return std::nullopt;
+    std::optional<Answer> answer = std::move(found->second);
+    state_->answers.erase(found);
+    return answer;
+  }
+  // All answers that are there, once.
+  std::vector<std::pair<Key, Answer>> take_all() {
+    MutexLock lock(state_->mutex);
+    std::vector<std::pair<Key, Answer>> taken;
+    std::erase_if(state_->answers, [&](auto& entry) {
+      if (entry.second) taken.emplace_back(entry.first, std::move(*entry.second));
+      return entry.second.has_value();
+    });
+    return taken;
+  }
+  // Nobody wants the answer any more.
+  void forget(const Key& key) {
+    MutexLock lock(state_->mutex);
+    state_->answers.erase(key);
+    std::erase_if(state_->asked, [&](const auto& one) { return one.first == key; });
+  }
+
+  int descriptor() const { return state_->event.get(); }
+  // Makes descriptor() unreadable until the next answer.
+  void acknowledge() {
+    uint64_t count = 0;
+    [[maybe_unused]] const ssize_t got = ::read(state_->event.get(), &count, sizeof count);
+  }
+
+ private:
+  struct State {
+    size_t most_at_once = 0;
+    UniqueFd event;
+    Mutex mutex;
+    std::deque<std::pair<Key, Question>> asked RCUDA_GUARDED_BY(mutex);
+    // Of all keys that are asked; without a value while there is no answer.
+    std::map<Key, std::optional<Answer>> answers RCUDA_GUARDED_BY(mutex);
+    size_t threads RCUDA_GUARDED_BY(mutex) = 0;
+  };
+
+  static void work(State& state) {
+    MutexLock lock(state.mutex);
+    while (!state.asked.empty()) {
+      const auto [key, question] = std::move(state.asked.front());
+      state.asked.pop_front();
+      lock.unlock();
+      Answer answer = question();
+      lock.lock();
+      const auto found = state.answers.find(key);
+      if (found == state.answers.end()) continue;  // forgotten
+      found->second = std::move(answer);
+      const uint64_t one = 1;
+      [[maybe_unused]] const ssize_t written = ::write(state.event.get(), &one, sizeof one);
+    }
+    --state.threads;
+  }
+
+  std::shared_ptr<State> state_;  // shared with the threads
+};
+
+}  // namespace rcuda
