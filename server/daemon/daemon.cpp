@@ -69,8 +69,10 @@ Daemon::Daemon(const Settings& settings, int stop, int ready)
       stop_(stop),
       ready_(ready),
       most_newcomers_(most_newcomers()),
-      admission_(static_cast<size_t>(settings.max_sessions.get()),
-                 std::min(Admission::kMostWaiting, most_newcomers_)),
+      admission_(
+          static_cast<size_t>(settings.max_sessions.get()),
+          [this] { return pool_ ? pool_->offer().ordinals() : std::vector<uint32_t>(); },
+          std::min(Admission::kMostWaiting, most_newcomers_)),
       tickets_(settings.handshake_timeout.get()),
       gate_(settings) {}
 
@@ -110,7 +112,8 @@ Status Daemon::open() {
   if (!rules.ok()) return rules.status();
   admission_.set_rules(std::move(rules).value());
   RCUDA_RETURN_IF_ERROR(audit_.open(settings_.audit.get()));
-  RCUDA_RETURN_IF_ERROR(open_leases());
+  leases_.emplace(settings_, admission_, gate_, audit_, *pool_);
+  RCUDA_RETURN_IF_ERROR(leases_->open());
   pool_->record_in(&audit_);
   return {};
 }
@@ -123,6 +126,7 @@ void Daemon::close() {
   listener_ = {};
   connections_.clear();
   closer_.end();
+  leases_.reset();
   pool_.reset();  // ends the workers
 }
 
@@ -166,7 +170,7 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   if (items[1].revents || items[2].revents) gate_.acknowledge();
   if (items[3].revents) monitor_.acknowledge();
   pool_->handle(items);
-  end_leases();
+  leases_->expire();
   serve(items.data() + first_connection, Clock::now());
   shake_hands();
   // First, so that new connections replace none that has just introduced itself.
@@ -250,21 +254,10 @@ bool Daemon::expire(Connection& connection) {
               "%s did not introduce itself in time and is dropped", connection.name.c_str());
     return false;
   }
-  if (!connection.lease_obstacle.empty()) {
-    refuse(connection, Status(Code::kTimeout, "it waited as long as RCUDA_WAIT says: " +
-                                                  connection.lease_obstacle));
-    return false;
-  }
   if (connection.applicant) {
-    const Admission::Applicant& applicant = *connection.applicant;
-    if (applicant.admitted()) return true;  // at the last moment
-    const auto waited = std::chrono::ceil<std::chrono::seconds>(
-        std::chrono::milliseconds(connection.hello.wait_ms));
+    if (connection.applicant->is_decided()) return true;  // at the last moment
     refuse(connection,
-           Status(Code::kTimeout,
-                  "it waited " + std::to_string(waited.count()) +
-                      " s (RCUDA_WAIT) and is in place " + std::to_string(applicant.place()) +
-                      ": " + applicant.reason() + ": wait longer, or " + applicant.remedy()));
+           connection.applicant->timeout(std::chrono::milliseconds(connection.hello.wait_ms)));
     return false;
   }
   const Status& failure = pool_->last_failure();
@@ -310,13 +303,13 @@ std::chrono::milliseconds Daemon::time_to_next_deadline() const {
       next = std::min(next, connection.account_by);
     }
     // Admission gave this client its turn after serve_waiting() had asked for it in this round.
-    if (connection.applicant && connection.applicant->admitted()) next = Clock::now();
+    if (connection.applicant && connection.applicant->is_decided()) next = Clock::now();
     if (connection.proof) next = std::min(next, connection.proof_by);
   }
   if (accept_from_ > Clock::now()) next = std::min(next, accept_from_);
   if (closer_.has_more()) next = std::min(next, Clock::now() + kPassAgain);
   if (drain_until_) next = std::min(next, *drain_until_);
-  if (const std::optional<Leases::Time> end = leases_.next_end()) {
+  if (const std::optional<Leases::Time> end = admission_.leases().next_end()) {
     next = std::min(next, Clock::now() + (*end - std::chrono::system_clock::now()));
   }
   if (next == Clock::time_point::max()) return kLongestWait;
@@ -526,15 +519,13 @@ bool Daemon::knows_account(Connection& connection) {
 Result<bool> Daemon::has_turn(Connection& connection) {
   const std::chrono::milliseconds wait(connection.hello.wait_ms);
   if (!connection.applicant) {
-    const Result<bool> free = has_devices(connection);
-    if (!free.ok() || !*free) return free;
     auto applicant =
         admission_.apply(*connection.identity, connection.hello.devices, wait.count() != 0);
     if (!applicant.ok()) return applicant.status();
     connection.applicant = std::move(applicant).value();
     connection.deadline = connection.waits_since + wait;
   }
-  if (!connection.applicant->admitted()) return false;
+  if (!connection.applicant->is_decided()) return false;
   auto permit = connection.applicant->take();
   if (!permit.ok()) return permit.status();
   connection.permit = std::move(permit).value();
@@ -551,10 +542,11 @@ Result<bool> Daemon::assign(Connection& connection) {
     RCUDA_RETURN_IF_ERROR(pool_->lasting_failure(client));
     return false;
   }
-  // A lease may have begun or ended while the client waited.
-  if (const Result<bool> may_use = has_devices(connection); !may_use.ok() || !*may_use) {
+  // A lease may have begun or ended while the client waited. Then it applies again.
+  if (!admission_.check_devices(connection.hello.devices, connection.identity->lease).ok()) {
     connection.permit.reset();
-    return may_use;
+    const Result<bool> turn = has_turn(connection);
+    return turn.ok() ? Result<bool>(false) : turn;
   }
   std::optional<tls::Key> key;
   if (connection.tls) key = connection.tls->exported(tls::kSessionLabel);
@@ -579,9 +571,6 @@ void Daemon::reassure_waiting() {
     if (connection.applicant) {
       queued.place = static_cast<uint32_t>(connection.applicant->place());
       queued.reason = connection.applicant->reason();
-    } else if (!connection.lease_obstacle.empty()) {
-      queued.place = lease_place(connection);
-      queued.reason = connection.lease_obstacle;
     }
     connection.tell_at = now + wire::kQueuedInterval;
     const Status told = wire::write_message(connection.socket, wire::MessageType::kQueued,

@@ -37,12 +37,12 @@
 #include "common/messages/lease_messages.h"
 #include "common/messages/message_io.h"
 #include "server/daemon/admission/admission.h"
-#include "server/daemon/admission/leases.h"
 #include "server/daemon/connection/closer.h"
 #include "server/daemon/connection/handshake_debts.h"
 #include "server/daemon/connection/listener.h"
 #include "server/daemon/connection/unsent.h"
 #include "server/daemon/ops/audit.h"
+#include "server/daemon/ops/lease_requests.h"
 #include "server/daemon/pool/worker_pool.h"
 #include "server/identity/accounts.h"
 #include "server/identity/gate.h"
@@ -117,7 +117,6 @@ class Daemon {
     Clock::time_point waits_since;
     Clock::time_point account_by;  // until when it waits for the user's name and groups
     Clock::time_point tell_at;     // when to send the next kQueued
-    std::string lease_obstacle;    // why it waits for devices before it applies; empty: it does not
     std::unique_ptr<Admission::Applicant> applicant;  // from then until its turn has come
     std::unique_ptr<Admission::Permit> permit;        // from then on
 
@@ -130,8 +129,8 @@ class Daemon {
       // A client that waits sends nothing more, but may disconnect.
       return unsent.empty() ? (reads() && !look_at ? POLLIN : POLLRDHUP) : POLLOUT;
     }
-    // The Admission and has_devices() bound the others.
-    bool is_newcomer() const { return !applicant && !permit && lease_obstacle.empty(); }
+    // The Admission bounds the others.
+    bool is_newcomer() const { return !applicant && !permit; }
   };
 
   // daemon.cpp: the loop
@@ -192,24 +191,10 @@ class Daemon {
   bool shake_hands(Connection& connection);
   std::list<Connection>::iterator leave(std::list<Connection>::iterator connection);
 
-  // lease_requests.cpp: leases of devices. The functions that return a Result<bool> return false
-  // while the client must wait.
-  Status open_leases();
-  void end_leases();
-  Status unlock_lease(wire::Hello* hello, Identity* identity) const;
-  Status check_lease(const Connection& connection) const;
-  Result<bool> has_devices(Connection& connection);
-  Status check_lease_queue(const Connection& connection) const;
-  uint32_t lease_place(const Connection& connection) const;
+  // control.cpp: what operators ask. The functions that return a Result<bool> return false while the
+  // client must wait.
   Result<bool> take_lease_request(Connection& connection, const std::vector<std::byte>& body);
   Result<bool> answer_lease_request(Connection& connection);
-  Result<bool> lend(const Connection& connection, wire::LeaseAnswer* answer);
-  Status change_lease(const Connection& connection, wire::LeaseAnswer* answer);
-  void list_leases(const Connection& connection, wire::LeaseAnswer* answer) const;
-  void note_lease(const char* what, const Lease& lease, const std::optional<Identity>& by);
-  Status save_leases() const;
-
-  // control.cpp: what operators ask
   Status control(Connection& connection, const std::vector<std::byte>& body);
   // `by`: none for a signal.
   void set_draining(bool draining, const std::optional<Identity>& by, const std::string& why);
@@ -234,8 +219,7 @@ class Daemon {
   std::unique_ptr<WorkerPool> pool_;  // between open() and close()
   GpuMonitor monitor_;
   HandshakeDebts handshakes_;
-  Leases leases_;
-  std::string leases_path_;            // empty: they are not kept
+  std::optional<LeaseRequests> leases_;  // after listen(), until close()
   std::list<Connection> connections_;  // the oldest first
   bool announced_ = false;
   bool draining_ = false;                         // no new sessions; stops when the last has ended

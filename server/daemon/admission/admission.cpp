@@ -147,6 +147,7 @@ Admission::Applicant::~Applicant() {
 }
 
 Result<std::unique_ptr<Admission::Permit>> Admission::Applicant::take() {
+  if (!permit_) return lease_;
   if (needs_ledger(session_.allowance)) {
     Result<Ledger> ledger = Ledger::make();
     if (!ledger.ok()) return ledger.status();
@@ -158,7 +159,8 @@ Result<std::unique_ptr<Admission::Permit>> Admission::Applicant::take() {
 }
 
 std::string Admission::Applicant::reason() const {
-  if (!behind_) return lacks_->shortage(devices_);
+  if (!lease_.ok()) return lease_.context();
+  if (!behind_) return lacks_->shortage(count());
   return "clients that came earlier wait for more devices of " + lacks_->limits.allowance.of +
          " (" + lacks_->limits.devices.rule + ")";
 }
@@ -168,8 +170,18 @@ std::string Admission::Applicant::remedy() const {
          (lacks_ == admission_->server_.get() ? "--max-sessions" : "the limit") + " on the server";
 }
 
-Admission::Admission(size_t max_sessions, size_t most_waiting)
-    : most_waiting_(most_waiting), server_(std::make_shared<Account>()) {
+Status Admission::Applicant::timeout(std::chrono::milliseconds waited) const {
+  std::string text =
+      "it waited " + std::to_string(std::chrono::ceil<std::chrono::seconds>(waited).count()) +
+      " s (RCUDA_WAIT) and is in place " + std::to_string(place()) + ": " + reason();
+  if (lease_.ok()) text += ": wait longer, or " + remedy();
+  return Status(Code::kTimeout, std::move(text));
+}
+
+Admission::Admission(size_t max_sessions, Offered offered, size_t most_waiting)
+    : offered_(std::move(offered)),
+      most_waiting_(most_waiting),
+      server_(std::make_shared<Account>()) {
   server_->limits.sessions.most = static_cast<uint32_t>(max_sessions);
 }
 
@@ -207,7 +219,8 @@ Result<std::unique_ptr<Admission::Applicant>> Admission::apply(const Identity& u
                                                                const std::vector<uint32_t>& devices,
                                                                bool may_wait) {
   const UserRules rules = rules_for(user);
-  const auto count = static_cast<uint32_t>(std::set(devices.begin(), devices.end()).size());
+  const std::set<uint32_t> unique(devices.begin(), devices.end());
+  const auto count = static_cast<uint32_t>(unique.size());
   const Count& most = rules.session.devices;
   if (most.most != 0 && count > most.most) return never_fits(count, "a session", most);
 
@@ -223,12 +236,14 @@ Result<std::unique_ptr<Admission::Applicant>> Admission::apply(const Identity& u
   RCUDA_RETURN_IF_ERROR(check_countable(devices, rules));
   std::unique_ptr<Applicant> applicant(new Applicant);
   applicant->admission_ = this;
-  applicant->devices_ = count;
+  applicant->devices_.assign(unique.begin(), unique.end());
+  applicant->lease_id_ = user.lease;
   applicant->session_ = rules.session;
   applicant->accounts_ = std::move(accounts).value();
   queue_.push_back(applicant.get());
   review();
-  if (applicant->admitted()) return applicant;
+  if (applicant->is_decided()) return applicant;
+  if (!may_wait && !applicant->lease_.ok()) return applicant->lease_;
   if (!may_wait) {
     return Status(Code::kUnavailable, applicant->reason() +
                                           ": wait for a session to end (RCUDA_WAIT=60s does), or " +
@@ -269,15 +284,14 @@ Result<Admission::AccountPointer> Admission::account(const std::string& key,
   return found;
 }
 
-// Whether one more may wait.
+// Whether one more may wait. One user has a quarter of the places.
 Status Admission::check_queue(const Applicant& applicant) const {
   const AccountPointer& user = applicant.accounts_[kUser];
   const auto of_user = std::count_if(queue_.begin(), queue_.end(), [&](const Applicant* other) {
     return other->accounts_[kUser] == user;
   });
-  if (queue_.size() <= most_waiting() && static_cast<size_t>(of_user) <= most_waiting_of_user()) {
-    return {};
-  }
+  const size_t most_of_user = (most_waiting_ + 3) / 4;
+  if (queue_.size() <= most_waiting_ && static_cast<size_t>(of_user) <= most_of_user) return {};
   return Status(Code::kUnavailable, applicant.reason() + ", and " +
                                         std::to_string(queue_.size() - 1) +
                                         " clients wait already, " + std::to_string(of_user - 1) +
@@ -289,8 +303,9 @@ void Admission::review() {
   // it and hold back only later ones of that user.
   std::map<const Account*, size_t> short_of;
   std::map<std::pair<const Account*, const Account*>, size_t> own;
+  std::map<uint32_t, size_t> leased;  // as waits_for_lease()
   const auto place_in = [&](Applicant& applicant, const Account& account, bool holds_back) {
-    const bool has_room = account.has_room(applicant.devices_);
+    const bool has_room = account.has_room(applicant.count());
     size_t& of_user = own[{&account, applicant.accounts_[kUser].get()}];
     const size_t ahead = short_of[&account] + of_user;
     if (has_room && ahead == 0) return;
@@ -304,6 +319,10 @@ void Admission::review() {
   for (auto next = queue_.begin(); next != queue_.end();) {
     Applicant& applicant = **next;
     applicant.place_ = 0;
+    if (waits_for_lease(applicant, &leased)) {
+      next = applicant.is_decided() ? queue_.erase(next) : std::next(next);
+      continue;
+    }
     // Who waits for sessions of the same user holds back nobody else: neither one that exceeds the
     // user's own limits, nor one that would fit if the user's sessions were over.
     const Account& user = *applicant.accounts_[kUser];
@@ -311,22 +330,31 @@ void Admission::review() {
     if (applicant.place_ == 0) {
       for (const AccountPointer& account : applicant.accounts_) {
         if (account.get() == &user) continue;
-        place_in(applicant, *account, !account->has_room_without(user, applicant.devices_));
+        place_in(applicant, *account, !account->has_room_without(user, applicant.count()));
       }
     }
-    if (applicant.place_ == 0) admit(applicant);
-    next = applicant.admitted() ? queue_.erase(next) : std::next(next);
+    if (applicant.place_ == 0) give_permit(applicant);
+    next = applicant.is_decided() ? queue_.erase(next) : std::next(next);
   }
 }
 
-void Admission::admit(Applicant& applicant) {
+bool Admission::waits_for_lease(Applicant& applicant, std::map<uint32_t, size_t>* ahead) const {
+  applicant.lease_ = check_devices(applicant.devices_, applicant.lease_id_);
+  if (applicant.lease_.ok()) return false;
+  size_t most = 0;
+  for (const uint32_t device : applicant.devices_) most = std::max(most, (*ahead)[device]++);
+  applicant.place_ = most + 1;
+  return true;
+}
+
+void Admission::give_permit(Applicant& applicant) {
   std::unique_ptr<Permit> permit(new Permit);
   permit->admission_ = this;
-  permit->devices_ = applicant.devices_;
+  permit->devices_ = applicant.count();
   permit->limits_ = applicant.session_.limits;
   for (const AccountPointer& account : applicant.accounts_) {
     ++account->sessions;
-    account->devices += applicant.devices_;
+    account->devices += applicant.count();
     uint32_t slot = 0;
     if (account->ledger) {
       while (account->slots[slot]) ++slot;  // has_room(): one is free

@@ -1,23 +1,27 @@
-// Admission: decides which clients may have a session now, by the rules of the configuration file
-// (server/quota/rules.h) and the number of sessions of the whole server.
+// Admission: decides which clients may have a session now, by the leases of devices (leases.h), the
+// rules of the configuration file (server/quota/rules.h) and the number of sessions of the whole
+// server.
 //
 // A client applies. It is admitted at once if nothing that it needs is taken; else it waits in a
 // queue, if it wants to. What is taken belongs to accounts: the server, each user, and each group
 // with limits. First come, first served, for each account: an applicant that lacks something of an
-// account holds back later ones of the same account, and no others.
+// account holds back later ones of the same account, and no others. An applicant whose devices have
+// leases of others keeps its place in the queue, and holds nobody back.
 //
 // An admitted client has a Permit. It names what its session may use, and holds its places in the
 // accounts. The WorkerPool keeps it until the session's worker has been reaped, so nothing stays
 // taken for a worker that was killed.
 //
 // Threads: the daemon's only thread. Blocking: nothing. Errors: kDenied if the session can never
-// fit, kUnavailable if it does not fit now and the client does not wait; both name the limit, the
-// rule and the remedy.
+// fit, kUnavailable if it does not fit now and the client does not wait; both name the lease or the
+// limit, the rule and the remedy.
 #pragma once
 
 #include <bitset>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -27,6 +31,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "server/daemon/admission/leases.h"
 #include "server/identity/identity.h"
 #include "server/quota/ledger.h"
 #include "server/quota/limits.h"
@@ -91,22 +96,28 @@ class Admission {
     Applicant(const Applicant&) = delete;
     Applicant& operator=(const Applicant&) = delete;
 
-    bool admitted() const { return permit_ != nullptr; }
-    // Once it is admitted. Fails if the session's Ledger cannot be made.
+    // Whether it waits no more: take() returns its permit, or why it gets none.
+    bool is_decided() const { return permit_ != nullptr || lease_.code() == Code::kDenied; }
+    // Fails if its lease has ended, or if the session's Ledger cannot be made.
     Result<std::unique_ptr<Permit>> take();
 
-    // While it waits: its place among those that wait for the same, from 1; what is taken; and what
-    // the administrator can do about that ("raise the limit on the server").
+    // While it waits: its place among those that wait for the same, from 1, and what is taken.
     size_t place() const { return place_; }
     std::string reason() const;
-    std::string remedy() const;
+    // The refusal of a client that has waited for as long as it wanted.
+    Status timeout(std::chrono::milliseconds waited) const;
 
    private:
     friend class Admission;
     Applicant() = default;
 
+    std::string remedy() const;  // what the administrator can do
+    uint32_t count() const { return static_cast<uint32_t>(devices_.size()); }
+
     Admission* admission_ = nullptr;
-    uint32_t devices_ = 0;
+    std::vector<uint32_t> devices_;  // in ascending order
+    std::string lease_id_;           // that it brings; empty: none
+    Status lease_;                   // kUnavailable: leases of others keep its devices
     SessionRules session_;
     std::vector<AccountPointer> accounts_;  // the server's first, then the user's
     std::unique_ptr<Permit> permit_;
@@ -115,13 +126,28 @@ class Admission {
     bool behind_ = false;             // the account has enough, but others came earlier
   };
 
-  explicit Admission(size_t max_sessions, size_t most_waiting = kMostWaiting);
+  using Offered = std::function<std::vector<uint32_t>()>;
+
+  // `offered`: returns the devices of the server, for messages.
+  explicit Admission(
+      size_t max_sessions, Offered offered = [] { return std::vector<uint32_t>(); },
+      size_t most_waiting = kMostWaiting);
   ~Admission();
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
 
   // Before the first client applies. Without a call there are no rules.
   void set_rules(Rules rules) { rules_ = std::move(rules); }
+
+  const Leases& leases() const { return leases_; }
+  // Call review() after a change.
+  Leases& leases() { return leases_; }
+  // Admits those of the queue that may start now, and places the others.
+  void review();
+  // As Leases::check_devices().
+  Status check_devices(const std::vector<uint32_t>& devices, const std::string& lease) const {
+    return leases_.check_devices(devices, lease, offered_());
+  }
 
   // `devices`: that the client asks for. If `may_wait`, the applicant may have to wait; otherwise
   // it is admitted, or there is an error.
@@ -131,22 +157,21 @@ class Admission {
   std::optional<Room> device_room(const Identity& user, uint32_t device) const;
   bool limits_groups() const { return rules_.limits_groups(); }
   size_t waiting() const { return queue_.size(); }
-  // How many may wait at the same time, in all and of one user. Those that wait for a lease to end,
-  // before they apply, have the same bounds.
-  size_t most_waiting() const { return most_waiting_; }
-  size_t most_waiting_of_user() const { return (most_waiting_ + 3) / 4; }
 
  private:
   UserRules rules_for(const Identity& user) const;
   Result<std::vector<AccountPointer>> accounts_of(const Identity& user, const UserRules& rules);
   Result<AccountPointer> account(const std::string& key, const AccountLimits& limits);
   Status check_queue(const Applicant& applicant) const;
-  // Admits those of the queue that may start now, and places the others.
-  void review();
-  void admit(Applicant& applicant);
+  // Whether leases keep the applicant's devices. `ahead`: by device, those before it for which they
+  // do.
+  bool waits_for_lease(Applicant& applicant, std::map<uint32_t, size_t>* ahead) const;
+  void give_permit(Applicant& applicant);
   void give_back(Permit& permit);
 
+  const Offered offered_;
   const size_t most_waiting_;
+  Leases leases_;
   Rules rules_;
   AccountPointer server_;
   std::map<std::string, std::weak_ptr<Account>> accounts_;  // with sessions or applicants

@@ -275,8 +275,8 @@ Result<Lease> Leases::unlock(const std::string& id, const wire::LeaseSecret& sec
   return *lease;
 }
 
-Status Leases::admit(const std::vector<uint32_t>& devices, const std::string& id,
-                     const std::vector<uint32_t>& offered) const {
+Status Leases::check_devices(const std::vector<uint32_t>& devices, const std::string& id,
+                             const std::vector<uint32_t>& offered) const {
   if (!id.empty()) {
     const Lease* const lease = find(id, {});
     if (!lease) {

@@ -97,8 +97,8 @@ class Leases {
                        const Identity& who) const;
   // Whether a session may use these devices: under the lease `id`, or without one if that is empty.
   // kDenied if no wait would help; kUnavailable while other leases keep the devices.
-  Status admit(const std::vector<uint32_t>& devices, const std::string& id,
-               const std::vector<uint32_t>& offered) const;
+  Status check_devices(const std::vector<uint32_t>& devices, const std::string& id,
+                       const std::vector<uint32_t>& offered) const;
 
   // Of those that are `shown`, the first with an id above `after`, in the order of their ids.
   std::vector<const Lease*> page(const std::string& after,

@@ -327,7 +327,7 @@ Status Daemon::take_hello(Connection& connection, const std::vector<std::byte>& 
   if (!hello.ok()) return hello.status();
   RCUDA_RETURN_IF_ERROR(check(*hello));
   RCUDA_RETURN_IF_ERROR(WorkerPool::check_user(*connection.identity));
-  RCUDA_RETURN_IF_ERROR(unlock_lease(&*hello, &*connection.identity));
+  RCUDA_RETURN_IF_ERROR(leases_->unlock(&*hello, &*connection.identity));
   connection.hello = std::move(hello).value();
   connection.waits = true;
   connection.waits_since = connection.tell_at = Clock::now();

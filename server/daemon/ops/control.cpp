@@ -8,6 +8,29 @@
 #include "server/daemon/daemon.h"
 
 namespace rcuda::server {
+namespace {
+
+constexpr auto kLongestLookUp = std::chrono::seconds(4);
+
+}  // namespace
+
+Result<bool> Daemon::take_lease_request(Connection& connection,
+                                        const std::vector<std::byte>& body) {
+  RCUDA_RETURN_IF_ERROR(admit(connection, wire::MessageType::kLeaseRequest));
+  Result<wire::LeaseRequest> request = leases_->check(body, *connection.identity);
+  if (!request.ok()) return request.status();
+  connection.lease_request = std::move(request).value();
+  connection.deadline = Clock::now() + kLongestLookUp;
+  return answer_lease_request(connection);
+}
+
+Result<bool> Daemon::answer_lease_request(Connection& connection) {
+  const Result<std::optional<wire::LeaseAnswer>> answer =
+      leases_->answer(*connection.lease_request, *connection.identity);
+  if (!answer.ok()) return answer.status();
+  if (!*answer) return false;
+  return send_answer(connection, wire::MessageType::kLeaseAnswer, wire::encode(**answer));
+}
 
 Status Daemon::control(Connection& connection, const std::vector<std::byte>& body) {
   const Result<wire::ControlRequest> request = wire::decode<wire::ControlRequest>(body);

@@ -158,20 +158,20 @@ TEST(AdmissionTest, TheServersSessionsGoToThoseThatWaitedLongest) {
   EXPECT_EQ(second->place(), 2u);
   EXPECT_TRUE(has(second->reason(), "all 1 sessions are taken"));
   running.reset();
-  EXPECT_TRUE(first->admitted());
-  EXPECT_FALSE(second->admitted());
+  EXPECT_TRUE(first->is_decided());
+  EXPECT_FALSE(second->is_decided());
   EXPECT_EQ(second->place(), 1u);
   EXPECT_FALSE(hall.session(user("cleo"))) << "overtakes";
   Permit next = std::move(first->take()).value();
   next.reset();
-  EXPECT_TRUE(second->admitted());
+  EXPECT_TRUE(second->is_decided());
 }
 
 TEST(AdmissionTest, OneThatWaitsForItsOwnUserHoldsBackNoOthers) {
   Hall hall("[limits.user]\nsessions = 1\n", 2);
   const Permit running = hall.session(user("ada"));
   const Applicant waits = hall.wait(user("ada"));
-  EXPECT_FALSE(waits->admitted());
+  EXPECT_FALSE(waits->is_decided());
   EXPECT_TRUE(has(waits->reason(), "user ada has 1 session"));
   EXPECT_TRUE(hall.session(user("bob")));
 }
@@ -180,27 +180,27 @@ TEST(AdmissionTest, OneThatOnlyItsOwnSessionsKeepFromItsTurnHoldsBackNoOthers) {
   Hall hall("[limits.groups.students]\ndevices = 4\n");
   Permit running = hall.session(user("ada", {'s'}), {0});
   const Applicant all = hall.wait(user("ada", {'s'}), {0, 1, 2, 3});
-  EXPECT_FALSE(all->admitted());
+  EXPECT_FALSE(all->is_decided());
   Permit of_bob = hall.session(user("bob", {'s'}), {1});
   EXPECT_TRUE(of_bob);
   // Now others' sessions are in the way, too.
   EXPECT_FALSE(hall.session(user("cleo", {'s'}), {2}));
   of_bob.reset();
   running.reset();
-  EXPECT_TRUE(all->admitted());
+  EXPECT_TRUE(all->is_decided());
 }
 
 TEST(AdmissionTest, ManyDevicesAreNotStarvedByFew) {
   Hall hall("[limits.user]\ndevices = 2\n");
   Permit running = hall.session(user("ada"), {0});
   const Applicant many = hall.wait(user("ada"), {0, 1}), few = hall.wait(user("ada"), {0});
-  EXPECT_FALSE(few->admitted());
+  EXPECT_FALSE(few->is_decided());
   EXPECT_EQ(few->place(), 2u);
   EXPECT_TRUE(has(few->reason(), "clients that came earlier wait for more devices of user ada"))
       << few->reason();
   running.reset();
-  EXPECT_TRUE(many->admitted());
-  EXPECT_FALSE(few->admitted());
+  EXPECT_TRUE(many->is_decided());
+  EXPECT_FALSE(few->is_decided());
 }
 
 TEST(AdmissionTest, AClientThatLeavesMakesRoomForTheNext) {
@@ -209,15 +209,15 @@ TEST(AdmissionTest, AClientThatLeavesMakesRoomForTheNext) {
   Applicant many = hall.wait(user("ada"), {0, 1});
   const Applicant few = hall.wait(user("ada"), {0});
   many.reset();
-  EXPECT_TRUE(few->admitted());
+  EXPECT_TRUE(few->is_decided());
   EXPECT_EQ(hall.admission.waiting(), 0u);
   // One that was admitted and leaves before it has a worker gives its session back as well.
   Hall small("", 1);
   Applicant admitted = small.wait(user("ada"));
   const Applicant next = small.wait(user("ada"));
-  ASSERT_TRUE(admitted->admitted());
+  ASSERT_TRUE(admitted->is_decided());
   admitted.reset();
-  EXPECT_TRUE(next->admitted());
+  EXPECT_TRUE(next->is_decided());
 }
 
 TEST(AdmissionTest, TheQueueIsBounded) {
@@ -320,6 +320,85 @@ TEST(AdmissionTest, WithoutLimitsNothingIsCounted) {
   EXPECT_FALSE(session->device_room(0));
   EXPECT_FALSE(session->device_use(0));
   EXPECT_FALSE(hall.admission.device_room(user("ada"), 0));
+}
+
+struct LeasedHall : Hall {
+  explicit LeasedHall(size_t max_sessions = kPlenty) : Hall("", max_sessions) {}
+  // An exclusive lease of a device, for whoever has the key.
+  Lease lease(uint32_t device) {
+    Leases::Wish wish;
+    wish.devices = {device};
+    wish.creator = "root";
+    const auto taken = admission.leases().take(wish, {0, 1}, {}, {});
+    EXPECT_TRUE(taken.ok()) << taken.status().message();
+    admission.review();
+    return taken.ok() ? taken->lease : Lease();
+  }
+  void revoke(const Lease& lease) {
+    EXPECT_TRUE(admission.leases().revoke(lease.id, ""));
+    admission.review();
+  }
+};
+
+Identity with(Identity who, const Lease& lease) {
+  who.lease = lease.id;
+  return who;
+}
+
+TEST(AdmissionTest, ALeaseKeepsItsDevicesFromOthersUntilItIsRevoked) {
+  LeasedHall hall;
+  const Lease lease = hall.lease(1);
+  EXPECT_TRUE(has(hall.refusal(user("ada"), {0, 1}), "device 1 is leased exclusively"));
+  EXPECT_TRUE(hall.session(with(user("ada"), lease), {1}));
+  const Applicant first = hall.wait(user("ada"), {1});
+  const Applicant second = hall.wait(user("bob"), {0, 1});
+  const Applicant other = hall.wait(user("bob"), {0});
+  ASSERT_TRUE(first && second && other);
+  EXPECT_TRUE(other->is_decided());
+  EXPECT_FALSE(first->is_decided() || second->is_decided());
+  EXPECT_EQ(first->place(), 1u);
+  EXPECT_EQ(second->place(), 2u);
+  EXPECT_EQ(hall.admission.waiting(), 2u);
+  const Status timeout = second->timeout(std::chrono::milliseconds(1500));
+  EXPECT_EQ(timeout.code(), Code::kTimeout);
+  EXPECT_TRUE(has(timeout.context(),
+                  "it waited 2 s (RCUDA_WAIT) and is in place 2: device 1 is leased exclusively"))
+      << timeout.context();
+  hall.revoke(lease);
+  EXPECT_TRUE(first->is_decided() && second->is_decided());
+}
+
+TEST(AdmissionTest, OneThatWaitsForALeaseHoldsBackNoOthersAndKeepsItsPlace) {
+  LeasedHall hall(1);
+  const Lease lease = hall.lease(1);
+  Permit session = hall.session(user("ada"), {0});
+  ASSERT_TRUE(session);
+  const Applicant first = hall.wait(user("bob"), {1});
+  const Applicant second = hall.wait(user("cleo"), {0});
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(second->place(), 1u);
+  hall.revoke(lease);
+  EXPECT_EQ(first->place(), 1u);
+  EXPECT_EQ(second->place(), 2u);
+  session.reset();
+  EXPECT_TRUE(first->is_decided());
+  EXPECT_FALSE(second->is_decided());
+}
+
+TEST(AdmissionTest, OneWhoseLeaseEndsWhileItWaitsIsTold) {
+  LeasedHall hall(1);
+  const Lease lease = hall.lease(1);
+  const Permit session = hall.session(user("ada"), {0});
+  ASSERT_TRUE(session);
+  const Applicant waits = hall.wait(with(user("bob"), lease), {1});
+  ASSERT_TRUE(waits);
+  EXPECT_FALSE(waits->is_decided());
+  hall.revoke(lease);
+  ASSERT_TRUE(waits->is_decided());
+  const auto permit = waits->take();
+  EXPECT_EQ(permit.status().code(), Code::kDenied);
+  EXPECT_TRUE(has(permit.status().context(), "has ended"));
+  EXPECT_EQ(hall.admission.waiting(), 0u);
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ class LeasesTest : public ::testing::Test {
     return taken.ok() ? taken->lease : Lease();
   }
   Status admit(const Devices& devices, const std::string& lease = "") {
-    return leases_.admit(devices, lease, kOffered);
+    return leases_.check_devices(devices, lease, kOffered);
   }
 
   Leases leases_;

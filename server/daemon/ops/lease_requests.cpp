@@ -1,0 +1,255 @@
+#include "server/daemon/ops/lease_requests.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <utility>
+
+#include <openssl/crypto.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+#include "server/daemon/admission/lease_file.h"
+#include "server/identity/token_store.h"
+
+namespace rcuda::server {
+namespace {
+
+using wire::LeaseOperation;
+
+constexpr uint64_t kMostSeconds = uint64_t{100} * 366 * 24 * 3600;
+
+Leases::Time wall_clock() {
+  return std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
+}
+
+std::optional<Leases::Time> end_after(uint64_t seconds) {
+  if (seconds == 0) return std::nullopt;
+  return wall_clock() + std::chrono::seconds(seconds);
+}
+
+AccountKey account_key(const std::string& user) {
+  uid_t number = 0;
+  const char* const end = user.data() + user.size();
+  const auto [rest, error] = std::from_chars(user.data(), end, number);
+  if (error == std::errc() && rest == end) return number;
+  return user;
+}
+
+// Without spaces, also before the user's name has been looked up.
+std::string creator_of(const Identity& who) {
+  return who.uid && who.user == user_text(*who.uid) ? std::to_string(*who.uid) : who.user;
+}
+
+uint64_t seconds_of(Leases::Time time) {
+  return static_cast<uint64_t>(std::max<int64_t>(time.time_since_epoch().count(), 0));
+}
+
+Status check_request(const wire::LeaseRequest& request) {
+  if (request.seconds > kMostSeconds) {
+    return Status(Code::kInvalidArgument, "a lease lasts 100 years at most");
+  }
+  const bool names_one = !request.id.empty() || !request.job.empty();
+  const bool needs_one =
+      request.operation == LeaseOperation::kExtend || request.operation == LeaseOperation::kRevoke;
+  if (needs_one && !names_one) {
+    return Status(Code::kInvalidArgument, "neither a lease nor a job is named");
+  }
+  if (!request.id.empty() && !wire::is_lease_id(request.id)) {
+    return Status(Code::kInvalidArgument, "a lease's id has eight hexadecimal digits");
+  }
+  return {};
+}
+
+wire::LeaseInfo describe(const Lease& lease, const std::vector<Leases::Use>& uses,
+                         const WorkerPool& pool) {
+  wire::LeaseInfo info;
+  info.id = lease.id;
+  info.job = lease.job;
+  info.user = lease.user;
+  info.creator = lease.creator;
+  info.devices = lease.devices;
+  info.shared = !lease.exclusive;
+  info.created = seconds_of(lease.created);
+  if (lease.until) info.until = seconds_of(*lease.until);
+  for (const Leases::Use& use : uses) info.sessions += use.who.lease == lease.id;
+  pool.report(&info);
+  return info;
+}
+
+}  // namespace
+
+LeaseRequests::LeaseRequests(const Settings& settings, Admission& admission, Gate& gate,
+                             Audit& audit, WorkerPool& pool)
+    : settings_(settings),
+      admission_(admission),
+      gate_(gate),
+      audit_(audit),
+      pool_(pool),
+      path_(leases_path(settings)) {}
+
+Status LeaseRequests::open() {
+  if (path_.empty()) return {};
+  Result<std::vector<Lease>> leases = load_leases(path_);
+  if (!leases.ok()) return leases.status();
+  admission_.leases().restore(std::move(leases).value());
+  return {};
+}
+
+Status LeaseRequests::save() {
+  admission_.review();
+  return path_.empty() ? Status() : save_leases(path_, admission_.leases().all());
+}
+
+void LeaseRequests::expire() {
+  const std::vector<Lease> ended = admission_.leases().expire(wall_clock());
+  for (const Lease& lease : ended) {
+    note("expired", lease, {});
+    pool_.end_leased(lease.id, "the lease " + text_of(lease) +
+                                    " has expired: take another, or extend it in time "
+                                    "(rcuda-lease extend)");
+  }
+  if (ended.empty()) return;
+  if (const Status saved = save(); !saved.ok()) {
+    RCUDA_ERROR("cannot record expired leases: %s", saved.message().c_str());
+  }
+}
+
+void LeaseRequests::note(const char* what, const Lease& lease, const std::optional<Identity>& by) {
+  RCUDA_INFO("lease %s %s%s", text_of(lease).c_str(), what, by ? (" by " + by->user).c_str() : "");
+  audit_.lease(what, lease, by);
+}
+
+Status LeaseRequests::unlock(wire::Hello* hello, Identity* identity) const {
+  wire::LeaseSecret secret;
+  std::copy(std::begin(hello->lease_secret), std::end(hello->lease_secret), secret.begin());
+  OPENSSL_cleanse(hello->lease_secret, sizeof hello->lease_secret);
+  if (hello->lease.empty()) {
+    if (!settings_.require_lease.get()) return {};
+    return Status(Code::kDenied,
+                  "this server serves only sessions with a lease, and RCUDA_LEASE names none for "
+                  "it: ask the batch system for devices, or an operator for a lease (rcuda-lease "
+                  "take)");
+  }
+  const Result<Lease> lease = admission_.leases().unlock(hello->lease, secret, *identity);
+  if (!lease.ok()) return lease.status();
+  identity->lease = lease->id;
+  identity->job = lease->job;
+  return {};
+}
+
+Result<wire::LeaseRequest> LeaseRequests::check(const std::vector<std::byte>& body,
+                                                const Identity& who) const {
+  Result<wire::LeaseRequest> request = wire::decode<wire::LeaseRequest>(body);
+  if (!request.ok()) return request;
+  RCUDA_RETURN_IF_ERROR(check_request(*request));
+  if (request->operation == LeaseOperation::kList || gate_.is_operator(who)) return request;
+  return Status(Code::kDenied,
+                "user " + who.user +
+                    " may not lease devices of this server: its own user and root may, and those "
+                    "that its setting operators names (RCUDA_SERVER_OPERATORS)");
+}
+
+Result<std::optional<wire::LeaseAnswer>> LeaseRequests::answer(const wire::LeaseRequest& request,
+                                                               const Identity& who) {
+  wire::LeaseAnswer answer;
+  switch (request.operation) {
+    case LeaseOperation::kTake: {
+      const Result<bool> taken = take(request, who, &answer);
+      if (!taken.ok()) return taken.status();
+      if (!*taken) return {std::nullopt};
+      break;
+    }
+    case LeaseOperation::kExtend:
+    case LeaseOperation::kRevoke:
+      RCUDA_RETURN_IF_ERROR(change(request, who, &answer));
+      break;
+    case LeaseOperation::kList:
+      list(request, who, &answer);
+      break;
+  }
+  return {std::move(answer)};
+}
+
+Result<bool> LeaseRequests::take(const wire::LeaseRequest& request, const Identity& who,
+                                 wire::LeaseAnswer* answer) {
+  Leases::Wish wish;
+  if (!request.user.empty()) {
+    const AccountKey key = account_key(request.user);
+    const std::optional<Result<Account>> account = gate_.account(key, Gate::Clock::now());
+    if (!account) return false;
+    const uid_t* const number = std::get_if<uid_t>(&key);
+    // A number needs no account. A server that is not root also serves users whom its machine does
+    // not know, by their tokens.
+    const bool unknown =
+        account->status().code() == Code::kNotFound && (number || ::geteuid() != 0);
+    if (!account->ok() && !unknown) return account->status();
+    wish.user = unknown ? request.user : (*account)->user;
+    if (!unknown) wish.uid = (*account)->uid;
+    if (unknown && number) wish.uid = *number;
+  }
+  wish.id = request.id;
+  wish.job = request.job;
+  wish.creator = creator_of(who);
+  wish.devices = request.devices;
+  wish.count = request.count;
+  wish.exclusive = !request.shared;
+  wish.until = end_after(request.seconds);
+  const std::vector<uint32_t> offered = pool_.offer().ordinals();
+  if (wish.devices.empty() && offered.empty() && pool_.starting() != 0) return false;
+  const std::vector<Leases::Use> uses = pool_.uses();
+  const Result<Leases::Taken> taken = admission_.leases().take(wish, offered, uses, wall_clock());
+  if (!taken.ok()) return taken.status();
+  if (taken->is_new) {
+    // A lease that a restart would forget is none.
+    if (const Status saved = save(); !saved.ok()) {
+      (void)admission_.leases().revoke(taken->lease.id, {});
+      admission_.review();
+      return Status(saved).with_context("the lease cannot be kept");
+    }
+    note("taken", taken->lease, who);
+  }
+  answer->secret = taken->lease.secret;
+  answer->leases.push_back(describe(taken->lease, uses, pool_));
+  return true;
+}
+
+Status LeaseRequests::change(const wire::LeaseRequest& request, const Identity& who,
+                             wire::LeaseAnswer* answer) {
+  if (request.operation == LeaseOperation::kExtend) {
+    const Result<Lease> lease =
+        admission_.leases().extend(request.id, request.job, end_after(request.seconds));
+    if (!lease.ok()) return lease.status();
+    note("extended", *lease, who);
+    answer->leases.push_back(describe(*lease, pool_.uses(), pool_));
+    return save();
+  }
+  const std::optional<Lease> lease = admission_.leases().revoke(request.id, request.job);
+  if (!lease) {
+    // An epilog may run twice, or after the lease has expired.
+    answer->message =
+        "there is no lease " + (request.id.empty() ? "of " + request.job : request.id);
+    return save();  // the first time may have failed
+  }
+  note("revoked", *lease, who);
+  answer->leases.push_back(describe(*lease, pool_.uses(), pool_));
+  pool_.end_leased(lease->id, "the lease " + text_of(*lease) + " was revoked");
+  return save();
+}
+
+// All leases for an operator, and for others their own.
+void LeaseRequests::list(const wire::LeaseRequest& request, const Identity& who,
+                         wire::LeaseAnswer* answer) const {
+  const std::string& job = request.job;
+  const bool all = gate_.is_operator(who);
+  const std::vector<Leases::Use> uses = pool_.uses();
+  const auto shown = [&](const Lease& lease) {
+    return (job.empty() || lease.job == job) &&
+           (all || (!lease.user.empty() && is_for(lease, who)));
+  };
+  for (const Lease* lease : admission_.leases().page(request.id, shown)) {
+    answer->leases.push_back(describe(*lease, uses, pool_));
+  }
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,66 @@
+// LeaseRequests: what operators ask about leases of devices (docs/leases.md), and the end of leases.
+//
+// Each change is written to the file of leases, the log and the audit. It lets those clients in that
+// waited for it, and ends the sessions of a lease that is gone.
+//
+// Threads: the daemon's only thread. Blocking: for the file of leases. Errors: those of Leases;
+// kDenied for clients that are no operators; those of the file.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/messages/handshake.h"
+#include "common/messages/lease_messages.h"
+#include "server/daemon/admission/admission.h"
+#include "server/daemon/ops/audit.h"
+#include "server/daemon/pool/worker_pool.h"
+#include "server/identity/gate.h"
+#include "server/protocol/settings.h"
+
+namespace rcuda::server {
+
+class LeaseRequests {
+ public:
+  // All outlive this object.
+  LeaseRequests(const Settings& settings, Admission& admission, Gate& gate, Audit& audit,
+                WorkerPool& pool);
+
+  // Reads the leases of the server's last run.
+  Status open();
+
+  // Checks the key that a client brings, and clears its secret. After that the identity names the
+  // lease, and nobody needs the secret.
+  Status unlock(wire::Hello* hello, Identity* identity) const;
+
+  // Checks a request and whether `who` may ask for that.
+  Result<wire::LeaseRequest> check(const std::vector<std::byte>& body, const Identity& who) const;
+  // The answer; nothing while the lease's user is being looked up, or while no worker has said yet
+  // which devices there are.
+  Result<std::optional<wire::LeaseAnswer>> answer(const wire::LeaseRequest& request,
+                                                  const Identity& who);
+
+  // Ends the leases whose time is over, and their sessions.
+  void expire();
+
+ private:
+  Result<bool> take(const wire::LeaseRequest& request, const Identity& who,
+                    wire::LeaseAnswer* answer);
+  Status change(const wire::LeaseRequest& request, const Identity& who, wire::LeaseAnswer* answer);
+  void list(const wire::LeaseRequest& request, const Identity& who, wire::LeaseAnswer* answer) const;
+  void note(const char* what, const Lease& lease, const std::optional<Identity>& by);
+  // Also lets clients in that waited for the change.
+  Status save();
+
+  const Settings& settings_;
+  Admission& admission_;
+  Gate& gate_;
+  Audit& audit_;
+  WorkerPool& pool_;
+  const std::string path_;  // empty: they are not kept
+};
+
+}  // namespace rcuda::server
