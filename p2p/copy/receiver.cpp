@@ -1,6 +1,7 @@
 #include "p2p/copy/receiver.h"
 
 #include <algorithm>
+#include <cassert>
 #include <iterator>
 #include <string>
 
@@ -35,6 +36,31 @@ Receiver::Incoming& Receiver::find_or_make(uint64_t id) {
   return copy;
 }
 
+// The state allows the event: messages of the peer are checked before.
+void Receiver::move(Incoming& copy, IncomingEvent event) {
+  const std::optional<IncomingState> next = after(copy.state, event);
+  assert(next);
+  if (!next || *next == copy.state) return;
+  RCUDA_DEBUG("peer copy %llu from peer %u: %s, then %s", static_cast<unsigned long long>(copy.id),
+              peer_, to_string(copy.state), to_string(*next));
+  copy.state = *next;
+}
+
+void Receiver::fail(Incoming& copy, const Status& why, IncomingEvent event) {
+  if (copy.failure.ok()) copy.failure = why;
+  move(copy, event);
+}
+
+// Whether a copy that the sender announces would be one too many.
+bool Receiver::is_full(uint64_t id) const {
+  return copies_.size() >= kMostCopies && !copies_.contains(id);
+}
+
+// The number of chunks that the sender has announced.
+uint64_t Receiver::announced(const Incoming& copy) {
+  return copy.consumed + copy.landing.size() + copy.arrived.size();
+}
+
 void Receiver::add(PeerCopy request, Order order, const Status& failure) {
   Incoming& copy = find_or_make(request.id);
   if (copy.request) {
@@ -45,22 +71,22 @@ void Receiver::add(PeerCopy request, Order order, const Status& failure) {
   }
   copy.order = order;
   copy.request = std::move(request);
-  if (copy.failure.ok()) copy.failure = failure;
-  if (!lost_.ok() && copy.failure.ok()) copy.failure = lost_;
+  move(copy, IncomingEvent::kCommand);
+  if (!failure.ok()) fail(copy, failure);
+  if (!lost_.ok()) fail(copy, lost_, IncomingEvent::kPeerLost);
 }
 
 Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
-  const auto known = copies_.find(message.copy);
-  if (known == copies_.end() && copies_.size() >= kMostCopies) {
-    return {Code::kProtocol, "too many copies announced"};
-  }
+  if (is_full(message.copy)) return {Code::kProtocol, "too many copies announced"};
   Incoming& copy = find_or_make(message.copy);
-  if (copy.aborted || copy.pull) return {Code::kProtocol, "a chunk after the end of its copy"};
+  if (is_aborted(copy.state) || copy.choice == Choice::kPull || copy.choice == Choice::kWant) {
+    return {Code::kProtocol, "chunk out of place"};
+  }
   uint64_t end = 0;
   if (message.offset != copy.next || __builtin_add_overflow(message.offset, message.bytes, &end) ||
       end > message.total || (message.bytes == 0) != (message.total == 0) ||
       (message.after != 0 && message.after == message.copy)) {
-    return {Code::kProtocol, "a chunk outside its copy"};
+    return {Code::kProtocol, "chunk outside its copy"};
   }
   uint64_t inbox_bytes = 0;
   switch (message.where) {
@@ -73,23 +99,23 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
       break;
     case Where::kTarget:
       if (copy.target == transport::RegionId::kNone) {
-        return {Code::kProtocol, "a chunk for a destination that was not offered"};
+        return {Code::kProtocol, "chunk for a destination that was not offered"};
       }
       inbox_bytes = UINT64_MAX;
       break;
     default:
-      return {Code::kProtocol, "a chunk in no place known"};
+      return {Code::kProtocol, "chunk in an unknown kind of memory"};
   }
   if (message.place > inbox_bytes || message.bytes > inbox_bytes - message.place) {
-    return {Code::kProtocol, "a chunk outside the inbox"};
+    return {Code::kProtocol, "chunk outside the inbox"};
   }
-  if (message.total == 0 && copy.any_chunk) {
-    return {Code::kProtocol, "a second chunk of a copy of nothing"};
+  if (message.total == 0 && announced(copy) > 0) {
+    return {Code::kProtocol, "a second chunk of an empty copy"};
   }
   if (arrived_ >= most_arrived(link)) return {Code::kProtocol, "more chunks than places for them"};
   ++arrived_;
   copy.next = end;
-  copy.any_chunk = true;
+  copy.choice = Choice::kChunks;
   copy.chunk_bytes = std::max(copy.chunk_bytes, message.bytes);
   copy.arrived.push_back(message);
   return {};
@@ -108,47 +134,41 @@ void Receiver::pop_arrived(Incoming& copy) {
   --arrived_;
 }
 
+// The sender asks for something other than chunks. It does so once, before any chunk.
+Result<Receiver::Incoming*> Receiver::begin_choice(uint64_t id, Choice choice) {
+  if (is_full(id)) return Status(Code::kProtocol, "too many copies announced");
+  Incoming& copy = find_or_make(id);
+  if (copy.choice != Choice::kNone || is_aborted(copy.state)) {
+    return Status(Code::kProtocol, "Want or Pull out of place");
+  }
+  copy.choice = choice;
+  return &copy;
+}
+
 Status Receiver::on_want(const WantMessage& message) {
-  if (copies_.size() >= kMostCopies && !copies_.contains(message.copy)) {
-    return {Code::kProtocol, "too many copies announced"};
-  }
-  Incoming& copy = find_or_make(message.copy);
-  if (copy.wanted || copy.any_chunk || copy.pull || copy.aborted) {
-    return {Code::kProtocol, "a Want out of place"};
-  }
-  copy.wanted = true;
-  return {};
+  return begin_choice(message.copy, Choice::kWant).status();
 }
 
 Status Receiver::on_pull(const PullMessage& message) {
-  if (copies_.size() >= kMostCopies && !copies_.contains(message.copy)) {
-    return {Code::kProtocol, "too many copies announced"};
+  if (message.after != 0 && message.after == message.copy) {
+    return {Code::kProtocol, "Pull after itself"};
   }
-  Incoming& copy = find_or_make(message.copy);
-  if (copy.wanted || copy.any_chunk || copy.pull || copy.refused || copy.aborted ||
-      (message.after != 0 && message.after == message.copy)) {
-    return {Code::kProtocol, "a Pull out of place"};
-  }
-  copy.pull = message;
-  return {};
+  const Result<Incoming*> copy = begin_choice(message.copy, Choice::kPull);
+  if (copy) (*copy)->pull = message;
+  return copy.status();
 }
 
 Status Receiver::on_abort(const EndMessage& message) {
-  Status status = status_of(message);
-  if (status.ok()) return {Code::kProtocol, "an Abort without an error"};
-  const auto known = copies_.find(message.copy);
-  if (known == copies_.end() && copies_.size() >= kMostCopies) {
-    return {Code::kProtocol, "too many copies announced"};
-  }
+  const Status status = status_of(message);
+  if (status.ok()) return {Code::kProtocol, "Abort without an error"};
+  if (is_full(message.copy)) return {Code::kProtocol, "too many copies announced"};
   Incoming& copy = find_or_make(message.copy);
-  if (copy.aborted) return {Code::kProtocol, "a copy aborted twice"};
-  const uint64_t announced = copy.consumed + copy.landing.size() + copy.arrived.size();
-  if (message.chunks > announced) {
-    return {Code::kProtocol, "an Abort that tells of chunks nobody announced"};
+  if (is_aborted(copy.state)) return {Code::kProtocol, "a copy aborted twice"};
+  if (message.chunks > announced(copy)) {
+    return {Code::kProtocol, "Abort counts chunks that were not announced"};
   }
-  copy.aborted = true;
   copy.sent = message.chunks;
-  if (copy.failure.ok()) copy.failure = std::move(status);
+  fail(copy, status, IncomingEvent::kAbort);
   return {};
 }
 
@@ -157,7 +177,7 @@ Status Receiver::on_forget(const ForgetMessage& message) {
   bool in_use = false;
   for (auto& [key, mapping] : mappings_) {
     if (key.second != message.handle) continue;
-    if (mapping.forget_request) return {Code::kProtocol, "memory forgotten twice"};
+    if (mapping.forget_request) return {Code::kProtocol, "Forget repeated for one memory"};
     in_use = true;
     mapping.forget_request = message.request;
   }
@@ -170,37 +190,49 @@ Result<bool> Receiver::advance(PeerLink* link) {
   for (auto at = awake_.begin(); at != awake_.end();) {
     Incoming& copy = copies_.at(*at);
     RCUDA_RETURN_IF_ERROR(advance(copy, link, moved));
-    const bool lost = !lost_.ok();
-    const bool client_done = copy.finished || (!copy.request && lost);
-    const bool all_here = copy.aborted && copy.arrived.empty() && copy.told >= copy.sent;
-    const bool sender_done = lost || (copy.done_sent && (copy.failure.ok() || all_here));
-    const bool over = client_done && sender_done && copy.landing.empty();
-    moved |= over;
-    if (over) copies_.erase(*at);
-    at = over || (!lost && dormant(copy)) ? awake_.erase(at) : std::next(at);
+    const bool ended = is_over(copy);
+    const bool sleeps = ended || dormant(copy);
+    moved |= ended;
+    if (ended) copies_.erase(*at);
+    at = sleeps ? awake_.erase(at) : std::next(at);
   }
   RCUDA_RETURN_IF_ERROR(close_forgotten(link, moved));
   return moved;
 }
 
+bool Receiver::is_over(const Incoming& copy) {
+  switch (copy.state) {
+    case IncomingState::kDone:
+      return true;
+    case IncomingState::kClosing:
+      return copy.finished && copy.arrived.empty() && copy.reported >= copy.sent;
+    case IncomingState::kLost:
+      return copy.landing.empty() && (copy.finished || !copy.request);
+    default:
+      return false;
+  }
+}
+
 // Whether only a message of the sender can advance the copy. A program may have queued thousands of
 // copies.
 bool Receiver::dormant(const Incoming& copy) {
-  return copy.request && copy.reached && copy.failure.ok() && !copy.any_chunk && !copy.pull &&
-         !copy.wanted;
+  const bool waits = copy.choice == Choice::kNone || copy.choice == Choice::kChunks;
+  const bool began = copy.state == IncomingState::kReady || copy.state == IncomingState::kOffered;
+  return began && waits && copy.arrived.empty();
 }
 
 Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
   PeerLink* const open = link && link->open && lost_.ok() ? link : nullptr;
-  if (copy.request && !copy.reached && copy.failure.ok()) {
+  if (copy.state == IncomingState::kWaiting) {
     RCUDA_RETURN_IF_ERROR(await_stream(copy, open, moved));
   }
-  if (copy.reached && copy.failure.ok() && open) {
-    if (copy.wanted && copy.target == transport::RegionId::kNone) {
+  if (open && may_land(copy.state)) {
+    if (copy.choice == Choice::kWant) {
       moved = true;
       RCUDA_RETURN_IF_ERROR(answer_want(copy, *open));
     }
-    if (copy.pull && !copy.pulling && may_land(copy, copy.pull->after)) {
+    if (copy.choice == Choice::kPull && copy.state == IncomingState::kReady &&
+        may_follow(copy, copy.pull.after)) {
       moved = true;
       RCUDA_RETURN_IF_ERROR(start_pull(copy, *open));
     }
@@ -211,29 +243,29 @@ Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
   // first. After the last chunk, Done alone is sent.
   const bool more_to_come =
       !copy.landing.empty() || (copy.request && copy.landed < copy.request->memory.bytes());
-  if (open && copy.failure.ok() && more_to_come && copy.tell) {
+  if (open && !fails(copy.state) && more_to_come && copy.place_wanted) {
     moved = true;
-    RCUDA_RETURN_IF_ERROR(tell_consumed(copy, *open, copy.consumed));
+    RCUDA_RETURN_IF_ERROR(report_consumed(copy, *open, copy.consumed));
   }
   if (!copy.landing.empty()) return {};
-  if (copy.aborted && open) RCUDA_RETURN_IF_ERROR(drop_arrived(copy, *open, moved));
-  return end_if_over(copy, link, open, moved);
+  if (open && is_aborted(copy.state)) RCUDA_RETURN_IF_ERROR(drop_arrived(copy, *open, moved));
+  return end(copy, link, open, moved);
 }
 
-// Tells the sender when the stream has reached the copy. `open`: null if no message can be sent.
+// Reports to the sender when the stream has reached the copy. `open`: null if no message can be
+// sent.
 Status Receiver::await_stream(Incoming& copy, PeerLink* open, bool& moved) {
   if (copy.order != Order::kNone) {
     const Result<bool> reached = environment_.orders.reached(copy.order);
-    if (!reached) copy.failure = reached.status();
-    if (reached && !*reached) return {};
+    if (!reached) fail(copy, reached.status());
+    if (!reached || !*reached) return {};
   }
   if (!open) return {};  // Ready needs an open Link
-  copy.reached = true;
-  if (!copy.failure.ok()) return {};
   moved = true;
+  move(copy, IncomingEvent::kStreamReached);
   // A sender that has already sent a message for this copy needs Ready only to learn that this
   // side's stream has reached it.
-  if (copy.order == Order::kNone && (copy.any_chunk || copy.pull || copy.wanted)) return {};
+  if (copy.order == Order::kNone && copy.choice != Choice::kNone) return {};
   ReadyMessage ready;
   ready.copy = copy.id;
   return open->mailbox.send(ready, when());
@@ -247,9 +279,9 @@ bool Receiver::collect_landed(Incoming& copy) {
     const Result<bool> finished =
         environment_.lanes.finished(copy.request->device, landing.lane, landing.ticket);
     if (finished && !*finished) break;
-    if (!finished && copy.failure.ok()) copy.failure = finished.status();
+    if (!finished) fail(copy, finished.status());
     copy.landed += landing.bytes;
-    copy.tell |= landing.place_wanted;
+    copy.place_wanted |= landing.place_wanted;
     ++copy.consumed;
     copy.landing.pop_front();
     --environment_.landings;
@@ -259,20 +291,21 @@ bool Receiver::collect_landed(Incoming& copy) {
 }
 
 // Ends a copy of which everything has landed, or that has failed, and sends Done.
-Status Receiver::end_if_over(Incoming& copy, PeerLink* link, PeerLink* open, bool& moved) {
-  const bool announced = copy.any_chunk || copy.pull.has_value();
-  const bool complete = copy.request && copy.failure.ok() && announced && copy.reached &&
-                        copy.arrived.empty() && copy.landed == copy.request->memory.bytes();
-  const bool over = complete || !copy.failure.ok();
-  const bool tell = over && !copy.done_sent && open;
+Status Receiver::end(Incoming& copy, PeerLink* link, PeerLink* open, bool& moved) {
+  const bool landing =
+      copy.state == IncomingState::kLanding || copy.state == IncomingState::kPulling;
+  const bool complete =
+      landing && copy.arrived.empty() && copy.landed == copy.request->memory.bytes();
+  const bool sends_done = open && (complete || owes_done(copy.state));
+  const bool has_failed = fails(copy.state) && !owes_done(copy.state);
   // The program is notified before the sender, which only releases places.
-  if (over && copy.request && !copy.finished && (tell || copy.done_sent || !lost_.ok())) {
+  if ((sends_done || has_failed) && copy.request && !copy.finished) {
     moved = true;
     finish(copy, link, copy.failure);
   }
-  if (!tell) return {};
-  copy.done_sent = true;
+  if (!sends_done) return {};
   moved = true;
+  move(copy, complete ? IncomingEvent::kDone : IncomingEvent::kRefusal);
   return open->mailbox.send(make_end(MessageKind::kDone, copy.id, copy.failure), when(),
                             copy.chunk_bytes);
 }
@@ -286,14 +319,15 @@ Status Receiver::answer_want(Incoming& copy, PeerLink& link) {
                           ? expose_device_memory(environment_.ops, *link.link, copy.request->device,
                                                  memory.address, memory.bytes(), For::kPeer)
                           : Result<transport::Region>(Status(Code::kUnsupported, "not plain"));
+  copy.choice = Choice::kChunks;
   if (region) {
     copy.target = region->id;
     message.region = static_cast<uint64_t>(region->id);
+    move(copy, IncomingEvent::kOffer);
   } else {
     RCUDA_INFO("a destination could not be registered for GPUDirect: %s",
                region.status().message().c_str());
     message.refused = 1;
-    copy.wanted = false;
   }
   return link.mailbox.send(message);
 }
@@ -320,7 +354,7 @@ Result<Receiver::PeerMapping*> Receiver::map(int device, const Handle& handle, u
 // A returned error is the Link's.
 Status Receiver::start_pull(Incoming& copy, PeerLink& link) {
   const PeerCopy& request = *copy.request;
-  const PullMessage& pull = *copy.pull;
+  const PullMessage& pull = copy.pull;
   Shape source{0, pull.width_bytes, pull.height, pull.depth, pull.pitch_bytes, pull.slice_bytes};
   Status sane = source.check();
   if (sane.ok() && source.bytes() != request.memory.bytes()) {
@@ -333,41 +367,42 @@ Status Receiver::start_pull(Incoming& copy, PeerLink& link) {
     sane = {Code::kInvalidArgument, "the halves of a peer copy differ in shape"};
   }
   if (!sane.ok()) {
-    copy.failure = sane;
+    fail(copy, sane);
     return {};
   }
   const Result<PeerMapping*> mapping = map(request.device, pull.handle, pull.offset, source);
   if (!mapping) {
     RCUDA_INFO("memory of peer %u could not be mapped: %s", peer_,
                mapping.status().message().c_str());
-    copy.pull.reset();
-    copy.refused = true;
+    copy.choice = Choice::kChunks;
     TargetMessage message;
     message.copy = copy.id;
     message.refused = 1;
     return link.mailbox.send(message);
   }
   ++(*mapping)->uses;
-  copy.pulling = pull.handle;
+  copy.mapped = pull.handle;
   source.address = (*mapping)->memory.base + pull.offset;
   const CopyBox box = box_between(request.memory, source);
   const Result<Ticket> ticket =
       environment_.lanes.copy(request.device, Lane::kLocal, {&box, 1}, request.memory.bytes());
   if (!ticket) {
-    copy.failure = ticket.status();
+    fail(copy, ticket.status());
     return {};
   }
+  move(copy, IncomingEvent::kPull);
   note_landing(copy, {Lane::kLocal, *ticket, request.memory.bytes(), false});
   return {};
 }
 
 // Whether the previous copy of the train, if there is one, is over or has begun to land through the
 // same lane, which is in order.
-bool Receiver::may_land(const Incoming& copy, uint64_t after) const {
+bool Receiver::may_follow(const Incoming& copy, uint64_t after) const {
   const auto found = copies_.find(after);
   if (after == 0 || found == copies_.end() || found->second.finished) return true;
   const Incoming& before = found->second;
-  return copy.pull ? before.pulling.has_value() : !before.pull && before.arrived.empty();
+  if (copy.choice == Choice::kPull) return before.state == IncomingState::kPulling;
+  return before.choice != Choice::kPull && before.arrived.empty();
 }
 
 void Receiver::note_landing(Incoming& copy, const Landing& landing) {
@@ -379,20 +414,25 @@ void Receiver::note_landing(Incoming& copy, const Landing& landing) {
 // Returns true if it started a chunk or the copy failed.
 bool Receiver::start_landing(Incoming& copy, PeerLink& link) {
   bool started = false;
-  while (!copy.arrived.empty() && copy.failure.ok()) {
+  while (!copy.arrived.empty() && !fails(copy.state)) {
     const ChunkMessage chunk = copy.arrived.front();
     const uint64_t total = copy.request->memory.bytes();
     if (chunk.total != total) {
-      copy.failure = disagreement(copy.id, chunk.total, total);
+      fail(copy, disagreement(copy.id, chunk.total, total));
       return true;
     }
-    if (!may_land(copy, chunk.after)) break;
+    if (!may_follow(copy, chunk.after)) break;
     const Result<bool> here = has_come(chunk, link);
     if (here && !*here) break;
     started = true;
     pop_arrived(copy);
-    copy.failure = here ? land(copy, chunk, link) : here.status();
-    if (!copy.failure.ok()) ++copy.consumed;
+    const Status begun = here ? land(copy, chunk, link) : here.status();
+    if (!begun.ok()) {
+      ++copy.consumed;
+      fail(copy, begun);
+    } else if (copy.state != IncomingState::kLanding) {
+      move(copy, IncomingEvent::kChunk);
+    }
   }
   return started;
 }
@@ -415,7 +455,7 @@ Status Receiver::land(Incoming& copy, const ChunkMessage& chunk, const PeerLink&
   if (chunk.where == Where::kDeviceInbox) {
     const DeviceBuffer& inbox = link.device_inbox[static_cast<size_t>(request.device)];
     if (chunk.place > inbox.bytes() || chunk.bytes > inbox.bytes() - chunk.place) {
-      return {Code::kProtocol, "a chunk outside the GPU's inbox"};
+      return {Code::kProtocol, "chunk outside the GPU's inbox"};
     }
     lane = Lane::kLocal;
     from = inbox.address() + chunk.place;
@@ -440,14 +480,14 @@ Status Receiver::drop_arrived(Incoming& copy, PeerLink& link, bool& moved) {
     moved = true;
   }
   while (!copy.arrived.empty()) pop_arrived(copy);
-  if (copy.told >= copy.sent) return {};
+  if (copy.reported >= copy.sent) return {};
   moved = true;
-  return tell_consumed(copy, link, copy.sent);
+  return report_consumed(copy, link, copy.sent);
 }
 
-Status Receiver::tell_consumed(Incoming& copy, PeerLink& link, uint64_t chunks) {
-  copy.told = chunks;
-  copy.tell = false;
+Status Receiver::report_consumed(Incoming& copy, PeerLink& link, uint64_t chunks) {
+  copy.reported = chunks;
+  copy.place_wanted = false;
   ConsumedMessage message;
   message.copy = copy.id;
   message.chunks = chunks;
@@ -457,8 +497,8 @@ Status Receiver::tell_consumed(Incoming& copy, PeerLink& link, uint64_t chunks) 
 void Receiver::finish(Incoming& copy, PeerLink* link, const Status& status) {
   copy.finished = true;
   if (copy.target != transport::RegionId::kNone && link) (void)link->link->unexpose(copy.target);
-  if (copy.pulling) {
-    const auto mapping = mappings_.find({copy.request->device, *copy.pulling});
+  if (copy.mapped) {
+    const auto mapping = mappings_.find({copy.request->device, *copy.mapped});
     if (mapping != mappings_.end()) --mapping->second.uses;
   }
   environment_.orders.release(copy.order, copy.request->reports ? status : Status());
@@ -495,7 +535,7 @@ Status Receiver::close_forgotten(PeerLink* link, bool& moved) {
 void Receiver::lose(const Status& why) {
   lost_ = why;
   for (auto& [id, copy] : copies_) {
-    if (copy.failure.ok()) copy.failure = why;
+    fail(copy, why, IncomingEvent::kPeerLost);
     while (!copy.arrived.empty()) pop_arrived(copy);
     awake_.insert(id);
   }
@@ -504,7 +544,7 @@ void Receiver::lose(const Status& why) {
 bool Receiver::polling() const {
   return std::any_of(awake_.begin(), awake_.end(), [this](uint64_t id) {
     const Incoming& copy = copies_.at(id);
-    return copy.request && !copy.reached && copy.order != Order::kNone && copy.failure.ok();
+    return copy.state == IncomingState::kWaiting && copy.order != Order::kNone;
   });
 }
 

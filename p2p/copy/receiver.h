@@ -1,6 +1,7 @@
-// Receiver: the incoming copies from one peer. A copy waits for the stream of this side, if it has
-// one, and sends Ready to the sender. Then every chunk that has arrived is copied in, the sender is
-// notified of consumed chunks, and the copy ends with Done.
+// Receiver: the incoming copies from one peer. p2p/copy/incoming_state.h has the states of a copy
+// and a drawing of them. A copy waits for the stream of this side, if it has one, and sends Ready
+// to the sender. Then every chunk that has arrived is copied in, consumed chunks are reported to
+// the sender, and the copy ends with Done.
 //
 // Chunks may arrive before the client's half; they wait in the inbox. A copy that fails lets
 // transfers in progress end and sends Done with the error. It is forgotten when the sender's Abort
@@ -16,6 +17,7 @@
 #include <set>
 #include <utility>
 
+#include "p2p/copy/incoming_state.h"
 #include "p2p/link/environment.h"
 #include "p2p/link/peer_link.h"
 
@@ -56,30 +58,30 @@ class Receiver {
     bool place_wanted = false;
   };
 
+  // How the sender has begun. Want and Pull are requests; with the answer, or a refusal of the
+  // Pull, chunks follow.
+  enum class Choice : uint8_t { kNone, kWant, kPull, kChunks };
+
   struct Incoming {
     uint64_t id = 0;
     std::optional<PeerCopy> request;  // none: the peer's half came first
     Order order = Order::kNone;
-    bool reached = false;
-    std::deque<ChunkMessage> arrived;  // announced; not yet being copied in
-    std::deque<Landing> landing;
-    uint64_t next = 0;         // packed offset of the next chunk to be announced
-    uint64_t landed = 0;       // bytes at their destination
-    uint64_t chunk_bytes = 0;  // of the largest chunk so far
-    bool any_chunk = false;    // a chunk was announced (also that of an empty copy)
-    uint64_t consumed = 0;     // chunks that have landed or are dropped
-    uint64_t told = 0;         // chunks reported to the sender as consumed
-    bool tell = false;         // the sender waits for the place of a landed chunk
-    bool wanted = false;       // v1: a Want must be answered
-    transport::RegionId target = transport::RegionId::kNone;
-    std::optional<PullMessage> pull;
-    std::optional<Handle> pulling;  // the mapping in use
-    bool refused = false;           // the Pull was refused; chunks come instead
-    Status failure;
-    bool done_sent = false;
-    bool aborted = false;
-    uint64_t sent = 0;      // aborted: chunks that have arrived or are in flight
+    IncomingState state = IncomingState::kAnnounced;
+    Status failure;         // the first error; set when fails(state)
     bool finished = false;  // the client's half is over; only the sender's end is missing
+    Choice choice = Choice::kNone;
+    PullMessage pull;                                         // kPull
+    std::optional<Handle> mapped;                             // kPull: the mapping in use
+    transport::RegionId target = transport::RegionId::kNone;  // v1: the destination, registered
+    std::deque<ChunkMessage> arrived;                         // announced; not yet being copied in
+    std::deque<Landing> landing;
+    uint64_t next = 0;          // packed offset of the next chunk to be announced
+    uint64_t landed = 0;        // bytes at their destination
+    uint64_t chunk_bytes = 0;   // of the largest chunk so far
+    uint64_t consumed = 0;      // chunks that have landed or are dropped
+    uint64_t reported = 0;      // of these, chunks that the sender knows of
+    bool place_wanted = false;  // the sender waits for the place of a landed chunk
+    uint64_t sent = 0;          // aborted: chunks that have arrived or are in flight
   };
 
   struct PeerMapping {
@@ -89,20 +91,26 @@ class Receiver {
   };
 
   Incoming& find_or_make(uint64_t id);  // also wakes it
+  void move(Incoming& copy, IncomingEvent event);
+  void fail(Incoming& copy, const Status& why, IncomingEvent event = IncomingEvent::kFailure);
+  bool is_full(uint64_t id) const;
+  Result<Incoming*> begin_choice(uint64_t id, Choice choice);
+  static uint64_t announced(const Incoming& copy);
+  static bool is_over(const Incoming& copy);
   static bool dormant(const Incoming& copy);
   When when() const { return copies_.size() > 1 ? When::kSoon : When::kNow; }
   Status advance(Incoming& copy, PeerLink* link, bool& moved);
   Status await_stream(Incoming& copy, PeerLink* open, bool& moved);
   bool collect_landed(Incoming& copy);
-  Status end_if_over(Incoming& copy, PeerLink* link, PeerLink* open, bool& moved);
+  Status end(Incoming& copy, PeerLink* link, PeerLink* open, bool& moved);
   Status answer_want(Incoming& copy, PeerLink& link);
   Status start_pull(Incoming& copy, PeerLink& link);
-  bool may_land(const Incoming& copy, uint64_t after) const;
+  bool may_follow(const Incoming& copy, uint64_t after) const;
   bool start_landing(Incoming& copy, PeerLink& link);
   void note_landing(Incoming& copy, const Landing& landing);
   static Result<bool> has_come(const ChunkMessage& chunk, PeerLink& link);
   Status land(Incoming& copy, const ChunkMessage& chunk, const PeerLink& link);
-  static Status tell_consumed(Incoming& copy, PeerLink& link, uint64_t chunks);
+  static Status report_consumed(Incoming& copy, PeerLink& link, uint64_t chunks);
   static uint64_t most_arrived(const PeerLink& link);
   void pop_arrived(Incoming& copy);
   Status drop_arrived(Incoming& copy, PeerLink& link, bool& moved);

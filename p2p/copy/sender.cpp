@@ -34,7 +34,10 @@ Sender::Outgoing& Sender::find_or_make(uint64_t id) {
 void Sender::move(Outgoing& copy, CopyEvent event) {
   const std::optional<CopyState> next = after(copy.state, event);
   assert(next);
-  if (next) copy.state = *next;
+  if (!next || *next == copy.state) return;
+  RCUDA_DEBUG("peer copy %llu to peer %u: %s, then %s", static_cast<unsigned long long>(copy.id),
+              peer_, to_string(copy.state), to_string(*next));
+  copy.state = *next;
 }
 
 void Sender::fail(Outgoing& copy, const Status& why, CopyEvent event) {

@@ -114,8 +114,8 @@ class Sender {
   };
 
   Outgoing& find_or_make(uint64_t id);
-  static void move(Outgoing& copy, CopyEvent event);
-  static void fail(Outgoing& copy, const Status& why, CopyEvent event = CopyEvent::kFailure);
+  void move(Outgoing& copy, CopyEvent event);
+  void fail(Outgoing& copy, const Status& why, CopyEvent event = CopyEvent::kFailure);
   Status advance(Outgoing& copy, PeerLink* link, bool& moved);
   Status begin(Outgoing& copy, PeerLink& link, bool& moved);
   Result<bool> end(Outgoing& copy, PeerLink* link, bool& moved);

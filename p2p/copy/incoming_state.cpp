@@ -1,0 +1,55 @@
+#include "p2p/copy/incoming_state.h"
+
+#include <array>
+#include <cstddef>
+
+namespace rcuda::p2p {
+namespace {
+
+using State = IncomingState;
+using Event = IncomingEvent;
+
+struct Transition {
+  State state;
+  Event event;
+  State next;
+};
+constexpr Transition kTransitions[] = {
+    {State::kAnnounced, Event::kCommand, State::kWaiting},
+    {State::kWaiting, Event::kStreamReached, State::kReady},
+    {State::kReady, Event::kOffer, State::kOffered},
+    {State::kReady, Event::kPull, State::kPulling},
+    {State::kReady, Event::kChunk, State::kLanding},
+    {State::kOffered, Event::kChunk, State::kLanding},
+    {State::kLanding, Event::kDone, State::kDone},
+    {State::kPulling, Event::kDone, State::kDone},
+    // With an error.
+    {State::kFailing, Event::kRefusal, State::kRefusing},
+    {State::kFailing, Event::kAbort, State::kAborted},
+    {State::kAborted, Event::kRefusal, State::kClosing},
+    {State::kRefusing, Event::kAbort, State::kClosing},
+};
+
+}  // namespace
+
+std::optional<IncomingState> after(IncomingState state, IncomingEvent event) {
+  if (state == State::kDone) return std::nullopt;
+  if (event == Event::kPeerLost) return State::kLost;
+  // The client's half may come late, and the first error counts.
+  if (fails(state) && (event == Event::kCommand || event == Event::kFailure)) return state;
+  if (!fails(state) && event == Event::kFailure) return State::kFailing;
+  if (!fails(state) && event == Event::kAbort) return State::kAborted;
+  for (const Transition& transition : kTransitions) {
+    if (transition.state == state && transition.event == event) return transition.next;
+  }
+  return std::nullopt;
+}
+
+const char* to_string(IncomingState state) {
+  constexpr std::array kNames{"announced", "waiting", "ready",    "offered", "landing", "pulling",
+                              "done",      "failing", "refusing", "aborted", "closing", "lost"};
+  static_assert(kNames.size() == static_cast<size_t>(kLastIncomingState) + 1);
+  return kNames.at(static_cast<size_t>(state));
+}
+
+}  // namespace rcuda::p2p
