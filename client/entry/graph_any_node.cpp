@@ -113,6 +113,7 @@ CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* 
   if (!node || !parameters || (count > 0 && !dependencies) || !is_reserved_zero(*parameters)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   const bool is_plain = !edges || std::all_of(edges, edges + count, [](const auto& edge) {
     return edge.type == CU_GRAPH_DEPENDENCY_TYPE_DEFAULT && edge.from_port == 0 &&
            edge.to_port == 0;

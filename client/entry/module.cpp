@@ -207,6 +207,7 @@ extern "C" {
 
 CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned count, CUjit_option* keys,
                             void** values) {
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   JitOptions options;
   RCUDA_RETURN_IF_CUDA_ERROR(read_options(count, keys, values, &options));
   return load_module(module, image, std::nullopt, std::move(options), values);
@@ -221,6 +222,7 @@ CUresult cuModuleLoadFatBinary(CUmodule* module, const void* fatbin) {
 }
 
 CUresult cuModuleLoad(CUmodule* module, const char* path) {
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   std::vector<char> contents;
   RCUDA_RETURN_IF_CUDA_ERROR(read_file(path, &contents));
   return load_module(module, contents.data(), contents.size(), {});
@@ -288,6 +290,7 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule hand
 CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* jit_keys,
                            void** jit_values, unsigned jit_count, CUlibraryOption* keys,
                            void** values, unsigned count) {
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   JitOptions options;
   RCUDA_RETURN_IF_CUDA_ERROR(
       read_options(jit_count, jit_keys, jit_values, count, keys, values, &options));
@@ -297,6 +300,7 @@ CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* j
 CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_option* jit_keys,
                                void** jit_values, unsigned jit_count, CUlibraryOption* keys,
                                void** values, unsigned count) {
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   std::vector<char> contents;
   RCUDA_RETURN_IF_CUDA_ERROR(read_file(path, &contents));
   JitOptions options;

@@ -63,6 +63,7 @@ CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule* module, const void* image) {
 
 CUresult CUDAAPI cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int count,
                                     CUjit_option* options, void** values) {
+  if (CUresult result = check_initialized()) return result;
   JitLog log;
   if (CUresult result = JitLog::read(count, options, values, &log)) return result;
   const CUresult result = load(module, image, &log);

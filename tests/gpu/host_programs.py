@@ -41,6 +41,7 @@ CASES = [
     Case("host_callbacks"),
     Case("registered_kinds"),
     Case("zero_sizes"),
+    Case("before_init"),
     Case("odd_arguments"),
     Case("launch_blocking"),
     Case("driver_variables"),
