@@ -137,7 +137,7 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
     waiting.push_back(
         {&connection.hello, connection.permit->limits().sm_percent, &*connection.identity});
   }
-  pool_->refill(waiting);
+  pool_->refill(waiting, draining_);
   if (!announced_) {
     if (!pool_->last_failure().ok()) return pool_->last_failure();
     if (pool_->ever_ready() || settings_.pool.get() == 0) announce();

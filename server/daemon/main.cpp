@@ -191,7 +191,8 @@ int check_config(const Settings& settings) {
   if (const Status status = Gate(settings).check(); !status.ok()) return report_settings(status);
   if (const auto rules = read_rules(settings); !rules.ok()) return report_settings(rules.status());
   if (const std::string path = leases_path(settings); !path.empty()) {
-    if (const auto leases = load_leases(path); !leases.ok()) return report_settings(leases.status());
+    if (const auto leases = load_leases(path); !leases.ok())
+      return report_settings(leases.status());
   }
   std::puts("the configuration is usable");
   return 0;
@@ -203,16 +204,6 @@ int list_settings(const Settings& settings) {
   std::fputs(settings.registry.describe().c_str(), stdout);
   std::fputs(rules->text().c_str(), stdout);
   return 0;
-}
-
-// Workers are started by the binary's path, so that ps shows it. If there is no such file, because
-// the binary has already been replaced, /proc/self/exe is used, which still works.
-void find_worker_binary(Settings* settings) {
-  char binary[4096];
-  const ssize_t length = ::readlink("/proc/self/exe", binary, sizeof binary - 1);
-  if (length > 0 && ::access(std::string(binary, static_cast<size_t>(length)).c_str(), X_OK) == 0) {
-    settings->worker_binary.assign(binary, static_cast<size_t>(length));
-  }
 }
 
 int start(int argc, char** argv) {
@@ -251,7 +242,6 @@ int start(int argc, char** argv) {
   if (order.check_config) return check_config(settings);
   if (order.list_settings) return list_settings(settings);
   if (order.ready >= 0) ::fcntl(order.ready, F_SETFD, FD_CLOEXEC);
-  find_worker_binary(&settings);
   return run_daemon(settings, order.ready);
 }
 

@@ -12,13 +12,10 @@
 namespace rcuda::server {
 namespace {
 
-constexpr size_t kBodyBytes = kReportBytes - 4 * sizeof(uint32_t);
+constexpr size_t kBodyBytes = kReportBytes - sizeof(uint32_t);
 
 struct Frame {
-  WorkerMessageType type;
-  uint32_t index;
-  uint32_t bytes;  // of the body, of this frame and those that follow
-  uint32_t reserved;
+  uint32_t bytes;  // of the message, of this frame and those that follow
   std::byte body[kBodyBytes];
 };
 static_assert(sizeof(Frame) == kReportBytes);
@@ -39,20 +36,20 @@ Status write_frame(int pipe, const Frame& frame, Deadline deadline) {
 
 }  // namespace
 
-Status send_report(int pipe, const WorkerMessage& message, Deadline deadline) {
-  size_t sent = 0;
-  do {
-    const size_t left = message.body.size() - sent;
-    Frame frame{message.type, message.index, static_cast<uint32_t>(left), 0, {}};
+Status send_report(int pipe, const ToDaemon& message, Deadline deadline) {
+  const std::vector<std::byte> bytes = encode_message(message);
+  for (size_t sent = 0; sent < bytes.size();) {
+    const size_t left = bytes.size() - sent;
+    Frame frame{static_cast<uint32_t>(left), {}};
     const size_t now = std::min(left, kBodyBytes);
-    std::copy_n(message.body.begin() + static_cast<ptrdiff_t>(sent), now, frame.body);
+    std::copy_n(bytes.begin() + static_cast<ptrdiff_t>(sent), now, frame.body);
     RCUDA_RETURN_IF_ERROR(write_frame(pipe, frame, deadline));
     sent += now;
-  } while (sent < message.body.size());
+  }
   return {};
 }
 
-Result<std::optional<WorkerMessage>> ReportReader::read(int pipe) {
+Result<std::optional<ToDaemon>> ReportReader::read(int pipe) {
   for (;;) {
     Frame frame;
     const ssize_t got = ::read(pipe, &frame, sizeof frame);
@@ -60,17 +57,16 @@ Result<std::optional<WorkerMessage>> ReportReader::read(int pipe) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return {std::nullopt};
     if (got < 0) return Status::from_errno(errno, "reading a worker's report");
-    const size_t have = message_.body.size();
     const bool fits = got == static_cast<ssize_t>(sizeof frame) &&
-                      frame.bytes <= kMaxWorkerMessageBytes &&
-                      have + frame.bytes <= kMaxWorkerMessageBytes;
+                      frame.bytes <= kMostWorkerMessageBytes &&
+                      bytes_.size() + frame.bytes <= kMostWorkerMessageBytes;
     if (!fits) return Status(Code::kProtocol, "a worker wrote what is not a report");
-    message_.type = frame.type;
-    message_.index = frame.index;
     const size_t now = std::min<size_t>(frame.bytes, kBodyBytes);
-    message_.body.insert(message_.body.end(), frame.body, frame.body + now);
+    bytes_.insert(bytes_.end(), frame.body, frame.body + now);
     if (frame.bytes > kBodyBytes) continue;
-    return {std::exchange(message_, WorkerMessage())};
+    auto message = decode_message<ToDaemon>(std::exchange(bytes_, {}));
+    if (!message.ok()) return message.status();
+    return {std::move(message).value()};
   }
 }
 

@@ -24,18 +24,18 @@ namespace rcuda::server {
 
 inline constexpr size_t kReportBytes = 4096;  // PIPE_BUF: the kernel writes as many at once
 
-// `pipe`: the end for writing, which does not block. The message has neither token nor descriptor.
-Status send_report(int pipe, const WorkerMessage& message, Deadline deadline);
+// `pipe`: the end for writing, which does not block.
+Status send_report(int pipe, const ToDaemon& message, Deadline deadline);
 
 // The daemon's end, for reading.
 class ReportReader {
  public:
   // Reads what has arrived. Returns nothing if the rest of the report has not arrived yet. After an
   // error, do not read again.
-  Result<std::optional<WorkerMessage>> read(int pipe);
+  Result<std::optional<ToDaemon>> read(int pipe);
 
  private:
-  WorkerMessage message_;  // the frames so far
+  std::vector<std::byte> bytes_;  // of the frames so far
 };
 
 }  // namespace rcuda::server

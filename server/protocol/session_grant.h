@@ -1,9 +1,6 @@
-// SessionGrant: what the daemon grants to a session. It travels to the worker together with the
-// client's Hello, which only says what the client wants. A worker believes the grant, never the
-// Hello.
-//
-// Any thread; nothing blocks. Errors: decode_session() returns kProtocol for bytes that
-// encode_session() did not make, which happens if another build was installed meanwhile.
+// SessionGrant: what the daemon grants to a session (WorkerPool::make_start()). It travels to the
+// worker in a SessionStart together with the client's Hello, which only says what the client wants.
+// A worker believes the grant, never the Hello. A plain value.
 #pragma once
 
 #include <cstddef>
@@ -43,15 +40,5 @@ struct SessionGrant {
   std::vector<Allowance> allowances;  // their Ledgers travel in kLedger messages, in this order
   SessionLimits limits;
 };
-
-struct SessionStart {
-  static constexpr char kName[] = "session's start";
-  SessionGrant grant;
-  wire::Hello hello;
-};
-
-// kInvalidArgument if the user has too many groups.
-Result<std::vector<std::byte>> encode_session(const SessionStart& start);
-Result<SessionStart> decode_session(const std::vector<std::byte>& body);
 
 }  // namespace rcuda::server

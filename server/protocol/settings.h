@@ -146,7 +146,8 @@ struct Settings {
                             "let clients crash their worker; for tests"};
   // The TOML file that has been read, whose table `limits` the daemon reads; empty: none.
   std::string config_file;
-  // The binary from which workers are started. Tests set another one.
+  // The binary from which workers are started: the daemon's own, also if its file has been replaced
+  // (worker_messages.h). Tests set another one.
   std::string worker_binary = "/proc/self/exe";
   config::String log{registry, "RCUDA_LOG", "info", "trace, debug, info, warn, error or off"};
 };

@@ -12,15 +12,9 @@
 namespace rcuda::server {
 namespace {
 
-struct Packet {
-  WorkerMessageType type;
-  uint32_t index;
-  uint8_t token[16];
-  uint32_t peeked;
-};
-static_assert(sizeof(Packet) == 28);
-
 constexpr size_t kMostOutcomeBytes = 1024;
+// Of each session, of its user, and of each of the user's groups.
+constexpr uint32_t kMostAllowances = 2 + SessionGrant::kMostGroups;
 
 // They have arrived, so nothing blocks. If they are gone, the other end notices.
 void take_peeked(int socket, size_t bytes) {
@@ -32,53 +26,94 @@ void take_peeked(int socket, size_t bytes) {
   }
 }
 
-}  // namespace
-
-Status send_worker_message(int socket, const WorkerMessage& message, Deadline deadline) {
-  Packet packet{message.type, message.index, {}, message.peeked};
-  std::memcpy(packet.token, message.token, sizeof packet.token);
-  std::vector<std::byte> bytes(sizeof packet + message.body.size());
-  std::memcpy(bytes.data(), &packet, sizeof packet);
-  std::copy(message.body.begin(), message.body.end(), bytes.begin() + sizeof packet);
-  const int descriptor = message.descriptor.get();
-  return send_with_fds(socket, bytes, {&descriptor, message.descriptor ? 1u : 0u}, deadline)
-      .with_context("writing to the other process");
+template <typename Any, size_t kType = 0>
+Result<Any> decode_as(uint32_t type, const std::vector<std::byte>& body) {
+  if constexpr (kType == std::variant_size_v<Any>) {
+    return Status(Code::kProtocol, "daemon and worker exchanged a message of an unknown type");
+  } else {
+    if (type != kType) return decode_as<Any, kType + 1>(type, body);
+    auto message = wire::decode<std::variant_alternative_t<kType, Any>>(body);
+    if (!message.ok()) return message.status();
+    return Any(std::move(message).value());
+  }
 }
 
-Result<WorkerMessage> receive_worker_message(int socket) {
-  // One byte more than the longest packet: a packet that fills the buffer was too long.
-  std::vector<std::byte> buffer(kMaxWorkerMessageBytes + 1);
-  std::vector<UniqueFd> descriptors;
-  Result<size_t> got = recv_packet_with_fds(socket, buffer, descriptors, Deadline::max());
-  if (!got.ok()) return Status(got.status()).with_context("reading from the other process");
-  WorkerMessage message;
-  if (!descriptors.empty()) message.descriptor = std::move(descriptors.back());
-  Packet packet;
-  if (*got < sizeof packet || *got == buffer.size()) {
-    return Status(Code::kProtocol, "a packet between daemon and worker was cut short");
-  }
-  std::memcpy(&packet, buffer.data(), sizeof packet);
-  message.type = packet.type;
-  message.index = packet.index;
-  std::memcpy(message.token, packet.token, sizeof packet.token);
-  message.body.assign(buffer.begin() + sizeof packet,
-                      buffer.begin() + static_cast<ptrdiff_t>(*got));
-  take_peeked(message.descriptor.get(), packet.peeked);
-  return message;
+}  // namespace
+
+template <typename Visitor>
+void fields(Visitor&, LedgerMemory&) {}
+
+template <typename Visitor>
+void fields(Visitor&, WorkMemory&) {}
+
+template <typename Visitor>
+void fields(Visitor& visit, Allowance& m) {
+  visit.string("of", m.of);
+  visit.number("device_memory", m.device_memory);
+  visit.number("host_memory", m.host_memory);
+  visit.number("bandwidth", m.bandwidth);
+  visit.number("slot", m.slot);
 }
 
 template <typename Visitor>
-void fields(Visitor& visit, SessionTotals& m) {
-  visit.object("work", m.work);
-  visit.string("outcome", m.outcome);
-  if constexpr (Visitor::kReads) m.outcome.resize(std::min(m.outcome.size(), kMostOutcomeBytes));
+void fields(Visitor& visit, SessionLimits& m) {
+  visit.number("session_time", m.session_time);
+  visit.number("idle_time", m.idle_time);
+  visit.optional("priorities", m.priorities);
+  visit.number("sm_percent", m.sm_percent);
 }
 
-std::vector<uint32_t> WorkerReady::ordinals() const {
-  std::vector<uint32_t> all;
-  for (const wire::ServerStatus::Device& device : devices) all.push_back(device.ordinal);
-  return all;
+template <typename Visitor>
+void fields(Visitor& visit, SessionGrant& grant) {
+  visit.string("user", grant.user);
+  visit.string("owner", grant.owner);
+  visit.number("port", grant.port);
+  visit.bytes("exporter", grant.exporter);
+  visit.optional("uid", grant.uid);
+  visit.number("gid", grant.gid);
+  visit.list("groups", grant.groups, SessionGrant::kMostGroups);
+  visit.optional("key", grant.key);
+  visit.flag("own_user", grant.own_user);
+  visit.flag("may_be_followed", grant.may_be_followed);
+  visit.number("most_data_bytes", grant.most_data_bytes);
+  visit.number("most_processes", grant.most_processes);
+  visit.list("allowances", grant.allowances, kMostAllowances);
+  visit.object("limits", grant.limits);
 }
+
+template <typename Visitor>
+void fields(Visitor& visit, SessionStart& m) {
+  visit.object("grant", m.grant);
+  visit.message("hello", m.hello);
+  visit.bytes("token", m.token);
+  visit.number("peeked", m.peeked);
+}
+
+template <typename Visitor>
+void fields(Visitor& visit, FurtherSocket& m) {
+  visit.number("index", m.index);
+  visit.number("peeked", m.peeked);
+}
+
+template <typename Visitor>
+void fields(Visitor& visit, PeerCall& m) {
+  visit.message("hello", m.hello);
+  visit.number("peeked", m.peeked);
+}
+
+template <typename Visitor>
+void fields(Visitor& visit, ExportCall& m) {
+  visit.message("query", m.query);
+  visit.number("peeked", m.peeked);
+}
+
+template <typename Visitor>
+void fields(Visitor& visit, StopRequest& m) {
+  visit.string("why", m.why);
+}
+
+template <typename Visitor>
+void fields(Visitor&, CleanRequest&) {}
 
 template <typename Visitor>
 void fields(Visitor& visit, WorkerReady::Identity& m) {
@@ -97,7 +132,99 @@ void fields(Visitor& visit, WorkerReady& m) {
   visit.check(m.devices.size() == m.identities.size());
 }
 
+template <typename Visitor>
+void fields(Visitor& visit, StartFailure& m) {
+  visit.string("reason", m.reason);
+  visit.flag("lasts", m.lasts);
+}
+
+template <typename Visitor>
+void fields(Visitor& visit, SessionTotals& m) {
+  visit.object("work", m.work);
+  visit.string("outcome", m.outcome);
+  if constexpr (Visitor::kReads) m.outcome.resize(std::min(m.outcome.size(), kMostOutcomeBytes));
+  visit.flag("awaits_answer", m.awaits_answer);
+}
+
+template <typename Visitor>
+void fields(Visitor&, WorkerClean&) {}
+
+std::vector<uint32_t> WorkerReady::ordinals() const {
+  std::vector<uint32_t> all;
+  for (const wire::ServerStatus::Device& device : devices) all.push_back(device.ordinal);
+  return all;
+}
+
+template <typename Any>
+std::vector<std::byte> encode_message(const Any& message) {
+  const auto type = static_cast<uint32_t>(message.index());
+  std::vector<std::byte> bytes(sizeof type);
+  std::memcpy(bytes.data(), &type, sizeof type);
+  const auto body = std::visit([](const auto& m) { return wire::encode(m); }, message);
+  bytes.insert(bytes.end(), body.begin(), body.end());
+  return bytes;
+}
+
+template <typename Any>
+Result<Any> decode_message(std::span<const std::byte> bytes) {
+  uint32_t type = ~0u;
+  if (bytes.size() >= sizeof type) {
+    std::memcpy(&type, bytes.data(), sizeof type);
+    bytes = bytes.subspan(sizeof type);
+  }
+  return decode_as<Any>(type, {bytes.begin(), bytes.end()});
+}
+
+template std::vector<std::byte> encode_message(const ToWorker&);
+template std::vector<std::byte> encode_message(const ToDaemon&);
+template Result<ToDaemon> decode_message(std::span<const std::byte>);
+
+Status send_to_worker(int socket, const ToWorker& message, int descriptor, Deadline deadline) {
+  const std::vector<std::byte> bytes = encode_message(message);
+  if (bytes.size() > kMostWorkerMessageBytes) {
+    return Status(Code::kInvalidArgument, "the introduction is too long");
+  }
+  return send_with_fds(socket, bytes, {&descriptor, descriptor >= 0 ? 1u : 0u}, deadline)
+      .with_context("writing to the other process");
+}
+
+Result<ToWorker> receive_from_daemon(int socket) {
+  // One byte more than the longest packet: a packet that fills the buffer was too long.
+  std::vector<std::byte> buffer(kMostWorkerMessageBytes + 1);
+  std::vector<UniqueFd> descriptors;
+  Result<size_t> got = recv_packet_with_fds(socket, buffer, descriptors, Deadline::max());
+  if (!got.ok()) return Status(got.status()).with_context("reading from the other process");
+  if (*got == buffer.size()) {
+    return Status(Code::kProtocol, "a packet between daemon and worker was cut short");
+  }
+  Result<ToWorker> message = decode_message<ToWorker>(std::span(buffer).first(*got));
+  if (!message.ok()) return message;
+  const bool complete = std::visit(
+      [&](auto& m) {
+        if constexpr (requires { m.descriptor; }) {
+          if (descriptors.size() != 1) return false;
+          m.descriptor = std::move(descriptors.front());
+        }
+        if constexpr (requires { m.peeked; }) take_peeked(m.descriptor.get(), m.peeked);
+        return descriptors.empty() || requires { m.descriptor; };
+      },
+      *message);
+  if (!complete)
+    return Status(Code::kProtocol, "a message of the daemon has another number of descriptors");
+  return message;
+}
+
 }  // namespace rcuda::server
 
-template struct rcuda::wire::Codec<rcuda::server::SessionTotals>;
+template struct rcuda::wire::Codec<rcuda::server::LedgerMemory>;
+template struct rcuda::wire::Codec<rcuda::server::WorkMemory>;
+template struct rcuda::wire::Codec<rcuda::server::SessionStart>;
+template struct rcuda::wire::Codec<rcuda::server::FurtherSocket>;
+template struct rcuda::wire::Codec<rcuda::server::PeerCall>;
+template struct rcuda::wire::Codec<rcuda::server::ExportCall>;
+template struct rcuda::wire::Codec<rcuda::server::StopRequest>;
+template struct rcuda::wire::Codec<rcuda::server::CleanRequest>;
 template struct rcuda::wire::Codec<rcuda::server::WorkerReady>;
+template struct rcuda::wire::Codec<rcuda::server::StartFailure>;
+template struct rcuda::wire::Codec<rcuda::server::SessionTotals>;
+template struct rcuda::wire::Codec<rcuda::server::WorkerClean>;

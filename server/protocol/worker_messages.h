@@ -1,71 +1,106 @@
-// Messages between the daemon and its workers. Both ends are the same binary, so they are plain
-// structs. To a worker they go over a sequenced-packet socket, from a worker as reports through a
-// pipe (reports.h).
+// The messages between the daemon and its workers. Each is a struct with its fields (Codec), which
+// bound its size, and with a descriptor if it has a member of that name. A receiver accepts no
+// message that lacks its descriptor, or has one too many.
 //
-// worker -> daemon   kReady or kFailed, once; kEnded, when a session is over, with index 1 if the
-//                    worker could serve another one; kClean, when it can. The daemon believes
-//                    nothing of what kEnded says of the session
-// daemon -> worker   kLedger (+ the memory of a Ledger), one for each allowance of the session;
-//                    kWork (+ the memory of a WorkPage);
-//                    kSession (+ the client's socket, then the encoded SessionStart);
-//                    kAttach (+ a further socket of that client); kPeer (+ the socket of another
-//                    worker of that client, then its PeerHello); kLookup (+ the socket of another
-//                    worker of that user, then its ExportQuery); kStop (+ why, if it is for this
-//                    session only); kClean, after kEnded: make yourself clean for another session,
-//                    for which ledgers, page and session come again
-// If the daemon dies, the socket ends, and the worker ends its session and exits. Neither side has
-// more than a few messages in flight. A worker that does not read (in a debugger, or flooded by a
-// client) does not block the daemon, whose deadline for sending is now.
+//   to a worker     descriptor                    handled by
+//   LedgerMemory    a Ledger of the session's     worker_process.cpp, before a session
+//                   next allowance
+//   WorkMemory      the session's WorkPage        worker_process.cpp
+//   SessionStart    the client's socket           worker_process.cpp
+//   FurtherSocket   the client's next socket      daemon_listener.cpp, during the session
+//   PeerCall        the socket of another worker  daemon_listener.cpp
+//                   of that client
+//   ExportCall      the socket of another worker  daemon_listener.cpp
+//                   of that user
+//   StopRequest     none                          all of them
+//   CleanRequest    none                          worker_session.cpp, after SessionTotals
+//
+//   to the daemon   meaning                       handled by
+//   WorkerReady     its driver has started        WorkerPool::read_start()
+//   StartFailure    it ends without a session     WorkerPool::read_start()
+//   SessionTotals   its session is over           WorkerPool::read_session()
+//   WorkerClean     it can serve another session  WorkerPool::read_session()
+//
+// To a worker they go over a sequenced-packet socket, from a worker as reports through a pipe
+// (reports.h). If the daemon dies, the socket ends, and the worker ends its session and exits.
+// Neither side has more than a few messages in flight. A worker that does not read (in a debugger,
+// or flooded by a client) does not block the daemon, whose deadline for sending is now.
+//
+// Both ends are the same binary: the daemon starts its workers from /proc/self/exe, which is its
+// own file even after an upgrade has replaced that in the folder. So messages carry no version, and
+// a server that was upgraded serves sessions with its own build until it is restarted.
+//
 // Threads: any; only one thread reads a socket. Blocking and errors: as the functions say.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "common/base/socket_io.h"
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
+#include "common/messages/export_messages.h"
+#include "common/messages/handshake.h"
 #include "common/messages/server_status.h"
+#include "server/protocol/session_grant.h"
 
 namespace rcuda::server {
 
-enum class WorkerMessageType : uint32_t {
-  kReady = 1,
-  kFailed,
-  kSession,
-  kAttach,
-  kPeer,
-  kStop,
-  kEnded,
-  kLedger,
-  kWork,
-  kClean,
-  kLookup
+struct LedgerMemory {
+  static constexpr char kName[] = "ledger";
+  UniqueFd descriptor;
 };
 
-struct WorkerMessage {
-  WorkerMessageType type{};
-  // kAttach: index of the stream; kEnded: 1 if the worker waits for an answer; kFailed: see `body`
-  uint32_t index = 0;
-  uint8_t token[16] = {};  // kSession: for Welcome
-  // kSession, kAttach, kPeer, kLookup: the daemon has read this many bytes, which are still at the
-  // beginning of the socket (closer.h). receive_worker_message() takes them.
+struct WorkMemory {
+  static constexpr char kName[] = "work page";
+  UniqueFd descriptor;
+};
+
+// `peeked`, here and below: the daemon has read this many bytes of the socket, which are still at
+// its beginning (closer.h). receive_from_daemon() takes them.
+struct SessionStart {
+  static constexpr char kName[] = "session's start";
+  SessionGrant grant;
+  wire::Hello hello;
+  uint8_t token[16] = {};  // for Welcome
   uint32_t peeked = 0;
-  // kSession: the SessionStart; kPeer: the PeerHello; kLookup: the ExportQuery; kReady:
-  // WorkerReady; kFailed: the reason, with index 1 if it is lasting (start_failure.h); kEnded:
-  // SessionTotals; kStop: why the session ends, empty if the server stops
-  std::vector<std::byte> body;
-  UniqueFd descriptor;  // kSession, kAttach, kPeer, kLookup, kLedger, kWork
+  UniqueFd descriptor{};
 };
 
-inline constexpr size_t kMaxWorkerMessageBytes = 96u << 10;
+struct FurtherSocket {
+  static constexpr char kName[] = "further socket";
+  uint32_t index = 0;  // Attach::index
+  uint32_t peeked = 0;
+  UniqueFd descriptor{};
+};
 
-// Blocks until the deadline while the other process does not read; then kTimeout.
-Status send_worker_message(int socket, const WorkerMessage& message, Deadline deadline);
-// Blocks until a packet has arrived. kUnavailable at the end of the socket.
-Result<WorkerMessage> receive_worker_message(int socket);
+struct PeerCall {
+  static constexpr char kName[] = "call of a peer";
+  wire::PeerHello hello;
+  uint32_t peeked = 0;
+  UniqueFd descriptor{};
+};
+
+struct ExportCall {
+  static constexpr char kName[] = "call for an export";
+  wire::ExportQuery query;
+  uint32_t peeked = 0;
+  UniqueFd descriptor{};
+};
+
+struct StopRequest {
+  static constexpr char kName[] = "request to stop";
+  std::string why{};  // this session ends; empty: the server stops
+};
+
+// Asks the worker to make itself clean for another session of the same owner.
+struct CleanRequest {
+  static constexpr char kName[] = "request to be clean";
+};
 
 // The driver and devices of a ready worker, for the daemon's log line and its checks.
 struct WorkerReady {
@@ -82,11 +117,44 @@ struct WorkerReady {
   uint32_t driver_version = 0;
   std::vector<uint32_t> ordinals() const;
 };
-// What a worker says of its session when that ends, for the audit.
+
+struct StartFailure {
+  static constexpr char kName[] = "failed start";
+  std::string reason;
+  bool lasts = false;  // start_failure.h
+};
+
+// What a worker says of its session when that ends. The daemon believes none of it.
 struct SessionTotals {
   static constexpr char kName[] = "totals";
   wire::Work work;
   std::string outcome;
+  bool awaits_answer = false;  // CleanRequest or StopRequest; otherwise the worker ends
 };
+
+struct WorkerClean {
+  static constexpr char kName[] = "clean worker";
+};
+
+using ToWorker = std::variant<LedgerMemory, WorkMemory, SessionStart, FurtherSocket, PeerCall,
+                              ExportCall, StopRequest, CleanRequest>;
+using ToDaemon = std::variant<WorkerReady, StartFailure, SessionTotals, WorkerClean>;
+
+inline constexpr size_t kMostWorkerMessageBytes = 96u << 10;
+
+// The bytes of a message of either direction, without descriptors. Its type comes first. Decoding
+// returns kProtocol for bytes that encoding does not make.
+template <typename Any>
+std::vector<std::byte> encode_message(const Any& message);
+template <typename Any>
+Result<Any> decode_message(std::span<const std::byte> bytes);
+
+// Sends a message. `descriptor`: its descriptor, which stays the caller's; -1: it has none. Blocks
+// until the deadline while the worker does not read; then kTimeout. kInvalidArgument if the message
+// is too long.
+Status send_to_worker(int socket, const ToWorker& message, int descriptor, Deadline deadline);
+// Blocks until a packet has arrived. kUnavailable at the end of the socket, kSystem if a descriptor
+// was lost.
+Result<ToWorker> receive_from_daemon(int socket);
 
 }  // namespace rcuda::server

@@ -133,7 +133,7 @@ Status limit(int resource, uint64_t most, const char* name) {
 
 }  // namespace
 
-Status hand_over(const SessionGrant& grant, CallFilter filter) {
+Status isolate_worker(const SessionGrant& grant, CallFilter filter) {
   if (::geteuid() == 0 && grant.uid != 0) RCUDA_RETURN_IF_ERROR(become_user(grant));
   // A process that has changed its user is not dumpable already; other paths are made the same.
   if (!grant.own_user && ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) {

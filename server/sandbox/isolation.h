@@ -1,7 +1,7 @@
 // Isolation of a worker: before the first command of a client, the process becomes the session's
 // user and gives up what a session does not need.
 //
-// hand_over() does this for all threads of the process, those of the driver included:
+// isolate_worker() does this for all threads of the process, those of the driver included:
 //   user          a worker of root takes the uid, gid and groups of the grant, and with that loses
 //                 all capabilities. It serves a session as root only if the client is root, and
 //                 then changes nothing. Any other worker stays the daemon's user
@@ -23,6 +23,6 @@
 
 namespace rcuda::server {
 
-Status hand_over(const SessionGrant& grant, CallFilter filter = CallFilter::kRefuse);
+Status isolate_worker(const SessionGrant& grant, CallFilter filter = CallFilter::kRefuse);
 
 }  // namespace rcuda::server

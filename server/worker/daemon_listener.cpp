@@ -22,7 +22,7 @@ bool is_read(int reports) {
 
 }  // namespace
 
-DaemonListener::DaemonListener(int socket, int reports, std::function<void(WorkerMessage)> caller,
+DaemonListener::DaemonListener(int socket, int reports, std::function<void(ToWorker)> caller,
                                std::function<void(std::string why, bool only_this)> stop)
     : socket_(socket),
       reports_(reports),
@@ -102,17 +102,17 @@ void DaemonListener::run() {
 }
 
 bool DaemonListener::take_message() {
-  Result<WorkerMessage> message = receive_worker_message(socket_);
-  if (message.ok() && message->type == WorkerMessageType::kAttach) {
+  Result<ToWorker> message = receive_from_daemon(socket_);
+  auto* const received = message.ok() ? &*message : nullptr;
+  if (auto* const further = std::get_if<FurtherSocket>(received)) {
     MutexLock lock(mutex_);
     // The daemon passes on one for each index, and few in all.
-    streams_.try_emplace(message->index, std::move(message->descriptor));
+    streams_.try_emplace(further->index, std::move(further->descriptor));
     changed_.notify_all();
     return true;
   }
-  if (message.ok() &&
-      (message->type == WorkerMessageType::kPeer || message->type == WorkerMessageType::kLookup)) {
-    caller_(std::move(message).value());
+  if (std::get_if<PeerCall>(received) || std::get_if<ExportCall>(received)) {
+    caller_(std::move(*received));
     return true;
   }
   // A descriptor was lost, and with it one connection. The session goes on.
@@ -125,9 +125,9 @@ bool DaemonListener::take_message() {
     stopped_ = true;
     changed_.notify_all();
   }
-  if (message.ok() && message->type == WorkerMessageType::kStop && !message->body.empty()) {
-    const auto* text = reinterpret_cast<const char*>(message->body.data());
-    stop_(std::string(text, message->body.size()), true);
+  const auto* const stop = std::get_if<StopRequest>(received);
+  if (stop && !stop->why.empty()) {
+    stop_(stop->why, true);
   } else {
     stop_(message.ok() || is_read(reports_) ? "the server stops" : "the server is gone", false);
   }

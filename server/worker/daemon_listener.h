@@ -25,9 +25,9 @@ class DaemonListener {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `socket`, and the pipe for `reports`, outlive the listener. `only_this`: the daemon ends only
-  // this session, and goes on.
-  DaemonListener(int socket, int reports, std::function<void(WorkerMessage)> caller,
+  // `socket`, and the pipe for `reports`, outlive the listener. `caller` gets each PeerCall and
+  // ExportCall. `only_this`: the daemon ends only this session, and goes on.
+  DaemonListener(int socket, int reports, std::function<void(ToWorker)> caller,
                  std::function<void(std::string why, bool only_this)> stop);
   ~DaemonListener();
   DaemonListener(const DaemonListener&) = delete;
@@ -50,7 +50,7 @@ class DaemonListener {
 
   const int socket_;
   const int reports_;
-  const std::function<void(WorkerMessage)> caller_;
+  const std::function<void(ToWorker)> caller_;
   const std::function<void(std::string, bool)> stop_;
   UniqueFd event_;  // wakes the thread
   Mutex mutex_;

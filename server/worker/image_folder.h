@@ -18,7 +18,8 @@
 
 namespace rcuda::server {
 
-// Makes and opens the folder; to be called before hand_over(). `cache`: the daemon's cache folder.
+// Makes and opens the folder; to be called before isolate_worker(). `cache`: the daemon's cache
+// folder.
 Result<UniqueFd> open_image_folder(const std::string& cache, const SessionGrant& grant);
 
 }  // namespace rcuda::server

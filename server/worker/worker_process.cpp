@@ -10,6 +10,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "common/base/executable.h"
@@ -48,14 +49,9 @@ struct Daemon {
 };
 
 Status fail(const Daemon& daemon, Status status) {
-  WorkerMessage message;
-  message.type = WorkerMessageType::kFailed;
-  message.index = is_lasting(status) ? 1 : 0;
   // context() of a CUDA error lacks the number of the error; message() has it.
   const std::string reason = status.code() == Code::kCuda ? status.message() : status.context();
-  const auto* bytes = reinterpret_cast<const std::byte*>(reason.data());
-  message.body.assign(bytes, bytes + reason.size());
-  (void)send_report(daemon.reports, message, Deadline::max());
+  (void)send_report(daemon.reports, StartFailure{reason, is_lasting(status)}, Deadline::max());
   return status;
 }
 
@@ -98,21 +94,24 @@ WorkerReady offer_of(const LoadedDriver& driver, const DeviceSet& devices, std::
 }
 
 // Blocks until the daemon has sent a session. Nothing: the worker is not needed any more.
-Result<std::optional<SessionOrder>> receive_order(int daemon) {
-  SessionOrder order;
-  Result<WorkerMessage> message = receive_worker_message(daemon);
-  while (message.ok() && message->type == WorkerMessageType::kLedger) {
-    order.ledgers.push_back(std::move(message->descriptor));
-    message = receive_worker_message(daemon);
+Result<std::optional<GrantedSession>> receive_session(int daemon) {
+  GrantedSession session;
+  for (;;) {
+    Result<ToWorker> message = receive_from_daemon(daemon);
+    if (!message.ok()) return {std::nullopt};
+    if (auto* const ledger = std::get_if<LedgerMemory>(&*message)) {
+      session.ledgers.push_back(std::move(ledger->descriptor));
+    } else if (auto* const memory = std::get_if<WorkMemory>(&*message)) {
+      Result<WorkPage> work = WorkPage::open(std::move(memory->descriptor));
+      if (!work.ok()) return work.status();
+      session.work.emplace(std::move(work).value());
+    } else if (auto* const start = std::get_if<SessionStart>(&*message); start && session.work) {
+      session.start = std::move(*start);
+      return {std::move(session)};
+    } else {
+      return {std::nullopt};
+    }
   }
-  if (!message.ok() || message->type != WorkerMessageType::kWork) return {std::nullopt};
-  Result<WorkPage> work = WorkPage::open(std::move(message->descriptor));
-  if (!work.ok()) return work.status();
-  order.work.emplace(std::move(work).value());
-  message = receive_worker_message(daemon);
-  if (!message.ok() || message->type != WorkerMessageType::kSession) return {std::nullopt};
-  order.message = std::move(message).value();
-  return {std::move(order)};
 }
 
 // Blocks until the daemon has sent something. An error if another client of MPS has ended this
@@ -150,15 +149,15 @@ Status serve_sessions(const PreparedWorker& worker) {
   ProcessState before = process_state();
   std::vector<AddressRange> closed;  // for clients that were here
   for (;;) {
-    Result<std::optional<SessionOrder>> order = receive_order(worker.daemon);
-    if (!order.ok()) return fail({worker.daemon, worker.reports}, order.status());
-    if (!*order) {
+    Result<std::optional<GrantedSession>> granted = receive_session(worker.daemon);
+    if (!granted.ok()) return fail({worker.daemon, worker.reports}, granted.status());
+    if (!*granted) {
       look_for_leaks();
       return {};
     }
     {
-      WorkerSession session(worker, **order, {&user, &before, closed});
-      const Status served = session.serve(std::move((*order)->message));
+      WorkerSession session(worker, **granted, {&user, &before, closed});
+      const Status served = session.serve();
       if (!served.ok() || !session.may_be_followed()) return served;
       if (const Status cleaned = session.clean(); !cleaned.ok()) {
         RCUDA_DEBUG("this worker serves no other session: %s", cleaned.message().c_str());
@@ -166,13 +165,11 @@ Status serve_sessions(const PreparedWorker& worker) {
       }
       closed = session.left_closed();
     }
-    order = std::optional<SessionOrder>();
+    granted = std::optional<GrantedSession>();
     if (const Status clean = check_process(before); !clean.ok()) {
       return Status(clean).with_context("the worker serves no other session: its process");
     }
-    WorkerMessage message;
-    message.type = WorkerMessageType::kClean;
-    if (!send_report(worker.reports, message, Deadline::max()).ok()) return {};
+    if (!send_report(worker.reports, WorkerClean(), Deadline::max()).ok()) return {};
   }
 }
 
@@ -196,9 +193,7 @@ Status work(const Settings& settings, const Daemon& daemon, uint32_t base_number
         "several servers in one program may clash");
   }
   tls::prepare();
-  WorkerMessage ready;
-  ready.type = WorkerMessageType::kReady;
-  ready.body = wire::encode(offer_of(*driver, **devices, std::move(warning)));
+  const WorkerReady ready = offer_of(*driver, **devices, std::move(warning));
   // If the daemon has died, this worker is not needed, and nothing is logged.
   if (!send_report(daemon.reports, ready, Deadline::max()).ok()) return {};
   RCUDA_RETURN_IF_ERROR(
@@ -210,6 +205,7 @@ Status work(const Settings& settings, const Daemon& daemon, uint32_t base_number
 
 int run_worker(const Settings& settings, UniqueFd control, UniqueFd reports, uint32_t base_number) {
   set_log_name("rcuda-worker");
+  ::prctl(PR_SET_NAME, "rcuda-worker");  // not "exe", of the path by which it was started
   // What the daemon itself inherited is nothing for a session.
   ::close_range(static_cast<unsigned>(reports.get()) + 1, ~0u, 0);
   keep_log_apart();

@@ -17,7 +17,6 @@
 #include "common/messages/export_messages.h"
 #include "common/messages/message_io.h"
 #include "common/reach/connect.h"
-#include "common/reach/protocol_hash.h"
 #include "common/reach/session_link.h"
 #include "common/reach/socket_keys.h"
 #include "common/tls/keyed.h"
@@ -75,31 +74,36 @@ std::string path_in(const UniqueFd& folder, const std::string& file) {
 
 }  // namespace
 
-WorkerSession::WorkerSession(const PreparedWorker& worker, SessionOrder& order,
+WorkerSession::WorkerSession(const PreparedWorker& worker, GrantedSession& granted,
                              SessionHistory history)
-    : worker_(worker), order_(order), history_(std::move(history)) {}
+    : worker_(worker),
+      granted_(granted),
+      history_(std::move(history)),
+      grant_(granted.start.grant),
+      hello_(granted.start.hello) {}
 
 WorkerSession::~WorkerSession() = default;
 
-Status WorkerSession::serve(WorkerMessage message) {
+Status WorkerSession::serve() {
   begin_ = Clock::now();
-  Status status = become(message);
+  UniqueFd& socket = granted_.start.descriptor;
+  Status status = become_user();
   if (!status.ok()) {
     // This process may still be root's, and reads nothing of the client.
-    if (!grant_.key) refuse(std::move(message.descriptor), status);
+    if (!grant_.key) refuse(std::move(socket), status);
     RCUDA_ERROR("no session: %s", status.message().c_str());
-    tell_daemon({.outcome = "refused: " + status.context()});
+    report_totals({.outcome = "refused: " + status.context()});
     return {};
   }
-  status = admit(message);
-  Result<Socket> client = encrypted(std::move(message.descriptor), wire::kControlSocket);
+  status = check_request();
+  Result<Socket> client = encrypted(std::move(socket), wire::kControlSocket);
   if (!client.ok()) return left(client.status());
   // From here on, the client may send descriptors.
   if (status.ok() && !grant_.key) (void)take_descriptors(client->fd(), true);
   if (status.ok()) status = listen().with_context("the server's worker");
   if (!status.ok()) {
     refuse(*client, status);
-    tell_daemon({.outcome = "refused: " + status.context()});
+    report_totals({.outcome = "refused: " + status.context()});
     return {};
   }
   status = connect(std::move(client).value());
@@ -112,17 +116,12 @@ Status WorkerSession::serve(WorkerMessage message) {
 Status WorkerSession::left(const Status& why) const {
   RCUDA_WARN("the client (%s, pid %u) left before its session began: %s", hello_.program.c_str(),
              hello_.pid, why.message().c_str());
-  tell_daemon({.outcome = "the client left before its session began: " + why.context()});
+  report_totals({.outcome = "the client left before its session began: " + why.context()});
   return {};
 }
 
-// What the audit says of the session.
-void WorkerSession::tell_daemon(const SessionTotals& totals, bool waits) const {
-  WorkerMessage ended;
-  ended.type = WorkerMessageType::kEnded;
-  ended.index = waits ? 1 : 0;
-  ended.body = wire::encode(totals);
-  (void)send_report(worker_.reports, ended, Clock::now());
+void WorkerSession::report_totals(SessionTotals totals) const {
+  (void)send_report(worker_.reports, std::move(totals), Clock::now());
 }
 
 // Encrypts a socket of the client, if the session has a key.
@@ -132,18 +131,9 @@ Result<Socket> WorkerSession::encrypted(UniqueFd socket, uint32_t index) const {
                       Clock::now() + worker_.settings.handshake_timeout.milliseconds());
 }
 
-// The worker becomes the session's, with the folder that its user could not open. An error becomes
-// the refusal.
-Status WorkerSession::become(const WorkerMessage& message) {
-  Result<SessionStart> start = decode_session(message.body);
-  // The daemon starts workers by the path of its binary, and has accepted this Hello. So if the
-  // Hello is wrong here, the binary has changed.
-  if (!start.ok() || start->hello.protocol_hash != wire::protocol_hash()) {
-    return {Code::kProtocol,
-            "another build of rcuda was installed while the server ran: restart rcuda-server"};
-  }
-  grant_ = std::move(start->grant);
-  hello_ = std::move(start->hello);
+// Switches to the session's user. Opens the image folder first, because that user may not reach it.
+// Errors are sent to the client.
+Status WorkerSession::become_user() {
   if (const std::string cache = cache_folder_of(worker_.settings); !cache.empty()) {
     Result<UniqueFd> folder = open_image_folder(cache, grant_);
     if (folder.ok()) {
@@ -160,7 +150,7 @@ Status WorkerSession::become(const WorkerMessage& message) {
   if (user) return {};
   user = grant_;
   const bool logs = worker_.settings.call_filter.get() == kLogCalls;
-  RCUDA_RETURN_IF_ERROR(hand_over(grant_, logs ? CallFilter::kLog : CallFilter::kRefuse));
+  RCUDA_RETURN_IF_ERROR(isolate_worker(grant_, logs ? CallFilter::kLog : CallFilter::kRefuse));
   note_limits(history_.before);
   return {};
 }
@@ -192,17 +182,17 @@ std::string WorkerSession::encrypts_because() const {
 }
 
 // Checks the client's request. An error becomes the refusal.
-Status WorkerSession::admit(const WorkerMessage& message) {
+Status WorkerSession::check_request() {
   RCUDA_RETURN_IF_ERROR(worker_.devices.select(hello_.devices, &welcome_, &resources_));
   RCUDA_RETURN_IF_ERROR(
       check_share(worker_.driver.table, resources_.devices, grant_.limits.sm_percent));
   RCUDA_RETURN_IF_ERROR(check_contexts(worker_.driver.table, resources_.devices,
                                        worker_.settings.stop_timeout.get()));
-  RCUDA_RETURN_IF_ERROR(choose_medium(message.descriptor.get()));
+  RCUDA_RETURN_IF_ERROR(choose_medium(granted_.start.descriptor.get()));
   const auto planner = p2p::parse_planner_options(hello_.p2p_strategy, hello_.p2p_path);
   if (!planner.ok()) return planner.status();
 
-  Result<Quota> quota = Quota::make(std::move(grant_.allowances), std::move(order_.ledgers));
+  Result<Quota> quota = Quota::make(grant_.allowances, std::move(granted_.ledgers));
   if (!quota.ok()) return quota.status();
   resources_.quota = std::make_shared<Quota>(std::move(quota).value());
   resources_.limits = grant_.limits;
@@ -220,7 +210,7 @@ Status WorkerSession::admit(const WorkerMessage& message) {
   peers.spin = settings.spin.get();
   if (!grant_.own_user) peers.measurements_path = path_in(image_folder_, "p2p.toml");
 
-  std::memcpy(welcome_.token, message.token, sizeof welcome_.token);
+  std::memcpy(welcome_.token, granted_.start.token, sizeof welcome_.token);
   welcome_.driver_version = static_cast<uint32_t>(worker_.driver.version);
   welcome_.worker_pid = static_cast<uint32_t>(::getpid());
   welcome_.server = host_name();
@@ -282,8 +272,7 @@ Status WorkerSession::limit_devices() {
 // Messages of the daemon may arrive before the session runs.
 Status WorkerSession::listen() {
   listener_.emplace(
-      worker_.daemon, worker_.reports,
-      [this](WorkerMessage caller) { called_on(std::move(caller)); },
+      worker_.daemon, worker_.reports, [this](ToWorker caller) { called_on(std::move(caller)); },
       [this](std::string why, bool only_this) {
         MutexLock lock(mutex_);
         stopped_ = std::move(why);
@@ -293,22 +282,19 @@ Status WorkerSession::listen() {
   return listener_->start();
 }
 
-void WorkerSession::called_on(WorkerMessage caller) {
-  if (caller.type == WorkerMessageType::kLookup) {
-    const Result<wire::ExportQuery> query = wire::decode<wire::ExportQuery>(caller.body);
-    MutexLock lock(mutex_);
-    if (query && loop_) loop_->executor().names.answer(*query, std::move(caller.descriptor));
+void WorkerSession::called_on(ToWorker caller) {
+  MutexLock lock(mutex_);
+  if (auto* const call = std::get_if<ExportCall>(&caller)) {
+    if (loop_) loop_->executor().names.answer(call->query, std::move(call->descriptor));
     return;
   }
-  const Result<wire::PeerHello> called = wire::decode<wire::PeerHello>(caller.body);
-  if (!called) return;
-  MutexLock lock(mutex_);
+  auto& call = std::get<PeerCall>(caller);
   // Another worker may connect before loop_ is set: the client's end of the Link may be complete
   // before this one, and the client may already have introduced the two workers.
   if (loop_) {
-    loop_->executor().peers.called_on(*called, std::move(caller.descriptor));
+    loop_->executor().peers.called_on(call.hello, std::move(call.descriptor));
   } else if (early_.size() < kMostEarlyCallers) {
-    early_.emplace_back(*called, std::move(caller.descriptor));
+    early_.emplace_back(call.hello, std::move(call.descriptor));
   }
 }
 
@@ -344,7 +330,7 @@ Status WorkerSession::connect(Socket client) {
   }
   link_ = std::move(made->link);
   const bool fell_back = !made->refused.ok() || !welcome_.fell_back.empty();
-  if (fell_back && order_.work) order_.work->set_fell_back();
+  if (fell_back && granted_.work) granted_.work->set_fell_back();
   return {};
 }
 
@@ -387,7 +373,7 @@ Status WorkerSession::run() {
       },
       worker_.settings.stop_timeout.get());
   RCUDA_RETURN_IF_ERROR(watch.start());
-  SessionLoop session(resources_, {spin_time(worker_.settings), {}, &*order_.work});
+  SessionLoop session(resources_, {spin_time(worker_.settings), {}, &*granted_.work});
   {
     MutexLock lock(mutex_);
     loop_ = &session;
@@ -415,10 +401,10 @@ bool WorkerSession::may_be_followed(const Status& status, SessionLoop& session) 
 // last session meanwhile is dropped.
 bool WorkerSession::daemon_wants_more() const {
   for (;;) {
-    const Result<WorkerMessage> message = receive_worker_message(worker_.daemon);
+    const Result<ToWorker> message = receive_from_daemon(worker_.daemon);
     if (!message.ok() && message.status().code() == Code::kSystem) continue;  // a lost descriptor
-    if (!message.ok() || message->type == WorkerMessageType::kStop) return false;
-    if (message->type == WorkerMessageType::kClean) return true;
+    if (!message.ok() || std::get_if<StopRequest>(&*message)) return false;
+    if (std::get_if<CleanRequest>(&*message)) return true;
   }
 }
 
@@ -469,10 +455,10 @@ void WorkerSession::end(const Status& status, SessionLoop& session) {
   const SessionTotals totals{work, outcome};
   if (may_be_followed(status, session)) {
     Leftovers left = leftovers_of(session.executor());
-    const Status settled = settle(worker_.driver.table, left, [&] { tell_daemon(totals); });
+    const Status settled = settle(worker_.driver.table, left, [&] { report_totals(totals); });
     listener_.reset();  // from here on, this thread reads what the daemon says
     if (settled.ok() && !stopped_now()) {
-      tell_daemon(totals, true);
+      report_totals({work, outcome, true});
       if (daemon_wants_more()) {
         left_ = std::move(left);
         return;
@@ -480,7 +466,7 @@ void WorkerSession::end(const Status& status, SessionLoop& session) {
       ::_exit(0);
     }
   }
-  tell_daemon(totals);
+  report_totals(totals);
   look_for_leaks();
   ::_exit(status.ok() || status.code() == Code::kUnavailable ? 0 : 2);
 }

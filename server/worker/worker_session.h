@@ -2,14 +2,15 @@
 // the worker is clean again.
 //
 // Its phases, each a function of that name:
-//   become    makes the process the session's user (isolation.h); only before the first session
-//   admit     checks the client's request and makes the Welcome
-//   listen    starts to listen to the daemon: further sockets of the client, other workers, kStop
-//   connect   sends the Welcome and makes the Link
-//   prepare   makes the image cache and the capture of output
-//   run       runs the executor's loop, under the EndWatch
-//   end       logs the last line, and calls _exit unless another session may follow
-//   clean     makes the worker as it was before the session (cleaning.h)
+//   become_user    makes the process the session's user (isolation.h); only before the first
+//   session check_request  checks the client's request and makes the Welcome listen         starts
+//   to listen to the daemon: further sockets of the client, other workers,
+//                  StopRequest
+//   connect        sends the Welcome and makes the Link
+//   prepare        makes the image cache and the capture of output
+//   run            runs the executor's loop, under the EndWatch
+//   end            logs the last line, and calls _exit unless another session may follow
+//   clean          makes the worker as it was before the session (cleaning.h)
 // Until connect() has succeeded, the client may leave or be refused, and serve() returns. After
 // that the process ends with the session, unless
 //   - the daemon keeps workers (SessionGrant::may_be_followed), and none of its contexts is shared
@@ -66,10 +67,10 @@ struct PreparedWorker {
 };
 
 // What the daemon sends for a session.
-struct SessionOrder {
+struct GrantedSession {
   std::vector<UniqueFd> ledgers;  // of the grant's allowances
   std::optional<WorkPage> work;
-  WorkerMessage message{};  // kSession
+  SessionStart start;
 };
 
 // What passes from one session of a worker to the next.
@@ -81,28 +82,27 @@ struct SessionHistory {
 
 class WorkerSession {
  public:
-  // What `worker`, `order` and `history` point to outlives this object.
-  WorkerSession(const PreparedWorker& worker, SessionOrder& order, SessionHistory history);
+  // What `worker`, `granted` and `history` point to outlives this object.
+  WorkerSession(const PreparedWorker& worker, GrantedSession& granted, SessionHistory history);
   ~WorkerSession();
 
-  // `message`: kSession. Returns ok if there was no session, because the client was refused or
-  // left.
-  Status serve(WorkerMessage message);
+  // Returns ok if there was no session, because the client was refused or left.
+  Status serve();
   // After serve(): whether the process goes on. Then it is clean() that ends the session.
   bool may_be_followed() const { return left_.has_value(); }
   Status clean();
   const std::vector<AddressRange>& left_closed() const { return left_->kept; }
 
  private:
-  Status become(const WorkerMessage& message);
-  Status admit(const WorkerMessage& message);
+  Status become_user();
+  Status check_request();
   Status take_window();
   Status limit_devices();
   Status choose_medium(int socket);
   std::string encrypts_because() const;
   Status listen();
   Status left(const Status& why) const;
-  void tell_daemon(const SessionTotals& totals, bool waits = false) const;
+  void report_totals(SessionTotals totals) const;
   bool daemon_wants_more() const;
   Result<Socket> encrypted(UniqueFd socket, uint32_t index) const;
   Status connect(Socket client);
@@ -113,16 +113,16 @@ class WorkerSession {
   void stop(SessionLoop& session) const RCUDA_REQUIRES(mutex_);
   bool stopped_now() const;
 
-  void called_on(WorkerMessage caller);
+  void called_on(ToWorker caller);
 
   const PreparedWorker worker_;
-  SessionOrder& order_;
+  GrantedSession& granted_;
   SessionHistory history_;
   std::optional<Leftovers> left_;  // once the session has ended and another one may follow
   std::chrono::steady_clock::time_point begin_;
-  SessionGrant grant_;
+  const SessionGrant& grant_;
   UniqueFd image_folder_;
-  wire::Hello hello_;
+  const wire::Hello& hello_;
   wire::Welcome welcome_;
   std::optional<WindowGuard> guard_;  // the driver of resources_, if the session has a window
   SessionResources resources_;

@@ -5,9 +5,11 @@
 """
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 
@@ -84,6 +86,19 @@ class BuildsTest(unittest.TestCase):
         result = self.use(self.server())
         self.assertEqual(result.stdout, f"found 0 0 0 0 0\ndevice 0 0 0 0 0 0 {0x30003} {0x30003}\n")
         self.assertEqual(result.stderr, "")
+
+    # An upgrade of the package replaces the file.
+    def test_a_server_whose_file_was_replaced_serves_with_its_own_build(self):
+        with tempfile.TemporaryDirectory() as folder:
+            binary = os.path.join(folder, "rcuda-server")
+            shutil.copy(os.path.join(BUILD, "bin/rcuda-server"), binary)
+            server = self.server(binary=binary, options=("--pool", "0"))
+            os.unlink(binary)
+            with open(binary, "w") as file:
+                file.write("#!/bin/sh\nexit 1\n")
+            os.chmod(binary, 0o755)
+            result = self.use(server)
+            self.assertEqual(result.stdout.splitlines()[0], "found 0 0 0 0 0", server.text())
 
     def test_another_build(self):
         for transport in ("shm", "tcp"):

@@ -176,12 +176,12 @@ class ReuseTest(unittest.TestCase):
             process.stdin.flush()
         self.assertTrue(eventually(lambda: server.connecting() == size))
         server.process.send_signal(signal.SIGCONT)
-        self.assertTrue(eventually(lambda: " is ready after" in server.text()[known:]), server.text())
+        self.assertTrue(eventually(lambda: "starting -> idle" in server.text()[known:]), server.text())
         holder.kill()
         for process in [holder, *crowd]:
             err = process.communicate(timeout=120)[1]
             self.assertEqual(process.returncode, -9 if process is holder else 0, err + server.text())
-        early = server.text()[known:].split(" is ready after")[0].split(" is clean again")[:5]
+        early = server.text()[known:].split("starting -> idle")[0].split("cleaning -> idle")[:5]
         return sum(text.count(" starts with base") for text in early)
 
     def test_a_crowd_waits_for_the_workers_that_are_there(self):
@@ -189,7 +189,7 @@ class ReuseTest(unittest.TestCase):
 
         def before():
             self.run_program(server, "shm", "leave", "nothing")
-            self.assertTrue(eventually(lambda: " is clean again" in server.text()), server.text())
+            self.assertTrue(eventually(lambda: "cleaning -> idle" in server.text()), server.text())
         self.assertEqual(self.crowd(server, 16, before), 1, server.text())
 
     def test_a_crowd_does_not_wait_for_sessions_that_may_be_long(self):

@@ -35,9 +35,6 @@ int main() {
   if (::read(pipe[0], &held, sizeof held) != sizeof held || !held) return 1;
   rcuda::server::WorkerReady offer;
   offer.driver = "none";
-  rcuda::server::WorkerMessage ready;
-  ready.type = rcuda::server::WorkerMessageType::kReady;
-  ready.body = rcuda::wire::encode(offer);
-  if (!send_report(kReports, ready, rcuda::Deadline::max()).ok()) return 1;
+  if (!send_report(kReports, offer, rcuda::Deadline::max()).ok()) return 1;
   for (;;) ::pause();
 }

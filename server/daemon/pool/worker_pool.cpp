@@ -1,10 +1,12 @@
 #include "server/daemon/pool/worker_pool.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <iterator>
 #include <span>
+#include <unordered_set>
 
 #include <fcntl.h>
 #include <openssl/crypto.h>
@@ -18,44 +20,31 @@
 #include "common/reach/connect.h"
 #include "common/transport/media.h"
 #include "server/identity/owner.h"
-#include "server/protocol/session_grant.h"
 
 namespace rcuda::server {
 namespace {
 
 constexpr auto kCollectPause = std::chrono::milliseconds(10);
 
-Status add_memory(WorkerMessageType type, int memory, std::vector<WorkerMessage>* messages) {
-  WorkerMessage& message = messages->emplace_back();
-  message.type = type;
-  message.descriptor.reset(::fcntl(memory, F_DUPFD_CLOEXEC, 3));
-  return message.descriptor ? Status() : Status::from_errno(errno, "passing memory to a worker");
-}
-
-// The memory that a worker shares with the daemon: a ledger for each allowance, and the page for
-// what it does.
-Result<std::vector<WorkerMessage>> memory_messages(const Admission::Permit* permit,
-                                                   const WorkPage& work) {
-  std::vector<WorkerMessage> messages;
+// A worker gets the memory that it shares with the daemon, and then the session itself.
+Status send_session(int control, const ToWorker& start, const Admission::Permit* permit,
+                    const WorkPage& work, int socket) {
+  const auto now = WorkerPool::Clock::now();
   for (const int ledger : permit ? permit->ledgers() : std::vector<int>()) {
-    RCUDA_RETURN_IF_ERROR(add_memory(WorkerMessageType::kLedger, ledger, &messages));
+    RCUDA_RETURN_IF_ERROR(send_to_worker(control, LedgerMemory(), ledger, now));
   }
-  RCUDA_RETURN_IF_ERROR(add_memory(WorkerMessageType::kWork, work.descriptor(), &messages));
-  return messages;
-}
-
-Status send_all(int control, const std::vector<WorkerMessage>& messages) {
-  for (const WorkerMessage& message : messages) {
-    RCUDA_RETURN_IF_ERROR(send_worker_message(control, message, WorkerPool::Clock::now()));
-  }
-  return {};
+  RCUDA_RETURN_IF_ERROR(send_to_worker(control, WorkMemory(), work.descriptor(), now));
+  return send_to_worker(control, start, socket, now);
 }
 
 bool fill_randomly(std::span<uint8_t> bytes) {
   return ::getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size());
 }
 
-std::string outcome(int status) {
+// Of a process, by its status from waitpid().
+std::string outcome_of(std::optional<int> process) {
+  if (!process) return "ended, but its process remains: a debugger holds it";
+  const int status = *process;
   if (WIFEXITED(status)) return "exit status " + std::to_string(WEXITSTATUS(status));
   return std::string("signal ") + ::strsignal(WTERMSIG(status));
 }
@@ -102,6 +91,12 @@ size_t WorkerPool::sessions() const {
 
 // A session runs code of its client. Root's worker becomes the client's user before that.
 Status WorkerPool::check_user(const Identity& identity) {
+  if (identity.groups.size() > SessionGrant::kMostGroups) {
+    return Status(Code::kInvalidArgument, "user " + identity.user + " is in " +
+                                              std::to_string(identity.groups.size()) +
+                                              " groups, and a session can have " +
+                                              std::to_string(SessionGrant::kMostGroups));
+  }
   if (::geteuid() != 0 || identity.uid) return {};
   return Status(Code::kDenied, "user " + identity.user +
                                    " is not known on the server's machine, and a server that runs "
@@ -132,69 +127,48 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
   RCUDA_RETURN_IF_ERROR(check_user(identity));
   Result<WorkPage> work = WorkPage::make();
   if (!work.ok()) return work.status();
-  const Result<std::vector<WorkerMessage>> memory = memory_messages(permit->get(), *work);
-  if (!memory.ok()) return memory.status();
-  const Waiting client{&hello, *permit ? (*permit)->limits().sm_percent : 0, &identity};
-  for (Worker* const suitable : idle_for(client)) {
-    Worker& worker = *suitable;
-    SessionGrant grant = grant_to(identity, worker);
-    grant.owner = owner_of(identity, hello);
-    grant.key = key;
-    grant.port = port_;
-    if (!fill_randomly(grant.exporter)) return false;
-    const wire::ExportPlace exports = wire::export_place(grant.owner, grant.exporter);
-    if (*permit) {
-      grant.allowances = (*permit)->allowances();
-      grant.limits = (*permit)->limits();
-    }
-    const Result<std::vector<std::byte>> body = encode_session({std::move(grant), hello});
-    if (!body.ok()) return body.status();
-    WorkerMessage message;
-    message.type = WorkerMessageType::kSession;
-    message.peeked = static_cast<uint32_t>(peeked);
-    if (!fill_randomly(message.token)) return false;
-    worker.attach_tokens.clear();
-    for (uint32_t index = 0; index < wire::kMostSockets; ++index) {
-      worker.attach_tokens.emplace_back(wire::attach_token(message.token, index));
-    }
-    message.body = *body;
-    message.descriptor = std::move(*socket);
-    Status sent = send_all(worker.control.get(), *memory);
-    if (sent.ok()) sent = send_worker_message(worker.control.get(), message, Clock::now());
+  ToWorker message = make_start(hello, identity, permit->get());
+  auto& start = std::get<SessionStart>(message);
+  start.grant.key = key;
+  start.peeked = static_cast<uint32_t>(peeked);
+  if (!fill_randomly(start.grant.exporter) || !fill_randomly(start.token)) return false;
+  const Waiting client{&hello, start.grant.limits.sm_percent, &identity};
+  for (Worker* const worker : idle_for(client)) {
+    const Status sent =
+        send_session(worker->control.get(), message, permit->get(), *work, socket->get());
+    if (sent.code() == Code::kInvalidArgument) return sent;
     if (!sent.ok()) {
-      *socket = std::move(message.descriptor);
-      give_up(worker, sent);
+      // It has just died, or does not read. It may have got a part of the session.
+      RCUDA_WARN("worker %d took no session and is ended: %s", worker->pid, sent.message().c_str());
+      ::kill(worker->pid, SIGKILL);
+      enter(*worker, State::kStopping);
       continue;
     }
-    worker.permit = std::move(*permit);
-    worker.work = std::move(work).value();
-    worker.work->close_descriptor();
-    worker.exports = exports;
-    hand_over(worker, hello, identity);
-    if (audit_) audit_->began(audited(worker));
+    socket->reset();
+    worker->permit = std::move(*permit);
+    worker->work = std::move(work).value();
+    worker->work->close_descriptor();
+    begin_session(*worker, start, identity);
     return true;
   }
   return false;
 }
 
-// A worker that has just died, or that does not read. It may have got a part of a session.
-void WorkerPool::give_up(Worker& worker, const Status& why) {
-  RCUDA_WARN("worker %d took no session and is ended: %s", worker.pid, why.message().c_str());
-  ::kill(worker.pid, SIGKILL);
-  worker.state = State::kEnding;
-}
-
 // The worker has got the session.
-void WorkerPool::hand_over(Worker& worker, const wire::Hello& hello, const Identity& identity) {
+void WorkerPool::begin_session(Worker& worker, const SessionStart& start,
+                               const Identity& identity) {
+  const wire::Hello& hello = start.hello;
+  enter(worker, State::kBusy);
   device_sets_.used(worker.devices);
-  worker.state = State::kBusy;
-  worker.owner = owner_of(identity, hello);
+  demand_.taken(worker.since);
+  worker.owner = start.grant.owner;
+  worker.exports = wire::export_place(start.grant.owner, start.grant.exporter);
+  for (uint32_t index = 0; index < wire::kMostSockets; ++index) {
+    worker.attach_tokens.emplace_back(wire::attach_token(start.token, index));
+  }
   worker.totals.reset();
-  worker.heard = !reuses();
   worker.ended_by.clear();
   worker.look_at = {};
-  worker.since = Clock::now();
-  demand_.taken(worker.since);
   wire::session_name(hello.session, worker.client);
   worker.index = hello.worker;
   worker.fallback = transport::find_medium(hello.fallback) ? hello.fallback : "";
@@ -208,24 +182,34 @@ void WorkerPool::hand_over(Worker& worker, const wire::Hello& hello, const Ident
                     0,
                     hello.devices,
                     identity.job};
+  if (audit_) audit_->began(audited(worker));
 }
 
-SessionGrant WorkerPool::grant_to(const Identity& identity, const Worker& worker) const {
-  SessionGrant grant;
+SessionStart WorkerPool::make_start(const wire::Hello& hello, const Identity& identity,
+                                    const Admission::Permit* permit) const {
+  SessionStart start;
+  start.hello = hello;
+  SessionGrant& grant = start.grant;
   grant.user = identity.user;
+  grant.owner = owner_of(identity, hello);
+  grant.port = port_;
   grant.uid = identity.uid;
   grant.gid = identity.gid;
   grant.groups = identity.groups;
   grant.own_user = identity.uid == ::geteuid() && identity.method != "insecure";
   grant.may_be_followed = reuses();
+  if (permit) {
+    grant.allowances = permit->allowances();
+    grant.limits = permit->limits();
+  }
   const auto in_cgroup = [&](const char* controller) {
-    return worker.cgroup && cgroups_->has(controller);
+    return cgroups_ && cgroups_->has(controller);
   };
   if (!in_cgroup("memory")) grant.most_data_bytes = settings_.session_memory.get();
   if (!in_cgroup("pids")) {
     grant.most_processes = static_cast<uint64_t>(settings_.session_processes.get());
   }
-  return grant;
+  return start;
 }
 
 bool WorkerPool::attach(const wire::Attach& attach, size_t peeked, UniqueFd socket) {
@@ -235,12 +219,7 @@ bool WorkerPool::attach(const wire::Attach& attach, size_t peeked, UniqueFd sock
     std::optional<wire::AttachToken>& token = worker.attach_tokens[attach.index];
     if (!token || CRYPTO_memcmp(token->data(), attach.token, token->size()) != 0) continue;
     token.reset();
-    WorkerMessage message;
-    message.type = WorkerMessageType::kAttach;
-    message.peeked = static_cast<uint32_t>(peeked);
-    message.index = attach.index;
-    message.descriptor = std::move(socket);
-    return send_worker_message(worker.control.get(), message, Clock::now()).ok();
+    return pass_on(worker, FurtherSocket{attach.index, static_cast<uint32_t>(peeked)}, &socket);
   }
   return false;
 }
@@ -251,11 +230,7 @@ bool WorkerPool::call_on(const wire::PeerHello& hello, size_t peeked, UniqueFd* 
         CRYPTO_memcmp(worker.client, hello.session, sizeof hello.session) != 0) {
       continue;
     }
-    WorkerMessage message;
-    message.type = WorkerMessageType::kPeer;
-    message.peeked = static_cast<uint32_t>(peeked);
-    message.body = wire::encode(hello);
-    return pass_on(worker, std::move(message), socket);
+    return pass_on(worker, PeerCall{hello, static_cast<uint32_t>(peeked)}, socket);
   }
   return false;
 }
@@ -267,20 +242,15 @@ bool WorkerPool::look_up(const wire::ExportQuery& query, uid_t user, size_t peek
         CRYPTO_memcmp(worker.exports.data(), query.place.data(), query.place.size()) != 0) {
       continue;
     }
-    WorkerMessage message;
-    message.type = WorkerMessageType::kLookup;
-    message.peeked = static_cast<uint32_t>(peeked);
-    message.body = wire::encode(query);
-    return pass_on(worker, std::move(message), socket);
+    return pass_on(worker, ExportCall{query, static_cast<uint32_t>(peeked)}, socket);
   }
   return false;
 }
 
-bool WorkerPool::pass_on(Worker& worker, WorkerMessage message, UniqueFd* socket) {
-  message.descriptor = std::move(*socket);
-  if (send_worker_message(worker.control.get(), message, Clock::now()).ok()) return true;
-  *socket = std::move(message.descriptor);  // it has just died, or does not read
-  return false;
+bool WorkerPool::pass_on(Worker& worker, const ToWorker& message, UniqueFd* socket) {
+  const Status sent = send_to_worker(worker.control.get(), message, socket->get(), Clock::now());
+  if (sent.ok()) socket->reset();
+  return sent.ok();  // if not, the worker has just died, or does not read
 }
 
 uid_t WorkerPool::user_of(const Worker& worker) {
@@ -297,7 +267,7 @@ void WorkerPool::end_leased(const std::string& lease, const std::string& why) {
   for (Worker& worker : workers_) {
     if (!worker.is(State::kBusy) || worker.identity.lease != lease) continue;
     worker.lease_ended = true;
-    end(worker, why);
+    stop_session(worker, why);
   }
   lease_totals_.erase(lease);
 }
@@ -308,20 +278,16 @@ Status WorkerPool::end_session(uint32_t worker_pid,
   for (Worker& worker : workers_) {
     if (worker.pid != static_cast<pid_t>(worker_pid) || !worker.is(State::kBusy)) continue;
     if (!may_end(worker.identity)) break;
-    end(worker, why);
+    stop_session(worker, why);
     return {};
   }
   return Status(Code::kNotFound, "no session of yours has worker " + std::to_string(worker_pid) +
                                      " here: rcuda-smi lists the workers of sessions");
 }
 
-void WorkerPool::end(Worker& worker, const std::string& why) {
+void WorkerPool::stop_session(Worker& worker, const std::string& why) {
   if (worker.kill_at) return;
-  WorkerMessage message;
-  message.type = WorkerMessageType::kStop;
-  const auto* text = reinterpret_cast<const std::byte*>(why.data());
-  message.body.assign(text, text + why.size());
-  (void)send_worker_message(worker.control.get(), message, Clock::now());
+  (void)send_to_worker(worker.control.get(), StopRequest{why}, -1, Clock::now());
   worker.kill_at = Clock::now() + 2 * settings_.stop_timeout.get();
 }
 
@@ -335,40 +301,64 @@ std::vector<Leases::Use> WorkerPool::uses() const {
   return uses;
 }
 
+void WorkerPool::enter(Worker& worker, State state, const std::string& outcome) {
+  const Clock::time_point now = Clock::now();
+  assert(may_follow(worker.state, state));
+  RCUDA_DEBUG("worker %d: %s -> %s after %.0f ms", worker.pid, to_string(worker.state),
+              to_string(state),
+              std::chrono::duration<double, std::milli>(now - worker.since).count());
+  if (worker.is(State::kBusy)) {
+    count_end(worker);
+    if (audit_) audit_->ended(audited(worker), worker.totals, outcome);
+  }
+  worker.state = state;
+  worker.since = now;
+  worker.reads_reports = state == State::kCleaning || (state == State::kBusy && reuses());
+  worker.kill_at.reset();
+  if (state == State::kBusy || state == State::kCleaning) return;
+  // Only now is nothing of its session left.
+  worker.permit.reset();
+  worker.work.reset();
+  worker.attach_tokens.clear();
+  worker.identity = {};
+  worker.session = {};
+}
+
 void WorkerPool::add_descriptors(std::vector<pollfd>* items) const {
   for (const Worker& worker : workers_) {
-    if (!worker.ask_at) items->push_back({worker.process.get(), POLLIN, 0});
-    if (worker.is_read()) items->push_back({worker.reports.get(), POLLIN, 0});
+    if (worker.is(State::kEnded)) continue;
+    items->push_back({worker.process.get(), POLLIN, 0});
+    if (worker.reads_reports) items->push_back({worker.reports.get(), POLLIN, 0});
     const int log = worker.log.descriptor(Clock::now());
-    if (log >= 0 && !worker.ask_at) items->push_back({log, POLLIN, 0});
+    if (log >= 0) items->push_back({log, POLLIN, 0});
   }
 }
 
-void WorkerPool::handle(const std::vector<pollfd>& items) {
-  const auto is_ready = [&](int descriptor) {
-    return std::any_of(items.begin(), items.end(), [&](const pollfd& item) {
-      return descriptor >= 0 && item.fd == descriptor && item.revents != 0;
-    });
-  };
+void WorkerPool::handle(std::span<const pollfd> items) {
+  std::unordered_set<int> ready;
+  for (const pollfd& item : items) {
+    if (item.revents != 0) ready.insert(item.fd);
+  }
   const Clock::time_point now = Clock::now();
   for (auto worker = workers_.begin(); worker != workers_.end();) {
-    if (is_ready(worker->log.descriptor(now))) worker->log.relay(now);
-    if (worker->is_read() && is_ready(worker->reports.get())) read(*worker);
+    if (ready.contains(worker->log.descriptor(now))) worker->log.relay(now);
+    if (worker->reads_reports && ready.contains(worker->reports.get())) read(*worker);
     if (worker->is(State::kStarting) && now - worker->since > settings_.start_timeout.get()) {
       did_not_start(
           *worker, Status(Code::kTimeout, "a worker did not initialise its driver in time"), false);
       ::kill(worker->pid, SIGKILL);
-      // It may be stuck in the driver and live on. Another one takes its place.
-      worker->state = State::kEnding;
-      worker->hangs = true;
+      enter(*worker, State::kHanging);  // another one takes its place
     }
-    if (now >= worker->look_at) worker->look_at = enforce_time(*worker, now);
+    if (worker->is(State::kBusy) && now >= worker->look_at) {
+      worker->look_at = enforce_time(*worker, now);
+    }
     if (worker->kill_at && now >= *worker->kill_at) {
       RCUDA_WARN("worker %d did not end its session in time and is killed", worker->pid);
       ::kill(worker->pid, SIGKILL);
       worker->kill_at.reset();
     }
-    const bool ended = worker->ask_at ? now >= *worker->ask_at : is_ready(worker->process.get());
+    const bool ended =
+        worker->is(State::kEnded) ? now >= worker->look_at : ready.contains(worker->process.get());
     const bool gone = ended && reap(*worker);
     if (gone) orphans_at_ = now;
     worker = gone ? workers_.erase(worker) : std::next(worker);
@@ -377,104 +367,80 @@ void WorkerPool::handle(const std::vector<pollfd>& items) {
 }
 
 void WorkerPool::read(Worker& worker) {
-  Result<std::optional<WorkerMessage>> message = worker.reader.read(worker.reports.get());
+  Result<std::optional<ToDaemon>> message = worker.reader.read(worker.reports.get());
   if (!message.ok()) {
-    worker.heard = true;  // it died; its pidfd reports that too
+    worker.reads_reports = false;  // it died; its pidfd reports that too
   } else if (*message && worker.is(State::kStarting)) {
-    read_start(worker, **message);
+    read_start(worker, std::move(**message));
   } else if (*message) {
-    read_session(worker, **message);
+    read_session(worker, std::move(**message));
   }
 }
 
-void WorkerPool::read_start(Worker& worker, const WorkerMessage& message) {
-  if (message.type == WorkerMessageType::kReady) {
-    Result<WorkerReady> ready = wire::decode<WorkerReady>(message.body);
-    if (!ready.ok()) {
-      worker.said_why = true;
-      return did_not_start(
-          worker,
-          Status(ready.status())
-              .with_context("another build of rcuda was installed while the server "
-                            "ran: restart rcuda-server"),
-          true);
-    }
-    worker.state = State::kIdle;
-    if (!ready->warning.empty() && ready->warning != warning_) {
-      RCUDA_WARN("%s", ready->warning.c_str());
-      warning_ = ready->warning;
-    }
-    const bool scout = !worker.devices;
-    if (scout) device_sets_.learn(*ready);
-    if (scout || !device_sets_.per_session()) offer_ = std::move(ready).value();
-    failures_ = 0;
-    last_failure_ = {};
-    lasting_.reset();
-    crash_.reset();
-    ++totals_.worker_starts;
-    totals_.worker_start_us += static_cast<uint64_t>(
-        std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - worker.since).count());
-    RCUDA_DEBUG("worker %d is ready after %.0f ms", worker.pid,
-                std::chrono::duration<double, std::milli>(Clock::now() - worker.since).count());
-    if (scout) stop(worker);
-  } else if (message.type == WorkerMessageType::kFailed) {
-    worker.said_why = true;
-    did_not_start(
-        worker,
-        Status(Code::kUnavailable, std::string(reinterpret_cast<const char*>(message.body.data()),
-                                               message.body.size())),
-        message.index == 1);
+void WorkerPool::read_start(Worker& worker, ToDaemon message) {
+  if (const auto* failure = std::get_if<StartFailure>(&message)) {
+    did_not_start(worker, Status(Code::kUnavailable, failure->reason), failure->lasts);
+    return enter(worker, State::kStopping);
   }
+  auto* const ready = std::get_if<WorkerReady>(&message);
+  if (!ready) return;
+  ++totals_.worker_starts;
+  totals_.worker_start_us += static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - worker.since).count());
+  enter(worker, State::kIdle);
+  if (!ready->warning.empty() && ready->warning != warning_) {
+    RCUDA_WARN("%s", ready->warning.c_str());
+    warning_ = ready->warning;
+  }
+  const bool scout = !worker.devices;
+  if (scout) device_sets_.learn(*ready);
+  if (scout || !device_sets_.per_session()) offer_ = std::move(*ready);
+  failures_ = 0;
+  last_failure_ = {};
+  lasting_.reset();
+  crash_.reset();
+  if (scout) stop_worker(worker);
 }
 
 bool WorkerPool::reap(Worker& worker) {
   int status = 0;
-  if (::waitpid(worker.pid, &status, WNOHANG) == 0) {
-    worker.ask_at = Clock::now() + kCollectPause;
-    return false;
-  }
-  worker.ask_at.reset();
+  const bool reaped = ::waitpid(worker.pid, &status, WNOHANG) != 0;
+  if (!worker.is(State::kEnded)) handle_end(worker, reaped ? std::optional(status) : std::nullopt);
+  worker.look_at = Clock::now() + kCollectPause;
+  return reaped;
+}
+
+void WorkerPool::handle_end(Worker& worker, std::optional<int> status) {
   worker.log.finish(Clock::now());
-  // Its message about the failure may still be in the pipe.
-  if (worker.is(State::kStarting)) read(worker);
-  const bool clean = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  if (worker.is(State::kBusy)) {
-    // Its report of the session's end may still be in the pipe.
-    if (!worker.totals) read(worker);
-    record_end(worker, !worker.ended_by.empty() ? worker.ended_by
-                       : worker.totals          ? worker.totals->outcome
-                                                : outcome(status));
-    if (clean) {
-      RCUDA_DEBUG("worker %d ended with its session", worker.pid);
-    } else {
-      report_end(worker, status);
-    }
-  } else if (worker.is(State::kStarting) && !worker.said_why) {
+  // Its last report may still be in the pipe.
+  if (worker.is(State::kStarting) || (worker.is(State::kBusy) && !worker.totals)) read(worker);
+  log_end(worker, status);
+  enter(worker, State::kEnded,
+        !worker.ended_by.empty() ? worker.ended_by
+        : worker.totals          ? worker.totals->outcome
+                                 : outcome_of(status));
+}
+
+void WorkerPool::log_end(const Worker& worker, std::optional<int> status) {
+  const std::string how = outcome_of(status);
+  if (worker.is(State::kStarting)) {
     const bool lasts = ends_again(worker, status);
     did_not_start(worker,
-                  Status(Code::kUnavailable, "a worker ended with " + outcome(status) +
+                  Status(Code::kUnavailable, "a worker ended with " + how +
                                                  " before it was ready: see the server's log"),
                   lasts);
-  } else if (worker.is(State::kCleaning)) {
-    RCUDA_DEBUG("worker %d is not clean and ended with %s", worker.pid, outcome(status).c_str());
   } else if (worker.is(State::kIdle)) {
     // SIGTERM and SIGINT are also what a terminal or an init system sends to the server itself and
     // to its workers.
-    const bool asked =
-        WIFSIGNALED(status) && (WTERMSIG(status) == SIGINT || WTERMSIG(status) == SIGTERM);
+    const bool asked = status && WIFSIGNALED(*status) &&
+                       (WTERMSIG(*status) == SIGINT || WTERMSIG(*status) == SIGTERM);
     RCUDA_LOG(asked ? LogLevel::kInfo : LogLevel::kWarn, "idle worker %d ended with %s", worker.pid,
-              outcome(status).c_str());
+              how.c_str());
   }
-  return true;
-}
-
-void WorkerPool::record_end(const Worker& worker, const std::string& outcome) {
-  count_end(worker);
-  if (audit_) audit_->ended(audited(worker), worker.totals, outcome);
-}
-
-// A session that has ended badly.
-void WorkerPool::report_end(const Worker& worker, int status) {
+  if (!worker.is(State::kBusy) || (status && WIFEXITED(*status) && WEXITSTATUS(*status) == 0)) {
+    return;
+  }
+  // A session that has ended badly.
   const OutOfMemory events = worker.cgroup ? worker.cgroup->out_of_memory() : OutOfMemory();
   if (events.kills > 0 && events.limit_hits > 0) {
     RCUDA_WARN(
@@ -488,8 +454,7 @@ void WorkerPool::report_end(const Worker& worker, int status) {
         "RCUDA_SERVER_SESSION_MEMORY limits what a session can take",
         worker.pid, worker.identity.user.c_str());
   } else {
-    RCUDA_WARN("worker %d, which served a session, ended with %s", worker.pid,
-               outcome(status).c_str());
+    RCUDA_WARN("worker %d, which served a session, ended with %s", worker.pid, how.c_str());
   }
 }
 
@@ -500,7 +465,6 @@ WorkerPool::Clock::time_point WorkerPool::next_deadline() const {
   if (retry_at_ > now) next = std::min(next, retry_at_);
   if (waiting_ > 0 && counted_at() > now) next = std::min(next, counted_at());
   for (const Worker& worker : workers_) {
-    if (worker.ask_at) next = std::min(next, *worker.ask_at);
     if (worker.log.resumes_at() > now) next = std::min(next, worker.log.resumes_at());
     if (waiting_ > 0 && is_clean_soon(worker)) {
       next = std::min(next, clean_by(worker));
@@ -509,7 +473,7 @@ WorkerPool::Clock::time_point WorkerPool::next_deadline() const {
       next = std::min(next, worker.since + settings_.pool_time.get());
     }
     if (worker.kill_at) next = std::min(next, *worker.kill_at);
-    if (worker.is(State::kBusy)) next = std::min(next, worker.look_at);
+    if (worker.is(State::kBusy) || worker.is(State::kEnded)) next = std::min(next, worker.look_at);
     if (worker.is(State::kStarting)) {
       next = std::min(next, worker.since + settings_.start_timeout.get());
     }
@@ -518,20 +482,21 @@ WorkerPool::Clock::time_point WorkerPool::next_deadline() const {
 }
 
 void WorkerPool::shutdown() {
-  for (Worker& worker : workers_) stop(worker);
+  for (Worker& worker : workers_) stop_worker(worker);
   collect(Clock::now() + settings_.stop_timeout.get());
   for (Worker& worker : workers_) {
     RCUDA_WARN("worker %d did not end in time and is killed", worker.pid);
     ::kill(worker.pid, SIGKILL);
   }
   collect(Clock::now() + settings_.stop_timeout.get());
-  for (const Worker& worker : workers_) {
+  for (Worker& worker : workers_) {
     RCUDA_WARN(
         "worker %d was killed and does not end: it is stuck in the GPU's driver, or a debugger "
         "holds it; it is left behind",
         worker.pid);
-    if (!worker.is_busy()) continue;
-    record_end(worker, worker.totals ? worker.totals->outcome : "killed, but its process remains");
+    if (worker.is(State::kEnded)) continue;
+    enter(worker, State::kEnded,
+          worker.totals ? worker.totals->outcome : "killed, but its process remains");
   }
   workers_.clear();
 }

@@ -32,6 +32,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,7 @@
 #include "server/daemon/pool/cgroup.h"
 #include "server/daemon/pool/device_sets.h"
 #include "server/daemon/pool/pool_demand.h"
+#include "server/daemon/pool/worker_state.h"
 #include "server/identity/identity.h"
 #include "server/protocol/reports.h"
 #include "server/protocol/session_grant.h"
@@ -88,8 +90,8 @@ class WorkerPool {
     const Identity* identity = nullptr;  // null: it gets no worker that has served somebody
   };
   // worker_pool_fill.cpp: starts the workers that are missing for the idle target and for the
-  // `waiting` sessions, and ends idle workers beyond that.
-  void refill(const std::vector<Waiting>& waiting);
+  // `waiting` sessions, and ends idle workers beyond that. `drains`: no idle workers are wanted.
+  void refill(const std::vector<Waiting>& waiting, bool drains = false);
   // Whether a session of that user can run here. assign() checks it as well.
   static Status check_user(const Identity& identity);
   // Whether an idle worker suits the client: its devices, its share, and a base that it does not
@@ -98,8 +100,8 @@ class WorkerPool {
   // Assigns a session to such a worker. Returns false if there is none. On success it takes the
   // socket and closes it here, and it takes the permit and keeps it until the worker is reaped. An
   // error means that this client can have no session, and says why.
-  // `key`: see SessionGrant. `peeked`: see WorkerMessage, here as in attach() and the following.
-  // `permit`: may point to null, for a session without limits.
+  // `key`: see SessionGrant. `peeked`: see worker_messages.h, here as in attach() and the
+  // following. `permit`: may point to null, for a session without limits.
   Result<bool> assign(const wire::Hello& hello, const Identity& identity,
                       const std::optional<tls::Key>& key, size_t peeked, UniqueFd* socket,
                       std::unique_ptr<Admission::Permit>* permit);
@@ -117,8 +119,9 @@ class WorkerPool {
   bool runs_as(uid_t user) const;
 
   void add_descriptors(std::vector<pollfd>* items) const;
-  // Handles the events of every worker whose descriptors are ready.
-  void handle(const std::vector<pollfd>& items);
+  // Handles the events of every worker whose descriptors are ready. Takes time in proportion to the
+  // number of workers and of items.
+  void handle(std::span<const pollfd> items);
   // When handle() and refill() must be called again even without an event.
   Clock::time_point next_deadline() const;
 
@@ -162,10 +165,10 @@ class WorkerPool {
   Status lasting_failure(const Waiting& client) const;
 
  private:
-  // A worker that serves another session goes from kBusy to kCleaning to kIdle.
-  enum class State { kStarting, kIdle, kBusy, kCleaning, kEnding };
+  using State = WorkerState;
   struct Worker {
     State state = State::kStarting;
+    Clock::time_point since;  // when it entered the state
     pid_t pid = -1;
     UniqueFd process;  // pidfd
     std::unique_ptr<WorkerCgroup> cgroup;
@@ -174,48 +177,41 @@ class WorkerPool {
     UniqueFd control;  // for sending only
     UniqueFd reports;  // pipe from the worker (reports.h)
     ReportReader reader;
+    bool reads_reports = true;  // until it has said what it says in this state
     WorkerLog log;
     Base base;
     std::vector<std::optional<wire::AttachToken>> attach_tokens;  // of sockets that may still come
-    Clock::time_point since;
     std::string owner;  // of its sessions so far, who alone may have it; empty: none so far
     std::optional<Clock::time_point> returned;  // when its last session was over
-    wire::ServerStatus::Session session;        // while busy, like the next eight
+    wire::ServerStatus::Session session;        // while busy, like the following
     Identity identity;
     std::unique_ptr<Admission::Permit> permit;
     std::optional<WorkPage> work;
     std::optional<SessionTotals> totals;  // once it has said that its session is over
-    bool heard = false;                   // nothing more of it is read in this session
     wire::ExportPlace exports{};          // where others look up what it exports
     uint8_t client[16] = {};              // session_name() of Hello::session
     uint32_t index = 0;                   // Hello::worker
-    bool said_why = false;                // why it could not start is already reported to failed()
-    bool hangs = false;                   // did not start in time; it is killed but has not ended
-    // Set if the process has ended but waitpid() does not report it yet, because a tracer (a
-    // debugger) is notified first: when to call waitpid() again.
-    std::optional<Clock::time_point> ask_at;
-    Clock::time_point look_at{};               // while busy: when to enforce limits of time
-    std::optional<Clock::time_point> kill_at;  // its session should have ended by then
+    // When to act without an event. Busy: to enforce limits of time. Ended: to call waitpid().
+    Clock::time_point look_at{};
+    std::optional<Clock::time_point> kill_at;  // its session, or the cleaning, should have ended
     std::string fallback;                      // Hello::fallback
     std::string ended_by;                      // the daemon's reason, for the audit
     bool lease_ended = false;                  // what the session does counts for no lease
 
-    bool is(State what) const { return state == what && !ask_at; }
-    // Also if the process has ended meanwhile and waits for its tracer.
-    bool is_busy() const { return state == State::kBusy; }
+    bool is(State what) const { return state == what; }
     bool is_spare() const {
       return is(State::kStarting) || is(State::kIdle) || is(State::kCleaning);
     }
     bool is_kept() const { return !owner.empty() && (is(State::kIdle) || is(State::kCleaning)); }
-    bool is_read() const {
-      return !heard && (is(State::kStarting) || is(State::kBusy) || is(State::kCleaning));
-    }
   };
 
+  // The only way in which a worker changes its state (worker_state.h). `outcome`: of its session,
+  // if that is over.
+  void enter(Worker& worker, State state, const std::string& outcome = {});
   Status start(const Base& base, const DeviceSets::Key& devices, uint32_t sm_percent);
   Status hold(Worker* worker);
   bool shows(const Worker& worker, const Identity& to) const;
-  void end(Worker& worker, const std::string& why);
+  void stop_session(Worker& worker, const std::string& why);
   // Adds a session to what those of a lease have done.
   static void add_to_lease(const Worker& worker, wire::LeaseInfo* lease);
   // Adds a session that has ended to the totals and to its lease's.
@@ -224,16 +220,16 @@ class WorkerPool {
   static wire::ServerStatus::Session session_of(const Worker& worker);
   static AuditedSession audited(const Worker& worker);
   bool suits(const Worker& worker, const Waiting& client) const;
-  SessionGrant grant_to(const Identity& identity, const Worker& worker) const;
+  // The one place that grants. The message lacks the random bytes and the key.
+  SessionStart make_start(const wire::Hello& hello, const Identity& identity,
+                          const Admission::Permit* permit) const;
   std::vector<Worker*> idle_for(const Waiting& client);
   static uid_t user_of(const Worker& worker);
-  // On success it takes the socket of the message and closes it here; otherwise `socket` has it.
-  static bool pass_on(Worker& worker, WorkerMessage message, UniqueFd* socket);
-  void give_up(Worker& worker, const Status& why);
-  void hand_over(Worker& worker, const wire::Hello& hello, const Identity& identity);
-  void report_end(const Worker& worker, int status);
-  void record_end(const Worker& worker, const std::string& outcome);
-  void stop(Worker& worker);
+  // On success it closes the socket here.
+  static bool pass_on(Worker& worker, const ToWorker& message, UniqueFd* socket);
+  void begin_session(Worker& worker, const SessionStart& start, const Identity& identity);
+  void log_end(const Worker& worker, std::optional<int> status);
+  void stop_worker(Worker& worker);
   bool may_start() const;
   bool had_better_wait(const Waiting& client) const;
   // When it shows how many clients come at once.
@@ -241,18 +237,19 @@ class WorkerPool {
   bool cleans() const;
   Base choose_base(const wire::Hello* hello) const;
   void read(Worker& worker);
-  void read_start(Worker& worker, const WorkerMessage& message);
+  void read_start(Worker& worker, ToDaemon message);
   // worker_pool_reuse.cpp
-  void read_session(Worker& worker, const WorkerMessage& message);
+  void read_session(Worker& worker, ToDaemon message);
   bool wants_back(const Worker& worker) const;
-  void rest(Worker& worker);
   bool reuses() const;
   // Until when clients wait for a worker that is being cleaned: for as long as the start of another
   // one takes.
   Clock::time_point clean_by(const Worker& worker) const;
   // Whether it is being cleaned, and will be ready before a worker that starts now.
   bool is_clean_soon(const Worker& worker) const;
-  // Returns false while waitpid() does not report the end, because of a tracer.
+  // The process of a worker has ended. `status`: of waitpid(); none: a tracer keeps it.
+  void handle_end(Worker& worker, std::optional<int> status);
+  // Returns false while waitpid() does not report the end.
   bool reap(Worker& worker);
   void collect(Clock::time_point deadline);
   // worker_pool_limits.cpp: enforces the limits that a worker should enforce itself. Returns when
@@ -261,7 +258,7 @@ class WorkerPool {
   void end_orphans();
   // In worker_pool_failures.cpp. Whether a worker that started after this one's end would end in
   // the same way.
-  bool ends_again(const Worker& worker, int status);
+  bool ends_again(const Worker& worker, std::optional<int> status);
   // The next worker gets a larger base.
   void did_not_start(const Worker& worker, const Status& status, bool is_lasting);
   void failed(const Status& status, bool is_lasting, const DeviceSets::Key& devices,

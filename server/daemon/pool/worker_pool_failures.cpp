@@ -18,9 +18,9 @@ constexpr auto kLongestPause = std::chrono::seconds(30);
 
 // A single crash may have a cause that passes, such as a shortage of memory. Workers that started
 // at the same time may have the same cause.
-bool WorkerPool::ends_again(const Worker& worker, int status) {
-  const bool killed =
-      WIFSIGNALED(status) && (WTERMSIG(status) == SIGKILL || WTERMSIG(status) == SIGTERM);
+bool WorkerPool::ends_again(const Worker& worker, std::optional<int> status) {
+  const bool killed = !status || (WIFSIGNALED(*status) &&
+                                  (WTERMSIG(*status) == SIGKILL || WTERMSIG(*status) == SIGTERM));
   if (killed) return false;
   const bool again = crash_ && crash_->devices == worker.devices && worker.since >= crash_->at;
   if (!crash_ || crash_->devices != worker.devices) crash_ = {worker.devices, Clock::now()};
@@ -55,8 +55,7 @@ Status WorkerPool::lasting_failure(const Waiting& client) const {
     return {};
   }
   const bool one_comes = std::any_of(workers_.begin(), workers_.end(), [&](const Worker& worker) {
-    return (worker.is(State::kStarting) && !worker.said_why &&
-            (!worker.devices || suits(worker, client))) ||
+    return (worker.is(State::kStarting) && (!worker.devices || suits(worker, client))) ||
            (worker.is(State::kCleaning) && suits(worker, client));
   });
   if (one_comes) return {};

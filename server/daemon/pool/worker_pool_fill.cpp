@@ -51,7 +51,7 @@ bool WorkerPool::cleans() const {
 
 bool WorkerPool::may_start() const {
   const auto others = std::count_if(workers_.begin(), workers_.end(), [this](const Worker& w) {
-    return w.hangs || is_clean_soon(w);
+    return w.is(State::kHanging) || is_clean_soon(w);
   });
   return starting() + static_cast<size_t>(others) < most_starting();
 }
@@ -109,7 +109,7 @@ bool WorkerPool::suits(const Worker& worker, const Waiting& client) const {
           (client.identity && worker.owner == owner_of(*client.identity, *client.hello)));
 }
 
-void WorkerPool::refill(const std::vector<Waiting>& waiting) {
+void WorkerPool::refill(const std::vector<Waiting>& waiting, bool drains) {
   const Clock::time_point now = Clock::now();
   if (waiting_ == 0) waiting_since_ = now;
   waiting_ = waiting.size();
@@ -138,8 +138,8 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting) {
     if (!status.ok()) return failed(status, is_lasting(status), devices, client.sm_percent);
   }
   // Workers that serve again are kept after many sessions at once anyway.
-  const auto usual = static_cast<size_t>(settings_.pool.get());
-  const size_t wanted = reuses() ? usual : demand_.idle(now);
+  const auto usual = drains ? 0 : static_cast<size_t>(settings_.pool.get());
+  const size_t wanted = reuses() || drains ? usual : demand_.idle(now);
   const bool scouts = device_sets_.needs_scout();
   const bool one_more = finding_out() && waiting.empty();
   const size_t idle = scouts && !waiting.empty() ? 1 : std::max<size_t>(wanted, one_more ? 1 : 0);
@@ -166,17 +166,15 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting) {
   for (; !spare.empty(); spare.pop_back()) {
     Worker& worker = *spare.back();
     const bool is_young = worker.is_kept() && now - worker.since < settings_.pool_time.get();
-    if (worker.is(State::kIdle) && !is_young) stop(worker);
+    if (worker.is(State::kIdle) && !is_young) stop_worker(worker);
   }
 }
 
-void WorkerPool::stop(Worker& worker) {
-  WorkerMessage message;
-  message.type = WorkerMessageType::kStop;
-  (void)send_worker_message(worker.control.get(), message, Clock::now());
+void WorkerPool::stop_worker(Worker& worker) {
+  (void)send_to_worker(worker.control.get(), StopRequest(), -1, Clock::now());
   // A worker that does not read the message stops at the end of the stream.
   ::shutdown(worker.control.get(), SHUT_WR);
-  if (!worker.is_busy()) worker.state = State::kEnding;
+  if (may_follow(worker.state, State::kStopping)) enter(worker, State::kStopping);
 }
 
 Status WorkerPool::start(const Base& base, const DeviceSets::Key& devices, uint32_t sm_percent) {

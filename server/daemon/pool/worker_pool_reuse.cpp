@@ -33,42 +33,23 @@ bool WorkerPool::is_clean_soon(const Worker& worker) const {
   return worker.is(State::kCleaning) && Clock::now() < clean_by(worker);
 }
 
-void WorkerPool::read_session(Worker& worker, const WorkerMessage& message) {
-  worker.heard = true;  // it says one thing; its pidfd reports its end
+void WorkerPool::read_session(Worker& worker, ToDaemon message) {
+  worker.reads_reports = false;  // it says one thing; its pidfd reports its end
   if (worker.is(State::kCleaning)) {
-    if (message.type == WorkerMessageType::kClean) rest(worker);
+    if (std::holds_alternative<WorkerClean>(message)) enter(worker, State::kIdle);
     return;
   }
-  if (message.type != WorkerMessageType::kEnded) return;
-  Result<SessionTotals> totals = wire::decode<SessionTotals>(message.body);
-  if (!totals.ok()) return;
-  worker.totals = std::move(totals).value();
-  if (message.index != 1) return;
+  auto* const totals = std::get_if<SessionTotals>(&message);
+  if (!totals) return;
+  worker.totals = std::move(*totals);
+  if (!worker.totals->awaits_answer) return;
   const bool wanted = wants_back(worker);
-  WorkerMessage answer;
-  answer.type = wanted ? WorkerMessageType::kClean : WorkerMessageType::kStop;
-  const Status sent = send_worker_message(worker.control.get(), answer, Clock::now());
+  const ToWorker answer = wanted ? ToWorker(CleanRequest()) : ToWorker(StopRequest());
+  const Status sent = send_to_worker(worker.control.get(), answer, -1, Clock::now());
   if (!wanted || !sent.ok()) return;  // it is busy until it has ended
-  record_end(worker, worker.totals->outcome);
-  worker.state = State::kCleaning;
-  worker.heard = false;
-  worker.since = Clock::now();
+  enter(worker, State::kCleaning, worker.totals->outcome);
   worker.returned = worker.since;
   worker.kill_at = Clock::now() + 2 * settings_.stop_timeout.get();
-}
-
-// The worker is clean. Only now is nothing of its session left, and the permit ends.
-void WorkerPool::rest(Worker& worker) {
-  RCUDA_DEBUG("worker %d is clean again after %.0f ms", worker.pid,
-              std::chrono::duration<double, std::milli>(Clock::now() - worker.since).count());
-  worker.state = State::kIdle;
-  worker.since = Clock::now();
-  worker.kill_at.reset();
-  worker.permit.reset();
-  worker.work.reset();
-  worker.attach_tokens.clear();
-  worker.identity = {};
-  worker.session = {};
 }
 
 }  // namespace rcuda::server

@@ -20,14 +20,7 @@ class ReportsTest : public testing::Test {
     worker_.reset(ends[1]);
     ::signal(SIGPIPE, SIG_IGN);  // as a worker does
   }
-  static WorkerMessage message(size_t bytes) {
-    WorkerMessage made;
-    made.type = WorkerMessageType::kReady;
-    made.index = 7;
-    for (size_t i = 0; i < bytes; ++i) made.body.push_back(static_cast<std::byte>(i * 11));
-    return made;
-  }
-  Status send(const WorkerMessage& sent) {
+  Status send(const ToDaemon& sent) {
     return send_report(worker_.get(), sent, std::chrono::steady_clock::now());
   }
 
@@ -36,14 +29,17 @@ class ReportsTest : public testing::Test {
 };
 
 TEST_F(ReportsTest, AReportArrivesWhole) {
-  for (const size_t bytes : {size_t{0}, size_t{1}, kReportBytes, 5 * kReportBytes}) {
-    const WorkerMessage sent = message(bytes);
+  for (const size_t devices : {size_t{0}, size_t{1}, size_t{500}}) {
+    WorkerReady sent;
+    for (size_t i = 0; i < devices; ++i) {
+      sent.identities.push_back({"GPU-" + std::to_string(i), std::string(30, 'x')});
+    }
+    sent.devices.resize(devices);
+    ASSERT_EQ(encode_message(ToDaemon(sent)).size() > 4 * kReportBytes, devices == 500);
     ASSERT_TRUE(send(sent).ok());
     const auto got = reader_.read(daemon_.get());
-    ASSERT_TRUE(got.ok() && *got) << bytes;
-    EXPECT_EQ((*got)->type, sent.type);
-    EXPECT_EQ((*got)->index, sent.index);
-    EXPECT_EQ((*got)->body, sent.body);
+    ASSERT_TRUE(got.ok() && *got) << devices;
+    EXPECT_EQ(encode_message(**got), encode_message(ToDaemon(sent)));
   }
   const auto nothing = reader_.read(daemon_.get());
   EXPECT_TRUE(nothing.ok() && !*nothing);
@@ -60,10 +56,10 @@ TEST_F(ReportsTest, WhatIsNotAReportIsRefused) {
 
 TEST_F(ReportsTest, ADaemonThatDoesNotReadOrHasGoneHoldsNoWorker) {
   Status status;
-  for (int i = 0; i < 1000 && status.ok(); ++i) status = send(message(0));
+  for (int i = 0; i < 1000 && status.ok(); ++i) status = send(WorkerClean());
   EXPECT_EQ(status.code(), Code::kTimeout);
   daemon_.reset();
-  EXPECT_EQ(send(message(0)).code(), Code::kUnavailable);
+  EXPECT_EQ(send(WorkerClean()).code(), Code::kUnavailable);
 }
 
 }  // namespace

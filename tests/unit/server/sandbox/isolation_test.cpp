@@ -85,7 +85,7 @@ TEST(HandOverTest, EveryThreadBecomesTheUser) {
     });
     SessionGrant grant = grant_to(kUser);
     grant.most_data_bytes = 1ull << 50;  // a sanitizer has mapped terabytes
-    if (!hand_over(grant).ok()) return 20;
+    if (!isolate_worker(grant).ok()) return 20;
     handed_over = true;
     handed_over.notify_all();
     driver.join();
@@ -109,7 +109,7 @@ TEST(HandOverTest, ThreadsThatEndMeanwhileDoNotMatter) {
       std::vector<std::thread> threads;
       for (int i = 0; i < 30; ++i) threads.emplace_back([] { ::pause(); });
       for (std::thread& thread : threads) thread.detach();
-      return hand_over(grant_to(kUser)).ok() ? 0 : 1;
+      return isolate_worker(grant_to(kUser)).ok() ? 0 : 1;
     });
     ASSERT_EQ(wrong, 0) << "round " << round;
   }
@@ -132,7 +132,7 @@ int first_wrong_call(int refused, int unknown) {
   void* const page = ::mmap(nullptr, 4096, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (!gives(refused, SYS_mremap, reinterpret_cast<long>(page), 4096, 8192)) return 10;
   if (!gives(0, SYS_mremap, reinterpret_cast<long>(page), 4096, 4096)) return 11;
-  std::thread([] {}).join();              // the C library uses the older call
+  std::thread([] {}).join();  // the C library uses the older call
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);
   if (refused != 0) return child < 0 && errno == EPERM ? 0 : 8;
@@ -147,14 +147,14 @@ TEST(HandOverTest, AWorkerLeavesNoProcessBehindAndUsesNoMoreOfTheKernelThanItNee
   grant.gid = ::getegid();
   grant.own_user = true;
   EXPECT_EQ(in_a_process([&] {
-              if (!hand_over(grant).ok()) return 20;
+              if (!isolate_worker(grant).ok()) return 20;
               // Of a later kernel.
               if (::syscall(500) != -1 || errno != ENOSYS) return 21;
               return first_wrong_call(EPERM, ENOSYS);
             }),
             0);
   EXPECT_EQ(in_a_process([&] {
-              return hand_over(grant, CallFilter::kLog).ok() ? first_wrong_call(0, 0) : 20;
+              return isolate_worker(grant, CallFilter::kLog).ok() ? first_wrong_call(0, 0) : 20;
             }),
             0);
 }
@@ -167,7 +167,8 @@ TEST(HandOverTest, RootServesNobodyWhomItCannotBecome) {
   SessionGrant no_group = grant_to(kUser);
   no_group.gid = ~uint32_t{0};
   for (const SessionGrant& grant : {unknown, all_ones, no_group}) {
-    EXPECT_EQ(in_a_process([&] { return hand_over(grant).code() == Code::kDenied ? 0 : 1; }), 0);
+    EXPECT_EQ(in_a_process([&] { return isolate_worker(grant).code() == Code::kDenied ? 0 : 1; }),
+              0);
   }
 }
 
@@ -177,39 +178,11 @@ TEST(HandOverTest, TheDaemonsOwnUserMayDebugItsWorker) {
     grant.gid = ::getegid();
     grant.groups.clear();
     grant.own_user = true;
-    if (!hand_over(grant).ok()) return 1;
+    if (!isolate_worker(grant).ok()) return 1;
     if (::prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) != 1) return 2;
     return ::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 && !starts_programs() ? 0 : 3;
   });
   EXPECT_EQ(wrong, 0);
-}
-
-TEST(SessionGrantTest, ItSurvivesThePacket) {
-  SessionStart sent{grant_to(7), {}};
-  sent.grant.may_be_followed = true;
-  sent.grant.most_processes = 5;
-  sent.grant.most_data_bytes = 6;
-  sent.hello.medium = "shm";
-  sent.hello.devices = {3};
-  const auto body = encode_session(sent);
-  ASSERT_TRUE(body.ok());
-  const Result<SessionStart> got = decode_session(*body);
-  ASSERT_TRUE(got.ok());
-  EXPECT_EQ(got->grant.user, "user7");
-  EXPECT_EQ(got->grant.uid, 7u);
-  EXPECT_EQ(got->grant.gid, 10'007u);
-  EXPECT_EQ(got->grant.groups, sent.grant.groups);
-  EXPECT_FALSE(got->grant.own_user);
-  EXPECT_TRUE(got->grant.may_be_followed);
-  EXPECT_EQ(got->grant.most_processes, 5u);
-  EXPECT_EQ(got->grant.most_data_bytes, 6u);
-  EXPECT_EQ(got->hello.devices, sent.hello.devices);
-  for (size_t bytes = 0; bytes < body->size(); ++bytes) {
-    EXPECT_FALSE(decode_session({body->begin(), body->begin() + static_cast<ptrdiff_t>(bytes)}))
-        << bytes;
-  }
-  sent.grant.groups.assign(SessionGrant::kMostGroups + 1, 1);
-  EXPECT_EQ(encode_session(sent).status().code(), Code::kInvalidArgument);
 }
 
 class ImageFolderTest : public ::testing::Test {
@@ -220,7 +193,7 @@ class ImageFolderTest : public ::testing::Test {
   int keep(const SessionGrant& grant) {
     return in_a_process([&] {
       Result<UniqueFd> images = open_image_folder(folder_, grant);
-      if (!images.ok() || !hand_over(grant).ok()) return 2;
+      if (!images.ok() || !isolate_worker(grant).ok()) return 2;
       ImageCache cache(std::move(images).value(), 1 << 20);
       const std::vector<std::byte> image(100, std::byte{7});
       const bool there = cache.find(sha256(image), image.size()) != nullptr;

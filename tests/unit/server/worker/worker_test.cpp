@@ -29,7 +29,6 @@
 #include "server/executor/peers/peer_settings.h"
 #include "server/protocol/settings.h"
 #include "server/protocol/start_failure.h"
-#include "server/protocol/worker_messages.h"
 #include "server/worker/daemon_listener.h"
 #include "server/worker/end_watch.h"
 #include "server/worker/staging_memory.h"
@@ -227,58 +226,6 @@ TEST(DriverLoaderTest, WorkersHaveQueuesForStreamsAndForWhatTheyWaitFor) {
   EXPECT_EQ(seen("20"), "20");
   EXPECT_EQ(seen("99"), "99");
   EXPECT_EQ(seen("many"), "8");
-}
-
-// ---- messages ----------------------------------------------------------------------------------
-
-TEST(WorkerMessagesTest, ASocketTravelsWithItsMessage) {
-  int ends[2], extra[2];
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, extra), 0);
-  UniqueFd a(ends[0]), b(ends[1]), other(extra[1]);
-  WorkerMessage sent;
-  sent.type = WorkerMessageType::kSession;
-  sent.index = 9;
-  sent.token[15] = 77;
-  sent.body = some_bytes(60000, 1);
-  sent.descriptor.reset(extra[0]);
-  ASSERT_TRUE(send_worker_message(a.get(), sent, Deadline::max()).ok());
-  sent.descriptor.reset();
-  Result<WorkerMessage> got = receive_worker_message(b.get());
-  ASSERT_TRUE(got.ok()) << got.status().message();
-  EXPECT_EQ(got->type, WorkerMessageType::kSession);
-  EXPECT_EQ(got->index, 9u);
-  EXPECT_EQ(got->token[15], 77);
-  EXPECT_EQ(got->body, sent.body);
-  ASSERT_TRUE(static_cast<bool>(got->descriptor));
-  ASSERT_EQ(::write(got->descriptor.get(), "x", 1), 1);
-  char byte = 0;
-  EXPECT_EQ(::read(other.get(), &byte, 1), 1);
-  EXPECT_EQ(byte, 'x');
-  a.reset();
-  EXPECT_EQ(receive_worker_message(b.get()).status().code(), Code::kUnavailable);
-}
-
-TEST(WorkerMessagesTest, WhatAWorkerOffersSurvives) {
-  const WorkerReady sent{"a driver",
-                         {{3, "one", 10}, {1, "other", 20}},
-                         {{"GPU-3", "03:00"}, {"GPU-1", "01:00"}},
-                         "no",
-                         "/lib/a",
-                         13000};
-  Result<WorkerReady> got = wire::decode<WorkerReady>(wire::encode(sent));
-  ASSERT_TRUE(got.ok());
-  EXPECT_EQ(got->ordinals(), (std::vector<uint32_t>{3, 1}));
-  EXPECT_EQ(got->devices[1].name, "other");
-  EXPECT_EQ(got->driver, sent.driver);
-  EXPECT_EQ(got->warning, "no");
-  EXPECT_EQ(got->devices[1].total_bytes, 20u);
-  EXPECT_EQ(got->identities[1].uuid, "GPU-1");
-  EXPECT_EQ(got->identities[0].pci_bus_id, "03:00");
-  EXPECT_EQ(got->driver_path, "/lib/a");
-  EXPECT_EQ(got->driver_version, 13000u);
-  EXPECT_FALSE(wire::decode<WorkerReady>({}).ok());
-  EXPECT_FALSE(wire::decode<WorkerReady>(std::vector<std::byte>(6, std::byte{0xff})).ok());
 }
 
 // ---- objects -----------------------------------------------------------------------------------

@@ -230,6 +230,35 @@ TEST(WorkerPoolTest, AfterManySessionsAtOnceAsManyWorkersAreKeptReady) {
   });
 }
 
+// Nobody will take them, and after an upgrade of the package they would be of use to nobody.
+TEST(WorkerPoolTest, APoolThatDrainsHasNoIdleWorkers) {
+  const PoolSettings settings("2", RCUDA_TEST_SERVER);
+  WorkerPool pool(settings, Bases("node0", 0));
+  pool.refill({}, true);
+  EXPECT_EQ(pool.starting(), 0u);
+  pool.refill({});
+  EXPECT_EQ(pool.starting(), 2u);
+  run_until(pool, [&] { return idle(pool) == 2; });
+  pool.refill({}, true);
+  EXPECT_EQ(idle(pool), 0u);
+}
+
+// Events of others are no events of a worker, wherever they stand.
+TEST(WorkerPoolTest, OnlyTheDescriptorsThatAreReadyAreHandled) {
+  const PoolSettings settings("1", "/bin/false");
+  WorkerPool pool(settings, Bases("node0", 0));
+  pool.refill({});
+  ASSERT_EQ(pool.starting(), 1u);
+  std::vector<pollfd> items;
+  pool.add_descriptors(&items);
+  ASSERT_GT(::poll(items.data(), items.size(), 60'000), 0);
+  std::vector<pollfd> others = {{-1, POLLIN, POLLIN}, {items.back().fd + 1, POLLIN, POLLIN}};
+  for (const pollfd& item : items) others.push_back({item.fd, POLLIN, 0});
+  pool.handle(others);
+  EXPECT_EQ(pool.starting(), 1u);
+  run_until(pool, [&] { return pool.starting() == 0; });
+}
+
 // A worker that is stuck in its driver may survive even SIGKILL for a while.
 TEST(WorkerPoolTest, AWorkerThatHangsInItsStartIsReplacedBeforeItEnds) {
   const std::string path = ::testing::TempDir() + "/rcuda-hanging-" + std::to_string(::getpid());
@@ -356,22 +385,29 @@ TEST(WorkerPoolTest, WhatAWorkerLeavesBehindIsEnded) {
 
 // A debugger is notified of the end first. The daemon continues and polls again.
 TEST(WorkerPoolTest, ATracedWorkerThatEndedHoldsNobody) {
+  const test::TempFolder folder;
+  Audit audit;
+  ASSERT_TRUE(audit.open(folder.file("audit")).ok());
+  Admission admission(1);
   PoolSettings settings("1", RCUDA_TEST_HELD_WORKER);
   ASSERT_TRUE(settings.stop_timeout.set("50ms", "stop timeout", "the test").ok());
   WorkerPool pool(settings, Bases("node0", 0));
+  pool.record_in(&audit);
   pool.refill({});
   run_until(pool, [&] { return pool.starting() == 0; });
   ASSERT_EQ(idle(pool), 1u) << pool.last_failure().message() << " (ptrace is not allowed here?)";
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
   UniqueFd ours(ends[0]), theirs(ends[1]);
-  std::unique_ptr<Admission::Permit> permit;
+  auto permit = (*admission.apply(our_user(), {0}, false))->take().value();
   ASSERT_TRUE(*pool.assign(hello(), our_user(), {}, 0, &theirs, &permit));
   wire::ServerStatus status;
   pool.report(&status, our_user());
   ASSERT_EQ(status.sessions.size(), 1u);
   ASSERT_EQ(::kill(static_cast<pid_t>(status.sessions[0].worker_pid), SIGKILL), 0);
   run_until(pool, [&] { return pool.sessions() == 0; });
+  EXPECT_NE(folder.read("audit").find("a debugger holds it"), std::string::npos);
+  EXPECT_TRUE(admission.apply(our_user(), {0}, false).ok()) << "its place is free";
   // Its descriptor stays readable, so it is no longer polled.
   std::vector<pollfd> items;
   pool.add_descriptors(&items);
@@ -379,25 +415,6 @@ TEST(WorkerPoolTest, ATracedWorkerThatEndedHoldsNobody) {
   EXPECT_NE(pool.next_deadline(), Clock::time_point::max());
   pool.refill({});
   EXPECT_EQ(pool.starting(), 1u) << "another worker takes its place";
-}
-
-TEST(WorkerPoolTest, AWorkerOfAnotherBuildThanTheClientsRefusesIt) {
-  const PoolSettings settings("1", RCUDA_TEST_SERVER);
-  WorkerPool pool(settings, Bases("node0", 0));
-  pool.refill({});
-  run_until(pool, [&] { return idle(pool) == 1; });
-  int ends[2];
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-  UniqueFd ours(ends[0]), theirs(ends[1]);
-  wire::Hello message = hello();
-  message.protocol_hash ^= 1;
-  std::unique_ptr<Admission::Permit> permit;
-  ASSERT_TRUE(*pool.assign(message, our_user(), {}, 0, &theirs, &permit));
-  auto answer = wire::read_message(ours.get(), Clock::now() + std::chrono::seconds(60));
-  ASSERT_TRUE(answer.ok()) << answer.status().message();
-  ASSERT_EQ(answer->first, wire::MessageType::kRefusal);
-  EXPECT_NE(wire::decode<wire::Refusal>(answer->second)->reason.find("restart rcuda-server"),
-            std::string::npos);
 }
 
 }  // namespace
