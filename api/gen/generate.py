@@ -9,6 +9,7 @@ import client
 import commands
 import coverage
 import cuda_header
+import driver_overrides
 import driver_table
 import exports
 import loopback
@@ -30,7 +31,7 @@ TABLE = REPOSITORY / "api" / "table"
 CLIENT_SYMBOLS = ["__asan_default_options", "rcuda_reports"]
 
 
-def generated_files(toolkit, adaptations, old_versions, functions):
+def generated_files(toolkit, adaptations, old_versions, functions, overrides):
     """Path under <build>/generated -> text."""
     files = {
         "api/weak_definitions.cpp": exports.emit_definitions(toolkit, adaptations),
@@ -42,6 +43,9 @@ def generated_files(toolkit, adaptations, old_versions, functions):
         "api/driver_table.h": driver_table.emit_header(toolkit),
         "api/driver_functions.h": driver_table.emit_visitor(toolkit),
         "api/driver_table.cpp": driver_table.emit_source(toolkit),
+        "api/driver_overrides.h": driver_overrides.emit_header(overrides, toolkit),
+        "api/guard_overrides.cpp": driver_overrides.emit_source("guard", overrides, toolkit),
+        "api/meter_overrides.cpp": driver_overrides.emit_source("meter", overrides, toolkit),
         "api/coverage.md": coverage.emit(functions, toolkit, old_versions),
         "api/opcodes.h": shared_tables.emit_opcodes(functions),
         "api/opcode_names.cpp": shared_tables.emit_names(functions),
@@ -91,6 +95,7 @@ def main():
     old_versions = exports.old_versions(toolkit, adaptations)
     try:
         functions = table.load(TABLE, toolkit, old_versions, arguments.update_lock)
+        overrides = driver_overrides.load(TABLE / "driver_overrides.toml", toolkit)
     except table.TableError as error:
         print(f"api/table: {error}", file=sys.stderr)
         return 1
@@ -101,7 +106,7 @@ def main():
     if report:
         print(f"api/table and this cuda.h differ in {len(functions.unknown)} new and "
               f"{len(functions.skipped)} missing functions: build the target api-report for the list")
-    files = generated_files(toolkit, adaptations, old_versions, functions)
+    files = generated_files(toolkit, adaptations, old_versions, functions, overrides)
     for name, text in files.items():
         write_if_changed(arguments.output / name, text)
     if arguments.write_coverage:

@@ -6,21 +6,29 @@
 // server's too, and a client ends a session that returns one. So the guard looks at each address
 // that the driver returns to the program:
 //
-//   plain and managed memory, memory of         the piece is kept, holes are closed, and the driver
-//   another process                             is asked again. Kept pieces are freed when the
+//   plain and managed memory                    the piece is held, holes are closed, and the driver
+//                                               is asked again. Held pieces are freed when the
 //                                               program next frees memory, because that may wait
+//   memory of another process                   is closed, and opened once more if a hole was there
 //   a reservation                               is given back and made again at a free place inside
 //   memory of pools and of graphs               is given back in stream order, or with its node
+//   a variable of code                          stays with its module
 //
-// What stays outside is refused with CUDA_ERROR_OUT_OF_MEMORY. Quotas book what comes out of the
-// guard (MeteredDriver is above it), so kept pieces do not count.
+// What stays outside is refused with CUDA_ERROR_OUT_OF_MEMORY. The functions concerned are the list
+// [guard] of api/table/driver_overrides.toml. Quotas book what comes out of the guard
+// (MeteredDriver is above it), so held pieces do not count.
 //
-// The entries of a table are plain functions, so the guard is known to the process: only one may
-// exist at a time. A worker serves one session at a time.
-// Threads: any. Blocking: as the driver's own. Errors: the first refusal is logged.
+// Only one may exist in a process at a time (api/driver_decorator.h). A worker serves one session
+// at a time. Threads: any. Blocking: as the driver's own. Errors: the first refusal is logged.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "api/driver_decorator.h"
 #include "api/driver_table.h"
+#include "common/base/mutex.h"
 #include "server/addresses/address_fence.h"
 
 namespace rcuda::server {
@@ -28,15 +36,43 @@ namespace rcuda::server {
 class WindowGuard {
  public:
   // Both outlive this object.
-  WindowGuard(const api::DriverTable& driver, const AddressFence& fence);
-  ~WindowGuard();
-  WindowGuard(const WindowGuard&) = delete;
-  WindowGuard& operator=(const WindowGuard&) = delete;
+  WindowGuard(const api::DriverTable& plain, const AddressFence& around);
 
-  const api::DriverTable& table() const { return guarded_; }
+  const api::DriverTable& table() const { return guarded_.table(); }
+
+  // ---- for the overrides
+  const api::DriverTable& driver;  // not guarded
+  const AddressFence& fence;
+
+  // Whether memory that the driver has returned is inside. Null or 0: it has returned none.
+  bool contains(const CUdeviceptr* address, uint64_t bytes) const {
+    return !address || *address == 0 || fence.contains(*address, bytes);
+  }
+  CUresult refuse(const char* what, uint64_t bytes);
+  // Calls `allocate`, which sets *address, until the address is inside.
+  template <typename Allocate>
+  CUresult allocate_inside(const CUdeviceptr* address, uint64_t bytes, const Allocate& allocate) {
+    for (;;) {
+      const CUresult result = allocate();
+      if (result != CUDA_SUCCESS || contains(address, bytes)) return result;
+      const bool again = hold(*address, bytes);
+      fence.close_holes();
+      if (!again) return refuse("an allocation", bytes);
+    }
+  }
+  void free_held();
 
  private:
-  api::DriverTable guarded_;
+  // Returns false if the piece is too much. Even that one is held: to free it now could wait for
+  // the device.
+  bool hold(CUdeviceptr address, uint64_t bytes);
+
+  DriverDecorator<WindowGuard> guarded_;
+  std::atomic<bool> has_refused_{false};
+  // Plain memory outside that waits for a moment when it may be freed.
+  Mutex mutex_;
+  std::vector<CUdeviceptr> held_ RCUDA_GUARDED_BY(mutex_);
+  uint64_t held_bytes_ RCUDA_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace rcuda::server

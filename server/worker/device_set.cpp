@@ -182,7 +182,7 @@ Status DeviceSet::select(const std::vector<uint32_t>& wanted, wire::Welcome* wel
   welcome->priority_least = static_cast<uint32_t>(least);
   welcome->priority_greatest = greatest;
   welcome->staging_bytes = staging_->staging_bytes();
-  resources->driver = &driver_;
+  resources->unmetered = &driver_;
   resources->staging = staging_->data();
   resources->staging_bytes = staging_->staging_bytes();
   resources->staging_file = staging_->file();

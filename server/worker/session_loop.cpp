@@ -71,7 +71,7 @@ SessionLoop::SessionLoop(const SessionResources& resources, const SessionLoopOpt
       options_(options),
       executor_(resources),
       time_(resources.limits, now()),
-      contexts_(*resources.driver, resources.devices, executor_.objects),
+      contexts_(*resources.unmetered, resources.devices, executor_.objects),
       ring_(*resources.link, wire::kCommandRingLayout),
       last_activity_(Clock::now()),
       peer_waits_(executor_.peers, executor_.objects, executor_.completions, executor_.idle,

@@ -233,8 +233,8 @@ Status WorkerSession::take_window() {
       choose_window(window_request(hello_, memory_bytes, fence.closed()));
   if (!window.ok()) return window.status();
   RCUDA_RETURN_IF_ERROR(fence.open(*window));
-  guard_.emplace(*resources_.driver, fence);
-  resources_.driver = &guard_->table();
+  guard_.emplace(*resources_.unmetered, fence);
+  resources_.unmetered = &guard_->table();
   // Where memory of earlier clients was, as far as it is not the worker's own now.
   resources_.host_memory.closed = fence.closed();
   for (const AddressRange& kept : history_.closed) {

@@ -222,7 +222,7 @@ struct World {
 
   server::SessionResources resources(MemoryLink& link, server::ImageCache& images) {
     server::SessionResources resources;
-    resources.driver = &driver;
+    resources.unmetered = &driver;
     resources.link = &link;
     resources.devices = {{0, reinterpret_cast<CUcontext>(0x100)},
                          {1, reinterpret_cast<CUcontext>(0x200)}};

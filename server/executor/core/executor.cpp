@@ -36,7 +36,7 @@ bool can_mark(const SessionResources& resources) {
 
 Executor::Executor(const SessionResources& given)
     : resources(given),
-      metered(*given.driver, given.devices, given.quota, given.limits, &done),
+      metered(*given.unmetered, given.devices, given.quota, given.limits, &done),
       driver(metered.table()),
       link(*given.link),
       objects(driver, resources.devices),
@@ -44,8 +44,8 @@ Executor::Executor(const SessionResources& given)
       jobs(link, work),
       output(driver, objects, resources.output),
       names(resources.exporter),
-      origins(*given.driver, resources.devices),
-      peers(*given.driver, peer_options(resources.peers, answers, jobs, names)),
+      origins(*given.unmetered, resources.devices),
+      peers(*given.unmetered, peer_options(resources.peers, answers, jobs, names)),
       peer_frees(driver, peers, jobs),
       peer_memory(driver, work),
       pool_frees(driver, objects, [this] { return peers.holding(); }),
@@ -67,7 +67,7 @@ Executor::Executor(const SessionResources& given)
       host_callbacks(driver, link, answers.events(), client_resources, graph_keeper, mirrors,
                      arrival_gates),
       shadow_copies(driver, link, answers, host_memory, region_puts, arrival_gates, *arrivals),
-      gpu_direct(*given.driver, link, answers, host_memory),
+      gpu_direct(*given.unmetered, link, answers, host_memory),
       graph_copies(driver, graph_keeper, {host_memory, mirrors, shadow_copies, host_callbacks},
                    resources.quota->limits_bandwidth()),
       pace(*resources.quota, host_memory, objects, graph_copies),

@@ -67,7 +67,7 @@ class Executor {
   const SessionResources resources;
   wire::Work done;  // so far
   MeteredDriver metered;
-  const api::DriverTable& driver;  // for what the program asks for; resources.driver: for others
+  const api::DriverTable& driver;  // metered: for the program's calls
   transport::Link& link;
   api::Leaves leaves = api::Leaves::kNothing;  // what the commands so far may have left
 

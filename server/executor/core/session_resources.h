@@ -23,7 +23,7 @@
 namespace rcuda::server {
 
 struct SessionResources {
-  const api::DriverTable* driver = nullptr;  // not metered
+  const api::DriverTable* unmetered = nullptr;  // the driver, for the worker's own calls
   transport::Link* link = nullptr;
   std::vector<SessionDevice> devices;
   // Page-locked memory: the client's staging region, and memory for replies that the GPU writes, as

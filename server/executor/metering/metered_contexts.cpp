@@ -1,8 +1,9 @@
-// Entries of a metered table for contexts: what a driver takes for them, and what ends with them.
+// Overrides of a metered driver for contexts: the memory that the driver allocates per context, and
+// what is freed with it. And for priorities.
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
-#include "common/cuda/return_if_error.h"
 #include "server/executor/metering/meters.h"
 #include "server/executor/objects/context_guard.h"
 
@@ -12,105 +13,127 @@ namespace {
 // Other processes may allocate while a context is made. It counts as no more than this.
 constexpr uint64_t kLargestContext = 1u << 30;
 
-uint64_t free_bytes() {
+uint64_t free_bytes(const api::DriverTable& driver) {
   size_t free = 0, total = 0;
-  return meters().driver.cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS ? free : 0;
+  return driver.cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS ? free : 0;
 }
 
 // Of a device whose contexts need not be current.
-uint64_t free_bytes_of(CUdevice device) {
-  const api::DriverTable& driver = meters().driver;
+uint64_t free_bytes_of(const api::DriverTable& driver, CUdevice device) {
   CUcontext primary = nullptr;
   if (driver.cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS) return 0;
   uint64_t free = 0;
-  if (const ContextGuard inside(driver, primary); inside.ok()) free = free_bytes();
+  if (const ContextGuard inside(driver, primary); inside.ok()) free = free_bytes(driver);
   driver.cuDevicePrimaryCtxRelease_v2(device);
   return free;
 }
 
+// Stream and node attributes have one type.
+CUlaunchAttributeValue limited(const Meters& meters, CUlaunchAttributeID attribute,
+                               CUlaunchAttributeValue value) {
+  if (attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY) value.priority = meters.limited(value.priority);
+  return value;
+}
+
+}  // namespace
+
 // The heap of kernels' malloc(), and the buffer of their printf(). Their sizes are booked when a
 // program sets them. The driver's own sizes are not.
-CUresult set_limit(CUlimit limit, size_t value) {
-  Meters& all = meters();
-  Bookings* const booked = limit == CU_LIMIT_MALLOC_HEAP_SIZE   ? &all.heaps
-                           : limit == CU_LIMIT_PRINTF_FIFO_SIZE ? &all.printf_buffers
+CUresult meters_cuCtxSetLimit(Meters& meters, CUlimit limit, size_t value) {
+  Bookings* const booked = limit == CU_LIMIT_MALLOC_HEAP_SIZE   ? &meters.heaps
+                           : limit == CU_LIMIT_PRINTF_FIFO_SIZE ? &meters.printf_buffers
                                                                 : nullptr;
-  if (!booked) return all.driver.cuCtxSetLimit(limit, value);
+  if (!booked) return meters.driver.cuCtxSetLimit(limit, value);
   MemoryMeter::Place place;
-  RCUDA_RETURN_IF_CUDA_ERROR(all.memory.current(&place));
+  RCUDA_RETURN_IF_CUDA_ERROR(meters.memory.current(&place));
   const auto context = number_of(place.context);
   const auto before = booked->remove(context).value_or(Bookings::Booking{place, 0});
   const uint64_t growth = value > before.bytes ? value - before.bytes : 0;
-  const bool fits = all.memory.take(place.device, growth);
-  const CUresult result = fits ? all.driver.cuCtxSetLimit(limit, value) : CUDA_ERROR_OUT_OF_MEMORY;
+  const bool fits = meters.memory.take(place.device, growth);
+  const CUresult result =
+      fits ? meters.driver.cuCtxSetLimit(limit, value) : CUDA_ERROR_OUT_OF_MEMORY;
   if (result == CUDA_SUCCESS) {
-    all.memory.give_back(place.device, before.bytes + growth - value);
+    meters.memory.give_back(place.device, before.bytes + growth - value);
     booked->put(context, {place, value});
   } else {
-    if (fits) all.memory.give_back(place.device, growth);
+    if (fits) meters.memory.give_back(place.device, growth);
     booked->put(context, before);
   }
   return result;
 }
 
 // No call tells what a context takes, so the device's free memory does.
-CUresult create_context(CUcontext* context, unsigned flags, CUdevice device) {
-  Meters& all = meters();
-  if (!all.limits) return all.driver.cuCtxCreate_v2(context, flags, device);
-  const uint64_t before = free_bytes_of(device);
-  const CUresult result = all.driver.cuCtxCreate_v2(context, flags, device);
-  if (result != CUDA_SUCCESS) return result;
-  const uint64_t after = std::min(free_bytes(), before);
+CUresult meters_cuCtxCreate_v2(Meters& meters, CUcontext* context, unsigned flags,
+                               CUdevice device) {
+  if (!meters.limits) return meters.driver.cuCtxCreate_v2(context, flags, device);
+  const uint64_t before = free_bytes_of(meters.driver, device);
+  RCUDA_RETURN_IF_CUDA_ERROR(meters.driver.cuCtxCreate_v2(context, flags, device));
+  const uint64_t after = std::min(free_bytes(meters.driver), before);
   const uint64_t bytes = std::min(before - after, kLargestContext);
-  bool fits = all.memory.take(device, bytes);
-  if (fits && !all.libraries.add(*context, device)) {
-    all.memory.give_back(device, bytes);
+  bool fits = meters.memory.take(device, bytes);
+  if (fits && !meters.libraries.add(*context, device)) {
+    meters.memory.give_back(device, bytes);
     fits = false;
   }
   if (!fits) {
-    all.driver.cuCtxDestroy_v2(*context);
+    meters.driver.cuCtxDestroy_v2(*context);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  all.contexts.put(number_of(*context), {{device, *context}, bytes});
+  meters.contexts.put(number_of(*context), {{device, *context}, bytes});
   return CUDA_SUCCESS;
 }
 
-void forget(CUcontext context) {
-  meters().stream_frees.give_all_of(context, meters().allocations);
-  meters().allocations.give_all_of(context);
-  meters().arrays.give_all_of(context);
-  meters().modules.give_all_of(context);
-  meters().contexts.give_all_of(context);
-  meters().libraries.end(context);
-  meters().heaps.give_all_of(context);
-  meters().printf_buffers.give_all_of(context);
-  meters().pools.refresh();
-  meters().graphs.refresh();
+void Meters::end_context(CUcontext context) {
+  stream_frees.give_all_of(context, allocations);
+  for (Bookings* bookings : {&allocations, &arrays, &modules, &contexts, &heaps, &printf_buffers}) {
+    bookings->give_all_of(context);
+  }
+  libraries.end(context);
+  pools.refresh();
+  graphs.refresh();
 }
 
-CUresult destroy_context(CUcontext context) {
-  const CUresult result = meters().driver.cuCtxDestroy_v2(context);
-  if (result == CUDA_SUCCESS) forget(context);
-  return result;
-}
-
-CUresult reset_primary(CUdevice device) {
-  const api::DriverTable& driver = meters().driver;
+CUresult meters_cuDevicePrimaryCtxReset_v2(Meters& meters, CUdevice device) {
+  const api::DriverTable& driver = meters.driver;
   CUcontext context = nullptr;
   const CUresult found = driver.cuDevicePrimaryCtxRetain(&context, device);
   if (found == CUDA_SUCCESS) driver.cuDevicePrimaryCtxRelease_v2(device);
   const CUresult result = driver.cuDevicePrimaryCtxReset_v2(device);
-  if (found == CUDA_SUCCESS && result == CUDA_SUCCESS) forget(context);
+  if (found == CUDA_SUCCESS && result == CUDA_SUCCESS) meters.end_context(context);
   return result;
 }
 
-}  // namespace
+// ---- priorities --------------------------------------------------------------------------------
 
-void meter_contexts(api::DriverTable* table) {
-  replace_entry(table->cuCtxCreate_v2, &create_context);
-  replace_entry(table->cuCtxSetLimit, &set_limit);
-  replace_entry(table->cuCtxDestroy_v2, &destroy_context);
-  replace_entry(table->cuDevicePrimaryCtxReset_v2, &reset_primary);
+// A lower number is a higher priority.
+int Meters::limited(int priority) const {
+  int least = 0, greatest = 0;
+  if (driver.cuCtxGetStreamPriorityRange(&least, &greatest) != CUDA_SUCCESS) return 0;
+  return std::max(priority, least - static_cast<int>(std::min<uint32_t>(priorities, 1000)));
+}
+
+CUresult meters_cuStreamSetAttribute(Meters& meters, CUstream stream, CUstreamAttrID attribute,
+                                     const CUstreamAttrValue* value) {
+  const CUstreamAttrValue allowed = limited(meters, attribute, *value);
+  return meters.driver.cuStreamSetAttribute(stream, attribute, &allowed);
+}
+
+CUresult meters_cuGraphKernelNodeSetAttribute(Meters& meters, CUgraphNode node,
+                                              CUkernelNodeAttrID attribute,
+                                              const CUkernelNodeAttrValue* value) {
+  const CUkernelNodeAttrValue allowed = limited(meters, attribute, *value);
+  return meters.driver.cuGraphKernelNodeSetAttribute(node, attribute, &allowed);
+}
+
+CUresult meters_cuLaunchKernelEx(Meters& meters, const CUlaunchConfig* config, CUfunction function,
+                                 void** parameters, void** extra) {
+  CUlaunchConfig allowed = *config;
+  std::vector<CUlaunchAttribute> attributes(config->attrs, config->attrs + config->numAttrs);
+  for (CUlaunchAttribute& attribute : attributes) {
+    attribute.value = limited(meters, attribute.id, attribute.value);
+  }
+  allowed.attrs = attributes.data();
+  return meters.driver.cuLaunchKernelEx(&allowed, function, parameters, extra);
 }
 
 }  // namespace rcuda::server

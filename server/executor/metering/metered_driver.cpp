@@ -5,17 +5,10 @@
 #include "server/executor/metering/meters.h"
 
 namespace rcuda::server {
-namespace {
 
-Meters* of_process = nullptr;
-
-}  // namespace
-
-Meters& meters() { return *of_process; }
-
-bool captures(CUstream stream) {
+bool Meters::captures(CUstream stream) const {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return meters().driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+  return driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
          status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
@@ -33,21 +26,15 @@ MeteredDriver::MeteredDriver(const api::DriverTable& driver,
                              wire::Work* done)
     : plain_(driver) {
   auto meters = std::make_unique<Meters>(driver, devices, quota, done);
-  if (of_process && !meters->limits && !limits.priorities) return;
-  metered_ = driver;
+  if (DriverDecorator<Meters>::exists() && !meters->limits && !limits.priorities) return;
   meters_ = std::move(meters);
-  of_process = meters_.get();
+  DriverDecorator<Meters>& metered = metered_.emplace(driver, *meters_);
   if (limits.priorities) {
     meters_->priorities = *limits.priorities;
-    limit_priorities(&metered_);
+    limit_priorities(metered);
   }
-  meter_allocations(&metered_);
-  meter_arrays(&metered_);
-  meter_contexts(&metered_);
-  meter_pools(&metered_);
-  meter_mappings(&metered_);
-  meter_graphs(&metered_);
-  if (quota->limits_device_memory()) meter_modules(&metered_);
+  meter_memory(metered);
+  if (quota->limits_device_memory()) meter_variables(metered);
 }
 
 void MeteredDriver::note_peak() {
@@ -90,8 +77,6 @@ void MeteredDriver::before_trimming(std::function<bool()> prepare) {
   if (meters_) meters_->before_trimming = std::move(prepare);
 }
 
-MeteredDriver::~MeteredDriver() {
-  if (meters_ && of_process == meters_.get()) of_process = nullptr;
-}
+MeteredDriver::~MeteredDriver() = default;
 
 }  // namespace rcuda::server

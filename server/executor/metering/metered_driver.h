@@ -8,9 +8,8 @@
 // well, but nothing that costs more than questions to the driver is done for that: variables of
 // code and contexts are left out, and memory freed in stream order counts as free at once.
 //
-// The entries of a table are plain functions, so what they book is known to the process: only one
-// session with a limit may exist in a process at a time, and one without is not counted beside
-// another. A worker serves one.
+// Only one session with a limit may exist in a process at a time (api/driver_decorator.h), and one
+// without a limit is not counted while another exists. A worker serves one.
 // Executor thread only. Blocking: as the driver's own; before a refusal they trim the session's
 // pools.
 #pragma once
@@ -18,8 +17,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "api/driver_decorator.h"
 #include "api/driver_table.h"
 #include "common/messages/work.h"
 #include "server/executor/host_memory/host_meter.h"
@@ -61,12 +62,12 @@ class MeteredDriver final : public HostMeter {
   void note_peak();                       // to be called before the peak is read
   uint64_t held(uint32_t ordinal) const;  // bytes that the program has now on a device
 
-  const api::DriverTable& table() const { return meters_ ? metered_ : plain_; }
+  const api::DriverTable& table() const { return metered_ ? metered_->table() : plain_; }
 
  private:
   const api::DriverTable& plain_;
-  api::DriverTable metered_;
   std::unique_ptr<Meters> meters_;  // null: nothing is counted
+  std::optional<DriverDecorator<Meters>> metered_;
 };
 
 }  // namespace rcuda::server

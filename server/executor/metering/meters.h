@@ -1,7 +1,8 @@
-// Meters: what is booked for a session, by the kind of memory. Only the functions of metered
-// tables use it (metered_driver.h).
+// Meters: what is booked for a session, by the kind of memory, and what the overrides of a metered
+// driver do with it (metered_driver.h). Most overrides are rows of api/table/driver_overrides.toml,
+// the others are in metered_*.cpp.
 //
-// Executor thread only.
+// Executor thread only. Blocking: as the driver.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "api/driver_decorator.h"
+#include "api/driver_overrides.h"
 #include "api/driver_table.h"
 #include "common/cuda/return_if_error.h"
 #include "server/executor/metering/graph_meter.h"
@@ -22,6 +25,7 @@
 namespace rcuda::server {
 
 struct Meters {
+  // The driver and `done` outlive this object.
   Meters(const api::DriverTable& table, const std::vector<SessionDevice>& devices,
          std::shared_ptr<Quota> quota, wire::Work* done)
       : driver(table),
@@ -49,6 +53,15 @@ struct Meters {
   }
   // The same after the driver has been told to release what it only keeps for reuse.
   void reclaim();
+  // Books memory of another process that has been mapped.
+  CUresult book_imported(CUdeviceptr address);
+  // Books what the driver has reserved for a new executable graph.
+  CUresult book_executable(CUgraphExec executable, CUgraph graph);
+  // The context has been destroyed or reset.
+  void end_context(CUcontext context);
+  // The priority, or the session's highest one.
+  int limited(int priority) const;
+  bool captures(CUstream stream) const;
 
   const api::DriverTable& driver;  // not metered
   const bool limits;               // memory; else it is only counted, as cheaply as that can be
@@ -68,24 +81,25 @@ struct Meters {
   std::function<bool()> before_trimming;  // see MeteredDriver; null: nothing is to be done
 };
 
-// Of the process. There are none before a MeteredDriver exists.
-Meters& meters();
-
-bool captures(CUstream stream);
+// The most that a driver takes for a pitched allocation.
+uint64_t pitched_bytes(size_t width, size_t height);
+// What an array takes. The driver does not report that, so its elements count.
+uint64_t array_bytes(const CUDA_ARRAY_DESCRIPTOR& array);
+uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned levels);
 
 // Calls `make`, which makes an object of `bytes` in the current context and writes its number to
 // `*object`, and books it.
 template <typename Object, typename Make>
-CUresult make_booked(Bookings& bookings, uint64_t bytes, const Object* object, Make make) {
-  MemoryMeter& meter = meters().memory;
+CUresult make_booked(Meters& meters, Bookings& bookings, uint64_t bytes, const Object* object,
+                     Make make) {
   MemoryMeter::Place place;
-  RCUDA_RETURN_IF_CUDA_ERROR(meter.current(&place));
-  if (!meter.take(place.device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  RCUDA_RETURN_IF_CUDA_ERROR(meters.memory.current(&place));
+  if (!meters.memory.take(place.device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = make();
   if (result == CUDA_SUCCESS) {
     bookings.put(number_of(*object), {place, bytes});
   } else {
-    meter.give_back(place.device, bytes);
+    meters.memory.give_back(place.device, bytes);
   }
   return result;
 }
@@ -103,49 +117,6 @@ CUresult end_booked(Bookings& bookings, Object object, End end) {
     bookings.put(number_of(object), *booking);
   }
   return result;
-}
-
-// Books memory of another process that has been mapped at `address`. If it does not fit, calls
-// `unmap`.
-template <typename Unmap>
-CUresult book_imported(CUdeviceptr address, Unmap unmap) {
-  Meters& all = meters();
-  MemoryMeter::Place place;
-  int device = 0;
-  size_t bytes = 0;
-  CUresult result = all.memory.current(&place);
-  if (result == CUDA_SUCCESS) {
-    result = all.driver.cuMemGetAddressRange_v2(nullptr, &bytes, address);
-  }
-  if (result == CUDA_SUCCESS) {
-    result =
-        all.driver.cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address);
-  }
-  place.device = device;
-  if (result == CUDA_SUCCESS && !all.memory.take(place.device, bytes)) {
-    result = CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  if (result == CUDA_SUCCESS) {
-    all.allocations.put(address, {place, bytes});
-  } else {
-    unmap();
-  }
-  return result;
-}
-
-// Each replaces the entries of a kind of memory, where the driver has them.
-void meter_allocations(api::DriverTable* table);
-void meter_arrays(api::DriverTable* table);
-void meter_contexts(api::DriverTable* table);
-void meter_graphs(api::DriverTable* table);
-void meter_mappings(api::DriverTable* table);
-void meter_modules(api::DriverTable* table);
-void meter_pools(api::DriverTable* table);
-void limit_priorities(api::DriverTable* table);
-
-template <typename Function>
-void replace_entry(Function*& entry, Function* replacement) {
-  if (entry) entry = replacement;
 }
 
 }  // namespace rcuda::server

@@ -417,6 +417,16 @@ class WindowGuardTest : public ::testing::Test {
       fake->freed.push_back(address);
       return CUDA_SUCCESS;
     };
+    table_.cuMemPoolImportPointer = [](CUdeviceptr* address, CUmemoryPool,
+                                       CUmemPoolPtrExportData*) { return fake->give(address); };
+    table_.cuModuleGetGlobal_v2 = [](CUdeviceptr* address, size_t* bytes, CUmodule, const char*) {
+      if (bytes) *bytes = 512;
+      return address ? fake->give(address) : CUDA_SUCCESS;
+    };
+    table_.cuLibraryGetGlobal = [](CUdeviceptr* address, size_t*, CUlibrary, const char*) {
+      return fake->give(address);
+    };
+    table_.cuLibraryGetManaged = table_.cuLibraryGetGlobal;
     table_.cuGraphAddMemAllocNode = [](CUgraphNode*, CUgraph, const CUgraphNode*, size_t,
                                        CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
       return fake->give(&parameters->dptr);
@@ -488,6 +498,38 @@ TEST_F(WindowGuardTest, MemoryOfAnotherProcessOutsideIsClosed) {
   EXPECT_EQ(driver().cuIpcOpenMemHandle_v2(&address_, {}, 0), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(fake_.freed, (std::vector<CUdeviceptr>{kOutside}));
   EXPECT_EQ(driver().cuIpcOpenMemHandle_v2(&address_, {}, 0), CUDA_SUCCESS);
+}
+
+TEST_F(WindowGuardTest, ImportedMemoryOfAPoolOutsideIsFreed) {
+  fake_.next = {kOutside, kBase};
+  const auto import = driver().cuMemPoolImportPointer;
+  EXPECT_EQ(import(&address_, nullptr, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(fake_.freed, (std::vector<CUdeviceptr>{kOutside}));
+  EXPECT_EQ(import(&address_, nullptr, nullptr), CUDA_SUCCESS);
+}
+
+TEST_F(WindowGuardTest, VariablesOutsideAreRefused) {
+  fake_.next = {kBase + 4 * kGiB - 512, kBase + 4 * kGiB - 511, kOutside, kOutside, kBase};
+  size_t bytes = 0;
+  const auto of_module = driver().cuModuleGetGlobal_v2;
+  EXPECT_EQ(of_module(&address_, &bytes, nullptr, "variable"), CUDA_SUCCESS);
+  EXPECT_EQ(of_module(&address_, &bytes, nullptr, "variable"), CUDA_ERROR_OUT_OF_MEMORY)
+      << "its end is outside";
+  EXPECT_EQ(of_module(nullptr, &bytes, nullptr, "variable"), CUDA_SUCCESS);
+  for (const auto of_library : {driver().cuLibraryGetGlobal, driver().cuLibraryGetManaged}) {
+    EXPECT_EQ(of_library(&address_, nullptr, nullptr, "variable"), CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  EXPECT_EQ(driver().cuLibraryGetGlobal(&address_, nullptr, nullptr, "variable"), CUDA_SUCCESS);
+  EXPECT_TRUE(fake_.freed.empty());
+}
+
+TEST_F(WindowGuardTest, OtherEntriesAreThoseOfTheDriver) {
+  table_.cuLaunchKernel = [](CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                             unsigned, CUstream, void**, void**) { return CUDA_SUCCESS; };
+  guard_.emplace(table_, fence_);
+  EXPECT_EQ(driver().cuLaunchKernel, table_.cuLaunchKernel);
+  EXPECT_EQ(driver().cuMemCreate, nullptr);
+  EXPECT_NE(driver().cuMemAlloc_v2, table_.cuMemAlloc_v2);
 }
 
 TEST_F(WindowGuardTest, ANodeWithMemoryOutsideIsDestroyed) {

@@ -26,7 +26,7 @@ class ModuleHandlersTest : public testing::Test {
       *module = handle<CUmodule>(reinterpret_cast<uintptr_t>(library) + 1);
       return CUDA_SUCCESS;
     };
-    resources_.driver = &driver_;
+    resources_.unmetered = &driver_;
     restart();
   }
   // After a change of the driver's entries, of which an executor has a copy.

@@ -1,0 +1,48 @@
+// DriverDecorator: a driver's table in which some entries do more than the driver's own function.
+//
+// An override of an entry is a function of a context and the entry's arguments. It calls the entry
+// below through the context. The lists of overrides are generated from
+// api/table/driver_overrides.toml. An entry without an override is the pointer of the table below,
+// so it costs nothing more.
+//
+// The entries of a table are plain functions, so the process has one context of each type: that of
+// the newest decorator, until that is destroyed.
+// Threads: constructed and destroyed while no thread uses the table; entries as their overrides.
+#pragma once
+
+#include "api/driver_table.h"
+
+namespace rcuda::server {
+
+template <typename Context>
+class DriverDecorator {
+ public:
+  // Both outlive this object.
+  DriverDecorator(const api::DriverTable& below, Context& context) : table_(below), own_(&context) {
+    context_ = own_;
+  }
+  ~DriverDecorator() {
+    if (context_ == own_) context_ = nullptr;
+  }
+  DriverDecorator(const DriverDecorator&) = delete;
+  DriverDecorator& operator=(const DriverDecorator&) = delete;
+
+  // Whether the process has a context of this type.
+  static bool exists() { return context_ != nullptr; }
+
+  // Overrides an entry, unless the table below lacks it.
+  template <auto kOverride, typename... Arguments>
+  void override_entry(CUresult (*api::DriverTable::*entry)(Arguments...)) {
+    if (!(table_.*entry)) return;
+    table_.*entry = [](Arguments... arguments) { return kOverride(*context_, arguments...); };
+  }
+
+  const api::DriverTable& table() const { return table_; }
+
+ private:
+  static inline Context* context_ = nullptr;
+  api::DriverTable table_;
+  Context* const own_;
+};
+
+}  // namespace rcuda::server
