@@ -1,10 +1,28 @@
 // rcuda-server: offers this machine's GPUs to clients elsewhere.
 //
-// Process model. The daemon listens and passes each client's socket to a worker, a separate process
-// that serves only this session. So contexts, faults and addresses of a session belong to its
-// worker alone. Daemon and workers run the same binary. The daemon starts a worker with the hidden
-// option --worker, so each has a fresh address space, and passes its settings through the
-// environment.
+// Processes and their threads. All processes run this binary.
+//
+//   daemon          Accepts clients, and passes each to a worker. Keeps the rights that it has been
+//                   started with; never uses CUDA. SIGTERM and SIGINT end it, at once or after the
+//                   drain timeout. Then it stops the workers, and kills those that do not end.
+//     main            the poll loop (daemon.h)
+//     detached        one for each question: accounts, MUNGE (AsyncLookup), NVML (gpu_monitor.h)
+//   closer          Forked by the daemon before it has threads and secrets, on kernels before 6.16.
+//                   An orphan without privileges, which ends when the daemon does (closer.h).
+//   worker          Started by the daemon from /proc/self/exe with the hidden option --worker, so
+//   it
+//                   has a fresh address space: some that wait idle, or for a client that waits.
+//                   Has the daemon's rights until it has a session. Then it becomes the session's
+//                   user, and can start neither programs nor processes (isolation.h), before it
+//                   reads anything of the client. Contexts, faults and addresses of the session
+//                   belong to it alone. Ends with its session (worker_session.h has the exception),
+//                   by a StopRequest, and when the daemon has died.
+//     main            starts the driver, then executes commands (session_loop.h)
+//     rcuda-daemon    listens to the daemon (daemon_listener.h)
+//     rcuda-end-watch ends a session whose client is gone, or that does not end (end_watch.h)
+//     others          kernels' output, staging, Links, copies between servers; the driver's own
+//
+// A worker gets its settings from the daemon, through the environment.
 
 #include <cstdio>
 #include <optional>
@@ -118,7 +136,7 @@ int run_daemon(const Settings& settings, int ready) {
 }
 
 // What the command line says beside the settings.
-struct Order {
+struct Options {
   std::string config_file;
   int ready = -1;
   int worker_base = -1;
@@ -132,8 +150,8 @@ void add_flag(CommandLine* line, const std::string& name, config::SettingBase* s
       name, [=] { (void)setting->set(value, name, "the command line"); }, help);
 }
 
-void add_options(CommandLine* line, Settings* settings, Order* order) {
-  line->option("--config", &order->config_file,
+void add_options(CommandLine* line, Settings* settings, Options* options) {
+  line->option("--config", &options->config_file,
                "TOML file; the environment and options win over it [" + default_config_file() +
                    " if there is one]");
   add_option(line, "--listen", &settings->listen);
@@ -156,15 +174,15 @@ void add_options(CommandLine* line, Settings* settings, Order* order) {
            "short for --security insecure: no identity, no encryption");
   add_flag(line, "--require-lease", &settings->require_lease, "1", settings->require_lease.help());
   add_flag(line, "--allow-faults", &settings->allow_faults, "1", settings->allow_faults.help());
-  line->option("--ready-fd", &order->ready,
+  line->option("--ready-fd", &options->ready,
                "descriptor to write the port to once clients are served");
   line->flag(
-      "--check-config", &order->check_config,
+      "--check-config", &options->check_config,
       "say whether the settings, the certificate, the tokens, the users, the limits and the leases "
       "are usable, and start nothing");
-  line->flag("--list-settings", &order->list_settings,
+  line->flag("--list-settings", &options->list_settings,
              "print every setting and where it came from");
-  line->option("--worker", &order->worker_base).hide_from_help();
+  line->option("--worker", &options->worker_base).hide_from_help();
 }
 
 // Options override the environment, which overrides the file. CommandLine::parse() calls the
@@ -211,7 +229,7 @@ int start(int argc, char** argv) {
   // The reader of stderr may end before the daemon and its workers do (pdsh).
   signal(SIGPIPE, SIG_IGN);
   Settings settings;
-  Order order;
+  Options options;
   CommandLine line("rcuda-server", "Offers this machine's GPUs to CUDA programs elsewhere.",
                    version_of("rcuda-server"));
   line.footer(
@@ -222,7 +240,7 @@ int start(int argc, char** argv) {
   if (const Status loaded = load_settings(argc, argv, &settings); !loaded.ok()) {
     return report_settings(loaded);
   }
-  add_options(&line, &settings, &order);  // after loading: the help shows the current values
+  add_options(&line, &settings, &options);  // after loading: the help shows the current values
   if (const std::optional<int> status = line.parse(argc, argv)) {
     return *status == 0 ? 0 : kUnusableSettings;
   }
@@ -233,16 +251,16 @@ int start(int argc, char** argv) {
         "RCUDA_LOG=" + settings.log.get() + " is not usable: it takes " + settings.log.help()));
   }
   signal(SIGXFSZ, SIG_IGN);  // calls that exceed RLIMIT_FSIZE fail instead
-  if (order.worker_base >= 0) {
+  if (options.worker_base >= 0) {
     for (const int number : {kWorkerControl, kWorkerReports}) ::fcntl(number, F_SETFD, FD_CLOEXEC);
     return run_worker(settings, UniqueFd(kWorkerControl), UniqueFd(kWorkerReports),
-                      static_cast<uint32_t>(order.worker_base));
+                      static_cast<uint32_t>(options.worker_base));
   }
   set_log_name("rcuda-server");
-  if (order.check_config) return check_config(settings);
-  if (order.list_settings) return list_settings(settings);
-  if (order.ready >= 0) ::fcntl(order.ready, F_SETFD, FD_CLOEXEC);
-  return run_daemon(settings, order.ready);
+  if (options.check_config) return check_config(settings);
+  if (options.list_settings) return list_settings(settings);
+  if (options.ready >= 0) ::fcntl(options.ready, F_SETFD, FD_CLOEXEC);
+  return run_daemon(settings, options.ready);
 }
 
 }  // namespace

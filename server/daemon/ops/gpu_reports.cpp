@@ -1,16 +1,15 @@
-// The part of the daemon that tells clients about its GPUs without a session (GpuQuery).
-#include <utility>
+#include "server/daemon/ops/gpu_reports.h"
 
-#include "common/base/log.h"
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
 #include "common/nvml/figures.h"
 #include "p2p/link/host_identity.h"
-#include "server/daemon/daemon.h"
 
 namespace rcuda::server {
 namespace {
-
-// NVML starts within this time unless something is broken. Less than a client waits.
-constexpr auto kLongestReading = std::chrono::seconds(4);
 
 // What NVML tells of a device, and what the worker pool knows of it.
 wire::GpuReport::Gpu gpu_of(const WorkerReady& offer, size_t index, const GpuSample* sample) {
@@ -35,27 +34,21 @@ void limit(wire::GpuReport::Gpu* gpu, const std::optional<Admission::Room>& room
 
 }  // namespace
 
-void Daemon::take_gpu_query(Connection& connection) {
-  pool_->find_out();
-  connection.gpus_asked = Clock::now();
-  connection.deadline = *connection.gpus_asked + kLongestReading;
-}
-
-// Returns false while NVML is being read, and while the client has yet to read the answer.
-bool Daemon::answer_gpu_query(Connection& connection) {
-  const WorkerReady& offer = pool_->offer();
+std::optional<wire::GpuReport> report_gpus(const WorkerPool& pool, GpuMonitor& monitor,
+                                           const Admission& admission, const Identity& asker,
+                                           GpuMonitor::Clock::time_point asked_at, bool late) {
+  const WorkerReady& offer = pool.offer();
   // The first worker finds out which devices there are.
-  const bool knows = !offer.devices.empty() || (pool_->starting() == 0 && !pool_->finding_out());
-  if (!knows && Clock::now() < connection.deadline) return false;
+  const bool knows = !offer.devices.empty() || (pool.starting() == 0 && !pool.finding_out());
+  if (!knows && !late) return std::nullopt;
   std::vector<GpuName> names;
   for (const WorkerReady::Identity& identity : offer.identities) {
     names.push_back({identity.pci_bus_id, identity.uuid});
   }
   std::shared_ptr<const GpuSample> sample;
-  const bool read = monitor_.find(offer.driver_path, names, *connection.gpus_asked, &sample);
-  if (!read && Clock::now() < connection.deadline) return false;
+  const bool read = monitor.find(offer.driver_path, names, asked_at, &sample);
+  if (!read && !late) return std::nullopt;
 
-  const Identity& asker = *connection.identity;
   wire::GpuReport report;
   if (sample) report.driver_version = sample->driver_version;
   report.cuda_version = offer.driver_version;
@@ -63,13 +56,13 @@ bool Daemon::answer_gpu_query(Connection& connection) {
   report.host = p2p::host_identity();
   for (size_t i = 0; i < offer.devices.size(); ++i) {
     wire::GpuReport::Gpu gpu = gpu_of(offer, i, sample.get());
-    std::optional<Admission::Room> room = pool_->report(
+    std::optional<Admission::Room> room = pool.report(
         &gpu, sample ? sample->gpus[i].memory_of : std::map<uint32_t, uint64_t>(), asker);
-    if (!room) room = admission_.device_room(asker, gpu.ordinal);
+    if (!room) room = admission.device_room(asker, gpu.ordinal);
     limit(&gpu, room);
     report.gpus.push_back(std::move(gpu));
   }
-  return send_answer(connection, wire::MessageType::kGpuReport, wire::encode(report));
+  return report;
 }
 
 }  // namespace rcuda::server

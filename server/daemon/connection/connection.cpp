@@ -1,0 +1,224 @@
+#include "server/daemon/connection/connection.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cerrno>
+#include <string_view>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+#include "common/reach/same_host.h"
+
+namespace rcuda::server {
+namespace {
+
+constexpr uid_t kContainersUser = 65534;  // for the closer
+// How long a connection is spared after it has begun TLS, and after it has finished the handshake.
+// A flood from the client's own address replaces all newcomers in some 100 ms.
+constexpr auto kHandshakeSpared = std::chrono::milliseconds(200);
+constexpr auto kIdentifiedSpared = std::chrono::seconds(1);
+// How long a client may take to read a long answer.
+constexpr auto kReadsAnswer = std::chrono::seconds(5);
+
+}  // namespace
+
+Connection::Connection(const ConnectionServices& services, Accepted accepted, Door door)
+    : services_(services),
+      deadline_(Clock::now() + services.settings.handshake_timeout.get()),
+      introduce_by_(deadline_),
+      socket_(std::move(accepted.socket)),
+      name_(std::move(accepted.peer)),
+      origin_(std::move(accepted.origin)),
+      ends_(accepted.connection),
+      local_(door != Door::kNetwork) {
+  RCUDA_DEBUG("%s connected", name_.c_str());
+  const Status status = local_ ? recognise(door) : Status();
+  if (!status.ok()) refuse(status);
+}
+
+Connection::~Connection() {
+  if (proof_) services_.gate.forget(*proof_);
+  if (closer_) closer_->close(user_, socket_.release());
+}
+
+// Finds out who a local client is. In a container, the numbers of users are those of this machine,
+// but root there is not root here, and its processes choose their groups. So the client's account
+// here counts, as for a client of another machine; it may have to be looked up.
+Status Connection::recognise(Door door) {
+  Result<Identity> identity = identity_of_local(socket_.fd());
+  if (!identity.ok()) return identity.status();
+  user_ = *identity->uid;
+  if (services_.closer.started()) closer_ = &services_.closer;
+  if (door == Door::kContainers) {
+    proof_ = Proof{.method = kContainer, .account = user_};
+    // Root of a container has as many users as it wants.
+    origin_ = "containers";
+    user_ = kContainersUser;
+    enter(State::kHeld, Clock::now() + kLongestExamination);
+    return {};
+  }
+  identity_ = std::move(identity).value();
+  // A session may be of a user who is served by a token only, and its worker looks exports up.
+  if (!is_served() && !services_.pool.runs_as(user_)) {
+    return wire::not_served(services_.listener.port, ::geteuid(), user_);
+  }
+  (void)services_.gate.account_of(user_, Clock::now());  // for find_account()
+  return {};
+}
+
+bool Connection::is_served() const {
+  return services_.gate.served().contains(*identity_->uid, identity_->gid, identity_->groups);
+}
+
+bool Connection::is_in_container() const {
+  return proof_ && std::string_view(proof_->method) == kContainer;
+}
+
+void Connection::enter(State state, Clock::time_point deadline) {
+  assert(may_follow(state_, state));
+  RCUDA_DEBUG("%s: %s -> %s", name_.c_str(), to_string(state_), to_string(state));
+  state_ = state;
+  deadline_ = deadline;
+}
+
+short Connection::events() const {
+  if (is(State::kAnswering)) return POLLOUT;
+  return reads(state_) && !look_at_ ? POLLIN : POLLRDHUP;
+}
+
+Connection::Clock::time_point Connection::next_deadline() const {
+  Clock::time_point next = deadline_;
+  if (look_at_ && reads(state_)) next = std::min(next, *look_at_);
+  if (waits(state_)) next = std::min(next, report_at_);
+  // Admission gave this client its turn after advance() had asked for it in this round.
+  if (is(State::kQueued) && applicant_->is_decided()) next = Clock::now();
+  return next;
+}
+
+void Connection::handle(short events, Clock::time_point now) {
+  const bool looks = look_at_ && now >= *look_at_;
+  if ((events != 0 || looks) && reads(state_)) {
+    read();
+    // Its bytes stay in the socket, so only poll() reports its end.
+    const bool gone = closer_ && (events & (POLLRDHUP | POLLHUP)) != 0;
+    if (gone && reads(state_)) enter(State::kEnded);
+  } else if (events != 0 && is(State::kAnswering)) {
+    if (unsent_.send(socket_)) enter(State::kEnded);
+  } else if (events != 0) {
+    RCUDA_LOG(is(State::kHandshakeDue) ? LogLevel::kDebug : LogLevel::kInfo,
+              "%s went away while it waited", name_.c_str());
+    enter(State::kEnded);
+  } else if (is(State::kLeasing)) {
+    const Status status = answer_lease_request();
+    if (!status.ok()) refuse(status);
+  } else if (is(State::kMeasuring)) {
+    answer_gpu_query();
+  } else if (is(State::kProving)) {
+    finish_proof();
+  }
+  if (!is(State::kEnded) && now >= deadline_) expire();
+}
+
+void Connection::expire() {
+  switch (state_) {
+    case State::kReading:
+    case State::kHandshake:
+    case State::kHandshakeDue: {
+      const bool logs = identity_ || services_.refusals.logs_stranger();
+      RCUDA_LOG(logs ? LogLevel::kWarn : LogLevel::kDebug,
+                "%s did not introduce itself in time and is dropped", name_.c_str());
+      return enter(State::kEnded);
+    }
+    case State::kHeld:
+    case State::kProving:
+      return refuse(Status(Code::kTimeout,
+                           "the server could not find out in time who the client is: munged or the "
+                           "user database of its machine does not answer"));
+    case State::kLeasing:
+      if (services_.pool.offer().ordinals().empty()) {
+        return refuse(Status(Code::kUnavailable,
+                             "the server has just started and does not know its devices before its "
+                             "first worker is ready: try again (rcuda-lease take --wait)"));
+      }
+      return refuse(Status(Code::kTimeout,
+                           "the server could not find out in time who the lease's user is: the "
+                           "user database of its machine does not answer"));
+    case State::kAnswering:
+      RCUDA_WARN("%s does not read the answer to its question", name_.c_str());
+      return enter(State::kEnded);
+    case State::kQueued:
+      if (applicant_->is_decided()) return;  // at the last moment
+      return refuse(applicant_->timeout(std::chrono::milliseconds(hello_.wait_ms)));
+    case State::kAdmitted: {
+      const Status& failure = services_.pool.last_failure();
+      return refuse(failure.ok()
+                        ? Status(Code::kTimeout, "no worker became free in time; try again")
+                        : failure);
+    }
+    case State::kMeasuring:  // answer_gpu_query() and advance() go on without what they wait for
+    case State::kNaming:
+    case State::kEnded:
+      return;
+  }
+}
+
+void Connection::refuse(const Status& status) {
+  services_.refusals.record(name_, identity_, identity_ && (!local_ || is_served()), status);
+  drop(status);
+}
+
+void Connection::drop(const Status& status) {
+  // A client in the middle of a TLS handshake, or of an answer, could not read it. A Refusal fits
+  // any socket buffer; a client that cannot take it at once does not get it.
+  if (!is_in_handshake(state_) && !is(State::kAnswering)) {
+    const wire::Refusal refusal{static_cast<uint32_t>(status.code()), status.context()};
+    (void)wire::write_message(socket_, wire::MessageType::kRefusal, wire::encode(refusal),
+                              Clock::now());
+  }
+  enter(State::kEnded);
+}
+
+Result<UniqueFd> Connection::duplicate_socket() const {
+  UniqueFd copy(::fcntl(socket_.fd(), F_DUPFD_CLOEXEC, 3));
+  if (!copy) return Status::from_errno(errno, "passing the connection to a worker");
+  return copy;
+}
+
+// If the socket has no room for all of it, handle() goes on when it has.
+void Connection::send_answer(wire::MessageType type, const std::vector<std::byte>& body) {
+  std::vector<std::byte> message = wire::message_bytes(type, body);
+  if (message.empty()) {
+    RCUDA_WARN("an answer of %zu bytes to %s is too long", body.size(), name_.c_str());
+    return enter(State::kEnded);
+  }
+  unsent_.put(std::move(message));
+  enter(State::kAnswering, Clock::now() + kReadsAnswer);
+  if (unsent_.send(socket_)) enter(State::kEnded);
+}
+
+void Connection::step_handshake() {
+  if (!tls_) {
+    auto tls = services_.gate.tls()->accept(socket_.fd());
+    if (!tls.ok()) return refuse(tls.status());
+    spared_until_ = Clock::now() + kHandshakeSpared;
+    tls_ = tls->get();
+    socket_ = Socket(socket_.release(), std::move(tls).value());
+  }
+  const auto progress = tls_->shake_hands();
+  if (!progress.ok()) return refuse(progress.status());  // the client has received TLS's own alert
+  switch (*progress) {
+    case tls::Connection::Progress::kDone:
+      spared_until_ = Clock::now() + kIdentifiedSpared;
+      return enter(State::kReading, introduce_by_);
+    case tls::Connection::Progress::kWantsWrite:
+      // A handshake fits the socket's buffer; a client that takes nothing is dropped.
+      return enter(State::kEnded);
+    default:
+      return enter(State::kHandshake, introduce_by_);
+  }
+}
+
+}  // namespace rcuda::server

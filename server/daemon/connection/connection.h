@@ -1,0 +1,174 @@
+// Connection: a client from accept() until a worker has its socket, or until it is answered,
+// refused or gone. Its states are in connection_state.h.
+//
+// The client identifies itself, then sends a Hello, an Attach (for a further socket of a session),
+// or a question. What it may send is checked message by message (introduction.cpp); a client that
+// wants a session then waits for its turn and for a worker (waiting.cpp). A function that finishes
+// with the connection, or refuses it, makes it enter kEnded; its owner then removes it.
+//
+// Threads: the daemon's only thread. Blocking: nothing. Errors: become the client's Refusal and a
+// line in the log.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "common/base/socket.h"
+#include "common/base/status.h"
+#include "common/messages/handshake.h"
+#include "common/messages/lease_messages.h"
+#include "common/messages/message_io.h"
+#include "server/daemon/admission/admission.h"
+#include "server/daemon/connection/closer.h"
+#include "server/daemon/connection/connection_state.h"
+#include "server/daemon/connection/listener.h"
+#include "server/daemon/connection/refusals.h"
+#include "server/daemon/connection/unsent.h"
+#include "server/daemon/ops/control.h"
+#include "server/daemon/ops/lease_requests.h"
+#include "server/daemon/pool/worker_pool.h"
+#include "server/identity/gate.h"
+#include "server/identity/identity.h"
+#include "server/identity/tickets.h"
+#include "server/monitor/gpu_monitor.h"
+#include "server/protocol/settings.h"
+
+namespace rcuda::server {
+
+enum class Door { kNetwork, kLocal, kContainers };
+
+// The parts of the daemon that connections use.
+struct ConnectionServices {
+  const Settings& settings;
+  const Listener& listener;
+  Closer& closer;
+  Gate& gate;
+  Tickets& tickets;
+  Admission& admission;
+  WorkerPool& pool;
+  LeaseRequests& leases;
+  Control& control;
+  GpuMonitor& monitor;
+  Refusals& refusals;
+};
+
+class Connection {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using State = ConnectionState;
+
+  // Less than a client waits for an answer, so that it learns why there is none.
+  static constexpr std::chrono::seconds kLongestExamination{4};
+
+  // The services outlive the connection.
+  Connection(const ConnectionServices& services, Accepted accepted, Door door);
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  State state() const { return state_; }
+  const std::string& origin() const { return origin_; }
+  // Of a client in a container, whose account has to be looked up.
+  const AccountKey& account() const { return *proof_->account; }
+  bool is_in_container() const;
+  // The client has begun TLS, and the server does not know its identity yet.
+  bool owes_identity() const { return (tls_ || is(State::kHandshakeDue)) && !identity_; }
+  bool has_begun_tls() const { return tls_ != nullptr; }
+  // It has got on a moment ago: others of its origin are dropped first.
+  Clock::time_point spared_until() const { return spared_until_; }
+
+  int fd() const { return socket_.fd(); }
+  short events() const;
+  // When to call handle() or advance() even without an event.
+  Clock::time_point next_deadline() const;
+
+  // Handles the events of its socket, what has been found out meanwhile, and the deadline.
+  void handle(short events, Clock::time_point now);
+  void step_handshake();  // of TLS
+  // Looks whether the client's identity is known by now. If so, the client may go on.
+  void finish_proof();
+  // Takes a client that waits on as far as is possible now.
+  void advance();
+  // Lets a client distinguish a busy server from one that does not answer.
+  void report_queue(Clock::time_point now);
+  // The client that this one stands for, once it is admitted.
+  WorkerPool::Waiting waiting() const;
+  void refuse(const Status& status);
+  // Sends a Refusal if the client could read it, and ends.
+  void drop(const Status& status);
+
+ private:
+  bool is(State state) const { return state_ == state; }
+  // The only way in which it changes its state.
+  void enter(State state, Clock::time_point deadline = Clock::time_point::max());
+  void expire();
+  bool is_served() const;  // of a local client
+  Status recognise(Door door);
+
+  // introduction.cpp: what a client says
+  void read();
+  // Returns 0 if nothing has arrived; then the connection may have ended.
+  size_t receive(std::byte* data, size_t bytes);
+  Status handle_message(wire::MessageType type, const std::vector<std::byte>& body);
+  Status take_request(wire::MessageType type, const std::vector<std::byte>& body);
+  Status pass_on(wire::MessageType type, const std::vector<std::byte>& body);
+  Status look_up_export(const std::vector<std::byte>& body);
+  Status give_ticket(const std::vector<std::byte>& body);
+  Status take_ticket(const std::vector<std::byte>& body);
+  Status take_proof(const std::vector<std::byte>& body);
+  // Whether the client may send a message of this type, because it is identified or need not be. If
+  // so, it has an identity afterwards.
+  Status check_sender(wire::MessageType type);
+  Status take_hello(const std::vector<std::byte>& body);
+  Status check_hello(const wire::Hello& hello) const;
+  Status answer_lease_request();
+  void answer_gpu_query();
+  void report_status();
+  Result<UniqueFd> duplicate_socket() const;
+  // The last message to a client, however long. The client has some time to read it.
+  void send_answer(wire::MessageType type, const std::vector<std::byte>& body);
+
+  // waiting.cpp
+  Status try_advance();
+  bool find_account();
+  Status apply();
+  Status assign();
+
+  const ConnectionServices& services_;
+  State state_ = State::kReading;
+  Clock::time_point deadline_;
+  const Clock::time_point introduce_by_;  // the deadline while it reads
+  Clock::time_point spared_until_{};
+  Socket socket_;
+  std::string name_;
+  std::string origin_;
+  const wire::TicketQuery ends_;  // the two ends of a TCP connection
+  const bool local_;
+  uid_t user_ = 0;  // of the process at the other end of a local connection
+  // Set for a local connection if the kernel does not keep descriptors out of it (closer.h). Its
+  // bytes then stay in the socket until a worker takes them.
+  Closer* closer_ = nullptr;
+  size_t peeked_ = 0;                         // bytes of whole messages
+  std::optional<Clock::time_point> look_at_;  // when to read again: poll() reports peeked bytes
+  tls::Connection* tls_ = nullptr;            // the cipher of socket_, of a client elsewhere
+  std::optional<Proof> proof_;                // Held, Proving
+  std::optional<Identity> identity_;          // once it is known
+  std::vector<std::byte> received_;           // of a message that is not complete
+  wire::LeaseRequest lease_request_;          // Leasing
+  Clock::time_point asked_at_{};              // Measuring
+  Unsent unsent_;                             // Answering
+  wire::Hello hello_;                         // from Naming on, like the following
+  Clock::time_point waits_since_{};
+  Clock::time_point report_at_{};                    // when to send the next kQueued
+  std::unique_ptr<Admission::Applicant> applicant_;  // Queued
+  std::unique_ptr<Admission::Permit> permit_;        // Admitted
+};
+
+}  // namespace rcuda::server

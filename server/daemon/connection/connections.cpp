@@ -1,0 +1,179 @@
+#include "server/daemon/connection/connections.h"
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <utility>
+
+#include <sys/resource.h>
+
+#include "common/base/log.h"
+
+namespace rcuda::server {
+namespace {
+
+using State = ConnectionState;
+
+// The bound on connections that have not introduced themselves, and the bound on connections
+// accepted in one round. The second is so small that a new connection is read before enough others
+// can replace it.
+constexpr rlim_t kMostNewcomers = 2048;
+constexpr size_t kMostAcceptedAtOnce = 256;
+constexpr auto kCrowdedInterval = std::chrono::seconds(10);
+
+}  // namespace
+
+size_t Connections::most_newcomers() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMostNewcomers;
+  return std::clamp<rlim_t>(limit.rlim_cur / 4, 1, kMostNewcomers);
+}
+
+Status Connections::accept_some(int listening, Door door) {
+  Crowd crowd = newcomers();
+  const size_t most_at_once = std::clamp<size_t>(most_ / 2, 1, kMostAcceptedAtOnce);
+  for (size_t i = 0; i < most_at_once; ++i) {
+    Result<Accepted> accepted = accept_from(listening, door != Door::kNetwork);
+    if (!accepted.ok()) return accepted.status();
+    if (!accepted->socket) break;
+    Connection& client = connections_.emplace_back(services_, std::move(accepted).value(), door);
+    if (client.state() == State::kHeld && may_look_up(client)) client.finish_proof();
+    if (client.state() == State::kEnded) {
+      connections_.pop_back();
+      continue;
+    }
+    if (crowd.total >= most_) drop_newcomer(&crowd);
+    ++crowd.origins[client.origin()];
+    ++crowd.total;
+  }
+  return {};
+}
+
+void Connections::add_descriptors(std::vector<pollfd>* items) const {
+  for (const Connection& client : connections_) items->push_back({client.fd(), client.events(), 0});
+}
+
+void Connections::handle(const pollfd* events) {
+  const Clock::time_point now = Clock::now();
+  for (Position client = connections_.begin(); client != connections_.end(); ++events) {
+    client->handle(events->revents, now);
+    if (client->state() == State::kHeld && may_look_up(*client)) client->finish_proof();
+    client = next(client);
+  }
+}
+
+Connections::Position Connections::next(Position connection) {
+  if (connection->state() != State::kEnded) return std::next(connection);
+  if (connection->owes_identity()) handshakes_.failed(connection->origin(), Clock::now());
+  return connections_.erase(connection);
+}
+
+bool Connections::has_handshake_due() const {
+  return std::ranges::any_of(connections_, [](const Connection& client) {
+    return client.state() == State::kHandshakeDue;
+  });
+}
+
+void Connections::step_handshakes() {
+  std::vector<Position> due;
+  std::map<std::string, size_t> unfinished;
+  for (Position one = connections_.begin(); one != connections_.end(); ++one) {
+    if (one->state() == State::kHandshakeDue) due.push_back(one);
+    if (one->owes_identity()) ++unfinished[one->origin()];
+  }
+  if (due.empty()) return;
+  std::vector<HandshakeDebts::Step> steps;
+  for (const Position& one : due) {
+    steps.push_back({&one->origin(), unfinished[one->origin()], one->has_begun_tls()});
+  }
+  const Clock::time_point begin = Clock::now();
+  for (const size_t index : handshakes_.order(steps, begin)) {
+    due[index]->step_handshake();
+    next(due[index]);
+    if (Clock::now() - begin >= HandshakeDebts::kTimePerRound) break;
+  }
+}
+
+void Connections::advance() {
+  for (Position client = connections_.begin(); client != connections_.end();) {
+    if (waits(client->state())) client->advance();
+    client = next(client);
+  }
+}
+
+void Connections::report_queue() {
+  const Clock::time_point now = Clock::now();
+  for (Position client = connections_.begin(); client != connections_.end();) {
+    client->report_queue(now);
+    client = next(client);
+  }
+}
+
+std::vector<WorkerPool::Waiting> Connections::waiting() const {
+  std::vector<WorkerPool::Waiting> waiting;
+  for (const Connection& client : connections_) {
+    if (client.state() == State::kAdmitted) waiting.push_back(client.waiting());
+  }
+  return waiting;
+}
+
+Connections::Clock::time_point Connections::next_deadline() const {
+  Clock::time_point next = Clock::time_point::max();
+  for (const Connection& client : connections_) next = std::min(next, client.next_deadline());
+  return next;
+}
+
+// Whether a client in a container need not wait until the accounts of others in containers are
+// known: each look-up takes a thread, which clients of other kinds need too.
+bool Connections::may_look_up(const Connection& client) const {
+  std::set<AccountKey> others;
+  for (const Connection& other : connections_) {
+    const bool looks_up = other.state() == State::kProving && other.is_in_container();
+    if (looks_up && other.account() != client.account()) others.insert(other.account());
+  }
+  return others.size() < Accounts::kMostAtOnce / 2;
+}
+
+Connections::Crowd Connections::newcomers() const {
+  Crowd crowd;
+  for (const Connection& client : connections_) {
+    if (!is_newcomer(client.state())) continue;
+    ++crowd.origins[client.origin()];
+    ++crowd.total;
+  }
+  return crowd;
+}
+
+// Drops the oldest newcomer of the origin that has the most, if possible one that is not spared, to
+// make room for the latest connection, which `crowd` does not count.
+void Connections::drop_newcomer(Crowd* crowd) {
+  const auto most =
+      std::max_element(crowd->origins.begin(), crowd->origins.end(),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  const Position latest = std::prev(connections_.end());
+  const Clock::time_point now = Clock::now();
+  const auto find = [&](Clock::time_point spared_from) {
+    return std::find_if(connections_.begin(), latest, [&](const Connection& one) {
+      return is_newcomer(one.state()) && one.origin() == most->first &&
+             one.spared_until() <= spared_from;
+    });
+  };
+  Position oldest = find(now);
+  if (oldest == latest) oldest = find(Clock::time_point::max());
+  if (now >= say_crowded_from_) {
+    RCUDA_WARN(
+        "too many connections have not introduced themselves, %zu of %s: the oldest are dropped "
+        "for new ones",
+        most->second, oldest->origin().c_str());
+    say_crowded_from_ = now + kCrowdedInterval;
+  }
+  oldest->drop(
+      Status(Code::kUnavailable,
+             "too many connections to the server have not introduced themselves, and this "
+             "is the oldest: try again, and see the server's log for where they come from"));
+  next(oldest);
+  --most->second;
+  --crowd->total;
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,73 @@
+// Connections: the clients that have no worker yet.
+//
+// The number of connections that have not introduced themselves is bounded. Beyond the bound, a new
+// connection replaces the oldest one of the origin that has the most, so silent connections cannot
+// lock other clients out. One that has just got on in its handshake is spared for a moment.
+//
+// Threads: the daemon's only thread. Blocking: nothing. Errors: accept_some() fails if the system
+// does; those of a client end its connection only.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <list>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <poll.h>
+
+#include "common/base/status.h"
+#include "server/daemon/connection/connection.h"
+#include "server/daemon/connection/handshake_debts.h"
+#include "server/daemon/pool/worker_pool.h"
+
+namespace rcuda::server {
+
+class Connections {
+ public:
+  using Clock = Connection::Clock;
+
+  // `most`: connections that have not introduced themselves.
+  Connections(const ConnectionServices& services, size_t most) : services_(services), most_(most) {}
+
+  // The bound for this process, which leaves descriptors for sessions and workers.
+  static size_t most_newcomers();
+
+  // Accepts some of the connections that wait.
+  Status accept_some(int listening, Door door);
+  void add_descriptors(std::vector<pollfd>* items) const;
+  // `events`: of all connections, as add_descriptors() has added them.
+  void handle(const pollfd* events);
+  bool has_handshake_due() const;
+  // Continues some of the TLS handshakes that are due. The others wait for the next round, which
+  // begins at once and first handles everything else that clients have sent.
+  void step_handshakes();
+  // Takes those that wait for sessions on as far as is possible now.
+  void advance();
+  void report_queue();
+  // Those that are admitted, for the pool.
+  std::vector<WorkerPool::Waiting> waiting() const;
+  Clock::time_point next_deadline() const;
+
+ private:
+  using Position = std::list<Connection>::iterator;
+  // The newcomers, by origin.
+  struct Crowd {
+    std::map<std::string, size_t> origins;
+    size_t total = 0;
+  };
+  Crowd newcomers() const;
+  void drop_newcomer(Crowd* crowd);
+  bool may_look_up(const Connection& client) const;
+  // Removes the connection if it has ended. Returns the next one.
+  Position next(Position connection);
+
+  const ConnectionServices services_;
+  const size_t most_;
+  HandshakeDebts handshakes_;
+  std::list<Connection> connections_;     // the oldest first
+  Clock::time_point say_crowded_from_{};  // time of the next warning of a flood
+};
+
+}  // namespace rcuda::server

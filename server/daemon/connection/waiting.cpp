@@ -1,0 +1,88 @@
+// A client that waits for a session: for its user's name, for its turn, and for a worker.
+#include "common/base/log.h"
+#include "server/daemon/connection/connection.h"
+
+namespace rcuda::server {
+
+WorkerPool::Waiting Connection::waiting() const {
+  return {&hello_, permit_->limits().sm_percent, &*identity_};
+}
+
+void Connection::advance() {
+  const Status status = try_advance();
+  if (!status.ok()) refuse(status);
+}
+
+Status Connection::try_advance() {
+  RCUDA_RETURN_IF_ERROR(services_.control.check_draining());
+  if (is(State::kNaming) && find_account()) RCUDA_RETURN_IF_ERROR(apply());
+  if (is(State::kQueued) && applicant_->is_decided()) {
+    auto permit = applicant_->take();
+    if (!permit.ok()) return permit.status();
+    permit_ = std::move(permit).value();
+    applicant_.reset();
+    enter(State::kAdmitted, Clock::now() + services_.settings.start_timeout.get());
+  }
+  return is(State::kAdmitted) ? assign() : Status();
+}
+
+// Whether the user's name and groups are known, or their look-up has run out of time.
+bool Connection::find_account() {
+  if (!identity_->uid || identity_->user != user_text(*identity_->uid)) return true;
+  const Clock::time_point now = Clock::now();
+  std::optional<Account> account = services_.gate.account_of(*identity_->uid, now);
+  if (!account) return now >= deadline_;
+  identity_->user = std::move(account->user);
+  identity_->account_groups = std::move(account->groups);
+  return true;
+}
+
+Status Connection::apply() {
+  const std::chrono::milliseconds wait(hello_.wait_ms);
+  auto applicant = services_.admission.apply(*identity_, hello_.devices, wait.count() != 0);
+  if (!applicant.ok()) return applicant.status();
+  applicant_ = std::move(applicant).value();
+  enter(State::kQueued, waits_since_ + wait);
+  return {};
+}
+
+// Passes the client to a worker, if there is one.
+Status Connection::assign() {
+  WorkerPool& pool = services_.pool;
+  if (!pool.has_worker_for(waiting())) return pool.lasting_failure(waiting());
+  // A lease may have begun or ended while the client waited. Then it applies again.
+  if (!services_.admission.check_devices(hello_.devices, identity_->lease).ok()) {
+    permit_.reset();
+    return apply();
+  }
+  std::optional<tls::Key> key;
+  if (tls_) key = tls_->exported(tls::kSessionLabel);
+  Result<UniqueFd> socket = duplicate_socket();
+  if (!socket.ok()) return socket.status();
+  const Result<bool> assigned = pool.assign(hello_, *identity_, key, peeked_, &*socket, &permit_);
+  if (!assigned.ok() || !*assigned) return assigned.status();
+  // The worker waits for the client's first bytes, and the client waits for this message. The
+  // worker gives up a client that does not read it.
+  if (tls_) (void)wire::write_message(socket_, wire::MessageType::kAssigned, {}, Clock::now());
+  enter(State::kEnded);
+  return {};
+}
+
+void Connection::report_queue(Clock::time_point now) {
+  if (!waits(state_) || now < report_at_) return;
+  wire::Queued queued;
+  if (applicant_) {
+    queued.place = static_cast<uint32_t>(applicant_->place());
+    queued.reason = applicant_->reason();
+  }
+  report_at_ = now + wire::kQueuedInterval;
+  const Status sent =
+      wire::write_message(socket_, wire::MessageType::kQueued, wire::encode(queued), now);
+  if (sent.ok()) return;
+  // It has not read for so long that its socket is full, and may have got a part of the message.
+  RCUDA_WARN("%s stopped reading; dropped from the queue: %s", name_.c_str(),
+             sent.message().c_str());
+  enter(State::kEnded);
+}
+
+}  // namespace rcuda::server

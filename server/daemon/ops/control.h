@@ -1,0 +1,58 @@
+// Control: what operators ask of the server. They end sessions, and drain it: a server that drains
+// takes no new sessions and stops when the last one has ended. A signal drains it too, for the time
+// that the settings allow.
+//
+// Threads: the daemon's only thread. Blocking: nothing. Errors: kDenied for clients that are no
+// operators.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/messages/control_messages.h"
+#include "server/daemon/ops/audit.h"
+#include "server/daemon/pool/worker_pool.h"
+#include "server/identity/gate.h"
+#include "server/identity/identity.h"
+#include "server/protocol/settings.h"
+
+namespace rcuda::server {
+
+class Control {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // All outlive this object.
+  Control(const Settings& settings, const Gate& gate, Audit& audit, WorkerPool& pool)
+      : settings_(settings), gate_(gate), audit_(audit), pool_(pool) {}
+
+  // Executes a ControlRequest of `who`.
+  Result<wire::ControlAnswer> handle(const std::vector<std::byte>& body, const Identity& who);
+  bool draining() const { return draining_; }
+  // The refusal of a client that wants a session while the server drains.
+  Status check_draining() const;
+  // Reads a signal from `stop`. The first one drains the server for as long as the settings say.
+  // Returns false if the server is to stop.
+  bool take_signal(int stop);
+  // Whether the server drains and is to stop now.
+  bool is_drained() const;
+  // When it stops in any case.
+  std::optional<Clock::time_point> drain_until() const { return drain_until_; }
+
+ private:
+  // `by`: none for a signal.
+  void set_draining(bool draining, const std::optional<Identity>& by, const std::string& why);
+
+  const Settings& settings_;
+  const Gate& gate_;
+  Audit& audit_;
+  WorkerPool& pool_;
+  bool draining_ = false;
+  std::optional<Clock::time_point> drain_until_;
+};
+
+}  // namespace rcuda::server

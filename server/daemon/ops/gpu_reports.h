@@ -1,0 +1,25 @@
+// What the daemon says of its GPUs without a session (GpuQuery): what NVML and the first worker
+// know of them, as far as it is the asker's to see and to use. The daemon's only thread; nothing
+// blocks.
+#pragma once
+
+#include <chrono>
+#include <optional>
+
+#include "common/messages/gpu_report.h"
+#include "server/daemon/admission/admission.h"
+#include "server/daemon/pool/worker_pool.h"
+#include "server/identity/identity.h"
+#include "server/monitor/gpu_monitor.h"
+
+namespace rcuda::server {
+
+// NVML starts within this time unless something is broken. Less than a client waits.
+inline constexpr auto kLongestReading = std::chrono::seconds(4);
+
+// Returns nothing while NVML is being read or the first worker starts, unless it is `late`.
+std::optional<wire::GpuReport> report_gpus(const WorkerPool& pool, GpuMonitor& monitor,
+                                           const Admission& admission, const Identity& asker,
+                                           GpuMonitor::Clock::time_point asked_at, bool late);
+
+}  // namespace rcuda::server
