@@ -1,6 +1,6 @@
 // How a client proves its user to a server and checks the server, before it sends anything else.
 // docs/security.md describes the methods; this is the client's half of each. The daemon's half is
-// server/identity/gate.h.
+// server/identity/authenticator.h.
 //
 // Threads: any. Blocking: until the server has answered, or until the deadline; with MUNGE also for
 // munged, several seconds if it hangs. Errors name the missing item and the remedy.

@@ -44,7 +44,7 @@ Daemon::Daemon(const Settings& settings, int stop, int ready)
           [this] { return pool_ ? pool_->offer().ordinals() : std::vector<uint32_t>(); },
           std::min(Admission::kMostWaiting, most_newcomers_)),
       tickets_(settings.handshake_timeout.get()),
-      gate_(settings),
+      authenticator_(settings),
       refusals_(audit_) {}
 
 Status Daemon::run() {
@@ -72,9 +72,9 @@ Status Daemon::listen() {
   // In the daemon's cgroup, and before there are threads and secrets.
   const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!take_descriptors(socket.get(), false)) RCUDA_RETURN_IF_ERROR(closer_.start());
-  RCUDA_RETURN_IF_ERROR(gate_.open(!listener_.is_loopback));
+  RCUDA_RETURN_IF_ERROR(authenticator_.open(!listener_.is_loopback));
   if (::geteuid() != 0) return {};
-  return listen_as_root(&listener_, gate_.served().only_group());
+  return listen_as_root(&listener_, authenticator_.served().only_group());
 }
 
 Status Daemon::open() {
@@ -83,13 +83,13 @@ Status Daemon::open() {
   if (!rules.ok()) return rules.status();
   admission_.set_rules(std::move(rules).value());
   RCUDA_RETURN_IF_ERROR(audit_.open(settings_.audit.get()));
-  leases_.emplace(settings_, admission_, gate_, audit_, *pool_);
+  leases_.emplace(settings_, admission_, authenticator_, audit_, *pool_);
   RCUDA_RETURN_IF_ERROR(leases_->open());
   pool_->record_in(&audit_);
-  control_.emplace(settings_, gate_, audit_, *pool_);
+  control_.emplace(settings_, authenticator_, audit_, *pool_);
   connections_.emplace(
-      ConnectionServices{settings_, listener_, closer_, gate_, tickets_, admission_, *pool_,
-                         *leases_, *control_, monitor_, refusals_},
+      ConnectionServices{settings_, listener_, closer_, authenticator_, tickets_, admission_,
+                         *pool_, *leases_, *control_, monitor_, refusals_},
       most_newcomers_);
   return {};
 }
@@ -114,7 +114,7 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
     if (pool_->ever_ready() || settings_.pool.get() == 0) announce();
   }
 
-  const auto [accounts, munge] = gate_.descriptors();
+  const auto [accounts, munge] = authenticator_.descriptors();
   const bool accepts = announced_ && Clock::now() >= accept_from_;
   const bool closer_is_full = closer_.is_full();
   const bool accepts_local = accepts && !closer_is_full;
@@ -138,7 +138,7 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
     return Status::from_errno(errno, "poll");
   }
   if (items[0].revents && !control_->take_signal(stop_)) return false;
-  if (items[1].revents || items[2].revents) gate_.acknowledge();
+  if (items[1].revents || items[2].revents) authenticator_.acknowledge();
   if (items[3].revents) monitor_.acknowledge();
   pool_->handle(std::span(items).subspan(first_worker));
   leases_->expire();
@@ -173,11 +173,12 @@ void Daemon::announce() {
       names += (names.empty() ? "" : ", ") + device.name;
     }
   }
-  RCUDA_INFO("serving %s on %s and @rcuda-%u: device%s %s (%s; %s)", gate_.served().text().c_str(),
-             listener_.address.c_str(), listener_.port, ordinals.size() == 1 ? "" : "s",
+  RCUDA_INFO("serving %s on %s and @rcuda-%u: device%s %s (%s; %s)",
+             authenticator_.served().text().c_str(), listener_.address.c_str(), listener_.port,
+             ordinals.size() == 1 ? "" : "s",
              ordinals.empty() ? "as workers find them" : list_of(ordinals).c_str(), names.c_str(),
              offer.driver.c_str());
-  if (gate_.allows_anybody()) {
+  if (authenticator_.allows_anybody()) {
     RCUDA_WARN(
         "--insecure: any program that can connect to %s can run code on this machine as %s, and "
         "nothing is encrypted",

@@ -7,8 +7,8 @@
 // cannot be served gets a Refusal that names the remedy, and one line is logged.
 //
 // The local socket reports the client's user; a TCP client of the same machine brings a ticket; one
-// of another machine identifies itself under TLS (gate.h, docs/security.md). The local socket for
-// containers reports the user too, but root there is not root here.
+// of another machine identifies itself under TLS (authenticator.h, docs/security.md). The local
+// socket for containers reports the user too, but root there is not root here.
 //
 // Threads: the caller of run(). Blocking: run(), until `stop` becomes readable; it then ends all
 // sessions within the stop timeout, or lets them go on for the drain timeout first. Errors: run()
@@ -30,7 +30,7 @@
 #include "server/daemon/ops/control.h"
 #include "server/daemon/ops/lease_requests.h"
 #include "server/daemon/pool/worker_pool.h"
-#include "server/identity/gate.h"
+#include "server/identity/authenticator.h"
 #include "server/identity/tickets.h"
 #include "server/monitor/gpu_monitor.h"
 #include "server/protocol/settings.h"
@@ -68,7 +68,7 @@ class Daemon {
   Listener listener_;
   Admission admission_;
   Tickets tickets_;
-  Gate gate_;
+  Authenticator authenticator_;
   Audit audit_;
   Refusals refusals_;
   GpuMonitor monitor_;

@@ -43,8 +43,8 @@
 #include "server/daemon/admission/rules_file.h"
 #include "server/daemon/daemon.h"
 #include "server/daemon/pool/spawn_worker.h"
+#include "server/identity/authenticator.h"
 #include "server/identity/default_paths.h"
-#include "server/identity/gate.h"
 #include "server/protocol/settings.h"
 #include "server/worker/worker_process.h"
 
@@ -206,7 +206,8 @@ Status load_settings(int argc, char** argv, Settings* settings) {
 }
 
 int check_config(const Settings& settings) {
-  if (const Status status = Gate(settings).check(); !status.ok()) return report_settings(status);
+  if (const Status status = Authenticator(settings).check(); !status.ok())
+    return report_settings(status);
   if (const auto rules = read_rules(settings); !rules.ok()) return report_settings(rules.status());
   if (const std::string path = leases_path(settings); !path.empty()) {
     if (const auto leases = load_leases(path); !leases.ok())

@@ -5,6 +5,14 @@
 #include <sys/socket.h>
 
 namespace rcuda::server {
+namespace {
+
+// With its length, so that two texts of different parts cannot be the same.
+std::string part(const char* what, const std::string& text) {
+  return std::string(what) + " " + std::to_string(text.size()) + " " + text + ", ";
+}
+
+}  // namespace
 
 Status check_role(const Identity& who, wire::MessageType type) {
   using wire::MessageType;
@@ -24,6 +32,16 @@ bool same_user(const Identity& one, const Identity& other) {
   // Who has proved nothing only borrows a user.
   if ((one.method == "insecure") != (other.method == "insecure")) return false;
   return one.uid || other.uid ? one.uid == other.uid : one.user == other.user;
+}
+
+std::string owner_of(const Identity& identity, const wire::Hello& hello) {
+  if (identity.method == "insecure") {
+    const std::string address = identity.from.substr(0, identity.from.rfind(':'));
+    return part("address", address) + part("claimed", std::to_string(hello.uid)) +
+           part("host", hello.host);
+  }
+  return (identity.uid ? part("uid", std::to_string(*identity.uid)) : part("user", identity.user)) +
+         part("host", hello.host);
 }
 
 std::string user_text(uid_t user) { return "uid " + std::to_string(user); }

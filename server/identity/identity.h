@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 #include "common/base/status.h"
+#include "common/messages/handshake.h"
 #include "common/messages/message_io.h"
 #include "server/identity/roles.h"
 
@@ -44,6 +45,13 @@ Status check_role(const Identity& who, wire::MessageType type);
 
 // A user of this machine may not have been looked up yet, but has a number.
 bool same_user(const Identity& one, const Identity& other);
+
+// The owner of a session: the user and the client host, as one text. Sessions of one owner may open
+// what each other has exported (server/names/exported_names.h).
+// Of a client that has proved its identity, the user counts, together with the host that the client
+// names. Of any other client only the address is known, so that and the names that the client gives
+// count; none of these owners is an owner of a client that has proved its identity.
+std::string owner_of(const Identity& identity, const wire::Hello& hello);
 
 // The name of a user until it is looked up: "uid 1000".
 std::string user_text(uid_t user);

@@ -40,7 +40,7 @@ Connection::Connection(const ConnectionServices& services, Accepted accepted, Do
 }
 
 Connection::~Connection() {
-  if (proof_) services_.gate.forget(*proof_);
+  if (proof_) services_.authenticator.forget(*proof_);
   if (closer_) closer_->close(user_, socket_.release());
 }
 
@@ -65,12 +65,13 @@ Status Connection::recognise(Door door) {
   if (!is_served() && !services_.pool.runs_as(user_)) {
     return wire::not_served(services_.listener.port, ::geteuid(), user_);
   }
-  (void)services_.gate.account_of(user_, Clock::now());  // for find_account()
+  (void)services_.authenticator.account_of(user_, Clock::now());  // for find_account()
   return {};
 }
 
 bool Connection::is_served() const {
-  return services_.gate.served().contains(*identity_->uid, identity_->gid, identity_->groups);
+  return services_.authenticator.served().contains(*identity_->uid, identity_->gid,
+                                                   identity_->groups);
 }
 
 bool Connection::is_in_container() const {
@@ -201,7 +202,7 @@ void Connection::send_answer(wire::MessageType type, const std::vector<std::byte
 
 void Connection::step_handshake() {
   if (!tls_) {
-    auto tls = services_.gate.tls()->accept(socket_.fd());
+    auto tls = services_.authenticator.tls()->accept(socket_.fd());
     if (!tls.ok()) return refuse(tls.status());
     spared_until_ = Clock::now() + kHandshakeSpared;
     tls_ = tls->get();

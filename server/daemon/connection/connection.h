@@ -34,7 +34,7 @@
 #include "server/daemon/ops/control.h"
 #include "server/daemon/ops/lease_requests.h"
 #include "server/daemon/pool/worker_pool.h"
-#include "server/identity/gate.h"
+#include "server/identity/authenticator.h"
 #include "server/identity/identity.h"
 #include "server/identity/tickets.h"
 #include "server/monitor/gpu_monitor.h"
@@ -49,7 +49,7 @@ struct ConnectionServices {
   const Settings& settings;
   const Listener& listener;
   Closer& closer;
-  Gate& gate;
+  Authenticator& authenticator;
   Tickets& tickets;
   Admission& admission;
   WorkerPool& pool;

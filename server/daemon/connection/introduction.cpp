@@ -49,7 +49,7 @@ bool begins_with_tls(const Socket& client) {
 void Connection::read() {
   if (is(State::kHandshake)) return enter(State::kHandshakeDue, introduce_by_);
   if (!local_ && !tls_ && received_.empty() && !identity_ && begins_with_tls(socket_)) {
-    if (services_.gate.tls()) return enter(State::kHandshakeDue, introduce_by_);
+    if (services_.authenticator.tls()) return enter(State::kHandshakeDue, introduce_by_);
     return refuse(Status(Code::kUnsupported,
                          "this server has no certificate, so it cannot speak TLS: start it "
                          "with --listen and an address, or set RCUDA_SERVER_CERTIFICATE"));
@@ -239,7 +239,7 @@ Status Connection::take_proof(const std::vector<std::byte>& body) {
   }
   const Result<wire::Authenticate> message = wire::decode<wire::Authenticate>(body);
   if (!message.ok()) return message.status();
-  Result<Proof> proof = services_.gate.examine(*message, *tls_);
+  Result<Proof> proof = services_.authenticator.examine(*message, *tls_);
   if (!proof.ok()) return proof.status();
   proof_ = std::move(proof).value();
   enter(State::kProving, Clock::now() + kLongestExamination);
@@ -249,7 +249,8 @@ Status Connection::take_proof(const std::vector<std::byte>& body) {
 
 void Connection::finish_proof() {
   if (is(State::kHeld)) enter(State::kProving, deadline_);
-  std::optional<Result<Identity>> found = services_.gate.identify(*proof_, name_, Clock::now());
+  std::optional<Result<Identity>> found =
+      services_.authenticator.identify(*proof_, name_, Clock::now());
   if (!found) return;
   const wire::Authenticated answer{std::move(proof_->answer)};
   proof_.reset();
@@ -268,7 +269,7 @@ Status Connection::check_sender(MessageType type) {
   if (tls_) return Status(Code::kProtocol, "the client did not identify itself first");
   const Result<bool> of_this_machine = wire::any_on_this_machine({&ends_.client, 1});
   if (!of_this_machine.ok()) return of_this_machine.status();
-  if (services_.gate.allows_anybody()) {
+  if (services_.authenticator.allows_anybody()) {
     // A stranger never runs as root.
     identity_ = Identity{::geteuid(), ::getegid(), "unknown", {}, "insecure", name_};
     if (::geteuid() == 0) identity_->uid = identity_->gid = kNobody;

@@ -30,7 +30,7 @@ Status Connection::try_advance() {
 bool Connection::find_account() {
   if (!identity_->uid || identity_->user != user_text(*identity_->uid)) return true;
   const Clock::time_point now = Clock::now();
-  std::optional<Account> account = services_.gate.account_of(*identity_->uid, now);
+  std::optional<Account> account = services_.authenticator.account_of(*identity_->uid, now);
   if (!account) return now >= deadline_;
   identity_->user = std::move(account->user);
   identity_->account_groups = std::move(account->groups);

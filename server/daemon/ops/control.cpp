@@ -13,7 +13,7 @@ Result<wire::ControlAnswer> Control::handle(const std::vector<std::byte>& body,
                                             const Identity& who) {
   const Result<wire::ControlRequest> request = wire::decode<wire::ControlRequest>(body);
   if (!request.ok()) return request.status();
-  const bool is_operator = gate_.is_operator(who);
+  const bool is_operator = authenticator_.is_operator(who);
   if (request->operation == wire::ControlOperation::kEnd) {
     const auto mine = [&](const Identity& owner) { return is_operator || same_user(owner, who); };
     RCUDA_RETURN_IF_ERROR(

@@ -16,7 +16,7 @@
 #include "common/messages/control_messages.h"
 #include "server/daemon/ops/audit.h"
 #include "server/daemon/pool/worker_pool.h"
-#include "server/identity/gate.h"
+#include "server/identity/authenticator.h"
 #include "server/identity/identity.h"
 #include "server/protocol/settings.h"
 
@@ -27,8 +27,9 @@ class Control {
   using Clock = std::chrono::steady_clock;
 
   // All outlive this object.
-  Control(const Settings& settings, const Gate& gate, Audit& audit, WorkerPool& pool)
-      : settings_(settings), gate_(gate), audit_(audit), pool_(pool) {}
+  Control(const Settings& settings, const Authenticator& authenticator, Audit& audit,
+          WorkerPool& pool)
+      : settings_(settings), authenticator_(authenticator), audit_(audit), pool_(pool) {}
 
   // Executes a ControlRequest of `who`.
   Result<wire::ControlAnswer> handle(const std::vector<std::byte>& body, const Identity& who);
@@ -48,7 +49,7 @@ class Control {
   void set_draining(bool draining, const std::optional<Identity>& by, const std::string& why);
 
   const Settings& settings_;
-  const Gate& gate_;
+  const Authenticator& authenticator_;
   Audit& audit_;
   WorkerPool& pool_;
   bool draining_ = false;

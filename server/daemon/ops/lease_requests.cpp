@@ -79,11 +79,11 @@ wire::LeaseInfo describe(const Lease& lease, const std::vector<Leases::Use>& use
 
 }  // namespace
 
-LeaseRequests::LeaseRequests(const Settings& settings, Admission& admission, Gate& gate,
-                             Audit& audit, WorkerPool& pool)
+LeaseRequests::LeaseRequests(const Settings& settings, Admission& admission,
+                             Authenticator& authenticator, Audit& audit, WorkerPool& pool)
     : settings_(settings),
       admission_(admission),
-      gate_(gate),
+      authenticator_(authenticator),
       audit_(audit),
       pool_(pool),
       path_(leases_path(settings)) {}
@@ -106,8 +106,8 @@ void LeaseRequests::expire() {
   for (const Lease& lease : ended) {
     note("expired", lease, {});
     pool_.end_leased(lease.id, "the lease " + text_of(lease) +
-                                    " has expired: take another, or extend it in time "
-                                    "(rcuda-lease extend)");
+                                   " has expired: take another, or extend it in time "
+                                   "(rcuda-lease extend)");
   }
   if (ended.empty()) return;
   if (const Status saved = save(); !saved.ok()) {
@@ -143,7 +143,8 @@ Result<wire::LeaseRequest> LeaseRequests::check(const std::vector<std::byte>& bo
   Result<wire::LeaseRequest> request = wire::decode<wire::LeaseRequest>(body);
   if (!request.ok()) return request;
   RCUDA_RETURN_IF_ERROR(check_request(*request));
-  if (request->operation == LeaseOperation::kList || gate_.is_operator(who)) return request;
+  if (request->operation == LeaseOperation::kList || authenticator_.is_operator(who))
+    return request;
   return Status(Code::kDenied,
                 "user " + who.user +
                     " may not lease devices of this server: its own user and root may, and those "
@@ -176,7 +177,8 @@ Result<bool> LeaseRequests::take(const wire::LeaseRequest& request, const Identi
   Leases::Wish wish;
   if (!request.user.empty()) {
     const AccountKey key = account_key(request.user);
-    const std::optional<Result<Account>> account = gate_.account(key, Gate::Clock::now());
+    const std::optional<Result<Account>> account =
+        authenticator_.account(key, Authenticator::Clock::now());
     if (!account) return false;
     const uid_t* const number = std::get_if<uid_t>(&key);
     // A number needs no account. A server that is not root also serves users whom its machine does
@@ -241,7 +243,7 @@ Status LeaseRequests::change(const wire::LeaseRequest& request, const Identity& 
 void LeaseRequests::list(const wire::LeaseRequest& request, const Identity& who,
                          wire::LeaseAnswer* answer) const {
   const std::string& job = request.job;
-  const bool all = gate_.is_operator(who);
+  const bool all = authenticator_.is_operator(who);
   const std::vector<Leases::Use> uses = pool_.uses();
   const auto shown = [&](const Lease& lease) {
     return (job.empty() || lease.job == job) &&

@@ -1,7 +1,8 @@
-// LeaseRequests: what operators ask about leases of devices (docs/leases.md), and the end of leases.
+// LeaseRequests: what operators ask about leases of devices (docs/leases.md), and the end of
+// leases.
 //
-// Each change is written to the file of leases, the log and the audit. It lets those clients in that
-// waited for it, and ends the sessions of a lease that is gone.
+// Each change is written to the file of leases, the log and the audit. It lets those clients in
+// that waited for it, and ends the sessions of a lease that is gone.
 //
 // Threads: the daemon's only thread. Blocking: for the file of leases. Errors: those of Leases;
 // kDenied for clients that are no operators; those of the file.
@@ -18,7 +19,7 @@
 #include "server/daemon/admission/admission.h"
 #include "server/daemon/ops/audit.h"
 #include "server/daemon/pool/worker_pool.h"
-#include "server/identity/gate.h"
+#include "server/identity/authenticator.h"
 #include "server/protocol/settings.h"
 
 namespace rcuda::server {
@@ -26,8 +27,8 @@ namespace rcuda::server {
 class LeaseRequests {
  public:
   // All outlive this object.
-  LeaseRequests(const Settings& settings, Admission& admission, Gate& gate, Audit& audit,
-                WorkerPool& pool);
+  LeaseRequests(const Settings& settings, Admission& admission, Authenticator& authenticator,
+                Audit& audit, WorkerPool& pool);
 
   // Reads the leases of the server's last run.
   Status open();
@@ -50,14 +51,15 @@ class LeaseRequests {
   Result<bool> take(const wire::LeaseRequest& request, const Identity& who,
                     wire::LeaseAnswer* answer);
   Status change(const wire::LeaseRequest& request, const Identity& who, wire::LeaseAnswer* answer);
-  void list(const wire::LeaseRequest& request, const Identity& who, wire::LeaseAnswer* answer) const;
+  void list(const wire::LeaseRequest& request, const Identity& who,
+            wire::LeaseAnswer* answer) const;
   void note(const char* what, const Lease& lease, const std::optional<Identity>& by);
   // Also lets clients in that waited for the change.
   Status save();
 
   const Settings& settings_;
   Admission& admission_;
-  Gate& gate_;
+  Authenticator& authenticator_;
   Audit& audit_;
   WorkerPool& pool_;
   const std::string path_;  // empty: they are not kept

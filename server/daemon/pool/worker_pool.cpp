@@ -19,7 +19,6 @@
 #include "common/base/socket_io.h"
 #include "common/reach/connect.h"
 #include "common/transport/media.h"
-#include "server/identity/owner.h"
 
 namespace rcuda::server {
 namespace {

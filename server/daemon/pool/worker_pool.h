@@ -10,7 +10,7 @@
 // will not pass by itself, clients do not wait.
 //
 // A worker whose session is over and that can be clean again serves other sessions of the same
-// owner (owner.h), if RCUDA_SERVER_REUSE is set and the server is not root
+// owner (owner_of()), if RCUDA_SERVER_REUSE is set and the server is not root
 // (worker_pool_reuse.cpp). It is kept for RCUDA_SERVER_POOL_TIME, and as many as
 // RCUDA_SERVER_POOL_MOST. The pool then does not grow otherwise, and starts no worker beside those
 // that are being cleaned, which would hold them up; of a crowd of one owner most wait for those.

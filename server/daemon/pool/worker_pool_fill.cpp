@@ -17,7 +17,6 @@
 #include "server/daemon/pool/spawn_worker.h"
 #include "server/daemon/pool/worker_pool.h"
 #include "server/driver/driver_loader.h"
-#include "server/identity/owner.h"
 #include "server/protocol/start_failure.h"
 #include "server/worker/compute_share.h"
 

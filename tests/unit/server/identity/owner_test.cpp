@@ -1,5 +1,5 @@
 // Which sessions have one owner, and so may open what each other has exported.
-#include "server/identity/owner.h"
+#include "server/identity/identity.h"
 
 #include <set>
 

@@ -1,4 +1,4 @@
-#include "server/identity/gate.h"
+#include "server/identity/authenticator.h"
 
 #include <algorithm>
 #include <utility>
@@ -30,12 +30,12 @@ wire::Security security_of(const Settings& settings) {
 
 }  // namespace
 
-Gate::Gate(const Settings& settings)
+Authenticator::Authenticator(const Settings& settings)
     : settings_(settings),
       tokens_(or_default(settings.tokens.get(), default_tokens_file)),
       munge_(munge_settings(settings)) {}
 
-Status Gate::open(bool for_others) {
+Status Authenticator::open(bool for_others) {
   security_ = security_of(settings_);
   Result<ServedUsers> served = ServedUsers::read(settings_.users.get());
   if (!served.ok()) return served.status();
@@ -64,7 +64,7 @@ Status Gate::open(bool for_others) {
   return {};
 }
 
-Status Gate::check() {
+Status Authenticator::check() {
   // Checked first, because open() makes a certificate that is not there.
   const std::string path = or_default(settings_.certificate.get(), default_certificate_file);
   const Status certificate = identity::load_certificate(path).status();
@@ -73,14 +73,15 @@ Status Gate::check() {
   return tokens_.refresh();
 }
 
-bool Gate::is_operator(const Identity& who) const {
+bool Authenticator::is_operator(const Identity& who) const {
   if (who.roles) return who.roles->has(Role::kOperator);
   // Root of a container may become any user there.
   if (who.method == "insecure" || who.method == kContainer) return false;
   return who.uid && operators_.contains(*who.uid, who.gid, who.groups);
 }
 
-Result<Proof> Gate::examine(const wire::Authenticate& message, const tls::Connection& tls) {
+Result<Proof> Authenticator::examine(const wire::Authenticate& message,
+                                     const tls::Connection& tls) {
   Proof proof;
   switch (message.method) {
     case wire::Method::kToken:
@@ -109,7 +110,7 @@ Result<Proof> Gate::examine(const wire::Authenticate& message, const tls::Connec
   return Status(Code::kProtocol, "the client names no method of authentication");
 }
 
-Result<Proof> Gate::examine_token(const wire::Authenticate& message) {
+Result<Proof> Authenticator::examine_token(const wire::Authenticate& message) {
   if (Status status = tokens_.refresh(); !status.ok()) {
     if (status.message() != token_error_)
       RCUDA_ERROR("no token is taken: %s", status.message().c_str());
@@ -129,8 +130,8 @@ Result<Proof> Gate::examine_token(const wire::Authenticate& message) {
   return proof;
 }
 
-std::optional<Result<Identity>> Gate::identify(Proof& proof, const std::string& from,
-                                               Clock::time_point now) {
+std::optional<Result<Identity>> Authenticator::identify(Proof& proof, const std::string& from,
+                                                        Clock::time_point now) {
   if (proof.check) {
     std::optional<Result<MungeChecks::Outcome>> outcome = munge_.take(*proof.check);
     if (!outcome) return std::nullopt;
@@ -176,17 +177,17 @@ std::optional<Result<Identity>> Gate::identify(Proof& proof, const std::string& 
   return Result<Identity>(std::move(identity));
 }
 
-std::optional<Account> Gate::account_of(uid_t user, Clock::time_point now) {
+std::optional<Account> Authenticator::account_of(uid_t user, Clock::time_point now) {
   std::optional<Result<Account>> account = accounts_.find(user, now);
   if (!account) return std::nullopt;
   return account->ok() ? std::move(*account).value() : Account{user, 0, user_text(user), {}};
 }
 
-void Gate::forget(const Proof& proof) {
+void Authenticator::forget(const Proof& proof) {
   if (proof.check) munge_.forget(*proof.check);
 }
 
-void Gate::acknowledge() {
+void Authenticator::acknowledge() {
   accounts_.acknowledge();
   munge_.acknowledge();
 }

@@ -1,11 +1,11 @@
-// Gate: who a client is that identifies itself by Authenticate, and which users the server serves.
-// The daemon asks before it reads anything else of a client; docs/security.md describes the ways.
-// The client's half is common/reach/identify.h. Local sockets (identity.h) and tickets (tickets.h)
-// need no Gate.
+// Authenticator: finds the identity of a client that sends Authenticate, and knows which users the
+// server serves. The daemon asks it before it reads anything else of a client; docs/security.md
+// describes the methods. The client's half is common/reach/identify.h. Local sockets (identity.h)
+// and tickets (tickets.h) do without.
 //
-// A client brings a Proof, which its Authenticate contains. From it the gate finds the client's
-// Identity, which may take a while: munged and the system's user database are asked on other
-// threads, and descriptors() become readable when they have answered.
+// A client brings a Proof in its Authenticate. The client's Identity follows from it, which may
+// take a while: munged and the system's user database are asked on other threads, and descriptors()
+// become readable when they have answered.
 //
 // Threads: the daemon's only thread. Blocking: open() and check() only, for files and the user
 // database. Errors: kDenied with the reason and the remedy; nothing of it helps to guess a secret.
@@ -40,11 +40,11 @@ struct Proof {
   std::string answer;                 // for Authenticated
 };
 
-class Gate {
+class Authenticator {
  public:
   using Clock = std::chrono::steady_clock;
 
-  explicit Gate(const Settings& settings);
+  explicit Authenticator(const Settings& settings);
 
   // Reads the certificate, the authorities and the list of users. If `for_others`, other machines
   // can reach the server; then a certificate is made where there is none.
