@@ -83,9 +83,9 @@ Status WorkerPool::prepare() {
   return {};
 }
 
-size_t WorkerPool::sessions() const {
+size_t WorkerPool::count(State state) const {
   return static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(),
-                                           [](const Worker& w) { return w.is(State::kBusy); }));
+                                           [&](const Worker& w) { return w.is(state); }));
 }
 
 // A session runs code of its client. Root's worker becomes the client's user before that.

@@ -140,7 +140,7 @@ class WorkerPool {
   // worker_pool_report.cpp: adds what the sessions under a lease have done, until end_leased().
   void report(wire::LeaseInfo* lease) const;
 
-  size_t sessions() const;
+  size_t sessions() const { return count(WorkerState::kBusy); }
   // Whether a user may know of all sessions: the server's own user, and root.
   static bool sees_all(const Identity& to);
   // worker_pool_report.cpp: adds the idle workers and the sessions, as far as `to` may see them.
@@ -150,7 +150,7 @@ class WorkerPool {
   std::optional<Admission::Room> report(wire::GpuReport::Gpu* gpu,
                                         const std::map<uint32_t, uint64_t>& memory_of,
                                         const Identity& to) const;
-  size_t starting() const;
+  size_t starting() const { return count(WorkerState::kStarting); }
   bool ever_ready() const { return !offer_.driver.empty(); }
   const WorkerReady& offer() const { return offer_; }  // of the latest worker that became ready
   // A client asks for the devices. If no worker has told them yet, the next refill() starts one,
@@ -208,6 +208,7 @@ class WorkerPool {
   // The only way in which a worker changes its state (worker_state.h). `outcome`: of its session,
   // if that is over.
   void enter(Worker& worker, State state, const std::string& outcome = {});
+  size_t count(State state) const;
   Status start(const Base& base, const DeviceSets::Key& devices, uint32_t sm_percent);
   Status hold(Worker* worker);
   bool shows(const Worker& worker, const Identity& to) const;
@@ -234,7 +235,6 @@ class WorkerPool {
   bool had_better_wait(const Waiting& client) const;
   // When it shows how many clients come at once.
   Clock::time_point counted_at() const { return waiting_since_ + std::chrono::milliseconds(50); }
-  bool cleans() const;
   Base choose_base(const wire::Hello* hello) const;
   void read(Worker& worker);
   void read_start(Worker& worker, ToDaemon message);

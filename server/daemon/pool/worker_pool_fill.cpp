@@ -38,16 +38,6 @@ CgroupLimits limits_of(const Settings& settings) {
 
 }  // namespace
 
-size_t WorkerPool::starting() const {
-  return static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(),
-                                           [](const Worker& w) { return w.is(State::kStarting); }));
-}
-
-bool WorkerPool::cleans() const {
-  return std::any_of(workers_.begin(), workers_.end(),
-                     [](const Worker& w) { return w.is(State::kCleaning); });
-}
-
 bool WorkerPool::may_start() const {
   const auto others = std::count_if(workers_.begin(), workers_.end(), [this](const Worker& w) {
     return w.is(State::kHanging) || is_clean_soon(w);
@@ -143,7 +133,7 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting, bool drains) {
   const bool one_more = finding_out() && waiting.empty();
   const size_t idle = scouts && !waiting.empty() ? 1 : std::max<size_t>(wanted, one_more ? 1 : 0);
   // A start would hold up the cleaning of workers that clients wait for.
-  const bool later = reuses() && !scouts && (cleans() || !waiting.empty());
+  const bool later = reuses() && !scouts && (count(State::kCleaning) != 0 || !waiting.empty());
   // The usual ones must suit everybody; those that many sessions at once will need may be kept
   // ones.
   size_t for_everybody = usual;

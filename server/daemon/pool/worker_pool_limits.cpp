@@ -28,7 +28,8 @@ WorkerPool::Clock::time_point WorkerPool::enforce_time(Worker& worker, Clock::ti
   const SessionLimits& limits = worker.permit->limits();
   const auto grace = 2 * settings_.stop_timeout.get() + settings_.handshake_timeout.get();
   const auto overdue = [&](const char* limit) {
-    worker.ended_by = std::string("ended by the server, because the worker did not: limit ") + limit;
+    worker.ended_by =
+        std::string("ended by the server, because the worker did not: limit ") + limit;
     RCUDA_WARN("worker %d has not ended a session that exceeds its limit %s", worker.pid, limit);
     worker.kill_at = now;
     return Clock::time_point::max();
