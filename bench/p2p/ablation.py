@@ -1,14 +1,12 @@
 #!/usr/bin/env python3
-"""What does `auto` lose without persisted legs and without the online prober? Each is turned off
-alone, then both together (RCUDA_P2P_WITHOUT, p2p/plan/without.h).
+"""What does `auto` lose if no leg is measured (EngineOptions::measure)?
 
     bench/p2p/ablation.py --build build/release [--quick]
     bench/p2p/ablation.py --build build/release --driver nvidia       # two workers on one GPU
 
 Needs python3 and, in the build folder, bench/p2p/engine_pair (target bench_engine_pair). On softgpu
 it also needs softgpu/lib (softgpu_driver) and bench/p2p/simulated (bench_p2p_simulated; left out if
-it is missing). With --driver nvidia or --servers, each run also uses two rcuda-server daemons:
-bin/rcuda-server, lib/librcuda.so and bench/p2p/p2p (rcuda-server, rcuda_client, bench_p2p).
+it is missing).
 
 Links combine softgpu's link model (PCIe bandwidth and latency of each side) with shm, TCP, or TCP
 with random delays. Passes: `start`, right after the session began; `settled`, when all legs are
@@ -26,15 +24,12 @@ import concurrent.futures
 import csv
 import os
 import pathlib
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 
-SOURCE = pathlib.Path(__file__).resolve().parents[2]
-MECHANISMS = ["nothing", "persisted", "prober", "prober,persisted"]
+MECHANISMS = ["nothing", "prober"]
 
 # name: (environment of both sides, of the destination only)
 LINKS = {
@@ -52,19 +47,10 @@ class Case:
     def __init__(self, name, alone):
         self.name = name
         self.alone = alone  # no other case may run at the same time
-        self.warm = None    # folder with the measurements of an earlier session
-
-    def folder(self, root):
-        """Makes a fresh folder with the measurements of an earlier session."""
-        folder = tempfile.mkdtemp(dir=root)
-        if self.warm:
-            shutil.copytree(self.warm, folder, dirs_exist_ok=True)
-        return folder
 
 
-def environment_of(mechanism, **more):
-    without = "" if mechanism in ("all", "nothing") else mechanism
-    return dict(os.environ, RCUDA_P2P_WITHOUT=without, **more)
+def measure_option(mechanism):
+    return ["--measure", "off" if mechanism == "prober" else "on"]
 
 
 def run(command, environment):
@@ -82,15 +68,13 @@ class Pair(Case):
         super().__init__(f"{link} {medium}", arguments.driver != "softgpu" or link == "fast")
         self.arguments, self.link, self.medium = arguments, link, medium
 
-    def measure(self, mechanism, root, warm_up=False):
+    def measure(self, mechanism):
         arguments = self.arguments
-        folder = self.folder(root)
         command = [arguments.build / "bench/p2p/engine_pair", "--driver", arguments.driver,
                    "--medium", self.medium, "--strategy", f"auto/{self.medium}",
-                   "--cache", f"{folder}/legs", "--seconds", arguments.seconds,
-                   "--sizes", "64K" if warm_up else arguments.sizes,
-                   "--passes", "settled" if warm_up else arguments.passes]
-        environment = environment_of(mechanism)
+                   "--seconds", arguments.seconds, "--sizes", arguments.sizes,
+                   "--passes", arguments.passes, *measure_option(mechanism)]
+        environment = dict(os.environ)
         if arguments.driver == "softgpu":
             both, destination = LINKS[self.link]
             libraries = [str(arguments.build / "softgpu/lib"), environment.get("LD_LIBRARY_PATH")]
@@ -101,10 +85,6 @@ class Pair(Case):
         else:
             command += ["--devices", arguments.devices]
         rows = run(command, environment)
-        if warm_up:
-            self.warm = folder
-            return {}
-        shutil.rmtree(folder)
         result = {}
         several = "," in arguments.passes
         for row in rows:
@@ -115,41 +95,6 @@ class Pair(Case):
         return result
 
 
-class Servers(Case):
-    """A CUDA program on two daemons, from the beginning of its session."""
-
-    def __init__(self, arguments, medium):
-        super().__init__(f"servers {medium}", True)
-        self.arguments, self.medium = arguments, medium
-
-    def measure(self, mechanism, root, warm_up=False):
-        sys.path.insert(0, str(SOURCE / "tests/e2e"))
-        from servers import Server, client_environment
-        arguments = self.arguments
-        folder = self.folder(root)
-        servers = [Server(str(arguments.build), arguments.driver, index=index, environment={
-            "RCUDA_P2P_CACHE": f"{folder}/p2p.{index}.toml", "RCUDA_LOG": "warn",
-            "RCUDA_P2P_WITHOUT": environment_of(mechanism)["RCUDA_P2P_WITHOUT"]})
-            for index in range(2)]
-        try:
-            command = [arguments.build / "bench/p2p/p2p", "--seconds", arguments.seconds,
-                       "--min", "64K", "--max", "64K" if warm_up else "64M"]
-            rows = run(command + (["--settle", "1.5"] if warm_up else []), client_environment(
-                str(arguments.build), servers, RCUDA_P2P_PATH=self.medium))
-        finally:
-            for server in servers:
-                server.stop()
-        if warm_up:
-            self.warm = folder
-            return {}
-        shutil.rmtree(folder)
-        result = {}
-        for row in rows:
-            result["program", int(row["bytes"]), "single"] = float(row["median_us"])
-            result["program", int(row["bytes"]), "train"] = float(row["train_us"])
-        return result
-
-
 class Simulated(Case):
     """Two engines in one process with a simulated clock, which the machine's load does not disturb."""
 
@@ -157,27 +102,18 @@ class Simulated(Case):
         super().__init__(f"simulated {name}", False)
         self.arguments, self.link = arguments, name
 
-    def measure(self, mechanism, root, warm_up=False):
-        folder = self.folder(root)
-        rows = run([self.arguments.build / "bench/p2p/simulated", "--link", self.link, "--cache",
-                    f"{folder}/legs", "--sizes", self.arguments.sizes] +
-                   (["--passes", "settled"] if warm_up else []), environment_of(mechanism))
-        if warm_up:
-            self.warm = folder
-            return {}
-        shutil.rmtree(folder)
+    def measure(self, mechanism):
+        rows = run([self.arguments.build / "bench/p2p/simulated", "--link", self.link, "--sizes",
+                    self.arguments.sizes, *measure_option(mechanism)], dict(os.environ))
         return {(row["pass"], int(row["bytes"]), kind): float(row[f"{kind}_us"])
                 for row in rows for kind in ("single", "train")}
 
 
 def cases_of(arguments):
     if arguments.driver != "softgpu":
-        return ([Pair(arguments, "GPU", medium) for medium in ("shm", "tcp")] +
-                [Servers(arguments, medium) for medium in ("shm", "tcp")])
+        return [Pair(arguments, "GPU", medium) for medium in ("shm", "tcp")]
     chosen = [("slow", "shm"), ("asymmetric", "tcp")] if arguments.quick else CASES
     cases = [Pair(arguments, *case) for case in chosen]
-    if arguments.servers:
-        cases += [Servers(arguments, medium) for medium in ("shm", "tcp")]
     simulated = arguments.build / "bench/p2p/simulated"
     if simulated.exists():
         names = subprocess.run([simulated, "--list"], capture_output=True, text=True,
@@ -186,19 +122,16 @@ def cases_of(arguments):
     return cases
 
 
-def one_round(case, root):
-    return {mechanism: case.measure(mechanism, root) for mechanism in ["all", *MECHANISMS]}
+def one_round(case):
+    return {mechanism: case.measure(mechanism) for mechanism in ["all", *MECHANISMS]}
 
 
-def measure_all(arguments, cases, root):
+def measure_all(arguments, cases):
     """{case: [results of a round]}; makes further rounds as long as the time allows."""
     begin = time.monotonic()
     rounds = {case.name: [] for case in cases}
     groups = [([case for case in cases if not case.alone], arguments.jobs),
               ([case for case in cases if case.alone], 1)]
-    for group, jobs in groups:  # first, one session each that measures
-        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(lambda case: case.measure("all", root, warm_up=True), group))
     longest = 0
     for number in range(arguments.rounds):
         started = time.monotonic()
@@ -208,7 +141,7 @@ def measure_all(arguments, cases, root):
             # A simulated clock gives the same figures in every round.
             group = [case for case in group if number == 0 or not isinstance(case, Simulated)]
             with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-                for case, result in zip(group, pool.map(lambda case: one_round(case, root), group)):
+                for case, result in zip(group, pool.map(one_round, group)):
                     rounds[case.name].append(result)
         longest = max(longest, time.monotonic() - started)
         print(f"round {number + 1}: {time.monotonic() - started:.0f} s", file=sys.stderr)
@@ -272,7 +205,6 @@ def main():
     parser.add_argument("--build", required=True, type=pathlib.Path)
     parser.add_argument("--driver", default="softgpu", help="softgpu, nvidia")
     parser.add_argument("--devices", default="0,0", help="of the two workers, on nvidia")
-    parser.add_argument("--servers", action="store_true", help="two daemons as well, on softgpu")
     parser.add_argument("--quick", action="store_true", help="two cases, two sizes, one round")
     parser.add_argument("--rounds", type=int, default=5, help="at most")
     parser.add_argument("--budget", type=float, default=320, help="seconds; no round begins that "
@@ -287,8 +219,7 @@ def main():
     arguments.build = arguments.build.resolve()
     if arguments.quick:
         arguments.sizes, arguments.rounds, arguments.seconds = "256K,4M", 1, 0.01
-    with tempfile.TemporaryDirectory() as root:
-        rounds = measure_all(arguments, cases_of(arguments), root)
+    rounds = measure_all(arguments, cases_of(arguments))
     report(cells_of(rounds), arguments.out)
     print(f"{min(map(len, rounds.values()))} to {max(map(len, rounds.values()))} rounds, "
           f"{arguments.driver}, {os.cpu_count()} cores")

@@ -3,12 +3,13 @@
 // each medium.
 //
 //   engine_pair [--medium shm|tcp|late-tcp] [--devices 0,1] [--min 4K] [--max 256M]
-//               [--driver auto] [--strategy auto,v3b,v4b:1Mx4/shm,...] [--rounds N] [--cache FILE]
+//               [--driver auto] [--strategy auto,v3b,v4b:1Mx4/shm,...] [--rounds N] [--measure
+//               on|off]
 //               [--streams on|off] [--sizes 64K,1M,...] [--passes start,settled,loaded]
 //               [--destination NAME=VALUE]
 //
 // A strategy is a value of RCUDA_P2P_STRATEGY, optionally followed by a slash and a value of
-// RCUDA_P2P_PATH. With --cache each side keeps its measurements in a file (FILE.0, FILE.1).
+// RCUDA_P2P_PATH. With --measure off no leg is measured.
 //
 // A pass is one turn through all sizes:
 //   start    right after the peers are open, for a fifth of the time: legs are measured meanwhile
@@ -67,7 +68,7 @@ struct Options {
   std::string driver = "auto";
   std::vector<std::string> strategies{"auto"};
   int rounds = 1;
-  std::string cache;
+  bool measure = true;
   bool streams = true;
   double seconds_per_size = 0.1;
   std::vector<uint64_t> sizes;
@@ -93,6 +94,7 @@ Options parse(int argc, char** argv) {
   std::vector<std::string> media;
   for (const transport::Medium& medium : transport::media()) media.push_back(medium.name());
   std::string streams = "on";
+  std::string measure = "on";
   config::CommandLine line("", "Copies between the engines of two workers by size, as CSV");
   line.option("--medium", &options.medium).one_of(media);
   line.option("--devices", &devices).takes(2).separated_by(',');
@@ -100,7 +102,7 @@ Options parse(int argc, char** argv) {
   line.option("--max", &options.max_bytes).as_bytes();
   line.option("--driver", &options.driver);
   line.option("--streams", &streams).one_of({"on", "off"});
-  line.option("--cache", &options.cache);
+  line.option("--measure", &measure).one_of({"on", "off"});
   line.option("--rounds", &options.rounds).within(1, 1e6);
   line.option("--seconds", &options.seconds_per_size).within(1e-6, 1e6);
   line.option("--sizes", &options.sizes).separated_by(',').as_bytes();
@@ -113,6 +115,7 @@ Options parse(int argc, char** argv) {
   line.option("--strategy", &options.strategies).separated_by(',');
   if (const std::optional<int> status = line.parse(argc, argv)) std::exit(*status);
   options.streams = streams == "on";
+  options.measure = measure == "on";
   std::copy(devices.begin(), devices.end(), options.devices);
   if (!options.sizes.empty()) {
     options.max_bytes = *std::max_element(options.sizes.begin(), options.sizes.end());
@@ -177,9 +180,7 @@ class Worker {
     if (!planner) die(planner.status().context());
     engine_options.planner = *planner;
     engine_options.host_name = "node" + std::to_string(index_);
-    if (!options_.cache.empty()) {
-      engine_options.measurements_path = options_.cache + "." + std::to_string(index_);
-    }
+    engine_options.measure = options_.measure;
     auto engine = p2p::Engine::create(*ops_, engine_options);
     if (!engine) die(engine.status().context());
     engine_ = *std::move(engine);

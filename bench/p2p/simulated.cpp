@@ -1,7 +1,7 @@
 // Two engines with simulated devices, links and time (tests/support/p2p_world.h): peer copies over
 // links that are not available here, such as RDMA with and without GPUDirect. Used by ablation.py.
 //
-//   simulated --link NAME [--cache FILE] [--sizes 64K,1M,...] [--passes start,settled,loaded]
+//   simulated --link NAME [--measure on|off] [--sizes 64K,1M,...] [--passes start,settled,loaded]
 //   simulated --list
 //
 // A pass is one turn through all sizes: `start` right after the peers are connected, `settled` when
@@ -58,14 +58,14 @@ const LinkKind kLinks[] = {
 
 class Pair {
  public:
-  Pair(const LinkKind& kind, const std::string& cache) : kind_(kind) {
+  Pair(const LinkKind& kind, bool measure) : kind_(kind) {
     for (int side = 0; side < 2; ++side) {
       devices_[side] = std::make_unique<SimDevices>(world_, std::to_string(side), 1);
       devices_[side]->set_speeds(side == 0 ? kind.source : kind.destination);
       devices_[side]->allow_gpudirect(kind.gpudirect);
       p2p::EngineOptions options;
       options.host_name = "node" + std::to_string(side);
-      if (!cache.empty()) options.measurements_path = cache + "." + std::to_string(side);
+      options.measure = measure;
       cores_[side] = std::make_unique<p2p::Core>(
           *devices_[side], options, [this] { return world_.now_ns(); }, [] {});
       memory_[side] = devices_[side]->make_memory(kMost);
@@ -159,13 +159,14 @@ class Pair {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string link, cache;
+  std::string link;
+  std::string measure = "on";
   std::vector<uint64_t> sizes{64u << 10, 512u << 10, 4u << 20, 16u << 20, 64u << 20};
   std::vector<std::string> passes{"start", "settled", "loaded"};
   bool list = false;
   config::CommandLine line("", "Peer copies in a simulated world, as CSV");
   line.option("--link", &link);
-  line.option("--cache", &cache);
+  line.option("--measure", &measure).one_of({"on", "off"});
   line.option("--sizes", &sizes).separated_by(',').as_bytes();
   line.option("--passes", &passes).separated_by(',').one_of({"start", "settled", "loaded"});
   line.flag("--list", &list);
@@ -180,7 +181,7 @@ int main(int argc, char** argv) {
   if (sizes.empty() || *std::max_element(sizes.begin(), sizes.end()) > Pair::kMost) {
     die("sizes are at most 256M");
   }
-  Pair pair(*kind, cache);
+  Pair pair(*kind, measure == "on");
   std::printf("pass,bytes,single_us,train_us\n");
   for (const std::string& pass : passes) {
     if (pass != "start") pair.settle();

@@ -25,11 +25,11 @@ enum class Counter : size_t {
   kBytesToServer,  // to another server's device
   kBytesFromServer,
   kPeakMemory,  // bytes: the most that the session held on one device (MemoryMeter)
-  kPeerCopies,  // successful copies to another server; by route and strategy from here on
+  kPeerCopies,  // successful copies to another server; by route and staging from here on
 };
 
 // The names in the audit. Counters of copies to another server are "peer_copies_", the route, "_"
-// and the strategy (p2p/plan/strategy.h).
+// and the staging (p2p/plan/plan.h).
 inline constexpr std::array kWorkNames{
     "commands",
     "failed_commands",
@@ -42,28 +42,20 @@ inline constexpr std::array kWorkNames{
     "bytes_to_server",
     "bytes_from_server",
     "peak_memory",
-    "peer_copies_shm_v2b",
-    "peer_copies_shm_v3b",
-    "peer_copies_shm_v4b",
-    "peer_copies_tcp_v2b",
-    "peer_copies_tcp_v3b",
-    "peer_copies_tcp_v4b",
-    "peer_copies_verbs_v1",
-    "peer_copies_verbs_v2a",
-    "peer_copies_verbs_v2b",
-    "peer_copies_verbs_v3a",
-    "peer_copies_verbs_v3b",
-    "peer_copies_verbs_v4a",
-    "peer_copies_verbs_v4b",
-    "peer_copies_ipc_ipc",
+    "peer_copies_shm_host",
+    "peer_copies_tcp_host",
+    "peer_copies_verbs_host",
+    "peer_copies_verbs_device",
+    "peer_copies_verbs_registered",
+    "peer_copies_ipc_mapped",
     "peer_copies_other_other",
 };
 inline constexpr std::string_view kPeerCopiesName = "peer_copies_";
 
-// The counter of copies over this route and by this strategy; the last counter if they have no own
+// The counter of copies over this route with this staging; the last counter if they have no own
 // counter.
-inline Counter peer_copies(std::string_view route, std::string_view strategy) {
-  const std::string name = std::string(kPeerCopiesName).append(route).append("_").append(strategy);
+inline Counter peer_copies(std::string_view route, std::string_view staging) {
+  const std::string name = std::string(kPeerCopiesName).append(route).append("_").append(staging);
   const auto found = std::find(kWorkNames.begin(), kWorkNames.end() - 1, name);
   return static_cast<Counter>(found - kWorkNames.begin());
 }

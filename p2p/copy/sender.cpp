@@ -116,17 +116,19 @@ Status Sender::on_target(const TargetMessage& message, PeerLink& link) {
   return {};
 }
 
-void Sender::plan_staged(Outgoing& copy, const std::string& why) {
-  RCUDA_DEBUG("peer copies to peer %u: %s stands in for %s, as %s", peer_, to_string(kStandIn),
-              to_string(copy.plan->strategy), why.c_str());
-  copy.plan->strategy = kStandIn;
-  copy.plan->chunking = paper_chunking(kStandIn, copy.total);
+void Sender::plan_in_host(Outgoing& copy, PeerLink& link, const std::string& why) {
+  const PeerCopy& request = *copy.request;
+  Result<Plan> plan =
+      link.planner(request.device, request.peer_device).plan_in_host(copy.total, why);
+  if (!plan) return fail(copy, plan.status());
+  copy.plan = *std::move(plan);
+  log_plan(copy);
 }
 
 void Sender::stage_instead(Outgoing& copy, PeerLink& link, const std::string& why) {
-  plan_staged(copy, why);
   awake_.insert(copy.id);
-  begin_staged(copy, link);
+  plan_in_host(copy, link, why);
+  if (!fails(copy.state)) begin_staged(copy, link);
 }
 
 Status Sender::on_done(const EndMessage& message) {
@@ -257,7 +259,7 @@ Status Sender::begin(Outgoing& copy, PeerLink& link, bool& moved) {
   //    everything need no place any more and do not count.
   //
   // Other copies begin now. Their receiver waits before it pulls or offers its memory.
-  const bool staged = copy.total > 0 && has_buffers(staging_of(copy.plan->strategy));
+  const bool staged = copy.total > 0 && has_buffers(copy.plan->staging);
   if (staged && !copy.peer_ready && (request.peer_has_stream || !first_in_line(copy))) return {};
   moved = true;
 
@@ -271,7 +273,7 @@ Status Sender::begin(Outgoing& copy, PeerLink& link, bool& moved) {
     rest(copy);
     return link.mailbox.send(empty);
   }
-  switch (staging_of(copy.plan->strategy)) {
+  switch (copy.plan->staging) {
     case Staging::kMapped:
       return begin_pull(copy, link);
     case Staging::kRegistered: {
@@ -332,7 +334,7 @@ bool Sender::may_overlap(Outgoing& copy, PeerLink& link) {
   if (!pulled && !staged) return false;
   if (!copy.plan) plan(copy, link, true);
   if (fails(copy.state) || copy.total == 0) return false;
-  return staging_of(copy.plan->strategy) == (pulled ? Staging::kMapped : Staging::kHost);
+  return copy.plan->staging == (pulled ? Staging::kMapped : Staging::kHost);
 }
 
 void Sender::plan(Outgoing& copy, PeerLink& link, bool in_train) {
@@ -348,16 +350,20 @@ void Sender::plan(Outgoing& copy, PeerLink& link, bool in_train) {
                                : planner.plan(copy.total, request.memory.contiguous());
   if (!plan) return fail(copy, plan.status());
   copy.plan = *std::move(plan);
-  RCUDA_DEBUG("peer copy %llu of %s to peer %u: %s", static_cast<unsigned long long>(copy.id),
-              bytes_text(copy.total).c_str(), peer_, to_string(*copy.plan).c_str());
-  if (staging_of(copy.plan->strategy) != Staging::kMapped) return;
+  log_plan(copy);
+  if (copy.plan->staging != Staging::kMapped) return;
   Result<ExportedMemory> exported =
       environment_.ops.export_memory(request.device, request.memory.address);
   if (exported) {
     copy.exported = *exported;
     return;
   }
-  plan_staged(copy, exported.status().context());
+  plan_in_host(copy, link, exported.status().context());
+}
+
+void Sender::log_plan(const Outgoing& copy) const {
+  RCUDA_DEBUG("peer copy %llu of %s to peer %u: %s", static_cast<unsigned long long>(copy.id),
+              bytes_text(copy.total).c_str(), peer_, to_string(*copy.plan).c_str());
 }
 
 void Sender::begin_staged(Outgoing& copy, PeerLink& link) {
@@ -366,7 +372,7 @@ void Sender::begin_staged(Outgoing& copy, PeerLink& link) {
   chunking.depth = std::max<uint32_t>(chunking.depth, 1);
   chunking.chunk_bytes = std::min(chunking.chunk_bytes, copy.total);
   copy.path = link.host_path.get();
-  if (staging_of(copy.plan->strategy) == Staging::kDevice) {
+  if (copy.plan->staging == Staging::kDevice) {
     if (Path* path = link.device_path(request.device, request.peer_device)) copy.path = path;
   }
   chunking.chunk_bytes = std::clamp<uint64_t>(chunking.chunk_bytes, 1, copy.path->capacity_bytes());

@@ -126,9 +126,9 @@ class Sender {
   bool may_overlap(Outgoing& copy, PeerLink& link);
   void plan(Outgoing& copy, PeerLink& link, bool in_train);
   void begin_staged(Outgoing& copy, PeerLink& link);
-  // Plans host staging with published constants, for memory that this side or the peer cannot
-  // export, register or map.
-  void plan_staged(Outgoing& copy, const std::string& why);
+  // Plans host staging, for memory that this side or the peer cannot export, register or map.
+  void plan_in_host(Outgoing& copy, PeerLink& link, const std::string& why);
+  void log_plan(const Outgoing& copy) const;
   void stage_instead(Outgoing& copy, PeerLink& link, const std::string& why);
   Status begin_pull(Outgoing& copy, PeerLink& link);
   Status advance_chunks(Outgoing& copy, PeerLink* link, bool& moved);

@@ -4,40 +4,17 @@
 #include <string>
 #include <utility>
 
-#include "common/base/log.h"
-#include "p2p/plan/without.h"
 #include "p2p/staging/numa.h"
 
 namespace rcuda::p2p {
-namespace {
-
-// The time between attempts to save while another process has locked the file of measurements.
-constexpr double kSaveAgainUs = 1e6;
-
-// The options without the mechanisms that RCUDA_P2P_WITHOUT turns off.
-EngineOptions debugged(EngineOptions options) {
-  if (without().persisted) options.measurements_path.clear();
-  if (without().prober) options.measure = false;
-  return options;
-}
-
-}  // namespace
 
 Core::Core(DeviceOps& ops, EngineOptions options, std::function<uint64_t()> now_ns,
            std::function<void()> wake)
-    : environment_(ops, debugged(std::move(options)), std::move(now_ns), std::move(wake)) {
+    : environment_(ops, std::move(options), std::move(now_ns), std::move(wake)) {
   // The node of the first device that has one. Staging memory serves all devices, and Links choose
   // the adapter nearest to that device.
   for (const EngineDevice& device : environment_.devices) {
     if (environment_.numa_node < 0) environment_.numa_node = numa_node_of_pci(device.pci_bus_id);
-  }
-  const std::string& path = environment_.options.measurements_path;
-  if (path.empty()) return;
-  Result<Measurements> loaded = Measurements::load(path);
-  if (loaded) {
-    environment_.measurements = *std::move(loaded);
-  } else if (loaded.status().code() != Code::kNotFound) {
-    RCUDA_WARN("%s; measuring anew", loaded.status().message().c_str());
   }
 }
 
@@ -52,9 +29,6 @@ Core::~Core() {
                      [](const auto& peer) { return peer->link() || !peer->idle(); })) {
     step();
   }
-  // A session that ends right after its copies has not been idle since.
-  save_again_us_ = 0;
-  if (!environment_.fresh.legs().empty()) save_measurements();
   // No stream is held any more. The session ends in any case, so the result is ignored.
   (void)environment_.ops.pause(Pause::kWork);
   peers_.clear();
@@ -159,22 +133,8 @@ bool Core::step() {
       environment_.ops.pause(Pause::kWork)) {
     environment_.drop_spare_scratch();
   }
-  if (!environment_.fresh.legs().empty() && idle()) save_measurements();
   environment_.ops.resume();
   return moved;
-}
-
-void Core::save_measurements() {
-  const double now_us = environment_.now_us();
-  if (now_us < save_again_us_) return;
-  const std::string& path = environment_.options.measurements_path;
-  const Status saved = path.empty() ? Status() : environment_.fresh.save(path);
-  if (saved.code() == Code::kTimeout) {
-    save_again_us_ = now_us + kSaveAgainUs;
-    return;
-  }
-  if (!saved.ok()) RCUDA_INFO("the measurements are not kept: %s", saved.message().c_str());
-  environment_.fresh = {};
 }
 
 bool Core::polling() const {

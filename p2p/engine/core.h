@@ -4,7 +4,7 @@
 // only briefly. Tests drive it with a simulated clock.
 //
 // Not thread-safe: one thread at a time. A round blocks only to register, allocate, map or free
-// memory, to save the measurements, and in Link::put while the send queue is full.
+// memory, and in Link::put while the send queue is full.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,7 @@ namespace rcuda::p2p {
 
 class Core {
  public:
-  // `ops` outlives the core. Threads of the Links call `wake` when a transfer has ended. Blocks for
-  // reading the file of measurements.
+  // `ops` outlives the core. Threads of the Links call `wake` when a transfer has ended.
   Core(DeviceOps& ops, EngineOptions options, std::function<uint64_t()> now_ns,
        std::function<void()> wake);
   ~Core();
@@ -51,8 +50,6 @@ class Core {
   Peer& peer(PeerId id);
 
  private:
-  void save_measurements();
-
   Environment environment_;
   std::vector<std::unique_ptr<Peer>> peers_;  // few; found by id
   struct LastHold {
@@ -61,7 +58,6 @@ class Core {
     bool outgoing = false;
   } last_hold_;  // the last copy that held a stream, for StreamRef::follows
   size_t turn_ = 0;
-  double save_again_us_ = 0;  // not before this time
 };
 
 }  // namespace rcuda::p2p

@@ -382,8 +382,4 @@ Result<Forecast> Engine::plan(PeerId id, int device, int peer_device, uint64_t b
   });
 }
 
-Measurements Engine::measurements() {
-  return runner_->ask([](Core& core) { return core.environment().measurements; });
-}
-
 }  // namespace rcuda::p2p

@@ -43,7 +43,7 @@
 #include "p2p/api/device_ops.h"
 #include "p2p/link/messages.h"
 #include "p2p/link/requests.h"
-#include "p2p/plan/measurements.h"
+#include "p2p/plan/planner.h"
 
 namespace rcuda::p2p {
 
@@ -94,8 +94,6 @@ class Engine {
   // Blocks until every attached peer is open or lost, or until the timeout has passed. Returns
   // whether all are open. For tests and tools.
   bool wait_until_open(std::chrono::milliseconds timeout);
-  // A copy of the measurements so far.
-  Measurements measurements();
   // How a contiguous copy of `bytes` to a device of the peer would be made now. Blocks until the
   // engine thread answers. kUnavailable if the peer is not open.
   Result<Forecast> plan(PeerId peer, int device, int peer_device, uint64_t bytes);

@@ -376,9 +376,10 @@ Result<Forecast> Peer::forecast(int device, int peer_device, uint64_t bytes) {
     return Status(Code::kInvalidArgument, "no such device here or at the peer");
   }
   measure_ = true;
-  Result<Plan> plan = link_->planner(device, peer_device).plan(bytes, true);
+  Planner& planner = link_->planner(device, peer_device);
+  Result<Plan> plan = planner.plan(bytes, true);
   if (!plan) return plan.status();
-  return Forecast{*std::move(plan), !prober_ && !link_->probing};
+  return Forecast{*std::move(plan), planner.table(bytes), !prober_ && !link_->probing};
 }
 
 bool Peer::idle() const {

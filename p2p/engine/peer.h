@@ -99,7 +99,7 @@ class Peer {
   Status start_probes();
   Status advance_probes(bool& moved);
   Status advance_signals(bool& moved);
-  Status send_leg(const LegKey& key, const LegModel& leg);
+  Status send_leg(ReportedLeg which, int device, int peer_device, const LegModel& leg);
   Status send_legs();
   Status step(bool& moved);
   bool prepare_plan();

@@ -1,7 +1,6 @@
 #include "p2p/engine/prober.h"
 
 #include <algorithm>
-#include <string_view>
 
 #include "common/base/log.h"
 #include "p2p/staging/device_region.h"
@@ -27,7 +26,7 @@ constexpr double kLongUs = 5000;
 constexpr double kQuietUs = 20'000;
 constexpr double kMeasuringShare = 20;
 // In a program that never pauses, a copy disturbs every long sample. After this many attempts a
-// disturbed sample counts, for this session.
+// disturbed sample counts.
 constexpr uint32_t kMostAttempts = 2;
 
 }  // namespace
@@ -52,44 +51,38 @@ void Prober::give_back() {
 }
 
 void Prober::want(Job job) {
-  job.known = environment_.measured(job.key);
+  job.known = !job.leg->empty();
   job.bytes = job.known ? kWarmUpBytes : kSmallestBytes;
   if (!job.known || moves_bytes(job)) jobs_.push_back(std::move(job));
 }
 
 void Prober::add_gpudirect(int device, int peer_device) {
-  const PairKey pair = link_.pair_key(device, peer_device);
-  Job transfer{{"gpudirect", pair.source_gpu, pair.nic, pair.destination_gpu}, Kind::kWire, device};
+  LegModel& wire = link_.gpudirect_legs[{device, peer_device}];
+  Job transfer{"gpudirect", &wire, Kind::kWire, device};
   transfer.path = link_.device_path(device, peer_device);
   want(std::move(transfer));
-  const LegKey registration{"registration", pair.source_gpu, pair.nic, ""};
+  LegModel& registration = environment_.legs[static_cast<size_t>(device)].registration;
   const bool wanted = std::any_of(jobs_.begin(), jobs_.end(),
-                                  [&](const Job& job) { return job.key == registration; });
-  if (!wanted) want({registration, Kind::kRegister, device});
+                                  [&](const Job& job) { return job.leg == &registration; });
+  if (!wanted) want({"registration", &registration, Kind::kRegister, device});
 }
 
 void Prober::plan() {
   for (size_t i = 0; i < environment_.devices.size(); ++i) {
     const int device = static_cast<int>(i);
-    const std::string& gpu = environment_.devices[i].uuid;
-    want({{"copy_out", gpu, "", ""}, Kind::kLane, device, Lane::kOut});
-    want({{"copy_in", gpu, "", ""}, Kind::kLane, device, Lane::kIn});
+    DeviceLegs& legs = environment_.legs[i];
+    want({"copy-out", &legs.copy_out, Kind::kLane, device, Lane::kOut});
+    want({"copy-in", &legs.copy_in, Kind::kLane, device, Lane::kIn});
     if (link_.device_outbox[i].bytes() > 0) {
-      want({{"device_copy", gpu, "", ""}, Kind::kLane, device, Lane::kLocal});
+      want({"copy within the device", &legs.within, Kind::kLane, device, Lane::kLocal});
     }
   }
   for (const Mapped& mapped : mapped_) {
-    // The key has source and destination, as the peer's planner needs it.
-    const PairKey pair = link_.pair_key(mapped.device, mapped.peer_device);
-    want({{"ipc", pair.destination_gpu, "", pair.source_gpu},
-          Kind::kLane,
-          mapped.device,
-          Lane::kLocal,
-          mapped.base});
+    LegModel& leg = link_.pull_legs[{mapped.device, mapped.peer_device}];
+    want({"mapped copy", &leg, Kind::kLane, mapped.device, Lane::kLocal, mapped.base});
   }
-  const PairKey pair = link_.pair_key(0, 0);
-  want({{"message", "", pair.nic, pair.destination_host}, Kind::kEcho});  // the next job uses it
-  if (link_.host_path->ships()) want({{"wire", "", pair.nic, pair.destination_host}, Kind::kWire});
+  want({"message", &link_.message, Kind::kEcho});  // the next job uses it
+  if (link_.host_path->ships()) want({"wire", &link_.wire, Kind::kWire});
 }
 
 Result<bool> Prober::advance(bool busy) {
@@ -130,7 +123,7 @@ void Prober::begin_sample() {
 Result<bool> Prober::start() {
   Job& job = jobs_.front();
   if (environment_.measuring != nullptr) return false;
-  if (!job.known && job.taken == 0 && job.samples.empty() && environment_.measured(job.key)) {
+  if (!job.known && job.taken == 0 && job.samples.empty() && !job.leg->empty()) {
     // Another peer's prober has measured it in the meantime.
     job.known = true;
     job.bytes = kWarmUpBytes;
@@ -232,13 +225,6 @@ void Prober::start_copies(DeviceAddress scratch) {
   }
 }
 
-double Prober::message_us() const {
-  const PairKey pair = link_.pair_key(0, 0);
-  const LegModel* leg =
-      environment_.measurements.find({"message", "", pair.nic, pair.destination_host});
-  return leg ? leg->time_us(0) : 0;
-}
-
 void Prober::echoed(uint64_t tag) {
   if (running_ && tag == tag_ && jobs_.front().kind == Kind::kEcho) end_sample(true);
 }
@@ -259,7 +245,7 @@ void Prober::end_sample(bool good) {
   ticket_ = 0;
   give_back();
   if (!good) {
-    RCUDA_DEBUG("measuring %s failed and is left out", job.key.kind.c_str());
+    RCUDA_DEBUG("measuring the %s failed and is left out", job.name);
     jobs_.pop_front();
     return;
   }
@@ -269,7 +255,6 @@ void Prober::end_sample(bool good) {
   }
   if (disturbed_ && ++attempts_ < kMostAttempts) return;
   attempts_ = 0;
-  job.disturbed |= disturbed_;
   const bool echo = job.kind == Kind::kEcho;
   // A round trip is two messages. If the clock is too coarse for the sample, 1 ns counts.
   const double value = std::max(echo ? us / 2 : us, 1e-3);
@@ -307,14 +292,14 @@ void Prober::finish_job() {
         LegModel::fit(job.samples, job.kind == Kind::kWire ? Sharing::kTogether : Sharing::kInTurn);
     // If the chunk reports its own arrival, nothing waits for the answer's way back.
     if (leg && job.kind == Kind::kWire && path_of(job).tells_arrival()) {
-      leg = leg->sooner(message_us());
+      leg = leg->sooner(link_.message.time_us(0));
     }
   }
   if (leg) {
-    RCUDA_DEBUG("measured %s %s: %.1f us for %s, %.2f GB/s at the most", job.key.kind.c_str(),
-                job.key.gpu.c_str(), leg->time_us(kSmallestBytes),
-                bytes_text(kSmallestBytes).c_str(), leg->peak_gbps());
-    environment_.keep(job.key, *std::move(leg), job.disturbed);
+    RCUDA_DEBUG("measured the %s of device %d: %.1f us for %s, %.2f GB/s at the most", job.name,
+                job.device, leg->time_us(kSmallestBytes), bytes_text(kSmallestBytes).c_str(),
+                leg->peak_gbps());
+    *job.leg = *std::move(leg);
   }
   jobs_.pop_front();
 }

@@ -5,14 +5,13 @@
 // stream or an engine is first used.
 //
 // All probers of the engine together have one transfer or short train in progress at a time. A
-// sample that a copy with any peer disturbed is repeated once. If it is disturbed again, the leg
-// serves this session only and is not saved (Environment::keep). While copies keep coming, samples
+// sample that a copy with any peer disturbed is repeated once. While copies keep coming, samples
 // take at most a twentieth of the time. A sample borrows its staging memory from the path, as a
 // chunk does. Sizes stop growing when a sample takes long, so that a slow link is not measured for
 // seconds.
 //
 // Used only by the engine thread. Nothing blocks except calls in a pause (allocating and
-// registering memory). Results go to Environment::measurements.
+// registering memory). Results go to Environment::legs and to the PeerLink.
 #pragma once
 
 #include <cstdint>
@@ -61,7 +60,8 @@ class Prober {
  private:
   enum class Kind : uint8_t { kLane, kWire, kRegister, kEcho };
   struct Job {
-    LegKey key;
+    const char* name = "";
+    LegModel* leg = nullptr;  // the result; of the environment or of the Link
     Kind kind = Kind::kLane;
     int device = 0;
     Lane lane = Lane::kOut;
@@ -70,9 +70,8 @@ class Prober {
     // Already measured. One transfer is made, so that no copy pays for the driver's work at the
     // first use.
     bool known = false;
-    bool disturbed = false;  // a sample that counts was disturbed
-    uint64_t bytes = 0;      // of the next sample
-    uint32_t taken = 0;      // samples of that size
+    uint64_t bytes = 0;  // of the next sample
+    uint32_t taken = 0;  // samples of that size
     std::vector<LegSample> samples;
   };
 
@@ -91,7 +90,6 @@ class Prober {
   void end_sample(bool good);
   void finish_job();
   void give_back();
-  double message_us() const;
 
   Environment& environment_;
   PeerLink& link_;

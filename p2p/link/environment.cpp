@@ -10,17 +10,6 @@ constexpr size_t kProbeBytes = size_t{16} << 20;
 
 }  // namespace
 
-void Environment::keep(const LegKey& key, LegModel leg, bool disturbed) {
-  if (disturbed && measured(key)) return;
-  if (disturbed) {
-    disturbed_legs.insert(key);
-  } else {
-    disturbed_legs.erase(key);
-    fresh.set(key, leg);
-  }
-  measurements.set(key, std::move(leg));
-}
-
 const std::optional<ExportedMemory>& Environment::probe_memory(int device) {
   probes_.resize(devices.size());
   if (!options.planner.may_map()) return probes_[static_cast<size_t>(device)].exported;

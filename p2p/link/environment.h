@@ -7,7 +7,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,7 +16,6 @@
 #include "p2p/api/device_ops.h"
 #include "p2p/link/requests.h"
 #include "p2p/link/staging_arena.h"
-#include "p2p/plan/measurements.h"
 #include "p2p/staging/lanes.h"
 #include "p2p/staging/orders.h"
 #include "p2p/staging/staging.h"
@@ -89,6 +87,7 @@ struct Environment {
         options(std::move(engine_options)),
         now_ns(std::move(clock_ns)),
         devices(device_ops.devices()),
+        legs(devices.size()),
         mappable_staging(device_ops, options, Mappable::kYes),
         other_staging(device_ops, options, Mappable::kNo),
         lanes(device_ops),
@@ -121,6 +120,7 @@ struct Environment {
   const EngineOptions options;
   const std::function<uint64_t()> now_ns;
   const std::vector<EngineDevice> devices;
+  std::vector<DeviceLegs> legs;  // what this worker has measured of its devices
   // This worker's staging memory, for peers that share pages and for the others.
   StagingArena mappable_staging;
   StagingArena other_staging;
@@ -132,17 +132,6 @@ struct Environment {
   const std::shared_ptr<Reports<Arrival>> arrivals;
   // Called before a peer's Link is destroyed, if set.
   std::function<void(const transport::Link*)> before_drop;
-  // Stores a leg that this worker has measured or a peer has reported. A leg that a copy disturbed
-  // serves this session only, and only while no undisturbed one is known.
-  void keep(const LegKey& key, LegModel leg, bool disturbed);
-  // Whether the leg has been measured without a disturbing copy.
-  bool measured(const LegKey& key) const {
-    return measurements.find(key) != nullptr && !disturbed_legs.contains(key);
-  }
-
-  Measurements measurements;
-  std::set<LegKey> disturbed_legs;  // in `measurements`
-  Measurements fresh;               // those of `measurements` that must still be saved
   // The prober that is taking a sample. There is at most one, because probers use the same legs.
   const Prober* measuring = nullptr;
   bool measures = false;     // some peer's prober has begun; see Peer::measuring()

@@ -44,7 +44,7 @@
 
 namespace rcuda::p2p {
 
-inline constexpr uint32_t kPeerProtocolVersion = 7;
+inline constexpr uint32_t kPeerProtocolVersion = 8;
 
 // The windows of a Link between two engines: one ring in each direction and its two flow-control
 // words (common/wire/ring.h).
@@ -118,7 +118,7 @@ struct OfferMessage {
   MessageKind kind = kKind;
   uint32_t device_count = 0;
   std::array<char, 48> host{};  // host_identity(): same text, same host
-  std::array<char, 64> name{};  // of the host, for log messages and the measurements file
+  std::array<char, 64> name{};  // of the host, for log messages
   uint64_t inbox_region = 0;    // pinned host memory that the peer may write
   uint64_t inbox_bytes = 0;
   std::array<DeviceOffer, kMaxDevices> devices{};
@@ -234,21 +234,22 @@ struct EchoMessage {
   uint64_t tag = 0;
 };
 
-// A leg that the sender of this message has measured, for the peer's planner.
+// A leg that the sender of this message has measured, for the peer's planner: of copies from the
+// peer to the sender of this message.
+enum class ReportedLeg : uint32_t { kCopyIn = 0, kWithin = 1, kIpc = 2 };
 struct LegMessage {
   static constexpr MessageKind kKind = MessageKind::kLeg;
   MessageKind kind = kKind;
+  ReportedLeg leg = ReportedLeg::kCopyIn;
+  uint32_t device = 0;       // of the side that sends this message
+  uint32_t peer_device = 0;  // ipc: of the other side, the source
   uint32_t knot_count = 0;
-  std::array<char, 16> leg{};  // "copy_out", "copy_in", "device_copy", "ipc"
-  std::array<char, 48> gpu{};
-  std::array<char, 48> peer{};  // ipc: the GPU that pulls; `gpu` is the source's
-  double delay_us = 0;          // for all sizes, as for copy engines
-  uint32_t disturbed = 0;       // 1: copies disturbed its samples; not saved
   uint32_t reserved = 0;
+  double delay_us = 0;  // for all sizes, as for copy engines
   std::array<uint64_t, kMaxLegKnots> bytes{};
   std::array<double, kMaxLegKnots> us{};
 };
-static_assert(sizeof(LegMessage) == 136 + kMaxLegKnots * 16);
+static_assert(sizeof(LegMessage) == 32 + kMaxLegKnots * 16);
 
 // Asks whether this pattern is at the start of the device's inbox. A match proves GPUDirect.
 struct ProbeMessage {

@@ -84,6 +84,7 @@ Status PeerLink::make_sending_side() {
   for (uint32_t device = 0; device < offer.device_count; ++device) {
     peer_device_inbox.emplace_back(offer.devices[device].inbox_bytes);
   }
+  peer_legs.resize(offer.device_count);
   const transport::RegionId region{offer.inbox_region};
   if (medium.shares_pages) {
     Result<MappedInbox> mapping =
@@ -131,16 +132,25 @@ Capabilities PeerLink::capabilities(int device, int peer_device) const {
   return can;
 }
 
-PairKey PeerLink::pair_key(int device, int peer_device) const {
-  PairKey key;
-  key.source_gpu = environment.devices[static_cast<size_t>(device)].uuid;
-  key.destination_gpu = get_text(offer.devices[static_cast<size_t>(peer_device)].uuid);
-  key.source_host = environment.options.host_name;
-  key.destination_host = get_text(offer.name);
-  const std::string adapter = link->adapter();
-  key.nic = adapter.empty() ? link->medium() : adapter;
-  if (link->traits().copies_by_cpu) key.medium = link->medium();
-  return key;
+PairModel PeerLink::model(int device, int peer_device) const {
+  const auto pair = std::make_pair(device, peer_device);
+  const auto leg_of = [&](const std::map<std::pair<int, int>, LegModel>& legs) {
+    const auto found = legs.find(pair);
+    return found == legs.end() ? LegModel() : found->second;
+  };
+  const DeviceLegs& own = environment.legs[static_cast<size_t>(device)];
+  const DeviceLegs& theirs = peer_legs[static_cast<size_t>(peer_device)];
+  PairModel model;
+  model.copy_out = own.copy_out;
+  model.device_out = own.within;
+  model.registration = own.registration;
+  model.copy_in = theirs.copy_in;
+  model.device_in = theirs.within;
+  (route_of(link->traits()) == Route::kTcp ? model.wire_tcp : model.wire_verbs) = wire;
+  model.gpudirect = leg_of(gpudirect_legs);
+  model.ipc = leg_of(ipc_legs);
+  if (!message.empty()) model.message_us = message.time_us(0);
+  return model;
 }
 
 Planner& PeerLink::planner(int device, int peer_device) {
@@ -148,10 +158,11 @@ Planner& PeerLink::planner(int device, int peer_device) {
   const auto found = planners.find(key);
   if (found != planners.end()) return found->second;
   PlannerOptions options = environment.options.planner;
-  if (host_path) options.window_bytes = std::min(options.window_bytes, host_path->capacity_bytes());
+  if (host_path) {
+    options.staging_bytes = std::min(options.staging_bytes, host_path->capacity_bytes());
+  }
   return planners
-      .emplace(key, Planner(options, capabilities(device, peer_device),
-                            pair_model(environment.measurements, pair_key(device, peer_device))))
+      .emplace(key, Planner(options, capabilities(device, peer_device), model(device, peer_device)))
       .first->second;
 }
 
@@ -167,7 +178,7 @@ transport::TransferDone PeerLink::begin_shipment(uint64_t copy, uint64_t number)
 
 void PeerLink::refresh_models() {
   for (auto& [pair, planner] : planners) {
-    planner.set_model(pair_model(environment.measurements, pair_key(pair.first, pair.second)));
+    planner.set_model(model(pair.first, pair.second));
   }
 }
 

@@ -61,9 +61,10 @@ struct PeerLink {
   // Counts a transfer that is about to start. Its end is reported to Peer::shipped with these two
   // numbers.
   transport::TransferDone begin_shipment(uint64_t copy, uint64_t number);
+  // The measurements so far of copies from `device` to `peer_device`.
+  PairModel model(int device, int peer_device) const;
   // Updates the planners' models from the measurements so far.
   void refresh_models();
-  PairKey pair_key(int device, int peer_device) const;
 
   Environment& environment;
   const PeerId id;
@@ -94,6 +95,14 @@ struct PeerLink {
   std::map<std::pair<int, int>, std::unique_ptr<Path>> device_paths;
   std::map<std::pair<int, int>, bool> ipc;  // (own device, peer's): the peer can map own memory
   std::map<std::pair<int, int>, Planner> planners;
+
+  // Measured legs. Pairs are (own device, peer's).
+  LegModel message;                   // one control message
+  LegModel wire;                      // from host memory to host memory
+  std::vector<DeviceLegs> peer_legs;  // of the peer's devices, as reported by the peer
+  std::map<std::pair<int, int>, LegModel> gpudirect_legs;
+  std::map<std::pair<int, int>, LegModel> ipc_legs;   // the peer pulls; as reported by the peer
+  std::map<std::pair<int, int>, LegModel> pull_legs;  // this side pulls; to be reported
 };
 
 // Extra bytes at the end of an outbox, for probes and echoes.

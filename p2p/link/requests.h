@@ -1,5 +1,5 @@
-// The requests of the worker to the peer-to-peer engine. Plain values; p2p/engine/engine.h describes their
-// use.
+// The requests of the worker to the peer-to-peer engine. Plain values; p2p/engine/engine.h
+// describes their use.
 #pragma once
 
 #include <chrono>
@@ -56,6 +56,7 @@ struct Signal {
 // How a copy would be made.
 struct Forecast {
   Plan plan;
+  std::string table;      // Planner::table()
   bool measured = false;  // false: a probe or a measurement may still change the plan
 };
 
@@ -72,10 +73,8 @@ struct EngineOptions {
   uint64_t inbox_bytes = 32ull << 20;
   uint64_t inboxes_limit_bytes = 128ull << 20;
   uint64_t device_inbox_bytes = 16ull << 20;  // in GPU memory; only where GPUDirect may work
-  // Measure legs in the background if they are not in the file of measurements.
-  bool measure = true;
-  std::string measurements_path;  // empty: only in memory
-  std::string host_name;          // for log messages and the measurements file
+  bool measure = true;                        // measure legs in the background
+  std::string host_name;                      // for log messages
   // How long the engine thread polls for the next copy before it sleeps. The engine's own value is
   // used if that is longer. Waking the thread takes longer than a small copy.
   std::chrono::nanoseconds spin{0};

@@ -12,9 +12,9 @@ constexpr uint64_t kLargestChunk = uint64_t{16} << 20;
 constexpr uint32_t kDepths[] = {2, 3, 4, 8, 16};
 constexpr uint32_t kEqualParts[] = {2, 3, 4, 6, 8};
 constexpr uint64_t kChunkAlignment = 4096;
-// The cost of each turn of a window over sockets in addition to its legs. Threads of both hosts
-// wake one another, and the time for that varies. Measured with fourteen chunkings of 1 to 64 MB
-// over the loopback of two H200s' host (docs/p2p_measurements.md): 125 to 260 us.
+// The cost of each turn of the chunks in flight over sockets in addition to its legs. Threads of
+// both hosts wake one another, and the time for that varies. Measured with fourteen chunkings of 1
+// to 64 MB over the loopback of two H200s' host (docs/p2p_measurements.md): 125 to 260 us.
 constexpr double kTcpTurnUs = 150;
 // Chunks of copies in a train. On an H200 a chunk costs 3 us in addition to the time of its bytes,
 // which is 4 % of the time of 2 MB. The last chunk of the last copy overlaps with nothing, so
@@ -36,13 +36,25 @@ unsigned size_class(uint64_t bytes) {
   return octave * 4 + static_cast<unsigned>((bytes >> (octave - 2)) & 3);
 }
 
-// The chunking of a session without measurements: four chunks in flight, of 64 KB to 4 MB each. On
-// the target hardware such chunks were good for staging in host memory.
-Chunking unmeasured_chunking(uint64_t bytes, uint64_t window_bytes) {
-  constexpr uint32_t kDepth = 4;
-  const uint64_t chunk = std::clamp(std::bit_floor(std::max<uint64_t>(bytes / 4, 1)),
-                                    uint64_t{64} << 10, uint64_t{4} << 20);
-  return {std::min(chunk, std::max<uint64_t>(window_bytes / kDepth, kChunkAlignment)), kDepth};
+// The chunkings that the planner compares.
+std::vector<Chunking> chunkings_of(uint64_t bytes, uint64_t staging_bytes) {
+  std::vector<Chunking> chunkings;
+  if (bytes <= staging_bytes) chunkings.push_back({bytes, 1});
+  for (uint64_t chunk = kSmallestChunk; chunk <= kLargestChunk && chunk < bytes; chunk *= 2) {
+    const uint64_t chunks = (bytes + chunk - 1) / chunk;
+    for (uint32_t depth : kDepths) {
+      if (chunk * depth > staging_bytes) continue;
+      chunkings.push_back({chunk, depth});
+      if (depth >= chunks) break;  // more depth than chunks
+    }
+  }
+  for (uint32_t parts : kEqualParts) {
+    const uint64_t chunk = round_up(bytes / parts, kChunkAlignment);
+    if (chunk < kSmallestChunk || chunk >= bytes || chunk * parts > staging_bytes) continue;
+    if (std::has_single_bit(chunk)) continue;  // already in the list
+    chunkings.push_back({chunk, parts});
+  }
+  return chunkings;
 }
 
 // Adapts a plan for copies of `planned` bytes to a copy of `bytes` in the same size class. If all
@@ -62,57 +74,25 @@ Plan fitted(Plan plan, uint64_t planned, uint64_t bytes) {
 // The value by which plans are compared: the prediction and the costs that it does not include.
 double preference_us(const Plan& plan, uint64_t bytes) {
   if (plan.route != Route::kTcp) return plan.predicted_us;
-  const uint64_t window = plan.chunking.chunk_bytes * plan.chunking.depth;
-  const uint64_t turns = (bytes + window - 1) / std::max<uint64_t>(window, 1);
+  const uint64_t in_flight = plan.chunking.chunk_bytes * plan.chunking.depth;
+  const uint64_t turns = (bytes + in_flight - 1) / std::max<uint64_t>(in_flight, 1);
   return plan.predicted_us + kTcpTurnUs * static_cast<double>(std::max<uint64_t>(turns, 1) - 1);
 }
 
-}  // namespace
-
-Result<PlannerOptions> parse_planner_options(std::string_view strategy, std::string_view path) {
-  PlannerOptions options;
-  if (strategy.empty() || strategy == "auto") {
-    options.policy = Policy::kAuto;
-  } else if (strategy == "paper" || strategy == "hybrid") {
-    options.policy = Policy::kPaper;
-  } else {
-    const size_t colon = strategy.find(':');
-    const auto named = parse_strategy(strategy.substr(0, colon));
-    bool good = named.has_value();
-    if (good) {
-      options.policy = Policy::kFixed;
-      options.strategy = *named;
-    }
-    if (good && colon != std::string_view::npos) {
-      const std::string_view chunking = strategy.substr(colon + 1);
-      const size_t times = chunking.find('x');
-      const auto chunk = parse_bytes(chunking.substr(0, times));
-      const auto depth = times == std::string_view::npos ? std::optional<uint64_t>()
-                                                         : parse_bytes(chunking.substr(times + 1));
-      good = chunk && depth && *chunk > 0 && *depth > 0 && *depth <= 1024;
-      if (good) options.chunking = Chunking{*chunk, static_cast<uint32_t>(*depth)};
-    }
-    if (!good) {
-      return Status(Code::kInvalidArgument,
-                    "RCUDA_P2P_STRATEGY is \"" + std::string(strategy) +
-                        "\"; it may be auto, paper, hybrid, v1, v2a, v2b, v3a, v3b, v4a, v4b or "
-                        "ipc, a strategy with chunk size and depth as in v4b:256Kx8");
-    }
-  }
-  if (path == to_string(Route::kIpc)) {  // only within a machine
-    options.medium = &transport::plain_medium(transport::Reach::kThisMachine);
-    options.route = Route::kIpc;
-  } else if (!path.empty() && path != "auto") {
-    options.medium = transport::find_medium(path);
-    if (!options.medium) {
-      return Status(Code::kInvalidArgument, "RCUDA_P2P_PATH is \"" + std::string(path) +
-                                                "\"; it may be auto, ipc, " +
-                                                transport::medium_names());
-    }
-    options.route = route_of(options.medium->traits);
-  }
-  return options;
+const SizeRule& rule_for(std::span<const SizeRule> rules, uint64_t bytes) {
+  return *std::find_if(rules.begin(), rules.end() - 1,
+                       [&](const SizeRule& rule) { return bytes <= rule.up_to; });
 }
+
+std::string name_of(const Method& method) {
+  return std::string(to_string(method.staging)) + " over " + to_string(method.route);
+}
+
+bool is_of(const Plan& plan, const Method& method) {
+  return plan.staging == method.staging && plan.route == method.route;
+}
+
+}  // namespace
 
 Planner::Planner(PlannerOptions options, Capabilities capabilities, PairModel model)
     : options_(options), capabilities_(capabilities), model_(std::move(model)) {}
@@ -123,122 +103,25 @@ void Planner::set_model(PairModel model) {
   prepared_ = 0;
 }
 
-void Planner::set_capabilities(Capabilities capabilities) {
-  capabilities_ = capabilities;
-  cache_.clear();
-  prepared_ = 0;
-}
-
-bool Planner::possible(Strategy strategy, Route route, bool contiguous) const {
-  switch (route) {
-    case Route::kShm:
-      if (!capabilities_.shm) return false;
-      break;
-    case Route::kTcp:
-      if (!capabilities_.tcp) return false;
-      break;
-    case Route::kVerbs:
-      if (!capabilities_.verbs) return false;
-      break;
-    case Route::kIpc:
-      if (!capabilities_.ipc) return false;
-      break;
-  }
-  if ((staging_of(strategy) == Staging::kMapped) != (route == Route::kIpc)) return false;
-  if (staging_of(strategy) == Staging::kMapped) return true;
-  if (staging_of(strategy) == Staging::kRegistered && !contiguous) return false;
-  if (staging_of(strategy) != Staging::kHost) {
-    return route == Route::kVerbs && capabilities_.gpudirect;
-  }
-  return true;
-}
-
-Pipeline Planner::pipeline_of(const Plan& plan, uint64_t bytes) const {
-  Pipeline pipeline;
-  // On a wire both hand-offs of a chunk are within a process, because the write itself reports its
-  // arrival.
-  pipeline.handoff_us = plan.route == Route::kShm ? model_.message_us : 0;
-  pipeline.credit_us = model_.message_us;
-  pipeline.finish_us = model_.message_us;
-  if (staging_of(plan.strategy) == Staging::kMapped) {
-    pipeline.add_leg(model_.ipc);
-    pipeline.setup_us = model_.message_us;
-    return pipeline;
-  }
-  if (staging_of(plan.strategy) == Staging::kRegistered) {
-    pipeline.add_leg(model_.gpudirect);
-    // Both ends register at the same time. The four messages: the sender requests the receiver's
-    // key and gets it; the completion of the transfer comes back to the sender, which announces it.
-    pipeline.setup_us = 4 * model_.message_us + model_.registration.time_us(bytes);
-    return pipeline;
-  }
-  const bool device = staging_of(plan.strategy) == Staging::kDevice;
-  pipeline.add_leg(device ? model_.device_out : model_.copy_out);
-  if (device) {
-    pipeline.add_leg(model_.gpudirect);
-  } else if (plan.route == Route::kVerbs) {
-    pipeline.add_leg(model_.wire_verbs);
-  } else if (plan.route == Route::kTcp) {
-    pipeline.add_leg(model_.wire_tcp);
-  }
-  pipeline.add_leg(device ? model_.device_in : model_.copy_in);
-  return pipeline;
-}
-
 Prediction Planner::predict_plan(const Plan& plan, uint64_t bytes) const {
-  const Pipeline pipeline = pipeline_of(plan, bytes);
-  for (size_t leg = 0; leg < pipeline.leg_count; ++leg) {
-    if (pipeline.legs[leg]->empty()) return {};
-  }
-  if (staging_of(plan.strategy) == Staging::kRegistered && model_.registration.empty()) return {};
-  return predict(pipeline, bytes, plan.chunking);
-}
-
-const char* Planner::leg_name(const Plan& plan, size_t leg) const {
-  if (staging_of(plan.strategy) == Staging::kMapped) return "the mapped copy";
-  if (staging_of(plan.strategy) == Staging::kRegistered) return "GPUDirect";
-  const bool device = staging_of(plan.strategy) == Staging::kDevice;
-  if (leg == 0) return device ? "the copy within the source" : "copy-out";
-  if (leg == 1 && plan.route != Route::kShm) return device ? "GPUDirect" : "the wire";
-  return device ? "the copy within the destination" : "copy-in";
+  return cost(method_of(plan), model_, bytes, plan.chunking);
 }
 
 std::vector<Plan> Planner::candidates(uint64_t bytes, bool contiguous) const {
-  std::vector<Chunking> chunkings;
-  const uint64_t window = options_.window_bytes;
-  if (bytes <= window) chunkings.push_back({bytes, 1});
-  for (uint64_t chunk = kSmallestChunk; chunk <= kLargestChunk && chunk < bytes; chunk *= 2) {
-    const uint64_t chunks = (bytes + chunk - 1) / chunk;
-    for (uint32_t depth : kDepths) {
-      if (chunk * depth > window) continue;
-      chunkings.push_back({chunk, depth});
-      if (depth >= chunks) break;  // more depth than chunks
-    }
-  }
-  for (uint32_t parts : kEqualParts) {
-    const uint64_t chunk = round_up(bytes / parts, kChunkAlignment);
-    if (chunk < kSmallestChunk || chunk >= bytes || chunk * parts > window) continue;
-    if (std::has_single_bit(chunk)) continue;  // already in the list
-    chunkings.push_back({chunk, parts});
-  }
-
   std::vector<Plan> plans;
-  const auto consider = [&](Strategy strategy, Route route, Chunking chunking) {
-    if (!possible(strategy, route, contiguous)) return;
-    if (options_.route && *options_.route != route) return;
-    Plan plan{strategy, route, chunking, 0, {}};
-    plan.predicted_us = predict_plan(plan, bytes).us;
-    if (plan.predicted_us <= 0) return;
-    plans.push_back(std::move(plan));
+  const auto consider = [&](const Method& method, Chunking chunking) {
+    if (options_.route && *options_.route != method.route) return;
+    if (lacking(method, capabilities_, contiguous) != nullptr) return;
+    const double us = cost(method, model_, bytes, chunking).us;
+    if (us > 0) plans.push_back({method.staging, method.route, chunking, us, {}});
   };
-  consider(Strategy::kIpc, Route::kIpc, {bytes, 1});
-  consider(Strategy::kV1, Route::kVerbs, {bytes, 1});
-  for (const Chunking& chunking : chunkings) {
-    const bool single = chunking.depth == 1;
-    for (Route route : {Route::kShm, Route::kVerbs, Route::kTcp}) {
-      consider(single ? Strategy::kV2b : Strategy::kV4b, route, chunking);
+  for (const Method& method : methods()) {
+    if (!has_buffers(method.staging)) consider(method, {bytes, 1});
+  }
+  for (const Chunking& chunking : chunkings_of(bytes, options_.staging_bytes)) {
+    for (const Method& method : methods()) {
+      if (has_buffers(method.staging)) consider(method, chunking);
     }
-    consider(single ? Strategy::kV2a : Strategy::kV4a, Route::kVerbs, chunking);
   }
   // Among equals the first one considered wins: it has fewer buffers and less memory.
   std::stable_sort(plans.begin(), plans.end(), [bytes](const Plan& a, const Plan& b) {
@@ -247,134 +130,136 @@ std::vector<Plan> Planner::candidates(uint64_t bytes, bool contiguous) const {
   return plans;
 }
 
-Result<Plan> Planner::plan_by_rule(Strategy strategy, uint64_t bytes, bool contiguous,
-                                   const std::string& why) const {
-  Plan plan;
-  plan.strategy = strategy;
-  plan.reason = why;
-  std::vector<Route> routes{Route::kShm, Route::kVerbs, Route::kTcp};
-  if (staging_of(strategy) != Staging::kHost) routes = {Route::kVerbs};
-  if (staging_of(strategy) == Staging::kMapped) routes = {Route::kIpc};
-  bool wish_dropped = false;
-  const auto find_route = [&](bool heed_wish) -> std::optional<Route> {
-    for (Route route : routes) {
-      if (heed_wish && options_.route && *options_.route != route) continue;
-      if (possible(plan.strategy, route, contiguous)) return route;
-    }
-    return std::nullopt;
-  };
-  auto route = find_route(true);
-  if (!route) {
-    const Strategy wanted = plan.strategy;
-    plan.strategy = host_counterpart(wanted);
-    routes = {Route::kShm, Route::kVerbs, Route::kTcp};
-    if (plan.strategy != wanted) {
-      const char* lacking = staging_of(wanted) == Staging::kMapped ? "mapped memory of the peer"
-                            : staging_of(wanted) == Staging::kRegistered && capabilities_.gpudirect
-                                ? "plain ranges at both ends"
-                                : "GPUDirect";
-      plan.reason += std::string("; ") + to_string(wanted) + " needs " + lacking + ", which is " +
-                     "not to be had here, so " + to_string(plan.strategy) + " stands in";
-    }
-    route = find_route(true);
-    if (!route) {
-      route = find_route(false);
-      wish_dropped = route.has_value();
-    }
+// The rule of a session without measurements: four chunks in flight, of 64 KB to 4 MB each. On the
+// target hardware such chunks were good for staging in host memory.
+SizeRule Planner::unmeasured_rule(uint64_t bytes) const {
+  constexpr uint32_t kDepth = 4;
+  const uint64_t chunk = std::clamp(std::bit_floor(std::max<uint64_t>(bytes / 4, 1)),
+                                    uint64_t{64} << 10, uint64_t{4} << 20);
+  const uint64_t most = std::max<uint64_t>(options_.staging_bytes / kDepth, kChunkAlignment);
+  return {bytes, Staging::kHost, {std::min(chunk, most), kDepth}};
+}
+
+// The first possible method with this staging; null if there is none.
+const Method* Planner::find_method(Staging staging, bool contiguous, bool heed_path) const {
+  for (const Method& method : methods()) {
+    if (method.staging != staging || lacking(method, capabilities_, contiguous)) continue;
+    if (!heed_path || !options_.route || *options_.route == method.route) return &method;
   }
-  if (!route) {
-    return Status(Code::kUnavailable, "the two workers have no route for copies in common");
+  return nullptr;
+}
+
+// The plan by a rule, or in host memory by `host_rule` if the rule's staging is not possible.
+Result<Plan> Planner::follow(const SizeRule& rule, const SizeRule& host_rule, uint64_t bytes,
+                             bool contiguous, std::string reason) const {
+  const Method* method = find_method(rule.staging, contiguous, true);
+  const SizeRule& used = method ? rule : host_rule;
+  if (!method && rule.staging != Staging::kHost) {
+    const auto wanted = std::find_if(methods().begin(), methods().end(), [&](const Method& each) {
+      return each.staging == rule.staging;
+    });
+    const char* const need = lacking(*wanted, capabilities_, contiguous);
+    reason += "; " + name_of(*wanted) + " needs " + (need ? need : "another RCUDA_P2P_PATH") +
+              ", so host memory is used";
+    method = find_method(Staging::kHost, contiguous, true);
   }
-  plan.route = *route;
-  if (wish_dropped) {
-    plan.reason += std::string("; RCUDA_P2P_PATH=") + to_string(*options_.route) +
-                   " cannot be had, so " + to_string(*route) + " stands in";
+  if (!method) {
+    method = find_method(Staging::kHost, contiguous, false);
+    if (!method) {
+      return Status(Code::kUnavailable, "the two workers have no route for copies in common");
+    }
+    reason += std::string("; RCUDA_P2P_PATH=") + to_string(*options_.route) +
+              " is not possible, so " + to_string(method->route) + " is used";
   }
-  plan.chunking = options_.policy == Policy::kAuto
-                      ? unmeasured_chunking(bytes, options_.window_bytes)
-                  : options_.policy == Policy::kFixed && options_.chunking
-                      ? *options_.chunking
-                      : paper_chunking(plan.strategy, bytes);
-  if (!has_buffers(staging_of(plan.strategy))) plan.chunking = {bytes, 1};
+  Plan plan{method->staging, method->route, {bytes, 1}, 0, std::move(reason)};
+  if (has_buffers(plan.staging)) plan.chunking = options_.chunking.value_or(used.chunking);
   plan.predicted_us = predict_plan(plan, bytes).us;
   return plan;
 }
 
-// Equal chunks, and enough of them to keep the staging memory in use all the time.
-Plan Planner::train_plan(Plan plan, uint64_t bytes) const {
-  if (staging_of(plan.strategy) != Staging::kHost) return plan;
-  const uint64_t best = plan.route == Route::kTcp
-                            ? kLargestTrainChunk
-                            : std::clamp(bytes / 4, kTrainChunk, kLargestTrainChunk);
-  const auto depth = static_cast<uint32_t>(kTrainBytes / best);
-  const uint64_t most = std::clamp(options_.window_bytes / 2 / depth, kSmallestChunk, best);
-  const uint64_t chunks = std::max<uint64_t>((bytes + most - 1) / most, 1);
-  plan.strategy = chunks == 1 ? Strategy::kV2b : Strategy::kV4b;
-  plan.chunking = chunks == 1
-                      ? Chunking{bytes, 1}
-                      : Chunking{round_up((bytes + chunks - 1) / chunks, kChunkAlignment), depth};
-  plan.reason = "in a train, which overlaps whole copies";
-  return plan;
+Result<Plan> Planner::plan_in_host(uint64_t bytes, std::string reason) const {
+  const SizeRule& rule = rule_for(host_rules(), bytes);
+  return follow(rule, rule, bytes, true, std::move(reason));
 }
 
-Result<Plan> Planner::plan_auto(uint64_t bytes, bool contiguous) const {
+// The plan with the shortest predicted time.
+Result<Plan> Planner::choose(uint64_t bytes, bool contiguous) const {
   std::vector<Plan> plans = candidates(bytes, contiguous);
-  if (plans.empty()) {
-    const bool ipc = possible(Strategy::kIpc, Route::kIpc, contiguous) &&
-                     (!options_.route || *options_.route == Route::kIpc);
-    return plan_by_rule(ipc ? Strategy::kIpc : Strategy::kV4b, bytes, contiguous,
-                        "by rule, as the legs have not been measured");
+  if (plans.empty()) {  // the legs have not been measured
+    const SizeRule host = unmeasured_rule(bytes);
+    SizeRule rule = host;
+    if (find_method(Staging::kMapped, contiguous, true)) rule.staging = Staging::kMapped;
+    return follow(rule, host, bytes, contiguous, "by rule, as the legs have not been measured");
   }
   Plan best = plans.front();
   const Prediction prediction = predict_plan(best, bytes);
-  char text[192];
-  const int used = std::snprintf(
-      text, sizeof text, "least of %zu candidates, %s busy %.0f %% of it", plans.size(),
-      leg_name(best, prediction.busiest_leg), prediction.busiest_share * 100);
-  // The best plan with another strategy or route says more than a neighbour of the best plan.
-  const auto other = std::find_if(plans.begin(), plans.end(), [&](const Plan& plan) {
-    return plan.strategy != best.strategy || plan.route != best.route;
-  });
-  if (other != plans.end()) {
-    std::snprintf(text + used, sizeof text - static_cast<size_t>(used), "; %s over %s +%.0f %%",
-                  to_string(other->strategy), to_string(other->route),
-                  (other->predicted_us / best.predicted_us - 1) * 100);
-  }
+  char text[128];
+  std::snprintf(text, sizeof text, "least of %zu candidates, %s busy %.0f %% of it", plans.size(),
+                method_of(best).legs.at(prediction.busiest_leg).name,
+                prediction.busiest_share * 100);
   best.reason = text;
   return best;
 }
 
 Result<Plan> Planner::plan(uint64_t bytes, bool contiguous) {
-  switch (options_.policy) {
-    case Policy::kPaper:
-      return plan_by_rule(paper_hybrid(bytes), bytes, contiguous,
-                          bytes <= kPaperHybridThresholdBytes
-                              ? "published hybrid, up to 200 KB in GPU buffers"
-                              : "published hybrid, above 200 KB in host buffers");
-    case Policy::kFixed:
-      return plan_by_rule(options_.strategy, bytes, contiguous,
-                          options_.chunking ? "as asked" : "as asked, published constants");
-    case Policy::kAuto:
-      break;
+  if (!options_.automatic()) {
+    return follow(rule_for(options_.rules, bytes), rule_for(options_.host_rules, bytes), bytes,
+                  contiguous, "by RCUDA_P2P_STRATEGY");
   }
   const auto key = std::make_pair(size_class(bytes), contiguous);
   if (const auto found = cache_.find(key); found != cache_.end()) {
     return fitted(found->second.plan, found->second.bytes, bytes);
   }
-  Result<Plan> fresh = plan_auto(bytes, contiguous);
+  Result<Plan> fresh = choose(bytes, contiguous);
   if (fresh) cache_[key] = {bytes, *fresh};
   return fresh;
 }
 
+// Equal chunks, and enough of them to keep the staging memory in use all the time.
 Result<Plan> Planner::plan_in_train(uint64_t bytes, bool contiguous) {
-  Result<Plan> alone = plan(bytes, contiguous);
-  if (!alone || options_.policy != Policy::kAuto) return alone;
-  return train_plan(*std::move(alone), bytes);
+  Result<Plan> plan = this->plan(bytes, contiguous);
+  if (!plan || !options_.automatic() || plan->staging != Staging::kHost) return plan;
+  const uint64_t best = plan->route == Route::kTcp
+                            ? kLargestTrainChunk
+                            : std::clamp(bytes / 4, kTrainChunk, kLargestTrainChunk);
+  const auto depth = static_cast<uint32_t>(kTrainBytes / best);
+  const uint64_t most = std::clamp(options_.staging_bytes / 2 / depth, kSmallestChunk, best);
+  const uint64_t chunks = std::max<uint64_t>((bytes + most - 1) / most, 1);
+  plan->chunking = chunks == 1
+                       ? Chunking{bytes, 1}
+                       : Chunking{round_up((bytes + chunks - 1) / chunks, kChunkAlignment), depth};
+  plan->reason = "in a train, which overlaps whole copies";
+  return plan;
+}
+
+std::string Planner::table(uint64_t bytes) {
+  const Result<Plan> planned = plan(bytes, true);
+  const std::vector<Plan> plans = candidates(bytes, true);
+  std::string text;
+  for (const Method& method : methods()) {
+    const bool chosen = planned && is_of(*planned, method);
+    auto best = std::find_if(plans.begin(), plans.end(),
+                             [&](const Plan& plan) { return is_of(plan, method); });
+    const Plan* const shown = chosen ? &*planned : best != plans.end() ? &*best : nullptr;
+    text += name_of(method) + "\t";
+    if (const char* const need = lacking(method, capabilities_, true)) {
+      text += std::string("needs ") + need;
+    } else if (!shown) {
+      text += "not measured";
+    } else {
+      char cell[80];
+      std::snprintf(cell, sizeof cell, "%.1f us%s, %s", shown->predicted_us, chosen ? " *" : "",
+                    to_string(shown->chunking).c_str());
+      text += cell;
+    }
+    text += "\n";
+  }
+  return text;
 }
 
 bool Planner::prepare_one() {
   constexpr uint64_t kLargestPrepared = uint64_t{1} << 30;
-  if (options_.policy != Policy::kAuto) return false;
+  if (!options_.automatic()) return false;
   // The smallest size of a class. Classes below 4 are sizes in bytes, the others are quarters of
   // octaves.
   const unsigned octave = prepared_ / 4;

@@ -12,7 +12,7 @@
 #include <cstdint>
 
 #include "p2p/plan/leg_model.h"
-#include "p2p/plan/strategy.h"
+#include "p2p/plan/plan.h"
 
 namespace rcuda::p2p {
 

@@ -139,9 +139,6 @@ struct Settings {
                            "another address of the adapter, by the index of its GID"};
   config::String plugin_dir{registry, "RCUDA_PLUGIN_DIR", "",
                             "where librcuda-verbs.so lies, if not in lib/rcuda"};
-  config::String p2p_cache{registry, "RCUDA_P2P_CACHE", "",
-                           "file with what copies between servers were measured to take, if not "
-                           "p2p.toml in the user's cache folder"};
   config::Bool allow_faults{registry, "RCUDA_SERVER_ALLOW_FAULTS", false,
                             "let clients crash their worker; for tests"};
   // The TOML file that has been read, whose table `limits` the daemon reads; empty: none.

@@ -66,12 +66,6 @@ std::string cache_folder_of(const Settings& settings) {
   return chosen == "none" ? std::string() : chosen;
 }
 
-// The path of a file in a folder that this process holds open, but may not be able to reach by its
-// name. Empty without a folder.
-std::string path_in(const UniqueFd& folder, const std::string& file) {
-  return folder ? "/proc/self/fd/" + std::to_string(folder.get()) + "/" + file : std::string();
-}
-
 }  // namespace
 
 WorkerSession::WorkerSession(const PreparedWorker& worker, GrantedSession& granted,
@@ -208,7 +202,6 @@ Status WorkerSession::check_request() {
   peers.link.bulk_streams = static_cast<int>(settings.bulk_streams.get());
   peers.link.near_pci = pci_address(worker_.driver.table, resources_.devices.front().device);
   peers.spin = settings.spin.get();
-  if (!grant_.own_user) peers.measurements_path = path_in(image_folder_, "p2p.toml");
 
   std::memcpy(welcome_.token, granted_.start.token, sizeof welcome_.token);
   welcome_.driver_version = static_cast<uint32_t>(worker_.driver.version);

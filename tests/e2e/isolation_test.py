@@ -201,17 +201,6 @@ class IsolationTest(unittest.TestCase):
                 # Not even its owner finds it: the folder above is closed.
                 self.assertNotEqual(subprocess.run(["ls", path], capture_output=True, cwd="/", **user).returncode, 0)
 
-    def test_what_copies_took_is_kept_for_their_user_only(self):
-        with tempfile.TemporaryDirectory() as folder:
-            os.chmod(folder, 0o755)
-            servers = [self.server(index=index, RCUDA_SERVER_IMAGE_CACHE=folder) for index in (0, 1)]
-            result = subprocess.run([os.path.join(PROGRAMS, "peer_copies")], capture_output=True, text=True, cwd="/",
-                                    timeout=120, env=client_environment(BUILD, servers), **ADA)
-            self.assertEqual(result.returncode, 0, result.stderr)
-            kept = os.path.join(folder, "users", str(ADA["user"]), "p2p.toml")
-            self.assertTrue(eventually(lambda: os.path.exists(kept)))  # a worker keeps it after its session
-            self.assertEqual(os.stat(kept).st_uid, ADA["user"])
-
     def test_a_worker_sees_the_servers_device_nodes_only(self):
         node = "/dev/nvidia77"
         self.assertFalse(os.path.exists(node))

@@ -79,8 +79,7 @@ class PeerOverlapTest(unittest.TestCase):
     def copy(self, path, strategy):
         with tempfile.TemporaryDirectory() as folder:
             log = os.path.join(folder, "copies")
-            model = {"SOFTGPU_PCIE_GBPS": str(GBPS), "SOFTGPU_COPY_LOG": log,
-                     "RCUDA_P2P_CACHE": os.path.join(folder, "legs")}
+            model = {"SOFTGPU_PCIE_GBPS": str(GBPS), "SOFTGPU_COPY_LOG": log}
             servers = [Server(BUILD, index=i, environment=model) for i in range(2)]
             try:
                 client = subprocess.run(

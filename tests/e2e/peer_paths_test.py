@@ -49,7 +49,7 @@ def connections_to(ports):
 
 class PeerPathsTest(unittest.TestCase):
     def plan_of(self, path, strategy, one_node):
-        """'STRATEGY over ROUTE' of a copy of 5 MB plus one byte."""
+        """'STAGING over ROUTE' of a copy of 5 MB plus one byte."""
         variables = {"RCUDA_LOG": "debug"}
         if one_node:
             variables |= {"SOFTGPU_NODE": "shared", "SOFTGPU_DEVICES": "2"}
@@ -75,19 +75,19 @@ class PeerPathsTest(unittest.TestCase):
     def test_staged(self):
         for path in ("shm", "tcp"):
             for strategy, plan in {
-                    "v2b": ("v2b", "1", "1 MB"),
-                    "v3b": ("v3b", "4", "512 KB"),
-                    "v4b": ("v4b", "4", "512 KB"),
-                    "hybrid": ("v4b", "4", "512 KB"),
-                    "v4b:64Kx3": ("v4b", "3", "64 KB"),
+                    "v2b": ("1", "1 MB"),
+                    "v3b": ("4", "512 KB"),
+                    "v4b": ("4", "512 KB"),
+                    "hybrid": ("4", "512 KB"),
+                    "v4b:64Kx3": ("3", "64 KB"),
                     # Without GPUDirect, the same strategy with host memory.
-                    "v1": ("v2b", "1", "1 MB"),
-                    "v2a": ("v2b", "1", "1 MB"),
-                    "v4a": ("v4b", "4", "512 KB")}.items():
+                    "v1": ("1", "1 MB"),
+                    "v2a": ("1", "1 MB"),
+                    "v4a": ("4", "512 KB")}.items():
                 with self.subTest(path=path, strategy=strategy):
-                    kind, depth, chunk = plan
+                    depth, chunk = plan
                     self.assertEqual(self.plan_of(path, strategy, one_node=False),
-                                     (f"{kind} over {path}", depth, chunk))
+                                     (f"host over {path}", depth, chunk))
 
     def test_sockets(self):
         """The server that accepts the connection decides how many sockets carry the bytes."""
@@ -114,10 +114,10 @@ class PeerPathsTest(unittest.TestCase):
     def test_mapped(self):
         for strategy in ("auto", "ipc"):
             with self.subTest(strategy=strategy):
-                self.assertEqual(self.plan_of("ipc", strategy, one_node=True)[0], "ipc over ipc")
+                self.assertEqual(self.plan_of("ipc", strategy, one_node=True)[0], "mapped over ipc")
 
     def test_nodes_that_cannot_map_one_another_stage(self):
-        self.assertEqual(self.plan_of("ipc", "auto", one_node=False)[0], "v4b over shm")
+        self.assertEqual(self.plan_of("ipc", "auto", one_node=False)[0], "host over shm")
 
 
 if __name__ == "__main__":

@@ -85,8 +85,7 @@ class Server:
         # names. They neither read nor write the caches of this user's servers, nor read their settings.
         self.folder = tempfile.TemporaryDirectory()
         variables = dict(os.environ, RCUDA_DRIVER=driver, RCUDA_LOG="info",
-                         RCUDA_SERVER_IMAGE_CACHE="none", SOFTGPU_NODE=str(index),
-                         RCUDA_P2P_CACHE=os.path.join(self.folder.name, "p2p.toml"))
+                         RCUDA_SERVER_IMAGE_CACHE="none", SOFTGPU_NODE=str(index))
         variables.update(environment)
         for name in ("ASAN_OPTIONS", "TSAN_OPTIONS"):
             # Reports do not go to stderr, because a worker's stderr carries its kernels' output.

@@ -18,8 +18,7 @@
 #include "common/config/settings.h"
 #include "common/config/toml_file.h"
 #include "common/messages/lease_messages.h"
-#include "p2p/plan/measurements.h"
-#include "p2p/plan/planner.h"
+#include "p2p/plan/settings.h"
 #include "server/quota/rules.h"
 #include "tests/fuzz/accepted.h"
 
@@ -100,14 +99,6 @@ inline void read_limits(const std::string& text) {
   }
 }
 
-inline void read_measurements(const std::string& text) {
-  const auto measured = p2p::Measurements::parse(text);
-  if (!accepted(measured)) return;
-  const std::string written = measured->to_toml();
-  const auto again = p2p::Measurements::parse(written);
-  must(again.ok() && again->to_toml() == written);
-}
-
 inline void read_strategy(const std::string& text) {
   const size_t line = text.find('\n');
   (void)accepted(p2p::parse_planner_options(
@@ -128,7 +119,7 @@ inline void read_lease_keys(const std::string& text) {
 inline void fuzz_text(const uint8_t* data, size_t size) {
   if (size == 0 || size > (64u << 10)) return;
   const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 8) {
+  switch (data[0] % 7) {
     case 0:
       return read_devices(text, false);
     case 1:
@@ -138,12 +129,10 @@ inline void fuzz_text(const uint8_t* data, size_t size) {
     case 3:
       return read_settings_file(text);
     case 4:
-      return read_measurements(text);
-    case 5:
       return read_strategy(text);
-    case 6:
+    case 5:
       return read_limits(text);
-    case 7:
+    case 6:
       return read_lease_keys(text);
   }
 }
@@ -162,21 +151,15 @@ inline std::vector<std::string> text_corpus() {
       "choice = \"two\"\n[bytes]\n");
   add(3, "bytes = \"2G\"\nduration = \"80us\"\n");
   for (const char* strategy : {"v1", "v2b", "v4a", "hybrid", "auto", "paper", "v4b:100001x3"}) {
-    add(5, (std::string(strategy) + "\nshm").c_str());
+    add(4, (std::string(strategy) + "\nshm").c_str());
   }
-  add(6,
+  add(5,
       "[limits.session]\ndevice_memory = \"40G\"\nsm_percent = 50\nidle_time = \"30m\"\n"
       "[limits.user]\nsessions = 8\n[limits.users.a.session]\npriorities = 0\n");
-  add(6, "[limits.groups.a]\nbandwidth = 1048576\ndevices = 2\n[limits.groups.b.session]\n");
-  add(7,
+  add(5, "[limits.groups.a]\nbandwidth = 1048576\ndevices = 2\n[limits.groups.b.session]\n");
+  add(6,
       "node1=1a2b3c4d:000102030405060708090a0b0c0d0e0f,[fe80::1]@9000=1a2b3c4d:"
       "000102030405060708090a0b0c0d0e0f,1a2b3c4d:ffffffffffffffffffffffffffffffff");
-  p2p::Measurements measured;
-  p2p::LegKey key;
-  key.nic = "mlx5_0";
-  key.peer = "GPU-1";
-  measured.set(key, *p2p::LegModel::from_knots({{4096, 1.25}, {65536, 2.5}, {1 << 20, 20}}, 4.5));
-  corpus.push_back('\4' + measured.to_toml());
   return corpus;
 }
 

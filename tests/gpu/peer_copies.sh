@@ -22,7 +22,7 @@ trap 'kill "${servers[@]}" 2>/dev/null' EXIT
 export RCUDA_SERVER_DEVICE_ISOLATION=commands
 gpus=$(nvidia-smi -L | wc -l)
 for server in 0 1; do
-  RCUDA_DRIVER=${RCUDA_DRIVER:-nvidia} RCUDA_LOG=info RCUDA_P2P_CACHE=$results/p2p.$server.toml \
+  RCUDA_DRIVER=${RCUDA_DRIVER:-nvidia} RCUDA_LOG=info \
     "$build/bin/rcuda-server" --port $((8431 + server)) --devices $((server * (gpus - 1))) \
     >"$results/server$server.log" 2>&1 &
   servers+=($!)

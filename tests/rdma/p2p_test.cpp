@@ -56,14 +56,18 @@ done:
 
 struct Case {
   const char* name;
-  Strategy small;  // expected strategy for a copy of a byte, and for one of kRoom
-  Strategy large;
+  Staging small;  // expected staging for a copy of a byte, and for one of kRoom
+  Staging large;
 };
 constexpr Case kCases[] = {
-    {"v1", Strategy::kV1, Strategy::kV1},    {"v2a", Strategy::kV2a, Strategy::kV2a},
-    {"v2b", Strategy::kV2b, Strategy::kV2b}, {"v3a", Strategy::kV3a, Strategy::kV3a},
-    {"v3b", Strategy::kV3b, Strategy::kV3b}, {"v4a", Strategy::kV4a, Strategy::kV4a},
-    {"v4b", Strategy::kV4b, Strategy::kV4b}, {"hybrid", Strategy::kV4a, Strategy::kV4b},
+    {"v1", Staging::kRegistered, Staging::kRegistered},
+    {"v2a", Staging::kDevice, Staging::kDevice},
+    {"v2b", Staging::kHost, Staging::kHost},
+    {"v3a", Staging::kDevice, Staging::kDevice},
+    {"v3b", Staging::kHost, Staging::kHost},
+    {"v4a", Staging::kDevice, Staging::kDevice},
+    {"v4b", Staging::kHost, Staging::kHost},
+    {"hybrid", Staging::kDevice, Staging::kHost},
 };
 
 // Counters of both sides: registrations, and bytes moved by CPUs and by adapters.
@@ -160,8 +164,8 @@ class VerbsCopy : public ::testing::TestWithParam<Case> {
     return sum;
   }
 
-  // Checks that the requested strategy is used, and not a substitute.
-  void expect_plan(int from, uint64_t bytes, Strategy strategy) {
+  // Checks that the strategy's staging is used, and not a substitute.
+  void expect_plan(int from, uint64_t bytes, Staging staging) {
     auto forecast = sides_[from].engine->plan(1 - from, 0, 0, bytes);
     // Each side proves GPUDirect for its own copies: the peer's first copy proves nothing for this
     // side.
@@ -172,7 +176,7 @@ class VerbsCopy : public ::testing::TestWithParam<Case> {
     }
     ASSERT_TRUE(forecast.ok()) << forecast.status().message();
     ASSERT_TRUE(forecast->measured) << "GPUDirect is being probed without end";
-    EXPECT_EQ(forecast->plan.strategy, strategy) << to_string(forecast->plan);
+    EXPECT_EQ(forecast->plan.staging, staging) << to_string(forecast->plan);
     EXPECT_EQ(forecast->plan.route, Route::kVerbs) << to_string(forecast->plan);
   }
 
@@ -266,7 +270,7 @@ TEST_P(VerbsCopy, EverySizeAndAlignmentArrivesAndNothingIsRegisteredAnew) {
   constexpr uint64_t kSizes[] = {1,       2,       7,       64,      511,       4097,        65'535,
                                  200'000, 200'001, 614'401, 1 << 20, kMiB + 13, 4 * kMiB + 5};
   constexpr uint64_t kOffsets[][2] = {{0, 0}, {1, 0}, {0, 3}, {5, 2}, {509, 13}};
-  const bool registers = GetParam().small == Strategy::kV1;
+  const bool registers = GetParam().small == Staging::kRegistered;
   uint64_t copies = 0, bytes = 0;
   const Cost before = cost();
   int turn = 0;

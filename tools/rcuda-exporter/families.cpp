@@ -99,9 +99,9 @@ constexpr std::array kDirections{
     Count{"from_server", wire::Counter::kBytesFromServer},
 };
 
-// The parts of a counter's name, such as "peer_copies_shm_v4b".
+// The parts of a counter's name, such as "peer_copies_shm_host".
 struct PeerWay {
-  std::string route, strategy;
+  std::string route, staging;
 };
 
 PeerWay way_of(std::string_view name) {
@@ -176,12 +176,12 @@ void Families::add_totals(const std::string& server, const wire::ServerStatus::T
     for (const auto& [name, counter] : kCounts) count(name, of, account.work[counter]);
     for (size_t i = static_cast<size_t>(wire::Counter::kPeerCopies); i < wire::kWorkNames.size();
          ++i) {
-      // Skips zeros: a user has copies for only a few pairs of route and strategy.
+      // Skips zeros: a user has copies for only a few pairs of route and staging.
       if (account.work.counts[i] == 0) continue;
-      const auto [route, strategy] = way_of(wire::kWorkNames[i]);
+      const auto [route, staging] = way_of(wire::kWorkNames[i]);
       Labels way = of;
       way["route"] = route;
-      way["strategy"] = strategy;
+      way["staging"] = staging;
       count("rcuda_peer_copies_total", way, account.work.counts[i]);
     }
     for (const auto& [direction, counter] : kDirections) {

@@ -6,6 +6,8 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <sstream>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -26,7 +28,7 @@
 #include "common/wire/channel.h"
 #include "common/wire/codec.h"
 #include "common/wire/protocol.h"
-#include "p2p/plan/strategy.h"
+#include "p2p/plan/plan.h"
 
 namespace rcuda::tools {
 namespace {
@@ -132,6 +134,7 @@ class Pair {
     double predicted_us = 0;
     bool measured = false;
     std::string text;
+    std::vector<LiveMethod> methods;
   };
   // The forecast for copies to the destination's worker.
   Result<Forecast> forecast(uint64_t bytes) { return forecast(*from_, bytes); }
@@ -213,10 +216,16 @@ Result<Pair::Forecast> Pair::forecast(Worker& worker, uint64_t bytes) {
     return Status::from_cuda(static_cast<int>(result), "requesting a plan");
   }
   std::memcpy(reinterpret_cast<std::byte*>(&plan) + sizeof plan.header, answer.data(), kHead);
-  Forecast forecast{plan.predicted_us, plan.measured != 0, {}};
+  Forecast forecast{plan.predicted_us, plan.measured != 0, {}, {}};
   const size_t text = std::min<size_t>(plan.text_bytes, answer.size() - kHead);
-  forecast.text =
-      printable(std::string(reinterpret_cast<const char*>(answer.data() + kHead), text));
+  std::istringstream lines(std::string(reinterpret_cast<const char*>(answer.data() + kHead), text));
+  std::string line;
+  std::getline(lines, line);
+  forecast.text = printable(line);
+  while (std::getline(lines, line)) {
+    const size_t tab = std::min(line.find('\t'), line.size() - 1);
+    forecast.methods.push_back({printable(line.substr(0, tab)), printable(line.substr(tab + 1))});
+  }
   if (result != kCuSuccess && result != kCuNotReady) {
     return Status::from_cuda(static_cast<int>(result), forecast.text);
   }
@@ -255,6 +264,19 @@ Result<double> Pair::copy_us(uint64_t bytes) {
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
 }
 
+void print_heading(const std::vector<LiveMethod>& methods, std::FILE* out) {
+  for (const LiveMethod& method : methods) {
+    if (!method.possible()) {
+      std::fprintf(out, "%23s  %s\n", method.name.c_str(), method.cost.c_str());
+    }
+  }
+  std::fprintf(out, "%10s", "size");
+  for (const LiveMethod& method : methods) {
+    if (method.possible()) std::fprintf(out, "  %-28s", method.name.c_str());
+  }
+  std::fprintf(out, " %11s %8s  plan (*)\n", "measured us", "GB/s");
+}
+
 }  // namespace
 
 Status measure_copies(const LiveQuery& query, const std::function<void(const std::string&)>& begun,
@@ -277,19 +299,21 @@ Status measure_copies(const LiveQuery& query, const std::function<void(const std
     std::nth_element(times.begin(), times.begin() + kCopies / 2, times.end());
     const auto forecast = pair.forecast(bytes);
     if (!forecast) return forecast.status();
-    copied({bytes, forecast->predicted_us, times[kCopies / 2], forecast->text});
+    copied({bytes, forecast->predicted_us, times[kCopies / 2], forecast->text, forecast->methods});
   }
   return {};
 }
 
 Status print_live_plan(const LiveQuery& query, std::FILE* out) {
-  const auto begun = [&](const std::string& names) {
-    std::fprintf(out, "%s\n%10s %12s %12s %8s  plan\n", names.c_str(), "size", "predicted us",
-                 "measured us", "GB/s");
-  };
+  const auto begun = [&](const std::string& names) { std::fprintf(out, "%s\n", names.c_str()); };
+  bool headed = false;
   const auto copied = [&](const LiveCopy& copy) {
-    std::fprintf(out, "%10s %12.1f %12.1f %8.2f  %s\n", p2p::bytes_text(copy.bytes).c_str(),
-                 copy.predicted_us, copy.measured_us, copy.gbps(), copy.plan.c_str());
+    if (!std::exchange(headed, true)) print_heading(copy.methods, out);
+    std::fprintf(out, "%10s", p2p::bytes_text(copy.bytes).c_str());
+    for (const LiveMethod& method : copy.methods) {
+      if (method.possible()) std::fprintf(out, "  %-28s", method.cost.c_str());
+    }
+    std::fprintf(out, " %11.1f %8.2f  %s\n", copy.measured_us, copy.gbps(), copy.plan.c_str());
     std::fflush(out);
   };
   return measure_copies(query, begun, copied);

@@ -17,10 +17,18 @@ struct LiveQuery {
   std::vector<uint64_t> sizes;
 };
 
+// A row of the planner's table of methods (Planner::table).
+struct LiveMethod {
+  std::string name;  // "host over shm"
+  std::string cost;  // of its best chunking, with a star if it is the plan's; or "needs ..."
+  bool possible() const { return !cost.starts_with("needs "); }
+};
+
 struct LiveCopy {
   uint64_t bytes = 0;
   double predicted_us = 0, measured_us = 0;  // the latter: median of several copies
   std::string plan;
+  std::vector<LiveMethod> methods;
   double gbps() const { return static_cast<double>(bytes) / measured_us * 1e-3; }  // GB/s
 };
 
@@ -30,7 +38,8 @@ struct LiveCopy {
 Status measure_copies(const LiveQuery& query, const std::function<void(const std::string&)>& begun,
                       const std::function<void(const LiveCopy&)>& copied);
 
-// The same as a table, a line at a time.
+// The same as a table, a line at a time: the methods that are not possible and why, then for each
+// size the predicted time of each method, the measured time and the plan.
 Status print_live_plan(const LiveQuery& query, std::FILE* out);
 
 }  // namespace rcuda::tools

@@ -130,7 +130,7 @@ double native_copy_us(const Bus& bus, uint64_t bytes) {
 
 std::string outlook_markdown() {
   std::string out =
-      "GB/s of the automatic plan and the strategy it takes, by copy size. \"Native\" is CUDA's "
+      "GB/s of the automatic plan and where it stages, by copy size. \"Native\" is CUDA's "
       "own\n"
       "copy between two GPUs of one node with peer access off; \"ahead from\" the size from which "
       "on\n"
@@ -157,8 +157,7 @@ std::string outlook_markdown() {
         append(out, "| %s | %s | %s |", bus.name, network.name, to_string(gpudirect));
         for (const uint64_t bytes : kSizes) {
           const auto plan = planner.plan(bytes, true);
-          append(out, " %.2f %s |", gbps(bytes, plan->predicted_us),
-                 p2p::to_string(plan->strategy));
+          append(out, " %.2f %s |", gbps(bytes, plan->predicted_us), p2p::to_string(plan->staging));
         }
         const uint64_t from = ahead_from(planner, bus);
         append(out, " %s |\n", from == 0 ? "never" : p2p::bytes_text(from).c_str());

@@ -34,10 +34,10 @@ constexpr std::array kFiles{
 };
 // Variables that are not passed to a container. The pool and the files have another form in a
 // container. The other variables name files of this machine.
-constexpr std::array<std::string_view, 9> kNotPassed{
+constexpr std::array<std::string_view, 8> kNotPassed{
     "RCUDA_DEVICE",          "RCUDA_SERVER_",         "RCUDA_DRIVER",
     "RCUDA_PLUGIN_DIR",      "RCUDA_MUNGE_SOCKET",    "RCUDA_TOKEN_FILE",
-    "RCUDA_TLS_CERTIFICATE", "RCUDA_TLS_AUTHORITIES", "RCUDA_P2P_CACHE"};
+    "RCUDA_TLS_CERTIFICATE", "RCUDA_TLS_AUTHORITIES"};
 
 struct Mount {
   std::string host, container;

@@ -174,7 +174,8 @@ HandlerResult peer_plan(PeerServices& services, const Command& command,
   if (!forecast && forecast.status().code() != Code::kUnavailable) {
     return answer(cuda_error_of(forecast.status()));
   }
-  std::string text = forecast ? to_string(forecast->plan) : forecast.status().context();
+  std::string text = forecast ? to_string(forecast->plan) + "\n" + forecast->table
+                              : forecast.status().context();
   const size_t room = command.target.capacity() - sizeof(wire::PeerPlanReply);
   text.resize(std::min(text.size(), room));
   append(reply, forecast ? forecast->plan.predicted_us : 0.0);

@@ -20,7 +20,6 @@
 #include "common/reach/socket_keys.h"
 #include "common/tls/keyed.h"
 #include "common/wire/address_ranges.h"
-#include "p2p/plan/measurements.h"
 
 namespace rcuda::server {
 
@@ -67,8 +66,6 @@ Status PeerHub::introduce(const Introduction& introduction,
     p2p::EngineOptions engine;
     engine.planner = options_.planner;
     engine.peers = std::clamp(introduction.workers, 2u, wire::kMostServers) - 1;
-    engine.measurements_path =
-        options_.measurements_path.value_or(p2p::default_measurements_path());
     engine.host_name = host_name();
     engine.spin = options_.spin;
     engine.on_settled = [this](p2p::PeerId link) {
@@ -79,7 +76,7 @@ Status PeerHub::introduce(const Introduction& introduction,
       if (options_.on_change) options_.on_change();
     };
     engine.on_sent = [this](const p2p::Plan& plan) {
-      const auto counter = wire::peer_copies(to_string(plan.route), to_string(plan.strategy));
+      const auto counter = wire::peer_copies(to_string(plan.route), to_string(plan.staging));
       sent_[static_cast<size_t>(counter) - kFirstCounter].fetch_add(1, std::memory_order_relaxed);
     };
     auto started = p2p::Engine::create(*ops_, std::move(engine));

@@ -5,8 +5,6 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <optional>
-#include <string>
 
 #include "common/transport/link.h"
 #include "p2p/plan/planner.h"
@@ -23,8 +21,6 @@ struct PeerSettings {
   bool trusted_fabric = false;  // encrypted sessions may use media that do not encrypt
   std::chrono::milliseconds handshake_timeout{10'000};
   std::chrono::nanoseconds spin{0};  // EngineOptions::spin
-  // Where what copies take is kept; none: the file of the process's user.
-  std::optional<std::string> measurements_path;
   // bulk_streams and near_pci are those of every Link of the session, the client's included.
   transport::LinkOptions link;
 };

@@ -319,10 +319,10 @@ TEST(WorkTest, CountersTravelByName) {
 }
 
 TEST(WorkTest, AWayOfPeerCopiesHasItsCounter) {
-  EXPECT_STREQ(kWorkNames[static_cast<size_t>(peer_copies("tcp", "v4b"))], "peer_copies_tcp_v4b");
-  EXPECT_STREQ(kWorkNames[static_cast<size_t>(peer_copies("ipc", "ipc"))], "peer_copies_ipc_ipc");
-  EXPECT_EQ(peer_copies("shm", "v2b"), Counter::kPeerCopies);
-  EXPECT_EQ(static_cast<size_t>(peer_copies("tcp", "v1")), kWorkNames.size() - 1);
+  EXPECT_STREQ(kWorkNames[static_cast<size_t>(peer_copies("tcp", "host"))], "peer_copies_tcp_host");
+  EXPECT_STREQ(kWorkNames[static_cast<size_t>(peer_copies("ipc", "mapped"))], "peer_copies_ipc_mapped");
+  EXPECT_EQ(peer_copies("shm", "host"), Counter::kPeerCopies);
+  EXPECT_EQ(static_cast<size_t>(peer_copies("tcp", "registered")), kWorkNames.size() - 1);
 }
 
 TEST(WorkTest, CopiedBytesAreThoseOfAllDirections) {

@@ -231,8 +231,8 @@ TEST(FaultTest, WhatStandsInForV1TakesLittleMoreThanStagingDoes) {
   EXPECT_LT(took_us[true], 1.1 * took_us[false]);
 }
 
-// Two workers whose adapters may access GPU memory. Returns the strategy of a copy.
-Strategy strategy_with_gpudirect(bool bytes_arrive, bool has_inbox) {
+// Two workers whose adapters may access GPU memory. Returns where a copy is staged.
+Staging staging_with_gpudirect(bool bytes_arrive, bool has_inbox) {
   SimSession session("v4a", quiet_options());
   session.world.move_bytes = bytes_arrive;
   SimDevices& a = session.add();
@@ -242,16 +242,16 @@ Strategy strategy_with_gpudirect(bool bytes_arrive, bool has_inbox) {
   b.fail_allocation(!has_inbox);
   session.connect(0, 1, "verbs");
   session.settle();
-  return session.core(0).peer(1).peer_link()->planner(0, 0).plan(kMiB, true)->strategy;
+  return session.core(0).peer(1).peer_link()->planner(0, 0).plan(kMiB, true)->staging;
 }
 
 TEST(FaultTest, GpudirectThatLosesBytesIsFoundByTheProbe) {
-  EXPECT_EQ(strategy_with_gpudirect(true, true), Strategy::kV4a);
-  EXPECT_EQ(strategy_with_gpudirect(false, true), Strategy::kV4b);
+  EXPECT_EQ(staging_with_gpudirect(true, true), Staging::kDevice);
+  EXPECT_EQ(staging_with_gpudirect(false, true), Staging::kHost);
 }
 
 TEST(FaultTest, WithoutAnInboxInGpuMemoryThereIsNoGpudirect) {
-  EXPECT_EQ(strategy_with_gpudirect(true, false), Strategy::kV4b);
+  EXPECT_EQ(staging_with_gpudirect(true, false), Staging::kHost);
 }
 
 TEST(FaultTest, HalvesThatDisagreeFailOnBothSides) {

@@ -131,10 +131,10 @@ TEST(OverlapTest, AutoTakesTheMappedPathWhenItIsFaster) {
   setting.medium = "shm";
   setting.ipc = true;
   const Timed timed = time_copy(setting, "auto", 16 * kMiB);
-  EXPECT_EQ(timed.plan.strategy, Strategy::kIpc) << to_string(timed.plan);
+  EXPECT_EQ(timed.plan.staging, Staging::kMapped) << to_string(timed.plan);
   EXPECT_LT(timed.us, 1.1 * us_at(16 * kMiB, 100));
   setting.speeds.local = {3, 2, 0};  // slower than staging
-  EXPECT_NE(time_copy(setting, "auto", 16 * kMiB).plan.strategy, Strategy::kIpc);
+  EXPECT_NE(time_copy(setting, "auto", 16 * kMiB).plan.staging, Staging::kMapped);
 }
 
 TEST(OverlapTest, AutoStagesInGpuMemoryWhereThatIsFaster) {
@@ -143,10 +143,10 @@ TEST(OverlapTest, AutoStagesInGpuMemoryWhereThatIsFaster) {
   setting.gpudirect = true;
   setting.speeds = {{5, 6, 0}, {5, 6, 0}, {3, 100, 0}};
   const Timed timed = time_copy(setting, "auto", 16 * kMiB);
-  EXPECT_NE(staging_of(timed.plan.strategy), Staging::kHost) << to_string(timed.plan);
+  EXPECT_NE(timed.plan.staging, Staging::kHost) << to_string(timed.plan);
   EXPECT_LT(timed.us, 1.1 * us_at(16 * kMiB, 8));
   setting.speeds.local = {3, 2, 0};
-  EXPECT_EQ(time_copy(setting, "auto", 64 * kKiB).plan.strategy, Strategy::kV1);
+  EXPECT_EQ(time_copy(setting, "auto", 64 * kKiB).plan.staging, Staging::kRegistered);
 }
 
 // A chunk over TCP is announced when its copy-out begins, and it reports its own arrival. So no

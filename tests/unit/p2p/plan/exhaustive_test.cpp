@@ -67,27 +67,9 @@ std::vector<Machine> machines() {
           {"lopsided, shm", {.shm = true, .tcp = true}, lopsided()}};
 }
 
-std::vector<std::pair<Strategy, Route>> ways(const Capabilities& can) {
-  std::vector<std::pair<Strategy, Route>> list;
-  for (const Strategy strategy : kStrategies) {
-    for (const Route route : kRoutes) {
-      const bool host = staging_of(strategy) == Staging::kHost;
-      const bool direct = route == Route::kVerbs && can.verbs && can.gpudirect;
-      const bool possible = strategy == Strategy::kIpc ? route == Route::kIpc && can.ipc
-                            : !host                    ? direct
-                            : route == Route::kShm     ? can.shm
-                            : route == Route::kTcp     ? can.tcp
-                            : route == Route::kVerbs   ? can.verbs
-                                                       : false;
-      if (possible) list.push_back({strategy, route});
-    }
-  }
-  return list;
-}
-
 // Chunk sizes in steps of a sixteenth of an octave, every equal division into up to 64 parts, and
 // the whole copy, each with every depth that the window allows.
-std::vector<Chunking> every_chunking(uint64_t bytes, uint64_t window_bytes) {
+std::vector<Chunking> every_chunking(uint64_t bytes, uint64_t staging_bytes) {
   std::set<uint64_t> chunks;
   for (uint64_t octave = 4 * kKiB; octave <= 64 * kMiB; octave *= 2) {
     for (uint64_t step = 0; step < 16; ++step) chunks.insert(octave + octave / 16 * step);
@@ -97,7 +79,7 @@ std::vector<Chunking> every_chunking(uint64_t bytes, uint64_t window_bytes) {
   for (const uint64_t chunk : chunks) {
     if (chunk == 0 || chunk > bytes) continue;
     const uint64_t count = (bytes + chunk - 1) / chunk;
-    for (uint32_t depth = 1; depth <= 24 && chunk * depth <= window_bytes; ++depth) {
+    for (uint32_t depth = 1; depth <= 24 && chunk * depth <= staging_bytes; ++depth) {
       list.push_back({chunk, depth});
       if (depth >= count) break;
     }
@@ -107,21 +89,20 @@ std::vector<Chunking> every_chunking(uint64_t bytes, uint64_t window_bytes) {
 
 Plan best_of_all(const Planner& planner, uint64_t bytes) {
   Plan best;
-  const auto consider = [&](Strategy strategy, Route route, Chunking chunking) {
-    Plan plan{strategy, route, chunking, 0, {}};
+  const auto consider = [&](const Method& method, Chunking chunking) {
+    Plan plan{method.staging, method.route, chunking, 0, {}};
     plan.predicted_us = planner.predict_plan(plan, bytes).us;
     if (plan.predicted_us <= 0) return;
     if (best.predicted_us == 0 || plan.predicted_us < best.predicted_us) best = plan;
   };
-  const auto chunkings = every_chunking(bytes, planner.options().window_bytes);
-  for (const auto& [strategy, route] : ways(planner.capabilities())) {
-    if (strategy == Strategy::kIpc || strategy == Strategy::kV1) {
-      consider(strategy, route, {bytes, 1});
+  const auto chunkings = every_chunking(bytes, planner.options().staging_bytes);
+  for (const Method& method : methods()) {
+    if (lacking(method, planner.capabilities(), true)) continue;
+    if (!has_buffers(method.staging)) {
+      consider(method, {bytes, 1});
       continue;
     }
-    // v2, v3 and v4 differ only in their chunkings, and here each has all of them.
-    if (strategy != Strategy::kV4a && strategy != Strategy::kV4b) continue;
-    for (const Chunking& chunking : chunkings) consider(strategy, route, chunking);
+    for (const Chunking& chunking : chunkings) consider(method, chunking);
   }
   return best;
 }
@@ -133,7 +114,7 @@ TEST_P(ExhaustiveTest, NothingIsFivePercentFasterThanThePlanThatIsTaken) {
   SCOPED_TRACE(machine.name);
   for (const uint64_t window : {64 * kMiB, 32 * kMiB}) {
     PlannerOptions options;
-    options.window_bytes = window;
+    options.staging_bytes = window;
     Planner planner(options, machine.can, machine.model);
     while (planner.prepare_one()) {
     }

@@ -1,5 +1,7 @@
 #include "p2p/plan/planner.h"
 
+#include <algorithm>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -22,27 +24,27 @@ Capabilities verbs_gpudirect() { return {.tcp = true, .verbs = true, .gpudirect 
 TEST(PlannerTest, PaperDecisionTable) {
   struct Row {
     uint64_t bytes;
-    Strategy strategy;
+    Staging staging;
     Chunking chunking;
   };
   const std::vector<Row> table{
-      {4, Strategy::kV4a, {1 * kMiB, 2}},
-      {200'000, Strategy::kV4a, {1 * kMiB, 2}},
-      {200'001, Strategy::kV4b, {128 * kKiB, 8}},
-      {600 * kKiB, Strategy::kV4b, {128 * kKiB, 8}},
-      {600 * kKiB + 1, Strategy::kV4b, {256 * kKiB, 8}},
-      {4 * kMiB, Strategy::kV4b, {256 * kKiB, 8}},
-      {4 * kMiB + 1, Strategy::kV4b, {512 * kKiB, 4}},
-      {14 * kMiB, Strategy::kV4b, {512 * kKiB, 4}},
-      {14 * kMiB + 1, Strategy::kV4b, {1 * kMiB, 4}},
-      {256 * kMiB, Strategy::kV4b, {1 * kMiB, 4}},
+      {4, Staging::kDevice, {1 * kMiB, 2}},
+      {200'000, Staging::kDevice, {1 * kMiB, 2}},
+      {200'001, Staging::kHost, {128 * kKiB, 8}},
+      {600 * kKiB, Staging::kHost, {128 * kKiB, 8}},
+      {600 * kKiB + 1, Staging::kHost, {256 * kKiB, 8}},
+      {4 * kMiB, Staging::kHost, {256 * kKiB, 8}},
+      {4 * kMiB + 1, Staging::kHost, {512 * kKiB, 4}},
+      {14 * kMiB, Staging::kHost, {512 * kKiB, 4}},
+      {14 * kMiB + 1, Staging::kHost, {1 * kMiB, 4}},
+      {256 * kMiB, Staging::kHost, {1 * kMiB, 4}},
   };
   for (const char* name : {"paper", "hybrid"}) {
     Planner planner(*parse_planner_options(name, ""), verbs_gpudirect(), published_testbed());
     for (const Row& row : table) {
       const auto plan = planner.plan(row.bytes, true);
       ASSERT_TRUE(plan.ok());
-      EXPECT_EQ(plan->strategy, row.strategy) << row.bytes;
+      EXPECT_EQ(plan->staging, row.staging) << row.bytes;
       EXPECT_EQ(plan->chunking, row.chunking) << row.bytes;
       EXPECT_EQ(plan->route, Route::kVerbs) << row.bytes;
     }
@@ -52,49 +54,56 @@ TEST(PlannerTest, PaperDecisionTable) {
 TEST(PlannerTest, FixedStrategiesUseThePublishedConstants) {
   struct Row {
     const char* name;
+    Staging staging;
     uint64_t bytes;
     Chunking chunking;
   };
+  const Chunking one{1 * kMiB, 1};
+  const Chunking four{512 * kKiB, 4};
   const std::vector<Row> table{
-      {"v1", 5 * kMiB, {5 * kMiB, 1}},    {"v2a", 5 * kMiB, kPaperV2},
-      {"v2b", 5 * kMiB, kPaperV2},        {"v3a", 5 * kMiB, kPaperV3},
-      {"v3b", 5 * kMiB, kPaperV3},        {"v4a", 5 * kMiB, {256 * kKiB, 16}},
-      {"v4a", 4 * kMiB, {512 * kKiB, 2}}, {"v4a", 700 * kKiB, {1 * kMiB, 2}},
-      {"v4b", 5 * kMiB, {512 * kKiB, 4}}, {"v4b:64Kx3", 5 * kMiB, {64 * kKiB, 3}},
+      {"v1", Staging::kRegistered, 5 * kMiB, {5 * kMiB, 1}},
+      {"v2a", Staging::kDevice, 5 * kMiB, one},
+      {"v2b", Staging::kHost, 5 * kMiB, one},
+      {"v3a", Staging::kDevice, 5 * kMiB, four},
+      {"v3b", Staging::kHost, 5 * kMiB, four},
+      {"v4a", Staging::kDevice, 5 * kMiB, {256 * kKiB, 16}},
+      {"v4a", Staging::kDevice, 4 * kMiB, {512 * kKiB, 2}},
+      {"v4a", Staging::kDevice, 700 * kKiB, {1 * kMiB, 2}},
+      {"v4b", Staging::kHost, 5 * kMiB, {512 * kKiB, 4}},
+      {"v4b:64Kx3", Staging::kHost, 5 * kMiB, {64 * kKiB, 3}},
   };
   for (const Row& row : table) {
     Planner planner(*parse_planner_options(row.name, "auto"), verbs_gpudirect(),
                     published_testbed());
     const auto plan = planner.plan(row.bytes, true);
     ASSERT_TRUE(plan.ok());
-    EXPECT_EQ(to_string(plan->strategy),
-              std::string(row.name).substr(0, 3).substr(0, std::string(row.name) == "v1" ? 2 : 3));
+    EXPECT_EQ(plan->staging, row.staging) << row.name;
     EXPECT_EQ(plan->chunking, row.chunking) << row.name;
   }
 }
 
-TEST(PlannerTest, WithoutGpudirectTheHostCounterpartStandsInAndSaysSo) {
+TEST(PlannerTest, WithoutGpudirectHostMemoryIsUsedAndTheReasonSaysSo) {
   struct Row {
     const char* asked;
-    Strategy used;
+    const char* used;
   };
-  for (const Row& row : std::vector<Row>{{"v1", Strategy::kV2b},
-                                         {"v2a", Strategy::kV2b},
-                                         {"v3a", Strategy::kV3b},
-                                         {"v4a", Strategy::kV4b},
-                                         {"ipc", Strategy::kV4b}}) {
-    Planner planner(*parse_planner_options(row.asked, ""), verbs_only(), published_testbed());
-    const auto plan = planner.plan(1 * kMiB, true);
-    ASSERT_TRUE(plan.ok());
-    EXPECT_EQ(plan->strategy, row.used) << row.asked;
-    EXPECT_THAT(plan->reason, HasSubstr("stands in"));
+  for (const Row& row : std::vector<Row>{
+           {"v1", "v2b"}, {"v2a", "v2b"}, {"v3a", "v3b"}, {"v4a", "v4b"}, {"ipc", "v4b"}}) {
+    const auto plan_of = [](const char* name) {
+      Planner planner(*parse_planner_options(name, ""), verbs_only(), published_testbed());
+      return *planner.plan(1 * kMiB, true);
+    };
+    const Plan plan = plan_of(row.asked);
+    EXPECT_EQ(plan.staging, Staging::kHost) << row.asked;
+    EXPECT_EQ(plan.chunking, plan_of(row.used).chunking) << row.asked;
+    EXPECT_THAT(plan.reason, HasSubstr("so host memory is used"));
   }
 }
 
 TEST(PlannerTest, V1NeedsPlainRanges) {
   Planner planner(*parse_planner_options("v1", ""), verbs_gpudirect(), published_testbed());
-  EXPECT_EQ(planner.plan(1 * kMiB, true)->strategy, Strategy::kV1);
-  EXPECT_EQ(planner.plan(1 * kMiB, false)->strategy, Strategy::kV2b);
+  EXPECT_EQ(planner.plan(1 * kMiB, true)->staging, Staging::kRegistered);
+  EXPECT_EQ(planner.plan(1 * kMiB, false)->staging, Staging::kHost);
   EXPECT_THAT(planner.plan(1 * kMiB, false)->reason, HasSubstr("plain ranges"));
 }
 
@@ -121,7 +130,7 @@ TEST(PlannerTest, NoRouteInCommonIsAnError) {
 TEST(PlannerTest, AutoPrefersMappedMemoryOnNvlink) {
   Planner planner({}, {.shm = true, .tcp = true, .ipc = true}, h200());
   for (uint64_t bytes : {4ul, 64 * kKiB, 16 * kMiB, 256 * kMiB}) {
-    EXPECT_EQ(planner.plan(bytes, true)->strategy, Strategy::kIpc) << bytes;
+    EXPECT_EQ(planner.plan(bytes, true)->staging, Staging::kMapped) << bytes;
   }
 }
 
@@ -142,8 +151,8 @@ TEST(PlannerTest, AutoOnSharedMemoryPipelinesLargeCopiesAndNotSmallOnes) {
 // GPUDirect's bandwidth is a fraction of that of PCIe.
 TEST(PlannerTest, AutoTurnsFromGpudirectToHostStagingOnThePublishedTestbed) {
   Planner planner({}, verbs_gpudirect(), published_testbed());
-  EXPECT_EQ(staging_of(planner.plan(4 * kKiB, true)->strategy), Staging::kDevice);
-  EXPECT_EQ(staging_of(planner.plan(4 * kMiB, true)->strategy), Staging::kHost);
+  EXPECT_EQ(planner.plan(4 * kKiB, true)->staging, Staging::kDevice);
+  EXPECT_EQ(planner.plan(4 * kMiB, true)->staging, Staging::kHost);
 }
 
 TEST(PlannerTest, AutoIsTheLeastOfItsCandidatesAndNeverWorseThanPaper) {
@@ -163,13 +172,13 @@ TEST(PlannerTest, AutoIsTheLeastOfItsCandidatesAndNeverWorseThanPaper) {
   }
 }
 
-TEST(PlannerTest, WindowBoundsEveryCandidate) {
+TEST(PlannerTest, StagingMemoryBoundsEveryCandidate) {
   PlannerOptions options;
-  options.window_bytes = 2 * kMiB;
+  options.staging_bytes = 2 * kMiB;
   Planner planner(options, verbs_gpudirect(), published_testbed());
   for (const Plan& plan : planner.candidates(64 * kMiB, true)) {
-    if (plan.strategy == Strategy::kV1) continue;
-    EXPECT_LE(plan.chunking.chunk_bytes * plan.chunking.depth, options.window_bytes);
+    if (!has_buffers(plan.staging)) continue;
+    EXPECT_LE(plan.chunking.chunk_bytes * plan.chunking.depth, options.staging_bytes);
   }
 }
 
@@ -180,9 +189,7 @@ TEST(PlannerTest, PreparedPlansAreThePlansItMakes) {
   EXPECT_GT(made, 100);
   Planner fresh({}, verbs_gpudirect(), published_testbed());
   for (uint64_t bytes = 1; bytes <= 512 * kMiB; bytes *= 2) {
-    EXPECT_EQ(to_string(prepared.plan(bytes, true)->strategy),
-              to_string(fresh.plan(bytes, true)->strategy))
-        << bytes;
+    EXPECT_EQ(prepared.plan(bytes, true)->staging, fresh.plan(bytes, true)->staging) << bytes;
     EXPECT_EQ(prepared.plan(bytes, true)->chunking, fresh.plan(bytes, true)->chunking) << bytes;
   }
 }
@@ -194,13 +201,13 @@ TEST(PlannerTest, CopiesInATrainGoInFewLargeChunks) {
   for (const uint64_t bytes : {uint64_t{1}, 64 * kKiB, uint64_t{200'000}, 2 * kMiB}) {
     const Plan plan = *planner.plan_in_train(bytes, true);
     EXPECT_EQ(plan.chunking, (Chunking{bytes, 1})) << bytes;
-    EXPECT_EQ(plan.strategy, Strategy::kV2b);
+    EXPECT_EQ(plan.staging, Staging::kHost);
   }
   EXPECT_EQ(planner.plan_in_train(3 * kMiB, true)->chunking, (Chunking{3 * kMiB / 2, 8}));
   EXPECT_EQ(planner.plan_in_train(8 * kMiB, true)->chunking, (Chunking{2 * kMiB, 8}));
   EXPECT_EQ(planner.plan_in_train(256 * kMiB, true)->chunking, (Chunking{4 * kMiB, 4}));
   PlannerOptions options;
-  options.window_bytes = 4 * kMiB;
+  options.staging_bytes = 4 * kMiB;
   Planner small(options, shm, published_testbed());
   EXPECT_EQ(small.plan_in_train(2 * kMiB, true)->chunking, (Chunking{256 * kKiB, 8}));
   Capabilities tcp;
@@ -212,12 +219,40 @@ TEST(PlannerTest, CopiesInATrainGoInFewLargeChunks) {
   EXPECT_EQ(fixed.plan_in_train(2 * kMiB, true)->chunking, (Chunking{64 * kKiB, 3}));
 }
 
-TEST(PlannerTest, ReasonNamesBottleneckAndRunnerUp) {
+TEST(PlannerTest, ReasonNamesTheBottleneck) {
   Planner planner({}, verbs_gpudirect(), published_testbed());
   const Plan plan = *planner.plan(64 * kMiB, true);
   EXPECT_THAT(plan.reason, HasSubstr("least of"));
   EXPECT_THAT(plan.reason, HasSubstr("busy"));
   EXPECT_EQ(plan.reason.find('\n'), std::string::npos);
+}
+
+// rcuda-p2p prints this table.
+TEST(PlannerTest, TheTableHasEveryMethodWithItsCostOrItsNeed) {
+  Planner planner({}, verbs_gpudirect(), published_testbed());
+  const std::string table = planner.table(4 * kKiB);
+  EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), static_cast<long>(methods().size()));
+  EXPECT_EQ(std::count(table.begin(), table.end(), '*'), 1);
+  EXPECT_THAT(table, HasSubstr("mapped over ipc\tneeds mapped memory of the peer\n"));
+  EXPECT_THAT(table, HasSubstr("host over shm\tneeds a connection over shm\n"));
+  const Plan plan = *planner.plan(4 * kKiB, true);
+  char cost[64];
+  std::snprintf(cost, sizeof cost, "device over verbs\t%.1f us *, 1 x 4 KB\n", plan.predicted_us);
+  EXPECT_THAT(table, HasSubstr(cost));
+  EXPECT_THAT(Planner({}, verbs_only(), {}).table(1), HasSubstr("host over tcp\tnot measured"));
+  Planner fixed(*parse_planner_options("v3b", ""), verbs_gpudirect(), published_testbed());
+  EXPECT_THAT(fixed.table(4 * kMiB), HasSubstr("us *, 4 x 512 KB"));
+}
+
+TEST(PlannerTest, MemoryThatCannotBeRegisteredOrMappedIsStagedInHostMemory) {
+  for (const char* name : {"auto", "v1", "ipc"}) {
+    Planner planner(*parse_planner_options(name, ""), verbs_gpudirect(), published_testbed());
+    const auto plan = planner.plan_in_host(4 * kMiB, "because");
+    ASSERT_TRUE(plan.ok());
+    EXPECT_EQ(plan->staging, Staging::kHost);
+    EXPECT_EQ(plan->route, Route::kVerbs);
+    EXPECT_EQ(plan->reason, "because");
+  }
 }
 
 TEST(PlannerTest, MalformedSettingsAreErrorsThatSayWhatMayBe) {

@@ -502,7 +502,7 @@ TEST(DaemonTest, EverySettingThatTheReadmeNamesIsOne) {
     if (!line.starts_with("|") || begin == std::string::npos) continue;
     named.insert(line.substr(begin + 3, line.find('`', begin + 3) - begin - 3));
   }
-  ASSERT_TRUE(named.contains("RCUDA_P2P_CACHE"));
+  ASSERT_TRUE(named.contains("RCUDA_SERVER_GPUDIRECT"));
   std::set<std::string> listed;
   std::FILE* list = ::popen(RCUDA_TEST_SERVER " --list-settings", "r");
   ASSERT_NE(list, nullptr);

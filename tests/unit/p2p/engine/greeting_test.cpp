@@ -16,6 +16,18 @@
 namespace rcuda::p2p {
 namespace {
 
+// A Leg that is valid if the devices exist.
+LegMessage leg_of(ReportedLeg which, uint32_t device, uint32_t peer_device) {
+  LegMessage message;
+  message.leg = which;
+  message.device = device;
+  message.peer_device = peer_device;
+  message.knot_count = 2;
+  message.bytes = {0, 1};
+  message.us = {1, 1};
+  return message;
+}
+
 using ::testing::HasSubstr;
 
 TEST(GreetingTest, AnotherTokenIsRefusedAndNothingIsOffered) {
@@ -299,6 +311,18 @@ TEST(HostileTest, MessagesThatCannotBeEndTheLink) {
       [](RawPeer& peer) { peer.send(ProbeMessage{}); },
       [](RawPeer& peer) { peer.send(ProbedMessage{}); },
       [](RawPeer& peer) { peer.send(LegMessage{}); },
+      [](RawPeer& peer) { peer.send(leg_of(ReportedLeg{3}, 0, 0)); },
+      [](RawPeer& peer) { peer.send(leg_of(ReportedLeg::kCopyIn, 1, 0)); },
+      [](RawPeer& peer) { peer.send(leg_of(ReportedLeg::kIpc, 0, 1)); },
+      [](RawPeer& peer) {
+        WantMessage want;
+        want.copy = 5;
+        peer.send(want);
+        ChunkMessage chunk;  // before the answer
+        chunk.copy = 5;
+        chunk.bytes = chunk.total = 8;
+        peer.send(chunk);
+      },
       [](RawPeer& peer) { peer.send(ChallengeMessage{}); },
       [](RawPeer& peer) { peer.send(std::array<uint64_t, 1>{99}); },
       [](RawPeer& peer) {

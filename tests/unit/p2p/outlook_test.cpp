@@ -1,15 +1,10 @@
-// The tables of rcuda-p2p: the conclusions of the outlook, and the legs that a query finds.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
+// The conclusions of the outlook.
 #include "tools/rcuda-p2p/outlook.h"
-#include "tools/rcuda-p2p/plan_table.h"
+
+#include <gtest/gtest.h>
 
 namespace rcuda::tools {
 namespace {
-
-using p2p::LegModel;
-using ::testing::HasSubstr;
 
 const Bus& bus(const char* name) {
   for (const Bus& bus : buses()) {
@@ -58,45 +53,6 @@ TEST(OutlookTest, GpudirectNeverHurtsAndHelpsMostInBetween) {
   }
   EXPECT_GT(gbps("PCIe 5", "NDR", Gpudirect::kSwitch, 1u << 20),
             1.2 * gbps("PCIe 5", "NDR", Gpudirect::kNone, 1u << 20));
-}
-
-p2p::Measurements measured() {
-  p2p::Measurements measurements;
-  for (const char* gpu : {"GPU-aa1", "GPU-ab2"}) {
-    measurements.set({"copy_out", gpu, "", ""}, LegModel::linear(2, 50, 5));
-    measurements.set({"copy_in", gpu, "", ""}, LegModel::linear(2, 52, 5));
-  }
-  measurements.set({"wire", "", "tcp", "node2"}, LegModel::linear(10, 5, 5));
-  return measurements;
-}
-
-TEST(PlanTableTest, FindsGpusByTheirBeginning) {
-  PlanQuery query;
-  query.from_gpu = "GPU-aa";
-  query.to_gpu = "GPU-ab";
-  query.sizes = {4096, 64u << 20};
-  const auto table = plan_table(measured(), query);
-  ASSERT_TRUE(table.ok()) << table.status().message();
-  EXPECT_THAT(*table, HasSubstr("tcp"));
-  EXPECT_THAT(*table, HasSubstr("the wire busy"));
-  query.same_host = true;
-  EXPECT_THAT(*plan_table(measured(), query), HasSubstr("shm"));
-  query.from_gpu = "GPU-a";
-  EXPECT_THAT(plan_table(measured(), query).status().context(), HasSubstr("several"));
-  query.from_gpu = "GPU-b";
-  EXPECT_THAT(plan_table(measured(), query).status().context(), HasSubstr("names no measured GPU"));
-}
-
-TEST(PlanTableTest, SaysWhatIsMissing) {
-  p2p::Measurements measurements;
-  measurements.set({"copy_out", "GPU-1", "", ""}, LegModel::linear(2, 50));
-  PlanQuery query;
-  query.from_gpu = query.to_gpu = "GPU-1";
-  query.sizes = {1};
-  EXPECT_THAT(plan_table(measurements, query).status().context(), HasSubstr("not both"));
-  measurements.set({"copy_in", "GPU-1", "", ""}, LegModel::linear(2, 50));
-  EXPECT_THAT(plan_table(measurements, query).status().context(), HasSubstr("--same-host"));
-  EXPECT_THAT(legs_table(measurements), HasSubstr("copy_in"));
 }
 
 }  // namespace

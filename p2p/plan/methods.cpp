@@ -1,0 +1,78 @@
+#include "p2p/plan/methods.h"
+
+#include <algorithm>
+
+namespace rcuda::p2p {
+namespace {
+
+using Can = Capabilities;
+
+constexpr Leg kOut{&PairModel::copy_out, "copy-out"};
+constexpr Leg kIn{&PairModel::copy_in, "copy-in"};
+constexpr Leg kGpudirect{&PairModel::gpudirect, "GPUDirect"};
+constexpr Leg kVerbsWire{&PairModel::wire_verbs, "the wire"};
+constexpr Leg kTcpWire{&PairModel::wire_tcp, "the wire"};
+constexpr Leg kWithinSource{&PairModel::device_out, "the copy within the source"};
+constexpr Leg kWithinDestination{&PairModel::device_in, "the copy within the destination"};
+
+// Setup messages. ipc: the Pull. registered: the sender requests the receiver's key and gets it;
+// the completion of the transfer comes back to the sender, which announces it.
+constexpr Method kMethods[] = {
+    {Staging::kMapped,
+     Route::kIpc,
+     &Can::ipc,
+     "mapped memory of the peer",
+     {{{&PairModel::ipc, "the mapped copy"}}},
+     1},
+    {Staging::kRegistered, Route::kVerbs, &Can::gpudirect, "GPUDirect", {{kGpudirect}}, 4},
+    {Staging::kHost, Route::kShm, &Can::shm, "a connection over shm", {{kOut, kIn}}},
+    {Staging::kHost,
+     Route::kVerbs,
+     &Can::verbs,
+     "a connection over verbs",
+     {{kOut, kVerbsWire, kIn}}},
+    {Staging::kHost, Route::kTcp, &Can::tcp, "a connection over tcp", {{kOut, kTcpWire, kIn}}},
+    {Staging::kDevice,
+     Route::kVerbs,
+     &Can::gpudirect,
+     "GPUDirect",
+     {{kWithinSource, kGpudirect, kWithinDestination}}},
+};
+
+}  // namespace
+
+std::span<const Method> methods() { return kMethods; }
+
+const Method& method_of(const Plan& plan) {
+  return *std::find_if(std::begin(kMethods), std::end(kMethods), [&](const Method& method) {
+    return method.staging == plan.staging && method.route == plan.route;
+  });
+}
+
+const char* lacking(const Method& method, const Capabilities& can, bool contiguous) {
+  if (!(can.*method.needs)) return method.need;
+  const bool plain = contiguous || method.staging != Staging::kRegistered;
+  return plain ? nullptr : "plain ranges at both ends";
+}
+
+Prediction cost(const Method& method, const PairModel& model, uint64_t bytes, Chunking chunking) {
+  Pipeline pipeline;
+  // On a wire both hand-offs of a chunk are within a process, because the write itself reports its
+  // arrival.
+  pipeline.handoff_us = method.route == Route::kShm ? model.message_us : 0;
+  pipeline.credit_us = pipeline.finish_us = model.message_us;
+  pipeline.setup_us = method.setup_messages * model.message_us;
+  if (method.staging == Staging::kRegistered) {
+    // Both ends register at the same time.
+    if (model.registration.empty()) return {};
+    pipeline.setup_us += model.registration.time_us(bytes);
+  }
+  for (const Leg& leg : method.legs) {
+    if (leg.model == nullptr) break;
+    if ((model.*leg.model).empty()) return {};
+    pipeline.add_leg(model.*leg.model);
+  }
+  return predict(pipeline, bytes, chunking);
+}
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,75 @@
+// The table of methods: every pair of staging and route with which a copy can be made, what it
+// needs of the two ends, and what it costs. `rcuda-p2p plan` prints the table for two GPUs.
+//
+// Pure values and functions; any thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "p2p/plan/leg_model.h"
+#include "p2p/plan/plan.h"
+#include "p2p/plan/predict.h"
+
+namespace rcuda::p2p {
+
+// What has been measured of one device. A leg that has not been measured is empty.
+struct DeviceLegs {
+  LegModel copy_out;      // to page-locked host memory
+  LegModel copy_in;       // from page-locked host memory
+  LegModel within;        // to or from a staging buffer of the device
+  LegModel registration;  // register and deregister a range of the device's memory
+};
+
+// The legs of one direction, from source GPU to destination GPU.
+struct PairModel {
+  LegModel copy_out;      // of the source
+  LegModel copy_in;       // of the destination
+  LegModel wire_tcp;      // host memory to host memory over sockets
+  LegModel wire_verbs;    // host memory to host memory by RDMA write
+  LegModel gpudirect;     // GPU memory to GPU memory by RDMA write
+  LegModel device_out;    // within the source
+  LegModel device_in;     // within the destination
+  LegModel ipc;           // a device copy from the mapped memory of the peer
+  LegModel registration;  // of the source
+  double message_us = 1;  // a control message, from the send to the reaction
+};
+
+// The common abilities of the two ends, as found when they connected.
+struct Capabilities {
+  bool shm = false;
+  bool tcp = false;
+  bool verbs = false;
+  bool gpudirect = false;  // proven by a probe transfer; only with verbs
+  bool ipc = false;
+};
+
+struct Leg {
+  LegModel PairModel::*model = nullptr;  // null: no further leg
+  const char* name = "";
+};
+
+// A row of the table.
+struct Method {
+  Staging staging;
+  Route route;
+  bool Capabilities::*needs;
+  const char* need;                          // the same for messages
+  std::array<Leg, Pipeline::kMaxLegs> legs;  // in the order in which a chunk passes them
+  uint32_t setup_messages = 0;               // before the first chunk
+};
+
+// All methods. Of two that cost the same, the planner takes the first.
+std::span<const Method> methods();
+// The row of a plan.
+const Method& method_of(const Plan& plan);
+
+// What the two ends lack for the method; null if they lack nothing. `contiguous`: both halves of
+// the copy are contiguous ranges.
+const char* lacking(const Method& method, const Capabilities& can, bool contiguous);
+
+// How long a copy takes. `us` is 0 if a leg has not been measured.
+Prediction cost(const Method& method, const PairModel& model, uint64_t bytes, Chunking chunking);
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,53 @@
+#include "p2p/plan/plan.h"
+
+#include <array>
+#include <cstdio>
+
+namespace rcuda::p2p {
+
+const char* to_string(Staging staging) {
+  constexpr std::array kNames{"mapped", "registered", "device", "host"};
+  return kNames.at(static_cast<size_t>(staging));
+}
+
+const char* to_string(Route route) {
+  constexpr std::array kNames{"shm", "tcp", "verbs", "ipc"};
+  return kNames.at(static_cast<size_t>(route));
+}
+
+Route route_of(const transport::MediumTraits& traits) {
+  if (traits.shares_pages) return Route::kShm;
+  return traits.has_adapter ? Route::kVerbs : Route::kTcp;
+}
+
+std::string bytes_text(uint64_t bytes) {
+  constexpr uint64_t kKiB = 1024;
+  constexpr uint64_t kMiB = 1024 * kKiB;
+  char text[32];
+  const auto value = static_cast<double>(bytes);
+  if (bytes < kKiB) {
+    std::snprintf(text, sizeof text, "%llu B", static_cast<unsigned long long>(bytes));
+  } else if (bytes < kMiB) {
+    std::snprintf(text, sizeof text, "%.4g KB", value / static_cast<double>(kKiB));
+  } else {
+    std::snprintf(text, sizeof text, "%.4g MB", value / static_cast<double>(kMiB));
+  }
+  return text;
+}
+
+std::string to_string(const Chunking& chunking) {
+  return std::to_string(chunking.depth) + " x " + bytes_text(chunking.chunk_bytes);
+}
+
+std::string to_string(const Plan& plan) {
+  std::string text = std::string(to_string(plan.staging)) + " over " + to_string(plan.route) +
+                     ", " + to_string(plan.chunking) + ", ";
+  if (plan.predicted_us > 0) {
+    char prediction[48];
+    std::snprintf(prediction, sizeof prediction, "%.1f us predicted: ", plan.predicted_us);
+    text += prediction;
+  }
+  return text + plan.reason;
+}
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,60 @@
+// Plan: how a copy between two workers is made. The staging says where its chunks wait between the
+// two GPUs, the route what carries them, the chunking how large they are and how many are in
+// flight. Pure values; any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/transport/traits.h"
+
+namespace rcuda::p2p {
+
+enum class Staging : uint8_t {
+  kMapped,      // none: the receiver maps the source, and one device copy moves it
+  kRegistered,  // none: the adapter reads the source and writes the destination (GPUDirect)
+  kDevice,      // in buffers of GPU memory at both ends (GPUDirect)
+  kHost,        // in page-locked host memory at both ends
+};
+// Whether a copy is cut into chunks. Without buffers it moves as a whole.
+constexpr bool has_buffers(Staging staging) {
+  return staging == Staging::kDevice || staging == Staging::kHost;
+}
+
+// Every route except kIpc stands for one kind of medium, given by its traits. It has the name of
+// the first medium of that kind.
+enum class Route : uint8_t {
+  kShm,    // shares_pages: both workers stage in one shared buffer
+  kTcp,    // copies_by_cpu: sockets between host buffers
+  kVerbs,  // has_adapter: RDMA write between registered memory (of host or GPU)
+  kIpc,    // mapped GPU memory of the peer
+};
+
+const char* to_string(Staging staging);
+const char* to_string(Route route);
+// The route of copies over a Link with these traits.
+Route route_of(const transport::MediumTraits& traits);
+
+// At most `depth` chunks of `chunk_bytes` are between the begin of their copy-out and the end of
+// their copy-in.
+struct Chunking {
+  uint64_t chunk_bytes = 0;
+  uint32_t depth = 1;
+  friend bool operator==(const Chunking&, const Chunking&) = default;
+};
+// "4 x 1 MB"
+std::string to_string(const Chunking& chunking);
+
+struct Plan {
+  Staging staging = Staging::kHost;
+  Route route = Route::kTcp;
+  Chunking chunking;
+  double predicted_us = 0;  // 0: legs not measured
+  std::string reason;       // one line
+};
+// "host over shm, 4 x 1 MB, 310.2 us predicted: least of 61 candidates"
+std::string to_string(const Plan& plan);
+// "64 KB", "1 MB", "1.5 MB", "300 B"
+std::string bytes_text(uint64_t bytes);
+
+}  // namespace rcuda::p2p
