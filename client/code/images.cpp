@@ -11,7 +11,6 @@
 
 #include <openssl/sha.h>
 
-#include "client/mirror/mirror.h"
 #include "client/session/capture_answers.h"
 #include "client/session/staging.h"
 #include "client/session/task_pool.h"
@@ -52,13 +51,6 @@ CUresult send_chunk(Session& session, wire::ObjectId context, const ImageHash& h
 
 CUresult send_bytes(Session& session, wire::ObjectId context, const ImageHash& hash,
                     std::span<const std::byte> image, size_t chunk_bytes) {
-  // Locks of the session are held while bytes are sent, so the bytes must not be in a page that is
-  // fetched through the session (client/mirror/absent_pages.h).
-  std::vector<std::byte> copy;
-  if (any_mirrored()) {
-    copy.assign(image.begin(), image.end());
-    image = copy;
-  }
   const size_t chunks = (image.size() + chunk_bytes - 1) / chunk_bytes;
   std::atomic<int> first_error{CUDA_SUCCESS};
   const auto send = [&](size_t index) {

@@ -1,14 +1,13 @@
 // Managed memory: allocation, hints, and queries of its location.
 //
-// There are two kinds. In a process with one server, an allocation of more than 64 KB is usually
-// managed memory of the worker's driver, with a mirror at the same address in this process
-// (client/mirror/mirror.h; is_in_worker() decides). Any other allocation is page-locked client
-// memory that kernels access in place (client/hostmem/host_memory.h). It has one place, so it is
-// coherent, and nothing moves.
+// There are two kinds. In a process with one server on another medium than shared memory, an
+// allocation of more than 64 KB is usually managed memory of the worker's driver, with a mirror at
+// the same address in this process (client/mirror/mirror.h; is_in_worker() decides). Any other
+// allocation is page-locked client memory that kernels access in place
+// (client/hostmem/host_memory.h). It has one place, so it is coherent, and nothing moves.
 //
-// Hints are checked as a driver checks them, and queries return the hints that were given. After a
-// prefetch to the host, the next wait fetches the changes. Other hints move nothing: the worker's
-// driver moves pages when kernels touch them.
+// Hints are checked as a driver checks them, and queries return the hints that were given. They
+// move nothing: the worker's driver moves pages when kernels touch them.
 
 #include <algorithm>
 #include <vector>
@@ -16,14 +15,12 @@
 #include <cuda.h>
 
 #include "client/hostmem/host_memory.h"
-#include "client/mirror/absent_pages.h"
 #include "client/mirror/mirror.h"
 #include "client/process/advice_book.h"
 #include "client/process/process.h"
 #include "client/process/worker_memory.h"
 #include "client/route/capture.h"
 #include "client/route/route.h"
-#include "client/settings/settings.h"
 #include "common/base/mutex.h"
 #include "common/cuda/known_values.h"
 #include "common/cuda/managed_advice.h"
@@ -67,15 +64,11 @@ CUresult check_location(const CUmemLocation& location) {
 }
 
 // Kernels of all sessions can reach memory in place. Over a medium that shares pages, nothing is
-// sent for it, and both sides see each other's writes at once. But every access of a kernel crosses
-// the bus: kernels over a whole allocation take 15 to 30 times as long as with memory on the GPU.
-// So over such a medium, memory is in place only if the user requests it, or if pages cannot be
-// absent, because then each wait would fetch all changes.
+// sent for it, and both sides see each other's writes at once, where memory in the worker would be
+// fetched after each wait.
 bool is_in_worker() {
   const auto& sessions = Process::get().sessions();
-  if (sessions.size() != 1) return false;
-  if (!sessions.front()->traits().shares_pages) return true;
-  return settings().managed_mode() != ManagedMode::kInPlace && AbsentPages::possible();
+  return sessions.size() == 1 && !sessions.front()->traits().shares_pages;
 }
 
 // Returns CUDA_ERROR_NOT_SUPPORTED if the memory can only be in the client.
@@ -109,12 +102,6 @@ CUresult allocate_in_worker(const Route& route, CUdeviceptr* pointer, size_t byt
   return CUDA_SUCCESS;
 }
 
-void note_prefetch(CUdeviceptr address, size_t bytes, const Allocation& allocation,
-                   const CUmemLocation& location) RCUDA_REQUIRES(advice_mutex) {
-  advices().of(allocation).prefetched_to(location);
-  if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) expect_reads(address, bytes);
-}
-
 // Checks the whole batch, then notes the locations. Without locations the batch is only discarded,
 // which needs no action: discarded memory may have any contents.
 CUresult prefetch_batch(const CUdeviceptr* addresses, const size_t* bytes, size_t count,
@@ -140,7 +127,7 @@ CUresult prefetch_batch(const CUdeviceptr* addresses, const size_t* bytes, size_
   RCUDA_RETURN_IF_CUDA_ERROR(find_stream_route(stream).result());
   rcuda::MutexLock lock(advice_mutex);
   for (size_t i = 0; i < count; ++i) {
-    if (places[i]) note_prefetch(addresses[i], bytes[i], ranges[i], *places[i]);
+    if (places[i]) advices().of(ranges[i]).prefetched_to(*places[i]);
   }
   return CUDA_SUCCESS;
 }
@@ -164,11 +151,7 @@ CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned flags) {
   }
   if (bytes > kLargeBytes && is_in_worker()) {
     const CUresult result = allocate_in_worker(route, pointer, bytes, flags);
-    // In place it takes none of the worker's memory.
-    const bool may_be_in_place =
-        result == CUDA_ERROR_NOT_SUPPORTED ||
-        (result == CUDA_ERROR_OUT_OF_MEMORY && route.session->traits().shares_pages);
-    if (!may_be_in_place) return result;
+    if (result != CUDA_ERROR_NOT_SUPPORTED) return result;
   }
   void* memory = nullptr;
   const CUresult result = allocate_host(&memory, bytes, flags, true);
@@ -197,7 +180,7 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation 
   RCUDA_RETURN_IF_CUDA_ERROR(check_location(location));
   RCUDA_RETURN_IF_CUDA_ERROR(find_stream_route(stream).result());
   rcuda::MutexLock lock(advice_mutex);
-  note_prefetch(address, bytes, allocation, location);
+  advices().of(allocation).prefetched_to(location);
   return CUDA_SUCCESS;
 }
 

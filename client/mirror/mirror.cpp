@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -127,7 +126,6 @@ CUresult introduce(Mirror& mirror, bool* fetched) {
 
 // The reverse of introduce().
 void withdraw(Mirror& mirror) {
-  if (mirror.absent) mirror.absent->stop();
   const wire::UnmirrorBody body{{reinterpret_cast<uintptr_t>(mirror.address)}};
   const auto in = [&](wire::ObjectId context) {
     return mirror.session->call(mirror.session->in_context(context), body);
@@ -144,12 +142,11 @@ void withdraw(Mirror& mirror) {
 // The first bytes of a variable are fetched before other threads can push the memory, which is
 // still zero here. Not analysed: until then no other thread has the mirror.
 CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_t bytes,
-             MirroredMemory memory, WriteTracker* tracker = nullptr, bool reads_empty = true,
+             MirroredMemory memory, WriteTracker* tracker = nullptr,
              MirrorUse use = MirrorUse::kAny) RCUDA_NO_THREAD_SAFETY_ANALYSIS {
   auto mirror = std::make_shared<Mirror>();
   mirror->memory = memory;
   mirror->use = use;
-  mirror->reads_empty = reads_empty;
   mirror->session = &session;
   mirror->context = context;
   mirror->address = address;
@@ -177,11 +174,6 @@ CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_
   if (memory == MirroredMemory::kManaged && mirror->changes_bytes == 0) {
     withdraw(*mirror);
     return CUDA_ERROR_NOT_SUPPORTED;
-  }
-  if (tracker) {
-    mirror->absent = AbsentPages::make(
-        *tracker, address, bytes, mirror->known.get(),
-        [raw = mirror.get()](std::byte* to, const Run& run) { return fetch_run(*raw, run, to); });
   }
   if (memory == MirroredMemory::kVariable) {
     const CUresult pulled = [&] {
@@ -257,7 +249,7 @@ void mirror(Session& session, wire::ObjectId context, void* address, size_t byte
   if (bytes <= kAlwaysSentBytes) use = MirrorUse::kAny;
   if (use == MirrorUse::kNamed) some_named = true;
   (void)add(session, context, static_cast<std::byte*>(address), bytes, MirroredMemory::kHost,
-            nullptr, true, use);
+            nullptr, use);
 }
 
 CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes) {
@@ -301,9 +293,7 @@ size_t managed_bytes() {
 CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes,
                         size_t device_bytes) {
   // To read what no kernel has ever touched takes memory of the device.
-  constexpr size_t kReadPart = 8;
-  const size_t all_bytes = managed_bytes() + bytes;
-  if (all_bytes > device_bytes && !AbsentPages::possible()) return CUDA_ERROR_NOT_SUPPORTED;
+  if (managed_bytes() + bytes > device_bytes) return CUDA_ERROR_NOT_SUPPORTED;
   void* const wanted = reinterpret_cast<void*>(address);
   const size_t mapped = whole_pages(bytes);
   if (!session.accepts(address, mapped, "managed memory")) return kSessionLost;
@@ -319,7 +309,7 @@ CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr ad
   if (tracker && !tracker->watch(wanted, mapped)) tracker = nullptr;
   const CUresult result =
       add(session, context, static_cast<std::byte*>(wanted), bytes, MirroredMemory::kManaged,
-          tracker, all_bytes <= device_bytes / kReadPart);
+          tracker);
   if (result != CUDA_SUCCESS) session.windows().close(address, mapped);
   return result;
 }
@@ -374,20 +364,6 @@ bool is_mirrored(const Session& session, uint64_t address, size_t bytes) {
   return std::any_of(mirrors().begin(), mirrors().end(), [&](const Shared& known) {
     return known->session == &session && known->overlaps(address, bytes);
   });
-}
-
-void expect_reads(CUdeviceptr address, size_t bytes) {
-  MutexLock lock(mirrors_mutex);
-  for (const Shared& known : mirrors()) {
-    if (!known->overlaps(address, bytes)) continue;
-    const auto base = reinterpret_cast<uintptr_t>(known->address);
-    const size_t begin =
-        address > base ? (address - base) / kMirrorBlockBytes * kMirrorBlockBytes : 0;
-    std::vector<Run>& runs = known->expected;
-    runs.push_back({begin, std::min<size_t>(address + bytes - base, known->bytes) - begin});
-    // Now and then, so that those that say the same take no room.
-    if (std::has_single_bit(runs.size())) join(&runs);
-  }
 }
 
 namespace {
@@ -548,8 +524,6 @@ void mirrors_arrived(Session& session, uint64_t loan) {
 
 void mirrors_leave(Session& session, uint64_t loan) {
   for (const Shared& mirror : of_session(session)) {
-    // The function may have changed pages that are aside.
-    if (mirror->absent) (void)mirror->absent->put_back();
     MutexLock lock(mirrors_mutex);
     if (mirror->is(MirrorStage::kEnded) || !mirror->lent || mirror->loan != loan) continue;
     return_changes(*mirror);

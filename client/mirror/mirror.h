@@ -12,12 +12,12 @@
 // kernel may be waiting for them. After a synchronising call returns, it fetches the bytes that the
 // GPU changed. Of up to 64 KB it fetches all bytes in one round trip. Of more, and of many small
 // mirrors together, it fetches only the bytes or blocks that changed (mirror_news.h,
-// MirrorChanges), or none, if they can be fetched when they are accessed (absent_pages.h). Fetches
-// of small mirrors are requested together with the wait (fetches_with_wait.h). Copies in between
-// use the worker's bytes (server/executor/host_memory/shadow_copy.h). Around each host function, the
-// worker sends all mirrored memory and takes back the bytes that the function changed
-// (server/executor/mirrors/mirrors.h). If both sides changed a byte in between, a fetch keeps the
-// GPU's value, and what is sent overwrites it; CUDA forbids such concurrent access anyway.
+// MirrorChanges). Fetches of small mirrors are requested together with the wait
+// (fetches_with_wait.h). Copies in between use the worker's bytes
+// (server/executor/host_memory/shadow_copy.h). Around each host function, the worker sends all mirrored
+// memory and takes back the bytes that the function changed (server/executor/mirrors/mirrors.h). If
+// both sides changed a byte in between, a fetch keeps the GPU's value, and what is sent overwrites
+// it; CUDA forbids such concurrent access anyway.
 //
 // Cost: none while nothing is mirrored. Every launch asks for the pages written since the last
 // launch, or compares all memory that it may use (MirrorUse). Every wait asks for the blocks
@@ -45,8 +45,7 @@ void mirror(Session& session, wire::ObjectId context, void* address, size_t byte
 CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes);
 // The same for managed memory that the worker has just allocated: whole pages.
 // CUDA_ERROR_NOT_SUPPORTED if they are none of this process, whose pages may be larger, if the
-// worker cannot find changes, or if it would have to read more than `device_bytes` for that,
-// because no page can be absent.
+// worker cannot find changes, or if it would have to read more than `device_bytes` for that.
 CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes,
                         size_t device_bytes);
 // Any launch may use the memory from now on, if it is mirrored.
@@ -65,9 +64,6 @@ bool any_mirrored();
 std::vector<Route> mirrored_in(uint64_t address, size_t bytes);
 // Whether any part of [address, address + bytes) is mirrored with this worker.
 bool is_mirrored(const Session& session, uint64_t address, size_t bytes);
-
-// The application will read this memory after the next wait, which then fetches what has changed.
-void expect_reads(CUdeviceptr address, size_t bytes);
 
 // Sends the blocks that the application changed, and lets the route's stream, which must not be
 // capturing, wait for these and for earlier ones. On error, not all were sent; the next push sends

@@ -2,8 +2,7 @@
 // bytes with the worker.
 //
 // Threads: any; each function says which locks its caller holds. Blocking: push() for room in the
-// command ring and in the staging region, pull() and fetch_run() for the worker. Errors: those of
-// the session.
+// command ring and in the staging region, pull() for the worker. Errors: those of the session.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +18,6 @@
 #include <cuda.h>
 #include <sys/mman.h>
 
-#include "client/mirror/absent_pages.h"
 #include "client/mirror/mirror_stage.h"
 #include "client/mirror/mirror_use.h"
 #include "client/mirror/runs.h"
@@ -72,7 +70,6 @@ struct Mirror {
   size_t bytes = 0;
   size_t changes_bytes = 0;  // of a block of MirrorChanges; 0: the worker tracks no changes
   MirroredMemory memory = MirroredMemory::kHost;
-  bool reads_empty = true;  // the worker may read all of it to find changes
   std::atomic<MirrorUse> use{MirrorUse::kAny};
   // With MirrorUse::kNamed: contexts whose work got an address of it and may not have ended.
   std::vector<wire::ObjectId> named_in RCUDA_GUARDED_BY(push_mutex);
@@ -81,18 +78,10 @@ struct Mirror {
   bool all_written RCUDA_GUARDED_BY(push_mutex) = true;  // `tracker` does not know all writes
   // The application last changed most of what it may have written.
   bool rewritten RCUDA_GUARDED_BY(push_mutex) = false;
-  // Null if every page is here. A page becomes absent with mirrors_mutex held, unless one that had
-  // become present finds no memory.
-  std::shared_ptr<AbsentPages> absent;
   StateWord<kMirrorTransitions> stage;
   std::string name;  // for the log
   // The runs that the GPU has changed, as the worker has reported them, and the client lacks.
   std::vector<Run> unfetched RCUDA_GUARDED_BY(pull_mutex);
-  // The application accesses most of the bytes that the GPU changes.
-  bool reads_all RCUDA_GUARDED_BY(pull_mutex) = false;
-  // With reads_all: a page that was dropped nevertheless.
-  size_t sample RCUDA_GUARDED_BY(pull_mutex) = 0;
-  size_t dropped_pages RCUDA_GUARDED_BY(pull_mutex) = 0;  // absent after the last pull
   // `fetched` releases its memory after this number of small pulls.
   int pulls_to_free RCUDA_GUARDED_BY(pull_mutex) = 0;
   // The bytes at the last exchange, equal on both sides.
@@ -103,8 +92,6 @@ struct Mirror {
   // By block: whether it was exchanged around a host function, of which the worker has no note.
   std::vector<uint8_t> unnoted RCUDA_GUARDED_BY(mirrors_mutex);
   std::atomic<bool> any_unnoted{false};
-  // The application has said that it will read these.
-  std::vector<Run> expected RCUDA_GUARDED_BY(mirrors_mutex);
   uint64_t version RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // of `known`
   // How many of these only added bytes that were sent as patches.
   uint64_t sent_versions RCUDA_GUARDED_BY(mirrors_mutex) = 0;
@@ -144,7 +131,6 @@ struct Mirror {
   // Its changes are sent as patches (mirror_patch.h). CUDA lets the host write to page-locked
   // memory beside a running kernel; to other mirrored memory it may not write then.
   bool is_patched() const { return memory == MirroredMemory::kHost; }
-  bool is_absent(size_t at) const { return absent && absent->is_absent(at); }
   void note_missing(size_t at) RCUDA_REQUIRES(mirrors_mutex) {
     unnoted[at / kMirrorBlockBytes] = 1;
     any_unnoted.store(true);
@@ -160,8 +146,8 @@ struct Mirror {
 // failure the rest stays unsent. `content` is memory to work with.
 CUresult push(Mirror& mirror, std::vector<std::byte>* content, size_t* sent_bytes)
     RCUDA_REQUIRES(push_mutex);
-// Fetches what the GPU changed, or makes its pages absent: asks for all mirrors together, then
-// fetches together. Returns a result for each. The next call fetches the rest.
+// Fetches what the GPU changed: asks for all mirrors together, then fetches together. Returns a
+// result for each. The next call fetches the rest.
 // `news`: answers that came with the wait, in the same order.
 std::vector<CUresult> pull(const std::vector<std::shared_ptr<Mirror>>& mirrors,
                            std::span<MirrorNews> news = {}) RCUDA_REQUIRES(pull_mutex);
@@ -173,7 +159,5 @@ void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs,
 // Tells the worker that both sides have the bytes that it gets, or sends, at this point of the
 // mirror's stream.
 CUresult note_in_worker(const Mirror& mirror, const Run& run);
-// Reads the worker's bytes, beside all streams. The worker notes them.
-CUresult fetch_run(Mirror& mirror, const Run& run, std::byte* to);
 
 }  // namespace rcuda::client

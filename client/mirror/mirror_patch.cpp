@@ -125,7 +125,6 @@ void return_changes(Mirror& mirror) {
   const wire::MirrorLoan loan{mirror.loan, mirror.patches};
   std::memcpy(mirror.lent + wire::MirrorLoan::offset(mirror.bytes), &loan, sizeof loan);
   for (size_t at = 0; at < mirror.bytes; at += kMirrorBlockBytes) {
-    if (mirror.is_absent(at)) continue;
     const size_t length = mirror.block_length(at);
     std::byte* const known = mirror.known.get() + at;
     std::byte* const lent = mirror.lent + at;

@@ -17,15 +17,6 @@
 
 namespace rcuda::client {
 
-CUresult fetch_run(Mirror& mirror, const Run& run, std::byte* to) {
-  const size_t bytes = std::min(run.bytes, mirror.bytes - run.at);
-  // Before the copy: if a kernel changes the memory in between, the worker finds a difference.
-  if (CUresult result = note_in_worker(mirror, {run.at, bytes}); result != CUDA_SUCCESS) {
-    return result;
-  }
-  return mirror.session->staging().to_host(mirror.route(), to, mirror.in_worker(run.at), bytes);
-}
-
 void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs, bool noted) {
   const std::vector<Run> pieces = pieces_of(runs, kMirrorPieceBytes);
   const bool is_new = mirror.is(MirrorStage::kNew);
@@ -35,9 +26,7 @@ void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs,
       const size_t length = mirror.block_length(at);
       std::byte* const known = mirror.known.get() + at;
       std::byte* const here = mirror.address + at;
-      if (mirror.is_absent(at)) {
-        mirror.absent->install({at, length}, there + at);
-      } else if (is_new) {
+      if (is_new) {
         std::memcpy(here, there + at, length);
         std::memcpy(known, there + at, length);
       } else if (!take_changes(here, known, there + at, length)) {
@@ -53,90 +42,13 @@ void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs,
 
 namespace {
 
-// Changes of the GPU that are fetched after a wait, whether or not the application accesses them.
-constexpr size_t kFetchAtOnce = 128 << 10;
-constexpr size_t kSampleBytes = 64 << 10;
-
-// Makes the runs' pages absent. Leaves in *runs those that the application has changed as well, and
-// those that cannot be absent.
-void drop(Mirror& mirror, std::vector<Run>* runs) {
-  std::vector<Run> stay;
+// Takes the blocks of which the worker has no note.
+void take_unnoted(Mirror& mirror, std::vector<Run>* runs) {
   MutexLock lock(mirrors_mutex);
-  for (const Run& run : *runs) mirror.absent->drop(run, &stay);
-  *runs = std::move(stay);
-}
-
-// Whether all that the application has changed is in its pages.
-bool is_whole(Mirror& mirror) { return !mirror.absent || mirror.absent->put_back(); }
-
-// Drops pages that the application probably does not access, by its accesses so far. Leaves in
-// *runs the bytes to fetch now. `expected`: the application has announced that it reads them.
-void drop_unread(Mirror& mirror, bool expected, std::vector<Run>* runs) RCUDA_REQUIRES(pull_mutex) {
-  if (bytes_of(*runs) <= kFetchAtOnce) return;
-  const size_t still_absent = mirror.absent->count();
-  mirror.reads_all =
-      mirror.reads_all ? !mirror.is_absent(mirror.sample) : still_absent < mirror.dropped_pages / 2;
-  mirror.reads_all = mirror.reads_all || expected;
-  if (!mirror.reads_all) {
-    drop(mirror, runs);
-  } else {
-    // Whether the application accesses a few pages decides about the next time. They are not at
-    // the middle or another simple fraction, which programs access for reasons of their own.
-    Run& longest = *std::max_element(runs->begin(), runs->end(),
-                                     [](const Run& a, const Run& b) { return a.bytes < b.bytes; });
-    const size_t end = longest.at + longest.bytes;
-    const size_t chosen = longest.at + longest.bytes / 1000 * 618 / kSampleBytes * kSampleBytes;
-    std::vector<Run> sample = {{chosen, std::min(kSampleBytes, end - chosen)}};
-    longest.bytes = chosen - longest.at;
-    const Run rest = {chosen + sample[0].bytes, end - chosen - sample[0].bytes};
-    drop(mirror, &sample);
-    runs->insert(runs->end(), sample.begin(), sample.end());
-    runs->push_back(rest);
-    std::erase_if(*runs, [](const Run& run) { return run.bytes == 0; });
-    join(runs);
-    mirror.sample = chosen;
-  }
-  mirror.dropped_pages = mirror.absent->count();
-}
-
-// Takes what the worker has no note of, and the absent pages that the application will read.
-// Returns whether there are such pages.
-bool take_known(Mirror& mirror, std::vector<Run>* runs) {
-  MutexLock lock(mirrors_mutex);
-  if (mirror.any_unnoted.exchange(false)) {
-    for (size_t at = 0; at < mirror.bytes; at += kMirrorBlockBytes) {
-      if (!std::exchange(mirror.unnoted[at / kMirrorBlockBytes], 0)) continue;
-      append(runs, {at, mirror.block_length(at)});
-    }
-  }
-  bool any = false;
-  for (const Run& run : std::exchange(mirror.expected, {})) {
-    for (size_t at = run.at; at < run.at + run.bytes; at += kMirrorBlockBytes) {
-      if (!mirror.is_absent(at)) continue;
-      append(runs, {at, mirror.block_length(at)});
-    }
-    any = true;
-  }
-  return any;
-}
-
-// The runs in blocks as the worker counts them, with the gaps between them if they are too many.
-std::vector<wire::MirrorRun> in_blocks(const Mirror& mirror, const std::vector<Run>& runs) {
-  constexpr size_t kMost = 2048;
-  std::vector<wire::MirrorRun> blocks;
-  for (size_t gap = 1;; gap *= 2) {
-    blocks.clear();
-    for (const Run& run : runs) {
-      const uint64_t first = run.at / mirror.changes_bytes;
-      const uint64_t end = (std::min(run.at + run.bytes, mirror.bytes) + mirror.changes_bytes - 1) /
-                           mirror.changes_bytes;
-      if (!blocks.empty() && first < blocks.back().first + blocks.back().count + gap) {
-        blocks.back().count = end - blocks.back().first;
-      } else {
-        blocks.push_back({first, end - first});
-      }
-    }
-    if (blocks.size() <= kMost) return blocks;
+  if (!mirror.any_unnoted.exchange(false)) return;
+  for (size_t at = 0; at < mirror.bytes; at += kMirrorBlockBytes) {
+    if (!std::exchange(mirror.unnoted[at / kMirrorBlockBytes], 0)) continue;
+    append(runs, {at, mirror.block_length(at)});
   }
 }
 
@@ -144,8 +56,7 @@ std::vector<wire::MirrorRun> in_blocks(const Mirror& mirror, const std::vector<R
 struct Pull {
   std::shared_ptr<Mirror> mirror;
   CUresult result = CUDA_SUCCESS;
-  uint64_t version = 0;   // of the mirror, before the worker was asked
-  bool expected = false;  // the application has said that it will read some of it
+  uint64_t version = 0;  // of the mirror, before the worker was asked
   // Of what was fetched, or is about to be. Absent for memory that the question does not name.
   wire::MirrorState state{UINT64_MAX, 0};
   std::optional<MirrorNews> news;  // has the GPU's changes, instead of the mirror's `unfetched`
@@ -185,29 +96,12 @@ CUresult take_runs(Pull& pull, const Reply& reply) RCUDA_REQUIRES(pull_mutex) {
   return CUDA_SUCCESS;
 }
 
-// Asks which blocks the GPU has changed. The question leaves out absent pages: the worker's bytes
-// of those matter when the application accesses them.
+// Asks which blocks the GPU has changed.
 void ask_for_changes(Pull& pull, CallsInFlight* calls) RCUDA_REQUIRES(pull_mutex) {
   Mirror& mirror = *pull.mirror;
-  if (!is_whole(mirror)) {  // what an earlier drop has left aside
-    pull.result = CUDA_ERROR_OUT_OF_MEMORY;
-    return;
-  }
-  pull.expected = take_known(mirror, &mirror.unfetched);
-  std::vector<Run> here;
-  if (mirror.absent) {
-    const size_t absent_before = mirror.absent->count();
-    const bool told = mirror.absent->present(mirror.reads_empty, &here);
-    // Empty pages count as dropped.
-    const size_t absent_now = mirror.absent->count();
-    if (absent_now > absent_before) mirror.dropped_pages += absent_now - absent_before;
-    if (told && here.empty()) return;
-  }
-  // Without any: of all blocks.
-  const std::vector<wire::MirrorRun> blocks = in_blocks(mirror, here);
-  const wire::MirrorChangesBody body{reinterpret_cast<uintptr_t>(mirror.address), blocks.size()};
-  calls->add(mirror.session->in_context(mirror.context), {body, std::as_bytes(std::span(blocks))},
-             CallsInFlight::kMostReplyBytes,
+  take_unnoted(mirror, &mirror.unfetched);
+  const wire::MirrorChangesBody body{reinterpret_cast<uintptr_t>(mirror.address)};
+  calls->add(mirror.session->in_context(mirror.context), body, CallsInFlight::kMostReplyBytes,
              [&pull](CUresult result, const Reply& reply) RCUDA_REQUIRES(pull_mutex) {
                pull.result = result == CUDA_SUCCESS ? take_runs(pull, reply) : result;
              });
@@ -318,16 +212,13 @@ void fetch(const std::vector<Pull*>& pulls) RCUDA_REQUIRES(pull_mutex) {
   }
 }
 
-// Asks for all mirrors, and then fetches what the GPU has changed, unless its pages can be absent.
+// Asks for all mirrors, and then fetches what the GPU has changed.
 void fetch_changes(const std::vector<Pull*>& pulls) RCUDA_REQUIRES(pull_mutex) {
   ask(pulls);
   fetch_rest(pulls);
   for (Pull* const pull : pulls) {
     Mirror& mirror = *pull->mirror;
-    if (pull->result != CUDA_SUCCESS || mirror.changes_bytes == 0) continue;
-    join(&mirror.unfetched);
-    if (mirror.absent) drop_unread(mirror, pull->expected, &mirror.unfetched);
-    if (!is_whole(mirror)) pull->result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (pull->result == CUDA_SUCCESS && mirror.changes_bytes != 0) join(&mirror.unfetched);
   }
   fetch(pulls);
 }

@@ -33,7 +33,6 @@ CUresult send(const Route& route, const std::byte* to, const std::byte* from, si
 // Where the application may have written since the last call: whole blocks, in ascending order.
 std::vector<Run> written(Mirror& mirror) RCUDA_REQUIRES(push_mutex) {
   std::vector<Run> runs;
-  MutexLock lock(mirrors_mutex);  // pages that are about to be dropped are not in their place
   if (mirror.tracker && !std::exchange(mirror.all_written, false)) {
     // To compare a page costs less than the fault of a protected one, if most are written again.
     if (mirror.tracker->take(mirror.address, mirror.bytes, &runs, !mirror.rewritten)) return runs;
@@ -60,7 +59,6 @@ std::vector<Run> changed(Mirror& mirror, const std::vector<Run>& runs, const Bat
     const Run& piece = pieces[index];
     for (size_t at = piece.at; at < piece.at + piece.bytes; at += kMirrorBlockBytes) {
       const size_t length = mirror.block_length(at);
-      if (mirror.is_absent(at)) continue;
       const std::byte* const known = mirror.known.get() + at;
       const bool exchanged = mirror.exchanged[at / kMirrorBlockBytes] != 0;
       if (exchanged && std::memcmp(mirror.address + at, known, length) == 0) continue;
@@ -169,7 +167,6 @@ CUresult push(Mirror& mirror, std::vector<std::byte>* content, size_t* sent_byte
     batch.clear();
     return result;
   };
-  if (mirror.absent && !mirror.absent->put_back()) return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = CUDA_SUCCESS;
   const std::vector<Run> all = written(mirror);
   for (Run run : all) {

@@ -11,13 +11,6 @@
 
 namespace rcuda::client {
 
-enum class ManagedMode {  // in the order of Settings::managed
-  kMoved,                 // in the worker; over shared memory only where pages can be absent
-  kInPlace,               // in the client, where kernels reach its pages
-  kTracked,               // in the worker; fetched after each wait, not when it is accessed
-  kCompared,              // as kTracked, and writes of the application are found by comparing
-};
-
 struct Settings {
   Settings();
 
@@ -41,10 +34,8 @@ struct Settings {
   config::Integer copy_threads;
   config::Choice managed{registry,
                          "RCUDA_MANAGED",
-                         {"moved", "in_place", "tracked", "compared"},
-                         "where managed memory is, and how changes are found"};
-
-  ManagedMode managed_mode() const { return static_cast<ManagedMode>(managed.index()); }
+                         {"tracked", "compared"},
+                         "how writes of the program to managed memory are found"};
 };
 
 const Settings& settings();

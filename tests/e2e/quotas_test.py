@@ -263,10 +263,10 @@ class QuotasTest(unittest.TestCase):
     def test_a_session_gets_as_much_memory_as_it_may(self):
         server = self.server('[limits.session]\ndevice_memory = "64M"\nhost_memory = "32M"\n')
         for transport in TRANSPORTS:
-            # Managed memory counts where it is, and over shm this setting leaves it in the program.
+            # Managed memory counts where it is: over shm in the program.
             managed = "32 then out of memory, free 64" if transport == "shm" else "64 then out of memory, free 0"
             with self.subTest(transport=transport):
-                self.assertEqual(self.meet_limits("fill", server, transport, RCUDA_MANAGED="tracked"),
+                self.assertEqual(self.meet_limits("fill", server, transport),
                                  "device 64 total 64 free 64\n"
                                  "plain 64 then out of memory, free 0\n"
                                  f"managed {managed}\n"
@@ -277,16 +277,11 @@ class QuotasTest(unittest.TestCase):
         self.assertEqual(server.text().count("each session may use 64.0 MiB of it"), len(TRANSPORTS))
         self.assertIn("raise device_memory", server.text())
 
-    def test_managed_memory_beyond_the_device_limit_is_in_the_program(self):
-        server = self.server('[limits.session]\ndevice_memory = "64M"\nhost_memory = "32M"\n')
-        # Of the host memory, digests take 34 KB for each piece of 8 MB.
-        self.assertIn("managed 88 then out of memory, free 0\n", self.meet_limits("fill", server, "shm"))
-
     def test_digests_of_managed_memory_count_as_host_memory(self):
         server = self.server('[limits.session]\ndevice_memory = "512M"\nhost_memory = "1M"\n')
         # 34 KB for each piece of 8 MB, of which there are 30.
         self.assertIn("managed 240 then out of memory, free 272\n",
-                      self.meet_limits("fill", server, "tcp", RCUDA_MANAGED="tracked"))
+                      self.meet_limits("fill", server, "tcp"))
 
     def test_imported_memory_counts(self):
         server = self.server('[limits.session]\ndevice_memory = "64M"\n')

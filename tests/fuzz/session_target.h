@@ -296,8 +296,7 @@ inline std::string well_formed_mirrors(const wire::SignalBody& signalled) {
   const wire::HostExposeBody exposed{World::kHostRange + (1 << 20), kBytes, kRegion, 0, 0, 0};
   const wire::MirrorBody large{exposed.address, kBytes - kSmallBytes, 3, kBytes, 0};
   const wire::MirrorBody small{large.address + large.bytes, kSmallBytes, 4, 2 * kSmallBytes, 0};
-  const wire::MirrorRun blocks[] = {{0, 2}, {8, 1}};
-  const wire::MirrorChangesBody changes{large.address, std::size(blocks)};
+  const wire::MirrorChangesBody changes{large.address};
   const wire::MirrorNoteBody note{large.address, 8, kSmallBytes, signalled.stream, 0};
   const wire::MirrorFetchBehindBody behind{small.address, signalled.sequence, signalled.word, 0};
   std::string text = command(of(Custom::kHostExpose), kCall | kContext, bytes_of(exposed));
@@ -308,8 +307,7 @@ inline std::string well_formed_mirrors(const wire::SignalBody& signalled) {
   text += command(of(Custom::kMirrorAwait), kContext,
                   bytes_of(wire::MirrorAwaitBody{signalled.stream}));
   text += command(of(Custom::kMirrorNote), kContext, bytes_of(note));
-  text +=
-      command(of(Custom::kMirrorChanges), kCall | kContext, bytes_of(changes) + bytes_of(blocks));
+  text += command(of(Custom::kMirrorChanges), kCall | kContext, bytes_of(changes));
   for (const wire::MirrorBody& mirror : {large, small}) {
     text += command(of(Custom::kMirrorFetch), kCall | kContext,
                     bytes_of(wire::MirrorFetchBody{mirror.address}));

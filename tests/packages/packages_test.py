@@ -111,14 +111,8 @@ class PackagesTest(unittest.TestCase):
 
     def test_the_archive(self):
         self.assertIn(" on 1 device, 0 wrong", self.demo_of_archive)
-        for file in ("examples/rcuda-server.service", "examples/server.toml", "examples/rcuda-exporter.service",
-                     "examples/60-rcuda-userfaultfd.rules"):
+        for file in ("examples/rcuda-server.service", "examples/server.toml", "examples/rcuda-exporter.service"):
             self.inside("test", "-e", f"/archive/share/rcuda/{file}")
-
-    def test_access_to_userfaultfd_is_left_to_the_administrator(self):
-        rules = "60-rcuda-userfaultfd.rules"
-        self.inside("test", "-e", f"/usr/share/rcuda/examples/{rules}")
-        self.inside("sh", "-c", f"ls /etc/udev/rules.d/{rules} /lib/udev/rules.d/{rules} 2>/dev/null", status=2)
 
     def test_neither_compiler_nor_toolkit_is_there(self):
         for program in ("cc", "gcc", "clang", "nvcc", "python3"):

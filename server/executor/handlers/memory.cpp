@@ -67,36 +67,24 @@ HandlerResult mirror_fetch_behind(MemoryServices& services, const Command& comma
   return services.fetches_behind.add(body, command.target);
 }
 
-namespace {
-
-// The tail's first `count` elements; nothing if it has fewer.
-template <typename Element>
-std::optional<std::vector<Element>> elements_of(const Command& command, uint64_t count) {
-  BodyReader in(command.tail);
-  std::span<const std::byte> bytes;
-  if (count > wire::kMaxCommandBytes / sizeof(Element) ||
-      !in.bytes(count * sizeof(Element), &bytes)) {
-    return std::nullopt;
-  }
-  std::vector<Element> elements(count);
-  if (!elements.empty()) std::memcpy(elements.data(), bytes.data(), bytes.size());
-  return elements;
-}
-
-}  // namespace
-
 HandlerResult mirror_news(MemoryServices& services, const Command& command,
                           const wire::MirrorNewsBody& body, std::vector<std::byte>*) {
-  auto asked = elements_of<wire::MirrorKnown>(command, body.count);
-  if (!asked || body.word_behind >= wire::ClientWindow::kCompletionCount) return kMalformed;
+  BodyReader in(command.tail);
+  std::span<const std::byte> bytes;
+  if (body.count > wire::kMaxCommandBytes / sizeof(wire::MirrorKnown) ||
+      !in.bytes(body.count * sizeof(wire::MirrorKnown), &bytes) ||
+      body.word_behind >= wire::ClientWindow::kCompletionCount) {
+    return kMalformed;
+  }
+  std::vector<wire::MirrorKnown> asked(body.count);
+  if (!asked.empty()) std::memcpy(asked.data(), bytes.data(), bytes.size());
   return services.fetches_behind.add_news({body.word_behind, body.sequence_behind},
-                                          std::move(*asked), command.target);
+                                          std::move(asked), command.target);
 }
 
 HandlerResult mirror_changes(MemoryServices& services, const Command& command,
                              const wire::MirrorChangesBody& body, std::vector<std::byte>*) {
-  const auto asked = elements_of<wire::MirrorRun>(command, body.count);
-  return asked ? services.mirrors.changes(body.address, *asked, command.target) : kMalformed;
+  return services.mirrors.changes(body.address, command.target);
 }
 
 HandlerResult mirror_note(MemoryServices& services, const Command&,

@@ -235,31 +235,9 @@ CUresult BlockDigests::forget(const SessionStream& stream, uint64_t block) {
                                   kDigestBytes / sizeof(uint32_t), stream.handle);
 }
 
-CUresult BlockDigests::compare(const SessionStream& stream,
-                               std::span<const wire::MirrorRun> asked) {
-  // A launch costs more than the flags of blocks that nobody asks for.
-  constexpr uint64_t kLeastGap = 1024;
-  const wire::MirrorRun all[] = {{0, block_count_}};
-  if (asked.empty()) asked = all;
-  std::memset(flags_, 0, block_count_);
-  std::vector<wire::MirrorRun> launches;
-  for (const wire::MirrorRun& run : asked) {
-    const uint64_t known = launches.empty() ? 0 : launches.back().first + launches.back().count;
-    if (run.first < known || run.first >= block_count_ || run.count > block_count_ - run.first) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    std::memset(flags_ + run.first, 1, run.count);
-    if (!launches.empty() && run.first - known < kLeastGap) {
-      launches.back().count = run.first + run.count - launches.back().first;
-    } else {
-      launches.push_back(run);
-    }
-  }
-  CUresult result = CUDA_SUCCESS;
-  for (const wire::MirrorRun& run : launches) {
-    if (result == CUDA_SUCCESS) result = launch(stream, address_, run.first, run.count, true);
-  }
-  return result;
+CUresult BlockDigests::compare(const SessionStream& stream) {
+  std::memset(flags_, 1, block_count_);
+  return launch(stream, address_, 0, block_count_, true);
 }
 
 uint64_t BlockDigests::next_changed(uint64_t block) const {

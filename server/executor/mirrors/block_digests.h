@@ -1,7 +1,6 @@
 // BlockDigests: which blocks of a range of memory differ from what the client has of them. When the
 // client gets or sends the bytes of a block, a kernel computes their digest of 128 bits. Later it
-// computes that of the present bytes, and compares. So nothing has to be copied to find out, and
-// only blocks are read that the client has, or that it asks for.
+// computes that of the present bytes, and compares. So nothing has to be copied to find out.
 //
 // The range may be device, managed or page-locked memory. A block in which one word of 8 bytes has
 // changed always gets another digest; other changes go unnoticed with a chance of 2^-128.
@@ -53,10 +52,9 @@ class BlockDigests {
   // The client has bytes with these digests, of kLeastBlockBytes each, from the block at the offset
   // on. (Larger blocks count as changed.) Takes effect at once, before what is queued.
   void set(uint64_t offset, std::span<const wire::BlockDigest> digests);
-  // Compares the blocks of the runs, which ascend; without runs, all. Once it is done,
-  // next_changed() answers until the next one. Blocks that were not asked for are none of them,
-  // blocks that no note covers are.
-  CUresult compare(const SessionStream& stream, std::span<const wire::MirrorRun> asked);
+  // Compares all blocks. Once it is done, next_changed() answers until the next one. Blocks that no
+  // note covers count as changed.
+  CUresult compare(const SessionStream& stream);
   // The first changed block from there on; block_count() if there is none.
   uint64_t next_changed(uint64_t block) const;
 

@@ -343,8 +343,7 @@ std::vector<wire::MirrorRun> changed_runs(const BlockDigests& digests, size_t mo
 
 }  // namespace
 
-HandlerResult Mirrors::changes(uint64_t address, std::span<const wire::MirrorRun> asked,
-                               const ReplyTarget& target) {
+HandlerResult Mirrors::changes(uint64_t address, const ReplyTarget& target) {
   const auto failed = [](CUresult result) { return HandlerResult{result, false, false}; };
   std::shared_ptr<Mirror> mirror = find(address);
   if (!mirror || !mirror->is_tracked || target.capacity() < 2 * sizeof(wire::MirrorRun)) {
@@ -353,7 +352,7 @@ HandlerResult Mirrors::changes(uint64_t address, std::span<const wire::MirrorRun
   SessionStream stream;
   CUresult result = objects_.use_stream(wire::kFetchStream, &stream);
   if (result == CUDA_SUCCESS && !mirror->digests) result = track(*mirror);
-  if (result == CUDA_SUCCESS) result = mirror->digests->compare(stream, asked);
+  if (result == CUDA_SUCCESS) result = mirror->digests->compare(stream);
   if (result != CUDA_SUCCESS) return failed(result);
   completions_.add(stream, [this, mirror, target](CUresult done) {
     std::vector<wire::MirrorRun> runs;
@@ -446,8 +445,7 @@ Mirrors::Loan::Loan(Mirrors& mirrors) : mirrors_(mirrors) {
     // The function must not see older bytes than the stream has left.
     RCUDA_ERROR(
         "no memory for a copy of the managed and mapped memory that a host function may use: the "
-        "session ends. Use less of such memory, raise the limit of the worker's memory, or set "
-        "RCUDA_MANAGED=in_place over shared memory");
+        "session ends. Use less of such memory, or raise the limit of the worker's memory");
     mirrors_.link_.close();
   }
 }

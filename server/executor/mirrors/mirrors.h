@@ -72,9 +72,8 @@ class Mirrors {
   // lacks.
   void news(std::span<const wire::MirrorKnown> asked, const ReplyTarget& target);
   // Replies with a wire::MirrorState and the blocks that differ from what the client has, when the
-  // GPU has looked for them. `asked`: as BlockDigests::compare() takes them.
-  HandlerResult changes(uint64_t address, std::span<const wire::MirrorRun> asked,
-                        const ReplyTarget& target);
+  // GPU has looked for them.
+  HandlerResult changes(uint64_t address, const ReplyTarget& target);
   // The bytes that the client has sent in the stream, or is about to fetch in it, count as
   // unchanged.
   CUresult note(const wire::MirrorNoteBody& body);

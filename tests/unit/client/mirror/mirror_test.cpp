@@ -150,19 +150,6 @@ TEST_F(MirrorTest, ChangedBytesTravelInRunsOfBlocks) {
   EXPECT_EQ(worker_, memory_);
 }
 
-// A program may prefetch to the host for ever without a wait.
-TEST_F(MirrorTest, ExpectedReadsTakeNoRoomWhenTheyAreRepeated) {
-  const auto used = [] {
-    const struct mallinfo2 all = mallinfo2();
-    return all.uordblks + all.hblkhd;
-  };
-  const size_t before = used();
-  for (size_t i = 0; i < 100'000; ++i) {
-    expect_reads(reinterpret_cast<uintptr_t>(memory_.data()) + i % 3 * 2 * kBlock, 1);
-  }
-  EXPECT_LT(used(), before + (64 << 10));
-}
-
 // The launch must report the error.
 TEST_F(MirrorTest, AnErrorOfAnEarlierCommandStopsNoPush) {
   (void)pushed();

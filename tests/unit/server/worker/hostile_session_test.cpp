@@ -151,7 +151,7 @@ TEST_F(HostileSessionTest, AMirrorOfManagedMemoryEndsWithItsContext) {
     lone.executor.mirrors.forget_context(*lone.executor.objects.current_context());
     EXPECT_FALSE(lone.executor.mirrors.covers(kAddress, kBytes));
     EXPECT_EQ(allocated, 0);
-    EXPECT_EQ(lone.executor.mirrors.changes(kAddress, {}, kReply).result, CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(lone.executor.mirrors.changes(kAddress, kReply).result, CUDA_ERROR_INVALID_VALUE);
   }
   world.driver = before;
 }

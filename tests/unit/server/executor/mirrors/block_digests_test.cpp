@@ -55,7 +55,7 @@ class BlockDigestsTest : public ::testing::Test {
     return digests;
   }
   std::vector<uint64_t> changed() {
-    EXPECT_EQ(digests_->compare(stream_, {}), CUDA_SUCCESS);
+    EXPECT_EQ(digests_->compare(stream_), CUDA_SUCCESS);
     EXPECT_EQ(driver_.cuCtxSynchronize(), CUDA_SUCCESS);
     std::vector<uint64_t> blocks;
     for (uint64_t block = digests_->next_changed(0); block < digests_->block_count();
@@ -152,7 +152,7 @@ TEST(MirrorsTest, DigestsEndWithTheirGreenContext) {
   EXPECT_EQ(call(api::Opcode::rcuda_green_destroy, kGreen), CUDA_SUCCESS);
   // Blocks without a digest count as changed.
   const auto changes =
-      session.client().call(wire::Custom::kMirrorChanges, wire::MirrorChangesBody{address, 0});
+      session.client().call(wire::Custom::kMirrorChanges, wire::MirrorChangesBody{address});
   ASSERT_EQ(changes->result, CUDA_SUCCESS);
   wire::MirrorRun run{};
   ASSERT_EQ(changes->body.size(), sizeof(wire::MirrorState) + sizeof run);
