@@ -6,6 +6,7 @@
 
 #include "client/objects/arena.h"
 #include "client/session/capture_answers.h"
+#include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
 
@@ -81,9 +82,8 @@ CUresult FunctionQuestion::answer(std::unique_ptr<FunctionInfo>* info) {
 CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId owner,
                       bool is_kernel, const char* name, std::unique_ptr<FunctionInfo>* info) {
   FunctionQuestion question;
-  CUresult result = question.send(session, context, owner, is_kernel, name);
-  if (result != CUDA_SUCCESS) return result;
-  result = question.answer(info);
+  RCUDA_RETURN_IF_CUDA_ERROR(question.send(session, context, owner, is_kernel, name));
+  CUresult result = question.answer(info);
   if (result == CUDA_ERROR_NOT_READY) result = CUDA_ERROR_INVALID_HANDLE;  // the owner is gone
   if (result != CUDA_SUCCESS) note_refusal(result);
   return result;

@@ -71,8 +71,7 @@ CUresult send_bytes(Session& session, wire::ObjectId context, const ImageHash& h
 
 CUresult read_answer(Session& session, Session::PendingCall& question, bool* present) {
   Reply reply;
-  const CUresult result = session.finish(question, &reply);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(session.finish(question, &reply));
   uint32_t answer = 0;
   if (reply.body().size() < sizeof answer) return CUDA_ERROR_UNKNOWN;
   std::memcpy(&answer, reply.body().data(), sizeof answer);
@@ -140,10 +139,9 @@ CUresult send_missing(Session& session, wire::ObjectId context, const ImageParts
   const size_t count = image.parts.size();
   for (size_t first = 0; first < count; first += kAtOnce) {
     const size_t last = std::min(count, first + kAtOnce);
-    const CUresult result = ask(session, context, image, first, last, with_bytes, &missing, [&] {
+    RCUDA_RETURN_IF_CUDA_ERROR(ask(session, context, image, first, last, with_bytes, &missing, [&] {
       if (last == count && missing.empty()) also();
-    });
-    if (result != CUDA_SUCCESS) return result;
+    }));
   }
   *lacked = !missing.empty();
   for (const size_t i : missing) {

@@ -143,8 +143,8 @@ CUresult id_on(Library& library, Session& session, wire::ObjectId context, wire:
 CUresult library_module(Library& library, const Route& route, CUmodule* module) {
   const InContext scope(route);
   CUmodule named = nullptr;
-  const CUresult result = forward_cuLibraryGetModule(&named, reinterpret_cast<CUlibrary>(&library));
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      forward_cuLibraryGetModule(&named, reinterpret_cast<CUlibrary>(&library)));
   auto* found = find<Module>(named);
   if (!found) return CUDA_ERROR_UNKNOWN;
   const Library* const known = found->library.load(std::memory_order_acquire);

@@ -80,8 +80,9 @@ CUresult send_pageable(const CopyStream& stream, CUdeviceptr destination, const 
   Session& session = *stream.route.session;
   const size_t small = session.traits().copies_by_cpu ? kSmallOverSockets : kSmallToDevice;
   if (bytes > small && (bytes > kStagedByDrivers || session.staging().has_room())) {
-    const CUresult result = session.staging().to_device(stream.route, destination, source, bytes);
-    return result == CUDA_SUCCESS ? session.take_error() : result;
+    RCUDA_RETURN_IF_CUDA_ERROR(
+        session.staging().to_device(stream.route, destination, source, bytes));
+    return session.take_error();
   }
   for (size_t at = 0; at < bytes;) {
     const size_t length = std::min<size_t>(bytes - at, wire::kMaxInlineBytes);
@@ -130,8 +131,7 @@ CUresult capture_copy(const LinearCopy& copy, const Location& destination, const
     row.first = *address;
     row.width_bytes = copy.bytes;
     StandIn made;
-    const CUresult result = make_stand_in(session, stream.route.context, row, is_source, &made);
-    if (result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(make_stand_in(session, stream.route.context, row, is_source, &made));
     callbacks.push_back(made.callback);
     *address = made.first;
     return CUDA_SUCCESS;
@@ -154,12 +154,11 @@ CUresult copy_page_locked(const CopyStream& stream, const LinearCopy& copy, bool
                             copy.bytes);
   }
   if (!source_is_settled(copy.source, copy.bytes)) {
-    const CUresult result = synchronize(stream.route);
-    if (result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(synchronize(stream.route));
   }
-  const CUresult result = send_pageable(stream, copy.destination,
-                                        reinterpret_cast<const void*>(copy.source), copy.bytes);
-  return result == CUDA_SUCCESS ? synchronize(stream.route) : result;
+  RCUDA_RETURN_IF_CUDA_ERROR(send_pageable(stream, copy.destination,
+                                           reinterpret_cast<const void*>(copy.source), copy.bytes));
+  return synchronize(stream.route);
 }
 
 // For copies whose two sides have addresses in the worker.

@@ -180,8 +180,7 @@ CudaResult<StreamPoint> passing_stream(const Route& owner) {
   auto stream = found != streams->end() ? reinterpret_cast<CUstream>(found->handle()) : nullptr;
   if (!stream) {
     const InContext scope(owner);
-    const CUresult result = forward_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
-    if (result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(forward_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     auto* created = find<Stream>(stream);
     created->timeline->set_with_legacy(Timeline::WithLegacy::kNo);
     streams->push_back(Ref(created));
@@ -255,9 +254,8 @@ CUresult copy_between_servers(const CopyBetweenServers& copy, CUstream stream, b
   RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream));
   pace(route);
   const StreamPoint issued{route, route.id};
-  const CUresult result =
-      synchronous ? copy_and_wait(copy, issued) : copy_asynchronously(copy, issued);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(synchronous ? copy_and_wait(copy, issued)
+                                         : copy_asynchronously(copy, issued));
   return take_errors(
       {issued.route.session, copy.source.owner.session, copy.destination.owner.session});
 }
@@ -271,8 +269,8 @@ CUresult wait_across_servers(CUstream handle, const StreamRoute& stream, CUevent
   }
   const StreamPoint recorded{route_of(event), 0, event.id};
   pace(stream);
-  const CUresult result = signal_then_await(recorded, {stream, stream.id});
-  return result == CUDA_SUCCESS ? take_errors({stream.session, event.session}) : result;
+  RCUDA_RETURN_IF_CUDA_ERROR(signal_then_await(recorded, {stream, stream.id}));
+  return take_errors({stream.session, event.session});
 }
 
 }  // namespace rcuda::client

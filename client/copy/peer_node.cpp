@@ -45,13 +45,12 @@ CUresult copy_between_servers_of(const CUDA_MEMCPY3D& given,
   copy->reset();
   if (given.WidthInBytes == 0 || given.Height == 0 || given.Depth == 0) return CUDA_SUCCESS;
   NodeSide destination, source;
-  CUresult result =
-      find_side(given.dstMemoryType, given.dstDevice, given.dstArray, given.dstPitch,
-                given.dstHeight, given.dstXInBytes, given.dstY, given.dstZ, given, &destination);
-  if (result != CUDA_SUCCESS) return result;
-  result = find_side(given.srcMemoryType, given.srcDevice, given.srcArray, given.srcPitch,
-                     given.srcHeight, given.srcXInBytes, given.srcY, given.srcZ, given, &source);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_side(given.dstMemoryType, given.dstDevice, given.dstArray,
+                                       given.dstPitch, given.dstHeight, given.dstXInBytes,
+                                       given.dstY, given.dstZ, given, &destination));
+  RCUDA_RETURN_IF_CUDA_ERROR(find_side(given.srcMemoryType, given.srcDevice, given.srcArray,
+                                       given.srcPitch, given.srcHeight, given.srcXInBytes,
+                                       given.srcY, given.srcZ, given, &source));
   if (!destination.session || !source.session || destination.session == source.session) {
     return CUDA_SUCCESS;
   }

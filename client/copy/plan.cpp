@@ -21,8 +21,7 @@ CUresult prepare_mirrors(const Location& destination, const Location& source, bo
   if (is_mirrored(session, source.first, source.bytes)) plan->mirrored |= wire::kSourceMirrored;
   if (plan->mirrored == 0 || plan->captures) return CUDA_SUCCESS;
   if (cpu_copies) {
-    const CUresult result = synchronize(plan->stream->route);
-    if (result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(synchronize(plan->stream->route));
   }
   return push_mirrors(plan->stream->route);
 }

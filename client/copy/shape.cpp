@@ -257,8 +257,7 @@ CUresult capture_shape(const CopyStream& where, ShapeSide destination, ShapeSide
     rows.pitch_bytes = side.wire.pitch_bytes;
     rows.slice_bytes = side.wire.pitch_bytes * side.wire.height;
     StandIn made;
-    const CUresult result = make_stand_in(session, where.route.context, rows, is_source, &made);
-    if (result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(make_stand_in(session, where.route.context, rows, is_source, &made));
     callbacks.push_back(made.callback);
     side.wire.address += made.first - rows.first;
     return CUDA_SUCCESS;
@@ -308,9 +307,8 @@ class BesideArray {
   CUresult make(const Route& owner, const Extent& extent) {
     CUdeviceptr address = 0;
     const InContext scope(owner);
-    const CUresult result =
-        forward_cuMemAlloc_v2(&address, extent.width_bytes * extent.height * extent.depth);
-    if (result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(
+        forward_cuMemAlloc_v2(&address, extent.width_bytes * extent.height * extent.depth));
     side.home = Home::kDevice;
     side.owner.emplace(owner);
     side.wire.address = address;

@@ -122,8 +122,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
     *address = 0;
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const CUresult result = forward_cuMemAlloc_v2(address, bytes);
-  return result == CUDA_SUCCESS ? record(route, *address, bytes, Placement::kDevice) : result;
+  RCUDA_RETURN_IF_CUDA_ERROR(forward_cuMemAlloc_v2(address, bytes));
+  return record(route, *address, bytes, Placement::kDevice);
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, size_t height,
@@ -131,8 +131,8 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, s
   RCUDA_ASSIGN_OR_RETURN(const Route route, find_current_route());
   RCUDA_RETURN_IF_CUDA_ERROR(check_unsafe_call());
   if (!address || !pitch || width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = forward_cuMemAllocPitch_v2(address, pitch, width, height, element_bytes);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      forward_cuMemAllocPitch_v2(address, pitch, width, height, element_bytes));
   size_t bytes = 0;
   if (*pitch < width || __builtin_mul_overflow(*pitch, height, &bytes)) bytes = SIZE_MAX;
   return record(route, *address, bytes, Placement::kDevice);
@@ -145,16 +145,15 @@ CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
   RCUDA_RETURN_IF_CUDA_ERROR(check_beside_capture(stream));
   RCUDA_RETURN_IF_CUDA_ERROR(find_work_route(stream).result());
   RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream));
-  const CUresult result = forward_cuMemAllocAsync(address, bytes, stream);
-  return result == CUDA_SUCCESS ? record_async(route, *address, bytes, stream) : result;
+  RCUDA_RETURN_IF_CUDA_ERROR(forward_cuMemAllocAsync(address, bytes, stream));
+  return record_async(route, *address, bytes, stream);
 }
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
                                  CUstream stream) {
   if (!address) return CUDA_ERROR_INVALID_VALUE;
   RCUDA_RETURN_IF_CUDA_ERROR(check_beside_capture(stream));
-  const CUresult result = forward_cuMemAllocFromPoolAsync(address, bytes, pool, stream);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(forward_cuMemAllocFromPoolAsync(address, bytes, pool, stream));
   const auto& owner = *find<MemoryPool>(pool);
   return record_async(route_of(owner), *address, bytes, stream, pool);
 }
@@ -195,9 +194,8 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphN
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   // Of the parameters, only the address is an output.
   CUDA_MEM_ALLOC_NODE_PARAMS answered = *parameters;
-  const CUresult result =
-      forward_cuGraphAddMemAllocNode(node, graph, dependencies, count, &answered);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      forward_cuGraphAddMemAllocNode(node, graph, dependencies, count, &answered));
   const CUdevice ordinal = parameters->poolProps.location.id;
   const Device* device = Process::get().device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
@@ -244,8 +242,7 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
 
 CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
                   CUmemGenericAllocationHandle handle, unsigned long long flags) {
-  const CUresult result = forward_cuMemMap(address, bytes, offset, handle, flags);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(forward_cuMemMap(address, bytes, offset, handle, flags));
   // The memory belongs to the handle's device. The calling thread may have no current context.
   const auto* memory = find<AllocationHandle>(reinterpret_cast<const void*>(handle));
   if (!memory) return CUDA_ERROR_INVALID_VALUE;

@@ -199,8 +199,7 @@ CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice dev) {
   Device* device;
   RCUDA_RETURN_IF_CUDA_ERROR(find_device(dev, &device));
   if (!context || !valid_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = forward_cuCtxCreate_v2(context, flags, dev);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(forward_cuCtxCreate_v2(context, flags, dev));
   auto* created = find<Context>(*context);
   created->flags = flags;
   push_context(created);

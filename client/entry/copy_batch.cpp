@@ -16,8 +16,7 @@ namespace {
 
 CUresult element_bytes_of(CUarray handle, size_t* bytes) {
   CUDA_ARRAY3D_DESCRIPTOR array;
-  CUresult result = cuArray3DGetDescriptor_v2(&array, handle);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(cuArray3DGetDescriptor_v2(&array, handle));
   *bytes = cuda::format_bytes(array.Format) * array.NumChannels;
   return *bytes == 0 ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
 }
@@ -60,8 +59,7 @@ CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* destinations, CUdeviceptr* sources, 
     if (sizes[i] == 0) return CUDA_ERROR_INVALID_VALUE;
   }
   for (size_t i = 0; i < count; ++i) {
-    const CUresult result = cuMemcpyAsync(destinations[i], sources[i], sizes[i], stream);
-    if (result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(cuMemcpyAsync(destinations[i], sources[i], sizes[i], stream));
   }
   return read_before_return ? cuStreamSynchronize(stream) : CUDA_SUCCESS;
 }

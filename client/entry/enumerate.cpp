@@ -26,8 +26,7 @@ CUresult collect_names(unsigned limit, const Ask& ask, std::vector<std::string>*
   std::vector<char> names(kNamesBytes);
   while (found->size() < limit) {
     size_t bytes = names.size();
-    const CUresult result = ask(static_cast<unsigned>(found->size()), names.data(), &bytes);
-    if (result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(ask(static_cast<unsigned>(found->size()), names.data(), &bytes));
     // No more names, or a name that does not fit into a reply.
     if (bytes == 0 || bytes > names.size() || names[bytes - 1] != '\0') break;
     for (size_t at = 0; at < bytes && found->size() < limit; at += found->back().size() + 1) {
@@ -52,8 +51,7 @@ CUresult cuModuleEnumerateFunctions(CUfunction* functions, unsigned count, CUmod
   };
   RCUDA_RETURN_IF_CUDA_ERROR(collect_names(count, ask, &names));
   for (size_t i = 0; i < names.size(); ++i) {
-    const CUresult result = cuModuleGetFunction(&functions[i], module, names[i].c_str());
-    if (result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(cuModuleGetFunction(&functions[i], module, names[i].c_str()));
   }
   return CUDA_SUCCESS;
 }
@@ -78,8 +76,7 @@ CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned count, CUlibrary 
   };
   RCUDA_RETURN_IF_CUDA_ERROR(collect_names(count, ask, &names));
   for (size_t i = 0; i < names.size(); ++i) {
-    const CUresult result = cuLibraryGetKernel(&kernels[i], library, names[i].c_str());
-    if (result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(cuLibraryGetKernel(&kernels[i], library, names[i].c_str()));
   }
   return CUDA_SUCCESS;
 }
@@ -88,8 +85,7 @@ CUresult cuFuncGetName(const char** name, CUfunction function) {
   if (!name || !function) return CUDA_ERROR_INVALID_VALUE;
   std::vector<char> text(kNamesBytes);
   size_t bytes = text.size();
-  const CUresult result = forward_rcuda_function_name(function, text.data(), &bytes);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(forward_rcuda_function_name(function, text.data(), &bytes));
   if (bytes == 0 || bytes > text.size() || text[bytes - 1] != '\0') return CUDA_ERROR_UNKNOWN;
   // The application may keep the pointer forever.
   static rcuda::Mutex mutex;

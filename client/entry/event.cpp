@@ -89,8 +89,7 @@ CUresult cuEventCreate(CUevent* event, unsigned flags) {
   if ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const CUresult result = forward_cuEventCreate(event, flags);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(forward_cuEventCreate(event, flags));
   auto* created = find<Event>(*event);
   created->flags = flags;
   // Every process that has opened the event may record it, so only the worker knows its state.

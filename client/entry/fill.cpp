@@ -57,8 +57,7 @@ CUresult fill_by(const Fill& fill, CUstream stream, const Forward& forward) {
   const bool visible = location.home != Home::kDevice ||
                        is_mirrored(*route.session, fill.destination, 1);  // a managed variable
   if (visible) {
-    const CUresult result = mirror_for(route, stream, fill.destination);
-    if (result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(mirror_for(route, stream, fill.destination));
   }
   const CUresult result = forward();
   return result == CUDA_SUCCESS && visible && fill.synchronous && !may_capture(stream)

@@ -111,13 +111,13 @@ CUresult cuFuncGetModule(CUmodule* module, CUfunction handle) {
 }
 
 CUresult cuFuncSetCacheConfig(CUfunction handle, CUfunc_cache config) {
-  const CUresult checked = check_configuration(handle, config);
-  return checked == CUDA_SUCCESS ? forward_cuFuncSetCacheConfig(handle, config) : checked;
+  RCUDA_RETURN_IF_CUDA_ERROR(check_configuration(handle, config));
+  return forward_cuFuncSetCacheConfig(handle, config);
 }
 
 CUresult cuFuncSetSharedMemConfig(CUfunction handle, CUsharedconfig config) {
-  const CUresult checked = check_configuration(handle, config);
-  return checked == CUDA_SUCCESS ? forward_cuFuncSetSharedMemConfig(handle, config) : checked;
+  RCUDA_RETURN_IF_CUDA_ERROR(check_configuration(handle, config));
+  return forward_cuFuncSetSharedMemConfig(handle, config);
 }
 
 CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice device) {

@@ -84,8 +84,7 @@ CUresult cuGraphClone(CUgraph* clone, CUgraph handle) {
   Graph* graph;
   RCUDA_RETURN_IF_CUDA_ERROR(resolve_object(handle, &graph));
   if (!clone) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = forward_cuGraphClone(clone, handle);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(forward_cuGraphClone(clone, handle));
   // The worker's clone holds the same user objects as the original.
   auto& held = find<Graph>(*clone)->held = graph->held;
   for (const HeldObject& copied : held) {

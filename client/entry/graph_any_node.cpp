@@ -36,10 +36,9 @@ CUresult add_conditional_node(CUgraphNode* node, CUgraph graph, const CUgraphNod
   if (parameters->size > kMostBodies) return CUDA_ERROR_INVALID_VALUE;
   std::vector<CUgraph> bodies(parameters->size);
   size_t body_count = bodies.size();
-  const CUresult result = forward_rcuda_graph_add_conditional(
+  RCUDA_RETURN_IF_CUDA_ERROR(forward_rcuda_graph_add_conditional(
       node, graph, dependencies, count, parameters->handle, parameters->type,
-      context_or_current(parameters->ctx), bodies.data(), &body_count);
-  if (result != CUDA_SUCCESS) return result;
+      context_or_current(parameters->ctx), bodies.data(), &body_count));
   // The application reads the handles from here as long as the node exists.
   auto& kept = find<GraphNode>(*node)->answers().bodies = std::move(bodies);
   parameters->phGraph_out = kept.data();

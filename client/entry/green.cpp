@@ -78,8 +78,8 @@ CUresult check_type(const CUdevResource* resource, CUdevResourceType type) {
 CUresult create_green(CUdevice dev, unsigned number, unsigned flags, CUgreenCtx* green) {
   CUcontext handle = nullptr;
   unsigned multiprocessors = 0;
-  const CUresult result = forward_rcuda_green_create(dev, number, flags, &multiprocessors, &handle);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      forward_rcuda_green_create(dev, number, flags, &multiprocessors, &handle));
   auto* context = find<Context>(handle);
   context->flags = CU_CTX_MAP_HOST;
   context->multiprocessors = multiprocessors;
@@ -133,9 +133,8 @@ CUresult cuDevSmResourceSplitByCount(CUdevResource* groups, unsigned* count,
   RCUDA_RETURN_IF_CUDA_ERROR(find_owner(*input, &dev));
   unsigned made = groups ? std::min(*count, kMost) : 0;
   CUdevResource rest{};
-  const CUresult result =
-      forward_rcuda_split_resource(dev, input, flags, least, groups, &made, &rest);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      forward_rcuda_split_resource(dev, input, flags, least, groups, &made, &rest));
   if (groups && made > std::min(*count, kMost)) return CUDA_ERROR_UNKNOWN;
   *count = made;
   for (unsigned i = 0; groups && i < made; ++i) set_owner(&groups[i], dev);

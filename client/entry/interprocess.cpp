@@ -91,8 +91,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
 }
 
 CUresult cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle handle) {
-  const CUresult result = forward_cuIpcOpenEventHandle(event, handle);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(forward_cuIpcOpenEventHandle(event, handle));
   auto* opened = find<Event>(*event);
   opened->flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
   opened->state.leave_to_worker();

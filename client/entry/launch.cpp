@@ -52,10 +52,9 @@ class LaunchTail {
 CUresult check_cooperative(CUfunction function, const LaunchShape& shape, const StreamRoute& route,
                            const Device& device) {
   int blocks = 0;
-  const CUresult result = cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+  RCUDA_RETURN_IF_CUDA_ERROR(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
       &blocks, function, static_cast<int>(shape.block[0] * shape.block[1] * shape.block[2]),
-      shape.shared_bytes, 0);
-  if (result != CUDA_SUCCESS) return result;
+      shape.shared_bytes, 0));
   const Context* const context =
       context_of(route.stream ? route_of(*route.stream) : static_cast<const Route&>(route));
   const auto multiprocessors =
@@ -151,8 +150,8 @@ struct LaunchCommand {
     return {tail.bytes().first(packed_bytes), callable.info->parameters};
   }
   CUresult post() {
-    const CUresult result = route.session->post(route, {body, tail.bytes()});
-    return result == CUDA_SUCCESS ? route.session->take_error() : result;
+    RCUDA_RETURN_IF_CUDA_ERROR(route.session->post(route, {body, tail.bytes()}));
+    return route.session->take_error();
   }
   CUresult call() { return route.session->call(route, {body, tail.bytes()}); }
 };

@@ -63,11 +63,11 @@ CUresult add_input(CUlinkState handle, LinkState& state, CUjitInputType type,
     return CUDA_ERROR_INVALID_VALUE;
   }
   const ImageHash hash = hash_image(input);
-  CUresult result = send_image(*state.session, state.context, hash, input);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(send_image(*state.session, state.context, hash, input));
   const NumberOptions numbers(count, options, values);
-  result = forward_rcuda_link_add(handle, type, hash.data(), name ? name : "", numbers.count(),
-                                  numbers.keys.data(), numbers.values.data());
+  CUresult result =
+      forward_rcuda_link_add(handle, type, hash.data(), name ? name : "", numbers.count(),
+                             numbers.keys.data(), numbers.values.data());
   fetch_logs(handle, state);
   return result;
 }
@@ -84,10 +84,10 @@ CUresult cuLinkCreate_v2(unsigned count, CUjit_option* options, void** values, C
   if (!state || !readable(count, options, values)) return CUDA_ERROR_INVALID_VALUE;
   const LogBuffers logs = log_buffers(std::span(options, count), values);
   const NumberOptions numbers(count, options, values);
-  const CUresult result = forward_rcuda_link_create(
-      numbers.count(), numbers.keys.data(), numbers.values.data(),
-      static_cast<unsigned>(logs.info.capacity), static_cast<unsigned>(logs.error.capacity), state);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      forward_rcuda_link_create(numbers.count(), numbers.keys.data(), numbers.values.data(),
+                                static_cast<unsigned>(logs.info.capacity),
+                                static_cast<unsigned>(logs.error.capacity), state));
   auto* created = find<LinkState>(*state);
   created->logs = logs;
   fetch_logs(*state, *created);

@@ -85,14 +85,13 @@ CUresult allocate_in_worker(const Route& route, CUdeviceptr* pointer, size_t byt
   CUdeviceptr address = 0;
   // A driver packs small allocations into shared pages, so the size is rounded up to whole pages.
   // In the worker the memory is attached globally, because the worker's own kernels read it, too.
-  CUresult result = forward_cuMemAllocManaged(
-      &address, (bytes + kLargeBytes - 1) / kLargeBytes * kLargeBytes, CU_MEM_ATTACH_GLOBAL);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(forward_cuMemAllocManaged(
+      &address, (bytes + kLargeBytes - 1) / kLargeBytes * kLargeBytes, CU_MEM_ATTACH_GLOBAL));
   allocation.base = address;
-  result = record_memory(std::move(allocation));
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(record_memory(std::move(allocation)));
   const Device& device = *Process::get().device(static_cast<CUdevice>(route.device));
-  result = mirror_managed(*route.session, route.context, address, bytes, device.info.total_bytes);
+  CUresult result =
+      mirror_managed(*route.session, route.context, address, bytes, device.info.total_bytes);
   if (result != CUDA_SUCCESS) {
     (void)Process::get().memory().remove(address);
     (void)forward_cuMemFree_v2(address, &route);
@@ -112,8 +111,7 @@ CUresult prefetch_batch(const CUdeviceptr* addresses, const size_t* bytes, size_
   }
   std::vector<Allocation> ranges(count);
   for (size_t i = 0; i < count; ++i) {
-    const CUresult result = find_managed(addresses[i], bytes[i], &ranges[i]);
-    if (result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(find_managed(addresses[i], bytes[i], &ranges[i]));
   }
   std::vector<const CUmemLocation*> places(count);
   for (size_t k = 0; k < location_count; ++k) {
@@ -218,9 +216,8 @@ CUresult cuMemRangeGetAttributes(void** data, size_t* data_bytes, CUmem_range_at
                                  size_t count, CUdeviceptr address, size_t bytes) {
   if (!data || !data_bytes || !attributes || count == 0) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < count; ++i) {
-    const CUresult result =
-        cuMemRangeGetAttribute(data[i], data_bytes[i], attributes[i], address, bytes);
-    if (result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(
+        cuMemRangeGetAttribute(data[i], data_bytes[i], attributes[i], address, bytes));
   }
   return CUDA_SUCCESS;
 }

@@ -146,60 +146,53 @@ extern "C" {
 
 CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value,
                                 unsigned flags) {
-  const CUresult result = prepare_wait(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, address, flags);
-  return result == CUDA_SUCCESS ? forward_cuStreamWaitValue32_v2(stream, address, value, flags)
-                                : result;
+  RCUDA_RETURN_IF_CUDA_ERROR(prepare_wait(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, address, flags));
+  return forward_cuStreamWaitValue32_v2(stream, address, value, flags);
 }
 
 CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value,
                                 unsigned flags) {
-  const CUresult result = prepare_wait(stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, address, flags);
-  return result == CUDA_SUCCESS ? forward_cuStreamWaitValue64_v2(stream, address, value, flags)
-                                : result;
+  RCUDA_RETURN_IF_CUDA_ERROR(prepare_wait(stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, address, flags));
+  return forward_cuStreamWaitValue64_v2(stream, address, value, flags);
 }
 
 CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value,
                                  unsigned flags) {
-  const CUresult result = prepare_write(stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, address, flags);
-  return result == CUDA_SUCCESS ? forward_cuStreamWriteValue32_v2(stream, address, value, flags)
-                                : result;
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      prepare_write(stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, address, flags));
+  return forward_cuStreamWriteValue32_v2(stream, address, value, flags);
 }
 
 CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value,
                                  unsigned flags) {
-  const CUresult result = prepare_write(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, address, flags);
-  return result == CUDA_SUCCESS ? forward_cuStreamWriteValue64_v2(stream, address, value, flags)
-                                : result;
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      prepare_write(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, address, flags));
+  return forward_cuStreamWriteValue64_v2(stream, address, value, flags);
 }
 
 CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned count,
                                CUstreamBatchMemOpParams* operations, unsigned flags) {
   if (flags != 0 || (!operations && count != 0)) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = prepare(stream, {operations, count});
-  return result == CUDA_SUCCESS ? forward_cuStreamBatchMemOp_v2(stream, count, operations, flags)
-                                : result;
+  RCUDA_RETURN_IF_CUDA_ERROR(prepare(stream, {operations, count}));
+  return forward_cuStreamBatchMemOp_v2(stream, count, operations, flags);
 }
 
 CUresult cuGraphAddBatchMemOpNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
                                   size_t count, const CUDA_BATCH_MEM_OP_NODE_PARAMS* batch) {
-  const CUresult result = prepare_node(graph, wire::Kind::kGraph, batch);
-  return result == CUDA_SUCCESS
-             ? forward_cuGraphAddBatchMemOpNode(node, graph, dependencies, count, batch)
-             : result;
+  RCUDA_RETURN_IF_CUDA_ERROR(prepare_node(graph, wire::Kind::kGraph, batch));
+  return forward_cuGraphAddBatchMemOpNode(node, graph, dependencies, count, batch);
 }
 
 CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode node,
                                         const CUDA_BATCH_MEM_OP_NODE_PARAMS* batch) {
-  const CUresult result = prepare_node(node, wire::Kind::kGraphNode, batch);
-  return result == CUDA_SUCCESS ? forward_cuGraphBatchMemOpNodeSetParams(node, batch) : result;
+  RCUDA_RETURN_IF_CUDA_ERROR(prepare_node(node, wire::Kind::kGraphNode, batch));
+  return forward_cuGraphBatchMemOpNodeSetParams(node, batch);
 }
 
 CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec executable, CUgraphNode node,
                                             const CUDA_BATCH_MEM_OP_NODE_PARAMS* batch) {
-  const CUresult result = prepare_node(executable, wire::Kind::kGraphExec, batch);
-  return result == CUDA_SUCCESS
-             ? forward_cuGraphExecBatchMemOpNodeSetParams(executable, node, batch)
-             : result;
+  RCUDA_RETURN_IF_CUDA_ERROR(prepare_node(executable, wire::Kind::kGraphExec, batch));
+  return forward_cuGraphExecBatchMemOpNodeSetParams(executable, node, batch);
 }
 
 }  // extern "C"

@@ -101,8 +101,8 @@ CUresult read_options(unsigned count, const CUlibraryOption* keys, void* const* 
 CUresult read_options(unsigned jit_count, const CUjit_option* jit_keys, void* const* jit_values,
                       unsigned count, const CUlibraryOption* keys, void* const* values,
                       JitOptions* options) {
-  const CUresult result = read_options(jit_count, jit_keys, jit_values, options);
-  return result == CUDA_SUCCESS ? read_options(count, keys, values, options) : result;
+  RCUDA_RETURN_IF_CUDA_ERROR(read_options(jit_count, jit_keys, jit_values, options));
+  return read_options(count, keys, values, options);
 }
 
 // Copies the parts, for when the application may free or reuse its memory after the call.
@@ -170,14 +170,12 @@ CUresult find_global(CUmodule handle, Module& module, const char* name, Module::
     return CUDA_SUCCESS;
   }
   unsigned is_managed = 0;
-  CUresult result =
-      forward_rcuda_module_global(handle, name, &found->address, &found->bytes, &is_managed);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      forward_rcuda_module_global(handle, name, &found->address, &found->bytes, &is_managed));
   const Route route = route_of(module);
   Library* library = module.library.load(std::memory_order_acquire);
-  result = add_variable(library ? library->variables : module.variables, found->address,
-                        found->bytes, route, is_managed != 0);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(add_variable(library ? library->variables : module.variables,
+                                          found->address, found->bytes, route, is_managed != 0));
   module.globals.emplace(name, *found);
   return CUDA_SUCCESS;
 }
@@ -343,13 +341,12 @@ CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary libra
   const bool known = object && name && current;
   Module::Global found;
   if (!known || !KnownGlobals::get().find(object, *current, name, &found)) {
-    const CUresult result = forward_cuLibraryGetGlobal(&found.address, &found.bytes, library, name);
-    if (result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(
+        forward_cuLibraryGetGlobal(&found.address, &found.bytes, library, name));
     if (!object) return CUDA_ERROR_INVALID_HANDLE;
     const Route owner = known ? *current : any_route();
-    const CUresult added =
-        add_variable(object->variables, found.address, found.bytes, owner, false);
-    if (added != CUDA_SUCCESS) return added;
+    RCUDA_RETURN_IF_CUDA_ERROR(
+        add_variable(object->variables, found.address, found.bytes, owner, false));
     if (known) {
       KnownGlobals::get().note(object, *current, name, found);
     }
@@ -362,8 +359,8 @@ CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary libra
 // A driver also returns this if the symbol is not a unified function (580 on an H100).
 CUresult cuLibraryGetUnifiedFunction(void**, CUlibrary handle, const char*) {
   Library* library;
-  const CUresult result = find_library(handle, &library);
-  return result == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : result;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_library(handle, &library));
+  return CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary library,
@@ -371,13 +368,11 @@ CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary libr
   if (!address && !bytes) return CUDA_ERROR_INVALID_VALUE;  // one may be null
   CUdeviceptr found = 0;
   size_t size = 0;
-  const CUresult result = forward_cuLibraryGetManaged(&found, &size, library, name);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(forward_cuLibraryGetManaged(&found, &size, library, name));
   // The application accesses the variable at this address.
   auto* const object = find<Library>(library);
   if (!object) return CUDA_ERROR_INVALID_HANDLE;
-  const CUresult added = add_variable(object->variables, found, size, any_route(), true);
-  if (added != CUDA_SUCCESS) return added;
+  RCUDA_RETURN_IF_CUDA_ERROR(add_variable(object->variables, found, size, any_route(), true));
   if (address) *address = found;
   if (bytes) *bytes = size;
   return CUDA_SUCCESS;

@@ -25,13 +25,13 @@ extern "C" {
 
 CUresult cuDeviceRegisterAsyncNotification(CUdevice device, CUasyncCallback callback, void*,
                                            CUasyncCallbackHandle* handle) {
-  const CUresult result = check_device(device);
-  return result == CUDA_SUCCESS ? Notifications::get().add(device, callback, handle) : result;
+  RCUDA_RETURN_IF_CUDA_ERROR(check_device(device));
+  return Notifications::get().add(device, callback, handle);
 }
 
 CUresult cuDeviceUnregisterAsyncNotification(CUdevice device, CUasyncCallbackHandle handle) {
-  const CUresult result = check_device(device);
-  return result == CUDA_SUCCESS ? Notifications::get().remove(device, handle) : result;
+  RCUDA_RETURN_IF_CUDA_ERROR(check_device(device));
+  return Notifications::get().remove(device, handle);
 }
 
 }  // extern "C"

@@ -113,9 +113,8 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_size, int* block_si
   for (int rounded = (largest + warp - 1) / warp * warp; rounded > 0; rounded -= warp) {
     const int size = std::min(rounded, largest);
     int blocks = 0;
-    const CUresult result = cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-        &blocks, function, size, shared_of_block ? shared_of_block(size) : shared_bytes, flags);
-    if (result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+        &blocks, function, size, shared_of_block ? shared_of_block(size) : shared_bytes, flags));
     if (blocks * size > best_threads) {
       best_threads = blocks * size;
       best_size = size;

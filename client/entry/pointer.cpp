@@ -202,8 +202,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr a
   if (allocation->placement == Placement::kMapped && allocation->session == route.session) {
     CUdeviceptr first = 0;
     size_t size = 0;
-    const CUresult result = forward_cuMemGetAddressRange_v2(&first, &size, address);
-    if (result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(forward_cuMemGetAddressRange_v2(&first, &size, address));
     // A driver returns zero for host memory (580 on an H200).
     if (first && !route.session->accepts(first, size, "mapped memory")) return kSessionLost;
     if (base) *base = first;

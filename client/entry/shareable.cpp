@@ -125,8 +125,8 @@ CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHan
   forget_closed();
   Exported made;
   made.device = static_cast<CUdevice>(allocation->device);
-  const CUresult result = forward_rcuda_allocation_export(handle, &made.token, sizeof made.token);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      forward_rcuda_allocation_export(handle, &made.token, sizeof made.token));
   return share(std::move(made), shareable);
 }
 
@@ -151,8 +151,8 @@ CUresult cuMemPoolExportToShareableHandle(void* shareable, CUmemoryPool pool,
   forget_closed();
   Exported made;
   made.device = static_cast<CUdevice>(exported_pool->device);
-  const CUresult result = forward_rcuda_pool_export(pool, &made.token, sizeof made.token);
-  return result == CUDA_SUCCESS ? share(std::move(made), shareable) : result;
+  RCUDA_RETURN_IF_CUDA_ERROR(forward_rcuda_pool_export(pool, &made.token, sizeof made.token));
+  return share(std::move(made), shareable);
 }
 
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* shareable,
@@ -174,9 +174,8 @@ CUresult cuMemPoolImportPointer(CUdeviceptr* address, CUmemoryPool pool,
   if (!address || !data || !imported) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
   CUdeviceptr found = 0;
-  const CUresult result =
-      explain_import(forward_rcuda_pool_import_pointer(&found, &allocation.bytes, pool, data));
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      explain_import(forward_rcuda_pool_import_pointer(&found, &allocation.bytes, pool, data)));
   allocation.base = found;
   allocation.placement = Placement::kDeviceAsync;
   allocation.session = imported->session;
@@ -196,8 +195,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
   RCUDA_ASSIGN_OR_RETURN(const Route route,
                          find_address_route(reinterpret_cast<CUdeviceptr>(address)));
   rcuda::MutexLock lock(route.session->references_mutex());
-  const CUresult result = forward_cuMemRetainAllocationHandle(handle, address);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(forward_cuMemRetainAllocationHandle(handle, address));
   // If the application had released the handle completely, the worker returns a new handle, and
   // this is its first reference.
   ++find_allocation(*handle)->retained;

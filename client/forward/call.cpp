@@ -174,8 +174,7 @@ CUresult Call::read_rest(api::Blob* blob) {
   while (blob->size() < blob_bytes_) {
     const wire::BlobReadBody body{.offset = blob->size(), .blob = blob_, .reserved = 0};
     Reply reply;
-    const CUresult result = client::call(*route_, body, api::kBlobPieceBytes, &reply);
-    if (result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(client::call(*route_, body, api::kBlobPieceBytes, &reply));
     const auto piece = reply.body();
     if (piece.empty() || piece.size() > blob_bytes_ - blob->size()) return bad_reply();
     blob->insert(blob->end(), piece.begin(), piece.end());

@@ -151,9 +151,8 @@ Result<VisibleSelection> visible_devices(const std::vector<DeviceAddress>& pool,
   if (!list) return VisibleSelection{pool, {}};
   std::vector<std::string> known;
   if (cuda::lists_uuids(list)) {
-    Result<std::vector<std::string>> read = uuids();
-    if (!read) return read.status();
-    known = std::move(read).value();
+    RCUDA_ASSIGN_OR_RETURN(std::vector<std::string> read, uuids());
+    known = std::move(read);
   }
   const cuda::VisibleDevices chosen =
       cuda::select_devices(list, pool.size(), [&](size_t i) { return known[i]; });

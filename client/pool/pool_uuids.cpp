@@ -8,20 +8,18 @@
 namespace rcuda::client {
 
 Result<std::vector<std::string>> uuids_of(const std::vector<DeviceAddress>& pool) {
-  Result<std::vector<ServerDevices>> servers = group_by_server(pool);
-  if (!servers) return servers.status();
+  RCUDA_ASSIGN_OR_RETURN(std::vector<ServerDevices> servers, group_by_server(pool));
   std::vector<std::string> uuids(pool.size());
-  for (const ServerDevices& server : *servers) {
-    const auto body = wire::ask(server.host, server.port, wire::MessageType::kGpuQuery, {},
-                                wire::MessageType::kGpuReport);
-    if (!body.ok()) return body.status();
-    const Result<wire::GpuReport> report = wire::decode<wire::GpuReport>(*body);
-    if (!report) return report.status();
+  for (const ServerDevices& server : servers) {
+    RCUDA_ASSIGN_OR_RETURN(const auto body,
+                           wire::ask(server.host, server.port, wire::MessageType::kGpuQuery, {},
+                                     wire::MessageType::kGpuReport));
+    RCUDA_ASSIGN_OR_RETURN(const wire::GpuReport report, wire::decode<wire::GpuReport>(body));
     for (size_t i = 0; i < server.gpus.size(); ++i) {
-      const auto found =
-          std::find_if(report->gpus.begin(), report->gpus.end(),
-                       [&](const auto& gpu) { return gpu.ordinal == server.gpus[i]; });
-      if (found == report->gpus.end()) {
+      const auto found = std::find_if(report.gpus.begin(), report.gpus.end(), [&](const auto& gpu) {
+        return gpu.ordinal == server.gpus[i];
+      });
+      if (found == report.gpus.end()) {
         return Status(Code::kNotFound,
                       device_text(pool[server.ordinals[i]]) +
                           ": the server has no such GPU; rcuda-smi lists its GPUs");

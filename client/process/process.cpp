@@ -188,13 +188,12 @@ Status Process::connect() {
     RCUDA_RETURN_IF_ERROR(trace::start(file.c_str()));
   }
   trace::Span span("connect");
-  Result<wire::Hello> hello = make_hello();
-  if (!hello) return hello.status();
+  RCUDA_ASSIGN_OR_RETURN(wire::Hello hello, make_hello());
   SessionOptions options;
   options.medium = transport::find_medium(set.transport.get());  // null for auto
   options.credentials = &credentials;
   options.synchronous = set.synchronous.get();
-  options.hello = std::move(hello).value();
+  options.hello = std::move(hello);
   options.hello.wait_ms = static_cast<uint32_t>(set.wait.milliseconds().count());
   // The workers know the valid values, and refuse the session for any other.
   options.hello.p2p_strategy = set.p2p_strategy.get();
@@ -203,22 +202,18 @@ Status Process::connect() {
   const auto environment = [](const char* name) {
     return static_cast<const char*>(::secure_getenv(name));
   };
-  Result<std::vector<DeviceAddress>> pool = devices_from(environment);
-  if (!pool) return pool.status();
-  Result<std::vector<DeviceAddress>> selected = selected_devices(*pool, environment);
-  if (!selected) return selected.status();
-  const std::vector<DeviceAddress>& chosen = *selected;
-  Result<std::vector<ServerDevices>> servers = group_by_server(chosen);
-  if (!servers) return servers.status();
+  RCUDA_ASSIGN_OR_RETURN(std::vector<DeviceAddress> pool, devices_from(environment));
+  RCUDA_ASSIGN_OR_RETURN(std::vector<DeviceAddress> selected, selected_devices(pool, environment));
+  const std::vector<DeviceAddress>& chosen = selected;
+  RCUDA_ASSIGN_OR_RETURN(std::vector<ServerDevices> servers, group_by_server(chosen));
 
-  if (servers->size() > wire::kMostServers) {
-    return Status(Code::kInvalidArgument, "RCUDA_DEVICES names " + std::to_string(servers->size()) +
+  if (servers.size() > wire::kMostServers) {
+    return Status(Code::kInvalidArgument, "RCUDA_DEVICES names " + std::to_string(servers.size()) +
                                               " servers; a program can use " +
                                               std::to_string(wire::kMostServers));
   }
-  const Result<bool> eager = connects_eagerly(servers->size());
-  if (!eager) return eager.status();
-  options.hello.servers = static_cast<uint32_t>(servers->size());
+  RCUDA_ASSIGN_OR_RETURN(const bool eager, connects_eagerly(servers.size()));
+  options.hello.servers = static_cast<uint32_t>(servers.size());
   options.hello.devices_left = static_cast<uint32_t>(chosen.size());
   options.hello.taken = own_addresses();
   // Keeps the sessions of the earlier servers alive: a server may end idle sessions.
@@ -227,10 +222,9 @@ Status Process::connect() {
   };
 
   devices_.resize(chosen.size());
-  for (const ServerDevices& server : *servers) {
-    Result<std::unique_ptr<Session>> opened = Session::open(server, options);
-    if (!opened) return opened.status();
-    Session* const session = sessions_.emplace_back(std::move(opened).value()).get();
+  for (const ServerDevices& server : servers) {
+    RCUDA_ASSIGN_OR_RETURN(std::unique_ptr<Session> opened, Session::open(server, options));
+    Session* const session = sessions_.emplace_back(std::move(opened)).get();
     const wire::Welcome& welcome = session->welcome();
     options.hello.taken.insert(options.hello.taken.end(), welcome.windows.begin(),
                                welcome.windows.end());
@@ -253,7 +247,7 @@ Status Process::connect() {
     }
   }
   peers_.set_workers(sessions_.size());
-  if (*eager) peers_.introduce_all(sessions_);
+  if (eager) peers_.introduce_all(sessions_);
   return {};
 }
 

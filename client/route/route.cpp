@@ -220,8 +220,7 @@ CUresult await_idle(Session& session, wire::ObjectId context) {
 }
 
 CUresult synchronize_with_greens(Session& session, wire::ObjectId context) {
-  const CUresult result = synchronize_context(session, context);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(synchronize_context(session, context));
   std::vector<wire::ObjectId> greens;
   select<Context>([&](Context& other) {
     if (other.green && other.session == &session && owning_context(other).id == context) {
@@ -240,8 +239,8 @@ wire::ObjectId owning_context_id(const Route& route) {
 }
 
 CUresult post(const Route& route, const wire::Command& command) {
-  const CUresult result = route.session->post(route, command);
-  return result == CUDA_SUCCESS ? route.session->take_error() : result;
+  RCUDA_RETURN_IF_CUDA_ERROR(route.session->post(route, command));
+  return route.session->take_error();
 }
 
 CUresult malformed_reply(const Route& route, uint16_t opcode) {

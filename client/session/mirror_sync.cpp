@@ -1,5 +1,7 @@
 #include "client/session/mirror_sync.h"
 
+#include "common/cuda/return_if_error.h"
+
 namespace rcuda::client {
 
 void MirrorSync::host_function_arrived(uint64_t loan) {
@@ -28,8 +30,7 @@ CUresult MirrorSync::fetch(MirrorQuestions* asked) {
   if (!known) return CUDA_SUCCESS;
   const uint64_t waits = timelines_.waits();
   const uint64_t of_others = timelines_.waits_of_others();
-  const CUresult result = known->pull(session_, asked);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(known->pull(session_, asked));
   // The answer that came with this wait lacks the results of waits of other threads since then.
   if (!asked || asked->waits_of_others == of_others) fetched_waits_.store(waits);
   return CUDA_SUCCESS;

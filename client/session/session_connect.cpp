@@ -67,10 +67,10 @@ struct Session::Approach {
 Result<Session::Approach> Session::reach(const ServerDevices& server, const SessionOptions& options,
                                          const wire::Credentials& credentials) {
   const transport::Medium* const wanted = server.medium ? server.medium : options.medium;
-  Result<wire::Connection> connection = wire::connect_server(
-      server.host, server.port, wanted, options.connect_timeout, credentials.trusted.get());
-  if (!connection) return connection.status();
-  Approach approach{std::move(connection).value(), wanted ? "" : "the server is on this machine"};
+  RCUDA_ASSIGN_OR_RETURN(wire::Connection connection,
+                         wire::connect_server(server.host, server.port, wanted,
+                                              options.connect_timeout, credentials.trusted.get()));
+  Approach approach{std::move(connection), wanted ? "" : "the server is on this machine"};
   if (approach.connection.medium->traits.reach != transport::Reach::kNetwork) return approach;
   RCUDA_RETURN_IF_ERROR(wire::identify(&approach.connection, server.host, server.port, credentials,
                                        Clock::now() + options.answer_timeout)
@@ -85,13 +85,12 @@ Status Session::connect(const ServerDevices& server, const SessionOptions& optio
   const std::string address = address_of(server);
   const wire::Credentials defaults;
   const wire::Credentials& credentials = options.credentials ? *options.credentials : defaults;
-  Result<Approach> approach = reach(server, options, credentials);
-  if (!approach) return approach.status();
+  RCUDA_ASSIGN_OR_RETURN(Approach approach, reach(server, options, credentials));
   server_ = server;
   index_ = options.hello.worker;
   synchronous_ = options.synchronous;
-  encrypted_ = approach->connection.key.has_value();
-  must_encrypt_ = approach->connection.must_encrypt;
+  encrypted_ = approach.connection.key.has_value();
+  must_encrypt_ = approach.connection.must_encrypt;
 
   wire::Hello hello = options.hello;
   hello.devices = server.gpus;
@@ -102,11 +101,11 @@ Status Session::connect(const ServerDevices& server, const SessionOptions& optio
     if (options.while_waiting) options.while_waiting();
   };
   Result<wire::Welcome> welcome =
-      wire::request_session(&approach->connection, hello, options.answer_timeout, waits);
+      wire::request_session(&approach.connection, hello, options.answer_timeout, waits);
   if (!welcome) return Status(welcome.status()).with_context(address);
-  if (!welcome->fell_back.empty()) approach->why = "the server: " + welcome->fell_back;
+  if (!welcome->fell_back.empty()) approach.why = "the server: " + welcome->fell_back;
   RCUDA_RETURN_IF_ERROR(keep_welcome(std::move(welcome).value(), hello.taken));
-  return link_up(std::move(approach).value(), options);
+  return link_up(std::move(approach), options);
 }
 
 // Takes what the worker says of itself and of its devices.

@@ -72,9 +72,8 @@ Result<std::unique_ptr<Staging>> Staging::open(Session& session, const wire::Rea
     return Status(Code::kProtocol, "the worker offers a staging region of " +
                                        std::to_string(ready.staging_bytes) + " bytes");
   }
-  Result<void*> mapping = session.link().map(staging->region_, ready.staging_bytes);
-  if (!mapping) return mapping.status();
-  staging->mapping_ = static_cast<std::byte*>(*mapping);
+  RCUDA_ASSIGN_OR_RETURN(void* mapping, session.link().map(staging->region_, ready.staging_bytes));
+  staging->mapping_ = static_cast<std::byte*>(mapping);
   const uint64_t offered = ready.staging_bytes / kSlotBytes;
   const auto slots = static_cast<uint32_t>(std::min<uint64_t>(offered, kMostSlots));
   if (slots < offered) {

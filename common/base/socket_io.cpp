@@ -139,10 +139,9 @@ Result<size_t> try_recv_with_fds(const Socket& socket, std::span<std::byte> byte
 
 Status send_all(const Socket& socket, std::span<const std::byte> bytes, Deadline deadline) {
   while (!bytes.empty()) {
-    Result<size_t> sent = try_send_with_fd(socket, bytes, -1);
-    if (!sent) return sent.status();
-    if (*sent == 0) RCUDA_RETURN_IF_ERROR(wait_for(socket.fd(), POLLOUT, deadline));
-    bytes = bytes.subspan(*sent);
+    RCUDA_ASSIGN_OR_RETURN(size_t sent, try_send_with_fd(socket, bytes, -1));
+    if (sent == 0) RCUDA_RETURN_IF_ERROR(wait_for(socket.fd(), POLLOUT, deadline));
+    bytes = bytes.subspan(sent);
   }
   return {};
 }
@@ -151,10 +150,9 @@ Status send_all(const Socket& socket, std::span<const std::byte> bytes, Deadline
 Status recv_all(const Socket& socket, std::span<std::byte> bytes, Deadline deadline) {
   std::vector<UniqueFd> unwanted;
   while (!bytes.empty()) {
-    Result<size_t> received = try_recv_with_fds(socket, bytes, unwanted);
-    if (!received) return received.status();
-    if (*received == 0) RCUDA_RETURN_IF_ERROR(wait_for(socket.fd(), POLLIN, deadline));
-    bytes = bytes.subspan(*received);
+    RCUDA_ASSIGN_OR_RETURN(size_t received, try_recv_with_fds(socket, bytes, unwanted));
+    if (received == 0) RCUDA_RETURN_IF_ERROR(wait_for(socket.fd(), POLLIN, deadline));
+    bytes = bytes.subspan(received);
   }
   return {};
 }
@@ -175,11 +173,10 @@ Status send_with_fds(int socket, std::span<const std::byte> bytes, std::span<con
   while (!bytes.empty()) {
     RCUDA_RETURN_IF_ERROR(wait_for(socket, POLLOUT, deadline));
     const bool more_fds = fds.size() > 1;
-    Result<size_t> sent =
-        try_send_with_fd(socket, more_fds ? bytes.first(1) : bytes, fds.empty() ? -1 : fds[0]);
-    if (!sent) return sent.status();
-    if (*sent != 0 && !fds.empty()) fds = fds.subspan(1);
-    bytes = bytes.subspan(*sent);
+    RCUDA_ASSIGN_OR_RETURN(size_t sent, try_send_with_fd(socket, more_fds ? bytes.first(1) : bytes,
+                                                         fds.empty() ? -1 : fds[0]));
+    if (sent != 0 && !fds.empty()) fds = fds.subspan(1);
+    bytes = bytes.subspan(sent);
   }
   return {};
 }
@@ -188,10 +185,9 @@ Status recv_with_fds(int socket, std::span<std::byte> bytes, std::vector<UniqueF
                      Deadline deadline) {
   while (!bytes.empty()) {
     RCUDA_RETURN_IF_ERROR(wait_for(socket, POLLIN, deadline));
-    Result<size_t> received = try_recv_with_fds(socket, bytes, fds);
-    if (!received) return received.status();
+    RCUDA_ASSIGN_OR_RETURN(size_t received, try_recv_with_fds(socket, bytes, fds));
     RCUDA_RETURN_IF_ERROR(check_fds(fds));
-    bytes = bytes.subspan(*received);
+    bytes = bytes.subspan(received);
   }
   return {};
 }

@@ -69,6 +69,7 @@ class [[nodiscard]] Result {
   bool ok() const { return value_.has_value(); }
   explicit operator bool() const { return ok(); }
   const Status& status() const { return status_; }
+  const Status& error() const { return status_; }
 
   T& value() & { return *value_; }
   const T& value() const& { return *value_; }
@@ -93,3 +94,14 @@ class [[nodiscard]] Result {
       return status_macro_;                                            \
     }                                                                  \
   } while (0)
+
+// RCUDA_ASSIGN_OR_RETURN(declaration, expression): declares a variable with the value of the
+// expression's Result or CudaResult. Without a value, makes the calling function return the error.
+#define RCUDA_ASSIGN_OR_RETURN(declaration, expression) \
+  RCUDA_ASSIGN_OR_RETURN_AS(declaration, expression, __LINE__)
+#define RCUDA_ASSIGN_OR_RETURN_AS(declaration, expression, line) \
+  RCUDA_ASSIGN_OR_RETURN_IN(declaration, expression, line)
+#define RCUDA_ASSIGN_OR_RETURN_IN(declaration, expression, line) \
+  auto result_of_##line = (expression);                          \
+  if (!result_of_##line) return result_of_##line.error();        \
+  declaration = *std::move(result_of_##line)

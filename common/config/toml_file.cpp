@@ -107,10 +107,9 @@ Result<std::vector<TomlItem>> read_toml_file(const std::string& path) {
 }
 
 Status load_toml_file(Registry& registry, const std::string& path, const char* others) {
-  const Result<std::vector<TomlItem>> items = read_toml_file(path);
-  if (!items.ok()) return items.status();
+  RCUDA_ASSIGN_OR_RETURN(const std::vector<TomlItem> items, read_toml_file(path));
   std::map<std::string, std::string> values;
-  for (const TomlItem& item : *items) {
+  for (const TomlItem& item : items) {
     if (item.kind == TomlItem::Kind::kTable) continue;
     if (item.keys.size() > 1 && item.keys.front() == others) continue;
     std::string name;

@@ -116,10 +116,9 @@ Result<Certificate> parse_certificate(std::string_view pem) {
 }
 
 Result<Certificate> load_certificate(const std::string& path) {
-  Result<std::string> pem = read_private_file(path, kMostBytes);
-  if (!pem.ok()) return pem.status();
-  Result<Certificate> parsed = parse_certificate(*pem);
-  OPENSSL_cleanse(pem->data(), pem->size());
+  RCUDA_ASSIGN_OR_RETURN(std::string pem, read_private_file(path, kMostBytes));
+  Result<Certificate> parsed = parse_certificate(pem);
+  OPENSSL_cleanse(pem.data(), pem.size());
   if (parsed.ok()) return parsed;
   return Status(parsed.status())
       .with_context(path +
@@ -130,13 +129,11 @@ Result<Certificate> load_certificate(const std::string& path) {
 Result<Certificate> load_or_make_certificate(const std::string& path, const std::string& host) {
   Result<Certificate> loaded = load_certificate(path);
   if (loaded.ok() || loaded.status().code() != Code::kNotFound) return loaded;
-  const Result<Certificate> made = make_certificate(host);
-  if (!made.ok()) return made.status();
-  Result<std::string> pem = to_pem(*made);
-  if (!pem.ok()) return pem.status();
+  RCUDA_ASSIGN_OR_RETURN(const Certificate made, make_certificate(host));
+  RCUDA_ASSIGN_OR_RETURN(std::string pem, to_pem(made));
   RCUDA_RETURN_IF_ERROR(make_folders_above(path));
-  const Result<bool> created = create_private_file(path, *pem);
-  OPENSSL_cleanse(pem->data(), pem->size());
+  const Result<bool> created = create_private_file(path, pem);
+  OPENSSL_cleanse(pem.data(), pem.size());
   if (!created.ok()) return created.status();
   // Another process may have made the file first, so load it.
   return load_certificate(path);

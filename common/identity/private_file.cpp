@@ -117,9 +117,8 @@ Result<std::string> read_to_end(int file, const std::string& path, size_t most_b
 }
 
 Result<std::string> read_private_file(const std::string& path, size_t most_bytes) {
-  const Result<UniqueFd> file = open_private_file(path);
-  if (!file.ok()) return file.status();
-  return read_to_end(file->get(), path, most_bytes);
+  RCUDA_ASSIGN_OR_RETURN(const UniqueFd file, open_private_file(path));
+  return read_to_end(file.get(), path, most_bytes);
 }
 
 Status replace_private_file(const std::string& path, const std::string& text) {

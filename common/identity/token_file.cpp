@@ -78,9 +78,8 @@ Result<TokenFile> TokenFile::parse(std::string_view text) {
 }
 
 Result<TokenFile> TokenFile::load(const std::string& path) {
-  const Result<std::string> text = read_private_file(path, kMostBytes);
-  if (!text.ok()) return text.status();
-  Result<TokenFile> file = parse(*text);
+  RCUDA_ASSIGN_OR_RETURN(const std::string text, read_private_file(path, kMostBytes));
+  Result<TokenFile> file = parse(text);
   if (!file.ok()) return Status(file.status()).with_context(path);
   return file;
 }

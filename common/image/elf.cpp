@@ -40,8 +40,7 @@ bool section_count(Bytes bytes, const Elf64_Ehdr& header, uint64_t* count) {
 }  // namespace
 
 Result<uint64_t> elf_size(Bytes bytes) {
-  const Result<Elf64_Ehdr> header = read_header(bytes);
-  if (!header.ok()) return header.status();
+  RCUDA_ASSIGN_OR_RETURN(const Elf64_Ehdr header, read_header(bytes));
 
   uint64_t end = sizeof(Elf64_Ehdr);
   const auto cover = [&](uint64_t offset, uint64_t size) {
@@ -50,46 +49,43 @@ Result<uint64_t> elf_size(Bytes bytes) {
     return true;
   };
   uint64_t sections = 0;
-  if (!section_count(bytes, *header, &sections) || sections > bytes.size() / sizeof(Elf64_Shdr) ||
-      !cover(header->e_shoff, sections * sizeof(Elf64_Shdr))) {
+  if (!section_count(bytes, header, &sections) || sections > bytes.size() / sizeof(Elf64_Shdr) ||
+      !cover(header.e_shoff, sections * sizeof(Elf64_Shdr))) {
     return malformed("section headers outside");
   }
-  if (!cover(header->e_phoff, header->e_phnum * sizeof(Elf64_Phdr))) {
+  if (!cover(header.e_phoff, header.e_phnum * sizeof(Elf64_Phdr))) {
     return malformed("program headers outside");
   }
   for (uint64_t i = 0; i < sections; ++i) {
     Elf64_Shdr section;
-    if (!read_at(bytes, header->e_shoff + i * sizeof section, &section))
-      return malformed("section");
+    if (!read_at(bytes, header.e_shoff + i * sizeof section, &section)) return malformed("section");
     if (section.sh_type == SHT_NOBITS || section.sh_type == SHT_NULL) continue;
     if (!cover(section.sh_offset, section.sh_size)) return malformed("section outside");
   }
-  for (uint64_t i = 0; i < header->e_phnum; ++i) {
+  for (uint64_t i = 0; i < header.e_phnum; ++i) {
     Elf64_Phdr segment;
-    if (!read_at(bytes, header->e_phoff + i * sizeof segment, &segment))
-      return malformed("segment");
+    if (!read_at(bytes, header.e_phoff + i * sizeof segment, &segment)) return malformed("segment");
     if (!cover(segment.p_offset, segment.p_filesz)) return malformed("segment outside");
   }
   return end;
 }
 
 Result<ElfSections> elf_sections(Bytes image) {
-  const Result<Elf64_Ehdr> header = read_header(image);
-  if (!header.ok()) return header.status();
+  RCUDA_ASSIGN_OR_RETURN(const Elf64_Ehdr header, read_header(image));
   ElfSections sections;
   sections.image = image;
   uint64_t count = 0;
-  if (!section_count(image, *header, &count) || count > image.size() / sizeof(Elf64_Shdr)) {
+  if (!section_count(image, header, &count) || count > image.size() / sizeof(Elf64_Shdr)) {
     return malformed("section headers outside");
   }
   sections.headers.resize(count);
   for (uint64_t i = 0; i < count; ++i) {
-    if (!fits(header->e_shoff, (i + 1) * sizeof(Elf64_Shdr), image.size()) ||
-        !read_at(image, header->e_shoff + i * sizeof(Elf64_Shdr), &sections.headers[i])) {
+    if (!fits(header.e_shoff, (i + 1) * sizeof(Elf64_Shdr), image.size()) ||
+        !read_at(image, header.e_shoff + i * sizeof(Elf64_Shdr), &sections.headers[i])) {
       return malformed("section headers outside");
     }
   }
-  uint64_t names = header->e_shstrndx;
+  uint64_t names = header.e_shstrndx;
   if (names == SHN_XINDEX && count != 0) names = sections.headers[0].sh_link;
   if (names < count) sections.names = sections.content(sections.headers[names]);
   return sections;

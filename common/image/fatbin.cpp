@@ -54,13 +54,12 @@ Result<Bytes> container_extent(Bytes bytes) {
 }
 
 Result<std::vector<Entry>> entries(Bytes bytes) {
-  const Result<Bytes> container = container_extent(bytes);
-  if (!container.ok()) return container.status();
+  RCUDA_ASSIGN_OR_RETURN(const Bytes container, container_extent(bytes));
   ContainerHeader container_header;
-  read_at(*container, 0, &container_header);
+  read_at(container, 0, &container_header);
 
   std::vector<Entry> result;
-  Bytes rest = container->subspan(container_header.header_bytes);
+  Bytes rest = container.subspan(container_header.header_bytes);
   while (!rest.empty()) {
     EntryHeader header;
     if (!read_at(rest, 0, &header)) return malformed("truncated entry");

@@ -43,15 +43,13 @@ bool may_be_text(Bytes bytes) {
 Result<Image> inspect_bare(Bytes bytes) {
   Image image;
   if (starts_with(bytes, kContainerMagic)) {
-    const Result<Bytes> container = container_extent(bytes);
-    if (!container.ok()) return container.status();
+    RCUDA_ASSIGN_OR_RETURN(const Bytes container, container_extent(bytes));
     image.format = Format::kFatbin;
-    image.parts.push_back(*container);
+    image.parts.push_back(container);
   } else if (starts_with(bytes, kElfMagic)) {
-    const Result<uint64_t> size = elf_size(bytes);
-    if (!size.ok()) return size.status();
+    RCUDA_ASSIGN_OR_RETURN(const uint64_t size, elf_size(bytes));
     image.format = Format::kElf;
-    image.parts.push_back(bytes.first(*size));
+    image.parts.push_back(bytes.first(size));
   } else if (may_be_text(bytes)) {
     // strnlen, because memchr requires that all bytes up to its bound are readable.
     const char* text = reinterpret_cast<const char*>(bytes.data());
@@ -82,9 +80,8 @@ Result<Image> measure_wrapper(const void* pointer) {
   image.wrapper_version = wrapper.version;
   const auto add = [&image](const void* container) -> Status {
     if (container == nullptr) return Status(Code::kInvalidArgument, "fatbin wrapper without data");
-    const Result<Bytes> extent = container_extent(unbounded(container));
-    if (!extent.ok()) return extent.status();
-    image.parts.push_back(*extent);
+    RCUDA_ASSIGN_OR_RETURN(const Bytes extent, container_extent(unbounded(container)));
+    image.parts.push_back(extent);
     return {};
   };
   RCUDA_RETURN_IF_ERROR(add(wrapper.data));

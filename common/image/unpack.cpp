@@ -106,13 +106,11 @@ Result<std::vector<std::string>> ptx_units(const Image& image, uint32_t sm) {
     // if the wrapper has no units.
     for (size_t i = image.parts.size(); i-- > 0;) {
       if (i == 0 && !units.empty()) break;
-      const Result<std::vector<Entry>> list = entries(image.parts[i]);
-      if (!list.ok()) return list.status();
-      const Entry* entry = select_ptx(*list, sm);
+      RCUDA_ASSIGN_OR_RETURN(const std::vector<Entry> list, entries(image.parts[i]));
+      const Entry* entry = select_ptx(list, sm);
       if (entry == nullptr) continue;
-      Result<std::string> text = decompress(*entry);
-      if (!text.ok()) return text.status();
-      units.insert(units.begin(), std::move(*text));
+      RCUDA_ASSIGN_OR_RETURN(std::string text, decompress(*entry));
+      units.insert(units.begin(), std::move(text));
     }
   }
   if (units.empty()) {

@@ -82,12 +82,11 @@ uint64_t declared_bytes(Words& words) {
 }
 
 Result<uint64_t> elf_variable_bytes(Bytes image) {
-  const Result<ElfSections> sections = elf_sections(image);
-  if (!sections.ok()) return sections.status();
+  RCUDA_ASSIGN_OR_RETURN(const ElfSections sections, elf_sections(image));
   uint64_t bytes = 0;
-  for (const Elf64_Shdr& header : sections->headers) {
+  for (const Elf64_Shdr& header : sections.headers) {
     constexpr auto kVariable = SHF_ALLOC | SHF_WRITE;
-    const bool shared = sections->name(header).starts_with(".nv.shared");
+    const bool shared = sections.name(header).starts_with(".nv.shared");
     if ((header.sh_flags & kVariable) == kVariable && !shared) bytes = sum(bytes, header.sh_size);
   }
   return bytes;
@@ -97,19 +96,16 @@ Bytes bytes_of(const std::string& text) { return std::as_bytes(std::span(text));
 
 // The variable bytes of the container's largest entry.
 Result<uint64_t> container_variable_bytes(Bytes container, uint32_t sm) {
-  const Result<std::vector<Entry>> list = entries(container);
-  if (!list.ok()) return list.status();
+  RCUDA_ASSIGN_OR_RETURN(const std::vector<Entry> list, entries(container));
   uint64_t most = 0;
-  const Entry* const ptx = select_ptx(*list, sm);
-  for (const Entry& entry : *list) {
+  const Entry* const ptx = select_ptx(list, sm);
+  for (const Entry& entry : list) {
     const bool elf = entry.kind == EntryKind::kElf && entry.sm / 10 == sm / 10;
     if (!elf && &entry != ptx) continue;
-    const Result<std::string> code = decompress(entry);
-    if (!code.ok()) return code.status();
-    const Result<uint64_t> bytes =
-        elf ? elf_variable_bytes(bytes_of(*code)) : Result<uint64_t>(ptx_variable_bytes(*code));
-    if (!bytes.ok()) return bytes.status();
-    most = std::max(most, *bytes);
+    RCUDA_ASSIGN_OR_RETURN(const std::string code, decompress(entry));
+    RCUDA_ASSIGN_OR_RETURN(const uint64_t bytes, elf ? elf_variable_bytes(bytes_of(code))
+                                                     : Result<uint64_t>(ptx_variable_bytes(code)));
+    most = std::max(most, bytes);
   }
   return most;
 }
@@ -149,10 +145,9 @@ Result<uint64_t> variable_bytes(const Image& image, uint32_t sm) {
   // The first container of a version 2 wrapper repeats the content of the others.
   uint64_t linked = 0, units = 0;
   for (size_t i = 0; i < image.parts.size(); ++i) {
-    const Result<uint64_t> bytes = container_variable_bytes(image.parts[i], sm);
-    if (!bytes.ok()) return bytes.status();
+    RCUDA_ASSIGN_OR_RETURN(const uint64_t bytes, container_variable_bytes(image.parts[i], sm));
     uint64_t& total = i == 0 ? linked : units;
-    total = sum(total, *bytes);
+    total = sum(total, bytes);
   }
   return std::max(linked, units);
 }

@@ -21,10 +21,9 @@ Result<std::vector<std::byte>> ask(const std::string& host, uint16_t port, Messa
                                    const std::vector<std::byte>& body, MessageType wanted) {
   const std::string server = host + ":" + std::to_string(port);
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  Result<UniqueFd> socket = connect_tcp(host, port, deadline);
-  if (!socket.ok()) return socket.status();
+  RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, connect_tcp(host, port, deadline));
   Connection connection;
-  connection.socket = std::move(socket).value();
+  connection.socket = std::move(socket);
   Credentials credentials;
   RCUDA_RETURN_IF_ERROR(credentials.registry.load_environment());
   RCUDA_RETURN_IF_ERROR(

@@ -137,10 +137,9 @@ Result<UniqueFd> connect_any(const addrinfo* addresses, const std::string& where
 Status meet_worker(Connection* connection, Clock::time_point deadline) {
   if (!connection->key) return {};
   const tls::Key key = socket_key(*connection->key, kControlSocket);
-  Result<Socket> stream =
-      tls::encrypt(connection->socket.release(), key, tls::Role::kClient, deadline);
-  if (!stream) return stream.status();
-  connection->socket = std::move(stream).value();
+  RCUDA_ASSIGN_OR_RETURN(
+      Socket stream, tls::encrypt(connection->socket.release(), key, tls::Role::kClient, deadline));
+  connection->socket = std::move(stream);
   return {};
 }
 
@@ -215,18 +214,16 @@ Result<UniqueFd> connect_local_server(uint16_t port, const std::vector<uid_t>& t
                                           std::to_string(port));
   }
   set_send_timeout(socket.get(), microseconds(0));
-  const Result<uid_t> server = peer_user(socket.get());
-  if (!server) return server.status();
-  RCUDA_RETURN_IF_ERROR(check_trust("the rcuda-server for port " + std::to_string(port), *server,
+  RCUDA_ASSIGN_OR_RETURN(const uid_t server, peer_user(socket.get()));
+  RCUDA_RETURN_IF_ERROR(check_trust("the rcuda-server for port " + std::to_string(port), server,
                                     ::geteuid(), trusted));
   (void)take_descriptors(socket.get(), true);
   return socket;
 }
 
 Result<UniqueFd> connect_tcp(const std::string& host, uint16_t port, Clock::time_point deadline) {
-  Result<AddressList> addresses = resolve_host(host, port);
-  if (!addresses) return addresses.status();
-  return connect_any(addresses->get(), label(host, port), deadline);
+  RCUDA_ASSIGN_OR_RETURN(AddressList addresses, resolve_host(host, port));
+  return connect_any(addresses.get(), label(host, port), deadline);
 }
 
 Result<PeerAddress> peer_address(int socket) {
@@ -253,16 +250,15 @@ Result<UniqueFd> connect_again(const PeerAddress& peer, Clock::time_point deadli
 
 Result<bool> present_ticket(int socket, const std::vector<uid_t>& trusted,
                             Clock::time_point deadline) {
-  const Result<Endpoint> own = own_endpoint(socket), server = peer_endpoint(socket);
-  if (!own) return own.status();
-  if (!server) return server.status();
-  const Result<bool> stays_here = any_on_this_machine({&*server, 1});
+  RCUDA_ASSIGN_OR_RETURN(const Endpoint own, own_endpoint(socket));
+  RCUDA_ASSIGN_OR_RETURN(const Endpoint server, peer_endpoint(socket));
+  const Result<bool> stays_here = any_on_this_machine({&server, 1});
   if (!stays_here.ok() || !*stays_here) return false;
-  const Result<UniqueFd> local = connect_local_server(server->port, trusted, deadline);
+  const Result<UniqueFd> local = connect_local_server(server.port, trusted, deadline);
   if (local.status().code() == Code::kUnavailable) return false;
   if (!local) return local.status();
   // A server that does not serve this user refuses before it reads; its reason is still readable.
-  (void)write_message(local->get(), MessageType::kTicketQuery, encode(TicketQuery{*own, *server}),
+  (void)write_message(local->get(), MessageType::kTicketQuery, encode(TicketQuery{own, server}),
                       deadline);
   auto answer = read_message(local->get(), deadline);
   if (!answer) {
@@ -284,11 +280,10 @@ Result<Connection> connect_server(const std::string& host, uint16_t port,
                                   std::chrono::milliseconds timeout,
                                   const std::vector<uid_t>& trusted) {
   using transport::plain_medium, transport::Reach;
-  Result<AddressList> addresses = resolve_host(host, port);
-  if (!addresses) return addresses.status();
+  RCUDA_ASSIGN_OR_RETURN(AddressList addresses, resolve_host(host, port));
   const Clock::time_point deadline = Clock::now() + timeout;
   if (!medium || medium->traits.reach == Reach::kThisMachine) {
-    if (is_this_machine(addresses->get())) {
+    if (is_this_machine(addresses.get())) {
       Result<UniqueFd> socket = connect_local_server(port, trusted, deadline);
       if (socket) {
         return Connection{std::move(socket).value(),
@@ -302,9 +297,9 @@ Result<Connection> connect_server(const std::string& host, uint16_t port,
                                                 transport::medium_names(Reach::kNetwork));
     }
   }
-  Result<UniqueFd> socket = connect_any(addresses->get(), label(host, port), deadline);
-  if (!socket) return socket.status();
-  return Connection{std::move(socket).value(), medium ? medium : &plain_medium(Reach::kNetwork)};
+  RCUDA_ASSIGN_OR_RETURN(UniqueFd socket,
+                         connect_any(addresses.get(), label(host, port), deadline));
+  return Connection{std::move(socket), medium ? medium : &plain_medium(Reach::kNetwork)};
 }
 
 std::string choose_medium(Connection* connection) {
@@ -348,14 +343,13 @@ Result<Welcome> request_session(Connection* connection, Hello hello,
     if (!message) return no_server(sent.ok() ? message.status() : sent);
     switch (message->first) {
       case MessageType::kQueued: {  // the server ends the wait, including the wait for a worker
-        const Result<Queued> queued = decode<Queued>(message->second);
-        if (!queued) return queued.status();
-        if (queued->place != 0 && Clock::now() >= wait_ends) {
+        RCUDA_ASSIGN_OR_RETURN(const Queued queued, decode<Queued>(message->second));
+        if (queued.place != 0 && Clock::now() >= wait_ends) {
           return Status(
               Code::kTimeout,
               "the server exceeded the program's waiting time (RCUDA_WAIT): see the server's log");
         }
-        if (queued->place != 0 && waits) waits(*queued);
+        if (queued.place != 0 && waits) waits(queued);
         continue;
       }
       case MessageType::kAssigned:
@@ -384,34 +378,33 @@ Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,
                                                         const transport::LinkOptions& options,
                                                         const LinkTimeouts& timeouts) {
   const bool local = connection.medium->traits.reach == transport::Reach::kThisMachine;
-  const Result<PeerAddress> worker = local ? PeerAddress() : peer_address(connection.socket.fd());
-  if (!worker) return worker.status();
+  RCUDA_ASSIGN_OR_RETURN(const PeerAddress worker,
+                         local ? PeerAddress() : peer_address(connection.socket.fd()));
   const auto open_stream = [&](int number) -> Result<Socket> {
     const auto index = static_cast<uint32_t>(number);
     const Clock::time_point deadline = Clock::now() + timeouts.connecting;
-    Result<UniqueFd> socket = connect_again(*worker, deadline);
-    if (!socket) return socket.status();
+    RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, connect_again(worker, deadline));
     Attach attach;
     attach.index = index;
     std::ranges::copy(attach_token(token, index), attach.token);
     RCUDA_RETURN_IF_ERROR(
-        write_message(socket->get(), MessageType::kAttach, encode(attach), deadline));
-    if (!connection.key) return Socket(std::move(socket).value());
-    return tls::encrypt(std::move(socket).value(), socket_key(*connection.key, index),
-                        tls::Role::kClient, deadline);
+        write_message(socket.get(), MessageType::kAttach, encode(attach), deadline));
+    if (!connection.key) return Socket(std::move(socket));
+    return tls::encrypt(std::move(socket), socket_key(*connection.key, index), tls::Role::kClient,
+                        deadline);
   };
   transport::Bootstrap bootstrap;
   bootstrap.control = std::move(connection.socket);
   bootstrap.timeout = timeouts.whole;
   bootstrap.open_stream = open_stream;
-  Result<SessionLink> made =
-      make_session_link({connection.medium, connection.fallback}, std::move(bootstrap), options);
-  if (!made) return made.status();
-  if (!made->refused.ok()) {
+  RCUDA_ASSIGN_OR_RETURN(
+      SessionLink made,
+      make_session_link({connection.medium, connection.fallback}, std::move(bootstrap), options));
+  if (!made.refused.ok()) {
     RCUDA_WARN("falling back to %s: cannot connect over %s: %s", connection.fallback->name(),
-               connection.medium->name(), made->refused.context().c_str());
+               connection.medium->name(), made.refused.context().c_str());
   }
-  return std::move(made->link);
+  return std::move(made.link);
 }
 
 }  // namespace rcuda::wire

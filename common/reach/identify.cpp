@@ -54,9 +54,9 @@ Result<Authenticated> authenticate(const Socket& socket, const Authenticate& mes
                                    Clock::time_point deadline) {
   RCUDA_RETURN_IF_ERROR(
       write_message(socket, MessageType::kAuthenticate, encode(message), deadline));
-  const auto body = read_answer(socket, MessageType::kAuthenticated, deadline);
-  if (!body) return body.status();
-  return decode<Authenticated>(*body);
+  RCUDA_ASSIGN_OR_RETURN(const auto body,
+                         read_answer(socket, MessageType::kAuthenticated, deadline));
+  return decode<Authenticated>(body);
 }
 
 // Proves this process's user by a credential for `nonce`, and checks the server's credential.
@@ -66,13 +66,12 @@ Status exchange_credentials(const Socket& socket, const uint8_t (&nonce)[32],
   Authenticate message;
   message.method = Method::kMunge;
   // Only the server knows which user of its machine will decode it.
-  Result<std::string> own =
-      identity::munge::encode(munge_payload(MungeSide::kClient, nonce), {}, settings);
-  if (!own) return own.status();
-  message.credential = *std::move(own);
-  const Result<Authenticated> answer = authenticate(socket, message, deadline);
-  if (!answer) return answer.status();
-  const auto server = identity::munge::decode(answer->credential, settings);
+  RCUDA_ASSIGN_OR_RETURN(
+      std::string own,
+      identity::munge::encode(munge_payload(MungeSide::kClient, nonce), {}, settings));
+  message.credential = std::move(own);
+  RCUDA_ASSIGN_OR_RETURN(const Authenticated answer, authenticate(socket, message, deadline));
+  const auto server = identity::munge::decode(answer.credential, settings);
   if (!server) return Status(server.status()).with_context("the server's MUNGE credential");
   if (!is_munge_payload(server->payload, MungeSide::kServer, nonce)) {
     return Status(Code::kDenied,
@@ -91,16 +90,15 @@ struct Plan {
 Result<Plan> plan_for(const Connection& connection, const std::string& host, uint16_t port,
                       const Credentials& credentials, const identity::munge::Settings& munge) {
   Plan plan;
-  const Result<std::optional<identity::Token>> token =
-      identity::find_token(credentials.token_file.get(), host, port);
-  if (!token) return token.status();
+  RCUDA_ASSIGN_OR_RETURN(const std::optional<identity::Token> token,
+                         identity::find_token(credentials.token_file.get(), host, port));
   plan.check.authorities = credentials.authorities.get();
   plan.check.host = host;
-  if (*token) {
+  if (token) {
     plan.message.method = Method::kToken;
-    plan.check.pinned = (*token)->fingerprint;
-    plan.message.id = (*token)->id;
-    std::copy((*token)->secret.begin(), (*token)->secret.end(), plan.message.secret);
+    plan.check.pinned = token->fingerprint;
+    plan.message.id = token->id;
+    std::copy(token->secret.begin(), token->secret.end(), plan.message.secret);
   } else if (!credentials.certificate.get().empty()) {
     plan.message.method = Method::kCertificate;
     if (plan.check.authorities.empty()) {
@@ -121,16 +119,15 @@ Result<Plan> plan_for(const Connection& connection, const std::string& host, uin
 Status identify_under_tls(Connection* connection, const std::string& host, uint16_t port,
                           const Credentials& credentials, const identity::munge::Settings& munge,
                           Clock::time_point deadline) {
-  const Result<Plan> plan = plan_for(*connection, host, port, credentials, munge);
-  if (!plan) return plan.status();
+  RCUDA_ASSIGN_OR_RETURN(const Plan plan, plan_for(*connection, host, port, credentials, munge));
   auto made =
-      tls::connect(connection->socket.fd(), plan->check, credentials.certificate.get(), deadline);
+      tls::connect(connection->socket.fd(), plan.check, credentials.certificate.get(), deadline);
   if (!made) return no_server(made.status());
   connection->key = (*made)->exported(tls::kSessionLabel);
   const tls::Key nonce = (*made)->exported(tls::kMungeLabel);
   connection->socket = Socket(connection->socket.release(), std::move(*made));
-  if (plan->message.method != Method::kMunge) {
-    return authenticate(connection->socket, plan->message, deadline).status();
+  if (plan.message.method != Method::kMunge) {
+    return authenticate(connection->socket, plan.message, deadline).status();
   }
   uint8_t bytes[32];
   std::copy(nonce.begin(), nonce.end(), bytes);
@@ -151,10 +148,10 @@ Status identify(Connection* connection, const std::string& host, uint16_t port,
   const Security security = security_of(credentials);
   connection->must_encrypt = security == Security::kTls;
   if (security == Security::kAuto) {
-    const Result<bool> presented =
-        present_ticket(connection->socket.fd(), credentials.trusted.get(), deadline);
-    if (!presented) return presented.status();
-    if (*presented) return {};
+    RCUDA_ASSIGN_OR_RETURN(
+        const bool presented,
+        present_ticket(connection->socket.fd(), credentials.trusted.get(), deadline));
+    if (presented) return {};
   }
   if (security == Security::kNone) return {};
   identity::munge::Settings munge;
@@ -164,9 +161,9 @@ Status identify(Connection* connection, const std::string& host, uint16_t port,
 
 Status present_lease(const std::string& host, uint16_t port, const Credentials& credentials,
                      Hello* hello) {
-  const Result<std::vector<LeaseKey>> keys = parse_lease_keys(credentials.lease.get());
-  if (!keys) return keys.status();
-  const std::optional<LeaseKey> key = find_lease_key(*keys, host, port);
+  RCUDA_ASSIGN_OR_RETURN(const std::vector<LeaseKey> keys,
+                         parse_lease_keys(credentials.lease.get()));
+  const std::optional<LeaseKey> key = find_lease_key(keys, host, port);
   if (!key) return {};
   if (key->host.empty() && key->secret != kNoLeaseSecret) {
     return Status(Code::kInvalidArgument,

@@ -15,10 +15,9 @@ namespace {
 Result<std::unique_ptr<transport::Link>> fall_back(const transport::Medium& medium,
                                                    transport::Bootstrap bootstrap,
                                                    const transport::LinkOptions& options) {
-  Result<Socket> control = bootstrap.server ? bootstrap.accept_stream(kFallbackSocket)
-                                            : bootstrap.open_stream(kFallbackSocket);
-  if (!control) return control.status();
-  bootstrap.control = std::move(control).value();
+  RCUDA_ASSIGN_OR_RETURN(Socket control, bootstrap.server ? bootstrap.accept_stream(kFallbackSocket)
+                                                          : bootstrap.open_stream(kFallbackSocket));
+  bootstrap.control = std::move(control);
   return transport::make_link(medium, std::move(bootstrap), options);
 }
 
@@ -27,9 +26,9 @@ Result<std::unique_ptr<transport::Link>> fall_back(const transport::Medium& medi
 Result<SessionLink> make_session_link(const SessionMedia& media, transport::Bootstrap bootstrap,
                                       const transport::LinkOptions& options) {
   if (!media.fallback) {
-    auto link = transport::make_link(*media.medium, std::move(bootstrap), options);
-    if (!link) return link.status();
-    return SessionLink{std::move(link).value(), {}};
+    RCUDA_ASSIGN_OR_RETURN(auto link,
+                           transport::make_link(*media.medium, std::move(bootstrap), options));
+    return SessionLink{std::move(link), {}};
   }
   const UniqueFd first(::fcntl(bootstrap.control.fd(), F_DUPFD_CLOEXEC, 0));
   if (!first) return Status::from_errno(errno, "keeping the session's first connection");

@@ -42,9 +42,8 @@ Status require_authority(SSL_CTX* context, SSL* ssl, const ServerCheck& check) {
 Status check_pin(SSL* ssl, const identity::Hash& pinned) {
   const Owned<X509> certificate(SSL_get1_peer_certificate(ssl));
   if (!certificate) return {Code::kDenied, "the server presented no certificate"};
-  const Result<identity::Hash> seen = identity::fingerprint_of(certificate.get());
-  if (!seen) return seen.status();
-  if (CRYPTO_memcmp(seen->data(), pinned.data(), pinned.size()) == 0) return {};
+  RCUDA_ASSIGN_OR_RETURN(const identity::Hash seen, identity::fingerprint_of(certificate.get()));
+  if (CRYPTO_memcmp(seen.data(), pinned.data(), pinned.size()) == 0) return {};
   return Status(Code::kDenied,
                 "the server does not have the key that the token names: it is another server, or "
                 "its certificate was replaced; then ask for a new token (rcuda-token create)");
@@ -55,14 +54,13 @@ Status check_pin(SSL* ssl, const identity::Hash& pinned) {
 Result<std::unique_ptr<Connection>> connect(int socket, const ServerCheck& check,
                                             const std::string& certificate,
                                             std::chrono::steady_clock::time_point deadline) {
-  Result<Owned<SSL_CTX>> context = make_context(TLS_client_method());
-  if (!context) return context.status();
-  if (!certificate.empty()) RCUDA_RETURN_IF_ERROR(use_certificate(context->get(), certificate));
-  auto connection = Connection::create(context->get(), socket, Role::kClient);
+  RCUDA_ASSIGN_OR_RETURN(Owned<SSL_CTX> context, make_context(TLS_client_method()));
+  if (!certificate.empty()) RCUDA_RETURN_IF_ERROR(use_certificate(context.get(), certificate));
+  auto connection = Connection::create(context.get(), socket, Role::kClient);
   if (!connection) return connection.status();
   SSL* const ssl = (*connection)->ssl();
   if (!check.authorities.empty() && !check.pinned) {
-    RCUDA_RETURN_IF_ERROR(require_authority(context->get(), ssl, check));
+    RCUDA_RETURN_IF_ERROR(require_authority(context.get(), ssl, check));
   }
   RCUDA_RETURN_IF_ERROR(shake_hands(**connection, socket, deadline));
   if (check.pinned) RCUDA_RETURN_IF_ERROR(check_pin(ssl, *check.pinned));

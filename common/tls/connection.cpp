@@ -181,10 +181,9 @@ ssize_t Connection::recv(void* data, size_t bytes, bool peek) {
 Status shake_hands(Connection& connection, int socket,
                    std::chrono::steady_clock::time_point deadline) {
   for (;;) {
-    const auto progress = connection.shake_hands();
-    if (!progress) return progress.status();
-    if (*progress == Connection::Progress::kDone) return {};
-    const bool reads = *progress == Connection::Progress::kWantsRead;
+    RCUDA_ASSIGN_OR_RETURN(const auto progress, connection.shake_hands());
+    if (progress == Connection::Progress::kDone) return {};
+    const bool reads = progress == Connection::Progress::kWantsRead;
     pollfd entry{socket, static_cast<short>(reads ? POLLIN : POLLOUT), 0};
     const int ready = ::poll(&entry, 1, poll_timeout_ms(deadline));
     if (ready == 0) return {Code::kTimeout, "the peer did not finish the TLS handshake in time"};

@@ -69,17 +69,16 @@ Result<Socket> encrypt(UniqueFd socket, const Key& key, Role role,
                        std::chrono::steady_clock::time_point deadline) {
   const Result<Owned<SSL_CTX>>& context = keyed_context();
   if (!context) return context.status();
-  auto connection = Connection::create(context->get(), socket.get(), role);
-  if (!connection) return connection.status();
-  SSL* const ssl = (*connection)->ssl();
+  RCUDA_ASSIGN_OR_RETURN(auto connection, Connection::create(context->get(), socket.get(), role));
+  SSL* const ssl = connection->ssl();
   SSL_set_app_data(ssl, const_cast<Key*>(&key));
-  const Status status = shake_hands(**connection, socket.get(), deadline);
+  const Status status = shake_hands(*connection, socket.get(), deadline);
   SSL_set_app_data(ssl, nullptr);
   RCUDA_RETURN_IF_ERROR(Status(status).with_context("encrypting a connection of the session"));
   if (SSL_session_reused(ssl) != 1) {
     return Status(Code::kDenied, "the peer of an encrypted connection does not have its key");
   }
-  return Socket(std::move(socket), std::move(*connection));
+  return Socket(std::move(socket), std::move(connection));
 }
 
 Key derive(const Key& key, std::string_view label) {

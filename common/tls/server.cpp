@@ -6,9 +6,8 @@ namespace rcuda::tls {
 
 Result<std::unique_ptr<Server>> Server::create(const std::string& certificate,
                                                const std::string& client_ca) {
-  Result<Owned<SSL_CTX>> made = make_context(TLS_server_method());
-  if (!made) return made.status();
-  SSL_CTX* const context = made->get();
+  RCUDA_ASSIGN_OR_RETURN(Owned<SSL_CTX> made, make_context(TLS_server_method()));
+  SSL_CTX* const context = made.get();
   if (SSL_CTX_use_certificate_chain_file(context, certificate.c_str()) != 1 ||
       SSL_CTX_use_PrivateKey_file(context, certificate.c_str(), SSL_FILETYPE_PEM) != 1) {
     Status status = ssl_error("cannot use the certificate and the key in " + certificate);
@@ -23,7 +22,7 @@ Result<std::unique_ptr<Server>> Server::create(const std::string& certificate,
     // The names by which a client chooses its certificate.
     SSL_CTX_set_client_CA_list(context, SSL_load_client_CA_file(client_ca.c_str()));
   }
-  return std::unique_ptr<Server>(new Server(made->release()));
+  return std::unique_ptr<Server>(new Server(made.release()));
 }
 
 Server::~Server() { SSL_CTX_free(context_); }

@@ -108,11 +108,10 @@ Status ControlChannel::flush_locked() {
   while (!queue_.empty()) {
     Outgoing& next = queue_.front();
     const auto bytes = bytes_of(next.message).subspan(next.sent);
-    Result<size_t> sent = try_send_with_fd(socket_, bytes, next.fd.get());
-    if (!sent) return sent.status();
-    if (*sent == 0) return {};
+    RCUDA_ASSIGN_OR_RETURN(size_t sent, try_send_with_fd(socket_, bytes, next.fd.get()));
+    if (sent == 0) return {};
     next.fd.reset();
-    next.sent += *sent;
+    next.sent += sent;
     if (next.sent == sizeof next.message) queue_.pop_front();
   }
   return {};

@@ -139,11 +139,10 @@ Status Channel::map_marks(const ReadyEvent& ready) {
                   "the worker offers marks of " + std::to_string(ready.marks_bytes) + " bytes");
   }
   const auto region = static_cast<transport::RegionId>(ready.marks_region);
-  Result<void*> mapping = link_.map(region, ready.marks_bytes);
-  if (!mapping) return mapping.status();
+  RCUDA_ASSIGN_OR_RETURN(void* mapping, link_.map(region, ready.marks_bytes));
   // Null where the medium cannot map. The Link keeps the mapping until it ends.
-  if (*mapping) {
-    marks_ = {static_cast<const uint64_t*>(*mapping), ready.marks_bytes / sizeof(uint64_t)};
+  if (mapping) {
+    marks_ = {static_cast<const uint64_t*>(mapping), ready.marks_bytes / sizeof(uint64_t)};
   }
   return {};
 }

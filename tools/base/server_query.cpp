@@ -24,15 +24,15 @@ Result<std::vector<std::byte>> ask(const Server& server, wire::MessageType quest
 }
 
 Result<wire::ServerStatus> status_of(const Server& server) {
-  const auto answer = ask(server, wire::MessageType::kStatusQuery, {}, wire::MessageType::kStatus);
-  if (!answer.ok()) return answer.status();
-  return wire::decode<wire::ServerStatus>(*answer);
+  RCUDA_ASSIGN_OR_RETURN(const auto answer, ask(server, wire::MessageType::kStatusQuery, {},
+                                                wire::MessageType::kStatus));
+  return wire::decode<wire::ServerStatus>(answer);
 }
 
 Result<wire::GpuReport> gpus_of(const Server& server) {
-  const auto answer = ask(server, wire::MessageType::kGpuQuery, {}, wire::MessageType::kGpuReport);
-  if (!answer.ok()) return answer.status();
-  return wire::decode<wire::GpuReport>(*answer);
+  RCUDA_ASSIGN_OR_RETURN(const auto answer, ask(server, wire::MessageType::kGpuQuery, {},
+                                                wire::MessageType::kGpuReport));
+  return wire::decode<wire::GpuReport>(answer);
 }
 
 std::vector<Told> ask_all(const std::vector<Server>& servers) {

@@ -63,10 +63,9 @@ Result<std::unique_ptr<AddressList>> resolve(const std::string& host, uint16_t p
 }
 
 Result<UniqueFd> connect_to(const std::string& host, uint16_t port) {
-  auto addresses = resolve(host, port, 0);
-  if (!addresses) return addresses.status();
+  RCUDA_ASSIGN_OR_RETURN(auto addresses, resolve(host, port, 0));
   Status last{Code::kUnavailable, host + " has no address"};
-  for (addrinfo* at = (*addresses)->list; at != nullptr; at = at->ai_next) {
+  for (addrinfo* at = addresses->list; at != nullptr; at = at->ai_next) {
     UniqueFd socket(::socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (socket && ::connect(socket.get(), at->ai_addr, at->ai_addrlen) == 0) return socket;
     last = Status::from_errno(errno, "connecting to " + host + ":" + std::to_string(port));
@@ -102,9 +101,8 @@ Status move(Link& link, bool write, transport::RegionId region, std::vector<std:
 // The server exposes a block and waits for the client to finish.
 Status serve_link(Link& link) {
   std::vector<std::byte> block(kBlockBytes);
-  Result<transport::Region> region = link.expose(block.data(), block.size());
-  if (!region) return region.status();
-  const auto id = static_cast<uint64_t>(region->id);
+  RCUDA_ASSIGN_OR_RETURN(transport::Region region, link.expose(block.data(), block.size()));
+  const auto id = static_cast<uint64_t>(region.id);
   RCUDA_RETURN_IF_ERROR(link.put(0, std::as_bytes(std::span(&id, 1)), {}, transport::Wake::kYes));
   (void)link.wait([] { return false; }, Clock::now() + 3 * kPatience);
   return {};
@@ -176,9 +174,9 @@ Finding probe_medium(const std::string& host, uint16_t port, const Medium& mediu
   Bootstrap bootstrap;
   bootstrap.control = std::move(*control);
   bootstrap.open_stream = [&server](int) -> Result<Socket> {
-    Result<UniqueFd> stream = request(wire::connect_again(*server, Clock::now() + kPatience), {});
-    if (!stream) return stream.status();
-    return Socket(std::move(*stream));
+    RCUDA_ASSIGN_OR_RETURN(UniqueFd stream,
+                           request(wire::connect_again(*server, Clock::now() + kPatience), {}));
+    return Socket(std::move(stream));
   };
   Result<std::unique_ptr<Link>> link = make(medium, std::move(bootstrap));
   if (!link) return {Verdict::kBad, what + link.status().message(), kMend};
@@ -192,9 +190,8 @@ Finding probe_medium(const std::string& host, uint16_t port, const Medium& mediu
 }  // namespace
 
 Status serve_probes(const std::string& address, uint16_t port) {
-  auto addresses = resolve(address, port, AI_PASSIVE);
-  if (!addresses) return addresses.status();
-  const addrinfo& local = *(*addresses)->list;
+  RCUDA_ASSIGN_OR_RETURN(auto addresses, resolve(address, port, AI_PASSIVE));
+  const addrinfo& local = *addresses->list;
   const UniqueFd listener(::socket(local.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
   ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -211,9 +208,8 @@ Status serve_probes(const std::string& address, uint16_t port) {
     bootstrap.control = std::move(caller->socket);
     bootstrap.server = true;
     bootstrap.accept_stream = [&](int) -> Result<Socket> {
-      Result<Caller> stream = accept_request(listener.get());
-      if (!stream) return stream.status();
-      return Socket(std::move(stream->socket));
+      RCUDA_ASSIGN_OR_RETURN(Caller stream, accept_request(listener.get()));
+      return Socket(std::move(stream.socket));
     };
     Result<std::unique_ptr<Link>> link = make(*caller->medium, std::move(bootstrap));
     const Status status = link ? serve_link(**link) : link.status();

@@ -86,10 +86,10 @@ Status parse_devices(std::string text, wire::LeaseRequest* request) {
 }
 
 Result<wire::LeaseAnswer> ask(const tools::Server& server, const wire::LeaseRequest& request) {
-  const auto body = tools::ask(server, wire::MessageType::kLeaseRequest, wire::encode(request),
-                               wire::MessageType::kLeaseAnswer);
-  if (!body.ok()) return body.status();
-  return wire::decode<wire::LeaseAnswer>(*body);
+  RCUDA_ASSIGN_OR_RETURN(const auto body,
+                         tools::ask(server, wire::MessageType::kLeaseRequest, wire::encode(request),
+                                    wire::MessageType::kLeaseAnswer));
+  return wire::decode<wire::LeaseAnswer>(body);
 }
 
 std::string device_list(const std::vector<uint32_t>& devices, const std::string& before) {
@@ -232,25 +232,22 @@ void print_table(const std::vector<wire::LeaseInfo>& leases) {
 }
 
 Status carry_out(const Options& options, wire::LeaseOperation operation) {
-  const Result<tools::Server> server = tools::parse_server(options.node);
-  if (!server.ok()) return server.status();
-  const Result<uint64_t> seconds = parse_duration(options.lasts);
-  if (!seconds.ok()) return seconds.status();
+  RCUDA_ASSIGN_OR_RETURN(const tools::Server server, tools::parse_server(options.node));
+  RCUDA_ASSIGN_OR_RETURN(const uint64_t seconds, parse_duration(options.lasts));
   wire::LeaseRequest request;
   request.operation = operation;
   request.id = options.id;
   request.job = options.job;
-  request.seconds = *seconds;
-  if (operation == wire::LeaseOperation::kTake) return take(options, *server, std::move(request));
-  const Result<wire::LeaseAnswer> answer = operation == wire::LeaseOperation::kList
-                                               ? ask_for_list(*server, request)
-                                               : ask(*server, request);
-  if (!answer.ok()) return answer.status();
-  if (!answer->message.empty()) {
-    std::fprintf(stderr, "rcuda-lease: %s: %s\n", server->text().c_str(), answer->message.c_str());
+  request.seconds = seconds;
+  if (operation == wire::LeaseOperation::kTake) return take(options, server, std::move(request));
+  RCUDA_ASSIGN_OR_RETURN(const wire::LeaseAnswer answer, operation == wire::LeaseOperation::kList
+                                                             ? ask_for_list(server, request)
+                                                             : ask(server, request));
+  if (!answer.message.empty()) {
+    std::fprintf(stderr, "rcuda-lease: %s: %s\n", server.text().c_str(), answer.message.c_str());
   }
-  if (options.json) print_json(answer->leases);
-  if (operation == wire::LeaseOperation::kList && !options.json) print_table(answer->leases);
+  if (options.json) print_json(answer.leases);
+  if (operation == wire::LeaseOperation::kList && !options.json) print_table(answer.leases);
   return {};
 }
 

@@ -70,19 +70,18 @@ Result<std::unique_ptr<Worker>> Worker::open(const client::DeviceAddress& addres
   const Clock::time_point deadline = Clock::now() + kTimeout;
   wire::Credentials credentials;
   RCUDA_RETURN_IF_ERROR(credentials.registry.load_environment());
-  Result<wire::Connection> connection =
-      wire::connect_server(address.host, address.port, address.medium, std::chrono::seconds(5),
-                           credentials.trusted.get());
-  if (!connection) return connection.status();
-  const transport::Medium& medium = *connection->medium;
+  RCUDA_ASSIGN_OR_RETURN(wire::Connection connection,
+                         wire::connect_server(address.host, address.port, address.medium,
+                                              std::chrono::seconds(5), credentials.trusted.get()));
+  const transport::Medium& medium = *connection.medium;
   hello.devices = {address.gpu};
   if (medium.traits.reach == transport::Reach::kNetwork) {
     RCUDA_RETURN_IF_ERROR(
-        wire::identify(&*connection, address.host, address.port, credentials, deadline)
+        wire::identify(&connection, address.host, address.port, credentials, deadline)
             .with_context(address.host));
   }
   RCUDA_RETURN_IF_ERROR(wire::present_lease(address.host, address.port, credentials, &hello));
-  Result<wire::Welcome> welcome = wire::request_session(&*connection, hello, kTimeout);
+  Result<wire::Welcome> welcome = wire::request_session(&connection, hello, kTimeout);
   if (!welcome) return Status(welcome.status()).with_context(address.host);
   auto worker = std::make_unique<Worker>();
   worker->welcome_ = *std::move(welcome);
@@ -90,10 +89,10 @@ Result<std::unique_ptr<Worker>> Worker::open(const client::DeviceAddress& addres
 
   transport::LinkOptions options;
   options.window_bytes = Window::kBytes;
-  auto link = wire::link_to_worker(*std::move(connection), worker->welcome_.token, options,
-                                   {kTimeout, kTimeout});
-  if (!link) return link.status();
-  worker->link_ = *std::move(link);
+  RCUDA_ASSIGN_OR_RETURN(
+      auto link, wire::link_to_worker(std::move(connection), worker->welcome_.token, options,
+                                      {kTimeout, kTimeout}));
+  worker->link_ = std::move(link);
   worker->channel_.emplace(*worker->link_, kSpin, kTimeout);
   return worker;
 }
@@ -150,10 +149,8 @@ class Pair {
 };
 
 Status Pair::open(const LiveQuery& query, uint64_t most_bytes) {
-  const auto from = client::parse_device(query.from);
-  if (!from) return from.status();
-  const auto to = client::parse_device(query.to);
-  if (!to) return to.status();
+  RCUDA_ASSIGN_OR_RETURN(const auto from, client::parse_device(query.from));
+  RCUDA_ASSIGN_OR_RETURN(const auto to, client::parse_device(query.to));
   wire::Hello hello;
   hello.protocol_hash = wire::protocol_hash();
   hello.commands.assign(api::command_hashes().begin(), api::command_hashes().end());
@@ -167,20 +164,17 @@ Status Pair::open(const LiveQuery& query, uint64_t most_bytes) {
     return Status::from_errno(errno, "getrandom");
   }
   hello.servers = 2;
-  auto source = Worker::open(*from, hello);
-  if (!source) return source.status();
-  from_ = *std::move(source);
+  RCUDA_ASSIGN_OR_RETURN(auto source, Worker::open(from, hello));
+  from_ = std::move(source);
   hello.taken = from_->windows();
   hello.worker = 1;
-  auto destination = Worker::open(*to, hello);
-  if (!destination) return destination.status();
-  to_ = *std::move(destination);
-  RCUDA_RETURN_IF_ERROR(introduce(*to));
+  RCUDA_ASSIGN_OR_RETURN(auto destination, Worker::open(to, hello));
+  to_ = std::move(destination);
+  RCUDA_RETURN_IF_ERROR(introduce(to));
   for (const auto& [worker, address] :
        {std::pair(from_.get(), &source_), std::pair(to_.get(), &destination_)}) {
-    const Result<uint64_t> memory = worker->allocate(most_bytes);
-    if (!memory) return memory.status();
-    *address = *memory;
+    RCUDA_ASSIGN_OR_RETURN(const uint64_t memory, worker->allocate(most_bytes));
+    *address = memory;
   }
   return {};
 }
@@ -292,14 +286,12 @@ Status measure_copies(const LiveQuery& query, const std::function<void(const std
     constexpr int kCopies = 11;
     std::vector<double> times;
     for (int i = 0; i < kCopies; ++i) {
-      const Result<double> us = pair.copy_us(bytes);
-      if (!us) return us.status();
-      times.push_back(*us);
+      RCUDA_ASSIGN_OR_RETURN(const double us, pair.copy_us(bytes));
+      times.push_back(us);
     }
     std::nth_element(times.begin(), times.begin() + kCopies / 2, times.end());
-    const auto forecast = pair.forecast(bytes);
-    if (!forecast) return forecast.status();
-    copied({bytes, forecast->predicted_us, times[kCopies / 2], forecast->text, forecast->methods});
+    RCUDA_ASSIGN_OR_RETURN(const auto forecast, pair.forecast(bytes));
+    copied({bytes, forecast.predicted_us, times[kCopies / 2], forecast.text, forecast.methods});
   }
   return {};
 }

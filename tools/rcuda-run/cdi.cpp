@@ -140,8 +140,7 @@ void add_settings(Edits* edits) {
 Result<std::string> cdi_specification(const fs::path& client, const fs::path& names) {
   const auto devices = client::devices_from([](const char* name) { return std::getenv(name); });
   if (!devices.ok()) return devices.status();
-  const auto servers = client::group_by_server(*devices);
-  if (!servers.ok()) return servers.status();
+  RCUDA_ASSIGN_OR_RETURN(const auto servers, client::group_by_server(*devices));
 
   Edits common;
   add_library(client, names, &common);

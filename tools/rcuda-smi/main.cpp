@@ -100,10 +100,10 @@ int topology(const std::vector<std::string>& names, bool measure) {
 }
 
 Result<wire::ControlAnswer> control(const Server& server, const wire::ControlRequest& request) {
-  const auto answer = tools::ask(server, wire::MessageType::kControlRequest, wire::encode(request),
-                                 wire::MessageType::kControlAnswer);
-  if (!answer.ok()) return answer.status();
-  return wire::decode<wire::ControlAnswer>(*answer);
+  RCUDA_ASSIGN_OR_RETURN(const auto answer,
+                         tools::ask(server, wire::MessageType::kControlRequest,
+                                    wire::encode(request), wire::MessageType::kControlAnswer));
+  return wire::decode<wire::ControlAnswer>(answer);
 }
 
 int end(const std::string& name, uint32_t worker) {

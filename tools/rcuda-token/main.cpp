@@ -96,9 +96,8 @@ Result<std::string> choose_user(const std::string& wanted, const server::Roles& 
                   "--role observer");
   }
   if (wanted.empty()) return identity::user_name(own);
-  const Result<uid_t> uid = identity::user_id(wanted);
-  if (!uid.ok()) return uid.status();
-  if (own == 0 || *uid == own) return identity::user_name(*uid);
+  RCUDA_ASSIGN_OR_RETURN(const uid_t uid, identity::user_id(wanted));
+  if (own == 0 || uid == own) return identity::user_name(uid);
   return Status(Code::kDenied, "only root can make a token for " + wanted + ": a server of " +
                                    identity::user_name(own) +
                                    " runs everything as that user and cannot act for " +
@@ -108,39 +107,36 @@ Result<std::string> choose_user(const std::string& wanted, const server::Roles& 
 
 Status create(const Options& options) {
   const server::Seconds created = now();
-  const auto expires = parse_expiry(options.expires, created);
-  if (!expires.ok()) return expires.status();
+  RCUDA_ASSIGN_OR_RETURN(const auto expires, parse_expiry(options.expires, created));
   const Result<server::Roles> roles = server::Roles::parse(options.role);
   if (!roles.ok()) return Status(roles.status()).with_context("--role");
-  const Result<std::string> user = choose_user(options.user, *roles);
-  if (!user.ok()) return user.status();
-  const auto certificate = identity::load_or_make_certificate(options.certificate, host_name());
-  if (!certificate.ok()) return certificate.status();
-  const auto fingerprint = identity::fingerprint_of(certificate->x509.get());
-  if (!fingerprint.ok()) return fingerprint.status();
-  const auto token = server::create_token(
-      options.file, {*user, *fingerprint, *expires, options.label, *roles}, created);
-  if (!token.ok()) return token.status();
+  RCUDA_ASSIGN_OR_RETURN(const std::string user, choose_user(options.user, *roles));
+  RCUDA_ASSIGN_OR_RETURN(const auto certificate,
+                         identity::load_or_make_certificate(options.certificate, host_name()));
+  RCUDA_ASSIGN_OR_RETURN(const auto fingerprint, identity::fingerprint_of(certificate.x509.get()));
+  RCUDA_ASSIGN_OR_RETURN(
+      const auto token,
+      server::create_token(options.file, {user, fingerprint, expires, options.label, *roles},
+                           created));
   std::fprintf(stderr,
                "rcuda-token: token %s of %s, role %s, expires %s; put the line into "
                "~/.config/rcuda/token (mode 600) on the client machine\n",
-               token->id.c_str(), user->c_str(), roles->text().c_str(),
-               *expires ? server::format_time(**expires).c_str() : "never");
-  std::printf("%s\n", identity::format(*token).c_str());
+               token.id.c_str(), user.c_str(), roles->text().c_str(),
+               expires ? server::format_time(*expires).c_str() : "never");
+  std::printf("%s\n", identity::format(token).c_str());
   return {};
 }
 
 Status list(const Options& options) {
-  const Result<server::StoredTokens> tokens = server::list_tokens(options.file);
-  if (!tokens.ok()) return tokens.status();
+  RCUDA_ASSIGN_OR_RETURN(const server::StoredTokens tokens, server::list_tokens(options.file));
   size_t widest = 4;
-  for (const server::StoredToken& token : *tokens) widest = std::max(widest, token.user.size());
+  for (const server::StoredToken& token : tokens) widest = std::max(widest, token.user.size());
   const int width = static_cast<int>(widest);
-  if (!tokens->empty()) {
+  if (!tokens.empty()) {
     std::printf("%-8s  %-*s  %-20s  %-20s  %-8s  %s\n", "ID", width, "USER", "CREATED", "EXPIRES",
                 "ROLE", "LABEL");
   }
-  for (const server::StoredToken& token : *tokens) {
+  for (const server::StoredToken& token : tokens) {
     const std::string expires = token.expires ? server::format_time(*token.expires) : "never";
     std::printf("%-8s  %-*s  %-20s  %-20s  %-8s  %s%s\n", token.id.c_str(), width,
                 token.user.c_str(), server::format_time(token.created).c_str(), expires.c_str(),

@@ -87,9 +87,8 @@ Result<Window> open_window(UniqueFd file, uint64_t window_bytes, const char* who
   if (seals < 0 || !(seals & F_SEAL_SHRINK) || !has_size(file.get(), bytes)) {
     return Status{Code::kProtocol, std::string(whose) + " window differs from its greeting"};
   }
-  Result<Mapping> memory = map_window(file.get(), bytes);
-  if (!memory) return memory.status();
-  return Window{std::move(file), std::move(*memory)};
+  RCUDA_ASSIGN_OR_RETURN(Mapping memory, map_window(file.get(), bytes));
+  return Window{std::move(file), std::move(memory)};
 }
 
 class ShmLink final : public LinkCore {
@@ -291,17 +290,17 @@ void ShmLink::transfer(Copy copy) {
 }
 
 Status ShmLink::run_copy(const Copy& copy) {
-  Result<ShmRegions::Piece> piece = peer_regions_.piece(static_cast<uint64_t>(copy.region),
-                                                        copy.offset, copy.bytes, peer_timeout_);
-  if (!piece) return piece.status();
+  RCUDA_ASSIGN_OR_RETURN(ShmRegions::Piece piece,
+                         peer_regions_.piece(static_cast<uint64_t>(copy.region), copy.offset,
+                                             copy.bytes, peer_timeout_));
   auto* local = static_cast<std::byte*>(copy.local);
   for (size_t at = 0; at < copy.bytes; at += kCopyPieceBytes) {
     if (broken()) return status();
     const size_t count = std::min(kCopyPieceBytes, copy.bytes - at);
     if (copy.to_peer) {
-      std::memcpy(piece->data + at, local + at, count);
+      std::memcpy(piece.data + at, local + at, count);
     } else {
-      std::memcpy(local + at, piece->data + at, count);
+      std::memcpy(local + at, piece.data + at, count);
     }
   }
   counters_.transfer_bytes.fetch_add(copy.bytes, std::memory_order_relaxed);
@@ -355,28 +354,25 @@ Result<Heard> hear(int socket, Deadline deadline) {
 
 Result<std::unique_ptr<Link>> shm::make_link(Bootstrap bootstrap, const LinkOptions& options) {
   const Deadline deadline = std::chrono::steady_clock::now() + bootstrap.timeout;
-  Result<UniqueFd> file = make_window_file(options.window_bytes);
-  if (!file) return file.status();
+  RCUDA_ASSIGN_OR_RETURN(UniqueFd file, make_window_file(options.window_bytes));
   const ShmHello hello{make_greeting(kShmMagic, options, 1), options.answers};
   const int socket = bootstrap.control.fd();
   // The server sends its greeting after it has set the size of the client's window.
-  if (!bootstrap.server) RCUDA_RETURN_IF_ERROR(greet(socket, hello, file->get(), deadline));
-  Result<Heard> heard = hear(socket, deadline);
-  if (!heard) return heard.status();
-  const Greeting& peer_says = heard->hello.greeting;
-  Result<Window> peer = open_window(std::move(heard->window), peer_says.window_bytes, "the peer's");
-  if (!peer) return peer.status();
-  if (bootstrap.server) RCUDA_RETURN_IF_ERROR(greet(socket, hello, file->get(), deadline));
-  Result<Window> own = open_window(std::move(*file), options.window_bytes, "own");
-  if (!own) return own.status();
-  own->file.reset();
-  peer->file.reset();
+  if (!bootstrap.server) RCUDA_RETURN_IF_ERROR(greet(socket, hello, file.get(), deadline));
+  RCUDA_ASSIGN_OR_RETURN(Heard heard, hear(socket, deadline));
+  const Greeting& peer_says = heard.hello.greeting;
+  RCUDA_ASSIGN_OR_RETURN(
+      Window peer, open_window(std::move(heard.window), peer_says.window_bytes, "the peer's"));
+  if (bootstrap.server) RCUDA_RETURN_IF_ERROR(greet(socket, hello, file.get(), deadline));
+  RCUDA_ASSIGN_OR_RETURN(Window own, open_window(std::move(file), options.window_bytes, "own"));
+  own.file.reset();
+  peer.file.reset();
 
-  auto link = std::make_unique<ShmLink>(std::move(*own), std::move(*peer), hello, heard->hello);
+  auto link = std::make_unique<ShmLink>(std::move(own), std::move(peer), hello, heard.hello);
   const ControlChannel::Timing timing{.send_every = heartbeat_interval(peer_says.peer_timeout_ms),
                                       .expect_within = options.peer_timeout};
   RCUDA_RETURN_IF_ERROR(
-      link->start(std::move(bootstrap.control), std::move(heard->process), timing));
+      link->start(std::move(bootstrap.control), std::move(heard.process), timing));
   return std::unique_ptr<Link>(std::move(link));
 }
 

@@ -120,9 +120,8 @@ Result<Mapping> ShmRegions::map_entry(Entry& entry, void* address) {
 Result<void*> ShmRegions::map(uint64_t id, uint64_t bytes, void* address,
                               std::chrono::milliseconds patience) {
   MutexLock lock(mutex_);
-  Result<Entry*> found = find(lock, id, patience);
-  if (!found) return found.status();
-  Entry& entry = **found;
+  RCUDA_ASSIGN_OR_RETURN(Entry * found, find(lock, id, patience));
+  Entry& entry = *found;
   if (entry.bytes != bytes) {
     return Status{Code::kInvalidArgument,
                   named(id) + " of the peer has " + std::to_string(entry.bytes) +
@@ -161,9 +160,8 @@ Status ShmRegions::unmap(uint64_t id) {
 
 Status ShmRegions::keep_for_transfers(Entry& entry) {
   if (entry.transfers) return {};
-  Result<Mapping> mapping = map_entry(entry, nullptr);
-  if (!mapping) return mapping.status();
-  entry.transfers = std::make_shared<Mapping>(std::move(*mapping));
+  RCUDA_ASSIGN_OR_RETURN(Mapping mapping, map_entry(entry, nullptr));
+  entry.transfers = std::make_shared<Mapping>(std::move(mapping));
   if (entry.user) drop_file(entry);
   return {};
 }
@@ -176,9 +174,8 @@ bool ShmRegions::arrived(uint64_t id) {
 Result<ShmRegions::Piece> ShmRegions::piece(uint64_t id, uint64_t offset, uint64_t bytes,
                                             std::chrono::milliseconds patience) {
   MutexLock lock(mutex_);
-  Result<Entry*> found = find(lock, id, patience);
-  if (!found) return found.status();
-  Entry& entry = **found;
+  RCUDA_ASSIGN_OR_RETURN(Entry * found, find(lock, id, patience));
+  Entry& entry = *found;
   if (bytes > entry.bytes || offset > entry.bytes - bytes) {
     return Status{Code::kInvalidArgument, "transfer outside of " + named(id)};
   }

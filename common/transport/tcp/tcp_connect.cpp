@@ -43,16 +43,15 @@ Result<std::unique_ptr<Link>> tcp::make_link(Bootstrap bootstrap, const LinkOpti
   if (!(bootstrap.server ? bootstrap.accept_stream : bootstrap.open_stream)) {
     return Status{Code::kInvalidArgument, "tcp needs a way to make further connections"};
   }
-  Result<std::vector<Socket>> streams =
-      make_streams(bootstrap, std::min(count, kMaxBulkStreams), deadline);
-  if (!streams) return streams.status();
-  for (const Socket& stream : *streams) tune(stream.fd(), options.peer_timeout);
+  RCUDA_ASSIGN_OR_RETURN(std::vector<Socket> streams,
+                         make_streams(bootstrap, std::min(count, kMaxBulkStreams), deadline));
+  for (const Socket& stream : streams) tune(stream.fd(), options.peer_timeout);
   void* window = ::mmap(nullptr, options.window_bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (window == MAP_FAILED) return Status::from_errno(errno, "allocating a window");
   set_receive_timeout(control.fd(), silence_checks(options.peer_timeout));
   setup.window = Mapping(window, options.window_bytes);
-  setup.streams = std::move(*streams);
+  setup.streams = std::move(streams);
   setup.control = std::move(bootstrap.control);
   setup.peer_window_bytes = peer.window_bytes;
   setup.heartbeat = heartbeat_interval(peer.peer_timeout_ms);

@@ -136,13 +136,12 @@ Result<rdma_cm_event*> Connection::next_event(const Patience& patience) {
 }
 
 Status Connection::expect(rdma_cm_event_type wanted, const Patience& patience) {
-  Result<rdma_cm_event*> event = next_event(patience);
-  if (!event) return event.status();
+  RCUDA_ASSIGN_OR_RETURN(rdma_cm_event * event, next_event(patience));
   Status status;
-  if ((*event)->event != wanted) {
-    status = event_problem(**event, "RDMA connection to " + server_.text() + " failed");
+  if (event->event != wanted) {
+    status = event_problem(*event, "RDMA connection to " + server_.text() + " failed");
   }
-  rdma_ack_cm_event(*event);
+  rdma_ack_cm_event(event);
   return status;
 }
 
@@ -253,11 +252,10 @@ Status Connection::connect_server(const Token& token, const std::vector<QueuePai
   ids_.resize(plans.size());
   inline_bytes_.resize(plans.size());
   for (size_t established = 0; established < plans.size();) {
-    Result<rdma_cm_event*> event = next_event(patience);
-    if (!event) return event.status();
-    switch ((*event)->event) {
+    RCUDA_ASSIGN_OR_RETURN(rdma_cm_event * event, next_event(patience));
+    switch (event->event) {
       case RDMA_CM_EVENT_CONNECT_REQUEST:
-        RCUDA_RETURN_IF_ERROR(accept(*event, token, plans));
+        RCUDA_RETURN_IF_ERROR(accept(event, token, plans));
         continue;  // accept() has acknowledged it
       case RDMA_CM_EVENT_ESTABLISHED:
         ++established;
@@ -265,14 +263,14 @@ Status Connection::connect_server(const Token& token, const std::vector<QueuePai
       case RDMA_CM_EVENT_CONNECT_ERROR:
       case RDMA_CM_EVENT_DISCONNECTED:
       case RDMA_CM_EVENT_DEVICE_REMOVAL: {
-        Status problem = event_problem(**event, "the peer's RDMA connection failed");
-        rdma_ack_cm_event(*event);
+        Status problem = event_problem(*event, "the peer's RDMA connection failed");
+        rdma_ack_cm_event(event);
         return problem;
       }
       default:
         break;
     }
-    rdma_ack_cm_event(*event);
+    rdma_ack_cm_event(event);
   }
   listen_.reset();
   return {};

@@ -110,11 +110,10 @@ Status no_such_device(const std::string& device) {
 
 // The address of a device. With a GID index, the address that has this index.
 Result<Address> address_of_device(const std::string& device, const char* wanted_gid) {
-  Result<std::vector<InterfaceAddress>> all = interface_addresses();
-  if (!all) return all.status();
+  RCUDA_ASSIGN_OR_RETURN(std::vector<InterfaceAddress> all, interface_addresses());
   bool device_seen = false;
   std::string gids;
-  for (const InterfaceAddress& entry : *all) {
+  for (const InterfaceAddress& entry : all) {
     const CmId id = bind(entry.address);
     if (!id || device != ibv_get_device_name(id->verbs->device)) continue;
     if (wanted_gid == nullptr) return entry.address;

@@ -64,24 +64,21 @@ std::vector<QueuePairPlan> VerbsLink::plans(size_t queues) {
 Status VerbsLink::open(const Socket& control, bool server, Hello* own, Hello* peer,
                        Deadline deadline) {
   std::string why;
-  Result<Address> local = choose_local_address(control.fd(), near_pci_, &why);
-  if (!local) return local.status();
+  RCUDA_ASSIGN_OR_RETURN(Address local, choose_local_address(control.fd(), near_pci_, &why));
   if (server) {
-    RCUDA_RETURN_IF_ERROR(connection_.open_server(*local));
-    write_address(*local, connection_.port(), own);
+    RCUDA_RETURN_IF_ERROR(connection_.open_server(local));
+    write_address(local, connection_.port(), own);
     if (::getrandom(own->token.data(), own->token.size(), 0) !=
         static_cast<ssize_t>(own->token.size())) {
       return Status::from_errno(errno, "getrandom");
     }
   } else {
     RCUDA_RETURN_IF_ERROR(receive_hello(control, peer, deadline));
-    RCUDA_RETURN_IF_ERROR(
-        connection_.open_client(*local, read_address(*peer), {control, deadline}));
-    write_address(*local, 0, own);
+    RCUDA_RETURN_IF_ERROR(connection_.open_client(local, read_address(*peer), {control, deadline}));
+    write_address(local, 0, own);
   }
   device_name_ = ibv_get_device_name(connection_.first_id().verbs->device);
-  RCUDA_INFO("verbs: %s, because %s", describe(connection_.first_id(), *local).c_str(),
-             why.c_str());
+  RCUDA_INFO("verbs: %s, because %s", describe(connection_.first_id(), local).c_str(), why.c_str());
   RCUDA_RETURN_IF_ERROR(make_window(own->greeting.window_bytes));
   RCUDA_RETURN_IF_ERROR(make_queues());
   own->window_address = reinterpret_cast<uint64_t>(window_.data());
@@ -164,10 +161,9 @@ Status VerbsLink::prepare(const Socket& control, const Hello& peer) {
 
 Status usable(int control_socket) {
   std::string why;
-  Result<Address> local = choose_local_address(control_socket, {}, &why);
-  if (!local) return local.status();
+  RCUDA_ASSIGN_OR_RETURN(Address local, choose_local_address(control_socket, {}, &why));
   Connection probe;
-  return probe.open_server(*local);
+  return probe.open_server(local);
 }
 
 Result<std::unique_ptr<Link>> make_link(Bootstrap bootstrap, const LinkOptions& options) {

@@ -115,17 +115,16 @@ void VerbsLink::before_sleep() {
 Result<Region> VerbsLink::expose(void* base, size_t bytes, int, uint64_t) {
   if (broken()) return status();
   if (base == nullptr || bytes == 0) return Status{Code::kInvalidArgument, "empty region"};
-  Result<std::shared_ptr<Registration>> registration = memory_.expose(base, bytes);
-  if (!registration) return registration.status();
-  return add_region(*std::move(registration), true);
+  RCUDA_ASSIGN_OR_RETURN(std::shared_ptr<Registration> registration, memory_.expose(base, bytes));
+  return add_region(std::move(registration), true);
 }
 
 Result<Region> VerbsLink::expose_device(void* base, size_t bytes, const DeviceMemory& memory) {
   if (broken()) return status();
   if (base == nullptr || bytes == 0) return Status{Code::kInvalidArgument, "empty region"};
-  Result<std::shared_ptr<Registration>> registration = memory_.expose_device(base, bytes, memory);
-  if (!registration) return registration.status();
-  return add_region(*std::move(registration), memory.for_peer);
+  RCUDA_ASSIGN_OR_RETURN(std::shared_ptr<Registration> registration,
+                         memory_.expose_device(base, bytes, memory));
+  return add_region(std::move(registration), memory.for_peer);
 }
 
 Region VerbsLink::add_region(std::shared_ptr<Registration> registration, bool for_peer) {
