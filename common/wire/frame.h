@@ -78,9 +78,8 @@ struct ReplyStamp {
 
 // First bytes of every reply body.
 struct ReplyHeader {
-  uint32_t result;         // CUresult
-  uint32_t events_before;  // device output events published before this reply (wraps). A client
-                           // prints these events before it returns from a synchronising call
+  uint32_t result;  // CUresult
+  uint32_t reserved;
 };
 static_assert(sizeof(ReplyHeader) == 8);
 

@@ -23,7 +23,7 @@ void Answers::reply(const ReplyTarget& target, CUresult result, std::span<const 
     body = {};
     if (result == CUDA_SUCCESS) result = CUDA_ERROR_INVALID_VALUE;
   }
-  const wire::ReplyHeader header{static_cast<uint32_t>(result), events_.outputs()};
+  const wire::ReplyHeader header{static_cast<uint32_t>(result), 0};
   const auto bytes = static_cast<uint32_t>(sizeof header + body.size());
   const uint32_t padded = (bytes + 7) & ~7u;
   const uint64_t stamp = wire::ReplyStamp::make(target.call, bytes);

@@ -58,7 +58,6 @@ Status EventSink::output(bool is_stderr, std::string_view text) {
     event.is_stderr = is_stderr;
     event.text_bytes = static_cast<uint32_t>(part.size());
     RCUDA_RETURN_IF_ERROR(append(bytes_of(event), std::as_bytes(std::span(part))));
-    outputs_.fetch_add(1, std::memory_order_relaxed);
     text.remove_prefix(part.size());
   }
   return {};

@@ -6,7 +6,6 @@
 // Errors: those of the Link.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -36,15 +35,11 @@ class EventSink {
   Status notice(bool ends, std::string_view text);
   Status trace(std::span<const wire::TraceEvent> events);
 
-  // The number of output events published so far; it wraps. See ReplyHeader::events_before.
-  uint32_t outputs() const { return outputs_.load(std::memory_order_relaxed); }
-
  private:
   Status append(std::span<const std::byte> head, std::span<const std::byte> body);
 
   Mutex mutex_;
   wire::RingWriter ring_ RCUDA_GUARDED_BY(mutex_);
-  std::atomic<uint32_t> outputs_{0};
 };
 
 }  // namespace rcuda::server
