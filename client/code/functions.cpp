@@ -69,14 +69,16 @@ CUresult FunctionQuestion::send(Session& session, wire::ObjectId context, wire::
 
 CUresult FunctionQuestion::answer(std::unique_ptr<FunctionInfo>* info) {
   Reply reply;
-  const CUresult result = session_->finish(call_, &reply);
-  if (result != CUDA_SUCCESS) {
-    session_->ids().release(kind_, found_->id);
-    return result;
+  CUresult result = session_->finish(call_, &reply);
+  if (result == CUDA_SUCCESS && !read_function_info(reply.body(), found_.get())) {
+    result = CUDA_ERROR_UNKNOWN;
   }
-  if (!read_function_info(reply.body(), found_.get())) return CUDA_ERROR_UNKNOWN;
-  *info = std::move(found_);
-  return CUDA_SUCCESS;
+  if (result == CUDA_SUCCESS) {
+    *info = std::move(found_);
+  } else {
+    session_->ids().release(kind_, found_->id);
+  }
+  return result;
 }
 
 CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId owner,

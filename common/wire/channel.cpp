@@ -94,9 +94,10 @@ Status Channel::take_reply(const ReplySlot& slot, uint32_t* result, Reply* reply
   const std::byte* const at = window_ + end - ((bytes + 7) & ~7u);
   std::memcpy(&header, at, sizeof header);
   *result = header.result;
-  reply->channel_ = this;
-  reply->slot_ = slot;
-  reply->body_ = {at + sizeof header, bytes - sizeof header};
+  Reply taken({at + sizeof header, bytes - sizeof header});
+  taken.channel_ = this;
+  taken.slot_ = slot;
+  *reply = std::move(taken);
   return {};
 }
 
@@ -105,11 +106,13 @@ Status Channel::call(CommandHeader header, const Command& command, size_t reply_
   ReplySlot slot;
   (void)acquire_slot(reply_bytes, true, &slot);
   slot.name_in(&header);
-  Status status = send(header, command);
-  if (status.ok()) status = wait([&] { return has_reply(slot); });
-  if (status.ok()) status = take_reply(slot, result, reply);
-  if (!status.ok()) release_slot(slot);
-  return status;
+  if (Status status = send(header, command); !status.ok()) {
+    release_slot(slot);
+    return status;
+  }
+  // After a failure the slot stays taken, because the worker may still write its reply there.
+  RCUDA_RETURN_IF_ERROR(wait([&] { return has_reply(slot); }));
+  return take_reply(slot, result, reply);
 }
 
 // ---- completion words --------------------------------------------------------------------------

@@ -185,10 +185,14 @@ TEST_F(FunctionsTest, ParametersThatCannotBeAreRefused) {
       {{{wire::kMaxParameterBytes, 1}}, -1},
       {{{0xffff'ffff, 0xffff'ffff}}, -1},
   };
+  Ids& ids = route_->session->ids();
+  const wire::ObjectId next = ids.mint(wire::Kind::kKernel);
+  ids.release(wire::Kind::kKernel, next);
   for (const auto& [parameters, count] : lies) {
     answer_with(parameters, count);
     EXPECT_EQ(find_kernel(*library_, *route_, "climb", &kernel), CUDA_ERROR_UNKNOWN);
   }
+  EXPECT_EQ(ids.mint(wire::Kind::kKernel), next);
   unload(*library_);
 }
 

@@ -1,6 +1,9 @@
 #include "client/session/completion_words.h"
 
+#include <thread>
+
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 namespace rcuda::client {
 namespace {
@@ -29,6 +32,20 @@ TEST(CompletionWords, AWaitTakesAnyWordIfTheOthersAreTakenAndGivesItBack) {
   word.sequence = 7;
   words.release(word);
   EXPECT_EQ(words.acquire_spare()->sequence, 7u);
+}
+
+TEST(CompletionWords, ACancelledThreadStillGetsItsWord) {
+  CompletionWords words(kCount);
+  for (uint32_t i = 0; i < kCount; ++i) words.acquire();
+  bool taken = false;
+  std::thread thread([&] {
+    words.acquire();
+    taken = true;
+  });
+  ::pthread_cancel(thread.native_handle());
+  words.release({3, 0});
+  thread.join();
+  EXPECT_TRUE(taken);
 }
 
 }  // namespace

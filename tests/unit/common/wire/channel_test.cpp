@@ -119,6 +119,39 @@ TEST_P(ChannelTest, ACallReturnsTheWorkersResultAndBody) {
   EXPECT_EQ(value, 0x1234u);
 }
 
+TEST_P(ChannelTest, ATakenReplyReleasesTheSlotOfTheReplyThatItReplaces) {
+  Reply reply;
+  std::set<uint32_t> offsets;
+  for (int i = 0; i < 3; ++i) {
+    std::thread worker([this] { answer_next(0, 1); });
+    uint32_t result = 0;
+    EXPECT_TRUE(channel_->call({}, PingBody{}, sizeof(uint64_t), &result, &reply).ok());
+    worker.join();
+    ReplySlot next;
+    ASSERT_TRUE(channel_->acquire_slot(0, true, &next));
+    offsets.insert(next.offset);
+    channel_->release_slot(next);
+  }
+  // Two slots in turn: the one of the present reply is taken.
+  EXPECT_EQ(offsets.size(), 2u);
+}
+
+TEST_P(ChannelTest, ALateReplyGoesIntoNoOtherCallsSlot) {
+  Channel hasty(*pair_.client, std::chrono::nanoseconds(0), std::chrono::milliseconds(1));
+  uint32_t result = 0;
+  Reply reply;
+  ASSERT_EQ(hasty.call({}, PingBody{}, 0, &result, &reply).code(), Code::kTimeout);
+  CommandHeader late{};
+  const std::vector<std::byte> command = next();
+  ASSERT_GE(command.size(), sizeof late);
+  std::memcpy(&late, command.data(), sizeof late);
+  for (uint32_t i = 1; i < Window::kSmallReplyCount; ++i) {
+    ReplySlot slot;
+    ASSERT_TRUE(hasty.acquire_slot(0, true, &slot));
+    EXPECT_NE(slot.offset, late.reply_slot);
+  }
+}
+
 TEST_P(ChannelTest, AReplyThatDoesNotFitItsSlotIsRefused) {
   for (const uint32_t bytes : {uint32_t{sizeof(ReplyHeader) - 1}, Window::kSmallReplyBytes}) {
     ReplySlot slot;
