@@ -62,13 +62,6 @@ CudaResult<Route> find_handle_route(const void* handle, wire::Kind kind) {
 CUresult resolve_handle(const void* handle, wire::Kind kind, const Route& route,
                         wire::ObjectId* id) {
   *id = 0;
-  if (kind == wire::Kind::kStream) {
-    RCUDA_ASSIGN_OR_RETURN(
-        const StreamRoute stream,
-        find_stream_route(static_cast<CUstream>(const_cast<void*>(handle)), route));
-    *id = stream.id;
-    return CUDA_SUCCESS;
-  }
   if (!handle) return CUDA_SUCCESS;
   if (is_code(kind) && !is_function(handle, kind)) return resolve_code(handle, kind, route, id);
   const Object* object;

@@ -42,7 +42,7 @@ CUresult add_variable(Variables& variables, CUdeviceptr address, size_t bytes, c
   if (is_known) {
     if (!managed) return CUDA_SUCCESS;
     if (known->bytes != bytes) return CUDA_ERROR_UNKNOWN;
-    registry.set_flags(address, CU_MEM_ATTACH_GLOBAL);
+    registry.update(address, [](Allocation& found) { found.flags = CU_MEM_ATTACH_GLOBAL; });
     return mirror_variable(route, address, bytes);
   }
   Allocation variable;

@@ -53,8 +53,7 @@ CUresult locate(uint64_t address, size_t bytes, Side side, Location* location) {
 }
 
 CudaResult<CopyStream> stream_at(const std::optional<Route>& owner, CUstream handle) {
-  RCUDA_ASSIGN_OR_RETURN(const StreamRoute issued, find_stream_route(handle));
-  pace(issued);
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute issued, find_paced_stream(handle));
   if (!owner || issued.session == owner->session) return CopyStream{issued};
   RCUDA_RETURN_IF_CUDA_ERROR(synchronize(issued));
   return CopyStream{in_default_stream(*owner), true};

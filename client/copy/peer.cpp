@@ -21,13 +21,6 @@
 namespace rcuda::client {
 namespace {
 
-// A place in a stream of one worker, or the latest record of an event.
-struct StreamPoint {
-  Route route;
-  wire::ObjectId stream = 0;
-  wire::ObjectId event = 0;
-};
-
 CUresult either(CUresult first, CUresult second) { return first != CUDA_SUCCESS ? first : second; }
 
 // Sends a command. Errors of earlier commands are left for take_errors().
@@ -65,19 +58,19 @@ class Halves {
   }
   // Puts the half of `place`'s worker at `place`. `hold`: later work in the stream waits for the
   // copy, and the worker's session reports an error.
-  void order_with(const StreamPoint& place, bool hold) {
-    const bool outgoing = place.route.session == &source_;
+  void order_with(const StreamRoute& place, bool hold) {
+    const bool outgoing = place.session == &source_;
     wire::PeerCopyBody& body = outgoing ? out_ : in_;
-    body.stream = place.stream;
+    body.stream = place.id;
     body.flags |= wire::kPeerInStream | (hold ? wire::kPeerHolds | wire::kPeerReports : 0u);
-    (outgoing ? out_route_ : in_route_).emplace(place.route);
+    (outgoing ? out_route_ : in_route_).emplace(place);
     if (!outgoing) out_.flags |= wire::kPeerOtherStream;
   }
 
   // Puts the source's half at a place in a stream of this library, for a copy that was issued in a
   // stream of a third worker. The signal after it names the copy, so that the third worker reports
   // the copy's error.
-  void order_between(const StreamPoint& passing) {
+  void order_between(const StreamRoute& passing) {
     order_with(passing, true);
     out_.flags ^= wire::kPeerReports | wire::kPeerSignalled;
   }
@@ -140,35 +133,35 @@ class Halves {
 };
 
 // Orders work of two workers: commands sent to the stream `later` from now on wait for everything
-// sent to `earlier` so far. `copy`: the id of a copy in `earlier` whose error the worker of `later`
-// reports.
-CUresult signal_then_await(const StreamPoint& earlier, const StreamPoint& later,
-                           uint64_t copy = 0) {
-  Session& signalling = *earlier.route.session;
+// sent to `earlier` so far, or for the latest record of `event`. `copy`: the id of a copy in
+// `earlier` whose error the worker of `later` reports.
+CUresult signal_then_await(const StreamRoute& earlier, const StreamRoute& later, uint64_t copy = 0,
+                           wire::ObjectId event = 0) {
+  Session& signalling = *earlier.session;
   Peers& peers = Process::get().peers();
   MutexLock lock(peers.pairs_mutex());
   uint32_t link = 0;
-  RCUDA_RETURN_IF_CUDA_ERROR(peers.link(signalling, *later.route.session, &link));
+  RCUDA_RETURN_IF_CUDA_ERROR(peers.link(signalling, *later.session, &link));
   wire::PeerSignalBody body{};
   note_order_between_sessions();
   body.id = peers.next_id();
   body.copy = copy;
   body.link = link;
-  body.is_event = earlier.event != 0;
-  body.place = body.is_event ? earlier.event : earlier.stream;
-  const CUresult signalled = send(earlier.route, body);
+  body.is_event = event != 0;
+  body.place = body.is_event ? event : earlier.id;
+  const CUresult signalled = send(earlier, body);
   // The worker that would release the other stream is lost.
   if (signalling.lost()) return kSessionLost;
   body.copy = 0;
   body.is_event = 0;
-  body.place = later.stream;
-  return either(signalled, send(later.route, wire::PeerAwaitBody{body}));
+  body.place = later.id;
+  return either(signalled, send(later, wire::PeerAwaitBody{body}));
 }
 
 // Returns this library's stream in the owner's context. Copies issued in a third server's streams
 // are ordered in it, so they run in the order of their calls. That is safe, because any order of
 // unrelated streams is allowed.
-CudaResult<StreamPoint> passing_stream(const Route& owner) {
+CudaResult<StreamRoute> passing_stream(const Route& owner) {
   static auto* mutex = new Mutex;
   static auto* streams = new std::vector<Ref<Stream>>;  // one per context, made on demand
   MutexLock lock(*mutex);
@@ -185,39 +178,36 @@ CudaResult<StreamPoint> passing_stream(const Route& owner) {
     created->timeline->set_with_legacy(Timeline::WithLegacy::kNo);
     streams->push_back(Ref(created));
   }
-  RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream));
-  pace(route);
-  return StreamPoint{route, route.id};
+  return find_paced_stream(stream);
 }
 
-CUresult copy_asynchronously(const CopyBetweenServers& copy, const StreamPoint& issued) {
+CUresult copy_asynchronously(const CopyBetweenServers& copy, const StreamRoute& issued) {
   Halves halves(copy);
-  if (halves.has_side_on(issued.route.session)) {
+  if (halves.has_side_on(issued.session)) {
     halves.order_with(issued, true);
     return halves.post();
   }
-  RCUDA_ASSIGN_OR_RETURN(const StreamPoint& passing, passing_stream(copy.source.owner));
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute passing, passing_stream(copy.source.owner));
   RCUDA_RETURN_IF_CUDA_ERROR(signal_then_await(issued, passing));
   halves.order_between(passing);
   const CUresult result = halves.post();
   return either(result, signal_then_await(passing, issued, halves.id()));
 }
 
-CUresult copy_and_wait(const CopyBetweenServers& copy, const StreamPoint& issued) {
+CUresult copy_and_wait(const CopyBetweenServers& copy, const StreamRoute& issued) {
   const Route& source = copy.source.owner;
   const Route& destination = copy.destination.owner;
   Halves halves(copy);
   const auto is_side = [&](const Route& owner) {
-    return issued.route.session == owner.session && issued.route.context == owner.context;
+    return issued.session == owner.session && issued.context == owner.context;
   };
   // Holds no stream, because no work can depend on the copy before this call returns.
-  const bool legacy = issued.stream == 0;
-  if (legacy ? !is_side(source) && !is_side(destination)
-             : !halves.has_side_on(issued.route.session)) {
-    RCUDA_RETURN_IF_CUDA_ERROR(synchronize(issued.route));
+  const bool legacy = issued.id == 0;
+  if (legacy ? !is_side(source) && !is_side(destination) : !halves.has_side_on(issued.session)) {
+    RCUDA_RETURN_IF_CUDA_ERROR(synchronize(issued));
   }
   if (!legacy) {
-    if (halves.has_side_on(issued.route.session)) halves.order_with(issued, false);
+    if (halves.has_side_on(issued.session)) halves.order_with(issued, false);
     return halves.post_and_wait();
   }
   constexpr auto kScope = Timelines::Scope::kDefaultStream;
@@ -228,7 +218,7 @@ CUresult copy_and_wait(const CopyBetweenServers& copy, const StreamPoint& issued
     before[i] = timelines.now(kScope, sides[i]->context);
     // The copy need not be ordered in a quiet default stream: there is nothing to wait for.
     if (!timelines.is_quiet(kScope, sides[i]->context)) {
-      halves.order_with({in_default_stream(*sides[i]), 0}, false);
+      halves.order_with(in_default_stream(*sides[i]), false);
     }
   }
   const CUresult result = halves.post_and_wait();
@@ -251,13 +241,10 @@ void copy_between_servers_now(const CopyBetweenServers& copy) {
 }
 
 CUresult copy_between_servers(const CopyBetweenServers& copy, CUstream stream, bool synchronous) {
-  RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream));
-  pace(route);
-  const StreamPoint issued{route, route.id};
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute issued, find_paced_stream(stream));
   RCUDA_RETURN_IF_CUDA_ERROR(synchronous ? copy_and_wait(copy, issued)
                                          : copy_asynchronously(copy, issued));
-  return take_errors(
-      {issued.route.session, copy.source.owner.session, copy.destination.owner.session});
+  return take_errors({issued.session, copy.source.owner.session, copy.destination.owner.session});
 }
 
 CUresult wait_across_servers(CUstream handle, const StreamRoute& stream, CUevent event_handle,
@@ -267,9 +254,8 @@ CUresult wait_across_servers(CUstream handle, const StreamRoute& stream, CUevent
     // A capture cannot span servers.
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
-  const StreamPoint recorded{route_of(event), 0, event.id};
   pace(stream);
-  RCUDA_RETURN_IF_CUDA_ERROR(signal_then_await(recorded, {stream, stream.id}));
+  RCUDA_RETURN_IF_CUDA_ERROR(signal_then_await({route_of(event), 0, nullptr}, stream, 0, event.id));
   return take_errors({stream.session, event.session});
 }
 

@@ -61,8 +61,7 @@ CUresult send_record(Event& event, const StreamRoute& route, unsigned flags) {
 CUresult record(CUevent handle, CUstream stream, unsigned flags) {
   Event* event;
   RCUDA_RETURN_IF_CUDA_ERROR(find_event(handle, &event));
-  RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream));
-  pace(route);
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_paced_stream(stream));
   if (route.session != event->session ||
       (route.context != event->context && owning_context_id(route) != event->context)) {
     return CUDA_ERROR_INVALID_HANDLE;

@@ -55,7 +55,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsi
       (void)forward_cuIpcCloseMemHandle(opened, &route);
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    memory.set_openings(opened, known->openings + 1);
+    memory.update(opened, [](Allocation& found) { ++found.openings; });
   }
   *address = opened;
   return CUDA_SUCCESS;
@@ -72,7 +72,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   if (known->openings == 1) {
     (void)memory.remove(address);
   } else {
-    memory.set_openings(address, known->openings - 1);
+    memory.update(address, [](Allocation& found) { --found.openings; });
   }
   lock.unlock();
   const Route owner = route_of(*known);
@@ -81,7 +81,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   // Other threads may have opened or closed the memory meanwhile.
   lock.lock();
   if (const auto now = memory.find(address)) {
-    memory.set_openings(address, now->openings + 1);
+    memory.update(address, [](Allocation& found) { ++found.openings; });
   } else {
     Allocation still_open = *known;
     still_open.openings = 1;

@@ -190,7 +190,9 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute which, CUd
   // Not for memory of cuMemMap (580 on an H100).
   if (Process::get().memory().reserved_by(address)) return CUDA_ERROR_NOT_SUPPORTED;
   // Only stored: copies of this memory are already as synchronous as their functions document.
-  Process::get().memory().set_sync_memops(allocation->base, *static_cast<const unsigned*>(value));
+  Process::get().memory().update(allocation->base, [value](Allocation& found) {
+    found.sync_memops = *static_cast<const unsigned*>(value);
+  });
   return CUDA_SUCCESS;
 }
 

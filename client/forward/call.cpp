@@ -136,9 +136,12 @@ bool Call::may_send() {
                wire::kMaxBodyBytes);
     fix(CUDA_ERROR_NOT_SUPPORTED);
   }
-  if (!failed()) return true;
+  if (failed()) retire_created();
+  return !failed();
+}
+
+void Call::retire_created() {
   for (uint32_t i = 0; i < created_count_; ++i) retire(created_[i].handle, created_[i].kind);
-  return false;
 }
 
 CUresult Call::post(api::Opcode opcode) {
@@ -153,9 +156,7 @@ CUresult Call::call(api::Opcode opcode, size_t reply_bytes) {
   opcode_ = static_cast<uint16_t>(opcode);
   const CUresult result = client::call(*route_, {opcode, in_.body()}, reply_bytes, &reply_);
   out_.emplace(reply_.body());
-  if (result != CUDA_SUCCESS) {
-    for (uint32_t i = 0; i < created_count_; ++i) retire(created_[i].handle, created_[i].kind);
-  }
+  if (result != CUDA_SUCCESS) retire_created();
   return result;
 }
 

@@ -144,6 +144,7 @@ class Call {
 
  private:
   bool may_send();
+  void retire_created();
   void route_by(const CudaResult<Route>& found);
 
   std::optional<Route> route_;

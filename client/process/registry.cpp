@@ -134,30 +134,4 @@ std::vector<Allocation> Registry::remove_context(uint32_t device, wire::ObjectId
   return host;
 }
 
-void Registry::set_flags(uint64_t base, unsigned flags) {
-  WriterLock lock(mutex_);
-  if (auto found = allocations_.find(base); found != allocations_.end())
-    found->second.flags = flags;
-}
-
-void Registry::set_sync_memops(uint64_t base, bool on) {
-  WriterLock lock(mutex_);
-  if (auto found = allocations_.find(base); found != allocations_.end())
-    found->second.sync_memops = on;
-}
-
-void Registry::set_openings(uint64_t base, unsigned openings) {
-  WriterLock lock(mutex_);
-  if (auto found = allocations_.find(base); found != allocations_.end())
-    found->second.openings = openings;
-}
-
-void Registry::set_exposed(uint64_t base,
-                           std::vector<std::pair<Session*, transport::RegionId>> exposed) {
-  WriterLock lock(mutex_);
-  if (auto found = allocations_.find(base); found != allocations_.end()) {
-    found->second.exposed = std::move(exposed);
-  }
-}
-
 }  // namespace rcuda::client

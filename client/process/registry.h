@@ -88,10 +88,13 @@ class Registry {
   // The reservation that contains the address.
   std::optional<Reserved> reservation(uint64_t address) const;
   Session* reserved_by(uint64_t address) const;  // null if it is not reserved
-  void set_flags(uint64_t base, unsigned flags);
-  void set_sync_memops(uint64_t base, bool on);
-  void set_openings(uint64_t base, unsigned openings);
-  void set_exposed(uint64_t base, std::vector<std::pair<Session*, transport::RegionId>> exposed);
+  // Calls `change` with the allocation that begins there, if there is one. It must not change the
+  // range.
+  template <typename Change>
+  void update(uint64_t base, const Change& change) {
+    WriterLock lock(mutex_);
+    if (auto found = allocations_.find(base); found != allocations_.end()) change(found->second);
+  }
 
  private:
   // Removes stale entries in the range, before a new allocation takes their place. The client is

@@ -32,8 +32,7 @@ CUresult send(const Route& route, const wire::LaunchHostBody& body, bool in_grap
 
 CUresult launch(CUstream stream, WorkerEvents::GraphCallback callback) {
   RCUDA_RETURN_IF_CUDA_ERROR(find_work_route(stream).result());
-  RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream));
-  pace(route);
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_paced_stream(stream));
   wire::LaunchHostBody body{};
   body.stream = route.id;
   WorkerEvents& events = route.session->events();
@@ -62,8 +61,7 @@ CUresult launch_graph_function(CUstream stream, WorkerEvents::GraphCallback call
 
 CUresult launch_stream_callback(CUstream stream, std::function<void(CUresult)> callback) {
   RCUDA_RETURN_IF_CUDA_ERROR(find_work_route(stream).result());
-  RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream));
-  pace(route);
+  RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_paced_stream(stream));
   wire::LaunchHostBody body{};
   body.stream = route.id;
   if (may_capture(stream)) {

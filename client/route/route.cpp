@@ -121,6 +121,12 @@ CudaResult<StreamRoute> find_stream_route(CUstream stream, const Route& route) {
   return find_stream(stream, &route);
 }
 
+CudaResult<StreamRoute> find_paced_stream(CUstream stream) {
+  const CudaResult<StreamRoute> found = find_stream_route(stream);
+  if (found) pace(*found);
+  return found;
+}
+
 CudaResult<Route> find_address_route(CUdeviceptr address) {
   Process& process = Process::get();
   RCUDA_RETURN_IF_CUDA_ERROR(process.check());

@@ -32,17 +32,14 @@
 // For classes.
 #define RCUDA_CAPABILITY(name) RCUDA_THREAD_SAFETY(capability(name))
 #define RCUDA_SCOPED_CAPABILITY RCUDA_THREAD_SAFETY(scoped_lockable)
-// Of variables: the mutex that guards the variable, or the object at the pointer.
+// Of variables: the mutex that guards the variable.
 #define RCUDA_GUARDED_BY(mutex) RCUDA_THREAD_SAFETY(guarded_by(mutex))
-#define RCUDA_PT_GUARDED_BY(mutex) RCUDA_THREAD_SAFETY(pt_guarded_by(mutex))
 // Of functions: the mutexes that the caller must or must not hold, or that the function (un)locks.
 #define RCUDA_REQUIRES(...) RCUDA_THREAD_SAFETY(requires_capability(__VA_ARGS__))
-#define RCUDA_REQUIRES_SHARED(...) RCUDA_THREAD_SAFETY(requires_shared_capability(__VA_ARGS__))
 #define RCUDA_EXCLUDES(...) RCUDA_THREAD_SAFETY(locks_excluded(__VA_ARGS__))
 #define RCUDA_ACQUIRE(...) RCUDA_THREAD_SAFETY(acquire_capability(__VA_ARGS__))
 #define RCUDA_ACQUIRE_SHARED(...) RCUDA_THREAD_SAFETY(acquire_shared_capability(__VA_ARGS__))
 #define RCUDA_RELEASE(...) RCUDA_THREAD_SAFETY(release_capability(__VA_ARGS__))
-#define RCUDA_RELEASE_SHARED(...) RCUDA_THREAD_SAFETY(release_shared_capability(__VA_ARGS__))
 #define RCUDA_TRY_ACQUIRE(...) RCUDA_THREAD_SAFETY(try_acquire_capability(__VA_ARGS__))
 #define RCUDA_RETURN_CAPABILITY(mutex) RCUDA_THREAD_SAFETY(lock_returned(mutex))
 // With a comment that says why the analysis fails.

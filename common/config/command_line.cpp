@@ -82,44 +82,20 @@ CommandLine::CommandLine(CLI::App* subcommand) : app_(subcommand) {}
 
 CommandLine::~CommandLine() = default;
 
-Option CommandLine::option(const std::string& names, std::string* value, const std::string& help) {
+template <typename T>
+Option CommandLine::option(const std::string& names, T* value, const std::string& help) {
   return Option(app_->add_option(names, *value, help));
 }
-
-Option CommandLine::option(const std::string& names, std::vector<std::string>* values,
-                           const std::string& help) {
-  return Option(app_->add_option(names, *values, help));
-}
-
-Option CommandLine::option(const std::string& names, int* value, const std::string& help) {
-  return Option(app_->add_option(names, *value, help));
-}
-
-Option CommandLine::option(const std::string& names, std::vector<int>* values,
-                           const std::string& help) {
-  return Option(app_->add_option(names, *values, help));
-}
-
-Option CommandLine::option(const std::string& names, uint16_t* value, const std::string& help) {
-  return Option(app_->add_option(names, *value, help));
-}
-
-Option CommandLine::option(const std::string& names, uint32_t* value, const std::string& help) {
-  return Option(app_->add_option(names, *value, help));
-}
-
-Option CommandLine::option(const std::string& names, uint64_t* value, const std::string& help) {
-  return Option(app_->add_option(names, *value, help));
-}
-
-Option CommandLine::option(const std::string& names, std::vector<uint64_t>* values,
-                           const std::string& help) {
-  return Option(app_->add_option(names, *values, help));
-}
-
-Option CommandLine::option(const std::string& names, double* value, const std::string& help) {
-  return Option(app_->add_option(names, *value, help));
-}
+template Option CommandLine::option(const std::string&, std::string*, const std::string&);
+template Option CommandLine::option(const std::string&, int*, const std::string&);
+template Option CommandLine::option(const std::string&, uint16_t*, const std::string&);
+template Option CommandLine::option(const std::string&, uint32_t*, const std::string&);
+template Option CommandLine::option(const std::string&, uint64_t*, const std::string&);
+template Option CommandLine::option(const std::string&, double*, const std::string&);
+template Option CommandLine::option(const std::string&, std::vector<std::string>*,
+                                    const std::string&);
+template Option CommandLine::option(const std::string&, std::vector<int>*, const std::string&);
+template Option CommandLine::option(const std::string&, std::vector<uint64_t>*, const std::string&);
 
 Option CommandLine::option(const std::string& names,
                            std::function<Status(const std::string& text)> set,

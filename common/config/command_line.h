@@ -60,17 +60,9 @@ class CommandLine {
 
   // `names` is one name or several, separated by commas; a name without a dash is a positional
   // argument.
-  Option option(const std::string& names, std::string* value, const std::string& help = "");
-  Option option(const std::string& names, std::vector<std::string>* values,
-                const std::string& help = "");
-  Option option(const std::string& names, int* value, const std::string& help = "");
-  Option option(const std::string& names, std::vector<int>* values, const std::string& help = "");
-  Option option(const std::string& names, uint16_t* value, const std::string& help = "");
-  Option option(const std::string& names, uint32_t* value, const std::string& help = "");
-  Option option(const std::string& names, uint64_t* value, const std::string& help = "");
-  Option option(const std::string& names, std::vector<uint64_t>* values,
-                const std::string& help = "");
-  Option option(const std::string& names, double* value, const std::string& help = "");
+  // T: std::string, int, uint16_t, uint32_t, uint64_t, double, or a vector of texts or numbers.
+  template <typename T>
+  Option option(const std::string& names, T* value, const std::string& help = "");
   // parse() passes the text to `set`, and reports its error as an error of the command line.
   Option option(const std::string& names, std::function<Status(const std::string& text)> set,
                 const std::string& help);
