@@ -9,11 +9,8 @@
 #include <new>
 
 #include <pthread.h>
-#include <sys/random.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
-#include "api/command_hashes.h"
 #include "api/exports/driver_version.h"
 #include "api/exports/proc_address.h"
 #include "client/objects/named.h"
@@ -27,10 +24,8 @@
 #include "client/settings/settings.h"
 #include "client/trace/trace.h"
 #include "common/base/first_report.h"
-#include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "common/base/thread_object.h"
-#include "common/reach/protocol_hash.h"
 #include "common/wire/address_ranges.h"
 
 namespace rcuda::client {
@@ -79,23 +74,6 @@ Result<std::vector<DeviceAddress>> selected_devices(const std::vector<DeviceAddr
   }
   if (!problem.empty()) RCUDA_INFO("CUDA_VISIBLE_DEVICES ends early: %s", problem.c_str());
   return std::move(selection->devices);
-}
-
-Result<wire::Hello> make_hello() {
-  wire::Hello hello;
-  hello.protocol_hash = wire::protocol_hash();
-  hello.commands.assign(api::command_hashes().begin(), api::command_hashes().end());
-  hello.pid = static_cast<uint32_t>(getpid());
-  hello.uid = getuid();
-  hello.host = host_name();
-  hello.program = program_invocation_short_name;
-  // USER is often unset in a container. A lookup of the name may need the network.
-  const char* user = ::secure_getenv("USER");
-  hello.user = user && *user ? user : "uid " + std::to_string(hello.uid);
-  if (getrandom(hello.session, sizeof hello.session, 0) != sizeof hello.session) {
-    return Status::from_errno(errno, "getrandom");
-  }
-  return hello;
 }
 
 // Returns why no device is available. If memory is short, the text also names the limit of the

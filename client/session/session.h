@@ -75,6 +75,9 @@ struct CallOptions {
   transport::Wake wake = transport::Wake::kNow;
 };
 
+// What this process says of itself to a server, without devices.
+Result<wire::Hello> make_hello();
+
 struct SessionOptions {
   wire::Hello hello;                          // devices and medium are filled in by open()
   const transport::Medium* medium = nullptr;  // null: auto

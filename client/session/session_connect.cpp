@@ -1,13 +1,20 @@
 // How a session begins and ends. To begin it, finds and reaches the server, asks for the devices,
 // makes the Link and what goes over it.
+#include <cerrno>
 #include <memory>
 #include <thread>
 
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "api/command_hashes.h"
 #include "client/session/session.h"
 #include "client/session/staging.h"
 #include "client/trace/trace.h"
+#include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "common/reach/connect.h"
+#include "common/reach/protocol_hash.h"
 
 namespace rcuda::client {
 namespace {
@@ -62,6 +69,23 @@ struct Session::Approach {
   wire::Connection connection;
   std::string why;  // it has this medium; empty: the user has chosen it
 };
+
+Result<wire::Hello> make_hello() {
+  wire::Hello hello;
+  hello.protocol_hash = wire::protocol_hash();
+  hello.commands.assign(api::command_hashes().begin(), api::command_hashes().end());
+  hello.pid = static_cast<uint32_t>(::getpid());
+  hello.uid = ::getuid();
+  hello.host = host_name();
+  hello.program = program_invocation_short_name;
+  // USER is often unset in a container. A lookup of the name may need the network.
+  const char* user = ::secure_getenv("USER");
+  hello.user = user && *user ? user : "uid " + std::to_string(hello.uid);
+  if (::getrandom(hello.session, sizeof hello.session, 0) != sizeof hello.session) {
+    return Status::from_errno(errno, "getrandom");
+  }
+  return hello;
+}
 
 // Connects to the server, identifies the user where it is another machine, and chooses the medium.
 Result<Session::Approach> Session::reach(const ServerDevices& server, const SessionOptions& options,
