@@ -42,37 +42,6 @@ struct Request {
 constexpr char kMend[] =
     "run rcuda-doctor on both hosts and fix its findings; then see docs/rdma.md, \"How it fails\"";
 
-struct AddressList {
-  explicit AddressList(addrinfo* list) : list(list) {}
-  ~AddressList() {
-    if (list != nullptr) ::freeaddrinfo(list);
-  }
-  AddressList(const AddressList&) = delete;
-  addrinfo* list;
-};
-
-Result<std::unique_ptr<AddressList>> resolve(const std::string& host, uint16_t port, int flags) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags;
-  addrinfo* list = nullptr;
-  const int error = ::getaddrinfo(host.empty() ? nullptr : host.c_str(),
-                                  std::to_string(port).c_str(), &hints, &list);
-  if (error != 0) return Status{Code::kNotFound, host + ": " + ::gai_strerror(error)};
-  return std::make_unique<AddressList>(list);
-}
-
-Result<UniqueFd> connect_to(const std::string& host, uint16_t port) {
-  RCUDA_ASSIGN_OR_RETURN(auto addresses, resolve(host, port, 0));
-  Status last{Code::kUnavailable, host + " has no address"};
-  for (addrinfo* at = addresses->list; at != nullptr; at = at->ai_next) {
-    UniqueFd socket(::socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (socket && ::connect(socket.get(), at->ai_addr, at->ai_addrlen) == 0) return socket;
-    last = Status::from_errno(errno, "connecting to " + host + ":" + std::to_string(port));
-  }
-  return last;
-}
-
 // Sends the purpose of a new connection.
 Result<UniqueFd> request(Result<UniqueFd> socket, std::string_view medium) {
   if (!socket) return socket;
@@ -160,7 +129,8 @@ Result<Caller> accept_request(int listener) {
 
 Finding probe_medium(const std::string& host, uint16_t port, const Medium& medium) {
   const std::string what = std::string("probe of ") + host + " over " + medium.name() + ": ";
-  Result<UniqueFd> control = request(connect_to(host, port), medium.name());
+  Result<UniqueFd> control =
+      request(wire::connect_tcp(host, port, Clock::now() + kPatience), medium.name());
   if (!control) {
     return {Verdict::kBad, what + control.status().message(),
             "run 'rcuda-doctor --listen' there, and open port " + std::to_string(port)};
@@ -190,12 +160,18 @@ Finding probe_medium(const std::string& host, uint16_t port, const Medium& mediu
 }  // namespace
 
 Status serve_probes(const std::string& address, uint16_t port) {
-  RCUDA_ASSIGN_OR_RETURN(auto addresses, resolve(address, port, AI_PASSIVE));
-  const addrinfo& local = *addresses->list;
-  const UniqueFd listener(::socket(local.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* list = nullptr;
+  const int error = ::getaddrinfo(address.empty() ? nullptr : address.c_str(),
+                                  std::to_string(port).c_str(), &hints, &list);
+  if (error != 0) return Status{Code::kNotFound, address + ": " + ::gai_strerror(error)};
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> local(list, &::freeaddrinfo);
+  const UniqueFd listener(::socket(local->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
   ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (!listener || ::bind(listener.get(), local.ai_addr, local.ai_addrlen) != 0 ||
+  if (!listener || ::bind(listener.get(), local->ai_addr, local->ai_addrlen) != 0 ||
       ::listen(listener.get(), 16) != 0) {
     return Status::from_errno(errno, "listening on port " + std::to_string(port));
   }
