@@ -51,9 +51,9 @@ Result<Devices> devices_of_list(std::string_view list) {
     const size_t comma = list.find(',');
     const std::string entry(trimmed(list.substr(0, comma)));
     if (!entry.empty()) {
-      Result<DeviceAddress> device = parse_device(entry);
-      if (!device) return Status(device.status()).with_context("RCUDA_DEVICES");
-      devices.push_back(*device);
+      RCUDA_ASSIGN_OR_RETURN(DeviceAddress device,
+                             parse_device(entry).with_context("RCUDA_DEVICES"));
+      devices.push_back(std::move(device));
     }
     if (comma == std::string_view::npos) break;
     list.remove_prefix(comma + 1);
@@ -77,9 +77,8 @@ Result<Devices> numbered_devices(const Environment& environment, uint32_t count,
       return Status(Code::kInvalidArgument,
                     name + " is not set, but RCUDA_DEVICE_COUNT is " + std::to_string(count));
     }
-    Result<DeviceAddress> device = parse_device(entry);
-    if (!device) return Status(device.status()).with_context(name);
-    devices.push_back(*device);
+    RCUDA_ASSIGN_OR_RETURN(DeviceAddress device, parse_device(entry).with_context(name));
+    devices.push_back(std::move(device));
   }
   return devices;
 }

@@ -60,20 +60,21 @@ Result<bool> connects_eagerly(size_t servers) {
 // The devices of the pool that CUDA_VISIBLE_DEVICES selects.
 Result<std::vector<DeviceAddress>> selected_devices(const std::vector<DeviceAddress>& pool,
                                                     const Environment& environment) {
-  Result<VisibleSelection> selection =
-      visible_devices(pool, environment, [&] { return uuids_of(pool); });
-  if (!selection) return Status(selection.status()).with_context("CUDA_VISIBLE_DEVICES");
-  const std::string& problem = selection->problem;
-  if (selection->devices.empty()) {
+  const PoolUuids uuids = [&] { return uuids_of(pool); };
+  RCUDA_ASSIGN_OR_RETURN(
+      VisibleSelection selection,
+      visible_devices(pool, environment, uuids).with_context("CUDA_VISIBLE_DEVICES"));
+  const std::string& problem = selection.problem;
+  if (selection.devices.empty()) {
     const CUresult result =
-        selection->named_twice ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_NO_DEVICE;
+        selection.named_twice ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_NO_DEVICE;
     const char* const text = environment("CUDA_VISIBLE_DEVICES");
     return Status::from_cuda(result,
                              std::string("CUDA_VISIBLE_DEVICES=\"") + (text ? text : "") +
                                  "\" selects none of the devices in RCUDA_DEVICES: " + problem);
   }
   if (!problem.empty()) RCUDA_INFO("CUDA_VISIBLE_DEVICES ends early: %s", problem.c_str());
-  return std::move(selection->devices);
+  return std::move(selection.devices);
 }
 
 // Returns why no device is available. If memory is short, the text also names the limit of the

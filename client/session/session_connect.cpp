@@ -124,11 +124,11 @@ Status Session::connect(const ServerDevices& server, const SessionOptions& optio
     report.tell(queued);
     if (options.while_waiting) options.while_waiting();
   };
-  Result<wire::Welcome> welcome =
-      wire::request_session(&approach.connection, hello, options.answer_timeout, waits);
-  if (!welcome) return Status(welcome.status()).with_context(address);
-  if (!welcome->fell_back.empty()) approach.why = "the server: " + welcome->fell_back;
-  RCUDA_RETURN_IF_ERROR(keep_welcome(std::move(welcome).value(), hello.taken));
+  RCUDA_ASSIGN_OR_RETURN(wire::Welcome welcome, wire::request_session(&approach.connection, hello,
+                                                                      options.answer_timeout, waits)
+                                                    .with_context(address));
+  if (!welcome.fell_back.empty()) approach.why = "the server: " + welcome.fell_back;
+  RCUDA_RETURN_IF_ERROR(keep_welcome(std::move(welcome), hello.taken));
   return link_up(std::move(approach), options);
 }
 
@@ -140,9 +140,7 @@ Status Session::keep_welcome(wire::Welcome welcome, const std::vector<wire::Addr
     return Status(Code::kProtocol,
                   address + " granted a different number of devices than requested");
   }
-  if (Status set = lacking_.set(welcome_.lacking); !set.ok()) {
-    return std::move(set).with_context(address);
-  }
+  RCUDA_RETURN_IF_ERROR(lacking_.set(welcome_.lacking).with_context(address));
   if (!welcome_.lacking.empty()) {
     RCUDA_INFO("%s is of another build of rcuda: %zu of this one's commands are not supported",
                address.c_str(), welcome_.lacking.size());
@@ -163,10 +161,10 @@ Status Session::link_up(Approach approach, const SessionOptions& options) {
   transport::LinkOptions link_options = options.link;
   link_options.window_bytes = Window::kBytes;
   link_options.answers = Window::kAnswers;
-  auto link = wire::link_to_worker(std::move(approach.connection), welcome_.token, link_options,
-                                   {options.handshake_timeout, options.connect_timeout});
-  if (!link) return Status(link.status()).with_context(name_);
-  link_ = std::move(link).value();
+  RCUDA_ASSIGN_OR_RETURN(
+      link_, wire::link_to_worker(std::move(approach.connection), welcome_.token, link_options,
+                                  {options.handshake_timeout, options.connect_timeout})
+                 .with_context(name_));
   link_->on_immediate(
       [this](uint32_t immediate, uint64_t bytes) { arrivals_.arrived(immediate, bytes); });
   traits_ = link_->traits();
@@ -200,19 +198,13 @@ Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
   });
   session->events_->set_loss_sink(
       [raw = session.get()](const Status& why) { (void)raw->lose(why); });
-  if (Status started = session->events_->start(); !started.ok()) {
-    return std::move(started).with_context(session->name_);
-  }
-
-  Result<wire::ReadyEvent> ready =
-      session->events_->ready(Clock::now() + options.handshake_timeout);
-  if (!ready) return Status(ready.status()).with_context(session->name_);
-  auto staging = Staging::open(*session, *ready);
-  if (!staging) return Status(staging.status()).with_context(session->name_);
-  session->staging_ = std::move(staging).value();
-  if (Status mapped = session->channel_->map_marks(*ready); !mapped.ok()) {
-    return std::move(mapped).with_context(session->name_);
-  }
+  RCUDA_RETURN_IF_ERROR(session->events_->start().with_context(session->name_));
+  RCUDA_ASSIGN_OR_RETURN(const wire::ReadyEvent ready,
+                         session->events_->ready(Clock::now() + options.handshake_timeout)
+                             .with_context(session->name_));
+  RCUDA_ASSIGN_OR_RETURN(session->staging_,
+                         Staging::open(*session, ready).with_context(session->name_));
+  RCUDA_RETURN_IF_ERROR(session->channel_->map_marks(ready).with_context(session->name_));
   if (trace::on()) session->trace();
   session->state_.move(SessionEvent::kReady, session->name_);
   RCUDA_INFO("connected to %s: %zu device(s), driver %u, worker %u", session->name_.c_str(),

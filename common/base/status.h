@@ -71,6 +71,12 @@ class [[nodiscard]] Result {
   const Status& status() const { return status_; }
   const Status& error() const { return status_; }
 
+  // Status::with_context() of the error.
+  Result with_context(const std::string& outer) && {
+    status_ = std::move(status_).with_context(outer);
+    return std::move(*this);
+  }
+
   T& value() & { return *value_; }
   const T& value() const& { return *value_; }
   T&& value() && { return *std::move(value_); }

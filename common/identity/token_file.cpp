@@ -79,9 +79,7 @@ Result<TokenFile> TokenFile::parse(std::string_view text) {
 
 Result<TokenFile> TokenFile::load(const std::string& path) {
   RCUDA_ASSIGN_OR_RETURN(const std::string text, read_private_file(path, kMostBytes));
-  Result<TokenFile> file = parse(text);
-  if (!file.ok()) return Status(file.status()).with_context(path);
-  return file;
+  return parse(text).with_context(path);
 }
 
 std::optional<Token> TokenFile::find(std::string_view host, uint16_t port) const {

@@ -71,14 +71,14 @@ Status exchange_credentials(const Socket& socket, const uint8_t (&nonce)[32],
       identity::munge::encode(munge_payload(MungeSide::kClient, nonce), {}, settings));
   message.credential = std::move(own);
   RCUDA_ASSIGN_OR_RETURN(const Authenticated answer, authenticate(socket, message, deadline));
-  const auto server = identity::munge::decode(answer.credential, settings);
-  if (!server) return Status(server.status()).with_context("the server's MUNGE credential");
-  if (!is_munge_payload(server->payload, MungeSide::kServer, nonce)) {
+  RCUDA_ASSIGN_OR_RETURN(const auto server, identity::munge::decode(answer.credential, settings)
+                                                .with_context("the server's MUNGE credential"));
+  if (!is_munge_payload(server.payload, MungeSide::kServer, nonce)) {
     return Status(Code::kDenied,
                   "the server's MUNGE credential is for another connection: another machine relays "
                   "the connection to the server");
   }
-  return check_trust("the server", server->uid, ::geteuid(), trusted);
+  return check_trust("the server", server.uid, ::geteuid(), trusted);
 }
 
 // How this client identifies itself under TLS: by a token, else by a certificate, else by MUNGE.

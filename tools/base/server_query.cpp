@@ -6,7 +6,6 @@
 
 #include "common/base/host_port.h"
 #include "common/nvml/figures.h"
-#include "common/reach/ask.h"
 
 namespace rcuda::tools {
 
@@ -18,30 +17,15 @@ Result<Server> parse_server(const std::string& text) {
       "\"" + text + "\" is not a server: write host or host:port, [address]:port for IPv6");
 }
 
-Result<std::vector<std::byte>> ask(const Server& server, wire::MessageType question,
-                                   const std::vector<std::byte>& body, wire::MessageType wanted) {
-  return wire::ask(server.host, server.port, question, body, wanted);
-}
-
-Result<wire::ServerStatus> status_of(const Server& server) {
-  RCUDA_ASSIGN_OR_RETURN(const auto answer, ask(server, wire::MessageType::kStatusQuery, {},
-                                                wire::MessageType::kStatus));
-  return wire::decode<wire::ServerStatus>(answer);
-}
-
-Result<wire::GpuReport> gpus_of(const Server& server) {
-  RCUDA_ASSIGN_OR_RETURN(const auto answer, ask(server, wire::MessageType::kGpuQuery, {},
-                                                wire::MessageType::kGpuReport));
-  return wire::decode<wire::GpuReport>(answer);
-}
-
 std::vector<Told> ask_all(const std::vector<Server>& servers) {
   std::vector<std::future<Told>> asked;
   for (const Server& server : servers) {
     asked.push_back(std::async(std::launch::async, [&server]() -> Told {
-      Result<wire::ServerStatus> status = status_of(server);
+      auto status = ask<wire::ServerStatus>(server, wire::MessageType::kStatusQuery, {},
+                                            wire::MessageType::kStatus);
       if (!status.ok()) return {status.status(), status.status()};
-      return {std::move(status), gpus_of(server)};
+      return {std::move(status), ask<wire::GpuReport>(server, wire::MessageType::kGpuQuery, {},
+                                                      wire::MessageType::kGpuReport)};
     }));
   }
   std::vector<Told> reports;

@@ -15,6 +15,7 @@
 #include "common/messages/gpu_report.h"
 #include "common/messages/message_io.h"
 #include "common/messages/server_status.h"
+#include "common/reach/ask.h"
 
 namespace rcuda::tools {
 
@@ -27,15 +28,16 @@ struct Server {
 // Parses host[:port], or host[@port] as in RCUDA_DEVICES; an IPv6 address is in brackets.
 Result<Server> parse_server(const std::string& text);
 
-// Sends a message and returns the body of the answer, which must be of the type `wanted`. A refusal
-// has the server's reason; it is kUnavailable if a later attempt may succeed, otherwise kDenied.
-// kTimeout: the query was sent, but no answer arrived.
-Result<std::vector<std::byte>> ask(const Server& server, wire::MessageType question,
-                                   const std::vector<std::byte>& body, wire::MessageType wanted);
-
-// A server's report of its sessions, and of its GPUs.
-Result<wire::ServerStatus> status_of(const Server& server);
-Result<wire::GpuReport> gpus_of(const Server& server);
+// Sends a message and returns the answer, which must be of the type `wanted`. A refusal has the
+// server's reason; it is kUnavailable if a later attempt may succeed, otherwise kDenied. kTimeout:
+// the query was sent, but no answer arrived.
+template <typename Answer>
+Result<Answer> ask(const Server& server, wire::MessageType question,
+                   const std::vector<std::byte>& body, wire::MessageType wanted) {
+  RCUDA_ASSIGN_OR_RETURN(const auto answer,
+                         wire::ask(server.host, server.port, question, body, wanted));
+  return wire::decode<Answer>(answer);
+}
 
 // Both reports of a server. ask_all() queries all servers at the same time, so that a server that
 // does not answer does not delay the others, and returns the reports in the order of `servers`. If

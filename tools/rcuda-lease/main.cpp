@@ -86,10 +86,8 @@ Status parse_devices(std::string text, wire::LeaseRequest* request) {
 }
 
 Result<wire::LeaseAnswer> ask(const tools::Server& server, const wire::LeaseRequest& request) {
-  RCUDA_ASSIGN_OR_RETURN(const auto body,
-                         tools::ask(server, wire::MessageType::kLeaseRequest, wire::encode(request),
-                                    wire::MessageType::kLeaseAnswer));
-  return wire::decode<wire::LeaseAnswer>(body);
+  return tools::ask<wire::LeaseAnswer>(server, wire::MessageType::kLeaseRequest,
+                                       wire::encode(request), wire::MessageType::kLeaseAnswer);
 }
 
 std::string device_list(const std::vector<uint32_t>& devices, const std::string& before) {

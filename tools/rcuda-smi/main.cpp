@@ -100,10 +100,8 @@ int topology(const std::vector<std::string>& names, bool measure) {
 }
 
 Result<wire::ControlAnswer> control(const Server& server, const wire::ControlRequest& request) {
-  RCUDA_ASSIGN_OR_RETURN(const auto answer,
-                         tools::ask(server, wire::MessageType::kControlRequest,
-                                    wire::encode(request), wire::MessageType::kControlAnswer));
-  return wire::decode<wire::ControlAnswer>(answer);
+  return tools::ask<wire::ControlAnswer>(server, wire::MessageType::kControlRequest,
+                                         wire::encode(request), wire::MessageType::kControlAnswer);
 }
 
 int end(const std::string& name, uint32_t worker) {

@@ -108,20 +108,20 @@ Result<std::string> choose_user(const std::string& wanted, const server::Roles& 
 Status create(const Options& options) {
   const server::Seconds created = now();
   RCUDA_ASSIGN_OR_RETURN(const auto expires, parse_expiry(options.expires, created));
-  const Result<server::Roles> roles = server::Roles::parse(options.role);
-  if (!roles.ok()) return Status(roles.status()).with_context("--role");
-  RCUDA_ASSIGN_OR_RETURN(const std::string user, choose_user(options.user, *roles));
+  RCUDA_ASSIGN_OR_RETURN(const server::Roles roles,
+                         server::Roles::parse(options.role).with_context("--role"));
+  RCUDA_ASSIGN_OR_RETURN(const std::string user, choose_user(options.user, roles));
   RCUDA_ASSIGN_OR_RETURN(const auto certificate,
                          identity::load_or_make_certificate(options.certificate, host_name()));
   RCUDA_ASSIGN_OR_RETURN(const auto fingerprint, identity::fingerprint_of(certificate.x509.get()));
   RCUDA_ASSIGN_OR_RETURN(
       const auto token,
-      server::create_token(options.file, {user, fingerprint, expires, options.label, *roles},
+      server::create_token(options.file, {user, fingerprint, expires, options.label, roles},
                            created));
   std::fprintf(stderr,
                "rcuda-token: token %s of %s, role %s, expires %s; put the line into "
                "~/.config/rcuda/token (mode 600) on the client machine\n",
-               token.id.c_str(), user.c_str(), roles->text().c_str(),
+               token.id.c_str(), user.c_str(), roles.text().c_str(),
                expires ? server::format_time(*expires).c_str() : "never");
   std::printf("%s\n", identity::format(token).c_str());
   return {};

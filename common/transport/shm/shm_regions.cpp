@@ -133,9 +133,8 @@ Result<void*> ShmRegions::map(uint64_t id, uint64_t bytes, void* address,
     if (address == nullptr || address == data) return data;
     return Status{Code::kInvalidArgument, named(id) + " is mapped elsewhere already"};
   }
-  Result<Mapping> mapping = map_entry(entry, address);
-  if (!mapping) return Status(mapping.status()).with_context(named(id) + " of the peer");
-  entry.user = std::move(*mapping);
+  RCUDA_ASSIGN_OR_RETURN(entry.user,
+                         map_entry(entry, address).with_context(named(id) + " of the peer"));
   // Maps now, while the descriptor is open: workers may not use mremap() for it (call_filter.h).
   (void)keep_for_transfers(entry);
   if (entry.transfers) drop_file(entry);
@@ -182,9 +181,7 @@ Result<ShmRegions::Piece> ShmRegions::piece(uint64_t id, uint64_t offset, uint64
   if (!entry.has_backing) {
     return Status{Code::kUnsupported, named(id) + " has no backing: shared memory cannot reach it"};
   }
-  if (Status status = keep_for_transfers(entry); !status.ok()) {
-    return std::move(status).with_context(named(id) + " of the peer");
-  }
+  RCUDA_RETURN_IF_ERROR(keep_for_transfers(entry).with_context(named(id) + " of the peer"));
   return Piece{data_in(entry, *entry.transfers) + offset, entry.transfers};
 }
 

@@ -85,10 +85,8 @@ Status loop_back(ibv_pd* pd, const rdma_cm_id& id, const Address& local, Span to
                 .max_inline_data = 0};
   const Qp qp(ibv_create_qp(pd, &wanted));
   if (!qp) return Status::from_errno(errno, "ibv_create_qp");
-  Status connected = connect_with_itself(qp.get(), id, local, port);
-  if (!connected.ok()) {
-    return std::move(connected).with_context("connecting the adapter to itself");
-  }
+  RCUDA_RETURN_IF_ERROR(connect_with_itself(qp.get(), id, local, port)
+                            .with_context("connecting the adapter to itself"));
 
   ibv_sge piece{from.address, static_cast<uint32_t>(bytes), from.mr->lkey};
   ibv_send_wr request{};
