@@ -27,52 +27,40 @@ CUresult linear(uint64_t destination, Side destination_side, uint64_t source, Si
   return copy_linear(copy);
 }
 
-// Copies one row between an array and an address or another array.
-class ArrayRow {
- public:
-  explicit ArrayRow(size_t bytes) {
-    shape_.WidthInBytes = bytes;
-    shape_.Height = shape_.Depth = 1;
-  }
-  ArrayRow& from(CUarray array, size_t offset_bytes) {
-    shape_.srcMemoryType = CU_MEMORYTYPE_ARRAY;
-    shape_.srcArray = array;
-    shape_.srcXInBytes = offset_bytes;
-    return *this;
-  }
-  ArrayRow& from_host(const void* host) {
-    shape_.srcMemoryType = CU_MEMORYTYPE_HOST;
-    shape_.srcHost = host;
-    return *this;
-  }
-  ArrayRow& from_device(CUdeviceptr device) {
-    shape_.srcMemoryType = CU_MEMORYTYPE_DEVICE;
-    shape_.srcDevice = device;
-    return *this;
-  }
-  ArrayRow& to(CUarray array, size_t offset_bytes) {
-    shape_.dstMemoryType = CU_MEMORYTYPE_ARRAY;
-    shape_.dstArray = array;
-    shape_.dstXInBytes = offset_bytes;
-    return *this;
-  }
-  ArrayRow& to_host(void* host) {
-    shape_.dstMemoryType = CU_MEMORYTYPE_HOST;
-    shape_.dstHost = host;
-    return *this;
-  }
-  ArrayRow& to_device(CUdeviceptr device) {
-    shape_.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-    shape_.dstDevice = device;
-    return *this;
-  }
-  CUresult copy(CUstream stream, bool synchronous) const {
-    return copy_shape(shape_, stream, synchronous);
-  }
-
- private:
-  CUDA_MEMCPY3D_PEER shape_{};
+// One end of the copy of a row: in an array, on a device or in host memory.
+struct RowEnd {
+  CUmemorytype type;
+  CUarray array = nullptr;
+  size_t offset_bytes = 0;
+  CUdeviceptr device = 0;
+  void* host = nullptr;
 };
+
+RowEnd in(CUarray array, size_t offset_bytes) { return {CU_MEMORYTYPE_ARRAY, array, offset_bytes}; }
+
+RowEnd in_device(CUdeviceptr address) { return {.type = CU_MEMORYTYPE_DEVICE, .device = address}; }
+
+RowEnd in_host(const void* address) {
+  return {.type = CU_MEMORYTYPE_HOST, .host = const_cast<void*>(address)};
+}
+
+CUresult copy_row(const RowEnd& to, const RowEnd& from, size_t bytes, CUstream stream,
+                  bool synchronous) {
+  CUDA_MEMCPY3D_PEER shape{};
+  shape.WidthInBytes = bytes;
+  shape.Height = shape.Depth = 1;
+  shape.srcMemoryType = from.type;
+  shape.srcArray = from.array;
+  shape.srcXInBytes = from.offset_bytes;
+  shape.srcDevice = from.device;
+  shape.srcHost = from.host;
+  shape.dstMemoryType = to.type;
+  shape.dstArray = to.array;
+  shape.dstXInBytes = to.offset_bytes;
+  shape.dstDevice = to.device;
+  shape.dstHost = to.host;
+  return copy_shape(shape, stream, synchronous);
+}
 
 }  // namespace
 
@@ -162,36 +150,34 @@ CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* copy, CUstream stream) {
 
 CUresult cuMemcpyHtoAAsync_v2(CUarray destination, size_t offset, const void* source, size_t bytes,
                               CUstream stream) {
-  return ArrayRow(bytes).from_host(source).to(destination, offset).copy(stream, false);
+  return copy_row(in(destination, offset), in_host(source), bytes, stream, false);
 }
 
 CUresult cuMemcpyHtoA_v2(CUarray destination, size_t offset, const void* source, size_t bytes) {
-  return ArrayRow(bytes).from_host(source).to(destination, offset).copy(nullptr, true);
+  return copy_row(in(destination, offset), in_host(source), bytes, nullptr, true);
 }
 
 CUresult cuMemcpyAtoHAsync_v2(void* destination, CUarray source, size_t offset, size_t bytes,
                               CUstream stream) {
-  return ArrayRow(bytes).from(source, offset).to_host(destination).copy(stream, false);
+  return copy_row(in_host(destination), in(source, offset), bytes, stream, false);
 }
 
 CUresult cuMemcpyAtoH_v2(void* destination, CUarray source, size_t offset, size_t bytes) {
-  return ArrayRow(bytes).from(source, offset).to_host(destination).copy(nullptr, true);
+  return copy_row(in_host(destination), in(source, offset), bytes, nullptr, true);
 }
 
 CUresult cuMemcpyDtoA_v2(CUarray destination, size_t offset, CUdeviceptr source, size_t bytes) {
-  return ArrayRow(bytes).from_device(source).to(destination, offset).copy(nullptr, true);
+  return copy_row(in(destination, offset), in_device(source), bytes, nullptr, true);
 }
 
 CUresult cuMemcpyAtoD_v2(CUdeviceptr destination, CUarray source, size_t offset, size_t bytes) {
-  return ArrayRow(bytes).from(source, offset).to_device(destination).copy(nullptr, true);
+  return copy_row(in_device(destination), in(source, offset), bytes, nullptr, true);
 }
 
 CUresult cuMemcpyAtoA_v2(CUarray destination, size_t destination_offset, CUarray source,
                          size_t source_offset, size_t bytes) {
-  return ArrayRow(bytes)
-      .from(source, source_offset)
-      .to(destination, destination_offset)
-      .copy(nullptr, true);
+  return copy_row(in(destination, destination_offset), in(source, source_offset), bytes, nullptr,
+                  true);
 }
 
 }  // extern "C"

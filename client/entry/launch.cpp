@@ -232,8 +232,7 @@ CUresult launch_kernel(CUfunction function, const LaunchShape& shape, CUstream s
   mirror_reachable(command.route, packed);
   // In a capture, each launch of the graph pushes the mirrors instead.
   if (any_mirrored() && !may_capture(stream)) {
-    result = push_mirrors(command.route, &packed);
-    if (result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(push_mirrors(command.route, &packed));
   }
   command.callable.info->note_launch(command.route.context);
   result = attribute_count == 0 ? command.post()
@@ -251,9 +250,8 @@ CUresult append_launch(const CUDA_LAUNCH_PARAMS& given, const StreamRoute& route
                           {given.blockDimX, given.blockDimY, given.blockDimZ},
                           given.sharedMemBytes};
   const InContext in_its_context(command.route);
-  CUresult result = check(given.function, shape, true, 0, &command);
-  if (result == CUDA_SUCCESS) result = fill_tail(given.kernelParams, nullptr, nullptr, 0, &command);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(check(given.function, shape, true, 0, &command));
+  RCUDA_RETURN_IF_CUDA_ERROR(fill_tail(given.kernelParams, nullptr, nullptr, 0, &command));
   wire::LaunchBody& body = command.body;
   body.function = command.callable.info->id;
   body.is_kernel = command.callable.is_kernel;
@@ -263,11 +261,11 @@ CUresult append_launch(const CUDA_LAUNCH_PARAMS& given, const StreamRoute& route
   command.callable.info->note_launch(command.route.context);
   const LaunchParameters packed = command.packed();
   mirror_reachable(command.route, packed);
-  if (any_mirrored()) result = push_mirrors(command.route, &packed);
+  if (any_mirrored()) RCUDA_RETURN_IF_CUDA_ERROR(push_mirrors(command.route, &packed));
   const auto head = std::as_bytes(std::span(&body, 1));
   tail->insert(tail->end(), head.begin(), head.end());
   tail->insert(tail->end(), command.tail.bytes().begin(), command.tail.bytes().end());
-  return result;
+  return CUDA_SUCCESS;
 }
 
 // The streams must be created streams of different devices of one server: kernels of a launch may

@@ -243,6 +243,15 @@ void end_variables_in(const Session& session, CUdeviceptr address, size_t bytes)
   });
 }
 
+size_t managed_bytes() {
+  size_t bytes = 0;
+  MutexLock lock(mirrors_mutex);
+  for (const Shared& mirror : mirrors()) {
+    if (mirror->memory == MirroredMemory::kManaged) bytes += mirror->bytes;
+  }
+  return bytes;
+}
+
 }  // namespace
 
 void mirror(Session& session, wire::ObjectId context, void* address, size_t bytes, MirrorUse use) {
@@ -277,19 +286,6 @@ CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address
              MirroredMemory::kVariable);
 }
 
-namespace {
-
-size_t managed_bytes() {
-  size_t bytes = 0;
-  MutexLock lock(mirrors_mutex);
-  for (const Shared& mirror : mirrors()) {
-    if (mirror->memory == MirroredMemory::kManaged) bytes += mirror->bytes;
-  }
-  return bytes;
-}
-
-}  // namespace
-
 CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes,
                         size_t device_bytes) {
   // To read what no kernel has ever touched takes memory of the device.
@@ -307,9 +303,8 @@ CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr ad
   (void)madvise(wanted, mapped, MADV_DONTFORK);
   WriteTracker* tracker = WriteTracker::get();
   if (tracker && !tracker->watch(wanted, mapped)) tracker = nullptr;
-  const CUresult result =
-      add(session, context, static_cast<std::byte*>(wanted), bytes, MirroredMemory::kManaged,
-          tracker);
+  const CUresult result = add(session, context, static_cast<std::byte*>(wanted), bytes,
+                              MirroredMemory::kManaged, tracker);
   if (result != CUDA_SUCCESS) session.windows().close(address, mapped);
   return result;
 }
@@ -389,10 +384,6 @@ bool may_use(const LaunchParameters& launch, const Mirror& mirror) {
   launch.each_word([&](size_t at) { found |= mirror.is_named_by(launch.word(at)); });
   return found;
 }
-
-}  // namespace
-
-namespace {
 
 // Work that follows in the context may use the memory while it runs.
 void note_named(Mirror& mirror, wire::ObjectId context) RCUDA_REQUIRES(push_mutex) {

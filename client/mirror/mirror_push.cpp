@@ -86,9 +86,8 @@ void note_exchanged(Mirror& mirror, const Run& run, bool exchanged) RCUDA_REQUIR
 // In the mirror's stream: whole blocks. Notes that both sides have them; what could not be sent
 // stays changed, for the next push.
 CUresult push_blocks(Mirror& mirror, const Run& run, const std::byte* content) {
-  CUresult result = send(mirror.route(), mirror.address + run.at, content, run.bytes);
-  if (result == CUDA_SUCCESS && mirror.changes_bytes != 0) result = note_in_worker(mirror, run);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(send(mirror.route(), mirror.address + run.at, content, run.bytes));
+  if (mirror.changes_bytes != 0) RCUDA_RETURN_IF_CUDA_ERROR(note_in_worker(mirror, run));
   const std::vector<Run> pieces = pieces_of({run}, kMirrorPieceBytes);
   MutexLock lock(mirrors_mutex);
   run_parallel(pieces.size(), [&](size_t index) RCUDA_REQUIRES(mirrors_mutex) {

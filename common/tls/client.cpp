@@ -56,13 +56,12 @@ Result<std::unique_ptr<Connection>> connect(int socket, const ServerCheck& check
                                             std::chrono::steady_clock::time_point deadline) {
   RCUDA_ASSIGN_OR_RETURN(Owned<SSL_CTX> context, make_context(TLS_client_method()));
   if (!certificate.empty()) RCUDA_RETURN_IF_ERROR(use_certificate(context.get(), certificate));
-  auto connection = Connection::create(context.get(), socket, Role::kClient);
-  if (!connection) return connection.status();
-  SSL* const ssl = (*connection)->ssl();
+  RCUDA_ASSIGN_OR_RETURN(auto connection, Connection::create(context.get(), socket, Role::kClient));
+  SSL* const ssl = connection->ssl();
   if (!check.authorities.empty() && !check.pinned) {
     RCUDA_RETURN_IF_ERROR(require_authority(context.get(), ssl, check));
   }
-  RCUDA_RETURN_IF_ERROR(shake_hands(**connection, socket, deadline));
+  RCUDA_RETURN_IF_ERROR(shake_hands(*connection, socket, deadline));
   if (check.pinned) RCUDA_RETURN_IF_ERROR(check_pin(ssl, *check.pinned));
   return connection;
 }

@@ -159,10 +159,9 @@ Status Pair::wait_until_measured() {
   const Clock::time_point deadline = Clock::now() + kTimeout;
   for (Session* const session : {from_.get(), to_.get()}) {
     while (true) {
-      const auto now = forecast(*session, 1);
-      if (!now) return now.status();
-      if (now->measured) break;
-      if (Clock::now() > deadline) return {Code::kTimeout, "not measured in time: " + now->text};
+      RCUDA_ASSIGN_OR_RETURN(const Forecast latest, forecast(*session, 1));
+      if (latest.measured) break;
+      if (Clock::now() > deadline) return {Code::kTimeout, "not measured in time: " + latest.text};
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
   }

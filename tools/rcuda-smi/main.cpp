@@ -104,9 +104,9 @@ Result<wire::ControlAnswer> control(const Server& server, const wire::ControlReq
                                          wire::encode(request), wire::MessageType::kControlAnswer);
 }
 
-int end(const std::string& name, uint32_t worker) {
-  const Result<wire::ControlAnswer> answer =
-      control(servers_of({name}).front(), {ControlOperation::kEnd, worker});
+// Sends an order that is done when the server has answered.
+int order(const std::string& name, const wire::ControlRequest& request) {
+  const auto answer = control(servers_of({name}).front(), request);
   return answer.ok() ? 0 : fail(answer.status());
 }
 
@@ -135,12 +135,6 @@ int drain(const std::string& name, bool wait) {
       sessions = answer->sessions;
     }
   }
-}
-
-int resume(const std::string& name) {
-  const Result<wire::ControlAnswer> answer =
-      control(servers_of({name}).front(), {ControlOperation::kResume, 0});
-  return answer.ok() ? 0 : fail(answer.status());
 }
 
 int start(int argc, char** argv) {
@@ -190,9 +184,9 @@ int start(int argc, char** argv) {
   if (const std::optional<int> status = line.parse(argc, argv)) return *status;
   if (top_command.is_chosen()) return top(names, seconds, rounds);
   if (topology_command.is_chosen()) return topology(names, !no_measure);
-  if (end_command.is_chosen()) return end(name, worker);
+  if (end_command.is_chosen()) return order(name, {ControlOperation::kEnd, worker});
   if (drain_command.is_chosen()) return drain(name, !no_wait);
-  if (resume_command.is_chosen()) return resume(name);
+  if (resume_command.is_chosen()) return order(name, {ControlOperation::kResume, 0});
   return show(names, as_json);
 }
 
