@@ -120,7 +120,7 @@ CUresult record(const Route& route, void* address, size_t bytes, Placement place
   allocation.device = route.device;
   allocation.context = route.context;
   allocation.flags = flags;
-  allocation.exposed = exposures;
+  allocation.exposed = std::make_shared<const Exposures>(exposures);
   allocation.reachable = reachable;
   return Process::get().memory().add(std::move(allocation))
              ? CUDA_SUCCESS
@@ -362,7 +362,7 @@ void end_host_memory(const Allocation& memory) {
   if (mapped && !memory.session && give_back_small(route, address, memory.bytes)) return;
   unmirror(address);
   if (memory.session) return;  // managed memory of a worker
-  end_region({address, whole_pages(memory.bytes), memory.exposed}, route);
+  end_region({address, whole_pages(memory.bytes), *memory.exposed}, route);
 }
 
 namespace {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -46,8 +47,9 @@ struct Allocation {
   bool sync_memops = false;     // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
   bool of_graph = false;        // kDeviceAsync: each launch of a graph allocates it anew
   bool reachable = false;       // host memory: kernels of every session can use it
-  // sessions that know this memory, and its region there
-  std::vector<std::pair<Session*, transport::RegionId>> exposed;
+  // The sessions that know this host memory, and its region there; null for other memory. Shared by
+  // the copies.
+  std::shared_ptr<const std::vector<std::pair<Session*, transport::RegionId>>> exposed;
 };
 
 // Whether it is a managed allocation or a managed variable, which has CU_MEM_ATTACH_GLOBAL set.
