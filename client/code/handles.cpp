@@ -3,7 +3,7 @@
 #include "client/code/functions.h"
 #include "client/objects/code.h"
 #include "client/process/process.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {

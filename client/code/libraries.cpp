@@ -10,7 +10,7 @@
 #include "client/objects/arena.h"
 #include "client/process/process.h"
 #include "client/process/worker_memory.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "common/base/mutex.h"
 #include "common/cuda/return_if_error.h"
 #include "common/wire/codec.h"

@@ -10,7 +10,7 @@
 #include "client/code/functions.h"
 #include "client/code/images.h"
 #include "client/code/jit_options.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "client/session/session.h"
 #include "common/base/log.h"
 #include "common/image/image.h"

@@ -7,7 +7,7 @@
 #include <cuda.h>
 
 #include "client/copy/copy.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 
 namespace rcuda::client {
 

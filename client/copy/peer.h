@@ -12,7 +12,7 @@
 #include <cuda.h>
 
 #include "client/objects/stream.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 
 namespace rcuda::client {
 

@@ -17,7 +17,7 @@
 #include "client/process/process.h"
 #include "client/process/worker_memory.h"
 #include "client/route/capture.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "client/session/session.h"
 #include "common/base/log.h"
 #include "common/cuda/return_if_error.h"

@@ -12,7 +12,7 @@
 #include "client/objects/kinds.h"
 #include "client/process/process.h"
 #include "client/route/capture.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "common/base/mutex.h"
 #include "common/cuda/known_values.h"
 #include "common/cuda/return_if_error.h"

@@ -9,7 +9,7 @@
 #include "client/objects/arena.h"
 #include "client/process/process.h"
 #include "client/route/capture.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "client/session/news.h"
 #include "client/session/timeline.h"
 #include "client/session/wait.h"

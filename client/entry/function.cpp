@@ -10,7 +10,7 @@
 #include "client/objects/arena.h"
 #include "client/objects/named.h"
 #include "client/process/process.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "common/cuda/known_values.h"
 #include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"

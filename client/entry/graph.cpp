@@ -15,7 +15,7 @@
 #include "client/objects/graph_exec.h"
 #include "client/process/process.h"
 #include "client/route/capture.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "client/session/timeline.h"
 #include "common/base/log.h"
 #include "common/cuda/return_if_error.h"

@@ -10,7 +10,7 @@
 #include "client/objects/kinds.h"
 #include "client/process/process.h"
 #include "client/route/capture.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "common/base/mutex.h"
 #include "common/cuda/return_if_error.h"
 #include "common/interop/export_tables.h"

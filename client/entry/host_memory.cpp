@@ -5,7 +5,7 @@
 #include <cuda.h>
 
 #include "client/process/process.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "common/cuda/return_if_error.h"
 
 using namespace rcuda::client;  // NOLINT: entry points live outside every namespace

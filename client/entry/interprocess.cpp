@@ -8,7 +8,7 @@
 #include "api/shared.h"
 #include "client/code/refused_import.h"
 #include "client/process/process.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "client/session/session.h"
 #include "common/base/mutex.h"
 #include "common/cuda/return_if_error.h"

@@ -13,7 +13,7 @@
 #include "client/objects/arena.h"
 #include "client/objects/code.h"
 #include "client/process/process.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "client/session/session.h"
 #include "common/base/log.h"
 #include "common/cuda/known_values.h"

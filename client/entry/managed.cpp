@@ -20,7 +20,7 @@
 #include "client/process/process.h"
 #include "client/process/worker_memory.h"
 #include "client/route/capture.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "common/base/mutex.h"
 #include "common/cuda/known_values.h"
 #include "common/cuda/managed_advice.h"

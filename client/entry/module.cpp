@@ -18,7 +18,7 @@
 #include "client/objects/named.h"
 #include "client/process/driver_variables.h"
 #include "client/process/process.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "common/base/mutex.h"
 #include "common/cuda/known_values.h"
 #include "common/cuda/return_if_error.h"

@@ -11,7 +11,7 @@
 #include "client/code/functions.h"
 #include "client/code/launch_shape.h"
 #include "client/process/process.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "common/base/mutex.h"
 #include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"

@@ -5,7 +5,7 @@
 
 #include "client/objects/kinds.h"
 #include "client/process/process.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 

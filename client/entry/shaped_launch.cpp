@@ -7,7 +7,7 @@
 #include "client/code/launch_shape.h"
 #include "client/objects/arena.h"
 #include "client/process/process.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {

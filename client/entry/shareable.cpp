@@ -22,7 +22,7 @@
 #include "client/objects/arena.h"
 #include "client/process/process.h"
 #include "client/process/worker_memory.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "client/session/session.h"
 #include "common/base/mutex.h"
 #include "common/base/unique_fd.h"

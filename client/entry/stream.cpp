@@ -11,7 +11,7 @@
 #include "client/objects/named.h"
 #include "client/process/process.h"
 #include "client/route/capture.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "client/session/news.h"
 #include "client/session/timelines.h"
 #include "client/session/wait.h"

@@ -15,7 +15,7 @@
 #include "api/opcodes.h"
 #include "api/shared.h"
 #include "client/code/handles.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "common/base/log.h"
 #include "common/cuda/return_if_error.h"
 #include "common/wire/codec.h"

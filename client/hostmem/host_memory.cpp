@@ -19,7 +19,7 @@
 #include "client/process/own_addresses.h"
 #include "client/process/process.h"
 #include "client/route/capture.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "common/base/cancellation_off.h"
 #include "common/base/log.h"
 #include "common/base/mappings.h"

@@ -26,7 +26,7 @@
 
 #include "client/mirror/mirror.h"
 #include "client/process/registry.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "client/session/session.h"
 
 namespace rcuda::client {

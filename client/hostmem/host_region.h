@@ -9,7 +9,7 @@
 
 #include <cuda.h>
 
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "client/session/session.h"
 
 namespace rcuda::client {

@@ -12,7 +12,7 @@
 #include "client/mirror/mirror.h"
 #include "client/objects/kinds.h"
 #include "client/route/capture.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "common/base/mutex.h"
 #include "common/cuda/return_if_error.h"
 

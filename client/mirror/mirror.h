@@ -14,10 +14,10 @@
 // mirrors together, it fetches only the bytes or blocks that changed (mirror_news.h,
 // MirrorChanges). Fetches of small mirrors are requested together with the wait
 // (fetches_with_wait.h). Copies in between use the worker's bytes
-// (server/executor/host_memory/shadow_copy.h). Around each host function, the worker sends all mirrored
-// memory and takes back the bytes that the function changed (server/executor/mirrors/mirrors.h). If
-// both sides changed a byte in between, a fetch keeps the GPU's value, and what is sent overwrites
-// it; CUDA forbids such concurrent access anyway.
+// (server/executor/host_memory/shadow_copy.h). Around each host function, the worker sends all
+// mirrored memory and takes back the bytes that the function changed
+// (server/executor/mirrors/mirrors.h). If both sides changed a byte in between, a fetch keeps the
+// GPU's value, and what is sent overwrites it; CUDA forbids such concurrent access anyway.
 //
 // Cost: none while nothing is mirrored. Every launch asks for the pages written since the last
 // launch, or compares all memory that it may use (MirrorUse). Every wait asks for the blocks

@@ -4,7 +4,7 @@
 
 #include "client/mirror/mirror.h"
 #include "client/route/capture.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "client/session/session.h"
 #include "client/session/timeline.h"
 #include "common/cuda/return_if_error.h"

@@ -1,7 +1,7 @@
 // The way of a command: its worker, its context, and the queue in which it counts.
 //
-// Made with all its fields and never changed. client/route/route.h has the functions that find the
-// route of a call.
+// Made with all its fields and never changed. client/route/find_route.h has the functions that find
+// the route of a call.
 #pragma once
 
 #include <cstdint>

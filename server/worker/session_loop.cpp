@@ -317,7 +317,7 @@ Status SessionLoop::handle(std::span<const std::byte> frame) {
     return {};
   }
   // Posted commands in which a driver waits for the device arrive when the context is idle, because
-  // the client waits first (await_idle() of client/route/route.h).
+  // the client waits first (await_idle() of client/route/find_route.h).
   if (header.call != 0 && api::traits_of(header.opcode).waits_for_device &&
       executor_.objects.make_current(header.context) == CUDA_SUCCESS &&
       executor_.objects.current_context()) {

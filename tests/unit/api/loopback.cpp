@@ -6,7 +6,7 @@
 
 #include "api/print_command.h"
 #include "client/code/handles.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "server/executor/core/dispatch.h"
 
 namespace rcuda::server {

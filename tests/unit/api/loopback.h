@@ -1,6 +1,6 @@
 // The two ends of a command in one process, for tests of generated code: a client without sessions
-// (client/route/route.h) and a worker without a driver (server/executor/core/dispatch.h), joined by a
-// function call.
+// (client/route/find_route.h) and a worker without a driver (server/executor/core/dispatch.h),
+// joined by a function call.
 //
 // Handles are numbers that encode their kind, side and id, so that tests can check the translation:
 // see handle_number(). The client's device 3 is the worker's ordinal 1, which is the driver's

@@ -12,7 +12,7 @@
 
 #include "api/opcodes.h"
 #include "client/code/module_images.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "common/wire/codec.h"
 #include "tests/unit/client/two_puppets.h"
 

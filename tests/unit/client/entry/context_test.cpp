@@ -9,7 +9,7 @@
 #include "api/opcodes.h"
 #include "client/code/functions.h"
 #include "client/route/capture.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "common/base/peer_order.h"
 #include "tests/unit/client/two_puppets.h"
 

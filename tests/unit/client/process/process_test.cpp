@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "tests/unit/client/two_puppets.h"
 
 namespace rcuda::client {

@@ -6,7 +6,7 @@
 
 #include "api/opcodes.h"
 #include "client/route/default_streams.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "client/session/timeline.h"
 #include "common/interop/default_stream.h"
 #include "common/wire/codec.h"

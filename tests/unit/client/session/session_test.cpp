@@ -16,7 +16,7 @@
 #include "api/traits.h"
 #include "client/objects/kinds.h"
 #include "client/objects/named.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "client/session/staging.h"
 #include "client/session/wait.h"
 #include "common/base/log.h"

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "client/objects/named.h"
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 #include "client/session/capture_answers.h"
 #include "client/session/news.h"
 #include "client/session/wait.h"

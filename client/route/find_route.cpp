@@ -1,4 +1,4 @@
-#include "client/route/route.h"
+#include "client/route/find_route.h"
 
 #include "api/opcodes.h"
 #include "client/objects/kinds.h"
