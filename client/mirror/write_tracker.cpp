@@ -54,8 +54,7 @@ WriteTracker* WriteTracker::open() {
   };
   // The kernel itself handles the faults of write protection, so the mode that needs no privilege
   // will do.
-  UniqueFd faults(
-      static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY)));
+  UniqueFd faults(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY)));
   if (!faults) return refused("userfaultfd");
   uffdio_api api{};
   api.api = UFFD_API;
