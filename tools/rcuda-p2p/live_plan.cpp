@@ -92,6 +92,7 @@ Status Pair::open(const LiveQuery& query, uint64_t most_bytes) {
   options.credentials = &credentials;
   options.answer_timeout = kTimeout;
   RCUDA_ASSIGN_OR_RETURN(options.hello, client::make_hello());
+  options.hello.program = "rcuda-p2p";
   options.hello.p2p_strategy = query.strategy;
   options.hello.p2p_path = query.path;
   options.hello.servers = 2;
