@@ -120,14 +120,15 @@ HandlerResult load(ModuleServices& services, const Command& command,
     if (!image::inspect(image->bytes()).ok()) return done(CUDA_ERROR_INVALID_IMAGE);
   }
   const void* code = join(images, loaded.get());
+  loaded->images = images;
   const api::DriverTable& driver = services.driver;
   void* handle = nullptr;
-  CUresult result = CUDA_ERROR_NOT_SUPPORTED;
-  if (is_library && driver.cuLibraryLoadData) {
+  CUresult result = CUDA_SUCCESS;
+  if (is_library) {
     result = driver.cuLibraryLoadData(reinterpret_cast<CUlibrary*>(&handle), code, options.names(),
                                       options.values(), options.count(), library_options,
                                       library_values, library_count);
-  } else if (!is_library) {
+  } else {
     result = driver.cuModuleLoadDataEx(reinterpret_cast<CUmodule*>(&handle), code, options.count(),
                                        options.names(), options.values());
   }
@@ -142,15 +143,22 @@ HandlerResult load(ModuleServices& services, const Command& command,
   return {};
 }
 
+void drop_unused_images(ModuleServices& services) {
+  services.images.drop_unused([&](wire::Kind kind, wire::ObjectId id) {
+    return services.objects.of(kind).find(id) != nullptr;
+  });
+}
+
 // A driver blocks a thread that unloads code until the device is idle, and the executor thread must
 // not block. So the code may be unloaded later. The object's id is free at once, because the client
 // may mint it again.
 template <typename Code>
-CUresult unload_when_idle(ModuleServices& services, CUresult (*unload)(Code), Code code) {
+CUresult unload_when_idle(ModuleServices& services, CUresult (*unload)(Code), Code code,
+                          std::shared_ptr<ImageStore::Loaded> loaded) {
   ContextState* const context = services.objects.current_context();
   if (!context || services.device_waits.may_call(*context)) return unload(code);
   const auto run = [&objects = services.objects, &answers = services.answers, id = context->id,
-                    generation = context->generation, unload, code] {
+                    generation = context->generation, unload, code, loaded = std::move(loaded)] {
     const ContextState* const state = objects.find_context(id);
     const bool ended = !state || state->generation != generation;
     // A module ends with its context. A library belongs to none.
@@ -189,11 +197,11 @@ void unbind_parts(SessionObjects& objects, wire::ObjectId module) {
 CUresult serve_cuModuleUnload(ModuleServices& services, CUmodule hmod) {
   const wire::ObjectId id = services.objects.of(wire::Kind::kModule).id_of(hmod);
   unbind_parts(services.objects, id);
-  return unload_when_idle(services, services.driver.cuModuleUnload, hmod);
+  return unload_when_idle(services, services.driver.cuModuleUnload, hmod,
+                          services.images.release(wire::Kind::kModule, id));
 }
 
 CUresult serve_cuLibraryUnload(ModuleServices& services, CUlibrary library) {
-  if (!services.driver.cuLibraryUnload) return CUDA_ERROR_NOT_SUPPORTED;
   SessionObjects& objects = services.objects;
   const wire::ObjectId id = objects.of(wire::Kind::kLibrary).id_of(library);
   // The library's modules and their functions end as well.
@@ -205,11 +213,11 @@ CUresult serve_cuLibraryUnload(ModuleServices& services, CUlibrary library) {
   for (const wire::Kind kind : {wire::Kind::kKernel, wire::Kind::kFunction, wire::Kind::kModule}) {
     objects.of(kind).unbind_owned(wire::Kind::kLibrary, id);
   }
-  return unload_when_idle(services, services.driver.cuLibraryUnload, library);
+  return unload_when_idle(services, services.driver.cuLibraryUnload, library,
+                          services.images.release(wire::Kind::kLibrary, id));
 }
 
 CUresult serve_cuLibraryGetModule(ModuleServices& services, CUmodule* module, CUlibrary library) {
-  if (!services.driver.cuLibraryGetModule) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = services.driver.cuLibraryGetModule(module, library);
   if (result != CUDA_SUCCESS) return result;
   if (Object* const named = name_here(services.objects, wire::Kind::kModule, *module)) {
@@ -221,7 +229,6 @@ CUresult serve_cuLibraryGetModule(ModuleServices& services, CUmodule* module, CU
 
 CUresult serve_cuKernelGetFunction(ModuleServices& services, CUfunction* function,
                                    CUkernel kernel) {
-  if (!services.driver.cuKernelGetFunction) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = services.driver.cuKernelGetFunction(function, kernel);
   if (result != CUDA_SUCCESS) return result;
   Object* const named = name_here(services.objects, wire::Kind::kFunction, *function);
@@ -236,7 +243,6 @@ CUresult serve_cuKernelGetFunction(ModuleServices& services, CUfunction* functio
 
 CUresult serve_cuModuleGetTexRef(ModuleServices& services, CUtexref* reference, CUmodule module,
                                  const char* name) {
-  if (!services.driver.cuModuleGetTexRef) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = services.driver.cuModuleGetTexRef(reference, module, name);
   if (result == CUDA_SUCCESS) {
     name_part(services.objects, wire::Kind::kTextureReference, *reference, module);
@@ -246,7 +252,6 @@ CUresult serve_cuModuleGetTexRef(ModuleServices& services, CUtexref* reference, 
 
 CUresult serve_cuModuleGetSurfRef(ModuleServices& services, CUsurfref* reference, CUmodule module,
                                   const char* name) {
-  if (!services.driver.cuModuleGetSurfRef) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = services.driver.cuModuleGetSurfRef(reference, module, name);
   if (result == CUDA_SUCCESS) {
     name_part(services.objects, wire::Kind::kSurfaceReference, *reference, module);
@@ -284,12 +289,16 @@ HandlerResult image_chunk(ModuleServices& services, const Command& command,
 
 HandlerResult module_load(ModuleServices& services, const Command& command,
                           const wire::ModuleLoadBody& body, std::vector<std::byte>* reply) {
-  return load(services, command, body, false, reply);
+  const HandlerResult result = load(services, command, body, false, reply);
+  drop_unused_images(services);
+  return result;
 }
 
 HandlerResult library_load(ModuleServices& services, const Command& command,
                            const wire::ModuleLoadBody& body, std::vector<std::byte>* reply) {
-  return load(services, command, body, true, reply);
+  const HandlerResult result = load(services, command, body, true, reply);
+  drop_unused_images(services);
+  return result;
 }
 
 }  // namespace rcuda::server

@@ -21,7 +21,7 @@ ImagePointer in_memory(std::span<const std::byte> bytes) {
       ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
   if (!bytes.empty()) std::memcpy(memory, bytes.data(), bytes.size());
-  return std::make_shared<CachedImage>(memory, mapped, bytes.size());
+  return std::make_shared<CachedImage>(memory, mapped, bytes.size(), false);
 }
 
 }  // namespace
@@ -71,7 +71,7 @@ ImagePointer ImageCache::find(const Sha256& hash, uint64_t image_bytes) {
   const auto mapped = static_cast<size_t>(status.st_size);
   void* memory = ::mmap(nullptr, mapped, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (memory == MAP_FAILED) return nullptr;
-  return std::make_shared<CachedImage>(memory, mapped, image_bytes);
+  return std::make_shared<CachedImage>(memory, mapped, image_bytes, true);
 }
 
 Result<ImagePointer> ImageCache::insert(const Sha256& hash, std::span<const std::byte> bytes) {

@@ -27,11 +27,16 @@ std::string to_hex(const Sha256& hash);
 // An image in memory, followed by at least eight zero bytes: PTX text has to end in one.
 class CachedImage {
  public:
-  CachedImage(void* mapping, size_t mapped_bytes, size_t image_bytes)
-      : mapping_(mapping), mapped_bytes_(mapped_bytes), image_bytes_(image_bytes) {}
+  CachedImage(void* mapping, size_t mapped_bytes, size_t image_bytes, bool with_file)
+      : has_file(with_file),
+        mapping_(mapping),
+        mapped_bytes_(mapped_bytes),
+        image_bytes_(image_bytes) {}
   ~CachedImage();
   CachedImage(const CachedImage&) = delete;
   CachedImage& operator=(const CachedImage&) = delete;
+
+  const bool has_file;  // false: it takes memory
   std::span<const std::byte> bytes() const {
     return {static_cast<const std::byte*>(mapping_), image_bytes_};
   }

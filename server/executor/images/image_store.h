@@ -1,15 +1,19 @@
 // ImageStore: the images of one session on their way from the client to the driver.
 //
 // The client queries an image by its hash. An image that is not in the cache is assembled from
-// chunks, checked against its hash when complete, and given to the cache. Images stay readable for
-// the whole session, because a client queries an image once and may load it any number of times.
-// The mapping of an image's file takes address space, and keeps the file's place in the cache.
+// chunks, checked against its hash when complete, and given to the cache. The mapping of an image's
+// file lasts as long as the session: it takes address space, and keeps the file's place in the
+// cache. An image without a file takes memory that no quota counts. So of those that were loaded,
+// and that no module or library uses any more, at most `most_unused` bytes are kept, the latest
+// ones, and a client sends the others again. Images that were not loaded since the
+// last query count as incomplete ones.
 // Executor thread only. Blocking: the last chunk, for hashing the image (about 1 GB/s) and writing
 // it to disk. Errors: the CUresults that a program gets.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -26,26 +30,37 @@ namespace rcuda::server {
 
 class ImageStore {
  public:
-  explicit ImageStore(ImageCache* cache) : cache_(cache) {}
+  static constexpr uint64_t kMostUnusedBytes = 256u << 20;
+
+  explicit ImageStore(ImageCache* cache, uint64_t most_unused = kMostUnusedBytes)
+      : cache_(cache), most_unused_(most_unused) {}
 
   // `present`: whether the session has the image. If not, chunks of it are accepted from now on.
-  // CUDA_ERROR_OUT_OF_MEMORY if the session has too many incomplete images.
+  // CUDA_ERROR_OUT_OF_MEMORY if the session has too many images that were not loaded.
   CUresult query(const Sha256& hash, uint64_t bytes, bool* present);
   // CUDA_ERROR_INVALID_IMAGE if the image was not queried before, or its size or hash is wrong. A
   // repeated chunk is ignored.
   CUresult add_chunk(const Sha256& hash, uint64_t offset, std::span<const std::byte> bytes);
-  // A complete image, or nullptr.
-  ImagePointer find(const Sha256& hash) const;
+  // A complete image that is about to be loaded, or nullptr. The image lasts as long as the result.
+  ImagePointer find(const Sha256& hash);
 
   // Memory that a loaded module or library uses until it is unloaded.
   struct Loaded {
+    std::vector<ImagePointer> images;
     std::vector<const void*> prelinked;  // null-terminated: a program's images after the first
     std::vector<std::byte> wrapper;
   };
   void keep(wire::Kind kind, wire::ObjectId id, std::shared_ptr<Loaded> loaded);
-  void release(wire::Kind kind, wire::ObjectId id);
+  std::shared_ptr<Loaded> release(wire::Kind kind, wire::ObjectId id);
+  // Drops the images that are too many. `exists`: whether the session still has an object, which
+  // may have ended with its context.
+  void drop_unused(const std::function<bool(wire::Kind, wire::ObjectId)>& exists);
 
  private:
+  struct Ready {
+    ImagePointer image;
+    uint64_t last_use = 0;  // 0: it was not loaded since the last query
+  };
   struct Assembly {
     // Not zeroed, so that an incomplete image takes only the pages that were received. The hash
     // detects missing chunks.
@@ -57,10 +72,14 @@ class ImageStore {
     uint64_t received = 0;
   };
 
-  ImageCache* cache_;
+  ImageCache* const cache_;
+  const uint64_t most_unused_;
   std::map<Sha256, Assembly> assemblies_;
-  uint64_t assembling_bytes_ = 0;
-  std::map<Sha256, ImagePointer> ready_;
+  // In memory, of images that were not loaded since the last query, complete or not.
+  uint64_t unloaded_bytes_ = 0;
+  uint64_t memory_bytes_ = 0;  // of all complete images without a file
+  uint64_t uses_ = 0;
+  std::map<Sha256, Ready> ready_;
   std::map<std::pair<wire::Kind, wire::ObjectId>, std::shared_ptr<Loaded>> loaded_;
 };
 

@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -399,6 +401,70 @@ TEST(ImageStoreTest, TwoThreadsMaySendTheSameImage) {
     ASSERT_EQ(store.add_chunk(hash, 2000, std::span(image).subspan(2000)), CUDA_SUCCESS);
     ASSERT_NE(store.find(hash), nullptr);
   }
+}
+
+// Sends an image of 1,000 bytes, and loads it as the module with this id.
+Sha256 send_and_load(ImageStore& store, int seed, wire::ObjectId id) {
+  const std::vector<std::byte> image = some_bytes(1000, seed);
+  const Sha256 hash = sha256(image);
+  bool present = true;
+  EXPECT_EQ(store.query(hash, image.size(), &present), CUDA_SUCCESS);
+  if (!present) {
+    EXPECT_EQ(store.add_chunk(hash, 0, image), CUDA_SUCCESS);
+  }
+  auto loaded = std::make_shared<ImageStore::Loaded>();
+  loaded->images.push_back(store.find(hash));
+  EXPECT_NE(loaded->images.front(), nullptr);
+  store.keep(wire::Kind::kModule, id, std::move(loaded));
+  return hash;
+}
+
+bool is_present(ImageStore& store, const Sha256& hash) {
+  bool present = false;
+  EXPECT_EQ(store.query(hash, 1000, &present), CUDA_SUCCESS);
+  return present;
+}
+
+TEST(ImageStoreTest, ImagesWithoutAFileAreDroppedWhenNothingUsesThem) {
+  ImageCache cache("", 0);
+  ImageStore store(&cache, 2000);
+  std::set<wire::ObjectId> modules{1, 2, 3, 4};
+  const auto exists = [&](wire::Kind, wire::ObjectId id) { return modules.contains(id); };
+  std::vector<Sha256> hashes;
+  for (const wire::ObjectId id : modules) {
+    hashes.push_back(send_and_load(store, static_cast<int>(id), id));
+  }
+  store.drop_unused(exists);
+  for (const Sha256& hash : hashes) EXPECT_TRUE(is_present(store, hash)) << "a module uses it";
+
+  // Queried images are about to be loaded, so these stay.
+  for (const wire::ObjectId id : {1u, 2u, 3u}) (void)store.release(wire::Kind::kModule, id);
+  store.drop_unused(exists);
+  for (const Sha256& hash : hashes) EXPECT_NE(store.find(hash), nullptr);
+
+  // Three are unused now, and two fit. The earliest one is dropped.
+  store.drop_unused(exists);
+  EXPECT_FALSE(is_present(store, hashes[0]));
+  for (size_t i = 1; i < hashes.size(); ++i) EXPECT_TRUE(is_present(store, hashes[i]));
+  EXPECT_EQ(send_and_load(store, 1, 1), hashes[0]) << "the client sends it again";
+
+  modules.clear();  // their context has ended
+  for (const Sha256& hash : hashes) EXPECT_NE(store.find(hash), nullptr);
+  store.drop_unused(exists);
+  EXPECT_FALSE(is_present(store, hashes[0]));
+  EXPECT_FALSE(is_present(store, hashes[1]));
+  EXPECT_TRUE(is_present(store, hashes[2]));
+  EXPECT_TRUE(is_present(store, hashes[3]));
+}
+
+TEST(ImageStoreTest, ImagesWithAFileStay) {
+  const TemporaryFolder folder;
+  ImageCache cache(folder.path() + "/images", 1 << 20);
+  ImageStore store(&cache, 0);
+  const Sha256 hash = send_and_load(store, 1, 1);
+  (void)store.release(wire::Kind::kModule, 1);
+  store.drop_unused([](wire::Kind, wire::ObjectId) { return true; });
+  EXPECT_NE(store.find(hash), nullptr);
 }
 
 TEST(ImageStoreTest, WhatWasNotAnnouncedIsRefused) {
