@@ -1,4 +1,4 @@
-// DriverDecorator: a driver's table in which some entries do more than the driver's own function.
+// DriverDecorator: a driver's table with overrides of some entries.
 //
 // An override of an entry is a function of a context and the entry's arguments. It calls the entry
 // below through the context. The lists of overrides are generated from

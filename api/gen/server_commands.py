@@ -20,7 +20,7 @@ def emit_header(table):
 //
 // A handler gets the body, whose completion word exists, and in the command the bytes after the
 // body. Everything else comes from the peer unchecked. A caller waits for a class = "call" command.
-// A handler appends the members of the reply, without its header. X_may_wait(): see PeerWaits.
+// A handler appends the members of the reply, without its header. X_may_wait(): see CommandScheduler.
 """, NOTICE, '#pragma once\n\n#include <vector>\n\n#include "server/executor/core/custom.h"\n\nnamespace rcuda::server {\n\n']
     for c in table.commands.values():
         if c.handled:

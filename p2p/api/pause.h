@@ -6,7 +6,7 @@
 //  2. The client sends both halves of a copy under one lock. So all copies of a session have one
 //     order, and each worker gets its halves in that order.
 //  3. While a worker holds a stream, a command that may wait for the device waits until no stream
-//     is held (server/executor/peers/peer_waits.h). So do the commands after it.
+//     is held (server/executor/core/command_scheduler.h). So do the commands after it.
 //  4. The engine makes calls that may wait for the device only in a pause. kHolds begins when no
 //     stream is held. Once it has been requested, a command that would hold a stream waits until
 //     the pause is over. kWork begins when, in addition, the program's work has ended. It delays no

@@ -68,9 +68,8 @@ void DeviceTrace::before(const wire::CommandHeader& header, std::span<const std:
   }
   // An event recorded in a capture would become part of the graph.
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  if (driver_.cuStreamIsCapturing &&
-      (driver_.cuStreamIsCapturing(stream_.handle, &capture) != CUDA_SUCCESS ||
-       capture != CU_STREAM_CAPTURE_STATUS_NONE)) {
+  if (driver_.cuStreamIsCapturing(stream_.handle, &capture) != CUDA_SUCCESS ||
+      capture != CU_STREAM_CAPTURE_STATUS_NONE) {
     return;
   }
   ContextState* const current = objects_.current_context();

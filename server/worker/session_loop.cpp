@@ -42,17 +42,6 @@ bool slot_exists(const wire::CommandHeader& header) {
          inside(Window::kLargeReplies, Window::kLargeReplyCount, Window::kLargeReplyBytes);
 }
 
-// Whether the command frees memory of a pool, which a driver frees even while kernels run.
-bool frees_pool_memory(const api::DriverTable& driver, uint16_t opcode,
-                       std::span<const std::byte> body) {
-  if (api::traits_of(opcode).frees != api::Frees::kAtOnce) return false;
-  const auto address = wire::Decoder(body).value<CUdeviceptr>();
-  CUmemoryPool pool = nullptr;
-  return driver.cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address) ==
-             CUDA_SUCCESS &&
-         pool;
-}
-
 uint64_t monotonic_ns() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
                                    std::chrono::steady_clock::now().time_since_epoch())
@@ -70,19 +59,20 @@ SessionLoop::SessionLoop(const SessionResources& resources, const SessionLoopOpt
     : link_(*resources.link),
       options_(options),
       executor_(resources),
+      services_(executor_.loop_services),
       time_(resources.limits, now()),
-      contexts_(*resources.unmetered, resources.devices, executor_.objects),
+      contexts_(*resources.unmetered, resources.devices, services_.objects),
       ring_(*resources.link, wire::kCommandRingLayout),
       last_activity_(Clock::now()),
-      peer_waits_(executor_.peers, executor_.objects, executor_.completions, executor_.idle,
-                  executor_.device_waits, resources.most_streams,
+      scheduler_({services_.driver, services_.peers, services_.objects, services_.completions,
+                  services_.idle, services_.device_waits, services_.peer_frees, services_.pace,
+                  resources.most_streams,
                   [this](const wire::CommandHeader& header, std::span<const std::byte> body) {
-                    const CustomEntry* entry = custom_command(header.opcode);
-                    return entry->may_wait(executor_, {header, body, {}});
-                  }) {}
+                    return custom_command(header.opcode)->may_wait(executor_, {header, body, {}});
+                  }}) {}
 
 SessionLoop::~SessionLoop() {
-  if (executor_.resources.output) executor_.resources.output->set_sink(nullptr);
+  if (services_.resources.output) services_.resources.output->set_sink(nullptr);
 }
 
 uint64_t SessionLoop::now() const { return options_.now ? options_.now() : monotonic_ns(); }
@@ -99,7 +89,7 @@ void SessionLoop::stop(std::string why) {
 }
 
 Status SessionLoop::run() {
-  const SessionResources& resources = executor_.resources;
+  const SessionResources& resources = services_.resources;
   if (link_.peer_window_bytes() < Window::kBytes ||
       link_.window().size() < wire::WorkerWindow::kBytes) {
     return Status(Code::kProtocol, "the client's window is too small");
@@ -108,7 +98,7 @@ Status SessionLoop::run() {
       link_.expose(resources.staging, resources.staging_bytes, resources.staging_file);
   if (!staging.ok()) return Status(staging.status()).with_context("exposing the staging region");
   transport::Region marks;
-  if (const std::span<std::byte> written = executor_.completions.marks(); !written.empty()) {
+  if (const std::span<std::byte> written = services_.completions.marks(); !written.empty()) {
     Result<transport::Region> shared =
         link_.expose(written.data(), written.size(), resources.staging_file,
                      static_cast<uint64_t>(written.data() - resources.staging));
@@ -117,19 +107,17 @@ Status SessionLoop::run() {
   }
   // Commands of all client threads run on this thread. The client decides which of its threads may
   // make unsafe calls during a capture, and this worker's own queries must not end a capture.
-  if (executor_.driver.cuThreadExchangeStreamCaptureMode) {
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    executor_.driver.cuThreadExchangeStreamCaptureMode(&mode);
-  }
-  if (resources.output) resources.output->set_sink(&executor_.answers.events());
-  if (resources.gpudirect) executor_.gpu_direct.prove(resources.devices);
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  services_.driver.cuThreadExchangeStreamCaptureMode(&mode);
+  if (resources.output) resources.output->set_sink(&services_.answers.events());
+  if (resources.gpudirect) services_.gpu_direct.prove(resources.devices);
   // By default the kernel adds up to 50 us to every sleep, to wake several threads at once.
   ::prctl(PR_SET_TIMERSLACK, 1);
   RCUDA_RETURN_IF_ERROR(
-      executor_.answers.events().ready(*staging, marks, executor_.shadow_copies.gates()));
+      services_.answers.events().ready(*staging, marks, services_.transfers.gates()));
   Status status = serve();
   link_.on_immediate(nullptr);
-  executor_.arrivals->end();  // what still comes is of no use; no stream may wait for it
+  services_.arrivals.end();  // what still comes is of no use; no stream may wait for it
   publish_work();
   if (status.ok()) {
     flush_trace();
@@ -150,10 +138,10 @@ Status SessionLoop::serve() {
       if (ended_) return {};
       worked = true;
     }
-    if (executor_.jobs.run() || peer_waits_.run_freed()) worked = true;
-    if (executor_.completions.poll()) worked = true;
-    if (executor_.fetches_behind.poll()) worked = true;
-    executor_.region_puts->flush();
+    if (services_.jobs.run() || scheduler_.run_freed()) worked = true;
+    if (services_.completions.poll()) worked = true;
+    if (services_.fetches_behind.poll()) worked = true;
+    services_.region_puts.flush();
     if (device_trace_) [[unlikely]]
       device_trace_->poll(&trace_);
     RCUDA_RETURN_IF_ERROR(failure_);
@@ -173,17 +161,17 @@ Status SessionLoop::check_limits() {
   const uint64_t at = now();
   if (const Status lost = contexts_.look(at); !lost.ok()) return end_for(lost.context());
   if (!time_.limits()) return {};
-  const uint64_t commands = executor_.done[wire::Counter::kCommands];
+  const uint64_t commands = services_.done[wire::Counter::kCommands];
   if (std::exchange(commands_seen_, commands) != commands) time_.used(at);
   if (options_.work) options_.work->set_idle_end(time_.idle_end());
   if (at < time_.due()) return {};
   const std::optional<SessionTime::Notice> notice = time_.poll(at, [this] {
-    return !held_back_.empty() || executor_.peers.copying() || executor_.idle.any_work();
+    return !held_back_.empty() || services_.peers.copying() || services_.idle.any_work();
   });
   if (!notice) return {};
   if (notice->ends) return end_for(notice->text);
   RCUDA_INFO("%s", notice->text.c_str());
-  (void)executor_.answers.events().notice(false, notice->text);
+  (void)services_.answers.events().notice(false, notice->text);
   return {};
 }
 
@@ -196,7 +184,7 @@ Status SessionLoop::end_for(const std::string& why) {
 // The client closes the Link when it has read why.
 void SessionLoop::tell_end(const std::string& why) {
   constexpr auto kPatience = std::chrono::seconds(1);
-  if (!executor_.answers.events().notice(true, why).ok()) return;
+  if (!services_.answers.events().notice(true, why).ok()) return;
   const bool stops = stop_.load();
   (void)link_.wait([this, stops] { return stop_.load() != stops; }, Clock::now() + kPatience);
 }
@@ -205,16 +193,10 @@ uint64_t SessionLoop::limits_due() const {
   uint64_t due = time_.limits() ? time_.due() : SessionTime::kNever;
   if (contexts_.watches()) due = std::min(due, contexts_.due());
   // A command that is held back longer than this waits for other workers.
-  if (executor_.pace.limits() && !held_back_.empty() && executor_.pace.until() > now()) {
-    due = std::min(due, executor_.pace.until());
+  if (!held_back_.empty() && scheduler_.due() > now()) {
+    due = std::min(due, scheduler_.due());
   }
   return due;
-}
-
-bool SessionLoop::may_run(std::span<const std::byte> frame) {
-  if (executor_.pace.limits() && !executor_.pace.may_start(frame, now())) [[unlikely]]
-    return false;
-  return peer_waits_.may_run(frame);
 }
 
 // A command may stay in the driver for long. The daemon does not take that for idleness.
@@ -225,7 +207,7 @@ void SessionLoop::note_busy() {
 
 Result<bool> SessionLoop::next() {
   if (!held_back_.empty()) [[unlikely]] {
-    if (!may_run(held_back_)) return false;
+    if (!scheduler_.may_start(held_back_, [this] { return now(); })) return false;
     const std::vector<std::byte> frame = std::exchange(held_back_, {});
     note_busy();
     RCUDA_RETURN_IF_ERROR(handle(frame));
@@ -234,7 +216,7 @@ Result<bool> SessionLoop::next() {
   const Result<std::span<const std::byte>> frame = ring_.try_next();
   if (!frame.ok()) return frame.status();
   if (frame->empty()) return false;
-  if (!may_run(*frame)) [[unlikely]] {
+  if (!scheduler_.may_start(*frame, [this] { return now(); })) [[unlikely]] {
     held_back_.assign(frame->begin(), frame->end());
     return false;
   }
@@ -244,7 +226,7 @@ Result<bool> SessionLoop::next() {
 }
 
 void SessionLoop::count(uint16_t opcode, CUresult result) {
-  wire::Work& done = executor_.done;
+  wire::Work& done = services_.done;
   if (result == CUDA_ERROR_NOT_READY) return;  // the answer of a query
   if (result != CUDA_SUCCESS) {
     ++done[wire::Counter::kFailedCommands];
@@ -257,12 +239,12 @@ void SessionLoop::count(uint16_t opcode, CUresult result) {
 }
 
 void SessionLoop::publish_work() {
-  executor_.peers.count_copies(&executor_.done);
-  executor_.metered.note_peak();
+  services_.peers.count_copies(&services_.done);
+  services_.metered.note_peak();
   if (!options_.work) return;
-  options_.work->write(executor_.done);
-  for (const SessionDevice& device : executor_.resources.devices) {
-    options_.work->hold(device.ordinal, executor_.metered.held(device.ordinal));
+  options_.work->write(services_.done);
+  for (const SessionDevice& device : services_.resources.devices) {
+    options_.work->hold(device.ordinal, services_.metered.held(device.ordinal));
   }
 }
 
@@ -270,11 +252,11 @@ Status SessionLoop::idle() {
   const Clock::time_point now = Clock::now();
   // The client may be waiting for the engine's copies and send commands when they end. So the end
   // of copies counts as activity.
-  const bool copying = executor_.peers.copying();
+  const bool copying = services_.peers.copying();
   if (std::exchange(copied_, copying) && !copying) last_activity_ = now;
   const auto quiet = now - last_activity_;
   const bool polls =
-      !executor_.completions.empty() || !executor_.fetches_behind.empty() || peer_waits_.crowded();
+      !services_.completions.empty() || !services_.fetches_behind.empty() || scheduler_.crowded();
   if (quiet < (polls || copying ? kSpinsForCompletions * options_.spin : options_.spin)) {
     cpu_pause();
     return {};
@@ -283,7 +265,7 @@ Status SessionLoop::idle() {
   const uint64_t due = limits_due();
   const bool limited = due != SessionTime::kNever;
   const auto ready = [this, due, limited] {
-    return stop_.load() || executor_.jobs.any() || (held_back_.empty() && ring_.pending()) ||
+    return stop_.load() || services_.jobs.any() || (held_back_.empty() && ring_.pending()) ||
            (limited && this->now() >= due);
   };
   // At most an hour; what a falsified ledger says may be more than a time_point holds.
@@ -299,7 +281,7 @@ Status SessionLoop::idle() {
   }
   const Status status = link_.wait(ready, until);
   // A program that continues may copy next, so the engine's thread is woken as well.
-  if (status.ok() && executor_.peers.active()) executor_.peers.engine().wake();
+  if (status.ok() && services_.peers.active()) services_.peers.engine().wake();
   return status.code() == Code::kTimeout ? Status() : status;
 }
 
@@ -310,41 +292,31 @@ Status SessionLoop::handle(std::span<const std::byte> frame) {
   if (header.call != 0 && !slot_exists(header)) {
     return malformed(header.opcode, "no such reply slot");
   }
-  const uint64_t number = ++executor_.done[wire::Counter::kCommands];
-  executor_.leaves = std::max(executor_.leaves, api::traits_of(header.opcode).leaves);
+  const uint64_t number = ++services_.done[wire::Counter::kCommands];
+  services_.leaves = std::max(services_.leaves, api::traits_of(header.opcode).leaves);
   if (header.opcode == static_cast<uint16_t>(wire::Custom::kSessionEnd)) {
     ended_ = true;
     return {};
   }
+<<<<<<< HEAD
   // Posted commands in which a driver waits for the device arrive when the context is idle, because
   // the client waits first (await_idle() of client/route/find_route.h).
   if (header.call != 0 && api::traits_of(header.opcode).waits_for_device &&
       executor_.objects.make_current(header.context) == CUDA_SUCCESS &&
       executor_.objects.current_context()) {
     postpone(header, frame.subspan(sizeof header), number);
+=======
+  const auto body = frame.subspan(sizeof header);
+  if (scheduler_.must_postpone(header)) {
+    scheduler_.postpone(header, body, [this, header, number](std::span<const std::byte> later) {
+      const Status status = carry_out(header, later, number);
+      if (failure_.ok()) failure_ = status;
+    });
+>>>>>>> 35b2f61d (executor: one Transfers with all ways of bytes, one CommandScheduler; the loop has services)
     return {};
   }
-  executor_.peer_frees.note_stream_ordered(header.opcode, frame.subspan(sizeof header));
-  return carry_out(header, frame.subspan(sizeof header), number);
-}
-
-// The driver would block its caller until the device is idle. The executor thread must not wait, so
-// it executes the command once the device is idle, and only the client thread that made the call
-// waits. In addition, memory is not freed while copies between servers use it.
-void SessionLoop::postpone(const wire::CommandHeader& header, std::span<const std::byte> body,
-                           uint64_t number) {
-  const auto copy = std::make_shared<const std::vector<std::byte>>(body.begin(), body.end());
-  DeviceWaits::Call call;
-  call.context = executor_.objects.current_context()->id;
-  call.waits_for_work = !frees_pool_memory(executor_.driver, header.opcode, body);
-  call.before = [this, opcode = header.opcode, copy](DeviceWaits::Action then) {
-    executor_.peer_frees.when_released(opcode, *copy, std::move(then));
-  };
-  call.run = [this, header, copy, number] {
-    const Status status = carry_out(header, *copy, number);
-    if (failure_.ok()) failure_ = status;
-  };
-  executor_.device_waits.postpone(std::move(call));
+  services_.peer_frees.note_stream_ordered(header.opcode, body);
+  return carry_out(header, body, number);
 }
 
 Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const std::byte> body,
@@ -356,30 +328,30 @@ Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const
   reply_.clear();
   const api::CommandTraits& traits = api::traits_of(header.opcode);
   if (traits.queues == api::Queues::kWork || traits.queues == api::Queues::kAnswered) {
-    executor_.work.note();
+    services_.work.note();
   }
   HandlerResult result;
-  if (CUresult current = executor_.objects.make_current(header.context);
+  if (CUresult current = services_.objects.make_current(header.context);
       current != CUDA_SUCCESS && !traits.signals() && !traits.any_context) {
     result.result = current;
   } else {
     // A client thread waits for the signal, even if the context is invalid. Without a current
     // context the signal carries the error.
-    if (current != CUDA_SUCCESS) executor_.objects.forget_current();
+    if (current != CUDA_SUCCESS) services_.objects.forget_current();
     if (traced) [[unlikely]]
       trace_device(header, body, number);
-    const auto copies = [&done = executor_.done] {
+    const auto copies = [&done = services_.done] {
       return done[wire::Counter::kCopies] + done[wire::Counter::kGraphLaunches];
     };
     const uint64_t before = copies();
     result = dispatch(header, body, target);
     count(header.opcode, result.result);
     // Only what the handler has accepted counts: a hostile client names any number of bytes.
-    if (executor_.pace.limits() && copies() != before) [[unlikely]] {
-      executor_.pace.book(header.opcode, body, this->now());
+    if (services_.pace.limits() && copies() != before) [[unlikely]] {
+      services_.pace.book(header.opcode, body, this->now());
     }
     const bool frees = traits.frees == api::Frees::kAtOnce || traits.frees == api::Frees::kContext;
-    if (frees) executor_.gpu_direct.sweep();
+    if (frees) services_.gpu_direct.sweep();
   }
   if (traced) [[unlikely]] {
     if (device_trace_) device_trace_->after();
@@ -390,11 +362,11 @@ Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const
   if (result.malformed) return malformed(header.opcode, "its body");
   if (result.deferred) return {};
   if (target.call) {
-    executor_.answers.reply(target, result.result, reply_);
+    services_.answers.reply(target, result.result, reply_);
   } else if (result.result != CUDA_SUCCESS) {
     RCUDA_DEBUG("posted command %u failed: CUDA error %d", header.opcode,
                 static_cast<int>(result.result));
-    executor_.answers.latch(result.result);
+    services_.answers.latch(result.result);
   }
   return {};
 }
@@ -421,7 +393,7 @@ HandlerResult SessionLoop::dispatch(const wire::CommandHeader& header,
 void SessionLoop::trace_device(const wire::CommandHeader& header, std::span<const std::byte> body,
                                uint64_t number) {
   if (!device_trace_)
-    device_trace_ = std::make_unique<DeviceTrace>(executor_.driver, executor_.objects);
+    device_trace_ = std::make_unique<DeviceTrace>(services_.driver, services_.objects);
   if (api::traits_of(header.opcode).frees == api::Frees::kContext) device_trace_->forget_all();
   device_trace_->before(header, body, number);
 }
@@ -430,7 +402,7 @@ void SessionLoop::flush_trace() {
   std::span<const wire::TraceEvent> left(trace_);
   while (!left.empty()) {
     const auto batch = left.first(std::min(left.size(), kTraceBatch));
-    (void)executor_.answers.events().trace(batch);
+    (void)services_.answers.events().trace(batch);
     left = left.subspan(batch.size());
   }
   trace_.clear();

@@ -4,8 +4,8 @@
 // its context current and calls the generated or custom handler. Between commands it polls
 // completions. It never waits for a GPU: while completions are pending and no command arrives, it
 // keeps polling. After some milliseconds it sleeps between polls; the longer nothing happens, the
-// longer it sleeps. With nothing pending it sleeps in Link::wait. A copy that must wait for its
-// bandwidth (CopyPace) stays in front of the commands behind it. A session has no state outside of
+// longer it sleeps. With nothing pending it sleeps in Link::wait. The CommandScheduler decides
+// whether a command runs now. A session has no state outside of
 // this object, so a process may run several on threads (tests do).
 // Threads: stop() and over() from any thread, everything else on the executor thread. Blocking:
 // run(), until the session is over. Errors: run() returns ok if the client ended the session or
@@ -26,8 +26,8 @@
 #include "common/wire/protocol.h"
 #include "common/wire/ring.h"
 #include "server/driver/device_trace.h"
+#include "server/executor/core/command_scheduler.h"
 #include "server/executor/core/executor.h"
-#include "server/executor/peers/peer_waits.h"
 #include "server/protocol/work_page.h"
 #include "server/worker/context_watch.h"
 #include "server/worker/session_time.h"
@@ -72,7 +72,6 @@ class SessionLoop {
   void tell_end(const std::string& why);
   // When the loop must look at the session's limits again; SessionTime::kNever without limits.
   uint64_t limits_due() const;
-  bool may_run(std::span<const std::byte> frame);
   // Executes the next command. Returns false if there is none, or if it must wait.
   void note_busy();
   Result<bool> next();
@@ -80,8 +79,6 @@ class SessionLoop {
   // `number`: the command's number in the session, from 1, as traces show it.
   Status carry_out(const wire::CommandHeader& header, std::span<const std::byte> body,
                    uint64_t number);
-  void postpone(const wire::CommandHeader& header, std::span<const std::byte> body,
-                uint64_t number);
   HandlerResult dispatch(const wire::CommandHeader& header, std::span<const std::byte> body,
                          const ReplyTarget& target);
   Status idle();
@@ -95,6 +92,7 @@ class SessionLoop {
   transport::Link& link_;
   const SessionLoopOptions options_;
   Executor executor_;
+  const LoopServices services_;
   SessionTime time_;
   ContextWatch contexts_;
   uint64_t commands_seen_ = 0;  // by check_limits()
@@ -105,8 +103,8 @@ class SessionLoop {
   Status failure_;  // of a postponed command
   Clock::time_point last_activity_;
   bool copied_ = false;  // a peer copy was in progress when the loop was last idle
-  PeerWaits peer_waits_;
-  std::vector<std::byte> held_back_;  // the next command, while may_run() refuses it
+  CommandScheduler scheduler_;
+  std::vector<std::byte> held_back_;  // the next command, while the scheduler holds it back
   std::vector<std::byte> reply_;
   std::vector<wire::TraceEvent> trace_;
   std::unique_ptr<DeviceTrace> device_trace_;  // null: no command was traced so far

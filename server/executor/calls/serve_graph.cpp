@@ -68,12 +68,10 @@ CUresult serve_rcuda_graph_add_kernel_node(const api::DriverTable& table, CUgrap
                                            const CUDA_KERNEL_NODE_PARAMS* shape,
                                            const void* parameters, size_t parameter_bytes,
                                            unsigned are_packed) {
-  const auto add = table.cuGraphAddKernelNode_v2;
-  if (add == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const KernelNode built(table, *shape, device_function, kernel, context, parameters,
                          parameter_bytes, are_packed != 0);
   if (built.result() != CUDA_SUCCESS) return built.result();
-  return add(node, graph, dependencies, dependency_count, built.params());
+  return table.cuGraphAddKernelNode_v2(node, graph, dependencies, dependency_count, built.params());
 }
 
 CUresult serve_rcuda_graph_set_kernel_node(const api::DriverTable& table, CUgraphNode node,
@@ -81,12 +79,10 @@ CUresult serve_rcuda_graph_set_kernel_node(const api::DriverTable& table, CUgrap
                                            CUcontext context, const CUDA_KERNEL_NODE_PARAMS* shape,
                                            const void* parameters, size_t parameter_bytes,
                                            unsigned are_packed) {
-  const auto set = table.cuGraphKernelNodeSetParams_v2;
-  if (set == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const KernelNode built(table, *shape, device_function, kernel, context, parameters,
                          parameter_bytes, are_packed != 0);
   if (built.result() != CUDA_SUCCESS) return built.result();
-  return set(node, built.params());
+  return table.cuGraphKernelNodeSetParams_v2(node, built.params());
 }
 
 CUresult serve_rcuda_graph_exec_set_kernel_node(const api::DriverTable& table, CUgraphExec exec,
@@ -95,28 +91,25 @@ CUresult serve_rcuda_graph_exec_set_kernel_node(const api::DriverTable& table, C
                                                 const CUDA_KERNEL_NODE_PARAMS* shape,
                                                 const void* parameters, size_t parameter_bytes,
                                                 unsigned are_packed) {
-  const auto set = table.cuGraphExecKernelNodeSetParams_v2;
-  if (set == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const KernelNode built(table, *shape, device_function, kernel, context, parameters,
                          parameter_bytes, are_packed != 0);
   if (built.result() != CUDA_SUCCESS) return built.result();
-  return set(exec, node, built.params());
+  return table.cuGraphExecKernelNodeSetParams_v2(exec, node, built.params());
 }
 
 CUresult serve_rcuda_stream_capture_info(const api::DriverTable& table, CUstream stream,
                                          CUstreamCaptureStatus* status, cuuint64_t* id,
                                          CUgraph* graph, CUgraphNode* dependencies,
                                          CUgraphEdgeData* edges, size_t* count) {
-  const auto ask = table.cuStreamGetCaptureInfo_v3;
-  if (ask == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const size_t room = *count;
   const CUgraphNode* found = nullptr;
   const CUgraphEdgeData* found_edges = nullptr;
   *count = 0;
   // Without an output for edge data, the driver refuses edges that have data, and edge data without
   // dependencies, as it does locally.
-  const CUresult result = ask(stream, status, id, graph, dependencies != nullptr ? &found : nullptr,
-                              edges != nullptr ? &found_edges : nullptr, count);
+  const CUresult result = table.cuStreamGetCaptureInfo_v3(
+      stream, status, id, graph, dependencies != nullptr ? &found : nullptr,
+      edges != nullptr ? &found_edges : nullptr, count);
   if (result != CUDA_SUCCESS || *status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return result;
   const size_t copied = std::min(room, *count);
   if (dependencies != nullptr && found != nullptr) std::copy_n(found, copied, dependencies);

@@ -36,7 +36,7 @@ CUresult serve_rcuda_module_global(const api::DriverTable& table, CUmodule modul
                                    CUdeviceptr* address, size_t* bytes, unsigned* is_managed) {
   const CUresult result = table.cuModuleGetGlobal_v2(address, bytes, module, name);
   *is_managed = 0;
-  if (result != CUDA_SUCCESS || table.cuPointerGetAttribute == nullptr) return result;
+  if (result != CUDA_SUCCESS) return result;
   // A pointer that the driver does not recognise is not managed.
   (void)table.cuPointerGetAttribute(is_managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, *address);
   return result;
@@ -44,10 +44,6 @@ CUresult serve_rcuda_module_global(const api::DriverTable& table, CUmodule modul
 
 CUresult serve_rcuda_module_function_names(const api::DriverTable& table, CUmodule module,
                                            unsigned int first, char* names, size_t* bytes) {
-  if (table.cuModuleGetFunctionCount == nullptr || table.cuModuleEnumerateFunctions == nullptr ||
-      table.cuFuncGetName == nullptr) {
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
   unsigned int count = 0;
   CUresult result = table.cuModuleGetFunctionCount(&count, module);
   std::vector<CUfunction> functions(count);
@@ -60,10 +56,6 @@ CUresult serve_rcuda_module_function_names(const api::DriverTable& table, CUmodu
 
 CUresult serve_rcuda_library_kernel_names(const api::DriverTable& table, CUlibrary library,
                                           unsigned int first, char* names, size_t* bytes) {
-  if (table.cuLibraryGetKernelCount == nullptr || table.cuLibraryEnumerateKernels == nullptr ||
-      table.cuKernelGetName == nullptr) {
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
   unsigned int count = 0;
   CUresult result = table.cuLibraryGetKernelCount(&count, library);
   std::vector<CUkernel> kernels(count);

@@ -9,7 +9,18 @@
 // because a thread of the client waits for it. Such an error is latched as well only if it is
 // sticky, if the word is that of a staging slot that the copy reads, or if the command is the half
 // of a peer copy that reports errors (wire::kPeerReports).
-// Executor thread only; none blocks.
+//
+// Executor thread only. No handler waits for a GPU. These wait for something else, and so does the
+// session meanwhile:
+//   HostUnexpose           until the Link has read what it still sends from the memory (at most 4 MB)
+//   PeerCopy, PeerSignal   the first one of a session: a round trip to the client; then, if copies to
+//                          the client are under way and the stream cannot wait for them, until these
+//                          have arrived, a second at most (Transfers::begin_acknowledging())
+//   the first use of an    until copies to the client that are under way have arrived, a second at
+//   exported name          most (RegionPuts::await_marks()), with the lock of the names held
+//   ImageChunk, the last   for the hash (about 1 GB/s) and for writing the file
+//   ModuleLoad and other   as long as the driver needs for a call in which it does not wait for the
+//   calls of the driver    device
 #pragma once
 
 #include <cstddef>

@@ -5,7 +5,8 @@
 // opcode up in the table. The handler decodes the body with wire::Decoder, which bounds every read,
 // and resolves ids. Then it calls the driver through DriverTable, or a handwritten handler with the
 // services of its family, and encodes the outputs.
-// Executor thread only. Handlers never block: work that has to wait becomes a Completion.
+// Executor thread only. No handler waits for a GPU: work that has to wait becomes a Completion.
+// custom.h lists what handlers wait for otherwise.
 #pragma once
 
 #include <cstddef>

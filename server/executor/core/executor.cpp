@@ -11,7 +11,7 @@ PeerHub::Options peer_options(const PeerSettings& settings, Answers& answers, Jo
   PeerHub::Options options{settings};
   options.names = &names;
   options.on_error = [&answers](CUresult error) { answers.latch(error); };
-  // Wakes an executor thread that may be waiting in PeerWaits.
+  // Wakes an executor thread whose CommandScheduler may wait for it.
   options.on_change = [&jobs] { jobs.wake(); };
   options.report = [&answers](const std::string& line) {
     (void)answers.events().output(true, line);
@@ -66,31 +66,36 @@ Executor::Executor(const SessionResources& given)
       arrival_gates(std::make_shared<ArrivalGates>(driver, resources.arrival_words)),
       host_callbacks(driver, link, answers.events(), client_resources, graph_keeper, mirrors,
                      arrival_gates),
-      shadow_copies(driver, link, answers, host_memory, region_puts, arrival_gates, *arrivals),
-      gpu_direct(*given.unmetered, link, answers, host_memory),
-      graph_copies(driver, graph_keeper, {host_memory, mirrors, shadow_copies, host_callbacks},
+      gpu_direct(*given.unmetered, link),
+      transfers(driver, link, answers, host_memory, gpu_direct, region_puts, arrival_gates,
+                *arrivals),
+      graph_copies(driver, graph_keeper, {host_memory, mirrors, transfers, host_callbacks},
                    resources.quota->limits_bandwidth()),
       pace(*resources.quota, host_memory, objects, graph_copies),
       images(resources.images),
+      loop_services{driver,       resources,      done,       leaves,       metered,
+                    objects,      work,           answers,    jobs,         peers,
+                    peer_frees,   completions,    idle,       device_waits, *arrivals,
+                    *region_puts, fetches_behind, gpu_direct, transfers,    pace},
       blob_services{blobs},
       context_services{driver,      resources,   objects, answers, output,          peers,
                        completions, host_memory, mirrors, links,   device_resources},
-      copy_services{driver,      resources,    objects,       answers,   output,     completions,
-                    host_memory, graph_keeper, shadow_copies, *arrivals, gpu_direct, done},
+      copy_services{driver,      resources,    objects,   answers,   output, completions,
+                    host_memory, graph_keeper, transfers, *arrivals, done},
       graph_services{driver, objects, host_memory, graph_keeper, graph_copies, host_callbacks},
       interprocess_services{driver, names, origins},
       launch_services{driver, objects, completions, host_callbacks},
       memory_services{driver,         metered,      pool_frees, host_memory, mirrors,
                       fetches_behind, *region_puts, names,      origins},
       module_services{driver, resources, objects, answers, output, device_waits, images, links},
-      peer_services{resources, objects,     answers,       work,          idle,
-                    peers,     peer_memory, shadow_copies, copy_outcomes, done},
+      peer_services{resources, objects,     answers,   work,          idle,
+                    peers,     peer_memory, transfers, copy_outcomes, done},
       stream_services{driver, resources, objects, answers, output, completions, idle} {
   link.before_puts([puts = region_puts] { puts->deliver(); });
   link.on_immediate([arrivals = arrivals](uint32_t immediate, uint64_t bytes) {
     arrivals->arrived(immediate, bytes);
   });
-  names.before_first_use([puts = region_puts.get()] { puts->settle(); });
+  names.before_first_use([puts = region_puts.get()] { puts->await_marks(); });
   metered.before_trimming([this] {
     if (peers.holding()) return false;
     pool_frees.reached_all();

@@ -35,7 +35,7 @@
 #include "server/executor/host_memory/host_memory.h"
 #include "server/executor/host_memory/memory_origins.h"
 #include "server/executor/host_memory/region_puts.h"
-#include "server/executor/host_memory/shadow_copy.h"
+#include "server/executor/host_memory/transfers.h"
 #include "server/executor/images/image_store.h"
 #include "server/executor/images/link_states.h"
 #include "server/executor/metering/metered_driver.h"
@@ -96,8 +96,8 @@ class Executor {
   GraphKeeper graph_keeper;
   const std::shared_ptr<ArrivalGates> arrival_gates;  // streams' work has shares
   HostCallbacks host_callbacks;
-  ShadowCopies shadow_copies;
   GpuDirect gpu_direct;
+  Transfers transfers;
   GraphCopies graph_copies;
   CopyPace pace;
   ImageStore images;
@@ -105,6 +105,7 @@ class Executor {
   DeviceResources device_resources;
   Blobs blobs;
 
+  LoopServices loop_services;
   BlobServices blob_services;
   ContextServices context_services;
   CopyServices copy_services;

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "api/command_traits.h"
 #include "api/driver_table.h"
 #include "common/messages/work.h"
 
@@ -20,10 +21,12 @@ class Answers;
 class Blobs;
 class Completions;
 class CopyOutcomes;
+class CopyPace;
 class DeviceOutput;
 class DeviceResources;
 class DeviceWaits;
 class ExportedNames;
+class FetchesBehind;
 class GpuDirect;
 class GraphCopies;
 class GraphKeeper;
@@ -31,19 +34,44 @@ class HostCallbacks;
 class HostMemory;
 class IdleCheck;
 class ImageStore;
+class Jobs;
 class LinkStates;
 class MemoryOrigins;
 class MeteredDriver;
 class Mirrors;
-class FetchesBehind;
+class PeerFrees;
 class PeerHub;
 class PeerMemory;
 class PoolFrees;
 class RegionPuts;
 class SessionObjects;
-class ShadowCopies;
+class Transfers;
 class WorkCount;
 struct SessionResources;
+
+// Of the session loop (server/worker/session_loop.h).
+struct LoopServices {
+  const api::DriverTable& driver;
+  const SessionResources& resources;
+  wire::Work& done;
+  api::Leaves& leaves;
+  MeteredDriver& metered;
+  SessionObjects& objects;
+  WorkCount& work;
+  Answers& answers;
+  Jobs& jobs;
+  PeerHub& peers;
+  PeerFrees& peer_frees;
+  Completions& completions;
+  IdleCheck& idle;
+  DeviceWaits& device_waits;
+  transport::Arrivals& arrivals;
+  RegionPuts& region_puts;
+  FetchesBehind& fetches_behind;
+  GpuDirect& gpu_direct;
+  Transfers& transfers;
+  CopyPace& pace;
+};
 
 struct BlobServices {
   Blobs& blobs;
@@ -72,9 +100,8 @@ struct CopyServices {
   Completions& completions;
   HostMemory& host_memory;
   GraphKeeper& graph_keeper;
-  ShadowCopies& shadow_copies;
+  Transfers& transfers;
   transport::Arrivals& arrivals;
-  GpuDirect& gpu_direct;
   wire::Work& done;
 };
 
@@ -131,7 +158,7 @@ struct PeerServices {
   IdleCheck& idle;
   PeerHub& peers;
   PeerMemory& memory;
-  ShadowCopies& shadow_copies;
+  Transfers& transfers;
   CopyOutcomes& outcomes;
   wire::Work& done;
 };

@@ -13,8 +13,8 @@ namespace {
 
 // The work that one side of a copy needs.
 struct SideWork {
-  std::shared_ptr<ShadowCopies::Transfer> transfer;  // null: no bytes have to move over the Link
-  ShadowCopies::Piece first;                         // of `transfer`
+  std::shared_ptr<Transfers::Transfer> transfer;  // null: no bytes have to move over the Link
+  Transfers::Piece first;                         // of `transfer`
   std::shared_ptr<ClientResource> client;  // null: the memory does not stand for pageable memory
   bool empty() const { return !transfer && !client; }
 };
@@ -50,10 +50,10 @@ CopySide destination_of(const CUDA_MEMCPY3D& copy) {
 
 // The bytes that the copy touches on this side, as contiguous pieces. The driver has accepted the
 // shape, so its numbers do not overflow.
-std::vector<ShadowCopies::Piece> pieces_of(const CopySide& side, const CUDA_MEMCPY3D& copy) {
+std::vector<Transfers::Piece> pieces_of(const CopySide& side, const CUDA_MEMCPY3D& copy) {
   const uint64_t pitch = side.pitch ? side.pitch : side.x_bytes + copy.WidthInBytes;
   const uint64_t rows = side.height ? side.height : side.y + copy.Height;
-  std::vector<ShadowCopies::Piece> pieces;
+  std::vector<Transfers::Piece> pieces;
   for (uint64_t z = 0; z < copy.Depth; ++z) {
     for (uint64_t y = 0; y < copy.Height; ++y) {
       const uint64_t address =
@@ -69,7 +69,7 @@ std::vector<ShadowCopies::Piece> pieces_of(const CopySide& side, const CUDA_MEMC
 }
 
 // Mirrored memory needs no transfer: the client keeps it equal before and after each launch.
-bool is_mirrored(const Mirrors& mirrors, const ShadowCopies::Piece& piece) {
+bool is_mirrored(const Mirrors& mirrors, const Transfers::Piece& piece) {
   return mirrors.covers(piece.address, piece.bytes);
 }
 
@@ -77,7 +77,7 @@ SideWork work_of(const GraphCopies::Parts& parts, const CopySide& side, const CU
                  bool to_client) {
   if (side.type == CU_MEMORYTYPE_ARRAY || copy.WidthInBytes == 0) return {};
   const HostMemory::Range* range = parts.host_memory.find(side.base, 1);
-  std::vector<ShadowCopies::Piece> pieces;
+  std::vector<Transfers::Piece> pieces;
   if (!range && (side.x_bytes || side.y || side.z)) {
     pieces = pieces_of(side, copy);  // the base may lie before the first byte touched
     range = pieces.empty() ? nullptr : parts.host_memory.find(pieces.front().address, 1);
@@ -88,7 +88,7 @@ SideWork work_of(const GraphCopies::Parts& parts, const CopySide& side, const CU
   if (range->shadow) {
     if (pieces.empty()) pieces = pieces_of(side, copy);
     if (!pieces.empty() && !is_mirrored(parts.mirrors, pieces.front())) {
-      work.transfer = parts.shadow_copies.prepare(to_client, pieces);
+      work.transfer = parts.transfers.prepare(to_client, pieces);
       work.first = pieces.front();
     }
   }
@@ -98,19 +98,8 @@ SideWork work_of(const GraphCopies::Parts& parts, const CopySide& side, const CU
 CUresult neighbours(const api::DriverTable& driver, CUgraphNode node, bool dependents,
                     std::vector<CUgraphNode>* nodes) {
   const auto ask = [&](CUgraphNode* out, CUgraphEdgeData* edges, size_t* count) {
-    if (dependents) {
-      if (driver.cuGraphNodeGetDependentNodes_v2) {
-        return driver.cuGraphNodeGetDependentNodes_v2(node, out, edges, count);
-      }
-      return driver.cuGraphNodeGetDependentNodes
-                 ? driver.cuGraphNodeGetDependentNodes(node, out, count)
-                 : CUDA_ERROR_NOT_SUPPORTED;
-    }
-    if (driver.cuGraphNodeGetDependencies_v2) {
-      return driver.cuGraphNodeGetDependencies_v2(node, out, edges, count);
-    }
-    return driver.cuGraphNodeGetDependencies ? driver.cuGraphNodeGetDependencies(node, out, count)
-                                             : CUDA_ERROR_NOT_SUPPORTED;
+    return dependents ? driver.cuGraphNodeGetDependentNodes_v2(node, out, edges, count)
+                      : driver.cuGraphNodeGetDependencies_v2(node, out, edges, count);
   };
   size_t count = 0;
   RCUDA_RETURN_IF_CUDA_ERROR(ask(nullptr, nullptr, &count));
@@ -120,11 +109,7 @@ CUresult neighbours(const api::DriverTable& driver, CUgraphNode node, bool depen
 }
 
 CUresult connect(const api::DriverTable& driver, CUgraph graph, CUgraphNode from, CUgraphNode to) {
-  if (driver.cuGraphAddDependencies_v2) {
-    return driver.cuGraphAddDependencies_v2(graph, &from, &to, nullptr, 1);
-  }
-  return driver.cuGraphAddDependencies ? driver.cuGraphAddDependencies(graph, &from, &to, 1)
-                                       : CUDA_ERROR_NOT_SUPPORTED;
+  return driver.cuGraphAddDependencies_v2(graph, &from, &to, nullptr, 1);
 }
 
 }  // namespace
@@ -165,7 +150,7 @@ struct GraphCopies::Steps {
     // Checked again: memory becomes mirrored when a kernel gets its address, which may be after the
     // graph was instantiated.
     if (work.transfer && !is_mirrored(parts.mirrors, work.first)) {
-      ShadowCopies::carry_out(*work.transfer);
+      Transfers::carry_out(*work.transfer);
     }
     if (after && work.client) callbacks.run_internal(work.client->id());
   }
@@ -234,11 +219,6 @@ CUgraphNode GraphCopies::Dressing::named(CUgraphNode node) const {
 }
 
 CUresult GraphCopies::Dressing::dress(CUgraph graph, bool in_body) {
-  const api::DriverTable& driver = copies_.driver_;
-  if (!driver.cuGraphMemcpyNodeGetParams || !driver.cuGraphAddHostNode ||
-      !driver.cuGraphDestroyNode) {
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
   for (const CUgraphNode node : copies_.graph_keeper_.nodes_of(graph)) {
     CUresult result = CUDA_SUCCESS;
     if (CUgraph child = copies_.graph_keeper_.child_of(node)) {
@@ -333,7 +313,6 @@ CUresult GraphCopies::Dressing::surround(CUgraph graph, CUgraphNode copy, Steps&
 
 void GraphCopies::list_copies(CUgraph graph, std::vector<CUgraphNode>* nodes) const {
   const api::DriverTable& driver = driver_;
-  if (!driver.cuGraphNodeGetType) return;
   for (const CUgraphNode node : graph_keeper_.nodes_of(graph)) {
     CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
     if (driver.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) continue;
@@ -354,7 +333,7 @@ void GraphCopies::instantiated(CUgraphExec executable, const Dressing& dressing)
 
 void GraphCopies::count(const std::vector<CUgraphNode>& nodes, size_t first,
                         Executable* executable) const {
-  if (!counts_ || !driver_.cuGraphMemcpyNodeGetParams) return;
+  if (!counts_) return;
   executable->bytes.resize(std::max(executable->bytes.size(), first + nodes.size()));
   for (size_t i = 0; i < nodes.size(); ++i) {
     CUDA_MEMCPY3D copy{};
@@ -437,7 +416,6 @@ void GraphCopies::changed(CUgraphExec executable, CUgraphNode node, const CUDA_M
 
 CUresult GraphCopies::launch(CUgraphExec executable, CUstream stream) {
   const api::DriverTable& driver = driver_;
-  if (driver.cuGraphLaunch == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   std::vector<std::unique_ptr<AroundLaunch>> around[2];
   if (const auto found = executables_.find(executable); found != executables_.end()) {
     for (const std::shared_ptr<Steps>& steps : found->second.steps) {
@@ -450,8 +428,7 @@ CUresult GraphCopies::launch(CUgraphExec executable, CUstream stream) {
       }
     }
   }
-  if ((!around[0].empty() || !around[1].empty()) &&
-      (driver.cuLaunchHostFunc == nullptr || captured_into(driver, stream))) {
+  if ((!around[0].empty() || !around[1].empty()) && captured_into(driver, stream)) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   const auto queue = [&](std::vector<std::unique_ptr<AroundLaunch>>& all) {

@@ -30,7 +30,7 @@
 #include "server/executor/graphs/graph_keeper.h"
 #include "server/executor/graphs/host_callbacks.h"
 #include "server/executor/host_memory/host_memory.h"
-#include "server/executor/host_memory/shadow_copy.h"
+#include "server/executor/host_memory/transfers.h"
 #include "server/executor/mirrors/mirrors.h"
 
 namespace rcuda::server {
@@ -43,7 +43,7 @@ class GraphCopies {
   struct Parts {
     const HostMemory& host_memory;
     const Mirrors& mirrors;
-    ShadowCopies& shadow_copies;
+    Transfers& transfers;
     HostCallbacks& host_callbacks;
   };
   // `counts`: whether launch_bytes() is asked for.

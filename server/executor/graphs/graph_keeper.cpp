@@ -17,9 +17,8 @@ void CUDA_CB let_go(void* owner) { delete static_cast<Kept*>(owner); }
 CUuserObject GraphKeeper::retain(CUgraph graph, Kept kept) {
   CUuserObject object = nullptr;
   auto owner = std::make_unique<Kept>(kept);
-  if (graph && driver_.cuUserObjectCreate && driver_.cuGraphRetainUserObject &&
-      driver_.cuUserObjectCreate(&object, owner.get(), &let_go, 1,
-                                 CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) == CUDA_SUCCESS) {
+  if (graph && driver_.cuUserObjectCreate(&object, owner.get(), &let_go, 1,
+                                          CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) == CUDA_SUCCESS) {
     (void)owner.release();
     if (driver_.cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE) ==
         CUDA_SUCCESS) {
@@ -115,9 +114,7 @@ CUresult GraphKeeper::release_number(CUgraph graph, uint64_t number) {
 std::vector<CUgraphNode> GraphKeeper::nodes_of(CUgraph graph) const {
   size_t count = 0;
   std::vector<CUgraphNode> nodes;
-  if (!driver_.cuGraphGetNodes || driver_.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS) {
-    return nodes;
-  }
+  if (driver_.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS) return nodes;
   nodes.resize(count);
   if (count && driver_.cuGraphGetNodes(graph, nodes.data(), &count) != CUDA_SUCCESS) nodes.clear();
   return nodes;
@@ -125,12 +122,10 @@ std::vector<CUgraphNode> GraphKeeper::nodes_of(CUgraph graph) const {
 
 bool GraphKeeper::is_known(CUdeviceptr address, CUstream stream) const {
   unsigned type = 0;
-  if (driver_.cuPointerGetAttribute == nullptr) return false;
   if (driver_.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) ==
       CUDA_SUCCESS) {
     return true;
   }
-  if (!driver_.cuGraphMemAllocNodeGetParams || !driver_.cuGraphNodeGetType) return false;
   const auto allocated_by = [&](CUgraph graph) {
     const std::vector<CUgraphNode> nodes = nodes_of(graph);
     return std::any_of(nodes.begin(), nodes.end(), [&](CUgraphNode node) {
@@ -154,8 +149,7 @@ bool GraphKeeper::is_known(CUdeviceptr address, CUstream stream) const {
 CUgraph GraphKeeper::child_of(CUgraphNode node) const {
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
   CUgraph child = nullptr;
-  if (driver_.cuGraphNodeGetType && driver_.cuGraphNodeGetType(node, &type) == CUDA_SUCCESS &&
-      type == CU_GRAPH_NODE_TYPE_GRAPH && driver_.cuGraphChildGraphNodeGetGraph) {
+  if (driver_.cuGraphNodeGetType(node, &type) == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_GRAPH) {
     (void)driver_.cuGraphChildGraphNodeGetGraph(node, &child);
   }
   return child;

@@ -2,6 +2,7 @@
 // client memory and other devices.
 #include <initializer_list>
 #include <limits>
+#include <optional>
 
 #include "api/server_commands.h"
 #include "server/executor/answers/answers.h"
@@ -9,9 +10,8 @@
 #include "server/executor/core/custom.h"
 #include "server/executor/core/session_resources.h"
 #include "server/executor/graphs/graph_keeper.h"
-#include "server/executor/host_memory/gpu_direct.h"
 #include "server/executor/host_memory/host_memory.h"
-#include "server/executor/host_memory/shadow_copy.h"
+#include "server/executor/host_memory/transfers.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/streams/capture.h"
 #include "server/executor/streams/completions.h"
@@ -112,7 +112,7 @@ HandlerResult copy_staged(CopyServices& services, const Command&,
   CUresult result = services.objects.use_stream(body.stream, &stream);
   const bool has_stream = result == CUDA_SUCCESS;
   if (comes && has_stream) {
-    result = services.shadow_copies.await_write(stream, body.immediate, body.bytes);
+    result = services.transfers.await_write(stream, body.immediate, body.bytes);
   }
   if (result == CUDA_SUCCESS) {
     const api::DriverTable& driver = services.driver;
@@ -205,23 +205,17 @@ CUresult queue_copy(CopyServices& services, const wire::CopyBody& body,
                     const SessionStream& stream) {
   if (!reachable(services, stream.handle, body.destination, body.bytes) ||
       !reachable(services, stream.handle, body.source, body.bytes)) {
-    if (body.immediate != 0) services.shadow_copies.await_writes(stream, body);
+    if (body.immediate != 0) services.transfers.await_writes(stream, body);
     return CUDA_ERROR_INVALID_VALUE;
   }
   const wire::Counter direction = direction_of(services.host_memory, body);
-  if (!(body.flags & (wire::kSourceMirrored | wire::kDestinationMirrored))) {
-    const auto direct = services.gpu_direct.copy(stream, body.destination, body.source, body.bytes);
-    if (direct) {
-      if (*direct == CUDA_SUCCESS) services.done.copied(direction, body.bytes);
-      return *direct;
-    }
-  }
-  // The transfers of captured shadow copies are added when the graph is instantiated
-  // (graph_copies.h).
+  // The transfers of captured copies are added when the graph is instantiated (graph_copies.h).
   const bool captured = captured_into(services.driver, stream.handle) != nullptr;
+  std::optional<CUresult> moved;
+  if (!captured) moved = services.transfers.copy(stream, body);
   CUresult result = CUDA_SUCCESS;
-  if (!captured && services.shadow_copies.concerns(body)) {
-    result = services.shadow_copies.copy(stream, body);
+  if (moved) {
+    result = *moved;
   } else if (captured || (body.destination_context == 0 && body.source_context == 0)) {
     // A driver cannot capture a copy between contexts. It also finds the devices by the addresses.
     result = queue_linear(services, body, direction, stream.handle, captured);
@@ -397,7 +391,7 @@ Shape shape_of(const wire::CopyShapeBody& body, const Side& source, const Side& 
 // nothing for other memory, or if the bytes are already `here`. Returns false if there are too many
 // rows to move one by one.
 bool shadow_rows(CopyServices& services, const wire::CopyShapeSide& side, bool here,
-                 const wire::CopyShapeBody& body, std::vector<ShadowCopies::Piece>* rows) {
+                 const wire::CopyShapeBody& body, std::vector<Transfers::Piece>* rows) {
   constexpr uint64_t kMostRows = 1u << 20;
   uint64_t first = 0, bytes = 0;
   if (here || side.type == wire::MemoryType::kArray || !span_of(side, body, &first, &bytes) ||
@@ -465,18 +459,18 @@ HandlerResult copy_shape(CopyServices& services, const Command&, const wire::Cop
   const bool source_here = body.source_staged || (body.flags & wire::kSourceMirrored);
   const bool destination_here =
       body.destination_staged || (body.flags & wire::kDestinationMirrored);
-  std::vector<ShadowCopies::Piece> pulled, pushed;
+  std::vector<Transfers::Piece> pulled, pushed;
   if (result == CUDA_SUCCESS &&
       (!shadow_rows(services, body.source, source_here, body, &pulled) ||
        !shadow_rows(services, body.destination, destination_here, body, &pushed))) {
     result = CUDA_ERROR_NOT_SUPPORTED;
   }
   if (result == CUDA_SUCCESS && !pulled.empty()) {
-    result = services.shadow_copies.pull(stream, pulled);
+    result = services.transfers.move(stream, false, pulled);
   }
   if (result == CUDA_SUCCESS) result = queue_shape(services, body, stream, source, destination);
   if (result == CUDA_SUCCESS && !pushed.empty()) {
-    result = services.shadow_copies.push(stream, pushed);
+    result = services.transfers.move(stream, true, pushed);
   }
   if (result == CUDA_SUCCESS && body.source_staged == 0 && body.destination_staged == 0) {
     hand_to_graph(services, stream,

@@ -79,8 +79,6 @@ struct CheckedCopy {
 CUkernel kernel_behind(GraphServices& services, CUfunction function) {
   const api::DriverTable& driver = services.driver;
   const char* name = nullptr;
-  if (!driver.cuFuncGetName || !driver.cuKernelGetName || !driver.cuKernelGetFunction)
-    return nullptr;
   if (driver.cuFuncGetName(&name, function) != CUDA_SUCCESS) name = nullptr;
   CUkernel found = nullptr;
   services.objects.of(wire::Kind::kKernel).for_each([&](wire::ObjectId, const Object& object) {
@@ -169,12 +167,8 @@ CUresult serve_rcuda_graph_add_conditional(GraphServices& services, CUgraphNode*
   params.conditional.type = type;
   params.conditional.size = static_cast<unsigned>(*body_count);
   params.conditional.ctx = context;
-  CUresult result = CUDA_ERROR_NOT_SUPPORTED;
-  if (driver.cuGraphAddNode_v2) {
-    result = driver.cuGraphAddNode_v2(node, graph, dependencies, nullptr, count, &params);
-  } else if (driver.cuGraphAddNode) {
-    result = driver.cuGraphAddNode(node, graph, dependencies, count, &params);
-  }
+  const CUresult result =
+      driver.cuGraphAddNode_v2(node, graph, dependencies, nullptr, count, &params);
   if (result != CUDA_SUCCESS || *body_count == 0) return result;
   std::copy_n(params.conditional.phGraph_out, *body_count, bodies);
   services.graph_keeper.note_bodies(*node, {bodies, bodies + *body_count});
@@ -185,11 +179,9 @@ CUresult serve_rcuda_graph_add_conditional(GraphServices& services, CUgraphNode*
 
 CUresult serve_cuGraphInstantiateWithFlags(GraphServices& services, CUgraphExec* phGraphExec,
                                            CUgraph hGraph, unsigned long long flags) {
-  const auto instantiate = services.driver.cuGraphInstantiateWithFlags;
-  if (instantiate == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const GraphCopies::Dressing dressing(services.graph_copies, hGraph);
   if (dressing.result() != CUDA_SUCCESS) return dressing.result();
-  const CUresult result = instantiate(phGraphExec, hGraph, flags);
+  const CUresult result = services.driver.cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags);
   if (result == CUDA_SUCCESS) services.graph_copies.instantiated(*phGraphExec, dressing);
   return result;
 }
@@ -197,11 +189,10 @@ CUresult serve_cuGraphInstantiateWithFlags(GraphServices& services, CUgraphExec*
 CUresult serve_cuGraphInstantiateWithParams(GraphServices& services, CUgraphExec* phGraphExec,
                                             CUgraph hGraph,
                                             CUDA_GRAPH_INSTANTIATE_PARAMS* instantiateParams) {
-  const auto instantiate = services.driver.cuGraphInstantiateWithParams;
-  if (instantiate == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const GraphCopies::Dressing dressing(services.graph_copies, hGraph);
   if (dressing.result() != CUDA_SUCCESS) return dressing.result();
-  const CUresult result = instantiate(phGraphExec, hGraph, instantiateParams);
+  const CUresult result =
+      services.driver.cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams);
   instantiateParams->hErrNode_out = dressing.named(instantiateParams->hErrNode_out);
   if (result == CUDA_SUCCESS) services.graph_copies.instantiated(*phGraphExec, dressing);
   return result;
@@ -215,11 +206,9 @@ CUresult serve_rcuda_graph_exec_handle(GraphServices&, CUgraphExec exec,
 
 CUresult serve_cuGraphExecUpdate_v2(GraphServices& services, CUgraphExec hGraphExec, CUgraph hGraph,
                                     CUgraphExecUpdateResultInfo* resultInfo) {
-  const auto update = services.driver.cuGraphExecUpdate_v2;
-  if (update == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const GraphCopies::Dressing dressing(services.graph_copies, hGraph, hGraphExec);
   if (dressing.result() != CUDA_SUCCESS) return dressing.result();
-  const CUresult result = update(hGraphExec, hGraph, resultInfo);
+  const CUresult result = services.driver.cuGraphExecUpdate_v2(hGraphExec, hGraph, resultInfo);
   if (resultInfo != nullptr) {
     resultInfo->errorNode = dressing.named(resultInfo->errorNode);
     resultInfo->errorFromNode = dressing.named(resultInfo->errorFromNode);
@@ -230,11 +219,10 @@ CUresult serve_cuGraphExecUpdate_v2(GraphServices& services, CUgraphExec hGraphE
 
 CUresult serve_cuGraphExecChildGraphNodeSetParams(GraphServices& services, CUgraphExec hGraphExec,
                                                   CUgraphNode hNode, CUgraph childGraph) {
-  const auto set = services.driver.cuGraphExecChildGraphNodeSetParams;
-  if (set == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const GraphCopies::Dressing dressing(services.graph_copies, childGraph, hGraphExec, hNode);
   if (dressing.result() != CUDA_SUCCESS) return dressing.result();
-  const CUresult result = set(hGraphExec, hNode, childGraph);
+  const CUresult result =
+      services.driver.cuGraphExecChildGraphNodeSetParams(hGraphExec, hNode, childGraph);
   if (result == CUDA_SUCCESS) services.graph_copies.updated(hGraphExec, dressing);
   return result;
 }
@@ -254,20 +242,17 @@ CUresult serve_cuGraphExecDestroy(GraphServices& services, CUgraphExec hGraphExe
 CUresult serve_cuGraphAddHostNode(GraphServices& services, CUgraphNode* phGraphNode, CUgraph hGraph,
                                   const CUgraphNode* dependencies, size_t numDependencies,
                                   const CUDA_HOST_NODE_PARAMS* nodeParams) {
-  const auto add = services.driver.cuGraphAddHostNode;
-  if (add == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   Kept function = services.host_callbacks.take(nodeParams->userData);
-  const CUresult result = add(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+  const CUresult result = services.driver.cuGraphAddHostNode(phGraphNode, hGraph, dependencies,
+                                                             numDependencies, nodeParams);
   if (result == CUDA_SUCCESS) (void)services.graph_keeper.retain(hGraph, std::move(function));
   return result;
 }
 
 CUresult serve_cuGraphHostNodeSetParams(GraphServices& services, CUgraphNode hNode,
                                         const CUDA_HOST_NODE_PARAMS* nodeParams) {
-  const auto set = services.driver.cuGraphHostNodeSetParams;
-  if (set == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   Kept function = services.host_callbacks.take(nodeParams->userData);
-  const CUresult result = set(hNode, nodeParams);
+  const CUresult result = services.driver.cuGraphHostNodeSetParams(hNode, nodeParams);
   if (result == CUDA_SUCCESS) services.graph_keeper.retain_for(hNode, std::move(function));
   return result;
 }
@@ -275,10 +260,9 @@ CUresult serve_cuGraphHostNodeSetParams(GraphServices& services, CUgraphNode hNo
 CUresult serve_cuGraphExecHostNodeSetParams(GraphServices& services, CUgraphExec hGraphExec,
                                             CUgraphNode hNode,
                                             const CUDA_HOST_NODE_PARAMS* nodeParams) {
-  const auto set = services.driver.cuGraphExecHostNodeSetParams;
-  if (set == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   Kept function = services.host_callbacks.take(nodeParams->userData);
-  const CUresult result = set(hGraphExec, hNode, nodeParams);
+  const CUresult result =
+      services.driver.cuGraphExecHostNodeSetParams(hGraphExec, hNode, nodeParams);
   if (result == CUDA_SUCCESS) {
     services.graph_keeper.retain_for(hGraphExec, hNode, std::move(function));
   }
@@ -287,10 +271,8 @@ CUresult serve_cuGraphExecHostNodeSetParams(GraphServices& services, CUgraphExec
 
 CUresult serve_rcuda_graph_host_node(GraphServices& services, CUgraphNode node,
                                      unsigned long long* number) {
-  const auto get = services.driver.cuGraphHostNodeGetParams;
-  if (get == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   CUDA_HOST_NODE_PARAMS params{};
-  const CUresult result = get(node, &params);
+  const CUresult result = services.driver.cuGraphHostNodeGetParams(node, &params);
   *number = result == CUDA_SUCCESS ? HostCallbacks::number_of(params.fn, params.userData) : 0;
   return result;
 }
@@ -301,11 +283,10 @@ CUresult serve_cuGraphAddMemcpyNode(GraphServices& services, CUgraphNode* phGrap
                                     CUgraph hGraph, const CUgraphNode* dependencies,
                                     size_t numDependencies, const CUDA_MEMCPY3D* copyParams,
                                     CUcontext ctx) {
-  const auto add = services.driver.cuGraphAddMemcpyNode;
-  if (add == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   CheckedCopy copy(services, *copyParams);
   if (!copy.is_valid) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = add(phGraphNode, hGraph, dependencies, numDependencies, copyParams, ctx);
+  const CUresult result = services.driver.cuGraphAddMemcpyNode(phGraphNode, hGraph, dependencies,
+                                                               numDependencies, copyParams, ctx);
   if (result != CUDA_SUCCESS) return result;
   if (Kept kept = copy.claim()) (void)services.graph_keeper.retain(hGraph, std::move(kept));
   return result;
@@ -313,11 +294,9 @@ CUresult serve_cuGraphAddMemcpyNode(GraphServices& services, CUgraphNode* phGrap
 
 CUresult serve_cuGraphMemcpyNodeSetParams(GraphServices& services, CUgraphNode hNode,
                                           const CUDA_MEMCPY3D* nodeParams) {
-  const auto set = services.driver.cuGraphMemcpyNodeSetParams;
-  if (set == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   CheckedCopy copy(services, *nodeParams);
   if (!copy.is_valid) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = set(hNode, nodeParams);
+  const CUresult result = services.driver.cuGraphMemcpyNodeSetParams(hNode, nodeParams);
   if (result != CUDA_SUCCESS) return result;
   if (Kept kept = copy.claim()) services.graph_keeper.retain_for(hNode, std::move(kept));
   return result;
@@ -326,11 +305,10 @@ CUresult serve_cuGraphMemcpyNodeSetParams(GraphServices& services, CUgraphNode h
 CUresult serve_cuGraphExecMemcpyNodeSetParams(GraphServices& services, CUgraphExec hGraphExec,
                                               CUgraphNode hNode, const CUDA_MEMCPY3D* copyParams,
                                               CUcontext ctx) {
-  const auto set = services.driver.cuGraphExecMemcpyNodeSetParams;
-  if (set == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   CheckedCopy copy(services, *copyParams);
   if (!copy.is_valid) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = set(hGraphExec, hNode, copyParams, ctx);
+  const CUresult result =
+      services.driver.cuGraphExecMemcpyNodeSetParams(hGraphExec, hNode, copyParams, ctx);
   if (result != CUDA_SUCCESS) return result;
   services.graph_copies.changed(hGraphExec, hNode, *copyParams);
   if (Kept kept = copy.claim()) {
@@ -350,7 +328,6 @@ CUresult serve_rcuda_graph_kernel_node(GraphServices& services, CUgraphNode node
   *parameter_bytes = 0;
   *device_function = nullptr;
   *kernel_id = 0;
-  if (driver.cuGraphKernelNodeGetParams_v2 == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   CUDA_KERNEL_NODE_PARAMS found{};
   RCUDA_RETURN_IF_CUDA_ERROR(driver.cuGraphKernelNodeGetParams_v2(node, &found));
   *shape = found;

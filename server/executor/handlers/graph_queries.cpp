@@ -47,9 +47,7 @@ CUresult serve_rcuda_graph_dot(GraphServices& services, CUgraph graph, unsigned 
 CUresult serve_rcuda_graph_alloc_node(GraphServices& services, CUgraphNode node,
                                       CUDA_MEM_ALLOC_NODE_PARAMS* params, CUmemAccessDesc* access,
                                       size_t* access_count) {
-  const auto get = services.driver.cuGraphMemAllocNodeGetParams;
-  if (get == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  const CUresult result = get(node, params);
+  const CUresult result = services.driver.cuGraphMemAllocNodeGetParams(node, params);
   if (result != CUDA_SUCCESS) return result;
   give(params->accessDescs, params->accessDescCount, access, access_count);
   params->accessDescs = nullptr;
@@ -60,10 +58,8 @@ CUresult serve_rcuda_graph_alloc_node(GraphServices& services, CUgraphNode node,
 CUresult serve_rcuda_graph_batch_node(GraphServices& services, CUgraphNode node, CUcontext* context,
                                       unsigned* flags, CUstreamBatchMemOpParams* operations,
                                       size_t* operation_count) {
-  const auto get = services.driver.cuGraphBatchMemOpNodeGetParams;
-  if (get == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   CUDA_BATCH_MEM_OP_NODE_PARAMS found{};
-  const CUresult result = get(node, &found);
+  const CUresult result = services.driver.cuGraphBatchMemOpNodeGetParams(node, &found);
   if (result != CUDA_SUCCESS) return result;
   *context = found.ctx;
   *flags = found.flags;

@@ -34,14 +34,12 @@ CUresult multiprocessors_of(const api::DriverTable& driver, CUgreenCtx green, un
 
 CUresult serve_cuDeviceGetDevResource(ContextServices& services, CUdevice device,
                                       CUdevResource* resource, CUdevResourceType type) {
-  if (!services.driver.cuDeviceGetDevResource) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = services.driver.cuDeviceGetDevResource(device, resource, type);
   return result == CUDA_SUCCESS ? services.device_resources.keep(resource) : result;
 }
 
 CUresult serve_cuCtxGetDevResource(ContextServices& services, CUcontext context,
                                    CUdevResource* resource, CUdevResourceType type) {
-  if (!services.driver.cuCtxGetDevResource) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = services.driver.cuCtxGetDevResource(context, resource, type);
   return result == CUDA_SUCCESS ? services.device_resources.keep(resource) : result;
 }
@@ -49,7 +47,6 @@ CUresult serve_cuCtxGetDevResource(ContextServices& services, CUcontext context,
 CUresult serve_rcuda_split_resource(ContextServices& services, CUdevice, const CUdevResource* input,
                                     unsigned flags, unsigned least, CUdevResource* groups,
                                     unsigned* count, CUdevResource* remaining) {
-  if (!services.driver.cuDevSmResourceSplitByCount) return CUDA_ERROR_NOT_SUPPORTED;
   if (*count > kMostResources) return CUDA_ERROR_INVALID_VALUE;
   DeviceResources& resources = services.device_resources;
   CUdevResource whole;
@@ -64,7 +61,6 @@ CUresult serve_rcuda_split_resource(ContextServices& services, CUdevice, const C
 
 CUresult serve_rcuda_resource_desc(ContextServices& services, CUdevice, const CUdevResource* given,
                                    unsigned count, unsigned* desc) {
-  if (!services.driver.cuDevResourceGenerateDesc) return CUDA_ERROR_NOT_SUPPORTED;
   if (count == 0 || count > kMostResources) return CUDA_ERROR_INVALID_VALUE;
   DeviceResources& resources = services.device_resources;
   std::vector<CUdevResource> found(count);
@@ -85,9 +81,6 @@ CUresult serve_rcuda_resource_desc(ContextServices& services, CUdevice, const CU
 CUresult serve_rcuda_green_create(ContextServices& services, CUdevice device, unsigned desc,
                                   unsigned flags, unsigned* multiprocessors, CUcontext* context) {
   const api::DriverTable& driver = services.driver;
-  if (!driver.cuGreenCtxCreate || !driver.cuCtxFromGreenCtx || !driver.cuGreenCtxGetDevResource) {
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
   CUdevResourceDesc descriptor;
   if (!services.device_resources.descriptor(desc, &descriptor)) return CUDA_ERROR_INVALID_VALUE;
   CUgreenCtx green = nullptr;

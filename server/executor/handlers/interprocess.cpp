@@ -99,10 +99,8 @@ constexpr CUmemAllocationHandleType kDescriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_
 
 CUresult serve_cuIpcGetMemHandle(InterprocessServices& services, CUipcMemHandle* pHandle,
                                  CUdeviceptr dptr) {
-  const auto get = services.driver.cuIpcGetMemHandle;
-  if (get == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   ExportOrigin origin;
-  CUresult result = get(pHandle, dptr);
+  CUresult result = services.driver.cuIpcGetMemHandle(pHandle, dptr);
   if (result == CUDA_SUCCESS) result = services.origins.of_address(dptr, &origin);
   return result == CUDA_SUCCESS ? name_handle(services.names, ExportKind::kMemory, origin, pHandle)
                                 : result;
@@ -121,9 +119,7 @@ CUresult serve_cuIpcOpenMemHandle_v2(InterprocessServices& services, CUdeviceptr
 
 CUresult serve_cuIpcGetEventHandle(InterprocessServices& services, CUipcEventHandle* pHandle,
                                    CUevent event) {
-  const auto get = services.driver.cuIpcGetEventHandle;
-  if (get == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  const CUresult result = get(pHandle, event);
+  const CUresult result = services.driver.cuIpcGetEventHandle(pHandle, event);
   return result == CUDA_SUCCESS ? name_handle(services.names, ExportKind::kEvent, {}, pHandle)
                                 : result;
 }
@@ -159,7 +155,6 @@ CUresult serve_rcuda_allocation_export(MemoryServices& services,
 CUresult serve_rcuda_allocation_import(MemoryServices& services,
                                        CUmemGenericAllocationHandle* handle, const void* token,
                                        size_t token_bytes) {
-  if (!services.driver.cuMemImportFromShareableHandle) return CUDA_ERROR_NOT_SUPPORTED;
   UniqueFd descriptor;
   ExportOrigin origin;
   CUdevice device = 0;
@@ -210,7 +205,6 @@ CUresult serve_rcuda_pool_import_pointer(MemoryServices& services, CUdeviceptr* 
                                          size_t* bytes, CUmemoryPool pool,
                                          const CUmemPoolPtrExportData* data) {
   const api::DriverTable& driver = services.driver;
-  if (!driver.cuMemPoolImportPointer) return CUDA_ERROR_NOT_SUPPORTED;
   CUmemPoolPtrExportData given = *data;
   ExportOrigin origin;
   CUresult result = handle_of(services.names, ExportKind::kPoolPointer, {}, &given, &origin);

@@ -51,7 +51,6 @@ CUresult translate(LaunchServices& services, CUlaunchAttribute* attribute) {
 CUresult launch_with_attributes(LaunchServices& services, const wire::LaunchBody& body,
                                 std::span<const std::byte> attribute_bytes, CUfunction function,
                                 CUstream stream, void** separate, void** packed) {
-  if (!services.driver.cuLaunchKernelEx) return CUDA_ERROR_NOT_SUPPORTED;
   CUlaunchAttribute attributes[wire::kMaxLaunchAttributes + 1];
   unsigned count = body.attribute_count;
   if (count) std::memcpy(attributes, attribute_bytes.data(), attribute_bytes.size());
@@ -87,12 +86,9 @@ std::vector<wire::ParameterInfo> parameters_of(const api::DriverTable& driver, v
   // A kernel has no more parameters than bytes for them.
   for (size_t i = 0; i < wire::kMaxParameterBytes; ++i) {
     size_t offset = 0, size = 0;
-    CUresult result = CUDA_ERROR_NOT_SUPPORTED;
-    if (is_kernel && driver.cuKernelGetParamInfo) {
-      result = driver.cuKernelGetParamInfo(static_cast<CUkernel>(handle), i, &offset, &size);
-    } else if (!is_kernel && driver.cuFuncGetParamInfo) {
-      result = driver.cuFuncGetParamInfo(static_cast<CUfunction>(handle), i, &offset, &size);
-    }
+    const CUresult result =
+        is_kernel ? driver.cuKernelGetParamInfo(static_cast<CUkernel>(handle), i, &offset, &size)
+                  : driver.cuFuncGetParamInfo(static_cast<CUfunction>(handle), i, &offset, &size);
     if (result != CUDA_SUCCESS) break;
     all.push_back({static_cast<uint32_t>(offset), static_cast<uint32_t>(size)});
   }
@@ -210,7 +206,6 @@ HandlerResult launch_on_devices(LaunchServices& services, const Command& command
                                 const wire::LaunchOnDevicesBody& body) {
   constexpr uint32_t kMaxDevices = 64;
   if (body.count == 0 || body.count > kMaxDevices) return kMalformed;
-  if (!services.driver.cuLaunchCooperativeKernelMultiDevice) return done(CUDA_ERROR_NOT_SUPPORTED);
   BodyReader in(command.tail);
   std::vector<DeviceLaunch> launches(body.count);
   std::vector<CUDA_LAUNCH_PARAMS> given;
@@ -255,7 +250,6 @@ HandlerResult function_info(LaunchServices& services, const Command& command,
   if (result != CUDA_SUCCESS || !owner) return done(CUDA_ERROR_NOT_READY);
   void* handle = nullptr;
   if (is_kernel) {
-    if (!driver.cuLibraryGetKernel) return done(CUDA_ERROR_NOT_SUPPORTED);
     result = driver.cuLibraryGetKernel(reinterpret_cast<CUkernel*>(&handle),
                                        static_cast<CUlibrary>(owner), name.c_str());
   } else {

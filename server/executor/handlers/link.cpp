@@ -47,8 +47,6 @@ CUresult serve_rcuda_link_create(ModuleServices& services, unsigned count,
 CUresult serve_rcuda_link_add(ModuleServices& services, CUlinkState state, CUjitInputType type,
                               const unsigned char* sha256, const char* name, unsigned count,
                               const CUjit_option* options, const unsigned long long* values) {
-  const auto add = services.driver.cuLinkAddData_v2;
-  if (add == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   Sha256 hash;
   std::memcpy(hash.data(), sha256, hash.size());
   const ImagePointer input = services.images.find(hash);
@@ -67,8 +65,8 @@ CUresult serve_rcuda_link_add(ModuleServices& services, CUlinkState state, CUjit
     text.push_back(std::byte{0});
     bytes = text.data();
   }
-  return add(state, type, bytes, input->bytes().size(), name, read.count(), read.names(),
-             read.values());
+  return services.driver.cuLinkAddData_v2(state, type, bytes, input->bytes().size(), name,
+                                          read.count(), read.names(), read.values());
 }
 
 CUresult serve_rcuda_link_complete(ModuleServices& services, CUlinkState state, Blob* image) {

@@ -37,10 +37,9 @@ HandlerResult host_unexpose(MemoryServices& services, const Command&,
 
 CUresult serve_rcuda_p2p_tokens(MemoryServices& services, CUdeviceptr address,
                                 unsigned long long* token, unsigned* space) {
-  const auto ask = services.driver.cuPointerGetAttribute;
-  if (!ask) return CUDA_ERROR_NOT_SUPPORTED;
   CUDA_POINTER_ATTRIBUTE_P2P_TOKENS tokens{};
-  const CUresult result = ask(&tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, address);
+  const CUresult result =
+      services.driver.cuPointerGetAttribute(&tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, address);
   *token = tokens.p2pToken;
   *space = tokens.vaSpaceToken;
   return result;

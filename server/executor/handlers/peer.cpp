@@ -9,7 +9,7 @@
 #include "server/executor/answers/answers.h"
 #include "server/executor/core/custom.h"
 #include "server/executor/core/session_resources.h"
-#include "server/executor/host_memory/shadow_copy.h"
+#include "server/executor/host_memory/transfers.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/peers/copy_outcomes.h"
 #include "server/executor/peers/peer_hub.h"
@@ -118,7 +118,7 @@ HandlerResult peer_copy(PeerServices& services, const Command&, const wire::Peer
       }
     }
   }
-  services.shadow_copies.begin_acknowledging(has_stream ? &stream : nullptr);
+  services.transfers.begin_acknowledging(has_stream ? &stream : nullptr);
   const uint64_t bytes = copy.memory.bytes();
   const bool outgoing = copy.outgoing;
   const Status queued = peers.copy(std::move(copy), std::move(failure));
@@ -144,11 +144,11 @@ HandlerResult peer_signal(PeerServices& services, const Command&,
     if (context) {
       signalled = CudaDeviceOps::event_ref(static_cast<CUevent>(event->handle), context->handle);
     }
-    services.shadow_copies.begin_acknowledging(nullptr);
+    services.transfers.begin_acknowledging(nullptr);
   } else {
     SessionStream stream;
     if (services.objects.use_stream(body.place, &stream) == CUDA_SUCCESS) {
-      services.shadow_copies.begin_acknowledging(&stream);
+      services.transfers.begin_acknowledging(&stream);
       signalled = CudaDeviceOps::stream_ref(stream.handle, stream.context->handle);
     }
   }

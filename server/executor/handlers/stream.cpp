@@ -71,20 +71,17 @@ HandlerResult fault(StreamServices& services, const Command&, const wire::FaultB
 }
 
 CUresult serve_cuEventRecord(StreamServices& services, CUevent hEvent, CUstream hStream) {
-  if (services.driver.cuEventRecord == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   services.completions.forget_event(hEvent);
   return services.driver.cuEventRecord(hEvent, hStream);
 }
 
 CUresult serve_cuEventRecordWithFlags(StreamServices& services, CUevent hEvent, CUstream hStream,
                                       unsigned int flags) {
-  if (services.driver.cuEventRecordWithFlags == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   services.completions.forget_event(hEvent);
   return services.driver.cuEventRecordWithFlags(hEvent, hStream, flags);
 }
 
 CUresult serve_cuStreamDestroy_v2(StreamServices& services, CUstream hStream) {
-  if (services.driver.cuStreamDestroy_v2 == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   services.idle.stream_departs(hStream);
   return services.driver.cuStreamDestroy_v2(hStream);
 }

@@ -52,7 +52,6 @@ class ArrivalGates : public std::enable_shared_from_this<ArrivalGates> {
   // many gates at a time. `driver`: used by hold() only.
   ArrivalGates(const api::DriverTable& driver, std::span<std::byte> words);
 
-  // 0 if the driver has no waits at words.
   size_t size() const { return size_; }
 
   // Null: the stream cannot wait at a gate, or none is free.

@@ -6,9 +6,6 @@ namespace rcuda::server {
 
 Result<p2p::DmaBuf> export_dma_buf(const api::DriverTable& driver, CUdeviceptr address,
                                    size_t bytes) {
-  if (!driver.cuMemGetHandleForAddressRange) {
-    return Status(Code::kUnsupported, "the driver is older than CUDA 11.7");
-  }
   // The driver exports whole pages of the host.
   const CUdeviceptr first = page_of(address);
   const CUdeviceptr last = whole_pages(address + bytes);

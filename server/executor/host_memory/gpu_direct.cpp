@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <future>
 #include <string_view>
 
 #include "common/base/log.h"
 #include "server/executor/host_memory/dma_buf.h"
-#include "server/executor/streams/capture.h"
 
 namespace rcuda::server {
 namespace {
@@ -18,7 +16,7 @@ constexpr uint64_t kLeastBytes = 4096;
 // Allocations are registered in parts of this size and alignment: large enough to serve many
 // copies, small enough to register while a copy waits.
 constexpr uint64_t kPartBytes = 64ull << 20;
-constexpr size_t kMostWindows = 64;
+constexpr size_t kMostRegistrations = 64;
 constexpr size_t kProbeBytes = 64u << 10;
 
 Status status_of(CUresult result, const char* what) {
@@ -73,11 +71,11 @@ const char* name_of(bool dma_buf) { return dma_buf ? "dma-buf" : "by address"; }
 
 }  // namespace
 
-struct GpuDirect::Window {
-  Window(transport::Link& owner, CUdeviceptr first, uint64_t size, unsigned long long buffer,
-         transport::RegionId id)
+struct GpuDirect::Registration {
+  Registration(transport::Link& owner, CUdeviceptr first, uint64_t size, unsigned long long buffer,
+               transport::RegionId id)
       : link(owner), base(first), bytes(size), buffer_id(buffer), region(id) {}
-  ~Window() { (void)link.unexpose(region); }
+  ~Registration() { (void)link.unexpose(region); }
   bool contains(CUdeviceptr address, uint64_t count) const {
     return address >= base && address - base < bytes && count <= bytes - (address - base);
   }
@@ -168,17 +166,17 @@ std::optional<unsigned long long> GpuDirect::buffer_id(CUdeviceptr address) cons
   return id;
 }
 
-std::shared_ptr<GpuDirect::Window> GpuDirect::reach(CUdeviceptr address, uint64_t bytes) {
+std::shared_ptr<GpuDirect::Registration> GpuDirect::reach(CUdeviceptr address, uint64_t bytes) {
   const std::optional<unsigned long long> id = buffer_id(address);
   if (!id) return nullptr;
-  for (auto at = windows_.begin(); at != windows_.end(); ++at) {
+  for (auto at = registrations_.begin(); at != registrations_.end(); ++at) {
     if (!(*at)->contains(address, bytes)) continue;
     if ((*at)->buffer_id != *id) {
-      windows_.erase(at);
+      registrations_.erase(at);
       break;
     }
-    windows_.splice(windows_.begin(), windows_, at);
-    return windows_.front();
+    registrations_.splice(registrations_.begin(), registrations_, at);
+    return registrations_.front();
   }
 
   unsigned type = 0, managed = 0, plain = 0;
@@ -205,71 +203,28 @@ std::shared_ptr<GpuDirect::Window> GpuDirect::reach(CUdeviceptr address, uint64_
       std::min(base + size, (address + bytes + kPartBytes - 1) / kPartBytes * kPartBytes);
   if (last < address + bytes) return nullptr;  // spans two allocations
   Result<transport::RegionId> region = expose(first, last - first, method->second);
-  if (!region && !windows_.empty()) {
-    windows_.clear();  // may free the missing resource: pinned memory or adapter entries
+  if (!region && !registrations_.empty()) {
+    registrations_.clear();  // may free the missing resource: pinned memory or adapter entries
     region = expose(first, last - first, method->second);
   }
   if (!region) {
     RCUDA_DEBUG("a copy goes through host memory: %s", region.status().message().c_str());
     return nullptr;
   }
-  windows_.push_front(std::make_shared<Window>(link_, first, last - first, *id, *region));
-  if (windows_.size() > kMostWindows) windows_.pop_back();
-  return windows_.front();
+  registrations_.push_front(
+      std::make_shared<Registration>(link_, first, last - first, *id, *region));
+  if (registrations_.size() > kMostRegistrations) registrations_.pop_back();
+  return registrations_.front();
 }
 
 void GpuDirect::sweep() {
-  windows_.remove_if([this](const std::shared_ptr<Window>& window) {
-    return buffer_id(window->base) != window->buffer_id;
+  registrations_.remove_if([this](const std::shared_ptr<Registration>& registration) {
+    return buffer_id(registration->base) != registration->buffer_id;
   });
 }
 
-std::optional<CUresult> GpuDirect::copy(const SessionStream& stream, uint64_t destination,
-                                        uint64_t source, uint64_t bytes) {
-  if (methods_.empty() || bytes < kLeastBytes) return std::nullopt;
-  // A graph may outlive the registration.
-  if (refuse_capture(driver_, stream.handle) != CUDA_SUCCESS) return std::nullopt;
-  struct Step {
-    transport::Link& link;
-    Answers& answers;
-    bool to_client;
-    transport::RegionId region;
-    uint64_t offset;
-    void* memory;
-    uint64_t bytes;
-    std::shared_ptr<Window> window;
-  };
-  uint64_t base = 0;
-  const HostMemory::Range* client = host_memory_.find(destination, bytes, &base);
-  const bool to_client = client && client->shadow;
-  const uint64_t device_address = to_client ? source : destination;
-  const uint64_t client_address = to_client ? destination : source;
-  if (!to_client) client = host_memory_.find(source, bytes, &base);
-  if (!client || !client->shadow || host_memory_.find(device_address, bytes)) {
-    return std::nullopt;
-  }
-  std::shared_ptr<Window> window = reach(device_address, bytes);
-  if (!window) return std::nullopt;
-  auto step = std::make_unique<Step>(
-      Step{link_, answers_, to_client, transport::RegionId{client->region}, client_address - base,
-           reinterpret_cast<void*>(device_address), bytes, std::move(window)});
-  const auto run = [](void* argument) {
-    const std::unique_ptr<Step> own(static_cast<Step*>(argument));
-    const auto over = std::make_shared<std::promise<void>>();
-    const auto done = [over, &answers = own->answers](const Status& status) {
-      if (!status.ok()) answers.latch(not_moved(status));
-      over->set_value();
-    };
-    if (own->to_client) {
-      own->link.write(own->region, own->offset, own->memory, own->bytes, done);
-    } else {
-      own->link.read(own->region, own->offset, own->memory, own->bytes, done);
-    }
-    over->get_future().wait();
-  };
-  const CUresult result = driver_.cuLaunchHostFunc(stream.handle, run, step.get());
-  if (result == CUDA_SUCCESS) (void)step.release();
-  return result;
+std::shared_ptr<const void> GpuDirect::find_registered(CUdeviceptr address, uint64_t bytes) {
+  return bytes < kLeastBytes ? nullptr : reach(address, bytes);
 }
 
 }  // namespace rcuda::server

@@ -8,10 +8,8 @@
 // the allocation's buffer id from the driver tells whether it is still the same allocation. sweep()
 // drops registrations of freed memory. Memory of pools, mapped memory and managed memory go through
 // staging.
-// A copy is one host function in its stream, which waits for the transfer.
-// Threads: the executor thread; host functions run on the driver's threads. Blocking: prove(), for
-// milliseconds, before the session begins. Errors: copy() returns nullopt for a copy that has to go
-// another way.
+// Transfers (transfers.h) moves the bytes.
+// Executor thread only. Blocking: prove(), for milliseconds, before the session begins.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +23,6 @@
 
 #include "api/driver_table.h"
 #include "common/transport/link.h"
-#include "server/executor/answers/answers.h"
-#include "server/executor/host_memory/host_memory.h"
 #include "server/executor/objects/objects.h"
 
 namespace rcuda::server {
@@ -34,36 +30,34 @@ namespace rcuda::server {
 class GpuDirect {
  public:
   // All outlive this object.
-  GpuDirect(const api::DriverTable& driver, transport::Link& link, Answers& answers,
-            const HostMemory& host_memory)
-      : driver_(driver), link_(link), answers_(answers), host_memory_(host_memory) {}
+  GpuDirect(const api::DriverTable& driver, transport::Link& link) : driver_(driver), link_(link) {}
   ~GpuDirect();
 
   // Probes each device, and logs one line for it.
   void prove(const std::vector<SessionDevice>& devices);
 
-  // Returns nullopt if the copy has to go another way.
-  std::optional<CUresult> copy(const SessionStream& stream, uint64_t destination, uint64_t source,
-                               uint64_t bytes);
+  // Whether a device takes part.
+  bool any() const { return !methods_.empty(); }
+  // Registers device memory, unless it is, as long as the result lives. Null: a copy of these bytes
+  // must go another way.
+  std::shared_ptr<const void> find_registered(CUdeviceptr address, uint64_t bytes);
   // To be called when memory may have been freed.
   void sweep();
 
  private:
   enum class Method : uint8_t { kNone, kDmaBuf, kAddress };
   // A registered part of an allocation; transfers in flight share it.
-  struct Window;
+  struct Registration;
 
   Status prove(const SessionDevice& device, Method method);
   Result<transport::RegionId> expose(CUdeviceptr address, uint64_t bytes, Method method);
-  std::shared_ptr<Window> reach(CUdeviceptr address, uint64_t bytes);
+  std::shared_ptr<Registration> reach(CUdeviceptr address, uint64_t bytes);
   std::optional<unsigned long long> buffer_id(CUdeviceptr address) const;
 
   const api::DriverTable& driver_;
   transport::Link& link_;
-  Answers& answers_;
-  const HostMemory& host_memory_;
   std::unordered_map<CUdevice, Method> methods_;
-  std::list<std::shared_ptr<Window>> windows_;  // most recently used first
+  std::list<std::shared_ptr<Registration>> registrations_;  // most recently used first
 };
 
 }  // namespace rcuda::server

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <future>
 #include <iterator>
+#include <utility>
 #include <vector>
 
 #include <sys/mman.h>
@@ -31,6 +33,19 @@ constexpr unsigned kKnownFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTE
 CUresult not_moved(const Status& why) {
   RCUDA_INFO("client memory was not moved: %s", why.message().c_str());
   return CUDA_ERROR_INVALID_VALUE;
+}
+
+Status move_now(transport::Link& link, bool to_client, transport::RegionId region, uint64_t offset,
+                void* local, uint64_t bytes) {
+  // Shared: the Link's thread may still use it when the waiting thread goes on.
+  const auto outcome = std::make_shared<std::promise<Status>>();
+  auto done = [outcome](const Status& status) { outcome->set_value(status); };
+  if (to_client) {
+    link.write(region, offset, local, bytes, std::move(done));
+  } else {
+    link.read(region, offset, local, bytes, std::move(done));
+  }
+  return outcome->get_future().get();
 }
 
 HostMemory::HostMemory(const api::DriverTable& driver, transport::Link& link,

@@ -2,7 +2,7 @@
 //
 // Over shared memory the client's pages are mapped here and registered with CUDA, so both sides
 // share the memory and no bytes move. Over other media the worker has its own page-locked memory at
-// the same address, a shadow. ShadowCopies (shadow_copy.h) moves the bytes over the Link when a
+// the same address, a shadow. Transfers (transfers.h) moves the bytes over the Link when a
 // stream reaches a copy.
 // Executor thread only. Blocking: expose(), for mapping and registration (15 ms for 256 MB).
 // Errors: the CUresults that a program gets. What exceeds the session's quota of host memory gives
@@ -30,14 +30,18 @@ namespace rcuda::server {
 // Logs that bytes between client memory and its shadow were not moved, and returns the error that
 // the session reports. Any thread.
 CUresult not_moved(const Status& why);
+// Moves bytes between `local` and a region of the client, and waits for the transfer. Any thread
+// but those of the Link.
+Status move_now(transport::Link& link, bool to_client, transport::RegionId region, uint64_t offset,
+                void* local, uint64_t bytes);
 
 class HostMemory {
  public:
   struct Range {
     uint64_t bytes = 0;
     uint64_t region = 0;
-    unsigned flags = 0;       // CU_MEMHOSTREGISTER_*
-    bool shadow = false;      // not the client's pages, but a shadow of them
+    unsigned flags = 0;   // CU_MEMHOSTREGISTER_*
+    bool shadow = false;  // not the client's pages, but a shadow of them
     // Of the shadow, for the client's own writes (transport::Arrivals); kNone if its Link has none.
     transport::RegionId shadow_region = transport::RegionId::kNone;
     bool mapped = false;      // set by place(); false if the client shares this address space

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <future>
 #include <thread>
 
 #include "server/executor/host_memory/host_memory.h"
@@ -51,7 +50,7 @@ bool RegionPuts::takes(uint64_t bytes) const {
 
 bool RegionPuts::put_when_reached(const SessionStream& stream, transport::RegionId region,
                                   uint64_t offset, transport::Bytes bytes) {
-  if (!takes(bytes.size()) || !driver_.cuStreamWriteValue32_v2) return false;
+  if (!takes(bytes.size())) return false;
   Marked marked{0, 0, region, offset, bytes};
   {
     MutexLock lock(mutex_);
@@ -126,7 +125,7 @@ void RegionPuts::send_locked(const Marked& marked) {
   if (marked.in_order()) return write_locked(marked);
   Status sent = put_locked(marked.region, marked.offset, marked.bytes);
   if (!sent.ok()) failed_ = std::move(sent);
-  kept_.store(true, std::memory_order_release);
+  needs_flush_.store(true, std::memory_order_release);
 }
 
 void RegionPuts::write_locked(const Marked& marked) {
@@ -147,7 +146,7 @@ void RegionPuts::write_locked(const Marked& marked) {
   };
   link_.write_in_order(marked.region, marked.offset, marked.bytes.data(), marked.bytes.size(),
                        done);
-  kept_.store(true, std::memory_order_release);
+  needs_flush_.store(true, std::memory_order_release);
 }
 
 void RegionPuts::await_sent() {
@@ -184,7 +183,7 @@ Status RegionPuts::put_locked(transport::RegionId region, uint64_t offset, trans
 }
 
 void RegionPuts::flush() {
-  if (kept_.load(std::memory_order_acquire) && kept_.exchange(false)) link_.flush();
+  if (needs_flush_.load(std::memory_order_acquire) && needs_flush_.exchange(false)) link_.flush();
 }
 
 bool RegionPuts::overlaps(uint64_t address, uint64_t bytes) {
@@ -215,7 +214,7 @@ void RegionPuts::withdraw(transport::RegionId region) {
   await_sent();
 }
 
-void RegionPuts::settle() {
+void RegionPuts::await_marks() {
   using Clock = std::chrono::steady_clock;
   for (const auto until = Clock::now() + std::chrono::seconds(1);
        waiting_.load(std::memory_order_acquire) != 0 && Clock::now() < until;
@@ -245,9 +244,7 @@ void RegionPuts::acknowledge() {
   if (!last) return;
   // A transfer happens after all puts, so its end is their acknowledgement.
   std::byte byte;
-  std::promise<void> done;
-  link_.read(last->first, last->second, &byte, 1, [&done](const Status&) { done.set_value(); });
-  done.get_future().wait();
+  (void)move_now(link_, false, last->first, last->second, &byte, 1);
 }
 
 void RegionPuts::end() {

@@ -11,16 +11,16 @@
 // That holds for what the client learns from this worker. Another worker that waits for a stream of
 // this one, or another process with memory or an event of it, could be faster. So both
 // begin_acknowledging() and the first use of an exported name end the marks. Marks that are queued
-// by then are waited for, a second at most, unless a stream can wait for them (ShadowCopies).
+// by then are waited for, a second at most, unless a stream can wait for them (Transfers).
 //
 // A mark sends what the memory holds from when the mark is there until it is sent. A copy to the
 // same memory behind it must not begin before that: the caller asks overlaps() and queues a host
 // function in front of it, which calls deliver_all().
 //
 // Threads: put_when_reached(), withdraw() and begin_acknowledging() on the executor thread,
-// everything else on any. Blocking: as Link::put(); settle() as said; withdraw(), deliver_all()
-// and end() until the Link has read what it sends. Errors: those of puts are latched, by the
-// executor thread or by put(). A write in order fails only with the Link.
+// everything else on any. Blocking: as Link::put(); await_marks() as said; withdraw(),
+// deliver_all() and end() until the Link has read what it sends. Errors: those of puts are latched,
+// by the executor thread or by put(). A write in order fails only with the Link.
 #pragma once
 
 #include <atomic>
@@ -80,7 +80,7 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   // The region ends. Its bytes are not read any more; those whose mark is not there are not sent.
   void withdraw(transport::RegionId region);
   // Waits for the marks that are queued, a second at most.
-  void settle();
+  void await_marks();
   // From now on bytes must be acknowledged. Blocks for a round trip the first time, until earlier
   // puts have arrived. Returns whether there are marks that are not there yet.
   bool begin_acknowledging();
@@ -116,7 +116,7 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   const ExportedNames& names_;
   uint32_t* const marks_;
   std::atomic<size_t> waiting_{0};  // size of marked_
-  std::atomic<bool> kept_{false};   // flush() has something to do
+  std::atomic<bool> needs_flush_{false};
   Mutex mutex_;
   bool over_ RCUDA_GUARDED_BY(mutex_) = false;
   bool acknowledges_ RCUDA_GUARDED_BY(mutex_);
@@ -135,7 +135,7 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   // In order of issue.
   std::map<uint64_t, transport::Bytes> sending_ RCUDA_GUARDED_BY(sending_mutex_);
   uint64_t last_sending_ RCUDA_GUARDED_BY(sending_mutex_) = 0;
-  std::atomic<size_t> in_order_{0};               // bytes of these, and of marks that will be
+  std::atomic<size_t> in_order_{0};  // bytes of these, and of marks that will be
 };
 
 }  // namespace rcuda::server

@@ -7,7 +7,6 @@ namespace rcuda::server {
 GraphMeter::GraphMeter(const api::DriverTable& driver, MemoryMeter& meter,
                        const std::vector<SessionDevice>& devices)
     : driver_(driver), meter_(meter) {
-  if (!driver.cuDeviceGetGraphMemAttribute) return;
   for (const SessionDevice& device : devices) booked_.emplace(device.device, 0);
 }
 
@@ -48,9 +47,7 @@ void GraphMeter::destroyed(CUgraphExec executable) {
 }
 
 CUresult GraphMeter::prepare(CUgraphExec executable, CUstream stream) {
-  if (prepared_.contains(executable) || !has_memory(executable) || !driver_.cuGraphUpload) {
-    return CUDA_SUCCESS;
-  }
+  if (prepared_.contains(executable) || !has_memory(executable)) return CUDA_SUCCESS;
   CUresult result = driver_.cuGraphUpload(executable, stream);
   if (result == CUDA_SUCCESS && !try_book()) {
     meter_.reclaim();

@@ -19,7 +19,7 @@ void PoolMeter::know_created(CUmemoryPool pool, const CUmemLocation& location) {
 }
 
 void PoolMeter::know_defaults() {
-  if (std::exchange(defaults_known_, true) || !driver_.cuDeviceGetDefaultMemPool) return;
+  if (std::exchange(defaults_known_, true)) return;
   for (const SessionDevice& device : devices_) {
     CUmemoryPool pool = nullptr;
     if (driver_.cuDeviceGetDefaultMemPool(&pool, device.device) == CUDA_SUCCESS) {

@@ -228,7 +228,6 @@ void BlockDigests::set(uint64_t offset, std::span<const wire::BlockDigest> diges
 
 // No block has this digest.
 CUresult BlockDigests::forget(const SessionStream& stream, uint64_t block) {
-  if (!driver_.cuMemsetD32Async) return CUDA_ERROR_NOT_SUPPORTED;
   const auto digests = reinterpret_cast<CUdeviceptr>(memory_);
   return driver_.cuMemsetD32Async(digests + block * kDigestBytes, 0xffffffff,
                                   kDigestBytes / sizeof(uint32_t), stream.handle);

@@ -20,33 +20,6 @@ constexpr size_t kPieceBytes = 1 << 20;
 // What the client sends behind the end of a host function overtakes the bytes of that by no more.
 constexpr size_t kMostPatches = 256;
 
-// Moves bytes between this process and a region of the client, and waits for the transfer.
-bool move(transport::Link& link, bool to_client, uint64_t region, uint64_t offset, void* local,
-          uint64_t bytes) {
-  struct Outcome {
-    Mutex mutex;
-    CondVar changed;
-    bool over RCUDA_GUARDED_BY(mutex) = false;
-    bool ok RCUDA_GUARDED_BY(mutex) = false;
-  };
-  auto outcome = std::make_shared<Outcome>();
-  auto done = [outcome](const Status& status) {
-    MutexLock lock(outcome->mutex);
-    outcome->over = true;
-    outcome->ok = status.ok();
-    outcome->changed.notify_all();
-  };
-  const auto id = static_cast<transport::RegionId>(region);
-  if (to_client) {
-    link.write(id, offset, local, bytes, std::move(done));
-  } else {
-    link.read(id, offset, local, bytes, std::move(done));
-  }
-  MutexLock lock(outcome->mutex);
-  outcome->changed.wait(lock, [&]() RCUDA_REQUIRES(outcome->mutex) { return outcome->over; });
-  return outcome->ok;
-}
-
 }  // namespace
 
 struct Mirrors::Loan::Sent {
@@ -273,7 +246,6 @@ void Mirrors::answer(const ReplyTarget& target, CUresult result, const wire::Mir
 }
 
 CUresult Mirrors::read_by_driver(const SessionStream& stream, std::shared_ptr<Fetch> fetch) {
-  if (!driver_.cuLaunchHostFunc) return CUDA_ERROR_NOT_SUPPORTED;
   using Argument = std::pair<Mirrors*, std::shared_ptr<Fetch>>;
   const auto run = [](void* argument) {
     const std::unique_ptr<Argument> owner(static_cast<Argument*>(argument));
@@ -427,7 +399,9 @@ CUresult Mirrors::await(wire::ObjectId id) {
 }
 
 bool Mirrors::send(Mirror& mirror, const void* from, uint64_t bytes, uint64_t offset) {
-  return move(link_, true, mirror.region, offset, const_cast<void*>(from), bytes);
+  return move_now(link_, true, static_cast<transport::RegionId>(mirror.region), offset,
+                  const_cast<void*>(from), bytes)
+      .ok();
 }
 
 bool Mirrors::put_for_answer(Mirror& mirror, transport::Bytes bytes) {
@@ -525,7 +499,9 @@ void Mirrors::Loan::take_back(const Sent& sent) {
   Mirror& mirror = *sent.mirror;
   const size_t all = mirror.bytes, last = (all - 1) / kPieceBytes * kPieceBytes;
   const auto get = [&](size_t at, size_t bytes) {
-    return move(mirrors_.link_, false, mirror.region, at, piece_.data(), bytes);
+    return move_now(mirrors_.link_, false, static_cast<transport::RegionId>(mirror.region), at,
+                    piece_.data(), bytes)
+        .ok();
   };
   // The last piece first: behind it the client says which patches it had sent by then.
   if (!get(last, wire::MirrorLoan::region_bytes(all) - last)) return;

@@ -3,9 +3,9 @@
 //
 // Lanes are non-blocking streams of the highest priority in the primary contexts. They share the
 // GPU's queues with the program's streams; the executor makes sure that some queues are left for
-// them while a stream is held (PeerWaits). Every copy is followed by an event, which the copy
-// engine itself reports. (Rejected: a ticket that the stream writes with cuStreamWriteValue64. It
-// is cheaper to read, but goes through the queue of the compute engine: while a stream of the
+// them while a stream is held (CommandScheduler). Every copy is followed by an event, which the
+// copy engine itself reports. (Rejected: a ticket that the stream writes with cuStreamWriteValue64.
+// It is cheaper to read, but goes through the queue of the compute engine: while a stream of the
 // program was held there, each took up to 9 us more on an H200.)
 //
 // A held stream waits (cuStreamWaitValue32) for a pinned word of its own. The value of a word only
@@ -191,7 +191,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   std::atomic<p2p::Pause> paused_{p2p::Pause::kNone};
   std::atomic<bool> wants_holds_{false}, wants_work_{false};
   CondVar resumed_;
-  std::atomic<bool> by_itself_;  // pauses need no grant
+  std::atomic<bool> by_itself_;                        // pauses need no grant
   bool pause_used_ RCUDA_GUARDED_BY(mutex_) = false;   // pause() has reported the pause in progress
   bool pause_stale_ RCUDA_GUARDED_BY(mutex_) = false;  // a round has ended without that
 };

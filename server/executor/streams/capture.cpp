@@ -4,7 +4,6 @@ namespace rcuda::server {
 
 CUresult refuse_capture(const api::DriverTable& driver, CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  if (!driver.cuStreamIsCapturing) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = driver.cuStreamIsCapturing(stream, &status);
   if (result != CUDA_SUCCESS) return result;
   return status == CU_STREAM_CAPTURE_STATUS_NONE ? CUDA_SUCCESS
@@ -13,20 +12,16 @@ CUresult refuse_capture(const api::DriverTable& driver, CUstream stream) {
 
 CUgraph captured_into(const api::DriverTable& driver, CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  if (!driver.cuStreamIsCapturing || driver.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
+  if (driver.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
       status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
     return nullptr;
   }
   cuuint64_t id = 0;
   CUgraph graph = nullptr;
-  if (driver.cuStreamGetCaptureInfo_v3) {
-    const CUgraphNode* tips = nullptr;
-    const CUgraphEdgeData* edges = nullptr;
-    size_t count = 0;
-    (void)driver.cuStreamGetCaptureInfo_v3(stream, &status, &id, &graph, &tips, &edges, &count);
-  } else if (driver.cuStreamGetCaptureInfo_v2) {
-    (void)driver.cuStreamGetCaptureInfo_v2(stream, &status, &id, &graph, nullptr, nullptr);
-  }
+  const CUgraphNode* tips = nullptr;
+  const CUgraphEdgeData* edges = nullptr;
+  size_t count = 0;
+  (void)driver.cuStreamGetCaptureInfo_v3(stream, &status, &id, &graph, &tips, &edges, &count);
   return graph;
 }
 

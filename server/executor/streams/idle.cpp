@@ -121,12 +121,10 @@ void IdleCheck::when_idle(ContextState& context, WhenDone when_done) {
   if (streams.size() == 1 && legacy.last_use <= legacy.done_use && known_idle(context)) {
     return when_done(CUDA_SUCCESS);
   }
-  if (driver_.cuStreamIsCapturing) {
-    // An event recorded on a stream in capture would become part of the graph.
-    for (const SessionStream& stream : streams) {
-      const CUresult result = refuse_capture(driver_, stream.handle);
-      if (result != CUDA_SUCCESS) return when_done(result);
-    }
+  // An event recorded on a stream in capture would become part of the graph.
+  for (const SessionStream& stream : streams) {
+    const CUresult result = refuse_capture(driver_, stream.handle);
+    if (result != CUDA_SUCCESS) return when_done(result);
   }
   struct Outstanding {
     size_t streams;

@@ -1,0 +1,111 @@
+// CommandScheduler: decides when a command is carried out. There are three answers:
+//
+//   now        almost always
+//   held back  may_start() is false: the command, and those after it, wait in front of the
+//   executor.
+//              A copy waits for its share of a limited bandwidth (CopyPace). While a stream is held
+//              for a peer worker, a command waits in which a driver may wait for the device
+//              (allocations; loading code, also by the first launch of a kernel; ...): in that call
+//              the driver would block the engine, which has to end the copy that holds the stream
+//   postponed  must_postpone() is true: only the client thread that made the call waits. The driver
+//   would
+//              block its caller until the device is idle, so the command runs when the device is
+//              idle (DeviceWaits) and peer workers have released the memory that it frees
+//
+// While a stream is held, commands that only queue work may run, but only a bounded number of them:
+// the queues behind a held stream are finite, and the streams of a device share few of them. Work
+// waiting in all queues would block the copies that it waits for. For the same reason no stream is
+// held while too many streams have work, or before the connection to the peer is made.
+// No two workers wait for each other: a command waits here only for copies whose two halves the
+// client sent before it (client/copy/peer.cpp; the proof is in p2p/api/pause.h).
+//
+// Executor thread only. Nothing blocks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "api/command_traits.h"
+#include "api/driver_table.h"
+#include "api/traits.h"
+#include "common/wire/protocol.h"
+#include "server/executor/core/copy_pace.h"
+#include "server/executor/objects/objects.h"
+#include "server/executor/peers/device_waits.h"
+#include "server/executor/peers/peer_frees.h"
+#include "server/executor/peers/peer_hub.h"
+#include "server/executor/streams/completions.h"
+#include "server/executor/streams/idle.h"
+
+namespace rcuda::server {
+
+class CommandScheduler {
+ public:
+  struct Parts {
+    const api::DriverTable& driver;
+    PeerHub& peers;
+    SessionObjects& objects;
+    const Completions& completions;
+    IdleCheck& idle;
+    DeviceWaits& device_waits;
+    PeerFrees& peer_frees;
+    CopyPace& pace;
+    size_t most_streams;  // SessionResources::most_streams
+    // Calls the may_wait() of a command's handler (WhileHeld::kAsks).
+    std::function<bool(const wire::CommandHeader& header, std::span<const std::byte> body)>
+        may_wait;
+  };
+  // All parts outlive this object.
+  explicit CommandScheduler(Parts parts) : parts_(std::move(parts)) {}
+
+  // Whether the next command may start now. If not, it must be tried again: at once if crowded(),
+  // when a copy with a peer ends, or at due().
+  // `now()`: the session's time, in nanoseconds. It is not called without a limit.
+  template <typename Clock>
+  bool may_start(std::span<const std::byte> frame, const Clock& now) {
+    if (parts_.pace.limits() && !parts_.pace.may_start(frame, now())) [[unlikely]]
+      return false;
+    if (!parts_.peers.active()) [[likely]]
+      return true;
+    return may_start_with_peers(frame);
+  }
+  bool crowded() const { return crowded_; }
+  // Of a command that is held back for its bandwidth. A time that has passed: it waits for peers.
+  uint64_t due() const { return parts_.pace.limits() ? parts_.pace.until() : 0; }
+
+  // Whether the driver would wait for the device in this call. Posted commands are never postponed:
+  // the client waits before it sends them (await_idle() of client/route/find_route.h). If so, the call's
+  // context is current.
+  bool must_postpone(const wire::CommandHeader& header) {
+    return header.call != 0 && api::traits_of(header.opcode).waits_for_device &&
+           parts_.objects.make_current(header.context) == CUDA_SUCCESS &&
+           parts_.objects.current_context();
+  }
+  // Postpones the call. `carry_out` runs in a job (Jobs).
+  void postpone(const wire::CommandHeader& header, std::span<const std::byte> body,
+                std::function<void(std::span<const std::byte> body)> carry_out);
+
+  // To be called between two commands: makes the calls that wait until no stream is held
+  // (DeviceWaits), or grants a pause that the engine wants. Returns whether it did anything.
+  bool run_freed();
+
+ private:
+  bool may_start_with_peers(std::span<const std::byte> frame);
+  bool begin_pause();
+  // The command's trait `while_held`; for kAsks, the decision of its handler's may_wait().
+  api::WhileHeld effect_of(const api::CommandTraits& traits, const wire::CommandHeader& header,
+                           std::span<const std::byte> body);
+  bool has_room(wire::ObjectId context);
+  bool frees_pool_memory(uint16_t opcode, std::span<const std::byte> body) const;
+
+  const Parts parts_;
+  int behind_ = 0;        // commands allowed to run since a stream was first held
+  bool crowded_ = false;  // may_start() refused the last command because too many streams have work
+};
+
+}  // namespace rcuda::server

@@ -1,0 +1,119 @@
+// Transfers: bytes between client memory of which this worker has only a shadow, and a stream.
+//
+// A copy takes the first of these ways that it can:
+//
+//   GPUDirect        the adapter moves the bytes between client and device memory (gpu_direct.h)
+//   immediate write  the client writes them into the shadow, and names an immediate
+//                    (transport::Arrivals)
+//   read             this worker reads them into the shadow: at once if the client says that the
+//                    source does not change, otherwise when the stream reaches the copy
+//   put              to the client: the bytes follow the copy without an acknowledgement
+//                    (region_puts.h)
+//   write            to the client, with an acknowledgement
+//
+// A host function in the stream starts what cannot start at once, and waits for the bytes, in
+// chunks, so that the network carries one chunk while the DMA engine works on another. Where all
+// bytes are under way, the stream waits at a gate instead (arrival_gates.h). A stream in capture
+// gets only the copy; the graph's executables add the transfers (graph_copies.h). For mirrored
+// memory (mirrors.h) no bytes are moved, because the shadow already has the stream's bytes.
+// Threads: all functions on the executor thread, carry_out() on any. The host functions run on the
+// driver's threads. Blocking: carry_out(); begin_acknowledging() as it says; the host functions
+// block the stream during the transfers. Errors: those of the driver. A transfer fails if the Link
+// breaks, or if the client withdraws its memory during the copy; the bytes then stay unchanged.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <cuda.h>
+
+#include "api/driver_table.h"
+#include "common/transport/arrivals.h"
+#include "common/transport/link.h"
+#include "common/wire/protocol.h"
+#include "server/executor/answers/answers.h"
+#include "server/executor/host_memory/arrival_gates.h"
+#include "server/executor/host_memory/gpu_direct.h"
+#include "server/executor/host_memory/host_memory.h"
+#include "server/executor/host_memory/region_puts.h"
+#include "server/executor/objects/objects.h"
+
+namespace rcuda::server {
+
+class Transfers {
+ public:
+  // All outlive this object, and the streams' work.
+  Transfers(const api::DriverTable& driver, transport::Link& link, Answers& answers,
+            const HostMemory& host_memory, GpuDirect& gpu_direct, std::shared_ptr<RegionPuts> puts,
+            std::shared_ptr<ArrivalGates> gates, transport::Arrivals& arrivals);
+
+  // How many copies can wait at gates, in streams that can.
+  size_t gates() const { return gates_->size(); }
+
+  // From now on a stream passes a copy to the client only when the client has acknowledged the
+  // bytes, because another worker is about to learn how far `stream` is, or an event if it is null.
+  // What earlier copies have sent by RegionPuts comes before the stream's next work; an
+  // event waits for it a second at most. Blocks for a round trip the first time.
+  void begin_acknowledging(const SessionStream* stream);
+
+  // A range of client memory that lies in one shadow.
+  struct Piece {
+    uint64_t address = 0;
+    uint64_t bytes = 0;
+  };
+
+  // Queues a contiguous copy of memory that the driver knows, if the bytes of a side have to be
+  // moved over the Link. Returns nullopt if none have to: the driver's own copy suffices. The
+  // stream must not be in capture.
+  std::optional<CUresult> copy(const SessionStream& stream, const wire::CopyBody& body);
+  // The stream's next work begins when the bytes are here that the client writes with this
+  // immediate.
+  CUresult await_write(const SessionStream& stream, uint32_t immediate, uint64_t bytes);
+  // The same for all that it writes for a copy that is refused. Does nothing for a source that is
+  // no shadow.
+  void await_writes(const SessionStream& stream, const wire::CopyBody& body);
+
+  // Pieces that can be moved any number of times, but only once at a time.
+  class Transfer;
+  // Returns null if a piece lies in no shadow.
+  std::shared_ptr<Transfer> prepare(bool to_client, const std::vector<Piece>& pieces);
+  // Moves the pieces. Blocks until they have arrived. Any thread.
+  static void carry_out(Transfer& transfer);
+
+  // For shapes: moves the pieces in one host function of the stream. Does nothing in a capture.
+  CUresult move(const SessionStream& stream, bool to_client, const std::vector<Piece>& pieces);
+
+ private:
+  struct HostWork;
+  struct QueuedWork;
+
+  bool is_shadow(uint64_t address, uint64_t bytes) const;
+  bool fetches(const wire::CopyBody& body) const;
+  bool sends_back(const wire::CopyBody& body) const;
+  static void CUDA_CB run(void* argument);
+  CUresult queue(const SessionStream& stream, HostWork work);
+  std::shared_ptr<Transfer> prepare_direct(const wire::CopyBody& body);
+  CUresult copy_by_shadow(const SessionStream& stream, const wire::CopyBody& body);
+  CUresult copy_chunks(const SessionStream& stream, const wire::CopyBody& body,
+                       const std::shared_ptr<Transfer>& in, const std::shared_ptr<Transfer>& out,
+                       bool is_reading);
+  // The stream waits for the items from `first` to `end`: at the gate, which is there if all items
+  // are under way, or in a host function, which starts the items up to `start_to` before.
+  CUresult await(const SessionStream& stream, const std::shared_ptr<Transfer>& in, size_t first,
+                 size_t end, size_t start_to = 0);
+  void start_all(const SessionStream& stream, Transfer& in, uint32_t immediate);
+
+  const api::DriverTable& driver_;
+  transport::Link& link_;
+  Answers& answers_;
+  const HostMemory& host_memory_;
+  GpuDirect& gpu_direct_;
+  const std::shared_ptr<RegionPuts> puts_;
+  const std::shared_ptr<ArrivalGates> gates_;
+  transport::Arrivals& arrivals_;
+  bool has_awaited_marks_ = false;
+};
+
+}  // namespace rcuda::server
