@@ -12,17 +12,10 @@
 // kernel may be waiting for them. After a synchronising call returns, it fetches the bytes that the
 // GPU changed. Of up to 64 KB it fetches all bytes in one round trip. Of more, and of many small
 // mirrors together, it fetches only the bytes or blocks that changed (mirror_news.h,
-<<<<<<< HEAD
 // MirrorChanges). Fetches of small mirrors are requested together with the wait
 // (fetches_with_wait.h). Copies in between use the worker's bytes
-// (server/executor/host_memory/shadow_copy.h). Around each host function, the worker sends all
+// (server/executor/host_memory/transfers.h). Around each host function, the worker sends all
 // mirrored memory and takes back the bytes that the function changed
-=======
-// MirrorChanges), or none, if they can be fetched when they are accessed (absent_pages.h). Fetches
-// of small mirrors are requested together with the wait (fetches_with_wait.h). Copies in between
-// use the worker's bytes (server/executor/host_memory/transfers.h). Around each host function, the
-// worker sends all mirrored memory and takes back the bytes that the function changed
->>>>>>> 35b2f61d (executor: one Transfers with all ways of bytes, one CommandScheduler; the loop has services)
 // (server/executor/mirrors/mirrors.h). If both sides changed a byte in between, a fetch keeps the
 // GPU's value, and what is sent overwrites it; CUDA forbids such concurrent access anyway.
 //

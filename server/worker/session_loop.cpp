@@ -298,21 +298,12 @@ Status SessionLoop::handle(std::span<const std::byte> frame) {
     ended_ = true;
     return {};
   }
-<<<<<<< HEAD
-  // Posted commands in which a driver waits for the device arrive when the context is idle, because
-  // the client waits first (await_idle() of client/route/find_route.h).
-  if (header.call != 0 && api::traits_of(header.opcode).waits_for_device &&
-      executor_.objects.make_current(header.context) == CUDA_SUCCESS &&
-      executor_.objects.current_context()) {
-    postpone(header, frame.subspan(sizeof header), number);
-=======
   const auto body = frame.subspan(sizeof header);
   if (scheduler_.must_postpone(header)) {
     scheduler_.postpone(header, body, [this, header, number](std::span<const std::byte> later) {
       const Status status = carry_out(header, later, number);
       if (failure_.ok()) failure_ = status;
     });
->>>>>>> 35b2f61d (executor: one Transfers with all ways of bytes, one CommandScheduler; the loop has services)
     return {};
   }
   services_.peer_frees.note_stream_ordered(header.opcode, body);

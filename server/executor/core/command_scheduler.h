@@ -79,8 +79,8 @@ class CommandScheduler {
   uint64_t due() const { return parts_.pace.limits() ? parts_.pace.until() : 0; }
 
   // Whether the driver would wait for the device in this call. Posted commands are never postponed:
-  // the client waits before it sends them (await_idle() of client/route/find_route.h). If so, the call's
-  // context is current.
+  // the client waits before it sends them (await_idle() of client/route/find_route.h). If so, the
+  // call's context is current.
   bool must_postpone(const wire::CommandHeader& header) {
     return header.call != 0 && api::traits_of(header.opcode).waits_for_device &&
            parts_.objects.make_current(header.context) == CUDA_SUCCESS &&
