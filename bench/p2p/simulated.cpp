@@ -134,13 +134,13 @@ class Pair {
           if (!status.ok()) die(status.message());
           ++over;
         };
-        p2p::Order order = p2p::Order::kNone;
+        p2p::StreamPlace place = p2p::StreamPlace::kNone;
         if (side == 0) {
           copy.stream = p2p::StreamRef{stream_, 0};
           copy.stream->follows = i > 0;
-          order = *devices_[0]->enter(*copy.stream, true);
+          place = *devices_[0]->enter(*copy.stream, true);
         }
-        cores_[side]->copy(std::move(copy), order, {});
+        cores_[side]->copy(std::move(copy), place, {});
       }
     }
     if (!run([&] { return over == 2 * copies; })) die("a copy does not end");

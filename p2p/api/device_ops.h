@@ -6,13 +6,13 @@
 // memory, kLocal for copies between device memory. Copies of one lane finish in order and are
 // counted by tickets: ticket t is finished when finished() returns t or more.
 //
-// Orders. An *order* is the place of a copy in a stream of the program. The copy starts when the
+// Stream places. A copy may have a place in a stream of the program. The copy starts when the
 // stream reaches that place, and later work in the stream waits for the copy. enter() takes the
 // place: it records the stream's position and holds the stream there (CUDA: cuEventRecord, then
 // cuStreamWaitValue32 on a pinned word). reached() tells whether the stream has reached the place.
 // release() lets the stream continue. With hold = false the stream is only observed (for an event
-// that another server waits for), and release() only forgets the order. Places in streams of two
-// contexts need two orders.
+// that another server waits for), and release() only forgets the place. Places in streams of two
+// contexts are two places.
 //
 // Pauses. Driver functions that allocate, register or free memory may wait for the device. The
 // device may wait for a held stream, which only the engine releases. So the engine first requests a
@@ -46,7 +46,7 @@ enum class Lane : uint8_t { kOut, kIn, kLocal };
 inline constexpr size_t kLaneCount = 3;
 
 // A place in a stream; 0: none.
-enum class Order : uint64_t { kNone = 0 };
+enum class StreamPlace : uint64_t { kNone = 0 };
 
 // A stream of the program, in the implementer's terms (CUDA: the CUstream and its context). If it
 // is only observed, it may be an event instead; the place is then the event's latest record.
@@ -114,11 +114,11 @@ class DeviceOps {
   virtual Result<Ticket> copy(int device, Lane lane, std::span<const CopyBox> boxes) = 0;
   virtual Result<Ticket> finished(int device, Lane lane) = 0;
 
-  virtual Result<Order> enter(StreamRef stream, bool hold) = 0;
-  virtual Result<bool> reached(Order order) = 0;
-  // Called exactly once per order, whether it has been reached or not. An error becomes the
+  virtual Result<StreamPlace> enter(StreamRef stream, bool hold) = 0;
+  virtual Result<bool> reached(StreamPlace place) = 0;
+  // Called exactly once per place, whether it has been reached or not. An error becomes the
   // stream's asynchronous error (CUDA: kept by the worker and returned by the program's next call).
-  virtual void release(Order order, const Status& status) = 0;
+  virtual void release(StreamPlace place, const Status& status) = 0;
   // Whether a stream is held.
   virtual bool holding() = 0;
 

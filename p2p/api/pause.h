@@ -15,7 +15,7 @@
 //     known to wait for work (communication libraries do it while kernels run). The prober, which
 //     holds no stream, takes a pause all the same.
 //  5. The executor thread grants a pause between two commands. The engine ends the pause at the end
-//     of the round that uses it (Core::step calls resume()), and no round waits for a peer.
+//     of the round that uses it (Core::run_round calls resume()), and no round waits for a peer.
 //  6. A copy takes places in the peer's inbox when the peer's half has reached its place in its
 //     stream (Ready), or when no earlier copy still has anything to send (Sender::first_in_line).
 //

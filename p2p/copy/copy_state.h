@@ -30,7 +30,7 @@ enum class CopyState : uint8_t {
   kReached,    // waits for the end of the Link's probes, then for a plan
   kPlanned,    // if staged: waits for the destination's stream
   kAsking,     // v1: waits for the registration of the destination
-  kSending,    // chunks are copied out, shipped, announced and consumed
+  kSending,    // chunks are copied out, transferred, announced and consumed
   kSent,       // every chunk has been sent, or there is none; waits for Done
   kPulling,    // the receiver maps the source and copies; waits for Done
   kDone,       // the receiver has everything; waits for the end of this side's transfers

@@ -61,15 +61,15 @@ uint64_t Receiver::announced(const Incoming& copy) {
   return copy.consumed + copy.landing.size() + copy.arrived.size();
 }
 
-void Receiver::add(PeerCopy request, Order order, const Status& failure) {
+void Receiver::add(PeerCopy request, StreamPlace place, const Status& failure) {
   Incoming& copy = find_or_make(request.id);
   if (copy.request) {
     const Status status(Code::kInvalidArgument, "two peer copies with one id");
-    environment_.orders.release(order, status);
+    environment_.places.release(place, status);
     if (request.done) request.done(status);
     return;
   }
-  copy.order = order;
+  copy.place = place;
   copy.request = std::move(request);
   move(copy, IncomingEvent::kCommand);
   if (!failure.ok()) fail(copy, failure);
@@ -106,7 +106,7 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
     default:
       return {Code::kProtocol, "chunk in an unknown kind of memory"};
   }
-  if (message.place > inbox_bytes || message.bytes > inbox_bytes - message.place) {
+  if (message.slot > inbox_bytes || message.bytes > inbox_bytes - message.slot) {
     return {Code::kProtocol, "chunk outside the inbox"};
   }
   if (message.total == 0 && announced(copy) > 0) {
@@ -239,11 +239,11 @@ Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
     moved |= start_landing(copy, *open);
   }
   moved |= collect_landed(copy);
-  // Places are released as chunks land, not all at the end, because the sender may wait for the
+  // Slots are released as chunks land, not all at the end, because the sender may wait for the
   // first. After the last chunk, Done alone is sent.
   const bool more_to_come =
       !copy.landing.empty() || (copy.request && copy.landed < copy.request->memory.bytes());
-  if (open && !fails(copy.state) && more_to_come && copy.place_wanted) {
+  if (open && !fails(copy.state) && more_to_come && copy.slot_wanted) {
     moved = true;
     RCUDA_RETURN_IF_ERROR(report_consumed(copy, *open, copy.consumed));
   }
@@ -255,8 +255,8 @@ Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
 // Reports to the sender when the stream has reached the copy. `open`: null if no message can be
 // sent.
 Status Receiver::await_stream(Incoming& copy, PeerLink* open, bool& moved) {
-  if (copy.order != Order::kNone) {
-    const Result<bool> reached = environment_.orders.reached(copy.order);
+  if (copy.place != StreamPlace::kNone) {
+    const Result<bool> reached = environment_.places.reached(copy.place);
     if (!reached) fail(copy, reached.status());
     if (!reached || !*reached) return {};
   }
@@ -265,7 +265,7 @@ Status Receiver::await_stream(Incoming& copy, PeerLink* open, bool& moved) {
   move(copy, IncomingEvent::kStreamReached);
   // A sender that has already sent a message for this copy needs Ready only to learn that this
   // side's stream has reached it.
-  if (copy.order == Order::kNone && copy.choice != Choice::kNone) return {};
+  if (copy.place == StreamPlace::kNone && copy.choice != Choice::kNone) return {};
   ReadyMessage ready;
   ready.copy = copy.id;
   return open->mailbox.send(ready, when());
@@ -281,7 +281,7 @@ bool Receiver::collect_landed(Incoming& copy) {
     if (finished && !*finished) break;
     if (!finished) fail(copy, finished.status());
     copy.landed += landing.bytes;
-    copy.place_wanted |= landing.place_wanted;
+    copy.slot_wanted |= landing.slot_wanted;
     ++copy.consumed;
     copy.landing.pop_front();
     --environment_.landings;
@@ -298,7 +298,7 @@ Status Receiver::end(Incoming& copy, PeerLink* link, PeerLink* open, bool& moved
       landing && copy.arrived.empty() && copy.landed == copy.request->memory.bytes();
   const bool sends_done = open && (complete || owes_done(copy.state));
   const bool has_failed = fails(copy.state) && !owes_done(copy.state);
-  // The program is notified before the sender, which only releases places.
+  // The program is notified before the sender, which only releases slots.
   if ((sends_done || has_failed) && copy.request && !copy.finished) {
     moved = true;
     finish(copy, link, copy.failure);
@@ -451,24 +451,24 @@ Status Receiver::land(Incoming& copy, const ChunkMessage& chunk, const PeerLink&
     return {};
   }
   Lane lane = Lane::kIn;
-  uint64_t from = link.inbox.address() + chunk.place;
+  uint64_t from = link.inbox.address() + chunk.slot;
   if (chunk.where == Where::kDeviceInbox) {
     const DeviceBuffer& inbox = link.device_inbox[static_cast<size_t>(request.device)];
-    if (chunk.place > inbox.bytes() || chunk.bytes > inbox.bytes() - chunk.place) {
+    if (chunk.slot > inbox.bytes() || chunk.bytes > inbox.bytes() - chunk.slot) {
       return {Code::kProtocol, "chunk outside the GPU's inbox"};
     }
     lane = Lane::kLocal;
-    from = inbox.address() + chunk.place;
+    from = inbox.address() + chunk.slot;
   }
   const Boxes boxes = boxes_of(request.memory, chunk.offset, chunk.bytes, from, Direction::kUnpack);
   const Result<Ticket> ticket =
       environment_.lanes.copy(request.device, lane, boxes.span(), chunk.bytes);
   if (!ticket) return ticket.status();
-  note_landing(copy, {lane, *ticket, chunk.bytes, chunk.place_wanted != 0});
+  note_landing(copy, {lane, *ticket, chunk.bytes, chunk.slot_wanted != 0});
   return {};
 }
 
-// The sender has aborted the copy. Chunks that it had sent are waited for, so that their places can
+// The sender has aborted the copy. Chunks that it had sent are waited for, so that their slots can
 // be reused. Chunks that it only announced never come.
 Status Receiver::drop_arrived(Incoming& copy, PeerLink& link, bool& moved) {
   while (copy.consumed < copy.sent && !copy.arrived.empty()) {
@@ -487,7 +487,7 @@ Status Receiver::drop_arrived(Incoming& copy, PeerLink& link, bool& moved) {
 
 Status Receiver::report_consumed(Incoming& copy, PeerLink& link, uint64_t chunks) {
   copy.reported = chunks;
-  copy.place_wanted = false;
+  copy.slot_wanted = false;
   ConsumedMessage message;
   message.copy = copy.id;
   message.chunks = chunks;
@@ -501,7 +501,7 @@ void Receiver::finish(Incoming& copy, PeerLink* link, const Status& status) {
     const auto mapping = mappings_.find({copy.request->device, *copy.mapped});
     if (mapping != mappings_.end()) --mapping->second.uses;
   }
-  environment_.orders.release(copy.order, copy.request->reports ? status : Status());
+  environment_.places.release(copy.place, copy.request->reports ? status : Status());
   if (copy.request->done) copy.request->done(status);
 }
 
@@ -544,7 +544,7 @@ void Receiver::lose(const Status& why) {
 bool Receiver::polling() const {
   return std::any_of(awake_.begin(), awake_.end(), [this](uint64_t id) {
     const Incoming& copy = copies_.at(id);
-    return copy.state == IncomingState::kWaiting && copy.order != Order::kNone;
+    return copy.state == IncomingState::kWaiting && copy.place != StreamPlace::kNone;
   });
 }
 

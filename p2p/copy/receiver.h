@@ -29,7 +29,7 @@ class Receiver {
   ~Receiver() { close_mappings(); }
 
   // `failure`: the copy could not take its place in the stream; it ends with this error.
-  void add(PeerCopy copy, Order order, const Status& failure);
+  void add(PeerCopy copy, StreamPlace place, const Status& failure);
 
   // Messages of the peer. kProtocol if a message is impossible in the current state.
   Status on_chunk(const ChunkMessage& message, const PeerLink& link);
@@ -55,7 +55,7 @@ class Receiver {
     Lane lane = Lane::kIn;
     Ticket ticket = 0;
     uint64_t bytes = 0;
-    bool place_wanted = false;
+    bool slot_wanted = false;
   };
 
   // How the sender has begun. Want and Pull are requests; with the answer, or a refusal of the
@@ -65,7 +65,7 @@ class Receiver {
   struct Incoming {
     uint64_t id = 0;
     std::optional<PeerCopy> request;  // none: the peer's half came first
-    Order order = Order::kNone;
+    StreamPlace place = StreamPlace::kNone;
     IncomingState state = IncomingState::kAnnounced;
     Status failure;         // the first error; set when fails(state)
     bool finished = false;  // the client's half is over; only the sender's end is missing
@@ -75,13 +75,13 @@ class Receiver {
     transport::RegionId target = transport::RegionId::kNone;  // v1: the destination, registered
     std::deque<ChunkMessage> arrived;                         // announced; not yet being copied in
     std::deque<Landing> landing;
-    uint64_t next = 0;          // packed offset of the next chunk to be announced
-    uint64_t landed = 0;        // bytes at their destination
-    uint64_t chunk_bytes = 0;   // of the largest chunk so far
-    uint64_t consumed = 0;      // chunks that have landed or are dropped
-    uint64_t reported = 0;      // of these, chunks that the sender knows of
-    bool place_wanted = false;  // the sender waits for the place of a landed chunk
-    uint64_t sent = 0;          // aborted: chunks that have arrived or are in flight
+    uint64_t next = 0;         // packed offset of the next chunk to be announced
+    uint64_t landed = 0;       // bytes at their destination
+    uint64_t chunk_bytes = 0;  // of the largest chunk so far
+    uint64_t consumed = 0;     // chunks that have landed or are dropped
+    uint64_t reported = 0;     // of these, chunks that the sender knows of
+    bool slot_wanted = false;  // the sender waits for the slot of a landed chunk
+    uint64_t sent = 0;         // aborted: chunks that have arrived or are in flight
   };
 
   struct PeerMapping {

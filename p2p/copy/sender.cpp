@@ -45,17 +45,17 @@ void Sender::fail(Outgoing& copy, const Status& why, CopyEvent event) {
   move(copy, event);
 }
 
-void Sender::add(PeerCopy request, Order order, uint64_t before, const Status& failure) {
+void Sender::add(PeerCopy request, StreamPlace place, uint64_t before, const Status& failure) {
   Outgoing& copy = find_or_make(request.id);
   if (copy.request) {
     // An error of the client. The first of the two copies continues.
     const Status status(Code::kInvalidArgument, "two peer copies with one id");
-    environment_.orders.release(order, status);
+    environment_.places.release(place, status);
     if (request.done) request.done(status);
     return;
   }
   copy.total = request.memory.bytes();
-  copy.order = order;
+  copy.place = place;
   copy.before = before;
   copy.request = std::move(request);
   move(copy, CopyEvent::kCommand);
@@ -254,9 +254,9 @@ Status Sender::begin(Outgoing& copy, PeerLink& link, bool& moved) {
   //  - Copy-out reads the source. It must not do so before the destination's stream has reached the
   //    copy.
   //  - Its chunks occupy places in the peer's inbox until the peer's half has come, and that half
-  //    may wait for other copies. So no other copy may need these places. The first in line may
+  //    may wait for other copies. So no other copy may need these slots. The first in line may
   //    begin, because commands before it never wait for a later copy. Copies that have sent
-  //    everything need no place any more and do not count.
+  //    everything need no slot any more and do not count.
   //
   // Other copies begin now. Their receiver waits before it pulls or offers its memory.
   const bool staged = copy.total > 0 && has_buffers(copy.plan->staging);
@@ -298,19 +298,19 @@ bool Sender::first_in_line(const Outgoing& copy) const {
 // the Done of the last one, because the receiver notifies the program first. Such a last copy does
 // not count.
 bool Sender::has_legs(const Outgoing& copy) const {
-  const bool waited_for = copy.order == Order::kNone && !copy.request->peer_has_stream;
+  const bool waited_for = copy.place == StreamPlace::kNone && !copy.request->peer_has_stream;
   return environment_.running_copies == (waited_for ? environment_.ending_copies : 0);
 }
 
 // Whether the stream has reached the copy, the copy may overlap with the one before it, or the
 // query has failed.
 bool Sender::has_reached(Outgoing& copy, PeerLink& link) {
-  if (copy.order == Order::kNone) return true;
+  if (copy.place == StreamPlace::kNone) return true;
   if (may_overlap(copy, link)) {
     copy.after = copy.before;
     return true;
   }
-  const Result<bool> reached = environment_.orders.reached(copy.order);
+  const Result<bool> reached = environment_.places.reached(copy.place);
   if (!reached) fail(copy, reached.status());
   return !reached || *reached;
 }
@@ -418,7 +418,7 @@ void Sender::finish(Outgoing& copy, PeerLink* link, const Status& status) {
   if (status.ok() && copy.plan && environment_.options.on_sent) {
     environment_.options.on_sent(*copy.plan);
   }
-  environment_.orders.release(copy.order, copy.request->reports ? status : Status());
+  environment_.places.release(copy.place, copy.request->reports ? status : Status());
   if (copy.request->done) copy.request->done(status);
 }
 
@@ -433,7 +433,7 @@ void Sender::lose(const Status& why) {
 bool Sender::polling() const {
   return std::any_of(awake_.begin(), awake_.end(), [this](uint64_t id) {
     const Outgoing& copy = copies_.at(id);
-    return copy.state == CopyState::kWaiting && copy.order != Order::kNone;
+    return copy.state == CopyState::kWaiting && copy.place != StreamPlace::kNone;
   });
 }
 

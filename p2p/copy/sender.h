@@ -2,14 +2,14 @@
 // drawing of them. sender.cpp moves copies from state to state, sender_chunks.cpp handles their
 // chunks.
 //
-// A chunk is copied out, shipped, announced and consumed. Done frees the places of the last chunks.
-// A chunk with an immediate is announced when its copy-out begins. So its message arrives before
-// its bytes, and one frame announces all chunks that begin together.
+// A chunk is copied out, transferred, announced and consumed. Done frees the slots of the last
+// chunks. A chunk with an immediate is announced when its copy-out begins. So its message arrives
+// before its bytes, and one frame announces all chunks that begin together.
 //
 // A copy that fails starts nothing more, lets transfers in progress end, and sends Abort. It is
 // over when Done has arrived and the receiver has consumed everything that it was sent. Then its
-// places are free. If the peer is lost, no Done is needed. Used only by the engine thread. Nothing
-// blocks except registering the source (v1), and shipping (p2p/staging/path.h).
+// slots are free. If the peer is lost, no Done is needed. Used only by the engine thread. Nothing
+// blocks except registering the source (v1), and the transfer (p2p/staging/path.h).
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ class Sender {
 
   // `before`: see Peer::add. `failure`: the copy could not take its place in the stream; it ends
   // with this error.
-  void add(PeerCopy copy, Order order, uint64_t before, const Status& failure);
+  void add(PeerCopy copy, StreamPlace place, uint64_t before, const Status& failure);
 
   // Messages of the peer. kProtocol if a message is impossible in the current state.
   Status on_ready(uint64_t copy);
@@ -45,7 +45,7 @@ class Sender {
   Result<bool> advance(PeerLink* link);
   // Starts at most one chunk, of the copy whose turn it is. Returns true if it did something.
   bool start_chunk(PeerLink& link);
-  void shipped(const Shipment& shipment);
+  void transferred(const Transfer& transfer);
 
   // The peer is lost: every copy ends with `why` when its own transfers have ended.
   void lose(const Status& why);
@@ -58,11 +58,11 @@ class Sender {
  private:
   // kSent: the bytes have arrived, or are in flight with an immediate. kKept: they will not be
   // sent.
-  enum class Stage : uint8_t { kCopyingOut, kShipping, kSent, kKept };
+  enum class Stage : uint8_t { kCopyingOut, kTransferring, kSent, kKept };
 
   struct Chunk {
     uint64_t offset = 0;
-    Slot place;
+    Slot slot;
     Stage stage = Stage::kCopyingOut;
     Lane lane = Lane::kOut;
     Ticket ticket = 0;
@@ -91,7 +91,7 @@ class Sender {
   struct Outgoing {
     uint64_t id = 0;
     std::optional<PeerCopy> request;  // none: the peer's half came first
-    Order order = Order::kNone;
+    StreamPlace place = StreamPlace::kNone;
     uint64_t before = 0;  // the copy directly before it in the stream, if to the same peer
     uint64_t after = 0;   // the same copy if the two overlap: its chunks come first
     uint64_t behind = 0;  // the copy that sleeps until this one begins
@@ -134,7 +134,7 @@ class Sender {
   Status advance_chunks(Outgoing& copy, PeerLink* link, bool& moved);
   Status announce(Outgoing& copy, PeerLink& link, bool& moved);
   Status abort(Outgoing& copy, PeerLink& link, bool& moved);
-  void ship(Outgoing& copy, Chunk& chunk, uint64_t number, PeerLink& link);
+  void transfer(Outgoing& copy, Chunk& chunk, uint64_t number, PeerLink& link);
   bool must_not_overtake(const Outgoing& copy) const;
   bool waits_behind(const Outgoing& copy);
   static bool dormant(const Outgoing& copy);

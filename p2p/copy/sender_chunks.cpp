@@ -1,4 +1,4 @@
-// The chunks of outgoing copies: copy-out, shipping, announcing, and releasing their places.
+// The chunks of outgoing copies: copy-out, the transfer, announcing, and releasing their slots.
 #include <algorithm>
 #include <utility>
 
@@ -19,22 +19,21 @@ bool Sender::start_chunk(PeerLink& link) {
     if (copy.path->copies_out() && !environment_.lanes.has_room(request.device, lane, bytes)) {
       continue;
     }
-    const auto place = copy.path->reserve(copy.next, bytes);
+    const auto slot = copy.path->reserve(copy.next, bytes);
     // The copy whose turn it is goes first and waits for room, so that smaller chunks do not
     // overtake it for ever.
-    if (!place) return false;
+    if (!slot) return false;
 
-    Chunk chunk{copy.next, *place, Stage::kCopyingOut, lane, 0};
+    Chunk chunk{copy.next, *slot, Stage::kCopyingOut, lane, 0};
     if (copy.path->tells_arrival()) {
       chunk.immediate = link.last_immediate = std::max(link.last_immediate + 1, 1u);
     }
     if (copy.path->copies_out()) {
-      const Boxes boxes =
-          boxes_of(request.memory, copy.next, bytes, place->local, Direction::kPack);
+      const Boxes boxes = boxes_of(request.memory, copy.next, bytes, slot->local, Direction::kPack);
       const Result<Ticket> ticket =
           environment_.lanes.copy(request.device, lane, boxes.span(), bytes);
       if (!ticket) {
-        copy.path->release(*place);
+        copy.path->release(*slot);
         fail(copy, ticket.status());
         return true;
       }
@@ -44,30 +43,31 @@ bool Sender::start_chunk(PeerLink& link) {
     copy.next += bytes;
     turn_ = copy.id;
     if (!copy.path->copies_out()) {
-      ship(copy, copy.flight.back(), copy.gone + copy.flight.size() - 1, link);
+      transfer(copy, copy.flight.back(), copy.gone + copy.flight.size() - 1, link);
     }
     return true;
   }
   return false;
 }
 
-void Sender::ship(Outgoing& copy, Chunk& chunk, uint64_t number, PeerLink& link) {
-  chunk.stage = chunk.immediate != 0 ? Stage::kSent : Stage::kShipping;
+void Sender::transfer(Outgoing& copy, Chunk& chunk, uint64_t number, PeerLink& link) {
+  chunk.stage = chunk.immediate != 0 ? Stage::kSent : Stage::kTransferring;
   chunk.under_way = true;
-  copy.path->ship(chunk.place, chunk.immediate, copy.company, link.begin_shipment(copy.id, number));
+  copy.path->transfer(chunk.slot, chunk.immediate, copy.company,
+                      link.begin_transfer(copy.id, number));
 }
 
-void Sender::shipped(const Shipment& shipment) {
-  const auto found = copies_.find(shipment.copy);
+void Sender::transferred(const Transfer& transfer) {
+  const auto found = copies_.find(transfer.copy);
   if (found == copies_.end()) return;
   Outgoing& copy = found->second;
-  if (shipment.number < copy.gone || shipment.number - copy.gone >= copy.flight.size()) return;
-  Chunk& chunk = copy.flight[shipment.number - copy.gone];
+  if (transfer.number < copy.gone || transfer.number - copy.gone >= copy.flight.size()) return;
+  Chunk& chunk = copy.flight[transfer.number - copy.gone];
   chunk.under_way = false;
-  if (chunk.stage == Stage::kShipping) {
-    chunk.stage = shipment.status.ok() ? Stage::kSent : Stage::kKept;
+  if (chunk.stage == Stage::kTransferring) {
+    chunk.stage = transfer.status.ok() ? Stage::kSent : Stage::kKept;
   }
-  if (!shipment.status.ok()) fail(copy, shipment.status);
+  if (!transfer.status.ok()) fail(copy, transfer.status);
   release_consumed(copy);
   awake_.insert(copy.id);
 }
@@ -99,8 +99,8 @@ Status Sender::advance_chunks(Outgoing& copy, PeerLink* link, bool& moved) {
     moved = true;
     if (copy.state != CopyState::kSending || !link) {
       chunk.stage = Stage::kKept;
-    } else if (copy.path->ships()) {
-      ship(copy, chunk, copy.gone + i, *link);
+    } else if (copy.path->needs_transfer()) {
+      transfer(copy, chunk, copy.gone + i, *link);
     } else {
       chunk.stage = Stage::kSent;
     }
@@ -122,15 +122,15 @@ Status Sender::announce(Outgoing& copy, PeerLink& link, bool& moved) {
     message.where = copy.path->where();
     message.copy = copy.id;
     message.offset = chunk.offset;
-    message.bytes = chunk.place.bytes;
-    message.place = chunk.place.remote;
+    message.bytes = chunk.slot.bytes;
+    message.slot = chunk.slot.remote;
     message.total = copy.total;
     message.immediate = chunk.immediate;
-    message.place_wanted = crowd || copy.next != copy.total ? 1 : 0;
+    message.slot_wanted = crowd || copy.next != copy.total ? 1 : 0;
     message.after = copy.after;
     const bool more = i + 1 < copy.flight.size() && announces(copy.flight[i + 1]);
     RCUDA_RETURN_IF_ERROR(
-        link.mailbox.send(message, crowd || more ? When::kSoon : When::kNow, chunk.place.bytes));
+        link.mailbox.send(message, crowd || more ? When::kSoon : When::kNow, chunk.slot.bytes));
     chunk.announced = true;
     moved = true;
   }
@@ -168,19 +168,19 @@ bool Sender::quiet(const Outgoing& copy) {
 }
 
 void Sender::release_front(Outgoing& copy) {
-  copy.path->release(copy.flight.front().place);
+  copy.path->release(copy.flight.front().slot);
   copy.flight.pop_front();
   ++copy.gone;
 }
 
 void Sender::drop_back(Outgoing& copy) {
-  copy.path->release(copy.flight.back().place);
+  copy.path->release(copy.flight.back().slot);
   copy.next = copy.flight.back().offset;
   copy.flight.pop_back();
 }
 
 // A chunk may be consumed before this side knows that its transfer has ended. The transfer may use
-// the place until then.
+// the slot until then.
 void Sender::release_consumed(Outgoing& copy) {
   while (copy.gone < copy.consumed && !copy.flight.front().under_way) release_front(copy);
 }

@@ -27,7 +27,7 @@ Core::~Core() {
   while (environment_.lanes.busy() ||
          std::any_of(peers_.begin(), peers_.end(),
                      [](const auto& peer) { return peer->link() || !peer->idle(); })) {
-    step();
+    run_round();
   }
   // No stream is held any more. The session ends in any case, so the result is ignored.
   (void)environment_.ops.pause(Pause::kWork);
@@ -57,28 +57,28 @@ void Core::attach(PeerId id, std::unique_ptr<transport::Link> link, const Sessio
 
 void Core::lose(PeerId id, const Status& why) { peer(id).lose(why); }
 
-void Core::copy(PeerCopy copy, Order order, const Status& failure) {
+void Core::copy(PeerCopy copy, StreamPlace place, const Status& failure) {
   Peer& other = peer(copy.peer);
-  environment_.orders.add(order, copy.stream.value_or(StreamRef{}));
+  environment_.places.add(place, copy.stream.value_or(StreamRef{}));
   uint64_t before = 0;
-  if (order != Order::kNone && copy.stream && copy.hold) {
+  if (place != StreamPlace::kNone && copy.stream && copy.hold) {
     const bool follows = copy.stream->follows && copy.outgoing && last_hold_.outgoing &&
                          last_hold_.peer == copy.peer;
     if (follows) before = last_hold_.id;
     last_hold_ = {copy.id, copy.peer, copy.outgoing};
   }
-  other.add(std::move(copy), order, before, failure);
+  other.add(std::move(copy), place, before, failure);
 }
 
-void Core::signal(PeerId id, uint64_t signal, StreamRef stream, Order order, const Status& failure,
-                  std::shared_ptr<const Status> outcome) {
-  environment_.orders.add(order, stream);
-  peer(id).signal({signal, order, failure, std::move(outcome)});
+void Core::signal(PeerId id, uint64_t signal, StreamRef stream, StreamPlace place,
+                  const Status& failure, std::shared_ptr<const Status> outcome) {
+  environment_.places.add(place, stream);
+  peer(id).signal({signal, place, failure, std::move(outcome)});
 }
 
-void Core::await(PeerId id, uint64_t signal, StreamRef stream, Order order) {
-  environment_.orders.add(order, stream);
-  peer(id).await(signal, order);
+void Core::await(PeerId id, uint64_t signal, StreamRef stream, StreamPlace place) {
+  environment_.places.add(place, stream);
+  peer(id).await(signal, place);
 }
 
 void Core::release_memory(DeviceAddress base, uint64_t bytes, std::function<void()> done) {
@@ -103,12 +103,12 @@ void Core::release_memory(DeviceAddress base, uint64_t bytes, std::function<void
   answered();
 }
 
-bool Core::step() {
-  environment_.orders.next_round();
+bool Core::run_round() {
+  environment_.places.next_round();
   bool moved = environment_.lanes.refresh();
-  for (Shipment& shipment : environment_.shipments->take()) {
+  for (Transfer& transfer : environment_.transfers->take()) {
     moved = true;
-    peer(shipment.peer).shipped(shipment);
+    peer(transfer.peer).transferred(transfer);
   }
   for (const Arrival& arrival : environment_.arrivals->take()) {
     moved = true;
@@ -143,7 +143,7 @@ bool Core::polling() const {
 }
 
 bool Core::pending() const {
-  return !environment_.shipments->empty() || !environment_.arrivals->empty() ||
+  return !environment_.transfers->empty() || !environment_.arrivals->empty() ||
          std::any_of(peers_.begin(), peers_.end(),
                      [](const auto& peer) { return peer->pending(); });
 }

@@ -1,7 +1,7 @@
-// Core: the engine without its thread. A round (step()) handles everything that has arrived,
+// Core: the engine without its thread. A round (run_round()) handles everything that has arrived,
 // advances every copy, and starts chunks in turn, peer by peer and copy by copy. The caller repeats
-// step() until it returns false, then waits for a wake or a message; if polling() is true, it waits
-// only briefly. Tests drive it with a simulated clock.
+// run_round() until it returns false, then waits for a wake or a message; if polling() is true, it
+// waits only briefly. Tests drive it with a simulated clock.
 //
 // Not thread-safe: one thread at a time. A round blocks only to register, allocate, map or free
 // memory, and in Link::put while the send queue is full.
@@ -28,14 +28,14 @@ class Core {
   void attach(PeerId peer, std::unique_ptr<transport::Link> link, const SessionToken& token,
               bool connected);
   void lose(PeerId peer, const Status& why);
-  void copy(PeerCopy copy, Order order, const Status& failure);
-  // `stream` is the stream in which `order` has its place.
-  void signal(PeerId peer, uint64_t id, StreamRef stream, Order order, const Status& failure,
+  void copy(PeerCopy copy, StreamPlace place, const Status& failure);
+  // `stream` is the stream in which `place` lies.
+  void signal(PeerId peer, uint64_t id, StreamRef stream, StreamPlace place, const Status& failure,
               std::shared_ptr<const Status> outcome = nullptr);
-  void await(PeerId peer, uint64_t id, StreamRef stream, Order order);
+  void await(PeerId peer, uint64_t id, StreamRef stream, StreamPlace place);
   void release_memory(DeviceAddress base, uint64_t bytes, std::function<void()> done);
 
-  bool step();
+  bool run_round();
   // Whether progress may happen without a wake or a message: device work is in progress, or a
   // stream must reach a place.
   bool polling() const;

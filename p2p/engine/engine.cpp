@@ -44,7 +44,7 @@ uint64_t now_ns() {
 }
 
 Status check_id(uint64_t id) {
-  if (id < Prober::kShipment / 2) return {};
+  if (id < Prober::kTransfer / 2) return {};
   return {Code::kInvalidArgument, "ids of peer copies and signals are below 2^63"};
 }
 
@@ -212,7 +212,7 @@ class Engine::Runner {
     Clock::time_point moved_at = Clock::now();
     while (!stop_) {
       bool moved = run_jobs();
-      moved |= core_->step();
+      moved |= core_->run_round();
       const Clock::time_point now = Clock::now();
       if (moved) {
         moved_at = now;
@@ -312,11 +312,11 @@ Status Engine::copy(PeerCopy copy, Status failure) {
     failure = {Code::kInvalidArgument, "peer copy of device " + std::to_string(copy.device) +
                                            ", but the worker has " + std::to_string(device_count_)};
   }
-  Order order = Order::kNone;
+  StreamPlace place = StreamPlace::kNone;
   if (failure.ok() && copy.stream) {
-    const Result<Order> entered = ops_.enter(*copy.stream, copy.hold);
+    const Result<StreamPlace> entered = ops_.enter(*copy.stream, copy.hold);
     if (entered) {
-      order = *entered;
+      place = *entered;
     } else {
       failure = entered.status();
     }
@@ -327,29 +327,29 @@ Status Engine::copy(PeerCopy copy, Status failure) {
     copy.device = 0;
     copy.done = {};
   }
-  runner_->post([this, order, failure, copy = std::move(copy)]() mutable {
-    runner_->core().copy(std::move(copy), order, failure);
+  runner_->post([this, place, failure, copy = std::move(copy)]() mutable {
+    runner_->core().copy(std::move(copy), place, failure);
   });
   return failure;
 }
 
-Status Engine::signal(PeerId peer, uint64_t id, StreamRef place,
+Status Engine::signal(PeerId peer, uint64_t id, StreamRef stream,
                       std::shared_ptr<const Status> outcome) {
   RCUDA_RETURN_IF_ERROR(check_id(id));
-  const Result<Order> entered = ops_.enter(place, false);
-  const Order order = entered ? *entered : Order::kNone;
-  runner_->post([this, peer, id, place, order, status = entered.status(), outcome] {
-    runner_->core().signal(peer, id, place, order, status, outcome);
+  const Result<StreamPlace> entered = ops_.enter(stream, false);
+  const StreamPlace place = entered ? *entered : StreamPlace::kNone;
+  runner_->post([this, peer, id, stream, place, status = entered.status(), outcome] {
+    runner_->core().signal(peer, id, stream, place, status, outcome);
   });
   return entered.status();
 }
 
 Status Engine::await(PeerId peer, uint64_t id, StreamRef stream) {
   RCUDA_RETURN_IF_ERROR(check_id(id));
-  const Result<Order> entered = ops_.enter(stream, true);
-  const Order order = entered ? *entered : Order::kNone;  // the signal comes anyway
+  const Result<StreamPlace> entered = ops_.enter(stream, true);
+  const StreamPlace place = entered ? *entered : StreamPlace::kNone;  // the signal comes anyway
   runner_->post(
-      [this, peer, id, stream, order] { runner_->core().await(peer, id, stream, order); });
+      [this, peer, id, stream, place] { runner_->core().await(peer, id, stream, place); });
   return entered.status();
 }
 

@@ -74,12 +74,12 @@ class Engine {
   // and `done` is not called. The peer's half ends with the same error, unless the id is invalid.
   Status copy(PeerCopy copy, Status failure = {});
 
-  // Events between servers. When the stream of signal() reaches `place`, the peer's await() with
+  // Events between servers. When the stream of signal() reaches this place, the peer's await() with
   // the same id releases its stream. An id is used once. Errors are kInvalidArgument for the id, or
   // the driver's error. A driver's error of signal() also goes to the peer's stream, and so does
   // `outcome`: the result of a copy in front of the place. PeerCopy::done may set it; it is read on
   // the engine thread when the stream has reached the place.
-  Status signal(PeerId peer, uint64_t id, StreamRef place,
+  Status signal(PeerId peer, uint64_t id, StreamRef stream,
                 std::shared_ptr<const Status> outcome = nullptr);
   Status await(PeerId peer, uint64_t id, StreamRef stream);
 

@@ -69,40 +69,40 @@ void Peer::lose(const Status& why) {
 }
 
 void Peer::end_signals() {
-  for (const Signal& signal : signals_) environment_.orders.release(signal.order, {});
-  for (const auto& [id, order] : awaited_) environment_.orders.release(order, lost_);
+  for (const Signal& signal : signals_) environment_.places.release(signal.place, {});
+  for (const auto& [id, place] : awaited_) environment_.places.release(place, lost_);
   signals_.clear();
   awaited_.clear();
   early_.clear();
 }
 
-void Peer::add(PeerCopy copy, Order order, uint64_t before, const Status& failure) {
+void Peer::add(PeerCopy copy, StreamPlace place, uint64_t before, const Status& failure) {
   measure_ = true;
   if (copy.outgoing) {
-    sender_.add(std::move(copy), order, before, failure);
+    sender_.add(std::move(copy), place, before, failure);
   } else {
-    receiver_.add(std::move(copy), order, failure);
+    receiver_.add(std::move(copy), place, failure);
   }
 }
 
 void Peer::signal(Signal signal) {
-  if (!lost_.ok()) return environment_.orders.release(signal.order, {});
+  if (!lost_.ok()) return environment_.places.release(signal.place, {});
   // A stream that cannot be observed has failed. The waiting side is notified at once.
   if (!signal.failure.ok())
     RCUDA_DEBUG("signal %llu of a failed stream", static_cast<unsigned long long>(signal.id));
   signals_.push_back(std::move(signal));
 }
 
-void Peer::await(uint64_t id, Order order) {
-  if (!lost_.ok()) return environment_.orders.release(order, lost_);
+void Peer::await(uint64_t id, StreamPlace place) {
+  if (!lost_.ok()) return environment_.places.release(place, lost_);
   const auto early = early_.find(id);
   if (early != early_.end()) {
-    environment_.orders.release(order, early->second);
+    environment_.places.release(place, early->second);
     early_.erase(early);
     return;
   }
-  if (!awaited_.emplace(id, order).second) {
-    environment_.orders.release(order, {Code::kInvalidArgument, "two waits for one signal"});
+  if (!awaited_.emplace(id, place).second) {
+    environment_.places.release(place, {Code::kInvalidArgument, "two waits for one signal"});
   }
 }
 
@@ -219,21 +219,21 @@ void Peer::arrived(const Arrival& arrival) {
   if (!status.ok()) lose(status);
 }
 
-void Peer::shipped(const Shipment& shipment) {
-  if (!link_ || shipment.generation != link_->generation) return;
-  --link_->shipping;
-  if (shipment.copy == Prober::kShipment) {
-    if (prober_) prober_->shipped(shipment.status);
+void Peer::transferred(const Transfer& transfer) {
+  if (!link_ || transfer.generation != link_->generation) return;
+  --link_->transferring;
+  if (transfer.copy == Prober::kTransfer) {
+    if (prober_) prober_->transferred(transfer.status);
     return;
   }
-  if (shipment.copy != kProbeShipment) {
-    sender_.shipped(shipment);
+  if (transfer.copy != kProbeTransfer) {
+    sender_.transferred(transfer);
     return;
   }
-  if (probes_.empty() || probes_.front().stage != GpudirectProbe::Stage::kShipping) return;
+  if (probes_.empty() || probes_.front().stage != GpudirectProbe::Stage::kTransferring) return;
   GpudirectProbe& probe = probes_.front();
-  if (!shipment.status.ok()) {
-    RCUDA_INFO("GPUDirect to peer %u does not work: %s", id_, shipment.status.message().c_str());
+  if (!transfer.status.ok()) {
+    RCUDA_INFO("GPUDirect to peer %u does not work: %s", id_, transfer.status.message().c_str());
     probe.stage = GpudirectProbe::Stage::kOver;
     return;
   }
@@ -248,7 +248,7 @@ void Peer::shipped(const Shipment& shipment) {
 Status Peer::on_signal(const SignalMessage& message) {
   const auto waiting = awaited_.find(message.signal);
   if (waiting != awaited_.end()) {
-    environment_.orders.release(waiting->second, status_of(message));
+    environment_.places.release(waiting->second, status_of(message));
     awaited_.erase(waiting);
     return {};
   }
@@ -271,14 +271,14 @@ Status Peer::on_forgotten(const ForgottenMessage& message) {
 Status Peer::advance_signals(bool& moved) {
   for (auto at = signals_.begin(); at != signals_.end();) {
     Status met = at->failure;
-    if (at->order != Order::kNone) {
-      const Result<bool> reached = environment_.orders.reached(at->order);
+    if (at->place != StreamPlace::kNone) {
+      const Result<bool> reached = environment_.places.reached(at->place);
       if (reached && !*reached) {
         ++at;
         continue;
       }
       if (!reached) met = reached.status();
-      environment_.orders.release(at->order, {});
+      environment_.places.release(at->place, {});
     }
     if (met.ok() && at->outcome) met = *at->outcome;
     const SignalMessage message = make_signal(at->id, met);
@@ -289,7 +289,7 @@ Status Peer::advance_signals(bool& moved) {
   return {};
 }
 
-Status Peer::step(bool& moved) {
+Status Peer::advance_link(bool& moved) {
   const Result<bool> flushed = link_->mailbox.flush();
   if (!flushed) return flushed.status();
   moved |= *flushed;
@@ -341,7 +341,7 @@ bool Peer::prepare_plan() {
 bool Peer::advance() {
   bool moved = false;
   if (link_ && lost_.ok()) {
-    const Status status = step(moved);
+    const Status status = advance_link(moved);
     if (!status.ok()) {
       lose(status);
       moved = true;
@@ -353,7 +353,7 @@ bool Peer::advance() {
   if (!received) lose(received.status());
   moved |= !sent || !received || *sent || *received;
   // The Link and its buffers are destroyed when no copy, probe or measurement uses them any more.
-  if (!lost_.ok() && link_ && sender_.empty() && receiver_.empty() && link_->shipping == 0 &&
+  if (!lost_.ok() && link_ && sender_.empty() && receiver_.empty() && link_->transferring == 0 &&
       environment_.lanes.passed(last_copies_) && environment_.ops.pause(Pause::kWork)) {
     prober_.reset();
     for (const Prober::Mapped& mapping : mapped_) {

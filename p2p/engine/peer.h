@@ -22,8 +22,8 @@
 
 namespace rcuda::p2p {
 
-// Shipment::copy of the transfer that probes GPUDirect. The client assigns no such id.
-inline constexpr uint64_t kProbeShipment = UINT64_MAX - 1;
+// Transfer::copy of the transfer that probes GPUDirect. The client assigns no such id.
+inline constexpr uint64_t kProbeTransfer = UINT64_MAX - 1;
 
 class Peer {
  public:
@@ -35,18 +35,18 @@ class Peer {
   void lose(const Status& why);
 
   // `before`: the copy to this peer that is directly before this one in its stream, or 0.
-  void add(PeerCopy copy, Order order, uint64_t before, const Status& failure);
+  void add(PeerCopy copy, StreamPlace place, uint64_t before, const Status& failure);
   // signal(): the peer's streams wait for an event of this side. await(): a stream of this side
   // waits for an event of the peer.
   void signal(Signal signal);
-  void await(uint64_t id, Order order);
+  void await(uint64_t id, StreamPlace place);
   // Requests that the peer unmaps the memory. `done` runs when it has, or when the peer is lost.
   void forget(const Exported& exported, std::function<void()> done);
 
   bool receive();  // handles the messages that have arrived
   bool advance();  // advances copies, signals, probes and measurements
   bool start_chunk();
-  void shipped(const Shipment& shipment);
+  void transferred(const Transfer& transfer);
   void arrived(const Arrival& arrival);
 
   // For an open peer: how a contiguous copy would be made now, and whether all legs have been
@@ -71,7 +71,7 @@ class Peer {
 
  private:
   struct GpudirectProbe {
-    enum class Stage : uint8_t { kFilling, kShipping, kAsked, kOver };
+    enum class Stage : uint8_t { kFilling, kTransferring, kAsked, kOver };
     int device = 0;
     int peer_device = 0;
     uint64_t pattern = 0;
@@ -101,7 +101,7 @@ class Peer {
   Status advance_signals(bool& moved);
   Status send_leg(ReportedLeg which, int device, int peer_device, const LegModel& leg);
   Status send_legs();
-  Status step(bool& moved);
+  Status advance_link(bool& moved);
   bool prepare_plan();
   void end_signals();
 
@@ -128,9 +128,9 @@ class Peer {
   bool offered_ = false;
   Due due_ = Due::kNothing;
 
-  std::deque<Signal> signals_;         // to be sent when their stream reaches them
-  std::map<uint64_t, Order> awaited_;  // streams held until the peer's signal
-  std::map<uint64_t, Status> early_;   // signals that came before await(), with their status
+  std::deque<Signal> signals_;               // to be sent when their stream reaches them
+  std::map<uint64_t, StreamPlace> awaited_;  // streams held until the peer's signal
+  std::map<uint64_t, Status> early_;         // signals that came before await(), with their status
   std::map<uint64_t, std::function<void()>> forgetting_;
   uint64_t next_forget_ = 1;
   // The peer's probe memory, mapped to find out whether that works. Unmapped when the peer is lost.

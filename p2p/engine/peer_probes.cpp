@@ -93,11 +93,11 @@ Status Peer::advance_probes(bool& moved) {
       if (!finished) return finished.status();
       if (*finished) {
         moved = true;
-        probe.stage = GpudirectProbe::Stage::kShipping;
+        probe.stage = GpudirectProbe::Stage::kTransferring;
         const auto region = transport::RegionId{
             link_->offer.devices[static_cast<size_t>(probe.peer_device)].inbox_region};
         link_->link->write(region, 0, reinterpret_cast<const void*>(outbox.address()),
-                           sizeof probe.pattern, link_->begin_shipment(kProbeShipment, 0));
+                           sizeof probe.pattern, link_->begin_transfer(kProbeTransfer, 0));
       }
     }
   }

@@ -46,8 +46,8 @@ void Prober::abandon() {
 }
 
 void Prober::give_back() {
-  if (place_) path_->release(*place_);
-  place_.reset();
+  if (slot_) path_->release(*slot_);
+  slot_.reset();
 }
 
 void Prober::want(Job job) {
@@ -82,7 +82,7 @@ void Prober::plan() {
     want({"mapped copy", &leg, Kind::kLane, mapped.device, Lane::kLocal, mapped.base});
   }
   want({"message", &link_.message, Kind::kEcho});  // the next job uses it
-  if (link_.host_path->ships()) want({"wire", &link_.wire, Kind::kWire});
+  if (link_.host_path->needs_transfer()) want({"wire", &link_.wire, Kind::kWire});
 }
 
 Result<bool> Prober::advance(bool busy) {
@@ -99,13 +99,13 @@ Result<bool> Prober::advance(bool busy) {
     return start();
   }
   const Job& job = jobs_.front();
-  if (job.kind == Kind::kLane && shipments_left_ == 0 && ticket_ != 0) {
+  if (job.kind == Kind::kLane && transfers_left_ == 0 && ticket_ != 0) {
     const Result<bool> finished = environment_.lanes.finished(job.device, job.lane, ticket_);
     if (finished && !*finished) return false;
     end_sample(finished.ok());
     return true;
   }
-  if (job.kind == Kind::kWire && shipments_left_ == 0) {
+  if (job.kind == Kind::kWire && transfers_left_ == 0) {
     end_sample(failure_.ok());
     return true;
   }
@@ -143,15 +143,15 @@ Result<bool> Prober::start() {
   if (job.kind == Kind::kEcho) return start_echo();
   if (job.kind != Kind::kRegister && job.mapped == 0) {
     path_ = &path_of(job);
-    // Transfers of a train may run at the same time, so each has its own place.
-    place_ = path_->reserve(0, job.kind == Kind::kWire ? job.bytes * transfers_ : job.bytes);
-    if (!place_) {
+    // Transfers of a train may run at the same time, so each has its own slot.
+    slot_ = path_->reserve(0, job.kind == Kind::kWire ? job.bytes * transfers_ : job.bytes);
+    if (!slot_) {
       finish_job();
       return true;
     }
   }
   if (job.kind == Kind::kWire) {
-    start_shipments();
+    start_transfers();
     return true;
   }
   const Result<DeviceAddress> scratch = environment_.scratch(job.device);
@@ -177,13 +177,13 @@ Result<bool> Prober::start_echo() {
   return true;
 }
 
-void Prober::start_shipments() {
+void Prober::start_transfers() {
   const Job& job = jobs_.front();
-  shipments_left_ = transfers_;
+  transfers_left_ = transfers_;
   begin_sample();
   for (uint32_t i = 0; i < transfers_; ++i) {
-    const Slot part{place_->local + i * job.bytes, place_->remote + i * job.bytes, job.bytes};
-    path_->ship(part, 0, transport::Company::kMany, link_.begin_shipment(kShipment, i));
+    const Slot part{slot_->local + i * job.bytes, slot_->remote + i * job.bytes, job.bytes};
+    path_->transfer(part, 0, transport::Company::kMany, link_.begin_transfer(kTransfer, i));
   }
 }
 
@@ -208,9 +208,9 @@ void Prober::start_copies(DeviceAddress scratch) {
   if (job.mapped != 0) {
     box.source = job.mapped;
   } else if (job.lane == Lane::kOut) {
-    box.destination = place_->local;
+    box.destination = slot_->local;
   } else if (job.lane == Lane::kIn) {
-    box.source = place_->local;
+    box.source = slot_->local;
   } else {
     // Within the device: from one half of the scratch memory to the other.
     box.width_bytes = std::min(job.bytes, kLargestBytes / 2);
@@ -229,9 +229,9 @@ void Prober::echoed(uint64_t tag) {
   if (running_ && tag == tag_ && jobs_.front().kind == Kind::kEcho) end_sample(true);
 }
 
-void Prober::shipped(const Status& status) {
-  if (!running_ || shipments_left_ == 0) return;
-  --shipments_left_;
+void Prober::transferred(const Status& status) {
+  if (!running_ || transfers_left_ == 0) return;
+  --transfers_left_;
   if (!status.ok()) failure_ = status;
 }
 

@@ -27,8 +27,8 @@ namespace rcuda::p2p {
 
 class Prober {
  public:
-  // Shipment::copy of the prober's transfers.
-  static constexpr uint64_t kShipment = UINT64_MAX;
+  // Transfer::copy of the prober's transfers.
+  static constexpr uint64_t kTransfer = UINT64_MAX;
   static constexpr uint64_t kLargestBytes = 16ull << 20;
 
   // Memory of the peer that is mapped for one of this worker's devices.
@@ -48,7 +48,7 @@ class Prober {
   // those of the mailbox.
   Result<bool> advance(bool busy);
   void echoed(uint64_t tag);
-  void shipped(const Status& status);
+  void transferred(const Status& status);
 
   // The peer is lost. A sample in progress never ends and no longer keeps other probers from
   // measuring.
@@ -84,7 +84,7 @@ class Prober {
   Path& path_of(const Job& job) const { return job.path ? *job.path : *link_.host_path; }
   Result<bool> start();
   Result<bool> start_echo();
-  void start_shipments();
+  void start_transfers();
   void start_registration(DeviceAddress scratch);
   void start_copies(DeviceAddress scratch);
   void end_sample(bool good);
@@ -96,13 +96,13 @@ class Prober {
   const std::vector<Mapped> mapped_;
   std::deque<Job> jobs_;
   Path* path_ = nullptr;  // the path to which place_ belongs
-  std::optional<Slot> place_;
+  std::optional<Slot> slot_;
 
   bool running_ = false;
   bool disturbed_ = false;
   uint64_t seen_activity_ = 0;  // Environment::activity at the last advance()
   uint32_t transfers_ = 0;
-  uint32_t shipments_left_ = 0;
+  uint32_t transfers_left_ = 0;
   Status failure_;
   Ticket ticket_ = 0;
   uint64_t tag_ = 0;

@@ -17,13 +17,13 @@
 #include "p2p/link/requests.h"
 #include "p2p/link/staging_arena.h"
 #include "p2p/staging/lanes.h"
-#include "p2p/staging/orders.h"
 #include "p2p/staging/staging.h"
+#include "p2p/staging/stream_places.h"
 
 namespace rcuda::p2p {
 
 // A transfer of a chunk that has ended, well or with an error.
-struct Shipment {
+struct Transfer {
   PeerId peer = 0;
   uint64_t generation = 0;  // of the peer's Link
   uint64_t copy = 0;
@@ -91,8 +91,8 @@ struct Environment {
         mappable_staging(device_ops, options, Mappable::kYes),
         other_staging(device_ops, options, Mappable::kNo),
         lanes(device_ops),
-        orders(device_ops),
-        shipments(std::make_shared<Reports<Shipment>>(wake)),
+        places(device_ops),
+        transfers(std::make_shared<Reports<Transfer>>(wake)),
         arrivals(std::make_shared<Reports<Arrival>>(std::move(wake))) {}
 
   bool valid_device(int device) const {
@@ -125,10 +125,10 @@ struct Environment {
   StagingArena mappable_staging;
   StagingArena other_staging;
   Lanes lanes;
-  Orders orders;
+  StreamPlaces places;
   // A callback of a Link may outlive its copy, but not the Link. They are shared anyway, so that
   // the order of destruction does not matter.
-  const std::shared_ptr<Reports<Shipment>> shipments;
+  const std::shared_ptr<Reports<Transfer>> transfers;
   const std::shared_ptr<Reports<Arrival>> arrivals;
   // Called before a peer's Link is destroyed, if set.
   std::function<void(const transport::Link*)> before_drop;

@@ -1,10 +1,39 @@
 #include "p2p/link/messages.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace rcuda::p2p {
 namespace {
+
+struct MessageRow {
+  const char* name;
+  size_t bytes;
+};
+// In the order of MessageKind, which begins with 1.
+constexpr MessageRow kMessages[] = {
+    {"Challenge", sizeof(ChallengeMessage)},
+    {"Proof", sizeof(ProofMessage)},
+    {"Offer", sizeof(OfferMessage)},
+    {"Ready", sizeof(ReadyMessage)},
+    {"Chunk", sizeof(ChunkMessage)},
+    {"Consumed", sizeof(ConsumedMessage)},
+    {"Want", sizeof(WantMessage)},
+    {"Target", sizeof(TargetMessage)},
+    {"Pull", sizeof(PullMessage)},
+    {"Done", sizeof(EndMessage)},
+    {"Abort", sizeof(EndMessage)},
+    {"Signal", sizeof(SignalMessage)},
+    {"Forget", sizeof(ForgetMessage)},
+    {"Forgotten", sizeof(ForgottenMessage)},
+    {"Echo", sizeof(EchoMessage)},
+    {"Echoed", sizeof(EchoMessage)},
+    {"Leg", sizeof(LegMessage)},
+    {"Probe", sizeof(ProbeMessage)},
+    {"Probed", sizeof(ProbedMessage)},
+};
+static_assert(std::size(kMessages) == static_cast<size_t>(MessageKind::kProbed));
 
 Status status_of(uint32_t code, uint32_t cuda, std::string context) {
   if (code == static_cast<uint32_t>(Code::kOk)) return {};
@@ -18,93 +47,14 @@ Status status_of(uint32_t code, uint32_t cuda, std::string context) {
 }  // namespace
 
 const char* to_string(MessageKind kind) {
-  switch (kind) {
-    case MessageKind::kChallenge:
-      return "Challenge";
-    case MessageKind::kProof:
-      return "Proof";
-    case MessageKind::kOffer:
-      return "Offer";
-    case MessageKind::kReady:
-      return "Ready";
-    case MessageKind::kChunk:
-      return "Chunk";
-    case MessageKind::kConsumed:
-      return "Consumed";
-    case MessageKind::kWant:
-      return "Want";
-    case MessageKind::kTarget:
-      return "Target";
-    case MessageKind::kPull:
-      return "Pull";
-    case MessageKind::kDone:
-      return "Done";
-    case MessageKind::kAbort:
-      return "Abort";
-    case MessageKind::kSignal:
-      return "Signal";
-    case MessageKind::kForget:
-      return "Forget";
-    case MessageKind::kForgotten:
-      return "Forgotten";
-    case MessageKind::kEcho:
-      return "Echo";
-    case MessageKind::kEchoed:
-      return "Echoed";
-    case MessageKind::kLeg:
-      return "Leg";
-    case MessageKind::kProbe:
-      return "Probe";
-    case MessageKind::kProbed:
-      return "Probed";
-  }
-  return "?";
+  const auto index = static_cast<size_t>(kind) - 1;
+  return index < std::size(kMessages) ? kMessages[index].name : "?";
 }
 
 size_t first_message_bytes(std::span<const std::byte> frame) {
-  const auto size_of = [](MessageKind kind) -> size_t {
-    switch (kind) {
-      case MessageKind::kChallenge:
-        return sizeof(ChallengeMessage);
-      case MessageKind::kProof:
-        return sizeof(ProofMessage);
-      case MessageKind::kOffer:
-        return sizeof(OfferMessage);
-      case MessageKind::kReady:
-        return sizeof(ReadyMessage);
-      case MessageKind::kChunk:
-        return sizeof(ChunkMessage);
-      case MessageKind::kConsumed:
-        return sizeof(ConsumedMessage);
-      case MessageKind::kWant:
-        return sizeof(WantMessage);
-      case MessageKind::kTarget:
-        return sizeof(TargetMessage);
-      case MessageKind::kPull:
-        return sizeof(PullMessage);
-      case MessageKind::kDone:
-      case MessageKind::kAbort:
-        return sizeof(EndMessage);
-      case MessageKind::kSignal:
-        return sizeof(SignalMessage);
-      case MessageKind::kForget:
-        return sizeof(ForgetMessage);
-      case MessageKind::kForgotten:
-        return sizeof(ForgottenMessage);
-      case MessageKind::kEcho:
-      case MessageKind::kEchoed:
-        return sizeof(EchoMessage);
-      case MessageKind::kLeg:
-        return sizeof(LegMessage);
-      case MessageKind::kProbe:
-        return sizeof(ProbeMessage);
-      case MessageKind::kProbed:
-        return sizeof(ProbedMessage);
-    }
-    return SIZE_MAX;
-  };
   const Result<MessageKind> kind = kind_of(frame);
-  return kind ? std::min(size_of(*kind), frame.size()) : frame.size();
+  if (!kind) return frame.size();
+  return std::min(kMessages[static_cast<size_t>(*kind) - 1].bytes, frame.size());
 }
 
 Result<MessageKind> kind_of(std::span<const std::byte> frame) {

@@ -3,7 +3,7 @@
 // Greeting    Challenge and Proof both ways (see authentication.h), then Offer both ways.
 // A copy      sender                          receiver
 //                                             Ready         its stream reached the copy (if any)
-//             Chunk ...                       Consumed ...  cumulative; places are free again
+//             Chunk ...                       Consumed ...  cumulative; slots are free again
 //                                             Done          the copy is over, well or not
 //             Abort, its last message: the sender has failed, or has received Done with an error
 //   v1        Want -> Target, then one Chunk
@@ -15,7 +15,7 @@
 // after its bytes have arrived. A Chunk with an immediate is sent before its bytes are sent, or
 // even copied out.
 //
-// The sender may reuse the places of a copy that ended well when it has received Done and its own
+// The sender may reuse the slots of a copy that ended well when it has received Done and its own
 // transfers have ended. After a failure it also waits until everything that was sent has been
 // consumed, because bytes that are still in flight must not overwrite later ones. A receiver
 // forgets a copy that ended well when it has sent Done. It forgets a failed copy when it has
@@ -24,7 +24,7 @@
 // A frame of the ring is one or more messages, one after the other.
 //
 // All structs are fixed-width, little-endian and 8-byte aligned. kind_of() checks the kind and
-// parse() the size. The handler checks the meaning (ids, offsets, places) against its own state.
+// parse() the size. The handler checks the meaning (ids, offsets, slots) against its own state.
 // Any violation is kProtocol and ends the Link. Two errors end no Link: a Pull outside of the
 // mapped memory is refused, and halves that disagree end their copy only.
 #pragma once
@@ -140,16 +140,16 @@ struct ChunkMessage {
   uint64_t copy = 0;
   uint64_t offset = 0;  // in the packed stream; chunks of a copy are announced in order
   uint64_t bytes = 0;
-  uint64_t place = 0;  // offset in the inbox
+  uint64_t slot = 0;   // offset in the inbox
   uint64_t total = 0;  // of the copy; lets the receiver detect a disagreement of the halves
   // 0: the bytes have arrived. Otherwise the chunk has arrived when `bytes` bytes have come with
   // this immediate. No other chunk in flight over the Link has the same one. If Abort says that the
   // chunk was not sent, its bytes never come.
   uint32_t immediate = 0;
-  // 1: the sender waits for places, so Consumed must be sent as soon as the chunk has landed. 0:
+  // 1: the sender waits for slots, so Consumed must be sent as soon as the chunk has landed. 0:
   // the sender has no other copy to this peer with anything to send, and no chunk of this one left
-  // to start. Then Done frees the places early enough.
-  uint32_t place_wanted = 0;
+  // to start. Then Done frees the slots early enough.
+  uint32_t slot_wanted = 0;
   uint64_t after = 0;  // the previous copy of its train, whose chunks it must not overtake; or 0
 };
 static_assert(sizeof(ChunkMessage) == 64);
@@ -159,7 +159,7 @@ struct ConsumedMessage {
   MessageKind kind = kKind;
   uint32_t reserved = 0;
   uint64_t copy = 0;
-  uint64_t chunks = 0;  // the number of the copy's chunks whose places are free
+  uint64_t chunks = 0;  // the number of the copy's chunks whose slots are free
 };
 static_assert(sizeof(ConsumedMessage) == 24);
 

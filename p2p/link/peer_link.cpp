@@ -166,11 +166,11 @@ Planner& PeerLink::planner(int device, int peer_device) {
       .first->second;
 }
 
-transport::TransferDone PeerLink::begin_shipment(uint64_t copy, uint64_t number) {
-  ++shipping;
-  const Shipment shipment{id, generation, copy, number, {}};
-  return [queue = environment.shipments, shipment](const Status& status) {
-    Shipment finished = shipment;
+transport::TransferDone PeerLink::begin_transfer(uint64_t copy, uint64_t number) {
+  ++transferring;
+  const Transfer transfer{id, generation, copy, number, {}};
+  return [queue = environment.transfers, transfer](const Status& status) {
+    Transfer finished = transfer;
     finished.status = status;
     queue->push(std::move(finished));
   };

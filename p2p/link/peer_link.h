@@ -58,9 +58,9 @@ struct PeerLink {
   // The planner of one pair of GPUs. The first call makes it.
   Planner& planner(int device, int peer_device);
   Capabilities capabilities(int device, int peer_device) const;
-  // Counts a transfer that is about to start. Its end is reported to Peer::shipped with these two
-  // numbers.
-  transport::TransferDone begin_shipment(uint64_t copy, uint64_t number);
+  // Counts a transfer that is about to start. Its end is reported to Peer::transferred with these
+  // two numbers.
+  transport::TransferDone begin_transfer(uint64_t copy, uint64_t number);
   // The measurements so far of copies from `device` to `peer_device`.
   PairModel model(int device, int peer_device) const;
   // Updates the planners' models from the measurements so far.
@@ -73,11 +73,11 @@ struct PeerLink {
   // to it.
   std::unique_ptr<transport::Link> link;
   Mailbox mailbox;
-  bool open = false;      // proofs and offers have been exchanged
-  bool probing = false;   // not yet known whether GPUDirect and mapping work: no copy is planned
-  uint32_t shipping = 0;  // transfers of this side in progress
-  OfferMessage offer;     // the peer's; checked
-  Arrivals arrivals;      // of the peer's chunks
+  bool open = false;     // proofs and offers have been exchanged
+  bool probing = false;  // not yet known whether GPUDirect and mapping work: no copy is planned
+  uint32_t transferring = 0;    // transfers of this side in progress
+  OfferMessage offer;           // the peer's; checked
+  Arrivals arrivals;            // of the peer's chunks
   uint32_t last_immediate = 0;  // of this side's chunks; increases with each one
 
   Slice inbox;                             // written by the peer

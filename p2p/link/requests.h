@@ -48,7 +48,8 @@ struct PeerCopy {
 // An event for a stream of another worker.
 struct Signal {
   uint64_t id = 0;
-  Order order = Order::kNone;  // none: the stream cannot be observed, because of `failure`
+  StreamPlace place =
+      StreamPlace::kNone;  // none: the stream cannot be observed, because of `failure`
   Status failure;
   std::shared_ptr<const Status> outcome;  // of a copy in front of it; may be null
 };

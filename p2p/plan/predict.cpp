@@ -6,10 +6,10 @@
 namespace rcuda::p2p {
 namespace {
 
-// The number of chunks that are evaluated exactly before extrapolating. After a few windows the
-// transient of the recurrence is over, or its remaining error is smaller than that of the
-// measurements.
-constexpr uint64_t kExactWindows = 6;
+// The number of chunks that are evaluated exactly before extrapolating. After a few turns of the
+// chunks in flight, the transient of the recurrence is over, or its remaining error is smaller than
+// that of the measurements.
+constexpr uint64_t kExactTurns = 6;
 constexpr uint64_t kExactExtraChunks = 32;
 
 class Recurrence {
@@ -76,15 +76,15 @@ Prediction predict(const Pipeline& pipeline, uint64_t bytes, Chunking chunking) 
   }
 
   Recurrence recurrence(pipeline, static_cast<uint32_t>(depth));
-  const uint64_t exact = std::min(full_chunks, kExactWindows * depth + kExactExtraChunks);
+  const uint64_t exact = std::min(full_chunks, kExactTurns * depth + kExactExtraChunks);
   double end = pipeline.setup_us;
-  double window_ago = end;
+  double turn_ago = end;
   for (uint64_t i = 0; i < exact; ++i) {
     end = recurrence.advance(full);
-    if (i + depth == exact - 1) window_ago = end;
+    if (i + depth == exact - 1) turn_ago = end;
   }
   if (full_chunks > exact) {
-    const double per_chunk = (end - window_ago) / static_cast<double>(depth);
+    const double per_chunk = (end - turn_ago) / static_cast<double>(depth);
     const uint64_t left = full_chunks - exact;
     const uint64_t skipped = left - left % depth;
     recurrence.skip(skipped, per_chunk);

@@ -80,7 +80,7 @@ Result<Ticket> Lanes::copy(int device, Lane lane, std::span<const CopyBox> boxes
 
 Result<bool> Lanes::finished(int device, Lane lane, Ticket ticket) {
   State& queue = state(device, lane);
-  if (auto told = queue.refused.extract(ticket)) return std::move(told.mapped());
+  if (auto ended = queue.refused.extract(ticket)) return std::move(ended.mapped());
   if (ticket <= queue.finished) return true;
   if (ticket <= queue.failed_up_to) return queue.failure;
   return false;

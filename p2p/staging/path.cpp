@@ -24,25 +24,25 @@ std::optional<Slot> WirePath::reserve(uint64_t, uint64_t bytes) {
   return Slot{base_ + *local, *remote, bytes};
 }
 
-void WirePath::release(const Slot& place) {
-  outbox_.release(place.local - base_, place.bytes);
-  inbox_.release(place.remote, place.bytes);
+void WirePath::release(const Slot& slot) {
+  outbox_.release(slot.local - base_, slot.bytes);
+  inbox_.release(slot.remote, slot.bytes);
 }
 
-void WirePath::ship(const Slot& place, uint32_t immediate, transport::Company company,
-                    transport::TransferDone done) {
-  const auto* local = reinterpret_cast<const void*>(place.local);
+void WirePath::transfer(const Slot& slot, uint32_t immediate, transport::Company company,
+                        transport::TransferDone done) {
+  const auto* local = reinterpret_cast<const void*>(slot.local);
   if (immediate == 0) {
-    link_.write(region_, place.remote, local, place.bytes, std::move(done));
+    link_.write(region_, slot.remote, local, slot.bytes, std::move(done));
   } else {
-    link_.write_with_immediate(region_, place.remote, local, place.bytes, immediate, company,
+    link_.write_with_immediate(region_, slot.remote, local, slot.bytes, immediate, company,
                                std::move(done));
   }
 }
 
-void DirectPath::ship(const Slot& place, uint32_t, transport::Company,
-                      transport::TransferDone done) {
-  link_.write(target_, place.remote, reinterpret_cast<const void*>(place.local), place.bytes,
+void DirectPath::transfer(const Slot& slot, uint32_t, transport::Company,
+                          transport::TransferDone done) {
+  link_.write(target_, slot.remote, reinterpret_cast<const void*>(slot.local), slot.bytes,
               std::move(done));
 }
 

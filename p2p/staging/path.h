@@ -10,7 +10,7 @@
 // Copies share a path, and paths share arenas (two GPUs of a sender write into one inbox).
 // reserve() limits the bytes in flight. Arenas and Link outlive the path. Only the engine thread
 // calls a path. Nothing blocks except Link::put, which waits while the send queue is full. The
-// `done` function of ship() runs on a thread of the Link, or before ship() returns.
+// `done` function of transfer() runs on a thread of the Link, or before transfer() returns.
 #pragma once
 
 #include <cstdint>
@@ -42,22 +42,22 @@ class Path {
   virtual Where where() const = 0;
   // Whether chunks are in host memory between copy-out and copy-in.
   virtual bool in_host_memory() const = 0;
-  // Whether a chunk must be copied out before ship().
+  // Whether a chunk must be copied out before transfer().
   virtual bool copies_out() const { return true; }
-  // Whether ship() is needed.
-  virtual bool ships() const = 0;
+  // Whether transfer() is needed.
+  virtual bool needs_transfer() const = 0;
 
   // The most bytes that reserve() can grant in total.
   virtual uint64_t capacity_bytes() const = 0;
   // Room for the chunk [offset, offset + bytes) of a copy. nullopt: there is no room now.
   virtual std::optional<Slot> reserve(uint64_t offset, uint64_t bytes) = 0;
-  virtual void release(const Slot& place) = 0;
-  // Whether a chunk shipped with an immediate reports its own arrival to the receiver. Such a chunk
-  // can be announced before it has arrived.
+  virtual void release(const Slot& slot) = 0;
+  // Whether a chunk transferred with an immediate reports its own arrival to the receiver. Such a
+  // chunk can be announced before it has arrived.
   virtual bool tells_arrival() const { return false; }
   // `immediate`: 0 for none.
-  virtual void ship(const Slot& place, uint32_t immediate, transport::Company company,
-                    transport::TransferDone done) = 0;
+  virtual void transfer(const Slot& slot, uint32_t immediate, transport::Company company,
+                        transport::TransferDone done) = 0;
 };
 
 // Through the peer's inbox, which is mapped here.
@@ -68,11 +68,11 @@ class ShmPath final : public Path {
 
   Where where() const override { return Where::kHostInbox; }
   bool in_host_memory() const override { return true; }
-  bool ships() const override { return false; }
+  bool needs_transfer() const override { return false; }
   uint64_t capacity_bytes() const override { return inbox_.bytes(); }
   std::optional<Slot> reserve(uint64_t offset, uint64_t bytes) override;
-  void release(const Slot& place) override { inbox_.release(place.remote, place.bytes); }
-  void ship(const Slot&, uint32_t, transport::Company, transport::TransferDone) override {}
+  void release(const Slot& slot) override { inbox_.release(slot.remote, slot.bytes); }
+  void transfer(const Slot&, uint32_t, transport::Company, transport::TransferDone) override {}
 
  private:
   uint64_t base_;
@@ -93,13 +93,13 @@ class WirePath final : public Path {
 
   Where where() const override { return where_; }
   bool in_host_memory() const override { return where_ == Where::kHostInbox; }
-  bool ships() const override { return true; }
+  bool needs_transfer() const override { return true; }
   uint64_t capacity_bytes() const override;
   std::optional<Slot> reserve(uint64_t offset, uint64_t bytes) override;
-  void release(const Slot& place) override;
+  void release(const Slot& slot) override;
   bool tells_arrival() const override { return link_.traits().has_immediates; }
-  void ship(const Slot& place, uint32_t immediate, transport::Company company,
-            transport::TransferDone done) override;
+  void transfer(const Slot& slot, uint32_t immediate, transport::Company company,
+                transport::TransferDone done) override;
 
  private:
   transport::Link& link_;
@@ -119,14 +119,14 @@ class DirectPath final : public Path {
   Where where() const override { return Where::kTarget; }
   bool in_host_memory() const override { return false; }
   bool copies_out() const override { return false; }
-  bool ships() const override { return true; }
+  bool needs_transfer() const override { return true; }
   uint64_t capacity_bytes() const override { return bytes_; }
   std::optional<Slot> reserve(uint64_t offset, uint64_t bytes) override {
     return Slot{source_ + offset, offset, bytes};
   }
   void release(const Slot&) override {}
-  void ship(const Slot& place, uint32_t immediate, transport::Company company,
-            transport::TransferDone done) override;
+  void transfer(const Slot& slot, uint32_t immediate, transport::Company company,
+                transport::TransferDone done) override;
 
  private:
   transport::Link& link_;

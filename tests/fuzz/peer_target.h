@@ -41,7 +41,7 @@ inline void fuzz_peer(const uint8_t* data, size_t size) {
     p2p::PeerCopy half = id % 2 == 0 ? sending_half(request) : receiving_half(request);
     half.peer = 1;
     half.done = [&](const Status&) { ++over; };
-    session.core(0).copy(half, p2p::order_in(devices, stream), {});
+    session.core(0).copy(half, p2p::place_in(devices, stream), {});
   }
   for (size_t at = 1; at < size && peer.alive();) {
     const size_t bytes = std::min<size_t>(8 * size_t{data[at]}, size - at - 1);
@@ -50,7 +50,7 @@ inline void fuzz_peer(const uint8_t* data, size_t size) {
   }
   session.core(0).lose(1, {Code::kUnavailable, "enough"});
   session.settle();
-  if (over != 4 || devices.held_orders() != 0 || !session.world.violations.empty()) std::abort();
+  if (over != 4 || devices.held_places() != 0 || !session.world.violations.empty()) std::abort();
 }
 
 inline std::vector<std::string> peer_corpus() {
@@ -66,7 +66,7 @@ inline std::vector<std::string> peer_corpus() {
   chunk.bytes = chunk.total = kPeerCopyBytes;
   p2p::ChunkMessage coming = chunk;  // announced, but never sent
   coming.copy = 3;
-  coming.immediate = coming.place_wanted = 1;
+  coming.immediate = coming.slot_wanted = 1;
   p2p::EndMessage given_up = p2p::make_end(p2p::MessageKind::kAbort, 3, {Code::kInternal, "no"});
   given_up.chunks = 1;
   p2p::ConsumedMessage consumed;

@@ -7,7 +7,7 @@ namespace rcuda::testing {
 
 using p2p::CopyBox;
 using p2p::Lane;
-using p2p::Order;
+using p2p::StreamPlace;
 using p2p::Ticket;
 
 ThreadedDevices::ThreadedDevices(std::string name) : name_(std::move(name)) {
@@ -59,7 +59,7 @@ void ThreadedDevices::let_go(uint64_t stream) {
 
 size_t ThreadedDevices::open_orders() {
   std::lock_guard lock(mutex_);
-  return orders_.size();
+  return places_.size();
 }
 
 size_t ThreadedDevices::errors() {
@@ -97,22 +97,22 @@ Result<Ticket> ThreadedDevices::finished(int, Lane lane) {
   return lanes_[static_cast<size_t>(lane)].finished;
 }
 
-Result<Order> ThreadedDevices::enter(p2p::StreamRef stream, bool) {
+Result<StreamPlace> ThreadedDevices::enter(p2p::StreamRef stream, bool) {
   std::lock_guard lock(mutex_);
-  orders_[next_order_] = stream.stream;
-  return Order{next_order_++};
+  places_[next_place_] = stream.stream;
+  return StreamPlace{next_place_++};
 }
 
-Result<bool> ThreadedDevices::reached(Order order) {
+Result<bool> ThreadedDevices::reached(StreamPlace place) {
   std::lock_guard lock(mutex_);
-  const auto found = orders_.find(static_cast<uint64_t>(order));
-  if (found == orders_.end()) return Status(Code::kInternal, "an order after its release");
+  const auto found = places_.find(static_cast<uint64_t>(place));
+  if (found == places_.end()) return Status(Code::kInternal, "a place after its release");
   return !held_back_.contains(found->second);
 }
 
-void ThreadedDevices::release(Order order, const Status& status) {
+void ThreadedDevices::release(StreamPlace place, const Status& status) {
   std::lock_guard lock(mutex_);
-  if (orders_.erase(static_cast<uint64_t>(order)) == 0) std::abort();
+  if (places_.erase(static_cast<uint64_t>(place)) == 0) std::abort();
   if (!status.ok()) ++errors_;
 }
 

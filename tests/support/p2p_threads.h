@@ -1,5 +1,5 @@
 // ThreadedDevices: DeviceOps in real time, for tests of the engine's threads over real Links. Each
-// lane is a thread that copies memory. Streams are only counters: an order is reached at once
+// lane is a thread that copies memory. Streams are only counters: a place is reached at once
 // unless the test holds its stream back. Unlike SimDevices, it is thread-safe and has no model of
 // time.
 #pragma once
@@ -25,7 +25,7 @@ class ThreadedDevices final : public p2p::DeviceOps {
   explicit ThreadedDevices(std::string name);
   ~ThreadedDevices() override;
 
-  // After hold_back(), orders of this stream are not reached until let_go().
+  // After hold_back(), places of this stream are not reached until let_go().
   void hold_back(uint64_t stream);
   void let_go(uint64_t stream);
   size_t open_orders();
@@ -40,9 +40,9 @@ class ThreadedDevices final : public p2p::DeviceOps {
   Result<p2p::Ticket> copy(int device, p2p::Lane lane,
                            std::span<const p2p::CopyBox> boxes) override;
   Result<p2p::Ticket> finished(int device, p2p::Lane lane) override;
-  Result<p2p::Order> enter(p2p::StreamRef stream, bool hold) override;
-  Result<bool> reached(p2p::Order order) override;
-  void release(p2p::Order order, const Status& status) override;
+  Result<p2p::StreamPlace> enter(p2p::StreamRef stream, bool hold) override;
+  Result<bool> reached(p2p::StreamPlace place) override;
+  void release(p2p::StreamPlace place, const Status& status) override;
   bool holding() override { return false; }
   bool pause(p2p::Pause what) override {
     ++pauses_asked_;
@@ -79,9 +79,9 @@ class ThreadedDevices final : public p2p::DeviceOps {
   std::condition_variable work_;
   bool stop_ = false;
   std::array<LaneState, p2p::kLaneCount> lanes_;
-  std::map<uint64_t, uint64_t> orders_;  // stream of each order
+  std::map<uint64_t, uint64_t> places_;  // stream of each place
   std::set<uint64_t> held_back_;
-  uint64_t next_order_ = 1;
+  uint64_t next_place_ = 1;
   size_t errors_ = 0;
   std::map<void*, std::thread::id> registered_;  // the thread that registered it
   size_t given_back_elsewhere_ = 0;

@@ -17,7 +17,7 @@ namespace rcuda::testing {
 using p2p::CopyBox;
 using p2p::DeviceAddress;
 using p2p::Lane;
-using p2p::Order;
+using p2p::StreamPlace;
 using p2p::Ticket;
 
 void SimWorld::after_us(double us, std::function<void()> action) {
@@ -32,7 +32,7 @@ bool SimWorld::run(const std::vector<p2p::Core*>& cores, const std::function<boo
     bool moved = true;
     while (moved) {
       moved = false;
-      for (p2p::Core* core : cores) moved |= core->step();
+      for (p2p::Core* core : cores) moved |= core->run_round();
     }
     if (done()) return true;
     if (events_.empty() || now_us() > end_us) return false;
@@ -54,7 +54,7 @@ SimDevices::~SimDevices() {
   }
   if (!registered_.empty()) world_.violation(name_ + ": host memory left registered");
   if (!allocated_.empty()) world_.violation(name_ + ": device memory left allocated");
-  if (!orders_.empty()) world_.violation(name_ + ": a stream left held");
+  if (!places_.empty()) world_.violation(name_ + ": a stream left held");
   if (!mapped_.empty()) world_.violation(name_ + ": a peer's memory left mapped");
 }
 
@@ -87,11 +87,11 @@ void SimDevices::run_stream(uint64_t id) {
   Stream& stream = streams_[id];
   if (stream.running || stream.tasks.empty()) return;
   Task& task = stream.tasks.front();
-  if (task.order != 0) {
-    const auto order = orders_.find(task.order);
-    if (order != orders_.end()) order->second.reached = true;
-    const bool held = std::any_of(orders_.begin(), orders_.end(), [&](const auto& entry) {
-      return entry.second.task == task.order && entry.second.hold;
+  if (task.place != 0) {
+    const auto place = places_.find(task.place);
+    if (place != places_.end()) place->second.reached = true;
+    const bool held = std::any_of(places_.begin(), places_.end(), [&](const auto& entry) {
+      return entry.second.task == task.place && entry.second.hold;
     });
     if (held) return;
     stream.tasks.pop_front();
@@ -205,48 +205,48 @@ Result<Ticket> SimDevices::finished(int device, Lane lane) {
   return state.finished;
 }
 
-Result<Order> SimDevices::enter(p2p::StreamRef ref, bool hold) {
-  const uint64_t id = next_order_++;
-  const auto last = orders_.find(last_hold_);
-  const bool joins = hold && ref.follows && last != orders_.end();
+Result<StreamPlace> SimDevices::enter(p2p::StreamRef ref, bool hold) {
+  const uint64_t id = next_place_++;
+  const auto last = places_.find(last_hold_);
+  const bool joins = hold && ref.follows && last != places_.end();
   if (hold) last_hold_ = id;
   if (joins) {
-    orders_[id] = {ref.stream, hold, false, last->first, last->second.task};
-    return Order{id};
+    places_[id] = {ref.stream, hold, false, last->first, last->second.task};
+    return StreamPlace{id};
   }
-  orders_[id] = {ref.stream, hold, false, 0, id};
+  places_[id] = {ref.stream, hold, false, 0, id};
   streams_[ref.stream].tasks.push_back({0, {}, id});
   run_stream(ref.stream);
-  return Order{id};
+  return StreamPlace{id};
 }
 
-Result<bool> SimDevices::reached(Order order) {
-  const auto found = orders_.find(static_cast<uint64_t>(order));
-  if (found == orders_.end()) {
-    world_.violation(name_ + ": an order asked for after its release");
+Result<bool> SimDevices::reached(StreamPlace place) {
+  const auto found = places_.find(static_cast<uint64_t>(place));
+  if (found == places_.end()) {
+    world_.violation(name_ + ": a place asked for after its release");
     return false;
   }
-  const OrderState& state = found->second;
+  const PlaceState& state = found->second;
   if (const auto failed = failed_streams_.find(state.stream); failed != failed_streams_.end()) {
     return Status::from_cuda(failed->second, "a simulated stream");
   }
-  return state.behind != 0 ? !orders_.contains(state.behind) : state.reached;
+  return state.behind != 0 ? !places_.contains(state.behind) : state.reached;
 }
 
-void SimDevices::release(Order order, const Status& status) {
-  const auto found = orders_.find(static_cast<uint64_t>(order));
-  if (found == orders_.end()) {
-    world_.violation(name_ + ": an order released twice");
+void SimDevices::release(StreamPlace place, const Status& status) {
+  const auto found = places_.find(static_cast<uint64_t>(place));
+  if (found == places_.end()) {
+    world_.violation(name_ + ": a place released twice");
     return;
   }
   const uint64_t stream = found->second.stream;
   if (!status.ok()) streams_[stream].errors.push_back(status);
-  orders_.erase(found);
+  places_.erase(found);
   run_stream(stream);
 }
 
 bool SimDevices::holding() {
-  return std::any_of(orders_.begin(), orders_.end(),
+  return std::any_of(places_.begin(), places_.end(),
                      [](const auto& entry) { return entry.second.hold; });
 }
 

@@ -3,9 +3,9 @@
 // SimWorld holds the clock and the queue of events. SimDevices implements DeviceOps: each lane is a
 // queue with a latency and a bandwidth. Bytes move when a copy ends, so reading too early or
 // reusing a buffer too soon gives wrong data. Program streams run tasks in order and stop at held
-// orders. SimLinks implement transport::Link in pairs; each direction has its own wire. Every
+// places. SimLinks implement transport::Link in pairs; each direction has its own wire. Every
 // operation can be made to fail. Misuse is recorded in SimWorld::violations, which tests expect to
-// be empty: host memory that is not registered, freed memory, an order released twice, a call
+// be empty: host memory that is not registered, freed memory, a place released twice, a call
 // outside of the pause that it needs, memory freed while a peer may still touch it.
 #pragma once
 
@@ -105,7 +105,7 @@ class SimDevices final : public p2p::DeviceOps {
   uint64_t copies() const { return copies_; }
   uint64_t opened() const { return opened_; }
   size_t mapped() const { return mapped_.size(); }
-  size_t held_orders() const { return orders_.size(); }
+  size_t held_places() const { return places_.size(); }
   size_t registered() const { return registered_.size(); }
   size_t allocated() const { return allocated_.size(); }
 
@@ -113,9 +113,9 @@ class SimDevices final : public p2p::DeviceOps {
   Result<p2p::Ticket> copy(int device, p2p::Lane lane,
                            std::span<const p2p::CopyBox> boxes) override;
   Result<p2p::Ticket> finished(int device, p2p::Lane lane) override;
-  Result<p2p::Order> enter(p2p::StreamRef stream, bool hold) override;
-  Result<bool> reached(p2p::Order order) override;
-  void release(p2p::Order order, const Status& status) override;
+  Result<p2p::StreamPlace> enter(p2p::StreamRef stream, bool hold) override;
+  Result<bool> reached(p2p::StreamPlace place) override;
+  void release(p2p::StreamPlace place, const Status& status) override;
   bool holding() override;
   bool pause(p2p::Pause what) override;
   void resume() override { paused_ = false; }
@@ -141,19 +141,19 @@ class SimDevices final : public p2p::DeviceOps {
   struct Task {
     double us = 0;
     std::function<void()> work;
-    uint64_t order = 0;
+    uint64_t place = 0;
   };
   struct Stream {
     std::deque<Task> tasks;
     bool running = false;
     std::vector<Status> errors;
   };
-  struct OrderState {
+  struct PlaceState {
     uint64_t stream = 0;
     bool hold = false;
     bool reached = false;
-    uint64_t behind = 0;  // the order that this one follows, if that held the stream; 0: none
-    uint64_t task = 0;    // the order whose task in the stream stands for this one too
+    uint64_t behind = 0;  // the place that this one follows, if that held the stream; 0: none
+    uint64_t task = 0;    // the place whose task in the stream stands for this one too
   };
 
   void want_pause(const char* call);
@@ -167,8 +167,8 @@ class SimDevices final : public p2p::DeviceOps {
   Speeds speeds_;
   std::vector<std::array<LaneState, p2p::kLaneCount>> lanes_;
   std::map<uint64_t, Stream> streams_;
-  std::map<uint64_t, OrderState> orders_;
-  uint64_t next_order_ = 1;
+  std::map<uint64_t, PlaceState> places_;
+  uint64_t next_place_ = 1;
   uint64_t last_hold_ = 0;
   std::map<uint64_t, uint64_t> registered_;  // host ranges
   std::map<uint64_t, uint64_t> memory_;      // the program's device memory

@@ -16,7 +16,7 @@ namespace {
 
 using p2p::CopyBox;
 using p2p::Lane;
-using p2p::Order;
+using p2p::StreamPlace;
 using p2p::Ticket;
 
 // Every word has a cache line of its own.
@@ -237,7 +237,7 @@ Result<Ticket> CudaDeviceOps::finished(int device, Lane lane) {
   return state.finished;
 }
 
-void CudaDeviceOps::give_back(const PendingOrder& pending) {
+void CudaDeviceOps::give_back(const PendingPlace& pending) {
   if (pending.stream) --waiting_streams_;
   if (!pending.context) return;
   Spare& spare = spare_[pending.context];
@@ -250,14 +250,14 @@ void CudaDeviceOps::forget_context(CUcontext context) {
   const auto concerned = [context](const auto& entry) { return entry.second.context == context; };
   MutexLock lock(mutex_);
   CUresult ended = CUDA_SUCCESS;
-  if (std::any_of(orders_.begin(), orders_.end(), concerned)) {
+  if (std::any_of(places_.begin(), places_.end(), concerned)) {
     lock.unlock();
     ContextGuard guard(driver_, context);
     ended = guard.result() == CUDA_SUCCESS ? driver_.cuCtxSynchronize() : guard.result();
     lock.lock();
   }
   spare_.erase(context);
-  for (auto& entry : orders_) {
+  for (auto& entry : places_) {
     if (!concerned(entry)) continue;
     entry.second.context = nullptr;
     entry.second.ended = ended;
@@ -266,7 +266,7 @@ void CudaDeviceOps::forget_context(CUcontext context) {
 }
 
 // Records an event after the stream's present work.
-Status CudaDeviceOps::mark(CUstream stream, PendingOrder* pending) {
+Status CudaDeviceOps::mark(CUstream stream, PendingPlace* pending) {
   auto& pool = spare_[pending->context].events;
   if (pool.empty()) {
     RCUDA_RETURN_IF_ERROR(status_of(driver_.cuEventCreate(&pending->event, CU_EVENT_DISABLE_TIMING),
@@ -279,7 +279,7 @@ Status CudaDeviceOps::mark(CUstream stream, PendingOrder* pending) {
 }
 
 // The program may record its event again or destroy it, so a stream of our own waits for it.
-Status CudaDeviceOps::mark_event(CUevent event, PendingOrder* pending) {
+Status CudaDeviceOps::mark_event(CUevent event, PendingPlace* pending) {
   auto& pool = spare_[pending->context].streams;
   if (pool.empty()) {
     RCUDA_RETURN_IF_ERROR(status_of(
@@ -294,7 +294,7 @@ Status CudaDeviceOps::mark_event(CUevent event, PendingOrder* pending) {
   return mark(pending->stream, pending);
 }
 
-Status CudaDeviceOps::hold(CUstream stream, PendingOrder* pending) {
+Status CudaDeviceOps::hold(CUstream stream, PendingPlace* pending) {
   if (free_gates_.empty()) {
     return {Code::kOutOfMemory,
             "more than " + std::to_string(kGates) + " streams wait for peer copies at once"};
@@ -314,9 +314,9 @@ Status CudaDeviceOps::hold(CUstream stream, PendingOrder* pending) {
 
 // If the previous copy still holds the stream, returns true. Then the stream stays held until both
 // copies have ended, and nothing has to pass through the GPU in between.
-bool CudaDeviceOps::join(p2p::StreamRef ref, PendingOrder* pending) {
-  const auto last = orders_.find(last_hold_);
-  if (!ref.follows || last == orders_.end() || ref.stream != last_held_.stream ||
+bool CudaDeviceOps::join(p2p::StreamRef ref, PendingPlace* pending) {
+  const auto last = places_.find(last_hold_);
+  if (!ref.follows || last == places_.end() || ref.stream != last_held_.stream ||
       ref.context != last_held_.context) {
     return false;
   }
@@ -327,20 +327,20 @@ bool CudaDeviceOps::join(p2p::StreamRef ref, PendingOrder* pending) {
   return true;
 }
 
-Result<Order> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold_it) {
+Result<StreamPlace> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold_it) {
   const auto stream = reinterpret_cast<CUstream>(ref.stream);
-  PendingOrder pending;
+  PendingPlace pending;
   pending.context = reinterpret_cast<CUcontext>(ref.context);
   pending.hold = hold_it;
   if (ref.idle && !hold_it) {
     MutexLock lock(mutex_);
-    orders_[next_order_] = pending;
-    return Order{next_order_++};
+    places_[next_place_] = pending;
+    return StreamPlace{next_place_++};
   }
   ContextGuard guard(driver_, pending.context);
   RCUDA_RETURN_IF_ERROR(status_of(guard.result(), "cuCtxPushCurrent"));
   MutexLock lock(mutex_);
-  // The thread that grants a pause never requests an order during it, so it does not block here.
+  // The thread that grants a pause never takes a place during it, so it does not block here.
   if (hold_it)
     resumed_.wait(lock, [this]() RCUDA_REQUIRES(mutex_) { return paused_ == p2p::Pause::kNone; });
   Status status;
@@ -360,23 +360,23 @@ Result<Order> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold_it) {
     return status;
   }
   if (hold_it) {
-    last_hold_ = next_order_;
+    last_hold_ = next_place_;
     last_held_ = ref;
   }
-  orders_[next_order_] = pending;
-  return Order{next_order_++};
+  places_[next_place_] = pending;
+  return StreamPlace{next_place_++};
 }
 
-Result<bool> CudaDeviceOps::reached(Order order) {
+Result<bool> CudaDeviceOps::reached(StreamPlace place) {
   // Held during the query (which never waits), because the driver destroys the event after
   // forget_context().
   MutexLock lock(mutex_);
-  const PendingOrder& pending = orders_.at(static_cast<uint64_t>(order));
+  const PendingPlace& pending = places_.at(static_cast<uint64_t>(place));
   if (!pending.context) {
     if (pending.ended == CUDA_SUCCESS) return true;
     return Status::from_cuda(pending.ended, "the stream of a peer copy");
   }
-  if (pending.behind != 0) return !orders_.contains(pending.behind);
+  if (pending.behind != 0) return !places_.contains(pending.behind);
   if (!pending.event) return true;
   const CUresult result = driver_.cuEventQuery(pending.event);
   if (result == CUDA_SUCCESS) return true;
@@ -384,13 +384,13 @@ Result<bool> CudaDeviceOps::reached(Order order) {
   return Status::from_cuda(result, "the stream of a peer copy");
 }
 
-void CudaDeviceOps::release(Order order, const Status& status) {
+void CudaDeviceOps::release(StreamPlace place, const Status& status) {
   if (!status.ok() && on_error_) on_error_(cuda_error_of(status));
   {
     MutexLock lock(mutex_);
-    const auto found = orders_.find(static_cast<uint64_t>(order));
-    const PendingOrder pending = found->second;
-    orders_.erase(found);
+    const auto found = places_.find(static_cast<uint64_t>(place));
+    const PendingPlace pending = found->second;
+    places_.erase(found);
     give_back(pending);
     if (!pending.hold) return;
     --held_;

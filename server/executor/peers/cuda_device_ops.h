@@ -80,9 +80,9 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   Result<p2p::Ticket> copy(int device, p2p::Lane lane,
                            std::span<const p2p::CopyBox> boxes) override;
   Result<p2p::Ticket> finished(int device, p2p::Lane lane) override;
-  Result<p2p::Order> enter(p2p::StreamRef stream, bool hold) override;
-  Result<bool> reached(p2p::Order order) override;
-  void release(p2p::Order order, const Status& status) override;
+  Result<p2p::StreamPlace> enter(p2p::StreamRef stream, bool hold) override;
+  Result<bool> reached(p2p::StreamPlace place) override;
+  void release(p2p::StreamPlace place, const Status& status) override;
   bool holding() override { return held_.load() > 0; }
   // The number of this object's own streams that wait for events of the program. Any thread.
   int waiting_streams() const { return waiting_streams_.load(); }
@@ -111,7 +111,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   // engine's end; it enters no stream any more.
   void grant_by_itself();
   // Call before the program's context is destroyed, and with it every stream and event in it. If
-  // orders wait in the context, blocks until all its work is done, as the driver is about to do.
+  // places wait in the context, blocks until all its work is done, as the driver is about to do.
   void forget_context(CUcontext context);
 
  private:
@@ -130,11 +130,11 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     std::atomic<uint32_t>* word = nullptr;
     CUdeviceptr address = 0;
     uint32_t generation = 0;
-    uint32_t holds = 0;  // orders that must be released first
+    uint32_t holds = 0;  // places that must be released first
   };
-  struct PendingOrder {
+  struct PendingPlace {
     CUevent event = nullptr;      // null: the stream was idle, or `behind` is set
-    uint64_t behind = 0;          // the order after which this one comes, in the same gate
+    uint64_t behind = 0;          // the place after which this one comes, in the same gate
     CUstream stream = nullptr;    // this object's own; it waits for the program's event
     CUcontext context = nullptr;  // null: destroyed; `ended` says how its work ended
     CUresult ended = CUDA_SUCCESS;
@@ -149,11 +149,11 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   Status make_current(int device);
   Status issue(const p2p::CopyBox& box, CUstream stream);
   // With the context current.
-  Status mark(CUstream stream, PendingOrder* pending) RCUDA_REQUIRES(mutex_);
-  Status mark_event(CUevent event, PendingOrder* pending) RCUDA_REQUIRES(mutex_);
-  Status hold(CUstream stream, PendingOrder* pending) RCUDA_REQUIRES(mutex_);
-  bool join(p2p::StreamRef ref, PendingOrder* pending) RCUDA_REQUIRES(mutex_);
-  void give_back(const PendingOrder& pending) RCUDA_REQUIRES(mutex_);
+  Status mark(CUstream stream, PendingPlace* pending) RCUDA_REQUIRES(mutex_);
+  Status mark_event(CUevent event, PendingPlace* pending) RCUDA_REQUIRES(mutex_);
+  Status hold(CUstream stream, PendingPlace* pending) RCUDA_REQUIRES(mutex_);
+  bool join(p2p::StreamRef ref, PendingPlace* pending) RCUDA_REQUIRES(mutex_);
+  void give_back(const PendingPlace& pending) RCUDA_REQUIRES(mutex_);
   LaneState& lane_of(int device, p2p::Lane lane) {
     return lanes_[static_cast<size_t>(device)][static_cast<size_t>(lane)];
   }
@@ -163,7 +163,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   const std::function<void(CUresult)> on_error_;
   const std::function<void()> on_change_;
   ExportedNames* const names_;
-  std::atomic<int> held_{0};  // orders that hold a stream
+  std::atomic<int> held_{0};  // places that hold a stream
   std::atomic<int> waiting_streams_{0};
   std::vector<std::array<LaneState, p2p::kLaneCount>> lanes_;
   void* words_ = nullptr;  // pinned: the gates' words
@@ -182,9 +182,9 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     std::vector<CUstream> streams;
   };
   std::map<CUcontext, Spare> spare_ RCUDA_GUARDED_BY(mutex_);
-  std::map<uint64_t, PendingOrder> orders_ RCUDA_GUARDED_BY(mutex_);
-  uint64_t next_order_ RCUDA_GUARDED_BY(mutex_) = 1;
-  // The last order that held a stream, and that stream.
+  std::map<uint64_t, PendingPlace> places_ RCUDA_GUARDED_BY(mutex_);
+  uint64_t next_place_ RCUDA_GUARDED_BY(mutex_) = 1;
+  // The last place that held a stream, and that stream.
   uint64_t last_hold_ RCUDA_GUARDED_BY(mutex_) = 0;
   p2p::StreamRef last_held_ RCUDA_GUARDED_BY(mutex_);
   // Written with mutex_ held.

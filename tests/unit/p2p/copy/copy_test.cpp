@@ -177,10 +177,10 @@ TEST(CopyOrderTest, ChunksMayComeBeforeTheClientsCommand) {
     bool over = false;
     PeerCopy sending = sending_half(request);
     sending.done = [&](const Status& status) { over = status.ok(); };
-    session.core(0).copy(sending, Order::kNone, {});
+    session.core(0).copy(sending, StreamPlace::kNone, {});
     session.settle();
     EXPECT_FALSE(over);
-    session.core(1).copy(receiving_half(request), Order::kNone, {});
+    session.core(1).copy(receiving_half(request), StreamPlace::kNone, {});
     session.settle();
     EXPECT_TRUE(over);
     EXPECT_EQ(std::memcmp(source, destination, bytes), 0);

@@ -131,9 +131,9 @@ TEST(FaultTest, MessagesToAndFromALostPeerAreNoWork) {
   Core& receiver = pair.session.core(1);
   pair.b().allow_pauses(Pause::kHolds);
   for (uint64_t id = 1; id <= 2; ++id) pair.start(id, kMiB);
-  receiver.step();
+  receiver.run_round();
   EXPECT_TRUE(receiver.polling());  // to send Ready with the next round
-  pair.session.core(0).signal(1, 9, {}, Order::kNone, {Code::kInvalidArgument, "no stream"});
+  pair.session.core(0).signal(1, 9, {}, StreamPlace::kNone, {Code::kInvalidArgument, "no stream"});
   ASSERT_TRUE(pair.session.world.run({&pair.session.core(0)}, [&] { return receiver.pending(); }));
   receiver.lose(0, {Code::kUnavailable, "enough"});
   pair.session.world.settle({&receiver});
@@ -180,7 +180,7 @@ TEST(FaultTest, APeerThatCannotBeConnectedEndsWaitingCopies) {
   PeerCopy half = sending_half(request);
   half.stream = StreamRef{stream, 0};
   half.done = [&](const Status& status) { ended = status; };
-  session.core(0).copy(half, order_in(a, stream), {});
+  session.core(0).copy(half, place_in(a, stream), {});
   session.settle();
   EXPECT_TRUE(ended.ok());
   session.core(0).lose(1, {Code::kUnavailable, "node2 refused the connection"});
@@ -282,9 +282,9 @@ TEST(FaultTest, AHalfThatCannotTakeItsPlaceEndsTheOther) {
     PeerCopy sending = sending_half(request);
     PeerCopy receiving = receiving_half(request);
     (source ? receiving : sending).done = [&](const Status& status) { other = status; };
-    pair.session.core(0).copy(sending, order_in(pair.a(), request.source_stream),
+    pair.session.core(0).copy(sending, place_in(pair.a(), request.source_stream),
                               source ? failure : Status());
-    pair.session.core(1).copy(receiving, order_in(pair.b(), request.destination_stream),
+    pair.session.core(1).copy(receiving, place_in(pair.b(), request.destination_stream),
                               source ? Status() : failure);
     pair.session.settle();
     EXPECT_EQ(other.cuda(), 400);
@@ -306,11 +306,11 @@ TEST(FaultTest, ACopyMayFailBeforeTheOneBeforeItInItsStreamBegins) {
   Status second;
   PeerCopy sending = sending_half(request);
   sending.done = [&](const Status& status) { second = status; };
-  pair.session.core(0).copy(sending, order_in(pair.a(), pair.streams[0], true), {});
+  pair.session.core(0).copy(sending, place_in(pair.a(), pair.streams[0], true), {});
   // The second copy sleeps until the first begins, which waits for the kernel.
-  while (pair.session.core(0).step()) {
+  while (pair.session.core(0).run_round()) {
   }
-  pair.session.core(1).copy(receiving_half(request), Order::kNone,
+  pair.session.core(1).copy(receiving_half(request), StreamPlace::kNone,
                             {Code::kInvalidArgument, "no memory of the device"});
   ASSERT_TRUE(pair.session.run([&] { return !second.ok(); }));
   EXPECT_EQ(second.code(), Code::kInvalidArgument);

@@ -96,14 +96,14 @@ TEST(ReadyTest, CopiesWithoutTheirOtherHalfLeaveRoomForThoseBefore) {
       copy.outgoing = true;
       copy.memory = Shape::plain(address_of(from), kBytes);
       copy.done = [&](const Status& status) { over += status.ok(); };
-      session.core(0).copy(std::move(copy), Order::kNone, {});
+      session.core(0).copy(std::move(copy), StreamPlace::kNone, {});
     }
     session.settle();
     for (size_t i = 0; i < kCopies; ++i) {
       PeerCopy copy;
       copy.id = i + 1;
       copy.memory = Shape::plain(address_of(to), kBytes);
-      session.core(1).copy(std::move(copy), Order::kNone, {});
+      session.core(1).copy(std::move(copy), StreamPlace::kNone, {});
       session.settle();
       ASSERT_EQ(over, i + 1);
     }

@@ -142,10 +142,10 @@ inline PeerCopy receiving_half(const CopyRequest& request) {
   return copy;
 }
 
-inline Order order_in(SimDevices& devices, uint64_t stream, bool follows = false) {
+inline StreamPlace place_in(SimDevices& devices, uint64_t stream, bool follows = false) {
   StreamRef ref{stream, 0};
   ref.follows = follows;
-  return stream == 0 ? Order::kNone : *devices.enter(ref, true);
+  return stream == 0 ? StreamPlace::kNone : *devices.enter(ref, true);
 }
 
 // Gives both workers their halves, the source first.
@@ -168,9 +168,9 @@ inline std::shared_ptr<CopyResult> start_copy(SimSession& session, const CopyReq
   SimDevices& source = *session.workers[request.from].devices;
   SimDevices& destination = *session.workers[request.to].devices;
   session.core(request.from)
-      .copy(std::move(sending), order_in(source, request.source_stream, request.follows), {});
+      .copy(std::move(sending), place_in(source, request.source_stream, request.follows), {});
   session.core(request.to)
-      .copy(std::move(receiving), order_in(destination, request.destination_stream), {});
+      .copy(std::move(receiving), place_in(destination, request.destination_stream), {});
   return result;
 }
 

@@ -52,8 +52,8 @@ struct TwoWorkers {
   void expect_streams_free() {
     EXPECT_TRUE(a().stream_idle(streams[0]));
     EXPECT_TRUE(b().stream_idle(streams[1]));
-    EXPECT_EQ(a().held_orders(), 0u);
-    EXPECT_EQ(b().held_orders(), 0u);
+    EXPECT_EQ(a().held_places(), 0u);
+    EXPECT_EQ(b().held_places(), 0u);
   }
   void expect_works(uint64_t id) {
     const auto result = start(id, 3 * kMiB + 5);

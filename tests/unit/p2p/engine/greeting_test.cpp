@@ -283,8 +283,8 @@ TEST(HostileTest, MessagesThatCannotBeEndTheLink) {
       chunk([](ChunkMessage& m) { m.bytes = m.total + 1; }),
       chunk([](ChunkMessage& m) { m.bytes = UINT64_MAX; }),
       chunk([](ChunkMessage& m) { m.bytes = 0; }),
-      chunk([](ChunkMessage& m) { m.place = UINT64_MAX - 100; }),
-      chunk([](ChunkMessage& m) { m.place = 32ull << 20; }),
+      chunk([](ChunkMessage& m) { m.slot = UINT64_MAX - 100; }),
+      chunk([](ChunkMessage& m) { m.slot = 32ull << 20; }),
       chunk([](ChunkMessage& m) { m.where = Where::kTarget; }),
       chunk([](ChunkMessage& m) { m.where = static_cast<Where>(9); }),
       chunk([](ChunkMessage& m) { m.after = m.copy; }),
@@ -383,8 +383,8 @@ TEST(HostileTest, AnInboxFullOfSmallChunksIsTaken) {
   chunk.copy = 1;
   chunk.bytes = 8;
   chunk.total = options.inbox_bytes / Arena::kAlignment * chunk.bytes;
-  for (uint64_t place = 0; place < options.inbox_bytes; place += Arena::kAlignment) {
-    chunk.place = place;
+  for (uint64_t slot = 0; slot < options.inbox_bytes; slot += Arena::kAlignment) {
+    chunk.slot = slot;
     peer.send(chunk);
     chunk.offset += chunk.bytes;
   }
@@ -417,7 +417,7 @@ TEST(HostileTest, OnlyWhatIsMappedIsPulled) {
         Shape{address_of(devices.make_memory(4096)), of.width, of.height, 1, of.width};
     PeerCopy half = receiving_half(request);
     half.done = [&](const Status& status) { ended = status; };
-    session.core(0).copy(half, Order::kNone, {});
+    session.core(0).copy(half, StreamPlace::kNone, {});
     PullMessage pull;
     pull.copy = request.id;
     pull.handle = elsewhere.export_memory(0, address_of(elsewhere.make_memory(kBytes)))->handle;
@@ -510,7 +510,7 @@ TEST(HostileTest, RandomMessagesNeverHarm) {
       PeerCopy half = id % 2 == 0 ? sending_half(request) : receiving_half(request);
       half.peer = 1;
       half.done = [&](const Status&) { ++over; };
-      session.core(0).copy(half, order_in(devices, stream), {});
+      session.core(0).copy(half, place_in(devices, stream), {});
     }
     for (int i = 0; i < 60 && peer.alive(); ++i) {
       std::array<uint64_t, 40> words{};
@@ -526,7 +526,7 @@ TEST(HostileTest, RandomMessagesNeverHarm) {
             message.where = static_cast<Where>(1 + random() % 3);
             message.offset = 0;
             message.bytes = message.total = 1 << 16;
-            message.place = random() % (1 << 20);
+            message.slot = random() % (1 << 20);
           }
           peer.send(message);
           break;
@@ -571,7 +571,7 @@ TEST(HostileTest, RandomMessagesNeverHarm) {
     session.core(0).lose(1, {Code::kUnavailable, "enough"});
     session.settle();
     EXPECT_EQ(over, 4);
-    EXPECT_EQ(devices.held_orders(), 0u);
+    EXPECT_EQ(devices.held_places(), 0u);
   }
   set_log_level(LogLevel::kWarn);
 }

@@ -38,10 +38,10 @@ class DeviceOpsTest : public ::testing::Test {
     ASSERT_TRUE(ops.ok()) << ops.status().message();
     ops_ = *std::move(ops);
   }
-  p2p::Order hold() {
-    const auto order = ops_->enter(CudaDeviceOps::stream_ref(stream_, context_), true);
-    EXPECT_TRUE(order.ok()) << order.status().message();
-    return order.ok() ? *order : p2p::Order::kNone;
+  p2p::StreamPlace hold() {
+    const auto place = ops_->enter(CudaDeviceOps::stream_ref(stream_, context_), true);
+    EXPECT_TRUE(place.ok()) << place.status().message();
+    return place.ok() ? *place : p2p::StreamPlace::kNone;
   }
   static const api::DriverTable& driver() { return test::TestDriver::get().table; }
 
@@ -54,8 +54,8 @@ class DeviceOpsTest : public ::testing::Test {
 // that frees.
 TEST_F(DeviceOpsTest, APauseBeginsWhenNoStreamIsHeldAndThenNoneIs) {
   make();
-  const p2p::Order one = hold();
-  const p2p::Order other = hold();
+  const p2p::StreamPlace one = hold();
+  const p2p::StreamPlace other = hold();
   EXPECT_FALSE(ops_->pause(Pause::kHolds));
   ops_->release(one, {});
   EXPECT_FALSE(ops_->pause(Pause::kWork));
@@ -65,7 +65,7 @@ TEST_F(DeviceOpsTest, APauseBeginsWhenNoStreamIsHeldAndThenNoneIs) {
   // Another thread's stream is held only after the pause; until then no call of the driver blocks
   // on it.
   std::atomic<bool> asked = false;
-  p2p::Order late = p2p::Order::kNone;
+  p2p::StreamPlace late = p2p::StreamPlace::kNone;
   std::thread enters([&] {
     asked = true;
     late = hold();
@@ -87,14 +87,14 @@ TEST_F(DeviceOpsTest, APauseBeginsWhenNoStreamIsHeldAndThenNoneIs) {
 TEST_F(DeviceOpsTest, WhoGivesTheStreamsTheirWorkGrantsPauses) {
   int changes = 0;
   make([&] { ++changes; });
-  const p2p::Order order = hold();
+  const p2p::StreamPlace place = hold();
   EXPECT_FALSE(ops_->pause(Pause::kHolds));
   EXPECT_FALSE(ops_->pause(Pause::kHolds));
   EXPECT_EQ(changes, 1);  // notified once
   EXPECT_TRUE(ops_->wants(Pause::kHolds));
   EXPECT_FALSE(ops_->wants(Pause::kWork));
   EXPECT_FALSE(ops_->begin_pause(Pause::kHolds));  // not while a stream is held
-  ops_->release(order, {});
+  ops_->release(place, {});
   EXPECT_EQ(changes, 2);
   EXPECT_FALSE(ops_->pause(Pause::kHolds));  // a pause must be granted
   EXPECT_TRUE(ops_->begin_pause(Pause::kHolds));
@@ -149,19 +149,19 @@ TEST_F(DeviceOpsTest, NoEventIsQueriedOnceItsContextIsForgotten) {
   };
   auto ops = CudaDeviceOps::create(table, {{0, context_}}, {});
   ASSERT_TRUE(ops.ok()) << ops.status().message();
-  const auto order = (*ops)->enter(CudaDeviceOps::stream_ref(nullptr, context_), false);
-  ASSERT_TRUE(order.ok()) << order.status().message();
+  const auto place = (*ops)->enter(CudaDeviceOps::stream_ref(nullptr, context_), false);
+  ASSERT_TRUE(place.ok()) << place.status().message();
   asks = forgotten = false;
   std::thread forgets([&] {
     while (!asks) std::this_thread::yield();
     (*ops)->forget_context(context_);
     forgotten = true;
   });
-  EXPECT_TRUE((*ops)->reached(*order).ok());
+  EXPECT_TRUE((*ops)->reached(*place).ok());
   forgets.join();
-  const auto after = (*ops)->reached(*order);
+  const auto after = (*ops)->reached(*place);
   EXPECT_TRUE(after.ok() && *after);
-  (*ops)->release(*order, {});
+  (*ops)->release(*place, {});
 }
 
 TEST_F(DeviceOpsTest, ACopyThatIsRefusedHalfwayEndsWithWhatWasIssued) {
