@@ -135,7 +135,7 @@ int run_daemon(const Settings& settings, int ready) {
   return status.code() == Code::kInvalidArgument ? report_settings(status) : report(status);
 }
 
-// What the command line says beside the settings.
+// The options of the command line that are not settings.
 struct Options {
   std::string config_file;
   int ready = -1;

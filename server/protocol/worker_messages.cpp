@@ -32,9 +32,11 @@ Result<Any> decode_as(uint32_t type, const std::vector<std::byte>& body) {
     return Status(Code::kProtocol, "daemon and worker exchanged a message of an unknown type");
   } else {
     if (type != kType) return decode_as<Any, kType + 1>(type, body);
-    auto message = wire::decode<std::variant_alternative_t<kType, Any>>(body);
-    if (!message.ok()) return message.status();
-    return Any(std::move(message).value());
+    wire::MessageReader in(body);
+    std::variant_alternative_t<kType, Any> message;
+    fields(in, message);
+    if (in.complete()) return Any(std::move(message));
+    return Status(Code::kProtocol, "daemon and worker exchanged a malformed message");
   }
 }
 
@@ -89,21 +91,9 @@ void fields(Visitor& visit, SessionStart& m) {
   visit.number("peeked", m.peeked);
 }
 
-template <typename Visitor>
-void fields(Visitor& visit, FurtherSocket& m) {
-  visit.number("index", m.index);
-  visit.number("peeked", m.peeked);
-}
-
-template <typename Visitor>
-void fields(Visitor& visit, PeerCall& m) {
-  visit.message("hello", m.hello);
-  visit.number("peeked", m.peeked);
-}
-
-template <typename Visitor>
-void fields(Visitor& visit, ExportCall& m) {
-  visit.message("query", m.query);
+template <typename Visitor, typename Introduction>
+void fields(Visitor& visit, PassedSocket<Introduction>& m) {
+  visit.message("introduction", m.introduction);
   visit.number("peeked", m.peeked);
 }
 
@@ -157,12 +147,11 @@ std::vector<uint32_t> WorkerReady::ordinals() const {
 
 template <typename Any>
 std::vector<std::byte> encode_message(const Any& message) {
-  const auto type = static_cast<uint32_t>(message.index());
-  std::vector<std::byte> bytes(sizeof type);
-  std::memcpy(bytes.data(), &type, sizeof type);
-  const auto body = std::visit([](const auto& m) { return wire::encode(m); }, message);
-  bytes.insert(bytes.end(), body.begin(), body.end());
-  return bytes;
+  wire::MessageWriter out;
+  out.number("type", static_cast<uint32_t>(message.index()));
+  // A writer changes nothing.
+  std::visit([&](auto& m) { fields(out, m); }, const_cast<Any&>(message));
+  return out.take();
 }
 
 template <typename Any>
@@ -215,16 +204,3 @@ Result<ToWorker> receive_from_daemon(int socket) {
 }
 
 }  // namespace rcuda::server
-
-template struct rcuda::wire::Codec<rcuda::server::LedgerMemory>;
-template struct rcuda::wire::Codec<rcuda::server::WorkMemory>;
-template struct rcuda::wire::Codec<rcuda::server::SessionStart>;
-template struct rcuda::wire::Codec<rcuda::server::FurtherSocket>;
-template struct rcuda::wire::Codec<rcuda::server::PeerCall>;
-template struct rcuda::wire::Codec<rcuda::server::ExportCall>;
-template struct rcuda::wire::Codec<rcuda::server::StopRequest>;
-template struct rcuda::wire::Codec<rcuda::server::CleanRequest>;
-template struct rcuda::wire::Codec<rcuda::server::WorkerReady>;
-template struct rcuda::wire::Codec<rcuda::server::StartFailure>;
-template struct rcuda::wire::Codec<rcuda::server::SessionTotals>;
-template struct rcuda::wire::Codec<rcuda::server::WorkerClean>;

@@ -1,6 +1,6 @@
-// The messages between the daemon and its workers. Each is a struct with its fields (Codec), which
-// bound its size, and with a descriptor if it has a member of that name. A receiver accepts no
-// message that lacks its descriptor, or has one too many.
+// The messages between the daemon and its workers. Each is a struct with its fields, which bound
+// its size, and with a descriptor if it has a member of that name. A receiver accepts no message
+// that lacks its descriptor, or has one too many.
 //
 //   to a worker     descriptor                    handled by
 //   LedgerMemory    a Ledger of the session's     worker_process.cpp, before a session
@@ -51,90 +51,68 @@
 namespace rcuda::server {
 
 struct LedgerMemory {
-  static constexpr char kName[] = "ledger";
   UniqueFd descriptor;
 };
 
 struct WorkMemory {
-  static constexpr char kName[] = "work page";
   UniqueFd descriptor;
 };
 
-// `peeked`, here and below: the daemon has read this many bytes of the socket, which are still at
-// its beginning (closer.h). receive_from_daemon() takes them.
 struct SessionStart {
-  static constexpr char kName[] = "session's start";
   SessionGrant grant;
   wire::Hello hello;
   uint8_t token[16] = {};  // for Welcome
-  uint32_t peeked = 0;
+  uint32_t peeked = 0;     // as in PassedSocket
   UniqueFd descriptor{};
 };
 
-struct FurtherSocket {
-  static constexpr char kName[] = "further socket";
-  uint32_t index = 0;  // Attach::index
+template <typename Introduction>
+struct PassedSocket {
+  Introduction introduction;  // the first message on the socket
+  // The daemon has read this many bytes of the socket, which are still at its beginning (closer.h).
+  // receive_from_daemon() takes them.
   uint32_t peeked = 0;
   UniqueFd descriptor{};
 };
-
-struct PeerCall {
-  static constexpr char kName[] = "call of a peer";
-  wire::PeerHello hello;
-  uint32_t peeked = 0;
-  UniqueFd descriptor{};
-};
-
-struct ExportCall {
-  static constexpr char kName[] = "call for an export";
-  wire::ExportQuery query;
-  uint32_t peeked = 0;
-  UniqueFd descriptor{};
-};
+using FurtherSocket = PassedSocket<wire::Attach>;
+using PeerCall = PassedSocket<wire::PeerHello>;
+using ExportCall = PassedSocket<wire::ExportQuery>;
 
 struct StopRequest {
-  static constexpr char kName[] = "request to stop";
   std::string why{};  // this session ends; empty: the server stops
 };
 
 // Asks the worker to make itself clean for another session of the same owner.
-struct CleanRequest {
-  static constexpr char kName[] = "request to be clean";
-};
+struct CleanRequest {};
 
 // The driver and devices of a ready worker, for the daemon's log line and its checks.
 struct WorkerReady {
-  static constexpr char kName[] = "worker's offer";
   std::string driver;  // "CUDA 13.0 by /usr/lib/x86_64-linux-gnu/libcuda.so.1"
   std::vector<wire::ServerStatus::Device> devices;
-  // Of each of the devices: what names it whatever the driver's numbers are (DeviceScope).
+  // Names of each of the devices that do not depend on the driver's numbers (DeviceScope).
   struct Identity {
     std::string uuid, pci_bus_id;
   };
   std::vector<Identity> identities;
-  std::string warning;  // what the worker could not do, which the daemon says once; empty: nothing
+  std::string warning;        // a failure that the daemon logs once; empty: none
   std::string driver_path{};  // of its file
   uint32_t driver_version = 0;
   std::vector<uint32_t> ordinals() const;
 };
 
 struct StartFailure {
-  static constexpr char kName[] = "failed start";
   std::string reason;
   bool lasts = false;  // start_failure.h
 };
 
 // What a worker says of its session when that ends. The daemon believes none of it.
 struct SessionTotals {
-  static constexpr char kName[] = "totals";
   wire::Work work;
   std::string outcome;
   bool awaits_answer = false;  // CleanRequest or StopRequest; otherwise the worker ends
 };
 
-struct WorkerClean {
-  static constexpr char kName[] = "clean worker";
-};
+struct WorkerClean {};
 
 using ToWorker = std::variant<LedgerMemory, WorkMemory, SessionStart, FurtherSocket, PeerCall,
                               ExportCall, StopRequest, CleanRequest>;

@@ -107,7 +107,7 @@ bool DaemonListener::take_message() {
   if (auto* const further = std::get_if<FurtherSocket>(received)) {
     MutexLock lock(mutex_);
     // The daemon passes on one for each index, and few in all.
-    streams_.try_emplace(further->index, std::move(further->descriptor));
+    streams_.try_emplace(further->introduction.index, std::move(further->descriptor));
     changed_.notify_all();
     return true;
   }

@@ -278,16 +278,16 @@ Status WorkerSession::listen() {
 void WorkerSession::called_on(ToWorker caller) {
   MutexLock lock(mutex_);
   if (auto* const call = std::get_if<ExportCall>(&caller)) {
-    if (loop_) loop_->executor().names.answer(call->query, std::move(call->descriptor));
+    if (loop_) loop_->executor().names.answer(call->introduction, std::move(call->descriptor));
     return;
   }
   auto& call = std::get<PeerCall>(caller);
   // Another worker may connect before loop_ is set: the client's end of the Link may be complete
   // before this one, and the client may already have introduced the two workers.
   if (loop_) {
-    loop_->executor().peers.called_on(call.hello, std::move(call.descriptor));
+    loop_->executor().peers.called_on(call.introduction, std::move(call.descriptor));
   } else if (early_.size() < kMostEarlyCallers) {
-    early_.emplace_back(call.hello, std::move(call.descriptor));
+    early_.emplace_back(call.introduction, std::move(call.descriptor));
   }
 }
 

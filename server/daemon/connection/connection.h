@@ -64,7 +64,7 @@ class Connection {
   using Clock = std::chrono::steady_clock;
   using State = ConnectionState;
 
-  // Less than a client waits for an answer, so that it learns why there is none.
+  // Less than a client waits for an answer, so that it learns the reason.
   static constexpr std::chrono::seconds kLongestExamination{4};
 
   // The services outlive the connection.

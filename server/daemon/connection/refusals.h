@@ -1,4 +1,4 @@
-// Refusals: what the log and the audit say of clients that are refused, and how many there were.
+// Refusals: logs and counts the clients that are refused.
 //
 // Strangers must not be able to fill the disk, so only some of their refusals are logged in an
 // interval.

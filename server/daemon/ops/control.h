@@ -1,9 +1,9 @@
-// Control: what operators ask of the server. They end sessions, and drain it: a server that drains
-// takes no new sessions and stops when the last one has ended. A signal drains it too, for the time
-// that the settings allow.
+// Control: executes the requests of operators, who end sessions and drain the server. A server that
+// drains takes no new sessions and stops when the last session has ended. A signal drains it too,
+// for the time that the settings allow.
 //
-// Threads: the daemon's only thread. Blocking: nothing. Errors: kDenied for clients that are no
-// operators.
+// Threads: the daemon's only thread. Blocking: nothing. Errors: kDenied if the client is not an
+// operator.
 #pragma once
 
 #include <chrono>
@@ -36,7 +36,7 @@ class Control {
   bool draining() const { return draining_; }
   // The refusal of a client that wants a session while the server drains.
   Status check_draining() const;
-  // Reads a signal from `stop`. The first one drains the server for as long as the settings say.
+  // Reads a signal from `stop`. The first signal drains the server, if the settings allow a time.
   // Returns false if the server is to stop.
   bool take_signal(int stop);
   // Whether the server drains and is to stop now.

@@ -1,6 +1,5 @@
-// What the daemon says of its GPUs without a session (GpuQuery): what NVML and the first worker
-// know of them, as far as it is the asker's to see and to use. The daemon's only thread; nothing
-// blocks.
+// The daemon's answer to a GpuQuery, which needs no session: the GPUs as NVML and the first worker
+// report them, limited to the asker's processes and quota. The daemon's only thread; nothing blocks.
 #pragma once
 
 #include <chrono>

@@ -218,7 +218,7 @@ bool WorkerPool::attach(const wire::Attach& attach, size_t peeked, UniqueFd sock
     std::optional<wire::AttachToken>& token = worker.attach_tokens[attach.index];
     if (!token || CRYPTO_memcmp(token->data(), attach.token, token->size()) != 0) continue;
     token.reset();
-    return pass_on(worker, FurtherSocket{attach.index, static_cast<uint32_t>(peeked)}, &socket);
+    return pass_on(worker, FurtherSocket{attach, static_cast<uint32_t>(peeked)}, &socket);
   }
   return false;
 }

@@ -85,7 +85,7 @@ TEST_F(WorkerMessagesTest, WhatIsNotAMessageIsRefused) {
   const uint32_t unknown = std::variant_size_v<ToWorker>;
   ASSERT_TRUE(send_with_fds(daemon_.get(), bytes_of(unknown), {}, Deadline::max()).ok());
   EXPECT_EQ(receive_from_daemon(worker_.get()).status().code(), Code::kProtocol);
-  ASSERT_TRUE(send(FurtherSocket{1}, -1).ok());
+  ASSERT_TRUE(send(FurtherSocket(), -1).ok());
   EXPECT_EQ(receive_from_daemon(worker_.get()).status().code(), Code::kProtocol);
   ASSERT_TRUE(send(StopRequest(), passed_.get()).ok());
   EXPECT_EQ(receive_from_daemon(worker_.get()).status().code(), Code::kProtocol);

@@ -116,14 +116,14 @@ TEST(AuditTest, AFileThatCannotBeWrittenIsNamed) {
 
 TEST(AuditTest, WhatAWorkerSaysIsCheckedAndBounded) {
   const SessionTotals totals{{{1, 2, 3}}, std::string(5000, 'x')};
-  const std::vector<std::byte> body = wire::encode(totals);
-  const Result<SessionTotals> decoded = wire::decode<SessionTotals>(body);
-  ASSERT_TRUE(decoded.ok());
-  EXPECT_EQ(decoded->work.counts, totals.work.counts);
-  EXPECT_EQ(decoded->outcome.size(), 1024u);
-  for (size_t bytes = 0; bytes < 40; ++bytes) {
-    const std::vector<std::byte> cut(body.begin(), body.begin() + static_cast<ptrdiff_t>(bytes));
-    EXPECT_FALSE(wire::decode<SessionTotals>(cut).ok()) << bytes;
+  const std::vector<std::byte> bytes = encode_message(ToDaemon(totals));
+  const Result<ToDaemon> message = decode_message<ToDaemon>(bytes);
+  ASSERT_TRUE(message.ok());
+  const auto& decoded = std::get<SessionTotals>(*message);
+  EXPECT_EQ(decoded.work.counts, totals.work.counts);
+  EXPECT_EQ(decoded.outcome.size(), 1024u);
+  for (size_t count = 0; count < 40; ++count) {
+    EXPECT_FALSE(decode_message<ToDaemon>(std::span(bytes).first(count)).ok()) << count;
   }
 }
 
