@@ -10,7 +10,7 @@
 //  4. The engine makes calls that may wait for the device only in a pause. kHolds begins when no
 //     stream is held. Once it has been requested, a command that would hold a stream waits until
 //     the pause is over. kWork begins when, in addition, the program's work has ended. It delays no
-//     command before it begins. Exception: v1 registers the memory of its copy without a pause,
+//     command before it begins. Exception: memory is registered for its copy without a pause,
 //     because the copy may hold a stream, and then no pause begins. Registering GPU memory is not
 //     known to wait for work (communication libraries do it while kernels run). The prober, which
 //     holds no stream, takes a pause all the same.

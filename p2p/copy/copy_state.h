@@ -1,9 +1,9 @@
 // CopyState: the states of an outgoing copy, and every transition between them (after()).
 //
 //   Announced --client's half--> Waiting --stream reached--> Reached --planned--> Planned
-//   Planned --want--> Asking --Target--> Sending           (v1: the destination is registered)
+//   Planned --want--> Asking --Target--> Sending           (the destination is registered)
 //   Planned --chunks--> Sending --all sent--> Sent         (staged)
-//   Planned --pull--> Pulling                              (ipc: the receiver maps the source)
+//   Planned --pull--> Pulling                              (mapped: the receiver maps the source)
 //   Pulling --Target, refused--> Sending                   (mapping failed: the copy is staged)
 //   Planned --nothing to copy--> Sent
 //   Sending, Sent, Pulling --Done--> Done
@@ -29,7 +29,7 @@ enum class CopyState : uint8_t {
   kWaiting,    // waits for the Link and for the source's stream
   kReached,    // waits for the end of the Link's probes, then for a plan
   kPlanned,    // if staged: waits for the destination's stream
-  kAsking,     // v1: waits for the registration of the destination
+  kAsking,     // registered: waits for the registration of the destination
   kSending,    // chunks are copied out, transferred, announced and consumed
   kSent,       // every chunk has been sent, or there is none; waits for Done
   kPulling,    // the receiver maps the source and copies; waits for Done

@@ -1,8 +1,8 @@
 // IncomingState: the states of an incoming copy, and every transition between them (after()).
 //
 //   Announced --client's half--> Waiting --stream reached--> Ready
-//   Ready --Target with a region--> Offered                (v1: the destination is registered)
-//   Ready --source mapped--> Pulling                       (ipc)
+//   Ready --Target with a region--> Offered                (the destination is registered)
+//   Ready --source mapped--> Pulling                       (mapped)
 //   Ready, Offered --chunk--> Landing                      (also after a refused Want or Pull)
 //   Landing, Pulling --Done--> Done
 //
@@ -26,7 +26,7 @@ enum class IncomingState : uint8_t {
   kAnnounced,  // the sender's half is known; waits for the client's half
   kWaiting,    // waits for the Link and for the destination's stream
   kReady,      // waits for the sender's choice: chunks, Want or Pull
-  kOffered,    // v1: the sender has the destination's region; waits for its chunk
+  kOffered,    // registered: the sender has the destination's region; waits for its chunk
   kLanding,    // chunks are copied in
   kPulling,    // the source is mapped and is being copied
   kDone,       // everything is at its destination; Done has been sent

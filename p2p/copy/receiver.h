@@ -6,7 +6,7 @@
 // Chunks may arrive before the client's half; they wait in the inbox. A copy that fails lets
 // transfers in progress end and sends Done with the error. It is forgotten when the sender's Abort
 // and everything that the sender had sent have arrived. Used only by the engine thread. Nothing
-// blocks except registering memory (v1) and mapping and unmapping it (ipc).
+// blocks except registering, mapping and unmapping memory.
 #pragma once
 
 #include <array>
@@ -72,7 +72,7 @@ class Receiver {
     Choice choice = Choice::kNone;
     PullMessage pull;                                         // kPull
     std::optional<Handle> mapped;                             // kPull: the mapping in use
-    transport::RegionId target = transport::RegionId::kNone;  // v1: the destination, registered
+    transport::RegionId target = transport::RegionId::kNone;  // the destination, if registered
     std::deque<ChunkMessage> arrived;                         // announced; not yet being copied in
     std::deque<Landing> landing;
     uint64_t next = 0;         // packed offset of the next chunk to be announced

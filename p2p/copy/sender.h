@@ -9,7 +9,7 @@
 // A copy that fails starts nothing more, lets transfers in progress end, and sends Abort. It is
 // over when Done has arrived and the receiver has consumed everything that it was sent. Then its
 // slots are free. If the peer is lost, no Done is needed. Used only by the engine thread. Nothing
-// blocks except registering the source (v1), and the transfer (p2p/staging/path.h).
+// blocks except registering the source, and the transfer (p2p/staging/path.h).
 #pragma once
 
 #include <cstdint>
@@ -102,7 +102,7 @@ class Sender {
     Path* path = nullptr;
     std::unique_ptr<DirectPath> direct;
     ExportedMemory exported;                                   // ipc: the source
-    transport::RegionId exposed = transport::RegionId::kNone;  // v1: the source, registered
+    transport::RegionId exposed = transport::RegionId::kNone;  // the source, if registered
     uint64_t total = 0;
     uint64_t next = 0;          // packed bytes started so far
     std::deque<Chunk> flight;   // chunks [gone, gone + size)

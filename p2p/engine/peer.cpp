@@ -261,7 +261,7 @@ Status Peer::on_signal(const SignalMessage& message) {
 
 Status Peer::on_forgotten(const ForgottenMessage& message) {
   const auto found = forgetting_.find(message.request);
-  if (found == forgetting_.end()) return {Code::kProtocol, "Forgotten what was not asked"};
+  if (found == forgetting_.end()) return {Code::kProtocol, "Forgotten for an unknown request"};
   const std::function<void()> done = std::move(found->second);
   forgetting_.erase(found);
   done();

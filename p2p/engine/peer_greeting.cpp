@@ -75,7 +75,7 @@ Status Peer::send_offer() {
         device.inbox_region = static_cast<uint64_t>(exposed->id);
         device.inbox_bytes = inbox.bytes();
       } else {
-        RCUDA_INFO("GPUDirect is not to be had on device %u: %s", i,
+        RCUDA_INFO("GPUDirect is unavailable on device %u: %s", i,
                    exposed.status().message().c_str());
       }
     }
@@ -100,7 +100,7 @@ Status Peer::on_offer(const OfferMessage& message) {
     good = text_ends(device.uuid) &&
            (device.inbox_region == 0 ? device.inbox_bytes == 0 : is_inbox_size(device.inbox_bytes));
   }
-  if (!good) return {Code::kProtocol, "an Offer that cannot be"};
+  if (!good) return {Code::kProtocol, "invalid Offer"};
   link_->offer = message;
   due_ = Due::kOpen;
   return {};

@@ -159,7 +159,7 @@ Status Peer::on_probed(const ProbedMessage& message) {
   }
   if (probes_.empty() || probes_.front().stage != GpudirectProbe::Stage::kAsked ||
       probes_.front().device != own || probes_.front().peer_device != theirs) {
-    return {Code::kProtocol, "the answer to a probe that was not asked"};
+    return {Code::kProtocol, "Probed without a probe"};
   }
   probes_.front().stage = GpudirectProbe::Stage::kOver;
   if (message.proven == Proven::kGpudirect) {

@@ -14,7 +14,7 @@ namespace rcuda::p2p {
 Result<Nonce> make_nonce() {
   Nonce nonce;
   if (RAND_bytes(reinterpret_cast<unsigned char*>(nonce.data()), nonce.size()) != 1) {
-    return Status(Code::kInternal, "no random numbers to be had");
+    return Status(Code::kInternal, "random numbers are unavailable");
   }
   return nonce;
 }

@@ -6,8 +6,8 @@
 //             Chunk ...                       Consumed ...  cumulative; slots are free again
 //                                             Done          the copy is over, well or not
 //             Abort, its last message: the sender has failed, or has received Done with an error
-//   v1        Want -> Target, then one Chunk
-//   ipc       Pull instead of chunks; or Pull -> Target that refuses, then chunks
+//   direct    Want -> Target, then one Chunk
+//   mapped    Pull instead of chunks; or Pull -> Target that refuses, then chunks
 //   failure   Abort and Done with an error, in either order, and Consumed for everything sent
 // Events      Signal. Memory: Forget -> Forgotten. Measuring: Echo -> Echoed, Leg.
 //

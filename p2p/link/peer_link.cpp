@@ -63,7 +63,7 @@ Status PeerLink::make_receiving_side() {
     const auto exposed = expose_device_memory(environment.ops, *link, static_cast<int>(device),
                                               out->address(), size, For::kThisSide);
     if (!exposed) {
-      RCUDA_INFO("GPUDirect is not to be had on device %zu: %s", device,
+      RCUDA_INFO("GPUDirect is unavailable on device %zu: %s", device,
                  exposed.status().message().c_str());
       continue;
     }

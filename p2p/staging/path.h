@@ -5,7 +5,7 @@
 //           bytes need no transport
 //   wire    the copy-out writes into this side's outbox; Link::write moves it to the peer's inbox,
 //           over tcp or verbs. With GPUDirect both are in GPU memory
-//   direct  no copy-out: Link::write moves the bytes from the source to the destination (v1)
+//   direct  no copy-out: Link::write moves the bytes from the source to the destination
 //
 // Copies share a path, and paths share arenas (two GPUs of a sender write into one inbox).
 // reserve() limits the bytes in flight. Arenas and Link outlive the path. Only the engine thread
@@ -25,7 +25,7 @@ namespace rcuda::p2p {
 enum class Where : uint32_t {
   kHostInbox = 1,    // in the receiver's pinned inbox
   kDeviceInbox = 2,  // in the receiver's inbox in GPU memory
-  kTarget = 3,       // at their destination (v1)
+  kTarget = 3,       // at their destination (registered)
 };
 
 // Room for one chunk at both ends.
