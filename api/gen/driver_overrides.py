@@ -33,7 +33,7 @@ PROPERTIES = {"address", "again", "books", "bytes", "check", "done", "ends", "fi
 
 
 def load(path, toolkit):
-    """Name of a list -> {function: properties, or None for a handwritten one}, for functions of this toolkit."""
+    """Name of a list -> {function: properties, or None for a handwritten one}, for functions."""
     with open(path, "rb") as file:
         raw = tomllib.load(file)
     lists = {}
@@ -44,8 +44,14 @@ def load(path, toolkit):
         for function, row in rows.items():
             if unknown := set(row) - PROPERTIES:
                 raise TableError(f"{path.name}: {function}: {', '.join(unknown)}")
+            if function in entries:
+                raise TableError(f"{path.name}: {function} has a row and is handwritten")
+            if "undo" in row and not {"address", "check"} & set(row):
+                raise TableError(f"{path.name}: {function}: undo without address or check")
             entries[function] = row
-        lists[name] = {f: row for f, row in entries.items() if f in toolkit.prototypes}
+        if missing := set(entries) - set(toolkit.prototypes):
+            raise TableError(f"{path.name}: {name}: cuda.h has no {', '.join(sorted(missing))}")
+        lists[name] = entries
     return lists
 
 

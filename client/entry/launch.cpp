@@ -210,7 +210,6 @@ CUresult launch_kernel(CUfunction function, const LaunchShape& shape, CUstream s
                        unsigned attribute_count = 0) {
   RCUDA_ASSIGN_OR_RETURN(const Route context, find_work_route(stream));
   RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream, context));
-  pace(route);
   LaunchCommand command(route);
   wire::LaunchBody& body = command.body;
   CUresult result = check(function, shape, cooperative, attribute_count, &command);
@@ -221,6 +220,7 @@ CUresult launch_kernel(CUfunction function, const LaunchShape& shape, CUstream s
     invalidate_capture(stream);
     return result;
   }
+  pace(route);
   body.function = command.callable.info->id;
   body.is_kernel = command.callable.is_kernel;
   body.cooperative = cooperative;

@@ -64,8 +64,8 @@ CUresult check_location(const CUmemLocation& location) {
 }
 
 // Kernels of all sessions can reach memory in place. Over a medium that shares pages, nothing is
-// sent for it, and both sides see each other's writes at once, where memory in the worker would be
-// fetched after each wait.
+// sent for it, and both sides see each other's writes at once. Memory in the worker would be fetched
+// after each wait.
 bool is_in_worker() {
   const auto& sessions = Process::get().sessions();
   return sessions.size() == 1 && !sessions.front()->traits().shares_pages;

@@ -57,7 +57,7 @@ struct Pull {
   std::shared_ptr<Mirror> mirror;
   CUresult result = CUDA_SUCCESS;
   uint64_t version = 0;  // of the mirror, before the worker was asked
-  // Of what was fetched, or is about to be. Absent for memory that the question does not name.
+  // Of what was fetched, or is about to be. Stays so if an answer does not name the memory.
   wire::MirrorState state{UINT64_MAX, 0};
   std::optional<MirrorNews> news;  // has the GPU's changes, instead of the mirror's `unfetched`
 };

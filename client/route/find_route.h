@@ -48,7 +48,8 @@ CudaResult<StreamRoute> find_stream_route(CUstream stream);
 // The same stream for commands that run in the context of `route`. CUDA_ERROR_INVALID_HANDLE if the
 // stream belongs to another session; the legacy default stream is that of the route's context.
 CudaResult<StreamRoute> find_stream_route(CUstream stream, const Route& route);
-// find_stream_route(stream), then pace(): for calls that send work to the stream.
+// find_stream_route(stream), then pace(): for calls that send work to the stream. Blocks while the
+// stream's queue is full.
 CudaResult<StreamRoute> find_paced_stream(CUstream stream);
 // The worker that owns an address. If no worker owns it: the current context.
 CudaResult<Route> find_address_route(CUdeviceptr address);

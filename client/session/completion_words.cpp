@@ -32,7 +32,7 @@ Word CompletionWords::acquire() {
       if (const auto word = take(for_waits_)) return *word;
       if (const auto word = take(spare_)) return *word;
     }
-    const CancellationOff off;  // callers that have a word are in a wait that must finish
+    const CancellationOff off;  // the wait that this word is for must finish
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
 }

@@ -49,6 +49,7 @@ class AsyncLookup {
 
   // The key must not be asked already.
   Status ask(const Key& key, Question question) {
+    if (!state_->event) return Status(Code::kOutOfMemory, "no descriptor for answers (ulimit -n)");
     MutexLock lock(state_->mutex);
     if (state_->threads < state_->most_at_once) {
       std::thread thread;
@@ -120,10 +121,11 @@ class AsyncLookup {
   static void work(State& state) {
     MutexLock lock(state.mutex);
     while (!state.asked.empty()) {
-      const auto [key, question] = std::move(state.asked.front());
+      auto [key, question] = std::move(state.asked.front());
       state.asked.pop_front();
       lock.unlock();
       Answer answer = question();
+      question = nullptr;  // what it holds ends without the mutex
       lock.lock();
       const auto found = state.answers.find(key);
       if (found == state.answers.end()) continue;  // forgotten

@@ -9,9 +9,9 @@
 //     detached        one for each question: accounts, MUNGE (AsyncLookup), NVML (gpu_monitor.h)
 //   closer          Forked by the daemon before it has threads and secrets, on kernels before 6.16.
 //                   An orphan without privileges, which ends when the daemon does (closer.h).
-//   worker          Started by the daemon from /proc/self/exe with the hidden option --worker, so
-//   it
-//                   has a fresh address space: some that wait idle, or for a client that waits.
+//   worker          Started by the daemon from /proc/self/exe with the hidden option --worker,
+//                   so it has a fresh address space. Some wait idle; others are started for a
+//                   client that waits.
 //                   Has the daemon's rights until it has a session. Then it becomes the session's
 //                   user, and can start neither programs nor processes (isolation.h), before it
 //                   reads anything of the client. Contexts, faults and addresses of the session

@@ -30,8 +30,8 @@ bool is_client_library(const std::string& path) {
 }
 
 std::string executable_folder() {
-  const std::string path = real_path(executable_path());
-  return path.substr(0, path.rfind('/'));
+  // Also of a binary that an upgrade has replaced: its path then ends with " (deleted)".
+  return executable_path().substr(0, executable_path().rfind('/'));
 }
 
 // Searches relative to this binary, in an installed tree and in a build folder.
@@ -77,7 +77,7 @@ Status cannot_init(const LoadedDriver& driver, CUresult result) {
 Result<LoadedDriver> try_driver(const std::string& path) {
   LoadedDriver driver;
   if (const Status loaded = api::load(&driver.table, path.c_str()); !loaded.ok()) {
-    return Status(loaded.code(), loaded.context() +
+    return Status(Code::kNotFound, loaded.context() +
                                      " (install the driver on the server's machine, or correct "
                                      "RCUDA_DRIVER there)");
   }
@@ -129,7 +129,7 @@ Result<LoadedDriver> load_driver(const std::string& choice) {
   if (choice != "auto") return try_driver(choice);
   Result<LoadedDriver> nvidia = try_driver("libcuda.so.1");
   if (nvidia.ok() || softgpu.empty()) return nvidia;
-  if (nvidia.status().code() == Code::kUnsupported) return nvidia;  // too old
+  if (nvidia.status().code() == Code::kUnsupported) return nvidia;  // a driver that is too old
   RCUDA_DEBUG("no usable NVIDIA driver (%s): softgpu serves", nvidia.status().message().c_str());
   return try_driver(softgpu);
 }

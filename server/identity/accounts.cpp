@@ -53,14 +53,20 @@ Result<Account> look_up_account(const AccountKey& key) {
 
 std::optional<Result<Account>> Accounts::find(const AccountKey& key, Clock::time_point now) {
   for (auto& [asked, answer] : lookups_.take_all()) {
-    const auto until = now + (answer.ok() ? Clock::duration(kKeepAccount) : kKeepError);
     if (kept_.size() >= kMostKept) kept_.clear();
-    kept_.insert_or_assign(asked, Kept{std::move(answer), until});
+    kept_.insert_or_assign(asked, std::move(answer));
   }
-  const auto found = kept_.find(key);
-  if (found != kept_.end() && now < found->second.until) return found->second.answer;
+  if (const auto found = kept_.find(key); found != kept_.end()) {
+    const Answer& answer = found->second;
+    // From its time on, however late it is asked for.
+    const auto keep = answer.account.ok() ? Clock::duration(kKeepAccount) : kKeepError;
+    if (now < answer.at + keep) return answer.account;
+  }
   if (lookups_.is_asked(key)) return std::nullopt;
-  Status asked = lookups_.ask(key, [look_up = look_up_, key] { return look_up(key); });
+  Status asked = lookups_.ask(key, [look_up = look_up_, key] {
+    Result<Account> account = look_up(key);
+    return Answer{std::move(account), Clock::now()};
+  });
   if (asked.ok()) return std::nullopt;
   return Result<Account>(std::move(asked).with_context("looking up " + text_of(key)));
 }

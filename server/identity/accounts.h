@@ -56,14 +56,14 @@ class Accounts {
   void acknowledge() { lookups_.acknowledge(); }
 
  private:
-  struct Kept {
-    Result<Account> answer;
-    Clock::time_point until;
+  struct Answer {
+    Result<Account> account;
+    Clock::time_point at;  // when the name service answered
   };
 
   const LookUp look_up_;
-  AsyncLookup<AccountKey, Result<Account>> lookups_;
-  std::map<AccountKey, Kept> kept_;
+  AsyncLookup<AccountKey, Answer> lookups_;
+  std::map<AccountKey, Answer> kept_;
 };
 
 }  // namespace rcuda::server

@@ -37,7 +37,7 @@ struct SessionGrant {
   // Limits of the process, where no cgroup limits the session; 0: none.
   uint64_t most_data_bytes = 0;
   uint64_t most_processes = 0;        // of the user, threads included
-  std::vector<Allowance> allowances;  // their Ledgers travel in kLedger messages, in this order
+  std::vector<Allowance> allowances;  // each with a LedgerMemory message, in this order
   SessionLimits limits;
 };
 

@@ -1,10 +1,10 @@
 // DaemonListener: receives the daemon's messages while a session begins and runs: further sockets
-// of the client, sockets of other workers, and the order to stop. It also notices the daemon's
-// death, and, while the session begins, that of the client.
+// of the client, sockets of other workers, lookups of exports, and the request to stop. It also
+// notices the daemon's death, and, while the session begins, that of the client.
 //
-// Threads: one of its own, from start() to the destructor. It calls `caller`, for kPeer and
-// kLookup, and at most once `stop`. Blocking: wait_for_stream(), until the deadline. Errors:
-// start() fails if the thread cannot be started.
+// Threads: one of its own, from start() to the destructor. It calls `caller`, for sockets of other
+// workers and lookups, and at most once `stop`. Blocking: wait_for_stream(), until the deadline.
+// Errors: start() fails if the thread cannot be started.
 #pragma once
 
 #include <chrono>

@@ -6,8 +6,8 @@
 // What a client leaves behind ends with the process, unless all of it can be destroyed
 // (worker_session.h); then the worker waits for the next session.
 // Threads: the process's main thread. Blocking: until no session follows, or until the daemon has
-// died or sends kStop. Errors: a worker that cannot start reports the reason to the daemon and
-// exits with status 2.
+// died or sends a StopRequest. Errors: a worker that cannot start reports the reason to the daemon
+// and exits with status 2.
 #pragma once
 
 #include <cstdint>

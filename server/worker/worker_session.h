@@ -2,10 +2,11 @@
 // the worker is clean again.
 //
 // Its phases, each a function of that name:
-//   become_user    makes the process the session's user (isolation.h); only before the first
-//   session check_request  checks the client's request and makes the Welcome listen         starts
-//   to listen to the daemon: further sockets of the client, other workers,
-//                  StopRequest
+//   become_user    makes the process the session's user (isolation.h); only before the
+//                  first session
+//   check_request  checks the client's request and makes the Welcome
+//   listen         starts to listen to the daemon: further sockets of the client, other
+//                  workers, StopRequest
 //   connect        sends the Welcome and makes the Link
 //   prepare        makes the image cache and the capture of output
 //   run            runs the executor's loop, under the EndWatch

@@ -104,8 +104,8 @@ Result<wire::ControlAnswer> control(const Server& server, const wire::ControlReq
                                          wire::encode(request), wire::MessageType::kControlAnswer);
 }
 
-// Sends an order that is done when the server has answered.
-int order(const std::string& name, const wire::ControlRequest& request) {
+// Sends a request that is done when the server has answered.
+int send_request(const std::string& name, const wire::ControlRequest& request) {
   const auto answer = control(servers_of({name}).front(), request);
   return answer.ok() ? 0 : fail(answer.status());
 }
@@ -184,9 +184,9 @@ int start(int argc, char** argv) {
   if (const std::optional<int> status = line.parse(argc, argv)) return *status;
   if (top_command.is_chosen()) return top(names, seconds, rounds);
   if (topology_command.is_chosen()) return topology(names, !no_measure);
-  if (end_command.is_chosen()) return order(name, {ControlOperation::kEnd, worker});
+  if (end_command.is_chosen()) return send_request(name, {ControlOperation::kEnd, worker});
   if (drain_command.is_chosen()) return drain(name, !no_wait);
-  if (resume_command.is_chosen()) return order(name, {ControlOperation::kResume, 0});
+  if (resume_command.is_chosen()) return send_request(name, {ControlOperation::kResume, 0});
   return show(names, as_json);
 }
 

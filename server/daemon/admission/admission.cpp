@@ -147,7 +147,7 @@ Admission::Applicant::~Applicant() {
 }
 
 Result<std::unique_ptr<Admission::Permit>> Admission::Applicant::take() {
-  if (!permit_) return lease_;
+  if (!permit_) return obstacle_;
   if (needs_ledger(session_.allowance)) {
     Result<Ledger> ledger = Ledger::make();
     if (!ledger.ok()) return ledger.status();
@@ -159,7 +159,7 @@ Result<std::unique_ptr<Admission::Permit>> Admission::Applicant::take() {
 }
 
 std::string Admission::Applicant::reason() const {
-  if (!lease_.ok()) return lease_.context();
+  if (!obstacle_.ok()) return obstacle_.context();
   if (!behind_) return lacks_->shortage(count());
   return "clients that came earlier wait for more devices of " + lacks_->limits.allowance.of +
          " (" + lacks_->limits.devices.rule + ")";
@@ -174,7 +174,7 @@ Status Admission::Applicant::timeout(std::chrono::milliseconds waited) const {
   std::string text =
       "it waited " + std::to_string(std::chrono::ceil<std::chrono::seconds>(waited).count()) +
       " s (RCUDA_WAIT) and is in place " + std::to_string(place()) + ": " + reason();
-  if (lease_.ok()) text += ": wait longer, or " + remedy();
+  if (obstacle_.ok()) text += ": wait longer, or " + remedy();
   return Status(Code::kTimeout, std::move(text));
 }
 
@@ -243,7 +243,7 @@ Result<std::unique_ptr<Admission::Applicant>> Admission::apply(const Identity& u
   queue_.push_back(applicant.get());
   review();
   if (applicant->is_decided()) return applicant;
-  if (!may_wait && !applicant->lease_.ok()) return applicant->lease_;
+  if (!may_wait && !applicant->obstacle_.ok()) return applicant->obstacle_;
   if (!may_wait) {
     return Status(Code::kUnavailable, applicant->reason() +
                                           ": wait for a session to end (RCUDA_WAIT=60s does), or " +
@@ -339,8 +339,8 @@ void Admission::review() {
 }
 
 bool Admission::waits_for_lease(Applicant& applicant, std::map<uint32_t, size_t>* ahead) const {
-  applicant.lease_ = check_devices(applicant.devices_, applicant.lease_id_);
-  if (applicant.lease_.ok()) return false;
+  applicant.obstacle_ = check_devices(applicant.devices_, applicant.lease_id_);
+  if (applicant.obstacle_.ok()) return false;
   size_t most = 0;
   for (const uint32_t device : applicant.devices_) most = std::max(most, (*ahead)[device]++);
   applicant.place_ = most + 1;

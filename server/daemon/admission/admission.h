@@ -97,7 +97,7 @@ class Admission {
     Applicant& operator=(const Applicant&) = delete;
 
     // Whether it waits no more: take() returns its permit, or why it gets none.
-    bool is_decided() const { return permit_ != nullptr || lease_.code() == Code::kDenied; }
+    bool is_decided() const { return permit_ != nullptr || obstacle_.code() == Code::kDenied; }
     // Fails if its lease has ended, or if the session's Ledger cannot be made.
     Result<std::unique_ptr<Permit>> take();
 
@@ -117,7 +117,7 @@ class Admission {
     Admission* admission_ = nullptr;
     std::vector<uint32_t> devices_;  // in ascending order
     std::string lease_id_;           // that it brings; empty: none
-    Status lease_;                   // kUnavailable: leases of others keep its devices
+    Status obstacle_;                   // kUnavailable: leases of others keep its devices
     SessionRules session_;
     std::vector<AccountPointer> accounts_;  // the server's first, then the user's
     std::unique_ptr<Permit> permit_;

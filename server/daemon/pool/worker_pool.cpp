@@ -135,12 +135,12 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
   for (Worker* const worker : idle_for(client)) {
     const Status sent =
         send_session(worker->control.get(), message, permit->get(), *work, socket->get());
-    if (sent.code() == Code::kInvalidArgument) return sent;
     if (!sent.ok()) {
       // It has just died, or does not read. It may have got a part of the session.
       RCUDA_WARN("worker %d took no session and is ended: %s", worker->pid, sent.message().c_str());
       ::kill(worker->pid, SIGKILL);
       enter(*worker, State::kStopping);
+      if (sent.code() == Code::kInvalidArgument) return sent;  // no worker could take it
       continue;
     }
     socket->reset();
@@ -404,6 +404,12 @@ void WorkerPool::read_start(Worker& worker, ToDaemon message) {
 bool WorkerPool::reap(Worker& worker) {
   int status = 0;
   const bool reaped = ::waitpid(worker.pid, &status, WNOHANG) != 0;
+  // A debugger gets the status first, and mostly passes it on at once.
+  if (!reaped && !worker.is(State::kEnded)) {
+    const Clock::time_point now = Clock::now();
+    if (!worker.held_since) worker.held_since = now;
+    if (now < *worker.held_since + kCollectPause) return false;
+  }
   if (!worker.is(State::kEnded)) handle_end(worker, reaped ? std::optional(status) : std::nullopt);
   worker.look_at = Clock::now() + kCollectPause;
   return reaped;

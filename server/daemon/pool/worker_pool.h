@@ -193,6 +193,7 @@ class WorkerPool {
     uint32_t index = 0;                   // Hello::worker
     // When to act without an event. Busy: to enforce limits of time. Ended: to call waitpid().
     Clock::time_point look_at{};
+    std::optional<Clock::time_point> held_since;  // it has ended, and a debugger has its status
     std::optional<Clock::time_point> kill_at;  // its session, or the cleaning, should have ended
     std::string fallback;                      // Hello::fallback
     std::string ended_by;                      // the daemon's reason, for the audit

@@ -87,7 +87,7 @@ Base WorkerPool::choose_base(const wire::Hello* hello) const {
       }
     }
     if (best) return *best;
-    if (doublings == 0) return {bases_.at(0), 0};  // Daemon::check() refuses such a client
+    if (doublings == 0) return {bases_.at(0), 0};  // check_hello() refuses such a client
   }
 }
 

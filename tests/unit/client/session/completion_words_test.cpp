@@ -43,6 +43,7 @@ TEST(CompletionWords, ACancelledThreadStillGetsItsWord) {
     taken = true;
   });
   ::pthread_cancel(thread.native_handle());
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // acquire() finds no word yet
   words.release({3, 0});
   thread.join();
   EXPECT_TRUE(taken);

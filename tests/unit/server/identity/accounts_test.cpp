@@ -72,6 +72,16 @@ TEST(AccountsTest, AnAnswerIsWaitedForByNobodyAndKept) {
   EXPECT_FALSE(accounts.find(uid_t{5}, Clock::now() + std::chrono::hours(1))) << "it has expired";
 }
 
+TEST(AccountsTest, AnAnswerThatIsCollectedLateIsAsOldAsItIs) {
+  const auto service = std::make_shared<SlowService>();
+  Accounts accounts(by(service));
+  EXPECT_FALSE(accounts.find(uid_t{5}, Clock::now()));
+  service->answer();
+  pollfd item{accounts.descriptor(), POLLIN, 0};
+  ASSERT_EQ(::poll(&item, 1, 60'000), 1);
+  EXPECT_FALSE(accounts.find(uid_t{5}, Clock::now() + std::chrono::hours(1)));
+}
+
 TEST(AccountsTest, AServiceThatHangsKeepsFewThreads) {
   const auto service = std::make_shared<SlowService>();
   {
