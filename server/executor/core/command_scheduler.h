@@ -2,15 +2,15 @@
 //
 //   now        almost always
 //   held back  may_start() is false: the command, and those after it, wait in front of the
-//   executor.
-//              A copy waits for its share of a limited bandwidth (CopyPace). While a stream is held
-//              for a peer worker, a command waits in which a driver may wait for the device
-//              (allocations; loading code, also by the first launch of a kernel; ...): in that call
-//              the driver would block the engine, which has to end the copy that holds the stream
-//   postponed  must_postpone() is true: only the client thread that made the call waits. The driver
-//   would
-//              block its caller until the device is idle, so the command runs when the device is
-//              idle (DeviceWaits) and peer workers have released the memory that it frees
+//              executor. A copy waits for its share of a limited bandwidth (CopyPace). While a
+//              stream is held for a peer worker, a command waits in which a driver may wait for
+//              the device (allocations; loading code, also by the first launch of a kernel; ...):
+//              in that call the driver would block the engine, which has to end the copy that
+//              holds the stream
+//   postponed  must_postpone() is true: only the client thread that made the call waits. The
+//              driver would block its caller until the device is idle, so the command runs when
+//              the device is idle (DeviceWaits) and peer workers have released the memory that it
+//              frees
 //
 // While a stream is held, commands that only queue work may run, but only a bounded number of them:
 // the queues behind a held stream are finite, and the streams of a device share few of them. Work
@@ -86,7 +86,7 @@ class CommandScheduler {
            parts_.objects.make_current(header.context) == CUDA_SUCCESS &&
            parts_.objects.current_context();
   }
-  // Postpones the call. `carry_out` runs in a job (Jobs).
+  // Postpones the call. `carry_out` runs in a job (Jobs), or between two commands.
   void postpone(const wire::CommandHeader& header, std::span<const std::byte> body,
                 std::function<void(std::span<const std::byte> body)> carry_out);
 

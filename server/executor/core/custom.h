@@ -18,6 +18,8 @@
 //                          have arrived, a second at most (Transfers::begin_acknowledging())
 //   the first use of an    until copies to the client that are under way have arrived, a second at
 //   exported name          most (RegionPuts::await_marks()), with the lock of the names held
+//   HostExpose, Copy with  for the registration of memory with the adapter (about 15 ms for 256 MB)
+//   GPUDirect
 //   ImageChunk, the last   for the hash (about 1 GB/s) and for writing the file
 //   ModuleLoad and other   as long as the driver needs for a call in which it does not wait for the
 //   calls of the driver    device

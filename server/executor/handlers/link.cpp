@@ -51,6 +51,7 @@ CUresult serve_rcuda_link_add(ModuleServices& services, CUlinkState state, CUjit
   std::memcpy(hash.data(), sha256, hash.size());
   const ImagePointer input = services.images.find(hash);
   if (!input) return CUDA_ERROR_INVALID_VALUE;
+  services.images.note_use(hash);
   JitOptions read(0, 0);
   RCUDA_RETURN_IF_CUDA_ERROR(read_options(count, options, values, &read));
   // The driver trusts the sizes in an image's headers.

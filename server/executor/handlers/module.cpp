@@ -86,14 +86,17 @@ HandlerResult load(ModuleServices& services, const Command& command,
   }
   auto loaded = std::make_shared<ImageStore::Loaded>();
   std::vector<ImagePointer> images;
+  std::vector<Sha256> hashes;
   for (uint32_t i = 0; i < body.image_count; ++i) {
     uint8_t hash[32];
     if (!in.read(&hash)) return kMalformed;
-    ImagePointer image = services.images.find(hash_of(hash));
+    hashes.push_back(hash_of(hash));
+    ImagePointer image = services.images.find(hashes.back());
     // A client that has just asked for the image may not have sent it yet, and sends this again.
     if (!image) return done(CUDA_ERROR_NOT_READY);
     images.push_back(std::move(image));
   }
+  for (const Sha256& hash : hashes) services.images.note_use(hash);
   // The logs share the reply's slot with their sizes.
   const size_t room = command.target.capacity() - sizeof(wire::JitLogs);
   const size_t info_bytes = std::min<size_t>(body.info_log_bytes, room / 2);
@@ -197,8 +200,10 @@ void unbind_parts(SessionObjects& objects, wire::ObjectId module) {
 CUresult serve_cuModuleUnload(ModuleServices& services, CUmodule hmod) {
   const wire::ObjectId id = services.objects.of(wire::Kind::kModule).id_of(hmod);
   unbind_parts(services.objects, id);
-  return unload_when_idle(services, services.driver.cuModuleUnload, hmod,
-                          services.images.release(wire::Kind::kModule, id));
+  const CUresult result = unload_when_idle(services, services.driver.cuModuleUnload, hmod,
+                                           services.images.release(wire::Kind::kModule, id));
+  drop_unused_images(services);
+  return result;
 }
 
 CUresult serve_cuLibraryUnload(ModuleServices& services, CUlibrary library) {
@@ -213,8 +218,10 @@ CUresult serve_cuLibraryUnload(ModuleServices& services, CUlibrary library) {
   for (const wire::Kind kind : {wire::Kind::kKernel, wire::Kind::kFunction, wire::Kind::kModule}) {
     objects.of(kind).unbind_owned(wire::Kind::kLibrary, id);
   }
-  return unload_when_idle(services, services.driver.cuLibraryUnload, library,
-                          services.images.release(wire::Kind::kLibrary, id));
+  const CUresult result = unload_when_idle(services, services.driver.cuLibraryUnload, library,
+                                           services.images.release(wire::Kind::kLibrary, id));
+  drop_unused_images(services);
+  return result;
 }
 
 CUresult serve_cuLibraryGetModule(ModuleServices& services, CUmodule* module, CUlibrary library) {

@@ -100,9 +100,11 @@ class Transfers::Transfer : public std::enable_shared_from_this<Transfer> {
   }
 
   void wait(size_t index) {
+    std::shared_ptr<const void> registration;  // ends on this thread: the Link's may not end it
     {
       MutexLock lock(mutex_);
       changed_.wait(lock, [&]() RCUDA_REQUIRES(mutex_) { return !items_[index].busy; });
+      registration = std::move(registration_);
     }
     if (to_client_ && has_moved_) puts_->know(items_[index].region);
   }
@@ -128,7 +130,7 @@ class Transfers::Transfer : public std::enable_shared_from_this<Transfer> {
   const bool to_client_;
   std::vector<Item> items_;
   std::unique_ptr<ArrivalGates::Gate> gate_;
-  std::shared_ptr<const void> registration_;  // null: the items are in shadows
+  std::shared_ptr<const void> registration_;  // until wait(); null: the items are in shadows
   std::atomic<bool> has_moved_{true};
   size_t ended_ = 0;  // with a gate: so many items, from the first one on, have ended
   Mutex mutex_;

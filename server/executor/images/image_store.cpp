@@ -75,13 +75,15 @@ CUresult ImageStore::add_chunk(const Sha256& hash, uint64_t offset,
   return CUDA_SUCCESS;
 }
 
-ImagePointer ImageStore::find(const Sha256& hash) {
+ImagePointer ImageStore::find(const Sha256& hash) const {
   const auto found = ready_.find(hash);
-  if (found == ready_.end()) return nullptr;
-  Ready& ready = found->second;
+  return found == ready_.end() ? nullptr : found->second.image;
+}
+
+void ImageStore::note_use(const Sha256& hash) {
+  Ready& ready = ready_.at(hash);
   if (ready.last_use == 0 && !ready.image->has_file) unloaded_bytes_ -= ready.image->bytes().size();
   ready.last_use = ++uses_;
-  return ready.image;
 }
 
 void ImageStore::keep(wire::Kind kind, wire::ObjectId id, std::shared_ptr<Loaded> loaded) {

@@ -41,8 +41,10 @@ class ImageStore {
   // CUDA_ERROR_INVALID_IMAGE if the image was not queried before, or its size or hash is wrong. A
   // repeated chunk is ignored.
   CUresult add_chunk(const Sha256& hash, uint64_t offset, std::span<const std::byte> bytes);
-  // A complete image that is about to be loaded, or nullptr. The image lasts as long as the result.
-  ImagePointer find(const Sha256& hash);
+  // A complete image, or nullptr. The image lasts as long as the result.
+  ImagePointer find(const Sha256& hash) const;
+  // It is being loaded. From now on it may be dropped when nothing uses it.
+  void note_use(const Sha256& hash);
 
   // Memory that a loaded module or library uses until it is unloaded.
   struct Loaded {
