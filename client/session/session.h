@@ -75,7 +75,7 @@ struct CallOptions {
   transport::Wake wake = transport::Wake::kNow;
 };
 
-// What this process says of itself to a server, without devices.
+// The Hello of this process, without devices.
 Result<wire::Hello> make_hello();
 
 struct SessionOptions {

@@ -47,7 +47,7 @@ class AsyncLookup {
   AsyncLookup(const AsyncLookup&) = delete;
   AsyncLookup& operator=(const AsyncLookup&) = delete;
 
-  // The key must not be asked already.
+  // `key`: of no other question whose answer was not taken.
   Status ask(const Key& key, Question question) {
     if (!state_->event) return Status(Code::kOutOfMemory, "no descriptor for answers (ulimit -n)");
     MutexLock lock(state_->mutex);
@@ -64,7 +64,7 @@ class AsyncLookup {
     state_->answers[key];
     return {};
   }
-  // Whether the key is asked and its answer was not taken.
+  // Whether the key has a question whose answer was not taken.
   bool is_asked(const Key& key) const {
     MutexLock lock(state_->mutex);
     return state_->answers.count(key) != 0;
@@ -74,7 +74,7 @@ class AsyncLookup {
     MutexLock lock(state_->mutex);
     return state_->asked.size();
   }
-  // The answer, once; nothing while there is none.
+  // The answer, once; nothing before that.
   std::optional<Answer> take(const Key& key) {
     MutexLock lock(state_->mutex);
     const auto found = state_->answers.find(key);
@@ -113,7 +113,7 @@ class AsyncLookup {
     UniqueFd event;
     Mutex mutex;
     std::deque<std::pair<Key, Question>> asked RCUDA_GUARDED_BY(mutex);
-    // Of all keys that are asked; without a value while there is no answer.
+    // Of all keys with a question; without a value until the answer.
     std::map<Key, std::optional<Answer>> answers RCUDA_GUARDED_BY(mutex);
     size_t threads RCUDA_GUARDED_BY(mutex) = 0;
   };
@@ -125,7 +125,7 @@ class AsyncLookup {
       state.asked.pop_front();
       lock.unlock();
       Answer answer = question();
-      question = nullptr;  // what it holds ends without the mutex
+      question = nullptr;  // its captures end without the mutex
       lock.lock();
       const auto found = state.answers.find(key);
       if (found == state.answers.end()) continue;  // forgotten

@@ -14,7 +14,7 @@
 
 namespace rcuda::p2p {
 
-// What has been measured of one device. A leg that has not been measured is empty.
+// The measurements of one device. A leg that has not been measured is empty.
 struct DeviceLegs {
   LegModel copy_out;      // to page-locked host memory
   LegModel copy_in;       // from page-locked host memory
@@ -65,8 +65,8 @@ std::span<const Method> methods();
 // The row of a plan.
 const Method& method_of(const Plan& plan);
 
-// What the two ends lack for the method; null if they lack nothing. `contiguous`: both halves of
-// the copy are contiguous ranges.
+// The property that the two ends lack for the method; null if they lack none. `contiguous`: both
+// halves of the copy are contiguous ranges.
 const char* lacking(const Method& method, const Capabilities& can, bool contiguous);
 
 // How long a copy takes. `us` is 0 if a leg has not been measured.

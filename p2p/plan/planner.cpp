@@ -123,7 +123,7 @@ std::vector<Plan> Planner::candidates(uint64_t bytes, bool contiguous) const {
       if (has_buffers(method.staging)) consider(method, chunking);
     }
   }
-  // Among equals the first one considered wins: it has fewer buffers and less memory.
+  // Among equal costs the first candidate wins: it has fewer buffers and less memory.
   std::stable_sort(plans.begin(), plans.end(), [bytes](const Plan& a, const Plan& b) {
     return preference_us(a, bytes) < preference_us(b, bytes);
   });
@@ -140,7 +140,7 @@ SizeRule Planner::unmeasured_rule(uint64_t bytes) const {
   return {bytes, Staging::kHost, {std::min(chunk, most), kDepth}};
 }
 
-// The first possible method with this staging; null if there is none.
+// The first possible method with this staging, or null.
 const Method* Planner::find_method(Staging staging, bool contiguous, bool heed_path) const {
   for (const Method& method : methods()) {
     if (method.staging != staging || lacking(method, capabilities_, contiguous)) continue;

@@ -31,7 +31,7 @@ class Planner {
   // The plan for a copy. `contiguous`: both ends are contiguous ranges, so GPUDirect without
   // staging is possible.
   Result<Plan> plan(uint64_t bytes, bool contiguous);
-  // The plan for a copy that directly follows another one in its stream. The two overlap, so only
+  // The plan for a copy that directly follows another copy in its stream. The two overlap, so only
   // the cost of each chunk counts.
   Result<Plan> plan_in_train(uint64_t bytes, bool contiguous);
   // The plan for a copy whose memory cannot be mapped or registered: staged in host memory by

@@ -1,22 +1,22 @@
 // WindowGuard: a driver whose memory lies in the worker's own addresses, or is refused.
 //
-// The fence leaves a driver no other free addresses (address_fence.h), but two things can undo
-// that: addresses below the fence, which are the driver's own, and holes that come up when
-// something that was mapped before the fence is given back. An address there could be another
-// server's too, and a client ends a session that returns one. So the guard looks at each address
-// that the driver returns to the program:
+// The fence leaves a driver no other free addresses (address_fence.h), with two exceptions:
+// addresses below the fence, which are the driver's own, and holes that appear when a mapping from
+// before the fence ends. Another server could use such an address too, and a client ends a session
+// that returns one. So the guard checks each address that the driver returns to the program. If it
+// lies outside:
 //
-//   plain and managed memory                    the piece is held, holes are closed, and the driver
-//                                               is asked again. Held pieces are freed when the
-//                                               program next frees memory, because that may wait
-//   memory of another process                   is closed, and opened once more if a hole was there
-//   a reservation                               is given back and made again at a free place inside
-//   memory of pools and of graphs               is given back in stream order, or with its node
-//   a variable of code                          stays with its module
+//   plain and managed memory       the guard holds the piece, closes holes, and calls the driver
+//                                  again. It frees held pieces when the program next frees memory,
+//                                  because a free may wait
+//   memory of another process      is closed, and opened once more if a hole was there
+//   a reservation                  is freed and made again at a free address inside
+//   memory of pools and of graphs  is freed in stream order, or with its node
+//   a variable of code             stays with its module
 //
-// What stays outside is refused with CUDA_ERROR_OUT_OF_MEMORY. The functions concerned are the list
-// [guard] of api/table/driver_overrides.toml. Quotas book what comes out of the guard
-// (MeteredDriver is above it), so held pieces do not count.
+// Memory that stays outside is refused with CUDA_ERROR_OUT_OF_MEMORY. The functions concerned are
+// the list [guard] of api/table/driver_overrides.toml. MeteredDriver is above the guard, so held
+// pieces do not count.
 //
 // Only one may exist in a process at a time (api/driver_decorator.h). A worker serves one session
 // at a time. Threads: any. Blocking: as the driver's own. Errors: the first refusal is logged.

@@ -58,7 +58,7 @@ std::optional<Result<Account>> Accounts::find(const AccountKey& key, Clock::time
   }
   if (const auto found = kept_.find(key); found != kept_.end()) {
     const Answer& answer = found->second;
-    // From its time on, however late it is asked for.
+    // Counted from the answer, however late the caller asks.
     const auto keep = answer.account.ok() ? Clock::duration(kKeepAccount) : kKeepError;
     if (now < answer.at + keep) return answer.account;
   }

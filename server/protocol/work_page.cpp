@@ -9,16 +9,16 @@ namespace rcuda::server {
 
 Result<WorkPage> WorkPage::make() {
   UniqueFd memory = make_sealed_memory("rcuda-work", sizeof(Page));
-  if (!memory) return Status::from_errno(errno, "making a page for what a session does");
+  if (!memory) return Status::from_errno(errno, "making a session's work page");
   return open(std::move(memory));
 }
 
 Result<WorkPage> WorkPage::open(UniqueFd memory) {
   if (!is_sealed_memory(memory.get(), sizeof(Page))) {
-    return Status(Code::kProtocol, "what the daemon passed is no page for what a session does");
+    return Status(Code::kProtocol, "the daemon passed memory that is not a work page");
   }
   auto page = map_file_as<Page>(memory.get(), 0, sizeof(Page), PROT_READ | PROT_WRITE);
-  if (!page) return Status::from_errno(errno, "mapping what a session does");
+  if (!page) return Status::from_errno(errno, "mapping a session's work page");
   return WorkPage(std::move(memory), std::move(page));  // new pages are zero
 }
 

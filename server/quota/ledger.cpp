@@ -42,7 +42,9 @@ struct Ledger::Page {
   std::atomic<uint64_t> used[kRows];
 };
 
-const Ledger::Header& Ledger::header() const { return *reinterpret_cast<const Header*>(all_.get()); }
+const Ledger::Header& Ledger::header() const {
+  return *reinterpret_cast<const Header*>(all_.get());
+}
 
 const Ledger::Page& Ledger::page(uint32_t slot) const {
   return *reinterpret_cast<const Page*>(all_.get() + (1 + size_t{slot}) * kPageBytes);
@@ -54,7 +56,7 @@ Ledger::Page& Ledger::own(uint32_t slot) { return own_ ? *own_ : const_cast<Page
 Result<Ledger> Ledger::make() {
   static_assert(sizeof(Page) <= kPageBytes);
   UniqueFd memory = make_sealed_memory("rcuda-ledger", kAllBytes);
-  if (!memory) return Status::from_errno(errno, "making a ledger of what sessions use");
+  if (!memory) return Status::from_errno(errno, "making a ledger");
   auto all = map_file_as<std::byte>(memory.get(), 0, kAllBytes, PROT_READ | PROT_WRITE);
   if (!all) return Status::from_errno(errno, "mapping a ledger");
   // New pages are zero, which is valid.
@@ -63,7 +65,7 @@ Result<Ledger> Ledger::make() {
 
 Result<Ledger> Ledger::open(UniqueFd memory, uint32_t own_slot) {
   if (!is_sealed_memory(memory.get(), kAllBytes) || own_slot >= kSlots) {
-    return Status(Code::kProtocol, "what the daemon passed is no ledger");
+    return Status(Code::kProtocol, "the daemon passed memory that is not a ledger");
   }
   // A mapping through a descriptor that is open for writing could be made writable later.
   const std::string path = "/proc/self/fd/" + std::to_string(memory.get());

@@ -180,7 +180,7 @@ Status Connection::pass_on(MessageType type, const std::vector<std::byte>& body)
   return {};
 }
 
-// A worker asks for what another one has exported. That worker answers.
+// A worker looks an export of another worker up. That worker answers.
 Status Connection::look_up_export(const std::vector<std::byte>& body) {
   const Result<wire::ExportQuery> query = wire::decode<wire::ExportQuery>(body);
   if (!query.ok()) return query.status();

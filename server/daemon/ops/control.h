@@ -1,6 +1,6 @@
-// Control: executes the requests of operators, who end sessions and drain the server. A server that
-// drains takes no new sessions and stops when the last session has ended. A signal drains it too,
-// for the time that the settings allow.
+// Control: carries out requests of operators: to end sessions, and to drain the server. A server
+// that drains takes no new sessions and stops when the last session has ended. A signal drains it
+// too, for the time that the settings allow.
 //
 // Threads: the daemon's only thread. Blocking: nothing. Errors: kDenied if the client is not an
 // operator.

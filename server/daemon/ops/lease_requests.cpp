@@ -203,7 +203,7 @@ Result<bool> LeaseRequests::take(const wire::LeaseRequest& request, const Identi
   const Result<Leases::Taken> taken = admission_.leases().take(wish, offered, uses, wall_clock());
   if (!taken.ok()) return taken.status();
   if (taken->is_new) {
-    // A lease that a restart would forget is none.
+    // A lease must outlive a restart.
     if (const Status saved = save(); !saved.ok()) {
       (void)admission_.leases().revoke(taken->lease.id, {});
       admission_.review();

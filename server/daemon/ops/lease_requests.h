@@ -1,11 +1,11 @@
-// LeaseRequests: what operators ask about leases of devices (docs/leases.md), and the end of
-// leases.
+// LeaseRequests: carries out requests of operators about leases of devices (docs/leases.md), and
+// ends leases whose time is over.
 //
-// Each change is written to the file of leases, the log and the audit. It lets those clients in
-// that waited for it, and ends the sessions of a lease that is gone.
+// Each change is written to the file of leases, the log and the audit. Then clients that waited for
+// the change may start. The sessions of a lease end with it.
 //
 // Threads: the daemon's only thread. Blocking: for the file of leases. Errors: those of Leases;
-// kDenied for clients that are no operators; those of the file.
+// kDenied if the client is not an operator; those of the file.
 #pragma once
 
 #include <cstddef>

@@ -346,7 +346,7 @@ void WorkerPool::handle(std::span<const pollfd> items) {
       did_not_start(
           *worker, Status(Code::kTimeout, "a worker did not initialise its driver in time"), false);
       ::kill(worker->pid, SIGKILL);
-      enter(*worker, State::kHanging);  // another one takes its place
+      enter(*worker, State::kHanging);  // another worker takes its place
     }
     if (worker->is(State::kBusy) && now >= worker->look_at) {
       worker->look_at = enforce_time(*worker, now);

@@ -1,4 +1,4 @@
-// Transfers: bytes between client memory of which this worker has only a shadow, and a stream.
+// Transfers: moves bytes between a stream and client memory that this worker has as a shadow.
 //
 // A copy takes the first of these ways that it can:
 //
@@ -54,8 +54,8 @@ class Transfers {
 
   // From now on a stream passes a copy to the client only when the client has acknowledged the
   // bytes, because another worker is about to learn how far `stream` is, or an event if it is null.
-  // What earlier copies have sent by RegionPuts comes before the stream's next work; an
-  // event waits for it a second at most. Blocks for a round trip the first time.
+  // Bytes that earlier copies sent by RegionPuts come before the stream's next work; for an event
+  // this waits until they have arrived, a second at most. Blocks for a round trip the first time.
   void begin_acknowledging(const SessionStream* stream);
 
   // A range of client memory that lies in one shadow.
@@ -71,8 +71,8 @@ class Transfers {
   // The stream's next work begins when the bytes are here that the client writes with this
   // immediate.
   CUresult await_write(const SessionStream& stream, uint32_t immediate, uint64_t bytes);
-  // The same for all that it writes for a copy that is refused. Does nothing for a source that is
-  // no shadow.
+  // The same for all that it writes for a copy that is refused. Does nothing for a source outside
+  // of the shadows.
   void await_writes(const SessionStream& stream, const wire::CopyBody& body);
 
   // Pieces that can be moved any number of times, but only once at a time.

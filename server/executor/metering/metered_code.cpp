@@ -1,5 +1,5 @@
 // Overrides of a metered driver for the variables of modules and libraries. Their code is not
-// counted: it is no larger than what the program has sent.
+// counted, because it is at most as large as the image that the program has sent.
 #include <cstdint>
 #include <map>
 #include <utility>
@@ -18,7 +18,7 @@ uint32_t architecture_of(const api::DriverTable& driver, CUdevice device) {
   return static_cast<uint32_t>(major * 10 + minor);
 }
 
-// What the variables of code take on devices of an architecture.
+// The bytes of the variables of code on devices of an architecture.
 Result<uint64_t> held_by_variables(const image::Image& image, uint32_t architecture) {
   const Result<uint64_t> bytes = image::variable_bytes(image, architecture);
   return bytes.ok() && *bytes ? held_by(*bytes) : bytes;

@@ -47,7 +47,7 @@ CUmemoryPool pool_of(const api::DriverTable& driver, CUdeviceptr address) {
 template <typename Allocate>
 CUresult allocate_in_order(Meters& meters, CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
                            CUstream stream, Allocate allocate) {
-  if (!meters.limits) {  // only what the pool holds now is looked at
+  if (!meters.limits) {  // only counts the bytes that the pool holds now
     const CUresult result = allocate();
     if (result != CUDA_SUCCESS) return result;
     meters.pools.know_defaults();
@@ -70,7 +70,7 @@ CUresult allocate_in_order(Meters& meters, CUdeviceptr* address, size_t bytes, C
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-// Nothing is limited: what the driver has reserved by then is looked at.
+// Without limits, counts the bytes that the driver has reserved by then.
 CUresult count_growth(Meters& meters, CUgraphExec executable, CUresult result) {
   if (result == CUDA_SUCCESS && meters.graphs.has_memory(executable)) meters.graphs.book_growth();
   return result;

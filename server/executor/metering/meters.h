@@ -83,7 +83,7 @@ struct Meters {
 
 // The most that a driver takes for a pitched allocation.
 uint64_t pitched_bytes(size_t width, size_t height);
-// What an array takes. The driver does not report that, so its elements count.
+// The bytes of an array. The driver does not report that, so its elements count.
 uint64_t array_bytes(const CUDA_ARRAY_DESCRIPTOR& array);
 uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned levels);
 
