@@ -132,12 +132,17 @@ class Halves {
   bool posted_ = false;
 };
 
-// Orders work of two workers: commands sent to the stream `later` from now on wait for everything
-// sent to `earlier` so far, or for the latest record of `event`. `copy`: the id of a copy in
-// `earlier` whose error the worker of `later` reports.
-CUresult signal_then_await(const StreamRoute& earlier, const StreamRoute& later, uint64_t copy = 0,
-                           wire::ObjectId event = 0) {
-  Session& signalling = *earlier.session;
+// A stream with everything sent to it so far, or an event with its latest record.
+struct Earlier {
+  Route worker;
+  wire::ObjectId id = 0;  // of the stream, or of the event
+  bool is_event = false;
+  uint64_t copy = 0;  // a copy in the stream, whose error the later stream's worker reports; or 0
+};
+
+// Orders work of two workers: commands sent to the stream `later` from now on wait for `earlier`.
+CUresult signal_then_await(const Earlier& earlier, const StreamRoute& later) {
+  Session& signalling = *earlier.worker.session;
   Peers& peers = Process::get().peers();
   MutexLock lock(peers.pairs_mutex());
   uint32_t link = 0;
@@ -145,11 +150,11 @@ CUresult signal_then_await(const StreamRoute& earlier, const StreamRoute& later,
   wire::PeerSignalBody body{};
   note_order_between_sessions();
   body.id = peers.next_id();
-  body.copy = copy;
+  body.copy = earlier.copy;
   body.link = link;
-  body.is_event = event != 0;
-  body.place = body.is_event ? event : earlier.id;
-  const CUresult signalled = send(earlier, body);
+  body.is_event = earlier.is_event;
+  body.place = earlier.id;
+  const CUresult signalled = send(earlier.worker, body);
   // The worker that would release the other stream is lost.
   if (signalling.lost()) return kSessionLost;
   body.copy = 0;
@@ -188,10 +193,10 @@ CUresult copy_asynchronously(const CopyBetweenServers& copy, const StreamRoute& 
     return halves.post();
   }
   RCUDA_ASSIGN_OR_RETURN(const StreamRoute passing, passing_stream(copy.source.owner));
-  RCUDA_RETURN_IF_CUDA_ERROR(signal_then_await(issued, passing));
+  RCUDA_RETURN_IF_CUDA_ERROR(signal_then_await({issued, issued.id}, passing));
   halves.order_between(passing);
   const CUresult result = halves.post();
-  return either(result, signal_then_await(passing, issued, halves.id()));
+  return either(result, signal_then_await({passing, passing.id, false, halves.id()}, issued));
 }
 
 CUresult copy_and_wait(const CopyBetweenServers& copy, const StreamRoute& issued) {
@@ -255,7 +260,7 @@ CUresult wait_across_servers(CUstream handle, const StreamRoute& stream, CUevent
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
   pace(stream);
-  RCUDA_RETURN_IF_CUDA_ERROR(signal_then_await({route_of(event), 0, nullptr}, stream, 0, event.id));
+  RCUDA_RETURN_IF_CUDA_ERROR(signal_then_await({route_of(event), event.id, true}, stream));
   return take_errors({stream.session, event.session});
 }
 

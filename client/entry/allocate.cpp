@@ -59,7 +59,8 @@ CUresult free_with(const Allocation& allocation, bool is_own, const Send& send) 
   if (!registry().remove(allocation.base)) return CUDA_ERROR_INVALID_VALUE;  // another was first
   const Route owner = route_of(allocation);
   const CUresult result = send(&owner);
-  if (is_own && !rcuda::api::is_gone(result)) (void)registry().add(allocation);
+  const bool is_freed = !is_own || rcuda::api::is_gone(result);
+  if (!is_freed) (void)registry().add(allocation);
   return result;
 }
 

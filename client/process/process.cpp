@@ -182,8 +182,8 @@ Status Process::connect() {
     return static_cast<const char*>(::secure_getenv(name));
   };
   RCUDA_ASSIGN_OR_RETURN(std::vector<DeviceAddress> pool, devices_from(environment));
-  RCUDA_ASSIGN_OR_RETURN(std::vector<DeviceAddress> selected, selected_devices(pool, environment));
-  const std::vector<DeviceAddress>& chosen = selected;
+  RCUDA_ASSIGN_OR_RETURN(const std::vector<DeviceAddress> chosen,
+                         selected_devices(pool, environment));
   RCUDA_ASSIGN_OR_RETURN(std::vector<ServerDevices> servers, group_by_server(chosen));
 
   if (servers.size() > wire::kMostServers) {
