@@ -25,6 +25,8 @@ EXECUTOR = ("server/executor/objects", "server/executor/answers", "server/execut
             "server/executor/metering", "server/executor/core", "server/executor/calls", "server/executor/handlers")
 P2P = ("p2p/api", "p2p/plan", "p2p/staging", "p2p/link", "p2p/copy", "p2p/engine")
 GROUND = ("server/names", "server/quota", "server/monitor", "server/addresses")
+DAEMON = ("server/daemon/admission", "server/daemon/pool", "server/daemon/ops", "server/daemon/connection",
+          "server/daemon")
 WORKER = ("server/protocol", "server/sandbox", "server/driver", "server/worker")
 # The client's folders from the ground up. Each may include those before it.
 CLIENT = ("client/settings", "client/trace", "client/pool", "client/session", "client/objects", "client/mirror",
@@ -58,7 +60,8 @@ MAY_INCLUDE = {
     "server/sandbox": ("common/base", "server/protocol"),
     "server/driver": ("api", *COMMON, "server/addresses", "server/executor/objects"),
     "server/worker": ("api", *COMMON, *P2P, *GROUND, *EXECUTOR, *WORKER[:-1]),
-    "server/daemon": ("api", *COMMON, *P2P, *GROUND, "server/identity", *WORKER),
+    **{folder: ("api", *COMMON, *P2P, *GROUND, "server/identity", *WORKER, *DAEMON[:floor])
+       for floor, folder in enumerate(DAEMON)},
     "client": (),  # all of it is in the folders below
     **{folder: ("api", "generated", *COMMON, *CLIENT[:floor]) for floor, folder in enumerate(CLIENT)},
     "client/nvml": (*COMMON, "client/pool", "client/settings"),

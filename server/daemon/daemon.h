@@ -22,11 +22,11 @@
 
 #include "common/base/status.h"
 #include "server/daemon/admission/admission.h"
+#include "server/daemon/admission/audit.h"
 #include "server/daemon/connection/closer.h"
 #include "server/daemon/connection/connections.h"
 #include "server/daemon/connection/listener.h"
 #include "server/daemon/connection/refusals.h"
-#include "server/daemon/ops/audit.h"
 #include "server/daemon/ops/control.h"
 #include "server/daemon/ops/lease_requests.h"
 #include "server/daemon/pool/worker_pool.h"

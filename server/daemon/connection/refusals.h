@@ -14,7 +14,7 @@
 
 #include "common/base/log.h"
 #include "common/base/status.h"
-#include "server/daemon/ops/audit.h"
+#include "server/daemon/admission/audit.h"
 #include "server/identity/identity.h"
 
 namespace rcuda::server {

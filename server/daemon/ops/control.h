@@ -14,7 +14,7 @@
 
 #include "common/base/status.h"
 #include "common/messages/control_messages.h"
-#include "server/daemon/ops/audit.h"
+#include "server/daemon/admission/audit.h"
 #include "server/daemon/pool/worker_pool.h"
 #include "server/identity/authenticator.h"
 #include "server/identity/identity.h"

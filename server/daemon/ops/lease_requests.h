@@ -17,7 +17,7 @@
 #include "common/messages/handshake.h"
 #include "common/messages/lease_messages.h"
 #include "server/daemon/admission/admission.h"
-#include "server/daemon/ops/audit.h"
+#include "server/daemon/admission/audit.h"
 #include "server/daemon/pool/worker_pool.h"
 #include "server/identity/authenticator.h"
 #include "server/protocol/settings.h"

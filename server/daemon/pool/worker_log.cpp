@@ -1,4 +1,4 @@
-#include "server/daemon/ops/worker_log.h"
+#include "server/daemon/pool/worker_log.h"
 
 #include <cerrno>
 #include <string_view>

@@ -1,5 +1,5 @@
 // What a worker writes to its log, as the daemon writes it.
-#include "server/daemon/ops/worker_log.h"
+#include "server/daemon/pool/worker_log.h"
 
 #include <algorithm>
 #include <string>

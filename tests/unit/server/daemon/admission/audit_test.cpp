@@ -1,4 +1,4 @@
-#include "server/daemon/ops/audit.h"
+#include "server/daemon/admission/audit.h"
 
 #include <algorithm>
 
