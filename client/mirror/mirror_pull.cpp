@@ -56,8 +56,8 @@ void take_unnoted(Mirror& mirror, std::vector<Run>* runs) {
 struct Pull {
   std::shared_ptr<Mirror> mirror;
   CUresult result = CUDA_SUCCESS;
-  uint64_t version = 0;  // of the mirror, before the worker was asked
-  // Of what was fetched, or is about to be. Stays so if an answer does not name the memory.
+  uint64_t version = 0;  // of the mirror, before the question
+  // Of the bytes that this pull fetches. Keeps this value if an answer does not name the memory.
   wire::MirrorState state{UINT64_MAX, 0};
   std::optional<MirrorNews> news;  // has the GPU's changes, instead of the mirror's `unfetched`
 };

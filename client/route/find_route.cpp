@@ -16,7 +16,7 @@
 namespace rcuda::client {
 namespace {
 
-// Returns the calling thread's current context, or an error if there is none or it is destroyed.
+// Returns the calling thread's current context. Errors: no context is current, or it is destroyed.
 CUresult find_current(Context** context) {
   const Ref<Context> current = current_context();
   if (!current.handle()) return CUDA_ERROR_INVALID_CONTEXT;

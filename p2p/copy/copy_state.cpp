@@ -3,18 +3,15 @@
 #include <array>
 #include <cstddef>
 
+#include "common/base/state_word.h"
+
 namespace rcuda::p2p {
 namespace {
 
 using State = CopyState;
 using Event = CopyEvent;
 
-struct Transition {
-  State state;
-  Event event;
-  State next;
-};
-constexpr Transition kTransitions[] = {
+constexpr Transition<State, Event> kTransitions[] = {
     {State::kAnnounced, Event::kCommand, State::kWaiting},
     {State::kWaiting, Event::kStreamReached, State::kReached},
     {State::kReached, Event::kPlan, State::kPlanned},
@@ -51,10 +48,7 @@ std::optional<CopyState> after(CopyState state, CopyEvent event) {
   if (fails(state) && (event == Event::kCommand || event == Event::kFailure)) return state;
   if (!fails(state) && event == Event::kFailure) return State::kFailing;
   if (!fails(state) && event == Event::kRefusal) return State::kRefused;
-  for (const Transition& transition : kTransitions) {
-    if (transition.state == state && transition.event == event) return transition.next;
-  }
-  return std::nullopt;
+  return rcuda::after(kTransitions, state, event);
 }
 
 const char* to_string(CopyState state) {
