@@ -91,7 +91,7 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
   uint64_t inbox_bytes = 0;
   switch (message.where) {
     case Where::kHostInbox:
-      inbox_bytes = link.inbox.bytes();
+      inbox_bytes = link.inbox.bytes;
       break;
     case Where::kDeviceInbox:
       // The client's half names the device. land() checks the place in that device's inbox.
@@ -124,7 +124,7 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
 // The most chunks that may be announced and not yet copied in. Each has a place in an inbox, except
 // the empty chunk of an empty copy and chunks for their copy's destination.
 uint64_t Receiver::most_arrived(const PeerLink& link) {
-  uint64_t inbox_bytes = link.inbox.bytes();
+  uint64_t inbox_bytes = link.inbox.bytes;
   for (const DeviceBuffer& inbox : link.device_inbox) inbox_bytes += inbox.bytes();
   return inbox_bytes / Arena::kAlignment + kMostCopies;
 }

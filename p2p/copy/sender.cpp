@@ -63,12 +63,11 @@ void Sender::add(PeerCopy request, StreamPlace place, uint64_t before, const Sta
   if (!lost_.ok()) fail(copy, lost_, CopyEvent::kPeerLost);
 }
 
-Status Sender::on_ready(uint64_t id) {
-  if (copies_.size() >= kMostCopies && !copies_.contains(id)) {
+Status Sender::on_ready(const ReadyMessage& message) {
+  if (copies_.size() >= kMostCopies && !copies_.contains(message.copy)) {
     return {Code::kProtocol, "too many copies announced"};
   }
-  Outgoing& copy = find_or_make(id);
-  copy.peer_ready = true;
+  find_or_make(message.copy).peer_ready = true;
   return {};
 }
 
@@ -103,9 +102,9 @@ Status Sender::on_target(const TargetMessage& message, PeerLink& link) {
                                           memory.address, copy.total, For::kThisSide);
     if (own) {
       copy.exposed = own->id;
-      copy.direct = std::make_unique<DirectPath>(*link.link, memory.address, copy.total,
-                                                 transport::RegionId{message.region});
-      copy.path = copy.direct.get();
+      copy.direct =
+          Path::direct(*link.link, memory.address, copy.total, transport::RegionId{message.region});
+      copy.path = &*copy.direct;
       copy.plan->chunking = {copy.total, 1};
       move(copy, CopyEvent::kStage);
       return {};
@@ -371,11 +370,10 @@ void Sender::begin_staged(Outgoing& copy, PeerLink& link) {
   Chunking& chunking = copy.plan->chunking;
   chunking.depth = std::max<uint32_t>(chunking.depth, 1);
   chunking.chunk_bytes = std::min(chunking.chunk_bytes, copy.total);
-  copy.path = link.host_path.get();
-  if (copy.plan->staging == Staging::kDevice) {
-    if (Path* path = link.device_path(request.device, request.peer_device)) copy.path = path;
-  }
-  chunking.chunk_bytes = std::clamp<uint64_t>(chunking.chunk_bytes, 1, copy.path->capacity_bytes());
+  std::optional<Path>& in_device = link.pair(request.device, request.peer_device).device_path;
+  const bool by_device = copy.plan->staging == Staging::kDevice && in_device;
+  copy.path = by_device ? &*in_device : &*link.host_path;
+  chunking.chunk_bytes = std::clamp<uint64_t>(chunking.chunk_bytes, 1, copy.path->bytes);
   move(copy, CopyEvent::kStage);
 }
 

@@ -35,7 +35,7 @@ class Sender {
   void add(PeerCopy copy, StreamPlace place, uint64_t before, const Status& failure);
 
   // Messages of the peer. kProtocol if a message is impossible in the current state.
-  Status on_ready(uint64_t copy);
+  Status on_ready(const ReadyMessage& message);
   Status on_consumed(const ConsumedMessage& message);
   Status on_target(const TargetMessage& message, PeerLink& link);
   Status on_done(const EndMessage& message);
@@ -100,7 +100,7 @@ class Sender {
     bool peer_ready = false;   // Ready has come; it may come in any state
     std::optional<Plan> plan;  // from kPlanned on; earlier if the copy may overlap
     Path* path = nullptr;
-    std::unique_ptr<DirectPath> direct;
+    std::optional<Path> direct;
     ExportedMemory exported;                                   // ipc: the source
     transport::RegionId exposed = transport::RegionId::kNone;  // the source, if registered
     uint64_t total = 0;

@@ -119,7 +119,7 @@ Status Sender::announce(Outgoing& copy, PeerLink& link, bool& moved) {
     Chunk& chunk = copy.flight[i];
     if (chunk.announced) continue;
     ChunkMessage message;
-    message.where = copy.path->where();
+    message.where = copy.path->where;
     message.copy = copy.id;
     message.offset = chunk.offset;
     message.bytes = chunk.slot.bytes;

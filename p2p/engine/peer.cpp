@@ -4,7 +4,7 @@
 #include <cstring>
 #include <iterator>
 #include <string>
-#include <string_view>
+#include <type_traits>
 
 #include "common/base/log.h"
 
@@ -17,6 +17,15 @@ constexpr size_t kMostEarlySignals = 1u << 16;
 // most a twentieth of its time.
 constexpr double kPauseUs = 50;
 constexpr double kPlanningShare = 20;
+
+// Passes the frame, as a message of this type, to a member function.
+template <typename Receiver, typename Message, typename... More>
+Status pass(std::span<const std::byte> frame, Receiver& receiver,
+            Status (Receiver::*handler)(const Message&, More...),
+            std::type_identity_t<More>... more) {
+  const Result<Message> message = parse<Message>(frame);
+  return message ? (receiver.*handler)(*message, more...) : message.status();
+}
 
 }  // namespace
 
@@ -158,59 +167,56 @@ Status Peer::handle(std::span<const std::byte> frame) {
   if (!greeting && *kind != MessageKind::kOffer && !link_->open) {
     return {Code::kProtocol, std::string(to_string(*kind)) + " before the peer's offer"};
   }
-  const auto with = [&](auto message, auto&& handler) -> Status {
-    const auto parsed = parse<decltype(message)>(frame);
-    if (!parsed) return parsed.status();
-    return handler(*parsed);
-  };
   switch (*kind) {
     case MessageKind::kChallenge:
-      return with(ChallengeMessage{}, [&](const auto& m) { return on_challenge(m); });
+      return pass(frame, *this, &Peer::on_challenge);
     case MessageKind::kProof:
-      return with(ProofMessage{}, [&](const auto& m) { return on_proof(m); });
+      return pass(frame, *this, &Peer::on_proof);
     case MessageKind::kOffer:
-      return with(OfferMessage{}, [&](const auto& m) { return on_offer(m); });
+      return pass(frame, *this, &Peer::on_offer);
     case MessageKind::kReady:
-      return with(ReadyMessage{}, [&](const auto& m) { return sender_.on_ready(m.copy); });
+      return pass(frame, sender_, &Sender::on_ready);
     case MessageKind::kChunk:
-      return with(ChunkMessage{}, [&](const auto& m) { return receiver_.on_chunk(m, *link_); });
+      return pass(frame, receiver_, &Receiver::on_chunk, *link_);
     case MessageKind::kConsumed:
-      return with(ConsumedMessage{}, [&](const auto& m) { return sender_.on_consumed(m); });
+      return pass(frame, sender_, &Sender::on_consumed);
     case MessageKind::kWant:
-      return with(WantMessage{}, [&](const auto& m) { return receiver_.on_want(m); });
+      return pass(frame, receiver_, &Receiver::on_want);
     case MessageKind::kTarget:
-      return with(TargetMessage{}, [&](const auto& m) { return sender_.on_target(m, *link_); });
+      return pass(frame, sender_, &Sender::on_target, *link_);
     case MessageKind::kPull:
-      return with(PullMessage{}, [&](const auto& m) { return receiver_.on_pull(m); });
+      return pass(frame, receiver_, &Receiver::on_pull);
     case MessageKind::kDone:
-      return with(EndMessage{}, [&](const auto& m) { return sender_.on_done(m); });
+      return pass(frame, sender_, &Sender::on_done);
     case MessageKind::kAbort:
-      return with(EndMessage{}, [&](const auto& m) { return receiver_.on_abort(m); });
+      return pass(frame, receiver_, &Receiver::on_abort);
     case MessageKind::kSignal:
-      return with(SignalMessage{}, [&](const auto& m) { return on_signal(m); });
+      return pass(frame, *this, &Peer::on_signal);
     case MessageKind::kForget:
-      return with(ForgetMessage{}, [&](const auto& m) { return receiver_.on_forget(m); });
+      return pass(frame, receiver_, &Receiver::on_forget);
     case MessageKind::kForgotten:
-      return with(ForgottenMessage{}, [&](const auto& m) { return on_forgotten(m); });
+      return pass(frame, *this, &Peer::on_forgotten);
     case MessageKind::kEcho:
-      return with(EchoMessage{}, [&](const auto& m) {
-        EchoMessage answer = m;
-        answer.kind = MessageKind::kEchoed;
-        return link_->mailbox.send(answer);
-      });
     case MessageKind::kEchoed:
-      return with(EchoMessage{}, [&](const auto& m) {
-        if (prober_) prober_->echoed(m.tag);
-        return Status();
-      });
+      return pass(frame, *this, &Peer::on_echo);
     case MessageKind::kLeg:
-      return with(LegMessage{}, [&](const auto& m) { return on_leg(m); });
+      return pass(frame, *this, &Peer::on_leg);
     case MessageKind::kProbe:
-      return with(ProbeMessage{}, [&](const auto& m) { return on_probe(m); });
+      return pass(frame, *this, &Peer::on_probe);
     case MessageKind::kProbed:
-      return with(ProbedMessage{}, [&](const auto& m) { return on_probed(m); });
+      return pass(frame, *this, &Peer::on_probed);
   }
   return {Code::kProtocol, "a peer message of unknown kind"};
+}
+
+Status Peer::on_echo(const EchoMessage& message) {
+  if (message.kind == MessageKind::kEchoed) {
+    if (prober_) prober_->echoed(message.tag);
+    return {};
+  }
+  EchoMessage answer = message;
+  answer.kind = MessageKind::kEchoed;
+  return link_->mailbox.send(answer);
 }
 
 void Peer::arrived(const Arrival& arrival) {

@@ -91,6 +91,7 @@ class Peer {
   Status on_offer(const OfferMessage& message);
   Status on_signal(const SignalMessage& message);
   Status on_forgotten(const ForgottenMessage& message);
+  Status on_echo(const EchoMessage& message);
   Status on_leg(const LegMessage& message);
   Status on_probe(const ProbeMessage& message);
   Status on_probed(const ProbedMessage& message);

@@ -54,12 +54,12 @@ Status Peer::on_proof(const ProofMessage& message) {
 Status Peer::send_offer() {
   RCUDA_RETURN_IF_ERROR(link_->make_receiving_side());
   OfferMessage offer;
-  const auto region = link_->link->expose(link_->inbox.data(), link_->inbox.bytes(),
-                                          link_->inbox.fd(), link_->inbox.offset());
+  const Slice& inbox = link_->inbox;
+  const auto region = link_->link->expose(inbox.data(), inbox.bytes, inbox.fd(), inbox.offset);
   if (!region) return Status(region.status()).with_context("exposing the peer-to-peer inbox");
   link_->regions.push_back(region->id);
   offer.inbox_region = static_cast<uint64_t>(region->id);
-  offer.inbox_bytes = link_->inbox.bytes();
+  offer.inbox_bytes = inbox.bytes;
   put_text(offer.host, host_identity());
   put_text(offer.name, environment_.options.host_name);
   offer.device_count =
@@ -67,13 +67,13 @@ Status Peer::send_offer() {
   for (uint32_t i = 0; i < offer.device_count; ++i) {
     DeviceOffer& device = offer.devices[i];
     put_text(device.uuid, environment_.devices[i].uuid);
-    if (const DeviceBuffer& inbox = link_->device_inbox[i]; inbox.bytes() > 0) {
+    if (const DeviceBuffer& memory = link_->device_inbox[i]; memory.bytes() > 0) {
       const auto exposed = expose_device_memory(environment_.ops, *link_->link, static_cast<int>(i),
-                                                inbox.address(), inbox.bytes(), For::kPeer);
+                                                memory.address(), memory.bytes(), For::kPeer);
       if (exposed) {
         link_->regions.push_back(exposed->id);
         device.inbox_region = static_cast<uint64_t>(exposed->id);
-        device.inbox_bytes = inbox.bytes();
+        device.inbox_bytes = memory.bytes();
       } else {
         RCUDA_INFO("GPUDirect is unavailable on device %u: %s", i,
                    exposed.status().message().c_str());
@@ -112,7 +112,7 @@ Status Peer::open_link() {
   link_->open = true;
   RCUDA_INFO("peer-to-peer with peer %u on %s over %s: inboxes of %s here, %s there", id_,
              get_text(message.name).c_str(), link_->link->medium(),
-             bytes_text(link_->inbox.bytes()).c_str(), bytes_text(message.inbox_bytes).c_str());
+             bytes_text(link_->inbox.bytes).c_str(), bytes_text(message.inbox_bytes).c_str());
   RCUDA_RETURN_IF_ERROR(start_probes());
   if (environment_.options.measure) {
     prober_ = std::make_unique<Prober>(environment_, *link_, mapped_);

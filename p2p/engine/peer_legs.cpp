@@ -31,8 +31,9 @@ Status Peer::send_legs() {
     RCUDA_RETURN_IF_ERROR(send_leg(ReportedLeg::kCopyIn, device, 0, legs.copy_in));
     RCUDA_RETURN_IF_ERROR(send_leg(ReportedLeg::kWithin, device, 0, legs.within));
   }
-  for (const auto& [pair, leg] : link_->pull_legs) {
-    RCUDA_RETURN_IF_ERROR(send_leg(ReportedLeg::kIpc, pair.first, pair.second, leg));
+  for (const auto& [devices, pair] : link_->pairs) {
+    RCUDA_RETURN_IF_ERROR(
+        send_leg(ReportedLeg::kIpc, devices.first, devices.second, pair.pull_leg));
   }
   return {};
 }
@@ -57,7 +58,7 @@ Status Peer::on_leg(const LegMessage& message) {
       link_->peer_legs[message.device].within = *std::move(leg);
       break;
     case ReportedLeg::kIpc:
-      link_->ipc_legs[{own, static_cast<int>(message.device)}] = *std::move(leg);
+      link_->pair(own, static_cast<int>(message.device)).ipc_leg = *std::move(leg);
       break;
     default:
       return {Code::kProtocol, "Leg of an unknown kind"};

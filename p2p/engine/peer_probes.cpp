@@ -50,7 +50,7 @@ Status Peer::start_probes() {
     }
   }
   for (size_t own = 0; own < link_->device_outbox.size(); ++own) {
-    if (link_->device_outbox[own].bytes() == 0 || link_->outbox.bytes() == 0) continue;
+    if (link_->device_outbox[own].bytes() == 0 || link_->outbox.bytes == 0) continue;
     for (uint32_t theirs = 0; theirs < link_->offer.device_count; ++theirs) {
       if (link_->offer.devices[theirs].inbox_region == 0) continue;
       GpudirectProbe probe;
@@ -134,7 +134,7 @@ Status Peer::advance_probes(bool& moved) {
 
 Status Peer::on_probe(const ProbeMessage& message) {
   if (message.device >= link_->device_inbox.size() ||
-      link_->device_inbox[message.device].bytes() == 0 || link_->outbox.bytes() == 0 ||
+      link_->device_inbox[message.device].bytes() == 0 || link_->outbox.bytes == 0 ||
       checks_.size() > kMaxDevices) {
     return {Code::kProtocol, "a Probe of memory that was not offered"};
   }
@@ -152,8 +152,8 @@ Status Peer::on_probed(const ProbedMessage& message) {
     if (unmapped_ == 0) return {Code::kProtocol, "an answer about memory that was not offered"};
     --unmapped_;
     if (message.proven == Proven::kIpc) {
-      link_->ipc[{own, theirs}] = true;
-      link_->planners.erase({own, theirs});
+      link_->pair(own, theirs).ipc = true;
+      link_->pair(own, theirs).planner.reset();
     }
     return {};
   }

@@ -57,9 +57,9 @@ void Prober::want(Job job) {
 }
 
 void Prober::add_gpudirect(int device, int peer_device) {
-  LegModel& wire = link_.gpudirect_legs[{device, peer_device}];
-  Job transfer{"gpudirect", &wire, Kind::kWire, device};
-  transfer.path = link_.device_path(device, peer_device);
+  PeerLink::Pair& pair = link_.pair(device, peer_device);
+  Job transfer{"gpudirect", &pair.gpudirect_leg, Kind::kWire, device};
+  transfer.path = &*pair.device_path;
   want(std::move(transfer));
   LegModel& registration = environment_.legs[static_cast<size_t>(device)].registration;
   const bool wanted = std::any_of(jobs_.begin(), jobs_.end(),
@@ -78,7 +78,7 @@ void Prober::plan() {
     }
   }
   for (const Mapped& mapped : mapped_) {
-    LegModel& leg = link_.pull_legs[{mapped.device, mapped.peer_device}];
+    LegModel& leg = link_.pair(mapped.device, mapped.peer_device).pull_leg;
     want({"mapped copy", &leg, Kind::kLane, mapped.device, Lane::kLocal, mapped.base});
   }
   want({"message", &link_.message, Kind::kEcho});  // the next job uses it
@@ -266,8 +266,7 @@ void Prober::end_sample(bool good) {
                                                         : kSingles + kTrains;
   if (job.taken < enough) return;
   job.taken = 0;
-  const uint64_t room =
-      path_of(job).capacity_bytes() / (job.kind == Kind::kWire ? kTrainLength : 1);
+  const uint64_t room = path_of(job).bytes / (job.kind == Kind::kWire ? kTrainLength : 1);
   const bool staged = job.kind != Kind::kRegister && job.mapped == 0;
   const uint64_t limit = staged ? std::min(kLargestBytes, room) : kLargestBytes;
   const bool slow = us / transfers_ > kLongUs && job.samples.size() > enough;

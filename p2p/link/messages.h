@@ -87,17 +87,19 @@ inline constexpr uint32_t kMaxDevices = 16;
 inline constexpr uint32_t kMaxErrorText = 200;
 inline constexpr uint32_t kMaxLegKnots = 64;
 
-struct ChallengeMessage {
-  static constexpr MessageKind kKind = MessageKind::kChallenge;
-  MessageKind kind = kKind;
+// How every message begins.
+template <MessageKind Kind>
+struct MessageOf {
+  MessageKind kind = Kind;
+};
+
+struct ChallengeMessage : MessageOf<MessageKind::kChallenge> {
   uint32_t version = kPeerProtocolVersion;
   std::array<std::byte, 32> nonce{};
 };
 static_assert(sizeof(ChallengeMessage) == 40);
 
-struct ProofMessage {
-  static constexpr MessageKind kKind = MessageKind::kProof;
-  MessageKind kind = kKind;
+struct ProofMessage : MessageOf<MessageKind::kProof> {
   uint32_t reserved = 0;
   std::array<std::byte, 32> proof{};
 };
@@ -113,9 +115,7 @@ struct DeviceOffer {
 };
 static_assert(sizeof(DeviceOffer) == 200);
 
-struct OfferMessage {
-  static constexpr MessageKind kKind = MessageKind::kOffer;
-  MessageKind kind = kKind;
+struct OfferMessage : MessageOf<MessageKind::kOffer> {
   uint32_t device_count = 0;
   std::array<char, 48> host{};  // host_identity(): same text, same host
   std::array<char, 64> name{};  // of the host, for log messages
@@ -125,17 +125,13 @@ struct OfferMessage {
 };
 static_assert(sizeof(OfferMessage) == 136 + kMaxDevices * sizeof(DeviceOffer));
 
-struct ReadyMessage {
-  static constexpr MessageKind kKind = MessageKind::kReady;
-  MessageKind kind = kKind;
+struct ReadyMessage : MessageOf<MessageKind::kReady> {
   uint32_t reserved = 0;
   uint64_t copy = 0;
 };
 static_assert(sizeof(ReadyMessage) == 16);
 
-struct ChunkMessage {
-  static constexpr MessageKind kKind = MessageKind::kChunk;
-  MessageKind kind = kKind;
+struct ChunkMessage : MessageOf<MessageKind::kChunk> {
   Where where = Where::kHostInbox;
   uint64_t copy = 0;
   uint64_t offset = 0;  // in the packed stream; chunks of a copy are announced in order
@@ -154,34 +150,26 @@ struct ChunkMessage {
 };
 static_assert(sizeof(ChunkMessage) == 64);
 
-struct ConsumedMessage {
-  static constexpr MessageKind kKind = MessageKind::kConsumed;
-  MessageKind kind = kKind;
+struct ConsumedMessage : MessageOf<MessageKind::kConsumed> {
   uint32_t reserved = 0;
   uint64_t copy = 0;
   uint64_t chunks = 0;  // the number of the copy's chunks whose slots are free
 };
 static_assert(sizeof(ConsumedMessage) == 24);
 
-struct WantMessage {
-  static constexpr MessageKind kKind = MessageKind::kWant;
-  MessageKind kind = kKind;
+struct WantMessage : MessageOf<MessageKind::kWant> {
   uint32_t reserved = 0;
   uint64_t copy = 0;
 };
 
-struct TargetMessage {
-  static constexpr MessageKind kKind = MessageKind::kTarget;
-  MessageKind kind = kKind;
+struct TargetMessage : MessageOf<MessageKind::kTarget> {
   uint32_t refused = 0;  // 1: cannot register, or for a Pull cannot map; stage the copy instead
   uint64_t copy = 0;
   uint64_t region = 0;
 };
 static_assert(sizeof(TargetMessage) == 24);
 
-struct PullMessage {
-  static constexpr MessageKind kKind = MessageKind::kPull;
-  MessageKind kind = kKind;
+struct PullMessage : MessageOf<MessageKind::kPull> {
   uint32_t device = 0;  // of the sender
   uint64_t copy = 0;
   std::array<std::byte, ExportedMemory::kHandleBytes> handle{};
@@ -203,9 +191,7 @@ struct EndMessage {
 };
 static_assert(sizeof(EndMessage) == 232);
 
-struct SignalMessage {
-  static constexpr MessageKind kKind = MessageKind::kSignal;
-  MessageKind kind = kKind;
+struct SignalMessage : MessageOf<MessageKind::kSignal> {
   uint32_t code = 0;  // error of the event's stream, as in EndMessage
   uint64_t signal = 0;
   uint32_t cuda = 0;
@@ -213,17 +199,13 @@ struct SignalMessage {
 };
 static_assert(sizeof(SignalMessage) == 24);
 
-struct ForgetMessage {
-  static constexpr MessageKind kKind = MessageKind::kForget;
-  MessageKind kind = kKind;
+struct ForgetMessage : MessageOf<MessageKind::kForget> {
   uint32_t reserved = 0;
   uint64_t request = 0;  // echoed in Forgotten
   std::array<std::byte, ExportedMemory::kHandleBytes> handle{};
 };
 
-struct ForgottenMessage {
-  static constexpr MessageKind kKind = MessageKind::kForgotten;
-  MessageKind kind = kKind;
+struct ForgottenMessage : MessageOf<MessageKind::kForgotten> {
   uint32_t reserved = 0;
   uint64_t request = 0;
 };
@@ -237,9 +219,7 @@ struct EchoMessage {
 // A leg that the sender of this message has measured, for the peer's planner: of copies from the
 // peer to the sender of this message.
 enum class ReportedLeg : uint32_t { kCopyIn = 0, kWithin = 1, kIpc = 2 };
-struct LegMessage {
-  static constexpr MessageKind kKind = MessageKind::kLeg;
-  MessageKind kind = kKind;
+struct LegMessage : MessageOf<MessageKind::kLeg> {
   ReportedLeg leg = ReportedLeg::kCopyIn;
   uint32_t device = 0;       // of the side that sends this message
   uint32_t peer_device = 0;  // ipc: of the other side, the source
@@ -252,9 +232,7 @@ struct LegMessage {
 static_assert(sizeof(LegMessage) == 32 + kMaxLegKnots * 16);
 
 // Asks whether this pattern is at the start of the device's inbox. A match proves GPUDirect.
-struct ProbeMessage {
-  static constexpr MessageKind kKind = MessageKind::kProbe;
-  MessageKind kind = kKind;
+struct ProbeMessage : MessageOf<MessageKind::kProbe> {
   uint32_t sender_device = 0;
   uint32_t device = 0;  // of the receiver
   uint32_t reserved = 0;
@@ -266,9 +244,7 @@ static_assert(sizeof(ProbeMessage) == 24);
 // the same host: for each device whose probe memory it was offered and each of its own devices,
 // whether the memory could be mapped.
 enum class Proven : uint32_t { kNothing = 0, kGpudirect = 1, kIpc = 2, kNoIpc = 3 };
-struct ProbedMessage {
-  static constexpr MessageKind kKind = MessageKind::kProbed;
-  MessageKind kind = kKind;
+struct ProbedMessage : MessageOf<MessageKind::kProbed> {
   uint32_t sender_device = 0;  // of the side that receives this message and will send copies
   uint32_t device = 0;         // of the side that sends this message
   Proven proven = Proven::kNothing;

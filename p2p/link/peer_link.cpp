@@ -1,8 +1,6 @@
 #include "p2p/link/peer_link.h"
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
 
 #include "common/base/log.h"
 #include "p2p/staging/device_region.h"
@@ -87,11 +85,10 @@ Status PeerLink::make_sending_side() {
   peer_legs.resize(offer.device_count);
   const transport::RegionId region{offer.inbox_region};
   if (medium.shares_pages) {
-    Result<MappedInbox> mapping =
-        MappedInbox::create(environment.ops, *link, region, offer.inbox_bytes);
+    auto mapping = MappedInbox::create(environment.ops, *link, region, offer.inbox_bytes);
     if (!mapping) return Status(mapping.status()).with_context("the peer's inbox");
     mapped = *std::move(mapping);
-    host_path = std::make_unique<ShmPath>(mapped.data(), peer_inbox);
+    host_path = Path::shared(mapped->address(), peer_inbox);
     return {};
   }
   Result<Slice> slice =
@@ -100,44 +97,40 @@ Status PeerLink::make_sending_side() {
   if (medium.has_adapter) {
     // Registered once for all copies. Otherwise the Link would register or copy every chunk.
     const auto exposed =
-        link->expose_device(slice->data(), slice->bytes() + kScratchBytes, {.for_peer = false});
+        link->expose_device(slice->data(), slice->bytes + kScratchBytes, {.for_peer = false});
     if (!exposed) return Status(exposed.status()).with_context("peer-to-peer outbox");
     regions.push_back(exposed->id);
   }
   outbox = *std::move(slice);
-  outbox_arena = Arena(outbox.bytes(), fit);
-  host_path = std::make_unique<WirePath>(*link, Where::kHostInbox, outbox.address(), outbox_arena,
-                                         region, peer_inbox);
+  outbox_arena = Arena(outbox.bytes, fit);
+  host_path =
+      Path::wire(*link, Where::kHostInbox, outbox.address(), outbox_arena, region, peer_inbox);
   return {};
 }
 
 void PeerLink::make_device_path(int device, int peer_device) {
   const auto own = static_cast<size_t>(device);
   const auto theirs = static_cast<size_t>(peer_device);
-  device_paths[{device, peer_device}] = std::make_unique<WirePath>(
+  Pair& both = pair(device, peer_device);
+  both.device_path = Path::wire(
       *link, Where::kDeviceInbox, device_outbox[own].address(), device_outbox_arena[own],
       transport::RegionId{offer.devices[theirs].inbox_region}, peer_device_inbox[theirs]);
-  planners.erase({device, peer_device});
+  both.planner.reset();
 }
 
-Capabilities PeerLink::capabilities(int device, int peer_device) const {
+Capabilities PeerLink::capabilities(int device, int peer_device) {
   const Route route = route_of(link->traits());
-  const auto mappable = ipc.find({device, peer_device});
+  const Pair& both = pair(device, peer_device);
   Capabilities can;
   can.shm = route == Route::kShm;
   can.tcp = route == Route::kTcp;
   can.verbs = route == Route::kVerbs;
-  can.gpudirect = device_path(device, peer_device) != nullptr;
-  can.ipc = mappable != ipc.end() && mappable->second;
+  can.gpudirect = both.device_path.has_value();
+  can.ipc = both.ipc;
   return can;
 }
 
-PairModel PeerLink::model(int device, int peer_device) const {
-  const auto pair = std::make_pair(device, peer_device);
-  const auto leg_of = [&](const std::map<std::pair<int, int>, LegModel>& legs) {
-    const auto found = legs.find(pair);
-    return found == legs.end() ? LegModel() : found->second;
-  };
+PairModel PeerLink::model(int device, int peer_device) {
   const DeviceLegs& own = environment.legs[static_cast<size_t>(device)];
   const DeviceLegs& theirs = peer_legs[static_cast<size_t>(peer_device)];
   PairModel model;
@@ -147,23 +140,18 @@ PairModel PeerLink::model(int device, int peer_device) const {
   model.copy_in = theirs.copy_in;
   model.device_in = theirs.within;
   (route_of(link->traits()) == Route::kTcp ? model.wire_tcp : model.wire_verbs) = wire;
-  model.gpudirect = leg_of(gpudirect_legs);
-  model.ipc = leg_of(ipc_legs);
+  model.gpudirect = pair(device, peer_device).gpudirect_leg;
+  model.ipc = pair(device, peer_device).ipc_leg;
   if (!message.empty()) model.message_us = message.time_us(0);
   return model;
 }
 
 Planner& PeerLink::planner(int device, int peer_device) {
-  const auto key = std::make_pair(device, peer_device);
-  const auto found = planners.find(key);
-  if (found != planners.end()) return found->second;
+  std::optional<Planner>& planner = pair(device, peer_device).planner;
+  if (planner) return *planner;
   PlannerOptions options = environment.options.planner;
-  if (host_path) {
-    options.staging_bytes = std::min(options.staging_bytes, host_path->capacity_bytes());
-  }
-  return planners
-      .emplace(key, Planner(options, capabilities(device, peer_device), model(device, peer_device)))
-      .first->second;
+  if (host_path) options.staging_bytes = std::min(options.staging_bytes, host_path->bytes);
+  return planner.emplace(options, capabilities(device, peer_device), model(device, peer_device));
 }
 
 transport::TransferDone PeerLink::begin_transfer(uint64_t copy, uint64_t number) {
@@ -177,8 +165,8 @@ transport::TransferDone PeerLink::begin_transfer(uint64_t copy, uint64_t number)
 }
 
 void PeerLink::refresh_models() {
-  for (auto& [pair, planner] : planners) {
-    planner.set_model(model(pair.first, pair.second));
+  for (auto& [devices, both] : pairs) {
+    if (both.planner) both.planner->set_model(model(devices.first, devices.second));
   }
 }
 

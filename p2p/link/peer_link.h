@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -51,18 +52,24 @@ struct PeerLink {
   // Called when a probe transfer from `device` to `peer_device` has arrived.
   void make_device_path(int device, int peer_device);
 
-  Path* device_path(int device, int peer_device) const {
-    const auto found = device_paths.find({device, peer_device});
-    return found == device_paths.end() ? nullptr : found->second.get();
-  }
+  // A device of this side and one of the peer.
+  struct Pair {
+    std::optional<Path> device_path;  // proven by a probe transfer
+    bool ipc = false;                 // the peer can map this side's memory
+    std::optional<Planner> planner;
+    LegModel gpudirect_leg;
+    LegModel ipc_leg;   // the peer pulls; as reported by the peer
+    LegModel pull_leg;  // this side pulls; to be reported
+  };
+  Pair& pair(int device, int peer_device) { return pairs[{device, peer_device}]; }
   // The planner of one pair of GPUs. The first call makes it.
   Planner& planner(int device, int peer_device);
-  Capabilities capabilities(int device, int peer_device) const;
+  Capabilities capabilities(int device, int peer_device);
   // Counts a transfer that is about to start. Its end is reported to Peer::transferred with these
   // two numbers.
   transport::TransferDone begin_transfer(uint64_t copy, uint64_t number);
   // The measurements so far of copies from `device` to `peer_device`.
-  PairModel model(int device, int peer_device) const;
+  PairModel model(int device, int peer_device);
   // Updates the planners' models from the measurements so far.
   void refresh_models();
 
@@ -82,7 +89,7 @@ struct PeerLink {
 
   Slice inbox;                             // written by the peer
   Slice outbox;                            // wire media only; followed by kScratchBytes
-  MappedInbox mapped;                      // shm: the peer's inbox
+  std::unique_ptr<MappedInbox> mapped;     // shm: the peer's inbox
   std::vector<DeviceBuffer> device_inbox;  // by device; may be empty buffers
   std::vector<DeviceBuffer> device_outbox;
   std::vector<transport::RegionId> regions;  // of all these buffers, except `mapped`
@@ -91,18 +98,13 @@ struct PeerLink {
   Arena outbox_arena;
   std::vector<Arena> peer_device_inbox;
   std::vector<Arena> device_outbox_arena;
-  std::unique_ptr<Path> host_path;
-  std::map<std::pair<int, int>, std::unique_ptr<Path>> device_paths;
-  std::map<std::pair<int, int>, bool> ipc;  // (own device, peer's): the peer can map own memory
-  std::map<std::pair<int, int>, Planner> planners;
+  std::optional<Path> host_path;              // once the Link is open
+  std::map<std::pair<int, int>, Pair> pairs;  // (own device, peer's)
 
-  // Measured legs. Pairs are (own device, peer's).
+  // Measured legs.
   LegModel message;                   // one control message
   LegModel wire;                      // from host memory to host memory
   std::vector<DeviceLegs> peer_legs;  // of the peer's devices, as reported by the peer
-  std::map<std::pair<int, int>, LegModel> gpudirect_legs;
-  std::map<std::pair<int, int>, LegModel> ipc_legs;   // the peer pulls; as reported by the peer
-  std::map<std::pair<int, int>, LegModel> pull_legs;  // this side pulls; to be reported
 };
 
 // Extra bytes at the end of an outbox, for probes and echoes.

@@ -3,10 +3,10 @@
 // as the session will have, and cut into equal slices. So its cost does not grow with the number of
 // peers, and a later peer needs no registration.
 //
-// A slice is never reused while the arena exists: a lost peer on this host may still have DMA in
-// flight to the pages that it has mapped. When no peer has a slice any more, the memory is freed,
-// and the next peer starts a new arena. Slices are for peers of one session only, which belong to
-// one user: a peer that maps one slice has a descriptor of the whole arena.
+// A slice is never reused: a lost peer on this host may still have DMA in flight to the pages that
+// it has mapped. When no peer has a slice any more, the memory is freed, and the next peer starts a
+// new arena. Slices are for peers of one session only, which belong to one user: a peer that maps
+// one slice has a descriptor of the whole arena.
 //
 // Peers beyond the expected number get a buffer of their own, out of the rest of the limit. Owned
 // by the engine's Environment, used only by the engine thread. take() and the destruction of the
@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "common/base/status.h"
@@ -24,35 +25,15 @@
 
 namespace rcuda::p2p {
 
-class StagingArena;
+// Part of a buffer, which it keeps.
+struct Slice {
+  std::shared_ptr<HostBuffer> buffer;  // null: none
+  uint64_t offset = 0;                 // within the buffer, and within fd()
+  size_t bytes = 0;
 
-// Part of an arena. The arena outlives it.
-class Slice {
- public:
-  Slice() = default;
-  Slice(StagingArena& arena, std::byte* data, size_t bytes, int file, uint64_t offset)
-      : arena_(&arena), data_(data), bytes_(bytes), file_(file), offset_(offset) {}
-  Slice(Slice&& other) noexcept { swap(other); }
-  Slice& operator=(Slice&& other) noexcept {
-    swap(other);
-    return *this;
-  }
-  ~Slice();
-
-  std::byte* data() const { return data_; }
-  uint64_t address() const { return reinterpret_cast<uint64_t>(data_); }
-  size_t bytes() const { return bytes_; }
-  int fd() const { return file_; }             // -1: not mappable
-  uint64_t offset() const { return offset_; }  // within fd()
-
- private:
-  void swap(Slice& other) noexcept;
-
-  StagingArena* arena_ = nullptr;
-  std::byte* data_ = nullptr;
-  size_t bytes_ = 0;
-  int file_ = -1;
-  uint64_t offset_ = 0;
+  std::byte* data() const { return buffer->data() + offset; }
+  uint64_t address() const { return reinterpret_cast<uint64_t>(data()); }
+  int fd() const { return buffer->fd(); }  // -1: not mappable
 };
 
 class StagingArena {
@@ -67,24 +48,20 @@ class StagingArena {
   // memory is used up. Otherwise the driver's error.
   Result<Slice> take(uint64_t most_bytes, uint64_t extra_bytes, int numa_node);
 
-  uint64_t bytes() const { return bytes_; }  // of all buffers
+  uint64_t bytes() const;  // of all buffers
 
  private:
-  friend class Slice;
-  Status make_buffer(uint64_t bytes, int numa_node);
-  void give_back();
   // The number of slices per peer: an inbox, and an outbox if the peer cannot map the inbox.
   uint64_t slices_per_peer() const { return mappable_ == Mappable::kYes ? 1 : 2; }
-  uint64_t left() const { return buffers_.empty() ? 0 : buffers_.back().bytes() - used_; }
+  Result<std::shared_ptr<HostBuffer>> make_buffer(uint64_t bytes, int numa_node);
 
   DeviceOps& ops_;
   const EngineOptions& options_;
   const Mappable mappable_;
-  std::vector<HostBuffer> buffers_;
+  std::vector<std::weak_ptr<HostBuffer>> buffers_;
+  std::weak_ptr<HostBuffer> arena_;  // one of them, cut into equal slices
   uint64_t slice_bytes_ = 0;
-  uint32_t slices_ = 0;  // in use by peers
-  uint64_t used_ = 0;    // bytes of the last buffer that are handed out
-  uint64_t bytes_ = 0;
+  uint64_t used_ = 0;  // bytes of the arena that are handed out
 };
 
 }  // namespace rcuda::p2p

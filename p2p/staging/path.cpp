@@ -1,49 +1,34 @@
 #include "p2p/staging/path.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace rcuda::p2p {
 
-std::optional<Slot> ShmPath::reserve(uint64_t, uint64_t bytes) {
-  const auto remote = inbox_.reserve(bytes);
+std::optional<Slot> Path::reserve(uint64_t offset, uint64_t bytes) {
+  if (!inbox) return Slot{base + offset, offset, bytes};
+  const auto remote = inbox->reserve(bytes);
   if (!remote) return std::nullopt;
-  return Slot{base_ + *remote, *remote, bytes};
+  if (!outbox) return Slot{base + *remote, *remote, bytes};
+  const auto local = outbox->reserve(bytes);
+  if (local) return Slot{base + *local, *remote, bytes};
+  inbox->release(*remote, bytes);
+  return std::nullopt;
 }
 
-uint64_t WirePath::capacity_bytes() const { return std::min(outbox_.bytes(), inbox_.bytes()); }
-
-std::optional<Slot> WirePath::reserve(uint64_t, uint64_t bytes) {
-  const auto local = outbox_.reserve(bytes);
-  if (!local) return std::nullopt;
-  const auto remote = inbox_.reserve(bytes);
-  if (!remote) {
-    outbox_.release(*local, bytes);
-    return std::nullopt;
-  }
-  return Slot{base_ + *local, *remote, bytes};
+void Path::release(const Slot& slot) {
+  if (outbox) outbox->release(slot.local - base, slot.bytes);
+  if (inbox) inbox->release(slot.remote, slot.bytes);
 }
 
-void WirePath::release(const Slot& slot) {
-  outbox_.release(slot.local - base_, slot.bytes);
-  inbox_.release(slot.remote, slot.bytes);
-}
-
-void WirePath::transfer(const Slot& slot, uint32_t immediate, transport::Company company,
-                        transport::TransferDone done) {
+void Path::transfer(const Slot& slot, uint32_t immediate, transport::Company company,
+                    transport::TransferDone done) {
   const auto* local = reinterpret_cast<const void*>(slot.local);
   if (immediate == 0) {
-    link_.write(region_, slot.remote, local, slot.bytes, std::move(done));
+    link->write(region, slot.remote, local, slot.bytes, std::move(done));
   } else {
-    link_.write_with_immediate(region_, slot.remote, local, slot.bytes, immediate, company,
+    link->write_with_immediate(region, slot.remote, local, slot.bytes, immediate, company,
                                std::move(done));
   }
-}
-
-void DirectPath::transfer(const Slot& slot, uint32_t, transport::Company,
-                          transport::TransferDone done) {
-  link_.write(target_, slot.remote, reinterpret_cast<const void*>(slot.local), slot.bytes,
-              std::move(done));
 }
 
 }  // namespace rcuda::p2p

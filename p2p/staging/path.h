@@ -13,6 +13,7 @@
 // `done` function of transfer() runs on a thread of the Link, or before transfer() returns.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -35,104 +36,47 @@ struct Slot {
   uint64_t bytes = 0;
 };
 
-class Path {
- public:
-  virtual ~Path() = default;
+struct Path {
+  // shm: the peer's inbox is mapped at `base`.
+  static Path shared(uint64_t base, Arena& inbox) {
+    return {.base = base, .bytes = inbox.bytes(), .inbox = &inbox};
+  }
+  // wire: from this side's outbox at `base` to the region of the peer's inbox.
+  static Path wire(transport::Link& link, Where where, uint64_t base, Arena& outbox,
+                   transport::RegionId region, Arena& inbox) {
+    const uint64_t bytes = std::min(outbox.bytes(), inbox.bytes());
+    return {where, base, bytes, &outbox, &inbox, &link, region};
+  }
+  // direct: from the source at `base` to the region of the destination, for one copy.
+  static Path direct(transport::Link& link, uint64_t base, uint64_t bytes,
+                     transport::RegionId region) {
+    return {Where::kTarget, base, bytes, nullptr, nullptr, &link, region};
+  }
 
-  virtual Where where() const = 0;
+  Where where = Where::kHostInbox;
+  uint64_t base = 0;
+  uint64_t bytes = 0;       // the most that reserve() can grant in total
+  Arena* outbox = nullptr;  // null, like the next, if the path has none
+  Arena* inbox = nullptr;
+  transport::Link* link = nullptr;  // null: the copy-out itself reaches the peer
+  transport::RegionId region = transport::RegionId::kNone;
+
   // Whether chunks are in host memory between copy-out and copy-in.
-  virtual bool in_host_memory() const = 0;
+  bool in_host_memory() const { return where == Where::kHostInbox; }
   // Whether a chunk must be copied out before transfer().
-  virtual bool copies_out() const { return true; }
+  bool copies_out() const { return where != Where::kTarget; }
   // Whether transfer() is needed.
-  virtual bool needs_transfer() const = 0;
-
-  // The most bytes that reserve() can grant in total.
-  virtual uint64_t capacity_bytes() const = 0;
-  // Room for the chunk [offset, offset + bytes) of a copy. nullopt: there is no room now.
-  virtual std::optional<Slot> reserve(uint64_t offset, uint64_t bytes) = 0;
-  virtual void release(const Slot& slot) = 0;
+  bool needs_transfer() const { return link != nullptr; }
   // Whether a chunk transferred with an immediate reports its own arrival to the receiver. Such a
   // chunk can be announced before it has arrived.
-  virtual bool tells_arrival() const { return false; }
+  bool tells_arrival() const { return outbox && link->traits().has_immediates; }
+
+  // Room for the chunk [offset, offset + bytes) of a copy. nullopt: there is no room now.
+  std::optional<Slot> reserve(uint64_t offset, uint64_t bytes);
+  void release(const Slot& slot);
   // `immediate`: 0 for none.
-  virtual void transfer(const Slot& slot, uint32_t immediate, transport::Company company,
-                        transport::TransferDone done) = 0;
-};
-
-// Through the peer's inbox, which is mapped here.
-class ShmPath final : public Path {
- public:
-  ShmPath(void* mapped_inbox, Arena& inbox)
-      : base_(reinterpret_cast<uint64_t>(mapped_inbox)), inbox_(inbox) {}
-
-  Where where() const override { return Where::kHostInbox; }
-  bool in_host_memory() const override { return true; }
-  bool needs_transfer() const override { return false; }
-  uint64_t capacity_bytes() const override { return inbox_.bytes(); }
-  std::optional<Slot> reserve(uint64_t offset, uint64_t bytes) override;
-  void release(const Slot& slot) override { inbox_.release(slot.remote, slot.bytes); }
-  void transfer(const Slot&, uint32_t, transport::Company, transport::TransferDone) override {}
-
- private:
-  uint64_t base_;
-  Arena& inbox_;
-};
-
-// From an outbox of this side to an inbox of the peer.
-class WirePath final : public Path {
- public:
-  WirePath(transport::Link& link, Where where, uint64_t outbox_base, Arena& outbox,
-           transport::RegionId region, Arena& inbox)
-      : link_(link),
-        where_(where),
-        base_(outbox_base),
-        outbox_(outbox),
-        region_(region),
-        inbox_(inbox) {}
-
-  Where where() const override { return where_; }
-  bool in_host_memory() const override { return where_ == Where::kHostInbox; }
-  bool needs_transfer() const override { return true; }
-  uint64_t capacity_bytes() const override;
-  std::optional<Slot> reserve(uint64_t offset, uint64_t bytes) override;
-  void release(const Slot& slot) override;
-  bool tells_arrival() const override { return link_.traits().has_immediates; }
   void transfer(const Slot& slot, uint32_t immediate, transport::Company company,
-                transport::TransferDone done) override;
-
- private:
-  transport::Link& link_;
-  Where where_;
-  uint64_t base_;
-  Arena& outbox_;
-  transport::RegionId region_;
-  Arena& inbox_;
-};
-
-// From the source's range to the destination's range, for one copy.
-class DirectPath final : public Path {
- public:
-  DirectPath(transport::Link& link, uint64_t source, uint64_t bytes, transport::RegionId target)
-      : link_(link), source_(source), bytes_(bytes), target_(target) {}
-
-  Where where() const override { return Where::kTarget; }
-  bool in_host_memory() const override { return false; }
-  bool copies_out() const override { return false; }
-  bool needs_transfer() const override { return true; }
-  uint64_t capacity_bytes() const override { return bytes_; }
-  std::optional<Slot> reserve(uint64_t offset, uint64_t bytes) override {
-    return Slot{source_ + offset, offset, bytes};
-  }
-  void release(const Slot&) override {}
-  void transfer(const Slot& slot, uint32_t immediate, transport::Company company,
-                transport::TransferDone done) override;
-
- private:
-  transport::Link& link_;
-  uint64_t source_;
-  uint64_t bytes_;
-  transport::RegionId target_;
+                transport::TransferDone done);
 };
 
 }  // namespace rcuda::p2p

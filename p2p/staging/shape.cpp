@@ -49,63 +49,36 @@ Boxes boxes_of(const Shape& shape, uint64_t begin, uint64_t bytes, uint64_t pack
   Boxes result;
   const uint64_t slice_packed = shape.width_bytes * shape.height;
   const bool single = shape.contiguous();
-  uint64_t done = 0;
-  // Adds a box of `rows` x `slices` rows of `width` bytes that starts `x` bytes into a row.
-  const auto add = [&](uint64_t slice, uint64_t row, uint64_t x, uint64_t width, uint64_t rows,
-                       uint64_t slices) {
-    const uint64_t address =
-        single ? shape.address + begin + done
-               : shape.address + slice * shape.slice_bytes + row * shape.pitch_bytes + x;
+  for (uint64_t done = 0; done < bytes;) {
+    // The next byte is `x` bytes into a row of a slice.
+    const uint64_t at = begin + done, left = bytes - done;
+    const uint64_t slice = at / slice_packed;
+    const uint64_t row = at % slice_packed / shape.width_bytes;
+    const uint64_t x = at % shape.width_bytes;
     CopyBox box;
-    box.width_bytes = width;
-    box.rows = rows;
-    box.slices = slices;
+    box.width_bytes = shape.width_bytes;
+    if (single) {
+      box.width_bytes = bytes;
+    } else if (x > 0 || left < shape.width_bytes) {
+      box.width_bytes = std::min(shape.width_bytes - x, left);
+    } else if (row > 0 || left < slice_packed) {
+      box.rows = std::min(shape.height - row, left / shape.width_bytes);
+    } else {
+      box.rows = shape.height;
+      box.slices = left / slice_packed;
+    }
+    const uint64_t address =
+        shape.address + (single ? at : slice * shape.slice_bytes + row * shape.pitch_bytes + x);
     const bool pack = direction == Direction::kPack;
     (pack ? box.source : box.destination) = address;
     (pack ? box.source_pitch : box.destination_pitch) = shape.pitch_bytes;
     (pack ? box.source_slice : box.destination_slice) = shape.slice_bytes;
     (pack ? box.destination : box.source) = packed + done;
-    (pack ? box.destination_pitch : box.source_pitch) = width;
-    (pack ? box.destination_slice : box.source_slice) = width * rows;
-    result.box[result.count++] = box;
-    done += width * rows * slices;
-  };
-  if (bytes == 0) return result;
-  if (single) {
-    add(0, 0, 0, bytes, 1, 1);
-    return result;
+    (pack ? box.destination_pitch : box.source_pitch) = box.width_bytes;
+    (pack ? box.destination_slice : box.source_slice) = box.width_bytes * box.rows;
+    result.box.at(result.count++) = box;
+    done += box.width_bytes * box.rows * box.slices;
   }
-  uint64_t slice = begin / slice_packed;
-  uint64_t row = begin % slice_packed / shape.width_bytes;
-  if (const uint64_t x = begin % shape.width_bytes; x > 0) {
-    const uint64_t width = std::min(shape.width_bytes - x, bytes);
-    add(slice, row, x, width, 1, 1);
-    if (x + width == shape.width_bytes) ++row;
-  }
-  if (row == shape.height) {
-    row = 0;
-    ++slice;
-  }
-  if (row > 0 && bytes - done >= shape.width_bytes) {
-    const uint64_t rows = std::min(shape.height - row, (bytes - done) / shape.width_bytes);
-    add(slice, row, 0, shape.width_bytes, rows, 1);
-    row += rows;
-    if (row == shape.height) {
-      row = 0;
-      ++slice;
-    }
-  }
-  if (row == 0 && bytes - done >= slice_packed) {
-    const uint64_t slices = (bytes - done) / slice_packed;
-    add(slice, 0, 0, shape.width_bytes, shape.height, slices);
-    slice += slices;
-  }
-  if (bytes - done >= shape.width_bytes) {
-    const uint64_t rows = (bytes - done) / shape.width_bytes;
-    add(slice, row, 0, shape.width_bytes, rows, 1);
-    row += rows;
-  }
-  if (done < bytes) add(slice, row, 0, bytes - done, 1, 1);
   return result;
 }
 

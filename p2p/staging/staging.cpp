@@ -1,7 +1,6 @@
 #include "p2p/staging/staging.h"
 
 #include <cerrno>
-#include <utility>
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -17,16 +16,8 @@ constexpr size_t kLargePage = size_t{2} << 20;  // on x86-64
 }  // namespace
 
 HostBuffer::~HostBuffer() {
-  if (registered_) ops_->unregister_host(data_);
+  if (registered_) ops_.unregister_host(data_);
   if (data_) ::munmap(data_, bytes_);
-}
-
-void HostBuffer::swap(HostBuffer& other) noexcept {
-  std::swap(ops_, other.ops_);
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  std::swap(registered_, other.registered_);
-  std::swap(file_, other.file_);
 }
 
 Status HostBuffer::map_file() {
@@ -56,73 +47,45 @@ Status HostBuffer::map_large_pages() {
   return {};
 }
 
-Result<HostBuffer> HostBuffer::create(DeviceOps& ops, size_t bytes, int numa_node,
-                                      Mappable mappable) {
-  HostBuffer buffer;
-  buffer.ops_ = &ops;
-  buffer.bytes_ = bytes;
-  RCUDA_RETURN_IF_ERROR(mappable == Mappable::kYes ? buffer.map_file() : buffer.map_large_pages());
-  if (numa_node >= 0 && !place_on_numa_node(buffer.data_, bytes, numa_node)) {
+Result<std::shared_ptr<HostBuffer>> HostBuffer::create(DeviceOps& ops, size_t bytes, int numa_node,
+                                                       Mappable mappable) {
+  std::shared_ptr<HostBuffer> buffer(new HostBuffer(ops, bytes));
+  RCUDA_RETURN_IF_ERROR(mappable == Mappable::kYes ? buffer->map_file()
+                                                   : buffer->map_large_pages());
+  if (numa_node >= 0 && !place_on_numa_node(buffer->data_, bytes, numa_node)) {
     RCUDA_DEBUG("staging memory could not be placed on NUMA node %d", numa_node);
   }
-  RCUDA_RETURN_IF_ERROR(ops.register_host(buffer.data_, bytes));
-  buffer.registered_ = true;
+  RCUDA_RETURN_IF_ERROR(ops.register_host(buffer->data_, bytes));
+  buffer->registered_ = true;
   return buffer;
-}
-
-DeviceBuffer::~DeviceBuffer() {
-  if (ops_) ops_->free(device_, address_);
-}
-
-void DeviceBuffer::swap(DeviceBuffer& other) noexcept {
-  std::swap(ops_, other.ops_);
-  std::swap(device_, other.device_);
-  std::swap(address_, other.address_);
-  std::swap(bytes_, other.bytes_);
 }
 
 Result<DeviceBuffer> DeviceBuffer::create(DeviceOps& ops, int device, size_t bytes) {
   const Result<DeviceAddress> address = ops.allocate(device, bytes);
   if (!address) return address.status();
   DeviceBuffer buffer;
-  buffer.ops_ = &ops;
-  buffer.device_ = device;
-  buffer.address_ = *address;
+  buffer.memory_ = {reinterpret_cast<void*>(*address), Free{&ops, device}};
   buffer.bytes_ = bytes;
   return buffer;
 }
 
 MappedInbox::~MappedInbox() {
-  if (registered_) ops_->unregister_host(data_);
+  if (registered_) ops_.unregister_host(data_);
   // An error means that the Link is broken and has dropped the announcement of the region. The
   // mapping then ends with the Link.
-  if (data_) (void)link_->unmap(region_);
+  (void)link_.unmap(region_);
 }
 
-void MappedInbox::swap(MappedInbox& other) noexcept {
-  std::swap(ops_, other.ops_);
-  std::swap(link_, other.link_);
-  std::swap(region_, other.region_);
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  std::swap(registered_, other.registered_);
-}
-
-Result<MappedInbox> MappedInbox::create(DeviceOps& ops, transport::Link& link,
-                                        transport::RegionId region, size_t bytes) {
+Result<std::unique_ptr<MappedInbox>> MappedInbox::create(DeviceOps& ops, transport::Link& link,
+                                                         transport::RegionId region, size_t bytes) {
   const Result<void*> mapped = link.map(region, bytes);
   if (!mapped) return mapped.status();
   if (*mapped == nullptr) {
     return Status(Code::kUnsupported, std::string(link.medium()) + " cannot map the peer's memory");
   }
-  MappedInbox inbox;
-  inbox.ops_ = &ops;
-  inbox.link_ = &link;
-  inbox.region_ = region;
-  inbox.data_ = *mapped;
-  inbox.bytes_ = bytes;
+  std::unique_ptr<MappedInbox> inbox(new MappedInbox(ops, link, region, *mapped));
   RCUDA_RETURN_IF_ERROR(ops.register_host(*mapped, bytes));
-  inbox.registered_ = true;
+  inbox->registered_ = true;
   return inbox;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
@@ -21,83 +22,69 @@ enum class Mappable : bool { kNo, kYes };
 // page-lock and to walk through, and by default a memfd gets none of 2 MB.
 class HostBuffer {
  public:
-  HostBuffer() = default;
-  HostBuffer(HostBuffer&& other) noexcept { swap(other); }
-  HostBuffer& operator=(HostBuffer&& other) noexcept {
-    swap(other);
-    return *this;
-  }
   ~HostBuffer();
+  HostBuffer(const HostBuffer&) = delete;
+  HostBuffer& operator=(const HostBuffer&) = delete;
 
   // numa_node < 0: no preference.
-  static Result<HostBuffer> create(DeviceOps& ops, size_t bytes, int numa_node, Mappable mappable);
+  static Result<std::shared_ptr<HostBuffer>> create(DeviceOps& ops, size_t bytes, int numa_node,
+                                                    Mappable mappable);
 
   std::byte* data() const { return data_; }
-  uint64_t address() const { return reinterpret_cast<uint64_t>(data_); }
   size_t bytes() const { return bytes_; }
   int fd() const { return file_.get(); }  // -1: not mappable
 
  private:
+  HostBuffer(DeviceOps& ops, size_t bytes) : ops_(ops), bytes_(bytes) {}
   Status map_file();
   Status map_large_pages();
-  void swap(HostBuffer& other) noexcept;
 
-  DeviceOps* ops_ = nullptr;
+  DeviceOps& ops_;
   std::byte* data_ = nullptr;
-  size_t bytes_ = 0;
+  const size_t bytes_;
   bool registered_ = false;
   UniqueFd file_;
 };
 
 class DeviceBuffer {
  public:
-  DeviceBuffer() = default;
-  DeviceBuffer(DeviceBuffer&& other) noexcept { swap(other); }
-  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
-    swap(other);
-    return *this;
-  }
-  ~DeviceBuffer();
-
   static Result<DeviceBuffer> create(DeviceOps& ops, int device, size_t bytes);
 
-  DeviceAddress address() const { return address_; }
-  size_t bytes() const { return bytes_; }
+  DeviceAddress address() const { return reinterpret_cast<DeviceAddress>(memory_.get()); }
+  size_t bytes() const { return memory_ ? bytes_ : 0; }
 
  private:
-  void swap(DeviceBuffer& other) noexcept;
-
-  DeviceOps* ops_ = nullptr;
-  int device_ = 0;
-  DeviceAddress address_ = 0;
+  struct Free {
+    DeviceOps* ops;
+    int device;
+    void operator()(void* memory) const {
+      ops->free(device, reinterpret_cast<DeviceAddress>(memory));
+    }
+  };
+  std::unique_ptr<void, Free> memory_;
   size_t bytes_ = 0;
 };
 
 // The peer's pinned inbox, mapped and registered with CUDA in this process.
 class MappedInbox {
  public:
-  MappedInbox() = default;
-  MappedInbox(MappedInbox&& other) noexcept { swap(other); }
-  MappedInbox& operator=(MappedInbox&& other) noexcept {
-    swap(other);
-    return *this;
-  }
   ~MappedInbox();
+  MappedInbox(const MappedInbox&) = delete;
+  MappedInbox& operator=(const MappedInbox&) = delete;
 
   // kUnsupported if the medium cannot map. `link` outlives the mapping.
-  static Result<MappedInbox> create(DeviceOps& ops, transport::Link& link,
-                                    transport::RegionId region, size_t bytes);
-  void* data() const { return data_; }
-  size_t bytes() const { return bytes_; }
+  static Result<std::unique_ptr<MappedInbox>> create(DeviceOps& ops, transport::Link& link,
+                                                     transport::RegionId region, size_t bytes);
+  uint64_t address() const { return reinterpret_cast<uint64_t>(data_); }
 
  private:
-  void swap(MappedInbox& other) noexcept;
+  MappedInbox(DeviceOps& ops, transport::Link& link, transport::RegionId region, void* data)
+      : ops_(ops), link_(link), region_(region), data_(data) {}
 
-  DeviceOps* ops_ = nullptr;
-  transport::Link* link_ = nullptr;
-  transport::RegionId region_ = transport::RegionId::kNone;
-  void* data_ = nullptr;
-  size_t bytes_ = 0;
+  DeviceOps& ops_;
+  transport::Link& link_;
+  const transport::RegionId region_;
+  void* const data_;
   bool registered_ = false;
 };
 

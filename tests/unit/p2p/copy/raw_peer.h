@@ -49,7 +49,7 @@ class RawPeer {
   }
   template <typename Message>
   std::optional<Message> receive() {
-    return receive_as<Message>(Message::kKind);
+    return receive_as<Message>(Message().kind);
   }
   // challenge() and prove() are the steps of a greeting, greet() is a whole greeting.
   void challenge() {
