@@ -127,6 +127,7 @@ def calls(driver):
         timed[f"load a module + find {text}"] = load_and_find(image)
         timed[f"load a module that the server lacks + find {text}"] = load_and_find(image, new=True)
     timed["fill + synchronise, beside a managed variable"] = beside_a_variable(synchronize)
+    timed["fill + event record + event synchronise, beside a managed variable"] = beside_a_variable(wait_for_event)
     timed["4 B to pageable memory, blocking, beside a managed variable"] = beside_a_variable(
         copied("cuMemcpyDtoH_v2", pageable, device, 4))
     timed["4 B to pageable memory, asynchronous + synchronise, beside a managed variable"] = beside_a_variable(

@@ -161,7 +161,7 @@ CUresult cuEventSynchronize(CUevent handle) {
   if (event->state.progress(&record, &result) == Progress::kDone) {
     return finished(*event, result);
   }
-  return finished(*event, event->state.wait());
+  return event->state.wait();
 }
 
 CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {

@@ -4,6 +4,7 @@
 
 #include "client/session/news.h"
 #include "client/session/session.h"
+#include "client/session/wait.h"
 
 namespace rcuda::client {
 
@@ -98,13 +99,8 @@ CUresult EventState::wait() {
     MutexLock lock(mutex_);
     return record_;
   }();
-  session().mirrors().show_writes();
   // A separate word: the event's own word is reused for later records, perhaps on another stream.
-  const WaitWord word(session().words());
-  const wire::WatchEventBody body{event_, word.get().index, word.get().sequence, 1, 0};
-  SentCommand sent;
-  CUresult result = session().post(route_, body, transport::Wake::kNow, &sent);
-  if (sent.is_sent()) result = session().wait_word(word.get());
+  const CUresult result = Wait(route_).run(wire::WatchEventBody{event_, 0, 0, 1, 0});
   if (result == CUDA_SUCCESS) found_done(record);
   return result;
 }

@@ -36,9 +36,13 @@ Word Wait::take_word() { return word_.emplace(session().words()).get(); }
 CUresult Wait::run_command(const wire::Command& command) {
   MirrorSync& mirrors = session().mirrors();
   const bool is_for_context = command.is<wire::SynchronizeContextBody>();
-  const bool only_waits = is_for_context || command.is<wire::SignalBody>();
-  covered_ = is_for_context ? session().timelines().now(Scope::kContext, route_.context)
-                            : covered_from(route_);
+  const bool is_for_event = command.is<wire::WatchEventBody>();
+  const bool only_waits = is_for_context || is_for_event || command.is<wire::SignalBody>();
+  if (is_for_context) {
+    covered_ = session().timelines().now(Scope::kContext, route_.context);
+  } else if (!is_for_event) {
+    covered_ = covered_from(route_);
+  }
   // A copy may block the worker's driver, and what follows it in the ring, until a kernel has ended
   // that waits for a write of the host.
   if (!only_waits) mirrors.show_writes();

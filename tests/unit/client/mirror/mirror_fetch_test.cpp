@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "client/mirror/mirror.h"
+#include "client/session/event_state.h"
 #include "client/session/wait.h"
 #include "common/base/peer_order.h"
 #include "tests/support/withheld_answers.h"
@@ -62,6 +63,15 @@ TEST_F(SmallMirrorTest, ItIsAskedForWithTheWait) {
   worker_[5] = std::byte{0x50};
   before_peer(&lone_.puppet);
   ASSERT_EQ(synchronize(route()), CUDA_SUCCESS);
+  EXPECT_EQ(memory_[5], std::byte{0x50});
+  EXPECT_EQ(asked(), (std::vector<size_t>{1, 0}));
+}
+
+TEST_F(SmallMirrorTest, ItIsAskedForWithTheWaitForAnEvent) {
+  worker_[5] = std::byte{0x50};
+  EventState event(route(), 3);
+  before_peer(&lone_.puppet);
+  ASSERT_EQ(event.wait(), CUDA_SUCCESS);
   EXPECT_EQ(memory_[5], std::byte{0x50});
   EXPECT_EQ(asked(), (std::vector<size_t>{1, 0}));
 }
