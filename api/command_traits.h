@@ -32,13 +32,6 @@ enum class Frees : uint8_t {
   kContext,   // all memory of a context
 };
 
-// The remains of the command after its session, in ascending order.
-enum class Leaves : uint8_t {
-  kNothing,
-  kContext,  // objects that end with the context, or by server/worker/cleaning.h
-  kProcess,  // state of the process, or unknown
-};
-
 struct CommandTraits {
   // Offsets in a custom command's body; members have 32 bits (`sequence`: 64 bits).
   static constexpr uint16_t kNone = 0xffff;
@@ -46,7 +39,6 @@ struct CommandTraits {
   WhileHeld while_held = WhileHeld::kWaits;
   Queues queues = Queues::kWork;
   Frees frees = Frees::kNothing;
-  Leaves leaves = Leaves::kProcess;
   bool waits_for_device = false;  // the driver returns only when the device is idle
   bool any_context = false;       // executed even if its context is not valid
   bool holds_stream = false;      // in some cases; see holds_stream() below

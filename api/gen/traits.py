@@ -12,7 +12,6 @@ ENUMERATIONS = {
     "while_held": {"waits": "kWaits", "asks": "kAsks", "queues": "kQueues", "passes": "kPasses"},
     "queues": {"work": "kWork", "if_it_holds": "kIfItHolds", "answered": "kAnswered",
                "nothing": "kNothing"},
-    "leaves": {"process": "kProcess", "context": "kContext", "nothing": "kNothing"},
     "frees": {"": "kNothing", "at_once": "kAtOnce", "in_stream": "kInStream", "context": "kContext"},
 }
 HOLDS = re.compile(r"(\w+) & (k\w+)")
@@ -23,14 +22,12 @@ class Traits:
     while_held: str = "waits"
     queues: str = "work"
     frees: str = ""
-    leaves: str = "process"
     waits_for_device: bool = False
     any_context: bool = False
     device_work: str = "none"  # else the body's member that names the stream
     holds_stream: str | bool = False  # True, or "member & kFlag"
 
-    COLUMNS = ("while_held", "queues", "frees", "leaves", "waits_for_device", "any_context", "device_work",
-               "holds_stream")
+    COLUMNS = ("while_held", "queues", "frees", "waits_for_device", "any_context", "device_work", "holds_stream")
     OF_BODIES = ("device_work", "holds_stream")
 
     @staticmethod
@@ -85,8 +82,7 @@ def initialiser(traits, struct="", signals=False):
         return f"offsetof(wire::{struct}, {member})"
 
     parts = []
-    for column, type_name in (("while_held", "WhileHeld"), ("queues", "Queues"), ("frees", "Frees"),
-                              ("leaves", "Leaves")):
+    for column, type_name in (("while_held", "WhileHeld"), ("queues", "Queues"), ("frees", "Frees")):
         value = getattr(traits, column)
         if value != getattr(Traits(), column):
             parts.append(f".{column} = {type_name}::{ENUMERATIONS[column][value]}")

@@ -13,7 +13,7 @@ native. The spread is the slowest batch divided by the fastest, of the mode wher
 The servers keep images in a cache and hold as many idle workers as they do by default. Batches follow
 one another without a pause, so with few programs at once a figure also shows how fast new workers get
 ready. With --rested every batch waits until the servers are idle and have their idle workers.
-Workers of a server of root serve one session each; with --server-user the servers run as that user.
+The servers run as this process's user, which is root for what the packaged service does, or as --server-user.
 --under-way shows instead what a program that launches kernels all the time loses while others come and go
 in the same way, as many at once as --at-once says: its launches per second alone and beside them, --rounds
 times in turn, medians.

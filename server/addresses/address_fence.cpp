@@ -97,53 +97,6 @@ Status AddressFence::open(const wire::AddressWindow& window) {
   return {};
 }
 
-// Closes what is free in the window.
-Status AddressFence::close_rest_of_window() {
-  if (inside_.size() < 2) return {};
-  const AddressRange window = range_of(inside_.back());
-  Result<std::vector<AddressRange>> mappings = own_mappings();
-  if (!mappings.ok()) return mappings.status();
-  for (const AddressRange& gap : gaps(*mappings, window.begin, window.end)) {
-    if (!close_range(gap)) return Status::from_errno(errno, "closing the window of addresses");
-    closed_again_ += gap.end - gap.begin;
-  }
-  return {};
-}
-
-Status AddressFence::begin_closing() {
-  closed_again_ = 0;
-  return close_rest_of_window();
-}
-
-Status AddressFence::end_closing() {
-  if (inside_.size() < 2) return {};
-  RCUDA_RETURN_IF_ERROR(close_rest_of_window());
-  const AddressRange window = range_of(inside_.back());
-  if (closed_again_ != window.end - window.begin) {
-    return Status(Code::kInternal, "the driver still uses addresses of the session's window");
-  }
-  inside_.pop_back();
-  closed_.push_back(window);
-  sort_by_begin(&closed_);
-  std::vector<AddressRange> merged;
-  for (const AddressRange& range : closed_) {
-    if (!merged.empty() && merged.back().end == range.begin) {
-      merged.back().end = range.end;
-    } else {
-      merged.push_back(range);
-    }
-  }
-  closed_ = std::move(merged);
-  return {};
-}
-
-std::vector<AddressRange> AddressFence::outside(const AddressRange& range) const {
-  std::vector<AddressRange> own;
-  for (const wire::AddressWindow& window : inside_) own.push_back(range_of(window));
-  sort_by_begin(&own);
-  return gaps(own, range.begin, range.end);
-}
-
 size_t AddressFence::close_holes() const {
   if (closed_.empty()) return 0;
   Result<std::vector<AddressRange>> mappings = own_mappings();

@@ -17,9 +17,9 @@
 // driver that has started has room left in what it mapped, and gives back mappings of its own
 // outside.
 //
-// Threads: raise() before any other thread exists; open(), begin_closing() and end_closing() while
-// no session runs; the others any. Blocking: close_holes() reads a file of /proc; the rest takes
-// microseconds. No memory is committed. Errors: as the functions say.
+// Threads: raise() before any other thread exists; open() before the session runs; the others any.
+// Blocking: close_holes() reads a file of /proc; the rest takes microseconds. No memory is
+// committed. Errors: as the functions say.
 #pragma once
 
 #include <cstdint>
@@ -44,10 +44,6 @@ class AddressFence {
   static Result<AddressFence> raise(const wire::AddressWindow& base);
   // Makes the window's addresses free again. kInvalidArgument if it is not wholly closed.
   Status open(const wire::AddressWindow& window);
-  // Closes the window again, in two steps: first what is free there, then what the driver has given
-  // back meanwhile. An error if something is left, or in the way.
-  Status begin_closing();
-  Status end_closing();
   // Closes addresses outside that were in use when the fence was raised and are free now. Returns
   // how many ranges.
   size_t close_holes() const;
@@ -55,17 +51,12 @@ class AddressFence {
   // The worker's own addresses: its base, and its window once it is open.
   const std::vector<wire::AddressWindow>& inside() const { return inside_; }
   bool contains(uint64_t address, uint64_t bytes) const;
-  // The parts of a range that are not inside.
-  std::vector<AddressRange> outside(const AddressRange& range) const;
   // The addresses that are closed and in which the kernel would place mappings, sorted.
   const std::vector<AddressRange>& closed() const { return closed_; }
 
  private:
-  Status close_rest_of_window();
-
   std::vector<wire::AddressWindow> inside_;
   std::vector<AddressRange> closed_;
-  uint64_t closed_again_ = 0;  // bytes of the window
 };
 
 }  // namespace rcuda::server

@@ -6,8 +6,7 @@
 // the worker's socket for receiving before the worker starts (worker_messages.h).
 //
 // A report has one or more frames of kReportBytes bytes, each written at once, so reports of
-// several threads do not mix. Only reports from before the first session may have more than one
-// frame.
+// several threads do not mix. Only reports from before the session may have more than one frame.
 //
 // Threads: any may send; one reads. Blocking: send_report(), until the deadline while the pipe is
 // full. Errors: kUnavailable at the end of the pipe, kProtocol for what is not a report.

@@ -31,9 +31,6 @@ struct SessionGrant {
   std::optional<tls::Key> key;    // each socket is encrypted with a key that is derived from it
   // The client has proved to be the daemon's own user, who owns all that the worker holds.
   bool own_user = false;
-  // The daemon waits for what the worker says at the end of the session, and answers whether it may
-  // serve another one.
-  bool may_be_followed = false;
   // Limits of the process, where no cgroup limits the session; 0: none.
   uint64_t most_data_bytes = 0;
   uint64_t most_processes = 0;        // of the user, threads included

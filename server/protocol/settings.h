@@ -92,9 +92,6 @@ struct Settings {
                             64,       "workers kept ready after as many programs came at once"};
   config::Duration pool_time{registry, "RCUDA_SERVER_POOL_TIME", std::chrono::seconds(10),
                              "how long workers beyond the usual ones are kept ready"};
-  config::Bool reuse{registry, "RCUDA_SERVER_REUSE", true,
-                     "let a worker serve another session of its user once it is clean again; not "
-                     "where the server is root"};
   config::Integer max_sessions{registry, "RCUDA_SERVER_MAX_SESSIONS", 256, 1,
                                100000,   "sessions at the same time"};
   config::Bytes staging_bytes{registry, "RCUDA_SERVER_STAGING_BYTES", 64ull << 20,

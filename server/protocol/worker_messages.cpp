@@ -76,7 +76,6 @@ void fields(Visitor& visit, SessionGrant& grant) {
   visit.list("groups", grant.groups, SessionGrant::kMostGroups);
   visit.optional("key", grant.key);
   visit.flag("own_user", grant.own_user);
-  visit.flag("may_be_followed", grant.may_be_followed);
   visit.number("most_data_bytes", grant.most_data_bytes);
   visit.number("most_processes", grant.most_processes);
   visit.list("allowances", grant.allowances, kMostAllowances);
@@ -101,9 +100,6 @@ template <typename Visitor>
 void fields(Visitor& visit, StopRequest& m) {
   visit.string("why", m.why);
 }
-
-template <typename Visitor>
-void fields(Visitor&, CleanRequest&) {}
 
 template <typename Visitor>
 void fields(Visitor& visit, WorkerReady::Identity& m) {
@@ -133,11 +129,7 @@ void fields(Visitor& visit, SessionTotals& m) {
   visit.object("work", m.work);
   visit.string("outcome", m.outcome);
   if constexpr (Visitor::kReads) m.outcome.resize(std::min(m.outcome.size(), kMostOutcomeBytes));
-  visit.flag("awaits_answer", m.awaits_answer);
 }
-
-template <typename Visitor>
-void fields(Visitor&, WorkerClean&) {}
 
 std::vector<uint32_t> WorkerReady::ordinals() const {
   std::vector<uint32_t> all;

@@ -13,13 +13,11 @@
 //   ExportCall      the socket of another worker  daemon_listener.cpp
 //                   of that user
 //   StopRequest     none                          all of them
-//   CleanRequest    none                          worker_session.cpp, after SessionTotals
 //
 //   to the daemon   meaning                       handled by
 //   WorkerReady     its driver has started        WorkerPool::read_start()
 //   StartFailure    it ends without a session     WorkerPool::read_start()
-//   SessionTotals   its session is over           WorkerPool::read_session()
-//   WorkerClean     it can serve another session  WorkerPool::read_session()
+//   SessionTotals   its session is over           WorkerPool::read()
 //
 // To a worker they go over a sequenced-packet socket, from a worker as reports through a pipe
 // (reports.h). If the daemon dies, the socket ends, and the worker ends its session and exits.
@@ -82,9 +80,6 @@ struct StopRequest {
   std::string why{};  // this session ends; empty: the server stops
 };
 
-// Asks the worker to make itself clean for another session of the same owner.
-struct CleanRequest {};
-
 // The driver and devices of a ready worker, for the daemon's log line and its checks.
 struct WorkerReady {
   std::string driver;  // "CUDA 13.0 by /usr/lib/x86_64-linux-gnu/libcuda.so.1"
@@ -109,14 +104,11 @@ struct StartFailure {
 struct SessionTotals {
   wire::Work work;
   std::string outcome;
-  bool awaits_answer = false;  // CleanRequest or StopRequest; otherwise the worker ends
 };
 
-struct WorkerClean {};
-
 using ToWorker = std::variant<LedgerMemory, WorkMemory, SessionStart, FurtherSocket, PeerCall,
-                              ExportCall, StopRequest, CleanRequest>;
-using ToDaemon = std::variant<WorkerReady, StartFailure, SessionTotals, WorkerClean>;
+                              ExportCall, StopRequest>;
+using ToDaemon = std::variant<WorkerReady, StartFailure, SessionTotals>;
 
 inline constexpr size_t kMostWorkerMessageBytes = 96u << 10;
 

@@ -121,7 +121,6 @@ Status DeviceSet::add(uint32_t ordinal, uint32_t number) {
       device.info.attributes[static_cast<size_t>(i)] = value;
     }
   }
-  device.state = driver_state(driver_, device.device, device.primary);
   ordinals_.push_back(number);
   devices_.push_back(std::move(device));
   return {};
@@ -194,59 +193,6 @@ Status DeviceSet::select(const std::vector<uint32_t>& wanted, wire::Welcome* wel
   }
   resources->pinned_bytes = staging_->bytes();
   return {};
-}
-
-Status DeviceSet::renew(const Leftovers& left, const std::vector<uint32_t>& used) {
-  auto staging = StagingMemory::make(staging_->staging_bytes());  // gets its pages meanwhile
-  if (!staging.ok()) return staging.status();
-  driver_.cuCtxSetCurrent(devices_.front().primary);
-  if (CUresult result = driver_.cuMemHostUnregister(staging_->data()); result != CUDA_SUCCESS) {
-    return Status::from_cuda(result, "the staging memory of the last session");
-  }
-  locked_ = false;
-  staging_ = std::move(staging).value();
-  for (const CUlibrary library : left.libraries) {
-    if (CUresult result = driver_.cuLibraryUnload(library); result != CUDA_SUCCESS) {
-      return Status::from_cuda(result, "a library of the last session");
-    }
-  }
-  for (const CUcontext context : left.contexts) {
-    if (CUresult result = driver_.cuCtxDestroy_v2(context); result != CUDA_SUCCESS) {
-      return Status::from_cuda(result, "a context of the last session");
-    }
-  }
-  for (Device& device : devices_) {
-    const bool was_used = std::find(used.begin(), used.end(), device.ordinal) != used.end();
-    if (was_used && left.leaves != api::Leaves::kNothing) RCUDA_RETURN_IF_ERROR(reset(device));
-    RCUDA_RETURN_IF_ERROR(
-        compare(device.state, driver_state(driver_, device.device, device.primary))
-            .with_context("device " + std::to_string(device.ordinal)));
-  }
-  return lock_staging();
-}
-
-// A reset frees everything that the context owns, and the device memory of an ended context is
-// cleared as that of an ended process is. The default pool belongs to the device.
-Status DeviceSet::reset(Device& device) {
-  const auto check = [&](CUresult result, const char* what) {
-    if (result == CUDA_SUCCESS) return Status();
-    return Status::from_cuda(result,
-                             std::string(what) + " of device " + std::to_string(device.ordinal));
-  };
-  CUmemoryPool pool = nullptr;
-  if (driver_.cuDeviceGetDefaultMemPool(&pool, device.device) == CUDA_SUCCESS) {
-    RCUDA_RETURN_IF_ERROR(check(driver_.cuMemPoolTrimTo(pool, 0), "trimming the pool"));
-  }
-  const auto flags = static_cast<unsigned>(device.state["flags of the context"]);
-  RCUDA_RETURN_IF_ERROR(
-      check(driver_.cuDevicePrimaryCtxReset_v2(device.device), "resetting the context"));
-  // A reset keeps the references.
-  RCUDA_RETURN_IF_ERROR(
-      check(driver_.cuDevicePrimaryCtxRelease_v2(device.device), "releasing the context"));
-  RCUDA_RETURN_IF_ERROR(check(driver_.cuDevicePrimaryCtxSetFlags_v2(device.device, flags),
-                              "setting the flags of the context"));
-  return check(driver_.cuDevicePrimaryCtxRetain(&device.primary, device.device),
-               "making the context");
 }
 
 bool DeviceSet::allocates_in(const AddressFence& fence) const {

@@ -22,7 +22,6 @@
 #include "server/executor/core/session_resources.h"
 #include "server/protocol/worker_messages.h"
 #include "server/sandbox/device_scope.h"
-#include "server/worker/cleaning.h"
 #include "server/worker/staging_memory.h"
 
 namespace rcuda::server {
@@ -45,11 +44,6 @@ class DeviceSet {
                 SessionResources* resources) const;
   // Of each device, in the order of ordinals().
   std::vector<WorkerReady::Identity> identities() const;
-  // Makes the set as it was before its session: destroys what is left, and makes new contexts and
-  // new staging memory, for the client may still have the old one mapped. `used`: the devices of
-  // the session, in the server's numbers. An error if a device is not as it was; the worker must
-  // then end.
-  Status renew(const Leftovers& left, const std::vector<uint32_t>& used);
   // Whether plain and pinned memory land inside the fence.
   bool allocates_in(const AddressFence& fence) const;
 
@@ -59,7 +53,6 @@ class DeviceSet {
     CUcontext primary = nullptr;
     uint32_t ordinal = 0;   // the server's number
     wire::DeviceInfo info;  // without peers and session ordinal
-    DriverState state;      // before the session
   };
 
   DeviceSet(const api::DriverTable& driver, std::unique_ptr<StagingMemory> staging)
@@ -67,7 +60,6 @@ class DeviceSet {
   Status add(uint32_t ordinal, uint32_t number);
   Result<uint32_t> find(const DeviceScope::Device& wanted, uint32_t count) const;
   Status lock_staging();
-  Status reset(Device& device);
 
   const api::DriverTable& driver_;
   std::vector<uint32_t> ordinals_;

@@ -293,7 +293,6 @@ Status SessionLoop::handle(std::span<const std::byte> frame) {
     return malformed(header.opcode, "no such reply slot");
   }
   const uint64_t number = ++services_.done[wire::Counter::kCommands];
-  services_.leaves = std::max(services_.leaves, api::traits_of(header.opcode).leaves);
   if (header.opcode == static_cast<uint16_t>(wire::Custom::kSessionEnd)) {
     ended_ = true;
     return {};

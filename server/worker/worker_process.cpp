@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -26,7 +25,6 @@
 #include "server/protocol/worker_messages.h"
 #include "server/sandbox/device_scope.h"
 #include "server/sandbox/private_dev.h"
-#include "server/worker/cleaning.h"
 #include "server/worker/compute_share.h"
 #include "server/worker/device_set.h"
 #include "server/worker/staging_memory.h"
@@ -130,47 +128,13 @@ Status wait_for_daemon(int daemon, const api::DriverTable& driver, const DeviceS
   return {};
 }
 
-// Whether the process is as it was. Looks again for a while: a thread that has been joined stays in
-// /proc/self/task for a moment.
-Status check_process(const ProcessState& before) {
-  constexpr int kLooks = 50;
-  Status status = compare(before, process_state());
-  for (int look = 1; look < kLooks && !status.ok(); ++look) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    status = compare(before, process_state());
-  }
-  return status;
-}
-
-// Serves one session after the other, as long as nothing is left of the last one. Returns when the
-// process should end.
-Status serve_sessions(const PreparedWorker& worker) {
-  std::optional<SessionGrant> user;
-  ProcessState before = process_state();
-  std::vector<AddressRange> closed;  // for clients that were here
-  for (;;) {
-    Result<std::optional<GrantedSession>> granted = receive_session(worker.daemon);
-    if (!granted.ok()) return fail({worker.daemon, worker.reports}, granted.status());
-    if (!*granted) {
-      look_for_leaks();
-      return {};
-    }
-    {
-      WorkerSession session(worker, **granted, {&user, &before, closed});
-      const Status served = session.serve();
-      if (!served.ok() || !session.may_be_followed()) return served;
-      if (const Status cleaned = session.clean(); !cleaned.ok()) {
-        RCUDA_DEBUG("this worker serves no other session: %s", cleaned.message().c_str());
-        return {};
-      }
-      closed = session.left_closed();
-    }
-    granted = std::optional<GrantedSession>();
-    if (const Status clean = check_process(before); !clean.ok()) {
-      return Status(clean).with_context("the worker serves no other session: its process");
-    }
-    if (!send_report(worker.reports, WorkerClean(), Deadline::max()).ok()) return {};
-  }
+// Returns if the process has not ended with a session: there was none, or no client.
+Status serve_session(const PreparedWorker& worker) {
+  Result<std::optional<GrantedSession>> granted = receive_session(worker.daemon);
+  if (!granted.ok()) return fail({worker.daemon, worker.reports}, granted.status());
+  if (*granted) return WorkerSession(worker, **granted).serve();
+  look_for_leaks();
+  return {};
 }
 
 Status work(const Settings& settings, const Daemon& daemon, uint32_t base_number) {
@@ -198,7 +162,7 @@ Status work(const Settings& settings, const Daemon& daemon, uint32_t base_number
   if (!send_report(daemon.reports, ready, Deadline::max()).ok()) return {};
   RCUDA_RETURN_IF_ERROR(
       wait_for_daemon(daemon.control, driver->table, **devices, settings.stop_timeout.get()));
-  return serve_sessions({settings, daemon.control, daemon.reports, **devices, *driver, fence});
+  return serve_session({settings, daemon.control, daemon.reports, **devices, *driver, fence});
 }
 
 }  // namespace

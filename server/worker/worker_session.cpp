@@ -68,11 +68,9 @@ std::string cache_folder_of(const Settings& settings) {
 
 }  // namespace
 
-WorkerSession::WorkerSession(const PreparedWorker& worker, GrantedSession& granted,
-                             SessionHistory history)
+WorkerSession::WorkerSession(const PreparedWorker& worker, GrantedSession& granted)
     : worker_(worker),
       granted_(granted),
-      history_(std::move(history)),
       grant_(granted.start.grant),
       hello_(granted.start.hello) {}
 
@@ -137,16 +135,8 @@ Status WorkerSession::become_user() {
                  folder.status().message().c_str());
     }
   }
-  std::optional<SessionGrant>& user = *history_.user;
-  if (user && (user->owner != grant_.owner || user->own_user != grant_.own_user)) {
-    return {Code::kDenied, "this worker has served another user"};
-  }
-  if (user) return {};
-  user = grant_;
   const bool logs = worker_.settings.call_filter.get() == kLogCalls;
-  RCUDA_RETURN_IF_ERROR(isolate_worker(grant_, logs ? CallFilter::kLog : CallFilter::kRefuse));
-  note_limits(history_.before);
-  return {};
+  return isolate_worker(grant_, logs ? CallFilter::kLog : CallFilter::kRefuse);
 }
 
 // Takes the medium that the client requests, if this worker can use it. If the client has left the
@@ -218,7 +208,6 @@ Status WorkerSession::check_request() {
 // Chooses the window of addresses and opens it. From now on the driver is kept inside.
 Status WorkerSession::take_window() {
   AddressFence& fence = worker_.fence;
-  resources_.host_memory.closed = history_.closed;
   if (fence.inside().empty()) return {};
   uint64_t memory_bytes = 0;
   for (const wire::DeviceInfo& device : welcome_.devices) memory_bytes += device.total_bytes;
@@ -228,13 +217,7 @@ Status WorkerSession::take_window() {
   RCUDA_RETURN_IF_ERROR(fence.open(*window));
   guard_.emplace(*resources_.unmetered, fence);
   resources_.unmetered = &guard_->table();
-  // Where memory of earlier clients was, as far as it is not the worker's own now.
   resources_.host_memory.closed = fence.closed();
-  for (const AddressRange& kept : history_.closed) {
-    for (const AddressRange& outside : fence.outside(kept)) {
-      resources_.host_memory.closed.push_back(outside);
-    }
-  }
   welcome_.windows = fence.inside();
   return {};
 }
@@ -344,11 +327,6 @@ void WorkerSession::prepare() {
   resources_.most_streams = static_cast<size_t>(most_streams());
 }
 
-bool WorkerSession::stopped_now() const {
-  MutexLock lock(mutex_);
-  return !stopped_.empty();
-}
-
 void WorkerSession::stop(SessionLoop& session) const {
   session.stop(only_this_ ? stopped_ : std::string());
 }
@@ -379,49 +357,11 @@ Status WorkerSession::run() {
   RCUDA_INFO("session of %s (%s, pid %u on %s) over %s: device%s %s", grant_.user.c_str(),
              hello_.program.c_str(), hello_.pid, hello_.host.c_str(), link_->medium(),
              hello_.devices.size() == 1 ? "" : "s", list_of(hello_.devices).c_str());
-  const Status status = session.run();
-  end(status, session);
-  return status;
+  end(session.run(), session);
 }
 
-bool WorkerSession::may_be_followed(const Status& status, SessionLoop& session) const {
-  return grant_.may_be_followed && status.ok() && !stopped_now() &&
-         session.executor().leaves != api::Leaves::kProcess && grant_.limits.sm_percent == 0 &&
-         !any_mps(worker_.driver.table, resources_.devices);
-}
-
-// Blocks until the daemon says whether this worker may serve another session. What comes for the
-// last session meanwhile is dropped.
-bool WorkerSession::daemon_wants_more() const {
-  for (;;) {
-    const Result<ToWorker> message = receive_from_daemon(worker_.daemon);
-    if (!message.ok() && message.status().code() == Code::kSystem) continue;  // a lost descriptor
-    if (!message.ok() || std::get_if<StopRequest>(&*message)) return false;
-    if (std::get_if<CleanRequest>(&*message)) return true;
-  }
-}
-
-Status WorkerSession::clean() {
-  EndWatch watch([] { return Status(Code::kTimeout, "its worker is being cleaned"); },
-                 worker_.settings.stop_timeout.get());
-  RCUDA_RETURN_IF_ERROR(watch.start());
-  std::vector<uint32_t> used;
-  for (const SessionDevice& device : resources_.devices) used.push_back(device.ordinal);
-  const Clock::time_point begin = Clock::now();
-  link_.reset();  // its threads may still tell who waits for transfers
-  // A driver prints the rest of what kernels have written; a program that ends does not.
-  if (output_) output_->discard();
-  // New contexts must lie in the base, as those of a new worker do.
-  RCUDA_RETURN_IF_ERROR(worker_.fence.begin_closing());
-  RCUDA_RETURN_IF_ERROR(worker_.devices.renew(*left_, used));
-  RCUDA_RETURN_IF_ERROR(worker_.fence.end_closing());
-  RCUDA_DEBUG("clean again after %.1f ms",
-              std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
-  return {};
-}
-
-// The process ends here, unless another session may follow. The driver's threads may still be in
-// this session's host functions, so no object is destroyed before the end of the process.
+// The process ends here. The driver's threads may still be in this session's host functions, so no
+// object is destroyed before.
 void WorkerSession::end(const Status& status, SessionLoop& session) {
   std::string ended_by;
   {
@@ -445,21 +385,7 @@ void WorkerSession::end(const Status& status, SessionLoop& session) {
       static_cast<unsigned long long>(counters.transfer_bytes + counters.window_bytes),
       outcome.c_str());
   link_->close();
-  const SessionTotals totals{work, outcome};
-  if (may_be_followed(status, session)) {
-    Leftovers left = leftovers_of(session.executor());
-    const Status settled = settle(worker_.driver.table, left, [&] { report_totals(totals); });
-    listener_.reset();  // from here on, this thread reads what the daemon says
-    if (settled.ok() && !stopped_now()) {
-      report_totals({work, outcome, true});
-      if (daemon_wants_more()) {
-        left_ = std::move(left);
-        return;
-      }
-      ::_exit(0);
-    }
-  }
-  report_totals(totals);
+  report_totals({work, outcome});
   look_for_leaks();
   ::_exit(status.ok() || status.code() == Code::kUnavailable ? 0 : 2);
 }

@@ -1,25 +1,15 @@
-// WorkerSession: a session of a worker, from the client's Hello to the end of the process, or until
-// the worker is clean again.
+// WorkerSession: the session of a worker, from the client's Hello to the end of the process.
 //
 // Its phases, each a function of that name:
-//   become_user    makes the process the session's user (isolation.h); only before the
-//                  first session
+//   become_user    makes the process the session's user (isolation.h)
 //   check_request  checks the client's request and makes the Welcome
 //   listen         starts to listen to the daemon: further sockets of the client, other
 //                  workers, StopRequest
 //   connect        sends the Welcome and makes the Link
 //   prepare        makes the image cache and the capture of output
 //   run            runs the executor's loop, under the EndWatch
-//   end            logs the last line, and calls _exit unless another session may follow
-//   clean          makes the worker as it was before the session (cleaning.h)
-// Until connect() has succeeded, the client may leave or be refused, and serve() returns. After
-// that the process ends with the session, unless
-//   - the daemon keeps workers (SessionGrant::may_be_followed), and none of its contexts is shared
-//     through MPS
-//   - the client ended the session, and no error is left in a context
-//   - no command may have left more than what clean() destroys (`leaves` of api/table)
-//   - no kernel runs any more
-//   - the daemon wants the worker for a later session of the same owner
+//   end            logs the last line, and calls _exit
+// Until connect() has succeeded, the client may leave or be refused, and serve() returns.
 //
 // Threads: serve() runs on the worker's main thread, which becomes the executor thread. The
 // listener has a thread of its own; mutex_ guards the data that the two share. Blocking: serve(),
@@ -49,7 +39,6 @@
 #include "server/protocol/settings.h"
 #include "server/protocol/work_page.h"
 #include "server/protocol/worker_messages.h"
-#include "server/worker/cleaning.h"
 #include "server/worker/daemon_listener.h"
 #include "server/worker/device_set.h"
 
@@ -74,25 +63,14 @@ struct GrantedSession {
   SessionStart start;
 };
 
-// What passes from one session of a worker to the next.
-struct SessionHistory {
-  std::optional<SessionGrant>* user;  // the first session's grant; none before it
-  ProcessState* before;               // what the process had
-  std::vector<AddressRange> closed;   // addresses that are inaccessible
-};
-
 class WorkerSession {
  public:
-  // What `worker`, `granted` and `history` point to outlives this object.
-  WorkerSession(const PreparedWorker& worker, GrantedSession& granted, SessionHistory history);
+  // What `worker` and `granted` point to outlives this object.
+  WorkerSession(const PreparedWorker& worker, GrantedSession& granted);
   ~WorkerSession();
 
   // Returns ok if there was no session, because the client was refused or left.
   Status serve();
-  // After serve(): whether the process goes on. Then it is clean() that ends the session.
-  bool may_be_followed() const { return left_.has_value(); }
-  Status clean();
-  const std::vector<AddressRange>& left_closed() const { return left_->kept; }
 
  private:
   Status become_user();
@@ -104,22 +82,17 @@ class WorkerSession {
   Status listen();
   Status left(const Status& why) const;
   void report_totals(SessionTotals totals) const;
-  bool daemon_wants_more() const;
   Result<Socket> encrypted(UniqueFd socket, uint32_t index) const;
   Status connect(Socket client);
   void prepare();
   Status run();
-  void end(const Status& status, SessionLoop& session);
-  bool may_be_followed(const Status& status, SessionLoop& session) const;
+  [[noreturn]] void end(const Status& status, SessionLoop& session);
   void stop(SessionLoop& session) const RCUDA_REQUIRES(mutex_);
-  bool stopped_now() const;
 
   void called_on(ToWorker caller);
 
   const PreparedWorker worker_;
   GrantedSession& granted_;
-  SessionHistory history_;
-  std::optional<Leftovers> left_;  // once the session has ended and another one may follow
   std::chrono::steady_clock::time_point begin_;
   const SessionGrant& grant_;
   UniqueFd image_folder_;

@@ -4,9 +4,7 @@
 
 namespace rcuda::server {
 
-WorkerPool::Waiting Connection::waiting() const {
-  return {&hello_, permit_->limits().sm_percent, &*identity_};
-}
+WorkerPool::Waiting Connection::waiting() const { return {&hello_, permit_->limits().sm_percent}; }
 
 void Connection::advance() {
   const Status status = try_advance();

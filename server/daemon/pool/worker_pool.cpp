@@ -109,17 +109,6 @@ bool WorkerPool::has_worker_for(const Waiting& client) const {
   });
 }
 
-// Those that can serve nobody else come first.
-std::vector<WorkerPool::Worker*> WorkerPool::idle_for(const Waiting& client) {
-  std::vector<Worker*> all;
-  for (Worker& worker : workers_) {
-    if (worker.is(State::kIdle) && suits(worker, client)) all.push_back(&worker);
-  }
-  std::stable_partition(all.begin(), all.end(),
-                        [](const Worker* worker) { return worker->is_kept(); });
-  return all;
-}
-
 Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identity,
                                 const std::optional<tls::Key>& key, size_t peeked, UniqueFd* socket,
                                 std::unique_ptr<Admission::Permit>* permit) {
@@ -131,23 +120,24 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
   start.grant.key = key;
   start.peeked = static_cast<uint32_t>(peeked);
   if (!fill_randomly(start.grant.exporter) || !fill_randomly(start.token)) return false;
-  const Waiting client{&hello, start.grant.limits.sm_percent, &identity};
-  for (Worker* const worker : idle_for(client)) {
+  const Waiting client{&hello, start.grant.limits.sm_percent};
+  for (Worker& worker : workers_) {
+    if (!worker.is(State::kIdle) || !suits(worker, client)) continue;
     const Status sent =
-        send_session(worker->control.get(), message, permit->get(), *work, socket->get());
+        send_session(worker.control.get(), message, permit->get(), *work, socket->get());
     if (!sent.ok()) {
       // It has just died, or does not read. It may have got a part of the session.
-      RCUDA_WARN("worker %d took no session and is ended: %s", worker->pid, sent.message().c_str());
-      ::kill(worker->pid, SIGKILL);
-      enter(*worker, State::kStopping);
+      RCUDA_WARN("worker %d took no session and is ended: %s", worker.pid, sent.message().c_str());
+      ::kill(worker.pid, SIGKILL);
+      enter(worker, State::kStopping);
       if (sent.code() == Code::kInvalidArgument) return sent;  // no worker could take it
       continue;
     }
     socket->reset();
-    worker->permit = std::move(*permit);
-    worker->work = std::move(work).value();
-    worker->work->close_descriptor();
-    begin_session(*worker, start, identity);
+    worker.permit = std::move(*permit);
+    worker.work = std::move(work).value();
+    worker.work->close_descriptor();
+    begin_session(worker, start, identity);
     return true;
   }
   return false;
@@ -160,14 +150,10 @@ void WorkerPool::begin_session(Worker& worker, const SessionStart& start,
   enter(worker, State::kBusy);
   device_sets_.used(worker.devices);
   demand_.taken(worker.since);
-  worker.owner = start.grant.owner;
   worker.exports = wire::export_place(start.grant.owner, start.grant.exporter);
   for (uint32_t index = 0; index < wire::kMostSockets; ++index) {
     worker.attach_tokens.emplace_back(wire::attach_token(start.token, index));
   }
-  worker.totals.reset();
-  worker.ended_by.clear();
-  worker.look_at = {};
   wire::session_name(hello.session, worker.client);
   worker.index = hello.worker;
   worker.fallback = transport::find_medium(hello.fallback) ? hello.fallback : "";
@@ -196,7 +182,6 @@ SessionStart WorkerPool::make_start(const wire::Hello& hello, const Identity& id
   grant.gid = identity.gid;
   grant.groups = identity.groups;
   grant.own_user = identity.uid == ::geteuid() && identity.method != "insecure";
-  grant.may_be_followed = reuses();
   if (permit) {
     grant.allowances = permit->allowances();
     grant.limits = permit->limits();
@@ -293,9 +278,7 @@ void WorkerPool::stop_session(Worker& worker, const std::string& why) {
 std::vector<Leases::Use> WorkerPool::uses() const {
   std::vector<Leases::Use> uses;
   for (const Worker& worker : workers_) {
-    // While a worker is being cleaned, the memory of its session may still be there.
-    const bool uses_devices = worker.is(State::kBusy) || worker.is(State::kCleaning);
-    if (uses_devices) uses.push_back({worker.identity, worker.session.devices});
+    if (worker.is(State::kBusy)) uses.push_back({worker.identity, worker.session.devices});
   }
   return uses;
 }
@@ -309,18 +292,12 @@ void WorkerPool::enter(Worker& worker, State state, const std::string& outcome) 
   if (worker.is(State::kBusy)) {
     count_end(worker);
     if (audit_) audit_->ended(audited(worker), worker.totals, outcome);
+    worker.permit.reset();
   }
   worker.state = state;
   worker.since = now;
-  worker.reads_reports = state == State::kCleaning || (state == State::kBusy && reuses());
+  worker.reads_reports = false;
   worker.kill_at.reset();
-  if (state == State::kBusy || state == State::kCleaning) return;
-  // Only now is nothing of its session left.
-  worker.permit.reset();
-  worker.work.reset();
-  worker.attach_tokens.clear();
-  worker.identity = {};
-  worker.session = {};
 }
 
 void WorkerPool::add_descriptors(std::vector<pollfd>* items) const {
@@ -371,8 +348,8 @@ void WorkerPool::read(Worker& worker) {
     worker.reads_reports = false;  // it died; its pidfd reports that too
   } else if (*message && worker.is(State::kStarting)) {
     read_start(worker, std::move(**message));
-  } else if (*message) {
-    read_session(worker, std::move(**message));
+  } else if (auto* const totals = *message ? std::get_if<SessionTotals>(&**message) : nullptr) {
+    worker.totals = std::move(*totals);
   }
 }
 
@@ -417,8 +394,7 @@ bool WorkerPool::reap(Worker& worker) {
 
 void WorkerPool::handle_end(Worker& worker, std::optional<int> status) {
   worker.log.finish(Clock::now());
-  // Its last report may still be in the pipe.
-  if (worker.is(State::kStarting) || (worker.is(State::kBusy) && !worker.totals)) read(worker);
+  if (worker.is(State::kStarting) || worker.is(State::kBusy)) read(worker);  // its last report
   log_end(worker, status);
   enter(worker, State::kEnded,
         !worker.ended_by.empty() ? worker.ended_by
@@ -465,18 +441,11 @@ void WorkerPool::log_end(const Worker& worker, std::optional<int> status) {
 
 WorkerPool::Clock::time_point WorkerPool::next_deadline() const {
   const Clock::time_point now = Clock::now();
-  Clock::time_point next = reuses() ? Clock::time_point::max() : demand_.next_change(now);
+  Clock::time_point next = demand_.next_change(now);
   if (adopts_ && orphans_at_) next = std::min(next, *orphans_at_);
   if (retry_at_ > now) next = std::min(next, retry_at_);
-  if (waiting_ > 0 && counted_at() > now) next = std::min(next, counted_at());
   for (const Worker& worker : workers_) {
     if (worker.log.resumes_at() > now) next = std::min(next, worker.log.resumes_at());
-    if (waiting_ > 0 && is_clean_soon(worker)) {
-      next = std::min(next, clean_by(worker));
-    }
-    if (worker.is(State::kIdle) && worker.is_kept()) {
-      next = std::min(next, worker.since + settings_.pool_time.get());
-    }
     if (worker.kill_at) next = std::min(next, *worker.kill_at);
     if (worker.is(State::kBusy) || worker.is(State::kEnded)) next = std::min(next, worker.look_at);
     if (worker.is(State::kStarting)) {

@@ -2,18 +2,12 @@
 //
 // The pool keeps some started workers idle, each with a different base of addresses, and assigns
 // sessions to them: RCUDA_SERVER_POOL of them, and more for a while after many sessions came at
-// once (pool_demand.h), if workers serve one session each. It starts more workers for clients that
-// wait, a few at a time; the client that has waited longest gets the first that is ready. It also
-// does so if a client's other servers already use the bases of the idle ones (address_window.h). A
-// worker that dies is reaped and logged; only its client notices. If workers fail to start, the
-// pool tries again after growing pauses, and keeps the reason for clients that wait. If the reason
-// will not pass by itself, clients do not wait.
-//
-// A worker whose session is over and that can be clean again serves other sessions of the same
-// owner (owner_of()), if RCUDA_SERVER_REUSE is set and the server is not root
-// (worker_pool_reuse.cpp). It is kept for RCUDA_SERVER_POOL_TIME, and as many as
-// RCUDA_SERVER_POOL_MOST. The pool then does not grow otherwise, and starts no worker beside those
-// that are being cleaned, which would hold them up; of a crowd of one owner most wait for those.
+// once (pool_demand.h). It starts more workers for clients that wait, a few at a time; the client
+// that has waited longest gets the first that is ready. It also does so if a client's other servers
+// already use the bases of the idle ones (address_window.h). A worker that dies is reaped and
+// logged; only its client notices. If workers fail to start, the pool tries again after growing
+// pauses, and keeps the reason for clients that wait. If the reason will not pass by itself,
+// clients do not wait.
 //
 // A worker that restricts itself to some devices does so before its driver starts, so a session
 // needs a worker of its set of devices (DeviceSets), and of its compute share (compute_share.h).
@@ -87,7 +81,6 @@ class WorkerPool {
   struct Waiting {
     const wire::Hello* hello = nullptr;
     uint32_t sm_percent = 0;
-    const Identity* identity = nullptr;  // null: it gets no worker that has served somebody
   };
   // worker_pool_fill.cpp: starts the workers that are missing for the idle target and for the
   // `waiting` sessions, and ends idle workers beyond that. `drains`: no idle workers are wanted.
@@ -161,7 +154,7 @@ class WorkerPool {
   const Status& last_failure() const { return last_failure_; }
   // Call it if the pool has no worker for the client. Returns ok if the client should wait. Returns
   // the failure if the latest worker did not start for a lasting reason (start_failure.h) and no
-  // other worker for the client is starting or being cleaned. The pool retries after a pause.
+  // other worker for the client is starting. The pool retries after a pause.
   Status lasting_failure(const Waiting& client) const;
 
  private:
@@ -177,13 +170,11 @@ class WorkerPool {
     UniqueFd control;  // for sending only
     UniqueFd reports;  // pipe from the worker (reports.h)
     ReportReader reader;
-    bool reads_reports = true;  // until it has said what it says in this state
+    bool reads_reports = true;  // until it has started, or the pipe has ended
     WorkerLog log;
     Base base;
     std::vector<std::optional<wire::AttachToken>> attach_tokens;  // of sockets that may still come
-    std::string owner;  // of its sessions so far, who alone may have it; empty: none so far
-    std::optional<Clock::time_point> returned;  // when its last session was over
-    wire::ServerStatus::Session session;        // while busy, like the following
+    wire::ServerStatus::Session session;                          // while busy, like the following
     Identity identity;
     std::unique_ptr<Admission::Permit> permit;
     std::optional<WorkPage> work;
@@ -194,16 +185,13 @@ class WorkerPool {
     // When to act without an event. Busy: to enforce limits of time. Ended: to call waitpid().
     Clock::time_point look_at{};
     std::optional<Clock::time_point> held_since;  // it has ended, and a debugger has its status
-    std::optional<Clock::time_point> kill_at;  // its session, or the cleaning, should have ended
+    std::optional<Clock::time_point> kill_at;     // its session should have ended
     std::string fallback;                      // Hello::fallback
     std::string ended_by;                      // the daemon's reason, for the audit
     bool lease_ended = false;                  // what the session does counts for no lease
 
     bool is(State what) const { return state == what; }
-    bool is_spare() const {
-      return is(State::kStarting) || is(State::kIdle) || is(State::kCleaning);
-    }
-    bool is_kept() const { return !owner.empty() && (is(State::kIdle) || is(State::kCleaning)); }
+    bool is_spare() const { return is(State::kStarting) || is(State::kIdle); }
   };
 
   // The only way in which a worker changes its state (worker_state.h). `outcome`: of its session,
@@ -225,7 +213,6 @@ class WorkerPool {
   // The one place that grants. The message lacks the random bytes and the key.
   SessionStart make_start(const wire::Hello& hello, const Identity& identity,
                           const Admission::Permit* permit) const;
-  std::vector<Worker*> idle_for(const Waiting& client);
   static uid_t user_of(const Worker& worker);
   // On success it closes the socket here.
   static bool pass_on(Worker& worker, const ToWorker& message, UniqueFd* socket);
@@ -233,21 +220,9 @@ class WorkerPool {
   void log_end(const Worker& worker, std::optional<int> status);
   void stop_worker(Worker& worker);
   bool may_start() const;
-  bool had_better_wait(const Waiting& client) const;
-  // When it shows how many clients come at once.
-  Clock::time_point counted_at() const { return waiting_since_ + std::chrono::milliseconds(50); }
   Base choose_base(const wire::Hello* hello) const;
   void read(Worker& worker);
   void read_start(Worker& worker, ToDaemon message);
-  // worker_pool_reuse.cpp
-  void read_session(Worker& worker, ToDaemon message);
-  bool wants_back(const Worker& worker) const;
-  bool reuses() const;
-  // Until when clients wait for a worker that is being cleaned: for as long as the start of another
-  // one takes.
-  Clock::time_point clean_by(const Worker& worker) const;
-  // Whether it is being cleaned, and will be ready before a worker that starts now.
-  bool is_clean_soon(const Worker& worker) const;
   // The process of a worker has ended. `status`: of waitpid(); none: a tracer keeps it.
   void handle_end(Worker& worker, std::optional<int> status);
   // Returns false while waitpid() does not report the end.
@@ -274,8 +249,6 @@ class WorkerPool {
   PoolDemand demand_;
   std::unique_ptr<Cgroups> cgroups_;  // none: processes have limits of their own
   std::list<Worker> workers_;
-  size_t waiting_ = 0;               // clients, at the last refill()
-  Clock::time_point waiting_since_;  // the first of them
   // Of workers' starts and of ended sessions, by user and medium.
   wire::ServerStatus::Totals totals_;
   // Of ended sessions, by the id of their lease, which has not ended.

@@ -55,8 +55,7 @@ Status WorkerPool::lasting_failure(const Waiting& client) const {
     return {};
   }
   const bool one_comes = std::any_of(workers_.begin(), workers_.end(), [&](const Worker& worker) {
-    return (worker.is(State::kStarting) && (!worker.devices || suits(worker, client))) ||
-           (worker.is(State::kCleaning) && suits(worker, client));
+    return worker.is(State::kStarting) && (!worker.devices || suits(worker, client));
   });
   if (one_comes) return {};
   return Status(last_failure_).with_context("the server can start no worker");

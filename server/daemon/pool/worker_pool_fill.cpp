@@ -25,8 +25,8 @@ namespace {
 
 // More workers that start at once than these are not ready sooner, and delay the first of them: the
 // driver makes one context after the other (105 ms each on an H100, of the 430 that a worker takes
-// alone), and the rest takes processors. Workers that are being cleaned need the driver as well.
-// Workers that hang count too: if the driver hangs, they must not become more and more.
+// alone), and the rest takes processors. Workers that hang count too: if the driver hangs, they
+// must not become more and more.
 size_t most_starting() { return std::clamp(std::thread::hardware_concurrency(), 4u, 8u); }
 
 CgroupLimits limits_of(const Settings& settings) {
@@ -38,35 +38,7 @@ CgroupLimits limits_of(const Settings& settings) {
 
 }  // namespace
 
-bool WorkerPool::may_start() const {
-  const auto others = std::count_if(workers_.begin(), workers_.end(), [this](const Worker& w) {
-    return w.is(State::kHanging) || is_clean_soon(w);
-  });
-  return starting() + static_cast<size_t>(others) < most_starting();
-}
-
-// Programs of one owner that come in crowds are short, and a worker that is cleaned serves the next
-// one sooner than one that starts. Of 32 programs with a kernel, with two idle workers, all were
-// done in 9.8 and 12.5 s with one worker starting at a time, in 14.8 and 18.3 s with eight, and
-// natively in 9.2 and 12.5 s; of eight programs in 2.5 and 3.2, 1.9 and 2.2, and 2.0 and 2.6 s
-// (H200). So a client of a crowd, which is more than can start at once, waits while one of its
-// owner's workers starts or is being cleaned, if sessions of that owner have ended lately. How many
-// come at once, and whether they are short, shows only after a moment.
-bool WorkerPool::had_better_wait(const Waiting& client) const {
-  constexpr auto kLately = std::chrono::seconds(5);
-  const Clock::time_point now = Clock::now();
-  bool has_worker = false, ends_soon = false, comes = false;
-  for (const Worker& worker : workers_) {
-    if (!suits(worker, client)) continue;
-    const bool cleans = is_clean_soon(worker);
-    comes = comes || cleans || worker.is(State::kStarting);
-    if (worker.owner.empty()) continue;
-    has_worker = true;
-    ends_soon = ends_soon || cleans || (worker.returned && now - *worker.returned < kLately);
-  }
-  if (!reuses() || !has_worker || !comes) return false;
-  return now < counted_at() || (ends_soon && waiting_ > most_starting());
-}
+bool WorkerPool::may_start() const { return starting() + count(State::kHanging) < most_starting(); }
 
 Base WorkerPool::choose_base(const wire::Hello* hello) const {
   // Chooses the base with the fewest starting or idle workers, so that idle workers have different
@@ -93,15 +65,11 @@ Base WorkerPool::choose_base(const wire::Hello* hello) const {
 
 bool WorkerPool::suits(const Worker& worker, const Waiting& client) const {
   return worker.devices == device_sets_.key_of(client.hello->devices) &&
-         worker.sm_percent == client.sm_percent && !is_taken(*client.hello, worker.base.range()) &&
-         (worker.owner.empty() ||
-          (client.identity && worker.owner == owner_of(*client.identity, *client.hello)));
+         worker.sm_percent == client.sm_percent && !is_taken(*client.hello, worker.base.range());
 }
 
 void WorkerPool::refill(const std::vector<Waiting>& waiting, bool drains) {
   const Clock::time_point now = Clock::now();
-  if (waiting_ == 0) waiting_since_ = now;
-  waiting_ = waiting.size();
   if (now < retry_at_) return;
   std::vector<Worker*> spare;
   for (Worker& worker : workers_) {
@@ -116,46 +84,30 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting, bool drains) {
   // Workers that suit none of the waiting clients count for the pool only.
   for (const Waiting& client : waiting) {
     if (device_sets_.needs_scout()) break;
-    const auto is_right = [&](const Worker* worker) {
-      return suits(*worker, client) && (!worker->is(State::kCleaning) || is_clean_soon(*worker));
-    };
-    if (take(is_right)) continue;
+    if (take([&](const Worker* worker) { return suits(*worker, client); })) continue;
     if (!may_start()) return;
-    if (had_better_wait(client)) continue;
     const DeviceSets::Key devices = device_sets_.key_of(client.hello->devices);
     const Status status = start(choose_base(client.hello), devices, client.sm_percent);
     if (!status.ok()) return failed(status, is_lasting(status), devices, client.sm_percent);
   }
-  // Workers that serve again are kept after many sessions at once anyway.
-  const auto usual = drains ? 0 : static_cast<size_t>(settings_.pool.get());
-  const size_t wanted = reuses() || drains ? usual : demand_.idle(now);
+  const size_t wanted = drains ? 0 : demand_.idle(now);
   const bool scouts = device_sets_.needs_scout();
   const bool one_more = finding_out() && waiting.empty();
   const size_t idle = scouts && !waiting.empty() ? 1 : std::max<size_t>(wanted, one_more ? 1 : 0);
-  // A start would hold up the cleaning of workers that clients wait for.
-  const bool later = reuses() && !scouts && (count(State::kCleaning) != 0 || !waiting.empty());
-  // The usual ones must suit everybody; those that many sessions at once will need may be kept
-  // ones.
-  size_t for_everybody = usual;
   for (const DeviceSets::Key& devices : device_sets_.wanted(idle)) {
-    const bool any = for_everybody == 0;
-    if (!any) --for_everybody;
     const auto is_wanted = [&](const Worker* worker) {
-      return worker->devices == devices && worker->sm_percent == 0 &&
-             (any || worker->owner.empty());
+      return worker->devices == devices && worker->sm_percent == 0;
     };
     if (take(is_wanted)) continue;
-    if (later || !may_start()) return;
+    if (!may_start()) return;
     if (Status status = start(choose_base(nullptr), devices, 0); !status.ok()) {
       return failed(status, is_lasting(status), devices, 0);
     }
   }
   // The other idle workers were started for clients that have left, or are for devices that other
-  // sessions have not asked for lately, or have served an owner who has not come again.
-  for (; !spare.empty(); spare.pop_back()) {
-    Worker& worker = *spare.back();
-    const bool is_young = worker.is_kept() && now - worker.since < settings_.pool_time.get();
-    if (worker.is(State::kIdle) && !is_young) stop_worker(worker);
+  // sessions have not asked for lately.
+  for (Worker* const worker : spare) {
+    if (worker->is(State::kIdle)) stop_worker(*worker);
   }
 }
 

@@ -1,15 +1,13 @@
 // WorkerState: the states of a worker, and every transition between them (may_follow()).
 //
 //   Starting --WorkerReady--> Idle --session--> Busy
-//   Busy --SessionTotals, and wanted again--> Cleaning --WorkerClean--> Idle
 //   Starting --StartFailure, or not needed--> Stopping
 //   Starting --start timeout--> Hanging
 //   Idle --not needed, or takes no session--> Stopping
 //   any but Ended --its process ends, or the server leaves it behind--> Ended
 //
 // A session is over when its worker leaves Busy, on whatever way: WorkerPool::enter() counts and
-// records it there, and gives its permit back when the worker is neither Busy nor Cleaning. Pure
-// functions.
+// records it there, and gives its permit back. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +17,7 @@ namespace rcuda::server {
 enum class WorkerState : uint8_t {
   kStarting,  // its driver starts
   kIdle,      // waits for a session
-  kBusy,      // has a session, until its process ends or becomes clean
-  kCleaning,  // removes what its session has left
+  kBusy,      // has a session, until its process ends
   kStopping,  // has no session and is to end
   kHanging,   // did not start in time and is killed, but may be stuck in the driver
   kEnded,  // has ended. A tracer (a debugger) is notified first, and waitpid() does not report it
@@ -33,11 +30,9 @@ constexpr bool may_follow(WorkerState from, WorkerState to) {
     case State::kStarting:
       return false;
     case State::kIdle:
-      return from == State::kStarting || from == State::kCleaning;
+      return from == State::kStarting;
     case State::kBusy:
       return from == State::kIdle;
-    case State::kCleaning:
-      return from == State::kBusy;
     case State::kStopping:
       return from == State::kStarting || from == State::kIdle;
     case State::kHanging:
@@ -49,8 +44,7 @@ constexpr bool may_follow(WorkerState from, WorkerState to) {
 }
 
 constexpr const char* to_string(WorkerState state) {
-  constexpr const char* kNames[] = {"starting", "idle",    "busy", "cleaning",
-                                    "stopping", "hanging", "ended"};
+  constexpr const char* kNames[] = {"starting", "idle", "busy", "stopping", "hanging", "ended"};
   return kNames[static_cast<int>(state)];
 }
 

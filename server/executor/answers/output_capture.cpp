@@ -58,11 +58,6 @@ void OutputCapture::set_sink(EventSink* sink) {
   sink_ = sink;
 }
 
-void OutputCapture::discard() {
-  MutexLock lock(mutex_);
-  discards_ = true;
-}
-
 void OutputCapture::drain() {
   MutexLock lock(mutex_);
   drain_locked();
@@ -76,7 +71,6 @@ void OutputCapture::drain_locked() {
       const ssize_t got = ::read(stream.read_end.get(), text, sizeof text);
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) break;
-      if (discards_) continue;
       const bool published =
           sink_ && sink_->output(stream.descriptor == 2, {text, static_cast<size_t>(got)}).ok();
       if (!published && stream.before) {

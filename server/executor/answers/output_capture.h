@@ -30,8 +30,6 @@ class OutputCapture {
   ~OutputCapture();
 
   void set_sink(EventSink* sink);
-  // From now on, output goes nowhere.
-  void discard();
   // Publishes everything that was written so far.
   void drain();
 
@@ -48,7 +46,6 @@ class OutputCapture {
 
   Mutex mutex_;  // held from reading to publishing, to keep the text in order
   EventSink* sink_ RCUDA_GUARDED_BY(mutex_) = nullptr;
-  bool discards_ RCUDA_GUARDED_BY(mutex_) = false;
   Stream streams_[2];
   UniqueFd stop_event_;
   std::thread thread_;

@@ -10,8 +10,8 @@
 // component says otherwise. That thread never blocks in the driver: a command that has to wait
 // becomes a Completion.
 // Ownership: everything that `resources` points to outlives the Executor. Objects that the client
-// created belong to the process; what the driver still has of them when the session is over is
-// destroyed by the worker, or ends with it (server/worker/cleaning.h).
+// created belong to the process; what the driver still has of them when the session is over ends
+// with the worker.
 // Errors are CUresults, because they are the application's answers. HandlerResult::malformed marks
 // a malformed command, which ends the session.
 #pragma once
@@ -19,7 +19,6 @@
 #include <cstdint>
 #include <memory>
 
-#include "api/command_traits.h"
 #include "common/transport/arrivals.h"
 #include "server/executor/answers/answers.h"
 #include "server/executor/answers/blobs.h"
@@ -69,7 +68,6 @@ class Executor {
   MeteredDriver metered;
   const api::DriverTable& driver;  // metered: for the program's calls
   transport::Link& link;
-  api::Leaves leaves = api::Leaves::kNothing;  // what the commands so far may have left
 
   SessionObjects objects;
   WorkCount work;

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 
-#include "api/command_traits.h"
 #include "api/driver_table.h"
 #include "common/messages/work.h"
 
@@ -54,7 +53,6 @@ struct LoopServices {
   const api::DriverTable& driver;
   const SessionResources& resources;
   wire::Work& done;
-  api::Leaves& leaves;
   MeteredDriver& metered;
   SessionObjects& objects;
   WorkCount& work;

@@ -142,12 +142,6 @@ void HostMemory::keep(uint64_t begin, uint64_t end) {
   kept_[begin] = end;
 }
 
-std::vector<AddressRange> HostMemory::kept() const {
-  std::vector<AddressRange> all;
-  for (const auto& [begin, end] : kept_) all.push_back({begin, end});
-  return all;
-}
-
 void HostMemory::take_away(uint64_t address, const Range& range) {
   if (!range.mapped) return;
   if (!range.shadow) {

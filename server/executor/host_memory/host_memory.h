@@ -75,8 +75,6 @@ class HostMemory {
   const Range* find(uint64_t address, uint64_t bytes, uint64_t* base = nullptr) const;
   // The callback of the range that contains the address, for a graph to own; null if it has none.
   std::shared_ptr<ClientResource> claim(uint64_t address);
-  // The addresses that nothing else in this process may use, for the `closed` of a later session.
-  std::vector<AddressRange> kept() const;
   // Whether there is memory whose copies in graphs need GraphCopies.
   bool any_for_graphs() const { return for_graphs_ != 0; }
 

@@ -263,7 +263,6 @@ class WrongTraitsTest(unittest.TestCase):
     def test_words(self):
         self.refuse_command({"while_held": "never"}, "PaintMany: while_held must be one of waits, asks")
         self.refuse_command({"queues": "a lot"}, "PaintMany: queues must be one of work")
-        self.refuse_command({"leaves": "dirt"}, "PaintMany: leaves must be one of process, context, nothing")
         self.refuse_command({"waits_for_device": "yes"}, "waits_for_device must be true or false")
         self.refuse_command({"any_context": "yes"}, "any_context must be true or false")
         self.refuse_command({"class": "custom"}, "PaintMany: class must be one of post, call")

@@ -27,7 +27,6 @@ TEST(TraitsTest, AnOpcodeThatIsNoneMayDoAnything) {
     const CommandTraits& traits = api::traits_of(static_cast<uint16_t>(opcode));
     EXPECT_EQ(traits.while_held, WhileHeld::kWaits) << opcode;
     EXPECT_EQ(traits.queues, Queues::kWork) << opcode;
-    EXPECT_EQ(traits.leaves, Leaves::kProcess) << opcode;
     EXPECT_FALSE(traits.signals()) << opcode;
   }
 }
@@ -37,9 +36,6 @@ TEST(TraitsTest, CommandsAreWhatTheTableSays) {
   EXPECT_TRUE(traits_of(Opcode::cuMemFree_v2).waits_for_device);
   EXPECT_EQ(traits_of(Opcode::cuMemFreeAsync).frees, Frees::kInStream);
   EXPECT_EQ(traits_of(Opcode::cuCtxDestroy_v2).frees, Frees::kContext);
-  EXPECT_EQ(traits_of(Opcode::cuMemGetInfo_v2).leaves, Leaves::kNothing);
-  EXPECT_EQ(traits_of(Opcode::cuMemAlloc_v2).leaves, Leaves::kContext);
-  EXPECT_EQ(traits_of(Opcode::cuMemCreate).leaves, Leaves::kProcess);
   EXPECT_EQ(traits_of(Opcode::cuMemAlloc_v2).while_held, WhileHeld::kWaits);
   EXPECT_EQ(traits_of(Opcode::cuMemsetD8Async).while_held, WhileHeld::kQueues);
   EXPECT_EQ(api::traits_of(Custom::kLaunch).while_held, WhileHeld::kAsks);

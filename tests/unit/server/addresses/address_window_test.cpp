@@ -306,30 +306,6 @@ TEST(AddressFenceTest, AllocationsLandInTheBaseAndThenInTheWindow) {
   });
 }
 
-// As between two sessions of a worker.
-TEST(AddressFenceTest, AWindowIsClosedAgain) {
-  in_a_child([] {
-    Result<AddressFence> fence = AddressFence::raise(Base{5}.range());
-    if (!fence.ok()) return 1;
-    const size_t closed = fence->closed().size();
-    for (int session = 0; session < 3; ++session) {
-      const auto window = choose_window(window_request({}, 80 * kGiB, fence->closed()));
-      if (!window.ok() || !fence->open(*window).ok()) return 2;
-      void* const used = map(window->base + kGiB, kGiB);
-      if (used == MAP_FAILED || !fence->begin_closing().ok()) return 3;
-      if (map(0, 2 * wire::kBaseBytes) != MAP_FAILED) return 4;  // only the base has room
-      ::munmap(used, kGiB);
-      if (!fence->end_closing().ok()) return 5;
-      if (fence->inside().size() != 1 || fence->closed().size() != closed) return 6;
-    }
-    const auto window = choose_window(window_request({}, 80 * kGiB, fence->closed()));
-    if (!window.ok() || !fence->open(*window).ok()) return 7;
-    if (fence->outside({window->base - 1, window->base + window->bytes + 1}).size() != 2) return 8;
-    (void)map(window->base + kGiB, kGiB);
-    return fence->begin_closing().ok() && !fence->end_closing().ok() ? 0 : 9;
-  });
-}
-
 TEST(AddressFenceTest, ALimitOnAddressesIsNamed) {
   in_a_child([] {
     const rlimit limit{1ull << 40, 1ull << 40};

@@ -56,10 +56,10 @@ TEST_F(ReportsTest, WhatIsNotAReportIsRefused) {
 
 TEST_F(ReportsTest, ADaemonThatDoesNotReadOrHasGoneHoldsNoWorker) {
   Status status;
-  for (int i = 0; i < 1000 && status.ok(); ++i) status = send(WorkerClean());
+  for (int i = 0; i < 1000 && status.ok(); ++i) status = send(SessionTotals());
   EXPECT_EQ(status.code(), Code::kTimeout);
   daemon_.reset();
-  EXPECT_EQ(send(WorkerClean()).code(), Code::kUnavailable);
+  EXPECT_EQ(send(SessionTotals()).code(), Code::kUnavailable);
 }
 
 }  // namespace

@@ -18,7 +18,6 @@ SessionStart session_start() {
   start.grant.uid = 7;
   start.grant.gid = 10'007;
   start.grant.groups = {4, 10'007};
-  start.grant.may_be_followed = true;
   start.grant.most_processes = 5;
   start.grant.most_data_bytes = 6;
   start.hello.medium = "shm";
@@ -60,7 +59,6 @@ TEST_F(WorkerMessagesTest, ASessionTravelsWithItsSocket) {
   EXPECT_EQ(got->grant.gid, 10'007u);
   EXPECT_EQ(got->grant.groups, (std::vector<uint32_t>{4, 10'007}));
   EXPECT_FALSE(got->grant.own_user);
-  EXPECT_TRUE(got->grant.may_be_followed);
   EXPECT_EQ(got->grant.most_processes, 5u);
   EXPECT_EQ(got->grant.most_data_bytes, 6u);
   EXPECT_EQ(got->hello.devices, std::vector<uint32_t>{3});

@@ -91,8 +91,7 @@ TEST(WorkerPoolTest, ACrashLastsIfTheNextWorkerCrashesToo) {
   const PoolSettings settings("2", "/bin/false");
   WorkerPool pool(settings, Bases("node0", 0));
   const wire::Hello message = hello();
-  const Identity user = our_user();
-  const WorkerPool::Waiting client{&message, 0, &user};
+  const WorkerPool::Waiting client{&message};
   for (const bool lasts : {false, true}) {
     while (pool.starting() == 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -109,8 +108,7 @@ TEST(WorkerPoolTest, ClientsDoNotWaitWhileAReasonLasts) {
   const PoolSettings settings("0", binary.c_str());
   WorkerPool pool(settings, Bases("node0", 0));
   const wire::Hello message = hello();
-  const Identity user = our_user();
-  const WorkerPool::Waiting client{&message, 0, &user};
+  const WorkerPool::Waiting client{&message};
   EXPECT_TRUE(pool.lasting_failure(client).ok()) << "nothing has been tried";
   pool.refill({client});
   const Status why = pool.lasting_failure(client);
@@ -204,7 +202,6 @@ TEST(WorkerPoolTest, WhatClientsThatLeftWaitedForIsNotKept) {
 
 TEST(WorkerPoolTest, AfterManySessionsAtOnceAsManyWorkersAreKeptReady) {
   PoolSettings settings("1", RCUDA_TEST_SERVER);
-  ASSERT_TRUE(settings.reuse.set("0", "reuse", "the test").ok());
   ASSERT_TRUE(settings.pool_most.set("3", "most", "the test").ok());
   ASSERT_TRUE(settings.pool_time.set("1s", "time", "the test").ok());
   WorkerPool pool(settings, Bases("node0", 0));
