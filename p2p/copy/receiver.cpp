@@ -541,6 +541,13 @@ void Receiver::lose(const Status& why) {
   }
 }
 
+bool Receiver::uses(DeviceAddress base, uint64_t bytes) const {
+  return std::any_of(copies_.begin(), copies_.end(), [=](const auto& entry) {
+    const Incoming& copy = entry.second;
+    return copy.request && !copy.finished && copy.request->memory.overlaps(base, bytes);
+  });
+}
+
 bool Receiver::polling() const {
   return std::any_of(awake_.begin(), awake_.end(), [this](uint64_t id) {
     const Incoming& copy = copies_.at(id);

@@ -46,6 +46,7 @@ class Receiver {
   // In a pause: unmaps the memory of a lost peer. No copies are left then.
   void close_mappings();
   bool empty() const { return copies_.empty(); }
+  bool uses(DeviceAddress base, uint64_t bytes) const;
   bool polling() const;
 
  private:

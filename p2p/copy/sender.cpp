@@ -428,6 +428,12 @@ void Sender::lose(const Status& why) {
   }
 }
 
+bool Sender::uses(DeviceAddress base, uint64_t bytes) const {
+  return std::any_of(copies_.begin(), copies_.end(), [=](const auto& entry) {
+    return entry.second.request && entry.second.request->memory.overlaps(base, bytes);
+  });
+}
+
 bool Sender::polling() const {
   return std::any_of(awake_.begin(), awake_.end(), [this](uint64_t id) {
     const Outgoing& copy = copies_.at(id);

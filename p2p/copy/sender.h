@@ -50,6 +50,7 @@ class Sender {
   // The peer is lost: every copy ends with `why` when its own transfers have ended.
   void lose(const Status& why);
   bool empty() const { return copies_.empty(); }
+  bool uses(DeviceAddress base, uint64_t bytes) const;
   // Whether every copy has sent everything and only waits for Done.
   bool resting() const { return copies_.size() == ending_; }
   // Whether a copy waits for a stream's progress, which must be polled.

@@ -29,6 +29,7 @@ Core::~Core() {
                      [](const auto& peer) { return peer->link() || !peer->idle(); })) {
     run_round();
   }
+  (void)release_unused();
   // No stream is held any more. The session ends in any case, so the result is ignored.
   (void)environment_.ops.pause(Pause::kWork);
   peers_.clear();
@@ -81,10 +82,33 @@ void Core::await(PeerId id, uint64_t signal, StreamRef stream, StreamPlace place
   peer(id).await(signal, place);
 }
 
-void Core::release_memory(DeviceAddress base, uint64_t bytes, std::function<void()> done) {
+void Core::release_memory(MemoryRelease release) {
+  releases_.push_back(std::move(release));
+  (void)release_unused();
+}
+
+bool Core::in_use(const MemoryRelease& memory) const {
+  return std::any_of(peers_.begin(), peers_.end(),
+                     [&](const auto& peer) { return peer->uses(memory.base, memory.bytes); });
+}
+
+// The peers' mappings are released last, because a copy in progress may still use them.
+bool Core::release_unused() {
+  std::list<MemoryRelease> unused;
+  for (auto at = releases_.begin(); at != releases_.end();) {
+    const auto next = std::next(at);
+    if (!in_use(*at)) unused.splice(unused.end(), releases_, at);
+    at = next;
+  }
+  for (MemoryRelease& release : unused) unmap(std::move(release));
+  return !unused.empty();
+}
+
+void Core::unmap(MemoryRelease release) {
+  const auto [base, bytes, done] = std::move(release);
   // The number of outstanding answers, plus one while requests are being sent.
   auto missing = std::make_shared<size_t>(1);
-  const auto answered = [missing, done = std::move(done)] {
+  const auto answered = [missing, done = done] {
     if (--*missing == 0 && done) done();
   };
   auto& exported = environment_.exported;
@@ -127,6 +151,7 @@ bool Core::run_round() {
     }
     moved |= started;
   }
+  moved |= release_unused();
   if (environment_.has_spare_scratch() &&
       std::none_of(peers_.begin(), peers_.end(),
                    [](const auto& peer) { return peer->measuring(); }) &&

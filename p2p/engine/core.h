@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 #include <vector>
 
@@ -33,7 +34,7 @@ class Core {
   void signal(PeerId peer, uint64_t id, StreamRef stream, StreamPlace place, const Status& failure,
               std::shared_ptr<const Status> outcome = nullptr);
   void await(PeerId peer, uint64_t id, StreamRef stream, StreamPlace place);
-  void release_memory(DeviceAddress base, uint64_t bytes, std::function<void()> done);
+  void release_memory(MemoryRelease release);
 
   bool run_round();
   // Whether progress may happen without a wake or a message: device work is in progress, or a
@@ -50,8 +51,13 @@ class Core {
   Peer& peer(PeerId id);
 
  private:
+  bool in_use(const MemoryRelease& memory) const;
+  bool release_unused();
+  void unmap(MemoryRelease release);
+
   Environment environment_;
   std::vector<std::unique_ptr<Peer>> peers_;  // few; found by id
+  std::list<MemoryRelease> releases_;         // of memory that copies use
   struct LastHold {
     uint64_t id = 0;
     PeerId peer = 0;

@@ -353,9 +353,9 @@ Status Engine::await(PeerId peer, uint64_t id, StreamRef stream) {
   return entered.status();
 }
 
-void Engine::release_memory(DeviceAddress base, uint64_t bytes, std::function<void()> done) {
-  runner_->post([this, base, bytes, done = std::move(done)]() mutable {
-    runner_->core().release_memory(base, bytes, std::move(done));
+void Engine::release_memory(MemoryRelease release) {
+  runner_->post([this, release = std::move(release)]() mutable {
+    runner_->core().release_memory(std::move(release));
   });
 }
 

@@ -83,9 +83,9 @@ class Engine {
                 std::shared_ptr<const Status> outcome = nullptr);
   Status await(PeerId peer, uint64_t id, StreamRef stream);
 
-  // Device memory of this worker is about to be freed. `done` runs when no connected peer maps it
-  // any more. A lost peer is not waited for; it unmaps the memory itself.
-  void release_memory(DeviceAddress base, uint64_t bytes, std::function<void()> done);
+  // Device memory of this worker is about to be freed. `done` runs when no copy so far uses it and
+  // no connected peer maps it any more. A lost peer is not waited for; it unmaps the memory itself.
+  void release_memory(MemoryRelease release);
 
   // Wakes the engine thread: a requested pause has begun (DeviceOps::pause()), or a copy is
   // expected soon and should find the thread awake.

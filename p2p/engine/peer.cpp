@@ -47,12 +47,11 @@ void Peer::attach(std::unique_ptr<transport::Link> link, const SessionToken& tok
     windows = nonce.status();
     if (nonce) own_nonce_ = *nonce;
   }
-  link_ =
-      std::make_unique<PeerLink>(environment_, id_, ++environment_.generations, std::move(link));
-  link_->link->on_immediate([queue = environment_.arrivals, id = id_,
-                             generation = link_->generation](uint32_t immediate, uint64_t bytes) {
-    queue->push({id, generation, immediate, bytes});
-  });
+  link_ = std::make_unique<PeerLink>(environment_, id_, std::move(link));
+  link_->link->on_immediate(
+      [queue = environment_.arrivals, id = id_](uint32_t immediate, uint64_t bytes) {
+        queue->push({id, immediate, bytes});
+      });
   ChallengeMessage challenge;
   challenge.nonce = own_nonce_;
   if (windows.ok()) windows = link_->mailbox.send(challenge);
@@ -220,13 +219,13 @@ Status Peer::on_echo(const EchoMessage& message) {
 }
 
 void Peer::arrived(const Arrival& arrival) {
-  if (!link_ || arrival.generation != link_->generation || !lost_.ok()) return;
+  if (!link_ || !lost_.ok()) return;
   const Status status = link_->arrivals.add(arrival.immediate, arrival.bytes);
   if (!status.ok()) lose(status);
 }
 
 void Peer::transferred(const Transfer& transfer) {
-  if (!link_ || transfer.generation != link_->generation) return;
+  if (!link_) return;
   --link_->transferring;
   if (transfer.copy == Prober::kTransfer) {
     if (prober_) prober_->transferred(transfer.status);

@@ -54,6 +54,10 @@ class Peer {
   Result<Forecast> forecast(int device, int peer_device, uint64_t bytes);
 
   bool open() const { return link_ && link_->open; }
+  // Whether a copy that is not over uses memory of this range.
+  bool uses(DeviceAddress base, uint64_t bytes) const {
+    return sender_.uses(base, bytes) || receiver_.uses(base, bytes);
+  }
   bool measuring() const { return prober_ && measure_; }
   bool idle() const;     // no copy and no measurement
   bool polling() const;  // something in progress must be polled
@@ -99,6 +103,8 @@ class Peer {
   Status open_link();
   Status start_probes();
   Status advance_probes(bool& moved);
+  Result<bool> copy_pattern(int device, Lane lane, uint64_t destination, uint64_t source,
+                            Ticket& ticket);
   Status advance_signals(bool& moved);
   Status send_leg(ReportedLeg which, int device, int peer_device, const LegModel& leg);
   Status send_legs();

@@ -66,6 +66,21 @@ Status Peer::start_probes() {
   return {};
 }
 
+// Copies a pattern between the scratch page and a GPU. The first call begins; then returns whether
+// the copy has ended.
+Result<bool> Peer::copy_pattern(int device, Lane lane, uint64_t destination, uint64_t source,
+                                Ticket& ticket) {
+  if (ticket != 0) return environment_.lanes.finished(device, lane, ticket);
+  CopyBox box;
+  box.destination = destination;
+  box.source = source;
+  box.width_bytes = sizeof(uint64_t);
+  const auto begun = environment_.lanes.copy(device, lane, {&box, 1}, box.width_bytes);
+  if (!begun) return begun.status();
+  ticket = *begun;
+  return false;
+}
+
 // One probe at a time: fill the start of the GPU's outbox from host memory, let the NIC write it to
 // the peer, ask the peer to check it.
 Status Peer::advance_probes(bool& moved) {
@@ -75,52 +90,35 @@ Status Peer::advance_probes(bool& moved) {
   link_->probing = !probes_.empty() || unmapped_ > 0;
   if (!probes_.empty() && probes_.front().stage == GpudirectProbe::Stage::kFilling) {
     GpudirectProbe& probe = probes_.front();
-    const DeviceBuffer& outbox = link_->device_outbox[static_cast<size_t>(probe.device)];
-    if (probe.ticket == 0) {
-      std::byte* scratch = link_->outbox.data() + link_->outbox_arena.bytes();
-      std::memcpy(scratch, &probe.pattern, sizeof probe.pattern);
-      CopyBox box;
-      box.destination = outbox.address();
-      box.source = reinterpret_cast<uint64_t>(scratch);
-      box.width_bytes = sizeof probe.pattern;
-      const auto ticket =
-          environment_.lanes.copy(probe.device, Lane::kIn, {&box, 1}, box.width_bytes);
-      if (!ticket) return ticket.status();
-      probe.ticket = *ticket;
+    const DeviceAddress outbox = link_->device_outbox[static_cast<size_t>(probe.device)].address();
+    std::byte* const scratch = link_->outbox.data() + link_->outbox_arena.bytes();
+    std::memcpy(scratch, &probe.pattern, sizeof probe.pattern);
+    moved |= probe.ticket == 0;
+    const auto filled = copy_pattern(probe.device, Lane::kIn, outbox,
+                                     reinterpret_cast<uint64_t>(scratch), probe.ticket);
+    if (!filled) return filled.status();
+    if (*filled) {
       moved = true;
-    } else {
-      const auto finished = environment_.lanes.finished(probe.device, Lane::kIn, probe.ticket);
-      if (!finished) return finished.status();
-      if (*finished) {
-        moved = true;
-        probe.stage = GpudirectProbe::Stage::kTransferring;
-        const auto region = transport::RegionId{
-            link_->offer.devices[static_cast<size_t>(probe.peer_device)].inbox_region};
-        link_->link->write(region, 0, reinterpret_cast<const void*>(outbox.address()),
-                           sizeof probe.pattern, link_->begin_transfer(kProbeTransfer, 0));
-      }
+      probe.stage = GpudirectProbe::Stage::kTransferring;
+      const auto region = transport::RegionId{
+          link_->offer.devices[static_cast<size_t>(probe.peer_device)].inbox_region};
+      link_->link->write(region, 0, reinterpret_cast<const void*>(outbox), sizeof probe.pattern,
+                         link_->begin_transfer(kProbeTransfer, 0));
     }
   }
   while (!checks_.empty()) {
     ProbeCheck& check = checks_.front();
-    const int device = static_cast<int>(check.probe.device);
-    auto* scratch = reinterpret_cast<uint64_t*>(link_->outbox.data() + link_->outbox_arena.bytes() +
-                                                kCheckScratch);
+    auto* const scratch = reinterpret_cast<uint64_t*>(link_->outbox.data() +
+                                                      link_->outbox_arena.bytes() + kCheckScratch);
     if (check.ticket == 0) {
-      CopyBox box;
-      box.destination = reinterpret_cast<uint64_t>(scratch);
-      box.source = link_->device_inbox[check.probe.device].address();
-      box.width_bytes = sizeof *scratch;
       *scratch = 0;
-      const auto ticket = environment_.lanes.copy(device, Lane::kOut, {&box, 1}, box.width_bytes);
-      if (!ticket) return ticket.status();
-      check.ticket = *ticket;
       moved = true;
-      break;
     }
-    const auto finished = environment_.lanes.finished(device, Lane::kOut, check.ticket);
-    if (!finished) return finished.status();
-    if (!*finished) break;
+    const auto read = copy_pattern(static_cast<int>(check.probe.device), Lane::kOut,
+                                   reinterpret_cast<uint64_t>(scratch),
+                                   link_->device_inbox[check.probe.device].address(), check.ticket);
+    if (!read) return read.status();
+    if (!*read) break;
     moved = true;
     ProbedMessage message;
     message.sender_device = check.probe.sender_device;

@@ -1,5 +1,7 @@
 #include "p2p/link/environment.h"
 
+#include <algorithm>
+
 #include "common/base/log.h"
 
 namespace rcuda::p2p {
@@ -10,39 +12,41 @@ constexpr size_t kProbeBytes = size_t{16} << 20;
 
 }  // namespace
 
+Result<DeviceAddress> Environment::scratch(int device) {
+  DeviceBuffer& buffer = scratch_[static_cast<size_t>(device)].buffer;
+  if (buffer.bytes() == 0) {
+    Result<DeviceBuffer> made = DeviceBuffer::create(ops, device, kProbeBytes);
+    if (!made) return made.status();
+    buffer = *std::move(made);
+  }
+  return buffer.address();
+}
+
 const std::optional<ExportedMemory>& Environment::probe_memory(int device) {
-  probes_.resize(devices.size());
-  if (!options.planner.may_map()) return probes_[static_cast<size_t>(device)].exported;
-  Probe& probe = probes_[static_cast<size_t>(device)];
-  if (probe.tried) return probe.exported;
-  probe.tried = true;
-  Result<DeviceBuffer> buffer = DeviceBuffer::create(ops, device, kProbeBytes);
-  if (!buffer) return probe.exported;
-  probe.buffer = *std::move(buffer);
-  Result<ExportedMemory> exported = ops.export_memory(device, probe.buffer.address());
+  Scratch& own = scratch_[static_cast<size_t>(device)];
+  if (!options.planner.may_map() || std::exchange(own.tried, true)) return own.exported;
+  const Result<DeviceAddress> memory = scratch(device);
+  if (!memory) return own.exported;
+  const Result<ExportedMemory> exported = ops.export_memory(device, *memory);
   if (exported) {
-    probe.exported = *exported;
+    own.exported = *exported;
   } else {
     RCUDA_DEBUG("memory of device %d cannot be exported: %s", device,
                 exported.status().message().c_str());
-    probe.buffer = DeviceBuffer();
+    own.buffer = {};
   }
-  return probe.exported;
+  return own.exported;
 }
 
-DeviceAddress Environment::existing_scratch(int device) const {
-  const auto index = static_cast<size_t>(device);
-  if (index < probes_.size() && probes_[index].exported) return probes_[index].buffer.address();
-  return index < scratch_.size() ? scratch_[index].address() : 0;
+bool Environment::has_spare_scratch() const {
+  return std::any_of(scratch_.begin(), scratch_.end(),
+                     [](const Scratch& each) { return each.buffer.bytes() > 0 && !each.exported; });
 }
 
-Result<DeviceAddress> Environment::scratch(int device) {
-  if (const DeviceAddress existing = existing_scratch(device)) return existing;
-  Result<DeviceBuffer> made = DeviceBuffer::create(ops, device, kProbeBytes);
-  if (!made) return made.status();
-  scratch_.resize(devices.size());
-  scratch_[static_cast<size_t>(device)] = *std::move(made);
-  return scratch_[static_cast<size_t>(device)].address();
+void Environment::drop_spare_scratch() {
+  for (Scratch& each : scratch_) {
+    if (!each.exported) each.buffer = {};
+  }
 }
 
 }  // namespace rcuda::p2p

@@ -25,7 +25,6 @@ namespace rcuda::p2p {
 // A transfer of a chunk that has ended, well or with an error.
 struct Transfer {
   PeerId peer = 0;
-  uint64_t generation = 0;  // of the peer's Link
   uint64_t copy = 0;
   uint64_t number = 0;  // of the chunk within the copy
   Status status;
@@ -34,7 +33,6 @@ struct Transfer {
 // Bytes that a peer's Link has received with an immediate.
 struct Arrival {
   PeerId peer = 0;
-  uint64_t generation = 0;
   uint32_t immediate = 0;
   uint64_t bytes = 0;
 };
@@ -93,27 +91,27 @@ struct Environment {
         lanes(device_ops),
         places(device_ops),
         transfers(std::make_shared<Reports<Transfer>>(wake)),
-        arrivals(std::make_shared<Reports<Arrival>>(std::move(wake))) {}
+        arrivals(std::make_shared<Reports<Arrival>>(std::move(wake))),
+        scratch_(devices.size()) {}
 
   bool valid_device(int device) const {
     return device >= 0 && static_cast<size_t>(device) < devices.size();
   }
-  // Memory of a device that peers on this host try to map, to find out whether they can. The first
-  // call allocates it, in a pause. Empty if it cannot be exported, or if no plan may map memory.
-  const std::optional<ExportedMemory>& probe_memory(int device);
-  // 16 MB of a device for measuring legs, shared by all peers: the probe memory if there is any.
-  // Its contents do not matter. existing_scratch() returns 0 if there is none; scratch() then
-  // allocates it, in a pause.
-  DeviceAddress existing_scratch(int device) const;
+  // 16 MB of a device for measuring legs, shared by all peers. Its contents do not matter. In a
+  // pause: scratch() allocates it if there is none. existing_scratch() returns 0 then.
   Result<DeviceAddress> scratch(int device);
-  // In a pause. drop_spare_scratch() frees the memory that is only for measuring,
-  // drop_device_memory() also the probe memory.
-  bool has_spare_scratch() const { return !scratch_.empty(); }
-  void drop_spare_scratch() { scratch_.clear(); }
-  void drop_device_memory() {
-    scratch_.clear();
-    probes_.clear();
+  DeviceAddress existing_scratch(int device) const {
+    return scratch_[static_cast<size_t>(device)].buffer.address();
   }
+  // The same memory, for peers on this host, which try to map it, to find out whether they can. The
+  // first call allocates it, in a pause. Empty if it cannot be exported, or if no plan may map
+  // memory.
+  const std::optional<ExportedMemory>& probe_memory(int device);
+  // In a pause. drop_spare_scratch() frees the memory that is not exported, drop_device_memory()
+  // all.
+  bool has_spare_scratch() const;
+  void drop_spare_scratch();
+  void drop_device_memory() { scratch_.clear(); }
   double now_us() const { return static_cast<double>(now_ns()) * 1e-3; }
 
   DeviceOps& ops;
@@ -134,8 +132,7 @@ struct Environment {
   std::function<void(const transport::Link*)> before_drop;
   // The prober that is taking a sample. There is at most one, because probers use the same legs.
   const Prober* measuring = nullptr;
-  bool measures = false;     // some peer's prober has begun; see Peer::measuring()
-  uint64_t generations = 0;  // number of Links so far
+  bool measures = false;  // some peer's prober has begun; see Peer::measuring()
   int numa_node = -1;
   std::vector<Exported> exported;
 
@@ -149,13 +146,12 @@ struct Environment {
   bool copying() const { return running_copies > 0 || landings > 0; }
 
  private:
-  struct Probe {
-    bool tried = false;
+  struct Scratch {
     DeviceBuffer buffer;
+    bool tried = false;  // to export it
     std::optional<ExportedMemory> exported;
   };
-  std::vector<Probe> probes_;
-  std::vector<DeviceBuffer> scratch_;  // by device
+  std::vector<Scratch> scratch_;  // by device
 };
 
 }  // namespace rcuda::p2p

@@ -156,7 +156,7 @@ Planner& PeerLink::planner(int device, int peer_device) {
 
 transport::TransferDone PeerLink::begin_transfer(uint64_t copy, uint64_t number) {
   ++transferring;
-  const Transfer transfer{id, generation, copy, number, {}};
+  const Transfer transfer{id, copy, number, {}};
   return [queue = environment.transfers, transfer](const Status& status) {
     Transfer finished = transfer;
     finished.status = status;

@@ -35,13 +35,8 @@ class Arrivals {
 };
 
 struct PeerLink {
-  PeerLink(Environment& shared, PeerId peer, uint64_t link_generation,
-           std::unique_ptr<transport::Link> connection)
-      : environment(shared),
-        id(peer),
-        generation(link_generation),
-        link(std::move(connection)),
-        mailbox(*link) {}
+  PeerLink(Environment& shared, PeerId peer, std::unique_ptr<transport::Link> connection)
+      : environment(shared), id(peer), link(std::move(connection)), mailbox(*link) {}
   ~PeerLink();
 
   // Makes the memory that the peer writes and this side reads and, where GPUDirect may work, the
@@ -75,7 +70,6 @@ struct PeerLink {
 
   Environment& environment;
   const PeerId id;
-  const uint64_t generation;
   // Destroyed after the other parts, because the mapping of the peer's inbox and the regions belong
   // to it.
   std::unique_ptr<transport::Link> link;

@@ -54,6 +54,13 @@ struct Signal {
   std::shared_ptr<const Status> outcome;  // of a copy in front of it; may be null
 };
 
+// Device memory that is about to be freed.
+struct MemoryRelease {
+  DeviceAddress base = 0;
+  uint64_t bytes = 0;
+  std::function<void()> done;
+};
+
 // How a copy would be made.
 struct Forecast {
   Plan plan;

@@ -28,6 +28,10 @@ struct Shape {
   // The distance from the first byte to the end of the last one. Only for a shape that passed
   // check().
   uint64_t extent_bytes() const;
+  // Whether the bytes between its first and its last one are among these. As extent_bytes().
+  bool overlaps(DeviceAddress base, uint64_t bytes) const {
+    return address < base + bytes && base < address + extent_bytes();
+  }
   // Checks that the pitches hold the rows and nothing overflows. Call it once, before anything
   // else.
   Status check() const;

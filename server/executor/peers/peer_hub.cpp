@@ -85,8 +85,6 @@ Status PeerHub::introduce(const Introduction& introduction,
       return started.status();
     }
     engine_ = *std::move(started);
-    MutexLock lock(mutex_);
-    shut_ = false;
   }
   auto made = std::make_unique<Attempt>();
   made->introduction = introduction;
@@ -412,49 +410,15 @@ Result<PeerHub::Caller> PeerHub::wait_for_caller(const Attempt& attempt, uint32_
   return caller;
 }
 
-// ---- memory in use -----------------------------------------------------------------------------
-
 Status PeerHub::copy(p2p::PeerCopy copy, Status failure) {
-  const p2p::Shape& memory = copy.memory;
-  std::list<Use>::iterator use;
-  {
-    MutexLock lock(mutex_);
-    Use range{memory.address, memory.address};
-    if (failure.ok() && memory.check().ok() && memory.bytes() > 0) {
-      range.end += (memory.depth - 1) * memory.slice_bytes +
-                   (memory.height - 1) * memory.pitch_bytes + memory.width_bytes;
-    }
-    use = uses_.insert(uses_.end(), range);
-  }
   ++copying_;
-  copy.done = [this, use, done = std::move(copy.done)](const Status& status) {
-    copy_over(use);
+  copy.done = [this, done = std::move(copy.done)](const Status& status) {
+    --copying_;
     if (done) done(status);
   };
   const Status queued = engine_->copy(std::move(copy), std::move(failure));
-  if (!queued.ok()) copy_over(use);  // then `done` does not run
+  if (!queued.ok()) --copying_;  // then `done` does not run
   return queued;
-}
-
-bool PeerHub::in_use(const Use& memory) const {
-  return std::any_of(uses_.begin(), uses_.end(), [&](const Use& use) {
-    return use.begin < memory.end && memory.begin < use.end;
-  });
-}
-
-void PeerHub::copy_over(std::list<Use>::iterator use) {
-  --copying_;
-  std::list<Awaiting> free_now;
-  {
-    MutexLock lock(mutex_);
-    uses_.erase(use);
-    for (auto at = awaiting_.begin(); at != awaiting_.end();) {
-      const auto next = std::next(at);
-      if (!in_use(at->memory)) free_now.splice(free_now.end(), awaiting_, at);
-      at = next;
-    }
-  }
-  for (const Awaiting& awaiting : free_now) awaiting.done();
 }
 
 void PeerHub::count_copies(wire::Work* work) const {
@@ -464,35 +428,9 @@ void PeerHub::count_copies(wire::Work* work) const {
   }
 }
 
-void PeerHub::when_unused(p2p::DeviceAddress base, uint64_t bytes, std::function<void()> done) {
-  if (!engine_) return done();
-  const Use memory{base, base + bytes};
-  // The peers' mappings are released last, because a copy in progress may still use them. An engine
-  // that is ending releases its mappings itself and takes no more requests; engine_ no longer
-  // points to it by then.
-  auto release = [this, engine = engine_.get(), base, bytes, done = std::move(done)]() mutable {
-    if (shutting()) return done();
-    engine->release_memory(base, bytes, std::move(done));
-  };
-  {
-    MutexLock lock(mutex_);
-    if (in_use(memory)) {
-      awaiting_.push_back({memory, std::move(release)});
-      return;
-    }
-  }
-  release();
-}
-
-bool PeerHub::shutting() const {
-  MutexLock lock(mutex_);
-  return shut_;
-}
-
 void PeerHub::shut() {
   {
     MutexLock lock(mutex_);
-    shut_ = true;
     callers_.clear();
     for (auto& [link, attempt] : links_) {
       attempt->given_up = true;

@@ -98,8 +98,17 @@ class PeerHub {
   bool settled(p2p::PeerId link) const;
   p2p::Engine& engine() { return *engine_; }
   bool active() const { return engine_ != nullptr; }
-  // Calls Engine::copy, and records the memory as in use until the copy has ended.
+  // Calls Engine::copy, and counts the copy until it has ended.
   Status copy(p2p::PeerCopy copy, Status failure);
+  // The result of a copy whose error a signal to a third worker carries (wire::kPeerSignalled). It
+  // is written before that is queued, or on the engine's thread, which also reads it.
+  using Outcome = std::shared_ptr<Status>;
+  Outcome make_outcome(uint64_t copy) { return outcomes_[copy] = std::make_shared<Status>(); }
+  // For the copy's signal; null if there is no such copy.
+  Outcome take_outcome(uint64_t copy) {
+    auto found = outcomes_.extract(copy);
+    return found ? std::move(found.mapped()) : nullptr;
+  }
   // See CudaDeviceOps.
   void forget_context(CUcontext context) {
     if (ops_) ops_->forget_context(context);
@@ -109,7 +118,10 @@ class PeerHub {
   bool copying() const { return copying_.load(std::memory_order_relaxed) > 0; }
   // Runs `done` when no copy in progress uses the memory and no peer maps it. `done` may run before
   // this returns, or on the engine's thread.
-  void when_unused(p2p::DeviceAddress base, uint64_t bytes, std::function<void()> done);
+  void when_unused(p2p::DeviceAddress base, uint64_t bytes, std::function<void()> done) {
+    if (!engine_) return done();
+    engine_->release_memory({base, bytes, std::move(done)});
+  }
   // Ends all copies with an error. After that no memory counts as in use.
   void shut();
 
@@ -121,13 +133,6 @@ class PeerHub {
     wire::PeerHello hello;
     UniqueFd socket;
     Clock::time_point since;
-  };
-  struct Use {
-    p2p::DeviceAddress begin = 0, end = 0;
-  };
-  struct Awaiting {
-    Use memory;
-    std::function<void()> done;
   };
   // A connection attempt, in progress or ended.
   struct Attempt {
@@ -170,9 +175,6 @@ class PeerHub {
   std::string encrypts_because(const Introduction& introduction) const;
   // Whether TCP comes next if no Link comes about over this medium: within a host it does not.
   bool may_fall_back(const transport::Medium& medium) const;
-  bool shutting() const;
-  bool in_use(const Use& memory) const RCUDA_REQUIRES(mutex_);
-  void copy_over(std::list<Use>::iterator use);
 
   const api::DriverTable& driver_;
   const Options options_;
@@ -180,6 +182,7 @@ class PeerHub {
   std::list<std::unique_ptr<Attempt>> given_up_;                    // their threads may still run
   std::map<uint32_t, std::pair<std::string, uint16_t>> addresses_;  // by worker
   int refusals_ = 0;
+  std::map<uint64_t, Outcome> outcomes_;  // by copy
   std::unique_ptr<CudaDeviceOps> ops_;
   std::unique_ptr<p2p::Engine> engine_;
   std::atomic<int> copying_{0};  // copies in progress
@@ -189,14 +192,11 @@ class PeerHub {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  bool shut_ RCUDA_GUARDED_BY(mutex_) = false;
   // When the attempts that failed recently began.
   std::vector<Clock::time_point> failed_ RCUDA_GUARDED_BY(mutex_);
   std::multimap<StreamKey, Caller> callers_ RCUDA_GUARDED_BY(mutex_);
   bool said_crowded_ RCUDA_GUARDED_BY(mutex_) = false;  // that there are too many callers
   std::set<p2p::PeerId> settled_ RCUDA_GUARDED_BY(mutex_);
-  std::list<Use> uses_ RCUDA_GUARDED_BY(mutex_);
-  std::list<Awaiting> awaiting_ RCUDA_GUARDED_BY(mutex_);
 };
 
 }  // namespace rcuda::server

@@ -12,8 +12,7 @@ bool PeerMemory::is_device_memory(uint64_t address) const {
 Status PeerMemory::check(const p2p::Shape& memory) {
   RCUDA_RETURN_IF_ERROR(memory.check());
   if (memory.bytes() == 0) return {};
-  const uint64_t last = memory.address + (memory.depth - 1) * memory.slice_bytes +
-                        (memory.height - 1) * memory.pitch_bytes + memory.width_bytes - 1;
+  const uint64_t last = memory.address + memory.extent_bytes() - 1;
   // The driver answers more slowly while other threads query their DMA. So memory that is copied
   // repeatedly is checked only once.
   if (at_ != work_.without_holds()) {

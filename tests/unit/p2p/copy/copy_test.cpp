@@ -95,7 +95,7 @@ TEST_P(CopyTest, OddSizesAndAlignmentsInOrderWithBothStreams) {
             << bytes << " bytes, shift " << shift << ", streams " << streams;
         ASSERT_TRUE(a.stream_idle(source_stream));
         ASSERT_TRUE(b.stream_idle(destination_stream));
-        session.core(0).release_memory(address_of(source), room, [&] { a.free_memory(source); });
+        session.core(0).release_memory({address_of(source), room, [&] { a.free_memory(source); }});
         session.settle();
         b.free_memory(destination);
       }

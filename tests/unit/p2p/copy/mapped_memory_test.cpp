@@ -29,13 +29,13 @@ TEST(MappedMemoryTest, FreeingWaitsForThePeersToUnmap) {
   EXPECT_EQ(pair.b().opened(), opened + 1);
 
   bool forgotten = false;
-  pair.session.core(0).release_memory(address_of(source), bytes, [&] { forgotten = true; });
+  pair.session.core(0).release_memory({address_of(source), bytes, [&] { forgotten = true; }});
   EXPECT_FALSE(forgotten);
   pair.session.settle();
   EXPECT_TRUE(forgotten);
   // Memory that no peer has mapped is released at once.
   bool unknown = false;
-  pair.session.core(0).release_memory(4096, 64, [&] { unknown = true; });
+  pair.session.core(0).release_memory({4096, 64, [&] { unknown = true; }});
   EXPECT_TRUE(unknown);
   pair.a().free_memory(source);
 }
