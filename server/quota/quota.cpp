@@ -38,7 +38,8 @@ bool Quota::limits_device_memory() const { return limits(&Allowance::device_memo
 bool Quota::limits_host_memory() const { return limits(&Allowance::host_memory); }
 bool Quota::limits_bandwidth() const { return limits(&Allowance::bandwidth); }
 
-bool Quota::take(Limit limit, uint32_t row, uint64_t bytes) {
+bool Quota::take(uint32_t row, uint64_t bytes) {
+  const Limit limit = limit_of(row);
   for (auto account = accounts_.begin(); account != accounts_.end(); ++account) {
     const uint64_t most = account->allowance.*limit;
     if (most == 0 || account->ledger.take(row, account->allowance.slot, bytes, most)) continue;
@@ -53,22 +54,24 @@ bool Quota::take(Limit limit, uint32_t row, uint64_t bytes) {
   return true;
 }
 
-void Quota::add(Limit limit, uint32_t row, uint64_t bytes) {
+void Quota::add(uint32_t row, uint64_t bytes) {
   for (Account& account : accounts_) {
-    if (account.allowance.*limit != 0) account.ledger.add(row, account.allowance.slot, bytes);
+    if (account.allowance.*limit_of(row) != 0)
+      account.ledger.add(row, account.allowance.slot, bytes);
   }
 }
 
-void Quota::give(Limit limit, uint32_t row, uint64_t bytes) {
+void Quota::give(uint32_t row, uint64_t bytes) {
   for (Account& account : accounts_) {
-    if (account.allowance.*limit != 0) account.ledger.give(row, account.allowance.slot, bytes);
+    if (account.allowance.*limit_of(row) != 0)
+      account.ledger.give(row, account.allowance.slot, bytes);
   }
 }
 
-std::optional<Quota::Room> Quota::room(Limit limit, uint32_t row) const {
+std::optional<Quota::Room> Quota::room(uint32_t row) const {
   std::optional<Room> room;
   for (const Account& account : accounts_) {
-    const uint64_t most = account.allowance.*limit;
+    const uint64_t most = account.allowance.*limit_of(row);
     if (most == 0) continue;
     const uint64_t free = most - std::min(most, account.ledger.sum(row));
     if (!room) room = Room{most, free, &account.allowance};
@@ -79,36 +82,6 @@ std::optional<Quota::Room> Quota::room(Limit limit, uint32_t row) const {
     }
   }
   return room;
-}
-
-bool Quota::take_device(uint32_t device, uint64_t bytes) {
-  return take(&Allowance::device_memory, device, bytes);
-}
-
-void Quota::add_device(uint32_t device, uint64_t bytes) {
-  add(&Allowance::device_memory, device, bytes);
-}
-
-void Quota::give_device(uint32_t device, uint64_t bytes) {
-  give(&Allowance::device_memory, device, bytes);
-}
-
-bool Quota::take_host(uint64_t bytes) {
-  return take(&Allowance::host_memory, Ledger::kHostMemory, bytes);
-}
-
-void Quota::add_host(uint64_t bytes) { add(&Allowance::host_memory, Ledger::kHostMemory, bytes); }
-
-void Quota::give_host(uint64_t bytes) {
-  give(&Allowance::host_memory, Ledger::kHostMemory, bytes);
-}
-
-std::optional<Quota::Room> Quota::device_room(uint32_t device) const {
-  return room(&Allowance::device_memory, device);
-}
-
-std::optional<Quota::Room> Quota::host_room() const {
-  return room(&Allowance::host_memory, Ledger::kHostMemory);
 }
 
 void Quota::book_copy(uint64_t bytes, uint64_t now) {

@@ -29,13 +29,11 @@ class Quota {
   bool limits_host_memory() const;
   bool limits_bandwidth() const;
 
-  // Books bytes. False: an allowance would be exceeded, and nothing is booked.
-  bool take_device(uint32_t device, uint64_t bytes);
-  void add_device(uint32_t device, uint64_t bytes);  // bytes that are in use already
-  void give_device(uint32_t device, uint64_t bytes);
-  bool take_host(uint64_t bytes);
-  void add_host(uint64_t bytes);
-  void give_host(uint64_t bytes);
+  // Books bytes of a device, or of the host for the row Ledger::kHostMemory. False: an allowance
+  // would be exceeded, and nothing is booked.
+  bool take(uint32_t row, uint64_t bytes);
+  void add(uint32_t row, uint64_t bytes);  // bytes that are in use already
+  void give(uint32_t row, uint64_t bytes);
 
   struct Room {
     uint64_t limit = 0;
@@ -43,8 +41,7 @@ class Quota {
     const Allowance* by = nullptr;
   };
   // Of the allowance with the least free; none without a limit. `limit` is the smallest of all.
-  std::optional<Room> device_room(uint32_t device) const;
-  std::optional<Room> host_room() const;
+  std::optional<Room> room(uint32_t row) const;
 
   // Books a copy. Times are monotonic nanoseconds.
   void book_copy(uint64_t bytes, uint64_t now);
@@ -58,11 +55,10 @@ class Quota {
     Ledger ledger;
   };
   using Limit = uint64_t Allowance::*;
+  static Limit limit_of(uint32_t row) {
+    return row == Ledger::kHostMemory ? &Allowance::host_memory : &Allowance::device_memory;
+  }
   bool limits(Limit limit) const;
-  bool take(Limit limit, uint32_t row, uint64_t bytes);
-  void add(Limit limit, uint32_t row, uint64_t bytes);
-  void give(Limit limit, uint32_t row, uint64_t bytes);
-  std::optional<Room> room(Limit limit, uint32_t row) const;
 
   std::vector<Account> accounts_;
 };

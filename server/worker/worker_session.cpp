@@ -239,8 +239,7 @@ Status WorkerSession::limit_devices() {
                   std::to_string(ordinal)};
     }
     uint64_t& bytes = welcome_.devices[i].total_bytes;
-    if (const auto room = resources_.quota->device_room(ordinal))
-      bytes = std::min(bytes, room->limit);
+    if (const auto room = resources_.quota->room(ordinal)) bytes = std::min(bytes, room->limit);
   }
   return {};
 }

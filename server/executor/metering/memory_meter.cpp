@@ -27,6 +27,7 @@ MemoryMeter::MemoryMeter(const api::DriverTable& driver, const std::vector<Sessi
                          std::shared_ptr<Quota> quota, wire::Work* done)
     : driver_(driver), quota_(std::move(quota)), done_(done) {
   for (const SessionDevice& device : devices) devices_.push_back({device.device, device.ordinal});
+  devices_.push_back({kHost, Ledger::kHostMemory});
 }
 
 CUresult MemoryMeter::current(Place* place) const {
@@ -45,20 +46,21 @@ MemoryMeter::Device* MemoryMeter::find(CUdevice device) {
 }
 
 void MemoryMeter::note_peak() {
-  for (const Device& device : devices_) done_->held(device.held);
+  for (const Device& device : devices_) {
+    if (device.device != kHost) done_->held(device.held);
+  }
 }
 
 uint64_t MemoryMeter::held(uint32_t ordinal) const {
   const auto found = std::find_if(devices_.begin(), devices_.end(),
-                                  [&](const Device& known) { return known.ordinal == ordinal; });
+                                  [&](const Device& known) { return known.row == ordinal; });
   return found == devices_.end() ? 0 : found->held;
 }
 
 bool MemoryMeter::try_take(CUdevice device, uint64_t bytes) {
-  if (device == kHost) return quota_->take_host(bytes);
   Device* const known = find(device);
   if (!known) return !quota_->limits_device_memory();  // the driver says what is wrong
-  if (!quota_->take_device(known->ordinal, bytes)) return false;
+  if (!quota_->take(known->row, bytes)) return false;
   known->held += bytes;
   return true;
 }
@@ -74,10 +76,9 @@ bool MemoryMeter::take(CUdevice device, uint64_t bytes) {
 }
 
 void MemoryMeter::add(CUdevice device, uint64_t bytes) {
-  if (device == kHost) quota_->add_host(bytes);
   Device* const known = find(device);
   if (!known) return;
-  quota_->add_device(known->ordinal, bytes);
+  quota_->add(known->row, bytes);
   known->held += bytes;
 }
 
@@ -87,17 +88,15 @@ void MemoryMeter::give(CUdevice device, uint64_t bytes) {
 }
 
 void MemoryMeter::give_back(CUdevice device, uint64_t bytes) {
-  if (device == kHost) quota_->give_host(bytes);
   Device* const known = find(device);
   if (!known) return;
-  quota_->give_device(known->ordinal, bytes);
+  quota_->give(known->row, bytes);
   known->held -= bytes;
 }
 
 std::optional<Quota::Room> MemoryMeter::room(CUdevice device) const {
-  if (device == kHost) return quota_->host_room();
   const Device* const known = find(device);
-  return known ? quota_->device_room(known->ordinal) : std::nullopt;
+  return known ? quota_->room(known->row) : std::nullopt;
 }
 
 void MemoryMeter::warn(CUdevice device, uint64_t bytes) {
@@ -106,7 +105,7 @@ void MemoryMeter::warn(CUdevice device, uint64_t bytes) {
   const bool host = device == kHost;
   const Device* const known = find(device);
   const std::string where =
-      host ? "page-locked host memory" : "device " + std::to_string(known ? known->ordinal : 0);
+      host ? "page-locked host memory" : "device " + std::to_string(known ? known->row : 0);
   RCUDA_WARN(
       "the program asked for %.1f MiB of %s, but %s may use %.1f MiB of it and %.1f MiB are left: "
       "it gets CUDA_ERROR_OUT_OF_MEMORY. It can free memory or end other sessions of its user; or "

@@ -63,8 +63,8 @@ class MemoryMeter {
 
  private:
   struct Device {
-    CUdevice device = 0;
-    uint32_t ordinal = 0;
+    CUdevice device = 0;  // or kHost
+    uint32_t row = 0;     // of the Ledger
     uint64_t held = 0;
   };
   Device* find(CUdevice device);

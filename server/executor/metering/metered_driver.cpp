@@ -6,12 +6,6 @@
 
 namespace rcuda::server {
 
-bool Meters::captures(CUstream stream) const {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
-         status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
-}
-
 void Meters::reclaim() {
   if (!before_trimming || before_trimming()) {
     pools.trim();
@@ -24,10 +18,8 @@ MeteredDriver::MeteredDriver(const api::DriverTable& driver,
                              const std::vector<SessionDevice>& devices,
                              const std::shared_ptr<Quota>& quota, const SessionLimits& limits,
                              wire::Work* done)
-    : plain_(driver) {
-  auto meters = std::make_unique<Meters>(driver, devices, quota, done);
-  if (DriverDecorator<Meters>::exists() && !meters->limits && !limits.priorities) return;
-  meters_ = std::move(meters);
+    : plain_(driver), meters_(std::make_unique<Meters>(driver, devices, quota, done)) {
+  if (DriverDecorator<Meters>::exists() && !meters_->limits && !limits.priorities) return;
   DriverDecorator<Meters>& metered = metered_.emplace(driver, *meters_);
   if (limits.priorities) {
     meters_->priorities = *limits.priorities;
@@ -37,30 +29,24 @@ MeteredDriver::MeteredDriver(const api::DriverTable& driver,
   if (quota->limits_device_memory()) meter_variables(metered);
 }
 
-void MeteredDriver::note_peak() {
-  if (meters_) meters_->memory.note_peak();
-}
+void MeteredDriver::note_peak() { meters_->memory.note_peak(); }
 
-uint64_t MeteredDriver::held(uint32_t ordinal) const {
-  return meters_ ? meters_->memory.held(ordinal) : 0;
-}
+uint64_t MeteredDriver::held(uint32_t ordinal) const { return meters_->memory.held(ordinal); }
 
 bool MeteredDriver::take_host(uint64_t bytes) {
-  return !meters_ || meters_->memory.take(MemoryMeter::kHost, bytes);
+  return meters_->memory.take(MemoryMeter::kHost, bytes);
 }
 
-void MeteredDriver::give_host(uint64_t bytes) {
-  if (meters_) meters_->memory.give(MemoryMeter::kHost, bytes);
-}
+void MeteredDriver::give_host(uint64_t bytes) { meters_->memory.give(MemoryMeter::kHost, bytes); }
 
 std::shared_ptr<const void> MeteredDriver::describe(CUmemGenericAllocationHandle handle,
                                                     ExportOrigin* origin) {
-  return meters_ ? meters_->physical.describe(handle, origin) : nullptr;
+  return meters_->physical.describe(handle, origin);
 }
 
 CUresult MeteredDriver::import_allocation(CUmemGenericAllocationHandle* handle, void* descriptor,
                                           const ExportOrigin& origin, CUdevice device) {
-  if (!meters_ || origin.bytes == 0) {
+  if (origin.bytes == 0) {
     return table().cuMemImportFromShareableHandle(handle, descriptor,
                                                   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   }
@@ -74,7 +60,7 @@ CUresult MeteredDriver::import_allocation(CUmemGenericAllocationHandle* handle, 
 }
 
 void MeteredDriver::before_trimming(std::function<bool()> prepare) {
-  if (meters_) meters_->before_trimming = std::move(prepare);
+  meters_->before_trimming = std::move(prepare);
 }
 
 MeteredDriver::~MeteredDriver() = default;

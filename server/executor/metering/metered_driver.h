@@ -66,7 +66,7 @@ class MeteredDriver final : public HostMeter {
 
  private:
   const api::DriverTable& plain_;
-  std::unique_ptr<Meters> meters_;  // null: nothing is counted
+  const std::unique_ptr<Meters> meters_;
   std::optional<DriverDecorator<Meters>> metered_;
 };
 

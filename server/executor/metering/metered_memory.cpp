@@ -5,6 +5,7 @@
 
 #include "common/cuda/batch_shape.h"
 #include "server/executor/metering/meters.h"
+#include "server/executor/streams/capture.h"
 
 namespace rcuda::server {
 namespace {
@@ -55,7 +56,7 @@ CUresult allocate_in_order(Meters& meters, CUdeviceptr* address, size_t bytes, C
     return result;
   }
   // An allocation in a stream that captures becomes a node of a graph.
-  if (meters.captures(stream)) return allocate();
+  if (captured_into(meters.driver, stream)) return allocate();
   MemoryMeter::Place place;
   RCUDA_RETURN_IF_CUDA_ERROR(meters.memory.current(&place));
   if (!pool) pool = meters.pools.current_of(place.device);
@@ -237,7 +238,7 @@ CUresult meters_cuGraphLaunch(Meters& meters, CUgraphExec executable, CUstream s
   if (!meters.limits) {
     return count_growth(meters, executable, meters.driver.cuGraphLaunch(executable, stream));
   }
-  if (!meters.captures(stream)) {
+  if (!captured_into(meters.driver, stream)) {
     RCUDA_RETURN_IF_CUDA_ERROR(meters.graphs.prepare(executable, stream));
   }
   return meters.driver.cuGraphLaunch(executable, stream);

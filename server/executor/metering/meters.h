@@ -61,7 +61,6 @@ struct Meters {
   void end_context(CUcontext context);
   // The priority, or the session's highest one.
   int limited(int priority) const;
-  bool captures(CUstream stream) const;
 
   const api::DriverTable& driver;  // not metered
   const bool limits;               // memory; else it is only counted, as cheaply as that can be

@@ -10,20 +10,12 @@ void PoolMeter::know(CUmemoryPool pool, const CUmemLocation& location, bool crea
   pools_.try_emplace(pool, Pool{device, 0, created});
 }
 
-void PoolMeter::know_default(CUmemoryPool pool, const CUmemLocation& location) {
-  know(pool, location, false);
-}
-
-void PoolMeter::know_created(CUmemoryPool pool, const CUmemLocation& location) {
-  know(pool, location, true);
-}
-
 void PoolMeter::know_defaults() {
   if (std::exchange(defaults_known_, true)) return;
   for (const SessionDevice& device : devices_) {
     CUmemoryPool pool = nullptr;
     if (driver_.cuDeviceGetDefaultMemPool(&pool, device.device) == CUDA_SUCCESS) {
-      know_default(pool, {CU_MEM_LOCATION_TYPE_DEVICE, {device.device}});
+      know(pool, {CU_MEM_LOCATION_TYPE_DEVICE, {device.device}});
     }
   }
 }

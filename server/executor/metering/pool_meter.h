@@ -30,9 +30,8 @@ class PoolMeter {
             const std::vector<SessionDevice>& devices, bool may_delay)
       : driver_(driver), meter_(meter), devices_(devices), may_delay_(may_delay) {}
 
-  // A pool that the driver made, or that the program did.
-  void know_default(CUmemoryPool pool, const CUmemLocation& location);
-  void know_created(CUmemoryPool pool, const CUmemLocation& location);
+  // `created`: by the program; otherwise the driver made the pool.
+  void know(CUmemoryPool pool, const CUmemLocation& location, bool created = false);
   void know_defaults();  // those of the session's devices
 
   // Whether `bytes` may fit into a pool. Not if the pool would be too large even when everything in
@@ -55,7 +54,6 @@ class PoolMeter {
     bool created = false;  // by the program
     bool ending = false;   // the program has destroyed it
   };
-  void know(CUmemoryPool pool, const CUmemLocation& location, bool created);
   std::optional<uint64_t> size_of(CUmemoryPool pool) const;
   void book_release(CUmemoryPool handle, Pool& pool);
 

@@ -4,16 +4,10 @@
 #include <utility>
 
 #include "server/executor/objects/context_guard.h"
+#include "server/executor/streams/capture.h"
 
 namespace rcuda::server {
 namespace {
-
-// A query or a record during a capture would invalidate it, or become part of it.
-bool captures_nothing(const api::DriverTable& driver, CUstream stream) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
-         status == CU_STREAM_CAPTURE_STATUS_NONE;
-}
 
 void give_all(Bookings& bookings, const std::vector<Bookings::Booking>& frees) {
   for (const Bookings::Booking& booking : frees) bookings.give(booking);
@@ -33,64 +27,69 @@ StreamFrees::Line* StreamFrees::line_of(CUstream stream) {
   return &lines_.back();
 }
 
-bool StreamFrees::mark(Line& line) {
+// Records the event of the frees that have none. In a capture it would become part of that.
+bool StreamFrees::record(Line& line) {
   const ContextGuard inside(driver_, line.context);
-  Mark made;
-  if (!inside.ok() || !captures_nothing(driver_, line.stream) ||
-      driver_.cuEventCreate(&made.reached, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+  CUevent made = nullptr;
+  if (!inside.ok() || refuse_capture(driver_, line.stream) != CUDA_SUCCESS ||
+      driver_.cuEventCreate(&made, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
     return false;
   }
-  if (driver_.cuEventRecord(made.reached, line.stream) != CUDA_SUCCESS) {
-    driver_.cuEventDestroy_v2(made.reached);
+  if (driver_.cuEventRecord(made, line.stream) != CUDA_SUCCESS) {
+    driver_.cuEventDestroy_v2(made);
     return false;
   }
-  made.frees = std::exchange(line.unmarked, {});
-  line.marks.push_back(std::move(made));
+  line.reached = made;
+  line.frees = std::exchange(line.later, {});
   return true;
-}
-
-bool StreamFrees::is_idle(const Line& line) const {
-  const ContextGuard inside(driver_, line.context);
-  return inside.ok() && captures_nothing(driver_, line.stream) &&
-         driver_.cuStreamQuery(line.stream) == CUDA_SUCCESS;
 }
 
 bool StreamFrees::add(const Bookings::Booking& booking, CUstream stream, Bookings& bookings) {
   Line* const line = line_of(stream);
   if (!line) return false;
-  if (line->marks.size() >= kMostMarks) refresh(*line, bookings);
-  line->unmarked.push_back(booking);
-  if (line->marks.size() >= kMostMarks || mark(*line)) return true;
-  line->unmarked.pop_back();
+  if (line->reached) refresh(*line, bookings);
+  line->later.push_back(booking);
+  if (line->reached || record(*line)) return true;
+  line->later.pop_back();
   return false;
 }
 
+bool StreamFrees::is_idle(const Line& line) const {
+  const ContextGuard inside(driver_, line.context);
+  return inside.ok() && refuse_capture(driver_, line.stream) == CUDA_SUCCESS &&
+         driver_.cuStreamQuery(line.stream) == CUDA_SUCCESS;
+}
+
 void StreamFrees::refresh(Line& line, Bookings& bookings) {
-  const size_t before = line.marks.size();
-  while (!line.marks.empty() && driver_.cuEventQuery(line.marks.front().reached) == CUDA_SUCCESS) {
-    driver_.cuEventDestroy_v2(line.marks.front().reached);
-    give_all(bookings, line.marks.front().frees);
-    line.marks.pop_front();
+  if (line.reached) {
+    if (driver_.cuEventQuery(line.reached) != CUDA_SUCCESS) return;
+    driver_.cuEventDestroy_v2(std::exchange(line.reached, nullptr));
+    give_all(bookings, std::exchange(line.frees, {}));
   }
-  if (line.unmarked.empty() || line.ended || (before && line.marks.size() == before)) return;
+  if (line.later.empty() || line.ended) return;
   if (is_idle(line)) {
-    give_all(bookings, std::exchange(line.unmarked, {}));
+    give_all(bookings, std::exchange(line.later, {}));
   } else {
-    (void)mark(line);
+    (void)record(line);
   }
 }
 
 void StreamFrees::refresh(Bookings& bookings) {
   for (Line& line : lines_) refresh(line, bookings);
-  std::erase_if(lines_,
-                [](const Line& line) { return line.marks.empty() && line.unmarked.empty(); });
+  std::erase_if(lines_, [](const Line& line) { return !line.reached && line.later.empty(); });
 }
 
 void StreamFrees::end_stream(CUstream stream) {
   for (Line& line : lines_) {
     if (line.stream != stream || line.ended) continue;
-    // Without a mark these count until the context ends.
-    if (!line.unmarked.empty()) (void)mark(line);
+    // The last event stands for all frees. Without it the later ones count until the context ends.
+    std::vector<Bookings::Booking> all = line.frees;
+    all.insert(all.end(), line.later.begin(), line.later.end());
+    const CUevent before = line.reached;
+    if (!line.later.empty() && record(line)) {
+      line.frees = std::move(all);
+      if (before) driver_.cuEventDestroy_v2(before);
+    }
     line.ended = true;
   }
 }
@@ -98,8 +97,8 @@ void StreamFrees::end_stream(CUstream stream) {
 void StreamFrees::give_all_of(CUcontext context, Bookings& bookings) {
   std::erase_if(lines_, [&](const Line& line) {
     if (line.context != context) return false;
-    for (const Mark& mark : line.marks) give_all(bookings, mark.frees);
-    give_all(bookings, line.unmarked);
+    give_all(bookings, line.frees);
+    give_all(bookings, line.later);
     return true;
   });
 }

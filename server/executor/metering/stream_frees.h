@@ -1,16 +1,14 @@
 // StreamFrees: bookings of memory that is freed in stream order, until the stream has reached the
 // free. (Memory of pools is not among them: what counts is what the pools hold.)
 //
-// An event behind a free shows when the stream has reached it. It takes a place of the stream's
+// An event after a free shows when the stream has reached it. It takes a place of the stream's
 // queue, and a queue without room blocks the thread that records. The client counts one place for a
-// free (client/session/timeline.cpp), so a stream has at most kMostMarks such events at a time. The
-// frees beyond that share the next one, which is recorded when an earlier one has been reached.
+// free (client/session/timeline.cpp), so a stream has at most one such event at a time. The frees
+// after it share the next one.
 //
 // Executor thread only. Nothing blocks.
 #pragma once
 
-#include <cstddef>
-#include <deque>
 #include <vector>
 
 #include <cuda.h>
@@ -22,9 +20,6 @@ namespace rcuda::server {
 
 class StreamFrees {
  public:
-  // Fewer than the places that the client leaves to the worker.
-  static constexpr size_t kMostMarks = 4;
-
   // The driver outlives this object.
   explicit StreamFrees(const api::DriverTable& driver) : driver_(driver) {}
 
@@ -38,20 +33,17 @@ class StreamFrees {
   void give_all_of(CUcontext context, Bookings& bookings);
 
  private:
-  struct Mark {
-    CUevent reached = nullptr;
-    std::vector<Bookings::Booking> frees;  // before it, and behind the mark before it
-  };
   struct Line {
-    CUcontext context = nullptr;  // of the stream
-    CUstream stream = nullptr;    // null: the legacy default stream of the context
-    bool ended = false;           // the stream has been destroyed
-    std::deque<Mark> marks;       // the earliest first
-    std::vector<Bookings::Booking> unmarked;
+    CUcontext context = nullptr;           // of the stream
+    CUstream stream = nullptr;             // null: the legacy default stream of the context
+    bool ended = false;                    // the stream has been destroyed
+    CUevent reached = nullptr;             // the one that is not known to be reached; null: none
+    std::vector<Bookings::Booking> frees;  // before it
+    std::vector<Bookings::Booking> later;  // without an event
   };
 
   Line* line_of(CUstream stream);
-  bool mark(Line& line);
+  bool record(Line& line);
   bool is_idle(const Line& line) const;
   void refresh(Line& line, Bookings& bookings);
 

@@ -109,8 +109,8 @@ TEST(Ledger, ARefusedRequestChangesNothingForOtherSessions) {
 TEST(Quota, NothingIsLimitedWithoutAllowances) {
   Quota quota;
   EXPECT_FALSE(quota.limits_device_memory());
-  EXPECT_TRUE(quota.take_device(0, UINT64_MAX));
-  EXPECT_FALSE(quota.device_room(0));
+  EXPECT_TRUE(quota.take(0, UINT64_MAX));
+  EXPECT_FALSE(quota.room(0));
   quota.book_copy(UINT64_MAX, 1);
   EXPECT_EQ(quota.copies_held_until(1), 0u);
 }
@@ -119,38 +119,38 @@ TEST(Quota, SessionsOfAUserShareTheirAllowance) {
   const Ledger ada = ledger(2);
   Quota one = session({{of_device_memory(100, 0), &ada}});
   Quota other = session({{of_device_memory(100, 1), &ada}});
-  EXPECT_TRUE(one.take_device(0, 60));
-  EXPECT_FALSE(other.take_device(0, 41));
-  EXPECT_TRUE(other.take_device(0, 40));
-  EXPECT_TRUE(other.take_device(1, 100));  // each device has its own limit
-  one.give_device(0, 60);
-  EXPECT_EQ(other.device_room(0)->free, 60u);
+  EXPECT_TRUE(one.take(0, 60));
+  EXPECT_FALSE(other.take(0, 41));
+  EXPECT_TRUE(other.take(0, 40));
+  EXPECT_TRUE(other.take(1, 100));  // each device has its own limit
+  one.give(0, 60);
+  EXPECT_EQ(other.room(0)->free, 60u);
 }
 
 TEST(Quota, WhatAKilledSessionHadIsFreeAfterItsSlotIsCleared) {
   Ledger ada = ledger(2);
   {
     Quota killed = session({{of_device_memory(100, 0), &ada}});
-    EXPECT_TRUE(killed.take_device(0, 100));
+    EXPECT_TRUE(killed.take(0, 100));
   }
   Quota next = session({{of_device_memory(100, 1), &ada}});
-  EXPECT_FALSE(next.take_device(0, 1));
+  EXPECT_FALSE(next.take(0, 1));
   ada.clear(0);
-  EXPECT_TRUE(next.take_device(0, 100));
+  EXPECT_TRUE(next.take(0, 100));
 }
 
 TEST(Quota, NothingIsBookedIfOneAllowanceIsExceeded) {
   const Ledger user = ledger(1), group = ledger(1);
   Quota quota = session({{of_device_memory(100, 0), &user}, {of_device_memory(50, 0), &group}});
-  EXPECT_FALSE(quota.take_device(0, 60));
+  EXPECT_FALSE(quota.take(0, 60));
   EXPECT_EQ(user.sum(0), 0u);
   EXPECT_EQ(group.sum(0), 0u);
-  EXPECT_TRUE(quota.take_device(0, 50));
-  EXPECT_EQ(quota.device_room(0)->limit, 50u);
-  EXPECT_EQ(quota.device_room(0)->free, 0u);
-  quota.add_device(0, 30);  // is in use whatever the limit
+  EXPECT_TRUE(quota.take(0, 50));
+  EXPECT_EQ(quota.room(0)->limit, 50u);
+  EXPECT_EQ(quota.room(0)->free, 0u);
+  quota.add(0, 30);  // is in use whatever the limit
   EXPECT_EQ(group.sum(0), 80u);
-  EXPECT_EQ(quota.device_room(0)->free, 0u);
+  EXPECT_EQ(quota.room(0)->free, 0u);
 }
 
 TEST(Quota, ASlotThatNoLedgerHasIsRefused) {

@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "server/executor/metering/stream_frees.h"
 #include "tests/unit/server/executor/metering/metering_fixture.h"
 
 namespace rcuda::server {
@@ -67,7 +66,7 @@ TEST_F(MeteringTest, TheProgramSeesTheQuota) {
   EXPECT_EQ(total, kLimit);
   EXPECT_EQ(free, 48 * kMiB);
   // Another session of the user.
-  ASSERT_TRUE(quota_of(1)->take_device(kOrdinal, 40 * kMiB));
+  ASSERT_TRUE(quota_of(1)->take(kOrdinal, 40 * kMiB));
   ASSERT_EQ(table().cuMemGetInfo_v2(&free, &total), CUDA_SUCCESS);
   EXPECT_EQ(free, 8 * kMiB);
   CUdeviceptr second = 0;
@@ -212,7 +211,7 @@ TEST_F(MeteringTest, FreesInAStreamTakeFewPlacesOfItsQueue) {
   for (const CUdeviceptr address : addresses) {
     ASSERT_EQ(table.cuMemFreeAsync(address, stream.get()), CUDA_SUCCESS);
   }
-  EXPECT_EQ(records, StreamFrees::kMostMarks);
+  EXPECT_EQ(records, 1u);
   EXPECT_EQ(booked(), addresses.size() * 512);
   stream.open();
   ASSERT_EQ(table.cuStreamSynchronize(stream.get()), CUDA_SUCCESS);
@@ -221,7 +220,7 @@ TEST_F(MeteringTest, FreesInAStreamTakeFewPlacesOfItsQueue) {
 
 TEST_F(MeteringTest, FreesInAStreamThatIsDestroyedCountUntilTheyAreReached) {
   GatedStream stream(plain());
-  std::vector<CUdeviceptr> addresses(2 * StreamFrees::kMostMarks);
+  std::vector<CUdeviceptr> addresses(8);
   for (CUdeviceptr& address : addresses) address = allocate(kMiB / 2);
   for (const CUdeviceptr address : addresses) {
     ASSERT_EQ(table().cuMemFreeAsync(address, stream.get()), CUDA_SUCCESS);
