@@ -10,7 +10,7 @@ from traits import Traits
 
 FAMILY = "commands"
 CLASSES = ("post", "call")
-PROPERTIES = {"class", "family", "server", "body", "tail", "reply", "reply_tail"}
+PROPERTIES = {"class", "family", "server", "does", "body", "tail", "reply", "reply_tail"}
 # SessionEnd is not executed; it ends the loop.
 SERVERS = ("", "loop")
 # server/executor/core/services.h declares the services of each.
@@ -41,7 +41,8 @@ class Command:
     name: str
     klass: str
     family: str  # its handler gets the services of this family
-    handled: bool  # a function of the worker handles it
+    handled: bool  # the worker has a handler for it
+    does: str  # an expression in place of a handwritten handler
     body: tuple  # of Member
     body_of: str  # the command that declares the body; "": no body
     tail: tuple  # of Member: the members after the body
@@ -145,7 +146,7 @@ def command_of(raw, name):
     traits = Traits.of(name, entry, types)
     if traits.while_held == "asks" and "server" in entry:
         raise TableError(f"{name}: while_held: the command has no handler that could decide")
-    return Command(name, klass, family, entry.get("server", "") != "loop", body, body_of,
+    return Command(name, klass, family, entry.get("server", "") != "loop", entry.get("does", ""), body, body_of,
                    tail, reply, reply_of, reply_tail, traits)
 
 

@@ -23,7 +23,7 @@ def emit_header(table):
 // A handler appends the members of the reply, without its header. X_may_wait(): see CommandScheduler.
 """, NOTICE, '#pragma once\n\n#include <vector>\n\n#include "server/executor/core/custom.h"\n\nnamespace rcuda::server {\n\n']
     for c in table.commands.values():
-        if c.handled:
+        if c.handled and not c.does:
             lines.append(f"HandlerResult {c.handler}{handler_parameters(c)};\n")
         if c.traits.while_held == "asks":
             lines.append(f"bool {c.handler}_may_wait({services(c)}Services& services, const Command& command"
@@ -32,20 +32,24 @@ def emit_header(table):
     return "".join(lines)
 
 
+def call_of(c, command, body):
+    if c.does:
+        return f"  [[maybe_unused]] auto& services = executor.{c.family}_services;\n  return {c.does};\n}}\n\n"
+    reply = ", reply" if c.replies else ""
+    return f"  return {c.handler}(executor.{c.family}_services, {command}{body}{reply});\n}}\n\n"
+
+
 def emit_run(c):
     lines = [f"HandlerResult run_{c.name}(Executor& executor, const Command& command, "
              "[[maybe_unused]] std::vector<std::byte>* reply) {\n"]
     if c.klass == "call":
         lines.append("  if (command.target.call == 0) return kMalformed;\n")
     if not c.struct:
-        lines.append(f"  return {c.handler}(executor.{c.family}_services, command{', reply' if c.replies else ''});\n}}\n\n")
-        return "".join(lines)
+        return "".join(lines) + call_of(c, "command", "")
     test = "!in.read(&body)" + (" || !word_exists(body.word)" if c.signals else "")
     lines.append(f"  BodyReader in(command.tail);\n  wire::{c.struct} body;\n"
-                 f"  if ({test}) return kMalformed;\n"
-                 f"  return {c.handler}(executor.{c.family}_services, {{command.header, in.rest(), command.target}}, body"
-                 f"{', reply' if c.replies else ''});\n}}\n\n")
-    return "".join(lines)
+                 f"  if ({test}) return kMalformed;\n")
+    return "".join(lines) + call_of(c, "{command.header, in.rest(), command.target}", ", body")
 
 
 def emit_question(c):

@@ -65,7 +65,7 @@ SessionLoop::SessionLoop(const SessionResources& resources, const SessionLoopOpt
       ring_(*resources.link, wire::kCommandRingLayout),
       last_activity_(Clock::now()),
       scheduler_({services_.driver, services_.peers, services_.objects, services_.completions,
-                  services_.idle, services_.device_waits, services_.peer_frees, services_.pace,
+                  services_.idle, services_.device_waits, services_.jobs, services_.pace,
                   resources.most_streams,
                   [this](const wire::CommandHeader& header, std::span<const std::byte> body) {
                     return custom_command(header.opcode)->may_wait(executor_, {header, body, {}});
@@ -305,7 +305,7 @@ Status SessionLoop::handle(std::span<const std::byte> frame) {
     });
     return {};
   }
-  services_.peer_frees.note_stream_ordered(header.opcode, body);
+  scheduler_.note_free_in_stream(header.opcode, body);
   return carry_out(header, body, number);
 }
 

@@ -8,7 +8,17 @@ namespace rcuda::server {
 void Answers::signal(WordSignal signal, CUresult result, transport::Wake wake) {
   if (signal.sequence == 0) return;
   if (cuda::is_sticky(result)) latch(result);
-  words_.signal(signal, result, wake);
+  const uint64_t value = wire::CompletionWord::make(signal.sequence, static_cast<uint32_t>(result));
+  MutexLock lock(words_mutex_);
+  if (signal.sequence < words_[signal.word]) return;
+  words_[signal.word] = signal.sequence;
+  (void)link_.put(wire::ClientWindow::kCompletionWords + 8ull * signal.word,
+                  std::as_bytes(std::span(&value, 1)), {}, wake);
+}
+
+bool Answers::has_signalled(WordSignal signal) {
+  MutexLock lock(words_mutex_);
+  return words_[signal.word] >= signal.sequence;
 }
 
 void Answers::end_wait(WordSignal signal, CUresult result, transport::Wake wake) {

@@ -13,13 +13,13 @@
 #include <functional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include <cuda.h>
 
 #include "common/base/mutex.h"
 #include "common/transport/link.h"
 #include "common/wire/protocol.h"
-#include "server/executor/answers/completion_words.h"
 #include "server/executor/answers/event_sink.h"
 
 namespace rcuda::server {
@@ -34,18 +34,27 @@ struct ReplyTarget {
   size_t capacity() const { return slot_bytes - sizeof(uint64_t) - sizeof(wire::ReplyHeader); }
 };
 
+// A completion word, which must exist, and the sequence to write into it. Sequence 0: nothing to
+// signal.
+struct WordSignal {
+  uint32_t word = 0;
+  uint64_t sequence = 0;
+};
+
 class Answers {
  public:
-  explicit Answers(transport::Link& link) : link_(link), words_(link), events_(link) {}
+  explicit Answers(transport::Link& link) : link_(link), events_(link) {}
 
-  // `wake`: kYes if no thread of the client is likely to wait.
+  // Writes a completion word, which reports the progress of work. Its value only grows: a signal
+  // that is older is dropped, as the word may have a new owner while a destroyed stream still has
+  // to signal it. `wake`: kYes if no thread of the client is likely to wait.
   void signal(WordSignal signal, CUresult result, transport::Wake wake = transport::Wake::kNow);
   // The same at the end of work, for a thread of the client that waits for it. First calls the
   // function, which may send replies: they and the word then wake the client once.
   void end_wait(WordSignal signal, CUresult result, transport::Wake wake = transport::Wake::kNow);
   void before_waits_end(std::function<void(WordSignal)> then) { before_end_ = std::move(then); }
   // Whether the word has this sequence or a later one.
-  bool has_signalled(WordSignal signal) { return words_.has(signal); }
+  bool has_signalled(WordSignal signal);
   void reply(const ReplyTarget& target, CUresult result, std::span<const std::byte> body);
   // Sets the session's error word after a posted command failed, or work failed asynchronously. A
   // sticky error is never overwritten. The engine of peer copies latches a stream's error before it
@@ -59,9 +68,12 @@ class Answers {
   void publish(CUresult error) RCUDA_REQUIRES(mutex_);
 
   transport::Link& link_;
-  CompletionWords words_;
   EventSink events_;
   std::function<void(WordSignal)> before_end_;
+  // Held across the put, so that two threads write a word in the order of its values.
+  Mutex words_mutex_;
+  std::vector<uint64_t> words_ RCUDA_GUARDED_BY(words_mutex_) =
+      std::vector<uint64_t>(wire::ClientWindow::kCompletionCount);
   Mutex mutex_;
   uint64_t errors_ RCUDA_GUARDED_BY(mutex_) = 0;
   CUresult sticky_ RCUDA_GUARDED_BY(mutex_) = CUDA_SUCCESS;

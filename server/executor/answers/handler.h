@@ -8,9 +8,13 @@ namespace rcuda::server {
 // Result of a handler: a CUresult for the reply or, if the command was posted, for the error word.
 // A handler returns kMalformed if it cannot decode the body; this ends the session.
 struct HandlerResult {
-  CUresult result = CUDA_SUCCESS;
-  bool malformed = false;
-  bool deferred = false;  // a completion sends the reply later; nothing is sent now
+  constexpr HandlerResult(CUresult answer = CUDA_SUCCESS, bool is_malformed = false,
+                          bool is_deferred = false)
+      : result(answer), malformed(is_malformed), deferred(is_deferred) {}
+
+  CUresult result;
+  bool malformed;
+  bool deferred;  // a completion sends the reply later; nothing is sent now
 };
 inline constexpr HandlerResult kMalformed{CUDA_SUCCESS, true, false};
 inline constexpr HandlerResult kDeferred{CUDA_SUCCESS, false, true};

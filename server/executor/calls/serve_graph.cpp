@@ -23,12 +23,8 @@ class KernelNode {
         params_(shape) {
     size_t offset = 0, size = 0;
     const auto get = [&](size_t index) {
-      if (function != nullptr) {
-        return table.cuFuncGetParamInfo ? table.cuFuncGetParamInfo(function, index, &offset, &size)
-                                        : CUDA_ERROR_NOT_SUPPORTED;
-      }
-      return table.cuKernelGetParamInfo ? table.cuKernelGetParamInfo(kernel, index, &offset, &size)
-                                        : CUDA_ERROR_NOT_SUPPORTED;
+      return function ? table.cuFuncGetParamInfo(function, index, &offset, &size)
+                      : table.cuKernelGetParamInfo(kernel, index, &offset, &size);
     };
     auto* bytes = static_cast<char*>(const_cast<void*>(parameters));
     for (size_t i = 0; get(i) == CUDA_SUCCESS; ++i) {

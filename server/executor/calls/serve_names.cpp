@@ -45,32 +45,26 @@ CUresult serve_rcuda_module_global(const api::DriverTable& table, CUmodule modul
 CUresult serve_rcuda_module_function_names(const api::DriverTable& table, CUmodule module,
                                            unsigned int first, char* names, size_t* bytes) {
   unsigned int count = 0;
-  CUresult result = table.cuModuleGetFunctionCount(&count, module);
+  RCUDA_RETURN_IF_CUDA_ERROR(table.cuModuleGetFunctionCount(&count, module));
   std::vector<CUfunction> functions(count);
-  if (result == CUDA_SUCCESS && count != 0) {
-    result = table.cuModuleEnumerateFunctions(functions.data(), count, module);
-  }
-  if (result != CUDA_SUCCESS) return result;
+  if (count != 0)
+    RCUDA_RETURN_IF_CUDA_ERROR(table.cuModuleEnumerateFunctions(functions.data(), count, module));
   return join_names(functions, first, table.cuFuncGetName, names, bytes);
 }
 
 CUresult serve_rcuda_library_kernel_names(const api::DriverTable& table, CUlibrary library,
                                           unsigned int first, char* names, size_t* bytes) {
   unsigned int count = 0;
-  CUresult result = table.cuLibraryGetKernelCount(&count, library);
+  RCUDA_RETURN_IF_CUDA_ERROR(table.cuLibraryGetKernelCount(&count, library));
   std::vector<CUkernel> kernels(count);
-  if (result == CUDA_SUCCESS && count != 0) {
-    result = table.cuLibraryEnumerateKernels(kernels.data(), count, library);
-  }
-  if (result != CUDA_SUCCESS) return result;
+  if (count != 0)
+    RCUDA_RETURN_IF_CUDA_ERROR(table.cuLibraryEnumerateKernels(kernels.data(), count, library));
   return join_names(kernels, first, table.cuKernelGetName, names, bytes);
 }
 
 CUresult serve_rcuda_function_name(const api::DriverTable& table, CUfunction device_function,
                                    char* text, size_t* bytes) {
-  const auto get_name = table.cuFuncGetName;
-  if (get_name == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  return join_names(std::vector{device_function}, 0, get_name, text, bytes);
+  return join_names(std::vector{device_function}, 0, table.cuFuncGetName, text, bytes);
 }
 
 }  // namespace rcuda::server

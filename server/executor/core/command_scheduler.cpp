@@ -74,6 +74,22 @@ bool CommandScheduler::frees_pool_memory(uint16_t opcode, std::span<const std::b
          pool;
 }
 
+void CommandScheduler::when_released(api::Frees how, uint16_t opcode,
+                                     std::span<const std::byte> body, std::function<void()> then) {
+  CUdeviceptr base = 0;
+  size_t bytes = 0;
+  if (!parts_.peers.active() || api::traits_of(opcode).frees != how ||
+      parts_.driver.cuMemGetAddressRange_v2(
+          &base, &bytes, wire::Decoder(body).value<CUdeviceptr>()) != CUDA_SUCCESS) {
+    return then();
+  }
+  parts_.peers.when_unused(base, bytes, std::move(then));
+}
+
+void CommandScheduler::note_free_in_stream(uint16_t opcode, std::span<const std::byte> body) {
+  if (parts_.peers.active()) when_released(api::Frees::kInStream, opcode, body, [] {});
+}
+
 void CommandScheduler::postpone(const wire::CommandHeader& header, std::span<const std::byte> body,
                                 std::function<void(std::span<const std::byte> body)> carry_out) {
   const auto copy = std::make_shared<const std::vector<std::byte>>(body.begin(), body.end());
@@ -82,7 +98,8 @@ void CommandScheduler::postpone(const wire::CommandHeader& header, std::span<con
   call.waits_for_work = !frees_pool_memory(header.opcode, body);
   // Memory is not freed while copies between servers use it.
   call.before = [this, opcode = header.opcode, copy](DeviceWaits::Action then) {
-    parts_.peer_frees.when_released(opcode, *copy, std::move(then));
+    when_released(api::Frees::kAtOnce, opcode, *copy,
+                  [&jobs = parts_.jobs, then = std::move(then)] { jobs.post(then); });
   };
   call.run = [copy, carry_out = std::move(carry_out)] { carry_out(*copy); };
   parts_.device_waits.postpone(std::move(call));

@@ -37,10 +37,10 @@
 #include "server/executor/core/copy_pace.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/peers/device_waits.h"
-#include "server/executor/peers/peer_frees.h"
 #include "server/executor/peers/peer_hub.h"
 #include "server/executor/streams/completions.h"
 #include "server/executor/streams/idle.h"
+#include "server/executor/streams/jobs.h"
 
 namespace rcuda::server {
 
@@ -53,7 +53,7 @@ class CommandScheduler {
     const Completions& completions;
     IdleCheck& idle;
     DeviceWaits& device_waits;
-    PeerFrees& peer_frees;
+    Jobs& jobs;
     CopyPace& pace;
     size_t most_streams;  // SessionResources::most_streams
     // Calls the may_wait() of a command's handler (WhileHeld::kAsks).
@@ -90,6 +90,11 @@ class CommandScheduler {
   void postpone(const wire::CommandHeader& header, std::span<const std::byte> body,
                 std::function<void(std::span<const std::byte> body)> carry_out);
 
+  // To be called before a command that frees memory in stream order. Nothing is delayed: the
+  // memory's copies are over when the stream reaches the command, and peer workers may end their
+  // mappings later.
+  void note_free_in_stream(uint16_t opcode, std::span<const std::byte> body);
+
   // To be called between two commands: makes the calls that wait until no stream is held
   // (DeviceWaits), or grants a pause that the engine wants. Returns whether it did anything.
   bool run_freed();
@@ -102,6 +107,10 @@ class CommandScheduler {
                            std::span<const std::byte> body);
   bool has_room(wire::ObjectId context);
   bool frees_pool_memory(uint16_t opcode, std::span<const std::byte> body) const;
+  // Calls `then` when no peer worker copies, or has mapped, the memory that the command frees in
+  // the way `how`. Before the return if the command frees none, or the session has no peers.
+  void when_released(api::Frees how, uint16_t opcode, std::span<const std::byte> body,
+                     std::function<void()> then);
 
   const Parts parts_;
   int behind_ = 0;        // commands allowed to run since a stream was first held

@@ -46,7 +46,6 @@ Executor::Executor(const SessionResources& given)
       names(resources.exporter),
       origins(*given.unmetered, resources.devices),
       peers(*given.unmetered, peer_options(resources.peers, answers, jobs, names)),
-      peer_frees(driver, peers, jobs),
       peer_memory(driver, work),
       pool_frees(driver, objects, [this] { return peers.holding(); }),
       digest_memory(driver, metered),
@@ -73,10 +72,9 @@ Executor::Executor(const SessionResources& given)
                    resources.quota->limits_bandwidth()),
       pace(*resources.quota, host_memory, objects, graph_copies),
       images(resources.images),
-      loop_services{driver,         resources,  done,         metered,   objects,
-                    work,           answers,    jobs,         peers,     peer_frees,
-                    completions,    idle,       device_waits, *arrivals, *region_puts,
-                    fetches_behind, gpu_direct, transfers,    pace},
+      loop_services{driver,    resources,    done,           metered,     objects,   work,
+                    answers,   jobs,         peers,          completions, idle,      device_waits,
+                    *arrivals, *region_puts, fetches_behind, gpu_direct,  transfers, pace},
       blob_services{blobs},
       context_services{driver,      resources,   objects, answers, output,          peers,
                        completions, host_memory, mirrors, links,   device_resources},
@@ -88,8 +86,7 @@ Executor::Executor(const SessionResources& given)
       memory_services{driver,         metered,      pool_frees, host_memory, mirrors,
                       fetches_behind, *region_puts, names,      origins},
       module_services{driver, resources, objects, answers, output, device_waits, images, links},
-      peer_services{resources, objects,     answers,   work,          idle,
-                    peers,     peer_memory, transfers, copy_outcomes, done},
+      peer_services{resources, objects, answers, work, idle, peers, peer_memory, transfers, done},
       stream_services{driver, resources, objects, answers, output, completions, idle} {
   link.before_puts([puts = region_puts] { puts->deliver(); });
   link.on_immediate([arrivals = arrivals](uint32_t immediate, uint64_t bytes) {

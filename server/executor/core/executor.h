@@ -42,9 +42,7 @@
 #include "server/executor/mirrors/mirrors.h"
 #include "server/executor/objects/device_resources.h"
 #include "server/executor/objects/objects.h"
-#include "server/executor/peers/copy_outcomes.h"
 #include "server/executor/peers/device_waits.h"
-#include "server/executor/peers/peer_frees.h"
 #include "server/executor/peers/peer_hub.h"
 #include "server/executor/peers/peer_memory.h"
 #include "server/executor/streams/completions.h"
@@ -77,9 +75,7 @@ class Executor {
   ExportedNames names;
   MemoryOrigins origins;
   PeerHub peers;  // its threads post jobs and latch errors
-  PeerFrees peer_frees;
   PeerMemory peer_memory;
-  CopyOutcomes copy_outcomes;
   PoolFrees pool_frees;
   DigestMemory digest_memory;  // before what keeps digests: actions that are due
   Completions completions;

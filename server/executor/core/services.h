@@ -19,7 +19,6 @@ namespace rcuda::server {
 class Answers;
 class Blobs;
 class Completions;
-class CopyOutcomes;
 class CopyPace;
 class DeviceOutput;
 class DeviceResources;
@@ -38,7 +37,6 @@ class LinkStates;
 class MemoryOrigins;
 class MeteredDriver;
 class Mirrors;
-class PeerFrees;
 class PeerHub;
 class PeerMemory;
 class PoolFrees;
@@ -59,7 +57,6 @@ struct LoopServices {
   Answers& answers;
   Jobs& jobs;
   PeerHub& peers;
-  PeerFrees& peer_frees;
   Completions& completions;
   IdleCheck& idle;
   DeviceWaits& device_waits;
@@ -157,7 +154,6 @@ struct PeerServices {
   PeerHub& peers;
   PeerMemory& memory;
   Transfers& transfers;
-  CopyOutcomes& outcomes;
   wire::Work& done;
 };
 

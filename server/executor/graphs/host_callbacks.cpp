@@ -1,10 +1,10 @@
 #include "server/executor/graphs/host_callbacks.h"
 
-#include <pthread.h>
-
 #include <atomic>
 #include <chrono>
 #include <utility>
+
+#include <pthread.h>
 
 #include "server/executor/streams/capture.h"
 
@@ -48,10 +48,6 @@ uint64_t HostCallbacks::number_of(CUhostFn function, const void* argument) {
 
 CUresult HostCallbacks::launch(const SessionStream& stream, uint64_t callback,
                                bool is_stream_callback) {
-  if (!(is_stream_callback ? static_cast<bool>(driver_.cuStreamAddCallback)
-                           : static_cast<bool>(driver_.cuLaunchHostFunc))) {
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
   if (CUgraph graph = captured_into(driver_, stream.handle); graph && !is_stream_callback) {
     const HostFunction function = make(callback);
     const std::shared_ptr<void> kept = take(function.argument);

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "api/server_commands.h"
+#include "common/cuda/return_if_error.h"
 #include "server/executor/answers/answers.h"
 #include "server/executor/answers/device_output.h"
 #include "server/executor/core/custom.h"
@@ -61,30 +62,26 @@ HandlerResult copy_inline(CopyServices& services, const Command& command,
     return kMalformed;
   }
   SessionStream stream;
-  if (CUresult result = services.objects.use_stream(body.stream, &stream); result != CUDA_SUCCESS) {
-    return {result, false, false};
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(services.objects.use_stream(body.stream, &stream));
   // The source is pageable, so the driver copies the bytes before it returns.
   const CUresult result = services.driver.cuMemcpyHtoDAsync_v2(body.destination, bytes.data(),
                                                                bytes.size(), stream.handle);
   if (result == CUDA_SUCCESS) services.done.copied(wire::Counter::kBytesToDevice, body.bytes);
-  return {result, false, false};
+  return result;
 }
 
 HandlerResult copy_to_reply(CopyServices& services, const Command& command,
                             const wire::CopyToReplyBody& body) {
   if (body.bytes > command.target.capacity()) return kMalformed;
   SessionStream stream;
-  if (CUresult result = services.objects.use_stream(body.stream, &stream); result != CUDA_SUCCESS) {
-    return {result, false, false};
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(services.objects.use_stream(body.stream, &stream));
   // Each reply slot has its own part of the page-locked memory, so replies in progress never share
   // memory.
   std::byte* const memory =
       services.resources.reply_memory + (command.target.slot - wire::ClientWindow::kSmallReplies);
   const CUresult result =
       services.driver.cuMemcpyDtoHAsync_v2(memory, body.source, body.bytes, stream.handle);
-  if (result != CUDA_SUCCESS) return {result, false, false};
+  if (result != CUDA_SUCCESS) return result;
   services.done.copied(wire::Counter::kBytesToHost, body.bytes);
   ContextState* const context = stream.context;
   services.completions.add(
@@ -136,7 +133,7 @@ HandlerResult copy_staged(CopyServices& services, const Command&,
     }
     // The word of a copy to the device only reports that the slot is free, so the error is
     // returned.
-    return {body.to_device ? result : CUDA_SUCCESS, false, false};
+    return body.to_device ? result : CUDA_SUCCESS;
   }
   services.done.copied(body.to_device ? wire::Counter::kBytesToDevice : wire::Counter::kBytesToHost,
                        body.bytes);
@@ -231,7 +228,7 @@ CUresult queue_copy(CopyServices& services, const wire::CopyBody& body,
 // word, also after an error.
 HandlerResult signal_or_fail(CopyServices& services, const SessionStream& stream, WordSignal signal,
                              CUresult result) {
-  if (signal.sequence == 0) return {result, false, false};
+  if (signal.sequence == 0) return result;
   if (result != CUDA_SUCCESS) {
     services.answers.signal(signal, result);
   } else {
@@ -477,7 +474,7 @@ HandlerResult copy_shape(CopyServices& services, const Command&, const wire::Cop
                   {first_byte_of(body.source, body), first_byte_of(body.destination, body)});
   }
   const HandlerResult ended = signal_or_fail(services, stream, {body.word, body.sequence}, result);
-  return body.source_staged ? HandlerResult{result, false, false} : ended;  // as in copy_staged()
+  return body.source_staged ? HandlerResult(result) : ended;  // as in copy_staged()
 }
 
 }  // namespace rcuda::server

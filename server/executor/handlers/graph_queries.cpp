@@ -26,12 +26,10 @@ void give(const T* found, size_t count, T* items, size_t* room) {
 }  // namespace
 
 CUresult serve_rcuda_graph_dot(GraphServices& services, CUgraph graph, unsigned flags, Blob* text) {
-  const auto print = services.driver.cuGraphDebugDotPrint;
-  if (print == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const UniqueFd file(memfd_create("rcuda-graph", MFD_CLOEXEC));
   if (!file) return CUDA_ERROR_OPERATING_SYSTEM;
   const std::string path = "/proc/self/fd/" + std::to_string(file.get());
-  RCUDA_RETURN_IF_CUDA_ERROR(print(graph, path.c_str(), flags));
+  RCUDA_RETURN_IF_CUDA_ERROR(services.driver.cuGraphDebugDotPrint(graph, path.c_str(), flags));
   const off_t end = lseek(file.get(), 0, SEEK_END);
   if (end < 0) return CUDA_ERROR_OPERATING_SYSTEM;
   text->resize(static_cast<size_t>(end));

@@ -10,6 +10,7 @@
 #include "api/driver_table.h"
 #include "api/server_handlers.h"
 #include "common/base/log.h"
+#include "common/cuda/return_if_error.h"
 #include "server/executor/core/services.h"
 #include "server/executor/host_memory/memory_origins.h"
 #include "server/executor/metering/metered_driver.h"
@@ -100,38 +101,33 @@ constexpr CUmemAllocationHandleType kDescriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_
 CUresult serve_cuIpcGetMemHandle(InterprocessServices& services, CUipcMemHandle* pHandle,
                                  CUdeviceptr dptr) {
   ExportOrigin origin;
-  CUresult result = services.driver.cuIpcGetMemHandle(pHandle, dptr);
-  if (result == CUDA_SUCCESS) result = services.origins.of_address(dptr, &origin);
-  return result == CUDA_SUCCESS ? name_handle(services.names, ExportKind::kMemory, origin, pHandle)
-                                : result;
+  RCUDA_RETURN_IF_CUDA_ERROR(services.driver.cuIpcGetMemHandle(pHandle, dptr));
+  RCUDA_RETURN_IF_CUDA_ERROR(services.origins.of_address(dptr, &origin));
+  return name_handle(services.names, ExportKind::kMemory, origin, pHandle);
 }
 
 CUresult serve_cuIpcOpenMemHandle_v2(InterprocessServices& services, CUdeviceptr* pdptr,
                                      CUipcMemHandle handle, unsigned int Flags) {
-  const auto open = services.driver.cuIpcOpenMemHandle_v2;
-  if (open == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  constexpr Refusals kRefusals{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_MAP_FAILED};
   ExportOrigin origin;
-  CUresult result = handle_of(services.names, ExportKind::kMemory,
-                              {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_MAP_FAILED}, &handle, &origin);
-  if (result == CUDA_SUCCESS) result = services.origins.may_import(origin);
-  return result == CUDA_SUCCESS ? open(pdptr, handle, Flags) : result;
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      handle_of(services.names, ExportKind::kMemory, kRefusals, &handle, &origin));
+  RCUDA_RETURN_IF_CUDA_ERROR(services.origins.may_import(origin));
+  return services.driver.cuIpcOpenMemHandle_v2(pdptr, handle, Flags);
 }
 
 CUresult serve_cuIpcGetEventHandle(InterprocessServices& services, CUipcEventHandle* pHandle,
                                    CUevent event) {
-  const CUresult result = services.driver.cuIpcGetEventHandle(pHandle, event);
-  return result == CUDA_SUCCESS ? name_handle(services.names, ExportKind::kEvent, {}, pHandle)
-                                : result;
+  RCUDA_RETURN_IF_CUDA_ERROR(services.driver.cuIpcGetEventHandle(pHandle, event));
+  return name_handle(services.names, ExportKind::kEvent, {}, pHandle);
 }
 
 CUresult serve_cuIpcOpenEventHandle(InterprocessServices& services, CUevent* phEvent,
                                     CUipcEventHandle handle) {
-  const auto open = services.driver.cuIpcOpenEventHandle;
-  if (open == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  const CUresult result =
-      handle_of(services.names, ExportKind::kEvent, {CUDA_ERROR_MAP_FAILED, CUDA_ERROR_MAP_FAILED},
-                &handle, nullptr);
-  return result == CUDA_SUCCESS ? open(phEvent, handle) : result;
+  constexpr Refusals kRefusals{CUDA_ERROR_MAP_FAILED, CUDA_ERROR_MAP_FAILED};
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      handle_of(services.names, ExportKind::kEvent, kRefusals, &handle, nullptr));
+  return services.driver.cuIpcOpenEventHandle(phEvent, handle);
 }
 
 // ---- allocations and pools by descriptor -------------------------------------------------------
@@ -139,14 +135,12 @@ CUresult serve_cuIpcOpenEventHandle(InterprocessServices& services, CUevent* phE
 CUresult serve_rcuda_allocation_export(MemoryServices& services,
                                        CUmemGenericAllocationHandle handle, void* token,
                                        size_t token_bytes) {
-  const auto export_handle = services.driver.cuMemExportToShareableHandle;
-  if (export_handle == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   if (token_bytes != sizeof(ExportedName)) return CUDA_ERROR_INVALID_VALUE;
   ExportOrigin origin;
   int descriptor = -1;
-  CUresult result = services.origins.of_allocation(handle, &origin);
-  if (result == CUDA_SUCCESS) result = export_handle(&descriptor, handle, kDescriptor, 0);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(services.origins.of_allocation(handle, &origin));
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      services.driver.cuMemExportToShareableHandle(&descriptor, handle, kDescriptor, 0));
   std::shared_ptr<const void> booking = services.metered.describe(handle, &origin);
   return name_descriptor(services.names, ExportKind::kAllocation, descriptor, token, origin,
                          std::move(booking));
@@ -158,47 +152,37 @@ CUresult serve_rcuda_allocation_import(MemoryServices& services,
   UniqueFd descriptor;
   ExportOrigin origin;
   CUdevice device = 0;
-  CUresult result = descriptor_of(services.names, ExportKind::kAllocation, token, token_bytes,
-                                  &descriptor, &origin);
-  if (result == CUDA_SUCCESS) result = services.origins.may_import(origin, &device);
-  return result == CUDA_SUCCESS
-             ? services.metered.import_allocation(handle, as_handle(descriptor), origin, device)
-             : result;
+  RCUDA_RETURN_IF_CUDA_ERROR(descriptor_of(services.names, ExportKind::kAllocation, token,
+                                           token_bytes, &descriptor, &origin));
+  RCUDA_RETURN_IF_CUDA_ERROR(services.origins.may_import(origin, &device));
+  return services.metered.import_allocation(handle, as_handle(descriptor), origin, device);
 }
 
 CUresult serve_rcuda_pool_export(MemoryServices& services, CUmemoryPool pool, void* token,
                                  size_t token_bytes) {
-  const auto export_pool = services.driver.cuMemPoolExportToShareableHandle;
-  if (export_pool == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   if (token_bytes != sizeof(ExportedName)) return CUDA_ERROR_INVALID_VALUE;
   int descriptor = -1;
-  const CUresult result = export_pool(&descriptor, pool, kDescriptor, 0);
-  return result == CUDA_SUCCESS
-             ? name_descriptor(services.names, ExportKind::kPool, descriptor, token)
-             : result;
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      services.driver.cuMemPoolExportToShareableHandle(&descriptor, pool, kDescriptor, 0));
+  return name_descriptor(services.names, ExportKind::kPool, descriptor, token);
 }
 
 // A pool gives access to nothing. The pointers into it do, and they name their devices.
 CUresult serve_rcuda_pool_import(MemoryServices& services, CUmemoryPool* pool, const void* token,
                                  size_t token_bytes) {
-  const auto import_pool = services.driver.cuMemPoolImportFromShareableHandle;
-  if (import_pool == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   UniqueFd descriptor;
-  const CUresult result =
-      descriptor_of(services.names, ExportKind::kPool, token, token_bytes, &descriptor, nullptr);
-  return result == CUDA_SUCCESS ? import_pool(pool, as_handle(descriptor), kDescriptor, 0) : result;
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      descriptor_of(services.names, ExportKind::kPool, token, token_bytes, &descriptor, nullptr));
+  return services.driver.cuMemPoolImportFromShareableHandle(pool, as_handle(descriptor),
+                                                            kDescriptor, 0);
 }
 
 CUresult serve_cuMemPoolExportPointer(MemoryServices& services,
                                       CUmemPoolPtrExportData* shareData_out, CUdeviceptr ptr) {
-  const auto export_pointer = services.driver.cuMemPoolExportPointer;
-  if (export_pointer == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   ExportOrigin origin;
-  CUresult result = export_pointer(shareData_out, ptr);
-  if (result == CUDA_SUCCESS) result = services.origins.of_address(ptr, &origin);
-  return result == CUDA_SUCCESS
-             ? name_handle(services.names, ExportKind::kPoolPointer, origin, shareData_out)
-             : result;
+  RCUDA_RETURN_IF_CUDA_ERROR(services.driver.cuMemPoolExportPointer(shareData_out, ptr));
+  RCUDA_RETURN_IF_CUDA_ERROR(services.origins.of_address(ptr, &origin));
+  return name_handle(services.names, ExportKind::kPoolPointer, origin, shareData_out);
 }
 
 CUresult serve_rcuda_pool_import_pointer(MemoryServices& services, CUdeviceptr* address,
@@ -207,12 +191,12 @@ CUresult serve_rcuda_pool_import_pointer(MemoryServices& services, CUdeviceptr* 
   const api::DriverTable& driver = services.driver;
   CUmemPoolPtrExportData given = *data;
   ExportOrigin origin;
-  CUresult result = handle_of(services.names, ExportKind::kPoolPointer, {}, &given, &origin);
-  if (result == CUDA_SUCCESS) result = services.origins.may_import(origin);
-  if (result == CUDA_SUCCESS) result = driver.cuMemPoolImportPointer(address, pool, &given);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      handle_of(services.names, ExportKind::kPoolPointer, {}, &given, &origin));
+  RCUDA_RETURN_IF_CUDA_ERROR(services.origins.may_import(origin));
+  RCUDA_RETURN_IF_CUDA_ERROR(driver.cuMemPoolImportPointer(address, pool, &given));
   CUdeviceptr base = 0;
-  result = driver.cuMemGetAddressRange_v2(&base, bytes, *address);
+  const CUresult result = driver.cuMemGetAddressRange_v2(&base, bytes, *address);
   if (result != CUDA_SUCCESS) driver.cuMemFree_v2(*address);
   return result;
 }

@@ -16,8 +16,6 @@
 namespace rcuda::server {
 namespace {
 
-HandlerResult done(CUresult result) { return {result, false, false}; }
-
 void remember_parameters(Object& object, const std::vector<wire::ParameterInfo>& parameters) {
   object.parameters_known = true;
   object.parameter_bytes = 0;
@@ -118,18 +116,16 @@ HandlerResult launch(LaunchServices& services, const Command& command,
   }
   Object* object = services.objects.of(body.is_kernel ? wire::Kind::kKernel : wire::Kind::kFunction)
                        .find(body.function);
-  if (!object) return done(CUDA_ERROR_INVALID_HANDLE);
+  if (!object) return CUDA_ERROR_INVALID_HANDLE;
   const api::DriverTable& driver = services.driver;
   if (!object->parameters_known) {
     remember_parameters(*object, parameters_of(driver, object->handle, body.is_kernel));
   }
   // The client fills up what the program has left out; a driver might read all of it.
-  if (body.parameter_bytes < object->parameter_bytes) return done(CUDA_ERROR_INVALID_VALUE);
+  if (body.parameter_bytes < object->parameter_bytes) return CUDA_ERROR_INVALID_VALUE;
   const auto function = static_cast<CUfunction>(object->handle);
   SessionStream stream;
-  if (CUresult result = services.objects.use_stream(body.stream, &stream); result != CUDA_SUCCESS) {
-    return done(result);
-  }
+  RCUDA_RETURN_IF_CUDA_ERROR(services.objects.use_stream(body.stream, &stream));
   object->launched_in = stream.context->id;
   size_t parameter_bytes = body.parameter_bytes;
   void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, const_cast<std::byte*>(parameters.data()),
@@ -149,12 +145,12 @@ HandlerResult launch(LaunchServices& services, const Command& command,
     }
   }
   if (body.attribute_count == 0 && !body.cooperative) [[likely]] {
-    return done(driver.cuLaunchKernel(function, body.grid[0], body.grid[1], body.grid[2],
-                                      body.block[0], body.block[1], body.block[2],
-                                      body.shared_bytes, stream.handle, separate, packed));
+    return driver.cuLaunchKernel(function, body.grid[0], body.grid[1], body.grid[2], body.block[0],
+                                 body.block[1], body.block[2], body.shared_bytes, stream.handle,
+                                 separate, packed);
   }
-  return done(launch_with_attributes(services, body, attribute_bytes, function, stream.handle,
-                                     separate, packed));
+  return launch_with_attributes(services, body, attribute_bytes, function, stream.handle, separate,
+                                packed);
 }
 
 namespace {
@@ -212,25 +208,22 @@ HandlerResult launch_on_devices(LaunchServices& services, const Command& command
   for (DeviceLaunch& launch : launches) {
     CUresult result = CUDA_SUCCESS;
     if (!read_device_launch(services, in, &launch, &result)) return kMalformed;
-    if (result != CUDA_SUCCESS) return done(result);
+    if (result != CUDA_SUCCESS) return result;
     given.push_back(launch.given);
   }
-  return done(
-      services.driver.cuLaunchCooperativeKernelMultiDevice(given.data(), body.count, body.flags));
+  return services.driver.cuLaunchCooperativeKernelMultiDevice(given.data(), body.count, body.flags);
 }
 
 HandlerResult note_work(LaunchServices& services, const Command&, const wire::NoteWorkBody& body) {
   SessionStream stream;
-  return {services.objects.use_stream(body.stream, &stream), false, false};
+  return services.objects.use_stream(body.stream, &stream);
 }
 
 HandlerResult launch_host(LaunchServices& services, const Command&,
                           const wire::LaunchHostBody& body) {
   SessionStream stream;
-  if (CUresult result = services.objects.use_stream(body.stream, &stream); result != CUDA_SUCCESS) {
-    return done(result);
-  }
-  return done(services.host_callbacks.launch(stream, body.callback, body.is_stream_callback != 0));
+  RCUDA_RETURN_IF_CUDA_ERROR(services.objects.use_stream(body.stream, &stream));
+  return services.host_callbacks.launch(stream, body.callback, body.is_stream_callback != 0);
 }
 
 HandlerResult function_info(LaunchServices& services, const Command& command,
@@ -247,7 +240,7 @@ HandlerResult function_info(LaunchServices& services, const Command& command,
   CUresult result = services.objects.find_handle(
       is_kernel ? wire::Kind::kLibrary : wire::Kind::kModule, body.owner, &owner);
   // The client asks while the owner is being loaded, for which an image may have been missing.
-  if (result != CUDA_SUCCESS || !owner) return done(CUDA_ERROR_NOT_READY);
+  if (result != CUDA_SUCCESS || !owner) return CUDA_ERROR_NOT_READY;
   void* handle = nullptr;
   if (is_kernel) {
     result = driver.cuLibraryGetKernel(reinterpret_cast<CUkernel*>(&handle),
@@ -256,7 +249,7 @@ HandlerResult function_info(LaunchServices& services, const Command& command,
     result = driver.cuModuleGetFunction(reinterpret_cast<CUfunction*>(&handle),
                                         static_cast<CUmodule>(owner), name.c_str());
   }
-  if (result != CUDA_SUCCESS) return done(result);
+  if (result != CUDA_SUCCESS) return result;
 
   const std::vector<wire::ParameterInfo> parameters = parameters_of(driver, handle, is_kernel);
   const wire::Kind kind = is_kernel ? wire::Kind::kKernel : wire::Kind::kFunction;
@@ -279,10 +272,8 @@ HandlerResult function_info(LaunchServices& services, const Command& command,
     CUresult got = CUDA_ERROR_INVALID_VALUE;
     if (i < CU_FUNC_ATTRIBUTE_MAX) {
       got = is_kernel
-                ? (driver.cuKernelGetAttribute
-                       ? driver.cuKernelGetAttribute(&value, attribute,
-                                                     static_cast<CUkernel>(handle), device)
-                       : CUDA_ERROR_NOT_SUPPORTED)
+                ? driver.cuKernelGetAttribute(&value, attribute, static_cast<CUkernel>(handle),
+                                              device)
                 : driver.cuFuncGetAttribute(&value, attribute, static_cast<CUfunction>(handle));
     }
     info.attributes[i] = got == CUDA_SUCCESS ? value : INT32_MIN;

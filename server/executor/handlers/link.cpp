@@ -32,13 +32,11 @@ CUresult read_options(unsigned count, const CUjit_option* options, const unsigne
 CUresult serve_rcuda_link_create(ModuleServices& services, unsigned count,
                                  const CUjit_option* options, const unsigned long long* values,
                                  unsigned info_bytes, unsigned error_bytes, CUlinkState* state) {
-  const auto create = services.driver.cuLinkCreate_v2;
-  if (create == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   auto read = std::make_unique<JitOptions>(std::min(info_bytes, kMaxLogBytes),
                                            std::min(error_bytes, kMaxLogBytes));
   RCUDA_RETURN_IF_CUDA_ERROR(read_options(count, options, values, read.get()));
-  const CUresult result = create(read->count(), read->names(), read->values(), state);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      services.driver.cuLinkCreate_v2(read->count(), read->names(), read->values(), state));
   const ContextState* const context = services.objects.current_context();
   services.links.add(*state, context ? context->id : 0, std::move(read));
   return CUDA_SUCCESS;

@@ -24,7 +24,7 @@ HandlerResult host_expose(MemoryServices& services, const Command&,
   append(reply,
          static_cast<uint64_t>(result == CUDA_SUCCESS && range ? range->shadow_region
                                                                : transport::RegionId::kNone));
-  return {result, false, false};
+  return result;
 }
 
 HandlerResult host_unexpose(MemoryServices& services, const Command&,
@@ -32,7 +32,7 @@ HandlerResult host_unexpose(MemoryServices& services, const Command&,
   services.region_puts.withdraw(static_cast<transport::RegionId>(body.region));
   const HostMemory::Range* const range = services.host_memory.find(body.address, 1);
   if (range) services.mirrors.forget_memory(body.address, range->bytes);
-  return {services.host_memory.unexpose(body), false, false};
+  return services.host_memory.unexpose(body);
 }
 
 CUresult serve_rcuda_p2p_tokens(MemoryServices& services, CUdeviceptr address,
@@ -43,27 +43,6 @@ CUresult serve_rcuda_p2p_tokens(MemoryServices& services, CUdeviceptr address,
   *token = tokens.p2pToken;
   *space = tokens.vaSpaceToken;
   return result;
-}
-
-HandlerResult mirror(MemoryServices& services, const Command& command, const wire::MirrorBody& body,
-                     std::vector<std::byte>*) {
-  return services.mirrors.add(body, command.target);
-}
-
-HandlerResult unmirror(MemoryServices& services, const Command&,
-                       const wire::MirrorFetchBody& body) {
-  return {services.mirrors.remove(body.address), false, false};
-}
-
-HandlerResult mirror_fetch(MemoryServices& services, const Command& command,
-                           const wire::MirrorFetchBody& body, std::vector<std::byte>*) {
-  return services.mirrors.fetch(body.address, command.target);
-}
-
-HandlerResult mirror_fetch_behind(MemoryServices& services, const Command& command,
-                                  const wire::MirrorFetchBehindBody& body,
-                                  std::vector<std::byte>*) {
-  return services.fetches_behind.add(body, command.target);
 }
 
 HandlerResult mirror_news(MemoryServices& services, const Command& command,
@@ -79,16 +58,6 @@ HandlerResult mirror_news(MemoryServices& services, const Command& command,
   if (!asked.empty()) std::memcpy(asked.data(), bytes.data(), bytes.size());
   return services.fetches_behind.add_news({body.word_behind, body.sequence_behind},
                                           std::move(asked), command.target);
-}
-
-HandlerResult mirror_changes(MemoryServices& services, const Command& command,
-                             const wire::MirrorChangesBody& body, std::vector<std::byte>*) {
-  return services.mirrors.changes(body.address, command.target);
-}
-
-HandlerResult mirror_note(MemoryServices& services, const Command&,
-                          const wire::MirrorNoteBody& body) {
-  return {services.mirrors.note(body), false, false};
 }
 
 HandlerResult mirror_patch(MemoryServices& services, const Command& command,
@@ -107,40 +76,25 @@ HandlerResult mirror_patch(MemoryServices& services, const Command& command,
   }
   std::vector<wire::BlockDigest> aligned(blocks);
   std::memcpy(aligned.data(), digests.data(), digests.size());
-  return {
-      services.mirrors.patch(body, bytes, reinterpret_cast<const uint8_t*>(mask.data()), aligned),
-      false, false};
-}
-
-HandlerResult mirror_sent(MemoryServices& services, const Command&) {
-  return {services.mirrors.sent(), false, false};
-}
-
-HandlerResult mirror_await(MemoryServices& services, const Command&,
-                           const wire::MirrorAwaitBody& body) {
-  return {services.mirrors.await(body.stream), false, false};
+  return services.mirrors.patch(body, bytes, reinterpret_cast<const uint8_t*>(mask.data()),
+                                aligned);
 }
 
 // ---- memory of pools ---------------------------------------------------------------------------
 
 CUresult serve_cuMemFreeAsync(MemoryServices& services, CUdeviceptr dptr, CUstream hStream) {
-  const auto free = services.driver.cuMemFreeAsync;
-  if (free == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   services.pool_frees.note();
-  return free(dptr, hStream);
+  return services.driver.cuMemFreeAsync(dptr, hStream);
 }
 
 CUresult serve_cuMemPoolTrimTo(MemoryServices& services, CUmemoryPool pool, size_t minBytesToKeep) {
-  const auto trim = services.driver.cuMemPoolTrimTo;
-  if (trim == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   services.pool_frees.reached_all();
-  return trim(pool, minBytesToKeep);
+  return services.driver.cuMemPoolTrimTo(pool, minBytesToKeep);
 }
 
 CUresult serve_rcuda_allocation_release(MemoryServices& services,
                                         CUmemGenericAllocationHandle handle) {
-  return services.driver.cuMemRelease ? services.driver.cuMemRelease(handle)
-                                      : CUDA_ERROR_NOT_SUPPORTED;
+  return services.driver.cuMemRelease(handle);
 }
 
 }  // namespace rcuda::server

@@ -22,8 +22,6 @@
 namespace rcuda::server {
 namespace {
 
-HandlerResult done(CUresult result) { return {result, false, false}; }
-
 constexpr uint32_t kMaxImages = 1024;
 constexpr uint32_t kMaxOptions = 64;
 constexpr uint64_t kInlineChunk = ~0ull;
@@ -93,7 +91,7 @@ HandlerResult load(ModuleServices& services, const Command& command,
     hashes.push_back(hash_of(hash));
     ImagePointer image = services.images.find(hashes.back());
     // A client that has just asked for the image may not have sent it yet, and sends this again.
-    if (!image) return done(CUDA_ERROR_NOT_READY);
+    if (!image) return CUDA_ERROR_NOT_READY;
     images.push_back(std::move(image));
   }
   for (const Sha256& hash : hashes) services.images.note_use(hash);
@@ -120,7 +118,7 @@ HandlerResult load(ModuleServices& services, const Command& command,
 
   for (const ImagePointer& image : images) {
     // The driver trusts the sizes in an image's headers.
-    if (!image::inspect(image->bytes()).ok()) return done(CUDA_ERROR_INVALID_IMAGE);
+    if (!image::inspect(image->bytes()).ok()) return CUDA_ERROR_INVALID_IMAGE;
   }
   const void* code = join(images, loaded.get());
   loaded->images = images;
@@ -136,7 +134,7 @@ HandlerResult load(ModuleServices& services, const Command& command,
                                        options.names(), options.values());
   }
   options.write_logs(reply);
-  if (result != CUDA_SUCCESS) return done(result);
+  if (result != CUDA_SUCCESS) return result;
   const wire::Kind kind = is_library ? wire::Kind::kLibrary : wire::Kind::kModule;
   if (!services.objects.bind(kind, body.object, handle)) return kMalformed;
   services.images.keep(kind, body.object, std::move(loaded));
@@ -272,7 +270,7 @@ HandlerResult image_query(ModuleServices& services, const Command&,
   const CUresult result = services.images.query(hash_of(body.sha256), body.bytes, &present);
   append(reply, static_cast<uint32_t>(present));
   append(reply, uint32_t{0});
-  return done(result);
+  return result;
 }
 
 HandlerResult image_chunk(ModuleServices& services, const Command& command,
@@ -281,7 +279,7 @@ HandlerResult image_chunk(ModuleServices& services, const Command& command,
   std::span<const std::byte> bytes;
   if (body.staging_offset == kInlineChunk) {
     if (!in.bytes(body.bytes, &bytes)) return kMalformed;
-    return done(services.images.add_chunk(hash_of(body.sha256), body.offset, bytes));
+    return services.images.add_chunk(hash_of(body.sha256), body.offset, bytes);
   }
   const SessionResources& resources = services.resources;
   if (body.bytes > resources.staging_bytes ||

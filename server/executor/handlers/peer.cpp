@@ -6,12 +6,12 @@
 
 #include "api/server_commands.h"
 #include "common/base/log.h"
+#include "common/cuda/return_if_error.h"
 #include "server/executor/answers/answers.h"
 #include "server/executor/core/custom.h"
 #include "server/executor/core/session_resources.h"
 #include "server/executor/host_memory/transfers.h"
 #include "server/executor/objects/objects.h"
-#include "server/executor/peers/copy_outcomes.h"
 #include "server/executor/peers/peer_hub.h"
 #include "server/executor/peers/peer_memory.h"
 #include "server/executor/streams/idle.h"
@@ -19,8 +19,6 @@
 
 namespace rcuda::server {
 namespace {
-
-HandlerResult answer(CUresult result) { return {result, false, false}; }
 
 // The client did not introduce the peer worker, or the engine could not be started.
 constexpr CUresult kNoPeer = CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
@@ -71,12 +69,12 @@ HandlerResult peer_copy(PeerServices& services, const Command&, const wire::Peer
   // An error is reported once: by one of the two halves, in the word of the caller that waits, or
   // by the worker that gets a signal.
   const bool reports = body.flags & wire::kPeerReports;
-  const CopyOutcomes::Outcome outcome =
-      body.flags & wire::kPeerSignalled ? services.outcomes.make(body.id) : nullptr;
+  const PeerHub::Outcome outcome =
+      body.flags & wire::kPeerSignalled ? services.peers.make_outcome(body.id) : nullptr;
   const auto failed = [&](CUresult result) {
     if (outcome) *outcome = Status::from_cuda(result, "a peer copy that was refused");
     services.answers.signal(word, result);
-    return answer(reports ? result : CUDA_SUCCESS);
+    return reports ? result : CUDA_SUCCESS;
   };
   PeerHub& peers = services.peers;
   if (!peers.knows(body.link)) return failed(kNoPeer);
@@ -125,7 +123,7 @@ HandlerResult peer_copy(PeerServices& services, const Command&, const wire::Peer
   if (queued.ok()) {
     services.done.copied(outgoing ? wire::Counter::kBytesToServer : wire::Counter::kBytesFromServer,
                          bytes);
-    return answer(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
   }
   services.work.note();  // the copy holds no stream, so a later copy does not follow a hold
   return failed(cuda_error_of(queued));
@@ -133,8 +131,8 @@ HandlerResult peer_copy(PeerServices& services, const Command&, const wire::Peer
 
 HandlerResult peer_signal(PeerServices& services, const Command&,
                           const wire::PeerSignalBody& body) {
-  const CopyOutcomes::Outcome outcome = services.outcomes.take(body.copy);
-  if (!services.peers.knows(body.link)) return answer(kNoPeer);
+  const PeerHub::Outcome outcome = services.peers.take_outcome(body.copy);
+  if (!services.peers.knows(body.link)) return kNoPeer;
   // A stream or event that does not exist has no context. The engine cannot use it, and reports
   // that to the peer worker, whose stream waits.
   p2p::StreamRef signalled;
@@ -152,30 +150,27 @@ HandlerResult peer_signal(PeerServices& services, const Command&,
       signalled = CudaDeviceOps::stream_ref(stream.handle, stream.context->handle);
     }
   }
-  return answer(
-      cuda_error_of(services.peers.engine().signal(body.link, body.id, signalled, outcome)));
+  return cuda_error_of(services.peers.engine().signal(body.link, body.id, signalled, outcome));
 }
 
 HandlerResult peer_await(PeerServices& services, const Command&, const wire::PeerSignalBody& body) {
-  if (!services.peers.knows(body.link)) return answer(kNoPeer);
+  if (!services.peers.knows(body.link)) return kNoPeer;
   SessionStream stream;
-  if (CUresult result = services.objects.use_stream(body.place, &stream); result != CUDA_SUCCESS) {
-    return answer(result);
-  }
-  return answer(cuda_error_of(services.peers.engine().await(
-      body.link, body.id, CudaDeviceOps::stream_ref(stream.handle, stream.context->handle))));
+  RCUDA_RETURN_IF_CUDA_ERROR(services.objects.use_stream(body.place, &stream));
+  return cuda_error_of(services.peers.engine().await(
+      body.link, body.id, CudaDeviceOps::stream_ref(stream.handle, stream.context->handle)));
 }
 
 HandlerResult peer_plan(PeerServices& services, const Command& command,
                         const wire::PeerPlanBody& body, std::vector<std::byte>* reply) {
-  if (!services.peers.knows(body.link)) return answer(kNoPeer);
+  if (!services.peers.knows(body.link)) return kNoPeer;
   const Result<p2p::Forecast> forecast = services.peers.engine().plan(
       body.link, static_cast<int>(body.device), static_cast<int>(body.peer_device), body.bytes);
   if (!forecast && forecast.status().code() != Code::kUnavailable) {
-    return answer(cuda_error_of(forecast.status()));
+    return cuda_error_of(forecast.status());
   }
-  std::string text = forecast ? to_string(forecast->plan) + "\n" + forecast->table
-                              : forecast.status().context();
+  std::string text =
+      forecast ? to_string(forecast->plan) + "\n" + forecast->table : forecast.status().context();
   const size_t room = command.target.capacity() - sizeof(wire::PeerPlanReply);
   text.resize(std::min(text.size(), room));
   append(reply, forecast ? forecast->plan.predicted_us : 0.0);
@@ -183,7 +178,7 @@ HandlerResult peer_plan(PeerServices& services, const Command& command,
   append(reply, static_cast<uint32_t>(text.size()));
   const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
   reply->insert(reply->end(), bytes, bytes + text.size());
-  return forecast ? answer(CUDA_SUCCESS) : answer(CUDA_ERROR_NOT_READY);
+  return forecast ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 }  // namespace rcuda::server

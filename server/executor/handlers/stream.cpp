@@ -1,4 +1,4 @@
-// Handlers of progress: ping, signals, watches, events, destroying a stream, faults.
+// Handlers of progress: signals, watches, events, destroying a stream, faults.
 #include <cstdlib>
 
 #include <signal.h>
@@ -16,8 +16,6 @@
 #include "server/executor/streams/idle.h"
 
 namespace rcuda::server {
-
-HandlerResult ping(StreamServices&, const Command&) { return {}; }
 
 HandlerResult signal(StreamServices& services, const Command&, const wire::SignalBody& body) {
   const WordSignal signal{body.word, body.sequence};
@@ -54,7 +52,7 @@ HandlerResult synchronize_context(StreamServices& services, const Command&,
 }
 
 HandlerResult fault(StreamServices& services, const Command&, const wire::FaultBody& body) {
-  if (!services.resources.allow_faults) return {CUDA_ERROR_NOT_PERMITTED, false, false};
+  if (!services.resources.allow_faults) return CUDA_ERROR_NOT_PERMITTED;
   RCUDA_WARN("the client asked for fault %u", body.kind);
   switch (body.kind) {
     case 1:
@@ -66,7 +64,7 @@ HandlerResult fault(StreamServices& services, const Command&, const wire::FaultB
       ::raise(SIGSTOP);
       return {};
     default:
-      return {CUDA_ERROR_INVALID_VALUE, false, false};
+      return CUDA_ERROR_INVALID_VALUE;
   }
 }
 

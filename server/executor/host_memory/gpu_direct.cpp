@@ -7,6 +7,7 @@
 
 #include "common/base/log.h"
 #include "server/executor/host_memory/dma_buf.h"
+#include "server/executor/objects/context_guard.h"
 
 namespace rcuda::server {
 namespace {
@@ -92,11 +93,10 @@ GpuDirect::~GpuDirect() = default;
 void GpuDirect::prove(const std::vector<SessionDevice>& devices) {
   if (!link_.traits().has_adapter) return;
   for (const SessionDevice& device : devices) {
-    CUcontext popped = nullptr;
-    if (driver_.cuCtxPushCurrent_v2(device.primary) != CUDA_SUCCESS) continue;
+    const ContextGuard inside(driver_, device.primary);
+    if (!inside.ok()) continue;
     const Status as_dma_buf = prove(device, Method::kDmaBuf);
     const Status by_address = as_dma_buf.ok() ? Status() : prove(device, Method::kAddress);
-    driver_.cuCtxPopCurrent_v2(&popped);
     if (by_address.ok()) {
       methods_[device.device] = as_dma_buf.ok() ? Method::kDmaBuf : Method::kAddress;
       RCUDA_INFO("GPUDirect on device %d (%s): proven by a probe transfer", device.device,

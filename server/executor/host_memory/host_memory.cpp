@@ -213,10 +213,9 @@ CUresult HostMemory::expose(const wire::HostExposeBody& body) {
 }
 
 std::shared_ptr<ClientResource> HostMemory::claim(uint64_t address) {
-  auto after = ranges_.upper_bound(address);
-  if (after == ranges_.begin()) return nullptr;
-  auto& [start, range] = *std::prev(after);
-  if (address - start >= range.bytes) return nullptr;
+  uint64_t base = 0;
+  if (!find(address, 1, &base)) return nullptr;
+  Range& range = ranges_.at(base);
   std::shared_ptr<ClientResource> resource = range.resource.lock();
   range.unclaimed.reset();
   return resource;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/base/log.h"
+#include "common/cuda/return_if_error.h"
 
 namespace rcuda::server {
 namespace {
@@ -144,11 +145,9 @@ end:
 CUresult kernel_in(const api::DriverTable& driver, ContextState& context, CUfunction* kernel) {
   if (!context.block_digests) {
     CUmodule module = nullptr;
-    if (!driver.cuModuleLoadData || !driver.cuModuleGetFunction) return CUDA_ERROR_NOT_SUPPORTED;
-    CUresult result = driver.cuModuleLoadData(&module, kKernel);
-    if (result != CUDA_SUCCESS) return result;
-    result = driver.cuModuleGetFunction(&context.block_digests, module, "rcuda_block_digests");
-    if (result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(driver.cuModuleLoadData(&module, kKernel));
+    RCUDA_RETURN_IF_CUDA_ERROR(
+        driver.cuModuleGetFunction(&context.block_digests, module, "rcuda_block_digests"));
   }
   *kernel = context.block_digests;
   return CUDA_SUCCESS;
@@ -181,7 +180,6 @@ uint64_t BlockDigests::memory_bytes() const { return block_count_ * (kDigestByte
 std::unique_ptr<BlockDigests> BlockDigests::make(const api::DriverTable& driver,
                                                  DigestMemory& memory, ContextState& context,
                                                  uint64_t address, uint64_t bytes) {
-  if (!driver.cuLaunchKernel) return nullptr;
   CUfunction kernel;
   CUresult result = kernel_in(driver, context, &kernel);
   std::unique_ptr<BlockDigests> made(new BlockDigests(driver, memory, context, address, bytes));
@@ -206,12 +204,13 @@ CUresult BlockDigests::note(const SessionStream& stream, uint64_t offset, uint64
   const uint64_t first = (offset + block_bytes_ - 1) / block_bytes_;
   const uint64_t end = offset + bytes == bytes_ ? block_count_ : (offset + bytes) / block_bytes_;
   // Of a block that lies in the range in part, the GPU may have changed the rest.
-  CUresult result = CUDA_SUCCESS;
-  if (offset % block_bytes_ != 0) result = forget(stream, offset / block_bytes_);
-  if (result == CUDA_SUCCESS && end < block_count_ && (offset + bytes) % block_bytes_ != 0) {
-    result = forget(stream, end);
+  if (offset % block_bytes_ != 0) {
+    RCUDA_RETURN_IF_CUDA_ERROR(forget(stream, offset / block_bytes_));
   }
-  if (result != CUDA_SUCCESS || first >= end) return result;
+  if (end < block_count_ && (offset + bytes) % block_bytes_ != 0) {
+    RCUDA_RETURN_IF_CUDA_ERROR(forget(stream, end));
+  }
+  if (first >= end) return CUDA_SUCCESS;
   return launch(stream, address_, first, end - first, false);
 }
 
@@ -248,8 +247,7 @@ uint64_t BlockDigests::next_changed(uint64_t block) const {
 CUresult BlockDigests::launch(const SessionStream& stream, uint64_t address, uint64_t first,
                               uint64_t count, bool compares) {
   CUfunction kernel;
-  const CUresult result = kernel_in(driver_, *stream.context, &kernel);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(kernel_in(driver_, *stream.context, &kernel));
   auto digests = reinterpret_cast<CUdeviceptr>(memory_);
   CUdeviceptr flags = compares ? digests + block_count_ * kDigestBytes : 0;
   uint64_t bytes = bytes_, block_bytes = block_bytes_;

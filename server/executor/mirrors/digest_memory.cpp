@@ -38,12 +38,10 @@ void* DigestMemory::take(wire::ObjectId context, uint64_t bytes, CUresult* resul
     kept_.erase(kept);
     return memory;
   }
-  if (!driver_.cuMemHostAlloc || !driver_.cuMemFreeHost) {
-    *result = CUDA_ERROR_NOT_SUPPORTED;
-  } else if (!meter_.take_host(bytes)) {
+  if (!meter_.take_host(bytes)) {
     *result = CUDA_ERROR_OUT_OF_MEMORY;
+    return nullptr;
   }
-  if (*result != CUDA_SUCCESS) return nullptr;
   void* memory = nullptr;
   *result =
       driver_.cuMemHostAlloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);

@@ -17,20 +17,20 @@ HandlerResult FetchesBehind::add(const wire::MirrorFetchBehindBody& body,
                                  const ReplyTarget& target) {
   if (body.word_behind >= Window::kCompletionCount) return kMalformed;
   const ContextState* const context = objects_.current_context();
-  if (!context) return {CUDA_ERROR_INVALID_CONTEXT, false, false};
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   return add(
       Asked{body.address, {body.word_behind, body.sequence_behind}, context->id, target, {}});
 }
 
 HandlerResult FetchesBehind::add_news(WordSignal behind, std::vector<wire::MirrorKnown> news,
                                       const ReplyTarget& target) {
-  if (news.empty()) return {CUDA_ERROR_INVALID_VALUE, false, false};
+  if (news.empty()) return CUDA_ERROR_INVALID_VALUE;
   return add(Asked{0, behind, 0, target, std::move(news)});
 }
 
 HandlerResult FetchesBehind::add(Asked asked) {
   if (asked_.size() >= Window::kSmallReplyCount + Window::kLargeReplyCount) {
-    return {CUDA_ERROR_OUT_OF_MEMORY, false, false};
+    return CUDA_ERROR_OUT_OF_MEMORY;
   }
   asked_.push_back(std::move(asked));
   return kDeferred;

@@ -63,7 +63,7 @@ CUresult Mirrors::track(Mirror& mirror) {
 HandlerResult Mirrors::add(const wire::MirrorBody& body, const ReplyTarget& target) {
   if (body.bytes == 0 || body.bytes > kMostBytes || body.address + body.bytes < body.address ||
       !is_on_host(body)) {
-    return {CUDA_ERROR_INVALID_VALUE, false, false};
+    return CUDA_ERROR_INVALID_VALUE;
   }
   auto mirror = std::make_shared<Mirror>();
   mirror->address = body.address;
@@ -78,7 +78,7 @@ HandlerResult Mirrors::add(const wire::MirrorBody& body, const ReplyTarget& targ
     const auto after = mirrors_.upper_bound(body.address + body.bytes - 1);
     if (after != mirrors_.begin()) {
       const Mirror& last = *std::prev(after)->second;
-      if (last.address + last.bytes > body.address) return {CUDA_ERROR_INVALID_VALUE, false, false};
+      if (last.address + last.bytes > body.address) return CUDA_ERROR_INVALID_VALUE;
     }
     mirrors_.emplace(body.address, mirror);
   }
@@ -169,8 +169,8 @@ struct Mirrors::Fetch {
 };
 
 HandlerResult Mirrors::fetch(uint64_t address, const ReplyTarget& target) {
-  const CUresult result = begin(std::make_shared<Fetch>(Fetch{find(address), target}));
-  return result == CUDA_SUCCESS ? kDeferred : HandlerResult{result, false, false};
+  RCUDA_RETURN_IF_CUDA_ERROR(begin(std::make_shared<Fetch>(Fetch{find(address), target})));
+  return kDeferred;
 }
 
 CUresult Mirrors::fetch_into_reply(uint64_t address, const ReplyTarget& target) {
@@ -316,16 +316,14 @@ std::vector<wire::MirrorRun> changed_runs(const BlockDigests& digests, size_t mo
 }  // namespace
 
 HandlerResult Mirrors::changes(uint64_t address, const ReplyTarget& target) {
-  const auto failed = [](CUresult result) { return HandlerResult{result, false, false}; };
   std::shared_ptr<Mirror> mirror = find(address);
   if (!mirror || !mirror->is_tracked || target.capacity() < 2 * sizeof(wire::MirrorRun)) {
-    return failed(CUDA_ERROR_INVALID_VALUE);
+    return CUDA_ERROR_INVALID_VALUE;
   }
   SessionStream stream;
-  CUresult result = objects_.use_stream(wire::kFetchStream, &stream);
-  if (result == CUDA_SUCCESS && !mirror->digests) result = track(*mirror);
-  if (result == CUDA_SUCCESS) result = mirror->digests->compare(stream);
-  if (result != CUDA_SUCCESS) return failed(result);
+  RCUDA_RETURN_IF_CUDA_ERROR(objects_.use_stream(wire::kFetchStream, &stream));
+  if (!mirror->digests) RCUDA_RETURN_IF_CUDA_ERROR(track(*mirror));
+  RCUDA_RETURN_IF_CUDA_ERROR(mirror->digests->compare(stream));
   completions_.add(stream, [this, mirror, target](CUresult done) {
     std::vector<wire::MirrorRun> runs;
     if (!mirror->digests) done = CUDA_ERROR_INVALID_VALUE;  // it has ended meanwhile

@@ -1,10 +1,9 @@
-// The UUID of a device, from whichever function the driver has.
+// The UUID of a device.
 //
 // Threads: any. Blocking: none.
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <span>
 
 #include <cuda.h>
@@ -14,14 +13,8 @@
 namespace rcuda::server {
 
 inline CUresult read_uuid(const api::DriverTable& driver, CUdevice device,
-                          std::span<uint8_t, 16> bytes) {
-  const auto get_uuid =
-      driver.cuDeviceGetUuid_v2 ? driver.cuDeviceGetUuid_v2 : driver.cuDeviceGetUuid;
-  if (!get_uuid) return CUDA_ERROR_NOT_SUPPORTED;
-  CUuuid uuid{};
-  const CUresult result = get_uuid(&uuid, device);
-  if (result == CUDA_SUCCESS) std::memcpy(bytes.data(), uuid.bytes, sizeof uuid.bytes);
-  return result;
+                          std::span<uint8_t, sizeof(CUuuid)> bytes) {
+  return driver.cuDeviceGetUuid_v2(reinterpret_cast<CUuuid*>(bytes.data()), device);
 }
 
 }  // namespace rcuda::server

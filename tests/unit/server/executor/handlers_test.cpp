@@ -158,14 +158,14 @@ TEST_F(PeerHandlersTest, ACopyLeavesItsErrorToTheSignal) {
         custom_command(static_cast<uint16_t>(wire::Custom::kPeerCopy))
             ->run(*executor_, {header, std::as_bytes(std::span(&body, 1)), {}}, &reply);
     EXPECT_EQ(result.result, CUDA_SUCCESS);  // no error of this session
-    const CopyOutcomes::Outcome outcome = executor_->copy_outcomes.take(body.id);
+    const PeerHub::Outcome outcome = executor_->peers.take_outcome(body.id);
     ASSERT_NE(outcome, nullptr);
     EXPECT_EQ(outcome->ok(), !refused);
     executor_->peers.shut();
     EXPECT_FALSE(outcome->ok());
     introduce();
   }
-  EXPECT_EQ(executor_->copy_outcomes.take(1), nullptr);
+  EXPECT_EQ(executor_->peers.take_outcome(1), nullptr);
 }
 
 // Counts the modules that the driver has unloaded.

@@ -1,12 +1,11 @@
 // Completion words that several threads signal at once.
-#include "server/executor/answers/completion_words.h"
-
 #include <atomic>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "server/executor/answers/answers.h"
 #include "tests/support/link_pair.h"
 
 namespace rcuda::server {
@@ -24,7 +23,7 @@ class CompletionWordsTest : public ::testing::Test {
     auto made = test::make_link_pair(test::medium_named("shm"), client, server);
     ASSERT_TRUE(made) << made.status().message();
     links_ = std::move(made).value();
-    words_ = std::make_unique<CompletionWords>(*links_.server);
+    words_ = std::make_unique<Answers>(*links_.server);
   }
   uint64_t seen() {
     auto* word = links_.client->window().data() + Window::kCompletionWords + 8ull * kWord;
@@ -33,7 +32,7 @@ class CompletionWordsTest : public ::testing::Test {
   uint64_t sequence() { return wire::CompletionWord::sequence(seen()); }
 
   test::LinkPair links_;
-  std::unique_ptr<CompletionWords> words_;
+  std::unique_ptr<Answers> words_;
 };
 
 TEST_F(CompletionWordsTest, ALateSignalIsDropped) {
