@@ -21,6 +21,10 @@ size_t chunk_bytes(size_t bytes) {
   return std::max(kSmallest, (share + 4095) & ~size_t{4095});
 }
 
+// The first chunk of a copy into mapped slots: the worker wakes up, and its DMA begins, while the
+// other chunks are copied.
+constexpr size_t kFirstBytes = 64u << 10;
+
 // The worker writes each chunk by all sockets at once.
 size_t landed_chunk_bytes(size_t bytes) {
   return std::min<size_t>(std::max(chunk_bytes(bytes), wire::part_bytes_of(bytes)),
@@ -290,15 +294,16 @@ bool Staging::fills_behind(const Route& route) const {
 CUresult Staging::to_device(const Route& route, CUdeviceptr destination, const void* source,
                             size_t bytes) {
   const size_t chunk = chunk_bytes(bytes);
-  const size_t chunks = (bytes + chunk - 1) / chunk;
+  const size_t first = std::min(bytes, mapping_ ? kFirstBytes : chunk);
+  const size_t chunks = 1 + (bytes - first + chunk - 1) / chunk;
   std::atomic<int> first_error{CUDA_SUCCESS};
   const bool awaits = awaits_answers();  // of this thread; the chunks are posted by others as well
   run_parallel(chunks, [&](size_t index) {
     if (first_error.load() != CUDA_SUCCESS) return;
     std::optional<CaptureAnswers> answers;
     if (awaits) answers.emplace(true);
-    const size_t begin = index * chunk;
-    const size_t length = std::min(chunk, bytes - begin);
+    const size_t begin = index == 0 ? 0 : first + (index - 1) * chunk;
+    const size_t length = index == 0 ? first : std::min(chunk, bytes - begin);
     Slot slot = acquire(route.timeline);
     const std::byte* const from = static_cast<const std::byte*>(source) + begin;
     auto body = staged_copy(slot, destination + begin, length, stream_id(route), true);
@@ -343,25 +348,32 @@ CUresult Staging::to_host(const Route& route, std::span<const Part> parts) {
   }
   const size_t lanes = std::min(chunks.size(), copy_threads());
   std::atomic<int> first_error{CUDA_SUCCESS};
+  struct Pending {
+    Slot slot;
+    const Part& chunk;
+    SentCommand sent;
+    std::shared_ptr<Landed> landed;
+  };
+  std::vector<std::deque<Pending>> pending_of(lanes);
+  const auto ask = [&](size_t lane, size_t index, const Slot& slot) {
+    Pending next{slot, chunks[index], {}, nullptr};
+    pace(route);
+    auto body = staged_copy(next.slot, next.chunk.from, next.chunk.bytes, stream_id(route), false);
+    next.landed = landing.expect(next.chunk.to, &body);
+    note_failure(&first_error, session_.post(route, body, transport::Wake::kNow, &next.sent));
+    pending_of[lane].push_back(next);
+  };
+  // The few chunks of a small copy are requested before the other threads wake up. Lanes that have
+  // a slot come first and need no other, so none waits for a slot that a later one holds.
+  for (size_t lane = 0; lane < lanes && chunks.size() == lanes; ++lane) {
+    const std::optional<Slot> slot = try_acquire(route.timeline);
+    if (!slot) break;
+    ask(lane, lane, *slot);
+  }
   // Each lane uses two slots: the worker fills one while the lane empties the other.
   run_parallel(lanes, [&](size_t lane) {
-    struct Pending {
-      Slot slot;
-      const Part& chunk;
-      SentCommand sent;
-      std::shared_ptr<Landed> landed;
-    };
-    std::deque<Pending> pending;
-    const auto ask = [&](size_t index, const Slot& slot) {
-      Pending next{slot, chunks[index], {}, nullptr};
-      pace(route);
-      auto body =
-          staged_copy(next.slot, next.chunk.from, next.chunk.bytes, stream_id(route), false);
-      next.landed = landing.expect(next.chunk.to, &body);
-      note_failure(&first_error, session_.post(route, body, transport::Wake::kNow, &next.sent));
-      pending.push_back(next);
-    };
-    size_t next = lane;
+    std::deque<Pending>& pending = pending_of[lane];
+    size_t next = lane + pending.size() * lanes;
     while (true) {
       // The second slot is taken only if one is free: lanes that each hold one slot and wait for
       // another would deadlock.
@@ -370,7 +382,7 @@ CUresult Staging::to_host(const Route& route, std::span<const Part> parts) {
                                              ? std::optional<Slot>(acquire(route.timeline))
                                              : try_acquire(route.timeline);
         if (!slot) break;
-        ask(next, *slot);
+        ask(lane, next, *slot);
         next += lanes;
       }
       if (pending.empty()) break;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <exception>
 #include <memory>
@@ -12,12 +13,15 @@
 
 #include "client/settings/settings.h"
 #include "common/base/cancellation_off.h"
+#include "common/base/cpu_pause.h"
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/start_thread.h"
 
 namespace rcuda::client {
 namespace {
+
+constexpr auto kSpin = std::chrono::microseconds(50);
 
 // One run_parallel call. The last helper that releases it destroys it. `task` is on the caller's
 // stack and is used only while a task runs.
@@ -48,7 +52,12 @@ struct Job {
     ended = true;
     if (!thrown) thrown = std::move(why);
   }
+  // Spins first: a task that is under way ends before a sleeping thread would wake up. Where
+  // processors are few, the task may need this one.
   void wait() {
+    const auto spin = copy_threads() < 4 ? std::chrono::microseconds(0) : kSpin;
+    const auto spin_end = std::chrono::steady_clock::now() + spin;
+    while (finished.load() != count && std::chrono::steady_clock::now() < spin_end) cpu_pause();
     MutexLock lock(mutex);
     done.wait(lock, [&]() RCUDA_REQUIRES(mutex) { return finished.load() == count; });
   }
