@@ -126,8 +126,9 @@ std::optional<Staging::Slot> Staging::take(const Timeline* user, bool only_ready
                        std::count_if(used_.begin(), used_.end(), is_of_user);
   Slot slot;
   if (static_cast<size_t>(of_user) < most && !ready_.empty()) {
-    slot = ready_.front();
-    ready_.pop_front();
+    // The one that was used last: its pages are mapped, and caches may have them.
+    slot = ready_.back();
+    ready_.pop_back();
   } else {
     if (only_ready) return std::nullopt;
     const auto oldest = std::find_if(used_.begin(), used_.end(), is_of_user);

@@ -1,5 +1,6 @@
 // The commands that a worker gets for a 2D or 3D copy; the client packs and unpacks host memory.
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -64,8 +65,10 @@ class CopyShapeTest : public TwoPuppetsTest {
   }
 
   // Makes the puppet act as a worker with one device: device addresses are offsets into `device_`.
+  // It copies once `may_copy_` is set.
   void be_a_worker(CUdeviceptr base) {
     first().on(wire::Custom::kCopyShape, [this, base](const auto& command) {
+      may_copy_.wait(false);
       const auto body = command.template as<wire::CopyShapeBody>();
       const auto row = [&](const wire::CopyShapeSide& side, bool staged, size_t y, size_t z) {
         const uint64_t at = side.address +
@@ -83,7 +86,13 @@ class CopyShapeTest : public TwoPuppetsTest {
     });
   }
 
+  void let_copy() {
+    may_copy_ = true;
+    may_copy_.notify_one();
+  }
+
   std::vector<std::byte> device_;
+  std::atomic<bool> may_copy_{true};
 };
 
 TEST_F(CopyShapeTest, PitchAndHeightDefaultToTheExtent) {
@@ -207,7 +216,10 @@ TEST_F(CopyShapeTest, WhatIsLargerThanASlotGoesInPieces) {
   CUDA_MEMCPY3D_PEER copy = shape(kWidth, kRows, 1);
   from_host(&copy, host.data(), kWidth, kRows);
   to_device(&copy, base, kWidth, kRows);
-  ASSERT_EQ(copy_shape(copy, nullptr, true), CUDA_SUCCESS);
+  may_copy_ = false;
+  const CUresult result = copy_shape(copy, nullptr, true);
+  let_copy();
+  ASSERT_EQ(result, CUDA_SUCCESS);
   const auto sent = bodies();
   ASSERT_EQ(sent.size(), 3u);
   EXPECT_EQ(sent[0].height, Staging::kSlotBytes / kWidth);  // whole rows only
