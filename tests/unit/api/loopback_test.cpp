@@ -221,6 +221,9 @@ TEST_F(LoopbackTest, KernelNodesCarryTheirParametersPacked) {
         handle_number(Side::kWorker, wire::Kind::kGraphNode, kNamedId));
     return CUDA_SUCCESS;
   };
+  table().cuKernelGetParamInfo = [](CUkernel, size_t, size_t*, size_t*) {
+    return CUDA_ERROR_INVALID_VALUE;  // it has no parameters
+  };
   CUDA_KERNEL_NODE_PARAMS shape{};
   shape.gridDimX = 7;
   CUgraphNode node = nullptr;
