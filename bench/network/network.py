@@ -12,9 +12,9 @@ from servers import Server  # noqa: E402
 class Network:
     """Starts a server, and a proxy (proxy.cpp) for each network that is asked for."""
 
-    def __init__(self, build, driver, device="0"):
-        self.build, self.device, self.proxies = build, device, []
-        self.server = Server(build, driver=driver, devices=device, options=["--insecure", "--pool", "2"])
+    def __init__(self, build, driver, devices=(0,)):
+        self.build, self.devices, self.proxies = build, devices, []
+        self.server = Server(build, driver=driver, devices=",".join(map(str, devices)), options=["--insecure", "--pool", "2"])
 
     def environment(self, round_trip_us=0, gigabits=0):
         """Of a client whose session goes through a proxy; `gigabits` is per second, and 0 is no limit."""
@@ -22,8 +22,8 @@ class Network:
                                   str(round_trip_us), str(gigabits)], stdout=subprocess.PIPE, text=True)
         self.proxies.append(proxy)
         port = proxy.stdout.readline().strip()
-        return dict(os.environ, RCUDA_DEVICES=f"127.0.0.1@{port}:{self.device}", RCUDA_TRANSPORT="tcp",
-                    RCUDA_SECURITY="none")
+        pool = ",".join(f"127.0.0.1@{port}:{device}" for device in self.devices)
+        return dict(os.environ, RCUDA_DEVICES=pool, RCUDA_TRANSPORT="tcp", RCUDA_SECURITY="none")
 
     def stop(self):
         for proxy in self.proxies:

@@ -8,7 +8,8 @@ Starts a server, and between it and the client a proxy that delivers everything 
 direction. Each call then takes its round trips times twice the delay, next to which all else is small.
 The table has the median time of each call and that number. --before names the build folder of another
 commit, which is measured as well.
-The calls are those of the driver API, made by this program through ctypes: it needs no CUDA toolkit.
+The calls are those of the driver API, made by this program through ctypes: it needs no CUDA toolkit. On softgpu the
+server has two devices.
 
 --program runs a whole program instead, with a trace. The table has, for each function of the driver that waited
 for the worker: how often it was called, how often a call waited, how many round trips the waits took, and which
@@ -156,8 +157,103 @@ def beside_managed(driver, stream, synchronize, count=8, size=1 << 20):
             f"fill + fill some of each + synchronise, {beside}": fill_some_of(count)}
 
 
+class Attribute(ctypes.Structure):
+    """CUlaunchAttribute: `value` is an int."""
+    _fields_ = [("id", ctypes.c_uint), ("padding", ctypes.c_uint), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60)]
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig"""
+    _fields_ = [("sizes", ctypes.c_uint * 7), ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(Attribute)),
+                ("count", ctypes.c_uint)]
+
+
+HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+NOT_READY = 600
+
+
+def steps(driver):
+    """What steps of frameworks are made of: several streams and devices, attributes, host functions, queries."""
+    context = driver.make("cuDevicePrimaryCtxRetain", 0)
+    devices = ctypes.c_int()
+    driver.cuDeviceGetCount(ctypes.byref(devices))
+    if devices.value > 1:
+        driver.cuCtxSetCurrent(driver.make("cuDevicePrimaryCtxRetain", 1))
+        other_stream, other_event = driver.make("cuStreamCreate", 1), driver.make("cuEventCreate", 2)
+        other_memory = driver.make("cuMemAlloc_v2", 4096)
+    driver.cuCtxSetCurrent(context)
+    first, second = (driver.make("cuStreamCreate", 1) for _ in range(2))
+    event, memory = driver.make("cuEventCreate", 2), driver.make("cuMemAlloc_v2", 4096)
+    image = ctypes.create_string_buffer(
+        b".version 7.0\n.target sm_52\n.address_size 64\n.visible .entry one() { ret; }\n")
+    function = driver.make("cuModuleGetFunction", driver.make("cuModuleLoadData", ctypes.addressof(image)),
+                           ctypes.create_string_buffer(b"one"))
+    # the priority, and whether it may begin while the launch before it ends
+    attributes = (Attribute * 2)(Attribute(8, 0, 0), Attribute(6, 0, 1))
+    config = LaunchConfig((ctypes.c_uint * 7)(1, 1, 1, 32, 1, 1, 0), first, attributes, 2)
+    called = HOST_FUNCTION(lambda _: None)
+
+    def fill(stream=first, at=memory):
+        driver.cuMemsetD32Async(at, 1, 16, stream)
+
+    def launch_with_attributes():
+        driver.cuLaunchKernelEx(ctypes.byref(config), function, ctypes.c_void_p(), ctypes.c_void_p())
+        driver.cuStreamSynchronize(first)
+
+    def wait_in_another_stream():
+        fill()
+        driver.cuEventRecord(event, first)
+        driver.cuStreamWaitEvent(second, event, 0)
+        fill(second)
+        driver.cuStreamSynchronize(second)
+
+    def wait_on_another_device():
+        fill()
+        driver.cuEventRecord(event, first)
+        driver.cuStreamWaitEvent(other_stream, event, 0)
+        driver.cuMemcpyDtoDAsync_v2(other_memory, memory, 64, other_stream)
+        driver.cuEventRecord(other_event, other_stream)
+        driver.cuStreamWaitEvent(first, other_event, 0)
+        driver.cuStreamSynchronize(first)
+
+    def call_host():
+        fill()
+        driver.cuLaunchHostFunc(first, called, ctypes.c_void_p())
+        driver.cuStreamSynchronize(first)
+
+    def poll(function, what):
+        def run():
+            fill()
+            if what == event:
+                driver.cuEventRecord(event, first)
+            while True:
+                result = getattr(driver.library, function)(ctypes.c_uint64(what))
+                if result != NOT_READY:
+                    return
+        return run
+
+    def allocate_in_order():
+        block = driver.make("cuMemAllocAsync", 4096, first)
+        fill(first, block)
+        driver.cuMemFreeAsync(block, first)
+        driver.cuStreamSynchronize(first)
+
+    timed = {"copy to another device behind an event, back by an event + synchronise": wait_on_another_device}
+    if devices.value < 2:
+        timed.clear()
+    return timed | {
+            "launch with attributes + synchronise": launch_with_attributes,
+            "record, wait in another stream, fill there + synchronise that": wait_in_another_stream,
+            "fill, host function + synchronise": call_host,
+            "fill + query the stream until it is done": poll("cuStreamQuery", first),
+            "fill, record + query the event until it is done": poll("cuEventQuery", event),
+            "stream-ordered allocation, fill, free + synchronise": allocate_in_order}
+
+
 def client(rounds):
-    timed, queue_work, (_kept, synchronize) = calls(Driver())
+    driver = Driver()
+    timed, queue_work, (_kept, synchronize) = calls(driver)
+    timed = steps(driver) | timed  # the last ones make managed memory, which waits then fetch
     for what, run in timed.items():
         times = []
         for _ in range(rounds + 1):  # the first may have to prepare something
@@ -171,7 +267,10 @@ def client(rounds):
 
 def measure(build, arguments):
     """{what: milliseconds}."""
-    network = Network(build, arguments.driver)
+    # Of NVIDIA's devices the second may be missing.
+    both = arguments.driver == "softgpu"
+    os.environ.setdefault("SOFTGPU_DEVICES", "2")
+    network = Network(build, arguments.driver, devices=(0, 1) if both else (0,))
     try:
         result = subprocess.run(
             [sys.executable, __file__, "--build", build, "--client", "--rounds", str(arguments.rounds)],
