@@ -90,7 +90,7 @@ struct Settings {
   config::Integer pool_most{registry, "RCUDA_SERVER_POOL_MOST",
                             8,        0,
                             64,       "workers kept ready after as many programs came at once"};
-  config::Duration pool_time{registry, "RCUDA_SERVER_POOL_TIME", std::chrono::seconds(10),
+  config::Duration pool_time{registry, "RCUDA_SERVER_POOL_TIME", std::chrono::seconds(30),
                              "how long workers beyond the usual ones are kept ready"};
   config::Integer max_sessions{registry, "RCUDA_SERVER_MAX_SESSIONS", 256, 1,
                                100000,   "sessions at the same time"};

@@ -1,9 +1,16 @@
-// PoolDemand: how many idle workers a pool should have, by the sessions that came lately.
+// PoolDemand: how many idle workers a pool should have, by the sessions that came lately, and how
+// many of them may be started now.
 //
 // Programs that start at once take the idle workers, and the rest of them wait until others have
 // started. If that happens, more programs will come at once soon, such as the next step of a job
-// with eight processes. So the pool grows to what was taken from it within a second (about what the
-// start of a worker takes), and shrinks again when that has not happened for a while.
+// with eight processes. So the pool grows to what came to it within a second (about what the start
+// of a worker takes), and shrinks again when that has not happened for a while.
+//
+// The start of a worker holds the driver's locks for much of half a second. What a program under
+// way allocates, frees, copies, sorts or loads meanwhile takes up to twice as long, and programs do
+// most of this in their first moments. So a worker that was taken is replaced when its session is
+// over or no longer young, and the pool grows when no session is young. A client that waits gets
+// its worker at once all the same (WorkerPool::refill()).
 //
 // Threads: the daemon's. Nothing blocks. Errors: none.
 #pragma once
@@ -19,26 +26,40 @@ class PoolDemand {
  public:
   using Time = std::chrono::steady_clock::time_point;
   static constexpr auto kSpan = std::chrono::seconds(1);
+  // How long a session is young.
+  static constexpr auto kYoung = std::chrono::seconds(3);
 
   // `least`: idle workers without demand; 0: none are ever wanted. `most`: with any demand; not
   // below `least`. `keep`: how long the pool stays large.
   PoolDemand(size_t least, size_t most, std::chrono::nanoseconds keep)
       : least_(least), most_(least ? std::max(least, most) : 0), keep_(keep) {}
 
-  // A session has taken a worker from the pool.
+  // So many clients wait for a worker now.
+  void waiting(size_t clients, Time now);
+  // A client got a worker: the one that has waited longest, or one that did not wait.
   void taken(Time now);
   // The idle workers that are wanted.
   size_t idle(Time now) const;
+  // How many of these may be there before another one starts, beside so many young sessions.
+  size_t due(size_t young, Time now) const {
+    return young == 0 ? idle(now) : least_ - std::min(least_, young);
+  }
   // When idle() changes without a call of the above; Time::max(): not at all.
   Time next_change(Time now) const;
 
  private:
+  struct Peak {
+    size_t sessions;  // whose clients came within kSpan; more than least_
+    Time at;
+  };
+
   const size_t least_, most_;
   const std::chrono::nanoseconds keep_;
-  std::deque<Time> lately_;  // within kSpan before the last one; most_ at most
-  // The largest number of sessions within kSpan, and when it was last reached.
-  size_t peak_ = 0;
-  Time peak_at_{};
+  std::deque<Time> waiting_;  // since when
+  // When the clients of sessions came: within kSpan before the last one; most_ at most.
+  std::deque<Time> lately_;
+  // The largest of the last keep_, then the largest after that, and so on.
+  std::deque<Peak> peaks_;
 };
 
 }  // namespace rcuda::server

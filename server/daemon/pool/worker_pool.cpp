@@ -448,6 +448,9 @@ WorkerPool::Clock::time_point WorkerPool::next_deadline() const {
     if (worker.log.resumes_at() > now) next = std::min(next, worker.log.resumes_at());
     if (worker.kill_at) next = std::min(next, *worker.kill_at);
     if (worker.is(State::kBusy) || worker.is(State::kEnded)) next = std::min(next, worker.look_at);
+    if (worker.is(State::kBusy) && worker.since + PoolDemand::kYoung > now) {
+      next = std::min(next, worker.since + PoolDemand::kYoung);  // its replacement is due
+    }
     if (worker.is(State::kStarting)) {
       next = std::min(next, worker.since + settings_.start_timeout.get());
     }

@@ -2,12 +2,12 @@
 //
 // The pool keeps some started workers idle, each with a different base of addresses, and assigns
 // sessions to them: RCUDA_SERVER_POOL of them, and more for a while after many sessions came at
-// once (pool_demand.h). It starts more workers for clients that wait, a few at a time; the client
-// that has waited longest gets the first that is ready. It also does so if a client's other servers
-// already use the bases of the idle ones (address_window.h). A worker that dies is reaped and
-// logged; only its client notices. If workers fail to start, the pool tries again after growing
-// pauses, and keeps the reason for clients that wait. If the reason will not pass by itself,
-// clients do not wait.
+// once. A worker that was taken is replaced when that disturbs nobody (pool_demand.h). It starts
+// more workers for clients that wait, a few at a time; the client that has waited longest gets the
+// first that is ready. It also does so if a client's other servers already use the bases of the
+// idle ones (address_window.h). A worker that dies is reaped and logged; only its client notices.
+// If workers fail to start, the pool tries again after growing pauses, and keeps the reason for
+// clients that wait. If the reason will not pass by itself, clients do not wait.
 //
 // A worker that restricts itself to some devices does so before its driver starts, so a session
 // needs a worker of its set of devices (DeviceSets), and of its compute share (compute_share.h).
@@ -82,8 +82,9 @@ class WorkerPool {
     const wire::Hello* hello = nullptr;
     uint32_t sm_percent = 0;
   };
-  // worker_pool_fill.cpp: starts the workers that are missing for the idle target and for the
-  // `waiting` sessions, and ends idle workers beyond that. `drains`: no idle workers are wanted.
+  // worker_pool_fill.cpp: starts the workers that are missing for the `waiting` sessions, and those
+  // of the idle target that are due (pool_demand.h); ends idle workers beyond that. `drains`: no
+  // idle workers are wanted.
   void refill(const std::vector<Waiting>& waiting, bool drains = false);
   // Whether a session of that user can run here. assign() checks it as well.
   static Status check_user(const Identity& identity);
@@ -219,7 +220,9 @@ class WorkerPool {
   void begin_session(Worker& worker, const SessionStart& start, const Identity& identity);
   void log_end(const Worker& worker, std::optional<int> status);
   void stop_worker(Worker& worker);
-  bool may_start() const;
+  // Starts a worker, for a client or for the pool. False if that fails or too many are starting.
+  bool try_start(const wire::Hello* hello, const DeviceSets::Key& devices, uint32_t sm_percent);
+  size_t young(Clock::time_point now) const;  // sessions (PoolDemand)
   Base choose_base(const wire::Hello* hello) const;
   void read(Worker& worker);
   void read_start(Worker& worker, ToDaemon message);

@@ -38,7 +38,12 @@ CgroupLimits limits_of(const Settings& settings) {
 
 }  // namespace
 
-bool WorkerPool::may_start() const { return starting() + count(State::kHanging) < most_starting(); }
+size_t WorkerPool::young(Clock::time_point now) const {
+  return static_cast<size_t>(
+      std::count_if(workers_.begin(), workers_.end(), [&](const Worker& worker) {
+        return worker.is(State::kBusy) && now - worker.since < PoolDemand::kYoung;
+      }));
+}
 
 Base WorkerPool::choose_base(const wire::Hello* hello) const {
   // Chooses the base with the fewest starting or idle workers, so that idle workers have different
@@ -70,6 +75,7 @@ bool WorkerPool::suits(const Worker& worker, const Waiting& client) const {
 
 void WorkerPool::refill(const std::vector<Waiting>& waiting, bool drains) {
   const Clock::time_point now = Clock::now();
+  demand_.waiting(waiting.size(), now);
   if (now < retry_at_) return;
   std::vector<Worker*> spare;
   for (Worker& worker : workers_) {
@@ -85,30 +91,43 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting, bool drains) {
   for (const Waiting& client : waiting) {
     if (device_sets_.needs_scout()) break;
     if (take([&](const Worker* worker) { return suits(*worker, client); })) continue;
-    if (!may_start()) return;
     const DeviceSets::Key devices = device_sets_.key_of(client.hello->devices);
-    const Status status = start(choose_base(client.hello), devices, client.sm_percent);
-    if (!status.ok()) return failed(status, is_lasting(status), devices, client.sm_percent);
+    if (!try_start(client.hello, devices, client.sm_percent)) return;
   }
-  const size_t wanted = drains ? 0 : demand_.idle(now);
-  const bool scouts = device_sets_.needs_scout();
+  const bool scouts = device_sets_.needs_scout() && !waiting.empty();
   const bool one_more = finding_out() && waiting.empty();
-  const size_t idle = scouts && !waiting.empty() ? 1 : std::max<size_t>(wanted, one_more ? 1 : 0);
-  for (const DeviceSets::Key& devices : device_sets_.wanted(idle)) {
+  const size_t idle = drains ? 0 : demand_.idle(now);
+  const std::vector<DeviceSets::Key> wanted =
+      device_sets_.wanted(scouts ? 1 : std::max<size_t>(idle, one_more ? 1 : 0));
+  std::vector<DeviceSets::Key> missing;
+  for (const DeviceSets::Key& devices : wanted) {
     const auto is_wanted = [&](const Worker* worker) {
       return worker->devices == devices && worker->sm_percent == 0;
     };
-    if (take(is_wanted)) continue;
-    if (!may_start()) return;
-    if (Status status = start(choose_base(nullptr), devices, 0); !status.ok()) {
-      return failed(status, is_lasting(status), devices, 0);
-    }
+    if (!take(is_wanted)) missing.push_back(devices);
+  }
+  // Where clients wait for workers, others would only delay these.
+  const size_t due = scouts || one_more ? wanted.size()
+                     : waiting.empty()  ? demand_.due(young(now), now)
+                                        : 0;
+  size_t there = wanted.size() - missing.size();
+  for (const DeviceSets::Key& devices : missing) {
+    if (there++ >= due) break;
+    if (!try_start(nullptr, devices, 0)) return;
   }
   // The other idle workers were started for clients that have left, or are for devices that other
   // sessions have not asked for lately.
   for (Worker* const worker : spare) {
     if (worker->is(State::kIdle)) stop_worker(*worker);
   }
+}
+
+bool WorkerPool::try_start(const wire::Hello* hello, const DeviceSets::Key& devices,
+                           uint32_t sm_percent) {
+  if (starting() + count(State::kHanging) >= most_starting()) return false;
+  const Status status = start(choose_base(hello), devices, sm_percent);
+  if (!status.ok()) failed(status, is_lasting(status), devices, sm_percent);
+  return status.ok();
 }
 
 void WorkerPool::stop_worker(Worker& worker) {

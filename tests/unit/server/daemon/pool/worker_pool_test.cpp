@@ -61,6 +61,16 @@ void run_until(WorkerPool& pool, const std::function<bool()>& done) {
   }
 }
 
+// Begins a session. Returns the client's end.
+UniqueFd begin_session(WorkerPool& pool, std::unique_ptr<Admission::Permit> permit = nullptr) {
+  int ends[2] = {-1, -1};
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  UniqueFd ours(ends[0]), theirs(ends[1]);
+  const Result<bool> assigned = pool.assign(hello(), our_user(), {}, 0, &theirs, &permit);
+  EXPECT_TRUE(assigned.ok() && *assigned);
+  return ours;
+}
+
 uint32_t idle(const WorkerPool& pool) {
   wire::ServerStatus status;
   pool.report(&status, our_user());
@@ -203,21 +213,20 @@ TEST(WorkerPoolTest, WhatClientsThatLeftWaitedForIsNotKept) {
 TEST(WorkerPoolTest, AfterManySessionsAtOnceAsManyWorkersAreKeptReady) {
   PoolSettings settings("1", RCUDA_TEST_SERVER);
   ASSERT_TRUE(settings.pool_most.set("3", "most", "the test").ok());
-  ASSERT_TRUE(settings.pool_time.set("1s", "time", "the test").ok());
+  ASSERT_TRUE(settings.pool_time.set("5s", "time", "the test").ok());
   WorkerPool pool(settings, Bases("node0", 0));
   const wire::Hello message = hello();
   pool.refill(std::vector<WorkerPool::Waiting>(4, {&message}));
   run_until(pool, [&] { return pool.starting() == 0; });
   ASSERT_EQ(idle(pool), 4u);
   std::vector<UniqueFd> clients;
-  for (int i = 0; i < 4; ++i) {
-    int ends[2];
-    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-    clients.emplace_back(ends[0]);
-    UniqueFd theirs(ends[1]);
-    std::unique_ptr<Admission::Permit> permit;
-    ASSERT_TRUE(*pool.assign(message, our_user(), {}, 0, &theirs, &permit));
-  }
+  for (int i = 0; i < 4; ++i) clients.push_back(begin_session(pool));
+  clients.resize(1);
+  run_until(pool, [&] { return pool.sessions() == 1; });
+  pool.refill({});
+  EXPECT_EQ(pool.starting(), 0u) << "they would hold up the session that has just begun";
+  clients.clear();
+  run_until(pool, [&] { return pool.sessions() == 0; });
   pool.refill({});
   EXPECT_EQ(pool.starting(), 3u);
   ASSERT_NE(pool.next_deadline(), Clock::time_point::max());
@@ -225,6 +234,50 @@ TEST(WorkerPoolTest, AfterManySessionsAtOnceAsManyWorkersAreKeptReady) {
     pool.refill({});
     return pool.starting() == 0 && idle(pool) == 1;
   });
+}
+
+// The start of a worker holds up what runs on the GPU, most of all a program that begins.
+TEST(WorkerPoolTest, ATakenWorkerIsReplacedWhenItsSessionIsOver) {
+  const PoolSettings settings("2", RCUDA_TEST_SERVER);
+  WorkerPool pool(settings, Bases("node0", 0));
+  pool.refill({});
+  run_until(pool, [&] { return idle(pool) == 2; });
+  UniqueFd client = begin_session(pool);
+  pool.refill({});
+  EXPECT_EQ(pool.starting(), 0u);
+  client.reset();
+  run_until(pool, [&] { return pool.sessions() == 0; });
+  pool.refill({});
+  EXPECT_EQ(pool.starting(), 1u);
+}
+
+TEST(WorkerPoolTest, ATakenWorkerIsReplacedBesideASessionThatGoesOn) {
+  const PoolSettings settings("1", RCUDA_TEST_SERVER);
+  WorkerPool pool(settings, Bases("node0", 0));
+  pool.refill({});
+  run_until(pool, [&] { return idle(pool) == 1; });
+  const UniqueFd client = begin_session(pool);
+  const Clock::time_point begin = Clock::now();
+  pool.refill({});
+  EXPECT_EQ(pool.starting(), 0u);
+  pool.handle({});  // looks at the session's limits, of which there are none
+  const Clock::time_point due = pool.next_deadline();
+  EXPECT_LE(due, begin + PoolDemand::kYoung);
+  std::this_thread::sleep_until(due);
+  pool.refill({});
+  EXPECT_EQ(pool.starting(), 1u);
+  EXPECT_EQ(pool.sessions(), 1u);
+}
+
+TEST(WorkerPoolTest, AClientThatWaitsGetsAWorkerBesideASessionThatHasJustBegun) {
+  const PoolSettings settings("1", RCUDA_TEST_SERVER);
+  WorkerPool pool(settings, Bases("node0", 0));
+  pool.refill({});
+  run_until(pool, [&] { return idle(pool) == 1; });
+  const UniqueFd client = begin_session(pool);
+  const wire::Hello message = hello();
+  pool.refill({{&message}});
+  EXPECT_EQ(pool.starting(), 1u) << "one for the client, and none for the pool beside it";
 }
 
 // Nobody will take them, and after an upgrade of the package they would be of use to nobody.
@@ -311,11 +364,7 @@ TEST(WorkerPoolTest, ASessionThatRunsWhenTheServerStopsIsInTheAudit) {
     pool.record_in(&audit);
     pool.refill({});
     run_until(pool, [&] { return pool.starting() == 0; });
-    int ends[2];
-    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-    UniqueFd ours(ends[0]), theirs(ends[1]);
-    std::unique_ptr<Admission::Permit> permit;
-    ASSERT_TRUE(*pool.assign(hello(), our_user(), {}, 0, &theirs, &permit));
+    const UniqueFd client = begin_session(pool);
     pool.shutdown();
     const std::string text = folder.read("audit");
     EXPECT_NE(text.find(one.end), std::string::npos) << text;
@@ -393,11 +442,8 @@ TEST(WorkerPoolTest, ATracedWorkerThatEndedHoldsNobody) {
   pool.refill({});
   run_until(pool, [&] { return pool.starting() == 0; });
   ASSERT_EQ(idle(pool), 1u) << pool.last_failure().message() << " (ptrace is not allowed here?)";
-  int ends[2];
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-  UniqueFd ours(ends[0]), theirs(ends[1]);
-  auto permit = (*admission.apply(our_user(), {0}, false))->take().value();
-  ASSERT_TRUE(*pool.assign(hello(), our_user(), {}, 0, &theirs, &permit));
+  const UniqueFd client =
+      begin_session(pool, (*admission.apply(our_user(), {0}, false))->take().value());
   wire::ServerStatus status;
   pool.report(&status, our_user());
   ASSERT_EQ(status.sessions.size(), 1u);
