@@ -2,7 +2,6 @@
 // makes the Link and what goes over it.
 #include <cerrno>
 #include <memory>
-#include <thread>
 
 #include <sys/random.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 #include "client/trace/trace.h"
 #include "common/base/host_name.h"
 #include "common/base/log.h"
+#include "common/base/usable_processors.h"
 #include "common/reach/connect.h"
 #include "common/reach/protocol_hash.h"
 
@@ -27,7 +27,7 @@ using Window = wire::ClientWindow;
 // shorter wait does not. With few cores, a spinning thread may keep the worker from running, and
 // with copies_by_cpu also the threads that move the bytes.
 std::chrono::nanoseconds spin_time(const transport::MediumTraits& medium) {
-  const unsigned cores = std::thread::hardware_concurrency();
+  const unsigned cores = usable_processors();
   if (cores < 4) return std::chrono::microseconds(3);
   if (medium.copies_by_cpu) return std::chrono::microseconds(50);
   return std::chrono::microseconds(cores < 8 ? 200 : 5000);

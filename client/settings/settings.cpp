@@ -4,10 +4,10 @@
 #include <cerrno>
 #include <deque>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "common/base/log.h"
+#include "common/base/usable_processors.h"
 #include "common/transport/media.h"
 
 namespace rcuda::client {
@@ -32,7 +32,7 @@ Settings::Settings()
     : transport(registry, "RCUDA_TRANSPORT", transports(),
                 "the transport of sessions; auto: by where the server is"),
       copy_threads(registry, "RCUDA_COPY_THREADS",
-                   std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 8), 1, 64,
+                   std::clamp<int64_t>(usable_processors(), 1, 8), 1, 64,
                    "threads that copy pageable memory") {}
 
 const Settings& settings() { return all().back(); }

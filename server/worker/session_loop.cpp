@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include <sys/prctl.h>
@@ -258,7 +259,7 @@ Status SessionLoop::idle() {
   const bool polls =
       !services_.completions.empty() || !services_.fetches_behind.empty() || scheduler_.crowded();
   if (quiet < (polls || copying ? kSpinsForCompletions * options_.spin : options_.spin)) {
-    cpu_pause();
+    options_.yields&& quiet >= options_.spin ? std::this_thread::yield() : cpu_pause();
     return {};
   }
   flush_trace();

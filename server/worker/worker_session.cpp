@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include <fcntl.h>
@@ -14,6 +13,7 @@
 #include "common/base/leak_check.h"
 #include "common/base/log.h"
 #include "common/base/passed_descriptors.h"
+#include "common/base/usable_processors.h"
 #include "common/messages/export_messages.h"
 #include "common/messages/message_io.h"
 #include "common/reach/connect.h"
@@ -47,11 +47,14 @@ void refuse(const Socket& client, const Status& status) {
                             Clock::now() + std::chrono::seconds(5));
 }
 
+// From this number on, polling threads need not care for others.
+constexpr unsigned kManyProcessors = 8;
+
 std::chrono::nanoseconds spin_time(const Settings& settings) {
   if (settings.spin.get().count() > 0) return settings.spin.get();
   // With few cores, polling may keep the client from running.
-  const unsigned cores = std::thread::hardware_concurrency();
-  return std::chrono::microseconds(cores >= 8 ? 80 : cores >= 4 ? 20 : 5);
+  const unsigned cores = usable_processors();
+  return std::chrono::microseconds(cores >= kManyProcessors ? 80 : cores >= 4 ? 20 : 5);
 }
 
 std::string pci_address(const api::DriverTable& driver, CUdevice device) {
@@ -343,7 +346,8 @@ Status WorkerSession::run() {
       },
       worker_.settings.stop_timeout.get());
   RCUDA_RETURN_IF_ERROR(watch.start());
-  SessionLoop session(resources_, {spin_time(worker_.settings), {}, &*granted_.work});
+  const bool yields = usable_processors() < kManyProcessors;
+  SessionLoop session(resources_, {spin_time(worker_.settings), {}, &*granted_.work, yields});
   {
     MutexLock lock(mutex_);
     loop_ = &session;

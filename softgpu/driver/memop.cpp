@@ -1,8 +1,11 @@
 #include "softgpu/driver/memop.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <thread>
+
+#include <sys/prctl.h>
 
 #include "softgpu/driver/capture.h"
 #include "softgpu/driver/context.h"
@@ -12,7 +15,9 @@ namespace softgpu::driver {
 namespace {
 
 constexpr int64_t kPollSpinNs = 20'000;
-constexpr std::chrono::microseconds kFirstPause{10};
+// A pause is a small fraction of the time waited, so it adds little to any wait.
+constexpr int kPauseFraction = 16;
+constexpr std::chrono::microseconds kShortestPause{10};
 constexpr std::chrono::microseconds kLongestPause{200};
 constexpr unsigned kMaximumOperations = 256;
 
@@ -53,14 +58,17 @@ CUresult wait_for_value(Context& context, CUdeviceptr address, Word value, unsig
   };
   if (!accessible(context, address, sizeof(Word))) return CUDA_ERROR_ILLEGAL_ADDRESS;
   if (spin_until(ready, kPollSpinNs)) return CUDA_SUCCESS;
-  auto pause = kFirstPause;
+  // By default the kernel adds up to 50 us to every sleep.
+  ::prctl(PR_SET_TIMERSLACK, 1);
+  const int64_t start_ns = now_ns();
   for (;;) {
     if (context.stopping().load(std::memory_order_relaxed)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (context.sticky() != CUDA_SUCCESS) return context.sticky();
     if (!accessible(context, address, sizeof(Word))) return CUDA_ERROR_ILLEGAL_ADDRESS;
     if (ready()) return CUDA_SUCCESS;
-    std::this_thread::sleep_for(pause);
-    if (pause < kLongestPause) pause *= 2;
+    const std::chrono::nanoseconds waited(now_ns() - start_ns);
+    std::this_thread::sleep_for(std::clamp<std::chrono::nanoseconds>(
+        waited / kPauseFraction, kShortestPause, kLongestPause));
   }
 }
 

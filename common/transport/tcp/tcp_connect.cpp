@@ -1,7 +1,6 @@
 // Makes a TCP Link: a greeting on the control socket, and the sockets for transfers.
 #include <algorithm>
 #include <cerrno>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -9,6 +8,7 @@
 #include <sys/socket.h>
 
 #include "common/base/socket_io.h"
+#include "common/base/usable_processors.h"
 #include "common/transport/greeting.h"
 #include "common/transport/tcp/medium.h"
 #include "common/transport/tcp/tcp_link.h"
@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 
 std::chrono::nanoseconds default_receive_spin() {
   constexpr unsigned kCores = 8;
-  return std::chrono::microseconds(std::thread::hardware_concurrency() < kCores ? 0 : 50);
+  return std::chrono::microseconds(usable_processors() < kCores ? 0 : 50);
 }
 
 Result<std::unique_ptr<Link>> tcp::make_link(Bootstrap bootstrap, const LinkOptions& options) {

@@ -11,6 +11,7 @@
 #include "common/base/log.h"
 #include "common/base/pages.h"
 #include "common/base/start_thread.h"
+#include "common/base/usable_processors.h"
 #include "server/executor/host_memory/dma_buf.h"
 #include "server/executor/peers/cuda_device_ops.h"
 
@@ -31,7 +32,7 @@ void make_pages(std::byte* base, size_t bytes) {
   constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers lack
   constexpr size_t kMostThreads = 4;
   constexpr size_t kLeastBytes = size_t{4} << 20;
-  const size_t cores = std::max(std::thread::hardware_concurrency(), 1u);
+  const size_t cores = usable_processors();
   const size_t parts =
       std::clamp<size_t>(std::min(bytes / kLeastBytes, cores / 2), 1, kMostThreads);
   const size_t part_bytes = whole_pages(bytes / parts);

@@ -1,0 +1,21 @@
+// The number of processors that this process can keep busy. A container or a batch system may give
+// a process fewer than the machine has: by its affinity mask, or by a quota of its control groups
+// (cgroup v1 and v2).
+//
+// Any thread. Reads a few small files of the kernel. No errors: what cannot be read does not count
+// as a limit.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace rcuda {
+
+// At least 1. A quota of one and a half processors counts as two.
+unsigned usable_processors();
+
+// The smallest quota of the groups that `groups`, the text of /proc/self/cgroup, names, and of all
+// groups above them. `mount`: normally /sys/fs/cgroup. 0: no quota.
+unsigned quota_processors(const std::string& mount, std::string_view groups);
+
+}  // namespace rcuda
