@@ -334,10 +334,11 @@ std::string BulkStream::take_write(const BulkHeader& header) {
   auto sleep_at = Clock::now() + receive_spin_;
   while (at < header.bytes) {
     ssize_t count = -1;
+    size_t want = 0;
     if (code == Code::kOk) {
       const ExposedRegions::Pin pin(**region);
       if (pin) {
-        const size_t want = std::min<uint64_t>(header.bytes - at, kPinnedBytes);
+        want = std::min<uint64_t>(header.bytes - at, kPinnedBytes);
         count = socket_.recv((*region)->base + header.offset + at, want, MSG_DONTWAIT);
       } else {
         code = Code::kNotFound;
@@ -345,7 +346,7 @@ std::string BulkStream::take_write(const BulkHeader& header) {
     }
     if (code != Code::kOk) {
       scratch_.resize(kScratchBytes);
-      const size_t want = std::min<uint64_t>(header.bytes - at, kScratchBytes);
+      want = std::min<uint64_t>(header.bytes - at, kScratchBytes);
       count = socket_.recv(scratch_.data(), want, 0);
     }
     if (count == 0) return "the peer closed a bulk connection";
@@ -353,11 +354,13 @@ std::string BulkStream::take_write(const BulkHeader& header) {
       at += static_cast<uint64_t>(count);
       order_.note_bytes(static_cast<uint64_t>(count));
       sleep_at = Clock::now() + receive_spin_;
-    } else if (interrupted()) {
-      Clock::now() < sleep_at ? pause_briefly() : poll_for(socket_.fd(), POLLIN);
-    } else {
+    } else if (!interrupted()) {
       return last_error();
     }
+    const bool is_empty =
+        count < 0 || (receive_spin_.count() == 0 && count < static_cast<ssize_t>(want));
+    if (!is_empty || at == header.bytes) continue;
+    Clock::now() < sleep_at ? pause_briefly() : poll_for(socket_.fd(), POLLIN);
   }
   before_peer(order_.for_sanitizer());  // later puts of the peer may announce this data
   const bool in_order = header.kind == BulkHeader::kWriteInOrder;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/usable_processors.h"
+
 namespace rcuda::transport {
 namespace {
 
@@ -14,6 +16,9 @@ constexpr uint64_t kMinPieceBytes = 128u << 10;
 constexpr uint64_t kMinPieceBytesWithImmediate = 32u << 10;
 // With many transfers in progress, whole transfers keep all streams busy, and each piece adds cost.
 constexpr uint64_t kMinPieceBytesAmongMany = 256u << 10;
+// With few processors, each further piece wakes threads that then wait for a processor.
+constexpr unsigned kFewProcessors = 4;
+constexpr uint64_t kMinPieceBytesWithFew = 512u << 10;
 // A requesting thread that waits anyway sends a piece of up to this size, which the kernel takes in
 // about 40 us.
 constexpr uint64_t kAwaitedBytes = 256u << 10;
@@ -30,7 +35,8 @@ constexpr uint64_t kMinPagesAmongMany = 64u << 10;
 
 TcpBulk::TcpBulk(std::vector<Socket> streams, ExposedRegions& regions, SocketOrder& order,
                  std::chrono::nanoseconds receive_spin, const ImmediateArrived& on_immediate,
-                 const BulkStream::OnError& on_error) {
+                 const BulkStream::OnError& on_error)
+    : least_piece_bytes_(usable_processors() < kFewProcessors ? kMinPieceBytesWithFew : 0) {
   for (Socket& stream : streams) {
     streams_.push_back(std::make_unique<BulkStream>(std::move(stream), regions, order, receive_spin,
                                                     on_immediate, on_error));
@@ -70,7 +76,8 @@ void TcpBulk::transfer(const TransferRequest& what, uint32_t after_puts, Transfe
                          : among_many                             ? kMinPieceBytesAmongMany
                          : what.bytes <= BulkStream::kDirectBytes ? BulkStream::kDirectBytes
                                                                   : kMinPieceBytesWithImmediate;
-  const uint64_t piece_bytes = std::clamp(share, least, BulkStream::kMaxPieceBytes);
+  const uint64_t piece_bytes =
+      std::clamp(share, std::max(least, least_piece_bytes_), BulkStream::kMaxPieceBytes);
   const size_t pieces = (what.bytes + piece_bytes - 1) / piece_bytes;
   const auto transfer = std::make_shared<PendingTransfer>(pieces, std::move(done));
   for (uint64_t at = 0; at < what.bytes; at += piece_bytes) {

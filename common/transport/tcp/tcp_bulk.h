@@ -41,6 +41,7 @@ class TcpBulk {
                                       bool among_many);
   bool in_burst();
 
+  const uint64_t least_piece_bytes_;
   std::vector<std::unique_ptr<BulkStream>> streams_;
   std::atomic<std::chrono::steady_clock::time_point> last_{};  // time of the last transfer
   std::atomic<uint32_t> burst_{0};  // transfers that followed each other closely
