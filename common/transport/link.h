@@ -224,11 +224,11 @@ class Link {
   // completion must come back to this side before a put can notify the peer. kUnsupported without
   // has_immediates. `immediate` is not 0, and `bytes` is at least 1.
   //
-  // `done` means that this side has finished. The peer is notified of the arrival. The memory is
-  // the caller's again at `done`, with one exception: with copies_by_cpu and kMany, sockets may
-  // hold pages of `local` until the peer has reported the arrival. Until then the memory must not
-  // change; it may be unmapped. A write outside of the peer's region breaks the Link; a write into
-  // a withdrawn region is dropped.
+  // `done` means that this side has finished: the memory is the caller's again. Nothing reports to
+  // this side that the bytes have arrived; the peer learns it.
+  //
+  // A write outside of the peer's region breaks the Link; a write into a withdrawn region is
+  // dropped.
   virtual void write_with_immediate(RegionId, uint64_t, const void*, size_t, uint32_t, Company,
                                     TransferDone done) {
     done({Code::kUnsupported, std::string(medium()) + " has no write with immediate"});

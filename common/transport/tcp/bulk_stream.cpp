@@ -227,7 +227,6 @@ bool BulkStream::next_message(uint64_t most) {
   if (piece.to_peer) {
     message.payload = piece.local;
     message.payload_bytes = piece.bytes;
-    message.as_pages = piece.as_pages;
   }
   const PieceState state = !piece.to_peer         ? PieceState::kAsking
                            : piece.immediate != 0 ? PieceState::kAnswered
@@ -462,13 +461,6 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
   const uint64_t header_sent = std::min<uint64_t>(message.sent, sizeof message.header);
   const uint64_t at = std::min(message.sent - header_sent, message.payload_bytes);
   uint64_t some = message.payload_bytes - at;
-  const bool has_pages = message.as_pages && some != 0 && blocking == Blocking::kYes &&
-                         pages_.usable() && !socket_.encrypted();
-  const bool header_only = has_pages && header_sent != sizeof message.header;
-  if (has_pages && !header_only &&
-      (pages_.inside() != 0 || pages_.take(message.payload + at, some))) {
-    return push_pages(some, why);
-  }
   add(reinterpret_cast<const std::byte*>(&message.header) + header_sent,
       sizeof message.header - header_sent);
   std::optional<ExposedRegions::Pin> pin;
@@ -482,7 +474,7 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
       some = std::min<uint64_t>(some, sizeof kZeros);
     }
   }
-  if (!header_only) add(source, some);
+  add(source, some);
   if (message.has_done && at + (kDoneWithData ? some : 0) == message.payload_bytes) {
     // After kDone, the peer may let this side use the memory again.
     before_peer(order_.for_sanitizer());
@@ -491,22 +483,13 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
         sizeof message.done - done_sent);
   }
   const bool waits = blocking == Blocking::kYes && !message.region;
-  const int flags = (waits ? 0 : MSG_DONTWAIT) | (header_only ? MSG_MORE : 0);
-  const ssize_t sent = socket_.send(std::span(pieces).first(count), flags);
+  const ssize_t sent = socket_.send(std::span(pieces).first(count), waits ? 0 : MSG_DONTWAIT);
   if (sent >= 0) {
     message.sent += static_cast<uint64_t>(sent);
     return true;
   }
   if (!interrupted()) *why = last_error();
   return false;
-}
-
-// Blocks. push() sends the rest of the `left` bytes, which the pipe or the socket did not accept.
-bool BulkStream::push_pages(uint64_t left, std::string* why) {
-  const ssize_t sent = pages_.send(socket_.fd(), pages_.inside() < left);
-  if (sent > 0) message_->sent += static_cast<uint64_t>(sent);
-  if (sent < 0 && !interrupted()) *why = last_error();
-  return sent >= 0;
 }
 
 }  // namespace rcuda::transport

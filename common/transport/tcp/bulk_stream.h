@@ -1,7 +1,6 @@
 // BulkStream: one of the sockets that carry the transfers of a TCP Link (tcp_bulk.h).
 //
-// Data goes straight between the memory and the socket, without a buffer in between. A piece that
-// is one of many goes into the socket as pages, without a copy (PagePipe).
+// Data goes straight between the memory and the socket, without a buffer in between.
 //
 // A stream has one receiving thread and, once it is needed, one sending thread. The requesting
 // or answering thread sends small pieces and all requests for bytes at once, because waking a
@@ -42,7 +41,6 @@
 #include "common/base/socket.h"
 #include "common/transport/tcp/bulk_state.h"
 #include "common/transport/tcp/exposed_regions.h"
-#include "common/transport/tcp/page_pipe.h"
 #include "common/transport/tcp/socket_order.h"
 #include "common/transport/tcp/tcp_messages.h"
 #include "common/transport/transfer.h"
@@ -67,7 +65,6 @@ class BulkStream {
     uint32_t immediate = 0;
     bool in_order = false;
     uint32_t after_puts = 0;
-    bool as_pages = false;  // only with an immediate
     std::shared_ptr<PendingTransfer> transfer;
   };
 
@@ -107,7 +104,6 @@ class BulkStream {
     // The region with the payload; null: the payload is the caller's memory.
     std::shared_ptr<ExposedRegions::Entry> region;
     bool has_done = false;
-    bool as_pages = false;  // the payload goes through pages_
     BulkHeader done;
     uint64_t piece = 0;  // this side's piece; its memory is the caller's again once sent; 0: none
     uint64_t sent = 0;   // bytes of header, payload and kDone together
@@ -142,7 +138,6 @@ class BulkStream {
   // Whether a call may wait for a full socket.
   enum class Blocking { kNo, kYes };
   bool push(Blocking blocking, std::string* why);
-  bool push_pages(uint64_t left, std::string* why);
   void drive(MutexLock& lock, uint64_t most, Blocking blocking) RCUDA_REQUIRES(mutex_, lock);
   enum class Meanwhile { kNothing, kLargeAnswer, kLargeRequest };
   bool next_is(Meanwhile meanwhile) const RCUDA_REQUIRES(mutex_);
@@ -181,7 +176,6 @@ class BulkStream {
   std::thread sender_;
   bool sending_ RCUDA_GUARDED_BY(mutex_) = false;  // a thread is in drive()
   std::optional<Message> message_;  // being sent; used only by the thread that set sending_
-  PagePipe pages_;                  // likewise
   bool answer_next_ RCUDA_GUARDED_BY(mutex_) = true;  // answers and requests take turns
   std::deque<Piece> requests_ RCUDA_GUARDED_BY(mutex_);
   // Sent first, because the peer's answers wait for their bytes.

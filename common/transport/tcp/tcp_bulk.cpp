@@ -27,9 +27,6 @@ constexpr uint64_t kAwaitedBytes = 256u << 10;
 // sending threads stay awake.
 constexpr auto kBurstGap = std::chrono::microseconds(50);
 constexpr uint32_t kFewOfBurst = 4;
-// From this size on, passing pages of a piece that is one of many in progress to the socket costs
-// less than copying it.
-constexpr uint64_t kMinPagesAmongMany = 64u << 10;
 
 }  // namespace
 
@@ -95,7 +92,6 @@ void TcpBulk::transfer(const TransferRequest& what, uint32_t after_puts, Transfe
     piece.immediate = what.immediate;
     piece.in_order = what.in_order;
     piece.after_puts = after_puts;
-    piece.as_pages = what.immediate != 0 && among_many && piece.bytes >= kMinPagesAmongMany;
     piece.transfer = transfer;
     const BulkStream::Sender sender = sender_of(what, piece, among_many);
     best->submit(std::move(piece), sender);

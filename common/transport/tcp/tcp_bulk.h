@@ -1,8 +1,6 @@
 // TcpBulk: the transfers of a TCP Link, over separate sockets (bulk_stream.h).
 //
-// Large transfers are cut into pieces, which travel on all streams at once. Large pieces with an
-// immediate that are some of many (Company::kMany) go as pages. Others are copied, because the
-// receiver then finds the bytes in the CPU's caches.
+// Large transfers are cut into pieces, which travel on all streams at once.
 //
 // Any thread may call transfer(), which does not block. Callbacks run on the streams' threads.
 #pragma once
