@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include <openssl/err.h>
 #include <openssl/sslerr.h>
@@ -16,19 +17,20 @@ namespace rcuda::tls {
 namespace {
 
 constexpr size_t kRecordBytes = SSL3_RT_MAX_PLAIN_LENGTH;
+// As many records are sent at once. More gain nothing: the system call's cost is small then.
+constexpr size_t kRecordsOfSend = 8;
 
 }  // namespace
 
-Result<std::unique_ptr<Connection>> Connection::create(SSL_CTX* context, int socket, Role role) {
-  SSL* const ssl = SSL_new(context);
-  BIO* const bio = ssl ? make_bio(socket) : nullptr;
-  if (!bio) {
-    SSL_free(ssl);
-    return ssl_error("cannot make a TLS connection");
-  }
+Result<std::unique_ptr<Connection>> Connection::create(SSL_CTX* context, int socket, Role role,
+                                                       bool reads_ahead) {
+  std::unique_ptr<Connection> made(new Connection(RecordBuffer(socket, reads_ahead)));
+  SSL* const ssl = made->ssl_ = SSL_new(context);
+  BIO* const bio = ssl ? make_bio(&made->buffer_) : nullptr;
+  if (!bio) return ssl_error("cannot make a TLS connection");
   SSL_set_bio(ssl, bio, bio);
   role == Role::kServer ? SSL_set_accept_state(ssl) : SSL_set_connect_state(ssl);
-  return std::unique_ptr<Connection>(new Connection(ssl, socket));
+  return made;
 }
 
 Connection::~Connection() { SSL_free(ssl_); }
@@ -37,12 +39,20 @@ Result<Connection::Progress> Connection::shake_hands() {
   ERR_clear_error();
   errno = 0;
   const int result = SSL_do_handshake(ssl_);
-  if (result == 1) return Progress::kDone;
-  switch (SSL_get_error(ssl_, result)) {
+  const int error = errno;
+  buffer_.hand_over();
+  const bool is_sent = buffer_.push();
+  const bool wants_write = !is_sent && errno == EAGAIN;
+  errno = error;
+  const int outcome = SSL_get_error(ssl_, result);
+  switch (outcome) {
+    case SSL_ERROR_NONE:
+      if (is_sent) return Progress::kDone;
+      [[fallthrough]];
     case SSL_ERROR_WANT_READ:
-      return Progress::kWantsRead;
-    case SSL_ERROR_WANT_WRITE:
-      return Progress::kWantsWrite;
+      if (wants_write) return Progress::kWantsWrite;
+      if (outcome == SSL_ERROR_WANT_READ) return Progress::kWantsRead;
+      [[fallthrough]];
     case SSL_ERROR_SYSCALL:
       return Status(Code::kUnavailable, "the peer closed the connection in the TLS handshake");
     default:
@@ -117,56 +127,65 @@ int Connection::outcome(int result) const {
   }
 }
 
-// Sends a KeyUpdate if the socket certainly has room for it. OpenSSL reads nothing while it has a
-// part of a KeyUpdate to send, so two ends in this state with full sockets would deadlock.
+// Keeps a KeyUpdate for the next records, which are sent with the new key.
 void Connection::renew_key() {
-  pollfd entry{socket_, POLLOUT, 0};
-  if (::poll(&entry, 1, 0) != 1 || (entry.revents & ~POLLOUT) != 0) return;
-  ERR_clear_error();
   if (SSL_key_update(ssl_, SSL_KEY_UPDATE_NOT_REQUESTED) == 1 && SSL_do_handshake(ssl_) == 1) {
     records_ = 0;
   }
   ERR_clear_error();
 }
 
-ssize_t Connection::send(std::span<const iovec> pieces) {
-  MutexLock lock(mutex_);
-  const void* data = nullptr;
-  size_t bytes = begun_;
-  if (!record_) record_ = std::make_unique<std::byte[]>(kRecordBytes);
-  if (begun_ != 0) {
-    data = record_.get();
-  } else {
-    for (const iovec& piece : pieces) {
-      if (bytes == 0 && piece.iov_len >= kRecordBytes) {
-        data = piece.iov_base;
-        bytes = kRecordBytes;
-        break;
-      }
-      const size_t some = std::min(piece.iov_len, kRecordBytes - bytes);
-      if (some) std::memcpy(record_.get() + bytes, piece.iov_base, some);
-      bytes += some;
-    }
-    if (!data) data = record_.get();
-  }
-  if (bytes == 0) return 0;
-  if (records_ >= records_per_key_ && begun_ == 0) renew_key();
+int Connection::seal_record(const void* data, size_t bytes) {
+  if (records_ >= records_per_key_) renew_key();
   ERR_clear_error();
   errno = 0;
-  const int sent = outcome(SSL_write(ssl_, data, static_cast<int>(bytes)));
-  if (sent > 0) {
-    begun_ = 0;
-    ++records_;
-  } else if (sent == 0) {
-    errno = EPIPE;
-    return -1;
-  } else if (errno == EAGAIN) {
-    // OpenSSL may not have encrypted the bytes yet, so the next call must pass the same bytes.
-    if (data != record_.get()) std::memcpy(record_.get(), data, bytes);
-    begun_ = bytes;
-    errno = EAGAIN;
+  const int sealed = outcome(SSL_write(ssl_, data, static_cast<int>(bytes)));
+  if (sealed > 0) ++records_;
+  return sealed;
+}
+
+// Makes records of the first bytes of `pieces`. Returns the number of bytes.
+ssize_t Connection::seal(std::span<const iovec> pieces) {
+  if (!record_) record_ = std::make_unique<std::byte[]>(kRecordBytes);
+  ssize_t sealed = 0;
+  size_t at = 0;  // in the first of the pieces
+  for (size_t i = 0; i < kRecordsOfSend && !pieces.empty(); ++i) {
+    const void* data = record_.get();
+    size_t bytes = 0;
+    while (!pieces.empty() && bytes < kRecordBytes) {
+      const auto* const from = static_cast<const std::byte*>(pieces.front().iov_base) + at;
+      const size_t some = std::min(pieces.front().iov_len - at, kRecordBytes - bytes);
+      if (some == kRecordBytes) {
+        data = from;
+      } else if (some != 0) {
+        std::memcpy(record_.get() + bytes, from, some);
+      }
+      bytes += some;
+      at += some;
+      if (at < pieces.front().iov_len) break;
+      pieces = pieces.subspan(1);
+      at = 0;
+    }
+    if (bytes == 0) break;
+    const int record = seal_record(data, bytes);
+    if (record == 0) errno = EPIPE;
+    if (record <= 0) return -1;
+    sealed += record;
   }
-  return sent;
+  return sealed;
+}
+
+ssize_t Connection::send(std::span<const iovec> pieces) {
+  if (!buffer_.push()) return -1;
+  if (begun_ == 0) {
+    MutexLock lock(mutex_);
+    const ssize_t sealed = seal(pieces);
+    if (sealed <= 0) return sealed;
+    begun_ = sealed;
+    buffer_.hand_over();
+  }
+  if (!buffer_.push()) return -1;
+  return std::exchange(begun_, 0);
 }
 
 ssize_t Connection::recv(void* data, size_t bytes, bool peek) {

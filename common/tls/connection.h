@@ -21,6 +21,7 @@
 #include "common/base/mutex.h"
 #include "common/base/socket.h"
 #include "common/base/status.h"
+#include "common/tls/record_buffer.h"
 
 typedef struct ssl_st SSL;
 typedef struct ssl_ctx_st SSL_CTX;
@@ -39,7 +40,9 @@ enum class Role : uint8_t { kClient, kServer };
 class Connection final : public Cipher {
  public:
   // `socket` stays open as long as the connection, which holds a reference to `context`.
-  static Result<std::unique_ptr<Connection>> create(SSL_CTX* context, int socket, Role role);
+  // `reads_ahead`: see RecordBuffer.
+  static Result<std::unique_ptr<Connection>> create(SSL_CTX* context, int socket, Role role,
+                                                    bool reads_ahead = false);
   ~Connection() override;
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -63,17 +66,19 @@ class Connection final : public Cipher {
   ssize_t recv(void* data, size_t bytes, bool peek) override;
 
  private:
-  Connection(SSL* ssl, int socket) : ssl_(ssl), socket_(socket) {}
+  explicit Connection(RecordBuffer buffer) : buffer_(std::move(buffer)) {}
   int outcome(int result) const;
+  ssize_t seal(std::span<const iovec> pieces) RCUDA_REQUIRES(mutex_);
+  int seal_record(const void* data, size_t bytes) RCUDA_REQUIRES(mutex_);
   void renew_key() RCUDA_REQUIRES(mutex_);
 
-  SSL* const ssl_;
-  const int socket_;
-  // OpenSSL's object serves one thread at a time. No call holds the mutex for longer than one
-  // record takes.
+  RecordBuffer buffer_;
+  SSL* ssl_ = nullptr;
+  // OpenSSL's object serves one thread at a time. No call holds the mutex for longer than the
+  // records of one send() take.
   Mutex mutex_;
-  // Bytes of a record that the socket has not taken completely.
-  size_t begun_ RCUDA_GUARDED_BY(mutex_) = 0;
+  // Sending thread only: bytes whose records are in the buffer, and which send() has not reported.
+  ssize_t begun_ = 0;
   std::unique_ptr<std::byte[]> record_ RCUDA_GUARDED_BY(mutex_);  // gathers small pieces
   uint64_t records_ RCUDA_GUARDED_BY(mutex_) = 0;                 // sent with the present key
   uint64_t records_per_key_ = kRecordsPerKey;

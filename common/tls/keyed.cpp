@@ -69,7 +69,8 @@ Result<Socket> encrypt(UniqueFd socket, const Key& key, Role role,
                        std::chrono::steady_clock::time_point deadline) {
   const Result<Owned<SSL_CTX>>& context = keyed_context();
   if (!context) return context.status();
-  RCUDA_ASSIGN_OR_RETURN(auto connection, Connection::create(context->get(), socket.get(), role));
+  RCUDA_ASSIGN_OR_RETURN(auto connection,
+                         Connection::create(context->get(), socket.get(), role, true));
   SSL* const ssl = connection->ssl();
   SSL_set_app_data(ssl, const_cast<Key*>(&key));
   const Status status = shake_hands(*connection, socket.get(), deadline);

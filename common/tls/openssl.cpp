@@ -3,24 +3,24 @@
 #include <cerrno>
 
 #include <openssl/err.h>
-#include <sys/socket.h>
+
+#include "common/tls/record_buffer.h"
 
 namespace rcuda::tls {
 namespace {
 
-int socket_of(BIO* bio) { return static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio))); }
+RecordBuffer& buffer_of(BIO* bio) { return *static_cast<RecordBuffer*>(BIO_get_data(bio)); }
 
 int bio_write(BIO* bio, const char* data, int bytes) {
   BIO_clear_retry_flags(bio);
-  const ssize_t sent =
-      ::send(socket_of(bio), data, static_cast<size_t>(bytes), MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (sent < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_write(bio);
-  return static_cast<int>(sent);
+  return buffer_of(bio).add(std::as_bytes(std::span(data, static_cast<size_t>(bytes)))) ? bytes
+                                                                                        : -1;
 }
 
 int bio_read(BIO* bio, char* data, int bytes) {
   BIO_clear_retry_flags(bio);
-  const ssize_t received = ::recv(socket_of(bio), data, static_cast<size_t>(bytes), MSG_DONTWAIT);
+  const ssize_t received =
+      buffer_of(bio).take(std::as_writable_bytes(std::span(data, static_cast<size_t>(bytes))));
   if (received < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_read(bio);
   return static_cast<int>(received);
 }
@@ -29,7 +29,7 @@ long bio_control(BIO*, int command, long, void*) { return command == BIO_CTRL_FL
 
 const BIO_METHOD* bio_method() {
   static const BIO_METHOD* const method = [] {
-    BIO_METHOD* made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "socket");
+    BIO_METHOD* made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "records");
     if (!made) return made;
     BIO_meth_set_write(made, bio_write);
     BIO_meth_set_read(made, bio_read);
@@ -77,11 +77,11 @@ Status ssl_error(const std::string& what) {
   return Status(Code::kDenied, what + (reason ? std::string(" (") + reason + ")" : ""));
 }
 
-BIO* make_bio(int socket) {
+BIO* make_bio(RecordBuffer* buffer) {
   const BIO_METHOD* const method = bio_method();
   BIO* const bio = method ? BIO_new(method) : nullptr;
   if (!bio) return nullptr;
-  BIO_set_data(bio, reinterpret_cast<void*>(static_cast<intptr_t>(socket)));
+  BIO_set_data(bio, buffer);
   BIO_set_init(bio, 1);
   return bio;
 }

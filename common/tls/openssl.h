@@ -13,6 +13,8 @@
 
 namespace rcuda::tls {
 
+class RecordBuffer;
+
 struct Free {
   void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
   void operator()(SSL_SESSION* session) const { SSL_SESSION_free(session); }
@@ -27,8 +29,7 @@ void initialise();
 Result<Owned<SSL_CTX>> make_context(const SSL_METHOD* method);
 // kDenied: `what` and OpenSSL's reason. Empties the thread's queue of errors.
 Status ssl_error(const std::string& what);
-// A BIO that sends and receives on the socket without blocking and without SIGPIPE. Null: no
-// memory.
-BIO* make_bio(int socket);
+// A BIO that receives and sends by a RecordBuffer. Null: no memory.
+BIO* make_bio(RecordBuffer* buffer);
 
 }  // namespace rcuda::tls
