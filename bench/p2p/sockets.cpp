@@ -1,7 +1,7 @@
 // The speed of plain sockets between two processes of this host: the reference for copies over TCP.
 //
 //   sockets [--streams 4] [--address 127.0.0.1] [--min 64K] [--max 256M] [--seconds PER_SIZE]
-//           [--walk BYTES] [--label TEXT] [--no-header]
+//           [--walk BYTES] [--copy] [--label TEXT] [--no-header]
 //
 // Sizes are powers of two, and 200'000; with --min and --max alike, that size alone.
 // A transfer is cut evenly over the streams (parts of 64 KB at least). Each stream has a thread at
@@ -9,8 +9,10 @@
 // uses the next part of 32 MB of memory at either end, so its bytes are in no cache, like bytes
 // that a GPU has just written. Without --walk, transfers up to some MB are in the processor's
 // caches when they are sent again. A transfer is over when the receiver has acknowledged every
-// part. Single transfers and trains are timed as p2p.cu times copies, and printed in its columns,
-// so that run.py can put both into one table.
+// part. With --copy the receiver also copies the bytes to other memory, block by block, as softgpu
+// does for a copy to a device: what copies over TCP to softgpu can reach. Single transfers and
+// trains are timed as p2p.cu times copies, and printed in its columns, so that run.py can put both
+// into one table.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -47,6 +49,7 @@ struct Options {
   uint64_t max_bytes = 256u << 20;
   double seconds_per_size = 0.2;
   uint64_t walk_bytes = 0;
+  bool copy = false;
   std::string label = "sockets";
   bool no_header = false;
 };
@@ -81,10 +84,17 @@ bool receive_all(int socket, void* data, size_t bytes) {
   return true;
 }
 
-void receive_parts(int socket, char* memory) {
+// `copies`: where the bytes are copied to; null: nowhere.
+void receive_parts(int socket, char* memory, char* copies) {
+  constexpr uint64_t kBlock = 512u << 10;
   const char acknowledged = 1;
   for (Part part; receive_all(socket, &part, sizeof part);) {
-    if (!receive_all(socket, memory + part.offset, part.bytes)) break;
+    for (uint64_t end = part.offset + part.bytes, at = part.offset; at < end;) {
+      const uint64_t bytes = std::min(end - at, kBlock);
+      if (!receive_all(socket, memory + at, bytes)) return;
+      if (copies) std::memcpy(copies + at, memory + at, bytes);
+      at += bytes;
+    }
     send_all(socket, &acknowledged, 1);
   }
   ::close(socket);
@@ -201,12 +211,14 @@ int listen_on(const Options& options, sockaddr_in* address) {
 
 [[noreturn]] void run_receiver(const Options& options, int listener) {
   std::vector<char> memory(std::max(options.max_bytes, options.walk_bytes), 0);
+  std::vector<char> copies(options.copy ? memory.size() : 0, 0);
   std::vector<std::thread> threads;
   for (int i = 0; i < options.streams; ++i) {
     const int socket = ::accept(listener, nullptr, nullptr);
     if (socket < 0) die("sockets: accept");
     no_delay(socket);
-    threads.emplace_back(receive_parts, socket, memory.data());
+    threads.emplace_back(receive_parts, socket, memory.data(),
+                         options.copy ? copies.data() : nullptr);
   }
   for (std::thread& thread : threads) thread.join();
   std::_Exit(0);
@@ -264,6 +276,7 @@ int main(int argc, char** argv) {
   line.option("--max", &options.max_bytes).as_bytes();
   line.option("--seconds", &options.seconds_per_size);
   line.option("--walk", &options.walk_bytes).as_bytes();
+  line.flag("--copy", &options.copy);
   line.option("--label", &options.label);
   line.flag("--no-header", &options.no_header);
   if (const std::optional<int> status = line.parse(argc, argv)) return *status;

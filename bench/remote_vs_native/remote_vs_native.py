@@ -3,7 +3,7 @@
 
     remote_vs_native.py --build FOLDER [--rounds 3] [--torch-rounds 1] [--transports shm,tcp] [--device 0]
                         [--before FOLDER] [--budget SECONDS] [--driver nvidia] [--managed | --small-mapped | --short |
-                        --copies] [--torch [PART ...]]
+                        --copies] [--sockets 1,2,4] [--cores LIST] [--client-cores LIST] [--torch [PART ...]]
 
 Starts an rcuda-server on this machine, runs bench/remote_vs_native/figures natively and over every
 transport in turn, and prints the median of each figure and its ratio to native: above 1 is better than
@@ -18,6 +18,9 @@ the ratio to that build, and the largest ratio between two rounds of that build,
 --managed runs bench/managed instead: managed memory by access pattern. --small-mapped runs small_mapped
 instead: a launch and its wait beside thousands of small mapped allocations. --short runs short_waits instead:
 the column "least" is what any forwarding over shared memory takes. --copies runs copies instead.
+--sockets adds plain sockets with so many streams to the rounds of --copies, and a table of the ratio to the number that
+is best at each size. With softgpu, "copy" is the same with the copy that softgpu makes of the received bytes.
+--cores binds the server, the clients and the sockets to processors, as in "0-3"; --client-cores the clients to others.
 --budget prevents rounds that would end after this time.
 Needs an NVIDIA GPU; with --driver softgpu the first transport takes the place of native.
 """
@@ -31,10 +34,16 @@ import sys
 import tempfile
 import time
 
+SIZES = {"512k": 512 << 10, "1m": 1 << 20, "4m": 4 << 20, "16m": 16 << 20, "64m": 64 << 20}  # of copies.cu
 CPU, BYTES = "cpu:", "bytes:"  # what names of figures of torch_figures.py begin with
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../../tests/e2e"))
 from servers import make_token, Server  # noqa: E402
+
+
+def bound(processors):
+    """The beginning of a command that runs on these processors only."""
+    return ["taskset", "--cpu-list", processors] if processors else []
 
 
 def measure(command, environment):
@@ -74,7 +83,32 @@ def remote_environment(build, server, transport, device, folder):
     return environment
 
 
-def run_rounds(environments, program, first, rounds, torch_rounds, torch_parts, budget):
+def socket_times(build, streams, options, bind):
+    """By size of copies.cu: microseconds of a transfer by plain sockets."""
+    figures = {}
+    for name, count in SIZES.items():
+        command = [*bind, os.path.join(build, "bench/p2p/sockets"), "--streams", str(streams), "--min", str(count),
+                   "--max", str(count), "--walk", "128M", "--no-header", *options]
+        line = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        figures[name] = float(line.split(",")[4])
+    return figures
+
+
+def print_against_sockets(samples, sockets, modes):
+    for what, rounds in sockets.items():
+        best = {size: min(statistics.median(figures[size] for figures in of_streams) for of_streams in rounds.values())
+                for size in SIZES}
+        print(f"\n| ratio to {what:23} |" + "".join(f" {mode:>10} |" for mode in modes) + "\n|" + "-" * 34 + "|"
+              + ("-" * 12 + "|") * len(modes))
+        print(f"| {'(sockets, us)':32} |" + "".join(f" {size} {best[size]:.4g}" for size in SIZES))
+        for name in samples[modes[0]]:
+            kind, size = name.split("_")[0], name.split("_")[-2]
+            if kind != "issue":
+                print(f"| {name:32} |" + "".join(
+                    f" {best[size] / statistics.median(samples[mode][name]):10.2f} |" for mode in modes))
+
+
+def run_rounds(environments, program, first, rounds, torch_rounds, torch_parts, budget, beside=lambda: None):
     """By mode and figure: the values of the rounds."""
     samples = {mode: {} for mode in environments}
     start, longest = time.perf_counter(), 0.0
@@ -86,15 +120,16 @@ def run_rounds(environments, program, first, rounds, torch_rounds, torch_parts, 
         # Every second round has the reverse order, because a run may affect the next one.
         order = list(environments.items())
         for mode, environment in order if round_number % 2 == 0 else reversed(order):
-            figures = first_result([program, "--first"], environment) if first else {}
+            figures = first_result([*program, "--first"], environment) if first else {}
             if program:
-                figures.update(measure([program], environment))
+                figures.update(measure(program, environment))
             if round_number < torch_rounds:
                 # PyTorch counts devices by NVML, which knows this machine's GPUs, not the pool.
                 seen = environment if mode == "native" else dict(environment, CUDA_VISIBLE_DEVICES="0")
                 figures.update(measure([sys.executable, os.path.join(HERE, "torch_figures.py"), *torch_parts], seen))
             for name, value in figures.items():
                 samples[mode].setdefault(name, []).append(value)
+        beside()
         longest = max(longest, time.perf_counter() - begin)
     return samples
 
@@ -180,6 +215,9 @@ def main():
                          const="managed/small_mapped")
     instead.add_argument("--short", action="store_const", dest="program", const="remote_vs_native/short_waits")
     instead.add_argument("--copies", action="store_const", dest="program", const="remote_vs_native/copies")
+    parser.add_argument("--sockets", default="", help="numbers of streams, for --copies")
+    parser.add_argument("--cores", help="processors, as for taskset")
+    parser.add_argument("--client-cores", help="the clients' processors")
     parser.add_argument("--torch", nargs="*", metavar="PART")
     arguments = parser.parse_args()
     builds = {"": os.path.abspath(arguments.build)}
@@ -187,7 +225,7 @@ def main():
         builds[" before"] = os.path.abspath(arguments.before)
     folder = tempfile.TemporaryDirectory()
     servers = {suffix: Server(build, arguments.driver, str(arguments.device), options=("--pool", "2"),
-                              environment=make_token(builds[""], folder.name))
+                              environment=make_token(builds[""], folder.name), wrapper=bound(arguments.cores))
                for suffix, build in builds.items()}
     transports = arguments.transports.split(",")
     environments = {}
@@ -199,13 +237,22 @@ def main():
         for suffix, build in builds.items():
             environments[transport + suffix] = remote_environment(build, servers[suffix], transport,
                                                                   arguments.device, folder.name)
-    program = os.path.join(builds[""], "bench", arguments.program or "remote_vs_native/figures")
+    program = [*bound(arguments.client_cores or arguments.cores),
+               os.path.join(builds[""], "bench", arguments.program or "remote_vs_native/figures")]
     torch_rounds = 0 if arguments.program else arguments.torch_rounds
     if only_torch := arguments.torch is not None:
         program, torch_rounds = None, arguments.rounds
+    sockets = {}
+
+    def measure_sockets():
+        all_cores = ",".join(filter(None, [arguments.cores, arguments.client_cores]))
+        for streams in filter(None, arguments.sockets.split(",")):
+            for what in ("sockets", "sockets, copy") if arguments.driver == "softgpu" else ("sockets",):
+                figures = socket_times(builds[""], streams, ["--copy"] if "copy" in what else [], bound(all_cores))
+                sockets.setdefault(what, {}).setdefault(streams, []).append(figures)
     try:
         samples = run_rounds(environments, program, not arguments.program and not only_torch, arguments.rounds,
-                             torch_rounds, arguments.torch or [], arguments.budget)
+                             torch_rounds, arguments.torch or [], arguments.budget, measure_sockets)
     finally:
         for server in servers.values():
             outcome = server.stop()
@@ -214,6 +261,7 @@ def main():
     base = next(iter(environments))
     print_against_base(samples, base, [mode for mode in ("least", *transports)
                                        if mode in samples and mode != base])
+    print_against_sockets(samples, sockets, [mode for mode in environments if mode != "native"])
     print_cpu(samples, [base, *transports])
     if base == "native" and "tcp" in transports:
         print_limits(samples, builds[""])
