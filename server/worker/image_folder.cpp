@@ -12,7 +12,6 @@
 namespace rcuda::server {
 namespace {
 
-constexpr char kUsers[] = "users";
 constexpr size_t kNameDigits = 32;  // of the hash, in hexadecimal
 
 std::string folder_name(const SessionGrant& grant) {
@@ -22,20 +21,17 @@ std::string folder_name(const SessionGrant& grant) {
 
 Status wrong(const std::string& path) { return Status::from_errno(errno, path); }
 
-}  // namespace
-
-Result<UniqueFd> open_image_folder(const std::string& cache, const SessionGrant& grant) {
-  Result<UniqueFd> own = open_cache_directory(cache);
-  if (!own.ok() || grant.own_user) return own;
+// `folders`: the name of the folder of all users' folders of a kind. `own`: the cache folder.
+Result<UniqueFd> open_user_folder(int own, const std::string& cache, const std::string& folders,
+                                  const SessionGrant& grant) {
   const uid_t owner = ::geteuid() == 0 ? grant.uid.value_or(0) : ::geteuid();
   // Only this process's user can write the two folders above, so none of the names is a trap.
-  ::mkdirat(own->get(), kUsers, 0700);
-  const std::string path = std::string(kUsers) + "/" + folder_name(grant);
+  ::mkdirat(own, folders.c_str(), 0700);
+  const std::string path = folders + "/" + folder_name(grant);
   const std::string whole = cache + "/" + path;
-  if (::mkdirat(own->get(), path.c_str(), 0700) != 0 && errno != EEXIST) return wrong(whole);
+  if (::mkdirat(own, path.c_str(), 0700) != 0 && errno != EEXIST) return wrong(whole);
   // O_PATH: root without CAP_DAC_OVERRIDE may not read it, and the user will.
-  UniqueFd folder(
-      ::openat(own->get(), path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  UniqueFd folder(::openat(own, path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat status;
   if (!folder || ::fstat(folder.get(), &status) != 0) return wrong(whole);
   if (status.st_uid != owner) {
@@ -51,6 +47,20 @@ Result<UniqueFd> open_image_folder(const std::string& cache, const SessionGrant&
     return Status(Code::kInvalidArgument, whole + " is open to other users: chmod 700");
   }
   return folder;
+}
+
+}  // namespace
+
+Result<UniqueFd> open_image_folder(const std::string& cache, const SessionGrant& grant) {
+  Result<UniqueFd> own = open_cache_directory(cache);
+  if (!own.ok() || grant.own_user) return own;
+  return open_user_folder(own->get(), cache, "users", grant);
+}
+
+Result<UniqueFd> open_code_folder(const std::string& cache, const SessionGrant& grant) {
+  Result<UniqueFd> own = open_cache_directory(cache);
+  if (!own.ok()) return own;
+  return open_user_folder(own->get(), cache, "ptx", grant);
 }
 
 }  // namespace rcuda::server

@@ -25,6 +25,7 @@
 #include "server/protocol/worker_messages.h"
 #include "server/sandbox/device_scope.h"
 #include "server/sandbox/private_dev.h"
+#include "server/worker/code_folder.h"
 #include "server/worker/compute_share.h"
 #include "server/worker/device_set.h"
 #include "server/worker/staging_memory.h"
@@ -146,6 +147,11 @@ Status work(const Settings& settings, const Daemon& daemon, uint32_t base_number
   if (!scope.ok()) return fail(daemon, scope.status());
   auto staging = StagingMemory::make(settings.staging_bytes.get());
   if (!staging.ok()) return fail(daemon, staging.status());
+  Result<CodeFolder> code = CodeFolder::open();
+  if (!code.ok()) {
+    RCUDA_DEBUG("compiled PTX is kept as the driver does it: %s", code.status().message().c_str());
+    code = CodeFolder();
+  }
   Result<LoadedDriver> driver = load_driver(settings.driver.get());
   if (!driver.ok()) return fail(daemon, driver.status());
   auto devices =
@@ -162,7 +168,8 @@ Status work(const Settings& settings, const Daemon& daemon, uint32_t base_number
   if (!send_report(daemon.reports, ready, Deadline::max()).ok()) return {};
   RCUDA_RETURN_IF_ERROR(
       wait_for_daemon(daemon.control, driver->table, **devices, settings.stop_timeout.get()));
-  return serve_session({settings, daemon.control, daemon.reports, **devices, *driver, fence});
+  return serve_session(
+      {settings, daemon.control, daemon.reports, **devices, *driver, fence, *code});
 }
 
 }  // namespace

@@ -126,10 +126,12 @@ Result<Socket> WorkerSession::encrypted(UniqueFd socket, uint32_t index) const {
                       Clock::now() + worker_.settings.handshake_timeout.milliseconds());
 }
 
-// Switches to the session's user. Opens the image folder first, because that user may not reach it.
+// Switches to the session's user. Opens the user's folders first, because that user may not reach
+// them.
 // Errors are sent to the client.
 Status WorkerSession::become_user() {
-  if (const std::string cache = cache_folder_of(worker_.settings); !cache.empty()) {
+  const std::string cache = cache_folder_of(worker_.settings);
+  if (!cache.empty()) {
     Result<UniqueFd> folder = open_image_folder(cache, grant_);
     if (folder.ok()) {
       image_folder_ = std::move(folder).value();
@@ -137,6 +139,9 @@ Status WorkerSession::become_user() {
       RCUDA_WARN("module images are not kept between sessions: %s",
                  folder.status().message().c_str());
     }
+  }
+  if (const Status kept = worker_.code.enter(cache, grant_); !kept.ok()) {
+    RCUDA_WARN("compiled PTX is not kept between sessions: %s", kept.message().c_str());
   }
   const bool logs = worker_.settings.call_filter.get() == kLogCalls;
   return isolate_worker(grant_, logs ? CallFilter::kLog : CallFilter::kRefuse);

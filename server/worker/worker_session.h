@@ -39,6 +39,7 @@
 #include "server/protocol/settings.h"
 #include "server/protocol/work_page.h"
 #include "server/protocol/worker_messages.h"
+#include "server/worker/code_folder.h"
 #include "server/worker/daemon_listener.h"
 #include "server/worker/device_set.h"
 
@@ -54,6 +55,7 @@ struct PreparedWorker {
   DeviceSet& devices;
   const LoadedDriver& driver;
   AddressFence& fence;
+  const CodeFolder& code;
 };
 
 // What the daemon sends for a session.

@@ -9,6 +9,7 @@ others can read.
 """
 
 import contextlib
+import itertools
 import os
 import stat
 import subprocess
@@ -185,7 +186,7 @@ class IsolationTest(unittest.TestCase):
             server = self.server(RCUDA_SERVER_IMAGE_CACHE=cache)
 
             def images(*path):
-                return {name for name in os.listdir(os.path.join(cache, *path)) if name != "users"}
+                return set(os.listdir(os.path.join(cache, *path))) - {"users", "ptx"}
             for user in (ADA, BOB, ADA):
                 self.assertEqual(self.run_program(server, user).returncode, 0, server.text())
             own = [images("users", str(user["user"])) for user in (ADA, BOB)]
@@ -194,8 +195,11 @@ class IsolationTest(unittest.TestCase):
             self.assertEqual(images(), set())
             self.assertEqual(self.run_program(server, dict(user=0)).returncode, 0)
             self.assertEqual(images(), own[0])  # root's
-            for user in (ADA, BOB):
-                path = os.path.join(cache, "users", str(user["user"]))
+            _, worker = self.session(server, ADA)
+            opened = [os.readlink(f"/proc/{worker}/fd/{number}") for number in os.listdir(f"/proc/{worker}/fd")]
+            self.assertIn(os.path.join(cache, "ptx", str(ADA["user"])), opened)
+            for user, kind in itertools.product((ADA, BOB), ("users", "ptx")):
+                path = os.path.join(cache, kind, str(user["user"]))
                 status = os.stat(path)
                 self.assertEqual((status.st_uid, stat.S_IMODE(status.st_mode)), (user["user"], 0o700))
                 # Not even its owner finds it: the folder above is closed.

@@ -3,7 +3,9 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
@@ -20,6 +22,7 @@
 
 #include "server/executor/images/image_cache.h"
 #include "server/protocol/session_grant.h"
+#include "server/worker/code_folder.h"
 #include "server/worker/image_folder.h"
 
 namespace rcuda::server {
@@ -245,6 +248,60 @@ TEST_F(ImageFolderTest, UsersWithoutANumberHereHaveFoldersByName) {
     ++folders;
   }
   EXPECT_EQ(folders, 1u) << "the daemon's own user needs none";
+}
+
+// Acts as a driver that keeps compiled code where the variable says, before and during a session.
+class CodeFolderTest : public ImageFolderTest {
+ protected:
+  CodeFolderTest() : own_(folder_ + "/own") {}
+
+  // The session of a user keeps a file of that name. 0: it is new; 1: it was there before.
+  int keep(const SessionGrant& grant, const std::string& cache, const std::string& name) {
+    return in_a_process([&] {
+      ::setenv("CUDA_CACHE_PATH", own_.c_str(), 1);
+      const Result<CodeFolder> code = CodeFolder::open();
+      if (!code.ok()) return 2;
+      const std::string path = std::string(std::getenv("CUDA_CACHE_PATH")) + "/" + name;
+      std::ofstream(path + ".started") << "a driver";
+      if (!code->enter(cache, grant).ok() || !isolate_worker(grant).ok()) return 3;
+      const bool there = std::ifstream(path).good();
+      std::ofstream file(path);
+      file << "code";
+      return !file.flush() ? 4 : there ? 1 : 0;
+    });
+  }
+
+  const std::string own_;
+};
+
+TEST_F(CodeFolderTest, EveryUserFindsItsCodeAgain) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  EXPECT_EQ(keep(grant_to(kUser), folder_, "index"), 0);
+  EXPECT_EQ(keep(grant_to(kUser), folder_, "index"), 1) << "the second session finds it";
+  EXPECT_EQ(keep(grant_to(kOther), folder_, "index"), 0) << "another user does not";
+  const std::string path = folder_ + "/ptx/" + std::to_string(kUser);
+  struct stat status;
+  ASSERT_EQ(::stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_uid, kUser);
+  EXPECT_EQ(status.st_mode & 0777, 0700u);
+  EXPECT_TRUE(std::filesystem::exists(path + "/index"));
+  EXPECT_FALSE(std::filesystem::exists(own_ + "/index"));
+  EXPECT_TRUE(std::filesystem::exists(own_ + "/index.started"));
+}
+
+TEST_F(CodeFolderTest, TheDaemonsOwnUserKeepsItWhereTheVariableSays) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root's workers change their user";
+  SessionGrant root = grant_to(0);
+  root.own_user = true;
+  EXPECT_EQ(keep(root, folder_, "index"), 0);
+  EXPECT_TRUE(std::filesystem::exists(own_ + "/index"));
+}
+
+TEST_F(CodeFolderTest, WithoutACacheOnlyTheDaemonsOwnUserKeepsCode) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  ::chmod(folder_.c_str(), 0777);
+  EXPECT_EQ(keep(grant_to(kUser), "", "index"), 4);
+  EXPECT_FALSE(std::filesystem::exists(own_ + "/index"));
 }
 
 }  // namespace
