@@ -3,7 +3,7 @@
 
     sessions.py --build FOLDER [--programs none,kernel,cublas,cufft,cusolver,torch] [--at-once 1,8,32]
                 [--transports shm,tcp] [--starts 20] [--budget SECONDS] [--driver nvidia] [--before FOLDER]
-                [--rested] [--server-user UID] [--under-way] [--old-kernel]
+                [--rested] [--pause SECONDS] [--server-user UID] [--users UID,UID] [--under-way] [--old-kernel]
 
 The programs are those of starts.cu, and PyTorch with one operation. A batch is as many processes as run
 at once; batches of all modes take turns until each mode has had --starts starts (five times as many of
@@ -12,8 +12,10 @@ batch, from its first start to its last exit, and native's time divided by it: a
 native. The spread is the slowest batch divided by the fastest, of the mode where it is largest.
 The servers keep images in a cache and hold as many idle workers as they do by default. Batches follow
 one another without a pause, so with few programs at once a figure also shows how fast new workers get
-ready. With --rested every batch waits until the servers are idle and have their idle workers.
+ready. With --rested every batch waits until the servers are idle and have their idle workers; with --pause
+it begins so long after the last one.
 The servers run as this process's user, which is root for what the packaged service does, or as --server-user.
+With --users (as root) the programs of a batch run as these users in turn, each with a home folder of its own.
 --under-way shows instead what a program that launches kernels all the time loses while others come and go
 in the same way, as many at once as --at-once says: its launches per second alone and beside them, --rounds
 times in turn, medians.
@@ -42,14 +44,14 @@ DEFAULT_POOL = 2
 H100 = {"SOFTGPU_INIT_MS": "320", "SOFTGPU_CONTEXT_MS": "105", "SOFTGPU_CONTEXT_END_MS": "60"}
 
 
-def start_server(build, driver, folder, name, user, wrapper=()):
+def start_server(build, driver, folder, name, user, users, wrapper=()):
     cache = os.path.join(folder, name)
     os.mkdir(cache)
     if user is not None:
         os.chmod(folder, 0o755)
         os.chown(cache, user, user)
     return Server(build, driver=driver, options=["--pool", str(DEFAULT_POOL)], user=user, wrapper=wrapper,
-                  environment={"RCUDA_SERVER_IMAGE_CACHE": cache})
+                  environment={"RCUDA_SERVER_IMAGE_CACHE": cache, "RCUDA_SERVER_USERS": users})
 
 
 def command_of(program, build):
@@ -58,11 +60,26 @@ def command_of(program, build):
     return [os.path.join(build, "bench/sessions/starts"), program]
 
 
-def batch(command, environment, at_once):
+def identities_of(users, folder):
+    """By user: what Popen() takes, and the home folder."""
+    identities = []
+    for uid in users:
+        home = os.path.join(folder, f"home-{uid}")
+        os.mkdir(home)
+        os.chown(home, uid, uid)
+        os.chmod(folder, 0o755)
+        identities.append((dict(user=uid, group=uid, extra_groups=[], cwd="/"), {"HOME": home}))
+    return identities or [({}, {})]
+
+
+def batch(command, environment, at_once, identities=(({}, {}),)):
     """Seconds from the first start to the last exit."""
     begin = time.perf_counter()
-    running = [subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-               for _ in range(at_once)]
+    running = []
+    for index in range(at_once):
+        identity, home = identities[index % len(identities)]
+        running.append(subprocess.Popen(command, env=dict(environment, **home), stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.PIPE, **identity))
     errors = [process.communicate(timeout=300)[1] for process in running]
     elapsed = time.perf_counter() - begin
     for process, error in zip(running, errors):
@@ -71,7 +88,7 @@ def batch(command, environment, at_once):
     return elapsed
 
 
-def measure(command, modes, at_once, starts, budget, before_each):
+def measure(command, modes, at_once, starts, budget, before_each, identities):
     """By mode: the times of its batches."""
     times = {mode: [] for mode in modes}
     begin = time.perf_counter()
@@ -80,7 +97,7 @@ def measure(command, modes, at_once, starts, budget, before_each):
         order = list(modes.items())
         for mode, environment in order if turn % 2 == 0 else reversed(order):
             before_each()
-            times[mode].append(batch(command, environment, at_once))
+            times[mode].append(batch(command, environment, at_once, identities))
         if time.perf_counter() - begin > budget:
             break
     return times
@@ -146,7 +163,9 @@ def main():
     parser.add_argument("--starts", type=int, default=20)
     parser.add_argument("--budget", type=float, default=1e9)
     parser.add_argument("--rested", action="store_true")
+    parser.add_argument("--pause", type=float, default=0)
     parser.add_argument("--server-user", type=int)
+    parser.add_argument("--users", type=lambda text: [int(uid) for uid in text.split(",")], default=[])
     parser.add_argument("--under-way", action="store_true")
     parser.add_argument("--old-kernel", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
@@ -159,19 +178,22 @@ def main():
     programs = (arguments.programs or usual).split(",")
     counts = [int(count) for count in arguments.at_once.split(",")]
     with tempfile.TemporaryDirectory() as folder:
-        servers = {"": (arguments.build, start_server(arguments.build, arguments.driver, folder, "now",
-                                                    arguments.server_user))}
+        users = ",".join(map(str, arguments.users))
+
+        def start(build, name, wrapper=()):
+            return build, start_server(build, arguments.driver, folder, name, arguments.server_user, users, wrapper)
+
+        servers = {"": start(arguments.build, "now")}
         if arguments.before:
-            server = start_server(arguments.before, arguments.driver, folder, "before", arguments.server_user)
-            servers[" before"] = (arguments.before, server)
+            servers[" before"] = start(arguments.before, "before")
         if arguments.old_kernel:
-            server = start_server(arguments.build, arguments.driver, folder, "old-kernel-images", arguments.server_user,
-                                  old_kernel(folder))
-            servers[" old kernel"] = (arguments.build, server)
+            servers[" old kernel"] = start(arguments.build, "old-kernel-images", old_kernel(folder))
         try:
             modes = modes_of(arguments, servers)
+            identities = identities_of(arguments.users, folder)
 
             def before_each():
+                time.sleep(arguments.pause)
                 for build, server in servers.values() if arguments.rested else ():
                     server.await_pool(build, DEFAULT_POOL)
 
@@ -186,10 +208,10 @@ def main():
             for program in programs:
                 command = command_of(program, arguments.build)
                 for environment in modes.values():
-                    batch(command, environment, 1)  # what only the first start of a program costs
+                    batch(command, environment, len(identities), identities)  # what only the first starts cost
                 for at_once in counts:
                     starts = arguments.starts * (5 if program in CHEAP else 1)
-                    times = measure(command, modes, at_once, starts, each, before_each)
+                    times = measure(command, modes, at_once, starts, each, before_each, identities)
                     print(row_of(program, at_once, times), flush=True)
         finally:
             for _, server in servers.values():
