@@ -3,7 +3,7 @@
 
     remote_vs_native.py --build FOLDER [--rounds 3] [--torch-rounds 1] [--transports shm,tcp] [--device 0]
                         [--before FOLDER] [--budget SECONDS] [--driver nvidia] [--managed | --small-mapped | --short |
-                        --copies] [--sockets 1,2,4] [--cores LIST] [--client-cores LIST] [--torch [PART ...]]
+                        --copies | --script NAME] [--sockets 1,2,4] [--cores LIST] [--client-cores LIST] [--torch [PART ...]]
 
 Starts an rcuda-server on this machine, runs bench/remote_vs_native/figures natively and over every
 transport in turn, and prints the median of each figure and its ratio to native: above 1 is better than
@@ -17,7 +17,8 @@ The transport "tls" is tcp with a token and encryption, as a client of another m
 the ratio to that build, and the largest ratio between two rounds of that build, which shows the noise.
 --managed runs bench/managed instead: managed memory by access pattern. --small-mapped runs small_mapped
 instead: a launch and its wait beside thousands of small mapped allocations. --short runs short_waits instead:
-the column "least" is what any forwarding over shared memory takes. --copies runs copies instead.
+the column "least" is what any forwarding over shared memory takes. --copies runs copies instead. --script runs a
+script of this folder: torch_copies.py or openmm_steps.py.
 --sockets adds plain sockets with so many streams to the rounds of --copies, and a table of the ratio to the number that
 is best at each size. With softgpu, "copy" is the same with the copy that softgpu makes of the received bytes.
 --cores binds the server, the clients and the sockets to processors, as in "0-3"; --client-cores the clients to others.
@@ -120,12 +121,12 @@ def run_rounds(environments, program, first, rounds, torch_rounds, torch_parts, 
         # Every second round has the reverse order, because a run may affect the next one.
         order = list(environments.items())
         for mode, environment in order if round_number % 2 == 0 else reversed(order):
+            # PyTorch counts devices by NVML, which knows this machine's GPUs, not the pool.
+            seen = environment if mode == "native" else dict(environment, CUDA_VISIBLE_DEVICES="0")
             figures = first_result([*program, "--first"], environment) if first else {}
             if program:
-                figures.update(measure(program, environment))
+                figures.update(measure(program, seen if program[-1].endswith(".py") else environment))
             if round_number < torch_rounds:
-                # PyTorch counts devices by NVML, which knows this machine's GPUs, not the pool.
-                seen = environment if mode == "native" else dict(environment, CUDA_VISIBLE_DEVICES="0")
                 figures.update(measure([sys.executable, os.path.join(HERE, "torch_figures.py"), *torch_parts], seen))
             for name, value in figures.items():
                 samples[mode].setdefault(name, []).append(value)
@@ -215,6 +216,7 @@ def main():
                          const="managed/small_mapped")
     instead.add_argument("--short", action="store_const", dest="program", const="remote_vs_native/short_waits")
     instead.add_argument("--copies", action="store_const", dest="program", const="remote_vs_native/copies")
+    instead.add_argument("--script", dest="program", metavar="NAME")
     parser.add_argument("--sockets", default="", help="numbers of streams, for --copies")
     parser.add_argument("--cores", help="processors, as for taskset")
     parser.add_argument("--client-cores", help="the clients' processors")
@@ -237,8 +239,11 @@ def main():
         for suffix, build in builds.items():
             environments[transport + suffix] = remote_environment(build, servers[suffix], transport,
                                                                   arguments.device, folder.name)
-    program = [*bound(arguments.client_cores or arguments.cores),
-               os.path.join(builds[""], "bench", arguments.program or "remote_vs_native/figures")]
+    program = [*bound(arguments.client_cores or arguments.cores)]
+    if arguments.program and arguments.program.endswith(".py"):
+        program += [sys.executable, os.path.join(HERE, arguments.program)]
+    else:
+        program.append(os.path.join(builds[""], "bench", arguments.program or "remote_vs_native/figures"))
     torch_rounds = 0 if arguments.program else arguments.torch_rounds
     if only_torch := arguments.torch is not None:
         program, torch_rounds = None, arguments.rounds
