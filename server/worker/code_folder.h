@@ -1,10 +1,10 @@
 // CodeFolder: where the driver of root's worker keeps the code that it compiles of PTX.
 //
 // NVIDIA's driver keeps it in the folder that CUDA_CACHE_PATH names, else in the home folder. A
-// worker of root starts its driver before it becomes its session's user, who can write to neither,
-// and then all PTX would be compiled again in each session. So the variable names a descriptor of
-// this process. Until the session begins it is open on the folder of the server's own user, and
-// then on that of the session's (image_folder.h).
+// worker of root starts its driver before it becomes its session's user. That user can write to
+// neither folder, so all PTX would be compiled again in each session. Therefore the variable names
+// a descriptor of this process. Until the session begins, it is open on the folder of the server's
+// own user, and then on the folder of the session's user (image_folder.h).
 //
 // Threads: the worker's main thread, before others run. Blocking: for the file system. Errors name
 // what is wrong; code is then kept as the driver does it by itself.

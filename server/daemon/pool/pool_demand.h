@@ -3,8 +3,9 @@
 //
 // Programs that start at once take the idle workers, and the rest of them wait until others have
 // started. If that happens, more programs will come at once soon, such as the next step of a job
-// with eight processes. So the pool grows to what came to it within a second (about what the start
-// of a worker takes), and shrinks again when that has not happened for a while.
+// with eight processes. So the pool grows to the number of clients that came within a second (the
+// start of two workers takes about as long), and shrinks again when as many have not come for a
+// while.
 //
 // The start of a worker holds the driver's locks for much of half a second. What a program under
 // way allocates, frees, copies, sorts or loads meanwhile takes up to twice as long, and programs do
@@ -34,13 +35,14 @@ class PoolDemand {
   PoolDemand(size_t least, size_t most, std::chrono::nanoseconds keep)
       : least_(least), most_(least ? std::max(least, most) : 0), keep_(keep) {}
 
-  // So many clients wait for a worker now.
+  // The number of clients that wait for a worker now.
   void waiting(size_t clients, Time now);
   // A client got a worker: the one that has waited longest, or one that did not wait.
   void taken(Time now);
   // The idle workers that are wanted.
   size_t idle(Time now) const;
-  // How many of these may be there before another one starts, beside so many young sessions.
+  // A worker may start for the pool while fewer than these are idle or starting. `young`: the
+  // number of young sessions.
   size_t due(size_t young, Time now) const {
     return young == 0 ? idle(now) : least_ - std::min(least_, young);
   }
