@@ -168,8 +168,11 @@ class Worker {
 
   void open(const std::string& strategy, std::unique_ptr<transport::Link> link) {
     Result<std::unique_ptr<server::CudaDeviceOps>> ops = server::CudaDeviceOps::create(
-        driver_.table, {{device_, context_}},
-        [](CUresult result) { die("a copy failed with " + std::to_string(result)); }, {}, &names_);
+        driver_.table,
+        {{{device_, context_}},
+         [](CUresult result) { die("a copy failed with " + std::to_string(result)); },
+         {},
+         &names_});
     if (!ops) die(ops.status().message());
     ops_ = std::move(*ops);
     p2p::EngineOptions engine_options;

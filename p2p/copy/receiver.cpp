@@ -12,8 +12,6 @@
 namespace rcuda::p2p {
 namespace {
 
-constexpr size_t kMostCopies = 1u << 16;
-
 Status disagreement(uint64_t copy, uint64_t theirs, uint64_t ours) {
   return {Code::kInvalidArgument, "the halves of peer copy " + std::to_string(copy) +
                                       " disagree: " + std::to_string(theirs) + " bytes sent, " +
@@ -29,51 +27,9 @@ void Receiver::close_mappings() {
   mappings_.clear();
 }
 
-Receiver::Incoming& Receiver::find_or_make(uint64_t id) {
-  awake_.insert(id);
-  Incoming& copy = copies_[id];
-  copy.id = id;
-  return copy;
-}
-
-// The state allows the event: messages of the peer are checked before.
-void Receiver::move(Incoming& copy, IncomingEvent event) {
-  const std::optional<IncomingState> next = after(copy.state, event);
-  assert(next);
-  if (!next || *next == copy.state) return;
-  RCUDA_DEBUG("peer copy %llu from peer %u: %s, then %s", static_cast<unsigned long long>(copy.id),
-              peer_, to_string(copy.state), to_string(*next));
-  copy.state = *next;
-}
-
-void Receiver::fail(Incoming& copy, const Status& why, IncomingEvent event) {
-  if (copy.failure.ok()) copy.failure = why;
-  move(copy, event);
-}
-
-// Whether a copy that the sender announces would be one too many.
-bool Receiver::is_full(uint64_t id) const {
-  return copies_.size() >= kMostCopies && !copies_.contains(id);
-}
-
 // The number of chunks that the sender has announced.
 uint64_t Receiver::announced(const Incoming& copy) {
   return copy.consumed + copy.landing.size() + copy.arrived.size();
-}
-
-void Receiver::add(PeerCopy request, StreamPlace place, const Status& failure) {
-  Incoming& copy = find_or_make(request.id);
-  if (copy.request) {
-    const Status status(Code::kInvalidArgument, "two peer copies with one id");
-    environment_.places.release(place, status);
-    if (request.done) request.done(status);
-    return;
-  }
-  copy.place = place;
-  copy.request = std::move(request);
-  move(copy, IncomingEvent::kCommand);
-  if (!failure.ok()) fail(copy, failure);
-  if (!lost_.ok()) fail(copy, lost_, IncomingEvent::kPeerLost);
 }
 
 Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
@@ -135,7 +91,7 @@ void Receiver::pop_arrived(Incoming& copy) {
 }
 
 // The sender asks for something other than chunks. It does so once, before any chunk.
-Result<Receiver::Incoming*> Receiver::begin_choice(uint64_t id, Choice choice) {
+Result<Incoming*> Receiver::begin_choice(uint64_t id, Choice choice) {
   if (is_full(id)) return Status(Code::kProtocol, "too many copies announced");
   Incoming& copy = find_or_make(id);
   if (copy.choice != Choice::kNone || is_aborted(copy.state)) {
@@ -495,14 +451,12 @@ Status Receiver::report_consumed(Incoming& copy, PeerLink& link, uint64_t chunks
 }
 
 void Receiver::finish(Incoming& copy, PeerLink* link, const Status& status) {
-  copy.finished = true;
   if (copy.target != transport::RegionId::kNone && link) (void)link->link->unexpose(copy.target);
   if (copy.mapped) {
     const auto mapping = mappings_.find({copy.request->device, *copy.mapped});
     if (mapping != mappings_.end()) --mapping->second.uses;
   }
-  environment_.places.release(copy.place, copy.request->reports ? status : Status());
-  if (copy.request->done) copy.request->done(status);
+  report(copy, status);
 }
 
 Status Receiver::close_forgotten(PeerLink* link, bool& moved) {
@@ -539,20 +493,6 @@ void Receiver::lose(const Status& why) {
     while (!copy.arrived.empty()) pop_arrived(copy);
     awake_.insert(id);
   }
-}
-
-bool Receiver::uses(DeviceAddress base, uint64_t bytes) const {
-  return std::any_of(copies_.begin(), copies_.end(), [=](const auto& entry) {
-    const Incoming& copy = entry.second;
-    return copy.request && !copy.finished && copy.request->memory.overlaps(base, bytes);
-  });
-}
-
-bool Receiver::polling() const {
-  return std::any_of(awake_.begin(), awake_.end(), [this](uint64_t id) {
-    const Incoming& copy = copies_.at(id);
-    return copy.state == IncomingState::kWaiting && copy.place != StreamPlace::kNone;
-  });
 }
 
 }  // namespace rcuda::p2p

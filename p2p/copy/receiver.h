@@ -14,22 +14,60 @@
 #include <deque>
 #include <map>
 #include <optional>
-#include <set>
 #include <utility>
 
+#include "p2p/copy/half.h"
 #include "p2p/copy/incoming_state.h"
 #include "p2p/link/environment.h"
 #include "p2p/link/peer_link.h"
 
 namespace rcuda::p2p {
 
-class Receiver {
+// One incoming copy.
+struct Incoming {
+  using Handle = std::array<std::byte, ExportedMemory::kHandleBytes>;
+
+  struct Landing {
+    Lane lane = Lane::kIn;
+    Ticket ticket = 0;
+    uint64_t bytes = 0;
+    bool slot_wanted = false;
+  };
+
+  // How the sender has begun. Want and Pull are requests; with the answer, or a refusal of the
+  // Pull, chunks follow.
+  enum class Choice : uint8_t { kNone, kWant, kPull, kChunks };
+
+  uint64_t id = 0;
+  std::optional<PeerCopy> request;  // none: the peer's half came first
+  StreamPlace place = StreamPlace::kNone;
+  IncomingState state = IncomingState::kAnnounced;
+  Status failure;         // the first error; set when fails(state)
+  bool finished = false;  // the client's half is over; only the sender's end is missing
+  Choice choice = Choice::kNone;
+  PullMessage pull;                                         // kPull
+  std::optional<Handle> mapped;                             // kPull: the mapping in use
+  transport::RegionId target = transport::RegionId::kNone;  // the destination, if registered
+  std::deque<ChunkMessage> arrived;                         // announced; not yet being copied in
+  std::deque<Landing> landing;
+  uint64_t next = 0;         // packed offset of the next chunk to be announced
+  uint64_t landed = 0;       // bytes at their destination
+  uint64_t chunk_bytes = 0;  // of the largest chunk so far
+  uint64_t consumed = 0;     // chunks that have landed or are dropped
+  uint64_t reported = 0;     // of these, chunks that the sender knows of
+  bool slot_wanted = false;  // the sender waits for the slot of a landed chunk
+  uint64_t sent = 0;         // aborted: chunks that have arrived or are in flight
+};
+
+class Receiver : public Half<Incoming, IncomingEvent> {
  public:
-  Receiver(Environment& environment, PeerId peer) : environment_(environment), peer_(peer) {}
+  Receiver(Environment& environment, PeerId peer) : Half(environment, peer) {}
   ~Receiver() { close_mappings(); }
 
   // `failure`: the copy could not take its place in the stream; it ends with this error.
-  void add(PeerCopy copy, StreamPlace place, const Status& failure);
+  void add(PeerCopy copy, StreamPlace place, const Status& failure) {
+    (void)add_half(std::move(copy), place, failure);
+  }
 
   // Messages of the peer. kProtocol if a message is impossible in the current state.
   Status on_chunk(const ChunkMessage& message, const PeerLink& link);
@@ -45,45 +83,11 @@ class Receiver {
   void lose(const Status& why);
   // In a pause: unmaps the memory of a lost peer. No copies are left then.
   void close_mappings();
-  bool empty() const { return copies_.empty(); }
-  bool uses(DeviceAddress base, uint64_t bytes) const;
-  bool polling() const;
 
  private:
-  using Handle = std::array<std::byte, ExportedMemory::kHandleBytes>;
-
-  struct Landing {
-    Lane lane = Lane::kIn;
-    Ticket ticket = 0;
-    uint64_t bytes = 0;
-    bool slot_wanted = false;
-  };
-
-  // How the sender has begun. Want and Pull are requests; with the answer, or a refusal of the
-  // Pull, chunks follow.
-  enum class Choice : uint8_t { kNone, kWant, kPull, kChunks };
-
-  struct Incoming {
-    uint64_t id = 0;
-    std::optional<PeerCopy> request;  // none: the peer's half came first
-    StreamPlace place = StreamPlace::kNone;
-    IncomingState state = IncomingState::kAnnounced;
-    Status failure;         // the first error; set when fails(state)
-    bool finished = false;  // the client's half is over; only the sender's end is missing
-    Choice choice = Choice::kNone;
-    PullMessage pull;                                         // kPull
-    std::optional<Handle> mapped;                             // kPull: the mapping in use
-    transport::RegionId target = transport::RegionId::kNone;  // the destination, if registered
-    std::deque<ChunkMessage> arrived;                         // announced; not yet being copied in
-    std::deque<Landing> landing;
-    uint64_t next = 0;         // packed offset of the next chunk to be announced
-    uint64_t landed = 0;       // bytes at their destination
-    uint64_t chunk_bytes = 0;  // of the largest chunk so far
-    uint64_t consumed = 0;     // chunks that have landed or are dropped
-    uint64_t reported = 0;     // of these, chunks that the sender knows of
-    bool slot_wanted = false;  // the sender waits for the slot of a landed chunk
-    uint64_t sent = 0;         // aborted: chunks that have arrived or are in flight
-  };
+  using Choice = Incoming::Choice;
+  using Handle = Incoming::Handle;
+  using Landing = Incoming::Landing;
 
   struct PeerMapping {
     MappedMemory memory;
@@ -91,10 +95,6 @@ class Receiver {
     std::optional<uint64_t> forget_request;  // close when unused, then send Forgotten
   };
 
-  Incoming& find_or_make(uint64_t id);  // also wakes it
-  void move(Incoming& copy, IncomingEvent event);
-  void fail(Incoming& copy, const Status& why, IncomingEvent event = IncomingEvent::kFailure);
-  bool is_full(uint64_t id) const;
   Result<Incoming*> begin_choice(uint64_t id, Choice choice);
   static uint64_t announced(const Incoming& copy);
   static bool is_over(const Incoming& copy);
@@ -119,14 +119,9 @@ class Receiver {
   Status close_forgotten(PeerLink* link, bool& moved);
   void finish(Incoming& copy, PeerLink* link, const Status& status);
 
-  Environment& environment_;
-  const PeerId peer_;
-  std::map<uint64_t, Incoming> copies_;
-  uint64_t arrived_ = 0;      // size of Incoming::arrived of all copies
-  std::set<uint64_t> awake_;  // those of copies_ that are not dormant, in the same order
+  uint64_t arrived_ = 0;  // size of Incoming::arrived of all copies
   std::map<std::pair<int, Handle>, PeerMapping> mappings_;
   std::deque<uint64_t> forgotten_;  // requests that must be answered
-  Status lost_;
 };
 
 }  // namespace rcuda::p2p

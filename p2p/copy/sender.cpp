@@ -12,10 +12,6 @@
 namespace rcuda::p2p {
 namespace {
 
-// The most copies that the peer may announce before this side's halves come. A session that reaches
-// this number has lost its client's commands.
-constexpr size_t kMostCopies = 1u << 16;
-
 Status unknown_copy(const char* what, uint64_t copy) {
   return {Code::kProtocol,
           std::string(what) + " for copy " + std::to_string(copy) + ", which is not under way"};
@@ -23,50 +19,16 @@ Status unknown_copy(const char* what, uint64_t copy) {
 
 }  // namespace
 
-Sender::Outgoing& Sender::find_or_make(uint64_t id) {
-  awake_.insert(id);
-  Outgoing& copy = copies_[id];
-  copy.id = id;
-  return copy;
-}
-
-// The state allows the event: messages of the peer are checked before.
-void Sender::move(Outgoing& copy, CopyEvent event) {
-  const std::optional<CopyState> next = after(copy.state, event);
-  assert(next);
-  if (!next || *next == copy.state) return;
-  RCUDA_DEBUG("peer copy %llu to peer %u: %s, then %s", static_cast<unsigned long long>(copy.id),
-              peer_, to_string(copy.state), to_string(*next));
-  copy.state = *next;
-}
-
-void Sender::fail(Outgoing& copy, const Status& why, CopyEvent event) {
-  if (copy.failure.ok()) copy.failure = why;
-  move(copy, event);
-}
-
 void Sender::add(PeerCopy request, StreamPlace place, uint64_t before, const Status& failure) {
-  Outgoing& copy = find_or_make(request.id);
-  if (copy.request) {
-    // An error of the client. The first of the two copies continues.
-    const Status status(Code::kInvalidArgument, "two peer copies with one id");
-    environment_.places.release(place, status);
-    if (request.done) request.done(status);
-    return;
+  const uint64_t bytes = request.memory.bytes();
+  if (Outgoing* const copy = add_half(std::move(request), place, failure)) {
+    copy->total = bytes;
+    copy->before = before;
   }
-  copy.total = request.memory.bytes();
-  copy.place = place;
-  copy.before = before;
-  copy.request = std::move(request);
-  move(copy, CopyEvent::kCommand);
-  if (!failure.ok()) fail(copy, failure);
-  if (!lost_.ok()) fail(copy, lost_, CopyEvent::kPeerLost);
 }
 
 Status Sender::on_ready(const ReadyMessage& message) {
-  if (copies_.size() >= kMostCopies && !copies_.contains(message.copy)) {
-    return {Code::kProtocol, "too many copies announced"};
-  }
+  if (is_full(message.copy)) return {Code::kProtocol, "too many copies announced"};
   find_or_make(message.copy).peer_ready = true;
   return {};
 }
@@ -416,8 +378,7 @@ void Sender::finish(Outgoing& copy, PeerLink* link, const Status& status) {
   if (status.ok() && copy.plan && environment_.options.on_sent) {
     environment_.options.on_sent(*copy.plan);
   }
-  environment_.places.release(copy.place, copy.request->reports ? status : Status());
-  if (copy.request->done) copy.request->done(status);
+  report(copy, status);
 }
 
 void Sender::lose(const Status& why) {
@@ -426,19 +387,6 @@ void Sender::lose(const Status& why) {
     fail(copy, why, CopyEvent::kPeerLost);
     awake_.insert(id);
   }
-}
-
-bool Sender::uses(DeviceAddress base, uint64_t bytes) const {
-  return std::any_of(copies_.begin(), copies_.end(), [=](const auto& entry) {
-    return entry.second.request && entry.second.request->memory.overlaps(base, bytes);
-  });
-}
-
-bool Sender::polling() const {
-  return std::any_of(awake_.begin(), awake_.end(), [this](uint64_t id) {
-    const Outgoing& copy = copies_.at(id);
-    return copy.state == CopyState::kWaiting && copy.place != StreamPlace::kNone;
-  });
 }
 
 }  // namespace rcuda::p2p

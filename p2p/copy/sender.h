@@ -14,49 +14,18 @@
 
 #include <cstdint>
 #include <deque>
-#include <map>
-#include <memory>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "p2p/copy/copy_state.h"
+#include "p2p/copy/half.h"
 #include "p2p/link/environment.h"
 #include "p2p/link/peer_link.h"
 
 namespace rcuda::p2p {
 
-class Sender {
- public:
-  Sender(Environment& environment, PeerId peer) : environment_(environment), peer_(peer) {}
-
-  // `before`: see Peer::add. `failure`: the copy could not take its place in the stream; it ends
-  // with this error.
-  void add(PeerCopy copy, StreamPlace place, uint64_t before, const Status& failure);
-
-  // Messages of the peer. kProtocol if a message is impossible in the current state.
-  Status on_ready(const ReadyMessage& message);
-  Status on_consumed(const ConsumedMessage& message);
-  Status on_target(const TargetMessage& message, PeerLink& link);
-  Status on_done(const EndMessage& message);
-
-  // Advances every copy as far as possible. Returns true if something happened. Errors are those of
-  // the mailbox.
-  Result<bool> advance(PeerLink* link);
-  // Starts at most one chunk, of the copy whose turn it is. Returns true if it did something.
-  bool start_chunk(PeerLink& link);
-  void transferred(const Transfer& transfer);
-
-  // The peer is lost: every copy ends with `why` when its own transfers have ended.
-  void lose(const Status& why);
-  bool empty() const { return copies_.empty(); }
-  bool uses(DeviceAddress base, uint64_t bytes) const;
-  // Whether every copy has sent everything and only waits for Done.
-  bool resting() const { return copies_.size() == ending_; }
-  // Whether a copy waits for a stream's progress, which must be polled.
-  bool polling() const;
-
- private:
+// One outgoing copy.
+struct Outgoing {
   // kSent: the bytes have arrived, or are in flight with an immediate. kKept: they will not be
   // sent.
   enum class Stage : uint8_t { kCopyingOut, kTransferring, kSent, kKept };
@@ -89,34 +58,60 @@ class Sender {
     uint32_t* counter_ = nullptr;
   };
 
-  struct Outgoing {
-    uint64_t id = 0;
-    std::optional<PeerCopy> request;  // none: the peer's half came first
-    StreamPlace place = StreamPlace::kNone;
-    uint64_t before = 0;  // the copy directly before it in the stream, if to the same peer
-    uint64_t after = 0;   // the same copy if the two overlap: its chunks come first
-    uint64_t behind = 0;  // the copy that sleeps until this one begins
-    CopyState state = CopyState::kAnnounced;
-    Status failure;            // the first error; set when fails(state)
-    bool peer_ready = false;   // Ready has come; it may come in any state
-    std::optional<Plan> plan;  // from kPlanned on; earlier if the copy may overlap
-    Path* path = nullptr;
-    std::optional<Path> direct;
-    ExportedMemory exported;                                   // ipc: the source
-    transport::RegionId exposed = transport::RegionId::kNone;  // the source, if registered
-    uint64_t total = 0;
-    uint64_t next = 0;          // packed bytes started so far
-    std::deque<Chunk> flight;   // chunks [gone, gone + size)
-    uint64_t gone = 0;          // chunks that are consumed and whose transfers have ended
-    uint64_t consumed = 0;      // chunks, as reported by the receiver
-    Count running;              // in Environment::running_copies, while it runs
-    Count ending, ending_here;  // in ending_copies and ending_, once it has sent everything
-    transport::Company company = transport::Company::kMany;
-  };
+  uint64_t id = 0;
+  std::optional<PeerCopy> request;  // none: the peer's half came first
+  StreamPlace place = StreamPlace::kNone;
+  uint64_t before = 0;  // the copy directly before it in the stream, if to the same peer
+  uint64_t after = 0;   // the same copy if the two overlap: its chunks come first
+  uint64_t behind = 0;  // the copy that sleeps until this one begins
+  CopyState state = CopyState::kAnnounced;
+  bool finished = false;     // the program knows of the end
+  Status failure;            // the first error; set when fails(state)
+  bool peer_ready = false;   // Ready has come; it may come in any state
+  std::optional<Plan> plan;  // from kPlanned on; earlier if the copy may overlap
+  Path* path = nullptr;
+  std::optional<Path> direct;
+  ExportedMemory exported;                                   // ipc: the source
+  transport::RegionId exposed = transport::RegionId::kNone;  // the source, if registered
+  uint64_t total = 0;
+  uint64_t next = 0;          // packed bytes started so far
+  std::deque<Chunk> flight;   // chunks [gone, gone + size)
+  uint64_t gone = 0;          // chunks that are consumed and whose transfers have ended
+  uint64_t consumed = 0;      // chunks, as reported by the receiver
+  Count running;              // in Environment::running_copies, while it runs
+  Count ending, ending_here;  // in ending_copies and ending_, once it has sent everything
+  transport::Company company = transport::Company::kMany;
+};
 
-  Outgoing& find_or_make(uint64_t id);
-  void move(Outgoing& copy, CopyEvent event);
-  void fail(Outgoing& copy, const Status& why, CopyEvent event = CopyEvent::kFailure);
+class Sender : public Half<Outgoing, CopyEvent> {
+ public:
+  Sender(Environment& environment, PeerId peer) : Half(environment, peer) {}
+  ~Sender() { copies_.clear(); }  // they count in ending_
+
+  // `before`: see Peer::add. `failure`: the copy could not take its place in the stream; it ends
+  // with this error.
+  void add(PeerCopy copy, StreamPlace place, uint64_t before, const Status& failure);
+
+  // Messages of the peer. kProtocol if a message is impossible in the current state.
+  Status on_ready(const ReadyMessage& message);
+  Status on_consumed(const ConsumedMessage& message);
+  Status on_target(const TargetMessage& message, PeerLink& link);
+  Status on_done(const EndMessage& message);
+
+  // Advances every copy as far as possible. Returns true if something happened. Errors are those of
+  // the mailbox.
+  Result<bool> advance(PeerLink* link);
+  // Starts at most one chunk, of the copy whose turn it is. Returns true if it did something.
+  bool start_chunk(PeerLink& link);
+  void transferred(const Transfer& transfer);
+
+  // The peer is lost: every copy ends with `why` when its own transfers have ended.
+  void lose(const Status& why);
+
+ private:
+  using Chunk = Outgoing::Chunk;
+  using Stage = Outgoing::Stage;
+
   Status advance(Outgoing& copy, PeerLink* link, bool& moved);
   Status begin(Outgoing& copy, PeerLink& link, bool& moved);
   Result<bool> end(Outgoing& copy, PeerLink* link, bool& moved);
@@ -147,16 +142,8 @@ class Sender {
   static void release_consumed(Outgoing& copy);
   void finish(Outgoing& copy, PeerLink* link, const Status& status);
 
-  Environment& environment_;
-  const PeerId peer_;
   uint32_t ending_ = 0;  // the number of copies that have sent everything
-  std::map<uint64_t, Outgoing> copies_;
-  // The copies that may advance without a message of the peer. A program may have queued hundreds
-  // in one stream, and if one of them waits, all later ones do. The peer may also have sent Ready
-  // for as many copies before this side's halves come.
-  std::set<uint64_t> awake_;
-  uint64_t turn_ = 0;  // the copy that started the last chunk; the next copy has the next turn
-  Status lost_;
+  uint64_t turn_ = 0;    // the copy that started the last chunk; the next copy has the next turn
 };
 
 }  // namespace rcuda::p2p

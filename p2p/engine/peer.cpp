@@ -12,11 +12,6 @@ namespace rcuda::p2p {
 namespace {
 
 constexpr size_t kMostEarlySignals = 1u << 16;
-// A plan takes up to a tenth of a millisecond. If no copy has been in progress for kPauseUs, making
-// a plan delays no copy. A program that copies in a loop gives no such pause; it waits for plans at
-// most a twentieth of its time.
-constexpr double kPauseUs = 50;
-constexpr double kPlanningShare = 20;
 
 // Passes the frame, as a message of this type, to a member function.
 template <typename Receiver, typename Message, typename... More>
@@ -320,27 +315,8 @@ Status Peer::advance_link(bool& moved) {
         RCUDA_RETURN_IF_ERROR(send_legs());
       }
     }
-    const double now_us = environment_.now_us();
-    const bool resting = sender_.resting() && receiver_.empty();
-    if (!sender_.empty() || !receiver_.empty()) copied_us_ = now_us;
-    if (resting && !measuring() && (now_us - copied_us_ > kPauseUs || now_us >= plan_again_us_)) {
-      moved |= prepare_plan();
-      const double end_us = environment_.now_us();
-      plan_again_us_ = end_us + kPlanningShare * (end_us - now_us);
-    }
   }
   return {};
-}
-
-bool Peer::prepare_plan() {
-  for (size_t own = 0; own < environment_.devices.size(); ++own) {
-    for (uint32_t theirs = 0; theirs < link_->offer.device_count; ++theirs) {
-      if (link_->planner(static_cast<int>(own), static_cast<int>(theirs)).prepare_one()) {
-        return true;
-      }
-    }
-  }
-  return false;
 }
 
 bool Peer::advance() {

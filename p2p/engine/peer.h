@@ -109,7 +109,6 @@ class Peer {
   Status send_leg(ReportedLeg which, int device, int peer_device, const LegModel& leg);
   Status send_legs();
   Status advance_link(bool& moved);
-  bool prepare_plan();
   void end_signals();
 
   Environment& environment_;
@@ -123,8 +122,6 @@ class Peer {
   // is first requested, so a session with many servers measures only the legs that it uses.
   bool measure_ = false;
   Status lost_;
-  double copied_us_ = 0;       // when a copy was last in progress
-  double plan_again_us_ = 0;   // when the next plan may be made although copies keep coming
   Lanes::Moment last_copies_;  // taken when the peer was lost
 
   SessionToken token_{};

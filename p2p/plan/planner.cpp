@@ -100,7 +100,6 @@ Planner::Planner(PlannerOptions options, Capabilities capabilities, PairModel mo
 void Planner::set_model(PairModel model) {
   model_ = std::move(model);
   cache_.clear();
-  prepared_ = 0;
 }
 
 Prediction Planner::predict_plan(const Plan& plan, uint64_t bytes) const {
@@ -255,20 +254,6 @@ std::string Planner::table(uint64_t bytes) {
     text += "\n";
   }
   return text;
-}
-
-bool Planner::prepare_one() {
-  constexpr uint64_t kLargestPrepared = uint64_t{1} << 30;
-  if (!options_.automatic()) return false;
-  // The smallest size of a class. Classes below 4 are sizes in bytes, the others are quarters of
-  // octaves.
-  const unsigned octave = prepared_ / 4;
-  const uint64_t bytes = prepared_ < 4 ? prepared_ : (uint64_t{4} + prepared_ % 4) << octave >> 2;
-  if (bytes > kLargestPrepared) return false;
-  ++prepared_;
-  if (prepared_ >= 4 && octave < 2) return true;  // these classes have no sizes
-  (void)plan(bytes, true);
-  return true;
 }
 
 }  // namespace rcuda::p2p

@@ -141,7 +141,7 @@ Status SessionLoop::serve() {
     }
     if (services_.jobs.run() || scheduler_.run_freed()) worked = true;
     if (services_.completions.poll()) worked = true;
-    if (services_.fetches_behind.poll()) worked = true;
+    if (services_.mirrors.fetch_after_waits()) worked = true;
     services_.region_puts.flush();
     if (device_trace_) [[unlikely]]
       device_trace_->poll(&trace_);
@@ -257,7 +257,7 @@ Status SessionLoop::idle() {
   if (std::exchange(copied_, copying) && !copying) last_activity_ = now;
   const auto quiet = now - last_activity_;
   const bool polls =
-      !services_.completions.empty() || !services_.fetches_behind.empty() || scheduler_.crowded();
+      !services_.completions.empty() || services_.mirrors.any_after_waits() || scheduler_.crowded();
   if (quiet < (polls || copying ? kSpinsForCompletions * options_.spin : options_.spin)) {
     options_.yields&& quiet >= options_.spin ? std::this_thread::yield() : cpu_pause();
     return {};

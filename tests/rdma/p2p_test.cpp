@@ -112,7 +112,7 @@ class VerbsCopy : public ::testing::TestWithParam<Case> {
       ASSERT_EQ(driver().cuMemAlloc_v2(&side.elsewhere, 4096), CUDA_SUCCESS);
       ASSERT_EQ(driver().cuMemsetD8_v2(side.elsewhere, 0, 4096), CUDA_SUCCESS);
       auto ops =
-          CudaDeviceOps::create(driver(), {{i, side.context}}, [this](CUresult) { ++errors_; });
+          CudaDeviceOps::create(driver(), {{{i, side.context}}, [this](CUresult) { ++errors_; }});
       ASSERT_TRUE(ops.ok()) << ops.status().message();
       side.ops = *std::move(ops);
       ASSERT_EQ(driver().cuMemGetInfo_v2(&free_at_start_[i], &total), CUDA_SUCCESS);

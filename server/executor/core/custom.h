@@ -12,10 +12,11 @@
 //
 // Executor thread only. No handler waits for a GPU. These wait for something else, and so does the
 // session meanwhile:
-//   HostUnexpose           until the Link has read what it still sends from the memory (at most 4 MB)
-//   PeerCopy, PeerSignal   the first one of a session: a round trip to the client; then, if copies to
-//                          the client are under way and the stream cannot wait for them, until these
-//                          have arrived, a second at most (Transfers::begin_acknowledging())
+//   HostUnexpose           until the Link has read what it still sends from the memory (at most 4
+//   MB) PeerCopy, PeerSignal   the first one of a session: a round trip to the client; then, if
+//   copies to
+//                          the client are under way and the stream cannot wait for them, until
+//                          these have arrived, a second at most (Transfers::begin_acknowledging())
 //   the first use of an    until copies to the client that are under way have arrived, a second at
 //   exported name          most (RegionPuts::await_marks()), with the lock of the names held
 //   HostExpose, Copy with  for the registration of memory with the adapter (about 15 ms for 256 MB)

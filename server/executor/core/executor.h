@@ -38,7 +38,6 @@
 #include "server/executor/images/image_store.h"
 #include "server/executor/images/link_states.h"
 #include "server/executor/metering/metered_driver.h"
-#include "server/executor/mirrors/fetches_behind.h"
 #include "server/executor/mirrors/mirrors.h"
 #include "server/executor/objects/device_resources.h"
 #include "server/executor/objects/objects.h"
@@ -86,7 +85,6 @@ class Executor {
   HostMemory host_memory;
   const std::shared_ptr<RegionPuts> region_puts;  // streams' work has shares
   Mirrors mirrors;
-  FetchesBehind fetches_behind;
   GraphKeeper graph_keeper;
   const std::shared_ptr<ArrivalGates> arrival_gates;  // streams' work has shares
   HostCallbacks host_callbacks;

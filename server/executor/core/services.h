@@ -24,7 +24,6 @@ class DeviceOutput;
 class DeviceResources;
 class DeviceWaits;
 class ExportedNames;
-class FetchesBehind;
 class GpuDirect;
 class GraphCopies;
 class GraphKeeper;
@@ -62,7 +61,7 @@ struct LoopServices {
   DeviceWaits& device_waits;
   transport::Arrivals& arrivals;
   RegionPuts& region_puts;
-  FetchesBehind& fetches_behind;
+  Mirrors& mirrors;
   GpuDirect& gpu_direct;
   Transfers& transfers;
   CopyPace& pace;
@@ -128,7 +127,6 @@ struct MemoryServices {
   PoolFrees& pool_frees;
   HostMemory& host_memory;
   Mirrors& mirrors;
-  FetchesBehind& fetches_behind;
   RegionPuts& region_puts;
   ExportedNames& names;
   MemoryOrigins& origins;

@@ -11,7 +11,6 @@
 #include "server/executor/core/custom.h"
 #include "server/executor/host_memory/host_memory.h"
 #include "server/executor/host_memory/region_puts.h"
-#include "server/executor/mirrors/fetches_behind.h"
 #include "server/executor/mirrors/mirrors.h"
 #include "server/executor/streams/pool_frees.h"
 
@@ -56,8 +55,8 @@ HandlerResult mirror_news(MemoryServices& services, const Command& command,
   }
   std::vector<wire::MirrorKnown> asked(body.count);
   if (!asked.empty()) std::memcpy(asked.data(), bytes.data(), bytes.size());
-  return services.fetches_behind.add_news({body.word_behind, body.sequence_behind},
-                                          std::move(asked), command.target);
+  return services.mirrors.news_after({body.word_behind, body.sequence_behind}, std::move(asked),
+                                     command.target);
 }
 
 HandlerResult mirror_patch(MemoryServices& services, const Command& command,

@@ -24,7 +24,6 @@ void ArrivalGates::Gate::open(uint32_t parts) {
 
 ArrivalGates::ArrivalGates(const api::DriverTable& driver, std::span<std::byte> words)
     : driver_(driver), words_(reinterpret_cast<uint32_t*>(words.data())) {
-  std::ranges::fill(words, std::byte{0});
   for (size_t place = words.size() / sizeof(uint32_t); place-- > 0;) {
     free_.push_back(static_cast<uint32_t>(place));
   }

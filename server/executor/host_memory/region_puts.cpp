@@ -19,7 +19,6 @@ RegionPuts::RegionPuts(const api::DriverTable& driver, transport::Link& link, An
       marks_(reinterpret_cast<uint32_t*>(marks.data())),
       acknowledges_(!link.traits().has_region_puts) {
   if (acknowledges_) return;
-  std::ranges::fill(marks, std::byte{0});
   for (size_t place = marks.size() / sizeof(uint32_t); place-- > 0;) {
     free_places_.push_back(static_cast<uint32_t>(place));
   }

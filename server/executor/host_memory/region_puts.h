@@ -54,7 +54,7 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   // waits for them, 0.4 ms at 10 GB/s and 34 ms at 1 Gb/s.
   static constexpr size_t kMostInOrder = 4u << 20;
 
-  // `marks`: page-locked memory that the GPUs can write; copies beyond one per word take the other
+  // `marks`: page-locked zeros that the GPUs can write; copies beyond one per word take the other
   // way. The references are not used after end().
   RegionPuts(const api::DriverTable& driver, transport::Link& link, Answers& answers,
              Completions& completions, const ExportedNames& names, std::span<std::byte> marks);

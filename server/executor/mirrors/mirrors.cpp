@@ -27,7 +27,7 @@ struct Mirrors::Loan::Sent {
   std::vector<std::byte> bytes;  // those of the mirror, then a wire::MirrorLoan
 };
 
-Mirrors::~Mirrors() = default;
+Mirrors::~Mirrors() { answers_.before_waits_end({}); }
 
 bool Mirrors::is_on_host(const wire::MirrorBody& body) const {
   if (host_memory_.find(body.address, body.bytes)) return true;

@@ -48,7 +48,9 @@ class Mirrors {
         answers_(answers),
         completions_(completions),
         host_memory_(host_memory),
-        digest_memory_(digest_memory) {}
+        digest_memory_(digest_memory) {
+    answers.before_waits_end([this](WordSignal signal) { answer_before(signal); });
+  }
   ~Mirrors();
 
   // Replies with a wire::MirrorReply.
@@ -66,11 +68,17 @@ class Mirrors {
   bool any() const;
   // Sends the bytes to the client, and replies with a wire::MirrorState when they have arrived.
   HandlerResult fetch(uint64_t address, const ReplyTarget& target);
-  // The same, with the bytes in the reply behind that. After an error nothing is replied.
-  CUresult fetch_into_reply(uint64_t address, const ReplyTarget& target);
-  // Replies, for each of these mirrors, with a wire::MirrorNewsHead and the bytes that the client
-  // lacks.
-  void news(std::span<const wire::MirrorKnown> asked, const ReplyTarget& target);
+  // Fetches that the client asks for together with a wait, which its completion word names: so both
+  // are one round trip. They are made once the word is signalled. fetch_after() is made in the
+  // current context, and replies with the bytes behind the wire::MirrorState; news_after(), for
+  // each of these mirrors, with a wire::MirrorNewsHead and the bytes that the client lacks.
+  // CUDA_ERROR_OUT_OF_MEMORY: more are asked for than a client has reply slots.
+  HandlerResult fetch_after(const wire::MirrorFetchBehindBody& body, const ReplyTarget& target);
+  HandlerResult news_after(WordSignal wait, std::vector<wire::MirrorKnown> news,
+                           const ReplyTarget& target);
+  // Makes those whose word has been signalled. Returns whether there were any.
+  bool fetch_after_waits();
+  bool any_after_waits() const { return !asked_.empty(); }
   // Replies with a wire::MirrorState and the blocks that differ from what the client has, when the
   // GPU has looked for them.
   HandlerResult changes(uint64_t address, const ReplyTarget& target);
@@ -132,6 +140,21 @@ class Mirrors {
     };
     std::deque<Patch> patches_while_lent RCUDA_GUARDED_BY(mutex);  // the last ones
   };
+  struct Asked {  // with a wait
+    uint64_t address = 0;
+    WordSignal wait;
+    wire::ObjectId context = 0;
+    ReplyTarget target;
+    std::vector<wire::MirrorKnown> news;  // empty: all bytes of the mirror at `address`
+  };
+  HandlerResult add(Asked asked);
+  template <typename Due>
+  bool make_all(const Due& is_due);
+  void make(const Asked& asked);
+  void answer_before(WordSignal signal);
+  // As fetch(), with the bytes in the reply. After an error nothing is replied.
+  CUresult fetch_into_reply(uint64_t address, const ReplyTarget& target);
+  void news(std::span<const wire::MirrorKnown> asked, const ReplyTarget& target);
   void end(Mirror& mirror);
   template <typename Ends>
   void end_if(const Ends& ends);
@@ -161,6 +184,7 @@ class Mirrors {
   Completions& completions_;
   const HostMemory& host_memory_;
   DigestMemory& digest_memory_;
+  std::vector<Asked> asked_;
   // A Loan holds it, across functions: one host function at a time, as the client runs them.
   Mutex lent_;
   uint64_t loans_ = 0;  // so far; with lent_ held

@@ -79,7 +79,7 @@ void CudaDeviceOps::free(int device, DeviceAddress address) {
 
 Result<p2p::ExportedMemory> CudaDeviceOps::export_memory(int device, DeviceAddress address) {
   RCUDA_RETURN_IF_ERROR(make_current(device));
-  if (!names_) return Status(Code::kUnsupported, "this worker names no memory");
+  if (!options_.names) return Status(Code::kUnsupported, "this worker names no memory");
   // A buffer id is never used again for another allocation, so a free needs no notification.
   unsigned long long id = 0;
   const bool has_id =
@@ -97,7 +97,7 @@ Result<p2p::ExportedMemory> CudaDeviceOps::export_memory(int device, DeviceAddre
       return Status(Code::kUnsupported, "cuIpcGetMemHandle refused the memory");
     }
     const Result<wire::ExportedName> name =
-        names_->add(wire::ExportKind::kMemory, std::bit_cast<wire::HandleBytes>(handle));
+        options_.names->add(wire::ExportKind::kMemory, std::bit_cast<wire::HandleBytes>(handle));
     if (!name) return name.status();
     made.name = *name;
     if (exports_.size() >= kMostExports) exports_.clear();
@@ -116,8 +116,9 @@ Result<p2p::MappedMemory> CudaDeviceOps::open(int device, const p2p::ExportedMem
   wire::HandleBytes named;
   std::copy_n(memory.handle.begin(), named.size(), named.begin());
   const auto name = wire::name_in(named, wire::ExportKind::kMemory);
-  if (!names_ || !name) return Status(Code::kNotFound, "the peer's memory has no valid name");
-  const Result<wire::HandleBytes> found = names_->find_handle(*name);
+  if (!options_.names || !name)
+    return Status(Code::kNotFound, "the peer's memory has no valid name");
+  const Result<wire::HandleBytes> found = options_.names->find_handle(*name);
   if (!found) return found.status();
   const auto handle = std::bit_cast<CUipcMemHandle>(*found);
   CUdeviceptr base = 0;
@@ -144,7 +145,7 @@ Result<p2p::DmaBuf> CudaDeviceOps::dma_buf(int device, DeviceAddress address, si
 }
 
 bool CudaDeviceOps::may_use_gpudirect(int device) {
-  const Device& own = devices_[static_cast<size_t>(device)];
+  const Device& own = options_.devices[static_cast<size_t>(device)];
   if (!own.gpudirect) return false;
   if (!orders_adapter_writes(driver_, own.device)) {
     RCUDA_INFO("no GPUDirect for copies of device %d: %s", own.device, kWritesOutOfOrder);

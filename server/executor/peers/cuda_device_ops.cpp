@@ -49,31 +49,17 @@ CUresult cuda_error_of(const Status& status) {
   }
 }
 
-CudaDeviceOps::CudaDeviceOps(const api::DriverTable& driver, std::vector<Device> devices,
-                             std::function<void(CUresult)> on_error,
-                             std::function<void()> on_change, ExportedNames* names)
-    : driver_(driver),
-      devices_(std::move(devices)),
-      on_error_(std::move(on_error)),
-      on_change_(std::move(on_change)),
-      names_(names),
-      by_itself_(!on_change_) {}
-
 Result<std::unique_ptr<CudaDeviceOps>> CudaDeviceOps::create(const api::DriverTable& driver,
-                                                             std::vector<Device> devices,
-                                                             std::function<void(CUresult)> on_error,
-                                                             std::function<void()> on_change,
-                                                             ExportedNames* names) {
-  std::unique_ptr<CudaDeviceOps> ops(new CudaDeviceOps(
-      driver, std::move(devices), std::move(on_error), std::move(on_change), names));
+                                                             Options options) {
+  std::unique_ptr<CudaDeviceOps> ops(new CudaDeviceOps(driver, std::move(options)));
   RCUDA_RETURN_IF_ERROR(ops->prepare());
   return ops;
 }
 
 Status CudaDeviceOps::prepare() {
-  if (devices_.empty()) return {Code::kInvalidArgument, "a worker without devices"};
-  lanes_.resize(devices_.size());
-  ContextGuard first(driver_, devices_[0].primary);
+  if (options_.devices.empty()) return {Code::kInvalidArgument, "a worker without devices"};
+  lanes_.resize(options_.devices.size());
+  ContextGuard first(driver_, options_.devices[0].primary);
   RCUDA_RETURN_IF_ERROR(status_of(first.result(), "cuCtxPushCurrent"));
   RCUDA_RETURN_IF_ERROR(
       status_of(driver_.cuMemHostAlloc(&words_, kGates * kLineBytes,
@@ -84,8 +70,8 @@ Status CudaDeviceOps::prepare() {
   CUdeviceptr base = 0;
   RCUDA_RETURN_IF_ERROR(status_of(driver_.cuMemHostGetDevicePointer_v2(&base, words_, 0),
                                   "cuMemHostGetDevicePointer"));
-  for (size_t device = 0; device < devices_.size(); ++device) {
-    ContextGuard guard(driver_, devices_[device].primary);
+  for (size_t device = 0; device < options_.devices.size(); ++device) {
+    ContextGuard guard(driver_, options_.devices[device].primary);
     RCUDA_RETURN_IF_ERROR(status_of(guard.result(), "cuCtxPushCurrent"));
     int least = 0;
     int greatest = 0;
@@ -109,7 +95,7 @@ Status CudaDeviceOps::prepare() {
 
 CudaDeviceOps::~CudaDeviceOps() {
   for (size_t device = 0; device < lanes_.size(); ++device) {
-    ContextGuard guard(driver_, devices_[device].primary);
+    ContextGuard guard(driver_, options_.devices[device].primary);
     for (const LaneState& lane : lanes_[device]) {
       for (const Running& running : lane.running) driver_.cuEventDestroy_v2(running.event);
       for (const CUevent event : lane.free_events) driver_.cuEventDestroy_v2(event);
@@ -122,14 +108,15 @@ CudaDeviceOps::~CudaDeviceOps() {
     for (const CUstream stream : spare.streams) driver_.cuStreamDestroy_v2(stream);
   }
   if (words_) {
-    ContextGuard guard(driver_, devices_[0].primary);
+    ContextGuard guard(driver_, options_.devices[0].primary);
     driver_.cuMemFreeHost(words_);
   }
 }
 
 Status CudaDeviceOps::make_current(int device) {
   if (current_ == device) return {};
-  const CUresult result = driver_.cuCtxSetCurrent(devices_[static_cast<size_t>(device)].primary);
+  const CUresult result =
+      driver_.cuCtxSetCurrent(options_.devices[static_cast<size_t>(device)].primary);
   if (result != CUDA_SUCCESS) return Status::from_cuda(result, "cuCtxSetCurrent");
   current_ = device;
   return {};
@@ -137,7 +124,7 @@ Status CudaDeviceOps::make_current(int device) {
 
 std::vector<p2p::EngineDevice> CudaDeviceOps::devices() {
   std::vector<p2p::EngineDevice> list;
-  for (const Device& device : devices_) {
+  for (const Device& device : options_.devices) {
     p2p::EngineDevice entry;
     std::array<uint8_t, 16> uuid;
     if (read_uuid(driver_, device.device, uuid) == CUDA_SUCCESS) {
@@ -385,7 +372,7 @@ Result<bool> CudaDeviceOps::reached(StreamPlace place) {
 }
 
 void CudaDeviceOps::release(StreamPlace place, const Status& status) {
-  if (!status.ok() && on_error_) on_error_(cuda_error_of(status));
+  if (!status.ok() && options_.on_error) options_.on_error(cuda_error_of(status));
   {
     MutexLock lock(mutex_);
     const auto found = places_.find(static_cast<uint64_t>(place));
@@ -401,7 +388,7 @@ void CudaDeviceOps::release(StreamPlace place, const Status& status) {
     free_gates_.push_back(pending.gate);
     if (held_ > 0) return;
   }
-  if (on_change_) on_change_();
+  if (options_.on_change) options_.on_change();
 }
 
 bool CudaDeviceOps::pause(p2p::Pause what) {
@@ -416,7 +403,7 @@ bool CudaDeviceOps::pause(p2p::Pause what) {
     }
     if (by_itself_ || wanted.exchange(true)) return false;
   }
-  on_change_();
+  options_.on_change();
   return false;
 }
 
@@ -430,7 +417,7 @@ void CudaDeviceOps::resume() {
     pause_used_ = pause_stale_ = false;
   }
   resumed_.notify_all();
-  if (on_change_) on_change_();
+  if (options_.on_change) options_.on_change();
 }
 
 bool CudaDeviceOps::begin_pause(p2p::Pause what) {

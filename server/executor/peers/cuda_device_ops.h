@@ -53,16 +53,18 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     bool gpudirect = true;        // RDMA adapters may access its memory, if they can
   };
 
-  // `on_error`: called when a copy in a stream of this worker has failed. `on_change`: called when
-  // the last held stream is released, and when a pause is requested or has ended. Without
-  // `on_change` no thread grants pauses: a pause begins as soon as no stream is held, and enter()
-  // waits for its end. `names`: for memory that a peer maps; outlives this object. Without it no
-  // memory can be mapped.
+  struct Options {
+    std::vector<Device> devices;
+    std::function<void(CUresult)> on_error;  // a copy in a stream of this worker has failed
+    // The last held stream has been released, a pause is requested or has ended. Without this
+    // function no thread grants pauses: a pause begins as soon as no stream is held, and enter()
+    // waits for its end.
+    std::function<void()> on_change{};
+    // For memory that a peer maps; outlives this object. Without it no memory can be mapped.
+    ExportedNames* names = nullptr;
+  };
   static Result<std::unique_ptr<CudaDeviceOps>> create(const api::DriverTable& driver,
-                                                       std::vector<Device> devices,
-                                                       std::function<void(CUresult)> on_error,
-                                                       std::function<void()> on_change = {},
-                                                       ExportedNames* names = nullptr);
+                                                       Options options);
   ~CudaDeviceOps() override;
 
   // Names a stream of the program, for PeerCopy::stream. `context` is the stream's context; for a
@@ -142,9 +144,8 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     size_t gate = 0;
   };
 
-  CudaDeviceOps(const api::DriverTable& driver, std::vector<Device> devices,
-                std::function<void(CUresult)> on_error, std::function<void()> on_change,
-                ExportedNames* names);
+  CudaDeviceOps(const api::DriverTable& driver, Options options)
+      : driver_(driver), options_(std::move(options)), by_itself_(!options_.on_change) {}
   Status prepare();
   Status make_current(int device);
   Status issue(const p2p::CopyBox& box, CUstream stream);
@@ -159,10 +160,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   }
 
   const api::DriverTable& driver_;
-  const std::vector<Device> devices_;
-  const std::function<void(CUresult)> on_error_;
-  const std::function<void()> on_change_;
-  ExportedNames* const names_;
+  const Options options_;
   std::atomic<int> held_{0};  // places that hold a stream
   std::atomic<int> waiting_streams_{0};
   std::vector<std::array<LaneState, p2p::kLaneCount>> lanes_;

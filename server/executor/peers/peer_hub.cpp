@@ -59,8 +59,8 @@ Status PeerHub::introduce(const Introduction& introduction,
                           std::vector<CudaDeviceOps::Device> devices) {
   RCUDA_RETURN_IF_ERROR(admit(introduction));
   if (!engine_) {
-    auto ops = CudaDeviceOps::create(driver_, std::move(devices), options_.on_error,
-                                     options_.on_change, options_.names);
+    auto ops = CudaDeviceOps::create(
+        driver_, {std::move(devices), options_.on_error, options_.on_change, options_.names});
     if (!ops) return ops.status();
     ops_ = *std::move(ops);
     p2p::EngineOptions engine;

@@ -9,7 +9,6 @@
 
 namespace rcuda::server {
 
-// A session must not find marks of the last one.
 Completions::Completions(const api::DriverTable& driver, SessionObjects& objects, WorkCount& work,
                          Answers& answers, DeviceOutput& output, PoolFrees& pool_frees,
                          const Marks& marks)
@@ -21,9 +20,7 @@ Completions::Completions(const api::DriverTable& driver, SessionObjects& objects
       pool_frees_(pool_frees),
       marks_(reinterpret_cast<uint64_t*>(marks.memory.data()),
              driver.cuStreamWriteValue64_v2 ? marks.memory.size() / sizeof(uint64_t) : 0),
-      most_streams_(marks.most_streams) {
-  std::ranges::fill(marks_, 0);
-}
+      most_streams_(marks.most_streams) {}
 
 Completions::~Completions() = default;
 

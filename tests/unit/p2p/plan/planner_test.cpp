@@ -182,18 +182,6 @@ TEST(PlannerTest, StagingMemoryBoundsEveryCandidate) {
   }
 }
 
-TEST(PlannerTest, PreparedPlansAreThePlansItMakes) {
-  Planner prepared({}, verbs_gpudirect(), published_testbed());
-  int made = 0;
-  while (prepared.prepare_one()) ++made;
-  EXPECT_GT(made, 100);
-  Planner fresh({}, verbs_gpudirect(), published_testbed());
-  for (uint64_t bytes = 1; bytes <= 512 * kMiB; bytes *= 2) {
-    EXPECT_EQ(prepared.plan(bytes, true)->staging, fresh.plan(bytes, true)->staging) << bytes;
-    EXPECT_EQ(prepared.plan(bytes, true)->chunking, fresh.plan(bytes, true)->chunking) << bytes;
-  }
-}
-
 TEST(PlannerTest, CopiesInATrainGoInFewLargeChunks) {
   Capabilities shm;
   shm.shm = true;

@@ -34,7 +34,7 @@ class DeviceOpsTest : public ::testing::Test {
     driver().cuDevicePrimaryCtxRelease_v2(0);
   }
   void make(std::function<void()> on_change = {}) {
-    auto ops = CudaDeviceOps::create(driver(), {{0, context_}}, {}, std::move(on_change));
+    auto ops = CudaDeviceOps::create(driver(), {{{0, context_}}, {}, std::move(on_change)});
     ASSERT_TRUE(ops.ok()) << ops.status().message();
     ops_ = *std::move(ops);
   }
@@ -147,7 +147,7 @@ TEST_F(DeviceOpsTest, NoEventIsQueriedOnceItsContextIsForgotten) {
     EXPECT_FALSE(forgotten);
     return real.cuEventQuery(event);
   };
-  auto ops = CudaDeviceOps::create(table, {{0, context_}}, {});
+  auto ops = CudaDeviceOps::create(table, {.devices = {{0, context_}}, .on_error = {}});
   ASSERT_TRUE(ops.ok()) << ops.status().message();
   const auto place = (*ops)->enter(CudaDeviceOps::stream_ref(nullptr, context_), false);
   ASSERT_TRUE(place.ok()) << place.status().message();
@@ -200,7 +200,7 @@ TEST_F(DeviceOpsTest, ACopyThatIsRefusedHalfwayEndsWithWhatWasIssued) {
 // A peer may be a client that plays one. It maps only memory that a worker of its owner has named.
 TEST_F(DeviceOpsTest, PeersGetNamesOfMemoryAndOpenNothingElse) {
   ExportedNames names;
-  auto ops = CudaDeviceOps::create(driver(), {{0, context_}}, {}, {}, &names);
+  auto ops = CudaDeviceOps::create(driver(), {{{0, context_}}, {}, {}, &names});
   ASSERT_TRUE(ops.ok()) << ops.status().message();
   const Result<p2p::DeviceAddress> memory = (*ops)->allocate(0, 4096);
   ASSERT_TRUE(memory.ok()) << memory.status().message();

@@ -1,5 +1,4 @@
 // Fetches that a client asks for together with a wait.
-#include "server/executor/mirrors/fetches_behind.h"
 
 #include <atomic>
 #include <cstring>
@@ -17,7 +16,7 @@ namespace {
 using wire::Custom;
 using Window = wire::ClientWindow;
 
-class FetchesBehindTest : public ::testing::Test {
+class FetchesAfterTest : public ::testing::Test {
  protected:
   static constexpr uint32_t kWord = 9, kCall = 77, kSlot = Window::kSmallReplyBytes * 100;
 
@@ -93,7 +92,7 @@ class FetchesBehindTest : public ::testing::Test {
   uint64_t* memory_ = nullptr;
 };
 
-TEST_F(FetchesBehindTest, TheBytesAreThoseAtTheEndOfTheWait) {
+TEST_F(FetchesAfterTest, TheBytesAreThoseAtTheEndOfTheWait) {
   ask(5, memory_);
   signal(4);
   EXPECT_TRUE(client().wait_word(kWord, 4));
@@ -108,7 +107,7 @@ TEST_F(FetchesBehindTest, TheBytesAreThoseAtTheEndOfTheWait) {
   EXPECT_EQ(host_functions_.count(), 0);  // a driver runs them late
 }
 
-TEST_F(FetchesBehindTest, AWaitThatIsOverIsAnsweredAtOnce) {
+TEST_F(FetchesAfterTest, AWaitThatIsOverIsAnsweredAtOnce) {
   signal(5);
   EXPECT_TRUE(client().wait_word(kWord, 5));
   ask(5, memory_);
@@ -116,7 +115,7 @@ TEST_F(FetchesBehindTest, AWaitThatIsOverIsAnsweredAtOnce) {
   EXPECT_EQ(answer(&bytes), CUDA_SUCCESS);
 }
 
-TEST_F(FetchesBehindTest, NewsAreThoseAtTheEndOfTheWait) {
+TEST_F(FetchesAfterTest, NewsAreThoseAtTheEndOfTheWait) {
   struct {
     wire::MirrorNewsHead head;
     wire::MirrorPiece piece;
@@ -143,7 +142,7 @@ TEST_F(FetchesBehindTest, NewsAreThoseAtTheEndOfTheWait) {
   expect(2);
 }
 
-TEST_F(FetchesBehindTest, MemoryThatIsNotMirroredIsRefused) {
+TEST_F(FetchesAfterTest, MemoryThatIsNotMirroredIsRefused) {
   ask(5, memory_ + 1);
   signal(5);
   std::vector<std::byte> bytes;

@@ -1,20 +1,17 @@
-#include "server/executor/mirrors/fetches_behind.h"
+// Fetches that are made when a wait of the client is over.
 
 #include <algorithm>
 #include <iterator>
 #include <utility>
 
+#include "server/executor/mirrors/mirrors.h"
+
 namespace rcuda::server {
 
 using Window = wire::ClientWindow;
 
-FetchesBehind::FetchesBehind(SessionObjects& objects, Answers& answers, Mirrors& mirrors)
-    : objects_(objects), answers_(answers), mirrors_(mirrors) {
-  answers.before_waits_end([this](WordSignal signal) { answer_before(signal); });
-}
-
-HandlerResult FetchesBehind::add(const wire::MirrorFetchBehindBody& body,
-                                 const ReplyTarget& target) {
+HandlerResult Mirrors::fetch_after(const wire::MirrorFetchBehindBody& body,
+                                   const ReplyTarget& target) {
   if (body.word_behind >= Window::kCompletionCount) return kMalformed;
   const ContextState* const context = objects_.current_context();
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
@@ -22,13 +19,13 @@ HandlerResult FetchesBehind::add(const wire::MirrorFetchBehindBody& body,
       Asked{body.address, {body.word_behind, body.sequence_behind}, context->id, target, {}});
 }
 
-HandlerResult FetchesBehind::add_news(WordSignal behind, std::vector<wire::MirrorKnown> news,
-                                      const ReplyTarget& target) {
+HandlerResult Mirrors::news_after(WordSignal wait, std::vector<wire::MirrorKnown> news,
+                                  const ReplyTarget& target) {
   if (news.empty()) return CUDA_ERROR_INVALID_VALUE;
-  return add(Asked{0, behind, 0, target, std::move(news)});
+  return add(Asked{0, wait, 0, target, std::move(news)});
 }
 
-HandlerResult FetchesBehind::add(Asked asked) {
+HandlerResult Mirrors::add(Asked asked) {
   if (asked_.size() >= Window::kSmallReplyCount + Window::kLargeReplyCount) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -37,7 +34,7 @@ HandlerResult FetchesBehind::add(Asked asked) {
 }
 
 template <typename Due>
-bool FetchesBehind::make_all(const Due& is_due) {
+bool Mirrors::make_all(const Due& is_due) {
   const auto first_due = std::stable_partition(asked_.begin(), asked_.end(),
                                                [&](const Asked& asked) { return !is_due(asked); });
   if (first_due == asked_.end()) return false;
@@ -48,16 +45,16 @@ bool FetchesBehind::make_all(const Due& is_due) {
   return true;
 }
 
-bool FetchesBehind::poll() {
-  return make_all([&](const Asked& asked) { return answers_.has_signalled(asked.behind); });
+bool Mirrors::fetch_after_waits() {
+  return make_all([&](const Asked& asked) { return answers_.has_signalled(asked.wait); });
 }
 
 // The word is about to be written. News, which need no stream, go out in the same send.
-void FetchesBehind::answer_before(WordSignal signal) {
+void Mirrors::answer_before(WordSignal signal) {
   if (asked_.empty() || answers_.has_signalled(signal)) return;
   const auto is_due = [&](const Asked& asked) {
-    return !asked.news.empty() && asked.behind.word == signal.word &&
-           asked.behind.sequence <= signal.sequence;
+    return !asked.news.empty() && asked.wait.word == signal.word &&
+           asked.wait.sequence <= signal.sequence;
   };
   for (Asked& asked : asked_) {
     if (is_due(asked)) asked.target.wake = transport::Wake::kWithNext;
@@ -65,11 +62,11 @@ void FetchesBehind::answer_before(WordSignal signal) {
   (void)make_all(is_due);
 }
 
-void FetchesBehind::make(const Asked& asked) {
-  if (!asked.news.empty()) return mirrors_.news(asked.news, asked.target);
+void Mirrors::make(const Asked& asked) {
+  if (!asked.news.empty()) return this->news(asked.news, asked.target);
   const ContextState* const before = objects_.current_context();
   CUresult result = objects_.make_current(asked.context);
-  if (result == CUDA_SUCCESS) result = mirrors_.fetch_into_reply(asked.address, asked.target);
+  if (result == CUDA_SUCCESS) result = fetch_into_reply(asked.address, asked.target);
   if (result != CUDA_SUCCESS) answers_.reply(asked.target, result, {});
   if (before) (void)objects_.make_current(before->id);
 }

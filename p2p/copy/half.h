@@ -1,0 +1,99 @@
+// Half: what the sender and the receiver of the copies with one peer have in common. It has the
+// copies by id, and moves them from state to state. Used only by the engine thread.
+#pragma once
+
+#include <algorithm>
+#include <cassert>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "common/base/log.h"
+#include "p2p/link/environment.h"
+
+namespace rcuda::p2p {
+
+template <typename Copy, typename Event>
+class Half {
+ public:
+  bool empty() const { return copies_.empty(); }
+  // Whether a copy that is not over uses memory of this range.
+  bool uses(DeviceAddress base, uint64_t bytes) const {
+    return std::any_of(copies_.begin(), copies_.end(), [=](const auto& entry) {
+      const Copy& copy = entry.second;
+      return copy.request && !copy.finished && copy.request->memory.overlaps(base, bytes);
+    });
+  }
+  // Whether a copy waits for a stream's progress, which must be polled.
+  bool polling() const {
+    return std::any_of(awake_.begin(), awake_.end(), [this](uint64_t id) {
+      const Copy& copy = copies_.at(id);
+      return copy.state == decltype(copy.state)::kWaiting && copy.place != StreamPlace::kNone;
+    });
+  }
+
+ protected:
+  Half(Environment& environment, PeerId peer) : environment_(environment), peer_(peer) {}
+
+  // Whether a copy that the peer announces before this side's half comes would be one too many. A
+  // session that reaches this number has lost its client's commands.
+  bool is_full(uint64_t id) const { return copies_.size() >= kMostCopies && !copies_.contains(id); }
+  Copy& find_or_make(uint64_t id) {  // also wakes it
+    awake_.insert(id);
+    Copy& copy = copies_[id];
+    copy.id = id;
+    return copy;
+  }
+  // The client's half has come. `failure`: it ends with this error. Returns null for a second half
+  // of one id, an error of the client; the first one continues.
+  Copy* add_half(PeerCopy request, StreamPlace place, const Status& failure) {
+    Copy& copy = find_or_make(request.id);
+    if (copy.request) {
+      const Status status(Code::kInvalidArgument, "two peer copies with one id");
+      environment_.places.release(place, status);
+      if (request.done) request.done(status);
+      return nullptr;
+    }
+    copy.place = place;
+    copy.request = std::move(request);
+    move(copy, Event::kCommand);
+    if (!failure.ok()) fail(copy, failure);
+    if (!lost_.ok()) fail(copy, lost_, Event::kPeerLost);
+    return &copy;
+  }
+  // The state allows the event: messages of the peer are checked before.
+  void move(Copy& copy, Event event) {
+    const auto next = after(copy.state, event);
+    assert(next);
+    if (!next || *next == copy.state) return;
+    RCUDA_DEBUG("peer copy %llu with peer %u: %s, then %s",
+                static_cast<unsigned long long>(copy.id), peer_, to_string(copy.state),
+                to_string(*next));
+    copy.state = *next;
+  }
+  void fail(Copy& copy, const Status& why, Event event = Event::kFailure) {
+    if (copy.failure.ok()) copy.failure = why;
+    move(copy, event);
+  }
+  // The program learns of the end.
+  void report(Copy& copy, const Status& status) {
+    copy.finished = true;
+    environment_.places.release(copy.place, copy.request->reports ? status : Status());
+    if (copy.request->done) copy.request->done(status);
+  }
+
+  static constexpr size_t kMostCopies = 1u << 16;
+
+  Environment& environment_;
+  const PeerId peer_;
+  std::map<uint64_t, Copy> copies_;
+  // The copies that may advance without a message of the peer. A program may have queued thousands
+  // in one stream, and if one of them waits, all later ones do. The peer may also have sent
+  // messages for as many copies before this side's halves come.
+  std::set<uint64_t> awake_;
+  Status lost_;
+};
+
+}  // namespace rcuda::p2p
