@@ -22,8 +22,6 @@ Completions::Completions(const api::DriverTable& driver, SessionObjects& objects
              driver.cuStreamWriteValue64_v2 ? marks.memory.size() / sizeof(uint64_t) : 0),
       most_streams_(marks.most_streams) {}
 
-Completions::~Completions() = default;
-
 CUresult Completions::take_event(ContextState& context, CUevent* event) {
   if (!context.free_events.empty()) {
     *event = context.free_events.back();

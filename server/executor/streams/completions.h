@@ -41,7 +41,6 @@ class Completions {
   // All outlive this object.
   Completions(const api::DriverTable& driver, SessionObjects& objects, WorkCount& work,
               Answers& answers, DeviceOutput& output, PoolFrees& pool_frees, const Marks& marks);
-  ~Completions();
   Completions(const Completions&) = delete;
   Completions& operator=(const Completions&) = delete;
 

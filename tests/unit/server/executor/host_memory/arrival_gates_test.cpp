@@ -317,7 +317,7 @@ TEST_F(ArrivalGatesTest, AStreamDoesNotWaitForBytesThatDoNotCome) {
 }
 
 TEST(ArrivalGateTest, AWordThatIsUsedAgainLetsNoStreamPassEarly) {
-  alignas(uint32_t) std::array<std::byte, 4> words;
+  alignas(uint32_t) std::array<std::byte, 4> words{};
   std::vector<uint32_t> awaited;
   api::DriverTable driver{};
   static std::vector<uint32_t>* values;
