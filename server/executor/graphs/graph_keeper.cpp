@@ -8,15 +8,15 @@
 namespace rcuda::server {
 namespace {
 
-void CUDA_CB let_go(void* owner) { delete static_cast<Kept*>(owner); }
+void CUDA_CB let_go(void* owner) { delete static_cast<Resource*>(owner); }
 
 }  // namespace
 
 // ---- owners ------------------------------------------------------------------------------------
 
-CUuserObject GraphKeeper::retain(CUgraph graph, Kept kept) {
+CUuserObject GraphKeeper::retain(CUgraph graph, Resource resource) {
   CUuserObject object = nullptr;
-  auto owner = std::make_unique<Kept>(kept);
+  auto owner = std::make_unique<Resource>(resource);
   if (graph && driver_.cuUserObjectCreate(&object, owner.get(), &let_go, 1,
                                           CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) == CUDA_SUCCESS) {
     (void)owner.release();
@@ -26,7 +26,7 @@ CUuserObject GraphKeeper::retain(CUgraph graph, Kept kept) {
     }
     driver_.cuUserObjectRelease(object, 1);
   }
-  for_session_.push_back(std::move(kept));
+  for_session_.push_back(std::move(resource));
   return nullptr;
 }
 
@@ -34,14 +34,14 @@ void GraphKeeper::release(CUgraph graph, CUuserObject object) {
   if (object) (void)driver_.cuGraphReleaseUserObject(graph, object, 1);
 }
 
-void GraphKeeper::retain_for(CUgraphNode node, Kept kept) {
-  (void)retain(graph_of(node), std::move(kept));
+void GraphKeeper::retain_for(CUgraphNode node, Resource resource) {
+  (void)retain(graph_of(node), std::move(resource));
 }
 
-void GraphKeeper::retain_for(CUgraphExec executable, CUgraphNode node, Kept kept) {
-  Kept& place = executables_[executable][node];
+void GraphKeeper::retain_for(CUgraphExec executable, CUgraphNode node, Resource resource) {
+  Resource& place = executables_[executable][node];
   if (place) waiting_.push_back(std::move(place));
-  place = std::move(kept);
+  place = std::move(resource);
   // A program may change a node before each launch and never destroy the executable.
   constexpr size_t kMaxWaiting = 16;
   if (waiting_.size() >= kMaxWaiting) drop_waiting();
@@ -49,7 +49,7 @@ void GraphKeeper::retain_for(CUgraphExec executable, CUgraphNode node, Kept kept
 
 void GraphKeeper::forget(CUgraphExec executable) {
   if (auto found = executables_.find(executable); found != executables_.end()) {
-    for (auto& [node, kept] : found->second) waiting_.push_back(std::move(kept));
+    for (auto& [node, resource] : found->second) waiting_.push_back(std::move(resource));
     executables_.erase(found);
   }
   drop_waiting();
@@ -59,12 +59,12 @@ void GraphKeeper::forget(CUgraphExec executable) {
 void GraphKeeper::drop_waiting() {
   ContextState* const before = objects_.current_context();
   if (waiting_.empty() || !before) return;
-  auto kept = std::make_shared<std::vector<Kept>>(std::exchange(waiting_, {}));
+  auto resources = std::make_shared<std::vector<Resource>>(std::exchange(waiting_, {}));
   // The last of these functions to go drops the resources.
-  const auto when_done = [this, kept](CUresult result) {
+  const auto when_done = [this, resources](CUresult result) {
     // The device cannot be queried during a capture. The resources then wait until the next call.
     if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) {
-      waiting_.insert(waiting_.end(), kept->begin(), kept->end());
+      waiting_.insert(waiting_.end(), resources->begin(), resources->end());
     }
   };
   objects_.for_each_context([&](ContextState& context) {

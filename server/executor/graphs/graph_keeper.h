@@ -27,7 +27,7 @@
 
 namespace rcuda::server {
 
-using Kept = std::shared_ptr<void>;
+using Resource = std::shared_ptr<void>;
 
 class GraphKeeper {
  public:
@@ -36,14 +36,14 @@ class GraphKeeper {
               IdleCheck& idle)
       : driver_(driver), objects_(objects), resources_(resources), idle_(idle) {}
 
-  // Keeps `kept` as long as the graph and everything made from it; without a user object, until the
-  // session ends. Returns the user object, for release(), or null.
-  CUuserObject retain(CUgraph graph, Kept kept);
+  // Keeps `resource` as long as the graph and everything made from it; without a user object, until
+  // the session ends. Returns the user object, for release(), or null.
+  CUuserObject retain(CUgraph graph, Resource resource);
   // Drops the graph's reference. Everything made from the graph keeps its own.
   void release(CUgraph graph, CUuserObject object);
   // As retain(): for the graph that contains the node, or for a changed node of an executable.
-  void retain_for(CUgraphNode node, Kept kept);
-  void retain_for(CUgraphExec executable, CUgraphNode node, Kept kept);
+  void retain_for(CUgraphNode node, Resource resource);
+  void retain_for(CUgraphExec executable, CUgraphNode node, Resource resource);
   // To be called before the executable is destroyed.
   void forget(CUgraphExec executable);
 
@@ -85,10 +85,10 @@ class GraphKeeper {
   ClientResources& resources_;
   IdleCheck& idle_;
   std::unordered_map<CUgraphNode, std::vector<CUgraph>> bodies_;
-  std::vector<Kept> for_session_;
-  std::unordered_map<CUgraphExec, std::unordered_map<CUgraphNode, Kept>> executables_;
+  std::vector<Resource> for_session_;
+  std::unordered_map<CUgraphExec, std::unordered_map<CUgraphNode, Resource>> executables_;
   // To be dropped when the device is idle, which cannot be queried during a capture.
-  std::vector<Kept> waiting_;
+  std::vector<Resource> waiting_;
   // User objects by the client's number. Erased on a thread of the driver when the last reference
   // is released.
   struct Numbers {

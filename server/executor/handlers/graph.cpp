@@ -58,11 +58,12 @@ struct CheckedCopy {
                  copy.dstY, copy.dstZ, copy.dstPitch, copy.dstHeight, copy, &destination_);
   }
   // To be called when the driver has accepted the copy. Returns null if there is nothing to keep.
-  Kept claim() {
+  Resource claim() {
     auto source = host_memory_.claim(source_);
     auto destination = host_memory_.claim(destination_);
     if (!source && !destination) return nullptr;
-    return std::make_shared<std::pair<Kept, Kept>>(std::move(source), std::move(destination));
+    return std::make_shared<std::pair<Resource, Resource>>(std::move(source),
+                                                           std::move(destination));
   }
 
   bool is_valid = false;
@@ -242,7 +243,7 @@ CUresult serve_cuGraphExecDestroy(GraphServices& services, CUgraphExec hGraphExe
 CUresult serve_cuGraphAddHostNode(GraphServices& services, CUgraphNode* phGraphNode, CUgraph hGraph,
                                   const CUgraphNode* dependencies, size_t numDependencies,
                                   const CUDA_HOST_NODE_PARAMS* nodeParams) {
-  Kept function = services.host_callbacks.take(nodeParams->userData);
+  Resource function = services.host_callbacks.take(nodeParams->userData);
   const CUresult result = services.driver.cuGraphAddHostNode(phGraphNode, hGraph, dependencies,
                                                              numDependencies, nodeParams);
   if (result == CUDA_SUCCESS) (void)services.graph_keeper.retain(hGraph, std::move(function));
@@ -251,7 +252,7 @@ CUresult serve_cuGraphAddHostNode(GraphServices& services, CUgraphNode* phGraphN
 
 CUresult serve_cuGraphHostNodeSetParams(GraphServices& services, CUgraphNode hNode,
                                         const CUDA_HOST_NODE_PARAMS* nodeParams) {
-  Kept function = services.host_callbacks.take(nodeParams->userData);
+  Resource function = services.host_callbacks.take(nodeParams->userData);
   const CUresult result = services.driver.cuGraphHostNodeSetParams(hNode, nodeParams);
   if (result == CUDA_SUCCESS) services.graph_keeper.retain_for(hNode, std::move(function));
   return result;
@@ -260,7 +261,7 @@ CUresult serve_cuGraphHostNodeSetParams(GraphServices& services, CUgraphNode hNo
 CUresult serve_cuGraphExecHostNodeSetParams(GraphServices& services, CUgraphExec hGraphExec,
                                             CUgraphNode hNode,
                                             const CUDA_HOST_NODE_PARAMS* nodeParams) {
-  Kept function = services.host_callbacks.take(nodeParams->userData);
+  Resource function = services.host_callbacks.take(nodeParams->userData);
   const CUresult result =
       services.driver.cuGraphExecHostNodeSetParams(hGraphExec, hNode, nodeParams);
   if (result == CUDA_SUCCESS) {
@@ -288,7 +289,8 @@ CUresult serve_cuGraphAddMemcpyNode(GraphServices& services, CUgraphNode* phGrap
   const CUresult result = services.driver.cuGraphAddMemcpyNode(phGraphNode, hGraph, dependencies,
                                                                numDependencies, copyParams, ctx);
   if (result != CUDA_SUCCESS) return result;
-  if (Kept kept = copy.claim()) (void)services.graph_keeper.retain(hGraph, std::move(kept));
+  if (Resource resource = copy.claim())
+    (void)services.graph_keeper.retain(hGraph, std::move(resource));
   return result;
 }
 
@@ -298,7 +300,8 @@ CUresult serve_cuGraphMemcpyNodeSetParams(GraphServices& services, CUgraphNode h
   if (!copy.is_valid) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = services.driver.cuGraphMemcpyNodeSetParams(hNode, nodeParams);
   if (result != CUDA_SUCCESS) return result;
-  if (Kept kept = copy.claim()) services.graph_keeper.retain_for(hNode, std::move(kept));
+  if (Resource resource = copy.claim())
+    services.graph_keeper.retain_for(hNode, std::move(resource));
   return result;
 }
 
@@ -311,8 +314,8 @@ CUresult serve_cuGraphExecMemcpyNodeSetParams(GraphServices& services, CUgraphEx
       services.driver.cuGraphExecMemcpyNodeSetParams(hGraphExec, hNode, copyParams, ctx);
   if (result != CUDA_SUCCESS) return result;
   services.graph_copies.changed(hGraphExec, hNode, *copyParams);
-  if (Kept kept = copy.claim()) {
-    services.graph_keeper.retain_for(hGraphExec, hNode, std::move(kept));
+  if (Resource resource = copy.claim()) {
+    services.graph_keeper.retain_for(hGraphExec, hNode, std::move(resource));
   }
   return result;
 }
