@@ -255,7 +255,8 @@ Status WorkerSession::limit_devices() {
 // Messages of the daemon may arrive before the session runs.
 Status WorkerSession::listen() {
   listener_.emplace(
-      worker_.daemon, worker_.reports, [this](ToWorker caller) { called_on(std::move(caller)); },
+      worker_.daemon, worker_.reports,
+      [this](ToWorker caller) { accept_caller(std::move(caller)); },
       [this](std::string why, bool only_this) {
         MutexLock lock(mutex_);
         stopped_ = std::move(why);
@@ -265,7 +266,7 @@ Status WorkerSession::listen() {
   return listener_->start();
 }
 
-void WorkerSession::called_on(ToWorker caller) {
+void WorkerSession::accept_caller(ToWorker caller) {
   MutexLock lock(mutex_);
   if (auto* const call = std::get_if<ExportCall>(&caller)) {
     if (loop_) loop_->executor().names.answer(call->introduction, std::move(call->descriptor));
@@ -275,7 +276,7 @@ void WorkerSession::called_on(ToWorker caller) {
   // Another worker may connect before loop_ is set: the client's end of the Link may be complete
   // before this one, and the client may already have introduced the two workers.
   if (loop_) {
-    loop_->executor().peers.called_on(call.introduction, std::move(call.descriptor));
+    loop_->executor().peers.accept_caller(call.introduction, std::move(call.descriptor));
   } else if (early_.size() < kMostEarlyCallers) {
     early_.emplace_back(call.introduction, std::move(call.descriptor));
   }
@@ -357,7 +358,7 @@ Status WorkerSession::run() {
     MutexLock lock(mutex_);
     loop_ = &session;
     for (auto& [called, socket] : early_) {
-      session.executor().peers.called_on(called, std::move(socket));
+      session.executor().peers.accept_caller(called, std::move(socket));
     }
     early_.clear();
     if (!stopped_.empty()) stop(session);

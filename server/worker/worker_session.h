@@ -91,7 +91,7 @@ class WorkerSession {
   [[noreturn]] void end(const Status& status, SessionLoop& session);
   void stop(SessionLoop& session) const RCUDA_REQUIRES(mutex_);
 
-  void called_on(ToWorker caller);
+  void accept_caller(ToWorker caller);
 
   const PreparedWorker worker_;
   GrantedSession& granted_;

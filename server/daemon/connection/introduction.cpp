@@ -170,7 +170,7 @@ Status Connection::pass_on(MessageType type, const std::vector<std::byte>& body)
   } else {
     const Result<wire::PeerHello> hello = wire::decode<wire::PeerHello>(body);
     if (!hello.ok()) return hello.status();
-    if (!services_.pool.call_on(*hello, peeked_, &*socket)) {
+    if (!services_.pool.pass_on(*hello, peeked_, &*socket)) {
       return Status(Code::kUnavailable,
                     "no worker of that session is here: it has ended, or the address is another "
                     "server's");

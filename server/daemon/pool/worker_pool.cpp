@@ -208,7 +208,7 @@ bool WorkerPool::attach(const wire::Attach& attach, size_t peeked, UniqueFd sock
   return false;
 }
 
-bool WorkerPool::call_on(const wire::PeerHello& hello, size_t peeked, UniqueFd* socket) {
+bool WorkerPool::pass_on(const wire::PeerHello& hello, size_t peeked, UniqueFd* socket) {
   for (Worker& worker : workers_) {
     if (!worker.is(State::kBusy) || worker.index != hello.worker ||
         CRYPTO_memcmp(worker.client, hello.session, sizeof hello.session) != 0) {

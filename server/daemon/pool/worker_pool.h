@@ -105,7 +105,7 @@ class WorkerPool {
 
   // Passes on a connection from another worker of a session. Returns false if the worker that it is
   // for is not in this pool. On success it takes the socket and closes it here.
-  bool call_on(const wire::PeerHello& hello, size_t peeked, UniqueFd* socket);
+  bool pass_on(const wire::PeerHello& hello, size_t peeked, UniqueFd* socket);
   // Passes on a connection from a worker that looks up what another one has exported. `user`: of
   // the process at its other end. Returns false if no worker of that user is at the place.
   bool look_up(const wire::ExportQuery& query, uid_t user, size_t peeked, UniqueFd* socket);
@@ -187,9 +187,9 @@ class WorkerPool {
     Clock::time_point look_at{};
     std::optional<Clock::time_point> held_since;  // it has ended, and a debugger has its status
     std::optional<Clock::time_point> kill_at;     // its session should have ended
-    std::string fallback;                      // Hello::fallback
-    std::string ended_by;                      // the daemon's reason, for the audit
-    bool lease_ended = false;                  // what the session does counts for no lease
+    std::string fallback;                         // Hello::fallback
+    std::string ended_by;                         // the daemon's reason, for the audit
+    bool lease_ended = false;                     // what the session does counts for no lease
 
     bool is(State what) const { return state == what; }
     bool is_spare() const { return is(State::kStarting) || is(State::kIdle); }

@@ -57,7 +57,7 @@ PeerHub::~PeerHub() {
 
 Status PeerHub::introduce(const Introduction& introduction,
                           std::vector<CudaDeviceOps::Device> devices) {
-  RCUDA_RETURN_IF_ERROR(admit(introduction));
+  RCUDA_RETURN_IF_ERROR(check_introduction(introduction));
   if (!engine_) {
     auto ops = CudaDeviceOps::create(
         driver_, {std::move(devices), options_.on_error, options_.on_change, options_.names});
@@ -100,7 +100,7 @@ Status PeerHub::introduce(const Introduction& introduction,
   return {};
 }
 
-Status PeerHub::admit(const Introduction& introduction) {
+Status PeerHub::check_introduction(const Introduction& introduction) {
   if (links_.contains(introduction.link)) {
     return {Code::kInvalidArgument, "a worker introduced twice"};
   }
@@ -146,8 +146,8 @@ void PeerHub::connect(Attempt& attempt) {
   pthread_setname_np(pthread_self(), "rcuda-p2p-join");
   const Introduction& introduction = attempt.introduction;
   {
-    auto link =
-        introduction.connects ? call_on(attempt) : be_called_on(attempt, transport::media().size());
+    auto link = introduction.connects ? connect_peer(attempt)
+                                      : await_peer(attempt, transport::media().size());
     MutexLock lock(mutex_);
     attempt.socket.reset();
     if (!link) failed_.push_back(attempt.begin);
@@ -225,9 +225,9 @@ Result<std::unique_ptr<transport::Link>> PeerHub::link_over(const transport::Med
                               p2p::Engine::link_options(options_.link));
 }
 
-Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt) {
+Result<std::unique_ptr<transport::Link>> PeerHub::connect_peer(Attempt& attempt) {
   const transport::Medium* const wanted = options_.planner.medium;
-  auto link = call_on(attempt, wanted);
+  auto link = connect_peer(attempt, wanted);
   if (wanted) return link;
   // Either the other worker cannot use this medium, or no connection comes about over it, or the
   // other server on this machine belongs to another user and its local socket refuses us. Over TCP
@@ -236,13 +236,13 @@ Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt) {
     const transport::Medium& plain = transport::plain_medium(Reach::kNetwork);
     RCUDA_INFO("peer-to-peer with worker %u goes over %s: %s", attempt.introduction.worker,
                plain.name(), link.status().message().c_str());
-    return call_on(attempt, &plain);
+    return connect_peer(attempt, &plain);
   }
   return link;
 }
 
-Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt,
-                                                          const transport::Medium* wanted) {
+Result<std::unique_ptr<transport::Link>> PeerHub::connect_peer(Attempt& attempt,
+                                                               const transport::Medium* wanted) {
   const Introduction& introduction = attempt.introduction;
   const auto deadline = deadline_of(attempt);
   Result<wire::Connection> connection =
@@ -300,7 +300,7 @@ Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt,
   return Status(Code::kUnsupported, link.status().message());
 }
 
-Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(Attempt& attempt, size_t tries) {
+Result<std::unique_ptr<transport::Link>> PeerHub::await_peer(Attempt& attempt, size_t tries) {
   std::string name;
   Result<Socket> stream = take_caller(attempt, 0, &name);
   if (!stream) return stream.status();
@@ -316,7 +316,7 @@ Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(Attempt& attempt,
                               deadline);
     // Unless the session requires this medium, the other worker connects again over another one.
     return options_.planner.medium || tries == 0 ? Result<std::unique_ptr<transport::Link>>(usable)
-                                                 : be_called_on(attempt, tries - 1);
+                                                 : await_peer(attempt, tries - 1);
   }
   // After the Welcome, the other worker may send descriptors.
   if (!stream->encrypted()) (void)take_descriptors(stream->fd(), true);
@@ -331,7 +331,7 @@ Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(Attempt& attempt,
   auto link = link_over(*medium, std::move(bootstrap));
   if (link || !may_fall_back(*medium) || tries == 0) return link;
   RCUDA_INFO("no connection over %s: %s", medium->name(), link.status().message().c_str());
-  return be_called_on(attempt, tries - 1);
+  return await_peer(attempt, tries - 1);
 }
 
 // A Unix socket stays on this machine.
@@ -360,7 +360,7 @@ bool PeerHub::settled(p2p::PeerId link) const {
   return settled_.contains(link);
 }
 
-void PeerHub::called_on(const wire::PeerHello& hello, UniqueFd socket) {
+void PeerHub::accept_caller(const wire::PeerHello& hello, UniqueFd socket) {
   MutexLock lock(mutex_);
   const Clock::time_point now = Clock::now();
   std::erase_if(callers_, [&](const auto& entry) {

@@ -2,7 +2,7 @@
 // and makes its Links.
 //
 // The client introduces two workers to each other (introduce()). One of them connects to the
-// other's server, whose daemon passes the socket to the other worker (called_on()). Both make a
+// other's server, whose daemon passes the socket to the other worker (accept_caller()). Both make a
 // Link of it: over shared memory on one host, otherwise over verbs if both can use it, otherwise
 // over TCP. A thread for each connection does this; meanwhile copies wait in the engine. If a
 // connection cannot be made, its copies end with an error, and `report` says so.
@@ -14,9 +14,9 @@
 // shut() ends it, before the primary contexts in which it copies are destroyed; the next
 // introduction makes another.
 //
-// Threads: called_on() from any thread, everything else from the executor thread. Threads of the
-// hub and of the engine call `on_error` and `report`, which must not wait for the executor thread.
-// Blocking: introduce() while it makes the engine (a few streams and 256 KiB of page-locked
+// Threads: accept_caller() from any thread, everything else from the executor thread. Threads of
+// the hub and of the engine call `on_error` and `report`, which must not wait for the executor
+// thread. Blocking: introduce() while it makes the engine (a few streams and 256 KiB of page-locked
 // memory), shut() until no DMA is in flight. Neither waits for a connection in progress: shut()
 // gives it up, and its thread ends at the handshake's timeout at the latest. The destructor waits
 // for these threads.
@@ -81,7 +81,7 @@ class PeerHub {
   bool says_refusal() { return refusals_++ < kMostRefusalsSaid; }
   // Takes a connection from another worker. It is closed if the client does not introduce that
   // worker in time.
-  void called_on(const wire::PeerHello& hello, UniqueFd socket);
+  void accept_caller(const wire::PeerHello& hello, UniqueFd socket);
 
   // Whether this link has been introduced. Copies may be submitted only for such links.
   bool knows(p2p::PeerId link) const { return links_.contains(link); }
@@ -148,7 +148,7 @@ class PeerHub {
   };
 
   // Checks an introduction against the limits, and notes the worker's address.
-  Status admit(const Introduction& introduction);
+  Status check_introduction(const Introduction& introduction);
   // The connections in progress and those that failed recently. Joins the threads that are over.
   size_t attempts();
   void connect(Attempt& attempt);
@@ -158,10 +158,10 @@ class PeerHub {
   void report_lost(const Introduction& introduction, const Status& why) const;
   // Keeps a duplicate of the attempt's socket. Returns false if the attempt has been given up.
   bool note_socket(Attempt& attempt, int socket);
-  Result<std::unique_ptr<transport::Link>> call_on(Attempt& attempt);
-  Result<std::unique_ptr<transport::Link>> call_on(Attempt& attempt,
-                                                   const transport::Medium* wanted);
-  Result<std::unique_ptr<transport::Link>> be_called_on(Attempt& attempt, size_t tries);
+  Result<std::unique_ptr<transport::Link>> connect_peer(Attempt& attempt);
+  Result<std::unique_ptr<transport::Link>> connect_peer(Attempt& attempt,
+                                                        const transport::Medium* wanted);
+  Result<std::unique_ptr<transport::Link>> await_peer(Attempt& attempt, size_t tries);
   // Encrypts a socket between the two workers, if the client has said so.
   Result<Socket> secured(const Introduction& introduction, uint32_t stream, UniqueFd socket,
                          tls::Role role, Clock::time_point deadline) const;

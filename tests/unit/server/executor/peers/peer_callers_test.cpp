@@ -69,7 +69,7 @@ class PeerCallersTest : public ::testing::Test {
     hello.link = link;
     hello.stream = stream;
     hello.medium = medium;
-    hub_->called_on(hello, UniqueFd(ends[0]));
+    hub_->accept_caller(hello, UniqueFd(ends[0]));
     return UniqueFd(ends[1]);
   }
   static std::pair<UniqueFd, UniqueFd> tcp_pair() {
@@ -92,7 +92,7 @@ class PeerCallersTest : public ::testing::Test {
     wire::PeerHello hello;
     hello.link = kLink;
     hello.medium = "tcp";
-    hub_->called_on(hello, std::move(ours));
+    hub_->accept_caller(hello, std::move(ours));
     return std::move(theirs);
   }
   static PeerHub::Introduction encrypted() {
