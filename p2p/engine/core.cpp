@@ -177,7 +177,7 @@ bool Core::idle() const {
   return std::all_of(peers_.begin(), peers_.end(), [](const auto& peer) { return peer->idle(); });
 }
 
-bool Core::settled() const {
+bool Core::is_decided() const {
   return std::all_of(peers_.begin(), peers_.end(),
                      [](const auto& peer) { return peer->open() || !peer->lost().ok(); });
 }

@@ -45,7 +45,7 @@ class Core {
   bool pending() const;
   bool idle() const;
   // Whether every peer is open or lost.
-  bool settled() const;
+  bool is_decided() const;
   bool all_open() const;
   Environment& environment() { return environment_; }
   Peer& peer(PeerId id);

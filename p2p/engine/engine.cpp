@@ -366,9 +366,9 @@ void Engine::wake() {
 bool Engine::wait_until_open(std::chrono::milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   while (true) {
-    const auto [settled, open] =
-        runner_->ask([](Core& core) { return std::make_pair(core.settled(), core.all_open()); });
-    if (settled || Clock::now() > deadline) return open;
+    const auto [decided, open] =
+        runner_->ask([](Core& core) { return std::make_pair(core.is_decided(), core.all_open()); });
+    if (decided || Clock::now() > deadline) return open;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }

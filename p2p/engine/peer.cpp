@@ -56,7 +56,7 @@ void Peer::attach(std::unique_ptr<transport::Link> link, const SessionToken& tok
 void Peer::lose(const Status& why) {
   if (!lost_.ok()) return;
   lost_ = why.ok() ? Status(Code::kUnavailable, "the connection to the peer was ended") : why;
-  if (environment_.options.on_settled) environment_.options.on_settled(id_);
+  if (environment_.options.on_decided) environment_.options.on_decided(id_);
   if (link_) {
     link_->open = false;
     link_->link->close();

@@ -118,7 +118,7 @@ Status Peer::open_link() {
     prober_ = std::make_unique<Prober>(environment_, *link_, mapped_);
     measure_ |= !std::exchange(environment_.measures, true);
   }
-  if (environment_.options.on_settled) environment_.options.on_settled(id_);
+  if (environment_.options.on_decided) environment_.options.on_decided(id_);
   return send_legs();
 }
 

@@ -87,7 +87,7 @@ struct EngineOptions {
   // used if that is longer. Waking the thread takes longer than a small copy.
   std::chrono::nanoseconds spin{0};
   // Called when a peer has become open or is lost. On the engine thread; must not block.
-  std::function<void(PeerId)> on_settled;
+  std::function<void(PeerId)> on_decided;
   // Called when a copy to a peer has ended well, with how it was made. Likewise.
   std::function<void(const Plan&)> on_sent;
 

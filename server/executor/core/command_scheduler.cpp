@@ -25,7 +25,7 @@ bool CommandScheduler::may_start_with_peers(std::span<const std::byte> frame) {
     holds = api::holds_stream(traits, body) && parts_.peers.knows(link);
     const bool others_wait = parts_.device_waits.any() || paused != p2p::Pause::kNone ||
                              parts_.peers.wants(p2p::Pause::kHolds);
-    if (holds && (others_wait || !parts_.peers.settled(link))) return false;
+    if (holds && (others_wait || !parts_.peers.is_decided(link))) return false;
   }
   crowded_ = false;
   if (!parts_.peers.holding()) {

@@ -68,7 +68,7 @@ Status PeerHub::introduce(const Introduction& introduction,
     engine.peers = std::clamp(introduction.workers, 2u, wire::kMostServers) - 1;
     engine.host_name = host_name();
     engine.spin = options_.spin;
-    engine.on_settled = [this](p2p::PeerId link) {
+    engine.on_decided = [this](p2p::PeerId link) {
       {
         MutexLock lock(mutex_);
         settled_.insert(link);
@@ -355,7 +355,7 @@ bool PeerHub::begin_pause(p2p::Pause what) {
   return true;
 }
 
-bool PeerHub::settled(p2p::PeerId link) const {
+bool PeerHub::is_decided(p2p::PeerId link) const {
   MutexLock lock(mutex_);
   return settled_.contains(link);
 }

@@ -53,9 +53,9 @@ class PeerHub {
   struct Options : PeerSettings {
     std::function<void(CUresult)> on_error;          // a copy of this worker failed
     std::function<void(const std::string&)> report;  // one line for the user
-    // Called when no stream is held any more, when a connection is settled, and when a pause is
-    // requested or has ended. The owner of the hub then grants pauses; without this function,
-    // pauses need no grant.
+    // Called when no stream is held any more, when a connection is made or has failed, and when a
+    // pause is requested or has ended. The owner of the hub then grants pauses; without this
+    // function, pauses need no grant.
     std::function<void()> on_change;
     ExportedNames* names = nullptr;  // for memory that a peer maps; null: no peer maps any
   };
@@ -95,7 +95,7 @@ class PeerHub {
   bool begin_pause(p2p::Pause what);
   // Whether the connection has been made or has failed. Until then no stream should be held for it,
   // because making it needs driver calls that wait for the device.
-  bool settled(p2p::PeerId link) const;
+  bool is_decided(p2p::PeerId link) const;
   p2p::Engine& engine() { return *engine_; }
   bool active() const { return engine_ != nullptr; }
   // Calls Engine::copy, and counts the copy until it has ended.

@@ -65,7 +65,7 @@ TEST(PauseTest, WithoutAPauseTheGreetingWaitsAndCopiesWithIt) {
   session.connect(0, 1, "tcp");
   const auto copy = start_copy(session, copy_between(session, 0, 1));
   session.settle();
-  EXPECT_FALSE(session.core(0).settled());
+  EXPECT_FALSE(session.core(0).is_decided());
   EXPECT_TRUE(session.core(0).polling());
   EXPECT_EQ(session.workers[0].devices->registered(), 0u);
   EXPECT_FALSE(copy->source_over);
@@ -100,7 +100,7 @@ TEST(PauseTest, ALinkThatBreaksMeanwhileIsLost) {
   session.add();
   SimLinkPair pair = session.connect(0, 1, "tcp");
   session.settle();
-  ASSERT_FALSE(session.core(0).settled());
+  ASSERT_FALSE(session.core(0).is_decided());
   pair.cut();
   session.settle();
   EXPECT_FALSE(session.core(0).peer(1).lost().ok());

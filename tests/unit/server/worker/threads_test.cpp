@@ -87,7 +87,7 @@ TEST_F(WorkerThreads, WithoutAThreadToConnectCopiesEndWithTheReason) {
   EXPECT_TRUE(hub_->copy(std::move(copy), {}).ok());
   std::unique_lock lock(mutex);
   changed.wait(lock, [&] { return over; });
-  EXPECT_TRUE(hub_->settled(kLink));
+  EXPECT_TRUE(hub_->is_decided(kLink));
 }
 
 TEST(Threads, OutputThatCannotBeCapturedStays) {

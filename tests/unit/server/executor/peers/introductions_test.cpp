@@ -124,7 +124,7 @@ TEST_F(IntroductionsTest, TellNothingBeforeTheTimeout) {
   while (!logged) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   forward_log(nullptr);
   std::this_thread::sleep_for(std::chrono::milliseconds(50));  // an answer would come now
-  EXPECT_FALSE(hub_->settled(1));
+  EXPECT_FALSE(hub_->is_decided(1));
   std::lock_guard lock(mutex_);
   EXPECT_TRUE(reports_.empty());
 }

@@ -140,7 +140,7 @@ TEST_F(PeerCallersTest, ACallerThatLeavesEndsTheCopies) {
     expect_welcome(caller);
     caller.reset();
     EXPECT_EQ(outcome().code(), Code::kUnavailable) << outcome().message();
-    EXPECT_TRUE(hub_->settled(kLink));
+    EXPECT_TRUE(hub_->is_decided(kLink));
   }
 }
 
