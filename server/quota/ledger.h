@@ -1,4 +1,4 @@
-// Ledger: what the sessions of one account (a user, a group) use together, in memory that the
+// Ledger: what the sessions of one budget (a user, a group) use together, in memory that the
 // daemon shares with the workers of these sessions.
 //
 // Each session has a slot, which is a page of memory. Its worker writes its own page and reads the
@@ -7,7 +7,7 @@
 //
 // Before a worker reads anything from its client, it maps its own page for writing and the others
 // for reading, and closes the memory. The system call filter prevents it from enlarging the mapping
-// (call_filter.h). So a worker that has been taken over can claim as much as the account's limit,
+// (call_filter.h). So a worker that has been taken over can claim as much as the budget's limit,
 // but cannot change what other sessions have booked.
 //
 // Threads and processes: any; every value is an atomic. If two sessions request the last free bytes
@@ -27,8 +27,8 @@ namespace rcuda::server {
 
 class Ledger {
  public:
-  static constexpr uint32_t kSlots = 1024;    // sessions of one account at the same time
-  static constexpr uint32_t kDevices = 64;    // by the server's numbers
+  static constexpr uint32_t kSlots = 1024;           // sessions of one budget at the same time
+  static constexpr uint32_t kDevices = 64;           // by the server's numbers
   static constexpr uint32_t kHostMemory = kDevices;  // the row after those of the devices
   static constexpr uint32_t kRows = kDevices + 1;
 

@@ -1,5 +1,5 @@
-// Limits: what sessions may use. The daemon reads them from the server's configuration (rules.h) and
-// grants them to each session; daemon and worker enforce them. Plain values; any thread.
+// Limits: what sessions may use. The daemon reads them from the server's configuration (rules.h)
+// and grants them to each session; daemon and worker enforce them. Plain values; any thread.
 #pragma once
 
 #include <chrono>
@@ -9,13 +9,13 @@
 
 namespace rcuda::server {
 
-// Shared by all sessions of an account: one session, one user, or one group. 0: no limit.
+// Shared by all sessions of an budget: one session, one user, or one group. 0: no limit.
 struct Allowance {
   std::string of;              // for messages: "each session", "user ada", "group students"
   uint64_t device_memory = 0;  // bytes, on each device
   uint64_t host_memory = 0;    // bytes, page-locked by the worker or shared with the client
   uint64_t bandwidth = 0;      // bytes per second, of copies between client and device
-  uint32_t slot = 0;           // the session's place in the account's Ledger
+  uint32_t slot = 0;           // the session's place in the budget's Ledger
 };
 
 // Of one session by itself.

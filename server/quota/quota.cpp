@@ -6,7 +6,7 @@
 namespace rcuda::server {
 namespace {
 
-// An account may be so far ahead of its bandwidth: small copies are not delayed one by one.
+// An budget may be so far ahead of its bandwidth: small copies are not delayed one by one.
 constexpr uint64_t kBurstNs = 50'000'000;
 
 }  // namespace
@@ -24,14 +24,14 @@ Result<Quota> Quota::make(std::vector<Allowance> allowances, std::vector<UniqueF
     }
     Result<Ledger> ledger = Ledger::open(std::move(ledgers[i]), allowances[i].slot);
     if (!ledger.ok()) return ledger.status();
-    quota.accounts_.push_back({std::move(allowances[i]), std::move(ledger).value()});
+    quota.budgets_.push_back({std::move(allowances[i]), std::move(ledger).value()});
   }
   return quota;
 }
 
 bool Quota::limits(Limit limit) const {
-  return std::any_of(accounts_.begin(), accounts_.end(),
-                     [&](const Account& account) { return account.allowance.*limit != 0; });
+  return std::any_of(budgets_.begin(), budgets_.end(),
+                     [&](const Budget& budget) { return budget.allowance.*limit != 0; });
 }
 
 bool Quota::limits_device_memory() const { return limits(&Allowance::device_memory); }
@@ -40,13 +40,13 @@ bool Quota::limits_bandwidth() const { return limits(&Allowance::bandwidth); }
 
 bool Quota::take(uint32_t row, uint64_t bytes) {
   const Limit limit = limit_of(row);
-  for (auto account = accounts_.begin(); account != accounts_.end(); ++account) {
-    const uint64_t most = account->allowance.*limit;
-    if (most == 0 || account->ledger.take(row, account->allowance.slot, bytes, most)) continue;
-    while (account != accounts_.begin()) {
-      --account;
-      if (account->allowance.*limit != 0) {
-        account->ledger.give(row, account->allowance.slot, bytes);
+  for (auto budget = budgets_.begin(); budget != budgets_.end(); ++budget) {
+    const uint64_t most = budget->allowance.*limit;
+    if (most == 0 || budget->ledger.take(row, budget->allowance.slot, bytes, most)) continue;
+    while (budget != budgets_.begin()) {
+      --budget;
+      if (budget->allowance.*limit != 0) {
+        budget->ledger.give(row, budget->allowance.slot, bytes);
       }
     }
     return false;
@@ -55,47 +55,45 @@ bool Quota::take(uint32_t row, uint64_t bytes) {
 }
 
 void Quota::add(uint32_t row, uint64_t bytes) {
-  for (Account& account : accounts_) {
-    if (account.allowance.*limit_of(row) != 0)
-      account.ledger.add(row, account.allowance.slot, bytes);
+  for (Budget& budget : budgets_) {
+    if (budget.allowance.*limit_of(row) != 0) budget.ledger.add(row, budget.allowance.slot, bytes);
   }
 }
 
 void Quota::give(uint32_t row, uint64_t bytes) {
-  for (Account& account : accounts_) {
-    if (account.allowance.*limit_of(row) != 0)
-      account.ledger.give(row, account.allowance.slot, bytes);
+  for (Budget& budget : budgets_) {
+    if (budget.allowance.*limit_of(row) != 0) budget.ledger.give(row, budget.allowance.slot, bytes);
   }
 }
 
 std::optional<Quota::Room> Quota::room(uint32_t row) const {
   std::optional<Room> room;
-  for (const Account& account : accounts_) {
-    const uint64_t most = account.allowance.*limit_of(row);
+  for (const Budget& budget : budgets_) {
+    const uint64_t most = budget.allowance.*limit_of(row);
     if (most == 0) continue;
-    const uint64_t free = most - std::min(most, account.ledger.sum(row));
-    if (!room) room = Room{most, free, &account.allowance};
+    const uint64_t free = most - std::min(most, budget.ledger.sum(row));
+    if (!room) room = Room{most, free, &budget.allowance};
     room->limit = std::min(room->limit, most);
     if (free < room->free) {
       room->free = free;
-      room->by = &account.allowance;
+      room->by = &budget.allowance;
     }
   }
   return room;
 }
 
 void Quota::book_copy(uint64_t bytes, uint64_t now) {
-  for (Account& account : accounts_) {
-    if (account.allowance.bandwidth == 0) continue;
-    (void)account.ledger.book_copy(account.allowance.slot, bytes, account.allowance.bandwidth, now);
+  for (Budget& budget : budgets_) {
+    if (budget.allowance.bandwidth == 0) continue;
+    (void)budget.ledger.book_copy(budget.allowance.slot, bytes, budget.allowance.bandwidth, now);
   }
 }
 
 uint64_t Quota::copies_held_until(uint64_t now) const {
   uint64_t end = 0;
-  for (const Account& account : accounts_) {
-    if (account.allowance.bandwidth == 0) continue;
-    end = std::max(end, account.ledger.copies_end(account.allowance.slot));
+  for (const Budget& budget : budgets_) {
+    if (budget.allowance.bandwidth == 0) continue;
+    end = std::max(end, budget.ledger.copies_end(budget.allowance.slot));
   }
   return end > now + kBurstNs ? end - kBurstNs : 0;
 }

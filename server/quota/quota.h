@@ -50,7 +50,7 @@ class Quota {
   uint64_t copies_held_until(uint64_t now) const;
 
  private:
-  struct Account {
+  struct Budget {
     Allowance allowance;
     Ledger ledger;
   };
@@ -60,7 +60,7 @@ class Quota {
   }
   bool limits(Limit limit) const;
 
-  std::vector<Account> accounts_;
+  std::vector<Budget> budgets_;
 };
 
 }  // namespace rcuda::server

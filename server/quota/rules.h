@@ -37,7 +37,7 @@ struct Count {
 };
 
 // Of all sessions of a user or group together.
-struct AccountLimits {
+struct BudgetLimits {
   Allowance allowance;
   Count sessions;
   Count devices;  // each device counts once for each session
@@ -53,8 +53,8 @@ struct SessionRules {
 // What holds for one user.
 struct UserRules {
   SessionRules session;
-  AccountLimits user;
-  std::map<gid_t, AccountLimits> groups;  // of the user's groups, those that have limits
+  BudgetLimits user;
+  std::map<gid_t, BudgetLimits> groups;  // of the user's groups, those that have limits
 };
 
 class Rules {

@@ -7,7 +7,7 @@
 namespace rcuda::server {
 namespace {
 
-constexpr size_t kUser = 1;  // in Applicant::accounts_
+constexpr size_t kUser = 1;  // in Applicant::budgets_
 
 bool needs_ledger(const Allowance& allowance) {
   return allowance.device_memory != 0 || allowance.host_memory != 0 || allowance.bandwidth != 0;
@@ -61,8 +61,8 @@ void narrow(std::optional<Admission::Room>* room, uint64_t limit, uint64_t used)
 
 }  // namespace
 
-struct Admission::Account {
-  AccountLimits limits;
+struct Admission::Budget {
+  BudgetLimits limits;
   uint32_t sessions = 0;
   uint64_t devices = 0;
   std::optional<Ledger> ledger;
@@ -75,9 +75,9 @@ struct Admission::Account {
     return limits.devices.most != 0 && devices + more > limits.devices.most;
   }
   bool has_room(uint32_t more) const { return !lacks_session() && !lacks_devices(more); }
-  // Whether there would be room if the sessions of `user`, which are all in this account, were
+  // Whether there would be room if the sessions of `user`, which are all in this budget, were
   // over.
-  bool has_room_without(const Account& user, uint32_t more) const {
+  bool has_room_without(const Budget& user, uint32_t more) const {
     return (limits.sessions.most == 0 || sessions - user.sessions < limits.sessions.most) &&
            (limits.devices.most == 0 || devices - user.devices + more <= limits.devices.most) &&
            !slots.all();
@@ -85,7 +85,7 @@ struct Admission::Account {
   std::string shortage(uint32_t more) const;
 };
 
-std::string Admission::Account::shortage(uint32_t more) const {
+std::string Admission::Budget::shortage(uint32_t more) const {
   const std::string& who = limits.allowance.of;
   if (who.empty()) return "all " + std::to_string(sessions) + " sessions are taken";
   if (slots.all()) {
@@ -106,7 +106,7 @@ std::vector<int> Admission::Permit::ledgers() const {
   std::vector<int> descriptors;
   if (own_) descriptors.push_back(own_->descriptor());
   for (const Place& place : places_) {
-    if (place.account->ledger) descriptors.push_back(place.account->ledger->descriptor());
+    if (place.budget->ledger) descriptors.push_back(place.budget->ledger->descriptor());
   }
   return descriptors;
 }
@@ -120,7 +120,7 @@ void Admission::Permit::for_each_memory_limit(const Visit& visit) const {
   };
   if (own_) pass(*own_);
   for (const Place& place : places_) {
-    if (place.account->ledger) pass(*place.account->ledger);
+    if (place.budget->ledger) pass(*place.budget->ledger);
   }
 }
 
@@ -171,9 +171,9 @@ std::string Admission::Applicant::remedy() const {
 }
 
 Status Admission::Applicant::timeout(std::chrono::milliseconds waited) const {
-  std::string text =
-      "it waited " + std::to_string(std::chrono::ceil<std::chrono::seconds>(waited).count()) +
-      " s (RCUDA_WAIT) and is in place " + std::to_string(place()) + ": " + reason();
+  std::string text = "it waited " +
+                     std::to_string(std::chrono::ceil<std::chrono::seconds>(waited).count()) +
+                     " s (RCUDA_WAIT) and is in place " + std::to_string(place()) + ": " + reason();
   if (obstacle_.ok()) text += ": wait longer, or " + remedy();
   return Status(Code::kTimeout, std::move(text));
 }
@@ -181,7 +181,7 @@ Status Admission::Applicant::timeout(std::chrono::milliseconds waited) const {
 Admission::Admission(size_t max_sessions, Offered offered, size_t most_waiting)
     : offered_(std::move(offered)),
       most_waiting_(most_waiting),
-      server_(std::make_shared<Account>()) {
+      server_(std::make_shared<Budget>()) {
   server_->limits.sessions.most = static_cast<uint32_t>(max_sessions);
 }
 
@@ -202,9 +202,9 @@ std::optional<Admission::Room> Admission::device_room(const Identity& user, uint
   if (device >= Ledger::kDevices) return std::nullopt;
   const UserRules rules = rules_for(user);
   const auto used = [&](const std::string& key) {
-    const auto found = accounts_.find(key);
-    const AccountPointer account = found == accounts_.end() ? nullptr : found->second.lock();
-    return account && account->ledger ? account->ledger->sum(device) : 0;
+    const auto found = budgets_.find(key);
+    const BudgetPointer budget = found == budgets_.end() ? nullptr : found->second.lock();
+    return budget && budget->ledger ? budget->ledger->sum(device) : 0;
   };
   std::optional<Room> room;
   narrow(&room, rules.session.allowance.device_memory, 0);
@@ -224,12 +224,12 @@ Result<std::unique_ptr<Admission::Applicant>> Admission::apply(const Identity& u
   const Count& most = rules.session.devices;
   if (most.most != 0 && count > most.most) return never_fits(count, "a session", most);
 
-  Result<std::vector<AccountPointer>> accounts = accounts_of(user, rules);
-  if (!accounts.ok()) return accounts.status();
-  for (const AccountPointer& account : *accounts) {
-    const Count& limit = account->limits.devices;
+  Result<std::vector<BudgetPointer>> budgets = budgets_of(user, rules);
+  if (!budgets.ok()) return budgets.status();
+  for (const BudgetPointer& budget : *budgets) {
+    const Count& limit = budget->limits.devices;
     if (limit.most != 0 && count > limit.most) {
-      return never_fits(count, "all sessions of " + account->limits.allowance.of + " together",
+      return never_fits(count, "all sessions of " + budget->limits.allowance.of + " together",
                         limit);
     }
   }
@@ -239,7 +239,7 @@ Result<std::unique_ptr<Admission::Applicant>> Admission::apply(const Identity& u
   applicant->devices_.assign(unique.begin(), unique.end());
   applicant->lease_id_ = user.lease;
   applicant->session_ = rules.session;
-  applicant->accounts_ = std::move(accounts).value();
+  applicant->budgets_ = std::move(budgets).value();
   queue_.push_back(applicant.get());
   review();
   if (applicant->is_decided()) return applicant;
@@ -253,32 +253,32 @@ Result<std::unique_ptr<Admission::Applicant>> Admission::apply(const Identity& u
   return applicant;
 }
 
-Result<std::vector<Admission::AccountPointer>> Admission::accounts_of(const Identity& user,
-                                                                      const UserRules& rules) {
-  std::vector<AccountPointer> accounts = {server_};
-  Result<AccountPointer> of_user = account(key_of(user), rules.user);
+Result<std::vector<Admission::BudgetPointer>> Admission::budgets_of(const Identity& user,
+                                                                    const UserRules& rules) {
+  std::vector<BudgetPointer> budgets = {server_};
+  Result<BudgetPointer> of_user = budget(key_of(user), rules.user);
   if (!of_user.ok()) return of_user.status();
-  accounts.push_back(std::move(of_user).value());
+  budgets.push_back(std::move(of_user).value());
   for (const auto& [gid, limits] : rules.groups) {
-    Result<AccountPointer> of_group = account(key_of_group(gid), limits);
+    Result<BudgetPointer> of_group = budget(key_of_group(gid), limits);
     if (!of_group.ok()) return of_group.status();
-    accounts.push_back(std::move(of_group).value());
+    budgets.push_back(std::move(of_group).value());
   }
-  return accounts;
+  return budgets;
 }
 
-Result<Admission::AccountPointer> Admission::account(const std::string& key,
-                                                     const AccountLimits& limits) {
-  std::erase_if(accounts_, [](const auto& entry) { return entry.second.expired(); });
-  AccountPointer found = accounts_[key].lock();
+Result<Admission::BudgetPointer> Admission::budget(const std::string& key,
+                                                   const BudgetLimits& limits) {
+  std::erase_if(budgets_, [](const auto& entry) { return entry.second.expired(); });
+  BudgetPointer found = budgets_[key].lock();
   if (!found) {
-    found = std::make_shared<Account>();
+    found = std::make_shared<Budget>();
     if (needs_ledger(limits.allowance)) {
       Result<Ledger> ledger = Ledger::make();
       if (!ledger.ok()) return ledger.status();
       found->ledger = std::move(ledger).value();
     }
-    accounts_[key] = found;
+    budgets_[key] = found;
   }
   found->limits = limits;
   return found;
@@ -286,9 +286,9 @@ Result<Admission::AccountPointer> Admission::account(const std::string& key,
 
 // Whether one more may wait. One user has a quarter of the places.
 Status Admission::check_queue(const Applicant& applicant) const {
-  const AccountPointer& user = applicant.accounts_[kUser];
+  const BudgetPointer& user = applicant.budgets_[kUser];
   const auto of_user = std::count_if(queue_.begin(), queue_.end(), [&](const Applicant* other) {
-    return other->accounts_[kUser] == user;
+    return other->budgets_[kUser] == user;
   });
   const size_t most_of_user = (most_waiting_ + 3) / 4;
   if (queue_.size() <= most_waiting_ && static_cast<size_t>(of_user) <= most_of_user) return {};
@@ -299,22 +299,22 @@ Status Admission::check_queue(const Applicant& applicant) const {
 }
 
 void Admission::review() {
-  // How many applicants wait for an account and hold others back, and how many of a user wait for
+  // How many applicants wait for an budget and hold others back, and how many of a user wait for
   // it and hold back only later ones of that user.
-  std::map<const Account*, size_t> short_of;
-  std::map<std::pair<const Account*, const Account*>, size_t> own;
+  std::map<const Budget*, size_t> short_of;
+  std::map<std::pair<const Budget*, const Budget*>, size_t> own;
   std::map<uint32_t, size_t> leased;  // as waits_for_lease()
-  const auto place_in = [&](Applicant& applicant, const Account& account, bool holds_back) {
-    const bool has_room = account.has_room(applicant.count());
-    size_t& of_user = own[{&account, applicant.accounts_[kUser].get()}];
-    const size_t ahead = short_of[&account] + of_user;
+  const auto place_in = [&](Applicant& applicant, const Budget& budget, bool holds_back) {
+    const bool has_room = budget.has_room(applicant.count());
+    size_t& of_user = own[{&budget, applicant.budgets_[kUser].get()}];
+    const size_t ahead = short_of[&budget] + of_user;
     if (has_room && ahead == 0) return;
     if (applicant.place_ == 0) {
-      applicant.lacks_ = &account;
+      applicant.lacks_ = &budget;
       applicant.behind_ = has_room;
     }
     applicant.place_ = std::max(applicant.place_, ahead + 1);
-    ++(holds_back ? short_of[&account] : of_user);
+    ++(holds_back ? short_of[&budget] : of_user);
   };
   for (auto next = queue_.begin(); next != queue_.end();) {
     Applicant& applicant = **next;
@@ -325,12 +325,12 @@ void Admission::review() {
     }
     // Who waits for sessions of the same user holds back nobody else: neither one that exceeds the
     // user's own limits, nor one that would fit if the user's sessions were over.
-    const Account& user = *applicant.accounts_[kUser];
+    const Budget& user = *applicant.budgets_[kUser];
     place_in(applicant, user, true);
     if (applicant.place_ == 0) {
-      for (const AccountPointer& account : applicant.accounts_) {
-        if (account.get() == &user) continue;
-        place_in(applicant, *account, !account->has_room_without(user, applicant.count()));
+      for (const BudgetPointer& budget : applicant.budgets_) {
+        if (budget.get() == &user) continue;
+        place_in(applicant, *budget, !budget->has_room_without(user, applicant.count()));
       }
     }
     if (applicant.place_ == 0) give_permit(applicant);
@@ -352,30 +352,30 @@ void Admission::give_permit(Applicant& applicant) {
   permit->admission_ = this;
   permit->devices_ = applicant.count();
   permit->limits_ = applicant.session_.limits;
-  for (const AccountPointer& account : applicant.accounts_) {
-    ++account->sessions;
-    account->devices += applicant.count();
+  for (const BudgetPointer& budget : applicant.budgets_) {
+    ++budget->sessions;
+    budget->devices += applicant.count();
     uint32_t slot = 0;
-    if (account->ledger) {
-      while (account->slots[slot]) ++slot;  // has_room(): one is free
-      account->slots.set(slot);
-      account->ledger->clear(slot);
-      permit->allowances_.push_back(account->limits.allowance);
+    if (budget->ledger) {
+      while (budget->slots[slot]) ++slot;  // has_room(): one is free
+      budget->slots.set(slot);
+      budget->ledger->clear(slot);
+      permit->allowances_.push_back(budget->limits.allowance);
       permit->allowances_.back().slot = slot;
     }
-    permit->places_.push_back({account, slot});
+    permit->places_.push_back({budget, slot});
   }
   applicant.permit_ = std::move(permit);
 }
 
 void Admission::give_back(Permit& permit) {
   for (const Permit::Place& place : permit.places_) {
-    Account& account = *place.account;
-    --account.sessions;
-    account.devices -= permit.devices_;
-    if (!account.ledger) continue;
-    account.ledger->clear(place.slot);
-    account.slots.reset(place.slot);
+    Budget& budget = *place.budget;
+    --budget.sessions;
+    budget.devices -= permit.devices_;
+    if (!budget.ledger) continue;
+    budget.ledger->clear(place.slot);
+    budget.slots.reset(place.slot);
   }
   review();
 }

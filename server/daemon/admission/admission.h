@@ -3,13 +3,13 @@
 // server.
 //
 // A client applies. It is admitted at once if nothing that it needs is taken; else it waits in a
-// queue, if it wants to. What is taken belongs to accounts: the server, each user, and each group
-// with limits. First come, first served, for each account: an applicant that lacks something of an
-// account holds back later ones of the same account, and no others. An applicant whose devices have
+// queue, if it wants to. What is taken belongs to budgets: the server, each user, and each group
+// with limits. First come, first served, for each budget: an applicant that lacks something of an
+// budget holds back later ones of the same budget, and no others. An applicant whose devices have
 // leases of others keeps its place in the queue, and holds nobody back.
 //
 // An admitted client has a Permit. It names what its session may use, and holds its places in the
-// accounts. The WorkerPool keeps it until the session's worker has been reaped, so nothing stays
+// budgets. The WorkerPool keeps it until the session's worker has been reaped, so nothing stays
 // taken for a worker that was killed.
 //
 // Threads: the daemon's only thread. Blocking: nothing. Errors: kDenied if the session can never
@@ -41,8 +41,8 @@ namespace rcuda::server {
 
 class Admission {
  private:
-  struct Account;
-  using AccountPointer = std::shared_ptr<Account>;
+  struct Budget;
+  using BudgetPointer = std::shared_ptr<Budget>;
 
  public:
   // Applicants that may wait at the same time. One user has a quarter of the places.
@@ -73,7 +73,7 @@ class Admission {
    private:
     friend class Admission;
     struct Place {
-      AccountPointer account;
+      BudgetPointer budget;
       uint32_t slot = 0;
     };
     Permit() = default;
@@ -117,13 +117,13 @@ class Admission {
     Admission* admission_ = nullptr;
     std::vector<uint32_t> devices_;  // in ascending order
     std::string lease_id_;           // that it brings; empty: none
-    Status obstacle_;                   // kUnavailable: leases of others keep its devices
+    Status obstacle_;                // kUnavailable: leases of others keep its devices
     SessionRules session_;
-    std::vector<AccountPointer> accounts_;  // the server's first, then the user's
+    std::vector<BudgetPointer> budgets_;  // the server's first, then the user's
     std::unique_ptr<Permit> permit_;
     size_t place_ = 0;
-    const Account* lacks_ = nullptr;  // one of accounts_
-    bool behind_ = false;             // the account has enough, but others came earlier
+    const Budget* lacks_ = nullptr;  // one of budgets_
+    bool behind_ = false;            // the budget has enough, but others came earlier
   };
 
   using Offered = std::function<std::vector<uint32_t>()>;
@@ -160,8 +160,8 @@ class Admission {
 
  private:
   UserRules rules_for(const Identity& user) const;
-  Result<std::vector<AccountPointer>> accounts_of(const Identity& user, const UserRules& rules);
-  Result<AccountPointer> account(const std::string& key, const AccountLimits& limits);
+  Result<std::vector<BudgetPointer>> budgets_of(const Identity& user, const UserRules& rules);
+  Result<BudgetPointer> budget(const std::string& key, const BudgetLimits& limits);
   Status check_queue(const Applicant& applicant) const;
   // Whether leases keep the applicant's devices. `ahead`: by device, those before it for which they
   // do.
@@ -173,9 +173,9 @@ class Admission {
   const size_t most_waiting_;
   Leases leases_;
   Rules rules_;
-  AccountPointer server_;
-  std::map<std::string, std::weak_ptr<Account>> accounts_;  // with sessions or applicants
-  std::list<Applicant*> queue_;                             // the first came first
+  BudgetPointer server_;
+  std::map<std::string, std::weak_ptr<Budget>> budgets_;  // with sessions or applicants
+  std::list<Applicant*> queue_;                           // the first came first
 };
 
 }  // namespace rcuda::server
