@@ -27,7 +27,7 @@ void fields(Visitor& visit, ServerStatus::Session& m) {
 }
 
 template <typename Visitor>
-void fields(Visitor& visit, ServerStatus::Account& m) {
+void fields(Visitor& visit, ServerStatus::UserTotals& m) {
   visit.text("user", m.user);
   visit.text("medium", m.medium, kMedium);
   visit.number("sessions", m.sessions);
@@ -40,7 +40,7 @@ void fields(Visitor& visit, ServerStatus::Totals& m) {
   visit.number("worker_starts", m.worker_starts);
   visit.number("worker_failures", m.worker_failures);
   visit.number("worker_start_us", m.worker_start_us);
-  visit.list("accounts", m.accounts, kMaxAccounts);
+  visit.list("accounts", m.users, kMaxUserTotals);
 }
 
 template <typename Visitor>

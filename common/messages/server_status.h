@@ -12,7 +12,7 @@
 
 namespace rcuda::wire {
 
-inline constexpr size_t kMaxAccounts = 256;
+inline constexpr size_t kMaxUserTotals = 256;
 inline constexpr uint32_t kMaxCodes = 64;  // above the values of Code
 
 // The state of a server, for rcuda-smi.
@@ -35,7 +35,7 @@ struct ServerStatus {
     Work work{};        // so far
   };
   // Since the server's start. Only for users that may see all sessions; otherwise empty.
-  struct Account {
+  struct UserTotals {
     std::string user, medium;
     uint64_t sessions = 0;
     Work work{};
@@ -44,7 +44,7 @@ struct ServerStatus {
     std::vector<uint64_t> refused;  // clients, by the Code of the reason
     uint64_t worker_starts = 0, worker_failures = 0;
     uint64_t worker_start_us = 0;   // sum over all successful starts, until the worker was ready
-    std::vector<Account> accounts;  // by user and medium; at most kMaxAccounts
+    std::vector<UserTotals> users;  // by user and medium; at most kMaxUserTotals
   };
   std::string server;  // host name
   std::string driver;

@@ -170,23 +170,23 @@ void Families::add_totals(const std::string& server, const wire::ServerStatus::T
   count("rcuda_worker_failures_total", labels, totals.worker_failures);
   add("rcuda_worker_start_seconds_total", labels,
       static_cast<double>(totals.worker_start_us) * 1e-6);
-  for (const wire::ServerStatus::Account& account : totals.accounts) {
-    Labels of{{"server", server}, {"user", account.user}, {"medium", account.medium}};
-    count("rcuda_sessions_started_total", of, account.sessions);
-    for (const auto& [name, counter] : kCounts) count(name, of, account.work[counter]);
+  for (const wire::ServerStatus::UserTotals& user_totals : totals.users) {
+    Labels of{{"server", server}, {"user", user_totals.user}, {"medium", user_totals.medium}};
+    count("rcuda_sessions_started_total", of, user_totals.sessions);
+    for (const auto& [name, counter] : kCounts) count(name, of, user_totals.work[counter]);
     for (size_t i = static_cast<size_t>(wire::Counter::kPeerCopies); i < wire::kWorkNames.size();
          ++i) {
       // Skips zeros: a user has copies for only a few pairs of route and staging.
-      if (account.work.counts[i] == 0) continue;
+      if (user_totals.work.counts[i] == 0) continue;
       const auto [route, staging] = way_of(wire::kWorkNames[i]);
       Labels way = of;
       way["route"] = route;
       way["staging"] = staging;
-      count("rcuda_peer_copies_total", way, account.work.counts[i]);
+      count("rcuda_peer_copies_total", way, user_totals.work.counts[i]);
     }
     for (const auto& [direction, counter] : kDirections) {
       of["direction"] = direction;
-      count("rcuda_copied_bytes_total", of, account.work[counter]);
+      count("rcuda_copied_bytes_total", of, user_totals.work[counter]);
     }
   }
 }

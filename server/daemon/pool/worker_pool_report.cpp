@@ -14,25 +14,25 @@ namespace rcuda::server {
 namespace {
 
 // The names of users come from outside: those beyond the bound are counted as one.
-wire::ServerStatus::Account& account_of(wire::ServerStatus::Totals* totals, const std::string& user,
-                                        const std::string& medium) {
-  std::vector<wire::ServerStatus::Account>& accounts = totals->accounts;
-  const auto found = std::find_if(accounts.begin(), accounts.end(), [&](const auto& account) {
-    return account.user == user && account.medium == medium;
+wire::ServerStatus::UserTotals& totals_of(wire::ServerStatus::Totals* totals,
+                                          const std::string& user, const std::string& medium) {
+  std::vector<wire::ServerStatus::UserTotals>& users = totals->users;
+  const auto found = std::find_if(users.begin(), users.end(), [&](const auto& user_totals) {
+    return user_totals.user == user && user_totals.medium == medium;
   });
-  if (found != accounts.end()) return *found;
-  if (accounts.size() == wire::kMaxAccounts - 1) {
-    return accounts.emplace_back(wire::ServerStatus::Account{"others", medium});
+  if (found != users.end()) return *found;
+  if (users.size() == wire::kMaxUserTotals - 1) {
+    return users.emplace_back(wire::ServerStatus::UserTotals{"others", medium});
   }
-  if (accounts.size() == wire::kMaxAccounts) return accounts.back();
-  return accounts.emplace_back(wire::ServerStatus::Account{user, medium});
+  if (users.size() == wire::kMaxUserTotals) return users.back();
+  return users.emplace_back(wire::ServerStatus::UserTotals{user, medium});
 }
 
 void add_session(wire::ServerStatus::Totals* totals, const std::string& user,
                  const std::string& medium, const wire::Work& work) {
-  wire::ServerStatus::Account& account = account_of(totals, user, medium);
-  ++account.sessions;
-  account.work += work;
+  wire::ServerStatus::UserTotals& user_totals = totals_of(totals, user, medium);
+  ++user_totals.sessions;
+  user_totals.work += work;
 }
 
 }  // namespace

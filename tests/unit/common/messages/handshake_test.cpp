@@ -240,12 +240,12 @@ TEST(HandshakeTest, StatusSurvivesTheWire) {
   EXPECT_EQ(got->sessions[1].work.counts, sample_status().sessions[1].work.counts);
   EXPECT_EQ(got->totals.refused, (std::vector<uint64_t>{0, 7}));
   EXPECT_EQ(got->totals.worker_start_us, 10u);
-  ASSERT_EQ(got->totals.accounts.size(), 2u);
-  EXPECT_EQ(got->totals.accounts[0].user, "ada");
-  EXPECT_EQ(got->totals.accounts[0].medium, "verbs");
-  EXPECT_EQ(got->totals.accounts[0].sessions, 11u);
-  EXPECT_EQ(got->totals.accounts[0].work.counts, sample_status().sessions[0].work.counts);
-  EXPECT_EQ(got->totals.accounts[1].sessions, 12u);
+  ASSERT_EQ(got->totals.users.size(), 2u);
+  EXPECT_EQ(got->totals.users[0].user, "ada");
+  EXPECT_EQ(got->totals.users[0].medium, "verbs");
+  EXPECT_EQ(got->totals.users[0].sessions, 11u);
+  EXPECT_EQ(got->totals.users[0].work.counts, sample_status().sessions[0].work.counts);
+  EXPECT_EQ(got->totals.users[1].sessions, 12u);
 }
 
 // A terminal's title, a screen that is cleared, a second line, and text from right to left.
@@ -257,13 +257,13 @@ TEST(HandshakeTest, TextsOfAPeerDoNotControlATerminal) {
   status.server = status.driver = status.devices[0].name = kHostileText;
   ServerStatus::Session& session = status.sessions[0];
   session.user = session.program = session.host = session.medium = session.job = kHostileText;
-  status.totals.accounts[0].user = kHostileText;
+  status.totals.users[0].user = kHostileText;
   const Result<ServerStatus> shown = decode<ServerStatus>(encode(status));
   ASSERT_TRUE(shown.ok());
   const ServerStatus::Session& got = shown->sessions[0];
   for (const std::string& text :
        {shown->server, shown->driver, shown->devices[0].name, got.user, got.program, got.host,
-        got.medium, got.job, shown->totals.accounts[0].user}) {
+        got.medium, got.job, shown->totals.users[0].user}) {
     EXPECT_EQ(text, kCleanText);
   }
   Hello hello = sample_hello();
@@ -320,7 +320,8 @@ TEST(WorkTest, CountersTravelByName) {
 
 TEST(WorkTest, AWayOfPeerCopiesHasItsCounter) {
   EXPECT_STREQ(kWorkNames[static_cast<size_t>(peer_copies("tcp", "host"))], "peer_copies_tcp_host");
-  EXPECT_STREQ(kWorkNames[static_cast<size_t>(peer_copies("ipc", "mapped"))], "peer_copies_ipc_mapped");
+  EXPECT_STREQ(kWorkNames[static_cast<size_t>(peer_copies("ipc", "mapped"))],
+               "peer_copies_ipc_mapped");
   EXPECT_EQ(peer_copies("shm", "host"), Counter::kPeerCopies);
   EXPECT_EQ(static_cast<size_t>(peer_copies("tcp", "registered")), kWorkNames.size() - 1);
 }

@@ -372,7 +372,7 @@ TEST(WorkerPoolTest, ASessionThatRunsWhenTheServerStopsIsInTheAudit) {
     EXPECT_NE(text.find(R"("event":"begin")"), std::string::npos) << text;
     wire::ServerStatus status;
     pool.report(&status, our_user());
-    EXPECT_EQ(status.totals.accounts.size(), 1u);
+    EXPECT_EQ(status.totals.users.size(), 1u);
   }
 }
 
