@@ -9,7 +9,7 @@
 
 namespace rcuda::server {
 
-// Shared by all sessions of an budget: one session, one user, or one group. 0: no limit.
+// Shared by all sessions of a budget: one session, one user, or one group. 0: no limit.
 struct Allowance {
   std::string of;              // for messages: "each session", "user ada", "group students"
   uint64_t device_memory = 0;  // bytes, on each device

@@ -6,7 +6,7 @@
 namespace rcuda::server {
 namespace {
 
-// An budget may be so far ahead of its bandwidth: small copies are not delayed one by one.
+// A budget may be so far ahead of its bandwidth: small copies are not delayed one by one.
 constexpr uint64_t kBurstNs = 50'000'000;
 
 }  // namespace

@@ -299,7 +299,7 @@ Status Admission::check_queue(const Applicant& applicant) const {
 }
 
 void Admission::review() {
-  // How many applicants wait for an budget and hold others back, and how many of a user wait for
+  // How many applicants wait for a budget and hold others back, and how many of a user wait for
   // it and hold back only later ones of that user.
   std::map<const Budget*, size_t> short_of;
   std::map<std::pair<const Budget*, const Budget*>, size_t> own;

@@ -253,7 +253,7 @@ void CudaDeviceOps::forget_context(CUcontext context) {
 }
 
 // Records an event after the stream's present work.
-Status CudaDeviceOps::mark(CUstream stream, PendingPlace* pending) {
+Status CudaDeviceOps::record_event(CUstream stream, PendingPlace* pending) {
   auto& pool = spare_[pending->context].events;
   if (pool.empty()) {
     RCUDA_RETURN_IF_ERROR(status_of(driver_.cuEventCreate(&pending->event, CU_EVENT_DISABLE_TIMING),
@@ -266,7 +266,7 @@ Status CudaDeviceOps::mark(CUstream stream, PendingPlace* pending) {
 }
 
 // The program may record its event again or destroy it, so a stream of our own waits for it.
-Status CudaDeviceOps::mark_event(CUevent event, PendingPlace* pending) {
+Status CudaDeviceOps::await_event(CUevent event, PendingPlace* pending) {
   auto& pool = spare_[pending->context].streams;
   if (pool.empty()) {
     RCUDA_RETURN_IF_ERROR(status_of(
@@ -278,7 +278,7 @@ Status CudaDeviceOps::mark_event(CUevent event, PendingPlace* pending) {
   ++waiting_streams_;
   RCUDA_RETURN_IF_ERROR(
       status_of(driver_.cuStreamWaitEvent(pending->stream, event, 0), "cuStreamWaitEvent"));
-  return mark(pending->stream, pending);
+  return record_event(pending->stream, pending);
 }
 
 Status CudaDeviceOps::hold(CUstream stream, PendingPlace* pending) {
@@ -332,14 +332,14 @@ Result<StreamPlace> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold_it) {
     resumed_.wait(lock, [this]() RCUDA_REQUIRES(mutex_) { return paused_ == p2p::Pause::kNone; });
   Status status;
   if (ref.event) {
-    status = mark_event(reinterpret_cast<CUevent>(ref.event), &pending);
+    status = await_event(reinterpret_cast<CUevent>(ref.event), &pending);
   } else if (!hold_it || !join(ref, &pending)) {
     // An idle stream has already reached the place, so no event is needed. Whether the legacy
     // default stream is idle depends on other streams, so an event is always recorded in it.
     const bool legacy = stream == nullptr || stream == CU_STREAM_LEGACY;
     const CUresult idle = legacy ? CUDA_ERROR_NOT_READY : driver_.cuStreamQuery(stream);
-    status =
-        idle == CUDA_ERROR_NOT_READY ? mark(stream, &pending) : status_of(idle, "cuStreamQuery");
+    status = idle == CUDA_ERROR_NOT_READY ? record_event(stream, &pending)
+                                          : status_of(idle, "cuStreamQuery");
     if (status.ok() && hold_it) status = hold(stream, &pending);
   }
   if (!status.ok()) {

@@ -150,8 +150,8 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   Status make_current(int device);
   Status issue(const p2p::CopyBox& box, CUstream stream);
   // With the context current.
-  Status mark(CUstream stream, PendingPlace* pending) RCUDA_REQUIRES(mutex_);
-  Status mark_event(CUevent event, PendingPlace* pending) RCUDA_REQUIRES(mutex_);
+  Status record_event(CUstream stream, PendingPlace* pending) RCUDA_REQUIRES(mutex_);
+  Status await_event(CUevent event, PendingPlace* pending) RCUDA_REQUIRES(mutex_);
   Status hold(CUstream stream, PendingPlace* pending) RCUDA_REQUIRES(mutex_);
   bool join(p2p::StreamRef ref, PendingPlace* pending) RCUDA_REQUIRES(mutex_);
   void give_back(const PendingPlace& pending) RCUDA_REQUIRES(mutex_);
