@@ -15,10 +15,9 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t kMinPieceBytes = 128u << 10;
 constexpr uint64_t kMinPieceBytesWithImmediate = 32u << 10;
 // With many transfers in progress, whole transfers keep all streams busy, and each piece adds cost.
-constexpr uint64_t kMinPieceBytesAmongMany = 256u << 10;
 // With few processors, each further piece wakes threads that then wait for a processor.
+constexpr uint64_t kMinPieceBytesAmongMany = 256u << 10;
 constexpr unsigned kFewProcessors = 4;
-constexpr uint64_t kMinPieceBytesWithFew = 512u << 10;
 // A requesting thread that waits anyway sends a piece of up to this size, which the kernel takes in
 // about 40 us.
 constexpr uint64_t kAwaitedBytes = 256u << 10;
@@ -33,7 +32,7 @@ constexpr uint32_t kFewOfBurst = 4;
 TcpBulk::TcpBulk(std::vector<Socket> streams, ExposedRegions& regions, SocketOrder& order,
                  std::chrono::nanoseconds receive_spin, const ImmediateArrived& on_immediate,
                  const BulkStream::OnError& on_error)
-    : least_piece_bytes_(usable_processors() < kFewProcessors ? kMinPieceBytesWithFew : 0) {
+    : least_piece_bytes_(usable_processors() < kFewProcessors ? kMinPieceBytesAmongMany : 0) {
   for (Socket& stream : streams) {
     streams_.push_back(std::make_unique<BulkStream>(std::move(stream), regions, order, receive_spin,
                                                     on_immediate, on_error));
