@@ -29,6 +29,8 @@ constexpr size_t kTraceBatch = 256;
 // before it sleeps between polls. (A local driver's wait spins until it is done.) After that each
 // sleep is a small fraction of the time that has passed, so it adds little to any wait.
 constexpr int kSpinsForCompletions = 64;
+// Short work ends within this factor, so the processor is not given away for it.
+constexpr int kSpinsBeforeYields = 4;
 constexpr int kSleepFraction = 64;
 constexpr auto kShortestSleep = std::chrono::microseconds(20);
 constexpr auto kLongestSleep = std::chrono::microseconds(500);
@@ -259,7 +261,8 @@ Status SessionLoop::idle() {
   const bool polls =
       !services_.completions.empty() || services_.mirrors.any_after_waits() || scheduler_.crowded();
   if (quiet < (polls || copying ? kSpinsForCompletions * options_.spin : options_.spin)) {
-    options_.yields&& quiet >= options_.spin ? std::this_thread::yield() : cpu_pause();
+    const bool gives_way = options_.yields && quiet >= kSpinsBeforeYields * options_.spin;
+    gives_way ? std::this_thread::yield() : cpu_pause();
     return {};
   }
   flush_trace();

@@ -42,7 +42,7 @@ struct SessionLoopOptions {
   // jumped, Link::interrupt() makes the loop look at it.
   std::function<uint64_t()> now;  // empty: the monotonic clock
   WorkPage* work = nullptr;       // where to count what the session does; null: nowhere
-  // With few processors: from the time `spin` on, the thread offers its processor to others between
+  // With few processors: after four times `spin`, the thread offers its processor to others between
   // two polls.
   bool yields = false;
 };
