@@ -356,6 +356,17 @@ CUresult Staging::to_host(const Route& route, std::span<const Part> parts) {
     std::shared_ptr<Landed> landed;
   };
   std::vector<std::deque<Pending>> pending_of(lanes);
+  // Releases what an exception has left.
+  struct Releases {
+    Staging& staging;
+    const std::vector<std::deque<Pending>>& pending_of;
+    ~Releases() {
+      for (const auto& pending : pending_of) {
+        for (const Pending& left : pending) staging.release(left.slot);
+      }
+    }
+  };
+  const Releases releases{*this, pending_of};
   const auto ask = [&](size_t lane, size_t index, const Slot& slot) {
     Pending next{slot, chunks[index], {}, nullptr};
     pace(route);

@@ -48,9 +48,9 @@ class Socket {
     return std::move(fd_);
   }
 
-  // As sendmsg(2) and recv(2) with MSG_NOSIGNAL. Flags: MSG_DONTWAIT, MSG_MORE (send), MSG_WAITALL
-  // and MSG_PEEK (recv). With a cipher, after EAGAIN, send() must be repeated with the same
-  // bytes, or more.
+  // As sendmsg(2) and recv(2) with MSG_NOSIGNAL. Flags: MSG_DONTWAIT, MSG_WAITALL and
+  // MSG_PEEK (recv). With a cipher, after EAGAIN, send() must be repeated with the same bytes, or
+  // more.
   ssize_t send(std::span<const iovec> pieces, int flags) const;
   ssize_t send(const void* data, size_t bytes, int flags) const;
   ssize_t recv(void* data, size_t bytes, int flags) const;

@@ -123,7 +123,8 @@ void ControlChannel::run() {
     begins_.wait(lock, [this]() RCUDA_REQUIRES(mutex_) { return begun_ || finished_; });
   }
   bool intended = false;
-  std::string why;
+  // The socket may have taken messages before, which poll() does not show.
+  std::string why = receive(intended);
   while (why.empty()) {
     {
       MutexLock lock(mutex_);

@@ -250,7 +250,8 @@ class Link {
   virtual void abandon() noexcept = 0;
 };
 
-// 50 us, about the time to wake a thread, on a host with eight cores or more; zero otherwise.
+// 50 us, about the time to wake a thread, where the process may use eight processors or more; zero
+// otherwise.
 std::chrono::nanoseconds default_receive_spin();
 
 struct LinkOptions {

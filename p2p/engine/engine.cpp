@@ -15,6 +15,7 @@
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/start_thread.h"
+#include "common/base/usable_processors.h"
 #include "p2p/engine/core.h"
 #include "p2p/link/authentication.h"
 #include "p2p/staging/numa.h"
@@ -31,10 +32,10 @@ constexpr auto kSpin = std::chrono::microseconds(30);
 constexpr auto kYield = std::chrono::milliseconds(3);
 constexpr auto kLongestNap = std::chrono::milliseconds(1);
 // After the last copy the engine thread polls for messages for this time before it sleeps, so a
-// program that copies in a loop finds it awake. The time is short on hosts with few cores, where a
+// program that copies in a loop finds it awake. The time is short where processors are few, where a
 // spinning thread may keep others from running.
 std::chrono::nanoseconds linger() {
-  return std::chrono::microseconds(std::thread::hardware_concurrency() >= 8 ? 1000 : 100);
+  return std::chrono::microseconds(usable_processors() >= 8 ? 1000 : 100);
 }
 
 uint64_t now_ns() {

@@ -92,8 +92,10 @@ Status Peer::advance_probes(bool& moved) {
     GpudirectProbe& probe = probes_.front();
     const DeviceAddress outbox = link_->device_outbox[static_cast<size_t>(probe.device)].address();
     std::byte* const scratch = link_->outbox.data() + link_->outbox_arena.bytes();
-    std::memcpy(scratch, &probe.pattern, sizeof probe.pattern);
-    moved |= probe.ticket == 0;
+    if (probe.ticket == 0) {
+      std::memcpy(scratch, &probe.pattern, sizeof probe.pattern);
+      moved = true;
+    }
     const auto filled = copy_pattern(probe.device, Lane::kIn, outbox,
                                      reinterpret_cast<uint64_t>(scratch), probe.ticket);
     if (!filled) return filled.status();

@@ -4,9 +4,9 @@
 // peers, and a later peer needs no registration.
 //
 // A slice is never reused: a lost peer on this host may still have DMA in flight to the pages that
-// it has mapped. When no peer has a slice any more, the memory is freed, and the next peer starts a
-// new arena. Slices are for peers of one session only, which belong to one user: a peer that maps
-// one slice has a descriptor of the whole arena.
+// it has mapped. When no peer has a slice any more, the memory is freed. The next peer starts a new
+// arena once no peer has a buffer of its own either. Slices are for peers of one session only,
+// which belong to one user: a peer that maps one slice has a descriptor of the whole arena.
 //
 // Peers beyond the expected number get a buffer of their own, out of the rest of the limit. Owned
 // by the engine's Environment, used only by the engine thread. take() and the destruction of the

@@ -28,7 +28,7 @@ struct Shape {
   // The distance from the first byte to the end of the last one. Only for a shape that passed
   // check().
   uint64_t extent_bytes() const;
-  // Whether the bytes between its first and its last one are among these. As extent_bytes().
+  // Whether the range from its first to its last byte meets this one. As extent_bytes().
   bool overlaps(DeviceAddress base, uint64_t bytes) const {
     return address < base + bytes && base < address + extent_bytes();
   }

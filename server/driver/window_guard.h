@@ -18,8 +18,8 @@
 // the list [guard] of api/table/driver_overrides.toml. MeteredDriver is above the guard, so held
 // pieces do not count.
 //
-// Only one may exist in a process at a time (api/driver_decorator.h). A worker serves one session
-// at a time. Threads: any. Blocking: as the driver's own. Errors: the first refusal is logged.
+// Only one may exist in a process at a time (api/driver_decorator.h). A worker serves one session.
+// Threads: any. Blocking: as the driver's own. Errors: the first refusal is logged.
 #pragma once
 
 #include <atomic>

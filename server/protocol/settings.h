@@ -96,8 +96,9 @@ struct Settings {
                                100000,   "sessions at the same time"};
   config::Bytes staging_bytes{registry, "RCUDA_SERVER_STAGING_BYTES", 64ull << 20,
                               "page-locked memory of each worker for copies"};
-  config::String image_cache{registry, "RCUDA_SERVER_IMAGE_CACHE", "auto",
-                             "folder that keeps module images between sessions; none: do not"};
+  config::String image_cache{
+      registry, "RCUDA_SERVER_IMAGE_CACHE", "auto",
+      "folder that keeps module images and compiled PTX between sessions; none: do not"};
   config::Bytes image_cache_bytes{registry, "RCUDA_SERVER_IMAGE_CACHE_BYTES", 4ull << 30,
                                   "what the images may take on disk"};
   config::Duration handshake_timeout{registry, "RCUDA_SERVER_HANDSHAKE_TIMEOUT",
@@ -119,7 +120,7 @@ struct Settings {
                                 "example because its process is stopped; 0: never"};
   config::Duration spin{registry, "RCUDA_SERVER_SPIN", std::chrono::nanoseconds(0),
                         "how long a worker polls for the next command or peer copy before "
-                        "sleeping; 0: by the number of cores"};
+                        "sleeping; 0: by the processors that the worker may use"};
   config::Integer bulk_streams{
       registry, "RCUDA_SERVER_BULK_STREAMS",
       4,        1,

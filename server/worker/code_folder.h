@@ -6,8 +6,8 @@
 // a descriptor of this process. Until the session begins, it is open on the folder of the server's
 // own user, and then on the folder of the session's user (image_folder.h).
 //
-// Threads: the worker's main thread, before others run. Blocking: for the file system. Errors name
-// what is wrong; code is then kept as the driver does it by itself.
+// Threads: the worker's main thread; open(), before others run. Blocking: for the file system.
+// Errors name what is wrong; code is then kept as the driver does it by itself.
 #pragma once
 
 #include <string>

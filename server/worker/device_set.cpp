@@ -162,7 +162,7 @@ Status DeviceSet::select(const std::vector<uint32_t>& wanted, wire::Welcome* wel
     for (const Device* peer : chosen) {
       for (int attribute : kPeerAttributes) {
         int value = 0;
-        if (peer == device || !driver_.cuDeviceGetP2PAttribute ||
+        if (peer == device ||
             driver_.cuDeviceGetP2PAttribute(&value, static_cast<CUdevice_P2PAttribute>(attribute),
                                             device->device, peer->device) != CUDA_SUCCESS) {
           value = 0;

@@ -7,8 +7,9 @@
 // loaded the same code. The code that the driver compiles of PTX is beside it, in ptx/1000 and so
 // on, except that of the daemon's own user. (Rejected: one folder of all users, from which the
 // daemon passes opened files. Every image would pass through the daemon's thread, which must not
-// hash or write gigabytes, and a quick answer would tell a user what others have loaded.) Threads:
-// any. Blocking: for the file system. Errors name the folder and what is wrong with it.
+// hash or write gigabytes, and a quick answer would tell a user what others have loaded.)
+//
+// Threads: any. Blocking: for the file system. Errors name the folder and what is wrong with it.
 #pragma once
 
 #include <string>

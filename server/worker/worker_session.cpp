@@ -127,8 +127,7 @@ Result<Socket> WorkerSession::encrypted(UniqueFd socket, uint32_t index) const {
 }
 
 // Switches to the session's user. Opens the user's folders first, because that user may not reach
-// them.
-// Errors are sent to the client.
+// them. Errors are sent to the client.
 Status WorkerSession::become_user() {
   const std::string cache = cache_folder_of(worker_.settings);
   if (!cache.empty()) {

@@ -218,10 +218,15 @@ class FaultsTest(unittest.TestCase):
     def test_a_call_that_does_not_return_tcp(self):
         self.check_stuck_worker("tcp")
 
+    def with_idle_worker(self, server):
+        """The worker of the session, and the idle one that starts a moment after it."""
+        self.assertTrue(eventually(lambda: len(server.workers()) > 1))
+        return server.workers()
+
     def test_a_killed_daemon_and_a_call_that_does_not_return(self):
         server = Server(BUILD, environment={"RCUDA_SERVER_STOP_TIMEOUT": "1s"})
         run = self.start(client_environment(BUILD, [server], "shm"), "stuck")
-        workers = server.workers()
+        workers = self.with_idle_worker(server)
         server.process.kill()
         server.process.wait()
         self.assertTrue(eventually(
@@ -231,7 +236,7 @@ class FaultsTest(unittest.TestCase):
     def test_a_killed_daemon(self):
         server = Server(BUILD)
         run = self.start(client_environment(BUILD, [server], "tcp"))
-        workers = server.workers()
+        workers = self.with_idle_worker(server)
         server.process.kill()
         server.process.wait()
         self.check_lost(run, server.port)

@@ -135,9 +135,10 @@ class IsolationTest(unittest.TestCase):
             # The daemon's log and audit are files of the daemon alone.
             self.assertNotIn("rcuda-server.log", " ".join(files_of(workers[name])))
         self.assertNotEqual(*workers.values())
-        # The idle worker is still root's.
-        idle = [pid for pid in server.workers() if pid not in workers.values()]
-        self.assertTrue(eventually(lambda: all(fields(f"/proc/{pid}/status")["Uid"].split()[0] == "0" for pid in idle)))
+        # The idle worker, which starts a moment after the sessions, is still root's.
+        self.assertTrue(eventually(lambda: set(server.workers()) - set(workers.values())))
+        for pid in set(server.workers()) - set(workers.values()):
+            self.assertEqual(fields(f"/proc/{pid}/status")["Uid"].split()[0], "0")
 
     def test_programs_of_every_user_run_over_every_medium(self):
         server = self.server()

@@ -153,12 +153,6 @@ class Server:
         return {int(client): int(worker)
                 for client, worker in re.findall(r"pid (\d+), over .* worker (\d+):", self.status(build))}
 
-    def connecting(self):
-        """How many connections over the local socket the daemon has not accepted yet."""
-        with open("/proc/net/unix") as sockets:
-            return sum(fields[6] == "0" and fields[7:] in ([f"@rcuda-{self.port}"], [f"/run/rcuda/{self.port}.sock"])
-                       for fields in map(str.split, sockets))
-
     def await_pool(self, build, pool):
         """Until the server has no session and `pool` idle workers or more. A worker that starts takes
         much of a processor's time and holds up the next session, so benchmarks wait for it."""

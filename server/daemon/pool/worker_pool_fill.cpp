@@ -3,7 +3,6 @@
 #include <cerrno>
 #include <iterator>
 #include <optional>
-#include <thread>
 
 #include <fcntl.h>
 #include <signal.h>
@@ -13,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/base/usable_processors.h"
 #include "server/addresses/address_window.h"
 #include "server/daemon/pool/spawn_worker.h"
 #include "server/daemon/pool/worker_pool.h"
@@ -27,7 +27,7 @@ namespace {
 // driver makes one context after the other (105 ms each on an H100, of the 430 that a worker takes
 // alone), and the rest takes processors. Workers that hang count too: if the driver hangs, they
 // must not become more and more.
-size_t most_starting() { return std::clamp(std::thread::hardware_concurrency(), 4u, 8u); }
+size_t most_starting() { return std::clamp(usable_processors(), 4u, 8u); }
 
 CgroupLimits limits_of(const Settings& settings) {
   return {settings.session_memory.get(), static_cast<uint64_t>(settings.session_processes.get()),

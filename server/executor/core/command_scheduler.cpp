@@ -98,8 +98,7 @@ void CommandScheduler::postpone(const wire::CommandHeader& header, std::span<con
   call.waits_for_work = !frees_pool_memory(header.opcode, body);
   // Memory is not freed while copies between servers use it.
   call.before = [this, opcode = header.opcode, copy](DeviceWaits::Action then) {
-    when_released(api::Frees::kAtOnce, opcode, *copy,
-                  [&jobs = parts_.jobs, then = std::move(then)] { jobs.post(then); });
+    when_released(api::Frees::kAtOnce, opcode, *copy, std::move(then));
   };
   call.run = [copy, carry_out = std::move(carry_out)] { carry_out(*copy); };
   parts_.device_waits.postpone(std::move(call));

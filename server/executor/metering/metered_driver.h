@@ -8,10 +8,9 @@
 // well, but nothing that costs more than questions to the driver is done for that: variables of
 // code and contexts are left out, and memory freed in stream order counts as free at once.
 //
-// Only one session with a limit may exist in a process at a time (api/driver_decorator.h), and one
-// without a limit is not counted while another exists. A worker serves one.
-// Executor thread only. Blocking: as the driver's own; before a refusal they trim the session's
-// pools.
+// Only one session with a limit may exist in a process at a time (api/driver_decorator.h). A worker
+// serves one. Executor thread only. Blocking: as the driver's own; before a refusal they trim the
+// session's pools.
 #pragma once
 
 #include <cstdint>

@@ -30,26 +30,26 @@ StreamFrees::Line* StreamFrees::line_of(CUstream stream) {
 // Records the event of the frees that have none. In a capture it would become part of that.
 bool StreamFrees::record(Line& line) {
   const ContextGuard inside(driver_, line.context);
-  CUevent made = nullptr;
+  Recorded made;
   if (!inside.ok() || refuse_capture(driver_, line.stream) != CUDA_SUCCESS ||
-      driver_.cuEventCreate(&made, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+      driver_.cuEventCreate(&made.event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
     return false;
   }
-  if (driver_.cuEventRecord(made, line.stream) != CUDA_SUCCESS) {
-    driver_.cuEventDestroy_v2(made);
+  if (driver_.cuEventRecord(made.event, line.stream) != CUDA_SUCCESS) {
+    driver_.cuEventDestroy_v2(made.event);
     return false;
   }
-  line.reached = made;
-  line.frees = std::exchange(line.later, {});
+  made.frees = std::exchange(line.later, {});
+  line.recorded.push_back(std::move(made));
   return true;
 }
 
 bool StreamFrees::add(const Bookings::Booking& booking, CUstream stream, Bookings& bookings) {
   Line* const line = line_of(stream);
   if (!line) return false;
-  if (line->reached) refresh(*line, bookings);
+  if (line->recorded.size() >= kMostEvents) refresh(*line, bookings);
   line->later.push_back(booking);
-  if (line->reached || record(*line)) return true;
+  if (line->recorded.size() >= kMostEvents || record(*line)) return true;
   line->later.pop_back();
   return false;
 }
@@ -61,12 +61,14 @@ bool StreamFrees::is_idle(const Line& line) const {
 }
 
 void StreamFrees::refresh(Line& line, Bookings& bookings) {
-  if (line.reached) {
-    if (driver_.cuEventQuery(line.reached) != CUDA_SUCCESS) return;
-    driver_.cuEventDestroy_v2(std::exchange(line.reached, nullptr));
-    give_all(bookings, std::exchange(line.frees, {}));
+  const size_t before = line.recorded.size();
+  while (!line.recorded.empty() &&
+         driver_.cuEventQuery(line.recorded.front().event) == CUDA_SUCCESS) {
+    driver_.cuEventDestroy_v2(line.recorded.front().event);
+    give_all(bookings, line.recorded.front().frees);
+    line.recorded.pop_front();
   }
-  if (line.later.empty() || line.ended) return;
+  if (line.later.empty() || line.ended || (before && line.recorded.size() == before)) return;
   if (is_idle(line)) {
     give_all(bookings, std::exchange(line.later, {}));
   } else {
@@ -76,20 +78,15 @@ void StreamFrees::refresh(Line& line, Bookings& bookings) {
 
 void StreamFrees::refresh(Bookings& bookings) {
   for (Line& line : lines_) refresh(line, bookings);
-  std::erase_if(lines_, [](const Line& line) { return !line.reached && line.later.empty(); });
+  std::erase_if(lines_,
+                [](const Line& line) { return line.recorded.empty() && line.later.empty(); });
 }
 
 void StreamFrees::end_stream(CUstream stream) {
   for (Line& line : lines_) {
     if (line.stream != stream || line.ended) continue;
-    // The last event stands for all frees. Without it the later ones count until the context ends.
-    std::vector<Bookings::Booking> all = line.frees;
-    all.insert(all.end(), line.later.begin(), line.later.end());
-    const CUevent before = line.reached;
-    if (!line.later.empty() && record(line)) {
-      line.frees = std::move(all);
-      if (before) driver_.cuEventDestroy_v2(before);
-    }
+    // Without an event these count until the context ends.
+    if (!line.later.empty()) (void)record(line);
     line.ended = true;
   }
 }
@@ -97,7 +94,7 @@ void StreamFrees::end_stream(CUstream stream) {
 void StreamFrees::give_all_of(CUcontext context, Bookings& bookings) {
   std::erase_if(lines_, [&](const Line& line) {
     if (line.context != context) return false;
-    give_all(bookings, line.frees);
+    for (const Recorded& recorded : line.recorded) give_all(bookings, recorded.frees);
     give_all(bookings, line.later);
     return true;
   });

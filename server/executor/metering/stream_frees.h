@@ -3,12 +3,14 @@
 //
 // An event after a free shows when the stream has reached it. It takes a place of the stream's
 // queue, and a queue without room blocks the thread that records. The client counts one place for a
-// free (client/session/timeline.cpp), so a stream has at most one such event at a time. The frees
-// after it share the next one.
+// free (client/session/timeline.cpp), so a stream has at most kMostEvents such events at a time.
+// The frees after those share the next one, which is recorded when an earlier one has been reached.
 //
 // Executor thread only. Nothing blocks.
 #pragma once
 
+#include <cstddef>
+#include <deque>
 #include <vector>
 
 #include <cuda.h>
@@ -20,6 +22,9 @@ namespace rcuda::server {
 
 class StreamFrees {
  public:
+  // Fewer than the places that the client leaves to the worker.
+  static constexpr size_t kMostEvents = 4;
+
   // The driver outlives this object.
   explicit StreamFrees(const api::DriverTable& driver) : driver_(driver) {}
 
@@ -33,12 +38,15 @@ class StreamFrees {
   void give_all_of(CUcontext context, Bookings& bookings);
 
  private:
+  struct Recorded {
+    CUevent event = nullptr;               // not known to be reached
+    std::vector<Bookings::Booking> frees;  // before it, and after the event before it
+  };
   struct Line {
     CUcontext context = nullptr;           // of the stream
     CUstream stream = nullptr;             // null: the legacy default stream of the context
     bool ended = false;                    // the stream has been destroyed
-    CUevent reached = nullptr;             // the one that is not known to be reached; null: none
-    std::vector<Bookings::Booking> frees;  // before it
+    std::deque<Recorded> recorded;         // the earliest first
     std::vector<Bookings::Booking> later;  // without an event
   };
 

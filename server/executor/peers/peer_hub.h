@@ -101,7 +101,7 @@ class PeerHub {
   // Calls Engine::copy, and counts the copy until it has ended.
   Status copy(p2p::PeerCopy copy, Status failure);
   // The result of a copy whose error a signal to a third worker carries (wire::kPeerSignalled). It
-  // is written before that is queued, or on the engine's thread, which also reads it.
+  // is written before the signal is queued, or on the engine's thread, which also reads it.
   using Outcome = std::shared_ptr<Status>;
   Outcome make_outcome(uint64_t copy) { return outcomes_[copy] = std::make_shared<Status>(); }
   // For the copy's signal; null if there is no such copy.

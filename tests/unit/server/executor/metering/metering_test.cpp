@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "server/executor/metering/stream_frees.h"
 #include "tests/unit/server/executor/metering/metering_fixture.h"
 
 namespace rcuda::server {
@@ -211,7 +212,7 @@ TEST_F(MeteringTest, FreesInAStreamTakeFewPlacesOfItsQueue) {
   for (const CUdeviceptr address : addresses) {
     ASSERT_EQ(table.cuMemFreeAsync(address, stream.get()), CUDA_SUCCESS);
   }
-  EXPECT_EQ(records, 1u);
+  EXPECT_EQ(records, StreamFrees::kMostEvents);
   EXPECT_EQ(booked(), addresses.size() * 512);
   stream.open();
   ASSERT_EQ(table.cuStreamSynchronize(stream.get()), CUDA_SUCCESS);
@@ -220,7 +221,7 @@ TEST_F(MeteringTest, FreesInAStreamTakeFewPlacesOfItsQueue) {
 
 TEST_F(MeteringTest, FreesInAStreamThatIsDestroyedCountUntilTheyAreReached) {
   GatedStream stream(plain());
-  std::vector<CUdeviceptr> addresses(8);
+  std::vector<CUdeviceptr> addresses(2 * StreamFrees::kMostEvents);
   for (CUdeviceptr& address : addresses) address = allocate(kMiB / 2);
   for (const CUdeviceptr address : addresses) {
     ASSERT_EQ(table().cuMemFreeAsync(address, stream.get()), CUDA_SUCCESS);
