@@ -1,28 +1,36 @@
 #include "common/base/usable_processors.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
-#include <sstream>
+#include <cstdio>
 #include <thread>
 
+#include <fcntl.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include "common/base/proc_self.h"
+#include "common/base/unique_fd.h"
 
 namespace rcuda {
 namespace {
 
+// Without streams of the standard library, which register handlers for the exit of the program.
 std::string read_file(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text;
+  char part[4096];
+  ssize_t bytes = 0;
+  while (file && (bytes = ::read(file.get(), part, sizeof part)) > 0) {
+    text.append(part, static_cast<size_t>(bytes));
+  }
+  return text;
 }
 
 // Rounded up. 0: the group has no quota, or the text is malformed ("max 100000", "-1").
 unsigned quota_of(const std::string& quota_and_period) {
-  std::istringstream words(quota_and_period);
   long long quota = 0, period = 0;
-  if (!(words >> quota >> period) || quota <= 0 || period <= 0) return 0;
+  if (std::sscanf(quota_and_period.c_str(), "%lld %lld", &quota, &period) != 2) return 0;
+  if (quota <= 0 || period <= 0) return 0;
   return static_cast<unsigned>((quota + period - 1) / period);
 }
 
@@ -54,8 +62,9 @@ unsigned allowed_processors() {
 
 unsigned quota_processors(const std::string& mount, std::string_view groups) {
   unsigned least = 0;
-  std::istringstream lines{std::string(groups)};
-  for (std::string line; std::getline(lines, line);) {
+  while (!groups.empty()) {
+    const std::string line(groups.substr(0, groups.find('\n')));
+    groups.remove_prefix(std::min(groups.size(), line.size() + 1));
     // 0::/PATH of v2; 4:cpu,cpuacct:/PATH of v1
     const size_t first = line.find(':'), second = line.find(":/", first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
