@@ -8,6 +8,7 @@
 namespace rcuda::p2p {
 namespace {
 
+constexpr double kStraightLineTolerance = 0.02;
 // The second knot of a linear leg. Any size will do, because the pieces are extrapolated.
 constexpr uint64_t kLinearKnotBytes = uint64_t{1} << 20;
 
@@ -21,6 +22,54 @@ double interpolate(const LegModel::Knot& a, const LegModel::Knot& b, uint64_t by
   const double span = static_cast<double>(b.bytes) - static_cast<double>(a.bytes);
   const double at = static_cast<double>(bytes) - static_cast<double>(a.bytes);
   return a.us + (b.us - a.us) * at / span;
+}
+
+// Pool-adjacent-violators: makes the sequence non-decreasing with the smallest change. A larger
+// transfer never takes less time; measurements that show it are noise.
+void make_monotone(std::vector<LegModel::Knot>& knots) {
+  struct Pool {
+    double sum;
+    size_t count;
+  };
+  std::vector<Pool> pools;
+  for (const auto& knot : knots) {
+    pools.push_back({knot.us, 1});
+    while (pools.size() > 1) {
+      const Pool last = pools.back();
+      const Pool before = pools[pools.size() - 2];
+      if (before.sum * static_cast<double>(last.count) <=
+          last.sum * static_cast<double>(before.count)) {
+        break;
+      }
+      pools.pop_back();
+      pools.back() = {before.sum + last.sum, before.count + last.count};
+    }
+  }
+  size_t i = 0;
+  for (const Pool& pool : pools) {
+    for (size_t k = 0; k < pool.count; ++k) {
+      knots[i++].us = pool.sum / static_cast<double>(pool.count);
+    }
+  }
+}
+
+// Douglas-Peucker with a relative tolerance: keeps the knots that bend.
+void keep_bends(const std::vector<LegModel::Knot>& knots, size_t first, size_t last,
+                std::vector<bool>& keep) {
+  double worst = kStraightLineTolerance;
+  size_t at = first;
+  for (size_t i = first + 1; i < last; ++i) {
+    const double line = interpolate(knots[first], knots[last], knots[i].bytes);
+    const double error = std::abs(line - knots[i].us) / std::max(knots[i].us, 1e-9);
+    if (error > worst) {
+      worst = error;
+      at = i;
+    }
+  }
+  if (at == first) return;
+  keep[at] = true;
+  keep_bends(knots, first, at, keep);
+  keep_bends(knots, at, last, keep);
 }
 
 }  // namespace
@@ -120,6 +169,17 @@ Trains compare_trains(const Samples& samples, Sharing sharing) {
   return trains;
 }
 
+std::vector<LegModel::Knot> bends_of(const std::vector<LegModel::Knot>& knots) {
+  std::vector<bool> keep(knots.size(), false);
+  keep.front() = keep.back() = true;
+  keep_bends(knots, 0, knots.size() - 1, keep);
+  std::vector<LegModel::Knot> bends;
+  for (size_t i = 0; i < knots.size(); ++i) {
+    if (keep[i]) bends.push_back(knots[i]);
+  }
+  return bends;
+}
+
 }  // namespace
 
 Result<LegModel> LegModel::fit(std::span<const LegSample> given, Sharing sharing) {
@@ -132,19 +192,19 @@ Result<LegModel> LegModel::fit(std::span<const LegSample> given, Sharing sharing
     const bool by_train = sharing == Sharing::kTogether && shared != trains.occupancies.end();
     knots.push_back(
         {bytes, by_train ? shared->second : std::max(median(times) - trains.delay_us, 0.0)});
-    if (knots.size() < 2) continue;
-    // A larger transfer never takes less time, and the bandwidth of a wire does not fall with the
-    // size of the transfers. Measurements that show it are noise.
+    if (!by_train || knots.size() < 2) continue;
+    // The bandwidth does not fall with the size of the transfers.
     const Knot& before = knots[knots.size() - 2];
     const double growth = static_cast<double>(bytes) / static_cast<double>(before.bytes);
-    if (by_train) knots.back().us = std::min(knots.back().us, before.us * growth);
-    knots.back().us = std::max(knots.back().us, before.us);
+    knots.back().us = std::min(knots.back().us, before.us * growth);
   }
+  make_monotone(knots);
   for (Knot& knot : knots) {
     const double one = typical(samples->singles.at(knot.bytes), sharing);
     knot.delay_us = sharing == Sharing::kTogether ? std::max(one - knot.us, 0.0) : trains.delay_us;
   }
-  return from_knots(std::move(knots));
+  if (sharing == Sharing::kTogether) return from_knots(std::move(knots));
+  return from_knots(bends_of(knots));
 }
 
 LegModel LegModel::sooner(double us) const {

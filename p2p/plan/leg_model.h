@@ -50,13 +50,14 @@ class LegModel {
   static Result<LegModel> from_knots(std::vector<Knot> knots);
   // The same with one delay for all sizes.
   static Result<LegModel> from_knots(std::vector<Knot> knots, double delay_us);
-  // From measurements: medians per size, made monotone. Needs single transfers of at least two
-  // sizes. Repeated samples of a size are useful, and outliers do no harm. Trains (transfers > 1)
-  // of the same sizes separate delay from occupancy.
+  // From measurements: medians per size, made monotone, without the knots that are within 2 % of a
+  // straight line. Needs single transfers of at least two sizes. Repeated samples of a size are
+  // useful, and outliers do no harm. Trains (transfers > 1) of the same sizes separate delay from
+  // occupancy.
   //
   // With kTogether only trains give the occupancy of a size. The rest of a single transfer's time
   // is the delay, which shows how much must be in flight to fill the leg. The least sample counts
-  // instead of the median.
+  // instead of the median, and no knot is dropped.
   static Result<LegModel> fit(std::span<const LegSample> samples,
                               Sharing sharing = Sharing::kInTurn);
 

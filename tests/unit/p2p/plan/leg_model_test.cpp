@@ -52,6 +52,7 @@ TEST(LegModelTest, FitRecoversPiecesDelayAndIgnoresOutliers) {
   const auto fitted = LegModel::fit(samples_of(truth, 10));
   ASSERT_TRUE(fitted.ok());
   EXPECT_NEAR(fitted->delay_us(0), 6, 0.1);
+  EXPECT_LE(fitted->knots().size(), 6u);
   for (uint64_t bytes = 4096; bytes <= (64u << 20); bytes = bytes * 3 / 2) {
     EXPECT_NEAR(fitted->occupancy_us(bytes) / truth.occupancy_us(bytes), 1, 0.03) << bytes;
   }
@@ -91,9 +92,8 @@ TEST(LegModelTest, FitMakesNoiseMonotone) {
   const std::vector<LegSample> samples{{1000, 1, 10}, {2000, 1, 9}, {4000, 1, 12}};
   const auto fitted = LegModel::fit(samples);
   ASSERT_TRUE(fitted.ok());
-  EXPECT_EQ(fitted->occupancy_us(1000), 10);
-  EXPECT_EQ(fitted->occupancy_us(2000), 10);
-  EXPECT_EQ(fitted->occupancy_us(4000), 12);
+  EXPECT_NEAR(fitted->occupancy_us(1000), 9.5, 0.2);
+  EXPECT_LE(fitted->occupancy_us(1000), fitted->occupancy_us(2000));
 }
 
 TEST(LegModelTest, FitNeedsTwoSizesAndTimes) {
