@@ -131,7 +131,7 @@ class Channel {
   // Whether the GPU may mark the command. It then takes two places in its stream's queue.
   bool is_marked(const Command& command) const;
 
-  // CompletionWord: the number and the first error of posted commands; 0: none has failed.
+  // CompletionWord: the number and the last error of posted commands; 0: none has failed.
   uint64_t error_word() const { return word_at(ClientWindow::kErrorWord); }
 
   // Waits until `ready` returns true. It is called again whenever the worker has written something,

@@ -1,8 +1,8 @@
 // Pause: the rules for held streams and for pauses, and the proof that no worker waits for ever.
 //
 // Rules.
-//  1. A copy that has a place in a stream holds the stream there until the copy is over at both
-//     ends (DeviceOps::enter, release). Only the engine releases it.
+//  1. A copy that holds a stream holds it at the copy's place until all bytes have landed
+//     (DeviceOps::enter, release). Only the engine releases it.
 //  2. The client sends both halves of a copy under one lock. So all copies of a session have one
 //     order, and each worker gets its halves in that order.
 //  3. While a worker holds a stream, a command that may wait for the device waits until no stream

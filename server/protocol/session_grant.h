@@ -1,6 +1,6 @@
-// SessionGrant: the user, devices and limits of a session (WorkerPool::make_start()). It travels to
-// the worker in a SessionStart together with the client's Hello, which only says what the client
-// wants. A worker believes the grant, never the Hello. A plain value.
+// SessionGrant: the user and the limits of a session (WorkerPool::make_start()). It travels to the
+// worker in a SessionStart together with the client's Hello, of which the daemon has checked the
+// devices. Of user and limits a worker believes the grant, never the Hello. A plain value.
 #pragma once
 
 #include <cstddef>

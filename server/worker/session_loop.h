@@ -75,8 +75,8 @@ class SessionLoop {
   void tell_end(const std::string& why);
   // When the loop must look at the session's limits again; SessionTime::kNever without limits.
   uint64_t limits_due() const;
-  // Executes the next command. Returns false if there is none, or if it must wait.
   void note_busy();
+  // Executes the next command. Returns false if there is none, or if it must wait.
   Result<bool> next();
   Status handle(std::span<const std::byte> frame);
   // `number`: the command's number in the session, from 1, as traces show it.

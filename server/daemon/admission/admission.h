@@ -4,12 +4,12 @@
 //
 // A client applies. It is admitted at once if nothing that it needs is taken; else it waits in a
 // queue, if it wants to. What is taken belongs to budgets: the server, each user, and each group
-// with limits. First come, first served, for each budget: an applicant that lacks something of an
+// with limits. First come, first served, for each budget: an applicant that lacks something of a
 // budget holds back later ones of the same budget, and no others. An applicant whose devices have
 // leases of others keeps its place in the queue, and holds nobody back.
 //
 // An admitted client has a Permit. It names what its session may use, and holds its places in the
-// budgets. The WorkerPool keeps it until the session's worker has been reaped, so nothing stays
+// budgets. The WorkerPool keeps it until the session's worker has ended, so nothing stays
 // taken for a worker that was killed.
 //
 // Threads: the daemon's only thread. Blocking: nothing. Errors: kDenied if the session can never

@@ -63,7 +63,7 @@ uint64_t seconds_of(std::chrono::nanoseconds time) {
   return static_cast<uint64_t>(std::chrono::ceil<std::chrono::seconds>(time).count());
 }
 
-// An array: one object for each account, and one for the session's other limits.
+// An array: one object for each budget, and one for the session's other limits.
 std::string quota_json(const std::vector<Allowance>& allowances, const SessionLimits& limits) {
   std::string all;
   for (const Allowance& allowance : allowances) {

@@ -92,7 +92,7 @@ class WorkerPool {
   // use.
   bool has_worker_for(const Waiting& client) const;
   // Assigns a session to such a worker. Returns false if there is none. On success it takes the
-  // socket and closes it here, and it takes the permit and keeps it until the worker is reaped. An
+  // socket and closes it here, and it takes the permit and keeps it until the worker has ended. An
   // error means that this client can have no session, and says why.
   // `key`: see SessionGrant. `peeked`: see worker_messages.h, here as in attach() and the
   // following. `permit`: may point to null, for a session without limits.
