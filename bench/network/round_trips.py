@@ -253,7 +253,7 @@ def steps(driver):
 def client(rounds):
     driver = Driver()
     timed, queue_work, (_kept, synchronize) = calls(driver)
-    timed = steps(driver) | timed  # the last ones make managed memory, which waits then fetch
+    timed = steps(driver) | timed  # last, calls() makes managed memory, which each wait then fetches
     for what, run in timed.items():
         times = []
         for _ in range(rounds + 1):  # the first may have to prepare something

@@ -10,7 +10,7 @@
 // that a GPU has just written. Without --walk, transfers up to some MB are in the processor's
 // caches when they are sent again. A transfer is over when the receiver has acknowledged every
 // part. With --copy the receiver also copies the bytes to other memory, block by block, as softgpu
-// does for a copy to a device: what copies over TCP to softgpu can reach. Single transfers and
+// does for a copy to a device: copies over TCP to softgpu cannot be faster. Single transfers and
 // trains are timed as p2p.cu times copies, and printed in its columns, so that run.py can put both
 // into one table.
 #include <algorithm>

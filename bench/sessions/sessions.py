@@ -208,7 +208,7 @@ def main():
             for program in programs:
                 command = command_of(program, arguments.build)
                 for environment in modes.values():
-                    batch(command, environment, len(identities), identities)  # what only the first starts cost
+                    batch(command, environment, len(identities), identities)  # the first starts fill caches
                 for at_once in counts:
                     starts = arguments.starts * (5 if program in CHEAP else 1)
                     times = measure(command, modes, at_once, starts, each, before_each, identities)

@@ -126,7 +126,7 @@ std::optional<Staging::Slot> Staging::take(const Timeline* user, bool only_ready
                        std::count_if(used_.begin(), used_.end(), is_of_user);
   Slot slot;
   if (static_cast<size_t>(of_user) < most && !ready_.empty()) {
-    // The one that was used last: its pages are mapped, and caches may have them.
+    // The slot that was used last: its pages are mapped, and caches may have them.
     slot = ready_.back();
     ready_.pop_back();
   } else {
@@ -376,7 +376,7 @@ CUresult Staging::to_host(const Route& route, std::span<const Part> parts) {
     pending_of[lane].push_back(next);
   };
   // The few chunks of a small copy are requested before the other threads wake up. Lanes that have
-  // a slot come first and need no other, so none waits for a slot that a later one holds.
+  // a slot come first and need no other, so no lane waits for a slot of a later lane.
   for (size_t lane = 0; lane < lanes && chunks.size() == lanes; ++lane) {
     const std::optional<Slot> slot = try_acquire(route.timeline);
     if (!slot) break;

@@ -80,7 +80,7 @@ unsigned quota_processors(const std::string& mount, std::string_view groups) {
 }
 
 unsigned usable_processors() {
-  const unsigned quota = quota_processors("/sys/fs/cgroup", read_file(proc_self("cgroup")));
+  static const unsigned quota = quota_processors("/sys/fs/cgroup", read_file(proc_self("cgroup")));
   return std::max(smaller_quota(allowed_processors(), quota), 1u);
 }
 

@@ -2,8 +2,7 @@
 // a process fewer than the machine has: by its affinity mask, or by a quota of its control groups
 // (cgroup v1 and v2).
 //
-// Any thread. Reads a few small files of the kernel. No errors: what cannot be read does not count
-// as a limit.
+// Any thread. Errors: none; a limit that cannot be read does not count.
 #pragma once
 
 #include <string>
@@ -11,7 +10,8 @@
 
 namespace rcuda {
 
-// At least 1. A quota of one and a half processors counts as two.
+// At least 1. A quota of one and a half processors counts as two. The first call reads the quota
+// from a few small files of the kernel; each call reads the caller's affinity mask.
 unsigned usable_processors();
 
 // The smallest quota of the groups that `groups`, the text of /proc/self/cgroup, names, and of all

@@ -17,7 +17,7 @@ namespace rcuda::tls {
 class RecordBuffer {
  public:
   // `socket` stays open as long as this object. `reads_ahead`: take() may receive more bytes than
-  // it was asked for, so nothing else may receive from the socket later.
+  // fit into `to`, so nothing else may receive from the socket later.
   RecordBuffer(int socket, bool reads_ahead) : socket_(socket), reads_ahead_(reads_ahead) {}
 
   // Keeps bytes to be sent. False, and EPROTO, if too many have been kept: a peer that asks for

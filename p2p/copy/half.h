@@ -1,4 +1,4 @@
-// Half: what the sender and the receiver of the copies with one peer have in common. It has the
+// Half: the common base of the sender and the receiver of the copies with one peer. It has the
 // copies by id, and moves them from state to state. Used only by the engine thread.
 #pragma once
 
@@ -47,7 +47,7 @@ class Half {
     return copy;
   }
   // The client's half has come. `failure`: it ends with this error. Returns null for a second half
-  // of one id, an error of the client; the first one continues.
+  // with the same id, which is an error of the client; the first half continues.
   Copy* add_half(PeerCopy request, StreamPlace place, const Status& failure) {
     Copy& copy = find_or_make(request.id);
     if (copy.request) {

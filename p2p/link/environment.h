@@ -97,8 +97,9 @@ struct Environment {
   bool valid_device(int device) const {
     return device >= 0 && static_cast<size_t>(device) < devices.size();
   }
-  // 16 MB of a device for measuring legs, shared by all peers. Its contents do not matter. In a
-  // pause: scratch() allocates it if there is none. existing_scratch() returns 0 then.
+  // 16 MB of a device for measuring legs, shared by all peers. Its contents do not matter. The
+  // first call of scratch() for a device allocates it, so it must be in a pause. Before that,
+  // existing_scratch() returns 0.
   Result<DeviceAddress> scratch(int device);
   DeviceAddress existing_scratch(int device) const {
     return scratch_[static_cast<size_t>(device)].buffer.address();
