@@ -3,7 +3,7 @@
 //   operator -> daemon   ControlRequest, on an identified connection like a Hello's
 //   daemon -> operator   ControlAnswer, or Refusal; the daemon closes
 //
-// A drained server accepts no new sessions and stops when the last session has ended. Plain values.
+// A server that drains accepts no new sessions and stops when the last session has ended. Plain values.
 #pragma once
 
 #include <cstdint>

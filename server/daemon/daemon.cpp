@@ -151,7 +151,7 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   if (items[6].revents) accept_some(listener_.roots.get(), Door::kLocal);
   if (items[7].revents) accept_some(listener_.containers.get(), Door::kContainers);
   connections_->report_queue();
-  return !control_->is_drained();
+  return !control_->may_stop();
 }
 
 void Daemon::accept_some(int listening, Door door) {

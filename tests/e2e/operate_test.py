@@ -212,23 +212,23 @@ class OperateTest(unittest.TestCase):
         self.assertEqual(stays.communicate("\n", timeout=60)[0].split()[-1], "0")
         self.assertIn("no session of yours", self.smi("end", self.at(server), ends.pid, result=1))
 
-    def test_a_drained_server_takes_no_sessions_and_stops_behind_the_last(self):
+    def test_a_draining_server_takes_no_sessions_and_stops_after_the_last(self):
         server = self.server()
         program = self.session(server)
         drain = subprocess.Popen([os.path.join(BUILD, "bin/rcuda-smi"), "drain", self.at(server)],
                                  stdout=subprocess.PIPE, text=True)
         self.addCleanup(drain.stdout.close)
         self.addCleanup(drain.wait)
-        self.assertIn("drained, 1 session left", drain.stdout.readline())
+        self.assertIn("draining, 1 session left", drain.stdout.readline())
         refused = subprocess.run([sys.executable, "-c", SESSION], stdin=subprocess.DEVNULL, capture_output=True,
                                  text=True, env=client_environment(BUILD, [server], "tcp"))
         self.assertIn("rcuda-smi resume", refused.stderr)
-        self.assertIn("drained, ", self.smi(self.at(server)))
+        self.assertIn("draining, ", self.smi(self.at(server)))
         self.assertEqual(program.communicate("\n", timeout=60)[0].split(), ["copied", "0"])
         self.assertIn("stopped", drain.communicate(timeout=60)[0])
         self.assertEqual(server.process.wait(timeout=60), 0)
 
-    def test_a_drain_can_be_taken_back(self):
+    def test_an_operator_can_resume_a_drain_that_an_operator_began(self):
         server = self.server()
         program = self.session(server)
         self.smi("drain", "--no-wait", self.at(server))
@@ -238,6 +238,20 @@ class OperateTest(unittest.TestCase):
         program.wait()
         self.assertTrue(eventually(lambda: not server.sessions(BUILD)))
         self.session(server)
+
+    def test_no_operator_resumes_a_server_that_a_signal_stops(self):
+        for drained_before in (False, True):
+            with self.subTest(drained_before=drained_before):
+                server = self.server(RCUDA_SERVER_DRAIN_TIMEOUT="10min")
+                program = self.session(server)
+                if drained_before:
+                    self.smi("drain", "--no-wait", self.at(server))
+                server.process.send_signal(signal.SIGTERM)
+                self.assertTrue(eventually(lambda: "for at most 600 s" in server.text()))
+                self.assertIn("cannot be resumed", self.smi("resume", self.at(server), result=1))
+                self.assertIn("draining, ", self.smi(self.at(server)))
+                program.communicate("\n", timeout=60)
+                self.assertEqual(server.process.wait(timeout=60), 0)
 
     def test_a_signal_drains_for_a_time_and_a_second_one_stops(self):
         for ends_by in ("the program", "the time", "a second signal"):
@@ -250,7 +264,7 @@ class OperateTest(unittest.TestCase):
                 program.stdin.flush()
                 self.assertEqual(program.stdout.readline(), "copied\n")
                 server.process.send_signal(signal.SIGTERM)
-                self.assertTrue(eventually(lambda: "drained, " in self.smi(self.at(server))))
+                self.assertTrue(eventually(lambda: "draining, " in self.smi(self.at(server))))
                 if ends_by == "the program":
                     self.assertEqual(program.communicate("\n", timeout=60)[0].split(), ["copied", "0"])
                 elif ends_by == "a second signal":

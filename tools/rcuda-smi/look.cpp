@@ -39,7 +39,7 @@ std::string text_of(const Look& look) {
   const wire::ServerStatus& status = look.status;
   std::string text = fmt::format(
       "{} ({}): {}{} of {} sessions, {}{} idle worker{}; {}\n", look.server, status.server,
-      status.draining ? "drained, " : "", status.sessions.size(), status.max_sessions,
+      status.draining ? "draining, " : "", status.sessions.size(), status.max_sessions,
       status.waiting == 0 ? "" : fmt::format("{} waiting, ", status.waiting), status.idle_workers,
       status.idle_workers == 1 ? "" : "s", status.driver);
   for (const wire::ServerStatus::Device& device : status.devices) {

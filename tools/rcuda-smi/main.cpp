@@ -117,19 +117,19 @@ int drain(const std::string& name, bool wait) {
   if (!answer.ok()) return fail(answer.status());
   uint32_t sessions = answer->sessions;
   for (;;) {
-    std::printf("%s: drained, %u session%s left\n", server.text().c_str(), sessions,
+    std::printf("%s: draining, %u session%s left\n", server.text().c_str(), sessions,
                 sessions == 1 ? "" : "s");
     std::fflush(stdout);
     if (!wait) return 0;
     for (const uint32_t printed = sessions; sessions == printed;) {
       std::this_thread::sleep_for(kDrainInterval);
       answer = control(server, {ControlOperation::kAsk, 0});
-      if (!answer.ok()) {  // it answered before, and stops when it is drained
+      if (!answer.ok()) {  // it answered before, and stops when its last session has ended
         std::printf("%s: stopped\n", server.text().c_str());
         return 0;
       }
       if (!answer->draining) {
-        return fail(Status(Code::kUnavailable, server.text() + " is no longer drained: an operator "
+        return fail(Status(Code::kUnavailable, server.text() + " is no longer draining: an operator "
                                                                "ran rcuda-smi resume"));
       }
       sessions = answer->sessions;

@@ -74,7 +74,7 @@ std::string server_lines(const Look& look) {
   if (!look.error.ok()) return fmt::format("{}: {}\n", look.server, look.error.context());
   std::string text =
       fmt::format("{}: {}{} session{}, {} waiting, {} idle worker{}\n", look.server,
-                  look.status.draining ? "drained, " : "", look.status.sessions.size(),
+                  look.status.draining ? "draining, " : "", look.status.sessions.size(),
                   look.status.sessions.size() == 1 ? "" : "s", look.status.waiting,
                   look.status.idle_workers, look.status.idle_workers == 1 ? "" : "s");
   if (!look.gpus_error.ok()) text += fmt::format("  {}\n", look.gpus_error.context());

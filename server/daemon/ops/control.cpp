@@ -1,5 +1,6 @@
 #include "server/daemon/ops/control.h"
 
+#include <string>
 #include <utility>
 
 #include <sys/signalfd.h>
@@ -22,41 +23,48 @@ Result<wire::ControlAnswer> Control::handle(const std::vector<std::byte>& body,
   } else if (!is_operator) {
     return Status(Code::kDenied, "only an operator may drain this server (its setting operators)");
   } else if (request->operation != wire::ControlOperation::kAsk) {
-    set_draining(request->operation == wire::ControlOperation::kDrain, who,
-                 "as " + who.user + " asked");
+    RCUDA_RETURN_IF_ERROR(set_draining(request->operation == wire::ControlOperation::kDrain, who,
+                                       "as " + who.user + " requested"));
   }
   return wire::ControlAnswer{static_cast<uint32_t>(pool_.sessions()), draining_};
 }
 
-void Control::set_draining(bool draining, const std::optional<Identity>& by,
-                           const std::string& why) {
-  if (std::exchange(draining_, draining) == draining) return;
+Status Control::set_draining(bool draining, const std::optional<Identity>& by,
+                             const std::string& why) {
+  if (!draining && drain_until_) {
+    return Status(Code::kUnavailable,
+                  "a signal stops this server: it cannot be resumed; start it again after its end");
+  }
+  if (std::exchange(draining_, draining) == draining) return {};
   audit_.control(draining ? "drain" : "resume", by, {});
   if (draining) {
-    RCUDA_INFO("drained, %s: no new sessions; %zu are under way", why.c_str(), pool_.sessions());
+    RCUDA_INFO("draining, %s: no new sessions; %zu in progress", why.c_str(), pool_.sessions());
   } else {
-    drain_until_.reset();
-    RCUDA_INFO("no longer drained, %s", why.c_str());
+    RCUDA_INFO("no longer draining, %s", why.c_str());
   }
+  return {};
 }
 
 Status Control::check_draining() const {
   if (!draining_) return {};
   return Status(Code::kUnavailable,
-                "the server is drained: it takes no new sessions and stops when the last one has "
-                "ended; name another server, or let an operator say rcuda-smi resume");
+                "the server is draining: it takes no new sessions and stops when the last one has "
+                "ended; name another server, or let an operator run rcuda-smi resume");
 }
 
 bool Control::take_signal(int stop) {
   if (settings_.drain_timeout.get().count() == 0 || drain_until_) return false;
   signalfd_siginfo signal;
   (void)!::read(stop, &signal, sizeof signal);
-  drain_until_ = Clock::now() + settings_.drain_timeout.get();
-  set_draining(true, {}, "as a signal says");
-  return true;
+  const auto most = std::chrono::ceil<std::chrono::seconds>(settings_.drain_timeout.get());
+  drain_until_ = Clock::now() + most;
+  const std::string why = "after signal " + std::to_string(signal.ssi_signo) + ", for at most " +
+                          std::to_string(most.count()) + " s";
+  if (draining_) RCUDA_INFO("still draining, %s", why.c_str());
+  return set_draining(true, {}, why).ok();
 }
 
-bool Control::is_drained() const {
+bool Control::may_stop() const {
   return draining_ && (pool_.sessions() == 0 || (drain_until_ && Clock::now() >= *drain_until_));
 }
 

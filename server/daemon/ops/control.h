@@ -1,6 +1,7 @@
 // Control: carries out requests of operators: to end sessions, and to drain the server. A server
-// that drains takes no new sessions and stops when the last session has ended. A signal drains it
-// too, for the time that the settings allow.
+// that drains takes no new sessions and stops when the last session has ended. An operator may
+// resume it until then. A signal drains it too, for the drain timeout at most; no operator may
+// resume it after that, because who sent the signal waits for the end of the process.
 //
 // Threads: the daemon's only thread. Blocking: nothing. Errors: kDenied if the client is not an
 // operator.
@@ -34,19 +35,19 @@ class Control {
   // Executes a ControlRequest of `who`.
   Result<wire::ControlAnswer> handle(const std::vector<std::byte>& body, const Identity& who);
   bool draining() const { return draining_; }
-  // The refusal of a client that wants a session while the server drains.
+  // The refusal of a client that requests a session while the server drains.
   Status check_draining() const;
   // Reads a signal from `stop`. The first signal drains the server, if the settings allow a time.
   // Returns false if the server is to stop.
   bool take_signal(int stop);
   // Whether the server drains and is to stop now.
-  bool is_drained() const;
-  // When it stops in any case.
+  bool may_stop() const;
+  // When a server that a signal drains stops in any case. None without a signal.
   std::optional<Clock::time_point> drain_until() const { return drain_until_; }
 
  private:
   // `by`: none for a signal.
-  void set_draining(bool draining, const std::optional<Identity>& by, const std::string& why);
+  Status set_draining(bool draining, const std::optional<Identity>& by, const std::string& why);
 
   const Settings& settings_;
   const Authenticator& authenticator_;
