@@ -5,6 +5,7 @@
 #include <future>
 #include <random>
 #include <thread>
+#include <tuple>
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -310,6 +311,24 @@ TEST(HostileTcpPeer, TheEndOfAWriteHoldsBackWhatFollowsUntilTheWriteIsHere) {
   send(victim.attacker, Words().u32(16).u32(5).u64(8).u32(8).u32(0).bytes());
   victim.streams.clear();
   EXPECT_EQ(link.wait([] { return false; }, soon()).code(), Code::kUnavailable);
+}
+
+// A peer that gives up a stopped process says why after everything that it has sent before.
+TEST(HostileTcpPeer, ALastMessageCountsAfterAWriteThatNeverArrives) {
+  const std::tuple<uint32_t, uint32_t, const char*> last[] = {
+      {500, 6, "silent for 500 ms"}, {0, 3, "the peer ended the session"}};
+  for (const auto& [bytes, kind, reason] : last) {
+    Victim victim = attack_tcp(tcp_hello().bytes());
+    ASSERT_NE(victim.link, nullptr);
+    Link& link = *victim.link;
+    send(victim.attacker, Words().u32(16).u32(5).u64(8).u32(1).u32(0).bytes());
+    send(victim.attacker, Words().u32(kWindowBytes).u32(1).zeros(kWindowBytes).bytes());
+    send(victim.attacker, Words().u32(8).u32(64 | 1).u64(1).u32(bytes).u32(kind).bytes());
+    victim.streams.clear();
+    EXPECT_EQ(link.wait([] { return false; }, soon()).code(), Code::kUnavailable);
+    EXPECT_NE(link.status().context().find(reason), std::string::npos) << link.status().message();
+    EXPECT_EQ(load(link, 64), 0u) << "a put after the write counted without its bytes";
+  }
 }
 
 // Nothing that the peer has to answer comes in front of what its own program waits for.

@@ -66,6 +66,7 @@ class SocketOrder {
   bool wait_for_write(uint32_t number, uint64_t bytes, std::chrono::nanoseconds spin,
                       Clock::time_point until);
   void stop_waiting();
+  bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
 
   // Bytes that arrived over the sockets of transfers: shows waiting threads that the peer sends.
   void note_bytes(uint64_t bytes) { bytes_.fetch_add(bytes, std::memory_order_relaxed); }

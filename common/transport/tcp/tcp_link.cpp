@@ -27,7 +27,8 @@ constexpr size_t kBufferedPut = 16u << 10;
 // for this time. The kernel of a stopped peer still acknowledges probes of a closed window.
 constexpr auto kHostLost = std::chrono::seconds(60);
 // How long a closing Link waits until its writes in order are sent, and then until the peer also
-// closes. Otherwise the last bytes sent could be discarded with the connection.
+// closes. Otherwise the last bytes sent could be discarded with the connection. Also how long the
+// last message to a silent peer may wait for another thread's send, which may be a heartbeat.
 constexpr auto kLinger = std::chrono::milliseconds(300);
 
 // A whole message fits into the receiver's buffer.
@@ -112,11 +113,16 @@ void TcpLink::on_broken() {
   if (!closing_) ::shutdown(control_.fd(), SHUT_RDWR);
 }
 
-// If the peer ends on purpose, its bulk connections may close before this side reads its farewell.
+// If the peer ends on purpose, its bulk connections may close before this side reads its last
+// message. First the receiver gets time for everything that the peer sent before it. Then it waits
+// no longer for writes, whose bytes may have been lost with the connection.
 void TcpLink::bulk_lost(const std::string& why) {
   MutexLock lock(end_mutex_);
-  receiver_ended_.wait_for(
-      lock, kLinger, [this]() RCUDA_REQUIRES(end_mutex_) { return receiver_over_ || broken(); });
+  const auto is_over = [this]() RCUDA_REQUIRES(end_mutex_) { return receiver_over_ || broken(); };
+  if (!receiver_ended_.wait_for(lock, kLinger, is_over)) {
+    order_.stop_waiting();
+    receiver_ended_.wait_for(lock, kLinger, is_over);
+  }
   lock.unlock();
   lost(why);
 }
@@ -257,7 +263,7 @@ void TcpLink::receive() {
   } else {
     if (gives_up_) {
       const PutHeader farewell{static_cast<uint32_t>(peer_timeout_.count()), kGivenUp};
-      sender_.finish(bytes_of(farewell), Clock::now());
+      sender_.finish(bytes_of(farewell), Clock::now() + kLinger);
     }
     lost(why);
   }
@@ -326,15 +332,8 @@ std::string TcpLink::take_puts() {
     std::memcpy(&header, buffer_.data() + begin_, sizeof header);
     const uint32_t kind = header.place % 8;
     const uint64_t offset = header.place - kind;
-    if (kind == kFarewell) {
-      farewell_ = true;
-      why = "the peer ended the session";
-      break;
-    }
-    if (header.place == kGivenUp) {
-      why = given_up(header.bytes);
-      break;
-    }
+    why = last_message(header);
+    if (!why.empty()) break;
     if (kind == kHeartbeat && header.bytes == 0) {
       begin_ += sizeof header;
       continue;
@@ -419,6 +418,7 @@ std::string TcpLink::take_end_of_write(const PutHeader& header, bool* whole) {
        until = Clock::now() + patience) {
     if (closing_) return discard();
     if (broken()) return "the session was closed";
+    if (order_.stopped()) return discard();
     const bool was_stopped = Clock::now() > until + patience;  // as after EINTR in receive_some()
     const uint64_t now = order_.bytes();
     if (std::exchange(seen, now) != now || was_stopped) last_heard_ = Clock::now();
@@ -431,10 +431,33 @@ std::string TcpLink::take_end_of_write(const PutHeader& header, bool* whole) {
   return {};
 }
 
-// Reads and drops data until the peer closes: puts after the write are invalid without its bytes.
+// The reason that the message gives for the end of the session, if it is the peer's last one.
+std::string TcpLink::last_message(const PutHeader& header) {
+  if (header.place == kGivenUp) return given_up(header.bytes);
+  if (header.place % 8 != kFarewell) return {};
+  farewell_ = true;
+  return "the peer ended the session";
+}
+
+// Drops messages until the peer's last one: puts after the write are invalid without its bytes.
 std::string TcpLink::discard() {
   std::string why;
-  for (size_t received; why.empty();) why = receive_some(buffer_.data(), buffer_.size(), &received);
+  while (why.empty()) {
+    if (end_ - begin_ < sizeof(PutHeader)) {
+      why = fill();
+      continue;
+    }
+    PutHeader header;
+    std::memcpy(&header, buffer_.data() + begin_, sizeof header);
+    begin_ += sizeof header;
+    why = last_message(header);
+    for (size_t left = header.bytes; why.empty() && left != 0;) {
+      if (begin_ == end_) why = fill();
+      const size_t part = std::min(left, end_ - begin_);
+      begin_ += part;
+      left -= part;
+    }
+  }
   return why;
 }
 

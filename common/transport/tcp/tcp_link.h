@@ -88,6 +88,7 @@ class TcpLink final : public LinkCore {
   std::string take_large_put(const PutHeader& header);
   std::string take_region_put(const PutHeader& header, bool* whole);
   std::string take_end_of_write(const PutHeader& header, bool* whole);
+  std::string last_message(const PutHeader& header);
   std::string discard();
   std::string receive_some(std::byte* data, size_t bytes, size_t* received);
   std::string check_peer();
