@@ -1,7 +1,9 @@
-// The speed of plain sockets between two processes of this host: the reference for copies over TCP.
+// The speed of plain sockets between two processes of this host: the reference for copies over TCP,
+// and with other options for copies over TLS and shared memory.
 //
 //   sockets [--streams 4] [--address 127.0.0.1] [--min 64K] [--max 256M] [--seconds PER_SIZE]
-//           [--walk BYTES] [--copy] [--label TEXT] [--no-header]
+//           [--walk BYTES] [--copy] [--tls | --memory] [--receiver-cores LIST] [--label TEXT]
+//           [--no-header]
 //
 // Sizes are powers of two, and 200'000; with --min and --max alike, that size alone.
 // A transfer is cut evenly over the streams (parts of 64 KB at least). Each stream has a thread at
@@ -10,9 +12,12 @@
 // that a GPU has just written. Without --walk, transfers up to some MB are in the processor's
 // caches when they are sent again. A transfer is over when the receiver has acknowledged every
 // part. With --copy the receiver also copies the bytes to other memory, block by block, as softgpu
-// does for a copy to a device: copies over TCP to softgpu cannot be faster. Single transfers and
-// trains are timed as p2p.cu times copies, and printed in its columns, so that run.py can put both
-// into one table.
+// does for a copy to a device: copies over TCP to softgpu cannot be faster. With --tls the bytes
+// pass through OpenSSL (TLS 1.3, AES-128-GCM), which reads several records at once. With --memory
+// the sender copies them into memory that the receiver shares; without --copy one thread does so,
+// and the receiver has nothing to do. --receiver-cores binds the receiver to other processors
+// ("0,2") than the sender. Single transfers and trains are timed as p2p.cu times copies, and
+// printed in its columns, so that run.py can put both into one table.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -30,6 +35,9 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <openssl/ssl.h>
+#include <sched.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -50,8 +58,12 @@ struct Options {
   double seconds_per_size = 0.2;
   uint64_t walk_bytes = 0;
   bool copy = false;
+  bool tls = false;
+  bool memory = false;
+  std::vector<int> receiver_cores;
   std::string label = "sockets";
   bool no_header = false;
+  uint64_t memory_bytes() const { return std::max(max_bytes, walk_bytes); }
 };
 
 struct Part {  // without bytes: the stream ends
@@ -64,20 +76,61 @@ struct Part {  // without bytes: the stream ends
   std::_Exit(1);
 }
 
-void send_all(int socket, const void* data, size_t bytes) {
+// One end of a stream. Acknowledgements use the socket without `ssl`, so a thread may wait for them
+// while another thread sends records. The receiver sends no records.
+struct End {
+  int socket = -1;
+  SSL* ssl = nullptr;      // with --tls
+  char* shared = nullptr;  // with --memory: the bytes go there
+};
+
+// TLS 1.3 with a key that both ends know.
+constexpr unsigned char kKey[32] = {};
+unsigned int give_key(SSL*, const char*, char* identity, unsigned int most, unsigned char* key,
+                      unsigned int) {
+  std::snprintf(identity, most, "sockets");
+  std::memcpy(key, kKey, sizeof kKey);
+  return sizeof kKey;
+}
+unsigned int find_key(SSL*, const char*, unsigned char* key, unsigned int) {
+  std::memcpy(key, kKey, sizeof kKey);
+  return sizeof kKey;
+}
+
+SSL* encrypt(int socket, bool receives) {
+  static SSL_CTX* const context = SSL_CTX_new(TLS_method());
+  SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
+  SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256");
+  SSL_CTX_set_psk_client_callback(context, give_key);
+  SSL_CTX_set_psk_server_callback(context, find_key);
+  SSL_CTX_set_num_tickets(context, 0);
+  SSL_CTX_set_read_ahead(context, 1);
+  SSL_CTX_set_default_read_buffer_len(context, 256u << 10);
+  SSL* const ssl = SSL_new(context);
+  SSL_set_fd(ssl, socket);
+  if ((receives ? SSL_accept(ssl) : SSL_connect(ssl)) == 1) return ssl;
+  std::fprintf(stderr, "sockets: the TLS handshake failed\n");
+  std::_Exit(1);
+}
+
+void send_all(const End& end, const void* data, size_t bytes) {
   for (const auto* at = static_cast<const char*>(data); bytes > 0;) {
-    const ssize_t sent = ::send(socket, at, bytes, MSG_NOSIGNAL);
+    const ssize_t sent =
+        end.ssl ? SSL_write(end.ssl, at, static_cast<int>(std::min<size_t>(bytes, 1u << 30)))
+                : ::send(end.socket, at, bytes, MSG_NOSIGNAL);
     if (sent <= 0) die("sockets: send");
     at += sent;
     bytes -= static_cast<size_t>(sent);
   }
 }
 // Returns false at the end of the stream.
-bool receive_all(int socket, void* data, size_t bytes) {
+bool receive_all(const End& end, void* data, size_t bytes) {
   for (auto* at = static_cast<char*>(data); bytes > 0;) {
-    const ssize_t received = ::recv(socket, at, bytes, 0);
-    if (received < 0) die("sockets: recv");
-    if (received == 0) return false;
+    const ssize_t received =
+        end.ssl ? SSL_read(end.ssl, at, static_cast<int>(std::min<size_t>(bytes, 1u << 30)))
+                : ::recv(end.socket, at, bytes, 0);
+    if (received < 0 && !end.ssl) die("sockets: recv");
+    if (received <= 0) return false;
     at += received;
     bytes -= static_cast<size_t>(received);
   }
@@ -85,36 +138,36 @@ bool receive_all(int socket, void* data, size_t bytes) {
 }
 
 // `copies`: where the bytes are copied to; null: nowhere.
-void receive_parts(int socket, char* memory, char* copies) {
+void receive_parts(End end, char* memory, char* copies) {
   constexpr uint64_t kBlock = 512u << 10;
   const char acknowledged = 1;
-  for (Part part; receive_all(socket, &part, sizeof part);) {
-    for (uint64_t end = part.offset + part.bytes, at = part.offset; at < end;) {
-      const uint64_t bytes = std::min(end - at, kBlock);
-      if (!receive_all(socket, memory + at, bytes)) return;
+  for (Part part; receive_all(end, &part, sizeof part);) {
+    for (uint64_t last = part.offset + part.bytes, at = part.offset; at < last;) {
+      const uint64_t bytes = std::min(last - at, kBlock);
+      if (!end.shared && !receive_all(end, memory + at, bytes)) return;
       if (copies) std::memcpy(copies + at, memory + at, bytes);
       at += bytes;
     }
-    send_all(socket, &acknowledged, 1);
+    send_all({end.socket}, &acknowledged, 1);
   }
-  ::close(socket);
+  ::close(end.socket);
 }
 
 // The sending end of a stream. One thread sends and another receives the acknowledgements, so a
 // train does not stop between its transfers.
 class Stream {
  public:
-  Stream(int socket, const char* memory)
-      : socket_(socket),
+  Stream(End end, const char* memory)
+      : end_(end),
         memory_(memory),
         sender_([this] { send_parts(); }),
         waiter_([this] { take_acknowledgements(); }) {}
   ~Stream() {
     submit({});
     sender_.join();
-    ::shutdown(socket_, SHUT_WR);
+    ::shutdown(end_.socket, SHUT_WR);
     waiter_.join();
-    ::close(socket_);
+    ::close(end_.socket);
   }
   void submit(Part part) {
     const std::lock_guard lock(mutex_);
@@ -136,19 +189,20 @@ class Stream {
       parts_.pop_front();
       lock.unlock();
       if (part.bytes == 0) return;
-      send_all(socket_, &part, sizeof part);
-      send_all(socket_, memory_ + part.offset, part.bytes);
+      if (end_.shared) std::memcpy(end_.shared + part.offset, memory_ + part.offset, part.bytes);
+      send_all(end_, &part, sizeof part);
+      if (!end_.shared) send_all(end_, memory_ + part.offset, part.bytes);
     }
   }
   void take_acknowledgements() {
-    for (char byte = 0; receive_all(socket_, &byte, 1);) {
+    for (char byte = 0; receive_all({end_.socket}, &byte, 1);) {
       const std::lock_guard lock(mutex_);
       ++acknowledged_;
       changed_.notify_all();
     }
   }
 
-  const int socket_;
+  const End end_;
   const char* const memory_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -160,16 +214,19 @@ class Stream {
 
 class Sender {
  public:
-  Sender(const std::vector<int>& sockets, const char* memory, uint64_t walk_bytes)
-      : walk_bytes_(walk_bytes) {
-    for (int socket : sockets) streams_.push_back(std::make_unique<Stream>(socket, memory));
+  // Without streams this thread copies the bytes to `shared`.
+  Sender(const std::vector<End>& ends, const char* memory, char* shared, uint64_t walk_bytes)
+      : memory_(memory), shared_(shared), walk_bytes_(walk_bytes) {
+    for (const End& end : ends) streams_.push_back(std::make_unique<Stream>(end, memory));
   }
   double single_us(uint64_t bytes) { return train_us(bytes, 1); }
   double train_us(uint64_t bytes, int transfers) {
-    const uint64_t parts = std::clamp<uint64_t>(bytes / kLeastPart, 1, streams_.size());
+    const uint64_t parts =
+        std::min<uint64_t>(std::max<uint64_t>(bytes / kLeastPart, 1), streams_.size());
     const Clock::time_point begin = Clock::now();
     for (int i = 0; i < transfers; ++i) {
       if (at_ + bytes > walk_bytes_) at_ = 0;
+      if (streams_.empty()) std::memcpy(shared_ + at_, memory_ + at_, bytes);
       for (uint64_t part = 0; part < parts; ++part) {
         const uint64_t first = bytes * part / parts;
         streams_[part]->submit({at_ + first, bytes * (part + 1) / parts - first});
@@ -184,6 +241,8 @@ class Sender {
 
  private:
   std::vector<std::unique_ptr<Stream>> streams_;
+  const char* const memory_;
+  char* const shared_;
   const uint64_t walk_bytes_;
   uint64_t at_ = 0;  // offset of the next transfer's memory
 };
@@ -196,7 +255,7 @@ void no_delay(int socket) {
 int listen_on(const Options& options, sockaddr_in* address) {
   address->sin_family = AF_INET;
   if (::inet_pton(AF_INET, options.address.c_str(), &address->sin_addr) != 1) {
-    std::fprintf(stderr, "sockets: --address %s is no IPv4 address\n", options.address.c_str());
+    std::fprintf(stderr, "sockets: --address %s is not an IPv4 address\n", options.address.c_str());
     std::_Exit(2);
   }
   const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
@@ -209,31 +268,51 @@ int listen_on(const Options& options, sockaddr_in* address) {
   return listener;
 }
 
-[[noreturn]] void run_receiver(const Options& options, int listener) {
-  std::vector<char> memory(std::max(options.max_bytes, options.walk_bytes), 0);
-  std::vector<char> copies(options.copy ? memory.size() : 0, 0);
+// Null without --memory.
+char* share_memory(const Options& options) {
+  if (!options.memory) return nullptr;
+  void* const shared = ::mmap(nullptr, options.memory_bytes(), PROT_READ | PROT_WRITE,
+                              MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (shared == MAP_FAILED) die("sockets: mmap");
+  return static_cast<char*>(shared);
+}
+
+void bind_to(const std::vector<int>& cores) {
+  if (cores.empty()) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int core : cores) CPU_SET(core, &set);
+  if (::sched_setaffinity(0, sizeof set, &set) != 0) die("sockets: --receiver-cores");
+}
+
+[[noreturn]] void run_receiver(const Options& options, int listener, char* shared) {
+  bind_to(options.receiver_cores);
+  std::vector<char> memory(shared ? 0 : options.memory_bytes(), 0);
+  std::vector<char> copies(options.copy ? options.memory_bytes() : 0, 0);
   std::vector<std::thread> threads;
   for (int i = 0; i < options.streams; ++i) {
     const int socket = ::accept(listener, nullptr, nullptr);
     if (socket < 0) die("sockets: accept");
     no_delay(socket);
-    threads.emplace_back(receive_parts, socket, memory.data(),
+    const End end{socket, options.tls ? encrypt(socket, true) : nullptr, shared};
+    threads.emplace_back(receive_parts, end, shared ? shared : memory.data(),
                          options.copy ? copies.data() : nullptr);
   }
   for (std::thread& thread : threads) thread.join();
   std::_Exit(0);
 }
 
-void run_sender(const Options& options, const sockaddr_in& address) {
-  std::vector<int> sockets;
+void run_sender(const Options& options, const sockaddr_in& address, char* shared) {
+  std::vector<End> ends;
   for (int i = 0; i < options.streams; ++i) {
-    sockets.push_back(::socket(AF_INET, SOCK_STREAM, 0));
+    const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
     const auto* where = reinterpret_cast<const sockaddr*>(&address);
-    if (::connect(sockets.back(), where, sizeof address) != 0) die("sockets: connect");
-    no_delay(sockets.back());
+    if (::connect(socket, where, sizeof address) != 0) die("sockets: connect");
+    no_delay(socket);
+    ends.push_back({socket, options.tls ? encrypt(socket, false) : nullptr, shared});
   }
-  std::vector<char> memory(std::max(options.max_bytes, options.walk_bytes), 1);
-  Sender sender(sockets, memory.data(), options.walk_bytes);
+  std::vector<char> memory(options.memory_bytes(), 1);
+  Sender sender(ends, memory.data(), shared, options.walk_bytes);
   if (!options.no_header)
     std::printf("label,bytes,first_us,second_us,median_us,train_us,median_gbps,train_gbps\n");
   std::vector<uint64_t> sizes;
@@ -277,16 +356,21 @@ int main(int argc, char** argv) {
   line.option("--seconds", &options.seconds_per_size);
   line.option("--walk", &options.walk_bytes).as_bytes();
   line.flag("--copy", &options.copy);
+  const auto tls = line.flag("--tls", &options.tls);
+  line.flag("--memory", &options.memory).excludes(tls);
+  line.option("--receiver-cores", &options.receiver_cores).separated_by(',');
   line.option("--label", &options.label);
   line.flag("--no-header", &options.no_header);
   if (const std::optional<int> status = line.parse(argc, argv)) return *status;
+  if (options.memory && !options.copy) options.streams = 0;
 
+  char* const shared = share_memory(options);
   sockaddr_in address{};
   const int listener = listen_on(options, &address);
   const pid_t receiver = ::fork();
   if (receiver < 0) die("sockets: fork");
-  if (receiver == 0) run_receiver(options, listener);
-  run_sender(options, address);
+  if (receiver == 0) run_receiver(options, listener, shared);
+  run_sender(options, address, shared);
   int status = 0;
   ::waitpid(receiver, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1;

@@ -2,9 +2,12 @@
 // medians: page-locked memory, asynchronous and a wait (`async`), and the call alone (`issue`);
 // page-locked and pageable memory, blocking. The host's bytes change from copy to copy, so they are
 // not in the processor's caches. remote_vs_native.py --copies runs it.
+//
+//   copies [SIZE]...      default: 512k 1m 4m 16m 64m
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
 #include <cuda_runtime.h>
@@ -40,7 +43,7 @@ void print(const char* what, bool up, const char* size, std::vector<double> time
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   cudaStream_t stream;
   char *device, *pinned;
   CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -51,6 +54,10 @@ int main() {
   std::fill(pageable, pageable + kWalk, 1);
   for (const bool up : {true, false}) {
     for (const auto& [name, bytes] : kSizes) {
+      const bool is_named = std::any_of(argv + 1, argv + argc, [name = name](const char* size) {
+        return std::strcmp(size, name) == 0;
+      });
+      if (argc > 1 && !is_named) continue;
       std::vector<double> issued;
       print("async", up, name, times_of(bytes, [&, size = bytes](size_t at) {
               const auto start = Clock::now();

@@ -3,7 +3,8 @@
 
     remote_vs_native.py --build FOLDER [--rounds 3] [--torch-rounds 1] [--transports shm,tcp] [--device 0]
                         [--before FOLDER] [--budget SECONDS] [--driver nvidia] [--managed | --small-mapped | --short |
-                        --copies | --script NAME] [--sockets 1,2,4] [--cores LIST] [--client-cores LIST] [--torch [PART ...]]
+                        --copies [SIZE ...] | --script NAME] [--sockets 1,2,4,8] [--cores SERVER[/CLIENT] ...]
+                        [--torch [PART ...]]
 
 Starts an rcuda-server on this machine, runs bench/remote_vs_native/figures natively and over every
 transport in turn, and prints the median of each figure and its ratio to native: above 1 is better than
@@ -17,17 +18,20 @@ The transport "tls" is tcp with a token and encryption, as a client of another m
 the ratio to that build, and the largest ratio between two rounds of that build, which shows the noise.
 --managed runs bench/managed instead: managed memory by access pattern. --small-mapped runs small_mapped
 instead: a launch and its wait beside thousands of small mapped allocations. --short runs short_waits instead:
-the column "least" is what any forwarding over shared memory takes. --copies runs copies instead. --script runs a
-script of this folder: torch_copies.py or openmm_steps.py.
---sockets adds plain sockets with so many streams to the rounds of --copies, and a table of the ratio to the number that
-is best at each size. With softgpu, "copy" is the same with the copy that softgpu makes of the received bytes.
---cores binds the server, the clients and the sockets to processors, as in "0-3"; --client-cores the clients to others.
+the column "least" is what any forwarding over shared memory takes. --copies runs copies instead (all sizes, or those
+named). --script runs a script of this folder: torch_copies.py or openmm_steps.py.
+--sockets adds bench/p2p/sockets with so many streams to the rounds of --copies: plain sockets for tcp, plain sockets and
+OpenSSL's streams for tls, one thread's memcpy into shared memory for shm. Tables show the ratio to the number of streams
+that is best at each size. With softgpu, "copy" is the same with the copy that softgpu makes of the received bytes.
+--cores binds the server (and the receiving end of sockets) to processors, the clients (and the sending end) to the same
+or others: "0-3", "0/1". Everything is measured for each of them.
 --budget prevents rounds that would end after this time.
 Needs an NVIDIA GPU; with --driver softgpu the first transport takes the place of native.
 """
 
 import argparse
 import importlib.util
+import itertools
 import os
 import statistics
 import subprocess
@@ -84,29 +88,64 @@ def remote_environment(build, server, transport, device, folder):
     return environment
 
 
-def socket_times(build, streams, options, bind):
-    """By size of copies.cu: microseconds of a transfer by plain sockets."""
-    figures = {}
-    for name, count in SIZES.items():
-        command = [*bind, os.path.join(build, "bench/p2p/sockets"), "--streams", str(streams), "--min", str(count),
-                   "--max", str(count), "--walk", "128M", "--no-header", *options]
-        line = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        figures[name] = float(line.split(",")[4])
-    return figures
+def processors_of(text):
+    """The numbers in a list as taskset's: "0-2,5"."""
+    ranges = [[int(end) for end in part.split("-")] for part in text.split(",")]
+    return [number for ends in ranges for number in range(ends[0], ends[-1] + 1)]
 
 
-def print_against_sockets(samples, sockets, modes):
-    for what, rounds in sockets.items():
-        best = {size: min(statistics.median(figures[size] for figures in of_streams) for of_streams in rounds.values())
-                for size in SIZES}
-        print(f"\n| ratio to {what:23} |" + "".join(f" {mode:>10} |" for mode in modes) + "\n|" + "-" * 34 + "|"
-              + ("-" * 12 + "|") * len(modes))
-        print(f"| {'(sockets, us)':32} |" + "".join(f" {size} {best[size]:.4g}" for size in SIZES))
-        for name in samples[modes[0]]:
-            kind, size = name.split("_")[0], name.split("_")[-2]
-            if kind != "issue":
-                print(f"| {name:32} |" + "".join(
-                    f" {best[size] / statistics.median(samples[mode][name]):10.2f} |" for mode in modes))
+class Sockets:
+    """The rounds of bench/p2p/sockets, by kind of stream, number of streams and size."""
+
+    def __init__(self, build, streams, sizes, cores, transports, driver):
+        self.program, self.sizes = os.path.join(build, "bench/p2p/sockets"), sizes
+        server, client = cores
+        self.bind, self.options = bound(client), []
+        if server:
+            self.options += ["--receiver-cores", ",".join(map(str, processors_of(server)))]
+        kinds = {"sockets": [], "TLS sockets": ["--tls"], "memcpy": ["--memory"]}
+        self.of_transport = {"tcp": ["sockets"], "tls": ["sockets", "TLS sockets"], "shm": ["memcpy"]}
+        used = [kind for kind in kinds if any(kind in self.of_transport[transport] for transport in transports)]
+        copies = {"": [], ", copy": ["--copy"]} if driver == "softgpu" else {"": []}
+        self.measured = {(kind + copy, count): [*kinds[kind], *copies[copy], "--streams", count]
+                         for kind, copy, count in itertools.product(used, copies, streams)
+                         if kind + copy != "memcpy" or count == streams[0]}
+        self.rounds = {which: {size: [] for size in sizes} for which in self.measured}
+
+    def measure(self):
+        for which, options in self.measured.items():
+            for size in self.sizes:
+                count = str(SIZES[size])
+                command = [*self.bind, self.program, "--min", count, "--max", count, "--walk", "128M", "--no-header",
+                           *self.options, *options]
+                line = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+                self.rounds[which][size].append(float(line.split(",")[4]))
+
+    def best(self, kind, size):
+        """The rounds of the number of streams with the best median, and this number."""
+        rounds = {count: times[size] for (name, count), times in self.rounds.items() if name == kind}
+        count = min(rounds, key=lambda count: statistics.median(rounds[count]))
+        return rounds[count], count
+
+    @staticmethod
+    def ratio(times, values):
+        """Of the medians; in brackets the worst and the best round."""
+        rounds = [time / value for time, value in zip(times, values)]
+        return f"{statistics.median(times) / statistics.median(values):6.2f} ({min(rounds):4.2f}, {max(rounds):4.2f})"
+
+    def print_ratios(self, samples):
+        for kind in dict.fromkeys(kind for kind, _ in self.measured):
+            modes = [mode for mode in samples if kind.removesuffix(", copy") in self.of_transport.get(mode.split()[0], [])]
+            print(f"\n| ratio to {kind:23} |" + "".join(f" {mode:>20} |" for mode in modes) + "\n|" + "-" * 34
+                  + "|" + ("-" * 22 + "|") * len(modes))
+            for size in self.sizes:
+                times, count = self.best(kind, size)
+                print(f"| {size} with {count} streams: {statistics.median(times):.4g} us, "
+                      f"{SIZES[size] / statistics.median(times) / 1e3:.3g} GB/s; slowest by fastest round "
+                      f"{max(times) / min(times):.2f} |")
+                for name in samples[modes[0]]:
+                    if name.endswith(f"_{size}_us") and not name.startswith("issue"):
+                        print(f"| {name:32} |" + "".join(f" {self.ratio(times, samples[mode][name])} |" for mode in modes))
 
 
 def run_rounds(environments, program, first, rounds, torch_rounds, torch_parts, budget, beside=lambda: None):
@@ -199,7 +238,7 @@ def print_limits(samples, build):
         print("\n".join(rows))
 
 
-def main():
+def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", required=True)
     parser.add_argument("--before", help="build folder of another commit")
@@ -215,19 +254,34 @@ def main():
     instead.add_argument("--small-mapped", action="store_const", dest="program",
                          const="managed/small_mapped")
     instead.add_argument("--short", action="store_const", dest="program", const="remote_vs_native/short_waits")
-    instead.add_argument("--copies", action="store_const", dest="program", const="remote_vs_native/copies")
+    instead.add_argument("--copies", nargs="*", choices=list(SIZES), metavar="SIZE")
     instead.add_argument("--script", dest="program", metavar="NAME")
-    parser.add_argument("--sockets", default="", help="numbers of streams, for --copies")
-    parser.add_argument("--cores", help="processors, as for taskset")
-    parser.add_argument("--client-cores", help="the clients' processors")
+    parser.add_argument("--sockets", help="numbers of streams, for --copies")
+    parser.add_argument("--cores", nargs="+", default=[""], metavar="SERVER[/CLIENT]", help="processors, as for taskset")
     parser.add_argument("--torch", nargs="*", metavar="PART")
     arguments = parser.parse_args()
+    if arguments.copies is not None:
+        arguments.program = "remote_vs_native/copies"
+    return arguments
+
+
+def program_of(arguments, client_cores):
+    if arguments.torch is not None:
+        return None
+    if arguments.program and arguments.program.endswith(".py"):
+        return [*bound(client_cores), sys.executable, os.path.join(HERE, arguments.program)]
+    return [*bound(client_cores), os.path.join(os.path.abspath(arguments.build), "bench",
+                                               arguments.program or "remote_vs_native/figures"),
+            *(arguments.copies or [])]
+
+
+def compare(arguments, server_cores, client_cores):
     builds = {"": os.path.abspath(arguments.build)}
     if arguments.before:
         builds[" before"] = os.path.abspath(arguments.before)
     folder = tempfile.TemporaryDirectory()
     servers = {suffix: Server(build, arguments.driver, str(arguments.device), options=("--pool", "2"),
-                              environment=make_token(builds[""], folder.name), wrapper=bound(arguments.cores))
+                              environment=make_token(builds[""], folder.name), wrapper=bound(server_cores))
                for suffix, build in builds.items()}
     transports = arguments.transports.split(",")
     environments = {}
@@ -239,25 +293,16 @@ def main():
         for suffix, build in builds.items():
             environments[transport + suffix] = remote_environment(build, servers[suffix], transport,
                                                                   arguments.device, folder.name)
-    program = [*bound(arguments.client_cores or arguments.cores)]
-    if arguments.program and arguments.program.endswith(".py"):
-        program += [sys.executable, os.path.join(HERE, arguments.program)]
-    else:
-        program.append(os.path.join(builds[""], "bench", arguments.program or "remote_vs_native/figures"))
-    torch_rounds = 0 if arguments.program else arguments.torch_rounds
-    if only_torch := arguments.torch is not None:
-        program, torch_rounds = None, arguments.rounds
-    sockets = {}
-
-    def measure_sockets():
-        all_cores = ",".join(filter(None, [arguments.cores, arguments.client_cores]))
-        for streams in filter(None, arguments.sockets.split(",")):
-            for what in ("sockets", "sockets, copy") if arguments.driver == "softgpu" else ("sockets",):
-                figures = socket_times(builds[""], streams, ["--copy"] if "copy" in what else [], bound(all_cores))
-                sockets.setdefault(what, {}).setdefault(streams, []).append(figures)
+    sockets = None
+    if arguments.sockets:
+        sockets = Sockets(builds[""], arguments.sockets.split(","), arguments.copies or list(SIZES),
+                          (server_cores, client_cores), transports, arguments.driver)
+    only_torch = arguments.torch is not None
+    torch_rounds = arguments.rounds if only_torch else 0 if arguments.program else arguments.torch_rounds
     try:
-        samples = run_rounds(environments, program, not arguments.program and not only_torch, arguments.rounds,
-                             torch_rounds, arguments.torch or [], arguments.budget, measure_sockets)
+        samples = run_rounds(environments, program_of(arguments, client_cores), not arguments.program and not only_torch,
+                             arguments.rounds, torch_rounds, arguments.torch or [], arguments.budget,
+                             sockets.measure if sockets else lambda: None)
     finally:
         for server in servers.values():
             outcome = server.stop()
@@ -266,12 +311,22 @@ def main():
     base = next(iter(environments))
     print_against_base(samples, base, [mode for mode in ("least", *transports)
                                        if mode in samples and mode != base])
-    print_against_sockets(samples, sockets, [mode for mode in environments if mode != "native"])
+    if sockets:
+        sockets.print_ratios(samples)
     print_cpu(samples, [base, *transports])
     if base == "native" and "tcp" in transports:
         print_limits(samples, builds[""])
     if arguments.before:
         print_against_before(samples, transports)
+
+
+def main():
+    arguments = parse_arguments()
+    for cores in arguments.cores:
+        server_cores, _, client_cores = cores.partition("/")
+        if cores:
+            print(f"\nprocessors of the server {server_cores}, of the client {client_cores or server_cores}\n")
+        compare(arguments, server_cores, client_cores or server_cores)
 
 
 if __name__ == "__main__":
