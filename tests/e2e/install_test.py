@@ -13,7 +13,7 @@ import tempfile
 import unittest
 
 import servers
-from servers import run_tests, Server
+from servers import eventually, run_tests, Server
 
 BUILD = PROGRAMS = NVML = None
 
@@ -57,6 +57,8 @@ class InstallTest(unittest.TestCase):
         library = os.path.join(self.libraries, "rcuda", "libnvidia-ml.so.1")
         dynamic = subprocess.run(["readelf", "-d", library], capture_output=True, text=True).stdout
         self.assertRegex(dynamic, r"SONAME.*\[libnvidia-ml\.so\.1\]")
+        # The program expects its own process to be the only one.
+        self.assertTrue(eventually(lambda: not self.server.sessions(self.prefix)), self.server.status(self.prefix))
         self.program(NVML, command=[os.path.join(self.prefix, "bin/rcuda-run"), "--"])
 
     def test_nothing_points_into_the_build(self):
