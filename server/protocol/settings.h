@@ -137,8 +137,6 @@ struct Settings {
                            "another address of the adapter, by the index of its GID"};
   config::String plugin_dir{registry, "RCUDA_PLUGIN_DIR", "",
                             "where librcuda-verbs.so lies, if not in lib/rcuda"};
-  config::Bool allow_faults{registry, "RCUDA_SERVER_ALLOW_FAULTS", false,
-                            "let clients crash their worker; for tests"};
   // The TOML file that has been read, whose table `limits` the daemon reads; empty: none.
   std::string config_file;
   // The binary from which workers are started: the daemon's own, also if its file has been replaced

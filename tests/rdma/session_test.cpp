@@ -55,10 +55,7 @@ class VerbsSession : public ::testing::Test {
   };
 
   // The worker polls all the time: a sleeping worker costs one wake-up more.
-  VerbsSession()
-      : session_({.medium = &medium_named("verbs"),
-                  .allow_faults = false,
-                  .spin = std::chrono::hours(1)}) {}
+  VerbsSession() : session_({.medium = &medium_named("verbs"), .spin = std::chrono::hours(1)}) {}
 
   ProtocolClient& client() { return session_.client(); }
   const api::DriverTable& driver() { return session_.driver(); }

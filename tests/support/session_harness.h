@@ -102,7 +102,6 @@ class SessionHarness {
 #endif
   struct Options {
     const Medium* medium = &medium_named(kMedium);
-    bool allow_faults = false;
     std::chrono::nanoseconds spin = std::chrono::microseconds(2);  // of the worker
     std::string image_folder;                                      // empty: images are not kept
     std::vector<uint32_t> devices = {0, 1};                        // of the two that softgpu has

@@ -86,7 +86,7 @@ Executor::Executor(const SessionResources& given)
                       mirrors, *region_puts, names,      origins},
       module_services{driver, resources, objects, answers, output, device_waits, images, links},
       peer_services{resources, objects, answers, work, idle, peers, peer_memory, transfers, done},
-      stream_services{driver, resources, objects, answers, output, completions, idle} {
+      stream_services{driver, objects, answers, output, completions, idle} {
   link.before_puts([puts = region_puts] { puts->deliver(); });
   link.on_immediate([arrivals = arrivals](uint32_t immediate, uint64_t bytes) {
     arrivals->arrived(immediate, bytes);

@@ -157,7 +157,6 @@ struct PeerServices {
 
 struct StreamServices {
   const api::DriverTable& driver;
-  const SessionResources& resources;
   SessionObjects& objects;
   Answers& answers;
   DeviceOutput& output;

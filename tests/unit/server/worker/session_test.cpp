@@ -557,12 +557,6 @@ TEST_F(SessionTest, TracedCommandsAreTimed) {
   EXPECT_LE(trace.begin_ns, trace.end_ns);
 }
 
-TEST_F(SessionTest, FaultsNeedPermission) {
-  auto answer = client().call(Custom::kFault, wire::FaultBody{1, 0});
-  ASSERT_TRUE(answer);
-  EXPECT_EQ(answer->result, CUDA_ERROR_NOT_PERMITTED);
-}
-
 TEST_F(SessionTest, TheEndOfTheClientEndsTheSession) {
   ASSERT_TRUE(client().call(Custom::kPing, Nothing{}));
   session_.cut();
