@@ -2,6 +2,7 @@
 that all commands need, and calls the handler, which is handwritten in server/executor."""
 
 from emit import NOTICE
+from server import serve_declaration
 from traits import FIRST_OPCODE
 
 
@@ -62,10 +63,20 @@ def emit_question(c):
             "{command.header, in.rest(), command.target}, body);\n}\n\n")
 
 
+def emit_serve(f):
+    lines = [f"{serve_declaration(f)} {{\n"]
+    if f.first:
+        lines.append(f"  if (services.driver.{f.name} == nullptr) return CUDA_ERROR_NOT_SUPPORTED;\n  {f.first};\n")
+    arguments = ", ".join(p.name for p in f.prototype.parameters)
+    return "".join(lines) + f"  return {f.does or f'services.driver.{f.name}({arguments})'};\n}}\n\n"
+
+
 def emit_dispatch(table):
     by_opcode = {c.opcode: c for c in table.commands.values()}
-    lines = [NOTICE, '#include "api/server_commands.h"\n\n#include <iterator>\n\n#include "server/executor/core/executor.h"\n\n'
-             "namespace rcuda::server {\nnamespace {\n\n"]
+    lines = [NOTICE, '#include "api/server_commands.h"\n\n#include <iterator>\n\n#include "api/server_handlers.h"\n'
+             '#include "server/executor/core/executor.h"\n\nnamespace rcuda::server {\n\n']
+    lines += [emit_serve(f) for f in table.functions.values() if f.first or f.does]
+    lines.append("namespace {\n\n")
     for c in table.commands.values():
         if c.handled:
             lines.append(emit_run(c))

@@ -105,6 +105,8 @@ class Function:
     handwritten_client: bool = False
     handwritten_server: bool = False
     served_in_api: bool = False  # its serve_cuX is in server/executor/calls
+    first: str = ""  # a statement; serve_cuX is generated, and calls the driver after it
+    does: str = ""  # an expression that a generated serve_cuX returns in place of the driver's result
     is_driver: bool = True  # False: one of rcuda's own calls, with its signature in the table
     route: str = "auto"
     always_outputs: bool = False
@@ -223,7 +225,7 @@ def function_of(name, family, entry, prototype, types, is_driver):
     if klass not in CLASSES:
         raise TableError(f"{name}: class must be one of {', '.join(CLASSES)}")
     known = {"class", "client", "server", "route", "remote", "signature", "always_outputs",
-             "server_after", "stream_near", "owner", "as", "result", "note"}
+             "server_after", "stream_near", "owner", "as", "result", "note", "first", "does"}
     prototype = without_reserved(prototype)
     names = {p.name: p for p in prototype.parameters}
     for key in entry:
@@ -240,8 +242,10 @@ def function_of(name, family, entry, prototype, types, is_driver):
         opcode=-1 if travels else 0,
         handwritten_client=klass in ("local", "cached", "custom") and "result" not in entry or
         entry.get("client") == "handwritten" or not is_driver,
-        handwritten_server="server" in entry or not is_driver,
-        served_in_api=entry.get("server", "" if is_driver else "api") == "api",
+        handwritten_server=not entry.keys().isdisjoint({"server", "first", "does"}) or not is_driver,
+        served_in_api=entry.get("server", "" if is_driver or "does" in entry else "api") == "api",
+        first=entry.get("first", ""),
+        does=entry.get("does", ""),
         is_driver=is_driver,
         route=entry.get("route", "auto"),
         always_outputs=entry.get("always_outputs", False),

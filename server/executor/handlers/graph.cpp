@@ -146,16 +146,6 @@ CUresult serve_cuGraphDestroyNode(GraphServices& services, CUgraphNode hNode) {
   return result;
 }
 
-CUresult serve_rcuda_graph_retain(GraphServices& services, CUgraph graph,
-                                  unsigned long long number) {
-  return services.graph_keeper.retain_number(graph, number);
-}
-
-CUresult serve_rcuda_graph_release(GraphServices& services, CUgraph graph,
-                                   unsigned long long number) {
-  return services.graph_keeper.release_number(graph, number);
-}
-
 CUresult serve_rcuda_graph_add_conditional(GraphServices& services, CUgraphNode* node,
                                            CUgraph graph, const CUgraphNode* dependencies,
                                            size_t count, CUgraphConditionalHandle handle,
@@ -226,10 +216,6 @@ CUresult serve_cuGraphExecChildGraphNodeSetParams(GraphServices& services, CUgra
       services.driver.cuGraphExecChildGraphNodeSetParams(hGraphExec, hNode, childGraph);
   if (result == CUDA_SUCCESS) services.graph_copies.updated(hGraphExec, dressing);
   return result;
-}
-
-CUresult serve_cuGraphLaunch(GraphServices& services, CUgraphExec hGraphExec, CUstream hStream) {
-  return services.graph_copies.launch(hGraphExec, hStream);
 }
 
 CUresult serve_cuGraphExecDestroy(GraphServices& services, CUgraphExec hGraphExec) {

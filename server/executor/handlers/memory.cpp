@@ -1,18 +1,13 @@
-// Handlers of memory: client memory that the GPUs can reach, and memory of pools.
+// Handlers of client memory that the GPUs can reach.
 #include <cstring>
-#include <optional>
-#include <utility>
 #include <vector>
 
 #include "api/server_commands.h"
-#include "api/server_handlers.h"
-#include "common/base/log.h"
 #include "common/wire/marked_bytes.h"
 #include "server/executor/core/custom.h"
 #include "server/executor/host_memory/host_memory.h"
 #include "server/executor/host_memory/region_puts.h"
 #include "server/executor/mirrors/mirrors.h"
-#include "server/executor/streams/pool_frees.h"
 
 namespace rcuda::server {
 
@@ -77,23 +72,6 @@ HandlerResult mirror_patch(MemoryServices& services, const Command& command,
   std::memcpy(aligned.data(), digests.data(), digests.size());
   return services.mirrors.patch(body, bytes, reinterpret_cast<const uint8_t*>(mask.data()),
                                 aligned);
-}
-
-// ---- memory of pools ---------------------------------------------------------------------------
-
-CUresult serve_cuMemFreeAsync(MemoryServices& services, CUdeviceptr dptr, CUstream hStream) {
-  services.pool_frees.note();
-  return services.driver.cuMemFreeAsync(dptr, hStream);
-}
-
-CUresult serve_cuMemPoolTrimTo(MemoryServices& services, CUmemoryPool pool, size_t minBytesToKeep) {
-  services.pool_frees.reached_all();
-  return services.driver.cuMemPoolTrimTo(pool, minBytesToKeep);
-}
-
-CUresult serve_rcuda_allocation_release(MemoryServices& services,
-                                        CUmemGenericAllocationHandle handle) {
-  return services.driver.cuMemRelease(handle);
 }
 
 }  // namespace rcuda::server

@@ -1,16 +1,8 @@
-// Handlers of progress: signals, watches, events, destroying a stream, faults.
-#include <cstdlib>
-
-#include <signal.h>
-#include <unistd.h>
-
+// Handlers of progress: signals and watches.
 #include "api/server_commands.h"
-#include "api/server_handlers.h"
-#include "common/base/log.h"
 #include "server/executor/answers/answers.h"
 #include "server/executor/answers/device_output.h"
 #include "server/executor/core/custom.h"
-#include "server/executor/core/session_resources.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/streams/completions.h"
 #include "server/executor/streams/idle.h"
@@ -49,39 +41,6 @@ HandlerResult synchronize_context(StreamServices& services, const Command&,
     answers.end_wait(signal, result);
   });
   return {};
-}
-
-HandlerResult fault(StreamServices& services, const Command&, const wire::FaultBody& body) {
-  if (!services.resources.allow_faults) return CUDA_ERROR_NOT_PERMITTED;
-  RCUDA_WARN("the client asked for fault %u", body.kind);
-  switch (body.kind) {
-    case 1:
-      ::_exit(3);
-    case 2:
-      ::abort();
-    case 3:
-      // Acts like a machine that hangs: every thread of the process stops, and nothing answers.
-      ::raise(SIGSTOP);
-      return {};
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
-  }
-}
-
-CUresult serve_cuEventRecord(StreamServices& services, CUevent hEvent, CUstream hStream) {
-  services.completions.forget_event(hEvent);
-  return services.driver.cuEventRecord(hEvent, hStream);
-}
-
-CUresult serve_cuEventRecordWithFlags(StreamServices& services, CUevent hEvent, CUstream hStream,
-                                      unsigned int flags) {
-  services.completions.forget_event(hEvent);
-  return services.driver.cuEventRecordWithFlags(hEvent, hStream, flags);
-}
-
-CUresult serve_cuStreamDestroy_v2(StreamServices& services, CUstream hStream) {
-  services.idle.stream_departs(hStream);
-  return services.driver.cuStreamDestroy_v2(hStream);
 }
 
 }  // namespace rcuda::server
