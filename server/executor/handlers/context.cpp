@@ -1,26 +1,32 @@
-// Handlers of contexts (api/table/context.toml): destroy, reset, record an event.
+// Handlers of contexts (api/table/context.toml): destroy and reset.
 #include "api/server_handlers.h"
 #include "common/cuda/return_if_error.h"
 #include "server/executor/answers/answers.h"
 #include "server/executor/answers/device_output.h"
 #include "server/executor/core/services.h"
 #include "server/executor/core/session_resources.h"
-#include "server/executor/handlers/forget_context.h"
 #include "server/executor/host_memory/host_memory.h"
 #include "server/executor/images/link_states.h"
 #include "server/executor/mirrors/mirrors.h"
+#include "server/executor/objects/device_resources.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/peers/peer_hub.h"
 #include "server/executor/streams/completions.h"
 
 namespace rcuda::server {
+namespace {
 
+// Ends the pending completions of the context with an error, and forgets what this worker keeps of
+// the context and of its objects, whose ids are unbound. Call it before the driver ends the
+// context: afterwards its events must not be queried, nor its streams.
 void forget_context(ContextServices& services, ContextState& context) {
   services.completions.drop_context(context, CUDA_ERROR_CONTEXT_IS_DESTROYED);
   services.peers.forget_context(context.handle);
   services.mirrors.forget_context(context);
   services.objects.forget_objects_of(context);
 }
+
+}  // namespace
 
 CUresult serve_cuCtxDestroy_v2(ContextServices& services, CUcontext ctx) {
   ContextState* const context = services.objects.find_context(ctx);
@@ -60,10 +66,16 @@ CUresult serve_cuDevicePrimaryCtxReset_v2(ContextServices& services, CUdevice de
                                      CU_MEMHOSTREGISTER_PORTABLE);
 }
 
-CUresult serve_cuCtxRecordEvent(ContextServices& services, CUcontext hCtx, CUevent hEvent) {
-  if (services.driver.cuCtxRecordEvent == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  services.completions.forget_event(hEvent);
-  return services.driver.cuCtxRecordEvent(hCtx, hEvent);
+CUresult serve_rcuda_green_destroy(ContextServices& services, CUcontext context) {
+  const CUgreenCtx green = services.device_resources.green(context);
+  if (!green) return CUDA_ERROR_INVALID_CONTEXT;
+  if (ContextState* const state = services.objects.find_context(context)) {
+    forget_context(services, *state);
+  }
+  services.device_resources.remove_green(context);
+  const CUresult result = services.driver.cuGreenCtxDestroy(green);
+  (void)services.objects.make_current(wire::primary_context_id(0));
+  return result;
 }
 
 }  // namespace rcuda::server

@@ -5,9 +5,7 @@
 #include "api/server_handlers.h"
 #include "common/cuda/return_if_error.h"
 #include "server/executor/core/services.h"
-#include "server/executor/handlers/forget_context.h"
 #include "server/executor/objects/device_resources.h"
-#include "server/executor/objects/objects.h"
 
 namespace rcuda::server {
 namespace {
@@ -94,18 +92,6 @@ CUresult serve_rcuda_green_create(ContextServices& services, CUdevice device, un
   }
   services.device_resources.add_green(*context, green);
   return CUDA_SUCCESS;
-}
-
-CUresult serve_rcuda_green_destroy(ContextServices& services, CUcontext context) {
-  const CUgreenCtx green = services.device_resources.green(context);
-  if (!green) return CUDA_ERROR_INVALID_CONTEXT;
-  if (ContextState* const state = services.objects.find_context(context)) {
-    forget_context(services, *state);
-  }
-  services.device_resources.remove_green(context);
-  const CUresult result = services.driver.cuGreenCtxDestroy(green);
-  (void)services.objects.make_current(wire::primary_context_id(0));
-  return result;
 }
 
 CUresult serve_rcuda_green_stream(ContextServices& services, CUcontext context, unsigned flags,
