@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/identity/encoding.h"
 #include "server/executor/images/image_cache.h"
 
 namespace rcuda::server {
@@ -16,7 +17,8 @@ constexpr size_t kNameDigits = 32;  // of the hash, in hexadecimal
 
 std::string folder_name(const SessionGrant& grant) {
   if (grant.uid) return std::to_string(*grant.uid);
-  return "name-" + to_hex(sha256(std::as_bytes(std::span(grant.user)))).substr(0, kNameDigits);
+  return "name-" +
+         identity::to_hex(sha256(std::as_bytes(std::span(grant.user)))).substr(0, kNameDigits);
 }
 
 Status wrong(const std::string& path) { return Status::from_errno(errno, path); }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "api/command_hashes.h"
+#include "common/base/cache_folder.h"
 #include "common/base/host_name.h"
 #include "common/base/leak_check.h"
 #include "common/base/log.h"
@@ -65,7 +66,7 @@ std::string pci_address(const api::DriverTable& driver, CUdevice device) {
 
 std::string cache_folder_of(const Settings& settings) {
   const std::string& chosen = settings.image_cache.get();
-  if (chosen == "auto") return default_image_directory();
+  if (chosen == "auto") return cache_folder();
   return chosen == "none" ? std::string() : chosen;
 }
 
@@ -329,7 +330,6 @@ void WorkerSession::prepare() {
   resources_.link = link_.get();
   resources_.images = &*images_;
   resources_.output = output_.get();
-  resources_.allow_faults = settings.allow_faults.get();
   resources_.gpudirect = settings.gpudirect.get();
   resources_.most_streams = static_cast<size_t>(most_streams());
 }

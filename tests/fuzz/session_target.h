@@ -241,7 +241,7 @@ struct World {
   // Returns false if the session ended because of a malformed command.
   bool serve(bool shares_pages) {
     MemoryLink link(worker_window, client_window, shares_pages);
-    server::ImageCache images("", 0);
+    server::ImageCache images({}, 0);
     Status status;
     {
       server::SessionLoop loop(resources(link, images), {std::chrono::nanoseconds(0)});

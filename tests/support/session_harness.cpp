@@ -100,14 +100,16 @@ SessionHarness::SessionHarness(const Options& options) {
     std::abort();
   }
   links_ = std::move(links).value();
-  images_ = std::make_unique<server::ImageCache>(options.image_folder, 64u << 20);
+  UniqueFd folder = options.image_folder.empty()
+                        ? UniqueFd()
+                        : open_cache_directory(options.image_folder).value();
+  images_ = std::make_unique<server::ImageCache>(std::move(folder), 64u << 20);
   wire::Welcome welcome;
   const Status selected = driver.devices->select(options.devices, &welcome, &resources_);
   EXPECT_TRUE(selected.ok()) << selected.message();
   resources_.link = links_.server.get();
   resources_.images = images_.get();
   resources_.host_memory.shared_address_space = true;
-  resources_.allow_faults = options.allow_faults;
   resources_.limits = options.limits;
   if (options.quota) resources_.quota = options.quota;
   loop_ = std::make_unique<server::SessionLoop>(

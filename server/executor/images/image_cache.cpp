@@ -1,13 +1,14 @@
 #include "server/executor/images/image_cache.h"
 
 #include <cstring>
+#include <utility>
 
 #include <openssl/evp.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "common/base/cache_folder.h"
 #include "common/base/log.h"
+#include "common/identity/encoding.h"
 
 namespace rcuda::server {
 namespace {
@@ -21,7 +22,8 @@ ImagePointer in_memory(std::span<const std::byte> bytes) {
       ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
   if (!bytes.empty()) std::memcpy(memory, bytes.data(), bytes.size());
-  return std::make_shared<CachedImage>(memory, mapped, bytes.size(), false);
+  Mapped<std::byte> owner(static_cast<std::byte*>(memory), Unmap{mapped});
+  return std::make_shared<CachedImage>(CachedImage{std::move(owner), bytes.size(), false});
 }
 
 }  // namespace
@@ -32,36 +34,8 @@ Sha256 sha256(std::span<const std::byte> bytes) {
   return hash;
 }
 
-std::string to_hex(const Sha256& hash) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (uint8_t byte : hash) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
-}
-
-CachedImage::~CachedImage() { ::munmap(mapping_, mapped_bytes_); }
-
-std::string default_image_directory() { return cache_folder(); }
-
-ImageCache::ImageCache(UniqueFd folder, uint64_t max_bytes)
-    : files_(std::move(folder), max_bytes) {}
-
-ImageCache::ImageCache(const std::string& directory, uint64_t max_bytes) {
-  if (directory.empty()) return;
-  Result<UniqueFd> folder = open_cache_directory(directory);
-  if (folder.ok()) {
-    files_ = FileCache(std::move(folder).value(), max_bytes);
-  } else {
-    RCUDA_WARN("module images are not kept between sessions: %s",
-               folder.status().message().c_str());
-  }
-}
-
 ImagePointer ImageCache::find(const Sha256& hash, uint64_t image_bytes) {
-  const UniqueFd file = files_.open(to_hex(hash));
+  const UniqueFd file = files_.open(identity::to_hex(hash));
   if (!file) return nullptr;
   struct stat status;
   if (::fstat(file.get(), &status) != 0 ||
@@ -69,9 +43,9 @@ ImagePointer ImageCache::find(const Sha256& hash, uint64_t image_bytes) {
     return nullptr;
   }
   const auto mapped = static_cast<size_t>(status.st_size);
-  void* memory = ::mmap(nullptr, mapped, PROT_READ, MAP_PRIVATE, file.get(), 0);
-  if (memory == MAP_FAILED) return nullptr;
-  return std::make_shared<CachedImage>(memory, mapped, image_bytes, true);
+  auto memory = map_file_as<std::byte>(file.get(), 0, mapped, PROT_READ);
+  if (!memory) return nullptr;
+  return std::make_shared<CachedImage>(CachedImage{std::move(memory), image_bytes, true});
 }
 
 Result<ImagePointer> ImageCache::insert(const Sha256& hash, std::span<const std::byte> bytes) {
@@ -79,7 +53,7 @@ Result<ImagePointer> ImageCache::insert(const Sha256& hash, std::span<const std:
     return Status(Code::kInvalidArgument, "an image does not have the hash it was announced with");
   }
   if (files_.keeps_files() && bytes.size() <= files_.max_bytes()) {
-    const Status status = files_.insert(to_hex(hash), {bytes, kZeros});
+    const Status status = files_.insert(identity::to_hex(hash), {bytes, kZeros});
     if (status.ok()) {
       if (ImagePointer image = find(hash, bytes.size())) return image;
     } else {

@@ -42,7 +42,7 @@ class ModuleHandlersTest : public testing::Test {
 
   fuzz::World& world_ = fuzz::World::get();
   fuzz::MemoryLink link_{world_.worker_window, world_.client_window};
-  ImageCache images_{"", 0};
+  ImageCache images_{{}, 0};
   api::DriverTable driver_ = world_.driver;
   SessionResources resources_ = world_.resources(link_, images_);
   std::optional<Executor> executor_;

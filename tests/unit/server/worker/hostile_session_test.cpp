@@ -36,7 +36,7 @@ class HostileSessionTest : public testing::Test {
 // A session whose client is not there.
 struct LoneExecutor {
   fuzz::MemoryLink link{fuzz::World::get().worker_window, fuzz::World::get().client_window};
-  server::ImageCache images{"", 0};
+  server::ImageCache images{{}, 0};
   server::Executor executor{fuzz::World::get().resources(link, images)};
 };
 constexpr server::ReplyTarget kReply{1, wire::ClientWindow::kSmallReplies,

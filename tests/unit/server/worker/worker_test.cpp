@@ -22,6 +22,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/file_cache.h"
+#include "common/identity/encoding.h"
 #include "server/driver/driver_loader.h"
 #include "server/executor/answers/blobs.h"
 #include "server/executor/answers/output_capture.h"
@@ -273,16 +275,18 @@ TEST(ObjectTableTest, NamesAreStable) {
 
 // ---- images ------------------------------------------------------------------------------------
 
+UniqueFd opened(const std::string& folder) { return open_cache_directory(folder).value(); }
+
 TEST(ImageCacheTest, ImagesOutliveTheirCacheObject) {
   TemporaryFolder folder;
   const std::vector<std::byte> image = some_bytes(4096, 1);
   const Sha256 hash = sha256(image);
   {
-    ImageCache cache(folder.path() + "/images", 1 << 20);
+    ImageCache cache(opened(folder.path() + "/images"), 1 << 20);
     EXPECT_EQ(cache.find(hash, image.size()), nullptr);
     ASSERT_TRUE(cache.insert(hash, image).ok());
   }
-  ImageCache cache(folder.path() + "/images", 1 << 20);
+  ImageCache cache(opened(folder.path() + "/images"), 1 << 20);
   const ImagePointer found = cache.find(hash, image.size());
   ASSERT_NE(found, nullptr);
   EXPECT_TRUE(std::ranges::equal(found->bytes(), image));
@@ -293,7 +297,7 @@ TEST(ImageCacheTest, ImagesOutliveTheirCacheObject) {
 
 TEST(ImageCacheTest, AWrongHashIsRefused) {
   TemporaryFolder folder;
-  ImageCache cache(folder.path(), 1 << 20);
+  ImageCache cache(opened(folder.path()), 1 << 20);
   const std::vector<std::byte> image = some_bytes(100, 1);
   EXPECT_EQ(cache.insert(sha256(some_bytes(100, 2)), image).status().code(),
             Code::kInvalidArgument);
@@ -301,7 +305,7 @@ TEST(ImageCacheTest, AWrongHashIsRefused) {
 
 TEST(ImageCacheTest, TheLeastRecentlyUsedGoesFirst) {
   TemporaryFolder folder;
-  ImageCache cache(folder.path(), 2500);
+  ImageCache cache(opened(folder.path()), 2500);
   std::vector<Sha256> hashes;
   for (int i = 0; i < 2; ++i) {
     const std::vector<std::byte> image = some_bytes(1000, i);
@@ -309,7 +313,7 @@ TEST(ImageCacheTest, TheLeastRecentlyUsedGoesFirst) {
     ASSERT_TRUE(cache.insert(hashes.back(), image).ok());
     // File times have the resolution of the kernel's tick.
     const auto old = std::filesystem::file_time_type::clock::now() - std::chrono::hours(2 - i);
-    std::filesystem::last_write_time(folder.path() + "/" + to_hex(hashes.back()), old);
+    std::filesystem::last_write_time(folder.path() + "/" + identity::to_hex(hashes.back()), old);
   }
   const ImagePointer held = cache.find(hashes[0], 1000);  // used now: the other one is the oldest
   const std::vector<std::byte> third = some_bytes(1000, 2);
@@ -322,12 +326,12 @@ TEST(ImageCacheTest, TheLeastRecentlyUsedGoesFirst) {
 // The disk space of the folder's files and of mapped removed files stays below the bound.
 TEST(ImageCacheTest, AnImageInUseIsNeitherRemovedNorReplaced) {
   TemporaryFolder folder;
-  ImageCache cache(folder.path(), 2500), other_session(folder.path(), 2500);
+  ImageCache cache(opened(folder.path()), 2500), other_session(opened(folder.path()), 2500);
   const std::vector<std::byte> first = some_bytes(1000, 1), second = some_bytes(1000, 2),
                                third = some_bytes(1000, 3);
   const auto inode = [&](const std::vector<std::byte>& image) {
     struct stat status {};
-    return ::stat((folder.path() + "/" + to_hex(sha256(image))).c_str(), &status) == 0
+    return ::stat((folder.path() + "/" + identity::to_hex(sha256(image))).c_str(), &status) == 0
                ? status.st_ino
                : 0;
   };
@@ -351,23 +355,25 @@ TEST(ImageCacheTest, AnImageInUseIsNeitherRemovedNorReplaced) {
   EXPECT_EQ(inode(second), 0u);
 }
 
-TEST(ImageCacheTest, WithoutAUsableFolderImagesLiveInMemory) {
+TEST(ImageCacheTest, AFolderThatOthersMayWriteIsNotOpened) {
   TemporaryFolder folder;
   std::filesystem::permissions(folder.path(), std::filesystem::perms::others_write,
                                std::filesystem::perm_options::add);
-  for (const std::string& path : {std::string(), folder.path(), std::string("/proc/nowhere")}) {
-    ImageCache cache(path, 1 << 20);
-    EXPECT_FALSE(cache.keeps_images());
-    const std::vector<std::byte> image = some_bytes(100, 1);
-    Result<ImagePointer> kept = cache.insert(sha256(image), image);
-    ASSERT_TRUE(kept.ok());
-    EXPECT_TRUE(std::ranges::equal((*kept)->bytes(), image));
-    EXPECT_EQ(cache.find(sha256(image), image.size()), nullptr);
-  }
+  EXPECT_FALSE(open_cache_directory(folder.path()).ok());
+  EXPECT_FALSE(open_cache_directory("/proc/nowhere").ok());
+}
+
+TEST(ImageCacheTest, WithoutAFolderImagesLiveInMemory) {
+  ImageCache cache({}, 1 << 20);
+  const std::vector<std::byte> image = some_bytes(100, 1);
+  Result<ImagePointer> kept = cache.insert(sha256(image), image);
+  ASSERT_TRUE(kept.ok());
+  EXPECT_TRUE(std::ranges::equal((*kept)->bytes(), image));
+  EXPECT_EQ(cache.find(sha256(image), image.size()), nullptr);
 }
 
 TEST(ImageStoreTest, ChunksMayComeInAnyOrder) {
-  ImageCache cache("", 0);
+  ImageCache cache({}, 0);
   ImageStore store(&cache);
   const std::vector<std::byte> image = some_bytes(3000, 3);
   const Sha256 hash = sha256(image);
@@ -384,7 +390,7 @@ TEST(ImageStoreTest, ChunksMayComeInAnyOrder) {
 }
 
 TEST(ImageStoreTest, TwoThreadsMaySendTheSameImage) {
-  ImageCache cache("", 0);
+  ImageCache cache({}, 0);
   ImageStore store(&cache);
   const std::vector<std::byte> image = some_bytes(3000, 3);
   const Sha256 hash = sha256(image);
@@ -433,7 +439,7 @@ bool is_present(ImageStore& store, const Sha256& hash) {
 }
 
 TEST(ImageStoreTest, ImagesWithoutAFileAreDroppedWhenNothingUsesThem) {
-  ImageCache cache("", 0);
+  ImageCache cache({}, 0);
   ImageStore store(&cache, 2000);
   std::set<wire::ObjectId> modules{1, 2, 3, 4};
   const auto exists = [&](wire::Kind, wire::ObjectId id) { return modules.contains(id); };
@@ -469,7 +475,7 @@ TEST(ImageStoreTest, ImagesWithoutAFileAreDroppedWhenNothingUsesThem) {
 
 TEST(ImageStoreTest, ImagesWithAFileStay) {
   const TemporaryFolder folder;
-  ImageCache cache(folder.path() + "/images", 1 << 20);
+  ImageCache cache(opened(folder.path() + "/images"), 1 << 20);
   ImageStore store(&cache, 0);
   const Sha256 hash = send_and_load(store, 1, 1);
   (void)store.release(wire::Kind::kModule, 1);
@@ -478,7 +484,7 @@ TEST(ImageStoreTest, ImagesWithAFileStay) {
 }
 
 TEST(ImageStoreTest, WhatWasNotAnnouncedIsRefused) {
-  ImageCache cache("", 0);
+  ImageCache cache({}, 0);
   ImageStore store(&cache);
   const std::vector<std::byte> image = some_bytes(100, 3);
   const Sha256 hash = sha256(image);
