@@ -6,7 +6,6 @@
 #include <utility>
 
 #include <openssl/crypto.h>
-#include <sys/random.h>
 
 #include "common/base/printable.h"
 #include "common/identity/encoding.h"
@@ -34,12 +33,11 @@ std::string end_text(const Lease& lease) {
   return lease.until ? " until " + format_time(*lease.until) : "";
 }
 
-// The user of a lease or a wish, to be compared with that of a session.
-template <typename Holder>
-Identity identity_of(const Holder& holder) {
+// The user of a lease, to be compared with that of a session.
+Identity identity_of(const Lease& lease) {
   Identity identity;
-  identity.uid = holder.uid;
-  identity.user = holder.user;
+  identity.uid = lease.uid;
+  identity.user = lease.user;
   return identity;
 }
 
@@ -47,14 +45,14 @@ bool is_usable(const std::string& text) {
   return text.size() <= wire::kMostLeaseText && is_printable(text);
 }
 
-Status check(const Leases::Wish& wish, const std::vector<uint32_t>& offered) {
+Status check(const Lease& wish, uint32_t count, const std::vector<uint32_t>& offered) {
   const std::string names = wish.user + wish.creator;
   if (!is_usable(wish.job) || !is_usable(names) || names.find(' ') != std::string::npos) {
     return Status(Code::kInvalidArgument,
                   "a job's id has at most " + std::to_string(wire::kMostLeaseText) +
                       " characters without control characters, and a user's name no spaces");
   }
-  if (wish.devices.empty() && wish.count == 0) {
+  if (wish.devices.empty() && count == 0) {
     return Status(Code::kInvalidArgument, "a lease has at least one device");
   }
   if (sorted(wish.devices).size() != wish.devices.size()) {
@@ -101,7 +99,7 @@ const Lease* Leases::exclusive_of(uint32_t device) const {
   return found == leases_.end() ? nullptr : &*found;
 }
 
-std::string Leases::obstacle(const Wish& wish, uint32_t device,
+std::string Leases::obstacle(const Lease& wish, uint32_t device,
                              const std::vector<Use>& uses) const {
   const std::string name = "device " + std::to_string(device);
   for (const Lease& lease : leases_) {
@@ -121,7 +119,8 @@ std::string Leases::obstacle(const Wish& wish, uint32_t device,
   return {};
 }
 
-Result<std::vector<uint32_t>> Leases::choose(const Wish& wish, const std::vector<uint32_t>& offered,
+Result<std::vector<uint32_t>> Leases::choose(const Lease& wish, uint32_t count,
+                                             const std::vector<uint32_t>& offered,
                                              const std::vector<Use>& uses) const {
   std::string obstacles;
   std::vector<std::pair<size_t, uint32_t>> free;  // with the number of leases and sessions
@@ -135,7 +134,7 @@ Result<std::vector<uint32_t>> Leases::choose(const Wish& wish, const std::vector
                           std::count_if(uses.begin(), uses.end(), has),
                       device);
   }
-  const size_t wanted = wish.devices.empty() ? wish.count : wish.devices.size();
+  const size_t wanted = wish.devices.empty() ? count : wish.devices.size();
   if (free.size() < wanted && obstacles.empty()) {
     return Status(Code::kNotFound, "the server has " + std::to_string(offered.size()) +
                                        " devices, and " + std::to_string(wanted) + " are wanted");
@@ -152,9 +151,9 @@ Result<std::vector<uint32_t>> Leases::choose(const Wish& wish, const std::vector
 }
 
 // A prolog may run twice.
-Result<Leases::Taken> Leases::again(const Lease& lease, const Wish& wish) const {
-  const bool same_devices = wish.devices.empty() ? lease.devices.size() == wish.count
-                                                 : lease.devices == sorted(wish.devices);
+Result<Leases::Taken> Leases::again(const Lease& lease, const Lease& wish, uint32_t count) const {
+  const bool same_devices =
+      wish.devices.empty() ? lease.devices.size() == count : lease.devices == sorted(wish.devices);
   const bool same_job =
       lease.job == wish.job && (!wish.job.empty() || lease.creator == wish.creator);
   if (same_devices && same_job && lease.exclusive == wish.exclusive && lease.user == wish.user) {
@@ -168,12 +167,12 @@ Result<Leases::Taken> Leases::again(const Lease& lease, const Wish& wish) const 
                                             ". Revoke that first, or ask for the same");
 }
 
-Result<Leases::Taken> Leases::take(const Wish& wish, const std::vector<uint32_t>& offered,
+Result<Leases::Taken> Leases::take(Lease wish, uint32_t count, const std::vector<uint32_t>& offered,
                                    const std::vector<Use>& uses, Time now) {
   // First: after a start the server does not know its devices yet, but its leases.
-  if (const Lease* lease = find({}, wish.job)) return again(*lease, wish);
-  if (const Lease* lease = find(wish.id, {})) return again(*lease, wish);
-  RCUDA_RETURN_IF_ERROR(check(wish, offered));
+  if (const Lease* lease = find({}, wish.job)) return again(*lease, wish, count);
+  if (const Lease* lease = find(wish.id, {})) return again(*lease, wish, count);
+  RCUDA_RETURN_IF_ERROR(check(wish, count, offered));
   if (wish.until && *wish.until <= now) {
     return Status(Code::kInvalidArgument, "the lease would have ended already");
   }
@@ -181,31 +180,18 @@ Result<Leases::Taken> Leases::take(const Wish& wish, const std::vector<uint32_t>
     return Status(Code::kUnavailable, "the server has " + std::to_string(kMost) +
                                           " leases, as many as it can have: revoke some");
   }
-  Result<std::vector<uint32_t>> devices = choose(wish, offered, uses);
+  Result<std::vector<uint32_t>> devices = choose(wish, count, offered, uses);
   if (!devices.ok()) return devices.status();
-  Lease lease;
-  if (::getrandom(lease.secret.data(), lease.secret.size(), 0) !=
-      static_cast<ssize_t>(lease.secret.size())) {
-    return Status::from_errno(errno, "getrandom");
-  }
-  lease.id = wish.id;
-  while (lease.id.empty() || find(lease.id, {})) {
+  RCUDA_RETURN_IF_ERROR(identity::fill_randomly(wish.secret));
+  while (wish.id.empty() || find(wish.id, {})) {
     std::array<uint8_t, 4> id;
-    if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size())) {
-      return Status::from_errno(errno, "getrandom");
-    }
-    lease.id = identity::to_hex(id);
+    RCUDA_RETURN_IF_ERROR(identity::fill_randomly(id));
+    wish.id = identity::to_hex(id);
   }
-  lease.uid = wish.uid;
-  lease.user = wish.user;
-  lease.job = wish.job;
-  lease.devices = std::move(devices).value();
-  lease.exclusive = wish.exclusive;
-  lease.created = now;
-  lease.until = wish.until;
-  lease.creator = wish.creator;
-  leases_.push_back(lease);
-  return Taken{std::move(lease), true};
+  wish.devices = std::move(devices).value();
+  wish.created = now;
+  leases_.push_back(wish);
+  return Taken{std::move(wish), true};
 }
 
 Result<Lease> Leases::extend(const std::string& id, const std::string& job,

@@ -60,27 +60,20 @@ class Leases {
     Identity who;
     std::vector<uint32_t> devices;
   };
-  struct Wish {
-    std::string id;            // chosen by who asks; empty: the server chooses
-    std::optional<uid_t> uid;  // as in Lease
-    std::string user, job, creator;
-    std::vector<uint32_t> devices;  // these; empty: `count` of them
-    uint32_t count = 0;
-    bool exclusive = true;
-    std::optional<Time> until;
-  };
   struct Taken {
     Lease lease;
     bool is_new = false;  // false: the job had this lease before
   };
 
+  // `wish`: a lease without the secret, and with no id if the server is to choose that. `count`: of
+  // devices, if it names none.
   // `offered`: the server's devices; empty if they are not known yet. Then only named devices can
   // be had. Devices with the fewest leases and sessions are chosen first. An exclusive lease gets
   // devices without other leases and without sessions of other users (without any if it is nobody's
   // in particular). A job that has a lease of the same devices gets it again, with its old end, and
   // so does who asks again with the id that it has chosen.
   // kUnavailable if devices are taken, with who has them.
-  Result<Taken> take(const Wish& wish, const std::vector<uint32_t>& offered,
+  Result<Taken> take(Lease wish, uint32_t count, const std::vector<uint32_t>& offered,
                      const std::vector<Use>& uses, Time now);
   // Moves the end. kNotFound if there is no such lease.
   Result<Lease> extend(const std::string& id, const std::string& job, std::optional<Time> until);
@@ -111,10 +104,11 @@ class Leases {
   const Lease* find(const std::string& id, const std::string& job) const;
   const Lease* exclusive_of(uint32_t device) const;
   // Why a wish cannot have a device; empty: it can.
-  std::string obstacle(const Wish& wish, uint32_t device, const std::vector<Use>& uses) const;
-  Result<std::vector<uint32_t>> choose(const Wish& wish, const std::vector<uint32_t>& offered,
+  std::string obstacle(const Lease& wish, uint32_t device, const std::vector<Use>& uses) const;
+  Result<std::vector<uint32_t>> choose(const Lease& wish, uint32_t count,
+                                       const std::vector<uint32_t>& offered,
                                        const std::vector<Use>& uses) const;
-  Result<Taken> again(const Lease& lease, const Wish& wish) const;
+  Result<Taken> again(const Lease& lease, const Lease& wish, uint32_t count) const;
 
   std::vector<Lease> leases_;  // the oldest first
 };

@@ -174,7 +174,7 @@ Result<std::optional<wire::LeaseAnswer>> LeaseRequests::answer(const wire::Lease
 
 Result<bool> LeaseRequests::take(const wire::LeaseRequest& request, const Identity& who,
                                  wire::LeaseAnswer* answer) {
-  Leases::Wish wish;
+  Lease wish;
   if (!request.user.empty()) {
     const AccountKey key = account_key(request.user);
     const std::optional<Result<Account>> account =
@@ -194,13 +194,13 @@ Result<bool> LeaseRequests::take(const wire::LeaseRequest& request, const Identi
   wish.job = request.job;
   wish.creator = creator_of(who);
   wish.devices = request.devices;
-  wish.count = request.count;
   wish.exclusive = !request.shared;
   wish.until = end_after(request.seconds);
   const std::vector<uint32_t> offered = pool_.offer().ordinals();
   if (wish.devices.empty() && offered.empty() && pool_.starting() != 0) return false;
   const std::vector<Leases::Use> uses = pool_.uses();
-  const Result<Leases::Taken> taken = admission_.leases().take(wish, offered, uses, wall_clock());
+  const Result<Leases::Taken> taken =
+      admission_.leases().take(wish, request.count, offered, uses, wall_clock());
   if (!taken.ok()) return taken.status();
   if (taken->is_new) {
     // A lease must outlive a restart.

@@ -326,10 +326,10 @@ struct LeasedHall : Hall {
   explicit LeasedHall(size_t max_sessions = kPlenty) : Hall("", max_sessions) {}
   // An exclusive lease of a device, for whoever has the key.
   Lease lease(uint32_t device) {
-    Leases::Wish wish;
+    Lease wish;
     wish.devices = {device};
     wish.creator = "root";
-    const auto taken = admission.leases().take(wish, {0, 1}, {}, {});
+    const auto taken = admission.leases().take(wish, 0, {0, 1}, {}, {});
     EXPECT_TRUE(taken.ok()) << taken.status().message();
     admission.review();
     return taken.ok() ? taken->lease : Lease();

@@ -30,8 +30,12 @@ Identity identity_of(uid_t user, const std::string& name) {
 const Identity kAdaHerself = identity_of(kAda, "ada");
 const Identity kBobHimself = identity_of(kBob, "bob");
 
-Leases::Wish wish(uint32_t count, const std::string& job = "", bool exclusive = true) {
-  Leases::Wish wish;
+struct Wish : Lease {
+  uint32_t count = 0;  // of devices, if it names none
+};
+
+Wish wish(uint32_t count, const std::string& job = "", bool exclusive = true) {
+  Wish wish;
   wish.count = count;
   wish.job = job;
   wish.exclusive = exclusive;
@@ -45,10 +49,10 @@ bool contains(const Status& status, const std::string& text) {
 
 class LeasesTest : public ::testing::Test {
  protected:
-  Result<Leases::Taken> take(const Leases::Wish& wish, const std::vector<Leases::Use>& uses = {}) {
-    return leases_.take(wish, kOffered, uses, kNow);
+  Result<Leases::Taken> take(const Wish& wish, const std::vector<Leases::Use>& uses = {}) {
+    return leases_.take(wish, wish.count, kOffered, uses, kNow);
   }
-  Lease must_take(const Leases::Wish& wish, const std::vector<Leases::Use>& uses = {}) {
+  Lease must_take(const Wish& wish, const std::vector<Leases::Use>& uses = {}) {
     const Result<Leases::Taken> taken = take(wish, uses);
     EXPECT_TRUE(taken.ok()) << taken.status().message();
     return taken.ok() ? taken->lease : Lease();
@@ -84,7 +88,7 @@ TEST_F(LeasesTest, NothingIsGivenTwice) {
 }
 
 TEST_F(LeasesTest, WithoutDevicesLeftTheErrorSaysWhoHasThem) {
-  Leases::Wish first = wish(3, "slurm 4711");
+  Wish first = wish(3, "slurm 4711");
   first.user = "ada";
   first.uid = kAda;
   first.until = kNow + seconds(3600);
@@ -113,7 +117,7 @@ TEST_F(LeasesTest, SharedLeasesShareTheLeastLoadedDevices) {
 
 TEST_F(LeasesTest, AnExclusiveLeaseWaitsForSessionsOfOthers) {
   const std::vector<Leases::Use> uses = {{kAdaHerself, {0}}, {kBobHimself, {1}}};
-  Leases::Wish for_ada = wish(3);
+  Wish for_ada = wish(3);
   for_ada.user = "ada";
   for_ada.uid = kAda;
   EXPECT_EQ(must_take(for_ada, uses).devices, (Devices{0, 2, 3}));
@@ -129,7 +133,7 @@ TEST_F(LeasesTest, AnExclusiveLeaseWaitsForSessionsOfOthers) {
 }
 
 TEST_F(LeasesTest, NamedDevicesAreTheseOrNone) {
-  Leases::Wish named = wish(0);
+  Wish named = wish(0);
   named.devices = {3, 1};
   EXPECT_EQ(must_take(named).devices, (Devices{1, 3}));
   named.devices = {1, 2};
@@ -141,8 +145,8 @@ TEST_F(LeasesTest, NamedDevicesAreTheseOrNone) {
   EXPECT_TRUE(contains(take(named).status(), "twice"));
   // A server whose workers have not started yet does not know its devices.
   named.devices = {2};
-  EXPECT_TRUE(leases_.take(named, {}, {}, kNow).ok());
-  EXPECT_TRUE(contains(leases_.take(wish(1), {}, {}, kNow).status(), "--pool"));
+  EXPECT_TRUE(leases_.take(named, 0, {}, {}, kNow).ok());
+  EXPECT_TRUE(contains(leases_.take(wish(1), 1, {}, {}, kNow).status(), "--pool"));
 }
 
 TEST_F(LeasesTest, AJobHasOneLease) {
@@ -162,14 +166,14 @@ TEST_F(LeasesTest, AJobHasOneLease) {
 // Right after a start no worker has told the devices yet.
 TEST_F(LeasesTest, AJobGetsItsLeaseAgainBeforeTheDevicesAreKnown) {
   const Lease first = must_take(wish(2, "slurm 1"));
-  const Result<Leases::Taken> again = leases_.take(wish(2, "slurm 1"), {}, {}, kNow);
+  const Result<Leases::Taken> again = leases_.take(wish(2, "slurm 1"), 2, {}, {}, kNow);
   ASSERT_TRUE(again.ok()) << again.status().message();
   EXPECT_EQ(again->lease, first);
 }
 
 // The answer to the first request was lost.
 TEST_F(LeasesTest, WhoAsksAgainWithTheSameIdGetsTheSameLease) {
-  Leases::Wish chosen = wish(1);
+  Wish chosen = wish(1);
   chosen.id = "1a2b3c4d";
   const Lease first = must_take(chosen);
   EXPECT_EQ(first.id, "1a2b3c4d");
@@ -178,7 +182,7 @@ TEST_F(LeasesTest, WhoAsksAgainWithTheSameIdGetsTheSameLease) {
   EXPECT_FALSE(again->is_new);
   EXPECT_EQ(again->lease, first);
   EXPECT_EQ(leases_.all().size(), 1u);
-  Leases::Wish other = chosen;
+  Wish other = chosen;
   other.creator = "ada";
   EXPECT_EQ(take(other).status().code(), Code::kInvalidArgument);
   other = chosen;
@@ -206,7 +210,7 @@ TEST_F(LeasesTest, AListComesInParts) {
 }
 
 TEST_F(LeasesTest, AKeyOpensItsLeaseOnly) {
-  Leases::Wish for_ada = wish(1);
+  Wish for_ada = wish(1);
   for_ada.user = "ada";
   for_ada.uid = kAda;
   const Lease lease = must_take(for_ada);
@@ -226,7 +230,7 @@ TEST_F(LeasesTest, AKeyOpensItsLeaseOnly) {
 }
 
 TEST_F(LeasesTest, TheUserOfALeaseNeedsNoSecret) {
-  Leases::Wish for_ada = wish(1);
+  Wish for_ada = wish(1);
   for_ada.user = "ada";
   for_ada.uid = kAda;
   const Lease lease = must_take(for_ada);
@@ -241,7 +245,7 @@ TEST_F(LeasesTest, TheUserOfALeaseNeedsNoSecret) {
 }
 
 TEST_F(LeasesTest, ALeaseEndsAtItsTime) {
-  Leases::Wish short_one = wish(2);
+  Wish short_one = wish(2);
   short_one.until = kNow + seconds(60);
   const Lease lease = must_take(short_one);
   must_take(wish(1));
@@ -259,7 +263,7 @@ TEST_F(LeasesTest, ALeaseEndsAtItsTime) {
 }
 
 TEST_F(LeasesTest, ALeaseIsExtended) {
-  Leases::Wish short_one = wish(1, "slurm 1");
+  Wish short_one = wish(1, "slurm 1");
   short_one.until = kNow + seconds(60);
   const Lease lease = must_take(short_one);
   EXPECT_TRUE(leases_.extend({}, "slurm 1", kNow + seconds(120)).ok());
@@ -283,7 +287,7 @@ TEST_F(LeasesTest, TextsHaveLimits) {
   EXPECT_FALSE(take(wish(0)).ok());
   EXPECT_FALSE(take(wish(1, "two\nlines")).ok());
   EXPECT_FALSE(take(wish(1, std::string(wire::kMostLeaseText + 1, 'x'))).ok());
-  Leases::Wish spaced = wish(1);
+  Wish spaced = wish(1);
   spaced.user = "a b";
   EXPECT_FALSE(take(spaced).ok());
   EXPECT_TRUE(take(wish(1, std::string(wire::kMostLeaseText, 'x'))).ok());
@@ -295,7 +299,7 @@ TEST_F(LeasesTest, LeasesOutliveTheDaemon) {
   const Result<std::vector<Lease>> none = load_leases(path);
   ASSERT_TRUE(none.ok());
   EXPECT_TRUE(none->empty());
-  Leases::Wish for_ada = wish(2, "slurm 4711 on node 1", false);
+  Wish for_ada = wish(2, "slurm 4711 on node 1", false);
   for_ada.user = "ada";
   for_ada.uid = kAda;
   for_ada.until = kNow + seconds(60);
@@ -315,7 +319,7 @@ TEST_F(LeasesTest, LeasesOutliveTheDaemon) {
 // A dash stands for nobody in the file.
 TEST_F(LeasesTest, AUserWhoseNameIsADashKeepsItsLease) {
   for (const char* name : {"-", "--", "", "-a"}) {
-    Leases::Wish named = wish(1, "", false);
+    Wish named = wish(1, "", false);
     named.user = name;
     named.creator = name;
     must_take(named);
