@@ -1,13 +1,15 @@
-// Bytes as text: lower-case hexadecimal, and base64url without padding (RFC 4648).
+// Bytes as text: lower-case hexadecimal, and base64url without padding (RFC 4648). Random bytes.
 //
 // Decoding is strict: each value has exactly one text, and its length is known beforehand. So
-// decoding accepts only the text that encoding returns. The functions are pure.
+// decoding accepts only the text that encoding returns. The functions for texts are pure.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
+
+#include "common/base/status.h"
 
 namespace rcuda::identity {
 
@@ -17,5 +19,8 @@ bool from_hex(std::string_view text, std::span<uint8_t> bytes);
 
 std::string to_base64url(std::span<const uint8_t> bytes);
 bool from_base64url(std::string_view text, std::span<uint8_t> bytes);
+
+// For secrets. Blocks only until the kernel has its first random numbers after the boot.
+Status fill_randomly(std::span<uint8_t> bytes);
 
 }  // namespace rcuda::identity

@@ -1,9 +1,6 @@
 #include "common/identity/token.h"
 
-#include <cerrno>
-
 #include <openssl/evp.h>
-#include <sys/random.h>
 
 #include "common/identity/encoding.h"
 
@@ -18,11 +15,6 @@ Status refused(const char* why) {
                 std::string("not a token, ") + why +
                     ": a token is one word rcuda1.ID.SECRET.FINGERPRINT, as "
                     "\"rcuda-token create\" prints it on the server");
-}
-
-Status fill_randomly(uint8_t* bytes, size_t count) {
-  if (::getrandom(bytes, count, 0) == static_cast<ssize_t>(count)) return {};
-  return Status::from_errno(errno, "getrandom");
 }
 
 }  // namespace
@@ -62,8 +54,8 @@ Result<Token> new_token(const Hash& fingerprint) {
   uint8_t id[kIdBytes];
   Token token;
   token.fingerprint = fingerprint;
-  RCUDA_RETURN_IF_ERROR(fill_randomly(id, sizeof id));
-  RCUDA_RETURN_IF_ERROR(fill_randomly(token.secret.data(), token.secret.size()));
+  RCUDA_RETURN_IF_ERROR(fill_randomly(id));
+  RCUDA_RETURN_IF_ERROR(fill_randomly(token.secret));
   token.id = to_hex(id);
   return token;
 }

@@ -14,7 +14,6 @@
 #include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "common/base/passed_descriptors.h"
-#include "server/daemon/admission/rules_file.h"
 #include "server/worker/device_set.h"
 
 namespace rcuda::server {
@@ -79,7 +78,7 @@ Status Daemon::listen() {
 
 Status Daemon::open() {
   RCUDA_RETURN_IF_ERROR(listen());
-  Result<Rules> rules = read_rules(settings_);
+  Result<Rules> rules = read_rules(settings_.config_file);
   if (!rules.ok()) return rules.status();
   admission_.set_rules(std::move(rules).value());
   RCUDA_RETURN_IF_ERROR(audit_.open(settings_.audit.get()));

@@ -39,8 +39,8 @@
 #include "common/base/version.h"
 #include "common/config/command_line.h"
 #include "common/config/toml_file.h"
+#include "server/daemon/admission/admission.h"
 #include "server/daemon/admission/lease_file.h"
-#include "server/daemon/admission/rules_file.h"
 #include "server/daemon/daemon.h"
 #include "server/daemon/pool/spawn_worker.h"
 #include "server/identity/authenticator.h"
@@ -173,7 +173,6 @@ void add_options(CommandLine* line, Settings* settings, Options* options) {
   add_flag(line, "--insecure", &settings->security, "insecure",
            "short for --security insecure: no identity, no encryption");
   add_flag(line, "--require-lease", &settings->require_lease, "1", settings->require_lease.help());
-  add_flag(line, "--allow-faults", &settings->allow_faults, "1", settings->allow_faults.help());
   line->option("--ready-fd", &options->ready,
                "descriptor to write the port to once clients are served");
   line->flag(
@@ -208,7 +207,8 @@ Status load_settings(int argc, char** argv, Settings* settings) {
 int check_config(const Settings& settings) {
   if (const Status status = Authenticator(settings).check(); !status.ok())
     return report_settings(status);
-  if (const auto rules = read_rules(settings); !rules.ok()) return report_settings(rules.status());
+  if (const auto rules = read_rules(settings.config_file); !rules.ok())
+    return report_settings(rules.status());
   if (const std::string path = leases_path(settings); !path.empty()) {
     if (const auto leases = load_leases(path); !leases.ok())
       return report_settings(leases.status());
@@ -218,7 +218,7 @@ int check_config(const Settings& settings) {
 }
 
 int list_settings(const Settings& settings) {
-  const Result<Rules> rules = read_rules(settings);
+  const Result<Rules> rules = read_rules(settings.config_file);
   if (!rules.ok()) return report_settings(rules.status());
   std::fputs(settings.registry.describe().c_str(), stdout);
   std::fputs(rules->text().c_str(), stdout);

@@ -4,6 +4,8 @@
 #include <set>
 #include <utility>
 
+#include "common/identity/users.h"
+
 namespace rcuda::server {
 namespace {
 
@@ -60,6 +62,11 @@ void narrow(std::optional<Admission::Room>* room, uint64_t limit, uint64_t used)
 }
 
 }  // namespace
+
+Result<Rules> read_rules(const std::string& config_file) {
+  if (config_file.empty()) return Rules();
+  return Rules::read(config_file, {identity::user_id, identity::group_id});
+}
 
 struct Admission::Budget {
   BudgetLimits limits;

@@ -39,6 +39,10 @@
 
 namespace rcuda::server {
 
+// The rules of a configuration file, with the users and groups of this machine; an empty path: none.
+// Blocks for the file and the name service. Errors: as Rules::read().
+Result<Rules> read_rules(const std::string& config_file);
+
 class Admission {
  private:
   struct Budget;

@@ -11,12 +11,12 @@
 #include <fcntl.h>
 #include <openssl/crypto.h>
 #include <signal.h>
-#include <sys/random.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/base/log.h"
 #include "common/base/socket_io.h"
+#include "common/identity/encoding.h"
 #include "common/reach/connect.h"
 #include "common/transport/media.h"
 
@@ -34,10 +34,6 @@ Status send_session(int control, const ToWorker& start, const Admission::Permit*
   }
   RCUDA_RETURN_IF_ERROR(send_to_worker(control, WorkMemory(), work.descriptor(), now));
   return send_to_worker(control, start, socket, now);
-}
-
-bool fill_randomly(std::span<uint8_t> bytes) {
-  return ::getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size());
 }
 
 // Of a process, by its status from waitpid().
@@ -119,7 +115,8 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
   auto& start = std::get<SessionStart>(message);
   start.grant.key = key;
   start.peeked = static_cast<uint32_t>(peeked);
-  if (!fill_randomly(start.grant.exporter) || !fill_randomly(start.token)) return false;
+  RCUDA_RETURN_IF_ERROR(identity::fill_randomly(start.grant.exporter));
+  RCUDA_RETURN_IF_ERROR(identity::fill_randomly(start.token));
   const Waiting client{&hello, start.grant.limits.sm_percent};
   for (Worker& worker : workers_) {
     if (!worker.is(State::kIdle) || !suits(worker, client)) continue;

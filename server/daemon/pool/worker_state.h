@@ -26,21 +26,10 @@ inline constexpr auto kLastWorkerState = WorkerState::kEnded;
 
 constexpr bool may_follow(WorkerState from, WorkerState to) {
   using State = WorkerState;
-  switch (to) {
-    case State::kStarting:
-      return false;
-    case State::kIdle:
-      return from == State::kStarting;
-    case State::kBusy:
-      return from == State::kIdle;
-    case State::kStopping:
-      return from == State::kStarting || from == State::kIdle;
-    case State::kHanging:
-      return from == State::kStarting;
-    case State::kEnded:
-      return from != State::kEnded;
-  }
-  return false;
+  if (to == State::kEnded) return from != State::kEnded;
+  if (from == State::kIdle) return to == State::kBusy || to == State::kStopping;
+  return from == State::kStarting &&
+         (to == State::kIdle || to == State::kStopping || to == State::kHanging);
 }
 
 constexpr const char* to_string(WorkerState state) {
