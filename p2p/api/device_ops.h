@@ -37,6 +37,10 @@
 #include "common/base/unique_fd.h"
 #include "p2p/api/pause.h"
 
+namespace rcuda::transport {
+class Link;
+}
+
 namespace rcuda::p2p {
 
 using DeviceAddress = uint64_t;
@@ -149,9 +153,9 @@ class DeviceOps {
   // kUnsupported if the driver, the kernel or the kind of memory does not support dma-buf. The
   // memory may still be registered by its address.
   virtual Result<DmaBuf> dma_buf(int device, DeviceAddress address, size_t bytes) = 0;
-  // Whether an adapter may read and write this device's memory in place, as far as this can be
-  // known before a probe transfer (CUDA: dma-buf or peermem).
-  virtual bool may_use_gpudirect(int device) = 0;
+  // In a pause: whether the Link's adapter reads and writes this device's memory in place. Proven
+  // by a probe transfer, because a registration proves nothing. Logs the result.
+  virtual bool prove_gpudirect(int device, transport::Link& link) = 0;
 };
 
 }  // namespace rcuda::p2p

@@ -27,7 +27,7 @@ namespace rcuda::p2p {
 enum class CopyState : uint8_t {
   kAnnounced,  // the peer's half is known; waits for the client's half
   kWaiting,    // waits for the Link and for the source's stream
-  kReached,    // waits for the end of the Link's probes, then for a plan
+  kReached,    // waits until it is known which memory the peer can map, then for a plan
   kPlanned,    // if staged: waits for the destination's stream
   kAsking,     // registered: waits for the registration of the destination
   kSending,    // chunks are copied out, transferred, announced and consumed

@@ -203,7 +203,7 @@ Status Sender::begin(Outgoing& copy, PeerLink& link, bool& moved) {
     if (fails(copy.state)) return {};
     move(copy, CopyEvent::kStreamReached);
   }
-  if (link.probing) return {};
+  if (link.unanswered > 0) return {};
   if (copy.state == CopyState::kReached) {
     moved = true;
     if (!copy.plan) plan(copy, link, false);
@@ -280,7 +280,7 @@ bool Sender::has_reached(Outgoing& copy, PeerLink& link) {
 // use the same lanes at both ends, because lanes are in order. Chunks on a wire may overtake one
 // another, so they are announced in order.
 bool Sender::may_overlap(Outgoing& copy, PeerLink& link) {
-  if (copy.before == 0 || copy.request->peer_has_stream || link.probing) return false;
+  if (copy.before == 0 || copy.request->peer_has_stream || link.unanswered > 0) return false;
   const auto found = copies_.find(copy.before);
   if (found == copies_.end()) return false;
   const Outgoing& before = found->second;

@@ -63,8 +63,6 @@ void Peer::lose(const Status& why) {
     last_copies_ = environment_.lanes.now();
   }
   if (prober_) prober_->abandon();
-  probes_.clear();
-  checks_.clear();
   sender_.lose(lost_);
   receiver_.lose(lost_);
   end_signals();
@@ -195,10 +193,8 @@ Status Peer::handle(std::span<const std::byte> frame) {
       return pass(frame, *this, &Peer::on_echo);
     case MessageKind::kLeg:
       return pass(frame, *this, &Peer::on_leg);
-    case MessageKind::kProbe:
-      return pass(frame, *this, &Peer::on_probe);
-    case MessageKind::kProbed:
-      return pass(frame, *this, &Peer::on_probed);
+    case MessageKind::kMappable:
+      return pass(frame, *this, &Peer::on_mappable);
   }
   return {Code::kProtocol, "a peer message of unknown kind"};
 }
@@ -222,27 +218,8 @@ void Peer::arrived(const Arrival& arrival) {
 void Peer::transferred(const Transfer& transfer) {
   if (!link_) return;
   --link_->transferring;
-  if (transfer.copy == Prober::kTransfer) {
-    if (prober_) prober_->transferred(transfer.status);
-    return;
-  }
-  if (transfer.copy != kProbeTransfer) {
-    sender_.transferred(transfer);
-    return;
-  }
-  if (probes_.empty() || probes_.front().stage != GpudirectProbe::Stage::kTransferring) return;
-  GpudirectProbe& probe = probes_.front();
-  if (!transfer.status.ok()) {
-    RCUDA_INFO("GPUDirect to peer %u does not work: %s", id_, transfer.status.message().c_str());
-    probe.stage = GpudirectProbe::Stage::kOver;
-    return;
-  }
-  probe.stage = GpudirectProbe::Stage::kAsked;
-  ProbeMessage message;
-  message.sender_device = static_cast<uint32_t>(probe.device);
-  message.device = static_cast<uint32_t>(probe.peer_device);
-  message.pattern = probe.pattern;
-  if (const Status sent = link_->mailbox.send(message); !sent.ok()) lose(sent);
+  if (transfer.copy != Prober::kTransfer) return sender_.transferred(transfer);
+  if (prober_) prober_->transferred(transfer.status);
 }
 
 Status Peer::on_signal(const SignalMessage& message) {
@@ -300,8 +277,7 @@ Status Peer::advance_link(bool& moved) {
   }
   if (link_->open) {
     RCUDA_RETURN_IF_ERROR(advance_signals(moved));
-    RCUDA_RETURN_IF_ERROR(advance_probes(moved));
-    if (measuring() && probes_.empty()) {
+    if (measuring()) {
       // Copies go first: a copy spoils the prober's sample. And the prober allocates, which a held
       // stream forbids.
       const bool busy = !sender_.empty() || !receiver_.empty() || environment_.ops.holding();
@@ -333,7 +309,7 @@ bool Peer::advance() {
   const Result<bool> received = receiver_.advance(link_.get());
   if (!received) lose(received.status());
   moved |= !sent || !received || *sent || *received;
-  // The Link and its buffers are destroyed when no copy, probe or measurement uses them any more.
+  // The Link and its buffers are destroyed when no copy or measurement uses them any more.
   if (!lost_.ok() && link_ && sender_.empty() && receiver_.empty() && link_->transferring == 0 &&
       environment_.lanes.passed(last_copies_) && environment_.ops.pause(Pause::kWork)) {
     prober_.reset();
@@ -360,7 +336,7 @@ Result<Forecast> Peer::forecast(int device, int peer_device, uint64_t bytes) {
   Planner& planner = link_->planner(device, peer_device);
   Result<Plan> plan = planner.plan(bytes, true);
   if (!plan) return plan.status();
-  return Forecast{*std::move(plan), planner.table(bytes), !prober_ && !link_->probing};
+  return Forecast{*std::move(plan), planner.table(bytes), !prober_ && link_->unanswered == 0};
 }
 
 bool Peer::idle() const {

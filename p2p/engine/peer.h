@@ -22,9 +22,6 @@
 
 namespace rcuda::p2p {
 
-// Transfer::copy of the transfer that probes GPUDirect. The client assigns no such id.
-inline constexpr uint64_t kProbeTransfer = UINT64_MAX - 1;
-
 class Peer {
  public:
   Peer(Environment& environment, PeerId id);
@@ -44,7 +41,7 @@ class Peer {
   void forget(const Exported& exported, std::function<void()> done);
 
   bool receive();  // handles the messages that have arrived
-  bool advance();  // advances copies, signals, probes and measurements
+  bool advance();  // advances copies, signals and measurements
   bool start_chunk();
   void transferred(const Transfer& transfer);
   void arrived(const Arrival& arrival);
@@ -74,20 +71,8 @@ class Peer {
   const Status& lost() const { return lost_; }
 
  private:
-  struct GpudirectProbe {
-    enum class Stage : uint8_t { kFilling, kTransferring, kAsked, kOver };
-    int device = 0;
-    int peer_device = 0;
-    uint64_t pattern = 0;
-    Stage stage = Stage::kFilling;
-    Ticket ticket = 0;
-  };
   // The next step of the greeting that needs a pause. Until the pause no message is handled.
   enum class Due : uint8_t { kNothing, kOffer, kOpen };
-  struct ProbeCheck {  // this side's check of a probe of the peer
-    ProbeMessage probe;
-    Ticket ticket = 0;
-  };
 
   Status handle(std::span<const std::byte> frame);
   Status on_challenge(const ChallengeMessage& message);
@@ -97,14 +82,10 @@ class Peer {
   Status on_forgotten(const ForgottenMessage& message);
   Status on_echo(const EchoMessage& message);
   Status on_leg(const LegMessage& message);
-  Status on_probe(const ProbeMessage& message);
-  Status on_probed(const ProbedMessage& message);
+  Status on_mappable(const MappableMessage& message);
   Status send_offer();
   Status open_link();
-  Status start_probes();
-  Status advance_probes(bool& moved);
-  Result<bool> copy_pattern(int device, Lane lane, uint64_t destination, uint64_t source,
-                            Ticket& ticket);
+  Status map_probe_memory();
   Status advance_signals(bool& moved);
   Status send_leg(ReportedLeg which, int device, int peer_device, const LegModel& leg);
   Status send_legs();
@@ -139,9 +120,6 @@ class Peer {
   uint64_t next_forget_ = 1;
   // The peer's probe memory, mapped to find out whether that works. Unmapped when the peer is lost.
   std::vector<Prober::Mapped> mapped_;
-  size_t unmapped_ = 0;  // outstanding answers of the peer about mapping this side's memory
-  std::deque<GpudirectProbe> probes_;
-  std::deque<ProbeCheck> checks_;
 };
 
 }  // namespace rcuda::p2p

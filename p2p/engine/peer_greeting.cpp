@@ -1,4 +1,5 @@
-// The greeting: proofs of the secret, offers, and the parts that are made from them.
+// The greeting: proofs of the secret, offers, the parts that are made from them, and which GPU
+// memory of the peer this worker can map.
 #include <algorithm>
 #include <span>
 #include <string>
@@ -113,13 +114,64 @@ Status Peer::open_link() {
   RCUDA_INFO("peer-to-peer with peer %u on %s over %s: inboxes of %s here, %s there", id_,
              get_text(message.name).c_str(), link_->link->medium(),
              bytes_text(link_->inbox.bytes).c_str(), bytes_text(message.inbox_bytes).c_str());
-  RCUDA_RETURN_IF_ERROR(start_probes());
+  RCUDA_RETURN_IF_ERROR(map_probe_memory());
   if (environment_.options.measure) {
     prober_ = std::make_unique<Prober>(environment_, *link_, mapped_);
     measure_ |= !std::exchange(environment_.measures, true);
   }
   if (environment_.options.on_decided) environment_.options.on_decided(id_);
   return send_legs();
+}
+
+// If this side can map the peer's memory, it can pull from the peer. The peer plans the copies to
+// this side, so it gets the result.
+Status Peer::map_probe_memory() {
+  if (get_text(link_->offer.host) != host_identity()) return {};
+  const size_t offered = std::min<size_t>(environment_.devices.size(), kMaxDevices);
+  for (size_t own = 0; own < offered; ++own) {
+    if (environment_.probe_memory(static_cast<int>(own))) {
+      link_->unanswered += link_->offer.device_count;
+    }
+  }
+  for (uint32_t theirs = 0; theirs < link_->offer.device_count; ++theirs) {
+    if (link_->offer.devices[theirs].has_probe == 0) continue;
+    ExportedMemory memory;
+    memory.handle = link_->offer.devices[theirs].probe;
+    for (size_t own = 0; own < offered; ++own) {
+      MappableMessage message;
+      message.sender_device = theirs;
+      message.device = static_cast<uint32_t>(own);
+      const auto mapped = environment_.ops.open(static_cast<int>(own), memory);
+      if (mapped && mapped->bytes >= Prober::kLargestBytes) {
+        mapped_.push_back({static_cast<int>(own), static_cast<int>(theirs), mapped->base});
+        message.mappable = 1;
+      } else {
+        if (mapped) environment_.ops.close(static_cast<int>(own), mapped->base);
+        RCUDA_INFO(
+            "peer %u's device %u cannot be mapped for device %zu: %s", id_, theirs, own,
+            mapped ? "its memory is smaller than it must be" : mapped.status().message().c_str());
+      }
+      RCUDA_RETURN_IF_ERROR(link_->mailbox.send(message));
+    }
+  }
+  return {};
+}
+
+Status Peer::on_mappable(const MappableMessage& message) {
+  const int own = static_cast<int>(message.sender_device);
+  if (!environment_.valid_device(own) || message.device >= link_->offer.device_count) {
+    return {Code::kProtocol, "Mappable of devices that do not exist"};
+  }
+  if (link_->unanswered == 0) {
+    return {Code::kProtocol, "an answer about memory that was not offered"};
+  }
+  --link_->unanswered;
+  if (message.mappable != 0) {
+    PeerLink::Pair& pair = link_->pair(own, static_cast<int>(message.device));
+    pair.ipc = true;
+    pair.planner.reset();
+  }
+  return {};
 }
 
 }  // namespace rcuda::p2p

@@ -56,17 +56,6 @@ void Prober::want(Job job) {
   if (!job.known || moves_bytes(job)) jobs_.push_back(std::move(job));
 }
 
-void Prober::add_gpudirect(int device, int peer_device) {
-  PeerLink::Pair& pair = link_.pair(device, peer_device);
-  Job transfer{"gpudirect", &pair.gpudirect_leg, Kind::kWire, device};
-  transfer.path = &*pair.device_path;
-  want(std::move(transfer));
-  LegModel& registration = environment_.legs[static_cast<size_t>(device)].registration;
-  const bool wanted = std::any_of(jobs_.begin(), jobs_.end(),
-                                  [&](const Job& job) { return job.leg == &registration; });
-  if (!wanted) want({"registration", &registration, Kind::kRegister, device});
-}
-
 void Prober::plan() {
   for (size_t i = 0; i < environment_.devices.size(); ++i) {
     const int device = static_cast<int>(i);
@@ -75,6 +64,7 @@ void Prober::plan() {
     want({"copy-in", &legs.copy_in, Kind::kLane, device, Lane::kIn});
     if (link_.device_outbox[i].bytes() > 0) {
       want({"copy within the device", &legs.within, Kind::kLane, device, Lane::kLocal});
+      want({"registration", &legs.registration, Kind::kRegister, device});
     }
   }
   for (const Mapped& mapped : mapped_) {
@@ -83,6 +73,12 @@ void Prober::plan() {
   }
   want({"message", &link_.message, Kind::kEcho});  // the next job uses it
   if (link_.host_path->needs_transfer()) want({"wire", &link_.wire, Kind::kWire});
+  for (auto& [devices, pair] : link_.pairs) {
+    if (!pair.device_path) continue;
+    Job transfer{"gpudirect", &pair.gpudirect_leg, Kind::kWire, devices.first};
+    transfer.path = &*pair.device_path;
+    want(std::move(transfer));
+  }
 }
 
 Result<bool> Prober::advance(bool busy) {

@@ -1,7 +1,7 @@
 // Prober: measures in the background the legs that are not yet known: the copies of this worker's
-// devices to and from host memory; the wire to one peer, from host memory and, once GPUDirect is
-// proven, from GPU memory to GPU memory; the registration of GPU memory; the copy from mapped
-// memory of the peer; a message. It uses every known leg once, because drivers delay work until a
+// devices to and from host memory; the wire to one peer, from host memory and, where GPUDirect
+// works, from GPU memory to GPU memory; the registration of GPU memory; the copy from mapped memory
+// of the peer; a message. It uses every known leg once, because drivers delay work until a
 // stream or an engine is first used.
 //
 // All probers of the engine together have one transfer or short train in progress at a time. A
@@ -40,9 +40,6 @@ class Prober {
 
   Prober(Environment& environment, PeerLink& link, const std::vector<Mapped>& mapped);
   ~Prober();
-
-  // GPUDirect has been proven from `device` to `peer_device`. Called before the first advance().
-  void add_gpudirect(int device, int peer_device);
 
   // Takes the next step. `busy`: copies are in progress, so nothing is measured now. Errors are
   // those of the mailbox.

@@ -30,10 +30,9 @@ constexpr MessageRow kMessages[] = {
     {"Echo", sizeof(EchoMessage)},
     {"Echoed", sizeof(EchoMessage)},
     {"Leg", sizeof(LegMessage)},
-    {"Probe", sizeof(ProbeMessage)},
-    {"Probed", sizeof(ProbedMessage)},
+    {"Mappable", sizeof(MappableMessage)},
 };
-static_assert(std::size(kMessages) == static_cast<size_t>(MessageKind::kProbed));
+static_assert(std::size(kMessages) == static_cast<size_t>(MessageKind::kMappable));
 
 Status status_of(uint32_t code, uint32_t cuda, std::string context) {
   if (code == static_cast<uint32_t>(Code::kOk)) return {};
@@ -61,7 +60,7 @@ Result<MessageKind> kind_of(std::span<const std::byte> frame) {
   uint32_t kind = 0;
   if (frame.size() >= sizeof kind) std::memcpy(&kind, frame.data(), sizeof kind);
   if (kind < static_cast<uint32_t>(MessageKind::kChallenge) ||
-      kind > static_cast<uint32_t>(MessageKind::kProbed)) {
+      kind > static_cast<uint32_t>(MessageKind::kMappable)) {
     return Status(Code::kProtocol, "a peer message of unknown kind " + std::to_string(kind));
   }
   return static_cast<MessageKind>(kind);

@@ -9,7 +9,7 @@
 //   direct    Want -> Target, then one Chunk
 //   mapped    Pull instead of chunks; or Pull -> Target that refuses, then chunks
 //   failure   Abort and Done with an error, in either order, and Consumed for everything sent
-// Events      Signal. Memory: Forget -> Forgotten. Measuring: Echo -> Echoed, Leg.
+// Events      Signal. Memory: Mappable, Forget -> Forgotten. Measuring: Echo -> Echoed, Leg.
 //
 // The protocol relies on the order of messages within a Link. A Chunk without an immediate is sent
 // after its bytes have arrived. A Chunk with an immediate is sent before its bytes are sent, or
@@ -44,7 +44,7 @@
 
 namespace rcuda::p2p {
 
-inline constexpr uint32_t kPeerProtocolVersion = 8;
+inline constexpr uint32_t kPeerProtocolVersion = 9;
 
 // The windows of a Link between two engines: one ring in each direction and its two flow-control
 // words (common/wire/ring.h).
@@ -78,8 +78,7 @@ enum class MessageKind : uint32_t {
   kEcho,
   kEchoed,
   kLeg,
-  kProbe,
-  kProbed,
+  kMappable,
 };
 const char* to_string(MessageKind kind);
 
@@ -231,25 +230,14 @@ struct LegMessage : MessageOf<MessageKind::kLeg> {
 };
 static_assert(sizeof(LegMessage) == 32 + kMaxLegKnots * 16);
 
-// Asks whether this pattern is at the start of the device's inbox. A match proves GPUDirect.
-struct ProbeMessage : MessageOf<MessageKind::kProbe> {
-  uint32_t sender_device = 0;
-  uint32_t device = 0;  // of the receiver
-  uint32_t reserved = 0;
-  uint64_t pattern = 0;
-};
-static_assert(sizeof(ProbeMessage) == 24);
-
-// kNothing and kGpudirect answer a Probe. kIpc and kNoIpc are sent without a Probe, by a worker of
-// the same host: for each device whose probe memory it was offered and each of its own devices,
-// whether the memory could be mapped.
-enum class Proven : uint32_t { kNothing = 0, kGpudirect = 1, kIpc = 2, kNoIpc = 3 };
-struct ProbedMessage : MessageOf<MessageKind::kProbed> {
+// Sent by a worker of the same host, for each device whose probe memory it was offered and each of
+// its own devices.
+struct MappableMessage : MessageOf<MessageKind::kMappable> {
   uint32_t sender_device = 0;  // of the side that receives this message and will send copies
   uint32_t device = 0;         // of the side that sends this message
-  Proven proven = Proven::kNothing;
+  uint32_t mappable = 0;       // 1: the probe memory could be mapped
 };
-static_assert(sizeof(ProbedMessage) == 16);
+static_assert(sizeof(MappableMessage) == 16);
 
 // The kind of the first message of a frame. kProtocol if the frame is too short for a kind, or the
 // kind is unknown.

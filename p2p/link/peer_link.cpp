@@ -38,7 +38,7 @@ Status PeerLink::make_receiving_side() {
   const transport::MediumTraits& medium = link->traits();
   StagingArena& arena =
       medium.shares_pages ? environment.mappable_staging : environment.other_staging;
-  Result<Slice> slice = arena.take(environment.options.inbox_bytes, 0, environment.numa_node);
+  Result<Slice> slice = arena.take(environment.options.inbox_bytes, environment.numa_node);
   if (!slice) return Status(slice.status()).with_context("peer-to-peer inbox");
   inbox = *std::move(slice);
 
@@ -46,7 +46,7 @@ Status PeerLink::make_receiving_side() {
   device_outbox.resize(environment.devices.size());
   device_outbox_arena.resize(environment.devices.size());
   for (size_t device = 0; device < environment.devices.size(); ++device) {
-    if (!medium.has_adapter || !environment.ops.may_use_gpudirect(static_cast<int>(device))) {
+    if (!medium.has_adapter || !environment.ops.prove_gpudirect(static_cast<int>(device), *link)) {
       continue;
     }
     const uint64_t size = environment.options.device_inbox_bytes;
@@ -91,13 +91,11 @@ Status PeerLink::make_sending_side() {
     host_path = Path::shared(mapped->address(), peer_inbox);
     return {};
   }
-  Result<Slice> slice =
-      environment.other_staging.take(offer.inbox_bytes, kScratchBytes, environment.numa_node);
+  Result<Slice> slice = environment.other_staging.take(offer.inbox_bytes, environment.numa_node);
   if (!slice) return Status(slice.status()).with_context("peer-to-peer outbox");
   if (medium.has_adapter) {
     // Registered once for all copies. Otherwise the Link would register or copy every chunk.
-    const auto exposed =
-        link->expose_device(slice->data(), slice->bytes + kScratchBytes, {.for_peer = false});
+    const auto exposed = link->expose_device(slice->data(), slice->bytes, {.for_peer = false});
     if (!exposed) return Status(exposed.status()).with_context("peer-to-peer outbox");
     regions.push_back(exposed->id);
   }
@@ -105,17 +103,16 @@ Status PeerLink::make_sending_side() {
   outbox_arena = Arena(outbox.bytes, fit);
   host_path =
       Path::wire(*link, Where::kHostInbox, outbox.address(), outbox_arena, region, peer_inbox);
+  for (size_t own = 0; own < device_outbox.size(); ++own) {
+    for (uint32_t theirs = 0; theirs < offer.device_count; ++theirs) {
+      const transport::RegionId inbox_there{offer.devices[theirs].inbox_region};
+      if (device_outbox[own].bytes() == 0 || inbox_there == transport::RegionId::kNone) continue;
+      pair(static_cast<int>(own), static_cast<int>(theirs)).device_path =
+          Path::wire(*link, Where::kDeviceInbox, device_outbox[own].address(),
+                     device_outbox_arena[own], inbox_there, peer_device_inbox[theirs]);
+    }
+  }
   return {};
-}
-
-void PeerLink::make_device_path(int device, int peer_device) {
-  const auto own = static_cast<size_t>(device);
-  const auto theirs = static_cast<size_t>(peer_device);
-  Pair& both = pair(device, peer_device);
-  both.device_path = Path::wire(
-      *link, Where::kDeviceInbox, device_outbox[own].address(), device_outbox_arena[own],
-      transport::RegionId{offer.devices[theirs].inbox_region}, peer_device_inbox[theirs]);
-  both.planner.reset();
 }
 
 Capabilities PeerLink::capabilities(int device, int peer_device) {

@@ -39,17 +39,15 @@ struct PeerLink {
       : environment(shared), id(peer), link(std::move(connection)), mailbox(*link) {}
   ~PeerLink();
 
-  // Makes the memory that the peer writes and this side reads and, where GPUDirect may work, the
+  // Makes the memory that the peer writes and this side reads and, where GPUDirect works, the
   // outboxes in GPU memory. Fails if the registration fails.
   Status make_receiving_side();
   // Makes the parts that write the peer's inbox, from the peer's checked offer.
   Status make_sending_side();
-  // Called when a probe transfer from `device` to `peer_device` has arrived.
-  void make_device_path(int device, int peer_device);
 
   // A device of this side and one of the peer.
   struct Pair {
-    std::optional<Path> device_path;  // proven by a probe transfer
+    std::optional<Path> device_path;  // none: GPUDirect does not work at one of the ends
     bool ipc = false;                 // the peer can map this side's memory
     std::optional<Planner> planner;
     LegModel gpudirect_leg;
@@ -74,15 +72,17 @@ struct PeerLink {
   // to it.
   std::unique_ptr<transport::Link> link;
   Mailbox mailbox;
-  bool open = false;     // proofs and offers have been exchanged
-  bool probing = false;  // not yet known whether GPUDirect and mapping work: no copy is planned
+  bool open = false;  // proofs and offers have been exchanged
+  // Missing answers of the peer, whether it can map memory of this side. Until they have come, no
+  // copy is planned.
+  size_t unanswered = 0;
   uint32_t transferring = 0;    // transfers of this side in progress
   OfferMessage offer;           // the peer's; checked
   Arrivals arrivals;            // of the peer's chunks
   uint32_t last_immediate = 0;  // of this side's chunks; increases with each one
 
   Slice inbox;                             // written by the peer
-  Slice outbox;                            // wire media only; followed by kScratchBytes
+  Slice outbox;                            // wire media only
   std::unique_ptr<MappedInbox> mapped;     // shm: the peer's inbox
   std::vector<DeviceBuffer> device_inbox;  // by device; may be empty buffers
   std::vector<DeviceBuffer> device_outbox;
@@ -100,8 +100,5 @@ struct PeerLink {
   LegModel wire;                      // from host memory to host memory
   std::vector<DeviceLegs> peer_legs;  // of the peer's devices, as reported by the peer
 };
-
-// Extra bytes at the end of an outbox, for probes and echoes.
-inline constexpr uint64_t kScratchBytes = 4096;
 
 }  // namespace rcuda::p2p

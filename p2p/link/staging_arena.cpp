@@ -4,12 +4,6 @@
 #include <bit>
 
 namespace rcuda::p2p {
-namespace {
-
-constexpr uint64_t kPageBytes = 4096;
-
-}  // namespace
-
 uint64_t StagingArena::bytes() const {
   uint64_t sum = 0;
   for (const auto& each : buffers_) {
@@ -25,7 +19,7 @@ Result<std::shared_ptr<HostBuffer>> StagingArena::make_buffer(uint64_t bytes, in
   return buffer;
 }
 
-Result<Slice> StagingArena::take(uint64_t most_bytes, uint64_t extra_bytes, int numa_node) {
+Result<Slice> StagingArena::take(uint64_t most_bytes, int numa_node) {
   const uint64_t limit = options_.inboxes_limit_bytes * slices_per_peer();
   std::erase_if(buffers_, [](const auto& buffer) { return buffer.expired(); });
   std::shared_ptr<HostBuffer> arena = arena_.lock();
@@ -34,18 +28,16 @@ Result<Slice> StagingArena::take(uint64_t most_bytes, uint64_t extra_bytes, int 
     slice_bytes_ = std::clamp(
         std::bit_floor(std::max<uint64_t>(limit / slices, 1)), EngineOptions::kLeastInboxBytes,
         std::max(std::bit_floor(options_.inbox_bytes), EngineOptions::kLeastInboxBytes));
-    // Half of the slices of an arena that peers cannot map are outboxes, each with one more page.
-    const uint64_t pages = mappable_ == Mappable::kYes ? 0 : kPageBytes * slices / 2;
-    auto made = make_buffer(slice_bytes_ * slices + pages, numa_node);
+    auto made = make_buffer(slice_bytes_ * slices, numa_node);
     if (!made) return made.status();
     arena_ = arena = *std::move(made);
     used_ = 0;
   }
   uint64_t bytes =
       std::min(slice_bytes_, std::bit_floor(std::max(most_bytes, EngineOptions::kLeastInboxBytes)));
-  if (arena && bytes + extra_bytes <= arena->bytes() - used_) {
+  if (arena && bytes <= arena->bytes() - used_) {
     const uint64_t offset = used_;
-    used_ += bytes + extra_bytes;
+    used_ += bytes;
     return Slice{std::move(arena), offset, bytes};
   }
   const uint64_t free = limit - std::min(limit, this->bytes());
@@ -54,7 +46,7 @@ Result<Slice> StagingArena::take(uint64_t most_bytes, uint64_t extra_bytes, int 
     return Status(Code::kOutOfMemory, "the peer-to-peer staging limit of " + bytes_text(limit) +
                                           " is used up; use fewer servers in one session");
   }
-  auto own = make_buffer(bytes + extra_bytes, numa_node);
+  auto own = make_buffer(bytes, numa_node);
   if (!own) return own.status();
   return Slice{*std::move(own), 0, bytes};
 }

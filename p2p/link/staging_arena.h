@@ -44,9 +44,9 @@ class StagingArena {
       : ops_(ops), options_(options), mappable_(mappable) {}
 
   // The inbox or the outbox of one more peer: a power of two of at most `most_bytes` and at least
-  // kLeastInboxBytes, followed by `extra_bytes` (whole pages). kOutOfMemory: the limit of staging
-  // memory is used up. Otherwise the driver's error.
-  Result<Slice> take(uint64_t most_bytes, uint64_t extra_bytes, int numa_node);
+  // kLeastInboxBytes. kOutOfMemory: the limit of staging memory is used up. Otherwise the driver's
+  // error.
+  Result<Slice> take(uint64_t most_bytes, int numa_node);
 
   uint64_t bytes() const;  // of all buffers
 

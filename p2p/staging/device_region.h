@@ -1,6 +1,7 @@
 // Registers GPU memory with a Link that reaches it in place (verbs): as dma-buf if the driver
 // exports one, otherwise by its address, which nvidia-peermem and softgpu's plain memory support.
-// Only a probe transfer shows whether bytes really arrive there. Blocks for the registration.
+// Only a probe transfer shows whether bytes really arrive there (DeviceOps::prove_gpudirect).
+// Blocks for the registration.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +14,9 @@ namespace rcuda::p2p {
 
 enum class For : bool { kThisSide, kPeer };
 
+// `dma_buf`: of this memory, or why it has none.
+Result<transport::Region> expose_device_memory(const Result<DmaBuf>& dma_buf, transport::Link& link,
+                                               DeviceAddress address, size_t bytes, For whom);
 Result<transport::Region> expose_device_memory(DeviceOps& ops, transport::Link& link, int device,
                                                DeviceAddress address, size_t bytes, For whom);
 

@@ -14,7 +14,7 @@ namespace rcuda::fuzz {
 
 // One side of a Link; the other side is the memory `peer_window`. No peer ever answers, so a caller
 // that has to wait finds the Link closed.
-class MemoryLink final : public transport::Link {
+class MemoryLink : public transport::Link {
  public:
   // `shares_pages`: says that the peer can map regions, as over shared memory.
   MemoryLink(std::span<std::byte> own, std::span<std::byte> peer, bool shares_pages = false)

@@ -167,15 +167,14 @@ class VerbsCopy : public ::testing::TestWithParam<Case> {
   // Checks that the strategy's staging is used, and not a substitute.
   void expect_plan(int from, uint64_t bytes, Staging staging) {
     auto forecast = sides_[from].engine->plan(1 - from, 0, 0, bytes);
-    // Each side proves GPUDirect for its own copies: the peer's first copy proves nothing for this
-    // side.
+    // Each side measures for its own copies: the peer's first copy measures nothing for this side.
     const auto deadline = std::chrono::steady_clock::now() + 60s;
     while (forecast.ok() && !forecast->measured && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::sleep_for(1ms);
       forecast = sides_[from].engine->plan(1 - from, 0, 0, bytes);
     }
     ASSERT_TRUE(forecast.ok()) << forecast.status().message();
-    ASSERT_TRUE(forecast->measured) << "GPUDirect is being probed without end";
+    ASSERT_TRUE(forecast->measured) << "the measurements do not end";
     EXPECT_EQ(forecast->plan.staging, staging) << to_string(forecast->plan);
     EXPECT_EQ(forecast->plan.route, Route::kVerbs) << to_string(forecast->plan);
   }

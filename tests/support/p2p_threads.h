@@ -63,7 +63,7 @@ class ThreadedDevices final : public p2p::DeviceOps {
   Result<p2p::DmaBuf> dma_buf(int, p2p::DeviceAddress, size_t) override {
     return Status(Code::kUnsupported, "no dma-buf in this test");
   }
-  bool may_use_gpudirect(int) override { return false; }
+  bool prove_gpudirect(int, transport::Link&) override { return false; }
 
  private:
   struct LaneState {

@@ -334,7 +334,10 @@ void SimDevices::close(int device, DeviceAddress base) {
   if (mapped_.erase({device, base}) == 0) world_.violation(name_ + ": closed what was not open");
 }
 
-bool SimDevices::may_use_gpudirect(int) { return gpudirect_; }
+bool SimDevices::prove_gpudirect(int, transport::Link&) {
+  want_pause("prove_gpudirect");
+  return gpudirect_;
+}
 
 // --- SimLink -------------------------------------------------------------------------------------
 

@@ -129,7 +129,7 @@ class SimDevices final : public p2p::DeviceOps {
   Result<p2p::DmaBuf> dma_buf(int, p2p::DeviceAddress, size_t) override {
     return Status(Code::kUnsupported, "no dma-buf in this test");
   }
-  bool may_use_gpudirect(int device) override;
+  bool prove_gpudirect(int device, transport::Link& link) override;
 
  private:
   struct LaneState {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <string_view>
 
 #include "common/base/log.h"
+#include "p2p/staging/device_region.h"
 #include "server/executor/host_memory/dma_buf.h"
 #include "server/executor/objects/context_guard.h"
 
@@ -68,9 +68,53 @@ struct Probe {
   CUstream stream = nullptr;
 };
 
-const char* name_of(bool dma_buf) { return dma_buf ? "dma-buf" : "by address"; }
+// Registers memory that only transfers of this side use.
+Result<transport::Region> expose(const api::DriverTable& driver, transport::Link& link,
+                                 CUdeviceptr address, uint64_t bytes) {
+  return p2p::expose_device_memory(export_dma_buf(driver, address, bytes), link, address, bytes,
+                                   p2p::For::kThisSide);
+}
+
+// Both ways through the adapter. `host` and the probe's memory are registered.
+Status compare(Probe& probe, transport::Link& link) {
+  void* const memory = reinterpret_cast<void*>(probe.memory);
+  probe.fill(0x5eed);
+  RCUDA_RETURN_IF_ERROR(link.loop_back(memory, probe.out(), kProbeBytes));
+  RCUDA_RETURN_IF_ERROR(probe.to_host());
+  if (!probe.same()) return {Code::kSystem, "what the adapter wrote is not in GPU memory"};
+  probe.fill(0xfeed);
+  RCUDA_RETURN_IF_ERROR(probe.to_device());
+  RCUDA_RETURN_IF_ERROR(link.loop_back(probe.in(), memory, kProbeBytes));
+  if (probe.same()) return {};
+  return {Code::kSystem, "what the adapter read is not what is in GPU memory"};
+}
+
+Status prove(const api::DriverTable& driver, transport::Link& link, CUdevice device) {
+  if (!orders_adapter_writes(driver, device)) return {Code::kUnsupported, kWritesOutOfOrder};
+  Probe probe(driver);
+  RCUDA_RETURN_IF_ERROR(probe.make());
+  RCUDA_ASSIGN_OR_RETURN(const transport::Region region,
+                         expose(driver, link, probe.memory, kProbeBytes));
+  const Result<transport::Region> host = link.expose_device(
+      probe.host, 2 * kProbeBytes, {.for_peer = false});  // host memory; the peer never uses it
+  Status status = host ? compare(probe, link) : host.status();
+  if (host) (void)link.unexpose(host->id);
+  (void)link.unexpose(region.id);
+  return status;
+}
 
 }  // namespace
+
+bool prove_gpudirect(const api::DriverTable& driver, transport::Link& link, CUdevice device) {
+  const Status proven = prove(driver, link, device);
+  if (proven.ok()) {
+    RCUDA_INFO("GPUDirect on device %d: proven by a probe transfer", device);
+  } else {
+    RCUDA_INFO("no GPUDirect on device %d, copies go through host memory: %s", device,
+               proven.context().c_str());
+  }
+  return proven.ok();
+}
 
 struct GpuDirect::Registration {
   Registration(transport::Link& owner, CUdeviceptr first, uint64_t size, unsigned long long buffer,
@@ -94,67 +138,10 @@ void GpuDirect::prove(const std::vector<SessionDevice>& devices) {
   if (!link_.traits().has_adapter) return;
   for (const SessionDevice& device : devices) {
     const ContextGuard inside(driver_, device.primary);
-    if (!inside.ok()) continue;
-    const Status as_dma_buf = prove(device, Method::kDmaBuf);
-    const Status by_address = as_dma_buf.ok() ? Status() : prove(device, Method::kAddress);
-    if (by_address.ok()) {
-      methods_[device.device] = as_dma_buf.ok() ? Method::kDmaBuf : Method::kAddress;
-      RCUDA_INFO("GPUDirect on device %d (%s): proven by a probe transfer", device.device,
-                 name_of(as_dma_buf.ok()));
-    } else {
-      RCUDA_INFO(
-          "no GPUDirect on device %d, copies go through host memory: dma-buf: %s; by address: %s",
-          device.device, as_dma_buf.context().c_str(), by_address.context().c_str());
+    if (inside.ok() && prove_gpudirect(driver_, link_, device.device)) {
+      proven_.insert(device.device);
     }
   }
-}
-
-Status GpuDirect::prove(const SessionDevice& device, Method method) {
-  if (!orders_adapter_writes(driver_, device.device)) {
-    return {Code::kUnsupported, kWritesOutOfOrder};
-  }
-  Probe probe(driver_);
-  RCUDA_RETURN_IF_ERROR(probe.make());
-  const Result<transport::RegionId> region = expose(probe.memory, kProbeBytes, method);
-  if (!region) return region.status();
-  const Result<transport::Region> host = link_.expose_device(
-      probe.host, 2 * kProbeBytes, {.for_peer = false});  // host memory; the peer never uses it
-  Status status = host.status();
-  void* const memory = reinterpret_cast<void*>(probe.memory);
-  if (status.ok()) {
-    probe.fill(0x5eed);
-    status = link_.loop_back(memory, probe.out(), kProbeBytes);
-  }
-  if (status.ok()) status = probe.to_host();
-  if (status.ok() && !probe.same()) {
-    status = {Code::kSystem, "what the adapter wrote is not in GPU memory"};
-  }
-  if (status.ok()) {
-    probe.fill(0xfeed);
-    status = probe.to_device();
-  }
-  if (status.ok()) status = link_.loop_back(probe.in(), memory, kProbeBytes);
-  if (status.ok() && !probe.same()) {
-    status = {Code::kSystem, "what the adapter read is not what is in GPU memory"};
-  }
-  if (host) (void)link_.unexpose(host->id);
-  (void)link_.unexpose(*region);
-  return status;
-}
-
-Result<transport::RegionId> GpuDirect::expose(CUdeviceptr address, uint64_t bytes, Method method) {
-  transport::DeviceMemory how{.for_peer = false};
-  Result<p2p::DmaBuf> exported = Status(Code::kUnsupported, "");
-  if (method == Method::kDmaBuf) {
-    exported = export_dma_buf(driver_, address, bytes);
-    if (!exported) return exported.status();
-    how.dma_buf = exported->file.get();
-    how.dma_buf_offset = exported->offset;
-  }
-  const Result<transport::Region> region =
-      link_.expose_device(reinterpret_cast<void*>(address), bytes, how);
-  if (!region) return region.status();
-  return region->id;
 }
 
 // An id that is unique among all allocations the process ever makes.
@@ -191,10 +178,9 @@ std::shared_ptr<GpuDirect::Registration> GpuDirect::reach(CUdeviceptr address, u
       type != CU_MEMORYTYPE_DEVICE || managed || !plain || pool) {
     return nullptr;
   }
-  const auto method = methods_.find(device);
   CUdeviceptr base = 0;
   size_t size = 0;
-  if (method == methods_.end() ||
+  if (!proven_.contains(device) ||
       driver_.cuMemGetAddressRange_v2(&base, &size, address) != CUDA_SUCCESS) {
     return nullptr;
   }
@@ -202,17 +188,17 @@ std::shared_ptr<GpuDirect::Registration> GpuDirect::reach(CUdeviceptr address, u
   const CUdeviceptr last =
       std::min(base + size, (address + bytes + kPartBytes - 1) / kPartBytes * kPartBytes);
   if (last < address + bytes) return nullptr;  // spans two allocations
-  Result<transport::RegionId> region = expose(first, last - first, method->second);
+  Result<transport::Region> region = expose(driver_, link_, first, last - first);
   if (!region && !registrations_.empty()) {
     registrations_.clear();  // may free the missing resource: pinned memory or adapter entries
-    region = expose(first, last - first, method->second);
+    region = expose(driver_, link_, first, last - first);
   }
   if (!region) {
     RCUDA_DEBUG("a copy goes through host memory: %s", region.status().message().c_str());
     return nullptr;
   }
   registrations_.push_front(
-      std::make_shared<Registration>(link_, first, last - first, *id, *region));
+      std::make_shared<Registration>(link_, first, last - first, *id, region->id));
   if (registrations_.size() > kMostRegistrations) registrations_.pop_back();
   return registrations_.front();
 }

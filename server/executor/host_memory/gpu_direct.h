@@ -1,13 +1,10 @@
 // GpuDirect: copies between page-locked client memory and GPU memory. The adapter accesses GPU
 // memory directly, without a buffer in between.
 //
-// A device takes part only if a probe succeeds: a pattern goes through the adapter into GPU memory
-// and back, and is compared with the bytes that the driver reads there. The memory is registered as
-// dma-buf, or else by address (nvidia-peermem). GPUs that may start kernels before an adapter's
-// writes are visible take no part. Registrations of GPU memory are kept by range. Before each use,
-// the allocation's buffer id from the driver tells whether it is still the same allocation. sweep()
-// drops registrations of freed memory. Memory of pools, mapped memory and managed memory go through
-// staging.
+// A device takes part only if a probe succeeds (prove_gpudirect()). Registrations of GPU memory are
+// kept by range. Before each use, the allocation's buffer id from the driver tells whether it is
+// still the same allocation. sweep() drops registrations of freed memory. Memory of pools, mapped
+// memory and managed memory go through staging.
 // Transfers (transfers.h) moves the bytes.
 // Executor thread only. Blocking: prove(), for milliseconds, before the session begins.
 #pragma once
@@ -16,7 +13,7 @@
 #include <list>
 #include <memory>
 #include <optional>
-#include <unordered_map>
+#include <set>
 #include <vector>
 
 #include <cuda.h>
@@ -27,17 +24,24 @@
 
 namespace rcuda::server {
 
+// Whether the Link's adapter reads and writes the device's memory, which a registration does not
+// prove: a pattern goes through the adapter into GPU memory and back, and is compared with the
+// bytes that the driver reads there. The memory is registered as dma-buf, or else by address
+// (nvidia-peermem). False also for GPUs that may start kernels before an adapter's writes are
+// visible. Logs one line. The device's primary context is current. Blocks for milliseconds.
+bool prove_gpudirect(const api::DriverTable& driver, transport::Link& link, CUdevice device);
+
 class GpuDirect {
  public:
   // All outlive this object.
   GpuDirect(const api::DriverTable& driver, transport::Link& link) : driver_(driver), link_(link) {}
   ~GpuDirect();
 
-  // Probes each device, and logs one line for it.
+  // Probes each device.
   void prove(const std::vector<SessionDevice>& devices);
 
   // Whether a device takes part.
-  bool any() const { return !methods_.empty(); }
+  bool any() const { return !proven_.empty(); }
   // Registers device memory, unless it is, as long as the result lives. Null: a copy of these bytes
   // must go another way.
   std::shared_ptr<const void> find_registered(CUdeviceptr address, uint64_t bytes);
@@ -45,18 +49,15 @@ class GpuDirect {
   void sweep();
 
  private:
-  enum class Method : uint8_t { kNone, kDmaBuf, kAddress };
   // A registered part of an allocation; transfers in flight share it.
   struct Registration;
 
-  Status prove(const SessionDevice& device, Method method);
-  Result<transport::RegionId> expose(CUdeviceptr address, uint64_t bytes, Method method);
   std::shared_ptr<Registration> reach(CUdeviceptr address, uint64_t bytes);
   std::optional<unsigned long long> buffer_id(CUdeviceptr address) const;
 
   const api::DriverTable& driver_;
   transport::Link& link_;
-  std::unordered_map<CUdevice, Method> methods_;
+  std::set<CUdevice> proven_;
   std::list<std::shared_ptr<Registration>> registrations_;  // most recently used first
 };
 

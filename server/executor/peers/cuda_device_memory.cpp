@@ -8,11 +8,11 @@
 
 #include <sys/mman.h>
 
-#include "common/base/log.h"
 #include "common/base/pages.h"
 #include "common/base/start_thread.h"
 #include "common/base/usable_processors.h"
 #include "server/executor/host_memory/dma_buf.h"
+#include "server/executor/host_memory/gpu_direct.h"
 #include "server/executor/peers/cuda_device_ops.h"
 
 namespace rcuda::server {
@@ -144,21 +144,10 @@ Result<p2p::DmaBuf> CudaDeviceOps::dma_buf(int device, DeviceAddress address, si
   return export_dma_buf(driver_, address, bytes);
 }
 
-bool CudaDeviceOps::may_use_gpudirect(int device) {
+bool CudaDeviceOps::prove_gpudirect(int device, transport::Link& link) {
   const Device& own = options_.devices[static_cast<size_t>(device)];
-  if (!own.gpudirect) return false;
-  if (!orders_adapter_writes(driver_, own.device)) {
-    RCUDA_INFO("no GPUDirect for copies of device %d: %s", own.device, kWritesOutOfOrder);
-    return false;
-  }
-  for (const CUdevice_attribute attribute :
-       {CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED}) {
-    int value = 0;
-    if (driver_.cuDeviceGetAttribute(&value, attribute, own.device) == CUDA_SUCCESS && value != 0) {
-      return true;
-    }
-  }
-  return false;
+  return own.gpudirect && make_current(device).ok() &&
+         server::prove_gpudirect(driver_, link, own.device);
 }
 
 }  // namespace rcuda::server

@@ -98,7 +98,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   Result<p2p::MappedMemory> open(int device, const p2p::ExportedMemory& memory) override;
   void close(int device, p2p::DeviceAddress base) override;
   Result<p2p::DmaBuf> dma_buf(int device, p2p::DeviceAddress address, size_t bytes) override;
-  bool may_use_gpudirect(int device) override;
+  bool prove_gpudirect(int device, transport::Link& link) override;
 
   // For the thread that calls enter(): whether this pause is requested and has not begun; the pause
   // in progress.

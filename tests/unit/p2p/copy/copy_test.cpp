@@ -210,9 +210,8 @@ TEST(CopyOrderTest, CopiesWaitForTheConnection) {
   EXPECT_EQ(std::memcmp(source, destination, kMiB), 0);
 }
 
-// v1 needs the probe of GPUDirect. The copy waits for it and is not made with another strategy: the
-// devices copied for the two probes and for nothing else.
-TEST(CopyOrderTest, CopiesWaitForTheProbeOfGpudirect) {
+// v1 needs GPUDirect, which is proven before the Link is open: the devices copy nothing.
+TEST(CopyOrderTest, TheFirstCopyUsesGpudirect) {
   EngineOptions options;
   options.measure = false;
   SimSession session("v1", options);
@@ -231,12 +230,12 @@ TEST(CopyOrderTest, CopiesWaitForTheProbeOfGpudirect) {
   session.settle();
   EXPECT_TRUE(result->over() && result->source.ok());
   EXPECT_EQ(std::memcmp(source, destination, kMiB), 0);
-  EXPECT_EQ(a.copies(), 2u);
-  EXPECT_EQ(b.copies(), 2u);
+  EXPECT_EQ(a.copies(), 0u);
+  EXPECT_EQ(b.copies(), 0u);
 }
 
-// The same for mapped memory, whichever side connects first: no copy is planned before the peer has
-// answered.
+// Whichever side connects first, no copy is planned before the peer has answered whether it can map
+// the memory.
 TEST(CopyOrderTest, CopiesWaitForTheAnswerWhetherMemoryCanBeMapped) {
   for (const bool other_is_late : {false, true}) {
     EngineOptions options;

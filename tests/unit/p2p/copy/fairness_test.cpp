@@ -117,7 +117,7 @@ TEST(StagingTest, AllPeersOfOneKindShareAnArena) {
     }
     const Environment& environment = session.core(0).environment();
     EXPECT_EQ(environment.mappable_staging.bytes(), mapped ? 32 * kMiB : 0u);
-    EXPECT_EQ(environment.other_staging.bytes(), mapped ? 0u : 64 * kMiB + 4 * 4096);
+    EXPECT_EQ(environment.other_staging.bytes(), mapped ? 0u : 64 * kMiB);
     for (const SimLinkPair& cable : cables) cable.cut();
     session.settle();
     EXPECT_EQ(session.workers[0].devices->registered(), 0u);
@@ -142,7 +142,7 @@ TEST(StagingTest, FourPeersOfEitherKindHaveWholeInboxes) {
     const uint64_t bytes =
         mapped ? environment.mappable_staging.bytes() : environment.other_staging.bytes();
     const uint64_t slices = mapped ? 4 : 8;
-    EXPECT_EQ(bytes, slices * options.inbox_bytes + (mapped ? 0u : 4 * 4096u)) << medium;
+    EXPECT_EQ(bytes, slices * options.inbox_bytes) << medium;
   }
 }
 

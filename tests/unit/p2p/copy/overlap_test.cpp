@@ -39,12 +39,6 @@ Timed time_copy(const Setting& setting, const std::string& strategy, uint64_t by
     devices.allow_ipc(setting.ipc);
   }
   session.connect(0, 1, setting.medium, setting.wire);
-  // Only the probes check bytes.
-  const auto probed = [&](size_t from, PeerId to) {
-    Peer& peer = session.core(from).peer(to);
-    return peer.open() && !peer.peer_link()->probing;
-  };
-  EXPECT_TRUE(session.run([&] { return probed(0, 1) && probed(1, 0); }));
   session.world.move_bytes = false;
   session.settle();
   SimDevices& a = *session.workers[0].devices;

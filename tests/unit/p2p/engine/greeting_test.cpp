@@ -122,14 +122,14 @@ std::vector<Named> all_messages() {
   add(ChallengeMessage{}), add(ProofMessage{}), add(OfferMessage{}), add(ReadyMessage{});
   add(ChunkMessage{}), add(ConsumedMessage{}), add(WantMessage{}), add(TargetMessage{});
   add(PullMessage{}), add(SignalMessage{}), add(ForgetMessage{}), add(ForgottenMessage{});
-  add(LegMessage{}), add(ProbeMessage{}), add(ProbedMessage{});
+  add(LegMessage{}), add(MappableMessage{});
   add(make_end(MessageKind::kDone, 1, {}));
   add(make_end(MessageKind::kAbort, 1, {Code::kInternal, "no"}));
   EchoMessage echo;
   add(echo);
   echo.kind = MessageKind::kEchoed;
   add(echo);
-  EXPECT_EQ(all.size(), 19u);
+  EXPECT_EQ(all.size(), 18u);
   Named cut = all.front();
   cut.name += " cut off";
   cut.frame.resize(8);
@@ -308,8 +308,7 @@ TEST(HostileTest, MessagesThatCannotBeEndTheLink) {
         peer.send(SignalMessage{});
       },
       [](RawPeer& peer) { peer.send(OfferMessage{}); },
-      [](RawPeer& peer) { peer.send(ProbeMessage{}); },
-      [](RawPeer& peer) { peer.send(ProbedMessage{}); },
+      [](RawPeer& peer) { peer.send(MappableMessage{}); },
       [](RawPeer& peer) { peer.send(LegMessage{}); },
       [](RawPeer& peer) { peer.send(leg_of(ReportedLeg{3}, 0, 0)); },
       [](RawPeer& peer) { peer.send(leg_of(ReportedLeg::kCopyIn, 1, 0)); },
@@ -451,9 +450,9 @@ TEST(HostileTest, MemoryToMeasureWithIsAsLargeAsItShouldBe) {
     offer.devices[0].probe =
         elsewhere.export_memory(0, address_of(elsewhere.make_memory(bytes)))->handle;
     peer.send(offer);
-    const auto probed = peer.receive<ProbedMessage>();
-    ASSERT_TRUE(probed) << bytes;
-    EXPECT_EQ(probed->proven, bytes == Prober::kLargestBytes ? Proven::kIpc : Proven::kNoIpc);
+    const auto answer = peer.receive<MappableMessage>();
+    ASSERT_TRUE(answer) << bytes;
+    EXPECT_EQ(answer->mappable, bytes == Prober::kLargestBytes ? 1u : 0u);
     EXPECT_TRUE(peer.alive());
   }
 }

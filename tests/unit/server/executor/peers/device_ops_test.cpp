@@ -12,6 +12,7 @@
 
 #include "p2p/staging/lanes.h"
 #include "server/executor/peers/cuda_device_ops.h"
+#include "tests/fuzz/memory_link.h"
 #include "tests/support/session_harness.h"
 
 namespace rcuda::server {
@@ -218,6 +219,40 @@ TEST_F(DeviceOpsTest, PeersGetNamesOfMemoryAndOpenNothingElse) {
   exported->handle[40] ^= std::byte{1};
   EXPECT_EQ((*ops)->open(0, *exported).status().code(), Code::kNotFound);
   (*ops)->free(0, *memory);
+}
+
+// A Link whose adapter reaches all memory, or loses the bytes of one transfer to itself.
+class AdapterLink : public fuzz::MemoryLink {
+ public:
+  explicit AdapterLink(int lost) : MemoryLink({}, {}), lost_(lost) {}
+  Result<transport::Region> expose_device(void*, size_t bytes,
+                                          const transport::DeviceMemory&) override {
+    ++exposed;
+    return transport::Region{transport::RegionId{1}, bytes};
+  }
+  Status unexpose(transport::RegionId) override {
+    --exposed;
+    return {};
+  }
+  Status loop_back(void* to, const void* from, size_t bytes) override {
+    if (++transfers_ != lost_) std::memcpy(to, from, bytes);
+    return {};
+  }
+
+  int exposed = 0;
+
+ private:
+  const int lost_;
+  int transfers_ = 0;
+};
+
+TEST_F(DeviceOpsTest, GpudirectIsProvenByBytesThatArriveBothWays) {
+  make();
+  for (const int lost : {0, 1, 2}) {
+    AdapterLink link(lost);
+    EXPECT_EQ(ops_->prove_gpudirect(0, link), lost == 0) << lost;
+    EXPECT_EQ(link.exposed, 0);
+  }
 }
 
 }  // namespace
