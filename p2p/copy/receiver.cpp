@@ -296,9 +296,8 @@ Result<Receiver::PeerMapping*> Receiver::map(int device, const Handle& handle, u
   if (known == mappings_.end()) {
     ExportedMemory memory;
     memory.handle = handle;
-    const Result<MappedMemory> opened = environment_.ops.open(device, memory);
-    if (!opened) return opened.status();
-    known = mappings_.emplace(key, PeerMapping{*opened, 0, std::nullopt}).first;
+    RCUDA_ASSIGN_OR_RETURN(const MappedMemory opened, environment_.ops.open(device, memory));
+    known = mappings_.emplace(key, PeerMapping{opened, 0, std::nullopt}).first;
   }
   const uint64_t bytes = known->second.memory.bytes;
   if (offset > bytes || source.extent_bytes() > bytes - offset) {
@@ -417,10 +416,9 @@ Status Receiver::land(Incoming& copy, const ChunkMessage& chunk, const PeerLink&
     from = inbox.address() + chunk.slot;
   }
   const Boxes boxes = boxes_of(request.memory, chunk.offset, chunk.bytes, from, Direction::kUnpack);
-  const Result<Ticket> ticket =
-      environment_.lanes.copy(request.device, lane, boxes.span(), chunk.bytes);
-  if (!ticket) return ticket.status();
-  note_landing(copy, {lane, *ticket, chunk.bytes, chunk.slot_wanted != 0});
+  RCUDA_ASSIGN_OR_RETURN(const Ticket ticket,
+                         environment_.lanes.copy(request.device, lane, boxes.span(), chunk.bytes));
+  note_landing(copy, {lane, ticket, chunk.bytes, chunk.slot_wanted != 0});
   return {};
 }
 
@@ -428,9 +426,8 @@ Status Receiver::land(Incoming& copy, const ChunkMessage& chunk, const PeerLink&
 // be reused. Chunks that it only announced never come.
 Status Receiver::drop_arrived(Incoming& copy, PeerLink& link, bool& moved) {
   while (copy.consumed < copy.sent && !copy.arrived.empty()) {
-    const Result<bool> here = has_come(copy.arrived.front(), link);
-    if (!here) return here.status();
-    if (!*here) return {};
+    RCUDA_ASSIGN_OR_RETURN(const bool here, has_come(copy.arrived.front(), link));
+    if (!here) return {};
     pop_arrived(copy);
     ++copy.consumed;
     moved = true;

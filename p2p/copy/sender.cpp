@@ -124,16 +124,15 @@ Result<bool> Sender::advance(PeerLink* link) {
       continue;
     }
     RCUDA_RETURN_IF_ERROR(advance(copy, link, moved));
-    const Result<bool> over = end(copy, link, moved);
-    if (!over) return over.status();
-    moved |= *over;
-    if (copy.behind != 0 && (*over || copy.running.held())) {
+    RCUDA_ASSIGN_OR_RETURN(const bool over, end(copy, link, moved));
+    moved |= over;
+    if (copy.behind != 0 && (over || copy.running.held())) {
       const uint64_t behind = std::exchange(copy.behind, 0);
       // It may be over without having begun, because it failed at the peer.
       if (copies_.contains(behind)) awake_.insert(behind);
     }
-    const bool sleeps = *over || (lost_.ok() && dormant(copy));
-    if (*over) copies_.erase(*at);
+    const bool sleeps = over || (lost_.ok() && dormant(copy));
+    if (over) copies_.erase(*at);
     at = sleeps ? awake_.erase(at) : std::next(at);
   }
   return moved;

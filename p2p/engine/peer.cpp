@@ -18,8 +18,8 @@ template <typename Receiver, typename Message, typename... More>
 Status pass(std::span<const std::byte> frame, Receiver& receiver,
             Status (Receiver::*handler)(const Message&, More...),
             std::type_identity_t<More>... more) {
-  const Result<Message> message = parse<Message>(frame);
-  return message ? (receiver.*handler)(*message, more...) : message.status();
+  RCUDA_ASSIGN_OR_RETURN(const Message message, parse<Message>(frame));
+  return (receiver.*handler)(message, more...);
 }
 
 }  // namespace
@@ -150,16 +150,15 @@ bool Peer::receive() {
 }
 
 Status Peer::handle(std::span<const std::byte> frame) {
-  const Result<MessageKind> kind = kind_of(frame);
-  if (!kind) return kind.status();
-  const bool greeting = *kind == MessageKind::kChallenge || *kind == MessageKind::kProof;
+  RCUDA_ASSIGN_OR_RETURN(const MessageKind kind, kind_of(frame));
+  const bool greeting = kind == MessageKind::kChallenge || kind == MessageKind::kProof;
   if (!greeting && !authenticated_) {
-    return {Code::kProtocol, std::string(to_string(*kind)) + " before the peer proved itself"};
+    return {Code::kProtocol, std::string(to_string(kind)) + " before the peer proved itself"};
   }
-  if (!greeting && *kind != MessageKind::kOffer && !link_->open) {
-    return {Code::kProtocol, std::string(to_string(*kind)) + " before the peer's offer"};
+  if (!greeting && kind != MessageKind::kOffer && !link_->open) {
+    return {Code::kProtocol, std::string(to_string(kind)) + " before the peer's offer"};
   }
-  switch (*kind) {
+  switch (kind) {
     case MessageKind::kChallenge:
       return pass(frame, *this, &Peer::on_challenge);
     case MessageKind::kProof:
@@ -267,9 +266,8 @@ Status Peer::advance_signals(bool& moved) {
 }
 
 Status Peer::advance_link(bool& moved) {
-  const Result<bool> flushed = link_->mailbox.flush();
-  if (!flushed) return flushed.status();
-  moved |= *flushed;
+  RCUDA_ASSIGN_OR_RETURN(const bool flushed, link_->mailbox.flush());
+  moved |= flushed;
   if (due_ != Due::kNothing && environment_.ops.pause(Pause::kHolds)) {
     moved = true;
     const Due due = std::exchange(due_, Due::kNothing);
@@ -281,9 +279,8 @@ Status Peer::advance_link(bool& moved) {
       // Copies go first: a copy spoils the prober's sample. And the prober allocates, which a held
       // stream forbids.
       const bool busy = !sender_.empty() || !receiver_.empty() || environment_.ops.holding();
-      const Result<bool> probed = prober_->advance(busy);
-      if (!probed) return probed.status();
-      moved |= *probed;
+      RCUDA_ASSIGN_OR_RETURN(const bool measured, prober_->advance(busy));
+      moved |= measured;
       if (prober_->over()) {
         prober_.reset();
         moved = true;
@@ -334,9 +331,8 @@ Result<Forecast> Peer::forecast(int device, int peer_device, uint64_t bytes) {
   }
   measure_ = true;
   Planner& planner = link_->planner(device, peer_device);
-  Result<Plan> plan = planner.plan(bytes, true);
-  if (!plan) return plan.status();
-  return Forecast{*std::move(plan), planner.table(bytes), !prober_ && link_->unanswered == 0};
+  RCUDA_ASSIGN_OR_RETURN(Plan plan, planner.plan(bytes, true));
+  return Forecast{std::move(plan), planner.table(bytes), !prober_ && link_->unanswered == 0};
 }
 
 bool Peer::idle() const {

@@ -183,11 +183,10 @@ std::vector<LegModel::Knot> bends_of(const std::vector<LegModel::Knot>& knots) {
 }  // namespace
 
 Result<LegModel> LegModel::fit(std::span<const LegSample> given, Sharing sharing) {
-  const Result<Samples> samples = by_size(given);
-  if (!samples) return samples.status();
-  const Trains trains = compare_trains(*samples, sharing);
+  RCUDA_ASSIGN_OR_RETURN(const Samples samples, by_size(given));
+  const Trains trains = compare_trains(samples, sharing);
   std::vector<Knot> knots;
-  for (const auto& [bytes, times] : samples->singles) {
+  for (const auto& [bytes, times] : samples.singles) {
     const auto shared = trains.occupancies.find(bytes);
     const bool by_train = sharing == Sharing::kTogether && shared != trains.occupancies.end();
     knots.push_back(
@@ -200,7 +199,7 @@ Result<LegModel> LegModel::fit(std::span<const LegSample> given, Sharing sharing
   }
   make_monotone(knots);
   for (Knot& knot : knots) {
-    const double one = typical(samples->singles.at(knot.bytes), sharing);
+    const double one = typical(samples.singles.at(knot.bytes), sharing);
     knot.delay_us = sharing == Sharing::kTogether ? std::max(one - knot.us, 0.0) : trains.delay_us;
   }
   if (sharing == Sharing::kTogether) return from_knots(std::move(knots));

@@ -13,9 +13,8 @@ Result<LibraryMeter::Sizes> LibraryMeter::measure(
     const std::function<Result<uint64_t>(CUdevice)>& measure_on) const {
   Sizes sizes;
   for (const auto& [device, count] : contexts_) {
-    const Result<uint64_t> bytes = measure_on(device);
-    if (!bytes) return bytes.status();
-    if (*bytes) sizes[device] = *bytes;
+    RCUDA_ASSIGN_OR_RETURN(const uint64_t bytes, measure_on(device));
+    if (bytes) sizes[device] = bytes;
   }
   return sizes;
 }

@@ -43,13 +43,12 @@ CUresult load_booked(Meters& meters, const void* code, const CUmodule* module, L
 }
 
 Result<LibraryMeter::Sizes> library_sizes(const Meters& meters, const void* code) {
-  const Result<image::Image> image = image::measure(code);
-  if (!image.ok()) return image.status();
+  RCUDA_ASSIGN_OR_RETURN(const image::Image image, image::measure(code));
   std::map<uint32_t, uint64_t> known;  // reading large code takes long
   return meters.libraries.measure([&](CUdevice device) -> Result<uint64_t> {
     const uint32_t architecture = architecture_of(meters.driver, device);
     if (const auto found = known.find(architecture); found != known.end()) return found->second;
-    const Result<uint64_t> bytes = held_by_variables(*image, architecture);
+    const Result<uint64_t> bytes = held_by_variables(image, architecture);
     if (bytes.ok()) known[architecture] = *bytes;
     return bytes;
   });

@@ -96,10 +96,9 @@ Result<p2p::ExportedMemory> CudaDeviceOps::export_memory(int device, DeviceAddre
       // Memory of cuMemCreate and of pools has no such handle.
       return Status(Code::kUnsupported, "cuIpcGetMemHandle refused the memory");
     }
-    const Result<wire::ExportedName> name =
-        options_.names->add(wire::ExportKind::kMemory, std::bit_cast<wire::HandleBytes>(handle));
-    if (!name) return name.status();
-    made.name = *name;
+    RCUDA_ASSIGN_OR_RETURN(
+        made.name,
+        options_.names->add(wire::ExportKind::kMemory, std::bit_cast<wire::HandleBytes>(handle)));
     if (exports_.size() >= kMostExports) exports_.clear();
     known = exports_.insert_or_assign(has_id ? id : 0, made).first;
   }
@@ -118,9 +117,8 @@ Result<p2p::MappedMemory> CudaDeviceOps::open(int device, const p2p::ExportedMem
   const auto name = wire::name_in(named, wire::ExportKind::kMemory);
   if (!options_.names || !name)
     return Status(Code::kNotFound, "the peer's memory has no valid name");
-  const Result<wire::HandleBytes> found = options_.names->find_handle(*name);
-  if (!found) return found.status();
-  const auto handle = std::bit_cast<CUipcMemHandle>(*found);
+  RCUDA_ASSIGN_OR_RETURN(const wire::HandleBytes found, options_.names->find_handle(*name));
+  const auto handle = std::bit_cast<CUipcMemHandle>(found);
   CUdeviceptr base = 0;
   RCUDA_RETURN_IF_ERROR(
       status_of(driver_.cuIpcOpenMemHandle_v2(&base, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),

@@ -59,10 +59,9 @@ Status PeerHub::introduce(const Introduction& introduction,
                           std::vector<CudaDeviceOps::Device> devices) {
   RCUDA_RETURN_IF_ERROR(check_introduction(introduction));
   if (!engine_) {
-    auto ops = CudaDeviceOps::create(
-        driver_, {std::move(devices), options_.on_error, options_.on_change, options_.names});
-    if (!ops) return ops.status();
-    ops_ = *std::move(ops);
+    RCUDA_ASSIGN_OR_RETURN(ops_,
+                           CudaDeviceOps::create(driver_, {std::move(devices), options_.on_error,
+                                                           options_.on_change, options_.names}));
     p2p::EngineOptions engine;
     engine.planner = options_.planner;
     engine.peers = std::clamp(introduction.workers, 2u, wire::kMostServers) - 1;
@@ -245,21 +244,21 @@ Result<std::unique_ptr<transport::Link>> PeerHub::connect_peer(Attempt& attempt,
                                                                const transport::Medium* wanted) {
   const Introduction& introduction = attempt.introduction;
   const auto deadline = deadline_of(attempt);
-  Result<wire::Connection> connection =
+  RCUDA_ASSIGN_OR_RETURN(
+      wire::Connection connection,
       wire::connect_server(introduction.host, introduction.port, wanted,
-                           std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()));
-  if (!connection) return connection.status();
-  const int socket = connection->socket.fd();
+                           std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now())));
+  const int socket = connection.socket.fd();
   if (!note_socket(attempt, socket)) return session_ends();
   const transport::Medium& medium =
       wanted ? *wanted
-             : *transport::best_medium(connection->medium->traits.reach, socket,
+             : *transport::best_medium(connection.medium->traits.reach, socket,
                                        encrypts_because(introduction))
                     .medium;
-  const Result<wire::PeerAddress> worker = connection->medium->traits.reach == Reach::kNetwork
-                                               ? wire::peer_address(socket)
-                                               : wire::PeerAddress();
-  if (!worker) return worker.status();
+  RCUDA_ASSIGN_OR_RETURN(const wire::PeerAddress worker,
+                         connection.medium->traits.reach == Reach::kNetwork
+                             ? wire::peer_address(socket)
+                             : wire::PeerAddress());
   wire::PeerHello hello;
   uint8_t session[16];
   std::copy(options_.session.begin(), options_.session.end(), session);
@@ -270,7 +269,7 @@ Result<std::unique_ptr<transport::Link>> PeerHub::connect_peer(Attempt& attempt,
   const Status sent =
       wire::write_message(socket, wire::MessageType::kPeerHello, wire::encode(hello), deadline);
   Result<Socket> stream =
-      secured(introduction, 0, connection->socket.release(), tls::Role::kClient, deadline);
+      secured(introduction, 0, connection.socket.release(), tls::Role::kClient, deadline);
   if (!stream) return sent.ok() ? stream.status() : sent;
   // A server that does not serve this user refuses before it reads, and that answer says more.
   auto answer = wire::read_message(*stream, deadline);
@@ -287,13 +286,12 @@ Result<std::unique_ptr<transport::Link>> PeerHub::connect_peer(Attempt& attempt,
   bootstrap.control = *std::move(stream);
   bootstrap.open_stream = [&](int index) -> Result<Socket> {
     const auto until = Clock::now() + options_.handshake_timeout;
-    Result<UniqueFd> further = wire::connect_again(*worker, until);
-    if (!further) return further.status();
+    RCUDA_ASSIGN_OR_RETURN(UniqueFd further, wire::connect_again(worker, until));
     wire::PeerHello own = hello;
     own.stream = static_cast<uint32_t>(index) + 1;
-    RCUDA_RETURN_IF_ERROR(wire::write_message(further->get(), wire::MessageType::kPeerHello,
+    RCUDA_RETURN_IF_ERROR(wire::write_message(further.get(), wire::MessageType::kPeerHello,
                                               wire::encode(own), until));
-    return secured(introduction, own.stream, *std::move(further), tls::Role::kClient, until);
+    return secured(introduction, own.stream, std::move(further), tls::Role::kClient, until);
   };
   auto link = link_over(medium, std::move(bootstrap));
   if (link || !may_fall_back(medium)) return link;
@@ -302,28 +300,25 @@ Result<std::unique_ptr<transport::Link>> PeerHub::connect_peer(Attempt& attempt,
 
 Result<std::unique_ptr<transport::Link>> PeerHub::await_peer(Attempt& attempt, size_t tries) {
   std::string name;
-  Result<Socket> stream = take_caller(attempt, 0, &name);
-  if (!stream) return stream.status();
+  RCUDA_ASSIGN_OR_RETURN(Socket stream, take_caller(attempt, 0, &name));
   const auto deadline = Clock::now() + options_.handshake_timeout;
   const transport::Medium* const medium = transport::find_medium(name);
   const Status usable = !medium ? Status(Code::kUnsupported, "the other worker's medium is unknown")
                         : options_.planner.medium
-                            ? medium->usable(stream->fd())
-                            : medium->suits(stream->fd(), encrypts_because(attempt.introduction));
+                            ? medium->usable(stream.fd())
+                            : medium->suits(stream.fd(), encrypts_because(attempt.introduction));
   if (!usable.ok()) {
     const wire::Refusal refusal{static_cast<uint32_t>(Code::kUnsupported), usable.context()};
-    (void)wire::write_message(*stream, wire::MessageType::kRefusal, wire::encode(refusal),
-                              deadline);
+    (void)wire::write_message(stream, wire::MessageType::kRefusal, wire::encode(refusal), deadline);
     // Unless the session requires this medium, the other worker connects again over another one.
     return options_.planner.medium || tries == 0 ? Result<std::unique_ptr<transport::Link>>(usable)
                                                  : await_peer(attempt, tries - 1);
   }
   // After the Welcome, the other worker may send descriptors.
-  if (!stream->encrypted()) (void)take_descriptors(stream->fd(), true);
-  RCUDA_RETURN_IF_ERROR(
-      wire::write_message(*stream, wire::MessageType::kPeerWelcome, {}, deadline));
+  if (!stream.encrypted()) (void)take_descriptors(stream.fd(), true);
+  RCUDA_RETURN_IF_ERROR(wire::write_message(stream, wire::MessageType::kPeerWelcome, {}, deadline));
   transport::Bootstrap bootstrap;
-  bootstrap.control = *std::move(stream);
+  bootstrap.control = std::move(stream);
   bootstrap.server = true;
   bootstrap.accept_stream = [&](int index) -> Result<Socket> {
     return take_caller(attempt, static_cast<uint32_t>(index) + 1, nullptr);
@@ -382,13 +377,12 @@ void PeerHub::accept_caller(const wire::PeerHello& hello, UniqueFd socket) {
 Result<Socket> PeerHub::take_caller(Attempt& attempt, uint32_t stream, std::string* medium) {
   const auto deadline = Clock::now() + options_.handshake_timeout;
   for (;;) {
-    Result<Caller> caller = wait_for_caller(attempt, stream, deadline);
-    if (!caller) return caller.status();
-    if (stream == 0 && !note_socket(attempt, caller->socket.get())) return session_ends();
+    RCUDA_ASSIGN_OR_RETURN(Caller caller, wait_for_caller(attempt, stream, deadline));
+    if (stream == 0 && !note_socket(attempt, caller.socket.get())) return session_ends();
     const auto patience = std::min(deadline, Clock::now() + options_.handshake_timeout / 4);
-    Result<Socket> socket = secured(attempt.introduction, stream, std::move(caller->socket),
+    Result<Socket> socket = secured(attempt.introduction, stream, std::move(caller.socket),
                                     tls::Role::kServer, patience);
-    if (medium) *medium = caller->hello.medium;
+    if (medium) *medium = caller.hello.medium;
     if (socket || Clock::now() >= deadline) return socket;
     RCUDA_WARN("a connection for worker %u is dropped: %s", attempt.introduction.worker,
                socket.status().message().c_str());
