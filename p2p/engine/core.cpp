@@ -1,22 +1,13 @@
 #include "p2p/engine/core.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
-
-#include "p2p/staging/numa.h"
 
 namespace rcuda::p2p {
 
 Core::Core(DeviceOps& ops, EngineOptions options, std::function<uint64_t()> now_ns,
            std::function<void()> wake)
-    : environment_(ops, std::move(options), std::move(now_ns), std::move(wake)) {
-  // The node of the first device that has one. Staging memory serves all devices, and Links choose
-  // the adapter nearest to that device.
-  for (const EngineDevice& device : environment_.devices) {
-    if (environment_.numa_node < 0) environment_.numa_node = numa_node_of_pci(device.pci_bus_id);
-  }
-}
+    : environment_(ops, std::move(options), std::move(now_ns), std::move(wake)) {}
 
 Core::~Core() {
   for (const auto& peer : peers_) {
@@ -47,12 +38,6 @@ Peer& Core::peer(PeerId id) {
 
 void Core::attach(PeerId id, std::unique_ptr<transport::Link> link, const SessionToken& token,
                   bool connected) {
-  // If the devices have no NUMA node, staging memory goes to the node of the first adapter that has
-  // one.
-  const std::string adapter = link->adapter();
-  if (environment_.numa_node < 0 && !adapter.empty()) {
-    environment_.numa_node = numa_node_of_rdma(adapter);
-  }
   peer(id).attach(std::move(link), token, connected);
 }
 
@@ -152,12 +137,6 @@ bool Core::run_round() {
     moved |= started;
   }
   moved |= release_unused();
-  if (environment_.has_spare_scratch() &&
-      std::none_of(peers_.begin(), peers_.end(),
-                   [](const auto& peer) { return peer->measuring(); }) &&
-      environment_.ops.pause(Pause::kWork)) {
-    environment_.drop_spare_scratch();
-  }
   environment_.ops.resume();
   return moved;
 }

@@ -201,7 +201,13 @@ class Engine::Runner {
 
   void run() {
     pthread_setname_np(pthread_self(), "rcuda-p2p");
-    const int node = core_->environment().numa_node;
+    // The node of the first device that has one: staging memory serves all devices, and Links
+    // choose the adapter nearest to that device. This thread touches staging memory first, so the
+    // memory is there, too.
+    int node = -1;
+    for (const EngineDevice& device : core_->environment().devices) {
+      if (node < 0) node = numa_node_of_pci(device.pci_bus_id);
+    }
     if (run_on_numa_node(node)) {
       RCUDA_INFO("the peer-to-peer engine and its staging memory are on NUMA node %d", node);
     } else {

@@ -56,10 +56,11 @@ Status Peer::send_offer() {
   RCUDA_RETURN_IF_ERROR(link_->make_receiving_side());
   OfferMessage offer;
   const Slice& inbox = link_->inbox;
-  const auto region = link_->link->expose(inbox.data(), inbox.bytes, inbox.fd(), inbox.offset);
-  if (!region) return Status(region.status()).with_context("exposing the peer-to-peer inbox");
-  link_->regions.push_back(region->id);
-  offer.inbox_region = static_cast<uint64_t>(region->id);
+  RCUDA_ASSIGN_OR_RETURN(const transport::Region region,
+                         link_->link->expose(inbox.data(), inbox.bytes, inbox.fd(), inbox.offset)
+                             .with_context("exposing the peer-to-peer inbox"));
+  link_->regions.push_back(region.id);
+  offer.inbox_region = static_cast<uint64_t>(region.id);
   offer.inbox_bytes = inbox.bytes;
   put_text(offer.host, host_identity());
   put_text(offer.name, environment_.options.host_name);

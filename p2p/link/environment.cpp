@@ -1,7 +1,5 @@
 #include "p2p/link/environment.h"
 
-#include <algorithm>
-
 #include "common/base/log.h"
 
 namespace rcuda::p2p {
@@ -15,9 +13,7 @@ constexpr size_t kProbeBytes = size_t{16} << 20;
 Result<DeviceAddress> Environment::scratch(int device) {
   DeviceBuffer& buffer = scratch_[static_cast<size_t>(device)].buffer;
   if (buffer.bytes() == 0) {
-    Result<DeviceBuffer> made = DeviceBuffer::create(ops, device, kProbeBytes);
-    if (!made) return made.status();
-    buffer = *std::move(made);
+    RCUDA_ASSIGN_OR_RETURN(buffer, DeviceBuffer::create(ops, device, kProbeBytes));
   }
   return buffer.address();
 }
@@ -36,17 +32,6 @@ const std::optional<ExportedMemory>& Environment::probe_memory(int device) {
     own.buffer = {};
   }
   return own.exported;
-}
-
-bool Environment::has_spare_scratch() const {
-  return std::any_of(scratch_.begin(), scratch_.end(),
-                     [](const Scratch& each) { return each.buffer.bytes() > 0 && !each.exported; });
-}
-
-void Environment::drop_spare_scratch() {
-  for (Scratch& each : scratch_) {
-    if (!each.exported) each.buffer = {};
-  }
 }
 
 }  // namespace rcuda::p2p

@@ -108,11 +108,7 @@ struct Environment {
   // first call allocates it, in a pause. Empty if it cannot be exported, or if no plan may map
   // memory.
   const std::optional<ExportedMemory>& probe_memory(int device);
-  // In a pause. drop_spare_scratch() frees the memory that is not exported, drop_device_memory()
-  // all.
-  bool has_spare_scratch() const;
-  void drop_spare_scratch();
-  void drop_device_memory() { scratch_.clear(); }
+  void drop_device_memory() { scratch_.clear(); }  // in a pause
   double now_us() const { return static_cast<double>(now_ns()) * 1e-3; }
 
   DeviceOps& ops;
@@ -134,7 +130,6 @@ struct Environment {
   // The prober that is taking a sample. There is at most one, because probers use the same legs.
   const Prober* measuring = nullptr;
   bool measures = false;  // some peer's prober has begun; see Peer::measuring()
-  int numa_node = -1;
   std::vector<Exported> exported;
 
   // The number of running copies, and of those that have sent everything and only wait for Done.

@@ -38,9 +38,8 @@ Status PeerLink::make_receiving_side() {
   const transport::MediumTraits& medium = link->traits();
   StagingArena& arena =
       medium.shares_pages ? environment.mappable_staging : environment.other_staging;
-  Result<Slice> slice = arena.take(environment.options.inbox_bytes, environment.numa_node);
-  if (!slice) return Status(slice.status()).with_context("peer-to-peer inbox");
-  inbox = *std::move(slice);
+  RCUDA_ASSIGN_OR_RETURN(
+      inbox, arena.take(environment.options.inbox_bytes).with_context("peer-to-peer inbox"));
 
   device_inbox.resize(environment.devices.size());
   device_outbox.resize(environment.devices.size());
@@ -85,21 +84,23 @@ Status PeerLink::make_sending_side() {
   peer_legs.resize(offer.device_count);
   const transport::RegionId region{offer.inbox_region};
   if (medium.shares_pages) {
-    auto mapping = MappedInbox::create(environment.ops, *link, region, offer.inbox_bytes);
-    if (!mapping) return Status(mapping.status()).with_context("the peer's inbox");
-    mapped = *std::move(mapping);
+    RCUDA_ASSIGN_OR_RETURN(mapped,
+                           MappedInbox::create(environment.ops, *link, region, offer.inbox_bytes)
+                               .with_context("the peer's inbox"));
     host_path = Path::shared(mapped->address(), peer_inbox);
     return {};
   }
-  Result<Slice> slice = environment.other_staging.take(offer.inbox_bytes, environment.numa_node);
-  if (!slice) return Status(slice.status()).with_context("peer-to-peer outbox");
+  RCUDA_ASSIGN_OR_RETURN(
+      Slice slice,
+      environment.other_staging.take(offer.inbox_bytes).with_context("peer-to-peer outbox"));
   if (medium.has_adapter) {
     // Registered once for all copies. Otherwise the Link would register or copy every chunk.
-    const auto exposed = link->expose_device(slice->data(), slice->bytes, {.for_peer = false});
-    if (!exposed) return Status(exposed.status()).with_context("peer-to-peer outbox");
-    regions.push_back(exposed->id);
+    RCUDA_ASSIGN_OR_RETURN(const transport::Region exposed,
+                           link->expose_device(slice.data(), slice.bytes, {.for_peer = false})
+                               .with_context("peer-to-peer outbox"));
+    regions.push_back(exposed.id);
   }
-  outbox = *std::move(slice);
+  outbox = std::move(slice);
   outbox_arena = Arena(outbox.bytes, fit);
   host_path =
       Path::wire(*link, Where::kHostInbox, outbox.address(), outbox_arena, region, peer_inbox);

@@ -12,14 +12,15 @@ uint64_t StagingArena::bytes() const {
   return sum;
 }
 
-Result<std::shared_ptr<HostBuffer>> StagingArena::make_buffer(uint64_t bytes, int numa_node) {
-  auto buffer = HostBuffer::create(ops_, bytes, numa_node, mappable_);
-  if (!buffer) return Status(buffer.status()).with_context("peer-to-peer staging memory");
-  buffers_.push_back(*buffer);
+Result<std::shared_ptr<HostBuffer>> StagingArena::make_buffer(uint64_t bytes) {
+  RCUDA_ASSIGN_OR_RETURN(
+      auto buffer,
+      HostBuffer::create(ops_, bytes, mappable_).with_context("peer-to-peer staging memory"));
+  buffers_.push_back(buffer);
   return buffer;
 }
 
-Result<Slice> StagingArena::take(uint64_t most_bytes, int numa_node) {
+Result<Slice> StagingArena::take(uint64_t most_bytes) {
   const uint64_t limit = options_.inboxes_limit_bytes * slices_per_peer();
   std::erase_if(buffers_, [](const auto& buffer) { return buffer.expired(); });
   std::shared_ptr<HostBuffer> arena = arena_.lock();
@@ -28,9 +29,8 @@ Result<Slice> StagingArena::take(uint64_t most_bytes, int numa_node) {
     slice_bytes_ = std::clamp(
         std::bit_floor(std::max<uint64_t>(limit / slices, 1)), EngineOptions::kLeastInboxBytes,
         std::max(std::bit_floor(options_.inbox_bytes), EngineOptions::kLeastInboxBytes));
-    auto made = make_buffer(slice_bytes_ * slices, numa_node);
-    if (!made) return made.status();
-    arena_ = arena = *std::move(made);
+    RCUDA_ASSIGN_OR_RETURN(arena, make_buffer(slice_bytes_ * slices));
+    arena_ = arena;
     used_ = 0;
   }
   uint64_t bytes =
@@ -46,9 +46,8 @@ Result<Slice> StagingArena::take(uint64_t most_bytes, int numa_node) {
     return Status(Code::kOutOfMemory, "the peer-to-peer staging limit of " + bytes_text(limit) +
                                           " is used up; use fewer servers in one session");
   }
-  auto own = make_buffer(bytes, numa_node);
-  if (!own) return own.status();
-  return Slice{*std::move(own), 0, bytes};
+  RCUDA_ASSIGN_OR_RETURN(auto own, make_buffer(bytes));
+  return Slice{std::move(own), 0, bytes};
 }
 
 }  // namespace rcuda::p2p

@@ -46,14 +46,14 @@ class StagingArena {
   // The inbox or the outbox of one more peer: a power of two of at most `most_bytes` and at least
   // kLeastInboxBytes. kOutOfMemory: the limit of staging memory is used up. Otherwise the driver's
   // error.
-  Result<Slice> take(uint64_t most_bytes, int numa_node);
+  Result<Slice> take(uint64_t most_bytes);
 
   uint64_t bytes() const;  // of all buffers
 
  private:
   // The number of slices per peer: an inbox, and an outbox if the peer cannot map the inbox.
   uint64_t slices_per_peer() const { return mappable_ == Mappable::kYes ? 1 : 2; }
-  Result<std::shared_ptr<HostBuffer>> make_buffer(uint64_t bytes, int numa_node);
+  Result<std::shared_ptr<HostBuffer>> make_buffer(uint64_t bytes);
 
   DeviceOps& ops_;
   const EngineOptions& options_;

@@ -7,21 +7,9 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 namespace rcuda::p2p {
 namespace {
-
-// From the kernel's ABI (linux/mempolicy.h); not every distribution installs that header.
-constexpr int kMpolPreferred = 1;
-
-int read_node(const std::string& path) {
-  std::ifstream file(path);
-  int node = -1;
-  if (!(file >> node) || node < 0) return -1;
-  return node;
-}
 
 // Parses a list such as "0-3,8,10-11". Returns false if it is malformed or empty.
 bool parse_cpu_list(const std::string& text, cpu_set_t& set) {
@@ -56,12 +44,9 @@ int numa_node_of_pci(const std::string& pci_bus_id, const std::string& sysfs) {
   std::string name = pci_bus_id;  // CUDA has upper-case hexadecimal digits, sysfs lower-case
   std::transform(name.begin(), name.end(), name.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return read_node(sysfs + "/bus/pci/devices/" + name + "/numa_node");
-}
-
-int numa_node_of_rdma(const std::string& device, const std::string& sysfs) {
-  if (device.empty() || device.find('/') != std::string::npos) return -1;
-  return read_node(sysfs + "/class/infiniband/" + device + "/device/numa_node");
+  std::ifstream file(sysfs + "/bus/pci/devices/" + name + "/numa_node");
+  int node = -1;
+  return file >> node ? node : -1;
 }
 
 bool run_on_numa_node(int node, const std::string& sysfs) {
@@ -78,15 +63,6 @@ bool run_on_numa_node(int node, const std::string& sysfs) {
   CPU_AND(&both, &wanted, &allowed);
   if (CPU_COUNT(&both) == 0) return false;
   return pthread_setaffinity_np(pthread_self(), sizeof both, &both) == 0;
-}
-
-bool place_on_numa_node(void* base, size_t bytes, int node) {
-  constexpr int kMaskBits = 1024;
-  if (node < 0 || node >= kMaskBits) return false;
-  constexpr int kWordBits = static_cast<int>(8 * sizeof(unsigned long));
-  unsigned long mask[kMaskBits / kWordBits] = {};
-  mask[node / kWordBits] = 1ul << (node % kWordBits);
-  return syscall(SYS_mbind, base, bytes, kMpolPreferred, mask, kMaskBits + 1, 0) == 0;
 }
 
 }  // namespace rcuda::p2p

@@ -5,9 +5,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "common/base/log.h"
-#include "p2p/staging/numa.h"
-
 namespace rcuda::p2p {
 namespace {
 
@@ -47,24 +44,20 @@ Status HostBuffer::map_large_pages() {
   return {};
 }
 
-Result<std::shared_ptr<HostBuffer>> HostBuffer::create(DeviceOps& ops, size_t bytes, int numa_node,
+Result<std::shared_ptr<HostBuffer>> HostBuffer::create(DeviceOps& ops, size_t bytes,
                                                        Mappable mappable) {
   std::shared_ptr<HostBuffer> buffer(new HostBuffer(ops, bytes));
   RCUDA_RETURN_IF_ERROR(mappable == Mappable::kYes ? buffer->map_file()
                                                    : buffer->map_large_pages());
-  if (numa_node >= 0 && !place_on_numa_node(buffer->data_, bytes, numa_node)) {
-    RCUDA_DEBUG("staging memory could not be placed on NUMA node %d", numa_node);
-  }
   RCUDA_RETURN_IF_ERROR(ops.register_host(buffer->data_, bytes));
   buffer->registered_ = true;
   return buffer;
 }
 
 Result<DeviceBuffer> DeviceBuffer::create(DeviceOps& ops, int device, size_t bytes) {
-  const Result<DeviceAddress> address = ops.allocate(device, bytes);
-  if (!address) return address.status();
+  RCUDA_ASSIGN_OR_RETURN(const DeviceAddress address, ops.allocate(device, bytes));
   DeviceBuffer buffer;
-  buffer.memory_ = {reinterpret_cast<void*>(*address), Free{&ops, device}};
+  buffer.memory_ = {reinterpret_cast<void*>(address), Free{&ops, device}};
   buffer.bytes_ = bytes;
   return buffer;
 }
@@ -78,13 +71,12 @@ MappedInbox::~MappedInbox() {
 
 Result<std::unique_ptr<MappedInbox>> MappedInbox::create(DeviceOps& ops, transport::Link& link,
                                                          transport::RegionId region, size_t bytes) {
-  const Result<void*> mapped = link.map(region, bytes);
-  if (!mapped) return mapped.status();
-  if (*mapped == nullptr) {
+  RCUDA_ASSIGN_OR_RETURN(void* const mapped, link.map(region, bytes));
+  if (mapped == nullptr) {
     return Status(Code::kUnsupported, std::string(link.medium()) + " cannot map the peer's memory");
   }
-  std::unique_ptr<MappedInbox> inbox(new MappedInbox(ops, link, region, *mapped));
-  RCUDA_RETURN_IF_ERROR(ops.register_host(*mapped, bytes));
+  std::unique_ptr<MappedInbox> inbox(new MappedInbox(ops, link, region, mapped));
+  RCUDA_RETURN_IF_ERROR(ops.register_host(mapped, bytes));
   inbox->registered_ = true;
   return inbox;
 }

@@ -17,7 +17,7 @@ namespace rcuda::p2p {
 // Whether a peer on this host will map the memory.
 enum class Mappable : bool { kNo, kYes };
 
-// Memory on one NUMA node, registered with CUDA. Mappable memory is a memfd. Other memory is
+// Memory that is registered with CUDA. Mappable memory is a memfd. Other memory is
 // anonymous, in pages as large as the kernel grants: large pages are faster to populate, to
 // page-lock and to walk through, and by default a memfd gets none of 2 MB.
 class HostBuffer {
@@ -26,8 +26,7 @@ class HostBuffer {
   HostBuffer(const HostBuffer&) = delete;
   HostBuffer& operator=(const HostBuffer&) = delete;
 
-  // numa_node < 0: no preference.
-  static Result<std::shared_ptr<HostBuffer>> create(DeviceOps& ops, size_t bytes, int numa_node,
+  static Result<std::shared_ptr<HostBuffer>> create(DeviceOps& ops, size_t bytes,
                                                     Mappable mappable);
 
   std::byte* data() const { return data_; }

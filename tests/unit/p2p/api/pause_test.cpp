@@ -112,22 +112,18 @@ TEST(PauseTest, ALinkThatBreaksMeanwhileIsLost) {
   EXPECT_EQ(session.workers[0].devices->registered(), 0u);
 }
 
-// The program is never idle. The measurements end anyway, and their memory is freed at the end.
-TEST(PauseTest, MeasurementsEndThoughTheirMemoryStays) {
+// The measurements end although the program is never idle.
+TEST(PauseTest, MeasurementsNeedNoIdleProgram) {
   SimSession session;
   session.add().allow_pauses(Pause::kHolds);
   session.add();
   session.connect(0, 1, "shm");
   session.settle();
-  SimDevices& devices = *session.workers[0].devices;
   EXPECT_TRUE(session.core(0).idle());
-  EXPECT_GT(devices.allocated(), 0u);
   const auto forecast = session.core(0).peer(1).forecast(0, 0, kBytes);
   ASSERT_TRUE(forecast.ok());
   EXPECT_TRUE(forecast->measured);
-  devices.allow_pauses(Pause::kWork);
-  session.settle();
-  EXPECT_EQ(devices.allocated(), 0u);
+  session.workers[0].devices->allow_pauses(Pause::kWork);  // to end
 }
 
 }  // namespace

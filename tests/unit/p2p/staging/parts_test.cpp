@@ -149,13 +149,14 @@ TEST(NumaTest, ReadsSysfsAndSurvivesItsAbsence) {
   const std::string device = root + "/bus/pci/devices/0000:3b:00.0";
   std::filesystem::create_directories(device);
   std::ofstream(device + "/numa_node") << "1\n";
-  std::filesystem::create_directories(root + "/class/infiniband/mlx5_0/device");
-  std::ofstream(root + "/class/infiniband/mlx5_0/device/numa_node") << "-1\n";
+  const std::string without = root + "/bus/pci/devices/0000:3d:00.0";
+  std::filesystem::create_directories(without);
+  std::ofstream(without + "/numa_node") << "-1\n";
   EXPECT_EQ(numa_node_of_pci("0000:3B:00.0", root), 1);
   EXPECT_EQ(numa_node_of_pci("0000:3c:00.0", root), -1);
   EXPECT_EQ(numa_node_of_pci("../../etc", root), -1);
   EXPECT_EQ(numa_node_of_pci("", root), -1);
-  EXPECT_EQ(numa_node_of_rdma("mlx5_0", root), -1);
+  EXPECT_EQ(numa_node_of_pci("0000:3d:00.0", root), -1);
   EXPECT_FALSE(run_on_numa_node(1, root));
   EXPECT_FALSE(run_on_numa_node(-1));
   std::filesystem::remove_all(root);
