@@ -58,9 +58,10 @@ MAY_INCLUDE = {
     "server/protocol": (*COMMON, "server/quota"),
     "server/identity": (*COMMON, "server/protocol"),
     "server/sandbox": ("common/base", "server/protocol"),
+    "server/door": ("common/base", "common/tls", "common/messages", "server/sandbox"),
     "server/driver": ("api", *COMMON, "server/addresses", "server/executor/objects"),
     "server/worker": ("api", *COMMON, *P2P, *GROUND, *EXECUTOR, *WORKER[:-1]),
-    **{folder: ("api", *COMMON, *P2P, *GROUND, "server/identity", *WORKER, *DAEMON[:floor])
+    **{folder: ("api", *COMMON, *P2P, *GROUND, "server/identity", "server/door", *WORKER, *DAEMON[:floor])
        for floor, folder in enumerate(DAEMON)},
     "client": (),  # all of it is in the folders below
     **{folder: ("api", "generated", *COMMON, *CLIENT[:floor]) for floor, folder in enumerate(CLIENT)},

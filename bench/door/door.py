@@ -156,11 +156,16 @@ def main():
         builds = [build, build]
         if arguments.before:
             before = os.path.abspath(arguments.before)
-            servers.append(Server(before, arguments.driver, options=options))
+            its_folder = os.path.join(folder, "before")
+            os.mkdir(its_folder)
+            servers.append(Server(before, arguments.driver, options=options,
+                                  environment=make_token(before, its_folder)))
             builds.append(before)
-            for transport in ("shm", "tcp"):
-                ways[f"{transport}, before"] = (before, {"RCUDA_DEVICES": servers[-1].address(),
-                                                         "RCUDA_TRANSPORT": transport})
+            for way in ("shared memory", "TCP, ticket", "TCP, token over TLS"):
+                environment = {**ways[way][1], "RCUDA_DEVICES": servers[-1].address()}
+                if "RCUDA_TOKEN_FILE" in environment:
+                    environment["RCUDA_TOKEN_FILE"] = os.path.join(its_folder, "token")
+                ways[f"{way}, before"] = (before, environment)
         if arguments.old_kernel:
             servers.append(Server(build, arguments.driver, options=options, wrapper=old_kernel(folder)))
             builds.append(build)

@@ -118,7 +118,8 @@ Status Session::connect(const ServerDevices& server, const SessionOptions& optio
 
   wire::Hello hello = options.hello;
   hello.devices = server.gpus;
-  RCUDA_RETURN_IF_ERROR(wire::present_lease(server.host, server.port, credentials, &hello));
+  RCUDA_RETURN_IF_ERROR(wire::present_lease(server.host, server.port, credentials,
+                                            approach.connection.binding, &hello));
   WaitReport report(address);
   const auto waits = [&](const wire::Queued& queued) {
     report.tell(queued);

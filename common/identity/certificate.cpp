@@ -65,18 +65,27 @@ bool set_validity(X509* x509) {
          ASN1_TIME_set_string_X509(X509_getm_notAfter(x509), "99991231235959Z") == 1;
 }
 
-Result<Certificate> make_certificate(const std::string& host) {
-  Certificate made;
-  made.key.reset(EVP_EC_gen("P-256"));
-  made.x509.reset(X509_new());
-  X509* const x509 = made.x509.get();
-  if (made.key && x509 != nullptr && X509_set_version(x509, X509_VERSION_3) == 1 &&
-      set_serial(x509) && set_validity(x509) && set_name(x509, host) &&
-      X509_set_pubkey(x509, made.key.get()) == 1 &&
-      X509_sign(x509, made.key.get(), EVP_sha256()) > 0) {
-    return made;
+// Takes over the certificate.
+Status add_to_chain(X509* x509, Certificate* parsed) {
+  std::unique_ptr<X509, FreeOpenSsl> one(x509);
+  if (parsed->chain.size() == kMostCertificates) {
+    return {Code::kInvalidArgument,
+            "it has more than " + std::to_string(kMostCertificates) + " certificates"};
   }
-  return openssl_error(Code::kInternal, "cannot make a certificate for " + host);
+  unsigned char* der = nullptr;
+  const int size = i2d_X509(x509, &der);
+  if (size <= 0) return openssl_error(Code::kInvalidArgument, "it has no certificate in PEM");
+  parsed->chain.push_back({std::string(reinterpret_cast<char*>(der), static_cast<size_t>(size))});
+  OPENSSL_free(der);
+  size_t bytes = 0;
+  for (const DerCertificate& each : parsed->chain) bytes += each.der.size();
+  if (bytes > kMostChainBytes) {
+    return {Code::kInvalidArgument, "its certificates have " + std::to_string(bytes) +
+                                        " bytes or more; " + std::to_string(kMostChainBytes) +
+                                        " are the most"};
+  }
+  if (!parsed->x509) parsed->x509 = std::move(one);
+  return {};
 }
 
 Result<std::string> to_pem(const Certificate& certificate) {
@@ -100,9 +109,16 @@ Result<Certificate> parse_certificate(std::string_view pem) {
   Certificate parsed;
   // Reads the text once for each, because certificate and key may be in any order.
   if (const Bio bio = reader_of(pem)) {
-    parsed.x509.reset(PEM_read_bio_X509(bio.get(), nullptr, no_password, nullptr));
+    while (X509* const next = PEM_read_bio_X509(bio.get(), nullptr, no_password, nullptr)) {
+      RCUDA_RETURN_IF_ERROR(add_to_chain(next, &parsed));
+    }
+  }
+  const unsigned long end = ERR_peek_last_error();
+  if (ERR_GET_LIB(end) != ERR_LIB_PEM || ERR_GET_REASON(end) != PEM_R_NO_START_LINE) {
+    return openssl_error(Code::kInvalidArgument, "it has a certificate that cannot be read");
   }
   if (!parsed.x509) return openssl_error(Code::kInvalidArgument, "it has no certificate in PEM");
+  ERR_clear_error();
   if (const Bio bio = reader_of(pem)) {
     parsed.key.reset(PEM_read_bio_PrivateKey(bio.get(), nullptr, no_password, nullptr));
   }
@@ -124,6 +140,20 @@ Result<Certificate> load_certificate(const std::string& path) {
       .with_context(path +
                     " is not usable; put a certificate and its key there, or remove the file: the "
                     "server then makes a new certificate, which needs new tokens");
+}
+
+Result<Certificate> make_certificate(const std::string& host) {
+  Certificate made;
+  made.key.reset(EVP_EC_gen("P-256"));
+  made.x509.reset(X509_new());
+  X509* const x509 = made.x509.get();
+  if (made.key && x509 != nullptr && X509_set_version(x509, X509_VERSION_3) == 1 &&
+      set_serial(x509) && set_validity(x509) && set_name(x509, host) &&
+      X509_set_pubkey(x509, made.key.get()) == 1 &&
+      X509_sign(x509, made.key.get(), EVP_sha256()) > 0) {
+    return made;
+  }
+  return openssl_error(Code::kInternal, "cannot make a certificate for " + host);
 }
 
 Result<Certificate> load_or_make_certificate(const std::string& path, const std::string& host) {

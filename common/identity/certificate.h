@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/identity/token.h"
@@ -25,13 +26,25 @@ struct FreeOpenSsl {
   void operator()(evp_pkey_st* key) const;
 };
 
+// A certificate as the other side gets it, and those of a PEM file: its first, and then those
+// between it and an authority.
+struct DerCertificate {
+  std::string der;
+};
+using Chain = std::vector<DerCertificate>;
+inline constexpr size_t kMostCertificates = 4;  // in a chain
+// Of a chain together, so that it fits into a client's message.
+inline constexpr uint32_t kMostChainBytes = 60u << 10;
+
 struct Certificate {
   std::unique_ptr<x509_st, FreeOpenSsl> x509;
   std::unique_ptr<evp_pkey_st, FreeOpenSsl> key;  // the private key of x509
+  Chain chain;                                    // with x509
 };
 
-// The first certificate and the first private key of a PEM text. A key that is encrypted, or that
-// belongs to another certificate, is kInvalidArgument.
+// The certificates and the first private key of a PEM text. A key that is encrypted, or that
+// belongs to another certificate than the first, a damaged certificate, and too long a chain are
+// kInvalidArgument.
 Result<Certificate> parse_certificate(std::string_view pem);
 
 // kNotFound if there is no such file; kDenied if other users have access to it.
@@ -40,6 +53,9 @@ Result<Certificate> load_certificate(const std::string& path);
 // Makes the file and its folders if the file does not exist. `host` becomes the certificate's
 // common name, for people who read it.
 Result<Certificate> load_or_make_certificate(const std::string& path, const std::string& host);
+
+// A new key, and its certificate. Nothing of it is stored.
+Result<Certificate> make_certificate(const std::string& host);
 
 // The SHA-256 of the public key (SubjectPublicKeyInfo in DER). Also for a peer's certificate.
 Result<Hash> fingerprint_of(const x509_st* certificate);

@@ -8,6 +8,7 @@ namespace {
 // Further limits of numbers in messages.
 constexpr uint32_t kMaxWindows = 4096;
 constexpr uint32_t kMaxAttributes = 4096;
+constexpr uint32_t kMaxChain = identity::kMostCertificates;
 constexpr uint32_t kMaxCommands = 4096;  // api::kMaxOpcodes
 constexpr TextLimits kMedium{1, kMaxMediumName};
 constexpr TextLimits kFallback{0, kMaxMediumName};
@@ -41,7 +42,7 @@ void fields(Visitor& visit, Hello& m) {
   visit.string("p2p_path", m.p2p_path);
   visit.number("wait_ms", m.wait_ms);
   visit.string("lease", m.lease);
-  visit.bytes("lease_secret", m.lease_secret);
+  visit.bytes("lease_proof", m.lease_proof);
 }
 template struct Codec<Hello>;
 
@@ -89,11 +90,26 @@ void fields(Visitor& visit, Ticket& m) {
 template struct Codec<Ticket>;
 
 template <typename Visitor>
+void fields(Visitor& visit, identity::DerCertificate& m) {
+  visit.string("der", m.der, identity::kMostChainBytes);
+}
+
+template <typename Visitor>
+void fields(Visitor& visit, Challenge& m) {
+  visit.bytes("nonce", m.nonce);
+  visit.list("chain", m.chain, kMaxChain);
+  visit.string("signature", m.signature);
+}
+template struct Codec<Challenge>;
+
+template <typename Visitor>
 void fields(Visitor& visit, Authenticate& m) {
   static constexpr const char* kMethods[] = {"token", "certificate", "munge"};
   visit.choice("method", m.method, kMethods);
   visit.string("id", m.id);
-  visit.bytes("secret", m.secret);
+  visit.bytes("mac", m.mac);
+  visit.list("chain", m.chain, kMaxChain);
+  visit.string("signature", m.signature);
   visit.string("credential", m.credential);
 }
 template struct Codec<Authenticate>;

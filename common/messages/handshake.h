@@ -28,9 +28,12 @@
 //   daemon -> client   over the local socket: Ticket, and the end of that connection; or Refusal
 //   client -> daemon   over the TCP connection: Ticket, then Hello or StatusQuery
 //
-// A client on another machine begins with a TLS handshake (common/tls). Inside of it:
+// A client on another machine begins with a TLS handshake (common/tls/handshake.h), with a process
+// that knows no secret (server/door/door.h). Inside of it both prove who they are
+// (common/tls/proof.h):
 //
-//   client -> daemon   Authenticate: a token, a MUNGE credential, or the presented certificate
+//   daemon -> client   Challenge: a nonce, and the server's certificate and signature
+//   client -> daemon   Authenticate: by a token, a certificate, or a MUNGE credential
 //   daemon -> client   Authenticated, for MUNGE with the daemon's own credential; or Refusal
 //   client -> daemon   Hello or StatusQuery
 //   daemon -> client   Queued, as above; then Assigned, which ends this TLS connection
@@ -48,6 +51,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/identity/certificate.h"
 #include "common/messages/message.h"
 #include "common/wire/address_window.h"
 
@@ -81,7 +85,9 @@ struct Hello {
   std::string p2p_strategy, p2p_path;  // RCUDA_P2P_STRATEGY and RCUDA_P2P_PATH of the client
   uint32_t wait_ms = 0;  // how long the client waits for its turn (RCUDA_WAIT); 0: it does not
   std::string lease;     // the id of the lease for these devices; empty: none
-  uint8_t lease_secret[16] = {};  // with `lease`; the daemon does not pass it to the worker
+  // With `lease`: tls::lease_proof() for this connection; zero: none. The daemon does not pass it
+  // to the worker.
+  uint8_t lease_proof[32] = {};
 };
 
 struct Queued {
@@ -132,12 +138,21 @@ struct Ticket {
 
 enum class Method : uint32_t { kToken = 1, kCertificate = 2, kMunge = 3 };
 
+struct Challenge {
+  static constexpr char kName[] = "Challenge";
+  uint8_t nonce[32] = {};
+  identity::Chain chain;  // the server's
+  std::string signature;  // tls::sign() of the server
+};
+
 struct Authenticate {
   static constexpr char kName[] = "Authenticate";
   Method method{};
-  std::string id;           // kToken
-  uint8_t secret[32] = {};  // kToken
-  std::string credential;   // kMunge: the payload is what munge_payload() returns
+  std::string id;          // kToken
+  uint8_t mac[32] = {};    // kToken: tls::token_proof()
+  identity::Chain chain;   // kCertificate: the client's
+  std::string signature;   // kCertificate: tls::sign() of the client
+  std::string credential;  // kMunge: the payload is what munge_payload() returns
 };
 
 struct Authenticated {
@@ -178,8 +193,8 @@ struct Refusal {
   std::string reason;  // one sentence that includes the remedy
 };
 
-// The payload of a MUNGE credential, which binds it to one connection. Both ends derive the nonce
-// from the TLS handshake, so a credential that is relayed on another connection is invalid.
+// The payload of a MUNGE credential, which binds it to one connection: `nonce` is its binding
+// (common/tls/proof.h), so a credential that is relayed on another connection is invalid.
 enum class MungeSide : uint8_t { kClient, kServer };
 std::vector<std::byte> munge_payload(MungeSide side, const uint8_t (&nonce)[32]);
 bool is_munge_payload(const std::vector<std::byte>& payload, MungeSide side,
@@ -191,6 +206,7 @@ extern template struct Codec<Attach>;
 extern template struct Codec<PeerHello>;
 extern template struct Codec<TicketQuery>;
 extern template struct Codec<Ticket>;
+extern template struct Codec<Challenge>;
 extern template struct Codec<Authenticate>;
 extern template struct Codec<Authenticated>;
 extern template struct Codec<Welcome>;

@@ -76,8 +76,8 @@ class MessageWriter {
     number(name, static_cast<uint32_t>(value));
   }
   void bytes(const char* /*name*/, std::span<const uint8_t> data) { append(std::as_bytes(data)); }
-  void string(const char* name, std::string_view text) {
-    text = text.substr(0, kMaxString);
+  void string(const char* name, std::string_view text, uint32_t limit = kMaxString) {
+    text = text.substr(0, limit);
     number(name, static_cast<uint32_t>(text.size()));
     append(std::as_bytes(std::span(text)));
   }
@@ -153,10 +153,10 @@ class MessageReader {
     value = static_cast<Enum>(index);
   }
   void bytes(const char* /*name*/, std::span<uint8_t> data) { take(std::as_writable_bytes(data)); }
-  void string(const char* name, std::string& text) {
+  void string(const char* name, std::string& text, uint32_t limit = kMaxString) {
     uint32_t count = 0;
     number(name, count);
-    if (failed_ || count > kMaxString || count > left()) return fail();
+    if (failed_ || count > limit || count > left()) return fail();
     text.resize(count);
     take(std::as_writable_bytes(std::span(text)));
   }
@@ -237,8 +237,8 @@ class MessageLayout {
   void bytes(const char* name, std::span<const uint8_t> data) {
     add(name, "bytes[" + std::to_string(data.size()) + "]");
   }
-  void string(const char* name, std::string_view) {
-    add(name, "string[" + std::to_string(kMaxString) + "]");
+  void string(const char* name, std::string_view, uint32_t limit = kMaxString) {
+    add(name, "string[" + std::to_string(limit) + "]");
   }
   void text(const char* name, const std::string&, TextLimits limits = {}) {
     add(name, "text[" + std::to_string(limits.least) + ".." + std::to_string(limits.most) + "]");

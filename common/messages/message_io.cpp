@@ -3,6 +3,7 @@
 #include <cstring>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "common/base/socket_io.h"
 #include "common/messages/message_codec.h"
@@ -92,6 +93,22 @@ Result<std::pair<MessageType, std::vector<std::byte>>> read_message(
 Result<std::pair<MessageType, std::vector<std::byte>>> read_message(
     const Socket& socket, std::chrono::steady_clock::time_point deadline) {
   return read_from(socket, deadline);
+}
+
+Result<size_t> PartialMessage::count_missing() const {
+  MessageHeader header;
+  if (bytes_.size() < sizeof header) return sizeof header - bytes_.size();
+  std::memcpy(&header, bytes_.data(), sizeof header);
+  RCUDA_RETURN_IF_ERROR(check_header(header));
+  if (header.body_bytes > most_) return Status(Code::kProtocol, "a message is too long");
+  return sizeof header + header.body_bytes - bytes_.size();
+}
+
+std::pair<MessageType, std::vector<std::byte>> PartialMessage::take() {
+  MessageHeader header;
+  const std::vector<std::byte> all = std::exchange(bytes_, {});
+  std::memcpy(&header, all.data(), sizeof header);
+  return {header.type, {all.begin() + sizeof header, all.end()}};
 }
 
 }  // namespace rcuda::wire

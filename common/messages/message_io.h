@@ -37,7 +37,8 @@ enum class MessageType : uint32_t {
   kQueued = 9,       // daemon to client: the Hello is valid, but the session has not begun
   kTicketQuery = 10,
   kTicket = 11,
-  kAuthenticate = 14,  // 12 and 13 are not used
+  kChallenge = 13,  // 12 is not used
+  kAuthenticate = 14,
   kAuthenticated = 15,
   kAssigned = 16,      // empty body
   kLeaseRequest = 17,  // lease_messages.h; the daemon answers with kLeaseAnswer and closes
@@ -72,5 +73,36 @@ Status write_message(const Socket& socket, MessageType type, const std::vector<s
                      std::chrono::steady_clock::time_point deadline);
 Result<std::pair<MessageType, std::vector<std::byte>>> read_message(
     const Socket& socket, std::chrono::steady_clock::time_point deadline);
+
+// A message that arrives in pieces.
+class PartialMessage {
+ public:
+  // `most`: the longest body.
+  explicit PartialMessage(uint32_t most) : most_(most) {}
+
+  // Adds the bytes that `receive(data, bytes)` returns, until these are none or the message is
+  // whole. Returns whether it is. kProtocol: the header is wrong.
+  template <typename Receive>
+  Result<bool> add(const Receive& receive) {
+    for (;;) {
+      RCUDA_ASSIGN_OR_RETURN(const size_t missing, count_missing());
+      if (missing == 0) return true;
+      const size_t have = bytes_.size();
+      bytes_.resize(have + missing);
+      const size_t got = receive(bytes_.data() + have, missing);
+      bytes_.resize(have + got);
+      if (got == 0) return false;
+    }
+  }
+  size_t size() const { return bytes_.size(); }
+  // Once it is whole.
+  std::pair<MessageType, std::vector<std::byte>> take();
+
+ private:
+  Result<size_t> count_missing() const;
+
+  const uint32_t most_;
+  std::vector<std::byte> bytes_;
+};
 
 }  // namespace rcuda::wire

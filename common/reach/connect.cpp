@@ -314,7 +314,8 @@ std::string choose_medium(Connection* connection) {
 
 Status no_server(const Status& status) {
   constexpr const char* kRemedy =
-      ": is it an rcuda-server? Check host and port in RCUDA_DEVICES, and the server's log";
+      ": is it an rcuda-server of the same release? Check host and port in RCUDA_DEVICES, and the "
+      "server's log";
   if (status.code() == Code::kTimeout) {
     return Status(status.code(),
                   std::string("it accepted the connection and does not answer") + kRemedy);

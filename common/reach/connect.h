@@ -30,6 +30,7 @@ struct Connection {
   // The session's key. Set if the client identified itself under TLS: every socket of the session
   // is then encrypted with it.
   std::optional<tls::Key> key;
+  tls::Key binding{};  // with `key`: what proofs on this connection name (common/tls/proof.h)
   bool must_encrypt = false;  // RCUDA_SECURITY=tls: only media that encrypt are chosen
 };
 

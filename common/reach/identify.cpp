@@ -11,7 +11,9 @@
 #include "common/messages/lease_messages.h"
 #include "common/messages/refusal.h"
 #include "common/reach/same_host.h"
-#include "common/tls/client.h"
+#include "common/tls/handshake.h"
+#include "common/tls/keyed.h"
+#include "common/tls/proof.h"
 
 namespace rcuda::wire {
 namespace {
@@ -59,10 +61,12 @@ Result<Authenticated> authenticate(const Socket& socket, const Authenticate& mes
   return decode<Authenticated>(body);
 }
 
-// Proves this process's user by a credential for `nonce`, and checks the server's credential.
-Status exchange_credentials(const Socket& socket, const uint8_t (&nonce)[32],
+// Proves this process's user by a credential, and checks the server's credential.
+Status exchange_credentials(const Socket& socket, const tls::Key& binding,
                             const identity::munge::Settings& settings,
                             const std::vector<uid_t>& trusted, Clock::time_point deadline) {
+  uint8_t nonce[32];
+  std::copy(binding.begin(), binding.end(), nonce);
   Authenticate message;
   message.method = Method::kMunge;
   // Only the server knows which user of its machine will decode it.
@@ -83,31 +87,32 @@ Status exchange_credentials(const Socket& socket, const uint8_t (&nonce)[32],
 
 // How this client identifies itself under TLS: by a token, else by a certificate, else by MUNGE.
 struct Plan {
-  Authenticate message;
+  Method method{};
+  std::optional<identity::Token> token;
+  std::optional<identity::Certificate> certificate;
   tls::ServerCheck check;
 };
 
 Result<Plan> plan_for(const Connection& connection, const std::string& host, uint16_t port,
                       const Credentials& credentials, const identity::munge::Settings& munge) {
   Plan plan;
-  RCUDA_ASSIGN_OR_RETURN(const std::optional<identity::Token> token,
+  RCUDA_ASSIGN_OR_RETURN(plan.token,
                          identity::find_token(credentials.token_file.get(), host, port));
   plan.check.authorities = credentials.authorities.get();
   plan.check.host = host;
-  if (token) {
-    plan.message.method = Method::kToken;
-    plan.check.pinned = token->fingerprint;
-    plan.message.id = token->id;
-    std::copy(token->secret.begin(), token->secret.end(), plan.message.secret);
-  } else if (!credentials.certificate.get().empty()) {
-    plan.message.method = Method::kCertificate;
+  if (plan.token) {
+    plan.method = Method::kToken;
+    plan.check.pinned = plan.token->fingerprint;
+  } else if (const std::string& file = credentials.certificate.get(); !file.empty()) {
+    plan.method = Method::kCertificate;
+    RCUDA_ASSIGN_OR_RETURN(plan.certificate, identity::load_certificate(file));
     if (plan.check.authorities.empty()) {
       return Status(Code::kInvalidArgument,
                     "RCUDA_TLS_CERTIFICATE is set without RCUDA_TLS_AUTHORITIES: set it to check "
                     "the server's certificate");
     }
   } else if (identity::munge::available(munge)) {
-    plan.message.method = Method::kMunge;
+    plan.method = Method::kMunge;
   } else {
     const Result<Endpoint> server = peer_endpoint(connection.socket.fd());
     const Result<bool> here = server ? any_on_this_machine({&*server, 1}) : server.status();
@@ -116,23 +121,44 @@ Result<Plan> plan_for(const Connection& connection, const std::string& host, uin
   return plan;
 }
 
+// Checks that the server is the one of the plan, and returns what both sides prove (proof.h).
+Result<tls::Key> check_challenge(const Socket& socket, const tls::Key& exported,
+                                 const tls::ServerCheck& check, Clock::time_point deadline) {
+  RCUDA_ASSIGN_OR_RETURN(const auto body, read_answer(socket, MessageType::kChallenge, deadline));
+  RCUDA_ASSIGN_OR_RETURN(const Challenge challenge, decode<Challenge>(body));
+  const tls::Key binding = tls::binding_of(challenge.nonce, exported);
+  RCUDA_RETURN_IF_ERROR(tls::check_server(challenge.chain, challenge.signature, binding, check));
+  return binding;
+}
+
 Status identify_under_tls(Connection* connection, const std::string& host, uint16_t port,
                           const Credentials& credentials, const identity::munge::Settings& munge,
                           Clock::time_point deadline) {
   RCUDA_ASSIGN_OR_RETURN(const Plan plan, plan_for(*connection, host, port, credentials, munge));
-  auto made =
-      tls::connect(connection->socket.fd(), plan.check, credentials.certificate.get(), deadline);
+  auto made = tls::connect(connection->socket.fd(), deadline);
   if (!made) return no_server(made.status());
   connection->key = (*made)->exported(tls::kSessionLabel);
-  const tls::Key nonce = (*made)->exported(tls::kMungeLabel);
+  const tls::Key exported = (*made)->exported(tls::kProofLabel);
   connection->socket = Socket(connection->socket.release(), std::move(*made));
-  if (plan.message.method != Method::kMunge) {
-    return authenticate(connection->socket, plan.message, deadline).status();
+  RCUDA_ASSIGN_OR_RETURN(const tls::Key binding,
+                         check_challenge(connection->socket, exported, plan.check, deadline));
+  connection->binding = binding;
+  if (plan.method == Method::kMunge) {
+    return exchange_credentials(connection->socket, binding, munge, credentials.trusted.get(),
+                                deadline);
   }
-  uint8_t bytes[32];
-  std::copy(nonce.begin(), nonce.end(), bytes);
-  return exchange_credentials(connection->socket, bytes, munge, credentials.trusted.get(),
-                              deadline);
+  Authenticate message;
+  message.method = plan.method;
+  if (plan.token) {
+    RCUDA_ASSIGN_OR_RETURN(const identity::Hash secret, identity::hash_of(plan.token->secret));
+    const tls::Key mac = tls::token_proof(secret, binding);
+    message.id = plan.token->id;
+    std::copy(mac.begin(), mac.end(), message.mac);
+  } else {
+    message.chain = plan.certificate->chain;
+    message.signature = tls::sign(*plan.certificate, tls::Role::kClient, binding);
+  }
+  return authenticate(connection->socket, message, deadline).status();
 }
 
 Security security_of(const Credentials& credentials) {
@@ -160,7 +186,7 @@ Status identify(Connection* connection, const std::string& host, uint16_t port,
 }
 
 Status present_lease(const std::string& host, uint16_t port, const Credentials& credentials,
-                     Hello* hello) {
+                     const tls::Key& binding, Hello* hello) {
   RCUDA_ASSIGN_OR_RETURN(const std::vector<LeaseKey> keys,
                          parse_lease_keys(credentials.lease.get()));
   const std::optional<LeaseKey> key = find_lease_key(keys, host, port);
@@ -172,7 +198,8 @@ Status present_lease(const std::string& host, uint16_t port, const Credentials& 
                       "write host[@port]=ID:SECRET, as \"rcuda-lease take\" prints it");
   }
   hello->lease = key->id;
-  std::copy(key->secret.begin(), key->secret.end(), hello->lease_secret);
+  if (key->secret == kNoLeaseSecret) return {};
+  std::ranges::copy(tls::lease_proof(key->secret, binding), hello->lease_proof);
   return {};
 }
 

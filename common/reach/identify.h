@@ -51,10 +51,10 @@ struct Credentials {
 Status identify(Connection* connection, const std::string& host, uint16_t port,
                 const Credentials& credentials, std::chrono::steady_clock::time_point deadline);
 
-// Puts the key of the lease for a server, if the user has one, into the Hello for that server. Call
-// this after identify(): then the key crosses a network in the clear only with RCUDA_SECURITY=none.
-// Returns kInvalidArgument if RCUDA_LEASE is not usable, or has a secret for every server.
+// Puts the id and the proof of the lease for a server, if the user has one, into the Hello for that
+// server. Call this after identify(). `binding`: Connection::binding. Returns kInvalidArgument if
+// RCUDA_LEASE is not usable, or has a secret for every server.
 Status present_lease(const std::string& host, uint16_t port, const Credentials& credentials,
-                     Hello* hello);
+                     const tls::Key& binding, Hello* hello);
 
 }  // namespace rcuda::wire

@@ -58,12 +58,6 @@ Result<Connection::Progress> Connection::shake_hands() {
     default:
       break;
   }
-  const long verified = SSL_get_verify_result(ssl_);
-  if (verified != X509_V_OK) {
-    ERR_clear_error();
-    return Status(Code::kDenied, std::string("the peer's certificate is not valid here: ") +
-                                     X509_verify_cert_error_string(verified));
-  }
   if (ERR_GET_REASON(ERR_peek_last_error()) == SSL_R_WRONG_VERSION_NUMBER) {
     ERR_clear_error();
     return Status(Code::kDenied,
@@ -82,25 +76,6 @@ Key Connection::exported(const char* label) const {
     std::abort();
   }
   return key;
-}
-
-std::optional<std::string> Connection::peer_name() const {
-  const Owned<X509> certificate(SSL_get1_peer_certificate(ssl_));
-  if (!certificate) return {};
-  X509_NAME* const subject = X509_get_subject_name(certificate.get());
-  const int index = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
-  if (index < 0) return {};
-  unsigned char* text = nullptr;
-  const int bytes =
-      ASN1_STRING_to_UTF8(&text, X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, index)));
-  if (bytes < 0) return {};
-  std::string name(reinterpret_cast<char*>(text), static_cast<size_t>(bytes));
-  OPENSSL_free(text);
-  // Functions that stop at a NUL would read such a name as another user's.
-  const auto is_odd = [](char c) { return static_cast<unsigned char>(c) <= ' ' || c == 0x7f; };
-  const bool single = X509_NAME_get_index_by_NID(subject, NID_commonName, index) < 0;
-  if (!single || name.empty() || std::any_of(name.begin(), name.end(), is_odd)) return {};
-  return name;
 }
 
 // Converts a result of SSL_read or SSL_write to the result of a call on a non-blocking socket.

@@ -1,10 +1,10 @@
 // TLS 1.3 connections over sockets (OpenSSL). docs/security.md says which connections use TLS.
 //
-// A client and a daemon shake hands with the daemon's certificate (client.h, server.h). The
-// connection carries only a session's handshake messages. Both ends derive the session's key from
-// it. The session's Links are then TLS connections with this key, on the same and on further
-// sockets (keyed.h), because a worker process cannot take over the state of the daemon's
-// connection.
+// A client shakes hands with a door of the server (handshake.h), and both sides prove who they are
+// inside (proof.h). The connection carries only a session's handshake messages. Both ends derive
+// the session's key from it. The session's Links are then TLS connections with this key, on the
+// same and on further sockets (keyed.h), because a worker process cannot take over the state of the
+// daemon's connection.
 //
 // Threads: one thread during the handshake, then one sending and one receiving thread. No function
 // blocks. OpenSSL's own configuration file is not read, its exit handler is not installed (a
@@ -31,9 +31,9 @@ namespace rcuda::tls {
 // Secret of a session, or a value that only the two ends of a connection know.
 using Key = std::array<uint8_t, 32>;
 
-// Labels of Connection::exported(): the session's key, and the value that MUNGE credentials name.
+// Labels of Connection::exported(): the session's key, and the value that proofs name (proof.h).
 inline constexpr char kSessionLabel[] = "EXPORTER-rcuda-session";
-inline constexpr char kMungeLabel[] = "EXPORTER-rcuda-munge";
+inline constexpr char kProofLabel[] = "EXPORTER-rcuda-proof";
 
 enum class Role : uint8_t { kClient, kServer };
 
@@ -53,9 +53,6 @@ class Connection final : public Cipher {
   Result<Progress> shake_hands();
   // After the handshake: a value that only both ends can compute, a different one for each label.
   Key exported(const char* label) const;
-  // The name (CN) in the peer's certificate. nullopt without a certificate, with several names, or
-  // if the name has blanks or control characters.
-  std::optional<std::string> peer_name() const;
   // This side renews its sending key after this number of records. RFC 8446, section 5.5, allows at
   // most 2^24.5 full records for AES-GCM, which one socket can send in a few minutes.
   static constexpr uint64_t kRecordsPerKey = 1 << 23;

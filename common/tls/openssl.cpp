@@ -77,6 +77,27 @@ Status ssl_error(const std::string& what) {
   return Status(Code::kDenied, what + (reason ? std::string(" (") + reason + ")" : ""));
 }
 
+Status check_chain(const std::vector<Owned<X509>>& chain, X509_STORE* authorities,
+                   const char* purpose, const std::function<int(X509_VERIFY_PARAM*)>& set) {
+  const Owned<X509_STORE_CTX> context(X509_STORE_CTX_new());
+  STACK_OF(X509)* const others = sk_X509_new_null();
+  for (const Owned<X509>& one : chain) sk_X509_push(others, one.get());
+  const bool ready =
+      context &&
+      X509_STORE_CTX_init(context.get(), authorities, chain.front().get(), others) == 1 &&
+      X509_STORE_CTX_set_default(context.get(), purpose) == 1 &&
+      set(X509_STORE_CTX_get0_param(context.get())) == 1;
+  // Keys of 112 bits of security, as Debian's OpenSSL asks for in TLS.
+  if (ready) X509_VERIFY_PARAM_set_auth_level(X509_STORE_CTX_get0_param(context.get()), 2);
+  const bool valid = ready && X509_verify_cert(context.get()) == 1;
+  const int reason = ready ? X509_STORE_CTX_get_error(context.get()) : X509_V_ERR_UNSPECIFIED;
+  sk_X509_free(others);
+  ERR_clear_error();
+  if (valid) return {};
+  return Status(Code::kDenied, std::string("the peer's certificate is not valid here: ") +
+                                   X509_verify_cert_error_string(reason));
+}
+
 BIO* make_bio(RecordBuffer* buffer) {
   const BIO_METHOD* const method = bio_method();
   BIO* const bio = method ? BIO_new(method) : nullptr;

@@ -1,8 +1,10 @@
 // Functions for all users of OpenSSL in this folder. Any thread; nothing blocks.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <openssl/bio.h>
 #include <openssl/ssl.h>
@@ -19,6 +21,11 @@ struct Free {
   void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
   void operator()(SSL_SESSION* session) const { SSL_SESSION_free(session); }
   void operator()(X509* certificate) const { X509_free(certificate); }
+  void operator()(X509_STORE* store) const { X509_STORE_free(store); }
+  void operator()(X509_STORE_CTX* context) const { X509_STORE_CTX_free(context); }
+  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
+  void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
+  void operator()(BIO* bio) const { BIO_free(bio); }
 };
 template <typename T>
 using Owned = std::unique_ptr<T, Free>;
@@ -29,6 +36,12 @@ void initialise();
 Result<Owned<SSL_CTX>> make_context(const SSL_METHOD* method);
 // kDenied: `what` and OpenSSL's reason. Empties the thread's queue of errors.
 Status ssl_error(const std::string& what);
+// Whether a chain, the first certificate of which is the peer's, leads to one of `authorities`:
+// names, times, lengths and the purpose ("ssl_client", "ssl_server"). `set`: sets more parameters,
+// and returns 1. kDenied with the reason.
+Status check_chain(
+    const std::vector<Owned<X509>>& chain, X509_STORE* authorities, const char* purpose,
+    const std::function<int(X509_VERIFY_PARAM*)>& set = [](X509_VERIFY_PARAM*) { return 1; });
 // A BIO that receives and sends by a RecordBuffer. Null: no memory.
 BIO* make_bio(RecordBuffer* buffer);
 

@@ -33,7 +33,7 @@ Status check_exposure(const Settings& settings, const Listener& listener) {
 
 }  // namespace
 
-Daemon::Daemon(const Settings& settings, int stop, int ready)
+Daemon::Daemon(const Settings& settings, int stop, int ready, Doors::Spawn spawn)
     : settings_(settings),
       stop_(stop),
       ready_(ready),
@@ -44,14 +44,21 @@ Daemon::Daemon(const Settings& settings, int stop, int ready)
           std::min(Admission::kMostWaiting, most_newcomers_)),
       tickets_(settings.handshake_timeout.get()),
       authenticator_(settings),
+      doors_(spawn ? std::move(spawn)
+                   : [&](int control) { return spawn_door(settings_.worker_binary, control); }),
       refusals_(audit_) {}
 
 Status Daemon::run() {
-  if (Status opened = open(); !opened.ok()) {
+  Status opened = open();
+  // Otherwise only clients of this machine would be served.
+  const bool needs_doors =
+      opened.ok() && !listener_.is_loopback && !authenticator_.allows_anybody();
+  if (needs_doors) opened = doors_.check();
+  if (!opened.ok()) {
     close();
     return opened;
   }
-  pool_->adopt_orphans();
+  pool_->adopt_orphans([this](pid_t child) { return doors_.has(child); });
   Result<bool> goes_on = true;
   while (goes_on.ok() && *goes_on) goes_on = take_turn(kLongestWait);
   if (goes_on.ok()) RCUDA_INFO("stopping: %zu session(s) end", pool_->sessions());
@@ -87,8 +94,8 @@ Status Daemon::open() {
   pool_->record_in(&audit_);
   control_.emplace(settings_, authenticator_, audit_, *pool_);
   connections_.emplace(
-      ConnectionServices{settings_, listener_, closer_, authenticator_, tickets_, admission_,
-                         *pool_, *leases_, *control_, monitor_, refusals_},
+      ConnectionServices{settings_, listener_, closer_, authenticator_, doors_, tickets_,
+                         admission_, *pool_, *leases_, *control_, monitor_, refusals_},
       most_newcomers_);
   return {};
 }
@@ -108,6 +115,7 @@ void Daemon::close() {
 
 Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   pool_->refill(connections_->waiting(), control_->draining());
+  doors_.refill(authenticator_.speaks_tls());
   if (!announced_) {
     if (!pool_->last_failure().ok()) return pool_->last_failure();
     if (pool_->ever_ready() || settings_.pool.get() == 0) announce();
@@ -130,9 +138,8 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   connections_->add_descriptors(&items);
   const size_t first_worker = items.size();
   pool_->add_descriptors(&items);
-  const auto wait = connections_->has_handshake_due()
-                        ? std::chrono::milliseconds(0)
-                        : std::min(longest_wait, time_to_next_deadline());
+  doors_.add_descriptors(&items);
+  const auto wait = std::min(longest_wait, time_to_next_deadline());
   if (::poll(items.data(), items.size(), static_cast<int>(wait.count())) < 0 && errno != EINTR) {
     return Status::from_errno(errno, "poll");
   }
@@ -142,19 +149,18 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   pool_->handle(std::span(items).subspan(first_worker));
   leases_->expire();
   connections_->handle(items.data() + first_connection);
-  connections_->step_handshakes();
   // First, so that new connections replace none that has just introduced itself.
   connections_->advance();
-  if (items[4].revents) accept_some(listener_.tcp.get(), Door::kNetwork);
-  if (items[5].revents) accept_some(listener_.local.get(), Door::kLocal);
-  if (items[6].revents) accept_some(listener_.roots.get(), Door::kLocal);
-  if (items[7].revents) accept_some(listener_.containers.get(), Door::kContainers);
+  if (items[4].revents) accept_some(listener_.tcp.get(), Entrance::kNetwork);
+  if (items[5].revents) accept_some(listener_.local.get(), Entrance::kLocal);
+  if (items[6].revents) accept_some(listener_.roots.get(), Entrance::kLocal);
+  if (items[7].revents) accept_some(listener_.containers.get(), Entrance::kContainers);
   connections_->report_queue();
   return !control_->may_stop();
 }
 
-void Daemon::accept_some(int listening, Door door) {
-  const Status accepted = connections_->accept_some(listening, door);
+void Daemon::accept_some(int listening, Entrance entrance) {
+  const Status accepted = connections_->accept_some(listening, entrance);
   if (accepted.ok()) return;
   // Most likely out of descriptors. Connections in the backlog are accepted when descriptors are
   // free again.
@@ -190,7 +196,8 @@ void Daemon::announce() {
 }
 
 std::chrono::milliseconds Daemon::time_to_next_deadline() const {
-  Clock::time_point next = std::min(pool_->next_deadline(), connections_->next_deadline());
+  Clock::time_point next =
+      std::min({pool_->next_deadline(), connections_->next_deadline(), doors_.next_deadline()});
   if (accept_from_ > Clock::now()) next = std::min(next, accept_from_);
   if (closer_.has_more()) next = std::min(next, Clock::now() + kPassAgain);
   if (const auto until = control_->drain_until()) next = std::min(next, *until);

@@ -7,8 +7,9 @@
 // cannot be served gets a Refusal that names the remedy, and one line is logged.
 //
 // The local socket reports the client's user; a TCP client of the same machine brings a ticket; one
-// of another machine identifies itself under TLS (authenticator.h, docs/security.md). The local
-// socket for containers reports the user too, but root there is not root here.
+// of another machine identifies itself under TLS (authenticator.h, docs/security.md), which a
+// process without rights speaks in the daemon's place (doors.h). The local socket for containers
+// reports the user too, but root there is not root here.
 //
 // Threads: the caller of run(). Blocking: run(), until `stop` becomes readable; it then ends all
 // sessions within the stop timeout, or lets them go on for the drain timeout first. Errors: run()
@@ -30,6 +31,7 @@
 #include "server/daemon/ops/control.h"
 #include "server/daemon/ops/lease_requests.h"
 #include "server/daemon/pool/worker_pool.h"
+#include "server/door/doors.h"
 #include "server/identity/authenticator.h"
 #include "server/identity/tickets.h"
 #include "server/monitor/gpu_monitor.h"
@@ -41,7 +43,8 @@ class Daemon {
  public:
   // `ready`: a descriptor to which the port and a newline are written once sessions can be served;
   // -1: none.
-  Daemon(const Settings& settings, int stop, int ready);
+  // `spawn`: for tests; spawn_door() otherwise.
+  Daemon(const Settings& settings, int stop, int ready, Doors::Spawn spawn = {});
 
   // Fails when it cannot listen, or when the first worker cannot start.
   Status run();
@@ -56,7 +59,7 @@ class Daemon {
   using Clock = std::chrono::steady_clock;
 
   Status listen();
-  void accept_some(int listening, Door door);
+  void accept_some(int listening, Entrance entrance);
   void announce();
   std::chrono::milliseconds time_to_next_deadline() const;
 
@@ -69,6 +72,7 @@ class Daemon {
   Admission admission_;
   Tickets tickets_;
   Authenticator authenticator_;
+  Doors doors_;
   Audit audit_;
   Refusals refusals_;
   GpuMonitor monitor_;

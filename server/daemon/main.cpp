@@ -9,6 +9,10 @@
 //     detached        one for each question: accounts, MUNGE (AsyncLookup), NVML (gpu_monitor.h)
 //   closer          Forked by the daemon before it has threads and secrets, on kernels before 6.16.
 //                   An orphan without privileges, which ends when the daemon does (closer.h).
+//   door            Started by the daemon from its binary with the hidden option --door. One for
+//                   each origin whose clients speak TLS. Has no rights, no key and no tokens
+//                   (door.h).
+//     main            receives clients from the daemon; one more thread for each of them
 //   worker          Started by the daemon from /proc/self/exe with the hidden option --worker,
 //                   so it has a fresh address space. Some wait idle; others are started for a
 //                   client that waits.
@@ -27,6 +31,7 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include <fcntl.h>
 #include <signal.h>
@@ -42,7 +47,7 @@
 #include "server/daemon/admission/admission.h"
 #include "server/daemon/admission/lease_file.h"
 #include "server/daemon/daemon.h"
-#include "server/daemon/pool/spawn_worker.h"
+#include "server/door/door.h"
 #include "server/identity/authenticator.h"
 #include "server/identity/default_paths.h"
 #include "server/protocol/settings.h"
@@ -267,4 +272,7 @@ int start(int argc, char** argv) {
 }  // namespace
 }  // namespace rcuda::server
 
-int main(int argc, char** argv) { return rcuda::server::start(argc, argv); }
+int main(int argc, char** argv) {
+  const bool is_door = argc == 2 && std::string_view(argv[1]) == rcuda::server::kDoorOption;
+  return is_door ? rcuda::server::run_door() : rcuda::server::start(argc, argv);
+}

@@ -7,7 +7,9 @@
 
 #include "common/base/host_name.h"
 #include "common/base/log.h"
-#include "common/identity/certificate.h"
+#include "common/identity/encoding.h"
+#include "common/tls/authorities.h"
+#include "common/tls/proof.h"
 #include "server/identity/default_paths.h"
 
 namespace rcuda::server {
@@ -48,8 +50,8 @@ Status Authenticator::open(bool for_others) {
 
   const std::string path = or_default(settings_.certificate.get(), default_certificate_file);
   const bool wanted = !settings_.certificate.get().empty() || (for_others && !allows_anybody());
-  const auto certificate = wanted ? identity::load_or_make_certificate(path, host_name())
-                                  : identity::load_certificate(path);
+  auto certificate = wanted ? identity::load_or_make_certificate(path, host_name())
+                            : identity::load_certificate(path);
   if (!certificate.ok() && wanted) return certificate.status();
   if (!certificate.ok()) {
     // A server for its own machine does without.
@@ -58,9 +60,10 @@ Status Authenticator::open(bool for_others) {
     }
     return {};
   }
-  auto tls = tls::Server::create(path, settings_.client_authorities.get());
-  if (!tls.ok()) return tls.status();
-  tls_ = std::move(tls).value();
+  certificate_ = std::move(certificate).value();
+  if (const std::string& file = settings_.client_authorities.get(); !file.empty()) {
+    RCUDA_ASSIGN_OR_RETURN(authorities_, tls::Authorities::read(file));
+  }
   return {};
 }
 
@@ -80,27 +83,37 @@ bool Authenticator::is_operator(const Identity& who) const {
   return who.uid && operators_.contains(*who.uid, who.gid, who.groups);
 }
 
-Result<Proof> Authenticator::examine(const wire::Authenticate& message,
-                                     const tls::Connection& tls) {
+Result<wire::Challenge> Authenticator::challenge(const tls::Key& exported,
+                                                 tls::Key* binding) const {
+  wire::Challenge challenge;
+  RCUDA_RETURN_IF_ERROR(identity::fill_randomly(challenge.nonce));
+  *binding = tls::binding_of(challenge.nonce, exported);
+  challenge.chain = certificate_->chain;
+  challenge.signature = tls::sign(*certificate_, tls::Role::kServer, *binding);
+  if (challenge.signature.empty()) {
+    return Status(Code::kInternal, "the server's key makes no signature");
+  }
+  return challenge;
+}
+
+Result<Proof> Authenticator::examine(const wire::Authenticate& message, const tls::Key& binding) {
   Proof proof;
   switch (message.method) {
     case wire::Method::kToken:
-      return examine_token(message);
+      return examine_token(message, binding);
     case wire::Method::kCertificate: {
-      std::optional<std::string> name = tls.peer_name();
-      if (!name) {
+      if (!authorities_) {
         return Status(Code::kDenied,
-                      settings_.client_authorities.get().empty()
-                          ? "this server takes no certificates (its setting client_authorities "
-                            "names the authorities whose certificates it takes)"
-                          : "its certificate was not shown, or names no user (CN)");
+                      "this server takes no certificates (its setting client_authorities names the "
+                      "authorities whose certificates it takes)");
       }
+      RCUDA_ASSIGN_OR_RETURN(proof.account,
+                             authorities_->check_client(message.chain, message.signature, binding));
       proof.method = "certificate";
-      proof.account = *std::move(name);
       return proof;
     }
     case wire::Method::kMunge: {
-      Result<uint64_t> check = munge_.begin(message.credential, tls.exported(tls::kMungeLabel));
+      Result<uint64_t> check = munge_.begin(message.credential, binding);
       if (!check.ok()) return check.status();
       proof.method = "munge";
       proof.check = *check;
@@ -110,18 +123,19 @@ Result<Proof> Authenticator::examine(const wire::Authenticate& message,
   return Status(Code::kProtocol, "the client names no method of authentication");
 }
 
-Result<Proof> Authenticator::examine_token(const wire::Authenticate& message) {
+Result<Proof> Authenticator::examine_token(const wire::Authenticate& message,
+                                           const tls::Key& binding) {
   if (Status status = tokens_.refresh(); !status.ok()) {
     if (status.message() != token_error_)
       RCUDA_ERROR("no token is taken: %s", status.message().c_str());
     token_error_ = status.message();
     return Status(Code::kDenied, "the server cannot read its tokens: see its log");
   }
-  identity::Secret secret;
-  std::copy(std::begin(message.secret), std::end(message.secret), secret.begin());
+  tls::Key mac;
+  std::copy(std::begin(message.mac), std::end(message.mac), mac.begin());
   const auto now =
       std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
-  Result<TokenStore::Grant> grant = tokens_.find(message.id, secret, now);
+  Result<TokenStore::Grant> grant = tokens_.find(message.id, mac, binding, now);
   if (!grant.ok()) return grant.status();
   Proof proof;
   proof.method = "token";

@@ -19,15 +19,20 @@
 #include <string>
 
 #include "common/base/status.h"
+#include "common/identity/certificate.h"
 #include "common/messages/handshake.h"
 #include "common/reach/identify.h"
-#include "common/tls/server.h"
+#include "common/tls/connection.h"
 #include "server/identity/accounts.h"
 #include "server/identity/identity.h"
 #include "server/identity/munge_checks.h"
 #include "server/identity/served_users.h"
 #include "server/identity/token_store.h"
 #include "server/protocol/settings.h"
+
+namespace rcuda::tls {
+class Authorities;
+}
 
 namespace rcuda::server {
 
@@ -52,8 +57,8 @@ class Authenticator {
   // Also reads the tokens, which open() leaves until the first client brings one.
   Status check();
 
-  // Null if the server has no certificate.
-  const tls::Server* tls() const { return tls_.get(); }
+  // Whether the server has a certificate.
+  bool speaks_tls() const { return certificate_.has_value(); }
   // Whether clients of other machines may do without encryption and proof.
   bool allows_anybody() const { return security_ == wire::Security::kNone; }
   const ServedUsers& served() const { return served_; }  // operators included
@@ -61,8 +66,11 @@ class Authenticator {
   // that has proved no identity may not.
   bool is_operator(const Identity& who) const;
 
-  // `tls`: the connection on which the message came.
-  Result<Proof> examine(const wire::Authenticate& message, const tls::Connection& tls);
+  // The server's proof for a new connection (common/tls/proof.h). `exported`: the connection's, of
+  // kProofLabel. Sets its binding.
+  Result<wire::Challenge> challenge(const tls::Key& exported, tls::Key* binding) const;
+  // `binding`: of the connection on which the message came.
+  Result<Proof> examine(const wire::Authenticate& message, const tls::Key& binding);
   // Returns the identity of the client, or nothing while it is being determined. Returns kDenied if
   // the server does not serve that user. Root is served only where a setting names it.
   std::optional<Result<Identity>> identify(Proof& proof, const std::string& from,
@@ -81,11 +89,12 @@ class Authenticator {
   void acknowledge();
 
  private:
-  Result<Proof> examine_token(const wire::Authenticate& message);
+  Result<Proof> examine_token(const wire::Authenticate& message, const tls::Key& binding);
 
   const Settings& settings_;
   wire::Security security_ = wire::Security::kTls;
-  std::unique_ptr<tls::Server> tls_;
+  std::optional<identity::Certificate> certificate_;
+  std::shared_ptr<const tls::Authorities> authorities_;  // null: clients present no certificates
   TokenStore tokens_;
   std::string token_error_;  // the last one that was logged
   MungeChecks munge_;

@@ -34,7 +34,7 @@ class MungeChecks {
   explicit MungeChecks(identity::munge::Settings settings)
       : settings_(std::move(settings)), checks_(kMostAtOnce) {}
 
-  // Begins a check and returns its number. `nonce`: of this connection; see wire::munge_payload().
+  // Begins a check and returns its number. `nonce`: see wire::munge_payload().
   Result<uint64_t> begin(std::string credential, const tls::Key& nonce);
   // The outcome, once; nothing before descriptor() has become readable for it.
   std::optional<Result<Outcome>> take(uint64_t number) { return checks_.take(number); }

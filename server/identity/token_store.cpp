@@ -11,12 +11,12 @@
 
 #include "common/identity/encoding.h"
 #include "common/identity/private_file.h"
+#include "common/tls/proof.h"
 
 namespace rcuda::server {
 namespace {
 
 using identity::Hash;
-using identity::Secret;
 using identity::Token;
 
 constexpr size_t kMostBytes = 16 << 20;
@@ -191,16 +191,15 @@ Status TokenStore::load() {
   return {};
 }
 
-Result<TokenStore::Grant> TokenStore::find(const std::string& id, const Secret& secret,
-                                           Seconds now) const {
+Result<TokenStore::Grant> TokenStore::find(const std::string& id, const tls::Key& mac,
+                                           const tls::Key& binding, Seconds now) const {
   // An id that is none is not repeated in an error: it is any text of a peer.
   if (!identity::is_token_id(id)) return Status(Code::kProtocol, "the client sent no token's id");
-  const Result<Hash> hash = identity::hash_of(secret);
-  if (!hash.ok()) return hash.status();
   const auto found = tokens_.find(id);
   if (found == tokens_.end()) return unknown(id);
   const StoredToken& token = found->second;
-  if (CRYPTO_memcmp(token.secret_hash.data(), hash->data(), hash->size()) != 0) return unknown(id);
+  const tls::Key expected = tls::token_proof(token.secret_hash, binding);
+  if (CRYPTO_memcmp(expected.data(), mac.data(), mac.size()) != 0) return unknown(id);
   if (token.expires && *token.expires <= now) {
     return Status(Code::kDenied, "the token " + id + " of " + token.user + " expired on " +
                                      format_time(*token.expires) +

@@ -23,6 +23,7 @@
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "common/identity/token.h"
+#include "common/tls/connection.h"
 #include "server/identity/roles.h"
 
 namespace rcuda::server {
@@ -58,13 +59,15 @@ class TokenStore {
   // are no tokens, and it returns the error until the file changes.
   Status refresh();
 
-  // What a token grants. kDenied if the token is unknown, or expired; only a caller that knows the
-  // secret learns that it has expired. The time of the call does not depend on the secret.
+  // What a token grants. `mac`: tls::token_proof() of its holder. kDenied if the token is unknown,
+  // or expired; only a caller that knows the secret learns that it has expired. The time of the
+  // call does not depend on the secret.
   struct Grant {
     std::string user;
     Roles roles = Role::kSession;
   };
-  Result<Grant> find(const std::string& id, const identity::Secret& secret, Seconds now) const;
+  Result<Grant> find(const std::string& id, const tls::Key& mac, const tls::Key& binding,
+                     Seconds now) const;
   size_t size() const { return tokens_.size(); }
 
  private:

@@ -11,7 +11,9 @@
 #include <linux/seccomp.h>
 #include <linux/userfaultfd.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -71,6 +73,18 @@ constexpr uint32_t kClone3 = 435;
 
 constexpr uint32_t error(uint32_t number) { return SECCOMP_RET_ERRNO | number; }
 
+// Of streams. sendmsg is not among them: it could carry descriptors.
+constexpr uint32_t kStreamCalls[] = {
+#ifdef SYS_poll
+    SYS_poll,
+#endif
+    SYS_ppoll,         SYS_read,           SYS_write,
+    SYS_shutdown,      SYS_close,          SYS_futex,
+    SYS_brk,           SYS_munmap,         SYS_mremap,
+    SYS_madvise,       SYS_getrandom,      SYS_getpid,
+    SYS_clock_gettime, SYS_gettimeofday,   SYS_restart_syscall,
+    SYS_rt_sigreturn,  SYS_rt_sigprocmask, SYS_exit_group};
+
 class Filter {
  public:
   explicit Filter(CallFilter filter)
@@ -81,7 +95,9 @@ class Filter {
     add(BPF_JMP | BPF_JEQ | BPF_K, kArchitecture, 1, 0);
     give(error(EPERM));
     load(offsetof(seccomp_data, nr));
-    if (!kStartsPrograms) {
+    if (!kStartsPrograms && filter == CallFilter::kStreamsOnly) {
+      allow_streams();
+    } else if (!kStartsPrograms) {
       for (const uint32_t call : kPrograms) give_for(call, error(EPERM));
       for (const uint32_t call : kCalls) give_for(call, refused_);
       give_for(kClone3, unknown_);
@@ -94,9 +110,7 @@ class Filter {
     give(SECCOMP_RET_ALLOW);
   }
 
-  sock_fprog program() {
-    return {static_cast<unsigned short>(code_.size()), code_.data()};
-  }
+  sock_fprog program() { return {static_cast<unsigned short>(code_.size()), code_.data()}; }
 
  private:
   void add(uint16_t operation, uint32_t value, uint8_t if_true = 0, uint8_t if_false = 0) {
@@ -116,6 +130,26 @@ class Filter {
     add(BPF_JMP | BPF_JSET | BPF_K, flag, 1, 0);
     give(refused_);
     give(SECCOMP_RET_ALLOW);
+  }
+  // Likewise, for any of the flags of argument `number`, from 0.
+  void allow_without(uint32_t call, size_t number, uint32_t flags) {
+    static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
+    add(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 4);
+    load(offsetof(seccomp_data, args) + number * sizeof(seccomp_data::args[0]));
+    add(BPF_JMP | BPF_JSET | BPF_K, flags, 0, 1);
+    give(refused_);
+    give(SECCOMP_RET_ALLOW);
+  }
+
+  void allow_streams() {
+    for (const uint32_t call : kStreamCalls) give_for(call, SECCOMP_RET_ALLOW);
+    // Urgent bytes of a Unix stream are seldom used code of the kernel, and MSG_FASTOPEN connects.
+    allow_without(SYS_sendto, 3, MSG_OOB | MSG_FASTOPEN | MSG_ZEROCOPY);
+    allow_without(SYS_recvfrom, 3, MSG_OOB);
+    allow_without(SYS_recvmsg, 2, MSG_OOB);
+    allow_without(SYS_mmap, 2, PROT_EXEC);
+    allow_without(SYS_mprotect, 2, PROT_EXEC);
+    give(error(EPERM));
   }
 
   // Refuses mremap(old, old_size, new_size) beyond the old size: for a shared mapping it would
@@ -154,13 +188,15 @@ Status filter_calls(CallFilter filter) {
   // kernels do not know the flag.
   long failed = install(SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_SPEC_ALLOW);
   if (failed < 0 && errno == EINVAL) failed = install(SECCOMP_FILTER_FLAG_TSYNC);
-  if (failed > 0) return Status(Code::kInternal, "a thread of the worker has a filter of its own");
+  if (failed > 0) return Status(Code::kInternal, "a thread of the process has a filter of its own");
   if (failed < 0 && errno != ENOSYS && errno != EINVAL) return Status::from_errno(errno, "seccomp");
-  if (failed < 0) {
-    RCUDA_WARN(
-        "this kernel has no filters of system calls: a session could start programs and leave "
-        "processes behind");
+  if (failed == 0) return {};
+  if (filter == CallFilter::kStreamsOnly) {
+    return Status(Code::kUnsupported, "this kernel has no filters of system calls (seccomp)");
   }
+  RCUDA_WARN(
+      "this kernel has no filters of system calls: a session could start programs and leave "
+      "processes behind");
   return {};
 }
 

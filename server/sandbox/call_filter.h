@@ -6,8 +6,14 @@
 // that had many holes (io_uring, bpf, keys, perf events). Calls that are newer than the list return
 // ENOSYS, and so does clone3, whose flags a filter cannot read: libraries then use older calls.
 //
+// For a door it allows only the calls of a process that has its descriptors, or receives them, and
+// moves bytes between them: read, write, send without descriptors, receive (neither of them
+// MSG_OOB), poll, shutdown, close, and memory that is not executable. So the process opens and
+// connects nothing, starts neither processes nor threads, sends no descriptor, and changes no
+// option of a socket.
+//
 // Threads: the caller changes all of the process. Blocking: none. Errors: the system's; a kernel
-// without seccomp is not an error, and a line in the log says so.
+// without seccomp is not an error for a worker, and a line in the log says so.
 #pragma once
 
 #include "common/base/status.h"
@@ -17,6 +23,7 @@ namespace rcuda::server {
 enum class CallFilter {
   kRefuse,
   kLog,  // to find out what a driver needs: the kernel logs the calls. Programs stay refused
+  kStreamsOnly,  // for a door
 };
 
 // Sets no_new_privs too.

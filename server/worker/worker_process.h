@@ -16,6 +16,10 @@
 
 namespace rcuda::server {
 
+// Numbers of a worker's descriptors.
+inline constexpr int kWorkerControl = 3;  // the worker's end of the socket pair
+inline constexpr int kWorkerReports = 4;  // its end of the pipe to the daemon (reports.h)
+
 // `control`: the worker's end of the socket pair. `reports`: its end of the pipe to the daemon,
 // with a higher number than `control`.
 int run_worker(const Settings& settings, UniqueFd control, UniqueFd reports, uint32_t base_number);

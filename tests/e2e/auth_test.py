@@ -5,10 +5,10 @@ By MUNGE: munge_test.py.
     auth_test.py --build FOLDER --programs FOLDER [unittest arguments]
 """
 
-import base64
 import concurrent.futures
 import contextlib
 import os
+import re
 import select
 import shutil
 import signal
@@ -20,7 +20,8 @@ import threading
 import unittest
 
 from auth_case import AUTHENTICATE, AUTHENTICATED, AuthCase, EXPECTED, REFUSAL, STATUS
-from servers import client_environment, eventually, local_connection, message, read_message, run_tests, Server, UNUSABLE_SETTINGS
+from servers import (client_environment, eventually, local_connection, message, read_message, run_tests, Server,
+                     UNUSABLE_SETTINGS, without_seccomp)
 
 BUILD = PROGRAMS = None
 TLS_HANDSHAKE = 0x16
@@ -300,6 +301,27 @@ class AuthTest(AuthCase):
                 self.assertEqual(result.returncode, UNUSABLE_SETTINGS)
                 self.assertIn("public address", result.stderr)
 
+    def test_a_server_that_cannot_speak_tls_does_not_listen_for_others(self):
+        def start(*options):
+            return subprocess.run([*without_seccomp(self.folder.name), os.path.join(BUILD, "bin/rcuda-server"), "--port", "0",
+                                   "--driver", "softgpu", "--certificate", self.path("server.pem"), *options],
+                                  capture_output=True, text=True, timeout=60)
+        result = start("--listen", "0.0.0.0")
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("no filters of system calls", result.stderr)
+        self.assertIn("the server cannot speak TLS", result.stderr)
+        # Without others it does not need to.
+        server = Server(BUILD, options=("--certificate", self.path("server.pem")), wrapper=without_seccomp(self.folder.name))
+        self.assertEqual(server.stop(), 0, server.text())
+
+    @unittest.skipUnless(shutil.which("unshare") and subprocess.run(["unshare", "-Ur", "true"], capture_output=True).returncode == 0,
+                         "no user namespaces")
+    def test_tls_in_a_user_namespace_with_one_user(self):
+        server = Server(BUILD, options=("--listen", "0.0.0.0", "--certificate", self.path("server.pem")),
+                        wrapper=("unshare", "-Ur"))
+        self.tls_connection(server)
+        self.assertEqual(server.stop(), 0, server.text())
+
     def test_a_configuration_is_checked_without_a_start(self):
         server = self.server()
         self.make_token(server)
@@ -335,39 +357,34 @@ class AuthTest(AuthCase):
 
     # ---- messages in the wrong order, by another TLS client ----
 
-    def authenticate(self, token):
-        _, identity, secret, _ = token.split(".")
-        secret = base64.urlsafe_b64decode(secret + "=")
-        return message(AUTHENTICATE, struct.pack("<2I", 1, len(identity)) + identity.encode() + secret +
-                       struct.pack("<I", 0))
-
     def answer(self, connection, *messages):
-        """The answer to the last of the messages: its kind, and its body or text."""
+        """The answer to the last of the messages: its kind, and its body or text. A token stands for the login by it."""
         for one in messages:
-            connection.sendall(one)
+            connection.sendall(connection.login(one) if isinstance(one, str) else one)
             outcome = read_message(connection)
         return outcome
 
     def test_messages_in_the_wrong_order(self):
         server = self.server()
-        login = self.authenticate(self.make_token(server))
+        token = self.make_token(server)
         hello, attach, ticket = (message(kind, bytes(40)) for kind in (1, 2, 11))
         connection = self.tls_connection(server)
-        self.assertEqual(self.answer(connection, login)[0], AUTHENTICATED)
+        self.assertEqual(self.answer(connection, token)[0], AUTHENTICATED)
         kind, body = self.answer(connection, message(5))
         self.assertEqual(kind, STATUS)
         for what, messages in (("no identity", [hello]), ("status of strangers", [message(5)]),
-                               ("twice", [login, login]), ("a ticket under TLS", [ticket]),
-                               ("a ticket after the identity", [login, ticket]),
+                               ("twice", [token, token]), ("a ticket under TLS", [ticket]),
+                               ("a ticket after the identity", [token, ticket]),
                                ("a further socket under TLS", [attach]),
-                               ("a further socket after the identity", [login, attach]),
+                               ("a further socket after the identity", [token, attach]),
                                ("a message that is not used", [message(12)]),
                                ("another method", [message(AUTHENTICATE, struct.pack("<I", 9))]),
                                ("an unknown message", [message(99)])):
             with self.subTest(what):
                 kind, text = self.answer(self.tls_connection(server), *messages)
                 self.assertEqual(kind, REFUSAL, text)
-        self.tls_connection(server).sendall(login[:-1])
+        connection = self.tls_connection(server)
+        connection.sendall(connection.login(token)[:-1])
         random = os.urandom(1 << 12)
         for size in (1, 5, 16, 17, 300, 1 << 12):
             with socket.create_connection(("127.0.0.1", int(server.port)), timeout=60) as connection:
@@ -375,7 +392,7 @@ class AuthTest(AuthCase):
             connection = self.tls_connection(server)
             connection.sendall(random[:size])
             connection.close()
-        self.assertEqual(self.answer(self.tls_connection(server), login)[0], AUTHENTICATED)
+        self.assertEqual(self.answer(self.tls_connection(server), token)[0], AUTHENTICATED)
 
     def test_another_version_of_tls_is_refused(self):
         server = self.server()
@@ -421,14 +438,51 @@ class AuthTest(AuthCase):
 
     def test_many_clients_of_one_origin_get_in_at_once(self):
         server = self.server()
-        login = self.authenticate(self.make_token(server))
+        token = self.make_token(server)
         with contextlib.ExitStack() as failed:  # handshakes that failed just now
             for _ in range(100):
                 stranger = failed.enter_context(socket.create_connection(("127.0.0.1", int(server.port)), timeout=60))
                 stranger.sendall(b"\x16\x03\x01" + bytes(40))
         with concurrent.futures.ThreadPoolExecutor(64) as threads:
-            kinds = list(threads.map(lambda _: self.answer(self.tls_connection(server), login)[0], range(256)))
+            kinds = list(threads.map(lambda _: self.answer(self.tls_connection(server), token)[0], range(256)))
         self.assertEqual(kinds, [AUTHENTICATED] * 256)
+
+    # ---- doors ----
+
+    def test_doors_are_no_remains_of_workers(self):
+        server = self.server()
+        token = self.make_token(server)
+        connection = self.tls_connection(server)
+        ended = server.workers()[0]
+        local = client_environment(BUILD, [server], "shm")
+        while ended in server.workers():
+            self.assert_works(subprocess.run([os.path.join(PROGRAMS, "vector_add")], env=local, capture_output=True,
+                                             text=True, timeout=120))
+        self.assertEqual(self.answer(connection, token)[0], AUTHENTICATED)
+        self.assertNotIn("left behind", server.text())
+
+    def test_a_door_that_dies_takes_its_connections_with_it(self):
+        server = self.server()
+        proxy = self.proxy(server)
+        tokens = self.token_file(self.make_token(server))
+        connection = self.tls_connection(server)
+        self.assertGreaterEqual(len(server.doors()), 1)
+        for door in server.doors():
+            os.kill(door, signal.SIGKILL)
+        self.assertEqual(connection.recv(1), b"")
+        self.assert_works(self.run_program([proxy.address()], RCUDA_TOKEN_FILE=tokens))
+
+    def test_a_door_knows_nothing(self):
+        server = self.server()
+        self.make_token(server)
+        self.tls_connection(server)
+        for door in server.doors():
+            with open(f"/proc/{door}/environ") as environment:
+                self.assertNotIn("RCUDA", environment.read())
+            # The one that is still starting has the server's log.
+            self.assertTrue(eventually(lambda: all(
+                re.fullmatch("/dev/null|socket:.*", os.readlink(f"/proc/{door}/fd/{number}"))
+                for number in os.listdir(f"/proc/{door}/fd"))))
 
     # ---- sockets of a session ----
 

@@ -115,7 +115,7 @@ class MungeTest(AuthCase):
         for _ in range(count):
             connection = connections.enter_context(self.tls_connection(server))
             credential = b"MUNGE:AwQFBgcI:"
-            connection.sendall(message(AUTHENTICATE, struct.pack("<2I32xI", 3, 0, len(credential))
+            connection.sendall(message(AUTHENTICATE, struct.pack("<2I40xI", 3, 0, len(credential))
                                        + credential))
             self.hanging.append(connection)
         return connections

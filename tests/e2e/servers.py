@@ -16,14 +16,15 @@ import tempfile
 import time
 
 
-# Runs a program on a kernel before 6.16: setsockopt(SO_PASSRIGHTS) fails with ENOPROTOOPT.
-OLD_KERNEL = """#!/usr/bin/env python3
+# Runs a program on a kernel without some system call.
+FILTERED = """#!/usr/bin/env python3
 import ctypes, os, platform, struct, sys
-number = {"x86_64": 54, "aarch64": 208}[platform.machine()]
+machine = platform.machine()
 load = lambda offset: struct.pack("HBBI", 0x20, 0, 0, offset)
 is_not = lambda value, skip: struct.pack("HBBI", 0x15, 0, skip, value)
 give = lambda value: struct.pack("HBBI", 0x06, 0, 0, value)
-code = load(0) + is_not(number, 3) + load(32) + is_not(83, 1) + give(0x00050000 | 92) + give(0x7fff0000)
+fail = lambda error: give(0x00050000 | error)
+code = CODE + give(0x7fff0000)
 room = ctypes.create_string_buffer(code)
 program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(room)))
 libc = ctypes.CDLL(None)
@@ -32,13 +33,28 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
-def old_kernel(folder):
-    """The command that runs a program as on a kernel before 6.16."""
-    path = os.path.join(folder, "old-kernel")
+# setsockopt(SO_PASSRIGHTS) fails with ENOPROTOOPT.
+NO_PASSRIGHTS = 'load(0) + is_not({"x86_64": 54, "aarch64": 208}[machine], 3) + load(32) + is_not(83, 1) + fail(92)'
+# seccomp() fails with ENOSYS.
+NO_SECCOMP = 'load(0) + is_not({"x86_64": 317, "aarch64": 277}[machine], 1) + fail(38)'
+
+
+def filtered(folder, name, code):
+    path = os.path.join(folder, name)
     with open(path, "w") as file:
-        file.write(OLD_KERNEL)
+        file.write(FILTERED.replace("CODE", code))
     os.chmod(path, 0o755)
     return (path,)
+
+
+def old_kernel(folder):
+    """The command that runs a program as on a kernel before 6.16."""
+    return filtered(folder, "old-kernel", NO_PASSRIGHTS)
+
+
+def without_seccomp(folder):
+    """The command that runs a program as on a kernel without seccomp."""
+    return filtered(folder, "without-seccomp", NO_SECCOMP)
 
 
 # The beginning of a program for python -c: a session with 3 MiB of device memory at `memory`.
@@ -135,12 +151,26 @@ class Server:
     def address(self, gpu=0):
         return f"127.0.0.1@{self.port}:{gpu}"
 
-    # Resources of the daemon. Its workers are its children.
+    # Resources of the daemon. Its workers and doors are its children.
 
     def workers(self):
+        return [child for child in self.children() if not self.is_door(child)]
+
+    def doors(self):
+        return [child for child in self.children() if self.is_door(child)]
+
+    def children(self):
         pid = self.process.pid
         with open(f"/proc/{pid}/task/{pid}/children") as children:
             return [int(child) for child in children.read().split()]
+
+    @staticmethod
+    def is_door(pid):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as command:
+                return command.read().startswith(b"rcuda-door")
+        except OSError:
+            return False
 
     def status(self, build):
         """What rcuda-smi tells."""
@@ -172,7 +202,8 @@ class Server:
                 pass
 
     def descriptors(self):
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+        """Without the one for each door, whose number follows the demand."""
+        return len(os.listdir(f"/proc/{self.process.pid}/fd")) - len(self.doors())
 
     def resident_bytes(self):
         with open(f"/proc/{self.process.pid}/statm") as statm:

@@ -9,7 +9,7 @@ namespace {
 
 TEST_F(FuzzReplayTest, ClientsOfADaemon) { replay(fuzz_door, door_corpus(false), 1'000); }
 
-TEST_F(FuzzReplayTest, ClientsUnderTls) { replay(fuzz_door, door_corpus(true), 1'000); }
+TEST_F(FuzzReplayTest, ClientsThroughADoorThatLies) { replay(fuzz_door, door_corpus(true), 1'000); }
 
 }  // namespace
 }  // namespace rcuda::fuzz

@@ -1,11 +1,11 @@
 // The door fuzzers' work on one input. door_replay_test runs it over fixed mutations, too.
 //
-// Up to four clients at a time connect to a daemon, in plain or under TLS, and say and send what
-// the input lists: byte 0 chooses whether TLS is used (1: yes, 3: also a handshake that succeeds
-// first); then operations: u8 operation and client, u8 size, so many bytes. Some operations do what
-// the fuzzer cannot guess: a valid ticket, token, credential or Hello. Whatever the clients do, the
-// daemon tells a client that has not identified itself nothing, serves another one, and has nothing
-// left of them when they are gone.
+// Up to four clients at a time connect to a daemon, directly or through a door that lies, and say
+// and send what the input lists: byte 0 chooses whether there is a door (1: yes, 3: the first
+// client has shaken hands with it); then operations: u8 operation and client, u8 size, so many
+// bytes. Some operations do what the fuzzer cannot guess: a valid ticket, token, credential or
+// Hello. Whatever the clients do, the daemon tells a client that has not identified itself nothing,
+// serves another one, and has nothing left of them when they are gone.
 #pragma once
 
 #include <cstddef>
@@ -22,27 +22,25 @@
 namespace rcuda::fuzz {
 
 enum class Knock : uint8_t {
-  kRaw,       // these bytes, as they are
-  kPieces,    // the first byte says in pieces of what size
-  kInside,    // bytes of the protocol: in plain, or inside of TLS
-  kMessage,   // u8 type, then the body
-  kConnect,   // over TCP; over the local socket if the first byte is odd
-  kEnd,       // of this client's data; closes the connection if the first byte is odd
-  kTicket,    // a valid one, for the connection whose number the first byte is
-  kToken,     // valid
-  kMunge,     // a valid credential; as a server's if the first byte is odd
-  kHello,     // valid, with the time to wait in the first byte
-  kLease,     // u8 operation, u8 device, text of the job
-  kFlight,    // of the TLS handshake
-  kAltered,   // the same: u8 which byte, u8 what to do with it
-  kKeys,      // TLS: new keys; asks for the server's new ones if the first byte is odd
-  kFarewell,  // TLS: the end of the connection
+  kRaw,      // these bytes, as they are
+  kPieces,   // the first byte says in pieces of what size
+  kInside,   // bytes of the protocol: directly, or through the door
+  kMessage,  // u8 type, then the body
+  kConnect,  // over TCP; over the local socket if the first byte is odd
+  kEnd,      // of this client's data; closes the connection if the first byte is odd
+  kTicket,   // a valid one, for the connection whose number the first byte is
+  kToken,    // valid
+  kMunge,    // a valid credential; as a server's if the first byte is odd
+  kHello,    // valid, with the time to wait in the first byte
+  kLease,    // u8 operation, u8 device, text of the job
+  kDoor,     // begins TLS
+  kReport,   // of the door: u8 value of the keys; a failure, if there is more
   kCount,
 };
 
 class DoorVisit {
  public:
-  DoorVisit(DoorWorld& world, bool uses_tls) : world_(world), uses_tls_(uses_tls) {}
+  DoorVisit(DoorWorld& world, bool has_door) : world_(world), has_door_(has_door) {}
 
   void run(Knock what, size_t number, const std::string& bytes) {
     const uint8_t first = bytes.empty() ? 0 : static_cast<uint8_t>(bytes[0]);
@@ -51,7 +49,7 @@ class DoorVisit {
       client.reset();
       client = std::make_unique<DoorClient>(world_, what == Knock::kConnect && first & 1);
     }
-    if (what >= Knock::kFlight) return uses_tls_ ? run_tls(what, *client, bytes) : void();
+    if (what >= Knock::kDoor) return has_door_ ? use_door(what, *client, bytes) : void();
     switch (what) {
       case Knock::kRaw:
         return client->send_raw(bytes);
@@ -98,29 +96,12 @@ class DoorVisit {
     return wire::encode(hello);
   }
 
-  void run_tls(Knock what, DoorClient& client, const std::string& bytes) {
-    TlsHalf& tls = client.tls();
-    const auto at = [&](size_t i) { return i < bytes.size() ? static_cast<uint8_t>(bytes[i]) : 0; };
-    switch (what) {
-      case Knock::kFlight:
-        return client.send_raw(tls.flight());
-      case Knock::kAltered:
-        return client.send_raw(alter(tls.flight(), at(0), at(1)));
-      case Knock::kKeys:
-        return client.send_raw(tls.key_update(at(0) & 1));
-      default:
-        return client.send_raw(tls.farewell());
-    }
-  }
-
-  static std::string alter(std::string flight, size_t where, uint8_t how) {
-    if (flight.empty()) return flight;
-    where %= flight.size();
-    if (how % 4 == 0) return flight.substr(0, where);
-    if (how % 4 == 1) return flight.substr(where);
-    if (how % 4 == 2) return flight + flight.substr(where);
-    flight[where] = static_cast<char>(flight[where] ^ how);
-    return flight;
+  static void use_door(Knock what, DoorClient& client, const std::string& bytes) {
+    if (what == Knock::kDoor) return client.go_through_door();
+    server::DoorReport report;
+    report.proof.fill(bytes.empty() ? 0 : static_cast<uint8_t>(bytes[0]));
+    if (bytes.size() > 1) bytes.copy(report.failure, sizeof report.failure, 1);
+    client.report(report);
   }
 
   void show_ticket(DoorClient& client, const DoorClient* of) {
@@ -130,7 +111,7 @@ class DoorVisit {
     DoorClient local(world_, true);
     local.send(wire::MessageType::kTicketQuery, wire::encode(wire::TicketQuery{*own, *peer}));
     if (!local.was_told(wire::MessageType::kTicket)) return;
-    if ((!of || of == &client) && !client.has_tls()) client.is_known();
+    if ((!of || of == &client) && !client.is_behind_door()) client.is_known();
     client.send(wire::MessageType::kTicket, local.told());
   }
 
@@ -138,25 +119,26 @@ class DoorVisit {
     wire::Authenticate message;
     message.method = wire::Method::kToken;
     message.id = world_.token().id;
-    std::copy(world_.token().secret.begin(), world_.token().secret.end(), message.secret);
-    if (client.is_shaken()) client.is_known();
-    client.send(wire::MessageType::kAuthenticate, wire::encode(message));
-    if (client.is_shaken()) client.wait_for_answer();
+    const tls::Key mac = tls::token_proof(*identity::hash_of(world_.token().secret),
+                                          client.binding().value_or(tls::Key()));
+    std::copy(mac.begin(), mac.end(), message.mac);
+    authenticate(client, message, client.binding().has_value());
   }
 
   static void show_credential(DoorClient& client, bool of_server) {
     uint8_t nonce[32] = {};
     const auto side = of_server ? wire::MungeSide::kServer : wire::MungeSide::kClient;
-    if (client.is_shaken()) {
-      const tls::Key key = client.tls().exported(tls::kMungeLabel);
-      std::copy(key.begin(), key.end(), nonce);
-    }
+    std::ranges::copy(client.binding().value_or(tls::Key()), nonce);
     wire::Authenticate message;
     message.method = wire::Method::kMunge;
     message.credential = mint_credential(::geteuid(), wire::munge_payload(side, nonce));
-    if (client.is_shaken() && !of_server) client.is_known();
+    authenticate(client, message, client.binding().has_value() && !of_server);
+  }
+
+  static void authenticate(DoorClient& client, const wire::Authenticate& message, bool is_good) {
+    if (is_good) client.is_known();
     client.send(wire::MessageType::kAuthenticate, wire::encode(message));
-    if (client.is_shaken()) client.wait_for_answer();
+    if (client.binding()) client.wait_for_answer();
   }
 
   static void ask_for_lease(DoorClient& client, const std::string& bytes) {
@@ -171,7 +153,7 @@ class DoorVisit {
   }
 
   DoorWorld& world_;
-  const bool uses_tls_;
+  const bool has_door_;
   std::unique_ptr<DoorClient> clients_[4];
 };
 
@@ -194,7 +176,7 @@ inline DoorWorld& door_world() {
   {
     // The daemon opens the file of tokens for the first one, and keeps it open.
     DoorVisit first(world, true);
-    for (const Knock what : {Knock::kFlight, Knock::kFlight, Knock::kToken}) first.run(what, 0, "");
+    for (const Knock what : {Knock::kDoor, Knock::kReport, Knock::kToken}) first.run(what, 0, "");
   }
   world.turn();
   return world;
@@ -207,8 +189,8 @@ inline void fuzz_door(const uint8_t* data, size_t size) {
   {
     DoorVisit visit(world, data[0] & 1);
     if ((data[0] & 3) == 3) {
-      visit.run(Knock::kFlight, 0, "");
-      visit.run(Knock::kFlight, 0, "");
+      visit.run(Knock::kDoor, 0, "");
+      visit.run(Knock::kReport, 0, "");
     }
     for (size_t at = 1; at + 2 <= size;) {
       const size_t bytes = std::min<size_t>(data[at + 1], size - at - 2);
@@ -228,7 +210,7 @@ inline void fuzz_door(const uint8_t* data, size_t size) {
   }
 }
 
-inline std::vector<std::string> door_corpus(bool with_tls) {
+inline std::vector<std::string> door_corpus(bool with_door) {
   const auto knock = [](Knock what, const std::string& bytes = "", int client = 0) {
     return std::string{static_cast<char>(static_cast<int>(what) + 64 * client),
                        static_cast<char>(bytes.size())} +
@@ -272,16 +254,17 @@ inline std::vector<std::string> door_corpus(bool with_tls) {
       knock(Knock::kRaw, std::string("\26\3\1\0\5\1\0\0\1\0", 10)) + status,
   };
   std::vector<std::string> corpus;
-  for (const std::string& input : plain) corpus.push_back(std::string(1, with_tls ? 3 : 0) + input);
-  if (!with_tls) return corpus;
-  const std::string flight = knock(Knock::kFlight);
-  corpus.push_back("\1" + flight + flight + knock(Knock::kToken) + hello + close);
-  corpus.push_back("\1" + flight + knock(Knock::kAltered, "\50\3") + knock(Knock::kToken));
-  corpus.push_back("\1" + knock(Knock::kAltered, std::string("\50\0", 2)) + end);
-  corpus.push_back("\1" + knock(Knock::kRaw, header) + flight);
-  corpus.push_back("\1" + flight + knock(Knock::kRaw, header) + flight + status);
-  corpus.push_back("\3" + knock(Knock::kToken) + knock(Knock::kKeys, odd) + status);
-  corpus.push_back("\3" + knock(Knock::kKeys) + knock(Knock::kMunge) + knock(Knock::kFarewell));
+  for (const std::string& input : plain)
+    corpus.push_back(std::string(1, with_door ? 3 : 0) + input);
+  if (!with_door) return corpus;
+  const std::string door = knock(Knock::kDoor), report = knock(Knock::kReport, odd);
+  corpus.push_back("\1" + door + report + knock(Knock::kToken) + hello + close);
+  corpus.push_back("\1" + door + knock(Knock::kReport, "\2the handshake failed") + report + status);
+  corpus.push_back("\1" + door + knock(Knock::kToken) + status);
+  corpus.push_back("\1" + door + knock(Knock::kInside, "a part") + report);
+  corpus.push_back("\1" + door + report + report + knock(Knock::kToken));
+  corpus.push_back("\1" + knock(Knock::kRaw, header) + door + report);
+  corpus.push_back("\3" + knock(Knock::kMunge) + status);
   corpus.push_back("\3" + knock(Knock::kToken) + knock(Knock::kRaw, header) + hello);
   return corpus;
 }

@@ -1,10 +1,11 @@
-// A daemon and its clients in one process and one thread, for the door fuzzers: after each thing
-// that a client does, the daemon takes a turn of its loop.
+// A daemon, its door and its clients in one process and one thread, for the door fuzzers: after
+// each thing that a client or the door does, the daemon takes a turn of its loop.
 //
 // DoorWorld has the daemon, which has a certificate, a token, and a MUNGE that accepts the fuzzer's
-// credentials; it has no workers, so a session waits. DoorClient is one connection to it, which may
-// speak TLS, and which knows what it may be told: a client that has not identified itself gets
-// nothing but a Refusal.
+// credentials; it has no workers, so a session waits. It is also the daemon's door (server/door),
+// one that may lie. DoorClient is one connection to the daemon, directly or through the door. It
+// knows what it may be told: a client that has not identified itself gets nothing but a Challenge,
+// if it is behind the door, and a Refusal.
 #pragma once
 
 #include <algorithm>
@@ -26,22 +27,25 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <openssl/err.h>
-#include <openssl/ssl.h>
+#include <poll.h>
+#include <pwd.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "common/base/socket_io.h"
 #include "common/base/unique_fd.h"
 #include "common/identity/certificate.h"
 #include "common/messages/message_io.h"
 #include "common/reach/same_host.h"
-#include "common/tls/openssl.h"
+#include "common/tls/proof.h"
 #include "common/wire/protocol.h"
 #include "server/daemon/daemon.h"
+#include "server/door/door.h"
 #include "server/identity/token_store.h"
 #include "tests/fuzz/accepted.h"
+#include "tests/support/certificates.h"
 #include "tests/support/temp_folder.h"
 
 namespace rcuda::fuzz {
@@ -61,12 +65,17 @@ class DoorWorld {
     set(settings_.users, "root");  // whom the token below may name
     set(settings_.certificate, folder_.file("server.pem"));
     set(settings_.tokens, folder_.file("tokens"));
+    const passwd* const account = ::getpwuid(::geteuid());
+    const std::string user = account ? account->pw_name : std::to_string(::geteuid());
+    const auto authority = test::make_certificate("users", nullptr, true);
+    set(settings_.client_authorities, folder_.write("users.crt", authority.certificate_pem()));
+    user_ = test::signer(test::make_certificate(user, &authority, false));
     settings_.worker_binary = "/bin/false";
     const auto certificate =
         identity::load_or_make_certificate(settings_.certificate.get(), "server");
     must(certificate.ok());
     server::NewToken wanted;
-    wanted.user = std::to_string(::geteuid());
+    wanted.user = user;
     wanted.fingerprint = *identity::fingerprint_of(certificate->x509.get());
     const auto token = server::create_token(settings_.tokens.get(), wanted, server::Seconds());
     must(token.ok());
@@ -80,7 +89,15 @@ class DoorWorld {
     must(::pipe2(ends, O_CLOEXEC) == 0);
     const UniqueFd ready(ends[0]);
     const UniqueFd port_to(ends[1]);
-    daemon_ = std::make_unique<server::Daemon>(settings_, -1, port_to.get());
+    control_.reset();
+    daemon_ = std::make_unique<server::Daemon>(settings_, -1, port_to.get(), [&](int control) {
+      pollfd item{control_.get(), 0, 0};
+      if (control_ && ::poll(&item, 1, 0) == 0) {
+        return Result<pid_t>(Status(Code::kUnavailable, "there is one door"));
+      }
+      control_.reset(::fcntl(control, F_DUPFD_CLOEXEC, 3));
+      return Result<pid_t>(0);
+    });
     must(daemon_->open().ok());
     turn();
     char text[8] = {};
@@ -122,90 +139,41 @@ class DoorWorld {
   }
 
   const identity::Token& token() const { return token_; }
+  const identity::Certificate& user() const { return user_; }
+  int control() const { return control_.get(); }
+  void end_door() { control_.reset(); }
+  // The stream of the client that has just begun TLS; none if the daemon did not open the door.
+  UniqueFd stream() {
+    UniqueFd last;
+    for (;;) {
+      server::DoorHandover message;
+      std::vector<UniqueFd> stream, client;
+      (void)recv_with_fds(control_.get(), writable_bytes_of(message), stream, Deadline());
+      if (stream.empty()) return last;
+      last = std::move(stream.front());
+      must(recv_with_fds(last.get(), writable_bytes_of(message), client, Deadline()).ok());
+    }
+  }
 
  private:
   test::TempFolder folder_;
   server::Settings settings_;
   identity::Token token_;
+  identity::Certificate user_;  // whose certificate the daemon takes
   std::unique_ptr<server::Daemon> daemon_;
+  UniqueFd control_;  // the door's end
   uint16_t port_ = 0;
-};
-
-// A client's half of TLS whose records are in memory, so that they can be altered.
-class TlsHalf {
- public:
-  TlsHalf() {
-    static const auto& context = *new auto(tls::make_context(TLS_client_method()));
-    ssl_.reset(SSL_new(context->get()));
-    in_ = BIO_new(BIO_s_mem());
-    out_ = BIO_new(BIO_s_mem());
-    must(ssl_ && in_ && out_);
-    SSL_set_bio(ssl_.get(), in_, out_);
-    SSL_set_connect_state(ssl_.get());
-  }
-
-  // What this side sends next.
-  std::string flight() {
-    if (!SSL_is_init_finished(ssl_.get())) (void)SSL_do_handshake(ssl_.get());
-    return take();
-  }
-  std::string record(const std::string& text) {
-    if (is_shaken() && !text.empty()) {
-      (void)SSL_write(ssl_.get(), text.data(), static_cast<int>(text.size()));
-    }
-    return take();
-  }
-  std::string key_update(bool requested) {
-    if (is_shaken()) {
-      (void)SSL_key_update(ssl_.get(),
-                           requested ? SSL_KEY_UPDATE_REQUESTED : SSL_KEY_UPDATE_NOT_REQUESTED);
-      (void)SSL_do_handshake(ssl_.get());
-    }
-    return take();
-  }
-  std::string farewell() {
-    if (is_shaken()) (void)SSL_shutdown(ssl_.get());
-    return take();
-  }
-  // Takes bytes of the server and returns what they say.
-  std::string read(const std::string& bytes) {
-    BIO_write(in_, bytes.data(), static_cast<int>(bytes.size()));
-    std::string text;
-    char some[4096];
-    for (int got; is_shaken() && (got = SSL_read(ssl_.get(), some, sizeof some)) > 0;) {
-      text.append(some, static_cast<size_t>(got));
-    }
-    ERR_clear_error();
-    return text;
-  }
-  bool is_shaken() const { return SSL_is_init_finished(ssl_.get()); }
-  tls::Key exported(const char* label) const {
-    tls::Key key{};
-    must(SSL_export_keying_material(ssl_.get(), key.data(), key.size(), label, std::strlen(label),
-                                    nullptr, 0, 0) == 1);
-    return key;
-  }
-
- private:
-  std::string take() {
-    ERR_clear_error();
-    std::string bytes(BIO_ctrl_pending(out_), '\0');
-    if (!bytes.empty()) BIO_read(out_, bytes.data(), static_cast<int>(bytes.size()));
-    return bytes;
-  }
-
-  struct Free {
-    void operator()(SSL* ssl) const { SSL_free(ssl); }
-  };
-  std::unique_ptr<SSL, Free> ssl_;
-  BIO* in_ = nullptr;  // belong to ssl_
-  BIO* out_ = nullptr;
 };
 
 class DoorClient {
  public:
   DoorClient(DoorWorld& world, bool local)
       : world_(world), socket_(world.connect(local)), is_known_(local) {}
+
+  // An honest door notices that a client has left whose bytes happen to begin TLS.
+  ~DoorClient() { (void)world_.stream(); }
+  DoorClient(const DoorClient&) = delete;
+  DoorClient& operator=(const DoorClient&) = delete;
 
   // Bytes as they are, whatever is on the connection.
   void send_raw(const std::string& bytes) {
@@ -214,8 +182,12 @@ class DoorClient {
     }
     step();
   }
-  // Bytes of the protocol, inside of TLS if that has begun.
-  void send(const std::string& bytes) { send_raw(tls_ ? tls_->record(bytes) : bytes); }
+  // Bytes of the protocol, through the door if it is behind that.
+  void send(const std::string& bytes) {
+    if (!stream_) return send_raw(bytes);
+    (void)::send(stream_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    step();
+  }
   void send(wire::MessageType type, const std::vector<std::byte>& body) {
     const wire::MessageHeader header{wire::kMagic, wire::kProtocolVersion, type,
                                      static_cast<uint32_t>(body.size())};
@@ -232,16 +204,37 @@ class DoorClient {
     for (int i = 0; i < 10 && answers_ == before && !gone_; ++i) step(milliseconds(1));
   }
 
-  TlsHalf& tls() {
-    if (!tls_) tls_.emplace();
-    return *tls_;
+  // Begins TLS, and from then on is what the door says.
+  void go_through_door() {
+    if (stream_) return;
+    send_raw("\26");
+    stream_ = world_.stream();
   }
-  bool has_tls() const { return tls_.has_value(); }
-  bool is_shaken() const { return tls_ && tls_->is_shaken(); }
+  // What the door says of the handshake.
+  void report(const server::DoorReport& report) {
+    if (!stream_) return;
+    challenge_.reset();
+    exported_ = report.proof;
+    send({reinterpret_cast<const char*>(&report), sizeof report});
+  }
+  void report(uint8_t value) {
+    server::DoorReport one;
+    one.proof.fill(value);
+    report(one);
+  }
+  bool is_behind_door() const { return static_cast<bool>(stream_); }
+  int stream() const { return stream_.get(); }
+  // None before the daemon's challenge.
+  std::optional<tls::Key> binding() const {
+    if (!challenge_) return {};
+    return tls::binding_of(challenge_->nonce, exported_);
+  }
+  const std::optional<wire::Challenge>& challenge() const { return challenge_; }
   int fd() const { return socket_.get(); }
   // From now on the daemon may serve it.
   void is_known() { is_known_ = true; }
   bool was_told(wire::MessageType type) const { return last_ == type; }
+  bool is_gone() const { return gone_; }
   const std::vector<std::byte>& told() const { return body_; }
 
  private:
@@ -249,11 +242,11 @@ class DoorClient {
     world_.turn(longest_wait);
     char some[4096];
     for (;;) {
-      const ssize_t got = ::recv(socket_.get(), some, sizeof some, MSG_DONTWAIT);
+      const int from = stream_ ? stream_.get() : socket_.get();
+      const ssize_t got = ::recv(from, some, sizeof some, MSG_DONTWAIT);
       gone_ = gone_ || got == 0 || (got < 0 && errno != EAGAIN);
       if (got <= 0) break;
-      const std::string bytes(some, static_cast<size_t>(got));
-      received_ += tls_ ? tls_->read(bytes) : bytes;
+      received_.append(some, static_cast<size_t>(got));
     }
     while (take_message()) {
     }
@@ -270,13 +263,19 @@ class DoorClient {
     last_ = header.type;
     received_.erase(0, sizeof header + header.body_bytes);
     ++answers_;
+    if (stream_ && last_ == wire::MessageType::kChallenge) {
+      challenge_ = *wire::decode<wire::Challenge>(body_);
+      return true;
+    }
     must(is_known_ || last_ == wire::MessageType::kRefusal);
     return true;
   }
 
   DoorWorld& world_;
   UniqueFd socket_;
-  std::optional<TlsHalf> tls_;
+  UniqueFd stream_;  // behind the door
+  tls::Key exported_{};
+  std::optional<wire::Challenge> challenge_;
   bool is_known_;
   bool gone_ = false;
   std::string received_;

@@ -40,6 +40,7 @@ inline void fuzz_handshake(const uint8_t* data, size_t size) {
   decode_exactly<Attach>(body);
   decode_exactly<TicketQuery>(body);
   decode_exactly<Ticket>(body);
+  decode_exactly<Challenge>(body);
   decode_exactly<Authenticate>(body);
   decode_exactly<Authenticated>(body);
   decode_exactly<ExportQuery>(body);

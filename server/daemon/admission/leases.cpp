@@ -242,14 +242,17 @@ std::optional<Leases::Time> Leases::next_end() const {
   return next;
 }
 
-Result<Lease> Leases::unlock(const std::string& id, const wire::LeaseSecret& secret,
+Result<Lease> Leases::unlock(const std::string& id, const tls::Key& proof, const tls::Key& binding,
                              const Identity& who) const {
   // An id that is none is not repeated in an error: it is any text of a peer.
   if (!wire::is_lease_id(id)) return Status(Code::kProtocol, "the client sent no lease's id");
   const Lease* const lease = find(id, {});
-  const bool without = lease && !lease->user.empty() && secret == wire::kNoLeaseSecret;
-  if (!lease ||
-      (!without && CRYPTO_memcmp(lease->secret.data(), secret.data(), lease->secret.size()) != 0)) {
+  const bool without = lease && !lease->user.empty() && proof == tls::Key{};
+  const auto is_proved = [&] {
+    const tls::Key wanted = tls::lease_proof(lease->secret, binding);
+    return CRYPTO_memcmp(wanted.data(), proof.data(), proof.size()) == 0;
+  };
+  if (!lease || (!without && !is_proved())) {
     return Status(Code::kDenied, "the lease " + id +
                                      " in RCUDA_LEASE has ended, or is not this server's: take "
                                      "another (rcuda-lease take), or unset RCUDA_LEASE");

@@ -23,6 +23,7 @@
 
 #include "common/base/status.h"
 #include "common/messages/lease_messages.h"
+#include "common/tls/proof.h"
 #include "server/identity/identity.h"
 
 namespace rcuda::server {
@@ -83,10 +84,10 @@ class Leases {
   std::vector<Lease> expire(Time now);
   std::optional<Time> next_end() const;
 
-  // Checks a client's key. kDenied if the lease is unknown, has ended, has another secret, or is
-  // for another user. Its own user needs no secret (kNoLeaseSecret): `who` is proved. The time of
-  // the call does not depend on the secret.
-  Result<Lease> unlock(const std::string& id, const wire::LeaseSecret& secret,
+  // Checks a client's key: tls::lease_proof() for the connection with this binding. kDenied if the
+  // lease is unknown, has ended, has another secret, or is for another user. Its own user needs no
+  // proof (zero): `who` is proved. The time of the call does not depend on the secret.
+  Result<Lease> unlock(const std::string& id, const tls::Key& proof, const tls::Key& binding,
                        const Identity& who) const;
   // Whether a session may use these devices: under the lease `id`, or without one if that is empty.
   // kDenied if no wait would help; kUnavailable while other leases keep the devices.

@@ -6,7 +6,6 @@
 #include <map>
 #include <vector>
 
-#include <grp.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -17,13 +16,14 @@
 
 #include "common/base/log.h"
 #include "common/base/socket_io.h"
+#include "server/sandbox/nobody.h"
+#include "server/sandbox/start_process.h"
 
 namespace rcuda::server {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr uid_t kNobody = 65534;
 // Sent in place of a user: the daemon has closed its own descriptor of the oldest connection that
 // it has not reported yet. No user has this number.
 constexpr uint32_t kClosed = ~uint32_t{0};
@@ -135,16 +135,8 @@ class Helper {
   ::prctl(PR_SET_NAME, "rcuda-closer");
   ::setpgid(0, 0);  // Ctrl-C at the terminal is for the daemon
   const int control = ::dup2(daemon, STDERR_FILENO + 1);
-  if (::close_range(STDERR_FILENO + 2, ~0u, 0) != 0) {
-    for (long number = ::sysconf(_SC_OPEN_MAX); --number > STDERR_FILENO + 1;) {
-      ::close(static_cast<int>(number));
-    }
-  }
-  if (::geteuid() == 0) {
-    (void)!::setgroups(0, nullptr);
-    (void)!::setresgid(kNobody, kNobody, kNobody);
-    (void)!::setresuid(kNobody, kNobody, kNobody);
-  }
+  close_descriptors_from(STDERR_FILENO + 2);
+  (void)become_nobody();
   ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   Helper(control).run();
 }

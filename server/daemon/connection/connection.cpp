@@ -7,25 +7,22 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/base/log.h"
 #include "common/reach/same_host.h"
+#include "server/sandbox/nobody.h"
 
 namespace rcuda::server {
 namespace {
 
-constexpr uid_t kContainersUser = 65534;  // for the closer
-// How long a connection is spared after it has begun TLS, and after it has finished the handshake.
-// A flood from the client's own address replaces all newcomers in some 100 ms.
-constexpr auto kHandshakeSpared = std::chrono::milliseconds(200);
-constexpr auto kIdentifiedSpared = std::chrono::seconds(1);
 // How long a client may take to read a long answer.
 constexpr auto kReadsAnswer = std::chrono::seconds(5);
 
 }  // namespace
 
-Connection::Connection(const ConnectionServices& services, Accepted accepted, Door door)
+Connection::Connection(const ConnectionServices& services, Accepted accepted, Entrance entrance)
     : services_(services),
       deadline_(Clock::now() + services.settings.handshake_timeout.get()),
       introduce_by_(deadline_),
@@ -33,9 +30,9 @@ Connection::Connection(const ConnectionServices& services, Accepted accepted, Do
       name_(std::move(accepted.peer)),
       origin_(std::move(accepted.origin)),
       ends_(accepted.connection),
-      local_(door != Door::kNetwork) {
+      local_(entrance != Entrance::kNetwork) {
   RCUDA_DEBUG("%s connected", name_.c_str());
-  const Status status = local_ ? recognise(door) : Status();
+  const Status status = local_ ? recognise(entrance) : Status();
   if (!status.ok()) refuse(status);
 }
 
@@ -47,16 +44,16 @@ Connection::~Connection() {
 // Finds out who a local client is. In a container, the numbers of users are those of this machine,
 // but root there is not root here, and its processes choose their groups. So the client's account
 // here counts, as for a client of another machine; it may have to be looked up.
-Status Connection::recognise(Door door) {
+Status Connection::recognise(Entrance entrance) {
   Result<Identity> identity = identity_of_local(socket_.fd());
   if (!identity.ok()) return identity.status();
   user_ = *identity->uid;
   if (services_.closer.started()) closer_ = &services_.closer;
-  if (door == Door::kContainers) {
+  if (entrance == Entrance::kContainers) {
     proof_ = Proof{.method = kContainer, .account = user_};
     // Root of a container has as many users as it wants.
     origin_ = "containers";
-    user_ = kContainersUser;
+    user_ = kNobody;  // for the closer
     enter(State::kHeld, Clock::now() + kLongestExamination);
     return {};
   }
@@ -81,12 +78,17 @@ bool Connection::is_in_container() const {
 void Connection::enter(State state, Clock::time_point deadline) {
   assert(may_follow(state_, state));
   RCUDA_DEBUG("%s: %s -> %s", name_.c_str(), to_string(state_), to_string(state));
+  // A door stops reading from the client then, but still sends what has been said to it.
+  if (state == State::kEnded && passage_ && is_newcomer(state_)) {
+    ::shutdown(socket_.fd(), is(State::kHandshake) ? SHUT_RDWR : SHUT_RD);
+  }
   state_ = state;
   deadline_ = deadline;
 }
 
 short Connection::events() const {
   if (is(State::kAnswering)) return POLLOUT;
+  if (look_at_ && !closer_) return 0;  // waits for a door
   return reads(state_) && !look_at_ ? POLLIN : POLLRDHUP;
 }
 
@@ -100,17 +102,15 @@ Connection::Clock::time_point Connection::next_deadline() const {
 }
 
 void Connection::handle(short events, Clock::time_point now) {
-  const bool looks = look_at_ && now >= *look_at_;
-  if ((events != 0 || looks) && reads(state_)) {
+  if ((events != 0 || looks(now)) && reads(state_)) {
     read();
     // Its bytes stay in the socket, so only poll() reports its end.
     const bool gone = closer_ && (events & (POLLRDHUP | POLLHUP)) != 0;
     if (gone && reads(state_)) enter(State::kEnded);
   } else if (events != 0 && is(State::kAnswering)) {
-    if (unsent_.send(socket_)) enter(State::kEnded);
+    if (unsent_.send(channel())) enter(State::kEnded);
   } else if (events != 0) {
-    RCUDA_LOG(is(State::kHandshakeDue) ? LogLevel::kDebug : LogLevel::kInfo,
-              "%s went away while it waited", name_.c_str());
+    RCUDA_INFO("%s went away while it waited", name_.c_str());
     enter(State::kEnded);
   } else if (is(State::kLeasing)) {
     const Status status = answer_lease_request();
@@ -126,8 +126,7 @@ void Connection::handle(short events, Clock::time_point now) {
 void Connection::expire() {
   switch (state_) {
     case State::kReading:
-    case State::kHandshake:
-    case State::kHandshakeDue: {
+    case State::kHandshake: {
       const bool logs = identity_ || services_.refusals.logs_stranger();
       RCUDA_LOG(logs ? LogLevel::kWarn : LogLevel::kDebug,
                 "%s did not introduce itself in time and is dropped", name_.c_str());
@@ -174,9 +173,9 @@ void Connection::refuse(const Status& status) {
 void Connection::drop(const Status& status) {
   // A client in the middle of a TLS handshake, or of an answer, could not read it. A Refusal fits
   // any socket buffer; a client that cannot take it at once does not get it.
-  if (!is_in_handshake(state_) && !is(State::kAnswering)) {
+  if (!is(State::kHandshake) && !is(State::kAnswering)) {
     const wire::Refusal refusal{static_cast<uint32_t>(status.code()), status.context()};
-    (void)wire::write_message(socket_, wire::MessageType::kRefusal, wire::encode(refusal),
+    (void)wire::write_message(channel(), wire::MessageType::kRefusal, wire::encode(refusal),
                               Clock::now());
   }
   enter(State::kEnded);
@@ -197,29 +196,7 @@ void Connection::send_answer(wire::MessageType type, const std::vector<std::byte
   }
   unsent_.put(std::move(message));
   enter(State::kAnswering, Clock::now() + kReadsAnswer);
-  if (unsent_.send(socket_)) enter(State::kEnded);
-}
-
-void Connection::step_handshake() {
-  if (!tls_) {
-    auto tls = services_.authenticator.tls()->accept(socket_.fd());
-    if (!tls.ok()) return refuse(tls.status());
-    spared_until_ = Clock::now() + kHandshakeSpared;
-    tls_ = tls->get();
-    socket_ = Socket(socket_.release(), std::move(tls).value());
-  }
-  const auto progress = tls_->shake_hands();
-  if (!progress.ok()) return refuse(progress.status());  // the client has received TLS's own alert
-  switch (*progress) {
-    case tls::Connection::Progress::kDone:
-      spared_until_ = Clock::now() + kIdentifiedSpared;
-      return enter(State::kReading, introduce_by_);
-    case tls::Connection::Progress::kWantsWrite:
-      // A handshake fits the socket's buffer; a client that takes nothing is dropped.
-      return enter(State::kEnded);
-    default:
-      return enter(State::kHandshake, introduce_by_);
-  }
+  if (unsent_.send(channel())) enter(State::kEnded);
 }
 
 }  // namespace rcuda::server

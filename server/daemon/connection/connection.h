@@ -22,6 +22,7 @@
 
 #include "common/base/socket.h"
 #include "common/base/status.h"
+#include "common/base/unsent.h"
 #include "common/messages/handshake.h"
 #include "common/messages/lease_messages.h"
 #include "common/messages/message_io.h"
@@ -30,10 +31,11 @@
 #include "server/daemon/connection/connection_state.h"
 #include "server/daemon/connection/listener.h"
 #include "server/daemon/connection/refusals.h"
-#include "server/daemon/connection/unsent.h"
 #include "server/daemon/ops/control.h"
 #include "server/daemon/ops/lease_requests.h"
 #include "server/daemon/pool/worker_pool.h"
+#include "server/door/door.h"
+#include "server/door/doors.h"
 #include "server/identity/authenticator.h"
 #include "server/identity/identity.h"
 #include "server/identity/tickets.h"
@@ -42,7 +44,8 @@
 
 namespace rcuda::server {
 
-enum class Door { kNetwork, kLocal, kContainers };
+// Through which socket a client came.
+enum class Entrance { kNetwork, kLocal, kContainers };
 
 // The parts of the daemon that connections use.
 struct ConnectionServices {
@@ -50,6 +53,7 @@ struct ConnectionServices {
   const Listener& listener;
   Closer& closer;
   Authenticator& authenticator;
+  Doors& doors;
   Tickets& tickets;
   Admission& admission;
   WorkerPool& pool;
@@ -68,7 +72,7 @@ class Connection {
   static constexpr std::chrono::seconds kLongestExamination{4};
 
   // The services outlive the connection.
-  Connection(const ConnectionServices& services, Accepted accepted, Door door);
+  Connection(const ConnectionServices& services, Accepted accepted, Entrance entrance);
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -78,20 +82,23 @@ class Connection {
   // Of a client in a container, whose account has to be looked up.
   const AccountKey& account() const { return *proof_->account; }
   bool is_in_container() const;
-  // The client has begun TLS, and the server does not know its identity yet.
-  bool owes_identity() const { return (tls_ || is(State::kHandshakeDue)) && !identity_; }
-  bool has_begun_tls() const { return tls_ != nullptr; }
+  // An unknown client that speaks TLS, which costs the daemon calculations or a process.
+  bool is_stranger() const;
+  // Its next message costs a signature, or the check of one.
+  bool owes_proof() const { return passage_ && !identity_; }
+  // It is to be handled without an event.
+  bool looks(Clock::time_point now) const { return look_at_ && now >= *look_at_; }
   // It has got on a moment ago: others of its origin are dropped first.
   Clock::time_point spared_until() const { return spared_until_; }
 
-  int fd() const { return socket_.fd(); }
+  // A door that does not read does not notice that the client leaves.
+  int fd() const { return reads(state_) || is(State::kAnswering) ? channel().fd() : socket_.fd(); }
   short events() const;
   // When to call handle() or advance() even without an event.
   Clock::time_point next_deadline() const;
 
   // Handles the events of its socket, what has been found out meanwhile, and the deadline.
   void handle(short events, Clock::time_point now);
-  void step_handshake();  // of TLS
   // Looks whether the client's identity is known by now. If so, the client may go on.
   void finish_proof();
   // Takes a client that waits on as far as is possible now.
@@ -110,10 +117,15 @@ class Connection {
   void enter(State state, Clock::time_point deadline = Clock::time_point::max());
   void expire();
   bool is_served() const;  // of a local client
-  Status recognise(Door door);
+  // Where the client's messages come from.
+  const Socket& channel() const { return passage_ ? passage_->stream : socket_; }
+  Status recognise(Entrance entrance);
 
   // introduction.cpp: what a client says
   void read();
+  bool begins_tls() const;
+  Status begin_tls();
+  Status finish_tls();
   // Returns 0 if nothing has arrived; then the connection may have ended.
   size_t receive(std::byte* data, size_t bytes);
   Status handle_message(wire::MessageType type, const std::vector<std::byte>& body);
@@ -155,16 +167,18 @@ class Connection {
   // Set for a local connection if the kernel does not keep descriptors out of it (closer.h). Its
   // bytes then stay in the socket until a worker takes them.
   Closer* closer_ = nullptr;
-  size_t peeked_ = 0;                         // bytes of whole messages
-  std::optional<Clock::time_point> look_at_;  // when to read again: poll() reports peeked bytes
-  tls::Connection* tls_ = nullptr;            // the cipher of socket_, of a client elsewhere
-  std::optional<Proof> proof_;                // Held, Proving
-  std::optional<Identity> identity_;          // once it is known
-  std::vector<std::byte> received_;           // of a message that is not complete
-  wire::LeaseRequest lease_request_;          // Leasing
-  Clock::time_point asked_at_{};              // Measuring
-  Unsent unsent_;                             // Answering
-  wire::Hello hello_;                         // from Naming on, like the following
+  size_t peeked_ = 0;  // bytes of whole messages
+  // When to read again: poll() would report the bytes that stay in the socket.
+  std::optional<Clock::time_point> look_at_;
+  std::optional<Doors::Passage> passage_;  // of a client that speaks TLS
+  tls::Key binding_{}, session_key_{};     // with it, after the handshake
+  std::optional<Proof> proof_;             // Held, Proving
+  std::optional<Identity> identity_;       // once it is known
+  wire::PartialMessage received_{kMostIntroduction};
+  wire::LeaseRequest lease_request_;  // Leasing
+  Clock::time_point asked_at_{};      // Measuring
+  Unsent unsent_;                     // Answering
+  wire::Hello hello_;                 // from Naming on, like the following
   Clock::time_point waits_since_{};
   Clock::time_point report_at_{};                    // when to send the next kQueued
   std::unique_ptr<Admission::Applicant> applicant_;  // Queued

@@ -1,8 +1,7 @@
 // ConnectionState: the states of a client's connection until a worker has it, and every transition
 // between them (may_follow()).
 //
-//   Reading --first byte of TLS--> HandshakeDue --a step--> Handshake --bytes--> HandshakeDue
-//   HandshakeDue --TLS is complete--> Reading
+//   Reading --first byte of TLS--> Handshake --report of the door--> Reading
 //   Reading --Authenticate--> Proving --identity--> Reading
 //   Reading --in a container--> Held --few look-ups are under way--> Proving
 //   Reading --LeaseRequest--> Leasing --its user is known--> Answering
@@ -20,26 +19,22 @@
 namespace rcuda::server {
 
 enum class ConnectionState : uint8_t {
-  kReading,       // reads the client's next message
-  kHandshake,     // TLS has begun; waits for bytes of the client
-  kHandshakeDue,  // a step of the TLS handshake is due (HandshakeDebts)
-  kHeld,          // waits until fewer accounts of clients in containers are being looked up
-  kProving,       // the client's proof of its identity is being examined
-  kLeasing,       // the user of a LeaseRequest is being looked up
-  kMeasuring,     // NVML is being read for a GpuQuery
-  kNaming,        // the user's name and groups are being looked up for a session
-  kAnswering,     // the last message is being sent
-  kQueued,        // has applied for a session (Admission)
-  kAdmitted,      // has a permit and waits for a worker
+  kReading,    // reads the client's next message
+  kHandshake,  // a door shakes hands with the client (server/door/doors.h)
+  kHeld,       // waits until fewer accounts of clients in containers are being looked up
+  kProving,    // the client's proof of its identity is being examined
+  kLeasing,    // the user of a LeaseRequest is being looked up
+  kMeasuring,  // NVML is being read for a GpuQuery
+  kNaming,     // the user's name and groups are being looked up for a session
+  kAnswering,  // the last message is being sent
+  kQueued,     // has applied for a session (Admission)
+  kAdmitted,   // has a permit and waits for a worker
   kEnded,
 };
 inline constexpr auto kLastConnectionState = ConnectionState::kEnded;
 
 // Whether the server reads what the client sends.
 constexpr bool reads(ConnectionState state) { return state <= ConnectionState::kHandshake; }
-constexpr bool is_in_handshake(ConnectionState state) {
-  return state == ConnectionState::kHandshake || state == ConnectionState::kHandshakeDue;
-}
 // Whether the client waits for a session. It sends nothing more, but may disconnect.
 constexpr bool waits(ConnectionState state) {
   return state == ConnectionState::kNaming || state == ConnectionState::kQueued ||
@@ -53,13 +48,10 @@ constexpr bool may_follow(ConnectionState from, ConnectionState to) {
   using State = ConnectionState;
   switch (to) {
     case State::kReading:
-      return from == State::kHandshakeDue || from == State::kProving;
-    case State::kHandshake:
-      return from == State::kHandshakeDue;
-    case State::kHandshakeDue:
-      return from == State::kReading || from == State::kHandshake;
+      return from == State::kHandshake || from == State::kProving;
     case State::kProving:
       return from == State::kReading || from == State::kHeld;
+    case State::kHandshake:
     case State::kHeld:
     case State::kLeasing:
     case State::kMeasuring:
@@ -78,9 +70,9 @@ constexpr bool may_follow(ConnectionState from, ConnectionState to) {
 }
 
 constexpr const char* to_string(ConnectionState state) {
-  constexpr const char* kNames[] = {"reading",   "handshake", "handshake due", "held",
-                                    "proving",   "leasing",   "measuring",     "naming",
-                                    "answering", "queued",    "admitted",      "ended"};
+  constexpr const char* kNames[] = {"reading", "handshake", "held",   "proving",
+                                    "leasing", "measuring", "naming", "answering",
+                                    "queued",  "admitted",  "ended"};
   return kNames[static_cast<int>(state)];
 }
 

@@ -26,17 +26,19 @@ constexpr auto kCrowdedInterval = std::chrono::seconds(10);
 size_t Connections::most_newcomers() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMostNewcomers;
-  return std::clamp<rlim_t>(limit.rlim_cur / 4, 1, kMostNewcomers);
+  // Each may have two descriptors, and as many clients wait for sessions.
+  return std::clamp<rlim_t>(limit.rlim_cur / 8, 1, kMostNewcomers);
 }
 
-Status Connections::accept_some(int listening, Door door) {
+Status Connections::accept_some(int listening, Entrance entrance) {
   Crowd crowd = newcomers();
   const size_t most_at_once = std::clamp<size_t>(most_ / 2, 1, kMostAcceptedAtOnce);
   for (size_t i = 0; i < most_at_once; ++i) {
-    Result<Accepted> accepted = accept_from(listening, door != Door::kNetwork);
+    Result<Accepted> accepted = accept_from(listening, entrance != Entrance::kNetwork);
     if (!accepted.ok()) return accepted.status();
     if (!accepted->socket) break;
-    Connection& client = connections_.emplace_back(services_, std::move(accepted).value(), door);
+    Connection& client =
+        connections_.emplace_back(services_, std::move(accepted).value(), entrance);
     if (client.state() == State::kHeld && may_look_up(client)) client.finish_proof();
     if (client.state() == State::kEnded) {
       connections_.pop_back();
@@ -55,8 +57,21 @@ void Connections::add_descriptors(std::vector<pollfd>* items) const {
 
 void Connections::handle(const pollfd* events) {
   const Clock::time_point now = Clock::now();
+  std::set<std::string> proved;  // origins
+  Clock::duration spent{};
   for (Position client = connections_.begin(); client != connections_.end(); ++events) {
-    client->handle(events->revents, now);
+    const short happened = events->revents;
+    const bool stranger = (happened != 0 || client->looks(now)) && client->is_stranger();
+    const bool is_postponed =
+        stranger && (spent > kTimeForStrangers ||
+                     (client->owes_proof() && !proved.insert(client->origin()).second));
+    if (is_postponed) {
+      ++client;
+      continue;
+    }
+    const Clock::time_point begin = stranger ? Clock::now() : now;
+    client->handle(happened, now);
+    if (stranger) spent += Clock::now() - begin;
     if (client->state() == State::kHeld && may_look_up(*client)) client->finish_proof();
     client = next(client);
   }
@@ -64,34 +79,7 @@ void Connections::handle(const pollfd* events) {
 
 Connections::Position Connections::next(Position connection) {
   if (connection->state() != State::kEnded) return std::next(connection);
-  if (connection->owes_identity()) handshakes_.failed(connection->origin(), Clock::now());
   return connections_.erase(connection);
-}
-
-bool Connections::has_handshake_due() const {
-  return std::ranges::any_of(connections_, [](const Connection& client) {
-    return client.state() == State::kHandshakeDue;
-  });
-}
-
-void Connections::step_handshakes() {
-  std::vector<Position> due;
-  std::map<std::string, size_t> unfinished;
-  for (Position one = connections_.begin(); one != connections_.end(); ++one) {
-    if (one->state() == State::kHandshakeDue) due.push_back(one);
-    if (one->owes_identity()) ++unfinished[one->origin()];
-  }
-  if (due.empty()) return;
-  std::vector<HandshakeDebts::Step> steps;
-  for (const Position& one : due) {
-    steps.push_back({&one->origin(), unfinished[one->origin()], one->has_begun_tls()});
-  }
-  const Clock::time_point begin = Clock::now();
-  for (const size_t index : handshakes_.order(steps, begin)) {
-    due[index]->step_handshake();
-    next(due[index]);
-    if (Clock::now() - begin >= HandshakeDebts::kTimePerRound) break;
-  }
 }
 
 void Connections::advance() {

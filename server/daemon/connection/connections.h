@@ -19,7 +19,6 @@
 
 #include "common/base/status.h"
 #include "server/daemon/connection/connection.h"
-#include "server/daemon/connection/handshake_debts.h"
 #include "server/daemon/pool/worker_pool.h"
 
 namespace rcuda::server {
@@ -27,6 +26,7 @@ namespace rcuda::server {
 class Connections {
  public:
   using Clock = Connection::Clock;
+  static constexpr std::chrono::milliseconds kTimeForStrangers{5};
 
   // `most`: connections that have not introduced themselves.
   Connections(const ConnectionServices& services, size_t most) : services_(services), most_(most) {}
@@ -35,14 +35,12 @@ class Connections {
   static size_t most_newcomers();
 
   // Accepts some of the connections that wait.
-  Status accept_some(int listening, Door door);
+  Status accept_some(int listening, Entrance entrance);
   void add_descriptors(std::vector<pollfd>* items) const;
-  // `events`: of all connections, as add_descriptors() has added them.
+  // `events`: of all connections, as add_descriptors() has added them. In a round, strangers that
+  // speak TLS are handled for about kTimeForStrangers, the oldest first, and for each origin one
+  // that owes a proof. The others wait for the next round, which begins at once.
   void handle(const pollfd* events);
-  bool has_handshake_due() const;
-  // Continues some of the TLS handshakes that are due. The others wait for the next round, which
-  // begins at once and first handles everything else that clients have sent.
-  void step_handshakes();
   // Takes those that wait for sessions on as far as is possible now.
   void advance();
   void report_queue();
@@ -65,7 +63,6 @@ class Connections {
 
   const ConnectionServices services_;
   const size_t most_;
-  HandshakeDebts handshakes_;
   std::list<Connection> connections_;     // the oldest first
   Clock::time_point say_crowded_from_{};  // time of the next warning of a flood
 };

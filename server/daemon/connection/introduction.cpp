@@ -10,14 +10,17 @@
 #include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "common/base/passed_descriptors.h"
+#include "common/base/printable.h"
 #include "common/messages/export_messages.h"
 #include "common/messages/server_status.h"
 #include "common/reach/protocol_hash.h"
 #include "common/reach/same_host.h"
+#include "common/tls/handshake.h"
 #include "common/transport/media.h"
 #include "server/addresses/address_window.h"
 #include "server/daemon/connection/connection.h"
 #include "server/daemon/ops/gpu_reports.h"
+#include "server/sandbox/nobody.h"
 #include "server/worker/device_set.h"
 
 namespace rcuda::server {
@@ -25,62 +28,82 @@ namespace {
 
 using wire::MessageType;
 
-// A real Hello has a few hundred bytes, and it is passed to a worker in one packet.
-constexpr uint32_t kMaxHelloBytes = 64u << 10;
+// How long a connection is spared after it has begun TLS, and after it has finished the handshake.
+// A flood from the client's own address replaces all newcomers in some 100 ms.
+constexpr auto kHandshakeSpared = std::chrono::milliseconds(200);
+constexpr auto kIdentifiedSpared = std::chrono::seconds(1);
 // If the name service takes longer, a session begins without the name of its user; and with limits
 // of groups, with those of the groups that its process is in.
 constexpr auto kLongestWaitForName = std::chrono::milliseconds(100);
 constexpr auto kLongestWaitForGroups = Connection::kLongestExamination;
 constexpr auto kLongestLookUp = std::chrono::seconds(4);  // of the user of a lease
 
-// How soon the daemon looks again for the rest of a message whose bytes stay in the socket.
+// How soon the daemon looks again for the rest of a message whose bytes stay in the socket, and
+// whether there is a door for a client: up to 2048 may wait for one.
 constexpr auto kLookAgain = std::chrono::milliseconds(10);
-
-// The user that has no files, on every Linux.
-constexpr uid_t kNobody = 65534;
-
-bool begins_with_tls(const Socket& client) {
-  std::byte first{};
-  return ::recv(client.fd(), &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1 && tls::looks_like_tls(first);
-}
+constexpr auto kAskAgain = std::chrono::milliseconds(50);
 
 }  // namespace
 
+bool Connection::begins_tls() const {
+  if (local_ || passage_ || received_.size() != 0 || identity_) return false;
+  std::byte first{};
+  return ::recv(socket_.fd(), &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1 &&
+         tls::looks_like_tls(first);
+}
+
+bool Connection::is_stranger() const { return (passage_ && !identity_) || begins_tls(); }
+
 void Connection::read() {
-  if (is(State::kHandshake)) return enter(State::kHandshakeDue, introduce_by_);
-  if (!local_ && !tls_ && received_.empty() && !identity_ && begins_with_tls(socket_)) {
-    if (services_.authenticator.tls()) return enter(State::kHandshakeDue, introduce_by_);
-    return refuse(Status(Code::kUnsupported,
-                         "this server has no certificate, so it cannot speak TLS: start it "
-                         "with --listen and an address, or set RCUDA_SERVER_CERTIFICATE"));
+  if (is(State::kHandshake) || begins_tls()) {
+    const Status status = is(State::kHandshake) ? finish_tls() : begin_tls();
+    return status.ok() ? void() : refuse(status);
   }
-  wire::MessageHeader header;
-  for (;;) {
-    size_t wanted = sizeof header;
-    if (received_.size() >= sizeof header) {
-      std::memcpy(&header, received_.data(), sizeof header);
-      Status status = wire::check_header(header);
-      if (status.ok() && header.body_bytes > kMaxHelloBytes) {
-        status = Status(Code::kProtocol, "the introduction is too long");
-      }
-      if (!status.ok()) return refuse(status);
-      wanted += header.body_bytes;
-    }
-    if (received_.size() == wanted) {
-      const std::vector<std::byte> received = std::exchange(received_, {});
-      if (closer_) peeked_ += received.size();
-      look_at_.reset();
-      const Status status =
-          handle_message(header.type, {received.begin() + sizeof header, received.end()});
-      if (!status.ok()) refuse(status);
-      return;
-    }
-    const size_t have = received_.size();
-    received_.resize(wanted);
-    const size_t got = receive(received_.data() + have, wanted - have);
-    received_.resize(have + got);
-    if (got == 0) return;
+  const Result<bool> whole =
+      received_.add([this](std::byte* data, size_t bytes) { return receive(data, bytes); });
+  if (!whole.ok()) return refuse(whole.status());
+  if (!*whole) return;
+  if (closer_) peeked_ += received_.size();
+  look_at_.reset();
+  const auto [type, body] = received_.take();
+  const Status status = handle_message(type, body);
+  if (!status.ok()) refuse(status);
+}
+
+Status Connection::begin_tls() {
+  if (!services_.authenticator.speaks_tls()) {
+    return {Code::kUnsupported,
+            "this server has no certificate, so it cannot speak TLS: start it with --listen and an "
+            "address, or set RCUDA_SERVER_CERTIFICATE"};
   }
+  look_at_.reset();
+  Result<Doors::Passage> opened = services_.doors.open(origin_, socket_.fd());
+  if (opened.status().code() == Code::kTimeout) {
+    look_at_ = Clock::now() + kAskAgain;
+    return {};
+  }
+  enter(State::kHandshake, introduce_by_);
+  RCUDA_ASSIGN_OR_RETURN(passage_, std::move(opened));
+  spared_until_ = Clock::now() + kHandshakeSpared;
+  return {};
+}
+
+Status Connection::finish_tls() {
+  DoorReport report;
+  const ssize_t got = channel().recv(&report, sizeof report, MSG_DONTWAIT);
+  if (got != sizeof report) {
+    return {Code::kUnavailable, "the process that speaks TLS has dropped it, or has ended"};
+  }
+  report.failure[sizeof report.failure - 1] = '\0';
+  // The client has received TLS's own alert.
+  if (report.failure[0]) return {Code::kDenied, printable(report.failure)};
+  RCUDA_ASSIGN_OR_RETURN(const wire::Challenge challenge,
+                         services_.authenticator.challenge(report.proof, &binding_));
+  session_key_ = report.session;
+  spared_until_ = Clock::now() + kIdentifiedSpared;
+  enter(State::kReading, introduce_by_);
+  return wire::write_message(channel(), MessageType::kChallenge, wire::encode(challenge),
+                             Clock::now());
 }
 
 size_t Connection::receive(std::byte* data, size_t bytes) {
@@ -92,7 +115,7 @@ size_t Connection::receive(std::byte* data, size_t bytes) {
     look_at_ = Clock::now() + kLookAgain;
     return 0;
   }
-  const ssize_t got = socket_.recv(data, bytes, MSG_DONTWAIT);
+  const ssize_t got = channel().recv(data, bytes, MSG_DONTWAIT);
   if (got > 0) return static_cast<size_t>(got);
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return 0;
   // Port scanners and health checks connect and leave without sending anything.
@@ -157,7 +180,7 @@ Status Connection::take_request(MessageType type, const std::vector<std::byte>& 
 // the client need not identify itself again. If the session is encrypted, the worker demands its
 // key next.
 Status Connection::pass_on(MessageType type, const std::vector<std::byte>& body) {
-  if (tls_) return Status(Code::kProtocol, "a further socket of a session begins without TLS");
+  if (passage_) return Status(Code::kProtocol, "a further socket of a session begins without TLS");
   Result<UniqueFd> socket = duplicate_socket();
   if (!socket.ok()) return socket.status();
   if (type == MessageType::kAttach) {
@@ -182,11 +205,11 @@ Status Connection::pass_on(MessageType type, const std::vector<std::byte>& body)
 
 // A worker looks an export of another worker up. That worker answers.
 Status Connection::look_up_export(const std::vector<std::byte>& body) {
-  const Result<wire::ExportQuery> query = wire::decode<wire::ExportQuery>(body);
-  if (!query.ok()) return query.status();
   if (!local_ || identity_->method == kContainer) {
     return Status(Code::kProtocol, "exports are looked up over the server's own local socket");
   }
+  const Result<wire::ExportQuery> query = wire::decode<wire::ExportQuery>(body);
+  if (!query.ok()) return query.status();
   Result<UniqueFd> socket = duplicate_socket();
   if (!socket.ok()) return socket.status();
   if (!services_.pool.look_up(*query, *identity_->uid, peeked_, &*socket)) {
@@ -217,11 +240,11 @@ Status Connection::give_ticket(const std::vector<std::byte>& body) {
 }
 
 Status Connection::take_ticket(const std::vector<std::byte>& body) {
-  const Result<wire::Ticket> ticket = wire::decode<wire::Ticket>(body);
-  if (!ticket.ok()) return ticket.status();
-  if (local_ || tls_) {
+  if (local_ || passage_) {
     return Status(Code::kProtocol, "tickets are for TCP connections without TLS");
   }
+  const Result<wire::Ticket> ticket = wire::decode<wire::Ticket>(body);
+  if (!ticket.ok()) return ticket.status();
   identity_ = services_.tickets.redeem(*ticket, ends_, Clock::now());
   if (!identity_) {
     return Status(Code::kDenied,
@@ -234,12 +257,12 @@ Status Connection::take_ticket(const std::vector<std::byte>& body) {
 }
 
 Status Connection::take_proof(const std::vector<std::byte>& body) {
-  if (identity_ || !tls_) {
+  if (identity_ || !passage_) {
     return Status(Code::kProtocol, "the client identifies itself at the wrong time");
   }
   const Result<wire::Authenticate> message = wire::decode<wire::Authenticate>(body);
   if (!message.ok()) return message.status();
-  Result<Proof> proof = services_.authenticator.examine(*message, *tls_);
+  Result<Proof> proof = services_.authenticator.examine(*message, binding_);
   if (!proof.ok()) return proof.status();
   proof_ = std::move(proof).value();
   enter(State::kProving, Clock::now() + kLongestExamination);
@@ -259,14 +282,15 @@ void Connection::finish_proof() {
   name_ += " of " + identity_->user;
   enter(State::kReading, introduce_by_);
   if (local_) return;
-  const Status sent =
-      wire::write_message(socket_, MessageType::kAuthenticated, wire::encode(answer), Clock::now());
+  services_.doors.keep(*passage_);
+  const Status sent = wire::write_message(channel(), MessageType::kAuthenticated,
+                                          wire::encode(answer), Clock::now());
   if (!sent.ok()) refuse(sent);
 }
 
 Status Connection::check_sender(MessageType type) {
   if (identity_) return check_role(*identity_, type);
-  if (tls_) return Status(Code::kProtocol, "the client did not identify itself first");
+  if (passage_) return Status(Code::kProtocol, "the client did not identify itself first");
   const Result<bool> of_this_machine = wire::any_on_this_machine({&ends_.client, 1});
   if (!of_this_machine.ok()) return of_this_machine.status();
   if (services_.authenticator.allows_anybody()) {
@@ -301,7 +325,7 @@ Status Connection::take_hello(const std::vector<std::byte>& body) {
   if (!hello.ok()) return hello.status();
   RCUDA_RETURN_IF_ERROR(check_hello(*hello));
   RCUDA_RETURN_IF_ERROR(WorkerPool::check_user(*identity_));
-  RCUDA_RETURN_IF_ERROR(services_.leases.unlock(&*hello, &*identity_));
+  RCUDA_RETURN_IF_ERROR(services_.leases.unlock(&*hello, binding_, &*identity_));
   hello_ = std::move(hello).value();
   waits_since_ = report_at_ = Clock::now();
   enter(State::kNaming, waits_since_ + (services_.admission.limits_groups()

@@ -1,8 +1,18 @@
 // A client that waits for a session: for its user's name, for its turn, and for a worker.
+#include <poll.h>
+
 #include "common/base/log.h"
 #include "server/daemon/connection/connection.h"
 
 namespace rcuda::server {
+namespace {
+
+bool has_ended(int stream) {
+  pollfd item{stream, 0, 0};
+  return ::poll(&item, 1, 0) != 0;
+}
+
+}  // namespace
 
 WorkerPool::Waiting Connection::waiting() const { return {&hello_, permit_->limits().sm_percent}; }
 
@@ -53,15 +63,20 @@ Status Connection::assign() {
     permit_.reset();
     return apply();
   }
+  // Without its door, the client will not learn that it has a worker.
+  if (passage_ && has_ended(channel().fd())) {
+    return {Code::kUnavailable, "the process that speaks TLS with it has ended"};
+  }
   std::optional<tls::Key> key;
-  if (tls_) key = tls_->exported(tls::kSessionLabel);
+  if (passage_) key = session_key_;
   Result<UniqueFd> socket = duplicate_socket();
   if (!socket.ok()) return socket.status();
   const Result<bool> assigned = pool.assign(hello_, *identity_, key, peeked_, &*socket, &permit_);
   if (!assigned.ok() || !*assigned) return assigned.status();
   // The worker waits for the client's first bytes, and the client waits for this message. The
   // worker gives up a client that does not read it.
-  if (tls_) (void)wire::write_message(socket_, wire::MessageType::kAssigned, {}, Clock::now());
+  if (passage_)
+    (void)wire::write_message(channel(), wire::MessageType::kAssigned, {}, Clock::now());
   enter(State::kEnded);
   return {};
 }
@@ -75,10 +90,10 @@ void Connection::report_queue(Clock::time_point now) {
   }
   report_at_ = now + wire::kQueuedInterval;
   const Status sent =
-      wire::write_message(socket_, wire::MessageType::kQueued, wire::encode(queued), now);
+      wire::write_message(channel(), wire::MessageType::kQueued, wire::encode(queued), now);
   if (sent.ok()) return;
-  // It has not read for so long that its socket is full, and may have got a part of the message.
-  RCUDA_WARN("%s stopped reading; dropped from the queue: %s", name_.c_str(),
+  // Or it has not read for so long that its socket is full, and may have got a part of the message.
+  RCUDA_WARN("%s has gone, or stopped reading; dropped from the queue: %s", name_.c_str(),
              sent.message().c_str());
   enter(State::kEnded);
 }

@@ -120,10 +120,11 @@ void LeaseRequests::note(const char* what, const Lease& lease, const std::option
   audit_.lease(what, lease, by);
 }
 
-Status LeaseRequests::unlock(wire::Hello* hello, Identity* identity) const {
-  wire::LeaseSecret secret;
-  std::copy(std::begin(hello->lease_secret), std::end(hello->lease_secret), secret.begin());
-  OPENSSL_cleanse(hello->lease_secret, sizeof hello->lease_secret);
+Status LeaseRequests::unlock(wire::Hello* hello, const tls::Key& binding,
+                             Identity* identity) const {
+  tls::Key proof;
+  std::ranges::copy(hello->lease_proof, proof.begin());
+  OPENSSL_cleanse(hello->lease_proof, sizeof hello->lease_proof);
   if (hello->lease.empty()) {
     if (!settings_.require_lease.get()) return {};
     return Status(Code::kDenied,
@@ -131,7 +132,7 @@ Status LeaseRequests::unlock(wire::Hello* hello, Identity* identity) const {
                   "it: ask the batch system for devices, or an operator for a lease (rcuda-lease "
                   "take)");
   }
-  const Result<Lease> lease = admission_.leases().unlock(hello->lease, secret, *identity);
+  const Result<Lease> lease = admission_.leases().unlock(hello->lease, proof, binding, *identity);
   if (!lease.ok()) return lease.status();
   identity->lease = lease->id;
   identity->job = lease->job;

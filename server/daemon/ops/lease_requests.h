@@ -33,9 +33,9 @@ class LeaseRequests {
   // Reads the leases of the server's last run.
   Status open();
 
-  // Checks the key that a client brings, and clears its secret. After that the identity names the
-  // lease, and nobody needs the secret.
-  Status unlock(wire::Hello* hello, Identity* identity) const;
+  // Checks the key that a client brings on a connection with this binding, and clears its proof.
+  // After that the identity names the lease, and nobody needs the proof.
+  Status unlock(wire::Hello* hello, const tls::Key& binding, Identity* identity) const;
 
   // Checks a request and whether `who` may ask for that.
   Result<wire::LeaseRequest> check(const std::vector<std::byte>& body, const Identity& who) const;

@@ -21,6 +21,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -71,9 +72,9 @@ class WorkerPool {
   // Where ended sessions are recorded; nowhere without a call.
   void record_in(Audit* audit) { audit_ = audit; }
 
-  // Ends the processes that workers leave behind, where workers have no cgroup. For a process whose
-  // only children are workers.
-  void adopt_orphans();
+  // Ends the processes that workers leave behind, where workers have no cgroup. `is_other`: whether
+  // a child of this process is neither a worker nor left behind by one.
+  void adopt_orphans(std::function<bool(pid_t)> is_other);
 
   // Finds out what this process can limit and hide. An error names a setting that cannot be met.
   Status prepare();
@@ -274,6 +275,7 @@ class WorkerPool {
   bool asked_ = false;  // for the devices
   int failures_ = 0;    // in a row
   bool adopts_ = false;
+  std::function<bool(pid_t)> is_other_;
   std::set<pid_t> not_of_workers_;  // children of this process from before the first worker
   std::set<pid_t> killed_orphans_;
   std::optional<Clock::time_point> orphans_at_;  // when to look for them again

@@ -14,11 +14,12 @@
 #include "common/base/log.h"
 #include "common/base/usable_processors.h"
 #include "server/addresses/address_window.h"
-#include "server/daemon/pool/spawn_worker.h"
 #include "server/daemon/pool/worker_pool.h"
 #include "server/driver/driver_loader.h"
 #include "server/protocol/start_failure.h"
+#include "server/sandbox/start_process.h"
 #include "server/worker/compute_share.h"
+#include "server/worker/worker_process.h"
 
 namespace rcuda::server {
 namespace {
@@ -153,18 +154,17 @@ Status WorkerPool::start(const Base& base, const DeviceSets::Key& devices, uint3
   worker.reports.reset(pipe[0]);
   UniqueFd reports(pipe[1]), log;
   RCUDA_RETURN_IF_ERROR(worker.log.open(&log));
-  // spawn_worker() copies them to low numbers.
-  for (UniqueFd* end : {&theirs, &reports, &log}) {
-    if (end->get() > kWorkerReports) continue;
-    end->reset(::fcntl(end->get(), F_DUPFD_CLOEXEC, kWorkerReports + 1));
-    if (!*end) return Status::from_errno(errno, "a descriptor for a worker");
-  }
   std::vector<std::string> own = settings_.registry.environment();
   std::ranges::move(device_sets_.environment(devices), std::back_inserter(own));
   std::ranges::move(share_environment(sm_percent), std::back_inserter(own));
   const Result<pid_t> pid =
-      spawn_worker(settings_.worker_binary, {theirs.get(), reports.get(), log.get()}, base.number(),
-                   worker_environment(own));
+      start_process({settings_.worker_binary,
+                     {"rcuda-worker", "--worker", std::to_string(base.number())},
+                     worker_environment(own),
+                     {{log.get(), STDOUT_FILENO},
+                      {log.get(), STDERR_FILENO},
+                      {theirs.get(), kWorkerControl},
+                      {reports.get(), kWorkerReports}}});
   if (!pid.ok()) return pid.status();
   worker.pid = *pid;
   worker.log.set_worker(worker.pid);

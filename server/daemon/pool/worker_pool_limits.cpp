@@ -53,7 +53,8 @@ WorkerPool::Clock::time_point WorkerPool::enforce_time(Worker& worker, Clock::ti
   return std::min(next, end);
 }
 
-void WorkerPool::adopt_orphans() {
+void WorkerPool::adopt_orphans(std::function<bool(pid_t)> is_other) {
+  is_other_ = std::move(is_other);
   // As process 1 of a container it also gets processes that no worker has left behind.
   if (cgroups_ || ::getpid() == 1) return;
   std::ifstream children("/proc/thread-self/children");
@@ -69,7 +70,8 @@ void WorkerPool::end_orphans() {
   for (pid_t child = 0; children >> child;) {
     const bool is_worker = std::any_of(workers_.begin(), workers_.end(),
                                        [&](const Worker& worker) { return worker.pid == child; });
-    if (is_worker || not_of_workers_.contains(child) || ::waitpid(child, nullptr, WNOHANG) != 0) {
+    if (is_worker || not_of_workers_.contains(child) || is_other_(child) ||
+        ::waitpid(child, nullptr, WNOHANG) != 0) {
       continue;
     }
     const bool is_new = killed_orphans_.insert(child).second;

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 
 #include "common/identity/encoding.h"
+#include "tests/support/certificates.h"
 #include "tests/support/temp_folder.h"
 
 namespace rcuda::identity {
@@ -135,6 +136,35 @@ TEST_F(CertificateTest, WhatIsNotUsableIsRefused) {
     EXPECT_THAT(parsed.status().context(), HasSubstr(why));
   }
   EXPECT_TRUE(parse_certificate(one).ok());  // an error of before leaves nothing behind
+}
+
+TEST_F(CertificateTest, NoneOfTheChainIsLeftOut) {
+  const std::string one = made("one.pem");
+  std::string damaged = certificate_of(one);
+  damaged[damaged.find("-----\n") + 10] = '!';
+  std::string five = one;
+  for (int i = 0; i < 4; ++i) five += certificate_of(one);
+  const auto padded = [](size_t bytes) {
+    return test::make_certificate("node1", nullptr, true, test::KeyKind::kP256,
+                                  std::string(bytes, 'x'));
+  };
+  const std::string half = padded(31'000).certificate_pem();
+  for (const auto& [text, why] : std::initializer_list<std::pair<std::string, const char*>>{
+           {one + damaged, "cannot be read"},
+           {damaged + one, "cannot be read"},
+           {one + certificate_of(one).substr(0, 100), "cannot be read"},
+           {five, "more than 4 certificates"},
+           {padded(65'000).pem(), "61440 are the most"},
+           {one + half + half, "61440 are the most"},
+       }) {
+    const auto parsed = parse_certificate(text);
+    ASSERT_FALSE(parsed.ok()) << why;
+    EXPECT_EQ(parsed.status().code(), Code::kInvalidArgument);
+    EXPECT_THAT(parsed.status().context(), HasSubstr(why));
+  }
+  const auto whole = parse_certificate(padded(20'000).pem() + half);
+  ASSERT_TRUE(whole.ok()) << whole.status().message();
+  EXPECT_EQ(whole->chain.size(), 2u);
 }
 
 TEST_F(CertificateTest, AnEncryptedKeyAsksForNoPassword) {

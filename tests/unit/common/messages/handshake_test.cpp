@@ -39,7 +39,7 @@ Hello sample_hello() {
   hello.devices_left = 65;
   hello.wait_ms = 60'000;
   hello.lease = "1a2b3c4d";
-  hello.lease_secret[15] = 8;
+  hello.lease_proof[31] = 8;
   hello.taken = {{0x6000'0000'0000, 1ull << 40}, {0x6100'0000'0000, 1ull << 40}};
   return hello;
 }
@@ -102,7 +102,7 @@ TEST(HandshakeTest, HelloSurvivesTheWire) {
   EXPECT_EQ(got->devices_left, sent.devices_left);
   EXPECT_EQ(got->wait_ms, sent.wait_ms);
   EXPECT_EQ(got->lease, sent.lease);
-  EXPECT_EQ(std::memcmp(got->lease_secret, sent.lease_secret, 16), 0);
+  EXPECT_EQ(std::memcmp(got->lease_proof, sent.lease_proof, 32), 0);
 }
 
 TEST(HandshakeTest, QueuedSurvivesTheWire) {
@@ -222,6 +222,16 @@ ServerStatus sample_status() {
   status.sessions = {session, session};
   status.totals = {{0, 7}, 8, 9, 10, {{"ada", "verbs", 11, session.work}, {"bob", "tcp", 12}}};
   return status;
+}
+
+TEST(HandshakeTest, LongCertificatesSurviveTheWire) {
+  Authenticate sent;
+  sent.method = Method::kCertificate;
+  sent.chain = {{std::string(identity::kMostChainBytes - 10, 'a')}, {std::string(10, 'b')}};
+  const auto got = decode<Authenticate>(encode(sent));
+  ASSERT_TRUE(got.ok()) << got.status().message();
+  ASSERT_EQ(got->chain.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(got->chain[i].der, sent.chain[i].der);
 }
 
 TEST(HandshakeTest, StatusSurvivesTheWire) {

@@ -1,5 +1,6 @@
 #include "common/messages/lease_messages.h"
 
+#include <algorithm>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -7,6 +8,7 @@
 #include "common/messages/handshake.h"
 #include "common/messages/message_io.h"
 #include "common/reach/identify.h"
+#include "common/tls/proof.h"
 
 namespace rcuda::wire {
 namespace {
@@ -95,14 +97,16 @@ TEST(LeaseMessagesTest, ASecretGoesToTheServerThatItNamesOnly) {
   const auto present = [&](const std::string& lease) {
     EXPECT_TRUE(credentials.lease.set(lease, "RCUDA_LEASE", "a test").ok());
     hello = {};
-    return present_lease("node1", kDefaultPort, credentials, &hello);
+    return present_lease("node1", kDefaultPort, credentials, tls::Key{9}, &hello);
   };
   EXPECT_TRUE(present("node1=11111111:" + kSecret + ",22222222").ok());
   EXPECT_EQ(hello.lease, "11111111");
-  EXPECT_EQ(hello.lease_secret[15], 15);
+  LeaseSecret secret;
+  for (uint8_t i = 0; i < 16; ++i) secret[i] = i;
+  EXPECT_TRUE(std::ranges::equal(hello.lease_proof, tls::lease_proof(secret, tls::Key{9})));
   EXPECT_TRUE(present("node2=11111111:" + kSecret + ",22222222").ok());
   EXPECT_EQ(hello.lease, "22222222");
-  EXPECT_EQ(hello.lease_secret[15], 0);
+  EXPECT_TRUE(std::ranges::equal(hello.lease_proof, tls::Key{}));
   const Status refused = present("node2=11111111:" + kSecret + ",22222222:" + kSecret);
   EXPECT_EQ(refused.code(), Code::kInvalidArgument);
   EXPECT_NE(refused.context().find("secret of the lease 22222222 without naming its server"), std::string::npos);

@@ -1,4 +1,4 @@
-// Connections with a certificate and with a key, over socket pairs.
+// Connections without proof and with a key, over socket pairs.
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -14,11 +14,8 @@
 #include <sys/socket.h>
 
 #include "common/base/socket_io.h"
-#include "common/identity/certificate.h"
-#include "common/tls/client.h"
+#include "common/tls/handshake.h"
 #include "common/tls/keyed.h"
-#include "common/tls/server.h"
-#include "tests/support/temp_folder.h"
 
 namespace rcuda::tls {
 namespace {
@@ -143,7 +140,8 @@ TEST(KeyedTest, APeerThatSaysNothingIsGivenUpAndOneThatTalksPlainlyIsRefused) {
                                  Clock::now() + std::chrono::milliseconds(20));
     EXPECT_EQ(waiting.status().code(), Code::kTimeout);
   }
-  for (const char* const text : {"CUDA in plain text, as an old client", "\x16\x03\x01\x00\x04junk"}) {
+  for (const char* const text :
+       {"CUDA in plain text, as an old client", "\x16\x03\x01\x00\x04junk"}) {
     Ends ends = make_ends();
     ASSERT_GT(::send(ends.client.get(), text, std::strlen(text) + 1, 0), 0);
     ends.client.reset();
@@ -205,7 +203,7 @@ TEST(KeyedTest, DerivedKeysDifferByLabelAndKey) {
   EXPECT_NE(derive(kKey, "a"), derive(Key{}, "a"));
 }
 
-class CertificateTest : public testing::Test {
+class HandshakeTest : public testing::Test {
  protected:
   struct Met {
     Result<std::unique_ptr<Connection>> client = Status(Code::kInternal, "not made");
@@ -213,46 +211,34 @@ class CertificateTest : public testing::Test {
     Status server_status;
   };
 
-  // A server with a certificate of its own in file `name`, and its fingerprint.
-  std::pair<std::unique_ptr<Server>, identity::Hash> make_server(const char* name) {
-    const std::string path = folder_.file(name);
-    const auto certificate = identity::load_or_make_certificate(path, "node1");
-    EXPECT_TRUE(certificate.ok()) << certificate.status().message();
-    auto server = Server::create(path, "");
-    EXPECT_TRUE(server.ok()) << server.status().message();
-    return {std::move(*server), *identity::fingerprint_of(certificate->x509.get())};
-  }
-
-  Met meet(const Server& server, const ServerCheck& check) {
+  Met meet() {
     ends_ = make_ends();
     Met met;
     std::thread other([&] {
-      auto accepted = server.accept(ends_.server.get());
+      auto accepted = acceptor_->accept(ends_.server.get());
       ASSERT_TRUE(accepted.ok());
       met.server = std::move(*accepted);
       met.server_status = shake_hands(*met.server, ends_.server.get(), soon());
     });
-    met.client = connect(ends_.client.get(), check, "", soon());
+    met.client = connect(ends_.client.get(), soon());
     if (!met.client.ok()) ::shutdown(ends_.client.get(), SHUT_RDWR);
     other.join();
     return met;
   }
 
-  test::TempFolder folder_;
+  const Result<Acceptor> acceptor_ = Acceptor::create();
   Ends ends_;
 };
 
-TEST_F(CertificateTest, ThePinnedServerIsAcceptedAndBothEndsDeriveTheSameKeys) {
-  const auto [server, fingerprint] = make_server("a.pem");
-  ServerCheck check;
-  check.pinned = fingerprint;
-  const Met met = meet(*server, check), again = meet(*server, check);
+TEST_F(HandshakeTest, BothEndsDeriveTheSameKeys) {
+  const Met met = meet(), again = meet();
   ASSERT_TRUE(met.client.ok()) << met.client.status().message();
   ASSERT_TRUE(met.server_status.ok());
-  EXPECT_EQ((*met.client)->exported(kSessionLabel), met.server->exported(kSessionLabel));
-  EXPECT_NE(met.server->exported(kMungeLabel), met.server->exported(kSessionLabel));
-  EXPECT_NE(met.server->exported(kSessionLabel), again.server->exported(kSessionLabel));
-  EXPECT_EQ(met.server->peer_name(), std::nullopt);
+  for (const char* const label : {kSessionLabel, kProofLabel}) {
+    EXPECT_EQ((*met.client)->exported(label), met.server->exported(label));
+    EXPECT_NE(met.server->exported(label), again.server->exported(label));
+  }
+  EXPECT_NE(met.server->exported(kProofLabel), met.server->exported(kSessionLabel));
 }
 
 // Counts the KeyUpdate messages that a connection reads.
@@ -264,11 +250,8 @@ void count_key_updates(int writes, int, int content, const void* data, size_t by
   }
 }
 
-TEST_F(CertificateTest, KeysAreRenewed) {
-  const auto [server, fingerprint] = make_server("a.pem");
-  ServerCheck check;
-  check.pinned = fingerprint;
-  Met met = meet(*server, check);
+TEST_F(HandshakeTest, KeysAreRenewed) {
+  Met met = meet();
   ASSERT_TRUE(met.client.ok() && met.server_status.ok());
   int renewed[2] = {};
   constexpr int kRecordsPerKey = 3, kRecords = 100;
@@ -302,34 +285,6 @@ TEST_F(CertificateTest, KeysAreRenewed) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-}
-
-TEST_F(CertificateTest, AnotherServerIsNotThePinnedOne) {
-  const auto [server, fingerprint] = make_server("a.pem");
-  const auto [impostor, other] = make_server("b.pem");
-  ServerCheck check;
-  check.pinned = fingerprint;
-  const Met met = meet(*impostor, check);
-  EXPECT_EQ(met.client.status().code(), Code::kDenied);
-  EXPECT_NE(met.client.status().message().find("does not have the key"), std::string::npos);
-}
-
-TEST_F(CertificateTest, AnAuthorityDoesNotSignEverything) {
-  const auto [server, fingerprint] = make_server("a.pem");
-  make_server("other.pem");
-  for (const char* const authority : {"other.pem", "missing.pem"}) {
-    ServerCheck check;
-    check.authorities = folder_.file(authority);
-    check.host = "node1";
-    EXPECT_EQ(meet(*server, check).client.status().code(), Code::kDenied) << authority;
-  }
-}
-
-TEST_F(CertificateTest, AFileThatIsNoCertificateIsNamed) {
-  const std::string path = folder_.write("text.pem", "not PEM\n");
-  const auto server = Server::create(path, "");
-  ASSERT_EQ(server.status().code(), Code::kInvalidArgument);
-  EXPECT_NE(server.status().message().find(path), std::string::npos);
 }
 
 }  // namespace

@@ -53,13 +53,17 @@ bool eventually(const std::function<bool()>& condition) {
   return false;
 }
 
-std::set<pid_t> children_of(pid_t parent) {
-  std::set<pid_t> children;
+std::set<pid_t> workers_of(pid_t parent) {
+  std::set<pid_t> workers;
   std::ifstream file("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) +
                      "/children");
   pid_t pid;
-  while (file >> pid) children.insert(pid);
-  return children;
+  while (file >> pid) {
+    std::ifstream command("/proc/" + std::to_string(pid) + "/cmdline");
+    std::string name;
+    if (std::getline(command, name, '\0') && name == "rcuda-worker") workers.insert(pid);
+  }
+  return workers;
 }
 
 size_t descriptors_of(pid_t pid) {
@@ -306,7 +310,7 @@ TEST(DaemonTest, TheServerMayOpenAllFilesThatTheHardLimitAllows) {
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
   const Server server;
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
-  std::set<pid_t> processes = children_of(server.pid());
+  std::set<pid_t> processes = workers_of(server.pid());
   ASSERT_FALSE(processes.empty());
   processes.insert(server.pid());
   for (const pid_t process : processes) {
@@ -354,7 +358,7 @@ TEST(DaemonTest, AWorkerThatReadsNothingDoesNotHoldTheDaemon) {
 TEST(DaemonTest, NothingIsLeftOfSessions) {
   Server server({"--pool", "2"});
   ASSERT_NE(server.port(), 0);
-  ASSERT_TRUE(eventually([&] { return children_of(server.pid()).size() == 2; }));
+  ASSERT_TRUE(eventually([&] { return workers_of(server.pid()).size() == 2; }));
   const size_t descriptors = descriptors_of(server.pid());
   {
     std::vector<Outcome> outcomes;
@@ -369,7 +373,7 @@ TEST(DaemonTest, NothingIsLeftOfSessions) {
       ::kill(static_cast<pid_t>(outcomes[i + 1].session->welcome.worker_pid), SIGKILL);
     }
   }
-  EXPECT_TRUE(eventually([&] { return children_of(server.pid()).size() == 2; }));
+  EXPECT_TRUE(eventually([&] { return workers_of(server.pid()).size() == 2; }));
   EXPECT_TRUE(eventually([&] { return descriptors_of(server.pid()) == descriptors; }))
       << descriptors_of(server.pid()) << " descriptors, " << descriptors << " at the start";
 }
@@ -462,7 +466,7 @@ TEST(DaemonTest, TerminationEndsSessionsAndWorkers) {
   Server server;
   Outcome outcome = introduce(server, hello("shm"));
   ASSERT_TRUE(outcome.session);
-  const std::set<pid_t> workers = children_of(server.pid());
+  const std::set<pid_t> workers = workers_of(server.pid());
   ASSERT_EQ(::kill(server.pid(), SIGTERM), 0);
   EXPECT_EQ(server.wait(), 0);
   EXPECT_FALSE(answers(*outcome.session));
@@ -473,7 +477,7 @@ TEST(DaemonTest, AKilledDaemonTakesItsWorkersAlong) {
   Server server;
   Outcome outcome = introduce(server, hello("shm"));
   ASSERT_TRUE(outcome.session);
-  const std::set<pid_t> workers = children_of(server.pid());
+  const std::set<pid_t> workers = workers_of(server.pid());
   ASSERT_FALSE(workers.empty());
   // Orphans become children of this process, so that it can wait for their end.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);

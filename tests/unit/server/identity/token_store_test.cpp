@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "common/identity/encoding.h"
+#include "common/tls/proof.h"
 #include "tests/support/temp_folder.h"
 
 namespace rcuda::server {
@@ -27,6 +28,12 @@ std::string line(const std::string& id, const std::string& user, const std::stri
   return id + " " + user + " " + identity::to_hex(hash) + " " + times + "\n";
 }
 
+constexpr tls::Key kBinding{1, 2, 3};
+
+tls::Key mac_of(const Token& token, const tls::Key& binding = kBinding) {
+  return tls::token_proof(*identity::hash_of(token.secret), binding);
+}
+
 class TokenStoreTest : public testing::Test {
  protected:
   Token create(const std::string& user, std::optional<Seconds> expires = {},
@@ -39,7 +46,7 @@ class TokenStoreTest : public testing::Test {
   std::string user_of(const Token& token, Seconds now = kNow) {
     const Status refreshed = store_.refresh();
     if (!refreshed.ok()) return refreshed.message();
-    const Result<TokenStore::Grant> grant = store_.find(token.id, token.secret, now);
+    const Result<TokenStore::Grant> grant = store_.find(token.id, mac_of(token), kBinding, now);
     return grant.ok() ? grant->user : grant.status().message();
   }
 
@@ -87,6 +94,14 @@ TEST_F(TokenStoreTest, AWrongSecretIsAsAnUnknownToken) {
   Token mixed = bob;
   mixed.secret = ada.secret;
   EXPECT_THAT(user_of(mixed), HasSubstr("does not know"));
+}
+
+TEST_F(TokenStoreTest, AProofIsForOneConnection) {
+  const Token ada = create("ada");
+  ASSERT_TRUE(store_.refresh().ok());
+  EXPECT_TRUE(store_.find(ada.id, mac_of(ada), kBinding, kNow).ok());
+  EXPECT_EQ(store_.find(ada.id, mac_of(ada, tls::Key{4}), kBinding, kNow).status().code(),
+            Code::kDenied);
 }
 
 TEST_F(TokenStoreTest, WhatIsNoIdIsNotRepeated) {
@@ -231,7 +246,7 @@ TEST_F(TokenStoreTest, ATokenHasRoles) {
     const Result<Token> token =
         create_token(path_, {"ada", {}, {}, "role:operator is its label"s.substr(5), roles}, kNow);
     ASSERT_TRUE(token.ok() && store_.refresh().ok());
-    const Result<TokenStore::Grant> grant = store_.find(token->id, token->secret, kNow);
+    const Result<TokenStore::Grant> grant = store_.find(token->id, mac_of(*token), kBinding, kNow);
     ASSERT_TRUE(grant.ok());
     EXPECT_EQ(grant->roles, roles);
     EXPECT_EQ(list_tokens(path_)->back().label, "operator is its label");

@@ -27,6 +27,11 @@ Identity identity_of(uid_t user, const std::string& name) {
   return identity;
 }
 
+const tls::Key kBinding{1}, kNoProof{};
+tls::Key proof_of(const Lease& lease, const tls::Key& binding = kBinding) {
+  return tls::lease_proof(lease.secret, binding);
+}
+
 const Identity kAdaHerself = identity_of(kAda, "ada");
 const Identity kBobHimself = identity_of(kBob, "bob");
 
@@ -215,18 +220,25 @@ TEST_F(LeasesTest, AKeyOpensItsLeaseOnly) {
   for_ada.uid = kAda;
   const Lease lease = must_take(for_ada);
   const Lease anybodys = must_take(wish(1));
-  EXPECT_TRUE(leases_.unlock(lease.id, lease.secret, kAdaHerself).ok());
-  EXPECT_TRUE(leases_.unlock(anybodys.id, anybodys.secret, kBobHimself).ok());
-  EXPECT_TRUE(contains(leases_.unlock(lease.id, lease.secret, kBobHimself).status(),
+  EXPECT_TRUE(leases_.unlock(lease.id, proof_of(lease), kBinding, kAdaHerself).ok());
+  EXPECT_TRUE(leases_.unlock(anybodys.id, proof_of(anybodys), kBinding, kBobHimself).ok());
+  EXPECT_TRUE(contains(leases_.unlock(lease.id, proof_of(lease), kBinding, kBobHimself).status(),
                        "is for user ada, not for bob"));
   Identity borrowed = kAdaHerself;
   borrowed.method = "insecure";  // a server with --insecure believes nobody
-  EXPECT_FALSE(leases_.unlock(lease.id, lease.secret, borrowed).ok());
-  const Status wrong = leases_.unlock(lease.id, anybodys.secret, kAdaHerself).status();
+  EXPECT_FALSE(leases_.unlock(lease.id, proof_of(lease), kBinding, borrowed).ok());
+  const Status wrong = leases_.unlock(lease.id, proof_of(anybodys), kBinding, kAdaHerself).status();
   EXPECT_EQ(wrong.code(), Code::kDenied);
-  const Status unknown = leases_.unlock("12345678", lease.secret, kAdaHerself).status();
+  const Status unknown =
+      leases_.unlock("12345678", proof_of(lease), kBinding, kAdaHerself).status();
   EXPECT_EQ(unknown.code(), Code::kDenied);
-  EXPECT_FALSE(leases_.unlock("no id\n", lease.secret, kAdaHerself).ok());
+  EXPECT_FALSE(leases_.unlock("no id\n", proof_of(lease), kBinding, kAdaHerself).ok());
+  // Not by a proof of another connection, nor by the secret itself.
+  const tls::Key other = proof_of(lease, tls::Key{2});
+  EXPECT_FALSE(leases_.unlock(lease.id, other, kBinding, kAdaHerself).ok());
+  tls::Key secret{};
+  std::ranges::copy(lease.secret, secret.begin());
+  EXPECT_FALSE(leases_.unlock(lease.id, secret, kBinding, kAdaHerself).ok());
 }
 
 TEST_F(LeasesTest, TheUserOfALeaseNeedsNoSecret) {
@@ -235,13 +247,13 @@ TEST_F(LeasesTest, TheUserOfALeaseNeedsNoSecret) {
   for_ada.uid = kAda;
   const Lease lease = must_take(for_ada);
   const Lease anybodys = must_take(wish(1));
-  EXPECT_TRUE(leases_.unlock(lease.id, wire::kNoLeaseSecret, kAdaHerself).ok());
-  EXPECT_FALSE(leases_.unlock(lease.id, wire::kNoLeaseSecret, kBobHimself).ok());
+  EXPECT_TRUE(leases_.unlock(lease.id, kNoProof, kBinding, kAdaHerself).ok());
+  EXPECT_FALSE(leases_.unlock(lease.id, kNoProof, kBinding, kBobHimself).ok());
   Identity borrowed = kAdaHerself;
   borrowed.method = "insecure";
-  EXPECT_FALSE(leases_.unlock(lease.id, wire::kNoLeaseSecret, borrowed).ok());
-  EXPECT_FALSE(leases_.unlock(anybodys.id, wire::kNoLeaseSecret, kAdaHerself).ok());
-  EXPECT_FALSE(leases_.unlock("12345678", wire::kNoLeaseSecret, kAdaHerself).ok());
+  EXPECT_FALSE(leases_.unlock(lease.id, kNoProof, kBinding, borrowed).ok());
+  EXPECT_FALSE(leases_.unlock(anybodys.id, kNoProof, kBinding, kAdaHerself).ok());
+  EXPECT_FALSE(leases_.unlock("12345678", kNoProof, kBinding, kAdaHerself).ok());
 }
 
 TEST_F(LeasesTest, ALeaseEndsAtItsTime) {
@@ -256,7 +268,7 @@ TEST_F(LeasesTest, ALeaseEndsAtItsTime) {
   EXPECT_EQ(ended[0], lease);
   EXPECT_TRUE(admit({0}).ok());
   EXPECT_EQ(admit({0}, lease.id).code(), Code::kDenied);
-  EXPECT_FALSE(leases_.unlock(lease.id, lease.secret, kAdaHerself).ok());
+  EXPECT_FALSE(leases_.unlock(lease.id, proof_of(lease), kBinding, kAdaHerself).ok());
   EXPECT_EQ(leases_.next_end(), std::nullopt);
   short_one.until = kNow;
   EXPECT_EQ(take(short_one).status().code(), Code::kInvalidArgument);

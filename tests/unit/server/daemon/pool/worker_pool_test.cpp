@@ -420,7 +420,7 @@ TEST(WorkerPoolTest, WhatAWorkerLeavesBehindIsEnded) {
       0755);
   const PoolSettings settings("1", binary.c_str());
   WorkerPool pool(settings, Bases("node0", 0));
-  pool.adopt_orphans();
+  pool.adopt_orphans([](pid_t) { return false; });
   pool.refill({});
   run_until(pool, [&] { return pool.starting() == 0; });
   const auto left = static_cast<pid_t>(std::stoi(folder.read("left")));

@@ -13,7 +13,7 @@
 
 #include "common/base/socket.h"
 
-namespace rcuda::server {
+namespace rcuda {
 
 class Unsent {
  public:
@@ -29,8 +29,12 @@ class Unsent {
       const ssize_t sent =
           socket.send(message_.data() + sent_, message_.size() - sent_, MSG_DONTWAIT);
       if (sent < 0 && errno == EINTR) continue;
-      if (sent < 0) return errno != EAGAIN && errno != EWOULDBLOCK;
-      sent_ += static_cast<size_t>(sent);
+      if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
+      if (sent < 0) {
+        put({});
+      } else {
+        sent_ += static_cast<size_t>(sent);
+      }
     }
     return true;
   }
@@ -40,4 +44,4 @@ class Unsent {
   size_t sent_ = 0;
 };
 
-}  // namespace rcuda::server
+}  // namespace rcuda

@@ -1,11 +1,11 @@
-#include "server/daemon/connection/unsent.h"
+#include "common/base/unsent.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
 #include "common/base/unique_fd.h"
 
-namespace rcuda::server {
+namespace rcuda {
 namespace {
 
 struct Pair {
@@ -50,7 +50,8 @@ TEST(UnsentTest, AClientThatIsGoneEndsIt) {
   EXPECT_FALSE(unsent.send(pair.daemon));
   pair.client.reset();
   EXPECT_TRUE(unsent.send(pair.daemon));
+  EXPECT_TRUE(unsent.empty());
 }
 
 }  // namespace
-}  // namespace rcuda::server
+}  // namespace rcuda

@@ -1,0 +1,32 @@
+// The TLS handshakes of a client and of a server's door. They prove nothing: proof.h does.
+//
+// Threads: any. Blocking: connect(), until the handshake is done, or until the deadline. Errors:
+// kDenied if a handshake fails, kTimeout, kUnavailable.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "common/base/status.h"
+#include "common/tls/connection.h"
+
+namespace rcuda::tls {
+
+Result<std::unique_ptr<Connection>> connect(int socket,
+                                            std::chrono::steady_clock::time_point deadline);
+
+// The server's side, with a key that is made for it and that no client knows.
+class Acceptor {
+ public:
+  static Result<Acceptor> create();
+  // The server's end of a connection; shake_hands() comes next.
+  Result<std::unique_ptr<Connection>> accept(int socket) const;
+
+ private:
+  std::shared_ptr<SSL_CTX> context_;
+};
+
+// Whether these are the first bytes of a TLS connection.
+inline bool looks_like_tls(std::byte first) { return first == std::byte{0x16}; }
+
+}  // namespace rcuda::tls

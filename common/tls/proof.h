@@ -1,0 +1,60 @@
+// Proofs: how the two ends of a TLS connection (handshake.h) show each other who they are.
+//
+// The handshake itself proves nothing: the server's end may be another process than the one that
+// has the key (server/door/door.h). Instead, the server sends a fresh nonce, and each side proves
+// that it has a secret, for a binding of this nonce and of this connection:
+//
+//   binding   HMAC-SHA-256 of Connection::exported(kProofLabel), with the nonce as the key
+//   server    the signature of its certificate's key (Challenge in common/messages/handshake.h)
+//   client    that of its certificate's key, a MAC by its token, or a MUNGE credential; and for a
+//             lease, a MAC by the lease's secret
+//
+// Signatures are over a text that names the signer's side, and then the binding. So no proof is of
+// use on another connection or for the other side.
+//
+// Threads: any. Blocking: check_server() reads a file.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "common/base/status.h"
+#include "common/identity/certificate.h"
+#include "common/identity/token.h"
+#include "common/tls/connection.h"
+
+namespace rcuda::tls {
+
+// `exported`: of kProofLabel.
+Key binding_of(const uint8_t (&nonce)[32], const Key& exported);
+
+// Empty: OpenSSL failed.
+std::string sign(const identity::Certificate& signer, Role side, const Key& binding);
+// Whether the key has made the signature of this text.
+bool verify(evp_pkey_st* key, const char* digest, std::span<const uint8_t> text,
+            std::span<const uint8_t> signature);
+// Whether the key of the certificate has made this signature of sign().
+bool has_signed(const x509_st* certificate, Role side, const Key& binding,
+                const std::string& signature);
+
+// The MAC of a client's token. `secret_hash`: identity::hash_of() its secret.
+Key token_proof(const identity::Hash& secret_hash, const Key& binding);
+// The MAC of a lease's secret. Without TLS the binding is zero: the proof is then as good as the
+// secret.
+Key lease_proof(const std::array<uint8_t, 16>& secret, const Key& binding);
+
+// How a client checks the server's certificate. With both empty, any server is accepted, and the
+// caller must check it in another way (MUNGE).
+struct ServerCheck {
+  std::optional<identity::Hash> pinned;  // of its public key, from a token
+  std::string authorities;  // PEM file: one of these authorities has signed it, for `host`
+  std::string host;
+};
+// kDenied with the reason if this is not the server.
+Status check_server(const identity::Chain& chain, const std::string& signature, const Key& binding,
+                    const ServerCheck& check);
+
+}  // namespace rcuda::tls

@@ -1,0 +1,57 @@
+// A door: the process that speaks TLS with the clients of one origin, in the daemon's place
+// (doors.h has the daemon's side).
+//
+// The daemon starts it from its own binary, with one descriptor. It enters its sandbox before it
+// receives the first client. So no byte of a client reaches it outside of the sandbox:
+//   user          of root's server: nobody, without groups; root in a user namespace without nobody
+//   system calls  those of streams only (call_filter.h): it opens nothing, starts neither processes
+//                 nor threads, sends no descriptors
+//   its memory    not dumpable, no core file, bounded; no environment of the server; neither the
+//                 server's key nor its tokens
+//   its share     one thread, and less of the processors than the server (nice)
+//
+// The daemon sends a stream for each client, and through the stream the accepted socket. No call
+// waits for a client but the poll() for all of them. What passes:
+//
+//   handshake     of TLS, then a DoorReport through the stream
+//   to the daemon two messages of the client: Authenticate, decoded and encoded again, and a
+//                 request. From then on the door reads nothing of the client, whose next bytes may
+//                 be for a worker, which gets the daemon's own descriptor
+//   to the client all that the daemon sends, until the daemon ends the stream. The door ends the
+//                 connection without close_notify
+//
+// A client that leaves or breaks the rules makes the door end its half of the stream. The daemon
+// ends a connection by shutdown() of the client's socket and by the end of the stream.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "common/tls/connection.h"
+
+namespace rcuda::server {
+
+// The option of the daemon's binary, and the number of a door's only descriptor but for its stderr.
+inline constexpr char kDoorOption[] = "--door";
+inline constexpr int kDoorControl = 3;
+
+// A message that carries a descriptor.
+using DoorHandover = std::byte;
+
+// What a door says of a handshake.
+struct DoorReport {
+  tls::Key proof{}, session{};  // Connection::exported() of the labels
+  char failure[256] = {};       // not empty: the handshake has failed
+};
+
+// The longest message of a client.
+inline constexpr uint32_t kMostIntroduction = 64u << 10;
+
+// How long all clients may take to read the rest, after the daemon has closed the control socket.
+inline constexpr std::chrono::seconds kReadsRest{6};
+
+// Returns the exit status. It ends when the daemon closes the control socket, or has died.
+int run_door();
+
+}  // namespace rcuda::server

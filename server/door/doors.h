@@ -1,0 +1,142 @@
+// Doors: the processes (door.h) that speak TLS with clients of other machines for the daemon.
+//
+// A door has all connections of one origin (an address or a network, listener.h) at a time, and is
+// never used for another one. It parses the bytes of strangers in a sandbox; it knows neither the
+// server's key nor its tokens. The daemon gives it an accepted socket, and gets a stream: the
+// door's report of the handshake, and then the messages of the client. The daemon finds out who the
+// client is from a proof (common/tls/proof.h), which names the nonce that the daemon has made for
+// this connection and the value that the door reports. So what a door may lie about is:
+//
+//   the values    then the client's proof, which is for the values of its own connection, fails: a
+//                 door has a proof only for a connection that it serves
+//   the proof     made by another client, or for an earlier connection: names another nonce
+//   the identity  does not come from the door
+//   session key   protects the session of a client of this door, whose bytes the door has seen
+//   bytes         a door can read and change the messages of its own clients
+//
+// So a door that has been taken over has sessions of users who connect through it at that time. An
+// attacker who also ends the connections of other clients, whatever their origin, can connect these
+// through the door too: it has the daemon sign and examine proofs for them. Then it acts as these
+// users, and passes for the server, in these sessions.
+//
+// Bounds. Of the doors, at most `most` are for origins without a known client. One more replaces
+// one without connections, else one of a network (/24 of IPv4, /48 of IPv6) that has at least as
+// many as the new one's. Each is spared for a moment after its first client, unless its network has
+// at least two more. An origin with a known client keeps its door while it has connections. A door
+// that has been told to end does not count, although it may still send. A network starts only so
+// many doors in a second.
+//
+// Descriptors (common/base/passed_descriptors.h): a door cannot send any. The control socket is
+// shut for receiving, and the streams take none from Linux 6.16 on; before, the filter of system
+// calls keeps the door from sending them.
+//
+// Threads: the daemon's only thread. posix_spawn() blocks, check() up to 10 s, and the destructor
+// up to 1 s, in which the doors send what the daemon has said. A door that ends ends its streams.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <poll.h>
+#include <sys/types.h>
+
+#include "common/base/socket.h"
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+
+namespace rcuda::server {
+
+// Starts `binary` as a door, without the environment of this process but for the path of its
+// libraries. It keeps stderr until it is in its sandbox.
+Result<pid_t> spawn_door(const std::string& binary, int control);
+
+class Doors {
+  struct Door;
+
+ public:
+  using Clock = std::chrono::steady_clock;
+  // How long a door stays after its last connection, for others of its origin.
+  static constexpr std::chrono::seconds kLinger{6};
+  // How long it is spared: long enough for a client to say who it is.
+  static constexpr std::chrono::seconds kSpared{1};
+  // Starts a door with the other end of its control socket. 0: a test is the door.
+  using Spawn = std::function<Result<pid_t>(int control)>;
+
+  // A connection through a door.
+  struct Passage {
+    Socket stream;
+    std::shared_ptr<Door> door;
+  };
+
+  explicit Doors(Spawn spawn, size_t most = 64, Clock::duration spared = kSpared)
+      : spawn_(std::move(spawn)), most_(most), spared_(spared) {}
+  ~Doors();
+  Doors(const Doors&) = delete;
+  Doors& operator=(const Doors&) = delete;
+
+  // Whether doors work here. Starts one, and waits until it has served a client that leaves.
+  Status check();
+  // `client`: stays the caller's. kTimeout: the door has not received its last clients yet, or one
+  // more door may not start now; ask again.
+  Result<Passage> open(const std::string& origin, int client);
+  // The client of this passage has proved who it is.
+  void keep(const Passage& passage);
+
+  // Ends doors without need, and starts one ahead of need if `wanted`.
+  void refill(bool wanted);
+  // They make poll() return when a door ends.
+  void add_descriptors(std::vector<pollfd>* items) const;
+  // When refill() is due without an event.
+  Clock::time_point next_deadline() const;
+  bool has(pid_t child) const;
+  size_t size() const { return doors_.size(); }
+
+ private:
+  struct Door {
+    pid_t pid = -1;
+    UniqueFd control;
+    std::string origin;    // empty: a spare one
+    uint64_t network = 0;  // of its origin
+    bool known = false;    // one of its clients is
+    Clock::time_point spared_until{};
+    std::optional<Clock::time_point> idle_since;
+  };
+  using List = std::vector<std::shared_ptr<Door>>;
+  // A door whose process has been told to end, and is killed if it does not.
+  struct Ended {
+    pid_t pid;
+    Clock::time_point kill_at;
+  };
+
+  Result<std::shared_ptr<Door>> start();
+  Result<std::shared_ptr<Door>> door_for(const std::string& origin);
+  bool may_start(uint64_t network);
+  Status make_room(const std::string& origin, uint64_t network);
+  static bool has_lost_its_last(const std::shared_ptr<Door>& door);
+  List::iterator end(List::iterator door);
+  void reap();
+
+  const Spawn spawn_;
+  const size_t most_;
+  const Clock::duration spared_;
+  List doors_;  // the one that got its last client first is first
+  std::vector<Ended> ended_;
+  Clock::time_point start_from_{};    // spare ones
+  Clock::time_point broken_until_{};  // one has ended before its first client
+  Clock::time_point say_crowded_from_{}, say_ended_from_{};
+  // How many more a network may start now.
+  struct Starts {
+    double left;
+    Clock::time_point since;
+  };
+  std::map<uint64_t, Starts> starts_;
+};
+
+}  // namespace rcuda::server

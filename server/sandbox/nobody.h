@@ -1,0 +1,16 @@
+// Nobody: the user that has no files, on every Linux. For a process with one thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include "common/base/status.h"
+
+namespace rcuda::server {
+
+inline constexpr uid_t kNobody = 65534;
+
+// Makes a process of root nobody, without groups and capabilities. Returns whether it is nobody
+// now: a user namespace may have no such user, and then its root stays.
+Result<bool> become_nobody();
+
+}  // namespace rcuda::server

@@ -1,0 +1,30 @@
+// Starts the server's processes. Any thread; blocks until the program runs. Errors: the system's.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "common/base/status.h"
+
+namespace rcuda::server {
+
+struct Program {
+  std::string file;
+  std::vector<std::string> arguments;    // with the process's name
+  std::vector<std::string> environment;  // all of it, as NAME=value
+  // The caller's numbers, and those in the process. The caller keeps its own, which are
+  // close-on-exec; stdin is /dev/null.
+  std::vector<std::pair<int, int>> descriptors;
+};
+
+// The process blocks and ignores no signal. It has a process group of its own: Ctrl-C at the
+// terminal reaches only the daemon, which then stops its processes.
+Result<pid_t> start_process(Program program);
+
+// Closes all of this process's descriptors from `first` on. For a process with one thread.
+void close_descriptors_from(int first);
+
+}  // namespace rcuda::server
