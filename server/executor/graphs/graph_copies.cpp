@@ -108,10 +108,6 @@ CUresult neighbours(const api::DriverTable& driver, CUgraphNode node, bool depen
   return count ? ask(nodes->data(), edges.data(), &count) : CUDA_SUCCESS;
 }
 
-CUresult connect(const api::DriverTable& driver, CUgraph graph, CUgraphNode from, CUgraphNode to) {
-  return driver.cuGraphAddDependencies_v2(graph, &from, &to, nullptr, 1);
-}
-
 }  // namespace
 
 // Owned by the executables that contain the copy: in executables_, and by a user object of the
@@ -177,6 +173,16 @@ std::shared_ptr<GraphCopies::Steps> GraphCopies::plan(CUgraphNode node, const CU
   return steps;
 }
 
+template <typename Matches>
+GraphCopies::Steps* GraphCopies::find(CUgraphExec executable, Matches matches) const {
+  const auto found = executables_.find(executable);
+  if (found == executables_.end()) return nullptr;
+  for (const auto& steps : found->second.steps) {
+    if (matches(*steps)) return steps.get();
+  }
+  return nullptr;
+}
+
 // ---- dressing ----------------------------------------------------------------------------------
 
 GraphCopies::Dressing::Dressing(GraphCopies& copies, CUgraph graph, CUgraphExec like,
@@ -224,7 +230,7 @@ CUresult GraphCopies::Dressing::dress(CUgraph graph, bool in_body) {
     if (CUgraph child = copies_.graph_keeper_.child_of(node)) {
       result = dress(child, in_body);
     } else if (dressed_ < nodes_.size() && nodes_[dressed_] == node) {
-      result = in_body ? dress_in_body(node) : dress(graph, node);
+      result = dress(graph, node, in_body);
       ++dressed_;
     }
     for (const CUgraph body : copies_.graph_keeper_.bodies_of(node)) {
@@ -235,17 +241,33 @@ CUresult GraphCopies::Dressing::dress(CUgraph graph, bool in_body) {
   return CUDA_SUCCESS;
 }
 
-// A body has no host nodes, so the work is done around the launch.
-CUresult GraphCopies::Dressing::dress_in_body(CUgraphNode node) {
+CUresult GraphCopies::Dressing::dress(CUgraph graph, CUgraphNode node, bool in_body) {
   CUDA_MEMCPY3D copy{};
   if (copies_.driver_.cuGraphMemcpyNodeGetParams(node, &copy) != CUDA_SUCCESS) {
     return CUDA_SUCCESS;
   }
   std::shared_ptr<Steps> steps = copies_.plan(node, copy);
+  steps->position = first_ + dressed_;
+  bool before = !steps->source.empty(), after = !steps->destination.empty();
+  const bool is_needed = before || after;
+  if (in_body) return is_needed ? dress_in_body(copy, std::move(steps)) : CUDA_SUCCESS;
+  if (like_) {
+    const Steps* had =
+        copies_.find(like_, [&](const Steps& known) { return known.position == steps->position; });
+    before = had && had->has_before;
+    after = had && had->has_after;
+  }
+  if (!is_needed && !before && !after) return CUDA_SUCCESS;
+  steps_.push_back(steps);
+  if (before) RCUDA_RETURN_IF_CUDA_ERROR(add_host_node(graph, node, *steps, false));
+  return after ? add_host_node(graph, node, *steps, true) : CUDA_SUCCESS;
+}
+
+// A body has no host nodes, so the work is done around the launch.
+CUresult GraphCopies::Dressing::dress_in_body(const CUDA_MEMCPY3D& copy,
+                                              std::shared_ptr<Steps> steps) {
   // A driver refuses pageable memory in bodies.
   if (steps->source.client || steps->destination.client) return CUDA_ERROR_INVALID_VALUE;
-  if (steps->source.empty() && steps->destination.empty()) return CUDA_SUCCESS;
-  steps->position = first_ + dressed_;
   steps_.push_back(steps);
   if (steps->destination.empty()) return CUDA_SUCCESS;
   // The body may not run. What comes back after the launch is then what was there before.
@@ -256,55 +278,22 @@ CUresult GraphCopies::Dressing::dress_in_body(CUgraphNode node) {
   return CUDA_SUCCESS;
 }
 
-CUresult GraphCopies::Dressing::dress(CUgraph graph, CUgraphNode node) {
-  CUDA_MEMCPY3D copy{};
-  if (copies_.driver_.cuGraphMemcpyNodeGetParams(node, &copy) != CUDA_SUCCESS) {
-    return CUDA_SUCCESS;
-  }
-  std::shared_ptr<Steps> steps = copies_.plan(node, copy);
-  steps->position = first_ + dressed_;
-  bool before = !steps->source.empty(), after = !steps->destination.empty();
-  const bool is_needed = before || after;
-  if (like_) {
-    const Steps* had = copies_.find(like_, steps->position);
-    before = had && had->has_before;
-    after = had && had->has_after;
-  }
-  if (!is_needed && !before && !after) return CUDA_SUCCESS;
-  steps_.push_back(steps);
-  return surround(graph, node, *steps, before, after);
-}
-
-// Existing edges stay. Only nodes are added, and removed later, so the order of the graph does not
-// change.
-CUresult GraphCopies::Dressing::surround(CUgraph graph, CUgraphNode copy, Steps& steps, bool before,
-                                         bool after) {
+// Adds the host node before or after a copy. Existing edges stay. Only nodes are added, and removed
+// later, so the order of the graph does not change.
+CUresult GraphCopies::Dressing::add_host_node(CUgraph graph, CUgraphNode copy, Steps& steps,
+                                              bool after) {
   const api::DriverTable& driver = copies_.driver_;
-  if (before) {
-    std::vector<CUgraphNode> dependencies;
-    RCUDA_RETURN_IF_CUDA_ERROR(neighbours(driver, copy, false, &dependencies));
-    const CUDA_HOST_NODE_PARAMS call{&Steps::run, &steps.before_copy};
-    CUgraphNode node = nullptr;
-    CUresult result =
-        driver.cuGraphAddHostNode(&node, graph, dependencies.data(), dependencies.size(), &call);
-    if (result != CUDA_SUCCESS) return result;
-    added_.push_back({node, copy});
-    steps.has_before = true;
-    result = connect(driver, graph, node, copy);
-    if (result != CUDA_SUCCESS) return result;
-  }
-  if (!after) return CUDA_SUCCESS;
-  std::vector<CUgraphNode> dependents;
-  RCUDA_RETURN_IF_CUDA_ERROR(neighbours(driver, copy, true, &dependents));
-  const CUDA_HOST_NODE_PARAMS call{&Steps::run, &steps.after_copy};
+  std::vector<CUgraphNode> dependencies{copy}, dependents{copy};
+  RCUDA_RETURN_IF_CUDA_ERROR(neighbours(driver, copy, after, after ? &dependents : &dependencies));
+  const CUDA_HOST_NODE_PARAMS call{&Steps::run, after ? &steps.after_copy : &steps.before_copy};
   CUgraphNode node = nullptr;
-  CUresult result = driver.cuGraphAddHostNode(&node, graph, &copy, 1, &call);
-  if (result != CUDA_SUCCESS) return result;
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      driver.cuGraphAddHostNode(&node, graph, dependencies.data(), dependencies.size(), &call));
   added_.push_back({node, copy});
-  steps.has_after = true;
+  (after ? steps.has_after : steps.has_before) = true;
   for (const CUgraphNode dependent : dependents) {
-    result = connect(driver, graph, node, dependent);
-    if (result != CUDA_SUCCESS) return result;
+    RCUDA_RETURN_IF_CUDA_ERROR(
+        driver.cuGraphAddDependencies_v2(graph, &node, &dependent, nullptr, 1));
   }
   return CUDA_SUCCESS;
 }
@@ -374,39 +363,17 @@ void GraphCopies::updated(CUgraphExec executable, const Dressing& dressing) {
   count(dressing.nodes_, first, &known);
 }
 
-GraphCopies::Steps* GraphCopies::find(CUgraphExec executable, CUgraphNode node) {
-  const auto found = executables_.find(executable);
-  if (found == executables_.end()) return nullptr;
-  for (const auto& steps : found->second.steps) {
-    if (steps->node == node) return steps.get();
-  }
-  return nullptr;
-}
-
-const GraphCopies::Steps* GraphCopies::find(CUgraphExec executable, size_t position) const {
-  const auto found = executables_.find(executable);
-  if (found == executables_.end()) return nullptr;
-  for (const auto& steps : found->second.steps) {
-    if (steps->position == position) return steps.get();
-  }
-  return nullptr;
-}
-
 void GraphCopies::changed(CUgraphExec executable, CUgraphNode node, const CUDA_MEMCPY3D& copy) {
-  if (const auto known = executables_.find(executable); counts_ && known != executables_.end()) {
-    const std::vector<CUgraphNode>& copies = known->second.copies;
-    const auto at =
-        static_cast<size_t>(std::find(copies.begin(), copies.end(), node) - copies.begin());
-    if (at < known->second.bytes.size()) known->second.bytes[at] = clients_bytes(copy);
-  }
   const std::shared_ptr<Steps> now = plan(node, copy);
-  Steps* steps = find(executable, node);
+  Executable& known = executables_[executable];
+  now->position = static_cast<size_t>(std::find(known.copies.begin(), known.copies.end(), node) -
+                                      known.copies.begin());
+  if (now->position < known.bytes.size()) {
+    known.bytes[now->position] = clients_bytes(copy);
+  }
+  Steps* steps = find(executable, [=](const Steps& each) { return each.node == node; });
   if (!steps) {
-    if (now->source.empty() && now->destination.empty()) return;
-    Executable& known = executables_[executable];
-    now->position = static_cast<size_t>(std::find(known.copies.begin(), known.copies.end(), node) -
-                                        known.copies.begin());
-    known.steps.push_back(now);
+    if (!now->source.empty() || !now->destination.empty()) known.steps.push_back(now);
     return;
   }
   MutexLock lock(steps->mutex);

@@ -73,9 +73,9 @@ class GraphCopies {
       CUgraphNode node, copy;
     };
     CUresult dress(CUgraph graph, bool in_body);
-    CUresult dress_in_body(CUgraphNode copy);
-    CUresult dress(CUgraph graph, CUgraphNode copy);
-    CUresult surround(CUgraph graph, CUgraphNode copy, Steps& steps, bool before, bool after);
+    CUresult dress(CUgraph graph, CUgraphNode copy, bool in_body);
+    CUresult dress_in_body(const CUDA_MEMCPY3D& copy, std::shared_ptr<Steps> steps);
+    CUresult add_host_node(CUgraph graph, CUgraphNode copy, Steps& steps, bool after);
 
     GraphCopies& copies_;
     const CUgraph graph_;
@@ -115,8 +115,8 @@ class GraphCopies {
   // Appends the copies of the graph, of its child graphs and of bodies, in the order in which they
   // were added.
   void list_copies(CUgraph graph, std::vector<CUgraphNode>* nodes) const;
-  Steps* find(CUgraphExec executable, CUgraphNode node);
-  const Steps* find(CUgraphExec executable, size_t position) const;
+  template <typename Matches>
+  Steps* find(CUgraphExec executable, Matches matches) const;
 
   const api::DriverTable& driver_;
   GraphKeeper& graph_keeper_;
