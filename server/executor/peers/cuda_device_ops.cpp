@@ -180,17 +180,21 @@ Status CudaDeviceOps::issue(const CopyBox& box, CUstream stream) {
   return {};
 }
 
+// Takes an event from the pool, or makes one.
+Status CudaDeviceOps::take_event(std::vector<CUevent>& pool, CUevent* event) {
+  if (pool.empty()) {
+    return status_of(driver_.cuEventCreate(event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+  }
+  *event = pool.back();
+  pool.pop_back();
+  return {};
+}
+
 Result<Ticket> CudaDeviceOps::copy(int device, Lane lane, std::span<const CopyBox> boxes) {
   RCUDA_RETURN_IF_ERROR(make_current(device));
   LaneState& state = lane_of(device, lane);
   CUevent event = nullptr;
-  if (state.free_events.empty()) {
-    RCUDA_RETURN_IF_ERROR(
-        status_of(driver_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
-  } else {
-    event = state.free_events.back();
-    state.free_events.pop_back();
-  }
+  RCUDA_RETURN_IF_ERROR(take_event(state.free_events, &event));
   Status status;
   for (const CopyBox& box : boxes) {
     status = issue(box, state.stream);
@@ -254,14 +258,7 @@ void CudaDeviceOps::forget_context(CUcontext context) {
 
 // Records an event after the stream's present work.
 Status CudaDeviceOps::record_event(CUstream stream, PendingPlace* pending) {
-  auto& pool = spare_[pending->context].events;
-  if (pool.empty()) {
-    RCUDA_RETURN_IF_ERROR(status_of(driver_.cuEventCreate(&pending->event, CU_EVENT_DISABLE_TIMING),
-                                    "cuEventCreate"));
-  } else {
-    pending->event = pool.back();
-    pool.pop_back();
-  }
+  RCUDA_RETURN_IF_ERROR(take_event(spare_[pending->context].events, &pending->event));
   return status_of(driver_.cuEventRecord(pending->event, stream), "cuEventRecord");
 }
 

@@ -149,6 +149,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   Status prepare();
   Status make_current(int device);
   Status issue(const p2p::CopyBox& box, CUstream stream);
+  Status take_event(std::vector<CUevent>& pool, CUevent* event);
   // With the context current.
   Status record_event(CUstream stream, PendingPlace* pending) RCUDA_REQUIRES(mutex_);
   Status await_event(CUevent event, PendingPlace* pending) RCUDA_REQUIRES(mutex_);
