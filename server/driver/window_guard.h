@@ -15,7 +15,7 @@
 //   a variable of code             stays with its module
 //
 // Memory that stays outside is refused with CUDA_ERROR_OUT_OF_MEMORY. The functions concerned are
-// the list [guard] of api/table/driver_overrides.toml. MeteredDriver is above the guard, so held
+// the list [guard] of api/table/driver_overrides.toml. Meters is above the guard, so held
 // pieces do not count.
 //
 // Only one may exist in a process at a time (api/driver_decorator.h). A worker serves one session.

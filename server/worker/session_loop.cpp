@@ -243,11 +243,11 @@ void SessionLoop::count(uint16_t opcode, CUresult result) {
 
 void SessionLoop::publish_work() {
   services_.peers.count_copies(&services_.done);
-  services_.metered.note_peak();
+  services_.meters.memory.note_peak();
   if (!options_.work) return;
   options_.work->write(services_.done);
   for (const SessionDevice& device : services_.resources.devices) {
-    options_.work->hold(device.ordinal, services_.metered.held(device.ordinal));
+    options_.work->hold(device.ordinal, services_.meters.memory.held(device.ordinal));
   }
 }
 

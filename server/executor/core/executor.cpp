@@ -36,8 +36,8 @@ bool can_mark(const SessionResources& resources) {
 
 Executor::Executor(const SessionResources& given)
     : resources(given),
-      metered(*given.unmetered, given.devices, given.quota, given.limits, &done),
-      driver(metered.table()),
+      meters(*given.unmetered, given.devices, given.quota, given.limits, &done),
+      driver(meters.table()),
       link(*given.link),
       objects(driver, resources.devices),
       answers(link),
@@ -48,7 +48,7 @@ Executor::Executor(const SessionResources& given)
       peers(*given.unmetered, peer_options(resources.peers, answers, jobs, names)),
       peer_memory(driver, work),
       pool_frees(driver, objects, [this] { return peers.holding(); }),
-      digest_memory(driver, metered),
+      digest_memory(driver, meters.memory),
       completions(driver, objects, work, answers, output, pool_frees,
                   {can_mark(resources) ? resources.wait_marks : std::span<std::byte>(),
                    resources.most_streams}),
@@ -56,7 +56,8 @@ Executor::Executor(const SessionResources& given)
       device_waits(objects, idle, jobs, peers),
       client_resources(answers.events()),
       arrivals(std::make_shared<transport::Arrivals>()),
-      host_memory(driver, link, *arrivals, client_resources, metered, host_options(resources)),
+      host_memory(driver, link, *arrivals, client_resources, meters.memory,
+                  host_options(resources)),
       region_puts(
           std::make_shared<RegionPuts>(driver, link, answers, completions, names, resources.marks)),
       mirrors(driver, link, objects, answers, completions, host_memory, digest_memory),
@@ -71,7 +72,7 @@ Executor::Executor(const SessionResources& given)
                    resources.quota->limits_bandwidth()),
       pace(*resources.quota, host_memory, objects, graph_copies),
       images(resources.images),
-      loop_services{driver,    resources,    done,    metered,     objects,   work,
+      loop_services{driver,    resources,    done,    meters,      objects,   work,
                     answers,   jobs,         peers,   completions, idle,      device_waits,
                     *arrivals, *region_puts, mirrors, gpu_direct,  transfers, pace},
       blob_services{blobs},
@@ -82,7 +83,7 @@ Executor::Executor(const SessionResources& given)
       graph_services{driver, objects, host_memory, graph_keeper, graph_copies, host_callbacks},
       interprocess_services{driver, names, origins},
       launch_services{driver, objects, completions, host_callbacks},
-      memory_services{driver,  metered,      pool_frees, host_memory,
+      memory_services{driver,  meters,       pool_frees, host_memory,
                       mirrors, *region_puts, names,      origins},
       module_services{driver, resources, objects, answers, output, device_waits, images, links},
       peer_services{resources, objects, answers, work, idle, peers, peer_memory, transfers, done},
@@ -92,11 +93,11 @@ Executor::Executor(const SessionResources& given)
     arrivals->arrived(immediate, bytes);
   });
   names.before_first_use([puts = region_puts.get()] { puts->await_marks(); });
-  metered.before_trimming([this] {
+  meters.before_trimming = [this] {
     if (peers.holding()) return false;
     pool_frees.reached_all();
     return true;
-  });
+  };
 }
 
 Executor::~Executor() { region_puts->end(); }

@@ -37,7 +37,7 @@
 #include "server/executor/host_memory/transfers.h"
 #include "server/executor/images/image_store.h"
 #include "server/executor/images/link_states.h"
-#include "server/executor/metering/metered_driver.h"
+#include "server/executor/metering/meters.h"
 #include "server/executor/mirrors/mirrors.h"
 #include "server/executor/objects/device_resources.h"
 #include "server/executor/objects/objects.h"
@@ -62,7 +62,7 @@ class Executor {
 
   const SessionResources resources;
   wire::Work done;  // so far
-  MeteredDriver metered;
+  Meters meters;
   const api::DriverTable& driver;  // metered: for the program's calls
   transport::Link& link;
 

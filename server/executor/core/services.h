@@ -34,7 +34,7 @@ class ImageStore;
 class Jobs;
 class LinkStates;
 class MemoryOrigins;
-class MeteredDriver;
+struct Meters;
 class Mirrors;
 class PeerHub;
 class PeerMemory;
@@ -50,7 +50,7 @@ struct LoopServices {
   const api::DriverTable& driver;
   const SessionResources& resources;
   wire::Work& done;
-  MeteredDriver& metered;
+  Meters& meters;
   SessionObjects& objects;
   WorkCount& work;
   Answers& answers;
@@ -123,7 +123,7 @@ struct LaunchServices {
 
 struct MemoryServices {
   const api::DriverTable& driver;
-  MeteredDriver& metered;
+  Meters& meters;
   PoolFrees& pool_frees;
   HostMemory& host_memory;
   Mirrors& mirrors;

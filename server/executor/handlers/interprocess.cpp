@@ -13,7 +13,7 @@
 #include "common/cuda/return_if_error.h"
 #include "server/executor/core/services.h"
 #include "server/executor/host_memory/memory_origins.h"
-#include "server/executor/metering/metered_driver.h"
+#include "server/executor/metering/meters.h"
 #include "server/names/exported_names.h"
 
 namespace rcuda::server {
@@ -141,7 +141,7 @@ CUresult serve_rcuda_allocation_export(MemoryServices& services,
   RCUDA_RETURN_IF_CUDA_ERROR(services.origins.of_allocation(handle, &origin));
   RCUDA_RETURN_IF_CUDA_ERROR(
       services.driver.cuMemExportToShareableHandle(&descriptor, handle, kDescriptor, 0));
-  std::shared_ptr<const void> booking = services.metered.describe(handle, &origin);
+  std::shared_ptr<const void> booking = services.meters.physical.describe(handle, &origin);
   return name_descriptor(services.names, ExportKind::kAllocation, descriptor, token, origin,
                          std::move(booking));
 }
@@ -155,7 +155,7 @@ CUresult serve_rcuda_allocation_import(MemoryServices& services,
   RCUDA_RETURN_IF_CUDA_ERROR(descriptor_of(services.names, ExportKind::kAllocation, token,
                                            token_bytes, &descriptor, &origin));
   RCUDA_RETURN_IF_CUDA_ERROR(services.origins.may_import(origin, &device));
-  return services.metered.import_allocation(handle, as_handle(descriptor), origin, device);
+  return services.meters.import_allocation(handle, as_handle(descriptor), origin, device);
 }
 
 CUresult serve_rcuda_pool_export(MemoryServices& services, CUmemoryPool pool, void* token,

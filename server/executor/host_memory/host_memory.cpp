@@ -49,8 +49,8 @@ Status move_now(transport::Link& link, bool to_client, transport::RegionId regio
 }
 
 HostMemory::HostMemory(const api::DriverTable& driver, transport::Link& link,
-                       transport::Arrivals& arrivals, ClientResources& resources, HostMeter& meter,
-                       const Options& options)
+                       transport::Arrivals& arrivals, ClientResources& resources,
+                       MemoryMeter& meter, const Options& options)
     : driver_(driver),
       link_(link),
       arrivals_(arrivals),
@@ -193,9 +193,9 @@ CUresult HostMemory::expose(const wire::HostExposeBody& body) {
   range.region = body.region;
   range.flags = body.flags | CU_MEMHOSTREGISTER_PORTABLE;
   range.shadow = body.has_backing == 0;
-  if (!meter_.take_host(whole_pages(body.bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!meter_.take(MemoryMeter::kHost, whole_pages(body.bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
   if (CUresult result = lock(body, &range); result != CUDA_SUCCESS) {
-    meter_.give_host(whole_pages(body.bytes));
+    meter_.give(MemoryMeter::kHost, whole_pages(body.bytes));
     return result;
   }
   if (CUresult result = open_to_writes(body.address, &range); result != CUDA_SUCCESS) {
@@ -251,7 +251,7 @@ void HostMemory::release(uint64_t address, const Range& range) {
     arrivals_.withdraw(range.shadow_region);
   }
   take_away(address, range);
-  meter_.give_host(whole_pages(range.bytes));
+  meter_.give(MemoryMeter::kHost, whole_pages(range.bytes));
 }
 
 }  // namespace rcuda::server

@@ -23,7 +23,7 @@
 #include "common/transport/link.h"
 #include "common/wire/protocol.h"
 #include "server/executor/answers/client_resources.h"
-#include "server/executor/host_memory/host_meter.h"
+#include "server/executor/metering/memory_meter.h"
 
 namespace rcuda::server {
 
@@ -62,7 +62,7 @@ class HostMemory {
   };
   // All outlive this object.
   HostMemory(const api::DriverTable& driver, transport::Link& link, transport::Arrivals& arrivals,
-             ClientResources& resources, HostMeter& meter, const Options& options);
+             ClientResources& resources, MemoryMeter& meter, const Options& options);
   ~HostMemory();
 
   CUresult expose(const wire::HostExposeBody& body);
@@ -91,7 +91,7 @@ class HostMemory {
   transport::Link& link_;
   transport::Arrivals& arrivals_;
   ClientResources& resources_;
-  HostMeter& meter_;
+  MemoryMeter& meter_;
   const bool shared_address_space_;
   const bool client_writes_;
   std::map<uint64_t, Range> ranges_;  // by address; they do not overlap

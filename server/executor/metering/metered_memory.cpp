@@ -152,7 +152,7 @@ CUresult meters_cuMemCreate(Meters& meters, CUmemGenericAllocationHandle* handle
   return result;
 }
 
-// Of a size that the exporter does not tell (MeteredDriver::import_allocation()).
+// Of a size that the exporter does not tell (Meters::import_allocation()).
 CUresult meters_cuMemImportFromShareableHandle(Meters& meters, CUmemGenericAllocationHandle* handle,
                                                void* shareable, CUmemAllocationHandleType type) {
   RCUDA_RETURN_IF_CUDA_ERROR(meters.driver.cuMemImportFromShareableHandle(handle, shareable, type));

@@ -1,49 +1,58 @@
-// Meters: what is booked for a session, by the kind of memory, and what the overrides of a metered
-// driver do with it (metered_driver.h). Most overrides are rows of api/table/driver_overrides.toml,
-// the others are in metered_*.cpp.
+// Meters: what is booked for a session, by the kind of memory, and a driver whose functions book
+// it. Functions that allocate memory for the program book it with the session's Quota, and fail
+// with CUDA_ERROR_OUT_OF_MEMORY if it does not fit. cuMemGetInfo tells the quota. Priorities above
+// the session's limit are lowered to it, as the driver lowers those above its own. Most overrides
+// are rows of api/table/driver_overrides.toml, the others are in metered_*.cpp.
 //
-// Executor thread only. Blocking: as the driver.
+// A session calls the driver through table() for what its program asks for. What the worker
+// allocates for itself comes from the plain table, and is not counted. Without a limit memory is
+// counted as well, but nothing that costs more than questions to the driver is done for that:
+// variables of code and contexts are left out, and memory freed in stream order counts as free at
+// once.
+//
+// Only one session with a limit may exist in a process at a time (api/driver_decorator.h). A worker
+// serves one. Executor thread only. Blocking: as the driver's own; before a refusal they trim the
+// session's pools.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <utility>
+#include <optional>
 #include <vector>
 
 #include "api/driver_decorator.h"
 #include "api/driver_overrides.h"
 #include "api/driver_table.h"
 #include "common/cuda/return_if_error.h"
+#include "common/messages/work.h"
 #include "server/executor/metering/graph_meter.h"
 #include "server/executor/metering/library_meter.h"
 #include "server/executor/metering/memory_meter.h"
 #include "server/executor/metering/physical_meter.h"
 #include "server/executor/metering/pool_meter.h"
 #include "server/executor/metering/stream_frees.h"
+#include "server/executor/objects/objects.h"
+#include "server/names/exported_names.h"
+#include "server/quota/limits.h"
+#include "server/quota/quota.h"
 
 namespace rcuda::server {
 
 struct Meters {
-  // The driver and `done` outlive this object.
-  Meters(const api::DriverTable& table, const std::vector<SessionDevice>& devices,
-         std::shared_ptr<Quota> quota, wire::Work* done)
-      : driver(table),
-        limits(quota->limits_device_memory() || quota->limits_host_memory()),
-        memory(table, devices, std::move(quota), done),
-        allocations(memory),
-        arrays(memory),
-        modules(memory),
-        libraries(memory, devices),
-        contexts(memory),
-        heaps(memory),
-        printf_buffers(memory),
-        pools(table, memory, devices, limits),
-        stream_frees(table),
-        physical(memory),
-        graphs(table, memory, devices) {
-    memory.reclaim = [this] { reclaim(); };
-  }
+  // `plain` and `done`, where the peak of the memory is noted, outlive this object.
+  Meters(const api::DriverTable& plain, const std::vector<SessionDevice>& devices,
+         const std::shared_ptr<Quota>& quota, const SessionLimits& session_limits,
+         wire::Work* done);
+  Meters(const Meters&) = delete;
+  Meters& operator=(const Meters&) = delete;
+
+  // For what the program asks for.
+  const api::DriverTable& table() const { return metered ? metered->table() : driver; }
+  // Imports physical memory, of `device` unless it is the host's. It is booked before the driver is
+  // asked.
+  CUresult import_allocation(CUmemGenericAllocationHandle* handle, void* descriptor,
+                             const ExportOrigin& origin, CUdevice device);
 
   // Gives back what the driver has released.
   void refresh() {
@@ -76,8 +85,12 @@ struct Meters {
   StreamFrees stream_frees;
   PhysicalMeter physical;
   GraphMeter graphs;
-  uint32_t priorities = 0;                // above the lowest, if limit_priorities() was called
-  std::function<bool()> before_trimming;  // see MeteredDriver; null: nothing is to be done
+  uint32_t priorities = 0;  // above the lowest, if limit_priorities() was called
+  // Called before pools and graphs are trimmed, to show the driver which frees are over: it trims
+  // no others (pool_frees.h). False: nothing may be trimmed now, because that could wait for the
+  // device.
+  std::function<bool()> before_trimming;
+  std::optional<DriverDecorator<Meters>> metered;
 };
 
 // The most that a driver takes for a pitched allocation.

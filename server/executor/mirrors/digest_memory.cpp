@@ -24,7 +24,7 @@ DigestMemory::~DigestMemory() {
 
 void DigestMemory::free(const Kept& piece) {
   (void)driver_.cuMemFreeHost(piece.memory);
-  meter_.give_host(piece.bytes);
+  meter_.give(MemoryMeter::kHost, piece.bytes);
 }
 
 void* DigestMemory::take(wire::ObjectId context, uint64_t bytes, CUresult* result) {
@@ -38,7 +38,7 @@ void* DigestMemory::take(wire::ObjectId context, uint64_t bytes, CUresult* resul
     kept_.erase(kept);
     return memory;
   }
-  if (!meter_.take_host(bytes)) {
+  if (!meter_.take(MemoryMeter::kHost, bytes)) {
     *result = CUDA_ERROR_OUT_OF_MEMORY;
     return nullptr;
   }
@@ -46,7 +46,7 @@ void* DigestMemory::take(wire::ObjectId context, uint64_t bytes, CUresult* resul
   *result =
       driver_.cuMemHostAlloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
   if (*result == CUDA_SUCCESS) return memory;
-  meter_.give_host(bytes);
+  meter_.give(MemoryMeter::kHost, bytes);
   return nullptr;
 }
 

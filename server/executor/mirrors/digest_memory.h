@@ -11,14 +11,15 @@
 
 #include "api/driver_table.h"
 #include "common/wire/protocol.h"
-#include "server/executor/host_memory/host_meter.h"
+#include "server/executor/metering/memory_meter.h"
 
 namespace rcuda::server {
 
 class DigestMemory {
  public:
   // Both outlive this object.
-  DigestMemory(const api::DriverTable& driver, HostMeter& meter) : driver_(driver), meter_(meter) {}
+  DigestMemory(const api::DriverTable& driver, MemoryMeter& meter)
+      : driver_(driver), meter_(meter) {}
   ~DigestMemory();
   DigestMemory(const DigestMemory&) = delete;
   DigestMemory& operator=(const DigestMemory&) = delete;
@@ -42,7 +43,7 @@ class DigestMemory {
   void free(const Kept& piece);
 
   const api::DriverTable& driver_;
-  HostMeter& meter_;
+  MemoryMeter& meter_;
   std::vector<Kept> kept_;
 };
 

@@ -28,7 +28,6 @@
 #include "server/executor/answers/answers.h"
 #include "server/executor/answers/handler.h"
 #include "server/executor/host_memory/host_memory.h"
-#include "server/executor/host_memory/host_meter.h"
 #include "server/executor/mirrors/block_digests.h"
 #include "server/executor/mirrors/known_bytes.h"
 #include "server/executor/objects/objects.h"

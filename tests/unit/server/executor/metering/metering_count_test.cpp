@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "server/executor/metering/metered_driver.h"
+#include "server/executor/metering/meters.h"
 #include "tests/support/session_harness.h"
 
 namespace rcuda::server {
@@ -28,9 +28,9 @@ class CountingTest : public ::testing::Test {
 
   static const api::DriverTable& plain() { return test::TestDriver::get().table; }
   const api::DriverTable& table() { return metered_->table(); }
-  uint64_t held() { return metered_->held(kOrdinal); }
+  uint64_t held() { return metered_->memory.held(kOrdinal); }
   uint64_t peak() {
-    metered_->note_peak();
+    metered_->memory.note_peak();
     return done_[wire::Counter::kPeakMemory];
   }
   CUdeviceptr allocate(uint64_t bytes) {
@@ -41,7 +41,7 @@ class CountingTest : public ::testing::Test {
 
   wire::Work done_;
   CUcontext context_ = nullptr;
-  std::optional<MeteredDriver> metered_;
+  std::optional<Meters> metered_;
 };
 
 TEST_F(CountingTest, ThePeakStaysWhenMemoryIsFreed) {

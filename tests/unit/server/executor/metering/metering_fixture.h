@@ -9,7 +9,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
-#include "server/executor/metering/metered_driver.h"
+#include "server/executor/metering/meters.h"
 #include "server/quota/ledger.h"
 #include "server/quota/quota.h"
 #include "tests/support/session_harness.h"
@@ -58,7 +58,7 @@ class MeteringTest : public ::testing::Test {
   std::shared_ptr<Quota> quota_;
   CUcontext context_ = nullptr;
   wire::Work done_;
-  std::optional<MeteredDriver> metered_;
+  std::optional<Meters> metered_;
 };
 
 }  // namespace rcuda::server

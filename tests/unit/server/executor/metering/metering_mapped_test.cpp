@@ -145,10 +145,10 @@ TEST_F(ImportedMemoryTest, WhatTheDriverRefusesIsNotBooked) {
 TEST_F(MappedMemoryTest, ExportedMemoryCountsAsLongAsItsName) {
   ASSERT_EQ(create(40 * kMiB), CUDA_SUCCESS);
   ExportOrigin first, second;
-  std::shared_ptr<const void> kept = metered_->describe(memory_, &first);
+  std::shared_ptr<const void> kept = metered_->physical.describe(memory_, &first);
   ASSERT_TRUE(kept);
   EXPECT_EQ(first.bytes, 40 * kMiB);
-  EXPECT_TRUE(metered_->describe(memory_, &second));
+  EXPECT_TRUE(metered_->physical.describe(memory_, &second));
   EXPECT_EQ(first, second) << "the same memory has the same key";
   ASSERT_EQ(table().cuMemRelease(memory_), CUDA_SUCCESS);
   EXPECT_EQ(booked(), 40 * kMiB);

@@ -14,7 +14,7 @@ namespace rcuda::server {
 namespace {
 
 TEST_F(MeteringTest, BesideAnotherSessionATableIsUntouchedWithoutALimit) {
-  const MeteredDriver free(plain(), {}, std::make_shared<Quota>(), {}, &done_);
+  const Meters free(plain(), {}, std::make_shared<Quota>(), {}, &done_);
   EXPECT_EQ(&free.table(), &plain());
 }
 
@@ -120,7 +120,7 @@ TEST_F(MeteringTest, WhatAPoolKeepsCountsUntilItIsNeeded) {
   ASSERT_EQ(table().cuMemFreeAsync(address, nullptr), CUDA_SUCCESS);
   ASSERT_EQ(table().cuStreamSynchronize(nullptr), CUDA_SUCCESS);
   bool may_trim = false;
-  metered_->before_trimming([&] { return may_trim; });
+  metered_->before_trimming = [&] { return may_trim; };
   EXPECT_EQ(table().cuMemAlloc_v2(&address, 48 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
   may_trim = true;
   EXPECT_EQ(table().cuMemFree_v2(allocate(48 * kMiB)), CUDA_SUCCESS);
@@ -202,7 +202,7 @@ TEST_F(MeteringTest, FreesInAStreamTakeFewPlacesOfItsQueue) {
     ++records;
     return plain().cuEventRecord(event, stream);
   };
-  const MeteredDriver other(driver, {{0, context_, kOrdinal}}, quota_of(1), {}, &done_);
+  const Meters other(driver, {{0, context_, kOrdinal}}, quota_of(1), {}, &done_);
   const api::DriverTable& table = other.table();
   GatedStream stream(plain());
   std::vector<CUdeviceptr> addresses(100);
@@ -251,17 +251,17 @@ TEST_F(MeteringTest, AStreamOfAnotherContextFreesMemory) {
 }
 
 TEST_F(MeteringTest, HostMemoryEndsAtTheLimit) {
-  EXPECT_TRUE(metered_->take_host(40 * kMiB));
-  EXPECT_FALSE(metered_->take_host(40 * kMiB));
+  EXPECT_TRUE(metered_->memory.take(MemoryMeter::kHost, 40 * kMiB));
+  EXPECT_FALSE(metered_->memory.take(MemoryMeter::kHost, 40 * kMiB));
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, {0}};
   CUmemGenericAllocationHandle memory = 0;
   EXPECT_EQ(table().cuMemCreate(&memory, 40 * kMiB, &properties, 0), CUDA_ERROR_OUT_OF_MEMORY);
-  metered_->give_host(40 * kMiB);
+  metered_->memory.give(MemoryMeter::kHost, 40 * kMiB);
   ASSERT_EQ(table().cuMemCreate(&memory, 40 * kMiB, &properties, 0), CUDA_SUCCESS);
   EXPECT_EQ(booked(), 0u);
-  EXPECT_FALSE(metered_->take_host(40 * kMiB));
+  EXPECT_FALSE(metered_->memory.take(MemoryMeter::kHost, 40 * kMiB));
   EXPECT_EQ(table().cuMemRelease(memory), CUDA_SUCCESS);
   EXPECT_EQ(ledger_.sum(Ledger::kHostMemory), 0u);
 }
@@ -317,7 +317,7 @@ TEST_F(MeteringTest, MemoryOfOtherProcessesCountsOnceWhileItIsOpen) {
     return CUDA_SUCCESS;
   };
   const std::vector<SessionDevice> devices{{0, context_, kOrdinal}};
-  const MeteredDriver other(driver, devices, quota_of(1), {}, &done_);
+  const Meters other(driver, devices, quota_of(1), {}, &done_);
   const api::DriverTable& table = other.table();
   CUdeviceptr address = 0;
   EXPECT_EQ(table.cuIpcOpenMemHandle_v2(&address, {}, 0), CUDA_ERROR_OUT_OF_MEMORY);
@@ -386,7 +386,7 @@ TEST_F(MeteringTest, AGraphIsUploadedBeforeItsLaunchToSeeWhatItTakes) {
     *static_cast<cuuint64_t*>(value) = reserved;
     return CUDA_SUCCESS;
   };
-  const MeteredDriver other(driver, {{0, context_, kOrdinal}}, quota_of(1), {}, &done_);
+  const Meters other(driver, {{0, context_, kOrdinal}}, quota_of(1), {}, &done_);
   const api::DriverTable& table = other.table();
   const auto executable = reinterpret_cast<CUgraphExec>(&launches);
   for (int i = 0; i < 2; ++i) EXPECT_EQ(table.cuGraphLaunch(executable, nullptr), CUDA_SUCCESS);
@@ -414,7 +414,7 @@ TEST_F(MeteringTest, OnlyAGraphWithAllocationsIsUploadedAndOnlyOnce) {
     ++uploads;
     return plain().cuGraphUpload(executable, stream);
   };
-  const MeteredDriver other(driver, {{0, context_, kOrdinal}}, quota_of(1), {}, &done_);
+  const Meters other(driver, {{0, context_, kOrdinal}}, quota_of(1), {}, &done_);
   const api::DriverTable& table = other.table();
   CUgraph graph = nullptr;
   CUgraphNode node = nullptr;
@@ -474,7 +474,7 @@ TEST_F(MeteringTest, ContextsCount) {
     *free = *total - taken;
     return CUDA_SUCCESS;
   };
-  const MeteredDriver other(driver, {{0, context_, kOrdinal}}, quota_of(1), {}, &done_);
+  const Meters other(driver, {{0, context_, kOrdinal}}, quota_of(1), {}, &done_);
   const api::DriverTable& table = other.table();
   CUcontext first = nullptr, second = nullptr;
   ASSERT_EQ(table.cuCtxCreate_v2(&first, 0, 0), CUDA_SUCCESS);
@@ -544,7 +544,7 @@ TEST_F(MeteringTest, APoolOfAnotherDeviceCountsThere) {
   ASSERT_EQ(plain().cuCtxSetCurrent(second), CUDA_SUCCESS);
   ASSERT_EQ(plain().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
   ASSERT_EQ(plain().cuCtxSetCurrent(context_), CUDA_SUCCESS);
-  const MeteredDriver other(plain(), {{0, context_, 0}, {1, second, 1}}, quota_of(1), {}, &done_);
+  const Meters other(plain(), {{0, context_, 0}, {1, second, 1}}, quota_of(1), {}, &done_);
   if (other.table().cuMemAllocAsync(&address, 40 * kMiB, stream) == CUDA_SUCCESS) {
     EXPECT_EQ(ledger_.sum(0), 0u);
     EXPECT_EQ(ledger_.sum(1), 40 * kMiB);

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <vector>
 
@@ -14,11 +15,6 @@
 
 namespace rcuda::server {
 namespace {
-
-struct Unlimited final : HostMeter {
-  bool take_host(uint64_t) override { return true; }
-  void give_host(uint64_t) override {}
-};
 
 class BlockDigestsTest : public ::testing::Test {
  protected:
@@ -66,7 +62,8 @@ class BlockDigestsTest : public ::testing::Test {
   }
 
   const api::DriverTable& driver_ = test::TestDriver::get().table;
-  Unlimited meter_;
+  wire::Work done_;
+  MemoryMeter meter_{driver_, {}, std::make_shared<Quota>(), &done_};
   DigestMemory digest_memory_{driver_, meter_};
   ContextState context_;
   SessionStream stream_;

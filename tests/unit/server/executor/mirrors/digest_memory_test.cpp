@@ -3,23 +3,30 @@
 #include <cstddef>
 #include <memory>
 #include <set>
+#include <utility>
+#include <vector>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+
+#include "server/quota/ledger.h"
+#include "server/quota/quota.h"
 
 namespace rcuda::server {
 namespace {
 
 constexpr wire::ObjectId kContext = 1, kOther = 2;
+constexpr uint64_t kLimit = 1 << 20;
 
-struct Meter final : HostMeter {
-  bool take_host(uint64_t bytes) override {
-    if (bytes > room) return false;
-    room -= bytes;
-    return true;
-  }
-  void give_host(uint64_t bytes) override { room += bytes; }
-  uint64_t room = 1 << 20;
-};
+std::shared_ptr<Quota> quota_of(uint64_t host_memory) {
+  Ledger ledger = std::move(Ledger::make()).value();
+  ledger.clear(0);
+  std::vector<UniqueFd> ledgers;
+  ledgers.emplace_back(::fcntl(ledger.descriptor(), F_DUPFD_CLOEXEC, 0));
+  return std::make_shared<Quota>(
+      std::move(Quota::make({{.of = "user ada", .host_memory = host_memory}}, std::move(ledgers)))
+          .value());
+}
 
 class DigestMemoryTest : public ::testing::Test {
  protected:
@@ -49,10 +56,13 @@ class DigestMemoryTest : public ::testing::Test {
     return memory;
   }
 
+  uint64_t room() { return meter_.room(MemoryMeter::kHost)->free; }
+
   static inline std::set<void*> locked;
   static inline int allocations = 0;
   api::DriverTable driver_{};
-  Meter meter_;
+  wire::Work done_;
+  MemoryMeter meter_{driver_, {}, quota_of(kLimit), &done_};
   std::unique_ptr<DigestMemory> memory_ = std::make_unique<DigestMemory>(driver_, meter_);
 };
 
@@ -70,10 +80,10 @@ TEST_F(DigestMemoryTest, MemoryThatKernelsMayWriteToIsGivenBack) {
 }
 
 TEST_F(DigestMemoryTest, LargeMemoryIsGivenBack) {
-  const uint64_t before = meter_.room;
+  const uint64_t before = room();
   memory_->give(kContext, take(kContext, 100'000), 100'000, true);
   EXPECT_TRUE(locked.empty());
-  EXPECT_EQ(meter_.room, before);
+  EXPECT_EQ(room(), before);
 }
 
 TEST_F(DigestMemoryTest, MemoryEndsWithItsContext) {
@@ -87,18 +97,17 @@ TEST_F(DigestMemoryTest, MemoryEndsWithItsContext) {
 }
 
 TEST_F(DigestMemoryTest, WhatIsKeptCountsAndIsFreedInTheEnd) {
-  const uint64_t before = meter_.room;
+  const uint64_t before = room();
   memory_->give(kContext, take(kContext, 100), 100, true);
-  EXPECT_LT(meter_.room, before);
+  EXPECT_LT(room(), before);
   memory_.reset();
   EXPECT_TRUE(locked.empty());
-  EXPECT_EQ(meter_.room, before);
+  EXPECT_EQ(room(), before);
 }
 
 TEST_F(DigestMemoryTest, BeyondTheQuotaThereIsNone) {
-  meter_.room = 4096;
-  EXPECT_EQ(take(kContext, 5000), nullptr);
-  EXPECT_EQ(meter_.room, 4096u);
+  EXPECT_EQ(take(kContext, kLimit + 1), nullptr);
+  EXPECT_EQ(room(), kLimit);
 }
 
 }  // namespace
