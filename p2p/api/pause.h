@@ -16,14 +16,14 @@
 //     holds no stream, takes a pause all the same.
 //  5. The executor thread grants a pause between two commands. The engine ends the pause at the end
 //     of the round that uses it (Core::run_round calls resume()), and no round waits for a peer.
-//  6. A copy takes places in the peer's inbox when the peer's half has reached its place in its
+//  6. A copy takes slots in the peer's inbox when the peer's half has reached its place in its
 //     stream (Ready), or when no earlier copy still has anything to send (Sender::first_in_line).
 //
 // No two workers wait for each other. Let X be the first copy, in the order of rule 2, that is not
 // over. Its half on a worker may wait for
 //  - earlier commands: by rule 3 they wait for streams that are held by copies before X;
 //  - a pause: by rule 4 it also waits for streams that are held by copies before X;
-//  - places in an inbox: by rule 6 they belong to X, or to copies whose receiver can empty them.
+//  - slots in an inbox: by rule 6 they belong to X, or to copies whose receiver can empty them.
 // All copies before X are over, so none of these streams is held. So X proceeds at both ends and
 // ends. Then the same holds for the next copy that is not over. A copy whose peer is lost waits
 // only for its own transfers. (The stream itself may wait for the program; docs/p2p.md, "Held

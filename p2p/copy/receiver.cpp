@@ -41,7 +41,7 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
   uint64_t end = 0;
   if (message.offset != copy.next || __builtin_add_overflow(message.offset, message.bytes, &end) ||
       end > message.total || (message.bytes == 0) != (message.total == 0) ||
-      (message.after != 0 && message.after == message.copy)) {
+      (message.predecessor != 0 && message.predecessor == message.copy)) {
     return {Code::kProtocol, "chunk outside its copy"};
   }
   uint64_t inbox_bytes = 0;
@@ -50,7 +50,7 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
       inbox_bytes = link.inbox.bytes;
       break;
     case Where::kDeviceInbox:
-      // The client's half names the device. land() checks the place in that device's inbox.
+      // The client's half names the device. land() checks the slot in that device's inbox.
       inbox_bytes = UINT64_MAX;
       break;
     case Where::kTarget:
@@ -68,7 +68,7 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
   if (message.total == 0 && announced(copy) > 0) {
     return {Code::kProtocol, "a second chunk of an empty copy"};
   }
-  if (arrived_ >= most_arrived(link)) return {Code::kProtocol, "more chunks than places for them"};
+  if (arrived_ >= most_arrived(link)) return {Code::kProtocol, "more chunks than slots for them"};
   ++arrived_;
   copy.next = end;
   copy.choice = Choice::kChunks;
@@ -77,7 +77,7 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
   return {};
 }
 
-// The most chunks that may be announced and not yet copied in. Each has a place in an inbox, except
+// The most chunks that may be announced and not yet copied in. Each has a slot in an inbox, except
 // the empty chunk of an empty copy and chunks for their copy's destination.
 uint64_t Receiver::most_arrived(const PeerLink& link) {
   uint64_t inbox_bytes = link.inbox.bytes;
@@ -106,7 +106,7 @@ Status Receiver::on_want(const WantMessage& message) {
 }
 
 Status Receiver::on_pull(const PullMessage& message) {
-  if (message.after != 0 && message.after == message.copy) {
+  if (message.predecessor != 0 && message.predecessor == message.copy) {
     return {Code::kProtocol, "Pull after itself"};
   }
   const Result<Incoming*> copy = begin_choice(message.copy, Choice::kPull);
@@ -188,7 +188,7 @@ Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
       RCUDA_RETURN_IF_ERROR(answer_want(copy, *open));
     }
     if (copy.choice == Choice::kPull && copy.state == IncomingState::kReady &&
-        may_follow(copy, copy.pull.after)) {
+        may_follow(copy, copy.pull.predecessor)) {
       moved = true;
       RCUDA_RETURN_IF_ERROR(start_pull(copy, *open));
     }
@@ -350,11 +350,11 @@ Status Receiver::start_pull(Incoming& copy, PeerLink& link) {
   return {};
 }
 
-// Whether the previous copy of the train, if there is one, is over or has begun to land through the
-// same lane, which is in order.
-bool Receiver::may_follow(const Incoming& copy, uint64_t after) const {
-  const auto found = copies_.find(after);
-  if (after == 0 || found == copies_.end() || found->second.finished) return true;
+// Whether the predecessor, if there is one, is over or has begun to land through the same lane,
+// which is in order.
+bool Receiver::may_follow(const Incoming& copy, uint64_t predecessor) const {
+  const auto found = copies_.find(predecessor);
+  if (predecessor == 0 || found == copies_.end() || found->second.finished) return true;
   const Incoming& before = found->second;
   if (copy.choice == Choice::kPull) return before.state == IncomingState::kPulling;
   return before.choice != Choice::kPull && before.arrived.empty();
@@ -376,7 +376,7 @@ bool Receiver::start_landing(Incoming& copy, PeerLink& link) {
       fail(copy, disagreement(copy.id, chunk.total, total));
       return true;
     }
-    if (!may_follow(copy, chunk.after)) break;
+    if (!may_follow(copy, chunk.predecessor)) break;
     const Result<bool> here = has_come(chunk, link);
     if (here && !*here) break;
     started = true;

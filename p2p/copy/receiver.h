@@ -106,7 +106,7 @@ class Receiver : public Half<Incoming, IncomingEvent> {
   Status end(Incoming& copy, PeerLink* link, PeerLink* open, bool& moved);
   Status answer_want(Incoming& copy, PeerLink& link);
   Status start_pull(Incoming& copy, PeerLink& link);
-  bool may_follow(const Incoming& copy, uint64_t after) const;
+  bool may_follow(const Incoming& copy, uint64_t predecessor) const;
   bool start_landing(Incoming& copy, PeerLink& link);
   void note_landing(Incoming& copy, const Landing& landing);
   static Result<bool> has_come(const ChunkMessage& chunk, PeerLink& link);

@@ -19,11 +19,11 @@ Status unknown_copy(const char* what, uint64_t copy) {
 
 }  // namespace
 
-void Sender::add(PeerCopy request, StreamPlace place, uint64_t before, const Status& failure) {
+void Sender::add(PeerCopy request, StreamPlace place, uint64_t predecessor, const Status& failure) {
   const uint64_t bytes = request.memory.bytes();
   if (Outgoing* const copy = add_half(std::move(request), place, failure)) {
     copy->total = bytes;
-    copy->before = before;
+    copy->predecessor = predecessor;
   }
 }
 
@@ -119,17 +119,17 @@ Result<bool> Sender::advance(PeerLink* link) {
   bool moved = false;
   for (auto at = awake_.begin(); at != awake_.end();) {
     Outgoing& copy = copies_.at(*at);
-    if (waits_behind(copy)) {
+    if (waits_for_predecessor(copy)) {
       at = awake_.erase(at);
       continue;
     }
     RCUDA_RETURN_IF_ERROR(advance(copy, link, moved));
     RCUDA_ASSIGN_OR_RETURN(const bool over, end(copy, link, moved));
     moved |= over;
-    if (copy.behind != 0 && (over || copy.running.held())) {
-      const uint64_t behind = std::exchange(copy.behind, 0);
+    if (copy.successor != 0 && (over || copy.running.held())) {
+      const uint64_t successor = std::exchange(copy.successor, 0);
       // It may be over without having begun, because it failed at the peer.
-      if (copies_.contains(behind)) awake_.insert(behind);
+      if (copies_.contains(successor)) awake_.insert(successor);
     }
     const bool sleeps = over || (lost_.ok() && dormant(copy));
     if (over) copies_.erase(*at);
@@ -151,13 +151,12 @@ Result<bool> Sender::end(Outgoing& copy, PeerLink* link, bool& moved) {
   return over;
 }
 
-// Whether the copy directly before this one in its stream has not yet begun. That copy then wakes
-// this one.
-bool Sender::waits_behind(const Outgoing& copy) {
-  if (copy.before == 0 || !before_begin(copy.state)) return false;
-  const auto before = copies_.find(copy.before);
+// Whether the predecessor has not yet begun. It then wakes this copy.
+bool Sender::waits_for_predecessor(const Outgoing& copy) {
+  if (copy.predecessor == 0 || !before_begin(copy.state)) return false;
+  const auto before = copies_.find(copy.predecessor);
   if (before == copies_.end() || before->second.running.held()) return false;
-  before->second.behind = copy.id;
+  before->second.successor = copy.id;
   return true;
 }
 
@@ -213,7 +212,7 @@ Status Sender::begin(Outgoing& copy, PeerLink& link, bool& moved) {
   // is first in line.
   //  - Copy-out reads the source. It must not do so before the destination's stream has reached the
   //    copy.
-  //  - Its chunks occupy places in the peer's inbox until the peer's half has come, and that half
+  //  - Its chunks occupy slots in the peer's inbox until the peer's half has come, and that half
   //    may wait for other copies. So no other copy may need these slots. The first in line may
   //    begin, because commands before it never wait for a later copy. Copies that have sent
   //    everything need no slot any more and do not count.
@@ -267,7 +266,7 @@ bool Sender::has_legs(const Outgoing& copy) const {
 bool Sender::has_reached(Outgoing& copy, PeerLink& link) {
   if (copy.place == StreamPlace::kNone) return true;
   if (may_overlap(copy, link)) {
-    copy.after = copy.before;
+    copy.overlapped = copy.predecessor;
     return true;
   }
   const Result<bool> reached = environment_.places.reached(copy.place);
@@ -279,8 +278,8 @@ bool Sender::has_reached(Outgoing& copy, PeerLink& link) {
 // use the same lanes at both ends, because lanes are in order. Chunks on a wire may overtake one
 // another, so they are announced in order.
 bool Sender::may_overlap(Outgoing& copy, PeerLink& link) {
-  if (copy.before == 0 || copy.request->peer_has_stream || link.unanswered > 0) return false;
-  const auto found = copies_.find(copy.before);
+  if (copy.predecessor == 0 || copy.request->peer_has_stream || link.unanswered > 0) return false;
+  const auto found = copies_.find(copy.predecessor);
   if (found == copies_.end()) return false;
   const Outgoing& before = found->second;
   if (!before.request || before.request->peer_has_stream || before.total == 0 ||
@@ -361,7 +360,7 @@ Status Sender::begin_pull(Outgoing& copy, PeerLink& link) {
   pull.depth = request.memory.depth;
   pull.pitch_bytes = request.memory.pitch_bytes;
   pull.slice_bytes = request.memory.slice_bytes;
-  pull.after = copy.after;
+  pull.predecessor = copy.overlapped;
   move(copy, CopyEvent::kPull);
   return link.mailbox.send(pull);
 }

@@ -61,9 +61,9 @@ struct Outgoing {
   uint64_t id = 0;
   std::optional<PeerCopy> request;  // none: the peer's half came first
   StreamPlace place = StreamPlace::kNone;
-  uint64_t before = 0;  // the copy directly before it in the stream, if to the same peer
-  uint64_t after = 0;   // the same copy if the two overlap: its chunks come first
-  uint64_t behind = 0;  // the copy that sleeps until this one begins
+  uint64_t predecessor = 0;  // the copy directly before it in the stream, if to the same peer
+  uint64_t overlapped = 0;   // the predecessor, if the two overlap: its chunks come first
+  uint64_t successor = 0;    // the copy that sleeps until this one begins
   CopyState state = CopyState::kAnnounced;
   bool finished = false;     // the program knows of the end
   Status failure;            // the first error; set when fails(state)
@@ -88,9 +88,9 @@ class Sender : public Half<Outgoing, CopyEvent> {
   Sender(Environment& environment, PeerId peer) : Half(environment, peer) {}
   ~Sender() { copies_.clear(); }  // they count in ending_
 
-  // `before`: see Peer::add. `failure`: the copy could not take its place in the stream; it ends
-  // with this error.
-  void add(PeerCopy copy, StreamPlace place, uint64_t before, const Status& failure);
+  // `predecessor`: see Peer::add. `failure`: the copy could not take its place in the stream; it
+  // ends with this error.
+  void add(PeerCopy copy, StreamPlace place, uint64_t predecessor, const Status& failure);
 
   // Messages of the peer. kProtocol if a message is impossible in the current state.
   Status on_ready(const ReadyMessage& message);
@@ -132,7 +132,7 @@ class Sender : public Half<Outgoing, CopyEvent> {
   Status abort(Outgoing& copy, PeerLink& link, bool& moved);
   void transfer(Outgoing& copy, Chunk& chunk, uint64_t number, PeerLink& link);
   bool must_not_overtake(const Outgoing& copy) const;
-  bool waits_behind(const Outgoing& copy);
+  bool waits_for_predecessor(const Outgoing& copy);
   static bool dormant(const Outgoing& copy);
   static uint64_t with_peer(const Outgoing& copy);
   static bool all_with_peer(const Outgoing& copy);

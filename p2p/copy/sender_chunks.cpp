@@ -74,7 +74,7 @@ void Sender::transferred(const Transfer& transfer) {
 
 // Whether the copy with which this one overlaps must still announce chunks.
 bool Sender::must_not_overtake(const Outgoing& copy) const {
-  const auto found = copy.before == 0 ? copies_.end() : copies_.find(copy.before);
+  const auto found = copy.predecessor == 0 ? copies_.end() : copies_.find(copy.predecessor);
   if (found == copies_.end()) return false;
   const Outgoing& before = found->second;
   return before.state == CopyState::kSending &&
@@ -127,7 +127,7 @@ Status Sender::announce(Outgoing& copy, PeerLink& link, bool& moved) {
     message.total = copy.total;
     message.immediate = chunk.immediate;
     message.slot_wanted = crowd || copy.next != copy.total ? 1 : 0;
-    message.after = copy.after;
+    message.predecessor = copy.overlapped;
     const bool more = i + 1 < copy.flight.size() && announces(copy.flight[i + 1]);
     RCUDA_RETURN_IF_ERROR(
         link.mailbox.send(message, crowd || more ? When::kSoon : When::kNow, chunk.slot.bytes));

@@ -36,35 +36,17 @@ Peer& Core::peer(PeerId id) {
   return *peers_.back();
 }
 
-void Core::attach(PeerId id, std::unique_ptr<transport::Link> link, const SessionToken& token,
-                  bool connected) {
-  peer(id).attach(std::move(link), token, connected);
-}
-
-void Core::lose(PeerId id, const Status& why) { peer(id).lose(why); }
-
 void Core::copy(PeerCopy copy, StreamPlace place, const Status& failure) {
   Peer& other = peer(copy.peer);
   environment_.places.add(place, copy.stream.value_or(StreamRef{}));
-  uint64_t before = 0;
+  uint64_t predecessor = 0;
   if (place != StreamPlace::kNone && copy.stream && copy.hold) {
     const bool follows = copy.stream->follows && copy.outgoing && last_hold_.outgoing &&
                          last_hold_.peer == copy.peer;
-    if (follows) before = last_hold_.id;
+    if (follows) predecessor = last_hold_.id;
     last_hold_ = {copy.id, copy.peer, copy.outgoing};
   }
-  other.add(std::move(copy), place, before, failure);
-}
-
-void Core::signal(PeerId id, uint64_t signal, StreamRef stream, StreamPlace place,
-                  const Status& failure, std::shared_ptr<const Status> outcome) {
-  environment_.places.add(place, stream);
-  peer(id).signal({signal, place, failure, std::move(outcome)});
-}
-
-void Core::await(PeerId id, uint64_t signal, StreamRef stream, StreamPlace place) {
-  environment_.places.add(place, stream);
-  peer(id).await(signal, place);
+  other.add(std::move(copy), place, predecessor, failure);
 }
 
 void Core::release_memory(MemoryRelease release) {

@@ -26,21 +26,13 @@ class Core {
   ~Core();
 
   // See Engine.
-  void attach(PeerId peer, std::unique_ptr<transport::Link> link, const SessionToken& token,
-              bool connected);
-  void lose(PeerId peer, const Status& why);
   void copy(PeerCopy copy, StreamPlace place, const Status& failure);
-  // `stream` is the stream in which `place` lies.
-  void signal(PeerId peer, uint64_t id, StreamRef stream, StreamPlace place, const Status& failure,
-              std::shared_ptr<const Status> outcome = nullptr);
-  void await(PeerId peer, uint64_t id, StreamRef stream, StreamPlace place);
   void release_memory(MemoryRelease release);
 
   bool run_round();
   // Whether progress may happen without a wake or a message: device work is in progress, or a
   // stream must reach a place.
   bool polling() const;
-  bool busy() const { return environment_.lanes.busy(); }
   // Whether a message or a finished transfer waits for the next round.
   bool pending() const;
   bool idle() const;

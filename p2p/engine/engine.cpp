@@ -96,12 +96,13 @@ class Engine::Runner {
   void attach(PeerId id, std::unique_ptr<transport::Link> link, const SessionToken& token,
               bool connected) {
     transport::Link* const raw = link.get();
-    core_->attach(id, std::move(link), token, connected);
-    if (core_->peer(id).link() != raw) return;
-    auto listener = std::make_unique<Listener>(*this, core_->peer(id));
+    Peer& peer = core_->peer(id);
+    peer.attach(std::move(link), token, connected);
+    if (peer.link() != raw) return;
+    auto listener = std::make_unique<Listener>(*this, peer);
     if (const Status started = listener->start(); !started.ok()) {
       RCUDA_WARN("the connection with peer %u cannot be used: %s", id, started.message().c_str());
-      core_->lose(id, started);
+      peer.lose(started);
     } else {
       listeners_.push_back(std::move(listener));
     }
@@ -308,7 +309,7 @@ void Engine::attach(PeerId peer, std::unique_ptr<transport::Link> link, const Se
 }
 
 void Engine::lose(PeerId peer, const Status& why) {
-  runner_->post([this, peer, why] { runner_->core().lose(peer, why); });
+  runner_->post([this, peer, why] { runner_->core().peer(peer).lose(why); });
 }
 
 Status Engine::copy(PeerCopy copy, Status failure) {
@@ -346,7 +347,7 @@ Status Engine::signal(PeerId peer, uint64_t id, StreamRef stream,
   const Result<StreamPlace> entered = ops_.enter(stream, false);
   const StreamPlace place = entered ? *entered : StreamPlace::kNone;
   runner_->post([this, peer, id, stream, place, status = entered.status(), outcome] {
-    runner_->core().signal(peer, id, stream, place, status, outcome);
+    runner_->core().peer(peer).signal(id, stream, place, status, outcome);
   });
   return entered.status();
 }
@@ -356,7 +357,7 @@ Status Engine::await(PeerId peer, uint64_t id, StreamRef stream) {
   const Result<StreamPlace> entered = ops_.enter(stream, true);
   const StreamPlace place = entered ? *entered : StreamPlace::kNone;  // the signal comes anyway
   runner_->post(
-      [this, peer, id, stream, place] { runner_->core().await(peer, id, stream, place); });
+      [this, peer, id, stream, place] { runner_->core().peer(peer).await(id, stream, place); });
   return entered.status();
 }
 

@@ -77,24 +77,27 @@ void Peer::end_signals() {
   early_.clear();
 }
 
-void Peer::add(PeerCopy copy, StreamPlace place, uint64_t before, const Status& failure) {
+void Peer::add(PeerCopy copy, StreamPlace place, uint64_t predecessor, const Status& failure) {
   measure_ = true;
   if (copy.outgoing) {
-    sender_.add(std::move(copy), place, before, failure);
+    sender_.add(std::move(copy), place, predecessor, failure);
   } else {
     receiver_.add(std::move(copy), place, failure);
   }
 }
 
-void Peer::signal(Signal signal) {
-  if (!lost_.ok()) return environment_.places.release(signal.place, {});
+void Peer::signal(uint64_t id, StreamRef stream, StreamPlace place, const Status& failure,
+                  std::shared_ptr<const Status> outcome) {
+  environment_.places.add(place, stream);
+  if (!lost_.ok()) return environment_.places.release(place, {});
   // A stream that cannot be observed has failed. The waiting side is notified at once.
-  if (!signal.failure.ok())
-    RCUDA_DEBUG("signal %llu of a failed stream", static_cast<unsigned long long>(signal.id));
-  signals_.push_back(std::move(signal));
+  if (!failure.ok())
+    RCUDA_DEBUG("signal %llu of a failed stream", static_cast<unsigned long long>(id));
+  signals_.push_back({id, place, failure, std::move(outcome)});
 }
 
-void Peer::await(uint64_t id, StreamPlace place) {
+void Peer::await(uint64_t id, StreamRef stream, StreamPlace place) {
+  environment_.places.add(place, stream);
   if (!lost_.ok()) return environment_.places.release(place, lost_);
   const auto early = early_.find(id);
   if (early != early_.end()) {

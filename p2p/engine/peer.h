@@ -31,12 +31,13 @@ class Peer {
   // The Link cannot be made, or must not be used any more.
   void lose(const Status& why);
 
-  // `before`: the copy to this peer that is directly before this one in its stream, or 0.
-  void add(PeerCopy copy, StreamPlace place, uint64_t before, const Status& failure);
+  // `predecessor`: the copy to this peer that is directly before this one in its stream, or 0.
+  void add(PeerCopy copy, StreamPlace place, uint64_t predecessor, const Status& failure);
   // signal(): the peer's streams wait for an event of this side. await(): a stream of this side
-  // waits for an event of the peer.
-  void signal(Signal signal);
-  void await(uint64_t id, StreamPlace place);
+  // waits for an event of the peer. `place` lies in `stream`. See Engine.
+  void signal(uint64_t id, StreamRef stream, StreamPlace place, const Status& failure,
+              std::shared_ptr<const Status> outcome = nullptr);
+  void await(uint64_t id, StreamRef stream, StreamPlace place);
   // Requests that the peer unmaps the memory. `done` runs when it has, or when the peer is lost.
   void forget(const Exported& exported, std::function<void()> done);
 

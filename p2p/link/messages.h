@@ -145,7 +145,7 @@ struct ChunkMessage : MessageOf<MessageKind::kChunk> {
   // the sender has no other copy to this peer with anything to send, and no chunk of this one left
   // to start. Then Done frees the slots early enough.
   uint32_t slot_wanted = 0;
-  uint64_t after = 0;  // the previous copy of its train, whose chunks it must not overtake; or 0
+  uint64_t predecessor = 0;  // the previous copy of its train, which it must not overtake; or 0
 };
 static_assert(sizeof(ChunkMessage) == 64);
 
@@ -174,7 +174,7 @@ struct PullMessage : MessageOf<MessageKind::kPull> {
   std::array<std::byte, ExportedMemory::kHandleBytes> handle{};
   uint64_t offset = 0;
   uint64_t width_bytes = 0, height = 0, depth = 0, pitch_bytes = 0, slice_bytes = 0;
-  uint64_t after = 0;  // as in ChunkMessage
+  uint64_t predecessor = 0;  // as in ChunkMessage
 };
 static_assert(sizeof(PullMessage) == 16 + 128 + 56);
 

@@ -9,7 +9,7 @@ namespace rcuda::p2p {
 namespace {
 
 // The most chunks of one peer whose bytes have begun to arrive. An inbox of 32 MB has so many
-// places (Arena::kAlignment).
+// slots (Arena::kAlignment).
 constexpr size_t kMostBegun = 1u << 16;
 
 }  // namespace

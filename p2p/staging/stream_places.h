@@ -1,5 +1,5 @@
 // StreamPlaces: which places have been reached by their streams. A query of the driver costs a
-// microsecond, and a program may queue hundreds of copies in one stream. So only the first order of
+// microsecond, and a program may queue hundreds of copies in one stream. So only the first place of
 // each stream is queried, once per round; no other can be reached before it. Used only by the
 // engine thread.
 #pragma once

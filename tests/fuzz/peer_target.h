@@ -48,7 +48,7 @@ inline void fuzz_peer(const uint8_t* data, size_t size) {
     peer.send_bytes(std::as_bytes(std::span(data + at + 1, bytes)));
     at += 1 + bytes;
   }
-  session.core(0).lose(1, {Code::kUnavailable, "enough"});
+  session.core(0).peer(1).lose({Code::kUnavailable, "enough"});
   session.settle();
   if (over != 4 || devices.held_places() != 0 || !session.world.violations.empty()) std::abort();
 }

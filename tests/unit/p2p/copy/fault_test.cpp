@@ -133,9 +133,10 @@ TEST(FaultTest, MessagesToAndFromALostPeerAreNoWork) {
   for (uint64_t id = 1; id <= 2; ++id) pair.start(id, kMiB);
   receiver.run_round();
   EXPECT_TRUE(receiver.polling());  // to send Ready with the next round
-  pair.session.core(0).signal(1, 9, {}, StreamPlace::kNone, {Code::kInvalidArgument, "no stream"});
+  pair.session.core(0).peer(1).signal(9, {}, StreamPlace::kNone,
+                                      {Code::kInvalidArgument, "no stream"});
   ASSERT_TRUE(pair.session.world.run({&pair.session.core(0)}, [&] { return receiver.pending(); }));
-  receiver.lose(0, {Code::kUnavailable, "enough"});
+  receiver.peer(0).lose({Code::kUnavailable, "enough"});
   pair.session.world.settle({&receiver});
   EXPECT_NE(receiver.peer(0).link(), nullptr);
   EXPECT_FALSE(receiver.polling());
@@ -183,7 +184,7 @@ TEST(FaultTest, APeerThatCannotBeConnectedEndsWaitingCopies) {
   session.core(0).copy(half, place_in(a, stream), {});
   session.settle();
   EXPECT_TRUE(ended.ok());
-  session.core(0).lose(1, {Code::kUnavailable, "node2 refused the connection"});
+  session.core(0).peer(1).lose({Code::kUnavailable, "node2 refused the connection"});
   session.settle();
   EXPECT_EQ(ended.code(), Code::kUnavailable);
   EXPECT_THAT(ended.context(), HasSubstr("refused"));
@@ -330,7 +331,7 @@ TEST(FaultTest, TheEnginesEndInTheMiddleOfCopies) {
       pair.session.run([&] { return stop; });
       // The simulated devices need the clock to end their copies, so the clock runs here and not in
       // the destructor.
-      pair.session.core(0).lose(1, {Code::kUnavailable, "the session ends"});
+      pair.session.core(0).peer(1).lose({Code::kUnavailable, "the session ends"});
       pair.session.settle();
       EXPECT_TRUE(result->over());
       pair.expect_streams_free();

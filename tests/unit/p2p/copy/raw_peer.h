@@ -24,7 +24,7 @@ class RawPeer {
     link_ = std::move(pair.second);
     writer_ = std::make_unique<wire::RingWriter>(*link_, PeerWindow::layout());
     reader_ = std::make_unique<wire::RingReader>(*link_, PeerWindow::layout());
-    session.core(0).attach(1, std::move(pair.first), token_of(7), true);
+    session.core(0).peer(1).attach(std::move(pair.first), token_of(7), true);
     session.settle();
   }
   // A message, well-formed or not.

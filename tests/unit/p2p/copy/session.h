@@ -71,8 +71,8 @@ class SimSession {
   // Attaches the two ends. The greeting happens in run() or settle().
   SimLinkPair connect(size_t a, size_t b, const char* medium, const SimWire& wire = {}) {
     SimLinkPair pair = testing::make_sim_links(world, medium, wire);
-    core(a).attach(static_cast<PeerId>(b), std::move(pair.first), token_of(7), true);
-    core(b).attach(static_cast<PeerId>(a), std::move(pair.second), token_of(7), false);
+    core(a).peer(static_cast<PeerId>(b)).attach(std::move(pair.first), token_of(7), true);
+    core(b).peer(static_cast<PeerId>(a)).attach(std::move(pair.second), token_of(7), false);
     return pair;
   }
   std::vector<Core*> cores() {

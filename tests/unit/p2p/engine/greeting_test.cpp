@@ -35,8 +35,8 @@ TEST(GreetingTest, AnotherTokenIsRefusedAndNothingIsOffered) {
   session.add();
   session.add();
   SimLinkPair pair = testing::make_sim_links(session.world, "shm", {});
-  session.core(0).attach(1, std::move(pair.first), token_of(1), true);
-  session.core(1).attach(0, std::move(pair.second), token_of(2), false);
+  session.core(0).peer(1).attach(std::move(pair.first), token_of(1), true);
+  session.core(1).peer(0).attach(std::move(pair.second), token_of(2), false);
   session.settle();
   for (size_t i = 0; i < 2; ++i) {
     EXPECT_FALSE(session.core(i).peer(static_cast<PeerId>(1 - i)).open());
@@ -247,9 +247,9 @@ TEST(GreetingTest, ASecondConnectionIsRefusedAlsoAfterTheFirst) {
   session.settle();
   ASSERT_TRUE(session.core(0).peer(1).open());
   for (const bool lost : {false, true}) {
-    if (lost) session.core(0).lose(1, {Code::kUnavailable, "enough"});
+    if (lost) session.core(0).peer(1).lose({Code::kUnavailable, "enough"});
     SimLinkPair late = testing::make_sim_links(session.world, "tcp", {});
-    session.core(0).attach(1, std::move(late.first), token_of(7), true);
+    session.core(0).peer(1).attach(std::move(late.first), token_of(7), true);
     session.settle();
     EXPECT_FALSE(late.second->status().ok());
     EXPECT_EQ(session.core(0).peer(1).open(), !lost);
@@ -287,10 +287,10 @@ TEST(HostileTest, MessagesThatCannotBeEndTheLink) {
       chunk([](ChunkMessage& m) { m.slot = 32ull << 20; }),
       chunk([](ChunkMessage& m) { m.where = Where::kTarget; }),
       chunk([](ChunkMessage& m) { m.where = static_cast<Where>(9); }),
-      chunk([](ChunkMessage& m) { m.after = m.copy; }),
+      chunk([](ChunkMessage& m) { m.predecessor = m.copy; }),
       [](RawPeer& peer) {
         PullMessage pull;
-        pull.copy = pull.after = 1;
+        pull.copy = pull.predecessor = 1;
         peer.send(pull);
       },
       [](RawPeer& peer) { peer.send(ConsumedMessage{}); },
@@ -567,7 +567,7 @@ TEST(HostileTest, RandomMessagesNeverHarm) {
         }
       }
     }
-    session.core(0).lose(1, {Code::kUnavailable, "enough"});
+    session.core(0).peer(1).lose({Code::kUnavailable, "enough"});
     session.settle();
     EXPECT_EQ(over, 4);
     EXPECT_EQ(devices.held_places(), 0u);

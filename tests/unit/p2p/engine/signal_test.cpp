@@ -14,18 +14,18 @@ TEST(EventTest, SignalsCrossInOrderWithStreams) {
   double kernel_us = 0;
   double after_us = 0;
   pair.a().run_kernel(pair.streams[0], 500, [&] { kernel_us = pair.session.world.now_us(); });
-  pair.session.core(0).signal(1, 77, {pair.streams[0], 0},
-                              *pair.a().enter({pair.streams[0], 0}, false), {});
-  pair.session.core(1).await(0, 77, {pair.streams[1], 0}, place_in(pair.b(), pair.streams[1]));
+  pair.session.core(0).peer(1).signal(77, {pair.streams[0], 0},
+                                      *pair.a().enter({pair.streams[0], 0}, false), {});
+  pair.session.core(1).peer(0).await(77, {pair.streams[1], 0}, place_in(pair.b(), pair.streams[1]));
   pair.b().run_kernel(pair.streams[1], 1, [&] { after_us = pair.session.world.now_us(); });
   pair.session.settle();
   EXPECT_GT(kernel_us, 0);
   EXPECT_GT(after_us, kernel_us);
   // The signal comes first, the wait later.
-  pair.session.core(1).signal(0, 5, {pair.streams[1], 0},
-                              *pair.b().enter({pair.streams[1], 0}, false), {});
+  pair.session.core(1).peer(0).signal(5, {pair.streams[1], 0},
+                                      *pair.b().enter({pair.streams[1], 0}, false), {});
   pair.session.settle();
-  pair.session.core(0).await(1, 5, {pair.streams[0], 0}, place_in(pair.a(), pair.streams[0]));
+  pair.session.core(0).peer(1).await(5, {pair.streams[0], 0}, place_in(pair.a(), pair.streams[0]));
   pair.session.settle();
   pair.expect_streams_free();
 }
@@ -40,12 +40,13 @@ TEST(EventTest, ASignalOfAFailedStreamFailsTheOtherOne) {
       const auto signal = [&] {
         const Status failure = refused ? Status::from_cuda(400, "cuEventRecord") : Status();
         pair.a().fail_stream(pair.streams[0], 700);
-        pair.session.core(0).signal(
-            1, 9, stream, refused ? StreamPlace::kNone : *pair.a().enter(stream, false), failure);
+        pair.session.core(0).peer(1).signal(
+            9, stream, refused ? StreamPlace::kNone : *pair.a().enter(stream, false), failure);
         pair.session.settle();
       };
       if (signal_first) signal();
-      pair.session.core(1).await(0, 9, {pair.streams[1], 0}, place_in(pair.b(), pair.streams[1]));
+      pair.session.core(1).peer(0).await(9, {pair.streams[1], 0},
+                                         place_in(pair.b(), pair.streams[1]));
       pair.session.settle();
       if (!signal_first) signal();
       pair.expect_streams_free();
@@ -64,9 +65,10 @@ TEST(EventTest, ASignalTakesTheErrorOfACopyInFrontOfIt) {
     pair.a().run_kernel(pair.streams[0], 500, [&] {
       if (failed) *outcome = Status::from_cuda(400, "a copy");
     });
-    pair.session.core(0).signal(1, 9, {pair.streams[0], 0},
-                                *pair.a().enter({pair.streams[0], 0}, false), {}, outcome);
-    pair.session.core(1).await(0, 9, {pair.streams[1], 0}, place_in(pair.b(), pair.streams[1]));
+    pair.session.core(0).peer(1).signal(9, {pair.streams[0], 0},
+                                        *pair.a().enter({pair.streams[0], 0}, false), {}, outcome);
+    pair.session.core(1).peer(0).await(9, {pair.streams[1], 0},
+                                       place_in(pair.b(), pair.streams[1]));
     pair.session.settle();
     pair.expect_streams_free();
     const std::vector<Status>& errors = pair.b().stream_errors(pair.streams[1]);
@@ -83,13 +85,13 @@ TEST(EventTest, ASignalForAWaitThatWasRefusedIsTaken) {
   for (const bool signal_first : {false, true}) {
     TwoWorkers pair("tcp");
     const auto signal = [&] {
-      pair.session.core(0).signal(1, 9, {pair.streams[0], 0},
-                                  *pair.a().enter({pair.streams[0], 0}, false), {});
+      pair.session.core(0).peer(1).signal(9, {pair.streams[0], 0},
+                                          *pair.a().enter({pair.streams[0], 0}, false), {});
       pair.session.settle();
     };
     for (int round = 0; round < 2; ++round) {
       if (signal_first) signal();
-      pair.session.core(1).await(0, 9, {pair.streams[1], 0}, StreamPlace::kNone);
+      pair.session.core(1).peer(0).await(9, {pair.streams[1], 0}, StreamPlace::kNone);
       pair.session.settle();
       if (!signal_first) signal();
     }
@@ -101,8 +103,8 @@ TEST(EventTest, ASignalForAWaitThatWasRefusedIsTaken) {
 TEST(EventTest, ASignalWithoutAPlaceMayOutliveThePeer) {
   TwoWorkers pair("tcp");
   Core& core = pair.session.core(0);
-  core.signal(1, 9, {}, StreamPlace::kNone, Status::from_cuda(400, "cuEventRecord"));
-  core.lose(1, {Code::kUnavailable, "enough"});
+  core.peer(1).signal(9, {}, StreamPlace::kNone, Status::from_cuda(400, "cuEventRecord"));
+  core.peer(1).lose({Code::kUnavailable, "enough"});
   pair.session.settle();
   pair.expect_streams_free();
 }
@@ -110,13 +112,13 @@ TEST(EventTest, ASignalWithoutAPlaceMayOutliveThePeer) {
 TEST(EventTest, ASecondWaitForASignalIsAnError) {
   TwoWorkers pair("tcp");
   const uint64_t other = pair.b().make_stream();
-  pair.session.core(1).await(0, 9, {pair.streams[1], 0}, place_in(pair.b(), pair.streams[1]));
-  pair.session.core(1).await(0, 9, {other, 0}, place_in(pair.b(), other));
+  pair.session.core(1).peer(0).await(9, {pair.streams[1], 0}, place_in(pair.b(), pair.streams[1]));
+  pair.session.core(1).peer(0).await(9, {other, 0}, place_in(pair.b(), other));
   pair.session.settle();
   EXPECT_TRUE(pair.b().stream_idle(other));
   EXPECT_EQ(pair.b().stream_errors(other).size(), 1u);
-  pair.session.core(0).signal(1, 9, {pair.streams[0], 0},
-                              *pair.a().enter({pair.streams[0], 0}, false), {});
+  pair.session.core(0).peer(1).signal(9, {pair.streams[0], 0},
+                                      *pair.a().enter({pair.streams[0], 0}, false), {});
   pair.session.settle();
   pair.expect_streams_free();
   EXPECT_TRUE(pair.b().stream_errors(pair.streams[1]).empty());
@@ -124,7 +126,7 @@ TEST(EventTest, ASecondWaitForASignalIsAnError) {
 
 TEST(EventTest, ALostPeerReleasesAwaitingStreamsWithAnError) {
   TwoWorkers pair("tcp");
-  pair.session.core(1).await(0, 1, {pair.streams[1], 0}, place_in(pair.b(), pair.streams[1]));
+  pair.session.core(1).peer(0).await(1, {pair.streams[1], 0}, place_in(pair.b(), pair.streams[1]));
   pair.session.settle();
   EXPECT_FALSE(pair.b().stream_idle(pair.streams[1]));
   pair.cable.cut();
