@@ -73,10 +73,9 @@ class Pair {
     stream_ = devices_[0]->make_stream();
     testing::SimLinkPair links = testing::make_sim_links(world_, kind.medium, kind.wire);
     p2p::SessionToken token{};
-    cores_[0]->attach(1, std::move(links.first), token, true);
-    cores_[1]->attach(0, std::move(links.second), token, false);
+    cores_[0]->peer(1).attach(std::move(links.first), token, true);
+    cores_[1]->peer(0).attach(std::move(links.second), token, false);
     if (!run([&] { return cores_[0]->all_open() && cores_[1]->all_open(); })) die("no connection");
-    // The probe transfers of GPUDirect compare bytes; nothing after them does.
     pass_us(1000);
     world_.move_bytes = false;
   }
