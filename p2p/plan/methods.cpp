@@ -7,36 +7,31 @@ namespace {
 
 using Can = Capabilities;
 
-constexpr Leg kOut{&PairModel::copy_out, "copy-out"};
-constexpr Leg kIn{&PairModel::copy_in, "copy-in"};
-constexpr Leg kGpudirect{&PairModel::gpudirect, "GPUDirect"};
-constexpr Leg kVerbsWire{&PairModel::wire_verbs, "the wire"};
-constexpr Leg kTcpWire{&PairModel::wire_tcp, "the wire"};
-constexpr Leg kWithinSource{&PairModel::device_out, "the copy within the source"};
-constexpr Leg kWithinDestination{&PairModel::device_in, "the copy within the destination"};
+constexpr Leg kOut = &PairModel::copy_out;
+constexpr Leg kIn = &PairModel::copy_in;
+constexpr Leg kGpudirect = &PairModel::gpudirect;
 
 // Setup messages. ipc: the Pull. registered: the sender requests the receiver's key and gets it;
 // the completion of the transfer comes back to the sender, which announces it.
 constexpr Method kMethods[] = {
-    {Staging::kMapped,
-     Route::kIpc,
-     &Can::ipc,
-     "mapped memory of the peer",
-     {{{&PairModel::ipc, "the mapped copy"}}},
-     1},
-    {Staging::kRegistered, Route::kVerbs, &Can::gpudirect, "GPUDirect", {{kGpudirect}}, 4},
-    {Staging::kHost, Route::kShm, &Can::shm, "a connection over shm", {{kOut, kIn}}},
+    {Staging::kMapped, Route::kIpc, &Can::ipc, "mapped memory of the peer", {&PairModel::ipc}, 1},
+    {Staging::kRegistered, Route::kVerbs, &Can::gpudirect, "GPUDirect", {kGpudirect}, 4},
+    {Staging::kHost, Route::kShm, &Can::shm, "a connection over shm", {kOut, kIn}},
     {Staging::kHost,
      Route::kVerbs,
      &Can::verbs,
      "a connection over verbs",
-     {{kOut, kVerbsWire, kIn}}},
-    {Staging::kHost, Route::kTcp, &Can::tcp, "a connection over tcp", {{kOut, kTcpWire, kIn}}},
+     {kOut, &PairModel::wire_verbs, kIn}},
+    {Staging::kHost,
+     Route::kTcp,
+     &Can::tcp,
+     "a connection over tcp",
+     {kOut, &PairModel::wire_tcp, kIn}},
     {Staging::kDevice,
      Route::kVerbs,
      &Can::gpudirect,
      "GPUDirect",
-     {{kWithinSource, kGpudirect, kWithinDestination}}},
+     {&PairModel::device_out, kGpudirect, &PairModel::device_in}},
 };
 
 }  // namespace
@@ -55,7 +50,7 @@ const char* lacking(const Method& method, const Capabilities& can, bool contiguo
   return plain ? nullptr : "plain ranges at both ends";
 }
 
-Prediction cost(const Method& method, const PairModel& model, uint64_t bytes, Chunking chunking) {
+double cost_us(const Method& method, const PairModel& model, uint64_t bytes, Chunking chunking) {
   Pipeline pipeline;
   // On a wire both hand-offs of a chunk are within a process, because the write itself reports its
   // arrival.
@@ -64,15 +59,15 @@ Prediction cost(const Method& method, const PairModel& model, uint64_t bytes, Ch
   pipeline.setup_us = method.setup_messages * model.message_us;
   if (method.staging == Staging::kRegistered) {
     // Both ends register at the same time.
-    if (model.registration.empty()) return {};
+    if (model.registration.empty()) return 0;
     pipeline.setup_us += model.registration.time_us(bytes);
   }
-  for (const Leg& leg : method.legs) {
-    if (leg.model == nullptr) break;
-    if ((model.*leg.model).empty()) return {};
-    pipeline.add_leg(model.*leg.model);
+  for (const Leg leg : method.legs) {
+    if (leg == nullptr) break;
+    if ((model.*leg).empty()) return 0;
+    pipeline.add_leg(model.*leg);
   }
-  return predict(pipeline, bytes, chunking);
+  return predict_us(pipeline, bytes, chunking);
 }
 
 }  // namespace rcuda::p2p

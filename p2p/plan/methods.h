@@ -45,10 +45,7 @@ struct Capabilities {
   bool ipc = false;
 };
 
-struct Leg {
-  LegModel PairModel::*model = nullptr;  // null: no further leg
-  const char* name = "";
-};
+using Leg = LegModel PairModel::*;
 
 // A row of the table.
 struct Method {
@@ -56,7 +53,7 @@ struct Method {
   Route route;
   bool Capabilities::*needs;
   const char* need;                          // the same for messages
-  std::array<Leg, Pipeline::kMaxLegs> legs;  // in the order in which a chunk passes them
+  std::array<Leg, Pipeline::kMaxLegs> legs;  // in the order in which a chunk passes them; then null
   uint32_t setup_messages = 0;               // before the first chunk
 };
 
@@ -69,7 +66,7 @@ const Method& method_of(const Plan& plan);
 // halves of the copy are contiguous ranges.
 const char* lacking(const Method& method, const Capabilities& can, bool contiguous);
 
-// How long a copy takes. `us` is 0 if a leg has not been measured.
-Prediction cost(const Method& method, const PairModel& model, uint64_t bytes, Chunking chunking);
+// How long a copy takes; 0 if a leg has not been measured.
+double cost_us(const Method& method, const PairModel& model, uint64_t bytes, Chunking chunking);
 
 }  // namespace rcuda::p2p

@@ -102,8 +102,8 @@ void Planner::set_model(PairModel model) {
   cache_.clear();
 }
 
-Prediction Planner::predict_plan(const Plan& plan, uint64_t bytes) const {
-  return cost(method_of(plan), model_, bytes, plan.chunking);
+double Planner::predict_us(const Plan& plan, uint64_t bytes) const {
+  return cost_us(method_of(plan), model_, bytes, plan.chunking);
 }
 
 std::vector<Plan> Planner::candidates(uint64_t bytes, bool contiguous) const {
@@ -111,7 +111,7 @@ std::vector<Plan> Planner::candidates(uint64_t bytes, bool contiguous) const {
   const auto consider = [&](const Method& method, Chunking chunking) {
     if (options_.route && *options_.route != method.route) return;
     if (lacking(method, capabilities_, contiguous) != nullptr) return;
-    const double us = cost(method, model_, bytes, chunking).us;
+    const double us = cost_us(method, model_, bytes, chunking);
     if (us > 0) plans.push_back({method.staging, method.route, chunking, us, {}});
   };
   for (const Method& method : methods()) {
@@ -172,7 +172,7 @@ Result<Plan> Planner::follow(const SizeRule& rule, const SizeRule& host_rule, ui
   }
   Plan plan{method->staging, method->route, {bytes, 1}, 0, std::move(reason)};
   if (has_buffers(plan.staging)) plan.chunking = options_.chunking.value_or(used.chunking);
-  plan.predicted_us = predict_plan(plan, bytes).us;
+  plan.predicted_us = predict_us(plan, bytes);
   return plan;
 }
 
@@ -191,12 +191,7 @@ Result<Plan> Planner::choose(uint64_t bytes, bool contiguous) const {
     return follow(rule, host, bytes, contiguous, "by rule, as the legs have not been measured");
   }
   Plan best = plans.front();
-  const Prediction prediction = predict_plan(best, bytes);
-  char text[128];
-  std::snprintf(text, sizeof text, "least of %zu candidates, %s busy %.0f %% of it", plans.size(),
-                method_of(best).legs.at(prediction.busiest_leg).name,
-                prediction.busiest_share * 100);
-  best.reason = text;
+  best.reason = "least of " + std::to_string(plans.size()) + " candidates";
   return best;
 }
 

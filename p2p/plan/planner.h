@@ -42,7 +42,7 @@ class Planner {
   // each turn of the chunks in flight, which is in no prediction.
   std::vector<Plan> candidates(uint64_t bytes, bool contiguous) const;
   // The predicted time of a plan; 0 if a leg has not been measured.
-  Prediction predict_plan(const Plan& plan, uint64_t bytes) const;
+  double predict_us(const Plan& plan, uint64_t bytes) const;
   // The table of methods for a contiguous copy, a line for each: "host over shm", a tab, and its
   // best chunking with the predicted time, or what it needs. The planned one has a star.
   std::string table(uint64_t bytes);

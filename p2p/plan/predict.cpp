@@ -57,9 +57,8 @@ class Recurrence {
 
 }  // namespace
 
-Prediction predict(const Pipeline& pipeline, uint64_t bytes, Chunking chunking) {
-  Prediction result;
-  if (pipeline.leg_count == 0) return result;
+double predict_us(const Pipeline& pipeline, uint64_t bytes, Chunking chunking) {
+  if (pipeline.leg_count == 0) return 0;
   const uint64_t chunk_bytes = std::max<uint64_t>(std::min(chunking.chunk_bytes, bytes), 1);
   const uint64_t depth = std::max<uint32_t>(chunking.depth, 1);
   const uint64_t full_chunks = bytes / chunk_bytes;
@@ -92,17 +91,7 @@ Prediction predict(const Pipeline& pipeline, uint64_t bytes, Chunking chunking) 
     for (uint64_t i = skipped; i < left; ++i) end = recurrence.advance(full);
   }
   if (rest_bytes > 0 || bytes == 0) end = std::max(end, recurrence.advance(rest));
-
-  result.us = end + pipeline.finish_us;
-  for (size_t leg = 0; leg < pipeline.leg_count; ++leg) {
-    const double busy = static_cast<double>(full_chunks) * full.occupancy_us[leg] +
-                        (rest_bytes > 0 ? rest.occupancy_us[leg] : 0.0);
-    if (busy / result.us > result.busiest_share) {
-      result.busiest_share = busy / result.us;
-      result.busiest_leg = leg;
-    }
-  }
-  return result;
+  return end + pipeline.finish_us;
 }
 
 }  // namespace rcuda::p2p

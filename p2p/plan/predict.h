@@ -29,12 +29,6 @@ struct Pipeline {
   void add_leg(const LegModel& leg) { legs[leg_count++] = &leg; }
 };
 
-struct Prediction {
-  double us = 0;
-  size_t busiest_leg = 0;    // index into Pipeline::legs
-  double busiest_share = 0;  // that leg's occupancy / whole time; 1: a perfect pipeline
-};
-
-Prediction predict(const Pipeline& pipeline, uint64_t bytes, Chunking chunking);
+double predict_us(const Pipeline& pipeline, uint64_t bytes, Chunking chunking);
 
 }  // namespace rcuda::p2p

@@ -49,7 +49,7 @@ Timed time_copy(const Setting& setting, const std::string& strategy, uint64_t by
   Timed timed;
   Planner& planner = session.core(0).peer(1).peer_link()->planner(0, 0);
   timed.plan = *planner.plan(bytes, true);
-  timed.predicted_us = planner.predict_plan(timed.plan, bytes).us;
+  timed.predicted_us = planner.predict_us(timed.plan, bytes);
   const double begin_us = session.world.now_us();
   const auto result = start_copy(session, request);
   session.settle();

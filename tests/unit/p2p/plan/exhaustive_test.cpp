@@ -91,7 +91,7 @@ Plan best_of_all(const Planner& planner, uint64_t bytes) {
   Plan best;
   const auto consider = [&](const Method& method, Chunking chunking) {
     Plan plan{method.staging, method.route, chunking, 0, {}};
-    plan.predicted_us = planner.predict_plan(plan, bytes).us;
+    plan.predicted_us = planner.predict_us(plan, bytes);
     if (plan.predicted_us <= 0) return;
     if (best.predicted_us == 0 || plan.predicted_us < best.predicted_us) best = plan;
   };
@@ -125,7 +125,7 @@ TEST_P(ExhaustiveTest, NothingIsFivePercentFasterThanThePlanThatIsTaken) {
     for (const uint64_t bytes : sizes) {
       const auto taken = planner.plan(bytes, true);
       ASSERT_TRUE(taken.ok());
-      const double taken_us = planner.predict_plan(*taken, bytes).us;
+      const double taken_us = planner.predict_us(*taken, bytes);
       const Plan best = best_of_all(planner, bytes);
       ASSERT_GT(best.predicted_us, 0);
       EXPECT_LE(taken_us, 1.05 * best.predicted_us)
