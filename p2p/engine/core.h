@@ -4,7 +4,7 @@
 // waits only briefly. Tests drive it with a simulated clock.
 //
 // Not thread-safe: one thread at a time. A round blocks only to register, allocate, map or free
-// memory, and in Link::put while the send queue is full.
+// memory, to prove GPUDirect, and in Link::put while the send queue is full.
 #pragma once
 
 #include <cstdint>
