@@ -150,12 +150,14 @@ class DeviceOps {
   virtual Result<MappedMemory> open(int device, const ExportedMemory& memory) = 0;
   virtual void close(int device, DeviceAddress base) = 0;
 
-  // kUnsupported if the driver, the kernel or the kind of memory does not support dma-buf. The
-  // memory may still be registered by its address.
-  virtual Result<DmaBuf> dma_buf(int device, DeviceAddress address, size_t bytes) = 0;
   // In a pause: whether the Link's adapter reads and writes this device's memory in place. Proven
-  // by a probe transfer, because a registration proves nothing. Logs the result.
+  // by a probe transfer, because a registration proves nothing; once for each adapter. Logs the
+  // result. Blocks for milliseconds; if the adapter does not answer, as Link::loop_back().
   virtual bool prove_gpudirect(int device, transport::Link& link) = 0;
+  // For the registration of this memory: as dma-buf, or none: by its address. The way is the one
+  // that the device's probe has proven. kUnsupported if none is, or this memory has no dma-buf.
+  virtual Result<std::optional<DmaBuf>> dma_buf(int device, DeviceAddress address,
+                                                size_t bytes) = 0;
 };
 
 }  // namespace rcuda::p2p

@@ -1,10 +1,10 @@
-// Registers GPU memory with a Link that reaches it in place (verbs): as dma-buf if the driver
-// exports one, otherwise by its address, which nvidia-peermem and softgpu's plain memory support.
-// Only a probe transfer shows whether bytes really arrive there (DeviceOps::prove_gpudirect).
-// Blocks for the registration.
+// Registers GPU memory with a Link that reaches it in place (verbs): as dma-buf, or by its address,
+// which nvidia-peermem and softgpu's plain memory support. Only a probe transfer shows by which of
+// the two bytes really arrive there (DeviceOps::prove_gpudirect). Blocks for the registration.
 #pragma once
 
 #include <cstddef>
+#include <optional>
 
 #include "common/base/status.h"
 #include "common/transport/link.h"
@@ -14,9 +14,10 @@ namespace rcuda::p2p {
 
 enum class For : bool { kThisSide, kPeer };
 
-// `dma_buf`: of this memory, or why it has none.
-Result<transport::Region> expose_device_memory(const Result<DmaBuf>& dma_buf, transport::Link& link,
-                                               DeviceAddress address, size_t bytes, For whom);
+// `dma_buf`: of this memory; none: by its address.
+Result<transport::Region> expose_device_memory(const std::optional<DmaBuf>& dma_buf,
+                                               transport::Link& link, DeviceAddress address,
+                                               size_t bytes, For whom);
 Result<transport::Region> expose_device_memory(DeviceOps& ops, transport::Link& link, int device,
                                                DeviceAddress address, size_t bytes, For whom);
 

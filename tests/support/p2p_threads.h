@@ -60,8 +60,8 @@ class ThreadedDevices final : public p2p::DeviceOps {
     return Status(Code::kUnsupported, "no mapped memory in this test");
   }
   void close(int, p2p::DeviceAddress) override {}
-  Result<p2p::DmaBuf> dma_buf(int, p2p::DeviceAddress, size_t) override {
-    return Status(Code::kUnsupported, "no dma-buf in this test");
+  Result<std::optional<p2p::DmaBuf>> dma_buf(int, p2p::DeviceAddress, size_t) override {
+    return std::optional<p2p::DmaBuf>();
   }
   bool prove_gpudirect(int, transport::Link&) override { return false; }
 

@@ -126,8 +126,8 @@ class SimDevices final : public p2p::DeviceOps {
   Result<p2p::ExportedMemory> export_memory(int device, p2p::DeviceAddress address) override;
   Result<p2p::MappedMemory> open(int device, const p2p::ExportedMemory& memory) override;
   void close(int device, p2p::DeviceAddress base) override;
-  Result<p2p::DmaBuf> dma_buf(int, p2p::DeviceAddress, size_t) override {
-    return Status(Code::kUnsupported, "no dma-buf in this test");
+  Result<std::optional<p2p::DmaBuf>> dma_buf(int, p2p::DeviceAddress, size_t) override {
+    return std::optional<p2p::DmaBuf>();
   }
   bool prove_gpudirect(int device, transport::Link& link) override;
 

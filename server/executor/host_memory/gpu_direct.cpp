@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <string>
 
 #include "common/base/log.h"
 #include "p2p/staging/device_region.h"
@@ -33,10 +34,17 @@ struct Probe {
     if (memory) driver.cuMemFree_v2(memory);
   }
 
+  // Does nothing if it is made.
   Status make() {
-    RCUDA_RETURN_IF_ERROR(status_of(driver.cuMemAlloc_v2(&memory, kProbeBytes), "cuMemAlloc"));
-    RCUDA_RETURN_IF_ERROR(status_of(
-        driver.cuMemHostAlloc(&host, 2 * kProbeBytes, CU_MEMHOSTALLOC_PORTABLE), "cuMemHostAlloc"));
+    if (stream) return {};
+    if (!memory) {
+      RCUDA_RETURN_IF_ERROR(status_of(driver.cuMemAlloc_v2(&memory, kProbeBytes), "cuMemAlloc"));
+    }
+    if (!host) {
+      RCUDA_RETURN_IF_ERROR(
+          status_of(driver.cuMemHostAlloc(&host, 2 * kProbeBytes, CU_MEMHOSTALLOC_PORTABLE),
+                    "cuMemHostAlloc"));
+    }
     return status_of(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
   }
   std::byte* out() const { return static_cast<std::byte*>(host); }
@@ -70,9 +78,12 @@ struct Probe {
 
 // Registers memory that only transfers of this side use.
 Result<transport::Region> expose(const api::DriverTable& driver, transport::Link& link,
-                                 CUdeviceptr address, uint64_t bytes) {
-  return p2p::expose_device_memory(export_dma_buf(driver, address, bytes), link, address, bytes,
-                                   p2p::For::kThisSide);
+                                 CUdeviceptr address, uint64_t bytes, Registered how) {
+  std::optional<p2p::DmaBuf> dma_buf;
+  if (how == Registered::kAsDmaBuf) {
+    RCUDA_ASSIGN_OR_RETURN(dma_buf, export_dma_buf(driver, address, bytes));
+  }
+  return p2p::expose_device_memory(dma_buf, link, address, bytes, p2p::For::kThisSide);
 }
 
 // Both ways through the adapter. `host` and the probe's memory are registered.
@@ -89,12 +100,11 @@ Status compare(Probe& probe, transport::Link& link) {
   return {Code::kSystem, "what the adapter read is not what is in GPU memory"};
 }
 
-Status prove(const api::DriverTable& driver, transport::Link& link, CUdevice device) {
-  if (!orders_adapter_writes(driver, device)) return {Code::kUnsupported, kWritesOutOfOrder};
-  Probe probe(driver);
+Status prove(Probe& probe, transport::Link& link, CUdevice device, Registered how) {
+  if (!orders_adapter_writes(probe.driver, device)) return {Code::kUnsupported, kWritesOutOfOrder};
   RCUDA_RETURN_IF_ERROR(probe.make());
   RCUDA_ASSIGN_OR_RETURN(const transport::Region region,
-                         expose(driver, link, probe.memory, kProbeBytes));
+                         expose(probe.driver, link, probe.memory, kProbeBytes, how));
   const Result<transport::Region> host = link.expose_device(
       probe.host, 2 * kProbeBytes, {.for_peer = false});  // host memory; the peer never uses it
   Status status = host ? compare(probe, link) : host.status();
@@ -105,15 +115,25 @@ Status prove(const api::DriverTable& driver, transport::Link& link, CUdevice dev
 
 }  // namespace
 
-bool prove_gpudirect(const api::DriverTable& driver, transport::Link& link, CUdevice device) {
-  const Status proven = prove(driver, link, device);
-  if (proven.ok()) {
-    RCUDA_INFO("GPUDirect on device %d: proven by a probe transfer", device);
-  } else {
-    RCUDA_INFO("no GPUDirect on device %d, copies go through host memory: %s", device,
-               proven.context().c_str());
+std::optional<Registered> prove_gpudirect(const api::DriverTable& driver, transport::Link& link,
+                                          CUdevice device, std::shared_ptr<void>* memory,
+                                          std::optional<Registered> only) {
+  if (!*memory) *memory = std::make_shared<Probe>(driver);
+  Probe& probe = *static_cast<Probe*>(memory->get());
+  std::string refusals;
+  for (const Registered how : {Registered::kAsDmaBuf, Registered::kByAddress}) {
+    if (only.value_or(how) != how) continue;
+    const char* const name = how == Registered::kAsDmaBuf ? "dma-buf" : "by address";
+    const Status proven = prove(probe, link, device, how);
+    if (proven.ok()) {
+      RCUDA_INFO("GPUDirect on device %d (%s): proven by a probe transfer", device, name);
+      return how;
+    }
+    refusals += (refusals.empty() ? "" : "; ") + std::string(name) + ": " + proven.context();
   }
-  return proven.ok();
+  RCUDA_INFO("no GPUDirect on device %d, copies go through host memory: %s", device,
+             refusals.c_str());
+  return std::nullopt;
 }
 
 struct GpuDirect::Registration {
@@ -138,9 +158,10 @@ void GpuDirect::prove(const std::vector<SessionDevice>& devices) {
   if (!link_.traits().has_adapter) return;
   for (const SessionDevice& device : devices) {
     const ContextGuard inside(driver_, device.primary);
-    if (inside.ok() && prove_gpudirect(driver_, link_, device.device)) {
-      proven_.insert(device.device);
-    }
+    if (!inside.ok()) continue;
+    std::shared_ptr<void> memory;
+    const auto how = prove_gpudirect(driver_, link_, device.device, &memory);
+    if (how) proven_[device.device] = *how;
   }
 }
 
@@ -180,7 +201,8 @@ std::shared_ptr<GpuDirect::Registration> GpuDirect::reach(CUdeviceptr address, u
   }
   CUdeviceptr base = 0;
   size_t size = 0;
-  if (!proven_.contains(device) ||
+  const auto proven = proven_.find(device);
+  if (proven == proven_.end() ||
       driver_.cuMemGetAddressRange_v2(&base, &size, address) != CUDA_SUCCESS) {
     return nullptr;
   }
@@ -188,10 +210,10 @@ std::shared_ptr<GpuDirect::Registration> GpuDirect::reach(CUdeviceptr address, u
   const CUdeviceptr last =
       std::min(base + size, (address + bytes + kPartBytes - 1) / kPartBytes * kPartBytes);
   if (last < address + bytes) return nullptr;  // spans two allocations
-  Result<transport::Region> region = expose(driver_, link_, first, last - first);
+  Result<transport::Region> region = expose(driver_, link_, first, last - first, proven->second);
   if (!region && !registrations_.empty()) {
     registrations_.clear();  // may free the missing resource: pinned memory or adapter entries
-    region = expose(driver_, link_, first, last - first);
+    region = expose(driver_, link_, first, last - first, proven->second);
   }
   if (!region) {
     RCUDA_DEBUG("a copy goes through host memory: %s", region.status().message().c_str());

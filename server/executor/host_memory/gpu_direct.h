@@ -11,9 +11,9 @@
 
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include <cuda.h>
@@ -24,12 +24,19 @@
 
 namespace rcuda::server {
 
-// Whether the Link's adapter reads and writes the device's memory, which a registration does not
-// prove: a pattern goes through the adapter into GPU memory and back, and is compared with the
-// bytes that the driver reads there. The memory is registered as dma-buf, or else by address
-// (nvidia-peermem). False also for GPUs that may start kernels before an adapter's writes are
-// visible. Logs one line. The device's primary context is current. Blocks for milliseconds.
-bool prove_gpudirect(const api::DriverTable& driver, transport::Link& link, CUdevice device);
+// How a device's memory is registered.
+enum class Registered : uint8_t { kAsDmaBuf, kByAddress };  // by address: nvidia-peermem
+
+// How the Link's adapter reads and writes the device's memory; none if it does not. A registration
+// does not prove that: a pattern goes through the adapter into GPU memory and back, and is compared
+// with the bytes that the driver reads there. Tries both ways, or `only` one. None also for GPUs
+// that may start kernels before an adapter's writes are visible. Logs one line. The device's
+// primary context is current. Blocks for milliseconds.
+// `memory`: what the probe uses; an earlier probe's is used again. To free it may wait for the work
+// of the device, so the caller chooses when.
+std::optional<Registered> prove_gpudirect(const api::DriverTable& driver, transport::Link& link,
+                                          CUdevice device, std::shared_ptr<void>* memory,
+                                          std::optional<Registered> only = {});
 
 class GpuDirect {
  public:
@@ -57,7 +64,7 @@ class GpuDirect {
 
   const api::DriverTable& driver_;
   transport::Link& link_;
-  std::set<CUdevice> proven_;
+  std::map<CUdevice, Registered> proven_;
   std::list<std::shared_ptr<Registration>> registrations_;  // most recently used first
 };
 

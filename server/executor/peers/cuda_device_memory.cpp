@@ -137,15 +137,28 @@ void CudaDeviceOps::close(int device, DeviceAddress base) {
   if (make_current(device).ok()) driver_.cuIpcCloseMemHandle(base);
 }
 
-Result<p2p::DmaBuf> CudaDeviceOps::dma_buf(int device, DeviceAddress address, size_t bytes) {
-  RCUDA_RETURN_IF_ERROR(make_current(device));
-  return export_dma_buf(driver_, address, bytes);
-}
-
 bool CudaDeviceOps::prove_gpudirect(int device, transport::Link& link) {
   const Device& own = options_.devices[static_cast<size_t>(device)];
-  return own.gpudirect && make_current(device).ok() &&
-         server::prove_gpudirect(driver_, link, own.device);
+  if (!own.gpudirect || !make_current(device).ok()) return false;
+  Proof& proof = proofs_[static_cast<size_t>(device)];
+  const auto [known, is_new] = proof.adapters.try_emplace(link.adapter(), false);
+  if (!is_new) return known->second;
+  const auto how =
+      server::prove_gpudirect(driver_, link, own.device, &proof.memory, proof.how);
+  if (how) proof.how = how;
+  return known->second = how.has_value();
+}
+
+Result<std::optional<p2p::DmaBuf>> CudaDeviceOps::dma_buf(int device, DeviceAddress address,
+                                                          size_t bytes) {
+  const Proof& proof = proofs_[static_cast<size_t>(device)];
+  if (!proof.how) {
+    return Status(Code::kUnsupported, "no adapter is known to reach the device's memory");
+  }
+  if (*proof.how == Registered::kByAddress) return std::optional<p2p::DmaBuf>();
+  RCUDA_RETURN_IF_ERROR(make_current(device));
+  RCUDA_ASSIGN_OR_RETURN(p2p::DmaBuf dma_buf, export_dma_buf(driver_, address, bytes));
+  return std::optional(std::move(dma_buf));
 }
 
 }  // namespace rcuda::server

@@ -59,6 +59,7 @@ Result<std::unique_ptr<CudaDeviceOps>> CudaDeviceOps::create(const api::DriverTa
 Status CudaDeviceOps::prepare() {
   if (options_.devices.empty()) return {Code::kInvalidArgument, "a worker without devices"};
   lanes_.resize(options_.devices.size());
+  proofs_.resize(options_.devices.size());
   ContextGuard first(driver_, options_.devices[0].primary);
   RCUDA_RETURN_IF_ERROR(status_of(first.result(), "cuCtxPushCurrent"));
   RCUDA_RETURN_IF_ERROR(

@@ -27,6 +27,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -36,6 +38,7 @@
 #include "api/driver_table.h"
 #include "common/base/mutex.h"
 #include "p2p/api/device_ops.h"
+#include "server/executor/host_memory/gpu_direct.h"
 #include "server/names/exported_names.h"
 
 namespace rcuda::server {
@@ -97,8 +100,9 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   Result<p2p::ExportedMemory> export_memory(int device, p2p::DeviceAddress address) override;
   Result<p2p::MappedMemory> open(int device, const p2p::ExportedMemory& memory) override;
   void close(int device, p2p::DeviceAddress base) override;
-  Result<p2p::DmaBuf> dma_buf(int device, p2p::DeviceAddress address, size_t bytes) override;
   bool prove_gpudirect(int device, transport::Link& link) override;
+  Result<std::optional<p2p::DmaBuf>> dma_buf(int device, p2p::DeviceAddress address,
+                                             size_t bytes) override;
 
   // For the thread that calls enter(): whether this pause is requested and has not begun; the pause
   // in progress.
@@ -171,6 +175,12 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     wire::ExportedName name{};
   };
   std::unordered_map<unsigned long long, Export> exports_;  // by buffer id; the engine's thread
+  struct Proof {
+    std::shared_ptr<void> memory;        // kept: pauses do not allow to free it
+    std::optional<Registered> how;
+    std::map<std::string, bool> adapters;  // by name: whether they reach the device's memory
+  };
+  std::vector<Proof> proofs_;  // of GPUDirect, by device; the engine's thread
   int current_ = -1;  // the device whose context is current on the engine's thread
 
   Mutex mutex_;

@@ -225,6 +225,7 @@ TEST_F(DeviceOpsTest, PeersGetNamesOfMemoryAndOpenNothingElse) {
 class AdapterLink : public fuzz::MemoryLink {
  public:
   explicit AdapterLink(int lost) : MemoryLink({}, {}), lost_(lost) {}
+  std::string adapter() const override { return "adapter " + std::to_string(lost_); }
   Result<transport::Region> expose_device(void*, size_t bytes,
                                           const transport::DeviceMemory&) override {
     ++exposed;
@@ -235,15 +236,15 @@ class AdapterLink : public fuzz::MemoryLink {
     return {};
   }
   Status loop_back(void* to, const void* from, size_t bytes) override {
-    if (++transfers_ != lost_) std::memcpy(to, from, bytes);
+    if (++transfers != lost_) std::memcpy(to, from, bytes);
     return {};
   }
 
   int exposed = 0;
+  int transfers = 0;
 
  private:
   const int lost_;
-  int transfers_ = 0;
 };
 
 TEST_F(DeviceOpsTest, GpudirectIsProvenByBytesThatArriveBothWays) {
@@ -252,7 +253,22 @@ TEST_F(DeviceOpsTest, GpudirectIsProvenByBytesThatArriveBothWays) {
     AdapterLink link(lost);
     EXPECT_EQ(ops_->prove_gpudirect(0, link), lost == 0) << lost;
     EXPECT_EQ(link.exposed, 0);
+    // The next connection over this adapter needs no probe.
+    const int transfers = std::exchange(link.transfers, 0);
+    EXPECT_GT(transfers, 0);
+    EXPECT_EQ(ops_->prove_gpudirect(0, link), lost == 0) << lost;
+    EXPECT_EQ(link.transfers, 0);
   }
+}
+
+TEST_F(DeviceOpsTest, MemoryIsRegisteredOnlyInTheWayThatIsProven) {
+  make();
+  EXPECT_EQ(ops_->dma_buf(0, 4096, 4096).status().code(), Code::kUnsupported);
+  AdapterLink link(0);
+  ASSERT_TRUE(ops_->prove_gpudirect(0, link));
+  const auto dma_buf = ops_->dma_buf(0, 4096, 4096);  // softgpu exports none
+  ASSERT_TRUE(dma_buf.ok());
+  EXPECT_FALSE(dma_buf->has_value());
 }
 
 }  // namespace
