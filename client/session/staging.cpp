@@ -13,12 +13,12 @@ namespace rcuda::client {
 namespace {
 
 // A small copy in a few large chunks would leave threads idle; each additional chunk costs a
-// command.
-size_t chunk_bytes(size_t bytes) {
+// command, whose wake-ups over sockets take few processors from the threads that move bytes.
+size_t chunk_bytes(const transport::MediumTraits& traits, size_t bytes) {
   const size_t share = bytes / (2 * copy_threads());
-  constexpr size_t kSmallest = 256u << 10;
+  const size_t smallest = traits.copies_by_cpu && copy_threads() < 4 ? 1u << 20 : 256u << 10;
   if (share >= Staging::kSlotBytes) return Staging::kSlotBytes;
-  return std::max(kSmallest, (share + 4095) & ~size_t{4095});
+  return std::max(smallest, (share + 4095) & ~size_t{4095});
 }
 
 // The first chunk of a copy into mapped slots: the worker wakes up, and its DMA begins, while the
@@ -26,8 +26,8 @@ size_t chunk_bytes(size_t bytes) {
 constexpr size_t kFirstBytes = 64u << 10;
 
 // The worker writes each chunk by all sockets at once.
-size_t landed_chunk_bytes(size_t bytes) {
-  return std::min<size_t>(std::max(chunk_bytes(bytes), wire::part_bytes_of(bytes)),
+size_t landed_chunk_bytes(const transport::MediumTraits& traits, size_t bytes) {
+  return std::min<size_t>(std::max(chunk_bytes(traits, bytes), wire::part_bytes_of(bytes)),
                           Staging::kSlotBytes);
 }
 
@@ -294,7 +294,7 @@ bool Staging::fills_behind(const Route& route) const {
 
 CUresult Staging::to_device(const Route& route, CUdeviceptr destination, const void* source,
                             size_t bytes) {
-  const size_t chunk = chunk_bytes(bytes);
+  const size_t chunk = chunk_bytes(session_.traits(), bytes);
   const size_t first = std::min(bytes, mapping_ ? kFirstBytes : chunk);
   const size_t chunks = 1 + (bytes - first + chunk - 1) / chunk;
   std::atomic<int> first_error{CUDA_SUCCESS};
@@ -340,7 +340,8 @@ CUresult Staging::to_host(const Route& route, std::span<const Part> parts) {
   size_t bytes = 0;
   for (const Part& part : parts) bytes += part.bytes;
   Landing landing(session_, parts);
-  const size_t chunk = landing.is_open() ? landed_chunk_bytes(bytes) : chunk_bytes(bytes);
+  const size_t chunk = landing.is_open() ? landed_chunk_bytes(session_.traits(), bytes)
+                                         : chunk_bytes(session_.traits(), bytes);
   std::vector<Part> chunks;
   for (const Part& part : parts) {
     for (size_t at = 0; at < part.bytes; at += chunk) {

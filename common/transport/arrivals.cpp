@@ -66,6 +66,11 @@ void Arrivals::expect(uint32_t immediate, RegionId region, uint64_t bytes, Ended
   ended(outcome);
 }
 
+size_t Arrivals::expected() {
+  MutexLock lock(mutex_);
+  return writes_.size() - early_;
+}
+
 void Arrivals::withdraw(RegionId region) {
   std::vector<Ended> lost;
   {

@@ -31,6 +31,8 @@ class Arrivals {
   void arrived(uint32_t immediate, uint64_t bytes);
   // The peer writes `bytes` with this immediate into the region, or has done so.
   void expect(uint32_t immediate, RegionId region, uint64_t bytes, Ended ended);
+  // Writes that have been named and have not arrived.
+  size_t expected();
   // The region is withdrawn: fails the waits for writes into it, which are dropped from now on.
   void withdraw(RegionId region);
   // No further write arrives: fails all waits.

@@ -118,6 +118,12 @@ Status SessionLoop::run() {
   ::prctl(PR_SET_TIMERSLACK, 1);
   RCUDA_RETURN_IF_ERROR(
       services_.answers.events().ready(*staging, marks, services_.transfers.gates()));
+  if (options_.yields) {  // see idle()
+    link_.on_immediate([this](uint32_t immediate, uint64_t bytes) {
+      services_.arrivals.arrived(immediate, bytes);
+      if (services_.arrivals.expected() == 0) link_.interrupt();
+    });
+  }
   Status status = serve();
   link_.on_immediate(nullptr);
   services_.arrivals.end();  // what still comes is of no use; no stream may wait for it
@@ -260,7 +266,10 @@ Status SessionLoop::idle() {
   const auto quiet = now - last_activity_;
   const bool polls =
       !services_.completions.empty() || services_.mirrors.any_after_waits() || scheduler_.crowded();
-  if (quiet < (polls || copying ? kSpinsForCompletions * options_.spin : options_.spin)) {
+  // With few processors, the threads that receive bytes need this one. The last byte wakes it.
+  const bool receives = options_.yields && services_.arrivals.expected() != 0;
+  const auto spin = polls || copying ? kSpinsForCompletions * options_.spin : options_.spin;
+  if (!receives && quiet < spin) {
     const bool gives_way = options_.yields && quiet >= kSpinsBeforeYields * options_.spin;
     gives_way ? std::this_thread::yield() : cpu_pause();
     return {};
@@ -268,9 +277,9 @@ Status SessionLoop::idle() {
   flush_trace();
   const uint64_t due = limits_due();
   const bool limited = due != SessionTime::kNever;
-  const auto ready = [this, due, limited] {
+  const auto ready = [this, due, limited, receives] {
     return stop_.load() || services_.jobs.any() || (held_back_.empty() && ring_.pending()) ||
-           (limited && this->now() >= due);
+           (limited && this->now() >= due) || (receives && services_.arrivals.expected() == 0);
   };
   // At most an hour; what a falsified ledger says may be more than a time_point holds.
   std::chrono::nanoseconds pause = std::chrono::hours(1);
@@ -280,10 +289,12 @@ Status SessionLoop::idle() {
   }
   Clock::time_point until = now + pause;
   if (polls || (device_trace_ && device_trace_->pending())) {
-    until = std::min(until, now + std::clamp<Clock::duration>(quiet / kSleepFraction,
-                                                              kShortestSleep, kLongestSleep));
+    const Clock::duration least = receives ? kLongestSleep : kShortestSleep;
+    until = std::min(
+        until, now + std::clamp<Clock::duration>(quiet / kSleepFraction, least, kLongestSleep));
   }
   const Status status = link_.wait(ready, until);
+  if (receives && services_.arrivals.expected() == 0) last_activity_ = Clock::now();
   // A program that continues may copy next, so the engine's thread is woken as well.
   if (status.ok() && services_.peers.active()) services_.peers.engine().wake();
   return status.code() == Code::kTimeout ? Status() : status;

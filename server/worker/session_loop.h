@@ -43,7 +43,7 @@ struct SessionLoopOptions {
   std::function<uint64_t()> now;  // empty: the monotonic clock
   WorkPage* work = nullptr;       // where to count what the session does; null: nowhere
   // With few processors: after four times `spin`, the thread offers its processor to others between
-  // two polls.
+  // two polls. While bytes of the client are to arrive, it sleeps instead.
   bool yields = false;
 };
 

@@ -120,8 +120,9 @@ void BulkStream::submit(Piece piece, Sender sender) {
       queued_bytes_.fetch_add(piece.bytes, std::memory_order_relaxed);
       (piece.in_order ? in_order_ : requests_).push_back(std::move(piece));
       if (sender == Sender::kThread) return call_sender_locked();
-      return drive_briefly(
-          lock, sender == Sender::kCaller ? Meanwhile::kLargeRequest : Meanwhile::kNothing);
+      return drive_briefly(lock, sender == Sender::kCallerAlone ? Meanwhile::kAll
+                                 : sender == Sender::kCaller    ? Meanwhile::kLargeRequest
+                                                                : Meanwhile::kNothing);
     }
     why = why_stopped_;
   }
@@ -281,7 +282,10 @@ void BulkStream::drive_briefly(MutexLock& lock, Meanwhile meanwhile) {
     const bool large = next_is(meanwhile);
     if (large) call_sender_locked();
     ++running_;
-    drive(lock, large ? kMeanwhileBytes : kDirectBytes, Blocking::kNo);
+    const uint64_t most = meanwhile == Meanwhile::kAll ? kAnyBytes
+                          : large                      ? kMeanwhileBytes
+                                                       : kDirectBytes;
+    drive(lock, most, Blocking::kNo);
     leave(lock);
   }
   if (sending_ || !runs() || !(message_ || !answers_.empty() || can_request())) return;

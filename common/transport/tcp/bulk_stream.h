@@ -80,7 +80,8 @@ class BulkStream {
   // Which thread sends the piece, unless other pieces are being sent.
   //   kCallerIfSmall: the caller if the piece is small, else the stream's thread.
   //   kCaller: the caller, while the stream's thread wakes up.
-  enum class Sender { kThread, kCallerIfSmall, kCaller };
+  //   kCallerAlone: the caller, and the stream's thread only when the socket is full.
+  enum class Sender { kThread, kCallerIfSmall, kCaller, kCallerAlone };
   void submit(Piece piece, Sender sender);
   size_t queued_bytes() const { return queued_bytes_.load(std::memory_order_relaxed); }
   // Ends the threads. Pending pieces complete with `why`.
@@ -139,7 +140,7 @@ class BulkStream {
   enum class Blocking { kNo, kYes };
   bool push(Blocking blocking, std::string* why);
   void drive(MutexLock& lock, uint64_t most, Blocking blocking) RCUDA_REQUIRES(mutex_, lock);
-  enum class Meanwhile { kNothing, kLargeAnswer, kLargeRequest };
+  enum class Meanwhile { kNothing, kLargeAnswer, kLargeRequest, kAll };
   bool next_is(Meanwhile meanwhile) const RCUDA_REQUIRES(mutex_);
   void drive_briefly(MutexLock& lock, Meanwhile meanwhile) RCUDA_REQUIRES(mutex_, lock);
   bool advance(MutexLock& lock, uint64_t id, PieceEvent event, const Status& outcome = {})

@@ -15,8 +15,10 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t kMinPieceBytes = 128u << 10;
 constexpr uint64_t kMinPieceBytesWithImmediate = 32u << 10;
 // With many transfers in progress, whole transfers keep all streams busy, and each piece adds cost.
-// With few processors, each further piece wakes threads that then wait for a processor.
 constexpr uint64_t kMinPieceBytesAmongMany = 256u << 10;
+// With few processors, each further piece, and each thread that is woken although the caller could
+// send, takes a processor from other threads.
+constexpr uint64_t kMinPieceBytesOfFew = 512u << 10;
 constexpr unsigned kFewProcessors = 4;
 // A requesting thread that waits anyway sends a piece of up to this size, which the kernel takes in
 // about 40 us.
@@ -32,7 +34,7 @@ constexpr uint32_t kFewOfBurst = 4;
 TcpBulk::TcpBulk(std::vector<Socket> streams, ExposedRegions& regions, SocketOrder& order,
                  std::chrono::nanoseconds receive_spin, const ImmediateArrived& on_immediate,
                  const BulkStream::OnError& on_error)
-    : least_piece_bytes_(usable_processors() < kFewProcessors ? kMinPieceBytesAmongMany : 0) {
+    : has_few_processors_(usable_processors() < kFewProcessors) {
   for (Socket& stream : streams) {
     streams_.push_back(std::make_unique<BulkStream>(std::move(stream), regions, order, receive_spin,
                                                     on_immediate, on_error));
@@ -54,12 +56,13 @@ bool TcpBulk::in_burst() {
 // request for bytes is small. A caller of write_in_order() may hold locks, so it sends nothing:
 // sending may run the TransferDone of other transfers.
 BulkStream::Sender TcpBulk::sender_of(const TransferRequest& what, const BulkStream::Piece& piece,
-                                      bool among_many) {
+                                      bool among_many) const {
   using Sender = BulkStream::Sender;
   if (!what.to_peer) return Sender::kCallerIfSmall;
   if (among_many || what.in_order) return Sender::kThread;
   const bool is_awaited = what.immediate != 0 && what.company == Company::kAwaited;
   const bool is_last = piece.offset + piece.bytes == what.offset + what.bytes;
+  if (is_awaited && is_last && has_few_processors_) return Sender::kCallerAlone;
   if (is_awaited && is_last && piece.bytes <= kAwaitedBytes) return Sender::kCaller;
   return piece.bytes == what.bytes ? Sender::kCallerIfSmall : Sender::kThread;
 }
@@ -72,8 +75,8 @@ void TcpBulk::transfer(const TransferRequest& what, uint32_t after_puts, Transfe
                          : among_many                             ? kMinPieceBytesAmongMany
                          : what.bytes <= BulkStream::kDirectBytes ? BulkStream::kDirectBytes
                                                                   : kMinPieceBytesWithImmediate;
-  const uint64_t piece_bytes =
-      std::clamp(share, std::max(least, least_piece_bytes_), BulkStream::kMaxPieceBytes);
+  const uint64_t piece_bytes = std::clamp(share, has_few_processors_ ? kMinPieceBytesOfFew : least,
+                                          BulkStream::kMaxPieceBytes);
   const size_t pieces = (what.bytes + piece_bytes - 1) / piece_bytes;
   const auto transfer = std::make_shared<PendingTransfer>(pieces, std::move(done));
   for (uint64_t at = 0; at < what.bytes; at += piece_bytes) {

@@ -35,11 +35,11 @@ class TcpBulk {
   void abandon() noexcept;
 
  private:
-  static BulkStream::Sender sender_of(const TransferRequest& what, const BulkStream::Piece& piece,
-                                      bool among_many);
+  BulkStream::Sender sender_of(const TransferRequest& what, const BulkStream::Piece& piece,
+                               bool among_many) const;
   bool in_burst();
 
-  const uint64_t least_piece_bytes_;
+  const bool has_few_processors_;
   std::vector<std::unique_ptr<BulkStream>> streams_;
   std::atomic<std::chrono::steady_clock::time_point> last_{};  // time of the last transfer
   std::atomic<uint32_t> burst_{0};  // transfers that followed each other closely

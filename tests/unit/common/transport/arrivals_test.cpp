@@ -52,6 +52,18 @@ TEST_F(ArrivalsTest, BytesMayComeBeforeTheMessage) {
   EXPECT_TRUE(begun->ok());
 }
 
+TEST_F(ArrivalsTest, CountsTheWritesThatHaveBeenNamedAndHaveNotArrived) {
+  arrivals_.arrived(1, 4);
+  EXPECT_EQ(arrivals_.expected(), 0u);
+  expect(1, 10);
+  expect(2, 10);
+  EXPECT_EQ(arrivals_.expected(), 2u);
+  arrivals_.arrived(1, 6);
+  EXPECT_EQ(arrivals_.expected(), 1u);
+  arrivals_.withdraw(kRegion);
+  EXPECT_EQ(arrivals_.expected(), 0u);
+}
+
 TEST_F(ArrivalsTest, ANumberIsUsedAgain) {
   for (int i = 0; i < 3; ++i) {
     const auto& outcome = expect(1, 10);
