@@ -130,8 +130,7 @@ CUresult meters_cuMemFreeAsync(Meters& meters, CUdeviceptr address, CUstream str
   if (!booking) return result;
   if (result == CUDA_SUCCESS && !meters.limits) {
     meters.allocations.give(*booking);
-  } else if (result != CUDA_SUCCESS ||
-             !meters.stream_frees.add(*booking, stream, meters.allocations)) {
+  } else if (result != CUDA_SUCCESS || !meters.stream_frees.add(*booking, stream)) {
     meters.allocations.put(address, *booking);  // until its context ends
   }
   return result;
