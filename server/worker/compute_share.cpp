@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "common/cuda/return_if_error.h"
 #include "server/worker/end_watch.h"
 
 namespace rcuda::server {
@@ -11,6 +12,8 @@ namespace {
 
 // Read by NVIDIA's driver.
 constexpr char kVariable[] = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
+
+constexpr uint64_t kLookInterval = 1'000'000'000;
 
 bool has_mps(const api::DriverTable& driver, CUdevice device) {
   int enabled = 0;
@@ -68,6 +71,43 @@ Status check_contexts(const api::DriverTable& driver, const std::vector<SessionD
                              "this GPU's MPS: start the program again");
   }
   return {};
+}
+
+ContextWatch::ContextWatch(const api::DriverTable& driver,
+                           const std::vector<SessionDevice>& devices, SessionObjects& objects)
+    : driver_(driver), objects_(objects) {
+  if (!any_mps(driver, devices)) return;
+  for (uint32_t i = 0; i < devices.size(); ++i) {
+    probes_.push_back({wire::primary_context_id(i), 0, nullptr});
+  }
+}
+
+CUresult ContextWatch::ask(Probe& probe) {
+  const ContextState* const context = objects_.find_context(probe.context);
+  if (!context) return CUDA_SUCCESS;
+  RCUDA_RETURN_IF_CUDA_ERROR(objects_.make_current(probe.context));
+  if (probe.stream && probe.generation == context->generation) {
+    return driver_.cuStreamQuery(probe.stream);
+  }
+  // The program has reset the device, or this is the first time.
+  probe.generation = context->generation;
+  probe.stream = nullptr;
+  const CUresult result = driver_.cuStreamCreate(&probe.stream, CU_STREAM_NON_BLOCKING);
+  // Says nothing of the context; tried again the next time.
+  return result == CUDA_ERROR_OUT_OF_MEMORY ? CUDA_SUCCESS : result;
+}
+
+Status ContextWatch::look(uint64_t now) {
+  if (now < due_ || !watches()) return {};
+  due_ = now + kLookInterval;
+  ContextState* const before = objects_.current_context();
+  const bool had_ended = ended_;
+  ended_ = false;
+  for (Probe& probe : probes_) ended_ = ask(probe) != CUDA_SUCCESS || ended_;
+  if (before) (void)objects_.make_current(before->id);
+  if (!had_ended || !ended_) return {};
+  return {Code::kUnavailable,
+          "a kernel that failed has ended all sessions on its GPU, because the server uses MPS"};
 }
 
 }  // namespace rcuda::server

@@ -29,7 +29,7 @@
 #include "server/executor/core/command_scheduler.h"
 #include "server/executor/core/executor.h"
 #include "server/protocol/work_page.h"
-#include "server/worker/context_watch.h"
+#include "server/worker/compute_share.h"
 #include "server/worker/session_time.h"
 
 namespace rcuda::server {

@@ -30,7 +30,6 @@
 #include "server/sandbox/isolation.h"
 #include "server/worker/compute_share.h"
 #include "server/worker/end_watch.h"
-#include "server/worker/image_folder.h"
 #include "server/worker/session_loop.h"
 
 namespace rcuda::server {

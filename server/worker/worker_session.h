@@ -39,9 +39,9 @@
 #include "server/protocol/settings.h"
 #include "server/protocol/work_page.h"
 #include "server/protocol/worker_messages.h"
-#include "server/worker/code_folder.h"
 #include "server/worker/daemon_listener.h"
 #include "server/worker/device_set.h"
+#include "server/worker/user_folders.h"
 
 namespace rcuda::server {
 

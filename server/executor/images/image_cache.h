@@ -2,7 +2,7 @@
 //
 // The files are in a FileCache, mapped while they are used. Its folder must belong to the user of
 // the process, and no other user may write it, because its files are passed to the driver
-// (server/worker/image_folder.h). Without a directory, images are kept in memory for their session.
+// (server/worker/user_folders.h). Without a directory, images are kept in memory for their session.
 // Threads: any; sessions share one object. Blocking: find() and insert(), for the file system.
 #pragma once
 

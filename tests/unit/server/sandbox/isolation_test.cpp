@@ -22,8 +22,7 @@
 
 #include "server/executor/images/image_cache.h"
 #include "server/protocol/session_grant.h"
-#include "server/worker/code_folder.h"
-#include "server/worker/image_folder.h"
+#include "server/worker/user_folders.h"
 
 namespace rcuda::server {
 namespace {

@@ -1,6 +1,6 @@
-#include "server/worker/context_watch.h"
-
 #include <gtest/gtest.h>
+
+#include "server/worker/compute_share.h"
 
 namespace rcuda::server {
 namespace {
