@@ -6,7 +6,6 @@
 #include <string>
 
 #include "common/cuda/uuid_text.h"
-#include "server/executor/objects/device_uuid.h"
 
 namespace rcuda::server {
 namespace {
@@ -79,13 +78,12 @@ Result<uint32_t> DeviceSet::find(const DeviceScope::Device& wanted, uint32_t cou
                                      "RCUDA_SERVER_DEVICE_ISOLATION=commands");
 }
 
-std::vector<WorkerReady::Identity> DeviceSet::identities() const {
-  std::vector<WorkerReady::Identity> all;
+void DeviceSet::describe(WorkerReady* ready) const {
   for (const Device& device : devices_) {
     const bool mig = cuda::is_mig_name(device.info.name);
-    all.push_back({cuda::uuid_text(device.info.uuid, mig), device.info.pci_bus_id});
+    ready->devices.push_back({device.ordinal, device.info.name, device.info.total_bytes});
+    ready->identities.push_back({cuda::uuid_text(device.info.uuid, mig), device.info.pci_bus_id});
   }
-  return all;
 }
 
 // `number`: what the server calls the driver's device `ordinal`.
@@ -193,20 +191,6 @@ Status DeviceSet::select(const std::vector<uint32_t>& wanted, wire::Welcome* wel
   }
   resources->pinned_bytes = staging_->bytes();
   return {};
-}
-
-bool DeviceSet::allocates_in(const AddressFence& fence) const {
-  CUdeviceptr plain = 0;
-  void* pinned = nullptr;
-  driver_.cuCtxSetCurrent(devices_.front().primary);
-  constexpr size_t kPlain = 4u << 20, kPinned = 1u << 20;
-  const bool plain_ok = driver_.cuMemAlloc_v2(&plain, kPlain) == CUDA_SUCCESS;
-  const bool pinned_ok = driver_.cuMemHostAlloc(&pinned, kPinned, 0) == CUDA_SUCCESS;
-  const bool inside_both = plain_ok && pinned_ok && fence.contains(plain, kPlain) &&
-                           fence.contains(reinterpret_cast<uint64_t>(pinned), kPinned);
-  if (plain_ok) driver_.cuMemFree_v2(plain);
-  if (pinned_ok) driver_.cuMemFreeHost(pinned);
-  return inside_both;
 }
 
 }  // namespace rcuda::server

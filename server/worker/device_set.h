@@ -18,7 +18,6 @@
 #include "api/driver_table.h"
 #include "common/base/status.h"
 #include "common/messages/handshake.h"
-#include "server/addresses/address_fence.h"
 #include "server/executor/core/session_resources.h"
 #include "server/protocol/worker_messages.h"
 #include "server/sandbox/device_scope.h"
@@ -42,10 +41,8 @@ class DeviceSet {
   // offered and those that are.
   Status select(const std::vector<uint32_t>& wanted, wire::Welcome* welcome,
                 SessionResources* resources) const;
-  // Of each device, in the order of ordinals().
-  std::vector<WorkerReady::Identity> identities() const;
-  // Whether plain and pinned memory land inside the fence.
-  bool allocates_in(const AddressFence& fence) const;
+  // Adds the devices, in the order of ordinals().
+  void describe(WorkerReady* ready) const;
 
  private:
   struct Device {

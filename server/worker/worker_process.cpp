@@ -25,10 +25,10 @@
 #include "server/protocol/worker_messages.h"
 #include "server/sandbox/device_scope.h"
 #include "server/sandbox/private_dev.h"
-#include "server/worker/code_folder.h"
 #include "server/worker/compute_share.h"
 #include "server/worker/device_set.h"
 #include "server/worker/staging_memory.h"
+#include "server/worker/user_folders.h"
 #include "server/worker/worker_session.h"
 
 namespace rcuda::server {
@@ -81,14 +81,7 @@ WorkerReady offer_of(const LoadedDriver& driver, const DeviceSet& devices, std::
                  std::to_string(driver.version % 1000 / 10) + " by " + driver.path;
   ready.driver_path = driver.path;
   ready.driver_version = static_cast<uint32_t>(driver.version);
-  wire::Welcome welcome;
-  SessionResources resources;
-  if (!devices.select(devices.ordinals(), &welcome, &resources).ok()) return ready;
-  ready.identities = devices.identities();
-  for (size_t i = 0; i < welcome.devices.size(); ++i) {
-    ready.devices.push_back(
-        {devices.ordinals()[i], welcome.devices[i].name, welcome.devices[i].total_bytes});
-  }
+  devices.describe(&ready);
   return ready;
 }
 
@@ -157,11 +150,6 @@ Status work(const Settings& settings, const Daemon& daemon, uint32_t base_number
   auto devices =
       DeviceSet::prepare(driver->table, settings.devices.get(), std::move(staging).value(), *scope);
   if (!devices.ok()) return fail(daemon, devices.status());
-  if (!(*devices)->allocates_in(fence)) {
-    RCUDA_WARN(
-        "this driver allocates outside of its addresses: memory may be refused, and pointers of "
-        "several servers in one program may clash");
-  }
   tls::prepare();
   const WorkerReady ready = offer_of(*driver, **devices, std::move(warning));
   // If the daemon has died, this worker is not needed, and nothing is logged.
