@@ -196,6 +196,12 @@ def serve_declaration(function):
     return f"CUresult serve_{function.name}({first}{rest})"
 
 
+def served_families(table):
+    """The families of which a handwritten function gets the services."""
+    return sorted({f.family for f in table.functions.values()
+                   if f.travels and f.handwritten_server and not f.served_in_api})
+
+
 def serve_call(function, arguments):
     first = "driver" if function.served_in_api else f"{function.family}_services"
     return f"serve_{function.name}({', '.join([f'{first}(executor)'] + arguments)})"
@@ -255,8 +261,12 @@ def emit_family(table, family):
 def emit_handlers_header(table):
     lines = [NOTICE, '#pragma once\n\n#include "server/executor/core/dispatch.h"\n\n'
              "namespace rcuda::server {\n\n"
-             "// Handwritten, in server/executor: functions that run in place of the driver function.\n"
-             "// Handles are the driver's; an output pointer is null only where the parameter is optional.\n"]
+             "// The services of handwritten functions, by family (services.h).\n"]
+    for family in served_families(table):
+        services = f"{family.capitalize()}Services"
+        lines.append(f"struct {services};\n{services}& {family}_services(Executor& executor);\n")
+    lines.append("\n// Handwritten, in server/executor: functions that run in place of the driver function.\n"
+                 "// Handles are the driver's; an output pointer is null only where the parameter is optional.\n")
     for f in table.functions.values():
         if f.travels and f.handwritten_server:
             lines.append(serve_declaration(f) + ";\n")

@@ -2,7 +2,7 @@
 that all commands need, and calls the handler, which is handwritten in server/executor."""
 
 from emit import NOTICE
-from server import serve_declaration
+from server import serve_declaration, served_families
 from traits import FIRST_OPCODE
 
 
@@ -75,6 +75,8 @@ def emit_dispatch(table):
     by_opcode = {c.opcode: c for c in table.commands.values()}
     lines = [NOTICE, '#include "api/server_commands.h"\n\n#include <iterator>\n\n#include "api/server_handlers.h"\n'
              '#include "server/executor/core/executor.h"\n\nnamespace rcuda::server {\n\n']
+    lines += [f"{f.capitalize()}Services& {f}_services(Executor& executor) {{ return executor.{f}_services; }}\n"
+              for f in served_families(table)] + ["\n"]
     lines += [emit_serve(f) for f in table.functions.values() if f.first or f.does]
     lines.append("namespace {\n\n")
     for c in table.commands.values():

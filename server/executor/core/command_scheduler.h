@@ -25,10 +25,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "api/command_traits.h"
 #include "api/driver_table.h"

@@ -69,13 +69,4 @@ const api::DriverTable& driver(Executor& executor) { return executor.driver; }
 
 uint32_t keep_blob(Executor& executor, Blob blob) { return executor.blobs.keep(std::move(blob)); }
 
-ContextServices& context_services(Executor& executor) { return executor.context_services; }
-GraphServices& graph_services(Executor& executor) { return executor.graph_services; }
-InterprocessServices& interprocess_services(Executor& executor) {
-  return executor.interprocess_services;
-}
-MemoryServices& memory_services(Executor& executor) { return executor.memory_services; }
-ModuleServices& module_services(Executor& executor) { return executor.module_services; }
-StreamServices& stream_services(Executor& executor) { return executor.stream_services; }
-
 }  // namespace rcuda::server

@@ -9,7 +9,6 @@
 // custom.h lists what handlers wait for otherwise.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include <cuda.h>
@@ -57,19 +56,6 @@ CUresult lookup_device(Executor& executor, uint32_t ordinal, CUdevice* device);
 // the device.
 int32_t device_ordinal(Executor& executor, CUdevice device);
 const api::DriverTable& driver(Executor& executor);
-// The services of handwritten handlers, by family (services.h).
-struct ContextServices;
-struct GraphServices;
-struct InterprocessServices;
-struct MemoryServices;
-struct ModuleServices;
-struct StreamServices;
-ContextServices& context_services(Executor& executor);
-GraphServices& graph_services(Executor& executor);
-InterprocessServices& interprocess_services(Executor& executor);
-MemoryServices& memory_services(Executor& executor);
-ModuleServices& module_services(Executor& executor);
-StreamServices& stream_services(Executor& executor);
 using api::Blob;
 // Keeps a blob that is too large for one reply. Returns the number by which BlobRead reads it.
 uint32_t keep_blob(Executor& executor, Blob blob);

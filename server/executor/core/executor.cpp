@@ -1,7 +1,6 @@
 #include "server/executor/core/executor.h"
 
 #include <string>
-#include <utility>
 
 namespace rcuda::server {
 namespace {
@@ -72,22 +71,20 @@ Executor::Executor(const SessionResources& given)
                    resources.quota->limits_bandwidth()),
       pace(*resources.quota, host_memory, objects, graph_copies),
       images(resources.images),
-      loop_services{driver,    resources,    done,    meters,      objects,   work,
-                    answers,   jobs,         peers,   completions, idle,      device_waits,
-                    *arrivals, *region_puts, mirrors, gpu_direct,  transfers, pace},
+      common_services{driver, resources, objects, answers, output, completions},
+      loop_services{common_services, done,      meters,       work,    jobs,       peers,     idle,
+                    device_waits,    *arrivals, *region_puts, mirrors, gpu_direct, transfers, pace},
       blob_services{blobs},
-      context_services{driver,      resources,   objects, answers, output,          peers,
-                       completions, host_memory, mirrors, links,   device_resources},
-      copy_services{driver,      resources,    objects,   answers,   output, completions,
-                    host_memory, graph_keeper, transfers, *arrivals, done},
+      context_services{common_services, peers, host_memory, mirrors, links, device_resources},
+      copy_services{common_services, host_memory, graph_keeper, transfers, *arrivals, done},
       graph_services{driver, objects, host_memory, graph_keeper, graph_copies, host_callbacks},
       interprocess_services{driver, names, origins},
       launch_services{driver, objects, completions, host_callbacks},
       memory_services{driver,  meters,       pool_frees, host_memory,
                       mirrors, *region_puts, names,      origins},
-      module_services{driver, resources, objects, answers, output, device_waits, images, links},
+      module_services{common_services, device_waits, images, links},
       peer_services{resources, objects, answers, work, idle, peers, peer_memory, transfers, done},
-      stream_services{driver, objects, answers, output, completions, idle} {
+      stream_services{common_services, idle} {
   link.before_puts([puts = region_puts] { puts->deliver(); });
   link.on_immediate([arrivals = arrivals](uint32_t immediate, uint64_t bytes) {
     arrivals->arrived(immediate, bytes);

@@ -16,7 +16,6 @@
 // a malformed command, which ends the session.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 
 #include "common/transport/arrivals.h"
@@ -97,6 +96,7 @@ class Executor {
   DeviceResources device_resources;
   Blobs blobs;
 
+  CommonServices common_services;
   LoopServices loop_services;
   BlobServices blob_services;
   ContextServices context_services;

@@ -5,8 +5,6 @@
 // All references are valid as long as the session. Executor thread only.
 #pragma once
 
-#include <cstdint>
-
 #include "api/driver_table.h"
 #include "common/messages/work.h"
 
@@ -45,18 +43,23 @@ class Transfers;
 class WorkCount;
 struct SessionResources;
 
-// Of the session loop (server/worker/session_loop.h).
-struct LoopServices {
+// What most families use.
+struct CommonServices {
   const api::DriverTable& driver;
   const SessionResources& resources;
+  SessionObjects& objects;
+  Answers& answers;
+  DeviceOutput& output;
+  Completions& completions;
+};
+
+// Of the session loop (server/worker/session_loop.h).
+struct LoopServices : CommonServices {
   wire::Work& done;
   Meters& meters;
-  SessionObjects& objects;
   WorkCount& work;
-  Answers& answers;
   Jobs& jobs;
   PeerHub& peers;
-  Completions& completions;
   IdleCheck& idle;
   DeviceWaits& device_waits;
   transport::Arrivals& arrivals;
@@ -71,27 +74,15 @@ struct BlobServices {
   Blobs& blobs;
 };
 
-struct ContextServices {
-  const api::DriverTable& driver;
-  const SessionResources& resources;
-  SessionObjects& objects;
-  Answers& answers;
-  DeviceOutput& output;
+struct ContextServices : CommonServices {
   PeerHub& peers;
-  Completions& completions;
   HostMemory& host_memory;
   Mirrors& mirrors;
   LinkStates& links;
   DeviceResources& device_resources;
 };
 
-struct CopyServices {
-  const api::DriverTable& driver;
-  const SessionResources& resources;
-  SessionObjects& objects;
-  Answers& answers;
-  DeviceOutput& output;
-  Completions& completions;
+struct CopyServices : CommonServices {
   HostMemory& host_memory;
   GraphKeeper& graph_keeper;
   Transfers& transfers;
@@ -132,12 +123,7 @@ struct MemoryServices {
   MemoryOrigins& origins;
 };
 
-struct ModuleServices {
-  const api::DriverTable& driver;
-  const SessionResources& resources;
-  SessionObjects& objects;
-  Answers& answers;
-  DeviceOutput& output;
+struct ModuleServices : CommonServices {
   DeviceWaits& device_waits;
   ImageStore& images;
   LinkStates& links;
@@ -155,12 +141,7 @@ struct PeerServices {
   wire::Work& done;
 };
 
-struct StreamServices {
-  const api::DriverTable& driver;
-  SessionObjects& objects;
-  Answers& answers;
-  DeviceOutput& output;
-  Completions& completions;
+struct StreamServices : CommonServices {
   IdleCheck& idle;
 };
 
