@@ -49,15 +49,6 @@ bool DeviceTrace::take_anchor(Context& context) {
   return true;
 }
 
-bool DeviceTrace::take_event(Context& context, CUevent* event) {
-  if (context.free_events.empty()) {
-    return driver_.cuEventCreate(event, CU_EVENT_DEFAULT) == CUDA_SUCCESS;
-  }
-  *event = context.free_events.back();
-  context.free_events.pop_back();
-  return true;
-}
-
 void DeviceTrace::before(const wire::CommandHeader& header, std::span<const std::byte> body,
                          uint64_t number) {
   open_ = {};
@@ -75,8 +66,9 @@ void DeviceTrace::before(const wire::CommandHeader& header, std::span<const std:
   ContextState* const current = objects_.current_context();
   if (objects_.make_current(stream_.context->id) != CUDA_SUCCESS) return;
   Context& context = contexts_[stream_.context->id];
-  if (take_anchor(context) && take_event(context, &open_.start) &&
-      take_event(context, &open_.end) &&
+  if (take_anchor(context) &&
+      driver_.cuEventCreate(&open_.start, CU_EVENT_DEFAULT) == CUDA_SUCCESS &&
+      driver_.cuEventCreate(&open_.end, CU_EVENT_DEFAULT) == CUDA_SUCCESS &&
       driver_.cuEventRecord(open_.start, stream_.handle) == CUDA_SUCCESS) {
     open_.anchor = context.anchor;
     open_.event = {nanoseconds(Clock::now()),
@@ -88,8 +80,7 @@ void DeviceTrace::before(const wire::CommandHeader& header, std::span<const std:
                    stream_.context->id,
                    *id};
   } else {
-    give_back(context, open_);
-    open_ = {};
+    destroy_events(std::exchange(open_, {}));
   }
   if (current) objects_.make_current(current->id);
 }
@@ -98,15 +89,15 @@ void DeviceTrace::after() {
   if (!open_.start) return;
   Work work = std::exchange(open_, {});
   if (driver_.cuEventRecord(work.end, stream_.handle) != CUDA_SUCCESS) {
-    return give_back(contexts_[work.event.context], work);
+    return destroy_events(work);
   }
   queues_[stream_.key].push_back(std::move(work));
   ++pending_;
 }
 
-void DeviceTrace::give_back(Context& context, const Work& work) {
+void DeviceTrace::destroy_events(const Work& work) {
   for (CUevent event : {work.start, work.end}) {
-    if (event) context.free_events.push_back(event);
+    if (event) driver_.cuEventDestroy_v2(event);
   }
 }
 
@@ -127,7 +118,7 @@ bool DeviceTrace::finish(const Work& work, std::vector<wire::TraceEvent>* events
     event.end_ns = std::max(event.begin_ns, at(end_ms));
     events->push_back(event);
   }
-  give_back(contexts_[work.event.context], work);
+  destroy_events(work);
   return true;
 }
 

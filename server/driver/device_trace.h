@@ -51,7 +51,6 @@ class DeviceTrace {
   struct Context {
     CUstream stream = nullptr;
     std::shared_ptr<Anchor> anchor;
-    std::vector<CUevent> free_events;
   };
   struct Work {
     CUevent start = nullptr, end = nullptr;
@@ -60,8 +59,7 @@ class DeviceTrace {
   };
 
   bool take_anchor(Context& context);
-  bool take_event(Context& context, CUevent* event);
-  void give_back(Context& context, const Work& work);  // its events, whether or not it was measured
+  void destroy_events(const Work& work);  // whether or not it was measured
   bool finish(const Work& work, std::vector<wire::TraceEvent>* events);
 
   const api::DriverTable& driver_;

@@ -1,7 +1,6 @@
 #include "server/driver/window_guard.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "api/driver_overrides.h"
 #include "common/base/log.h"

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -20,6 +21,12 @@
 #include "server/monitor/nvml_reader.h"
 
 namespace rcuda::server {
+
+// Adds the RDMA adapter that is nearest to each GPU, by PCI. What sysfs does not place stays
+// without an adapter. `root`: "/", or a made-up tree in tests. `sample`: of these GPUs, in this
+// order. Any thread; blocks to read a few files of sysfs for each GPU and adapter.
+void find_adapters(const std::filesystem::path& root, const std::vector<GpuName>& gpus,
+                   GpuSample* sample);
 
 class GpuMonitor {
  public:

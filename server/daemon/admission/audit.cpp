@@ -43,6 +43,10 @@ class Line {
     if (!identity.lease.empty()) add("lease", identity.lease);
     if (!identity.job.empty()) add("job", identity.job);
   }
+  void add_with_origin(const Identity& identity) {
+    add(identity);
+    add("from", identity.from);
+  }
   void add_devices(const std::vector<uint32_t>& devices) {
     std::string list;
     for (const uint32_t device : devices)
@@ -85,8 +89,7 @@ std::string quota_json(const std::vector<Allowance>& allowances, const SessionLi
 Line session_line(const char* event, const AuditedSession& audited) {
   const wire::ServerStatus::Session& session = audited.session;
   Line line(event);
-  line.add(audited.identity);
-  line.add("from", audited.identity.from);
+  line.add_with_origin(audited.identity);
   line.raw("claims", "{\"user\":" + json_text(session.user) + ",\"host\":" +
                          json_text(session.host) + ",\"program\":" + json_text(session.program) +
                          ",\"pid\":" + std::to_string(session.client_pid) + "}");
@@ -110,7 +113,6 @@ Status Audit::open(const std::string& path) {
 
 void Audit::refused(const std::string& from, const std::optional<Identity>& identity,
                     std::string_view why) {
-  if (!file_) return;
   Line line("refused");
   line.add("from", from);
   if (identity) line.add(*identity);
@@ -118,14 +120,10 @@ void Audit::refused(const std::string& from, const std::optional<Identity>& iden
   write(line.take());
 }
 
-void Audit::began(const AuditedSession& session) {
-  if (!file_) return;
-  write(session_line("begin", session).take());
-}
+void Audit::began(const AuditedSession& session) { write(session_line("begin", session).take()); }
 
 void Audit::ended(const AuditedSession& ended, const std::optional<SessionTotals>& totals,
                   std::string_view outcome) {
-  if (!file_) return;
   Line line = session_line("session", ended);
   line.add("seconds", ended.session.seconds);
   if (totals) {
@@ -141,7 +139,6 @@ void Audit::ended(const AuditedSession& ended, const std::optional<SessionTotals
 }
 
 void Audit::lease(std::string_view what, const Lease& lease, const std::optional<Identity>& by) {
-  if (!file_) return;
   Line line("lease");
   line.add("what", what);
   line.add("lease", lease.id);
@@ -150,24 +147,22 @@ void Audit::lease(std::string_view what, const Lease& lease, const std::optional
   line.add_devices(lease.devices);
   line.raw("exclusive", lease.exclusive ? "true" : "false");
   if (lease.until) line.add("until", format_time(*lease.until));
-  if (by) line.add(*by);
-  if (by) line.add("from", by->from);
+  if (by) line.add_with_origin(*by);
   write(line.take());
 }
 
 void Audit::control(std::string_view what, const std::optional<Identity>& by,
                     std::optional<uint32_t> worker) {
-  if (!file_) return;
   Line line("control");
   line.add("what", what);
   if (worker) line.add("worker", uint64_t{*worker});
-  if (by) line.add(*by);
-  if (by) line.add("from", by->from);
+  if (by) line.add_with_origin(*by);
   write(line.take());
 }
 
 // One write, so that lines of two servers that share a file do not mix.
 void Audit::write(std::string line) {
+  if (!file_) return;
   const ssize_t written = ::write(file_.get(), line.data(), line.size());
   if (written == static_cast<ssize_t>(line.size())) {
     failed_ = false;

@@ -8,7 +8,6 @@
 #include <span>
 #include <unordered_set>
 
-#include <fcntl.h>
 #include <openssl/crypto.h>
 #include <signal.h>
 #include <sys/wait.h>

@@ -25,7 +25,10 @@ class ClientResource {
   };
 
   ClientResource(std::shared_ptr<Sink> sink, uint64_t id) : sink_(std::move(sink)), id_(id) {}
-  ~ClientResource();
+  ~ClientResource() {
+    MutexLock lock(sink_->mutex);
+    if (sink_->events) (void)sink_->events->released(id_);
+  }
   ClientResource(const ClientResource&) = delete;
   ClientResource& operator=(const ClientResource&) = delete;
   uint64_t id() const { return id_; }
@@ -38,7 +41,10 @@ class ClientResource {
 class ClientResources {
  public:
   explicit ClientResources(EventSink& events) { sink_->events = &events; }
-  ~ClientResources();
+  ~ClientResources() {
+    MutexLock lock(sink_->mutex);
+    sink_->events = nullptr;
+  }
   ClientResources(const ClientResources&) = delete;
   ClientResources& operator=(const ClientResources&) = delete;
 

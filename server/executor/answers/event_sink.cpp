@@ -1,6 +1,5 @@
 #include "server/executor/answers/event_sink.h"
 
-#include <algorithm>
 #include <chrono>
 
 namespace rcuda::server {

@@ -11,7 +11,6 @@
 // Errors: start() fails if the pipes or the thread cannot be made.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <thread>
 

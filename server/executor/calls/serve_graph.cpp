@@ -5,55 +5,38 @@
 
 #include "api/driver_table.h"
 #include "api/server_handlers.h"
-#include "server/executor/calls/call.h"
 
 namespace rcuda::server {
 namespace {
 
-// Assembles kernel node parameters in the form in which the application gave them; the node reads
-// back in that form. Must outlive the driver call.
-class KernelNode {
- public:
-  KernelNode(const api::DriverTable& table, const CUDA_KERNEL_NODE_PARAMS& shape,
-             CUfunction function, CUkernel kernel, CUcontext context, const void* parameters,
-             size_t parameter_bytes, bool are_packed)
-      : parameter_bytes_(parameter_bytes),
-        extra_{CU_LAUNCH_PARAM_BUFFER_POINTER, const_cast<void*>(parameters),
-               CU_LAUNCH_PARAM_BUFFER_SIZE, &parameter_bytes_, CU_LAUNCH_PARAM_END},
-        params_(shape) {
-    size_t offset = 0, size = 0;
-    const auto get = [&](size_t index) {
-      return function ? table.cuFuncGetParamInfo(function, index, &offset, &size)
-                      : table.cuKernelGetParamInfo(kernel, index, &offset, &size);
-    };
-    auto* bytes = static_cast<char*>(const_cast<void*>(parameters));
-    for (size_t i = 0; get(i) == CUDA_SUCCESS; ++i) {
-      // The driver reads as many bytes as the kernel has parameters, whatever size it is given.
-      if (size > parameter_bytes || offset > parameter_bytes - size) {
-        result_ = CUDA_ERROR_INVALID_VALUE;
-        return;
-      }
-      pointers_.push_back(bytes + offset);
-    }
-    params_.func = function;
-    params_.kern = kernel;
-    params_.ctx = context;
-    params_.kernelParams = are_packed || pointers_.empty() ? nullptr : pointers_.data();
-    params_.extra = are_packed ? extra_ : nullptr;
+// Calls `call` with kernel node parameters in the form in which the application gave them; the node
+// reads back in that form.
+template <typename Call>
+CUresult with_kernel_node(const api::DriverTable& table, CUDA_KERNEL_NODE_PARAMS params,
+                          CUfunction function, CUkernel kernel, CUcontext context,
+                          const void* parameters, size_t parameter_bytes, bool are_packed,
+                          const Call& call) {
+  size_t offset = 0, size = 0;
+  const auto get = [&](size_t index) {
+    return function ? table.cuFuncGetParamInfo(function, index, &offset, &size)
+                    : table.cuKernelGetParamInfo(kernel, index, &offset, &size);
+  };
+  auto* bytes = static_cast<char*>(const_cast<void*>(parameters));
+  std::vector<void*> pointers;
+  for (size_t i = 0; get(i) == CUDA_SUCCESS; ++i) {
+    // The driver reads as many bytes as the kernel has parameters, whatever size it is given.
+    if (size > parameter_bytes || offset > parameter_bytes - size) return CUDA_ERROR_INVALID_VALUE;
+    pointers.push_back(bytes + offset);
   }
-  KernelNode(const KernelNode&) = delete;
-  KernelNode& operator=(const KernelNode&) = delete;
-
-  CUresult result() const { return result_; }
-  const CUDA_KERNEL_NODE_PARAMS* params() const { return &params_; }
-
- private:
-  size_t parameter_bytes_;
-  void* extra_[5];
-  std::vector<void*> pointers_;
-  CUDA_KERNEL_NODE_PARAMS params_;
-  CUresult result_ = CUDA_SUCCESS;
-};
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, bytes, CU_LAUNCH_PARAM_BUFFER_SIZE,
+                   &parameter_bytes, CU_LAUNCH_PARAM_END};
+  params.func = function;
+  params.kern = kernel;
+  params.ctx = context;
+  params.kernelParams = are_packed || pointers.empty() ? nullptr : pointers.data();
+  params.extra = are_packed ? extra : nullptr;
+  return call(&params);
+}
 
 }  // namespace
 
@@ -64,10 +47,11 @@ CUresult serve_rcuda_graph_add_kernel_node(const api::DriverTable& table, CUgrap
                                            const CUDA_KERNEL_NODE_PARAMS* shape,
                                            const void* parameters, size_t parameter_bytes,
                                            unsigned are_packed) {
-  const KernelNode built(table, *shape, device_function, kernel, context, parameters,
-                         parameter_bytes, are_packed != 0);
-  if (built.result() != CUDA_SUCCESS) return built.result();
-  return table.cuGraphAddKernelNode_v2(node, graph, dependencies, dependency_count, built.params());
+  return with_kernel_node(
+      table, *shape, device_function, kernel, context, parameters, parameter_bytes, are_packed != 0,
+      [&](const CUDA_KERNEL_NODE_PARAMS* params) {
+        return table.cuGraphAddKernelNode_v2(node, graph, dependencies, dependency_count, params);
+      });
 }
 
 CUresult serve_rcuda_graph_set_kernel_node(const api::DriverTable& table, CUgraphNode node,
@@ -75,10 +59,11 @@ CUresult serve_rcuda_graph_set_kernel_node(const api::DriverTable& table, CUgrap
                                            CUcontext context, const CUDA_KERNEL_NODE_PARAMS* shape,
                                            const void* parameters, size_t parameter_bytes,
                                            unsigned are_packed) {
-  const KernelNode built(table, *shape, device_function, kernel, context, parameters,
-                         parameter_bytes, are_packed != 0);
-  if (built.result() != CUDA_SUCCESS) return built.result();
-  return table.cuGraphKernelNodeSetParams_v2(node, built.params());
+  return with_kernel_node(table, *shape, device_function, kernel, context, parameters,
+                          parameter_bytes, are_packed != 0,
+                          [&](const CUDA_KERNEL_NODE_PARAMS* params) {
+                            return table.cuGraphKernelNodeSetParams_v2(node, params);
+                          });
 }
 
 CUresult serve_rcuda_graph_exec_set_kernel_node(const api::DriverTable& table, CUgraphExec exec,
@@ -87,10 +72,11 @@ CUresult serve_rcuda_graph_exec_set_kernel_node(const api::DriverTable& table, C
                                                 const CUDA_KERNEL_NODE_PARAMS* shape,
                                                 const void* parameters, size_t parameter_bytes,
                                                 unsigned are_packed) {
-  const KernelNode built(table, *shape, device_function, kernel, context, parameters,
-                         parameter_bytes, are_packed != 0);
-  if (built.result() != CUDA_SUCCESS) return built.result();
-  return table.cuGraphExecKernelNodeSetParams_v2(exec, node, built.params());
+  return with_kernel_node(table, *shape, device_function, kernel, context, parameters,
+                          parameter_bytes, are_packed != 0,
+                          [&](const CUDA_KERNEL_NODE_PARAMS* params) {
+                            return table.cuGraphExecKernelNodeSetParams_v2(exec, node, params);
+                          });
 }
 
 CUresult serve_rcuda_stream_capture_info(const api::DriverTable& table, CUstream stream,

@@ -7,7 +7,6 @@
 #include "api/driver_table.h"
 #include "api/server_handlers.h"
 #include "common/cuda/return_if_error.h"
-#include "server/executor/calls/call.h"
 
 namespace rcuda::server {
 namespace {

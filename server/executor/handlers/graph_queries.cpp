@@ -1,7 +1,6 @@
 // Handlers of graph queries that the driver answers with pointers or with a file.
 #include <algorithm>
 #include <string>
-#include <vector>
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,6 +1,5 @@
 #include "server/executor/host_memory/arrival_gates.h"
 
-#include <algorithm>
 #include <atomic>
 #include <utility>
 

@@ -12,18 +12,16 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/base/pages.h"
 #include "common/cuda/return_if_error.h"
 
 namespace rcuda::server {
 namespace {
 
-constexpr uint64_t kPage = 4096;
 constexpr uint64_t kMost = 1ull << 47;  // end of the user addresses
 // Null pointers must fault, even if this process runs as root, which may map the lowest pages
 // (vm.mmap_min_addr).
 constexpr uint64_t kLowest = 64u << 10;
-
-uint64_t whole_pages(uint64_t bytes) { return (bytes + kPage - 1) & ~(kPage - 1); }
 
 constexpr unsigned kKnownFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
                                  CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
@@ -178,7 +176,7 @@ CUresult HostMemory::open_to_writes(uint64_t address, Range* range) {
 }
 
 CUresult HostMemory::expose(const wire::HostExposeBody& body) {
-  if (body.bytes == 0 || body.address % kPage != 0 || body.address < kLowest ||
+  if (body.bytes == 0 || body.address % page_bytes() != 0 || body.address < kLowest ||
       body.bytes > kMost || body.address > kMost - body.bytes || (body.flags & ~kKnownFlags) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }

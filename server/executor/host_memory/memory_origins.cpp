@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "server/executor/objects/device_uuid.h"
-
 namespace rcuda::server {
 
 using Place = ExportOrigin::Place;

@@ -26,8 +26,8 @@ constexpr char kKernel[] = R"(
   .param .u64 first,         // block
   .param .u64 count,         // of blocks
   .param .u64 digests,       // two words for each block of the range
-  .param .u64 flags)         // a byte for each: 1 asks whether it differs from its digest, and stays
-                             // if it does. Null: computes the digests
+  .param .u64 flags)         // a byte for each: becomes 1 if it differs from its digest, else 0.
+                             // Null: computes the digests
 {
   .reg .pred %more, %other, %zero, %compares;
   .reg .b16 %flag;
@@ -63,12 +63,6 @@ next_block:
   setp.ge.u64 %more, %index, %count;
   @%more bra end;
   add.u64 %block, %first, %index;
-  @!%compares bra compute;
-  add.u64 %y, %flags, %block;
-  ld.global.u8 %flag, [%y];
-  setp.eq.u16 %other, %flag, 0;
-  @%other bra advance;
-compute:
   mul.lo.u64 %begin, %block, %block_bytes;
   add.u64 %end, %begin, %block_bytes;
   min.u64 %end, %end, %bytes;
@@ -233,7 +227,6 @@ CUresult BlockDigests::forget(const SessionStream& stream, uint64_t block) {
 }
 
 CUresult BlockDigests::compare(const SessionStream& stream) {
-  std::memset(flags_, 1, block_count_);
   return launch(stream, address_, 0, block_count_, true);
 }
 

@@ -10,7 +10,6 @@
 // caller must not destroy a BlockDigests while its kernels may be running. Errors: the driver's.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>

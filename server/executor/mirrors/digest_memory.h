@@ -5,7 +5,6 @@
 // Executor thread only. take() and give() may block as a driver's allocation does.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 

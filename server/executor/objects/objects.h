@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -23,6 +24,12 @@
 namespace rcuda::server {
 
 struct Departed;  // idle.h: the work of a destroyed stream
+
+// The UUID of a device.
+inline CUresult read_uuid(const api::DriverTable& driver, CUdevice device,
+                          std::span<uint8_t, sizeof(CUuuid)> bytes) {
+  return driver.cuDeviceGetUuid_v2(reinterpret_cast<CUuuid*>(bytes.data()), device);
+}
 
 // One of the session's devices, in the client's order.
 struct SessionDevice {

@@ -9,7 +9,7 @@
 
 #include "common/cuda/uuid_text.h"
 #include "server/executor/objects/context_guard.h"
-#include "server/executor/objects/device_uuid.h"
+#include "server/executor/objects/objects.h"
 
 namespace rcuda::server {
 namespace {

@@ -1,8 +1,7 @@
-#include "server/monitor/adapters.h"
-
 #include <gtest/gtest.h>
 
 #include "common/nvml/nvml_api.h"
+#include "server/monitor/gpu_monitor.h"
 #include "tests/support/sys_tree.h"
 
 namespace rcuda::server {
