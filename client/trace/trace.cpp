@@ -22,6 +22,7 @@
 #include "api/opcodes.h"
 #include "common/base/file_io.h"
 #include "common/base/log.h"
+#include "common/base/monotonic.h"
 #include "common/base/mutex.h"
 #include "common/base/start_thread.h"
 #include "common/base/thread_object.h"
@@ -45,12 +46,6 @@ constexpr size_t kMaxOpenCalls = 4096;
 constexpr size_t kWriteBytes = 1u << 20;
 constexpr const char* kPost = "post";
 constexpr const char* kCall = "call";
-
-uint64_t now_ns() {
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                   std::chrono::steady_clock::now().time_since_epoch())
-                                   .count());
-}
 
 struct Record {
   uint64_t begin_ns, end_ns;
@@ -468,19 +463,20 @@ bool reported(uint32_t index, uint64_t command) {
 }
 
 Span::Span(const char* name, const char* category)
-    : name_(name), category_(category), begin_ns_(on() ? now_ns() : 0) {}
+    : name_(name), category_(category), begin_ns_(on() ? monotonic_ns() : 0) {}
 
 Span::~Span() {
   if (begin_ns_ == 0 || !on()) return;
-  record({begin_ns_, now_ns(), name_, category_, 0, 0, static_cast<int32_t>(result_), 0});
+  record({begin_ns_, monotonic_ns(), name_, category_, 0, 0, static_cast<int32_t>(result_), 0});
 }
 
 CommandSpan::CommandSpan(uint32_t server, uint16_t opcode, bool posted)
-    : server_(server), opcode_(opcode), posted_(posted), begin_ns_(on() ? now_ns() : 0) {}
+    : server_(server), opcode_(opcode), posted_(posted), begin_ns_(on() ? monotonic_ns() : 0) {}
 
 CommandSpan::~CommandSpan() {
   if (begin_ns_ == 0 || command_ == 0 || !on()) return;
-  record({begin_ns_, now_ns(), nullptr, posted_ ? kPost : kCall, command_, server_, 0, opcode_});
+  record(
+      {begin_ns_, monotonic_ns(), nullptr, posted_ ? kPost : kCall, command_, server_, 0, opcode_});
 }
 
 }  // namespace rcuda::client::trace

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "api/traits.h"
+#include "common/base/monotonic.h"
 
 namespace rcuda::server {
 namespace {
@@ -13,11 +14,6 @@ constexpr auto kAnchorPatience = std::chrono::milliseconds(20);
 // While this much work is pending, further commands are not measured, because each needs two
 // events.
 constexpr size_t kMostPending = 4096;
-
-uint64_t nanoseconds(std::chrono::steady_clock::time_point time) {
-  return static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count());
-}
 
 }  // namespace
 
@@ -71,7 +67,7 @@ void DeviceTrace::before(const wire::CommandHeader& header, std::span<const std:
       driver_.cuEventCreate(&open_.end, CU_EVENT_DEFAULT) == CUDA_SUCCESS &&
       driver_.cuEventRecord(open_.start, stream_.handle) == CUDA_SUCCESS) {
     open_.anchor = context.anchor;
-    open_.event = {nanoseconds(Clock::now()),
+    open_.event = {monotonic_ns(),
                    0,
                    number,
                    header.opcode,
@@ -109,8 +105,8 @@ bool DeviceTrace::finish(const Work& work, std::vector<wire::TraceEvent>* events
       driver_.cuEventElapsedTime(&begin_ms, work.anchor->event, work.start) == CUDA_SUCCESS &&
       driver_.cuEventElapsedTime(&end_ms, work.anchor->event, work.end) == CUDA_SUCCESS) {
     const auto at = [&](float ms) {
-      return nanoseconds(work.anchor->time + std::chrono::duration_cast<Clock::duration>(
-                                                 std::chrono::duration<double, std::milli>(ms)));
+      return monotonic_ns(work.anchor->time + std::chrono::duration_cast<Clock::duration>(
+                                                  std::chrono::duration<double, std::milli>(ms)));
     };
     wire::TraceEvent event = work.event;
     // The anchor's time is not exact, but the work cannot have begun before it was queued.

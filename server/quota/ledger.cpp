@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <string>
 #include <utility>
 
 #include <fcntl.h>
 #include <sys/mman.h>
+
+#include "common/base/monotonic.h"
 
 namespace rcuda::server {
 namespace {
@@ -23,11 +24,6 @@ constexpr uint64_t kKeptCopies = 10'000'000'000;
 constexpr int kLooks = 1000;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
-
-uint64_t monotonic_ns() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return static_cast<uint64_t>(std::chrono::nanoseconds(now).count());
-}
 
 }  // namespace
 
