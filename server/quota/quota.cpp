@@ -34,10 +34,6 @@ bool Quota::limits(Limit limit) const {
                      [&](const Budget& budget) { return budget.allowance.*limit != 0; });
 }
 
-bool Quota::limits_device_memory() const { return limits(&Allowance::device_memory); }
-bool Quota::limits_host_memory() const { return limits(&Allowance::host_memory); }
-bool Quota::limits_bandwidth() const { return limits(&Allowance::bandwidth); }
-
 bool Quota::take(uint32_t row, uint64_t bytes) {
   const Limit limit = limit_of(row);
   for (auto budget = budgets_.begin(); budget != budgets_.end(); ++budget) {

@@ -25,9 +25,9 @@ class Quota {
   // `ledgers`: the memory of each allowance's Ledger.
   static Result<Quota> make(std::vector<Allowance> allowances, std::vector<UniqueFd> ledgers);
 
-  bool limits_device_memory() const;
-  bool limits_host_memory() const;
-  bool limits_bandwidth() const;
+  // Whether an allowance has this limit, such as &Allowance::device_memory.
+  using Limit = uint64_t Allowance::*;
+  bool limits(Limit limit) const;
 
   // Books bytes of a device, or of the host for the row Ledger::kHostMemory. False: an allowance
   // would be exceeded, and nothing is booked.
@@ -54,11 +54,9 @@ class Quota {
     Allowance allowance;
     Ledger ledger;
   };
-  using Limit = uint64_t Allowance::*;
   static Limit limit_of(uint32_t row) {
     return row == Ledger::kHostMemory ? &Allowance::host_memory : &Allowance::device_memory;
   }
-  bool limits(Limit limit) const;
 
   std::vector<Budget> budgets_;
 };

@@ -236,7 +236,7 @@ Status WorkerSession::limit_devices() {
     welcome_.priority_greatest = static_cast<int32_t>(
         std::max<int64_t>(welcome_.priority_greatest, least - int64_t{*priorities}));
   }
-  if (!resources_.quota->limits_device_memory()) return {};
+  if (!resources_.quota->limits(&Allowance::device_memory)) return {};
   for (size_t i = 0; i < resources_.devices.size(); ++i) {
     const uint32_t ordinal = resources_.devices[i].ordinal;
     if (ordinal >= Ledger::kDevices) {

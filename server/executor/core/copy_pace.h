@@ -32,7 +32,7 @@ class CopyPace {
         host_memory_(host_memory),
         objects_(objects),
         graph_copies_(graph_copies),
-        limits_(quota.limits_bandwidth()) {}
+        limits_(quota.limits(&Allowance::bandwidth)) {}
 
   bool limits() const { return limits_; }
   // Whether the command may be carried out now. If not, it may be asked about again at until():

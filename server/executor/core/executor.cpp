@@ -21,7 +21,7 @@ PeerHub::Options peer_options(const PeerSettings& settings, Answers& answers, Jo
 // Copies that are held back for a limit (CopyPace) must not send their bytes before.
 HostMemory::Options host_options(const SessionResources& resources) {
   HostMemory::Options options = resources.host_memory;
-  options.client_writes = !resources.quota->limits_bandwidth();
+  options.client_writes = !resources.quota->limits(&Allowance::bandwidth);
   return options;
 }
 
@@ -68,7 +68,7 @@ Executor::Executor(const SessionResources& given)
       transfers(driver, link, answers, host_memory, gpu_direct, region_puts, arrival_gates,
                 *arrivals),
       graph_copies(driver, graph_keeper, {host_memory, mirrors, transfers, host_callbacks},
-                   resources.quota->limits_bandwidth()),
+                   resources.quota->limits(&Allowance::bandwidth)),
       pace(*resources.quota, host_memory, objects, graph_copies),
       images(resources.images),
       common_services{driver, resources, objects, answers, output, completions},

@@ -59,7 +59,7 @@ uint64_t MemoryMeter::held(uint32_t ordinal) const {
 
 bool MemoryMeter::try_take(CUdevice device, uint64_t bytes) {
   Device* const known = find(device);
-  if (!known) return !quota_->limits_device_memory();  // the driver says what is wrong
+  if (!known) return !quota_->limits(&Allowance::device_memory);  // the driver says what is wrong
   if (!quota_->take(known->row, bytes)) return false;
   known->held += bytes;
   return true;

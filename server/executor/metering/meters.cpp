@@ -8,7 +8,7 @@ Meters::Meters(const api::DriverTable& plain, const std::vector<SessionDevice>& 
                const std::shared_ptr<Quota>& quota, const SessionLimits& session_limits,
                wire::Work* done)
     : driver(plain),
-      limits(quota->limits_device_memory() || quota->limits_host_memory()),
+      limits(quota->limits(&Allowance::device_memory) || quota->limits(&Allowance::host_memory)),
       memory(plain, devices, quota, done),
       allocations(memory),
       arrays(memory),
@@ -29,7 +29,7 @@ Meters::Meters(const api::DriverTable& plain, const std::vector<SessionDevice>& 
     limit_priorities(*metered);
   }
   meter_memory(*metered);
-  if (quota->limits_device_memory()) meter_variables(*metered);
+  if (quota->limits(&Allowance::device_memory)) meter_variables(*metered);
 }
 
 void Meters::reclaim() {

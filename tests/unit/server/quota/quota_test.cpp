@@ -108,7 +108,7 @@ TEST(Ledger, ARefusedRequestChangesNothingForOtherSessions) {
 
 TEST(Quota, NothingIsLimitedWithoutAllowances) {
   Quota quota;
-  EXPECT_FALSE(quota.limits_device_memory());
+  EXPECT_FALSE(quota.limits(&Allowance::device_memory));
   EXPECT_TRUE(quota.take(0, UINT64_MAX));
   EXPECT_FALSE(quota.room(0));
   quota.book_copy(UINT64_MAX, 1);
