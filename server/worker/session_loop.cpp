@@ -14,6 +14,7 @@
 #include "api/traits.h"
 #include "common/base/cpu_pause.h"
 #include "common/base/log.h"
+#include "common/base/monotonic.h"
 #include "server/executor/core/custom.h"
 #include "server/executor/core/dispatch.h"
 
@@ -45,12 +46,6 @@ bool slot_exists(const wire::CommandHeader& header) {
          inside(Window::kLargeReplies, Window::kLargeReplyCount, Window::kLargeReplyBytes);
 }
 
-uint64_t monotonic_ns() {
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                   std::chrono::steady_clock::now().time_since_epoch())
-                                   .count());
-}
-
 Status malformed(uint16_t opcode, const char* what) {
   return Status(Code::kProtocol, "the client sent a malformed command (opcode " +
                                      std::to_string(opcode) + ": " + what + ")");
@@ -67,12 +62,10 @@ SessionLoop::SessionLoop(const SessionResources& resources, const SessionLoopOpt
       contexts_(*resources.unmetered, resources.devices, services_.objects),
       ring_(*resources.link, wire::kCommandRingLayout),
       last_activity_(Clock::now()),
-      scheduler_({services_.driver, services_.peers, services_.objects, services_.completions,
-                  services_.idle, services_.device_waits, services_.jobs, services_.pace,
-                  resources.most_streams,
-                  [this](const wire::CommandHeader& header, std::span<const std::byte> body) {
-                    return custom_command(header.opcode)->may_wait(executor_, {header, body, {}});
-                  }}) {}
+      scheduler_(services_,
+                 [this](const wire::CommandHeader& header, std::span<const std::byte> body) {
+                   return custom_command(header.opcode)->may_wait(executor_, {header, body, {}});
+                 }) {}
 
 SessionLoop::~SessionLoop() {
   if (services_.resources.output) services_.resources.output->set_sink(nullptr);

@@ -29,60 +29,46 @@
 #include <utility>
 
 #include "api/command_traits.h"
-#include "api/driver_table.h"
 #include "api/traits.h"
 #include "common/wire/protocol.h"
 #include "server/executor/core/copy_pace.h"
+#include "server/executor/core/services.h"
 #include "server/executor/objects/objects.h"
-#include "server/executor/peers/device_waits.h"
 #include "server/executor/peers/peer_hub.h"
-#include "server/executor/streams/completions.h"
-#include "server/executor/streams/idle.h"
-#include "server/executor/streams/jobs.h"
 
 namespace rcuda::server {
 
 class CommandScheduler {
  public:
-  struct Parts {
-    const api::DriverTable& driver;
-    PeerHub& peers;
-    SessionObjects& objects;
-    const Completions& completions;
-    IdleCheck& idle;
-    DeviceWaits& device_waits;
-    Jobs& jobs;
-    CopyPace& pace;
-    size_t most_streams;  // SessionResources::most_streams
-    // Calls the may_wait() of a command's handler (WhileHeld::kAsks).
-    std::function<bool(const wire::CommandHeader& header, std::span<const std::byte> body)>
-        may_wait;
-  };
-  // All parts outlive this object.
-  explicit CommandScheduler(Parts parts) : parts_(std::move(parts)) {}
+  // Calls the may_wait() of a command's handler (WhileHeld::kAsks).
+  using MayWait =
+      std::function<bool(const wire::CommandHeader& header, std::span<const std::byte> body)>;
+  // What `services` refers to outlives this object.
+  CommandScheduler(const LoopServices& services, MayWait may_wait)
+      : services_(services), may_wait_(std::move(may_wait)) {}
 
   // Whether the next command may start now. If not, it must be tried again: at once if crowded(),
   // when a copy with a peer ends, or at due().
   // `now()`: the session's time, in nanoseconds. It is not called without a limit.
   template <typename Clock>
   bool may_start(std::span<const std::byte> frame, const Clock& now) {
-    if (parts_.pace.limits() && !parts_.pace.may_start(frame, now())) [[unlikely]]
+    if (services_.pace.limits() && !services_.pace.may_start(frame, now())) [[unlikely]]
       return false;
-    if (!parts_.peers.active()) [[likely]]
+    if (!services_.peers.active()) [[likely]]
       return true;
     return may_start_with_peers(frame);
   }
   bool crowded() const { return crowded_; }
   // Of a command that is held back for its bandwidth. A time that has passed: it waits for peers.
-  uint64_t due() const { return parts_.pace.limits() ? parts_.pace.until() : 0; }
+  uint64_t due() const { return services_.pace.limits() ? services_.pace.until() : 0; }
 
   // Whether the driver would wait for the device in this call. Posted commands are never postponed:
   // the client waits before it sends them (await_idle() of client/route/find_route.h). If so, the
   // call's context is current.
   bool must_postpone(const wire::CommandHeader& header) {
     return header.call != 0 && api::traits_of(header.opcode).waits_for_device &&
-           parts_.objects.make_current(header.context) == CUDA_SUCCESS &&
-           parts_.objects.current_context();
+           services_.objects.make_current(header.context) == CUDA_SUCCESS &&
+           services_.objects.current_context();
   }
   // Postpones the call. `carry_out` runs in a job (Jobs), or between two commands.
   void postpone(const wire::CommandHeader& header, std::span<const std::byte> body,
@@ -110,7 +96,8 @@ class CommandScheduler {
   void when_released(api::Frees how, uint16_t opcode, std::span<const std::byte> body,
                      std::function<void()> then);
 
-  const Parts parts_;
+  const LoopServices services_;
+  const MayWait may_wait_;
   int behind_ = 0;        // commands allowed to run since a stream was first held
   bool crowded_ = false;  // may_start() refused the last command because too many streams have work
 };
