@@ -264,6 +264,24 @@ bool Completions::finish_reached(Queue& queue) {
   return any;
 }
 
+// Ends the watches of which `ask` knows a result. Returns whether there were any.
+template <typename Ask>
+bool Completions::end_watches(const Ask& ask) {
+  bool any = false;
+  for (size_t i = 0; i < watches_.size();) {
+    const CUresult result = ask(watches_[i]);
+    if (result == CUDA_ERROR_NOT_READY) {
+      ++i;
+      continue;
+    }
+    Watch watch = watches_[i];
+    watches_.erase(watches_.begin() + static_cast<long>(i));
+    finish(watch, result);
+    any = true;
+  }
+  return any;
+}
+
 bool Completions::poll() {
   bool any = false;
   for (size_t i = 0; i < active_.size();) {
@@ -278,17 +296,7 @@ bool Completions::poll() {
       ++i;
     }
   }
-  for (size_t i = 0; i < watches_.size();) {
-    const CUresult result = driver_.cuEventQuery(watches_[i].event);
-    if (result == CUDA_ERROR_NOT_READY) {
-      ++i;
-      continue;
-    }
-    Watch watch = watches_[i];
-    watches_.erase(watches_.begin() + static_cast<long>(i));
-    finish(watch, result);
-    any = true;
-  }
+  any |= end_watches([this](const Watch& watch) { return driver_.cuEventQuery(watch.event); });
   return any;
 }
 
@@ -325,15 +333,8 @@ void Completions::drop_context(ContextState& context, CUresult error) {
     active_.pop_back();
   }
   std::erase_if(queues_, [&](const auto& item) { return item.second->context == &context; });
-  for (size_t i = 0; i < watches_.size();) {
-    if (watches_[i].context != &context) {
-      ++i;
-      continue;
-    }
-    Watch watch = watches_[i];
-    watches_.erase(watches_.begin() + static_cast<long>(i));
-    finish(watch, error);
-  }
+  end_watches(
+      [&](const Watch& watch) { return watch.context == &context ? error : CUDA_ERROR_NOT_READY; });
 }
 
 }  // namespace rcuda::server

@@ -123,6 +123,8 @@ class Completions {
   void enqueue(const SessionStream& stream, Pending pending);
   void finish(Pending& pending, uint64_t key, CUresult result);
   void finish(Watch& watch, CUresult result);
+  template <typename Ask>
+  bool end_watches(const Ask& ask);
   void move_watches(wire::ObjectId id);
   void move(Watch& watch);
 
