@@ -24,7 +24,6 @@
 #include "server/protocol/work_page.h"
 #include "server/protocol/worker_messages.h"
 #include "server/sandbox/device_scope.h"
-#include "server/sandbox/private_dev.h"
 #include "server/worker/compute_share.h"
 #include "server/worker/device_set.h"
 #include "server/worker/staging_memory.h"

@@ -232,11 +232,11 @@ class WorkerPool {
   // Returns false while waitpid() does not report the end.
   bool reap(Worker& worker);
   void collect(Clock::time_point deadline);
-  // worker_pool_limits.cpp: enforces the limits that a worker should enforce itself. Returns when
-  // to check the worker again. Ends the worker if `now` is later than a limit allows.
+  // In worker_pool_failures.cpp. Enforces the limits that a worker should enforce itself. Returns
+  // when to check the worker again. Ends the worker if `now` is later than a limit allows.
   Clock::time_point enforce_time(Worker& worker, Clock::time_point now);
   void end_orphans();
-  // In worker_pool_failures.cpp. Whether a worker that started after this one's end would end in
+  // Whether a worker that started after this one's end would end in
   // the same way.
   bool ends_again(const Worker& worker, std::optional<int> status);
   // The next worker gets a larger base.
