@@ -55,26 +55,24 @@ Result<AddressFence> AddressFence::raise(const wire::AddressWindow& base) {
                       " GiB of addresses (ulimit -v), but a worker reserves nearly all that exist: "
                       "start rcuda-server with ulimit -v unlimited");
   }
-  const Result<uint64_t> lowest = lowest_choice();
-  if (!lowest.ok()) return lowest.status();
-  Result<std::vector<AddressRange>> mappings = own_mappings();
-  if (!mappings.ok()) return mappings.status();
+  RCUDA_ASSIGN_OR_RETURN(const uint64_t lowest, lowest_choice());
+  RCUDA_ASSIGN_OR_RETURN(std::vector<AddressRange> mappings, own_mappings());
   const AddressRange own = range_of(base);
-  const std::vector<AddressRange> free = gaps(*mappings, own.begin, own.end);
+  const std::vector<AddressRange> free = gaps(mappings, own.begin, own.end);
   if (free.size() != 1 || free[0].begin != own.begin || free[0].end != own.end) {
     return Status(Code::kUnavailable, "this process already uses addresses of its base");
   }
   AddressFence fence;
   fence.inside_ = {base};
-  fence.closed_ = gaps(*mappings, wire::kFenceBegin, own.begin);
-  for (const AddressRange& gap : gaps(*mappings, own.end, kUserEnd)) fence.closed_.push_back(gap);
+  fence.closed_ = gaps(mappings, wire::kFenceBegin, own.begin);
+  for (const AddressRange& gap : gaps(mappings, own.end, kUserEnd)) fence.closed_.push_back(gap);
   for (const AddressRange& gap : fence.closed_) {
     if (!close_range(gap)) {
       return Status::from_errno(errno, "closing addresses outside of the base");
     }
   }
-  std::erase_if(fence.closed_, [&](const AddressRange& range) { return range.end <= *lowest; });
-  for (AddressRange& range : fence.closed_) range.begin = std::max(range.begin, *lowest);
+  std::erase_if(fence.closed_, [&](const AddressRange& range) { return range.end <= lowest; });
+  for (AddressRange& range : fence.closed_) range.begin = std::max(range.begin, lowest);
   return fence;
 }
 

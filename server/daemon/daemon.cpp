@@ -67,10 +67,8 @@ Status Daemon::run() {
 }
 
 Status Daemon::listen() {
-  Result<Listener> listener =
-      listen_on(settings_.listen.get(), static_cast<uint16_t>(settings_.port.get()));
-  if (!listener.ok()) return listener.status();
-  listener_ = std::move(listener).value();
+  RCUDA_ASSIGN_OR_RETURN(
+      listener_, listen_on(settings_.listen.get(), static_cast<uint16_t>(settings_.port.get())));
   RCUDA_RETURN_IF_ERROR(check_exposure(settings_, listener_));
   pool_ =
       std::make_unique<WorkerPool>(settings_, Bases(host_name(), listener_.port), listener_.port);
@@ -85,9 +83,8 @@ Status Daemon::listen() {
 
 Status Daemon::open() {
   RCUDA_RETURN_IF_ERROR(listen());
-  Result<Rules> rules = read_rules(settings_.config_file);
-  if (!rules.ok()) return rules.status();
-  admission_.set_rules(std::move(rules).value());
+  RCUDA_ASSIGN_OR_RETURN(Rules rules, read_rules(settings_.config_file));
+  admission_.set_rules(std::move(rules));
   RCUDA_RETURN_IF_ERROR(audit_.open(settings_.audit.get()));
   leases_.emplace(settings_, admission_, authenticator_, audit_, *pool_);
   RCUDA_RETURN_IF_ERROR(leases_->open());

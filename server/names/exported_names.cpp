@@ -52,12 +52,11 @@ Result<wire::ExportNumber> make_export_number() {
 Result<wire::ExportAnswer> ExportedNames::ask_daemon(uint16_t port,
                                                      const wire::ExportQuery& query) {
   const Clock::time_point deadline = Clock::now() + kPatience;
-  const Result<UniqueFd> daemon = wire::connect_local_server(port, {}, deadline);
-  if (!daemon) return daemon.status();
+  RCUDA_ASSIGN_OR_RETURN(const UniqueFd daemon, wire::connect_local_server(port, {}, deadline));
   // A daemon that refuses the connection does not read; its reason can still be read.
-  (void)wire::write_message(daemon->get(), wire::MessageType::kExportQuery, wire::encode(query),
+  (void)wire::write_message(daemon.get(), wire::MessageType::kExportQuery, wire::encode(query),
                             deadline);
-  return wire::read_export_answer(daemon->get(), deadline);
+  return wire::read_export_answer(daemon.get(), deadline);
 }
 
 void ExportedNames::use() {
@@ -67,11 +66,10 @@ void ExportedNames::use() {
 
 Result<wire::ExportedName> ExportedNames::mint_locked(Kept kept) {
   use();
-  const Result<wire::ExportNumber> secret = make_export_number();
-  if (!secret) return secret.status();
+  RCUDA_ASSIGN_OR_RETURN(const wire::ExportNumber secret, make_export_number());
   const wire::ExportedName name{wire::ExportedName::kMagic, kept.kind, self_.port, self_.number,
-                                *secret};
-  kept_[*secret] = std::move(kept);
+                                secret};
+  kept_[secret] = std::move(kept);
   return name;
 }
 
@@ -159,18 +157,16 @@ Result<wire::ExportAnswer> ExportedNames::look_up(const wire::ExportedName& name
 
 Result<UniqueFd> ExportedNames::find_descriptor(const wire::ExportedName& name,
                                                 ExportOrigin* origin) {
-  Result<wire::ExportAnswer> found = look_up(name);
-  if (!found) return found.status();
-  if (!found->descriptor) return Status(Code::kNotFound, "the name is not one of a descriptor");
-  if (origin) *origin = to_note(found->note).origin;
-  return std::move(found->descriptor);
+  RCUDA_ASSIGN_OR_RETURN(wire::ExportAnswer found, look_up(name));
+  if (!found.descriptor) return Status(Code::kNotFound, "the name is not one of a descriptor");
+  if (origin) *origin = to_note(found.note).origin;
+  return std::move(found.descriptor);
 }
 
 Result<wire::HandleBytes> ExportedNames::find_handle(const wire::ExportedName& name,
                                                      ExportOrigin* origin) {
-  const Result<wire::ExportAnswer> found = look_up(name);
-  if (!found) return found.status();
-  const Note note = to_note(found->note);
+  RCUDA_ASSIGN_OR_RETURN(const wire::ExportAnswer found, look_up(name));
+  const Note note = to_note(found.note);
   if (origin) *origin = note.origin;
   return note.handle;
 }

@@ -64,9 +64,8 @@ Result<std::optional<ToDaemon>> ReportReader::read(int pipe) {
     const size_t now = std::min<size_t>(frame.bytes, kBodyBytes);
     bytes_.insert(bytes_.end(), frame.body, frame.body + now);
     if (frame.bytes > kBodyBytes) continue;
-    auto message = decode_message<ToDaemon>(std::exchange(bytes_, {}));
-    if (!message.ok()) return message.status();
-    return {std::move(message).value()};
+    RCUDA_ASSIGN_OR_RETURN(auto message, decode_message<ToDaemon>(std::exchange(bytes_, {})));
+    return {std::move(message)};
   }
 }
 

@@ -22,9 +22,8 @@ Result<Quota> Quota::make(std::vector<Allowance> allowances, std::vector<UniqueF
     if (allowances[i].slot >= Ledger::kSlots) {
       return Status(Code::kProtocol, "the daemon named a slot that no ledger has");
     }
-    Result<Ledger> ledger = Ledger::open(std::move(ledgers[i]), allowances[i].slot);
-    if (!ledger.ok()) return ledger.status();
-    quota.budgets_.push_back({std::move(allowances[i]), std::move(ledger).value()});
+    RCUDA_ASSIGN_OR_RETURN(Ledger ledger, Ledger::open(std::move(ledgers[i]), allowances[i].slot));
+    quota.budgets_.push_back({std::move(allowances[i]), std::move(ledger)});
   }
   return quota;
 }

@@ -77,11 +77,10 @@ std::string Rules::known_keys(bool of_session) {
 }
 
 Result<Rules> Rules::read(const std::string& path, const Names& names) {
-  const Result<std::vector<TomlItem>> items = config::read_toml_file(path);
-  if (!items.ok()) return items.status();
+  RCUDA_ASSIGN_OR_RETURN(const std::vector<TomlItem> items, config::read_toml_file(path));
   Rules rules;
   rules.path_ = path;
-  for (const TomlItem& item : *items) {
+  for (const TomlItem& item : items) {
     if (item.keys.front() != "limits") continue;
     if (Status status = rules.take(item, names); !status.ok()) {
       return std::move(status).with_context(path + ":" + std::to_string(item.line));
@@ -126,9 +125,8 @@ Result<Rules::Tables*> Rules::user_tables(const std::string& name, const Names& 
   for (auto& [uid, tables] : users_) {
     if (tables.name == name) return &tables;
   }
-  const Result<uid_t> uid = names.user(name);
-  if (!uid.ok()) return uid.status();
-  const auto [found, is_new] = users_.try_emplace(*uid);
+  RCUDA_ASSIGN_OR_RETURN(const uid_t uid, names.user(name));
+  const auto [found, is_new] = users_.try_emplace(uid);
   if (!is_new) return wrong("is the same user as [limits.users." + found->second.name + "]");
   found->second.name = name;
   return &found->second;
@@ -138,14 +136,13 @@ Result<Rules::Tables*> Rules::group_tables(const std::string& name, const Names&
   for (Group& group : groups_) {
     if (group.name == name) return &group;
   }
-  const Result<gid_t> gid = names.group(name);
-  if (!gid.ok()) return gid.status();
+  RCUDA_ASSIGN_OR_RETURN(const gid_t gid, names.group(name));
   for (const Group& group : groups_) {
-    if (group.gid == *gid) return wrong("is the same group as [limits.groups." + group.name + "]");
+    if (group.gid == gid) return wrong("is the same group as [limits.groups." + group.name + "]");
   }
   Group& group = groups_.emplace_back();
   group.name = name;
-  group.gid = *gid;
+  group.gid = gid;
   return &group;
 }
 

@@ -92,9 +92,8 @@ Result<bool> all_changed(const SessionGrant& grant) {
 Status check_threads(const SessionGrant& grant) {
   const auto deadline = std::chrono::steady_clock::now() + kThreadsEnd;
   for (;;) {
-    const Result<bool> changed = all_changed(grant);
-    if (!changed.ok()) return changed.status();
-    if (*changed) return {};
+    RCUDA_ASSIGN_OR_RETURN(const bool changed, all_changed(grant));
+    if (changed) return {};
     if (std::chrono::steady_clock::now() >= deadline) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

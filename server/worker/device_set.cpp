@@ -33,9 +33,8 @@ Result<std::unique_ptr<DeviceSet>> DeviceSet::prepare(const api::DriverTable& dr
   }
   std::unique_ptr<DeviceSet> set(new DeviceSet(driver, std::move(staging)));
   for (const DeviceScope::Device& wanted : scope.devices) {
-    const Result<uint32_t> ordinal = set->find(wanted, static_cast<uint32_t>(count));
-    if (!ordinal.ok()) return ordinal.status();
-    RCUDA_RETURN_IF_ERROR(set->add(*ordinal, wanted.ordinal));
+    RCUDA_ASSIGN_OR_RETURN(const uint32_t ordinal, set->find(wanted, static_cast<uint32_t>(count)));
+    RCUDA_RETURN_IF_ERROR(set->add(ordinal, wanted.ordinal));
   }
   std::vector<uint32_t> wanted = scope.devices.empty() ? ordinals : std::vector<uint32_t>();
   const bool all = scope.devices.empty() && ordinals.empty();

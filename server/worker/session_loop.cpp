@@ -134,9 +134,8 @@ Status SessionLoop::serve() {
   while (!stop_.load(std::memory_order_relaxed)) {
     bool worked = false;
     for (int i = 0; i < kBatch; ++i) {
-      const Result<bool> any = next();
-      if (!any.ok()) return any.status();
-      if (!*any) break;
+      RCUDA_ASSIGN_OR_RETURN(const bool any, next());
+      if (!any) break;
       if (ended_) return {};
       worked = true;
     }
@@ -215,15 +214,14 @@ Result<bool> SessionLoop::next() {
     RCUDA_RETURN_IF_ERROR(handle(frame));
     return true;
   }
-  const Result<std::span<const std::byte>> frame = ring_.try_next();
-  if (!frame.ok()) return frame.status();
-  if (frame->empty()) return false;
-  if (!scheduler_.may_start(*frame, [this] { return now(); })) [[unlikely]] {
-    held_back_.assign(frame->begin(), frame->end());
+  RCUDA_ASSIGN_OR_RETURN(const std::span<const std::byte> frame, ring_.try_next());
+  if (frame.empty()) return false;
+  if (!scheduler_.may_start(frame, [this] { return now(); })) [[unlikely]] {
+    held_back_.assign(frame.begin(), frame.end());
     return false;
   }
   note_busy();
-  RCUDA_RETURN_IF_ERROR(handle(*frame));
+  RCUDA_RETURN_IF_ERROR(handle(frame));
   return true;
 }
 

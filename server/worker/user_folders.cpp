@@ -76,10 +76,9 @@ Result<CodeFolder> CodeFolder::open() {
   const char* const home = std::getenv("HOME");
   const std::string own = path ? path : home ? std::string(home) + kBelowHome : std::string();
   if (::geteuid() != 0 || !own.starts_with('/')) return CodeFolder();
-  Result<UniqueFd> folder = open_cache_directory(own);
-  if (!folder.ok()) return folder.status();
-  ::setenv(kVariable, ("/proc/self/fd/" + std::to_string(folder->get())).c_str(), 1);
-  return CodeFolder(std::move(folder).value());
+  RCUDA_ASSIGN_OR_RETURN(UniqueFd folder, open_cache_directory(own));
+  ::setenv(kVariable, ("/proc/self/fd/" + std::to_string(folder.get())).c_str(), 1);
+  return CodeFolder(std::move(folder));
 }
 
 Status CodeFolder::enter(const std::string& cache, const SessionGrant& grant) const {

@@ -93,9 +93,8 @@ Result<std::optional<GrantedSession>> receive_session(int daemon) {
     if (auto* const ledger = std::get_if<LedgerMemory>(&*message)) {
       session.ledgers.push_back(std::move(ledger->descriptor));
     } else if (auto* const memory = std::get_if<WorkMemory>(&*message)) {
-      Result<WorkPage> work = WorkPage::open(std::move(memory->descriptor));
-      if (!work.ok()) return work.status();
-      session.work.emplace(std::move(work).value());
+      RCUDA_ASSIGN_OR_RETURN(WorkPage work, WorkPage::open(std::move(memory->descriptor)));
+      session.work.emplace(std::move(work));
     } else if (auto* const start = std::get_if<SessionStart>(&*message); start && session.work) {
       session.start = std::move(*start);
       return {std::move(session)};

@@ -180,12 +180,11 @@ Status WorkerSession::check_request() {
   RCUDA_RETURN_IF_ERROR(check_contexts(worker_.driver.table, resources_.devices,
                                        worker_.settings.stop_timeout.get()));
   RCUDA_RETURN_IF_ERROR(choose_medium(granted_.start.descriptor.get()));
-  const auto planner = p2p::parse_planner_options(hello_.p2p_strategy, hello_.p2p_path);
-  if (!planner.ok()) return planner.status();
+  RCUDA_ASSIGN_OR_RETURN(const auto planner,
+                         p2p::parse_planner_options(hello_.p2p_strategy, hello_.p2p_path));
 
-  Result<Quota> quota = Quota::make(grant_.allowances, std::move(granted_.ledgers));
-  if (!quota.ok()) return quota.status();
-  resources_.quota = std::make_shared<Quota>(std::move(quota).value());
+  RCUDA_ASSIGN_OR_RETURN(Quota quota, Quota::make(grant_.allowances, std::move(granted_.ledgers)));
+  resources_.quota = std::make_shared<Quota>(std::move(quota));
   resources_.limits = grant_.limits;
   RCUDA_RETURN_IF_ERROR(take_window());
   RCUDA_RETURN_IF_ERROR(limit_devices());
@@ -193,7 +192,7 @@ Status WorkerSession::check_request() {
   const Settings& settings = worker_.settings;
   PeerSettings& peers = resources_.peers;
   std::memcpy(peers.session.data(), hello_.session, sizeof hello_.session);
-  peers.planner = *planner;
+  peers.planner = planner;
   peers.trusted_fabric = settings.trusted_fabric.get();
   peers.handshake_timeout = settings.handshake_timeout.milliseconds();
   peers.link.bulk_streams = static_cast<int>(settings.bulk_streams.get());
@@ -218,10 +217,9 @@ Status WorkerSession::take_window() {
   if (fence.inside().empty()) return {};
   uint64_t memory_bytes = 0;
   for (const wire::DeviceInfo& device : welcome_.devices) memory_bytes += device.total_bytes;
-  const Result<wire::AddressWindow> window =
-      choose_window(window_request(hello_, memory_bytes, fence.closed()));
-  if (!window.ok()) return window.status();
-  RCUDA_RETURN_IF_ERROR(fence.open(*window));
+  RCUDA_ASSIGN_OR_RETURN(const wire::AddressWindow window,
+                         choose_window(window_request(hello_, memory_bytes, fence.closed())));
+  RCUDA_RETURN_IF_ERROR(fence.open(window));
   guard_.emplace(*resources_.unmetered, fence);
   resources_.unmetered = &guard_->table();
   resources_.host_memory.closed = fence.closed();
@@ -290,10 +288,10 @@ Status WorkerSession::connect(Socket client) {
     listener_->watch(UniqueFd(::fcntl(control, F_DUPFD_CLOEXEC, 0)));
   };
   const auto accept_stream = [&](int index) -> Result<Socket> {
-    Result<UniqueFd> socket = listener_->wait_for_stream(index, Clock::now() + timeout);
-    if (!socket.ok()) return socket.status();
-    if (index == int{wire::kFallbackSocket}) watch_client(socket->get());
-    return encrypted(std::move(socket).value(), static_cast<uint32_t>(index));
+    RCUDA_ASSIGN_OR_RETURN(UniqueFd socket,
+                           listener_->wait_for_stream(index, Clock::now() + timeout));
+    if (index == int{wire::kFallbackSocket}) watch_client(socket.get());
+    return encrypted(std::move(socket), static_cast<uint32_t>(index));
   };
   watch_client(client.fd());
   transport::Bootstrap bootstrap;

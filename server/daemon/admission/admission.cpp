@@ -156,9 +156,7 @@ Admission::Applicant::~Applicant() {
 Result<std::unique_ptr<Admission::Permit>> Admission::Applicant::take() {
   if (!permit_) return obstacle_;
   if (needs_ledger(session_.allowance)) {
-    Result<Ledger> ledger = Ledger::make();
-    if (!ledger.ok()) return ledger.status();
-    permit_->own_ = std::move(ledger).value();
+    RCUDA_ASSIGN_OR_RETURN(permit_->own_, Ledger::make());
     permit_->own_->clear(0);
     permit_->allowances_.insert(permit_->allowances_.begin(), session_.allowance);
   }
@@ -231,9 +229,8 @@ Result<std::unique_ptr<Admission::Applicant>> Admission::apply(const Identity& u
   const Count& most = rules.session.devices;
   if (most.most != 0 && count > most.most) return never_fits(count, "a session", most);
 
-  Result<std::vector<BudgetPointer>> budgets = budgets_of(user, rules);
-  if (!budgets.ok()) return budgets.status();
-  for (const BudgetPointer& budget : *budgets) {
+  RCUDA_ASSIGN_OR_RETURN(std::vector<BudgetPointer> budgets, budgets_of(user, rules));
+  for (const BudgetPointer& budget : budgets) {
     const Count& limit = budget->limits.devices;
     if (limit.most != 0 && count > limit.most) {
       return never_fits(count, "all sessions of " + budget->limits.allowance.of + " together",
@@ -246,7 +243,7 @@ Result<std::unique_ptr<Admission::Applicant>> Admission::apply(const Identity& u
   applicant->devices_.assign(unique.begin(), unique.end());
   applicant->lease_id_ = user.lease;
   applicant->session_ = rules.session;
-  applicant->budgets_ = std::move(budgets).value();
+  applicant->budgets_ = std::move(budgets);
   queue_.push_back(applicant.get());
   review();
   if (applicant->is_decided()) return applicant;
@@ -263,13 +260,11 @@ Result<std::unique_ptr<Admission::Applicant>> Admission::apply(const Identity& u
 Result<std::vector<Admission::BudgetPointer>> Admission::budgets_of(const Identity& user,
                                                                     const UserRules& rules) {
   std::vector<BudgetPointer> budgets = {server_};
-  Result<BudgetPointer> of_user = budget(key_of(user), rules.user);
-  if (!of_user.ok()) return of_user.status();
-  budgets.push_back(std::move(of_user).value());
+  RCUDA_ASSIGN_OR_RETURN(BudgetPointer of_user, budget(key_of(user), rules.user));
+  budgets.push_back(std::move(of_user));
   for (const auto& [gid, limits] : rules.groups) {
-    Result<BudgetPointer> of_group = budget(key_of_group(gid), limits);
-    if (!of_group.ok()) return of_group.status();
-    budgets.push_back(std::move(of_group).value());
+    RCUDA_ASSIGN_OR_RETURN(BudgetPointer of_group, budget(key_of_group(gid), limits));
+    budgets.push_back(std::move(of_group));
   }
   return budgets;
 }
@@ -281,9 +276,7 @@ Result<Admission::BudgetPointer> Admission::budget(const std::string& key,
   if (!found) {
     found = std::make_shared<Budget>();
     if (needs_ledger(limits.allowance)) {
-      Result<Ledger> ledger = Ledger::make();
-      if (!ledger.ok()) return ledger.status();
-      found->ledger = std::move(ledger).value();
+      RCUDA_ASSIGN_OR_RETURN(found->ledger, Ledger::make());
     }
     budgets_[key] = found;
   }

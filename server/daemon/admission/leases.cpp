@@ -179,15 +179,13 @@ Result<Leases::Taken> Leases::take(Lease wish, uint32_t count, const std::vector
     return Status(Code::kUnavailable, "the server has " + std::to_string(kMost) +
                                           " leases, as many as it can have: revoke some");
   }
-  Result<std::vector<uint32_t>> devices = choose(wish, count, offered, uses);
-  if (!devices.ok()) return devices.status();
+  RCUDA_ASSIGN_OR_RETURN(wish.devices, choose(wish, count, offered, uses));
   RCUDA_RETURN_IF_ERROR(identity::fill_randomly(wish.secret));
   while (wish.id.empty() || find(wish.id, {})) {
     std::array<uint8_t, 4> id;
     RCUDA_RETURN_IF_ERROR(identity::fill_randomly(id));
     wish.id = identity::to_hex(id);
   }
-  wish.devices = std::move(devices).value();
   wish.created = now;
   leases_.push_back(wish);
   return Taken{std::move(wish), true};

@@ -12,18 +12,18 @@ namespace rcuda::server {
 
 Result<wire::ControlAnswer> Control::handle(const std::vector<std::byte>& body,
                                             const Identity& who) {
-  const Result<wire::ControlRequest> request = wire::decode<wire::ControlRequest>(body);
-  if (!request.ok()) return request.status();
+  RCUDA_ASSIGN_OR_RETURN(const wire::ControlRequest request,
+                         wire::decode<wire::ControlRequest>(body));
   const bool is_operator = authenticator_.is_operator(who);
-  if (request->operation == wire::ControlOperation::kEnd) {
+  if (request.operation == wire::ControlOperation::kEnd) {
     const auto mine = [&](const Identity& owner) { return is_operator || same_user(owner, who); };
     RCUDA_RETURN_IF_ERROR(
-        pool_.end_session(request->worker_pid, mine, who.user + " ended the session"));
-    audit_.control("end", who, request->worker_pid);
+        pool_.end_session(request.worker_pid, mine, who.user + " ended the session"));
+    audit_.control("end", who, request.worker_pid);
   } else if (!is_operator) {
     return Status(Code::kDenied, "only an operator may drain this server (its setting operators)");
-  } else if (request->operation != wire::ControlOperation::kAsk) {
-    RCUDA_RETURN_IF_ERROR(set_draining(request->operation == wire::ControlOperation::kDrain, who,
+  } else if (request.operation != wire::ControlOperation::kAsk) {
+    RCUDA_RETURN_IF_ERROR(set_draining(request.operation == wire::ControlOperation::kDrain, who,
                                        "as " + who.user + " requested"));
   }
   return wire::ControlAnswer{static_cast<uint32_t>(pool_.sessions()), draining_};

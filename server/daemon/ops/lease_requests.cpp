@@ -90,9 +90,8 @@ LeaseRequests::LeaseRequests(const Settings& settings, Admission& admission,
 
 Status LeaseRequests::open() {
   if (path_.empty()) return {};
-  Result<std::vector<Lease>> leases = load_leases(path_);
-  if (!leases.ok()) return leases.status();
-  admission_.leases().restore(std::move(leases).value());
+  RCUDA_ASSIGN_OR_RETURN(std::vector<Lease> leases, load_leases(path_));
+  admission_.leases().restore(std::move(leases));
   return {};
 }
 
@@ -132,10 +131,10 @@ Status LeaseRequests::unlock(wire::Hello* hello, const tls::Key& binding,
                   "it: ask the batch system for devices, or an operator for a lease (rcuda-lease "
                   "take)");
   }
-  const Result<Lease> lease = admission_.leases().unlock(hello->lease, proof, binding, *identity);
-  if (!lease.ok()) return lease.status();
-  identity->lease = lease->id;
-  identity->job = lease->job;
+  RCUDA_ASSIGN_OR_RETURN(const Lease lease,
+                         admission_.leases().unlock(hello->lease, proof, binding, *identity));
+  identity->lease = lease.id;
+  identity->job = lease.job;
   return {};
 }
 
@@ -157,9 +156,8 @@ Result<std::optional<wire::LeaseAnswer>> LeaseRequests::answer(const wire::Lease
   wire::LeaseAnswer answer;
   switch (request.operation) {
     case LeaseOperation::kTake: {
-      const Result<bool> taken = take(request, who, &answer);
-      if (!taken.ok()) return taken.status();
-      if (!*taken) return {std::nullopt};
+      RCUDA_ASSIGN_OR_RETURN(const bool taken, take(request, who, &answer));
+      if (!taken) return {std::nullopt};
       break;
     }
     case LeaseOperation::kExtend:
@@ -200,31 +198,31 @@ Result<bool> LeaseRequests::take(const wire::LeaseRequest& request, const Identi
   const std::vector<uint32_t> offered = pool_.offer().ordinals();
   if (wish.devices.empty() && offered.empty() && pool_.starting() != 0) return false;
   const std::vector<Leases::Use> uses = pool_.uses();
-  const Result<Leases::Taken> taken =
-      admission_.leases().take(wish, request.count, offered, uses, wall_clock());
-  if (!taken.ok()) return taken.status();
-  if (taken->is_new) {
+  RCUDA_ASSIGN_OR_RETURN(
+      const Leases::Taken taken,
+      admission_.leases().take(wish, request.count, offered, uses, wall_clock()));
+  if (taken.is_new) {
     // A lease must outlive a restart.
     if (const Status saved = save(); !saved.ok()) {
-      (void)admission_.leases().revoke(taken->lease.id, {});
+      (void)admission_.leases().revoke(taken.lease.id, {});
       admission_.review();
       return Status(saved).with_context("the lease cannot be kept");
     }
-    note("taken", taken->lease, who);
+    note("taken", taken.lease, who);
   }
-  answer->secret = taken->lease.secret;
-  answer->leases.push_back(describe(taken->lease, uses, pool_));
+  answer->secret = taken.lease.secret;
+  answer->leases.push_back(describe(taken.lease, uses, pool_));
   return true;
 }
 
 Status LeaseRequests::change(const wire::LeaseRequest& request, const Identity& who,
                              wire::LeaseAnswer* answer) {
   if (request.operation == LeaseOperation::kExtend) {
-    const Result<Lease> lease =
-        admission_.leases().extend(request.id, request.job, end_after(request.seconds));
-    if (!lease.ok()) return lease.status();
-    note("extended", *lease, who);
-    answer->leases.push_back(describe(*lease, pool_.uses(), pool_));
+    RCUDA_ASSIGN_OR_RETURN(
+        const Lease lease,
+        admission_.leases().extend(request.id, request.job, end_after(request.seconds)));
+    note("extended", lease, who);
+    answer->leases.push_back(describe(lease, pool_.uses(), pool_));
     return save();
   }
   const std::optional<Lease> lease = admission_.leases().revoke(request.id, request.job);

@@ -128,10 +128,8 @@ OutOfMemory WorkerCgroup::out_of_memory() const {
 Result<std::unique_ptr<Cgroups>> Cgroups::open(const std::string& choice) {
   std::string path = choice;
   if (choice == "auto") {
-    Result<std::string> own =
-        own_cgroup(read_file("/proc/self/cgroup"), read_file("/proc/self/mountinfo"));
-    if (!own.ok()) return own.status();
-    path = std::move(own).value();
+    RCUDA_ASSIGN_OR_RETURN(
+        path, own_cgroup(read_file("/proc/self/cgroup"), read_file("/proc/self/mountinfo")));
   }
   std::unique_ptr<Cgroups> groups(new Cgroups(path));
   const std::string offered = read_file(path + "/cgroup.controllers");

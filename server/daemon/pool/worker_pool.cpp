@@ -108,8 +108,7 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
                                 const std::optional<tls::Key>& key, size_t peeked, UniqueFd* socket,
                                 std::unique_ptr<Admission::Permit>* permit) {
   RCUDA_RETURN_IF_ERROR(check_user(identity));
-  Result<WorkPage> work = WorkPage::make();
-  if (!work.ok()) return work.status();
+  RCUDA_ASSIGN_OR_RETURN(WorkPage work, WorkPage::make());
   ToWorker message = make_start(hello, identity, permit->get());
   auto& start = std::get<SessionStart>(message);
   start.grant.key = key;
@@ -120,7 +119,7 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
   for (Worker& worker : workers_) {
     if (!worker.is(State::kIdle) || !suits(worker, client)) continue;
     const Status sent =
-        send_session(worker.control.get(), message, permit->get(), *work, socket->get());
+        send_session(worker.control.get(), message, permit->get(), work, socket->get());
     if (!sent.ok()) {
       // It has just died, or does not read. It may have got a part of the session.
       RCUDA_WARN("worker %d took no session and is ended: %s", worker.pid, sent.message().c_str());
@@ -131,7 +130,7 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
     }
     socket->reset();
     worker.permit = std::move(*permit);
-    worker.work = std::move(work).value();
+    worker.work = std::move(work);
     worker.work->close_descriptor();
     begin_session(worker, start, identity);
     return true;

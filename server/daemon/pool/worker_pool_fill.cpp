@@ -189,9 +189,7 @@ Status WorkerPool::hold(Worker* worker) {
   worker->process.reset(static_cast<int>(::syscall(SYS_pidfd_open, worker->pid, 0)));
   if (!worker->process) return Status::from_errno(errno, "pidfd_open");
   if (!cgroups_) return {};
-  Result<std::unique_ptr<WorkerCgroup>> cgroup = cgroups_->make(worker->pid);
-  if (!cgroup.ok()) return cgroup.status();
-  worker->cgroup = std::move(cgroup).value();
+  RCUDA_ASSIGN_OR_RETURN(worker->cgroup, cgroups_->make(worker->pid));
   return worker->cgroup->limit(limits_of(settings_));
 }
 
