@@ -41,7 +41,7 @@ def call_of(c, command, body):
 
 
 def emit_run(c):
-    lines = [f"HandlerResult run_{c.name}(Executor& executor, const Command& command, "
+    lines = [f"HandlerResult run_{c.name}(Executor& executor, [[maybe_unused]] const Command& command, "
              "[[maybe_unused]] std::vector<std::byte>* reply) {\n"]
     if c.klass == "call":
         lines.append("  if (command.target.call == 0) return kMalformed;\n")
