@@ -44,9 +44,11 @@ constexpr size_t kRecord = 16u << 10;
 // Two for each client: as many as the daemon has that are not known (Connections), and that wait
 // for a session (Admission).
 constexpr rlim_t kMostDescriptors = 2 * (2048 + 1024) + 16;
-constexpr size_t kMostTakenAtOnce = 64;
+constexpr size_t kMostTakenAtOnce = 256;
 constexpr auto kTimeForHandshakes = std::chrono::milliseconds(10);  // in each round, oldest first
-constexpr int kNice = 10;
+// Enough to leave the daemon its processor, and so little that a door also gets one beside workers
+// that calculate.
+constexpr int kNice = 3;
 
 Status enter_sandbox(pid_t daemon) {
   RCUDA_RETURN_IF_ERROR(become_nobody().status());

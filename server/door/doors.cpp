@@ -117,20 +117,17 @@ bool Doors::may_start(uint64_t network) {
 // For a door of one more origin.
 Status Doors::make_room(const std::string& origin, uint64_t network) {
   const auto is_bounded = [](const auto& door) { return !door->origin.empty() && !door->known; };
-  std::vector<uint64_t> networks;
-  for (const auto& door : doors_) {
-    if (is_bounded(door)) networks.push_back(door->network);
-  }
-  if (networks.size() < most_) return {};
-  const auto size_of = [&](uint64_t whose) { return std::ranges::count(networks, whose); };
+  if (static_cast<size_t>(std::ranges::count_if(doors_, is_bounded)) < most_) return {};
+  std::map<uint64_t, size_t> sizes;  // of the networks
+  for (const auto& door : doors_) sizes[door->network] += is_bounded(door);
   const Clock::time_point now = Clock::now();
-  const auto own_size = size_of(network);
+  const size_t own_size = sizes[network];
   auto chosen = doors_.end();
-  std::tuple<bool, bool, decltype(size_of(0))> highest{};
+  std::tuple<bool, bool, size_t> highest{};
   for (auto one = doors_.begin(); one != doors_.end(); ++one) {
     if (!is_bounded(*one)) continue;
     const bool idle = one->use_count() == 1, spared = now < (*one)->spared_until;
-    const auto size = size_of((*one)->network);
+    const size_t size = sizes[(*one)->network];
     if (!idle && size < (spared ? own_size + 2 : own_size)) continue;
     const std::tuple rank(idle, !spared, size);
     if (rank > highest) std::tie(chosen, highest) = std::tuple(one, rank);
@@ -172,14 +169,15 @@ Result<Doors::Passage> Doors::open(const std::string& origin, int client) {
   const UniqueFd its(ends[1]);
   (void)take_descriptors(stream.get(), false);
   const auto pass = [](int socket, int descriptor) {
-    return send_with_fds(socket, bytes_of(DoorHandover()), {&descriptor, 1}, Clock::now());
+    return try_send_with_fd(socket, bytes_of(DoorHandover()), descriptor);
   };
-  RCUDA_RETURN_IF_ERROR(pass(stream.get(), client));
-  if (Status passed = pass(door->control.get(), its.get()); !passed.ok()) {
-    if (passed.code() != Code::kUnavailable) return passed;
-    end(std::prev(doors_.end()));
-    return Status(Code::kTimeout, "the process that speaks TLS has just ended");
+  RCUDA_RETURN_IF_ERROR(pass(stream.get(), client).status());
+  const auto passed = pass(door->control.get(), its.get());
+  if (passed.status().code() == Code::kUnavailable) end(std::prev(doors_.end()));
+  if (passed.status().code() == Code::kUnavailable || (passed.ok() && *passed == 0)) {
+    return Status(Code::kTimeout, "the process that speaks TLS is busy, or has just ended");
   }
+  if (!passed.ok()) return passed.status();
   door->idle_since.reset();
   return Passage{Socket(std::move(stream)), std::move(door)};
 }

@@ -30,7 +30,7 @@ using wire::MessageType;
 
 // How long a connection is spared after it has begun TLS, and after it has finished the handshake.
 // A flood from the client's own address replaces all newcomers in some 100 ms.
-constexpr auto kHandshakeSpared = std::chrono::milliseconds(200);
+constexpr auto kHandshakeSpared = std::chrono::milliseconds(500);
 constexpr auto kIdentifiedSpared = std::chrono::seconds(1);
 // If the name service takes longer, a session begins without the name of its user; and with limits
 // of groups, with those of the groups that its process is in.
@@ -41,7 +41,7 @@ constexpr auto kLongestLookUp = std::chrono::seconds(4);  // of the user of a le
 // How soon the daemon looks again for the rest of a message whose bytes stay in the socket, and
 // whether there is a door for a client: up to 2048 may wait for one.
 constexpr auto kLookAgain = std::chrono::milliseconds(10);
-constexpr auto kAskAgain = std::chrono::milliseconds(50);
+constexpr auto kAskAgain = std::chrono::milliseconds(20);
 
 }  // namespace
 
