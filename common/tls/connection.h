@@ -4,7 +4,7 @@
 // inside (proof.h). The connection carries only a session's handshake messages. Both ends derive
 // the session's key from it. The session's Links are then TLS connections with this key, on the
 // same and on further sockets (keyed.h), because a worker process cannot take over the state of the
-// daemon's connection.
+// door's connection.
 //
 // Threads: one thread during the handshake, then one sending and one receiving thread. No function
 // blocks. OpenSSL's own configuration file is not read, its exit handler is not installed (a

@@ -103,6 +103,10 @@ void Daemon::close() {
     closer_.close(::geteuid(), local->release());
   }
   listener_ = {};
+  if (connections_) {
+    connections_->refuse_all(Status(
+        Code::kUnavailable, "the server stops: try again when it has started, or name another one"));
+  }
   connections_.reset();
   closer_.end();
   control_.reset();

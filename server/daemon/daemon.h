@@ -11,9 +11,9 @@
 // process without rights speaks in the daemon's place (doors.h). The local socket for containers
 // reports the user too, but root there is not root here.
 //
-// Threads: the caller of run(). Blocking: run(), until `stop` becomes readable; it then ends all
-// sessions within the stop timeout, or lets them go on for the drain timeout first. Errors: run()
-// fails if it cannot listen or if the first worker cannot start.
+// Threads: the caller of run(). Blocking: run(), until an operator's drain is over or `stop` becomes
+// readable. It then ends all sessions within twice the stop timeout, or lets them go on for the
+// drain timeout first. Errors: run() fails if it cannot listen or if the first worker cannot start.
 #pragma once
 
 #include <chrono>

@@ -12,15 +12,15 @@
 //   door            Started by the daemon from its binary with the hidden option --door. One for
 //                   each origin whose clients speak TLS. Has no rights, no key and no tokens
 //                   (door.h).
-//     main            receives clients from the daemon; one more thread for each of them
+//     main            receives clients from the daemon; serves all of them in one poll loop
 //   worker          Started by the daemon from /proc/self/exe with the hidden option --worker,
 //                   so it has a fresh address space. Some wait idle; others are started for a
 //                   client that waits.
 //                   Has the daemon's rights until it has a session. Then it becomes the session's
 //                   user, and can start neither programs nor processes (isolation.h), before it
 //                   reads anything of the client. Contexts, faults and addresses of the session
-//                   belong to it alone. Ends with its session (worker_session.h has the exception),
-//                   by a StopRequest, and when the daemon has died.
+//                   belong to it alone. Ends with its session, by a StopRequest, and when the
+//                   daemon has died.
 //     main            starts the driver, then executes commands (session_loop.h)
 //     rcuda-daemon    listens to the daemon (daemon_listener.h)
 //     rcuda-end-watch ends a session whose client is gone, or that does not end (end_watch.h)

@@ -242,13 +242,20 @@ class OperateTest(unittest.TestCase):
     def test_no_operator_resumes_a_server_that_a_signal_stops(self):
         for drained_before in (False, True):
             with self.subTest(drained_before=drained_before):
-                server = self.server(RCUDA_SERVER_DRAIN_TIMEOUT="10min")
+                audit = os.path.join(self.folder(), "audit")
+                server = self.server(RCUDA_SERVER_DRAIN_TIMEOUT="10min", RCUDA_SERVER_AUDIT=audit)
                 program = self.session(server)
                 if drained_before:
                     self.smi("drain", "--no-wait", self.at(server))
                 server.process.send_signal(signal.SIGTERM)
                 self.assertTrue(eventually(lambda: "for at most 600 s" in server.text()))
                 self.assertIn("cannot be resumed", self.smi("resume", self.at(server), result=1))
+                refused = subprocess.run([sys.executable, "-c", SESSION], stdin=subprocess.DEVNULL, capture_output=True,
+                                         text=True, env=client_environment(BUILD, [server], "tcp"))
+                self.assertIn("the server is draining", refused.stderr)
+                self.assertNotIn("resume", refused.stderr)
+                self.assertEqual([line["what"] for line in audit_lines(audit, "control")],
+                                 ["drain"] * (1 + drained_before))
                 self.assertIn("draining, ", self.smi(self.at(server)))
                 program.communicate("\n", timeout=60)
                 self.assertEqual(server.process.wait(timeout=60), 0)

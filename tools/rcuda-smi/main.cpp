@@ -8,8 +8,10 @@
 //   rcuda-smi end node1 4711      ends the session of worker 4711
 //   rcuda-smi drain node1         no new sessions; waits until the server has stopped
 //   rcuda-smi resume node1        cancels the drain
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <thread>
@@ -23,6 +25,7 @@
 #include "common/base/version.h"
 #include "common/config/command_line.h"
 #include "common/messages/control_messages.h"
+#include "common/reach/connect.h"
 #include "tools/base/server_query.h"
 #include "tools/rcuda-smi/look.h"
 #include "tools/rcuda-smi/topology.h"
@@ -35,6 +38,7 @@ using tools::Server;
 using wire::ControlOperation;
 
 constexpr auto kDrainInterval = std::chrono::seconds(1);
+constexpr int kMostFailures = 60;  // of queries in a row, during a drain
 
 int fail(const Status& status) {
   std::fprintf(stderr, "rcuda-smi: %s\n", status.context().c_str());
@@ -110,12 +114,23 @@ int send_request(const std::string& name, const wire::ControlRequest& request) {
   return answer.ok() ? 0 : fail(answer.status());
 }
 
+// Whether nothing listens where the server did. Any other failure of a query says less: the server
+// may be too busy to answer, and its sessions go on.
+bool has_stopped(const Server& server) {
+  constexpr auto kPatience = std::chrono::seconds(2);
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const Result<UniqueFd> socket = wire::connect_tcp(server.host, server.port, deadline);
+  return !socket.ok() && socket.status().context().find(std::strerror(ECONNREFUSED)) !=
+                             std::string::npos;
+}
+
 // `wait`: returns only after the server has stopped.
 int drain(const std::string& name, bool wait) {
   const Server server = servers_of({name}).front();
   Result<wire::ControlAnswer> answer = control(server, {ControlOperation::kDrain, 0});
   if (!answer.ok()) return fail(answer.status());
   uint32_t sessions = answer->sessions;
+  int failures = 0;  // in a row
   for (;;) {
     std::printf("%s: draining, %u session%s left\n", server.text().c_str(), sessions,
                 sessions == 1 ? "" : "s");
@@ -124,10 +139,15 @@ int drain(const std::string& name, bool wait) {
     for (const uint32_t printed = sessions; sessions == printed;) {
       std::this_thread::sleep_for(kDrainInterval);
       answer = control(server, {ControlOperation::kAsk, 0});
-      if (!answer.ok()) {  // it answered before, and stops when its last session has ended
+      if (!answer.ok() && has_stopped(server)) {
         std::printf("%s: stopped\n", server.text().c_str());
         return 0;
       }
+      if (!answer.ok()) {
+        if (++failures == kMostFailures) return fail(answer.status());
+        continue;
+      }
+      failures = 0;
       if (!answer->draining) {
         return fail(Status(Code::kUnavailable, server.text() + " is no longer draining: an operator "
                                                                "ran rcuda-smi resume"));

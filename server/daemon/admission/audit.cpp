@@ -126,13 +126,12 @@ void Audit::ended(const AuditedSession& ended, const std::optional<SessionTotals
                   std::string_view outcome) {
   Line line = session_line("session", ended);
   line.add("seconds", ended.session.seconds);
-  if (totals) {
-    for (size_t i = 0; i < wire::kWorkNames.size(); ++i) {
-      // Most sessions have none of most ways of copies to other servers.
-      const bool rare = i >= static_cast<size_t>(wire::Counter::kPeerCopies);
-      if (rare && totals->work.counts[i] == 0) continue;
-      line.add(wire::kWorkNames[i], totals->work.counts[i]);
-    }
+  const wire::Work& work = totals ? totals->work : ended.session.work;
+  for (size_t i = 0; i < wire::kWorkNames.size(); ++i) {
+    // Most sessions have none of most ways of copies to other servers.
+    const bool rare = i >= static_cast<size_t>(wire::Counter::kPeerCopies);
+    if (rare && work.counts[i] == 0) continue;
+    line.add(wire::kWorkNames[i], work.counts[i]);
   }
   line.add("end", outcome);
   write(line.take());

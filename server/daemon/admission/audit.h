@@ -48,7 +48,8 @@ class Audit {
   void refused(const std::string& from, const std::optional<Identity>& identity,
                std::string_view why);
   void began(const AuditedSession& session);
-  // `totals`: nothing if the worker ended without a word; then `outcome` says how.
+  // `totals`: nothing if the worker ended without a word. Then `outcome` says how, and the counts
+  // are those that the session's WorkPage had at the end.
   void ended(const AuditedSession& ended, const std::optional<SessionTotals>& totals,
              std::string_view outcome);
   // `what`: "taken", "extended", "revoked" or "expired". `by`: the operator; none: the server.

@@ -134,6 +134,12 @@ Connections::Crowd Connections::newcomers() const {
 
 // Drops the oldest newcomer of the origin that has the most, if possible one that is not spared, to
 // make room for the latest connection, which `crowd` does not count.
+void Connections::refuse_all(const Status& why) {
+  for (Connection& client : connections_) {
+    if (client.state() != ConnectionState::kEnded) client.refuse(why);
+  }
+}
+
 void Connections::drop_newcomer(Crowd* crowd) {
   const auto most =
       std::max_element(crowd->origins.begin(), crowd->origins.end(),

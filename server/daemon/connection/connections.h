@@ -30,6 +30,8 @@ class Connections {
 
   // `most`: connections that have not introduced themselves.
   Connections(const ConnectionServices& services, size_t most) : services_(services), most_(most) {}
+  // Before the daemon stops: tells every client why it is not served.
+  void refuse_all(const Status& why);
 
   // The bound for this process, which leaves descriptors for sessions and workers.
   static size_t most_newcomers();

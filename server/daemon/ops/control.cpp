@@ -35,8 +35,9 @@ Status Control::set_draining(bool draining, const std::optional<Identity>& by,
     return Status(Code::kUnavailable,
                   "a signal stops this server: it cannot be resumed; start it again after its end");
   }
-  if (std::exchange(draining_, draining) == draining) return {};
-  audit_.control(draining ? "drain" : "resume", by, {});
+  const bool changes = std::exchange(draining_, draining) != draining;
+  if (changes || !by) audit_.control(draining ? "drain" : "resume", by, {});
+  if (!changes) return {};
   if (draining) {
     RCUDA_INFO("draining, %s: no new sessions; %zu in progress", why.c_str(), pool_.sessions());
   } else {
@@ -48,13 +49,14 @@ Status Control::set_draining(bool draining, const std::optional<Identity>& by,
 Status Control::check_draining() const {
   if (!draining_) return {};
   return Status(Code::kUnavailable,
-                "the server is draining: it takes no new sessions and stops when the last one has "
-                "ended; name another server, or let an operator run rcuda-smi resume");
+                std::string("the server is draining: it takes no new sessions and stops when the "
+                            "last one has ended; name another server") +
+                    (drain_until_ ? "" : ", or let an operator run rcuda-smi resume"));
 }
 
 bool Control::take_signal(int stop) {
   if (settings_.drain_timeout.get().count() == 0 || drain_until_) return false;
-  signalfd_siginfo signal;
+  signalfd_siginfo signal{};
   (void)!::read(stop, &signal, sizeof signal);
   const auto most = std::chrono::ceil<std::chrono::seconds>(settings_.drain_timeout.get());
   drain_until_ = Clock::now() + most;

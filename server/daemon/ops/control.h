@@ -1,7 +1,7 @@
 // Control: carries out requests of operators: to end sessions, and to drain the server. A server
 // that drains takes no new sessions and stops when the last session has ended. An operator may
-// resume it until then. A signal drains it too, for the drain timeout at most; no operator may
-// resume it after that, because who sent the signal waits for the end of the process.
+// resume it until then. A signal drains it too, for the drain timeout at most. No operator may
+// resume it after the signal, because who sent it waits for the end of the process.
 //
 // Threads: the daemon's only thread. Blocking: nothing. Errors: kDenied if the client is not an
 // operator.

@@ -267,6 +267,7 @@ Status WorkerPool::end_session(uint32_t worker_pid,
 void WorkerPool::stop_session(Worker& worker, const std::string& why) {
   if (worker.kill_at) return;
   (void)send_to_worker(worker.control.get(), StopRequest{why}, -1, Clock::now());
+  worker.ended_by = why;
   worker.kill_at = Clock::now() + 2 * settings_.stop_timeout.get();
 }
 
@@ -392,9 +393,9 @@ void WorkerPool::handle_end(Worker& worker, std::optional<int> status) {
   if (worker.is(State::kStarting) || worker.is(State::kBusy)) read(worker);  // its last report
   log_end(worker, status);
   enter(worker, State::kEnded,
-        !worker.ended_by.empty() ? worker.ended_by
-        : worker.totals          ? worker.totals->outcome
-                                 : outcome_of(status));
+        worker.totals              ? worker.totals->outcome
+        : !worker.ended_by.empty() ? worker.ended_by
+                                   : outcome_of(status));
 }
 
 void WorkerPool::log_end(const Worker& worker, std::optional<int> status) {
