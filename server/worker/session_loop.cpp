@@ -33,6 +33,8 @@ constexpr int kSpinsForCompletions = 64;
 // Short work ends within this factor, so the processor is not given away for it.
 constexpr int kSpinsBeforeYields = 4;
 constexpr int kSleepFraction = 64;
+// While bytes of the client are to arrive. Other threads' waits are looked at this often.
+constexpr auto kSleepForArrivals = std::chrono::microseconds(100);
 constexpr auto kShortestSleep = std::chrono::microseconds(20);
 constexpr auto kLongestSleep = std::chrono::microseconds(500);
 
@@ -280,7 +282,7 @@ Status SessionLoop::idle() {
   }
   Clock::time_point until = now + pause;
   if (polls || (device_trace_ && device_trace_->pending())) {
-    const Clock::duration least = receives ? kLongestSleep : kShortestSleep;
+    const Clock::duration least = receives ? kSleepForArrivals : kShortestSleep;
     until = std::min(
         until, now + std::clamp<Clock::duration>(quiet / kSleepFraction, least, kLongestSleep));
   }

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <string>
+#include <thread>
 
 #include "common/base/log.h"
 #include "p2p/staging/device_region.h"
@@ -20,6 +22,7 @@ constexpr uint64_t kLeastBytes = 4096;
 constexpr uint64_t kPartBytes = 64ull << 20;
 constexpr size_t kMostRegistrations = 64;
 constexpr size_t kProbeBytes = 64u << 10;
+constexpr auto kLongestProbeCopy = std::chrono::seconds(1);
 
 Status status_of(CUresult result, const char* what) {
   return result == CUDA_SUCCESS ? Status() : Status::from_cuda(result, what);
@@ -50,16 +53,29 @@ struct Probe {
   std::byte* out() const { return static_cast<std::byte*>(host); }
   std::byte* in() const { return out() + kProbeBytes; }
 
+  // Not a synchronisation, which would wait for the program's work if all queues of the device are
+  // taken.
+  Status finish() {
+    const auto end = std::chrono::steady_clock::now() + kLongestProbeCopy;
+    for (;;) {
+      const CUresult result = driver.cuStreamQuery(stream);
+      if (result != CUDA_ERROR_NOT_READY) return status_of(result, "cuStreamQuery");
+      if (std::chrono::steady_clock::now() >= end) {
+        return {Code::kTimeout, "the probe's copy does not end: the device's queues are taken"};
+      }
+      std::this_thread::yield();
+    }
+  }
   // Copies by the driver, to compare with the adapter's.
   Status to_host() {
     RCUDA_RETURN_IF_ERROR(status_of(driver.cuMemcpyDtoHAsync_v2(in(), memory, kProbeBytes, stream),
                                     "cuMemcpyDtoHAsync"));
-    return status_of(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+    return finish();
   }
   Status to_device() {
     RCUDA_RETURN_IF_ERROR(status_of(driver.cuMemcpyHtoDAsync_v2(memory, out(), kProbeBytes, stream),
                                     "cuMemcpyHtoDAsync"));
-    return status_of(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+    return finish();
   }
   void fill(uint64_t seed) {
     for (size_t i = 0; i < kProbeBytes / sizeof seed; ++i) {

@@ -141,12 +141,12 @@ bool CudaDeviceOps::prove_gpudirect(int device, transport::Link& link) {
   const Device& own = options_.devices[static_cast<size_t>(device)];
   if (!own.gpudirect || !make_current(device).ok()) return false;
   Proof& proof = proofs_[static_cast<size_t>(device)];
-  const auto [known, is_new] = proof.adapters.try_emplace(link.adapter(), false);
-  if (!is_new) return known->second;
-  const auto how =
-      server::prove_gpudirect(driver_, link, own.device, &proof.memory, proof.how);
-  if (how) proof.how = how;
-  return known->second = how.has_value();
+  if (proof.adapters.contains(link.adapter())) return true;
+  const auto how = server::prove_gpudirect(driver_, link, own.device, &proof.memory, proof.how);
+  if (!how) return false;
+  proof.how = how;
+  proof.adapters.insert(link.adapter());
+  return true;
 }
 
 Result<std::optional<p2p::DmaBuf>> CudaDeviceOps::dma_buf(int device, DeviceAddress address,

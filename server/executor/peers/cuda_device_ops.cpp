@@ -102,6 +102,7 @@ CudaDeviceOps::~CudaDeviceOps() {
       for (const CUevent event : lane.free_events) driver_.cuEventDestroy_v2(event);
       if (lane.stream) driver_.cuStreamDestroy_v2(lane.stream);
     }
+    proofs_[device].memory.reset();
   }
   for (const auto& [context, spare] : spare_) {
     ContextGuard guard(driver_, context);

@@ -28,6 +28,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -178,7 +179,9 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   struct Proof {
     std::shared_ptr<void> memory;        // kept: pauses do not allow to free it
     std::optional<Registered> how;
-    std::map<std::string, bool> adapters;  // by name: whether they reach the device's memory
+    // The names of those that reach the device's memory. Another one is probed again at the next
+    // connection: the reason may be the connection, or memory that was missing.
+    std::set<std::string> adapters;
   };
   std::vector<Proof> proofs_;  // of GPUDirect, by device; the engine's thread
   int current_ = -1;  // the device whose context is current on the engine's thread
