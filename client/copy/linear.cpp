@@ -148,7 +148,6 @@ CUresult capture_copy(const LinearCopy& copy, const Location& destination, const
 // Makes a blocking copy of page-locked memory over sockets like a copy of pageable memory, in one
 // round trip. For small and very large copies over sockets, page-locked memory has no advantage.
 CUresult copy_page_locked(const CopyStream& stream, const LinearCopy& copy, bool to_device) {
-  Session& session = *stream.route.session;
   if (!to_device) {
     return copy_to_pageable(stream, reinterpret_cast<void*>(copy.destination), copy.source,
                             copy.bytes);

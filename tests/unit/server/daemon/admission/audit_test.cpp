@@ -35,6 +35,7 @@ TEST(AuditTest, ASessionsBeginAndEndAndARefusalAreALineEach) {
   ended.allowances = {{.of = "user ada", .device_memory = 9, .bandwidth = 8},
                       {.of = "group \"x\"", .host_memory = 7}};
   ended.limits = {std::chrono::seconds(60), std::chrono::milliseconds(1500), 0, 50};
+  ended.session.work = {{9, 0, 8}};  // in its WorkPage
   audit.ended(ended, {}, "signal Killed");
   audit.refused("10.0.0.8:1", {}, "no");
   const std::string text = folder.read("audit");
@@ -53,7 +54,9 @@ TEST(AuditTest, ASessionsBeginAndEndAndARefusalAreALineEach) {
        R"("quota":[{"of":"user ada","device_memory":9,"bandwidth":8},)"
        R"({"of":"group \"x\"","host_memory":7},)"
        R"({"session_seconds":60,"idle_seconds":2,"priorities":0,"sm_percent":50}],)",
-       R"("seconds":12,"end":"signal Killed"})",
+       R"("seconds":12,"commands":9,"failed_commands":0,"launches":8,"graph_launches":0,"copies":0,)"
+       R"("bytes_to_device":0,"bytes_to_host":0,"bytes_on_server":0,"bytes_to_server":0,)"
+       R"("bytes_from_server":0,"peak_memory":0,"end":"signal Killed"})",
        R"("event":"refused","from":"10.0.0.8:1","why":"no"})"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
