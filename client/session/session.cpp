@@ -40,8 +40,7 @@ bool may_write(const wire::Command& command, const Timeline* timeline, uint64_t 
 // The number of places that the command takes in a driver's queue. `moves_bytes`: copies of
 // page-locked memory move its bytes in parts. Each takes two more than one place for all: a mark
 // and an event, a wait or a host function and a further copy. If the bytes of a
-// staged copy come after the command, the stream waits for them, which takes one place more. The
-// worker may record an event after memory that is freed in stream order.
+// staged copy come after the command, the stream waits for them, which takes one place more.
 uint64_t room_of(const wire::Command& command, bool moves_bytes) {
   const api::CommandTraits& traits = api::traits_of(command.opcode);
   const std::span<const std::byte> body = command.body;
@@ -57,7 +56,6 @@ uint64_t room_of(const wire::Command& command, bool moves_bytes) {
   }
   if (traits.queues == api::Queues::kIfItHolds) return api::holds_stream(traits, body) ? 1 : 0;
   if (traits.queues != api::Queues::kWork) return 0;
-  if (traits.frees == api::Frees::kInStream) return 2;
   // A copy that writes a completion word queues an event after itself.
   if (!traits.signals() || traits.device_work == api::CommandTraits::kNone ||
       body.size() < traits.body_bytes)

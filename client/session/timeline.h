@@ -1,9 +1,9 @@
 // How far a worker has got in one queue: a stream, or the legacy default stream of a context.
 //
 // A position counts the places that the commands sent to the queue take in it: one each, and two
-// for a copy or a free that an event follows. `sent` is the position of the last command. `reached`
-// is the last position that is known to be done; a queue works in order, so everything before it is
-// done too. Three things raise `reached`: a wait for the stream, an event that was recorded in the
+// for a copy that an event follows. `sent` is the position of the last command. `reached` is the
+// last position that is known to be done; a queue works in order, so everything before it is done
+// too. Three things raise `reached`: a wait for the stream, an event that was recorded in the
 // stream, and marks. A mark is a kSignal command in the queue: its completion word tells when the
 // worker has reached the mark's position.
 //

@@ -130,7 +130,8 @@ CUresult meters_cuMemFreeAsync(Meters& meters, CUdeviceptr address, CUstream str
   if (!booking) return result;
   if (result == CUDA_SUCCESS && !meters.limits) {
     meters.allocations.give(*booking);
-  } else if (result != CUDA_SUCCESS || !meters.stream_frees.add(*booking, stream)) {
+  } else if (result != CUDA_SUCCESS ||
+             !meters.stream_frees.add(*booking, stream, meters.allocations)) {
     meters.allocations.put(address, *booking);  // until its context ends
   }
   return result;

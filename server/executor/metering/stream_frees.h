@@ -2,12 +2,15 @@
 // free. (Memory of pools is not among them: what counts is what the pools hold.)
 //
 // An event after a free shows when the stream has reached it. It takes a place of the stream's
-// queue, and a queue without room blocks the thread that records. So the client counts two places
-// for a free (client/session/session.cpp).
+// queue, and a queue without room blocks the thread that records. The client counts one place for a
+// free (client/session/timeline.cpp), so a stream has at most kMostEvents such events at a time.
+// The frees after those share the next one, which is recorded when an earlier one has been reached.
 //
 // Executor thread only. Nothing blocks.
 #pragma once
 
+#include <cstddef>
+#include <deque>
 #include <vector>
 
 #include <cuda.h>
@@ -19,25 +22,41 @@ namespace rcuda::server {
 
 class StreamFrees {
  public:
+  // Fewer than the places that the client leaves to the worker.
+  static constexpr size_t kMostEvents = 4;
+
   // The driver outlives this object.
   explicit StreamFrees(const api::DriverTable& driver) : driver_(driver) {}
 
   // The free is the stream's last work. False: the driver does not let its end be seen.
-  bool add(const Bookings::Booking& booking, CUstream stream);
+  bool add(const Bookings::Booking& booking, CUstream stream, Bookings& bookings);
   // Gives back what the streams have reached.
   void refresh(Bookings& bookings);
+  // To be called before the stream is destroyed.
+  void end_stream(CUstream stream);
   // To be called after the end of the context.
   void give_all_of(CUcontext context, Bookings& bookings);
 
  private:
-  struct Free {
-    CUcontext context = nullptr;  // of the stream
-    CUevent event = nullptr;      // not known to be reached
-    Bookings::Booking booking;
+  struct Recorded {
+    CUevent event = nullptr;               // not known to be reached
+    std::vector<Bookings::Booking> frees;  // before it, and after the event before it
+  };
+  struct Line {
+    CUcontext context = nullptr;           // of the stream
+    CUstream stream = nullptr;             // null: the legacy default stream of the context
+    bool ended = false;                    // the stream has been destroyed
+    std::deque<Recorded> recorded;         // the earliest first
+    std::vector<Bookings::Booking> later;  // without an event
   };
 
+  Line* line_of(CUstream stream);
+  bool record(Line& line);
+  bool is_idle(const Line& line) const;
+  void refresh(Line& line, Bookings& bookings);
+
   const api::DriverTable& driver_;
-  std::vector<Free> frees_;
+  std::vector<Line> lines_;
 };
 
 }  // namespace rcuda::server

@@ -9,7 +9,6 @@
 
 #include <gtest/gtest.h>
 
-#include "api/opcodes.h"
 #include "client/objects/named.h"
 #include "client/route/find_route.h"
 #include "client/session/capture_answers.h"
@@ -241,15 +240,6 @@ TEST_F(TimelineTest, CommandsOfACaptureTakeNoRoom) {
   timeline().pace();  // does not wait
   launch();
   EXPECT_TRUE(lone_.puppet.taken(Custom::kSignal).empty());
-}
-
-// The worker may record an event after it.
-TEST_F(TimelineTest, AFreeInStreamOrderTakesTwoPlaces) {
-  constexpr auto kFree = static_cast<uint16_t>(api::Opcode::cuMemFreeAsync);
-  launch();
-  const uint64_t before = timeline().sent();
-  EXPECT_EQ(session().post(route(), {kFree, {}}), CUDA_SUCCESS);
-  EXPECT_EQ(timeline().sent(), before + 2);
 }
 
 // A worker that reads no commands blocks only the threads that send it commands.

@@ -193,9 +193,35 @@ TEST_F(MeteringTest, MemoryThatAStreamFreesLaterCountsUntilThen) {
   EXPECT_EQ(table().cuMemFree_v2(allocate(40 * kMiB)), CUDA_SUCCESS);
 }
 
+// The client counts one place of the stream's queue for each free. A thread that fills the queue
+// blocks.
+TEST_F(MeteringTest, FreesInAStreamTakeFewPlacesOfItsQueue) {
+  static size_t records = 0;
+  api::DriverTable driver = plain();
+  driver.cuEventRecord = [](CUevent event, CUstream stream) {
+    ++records;
+    return plain().cuEventRecord(event, stream);
+  };
+  const Meters other(driver, {{0, context_, kOrdinal}}, quota_of(1), {}, &done_);
+  const api::DriverTable& table = other.table();
+  GatedStream stream(plain());
+  std::vector<CUdeviceptr> addresses(100);
+  for (CUdeviceptr& address : addresses) {
+    ASSERT_EQ(table.cuMemAlloc_v2(&address, 512), CUDA_SUCCESS);
+  }
+  for (const CUdeviceptr address : addresses) {
+    ASSERT_EQ(table.cuMemFreeAsync(address, stream.get()), CUDA_SUCCESS);
+  }
+  EXPECT_EQ(records, StreamFrees::kMostEvents);
+  EXPECT_EQ(booked(), addresses.size() * 512);
+  stream.open();
+  ASSERT_EQ(table.cuStreamSynchronize(stream.get()), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+}
+
 TEST_F(MeteringTest, FreesInAStreamThatIsDestroyedCountUntilTheyAreReached) {
   GatedStream stream(plain());
-  std::vector<CUdeviceptr> addresses(8);
+  std::vector<CUdeviceptr> addresses(2 * StreamFrees::kMostEvents);
   for (CUdeviceptr& address : addresses) address = allocate(kMiB / 2);
   for (const CUdeviceptr address : addresses) {
     ASSERT_EQ(table().cuMemFreeAsync(address, stream.get()), CUDA_SUCCESS);
