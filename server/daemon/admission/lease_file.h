@@ -1,13 +1,19 @@
-// The leases of a server in a file, so that they outlive the daemon: a job goes on when the daemon
-// is restarted, and its programs may start new sessions.
+// The leases of a server in a text file, so that they outlive the daemon: a job goes on when the
+// daemon is restarted, and its programs may start new sessions.
 //
-// The file is for this server only (rcuda-lease list shows leases to people). It begins with a line
-// that tells its format; the leases follow as a message has them (common/messages/message_codec.h).
-// It holds secrets: it is written with mode 600, replaced atomically, and refused when others have
-// access to it. Threads: one. Blocking: for the file system. Errors name the file.
+//   # comment
+//   <id> <secret in hex> <exclusive or shared> <devices> <created> <until, or never> <uid, or ->
+//     <user, or -> <creator, without spaces> <job>          (in one line)
+//
+// A user or creator whose name consists of dashes has one dash more. Times are in UTC,
+// 2025-01-31T12:00:00Z. The job is the rest of the line and may be empty. The
+// file holds secrets: it is written with mode 600, replaced atomically, and refused when others
+// have access to it. Threads: one. Blocking: for the file system. Errors name the file and the
+// line.
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/status.h"
@@ -16,10 +22,13 @@
 
 namespace rcuda::server {
 
+Result<std::vector<Lease>> parse_leases(std::string_view text);
+std::string format_leases(const std::vector<Lease>& leases);
+
 // A file that is missing holds no leases.
 Result<std::vector<Lease>> load_leases(const std::string& path);
 // Makes the folders above the file as well.
-Status save_leases(const std::string& path, std::vector<Lease> leases);
+Status save_leases(const std::string& path, const std::vector<Lease>& leases);
 
 // The file of a server with these settings. Empty: its leases are not kept.
 std::string leases_path(const Settings& settings);
