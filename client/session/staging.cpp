@@ -8,6 +8,7 @@
 #include "client/session/capture_answers.h"
 #include "common/base/cpu_pause.h"
 #include "common/base/log.h"
+#include "common/base/usable_processors.h"
 
 namespace rcuda::client {
 namespace {
@@ -16,7 +17,7 @@ namespace {
 // command, whose wake-ups over sockets take few processors from the threads that move bytes.
 size_t chunk_bytes(const transport::MediumTraits& traits, size_t bytes) {
   const size_t share = bytes / (2 * copy_threads());
-  const size_t smallest = traits.copies_by_cpu && copy_threads() < 4 ? 1u << 20 : 256u << 10;
+  const size_t smallest = traits.copies_by_cpu && usable_processors() < 4 ? 1u << 20 : 256u << 10;
   if (share >= Staging::kSlotBytes) return Staging::kSlotBytes;
   return std::max(smallest, (share + 4095) & ~size_t{4095});
 }

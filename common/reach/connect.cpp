@@ -121,8 +121,10 @@ Result<UniqueFd> connect_any(const addrinfo* addresses, const std::string& where
   for (const addrinfo* address = addresses; address; address = address->ai_next) {
     const Clock::time_point now = Clock::now();
     UniqueFd socket;
-    error = connect_address(*address, now + (deadline - now) / left--, &socket);
-    if (error == 0) return socket;
+    const int result = connect_address(*address, now + (deadline - now) / left--, &socket);
+    if (result == 0) return socket;
+    // An address that refuses says more than one that cannot be used from here.
+    if (error != ECONNREFUSED) error = result;
   }
   std::string remedy = "check host and port, and that rcuda-server runs there";
   if (error == ECONNREFUSED)

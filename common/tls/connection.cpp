@@ -47,6 +47,7 @@ Result<Connection::Progress> Connection::shake_hands() {
   const int outcome = SSL_get_error(ssl_, result);
   switch (outcome) {
     case SSL_ERROR_NONE:
+      buffer_.limit_received(~size_t{0});
       if (is_sent) return Progress::kDone;
       [[fallthrough]];
     case SSL_ERROR_WANT_READ:

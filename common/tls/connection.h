@@ -51,6 +51,8 @@ class Connection final : public Cipher {
   // Continues the handshake. An error says why this side refused the peer, or that the peer refused
   // this side.
   Result<Progress> shake_hands();
+  // Before the handshake, without `reads_ahead`: how many bytes of it this side receives.
+  void limit_handshake(size_t most) { buffer_.limit_received(most); }
   // After the handshake: a value that only both ends can compute, a different one for each label.
   Key exported(const char* label) const;
   // This side renews its sending key after this number of records. RFC 8446, section 5.5, allows at

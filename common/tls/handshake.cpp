@@ -4,6 +4,11 @@
 #include "common/tls/openssl.h"
 
 namespace rcuda::tls {
+namespace {
+
+constexpr size_t kMostHandshake = 16u << 10;
+
+}  // namespace
 
 Result<std::unique_ptr<Connection>> connect(int socket,
                                             std::chrono::steady_clock::time_point deadline) {
@@ -27,7 +32,11 @@ Result<Acceptor> Acceptor::create() {
 }
 
 Result<std::unique_ptr<Connection>> Acceptor::accept(int socket) const {
-  return Connection::create(context_.get(), socket, Role::kServer);
+  RCUDA_ASSIGN_OR_RETURN(auto connection,
+                         Connection::create(context_.get(), socket, Role::kServer));
+  // A client of rcuda sends less than 2 KiB. OpenSSL takes 128, and keeps several times as much.
+  connection->limit_handshake(kMostHandshake);
+  return connection;
 }
 
 }  // namespace rcuda::tls

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 #include <sys/socket.h>
 
@@ -21,13 +22,27 @@ bool RecordBuffer::add(std::span<const std::byte> bytes) {
     errno = EPROTO;
     return false;
   }
-  kept_.insert(kept_.end(), bytes.begin(), bytes.end());
+  try {
+    kept_.insert(kept_.end(), bytes.begin(), bytes.end());
+  } catch (const std::bad_alloc&) {
+    errno = ENOMEM;
+    return false;
+  }
   return true;
 }
 
 ssize_t RecordBuffer::take(std::span<std::byte> to) {
   if (begin_ == end_) {
-    if (!reads_ahead_) return ::recv(socket_, to.data(), to.size(), MSG_DONTWAIT);
+    if (!reads_ahead_) {
+      const ssize_t received = ::recv(socket_, to.data(), to.size(), MSG_DONTWAIT);
+      if (received <= 0) return received;
+      if (static_cast<size_t>(received) > most_received_) {
+        errno = EPROTO;
+        return -1;
+      }
+      most_received_ -= static_cast<size_t>(received);
+      return received;
+    }
     if (!received_) received_ = std::make_unique_for_overwrite<std::byte[]>(kReceivedBytes);
     const ssize_t received = ::recv(socket_, received_.get(), kReceivedBytes, MSG_DONTWAIT);
     if (received <= 0) return received;

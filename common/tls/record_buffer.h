@@ -21,10 +21,13 @@ class RecordBuffer {
   RecordBuffer(int socket, bool reads_ahead) : socket_(socket), reads_ahead_(reads_ahead) {}
 
   // Keeps bytes to be sent. False, and EPROTO, if too many have been kept: a peer that asks for
-  // answers, and does not let this side send them, costs no memory.
+  // answers, and does not let this side send them, costs no memory. False, and ENOMEM, without
+  // memory: no exception may pass through OpenSSL.
   bool add(std::span<const std::byte> bytes);
-  // As recv(2) on a non-blocking socket.
+  // As recv(2) on a non-blocking socket. -1, and EPROTO, beyond the limit.
   ssize_t take(std::span<std::byte> to);
+  // How many more bytes may be received.
+  void limit_received(size_t most) { most_received_ = most; }
   // Gives all kept bytes to push().
   void hand_over();
   // Sends what was handed over. False, with errno, unless all of it is sent.
@@ -36,6 +39,7 @@ class RecordBuffer {
   std::vector<std::byte> kept_;
   std::vector<std::byte> leaving_;
   size_t sent_ = 0;  // of leaving_
+  size_t most_received_ = ~size_t{0};
   std::unique_ptr<std::byte[]> received_;
   size_t begin_ = 0, end_ = 0;  // of the bytes in received_ that nobody has taken
 };

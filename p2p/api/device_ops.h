@@ -151,8 +151,9 @@ class DeviceOps {
   virtual void close(int device, DeviceAddress base) = 0;
 
   // In a pause: whether the Link's adapter reads and writes this device's memory in place. Proven
-  // by a probe transfer, because a registration proves nothing; once for each adapter. Logs the
-  // result. Blocks for milliseconds; if the adapter does not answer, as Link::loop_back().
+  // by a probe transfer, because a registration proves nothing; for each adapter until it is
+  // proven. Logs the result. Blocks for milliseconds; up to a second for each of four copies if the
+  // device's queues are full, and as Link::loop_back() if the adapter does not answer.
   virtual bool prove_gpudirect(int device, transport::Link& link) = 0;
   // For the registration of this memory: as dma-buf, or none: by its address. The way is the one
   // that the device's probe has proven. kUnsupported if none is, or this memory has no dma-buf.

@@ -6,7 +6,6 @@
 #include <cassert>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <set>
 #include <utility>
 

@@ -1,6 +1,5 @@
 // The chunks of outgoing copies: copy-out, the transfer, announcing, and releasing their slots.
 #include <algorithm>
-#include <utility>
 
 #include "p2p/copy/sender.h"
 

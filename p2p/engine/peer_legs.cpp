@@ -1,5 +1,4 @@
 // The exchange of measured legs between the two ends.
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -45,9 +44,9 @@ Status Peer::on_leg(const LegMessage& message) {
   }
   std::vector<LegModel::Knot> knots;
   for (uint32_t i = 0; i < message.knot_count; ++i) {
-    knots.push_back({message.bytes[i], message.us[i]});
+    knots.push_back({message.bytes[i], message.us[i], message.delay_us});
   }
-  Result<LegModel> leg = LegModel::from_knots(std::move(knots), message.delay_us);
+  Result<LegModel> leg = LegModel::from_knots(std::move(knots));
   if (!leg) return {Code::kProtocol, leg.status().context()};
   const int own = static_cast<int>(message.peer_device);
   switch (message.leg) {

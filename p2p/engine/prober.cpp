@@ -32,8 +32,8 @@ constexpr uint32_t kMostAttempts = 2;
 }  // namespace
 
 Prober::Prober(Environment& environment, PeerLink& link, const std::vector<Mapped>& mapped)
-    : environment_(environment), link_(link), mapped_(mapped) {
-  plan();
+    : environment_(environment), link_(link) {
+  plan(mapped);
 }
 
 Prober::~Prober() {
@@ -56,7 +56,7 @@ void Prober::want(Job job) {
   if (!job.known || moves_bytes(job)) jobs_.push_back(std::move(job));
 }
 
-void Prober::plan() {
+void Prober::plan(const std::vector<Mapped>& mapped) {
   for (size_t i = 0; i < environment_.devices.size(); ++i) {
     const int device = static_cast<int>(i);
     DeviceLegs& legs = environment_.legs[i];
@@ -67,9 +67,9 @@ void Prober::plan() {
       want({"registration", &legs.registration, Kind::kRegister, device});
     }
   }
-  for (const Mapped& mapped : mapped_) {
-    LegModel& leg = link_.pair(mapped.device, mapped.peer_device).pull_leg;
-    want({"mapped copy", &leg, Kind::kLane, mapped.device, Lane::kLocal, mapped.base});
+  for (const Mapped& memory : mapped) {
+    LegModel& leg = link_.pair(memory.device, memory.peer_device).pull_leg;
+    want({"mapped copy", &leg, Kind::kLane, memory.device, Lane::kLocal, memory.base});
   }
   want({"message", &link_.message, Kind::kEcho});  // the next job uses it
   if (link_.host_path->needs_transfer()) want({"wire", &link_.wire, Kind::kWire});
@@ -281,7 +281,7 @@ void Prober::finish_job() {
     for (const LegSample& sample : job.samples) times.push_back(sample.us);
     std::sort(times.begin(), times.end());
     const double us = times.empty() ? 1 : times[times.size() / 2];
-    leg = LegModel::from_knots({{0, us}, {1, us}}, 0);
+    leg = LegModel::from_knots({{0, us}, {1, us}});
   } else {
     leg =
         LegModel::fit(job.samples, job.kind == Kind::kWire ? Sharing::kTogether : Sharing::kInTurn);

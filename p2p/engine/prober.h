@@ -72,7 +72,7 @@ class Prober {
     std::vector<LegSample> samples;
   };
 
-  void plan();
+  void plan(const std::vector<Mapped>& mapped);
   void want(Job job);
   static bool moves_bytes(const Job& job) {
     return job.kind == Kind::kLane || job.kind == Kind::kWire;
@@ -90,7 +90,6 @@ class Prober {
 
   Environment& environment_;
   PeerLink& link_;
-  const std::vector<Mapped> mapped_;
   std::deque<Job> jobs_;
   Path* path_ = nullptr;  // the path to which place_ belongs
   std::optional<Slot> slot_;

@@ -1,7 +1,5 @@
 #include "p2p/link/authentication.h"
 
-#include <cstring>
-
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>

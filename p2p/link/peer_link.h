@@ -3,7 +3,6 @@
 // peer is lost and nothing is in progress any more. Used only by the engine thread.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>

@@ -82,11 +82,6 @@ LegModel LegModel::linear(double latency_us, double gbps, double delay_us) {
   return model;
 }
 
-Result<LegModel> LegModel::from_knots(std::vector<Knot> knots, double delay_us) {
-  for (Knot& knot : knots) knot.delay_us = delay_us;
-  return from_knots(std::move(knots));
-}
-
 Result<LegModel> LegModel::from_knots(std::vector<Knot> knots) {
   if (knots.size() < 2) return Status(Code::kInvalidArgument, "a leg needs two knots at least");
   for (size_t i = 0; i < knots.size(); ++i) {

@@ -48,8 +48,6 @@ class LegModel {
   // From knots that are sorted by size and have non-decreasing occupancies; otherwise
   // kInvalidArgument.
   static Result<LegModel> from_knots(std::vector<Knot> knots);
-  // The same with one delay for all sizes.
-  static Result<LegModel> from_knots(std::vector<Knot> knots, double delay_us);
   // From measurements: medians per size, made monotone, without the knots that are within 2 % of a
   // straight line. Needs single transfers of at least two sizes. Repeated samples of a size are
   // useful, and outliers do no harm. Trains (transfers > 1) of the same sizes separate delay from

@@ -4,7 +4,6 @@
 // blocks.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <list>
 #include <memory>
+#include <new>
 #include <span>
 #include <utility>
 #include <vector>
@@ -205,10 +205,23 @@ bool take_clients(const tls::Acceptor& acceptor, std::list<Client>* clients) {
     if (socket.size() != 1 || !socket.front()) continue;
     auto connection = acceptor.accept(socket.front().get());
     if (!connection.ok()) continue;
-    clients->emplace_back(std::move(stream.front()), std::move(socket.front()),
-                          std::move(connection).value());
+    try {
+      clients->emplace_back(std::move(stream.front()), std::move(socket.front()),
+                            std::move(connection).value());
+    } catch (const std::bad_alloc&) {
+      continue;  // drops this client
+    }
   }
   return true;
+}
+
+// A client for which there is no memory is dropped, and no other.
+bool goes_on(Client* client) {
+  try {
+    return client->go_on();
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
 }
 
 void serve(const tls::Acceptor& acceptor) {
@@ -228,7 +241,7 @@ void serve(const tls::Acceptor& acceptor) {
       const bool is_postponed = client->shakes_hands() && Clock::now() - now > kTimeForHandshakes;
       const bool is_due =
           !is_postponed && ((item[0].revents | item[1].revents) != 0 || now >= client->deadline());
-      client = is_due && !client->go_on() ? clients.erase(client) : std::next(client);
+      client = is_due && !goes_on(&*client) ? clients.erase(client) : std::next(client);
     }
     if (items[0].revents != 0 && !take_clients(acceptor, &clients)) end = now + kReadsRest;
   }

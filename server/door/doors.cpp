@@ -22,6 +22,7 @@
 namespace rcuda::server {
 namespace {
 
+constexpr auto kFullFor = std::chrono::milliseconds(20);
 constexpr auto kStartAgain = std::chrono::seconds(1);
 constexpr auto kLongestStart = std::chrono::seconds(10);
 constexpr auto kLongestEnd = std::chrono::seconds(1);
@@ -161,6 +162,8 @@ Status Doors::check() {
 
 Result<Doors::Passage> Doors::open(const std::string& origin, int client) {
   RCUDA_ASSIGN_OR_RETURN(auto door, door_for(origin));
+  const Status busy(Code::kTimeout, "the process that speaks TLS is busy, or has just ended");
+  if (Clock::now() < door->full_until) return busy;
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
     return Status::from_errno(errno, "socketpair");
@@ -173,11 +176,15 @@ Result<Doors::Passage> Doors::open(const std::string& origin, int client) {
   };
   RCUDA_RETURN_IF_ERROR(pass(stream.get(), client).status());
   const auto passed = pass(door->control.get(), its.get());
-  if (passed.status().code() == Code::kUnavailable) end(std::prev(doors_.end()));
-  if (passed.status().code() == Code::kUnavailable || (passed.ok() && *passed == 0)) {
-    return Status(Code::kTimeout, "the process that speaks TLS is busy, or has just ended");
+  if (passed.status().code() == Code::kUnavailable) {
+    end(std::prev(doors_.end()));
+    return busy;
   }
-  if (!passed.ok()) return passed.status();
+  RCUDA_RETURN_IF_ERROR(passed.status());
+  if (*passed == 0) {
+    door->full_until = Clock::now() + kFullFor;
+    return busy;
+  }
   door->idle_since.reset();
   return Passage{Socket(std::move(stream)), std::move(door)};
 }

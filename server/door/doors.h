@@ -106,6 +106,7 @@ class Doors {
     uint64_t network = 0;  // of its origin
     bool known = false;    // one of its clients is
     Clock::time_point spared_until{};
+    Clock::time_point full_until{};  // until then it is not asked to take a client
     std::optional<Clock::time_point> idle_since;
   };
   using List = std::vector<std::shared_ptr<Door>>;

@@ -39,13 +39,9 @@ Authenticator::Authenticator(const Settings& settings)
 
 Status Authenticator::open(bool for_others) {
   security_ = security_of(settings_);
-  Result<ServedUsers> served = ServedUsers::read(settings_.users.get());
-  if (!served.ok()) return served.status();
-  Result<ServedUsers> operators =
-      ServedUsers::read(settings_.operators.get(), "RCUDA_SERVER_OPERATORS");
-  if (!operators.ok()) return operators.status();
-  served_ = std::move(served).value();
-  operators_ = std::move(operators).value();
+  RCUDA_ASSIGN_OR_RETURN(served_, ServedUsers::read(settings_.users.get()));
+  RCUDA_ASSIGN_OR_RETURN(operators_,
+                         ServedUsers::read(settings_.operators.get(), "RCUDA_SERVER_OPERATORS"));
   served_.add(operators_);
 
   const std::string path = or_default(settings_.certificate.get(), default_certificate_file);
@@ -113,10 +109,8 @@ Result<Proof> Authenticator::examine(const wire::Authenticate& message, const tl
       return proof;
     }
     case wire::Method::kMunge: {
-      Result<uint64_t> check = munge_.begin(message.credential, binding);
-      if (!check.ok()) return check.status();
+      RCUDA_ASSIGN_OR_RETURN(proof.check, munge_.begin(message.credential, binding));
       proof.method = "munge";
-      proof.check = *check;
       return proof;
     }
   }
@@ -135,12 +129,11 @@ Result<Proof> Authenticator::examine_token(const wire::Authenticate& message,
   std::copy(std::begin(message.mac), std::end(message.mac), mac.begin());
   const auto now =
       std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
-  Result<TokenStore::Grant> grant = tokens_.find(message.id, mac, binding, now);
-  if (!grant.ok()) return grant.status();
+  RCUDA_ASSIGN_OR_RETURN(TokenStore::Grant grant, tokens_.find(message.id, mac, binding, now));
   Proof proof;
   proof.method = "token";
-  proof.account = std::move(grant->user);
-  proof.roles = grant->roles;
+  proof.account = std::move(grant.user);
+  proof.roles = grant.roles;
   return proof;
 }
 

@@ -19,10 +19,10 @@ Result<MungeChecks::Outcome> check(const std::string& credential, const tls::Key
                   "its MUNGE credential is for another connection: connect to the server itself, "
                   "not through something that ends the encryption");
   }
-  auto answer = identity::munge::encode(wire::munge_payload(wire::MungeSide::kServer, nonce),
-                                        client->uid, settings);
-  if (!answer.ok()) return answer.status();
-  return MungeChecks::Outcome{client->uid, std::move(answer).value()};
+  RCUDA_ASSIGN_OR_RETURN(
+      std::string answer, identity::munge::encode(wire::munge_payload(wire::MungeSide::kServer, nonce),
+                                                  client->uid, settings));
+  return MungeChecks::Outcome{client->uid, std::move(answer)};
 }
 
 }  // namespace

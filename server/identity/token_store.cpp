@@ -101,11 +101,9 @@ Status unknown(const std::string& id) {
 }
 
 Result<StoredTokens> read_tokens(int file, const std::string& path) {
-  const Result<std::string> text = identity::read_to_end(file, path, kMostBytes);
-  if (!text.ok()) return text.status();
-  Result<StoredTokens> tokens = parse_tokens(*text);
-  if (!tokens.ok()) return Status(tokens.status()).with_context(path);
-  return tokens;
+  RCUDA_ASSIGN_OR_RETURN(const std::string text,
+                         identity::read_to_end(file, path, kMostBytes));
+  return parse_tokens(text).with_context(path);
 }
 
 // Held by one process at a time while it reads, changes and replaces the file. The lock is on a
@@ -185,9 +183,8 @@ Status TokenStore::load() {
   // Before the file is read: a change while it is read is noticed the next time.
   if (::fstat(file->get(), &read_) != 0) return Status::from_errno(errno, path_);
   file_ = *std::move(file);
-  const Result<StoredTokens> tokens = read_tokens(file_.get(), path_);
-  if (!tokens.ok()) return tokens.status();
-  for (const StoredToken& token : *tokens) tokens_.emplace(token.id, token);
+  RCUDA_ASSIGN_OR_RETURN(const StoredTokens tokens, read_tokens(file_.get(), path_));
+  for (const StoredToken& token : tokens) tokens_.emplace(token.id, token);
   return {};
 }
 
@@ -217,25 +214,20 @@ Result<StoredTokens> list_tokens(const std::string& path) {
 
 Result<Token> create_token(const std::string& path, const NewToken& wanted, Seconds now) {
   RCUDA_RETURN_IF_ERROR(identity::make_folders_above(path));
-  const Result<UniqueFd> held = lock(path);
-  if (!held.ok()) return held.status();
-  Result<StoredTokens> tokens = list_tokens(path);
-  if (!tokens.ok()) return tokens.status();
-  Result<Token> token = identity::new_token(wanted.fingerprint);
-  while (token.ok() && has_token(*tokens, token->id)) {
-    token = identity::new_token(wanted.fingerprint);
+  RCUDA_ASSIGN_OR_RETURN(const UniqueFd held, lock(path));
+  RCUDA_ASSIGN_OR_RETURN(StoredTokens tokens, list_tokens(path));
+  RCUDA_ASSIGN_OR_RETURN(Token token, identity::new_token(wanted.fingerprint));
+  while (has_token(tokens, token.id)) {
+    RCUDA_ASSIGN_OR_RETURN(token, identity::new_token(wanted.fingerprint));
   }
-  if (!token.ok()) return token.status();
-  const Result<Hash> hash = identity::hash_of(token->secret);
-  if (!hash.ok()) return hash.status();
-  tokens->push_back(
-      {token->id, wanted.user, *hash, now, wanted.expires, wanted.label, wanted.roles});
-  if (!can_be_stored(tokens->back())) {
+  RCUDA_ASSIGN_OR_RETURN(const Hash hash, identity::hash_of(token.secret));
+  tokens.push_back({token.id, wanted.user, hash, now, wanted.expires, wanted.label, wanted.roles});
+  if (!can_be_stored(tokens.back())) {
     return Status(Code::kInvalidArgument,
                   "a user's name may have no spaces, a label no control characters nor \"role:\" "
                   "at its beginning, and a token may not expire after the year 9999");
   }
-  RCUDA_RETURN_IF_ERROR(identity::replace_private_file(path, format_tokens(*tokens)));
+  RCUDA_RETURN_IF_ERROR(identity::replace_private_file(path, format_tokens(tokens)));
   return token;
 }
 
@@ -244,21 +236,19 @@ Status revoke_tokens(const std::string& path, const std::vector<std::string>& id
   if (struct stat status; ::stat(path.c_str(), &status) != 0 && errno == ENOENT) {
     return Status(Code::kNotFound, "there are no tokens: no file " + path);
   }
-  const Result<UniqueFd> held = lock(path);
-  if (!held.ok()) return held.status();
-  Result<StoredTokens> tokens = list_tokens(path);
-  if (!tokens.ok()) return tokens.status();
+  RCUDA_ASSIGN_OR_RETURN(const UniqueFd held, lock(path));
+  RCUDA_ASSIGN_OR_RETURN(StoredTokens tokens, list_tokens(path));
   for (const std::string& id : ids) {
-    if (!has_token(*tokens, id)) {
+    if (!has_token(tokens, id)) {
       return Status(Code::kNotFound, path + " has no token " + id +
                                          ", so nothing was revoked; \"rcuda-token list\" shows "
                                          "the tokens");
     }
   }
-  std::erase_if(*tokens, [&](const StoredToken& token) {
+  std::erase_if(tokens, [&](const StoredToken& token) {
     return std::find(ids.begin(), ids.end(), token.id) != ids.end();
   });
-  return identity::replace_private_file(path, format_tokens(*tokens));
+  return identity::replace_private_file(path, format_tokens(tokens));
 }
 
 }  // namespace rcuda::server

@@ -1,6 +1,5 @@
 #include "server/names/exported_names.h"
 
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>

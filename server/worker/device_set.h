@@ -7,7 +7,6 @@
 // its references to contexts.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>

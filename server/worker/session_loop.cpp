@@ -15,6 +15,7 @@
 #include "common/base/cpu_pause.h"
 #include "common/base/log.h"
 #include "common/base/monotonic.h"
+#include "common/base/usable_processors.h"
 #include "server/executor/core/custom.h"
 #include "server/executor/core/dispatch.h"
 
@@ -260,7 +261,8 @@ Status SessionLoop::idle() {
   const bool polls =
       !services_.completions.empty() || services_.mirrors.any_after_waits() || scheduler_.crowded();
   // With few processors, the threads that receive bytes need this one. The last byte wakes it.
-  const bool receives = options_.yields && services_.arrivals.expected() != 0;
+  static const bool few_processors = usable_processors() < 4;
+  const bool receives = few_processors && services_.arrivals.expected() != 0;
   const auto spin = polls || copying ? kSpinsForCompletions * options_.spin : options_.spin;
   if (!receives && quiet < spin) {
     const bool gives_way = options_.yields && quiet >= kSpinsBeforeYields * options_.spin;

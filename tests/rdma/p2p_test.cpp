@@ -111,11 +111,11 @@ class VerbsCopy : public ::testing::TestWithParam<Case> {
       ASSERT_EQ(driver().cuMemAlloc_v2(&side.memory, kRoom), CUDA_SUCCESS);
       ASSERT_EQ(driver().cuMemAlloc_v2(&side.elsewhere, 4096), CUDA_SUCCESS);
       ASSERT_EQ(driver().cuMemsetD8_v2(side.elsewhere, 0, 4096), CUDA_SUCCESS);
+      ASSERT_EQ(driver().cuMemGetInfo_v2(&free_at_start_[i], &total), CUDA_SUCCESS);
       auto ops =
           CudaDeviceOps::create(driver(), {{{i, side.context}}, [this](CUresult) { ++errors_; }});
       ASSERT_TRUE(ops.ok()) << ops.status().message();
       side.ops = *std::move(ops);
-      ASSERT_EQ(driver().cuMemGetInfo_v2(&free_at_start_[i], &total), CUDA_SUCCESS);
       auto engine = Engine::create(*side.ops, options);
       ASSERT_TRUE(engine.ok()) << engine.status().message();
       side.engine = *std::move(engine);
@@ -404,6 +404,7 @@ TEST_P(VerbsCopy, APeerThatDiesInMidCopyEndsCopiesOnBothSides) {
     ASSERT_EQ(driver().cuStreamSynchronize(side.stream), CUDA_SUCCESS);
     size_t after = 0, total = 0;
     side.engine.reset();
+    side.ops.reset();
     ASSERT_EQ(driver().cuMemGetInfo_v2(&after, &total), CUDA_SUCCESS);
     EXPECT_EQ(free_at_start_[&side - sides_], after);
   }

@@ -38,7 +38,7 @@ using tools::Server;
 using wire::ControlOperation;
 
 constexpr auto kDrainInterval = std::chrono::seconds(1);
-constexpr int kMostFailures = 60;  // of queries in a row, during a drain
+constexpr int kMostFailures = 20;  // of queries in a row, during a drain
 
 int fail(const Status& status) {
   std::fprintf(stderr, "rcuda-smi: %s\n", status.context().c_str());

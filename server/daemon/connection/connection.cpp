@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -45,9 +44,8 @@ Connection::~Connection() {
 // but root there is not root here, and its processes choose their groups. So the client's account
 // here counts, as for a client of another machine; it may have to be looked up.
 Status Connection::recognise(Entrance entrance) {
-  Result<Identity> identity = identity_of_local(socket_.fd());
-  if (!identity.ok()) return identity.status();
-  user_ = *identity->uid;
+  RCUDA_ASSIGN_OR_RETURN(Identity identity, identity_of_local(socket_.fd()));
+  user_ = *identity.uid;
   if (services_.closer.started()) closer_ = &services_.closer;
   if (entrance == Entrance::kContainers) {
     proof_ = Proof{.method = kContainer, .account = user_};
@@ -57,7 +55,7 @@ Status Connection::recognise(Entrance entrance) {
     enter(State::kHeld, Clock::now() + kLongestExamination);
     return {};
   }
-  identity_ = std::move(identity).value();
+  identity_ = std::move(identity);
   // A session may be of a user who is served by a token only, and its worker looks exports up.
   if (!is_served() && !services_.pool.runs_as(user_)) {
     return wire::not_served(services_.listener.port, ::geteuid(), user_);

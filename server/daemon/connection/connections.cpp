@@ -34,11 +34,10 @@ Status Connections::accept_some(int listening, Entrance entrance) {
   Crowd crowd = newcomers();
   const size_t most_at_once = std::clamp<size_t>(most_ / 2, 1, kMostAcceptedAtOnce);
   for (size_t i = 0; i < most_at_once; ++i) {
-    Result<Accepted> accepted = accept_from(listening, entrance != Entrance::kNetwork);
-    if (!accepted.ok()) return accepted.status();
-    if (!accepted->socket) break;
-    Connection& client =
-        connections_.emplace_back(services_, std::move(accepted).value(), entrance);
+    RCUDA_ASSIGN_OR_RETURN(Accepted accepted,
+                           accept_from(listening, entrance != Entrance::kNetwork));
+    if (!accepted.socket) break;
+    Connection& client = connections_.emplace_back(services_, std::move(accepted), entrance);
     if (client.state() == State::kHeld && may_look_up(client)) client.finish_proof();
     if (client.state() == State::kEnded) {
       connections_.pop_back();
@@ -132,14 +131,14 @@ Connections::Crowd Connections::newcomers() const {
   return crowd;
 }
 
-// Drops the oldest newcomer of the origin that has the most, if possible one that is not spared, to
-// make room for the latest connection, which `crowd` does not count.
 void Connections::refuse_all(const Status& why) {
   for (Connection& client : connections_) {
     if (client.state() != ConnectionState::kEnded) client.refuse(why);
   }
 }
 
+// Drops the oldest newcomer of the origin that has the most, if possible one that is not spared, to
+// make room for the latest connection, which `crowd` does not count.
 void Connections::drop_newcomer(Crowd* crowd) {
   const auto most =
       std::max_element(crowd->origins.begin(), crowd->origins.end(),

@@ -1,15 +1,12 @@
 // What a client says before it has a worker.
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
-#include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/base/host_name.h"
 #include "common/base/log.h"
-#include "common/base/passed_descriptors.h"
 #include "common/base/printable.h"
 #include "common/messages/export_messages.h"
 #include "common/messages/server_status.h"
@@ -163,13 +160,11 @@ Status Connection::take_request(MessageType type, const std::vector<std::byte>& 
     enter(State::kMeasuring, asked_at_ + kLongestReading);
     answer_gpu_query();
   } else if (type == MessageType::kControlRequest) {
-    const Result<wire::ControlAnswer> answer = services_.control.handle(body, *identity_);
-    if (!answer.ok()) return answer.status();
-    send_answer(MessageType::kControlAnswer, wire::encode(*answer));
+    RCUDA_ASSIGN_OR_RETURN(const wire::ControlAnswer answer,
+                           services_.control.handle(body, *identity_));
+    send_answer(MessageType::kControlAnswer, wire::encode(answer));
   } else {
-    Result<wire::LeaseRequest> request = services_.leases.check(body, *identity_);
-    if (!request.ok()) return request.status();
-    lease_request_ = std::move(request).value();
+    RCUDA_ASSIGN_OR_RETURN(lease_request_, services_.leases.check(body, *identity_));
     enter(State::kLeasing, Clock::now() + kLongestLookUp);
     return answer_lease_request();
   }
@@ -181,19 +176,16 @@ Status Connection::take_request(MessageType type, const std::vector<std::byte>& 
 // key next.
 Status Connection::pass_on(MessageType type, const std::vector<std::byte>& body) {
   if (passage_) return Status(Code::kProtocol, "a further socket of a session begins without TLS");
-  Result<UniqueFd> socket = duplicate_socket();
-  if (!socket.ok()) return socket.status();
+  RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, duplicate_socket());
   if (type == MessageType::kAttach) {
-    const Result<wire::Attach> attach = wire::decode<wire::Attach>(body);
-    if (!attach.ok()) return attach.status();
-    if (!services_.pool.attach(*attach, peeked_, std::move(socket).value())) {
+    RCUDA_ASSIGN_OR_RETURN(const wire::Attach attach, wire::decode<wire::Attach>(body));
+    if (!services_.pool.attach(attach, peeked_, std::move(socket))) {
       RCUDA_LOG(services_.refusals.logs_stranger() ? LogLevel::kWarn : LogLevel::kDebug,
                 "%s wants to join a session that does not exist, or a second time", name_.c_str());
     }
   } else {
-    const Result<wire::PeerHello> hello = wire::decode<wire::PeerHello>(body);
-    if (!hello.ok()) return hello.status();
-    if (!services_.pool.pass_on(*hello, peeked_, &*socket)) {
+    RCUDA_ASSIGN_OR_RETURN(const wire::PeerHello hello, wire::decode<wire::PeerHello>(body));
+    if (!services_.pool.pass_on(hello, peeked_, &socket)) {
       return Status(Code::kUnavailable,
                     "no worker of that session is here: it has ended, or the address is another "
                     "server's");
@@ -208,11 +200,9 @@ Status Connection::look_up_export(const std::vector<std::byte>& body) {
   if (!local_ || identity_->method == kContainer) {
     return Status(Code::kProtocol, "exports are looked up over the server's own local socket");
   }
-  const Result<wire::ExportQuery> query = wire::decode<wire::ExportQuery>(body);
-  if (!query.ok()) return query.status();
-  Result<UniqueFd> socket = duplicate_socket();
-  if (!socket.ok()) return socket.status();
-  if (!services_.pool.look_up(*query, *identity_->uid, peeked_, &*socket)) {
+  RCUDA_ASSIGN_OR_RETURN(const wire::ExportQuery query, wire::decode<wire::ExportQuery>(body));
+  RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, duplicate_socket());
+  if (!services_.pool.look_up(query, *identity_->uid, peeked_, &socket)) {
     // Names outlive their sessions, so nobody is to be warned.
     RCUDA_DEBUG("%s asks for an export that does not exist", name_.c_str());
   }
@@ -224,18 +214,17 @@ Status Connection::give_ticket(const std::vector<std::byte>& body) {
   if (!local_) {
     return Status(Code::kProtocol, "tickets are given over the local socket only");
   }
-  const Result<wire::TicketQuery> query = wire::decode<wire::TicketQuery>(body);
-  if (!query.ok()) return query.status();
+  RCUDA_ASSIGN_OR_RETURN(const wire::TicketQuery query, wire::decode<wire::TicketQuery>(body));
   // The client takes whoever gets its ticket for this server.
-  if (!services_.listener.is_at(query->server)) {
+  if (!services_.listener.is_at(query.server)) {
     return Status(Code::kDenied,
                   "this server does not listen at the address to which the client has connected, "
                   "but only at " +
                       services_.listener.address + ": name that one");
   }
-  const Result<wire::Ticket> ticket = services_.tickets.issue(*identity_, *query, Clock::now());
-  if (!ticket.ok()) return ticket.status();
-  send_answer(MessageType::kTicket, wire::encode(*ticket));
+  RCUDA_ASSIGN_OR_RETURN(const wire::Ticket ticket,
+                         services_.tickets.issue(*identity_, query, Clock::now()));
+  send_answer(MessageType::kTicket, wire::encode(ticket));
   return {};
 }
 
@@ -243,9 +232,8 @@ Status Connection::take_ticket(const std::vector<std::byte>& body) {
   if (local_ || passage_) {
     return Status(Code::kProtocol, "tickets are for TCP connections without TLS");
   }
-  const Result<wire::Ticket> ticket = wire::decode<wire::Ticket>(body);
-  if (!ticket.ok()) return ticket.status();
-  identity_ = services_.tickets.redeem(*ticket, ends_, Clock::now());
+  RCUDA_ASSIGN_OR_RETURN(const wire::Ticket ticket, wire::decode<wire::Ticket>(body));
+  identity_ = services_.tickets.redeem(ticket, ends_, Clock::now());
   if (!identity_) {
     return Status(Code::kDenied,
                   "its ticket is unknown, used, expired or for another connection: try again, and "
@@ -260,11 +248,8 @@ Status Connection::take_proof(const std::vector<std::byte>& body) {
   if (identity_ || !passage_) {
     return Status(Code::kProtocol, "the client identifies itself at the wrong time");
   }
-  const Result<wire::Authenticate> message = wire::decode<wire::Authenticate>(body);
-  if (!message.ok()) return message.status();
-  Result<Proof> proof = services_.authenticator.examine(*message, binding_);
-  if (!proof.ok()) return proof.status();
-  proof_ = std::move(proof).value();
+  RCUDA_ASSIGN_OR_RETURN(const wire::Authenticate message, wire::decode<wire::Authenticate>(body));
+  RCUDA_ASSIGN_OR_RETURN(proof_, services_.authenticator.examine(message, binding_));
   enter(State::kProving, Clock::now() + kLongestExamination);
   finish_proof();
   return {};
@@ -291,15 +276,15 @@ void Connection::finish_proof() {
 Status Connection::check_sender(MessageType type) {
   if (identity_) return check_role(*identity_, type);
   if (passage_) return Status(Code::kProtocol, "the client did not identify itself first");
-  const Result<bool> of_this_machine = wire::any_on_this_machine({&ends_.client, 1});
-  if (!of_this_machine.ok()) return of_this_machine.status();
+  RCUDA_ASSIGN_OR_RETURN(const bool of_this_machine,
+                         wire::any_on_this_machine({&ends_.client, 1}));
   if (services_.authenticator.allows_anybody()) {
     // A stranger never runs as root.
     identity_ = Identity{::geteuid(), ::getegid(), "unknown", {}, "insecure", name_};
     if (::geteuid() == 0) identity_->uid = identity_->gid = kNobody;
     return {};
   }
-  if (!*of_this_machine) {
+  if (!of_this_machine) {
     return Status(Code::kDenied,
                   "clients of other machines identify themselves, and this one did not: leave "
                   "RCUDA_SECURITY at auto, and see docs/security.md for the ways");
@@ -314,19 +299,17 @@ Status Connection::check_sender(MessageType type) {
 
 Status Connection::take_hello(const std::vector<std::byte>& body) {
   // The rest may have another form.
-  const Result<uint64_t> protocol = wire::protocol_hash_of_hello(body);
-  if (!protocol.ok()) return protocol.status();
-  if (*protocol != wire::protocol_hash()) {
+  RCUDA_ASSIGN_OR_RETURN(const uint64_t protocol, wire::protocol_hash_of_hello(body));
+  if (protocol != wire::protocol_hash()) {
     return Status(Code::kProtocol,
                   "client and server are of versions of rcuda that do not understand each other: "
                   "install the same build on both");
   }
-  Result<wire::Hello> hello = wire::decode<wire::Hello>(body);
-  if (!hello.ok()) return hello.status();
-  RCUDA_RETURN_IF_ERROR(check_hello(*hello));
+  RCUDA_ASSIGN_OR_RETURN(wire::Hello hello, wire::decode<wire::Hello>(body));
+  RCUDA_RETURN_IF_ERROR(check_hello(hello));
   RCUDA_RETURN_IF_ERROR(WorkerPool::check_user(*identity_));
-  RCUDA_RETURN_IF_ERROR(services_.leases.unlock(&*hello, binding_, &*identity_));
-  hello_ = std::move(hello).value();
+  RCUDA_RETURN_IF_ERROR(services_.leases.unlock(&hello, binding_, &*identity_));
+  hello_ = std::move(hello);
   waits_since_ = report_at_ = Clock::now();
   enter(State::kNaming, waits_since_ + (services_.admission.limits_groups()
                                             ? Clock::duration(kLongestWaitForGroups)
@@ -359,10 +342,9 @@ Status Connection::check_hello(const wire::Hello& hello) const {
 }
 
 Status Connection::answer_lease_request() {
-  const Result<std::optional<wire::LeaseAnswer>> answer =
-      services_.leases.answer(lease_request_, *identity_);
-  if (!answer.ok()) return answer.status();
-  if (*answer) send_answer(MessageType::kLeaseAnswer, wire::encode(**answer));
+  RCUDA_ASSIGN_OR_RETURN(const std::optional<wire::LeaseAnswer> answer,
+                         services_.leases.answer(lease_request_, *identity_));
+  if (answer) send_answer(MessageType::kLeaseAnswer, wire::encode(*answer));
   return {};
 }
 

@@ -95,9 +95,7 @@ bool Listener::is_at(const wire::Endpoint& server) const {
 
 Result<Listener> listen_on(const std::string& address, uint16_t port) {
   Listener listener;
-  Result<UniqueFd> tcp = listen_tcp(address, port, &listener);
-  if (!tcp.ok()) return tcp.status();
-  listener.tcp = std::move(tcp).value();
+  RCUDA_ASSIGN_OR_RETURN(listener.tcp, listen_tcp(address, port, &listener));
   Result<LocalListener> local = LocalListener::abstract(listener.port);
   if (local.ok()) {
     listener.local = std::move(local).value();
@@ -172,9 +170,7 @@ Result<Accepted> accept_from(int listening, bool local) {
   } else {
     const int on = 1;
     ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    const Result<wire::Endpoint> own = wire::own_endpoint(socket);
-    if (!own.ok()) return own.status();
-    accepted.connection.server = *own;
+    RCUDA_ASSIGN_OR_RETURN(accepted.connection.server, wire::own_endpoint(socket));
     accepted.connection.client = wire::endpoint_of(reinterpret_cast<sockaddr*>(&address));
     accepted.origin = origin_of(accepted.connection.client);
     accepted.peer = text_of(address, length);

@@ -44,12 +44,10 @@ Status check_folder(const char* folder) {
 
 Result<LocalListener> LocalListener::abstract(uint16_t port) {
   const wire::LocalAddress address(port);
-  Result<UniqueFd> socket = bound(address);
-  if (!socket.ok()) return socket.status();
   LocalListener made;
-  made.keeps_out_ = take_descriptors(socket->get(), false);
-  if (::listen(socket->get(), kBacklog) != 0) return Status::from_errno(errno, address.text());
-  made.socket_ = std::move(socket).value();
+  RCUDA_ASSIGN_OR_RETURN(made.socket_, bound(address));
+  (void)take_descriptors(made.get(), false);
+  if (::listen(made.get(), kBacklog) != 0) return Status::from_errno(errno, address.text());
   return made;
 }
 
@@ -77,7 +75,7 @@ Result<LocalListener> LocalListener::at(const wire::LocalAddress& address,
   if (!socket.ok()) return socket.status();
   LocalListener made;
   made.path_ = path;
-  made.keeps_out_ = take_descriptors(socket->get(), false);
+  (void)take_descriptors(socket->get(), false);
   if ((group && ::chown(path.c_str(), 0, *group) != 0) ||
       ::chmod(path.c_str(), group ? 0660 : 0666) != 0 || ::listen(socket->get(), kBacklog) != 0) {
     return Status::from_errno(errno, "listening on the local socket " + path);

@@ -34,9 +34,6 @@ class LocalListener {
 
   int get() const { return socket_.get(); }
   explicit operator bool() const { return static_cast<bool>(socket_); }
-  // Whether the kernel keeps descriptors of strangers out of its connections
-  // (common/base/passed_descriptors.h).
-  bool keeps_descriptors_out() const { return keeps_out_; }
   // Removes the path. The caller closes the socket.
   UniqueFd release();
 
@@ -46,7 +43,6 @@ class LocalListener {
 
   UniqueFd socket_;
   std::string path_;
-  bool keeps_out_ = false;
 };
 
 // Reads bytes that have arrived on a local connection, but leaves them in the socket: if the kernel

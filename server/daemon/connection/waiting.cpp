@@ -25,9 +25,7 @@ Status Connection::try_advance() {
   RCUDA_RETURN_IF_ERROR(services_.control.check_draining());
   if (is(State::kNaming) && find_account()) RCUDA_RETURN_IF_ERROR(apply());
   if (is(State::kQueued) && applicant_->is_decided()) {
-    auto permit = applicant_->take();
-    if (!permit.ok()) return permit.status();
-    permit_ = std::move(permit).value();
+    RCUDA_ASSIGN_OR_RETURN(permit_, applicant_->take());
     applicant_.reset();
     enter(State::kAdmitted, Clock::now() + services_.settings.start_timeout.get());
   }
@@ -47,9 +45,8 @@ bool Connection::find_account() {
 
 Status Connection::apply() {
   const std::chrono::milliseconds wait(hello_.wait_ms);
-  auto applicant = services_.admission.apply(*identity_, hello_.devices, wait.count() != 0);
-  if (!applicant.ok()) return applicant.status();
-  applicant_ = std::move(applicant).value();
+  RCUDA_ASSIGN_OR_RETURN(
+      applicant_, services_.admission.apply(*identity_, hello_.devices, wait.count() != 0));
   enter(State::kQueued, waits_since_ + wait);
   return {};
 }
@@ -69,10 +66,10 @@ Status Connection::assign() {
   }
   std::optional<tls::Key> key;
   if (passage_) key = session_key_;
-  Result<UniqueFd> socket = duplicate_socket();
-  if (!socket.ok()) return socket.status();
-  const Result<bool> assigned = pool.assign(hello_, *identity_, key, peeked_, &*socket, &permit_);
-  if (!assigned.ok() || !*assigned) return assigned.status();
+  RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, duplicate_socket());
+  RCUDA_ASSIGN_OR_RETURN(
+      const bool assigned, pool.assign(hello_, *identity_, key, peeked_, &socket, &permit_));
+  if (!assigned) return {};
   // The worker waits for the client's first bytes, and the client waits for this message. The
   // worker gives up a client that does not read it.
   if (passage_)

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cerrno>
 #include <cstring>
 #include <iterator>
 #include <span>
@@ -393,9 +392,9 @@ void WorkerPool::handle_end(Worker& worker, std::optional<int> status) {
   if (worker.is(State::kStarting) || worker.is(State::kBusy)) read(worker);  // its last report
   log_end(worker, status);
   enter(worker, State::kEnded,
-        worker.totals              ? worker.totals->outcome
-        : !worker.ended_by.empty() ? worker.ended_by
-                                   : outcome_of(status));
+        !worker.ended_by.empty() ? worker.ended_by
+        : worker.totals          ? worker.totals->outcome
+                                 : outcome_of(status));
 }
 
 void WorkerPool::log_end(const Worker& worker, std::optional<int> status) {

@@ -157,16 +157,14 @@ Status WorkerPool::start(const Base& base, const DeviceSets::Key& devices, uint3
   std::vector<std::string> own = settings_.registry.environment();
   std::ranges::move(device_sets_.environment(devices), std::back_inserter(own));
   std::ranges::move(share_environment(sm_percent), std::back_inserter(own));
-  const Result<pid_t> pid =
-      start_process({settings_.worker_binary,
-                     {"rcuda-worker", "--worker", std::to_string(base.number())},
-                     worker_environment(own),
-                     {{log.get(), STDOUT_FILENO},
-                      {log.get(), STDERR_FILENO},
-                      {theirs.get(), kWorkerControl},
-                      {reports.get(), kWorkerReports}}});
-  if (!pid.ok()) return pid.status();
-  worker.pid = *pid;
+  RCUDA_ASSIGN_OR_RETURN(
+      worker.pid, start_process({settings_.worker_binary,
+                                 {"rcuda-worker", "--worker", std::to_string(base.number())},
+                                 worker_environment(own),
+                                 {{log.get(), STDOUT_FILENO},
+                                  {log.get(), STDERR_FILENO},
+                                  {theirs.get(), kWorkerControl},
+                                  {reports.get(), kWorkerReports}}}));
   worker.log.set_worker(worker.pid);
   worker.control = std::move(ours);
   worker.base = base;

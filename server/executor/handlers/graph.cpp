@@ -4,7 +4,6 @@
 #include <cstring>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "api/server_handlers.h"
 #include "api/shared.h"

@@ -3,7 +3,6 @@
 #include <string>
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "api/server_handlers.h"
 #include "common/base/unique_fd.h"

@@ -119,6 +119,7 @@ Status compare(Probe& probe, transport::Link& link) {
 Status prove(Probe& probe, transport::Link& link, CUdevice device, Registered how) {
   if (!orders_adapter_writes(probe.driver, device)) return {Code::kUnsupported, kWritesOutOfOrder};
   RCUDA_RETURN_IF_ERROR(probe.make());
+  RCUDA_RETURN_IF_ERROR(probe.finish());  // an earlier probe may have run out of time
   RCUDA_ASSIGN_OR_RETURN(const transport::Region region,
                          expose(probe.driver, link, probe.memory, kProbeBytes, how));
   const Result<transport::Region> host = link.expose_device(

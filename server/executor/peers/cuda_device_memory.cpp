@@ -1,7 +1,6 @@
 // The memory of CudaDeviceOps: staging memory, and memory that peers and adapters access.
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>

@@ -28,7 +28,7 @@ struct Machine {
 PairModel bent_tcp() {
   PairModel model = h200();
   model.wire_tcp = *LegModel::from_knots(
-      {{4096, 12.0}, {65536, 60.0}, {262144, 95.0}, {1 << 20, 160.0}, {16 << 20, 1050.0}}, 15);
+      {{4096, 12, 15}, {65536, 60, 15}, {262144, 95, 15}, {1 << 20, 160, 15}, {16 << 20, 1050, 15}});
   model.message_us = 11;
   return model;
 }

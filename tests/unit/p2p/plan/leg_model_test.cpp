@@ -17,7 +17,7 @@ TEST(LegModelTest, LinearLegIsLatencyPlusSizeOverBandwidth) {
 }
 
 TEST(LegModelTest, PiecesAreInterpolatedAndExtrapolated) {
-  const auto leg = LegModel::from_knots({{1000, 10}, {2000, 20}, {4000, 30}}, 0);
+  const auto leg = LegModel::from_knots({{1000, 10}, {2000, 20}, {4000, 30}});
   ASSERT_TRUE(leg.ok());
   EXPECT_DOUBLE_EQ(leg->occupancy_us(0), 10);  // not below the smallest transfer measured
   EXPECT_DOUBLE_EQ(leg->occupancy_us(1500), 15);
@@ -27,11 +27,11 @@ TEST(LegModelTest, PiecesAreInterpolatedAndExtrapolated) {
 }
 
 TEST(LegModelTest, RejectsKnotsThatCannotBe) {
-  EXPECT_FALSE(LegModel::from_knots({{0, 1}}, 0).ok());
-  EXPECT_FALSE(LegModel::from_knots({{0, 1}, {0, 2}}, 0).ok());
-  EXPECT_FALSE(LegModel::from_knots({{0, 2}, {8, 1}}, 0).ok());
-  EXPECT_FALSE(LegModel::from_knots({{0, 1}, {8, 2}}, -1).ok());
-  EXPECT_FALSE(LegModel::from_knots({{0, 1}, {8, std::nan("")}}, 0).ok());
+  EXPECT_FALSE(LegModel::from_knots({{0, 1}}).ok());
+  EXPECT_FALSE(LegModel::from_knots({{0, 1}, {0, 2}}).ok());
+  EXPECT_FALSE(LegModel::from_knots({{0, 2}, {8, 1}}).ok());
+  EXPECT_FALSE(LegModel::from_knots({{0, 1}, {8, 2, -1}}).ok());
+  EXPECT_FALSE(LegModel::from_knots({{0, 1}, {8, std::nan("")}}).ok());
 }
 
 // Samples of a leg, taken as the engine takes them.
@@ -48,7 +48,7 @@ std::vector<LegSample> samples_of(const LegModel& leg, double slow_factor) {
 }
 
 TEST(LegModelTest, FitRecoversPiecesDelayAndIgnoresOutliers) {
-  const LegModel truth = *LegModel::from_knots({{4096, 2}, {262'144, 10}, {16u << 20, 330}}, 6);
+  const LegModel truth = *LegModel::from_knots({{4096, 2, 6}, {262'144, 10, 6}, {16u << 20, 330, 6}});
   const auto fitted = LegModel::fit(samples_of(truth, 10));
   ASSERT_TRUE(fitted.ok());
   EXPECT_NEAR(fitted->delay_us(0), 6, 0.1);

@@ -230,6 +230,25 @@ TEST_F(DoorTest, WhatIsNotTlsFailsWithAReason) {
   EXPECT_TRUE(has_ended(client.stream()));
 }
 
+// OpenSSL would take 128 KiB, and keep several times as much.
+TEST_F(DoorTest, AHandshakeIsShort) {
+  start();
+  Client client = open();
+  constexpr size_t kRecord = 12u << 10;
+  // A record of a handshake that begins a ClientHello of 96 KiB.
+  std::vector<std::byte> record(5 + kRecord);
+  const uint8_t begin[] = {0x16, 3, 1, kRecord >> 8, 0, 1, 1, 0x80, 0};
+  std::memcpy(record.data(), begin, sizeof begin);
+  ASSERT_TRUE(send_all(client.near.get(), record, soon()).ok());
+  pollfd item{client.stream(), POLLIN, 0};
+  EXPECT_EQ(::poll(&item, 1, 100), 0) << "the door waits for the rest";
+  record[5] = std::byte{0};  // goes on with it
+  ASSERT_TRUE(send_all(client.near.get(), record, soon()).ok());
+  take_report(&client);
+  EXPECT_STRNE(client.report.failure, "");
+  EXPECT_TRUE(has_ended(client.stream()));
+}
+
 // Such bytes do not reach the daemon.
 TEST_F(DoorTest, RefusesWhatIsNoProof) {
   start();
