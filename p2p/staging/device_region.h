@@ -1,6 +1,6 @@
 // Registers GPU memory with a Link that reaches it in place (verbs): as dma-buf, or by its address,
-// which nvidia-peermem and softgpu's plain memory support. Only a probe transfer shows by which of
-// the two bytes really arrive there (DeviceOps::prove_gpudirect). Blocks for the registration.
+// which nvidia-peermem and softgpu's plain memory support. Only a probe transfer
+// (DeviceOps::prove_gpudirect) shows which way works. Blocks for the registration.
 #pragma once
 
 #include <cstddef>

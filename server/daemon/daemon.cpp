@@ -105,7 +105,7 @@ void Daemon::close() {
   listener_ = {};
   if (connections_) {
     connections_->refuse_all(Status(
-        Code::kUnavailable, "the server stops: try again when it has started, or name another one"));
+        Code::kUnavailable, "the server stops: try again after its start, or name another server"));
   }
   connections_.reset();
   closer_.end();

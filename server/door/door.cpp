@@ -215,7 +215,7 @@ bool take_clients(const tls::Acceptor& acceptor, std::list<Client>* clients) {
   return true;
 }
 
-// A client for which there is no memory is dropped, and no other.
+// Without memory for a client, the door drops this client only.
 bool goes_on(Client* client) {
   try {
     return client->go_on();

@@ -10,7 +10,7 @@
 //
 // MPS has a price: a kernel that faults ends the contexts of all its clients on that GPU.
 //
-// Functions: any thread. Blocking: check_contexts(), for the driver, but not for ever. Errors name
+// Functions: any thread. Blocking: check_contexts(), for the driver, with a limit. Errors name
 // what is missing and the remedy.
 #pragma once
 

@@ -34,7 +34,7 @@ constexpr int kSpinsForCompletions = 64;
 // Short work ends within this factor, so the processor is not given away for it.
 constexpr int kSpinsBeforeYields = 4;
 constexpr int kSleepFraction = 64;
-// While bytes of the client are to arrive. Other threads' waits are looked at this often.
+// While bytes of the client are to arrive. The worker checks other threads' waits this often.
 constexpr auto kSleepForArrivals = std::chrono::microseconds(100);
 constexpr auto kShortestSleep = std::chrono::microseconds(20);
 constexpr auto kLongestSleep = std::chrono::microseconds(500);

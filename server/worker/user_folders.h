@@ -5,10 +5,10 @@
 // folder below it: users/1000 for a user of this machine, users/name-HASH for one that is known by
 // name only. A worker opens it while it is still root and owns nothing else of the cache later. So
 // no user can read or change what another one's sessions load, nor find out whether others have
-// loaded the same code. Compiled code is beside it, in ptx/1000 and so on, except that of the
-// daemon's own user. (Rejected: one folder of all users, from which the daemon passes opened files.
-// Every image would pass through the daemon's thread, which must not hash or write gigabytes, and a
-// quick answer would tell a user what others have loaded.)
+// loaded the same code. Compiled code has its own folders in the cache, ptx/1000 and so on, except
+// that of the daemon's own user. (Rejected: one folder of all users, from which the daemon passes
+// opened files. Every image would pass through the daemon's thread, which must not hash or write
+// gigabytes, and a quick answer would tell a user what others have loaded.)
 //
 // Threads: any; CodeFolder: the worker's main thread. Blocking: for the file system. Errors name
 // the folder and what is wrong with it; without compiled code's, the driver keeps that by itself.

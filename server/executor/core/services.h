@@ -43,7 +43,7 @@ class Transfers;
 class WorkCount;
 struct SessionResources;
 
-// What most families use.
+// The services that most families use.
 struct CommonServices {
   const api::DriverTable& driver;
   const SessionResources& resources;

@@ -32,8 +32,8 @@ enum class Registered : uint8_t { kAsDmaBuf, kByAddress };  // by address: nvidi
 // with the bytes that the driver reads there. Tries both ways, or `only` one. None also for GPUs
 // that may start kernels before an adapter's writes are visible. Logs one line. The device's
 // primary context is current. Blocks for milliseconds.
-// `memory`: what the probe uses; an earlier probe's is used again. To free it may wait for the work
-// of the device, so the caller chooses when.
+// `memory`: the probe's own memory and stream. The next probe uses them again. To free them may
+// wait for the work of the device, so the caller chooses when.
 std::optional<Registered> prove_gpudirect(const api::DriverTable& driver, transport::Link& link,
                                           CUdevice device, std::shared_ptr<void>* memory,
                                           std::optional<Registered> only = {});

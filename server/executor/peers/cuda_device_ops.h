@@ -179,8 +179,8 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   struct Proof {
     std::shared_ptr<void> memory;        // kept: pauses do not allow to free it
     std::optional<Registered> how;
-    // The names of those that reach the device's memory. Another one is probed again at the next
-    // connection: the reason may be the connection, or memory that was missing.
+    // The names of those that reach the device's memory. The others are probed again at the
+    // next connection: a probe also fails with its connection, or without memory.
     std::set<std::string> adapters;
   };
   std::vector<Proof> proofs_;  // of GPUDirect, by device; the engine's thread
