@@ -134,6 +134,7 @@ class HostileNamesTest : public ::testing::Test {
     EXPECT_EQ(
         exporter_->call(Opcode::cuMemsetD8Async, address_, uint8_t{42}, size_t{kBytes}, 0u).result,
         CUDA_SUCCESS);
+    EXPECT_TRUE(exporter_->holds(address_, 42));  // the fill is over
     memory_ = exporter_->get<CUipcMemHandle>(Opcode::cuIpcGetMemHandle, address_);
     const unsigned flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
     EXPECT_EQ(exporter_->call(Opcode::cuEventCreate, flags, wire::ObjectId{1}).result,
