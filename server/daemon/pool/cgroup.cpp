@@ -143,22 +143,22 @@ Result<std::unique_ptr<Cgroups>> Cgroups::open(const std::string& choice) {
     return Status(Code::kUnsupported, path + " has no controllers of memory, pids or cpu");
   }
   if (choice == "auto") {
-    RCUDA_RETURN_IF_ERROR(groups->settle());
+    RCUDA_RETURN_IF_ERROR(groups->enter_daemon_cgroup());
   } else if (!read_file(path + "/cgroup.procs").empty()) {
     return Status(Code::kInvalidArgument,
                   path + " has processes in it: a group whose children have limits holds none");
   }
   if (Status status = groups->enable(); !status.ok()) {
-    groups->unsettle();
+    groups->leave_daemon_cgroup();
     return status;
   }
   groups->remove_leftovers();
   return groups;
 }
 
-Cgroups::~Cgroups() { unsettle(); }
+Cgroups::~Cgroups() { leave_daemon_cgroup(); }
 
-Status Cgroups::settle() {
+Status Cgroups::enter_daemon_cgroup() {
   const std::vector<std::string> inside = words_of(read_file(path_ + "/cgroup.procs"));
   if (!std::all_of(inside.begin(), inside.end(), is_this_process)) {
     return Status(Code::kUnsupported,
@@ -168,15 +168,15 @@ Status Cgroups::settle() {
   if (::mkdir(leaf.c_str(), 0755) != 0 && errno != EEXIST) {
     return Status::from_errno(errno, "making " + leaf);
   }
-  settled_ = true;
+  in_daemon_cgroup_ = true;
   Status moved = write_file(leaf + "/cgroup.procs", std::to_string(::getpid()));
-  if (!moved.ok()) unsettle();
+  if (!moved.ok()) leave_daemon_cgroup();
   return moved;
 }
 
-void Cgroups::unsettle() {
-  if (!settled_) return;
-  settled_ = false;
+void Cgroups::leave_daemon_cgroup() {
+  if (!in_daemon_cgroup_) return;
+  in_daemon_cgroup_ = false;
   // The group takes processes again once its children have no controllers.
   for (const std::string& name : controllers_) {
     (void)write_file(path_ + "/cgroup.subtree_control", "-" + name);

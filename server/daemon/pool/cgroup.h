@@ -81,14 +81,14 @@ class Cgroups {
  private:
   friend class WorkerCgroup;
   explicit Cgroups(std::string path) : path_(std::move(path)) {}
-  Status settle();  // makes <own>/daemon
-  void unsettle();
+  Status enter_daemon_cgroup();  // makes <own>/daemon
+  void leave_daemon_cgroup();
   Status enable();
   void remove(const std::string& group);
   void remove_leftovers();
 
   const std::string path_;
-  bool settled_ = false;
+  bool in_daemon_cgroup_ = false;
   std::vector<std::string> controllers_;
   std::vector<std::string> busy_;  // groups whose processes are still ending
 };

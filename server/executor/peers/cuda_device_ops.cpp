@@ -23,7 +23,7 @@ using p2p::Ticket;
 constexpr size_t kLineBytes = 64;
 // The number of streams that can be held at once. If it is exceeded, enter() fails with
 // kOutOfMemory.
-constexpr size_t kGates = 4096;
+constexpr size_t kHoldWords = 4096;
 
 }  // namespace
 
@@ -63,10 +63,10 @@ Status CudaDeviceOps::prepare() {
   ContextGuard first(driver_, options_.devices[0].primary);
   RCUDA_RETURN_IF_ERROR(status_of(first.result(), "cuCtxPushCurrent"));
   RCUDA_RETURN_IF_ERROR(
-      status_of(driver_.cuMemHostAlloc(&words_, kGates * kLineBytes,
+      status_of(driver_.cuMemHostAlloc(&words_, kHoldWords * kLineBytes,
                                        CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
                 "cuMemHostAlloc for the peer-to-peer engine's words"));
-  std::memset(words_, 0, kGates * kLineBytes);
+  std::memset(words_, 0, kHoldWords * kLineBytes);
   // Portable pinned memory has the same address on every device (unified addressing).
   CUdeviceptr base = 0;
   RCUDA_RETURN_IF_ERROR(status_of(driver_.cuMemHostGetDevicePointer_v2(&base, words_, 0),
@@ -85,11 +85,11 @@ Status CudaDeviceOps::prepare() {
     }
   }
   MutexLock lock(mutex_);
-  for (size_t gate = 0; gate < kGates; ++gate) {
-    const size_t offset = gate * kLineBytes;
+  for (size_t hold_word = 0; hold_word < kHoldWords; ++hold_word) {
+    const size_t offset = hold_word * kLineBytes;
     auto* at = static_cast<std::byte*>(words_) + offset;
-    gates_.push_back({new (at) std::atomic<uint32_t>(0), base + offset, 0});
-    free_gates_.push_back(kGates - 1 - gate);
+    hold_words_.push_back({new (at) std::atomic<uint32_t>(0), base + offset, 0});
+    free_hold_words_.push_back(kHoldWords - 1 - hold_word);
   }
   return {};
 }
@@ -281,20 +281,20 @@ Status CudaDeviceOps::await_event(CUevent event, PendingPlace* pending) {
 }
 
 Status CudaDeviceOps::hold(CUstream stream, PendingPlace* pending) {
-  if (free_gates_.empty()) {
+  if (free_hold_words_.empty()) {
     return {Code::kOutOfMemory,
-            "more than " + std::to_string(kGates) + " streams wait for peer copies at once"};
+            "more than " + std::to_string(kHoldWords) + " streams wait for peer copies at once"};
   }
-  Gate& gate = gates_[free_gates_.back()];
+  HoldWord& hold_word = hold_words_[free_hold_words_.back()];
   RCUDA_RETURN_IF_ERROR(
-      status_of(driver_.cuStreamWaitValue32_v2(stream, gate.address, gate.generation + 1,
+      status_of(driver_.cuStreamWaitValue32_v2(stream, hold_word.address, hold_word.generation + 1,
                                                CU_STREAM_WAIT_VALUE_GEQ),
                 "cuStreamWaitValue32"));
   ++held_;
-  pending->gate = free_gates_.back();
-  free_gates_.pop_back();
-  ++gate.generation;
-  gate.holds = 1;
+  pending->hold_word = free_hold_words_.back();
+  free_hold_words_.pop_back();
+  ++hold_word.generation;
+  hold_word.holds = 1;
   return {};
 }
 
@@ -307,8 +307,8 @@ bool CudaDeviceOps::join(p2p::StreamRef ref, PendingPlace* pending) {
     return false;
   }
   pending->behind = last_hold_;
-  pending->gate = last->second.gate;
-  ++gates_[pending->gate].holds;
+  pending->hold_word = last->second.hold_word;
+  ++hold_words_[pending->hold_word].holds;
   ++held_;
   return true;
 }
@@ -380,11 +380,11 @@ void CudaDeviceOps::release(StreamPlace place, const Status& status) {
     give_back(pending);
     if (!pending.hold) return;
     --held_;
-    Gate& gate = gates_[pending.gate];
-    if (--gate.holds > 0) return;
+    HoldWord& hold_word = hold_words_[pending.hold_word];
+    if (--hold_word.holds > 0) return;
     // Pairs with the GPU's read: everything that the copy wrote is in memory before this store.
-    gate.word->store(gate.generation, std::memory_order_seq_cst);
-    free_gates_.push_back(pending.gate);
+    hold_word.word->store(hold_word.generation, std::memory_order_seq_cst);
+    free_hold_words_.push_back(pending.hold_word);
     if (held_ > 0) return;
   }
   if (options_.on_change) options_.on_change();

@@ -133,7 +133,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     std::deque<Running> running;
     std::vector<CUevent> free_events;
   };
-  struct Gate {  // a word that holds one stream at a time
+  struct HoldWord {  // a word that holds one stream at a time
     std::atomic<uint32_t>* word = nullptr;
     CUdeviceptr address = 0;
     uint32_t generation = 0;
@@ -141,12 +141,12 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   };
   struct PendingPlace {
     CUevent event = nullptr;      // null: the stream was idle, or `behind` is set
-    uint64_t behind = 0;          // the place after which this one comes, in the same gate
+    uint64_t behind = 0;          // the place after which this one comes, in the same word
     CUstream stream = nullptr;    // this object's own; it waits for the program's event
     CUcontext context = nullptr;  // null: destroyed; `ended` says how its work ended
     CUresult ended = CUDA_SUCCESS;
     bool hold = false;
-    size_t gate = 0;
+    size_t hold_word = 0;
   };
 
   CudaDeviceOps(const api::DriverTable& driver, Options options)
@@ -170,7 +170,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   std::atomic<int> held_{0};  // places that hold a stream
   std::atomic<int> waiting_streams_{0};
   std::vector<std::array<LaneState, p2p::kLaneCount>> lanes_;
-  void* words_ = nullptr;  // pinned: the gates' words
+  void* words_ = nullptr;  // pinned: the hold words
   struct Export {
     CUdeviceptr base = 0;
     wire::ExportedName name{};
@@ -187,8 +187,8 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   int current_ = -1;  // the device whose context is current on the engine's thread
 
   Mutex mutex_;
-  std::deque<Gate> gates_ RCUDA_GUARDED_BY(mutex_);
-  std::vector<size_t> free_gates_ RCUDA_GUARDED_BY(mutex_);
+  std::deque<HoldWord> hold_words_ RCUDA_GUARDED_BY(mutex_);
+  std::vector<size_t> free_hold_words_ RCUDA_GUARDED_BY(mutex_);
   struct Spare {
     std::vector<CUevent> events;
     std::vector<CUstream> streams;

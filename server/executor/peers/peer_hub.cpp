@@ -69,7 +69,7 @@ Status PeerHub::introduce(const Introduction& introduction,
     engine.on_decided = [this](p2p::PeerId link) {
       {
         MutexLock lock(mutex_);
-        settled_.insert(link);
+        decided_.insert(link);
       }
       if (options_.on_change) options_.on_change();
     };
@@ -351,7 +351,7 @@ bool PeerHub::begin_pause(p2p::Pause what) {
 
 bool PeerHub::is_decided(p2p::PeerId link) const {
   MutexLock lock(mutex_);
-  return settled_.contains(link);
+  return decided_.contains(link);
 }
 
 void PeerHub::accept_caller(const wire::PeerHello& hello, UniqueFd socket) {
@@ -442,7 +442,7 @@ void PeerHub::shut() {
   engine_.reset();
   ops_.reset();
   MutexLock lock(mutex_);
-  settled_.clear();
+  decided_.clear();
 }
 
 }  // namespace rcuda::server

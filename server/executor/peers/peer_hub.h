@@ -196,7 +196,7 @@ class PeerHub {
   std::vector<Clock::time_point> failed_ RCUDA_GUARDED_BY(mutex_);
   std::multimap<StreamKey, Caller> callers_ RCUDA_GUARDED_BY(mutex_);
   bool said_crowded_ RCUDA_GUARDED_BY(mutex_) = false;  // that there are too many callers
-  std::set<p2p::PeerId> settled_ RCUDA_GUARDED_BY(mutex_);
+  std::set<p2p::PeerId> decided_ RCUDA_GUARDED_BY(mutex_);
 };
 
 }  // namespace rcuda::server
