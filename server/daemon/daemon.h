@@ -11,9 +11,10 @@
 // process without rights speaks in the daemon's place (doors.h). The local socket for containers
 // reports the user too, but root there is not root here.
 //
-// Threads: the caller of run(). Blocking: run(), until an operator's drain is over or `stop` becomes
-// readable. It then ends all sessions within twice the stop timeout, or lets them go on for the
-// drain timeout first. Errors: run() fails if it cannot listen or if the first worker cannot start.
+// Threads: the caller of run(). Blocking: run(), until an operator's drain is over or `stop`
+// becomes readable. It then ends all sessions within twice the stop timeout, or lets them go on
+// for the drain timeout first. Errors: run() fails if it cannot listen or if the first worker
+// cannot start.
 #pragma once
 
 #include <chrono>
@@ -41,8 +42,8 @@ namespace rcuda::server {
 
 class Daemon {
  public:
-  // `ready`: a descriptor to which the port and a newline are written once sessions can be served;
-  // -1: none.
+  // `ready`: a descriptor; the daemon writes the port and a newline to it once it can serve
+  // sessions. -1: none.
   // `spawn`: for tests; spawn_door() otherwise.
   Daemon(const Settings& settings, int stop, int ready, Doors::Spawn spawn = {});
 

@@ -19,19 +19,22 @@
 // through the door too: it has the daemon sign and examine proofs for them. Then it acts as these
 // users, and passes for the server, in these sessions.
 //
-// Bounds. Of the doors, at most `most` are for origins without a known client. One more replaces
-// one without connections, else one of a network (/24 of IPv4, /48 of IPv6) that has at least as
-// many as the new one's. Each is spared for a moment after its first client, unless its network has
-// at least two more. An origin with a known client keeps its door while it has connections. A door
-// that has been told to end does not count, although it may still send. A network starts only so
-// many doors in a second.
+// Bounds. At most `most` doors are for origins without a known client. A further door replaces, in
+// this order:
+//   1. a door without connections
+//   2. a door whose time is over (kSpared after its first client), of a network (/24 of IPv4, /48
+//      of IPv6) that has at least as many doors as the new door's network
+//   3. a door that is spared, if its network has at least two doors more
+// An origin with a known client keeps its door while it has connections. A door that has been told
+// to end does not count, although it may still send. kMostStarts and kStartsInSecond limit the
+// starts of a network.
 //
 // Descriptors (common/base/passed_descriptors.h): a door cannot send any. The control socket is
 // shut for receiving, and the streams take none from Linux 6.16 on; before, the filter of system
 // calls keeps the door from sending them.
 //
-// Threads: the daemon's only thread. posix_spawn() blocks, check() up to 10 s, and the destructor
-// up to 1 s, in which the doors send what the daemon has said. A door that ends ends its streams.
+// Threads: the daemon's only thread. Blocking: posix_spawn(); check(), up to 10 s; the destructor,
+// up to 1 s, while the doors send the daemon's last messages. A door that ends ends its streams.
 #pragma once
 
 #include <chrono>

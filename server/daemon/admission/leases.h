@@ -73,7 +73,7 @@ class Leases {
   // devices without other leases and without sessions of other users (without any if it is nobody's
   // in particular). A job that has a lease of the same devices gets it again, with its old end, and
   // so does who asks again with the id that it has chosen.
-  // kUnavailable if devices are taken, with who has them.
+  // kUnavailable if devices are taken; the text names their holders.
   Result<Taken> take(Lease wish, uint32_t count, const std::vector<uint32_t>& offered,
                      const std::vector<Use>& uses, Time now);
   // Moves the end. kNotFound if there is no such lease.

@@ -92,9 +92,9 @@ class WorkerPool {
   // Whether an idle worker suits the client: its devices, its share, and a base that it does not
   // use.
   bool has_worker_for(const Waiting& client) const;
-  // Assigns a session to such a worker. Returns false if there is none. On success it takes the
-  // socket and closes it here, and it takes the permit and keeps it until the worker has ended. An
-  // error means that this client can have no session, and says why.
+  // Assigns a session to such a worker. Returns false without such a worker. On success it takes
+  // the socket and closes it here, and it takes the permit and keeps it until the worker has ended.
+  // An error means that this client can have no session, and says why.
   // `key`: see SessionGrant. `peeked`: see worker_messages.h, here as in attach() and the
   // following. `permit`: may point to null, for a session without limits.
   Result<bool> assign(const wire::Hello& hello, const Identity& identity,
