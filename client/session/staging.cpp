@@ -16,8 +16,9 @@ namespace {
 // A small copy in a few large chunks would leave threads idle; each additional chunk costs a
 // command, whose wake-ups over sockets take few processors from the threads that move bytes.
 size_t chunk_bytes(const transport::MediumTraits& traits, size_t bytes) {
+  static const bool has_few_processors = usable_processors() < 4;
   const size_t share = bytes / (2 * copy_threads());
-  const size_t smallest = traits.copies_by_cpu && usable_processors() < 4 ? 1u << 20 : 256u << 10;
+  const size_t smallest = traits.copies_by_cpu && has_few_processors ? 1u << 20 : 256u << 10;
   if (share >= Staging::kSlotBytes) return Staging::kSlotBytes;
   return std::max(smallest, (share + 4095) & ~size_t{4095});
 }

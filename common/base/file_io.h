@@ -1,11 +1,15 @@
-// Reads and writes all bytes, in as many system calls as that takes. Any thread. Blocking.
+// Reads and writes all bytes, in as many system calls as necessary. Any thread. Blocking.
 #pragma once
 
 #include <cerrno>
 #include <cstddef>
 #include <span>
+#include <string>
 
+#include <fcntl.h>
 #include <unistd.h>
+
+#include "common/base/unique_fd.h"
 
 namespace rcuda {
 
@@ -29,6 +33,19 @@ inline bool write_all(int file, std::span<const std::byte> bytes) {
     bytes = bytes.subspan(static_cast<size_t>(count));
   }
   return true;
+}
+
+// The text of a small file, such as those of /proc; what cannot be read is empty. No stream of the
+// standard library, which registers a handler for the program's exit.
+inline std::string read_text(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text;
+  char part[4096];
+  ssize_t bytes = 0;
+  while (file && (bytes = ::read(file.get(), part, sizeof part)) > 0) {
+    text.append(part, static_cast<size_t>(bytes));
+  }
+  return text;
 }
 
 }  // namespace rcuda

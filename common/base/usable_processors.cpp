@@ -4,27 +4,13 @@
 #include <cstdio>
 #include <thread>
 
-#include <fcntl.h>
 #include <sched.h>
-#include <unistd.h>
 
+#include "common/base/file_io.h"
 #include "common/base/proc_self.h"
-#include "common/base/unique_fd.h"
 
 namespace rcuda {
 namespace {
-
-// Without streams of the standard library, which register handlers for the exit of the program.
-std::string read_file(const std::string& path) {
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  std::string text;
-  char part[4096];
-  ssize_t bytes = 0;
-  while (file && (bytes = ::read(file.get(), part, sizeof part)) > 0) {
-    text.append(part, static_cast<size_t>(bytes));
-  }
-  return text;
-}
 
 // Rounded up. 0: the group has no quota, or the text is malformed ("max 100000", "-1").
 unsigned quota_of(const std::string& quota_and_period) {
@@ -44,9 +30,9 @@ unsigned quota_along(const std::string& mount, std::string group, bool is_v2) {
   for (unsigned least = 0;; group.resize(group.rfind('/'))) {
     if (group == "/") group.clear();
     const std::string folder = mount + group;
-    least = smaller_quota(least, quota_of(is_v2 ? read_file(folder + "/cpu.max")
-                                                : read_file(folder + "/cpu.cfs_quota_us") + " " +
-                                                      read_file(folder + "/cpu.cfs_period_us")));
+    least = smaller_quota(least, quota_of(is_v2 ? read_text(folder + "/cpu.max")
+                                                : read_text(folder + "/cpu.cfs_quota_us") + " " +
+                                                      read_text(folder + "/cpu.cfs_period_us")));
     if (group.empty()) return least;
   }
 }
@@ -80,7 +66,7 @@ unsigned quota_processors(const std::string& mount, std::string_view groups) {
 }
 
 unsigned usable_processors() {
-  static const unsigned quota = quota_processors("/sys/fs/cgroup", read_file(proc_self("cgroup")));
+  static const unsigned quota = quota_processors("/sys/fs/cgroup", read_text(proc_self("cgroup")));
   return std::max(smaller_quota(allowed_processors(), quota), 1u);
 }
 

@@ -203,13 +203,13 @@ bool take_clients(const tls::Acceptor& acceptor, std::list<Client>* clients) {
     if (stream.size() != 1 || !stream.front()) continue;
     (void)try_recv_with_fds(stream.front().get(), writable_bytes_of(message), socket);
     if (socket.size() != 1 || !socket.front()) continue;
-    auto connection = acceptor.accept(socket.front().get());
-    if (!connection.ok()) continue;
     try {
+      auto connection = acceptor.accept(socket.front().get());
+      if (!connection.ok()) continue;
       clients->emplace_back(std::move(stream.front()), std::move(socket.front()),
                             std::move(connection).value());
     } catch (const std::bad_alloc&) {
-      continue;  // drops this client
+      continue;  // as in goes_on()
     }
   }
   return true;

@@ -15,7 +15,6 @@
 #include "common/base/cpu_pause.h"
 #include "common/base/log.h"
 #include "common/base/monotonic.h"
-#include "common/base/usable_processors.h"
 #include "server/executor/core/custom.h"
 #include "server/executor/core/dispatch.h"
 
@@ -114,7 +113,7 @@ Status SessionLoop::run() {
   ::prctl(PR_SET_TIMERSLACK, 1);
   RCUDA_RETURN_IF_ERROR(
       services_.answers.events().ready(*staging, marks, services_.transfers.gates()));
-  if (options_.yields) {  // see idle()
+  if (options_.sleeps_for_arrivals) {  // see idle()
     link_.on_immediate([this](uint32_t immediate, uint64_t bytes) {
       services_.arrivals.arrived(immediate, bytes);
       if (services_.arrivals.expected() == 0) link_.interrupt();
@@ -261,8 +260,7 @@ Status SessionLoop::idle() {
   const bool polls =
       !services_.completions.empty() || services_.mirrors.any_after_waits() || scheduler_.crowded();
   // With few processors, the threads that receive bytes need this one. The last byte wakes it.
-  static const bool few_processors = usable_processors() < 4;
-  const bool receives = few_processors && services_.arrivals.expected() != 0;
+  const bool receives = options_.sleeps_for_arrivals && services_.arrivals.expected() != 0;
   const auto spin = polls || copying ? kSpinsForCompletions * options_.spin : options_.spin;
   if (!receives && quiet < spin) {
     const bool gives_way = options_.yields && quiet >= kSpinsBeforeYields * options_.spin;

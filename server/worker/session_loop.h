@@ -43,8 +43,10 @@ struct SessionLoopOptions {
   std::function<uint64_t()> now;  // empty: the monotonic clock
   WorkPage* work = nullptr;       // where to count what the session does; null: nowhere
   // With few processors: after four times `spin`, the thread offers its processor to others between
-  // two polls. While bytes of the client are to arrive, it sleeps instead.
+  // two polls.
   bool yields = false;
+  // With fewer: it sleeps while bytes of the client are to arrive.
+  bool sleeps_for_arrivals = false;
 };
 
 class SessionLoop {

@@ -49,12 +49,16 @@ void refuse(const Socket& client, const Status& status) {
 
 // From this number on, polling threads need not care for others.
 constexpr unsigned kManyProcessors = 8;
+// Below this number, they also keep the threads that receive bytes from running.
+constexpr unsigned kFewProcessors = 4;
 
 std::chrono::nanoseconds spin_time(const Settings& settings) {
   if (settings.spin.get().count() > 0) return settings.spin.get();
   // With few cores, polling may keep the client from running.
   const unsigned cores = usable_processors();
-  return std::chrono::microseconds(cores >= kManyProcessors ? 80 : cores >= 4 ? 20 : 5);
+  return std::chrono::microseconds(cores >= kManyProcessors  ? 80
+                                   : cores >= kFewProcessors ? 20
+                                                             : 5);
 }
 
 std::string pci_address(const api::DriverTable& driver, CUdevice device) {
@@ -348,8 +352,9 @@ Status WorkerSession::run() {
       },
       worker_.settings.stop_timeout.get());
   RCUDA_RETURN_IF_ERROR(watch.start());
-  const bool yields = usable_processors() < kManyProcessors;
-  SessionLoop session(resources_, {spin_time(worker_.settings), {}, &*granted_.work, yields});
+  const unsigned processors = usable_processors();
+  SessionLoop session(resources_, {spin_time(worker_.settings), {}, &*granted_.work,
+                                   processors < kManyProcessors, processors < kFewProcessors});
   {
     MutexLock lock(mutex_);
     loop_ = &session;

@@ -332,8 +332,10 @@ std::string TcpLink::take_puts() {
     std::memcpy(&header, buffer_.data() + begin_, sizeof header);
     const uint32_t kind = header.place % 8;
     const uint64_t offset = header.place - kind;
-    why = last_message(header);
-    if (!why.empty()) break;
+    if (kind == kFarewell || kind == kGivenUp) {
+      why = last_message(header);
+      if (!why.empty()) break;
+    }
     if (kind == kHeartbeat && header.bytes == 0) {
       begin_ += sizeof header;
       continue;

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <sstream>
 #include <thread>
@@ -16,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/file_io.h"
 #include "common/base/log.h"
 #include "common/base/unique_fd.h"
 
@@ -32,11 +32,6 @@ Status write_file(const std::string& path, const std::string& text) {
     return {};
   }
   return Status::from_errno(errno, "writing \"" + text + "\" to " + path);
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 std::vector<std::string> words_of(std::string_view text) {
@@ -122,17 +117,17 @@ Status WorkerCgroup::limit(const CgroupLimits& limits) {
 }
 
 OutOfMemory WorkerCgroup::out_of_memory() const {
-  return parse_memory_events(read_file(path_ + "/memory.events"));
+  return parse_memory_events(read_text(path_ + "/memory.events"));
 }
 
 Result<std::unique_ptr<Cgroups>> Cgroups::open(const std::string& choice) {
   std::string path = choice;
   if (choice == "auto") {
     RCUDA_ASSIGN_OR_RETURN(
-        path, own_cgroup(read_file("/proc/self/cgroup"), read_file("/proc/self/mountinfo")));
+        path, own_cgroup(read_text("/proc/self/cgroup"), read_text("/proc/self/mountinfo")));
   }
   std::unique_ptr<Cgroups> groups(new Cgroups(path));
-  const std::string offered = read_file(path + "/cgroup.controllers");
+  const std::string offered = read_text(path + "/cgroup.controllers");
   for (const std::string& name : words_of(offered)) {
     if (std::find(std::begin(kControllers), std::end(kControllers), name) !=
         std::end(kControllers)) {
@@ -144,7 +139,7 @@ Result<std::unique_ptr<Cgroups>> Cgroups::open(const std::string& choice) {
   }
   if (choice == "auto") {
     RCUDA_RETURN_IF_ERROR(groups->enter_daemon_cgroup());
-  } else if (!read_file(path + "/cgroup.procs").empty()) {
+  } else if (!read_text(path + "/cgroup.procs").empty()) {
     return Status(Code::kInvalidArgument,
                   path + " has processes in it: a group whose children have limits holds none");
   }
@@ -159,7 +154,7 @@ Result<std::unique_ptr<Cgroups>> Cgroups::open(const std::string& choice) {
 Cgroups::~Cgroups() { leave_daemon_cgroup(); }
 
 Status Cgroups::enter_daemon_cgroup() {
-  const std::vector<std::string> inside = words_of(read_file(path_ + "/cgroup.procs"));
+  const std::vector<std::string> inside = words_of(read_text(path_ + "/cgroup.procs"));
   if (!std::all_of(inside.begin(), inside.end(), is_this_process)) {
     return Status(Code::kUnsupported,
                   path_ + " is not this server's alone: other processes are in it");
@@ -183,7 +178,7 @@ void Cgroups::leave_daemon_cgroup() {
   }
   // A helper of the daemon may still be ending.
   const std::string leaf = path_ + kDaemon;
-  const auto inside = [&] { return words_of(read_file(leaf + "/cgroup.procs")); };
+  const auto inside = [&] { return words_of(read_text(leaf + "/cgroup.procs")); };
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   while (inside().size() > 1 && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -235,7 +230,7 @@ void Cgroups::remove(const std::string& group) {
   if (::rmdir(group.c_str()) == 0 || errno == ENOENT) return;
   // Linux before 5.14 has no cgroup.kill.
   if (!write_file(group + "/cgroup.kill", "1").ok()) {
-    for (const std::string& pid : words_of(read_file(group + "/cgroup.procs"))) {
+    for (const std::string& pid : words_of(read_text(group + "/cgroup.procs"))) {
       if (!is_this_process(pid)) ::kill(static_cast<pid_t>(std::atoi(pid.c_str())), SIGKILL);
     }
   }
