@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -39,7 +40,9 @@ class BeforeUnregister {
 
 class ShadowSession : public ::testing::Test {
  protected:
-  explicit ShadowSession(size_t bytes) : here_(bytes) {}
+  explicit ShadowSession(size_t bytes)
+      : here_(bytes),
+        shadow_memory_(static_cast<std::byte*>(std::aligned_alloc(4096, bytes)), &std::free) {}
 
   void SetUp() override {
     CUdevice device;
@@ -48,8 +51,6 @@ class ShadowSession : public ::testing::Test {
     ASSERT_EQ(driver().cuDevicePrimaryCtxRetain(&context, device), CUDA_SUCCESS);
     ASSERT_EQ(driver().cuCtxSetCurrent(context), CUDA_SUCCESS);
     ASSERT_EQ(driver().cuMemAlloc_v2(&device_, here_.size()), CUDA_SUCCESS);
-    // A worker in the client's process makes none, but takes what is there.
-    shadow_ = static_cast<std::byte*>(std::aligned_alloc(4096, here_.size()));
     auto region = client().link().expose(here_.data(), here_.size());
     ASSERT_TRUE(region.ok());
     region_ = region->id;
@@ -65,7 +66,6 @@ class ShadowSession : public ::testing::Test {
   void TearDown() override {
     EXPECT_TRUE(is_over_ || session_.end().ok());
     driver().cuMemFree_v2(device_);
-    std::free(shadow_);
     driver().cuDevicePrimaryCtxRelease_v2(0);
   }
   test::ProtocolClient& client() { return session_.client(); }
@@ -84,8 +84,11 @@ class ShadowSession : public ::testing::Test {
   CUdeviceptr device_ = 0;
   transport::RegionId region_{};
   transport::RegionId shadow_region_{};  // of the worker
-  std::byte* shadow_ = nullptr;
   std::vector<std::byte> here_;  // the client's memory
+  // A worker in the client's process makes no shadow, but takes what is there. Until its Link ends,
+  // the Link stores what still arrives there.
+  const std::unique_ptr<std::byte, decltype(&std::free)> shadow_memory_;
+  std::byte* const shadow_ = shadow_memory_.get();
   test::CountedHostFunctions host_functions_;
   BeforeUnregister before_unregister_;
   test::SessionHarness session_{{.medium = &test::medium_named("tcp")}};
