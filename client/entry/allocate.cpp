@@ -20,6 +20,7 @@
 #include "client/route/find_route.h"
 #include "client/session/session.h"
 #include "common/base/log.h"
+#include "common/base/units.h"
 #include "common/cuda/return_if_error.h"
 #include "generated/client/forward.h"
 
@@ -103,9 +104,9 @@ void tell_window(const Session& session, size_t bytes) {
   uint64_t room = 0;
   for (const auto& window : session.welcome().windows) room += window.bytes;
   RCUDA_WARN(
-      "%s cannot reserve %zu MiB of addresses: this program has %llu GiB there for memory, pools "
+      "%s cannot reserve %s of addresses: this program has %s there for memory, pools "
       "and reservations together; free some, or name fewer servers in RCUDA_DEVICES",
-      session.name().c_str(), bytes >> 20, static_cast<unsigned long long>(room >> 30));
+      session.name().c_str(), bytes_text(bytes).c_str(), bytes_text(room).c_str());
 }
 
 }  // namespace

@@ -26,6 +26,7 @@
 #include "common/base/first_report.h"
 #include "common/base/log.h"
 #include "common/base/thread_object.h"
+#include "common/base/units.h"
 #include "common/wire/address_ranges.h"
 
 namespace rcuda::client {
@@ -85,8 +86,8 @@ std::string reason_of(const Status& status) {
                          reason.find(std::strerror(ENOMEM)) != std::string::npos;
   rlimit limit{};
   if (is_memory && getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
-    reason += "; the address space of this process is limited to " +
-              std::to_string(limit.rlim_cur >> 20) + " MiB: raise the limit (ulimit -v)";
+    reason += "; the address space of this process is limited to " + bytes_text(limit.rlim_cur) +
+              ": raise the limit (ulimit -v)";
   }
   return reason;
 }

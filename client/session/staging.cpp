@@ -8,6 +8,7 @@
 #include "client/session/capture_answers.h"
 #include "common/base/cpu_pause.h"
 #include "common/base/log.h"
+#include "common/base/units.h"
 #include "common/base/usable_processors.h"
 
 namespace rcuda::client {
@@ -75,17 +76,16 @@ Result<std::unique_ptr<Staging>> Staging::open(Session& session, const wire::Rea
   staging->has_gates_ = ready.gates != 0;
   staging->region_ = static_cast<transport::RegionId>(ready.staging_region);
   if (ready.staging_bytes < kSlotBytes || ready.staging_bytes > (1ull << 40)) {
-    return Status(Code::kProtocol, "the worker offers a staging region of " +
-                                       std::to_string(ready.staging_bytes) + " bytes");
+    return Status(Code::kProtocol,
+                  "the worker offers a staging region of " + bytes_text(ready.staging_bytes));
   }
   RCUDA_ASSIGN_OR_RETURN(void* mapping, session.link().map(staging->region_, ready.staging_bytes));
   staging->mapping_ = static_cast<std::byte*>(mapping);
   const uint64_t offered = ready.staging_bytes / kSlotBytes;
   const auto slots = static_cast<uint32_t>(std::min<uint64_t>(offered, kMostSlots));
   if (slots < offered) {
-    RCUDA_INFO("%s: %u MiB of its %llu MiB staging region are used", session.name().c_str(),
-               slots * static_cast<uint32_t>(kSlotBytes >> 20),
-               static_cast<unsigned long long>(ready.staging_bytes >> 20));
+    RCUDA_INFO("%s: %s of its %s staging region are used", session.name().c_str(),
+               bytes_text(slots * kSlotBytes).c_str(), bytes_text(ready.staging_bytes).c_str());
   }
   MutexLock lock(staging->mutex_);
   for (uint32_t i = 0; i < slots; ++i) {

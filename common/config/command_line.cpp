@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "common/base/units.h"
+
 namespace rcuda::config {
 
 Option& Option::required() {
@@ -57,7 +59,14 @@ Option& Option::one_of(const std::vector<std::string>& values) {
 }
 
 Option& Option::as_bytes() {
-  option_->transform(CLI::AsSizeValue(false));
+  option_->transform(CLI::Validator(
+      [](std::string& value) {
+        const std::optional<uint64_t> bytes = parse_bytes(value);
+        if (!bytes) return "\"" + value + "\" is not a size: write for example 64M or 1.5G";
+        value = std::to_string(*bytes);
+        return std::string();
+      },
+      "SIZE"));
   return *this;
 }
 

@@ -38,8 +38,8 @@ class Option {
   Option& takes(int values);
   // The last value counts if the option is repeated.
   Option& take_last();
-  // Each value: within a range; one of a list; with a suffix such as K, MB or GiB, all powers of
-  // 1024; refused by `check`.
+  // Each value: within a range; one of a list; a size, as parse_bytes() reads it; refused by
+  // `check`.
   Option& within(double least, double most);
   Option& one_of(const std::vector<std::string>& values);
   Option& as_bytes();

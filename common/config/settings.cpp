@@ -4,7 +4,7 @@
 #include <cctype>
 #include <charconv>
 #include <cstdlib>
-#include <limits>
+#include <optional>
 
 #include "common/base/lower.h"
 
@@ -31,60 +31,7 @@ bool parse_number(std::string_view text, T* value) {
   return true;
 }
 
-// Splits a number and the unit after it.
-bool parse_with_unit(std::string_view text, uint64_t* value, std::string* unit) {
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
-  if (error != std::errc()) return false;
-  *unit = lower(trim(text.substr(static_cast<size_t>(end - text.data()))));
-  return true;
-}
-
 }  // namespace
-
-bool parse_bytes(std::string_view text, uint64_t* value) {
-  uint64_t count = 0;
-  std::string unit;
-  if (!parse_with_unit(text, &count, &unit)) return false;
-  int shift = 0;
-  if (unit == "k" || unit == "kb" || unit == "kib") {
-    shift = 10;
-  } else if (unit == "m" || unit == "mb" || unit == "mib") {
-    shift = 20;
-  } else if (unit == "g" || unit == "gb" || unit == "gib") {
-    shift = 30;
-  } else if (unit == "t" || unit == "tb" || unit == "tib") {
-    shift = 40;
-  } else if (!unit.empty() && unit != "b") {
-    return false;
-  }
-  if (count > (std::numeric_limits<uint64_t>::max() >> shift)) return false;
-  *value = count << shift;
-  return true;
-}
-
-bool parse_duration(std::string_view text, std::chrono::nanoseconds* value) {
-  uint64_t count = 0;
-  std::string unit;
-  if (!parse_with_unit(text, &count, &unit)) return false;
-  uint64_t scale = 1'000'000'000;
-  if (unit == "ns") {
-    scale = 1;
-  } else if (unit == "us") {
-    scale = 1'000;
-  } else if (unit == "ms") {
-    scale = 1'000'000;
-  } else if (unit == "m" || unit == "min") {
-    scale = 60'000'000'000;
-  } else if (unit == "h") {
-    scale = 3'600'000'000'000;
-  } else if (!unit.empty() && unit != "s") {
-    return false;
-  }
-  constexpr auto kMax = static_cast<uint64_t>(std::chrono::nanoseconds(Duration::kLongest).count());
-  if (count > kMax / scale) return false;
-  *value = std::chrono::nanoseconds(static_cast<int64_t>(count * scale));
-  return true;
-}
 
 SettingBase::SettingBase(Registry& registry, const char* variable, const char* help)
     : variable_(variable), help_(help) {
@@ -191,9 +138,24 @@ std::string Integer::accepted() const {
   return "a whole number from " + std::to_string(min_) + " to " + std::to_string(max_);
 }
 
-bool Bytes::parse(std::string_view text) { return parse_bytes(text, &value_); }
+bool Bytes::parse(std::string_view text) {
+  const std::optional<uint64_t> value = parse_bytes(text);
+  if (!value || (*value < least_ && (*value != 0 || !takes_zero_))) return false;
+  value_ = *value;
+  return true;
+}
 
-bool Duration::parse(std::string_view text) { return parse_duration(text, &value_); }
+std::string Bytes::accepted() const {
+  return "a size such as 64M or 1.5G, at least " + exact_bytes_text(least_) +
+         (takes_zero_ ? ", or 0" : "");
+}
+
+bool Duration::parse(std::string_view text) {
+  const std::optional<std::chrono::nanoseconds> value = parse_time(text);
+  if (!value || *value > kLongest) return false;
+  value_ = *value;
+  return true;
+}
 
 bool OrdinalList::parse(std::string_view text) {
   std::vector<uint32_t> values;

@@ -16,13 +16,9 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/base/units.h"
 
 namespace rcuda::config {
-
-// "64M", "1G", "4096": powers of 1024. Returns false and leaves `value` if the text is malformed.
-bool parse_bytes(std::string_view text, uint64_t* value);
-// "80us", "250ms", "10s", "5m", "2h"; a bare number means seconds. At most Duration::kLongest.
-bool parse_duration(std::string_view text, std::chrono::nanoseconds* value);
 
 class Registry;
 
@@ -130,24 +126,31 @@ class Integer : public SettingBase {
   int64_t min_, max_;
 };
 
-// As parse_bytes() takes it.
+// A size (common/base/units.h). Less than `least` is most likely a forgotten unit, and is refused.
+// 0 is accepted if it is the default.
 class Bytes : public SettingBase {
  public:
-  Bytes(Registry& registry, const char* variable, uint64_t initial, const char* help)
-      : SettingBase(registry, variable, help), value_(initial) {}
+  Bytes(Registry& registry, const char* variable, uint64_t initial, uint64_t least,
+        const char* help)
+      : SettingBase(registry, variable, help),
+        value_(initial),
+        least_(least),
+        takes_zero_(initial == 0) {}
   uint64_t get() const { return value_; }
-  std::string text() const override { return std::to_string(value_); }
-  std::string accepted() const override { return "a size such as 4096, 64M or 2G"; }
+  std::string text() const override { return exact_bytes_text(value_); }
+  std::string accepted() const override;
 
  protected:
   bool parse(std::string_view text) override;
 
  private:
   uint64_t value_;
+  uint64_t least_;
+  bool takes_zero_;
 };
 
-// As parse_duration() takes it. At most kLongest, so that the milliseconds fit the int that poll()
-// takes.
+// A time (common/base/units.h); a bare number means seconds. At most kLongest, so that the
+// milliseconds fit the int that poll() takes.
 class Duration : public SettingBase {
  public:
   static constexpr std::chrono::hours kLongest{24 * 24};
@@ -160,9 +163,9 @@ class Duration : public SettingBase {
   std::chrono::milliseconds milliseconds() const {
     return std::chrono::ceil<std::chrono::milliseconds>(value_);
   }
-  std::string text() const override { return std::to_string(value_.count()) + "ns"; }
+  std::string text() const override { return time_text(value_); }
   std::string accepted() const override {
-    return "a time such as 80us, 250ms, 10s, 5m or 2h, 24 days at most";
+    return "a time such as 80us, 250ms, 10s, 5m, 2h or 1d, 24 days at most";
   }
 
  protected:

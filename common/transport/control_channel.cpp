@@ -11,6 +11,7 @@
 
 #include "common/base/socket_io.h"
 #include "common/base/start_thread.h"
+#include "common/base/units.h"
 #include "common/transport/link_core.h"
 
 namespace rcuda::transport {
@@ -196,8 +197,8 @@ std::string ControlChannel::check_silence(bool& intended) {
   queue_.push_back(
       {ControlMessage{.kind = ControlMessage::kGivenUp, .bytes = limit}, 0, UniqueFd()});
   (void)flush_locked();
-  return "the peer has been silent for " + std::to_string(limit) +
-         " ms: its process is stopped, or its host or the network is down";
+  return "the peer has been silent for " + time_text(timing_.expect_within) +
+         ": its process is stopped, or its host or the network is down";
 }
 
 std::string ControlChannel::receive(bool& intended) {

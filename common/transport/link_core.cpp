@@ -3,13 +3,14 @@
 #include <algorithm>
 
 #include "common/base/log.h"
+#include "common/base/units.h"
 
 namespace rcuda::transport {
 
 Status check_window_bytes(uint64_t bytes, const char* whose) {
   if (bytes >= 4096 && bytes <= kMaxWindowBytes && bytes % 8 == 0) return {};
-  return {Code::kInvalidArgument, std::string(whose) + " window of " + std::to_string(bytes) +
-                                      " bytes: use a multiple of 8 from 4 KiB to 1 GiB"};
+  return {Code::kInvalidArgument, std::string(whose) + " window of " + bytes_text(bytes) +
+                                      ": use a multiple of 8 from 4 KiB to 1 GiB"};
 }
 
 std::chrono::milliseconds heartbeat_interval(uint32_t timeout_ms) {
@@ -19,8 +20,8 @@ std::chrono::milliseconds heartbeat_interval(uint32_t timeout_ms) {
 
 std::string given_up(uint64_t limit_ms) {
   return "the peer ended the session because this process was silent for " +
-         std::to_string(limit_ms) +
-         " ms, for example because it was stopped (Ctrl-Z, a debugger); a server's limit is "
+         time_text(std::chrono::milliseconds(limit_ms)) +
+         ", for example because it was stopped (Ctrl-Z, a debugger); a server's limit is "
          "RCUDA_SERVER_PEER_TIMEOUT";
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/base/log.h"
+#include "common/base/units.h"
 #include "p2p/staging/device_region.h"
 
 namespace rcuda::p2p {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/log.h"
+#include "common/base/units.h"
 #include "p2p/engine/peer.h"
 #include "p2p/link/host_identity.h"
 #include "p2p/staging/arena.h"

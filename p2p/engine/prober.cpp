@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/log.h"
+#include "common/base/units.h"
 #include "p2p/staging/device_region.h"
 
 namespace rcuda::p2p {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "common/base/units.h"
+
 namespace rcuda::p2p {
 uint64_t StagingArena::bytes() const {
   uint64_t sum = 0;

@@ -3,6 +3,8 @@
 #include <array>
 #include <cstdio>
 
+#include "common/base/units.h"
+
 namespace rcuda::p2p {
 
 const char* to_string(Staging staging) {
@@ -18,21 +20,6 @@ const char* to_string(Route route) {
 Route route_of(const transport::MediumTraits& traits) {
   if (traits.shares_pages) return Route::kShm;
   return traits.has_adapter ? Route::kVerbs : Route::kTcp;
-}
-
-std::string bytes_text(uint64_t bytes) {
-  constexpr uint64_t kKiB = 1024;
-  constexpr uint64_t kMiB = 1024 * kKiB;
-  char text[32];
-  const auto value = static_cast<double>(bytes);
-  if (bytes < kKiB) {
-    std::snprintf(text, sizeof text, "%llu B", static_cast<unsigned long long>(bytes));
-  } else if (bytes < kMiB) {
-    std::snprintf(text, sizeof text, "%.4g KB", value / static_cast<double>(kKiB));
-  } else {
-    std::snprintf(text, sizeof text, "%.4g MB", value / static_cast<double>(kMiB));
-  }
-  return text;
 }
 
 std::string to_string(const Chunking& chunking) {

@@ -52,9 +52,7 @@ struct Plan {
   double predicted_us = 0;  // 0: legs not measured
   std::string reason;       // one line
 };
-// "host over shm, 4 x 1 MB, 310.2 us predicted: least of 61 candidates"
+// "host over shm, 4 x 1 MiB, 310.2 us predicted: least of 61 candidates"
 std::string to_string(const Plan& plan);
-// "64 KB", "1 MB", "1.5 MB", "300 B"
-std::string bytes_text(uint64_t bytes);
 
 }  // namespace rcuda::p2p

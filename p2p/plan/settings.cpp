@@ -4,7 +4,7 @@
 #include <iterator>
 #include <string>
 
-#include "common/config/settings.h"
+#include "common/base/units.h"
 
 namespace rcuda::p2p {
 namespace {
@@ -49,14 +49,10 @@ constexpr Strategy kStrategies[] = {
 std::optional<Chunking> parse_chunking(std::string_view text) {
   const size_t times = text.find('x');
   if (times == std::string_view::npos) return std::nullopt;
-  uint64_t chunk = 0;
-  uint64_t depth = 0;
-  if (!config::parse_bytes(text.substr(0, times), &chunk) ||
-      !config::parse_bytes(text.substr(times + 1), &depth) || chunk == 0 || depth == 0 ||
-      depth > 1024) {
-    return std::nullopt;
-  }
-  return Chunking{chunk, static_cast<uint32_t>(depth)};
+  const std::optional<uint64_t> chunk = parse_bytes(text.substr(0, times));
+  const std::optional<uint64_t> depth = parse_bytes(text.substr(times + 1));
+  if (!chunk || !depth || *chunk == 0 || *depth == 0 || *depth > 1024) return std::nullopt;
+  return Chunking{*chunk, static_cast<uint32_t>(*depth)};
 }
 
 bool parse_strategy(std::string_view text, PlannerOptions* options) {

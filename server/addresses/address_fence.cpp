@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include "common/base/units.h"
 #include "common/wire/address_ranges.h"
 
 namespace rcuda::server {
@@ -51,8 +52,8 @@ Result<AddressFence> AddressFence::raise(const wire::AddressWindow& base) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur < kUserEnd) {
     return Status(Code::kInvalidArgument,
-                  "this server may use only " + std::to_string(limit.rlim_cur >> 30) +
-                      " GiB of addresses (ulimit -v), but a worker reserves nearly all that exist: "
+                  "this server may use only " + bytes_text(limit.rlim_cur) +
+                      " of addresses (ulimit -v), but a worker reserves nearly all that exist: "
                       "start rcuda-server with ulimit -v unlimited");
   }
   RCUDA_ASSIGN_OR_RETURN(const uint64_t lowest, lowest_choice());

@@ -5,6 +5,8 @@
 #include <charconv>
 #include <functional>
 
+#include "common/base/units.h"
+
 namespace rcuda::server {
 namespace {
 
@@ -53,8 +55,6 @@ uint64_t fair_share(const std::vector<AddressRange>& free, uint32_t windows) {
   }
   return fits * wire::kWindowUnit;
 }
-
-std::string gigabytes(uint64_t bytes) { return std::to_string(bytes >> 30) + " GiB"; }
 
 }  // namespace
 
@@ -125,8 +125,8 @@ Result<wire::AddressWindow> choose_window(WindowRequest request) {
     return Status(Code::kUnavailable,
                   "the servers of this session do not fit into the addresses of one program: this "
                   "one needs " +
-                      gigabytes(least) + " of them for devices of " + gigabytes(memory) +
-                      ", and the largest free range has " + gigabytes(largest) +
+                      bytes_text(least) + " of them for devices of " + bytes_text(memory) +
+                      ", and the largest free range has " + bytes_text(largest) +
                       "; name fewer servers or devices in RCUDA_DEVICES");
   }
   // As if the session's other servers had as many devices as this one.

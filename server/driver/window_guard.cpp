@@ -4,6 +4,7 @@
 
 #include "api/driver_overrides.h"
 #include "common/base/log.h"
+#include "common/base/units.h"
 
 namespace rcuda::server {
 namespace {
@@ -40,11 +41,10 @@ CUresult WindowGuard::refuse(const char* what, uint64_t bytes) {
     uint64_t inside = 0;
     for (const wire::AddressWindow& window : fence.inside()) inside += window.bytes;
     RCUDA_WARN(
-        "%s of %llu MiB lies outside of the %llu GiB of addresses that this session has on this "
+        "%s of %s lies outside of the %s of addresses that this session has on this "
         "server, and is refused: free memory or reservations, or name fewer servers in "
         "RCUDA_DEVICES",
-        what, static_cast<unsigned long long>(bytes >> 20),
-        static_cast<unsigned long long>(inside >> 30));
+        what, bytes_text(bytes).c_str(), bytes_text(inside).c_str());
   }
   return CUDA_ERROR_OUT_OF_MEMORY;
 }

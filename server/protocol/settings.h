@@ -68,7 +68,7 @@ struct Settings {
   config::String cgroup{registry, "RCUDA_SERVER_CGROUP", "auto",
                         "cgroup (v2) below which each session gets its own: auto (the server's, if "
                         "it is delegated), none, or the path of a group"};
-  config::Bytes session_memory{registry, "RCUDA_SERVER_SESSION_MEMORY", 0,
+  config::Bytes session_memory{registry, "RCUDA_SERVER_SESSION_MEMORY", 0, 64u << 20,
                                "host memory that a worker may use, its driver's included; 0: any"};
   config::Integer session_processes{registry,
                                     "RCUDA_SERVER_SESSION_PROCESSES",
@@ -94,12 +94,12 @@ struct Settings {
                              "how long workers beyond the usual ones are kept ready"};
   config::Integer max_sessions{registry, "RCUDA_SERVER_MAX_SESSIONS", 256, 1,
                                100000,   "sessions at the same time"};
-  config::Bytes staging_bytes{registry, "RCUDA_SERVER_STAGING_BYTES", 64ull << 20,
+  config::Bytes staging_bytes{registry, "RCUDA_SERVER_STAGING_BYTES", 64ull << 20, 2u << 20,
                               "page-locked memory of each worker for copies"};
   config::String image_cache{
       registry, "RCUDA_SERVER_IMAGE_CACHE", "auto",
       "folder that keeps module images and compiled PTX between sessions; none: do not"};
-  config::Bytes image_cache_bytes{registry, "RCUDA_SERVER_IMAGE_CACHE_BYTES", 4ull << 30,
+  config::Bytes image_cache_bytes{registry, "RCUDA_SERVER_IMAGE_CACHE_BYTES", 4ull << 30, 1u << 20,
                                   "what the images may take on disk"};
   config::Duration handshake_timeout{registry, "RCUDA_SERVER_HANDSHAKE_TIMEOUT",
                                      std::chrono::seconds(10),

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <utility>
 
+#include "common/base/units.h"
 #include "common/config/settings.h"
 
 namespace rcuda::server {
@@ -15,16 +16,22 @@ constexpr char kTables[] =
     "[limits.session], [limits.user], [limits.users.NAME], [limits.users.NAME.session], "
     "[limits.groups.NAME] and [limits.groups.NAME.session]";
 
+constexpr auto kLongestTimeNs =
+    static_cast<uint64_t>(std::chrono::nanoseconds(config::Duration::kLongest).count());
+
 enum class Unit { kBytes, kTime, kCount };
 
-// The number of a text. False if it is none.
+std::optional<uint64_t> parse_ns(const std::string& text) {
+  const auto time = parse_time(text);
+  return time ? std::optional(static_cast<uint64_t>(time->count())) : std::nullopt;
+}
+
+// Reads the number of a text. Returns false if the text has none.
 bool parse(Unit unit, const std::string& text, uint64_t* number) {
-  if (unit == Unit::kBytes) return config::parse_bytes(text, number);
-  if (unit == Unit::kTime) {
-    std::chrono::nanoseconds time{};
-    if (!config::parse_duration(text, &time)) return false;
-    *number = static_cast<uint64_t>(time.count());
-    return true;
+  if (unit != Unit::kCount) {
+    const std::optional<uint64_t> read = unit == Unit::kBytes ? parse_bytes(text) : parse_ns(text);
+    *number = read.value_or(0);
+    return read.has_value();
   }
   const char* const end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, *number);
@@ -57,9 +64,9 @@ const Rules::KeyInfo Rules::kKeys[] = {
      "a whole number up to 100000; 0: no limit"},
     {Key::kDevices, "devices", Unit::kCount, true, true, 0, 100'000,
      "a whole number up to 100000; 0: no limit"},
-    {Key::kSessionTime, "session_time", Unit::kTime, true, false, 0, UINT64_MAX,
+    {Key::kSessionTime, "session_time", Unit::kTime, true, false, 0, kLongestTimeNs,
      "a time up to 24 days, such as \"12h\"; 0: no limit"},
-    {Key::kIdleTime, "idle_time", Unit::kTime, true, false, 0, UINT64_MAX,
+    {Key::kIdleTime, "idle_time", Unit::kTime, true, false, 0, kLongestTimeNs,
      "a time up to 24 days, such as \"30m\"; 0: no limit"},
     {Key::kPriorities, "priorities", Unit::kCount, true, false, 0, 1000,
      "how many priorities above the lowest, up to 1000; 0: only the lowest"},

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string>
 
+#include "common/base/units.h"
 #include "common/cuda/uuid_text.h"
 
 namespace rcuda::server {
@@ -129,8 +130,8 @@ Status DeviceSet::lock_staging() {
   if (CUresult result = driver_.cuMemHostRegister_v2(staging_->data(), staging_->bytes(),
                                                      CU_MEMHOSTREGISTER_PORTABLE);
       result != CUDA_SUCCESS) {
-    return Status::from_cuda(result, "page-locking " + std::to_string(staging_->bytes() >> 20) +
-                                         " MiB of staging memory (--staging-bytes, ulimit -l)");
+    return Status::from_cuda(result, "page-locking " + bytes_text(staging_->bytes()) +
+                                         " of staging memory (--staging-bytes, ulimit -l)");
   }
   locked_ = true;
   return {};

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/base/units.h"
+
 namespace rcuda::server {
 namespace {
 
@@ -15,15 +17,11 @@ uint64_t limit_of(std::chrono::nanoseconds limit) {
 // How long before the end the client is warned.
 uint64_t lead(uint64_t limit) { return std::min(limit / 10, 60 * kSecond); }
 
-}  // namespace
-
-std::string duration_text(uint64_t ns) {
-  const uint64_t seconds = ns / kSecond;
-  if (ns % kSecond != 0) return std::to_string(ns / 1'000'000) + " ms";
-  if (seconds != 0 && seconds % 3600 == 0) return std::to_string(seconds / 3600) + " h";
-  if (seconds > 60 && seconds % 60 == 0) return std::to_string(seconds / 60) + " min";
-  return std::to_string(seconds) + " s";
+std::string text(uint64_t ns) {
+  return time_text(std::chrono::nanoseconds(static_cast<int64_t>(ns)));
 }
+
+}  // namespace
 
 SessionTime::SessionTime(const SessionLimits& limits, uint64_t now)
     : session_(limit_of(limits.session_time)),
@@ -47,14 +45,13 @@ uint64_t SessionTime::due() const {
 std::optional<SessionTime::Notice> SessionTime::poll(uint64_t now,
                                                      const std::function<bool()>& works) {
   if (session_ != 0 && now >= begin_ + session_) {
-    return Notice{true, "the server ends a session after " + duration_text(session_) +
+    return Notice{true, "the server ends a session after " + text(session_) +
                             " (limit session time; the server's administrator sets it)"};
   }
   if (session_ != 0 && !session_warned_ && now >= begin_ + session_ - lead(session_)) {
     session_warned_ = true;
-    return Notice{false, "this session ends in " + duration_text(lead(session_)) +
-                             ": the server allows it " + duration_text(session_) +
-                             " (limit session time)"};
+    return Notice{false, "this session ends in " + text(lead(session_)) +
+                             ": the server allows it " + text(session_) + " (limit session time)"};
   }
   if (idle_ == 0 || now < last_use_ + idle_ - lead(idle_)) return std::nullopt;
   const bool work = works();
@@ -64,13 +61,13 @@ std::optional<SessionTime::Notice> SessionTime::poll(uint64_t now,
     return std::nullopt;
   }
   if (now >= last_use_ + idle_) {
-    return Notice{true, "the server ends a session that is idle for " + duration_text(idle_) +
+    return Notice{true, "the server ends a session that is idle for " + text(idle_) +
                             " (limit idle time; the server's administrator sets it)"};
   }
   if (idle_warned_) return std::nullopt;
   idle_warned_ = true;
-  return Notice{false, "this session ends in " + duration_text(lead(idle_)) +
-                           " if it stays idle: the server allows it " + duration_text(idle_) +
+  return Notice{false, "this session ends in " + text(lead(idle_)) +
+                           " if it stays idle: the server allows it " + text(idle_) +
                            " without work (limit idle time)"};
 }
 

@@ -51,7 +51,4 @@ class SessionTime {
   bool session_warned_ = false, idle_warned_ = false;
 };
 
-// "90 s", "10 min", "2 h": for messages.
-std::string duration_text(uint64_t ns);
-
 }  // namespace rcuda::server

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "common/base/start_thread.h"
+#include "common/base/units.h"
 #include "server/executor/core/session_resources.h"
 
 namespace rcuda::server {
@@ -28,8 +29,8 @@ Status populate(std::byte* data, size_t bytes) {
     if (::madvise(data + at, some, MADV_POPULATE_WRITE) == 0) continue;
     if (errno == EINVAL) return {};  // a kernel before 5.14
     const int error = errno == EFAULT ? ENOMEM : errno;
-    return Status::from_errno(error, "staging memory of " + std::to_string(bytes >> 20) +
-                                         " MiB (--staging-bytes, the memory limit of the server's "
+    return Status::from_errno(error, "staging memory of " + bytes_text(bytes) +
+                                         " (--staging-bytes, the memory limit of the server's "
                                          "or session's cgroup)");
   }
   return {};

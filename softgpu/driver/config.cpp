@@ -12,6 +12,7 @@
 #include "api/exports/driver_version.h"
 #include "common/base/log.h"
 #include "common/base/unique_fd.h"
+#include "common/base/units.h"
 #include "softgpu/driver/device.h"
 
 namespace softgpu::driver {
@@ -35,23 +36,11 @@ Status malformed(const char* name, const char* text, const char* expected) {
                 std::string(name) + "=" + text + " is malformed: " + expected);
 }
 
-Result<size_t> parse_bytes(const char* name, const char* text) {
-  constexpr const char* kExpected = "a number of bytes, or with the suffix K, M, G or T";
-  if (*text < '0' || *text > '9') return malformed(name, text, kExpected);
-  char* end = nullptr;
-  errno = 0;
-  const unsigned long long number = std::strtoull(text, &end, 10);
-  if (errno != 0) return malformed(name, text, kExpected);
-  int shift = 0;
-  if (*end != '\0') {
-    const char* suffix = std::strchr("KMGT", *end & ~0x20);
-    if (!suffix || end[1] != '\0') return malformed(name, text, kExpected);
-    shift = 10 * static_cast<int>(suffix - "KMGT" + 1);
-  }
-  if (number == 0 || number > (uint64_t{1} << 46) >> shift) {
-    return malformed(name, text, "more than nothing and at most 64T");
-  }
-  return static_cast<size_t>(number) << shift;
+Result<size_t> read_memory(const char* name, const char* text) {
+  constexpr uint64_t kLeast = 64u << 10, kMost = uint64_t{64} << 40;
+  const std::optional<uint64_t> bytes = rcuda::parse_bytes(text);
+  if (bytes && *bytes >= kLeast && *bytes <= kMost) return *bytes;
+  return malformed(name, text, "a size such as 512M or 1.5G, from 64K to 64T");
 }
 
 Result<int> read_driver_version() {
@@ -121,7 +110,7 @@ Result<Configuration> read_configuration() {
   result.context_time = std::chrono::milliseconds(context_ms);
   result.context_end_time = std::chrono::milliseconds(context_end_ms);
   if (const char* text = std::getenv("SOFTGPU_MEMORY")) {
-    Result<size_t> bytes = parse_bytes("SOFTGPU_MEMORY", text);
+    Result<size_t> bytes = read_memory("SOFTGPU_MEMORY", text);
     if (!bytes) return bytes.status();
     result.memory_bytes = *bytes;
   }

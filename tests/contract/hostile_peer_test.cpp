@@ -315,8 +315,8 @@ TEST(HostileTcpPeer, TheEndOfAWriteHoldsBackWhatFollowsUntilTheWriteIsHere) {
 
 // A peer that gives up a stopped process says why after everything that it has sent before.
 TEST(HostileTcpPeer, ALastMessageCountsAfterAWriteThatNeverArrives) {
-  const std::tuple<uint32_t, uint32_t, const char*> last[] = {
-      {500, 6, "silent for 500 ms"}, {0, 3, "the peer ended the session"}};
+  const std::tuple<uint32_t, uint32_t, const char*> last[] = {{500, 6, "silent for 500ms"},
+                                                              {0, 3, "the peer ended the session"}};
   for (const auto& [bytes, kind, reason] : last) {
     Victim victim = attack_tcp(tcp_hello().bytes());
     ASSERT_NE(victim.link, nullptr);

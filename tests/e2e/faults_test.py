@@ -172,9 +172,9 @@ class FaultsTest(unittest.TestCase):
         worker = server.sessions(BUILD)[run.pid]
         run.send_signal(signal.SIGSTOP)
         self.assertTrue(eventually(lambda: worker not in server.workers()))
-        self.assertIn("silent for 500 ms: its process is stopped", server.text())
+        self.assertIn("silent for 500ms: its process is stopped", server.text())
         run.send_signal(signal.SIGCONT)
-        self.check_lost(run, server.port, "this process was silent for 500 ms")
+        self.check_lost(run, server.port, "this process was silent for 500ms")
 
     def test_a_client_that_is_stopped_for_too_long_shm(self):
         self.check_stopped_client("shm")

@@ -248,7 +248,7 @@ class OperateTest(unittest.TestCase):
                 if drained_before:
                     self.smi("drain", "--no-wait", self.at(server))
                 server.process.send_signal(signal.SIGTERM)
-                self.assertTrue(eventually(lambda: "for at most 600 s" in server.text()))
+                self.assertTrue(eventually(lambda: "for at most 10m" in server.text()))
                 self.assertIn("cannot be resumed", self.smi("resume", self.at(server), result=1))
                 refused = subprocess.run([sys.executable, "-c", SESSION], stdin=subprocess.DEVNULL, capture_output=True,
                                          text=True, env=client_environment(BUILD, [server], "tcp"))

@@ -67,7 +67,7 @@ class PeerPathsTest(unittest.TestCase):
             ends = [server.stop() for server in servers]
         self.assertEqual(client.returncode, 0, client.stderr + servers[0].text())
         self.assertEqual(ends, [0, 0])
-        plans = re.findall(r"peer copy \d+ of 5\S* MB to peer 1: (\w+ over \w+), (\d+) x (\S+ \S+),",
+        plans = re.findall(r"peer copy \d+ of 5\S* MiB to peer 1: (\w+ over \w+), (\d+) x (\S+ \S+),",
                            servers[0].text())
         self.assertEqual(len(plans), 1, servers[0].text())
         return plans[0]
@@ -75,15 +75,15 @@ class PeerPathsTest(unittest.TestCase):
     def test_staged(self):
         for path in ("shm", "tcp"):
             for strategy, plan in {
-                    "v2b": ("1", "1 MB"),
-                    "v3b": ("4", "512 KB"),
-                    "v4b": ("4", "512 KB"),
-                    "hybrid": ("4", "512 KB"),
-                    "v4b:64Kx3": ("3", "64 KB"),
+                    "v2b": ("1", "1 MiB"),
+                    "v3b": ("4", "512 KiB"),
+                    "v4b": ("4", "512 KiB"),
+                    "hybrid": ("4", "512 KiB"),
+                    "v4b:64Kx3": ("3", "64 KiB"),
                     # Without GPUDirect, the same strategy with host memory.
-                    "v1": ("1", "1 MB"),
-                    "v2a": ("1", "1 MB"),
-                    "v4a": ("4", "512 KB")}.items():
+                    "v1": ("1", "1 MiB"),
+                    "v2a": ("1", "1 MiB"),
+                    "v4a": ("4", "512 KiB")}.items():
                 with self.subTest(path=path, strategy=strategy):
                     depth, chunk = plan
                     self.assertEqual(self.plan_of(path, strategy, one_node=False),

@@ -57,7 +57,7 @@ struct AllSettings {
   config::String string{registry, "FUZZ_STRING", "", ""};
   config::Bool flag{registry, "FUZZ_FLAG", false, ""};
   config::Integer integer{registry, "FUZZ_INTEGER", 0, -5, 70'000, ""};
-  config::Bytes bytes{registry, "FUZZ_BYTES", 0, ""};
+  config::Bytes bytes{registry, "FUZZ_BYTES", 0, 1, ""};
   config::Duration duration{registry, "FUZZ_DURATION", {}, ""};
   config::OrdinalList list{registry, "FUZZ_LIST", ""};
   config::Choice choice{registry, "FUZZ_CHOICE", {"one", "two"}, ""};

@@ -9,6 +9,7 @@
 #include <set>
 #include <sstream>
 
+#include "common/base/units.h"
 #include "common/transport/verbs/pci_distance.h"
 
 namespace rcuda::doctor {
@@ -197,8 +198,7 @@ Findings check_devices(const fs::path& root) {
 
 Findings check_memlock(const transport::LockedMemoryLimit& limit, bool matters) {
   if (limit.none) return {{Verdict::kGood, "locked memory is not limited", ""}};
-  const std::string what =
-      "locked memory is limited to " + std::to_string(limit.bytes >> 10) + " KiB";
+  const std::string what = "locked memory is limited to " + bytes_text(limit.bytes);
   if (!matters) {
     return {{Verdict::kGood, what + ", which matters only with an RDMA device", ""}};
   }
@@ -208,8 +208,7 @@ Findings check_memlock(const transport::LockedMemoryLimit& limit, bool matters) 
   // A worker's default staging memory (--staging-bytes), plus windows and a margin.
   constexpr uint64_t kMin = (64u << 20) + (16u << 20);
   if (limit.bytes < kMin) {
-    return {{Verdict::kBad,
-             what + ", and a session registers " + std::to_string(kMin >> 10) + " KiB at once",
+    return {{Verdict::kBad, what + ", and a session registers " + bytes_text(kMin) + " at once",
              remedy}};
   }
   return {

@@ -25,12 +25,12 @@
 #include "common/base/json_text.h"
 #include "common/base/standard_descriptors.h"
 #include "common/base/status.h"
+#include "common/base/units.h"
 #include "common/base/version.h"
 #include "common/config/command_line.h"
 #include "common/identity/encoding.h"
 #include "common/messages/lease_messages.h"
 #include "tools/base/server_query.h"
-#include "tools/base/time_span.h"
 
 namespace rcuda {
 namespace {
@@ -57,13 +57,15 @@ struct Options {
   bool shared = false, json = false;
 };
 
-Result<uint64_t> parse_duration(const std::string& text) {
+Result<uint64_t> seconds_of(const std::string& text) {
   if (text == "ever") return uint64_t{0};
-  const auto time = tools::parse_time_span(text);
-  if (time && time->count() != 0) return static_cast<uint64_t>(time->count());
+  const auto time = parse_time(text, BareNumber::kRefused);
+  if (time && *time >= std::chrono::seconds(1)) {
+    return static_cast<uint64_t>(std::chrono::ceil<std::chrono::seconds>(*time).count());
+  }
   return Status(Code::kInvalidArgument, "--for " + text +
                                             " is not usable: write a time with its unit (30s, "
-                                            "90min, 12h, 30d), or ever");
+                                            "90m, 12h, 30d), or ever");
 }
 
 // "2": two devices; "=0,3" or "0,3": these. A single device is named with the equals sign.
@@ -98,7 +100,7 @@ std::string device_list(const std::vector<uint32_t>& devices, const std::string&
   return text;
 }
 
-std::string time_text(uint64_t seconds) {
+std::string date_text(uint64_t seconds) {
   if (seconds == 0) return "never";
   const auto time = static_cast<std::time_t>(seconds);
   std::tm parts{};
@@ -146,7 +148,7 @@ Result<wire::LeaseAnswer> ask_for_list(const tools::Server& server, wire::LeaseR
 // With --wait, retries while devices are taken: devices of an ended lease stay busy until its
 // sessions have ended.
 Status take(const Options& options, const tools::Server& server, wire::LeaseRequest request) {
-  const auto patience = tools::parse_time_span(options.wait);
+  const auto patience = parse_time(options.wait);
   if (!patience) {
     return Status(Code::kInvalidArgument,
                   "--wait " + options.wait + " is not usable: write a time such as 30s");
@@ -209,8 +211,8 @@ void print_json(const std::vector<wire::LeaseInfo>& leases) {
         before, json_text(lease.id).c_str(), json_text(lease.job).c_str(),
         json_text(lease.user).c_str(), json_text(lease.creator).c_str(),
         device_list(lease.devices, "").c_str(), lease.shared ? "false" : "true",
-        json_text(time_text(lease.created)).c_str(),
-        lease.until == 0 ? "null" : json_text(time_text(lease.until)).c_str(), lease.sessions,
+        json_text(date_text(lease.created)).c_str(),
+        lease.until == 0 ? "null" : json_text(date_text(lease.until)).c_str(), lease.sessions,
         work_json(lease).c_str());
     before = ",";
   }
@@ -224,14 +226,14 @@ void print_table(const std::vector<wire::LeaseInfo>& leases) {
   for (const wire::LeaseInfo& lease : leases) {
     std::printf("%-8s  %-9s  %-12s  %-8s  %-20s  %-8u  %s\n", lease.id.c_str(),
                 lease.shared ? "shared" : "exclusive", device_list(lease.devices, "").c_str(),
-                lease.user.empty() ? "-" : lease.user.c_str(), time_text(lease.until).c_str(),
+                lease.user.empty() ? "-" : lease.user.c_str(), date_text(lease.until).c_str(),
                 lease.sessions, lease.job.c_str());
   }
 }
 
 Status carry_out(const Options& options, wire::LeaseOperation operation) {
   RCUDA_ASSIGN_OR_RETURN(const tools::Server server, tools::parse_server(options.node));
-  RCUDA_ASSIGN_OR_RETURN(const uint64_t seconds, parse_duration(options.lasts));
+  RCUDA_ASSIGN_OR_RETURN(const uint64_t seconds, seconds_of(options.lasts));
   wire::LeaseRequest request;
   request.operation = operation;
   request.id = options.id;
@@ -276,7 +278,7 @@ int start(int argc, char** argv) {
       .type_name("N")
       .show_default();
   for (config::CommandLine* command : {&taking, &extending}) {
-    command->option("--for", &options.lasts, "30s, 90min, 12h, 30d from now, or ever")
+    command->option("--for", &options.lasts, "30s, 90m, 12h, 30d from now, or ever")
         .type_name("TIME")
         .show_default();
   }

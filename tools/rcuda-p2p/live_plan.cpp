@@ -15,6 +15,7 @@
 #include "client/pool/device_list.h"
 #include "client/session/session.h"
 #include "common/base/printable.h"
+#include "common/base/units.h"
 #include "common/wire/codec.h"
 #include "common/wire/protocol.h"
 #include "p2p/plan/plan.h"
@@ -46,7 +47,7 @@ Result<uint64_t> allocate(Session& session, uint64_t bytes) {
                                  sizeof address, &reply);
   if (result == CUDA_SUCCESS && reply.body().size() < sizeof address) result = CUDA_ERROR_UNKNOWN;
   RCUDA_RETURN_IF_ERROR(
-      status_of(result, "allocating " + p2p::bytes_text(bytes) + " on " + gpu_of(session)));
+      status_of(result, "allocating " + bytes_text(bytes) + " on " + gpu_of(session)));
   std::memcpy(&address, reply.body().data(), sizeof address);
   return address;
 }
@@ -188,7 +189,8 @@ Result<double> Pair::copy_us(uint64_t bytes) {
   // Polls, because a thread that wakes up is late.
   CUresult result = CUDA_SUCCESS;
   while (!to_->word_reached(word.get(), &result)) {
-    if (Clock::now() > begin + kTimeout) return Status(Code::kTimeout, "a copy did not end in time");
+    if (Clock::now() > begin + kTimeout)
+      return Status(Code::kTimeout, "a copy did not end in time");
   }
   RCUDA_RETURN_IF_ERROR(status_of(result, "the copy"));
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
@@ -237,7 +239,7 @@ Status print_live_plan(const LiveQuery& query, std::FILE* out) {
   bool headed = false;
   const auto copied = [&](const LiveCopy& copy) {
     if (!std::exchange(headed, true)) print_heading(copy.methods, out);
-    std::fprintf(out, "%10s", p2p::bytes_text(copy.bytes).c_str());
+    std::fprintf(out, "%10s", bytes_text(copy.bytes).c_str());
     for (const LiveMethod& method : copy.methods) {
       if (method.possible()) std::fprintf(out, "  %-28s", method.cost.c_str());
     }

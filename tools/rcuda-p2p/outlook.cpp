@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <iterator>
 
+#include "common/base/units.h"
+
 namespace rcuda::tools {
 namespace {
 
@@ -136,7 +138,7 @@ std::string outlook_markdown() {
       "on\n"
       "the copy between servers is the faster of the two.\n\n"
       "| bus | network | GPUDirect |";
-  for (const uint64_t bytes : kSizes) append(out, " %s |", p2p::bytes_text(bytes).c_str());
+  for (const uint64_t bytes : kSizes) append(out, " %s |", bytes_text(bytes).c_str());
   out += " ahead from |\n|---|---|---|";
   for (size_t i = 0; i < std::size(kSizes); ++i) out += "---|";
   out += "---|\n";
@@ -160,7 +162,7 @@ std::string outlook_markdown() {
           append(out, " %.2f %s |", gbps(bytes, plan->predicted_us), p2p::to_string(plan->staging));
         }
         const uint64_t from = ahead_from(planner, bus);
-        append(out, " %s |\n", from == 0 ? "never" : p2p::bytes_text(from).c_str());
+        append(out, " %s |\n", from == 0 ? "never" : bytes_text(from).c_str());
       }
     }
   }

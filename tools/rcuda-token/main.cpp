@@ -21,6 +21,7 @@
 #include "common/base/host_name.h"
 #include "common/base/standard_descriptors.h"
 #include "common/base/status.h"
+#include "common/base/units.h"
 #include "common/base/version.h"
 #include "common/config/command_line.h"
 #include "common/identity/certificate.h"
@@ -28,7 +29,6 @@
 #include "common/identity/users.h"
 #include "server/identity/default_paths.h"
 #include "server/identity/token_store.h"
-#include "tools/base/time_span.h"
 
 namespace rcuda {
 namespace {
@@ -73,14 +73,16 @@ server::Seconds now() {
   return std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
 }
 
-// 90min, 12h, 30d, 8w, or never.
+// 90m, 12h, 30d, 8w, or never.
 Result<std::optional<server::Seconds>> parse_expiry(const std::string& text, server::Seconds from) {
   if (text == "never") return std::optional<server::Seconds>();
-  const auto time = tools::parse_time_span(text);
-  if (time && time->count() != 0) return std::optional(from + *time);
+  const auto time = parse_time(text, BareNumber::kRefused);
+  if (time && *time >= std::chrono::seconds(1)) {
+    return std::optional(from + std::chrono::ceil<std::chrono::seconds>(*time));
+  }
   return Status(Code::kInvalidArgument, "--expires " + text +
                                             " is not usable: write a time from now with its unit "
-                                            "(90min, 12h, 30d, 8w), or never");
+                                            "(90m, 12h, 30d, 8w), or never");
 }
 
 // Returns the user of a new token. Root must name the user. A token without the session role needs
@@ -170,7 +172,7 @@ int start(int argc, char** argv) {
               "session, observer or operator, or several separated by commas")
       .type_name("ROLE")
       .show_default();
-  creating.option("--expires", &options.expires, "90min, 12h, 30d, 8w from now, or never")
+  creating.option("--expires", &options.expires, "90m, 12h, 30d, 8w from now, or never")
       .type_name("TIME")
       .show_default();
   creating.option("--label", &options.label, "a text for the list of tokens").type_name("TEXT");

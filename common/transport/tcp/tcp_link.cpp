@@ -15,6 +15,7 @@
 #include "common/base/peer_order.h"
 #include "common/base/socket_io.h"
 #include "common/base/start_thread.h"
+#include "common/base/units.h"
 #include "common/transport/gather.h"
 
 namespace rcuda::transport {
@@ -296,8 +297,8 @@ std::string TcpLink::check_peer() {
   if (peer_timeout_.count() != 0) {
     if (Clock::now() - last_heard_ < peer_timeout_) return {};
     gives_up_ = true;
-    return "the peer has been silent for " + std::to_string(peer_timeout_.count()) +
-           " ms: its process is stopped, or its host or the network is down";
+    return "the peer has been silent for " + time_text(peer_timeout_) +
+           ": its process is stopped, or its host or the network is down";
   }
   tcp_info info{};
   socklen_t size = sizeof info;

@@ -7,6 +7,7 @@
 
 #include "common/base/log.h"
 #include "common/base/mutex.h"
+#include "common/base/units.h"
 #include "common/transport/verbs/connection.h"
 #include "common/transport/verbs/errors.h"
 
@@ -47,8 +48,8 @@ void report_port(ibv_context* context, const ibv_async_event& event) {
   // No problem if the port is up again, or if the event is older than this process's first check.
   const std::string problem = port_problem(context, port);
   if (problem.empty()) return;
-  RCUDA_WARN("verbs: %s; sessions over it end if it stays down for about %d s", problem.c_str(),
-             static_cast<int>(kGivesUpAfter.count()));
+  RCUDA_WARN("verbs: %s; sessions over it end if it stays down for about %s", problem.c_str(),
+             time_text(kGivesUpAfter).c_str());
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "common/base/executable.h"
 #include "common/base/log.h"
+#include "common/base/units.h"
 #include "common/transport/verbs/locked_memory.h"
 #include "common/transport/verbs/medium.h"
 #include "common/transport/verbs/plugin.h"
@@ -87,8 +88,8 @@ Status verbs::fit_host() {
   if (!any) return {Code::kUnsupported, "this host has no RDMA adapter"};
   const LockedMemoryLimit limit = locked_memory_limit();
   if (limit.none) return {};
-  return {Code::kUnsupported, "locked memory is limited to " + std::to_string(limit.bytes >> 10) +
-                                  " KiB on this host (ulimit -l unlimited)"};
+  return {Code::kUnsupported, "locked memory is limited to " + bytes_text(limit.bytes) +
+                                  " on this host (ulimit -l unlimited)"};
 }
 
 Status verbs::usable_by_plugin(int control_socket) {

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 
 #include "common/base/log.h"
+#include "common/base/units.h"
 #include "common/transport/mapping.h"
 #include "common/transport/verbs/errors.h"
 
@@ -59,9 +60,9 @@ size_t measure_threshold(ibv_pd* pd) {
               : std::clamp(static_cast<size_t>(std::min<double>(even, kMaxThreshold)),
                            kMinThreshold, kMaxThreshold);
   RCUDA_INFO(
-      "verbs: pageable memory is registered from %zu KiB on: copying costs %.0f us/MiB, "
+      "verbs: pageable memory is registered from %s on: copying costs %.0f us/MiB, "
       "registering %.0f us and %.0f us/MiB",
-      threshold >> 10, copy_us * (1u << 20), fixed_us, page_us * (1u << 20));
+      bytes_text(threshold).c_str(), copy_us * (1u << 20), fixed_us, page_us * (1u << 20));
   return threshold;
 }
 

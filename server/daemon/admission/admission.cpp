@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "common/base/units.h"
 #include "common/identity/users.h"
 
 namespace rcuda::server {
@@ -176,9 +177,8 @@ std::string Admission::Applicant::remedy() const {
 }
 
 Status Admission::Applicant::timeout(std::chrono::milliseconds waited) const {
-  std::string text = "it waited " +
-                     std::to_string(std::chrono::ceil<std::chrono::seconds>(waited).count()) +
-                     " s (RCUDA_WAIT) and is in place " + std::to_string(place()) + ": " + reason();
+  std::string text = "it waited " + time_text(std::chrono::ceil<std::chrono::seconds>(waited)) +
+                     " (RCUDA_WAIT) and is in place " + std::to_string(place()) + ": " + reason();
   if (obstacle_.ok()) text += ": wait longer, or " + remedy();
   return Status(Code::kTimeout, std::move(text));
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/base/units.h"
 
 namespace rcuda::server {
 
@@ -60,8 +61,8 @@ bool Control::take_signal(int stop) {
   (void)!::read(stop, &signal, sizeof signal);
   const auto most = std::chrono::ceil<std::chrono::seconds>(settings_.drain_timeout.get());
   drain_until_ = Clock::now() + most;
-  const std::string why = "after signal " + std::to_string(signal.ssi_signo) + ", for at most " +
-                          std::to_string(most.count()) + " s";
+  const std::string why =
+      "after signal " + std::to_string(signal.ssi_signo) + ", for at most " + time_text(most);
   if (draining_) RCUDA_INFO("still draining, %s", why.c_str());
   return set_draining(true, {}, why).ok();
 }

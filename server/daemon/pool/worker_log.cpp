@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/base/units.h"
 
 namespace rcuda::server {
 namespace {
@@ -89,8 +90,8 @@ void WorkerLog::write(std::string_view line, Clock::time_point now) {
   write_log_line_of(name_.c_str(), line);
   if (++lines_ != most_lines() || warned_) return;
   warned_ = true;
-  RCUDA_WARN("%s has written %zu lines within %lld s: more of its lines come later or are lost",
-             name_.c_str(), lines_, static_cast<long long>(kInterval.count()));
+  RCUDA_WARN("%s has written %zu lines within %s: more of its lines come later or are lost",
+             name_.c_str(), lines_, time_text(kInterval).c_str());
 }
 
 }  // namespace rcuda::server

@@ -421,9 +421,8 @@ void WorkerPool::log_end(const Worker& worker, std::optional<int> status) {
   if (events.kills > 0 && events.limit_hits > 0) {
     RCUDA_WARN(
         "worker %d, which served a session of %s, was killed: the session needed more host memory "
-        "than the %llu MiB of RCUDA_SERVER_SESSION_MEMORY; other sessions go on",
-        worker.pid, worker.identity.user.c_str(),
-        static_cast<unsigned long long>(settings_.session_memory.get() >> 20));
+        "than the %s of RCUDA_SERVER_SESSION_MEMORY; other sessions go on",
+        worker.pid, worker.identity.user.c_str(), settings_.session_memory.text().c_str());
   } else if (events.kills > 0) {
     RCUDA_WARN(
         "worker %d, which served a session of %s, was killed: this machine ran out of memory; "

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/log.h"
+#include "common/base/units.h"
 #include "common/cuda/return_if_error.h"
 
 namespace rcuda::server {
@@ -12,8 +13,6 @@ namespace {
 
 constexpr uint64_t kSmallest = 512;
 constexpr uint64_t kPage = 2u << 20;
-
-double mib(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 }  // namespace
 
@@ -107,12 +106,12 @@ void MemoryMeter::warn(CUdevice device, uint64_t bytes) {
   const std::string where =
       host ? "page-locked host memory" : "device " + std::to_string(known ? known->row : 0);
   RCUDA_WARN(
-      "the program asked for %.1f MiB of %s, but %s may use %.1f MiB of it and %.1f MiB are left: "
+      "the program asked for %s of %s, but %s may use %s of it and %s are left: "
       "it gets CUDA_ERROR_OUT_OF_MEMORY. It can free memory or end other sessions of its user; or "
       "raise %s in the server's configuration file",
-      mib(bytes), where.c_str(), free->by->of.c_str(),
-      mib(host ? free->by->host_memory : free->by->device_memory), mib(free->free),
-      host ? "host_memory" : "device_memory");
+      bytes_text(bytes).c_str(), where.c_str(), free->by->of.c_str(),
+      bytes_text(host ? free->by->host_memory : free->by->device_memory).c_str(),
+      bytes_text(free->free).c_str(), host ? "host_memory" : "device_memory");
 }
 
 // ---- bookings ----------------------------------------------------------------------------------

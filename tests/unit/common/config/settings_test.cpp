@@ -19,7 +19,7 @@ struct Sample {
   String name{registry, "RCUDA_TEST_NAME", "nobody", "who"};
   Bool flag{registry, "RCUDA_TEST_FLAG", false, "whether"};
   Integer port{registry, "RCUDA_TEST_PORT", 8308, 0, 65535, "where"};
-  Bytes cache{registry, "RCUDA_TEST_CACHE_BYTES", 1u << 20, "how much"};
+  Bytes cache{registry, "RCUDA_TEST_CACHE_BYTES", 1u << 20, 1u << 16, "how much"};
   Duration timeout{registry, "RCUDA_TEST_TIMEOUT", std::chrono::seconds(10), "how long"};
   OrdinalList devices{registry, "RCUDA_TEST_DEVICES", "which"};
   Choice driver{registry, "RCUDA_TEST_DRIVER", {"auto", "nvidia", "softgpu"}, "what"};
@@ -171,15 +171,49 @@ TEST(SettingsTest, OnlyNothingIsNoMillisecond) {
   }
 }
 
-TEST(SettingsTest, TimesHaveUnits) {
-  using namespace std::chrono_literals;
-  const std::pair<const char*, std::chrono::nanoseconds> cases[] = {
-      {"7", 7s}, {"80us", 80us}, {"5m", 5min}, {"5min", 5min}, {"2h", 2h}};
-  for (const auto& [text, time] : cases) {
-    std::chrono::nanoseconds parsed{};
-    EXPECT_TRUE(parse_duration(text, &parsed)) << text;
-    EXPECT_EQ(parsed, time) << text;
+TEST(SettingsTest, TextsAreForPeopleAndParseBack) {
+  const std::pair<const char*, std::pair<const char*, const char*>> cases[] = {
+      {"RCUDA_TEST_TIMEOUT", {"10000ms", "10s"}},
+      {"RCUDA_TEST_TIMEOUT", {"90m", "90m"}},
+      {"RCUDA_TEST_TIMEOUT", {"2d", "2d"}},
+      {"RCUDA_TEST_TIMEOUT", {"0", "0s"}},
+      {"RCUDA_TEST_TIMEOUT", {"1500us", "1500us"}},
+      {"RCUDA_TEST_CACHE_BYTES", {"65536K", "64 MiB"}},
+      {"RCUDA_TEST_CACHE_BYTES", {"1.5G", "1.5 GiB"}},
+      {"RCUDA_TEST_CACHE_BYTES", {"65537", "65537 B"}}};
+  for (const auto& [variable, texts] : cases) {
+    Variable given(variable, texts.first);
+    Sample sample;
+    ASSERT_TRUE(sample.registry.load_environment().ok()) << texts.first;
+    EXPECT_EQ(sample.registry.environment(),
+              std::vector<std::string>{std::string(variable) + "=" + texts.second});
+    Variable again(variable, texts.second);
+    Sample other;
+    ASSERT_TRUE(other.registry.load_environment().ok()) << texts.second;
+    EXPECT_EQ(other.timeout.get(), sample.timeout.get());
+    EXPECT_EQ(other.cache.get(), sample.cache.get());
   }
+}
+
+TEST(SettingsTest, ASizeWithoutItsUnitIsRefused) {
+  struct WithoutLimit {
+    Registry registry{"RCUDA_TEST_"};
+    Bytes memory{registry, "RCUDA_TEST_MEMORY", 0, 1u << 20, "0: any"};
+  };
+  for (const auto& [text, accepted] :
+       {std::pair("64", false), {"1023K", false}, {"1M", true}, {"0", true}, {"0.5M", false}}) {
+    Variable given("RCUDA_TEST_MEMORY", text);
+    WithoutLimit sample;
+    const Status status = sample.registry.load_environment();
+    EXPECT_EQ(status.ok(), accepted) << text;
+    if (!accepted) {
+      EXPECT_NE(status.context().find("at least 1 MiB, or 0"), std::string::npos)
+          << status.context();
+    }
+  }
+  Variable zero("RCUDA_TEST_CACHE_BYTES", "0");
+  Sample sample;
+  EXPECT_FALSE(sample.registry.load_environment().ok());
 }
 
 TEST(SettingsTest, TheLongestTimeFitsAnIntInMilliseconds) {

@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/base/units.h"
 #include "p2p/plan/planner.h"
 #include "tests/support/pair_models.h"
 
@@ -27,8 +28,11 @@ struct Machine {
 // Sockets that are slow for small transfers, with several streams that help only large ones.
 PairModel bent_tcp() {
   PairModel model = h200();
-  model.wire_tcp = *LegModel::from_knots(
-      {{4096, 12, 15}, {65536, 60, 15}, {262144, 95, 15}, {1 << 20, 160, 15}, {16 << 20, 1050, 15}});
+  model.wire_tcp = *LegModel::from_knots({{4096, 12, 15},
+                                          {65536, 60, 15},
+                                          {262144, 95, 15},
+                                          {1 << 20, 160, 15},
+                                          {16 << 20, 1050, 15}});
   model.message_us = 11;
   return model;
 }

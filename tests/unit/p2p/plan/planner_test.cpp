@@ -224,11 +224,11 @@ TEST(PlannerTest, TheTableHasEveryMethodWithItsCostOrItsNeed) {
   EXPECT_THAT(table, HasSubstr("host over shm\tneeds a connection over shm\n"));
   const Plan plan = *planner.plan(4 * kKiB, true);
   char cost[64];
-  std::snprintf(cost, sizeof cost, "device over verbs\t%.1f us *, 1 x 4 KB\n", plan.predicted_us);
+  std::snprintf(cost, sizeof cost, "device over verbs\t%.1f us *, 1 x 4 KiB\n", plan.predicted_us);
   EXPECT_THAT(table, HasSubstr(cost));
   EXPECT_THAT(Planner({}, verbs_only(), {}).table(1), HasSubstr("host over tcp\tnot measured"));
   Planner fixed(*parse_planner_options("v3b", ""), verbs_gpudirect(), published_testbed());
-  EXPECT_THAT(fixed.table(4 * kMiB), HasSubstr("us *, 4 x 512 KB"));
+  EXPECT_THAT(fixed.table(4 * kMiB), HasSubstr("us *, 4 x 512 KiB"));
 }
 
 TEST(PlannerTest, MemoryThatCannotBeRegisteredOrMappedIsStagedInHostMemory) {

@@ -68,13 +68,5 @@ TEST(SessionTime, HugeLimitsDoNotOverflow) {
   EXPECT_GT(time.last_end(), kStart);
 }
 
-TEST(SessionTime, TextsUseUnitsOfPeople) {
-  EXPECT_EQ(duration_text(500'000'000), "500 ms");
-  EXPECT_EQ(duration_text(60 * kSecond), "60 s");
-  EXPECT_EQ(duration_text(90 * kSecond), "90 s");
-  EXPECT_EQ(duration_text(600 * kSecond), "10 min");
-  EXPECT_EQ(duration_text(7200 * kSecond), "2 h");
-}
-
 }  // namespace
 }  // namespace rcuda::server

@@ -110,7 +110,7 @@ TEST_F(DoctorTest, LockedMemory) {
   const Findings limited = check_memlock(limit, true);
   EXPECT_EQ(check_memlock(limit, false)[0].verdict, Verdict::kGood);
   EXPECT_EQ(limited[0].verdict, Verdict::kBad);
-  EXPECT_NE(limited[0].what.find("8192 KiB"), std::string::npos);
+  EXPECT_NE(limited[0].what.find("8 MiB"), std::string::npos);
   EXPECT_NE(limited[0].remedy.find("ulimit -l unlimited"), std::string::npos);
   const Findings large = check_memlock({.none = false, .bytes = 64ull << 30}, true);
   EXPECT_EQ(large[0].verdict, Verdict::kNote);

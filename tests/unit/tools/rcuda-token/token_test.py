@@ -93,7 +93,7 @@ class TokenTest(unittest.TestCase):
         self.assertEqual(self.run_tool("list", "--file", files[0]).stdout, "")
 
     def test_the_time_after_which_a_token_expires(self):
-        for given, seconds in ((None, 90 * 86400), ("90min", 5400), ("12h", 43200), ("30d", 30 * 86400), ("8w", 56 * 86400)):
+        for given, seconds in ((None, 90 * 86400), ("2m", 120), ("90min", 5400), ("12h", 43200), ("30d", 30 * 86400), ("8w", 56 * 86400)):
             made, said = self.create(*(["--expires", given] if given else []))
             expires = re.search(r"expires (\S+Z)", said)[1]
             created, listed = self.rows()[made[1]].split()[2:4]

@@ -362,7 +362,7 @@ TEST(AdmissionTest, ALeaseKeepsItsDevicesFromOthersUntilItIsRevoked) {
   const Status timeout = second->timeout(std::chrono::milliseconds(1500));
   EXPECT_EQ(timeout.code(), Code::kTimeout);
   EXPECT_TRUE(has(timeout.context(),
-                  "it waited 2 s (RCUDA_WAIT) and is in place 2: device 1 is leased exclusively"))
+                  "it waited 2s (RCUDA_WAIT) and is in place 2: device 1 is leased exclusively"))
       << timeout.context();
   hall.revoke(lease);
   EXPECT_TRUE(first->is_decided() && second->is_decided());

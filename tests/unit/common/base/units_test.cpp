@@ -1,0 +1,87 @@
+#include "common/base/units.h"
+
+#include <limits>
+
+#include <gtest/gtest.h>
+
+namespace rcuda {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(Units, TimesAreRead) {
+  const std::pair<const char*, std::chrono::nanoseconds> cases[] = {
+      {"0", 0s},           {"7", 7s},
+      {"1s", 1s},          {"80us", 80us},
+      {"3ns", 3ns},        {"250ms", 250ms},
+      {"2m", 2min},        {"5min", 5min},
+      {"90m", 90min},      {"10 M", 10min},
+      {"2h", 2h},          {"2d", 48h},
+      {"8w", 8 * 7 * 24h}, {"878400h", kLongestTime}};
+  for (const auto& [text, time] : cases) EXPECT_EQ(parse_time(text), time) << text;
+}
+
+TEST(Units, OtherTextsAreNoTimes) {
+  for (const char* text : {"", "s", "soon", "-1s", "1.5h", "1y", "1 s ", " 1s", "878401h", "1s1s",
+                           "99999999999999999999d", "0x10"}) {
+    EXPECT_EQ(parse_time(text), std::nullopt) << text;
+  }
+  EXPECT_EQ(parse_time("30", BareNumber::kRefused), std::nullopt);
+  EXPECT_EQ(parse_time("30s", BareNumber::kRefused), 30s);
+}
+
+TEST(Units, TimesArePrinted) {
+  const std::pair<std::chrono::nanoseconds, const char*> cases[] = {
+      {0s, "0s"},       {10s, "10s"},   {60s, "1m"},        {90s, "90s"},
+      {90min, "90m"},   {2h, "2h"},     {48h, "2d"},        {7 * 24h, "7d"},
+      {250ms, "250ms"}, {80us, "80us"}, {1500us, "1500us"}, {1s + 1ns, "1000000001ns"}};
+  for (const auto& [time, text] : cases) {
+    EXPECT_EQ(time_text(time), text);
+    EXPECT_EQ(parse_time(text), time) << text;
+  }
+}
+
+TEST(Units, SizesAreRead) {
+  const std::pair<const char*, uint64_t> cases[] = {
+      {"0", 0},
+      {"4096", 4096},
+      {"12B", 12},
+      {"1k", 1024},
+      {"64M", 64u << 20},
+      {"64 MiB", 64u << 20},
+      {"64mb", 64u << 20},
+      {"1.5G", 3u << 29},
+      {"0.25T", 256ull << 30},
+      {"0.1K", 102},
+      {"16777215.999999T", (16777215ull << 40) + 1099510528264},
+      {"18446744073709551615", std::numeric_limits<uint64_t>::max()}};
+  for (const auto& [text, bytes] : cases) EXPECT_EQ(parse_bytes(text), bytes) << text;
+}
+
+TEST(Units, OtherTextsAreNoSizes) {
+  for (const char* text :
+       {"", "M", "-1M", "1.5", "1.5B", "1.G", ".5G", "1.0000000001G", "12parsecs", "1,5G",
+        "16777216T", "18446744073709551616", "1G ", "1GiBs"}) {
+    EXPECT_EQ(parse_bytes(text), std::nullopt) << text;
+  }
+}
+
+TEST(Units, SizesArePrinted) {
+  struct Case {
+    uint64_t bytes;
+    const char* text;
+    const char* exact;
+  };
+  for (const Case& c :
+       {Case{0, "0 B", "0 B"}, Case{300, "300 B", "300 B"}, Case{65'536, "64 KiB", "64 KiB"},
+        Case{64u << 20, "64 MiB", "64 MiB"}, Case{3u << 29, "1.5 GiB", "1.5 GiB"},
+        Case{1100u << 20, "1.074 GiB", "1100 MiB"}, Case{4097, "4.001 KiB", "4097 B"},
+        Case{5ull << 40, "5 TiB", "5 TiB"}, Case{1ull << 50, "1024 TiB", "1024 TiB"}}) {
+    EXPECT_EQ(bytes_text(c.bytes), c.text);
+    EXPECT_EQ(exact_bytes_text(c.bytes), c.exact);
+    EXPECT_EQ(parse_bytes(c.exact), c.bytes);
+  }
+}
+
+}  // namespace
+}  // namespace rcuda
