@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include <dlfcn.h>
+#include <link.h>
 #include <unistd.h>
 
 #include "api/exports/driver_version.h"
@@ -78,8 +79,8 @@ Result<LoadedDriver> try_driver(const std::string& path) {
   LoadedDriver driver;
   if (const Status loaded = api::load(&driver.table, path.c_str()); !loaded.ok()) {
     return Status(Code::kNotFound, loaded.context() +
-                                     " (install the driver on the server's machine, or correct "
-                                     "RCUDA_DRIVER there)");
+                                       " (install the driver on the server's machine, or correct "
+                                       "RCUDA_DRIVER there)");
   }
   Dl_info info{};
   if (::dladdr(reinterpret_cast<void*>(driver.table.cuInit), &info) && info.dli_fname) {
@@ -108,6 +109,20 @@ Result<LoadedDriver> try_driver(const std::string& path) {
   return driver;
 }
 
+constexpr char kNvidia[] = "libcuda.so.1";
+
+// Returns the file by which this machine has NVIDIA's driver, a library or a device file. Returns an
+// empty text if there is none.
+std::string trace_of_nvidia(const std::vector<std::string>& gpu_nodes) {
+  link_map* map = nullptr;
+  void* const library = ::dlopen(kNvidia, RTLD_LAZY | RTLD_LOCAL);
+  if (library && ::dlinfo(library, RTLD_DI_LINKMAP, &map) == 0) {
+    const std::string path = real_path(map->l_name);
+    if (!is_client_library(path)) return path;
+  }
+  return gpu_nodes.empty() ? "" : "/dev/" + gpu_nodes.front();
+}
+
 constexpr std::string_view kConnectionsVariable = "CUDA_DEVICE_MAX_CONNECTIONS";
 constexpr std::string_view kBlockingVariable = "CUDA_LAUNCH_BLOCKING";
 
@@ -116,8 +131,9 @@ int connections_of(const char* value) { return std::clamp(std::atoi(value), 0, 3
 
 }  // namespace
 
-Result<LoadedDriver> load_driver(const std::string& choice) {
-  if (choice == "nvidia") return try_driver("libcuda.so.1");
+Result<LoadedDriver> load_driver(const std::string& choice,
+                                 const std::vector<std::string>& gpu_nodes) {
+  if (choice == "nvidia") return try_driver(kNvidia);
   const std::string softgpu = softgpu_path();
   if (choice == "softgpu") {
     if (softgpu.empty()) {
@@ -127,9 +143,14 @@ Result<LoadedDriver> load_driver(const std::string& choice) {
     return try_driver(softgpu);
   }
   if (choice != "auto") return try_driver(choice);
-  Result<LoadedDriver> nvidia = try_driver("libcuda.so.1");
+  Result<LoadedDriver> nvidia = try_driver(kNvidia);
   if (nvidia.ok() || softgpu.empty()) return nvidia;
-  if (nvidia.status().code() == Code::kUnsupported) return nvidia;  // a driver that is too old
+  if (const std::string trace = trace_of_nvidia(gpu_nodes); !trace.empty()) {
+    return Status(nvidia.status())
+        .with_context("this machine has NVIDIA's driver (" + trace +
+                      "), but it does not work; repair it, or name softgpu to serve the software "
+                      "GPU in its place (--driver softgpu)");
+  }
   RCUDA_DEBUG("no usable NVIDIA driver (%s): softgpu serves", nvidia.status().message().c_str());
   return try_driver(softgpu);
 }

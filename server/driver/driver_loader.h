@@ -1,12 +1,13 @@
-// Finds and initialises the CUDA driver of a worker: NVIDIA's if it works and has devices, else
-// softgpu's; or the one that RCUDA_DRIVER names.
+// Finds and initialises the CUDA driver of a worker: NVIDIA's, or softgpu's on a machine without
+// NVIDIA's driver; or the one that RCUDA_DRIVER names.
 //
 // rcuda's own client library has the same name, libcuda.so.1, and may be preloaded or first in
 // LD_LIBRARY_PATH. A server that loaded it would call itself. The daemon starts workers with
 // worker_environment(), which removes the client library from both variables, and load_driver()
 // refuses it as well.
 // A driver older than api::kOldestDriver is refused: it does not report the parameters of kernels.
-// With "auto", softgpu does not take its place, because that would hide the machine's GPUs.
+// With "auto", softgpu does not take the place of an NVIDIA driver that fails or is too old,
+// because that would hide the machine's GPUs.
 // Threads: load_driver() is called once per worker, before other threads exist. Blocking:
 // load_driver(), for cuInit (half a second with NVIDIA's driver). Errors say what was tried and
 // name the remedy.
@@ -27,8 +28,10 @@ struct LoadedDriver {
   int device_count = 0;
 };
 
-// `choice`: "auto", "nvidia", "softgpu" or a path.
-Result<LoadedDriver> load_driver(const std::string& choice);
+// `choice`: "auto", "nvidia", "softgpu" or a path. `gpu_nodes`: NVIDIA's device files on this
+// machine.
+Result<LoadedDriver> load_driver(const std::string& choice,
+                                 const std::vector<std::string>& gpu_nodes = {});
 
 // Returns this process's environment, changed for a worker: without LD_PRELOAD; without the folders
 // of LD_LIBRARY_PATH in which libcuda.so.1 is rcuda's client library; with `more` added or

@@ -53,7 +53,7 @@ struct Settings {
   config::OrdinalList devices{registry, "RCUDA_SERVER_DEVICES",
                               "devices to offer, as the driver numbers them; empty: all"};
   config::String driver{registry, "RCUDA_DRIVER", "auto",
-                        "auto (NVIDIA's where it works, else softgpu), nvidia, softgpu or a path"};
+                        "auto (NVIDIA's; softgpu on a machine without one), nvidia, softgpu or a path"};
   config::Choice device_isolation{registry,
                                   "RCUDA_SERVER_DEVICE_ISOLATION",
                                   {"server", kIsolateSessions, "commands"},

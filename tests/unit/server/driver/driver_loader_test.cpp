@@ -51,5 +51,30 @@ TEST(DriverLoaderTest, SoftgpuDoesNotReplaceAnOlderDriver) {
   expect_too_old(load_driver("auto"));
 }
 
+// The error names the driver, the reason and the way to use softgpu.
+void expect_broken(const Result<LoadedDriver>& loaded, const char* trace, const char* reason) {
+  ASSERT_FALSE(loaded.ok());
+  EXPECT_THAT(loaded.status().message(),
+              testing::AllOf(testing::HasSubstr(trace), testing::HasSubstr(reason),
+                             testing::HasSubstr("--driver softgpu")));
+}
+
+TEST(DriverLoaderTest, SoftgpuDoesNotReplaceABrokenDriver) {
+  ASSERT_NE(::dlopen(RCUDA_TEST_BROKEN_DRIVER, RTLD_NOW | RTLD_LOCAL), nullptr) << ::dlerror();
+  const Result<LoadedDriver> loaded = load_driver("auto");
+  expect_broken(loaded, RCUDA_TEST_BROKEN_DRIVER, "restart the machine");
+  EXPECT_EQ(loaded.status().cuda(), CUDA_ERROR_SYSTEM_DRIVER_MISMATCH);
+}
+
+TEST(DriverLoaderTest, SoftgpuDoesNotReplaceAMissingLibrary) {
+  if (::dlopen("libcuda.so.1", RTLD_NOW)) return;  // this machine has a driver
+  expect_broken(load_driver("auto", {"nvidia0"}), "/dev/nvidia0", "libcuda.so.1");
+}
+
+TEST(DriverLoaderTest, SoftgpuServesIfItIsNamedOrThereIsNoDriver) {
+  EXPECT_TRUE(load_driver("auto").ok());
+  EXPECT_TRUE(load_driver("softgpu", {"nvidia0"}).ok());
+}
+
 }  // namespace
 }  // namespace rcuda::server
