@@ -1,6 +1,5 @@
-// Device memory and the processes that use it, as the server reports them. If the server limits
-// this user's memory, it reports the limit as the device's size, and as used the memory that counts
-// against the limit.
+// Device memory and the processes that use it, as the server reports them. A program sees
+// this user's quota, if there is one, as the device's size.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -13,6 +12,17 @@ namespace rcuda::client::nvml {
 namespace {
 
 constexpr unsigned kNoInstance = ~0u;  // the GPU is not partitioned
+
+// A device's memory as this user may use it.
+struct Memory {
+  uint64_t total = 0, used = wire::kUnknownFigure, reserved = 0;
+  uint64_t taken() const { return std::min(used + reserved, total); }
+};
+
+Memory memory_of(const wire::GpuReport::Gpu& gpu) {
+  if (gpu.quota_bytes != 0) return {gpu.quota_bytes, gpu.quota_used_bytes, 0};
+  return {gpu.total_bytes, gpu.used_bytes, gpu.reserved_bytes};
+}
 
 // Finds the sessions of processes of this machine. Process ids of other machines mean nothing here.
 nvmlReturn_t processes_of(nvmlDevice_t handle, std::vector<wire::GpuReport::Process>* found) {
@@ -67,10 +77,9 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) 
   View view;
   if (const nvmlReturn_t result = look(device, &view, true); result != NVML_SUCCESS) return result;
   if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
-  const rcuda::wire::GpuReport::Gpu& gpu = view.gpu();
-  if (gpu.used_bytes == rcuda::wire::kUnknownFigure) return NVML_ERROR_NOT_SUPPORTED;
-  const uint64_t used = std::min(gpu.used_bytes + gpu.reserved_bytes, gpu.total_bytes);
-  *memory = {gpu.total_bytes, gpu.total_bytes - used, used};
+  const Memory told = memory_of(view.gpu());
+  if (told.used == rcuda::wire::kUnknownFigure) return NVML_ERROR_NOT_SUPPORTED;
+  *memory = {told.total, told.total - told.taken(), told.taken()};
   return NVML_SUCCESS;
 }
 
@@ -81,11 +90,9 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t* me
   if (memory->version != nvml_version(sizeof *memory, 2)) {
     return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
   }
-  const rcuda::wire::GpuReport::Gpu& gpu = view.gpu();
-  if (gpu.used_bytes == rcuda::wire::kUnknownFigure) return NVML_ERROR_NOT_SUPPORTED;
-  const uint64_t taken = std::min(gpu.used_bytes + gpu.reserved_bytes, gpu.total_bytes);
-  *memory = {memory->version, gpu.total_bytes, gpu.reserved_bytes, gpu.total_bytes - taken,
-             gpu.used_bytes};
+  const Memory told = memory_of(view.gpu());
+  if (told.used == rcuda::wire::kUnknownFigure) return NVML_ERROR_NOT_SUPPORTED;
+  *memory = {memory->version, told.total, told.reserved, told.total - told.taken(), told.used};
   return NVML_SUCCESS;
 }
 

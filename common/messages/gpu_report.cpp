@@ -18,6 +18,7 @@ void fields(Visitor& visit, GpuReport::Process& m) {
   visit.text("host", m.host);
   visit.number("pid", m.pid);
   visit.number("used_bytes", m.used_bytes);
+  visit.number("quota_bytes", m.quota_bytes);
 }
 
 template <typename Visitor>
@@ -37,6 +38,8 @@ void fields(Visitor& visit, GpuReport::Gpu& m) {
   visit.number("total_bytes", m.total_bytes);
   visit.number("used_bytes", m.used_bytes);
   visit.number("reserved_bytes", m.reserved_bytes);
+  visit.number("quota_bytes", m.quota_bytes);
+  visit.number("quota_used_bytes", m.quota_used_bytes);
   visit.list("figures", m.figures, kMaxFigures);
   visit.list("texts", m.texts, kMaxTexts);
   visit.list("processes", m.processes, kMaxProcesses);

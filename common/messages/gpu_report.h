@@ -27,6 +27,7 @@ struct GpuReport {
     std::string host;  // of the client
     uint32_t pid = 0;  // the client's
     uint64_t used_bytes = kUnknownFigure;
+    uint64_t quota_bytes = 0;  // the session's smallest limit on this GPU; 0: no limit
   };
   // The path to another GPU of the report.
   struct Path {
@@ -37,8 +38,12 @@ struct GpuReport {
     uint32_t ordinal = 0;  // the server's number
     std::string name, uuid, pci_bus_id;
     uint32_t pci_device = 0, pci_subsystem = 0;
-    // As the client may use it: limited by its quota, if it has a quota.
+    // Of the GPU, with the use of all users. A client that has a quota and may not see the sessions
+    // of others does not receive the last two.
     uint64_t total_bytes = 0, used_bytes = kUnknownFigure, reserved_bytes = 0;
+    // The memory that the client may use, and the part of it that is in use. 0: the client has no
+    // quota below the GPU's memory.
+    uint64_t quota_bytes = 0, quota_used_bytes = 0;
     std::vector<uint64_t> figures;   // by nvml::Figure; empty: the server has no NVML
     std::vector<std::string> texts;  // by nvml::Text; empty: unknown
     std::vector<Process> processes;

@@ -79,6 +79,10 @@ bool Authenticator::is_operator(const Identity& who) const {
   return who.uid && operators_.contains(*who.uid, who.gid, who.groups);
 }
 
+bool Authenticator::sees_all(const Identity& who) const {
+  return (who.roles && who.roles->has(Role::kObserver)) || is_operator(who);
+}
+
 Result<wire::Challenge> Authenticator::challenge(const tls::Key& exported,
                                                  tls::Key* binding) const {
   wire::Challenge challenge;

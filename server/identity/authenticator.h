@@ -65,6 +65,8 @@ class Authenticator {
   // Whether a client may lease devices to others, end their sessions and drain the server. A client
   // that has proved no identity may not.
   bool is_operator(const Identity& who) const;
+  // Whether a client may see the sessions of all users: operators, and tokens of observers.
+  bool sees_all(const Identity& who) const;
 
   // The server's proof for a new connection (common/tls/proof.h). `exported`: the connection's, of
   // kProofLabel. Sets its binding.

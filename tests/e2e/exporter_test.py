@@ -191,6 +191,13 @@ class ExporterTest(unittest.TestCase):
         worker = self.server.sessions(BUILD)[program.pid]
         self.assertEqual(self.values(text, "rcuda_session_gpu_memory_bytes", worker=worker, user=user, gpu="0"),
                          self.values(text, "rcuda_user_gpu_memory_bytes", gpu="0"))
+        # The quota is not the GPU.
+        own = self.value(text, "rcuda_user_gpu_memory_bytes", gpu="0")
+        self.assertGreater(self.value(text, "rcuda_gpu_memory_total_bytes"), 1 << 30)
+        self.assertGreaterEqual(self.value(text, "rcuda_gpu_memory_used_bytes"), 3 << 20)
+        self.assertEqual(self.value(text, "rcuda_gpu_memory_quota_bytes"), 1 << 30)
+        self.assertEqual(self.value(text, "rcuda_gpu_memory_quota_used_bytes"), own)
+        self.assertEqual(self.value(text, "rcuda_session_gpu_memory_quota_bytes", worker=worker), 1 << 30)
         program.stdin.close()
         program.wait()
         self.assertEqual(self.values(self.ended(1, "tcp"), "rcuda_session_gpu_memory_bytes"), [])

@@ -8,10 +8,12 @@ Exits with 77 if it cannot act as another user: it needs root and a build that o
 """
 
 import contextlib
+import json
 import os
 import pwd
 import socket
 import subprocess
+import tempfile
 import unittest
 
 from servers import client_environment, local_connection, read_message, run_tests, Server
@@ -128,6 +130,41 @@ class UsersTest(unittest.TestCase):
         self.assertIsNone(session.poll())
         self.assertEqual(self.control(server, NOBODY, "end", at, worker).returncode, 0)
         self.assertIn("ended the session", session.communicate(timeout=60)[1])
+
+    def figures(self, server, user):
+        """The first device, and the sessions, as rcuda-smi tells them to that user."""
+        asked = self.control(server, user, "--json", f"127.0.0.1:{server.port}")
+        self.assertEqual(asked.returncode, 0, asked.stderr)
+        one, = json.loads(asked.stdout)
+        return one["devices"][0], one["sessions"]
+
+    def test_operators_see_the_gpu_and_users_their_quota(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as limits:
+            limits.write('[limits.session]\ndevice_memory = "1G"\n')
+            limits.flush()
+            server = self.server(options=["--users", str(NOBODY), "--operators", str(OTHER),
+                                          "--config", limits.name])
+        session = subprocess.Popen([os.path.join(BUILD, "tests/e2e/endless")], stdout=subprocess.PIPE, user=NOBODY,
+                                   group=NOBODY, extra_groups=[], cwd="/",
+                                   env=client_environment(BUILD, [server], "tcp"))
+        self.addCleanup(session.stdout.close)
+        self.addCleanup(session.wait)
+        self.addCleanup(session.kill)
+        session.stdout.readline()
+        for user in (0, OTHER):
+            device, (held,) = self.figures(server, user)
+            self.assertEqual((held["pid"], held["quota_bytes"]), (session.pid, 1 << 30))
+            self.assertGreater(device["total_bytes"], 1 << 30)
+            self.assertIsNotNone(device["used_bytes"])
+            self.assertEqual((device["quota_bytes"], device["quota_used_bytes"]), (1 << 30, 0))
+        device, (held,) = self.figures(server, NOBODY)
+        self.assertGreater(device["total_bytes"], 1 << 30)
+        self.assertIsNone(device["used_bytes"])
+        # The driver's memory for a context counts too.
+        self.assertEqual((device["quota_bytes"], held["quota_bytes"]), (1 << 30, 1 << 30))
+        self.assertGreater(device["quota_used_bytes"], 0)
+        top = self.control(server, 0, "top", "--every", "0.1", "--rounds", "1", f"127.0.0.1:{server.port}").stdout
+        self.assertRegex(top, r"gpu 0 .* of 1\d\dG? .* 1 session, your quota: 0 of 1\.0G\n")
 
     def test_the_daemon_turns_another_user_away_itself(self):
         """The client of this test makes no checks itself."""

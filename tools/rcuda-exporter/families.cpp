@@ -48,9 +48,15 @@ constexpr std::array kMetrics{
     Described{"rcuda_gpu_sessions", MetricType::Gauge, "Sessions that have the GPU"},
     Described{"rcuda_gpu_memory_total_bytes", MetricType::Gauge, "Memory of the GPU"},
     Described{"rcuda_gpu_memory_used_bytes", MetricType::Gauge, "Memory of the GPU in use"},
+    Described{"rcuda_gpu_memory_quota_bytes", MetricType::Gauge,
+              "Memory of the GPU that the exporter's user may use"},
+    Described{"rcuda_gpu_memory_quota_used_bytes", MetricType::Gauge,
+              "Memory in use that counts against this quota"},
     Described{"rcuda_user_gpu_memory_bytes", MetricType::Gauge,
               "Memory in use by a user's sessions"},
     Described{"rcuda_session_gpu_memory_bytes", MetricType::Gauge, "Memory in use by a session"},
+    Described{"rcuda_session_gpu_memory_quota_bytes", MetricType::Gauge,
+              "Memory of the GPU that a session may use"},
     Described{"rcuda_gpu_utilization_ratio", MetricType::Gauge,
               "Fraction of time in which kernels ran"},
     Described{"rcuda_gpu_memory_utilization_ratio", MetricType::Gauge,
@@ -191,6 +197,42 @@ void Families::add_totals(const std::string& server, const wire::ServerStatus::T
   }
 }
 
+void Families::add_memory(const Labels& labels, const wire::ServerStatus& status,
+                          const wire::GpuReport::Gpu& gpu) {
+  const auto add_bytes = [&](const char* name, const Labels& of, uint64_t bytes) {
+    if (bytes != wire::kUnknownFigure) add(name, of, static_cast<double>(bytes));
+  };
+  add_bytes("rcuda_gpu_memory_total_bytes", labels, gpu.total_bytes);
+  add_bytes("rcuda_gpu_memory_used_bytes", labels, gpu.used_bytes);
+  if (gpu.quota_bytes != 0) {
+    add_bytes("rcuda_gpu_memory_quota_bytes", labels, gpu.quota_bytes);
+    add_bytes("rcuda_gpu_memory_quota_used_bytes", labels, gpu.quota_used_bytes);
+  }
+  struct Use {
+    uint64_t bytes = 0, quota = 0;
+  };
+  std::map<std::string, uint64_t> bytes_of_user;
+  std::map<const wire::ServerStatus::Session*, Use> use_of;
+  for (const wire::GpuReport::Process& process : gpu.processes) {
+    const wire::ServerStatus::Session* const session = tools::session_of(status, gpu, process);
+    if (!session || process.used_bytes == wire::kUnknownFigure) continue;
+    bytes_of_user[session->user] += process.used_bytes;
+    use_of[session].bytes += process.used_bytes;
+    use_of[session].quota = process.quota_bytes;
+  }
+  Labels of = labels;
+  for (const auto& [user, bytes] : bytes_of_user) {
+    of["user"] = user;
+    add_bytes("rcuda_user_gpu_memory_bytes", of, bytes);
+  }
+  for (const auto& [session, use] : use_of) {
+    of["user"] = session->user;
+    of["worker"] = std::to_string(session->worker_pid);
+    add_bytes("rcuda_session_gpu_memory_bytes", of, use.bytes);
+    if (use.quota != 0) add_bytes("rcuda_session_gpu_memory_quota_bytes", of, use.quota);
+  }
+}
+
 void Families::add_gpus(const std::string& server, const wire::ServerStatus& status,
                         const wire::GpuReport& report) {
   for (const wire::GpuReport::Gpu& gpu : report.gpus) {
@@ -201,33 +243,13 @@ void Families::add_gpus(const std::string& server, const wire::ServerStatus& sta
       return more;
     };
     add("rcuda_gpu_info", with("name", gpu.name), 1);
-    add("rcuda_gpu_memory_total_bytes", labels, static_cast<double>(gpu.total_bytes));
-    if (gpu.used_bytes != wire::kUnknownFigure) {
-      add("rcuda_gpu_memory_used_bytes", labels, static_cast<double>(gpu.used_bytes));
-    }
+    add_memory(labels, status, gpu);
     int sessions = 0;
     for (const auto& session : status.sessions) {
       sessions +=
           static_cast<int>(std::count(session.devices.begin(), session.devices.end(), gpu.ordinal));
     }
     add("rcuda_gpu_sessions", labels, sessions);
-    std::map<std::string, double> memory_of;
-    std::map<const wire::ServerStatus::Session*, double> memory_of_session;
-    for (const wire::GpuReport::Process& process : gpu.processes) {
-      const wire::ServerStatus::Session* const session = tools::session_of(status, gpu, process);
-      if (!session || process.used_bytes == wire::kUnknownFigure) continue;
-      const auto bytes = static_cast<double>(process.used_bytes);
-      memory_of[session->user] += bytes;
-      memory_of_session[session] += bytes;
-    }
-    for (const auto& [user, bytes] : memory_of) {
-      add("rcuda_user_gpu_memory_bytes", with("user", user), bytes);
-    }
-    for (const auto& [session, bytes] : memory_of_session) {
-      Labels of = with("user", session->user);
-      of["worker"] = std::to_string(session->worker_pid);
-      add("rcuda_session_gpu_memory_bytes", of, bytes);
-    }
     for (const Figure& figure : kFigures) {
       if (const auto value = tools::figure_of(report, gpu, figure.figure)) {
         add(figure.name, labels, static_cast<double>(*value) * figure.unit);

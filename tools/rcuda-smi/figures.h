@@ -46,4 +46,16 @@ inline std::optional<uint64_t> memory_of(const Look& look,
   return bytes;
 }
 
+// The session's limit on each of its GPUs; nullopt: it has no limit, or the server does not know.
+inline std::optional<uint64_t> quota_of(const Look& look,
+                                        const wire::ServerStatus::Session& session) {
+  for (const wire::GpuReport::Gpu& gpu : look.gpus.gpus) {
+    for (const wire::GpuReport::Process& process : gpu.processes) {
+      if (process.quota_bytes == 0) continue;
+      if (tools::session_of(look.status, gpu, process) == &session) return process.quota_bytes;
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace rcuda::smi

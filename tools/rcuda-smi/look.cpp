@@ -77,8 +77,12 @@ nlohmann::json device_json(const Look& look, const wire::ServerStatus::Device& d
   if (const wire::GpuReport::Gpu* const gpu = gpu_of(look, device.ordinal)) {
     json["uuid"] = gpu->uuid;
     json["pci_bus_id"] = gpu->pci_bus_id;
-    json["total_bytes"] = gpu->total_bytes;  // the user's limit, if there is one
+    json["total_bytes"] = gpu->total_bytes;
     json["used_bytes"] = number_of(tools::known(gpu->used_bytes));
+    const bool has_quota = gpu->quota_bytes != 0;
+    json["quota_bytes"] = number_of(has_quota ? std::optional(gpu->quota_bytes) : std::nullopt);
+    json["quota_used_bytes"] =
+        number_of(has_quota ? std::optional(gpu->quota_used_bytes) : std::nullopt);
     json["utilization"] = number_of(utilization(look, *gpu));
     json["power_watts"] = number_of(power_watts(look, *gpu));
   }
@@ -86,12 +90,17 @@ nlohmann::json device_json(const Look& look, const wire::ServerStatus::Device& d
 }
 
 nlohmann::json session_json(const Look& look, const wire::ServerStatus::Session& session) {
-  nlohmann::json json = {
-      {"user", session.user},       {"host", session.host},
-      {"pid", session.client_pid},  {"program", session.program},
-      {"medium", session.medium},   {"devices", session.devices},
-      {"seconds", session.seconds}, {"worker", session.worker_pid},
-      {"job", session.job},         {"used_bytes", number_of(memory_of(look, session))}};
+  nlohmann::json json = {{"user", session.user},
+                         {"host", session.host},
+                         {"pid", session.client_pid},
+                         {"program", session.program},
+                         {"medium", session.medium},
+                         {"devices", session.devices},
+                         {"seconds", session.seconds},
+                         {"worker", session.worker_pid},
+                         {"job", session.job},
+                         {"used_bytes", number_of(memory_of(look, session))},
+                         {"quota_bytes", number_of(quota_of(look, session))}};
   for (size_t i = 0; i < wire::kWorkNames.size(); ++i) {
     json[wire::kWorkNames[i]] = session.work.counts[i];
   }

@@ -30,6 +30,12 @@ std::string memory_text(std::optional<uint64_t> bytes) {
   return bytes ? scaled(static_cast<double>(*bytes), 1024) : "-";
 }
 
+std::string quota_text(const wire::GpuReport::Gpu& gpu) {
+  if (gpu.quota_bytes == 0) return "";
+  return fmt::format(", your quota: {} of {}", memory_text(gpu.quota_used_bytes),
+                     memory_text(gpu.quota_bytes));
+}
+
 std::string cut(std::string text, size_t length) {
   return text.size() <= length ? text : printable(text.substr(0, length - 1)) + "~";
 }
@@ -83,12 +89,13 @@ std::string server_lines(const Look& look) {
     const auto busy = gpu ? utilization(look, *gpu) : std::nullopt;
     const auto watts = gpu ? power_watts(look, *gpu) : std::nullopt;
     const long sessions = sessions_on(look.status, device.ordinal);
-    text += fmt::format(
-        "  gpu {:<3} {:<24} {:>7} of {:<7} {:>4} {:>6}  {} session{}\n", device.ordinal,
-        cut(device.name, 24), memory_text(gpu ? tools::known(gpu->used_bytes) : std::nullopt),
-        memory_text(gpu ? gpu->total_bytes : device.total_bytes),
-        busy ? fmt::format("{:.0f}%", *busy * 100) : "-",
-        watts ? fmt::format("{:.0f} W", *watts) : "-", sessions, sessions == 1 ? "" : "s");
+    text += fmt::format("  gpu {:<3} {:<24} {:>7} of {:<7} {:>4} {:>6}  {} session{}{}\n",
+                        device.ordinal, cut(device.name, 24),
+                        memory_text(gpu ? tools::known(gpu->used_bytes) : std::nullopt),
+                        memory_text(gpu ? gpu->total_bytes : device.total_bytes),
+                        busy ? fmt::format("{:.0f}%", *busy * 100) : "-",
+                        watts ? fmt::format("{:.0f} W", *watts) : "-", sessions,
+                        sessions == 1 ? "" : "s", gpu ? quota_text(*gpu) : "");
   }
   return text;
 }

@@ -141,6 +141,7 @@ class Connection {
   Status take_hello(const std::vector<std::byte>& body);
   Status check_hello(const wire::Hello& hello) const;
   Status answer_lease_request();
+  Viewer viewer() const;  // of the connection, once it has an identity
   void answer_gpu_query();
   void report_status();
   Result<UniqueFd> duplicate_socket() const;

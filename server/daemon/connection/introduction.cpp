@@ -348,9 +348,13 @@ Status Connection::answer_lease_request() {
   return {};
 }
 
+Viewer Connection::viewer() const {
+  return {*identity_, services_.authenticator.sees_all(*identity_)};
+}
+
 void Connection::answer_gpu_query() {
   const std::optional<wire::GpuReport> report =
-      report_gpus(services_.pool, services_.monitor, services_.admission, *identity_, asked_at_,
+      report_gpus(services_.pool, services_.monitor, services_.admission, viewer(), asked_at_,
                   Clock::now() >= deadline_);
   if (report) send_answer(MessageType::kGpuReport, wire::encode(*report));
 }
@@ -361,8 +365,8 @@ void Connection::report_status() {
   status.max_sessions = static_cast<uint32_t>(services_.settings.max_sessions.get());
   status.waiting = static_cast<uint32_t>(services_.admission.waiting());
   status.draining = services_.control.draining();
-  services_.pool.report(&status, *identity_);
-  if (WorkerPool::sees_all(*identity_)) status.totals.refused = services_.refusals.counts();
+  services_.pool.report(&status, viewer());
+  if (viewer().sees_all) status.totals.refused = services_.refusals.counts();
   send_answer(MessageType::kStatus, wire::encode(status));
 }
 

@@ -24,18 +24,22 @@ wire::GpuReport::Gpu gpu_of(const WorkerReady& offer, size_t index, const GpuSam
   return gpu;
 }
 
-// As far as it is the asker's to use.
-void limit(wire::GpuReport::Gpu* gpu, const std::optional<Admission::Room>& room) {
+// Adds the viewer's quota, if it is below the GPU's memory. Such a viewer does not learn how much
+// memory others use, unless it sees their sessions.
+void add_quota(wire::GpuReport::Gpu* gpu, const std::optional<Admission::Room>& room,
+               bool sees_all) {
   if (!room || room->limit >= gpu->total_bytes) return;
-  gpu->total_bytes = room->limit;
-  gpu->used_bytes = room->limit - room->free;
+  gpu->quota_bytes = room->limit;
+  gpu->quota_used_bytes = room->limit - room->free;
+  if (sees_all) return;
+  gpu->used_bytes = wire::kUnknownFigure;
   gpu->reserved_bytes = 0;
 }
 
 }  // namespace
 
 std::optional<wire::GpuReport> report_gpus(const WorkerPool& pool, GpuMonitor& monitor,
-                                           const Admission& admission, const Identity& asker,
+                                           const Admission& admission, const Viewer& viewer,
                                            GpuMonitor::Clock::time_point asked_at, bool late) {
   const WorkerReady& offer = pool.offer();
   // The first worker finds out which devices there are.
@@ -57,9 +61,9 @@ std::optional<wire::GpuReport> report_gpus(const WorkerPool& pool, GpuMonitor& m
   for (size_t i = 0; i < offer.devices.size(); ++i) {
     wire::GpuReport::Gpu gpu = gpu_of(offer, i, sample.get());
     std::optional<Admission::Room> room = pool.report(
-        &gpu, sample ? sample->gpus[i].memory_of : std::map<uint32_t, uint64_t>(), asker);
-    if (!room) room = admission.device_room(asker, gpu.ordinal);
-    limit(&gpu, room);
+        &gpu, sample ? sample->gpus[i].memory_of : std::map<uint32_t, uint64_t>(), viewer);
+    if (!room) room = admission.device_room(viewer.user, gpu.ordinal);
+    add_quota(&gpu, room, viewer.sees_all);
     report.gpus.push_back(std::move(gpu));
   }
   return report;

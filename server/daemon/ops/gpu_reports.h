@@ -1,5 +1,6 @@
 // The daemon's answer to a GpuQuery, which needs no session: the GPUs as NVML and the first worker
-// report them, limited to the asker's processes and quota. The daemon's only thread; nothing blocks.
+// report them, with the processes that the viewer may see and its quota. The daemon's only thread;
+// nothing blocks.
 #pragma once
 
 #include <chrono>
@@ -8,7 +9,6 @@
 #include "common/messages/gpu_report.h"
 #include "server/daemon/admission/admission.h"
 #include "server/daemon/pool/worker_pool.h"
-#include "server/identity/identity.h"
 #include "server/monitor/gpu_monitor.h"
 
 namespace rcuda::server {
@@ -18,7 +18,7 @@ inline constexpr auto kLongestReading = std::chrono::seconds(4);
 
 // Returns nothing while NVML is being read or the first worker starts, unless it is `late`.
 std::optional<wire::GpuReport> report_gpus(const WorkerPool& pool, GpuMonitor& monitor,
-                                           const Admission& admission, const Identity& asker,
+                                           const Admission& admission, const Viewer& viewer,
                                            GpuMonitor::Clock::time_point asked_at, bool late);
 
 }  // namespace rcuda::server

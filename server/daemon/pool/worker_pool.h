@@ -60,6 +60,13 @@
 
 namespace rcuda::server {
 
+// The user that asks for a report. `sees_all`: the report has the sessions of all users, otherwise
+// only the user's own (Authenticator::sees_all()).
+struct Viewer {
+  const Identity& user;
+  bool sees_all = false;
+};
+
 class WorkerPool {
  public:
   using Clock = std::chrono::steady_clock;
@@ -136,15 +143,15 @@ class WorkerPool {
   void report(wire::LeaseInfo* lease) const;
 
   size_t sessions() const { return count(WorkerState::kBusy); }
-  // Whether a user may know of all sessions: the server's own user, and root.
-  static bool sees_all(const Identity& to);
-  // worker_pool_report.cpp: adds the idle workers and the sessions, as far as `to` may see them.
-  void report(wire::ServerStatus* status, const Identity& to) const;
-  // Adds the sessions that use a GPU, as far as `to` may see them. `memory_of`: by worker process.
+  // worker_pool_report.cpp: adds the idle workers and the sessions, as far as the
+  // viewer may see them.
+  void report(wire::ServerStatus* status, const Viewer& to) const;
+  // Adds the sessions that use a GPU, as far as the viewer may see them. `memory_of`: by worker
+  // process.
   // Returns what is left for the user's session that has the least left; none without a limit.
   std::optional<Admission::Room> report(wire::GpuReport::Gpu* gpu,
                                         const std::map<uint32_t, uint64_t>& memory_of,
-                                        const Identity& to) const;
+                                        const Viewer& to) const;
   size_t starting() const { return count(WorkerState::kStarting); }
   bool ever_ready() const { return !offer_.driver.empty(); }
   const WorkerReady& offer() const { return offer_; }  // of the latest worker that became ready
@@ -202,7 +209,7 @@ class WorkerPool {
   size_t count(State state) const;
   Status start(const Base& base, const DeviceSets::Key& devices, uint32_t sm_percent);
   Status hold(Worker* worker);
-  bool shows(const Worker& worker, const Identity& to) const;
+  static bool shows(const Worker& worker, const Viewer& to);
   void stop_session(Worker& worker, const std::string& why);
   // Adds a session to what those of a lease have done.
   static void add_to_lease(const Worker& worker, wire::LeaseInfo* lease);

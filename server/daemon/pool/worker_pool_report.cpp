@@ -1,11 +1,8 @@
-// What the pool tells of its sessions: all of them to the server's own user and to root, and to
-// others their own.
+// What the pool tells of its sessions.
 #include <algorithm>
 #include <chrono>
 #include <string>
 #include <vector>
-
-#include <unistd.h>
 
 #include "server/daemon/pool/worker_pool.h"
 
@@ -44,13 +41,8 @@ void WorkerPool::add_to_lease(const Worker& worker, wire::LeaseInfo* lease) {
   if (worker.work) lease->work += worker.work->read();
 }
 
-bool WorkerPool::sees_all(const Identity& to) {
-  if (to.roles) return to.roles->has(Role::kObserver) || to.roles->has(Role::kOperator);
-  return to.method != "insecure" && (to.uid == ::geteuid() || to.uid == 0u);
-}
-
-bool WorkerPool::shows(const Worker& worker, const Identity& to) const {
-  return worker.is(State::kBusy) && (sees_all(to) || same_user(worker.identity, to));
+bool WorkerPool::shows(const Worker& worker, const Viewer& to) {
+  return worker.is(State::kBusy) && (to.sees_all || same_user(worker.identity, to.user));
 }
 
 wire::ServerStatus::Session WorkerPool::session_of(const Worker& worker) {
@@ -94,23 +86,23 @@ void WorkerPool::report(wire::LeaseInfo* lease) const {
   }
 }
 
-void WorkerPool::report(wire::ServerStatus* status, const Identity& to) const {
+void WorkerPool::report(wire::ServerStatus* status, const Viewer& to) const {
   status->driver = offer_.driver;
   status->devices = offer_.devices;
-  if (sees_all(to)) status->totals = totals_;
+  if (to.sees_all) status->totals = totals_;
   for (const Worker& worker : workers_) {
     if (worker.is(State::kIdle)) ++status->idle_workers;
     if (!shows(worker, to)) continue;
     const wire::ServerStatus::Session session = session_of(worker);
     status->sessions.push_back(session);
-    if (!worker.work || !sees_all(to)) continue;
+    if (!worker.work || !to.sees_all) continue;
     add_session(&status->totals, session.user, session.medium, session.work);
   }
 }
 
 std::optional<Admission::Room> WorkerPool::report(wire::GpuReport::Gpu* gpu,
                                                   const std::map<uint32_t, uint64_t>& memory_of,
-                                                  const Identity& to) const {
+                                                  const Viewer& to) const {
   std::optional<Admission::Room> least;
   for (const Worker& worker : workers_) {
     const std::vector<uint32_t>& devices = worker.session.devices;
@@ -126,7 +118,8 @@ std::optional<Admission::Room> WorkerPool::report(wire::GpuReport::Gpu* gpu,
       const auto booked = worker.permit->device_use(gpu->ordinal);
       if (booked) process.used_bytes = *booked;
       const auto room = worker.permit->device_room(gpu->ordinal);
-      if (room && same_user(worker.identity, to) && (!least || room->free < least->free)) {
+      if (room && room->limit < gpu->total_bytes) process.quota_bytes = room->limit;
+      if (room && same_user(worker.identity, to.user) && (!least || room->free < least->free)) {
         least = room;
       }
     }

@@ -16,9 +16,11 @@ GpuReport sample() {
   gpu.total_bytes = 100;
   gpu.used_bytes = 40;
   gpu.reserved_bytes = 5;
+  gpu.quota_bytes = 60;
+  gpu.quota_used_bytes = 10;
   gpu.figures = {7, kUnknownFigure};
   gpu.texts = {"serial", ""};
-  gpu.processes = {{"here", 12, 30}, {"there", 13}};
+  gpu.processes = {{"here", 12, 30, 50}, {"there", 13}};
   gpu.paths = {{0, {0, 0}}, {40, {0, 5}}};
   gpu.adapter = "mlx5_0";
   gpu.adapter_ancestor = 10;
@@ -39,6 +41,10 @@ TEST(GpuReportTest, SurvivesTheWire) {
   const GpuReport::Gpu& gpu = got->gpus[0];
   EXPECT_EQ(gpu.ordinal, 3u);
   EXPECT_EQ(gpu.used_bytes, 40u);
+  EXPECT_EQ(gpu.quota_bytes, 60u);
+  EXPECT_EQ(gpu.quota_used_bytes, 10u);
+  EXPECT_EQ(gpu.processes[0].quota_bytes, 50u);
+  EXPECT_EQ(gpu.processes[1].quota_bytes, 0u);
   EXPECT_EQ(gpu.figures, (std::vector<uint64_t>{7, kUnknownFigure}));
   EXPECT_EQ(gpu.processes[1].host, "there");
   EXPECT_EQ(gpu.processes[1].used_bytes, kUnknownFigure);

@@ -73,7 +73,7 @@ UniqueFd begin_session(WorkerPool& pool, std::unique_ptr<Admission::Permit> perm
 
 uint32_t idle(const WorkerPool& pool) {
   wire::ServerStatus status;
-  pool.report(&status, our_user());
+  pool.report(&status, {our_user(), true});
   return status.idle_workers;
 }
 
@@ -370,7 +370,7 @@ TEST(WorkerPoolTest, ASessionThatRunsWhenTheServerStopsIsInTheAudit) {
     EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
     EXPECT_NE(text.find(R"("event":"begin")"), std::string::npos) << text;
     wire::ServerStatus status;
-    pool.report(&status, our_user());
+    pool.report(&status, {our_user(), true});
     EXPECT_EQ(status.totals.users.size(), 1u);
   }
 }
@@ -444,7 +444,7 @@ TEST(WorkerPoolTest, ATracedWorkerThatEndedHoldsNobody) {
   const UniqueFd client =
       begin_session(pool, (*admission.apply(our_user(), {0}, false))->take().value());
   wire::ServerStatus status;
-  pool.report(&status, our_user());
+  pool.report(&status, {our_user(), true});
   ASSERT_EQ(status.sessions.size(), 1u);
   ASSERT_EQ(::kill(static_cast<pid_t>(status.sessions[0].worker_pid), SIGKILL), 0);
   run_until(pool, [&] { return pool.sessions() == 0; });
